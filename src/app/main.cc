@@ -1,0 +1,5 @@
+#include <cstdio>
+
+#include "core/error.h"
+
+int main() { return 0; }

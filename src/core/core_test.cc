@@ -1,0 +1,90 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <set>
+
+#include "core/file.h"
+#include "core/hash.h"
+#include "core/rng.h"
+#include "core/tensor.h"
+#include "core/thread_pool.h"
+
+namespace fidelio {
+namespace {
+
+TEST(DType, EveryHalfRoundTripsThroughFloat) {
+  for (uint32_t i = 0; i < 65536; ++i) {
+    const f16 h{static_cast<uint16_t>(i)};
+    const bf16 b{static_cast<uint16_t>(i)};
+    if (!std::isnan(to_float(h))) {
+      EXPECT_EQ(to_f16(to_float(h)).bits, h.bits);
+    }
+    if (!std::isnan(to_float(b))) {
+      EXPECT_EQ(to_bf16(to_float(b)).bits, b.bits);
+    }
+  }
+}
+
+TEST(DType, HalfRoundsToNearestEven) {
+  Rng rng(1);
+  for (int i = 0; i < 100000; ++i) {
+    const float x = static_cast<float>(rng.normal() * std::pow(10.0, rng.uniform() * 12 - 8));
+    const uint16_t mine = to_f16(x).bits;
+    const _Float16 theirs = static_cast<_Float16>(x);
+    EXPECT_EQ(mine, std::bit_cast<uint16_t>(theirs)) << x;
+  }
+}
+
+TEST(ThreadPool, EveryJobOnceAndExceptionsArrive) {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 200; ++round) {
+      std::vector<std::atomic<int>> seen(37);
+      pool.run(37, [&](int64_t job, int thread) {
+        EXPECT_LT(thread, threads);
+        ++seen[static_cast<size_t>(job)];
+      });
+      for (auto& s : seen) EXPECT_EQ(s.load(), 1);
+    }
+    EXPECT_THROW(pool.run(8, [](int64_t job, int) { check(job != 3, "job {}", job); }), Error);
+    pool.run(4, [](int64_t, int) {});
+  }
+}
+
+TEST(File, AtomicWriteLeavesNothingWithoutCommit) {
+  const std::string folder = FIDELIO_BINARY_DIR "/core_test_files";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  {
+    AtomicFile file(folder + "/a");
+    file.write("half");
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  write_file_atomically(folder + "/a", "whole");
+  EXPECT_EQ(read_text_file(folder + "/a"), "whole");
+  EXPECT_THROW(write_file_atomically(folder + "/none/a", "x"), Error);
+  EXPECT_THROW(MappedFile::open(folder), Error);
+}
+
+TEST(Hash, KnownAnswer) {
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(Rng, PhiloxKnownAnswerAndMoments) {
+  // Random123's known-answer test for philox4x32-10 with zero counter and key.
+  EXPECT_EQ(Rng(0).block(0), (std::array<uint32_t, 4>{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
+  Rng rng(7);
+  double sum = 0, square = 0;
+  const int n = 200000;
+  for (int i = 0; i < n; ++i) {
+    const double x = rng.normal();
+    sum += x;
+    square += x * x;
+  }
+  EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));                 // five standard errors
+  EXPECT_NEAR(square / n, 1, 5 * std::sqrt(2.0 / n));
+}
+
+}  // namespace
+}  // namespace fidelio

@@ -1,0 +1,148 @@
+#include "core/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+namespace fidelio {
+namespace {
+
+// Names of temporary files being written, for the signal handler: fixed storage, claimed by an atomic flag.
+struct Unfinished {
+  std::atomic<bool> claimed{false}, live{false};
+  char name[1024];
+};
+std::array<Unfinished, 64> unfinished;
+
+int claim_slot(const std::string& name) {
+  if (name.size() >= sizeof unfinished[0].name) return -1;
+  for (size_t i = 0; i < unfinished.size(); ++i) {
+    if (unfinished[i].claimed.exchange(true)) continue;
+    std::memcpy(unfinished[i].name, name.c_str(), name.size() + 1);
+    unfinished[i].live.store(true, std::memory_order_release);
+    return static_cast<int>(i);
+  }
+  return -1;
+}
+
+void release_slot(int slot) {
+  if (slot < 0) return;
+  unfinished[static_cast<size_t>(slot)].live.store(false);
+  unfinished[static_cast<size_t>(slot)].claimed.store(false);
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+}  // namespace
+
+void remove_unfinished_files() noexcept {
+  for (const Unfinished& file : unfinished)
+    if (file.live.load(std::memory_order_acquire)) ::unlink(file.name);
+}
+
+std::string read_text_file(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  return {reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()};
+}
+
+void write_file_atomically(const std::string& path, std::string_view bytes) {
+  AtomicFile file(path);
+  file.write(bytes);
+  file.commit();
+}
+
+std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  check(fd >= 0, "cannot open {}: {}", path, std::strerror(errno));
+  struct stat info {};
+  const bool known = ::fstat(fd, &info) == 0;
+  if (!known || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    throw Error("cannot read {}: {}", path, known ? "not a regular file" : std::strerror(errno));
+  }
+  std::shared_ptr<MappedFile> file(new MappedFile);
+  file->path_ = path;
+  file->size_ = static_cast<size_t>(info.st_size);
+  if (file->size_ > 0) {
+    void* p = ::mmap(nullptr, file->size_, PROT_READ, MAP_PRIVATE, fd, 0);
+    const int reason = errno;
+    ::close(fd);
+    if (p == MAP_FAILED) {
+      file->size_ = 0;
+      throw Error("cannot map {}: {}", path, std::strerror(reason));
+    }
+    file->data_ = static_cast<std::byte*>(p);
+  } else {
+    ::close(fd);
+  }
+  return file;
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(data_, size_);
+}
+
+void MappedFile::drop(const void* begin, size_t bytes) const {
+  // Whole pages strictly inside the range, so that neighbours' pages stay.
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
+  const uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + bytes) / page * page;
+  if (last > first) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  temporary_ = fmt::format("{}.{}.tmp", path_, ::getpid());
+  slot_ = claim_slot(temporary_);
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) {
+    const int reason = errno;
+    release_slot(slot_);
+    throw Error("cannot write {}: {}", path_, std::strerror(reason));
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+    ::unlink(temporary_.c_str());
+  }
+  release_slot(slot_);
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    check(n > 0, "cannot write {}: {}", path_, std::strerror(errno));
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+}
+
+void AtomicFile::commit() {
+  check(::fsync(fd_) == 0, "cannot write {}: {}", path_, std::strerror(errno));
+  const int closed = ::close(fd_);
+  fd_ = -1;
+  if (closed != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary_.c_str());
+    throw Error("cannot write {}: {}", path_, std::strerror(reason));
+  }
+  release_slot(std::exchange(slot_, -1));
+  const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0) {
+    ::fsync(folder);
+    ::close(folder);
+  }
+}
+
+}  // namespace fidelio

@@ -1,0 +1,55 @@
+// Whole-file reading, memory mapping and atomic writing. A file written here is either absent, the old one, or complete:
+// bytes go to a temporary name beside the target, are fsynced, and only then renamed over it.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/tensor.h"
+
+namespace fidelio {
+
+std::string read_text_file(const std::string& path);                          // throws Error with path and reason
+void write_file_atomically(const std::string& path, std::string_view bytes);  // likewise
+
+// A read-only mapping of a whole file. Shared by the tensors that point into it.
+class MappedFile {
+ public:
+  static std::shared_ptr<const MappedFile> open(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+  // Tells the system that these pages are no longer wanted in memory (they are read again from the file if touched).
+  void drop(const void* begin, size_t bytes) const;
+
+ private:
+  MappedFile() = default;
+  std::string path_;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Streams bytes into `path`; nothing is visible under that name until commit(). Destruction without commit removes the
+// temporary file, and so does remove_unfinished_files(), which signal handlers call (it is async-signal-safe).
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  void commit();  // fsync, rename, fsync of the folder
+
+ private:
+  std::string path_, temporary_;
+  int fd_ = -1;
+  int slot_ = -1;
+};
+
+void remove_unfinished_files() noexcept;
+
+}  // namespace fidelio

@@ -1,0 +1,108 @@
+#include "core/tensor.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <new>
+
+namespace fidelio {
+namespace {
+
+struct DTypeName {
+  DType type;
+  std::string_view name;
+};
+constexpr std::array<DTypeName, 15> kNames = {{{DType::f32, "F32"},
+                                               {DType::f16, "F16"},
+                                               {DType::bf16, "BF16"},
+                                               {DType::f64, "F64"},
+                                               {DType::i8, "I8"},
+                                               {DType::u8, "U8"},
+                                               {DType::i16, "I16"},
+                                               {DType::u16, "U16"},
+                                               {DType::i32, "I32"},
+                                               {DType::u32, "U32"},
+                                               {DType::i64, "I64"},
+                                               {DType::u64, "U64"},
+                                               {DType::f8_e4m3, "F8_E4M3"},
+                                               {DType::f8_e5m2, "F8_E5M2"},
+                                               {DType::boolean, "BOOL"}}};
+
+// E4M3 has no infinities (0x7f and 0xff are NaN); E5M2 is the top half of an FP16.
+float from_e4m3(uint8_t x) {
+  const int exponent = (x >> 3) & 15, mantissa = x & 7;
+  if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                        : std::ldexp(1.0f + static_cast<float>(mantissa) / 8.0f, exponent - 7);
+  return (x & 0x80) ? -magnitude : magnitude;
+}
+
+}  // namespace
+
+std::string_view name_of(DType type) {
+  for (const DTypeName& row : kNames)
+    if (row.type == type) return row.name;
+  return "?";
+}
+
+DType parse_dtype(std::string_view name) {
+  for (const DTypeName& row : kNames)
+    if (row.name == name) return row.type;
+  throw Error("unknown dtype \"{}\"; known are F32 F16 BF16 F64 I8 U8 I16 U16 I32 U32 I64 U64 F8_E4M3 F8_E5M2 BOOL", name);
+}
+
+std::string to_string(const Shape& shape) {
+  std::string text = "[";
+  for (int i = 0; i < shape.rank; ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+void convert_to_float(const Tensor& t, std::span<float> out) {
+  check(static_cast<int64_t>(out.size()) == t.elements(), "convert_to_float: {} elements into {} places", t.elements(), out.size());
+  const auto each = [&](auto span, auto f) { std::transform(span.begin(), span.end(), out.begin(), f); };
+  const std::span<const uint8_t> raw{reinterpret_cast<const uint8_t*>(t.data), out.size()};
+  switch (t.dtype) {
+    case DType::f32: std::memcpy(out.data(), t.data, out.size_bytes()); return;
+    case DType::f64: return each(t.as<double>(), [](double x) { return static_cast<float>(x); });
+    case DType::f16: return each(t.as<f16>(), [](f16 x) { return to_float(x); });
+    case DType::bf16: return each(t.as<bf16>(), [](bf16 x) { return to_float(x); });
+    case DType::f8_e4m3: return each(raw, from_e4m3);
+    case DType::f8_e5m2: return each(raw, [](uint8_t x) { return to_float(f16{static_cast<uint16_t>(x << 8)}); });
+    default: throw Error("a tensor of {} is not a float tensor", name_of(t.dtype));
+  }
+}
+
+void convert_from_float(std::span<const float> in, const Tensor& t) {
+  check(static_cast<int64_t>(in.size()) == t.elements(), "convert_from_float: {} elements into {} places", in.size(), t.elements());
+  switch (t.dtype) {
+    case DType::f32: std::memcpy(t.data, in.data(), in.size_bytes()); return;
+    case DType::f16: std::transform(in.begin(), in.end(), t.as<f16>().begin(), [](float x) { return to_f16(x); }); return;
+    case DType::bf16: std::transform(in.begin(), in.end(), t.as<bf16>().begin(), [](float x) { return to_bf16(x); }); return;
+    default: throw Error("cannot write float values as {}", name_of(t.dtype));
+  }
+}
+
+Buffer::Buffer(size_t bytes) : size_(bytes) {
+  const size_t rounded = (bytes + 63) / 64 * 64;
+  if (rounded == 0) return;
+  void* p = std::aligned_alloc(64, rounded);
+  check(p != nullptr, "out of memory: {} bytes asked for", bytes);
+  std::memset(p, 0, rounded);
+  data_.reset(static_cast<std::byte*>(p));
+}
+
+void Buffer::Free::operator()(std::byte* p) const { std::free(p); }
+
+Tensor Buffer::view(DType dtype, Shape shape, size_t offset) const {
+  Tensor t{dtype, shape, data() + offset};
+  check(offset + static_cast<size_t>(t.bytes()) <= size_, "a view of {} bytes at {} does not fit a buffer of {}", t.bytes(), offset, size_);
+  return t;
+}
+
+OwnedTensor OwnedTensor::allocate(DType dtype, Shape shape) {
+  auto buffer = std::make_shared<Buffer>(static_cast<size_t>(shape.elements() * size_of(dtype)));
+  const Tensor view = buffer->view(dtype, shape);
+  return {view, std::move(buffer)};
+}
+
+}  // namespace fidelio

@@ -1,0 +1,59 @@
+// A fixed set of worker threads, owned by whoever needs parallel work and passed on, never a singleton.
+//
+// run(jobs, f) calls f(job, thread) for job 0..jobs-1 and returns when all are done. Jobs are handed out dynamically
+// by an atomic counter, so results must not depend on which thread does which job: write disjoint outputs. The calling
+// thread works too. Workers spin briefly for the next call (a decode step makes hundreds), then sleep.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace fidelio {
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads = 0);  // 0: as many as the machine (or its cgroup) gives
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // f: void(int64_t job, int thread). An exception thrown by a job is rethrown here after all jobs ended.
+  template <typename F>
+  void run(int64_t jobs, F&& f) {
+    if (jobs <= 1 || workers_.empty()) {
+      for (int64_t job = 0; job < jobs; ++job) f(job, 0);
+      return;
+    }
+    using Function = std::remove_reference_t<F>;
+    dispatch(jobs, const_cast<void*>(static_cast<const void*>(&f)),
+             [](void* context, int64_t job, int thread) { (*static_cast<Function*>(context))(job, thread); });
+  }
+
+ private:
+  using Call = void (*)(void* context, int64_t job, int thread);
+  void dispatch(int64_t jobs, void* context, Call call);
+  void work(int thread);
+  void drain(int thread);
+
+  std::vector<std::thread> workers_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  Call call_ = nullptr;
+  void* context_ = nullptr;
+  int64_t jobs_ = 0;
+  int sleepers_ = 0;
+  std::exception_ptr failure_;
+  bool stop_ = false;
+  alignas(64) std::atomic<uint64_t> generation_{0};
+  alignas(64) std::atomic<int64_t> next_{0};
+  alignas(64) std::atomic<int> busy_{0};
+};
+
+}  // namespace fidelio
