@@ -1,0 +1,74 @@
+// Cpu: the Backend on the host. See kernels/backend.h for what each operation means; this page only says how it is held.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/thread_pool.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/linear.h"
+
+namespace fidelio {
+
+class Cpu {
+ public:
+  struct Options {
+    int threads = 0;                 // 0: all there are
+    std::optional<cpu::Isa> isa;     // empty: the best this machine has
+  };
+  explicit Cpu(const Options& options);
+  ~Cpu();
+  Cpu(Cpu&&) noexcept;
+
+  using Linear = cpu::Linear;
+  struct Matrix {
+    int64_t rows = 0, columns = 0;
+    Buffer buffer;
+    float* data() const { return buffer.as<float>(); }
+    float* row(int64_t i) const { return data() + i * columns; }
+  };
+  struct Acts {             // rows x columns of FP32 in this backend's scratch, prepared lazily per form and group
+    const float* values = nullptr;
+    int64_t rows = 0, columns = 0;
+    uint64_t version = 0;
+  };
+  struct KvCache {          // per layer: keys then values, (pages, hk, kPageTokens, e) in `format`, and scales for integers
+    KvFormat format = KvFormat::f16;
+    int64_t pages = 0;
+    AttentionShape shape;
+    Buffer storage;
+    int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
+  };
+
+  Matrix allocate(int64_t rows, int64_t columns);
+  Linear pack(const LinearWeight& weight);
+  KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
+  // Scratch for batches of up to `rows` rows and linears of up to `columns` inputs, positions below `context`.
+  void reserve(int64_t rows, int64_t columns, int64_t context);
+
+  void upload(std::span<const float> host, Matrix& matrix);
+  void download(const Matrix& matrix, int64_t first, int64_t count, std::span<float> host);
+  void copy(const Matrix& from, Matrix& to, int64_t rows);
+
+  void begin(const Batch& batch, Activations mode, const AttentionShape& shape);
+  void embed(const Linear& table, Matrix& x);
+  Acts norm(const Matrix& x, const Matrix& weight, float eps);
+  Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
+  void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
+  void linear_add(Acts input, const Linear& weight, Matrix& x);
+  void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache, int layer);
+  Acts attend(const Matrix& q, const KvCache& cache, int layer);
+  Acts swiglu(const Matrix& gate, const Matrix& up);
+  void read(Acts acts, std::span<float> host);
+
+  ThreadPool& pool();
+  cpu::Isa isa() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+static_assert(Backend<Cpu>);
+
+}  // namespace fidelio

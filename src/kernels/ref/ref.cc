@@ -1,0 +1,77 @@
+#include "kernels/ref/ref.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fidelio::ref {
+
+std::vector<double> linear(std::span<const double> x, std::span<const double> w, std::span<const double> bias, int64_t M, int64_t K, int64_t N) {
+  std::vector<double> y(static_cast<size_t>(M * N));
+  for (int64_t m = 0; m < M; ++m)
+    for (int64_t n = 0; n < N; ++n) {
+      double sum = bias.empty() ? 0 : bias[n];
+      for (int64_t k = 0; k < K; ++k) sum += x[m * K + k] * w[n * K + k];
+      y[m * N + n] = sum;
+    }
+  return y;
+}
+
+std::vector<double> rmsnorm(std::span<const double> x, std::span<const double> weight, double eps, int64_t M, int64_t d) {
+  std::vector<double> y(static_cast<size_t>(M * d));
+  for (int64_t m = 0; m < M; ++m) {
+    double square = 0;
+    for (int64_t i = 0; i < d; ++i) square += x[m * d + i] * x[m * d + i];
+    const double factor = 1 / std::sqrt(square / static_cast<double>(d) + eps);
+    for (int64_t i = 0; i < d; ++i) y[m * d + i] = x[m * d + i] * factor * weight[i];
+  }
+  return y;
+}
+
+void rope(std::span<double> x, std::span<const double> inverse_frequencies, double scale, int64_t position, int64_t heads, int64_t e) {
+  for (int64_t head = 0; head < heads; ++head)
+    for (int64_t i = 0; i < e / 2; ++i) {
+      const double angle = static_cast<double>(position) * inverse_frequencies[i];
+      const double c = std::cos(angle) * scale, s = std::sin(angle) * scale;
+      double& a = x[head * e + i];
+      double& b = x[head * e + i + e / 2];
+      const double rotated = a * c - b * s;
+      b = b * c + a * s;
+      a = rotated;
+    }
+}
+
+std::vector<double> attention(std::span<const double> q, std::span<const double> k, std::span<const double> v, int64_t position,
+                              int64_t h, int64_t hk, int64_t e, int64_t window) {
+  std::vector<double> out(static_cast<size_t>(h * e));
+  const int64_t first = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+  for (int64_t head = 0; head < h; ++head) {
+    const int64_t shared = head / (h / hk);
+    std::vector<double> score;
+    for (int64_t t = first; t <= position; ++t) {
+      double sum = 0;
+      for (int64_t i = 0; i < e; ++i) sum += q[head * e + i] * k[(t * hk + shared) * e + i];
+      score.push_back(sum / std::sqrt(static_cast<double>(e)));
+    }
+    const std::vector<double> p = softmax(score);
+    for (int64_t t = first; t <= position; ++t)
+      for (int64_t i = 0; i < e; ++i) out[head * e + i] += p[t - first] * v[(t * hk + shared) * e + i];
+  }
+  return out;
+}
+
+std::vector<double> swiglu(std::span<const double> gate, std::span<const double> up) {
+  std::vector<double> y(gate.size());
+  for (size_t i = 0; i < y.size(); ++i) y[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+  return y;
+}
+
+std::vector<double> softmax(std::span<const double> logits) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> p(logits.size());
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) sum += p[i] = std::exp(logits[i] - top);
+  for (double& x : p) x /= sum;
+  return p;
+}
+
+}  // namespace fidelio::ref
