@@ -1,0 +1,60 @@
+// Checkpoint: a model folder opened for reading, whatever made it. A Hugging Face folder gives dense weights; a fidelio
+// folder is one too (config.json, tokenizer files, model.safetensors) whose compressed linears are stored as the tensors of
+// formats/linear_weight.h and whose safetensors metadata says which format each has and where it came from.
+//
+// Metadata keys (all strings): "format" = "pt"; "fidelio" = JSON
+//   {"version", "formats": {"layers.0.q": "int4g128z", ...}, "provenance": {"source_sha256", "calibration_sha256", "method",
+//    "seed", ...}}
+// Tensors of a compressed linear: "<Hugging Face module name>.plane0", ".plane1", ".scale", ".row_scale", ".zero", ".codebook";
+// its bias keeps its Hugging Face name. docs/formats.md draws the bytes.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "formats/linear_weight.h"
+#include "io/model_config.h"
+#include "io/safetensors.h"
+#include "io/weight_names.h"
+
+namespace fidelio {
+
+enum class Norm : uint8_t { attn, mlp, q, k, final };
+
+// Every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer, and the head unless tied.
+std::vector<LinearId> linears_of(const ModelConfig& config);
+Shape shape_of(const ModelConfig& config, LinearId id);  // (out, in)
+
+class Checkpoint {
+ public:
+  // Checks that every tensor is there with its shape and dtype, so that nothing after this has to.
+  static Checkpoint open(const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  const ModelConfig& config() const { return config_; }
+  FormatSpec format(LinearId id) const;
+  LinearWeight linear(LinearId id) const;  // views into the mapped file
+  std::vector<float> norm(int layer, Norm which) const;
+  void drop(LinearId id) const;            // the pages of this linear are not needed in memory any more
+  const std::string& provenance() const { return provenance_; }  // JSON text, "{}" for a Hugging Face checkpoint
+  int64_t file_bytes() const;              // of all safetensors files
+  int64_t parameters() const;
+  std::string sha256() const;              // of the safetensors files in name order
+
+ private:
+  std::string folder_;
+  ModelConfig config_;
+  std::shared_ptr<const Safetensors> files_;
+  std::map<LinearId, FormatSpec> formats_;
+  std::string provenance_ = "{}";
+};
+
+// Writes a fidelio checkpoint: weights as asked for one by one (so that only one need be in memory), norms and biases from
+// `source`, config and tokenizer files copied. The folder appears complete or not at all.
+void write_checkpoint(const std::string& folder, const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats,
+                      const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance);
+
+}  // namespace fidelio

@@ -1,0 +1,72 @@
+// Runner: one model on one backend, type-erased once per step. Everything above (eval, quant/calibrate, sensitivity, serve,
+// app) sees only this page and compiles without knowing a backend.
+//
+//   runner->begin(batch, mode)      the step's rows
+//   runner->embed()                 x = table[ids]
+//   runner->layers(0, L)            the residual stream through layers [first, last)
+//   runner->logits(first, count)    logits of batch.logit_rows[first, first + count), (count, v), valid until the next call
+//
+// step() does all of it. The stream between layers can be saved and restored, so that a change in layer l costs only the
+// layers after it (sensitivity), and a weight is switched by handing over a packed one (a pointer).
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "io/checkpoint.h"
+#include "io/model_config.h"
+#include "kernels/backend.h"
+
+namespace fidelio {
+
+struct RunnerOptions {
+  int threads = 0;                      // CPU: 0 = all
+  std::string isa;                      // CPU: "" = best, else "portable", "avx2", "avx512"
+  KvFormat kv = KvFormat::f16;
+  int64_t max_rows = 512;               // rows of the largest batch; longer inputs are cut into chunks by the caller
+  int64_t max_logit_rows = 128;         // rows of logits computed at once
+  int64_t cache_tokens = 0;             // tokens the cache can hold in all; 0 = one sequence of max_positions
+  Activations mode = Activations::a16;  // what the caches and weights are prepared for; begin() may ask for less precise ones
+};
+
+// A weight packed for some backend; cheap to copy.
+using PackedLinear = std::shared_ptr<const void>;
+
+// The input of a linear, as shared by several: q, k, v see attn_in; gate and up see mlp_in.
+enum class InputId : uint8_t { attn_in, o_in, mlp_in, down_in };
+InputId input_of(Role role);
+
+class Runner {
+ public:
+  virtual ~Runner() = default;
+  virtual const ModelConfig& config() const = 0;
+  virtual const RunnerOptions& options() const = 0;
+  virtual int64_t weight_bytes() const = 0;  // packed, as held in memory
+  virtual int64_t cache_bytes() const = 0;
+  virtual int64_t cache_pages() const = 0;
+  virtual std::string kernel_of(LinearId id, Activations mode) const = 0;  // name of the kernel row
+
+  virtual void begin(const Batch& batch, Activations mode) = 0;
+  virtual void embed() = 0;
+  virtual void layers(int first, int last) = 0;
+  virtual std::span<const float> logits(int64_t first, int64_t count) = 0;
+
+  // The residual stream (n, d) of the current batch.
+  virtual void read_stream(std::span<float> x) = 0;
+  virtual void write_stream(std::span<const float> x) = 0;
+  // Calibration: run one layer and show the input of each of its four kinds of linear, (n, K) FP32, before that linear runs;
+  // `observe` may switch weights of this layer (quantise the linear whose input it was shown).
+  virtual void layer_observed(int layer, const std::function<void(InputId, std::span<const float>, int64_t columns)>& observe) = 0;
+
+  virtual PackedLinear pack(const LinearWeight& weight) = 0;
+  virtual void set_linear(LinearId id, PackedLinear weight) = 0;
+  virtual PackedLinear linear(LinearId id) const = 0;
+
+  // begin, embed, all layers, all logit rows (batch.logit_rows.size() <= options().max_logit_rows).
+  std::span<const float> step(const Batch& batch, Activations mode);
+};
+
+// Loads every weight of a checkpoint onto the CPU backend. Mapped pages are given back as weights are packed.
+std::unique_ptr<Runner> make_cpu_runner(const Checkpoint& checkpoint, const RunnerOptions& options);
+
+}  // namespace fidelio
