@@ -54,7 +54,7 @@ struct VectorCode {
   OwnedTensor row_scale;  // f32 (out)
 };
 
-// fp4: w = scale * e2m1(q) + offset, blocks of 16; fp8: w = row_scale * e4m3(q).
+// fp4: w = row_scale * (scale * e2m1(q) + offset), blocks of 16; fp8: w = row_scale * e4m3(q).
 struct FpBlock {
   Codes codes;            // (out, in): 4 or 8 bits
   OwnedTensor scale;      // fp4: f8_e4m3 (out, blocks)
@@ -91,7 +91,8 @@ struct StoredTensor {
   Tensor tensor;
 };
 std::vector<StoredTensor> stored_tensors(const LinearWeight& w);
-// The inverse: `find` returns the tensor of a suffix, already checked to have this dtype and shape.
+// The inverse: `find` returns the tensor of a suffix, already checked to have this dtype and shape. Every tensor of the
+// format is required; ".bias" (f32 (out)) is asked for last, and an empty tensor there means a linear without bias.
 LinearWeight load_weight(const FormatSpec& spec, int64_t out, int64_t in,
                          const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find);
 

@@ -1,0 +1,134 @@
+#include "formats/format_spec.h"
+
+#include <charconv>
+
+#include "core/error.h"
+
+namespace fidelio {
+namespace {
+
+constexpr std::string_view kGrammar =
+    "  bf16 | f16 | f32                      dense\n"
+    "  int{2..8}{g16|g32|g64|g128|c}[z][s8]  integer; c: one group a row, z: zero points, s8: 8-bit scales (not with c)\n"
+    "  lut{2..5}{g16|g32|g64|g128}           a grid per matrix, signed 8-bit scales\n"
+    "  fp4g16[z]                             E2M1 in blocks of 16, z: an offset a block\n"
+    "  fp8                                   E4M3 with one scale a row\n"
+    "for example int4g128z, int5g64zs8, int8c, lut4g64";
+
+// Reads the string from the left, one piece at a time.
+struct Reader {
+  std::string_view rest;
+  bool take(std::string_view piece) {
+    if (!rest.starts_with(piece)) return false;
+    rest.remove_prefix(piece.size());
+    return true;
+  }
+  int number() {  // -1 when there is none, or when it is written with a leading zero
+    int value = -1;
+    if (rest.empty() || rest[0] < '1' || rest[0] > '9') return -1;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+    if (error != std::errc()) return -1;
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    return value;
+  }
+  bool group(FormatSpec& spec, bool channel_allowed) {
+    if (channel_allowed && take("c")) {
+      spec.group = 0;
+      return true;
+    }
+    if (!take("g")) return false;
+    spec.group = number();
+    return spec.group == 16 || spec.group == 32 || spec.group == 64 || spec.group == 128;
+  }
+};
+
+bool parse_integer(Reader& r, FormatSpec& spec) {
+  spec.kind = Kind::integer;
+  spec.bits = r.number();
+  if (spec.bits < 2 || spec.bits > 8 || !r.group(spec, true)) return false;
+  spec.symmetric = !r.take("z");
+  if (r.take("s8")) {
+    if (spec.group == 0) return false;  // the one FP32 a row would be the scale already
+    spec.scale = ScaleKind::u8;
+  }
+  return true;
+}
+
+bool parse_grid(Reader& r, FormatSpec& spec) {
+  spec.kind = Kind::grid;
+  spec.bits = r.number();
+  return spec.bits >= 2 && spec.bits <= 5 && r.group(spec, false);
+}
+
+bool parse(Reader& r, FormatSpec& spec) {
+  if (r.take("bf16")) return spec = {.kind = Kind::bf16, .bits = 16}, true;
+  if (r.take("f16")) return spec = {.kind = Kind::f16, .bits = 16}, true;
+  if (r.take("f32")) return spec = {.kind = Kind::f32, .bits = 32}, true;
+  if (r.take("fp8")) return spec = {.kind = Kind::fp8, .bits = 8}, true;
+  if (r.take("fp4g16")) {
+    spec = {.kind = Kind::fp4, .bits = 4, .group = 16};
+    spec.symmetric = !r.take("z");
+    return true;
+  }
+  if (r.take("int")) return parse_integer(r, spec);
+  if (r.take("lut")) return parse_grid(r, spec);
+  return false;
+}
+
+std::string group_suffix(const FormatSpec& spec) { return spec.group == 0 ? "c" : fmt::format("g{}", spec.group); }
+
+}  // namespace
+
+FormatSpec parse_format(std::string_view text) {
+  FormatSpec spec;
+  Reader reader{text};
+  check(parse(reader, spec) && reader.rest.empty(), "\"{}\" is not a format. A format is one of\n{}", text, kGrammar);
+  return spec;
+}
+
+std::string to_string(const FormatSpec& spec) {
+  switch (spec.kind) {
+    case Kind::f32: return "f32";
+    case Kind::f16: return "f16";
+    case Kind::bf16: return "bf16";
+    case Kind::fp8: return "fp8";
+    case Kind::fp4: return spec.symmetric ? "fp4g16" : "fp4g16z";
+    case Kind::grid: return fmt::format("lut{}{}", spec.bits, group_suffix(spec));
+    case Kind::integer: break;
+  }
+  return fmt::format("int{}{}{}{}", spec.bits, group_suffix(spec), spec.symmetric ? "" : "z",
+                     spec.scale == ScaleKind::u8 ? "s8" : "");
+}
+
+int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in) {
+  if (spec.is_dense()) return out * in * spec.bits / 8;
+  const int64_t groups = spec.groups(in);
+  const auto plane = [](int64_t count, int width) { return (count * width + 7) / 8; };
+  int64_t row = 0;  // bytes of one row: codes by plane, then what each group adds, then the row's FP32
+  for (const int width : {4, 2, 1})  // the planes of `bits` are its binary digits, except that 8 is two of 4
+    if (spec.bits & width) row += plane(in, width);
+  if (spec.bits == 8) row += 2 * plane(in, 4);
+  switch (spec.kind) {
+    case Kind::integer:
+      row += spec.scale == ScaleKind::u8 ? groups + 4 : 2 * groups;
+      if (!spec.symmetric) row += plane(groups, spec.bits);
+      return out * row;
+    case Kind::grid: return out * (row + groups + 4) + (int64_t{1} << spec.bits);
+    case Kind::fp4: return out * (row + (spec.symmetric ? groups : 2 * groups) + 4);
+    default: return out * (row + 4);  // fp8
+  }
+}
+
+double paper_bits(const FormatSpec& spec) {
+  const double group = spec.group;
+  switch (spec.kind) {
+    case Kind::integer:
+      if (spec.group == 0) return spec.bits;
+      return spec.bits + ((spec.scale == ScaleKind::u8 ? 8 : 16) + (spec.symmetric ? 0 : 4)) / group;
+    case Kind::grid: return spec.bits + 8 / group;
+    case Kind::fp4: return spec.symmetric ? 4.5 : 5.0;
+    default: return spec.bits;
+  }
+}
+
+}  // namespace fidelio

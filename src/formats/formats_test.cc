@@ -1,0 +1,283 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "core/rng.h"
+#include "formats/linear_weight.h"
+#include "formats/small_float.h"
+
+namespace fidelio {
+namespace {
+
+std::vector<std::string> all_formats() {
+  std::vector<std::string> all = {"f32", "f16", "bf16", "fp4g16", "fp4g16z", "fp8"};
+  for (int b = 2; b <= 8; ++b)
+    for (const char* zero : {"", "z"}) {
+      all.push_back(fmt::format("int{}c{}", b, zero));
+      for (int g : {16, 32, 64, 128})
+        for (const char* scale : {"", "s8"}) all.push_back(fmt::format("int{}g{}{}{}", b, g, zero, scale));
+    }
+  for (int b = 2; b <= 5; ++b)
+    for (int g : {16, 32, 64, 128}) all.push_back(fmt::format("lut{}g{}", b, g));
+  return all;
+}
+
+struct Size {
+  int64_t out, in;
+};
+constexpr Size kSizes[] = {{1, 1}, {3, 7}, {2, 128}, {5, 130}, {4, 257}, {16, 96}};
+
+// Random bytes in every tensor of a weight, except that small floats keep clear of NaN.
+LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, uint64_t seed) {
+  LinearWeight w = allocate_weight(spec, out, in);
+  Rng rng(seed);
+  for (StoredTensor& t : stored_tensors(w)) {
+    if (t.tensor.dtype == DType::f32 || t.tensor.dtype == DType::f16 || t.tensor.dtype == DType::bf16) {
+      std::vector<float> values(static_cast<size_t>(t.tensor.elements()));
+      for (float& v : values) v = static_cast<float>(rng.normal());
+      convert_from_float(values, t.tensor);
+    } else {
+      for (int64_t i = 0; i < t.tensor.bytes(); ++i) {
+        const auto byte = static_cast<uint8_t>(rng.below(256));
+        const bool fp8_codes = spec.kind == Kind::fp8 && t.suffix.starts_with(".plane");
+        const bool nan = (t.tensor.dtype == DType::f8_e4m3 && (byte & 0x7f) == 0x7f) || (fp8_codes && ((byte & 15) == 15 || byte >> 4 == 15));
+        t.tensor.data[i] = std::byte(nan ? 0x55 : byte);
+      }
+    }
+  }
+  return w;
+}
+
+TEST(FormatSpec, EveryStringRoundTrips) {
+  for (const std::string& text : all_formats()) EXPECT_EQ(to_string(parse_format(text)), text);
+}
+
+TEST(FormatSpec, FieldsMeanWhatTheStringSays) {
+  EXPECT_EQ(parse_format("int5g64zs8"),
+            (FormatSpec{.kind = Kind::integer, .bits = 5, .group = 64, .symmetric = false, .scale = ScaleKind::u8}));
+  EXPECT_EQ(parse_format("int8c"), (FormatSpec{.kind = Kind::integer, .bits = 8, .group = 0}));
+  EXPECT_EQ(parse_format("lut4g64"), (FormatSpec{.kind = Kind::grid, .bits = 4, .group = 64}));
+  EXPECT_EQ(parse_format("fp4g16z"), (FormatSpec{.kind = Kind::fp4, .bits = 4, .group = 16, .symmetric = false}));
+  EXPECT_EQ(parse_format("f32").bits, 32);
+  EXPECT_EQ(parse_format("int4g128").groups(257), 3);
+  EXPECT_EQ(parse_format("int4c").groups(257), 1);
+}
+
+TEST(FormatSpec, BadStringsShowTheGrammar) {
+  for (const char* text : {"", "int", "int1g128", "int9g128", "int4", "int4g", "int4g48", "int4g0128", "int4g128s", "int4g128s8z",
+                           "int4g128zz", "int4cs8", "lut4c", "lut6g64", "lut4g64z", "fp4", "fp4g32", "fp8g16", "bf16 ", " bf16",
+                           "BF16", "int-4g128", "int4g99999999999999999999", "w4a4.atom"}) {
+    try {
+      parse_format(text);
+      ADD_FAILURE() << "accepted \"" << text << '"';
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), testing::HasSubstr(fmt::format("\"{}\"", text)));
+      EXPECT_THAT(e.what(), testing::HasSubstr("int{2..8}{g16|g32|g64|g128|c}[z][s8]"));
+    }
+  }
+}
+
+TEST(FormatSpec, PaperBitsAreTableFive) {
+  for (int b = 4; b <= 8; ++b) {
+    EXPECT_DOUBLE_EQ(paper_bits(parse_format(fmt::format("int{}g128z", b))), b + 0.15625);
+    EXPECT_DOUBLE_EQ(paper_bits(parse_format(fmt::format("int{}g128", b))), b + 0.125);
+  }
+  EXPECT_DOUBLE_EQ(paper_bits(parse_format("fp4g16")), 4.5);
+  EXPECT_DOUBLE_EQ(paper_bits(parse_format("fp4g16z")), 5.0);
+  EXPECT_DOUBLE_EQ(paper_bits(parse_format("fp8")), 8.0);
+}
+
+// The law "predicted size = file size": the closed formula against the tensors there are.
+TEST(LinearWeight, StoredBytesAreTheSumOfTheTensors) {
+  for (const std::string& text : all_formats())
+    for (const auto [out, in] : kSizes) {
+      const FormatSpec spec = parse_format(text);
+      const LinearWeight w = allocate_weight(spec, out, in);
+      int64_t sum = 0;
+      for (const StoredTensor& t : stored_tensors(w)) sum += t.tensor.bytes();
+      EXPECT_EQ(stored_bytes(spec, out, in), sum) << text << " " << out << "x" << in;
+      EXPECT_EQ(w.stored_bytes(), sum);
+    }
+  // Exact where nothing is ragged: b + (16 + b) / 128 bits a weight.
+  EXPECT_EQ(stored_bytes(parse_format("int4g128z"), 256, 2048), 256 * 2048 * (4 + 20.0 / 128) / 8);
+}
+
+TEST(Codes, EveryWidthHoldsEveryCode) {
+  for (int bits = 2; bits <= 8; ++bits) {
+    const int64_t rows = 3, columns = 37;
+    Codes by_element = Codes::allocate(bits, rows, columns), by_row = Codes::allocate(bits, rows, columns);
+    Rng rng(bits);
+    std::vector<std::vector<uint8_t>> want(rows, std::vector<uint8_t>(columns));
+    for (int pass = 0; pass < 2; ++pass)  // the second pass overwrites the first: set must clear old bits
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c) by_element.set(r, c, want[r][c] = static_cast<uint8_t>(rng.below(1u << bits)));
+        by_row.set_row(r, want[r]);
+      }
+    for (int64_t r = 0; r < rows; ++r) {
+      std::vector<uint8_t> got(columns);
+      by_element.get_row(r, got);
+      EXPECT_EQ(got, want[r]);
+      for (int64_t c = 0; c < columns; ++c) EXPECT_EQ(by_row.get(r, c), want[r][c]) << bits << " " << r << " " << c;
+    }
+    for (size_t p = 0; p < by_row.planes.size(); ++p)
+      EXPECT_EQ(0, std::memcmp(by_row.planes[p].view.data, by_element.planes[p].view.data, by_row.planes[p].view.bytes()));
+  }
+}
+
+TEST(Codes, PlanesAreTheBinaryDigitsHighFirst) {
+  Codes c = Codes::allocate(7, 1, 3);
+  c.set(0, 2, 0b1011'01'1);
+  ASSERT_EQ(c.planes.size(), 3u);
+  EXPECT_EQ(c.planes[0].as<uint8_t>()[1], 0b1011);  // 4 bits: column 2 is the low nibble of byte 1
+  EXPECT_EQ(c.planes[1].as<uint8_t>()[0], 0b01 << 4);
+  EXPECT_EQ(c.planes[2].as<uint8_t>()[0], 1 << 2);
+  EXPECT_THROW(plane_widths(1), Error);
+  EXPECT_THROW(plane_widths(9), Error);
+}
+
+TEST(Zeros, EveryWidthAtEveryPlace) {
+  for (int bits = 2; bits <= 8; ++bits) {
+    const FormatSpec spec = parse_format(fmt::format("int{}g16z", bits));
+    LinearWeight w = allocate_weight(spec, 3, 16 * 11);
+    IntGroup& m = std::get<IntGroup>(w.main);
+    Rng rng(bits);
+    std::vector<int> want(33);
+    for (int pass = 0; pass < 2; ++pass)
+      for (int i = 0; i < 33; ++i) set_zero(m, i / 11, i % 11, want[i] = static_cast<int>(rng.below(1u << bits)));
+    for (int i = 0; i < 33; ++i) EXPECT_EQ(get_zero(m, i / 11, i % 11), want[i]) << bits << " " << i;
+  }
+}
+
+TEST(SmallFloat, E4m3RoundTripsAndRoundsToNearestEven) {
+  std::vector<float> values;  // 0 .. 448, the non-negative finite ones, ascending
+  for (int i = 0; i < 0x7f; ++i) values.push_back(e4m3_to_float(static_cast<uint8_t>(i)));
+  for (int i = 0; i < 256; ++i)
+    if ((i & 0x7f) != 0x7f) {
+      EXPECT_EQ(to_e4m3(e4m3_to_float(static_cast<uint8_t>(i))), i);
+    }
+  for (int i = 0; i + 1 < 0x7f; ++i) {
+    const float middle = (values[i] + values[i + 1]) / 2;
+    EXPECT_EQ(to_e4m3(middle), i % 2 == 0 ? i : i + 1);
+    EXPECT_EQ(to_e4m3(std::nextafter(middle, 0.0f)), i);
+    EXPECT_EQ(to_e4m3(-std::nextafter(middle, 1e9f)), 0x80 | (i + 1));
+  }
+  EXPECT_EQ(values[1], 0x1p-9f);
+  EXPECT_EQ(values.back(), 448.0f);
+  EXPECT_EQ(to_e4m3(1e9f), 0x7e);
+  EXPECT_EQ(to_e4m3(NAN), 0x7f);
+}
+
+TEST(SmallFloat, E2m1TakesTheNearest) {
+  for (int code = 0; code < 16; ++code) EXPECT_EQ(to_e2m1(kE2m1[code]), code);
+  for (int code = 0; code < 7; ++code) {
+    const float middle = (kE2m1[code] + kE2m1[code + 1]) / 2;
+    EXPECT_EQ(to_e2m1(middle), code % 2 == 0 ? code : code + 1);
+    EXPECT_EQ(to_e2m1(std::nextafter(middle, 0.0f)), code);
+    EXPECT_EQ(to_e2m1(-std::nextafter(middle, 9.0f)), 8 | (code + 1));
+  }
+  EXPECT_EQ(to_e2m1(100.0f), 7);
+}
+
+TEST(Decode, IntegersByHand) {
+  LinearWeight w = allocate_weight(parse_format("int3g16z"), 1, 18);  // the second group has two columns
+  IntGroup& m = std::get<IntGroup>(w.main);
+  m.scale.as<f16>()[0] = to_f16(0.5f);
+  m.scale.as<f16>()[1] = to_f16(2.0f);
+  set_zero(m, 0, 0, 3);
+  set_zero(m, 0, 1, 6);
+  m.codes.set(0, 0, 7);
+  m.codes.set(0, 17, 1);
+  const std::vector<float> v = decode(w);
+  EXPECT_EQ(v[0], 2.0f);     // .5 (7 - 3)
+  EXPECT_EQ(v[1], -1.5f);    // .5 (0 - 3)
+  EXPECT_EQ(v[16], -12.0f);  // 2 (0 - 6)
+  EXPECT_EQ(v[17], -10.0f);
+
+  w = allocate_weight(parse_format("int4g16s8"), 1, 2);
+  IntGroup& s = std::get<IntGroup>(w.main);
+  s.row_scale.as<float>()[0] = 0.25f;
+  s.scale.as<uint8_t>()[0] = 200;
+  s.codes.set(0, 0, 15);
+  EXPECT_EQ(decode(w), (std::vector<float>{350.0f, -400.0f}));  // 50 (15 - 8), 50 (0 - 8)
+}
+
+TEST(Decode, GridsAndFloatsByHand) {
+  LinearWeight w = allocate_weight(parse_format("lut2g16"), 1, 17);
+  VectorCode& m = std::get<VectorCode>(w.main);
+  m.row_scale.as<float>()[0] = 0.5f;
+  m.scale.as<int8_t>()[0] = -4;
+  m.scale.as<int8_t>()[1] = 3;
+  for (int i = 0; i < 4; ++i) m.codebook.as<int8_t>()[i] = static_cast<int8_t>(10 * i - 15);
+  m.codes.set(0, 2, 3);
+  std::vector<float> v = decode(w);
+  EXPECT_EQ(v[0], 30.0f);    // .5 * -4 * -15
+  EXPECT_EQ(v[2], -30.0f);   // .5 * -4 * 15
+  EXPECT_EQ(v[16], -22.5f);  // .5 * 3 * -15
+
+  w = allocate_weight(parse_format("fp4g16z"), 1, 2);
+  FpBlock& f = std::get<FpBlock>(w.main);
+  f.row_scale.as<float>()[0] = 0.5f;
+  f.scale.view.data[0] = std::byte{to_e4m3(3.0f)};
+  f.offset.view.data[0] = std::byte{to_e4m3(-2.0f)};
+  f.codes.set(0, 1, 15);
+  EXPECT_EQ(decode(w), (std::vector<float>{-1.0f, -10.0f}));  // .5 (0 - 2), .5 (3 * -6 - 2)
+
+  w = allocate_weight(parse_format("fp8"), 1, 2);
+  FpBlock& e = std::get<FpBlock>(w.main);
+  e.row_scale.as<float>()[0] = 2.0f;
+  e.codes.set(0, 1, to_e4m3(-1.5f));
+  EXPECT_EQ(decode(w), (std::vector<float>{0.0f, -3.0f}));
+}
+
+TEST(Decode, DenseIsTheMatrixItself) {
+  for (const DType t : {DType::f32, DType::f16, DType::bf16}) {
+    OwnedTensor w = OwnedTensor::allocate(t, {2, 3});
+    const std::vector<float> values = {1, -2, 3, 0.5, 0.25, -8};
+    convert_from_float(values, w.view);
+    EXPECT_EQ(decode(make_dense(w)), values);
+  }
+  const OwnedTensor w = OwnedTensor::allocate(DType::bf16, {2, 3});
+  EXPECT_EQ(to_string(make_dense(w).spec), "bf16");
+  EXPECT_THROW(make_dense(OwnedTensor::allocate(DType::i8, {2, 3})), Error);
+  EXPECT_THROW(make_dense(OwnedTensor::allocate(DType::f32, {6})), Error);
+  EXPECT_THROW(make_dense(w, OwnedTensor::allocate(DType::f32, {3})), Error);  // out is 2
+}
+
+TEST(Stored, TensorsRoundTripThroughLoad) {
+  for (const std::string& text : all_formats())
+    for (const auto [out, in] : kSizes)
+      for (const bool with_bias : {false, true}) {
+        LinearWeight w = random_weight(parse_format(text), out, in, 7);
+        if (with_bias) {
+          w.bias = OwnedTensor::allocate(DType::f32, {out});
+          w.bias.as<float>()[0] = 3;
+        }
+        std::map<std::string, Tensor> file;
+        for (const StoredTensor& t : stored_tensors(w)) EXPECT_TRUE(file.emplace(t.suffix, t.tensor).second) << t.suffix;
+        const LinearWeight back = load_weight(w.spec, out, in, [&](const std::string& suffix, DType dtype, const Shape& shape) {
+          if (!file.contains(suffix)) return OwnedTensor{};
+          const Tensor& t = file.at(suffix);
+          EXPECT_TRUE(t.dtype == dtype && t.shape == shape) << suffix;
+          return OwnedTensor{t, nullptr};
+        });
+        EXPECT_EQ(decode(back), decode(w)) << text;
+        EXPECT_EQ(back.stored_bytes(), w.stored_bytes());
+        EXPECT_EQ(static_cast<bool>(back.bias), with_bias);
+      }
+}
+
+TEST(Stored, AMissingTensorIsNamed) {
+  try {
+    load_weight(parse_format("int4g128z"), 2, 256, [](const std::string& suffix, DType dtype, const Shape& shape) {
+      return suffix == ".zero" ? OwnedTensor{} : OwnedTensor::allocate(dtype, shape);
+    });
+    ADD_FAILURE() << "loaded without zeros";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("a int4g128z weight of shape (2, 256) needs a tensor .zero of U8 [2, 1]"));
+  }
+  EXPECT_THROW(allocate_weight(parse_format("int4g128z"), 0, 4), Error);
+}
+
+}  // namespace
+}  // namespace fidelio

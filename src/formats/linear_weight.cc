@@ -1,0 +1,248 @@
+#include "formats/linear_weight.h"
+
+#include <algorithm>
+
+#include "formats/small_float.h"
+
+namespace fidelio {
+namespace {
+
+std::span<uint8_t> raw(const OwnedTensor& t) {
+  return {reinterpret_cast<uint8_t*>(t.view.data), static_cast<size_t>(t.view.bytes())};
+}
+
+int64_t plane_bytes(int64_t columns, int width) { return (columns * width + 7) / 8; }
+
+DType dense_dtype(Kind kind) { return kind == Kind::f32 ? DType::f32 : kind == Kind::f16 ? DType::f16 : DType::bf16; }
+
+// The one description of which tensors a format has, with their shapes: allocation, storing and loading walk it.
+// visit(suffix, dtype, shape, tensor&).
+template <typename Visit>
+void visit_codes(const Codes& c, std::vector<OwnedTensor>& planes, const Visit& visit) {
+  const auto widths = plane_widths(c.bits);
+  planes.resize(widths.size());
+  for (size_t i = 0; i < widths.size(); ++i)
+    visit(fmt::format(".plane{}", i), DType::u8, Shape{c.rows, plane_bytes(c.columns, widths[i])}, planes[i]);
+}
+
+template <typename Visit>
+void visit_tensors(LinearWeight& w, const Visit& visit) {
+  const int64_t out = w.out, in = w.in, groups = w.spec.groups(in);
+  if (auto* dense = std::get_if<Dense>(&w.main)) {
+    visit(".weight", dense_dtype(w.spec.kind), Shape{out, in}, dense->w);
+  } else if (auto* integer = std::get_if<IntGroup>(&w.main)) {
+    visit_codes(integer->codes, integer->codes.planes, visit);
+    const bool narrow = w.spec.scale == ScaleKind::u8;
+    visit(".scale", narrow ? DType::u8 : DType::f16, Shape{out, groups}, integer->scale);
+    if (narrow) visit(".row_scale", DType::f32, Shape{out}, integer->row_scale);
+    if (!w.spec.symmetric) visit(".zero", DType::u8, Shape{out, plane_bytes(groups, w.spec.bits)}, integer->zero);
+  } else if (auto* vector = std::get_if<VectorCode>(&w.main)) {
+    visit_codes(vector->codes, vector->codes.planes, visit);
+    visit(".codebook", DType::i8, Shape{int64_t{1} << vector->codes.bits, vector->dim}, vector->codebook);
+    visit(".scale", DType::i8, Shape{out, groups}, vector->scale);
+    visit(".row_scale", DType::f32, Shape{out}, vector->row_scale);
+  } else {
+    auto& block = std::get<FpBlock>(w.main);
+    visit_codes(block.codes, block.codes.planes, visit);
+    if (w.spec.kind == Kind::fp4) visit(".scale", DType::f8_e4m3, Shape{out, groups}, block.scale);
+    if (w.spec.kind == Kind::fp4 && !w.spec.symmetric) visit(".offset", DType::f8_e4m3, Shape{out, groups}, block.offset);
+    visit(".row_scale", DType::f32, Shape{out}, block.row_scale);
+  }
+}
+
+// The right alternative of `main` with sizes set and no tensor yet.
+LinearWeight empty_weight(const FormatSpec& spec, int64_t out, int64_t in) {
+  check(out > 0 && in > 0, "a linear of shape ({}, {}) cannot be stored: both must be positive", out, in);
+  LinearWeight w{.out = out, .in = in, .spec = spec, .main = Dense{}, .bias = {}};
+  const Codes codes{.bits = spec.bits, .rows = out, .columns = in, .planes = {}};
+  if (spec.kind == Kind::integer) w.main = IntGroup{.codes = codes, .scale = {}, .row_scale = {}, .zero = {}};
+  if (spec.kind == Kind::grid) w.main = VectorCode{.dim = 1, .codes = codes, .codebook = {}, .scale = {}, .row_scale = {}};
+  if (spec.kind == Kind::fp4 || spec.kind == Kind::fp8)
+    w.main = FpBlock{.codes = codes, .scale = {}, .offset = {}, .row_scale = {}};
+  return w;
+}
+
+void decode_main(const LinearWeight& w, const Dense& dense, int64_t row, std::span<float> values) {
+  Tensor line = dense.w.view;
+  line.data += row * w.in * size_of(line.dtype);
+  line.shape = {w.in};
+  convert_to_float(line, values);
+}
+
+void decode_main(const LinearWeight& w, const IntGroup& m, int64_t row, std::span<float> values) {
+  const int64_t g = w.spec.group_size(w.in), groups = w.spec.groups(w.in);
+  std::vector<uint8_t> q(static_cast<size_t>(w.in));
+  m.codes.get_row(row, q);
+  for (int64_t i = 0; i < groups; ++i) {
+    const int64_t at = row * groups + i;
+    const float scale = w.spec.scale == ScaleKind::u8
+                            ? m.row_scale.as<const float>()[row] * static_cast<float>(m.scale.as<const uint8_t>()[at])
+                            : to_float(m.scale.as<const f16>()[at]);
+    const int zero = w.spec.symmetric ? 1 << (w.spec.bits - 1) : get_zero(m, row, i);
+    for (int64_t c = i * g; c < std::min(w.in, (i + 1) * g); ++c) values[c] = scale * static_cast<float>(q[c] - zero);
+  }
+}
+
+void decode_main(const LinearWeight& w, const VectorCode& m, int64_t row, std::span<float> values) {
+  const int64_t g = w.spec.group_size(w.in), groups = w.spec.groups(w.in);
+  std::vector<uint8_t> q(static_cast<size_t>(m.codes.columns));
+  m.codes.get_row(row, q);
+  const auto book = m.codebook.as<const int8_t>();
+  for (int64_t c = 0; c < w.in; ++c) {
+    const float scale = m.row_scale.as<const float>()[row] * static_cast<float>(m.scale.as<const int8_t>()[row * groups + c / g]);
+    values[c] = scale * static_cast<float>(book[q[c / m.dim] * m.dim + c % m.dim]);
+  }
+}
+
+void decode_main(const LinearWeight& w, const FpBlock& m, int64_t row, std::span<float> values) {
+  const float row_scale = m.row_scale.as<const float>()[row];
+  std::vector<uint8_t> q(static_cast<size_t>(w.in));
+  m.codes.get_row(row, q);
+  const int64_t g = w.spec.group_size(w.in), groups = w.spec.groups(w.in);
+  for (int64_t c = 0; c < w.in; ++c) {
+    if (w.spec.kind == Kind::fp8) {
+      values[c] = row_scale * e4m3_to_float(q[c]);
+      continue;
+    }
+    const int64_t at = row * groups + c / g;
+    const float offset = m.offset ? e4m3_to_float(raw(m.offset)[at]) : 0.0f;
+    values[c] = row_scale * (e4m3_to_float(raw(m.scale)[at]) * kE2m1[q[c]] + offset);
+  }
+}
+
+}  // namespace
+
+std::span<const int> plane_widths(int bits) {
+  static constexpr int kTable[7][3] = {{2}, {2, 1}, {4}, {4, 1}, {4, 2}, {4, 2, 1}, {4, 4}};
+  static constexpr size_t kCount[7] = {1, 2, 1, 2, 2, 3, 2};
+  check(bits >= 2 && bits <= 8, "codes have 2 to 8 bits, not {}", bits);
+  return {kTable[bits - 2], kCount[bits - 2]};
+}
+
+Codes Codes::allocate(int bits, int64_t rows, int64_t columns) {
+  Codes c{.bits = bits, .rows = rows, .columns = columns, .planes = {}};
+  visit_codes(c, c.planes, [](const std::string&, DType dtype, const Shape& shape, OwnedTensor& t) {
+    t = OwnedTensor::allocate(dtype, shape);
+  });
+  return c;
+}
+
+void Codes::get_row(int64_t row, std::span<uint8_t> codes) const {
+  std::fill(codes.begin(), codes.end(), uint8_t{0});
+  const auto widths = plane_widths(bits);
+  for (size_t p = 0; p < widths.size(); ++p) {
+    const int width = widths[p], mask = (1 << width) - 1;
+    const uint8_t* bytes = raw(planes[p]).data() + row * plane_bytes(columns, width);
+    for (int64_t c = 0; c < columns; ++c)
+      codes[c] = static_cast<uint8_t>((codes[c] << width) | ((bytes[c * width / 8] >> (c * width % 8)) & mask));
+  }
+}
+
+void Codes::set_row(int64_t row, std::span<const uint8_t> codes) {
+  const auto widths = plane_widths(bits);
+  int below = bits;  // bits of the code in later planes
+  for (size_t p = 0; p < widths.size(); ++p) {
+    const int width = widths[p], mask = (1 << width) - 1;
+    below -= width;
+    uint8_t* bytes = raw(planes[p]).data() + row * plane_bytes(columns, width);
+    std::fill_n(bytes, plane_bytes(columns, width), uint8_t{0});
+    for (int64_t c = 0; c < columns; ++c)
+      bytes[c * width / 8] |= static_cast<uint8_t>(((codes[c] >> below) & mask) << (c * width % 8));
+  }
+}
+
+uint8_t Codes::get(int64_t row, int64_t column) const {
+  int code = 0;
+  const auto widths = plane_widths(bits);
+  for (size_t p = 0; p < widths.size(); ++p) {
+    const int width = widths[p];
+    const uint8_t byte = raw(planes[p])[row * plane_bytes(columns, width) + column * width / 8];
+    code = (code << width) | ((byte >> (column * width % 8)) & ((1 << width) - 1));
+  }
+  return static_cast<uint8_t>(code);
+}
+
+void Codes::set(int64_t row, int64_t column, uint8_t code) {
+  const auto widths = plane_widths(bits);
+  int below = bits;
+  for (size_t p = 0; p < widths.size(); ++p) {
+    const int width = widths[p], mask = (1 << width) - 1, shift = static_cast<int>(column * width % 8);
+    below -= width;
+    uint8_t& byte = raw(planes[p])[row * plane_bytes(columns, width) + column * width / 8];
+    byte = static_cast<uint8_t>((byte & ~(mask << shift)) | (((code >> below) & mask) << shift));
+  }
+}
+
+int get_zero(const IntGroup& w, int64_t row, int64_t g) {
+  const int b = w.codes.bits;
+  const int64_t stride = w.zero.view.shape[1], bit = g * b;
+  const uint8_t* bytes = raw(w.zero).data() + row * stride;
+  int value = bytes[bit / 8] >> (bit % 8);
+  if (bit % 8 + b > 8) value |= bytes[bit / 8 + 1] << (8 - bit % 8);
+  return value & ((1 << b) - 1);
+}
+
+void set_zero(IntGroup& w, int64_t row, int64_t g, int zero) {
+  const int b = w.codes.bits;
+  const int64_t stride = w.zero.view.shape[1], bit = g * b;
+  uint8_t* bytes = raw(w.zero).data() + row * stride + bit / 8;
+  const int shift = static_cast<int>(bit % 8), mask = ((1 << b) - 1) << shift, value = zero << shift;
+  bytes[0] = static_cast<uint8_t>((bytes[0] & ~mask) | (value & mask));
+  if (shift + b > 8) bytes[1] = static_cast<uint8_t>((bytes[1] & ~(mask >> 8)) | ((value & mask) >> 8));
+}
+
+LinearWeight make_dense(OwnedTensor w, OwnedTensor bias) {
+  check(w.view.shape.rank == 2, "a linear's weight has shape (out, in), not {}", to_string(w.view.shape));
+  const DType t = w.view.dtype;
+  check(t == DType::f32 || t == DType::f16 || t == DType::bf16, "a dense weight is F32, F16 or BF16, not {}", name_of(t));
+  const int64_t out = w.view.shape[0], in = w.view.shape[1];
+  check(!bias || (bias.view.dtype == DType::f32 && bias.view.shape == Shape{out}), "the bias of a ({}, {}) linear is F32 [{}], not {} {}", out,
+        in, out, name_of(bias.view.dtype), to_string(bias.view.shape));
+  const Kind kind = t == DType::f32 ? Kind::f32 : t == DType::f16 ? Kind::f16 : Kind::bf16;
+  return {out, in, {.kind = kind, .bits = static_cast<int>(8 * size_of(t))}, Dense{std::move(w)}, std::move(bias)};
+}
+
+LinearWeight allocate_weight(const FormatSpec& spec, int64_t out, int64_t in) {
+  LinearWeight w = empty_weight(spec, out, in);
+  visit_tensors(w, [](const std::string&, DType dtype, const Shape& shape, OwnedTensor& t) { t = OwnedTensor::allocate(dtype, shape); });
+  return w;
+}
+
+int64_t LinearWeight::stored_bytes() const {
+  int64_t bytes = 0;
+  for (const StoredTensor& t : stored_tensors(*this)) bytes += t.tensor.bytes();
+  return bytes;
+}
+
+void decode_row(const LinearWeight& w, int64_t row, std::span<float> values) {
+  check(static_cast<int64_t>(values.size()) == w.in, "decode_row: {} places for a row of {}", values.size(), w.in);
+  std::visit([&](const auto& main) { decode_main(w, main, row, values); }, w.main);
+}
+
+std::vector<float> decode(const LinearWeight& w) {
+  std::vector<float> values(static_cast<size_t>(w.out * w.in));
+  for (int64_t row = 0; row < w.out; ++row) decode_row(w, row, std::span(values).subspan(row * w.in, w.in));
+  return values;
+}
+
+std::vector<StoredTensor> stored_tensors(const LinearWeight& w) {
+  std::vector<StoredTensor> tensors;
+  LinearWeight views = w;  // views and shared owners: no bytes are copied
+  visit_tensors(views, [&](const std::string& suffix, DType, const Shape&, const OwnedTensor& t) { tensors.push_back({suffix, t.view}); });
+  if (w.bias) tensors.push_back({".bias", w.bias.view});
+  return tensors;
+}
+
+LinearWeight load_weight(const FormatSpec& spec, int64_t out, int64_t in,
+                         const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find) {
+  LinearWeight w = empty_weight(spec, out, in);
+  visit_tensors(w, [&](const std::string& suffix, DType dtype, const Shape& shape, OwnedTensor& t) {
+    t = find(suffix, dtype, shape);
+    check(static_cast<bool>(t), "a {} weight of shape ({}, {}) needs a tensor {} of {} {}", to_string(spec), out, in, suffix,
+          name_of(dtype), to_string(shape));
+  });
+  w.bias = find(".bias", DType::f32, Shape{out});
+  return w;
+}
+
+}  // namespace fidelio
