@@ -5,37 +5,26 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <set>
 
 namespace fidelio {
 namespace {
 
-// Names of temporary files being written, for the signal handler: fixed storage, claimed by an atomic flag.
-struct Unfinished {
-  std::atomic<bool> claimed{false}, live{false};
-  char name[1024];
-};
-std::array<Unfinished, 64> unfinished;
+// Temporary files and folders being written, for remove_unfinished_files().
+std::mutex unfinished_mutex;
+std::set<std::string> unfinished;
 
-int claim_slot(const std::string& name) {
-  if (name.size() >= sizeof unfinished[0].name) return -1;
-  for (size_t i = 0; i < unfinished.size(); ++i) {
-    if (unfinished[i].claimed.exchange(true)) continue;
-    std::memcpy(unfinished[i].name, name.c_str(), name.size() + 1);
-    unfinished[i].live.store(true, std::memory_order_release);
-    return static_cast<int>(i);
-  }
-  return -1;
+void remember(const std::string& path) {
+  std::lock_guard lock(unfinished_mutex);
+  unfinished.insert(path);
 }
-
-void release_slot(int slot) {
-  if (slot < 0) return;
-  unfinished[static_cast<size_t>(slot)].live.store(false);
-  unfinished[static_cast<size_t>(slot)].claimed.store(false);
+void forget(const std::string& path) {
+  std::lock_guard lock(unfinished_mutex);
+  unfinished.erase(path);
 }
 
 std::string folder_of(const std::string& path) {
@@ -46,8 +35,10 @@ std::string folder_of(const std::string& path) {
 }  // namespace
 
 void remove_unfinished_files() noexcept {
-  for (const Unfinished& file : unfinished)
-    if (file.live.load(std::memory_order_acquire)) ::unlink(file.name);
+  std::lock_guard lock(unfinished_mutex);
+  std::error_code ignored;
+  for (const std::string& path : unfinished) std::filesystem::remove_all(path, ignored);
+  unfinished.clear();
 }
 
 std::string read_text_file(const std::string& path) {
@@ -102,11 +93,11 @@ void MappedFile::drop(const void* begin, size_t bytes) const {
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   temporary_ = fmt::format("{}.{}.tmp", path_, ::getpid());
-  slot_ = claim_slot(temporary_);
+  remember(temporary_);
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) {
     const int reason = errno;
-    release_slot(slot_);
+    forget(temporary_);
     throw Error("cannot write {}: {}", path_, std::strerror(reason));
   }
 }
@@ -116,7 +107,7 @@ AtomicFile::~AtomicFile() {
     ::close(fd_);
     ::unlink(temporary_.c_str());
   }
-  release_slot(slot_);
+  forget(temporary_);
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
@@ -137,12 +128,38 @@ void AtomicFile::commit() {
     ::unlink(temporary_.c_str());
     throw Error("cannot write {}: {}", path_, std::strerror(reason));
   }
-  release_slot(std::exchange(slot_, -1));
+  forget(temporary_);
   const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {
     ::fsync(folder);
     ::close(folder);
   }
+}
+
+TemporaryFolder::TemporaryFolder(std::string target) : target_(std::move(target)) {
+  while (target_.size() > 1 && target_.back() == '/') target_.pop_back();
+  path_ = fmt::format("{}.{}.tmp", target_, ::getpid());
+  remember(path_);
+  std::error_code failure;
+  std::filesystem::remove_all(path_, failure);
+  std::filesystem::create_directories(path_, failure);
+  if (failure) {
+    forget(path_);
+    throw Error("cannot create folder {}: {}", target_, failure.message());
+  }
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  if (committed_) return;
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+  forget(path_);
+}
+
+void TemporaryFolder::commit() {
+  check(::rename(path_.c_str(), target_.c_str()) == 0, "cannot write {}: {}", target_, std::strerror(errno));
+  committed_ = true;
+  forget(path_);
 }
 
 }  // namespace fidelio

@@ -33,7 +33,7 @@ class MappedFile {
 };
 
 // Streams bytes into `path`; nothing is visible under that name until commit(). Destruction without commit removes the
-// temporary file, and so does remove_unfinished_files(), which signal handlers call (it is async-signal-safe).
+// temporary file.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -47,9 +47,25 @@ class AtomicFile {
  private:
   std::string path_, temporary_;
   int fd_ = -1;
-  int slot_ = -1;
 };
 
+// A folder that appears under `target` complete, by one rename at commit(), or not at all.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(std::string target);
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }  // fill this one
+  void commit();
+
+ private:
+  std::string target_, path_;
+  bool committed_ = false;
+};
+
+// Removes whatever is being written at this moment: called by the thread that waits for SIGINT and SIGTERM before it ends the
+// process, so that an interrupted program leaves nothing half-written.
 void remove_unfinished_files() noexcept;
 
 }  // namespace fidelio

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -79,6 +81,8 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;       // softmax(q k / sqrt e) v, causal, GQA
   { b.swiglu(input, input) } -> std::same_as<typename B::Acts>;          // silu(gate) * up
   { b.read(acts, host_out) };                                            // the input of linears in FP32 (calibration)
+  { b.input(input) } -> std::same_as<typename B::Acts>;                  // the inverse: a matrix (n, K) as the input of linears
+  { b.kernel_name(linear, Activations::a16) } -> std::convertible_to<std::string>;  // for reports and certificates
 };
 
 }  // namespace fidelio

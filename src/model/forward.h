@@ -14,28 +14,28 @@ struct Workspace {
   typename B::Matrix logits;    // (logit rows, v)
 };
 
-// `observe(InputId, acts)` sees the input of each linear just before the linear runs.
-template <Backend B, typename Observe>
-void forward_layer(B& b, Layer<B>& layer, int index, float eps, Workspace<B>& w, typename B::KvCache& cache, Observe&& observe) {
-  using Output = std::pair<const typename B::Linear*, typename B::Matrix*>;
+// The two halves of a layer up to the input of their last linear. The stream x is read, not changed.
+template <Backend B>
+typename B::Acts attention_half(B& b, Layer<B>& layer, int index, float eps, Workspace<B>& w, typename B::KvCache& cache) {
   const auto optional = [](const typename B::Matrix& m) { return m.rows > 0 ? &m : nullptr; };
-
-  auto a = b.norm(w.x, layer.attn_norm, eps);
-  observe(InputId::attn_in, a);
-  const Output qkv[] = {{layer.q.get(), &w.q}, {layer.k.get(), &w.k}, {layer.v.get(), &w.v}};
-  b.linear(a, qkv);
+  const std::pair<const typename B::Linear*, typename B::Matrix*> qkv[] = {
+      {layer.q.get(), &w.q}, {layer.k.get(), &w.k}, {layer.v.get(), &w.v}};
+  b.linear(b.norm(w.x, layer.attn_norm, eps), qkv);
   b.rope_append(w.q, w.k, w.v, optional(layer.q_norm), optional(layer.k_norm), cache, index);
-  a = b.attend(w.q, cache, index);
-  observe(InputId::o_in, a);
-  b.linear_add(a, *layer.o, w.x);
+  return b.attend(w.q, cache, index);
+}
 
-  a = b.norm(w.x, layer.mlp_norm, eps);
-  observe(InputId::mlp_in, a);
-  const Output gate_up[] = {{layer.gate.get(), &w.gate}, {layer.up.get(), &w.up}};
-  b.linear(a, gate_up);
-  a = b.swiglu(w.gate, w.up);
-  observe(InputId::down_in, a);
-  b.linear_add(a, *layer.down, w.x);
+template <Backend B>
+typename B::Acts mlp_half(B& b, Layer<B>& layer, float eps, Workspace<B>& w) {
+  const std::pair<const typename B::Linear*, typename B::Matrix*> gate_up[] = {{layer.gate.get(), &w.gate}, {layer.up.get(), &w.up}};
+  b.linear(b.norm(w.x, layer.mlp_norm, eps), gate_up);
+  return b.swiglu(w.gate, w.up);
+}
+
+template <Backend B>
+void forward_layer(B& b, Layer<B>& layer, int index, float eps, Workspace<B>& w, typename B::KvCache& cache) {
+  b.linear_add(attention_half(b, layer, index, eps, w, cache), *layer.o, w.x);
+  b.linear_add(mlp_half(b, layer, eps, w), *layer.down, w.x);
 }
 
 }  // namespace fidelio

@@ -54,9 +54,12 @@ class Runner {
   // The residual stream (n, d) of the current batch.
   virtual void read_stream(std::span<float> x) = 0;
   virtual void write_stream(std::span<const float> x) = 0;
-  // Calibration: run one layer and show the input of each of its four kinds of linear, (n, K) FP32, before that linear runs;
-  // `observe` may switch weights of this layer (quantise the linear whose input it was shown).
-  virtual void layer_observed(int layer, const std::function<void(InputId, std::span<const float>, int64_t columns)>& observe) = 0;
+  // Calibration: one layer in four stops, each the input of a linear, so that the linear can be quantised before it runs
+  // and every linear runs exactly once. The stream must be the layer's input for attn_in and o_in, and hold the attention's
+  // output too (add_output with Role::o) for mlp_in and down_in. Returns (n, K) FP32, valid until the next call.
+  virtual std::span<const float> linear_input(int layer, InputId which) = 0;
+  // x += W input, for the layer's o or down.
+  virtual void add_output(int layer, Role role, std::span<const float> input) = 0;
 
   virtual PackedLinear pack(const LinearWeight& weight) = 0;
   virtual void set_linear(LinearId id, PackedLinear weight) = 0;

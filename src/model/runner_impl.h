@@ -42,7 +42,7 @@ class RunnerImpl final : public Runner {
   void embed() override { b_.embed(*model_.embedding, w_.x); }
   void layers(int first, int last) override {
     for (int i = first; i < last; ++i)
-      forward_layer(b_, model_.layers[static_cast<size_t>(i)], i, model_.config.rms_eps, w_, cache_, [](InputId, const typename B::Acts&) {});
+      forward_layer(b_, layer(i), i, model_.config.rms_eps, w_, cache_);
   }
   std::span<const float> logits(int64_t first, int64_t count) override {
     check(count <= options_.max_logit_rows, "{} rows of logits asked for at once, the runner has room for {}", count, options_.max_logit_rows);
@@ -57,13 +57,24 @@ class RunnerImpl final : public Runner {
   void read_stream(std::span<float> x) override { b_.download(w_.x, 0, rows_, x); }
   void write_stream(std::span<const float> x) override { b_.upload(x, w_.x); }
 
-  void layer_observed(int index, const std::function<void(InputId, std::span<const float>, int64_t)>& observe) override {
-    forward_layer(b_, model_.layers[static_cast<size_t>(index)], index, model_.config.rms_eps, w_, cache_,
-                  [&](InputId input, const typename B::Acts& acts) {
-                    host_acts_.resize(static_cast<size_t>(acts.rows * acts.columns));
-                    b_.read(acts, host_acts_);
-                    observe(input, host_acts_, acts.columns);
-                  });
+  std::span<const float> linear_input(int index, InputId which) override {
+    const float eps = model_.config.rms_eps;
+    const auto acts = [&] {
+      switch (which) {
+        case InputId::attn_in: return b_.norm(w_.x, layer(index).attn_norm, eps);
+        case InputId::o_in: return attention_half(b_, layer(index), index, eps, w_, cache_);
+        case InputId::mlp_in: return b_.norm(w_.x, layer(index).mlp_norm, eps);
+        default: return mlp_half(b_, layer(index), eps, w_);
+      }
+    }();
+    host_acts_.resize(static_cast<size_t>(acts.rows * acts.columns));
+    b_.read(acts, host_acts_);
+    return host_acts_;
+  }
+  void add_output(int index, Role role, std::span<const float> input) override {
+    typename B::Matrix& m = role == Role::o ? w_.q : w_.gate;  // same shape as the input of o, of down
+    b_.upload(input, m);
+    b_.linear_add(b_.input(m), *model_.slot({index, role}), w_.x);
   }
 
   PackedLinear pack(const LinearWeight& weight) override { return std::make_shared<const typename B::Linear>(b_.pack(weight)); }
@@ -74,6 +85,8 @@ class RunnerImpl final : public Runner {
   PackedLinear linear(LinearId id) const override { return const_cast<Model<B>&>(model_).slot(id); }
 
  private:
+  Layer<B>& layer(int i) { return model_.layers[static_cast<size_t>(i)]; }
+
   typename B::Matrix vector(const std::vector<float>& values) {
     typename B::Matrix m = b_.allocate(1, static_cast<int64_t>(values.size()));
     b_.upload(values, m);

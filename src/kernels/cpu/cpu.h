@@ -60,6 +60,8 @@ class Cpu {
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts swiglu(const Matrix& gate, const Matrix& up);
   void read(Acts acts, std::span<float> host);
+  Acts input(const Matrix& matrix);
+  std::string kernel_name(const Linear& weight, Activations mode) const;
 
   ThreadPool& pool();
   cpu::Isa isa() const;

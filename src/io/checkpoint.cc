@@ -1,0 +1,227 @@
+#include "io/checkpoint.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "core/hash.h"
+#include "io/hf_config.h"
+
+namespace fidelio {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// Everything beside the weights that a reader of the folder needs; copied from checkpoint to checkpoint.
+constexpr std::array<const char*, 9> kCompanions = {"tokenizer.json",          "tokenizer_config.json", "special_tokens_map.json",
+                                                    "generation_config.json",  "chat_template.jinja",   "added_tokens.json",
+                                                    "tokenizer.model",         "vocab.json",            "merges.txt"};
+
+std::string norm_name(int layer, Norm which) {
+  if (which == Norm::final) return "model.norm.weight";
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  switch (which) {
+    case Norm::attn: return prefix + "input_layernorm.weight";
+    case Norm::mlp: return prefix + "post_attention_layernorm.weight";
+    case Norm::q: return prefix + "self_attn.q_norm.weight";
+    default: return prefix + "self_attn.k_norm.weight";
+  }
+}
+
+std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
+  std::vector<std::pair<int, Norm>> norms;
+  for (int i = 0; i < c.L; ++i) {
+    norms.insert(norms.end(), {{i, Norm::attn}, {i, Norm::mlp}});
+    if (c.qk_norm) norms.insert(norms.end(), {{i, Norm::q}, {i, Norm::k}});
+  }
+  norms.emplace_back(0, Norm::final);
+  return norms;
+}
+
+bool has_bias(const ModelConfig& c, Role role) {
+  switch (role) {
+    case Role::q: case Role::k: case Role::v: return c.attention_bias;
+    case Role::o: return c.o_bias;
+    case Role::gate: case Role::up: case Role::down: return c.mlp_bias;
+    default: return false;
+  }
+}
+
+FormatSpec dense_spec(DType dtype, const std::string& name) {
+  switch (dtype) {
+    case DType::f32: return {.kind = Kind::f32, .bits = 32};
+    case DType::f16: return {.kind = Kind::f16, .bits = 16};
+    case DType::bf16: return {.kind = Kind::bf16, .bits = 16};
+    default: throw Error("{} holds {}; weights must be F32, F16 or BF16", name, fidelio::name_of(dtype));
+  }
+}
+
+int64_t norm_size(const ModelConfig& c, Norm which) { return which == Norm::q || which == Norm::k ? c.e : c.d; }
+
+OwnedTensor as_f32(const OwnedTensor& t) {
+  OwnedTensor out = OwnedTensor::allocate(DType::f32, t.view.shape);
+  convert_to_float(t.view, out.as<float>());
+  return out;
+}
+
+struct Loaded {
+  std::shared_ptr<const Safetensors> files;
+  std::map<LinearId, FormatSpec> formats;
+};
+
+}  // namespace
+
+std::vector<LinearId> linears_of(const ModelConfig& c) {
+  std::vector<LinearId> ids = {{0, Role::embedding}};
+  for (int i = 0; i < c.L; ++i)
+    for (Role role : {Role::q, Role::k, Role::v, Role::o, Role::gate, Role::up, Role::down}) ids.push_back({i, role});
+  if (!c.tie_embeddings) ids.push_back({0, Role::head});
+  return ids;
+}
+
+Shape shape_of(const ModelConfig& c, LinearId id) {
+  const int64_t d = c.d, f = c.f, q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e;
+  switch (id.role) {
+    case Role::q: return {q, d};
+    case Role::k: case Role::v: return {kv, d};
+    case Role::o: return {d, q};
+    case Role::gate: case Role::up: return {f, d};
+    case Role::down: return {d, f};
+    default: return {int64_t{c.v}, d};
+  }
+}
+
+Checkpoint Checkpoint::open(const std::string& folder) {
+  Checkpoint c;
+  c.folder_ = folder;
+  c.config_ = load_config(folder);
+  c.files_ = std::make_shared<const Safetensors>(Safetensors::open(folder));
+
+  std::map<LinearId, FormatSpec> declared;
+  if (const auto found = c.files_->metadata().find("fidelio"); found != c.files_->metadata().end()) {
+    const json meta = json::parse(found->second, nullptr, false);
+    check(meta.is_object() && meta.contains("formats") && meta["formats"].is_object(),
+          "{}: the \"fidelio\" metadata of the safetensors file is not the JSON object it should be; the file is damaged", folder);
+    for (const auto& [name, spec] : meta["formats"].items()) {
+      check(spec.is_string(), "{}: the format of {} is not a string", folder, name);
+      declared.emplace(parse_linear_id(name), parse_format(spec.get<std::string>()));
+    }
+    if (meta.contains("provenance")) c.provenance_ = meta["provenance"].dump();
+  }
+  for (LinearId id : linears_of(c.config_)) {
+    const auto found = declared.find(id);
+    c.formats_[id] = found != declared.end() ? found->second : dense_spec(c.files_->get(tensor_name(id, "weight")).view.dtype, tensor_name(id, "weight"));
+    c.linear(id);
+    if (found != declared.end()) declared.erase(found);
+  }
+  check(declared.empty(), "{}: formats are given for linears the model does not have, {} first", folder,
+        declared.empty() ? std::string() : to_string(declared.begin()->first));
+  for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
+  return c;
+}
+
+FormatSpec Checkpoint::format(LinearId id) const {
+  const auto found = formats_.find(id);
+  check(found != formats_.end(), "{} has no linear {}", folder_, to_string(id));
+  return found->second;
+}
+
+LinearWeight Checkpoint::linear(LinearId id) const {
+  const FormatSpec spec = format(id);
+  const Shape shape = shape_of(config_, id);
+  LinearWeight w;
+  if (spec.is_dense()) {
+    const DType dtype = spec.kind == Kind::f32 ? DType::f32 : spec.kind == Kind::f16 ? DType::f16 : DType::bf16;
+    w = make_dense(files_->get(tensor_name(id, "weight"), dtype, shape));
+  } else {
+    w = load_weight(spec, shape[0], shape[1], [&](const std::string& suffix, DType dtype, const Shape& expected) {
+      return files_->get(tensor_name(id, suffix), dtype, expected);
+    });
+  }
+  if (has_bias(config_, id.role)) {
+    const OwnedTensor bias = files_->get(tensor_name(id, "bias"));
+    check(bias.view.shape == Shape{shape[0]}, "{} has shape {}, expected [{}]", tensor_name(id, "bias"), to_string(bias.view.shape), shape[0]);
+    w.bias = as_f32(bias);
+  }
+  return w;
+}
+
+std::vector<float> Checkpoint::norm(int layer, Norm which) const {
+  const std::string name = norm_name(layer, which);
+  const OwnedTensor t = files_->get(name);
+  check(t.view.shape == Shape{norm_size(config_, which)}, "{} has shape {}, expected [{}]", name, to_string(t.view.shape), norm_size(config_, which));
+  std::vector<float> values(static_cast<size_t>(t.view.elements()));
+  convert_to_float(t.view, values);
+  return values;
+}
+
+void Checkpoint::drop(LinearId id) const {
+  for (const StoredTensor& stored : stored_tensors(linear(id))) files_->drop(stored.tensor);
+}
+
+int64_t Checkpoint::file_bytes() const { return files_->file_bytes(); }
+
+int64_t Checkpoint::parameters() const {
+  int64_t n = 0;
+  for (LinearId id : linears_of(config_)) n += shape_of(config_, id).elements() + (has_bias(config_, id.role) ? shape_of(config_, id)[0] : 0);
+  for (auto [layer, which] : norms_of(config_)) n += norm_size(config_, which);
+  return n;
+}
+
+std::string Checkpoint::sha256() const {
+  Sha256 hash;
+  for (const std::string& file : files_->files()) hash.update(sha256_file(file));
+  return hash.hex();
+}
+
+void write_checkpoint(const std::string& folder, const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats,
+                      const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance) {
+  check(!fs::exists(folder), "{} exists already; choose another output folder or remove it", folder);
+  const ModelConfig& c = source.config();
+  // The folder is built under a temporary name and renamed when complete.
+  const TemporaryFolder temporary(folder);
+
+  json format_names = json::object();
+  std::vector<TensorToWrite> tensors;
+  const auto declare = [&](const LinearId id, const LinearWeight& shape_only, std::function<LinearWeight(LinearId)> make) {
+    // One weight is made once and its tensors are written one after the other.
+    auto made = std::make_shared<std::optional<LinearWeight>>();
+    const auto stored = stored_tensors(shape_only);
+    for (size_t i = 0; i < stored.size(); ++i) {
+      const bool last = i + 1 == stored.size();
+      tensors.push_back({tensor_name(id, stored[i].suffix), stored[i].tensor.dtype, stored[i].tensor.shape, [=](AtomicFile& file) {
+                           if (!*made) *made = make(id);
+                           const Tensor t = stored_tensors(**made)[i].tensor;
+                           file.write({t.data, static_cast<size_t>(t.bytes())});
+                           if (last) made->reset();
+                         }});
+    }
+  };
+  for (LinearId id : linears_of(c)) {
+    const auto found = formats.find(id);
+    const FormatSpec spec = found == formats.end() ? source.format(id) : found->second;
+    const Shape shape = shape_of(c, id);
+    if (!spec.is_dense()) format_names[to_string(id)] = to_string(spec);
+    declare(id, allocate_weight(spec, shape[0], shape[1]), found == formats.end() ? [&source](LinearId i) { return source.linear(i); } : weight);
+    if (has_bias(c, id.role)) tensors.push_back(copied_tensor(source, tensor_name(id, "bias")));
+  }
+  for (auto [layer, which] : norms_of(c)) tensors.push_back(copied_tensor(source, norm_name(layer, which)));
+
+  const json meta = {{"version", FIDELIO_VERSION}, {"formats", format_names}, {"provenance", provenance}};
+  write_safetensors(temporary.path() + "/model.safetensors", tensors, {{"fidelio", meta.dump()}});
+
+  json config = json::parse(read_text_file(source.folder() + "/config.json"));
+  config["quantization_config"] = {{"quant_method", "fidelio"}, {"version", FIDELIO_VERSION}};
+  write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
+  for (const char* name : kCompanions)
+    if (fs::exists(source.folder() + "/" + name)) write_file_atomically(temporary.path() + "/" + name, read_text_file(source.folder() + "/" + name));
+  temporary.commit();
+}
+
+}  // namespace fidelio

@@ -1,0 +1,112 @@
+#include "model/dataset.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "core/hash.h"
+#include "model/page_table.h"
+
+namespace fidelio {
+namespace {
+
+using nlohmann::json;
+
+std::vector<std::vector<int32_t>> text_windows(const std::string& text, const Tokenizer& tokenizer, int64_t context) {
+  const std::vector<int32_t> ids = tokenizer.encode(text, false);
+  std::vector<std::vector<int32_t>> windows;
+  for (size_t begin = 0; begin < ids.size(); begin += static_cast<size_t>(context))
+    windows.emplace_back(ids.begin() + static_cast<int64_t>(begin),
+                         ids.begin() + static_cast<int64_t>(std::min(ids.size(), begin + static_cast<size_t>(context))));
+  return windows;
+}
+
+std::string line_text(const json& line, const ChatTemplate* chat, const std::string& where) {
+  if (line.is_object() && line.contains("text") && line["text"].is_string()) return line["text"];
+  if (line.is_object() && line.contains("messages")) {
+    check(chat != nullptr, "{} holds \"messages\", but the model has no chat template", where);
+    return chat->render_json(line["messages"], json::object());
+  }
+  if (line.is_object() && line.contains("prompt") && line.contains("completion") && line["prompt"].is_string() && line["completion"].is_string())
+    return line["prompt"].get<std::string>() + line["completion"].get<std::string>();
+  throw Error("{}: expected an object with \"text\", \"messages\" or \"prompt\" and \"completion\"", where);
+}
+
+std::vector<std::vector<int32_t>> jsonl_sequences(const std::string& path, const std::string& text, const Tokenizer& tokenizer,
+                                                  const ChatTemplate* chat, int64_t context) {
+  std::vector<std::vector<int32_t>> sequences;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line(text.data() + begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::string where = fmt::format("{} line {}", path, number);
+    const json parsed = json::parse(line, nullptr, false);
+    check(!parsed.is_discarded(), "{} is not JSON", where);
+    std::vector<int32_t> ids = tokenizer.encode(line_text(parsed, chat, where), false);
+    ids.resize(std::min(ids.size(), static_cast<size_t>(context)));
+    if (ids.size() > 1) sequences.push_back(std::move(ids));
+  }
+  return sequences;
+}
+
+// Every k-th sequence, so that the chosen ones are spread over the file, until their tokens reach `tokens`.
+void choose(std::vector<std::vector<int32_t>>& sequences, int64_t tokens) {
+  int64_t total = 0;
+  for (const auto& s : sequences) total += static_cast<int64_t>(s.size());
+  if (total <= tokens) return;
+  std::vector<std::vector<int32_t>> chosen;
+  double due = 0;
+  for (auto& s : sequences) {
+    due += static_cast<double>(s.size()) * static_cast<double>(tokens) / static_cast<double>(total);
+    if (due < static_cast<double>(s.size())) continue;
+    due -= static_cast<double>(s.size());
+    chosen.push_back(std::move(s));
+  }
+  sequences = std::move(chosen);
+}
+
+}  // namespace
+
+Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tokenizer, const ChatTemplate* chat, const DatasetOptions& options) {
+  check(!files.empty(), "no text file was given");
+  check(options.context >= 2, "a context of {} tokens is too short, the least is 2", options.context);
+  Dataset data;
+  Sha256 hash;
+  for (const std::string& path : files) {
+    const std::string text = read_text_file(path);
+    hash.update(text);
+    auto sequences = path.ends_with(".jsonl") ? jsonl_sequences(path, text, tokenizer, chat, options.context)
+                                              : text_windows(text, tokenizer, options.context);
+    check(!sequences.empty(), "{} holds no text", path);
+    if (options.max_tokens > 0) choose(sequences, options.max_tokens / static_cast<int64_t>(files.size()));
+    for (auto& s : sequences) {
+      data.tokens += static_cast<int64_t>(s.size());
+      data.sequences.push_back(std::move(s));
+    }
+  }
+  data.sha256 = hash.hex();
+  return data;
+}
+
+std::vector<PackedBatch> pack_batches(const std::vector<std::vector<int32_t>>& sequences, int64_t rows) {
+  std::vector<PackedBatch> batches;
+  int64_t next_page = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const auto length = static_cast<int64_t>(sequences[i].size());
+    check(length <= rows, "a sequence of {} tokens does not fit a batch of {} rows", length, rows);
+    if (batches.empty() || batches.back().batch.rows() + length > rows) {
+      batches.emplace_back();
+      next_page = 0;
+    }
+    std::vector<int32_t> pages(static_cast<size_t>(PageTable::pages_for(length)));
+    for (int32_t& page : pages) page = static_cast<int32_t>(next_page++);
+    append_sequence(batches.back().batch, sequences[i], 0, pages, 0);
+    batches.back().sequences.push_back(static_cast<int64_t>(i));
+  }
+  return batches;
+}
+
+}  // namespace fidelio

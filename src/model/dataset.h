@@ -1,0 +1,36 @@
+// Texts for calibration and measurement, as token sequences.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/chat_template.h"
+#include "io/tokenizer.h"
+#include "kernels/backend.h"
+
+namespace fidelio {
+
+struct Dataset {
+  std::vector<std::vector<int32_t>> sequences;  // each at most `context` tokens
+  int64_t tokens = 0;                           // of all sequences
+  std::string sha256;                           // of the files' bytes, in the order given
+};
+
+struct DatasetOptions {
+  int64_t context = 512;     // longest sequence
+  int64_t max_tokens = 0;    // 0 = all; else sequences spread evenly over every file until their tokens reach this, files sharing alike
+};
+
+// Files ending in .jsonl hold a conversation or text a line ({"text"}, {"messages": [...]} or {"prompt","completion"}), cut at
+// `context`; everything else is plain text, tokenised whole without special tokens and cut into windows of `context`.
+Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tokenizer, const ChatTemplate* chat, const DatasetOptions& options);
+
+// Packs sequences [first, ...) into ragged batches of at most `rows` rows; a sequence is never split over batches. The cache
+// pages are numbered from 0 in every batch: calibration and perplexity need no cache between batches.
+struct PackedBatch {
+  Batch batch;
+  std::vector<int64_t> sequences;  // which sequence each of the batch's sequences is
+};
+std::vector<PackedBatch> pack_batches(const std::vector<std::vector<int32_t>>& sequences, int64_t rows);
+
+}  // namespace fidelio
