@@ -23,16 +23,9 @@ constexpr std::array<const char*, 9> kCompanions = {"tokenizer.json",          "
                                                     "generation_config.json",  "chat_template.jinja",   "added_tokens.json",
                                                     "tokenizer.model",         "vocab.json",            "merges.txt"};
 
-std::string norm_name(int layer, Norm which) {
-  if (which == Norm::final) return "model.norm.weight";
-  const std::string prefix = fmt::format("model.layers.{}.", layer);
-  switch (which) {
-    case Norm::attn: return prefix + "input_layernorm.weight";
-    case Norm::mlp: return prefix + "post_attention_layernorm.weight";
-    case Norm::q: return prefix + "self_attn.q_norm.weight";
-    default: return prefix + "self_attn.k_norm.weight";
-  }
-}
+int64_t norm_size(const ModelConfig& c, Norm which) { return which == Norm::q || which == Norm::k ? c.e : c.d; }
+
+}  // namespace
 
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
   std::vector<std::pair<int, Norm>> norms;
@@ -40,13 +33,15 @@ std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
     norms.insert(norms.end(), {{i, Norm::attn}, {i, Norm::mlp}});
     if (c.qk_norm) norms.insert(norms.end(), {{i, Norm::q}, {i, Norm::k}});
   }
-  norms.emplace_back(0, Norm::final);
+  norms.emplace_back(-1, Norm::final);
   return norms;
 }
 
+namespace {
+
 bool has_bias(const ModelConfig& c, Role role) {
   switch (role) {
-    case Role::q: case Role::k: case Role::v: return c.attention_bias;
+    case Role::q: case Role::k: case Role::v: return c.qkv_bias;
     case Role::o: return c.o_bias;
     case Role::gate: case Role::up: case Role::down: return c.mlp_bias;
     default: return false;
@@ -62,26 +57,22 @@ FormatSpec dense_spec(DType dtype, const std::string& name) {
   }
 }
 
-int64_t norm_size(const ModelConfig& c, Norm which) { return which == Norm::q || which == Norm::k ? c.e : c.d; }
-
 OwnedTensor as_f32(const OwnedTensor& t) {
   OwnedTensor out = OwnedTensor::allocate(DType::f32, t.view.shape);
   convert_to_float(t.view, out.as<float>());
   return out;
 }
 
-struct Loaded {
-  std::shared_ptr<const Safetensors> files;
-  std::map<LinearId, FormatSpec> formats;
-};
+// Files beyond this are split into shards, as everybody does.
+constexpr int64_t kShardBytes = 5'000'000'000;
 
 }  // namespace
 
 std::vector<LinearId> linears_of(const ModelConfig& c) {
-  std::vector<LinearId> ids = {{0, Role::embedding}};
+  std::vector<LinearId> ids = {{-1, Role::embedding}};
   for (int i = 0; i < c.L; ++i)
     for (Role role : {Role::q, Role::k, Role::v, Role::o, Role::gate, Role::up, Role::down}) ids.push_back({i, role});
-  if (!c.tie_embeddings) ids.push_back({0, Role::head});
+  if (!c.tie_embeddings) ids.push_back({-1, Role::head});
   return ids;
 }
 
@@ -116,7 +107,7 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   }
   for (LinearId id : linears_of(c.config_)) {
     const auto found = declared.find(id);
-    c.formats_[id] = found != declared.end() ? found->second : dense_spec(c.files_->get(tensor_name(id, "weight")).view.dtype, tensor_name(id, "weight"));
+    c.formats_[id] = found != declared.end() ? found->second : dense_spec(c.files_->get(weight_name(id)).view.dtype, weight_name(id));
     c.linear(id);
     if (found != declared.end()) declared.erase(found);
   }
@@ -138,15 +129,16 @@ LinearWeight Checkpoint::linear(LinearId id) const {
   LinearWeight w;
   if (spec.is_dense()) {
     const DType dtype = spec.kind == Kind::f32 ? DType::f32 : spec.kind == Kind::f16 ? DType::f16 : DType::bf16;
-    w = make_dense(files_->get(tensor_name(id, "weight"), dtype, shape));
+    w = make_dense(files_->get(weight_name(id), dtype, shape));
   } else {
     w = load_weight(spec, shape[0], shape[1], [&](const std::string& suffix, DType dtype, const Shape& expected) {
-      return files_->get(tensor_name(id, suffix), dtype, expected);
+      if (suffix == ".bias") return OwnedTensor{};  // kept as the source has it, below
+      return files_->get(module_name(id) + suffix, dtype, expected);
     });
   }
   if (has_bias(config_, id.role)) {
-    const OwnedTensor bias = files_->get(tensor_name(id, "bias"));
-    check(bias.view.shape == Shape{shape[0]}, "{} has shape {}, expected [{}]", tensor_name(id, "bias"), to_string(bias.view.shape), shape[0]);
+    const OwnedTensor bias = files_->get(bias_name(id));
+    check(bias.view.shape == Shape{shape[0]}, "{} has shape {}, expected [{}]", bias_name(id), to_string(bias.view.shape), shape[0]);
     w.bias = as_f32(bias);
   }
   return w;
@@ -162,8 +154,11 @@ std::vector<float> Checkpoint::norm(int layer, Norm which) const {
 }
 
 void Checkpoint::drop(LinearId id) const {
-  for (const StoredTensor& stored : stored_tensors(linear(id))) files_->drop(stored.tensor);
+  for (const StoredTensor& stored : stored_tensors(linear(id)))
+    if (stored.suffix != ".bias") files_->drop(stored.tensor);
 }
+
+OwnedTensor Checkpoint::tensor(const std::string& name) const { return files_->get(name); }
 
 int64_t Checkpoint::file_bytes() const { return files_->file_bytes(); }
 
@@ -195,10 +190,10 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source, const
     const auto stored = stored_tensors(shape_only);
     for (size_t i = 0; i < stored.size(); ++i) {
       const bool last = i + 1 == stored.size();
-      tensors.push_back({tensor_name(id, stored[i].suffix), stored[i].tensor.dtype, stored[i].tensor.shape, [=](AtomicFile& file) {
+      tensors.push_back({module_name(id) + stored[i].suffix, stored[i].tensor.dtype, stored[i].tensor.shape, [=](const ByteSink& sink) {
                            if (!*made) *made = make(id);
                            const Tensor t = stored_tensors(**made)[i].tensor;
-                           file.write({t.data, static_cast<size_t>(t.bytes())});
+                           sink({t.data, static_cast<size_t>(t.bytes())});
                            if (last) made->reset();
                          }});
     }
@@ -209,12 +204,12 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source, const
     const Shape shape = shape_of(c, id);
     if (!spec.is_dense()) format_names[to_string(id)] = to_string(spec);
     declare(id, allocate_weight(spec, shape[0], shape[1]), found == formats.end() ? [&source](LinearId i) { return source.linear(i); } : weight);
-    if (has_bias(c, id.role)) tensors.push_back(copied_tensor(source, tensor_name(id, "bias")));
+    if (has_bias(c, id.role)) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
   }
-  for (auto [layer, which] : norms_of(c)) tensors.push_back(copied_tensor(source, norm_name(layer, which)));
+  for (auto [layer, which] : norms_of(c)) tensors.push_back(to_write(norm_name(layer, which), source.tensor(norm_name(layer, which))));
 
   const json meta = {{"version", FIDELIO_VERSION}, {"formats", format_names}, {"provenance", provenance}};
-  write_safetensors(temporary.path() + "/model.safetensors", tensors, {{"fidelio", meta.dump()}});
+  write_sharded_safetensors(temporary.path(), tensors, kShardBytes, {{"fidelio", meta.dump()}});
 
   json config = json::parse(read_text_file(source.folder() + "/config.json"));
   config["quantization_config"] = {{"quant_method", "fidelio"}, {"version", FIDELIO_VERSION}};

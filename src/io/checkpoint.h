@@ -8,6 +8,7 @@
 // Tensors of a compressed linear: "<Hugging Face module name>.plane0", ".plane1", ".scale", ".row_scale", ".zero", ".codebook";
 // its bias keeps its Hugging Face name. docs/formats.md draws the bytes.
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,11 +23,11 @@
 
 namespace fidelio {
 
-enum class Norm : uint8_t { attn, mlp, q, k, final };
-
 // Every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer, and the head unless tied.
 std::vector<LinearId> linears_of(const ModelConfig& config);
 Shape shape_of(const ModelConfig& config, LinearId id);  // (out, in)
+std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);  // and every norm
+int64_t norm_size(const ModelConfig& config, Norm which);
 
 class Checkpoint {
  public:
@@ -38,6 +39,7 @@ class Checkpoint {
   FormatSpec format(LinearId id) const;
   LinearWeight linear(LinearId id) const;  // views into the mapped file
   std::vector<float> norm(int layer, Norm which) const;
+  OwnedTensor tensor(const std::string& name) const;  // any tensor by its name in the file
   void drop(LinearId id) const;            // the pages of this linear are not needed in memory any more
   const std::string& provenance() const { return provenance_; }  // JSON text, "{}" for a Hugging Face checkpoint
   int64_t file_bytes() const;              // of all safetensors files

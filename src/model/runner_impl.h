@@ -108,7 +108,7 @@ class RunnerImpl final : public Runner {
       layer.q_norm = vector(checkpoint.norm(i, Norm::q));
       layer.k_norm = vector(checkpoint.norm(i, Norm::k));
     }
-    model_.final_norm = vector(checkpoint.norm(0, Norm::final));
+    model_.final_norm = vector(checkpoint.norm(-1, Norm::final));
   }
 
   void allocate_workspace() {

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Everything a person does here: ./do deps | build | demo | test | bench | fmt | lint | asan | cuda
+set -euo pipefail
+cd "$(dirname "$0")"
+
+# Debian packages of the build, the tests and the tools.
+packages=(g++ cmake ninja-build ccache pkg-config git
+  nlohmann-json3-dev libfmt-dev libspdlog-dev libcli11-dev libopenblas-dev liblapacke-dev libonig-dev libutf8proc-dev
+  coinor-libcbc-dev libssl-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev libbenchmark-dev
+  clang clang-format clang-tidy libclang-rt-14-dev)
+
+deps() {
+  local missing=() p
+  for p in "${packages[@]}"; do
+    dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  local root=()
+  [ "$(id -u)" -eq 0 ] || root=(sudo)
+  "${root[@]}" apt-get update -q
+  DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}"
+}
+
+configure_and_build() {  # preset targets...
+  local preset=$1; shift
+  local folder=build
+  [ "$preset" = cpu ] || folder=build-$preset
+  [ -f "$folder/build.ninja" ] || cmake --preset "$preset" >"/tmp/fidelio-configure-$$.log" 2>&1 || { cat "/tmp/fidelio-configure-$$.log"; return 1; }
+  rm -f "/tmp/fidelio-configure-$$.log"
+  ninja -C "$folder" "$@"
+}
+
+build() { configure_and_build cpu fidelio; }
+
+demo() {
+  deps
+  build
+  local out
+  out=$(mktemp -d)
+  trap 'rm -rf "$out"' EXIT
+  local fidelio=build/fidelio heldout=models/data/docs-heldout.txt
+  echo; echo "== 1. Quantise quill-26m to 4 bits (GPTQ, group 128, asymmetric)"
+  $fidelio quantize models/quill-26m --format int4g128z --calibration models/data/docs-calibration.txt -o "$out/quill-26m-int4"
+  echo; echo "== 2. Sizes"
+  $fidelio inspect models/quill-26m | head -1
+  $fidelio inspect "$out/quill-26m-int4" | head -1
+  echo; echo "== 3. Fidelity on held-out text, against the original with FP32 activations"
+  $fidelio eval "$out/quill-26m-int4" --reference models/quill-26m --text $heldout --context 512 --windows 40
+  echo; echo "== 4. A question to the quantised model"
+  $fidelio generate "$out/quill-26m-int4" --chat --prompt "What is 348 + 5127?" --max-tokens 200
+}
+
+tests() {
+  configure_and_build cpu
+  ctest --test-dir build --output-on-failure -LE gpu "$@"
+}
+
+asan() {
+  configure_and_build asan
+  ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure -LE gpu "$@"
+}
+
+bench() {
+  build
+  build/fidelio bench model models/quill-26m "$@"
+}
+
+sources() { git ls-files 'src/*.h' 'src/*.cc' 'src/*.cu' 'src/*.cuh' 'tests/*.cc' 'bench/*.cc'; }
+fmt() { sources | xargs -r clang-format -i; }
+
+lint() {
+  local failed=0
+  python3 tools/lint.py || failed=1
+  sources | xargs -r clang-format --dry-run -Werror || failed=1
+  return $failed
+}
+
+cuda() { configure_and_build cuda "$@"; }
+
+case "${1:-}" in
+  deps | build | demo | bench | fmt | lint | asan | cuda) "$@" ;;
+  test) shift; tests "$@" ;;
+  *) echo "usage: ./do deps|build|demo|test|bench|fmt|lint|asan|cuda"; exit 2 ;;
+esac

@@ -1,0 +1,68 @@
+#include "app/common.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "core/file.h"
+
+namespace fidelio::app {
+
+void add_model(CLI::App& verb, RunOptions& o) {
+  verb.add_option("MODEL", o.model, "Model folder: a Hugging Face checkpoint or one made by fidelio")->required();
+}
+
+void add_run_options(CLI::App& verb, RunOptions& o) {
+  verb.add_option("--threads", o.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
+  verb.add_option("--isa", o.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
+  verb.add_option("--activations", o.activations, "What linears see: f32 (exact), a16 (the default, what serves), a8");
+  verb.add_option("--kv", o.kv, "Key and value cache: f32, f16, bf16, i8, i4x2 (default f16; f32 with --activations f32)");
+}
+
+void add_json(CLI::App& verb, std::string& path) { verb.add_option("--json", path, "Write the report as JSON to this file, - = standard output"); }
+
+Activations parse_activations(const std::string& name) {
+  for (Activations mode : {Activations::f32, Activations::a16, Activations::a8})
+    if (name == name_of(mode)) return mode;
+  throw Error("--activations {}: expected f32, a16 or a8", name);
+}
+
+KvFormat parse_kv(const std::string& name) {
+  for (KvFormat format : {KvFormat::f32, KvFormat::f16, KvFormat::bf16, KvFormat::i8, KvFormat::i4x2})
+    if (name == name_of(format)) return format;
+  throw Error("--kv {}: expected f32, f16, bf16, i8 or i4x2", name);
+}
+
+RunnerOptions runner_options(const RunOptions& o) {
+  RunnerOptions r;
+  r.threads = o.threads;
+  r.isa = o.isa;
+  r.mode = parse_activations(o.activations);
+  r.kv = o.kv.empty() ? (r.mode == Activations::f32 ? KvFormat::f32 : KvFormat::f16) : parse_kv(o.kv);
+  return r;
+}
+
+TextModel open_model(const std::string& folder) {
+  Checkpoint checkpoint = Checkpoint::open(folder);
+  Tokenizer tokenizer = Tokenizer::load(folder);
+  auto chat = ChatTemplate::load(folder);
+  auto stop = stop_token_ids(folder, [&](std::string_view token) { return tokenizer.id_of(token); });
+  return {std::move(checkpoint), std::move(tokenizer), std::move(chat), std::move(stop)};
+}
+
+void write_json(const std::string& path, const nlohmann::json& value) {
+  if (path.empty()) return;
+  // Text of models may hold what is not UTF-8; it is replaced, never thrown about.
+  const std::string text = value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  if (path != "-") return write_file_atomically(path, text);
+  check(std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0, "cannot write to standard output");
+}
+
+std::string bytes_text(int64_t bytes) {
+  if (bytes >= 1'000'000'000) return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+  if (bytes >= 1'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+  return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
+}
+
+}  // namespace fidelio::app

@@ -1,0 +1,60 @@
+// app: the command line. One file per verb; this page is what they share.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/chat_template.h"
+#include "io/checkpoint.h"
+#include "io/tokenizer.h"
+#include "model/runner.h"
+
+namespace fidelio::app {
+
+// Options of every verb that runs a model.
+struct RunOptions {
+  std::string model;
+  int threads = 0;
+  std::string isa;
+  std::string activations = "a16";
+  std::string kv;  // "" = f16, or f32 with f32 activations
+};
+void add_model(CLI::App& verb, RunOptions& options);         // MODEL, a folder
+void add_run_options(CLI::App& verb, RunOptions& options);   // --threads --isa --activations --kv
+void add_json(CLI::App& verb, std::string& path);            // --json FILE, - = standard output
+
+Activations parse_activations(const std::string& name);
+KvFormat parse_kv(const std::string& name);
+// With f32 activations the cache is FP32 too, unless --kv says otherwise: the mode is for oracles.
+RunnerOptions runner_options(const RunOptions& options);
+
+// A folder opened with what text needs: checkpoint, tokenizer, chat template, stop tokens.
+struct TextModel {
+  Checkpoint checkpoint;
+  Tokenizer tokenizer;
+  std::optional<ChatTemplate> chat;
+  std::vector<int32_t> stop_ids;
+};
+TextModel open_model(const std::string& folder);
+
+// Writes to a file atomically, or to standard output for "-". Nothing for "".
+void write_json(const std::string& path, const nlohmann::json& value);
+// True if the report goes to standard output as JSON, so that human text must not.
+inline bool quiet(const std::string& json_path) { return json_path == "-"; }
+
+std::string bytes_text(int64_t bytes);  // "24.4 MB"
+
+void add_bench(CLI::App& app);
+void add_chat(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_generate(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_logits(CLI::App& app);
+void add_quantize(CLI::App& app);
+void add_synth(CLI::App& app);
+void add_tokenize(CLI::App& app);
+
+}  // namespace fidelio::app

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Checks what the compiler does not: the include rule between rooms (docs/design.md section 2), file sizes, leftovers.
+
+Exits 1 and lists the places if a rule is broken."""
+import os
+import re
+import sys
+
+ROOMS = {  # room -> rooms it may include
+    "core": [],
+    "formats": ["core"],
+    "io": ["core", "formats"],
+    "kernels": ["core", "formats"],
+    "alloc": ["core", "formats"],
+    "model": ["core", "formats", "io", "kernels"],
+    "train": ["core", "formats", "io", "kernels", "model"],
+    "quant": ["core", "formats", "io", "kernels", "model"],
+    "eval": ["core", "formats", "io", "kernels", "model"],
+    "serve": ["core", "formats", "io", "kernels", "model"],
+    "sensitivity": ["core", "formats", "io", "kernels", "model", "train", "eval", "quant"],
+    "app": None,
+}
+MAX_LINES = {".h": 250, ".cuh": 300, ".cc": 700, ".cu": 700}
+
+broken = []
+for folder, _, files in os.walk("src"):
+    for name in files:
+        extension = os.path.splitext(name)[1]
+        if extension not in MAX_LINES:
+            continue
+        path = os.path.join(folder, name)
+        room = path.split(os.sep)[1]
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        lines = text.count("\n")
+        if lines > MAX_LINES[extension]:
+            broken.append(f"{path}: {lines} lines, at most {MAX_LINES[extension]}")
+        allowed = ROOMS.get(room)
+        if allowed is not None and "_test." not in name:
+            for other in re.findall(r'#include "([a-z_]+)/', text):
+                if other in ROOMS and other != room and other not in allowed:
+                    broken.append(f"{path}: room {room} must not include {other}/")
+        if "cuda_runtime" in text and "kernels/cuda" not in path:
+            broken.append(f"{path}: CUDA header outside kernels/cuda")
+        for mark in re.findall(r"\b(?:TODO|FIXME|XXX|HACK)\b", text):
+            broken.append(f"{path}: {mark}")
+print("\n".join(broken) if broken else "lint: the rooms are clean")
+sys.exit(1 if broken else 0)
