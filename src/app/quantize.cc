@@ -1,0 +1,107 @@
+#include <filesystem>
+
+#include "app/common.h"
+#include "core/progress.h"
+#include "model/dataset.h"
+#include "quant/quantize_model.h"
+
+namespace fidelio::app {
+namespace {
+
+struct Quantize {
+  RunOptions run;
+  std::string format, method = "gptq", embedding, out, json;
+  std::vector<std::string> calibration;
+  int64_t tokens = 131072, context = 512;
+};
+
+std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quantize& o) {
+  std::map<LinearId, FormatSpec> formats;
+  for (LinearId id : linears_of(config)) {
+    const bool outer = id.role == Role::embedding || id.role == Role::head;
+    if (outer && o.embedding.empty()) continue;
+    formats[id] = parse_format(outer ? o.embedding : o.format);
+  }
+  return formats;
+}
+
+nlohmann::json report_of(const QuantizedLinear& q) {
+  return {{"name", to_string(q.id)}, {"format", to_string(q.weight.spec)}, {"relative_error", q.report.relative_error},
+          {"loss", q.report.loss}, {"damping", q.report.damping}, {"dead_columns", q.report.dead}, {"seconds", q.report.seconds}};
+}
+
+void quantize(const Quantize& o) {
+  check(o.method == "gptq" || o.method == "rtn", "--method {}: expected gptq or rtn", o.method);
+  check(!std::filesystem::exists(o.out), "{} exists already; choose another output folder or remove it", o.out);
+  ModelQuantizer how;
+  how.method = o.method == "gptq" ? Method::gptq : Method::rtn;
+  check(how.method == Method::rtn || !o.calibration.empty(), "quantize --method gptq needs --calibration FILE (text or .jsonl), or use --method rtn");
+  const Checkpoint source = Checkpoint::open(o.run.model);
+  how.formats = formats_for(source.config(), o);
+
+  nlohmann::json provenance = {{"source_sha256", source.sha256()}, {"method", o.method}, {"format", o.format}, {"embedding", o.embedding}};
+  nlohmann::json linears = nlohmann::json::array();
+  std::map<LinearId, LinearWeight> weights;
+  ThreadPool pool(o.run.threads);
+  const auto done = [&](QuantizedLinear q) {
+    linears.push_back(report_of(q));
+    weights.emplace(q.id, std::move(q.weight));
+  };
+  if (how.method == Method::rtn) {
+    quantize_model_rtn(source, how, pool, done);
+  } else {
+    const Tokenizer tokenizer = Tokenizer::load(o.run.model);
+    const auto chat = ChatTemplate::load(o.run.model);
+    const int64_t context = std::min<int64_t>(o.context, source.config().max_positions);
+    const Dataset data = read_dataset(o.calibration, tokenizer, chat ? &*chat : nullptr, {context, o.tokens});
+    provenance["calibration_sha256"] = data.sha256;
+    provenance["calibration_tokens"] = data.tokens;
+    RunnerOptions options;
+    options.threads = o.run.threads;
+    options.isa = o.run.isa;
+    options.mode = Activations::f32;
+    options.kv = KvFormat::f32;
+    options.max_rows = std::max<int64_t>(context, 2048);
+    options.cache_tokens = 2 * options.max_rows;  // ragged sequences leave their last pages partly empty
+    const auto runner = make_cpu_runner(source, options);
+    quantize_model_gptq(*runner, source, data, how, pool, done);
+  }
+  write_checkpoint(o.out, source, how.formats, [&](LinearId id) { return weights.at(id); }, provenance);
+
+  const Checkpoint made = Checkpoint::open(o.out);
+  const nlohmann::json report = {{"output", o.out}, {"file_bytes", made.file_bytes()}, {"source_file_bytes", source.file_bytes()},
+                                 {"parameters", made.parameters()},
+                                 {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())},
+                                 {"linears", linears}};
+  write_json(o.json, report);
+  if (quiet(o.json)) return;
+  for (const auto& row : linears)
+    if (row["damping"].get<double>() > how.options.damping || row["dead_columns"].get<int64_t>() > 0)
+      fmt::print("{}: damping raised to {:.3g} of the mean diagonal, {} dead columns\n", row["name"].get<std::string>(), row["damping"].get<double>(),
+                 row["dead_columns"].get<int64_t>());
+  fmt::print("{}: {} -> {}, {:.3f} bits/parameter\n", o.out, bytes_text(source.file_bytes()), bytes_text(made.file_bytes()),
+             report["bits_per_parameter"].get<double>());
+}
+
+}  // namespace
+
+void add_quantize(CLI::App& app) {
+  auto o = std::make_shared<Quantize>();
+  CLI::App* verb = app.add_subcommand("quantize", "Quantise every linear of a model to one format");
+  verb->footer("Examples:\n  fidelio quantize models/quill-26m --format int4g128z --calibration models/data/docs-calibration.txt -o quill-int4\n"
+               "  fidelio quantize models/quill-1m --format int8g64 --method rtn --embedding int8g64 -o quill-int8");
+  add_model(*verb, o->run);
+  verb->add_option("--format", o->format, "Format of the linears, e.g. int4g128z, int5g64zs8, lut4g64")->required();
+  verb->add_option("--embedding", o->embedding, "Format of the embedding and the head (left as they are otherwise)");
+  verb->add_option("--method", o->method, "gptq (calibrated) or rtn (round to nearest)");
+  verb->add_option("--calibration", o->calibration, "Calibration text; .jsonl holds a text or conversation a line; may be repeated");
+  verb->add_option("--calibration-tokens", o->tokens, "Tokens of calibration data used")->check(CLI::PositiveNumber);
+  verb->add_option("--calibration-context", o->context, "Length of a calibration sequence")->check(CLI::Range(16, 1 << 20));
+  verb->add_option("--threads", o->run.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
+  verb->add_option("--isa", o->run.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
+  verb->add_option("-o,--output", o->out, "Folder to write; it appears complete or not at all")->required();
+  add_json(*verb, o->json);
+  verb->callback([o] { quantize(*o); });
+}
+
+}  // namespace fidelio::app

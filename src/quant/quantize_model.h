@@ -1,0 +1,36 @@
+// A whole model, layer by layer: each linear is quantised against the inputs it will really see, i.e. those that the already
+// quantised linears before it produce. Four stops a layer (q k v · o · gate up · down), every linear runs once.
+#pragma once
+#include <functional>
+#include <map>
+
+#include "core/thread_pool.h"
+#include "model/dataset.h"
+#include "model/runner.h"
+#include "quant/gptq.h"
+
+namespace fidelio {
+
+enum class Method : uint8_t { rtn, gptq };
+
+struct QuantizedLinear {
+  LinearId id;
+  LinearWeight weight;
+  QuantReport report;
+};
+
+struct ModelQuantizer {
+  Method method = Method::gptq;
+  GptqOptions options;
+  std::map<LinearId, FormatSpec> formats;  // linears not named stay as they are
+};
+
+// RTN: no calibration data, any order. `done` receives every quantised linear.
+void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done);
+
+// GPTQ: `runner` holds the source's weights and is left holding the quantised ones. Embedding and head have no Hessian here
+// (their input is one-hot, or is not worth one): they are rounded to nearest.
+void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration, const ModelQuantizer& how, ThreadPool& pool,
+                         const std::function<void(QuantizedLinear)>& done);
+
+}  // namespace fidelio
