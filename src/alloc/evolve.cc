@@ -1,0 +1,119 @@
+#include "alloc/evolve.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "core/error.h"
+#include "core/rng.h"
+
+namespace fidelio {
+namespace {
+
+// Options of a group by ascending bytes: levels to switch between.
+std::vector<std::vector<int>> levels_of(const SensitivityTable& table) {
+  std::vector<std::vector<int>> levels;
+  for (const Group& g : table.groups) {
+    std::vector<int> order(g.options.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return g.options[static_cast<size_t>(a)].bytes < g.options[static_cast<size_t>(b)].bytes; });
+    levels.push_back(std::move(order));
+  }
+  return levels;
+}
+
+class Mutator {
+ public:
+  Mutator(const SensitivityTable& table, uint64_t seed) : table_(table), levels_(levels_of(table)), rng_(seed) {}
+
+  // Level-switch mutation: a few groups one level down, fewer one level up, so that bytes tend to fall.
+  Plan offspring(const Plan& parent) {
+    std::vector<int> choice = parent.choice;
+    const auto few = [&] { return std::min(rng_.below(3), rng_.below(3)) + 1; };
+    const uint64_t down = few(), up = rng_.below(2) * few();
+    for (uint64_t i = 0; i < down; ++i) shift(choice, rng_.below(choice.size()), -1);
+    for (uint64_t i = 0; i < up; ++i) shift(choice, rng_.below(choice.size()), +1);
+    return evaluate(table_, std::move(choice));
+  }
+
+  // Curation: a bit-neutral swap between two groups of equal size that hold different formats.
+  Plan swapped(const Plan& parent) {
+    for (int attempt = 0; attempt < 64; ++attempt) {
+      const size_t a = rng_.below(parent.choice.size()), b = rng_.below(parent.choice.size());
+      if (table_.groups[a].parameters != table_.groups[b].parameters || parent.choice[a] == parent.choice[b]) continue;
+      std::vector<int> choice = parent.choice;
+      std::swap(choice[a], choice[b]);
+      Plan plan = evaluate(table_, std::move(choice));
+      if (plan.bytes == parent.bytes) return plan;
+    }
+    return parent;
+  }
+
+ private:
+  void shift(std::vector<int>& choice, size_t group, int step) {
+    const std::vector<int>& order = levels_[group];
+    const auto at = std::find(order.begin(), order.end(), choice[group]) - order.begin();
+    const auto to = std::clamp<int64_t>(at + step, 0, static_cast<int64_t>(order.size()) - 1);
+    choice[group] = order[static_cast<size_t>(to)];
+  }
+
+  const SensitivityTable& table_;
+  std::vector<std::vector<int>> levels_;
+  Rng rng_;
+};
+
+// Equation 9, lower is better; the byte saving stands for the bitwidth reduction.
+double fitness(const Plan& child, const Plan& parent, double kl, const EvolveOptions& o) {
+  const double saved = static_cast<double>(parent.bytes - child.bytes) / static_cast<double>(parent.bytes);
+  if (saved <= 0) return std::numeric_limits<double>::max() / 2;
+  return kl / saved * (kl <= o.kl_limit ? 1.0 : o.penalty * (kl - o.kl_limit));
+}
+
+}  // namespace
+
+Evolution evolve(const SensitivityTable& table, const Plan& start, const EvolveOptions& o, const MeasureKl& measure) {
+  check(!o.stages.empty() && o.stages.back().second == 1.0, "the last selection stage must measure on all of the text");
+  Mutator mutate(table, o.seed);
+  Evolution result{start, measure(start, 1.0), 1, {}};
+  int stall = 0;
+  for (int generation = 0; generation < o.generations; ++generation) {
+    struct Child {
+      Plan plan;
+      double kl = 0;
+    };
+    std::vector<Child> pool;
+    std::set<std::vector<int>> seen = {result.best.choice};
+    for (int attempt = 0; attempt < 16 * o.offspring && static_cast<int>(pool.size()) < o.offspring; ++attempt) {
+      Plan plan = mutate.offspring(result.best);
+      if (plan.bytes < result.best.bytes && seen.insert(plan.choice).second) pool.push_back({std::move(plan)});
+    }
+    for (auto [survivors, share] : o.stages) {
+      for (Child& child : pool) child.kl = measure(child.plan, share);
+      result.measurements += static_cast<int>(pool.size());
+      std::stable_sort(pool.begin(), pool.end(), [&](const Child& a, const Child& b) {
+        return fitness(a.plan, result.best, a.kl, o) < fitness(b.plan, result.best, b.kl, o);
+      });
+      pool.resize(std::min(pool.size(), static_cast<size_t>(survivors)));
+    }
+    if (!pool.empty() && pool.front().kl <= o.kl_limit) {
+      result.best = pool.front().plan;
+      result.kl = pool.front().kl;
+      stall = 0;
+    } else if (++stall >= o.stall_limit) {
+      for (int i = 0; i < o.offspring; ++i) {
+        const Plan swapped = mutate.swapped(result.best);
+        if (swapped.choice == result.best.choice) break;
+        const double kl = measure(swapped, 1.0);
+        ++result.measurements;
+        if (kl >= result.kl) continue;
+        result.best = swapped;
+        result.kl = kl;
+      }
+      stall = 0;
+    }
+    result.history.emplace_back(result.best.bytes, result.kl);
+  }
+  return result;
+}
+
+}  // namespace fidelio

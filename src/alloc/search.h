@@ -1,0 +1,55 @@
+// Search to a target (SLQ section 3.3): predict, build, measure, recalibrate, until what was measured meets the target.
+#pragma once
+#include <functional>
+#include <optional>
+
+#include "alloc/solve.h"
+
+namespace fidelio {
+
+struct Interval {
+  double value = 0, low = 0, high = 0;
+};
+
+struct Target {
+  std::optional<double> ear;  // lower confidence bound must reach this
+  std::optional<double> kl;   // upper confidence bound must stay below this
+};
+
+struct Measurement {
+  Interval ear, kl;
+  int64_t bytes = 0;  // true file bytes of what was built
+};
+// Builds the plan and measures it on text the search has not seen, through the kernels that serve.
+using MeasurePlan = std::function<Measurement(const Plan&)>;
+
+bool meets(const Measurement& m, const Target& target);
+
+struct Trial {
+  Plan plan;
+  Measurement measured;
+  double rho = 1;  // calibration used to pick this plan: measured KL / predicted KL so far
+};
+
+struct SearchResult {
+  std::vector<Trial> trials;  // in order
+  int best = -1;              // the smallest trial that meets the target; -1: none does, not even the widest plan
+};
+
+// Distribution-lossless search. The front is walked by calibrated prediction: KL_hat = rho * KL_predicted, EAR_hat = 1 - c
+// sqrt(KL_hat) with c recalibrated too. After each measurement the next plan is the smallest predicted to meet the target, until
+// the neighbours on both sides are known or `max_trials` are spent.
+SearchResult search_to_target(const SensitivityTable& table, const std::vector<Plan>& front, const Target& target, int max_trials,
+                              const MeasurePlan& measure);
+
+// Task-lossless calibration (SLQ appendix A.3, Algorithm 2): recovery = 1 - alpha KL through one measured point.
+struct TaskCalibration {
+  double kl_actual = 0, kl_predicted = 0, recovery = 0;
+  double rho() const { return kl_actual / kl_predicted; }
+  double alpha() const { return (1 - recovery) / kl_actual; }
+};
+// The KL threshold for a recovery target. Throws Error when the linear regime does not hold: no degradation to calibrate
+// on, or a threshold beyond the calibration point or `linear_limit`.
+double kl_threshold(const TaskCalibration& point, double target_recovery, double linear_limit);
+
+}  // namespace fidelio
