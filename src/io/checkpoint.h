@@ -22,8 +22,6 @@
 
 namespace fidelio {
 
-enum class Norm : uint8_t { attn, mlp, q, k, final };
-
 // Every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer, and the head unless tied.
 std::vector<LinearId> linears_of(const ModelConfig& config);
 Shape shape_of(const ModelConfig& config, LinearId id);  // (out, in)
