@@ -26,8 +26,8 @@ std::string quoted(const std::string& text) {
 
 // Assembled by hand: nlohmann's objects sort their keys, but readers expect the order of the data.
 std::string header_of(std::span<const TensorToWrite> tensors, std::map<std::string, std::string> metadata) {
-  check(metadata.try_emplace("format", "pt").first->second == "pt", "safetensors metadata \"format\" must be \"pt\", got \"{}\"",
-        metadata["format"]);
+  const std::string& format = metadata.try_emplace("format", "pt").first->second;
+  check(format == "pt", "safetensors metadata \"format\" must be \"pt\", got \"{}\"", format);
   std::string header = "{\"__metadata__\":{", separator;
   for (const auto& [key, value] : metadata) {
     header += separator + quoted(key) + ":" + quoted(value);
