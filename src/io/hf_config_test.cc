@@ -1,0 +1,223 @@
+#include "io/hf_config.h"
+
+#include <gmock/gmock.h>
+
+#include <bit>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/file.h"
+#include "core/rng.h"
+#include "io/weight_names.h"
+
+namespace fidelio {
+namespace {
+
+using Json = nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+const Json& golden() {
+  static const Json json = Json::parse(read_text_file(FIDELIO_SOURCE_DIR "/tests/golden/configs.json"));
+  return json;
+}
+
+std::string dtype_name(const ModelConfig& c) {
+  if (!c.dtype) return "null";
+  return *c.dtype == DType::bf16 ? "\"bfloat16\"" : *c.dtype == DType::f16 ? "\"float16\"" : "\"float32\"";
+}
+
+TEST(HfConfig, ResolvesAsTransformersDoes) {
+  for (const Json& row : golden()) {
+    SCOPED_TRACE(row["config"].dump());
+    const ModelConfig c = parse_config(row["config"].dump(), "config.json");
+    EXPECT_EQ(std::string(name_of(c.architecture)), row["config"]["architectures"][0]);
+    EXPECT_EQ(c.L, 2);
+    EXPECT_EQ(c.d, 256);
+    EXPECT_EQ(c.f, 512);
+    EXPECT_EQ(c.h, 32);
+    EXPECT_EQ(c.v, 512);
+    EXPECT_EQ(c.hk, row["hk"]);
+    EXPECT_EQ(c.e, row["e"]);
+    EXPECT_EQ(c.rms_eps, row["rms_eps"].get<float>());
+    EXPECT_EQ(c.max_positions, row["max_positions"]);
+    EXPECT_EQ(c.tie_embeddings, row["tie"]);
+    EXPECT_EQ(c.qkv_bias, row["qkv_bias"]);
+    EXPECT_EQ(c.o_bias, row["o_bias"]);
+    EXPECT_EQ(c.mlp_bias, row["mlp_bias"]);
+    EXPECT_EQ(c.qk_norm, row["qk_norm"]);
+    EXPECT_EQ(c.sliding_window, row["window"]);
+    EXPECT_EQ(c.eos_ids, row["eos"].get<std::vector<int>>());
+    EXPECT_EQ(c.bos_id ? Json(*c.bos_id) : Json(), row["bos"]);
+    EXPECT_EQ(dtype_name(c), row["dtype"].dump());
+    EXPECT_EQ(c.rope.theta, row["theta"].get<double>());
+    // The same double arithmetic; only the order of log and division could differ: 2 roundings of 2^-53, below 1e-15.
+    EXPECT_NEAR(c.rope.attention_factor, row["attention_factor"].get<double>(), 1e-15);
+  }
+}
+
+// torch's vector pow is within 1 ulp of theta^x, ours is rounded correctly. Where the power p is just above a power of two,
+// ulp(1/p) is half as large relative to 1/p as ulp(p) to p, so 1 ulp there is at most 2 here. yarn blends two such numbers
+// with weights that sum to 1 and llama3's ramp moves by as little: the bound stays 2, plus 1 for the blend's own roundings
+// acting on different inputs.
+TEST(HfConfig, RopeFrequenciesAreTransformers) {
+  size_t exact = 0, all = 0;
+  for (const Json& row : golden()) {
+    SCOPED_TRACE(row["config"].dump());
+    const ModelConfig c = parse_config(row["config"].dump(), "config.json");
+    const std::vector<float> mine = rope_inverse_frequencies(c);
+    const auto bits = row["bits"].get<std::vector<int32_t>>();
+    ASSERT_EQ(mine.size(), bits.size());
+    const int bound = c.rope.type == RopeType::llama3 || c.rope.type == RopeType::yarn ? 3 : 2;
+    for (size_t i = 0; i < bits.size(); ++i) {
+      const int distance = std::abs(std::bit_cast<int32_t>(mine[i]) - bits[i]);
+      EXPECT_LE(distance, bound) << "pair " << i;
+      exact += distance == 0;
+      ++all;
+    }
+  }
+  RecordProperty("exact", static_cast<int>(exact));
+  EXPECT_GT(exact, all * 95 / 100);
+}
+
+TEST(HfConfig, BundledModels) {
+  const ModelConfig large = load_config(FIDELIO_SOURCE_DIR "/models/quill-26m");
+  EXPECT_EQ(large.architecture, Architecture::qwen3);
+  EXPECT_TRUE(large.qk_norm && large.tie_embeddings && !large.qkv_bias);
+  EXPECT_EQ(large.hk, 4);
+  EXPECT_EQ(large.rope.theta, 1e6);
+  EXPECT_EQ(large.eos_ids, std::vector<int>{2});
+  const ModelConfig small = load_config(FIDELIO_SOURCE_DIR "/models/quill-1m");
+  EXPECT_EQ(small.architecture, Architecture::llama);
+  EXPECT_EQ(small.e, 32);
+  EXPECT_EQ(small.dtype, DType::bf16);
+  EXPECT_THROW(load_config("/nonexistent"), Error);
+}
+
+Json valid() {
+  return Json::parse(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":256,"intermediate_size":512,
+    "num_hidden_layers":2,"num_attention_heads":8,"vocab_size":512,"hidden_act":"silu","rope_theta":10000.0,
+    "max_position_embeddings":2048,"rms_norm_eps":1e-5,"bos_token_id":1,"eos_token_id":[2,3]})");
+}
+
+std::string refusal(const char* patch) {
+  Json json = valid();
+  json.merge_patch(Json::parse(patch));
+  try {
+    parse_config(json.dump(), "m/config.json");
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(HfConfig, RefusesNonsenseByKey) {
+  EXPECT_EQ(refusal("{}"), "accepted");
+  EXPECT_EQ(refusal(R"({"num_hidden_layers":0})"), "m/config.json: key \"num_hidden_layers\": expected an integer from 1 to 10000, got 0");
+  for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"})
+    for (const char* value : {"null", "0", "-4", "2.5", "\"8\"", "99999999999", "18446744073709551615", "[8]"})
+      EXPECT_THAT(refusal(fmt::format(R"({{"{}":{}}})", key, value).c_str()), AllOf(HasSubstr(key), HasSubstr("got"))) << value;
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"num_key_value_heads":3})", "\"num_key_value_heads\": expected a divisor of num_attention_heads = 8, got 3"},
+      {R"({"head_dim":33})", "\"head_dim\": expected an even number"},
+      {R"({"head_dim":0})", "head_dim"},
+      {R"({"head_dim":2147483646})", "too many"},
+      {R"({"hidden_size":260})", "expected a multiple of num_attention_heads = 8"},
+      {R"({"hidden_act":"gelu"})", "\"hidden_act\": expected silu, got \"gelu\""},
+      {R"({"rms_norm_eps":-1})", "rms_norm_eps"},
+      {R"({"tie_word_embeddings":1})", "\"tie_word_embeddings\": expected true or false, got 1"},
+      {R"({"eos_token_id":[2,-1]})", "eos_token_id"},
+      {R"({"eos_token_id":"x"})", "eos_token_id"},
+      {R"({"bos_token_id":-1})", "bos_token_id"},
+      {R"({"torch_dtype":"int8"})", "\"torch_dtype\": expected bfloat16, float16 or float32"},
+      {R"({"architectures":["GemmaForCausalLM"]})", "architecture GemmaForCausalLM is not supported; supported are LlamaForCausalLM"},
+      {R"({"architectures":null,"model_type":"mixtral"})", "architecture mixtral is not supported"},
+      {R"({"architectures":null,"model_type":null})", "neither"},
+      {R"({"architectures":["MistralForCausalLM"]})", "\"architectures\" says MistralForCausalLM but \"model_type\" says llama"},
+      {R"({"architectures":[]})", "a list of one class name"},
+      {R"({"quantization_config":{"quant_method":"awq","bits":4}})", "quantised already, by awq"},
+      {R"({"rope_theta":0})", "rope_theta"},
+      {R"({"partial_rotary_factor":0.5})", "partial_rotary_factor"},
+      {R"({"rope_scaling":3})", "\"rope_scaling\": expected an object or null"},
+      {R"({"rope_scaling":{"rope_type":"longrope","factor":2}})", "\"rope_type\": expected one of default, linear, llama3, yarn, got \"longrope\""},
+      {R"({"rope_scaling":{"type":"dynamic","factor":2}})", "\"type\": expected one of"},
+      {R"({"rope_scaling":{"type":"linear"}})", "\"factor\": expected a number from 1"},
+      {R"({"rope_scaling":{"type":"linear","factor":0.5}})", "factor"},
+      {R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4}})", "high_freq_factor"},
+      {R"({"rope_scaling":{"rope_type":"llama3","factor":8,"high_freq_factor":4}})", "low_freq_factor"},
+      {R"({"rope_scaling":{"rope_type":"yarn","factor":8,"beta_fast":1,"beta_slow":2}})", "beta_fast"},
+      {R"({"rope_scaling":{"rope_type":"yarn"}})", "factor"},
+      {R"({"rope_parameters":{"full_attention":{"rope_theta":1e4}}})", "per layer type (\"full_attention\")"},
+      {R"({"layer_types":["full_attention"]})", "a list of 2 strings"},
+      {R"({"layer_types":["full_attention","sliding_attention"]})", "the same type in every layer"},
+      {R"({"layer_types":["sliding_attention","sliding_attention"]})", "no sliding window is set"},
+      {R"({"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","num_key_value_heads":8,"use_sliding_window":true,"max_window_layers":1})", "max_window_layers"},
+  };
+  for (const auto& [patch, reason] : cases) EXPECT_THAT(refusal(patch), AllOf(HasSubstr(reason), HasSubstr("m/config.json"))) << patch;
+  EXPECT_THROW(parse_config("{", "f"), Error);
+  EXPECT_THROW(parse_config("[]", "f"), Error);
+  EXPECT_THROW(parse_config(R"({"vocab_size":1e999})", "f"), Error);
+}
+
+TEST(HfConfig, MutatedConfigsAreRefusedOrSane) {
+  const std::string pieces[] = {"-", "0", "null", "1e9", "[]", "{}", "\"", ",", "\"yarn\"", "false", "4294967297", "9"};
+  int refused = 0, accepted = 0;
+  for (uint64_t round = 0; round < 6000; ++round) {
+    Rng rng(5, round);
+    std::string text = golden()[rng.below(golden().size())]["config"].dump();
+    for (uint64_t edits = 1 + rng.below(2); edits > 0; --edits) {
+      const size_t at = rng.below(text.size());
+      const std::string& piece = pieces[rng.below(std::size(pieces))];
+      if (rng.below(3) == 0) text[at] = static_cast<char>(rng.below(256));
+      else text.replace(at, rng.below(2) * piece.size(), piece);
+    }
+    try {
+      const ModelConfig c = parse_config(text, "f");
+      ASSERT_TRUE(c.L > 0 && c.d > 0 && c.f > 0 && c.v > 0 && c.h % c.hk == 0 && c.e % 2 == 0 && c.e > 0) << text;
+      if (c.e < 4096) {
+        for (const float frequency : rope_inverse_frequencies(c)) ASSERT_TRUE(std::isfinite(frequency)) << text;
+      }
+      ++accepted;
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_GT(accepted, 100);
+}
+
+TEST(WeightNames, AreTransformers) {
+  for (const Json& row : golden()) {
+    if (!row.contains("tensors")) continue;
+    const ModelConfig c = parse_config(row["config"].dump(), "f");
+    std::set<std::string> mine = {weight_name({-1, Role::embedding}), norm_name(0, Norm::final)}, theirs;
+    if (!c.tie_embeddings) mine.insert(weight_name({-1, Role::head}));
+    for (int i = 0; i < c.L; ++i) {
+      for (const Role role : {Role::q, Role::k, Role::v, Role::o, Role::gate, Role::up, Role::down}) {
+        mine.insert(weight_name({i, role}));
+        const bool bias = role < Role::o ? c.qkv_bias : role == Role::o ? c.o_bias : c.mlp_bias;
+        if (bias) mine.insert(bias_name({i, role}));
+      }
+      mine.insert({norm_name(i, Norm::attn), norm_name(i, Norm::mlp)});
+      if (c.qk_norm) mine.insert({norm_name(i, Norm::q), norm_name(i, Norm::k)});
+    }
+    for (const auto& [name, shape] : row["tensors"].items()) theirs.insert(name);
+    EXPECT_EQ(mine, theirs) << row["config"];
+  }
+}
+
+TEST(WeightNames, ShortNamesRoundTrip) {
+  for (int role = 0; role < 9; ++role) {
+    const bool outside = role >= static_cast<int>(Role::embedding);
+    const LinearId id{outside ? -1 : 31, static_cast<Role>(role)};
+    EXPECT_EQ(parse_linear_id(to_string(id)), id);
+  }
+  EXPECT_EQ(to_string({3, Role::q}), "layers.3.q");
+  EXPECT_EQ(parse_linear_id("head"), (LinearId{-1, Role::head}));
+  for (const char* bad : {"", "layers", "layers.", "layers.3", "layers.3.", "layers.3.x", "layers.-1.q", "layers.03.q", "layers.+3.q",
+                          "layers.99999999999.q", "layers.3.q ", "layers.3.head", "Head"})
+    EXPECT_THAT([&] { parse_linear_id(bad); }, testing::ThrowsMessage<Error>(HasSubstr("names no linear"))) << bad;
+}
+
+}  // namespace
+}  // namespace fidelio

@@ -1,0 +1,75 @@
+// safetensors files: reading (one file, or all shards of a folder, memory-mapped) and writing.
+//
+//   +--------+------------------------------------------+---------------------------------------+
+//   | u64 LE | header: N bytes of JSON, starts with '{', | tensor bytes, row-major, little-endian |
+//   |   N    | may end in spaces; N <= 100 MB            | in the order of their offsets          |
+//   +--------+------------------------------------------+---------------------------------------+
+//   {"__metadata__": {string: string}, NAME: {"dtype": "BF16", "shape": [4, 8], "data_offsets": [begin, end]}, ...}
+//
+// Offsets count from the end of the header and must cover the data exactly: no gap, no overlap, nothing left over. A file
+// that breaks any rule is refused with its name and the reason. A sharded folder has model.safetensors.index.json,
+// {"metadata": {"total_size": bytes}, "weight_map": {NAME: FILE}}.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/file.h"
+#include "core/tensor.h"
+
+namespace fidelio {
+
+// One file, or all shards of a folder: the files its index names, else model.safetensors, else every *.safetensors.
+// Copies share the mappings.
+class Safetensors {
+ public:
+  static Safetensors open(const std::string& path);  // a folder or one file
+
+  bool contains(std::string_view name) const;
+  // A view into the mapping, which it keeps alive; do not write to it. The format does not align tensors: one that is not
+  // aligned to its element size (an odd header, or a byte tensor of odd length before it) comes as a copy in memory.
+  OwnedTensor get(std::string_view name) const;
+  OwnedTensor get(std::string_view name, DType dtype, const Shape& shape) const;  // throws if it is something else
+  std::vector<std::string> names() const;                                        // sorted
+  // __metadata__ of all files; of a key that several shards have, the value in the first by file name.
+  const std::map<std::string, std::string>& metadata() const;
+  std::vector<std::string> files() const;  // paths, sorted
+  int64_t file_bytes() const;              // of all files
+  void drop(const Tensor& tensor) const;   // the pages of this view are not needed in memory any more
+
+ private:
+  struct Contents;
+  explicit Safetensors(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
+  std::shared_ptr<const Contents> contents_;
+};
+
+using ByteSink = std::function<void(std::span<const std::byte>)>;
+
+struct TensorToWrite {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  // Hands over the tensor's bytes, in pieces of any size. Called once, when its turn in the file has come, so that a
+  // checkpoint larger than memory can be made tensor by tensor.
+  std::function<void(const ByteSink&)> produce;
+};
+TensorToWrite to_write(std::string name, OwnedTensor tensor);  // one that is there already
+
+// Writes one file atomically (core/file.h). Tensors stand in the given order, the header is padded with spaces to a multiple
+// of 8 bytes and `metadata` is completed by "format": "pt": equal arguments give equal bytes. Put tensors whose size is no
+// multiple of 8 bytes last: those after them are read as copies. Throws for a name given twice or more or fewer bytes
+// produced than the shape needs; nothing is left behind then.
+void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+// Writes model.safetensors into `folder` or, if there are more than `max_shard_bytes` of tensors, shards
+// model-00001-of-0000N.safetensors (a tensor is never split) and the index, whose arrival makes them a checkpoint. Refuses a
+// folder that holds safetensors files already: a stale shard or index would be read with the new ones.
+void write_sharded_safetensors(const std::string& folder, const std::vector<TensorToWrite>& tensors, int64_t max_shard_bytes,
+                               const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace fidelio
