@@ -1,0 +1,51 @@
+// quant: one matrix in, one LinearWeight out. Nothing here knows a model; quant/calibrate walks one and calls this.
+//
+// Any format, any shape (ragged last groups included), w in FP32 row-major (out, in). Results are the same bits for any
+// number of threads.
+#pragma once
+#include <span>
+
+#include "core/thread_pool.h"
+#include "formats/linear_weight.h"
+#include "quant/hessian.h"
+
+namespace fidelio {
+
+// Round to nearest. `importance` (in) weights the squared error by column in the range search, e.g. diag(H); empty: plain.
+struct RtnOptions {
+  bool range_search = true;  // false: every group's own minimum and maximum (what the laws about ranges speak of)
+  std::span<const float> importance;
+};
+LinearWeight quantize_rtn(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, const RtnOptions& options,
+                          ThreadPool& pool);
+
+// GPTQ (Frantar et al. 2023) with static groups, then coordinate descent (descent.h).
+struct GptqOptions {
+  double damping = 0.01;     // of the mean diagonal of H; grows tenfold where the Cholesky fails, and the report says so
+  bool act_order = true;     // columns by descending H_ii; storage order is unchanged, groups are static
+  bool range_search = true;
+  int descent_passes = 4;    // 0: plain GPTQ
+};
+struct GptqReport {
+  double energy = 0;         // tr(W H W^T): the loss of an all-zero weight
+  double loss_gptq = 0;      // tr((W - Q) H (W - Q)^T) after the error feedback
+  double loss = 0;           // and after the descent
+  double damping = 0;        // as used
+  int64_t dead_columns = 0;  // quantised as zero: no calibration token used them
+  double seconds = 0;        // without the factorisation
+  double relative_loss() const { return energy > 0 ? loss / energy : 0; }
+};
+struct GptqResult {
+  LinearWeight weight;
+  GptqReport report;
+};
+// `factor` = factorize(hessian, options.damping, options.act_order, pool): made once for all linears of the same input.
+GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, const Hessian& hessian,
+                         const HessianFactor& factor, const GptqOptions& options, ThreadPool& pool);
+GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, const Hessian& hessian,
+                         const GptqOptions& options, ThreadPool& pool);
+
+// tr((W - Q) H (W - Q)^T) of any two matrices (out, in), in double: what every choice above is judged by.
+double proxy_loss(std::span<const float> w, std::span<const float> q, int64_t out, int64_t in, const Hessian& hessian);
+
+}  // namespace fidelio

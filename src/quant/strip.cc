@@ -1,0 +1,164 @@
+#include "quant/strip.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "formats/small_float.h"
+
+namespace fidelio {
+namespace {
+
+// Adding and subtracting 1.5 2^23 rounds to the nearest integer, ties to even, for |x| < 2^22: plain additions, which
+// vectorise everywhere, where nearbyint is a library call without SSE4.1.
+constexpr float kRound = 12582912.0f;
+
+// Nearest value of a small float with `mantissa` bits, smallest normal exponent `low` and largest value `high`: the same
+// trick with a constant scaled to the value's own exponent.
+void round_float(float* y, int mantissa, float low, float high) {
+  const float unit = 1.5f * static_cast<float>(1 << (23 - mantissa));
+  for (int64_t r = 0; r < kLanes; ++r) {
+    const uint32_t bits = std::bit_cast<uint32_t>(y[r]);
+    float magnitude = std::bit_cast<float>(bits & 0x7fffffffu);
+    magnitude = magnitude > high ? high : magnitude;
+    const float power = std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) & 0x7f800000u);
+    const float shift = (power < low ? low : power) * unit;
+    float rounded = (magnitude + shift) - shift;
+    rounded = rounded > high ? high : rounded;
+    y[r] = std::bit_cast<float>(std::bit_cast<uint32_t>(rounded) | (bits & 0x80000000u));
+  }
+}
+
+}  // namespace
+
+Levels::Levels(const FormatSpec& spec) : spec_(spec) {
+  check(spec.kind == Kind::integer || spec.kind == Kind::fp4 || spec.kind == Kind::fp8, "{} has no fixed levels", to_string(spec));
+  highest_ = spec.kind == Kind::integer ? static_cast<float>((1 << spec.bits) - 1) : spec.kind == Kind::fp4 ? kE2m1[7] : kE4m3Max;
+  lowest_ = spec.kind == Kind::integer ? 0.0f : -highest_;
+}
+
+Levels::Levels(const FormatSpec& spec, std::span<const int8_t> codebook) : spec_(spec) {
+  for (const int8_t c : codebook) book_.push_back(static_cast<float>(c));
+  for (size_t k = 0; k + 1 < book_.size(); ++k) {
+    middle_.push_back((book_[k] + book_[k + 1]) / 2);
+    step_.push_back(book_[k + 1] - book_[k]);
+  }
+  lowest_ = book_.front();
+  highest_ = book_.back();
+}
+
+void Levels::round(float* y) const {
+  switch (spec_.kind) {
+    case Kind::fp4: return round_float(y, 1, 1.0f, highest_);
+    case Kind::fp8: return round_float(y, 3, 0x1p-6f, highest_);
+    case Kind::integer:
+      for (int64_t r = 0; r < kLanes; ++r) {
+        float x = y[r];
+        x = x < 0.0f ? 0.0f : x;
+        x = x > highest_ ? highest_ : x;
+        y[r] = (x + kRound) - kRound;
+      }
+      return;
+    default: break;
+  }
+  for (int64_t r = 0; r < kLanes; r += 16) {  // sums of integers: exact
+    float level[16];
+    std::fill_n(level, 16, lowest_);
+    for (size_t k = 0; k < middle_.size(); ++k)
+      for (int64_t i = 0; i < 16; ++i) level[i] += y[r + i] > middle_[k] ? step_[k] : 0.0f;
+    std::copy_n(level, 16, y + r);
+  }
+}
+
+uint8_t Levels::code(float level) const {
+  switch (spec_.kind) {
+    case Kind::integer: return static_cast<uint8_t>(level);
+    case Kind::fp4: return to_e2m1(level);
+    case Kind::fp8: return to_e4m3(level);
+    default: return static_cast<uint8_t>(std::lower_bound(book_.begin(), book_.end(), level) - book_.begin());
+  }
+}
+
+float Levels::level(uint8_t code) const {
+  switch (spec_.kind) {
+    case Kind::integer: return code;
+    case Kind::fp4: return kE2m1[code];
+    case Kind::fp8: return e4m3_to_float(code);
+    default: return book_[code];
+  }
+}
+
+Strip::Strip(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, int64_t strip)
+    : first(strip * kLanes), rows(std::min(kLanes, out - strip * kLanes)), in(in), groups(spec.groups(in)), group(spec.group_size(in)),
+      weight(static_cast<size_t>(in * kLanes), 0.0f), level(weight.size(), 0.0f), scale(static_cast<size_t>(groups * kLanes), 0.0f),
+      offset(scale.size(), 0.0f) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < in; ++c) weight[c * kLanes + r] = w[(first + r) * in + c];
+}
+
+float stored_scale(const FormatSpec& spec, float wanted, float row_scale) {
+  if (spec.kind == Kind::fp8) return wanted;
+  if (spec.kind == Kind::integer && spec.scale == ScaleKind::f16) {
+    if (wanted == 0) return 0.0f;
+    return std::clamp(to_float(to_f16(wanted)), 0x1p-24f, 65504.0f);  // not zero, not infinite
+  }
+  if (row_scale == 0) return 0.0f;
+  const float units = wanted / row_scale;
+  if (spec.kind == Kind::fp4) return row_scale * std::max(e4m3_to_float(to_e4m3(units)), wanted > 0 ? 0x1p-9f : 0.0f);
+  if (spec.kind == Kind::integer) return row_scale * std::clamp(std::nearbyint(units), wanted > 0 ? 1.0f : 0.0f, 255.0f);
+  const float rounded = std::clamp(std::nearbyint(units), -127.0f, 127.0f);  // grids: signed, and never zero by rounding
+  return row_scale * (rounded == 0 && wanted != 0 ? std::copysign(1.0f, wanted) : rounded);
+}
+
+float stored_offset(const FormatSpec& spec, float wanted, float row_scale) {
+  if (spec.kind != Kind::fp4 || spec.symmetric || row_scale == 0) return 0.0f;
+  return row_scale * e4m3_to_float(to_e4m3(wanted / row_scale));
+}
+
+namespace {
+
+void emit_group(const Strip& s, int64_t r, int64_t g, IntGroup& m, const FormatSpec& spec) {
+  const int64_t row = s.first + r, at = row * s.groups + g;
+  const float scale = s.scale[g * kLanes + r];
+  if (spec.scale == ScaleKind::f16) {
+    m.scale.as<f16>()[at] = to_f16(scale);
+  } else {
+    m.row_scale.as<float>()[row] = s.row_scale[r];
+    m.scale.as<uint8_t>()[at] = static_cast<uint8_t>(s.row_scale[r] == 0 ? 0.0f : std::nearbyint(scale / s.row_scale[r]));
+  }
+  if (!spec.symmetric) set_zero(m, row, g, scale == 0 ? 0 : static_cast<int>(std::nearbyint(-s.offset[g * kLanes + r] / scale)));
+}
+
+void emit_group(const Strip& s, int64_t r, int64_t g, VectorCode& m, const FormatSpec&) {
+  const int64_t row = s.first + r;
+  m.row_scale.as<float>()[row] = s.row_scale[r];
+  m.scale.as<int8_t>()[row * s.groups + g] =
+      static_cast<int8_t>(s.row_scale[r] == 0 ? 0.0f : std::nearbyint(s.scale[g * kLanes + r] / s.row_scale[r]));
+}
+
+void emit_group(const Strip& s, int64_t r, int64_t g, FpBlock& m, const FormatSpec& spec) {
+  const int64_t row = s.first + r, at = row * s.groups + g;
+  const float row_scale = spec.kind == Kind::fp8 ? s.scale[r] : s.row_scale[r];
+  m.row_scale.as<float>()[row] = row_scale;
+  if (spec.kind == Kind::fp8 || row_scale == 0) return;
+  m.scale.view.data[at] = std::byte{to_e4m3(s.scale[g * kLanes + r] / row_scale)};
+  if (!spec.symmetric) m.offset.view.data[at] = std::byte{to_e4m3(s.offset[g * kLanes + r] / row_scale)};
+}
+
+}  // namespace
+
+void emit(const Strip& s, const Levels& levels, LinearWeight& w) {
+  const auto write = [&](auto& m) {
+    std::vector<uint8_t> codes(static_cast<size_t>(s.in));
+    for (int64_t r = 0; r < s.rows; ++r) {
+      for (int64_t c = 0; c < s.in; ++c) codes[c] = levels.code(s.level[c * kLanes + r]);
+      m.codes.set_row(s.first + r, codes);
+      for (int64_t g = 0; g < s.groups; ++g) emit_group(s, r, g, m, w.spec);
+    }
+  };
+  if (auto* integer = std::get_if<IntGroup>(&w.main)) write(*integer);
+  if (auto* vector = std::get_if<VectorCode>(&w.main)) write(*vector);
+  if (auto* block = std::get_if<FpBlock>(&w.main)) write(*block);
+}
+
+}  // namespace fidelio
