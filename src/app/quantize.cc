@@ -26,8 +26,10 @@ std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quan
 }
 
 nlohmann::json report_of(const QuantizedLinear& q) {
-  return {{"name", to_string(q.id)}, {"format", to_string(q.weight.spec)}, {"relative_error", q.report.relative_error},
-          {"loss", q.report.loss}, {"damping", q.report.damping}, {"dead_columns", q.report.dead}, {"seconds", q.report.seconds}};
+  nlohmann::json row = {{"name", to_string(q.id)}, {"format", to_string(q.weight.spec)}};
+  if (q.report)
+    row.update({{"relative_loss", q.report->relative_loss()}, {"damping", q.report->damping}, {"dead_columns", q.report->dead_columns}, {"seconds", q.report->seconds}});
+  return row;
 }
 
 void quantize(const Quantize& o) {
@@ -76,7 +78,7 @@ void quantize(const Quantize& o) {
   write_json(o.json, report);
   if (quiet(o.json)) return;
   for (const auto& row : linears)
-    if (row["damping"].get<double>() > how.options.damping || row["dead_columns"].get<int64_t>() > 0)
+    if (row.contains("damping") && (row["damping"].get<double>() > how.options.damping || row["dead_columns"].get<int64_t>() > 0))
       fmt::print("{}: damping raised to {:.3g} of the mean diagonal, {} dead columns\n", row["name"].get<std::string>(), row["damping"].get<double>(),
                  row["dead_columns"].get<int64_t>());
   fmt::print("{}: {} -> {}, {:.3f} bits/parameter\n", o.out, bytes_text(source.file_bytes()), bytes_text(made.file_bytes()),

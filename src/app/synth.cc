@@ -82,7 +82,7 @@ void synth(const std::string& name, const std::string& folder) {
   check(shape != nullptr, "unknown shape \"{}\"; known are {}", name, shape_names());
   check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
 
-  const TemporaryFolder temporary(folder);
+  TemporaryFolder temporary(folder);
   write_file_atomically(temporary.path() + "/config.json", config_of(*shape).dump(2) + "\n");
   const ModelConfig config = load_config(temporary.path());
   const std::vector<float> quantiles = student_quantiles();

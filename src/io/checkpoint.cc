@@ -23,9 +23,9 @@ constexpr std::array<const char*, 9> kCompanions = {"tokenizer.json",          "
                                                     "generation_config.json",  "chat_template.jinja",   "added_tokens.json",
                                                     "tokenizer.model",         "vocab.json",            "merges.txt"};
 
-int64_t norm_size(const ModelConfig& c, Norm which) { return which == Norm::q || which == Norm::k ? c.e : c.d; }
-
 }  // namespace
+
+int64_t norm_size(const ModelConfig& c, Norm which) { return which == Norm::q || which == Norm::k ? c.e : c.d; }
 
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
   std::vector<std::pair<int, Norm>> norms;
@@ -180,7 +180,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source, const
   check(!fs::exists(folder), "{} exists already; choose another output folder or remove it", folder);
   const ModelConfig& c = source.config();
   // The folder is built under a temporary name and renamed when complete.
-  const TemporaryFolder temporary(folder);
+  TemporaryFolder temporary(folder);
 
   json format_names = json::object();
   std::vector<TensorToWrite> tensors;

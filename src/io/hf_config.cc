@@ -102,6 +102,7 @@ void refuse_quantised(const Keys& keys) {
   std::string method = "an unnamed method";
   if (config->is_object() && config->contains("quant_method") && (*config)["quant_method"].is_string())
     method = (*config)["quant_method"].get<std::string>();
+  if (method == "fidelio") return;  // our own: io/checkpoint reads it
   throw Error("{}: this checkpoint is quantised already, by {} (key \"quantization_config\"); give the original checkpoint", keys.where(), method);
 }
 

@@ -8,17 +8,15 @@
 namespace fidelio {
 namespace {
 
-std::vector<float> dense_values(const LinearWeight& w) { return decode(w); }
-
 void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuantizer& how, ThreadPool& pool,
                          const std::function<void(QuantizedLinear)>& done, Runner* runner) {
   const auto found = how.formats.find(id);
   if (found == how.formats.end()) return;
   const LinearWeight original = source.linear(id);
-  auto result = quantize_rtn(found->second, dense_values(original), original.out, original.in, how.options, pool);
-  result.weight.bias = original.bias;
-  if (runner) runner->set_linear(id, runner->pack(result.weight));
-  done({id, std::move(result.weight), result.report});
+  LinearWeight weight = quantize_rtn(found->second, decode(original), original.out, original.in, {.range_search = how.options.range_search, .importance = {}}, pool);
+  weight.bias = original.bias;
+  if (runner) runner->set_linear(id, runner->pack(weight));
+  done({id, std::move(weight), std::nullopt});
 }
 
 // The calibration texts on their way through the layers: per batch the residual stream before the next stop, and the
@@ -104,7 +102,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
         const auto format = how.formats.find(id);
         if ((i > 0 && roles[i] == roles[i - 1]) || format == how.formats.end()) continue;
         const LinearWeight original = source.linear(id);
-        auto result = quantize_gptq(format->second, dense_values(original), original.out, original.in, hessian, factor, how.options, pool);
+        auto result = quantize_gptq(format->second, decode(original), original.out, original.in, hessian, factor, how.options, pool);
         result.weight.bias = original.bias;
         runner.set_linear(id, runner.pack(result.weight));
         source.drop(id);

@@ -3,11 +3,12 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "core/thread_pool.h"
 #include "model/dataset.h"
 #include "model/runner.h"
-#include "quant/gptq.h"
+#include "quant/quantize.h"
 
 namespace fidelio {
 
@@ -16,7 +17,7 @@ enum class Method : uint8_t { rtn, gptq };
 struct QuantizedLinear {
   LinearId id;
   LinearWeight weight;
-  QuantReport report;
+  std::optional<GptqReport> report;  // none after rounding to nearest
 };
 
 struct ModelQuantizer {
