@@ -45,6 +45,7 @@ std::string header_of(std::span<const TensorToWrite> tensors, std::map<std::stri
                           name_of(tensor.dtype), dims, offset, end);
     offset = end;
   }
+  header += "}";
   header.resize((header.size() + 7) / 8 * 8, ' ');
   return header;
 }
