@@ -228,7 +228,8 @@ StreamingDetokenizer& StreamingDetokenizer::operator=(StreamingDetokenizer&&) no
 
 std::string StreamingDetokenizer::push(int32_t id) {
   std::string text;
-  if (const std::string* token = state_->parts->text_to_decode(id, state_->skip_special)) state_->run.push(*token, text);
+  if (const std::string* token = state_->parts->text_to_decode(id, state_->skip_special))
+    state_->run.push(*token, text);
   return text;
 }
 

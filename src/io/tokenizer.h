@@ -1,11 +1,11 @@
 // Text to token ids and back, exactly as Hugging Face `tokenizers` (0.23) does it from the same tokenizer.json: the
 // byte-level BPE of Llama 3, Qwen 2/2.5/3 and Mistral-Nemo, the SentencePiece-style BPE of Llama 2 and Mistral.
 //
-//   text -> added tokens (raw) -> normalizer -> added tokens (normalized) -> pre-tokenizer -> BPE -> post-processor -> ids
-//   ids -> token texts -> decoder -> text
+//   text -> added tokens (raw) -> normalizer -> added tokens (normalized) -> pre-tokenizer -> BPE -> post-processor ->
+//   ids ids -> token texts -> decoder -> text
 //
-// A component that is not supported is refused by name when the file is loaded, and so is a malformed file; `truncation`
-// and `padding` in the file, which concern batches, are ignored.
+// A component that is not supported is refused by name when the file is loaded, and so is a malformed file;
+// `truncation` and `padding` in the file, which concern batches, are ignored.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,9 +20,9 @@ namespace fidelio {
 // Immutable; copies share one vocabulary; all members may be called from several threads at once.
 class Tokenizer {
  public:
-  // `model_folder`/tokenizer.json, and tokenizer_config.json where there is one: its bos_token and eos_token are kept, and
-  // as in transformers an add_bos_token or add_eos_token written there replaces the file's post-processor.
-  // Throws Error with the file's name and the reason.
+  // `model_folder`/tokenizer.json, and tokenizer_config.json where there is one: its bos_token and eos_token are kept,
+  // and as in transformers an add_bos_token or add_eos_token written there replaces the file's post-processor. Throws
+  // Error with the file's name and the reason.
   static Tokenizer load(const std::string& model_folder);
   static Tokenizer from_json(std::string_view tokenizer_json);
 
@@ -34,7 +34,7 @@ class Tokenizer {
   // Ids without a token are passed over. `skip_special`: special tokens are left out. Always valid UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
 
-  int32_t vocab_size() const;  // largest id + 1; a few ids below it may have no token
+  int32_t vocab_size() const;                                  // largest id + 1; a few ids below it may have no token
   std::optional<int32_t> id_of(std::string_view token) const;  // `token` spelled as in the file
   std::string token_text(int32_t id) const;                    // the file's spelling; throws Error if there is none
   bool is_special(int32_t id) const;

@@ -85,9 +85,8 @@ void AddedTokens::cut(const Trie& trie, TextPiece& piece, std::vector<TextPiece>
     at = match.end;
     const AddedToken& token = by_id_.at(match.id);
     size_t length = 0;
-    if (token.single_word &&
-        ((match.begin > 0 && is_word_character(code_point_before(text, match.begin, &length))) ||
-         (match.end < text.size() && is_word_character(code_point_at(text, match.end, &length)))))
+    if (token.single_word && ((match.begin > 0 && is_word_character(code_point_before(text, match.begin, &length))) ||
+                              (match.end < text.size() && is_word_character(code_point_at(text, match.end, &length)))))
       continue;
     if (token.lstrip) {
       size_t begin = match.begin;

@@ -20,8 +20,8 @@ struct AddedToken {
 class AddedTokens {
  public:
   AddedTokens() = default;
-  // `config`: the file's array (null: none). Throws Error when an id is out of range, taken or not the vocabulary's, and
-  // when two tokens are written alike.
+  // `config`: the file's array (null: none). Throws Error when an id is out of range, taken or not the vocabulary's,
+  // and when two tokens are written alike.
   AddedTokens(const nlohmann::json& config, const BpeModel& model, const Normalizer& normalizer);
 
   // Cuts the tokens out of the pieces, leftmost and longest first: the not normalized ones, or the normalized ones.

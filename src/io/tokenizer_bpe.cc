@@ -36,8 +36,7 @@ std::pair<std::string, std::string> merge_sides(const Json& merge, size_t rank) 
 
 }  // namespace
 
-PairMap::PairMap(size_t pairs)
-    : slots_(std::bit_ceil(2 * pairs + 2), Slot{kEmpty, {0, 0}}), mask_(slots_.size() - 1) {}
+PairMap::PairMap(size_t pairs) : slots_(std::bit_ceil(2 * pairs + 2), Slot{kEmpty, {0, 0}}), mask_(slots_.size() - 1) {}
 
 size_t PairMap::slot_of(uint64_t key) const {
   uint64_t hash = key * 0x9E3779B97F4A7C15u;
@@ -119,8 +118,8 @@ void BpeModel::read_merges(const Json& merges) {
     auto [left, right] = merge_sides(merges[rank], rank);
     auto known = [&](const std::string& token) {
       auto id = id_of(token);
-      check(id.has_value(), "{}.merges[{}] ('{}' + '{}') names '{}', which is not in the vocabulary", kModel, rank, left,
-            right, token);
+      check(id.has_value(), "{}.merges[{}] ('{}' + '{}') names '{}', which is not in the vocabulary", kModel, rank,
+            left, right, token);
       return *id;
     };
     pairs.emplace_back(known(left), known(right));
@@ -159,9 +158,7 @@ std::optional<int32_t> BpeModel::id_of(std::string_view token) const {
   return it == ids_.end() ? std::nullopt : std::optional(it->second);
 }
 
-const std::string* BpeModel::text_of(int32_t id) const {
-  return id >= 0 && id < id_bound() ? texts_[id] : nullptr;
-}
+const std::string* BpeModel::text_of(int32_t id) const { return id >= 0 && id < id_bound() ? texts_[id] : nullptr; }
 
 // The order in which unknown characters and byte tokens come out is Hugging Face's: an unknown character waits for the
 // next known one (or the end), and byte tokens overtake it.

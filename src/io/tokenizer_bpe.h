@@ -1,5 +1,5 @@
-// Byte-pair encoding: the `model` of a tokenizer.json. A word becomes one symbol per character, then the neighbours whose
-// merge has the lowest rank (leftmost first) are joined until no neighbours have a merge.
+// Byte-pair encoding: the `model` of a tokenizer.json. A word becomes one symbol per character, then the neighbours
+// whose merge has the lowest rank (leftmost first) are joined until no neighbours have a merge.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -20,7 +20,7 @@ class PairMap {
     uint32_t rank;
     int32_t id;
   };
-  explicit PairMap(size_t pairs = 0);                    // room for so many pairs
+  explicit PairMap(size_t pairs = 0);                     // room for so many pairs
   void assign(int32_t left, int32_t right, Value value);  // a later assignment of the same pair wins
   const Value* find(int32_t left, int32_t right) const;
 
@@ -58,7 +58,8 @@ class BpeModel {
     std::vector<Candidate> heap;
   };
 
-  explicit BpeModel(const nlohmann::json& model);  // throws Error naming the field that is missing, wrong or unsupported
+  explicit BpeModel(
+      const nlohmann::json& model);  // throws Error naming the field that is missing, wrong or unsupported
 
   // Appends the ids of `word` (valid UTF-8). A character without token, byte tokens or unk_token is dropped, as Hugging
   // Face does. Throws Error if the unk_token is needed and not in the vocabulary. O(n log n).
@@ -66,8 +67,8 @@ class BpeModel {
 
   std::optional<int32_t> id_of(std::string_view token) const;
   int32_t id_bound() const { return static_cast<int32_t>(texts_.size()); }  // largest id + 1
-  size_t size() const { return ids_.size(); }                              // tokens
-  const std::string* text_of(int32_t id) const;                            // null: no such token
+  size_t size() const { return ids_.size(); }                               // tokens
+  const std::string* text_of(int32_t id) const;                             // null: no such token
 
  private:
   void read_vocabulary(const nlohmann::json& vocabulary);

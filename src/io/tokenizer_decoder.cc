@@ -40,8 +40,9 @@ void add_steps(const Json& config, int depth, std::vector<DecoderStep>& steps) {
     step.content = metaspace_replacement(config, kWhere);
     step.drop_first = prepend_scheme_of(config, kWhere) != PrependScheme::kNever;
   } else {
-    throw Error("{} '{}' is not supported; supported: ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, Sequence",
-                kWhere, type);
+    throw Error(
+        "{} '{}' is not supported; supported: ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, Sequence",
+        kWhere, type);
   }
   steps.push_back(std::move(step));
 }
@@ -51,7 +52,10 @@ int fallback_byte(const std::string& token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
   int value = 0;
   for (char c : {token[3], token[4]}) {
-    int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    int digit = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                       : -1;
     if (digit < 0) return -1;
     value = value * 16 + digit;
   }
@@ -71,7 +75,8 @@ std::string strip_token(const DecoderStep& step, const std::string& token) {
   size_t begin = 0, end = token.size();
   const size_t length = step.content.size();
   for (size_t i = 0; i < step.start && token.compare(begin, length, step.content) == 0; ++i) begin += length;
-  for (size_t i = 0; i < step.stop && end >= begin + length && token.compare(end - length, length, step.content) == 0; ++i)
+  for (size_t i = 0; i < step.stop && end >= begin + length && token.compare(end - length, length, step.content) == 0;
+       ++i)
     end -= length;
   return token.substr(begin, end - begin);
 }
@@ -150,12 +155,15 @@ void DecoderRun::feed(size_t stage, const std::string& text, std::string& out) {
     return;
   }
   switch (step.kind) {
-    case DecoderStep::kByteLevel: return feed_byte_level(stage, text, out);
-    case DecoderStep::kByteFallback: return feed_byte_fallback(stage, text, out);
+    case DecoderStep::kByteLevel:
+      return feed_byte_level(stage, text, out);
+    case DecoderStep::kByteFallback:
+      return feed_byte_fallback(stage, text, out);
     case DecoderStep::kStrip:
       if (state.fused) return feed_strip(stage, text, out);
       break;
-    default: break;
+    default:
+      break;
   }
   feed(stage + 1, whole_token(stage, text), out);
 }
@@ -165,16 +173,22 @@ std::string DecoderRun::whole_token(size_t stage, const std::string& text) {
   const DecoderStep& step = (*steps_)[stage];
   const bool first = !std::exchange(states_[stage].started, true);
   switch (step.kind) {
-    case DecoderStep::kReplace: return replace_all(step, text);
-    case DecoderStep::kStrip: return strip_token(step, text);
-    case DecoderStep::kMetaspace: return from_metaspace(step, text, first);
-    case DecoderStep::kJoin: return first ? text : " " + text;
-    case DecoderStep::kByteLevel: return replace_ill_formed_utf8(bytes_of(text));
+    case DecoderStep::kReplace:
+      return replace_all(step, text);
+    case DecoderStep::kStrip:
+      return strip_token(step, text);
+    case DecoderStep::kMetaspace:
+      return from_metaspace(step, text, first);
+    case DecoderStep::kJoin:
+      return first ? text : " " + text;
+    case DecoderStep::kByteLevel:
+      return replace_ill_formed_utf8(bytes_of(text));
     case DecoderStep::kByteFallback: {
       int byte = fallback_byte(text);
       return byte < 0 ? text : replace_ill_formed_utf8(std::string(1, static_cast<char>(byte)));
     }
-    case DecoderStep::kFuse: break;
+    case DecoderStep::kFuse:
+      break;
   }
   return text;
 }

@@ -22,13 +22,6 @@ size_t trailing_space(std::string_view text) {
   return end;
 }
 
-std::string without_accents(std::string_view text) {
-  std::string out;
-  for (size_t at = 0, length; at < text.size(); at += length)
-    if (!is_combining_mark(code_point_at(text, at, &length))) out += text.substr(at, length);
-  return out;
-}
-
 std::string replaced(const TextPattern& pattern, std::string_view text, std::string_view content) {
   std::vector<TextSpan> spans;
   pattern.find(text, spans);
@@ -76,12 +69,13 @@ void Normalizer::add(const Json& config, int depth) {
   } else if (type == "Strip") {
     steps_.emplace_back(
         Strip{bool_field(config, "strip_left", true, kWhere), bool_field(config, "strip_right", true, kWhere)});
-  } else if (type == "StripAccents") {
-    steps_.emplace_back(StripAccents{});
+  } else if (type == "StripAccents") {  // of Unicode 9, as the normal forms
+    steps_.emplace_back(Replace{TextPattern::regex("[\\p{M}&&[^" + std::string(kAfterUnicode9) + "]]"), ""});
   } else {
-    throw Error("{} '{}' is not supported; supported: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, "
-                "StripAccents, Sequence",
-                kWhere, type);
+    throw Error(
+        "{} '{}' is not supported; supported: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, "
+        "StripAccents, Sequence",
+        kWhere, type);
   }
 }
 
@@ -104,7 +98,6 @@ void Normalizer::apply_step(const Step& step, TextPiece& piece) const {
                    if (begin > 0) piece.at_start = false;  // what is left begins further on in the original
                    text.erase(0, begin);
                  },
-                 [&](StripAccents) { text = without_accents(text); },
              },
              step);
 }

@@ -9,8 +9,7 @@ namespace {
 const char* const kWhere = "tokenizer.json: pre_tokenizer";
 
 // ByteLevel with use_regex: the GPT-2 pattern, a constant of the format.
-const char* const kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+const char* const kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 // Classes as Hugging Face's other regular-expression library (Rust's regex) defines them: \w there is UTS 18's.
 const char* const kWhitespacePattern =
     R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}]+|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}\s]+)";
@@ -25,9 +24,10 @@ SplitBehavior behavior_of(const Json& config) {
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
-  throw Error("{}.behavior '{}' is not supported; supported: Isolated, Removed, MergedWithPrevious, MergedWithNext, "
-              "Contiguous",
-              kWhere, name);
+  throw Error(
+      "{}.behavior '{}' is not supported; supported: Isolated, Removed, MergedWithPrevious, MergedWithNext, "
+      "Contiguous",
+      kWhere, name);
 }
 
 // Printable Latin-1 bytes spell themselves; the other 68, in order, are U+0100, U+0101, ...
@@ -115,7 +115,7 @@ void PreTokenizer::add(const Json& config, int depth) {
   } else if (type == "Digits") {
     const bool individual = bool_field(config, "individual_digits", false, kWhere);
     steps_.emplace_back(Split{TextPattern::regex(R"(\p{N})"),
-                           individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous, false});
+                              individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous, false});
   } else if (type == "Punctuation") {
     steps_.emplace_back(Split{TextPattern::regex(kPunctuationPattern), behavior_of(config), false});
   } else if (type == "Whitespace") {
@@ -123,9 +123,10 @@ void PreTokenizer::add(const Json& config, int depth) {
   } else if (type == "WhitespaceSplit") {
     steps_.emplace_back(Split{TextPattern::regex(R"(\s)"), SplitBehavior::kRemoved, false});
   } else {
-    throw Error("{} '{}' is not supported; supported: Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, "
-                "WhitespaceSplit, Sequence",
-                kWhere, type);
+    throw Error(
+        "{} '{}' is not supported; supported: Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, "
+        "WhitespaceSplit, Sequence",
+        kWhere, type);
   }
 }
 

@@ -1,4 +1,5 @@
-// What happens to a text before its words reach the model: the `normalizer` and the `pre_tokenizer` of a tokenizer.json.
+// What happens to a text before its words reach the model: the `normalizer` and the `pre_tokenizer` of a
+// tokenizer.json.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -41,7 +42,7 @@ void split_pieces(std::vector<TextPiece>& pieces, SpansOf&& spans_of) {
 // NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, StripAccents and Sequences of them.
 class Normalizer {
  public:
-  Normalizer() = default;                            // changes nothing
+  Normalizer() = default;                             // changes nothing
   explicit Normalizer(const nlohmann::json& config);  // null: changes nothing; throws Error naming what is unsupported
   void apply(TextPiece& piece) const;
 
@@ -57,8 +58,7 @@ class Normalizer {
   struct Strip {
     bool left, right;
   };
-  struct StripAccents {};
-  using Step = std::variant<NormalForm, Lowercase, Prepend, Replace, Strip, StripAccents>;
+  using Step = std::variant<NormalForm, Lowercase, Prepend, Replace, Strip>;
   void add(const nlohmann::json& config, int depth);
   void apply_step(const Step& step, TextPiece& piece) const;
   std::vector<Step> steps_;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "io/tokenizer_pattern.h"
 
 namespace fidelio::tokenization {
 namespace {
@@ -14,6 +15,18 @@ bool all_below(std::string_view text, unsigned char limit) {
   for (char c : text)
     if (static_cast<unsigned char>(c) >= limit) return false;
   return true;
+}
+
+// `text` has nothing of kAfterUnicode9.
+std::string normalize_known(std::string_view text, int options) {
+  utf8proc_uint8_t* result = nullptr;
+  utf8proc_ssize_t length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &result, static_cast<utf8proc_option_t>(options));
+  std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
+  check(length >= 0, "cannot bring a text of {} bytes to its Unicode normal form: {}", text.size(),
+        utf8proc_errmsg(length));
+  return std::string(reinterpret_cast<char*>(result), static_cast<size_t>(length));
 }
 
 }  // namespace
@@ -81,13 +94,8 @@ void append_utf8(std::string& out, char32_t c) {
 }
 
 bool is_white_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-bool is_combining_mark(char32_t c) {
-  utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  return category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME;
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 // Alphabetic is L, Nl and Other_Alphabetic; of the last, what is not already M are the circled and squared Latin
@@ -106,14 +114,17 @@ std::string normalize_utf8(std::string_view text, NormalForm form) {
   if (all_below(text, compose && !compatible ? 0xCC : 0x80)) return std::string(text);
   int options = UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE);
   if (compatible) options |= UTF8PROC_COMPAT;
-  utf8proc_uint8_t* result = nullptr;
-  utf8proc_ssize_t length =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                   &result, static_cast<utf8proc_option_t>(options));
-  std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
-  check(length >= 0, "cannot bring a text of {} bytes to its Unicode normal form: {}", text.size(),
-        utf8proc_errmsg(length));
-  return std::string(reinterpret_cast<char*>(result), static_cast<size_t>(length));
+  // A code point the tables do not know never decomposes, composes or moves: it stands between two texts that are
+  // normalised by themselves.
+  static const TextPattern unknown = TextPattern::regex("[" + std::string(kAfterUnicode9) + "]+");
+  std::vector<TextSpan> spans;
+  unknown.find(text, spans);
+  std::string out;
+  for (const TextSpan& span : spans) {
+    std::string_view part = text.substr(span.begin, span.end - span.begin);
+    span.match ? out += part : out += normalize_known(part, options);
+  }
+  return out;
 }
 
 std::string lowercase_utf8(std::string_view text) {
