@@ -1,0 +1,69 @@
+// Text to token ids and back, exactly as Hugging Face `tokenizers` (0.23) does it from the same tokenizer.json: the
+// byte-level BPE of Llama 3, Qwen 2/2.5/3 and Mistral-Nemo, the SentencePiece-style BPE of Llama 2 and Mistral.
+//
+//   text -> added tokens (raw) -> normalizer -> added tokens (normalized) -> pre-tokenizer -> BPE -> post-processor ->
+//   ids ids -> token texts -> decoder -> text
+//
+// A component that is not supported is refused by name when the file is loaded, and so is a malformed file;
+// `truncation` and `padding` in the file, which concern batches, are ignored.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fidelio {
+
+// Immutable; copies share one vocabulary; all members may be called from several threads at once.
+class Tokenizer {
+ public:
+  // `model_folder`/tokenizer.json, and tokenizer_config.json where there is one: its bos_token and eos_token are kept,
+  // and as in transformers an add_bos_token or add_eos_token written there replaces the file's post-processor. Throws
+  // Error with the file's name and the reason.
+  static Tokenizer load(const std::string& model_folder);
+  static Tokenizer from_json(std::string_view tokenizer_json);
+
+  // Ids of `text`. Bytes that are not UTF-8 become U+FFFD first (as Python's errors="replace"). Added tokens written in
+  // the text are recognised, special ones too; `add_special`: the post-processor adds its own (beginning of text, ...).
+  // Throws Error if the file's regular expression gives up on the text or its unk_token is needed and does not exist.
+  std::vector<int32_t> encode(std::string_view text, bool add_special = true) const;
+
+  // Ids without a token are passed over. `skip_special`: special tokens are left out. Always valid UTF-8.
+  std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
+
+  int32_t vocab_size() const;                                  // largest id + 1; a few ids below it may have no token
+  std::optional<int32_t> id_of(std::string_view token) const;  // `token` spelled as in the file
+  std::string token_text(int32_t id) const;                    // the file's spelling; throws Error if there is none
+  bool is_special(int32_t id) const;
+  std::optional<int32_t> bos_id() const;  // of tokenizer_config.json's bos_token; nullopt after from_json
+  std::optional<int32_t> eos_id() const;
+
+ private:
+  friend class StreamingDetokenizer;
+  struct Parts;
+  explicit Tokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+  std::shared_ptr<const Parts> parts_;
+};
+
+// Decodes ids that come one at a time. The texts returned by push() and finish(), joined, are Tokenizer::decode of all
+// ids, and each is valid UTF-8: what a later id could still change is held back (an unfinished character; with byte
+// fallback, the run of byte tokens, since one wrong byte turns the whole run into U+FFFD).
+class StreamingDetokenizer {
+ public:
+  explicit StreamingDetokenizer(const Tokenizer& tokenizer, bool skip_special = true);
+  ~StreamingDetokenizer();
+  StreamingDetokenizer(StreamingDetokenizer&&) noexcept;
+  StreamingDetokenizer& operator=(StreamingDetokenizer&&) noexcept;
+
+  std::string push(int32_t id);
+  std::string finish();  // the rest; then the object starts afresh
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace fidelio

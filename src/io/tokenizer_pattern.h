@@ -1,0 +1,41 @@
+// A text pattern of a tokenizer file, literal or Oniguruma regular expression, and the cuts made with it.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fidelio::tokenization {
+
+// Bytes [begin, end) of a text. `match`: the pattern matched here (for pieces to be cut: drop this part).
+struct TextSpan {
+  size_t begin, end;
+  bool match;
+};
+
+// Immutable and safe to use from several threads; copies share the compiled expression.
+class TextPattern {
+ public:
+  static TextPattern literal(std::string text);             // throws Error if empty
+  static TextPattern regex(const std::string& expression);  // throws Error with Oniguruma's reason
+
+  // Writes spans that cover `text` (valid UTF-8) without gap or overlap, matches being non-overlapping from the left. A
+  // regular expression may match nothing (an empty span) anywhere but right after another match. Throws Error when
+  // Oniguruma gives up (its limit on backtracking).
+  void find(std::string_view text, std::vector<TextSpan>& spans) const;
+
+ private:
+  struct Compiled;
+  TextPattern() = default;
+  std::string literal_;
+  std::shared_ptr<const Compiled> regex_;  // null: literal
+};
+
+// What becomes of the matches (delimiters) when a text is split: for "a-b" cut at "-", Isolated gives a|-|b,
+// Removed a|b, MergedWithPrevious a-|b, MergedWithNext a|-b; Contiguous is Isolated with runs of matches kept together.
+enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
+
+// Rewrites the spans of find() into pieces; those with `match` still set are to be dropped.
+void apply_split_behavior(SplitBehavior behavior, std::vector<TextSpan>& spans);
+
+}  // namespace fidelio::tokenization
