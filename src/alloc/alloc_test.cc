@@ -109,7 +109,7 @@ TEST(Plan, MonotoneRepairPoolsViolatorsOnly) {
 // A measured world: true KL is 1.3 times the predicted one, EAR follows 1 - 0.5 sqrt(KL), intervals of +-2%.
 Measurement world(const Plan& p) {
   const double kl = 1.3 * p.kl, loss = 0.5 * std::sqrt(kl);
-  return {{1 - loss, 1 - 1.02 * loss, 1 - 0.98 * loss}, {kl, 0.98 * kl, 1.02 * kl}, p.bytes};
+  return {{1 - loss, {1 - 1.02 * loss, 1 - 0.98 * loss}}, {kl, {0.98 * kl, 1.02 * kl}}, p.bytes};
 }
 
 TEST(Search, FindsTheSmallestPlanThatMeetsTheTargetInFewMeasurements) {

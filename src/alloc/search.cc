@@ -9,7 +9,7 @@
 namespace fidelio {
 
 bool meets(const Measurement& m, const Target& target) {
-  return (!target.ear || m.ear.low >= *target.ear) && (!target.kl || m.kl.high <= *target.kl);
+  return (!target.ear || m.ear.ci95.low >= *target.ear) && (!target.kl || m.kl.ci95.high <= *target.kl);
 }
 
 namespace {
@@ -27,8 +27,8 @@ Calibration calibrate(const SensitivityTable& table, const std::vector<Trial>& t
     if (std::llabs(t.plan.bytes - bytes) < std::llabs(nearest->plan.bytes - bytes)) nearest = &t;
   const Measurement& m = nearest->measured;
   const double loss = std::max(1 - m.ear.value, 1e-12);
-  return {m.kl.value / std::max(nearest->plan.kl, 1e-300), loss / std::sqrt(std::max(m.kl.value, 1e-300)), (m.ear.value - m.ear.low) / loss,
-          (m.kl.high - m.kl.value) / std::max(m.kl.value, 1e-300)};
+  return {m.kl.value / std::max(nearest->plan.kl, 1e-300), loss / std::sqrt(std::max(m.kl.value, 1e-300)), (m.ear.value - m.ear.ci95.low) / loss,
+          (m.kl.ci95.high - m.kl.value) / std::max(m.kl.value, 1e-300)};
 }
 
 bool predicted_to_meet(const Plan& plan, const Calibration& c, const Target& target) {

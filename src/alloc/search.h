@@ -4,12 +4,9 @@
 #include <optional>
 
 #include "alloc/solve.h"
+#include "core/estimate.h"
 
 namespace fidelio {
-
-struct Interval {
-  double value = 0, low = 0, high = 0;
-};
 
 struct Target {
   std::optional<double> ear;  // lower confidence bound must reach this
@@ -17,7 +14,7 @@ struct Target {
 };
 
 struct Measurement {
-  Interval ear, kl;
+  Estimate ear, kl;
   int64_t bytes = 0;  // true file bytes of what was built
 };
 // Builds the plan and measures it on text the search has not seen, through the kernels that serve.

@@ -8,16 +8,10 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "core/estimate.h"
+
 namespace fidelio {
 
-// A 95% interval; both NaN where the data cannot give one (a single sequence).
-struct Interval {
-  double low, high;
-};
-struct Estimate {
-  double value = 0;
-  Interval ci95{};
-};
 nlohmann::json to_json(const Estimate& estimate);  // {"value": x, "ci95": [low, high]}; what is not finite becomes null
 
 double mean(std::span<const double> values);
