@@ -1,0 +1,101 @@
+#include "app/common.h"
+#include "core/file.h"
+#include "core/hash.h"
+#include "core/progress.h"
+#include "eval/compare.h"
+#include "eval/perplexity.h"
+
+namespace fidelio::app {
+namespace {
+
+struct Eval {
+  RunOptions run;
+  std::string reference, json;
+  std::vector<std::string> texts;
+  WindowOptions windows{.context = 0};
+};
+
+// Files of text, tokenised whole without special tokens, as in the protocols of eval/perplexity.h.
+std::vector<EvalText> read_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer) {
+  std::vector<EvalText> texts;
+  for (const std::string& path : files) {
+    const std::string text = read_text_file(path);
+    texts.push_back({path, sha256_hex(text), tokenizer.encode(text, false)});
+  }
+  return texts;
+}
+
+std::string with_ci(const Estimate& e, int digits) {
+  return fmt::format("{:.{}f}  [{:.{}f}, {:.{}f}]", e.value, digits, e.ci95.low, digits, e.ci95.high, digits);
+}
+
+RunnerOptions measuring(const Eval& o, Activations mode, const ModelConfig& config, int64_t context) {
+  RunnerOptions options = runner_options(o.run);
+  options.mode = mode;
+  if (mode == Activations::f32 && o.run.kv.empty()) options.kv = KvFormat::f32;
+  // Several windows share a batch where they fit, one long window is fed in chunks.
+  options.max_rows = std::max<int64_t>(512, std::min<int64_t>(context, 2048));
+  options.cache_tokens = std::max<int64_t>(config.max_positions, 2 * options.max_rows);
+  return options;
+}
+
+void print(const FidelityReport& r) {
+  fmt::print("{:<34} {}\n", "perplexity", with_ci(r.perplexity(), 4));
+  fmt::print("{:<34} {}\n", "perplexity of the reference", with_ci(r.reference_perplexity(), 4));
+  fmt::print("{:<34} {}\n", "KL, nats a token (full vocabulary)", with_ci(r.kl(), 6));
+  fmt::print("{:<34} {}\n", "EAR (full vocabulary)", with_ci(r.ear(), 5));
+  fmt::print("{:<34} {}\n", "EAR (top 10 renormalised)", with_ci(r.mean_of(&FidelitySums::ear_renormalised), 5));
+  fmt::print("{:<34} {}\n", "top-1 agreement", with_ci(r.mean_of(&FidelitySums::agreements), 5));
+  fmt::print("{:<34} {}\n", "margin at disagreement", with_ci(r.mean_over_disagreements(&FidelitySums::margin_p), 4));
+  fmt::print("{} tokens in {} windows; 95% confidence intervals by bootstrap over windows\n", r.positions(), r.windows.size());
+}
+
+void eval(Eval o) {
+  const TextModel model = open_model(o.run.model);
+  const ModelConfig& config = model.checkpoint.config();
+  if (o.windows.context == 0) o.windows.context = config.max_positions;
+  check(o.windows.context <= config.max_positions, "--context {} is longer than the model's {}", o.windows.context, config.max_positions);
+  const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
+  const Activations mode = parse_activations(o.run.activations);
+  const auto candidate = make_cpu_runner(model.checkpoint, measuring(o, mode, config, o.windows.context));
+  ThreadPool pool(o.run.threads);
+  std::unique_ptr<Progress> progress;
+  int64_t before = 0;
+  const ProgressCallback advance = [&](int64_t done, int64_t total) {
+    if (!progress) progress = std::make_unique<Progress>("eval", total);
+    progress->advance(done - std::exchange(before, done));
+  };
+  if (o.reference.empty()) {
+    const PerplexityReport report = measure_perplexity(*candidate, texts, {o.windows, mode, {}}, pool, advance);
+    progress.reset();
+    if (!quiet(o.json)) fmt::print("perplexity {}, {} tokens in {} windows\n", with_ci(report.perplexity(), 4), report.tokens(), report.windows.size());
+    return write_json(o.json, to_json(report));
+  }
+  const Checkpoint reference = Checkpoint::open(o.reference);
+  check(reference.config().v == config.v, "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.reference, reference.config().v, o.run.model,
+        config.v);
+  const auto exact = make_cpu_runner(reference, measuring(o, Activations::f32, reference.config(), o.windows.context));
+  const FidelityReport report = compare_models(*exact, *candidate, texts, {.windows = o.windows, .reference_mode = Activations::f32, .candidate_mode = mode, .top_k = 10, .bootstrap = {}}, pool, advance);
+  progress.reset();
+  if (!quiet(o.json)) print(report);
+  write_json(o.json, to_json(report));
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  auto o = std::make_shared<Eval>();
+  CLI::App* verb = app.add_subcommand("eval", "Perplexity, and fidelity against a reference (KL, EAR, agreement) with confidence intervals");
+  verb->footer("Example:\n  fidelio eval quill-int4 --reference models/quill-26m --text models/data/docs-heldout.txt --context 512 --windows 40");
+  add_model(*verb, o->run);
+  verb->add_option("--text", o->texts, "Text file; may be repeated")->required();
+  verb->add_option("--reference", o->reference, "Model folder to compare with; it computes with FP32 activations");
+  verb->add_option("--context", o->windows.context, "Window length in tokens (default: the model's context)")->check(CLI::Range(2, 1 << 24));
+  verb->add_option("--stride", o->windows.stride, "Distance of windows (default: the context, i.e. side by side)")->check(CLI::PositiveNumber);
+  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")->check(CLI::PositiveNumber);
+  add_run_options(*verb, o->run);
+  add_json(*verb, o->json);
+  verb->callback([o] { eval(*o); });
+}
+
+}  // namespace fidelio::app
