@@ -1,0 +1,270 @@
+// The low-bit rows of the kernel table, packing, and the bridge from linear.h to the plain structs of lowbit.h.
+#include "kernels/cpu/lowbit.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "kernels/cpu/lowbit_linear.h"
+
+namespace fidelio::cpu {
+namespace {
+
+using lowbit::Layout;
+using lowbit::kBlock;
+using lowbit::kSpan;
+
+constexpr int64_t kActivationGroup = 128;  // the most columns an activation scale covers: channel-wise weights too
+constexpr int kLayout = 100;               // every row of this file reads the one packing
+
+int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+int coding_of(const FormatSpec& spec) { return spec.kind == Kind::grid ? spec.bits + 5 : spec.bits - 2; }
+
+Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
+  Layout l{};
+  l.coding = coding_of(spec);
+  l.scale = spec.kind == Kind::grid ? lowbit::Scale::i8 : spec.scale == ScaleKind::u8 ? lowbit::Scale::u8 : lowbit::Scale::f16;
+  l.has_zero = spec.kind == Kind::integer && !spec.symmetric;
+  l.out = out, l.in = in;
+  l.blocks = (out + kBlock - 1) / kBlock;
+  l.spans = (in + kSpan - 1) / kSpan;
+  l.groups = spec.groups(in);
+  l.group_spans = spec.group == 0 ? l.spans : spec.group / kSpan;
+  l.activation_group_spans = activation_group(spec, in) / kSpan;
+  l.activation_groups = (l.spans + l.activation_group_spans - 1) / l.activation_group_spans;
+  l.front = spec.kind == Kind::grid ? 64 : 0;
+  l.scale_offset = l.scale == lowbit::Scale::f16 ? 0 : kBlock * 4;
+  l.zero_offset = l.scale_offset + l.groups * kBlock * (l.scale == lowbit::Scale::f16 ? 2 : 1);
+  int64_t at = round_up(l.zero_offset + (l.has_zero ? l.groups * 2 * spec.bits : 0), 64);
+  const auto widths = plane_widths(spec.bits);
+  for (size_t i = 0; i < widths.size(); ++i) {
+    l.plane_offset[i] = at;
+    at += l.spans * 64 * widths[i];
+  }
+  l.block_bytes = at;
+  return l;
+}
+
+// Byte of a span of a plane of this width where row r, column c (0..31) of a block lies, and its bit.
+struct Place {
+  int64_t byte;
+  int shift;
+};
+Place place_of(int width, int r, int c) {
+  const int quads = 8 / width, quad = c / 4;  // quads a vector holds
+  return {64 * (quad / quads) + 4 * r + c % 4, lowbit::field_shift(width, quad % quads)};
+}
+
+void pack_codes(const Codes& codes, const Layout& l, int64_t block, uint8_t* base) {
+  const auto widths = plane_widths(codes.bits);
+  std::vector<uint8_t> row(static_cast<size_t>(l.in));
+  for (int r = 0; r < kBlock && block * kBlock + r < l.out; ++r) {
+    codes.get_row(block * kBlock + r, row);
+    int below = codes.bits;
+    for (size_t p = 0; p < widths.size(); ++p) {
+      const int width = widths[p], keep = (1 << width) - 1;
+      below -= width;
+      std::array<Place, kSpan> places;
+      for (int c = 0; c < kSpan; ++c) places[c] = place_of(width, r, c);
+      for (int64_t s = 0; s < l.spans; ++s) {
+        uint8_t* span = base + l.plane_offset[p] + s * 64 * width;
+        const int64_t columns = std::min<int64_t>(kSpan, l.in - s * kSpan);
+        for (int64_t c = 0; c < columns; ++c)
+          span[places[c].byte] |= static_cast<uint8_t>(((row[s * kSpan + c] >> below) & keep) << places[c].shift);
+      }
+    }
+  }
+}
+
+// Scales of a block, groups x 16 elements of `size` bytes, from (out, groups).
+void pack_scales(const Tensor& scale, const Layout& l, int64_t block, uint8_t* base) {
+  const int64_t size = size_of(scale.dtype);
+  const auto* from = reinterpret_cast<const uint8_t*>(scale.data);
+  for (int64_t r = 0; r < kBlock && block * kBlock + r < l.out; ++r)
+    for (int64_t g = 0; g < l.groups; ++g)
+      std::memcpy(base + l.scale_offset + (g * kBlock + r) * size, from + ((block * kBlock + r) * l.groups + g) * size, size);
+}
+
+void pack_zeros(const IntGroup& w, const Layout& l, int64_t block, uint8_t* base) {
+  const int b = w.codes.bits;
+  for (int64_t r = 0; r < kBlock && block * kBlock + r < l.out; ++r)
+    for (int64_t g = 0; g < l.groups; ++g) {
+      const int64_t bit = r * b;
+      const int zero = get_zero(w, block * kBlock + r, g) << (bit % 8);
+      uint8_t* at = base + l.zero_offset + g * 2 * b + bit / 8;
+      at[0] |= static_cast<uint8_t>(zero);
+      if (bit % 8 + b > 8) at[1] |= static_cast<uint8_t>(zero >> 8);
+    }
+}
+
+void pack_row_scales(const OwnedTensor& row_scale, const Layout& l, int64_t block, uint8_t* base) {
+  const int64_t rows = std::min<int64_t>(kBlock, l.out - block * kBlock);
+  std::memcpy(base, row_scale.as<const float>().data() + block * kBlock, static_cast<size_t>(rows) * 4);
+}
+
+Buffer pack(const LinearWeight& w) {
+  const Layout l = layout_of(w.spec, w.out, w.in);
+  Buffer packed(static_cast<size_t>(l.bytes()));
+  auto* bytes = packed.as<uint8_t>();
+  const auto* integer = std::get_if<IntGroup>(&w.main);
+  const auto* grid = std::get_if<VectorCode>(&w.main);
+  check(integer || (grid && grid->dim == 1), "a {} weight is neither integers nor a grid", to_string(w.spec));
+  if (grid)
+    for (int i = 0; i < 1 << grid->codes.bits; ++i) bytes[i] = static_cast<uint8_t>(grid->codebook.as<const int8_t>()[i] + 128);
+  for (int64_t block = 0; block < l.blocks; ++block) {
+    uint8_t* base = bytes + l.front + block * l.block_bytes;
+    pack_codes(integer ? integer->codes : grid->codes, l, block, base);
+    pack_scales((integer ? integer->scale : grid->scale).view, l, block, base);
+    if (l.scale != lowbit::Scale::f16) pack_row_scales(integer ? integer->row_scale : grid->row_scale, l, block, base);
+    if (l.has_zero) pack_zeros(*integer, l, block, base);
+  }
+  return packed;
+}
+
+float scale_at(const Layout& l, const uint8_t* base, int64_t group, int r) {
+  const uint8_t* p = base + l.scale_offset;
+  const int64_t i = group * kBlock + r;
+  if (l.scale == lowbit::Scale::f16) return to_float(reinterpret_cast<const f16*>(p)[i]);
+  const float row_scale = reinterpret_cast<const float*>(base)[r];
+  return row_scale * static_cast<float>(l.scale == lowbit::Scale::u8 ? p[i] : static_cast<int8_t>(p[i]));
+}
+
+int zero_at(const Layout& l, const uint8_t* base, int64_t group, int r) {
+  const int b = lowbit::bits_of(l.coding);
+  if (!l.has_zero) return lowbit::is_grid(l.coding) ? 128 : 1 << (b - 1);
+  const uint8_t* p = base + l.zero_offset + group * 2 * b + r * b / 8;
+  return ((p[0] | p[1] << 8) >> (r * b % 8)) & ((1 << b) - 1);  // p[1]: codes follow the zeros
+}
+
+// The row's values exactly as formats' decode_row gives them.
+void decode_row(const Linear& w, int64_t row, float* values) {
+  const Layout l = layout_of(w.spec, w.out, w.in);
+  const auto* packed = w.packed.as<const uint8_t>();
+  const uint8_t* base = packed + l.front + row / kBlock * l.block_bytes;
+  const int r = static_cast<int>(row % kBlock);
+  const auto widths = plane_widths(w.spec.bits);
+  std::array<std::array<Place, kSpan>, 3> places;
+  for (size_t p = 0; p < widths.size(); ++p)
+    for (int c = 0; c < kSpan; ++c) places[p][c] = place_of(widths[p], r, c);
+  for (int64_t s = 0; s < l.spans; ++s) {
+    const float scale = scale_at(l, base, s / l.group_spans, r);
+    const int zero = zero_at(l, base, s / l.group_spans, r);
+    const int64_t columns = std::min<int64_t>(kSpan, l.in - s * kSpan);
+    for (int64_t c = 0; c < columns; ++c) {
+      int code = 0;
+      for (size_t p = 0; p < widths.size(); ++p) {
+        const uint8_t byte = base[l.plane_offset[p] + s * 64 * widths[p] + places[p][c].byte];
+        code = code << widths[p] | ((byte >> places[p][c].shift) & ((1 << widths[p]) - 1));
+      }
+      if (l.front != 0) code = packed[code];
+      values[s * kSpan + c] = scale * static_cast<float>(code - zero);
+    }
+  }
+}
+
+const lowbit::Kernels& kernels_of(Isa isa) {
+  return isa == Isa::avx512 ? lowbit::kAvx512 : isa == Isa::avx2 ? lowbit::kAvx2 : lowbit::kPortable;
+}
+
+template <Isa kIsa, Activations kMode>
+void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, float* y, int64_t y_stride, bool add) {
+  const lowbit::Kernels& kernels = kernels_of(kIsa);
+  const lowbit::Job job{.layout = layout_of(w.spec, w.out, w.in),
+                        .packed = w.packed.as<const uint8_t>(),
+                        .bias = w.bias.as<const float>(),
+                        .rows = x.rows,
+                        .planes = static_cast<const int8_t*>(x.plane0),
+                        .scale = x.scale,
+                        .sum = x.sum,
+                        .values = x.values,
+                        .first = first,
+                        .last = last,
+                        .y = y,
+                        .y_stride = y_stride,
+                        .add = add};
+  const auto& row = kMode == Activations::f32 ? kernels.f32 : kMode == Activations::a16 ? kernels.a16 : kernels.a8;
+  row[job.layout.coding](job);
+}
+
+bool accepts(const FormatSpec& spec, int64_t, int64_t) { return spec.group % kSpan == 0; }
+
+constexpr const char* kNames[3][3] = {{"lowbit f32 portable", "lowbit f32 avx2", "lowbit f32 avx512"},
+                                      {"lowbit a16 portable", "lowbit a16 avx2", "lowbit a16 avx512"},
+                                      {"lowbit a8 portable", "lowbit a8 avx2", "lowbit a8 avx512"}};
+
+template <Isa kIsa, Activations kMode>
+LinearKernel row_of(Kind kind) {
+  return {.name = kNames[static_cast<int>(kMode)][static_cast<int>(kIsa)],
+          .kind = kind,
+          .bits = 0,
+          .mode = kMode,
+          .isa = kIsa,
+          .form = kMode == Activations::f32 ? Form::f32 : kMode == Activations::a16 ? Form::i8x2 : Form::i8,
+          .block = kBlock,
+          .accepts = accepts,
+          .pack = pack,
+          .layout = kLayout,
+          .multiply = multiply<kIsa, kMode>,
+          .decode_row = decode_row};
+}
+
+template <Isa kIsa>
+std::span<const LinearKernel> rows_of() {
+  static const std::array<LinearKernel, 6> rows = {row_of<kIsa, Activations::f32>(Kind::integer), row_of<kIsa, Activations::a16>(Kind::integer),
+                                                   row_of<kIsa, Activations::a8>(Kind::integer),  row_of<kIsa, Activations::f32>(Kind::grid),
+                                                   row_of<kIsa, Activations::a16>(Kind::grid),    row_of<kIsa, Activations::a8>(Kind::grid)};
+  return rows;
+}
+
+// The three arrays of prepared integers, one after the other, each 64-byte aligned.
+struct Parts {
+  int64_t groups, row_bytes;
+  size_t scale, sum, total;
+
+  Parts(Form form, int64_t rows, int64_t columns, int64_t group)
+      : groups((columns + group - 1) / group), row_bytes(form == Form::i8x2 ? 2 * kSpan : kSpan) {
+    const int64_t planes = round_up((columns + kSpan - 1) / kSpan * rows * row_bytes, 64), one = round_up(groups * rows * 4, 64);
+    scale = static_cast<size_t>(planes), sum = static_cast<size_t>(planes + one), total = static_cast<size_t>(planes + 2 * one);
+  }
+};
+
+}  // namespace
+
+std::span<const LinearKernel> lowbit_kernels(Isa isa) {
+  return isa == Isa::avx512 ? rows_of<Isa::avx512>() : isa == Isa::avx2 ? rows_of<Isa::avx2>() : rows_of<Isa::portable>();
+}
+
+int64_t activation_group(const FormatSpec& spec, int64_t) {
+  return spec.group == 0 ? kActivationGroup : std::min<int64_t>(spec.group, kActivationGroup);
+}
+
+size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t group) { return Parts(form, rows, columns, group).total; }
+
+Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, std::byte* scratch,
+                          int64_t first, int64_t last) {
+  const Parts parts(form, rows, columns, group);
+  const lowbit::PrepareJob job{.x = x,
+                               .rows = rows,
+                               .columns = columns,
+                               .group_spans = group / kSpan,
+                               .first = first,
+                               .last = last,
+                               .planes = reinterpret_cast<int8_t*>(scratch),
+                               .scale = reinterpret_cast<float*>(scratch + parts.scale),
+                               .sum = reinterpret_cast<int32_t*>(scratch + parts.sum)};
+  const lowbit::Kernels& kernels = kernels_of(isa);
+  (form == Form::i8x2 ? kernels.prepare16 : kernels.prepare8)(job);
+  return {.form = form,
+          .rows = rows,
+          .columns = columns,
+          .group = group,
+          .values = x,
+          .plane0 = job.planes,
+          .plane1 = job.planes + (form == Form::i8x2 ? kSpan : 0),
+          .scale = job.scale,
+          .sum = job.sum,
+          .stride = parts.row_bytes};
+}
+
+}  // namespace fidelio::cpu

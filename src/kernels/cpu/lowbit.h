@@ -1,0 +1,101 @@
+// The low-bit kernels' own page: how a packed weight and prepared activations lie in memory, and what one instruction
+// set supplies. Plain data only: the files compiled for a wider instruction set include nothing else of the project.
+//
+// Packed weight (stored bytes, one block after the other; blocks are 16 output rows, the last one padded with zeros):
+//
+//   grid only: 2^bits codebook entries, each + 128 as a byte, padded to 64 bytes
+//   block:  row scales   16 FP32           (8-bit scales only)
+//           scales       groups x 16       as stored: FP16, u8 or i8
+//           zeros        groups x 16 b-bit strings of 2b bytes (asymmetric integers), row r at bits [r b, r b + b)
+//           padding to 64 bytes
+//           plane 0      all columns, then plane 1, then plane 2 (high bits first, formats/linear_weight.h):
+//                        a reader of the high planes alone reads one contiguous run of each block
+//
+// A plane is cut into spans of 32 columns = 8 quads of 4. One 64-byte vector holds 16 rows x 4 columns (byte 4 r + j is row
+// r, column j of the quad) in several bit fields, one quad each:
+//
+//   width 4:  4 vectors a span; vector v: quad 2v in bits 0-3, quad 2v+1 in bits 4-7
+//   width 2:  2 vectors a span; vector v: quads 4v.. in bits 0-1, 4-5, 2-3, 6-7
+//   width 1:  1 vector  a span; quads 0.. in bits 0, 4, 1, 5, 2, 6, 3, 7
+//
+// so that a pair of quads (2i, 2i+1) always sits 4 bits apart and planes combine a pair at a time. Why rows are
+// interleaved: a 4-byte broadcast of activations meets 16 rows in one vpdpbusd, and its INT32 lanes are output rows: no
+// horizontal sums.
+//
+// Prepared activations, x = scale (128 hi + lo) or scale * hi, |128 hi + lo| <= 16319, |hi| <= 127, -64 <= lo <= 63:
+//   planes  (spans, M, 64 or 32): 32 bytes of hi, then (A16) 32 bytes of lo: rows of a batch are neighbours, so a loop over
+//           M with 64 columns of weights held in registers streams through memory
+//   scale, sum  (groups, M)
+#pragma once
+#include <cstdint>
+
+namespace fidelio::cpu::lowbit {
+
+constexpr int kBlock = 16;       // output rows
+constexpr int kSpan = 32;        // columns of a span
+constexpr int kMaxRows = 64;     // rows of activations a pass over the weights serves; partial sums stay in L1
+constexpr float kSteps16 = 127 * 128 + 63, kSteps8 = 127;  // the largest integer of A16 and A8
+
+// Codes a kernel knows: integers of 2..8 bits, then grids of 2..5.
+constexpr int kCodings = 11;
+constexpr bool is_grid(int coding) { return coding >= 7; }
+constexpr int bits_of(int coding) { return is_grid(coding) ? coding - 5 : coding + 2; }
+constexpr bool has_plane4(int bits) { return bits >= 4; }
+constexpr bool has_plane2(int bits) { return bits == 2 || bits == 3 || bits == 6 || bits == 7; }
+constexpr bool has_plane1(int bits) { return bits == 3 || bits == 5 || bits == 7; }
+
+// Bit of a byte where quad q (0..) of a vector of this plane width begins.
+constexpr int field_shift(int width, int q) {
+  return 4 * (q % 2) + width * (q / 2);
+}
+
+enum class Scale : uint8_t { f16, u8, i8 };
+
+struct Layout {
+  int coding;
+  Scale scale;
+  bool has_zero;            // else zero is 2^(b-1), or 128 for a grid's offset codebook
+  int64_t out, in;
+  int64_t blocks, spans;
+  int64_t groups, group_spans;                        // of weight scales
+  int64_t activation_groups, activation_group_spans;  // of activation scales: a part of a weight group, at most 128 columns
+  int64_t front;                                      // bytes before block 0
+  int64_t scale_offset, zero_offset, plane_offset[3], block_bytes;  // within a block
+  int64_t bytes() const { return front + blocks * block_bytes; }
+};
+
+// One call: blocks [first, last) for all rows.
+struct Job {
+  Layout layout;
+  const uint8_t* packed;
+  const float* bias;      // or null
+  int64_t rows;           // M
+  const int8_t* planes;   // integer forms
+  const float* scale;
+  const int32_t* sum;
+  const float* values;    // f32: (M, in)
+  int64_t first, last;
+  float* y;               // (M, out), rows y_stride floats apart
+  int64_t y_stride;
+  bool add;
+};
+
+// Rows [first, last) of x (rows, columns) into the layout above; group_spans spans share a scale.
+struct PrepareJob {
+  const float* x;
+  int64_t rows, columns, group_spans, first, last;
+  int8_t* planes;
+  float* scale;
+  int32_t* sum;
+};
+
+struct Kernels {
+  void (*a16[kCodings])(const Job&);
+  void (*a8[kCodings])(const Job&);
+  void (*f32[kCodings])(const Job&);
+  void (*prepare16)(const PrepareJob&);
+  void (*prepare8)(const PrepareJob&);
+};
+extern const Kernels kPortable, kAvx2, kAvx512;
+
+}  // namespace fidelio::cpu::lowbit

@@ -1,0 +1,382 @@
+// AVX-512 (F BW VL DQ VNNI VBMI): 16 output rows are the 16 INT32 lanes of a register.
+//
+// Weights are unpacked once into registers, 64 columns x 16 rows in 16 registers, and meet every row of the batch there:
+//
+//     w[0..15]  u8: quads of 4 columns           x: 4 INT8 of one plane, broadcast from memory
+//     hi += w . x_hi      lo += w . x_lo         (vpdpbusd, exact)
+//     at the end of a group:  partial += (s_w s_x) float((hi << 7) + lo - zero * sum_x)
+//
+// The integer fits: |q - zero| <= 255, |x| <= 16319, 128 columns: 255 * 16319 * 128 < 2^29.
+// The same arithmetic serves one row and a prefill of thousands, so a row's bits do not depend on M. Rejected: a tile of
+// weights unpacked to INT8 in L1 and a two-dimensional register tile; broadcasts from memory issue beside the dot products,
+// so it had nothing left to save.
+#if defined(__GNUC__) && !defined(__clang__)  // g++ 12 takes the undefined operands inside its own intrinsics for ours
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "kernels/cpu/lowbit.h"
+#include "kernels/cpu/lowbit_prepare.h"
+
+#define FIDELIO_INLINE inline __attribute__((always_inline))
+
+namespace fidelio::cpu::lowbit {
+namespace {
+
+constexpr int64_t kPrefetch = 4096;  // bytes ahead: beyond what the hardware's own streams run ahead inside a page
+
+// Where the planes of a block begin; span s of a plane of width w is 64 w bytes further per span.
+struct Planes {
+  const uint8_t* p[3];
+};
+
+template <int kCoding>
+constexpr int plane_width(int i) {
+  constexpr int kBits = bits_of(kCoding);
+  if (i == 0) return has_plane4(kBits) ? 4 : 2;
+  if (i == 1) return kBits == 8 ? 4 : kBits == 6 || kBits == 7 ? 2 : kBits == 3 || kBits == 5 ? 1 : 0;
+  return kBits == 7 ? 1 : 0;
+}
+
+FIDELIO_INLINE __m512i load(const uint8_t* p) { return _mm512_loadu_si512(p); }
+
+// mask ? a : b, bit by bit
+FIDELIO_INLINE __m512i select(int mask, __m512i a, __m512i b) {
+  return _mm512_ternarylogic_epi32(_mm512_set1_epi8(static_cast<char>(mask)), a, b, 0xca);
+}
+template <int kShift>  // > 0: left
+FIDELIO_INLINE __m512i shift(__m512i a) {
+  if constexpr (kShift > 0) return _mm512_slli_epi16(a, kShift);
+  if constexpr (kShift < 0) return _mm512_srli_epi16(a, -kShift);
+  return a;
+}
+FIDELIO_INLINE __m512i mask(__m512i a, int m) { return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(m))); }
+
+// Quads 2i and 2i+1 of a span. p: the planes at this span. Shifts are of 16-bit lanes; what they carry over from the
+// neighbouring byte falls outside every mask. A grid's index may keep rubbish in its high bits: the table repeats itself.
+template <int kCoding, int kPair>
+FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i& a, __m512i& b) {
+  constexpr int kBits = bits_of(kCoding), kHalf = kPair % 2;
+  __m512i p4 = {}, p2 = {}, p1 = {};
+  if constexpr (has_plane4(kBits)) p4 = load(p[0] + 64 * kPair);
+  if constexpr (kBits == 2 || kBits == 3) p2 = load(p[0] + 64 * (kPair / 2));
+  if constexpr (kBits == 6 || kBits == 7) p2 = load(p[1] + 64 * (kPair / 2));
+  if constexpr (kBits == 3 || kBits == 5) p1 = shift<-kPair>(load(p[1]));
+  if constexpr (kBits == 7) p1 = shift<-kPair>(load(p[2]));
+  if constexpr (kCoding == 0) {
+    a = mask(shift<-2 * kHalf>(p2), 3), b = mask(shift<-2 * kHalf - 4>(p2), 3);
+  } else if constexpr (kCoding == 1) {
+    const __m512i n = select(0x66, shift<kHalf ? -1 : 1>(p2), p1);
+    a = mask(n, 7), b = mask(shift<-4>(n), 7);
+  } else if constexpr (kCoding == 2) {
+    a = mask(p4, 15), b = mask(shift<-4>(p4), 15);
+  } else if constexpr (kCoding == 3) {
+    const __m512i low = mask(p1, 0x11);
+    a = select(0x1e, shift<1>(p4), low), b = select(0x1e, shift<-3>(p4), shift<-4>(low));
+  } else if constexpr (kCoding == 4) {
+    const __m512i low = mask(shift<-2 * kHalf>(p2), 0x33);
+    a = select(0x3c, shift<2>(p4), low), b = select(0x3c, shift<-2>(p4), shift<-4>(low));
+  } else if constexpr (kCoding == 5) {
+    const __m512i low = mask(select(0x66, shift<kHalf ? -1 : 1>(p2), p1), 0x77);
+    a = select(0x78, shift<3>(p4), low), b = select(0x78, shift<-1>(p4), shift<-4>(low));
+  } else if constexpr (kCoding == 6) {
+    const __m512i low = load(p[1] + 64 * kPair);
+    a = select(0xf0, shift<4>(p4), low), b = select(0xf0, p4, shift<-4>(low));
+  } else if constexpr (kCoding == 7) {
+    a = _mm512_permutexvar_epi8(shift<-2 * kHalf>(p2), table);
+    b = _mm512_permutexvar_epi8(shift<-2 * kHalf - 4>(p2), table);
+  } else if constexpr (kCoding == 8) {
+    const __m512i n = select(0x66, shift<kHalf ? -1 : 1>(p2), p1);
+    a = _mm512_permutexvar_epi8(n, table), b = _mm512_permutexvar_epi8(shift<-4>(n), table);
+  } else if constexpr (kCoding == 9) {
+    a = _mm512_permutexvar_epi8(p4, table), b = _mm512_permutexvar_epi8(shift<-4>(p4), table);
+  } else {
+    a = _mm512_permutexvar_epi8(select(0x1e, shift<1>(p4), p1), table);
+    b = _mm512_permutexvar_epi8(select(0x1e, shift<-3>(p4), shift<-4>(p1)), table);
+  }
+}
+
+template <int kCoding, int kPlane, int kLine>
+FIDELIO_INLINE void prefetch(const uint8_t* p) {
+  if constexpr (kLine < plane_width<kCoding>(kPlane)) {
+    _mm_prefetch(reinterpret_cast<const char*>(p + kPrefetch + 64 * kLine), _MM_HINT_T0);
+    prefetch<kCoding, kPlane, kLine + 1>(p);
+  }
+}
+
+template <int kCoding>
+FIDELIO_INLINE void unpack_span(const Planes& planes, int64_t span, __m512i table, __m512i* w) {
+  const uint8_t* const p[3] = {planes.p[0] + span * 64 * plane_width<kCoding>(0), planes.p[1] + span * 64 * plane_width<kCoding>(1),
+                               planes.p[2] + span * 64 * plane_width<kCoding>(2)};
+  prefetch<kCoding, 0, 0>(p[0]);
+  prefetch<kCoding, 1, 0>(p[1]);
+  prefetch<kCoding, 2, 0>(p[2]);
+  unpack_pair<kCoding, 0>(p, table, w[0], w[1]);
+  unpack_pair<kCoding, 1>(p, table, w[2], w[3]);
+  unpack_pair<kCoding, 2>(p, table, w[4], w[5]);
+  unpack_pair<kCoding, 3>(p, table, w[6], w[7]);
+}
+
+inline Planes planes_of(const Layout& l, const uint8_t* block) {
+  return {{block + l.plane_offset[0], block + l.plane_offset[1], block + l.plane_offset[2]}};
+}
+
+// The codebook repeated over 64 bytes, so that an index needs no masking.
+template <int kCoding>
+inline __m512i load_table(const uint8_t* packed) {
+  if constexpr (is_grid(kCoding)) {
+    alignas(64) uint8_t table[64];
+    for (int i = 0; i < 64; ++i) table[i] = packed[i & ((1 << bits_of(kCoding)) - 1)];
+    return load(table);
+  }
+  return _mm512_setzero_si512();
+}
+
+FIDELIO_INLINE __m512 load_scales(const Layout& l, const uint8_t* block, int64_t group) {
+  const uint8_t* p = block + l.scale_offset;
+  if (l.scale == Scale::f16) return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * group)));
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * group));
+  return _mm512_cvtepi32_ps(l.scale == Scale::u8 ? _mm512_cvtepu8_epi32(bytes) : _mm512_cvtepi8_epi32(bytes));
+}
+
+// Zeros of 16 rows as dwords: byte (r b) / 8 and its neighbour, shifted down. Reads up to 16 bytes: codes follow.
+struct ZeroReader {
+  __m512i gather, down, keep;
+  int64_t bytes;
+  __m512i fixed;
+  const uint8_t* base;
+
+  ZeroReader(const Layout& l, const uint8_t* block) {
+    const int b = bits_of(l.coding);
+    base = l.has_zero ? block + l.zero_offset : nullptr;
+    fixed = _mm512_set1_epi32(is_grid(l.coding) ? 128 : 1 << (b - 1));
+    keep = _mm512_set1_epi32((1 << b) - 1);
+    bytes = 2 * b;
+    alignas(64) int32_t at[16], by[16];
+    for (int r = 0; r < 16; ++r) at[r] = (r * b / 8) | (r * b / 8 + 1) << 8, by[r] = r * b % 8;
+    gather = _mm512_load_si512(at), down = _mm512_load_si512(by);
+  }
+  __m512i operator()(int64_t group) const {
+    if (!base) return fixed;
+    const __m512i string = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(base + bytes * group)));
+    const __m512i pairs = _mm512_maskz_permutexvar_epi8(0x3333333333333333, gather, string);
+    return _mm512_and_si512(_mm512_srlv_epi32(pairs, down), keep);
+  }
+};
+
+FIDELIO_INLINE __m512i broadcast(const int8_t* p) {
+  int32_t x;
+  std::memcpy(&x, p, 4);
+  return _mm512_set1_epi32(x);
+}
+
+template <bool kTwo>
+constexpr int64_t kRowBytes = kTwo ? 2 * kSpan : kSpan;
+
+// Recursion instead of loops: indices are constants before the compiler decides whether w can live in registers.
+template <bool kTwo, int kQuad, int kQuads>
+FIDELIO_INLINE void dot_quads(const __m512i* w, const int8_t* x, __m512i& hi, __m512i& lo) {
+  if constexpr (kQuad < kQuads) {
+    hi = _mm512_dpbusd_epi32(hi, w[kQuad], broadcast(x + 4 * kQuad));
+    if constexpr (kTwo) lo = _mm512_dpbusd_epi32(lo, w[kQuad], broadcast(x + kSpan + 4 * kQuad));
+    dot_quads<kTwo, kQuad + 1, kQuads>(w, x, hi, lo);
+  }
+}
+
+// (hi << 7) + lo of kSpans spans for one row; x: the row in the first span, the next one `span_bytes` further.
+template <bool kTwo, int kSpans>
+FIDELIO_INLINE __m512i dot(const __m512i* w, const int8_t* x, int64_t span_bytes) {
+  __m512i hi = _mm512_setzero_si512(), lo = _mm512_setzero_si512();
+  dot_quads<kTwo, 0, 8>(w, x, hi, lo);
+  if constexpr (kSpans == 2) dot_quads<kTwo, 0, 8>(w + 8, x + span_bytes, hi, lo);
+  return kTwo ? _mm512_add_epi32(_mm512_slli_epi32(hi, 7), lo) : hi;
+}
+
+FIDELIO_INLINE __m512 accumulate(__m512 partial, __m512i integer, __m512i zero, __m512 weight_scale, const int32_t* sum, const float* scale) {
+  const __m512i exact = _mm512_sub_epi32(integer, _mm512_mullo_epi32(zero, _mm512_set1_epi32(*sum)));
+  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), _mm512_mul_ps(weight_scale, _mm512_set1_ps(*scale)), partial);
+}
+
+// y[m, 16 rows of the block] = or += partial * row scale + bias
+inline void store(const Job& job, int64_t block, int64_t m, __m512 value) {
+  const Layout& l = job.layout;
+  const int64_t left = l.out - block * kBlock;
+  const __mmask16 rows = static_cast<__mmask16>(left >= kBlock ? 0xffff : (1 << left) - 1);
+  if (l.scale != Scale::f16)
+    value = _mm512_mul_ps(value, _mm512_loadu_ps(reinterpret_cast<const float*>(job.packed + l.front + block * l.block_bytes)));
+  if (job.bias) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(rows, job.bias + block * kBlock));
+  float* y = job.y + m * job.y_stride + block * kBlock;
+  if (job.add) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(rows, y));
+  _mm512_mask_storeu_ps(y, rows, value);
+}
+
+// One row of activations: everything stays in registers.
+template <int kCoding, bool kTwo>
+void multiply_one(const Job& job) {
+  const Layout& l = job.layout;
+  const __m512i table = load_table<kCoding>(job.packed);
+  for (int64_t block = job.first; block < job.last; ++block) {
+    const uint8_t* base = job.packed + l.front + block * l.block_bytes;
+    const Planes planes = planes_of(l, base);
+    const ZeroReader zeros(l, base);
+    __m512 partial = _mm512_setzero_ps();
+    for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
+      const int64_t weight_group = s / l.group_spans;
+      const int64_t end = s + l.activation_group_spans < l.spans ? s + l.activation_group_spans : l.spans;
+      __m512i integer = _mm512_setzero_si512();
+      for (; s + 2 <= end; s += 2) {
+        __m512i w[16];
+        unpack_span<kCoding>(planes, s, table, w);
+        unpack_span<kCoding>(planes, s + 1, table, w + 8);
+        integer = _mm512_add_epi32(integer, dot<kTwo, 2>(w, job.planes + s * kRowBytes<kTwo>, kRowBytes<kTwo>));
+      }
+      if (s < end) {
+        __m512i w[8];
+        unpack_span<kCoding>(planes, s, table, w);
+        integer = _mm512_add_epi32(integer, dot<kTwo, 1>(w, job.planes + s * kRowBytes<kTwo>, 0));
+        ++s;
+      }
+      partial = accumulate(partial, integer, zeros(weight_group), load_scales(l, base, weight_group), job.sum + g, job.scale + g);
+    }
+    store(job, block, 0, partial);
+  }
+}
+
+// What a pass keeps per row of activations, in L1.
+struct Tile {
+  alignas(64) float partial[kMaxRows][kBlock];
+  alignas(64) int32_t carry[kMaxRows][kBlock];  // a group's integers between its chunks of 64 columns
+};
+
+struct Group {
+  __m512i zero;
+  __m512 scale;
+  const int32_t* sums;  // of these rows
+  const float* scales;
+};
+
+// One chunk of 1 or 2 spans for `rows` rows. kFirst, kLast: in its group.
+template <bool kTwo, int kSpans, bool kFirst, bool kLast>
+FIDELIO_INLINE void chunk_rows(const __m512i* w, const int8_t* x, int64_t span_bytes, int64_t rows, const Group& group, Tile& tile) {
+  const __m512i zero = group.zero;
+  const __m512 scale = group.scale;
+  for (int64_t m = 0; m < rows; ++m) {
+    __m512i integer = dot<kTwo, kSpans>(w, x + m * kRowBytes<kTwo>, span_bytes);
+    if (!kFirst) integer = _mm512_add_epi32(integer, _mm512_load_si512(tile.carry[m]));
+    if (kLast) {
+      _mm512_store_ps(tile.partial[m], accumulate(_mm512_load_ps(tile.partial[m]), integer, zero, scale, group.sums + m, group.scales + m));
+    } else {
+      _mm512_store_si512(tile.carry[m], integer);
+    }
+  }
+}
+
+template <bool kTwo, int kSpans>
+FIDELIO_INLINE void chunk(const __m512i* w, const int8_t* x, int64_t span_bytes, int64_t rows, const Group& group, Tile& tile, bool first, bool last) {
+  if (first && last) return chunk_rows<kTwo, kSpans, true, true>(w, x, span_bytes, rows, group, tile);
+  if (first) return chunk_rows<kTwo, kSpans, true, false>(w, x, span_bytes, rows, group, tile);
+  if (last) return chunk_rows<kTwo, kSpans, false, true>(w, x, span_bytes, rows, group, tile);
+  chunk_rows<kTwo, kSpans, false, false>(w, x, span_bytes, rows, group, tile);
+}
+
+// Rows [m0, m0 + rows) of the batch, rows <= kMaxRows, against one block.
+template <int kCoding, bool kTwo>
+void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, __m512i table, Tile& tile) {
+  const Layout& l = job.layout;
+  const uint8_t* base = job.packed + l.front + block * l.block_bytes;
+  const Planes planes = planes_of(l, base);
+  const ZeroReader zeros(l, base);
+  const int64_t span_bytes = job.rows * kRowBytes<kTwo>;
+  const int8_t* x = job.planes + m0 * kRowBytes<kTwo>;
+  for (int64_t m = 0; m < rows; ++m) _mm512_store_ps(tile.partial[m], _mm512_setzero_ps());
+  for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
+    const int64_t weight_group = s / l.group_spans, begin = s;
+    const int64_t end = s + l.activation_group_spans < l.spans ? s + l.activation_group_spans : l.spans;
+    const Group group{zeros(weight_group), load_scales(l, base, weight_group), job.sum + g * job.rows + m0, job.scale + g * job.rows + m0};
+    for (; s + 2 <= end; s += 2) {
+      __m512i w[16];
+      unpack_span<kCoding>(planes, s, table, w);
+      unpack_span<kCoding>(planes, s + 1, table, w + 8);
+      chunk<kTwo, 2>(w, x + s * span_bytes, span_bytes, rows, group, tile, s == begin, s + 2 == end);
+    }
+    if (s < end) {
+      __m512i w[8];
+      unpack_span<kCoding>(planes, s, table, w);
+      chunk<kTwo, 1>(w, x + s * span_bytes, span_bytes, rows, group, tile, s == begin, true);
+      ++s;
+    }
+  }
+  for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, _mm512_load_ps(tile.partial[m]));
+}
+
+template <int kCoding, bool kTwo>
+void multiply(const Job& job) {
+  if (job.rows == 1) return multiply_one<kCoding, kTwo>(job);
+  const __m512i table = load_table<kCoding>(job.packed);
+  Tile tile;
+  for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
+    const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
+    for (int64_t block = job.first; block < job.last; ++block) multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
+  }
+}
+
+// FP32 activations: a span of weights decoded to FP32, columns in order, one FMA a weight. For oracles, not for speed.
+template <int kCoding>
+void multiply_f32(const Job& job) {
+  const Layout& l = job.layout;
+  const __m512i table = load_table<kCoding>(job.packed);
+  alignas(64) float partial[kMaxRows][kBlock], weights[kSpan][kBlock];
+  for (int64_t block = job.first; block < job.last; ++block) {
+    const uint8_t* base = job.packed + l.front + block * l.block_bytes;
+    const Planes planes = planes_of(l, base);
+    const ZeroReader zeros(l, base);
+    const __m512 row_scale = l.scale == Scale::f16 ? _mm512_set1_ps(1) : _mm512_loadu_ps(reinterpret_cast<const float*>(base));
+    for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
+      const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
+      std::memset(partial, 0, sizeof partial);
+      for (int64_t s = 0; s < l.spans; ++s) {
+        const __m512 scale = _mm512_mul_ps(row_scale, load_scales(l, base, s / l.group_spans));
+        const __m512i zero = zeros(s / l.group_spans);
+        __m512i w[8];
+        unpack_span<kCoding>(planes, s, table, w);
+        for (int k = 0; k < kSpan; ++k) {
+          const __m512i code = _mm512_and_si512(_mm512_srli_epi32(w[k / 4], 8 * (k % 4)), _mm512_set1_epi32(0xff));
+          _mm512_store_ps(weights[k], _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_sub_epi32(code, zero))));
+        }
+        const int64_t left = l.in - s * kSpan, columns = left < kSpan ? left : kSpan;
+        for (int64_t m = 0; m < rows; ++m) {
+          const float* x = job.values + (m0 + m) * l.in + s * kSpan;
+          __m512 sum = _mm512_load_ps(partial[m]);
+          for (int64_t k = 0; k < columns; ++k) sum = _mm512_fmadd_ps(_mm512_load_ps(weights[k]), _mm512_set1_ps(x[k]), sum);
+          _mm512_store_ps(partial[m], sum);
+        }
+      }
+      for (int64_t m = 0; m < rows; ++m) {
+        Job plain = job;
+        plain.layout.scale = Scale::f16;  // the row scale is in the weights already
+        store(plain, block, m0 + m, _mm512_load_ps(partial[m]));
+      }
+    }
+  }
+}
+
+void prepare16(const PrepareJob& job) { prepare_rows<true>(job); }
+void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
+
+}  // namespace
+
+const Kernels kAvx512 = {
+    {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>, multiply<6, true>,
+     multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>},
+    {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>, multiply<5, false>,
+     multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>, multiply<10, false>},
+    {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>, multiply_f32<6>,
+     multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>},
+    prepare16,
+    prepare8,
+};
+
+}  // namespace fidelio::cpu::lowbit

@@ -1,0 +1,174 @@
+// Plain C++ on the packed layout of lowbit.h: the kernels of any machine, and the readable twin of the fast ones.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "core/dtype.h"
+#include "kernels/cpu/lowbit.h"
+#include "kernels/cpu/lowbit_prepare.h"
+
+namespace fidelio::cpu::lowbit {
+namespace {
+
+using Codes = uint8_t[kSpan / 4][4 * kBlock];  // of a span: quad, then 4 row + column
+using Partial = float[kBlock];
+
+struct Block {
+  const Layout& l;
+  const uint8_t* packed;
+  const uint8_t* base;
+
+  Block(const Job& job, int64_t block) : l(job.layout), packed(job.packed), base(job.packed + l.front + block * l.block_bytes) {}
+
+  float row_scale(int r) const {
+    if (l.scale == Scale::f16) return 1;
+    float value;
+    std::memcpy(&value, base + 4 * r, 4);
+    return value;
+  }
+  float scale(int64_t group, int r) const {
+    const uint8_t* p = base + l.scale_offset;
+    const int64_t i = group * kBlock + r;
+    if (l.scale == Scale::u8) return static_cast<float>(p[i]);
+    if (l.scale == Scale::i8) return static_cast<float>(static_cast<int8_t>(p[i]));
+    f16 value;
+    std::memcpy(&value, p + 2 * i, 2);
+    return to_float(value);
+  }
+  int zero(int64_t group, int r) const {
+    const int b = bits_of(l.coding);
+    if (!l.has_zero) return is_grid(l.coding) ? 128 : 1 << (b - 1);
+    const uint8_t* p = base + l.zero_offset + group * 2 * b + r * b / 8;
+    return ((p[0] | p[1] << 8) >> (r * b % 8)) & ((1 << b) - 1);
+  }
+};
+
+template <int kWidth>
+void append_plane(const uint8_t* span, Codes& codes) {
+  constexpr int kQuads = 8 / kWidth;  // of a vector
+  for (int q = 0; q < kSpan / 4; ++q) {
+    const uint8_t* vector = span + 64 * (q / kQuads);
+    const int shift = field_shift(kWidth, q % kQuads);
+    for (int i = 0; i < 64; ++i)
+      codes[q][i] = static_cast<uint8_t>(codes[q][i] << kWidth | ((vector[i] >> shift) & ((1 << kWidth) - 1)));
+  }
+}
+
+// What multiplies activations: a code, or the grid's entry + 128.
+template <int kCoding>
+void unpack_span(const Block& block, int64_t s, Codes& codes) {
+  constexpr int kBits = bits_of(kCoding);
+  std::memset(codes, 0, sizeof codes);
+  int plane = 0;
+  const auto next = [&](int width) { return block.base + block.l.plane_offset[plane++] + s * 64 * width; };
+  if constexpr (has_plane4(kBits)) append_plane<4>(next(4), codes);
+  if constexpr (kBits == 8) append_plane<4>(next(4), codes);
+  if constexpr (has_plane2(kBits)) append_plane<2>(next(2), codes);
+  if constexpr (has_plane1(kBits)) append_plane<1>(next(1), codes);
+  if constexpr (is_grid(kCoding))
+    for (auto& quad : codes)
+      for (uint8_t& code : quad) code = block.packed[code];
+}
+
+void store(const Job& job, int64_t block, int64_t m, const Partial& value, bool scaled) {
+  const Block b(job, block);
+  const int rows = static_cast<int>(std::min<int64_t>(kBlock, job.layout.out - block * kBlock));
+  float* y = job.y + m * job.y_stride + block * kBlock;
+  for (int r = 0; r < rows; ++r) {
+    float v = scaled ? value[r] : value[r] * b.row_scale(r);
+    if (job.bias) v += job.bias[block * kBlock + r];
+    y[r] = job.add ? y[r] + v : v;
+  }
+}
+
+// integer[r] += sum over the span of code * x, for one row of activations
+template <bool kTwo>
+void dot_span(const Codes& codes, const int8_t* x, int32_t (&integer)[kBlock]) {
+  for (int q = 0; q < kSpan / 4; ++q) {
+    int32_t v[4];
+    for (int j = 0; j < 4; ++j) v[j] = kTwo ? 128 * x[4 * q + j] + x[kSpan + 4 * q + j] : x[4 * q + j];
+    for (int r = 0; r < kBlock; ++r)
+      integer[r] += codes[q][4 * r] * v[0] + codes[q][4 * r + 1] * v[1] + codes[q][4 * r + 2] * v[2] + codes[q][4 * r + 3] * v[3];
+  }
+}
+
+template <int kCoding, bool kTwo>
+void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows) {
+  const Layout& l = job.layout;
+  const Block b(job, block);
+  constexpr int64_t kRowBytes = kTwo ? 2 * kSpan : kSpan;
+  Partial partial[kMaxRows] = {};
+  int32_t integer[kMaxRows][kBlock];
+  Codes codes;
+  for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
+    const int64_t weight_group = s / l.group_spans, end = std::min(l.spans, s + l.activation_group_spans);
+    std::memset(integer, 0, sizeof integer);
+    for (; s < end; ++s) {
+      unpack_span<kCoding>(b, s, codes);
+      for (int64_t m = 0; m < rows; ++m) dot_span<kTwo>(codes, job.planes + (s * job.rows + m0 + m) * kRowBytes, integer[m]);
+    }
+    for (int r = 0; r < kBlock; ++r) {
+      const float scale = b.scale(weight_group, r);
+      const int32_t zero = b.zero(weight_group, r);
+      for (int64_t m = 0; m < rows; ++m) {
+        const int64_t at = g * job.rows + m0 + m;
+        partial[m][r] += static_cast<float>(integer[m][r] - zero * job.sum[at]) * (scale * job.scale[at]);
+      }
+    }
+  }
+  for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, partial[m], false);
+}
+
+template <int kCoding, bool kTwo>
+void multiply(const Job& job) {
+  for (int64_t block = job.first; block < job.last; ++block)
+    for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) multiply_tile<kCoding, kTwo>(job, block, m0, std::min<int64_t>(kMaxRows, job.rows - m0));
+}
+
+template <int kCoding>
+void multiply_f32(const Job& job) {
+  const Layout& l = job.layout;
+  Codes codes;
+  Partial partial[kMaxRows];
+  for (int64_t block = job.first; block < job.last; ++block) {
+    const Block b(job, block);
+    for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
+      const int64_t rows = std::min<int64_t>(kMaxRows, job.rows - m0);
+      std::memset(partial, 0, sizeof partial);
+      for (int64_t s = 0; s < l.spans; ++s) {
+        unpack_span<kCoding>(b, s, codes);
+        float weights[kSpan][kBlock];
+        for (int r = 0; r < kBlock; ++r) {
+          const float scale = b.row_scale(r) * b.scale(s / l.group_spans, r);
+          const int zero = b.zero(s / l.group_spans, r);
+          for (int k = 0; k < kSpan; ++k) weights[k][r] = scale * static_cast<float>(codes[k / 4][4 * r + k % 4] - zero);
+        }
+        const int64_t columns = std::min<int64_t>(kSpan, l.in - s * kSpan);
+        for (int64_t m = 0; m < rows; ++m)
+          for (int64_t k = 0; k < columns; ++k) {
+            const float x = job.values[(m0 + m) * l.in + s * kSpan + k];
+            for (int r = 0; r < kBlock; ++r) partial[m][r] += x * weights[k][r];
+          }
+      }
+      for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, partial[m], true);
+    }
+  }
+}
+
+void prepare16(const PrepareJob& job) { prepare_rows<true>(job); }
+void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
+
+}  // namespace
+
+const Kernels kPortable = {
+    {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>, multiply<6, true>,
+     multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>},
+    {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>, multiply<5, false>,
+     multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>, multiply<10, false>},
+    {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>, multiply_f32<6>,
+     multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>},
+    prepare16,
+    prepare8,
+};
+
+}  // namespace fidelio::cpu::lowbit
