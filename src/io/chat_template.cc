@@ -40,13 +40,18 @@ Json read_object(const std::string& path) {
 Value to_value(const Json& json, int depth = 0) {
   check(depth <= kMaxJsonDepth, "chat messages: JSON nested more than {} deep", kMaxJsonDepth);
   switch (json.type()) {
-    case Json::value_t::boolean: return Value::boolean(json.get<bool>());
-    case Json::value_t::number_integer: return Value::integer(json.get<int64_t>());
-    case Json::value_t::number_unsigned:
-      check(json.get<uint64_t>() <= INT64_MAX, "chat messages: the integer {} does not fit in 64 bits", json.get<uint64_t>());
+    case Json::value_t::boolean:
+      return Value::boolean(json.get<bool>());
+    case Json::value_t::number_integer:
       return Value::integer(json.get<int64_t>());
-    case Json::value_t::number_float: return Value::number(json.get<double>());
-    case Json::value_t::string: return Value::text(json.get<std::string>());
+    case Json::value_t::number_unsigned:
+      check(json.get<uint64_t>() <= INT64_MAX, "chat messages: the integer {} does not fit in 64 bits",
+            json.get<uint64_t>());
+      return Value::integer(json.get<int64_t>());
+    case Json::value_t::number_float:
+      return Value::number(json.get<double>());
+    case Json::value_t::string:
+      return Value::text(json.get<std::string>());
     case Json::value_t::array: {
       std::vector<Value> items;
       for (const Json& item : json) items.push_back(to_value(item, depth + 1));
@@ -57,7 +62,8 @@ Value to_value(const Json& json, int depth = 0) {
       for (const auto& [key, value] : json.items()) entries.emplace_back(Value::text(key), to_value(value, depth + 1));
       return Value::dict(std::move(entries));
     }
-    default: return Value::none();
+    default:
+      return Value::none();
   }
 }
 
@@ -176,7 +182,9 @@ GenerationDefaults GenerationDefaults::load(const std::string& model_folder) {
     check(good_type, "{}: {}: unexpected {}", path, name, it->dump());
     field = it->get<typename std::decay_t<decltype(field)>::value_type>();
   };
-  auto number = [&](const char* name, auto& field) { read(name, field, config.contains(name) && config[name].is_number()); };
+  auto number = [&](const char* name, auto& field) {
+    read(name, field, config.contains(name) && config[name].is_number());
+  };
   read("do_sample", out.do_sample, config.contains("do_sample") && config["do_sample"].is_boolean());
   read("top_k", out.top_k, config.contains("top_k") && config["top_k"].is_number_integer());
   number("temperature", out.temperature);

@@ -1,8 +1,8 @@
 // io: the chat template of a checkpoint, the ids that end its answers, and the sampling its authors recommend.
 //
-// Sources: `chat_template.jinja`, else `chat_template` in tokenizer_config.json (a string, or a list of {name, template}
-// of which "default" is used), as transformers reads them. Rendered text already holds the BOS token where the
-// template writes one: tokenise it without adding special tokens again.
+// Sources: `chat_template.jinja`, else `chat_template` in tokenizer_config.json (a string, or a list of {name,
+// template} of which "default" is used), as transformers reads them. Rendered text already holds the BOS token where
+// the template writes one: tokenise it without adding special tokens again.
 #pragma once
 #include <cstdint>
 #include <ctime>
@@ -35,7 +35,8 @@ class ChatTemplate {
 
   // Nothing where the checkpoint has no chat template. Throws Error naming the file when it has a malformed one.
   static std::optional<ChatTemplate> load(const std::string& model_folder);
-  // `special_tokens` are variables such as bos_token and eos_token. Throws Error with the line when `source` is malformed.
+  // `special_tokens` are variables such as bos_token and eos_token. Throws Error with the line when `source` is
+  // malformed.
   explicit ChatTemplate(std::string_view source, std::vector<std::pair<std::string, std::string>> special_tokens = {});
 
   std::string render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;

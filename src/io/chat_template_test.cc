@@ -51,9 +51,11 @@ TEST_F(ChatFolder, BundledModel) {
 
 TEST_F(ChatFolder, SourcesInOrder) {
   EXPECT_FALSE(ChatTemplate::load(folder_));
-  write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]})");
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]})");
   EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "d");
-  write("tokenizer_config.json", R"({"chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}", "bos_token": "<s>",
+  write("tokenizer_config.json",
+        R"({"chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}", "bos_token": "<s>",
                                      "eos_token": {"content": "</s>", "lstrip": false}, "pad_token": null})");
   EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "<s></s>False");
   write("chat_template.jinja", "file {{ bos_token }}\n");

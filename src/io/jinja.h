@@ -5,7 +5,9 @@
 // error), and transformers' own `tojson`, `raise_exception` and `strftime_now`. A checkpoint is untrusted input, so
 // every template ends in text or in an Error: parse depth, evaluation depth, work and output are bounded (Limits).
 //
-// Known differences from jinja2, all refused or harmless: integers are 64-bit (overflow is an Error); an unknown
+// Known differences from jinja2, all refused or harmless: integers are 64-bit decimals (overflow is an Error); a method
+// must be called where it is named and has no text form; case mapping is one letter to one letter but for sharp s; an
+// unknown
 // filter is an Error when it is reached, not when the template is read; `safe` and `escape` know no Markup type;
 // lazy filter results (map, select, ...) can be iterated more than once; template inheritance, include, import,
 // recursive loops, *args and **kwargs are refused by name.
@@ -39,10 +41,9 @@ struct Undefined {
 // Namespace changes. Text is UTF-8; indices and lengths count code points, as in Python.
 class Value {
  public:
-  using Data =
-      std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>,
-                   std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
-                   std::shared_ptr<const Callable>, std::shared_ptr<const Loop>>;
+  using Data = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>,
+                            std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
+                            std::shared_ptr<const Callable>, std::shared_ptr<const Loop>>;
 
   Value() = default;  // undefined, without a name
   explicit Value(Data data) : data_(std::move(data)) {}
@@ -80,7 +81,7 @@ class Value {
 using Variables = std::vector<std::pair<std::string, Value>>;
 
 struct Limits {
-  uint64_t work = 30'000'000;       // evaluated nodes, plus elements built, plus bytes built / 16
+  uint64_t work = 30'000'000;        // evaluated nodes, plus elements built, plus bytes built / 16
   uint64_t output_bytes = 64 << 20;  // bytes of the rendered text
 };
 
@@ -90,8 +91,10 @@ class Template {
  public:
   // Parses `source`. Throws Error naming the line.
   explicit Template(std::string_view source);
-  // `clock` is what strftime_now formats. Throws Error naming the line; raise_exception(m) becomes an Error ending in m.
-  std::string render(const Variables& variables, const std::function<std::tm()>& clock, const Limits& limits = {}) const;
+  // `clock` is what strftime_now formats. Throws Error naming the line; raise_exception(m) becomes an Error ending in
+  // m.
+  std::string render(const Variables& variables, const std::function<std::tm()>& clock,
+                     const Limits& limits = {}) const;
 
  private:
   std::shared_ptr<const Body> body_;

@@ -20,7 +20,7 @@ enum class Op {
   name,
   list,
   tuple,
-  dict,       // kids: key, value, key, value, ...
+  dict,  // kids: key, value, key, value, ...
   negate,
   plus,
   add,
@@ -30,7 +30,7 @@ enum class Op {
   floor_divide,
   modulo,
   power,
-  concat,     // kids joined as text (~)
+  concat,  // kids joined as text (~)
   logical_and,
   logical_or,
   logical_not,

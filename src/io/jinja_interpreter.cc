@@ -87,27 +87,45 @@ Interpreter::Flow Interpreter::execute(const Body& body, const ScopePtr& scope, 
 
 Interpreter::Flow Interpreter::execute(const Statement& s, const ScopePtr& scope, std::string& out) {
   switch (s.what) {
-    case Do::text: emit(out, s.text); break;
-    case Do::print: emit(out, str(evaluate(*s.expression, scope), meter_)); break;
-    case Do::branch: return branch(s, scope, out);
-    case Do::loop: return loop(s, scope, out);
-    case Do::assign: assign(s.target, evaluate(*s.expression, scope), scope); break;
-    case Do::assign_body: assign(s.target, filtered(s, *s.expression, scope), scope); break;
-    case Do::macro: set(*scope, s.text, make_macro(s, scope)); break;
+    case Do::text:
+      emit(out, s.text);
+      break;
+    case Do::print:
+      emit(out, str(evaluate(*s.expression, scope), meter_));
+      break;
+    case Do::branch:
+      return branch(s, scope, out);
+    case Do::loop:
+      return loop(s, scope, out);
+    case Do::assign:
+      assign(s.target, evaluate(*s.expression, scope), scope);
+      break;
+    case Do::assign_body:
+      assign(s.target, filtered(s, *s.expression, scope), scope);
+      break;
+    case Do::macro:
+      set(*scope, s.text, make_macro(s, scope));
+      break;
     case Do::call: {
       Value caller = make_macro(s, scope);
       emit(out, str(call(*s.expression, scope, &caller), meter_));
       break;
     }
-    case Do::filter: emit(out, str(filtered(s, *s.expression, scope), meter_)); break;
+    case Do::filter:
+      emit(out, str(filtered(s, *s.expression, scope), meter_));
+      break;
     case Do::with: {
       ScopePtr inner = inside(scope);
       for (size_t i = 0; i < s.targets.size(); ++i) set(*inner, s.targets[i].name, evaluate(*s.values[i], scope));
       return execute(*s.body, inner, out);
     }
-    case Do::scope: emit(out, capture(*s.body, scope)); break;
-    case Do::stop: return Flow::stop;
-    case Do::next: return Flow::next;
+    case Do::scope:
+      emit(out, capture(*s.body, scope));
+      break;
+    case Do::stop:
+      return Flow::stop;
+    case Do::next:
+      return Flow::next;
   }
   return Flow::normal;
 }
@@ -251,12 +269,16 @@ Value Interpreter::evaluate(const Node& node, const ScopePtr& scope) {
   meter_.spend(1);
   line_ = node.line;
   switch (node.op) {
-    case Op::constant: return node.value;
-    case Op::name: return lookup(node.text, scope);
+    case Op::constant:
+      return node.value;
+    case Op::name:
+      return lookup(node.text, scope);
     case Op::list:
     case Op::tuple:
-    case Op::dict: return build(node, scope);
-    case Op::concat: return concat(node, scope);
+    case Op::dict:
+      return build(node, scope);
+    case Op::concat:
+      return concat(node, scope);
     case Op::logical_and: {
       Value left = evaluate(*node.kids[0], scope);
       return truthy(left) ? evaluate(*node.kids[1], scope) : left;
@@ -265,16 +287,22 @@ Value Interpreter::evaluate(const Node& node, const ScopePtr& scope) {
       Value left = evaluate(*node.kids[0], scope);
       return truthy(left) ? left : evaluate(*node.kids[1], scope);
     }
-    case Op::logical_not: return Value::boolean(!truthy(evaluate(*node.kids[0], scope)));
-    case Op::compare: return compare(node, scope);
-    case Op::condition: return condition(node, scope);
-    case Op::attribute: return attribute(evaluate(*node.kids[0], scope), node.text);
+    case Op::logical_not:
+      return Value::boolean(!truthy(evaluate(*node.kids[0], scope)));
+    case Op::compare:
+      return compare(node, scope);
+    case Op::condition:
+      return condition(node, scope);
+    case Op::attribute:
+      return attribute(evaluate(*node.kids[0], scope), node.text);
     case Op::item: {
       Value object = evaluate(*node.kids[0], scope);
       return item(object, evaluate(*node.kids[1], scope));
     }
-    case Op::slice: return slice(node, scope);
-    case Op::call: return call(node, scope);
+    case Op::slice:
+      return slice(node, scope);
+    case Op::call:
+      return call(node, scope);
     case Op::filter: {
       Value input = evaluate(*node.kids[0], scope);
       return filter(node.text, input, arguments(node, scope));
@@ -283,7 +311,8 @@ Value Interpreter::evaluate(const Node& node, const ScopePtr& scope) {
       Value input = evaluate(*node.kids[0], scope);
       return Value::boolean(test(node.text, input, arguments(node, scope)));
     }
-    default: return arithmetic(node, scope);
+    default:
+      return arithmetic(node, scope);
   }
 }
 
@@ -295,6 +324,7 @@ Value Interpreter::condition(const Node& node, const ScopePtr& scope) {
 Value Interpreter::arithmetic(const Node& node, const ScopePtr& scope) {
   Value left = evaluate(*node.kids[0], scope);
   if (left.is_undefined()) refuse_undefined(left);
+  if (node.op == Op::negate && left.is<double>()) return Value::number(-std::get<double>(left.data()));
   if (node.op == Op::negate) return binary(Op::subtract, Value::integer(0), left, meter_);
   if (node.op == Op::plus) return binary(Op::add, Value::integer(0), left, meter_);
   Value right = evaluate(*node.kids[1], scope);
@@ -324,7 +354,8 @@ Value Interpreter::compare(const Node& node, const ScopePtr& scope) {
       holds = word == "<" ? less(left, right, meter_) : less(right, left, meter_);
     } else {  // <= is < or ==, which differs from "not >" for NaN only
       bool strict = word == "<=" ? less(left, right, meter_) : less(right, left, meter_);
-      holds = strict || (both_numbers() || left.data().index() == right.data().index() ? equal(left, right, meter_) : false);
+      holds = strict ||
+              (both_numbers() || left.data().index() == right.data().index() ? equal(left, right, meter_) : false);
     }
     if (!holds) return Value::boolean(false);
     left = std::move(right);

@@ -173,7 +173,8 @@ class Lexer {
   }
 
   size_t digits(size_t i) const {  // past digits that may be separated by single underscores
-    while (i < rest_.size() && (is_digit(rest_[i]) || (rest_[i] == '_' && i + 1 < rest_.size() && is_digit(rest_[i + 1]))))
+    while (i < rest_.size() &&
+           (is_digit(rest_[i]) || (rest_[i] == '_' && i + 1 < rest_.size() && is_digit(rest_[i + 1]))))
       ++i;
     return i;
   }
@@ -220,7 +221,8 @@ class Lexer {
     if (!pair && std::string_view("([{").find(c) != rest_.npos) open_brackets += c;
     if (!pair && std::string_view(")]}").find(c) != rest_.npos) {
       char wanted = c == ')' ? '(' : c == ']' ? '[' : '{';
-      check(!open_brackets.empty() && open_brackets.back() == wanted, "chat template line {}: unexpected '{}'", line_, c);
+      check(!open_brackets.empty() && open_brackets.back() == wanted, "chat template line {}: unexpected '{}'", line_,
+            c);
       open_brackets.pop_back();
     }
     push(Kind::sign, std::string(rest_.substr(0, pair ? 2 : 1)));

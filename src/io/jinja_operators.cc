@@ -11,13 +11,20 @@ namespace {
 
 const char* spelling(Op op) {
   switch (op) {
-    case Op::add: return "+";
-    case Op::subtract: return "-";
-    case Op::multiply: return "*";
-    case Op::divide: return "/";
-    case Op::floor_divide: return "//";
-    case Op::modulo: return "%";
-    default: return "**";
+    case Op::add:
+      return "+";
+    case Op::subtract:
+      return "-";
+    case Op::multiply:
+      return "*";
+    case Op::divide:
+      return "/";
+    case Op::floor_divide:
+      return "//";
+    case Op::modulo:
+      return "%";
+    default:
+      return "**";
   }
 }
 
@@ -34,9 +41,15 @@ Value on_integers(Op op, int64_t a, int64_t b) {
   int64_t result = 0;
   bool overflow = false;
   switch (op) {
-    case Op::add: overflow = __builtin_add_overflow(a, b, &result); break;
-    case Op::subtract: overflow = __builtin_sub_overflow(a, b, &result); break;
-    case Op::multiply: overflow = __builtin_mul_overflow(a, b, &result); break;
+    case Op::add:
+      overflow = __builtin_add_overflow(a, b, &result);
+      break;
+    case Op::subtract:
+      overflow = __builtin_sub_overflow(a, b, &result);
+      break;
+    case Op::multiply:
+      overflow = __builtin_mul_overflow(a, b, &result);
+      break;
     case Op::divide:
       check(b != 0, "division by zero");
       return Value::number(static_cast<double>(a) / static_cast<double>(b));
@@ -57,11 +70,16 @@ Value on_integers(Op op, int64_t a, int64_t b) {
 
 Value on_numbers(Op op, double a, double b) {
   switch (op) {
-    case Op::add: return Value::number(a + b);
-    case Op::subtract: return Value::number(a - b);
-    case Op::multiply: return Value::number(a * b);
-    case Op::power: return Value::number(std::pow(a, b));
-    default: break;
+    case Op::add:
+      return Value::number(a + b);
+    case Op::subtract:
+      return Value::number(a - b);
+    case Op::multiply:
+      return Value::number(a * b);
+    case Op::power:
+      return Value::number(std::pow(a, b));
+    default:
+      break;
   }
   check(b != 0, "division by zero");
   if (op == Op::divide) return Value::number(a / b);
@@ -228,7 +246,8 @@ std::string convert(const Conversion& c, const Value& v, Meter& meter) {
       body.assign(buffer, static_cast<size_t>(n));
       break;
     }
-    default: throw Error("the conversion %{} is not supported", c.type);
+    default:
+      throw Error("the conversion %{} is not supported", c.type);
   }
   if (numeric && body[0] != '-' && (c.plus || c.blank)) body.insert(0, c.plus ? "+" : " ");
   size_t size = length(body);

@@ -14,14 +14,22 @@ using Words = std::vector<std::string_view>;
 
 std::string describe(const Token& token) {
   switch (token.kind) {
-    case Kind::end: return "the end of the template";
-    case Kind::text: return "text";
-    case Kind::open_print: return "'{{'";
-    case Kind::close_print: return "'}}'";
-    case Kind::open_block: return "'{%'";
-    case Kind::close_block: return "'%}'";
-    case Kind::string: return "a string";
-    default: return fmt::format("'{}'", token.text);
+    case Kind::end:
+      return "the end of the template";
+    case Kind::text:
+      return "text";
+    case Kind::open_print:
+      return "'{{'";
+    case Kind::close_print:
+      return "'}}'";
+    case Kind::open_block:
+      return "'{%'";
+    case Kind::close_block:
+      return "'%}'";
+    case Kind::string:
+      return "a string";
+    default:
+      return fmt::format("'{}'", token.text);
   }
 }
 
@@ -184,7 +192,10 @@ class Parser {
     NodePtr node = parse_power();
     while (at_sign("*") || at_sign("/") || at_sign("//") || at_sign("%")) {
       Token sign = take();
-      Op op = sign.text == "*" ? Op::multiply : sign.text == "/" ? Op::divide : sign.text == "%" ? Op::modulo : Op::floor_divide;
+      Op op = sign.text == "*"   ? Op::multiply
+              : sign.text == "/" ? Op::divide
+              : sign.text == "%" ? Op::modulo
+                                 : Op::floor_divide;
       node = join(op, sign.line, std::move(node), parse_power());
     }
     return node;
@@ -234,9 +245,12 @@ class Parser {
         check(end.ec == std::errc(), "chat template line {}: {} does not fit in 64 bits", line, digits);
         return constant(Value::integer(value), line);
       }
-      case Kind::number: return constant(Value::number(std::strtod(take().text.c_str(), nullptr)), line);
-      case Kind::sign: break;
-      default: fail("an expression");
+      case Kind::number:
+        return constant(Value::number(std::strtod(take().text.c_str(), nullptr)), line);
+      case Kind::sign:
+        break;
+      default:
+        fail("an expression");
     }
     if (at_sign("(")) {
       take();
@@ -381,7 +395,7 @@ class Parser {
     int line = take().line;
     bool negated = skip_name("not");
     std::string name = dotted_name();
-    bool word = now().kind == Kind::name && !at_name("else") && !at_name("or") && !at_name("and") && !at_name("if");
+    bool word = now().kind == Kind::name && !at_name("else") && !at_name("or") && !at_name("and");
     if (word && at_name("is")) throw Error("chat template line {}: tests cannot be chained with 'is'", now().line);
     bool literal = now().kind == Kind::string || now().kind == Kind::integer || now().kind == Kind::number ||
                    at_sign("[") || at_sign("{");
@@ -519,6 +533,7 @@ class Parser {
   Statement parse_for(int line) {
     Statement s = statement(Do::loop, line);
     s.target = parse_target(false);
+    check(s.target.name != "loop", "chat template line {}: a loop cannot assign to 'loop'", line);
     if (!skip_name("in")) fail("'in'");
     // As in jinja2 the iterable takes no inline if, so that `for x in y if z` reads z as the loop's filter.
     std::vector<NodePtr> kids;
@@ -561,7 +576,7 @@ class Parser {
     if (!at_sign(",")) return first;
     Target tuple;
     tuple.parts.push_back(std::move(first));
-    while (skip_sign(",") && (now().kind == Kind::name || at_sign("(")) && !at_name("in")) tuple.parts.push_back(one());
+    while (skip_sign(",")) tuple.parts.push_back(one());
     return tuple;
   }
 

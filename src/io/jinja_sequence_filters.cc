@@ -33,7 +33,8 @@ Value sort_key(Interpreter& in, const Value& v, const std::optional<Value>& attr
   return Value::text(lower(*key.as_text()));
 }
 
-std::vector<Value> sorted(Interpreter& in, const std::vector<Value>& items, const std::vector<Value>& keys, bool reverse) {
+std::vector<Value> sorted(Interpreter& in, const std::vector<Value>& items, const std::vector<Value>& keys,
+                          bool reverse) {
   std::vector<size_t> order(items.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {

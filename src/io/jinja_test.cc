@@ -64,7 +64,8 @@ TEST(Jinja, FamiliesMatchJinja2) {
     Json variables = data["tokens"];
     variables.update(data["extras"][c[2].get<size_t>()]);
     std::string error;
-    Json got = render(data["templates"][c[0].get<std::string>()], data["chats"][c[1].get<std::string>()], variables, &error);
+    Json got =
+        render(data["templates"][c[0].get<std::string>()], data["chats"][c[1].get<std::string>()], variables, &error);
     EXPECT_EQ(got, c[3]) << c[0] << " / " << c[1] << " / " << c[2] << "\n" << error;
   }
 }
@@ -75,7 +76,8 @@ TEST(Jinja, ErrorsNameTheLine) {
   EXPECT_THAT(failure("\n{{ 1 + }}"), HasSubstr("line 2: expected an expression, found '}}'"));
   EXPECT_THAT(failure("\n{% nope %}"), HasSubstr("line 2: the tag {% nope %}"));
   EXPECT_THAT(failure("\n\n{{ 1 | nope }}"), HasSubstr("line 3: unknown filter 'nope'"));
-  EXPECT_THAT(failure("\n{{ raise_exception('no ' ~ 'way') }}"), HasSubstr("line 2: the template refuses these messages: no way"));
+  EXPECT_THAT(failure("\n{{ raise_exception('no ' ~ 'way') }}"),
+              HasSubstr("line 2: the template refuses these messages: no way"));
   EXPECT_THAT(failure("{{ 9223372036854775807 + 1 }}"), HasSubstr("does not fit in 64 bits"));
   EXPECT_THAT(failure("{% for x in y recursive %}{% endfor %}"), HasSubstr("recursive loops are not supported"));
 }
@@ -88,15 +90,16 @@ std::string times(const std::string& s, int n) {
 
 TEST(Jinja, HostileTemplatesEndInAnError) {
   jinja::Limits small{200'000, 1 << 20};
-  EXPECT_THAT(failure("{{ " + times("(", 100'000) + " }}"), HasSubstr("deep"));
-  EXPECT_THAT(failure("{{ " + times("[", 100'000) + " }}"), HasSubstr("deep"));
+  EXPECT_THAT(failure("{{ " + times("(", 100'000) + "1" + times(")", 100'000) + " }}"), HasSubstr("deep"));
+  EXPECT_THAT(failure("{{ " + times("[", 100'000) + times("]", 100'000) + " }}"), HasSubstr("deep"));
   EXPECT_THAT(failure("{{ " + times("-", 100'000) + "1 }}"), HasSubstr("deep"));
   EXPECT_THAT(failure("{{ " + times("not ", 100'000) + "1 }}"), HasSubstr("deep"));
   EXPECT_THAT(failure("{{ 1" + times(" + 1", 100'000) + " }}"), HasSubstr("levels"));
   EXPECT_THAT(failure("{{ x" + times(".a", 100'000) + " }}"), HasSubstr("levels"));
   EXPECT_THAT(failure("{{ x" + times("|d", 100'000) + " }}"), HasSubstr("levels"));
   EXPECT_THAT(failure(times("{% if 1 %}", 100'000)), HasSubstr("deep"));
-  EXPECT_THAT(failure("{% for " + times("(", 100'000)), HasSubstr("deep"));
+  EXPECT_THAT(failure("{% for " + times("(", 100'000) + "x" + times(")", 100'000) + " in y %}{% endfor %}"),
+              HasSubstr("deep"));
   EXPECT_THAT(failure("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("recurses"));
   std::string deep = times("(", 40) + "f()" + times(")", 40) + times(" + 1", 200);
   EXPECT_THAT(failure("{% macro f() %}{{ " + deep + " }}{% endmacro %}{{ f() }}"), HasSubstr("recurses"));
@@ -126,8 +129,9 @@ TEST(Jinja, MutatedTemplatesNeverCrash) {
   for (const auto& c : language["cases"]) sources.push_back(c[0]);
   jinja::Variables variables;
   variables.emplace_back("s", jinja::Value::text("a b\xff"));
-  variables.emplace_back("messages", jinja::Value::list({jinja::Value::dict({{jinja::Value::text("role"), jinja::Value::text("user")},
-                                                                           {jinja::Value::text("content"), jinja::Value::text("x")}})}));
+  variables.emplace_back(
+      "messages", jinja::Value::list({jinja::Value::dict({{jinja::Value::text("role"), jinja::Value::text("user")},
+                                                          {jinja::Value::text("content"), jinja::Value::text("x")}})}));
   std::mt19937 random(1);
   auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   int rendered = 0, refused = 0;
@@ -138,9 +142,14 @@ TEST(Jinja, MutatedTemplatesNeverCrash) {
       size_t at = below(source.size() + 1);
       size_t from = below(other.size());
       switch (below(3)) {
-        case 0: source.erase(at, 1 + below(6)); break;
-        case 1: source.insert(at, other.substr(from, 1 + below(12))); break;
-        default: source.replace(at, 1 + below(3), other.substr(from, 1 + below(3)));
+        case 0:
+          source.erase(at, 1 + below(6));
+          break;
+        case 1:
+          source.insert(at, other.substr(from, 1 + below(12)));
+          break;
+        default:
+          source.replace(at, 1 + below(3), other.substr(from, 1 + below(3)));
       }
     }
     try {

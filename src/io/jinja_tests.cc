@@ -27,11 +27,13 @@ int64_t remainder(const Value& v, const Value& by) {
 bool same(Interpreter& in, const Value& a, const Value& b) {
   if (a.data().index() != b.data().index()) return false;
   bool scalar = a.is<None>() || a.is<bool>() || a.is<int64_t>() || a.as_text();
-  return scalar ? equal(a, b, in.meter()) : (a.as_sequence() && a.as_sequence() == b.as_sequence()) ||
-                                                (a.as_dict() && a.as_dict() == b.as_dict());
+  return scalar
+             ? equal(a, b, in.meter())
+             : (a.as_sequence() && a.as_sequence() == b.as_sequence()) || (a.as_dict() && a.as_dict() == b.as_dict());
 }
 
-bool text_equals(Interpreter& in, const Value& v, std::string (*change)(std::string_view), bool (*holds)(std::string_view)) {
+bool text_equals(Interpreter& in, const Value& v, std::string (*change)(std::string_view),
+                 bool (*holds)(std::string_view)) {
   std::string s = str(v, in.meter());
   return change(s) == s && holds(s);
 }
@@ -66,7 +68,9 @@ constexpr Entry kTests[] = {
     {"sequence", 0, [](Interpreter&, const Value& v, const Value&) { return indexable(v); }},
     {"iterable", 0, [](Interpreter&, const Value& v, const Value&) { return indexable(v) || v.as_sequence(); }},
     {"callable", 0,
-     [](Interpreter&, const Value& v, const Value&) { return v.is_undefined() || v.is<std::shared_ptr<const Callable>>(); }},
+     [](Interpreter&, const Value& v, const Value&) {
+       return v.is_undefined() || v.is<std::shared_ptr<const Callable>>();
+     }},
     {"odd", 0, [](Interpreter&, const Value& v, const Value&) { return remainder(v, Value::integer(2)) != 0; }},
     {"even", 0, [](Interpreter&, const Value& v, const Value&) { return remainder(v, Value::integer(2)) == 0; }},
     {"divisibleby", 1, [](Interpreter&, const Value& v, const Value& by) { return remainder(v, by) == 0; }},

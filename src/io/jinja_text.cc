@@ -141,8 +141,8 @@ std::string lower(std::string_view s) {
   std::u32string points = decode(s);
   for (size_t i = 0; i < points.size(); ++i) {
     // A capital sigma that ends a word becomes the final form.
-    bool final_sigma = points[i] == 0x3A3 && i > 0 && is_cased(points[i - 1]) &&
-                       (i + 1 == points.size() || !is_cased(points[i + 1]));
+    bool final_sigma =
+        points[i] == 0x3A3 && i > 0 && is_cased(points[i - 1]) && (i + 1 == points.size() || !is_cased(points[i + 1]));
     append(out, final_sigma ? char32_t{0x3C2} : to_lower(points[i]));
   }
   return out;
@@ -195,7 +195,7 @@ std::vector<std::string> split_white_space(std::string_view s, int64_t max_split
   s = strip(s, nullptr, true, false);
   while (!s.empty()) {
     if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
-      parts.emplace_back(strip(s, nullptr, false, true));
+      parts.emplace_back(s);
       break;
     }
     size_t end = 0;
@@ -360,7 +360,8 @@ std::string json_quote(std::string_view s, bool ascii_only) {
       constexpr std::string_view kNamed = "\b\t\n\f\r";
       constexpr std::string_view kLetters = "btnfr";
       size_t named = kNamed.find(static_cast<char>(c));
-      out += named != kNamed.npos ? std::string{'\\', kLetters[named]} : fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
+      out += named != kNamed.npos ? std::string{'\\', kLetters[named]}
+                                  : fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
     } else if (ascii_only && c > 0x7e && c < kRawByte) {
       if (c == 0x7f) {
         out += '\x7f';

@@ -88,8 +88,8 @@ const Value* find(const Dict& dict, std::string_view key) {
 }
 
 std::string type_name(const Value& v) {
-  static constexpr const char* kNames[] = {"undefined value", "NoneType", "bool", "int",      "float", "str",
-                                           "list",            "dict",     "Namespace", "function", "loop"};
+  static constexpr const char* kNames[] = {"undefined value", "NoneType", "bool", "int", "float", "str", "list", "dict",
+                                           "Namespace",       "function", "loop"};
   if (const Sequence* s = v.as_sequence()) {
     static constexpr const char* kKinds[] = {"list", "tuple", "range", "dict view", "lazy sequence"};
     return kKinds[static_cast<size_t>(s->kind)];
