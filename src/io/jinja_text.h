@@ -1,0 +1,41 @@
+// io: what Python does with text, over UTF-8: code points, white space, case, repr. Used by the Jinja interpreter.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fidelio::jinja {
+
+// A byte that is not part of well-formed UTF-8 decodes to kRawByte + byte, and encodes back to itself.
+inline constexpr char32_t kRawByte = 0x200000;
+
+std::u32string decode(std::string_view utf8);
+void append(std::string& out, char32_t code_point);
+std::string encode(std::u32string_view code_points);
+size_t length(std::string_view utf8);  // code points
+
+bool is_space(char32_t c);  // str.isspace
+// The byte offset one past the code point that starts at `begin`.
+size_t next_code_point(std::string_view utf8, size_t begin);
+
+// str.strip family; an empty optional set means white space.
+std::string_view strip(std::string_view s, const std::string* characters, bool left, bool right);
+std::string upper(std::string_view s);
+std::string lower(std::string_view s);
+std::string capitalize(std::string_view s);
+std::string title(std::string_view s);         // str.title: a word starts after anything that has no case
+std::string title_filter(std::string_view s);  // the Jinja filter: a word starts after white space or -({[<
+bool is_upper(std::string_view s);
+bool is_lower(std::string_view s);
+
+std::vector<std::string> split(std::string_view s, const std::string* separator, int64_t max_splits);
+std::vector<std::string> rsplit(std::string_view s, const std::string* separator, int64_t max_splits);
+std::vector<std::string> split_lines(std::string_view s, bool keep_ends);
+std::string replace(std::string_view s, std::string_view from, std::string_view to, int64_t count);
+
+std::string repr(std::string_view s);  // Python's repr of a str
+std::string repr(double x);            // Python's repr of a float: shortest that reads back
+std::string json_quote(std::string_view s, bool ascii_only);
+
+}  // namespace fidelio::jinja

@@ -1,0 +1,452 @@
+#!/usr/bin/env python3
+"""Writes src/io/testdata/chat/*.json: what jinja2, as transformers sets it up, makes of templates.
+
+    python3 tools/make_chat_fixtures.py src/io/testdata/chat        (needs transformers 5 with jinja2 >= 3.1.6)
+
+families.json   one template per model family x message lists x generation prompt x thinking.
+language.json   small templates over the language itself, with a few variables.
+Expected is the rendered text, or null where jinja2 raises.
+
+The family templates are our own writing (Apache-2.0, like the rest): they produce the prompt format that the model's
+authors document and use the same Jinja constructs as the published templates, whose licences (Llama's above all) do not
+allow copying them here.
+"""
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from transformers.utils import chat_template_utils
+
+FIXED_NOW = datetime(2024, 7, 6, 5, 4, 3)
+
+
+def environment_template(source):
+    template = chat_template_utils._cached_compile_jinja_template(source)
+    template.globals["strftime_now"] = lambda form: FIXED_NOW.strftime(form)
+    return template
+
+
+def render(source, variables):
+    try:
+        return environment_template(source).render(**variables)
+    except Exception:  # whatever Python raises, the interpreter must answer with an Error
+        return None
+
+
+FAMILIES = {}
+
+FAMILIES["quill"] = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+
+FAMILIES["chatml"] = """{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}
+{% for message in messages %}
+    {% if loop.first and message['role'] != 'system' %}
+        {{- '<|im_start|>system\\nBe helpful.<|im_end|>\\n' }}
+    {% endif %}
+    {{- '<|im_start|>' ~ message['role'] ~ '\\n' ~ message['content'] }}
+    {%- if (loop.last and add_generation_prompt) or not loop.last %}
+        {{- '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{% endfor %}
+{% if add_generation_prompt and messages[-1]['role'] != 'assistant' %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+FAMILIES["llama2"] = (
+    "{% if messages[0]['role'] == 'system' %}{% set turns = messages[1:] %}{% set system = messages[0]['content'] %}"
+    "{% else %}{% set turns = messages %}{% set system = false %}{% endif %}"
+    "{% for turn in turns %}"
+    "{% if (turn['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Roles must alternate, user first') }}{% endif %}"
+    "{% if loop.index0 == 0 and system != false %}"
+    "{% set content = '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' + turn['content'] %}"
+    "{% else %}{% set content = turn['content'] %}{% endif %}"
+    "{% if turn['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+    "{% elif turn['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}")
+
+FAMILIES["llama3"] = (
+    "{% set turns = messages %}{% for turn in turns %}"
+    "{% set content = '<|start_header_id|>' + turn['role'] + '<|end_header_id|>\\n\\n' + turn['content'] | trim"
+    " + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}")
+
+LLAMA3_TOOLS = """{{- bos_token }}
+{%- if not in_user_turn is defined %}
+    {%- set in_user_turn = true %}
+{%- endif %}
+{%- if not date is defined %}
+    DATE_DEFAULT
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+
+{#- The system text comes out first. #}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system = messages[0]['content'] | trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{%- if builtin_tools is defined or tools is not none %}
+    {{- "Environment: ipython\\n" }}
+{%- endif %}
+{%- if builtin_tools is defined %}
+    {{- "Tools: " + builtin_tools | reject('equalto', 'code_interpreter') | join(", ") + "\\n\\n" }}
+{%- endif %}
+{{- "Cutting Knowledge Date: December 2023\\n" }}
+{{- "Today Date: " + date + "\\n\\n" }}
+{%- if tools is not none and not in_user_turn %}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+{%- endif %}
+{{- system }}
+{{- "<|eot_id|>" }}
+
+{#- Tools go in front of the first question. #}
+{%- if in_user_turn and not tools is none %}
+    {%- if messages | length != 0 %}
+        {%- set question = messages[0]['content'] | trim %}
+        {%- set messages = messages[1:] %}
+    {%- else %}
+        {{- raise_exception("Tools need a first user turn to stand in") }}
+{%- endif %}
+    {{- '<|start_header_id|>user<|end_header_id|>\\n\\n' -}}
+    {{- "Answer with a JSON call of one of these functions.\\n\\n" }}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+    {{- question + "<|eot_id|>" }}
+{%- endif %}
+
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls | length == 1 %}
+            {{- raise_exception("One tool call at a time") }}
+        {%- endif %}
+        {%- set call = message.tool_calls[0].function %}
+        {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}
+        {%- if builtin_tools is defined and call.name in builtin_tools %}
+            {{- "<|python_tag|>" + call.name + ".call(" }}
+            {%- for name, value in call.arguments | items %}
+                {{- name + '="' + value + '"' }}
+                {%- if not loop.last %}
+                    {{- ", " }}
+                {%- endif %}
+            {%- endfor %}
+            {{- ")<|eom_id|>" }}
+        {%- else %}
+            {{- '{"name": "' + call.name + '", "parameters": ' }}
+            {{- call.arguments | tojson }}
+            {{- "}<|eot_id|>" }}
+        {%- endif %}
+    {%- elif message.role == "tool" or message.role == "ipython" %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\\n\\n" }}
+        {%- if message.content is mapping or message.content is iterable %}
+            {{- message.content | tojson }}
+        {%- else %}
+            {{- message.content }}
+        {%- endif %}
+        {{- "<|eot_id|>" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+FAMILIES["llama3.1"] = LLAMA3_TOOLS.replace("DATE_DEFAULT", '{%- set date = "26 Jul 2024" %}')
+FAMILIES["llama3.2"] = LLAMA3_TOOLS.replace(
+    "DATE_DEFAULT", '{%- if strftime_now is defined %}\n        {%- set date = strftime_now("%d %b %Y") %}\n'
+    '    {%- else %}\n        {%- set date = "26 Jul 2024" %}\n    {%- endif %}')
+
+FAMILIES["mistral-v0.1"] = (
+    "{{ bos_token }}{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Roles must alternate') }}{% endif %}{% if m['role'] == 'user' %}"
+    "{{ '[INST] ' + m['content'] + ' [/INST]' }}{% elif m['role'] == 'assistant' %}{{ m['content'] + eos_token + ' ' }}"
+    "{% else %}{{ raise_exception('Unknown role: ' + m['role']) }}{% endif %}{% endfor %}")
+
+MISTRAL_TOOLS = """{%- if messages[0]["role"] == "system" %}
+    {%- set system = messages[0]["content"] %}
+    {%- set turns = messages[1:] %}
+{%- else %}
+    {%- set turns = messages %}
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+{%- set questions = turns | selectattr("role", "equalto", "user") | list %}
+
+{#- Turns alternate once tool traffic is left out. #}
+{%- set ns = namespace() %}
+{%- set ns.index = 0 %}
+{%- for m in turns %}
+    {%- if not (m.role == "tool" or (m.tool_calls is defined and m.tool_calls is not none)) %}
+        {%- if (m["role"] == "user") != (ns.index % 2 == 0) %}
+            {{- raise_exception("Roles must alternate") }}
+        {%- endif %}
+        {%- set ns.index = ns.index + 1 %}
+    {%- endif %}
+{%- endfor %}
+
+{{- bos_token }}
+{%- for m in turns %}
+    {%- if m["role"] == "user" %}
+        {%- if tools is not none and (m == questions[-1]) %}
+            {{- "[AVAILABLE_TOOLS]SP[" }}
+            {%- for tool in tools %}
+                {%- set tool = tool.function %}
+                {{- '{"type": "function", "function": {' }}
+                {%- for key, val in tool.items() if key != "return" %}
+                    {%- if val is string %}
+                        {{- '"' + key + '": "' + val + '"' }}
+                    {%- else %}
+                        {{- '"' + key + '": ' + val | tojson }}
+                    {%- endif %}
+                    {%- if not loop.last %}
+                        {{- ", " }}
+                    {%- endif %}
+                {%- endfor %}
+                {{- "}}" }}
+                {%- if not loop.last %}
+                    {{- ", " }}
+                {%- else %}
+                    {{- "]" }}
+                {%- endif %}
+            {%- endfor %}
+            {{- "[/AVAILABLE_TOOLS]" }}
+        {%- endif %}
+        {%- if loop.last and system is defined %}
+            {{- "[INST]SP" + system + "\\n\\n" + m["content"] + "[/INST]" }}
+        {%- else %}
+            {{- "[INST]SP" + m["content"] + "[/INST]" }}
+        {%- endif %}
+    {%- elif m.tool_calls is defined and m.tool_calls is not none %}
+        {{- "[TOOL_CALLS]SP[" }}
+        {%- for call in m.tool_calls %}
+            {%- set out = call.function | tojson %}
+            {{- out[:-1] }}
+            {%- if not call.id is defined or call.id | length != 9 %}
+                {{- raise_exception("A tool call's id has 9 characters") }}
+            {%- endif %}
+            {{- ', "id": "' + call.id + '"}' }}
+            {%- if not loop.last %}
+                {{- ", " }}
+            {%- else %}
+                {{- "]" + eos_token }}
+            {%- endif %}
+        {%- endfor %}
+    {%- elif m["role"] == "assistant" %}
+        {{- "SP" + m["content"] | trim + eos_token }}
+    {%- elif m["role"] == "tool" %}
+        {%- if m.content is defined and m.content.content is defined %}
+            {%- set content = m.content.content %}
+        {%- else %}
+            {%- set content = m.content %}
+        {%- endif %}
+        {{- '[TOOL_RESULTS]SP{"content": ' + content | string + ', "call_id": "' + m.tool_call_id + '"}[/TOOL_RESULTS]' }}
+    {%- else %}
+        {{- raise_exception("Unknown role: " ~ m.role) }}
+    {%- endif %}
+{%- endfor %}
+"""
+FAMILIES["mistral-v0.3"] = MISTRAL_TOOLS.replace("SP", " ")
+FAMILIES["mistral-nemo"] = MISTRAL_TOOLS.replace("SP", "")
+
+QWEN_HEAD = """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\\n\\n' }}
+    {%- endif %}
+    {{- "# Tools\\n\\nThe functions are listed within <tools></tools>:\\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\\n</tools>\\n\\nCall with\\n<tool_call>\\n{\\"name\\": <name>, \\"arguments\\": <object>}\\n</tool_call><|im_end|>\\n" }}
+{%- else %}
+    {%- if messages[0].role == 'system' %}
+        {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+    {%- else %}
+        {{- 'NOSYSTEM' }}
+    {%- endif %}
+{%- endif %}
+"""
+QWEN_CALLS = """{%- for call in message.tool_calls %}
+                {%- if (loop.first and content) or (not loop.first) %}
+                    {{- '\\n' }}
+                {%- endif %}
+                {%- if call.function %}
+                    {%- set call = call.function %}
+                {%- endif %}
+                {{- '<tool_call>\\n{"name": "' }}
+                {{- call.name }}
+                {{- '", "arguments": ' }}
+                {%- if call.arguments is string %}
+                    {{- call.arguments }}
+                {%- else %}
+                    {{- call.arguments | tojson }}
+                {%- endif %}
+                {{- '}\\n</tool_call>' }}
+            {%- endfor %}"""
+QWEN_TOOL = """{%- elif message.role == "tool" %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\\n<tool_response>\\n' }}
+        {{- message.content }}
+        {{- '\\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+"""
+FAMILIES["qwen2.5"] = QWEN_HEAD.replace("NOSYSTEM", "<|im_start|>system\\nYou are an assistant.<|im_end|>\\n") + """
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or (message.role == "assistant" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {{- '<|im_start|>' + message.role }}
+        {%- set content = message.content %}
+        {%- if content %}
+            {{- '\\n' + content }}
+        {%- endif %}
+        {%- if message.tool_calls %}
+            """ + QWEN_CALLS + """
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    """ + QWEN_TOOL + """{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+FAMILIES["qwen3"] = QWEN_HEAD.replace("NOSYSTEM", "") + """{%- set ns = namespace(searching=true, last_query=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.searching and message.role == "user" and message.content is string and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
+        {%- set ns.searching = false %}
+        {%- set ns.last_query = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.content is string %}
+        {%- set content = message.content %}
+    {%- else %}
+        {%- set content = '' %}
+    {%- endif %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set thoughts = '' %}
+        {%- if message.reasoning_content is string %}
+            {%- set thoughts = message.reasoning_content %}
+        {%- else %}
+            {%- if '</think>' in content %}
+                {%- set thoughts = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+                {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+            {%- endif %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last_query %}
+            {%- if loop.last or (not loop.last and thoughts) %}
+                {{- '<|im_start|>' + message.role + '\\n<think>\\n' + thoughts.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+            {%- else %}
+                {{- '<|im_start|>' + message.role + '\\n' + content }}
+            {%- endif %}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\\n' + content }}
+        {%- endif %}
+        {%- if message.tool_calls %}
+            """ + QWEN_CALLS + """
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    """ + QWEN_TOOL + """{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
+
+def m(role, content, **more):
+    return {"role": role, "content": content, **more}
+
+
+def call(name, arguments, id="abcdef123"):
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+TOOLS = [
+    {"type": "function", "function": {
+        "name": "get_weather", "description": "Weather <now> & \"here\"",
+        "parameters": {"type": "object", "required": ["city"],
+                       "properties": {"city": {"type": "string", "enum": ["Zürich", "東京"]}, "days": {"type": "integer", "default": 1.5}}}}},
+    {"type": "function", "function": {"name": "noop", "description": "", "parameters": {}, "return": None}},
+]
+CHATS = {
+    "one": [m("user", "Hello")],
+    "system": [m("system", "Be brief.\n"), m("user", "  Hi \n")],
+    "turns": [m("user", "a"), m("assistant", "b "), m("user", "c")],
+    "system turns": [m("system", ""), m("user", "1"), m("assistant", "2"), m("user", "3"), m("assistant", " 4\n")],
+    "empty content": [m("user", "")],
+    "unicode": [m("system", "Sé útil\u00a0"), m("user", "¿日本語 🙂? \u2028<|im_end|>"), m("assistant", "e\u0301 ß")],
+    "wrong order": [m("assistant", "first"), m("user", "second")],
+    "two users": [m("user", "x"), m("user", "y")],
+    "odd role": [m("user", "x"), m("critic", "y")],
+    "late system": [m("user", "x"), m("assistant", "y"), m("system", "z")],
+    "thought": [m("user", "q"), m("assistant", "<think>\nhm\n</think>\n\nanswer"), m("user", "r")],
+    "last thought": [m("user", "q"), m("assistant", "<think>\nhm\n</think>\n\nanswer")],
+    "reasoning": [m("user", "q"), m("assistant", "answer", reasoning_content="\nbecause\n")],
+    "none content": [m("user", "q"), m("assistant", None, tool_calls=[call("noop", {})])],
+    "tool": [m("user", "weather?"), m("assistant", "", tool_calls=[call("get_weather", {"city": "Zürich", "days": 2})]),
+             m("tool", "22 °C", tool_call_id="abcdef123"), m("assistant", "Warm."), m("user", "Thanks")],
+    "tool steps": [m("system", "S"), m("user", "go"),
+                   m("assistant", "<think>plan</think>a", tool_calls=[call("noop", {}), call("get_weather", '{"city": "x"}', "123456789")]),
+                   m("tool", "r1", tool_call_id="abcdef123"), m("tool", {"content": 3}, tool_call_id="123456789"),
+                   m("assistant", "done", reasoning_content="ok")],
+    "bad id": [m("user", "w"), m("assistant", "", tool_calls=[call("noop", {}, "short")])],
+    "list content": [m("user", [{"type": "text", "text": "hi"}])],
+    "none": [],
+}
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+EXTRAS = [{"add_generation_prompt": False}, {"add_generation_prompt": True},
+          {"add_generation_prompt": True, "enable_thinking": False}, {"add_generation_prompt": True, "enable_thinking": True, "tools": TOOLS},
+          {"add_generation_prompt": False, "tools": TOOLS, "builtin_tools": ["noop", "code_interpreter"], "in_user_turn": False}]
+
+
+def families():
+    cases = []
+    for family, source in FAMILIES.items():
+        for chat, messages in CHATS.items():
+            for number, extra in enumerate(EXTRAS):
+                variables = {"tools": None, "documents": None, **TOKENS, "messages": messages, **extra}
+                cases.append([family, chat, number, render(source, variables)])
+    return {"tokens": TOKENS, "templates": FAMILIES, "chats": CHATS, "extras": EXTRAS, "cases": cases}
+
+
+def language():
+    from chat_language_cases import EXPRESSIONS, TEMPLATES, VARIABLES
+    sources = ["{{ " + case + " }}" for case in EXPRESSIONS.split("\n") if case] + TEMPLATES
+    return {"variables": VARIABLES, "cases": [[s, render(s, VARIABLES)] for s in sources]}
+
+
+def main():
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, make in (("families", families), ("language", language)):
+        data = make()
+        failing = sum(case[-1] is None for case in data["cases"])
+        (folder / f"{name}.json").write_text(json.dumps(data, ensure_ascii=False, indent=0) + "\n")
+        print(f"{name}: {len(data['cases'])} cases, {failing} of them errors")
+
+
+if __name__ == "__main__":
+    main()
