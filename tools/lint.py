@@ -17,7 +17,7 @@ ROOMS = {  # room -> rooms it may include
     "quant": ["core", "formats", "io", "kernels", "model"],
     "eval": ["core", "formats", "io", "kernels", "model"],
     "serve": ["core", "formats", "io", "kernels", "model"],
-    "sensitivity": ["core", "formats", "io", "kernels", "model", "train", "eval", "quant"],
+    "sensitivity": ["core", "formats", "io", "kernels", "model", "train", "eval", "quant", "alloc"],
     "app": None,
 }
 MAX_LINES = {".h": 250, ".cuh": 300, ".cc": 700, ".cu": 700}

@@ -1,0 +1,63 @@
+// From measurements to a SensitivityTable (SLQ section 3.3, Algorithm 1, appendix A.2).
+//
+//   single    one group at a time switched to each candidate, all others at the reference: groups x formats passes
+//   linear    Gaussian (or uniform) noise of T levels into one group at a time; the slope through the origin of KL against the relative
+//             noise power, alpha, times each candidate's own relative error e: groups x T passes. R^2 says if it is a line
+//   shapley   one binary game per candidate format: all groups start at the best format, are switched in random order, and
+//             a group's value is its mean marginal cost over permutations (Algorithm 1)
+//   unified   one walk for all formats: a permutation of every (group, next level down) step; the costs of transitions are summed
+//             from the best format downwards (appendix A.2)
+// Permutations come in antithetic pairs (an order and its reverse); standard errors are over pairs.
+#pragma once
+#include <functional>
+#include <map>
+#include <string>
+
+#include "alloc/plan.h"
+#include "sensitivity/meter.h"
+
+namespace fidelio {
+
+// One format of one group, ready to be assigned.
+struct Candidate {
+  FormatSpec format;
+  std::map<LinearId, PackedLinear> weights;
+  int64_t bytes = 0;
+  double relative_error = 0;  // mean over the group's linears of ||W - Q||^2 / ||W||^2
+};
+struct CandidateGroup {
+  LinearGroup group;
+  int64_t parameters = 0;
+  std::vector<Candidate> candidates;  // by ascending bytes
+};
+
+struct EstimateOptions {
+  std::string method = "single";
+  int permutations = 8;     // shapley, unified: pairs are antithetic, so an even number
+  double target_se = 0;     // stop sampling permutations when the table's KL standard error is below this share of its total; 0 = never
+  int noise_levels = 4;     // linear: T
+  bool uniform_noise = false;
+  uint64_t seed = 0;
+};
+
+struct LinearFit {
+  double alpha = 0, alpha_se = 0, r2 = 0;
+};
+struct Estimation {
+  SensitivityTable table;
+  std::vector<LinearFit> kl_fits, loss_fits;  // linear only, per group
+  int64_t passes = 0;
+};
+
+// `noisy(id, sigma, stream)`: the packed weight plus noise of relative power sigma^2 (linear only).
+using NoisyWeight = std::function<PackedLinear(LinearId id, double sigma, uint64_t stream, bool uniform)>;
+// Called after every measurement with (done, total).
+using EstimateProgress = std::function<void(int64_t done, int64_t total)>;
+
+Estimation estimate(Meter& meter, const std::vector<CandidateGroup>& groups, const EstimateOptions& options, const NoisyWeight& noisy,
+                    const EstimateProgress& progress);
+
+// c of 1 - EAR = c sqrt(KL), from whole-model plans at a few widths: the root-mean-square ratio.
+double ear_constant(const std::vector<MeterResult>& plans);
+
+}  // namespace fidelio

@@ -1,0 +1,177 @@
+#include "sensitivity/meter.h"
+
+#include <algorithm>
+
+namespace fidelio {
+namespace {
+
+// The layer from which a change of this linear shows: its own, 0 for the embedding, L (logits only) for an untied head.
+int first_layer_of(const ModelConfig& config, LinearId id) {
+  if (id.role == Role::head) return config.L;
+  return std::max(id.layer, 0);
+}
+
+}  // namespace
+
+int LinearGroup::first_layer() const {
+  int first = linears.front().layer;
+  for (LinearId id : linears) first = std::min(first, id.layer);
+  return first;
+}
+
+std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping, bool with_embedding) {
+  std::vector<LinearGroup> groups;
+  if (with_embedding) {
+    groups.push_back({"embedding", {{-1, Role::embedding}}});
+    if (!config.tie_embeddings) groups.push_back({"head", {{-1, Role::head}}});
+  }
+  for (int i = 0; i < config.L; ++i) {
+    const auto add = [&](const char* name, std::vector<Role> roles) {
+      if (grouping == Grouping::single) {
+        for (Role role : roles) groups.push_back({to_string(LinearId{i, role}), {{i, role}}});
+        return;
+      }
+      LinearGroup group{fmt::format("layers.{}.{}", i, name), {}};
+      for (Role role : roles) group.linears.push_back({i, role});
+      groups.push_back(std::move(group));
+    };
+    add("qkv", {Role::q, Role::k, Role::v});
+    add("o", {Role::o});
+    add("gate_up", {Role::gate, Role::up});
+    add("down", {Role::down});
+  }
+  return groups;
+}
+
+Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool) : runner_(runner), pool_(pool) {
+  sequences_ = static_cast<int64_t>(sequences.size());
+  for (PackedBatch& packed : pack_batches(sequences, runner.options().max_rows)) {
+    State state;
+    state.packed = std::move(packed);
+    Batch& batch = state.packed.batch;
+    for (int64_t s = 0; s < batch.sequences(); ++s)
+      for (int32_t row = batch.sequence_begin[static_cast<size_t>(s)]; row < batch.sequence_begin[static_cast<size_t>(s) + 1]; ++row) {
+        state.sequence_of_row.push_back(static_cast<int32_t>(state.packed.sequences[static_cast<size_t>(s)]));
+        // The last position predicts nothing that is in the text, and is left out as perplexity leaves it out.
+        if (row + 1 < batch.sequence_begin[static_cast<size_t>(s) + 1]) batch.logit_rows.push_back(row);
+      }
+    states_.push_back(std::move(state));
+  }
+  for (LinearId id : linears_of(runner.config())) original_[id] = runner.linear(id);
+  committed_ = current_ = original_;
+  head_ = runner.linear({-1, runner.config().tie_embeddings ? Role::embedding : Role::head});
+  reference_pass();
+}
+
+int64_t Meter::positions() const {
+  int64_t n = 0;
+  for (const State& s : states_) n += static_cast<int64_t>(s.packed.batch.logit_rows.size());
+  return n;
+}
+
+void Meter::reference_pass() {
+  const int L = runner_.config().L;
+  for (State& s : states_) {
+    runner_.begin(s.packed.batch, Activations::f32);
+    runner_.embed();
+    const auto size = static_cast<size_t>(s.packed.batch.rows() * runner_.config().d);
+    s.streams.assign(static_cast<size_t>(L) + 1, {});
+    for (int layer = 0; layer <= L; ++layer) {
+      s.streams[static_cast<size_t>(layer)].resize(size);
+      runner_.read_stream(s.streams[static_cast<size_t>(layer)]);
+      if (layer < L) runner_.layers(layer, layer + 1);
+    }
+    s.reference = s.streams.back();
+  }
+}
+
+void Meter::assign(LinearId id, PackedLinear weight) {
+  runner_.set_linear(id, weight);
+  current_[id] = std::move(weight);
+}
+
+void Meter::restore(LinearId id) { assign(id, original_.at(id)); }
+
+MeterResult Meter::measure() {
+  const int L = runner_.config().L;
+  first_ = L;
+  for (const auto& [id, weight] : current_)
+    if (weight != committed_.at(id)) first_ = std::min(first_, first_layer_of(runner_.config(), id));
+  const bool embedding_changed = current_.at({-1, Role::embedding}) != committed_.at({-1, Role::embedding});
+
+  MeterResult result;
+  result.sequence_kl.assign(static_cast<size_t>(sequences_), 0);
+  result.sequence_loss = result.sequence_kl;
+  std::vector<int64_t> positions(static_cast<size_t>(sequences_), 0);
+  for (State& s : states_) {
+    runner_.begin(s.packed.batch, Activations::f32);
+    s.fresh.assign(static_cast<size_t>(L) + 1, {});
+    if (embedding_changed) {
+      runner_.embed();
+      s.fresh[0].resize(s.streams[0].size());
+      runner_.read_stream(s.fresh[0]);
+    } else {
+      runner_.write_stream(s.streams[static_cast<size_t>(first_)]);
+    }
+    for (int layer = first_; layer < L; ++layer) {
+      runner_.layers(layer, layer + 1);
+      s.fresh[static_cast<size_t>(layer) + 1].resize(s.streams[0].size());
+      runner_.read_stream(s.fresh[static_cast<size_t>(layer) + 1]);
+    }
+    compare(s, result, positions);
+  }
+  int64_t total = 0;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    result.kl += result.sequence_kl[i];
+    result.loss += result.sequence_loss[i];
+    total += positions[i];
+    if (positions[i] == 0) continue;
+    result.sequence_kl[i] /= static_cast<double>(positions[i]);
+    result.sequence_loss[i] /= static_cast<double>(positions[i]);
+  }
+  result.kl /= static_cast<double>(total);
+  result.loss /= static_cast<double>(total);
+  return result;
+}
+
+// Logits of the reference stream under the reference head beside those of the stream in force, a few rows at a time: nothing
+// of the size (positions, v) is ever held.
+void Meter::compare(State& s, MeterResult& result, std::vector<int64_t>& positions) {
+  const LinearId head_id{-1, runner_.config().tie_embeddings ? Role::embedding : Role::head};
+  const PackedLinear head_now = runner_.linear(head_id);
+  const std::vector<float>& stream = s.fresh.back().empty() ? s.streams.back() : s.fresh.back();
+  const auto rows = static_cast<int64_t>(s.packed.batch.logit_rows.size());
+  const auto v = static_cast<size_t>(runner_.config().v);
+  std::vector<float> reference;
+  for (int64_t first = 0; first < rows; first += runner_.options().max_logit_rows) {
+    const int64_t count = std::min(runner_.options().max_logit_rows, rows - first);
+    runner_.set_linear(head_id, head_);
+    runner_.write_stream(s.reference);
+    const std::span<const float> exact = runner_.logits(first, count);
+    reference.assign(exact.begin(), exact.end());
+    runner_.set_linear(head_id, head_now);
+    runner_.write_stream(stream);
+    const std::span<const float> q = runner_.logits(first, count);
+    std::vector<PositionFidelity> found(static_cast<size_t>(count));
+    std::vector<RowComparer> comparers(static_cast<size_t>(pool_.threads()));
+    pool_.run(count, [&](int64_t row, int thread) {
+      const auto at = static_cast<size_t>(row) * v;
+      found[static_cast<size_t>(row)] = comparers[static_cast<size_t>(thread)].compare(std::span(reference).subspan(at, v), q.subspan(at, v));
+    });
+    for (int64_t row = 0; row < count; ++row) {
+      const auto sequence = static_cast<size_t>(s.sequence_of_row[static_cast<size_t>(s.packed.batch.logit_rows[static_cast<size_t>(first + row)])]);
+      result.sequence_kl[sequence] += found[static_cast<size_t>(row)].kl;
+      result.sequence_loss[sequence] += 1 - found[static_cast<size_t>(row)].ear;
+      ++positions[sequence];
+    }
+  }
+}
+
+void Meter::commit() {
+  for (State& s : states_)
+    for (size_t i = 0; i < s.fresh.size(); ++i)
+      if (!s.fresh[i].empty()) s.streams[i] = std::move(s.fresh[i]);
+  committed_ = current_;
+}
+
+}  // namespace fidelio

@@ -1,0 +1,73 @@
+// sensitivity: how much the output distribution changes when a group of linears is stored in a coarser format.
+//
+// A Meter answers "KL and EAR of this assignment" many times over the same text. What makes it cheap:
+//   - every candidate of every group is packed once; assigning one is a pointer (Runner::set_linear)
+//   - the residual stream before each layer is kept, so only layers from the first change on run again
+//   - KL and EAR come from the same pass
+// Everything is computed with FP32 activations: BF16 ones alone cost more KL than an 8-bit group (design section 5).
+#pragma once
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "eval/fidelity.h"
+#include "model/dataset.h"
+#include "model/runner.h"
+
+namespace fidelio {
+
+// Linears that get one format together. vLLM fuses q, k, v and gate, up and refuses mixed shards (notes: fused groups).
+struct LinearGroup {
+  std::string name;  // "layers.3.qkv"
+  std::vector<LinearId> linears;
+  int first_layer() const;  // the first layer whose input differs when this group changes; L for the head alone
+};
+enum class Grouping : uint8_t { fused, single };
+std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping, bool with_embedding);
+
+struct MeterResult {
+  double kl = 0, loss = 0;                // means over positions: KL in nats, 1 - EAR
+  std::vector<double> sequence_kl, sequence_loss;  // means per sequence, for standard errors
+};
+
+class Meter {
+ public:
+  // `runner` holds the reference weights now; their logits are what every assignment is compared with. `share` < 1 keeps only the
+  // first part of the sequences.
+  Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool);
+
+  // The weights in force.
+  void assign(LinearId id, PackedLinear weight);
+  void restore(LinearId id);  // the reference's own
+
+  // Runs what changed since the last commit() and compares. commit() makes the current assignment the one whose streams are
+  // kept (shapley walks); without it the next measurement starts from the old streams again (single changes).
+  MeterResult measure();
+  void commit();
+  // Several measurements of single changes in parallel are jobs for MPI ranks: one Meter each.
+
+  int64_t positions() const;
+
+ private:
+  struct State {                                 // one batch
+    PackedBatch packed;
+    std::vector<int32_t> sequence_of_row;
+    std::vector<std::vector<float>> streams;     // before each layer, and after the last: (L + 1) of (rows, d)
+    std::vector<std::vector<float>> fresh;       // the same for the assignment being measured, from `first_` on
+    std::vector<float> reference;                // reference stream after the last layer (rows, d)
+  };
+  void reference_pass();
+  void compare(State& state, MeterResult& result, std::vector<int64_t>& positions);
+
+  Runner& runner_;
+  ThreadPool& pool_;
+  std::vector<State> states_;
+  int64_t sequences_ = 0;
+  std::map<LinearId, PackedLinear> original_, committed_;
+  std::map<LinearId, PackedLinear> current_;
+  PackedLinear head_;
+  int first_ = 0;  // of the measurement in `fresh`
+};
+
+}  // namespace fidelio
