@@ -61,13 +61,13 @@ void Levels::round(float* y) const {
       return;
     default: break;
   }
-  for (int64_t r = 0; r < kLanes; r += 16) {  // sums of integers: exact
-    float level[16];
-    std::fill_n(level, 16, lowest_);
-    for (size_t k = 0; k < middle_.size(); ++k)
-      for (int64_t i = 0; i < 16; ++i) level[i] += y[r + i] > middle_[k] ? step_[k] : 0.0f;
-    std::copy_n(level, 16, y + r);
+  Lanes level;  // the sum of the steps below y: sums of integers, exact
+  level.fill(lowest_);
+  for (size_t k = 0; k < middle_.size(); ++k) {
+    const float middle = middle_[k], step = step_[k];
+    for (int64_t r = 0; r < kLanes; ++r) level[r] += y[r] > middle ? step : 0.0f;
   }
+  std::copy(level.begin(), level.end(), y);
 }
 
 uint8_t Levels::code(float level) const {
