@@ -16,11 +16,11 @@
 namespace fidelio {
 
 struct CompareOptions {
-  WindowOptions windows;
+  WindowOptions windows{};
   Activations reference_mode = Activations::f32;
   Activations candidate_mode = Activations::a16;
   int top_k = 10;
-  BootstrapOptions bootstrap;
+  BootstrapOptions bootstrap{};
 };
 
 // What one window adds to every mean; the unit of the bootstrap.

@@ -55,9 +55,9 @@ struct WindowLoss {
 };
 
 struct PerplexityOptions {
-  WindowOptions windows;
+  WindowOptions windows{};
   Activations mode = Activations::a16;
-  BootstrapOptions bootstrap;
+  BootstrapOptions bootstrap{};
 };
 
 struct PerplexityReport {

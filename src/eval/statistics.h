@@ -67,7 +67,7 @@ double within_query_cv(std::span<const std::vector<double>> runs);
 // called lossless if the lower end of the bootstrap interval of mean(candidate - reference) is above -margin (it is not
 // worse than the reference by `margin`), and different if that interval excludes zero. Both can hold.
 struct Verdict {
-  Estimate difference;
+  Estimate difference{};
   double margin = 0;
   bool lossless = false, different = false;
 };
