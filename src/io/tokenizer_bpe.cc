@@ -115,7 +115,9 @@ void BpeModel::read_merges(const Json& merges) {
   std::vector<std::pair<int32_t, int32_t>> pairs;
   pairs.reserve(merges.size());
   for (size_t rank = 0; rank < merges.size(); ++rank) {
-    auto [left, right] = merge_sides(merges[rank], rank);
+    const std::pair<std::string, std::string> sides = merge_sides(merges[rank], rank);
+    const auto& left = sides.first;
+    const auto& right = sides.second;
     auto known = [&](const std::string& token) {
       auto id = id_of(token);
       check(id.has_value(), "{}.merges[{}] ('{}' + '{}') names '{}', which is not in the vocabulary", kModel, rank,

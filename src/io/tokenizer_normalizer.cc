@@ -9,6 +9,8 @@ template <typename... Visitors>
 struct Overloaded : Visitors... {
   using Visitors::operator()...;
 };
+template <typename... Visitors>
+Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
 // Where the text without leading (trailing) white space begins (ends).
 size_t leading_space(std::string_view text) {
