@@ -14,7 +14,7 @@ class Cpu {
  public:
   struct Options {
     int threads = 0;                 // 0: all there are
-    std::optional<cpu::Isa> isa;     // empty: the best this machine has
+    std::optional<cpu::Isa> isa = {};   // empty: the best this machine has
   };
   explicit Cpu(const Options& options);
   ~Cpu();
@@ -32,7 +32,7 @@ class Cpu {
     int64_t rows = 0, columns = 0;
     uint64_t version = 0;
   };
-  struct KvCache {          // per layer: keys then values, (pages, hk, kPageTokens, e) in `format`, and scales for integers
+  struct KvCache {          // records (L, pages, hk) of 32 positions' keys, transposed, and values: drawn in kernel_set.h
     KvFormat format = KvFormat::f16;
     int64_t pages = 0;
     AttentionShape shape;
@@ -43,7 +43,8 @@ class Cpu {
   Matrix allocate(int64_t rows, int64_t columns);
   Linear pack(const LinearWeight& weight);
   KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
-  // Scratch for batches of up to `rows` rows and linears of up to `columns` inputs, positions below `context`.
+  // Scratch for batches of up to `rows` rows and linears of up to `columns` inputs, positions below `context`. What depends on
+  // the heads is allocated when both this and allocate_cache() were called, or by the first begin() of another shape.
   void reserve(int64_t rows, int64_t columns, int64_t context);
 
   void upload(std::span<const float> host, Matrix& matrix);

@@ -12,6 +12,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "core/tensor.h"
 #include "formats/linear_weight.h"
@@ -21,6 +22,7 @@ namespace fidelio::cpu {
 
 enum class Isa : uint8_t { portable, avx2, avx512 };  // avx512 = F BW VL DQ VNNI VBMI BF16
 std::string_view name_of(Isa isa);
+Isa parse_isa(std::string_view name);    // throws Error naming the sets there are
 std::span<const Isa> supported_isas();  // of this machine, best last
 
 // What prepare() leaves for multiply(): plain pointers into the backend's scratch, 64-byte aligned, so that files compiled

@@ -1,0 +1,226 @@
+#include "kernels/cpu/cpu.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cassert>
+
+#include "kernels/cpu/cpu_state.h"
+
+namespace fidelio {
+namespace {
+
+cpu::Isa chosen_isa(const std::optional<cpu::Isa>& wanted) {
+  const auto supported = cpu::supported_isas();
+  if (!wanted) return supported.back();
+  check(std::find(supported.begin(), supported.end(), *wanted) != supported.end(), "this machine has no {}: the best it has is {}",
+        cpu::name_of(*wanted), cpu::name_of(supported.back()));
+  return *wanted;
+}
+
+}  // namespace
+
+Cpu::State::State(const Options& options)
+    : pool(options.threads), isa(chosen_isa(options.isa)), kernels(cpu::kernel_set(isa)), bf16_dot(cpu::bf16_dot_is_faster(isa)) {}
+
+Cpu::Cpu(const Options& options) : state_(std::make_unique<State>(options)) {}
+Cpu::~Cpu() = default;
+Cpu::Cpu(Cpu&&) noexcept = default;
+
+ThreadPool& Cpu::pool() { return state_->pool; }
+cpu::Isa Cpu::isa() const { return state_->isa; }
+
+// --- memory --------------------------------------------------------------------------------------------------------
+Cpu::Matrix Cpu::allocate(int64_t rows, int64_t columns) {
+  return {rows, columns, Buffer(static_cast<size_t>(rows * columns) * sizeof(float))};
+}
+
+Cpu::KvCache Cpu::allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format) {
+  check(shape.heads % shape.kv_heads == 0, "{} heads cannot share {} kv heads evenly", shape.heads, shape.kv_heads);
+  check(shape.head_dim % 2 == 0, "the head dim must be even for rotary positions, not {}", shape.head_dim);
+  const cpu::KvRecord record{static_cast<cpu::KvKind>(format), shape.head_dim};
+  state_->reserve_heads(shape);
+  // 64 bytes more: the widening of a record's last row reads whole vectors.
+  const int64_t bytes = int64_t{shape.layers} * pages * shape.kv_heads * record.bytes() + 64;
+  return {format, pages, shape, Buffer(static_cast<size_t>(bytes))};
+}
+
+void Cpu::reserve(int64_t rows, int64_t columns, int64_t context) { state_->reserve(rows, columns, context); }
+
+void Cpu::State::reserve(int64_t rows, int64_t columns, int64_t positions_below) {
+  max_rows = std::max(max_rows, rows);
+  max_columns = std::max(max_columns, columns);
+  context = std::max(context, positions_below);
+  acts = Buffer(static_cast<size_t>(max_rows * max_columns) * sizeof(float));
+  ++version;
+  size_t bytes = 0;
+  for (cpu::Form form : {cpu::Form::bf16, cpu::Form::i8x2, cpu::Form::i8})
+    bytes = std::max(bytes, cpu::prepared_bytes(form, max_rows, max_columns, 32));
+  prepare_scratch = Buffer(bytes + 64);
+  const auto n = static_cast<size_t>(max_rows);
+  ids.reserve(n);
+  positions.reserve(n);
+  logit_rows.reserve(n);
+  tiles.reserve(n);
+  pages.reserve(n + static_cast<size_t>(context / kPageTokens));
+  if (shape.heads > 0) reserve_heads(shape);
+}
+
+void Cpu::upload(std::span<const float> host, Matrix& matrix) {
+  assert(static_cast<int64_t>(host.size()) <= matrix.rows * matrix.columns);
+  std::memcpy(matrix.data(), host.data(), host.size_bytes());
+}
+
+void Cpu::download(const Matrix& matrix, int64_t first, int64_t count, std::span<float> host) {
+  assert(first + count <= matrix.rows && static_cast<int64_t>(host.size()) >= count * matrix.columns);
+  std::memcpy(host.data(), matrix.row(first), static_cast<size_t>(count * matrix.columns) * sizeof(float));
+}
+
+void Cpu::copy(const Matrix& from, Matrix& to, int64_t rows) {
+  assert(from.columns == to.columns && rows <= from.rows && rows <= to.rows);
+  std::memcpy(to.data(), from.data(), static_cast<size_t>(rows * from.columns) * sizeof(float));
+}
+
+// --- weights -------------------------------------------------------------------------------------------------------
+namespace {
+
+// The last row of the tables that fits, of the best instruction set up to `isa`; null if there is none.
+const cpu::LinearKernel* find_kernel(const LinearWeight& weight, Activations mode, cpu::Isa isa, bool bf16_dot, const int* layout) {
+  for (int set = static_cast<int>(isa); set >= 0; --set)
+    for (const auto& table : {cpu::lowbit_kernels(static_cast<cpu::Isa>(set)), cpu::dense_kernels(static_cast<cpu::Isa>(set))})
+      for (size_t i = table.size(); i-- > 0;) {
+        const cpu::LinearKernel& row = table[i];
+        if (row.kind != weight.spec.kind || row.mode != mode || (row.bits != 0 && row.bits != weight.spec.bits)) continue;
+        if (layout && row.layout != *layout) continue;
+        if (row.form == cpu::Form::bf16 && !bf16_dot) continue;
+        if (row.accepts(weight.spec, weight.out, weight.in)) return &row;
+      }
+  return nullptr;
+}
+
+// All three modes read one packed buffer, so they must agree on its layout. False: some mode has no kernel.
+bool choose_kernels(const LinearWeight& weight, cpu::Isa isa, bool bf16_dot, cpu::Linear& linear) {
+  const cpu::LinearKernel* serving = find_kernel(weight, Activations::a16, isa, bf16_dot, nullptr);
+  if (!serving) return false;
+  for (Activations mode : {Activations::f32, Activations::a16, Activations::a8}) {
+    linear.kernels[static_cast<size_t>(mode)] = find_kernel(weight, mode, isa, bf16_dot, &serving->layout);
+    if (!linear.kernels[static_cast<size_t>(mode)]) return false;
+  }
+  return true;
+}
+
+LinearWeight decoded_to_dense(const LinearWeight& weight) {
+  OwnedTensor dense = OwnedTensor::allocate(DType::f32, {weight.out, weight.in});
+  for (int64_t row = 0; row < weight.out; ++row)
+    decode_row(weight, row, dense.as<float>().subspan(static_cast<size_t>(row * weight.in), static_cast<size_t>(weight.in)));
+  return make_dense(std::move(dense), weight.bias);
+}
+
+}  // namespace
+
+Cpu::Linear Cpu::pack(const LinearWeight& weight) {
+  Linear linear;
+  if (!choose_kernels(weight, state_->isa, state_->bf16_dot, linear)) {
+    spdlog::info("no {} kernel for {}: a {} x {} weight is decoded to f32", cpu::name_of(state_->isa), to_string(weight.spec), weight.out,
+                 weight.in);
+    return pack(decoded_to_dense(weight));
+  }
+  linear.out = weight.out;
+  linear.in = weight.in;
+  linear.spec = weight.spec;
+  linear.packed = linear.kernels[static_cast<size_t>(Activations::a16)]->pack(weight);
+  if (weight.bias) {
+    linear.bias = Buffer(static_cast<size_t>((weight.out + 63) / 64 * 64) * sizeof(float));  // blocks may read past the end
+    std::memcpy(linear.bias.data(), weight.bias.view.data, static_cast<size_t>(weight.out) * sizeof(float));
+  }
+  return linear;
+}
+
+std::string Cpu::kernel_name(const Linear& weight, Activations mode) const { return weight.kernels[static_cast<size_t>(mode)]->name; }
+
+// --- linears -------------------------------------------------------------------------------------------------------
+cpu::Prepared Cpu::State::prepared(const Acts& input, cpu::Form form, int64_t group) {
+  assert(input.version == version && "an Acts dies at the next call that returns one");
+  if (form == cpu::Form::f32 || form == cpu::Form::bf16) group = input.columns;
+  if (cached_version == version && cached.form == form && cached.group == group) return cached;
+  std::byte* scratch = prepare_scratch.data();
+  const int64_t step = std::max<int64_t>(4, (input.rows + pool.threads() * 4 - 1) / (pool.threads() * 4));
+  const auto part = [&](int64_t first) {
+    return cpu::prepare(form, isa, input.values, input.rows, input.columns, group, scratch, first, std::min(first + step, input.rows));
+  };
+  if (form != cpu::Form::f32 && input.rows > step)
+    pool.run((input.rows + step - 1) / step, [&](int64_t job, int) { part(job * step); });
+  // The view of all rows; for few rows this is the whole preparation.
+  cached = cpu::prepare(form, isa, input.values, input.rows, input.columns, group, scratch, 0, input.rows > step ? 0 : input.rows);
+  cached_version = version;
+  return cached;
+}
+
+namespace {
+
+// One weight's share of a parallel run. Outputs are cut into pieces of `blocks` blocks, multiples of 64 outputs: with few rows
+// a piece is a long contiguous stream (256 KB or more, unless there are too few to go round), with many it is one L2 tile.
+struct Share {
+  const cpu::Linear* weight;
+  const cpu::LinearKernel* kernel;
+  float* y;
+  int64_t y_stride, total, blocks, first_job;
+};
+
+constexpr int64_t kMaxWeights = 16;
+
+int64_t piece_of(const cpu::Linear& weight, int64_t total, int64_t rows, int threads) {
+  const int64_t unit = std::max<int64_t>(1, 64 / (weight.out / std::max<int64_t>(1, total) > 16 ? 32 : 16));
+  if (rows > 16) return unit;
+  const int64_t bytes_of_unit = std::max<int64_t>(1, static_cast<int64_t>(weight.packed.size()) / std::max<int64_t>(1, total / unit));
+  const int64_t wanted = std::max<int64_t>(1, (256 << 10) / bytes_of_unit), even = std::max<int64_t>(1, total / unit / (threads * 4));
+  return unit * std::min(wanted, even);
+}
+
+}  // namespace
+
+void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights) {
+  assert(static_cast<int64_t>(weights.size()) <= kMaxWeights);
+  State& s = *state_;
+  bool done[kMaxWeights] = {};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (done[i]) continue;
+    // All weights that see the input in the form and group of weight i go into one parallel run.
+    const cpu::Form form = s.kernel(*weights[i].first).form;
+    const int64_t group = cpu::activation_group(weights[i].first->spec, input.columns);
+    const cpu::Prepared x = s.prepared(input, form, group);
+    Share shares[kMaxWeights];
+    int64_t count = 0, jobs = 0;
+    for (size_t j = i; j < weights.size(); ++j) {
+      const Linear& w = *weights[j].first;
+      const cpu::LinearKernel& kernel = s.kernel(w);
+      const bool integer = form == cpu::Form::i8x2 || form == cpu::Form::i8;
+      if (done[j] || kernel.form != form || (integer && cpu::activation_group(w.spec, input.columns) != group)) continue;
+      assert(w.in == input.columns && weights[j].second->columns == w.out && weights[j].second->rows >= input.rows);
+      done[j] = true;
+      const int64_t total = (w.out + kernel.block - 1) / kernel.block, blocks = piece_of(w, total, input.rows, s.pool.threads());
+      shares[count++] = {&w, &kernel, weights[j].second->data(), w.out, total, blocks, jobs};
+      jobs += (total + blocks - 1) / blocks;
+    }
+    s.pool.run(jobs, [&](int64_t job, int) {
+      int64_t k = count - 1;
+      while (shares[k].first_job > job) --k;
+      const Share& share = shares[k];
+      const int64_t first = (job - share.first_job) * share.blocks, last = std::min(first + share.blocks, share.total);
+      share.kernel->multiply(*share.weight, x, first, last, share.y, share.y_stride, false);
+    });
+  }
+}
+
+void Cpu::linear_add(Acts input, const Linear& weight, Matrix& x) {
+  State& s = *state_;
+  assert(weight.in == input.columns && x.columns == weight.out && x.rows >= input.rows);
+  const cpu::LinearKernel& kernel = s.kernel(weight);
+  const cpu::Prepared prepared = s.prepared(input, kernel.form, cpu::activation_group(weight.spec, input.columns));
+  const int64_t total = (weight.out + kernel.block - 1) / kernel.block, blocks = piece_of(weight, total, input.rows, s.pool.threads());
+  s.pool.run((total + blocks - 1) / blocks, [&](int64_t job, int) {
+    kernel.multiply(weight, prepared, job * blocks, std::min((job + 1) * blocks, total), x.data(), x.columns, true);
+  });
+}
+
+}  // namespace fidelio

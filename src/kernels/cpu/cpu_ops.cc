@@ -1,0 +1,216 @@
+// The operations between the linears.
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+#include "kernels/cpu/cpu_state.h"
+
+namespace fidelio {
+namespace {
+
+// Rows handed to a thread at once: enough to pay for handing out, one piece if the work is small.
+int64_t rows_per_job(int64_t rows, int64_t columns, int threads) {
+  const int64_t enough = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, columns));
+  return std::max(enough, (rows + threads * 4 - 1) / (threads * 4));
+}
+
+template <typename F>
+void for_rows(ThreadPool& pool, int64_t rows, int64_t columns, F&& f) {
+  const int64_t step = rows_per_job(rows, columns, pool.threads());
+  pool.run((rows + step - 1) / step, [&](int64_t job, int) {
+    for (int64_t row = job * step; row < std::min((job + 1) * step, rows); ++row) f(row);
+  });
+}
+
+constexpr int64_t kTileRows = 256;         // query rows (positions x heads of a kv head) of one attention tile
+constexpr int64_t kMaxSplitChunks = 4096;  // partial results held by a split decode, in units of (tile row, chunk)
+
+}  // namespace
+
+// --- a step --------------------------------------------------------------------------------------------------------
+void Cpu::State::reserve_heads(const AttentionShape& wanted) {
+  const bool same = shape.heads == wanted.heads && shape.kv_heads == wanted.kv_heads && shape.head_dim == wanted.head_dim;
+  const int64_t half_bytes = max_rows * wanted.head_dim / 2 * static_cast<int64_t>(sizeof(float));
+  if (!same || shape.inverse_frequencies != wanted.inverse_frequencies) shape = wanted;
+  shape.layers = wanted.layers;
+  shape.window = wanted.window;
+  shape.norm_eps = wanted.norm_eps;
+  shape.rope_scale = wanted.rope_scale;
+  if (static_cast<int64_t>(cosine.size()) < half_bytes) {
+    cosine = Buffer(static_cast<size_t>(half_bytes));
+    sine = Buffer(static_cast<size_t>(half_bytes));
+  }
+  if (same && attend_scratch.size() > 0) return;
+  const int64_t group = shape.heads / shape.kv_heads;
+  tile_positions = std::clamp<int64_t>(kTileRows / group, 1, kPageTokens);
+  attend_scratch_floats = (cpu::attend_scratch_floats(tile_positions * group, shape.head_dim) + 15) / 16 * 16;
+  attend_scratch = Buffer(static_cast<size_t>(attend_scratch_floats * pool.threads()) * sizeof(float));
+  partial = Buffer(static_cast<size_t>(kMaxSplitChunks * (cpu::padded_head(shape.head_dim) + 2)) * sizeof(float));
+}
+
+void Cpu::State::cut_tiles(const Batch& batch) {
+  tiles.clear();
+  pages.clear();
+  for (int64_t s = 0; s < batch.sequences(); ++s) {
+    const int64_t list = static_cast<int64_t>(pages.size());
+    const auto& own = batch.pages[static_cast<size_t>(s)];
+    pages.insert(pages.end(), own.begin(), own.end());
+    int32_t row = batch.sequence_begin[static_cast<size_t>(s)];
+    const int32_t end = batch.sequence_begin[static_cast<size_t>(s) + 1];
+    while (row < end) {
+      const int64_t position = batch.positions[static_cast<size_t>(row)];
+      assert(position / kPageTokens < static_cast<int64_t>(own.size()) && "a position without a page");
+      const int32_t rows = static_cast<int32_t>(std::min<int64_t>(end - row, kPageTokens - position % kPageTokens));
+      tiles.push_back({row, rows, position, list});
+      row += rows;
+    }
+  }
+}
+
+// cos and sin of every row's position, in double, then rounded: nothing to look up, so no bound on positions.
+void Cpu::State::compute_rotations() {
+  const int64_t half = shape.head_dim / 2;
+  assert(static_cast<int64_t>(shape.inverse_frequencies.size()) == half);
+  for_rows(pool, static_cast<int64_t>(positions.size()), 32 * half, [&](int64_t row) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(positions[static_cast<size_t>(row)]) * static_cast<double>(shape.inverse_frequencies[static_cast<size_t>(i)]);
+      cosine.as<float>()[row * half + i] = static_cast<float>(std::cos(angle) * static_cast<double>(shape.rope_scale));
+      sine.as<float>()[row * half + i] = static_cast<float>(std::sin(angle) * static_cast<double>(shape.rope_scale));
+    }
+  });
+}
+
+void Cpu::begin(const Batch& batch, Activations mode, const AttentionShape& shape) {
+  State& s = *state_;
+  assert(batch.rows() <= s.max_rows && "more rows than reserved");
+  s.mode = mode;
+  s.reserve_heads(shape);
+  s.ids.assign(batch.ids.begin(), batch.ids.end());
+  s.positions.assign(batch.positions.begin(), batch.positions.end());
+  s.logit_rows.assign(batch.logit_rows.begin(), batch.logit_rows.end());
+  s.cut_tiles(batch);
+  s.compute_rotations();
+}
+
+void Cpu::embed(const Linear& table, Matrix& x) {
+  State& s = *state_;
+  assert(table.in == x.columns);
+  for_rows(s.pool, static_cast<int64_t>(s.ids.size()), x.columns,
+           [&](int64_t row) { s.kernel(table).decode_row(table, s.ids[static_cast<size_t>(row)], x.row(row)); });
+}
+
+Cpu::Acts Cpu::State::publish(int64_t rows, int64_t columns) {
+  assert(rows * columns <= max_rows * max_columns && "more rows or columns than reserved");
+  return {acts.as<float>(), rows, columns, ++version};
+}
+
+Cpu::Acts Cpu::norm(const Matrix& x, const Matrix& weight, float eps) {
+  State& s = *state_;
+  const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), x.columns);
+  float* y = s.acts.as<float>();
+  for_rows(s.pool, out.rows, out.columns,
+           [&](int64_t row) { s.kernels.norm(x.row(row), weight.data(), eps, y + row * out.columns, out.columns); });
+  return out;
+}
+
+Cpu::Acts Cpu::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count) {
+  State& s = *state_;
+  const Acts out = s.publish(count, x.columns);
+  float* y = s.acts.as<float>();
+  for_rows(s.pool, out.rows, out.columns, [&](int64_t row) {
+    const int64_t from = s.logit_rows[static_cast<size_t>(first + row)];
+    s.kernels.norm(x.row(from), weight.data(), eps, y + row * out.columns, out.columns);
+  });
+  return out;
+}
+
+Cpu::Acts Cpu::swiglu(const Matrix& gate, const Matrix& up) {
+  State& s = *state_;
+  const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), gate.columns);
+  float* y = s.acts.as<float>();
+  for_rows(s.pool, out.rows, out.columns,
+           [&](int64_t row) { s.kernels.swiglu(gate.row(row), up.row(row), y + row * out.columns, out.columns); });
+  return out;
+}
+
+Cpu::Acts Cpu::input(const Matrix& matrix) {
+  State& s = *state_;
+  const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), matrix.columns);
+  std::memcpy(s.acts.data(), matrix.data(), static_cast<size_t>(out.rows * out.columns) * sizeof(float));
+  return out;
+}
+
+void Cpu::read(Acts acts, std::span<float> host) {
+  assert(acts.version == state_->version && static_cast<int64_t>(host.size()) >= acts.rows * acts.columns);
+  std::memcpy(host.data(), acts.values, static_cast<size_t>(acts.rows * acts.columns) * sizeof(float));
+}
+
+// --- attention -----------------------------------------------------------------------------------------------------
+void Cpu::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache, int layer) {
+  State& s = *state_;
+  const int64_t e = s.shape.head_dim, h = s.shape.heads, hk = s.shape.kv_heads;
+  const cpu::KvRecord record{static_cast<cpu::KvKind>(cache.format), e};
+  std::byte* base = cache.storage.data() + layer * cache.pages * hk * record.bytes();
+  s.pool.run(static_cast<int64_t>(s.tiles.size()), [&](int64_t job, int) {
+    const State::Tile& tile = s.tiles[static_cast<size_t>(job)];
+    for (int64_t row = tile.first_row; row < tile.first_row + tile.rows; ++row) {
+      const float *cosine = s.cosine.as<float>() + row * e / 2, *sine = s.sine.as<float>() + row * e / 2;
+      const auto turn = [&](float* head, const Matrix* norm) {
+        if (norm) s.kernels.norm(head, norm->data(), s.shape.norm_eps, head, e);
+        s.kernels.rotate(head, cosine, sine, e);
+      };
+      for (int64_t head = 0; head < h; ++head) turn(q.row(row) + head * e, q_norm);
+      const int64_t position = tile.first_position + row - tile.first_row;
+      const int64_t page = s.pages[static_cast<size_t>(tile.pages + position / kPageTokens)];
+      for (int64_t head = 0; head < hk; ++head) {
+        turn(k.row(row) + head * e, k_norm);
+        s.kernels.append(record, base + (page * hk + head) * record.bytes(), static_cast<int>(position % kPageTokens), k.row(row) + head * e,
+                         v.row(row) + head * e);
+      }
+    }
+  });
+}
+
+cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, int layer, const Tile& tile, int64_t head) {
+  const cpu::KvRecord record{static_cast<cpu::KvKind>(cache.format), shape.head_dim};
+  const int64_t row_floats = int64_t{shape.heads} * shape.head_dim;
+  cpu::AttendArgs a{};
+  a.record = record;
+  a.layer = cache.storage.data() + layer * cache.pages * shape.kv_heads * record.bytes();
+  a.pages = pages.data() + tile.pages;
+  a.kv_heads = shape.kv_heads;
+  a.heads = shape.heads;
+  a.window = shape.window;
+  a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
+  a.q = q.row(tile.first_row);
+  a.out = acts.as<float>() + tile.first_row * row_floats;
+  a.rows = tile.rows;
+  a.first_position = tile.first_position;
+  a.kv_head = static_cast<int>(head);
+  constexpr int64_t kChunk = int64_t{cpu::kChunkPages} * kPageTokens;
+  a.first_chunk = shape.window > 0 ? std::max<int64_t>(0, tile.first_position - shape.window + 1) / kChunk : 0;
+  a.last_chunk = (tile.first_position + tile.rows - 1) / kChunk + 1;
+  return a;
+}
+
+Cpu::Acts Cpu::attend(const Matrix& q, const KvCache& cache, int layer) {
+  State& s = *state_;
+  const int64_t hk = s.shape.kv_heads;
+  const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), int64_t{s.shape.heads} * s.shape.head_dim);
+  const int64_t parts = (kPageTokens + s.tile_positions - 1) / s.tile_positions;  // of a tile with a wide group
+  const int64_t tiles = static_cast<int64_t>(s.tiles.size());
+  s.pool.run(tiles * parts * hk, [&](int64_t job, int thread) {
+    State::Tile tile = s.tiles[static_cast<size_t>(tiles - 1 - job / (parts * hk))];  // the longest histories first
+    const int64_t skip = job / hk % parts * s.tile_positions;
+    if (skip >= tile.rows) return;
+    tile.first_row += static_cast<int32_t>(skip);
+    tile.first_position += skip;
+    tile.rows = static_cast<int32_t>(std::min<int64_t>(tile.rows - skip, s.tile_positions));
+    cpu::AttendArgs a = s.attend_args(q, cache, layer, tile, job % hk);
+    a.scratch = s.thread_scratch(thread);
+    s.kernels.attend(a);
+  });
+  return out;
+}
+
+}  // namespace fidelio

@@ -1,0 +1,55 @@
+// What a Cpu holds between calls. Included by cpu*.cc alone.
+#pragma once
+#include <vector>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/dense.h"
+
+namespace fidelio {
+
+static_assert(kPageTokens == cpu::kTokens && static_cast<int>(KvFormat::i4x2) == static_cast<int>(cpu::KvKind::i4x2));
+
+struct Cpu::State {
+  // Consecutive rows of one sequence inside one page: the unit of work of rope_append and attend. No two tiles share a page,
+  // so appending needs no lock.
+  struct Tile {
+    int32_t first_row, rows;
+    int64_t first_position;
+    int64_t pages;  // offset of the sequence's page list
+  };
+
+  explicit State(const Options& options);
+  void reserve(int64_t rows, int64_t columns, int64_t context);
+  void reserve_heads(const AttentionShape& shape);
+  void cut_tiles(const Batch& batch);
+  void compute_rotations();
+  Acts publish(int64_t rows, int64_t columns);
+  cpu::Prepared prepared(const Acts& input, cpu::Form form, int64_t group);
+  const cpu::LinearKernel& kernel(const Linear& weight) const { return *weight.kernels[static_cast<size_t>(mode)]; }
+  float* thread_scratch(int thread) { return attend_scratch.as<float>() + thread * attend_scratch_floats; }
+  cpu::AttendArgs attend_args(const Matrix& q, const KvCache& cache, int layer, const Tile& tile, int64_t head);
+  void attend_split(const Matrix& q, const KvCache& cache, int layer, int64_t chunks);
+
+  ThreadPool pool;
+  cpu::Isa isa;
+  const cpu::KernelSet& kernels;
+  bool bf16_dot;
+
+  int64_t max_rows = 0, max_columns = 0, context = 0;
+  Buffer acts;            // (rows, columns) FP32: what the last norm, attend or swiglu left
+  uint64_t version = 0;   // of acts
+  Buffer prepare_scratch;
+  cpu::Prepared cached{};  // the last preparation of acts
+  uint64_t cached_version = 0;
+
+  Activations mode = Activations::a16;
+  AttentionShape shape;
+  std::vector<int32_t> ids, positions, logit_rows, pages;
+  std::vector<Tile> tiles;
+  Buffer cosine, sine;     // (rows, e / 2)
+  Buffer attend_scratch;   // per thread
+  int64_t attend_scratch_floats = 0, tile_positions = 0;
+  Buffer partial;          // of a split decode: attend_split
+};
+
+}  // namespace fidelio

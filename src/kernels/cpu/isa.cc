@@ -1,0 +1,60 @@
+// Which instruction sets this machine has, and the names of the enumerations of kernels/.
+#include <array>
+
+#include "kernels/cpu/linear.h"
+
+namespace fidelio {
+
+std::string_view name_of(Activations mode) {
+  constexpr std::string_view kNames[] = {"f32", "a16", "a8"};
+  return kNames[static_cast<size_t>(mode)];
+}
+
+std::string_view name_of(KvFormat format) {
+  constexpr std::string_view kNames[] = {"f32", "f16", "bf16", "i8", "i4x2"};
+  return kNames[static_cast<size_t>(format)];
+}
+
+namespace cpu {
+namespace {
+
+// __builtin_cpu_supports asks CPUID and, through XGETBV, whether the operating system saves the registers.
+// A CPU with AVX-512 but without VBMI, VNNI or BF16 (Skylake-X to Ice Lake) counts as avx2: no kernels are kept for it.
+bool has_avx2() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#else
+  return false;
+#endif
+}
+bool has_avx512() {
+#if defined(__x86_64__)
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi") &&
+         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+std::string_view name_of(Isa isa) {
+  constexpr std::string_view kNames[] = {"portable", "avx2", "avx512"};
+  return kNames[static_cast<size_t>(isa)];
+}
+
+Isa parse_isa(std::string_view name) {
+  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
+    if (name == name_of(isa)) return isa;
+  throw Error("unknown instruction set '{}': use portable, avx2 or avx512", name);
+}
+
+std::span<const Isa> supported_isas() {
+  static constexpr Isa kAll[] = {Isa::portable, Isa::avx2, Isa::avx512};
+  static const size_t count = has_avx512() ? 3 : has_avx2() ? 2 : 1;
+  return {kAll, count};
+}
+
+}  // namespace cpu
+}  // namespace fidelio

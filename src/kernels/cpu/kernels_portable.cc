@@ -1,0 +1,21 @@
+#include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/dense_body.h"
+#include "kernels/cpu/ops_body.h"
+
+namespace fidelio::cpu {
+
+const KernelSet kPortable = {
+    .bf16_f32 = multiply<Fma<WeightBf16>>,
+    .f16_f32 = multiply<Fma<WeightF16>>,
+    .f32_f32 = multiply<Fma<WeightF32>>,
+    .bf16_bf16 = nullptr,
+    .to_bf16 = to_bf16,
+    .norm = norm,
+    .swiglu = swiglu,
+    .rotate = rotate,
+    .append = append,
+    .attend = attend,
+    .merge = merge,
+};
+
+}  // namespace fidelio::cpu

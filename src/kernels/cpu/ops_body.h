@@ -1,0 +1,60 @@
+// Norm, SwiGLU, rotation, conversion: once per instruction set.
+#pragma once
+#include "kernels/cpu/kernel_set.h"
+#include "kernels/cpu/simd.h"
+
+namespace fidelio::cpu {
+namespace {
+
+inline void to_bf16(const float* x, uint16_t* y, int64_t n) {
+  int64_t i = 0;
+#if defined(__AVX512BF16__)
+  // Subnormal inputs become zero here and do not in the scalar rounding; the dot product flushes them anyway.
+  for (; i + W <= n; i += W) {
+    const __m256bh rounded = _mm512_cvtneps_pbh(load(x + i));
+    __builtin_memcpy(y + i, &rounded, sizeof rounded);
+  }
+#endif
+  for (; i < n; ++i) y[i] = round_to_bf16(x[i]);
+}
+
+// The sum of squares: four vectors of partial sums over i mod 4 W, so that a chain has n / 64 terms at most (n / 16 in the
+// portable build), then the lanes in a fixed order; the division and the root in double.
+inline void norm(const float* x, const float* weight, float eps, float* y, int64_t n) {
+  V sums[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * W <= n; i += 4 * W)
+    for (int j = 0; j < 4; ++j) {
+      const V v = load(x + i + j * W);
+      sums[j] = fma(v, v, sums[j]);
+    }
+  double total = static_cast<double>(sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3])));
+  for (; i < n; ++i) total += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  const float factor = static_cast<float>(1 / __builtin_sqrt(total / static_cast<double>(n) + static_cast<double>(eps)));
+  for (i = 0; i + W <= n; i += W) store(y + i, load(x + i) * factor * load(weight + i));
+  for (; i < n; ++i) y[i] = x[i] * factor * weight[i];
+}
+
+inline V silu_times(V gate, V up) { return gate / (1.0f + exp(-gate)) * up; }
+
+inline void swiglu(const float* gate, const float* up, float* y, int64_t n) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) store(y + i, silu_times(load(gate + i), load(up + i)));
+  if (i == n) return;
+  float tail[2][W] = {};
+  for (int64_t j = i; j < n; ++j) tail[0][j - i] = gate[j], tail[1][j - i] = up[j];
+  store(tail[0], silu_times(load(tail[0]), load(tail[1])));
+  for (int64_t j = i; j < n; ++j) y[j] = tail[0][j - i];
+}
+
+inline void rotate(float* x, const float* cosine, const float* sine, int64_t e) {
+  const int64_t half = e / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    const float a = x[i], b = x[i + half];
+    x[i] = a * cosine[i] - b * sine[i];
+    x[i + half] = b * cosine[i] + a * sine[i];
+  }
+}
+
+}  // namespace
+}  // namespace fidelio::cpu

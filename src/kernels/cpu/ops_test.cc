@@ -1,0 +1,98 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cpu/dense.h"
+#include "kernels/cpu/test_support.h"
+#include "kernels/ref/ref.h"
+
+namespace fidelio::cpu {
+namespace {
+
+class Ops : public testing::TestWithParam<Isa> {};
+INSTANTIATE_TEST_SUITE_P(All, Ops, testing::ValuesIn(supported_isas().begin(), supported_isas().end()),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST_P(Ops, NormAgreesWithTheReference) {
+  for (int64_t d : {1, 3, 16, 63, 64, 200, 2048, 2051}) {
+    const int64_t rows = 7;
+    Cpu cpu({.threads = 2, .isa = GetParam()});
+    cpu.reserve(rows, d, 64);
+    Batch batch = rows_batch(rows);
+    batch.logit_rows = {1, 4, 6};
+    cpu.begin(batch, Activations::a16, tiny_shape());
+    Cpu::Matrix x = cpu.allocate(rows, d), w = cpu.allocate(1, d);
+    const std::vector<float> values = normals(rows * d, 1), weight = normals(d, 2);
+    cpu.upload(values, x);
+    cpu.upload(weight, w);
+    std::vector<float> y(static_cast<size_t>(rows * d));
+    cpu.read(cpu.norm(x, w, 1e-5f), y);
+    const std::vector<double> want = ref::rmsnorm(widened(values), widened(weight), static_cast<double>(1e-5f), rows, d);
+    // All terms of the sum are positive: at most d / 16 + 16 roundings of a term, halved by the root; then 3 more.
+    const double relative = (static_cast<double>(d) / 32 + 12) * kUnit;
+    for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], want[i], relative * std::abs(want[i])) << d;
+    std::vector<float> picked(static_cast<size_t>(2 * d));
+    cpu.read(cpu.norm_logit_rows(x, w, 1e-5f, 1, 2), picked);
+    EXPECT_EQ(picked, [&] {
+      std::vector<float> rows46(y.begin() + 4 * d, y.begin() + 5 * d);
+      rows46.insert(rows46.end(), y.begin() + 6 * d, y.begin() + 7 * d);
+      return rows46;
+    }());
+  }
+}
+
+TEST_P(Ops, SwigluAgreesWithTheReferenceOverTheWholeRange) {
+  constexpr int64_t kRows = 3, kColumns = 1003;
+  std::vector<float> gate, up = normals(kRows * kColumns, 4);
+  Rng rng(3);
+  for (int64_t i = 0; i < kRows * kColumns; ++i)
+    gate.push_back(static_cast<float>((rng.uniform() - 0.5) * (i % 3 == 0 ? 4 : i % 3 == 1 ? 40 : 300)));
+  gate[0] = 0, gate[1] = -1e30f, gate[2] = 1e30f, gate[3] = -87.5f;
+  Cpu cpu({.threads = 2, .isa = GetParam()});
+  cpu.reserve(kRows, kColumns, 64);
+  cpu.begin(rows_batch(kRows), Activations::a16, tiny_shape());
+  Cpu::Matrix g = cpu.allocate(kRows, kColumns), u = cpu.allocate(kRows, kColumns);
+  cpu.upload(gate, g);
+  cpu.upload(up, u);
+  std::vector<float> y(gate.size());
+  cpu.read(cpu.swiglu(g, u), y);
+  const std::vector<double> want = ref::swiglu(widened(gate), widened(up));
+  // exp to 2 ulp = 4 u, the sum, the quotient and the product one rounding each: 8 u. Below e^-88 the exact value is under
+  // 300 * 6 * e^-88 and ours is bounded by the same with the clamped exponent.
+  for (size_t i = 0; i < y.size(); ++i)
+    ASSERT_NEAR(y[i], want[i], 8 * kUnit * std::abs(want[i]) + std::abs(static_cast<double>(gate[i]) * up[i]) * (gate[i] < -85 ? 1e-36 : 0)) << gate[i];
+}
+
+TEST_P(Ops, ToBf16RoundsToNearestEven) {
+  std::vector<float> x = normals(1000, 5);
+  for (size_t i = 0; i < 300; ++i) {  // ties and their neighbours
+    const uint32_t tie = (static_cast<uint32_t>(i * 7919) << 16 & 0x3fff0000u) + 0x3f008000u + static_cast<uint32_t>(i % 3) - 1;
+    x[i] = std::bit_cast<float>(tie & 0x7f7fffffu);
+  }
+  std::vector<uint16_t> y(x.size());
+  kernel_set(GetParam()).to_bf16(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i], to_bf16(x[i]).bits) << x[i];
+}
+
+TEST(Memory, CopyUploadDownloadInputRead) {
+  Cpu cpu({.threads = 1});
+  cpu.reserve(3, 5, 64);
+  cpu.begin(rows_batch(3), Activations::f32, tiny_shape());
+  Cpu::Matrix a = cpu.allocate(3, 5), b = cpu.allocate(3, 5);
+  const std::vector<float> x = normals(15, 1);
+  cpu.upload(x, a);
+  cpu.copy(a, b, 2);
+  std::vector<float> y(10), z(15);
+  cpu.download(b, 1, 2, y);
+  EXPECT_EQ(std::vector<float>(y.begin(), y.begin() + 5), std::vector<float>(x.begin() + 5, x.begin() + 10));
+  EXPECT_EQ(std::vector<float>(y.begin() + 5, y.end()), std::vector<float>(5, 0.0f));
+  cpu.read(cpu.input(a), z);
+  EXPECT_EQ(z, x);
+}
+
+TEST(Options, AnInstructionSetTheMachineLacksIsRefused) {
+  if (supported_isas().back() == Isa::avx512) GTEST_SKIP() << "this machine has them all";
+  EXPECT_THAT([] { Cpu({.threads = 1, .isa = Isa::avx512}); }, testing::ThrowsMessage<Error>(testing::HasSubstr("avx512")));
+}
+
+}  // namespace
+}  // namespace fidelio::cpu

@@ -1,0 +1,65 @@
+// Shared by the tests of kernels/cpu.
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "core/rng.h"
+#include "kernels/cpu/cpu.h"
+
+namespace fidelio::cpu {
+
+constexpr double kUnit = 0x1p-24;  // unit roundoff of FP32
+
+inline std::vector<float> normals(int64_t n, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& v : x) v = static_cast<float>(rng.normal());
+  return x;
+}
+inline std::vector<double> widened(std::span<const float> x) { return {x.begin(), x.end()}; }
+
+// A random (out, in) weight of a dense dtype, with or without a bias.
+inline LinearWeight random_weight(DType dtype, int64_t out, int64_t in, bool bias, uint64_t seed) {
+  OwnedTensor w = OwnedTensor::allocate(dtype, {out, in});
+  convert_from_float(normals(out * in, seed), w.view);
+  OwnedTensor b;
+  if (bias) {
+    b = OwnedTensor::allocate(DType::f32, {out});
+    convert_from_float(normals(out, seed + 1), b.view);
+  }
+  return make_dense(std::move(w), std::move(b));
+}
+
+// A batch of sequences of `lengths` rows starting at `begins`, whose pages are handed out in `order` (identity if empty).
+inline Batch make_batch(const std::vector<int>& lengths, const std::vector<int>& begins, const std::vector<int>& order = {}) {
+  Batch batch;
+  batch.sequence_begin = {0};
+  int next = 0;
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    for (int i = 0; i < lengths[s]; ++i) {
+      batch.ids.push_back(static_cast<int32_t>(batch.ids.size()));
+      batch.positions.push_back(begins[s] + i);
+    }
+    batch.sequence_begin.push_back(static_cast<int32_t>(batch.ids.size()));
+    std::vector<int32_t> pages;
+    for (int p = 0; p * kPageTokens < begins[s] + lengths[s]; ++p, ++next)
+      pages.push_back(order.empty() ? next : order[static_cast<size_t>(next)]);
+    batch.pages.push_back(std::move(pages));
+  }
+  return batch;
+}
+
+inline Batch rows_batch(int64_t rows) { return make_batch({static_cast<int>(rows)}, {0}); }
+
+inline AttentionShape tiny_shape(int heads = 4, int kv_heads = 2, int e = 8, int layers = 1) {
+  AttentionShape s;
+  s.layers = layers;
+  s.heads = heads;
+  s.kv_heads = kv_heads;
+  s.head_dim = e;
+  s.norm_eps = 1e-6f;
+  for (int i = 0; i < e / 2; ++i) s.inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / e)));
+  return s;
+}
+
+}  // namespace fidelio::cpu
