@@ -151,16 +151,23 @@ TEST_F(Quant, HessiansThatAreNotOneAreRefused) {
 TEST_F(Quant, EveryFormatDecodesNearTheWeights) {
   const int64_t out = 70, in = 200;  // ragged strips, groups and bytes
   const std::vector<float> w = weights(out, in, 7);
-  const std::vector<float> nothing(w.size(), 0.0f);
-  const double energy = squared_error(w, nothing);
+  double reach = 0, energy = 0;  // sum over rows of in max^2, and of squares
+  for (int64_t r = 0; r < out; ++r) {
+    double peak = 0;
+    for (int64_t c = 0; c < in; ++c) {
+      peak = std::max(peak, std::fabs(static_cast<double>(w[r * in + c])));
+      energy += static_cast<double>(w[r * in + c]) * w[r * in + c];
+    }
+    reach += static_cast<double>(in) * peak * peak;
+  }
   for (const std::string& text : formats()) {
     const LinearWeight q = quantize_rtn(parse_format(text), w, out, in, {}, pool_);
     EXPECT_EQ(to_string(q.spec), text);
-    const double error = squared_error(w, decode(q)) / energy;
-    // Crude ceilings that a broken decoder or a wrong scale does not meet. E4M3 is within 2^-4 of any normal value. For b bits
-    // a row's range is below 10 standard deviations here, the step below 10 / (2^b - 1), and the noise a twelfth of its square.
-    const double steps = std::pow(2, q.spec.bits) - 1;
-    EXPECT_LT(error, q.spec.kind == Kind::fp8 ? 0x1p-8 : std::min(0.6, 100 / 12.0 / (steps * steps))) << text;
+    // No error exceeds half a step of the row's widest range, 2 max / (2^b - 1); E2M1's widest gap is a third of its end,
+    // E4M3's half gap 2^-4 of the value. 1.1: the rounding of the scales themselves (E4M3 ones: 2^-4 of 1/6 twice).
+    const double half = q.spec.kind == Kind::fp4 ? 1.0 / 6 : 1 / (std::pow(2, q.spec.bits) - 1);
+    const double error = squared_error(w, decode(q));
+    EXPECT_LT(error, q.spec.kind == Kind::fp8 ? energy * 0x1p-8 : 1.1 * reach * half * half) << text;
     EXPECT_GT(error, 0.0) << text;
   }
 }
