@@ -26,12 +26,10 @@
 namespace fidelio::cpu::lowbit {
 namespace {
 
-constexpr int64_t kPrefetch = 4096;  // bytes ahead: beyond what the hardware's own streams run ahead inside a page
+// Prefetching runs this many bytes of codes ahead, into L2: the lines in flight to L1 are too few, and the hardware's own
+// prefetchers stop at every page and every change of plane.
+constexpr int64_t kAhead = 8192;
 
-// Where the planes of a block begin; span s of a plane of width w is 64 w bytes further per span.
-struct Planes {
-  const uint8_t* p[3];
-};
 
 template <int kCoding>
 constexpr int plane_width(int i) {
@@ -41,6 +39,7 @@ constexpr int plane_width(int i) {
   return kBits == 7 ? 1 : 0;
 }
 
+FIDELIO_INLINE void prefetch_line(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 FIDELIO_INLINE __m512i load(const uint8_t* p) { return _mm512_loadu_si512(p); }
 
 // mask ? a : b, bit by bit
@@ -99,29 +98,47 @@ FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i&
   }
 }
 
-template <int kCoding, int kPlane, int kLine>
-FIDELIO_INLINE void prefetch(const uint8_t* p) {
-  if constexpr (kLine < plane_width<kCoding>(kPlane)) {
-    _mm_prefetch(reinterpret_cast<const char*>(p + kPrefetch + 64 * kLine), _MM_HINT_T0);
-    prefetch<kCoding, kPlane, kLine + 1>(p);
+// The planes of one block, and how far ahead of a span to prefetch: the same plane, `ahead` spans on, or what is left of
+// that in the next block.
+template <int kCoding>
+struct Planes {
+  const uint8_t* p[3];
+  int64_t turn;  // spans from here on have their target in the next block
+  int64_t near[3], far[3];
+
+  Planes(const Layout& l, const uint8_t* block) {
+    constexpr int64_t kSpans = kAhead / (64 * bits_of(kCoding));
+    const int64_t ahead = kSpans < l.spans ? kSpans : l.spans;
+    turn = l.spans - ahead;
+    for (int i = 0; i < 3; ++i) {
+      p[i] = block + l.plane_offset[i];
+      near[i] = ahead * 64 * plane_width<kCoding>(i);
+      far[i] = l.block_bytes - turn * 64 * plane_width<kCoding>(i);
+    }
+    for (int64_t at = 0; at < l.plane_offset[0]; at += 64) prefetch_line(block + l.block_bytes + at);  // scales and zeros
+  }
+};
+
+template <int kLines>
+FIDELIO_INLINE void prefetch_lines(const uint8_t* p) {
+  if constexpr (kLines > 0) {
+    prefetch_line(p);
+    prefetch_lines<kLines - 1>(p + 64);
   }
 }
 
 template <int kCoding>
-FIDELIO_INLINE void unpack_span(const Planes& planes, int64_t span, __m512i table, __m512i* w) {
+FIDELIO_INLINE void unpack_span(const Planes<kCoding>& planes, int64_t span, __m512i table, __m512i* w) {
   const uint8_t* const p[3] = {planes.p[0] + span * 64 * plane_width<kCoding>(0), planes.p[1] + span * 64 * plane_width<kCoding>(1),
                                planes.p[2] + span * 64 * plane_width<kCoding>(2)};
-  prefetch<kCoding, 0, 0>(p[0]);
-  prefetch<kCoding, 1, 0>(p[1]);
-  prefetch<kCoding, 2, 0>(p[2]);
+  const int64_t* ahead = span < planes.turn ? planes.near : planes.far;
+  prefetch_lines<plane_width<kCoding>(0)>(p[0] + ahead[0]);
+  prefetch_lines<plane_width<kCoding>(1)>(p[1] + ahead[1]);
+  prefetch_lines<plane_width<kCoding>(2)>(p[2] + ahead[2]);
   unpack_pair<kCoding, 0>(p, table, w[0], w[1]);
   unpack_pair<kCoding, 1>(p, table, w[2], w[3]);
   unpack_pair<kCoding, 2>(p, table, w[4], w[5]);
   unpack_pair<kCoding, 3>(p, table, w[6], w[7]);
-}
-
-inline Planes planes_of(const Layout& l, const uint8_t* block) {
-  return {{block + l.plane_offset[0], block + l.plane_offset[1], block + l.plane_offset[2]}};
 }
 
 // The codebook repeated over 64 bytes, so that an index needs no masking.
@@ -186,12 +203,17 @@ FIDELIO_INLINE void dot_quads(const __m512i* w, const int8_t* x, __m512i& hi, __
   }
 }
 
-// (hi << 7) + lo of kSpans spans for one row; x: the row in the first span, the next one `span_bytes` further.
+// (hi << 7) + lo of kSpans spans for one row; x: the row in the first span, the next one `span_bytes` further. Each span
+// has its own accumulators: the dot product's latency, not its rate, would bound a single row otherwise.
 template <bool kTwo, int kSpans>
 FIDELIO_INLINE __m512i dot(const __m512i* w, const int8_t* x, int64_t span_bytes) {
   __m512i hi = _mm512_setzero_si512(), lo = _mm512_setzero_si512();
   dot_quads<kTwo, 0, 8>(w, x, hi, lo);
-  if constexpr (kSpans == 2) dot_quads<kTwo, 0, 8>(w + 8, x + span_bytes, hi, lo);
+  if constexpr (kSpans == 2) {
+    __m512i second_hi = _mm512_setzero_si512(), second_lo = _mm512_setzero_si512();
+    dot_quads<kTwo, 0, 8>(w + 8, x + span_bytes, second_hi, second_lo);
+    hi = _mm512_add_epi32(hi, second_hi), lo = _mm512_add_epi32(lo, second_lo);
+  }
   return kTwo ? _mm512_add_epi32(_mm512_slli_epi32(hi, 7), lo) : hi;
 }
 
@@ -220,7 +242,7 @@ void multiply_one(const Job& job) {
   const __m512i table = load_table<kCoding>(job.packed);
   for (int64_t block = job.first; block < job.last; ++block) {
     const uint8_t* base = job.packed + l.front + block * l.block_bytes;
-    const Planes planes = planes_of(l, base);
+    const Planes<kCoding> planes(l, base);
     const ZeroReader zeros(l, base);
     __m512 partial = _mm512_setzero_ps();
     for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
@@ -287,7 +309,7 @@ template <int kCoding, bool kTwo>
 void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, __m512i table, Tile& tile) {
   const Layout& l = job.layout;
   const uint8_t* base = job.packed + l.front + block * l.block_bytes;
-  const Planes planes = planes_of(l, base);
+  const Planes<kCoding> planes(l, base);
   const ZeroReader zeros(l, base);
   const int64_t span_bytes = job.rows * kRowBytes<kTwo>;
   const int8_t* x = job.planes + m0 * kRowBytes<kTwo>;
@@ -331,7 +353,7 @@ void multiply_f32(const Job& job) {
   alignas(64) float partial[kMaxRows][kBlock], weights[kSpan][kBlock];
   for (int64_t block = job.first; block < job.last; ++block) {
     const uint8_t* base = job.packed + l.front + block * l.block_bytes;
-    const Planes planes = planes_of(l, base);
+    const Planes<kCoding> planes(l, base);
     const ZeroReader zeros(l, base);
     const __m512 row_scale = l.scale == Scale::f16 ? _mm512_set1_ps(1) : _mm512_loadu_ps(reinterpret_cast<const float*>(base));
     for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
