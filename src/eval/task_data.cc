@@ -1,0 +1,249 @@
+#include "eval/task_data.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <regex>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/hash.h"
+
+namespace fidelio {
+namespace {
+
+using nlohmann::json;
+
+struct Line {
+  json value;
+  std::string where;  // "file line 3", for messages
+  size_t index;       // of the item, from 0
+};
+
+std::string text_of(const Line& line, const json& object, const char* key) {
+  check(object.is_object() && object.contains(key) && object[key].is_string(), "{}: expected a string \"{}\"", line.where, key);
+  return object[key];
+}
+std::string text_of(const Line& line, const char* key) { return text_of(line, line.value, key); }
+
+std::string stripped(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t\r\n"), last = text.find_last_not_of(" \t\r\n");
+  return first == std::string::npos ? "" : text.substr(first, last - first + 1);
+}
+
+std::string id_of(const Line& line) {
+  for (const char* key : {"id", "ind", "unique_id", "task_id", "qID"})
+    if (line.value.contains(key)) return line.value[key].is_string() ? line.value[key].get<std::string>() : line.value[key].dump();
+  return fmt::format("{}", line.index);
+}
+
+TaskItem item_of(const Line& line, std::string task, std::string question) {
+  TaskItem item;
+  item.id = id_of(line);
+  item.task = std::move(task);
+  item.question = std::move(question);
+  return item;
+}
+
+void set_correct(const Line& line, TaskItem& item, int64_t correct) {
+  check(correct >= 0 && correct < static_cast<int64_t>(item.choices.size()), "{}: the answer is choice {} of {}", line.where, correct,
+        item.choices.size());
+  item.correct = static_cast<int>(correct);
+  item.answer = item.choices[static_cast<size_t>(correct)];
+}
+
+// A label that is a number, or a string of one.
+int64_t number_of(const Line& line, const char* key) {
+  const json& value = line.value.contains(key) ? line.value[key] : json();
+  if (value.is_number_integer()) return value;
+  if (value.is_string() && !value.get<std::string>().empty() && value.get<std::string>().find_first_not_of("0123456789") == std::string::npos)
+    return std::stoll(value.get<std::string>());
+  throw Error("{}: expected a number \"{}\"", line.where, key);
+}
+
+TaskItem read_native(const Line& line) {
+  TaskItem item = item_of(line, text_of(line, "task"), text_of(line, "question"));
+  item.answer = text_of(line, "answer");
+  if (line.value.contains("choices")) item.choices = line.value["choices"].get<std::vector<std::string>>();
+  return item;
+}
+
+// AI2: {"question": {"stem", "choices": [{"text", "label"}]}, "answerKey"}; Hugging Face: {"question" or "question_stem", "choices":
+// {"text": [...], "label": [...]}, "answerKey"}. OpenBookQA's stem is continued as it is, ARC's is asked.
+TaskItem read_ai2(const Line& line) {
+  const json& v = line.value;
+  const bool nested = v.contains("question") && v["question"].is_object(), flat_book = v.contains("question_stem");
+  const bool book = flat_book || std::isdigit(static_cast<unsigned char>(id_of(line)[0]));  // ids: "8-376", "Mercury_7175875"
+  const std::string stem = nested ? text_of(line, v["question"], "stem") : text_of(line, flat_book ? "question_stem" : "question");
+  TaskItem item = item_of(line, book ? "openbookqa" : "arc", book ? stem : "Question: " + stem + "\nAnswer:");
+  const json choices = nested ? v["question"].value("choices", json::array()) : v.value("choices", json::object());
+  std::vector<std::string> labels;
+  if (choices.is_array()) {
+    for (const json& c : choices) {
+      item.choices.push_back(text_of(line, c, "text"));
+      labels.push_back(text_of(line, c, "label"));
+    }
+  } else {
+    item.choices = choices.value("text", std::vector<std::string>());
+    labels = choices.value("label", std::vector<std::string>());
+  }
+  const std::string key = text_of(line, "answerKey");
+  set_correct(line, item, std::find(labels.begin(), labels.end(), key) - labels.begin());
+  return item;
+}
+
+TaskItem read_piqa(const Line& line) {
+  TaskItem item = item_of(line, "piqa", "Question: " + text_of(line, "goal") + "\nAnswer:");
+  item.choices = {text_of(line, "sol1"), text_of(line, "sol2")};
+  set_correct(line, item, number_of(line, "label"));
+  return item;
+}
+
+// What is scored is the text after the blank, given the text before it with each option in its place.
+TaskItem read_winogrande(const Line& line) {
+  const std::string sentence = text_of(line, "sentence");
+  const size_t blank = sentence.find('_');
+  check(blank != std::string::npos, "{}: the sentence has no blank _", line.where);
+  TaskItem item = item_of(line, "winogrande", sentence);
+  item.choices.assign(2, stripped(sentence.substr(blank + 1)));
+  item.contexts = {sentence.substr(0, blank) + text_of(line, "option1"), sentence.substr(0, blank) + text_of(line, "option2")};
+  set_correct(line, item, number_of(line, "answer") - 1);
+  return item;
+}
+
+// The harness's cleaning of WikiHow's markup.
+std::string hellaswag_text(std::string text) {
+  text = stripped(text);
+  for (size_t at; (at = text.find(" [title]")) != std::string::npos;) text.replace(at, 8, ". ");
+  text = std::regex_replace(text, std::regex("\\[.*?\\]"), "");
+  for (size_t at; (at = text.find("  ")) != std::string::npos;) text.replace(at, 2, " ");
+  return text;
+}
+
+TaskItem read_hellaswag(const Line& line) {
+  std::string second = text_of(line, "ctx_b");
+  std::transform(second.begin(), second.end(), second.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (!second.empty()) second[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(second[0])));
+  TaskItem item = item_of(line, "hellaswag", hellaswag_text(text_of(line, "activity_label") + ": " + text_of(line, "ctx_a") + " " + second));
+  for (const json& ending : line.value["endings"]) item.choices.push_back(hellaswag_text(ending.get<std::string>()));
+  set_correct(line, item, number_of(line, "label"));
+  return item;
+}
+
+TaskItem read_boolq(const Line& line) {
+  TaskItem item = item_of(line, "boolq", text_of(line, "passage") + "\nQuestion: " + text_of(line, "question") + "?\nAnswer:");
+  item.choices = {"no", "yes"};
+  const char* key = line.value.contains("answer") ? "answer" : "label";
+  set_correct(line, item, line.value[key].is_boolean() ? line.value[key].get<bool>() : number_of(line, key));
+  return item;
+}
+
+TaskItem read_gsm8k(const Line& line) {
+  TaskItem item = item_of(line, "gsm8k", "Question: " + text_of(line, "question") + "\nAnswer:");
+  item.worked_answer = text_of(line, "answer");
+  const size_t marker = item.worked_answer.rfind("####");
+  check(marker != std::string::npos, "{}: the answer has no \"#### number\"", line.where);
+  item.answer = stripped(item.worked_answer.substr(marker + 4));
+  std::erase(item.answer, ',');
+  return item;
+}
+
+TaskItem read_math(const Line& line) {
+  TaskItem item = item_of(line, "math", "Problem: " + text_of(line, "problem") + "\nAnswer:");
+  item.answer = text_of(line, "answer");
+  item.worked_answer = line.value.contains("solution") ? text_of(line, "solution") : "";
+  return item;
+}
+
+// "... Answer format: answer1/answer2/answer3/answer4" with answer "answer3"; the words of the format are what is looked for.
+TaskItem read_instruction(const Line& line) {
+  TaskItem item = item_of(line, "instruction-form", text_of(line, "instruction"));
+  item.answer = text_of(line, "answer");
+  return item;
+}
+
+struct Layout {
+  std::vector<const char*> keys;  // all present
+  TaskItem (*read)(const Line&);
+  TaskMethod method;
+  Match match = Match::exact;
+  const char* pattern = "";
+};
+
+// In order: the first whose keys are all there.
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> all = {
+      {{"task", "question", "answer"}, read_native, TaskMethod::generate},
+      {{"answerKey"}, read_ai2, TaskMethod::likelihood},
+      {{"goal", "sol1", "sol2"}, read_piqa, TaskMethod::likelihood},
+      {{"sentence", "option1", "option2"}, read_winogrande, TaskMethod::likelihood},
+      {{"ctx_a", "ctx_b", "endings"}, read_hellaswag, TaskMethod::likelihood},
+      {{"passage", "question"}, read_boolq, TaskMethod::likelihood},
+      {{"problem", "answer"}, read_math, TaskMethod::generate, Match::boxed},
+      {{"instruction", "answer"}, read_instruction, TaskMethod::generate, Match::regex, "(true|false|(?:answer|solution|option|ending)[1-5])"},
+      {{"question", "answer"}, read_gsm8k, TaskMethod::generate, Match::after_marker, "####"},
+  };
+  return all;
+}
+
+std::vector<json> parse_lines(const std::string& path, const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  check(first != std::string::npos, "{} is empty", path);
+  if (text[first] == '[') {
+    const json array = json::parse(text, nullptr, false);
+    check(array.is_array(), "{} begins like a JSON array but is not one", path);
+    return array.get<std::vector<json>>();
+  }
+  std::vector<json> values;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line(text.data() + begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    values.push_back(json::parse(line, nullptr, false));
+    check(values.back().is_object(), "{} line {} is not a JSON object", path, number);
+  }
+  return values;
+}
+
+// PIQA is published with its labels in a file beside it.
+void add_labels(const std::string& path, std::vector<json>& values) {
+  if (!values[0].contains("goal") || values[0].contains("label")) return;
+  const std::string labels_path = (std::filesystem::path(path).parent_path() / (std::filesystem::path(path).stem().string() + "-labels.lst")).string();
+  std::string labels = read_text_file(labels_path);
+  std::erase_if(labels, [](char c) { return c != '0' && c != '1'; });
+  check(labels.size() == values.size(), "{} has {} labels for the {} questions of {}", labels_path, labels.size(), values.size(), path);
+  for (size_t i = 0; i < values.size(); ++i) values[i]["label"] = labels[i] - '0';
+}
+
+}  // namespace
+
+TaskSet read_tasks(const std::string& path) {
+  const std::string text = read_text_file(path);
+  std::vector<json> values = parse_lines(path, text);
+  check(!values.empty(), "{} holds no questions", path);
+  const json first = values[0];
+  const auto layout = std::find_if(layouts().begin(), layouts().end(), [&](const Layout& l) {
+    return std::all_of(l.keys.begin(), l.keys.end(), [&](const char* key) { return first.contains(key); });
+  });
+  check(layout != layouts().end(),
+        "{} is in no known layout; simplest is a JSON object a line with \"id\", \"task\", \"question\" and \"answer\"", path);
+  add_labels(path, values);
+
+  TaskSet set{path, sha256_hex(text), layout->method, layout->match, layout->pattern, {}};
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Line line{std::move(values[i]), fmt::format("{} question {}", path, i + 1), i};
+    try {
+      set.items.push_back(layout->read(line));
+    } catch (const json::exception& e) {
+      throw Error("{}: {}", line.where, e.what());
+    }
+  }
+  return set;
+}
+
+}  // namespace fidelio
