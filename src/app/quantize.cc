@@ -39,7 +39,8 @@ void quantize(const Quantize& o) {
   how.method = o.method == "gptq" ? Method::gptq : Method::rtn;
   check(how.method == Method::rtn || !o.calibration.empty(), "quantize --method gptq needs --calibration FILE (text or .jsonl), or use --method rtn");
   const Checkpoint source = Checkpoint::open(o.run.model);
-  how.formats = formats_for(source.config(), o);
+  const std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
+  how.formats = one_format_each(formats);
 
   nlohmann::json provenance = {{"source_sha256", source.sha256()}, {"method", o.method}, {"format", o.format}, {"embedding", o.embedding}};
   nlohmann::json linears = nlohmann::json::array();
@@ -68,7 +69,7 @@ void quantize(const Quantize& o) {
     const auto runner = make_cpu_runner(source, options);
     quantize_model_gptq(*runner, source, data, how, pool, done);
   }
-  write_checkpoint(o.out, source, how.formats, [&](LinearId id) { return weights.at(id); }, provenance);
+  write_checkpoint(o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance);
 
   const Checkpoint made = Checkpoint::open(o.out);
   const nlohmann::json report = {{"output", o.out}, {"file_bytes", made.file_bytes()}, {"source_file_bytes", source.file_bytes()},

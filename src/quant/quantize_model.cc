@@ -13,10 +13,13 @@ void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuant
   const auto found = how.formats.find(id);
   if (found == how.formats.end()) return;
   const LinearWeight original = source.linear(id);
-  LinearWeight weight = quantize_rtn(found->second, decode(original), original.out, original.in, {.range_search = how.options.range_search, .importance = {}}, pool);
-  weight.bias = original.bias;
-  if (runner) runner->set_linear(id, runner->pack(weight));
-  done({id, std::move(weight), std::nullopt});
+  const std::vector<float> values = decode(original);
+  for (const FormatSpec& format : found->second) {
+    LinearWeight weight = quantize_rtn(format, values, original.out, original.in, {.range_search = how.options.range_search, .importance = {}}, pool);
+    weight.bias = original.bias;
+    if (runner && how.sequential) runner->set_linear(id, runner->pack(weight));
+    done({id, std::move(weight), std::nullopt});
+  }
 }
 
 // The calibration texts on their way through the layers: per batch the residual stream before the next stop, and the
@@ -75,6 +78,12 @@ class Passage {
 
 }  // namespace
 
+std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<LinearId, FormatSpec>& formats) {
+  std::map<LinearId, std::vector<FormatSpec>> each;
+  for (const auto& [id, format] : formats) each[id] = {format};
+  return each;
+}
+
 void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done) {
   Progress progress("quantise (rtn)", static_cast<int64_t>(how.formats.size()));
   for (LinearId id : linears_of(source.config())) {
@@ -102,11 +111,14 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
         const auto format = how.formats.find(id);
         if ((i > 0 && roles[i] == roles[i - 1]) || format == how.formats.end()) continue;
         const LinearWeight original = source.linear(id);
-        auto result = quantize_gptq(format->second, decode(original), original.out, original.in, hessian, factor, how.options, pool);
-        result.weight.bias = original.bias;
-        runner.set_linear(id, runner.pack(result.weight));
+        const std::vector<float> values = decode(original);
+        for (const FormatSpec& spec : format->second) {
+          auto result = quantize_gptq(spec, values, original.out, original.in, hessian, factor, how.options, pool);
+          result.weight.bias = original.bias;
+          if (how.sequential) runner.set_linear(id, runner.pack(result.weight));
+          done({id, std::move(result.weight), result.report});
+        }
         source.drop(id);
-        done({id, std::move(result.weight), result.report});
       }
       if (input == InputId::o_in) passage.advance(layer, Role::o);
       if (input == InputId::down_in) passage.advance(layer, Role::down);

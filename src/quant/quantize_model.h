@@ -23,13 +23,17 @@ struct QuantizedLinear {
 struct ModelQuantizer {
   Method method = Method::gptq;
   GptqOptions options;
-  std::map<LinearId, FormatSpec> formats;  // linears not named stay as they are
+  std::map<LinearId, std::vector<FormatSpec>> formats;  // linears not named stay as they are
+  // True: every linear is quantised against what the quantised linears before it produce; one format each. False: against the
+  // source's own activations, in any number of formats (candidates of a search), and the runner keeps the source's weights.
+  bool sequential = true;
 };
+std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<LinearId, FormatSpec>& formats);
 
 // RTN: no calibration data, any order. `done` receives every quantised linear.
 void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done);
 
-// GPTQ: `runner` holds the source's weights and is left holding the quantised ones. Embedding and head have no Hessian here
+// GPTQ: `runner` holds the source's weights and, if sequential, is left holding the quantised ones. Embedding and head have no Hessian here
 // (their input is one-hot, or is not worth one): they are rounded to nearest.
 void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration, const ModelQuantizer& how, ThreadPool& pool,
                          const std::function<void(QuantizedLinear)>& done);

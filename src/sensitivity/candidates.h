@@ -1,0 +1,30 @@
+// Every candidate format of every group, quantised once and held as codes: what a search assigns by handing over pointers.
+#pragma once
+#include "quant/quantize_model.h"
+#include "sensitivity/estimate.h"
+
+namespace fidelio {
+
+class CandidateSet {
+ public:
+  // Quantises by GPTQ against the source's own activations over `calibration` (the runner keeps the source's weights), embedding
+  // and head by rounding.
+  CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration, const std::vector<LinearGroup>& groups,
+               const std::vector<FormatSpec>& formats, const GptqOptions& options, ThreadPool& pool);
+
+  const std::vector<CandidateGroup>& groups() const { return groups_; }
+  const LinearWeight& weight(LinearId id, const FormatSpec& format) const;
+  int64_t bytes() const { return bytes_; }  // held, of all candidates
+
+ private:
+  std::vector<CandidateGroup> groups_;
+  std::map<LinearId, std::vector<LinearWeight>> weights_;
+  int64_t bytes_ = 0;
+};
+
+// Bytes of everything no group holds: tensors that stay as the source has them.
+int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& groups);
+// The formats a plan gives to each linear.
+std::map<LinearId, FormatSpec> formats_of(const SensitivityTable& table, const Plan& plan);
+
+}  // namespace fidelio
