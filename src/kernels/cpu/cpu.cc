@@ -169,8 +169,8 @@ struct Share {
 
 constexpr int64_t kMaxWeights = 16;
 
-int64_t piece_of(const cpu::Linear& weight, int64_t total, int64_t rows, int threads) {
-  const int64_t unit = std::max<int64_t>(1, 64 / (weight.out / std::max<int64_t>(1, total) > 16 ? 32 : 16));
+int64_t piece_of(const cpu::Linear& weight, const cpu::LinearKernel& kernel, int64_t total, int64_t rows, int threads) {
+  const int64_t unit = std::max<int64_t>(1, 64 / kernel.block);
   if (rows > 16) return unit;
   const int64_t bytes_of_unit = std::max<int64_t>(1, static_cast<int64_t>(weight.packed.size()) / std::max<int64_t>(1, total / unit));
   const int64_t wanted = std::max<int64_t>(1, (256 << 10) / bytes_of_unit), even = std::max<int64_t>(1, total / unit / (threads * 4));
@@ -198,7 +198,7 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
       if (done[j] || kernel.form != form || (integer && cpu::activation_group(w.spec, input.columns) != group)) continue;
       assert(w.in == input.columns && weights[j].second->columns == w.out && weights[j].second->rows >= input.rows);
       done[j] = true;
-      const int64_t total = (w.out + kernel.block - 1) / kernel.block, blocks = piece_of(w, total, input.rows, s.pool.threads());
+      const int64_t total = (w.out + kernel.block - 1) / kernel.block, blocks = piece_of(w, kernel, total, input.rows, s.pool.threads());
       shares[count++] = {&w, &kernel, weights[j].second->data(), w.out, total, blocks, jobs};
       jobs += (total + blocks - 1) / blocks;
     }
@@ -217,7 +217,7 @@ void Cpu::linear_add(Acts input, const Linear& weight, Matrix& x) {
   assert(weight.in == input.columns && x.columns == weight.out && x.rows >= input.rows);
   const cpu::LinearKernel& kernel = s.kernel(weight);
   const cpu::Prepared prepared = s.prepared(input, kernel.form, cpu::activation_group(weight.spec, input.columns));
-  const int64_t total = (weight.out + kernel.block - 1) / kernel.block, blocks = piece_of(weight, total, input.rows, s.pool.threads());
+  const int64_t total = (weight.out + kernel.block - 1) / kernel.block, blocks = piece_of(weight, kernel, total, input.rows, s.pool.threads());
   s.pool.run((total + blocks - 1) / blocks, [&](int64_t job, int) {
     kernel.multiply(weight, prepared, job * blocks, std::min((job + 1) * blocks, total), x.data(), x.columns, true);
   });

@@ -22,8 +22,8 @@ void for_rows(ThreadPool& pool, int64_t rows, int64_t columns, F&& f) {
   });
 }
 
-constexpr int64_t kTileRows = 256;         // query rows (positions x heads of a kv head) of one attention tile
-constexpr int64_t kMaxSplitChunks = 4096;  // partial results held by a split decode, in units of (tile row, chunk)
+constexpr int64_t kTileRows = 256;      // query rows (positions x heads of a kv head) of one attention tile
+constexpr int64_t kMaxPartials = 4096;  // partial results of attend_split: one per (query row, head, chunk)
 
 }  // namespace
 
@@ -45,7 +45,7 @@ void Cpu::State::reserve_heads(const AttentionShape& wanted) {
   tile_positions = std::clamp<int64_t>(kTileRows / group, 1, kPageTokens);
   attend_scratch_floats = (cpu::attend_scratch_floats(tile_positions * group, shape.head_dim) + 15) / 16 * 16;
   attend_scratch = Buffer(static_cast<size_t>(attend_scratch_floats * pool.threads()) * sizeof(float));
-  partial = Buffer(static_cast<size_t>(kMaxSplitChunks * (cpu::padded_head(shape.head_dim) + 2)) * sizeof(float));
+  partial = Buffer(static_cast<size_t>(kMaxPartials * (cpu::padded_head(shape.head_dim) + 2)) * sizeof(float));
 }
 
 void Cpu::State::cut_tiles(const Batch& batch) {
@@ -193,10 +193,46 @@ cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, i
   return a;
 }
 
+// Long histories of few rows: chunks are spread over the threads and merged afterwards, in the order a single thread merges
+// them in, so the bits are the same. False: not worth it, or more partial results than there is room for.
+bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer) {
+  const int64_t hk = shape.kv_heads, group = shape.heads / hk, count = static_cast<int64_t>(tiles.size());
+  int64_t chunks = 0, rows = 0;
+  for (const Tile& tile : tiles) {
+    const cpu::AttendArgs a = attend_args(q, cache, layer, tile, 0);
+    chunks = std::max(chunks, a.last_chunk - a.first_chunk);
+    rows = std::max<int64_t>(rows, tile.rows);
+  }
+  if (pool.threads() == 1 || chunks < 2 || count * hk >= 4 * pool.threads() || rows > tile_positions) return false;
+  if (count * hk * chunks * rows * group > kMaxPartials) return false;
+  const int64_t width = cpu::padded_head(shape.head_dim) + 2, share = chunks * rows * group * width;  // floats of one (tile, kv head)
+  const auto args = [&](int64_t item, int thread) {
+    cpu::AttendArgs a = attend_args(q, cache, layer, tiles[static_cast<size_t>(item / hk)], item % hk);
+    a.scratch = thread_scratch(thread);
+    a.partial = partial.as<float>() + item * share;
+    return a;
+  };
+  pool.run(count * hk * chunks, [&](int64_t job, int thread) {
+    cpu::AttendArgs a = args(job / chunks, thread);
+    const int64_t chunk = job % chunks;
+    if (a.first_chunk + chunk >= a.last_chunk) return;
+    a.partial += chunk * a.rows * group * width;
+    a.first_chunk += chunk;
+    a.last_chunk = a.first_chunk + 1;
+    kernels.attend(a);
+  });
+  pool.run(count * hk, [&](int64_t item, int thread) {
+    const cpu::AttendArgs a = args(item, thread);
+    kernels.merge(a, a.partial);
+  });
+  return true;
+}
+
 Cpu::Acts Cpu::attend(const Matrix& q, const KvCache& cache, int layer) {
   State& s = *state_;
   const int64_t hk = s.shape.kv_heads;
   const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), int64_t{s.shape.heads} * s.shape.head_dim);
+  if (s.attend_split(q, cache, layer)) return out;
   const int64_t parts = (kPageTokens + s.tile_positions - 1) / s.tile_positions;  // of a tile with a wide group
   const int64_t tiles = static_cast<int64_t>(s.tiles.size());
   s.pool.run(tiles * parts * hk, [&](int64_t job, int thread) {

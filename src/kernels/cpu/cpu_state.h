@@ -28,7 +28,7 @@ struct Cpu::State {
   const cpu::LinearKernel& kernel(const Linear& weight) const { return *weight.kernels[static_cast<size_t>(mode)]; }
   float* thread_scratch(int thread) { return attend_scratch.as<float>() + thread * attend_scratch_floats; }
   cpu::AttendArgs attend_args(const Matrix& q, const KvCache& cache, int layer, const Tile& tile, int64_t head);
-  void attend_split(const Matrix& q, const KvCache& cache, int layer, int64_t chunks);
+  bool attend_split(const Matrix& q, const KvCache& cache, int layer);
 
   ThreadPool pool;
   cpu::Isa isa;

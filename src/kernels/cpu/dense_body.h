@@ -20,21 +20,20 @@ constexpr int kAhead = 4096;         // bytes prefetched ahead in every stream
 constexpr int kTileRows = W == 4 ? 3 : 6;
 constexpr int tile_blocks(int rows) { return W == 16 ? 4 : W == 8 ? (rows == 1 ? 4 : rows <= 3 ? 2 : 1) : 1; }
 
-// A weight type: kStep columns per load, and those columns as kStep rows of vectors. `x` likewise yields broadcasts.
+// A weight type: kStep columns lie in one piece of kBytes; load() is column k of them for the outputs of one vector.
 struct WeightF32 {
   static constexpr int kStep = 1, kBytes = 64;
-  static void load(const std::byte* p, int unit, V (&w)[1]) { w[0] = cpu::load(reinterpret_cast<const float*>(p) + unit * W); }
+  static V load(const std::byte* p, int unit, int) { return cpu::load(reinterpret_cast<const float*>(p) + unit * W); }
 };
 struct WeightF16 {
   static constexpr int kStep = 1, kBytes = 32;
-  static void load(const std::byte* p, int unit, V (&w)[1]) { w[0] = load_halves(p + unit * W * 2); }
+  static V load(const std::byte* p, int unit, int) { return load_halves(p + unit * W * 2); }
 };
 struct WeightBf16 {
   static constexpr int kStep = 2, kBytes = 64;
-  static void load(const std::byte* p, int unit, V (&w)[2]) {
+  static V load(const std::byte* p, int unit, int k) {
     const U pair = load_words(p + unit * W * 4);
-    w[0] = (V)(pair << 16);
-    w[1] = (V)(pair & 0xffff0000u);
+    return (V)(k == 0 ? pair << 16 : pair & 0xffff0000u);
   }
 };
 
@@ -45,15 +44,13 @@ struct Fma {
   template <int R, int NB>
   [[gnu::always_inline]] static void step(V (&acc)[R][NB * kUnits], const std::byte* const (&w)[NB], const std::byte* x, int64_t x_stride,
                                           int count) {
-    FIDELIO_UNROLL for (int b = 0; b < NB; ++b) {
-      FIDELIO_UNROLL for (int unit = 0; unit < kUnits; ++unit) {
-        V columns[kStep];
-        Weight::load(w[b], unit, columns);
-        FIDELIO_UNROLL for (int r = 0; r < R; ++r) {
-          const float* values = reinterpret_cast<const float*>(x + r * x_stride);
-          FIDELIO_UNROLL for (int k = 0; k < kStep; ++k)
-            if (k < count) acc[r][b * kUnits + unit] = fma(columns[k], splat(values[k]), acc[r][b * kUnits + unit]);
-        }
+    FIDELIO_UNROLL for (int k = 0; k < kStep; ++k) {
+      if (k >= count) break;
+      V column[NB * kUnits];
+      FIDELIO_UNROLL for (int i = 0; i < NB * kUnits; ++i) column[i] = Weight::load(w[i / kUnits], i % kUnits, k);
+      FIDELIO_UNROLL for (int r = 0; r < R; ++r) {
+        const V value = splat(reinterpret_cast<const float*>(x + r * x_stride)[k]);
+        FIDELIO_UNROLL for (int i = 0; i < NB * kUnits; ++i) acc[r][i] = fma(column[i], value, acc[r][i]);
       }
     }
   }

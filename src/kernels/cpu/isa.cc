@@ -1,5 +1,7 @@
 // Which instruction sets this machine has, and the names of the enumerations of kernels/.
-#include <array>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "kernels/cpu/linear.h"
 
@@ -22,7 +24,9 @@ namespace {
 // A CPU with AVX-512 but without VBMI, VNNI or BF16 (Skylake-X to Ice Lake) counts as avx2: no kernels are kept for it.
 bool has_avx2() {
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  unsigned a = 0, b = 0, c = 0, d = 0;  // clang 14's builtin does not know F16C: bit 29 of ECX of leaf 1
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & (1u << 29)) != 0;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
 #else
   return false;
 #endif

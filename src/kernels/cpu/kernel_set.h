@@ -66,8 +66,9 @@ struct AttendArgs {
   int rows;                   // consecutive positions first_position ...
   int64_t first_position;
   int kv_head;
-  int64_t first_chunk, last_chunk;  // only these chunks; the result is left unmerged when `partial` is set
-  float* partial;             // null, or per (chunk, row, head of the group): e_padded sums, then maximum, then total
+  int64_t first_chunk, last_chunk;  // of the tile's history
+  float* partial;             // null: merge into out. Else attend leaves per (chunk, row, head of the group): padded e sums,
+                              // maximum, total; and merge() later reads them
   float* scratch;             // attend_scratch_floats(...)
 };
 constexpr int64_t padded_head(int64_t e) { return (e + 15) / 16 * 16; }

@@ -7,9 +7,10 @@
 #include <immintrin.h>
 #endif
 
-// GCC 12's own AVX-512 headers trip this warning wherever an unmasked intrinsic is inlined (its bug 105593).
+// GCC 12's own AVX-512 headers trip these warnings wherever an unmasked intrinsic is inlined (its bug 105593).
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
 #if defined(__clang__)
@@ -100,6 +101,10 @@ inline uint16_t round_to_bf16(float x) {
 }
 
 // Across lanes, in one fixed order (halves, then quarters, ...).
+#if defined(__AVX512F__)
+inline float sum_lanes(V v) { return _mm512_reduce_add_ps(v); }
+inline float max_lanes(V v) { return _mm512_reduce_max_ps(v); }
+#else
 inline float sum_lanes(V v) {
   float x[W];
   store(x, v);
@@ -114,6 +119,7 @@ inline float max_lanes(V v) {
     for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
   return x[0];
 }
+#endif
 
 // e^x to 2 ulp where the result is normal; 0 below -87.3, clamped above 88. x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2 in two
 // parts, Cody and Waite), e^r by the minimax polynomial of Cephes' expf (Moshier 1984).
