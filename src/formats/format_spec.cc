@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::string_view kGrammar =
     "  bf16 | f16 | f32                      dense\n"
-    "  int{2..8}{g16|g32|g64|g128|c}[z][s8]  integer; c: one group a row, z: zero points, s8: 8-bit scales (not with c)\n"
+    "  int{2..8}{g16|g32|g64|g128|c}[z][s8]  integer; c: one group a row, z: zero points, s8: 8-bit scales (not with "
+    "c)\n"
     "  lut{2..5}{g16|g32|g64|g128}           a grid per matrix, signed 8-bit scales\n"
     "  fp4g16[z]                             E2M1 in blocks of 16, z: an offset a block\n"
     "  fp8                                   E4M3 with one scale a row\n"
@@ -88,13 +89,20 @@ FormatSpec parse_format(std::string_view text) {
 
 std::string to_string(const FormatSpec& spec) {
   switch (spec.kind) {
-    case Kind::f32: return "f32";
-    case Kind::f16: return "f16";
-    case Kind::bf16: return "bf16";
-    case Kind::fp8: return "fp8";
-    case Kind::fp4: return spec.symmetric ? "fp4g16" : "fp4g16z";
-    case Kind::grid: return fmt::format("lut{}{}", spec.bits, group_suffix(spec));
-    case Kind::integer: break;
+    case Kind::f32:
+      return "f32";
+    case Kind::f16:
+      return "f16";
+    case Kind::bf16:
+      return "bf16";
+    case Kind::fp8:
+      return "fp8";
+    case Kind::fp4:
+      return spec.symmetric ? "fp4g16" : "fp4g16z";
+    case Kind::grid:
+      return fmt::format("lut{}{}", spec.bits, group_suffix(spec));
+    case Kind::integer:
+      break;
   }
   return fmt::format("int{}{}{}{}", spec.bits, group_suffix(spec), spec.symmetric ? "" : "z",
                      spec.scale == ScaleKind::u8 ? "s8" : "");
@@ -104,7 +112,7 @@ int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in) {
   if (spec.is_dense()) return out * in * spec.bits / 8;
   const int64_t groups = spec.groups(in);
   const auto plane = [](int64_t count, int width) { return (count * width + 7) / 8; };
-  int64_t row = 0;  // bytes of one row: codes by plane, then what each group adds, then the row's FP32
+  int64_t row = 0;                   // bytes of one row: codes by plane, then what each group adds, then the row's FP32
   for (const int width : {4, 2, 1})  // the planes of `bits` are its binary digits, except that 8 is two of 4
     if (spec.bits & width) row += plane(in, width);
   if (spec.bits == 8) row += 2 * plane(in, 4);
@@ -113,9 +121,12 @@ int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in) {
       row += spec.scale == ScaleKind::u8 ? groups + 4 : 2 * groups;
       if (!spec.symmetric) row += plane(groups, spec.bits);
       return out * row;
-    case Kind::grid: return out * (row + groups + 4) + (int64_t{1} << spec.bits);
-    case Kind::fp4: return out * (row + (spec.symmetric ? groups : 2 * groups) + 4);
-    default: return out * (row + 4);  // fp8
+    case Kind::grid:
+      return out * (row + groups + 4) + (int64_t{1} << spec.bits);
+    case Kind::fp4:
+      return out * (row + (spec.symmetric ? groups : 2 * groups) + 4);
+    default:
+      return out * (row + 4);  // fp8
   }
 }
 
@@ -125,9 +136,12 @@ double paper_bits(const FormatSpec& spec) {
     case Kind::integer:
       if (spec.group == 0) return spec.bits;
       return spec.bits + ((spec.scale == ScaleKind::u8 ? 8 : 16) + (spec.symmetric ? 0 : 4)) / group;
-    case Kind::grid: return spec.bits + 8 / group;
-    case Kind::fp4: return spec.symmetric ? 4.5 : 5.0;
-    default: return spec.bits;
+    case Kind::grid:
+      return spec.bits + 8 / group;
+    case Kind::fp4:
+      return spec.symmetric ? 4.5 : 5.0;
+    default:
+      return spec.bits;
   }
 }
 

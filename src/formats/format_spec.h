@@ -23,10 +23,11 @@ enum class ScaleKind : uint8_t { f16, u8 };  // u8: an unsigned byte times one F
 
 struct FormatSpec {
   Kind kind = Kind::bf16;
-  int bits = 16;               // of a code: integer 2..8, grid 2..5, fp4 4, fp8 8, dense 16 or 32
-  int group = 0;               // columns sharing a scale: 16, 32, 64, 128; 0 = the whole row (integer, fp8, dense)
-  bool symmetric = true;       // false: a zero point (integer) or an offset (fp4) per group
-  ScaleKind scale = ScaleKind::f16;  // integer only; the other kinds have one kind of scale each and leave this as it is
+  int bits = 16;          // of a code: integer 2..8, grid 2..5, fp4 4, fp8 8, dense 16 or 32
+  int group = 0;          // columns sharing a scale: 16, 32, 64, 128; 0 = the whole row (integer, fp8, dense)
+  bool symmetric = true;  // false: a zero point (integer) or an offset (fp4) per group
+  ScaleKind scale =
+      ScaleKind::f16;  // integer only; the other kinds have one kind of scale each and leave this as it is
 
   bool is_dense() const { return kind == Kind::f32 || kind == Kind::f16 || kind == Kind::bf16; }
   bool operator==(const FormatSpec&) const = default;

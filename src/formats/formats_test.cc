@@ -41,7 +41,8 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, uint
       for (int64_t i = 0; i < t.tensor.bytes(); ++i) {
         const auto byte = static_cast<uint8_t>(rng.below(256));
         const bool fp8_codes = spec.kind == Kind::fp8 && t.suffix.starts_with(".plane");
-        const bool nan = (t.tensor.dtype == DType::f8_e4m3 && (byte & 0x7f) == 0x7f) || (fp8_codes && ((byte & 15) == 15 || byte >> 4 == 15));
+        const bool nan = (t.tensor.dtype == DType::f8_e4m3 && (byte & 0x7f) == 0x7f) ||
+                         (fp8_codes && ((byte & 15) == 15 || byte >> 4 == 15));
         t.tensor.data[i] = std::byte(nan ? 0x55 : byte);
       }
     }
@@ -65,9 +66,30 @@ TEST(FormatSpec, FieldsMeanWhatTheStringSays) {
 }
 
 TEST(FormatSpec, BadStringsShowTheGrammar) {
-  for (const char* text : {"", "int", "int1g128", "int9g128", "int4", "int4g", "int4g48", "int4g0128", "int4g128s", "int4g128s8z",
-                           "int4g128zz", "int4cs8", "lut4c", "lut6g64", "lut4g64z", "fp4", "fp4g32", "fp8g16", "bf16 ", " bf16",
-                           "BF16", "int-4g128", "int4g99999999999999999999", "w4a4.atom"}) {
+  for (const char* text : {"",
+                           "int",
+                           "int1g128",
+                           "int9g128",
+                           "int4",
+                           "int4g",
+                           "int4g48",
+                           "int4g0128",
+                           "int4g128s",
+                           "int4g128s8z",
+                           "int4g128zz",
+                           "int4cs8",
+                           "lut4c",
+                           "lut6g64",
+                           "lut4g64z",
+                           "fp4",
+                           "fp4g32",
+                           "fp8g16",
+                           "bf16 ",
+                           " bf16",
+                           "BF16",
+                           "int-4g128",
+                           "int4g99999999999999999999",
+                           "w4a4.atom"}) {
     try {
       parse_format(text);
       ADD_FAILURE() << "accepted \"" << text << '"';
@@ -111,7 +133,8 @@ TEST(Codes, EveryWidthHoldsEveryCode) {
     std::vector<std::vector<uint8_t>> want(rows, std::vector<uint8_t>(columns));
     for (int pass = 0; pass < 2; ++pass)  // the second pass overwrites the first: set must clear old bits
       for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t c = 0; c < columns; ++c) by_element.set(r, c, want[r][c] = static_cast<uint8_t>(rng.below(1u << bits)));
+        for (int64_t c = 0; c < columns; ++c)
+          by_element.set(r, c, want[r][c] = static_cast<uint8_t>(rng.below(1u << bits)));
         by_row.set_row(r, want[r]);
       }
     for (int64_t r = 0; r < rows; ++r) {
@@ -121,7 +144,8 @@ TEST(Codes, EveryWidthHoldsEveryCode) {
       for (int64_t c = 0; c < columns; ++c) EXPECT_EQ(by_row.get(r, c), want[r][c]) << bits << " " << r << " " << c;
     }
     for (size_t p = 0; p < by_row.planes.size(); ++p)
-      EXPECT_EQ(0, std::memcmp(by_row.planes[p].view.data, by_element.planes[p].view.data, by_row.planes[p].view.bytes()));
+      EXPECT_EQ(0,
+                std::memcmp(by_row.planes[p].view.data, by_element.planes[p].view.data, by_row.planes[p].view.bytes()));
   }
 }
 
@@ -254,13 +278,15 @@ TEST(Stored, TensorsRoundTripThroughLoad) {
           w.bias.as<float>()[0] = 3;
         }
         std::map<std::string, Tensor> file;
-        for (const StoredTensor& t : stored_tensors(w)) EXPECT_TRUE(file.emplace(t.suffix, t.tensor).second) << t.suffix;
-        const LinearWeight back = load_weight(w.spec, out, in, [&](const std::string& suffix, DType dtype, const Shape& shape) {
-          if (!file.contains(suffix)) return OwnedTensor{};
-          const Tensor& t = file.at(suffix);
-          EXPECT_TRUE(t.dtype == dtype && t.shape == shape) << suffix;
-          return OwnedTensor{t, nullptr};
-        });
+        for (const StoredTensor& t : stored_tensors(w))
+          EXPECT_TRUE(file.emplace(t.suffix, t.tensor).second) << t.suffix;
+        const LinearWeight back =
+            load_weight(w.spec, out, in, [&](const std::string& suffix, DType dtype, const Shape& shape) {
+              if (!file.contains(suffix)) return OwnedTensor{};
+              const Tensor& t = file.at(suffix);
+              EXPECT_TRUE(t.dtype == dtype && t.shape == shape) << suffix;
+              return OwnedTensor{t, nullptr};
+            });
         EXPECT_EQ(decode(back), decode(w)) << text;
         EXPECT_EQ(back.stored_bytes(), w.stored_bytes());
         EXPECT_EQ(static_cast<bool>(back.bias), with_bias);

@@ -45,7 +45,8 @@ void visit_tensors(LinearWeight& w, const Visit& visit) {
     auto& block = std::get<FpBlock>(w.main);
     visit_codes(block.codes, block.codes.planes, visit);
     if (w.spec.kind == Kind::fp4) visit(".scale", DType::f8_e4m3, Shape{out, groups}, block.scale);
-    if (w.spec.kind == Kind::fp4 && !w.spec.symmetric) visit(".offset", DType::f8_e4m3, Shape{out, groups}, block.offset);
+    if (w.spec.kind == Kind::fp4 && !w.spec.symmetric)
+      visit(".offset", DType::f8_e4m3, Shape{out, groups}, block.offset);
     visit(".row_scale", DType::f32, Shape{out}, block.row_scale);
   }
 }
@@ -56,7 +57,8 @@ LinearWeight empty_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   LinearWeight w{.out = out, .in = in, .spec = spec, .main = Dense{}, .bias = {}};
   const Codes codes{.bits = spec.bits, .rows = out, .columns = in, .planes = {}};
   if (spec.kind == Kind::integer) w.main = IntGroup{.codes = codes, .scale = {}, .row_scale = {}, .zero = {}};
-  if (spec.kind == Kind::grid) w.main = VectorCode{.dim = 1, .codes = codes, .codebook = {}, .scale = {}, .row_scale = {}};
+  if (spec.kind == Kind::grid)
+    w.main = VectorCode{.dim = 1, .codes = codes, .codebook = {}, .scale = {}, .row_scale = {}};
   if (spec.kind == Kind::fp4 || spec.kind == Kind::fp8)
     w.main = FpBlock{.codes = codes, .scale = {}, .offset = {}, .row_scale = {}};
   return w;
@@ -89,7 +91,8 @@ void decode_main(const LinearWeight& w, const VectorCode& m, int64_t row, std::s
   m.codes.get_row(row, q);
   const auto book = m.codebook.as<const int8_t>();
   for (int64_t c = 0; c < w.in; ++c) {
-    const float scale = m.row_scale.as<const float>()[row] * static_cast<float>(m.scale.as<const int8_t>()[row * groups + c / g]);
+    const float scale =
+        m.row_scale.as<const float>()[row] * static_cast<float>(m.scale.as<const int8_t>()[row * groups + c / g]);
     values[c] = scale * static_cast<float>(book[q[c / m.dim] * m.dim + c % m.dim]);
   }
 }
@@ -194,17 +197,21 @@ void set_zero(IntGroup& w, int64_t row, int64_t g, int zero) {
 LinearWeight make_dense(OwnedTensor w, OwnedTensor bias) {
   check(w.view.shape.rank == 2, "a linear's weight has shape (out, in), not {}", to_string(w.view.shape));
   const DType t = w.view.dtype;
-  check(t == DType::f32 || t == DType::f16 || t == DType::bf16, "a dense weight is F32, F16 or BF16, not {}", name_of(t));
+  check(t == DType::f32 || t == DType::f16 || t == DType::bf16, "a dense weight is F32, F16 or BF16, not {}",
+        name_of(t));
   const int64_t out = w.view.shape[0], in = w.view.shape[1];
-  check(!bias || (bias.view.dtype == DType::f32 && bias.view.shape == Shape{out}), "the bias of a ({}, {}) linear is F32 [{}], not {} {}", out,
-        in, out, name_of(bias.view.dtype), to_string(bias.view.shape));
+  check(!bias || (bias.view.dtype == DType::f32 && bias.view.shape == Shape{out}),
+        "the bias of a ({}, {}) linear is F32 [{}], not {} {}", out, in, out, name_of(bias.view.dtype),
+        to_string(bias.view.shape));
   const Kind kind = t == DType::f32 ? Kind::f32 : t == DType::f16 ? Kind::f16 : Kind::bf16;
   return {out, in, {.kind = kind, .bits = static_cast<int>(8 * size_of(t))}, Dense{std::move(w)}, std::move(bias)};
 }
 
 LinearWeight allocate_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   LinearWeight w = empty_weight(spec, out, in);
-  visit_tensors(w, [](const std::string&, DType dtype, const Shape& shape, OwnedTensor& t) { t = OwnedTensor::allocate(dtype, shape); });
+  visit_tensors(w, [](const std::string&, DType dtype, const Shape& shape, OwnedTensor& t) {
+    t = OwnedTensor::allocate(dtype, shape);
+  });
   return w;
 }
 
@@ -228,18 +235,21 @@ std::vector<float> decode(const LinearWeight& w) {
 std::vector<StoredTensor> stored_tensors(const LinearWeight& w) {
   std::vector<StoredTensor> tensors;
   LinearWeight views = w;  // views and shared owners: no bytes are copied
-  visit_tensors(views, [&](const std::string& suffix, DType, const Shape&, const OwnedTensor& t) { tensors.push_back({suffix, t.view}); });
+  visit_tensors(views, [&](const std::string& suffix, DType, const Shape&, const OwnedTensor& t) {
+    tensors.push_back({suffix, t.view});
+  });
   if (w.bias) tensors.push_back({".bias", w.bias.view});
   return tensors;
 }
 
-LinearWeight load_weight(const FormatSpec& spec, int64_t out, int64_t in,
-                         const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find) {
+LinearWeight load_weight(
+    const FormatSpec& spec, int64_t out, int64_t in,
+    const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find) {
   LinearWeight w = empty_weight(spec, out, in);
   visit_tensors(w, [&](const std::string& suffix, DType dtype, const Shape& shape, OwnedTensor& t) {
     t = find(suffix, dtype, shape);
-    check(static_cast<bool>(t), "a {} weight of shape ({}, {}) needs a tensor {} of {} {}", to_string(spec), out, in, suffix,
-          name_of(dtype), to_string(shape));
+    check(static_cast<bool>(t), "a {} weight of shape ({}, {}) needs a tensor {} of {} {}", to_string(spec), out, in,
+          suffix, name_of(dtype), to_string(shape));
   });
   w.bias = find(".bias", DType::f32, Shape{out});
   return w;

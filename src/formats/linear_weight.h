@@ -42,7 +42,7 @@ struct IntGroup {
   Codes codes;            // (out, in)
   OwnedTensor scale;      // f16 (out, groups), or u8 (out, groups) times row_scale
   OwnedTensor row_scale;  // f32 (out) with u8 scales, else empty
-  OwnedTensor zero;       // u8 (out, ceil(groups * b / 8)): b-bit zero points packed as a plane of b bits (see get_zero)
+  OwnedTensor zero;  // u8 (out, ceil(groups * b / 8)): b-bit zero points packed as a plane of b bits (see get_zero)
 };
 
 // A vector code whose vectors have `dim` entries; dim 1 is a grid. w = row_scale * scale * codebook[q].
@@ -79,12 +79,13 @@ LinearWeight make_dense(OwnedTensor w, OwnedTensor bias = {});
 // An all-zero weight of this format with every tensor allocated, for quantisers to fill.
 LinearWeight allocate_weight(const FormatSpec& spec, int64_t out, int64_t in);
 
-// The decoded values of one row, or of the matrix (out, in), in FP32. This is the meaning of a format: kernels are tested
-// against it.
+// The decoded values of one row, or of the matrix (out, in), in FP32. This is the meaning of a format: kernels are
+// tested against it.
 void decode_row(const LinearWeight& w, int64_t row, std::span<float> values);
 std::vector<float> decode(const LinearWeight& w);
 
-// Names and tensors of a weight as stored under `prefix` in a file: e.g. prefix + ".plane0", ".scale", ".row_scale", ".zero",
+// Names and tensors of a weight as stored under `prefix` in a file: e.g. prefix + ".plane0", ".scale", ".row_scale",
+// ".zero",
 // ".codebook"; a dense weight is `prefix` + ".weight" itself. visit is called in a fixed order.
 struct StoredTensor {
   std::string suffix;
@@ -93,7 +94,8 @@ struct StoredTensor {
 std::vector<StoredTensor> stored_tensors(const LinearWeight& w);
 // The inverse: `find` returns the tensor of a suffix, already checked to have this dtype and shape. Every tensor of the
 // format is required; ".bias" (f32 (out)) is asked for last, and an empty tensor there means a linear without bias.
-LinearWeight load_weight(const FormatSpec& spec, int64_t out, int64_t in,
-                         const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find);
+LinearWeight load_weight(
+    const FormatSpec& spec, int64_t out, int64_t in,
+    const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find);
 
 }  // namespace fidelio

@@ -1,6 +1,6 @@
-// OpenBLAS under our own threads: every call runs on the calling thread alone, and ThreadPool jobs of fixed size call it,
-// so results do not depend on the number of threads. Call use_single_threaded_blas() before the first BLAS call: OpenBLAS
-// would otherwise start threads of its own inside each of ours.
+// OpenBLAS under our own threads: every call runs on the calling thread alone, and ThreadPool jobs of fixed size call
+// it, so results do not depend on the number of threads. Call use_single_threaded_blas() before the first BLAS call:
+// OpenBLAS would otherwise start threads of its own inside each of ours.
 #pragma once
 #include <cblas.h>
 

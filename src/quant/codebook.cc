@@ -9,8 +9,8 @@ namespace fidelio {
 namespace {
 
 constexpr int64_t kBins = 4096;
-constexpr float kReach = 1.5f;      // bins cover +-1.5 of the grid's end; what lies beyond counts in the last bin
-constexpr int64_t kMaxStrips = 16;  // 1,024 rows say enough about one distribution
+constexpr float kReach = 1.5f;     // bins cover +-1.5 of the grid's end; what lies beyond counts in the last bin
+constexpr int64_t kMaxStrips = 4;  // 256 rows, spread evenly, say enough about one distribution
 constexpr int kRounds = 3;
 
 struct Histogram {
@@ -75,7 +75,8 @@ std::vector<int8_t> to_bytes(const std::vector<double>& centroid) {
   double peak = 0;
   for (const double c : centroid) peak = std::max(peak, std::fabs(c));
   std::vector<int> byte(count);
-  for (int k = 0; k < count; ++k) byte[k] = static_cast<int>(std::nearbyint(peak == 0 ? 0.0 : 127 * centroid[k] / peak));
+  for (int k = 0; k < count; ++k)
+    byte[k] = static_cast<int>(std::nearbyint(peak == 0 ? 0.0 : 127 * centroid[k] / peak));
   for (int k = 0; k < count; ++k) byte[k] = std::max(byte[k], k == 0 ? -127 : byte[k - 1] + 1);
   for (int k = count; k-- > 0;) byte[k] = std::min(byte[k], k + 1 == count ? 127 : byte[k + 1] - 1);
   return {byte.begin(), byte.end()};

@@ -19,7 +19,12 @@ void multiply(int64_t n, int64_t k, float alpha, const float* h, int64_t in, con
 class Descent {
  public:
   Descent(const FormatSpec& spec, const Levels& levels, const Hessian& hessian, Strip& s)
-      : spec_(spec), levels_(levels), h_(hessian.matrix().data()), s_(s), value_(s.weight.size()), gradient_(s.weight.size()) {
+      : spec_(spec),
+        levels_(levels),
+        h_(hessian.matrix().data()),
+        s_(s),
+        value_(s.weight.size()),
+        gradient_(s.weight.size()) {
     refresh();
   }
 
@@ -52,8 +57,8 @@ class Descent {
     }
   }
 
-  // d loss / d scale with the codes fixed: the group's values move along d = value - offset over scale = level (with the
-  // zero point's share for integers, whose offset is -scale zero).
+  // d loss / d scale with the codes fixed: the group's values move along d = value - offset over scale = level (with
+  // the zero point's share for integers, whose offset is -scale zero).
   void pass_over_scales() {
     std::vector<float> direction(static_cast<size_t>(s_.group * kLanes)), curved(direction.size());
     for (int64_t g = 0; g < s_.groups; ++g) {
@@ -109,10 +114,10 @@ class Descent {
     multiply(s_.in - end, width, -1.0f, h_ + end * s_.in + begin, s_.in, change, 1.0f, &gradient_[end * kLanes]);
   }
 
-  // Moves scale (and an integer's offset with it) to the stored neighbour of the optimum t = d.g / d H d where that lowers
-  // the loss; `move` is what became of each scale.
-  void refit(int64_t begin, int64_t width, float* scale, float* offset, std::vector<float>& direction, std::vector<float>& curved,
-             Lanes& move) {
+  // Moves scale (and an integer's offset with it) to the stored neighbour of the optimum t = d.g / d H d where that
+  // lowers the loss; `move` is what became of each scale.
+  void refit(int64_t begin, int64_t width, float* scale, float* offset, std::vector<float>& direction,
+             std::vector<float>& curved, Lanes& move) {
     for (int64_t c = 0; c < width; ++c)
       for (int64_t r = 0; r < kLanes; ++r) {
         const float zero = scale[r] == 0 || spec_.kind != Kind::integer ? 0.0f : offset[r] / scale[r];

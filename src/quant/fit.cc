@@ -1,9 +1,9 @@
 // fit_scales: the search for every group's scale and offset (see strip.h).
 //
-// The metric is a diagonal one, sum_j importance_j (w_j - q_j)^2. With importance_j = 1 / U_jj^2 it is GPTQ's own loss if
-// later columns compensate (the price of an error in column j, see HessianFactor); ranges shrink more on columns that
-// matter less. Formats with a second level (u8, i8, E4M3 scales) are fitted twice: freely, which gives the row scale, and
-// then over the stored neighbours of the free optimum.
+// The metric is a diagonal one, sum_j importance_j (w_j - q_j)^2. With importance_j = 1 / U_jj^2 it is GPTQ's own loss
+// if later columns compensate (the price of an error in column j, see HessianFactor); ranges shrink more on columns
+// that matter less. Formats with a second level (u8, i8, E4M3 scales) are fitted twice: freely, which gives the row
+// scale, and then over the stored neighbours of the free optimum.
 #include <algorithm>
 #include <cmath>
 
@@ -25,7 +25,11 @@ struct Best {
 class GroupFit {
  public:
   GroupFit(const FormatSpec& spec, const Levels& levels, std::span<const float> importance, Strip& strip, int64_t g)
-      : spec_(spec), levels_(levels), importance_(importance), strip_(strip), begin_(g * strip.group),
+      : spec_(spec),
+        levels_(levels),
+        importance_(importance),
+        strip_(strip),
+        begin_(g * strip.group),
         end_(std::min(strip.in, begin_ + strip.group)) {
     for (int64_t c = begin_; c < end_; ++c)
       for (int64_t r = 0; r < kLanes; ++r) {
@@ -72,7 +76,8 @@ class GroupFit {
       const float zero = scale == 0 ? 0 : std::nearbyint(-low * shrink / scale) + slant;
       offset = -scale * std::clamp(zero, 0.0f, top);
     } else if (spec_.kind == Kind::integer) {
-      // Codes -2^(b-1) .. 2^(b-1) - 1: a step of 2 M / (2^b - 1), SLQ Eq. 11, splits the missing half step over both ends.
+      // Codes -2^(b-1) .. 2^(b-1) - 1: a step of 2 M / (2^b - 1), SLQ Eq. 11, splits the missing half step over both
+      // ends.
       scale = store(shrink * 2 * std::max(high, -low) / top, r);
       offset = -scale * (top + 1) / 2;
     } else if (spec_.kind == Kind::grid) {
@@ -94,7 +99,8 @@ class GroupFit {
 };
 
 bool two_levels(const FormatSpec& spec) {
-  return (spec.kind == Kind::integer && spec.scale == ScaleKind::u8) || spec.kind == Kind::grid || spec.kind == Kind::fp4;
+  return (spec.kind == Kind::integer && spec.scale == ScaleKind::u8) || spec.kind == Kind::grid ||
+         spec.kind == Kind::fp4;
 }
 
 // How far ranges are worth shrinking falls with the width: from .35 at 2 bits to .8 at 8.
@@ -140,14 +146,16 @@ void search_stored(const FormatSpec& spec, GroupFit& fit, const Lanes& row_scale
 
 }  // namespace
 
-void fit_scales(const FormatSpec& spec, const Levels& levels, std::span<const float> importance, bool search, Strip& strip) {
+void fit_scales(const FormatSpec& spec, const Levels& levels, std::span<const float> importance, bool search,
+                Strip& strip) {
   const bool nested = two_levels(spec);
   std::vector<GroupFit> fits;
   fits.reserve(static_cast<size_t>(strip.groups));
   for (int64_t g = 0; g < strip.groups; ++g) fits.emplace_back(spec, levels, importance, strip, g);
 
   const float largest = spec.kind == Kind::fp4 ? kE4m3Max : spec.kind == Kind::grid ? 127.0f : 255.0f;
-  if (spec.kind == Kind::fp4)  // offsets are stored in units of the row scale too, so it must be known before the search
+  if (spec.kind ==
+      Kind::fp4)  // offsets are stored in units of the row scale too, so it must be known before the search
     for (int64_t r = 0; r < kLanes; ++r) {
       float peak = 0;
       for (GroupFit& fit : fits) peak = std::max(peak, std::fabs(fit.range().peak[r]));
@@ -155,7 +163,8 @@ void fit_scales(const FormatSpec& spec, const Levels& levels, std::span<const fl
       strip.row_scale[r] = peak / ((spec.symmetric ? levels.highest() : 2.0f) * largest);
     }
   for (GroupFit& fit : fits)
-    search_group(spec, search, fit, [&](float wanted, int64_t) { return nested ? wanted : stored_scale(spec, wanted, 0); });
+    search_group(spec, search, fit,
+                 [&](float wanted, int64_t) { return nested ? wanted : stored_scale(spec, wanted, 0); });
   if (nested && spec.kind != Kind::fp4)
     for (int64_t r = 0; r < kLanes; ++r) {
       float peak = 0;

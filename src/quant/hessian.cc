@@ -9,9 +9,9 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kTile = 128;    // of the FP64 factorisation
+constexpr int64_t kTile = 128;     // of the FP64 factorisation
 constexpr int64_t kSumTile = 256;  // of the accumulation
-constexpr int64_t kTokens = 512;  // summed in FP32 inside one BLAS call, so that any caller's batch rounds alike
+constexpr int64_t kTokens = 512;   // summed in FP32 inside one BLAS call, so that any caller's batch rounds alike
 
 int64_t tiles(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 
@@ -62,7 +62,8 @@ struct Diagonal {
 Diagonal inspect(const Hessian& h) {
   Diagonal d;
   const auto m = h.matrix();
-  for (const float x : m) check(std::isfinite(x), "the Hessian has entries that are not finite; are the calibration activations?");
+  for (const float x : m)
+    check(std::isfinite(x), "the Hessian has entries that are not finite; are the calibration activations?");
   for (int64_t i = 0; i < h.in(); ++i) {
     const float x = m[i * h.in() + i];
     check(x >= 0, "the Hessian's diagonal is {} at column {}; a sum of squares is not negative", x, i);
@@ -73,9 +74,9 @@ Diagonal inspect(const Hessian& h) {
   return d;
 }
 
-// The damped matrix with rows and columns in reverse order of the steps: its lower Cholesky factor L, reversed again, is
-// the upper R with H = R R^T, and R^-1 is the U asked for. One factorisation and one triangular inverse; the usual way
-// (Cholesky, inverse, Cholesky) costs three times as much and squares the condition number on the way.
+// The damped matrix with rows and columns in reverse order of the steps: its lower Cholesky factor L, reversed again,
+// is the upper R with H = R R^T, and R^-1 is the U asked for. One factorisation and one triangular inverse; the usual
+// way (Cholesky, inverse, Cholesky) costs three times as much and squares the condition number on the way.
 void fill_reversed(const Hessian& h, const HessianFactor& f, double damping, double* a) {
   const int64_t n = h.in();
   const auto m = h.matrix();
@@ -105,7 +106,8 @@ void invert_into(const double* lower, int64_t n, float* upper, ThreadPool& pool)
 Hessian::Hessian(int64_t in) : in_(in), sums_(static_cast<size_t>(in * in) * sizeof(float)) {}
 
 Hessian Hessian::from_matrix(std::span<const float> matrix, int64_t in, int64_t tokens) {
-  check(static_cast<int64_t>(matrix.size()) == in * in, "a Hessian of {} columns has {} entries, not {}", in, in * in, matrix.size());
+  check(static_cast<int64_t>(matrix.size()) == in * in, "a Hessian of {} columns has {} entries, not {}", in, in * in,
+        matrix.size());
   Hessian h(in);
   std::copy(matrix.begin(), matrix.end(), h.sums_.as<float>());
   h.tokens_ = tokens;
@@ -125,8 +127,10 @@ void Hessian::add(std::span<const float> x, ThreadPool& pool) {
     float* sums = sums_.as<float>();
     for (int64_t t = 0; t < tokens; t += kTokens)
       cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, height, width, std::min(kTokens, tokens - t), 1.0f,
-                  x.data() + t * in_ + row, in_, x.data() + t * in_ + column, in_, 1.0f, sums + row * in_ + column, in_);
-    for (int64_t r = row; r < row + height; ++r)  // the mirror image; inside a diagonal tile both halves come from one side
+                  x.data() + t * in_ + row, in_, x.data() + t * in_ + column, in_, 1.0f, sums + row * in_ + column,
+                  in_);
+    for (int64_t r = row; r < row + height;
+         ++r)  // the mirror image; inside a diagonal tile both halves come from one side
       for (int64_t c = column; c < std::min(column + width, r); ++c) sums[c * in_ + r] = sums[r * in_ + c];
   });
   tokens_ += tokens;
@@ -145,14 +149,16 @@ HessianFactor factorize(const Hessian& h, double damping, bool act_order, Thread
 
   Buffer lower(static_cast<size_t>(n * n) * sizeof(double));
   for (;; f.damping = f.damping == 0 ? 1e-8 : f.damping * 10) {
-    check(f.damping < 1e6, "the Hessian of {} columns has no Cholesky factor even with damping {} of its mean diagonal", n, f.damping);
+    check(f.damping < 1e6, "the Hessian of {} columns has no Cholesky factor even with damping {} of its mean diagonal",
+          n, f.damping);
     fill_reversed(h, f, f.damping * diagonal.mean, lower.as<double>());
     if (cholesky(lower.as<double>(), n, pool)) break;
   }
   f.upper = Buffer(static_cast<size_t>(n * n) * sizeof(float));
   invert_into(lower.as<double>(), n, f.upper.as<float>(), pool);
   f.weight.resize(static_cast<size_t>(n));
-  for (int64_t j = 0; j < n; ++j) f.weight[f.order[j]] = m[f.order[j] * n + f.order[j]] == 0 ? 0.0f : 1.0f / (f.u(j, j) * f.u(j, j));
+  for (int64_t j = 0; j < n; ++j)
+    f.weight[f.order[j]] = m[f.order[j] * n + f.order[j]] == 0 ? 0.0f : 1.0f / (f.u(j, j) * f.u(j, j));
   return f;
 }
 

@@ -16,8 +16,8 @@ class Hessian {
  public:
   explicit Hessian(int64_t in);
 
-  // Adds the rows of x (tokens, in). Same calls, same bits, for any number of threads. Throws Error on a size that is not
-  // a multiple of `in`.
+  // Adds the rows of x (tokens, in). Same calls, same bits, for any number of threads. Throws Error on a size that is
+  // not a multiple of `in`.
   void add(std::span<const float> x, ThreadPool& pool);
 
   int64_t in() const { return in_; }
@@ -35,12 +35,12 @@ class Hessian {
 // (GPTQ, Frantar et al. 2023, section 3.3, step 3). Computed in FP64.
 struct HessianFactor {
   int64_t in = 0;
-  std::vector<int32_t> order;   // step -> column
-  Buffer upper;                 // f32 (in, in) by step: row j holds U_jj .. U_j,in-1; zeros below the diagonal
-  std::vector<float> weight;    // (in) by column: 1 / U_jj^2, the price of a rounding error in that column when all later
-                                // columns compensate for it
-  double damping = 0;           // what was added to the diagonal, as a fraction of its mean
-  int64_t dead = 0;             // columns with H_ii = 0: no calibration token ever used them
+  std::vector<int32_t> order;  // step -> column
+  Buffer upper;                // f32 (in, in) by step: row j holds U_jj .. U_j,in-1; zeros below the diagonal
+  std::vector<float> weight;  // (in) by column: 1 / U_jj^2, the price of a rounding error in that column when all later
+                              // columns compensate for it
+  double damping = 0;         // what was added to the diagonal, as a fraction of its mean
+  int64_t dead = 0;           // columns with H_ii = 0: no calibration token ever used them
 
   float u(int64_t step, int64_t other) const { return upper.as<const float>()[step * in + other]; }
 };

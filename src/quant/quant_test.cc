@@ -29,12 +29,14 @@ std::vector<float> weights(int64_t out, int64_t in, uint64_t seed) {
 // Activations with correlated columns of very different power: x = z A, A a random mixing of half as many sources.
 std::vector<float> activations(int64_t tokens, int64_t in, uint64_t seed) {
   const int64_t sources = in / 2 + 1;
-  const std::vector<float> z = normal(tokens * sources, seed), mix = normal(sources * in, seed + 1), own = normal(tokens * in, seed + 2);
+  const std::vector<float> z = normal(tokens * sources, seed), mix = normal(sources * in, seed + 1),
+                           own = normal(tokens * in, seed + 2);
   std::vector<float> x(static_cast<size_t>(tokens * in));
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t c = 0; c < in; ++c) {
       float sum = 0.5f * own[t * in + c];
-      for (int64_t s = 0; s < sources; ++s) sum += z[t * sources + s] * mix[s * in + c] / std::sqrt(static_cast<float>(sources));
+      for (int64_t s = 0; s < sources; ++s)
+        sum += z[t * sources + s] * mix[s * in + c] / std::sqrt(static_cast<float>(sources));
       x[t * in + c] = sum * (c % 7 == 0 ? 4.0f : 1.0f);
     }
   return x;
@@ -49,7 +51,8 @@ Hessian correlated(int64_t in, uint64_t seed, ThreadPool& pool) {
 std::vector<std::string> formats() {
   std::vector<std::string> all = {"fp4g16", "fp4g16z", "fp8", "lut2g32", "lut3g64", "lut4g64", "lut5g16"};
   for (int b = 2; b <= 8; ++b)
-    for (const char* tail : {"g128z", "g32", "g64zs8", "g64s8", "cz", "c"}) all.push_back(fmt::format("int{}{}", b, tail));
+    for (const char* tail : {"g128z", "g32", "g64zs8", "g64s8", "cz", "c"})
+      all.push_back(fmt::format("int{}{}", b, tail));
   return all;
 }
 
@@ -57,7 +60,9 @@ bool same_bytes(const LinearWeight& a, const LinearWeight& b) {
   const auto x = stored_tensors(a), y = stored_tensors(b);
   if (x.size() != y.size()) return false;
   for (size_t i = 0; i < x.size(); ++i)
-    if (x[i].tensor.bytes() != y[i].tensor.bytes() || std::memcmp(x[i].tensor.data, y[i].tensor.data, x[i].tensor.bytes()) != 0) return false;
+    if (x[i].tensor.bytes() != y[i].tensor.bytes() ||
+        std::memcmp(x[i].tensor.data, y[i].tensor.data, x[i].tensor.bytes()) != 0)
+      return false;
   return true;
 }
 
@@ -103,9 +108,9 @@ TEST_F(Quant, FactorIsTheInverse) {
     const HessianFactor f = factorize(h, 0.01, act_order, pool_);
     double mean = 0;
     for (int64_t i = 0; i < in; ++i) mean += h.matrix()[i * in + i] / static_cast<double>(in);
-    // U (H + damping) U^T = 1 in step order. FP32 entries of U: errors of 2^-24 times the product of magnitudes, which for
-    // this H (condition number below 1e4 after damping) stays under 1e4 * in * 2^-24 < .12; what is seen is far less, so the
-    // bound taken is a tenth of that.
+    // U (H + damping) U^T = 1 in step order. FP32 entries of U: errors of 2^-24 times the product of magnitudes, which
+    // for this H (condition number below 1e4 after damping) stays under 1e4 * in * 2^-24 < .12; what is seen is far
+    // less, so the bound taken is a tenth of that.
     std::vector<double> hu(static_cast<size_t>(in * in), 0.0);  // (H + d) U^T
     for (int64_t a = 0; a < in; ++a)
       for (int64_t j = 0; j < in; ++j)
@@ -163,8 +168,9 @@ TEST_F(Quant, EveryFormatDecodesNearTheWeights) {
   for (const std::string& text : formats()) {
     const LinearWeight q = quantize_rtn(parse_format(text), w, out, in, {}, pool_);
     EXPECT_EQ(to_string(q.spec), text);
-    // No error exceeds half a step of the row's widest range, 2 max / (2^b - 1); E2M1's widest gap is a third of its end,
-    // E4M3's half gap 2^-4 of the value. 1.1: the rounding of the scales themselves (E4M3 ones: 2^-4 of 1/6 twice).
+    // No error exceeds half a step of the row's widest range, 2 max / (2^b - 1); E2M1's widest gap is a third of its
+    // end, E4M3's half gap 2^-4 of the value. 1.1: the rounding of the scales themselves (E4M3 ones: 2^-4 of 1/6
+    // twice).
     const double half = q.spec.kind == Kind::fp4 ? 1.0 / 6 : 1 / (std::pow(2, q.spec.bits) - 1);
     const double error = squared_error(w, decode(q));
     EXPECT_LT(error, q.spec.kind == Kind::fp8 ? energy * 0x1p-8 : 1.1 * reach * half * half) << text;
@@ -178,7 +184,8 @@ TEST_F(Quant, RangeSearchNeverLoses) {
   for (const std::string& text : formats()) {
     const FormatSpec spec = parse_format(text);
     if (spec.kind == Kind::grid) continue;  // its codebook is fitted to the other scales as well
-    const double plain = squared_error(w, decode(quantize_rtn(spec, w, out, in, {.range_search = false, .importance = {}}, pool_)));
+    const double plain =
+        squared_error(w, decode(quantize_rtn(spec, w, out, in, {.range_search = false, .importance = {}}, pool_)));
     const double searched = squared_error(w, decode(quantize_rtn(spec, w, out, in, {}, pool_)));
     EXPECT_LE(searched, plain * (1 + 1e-6)) << text;  // 1e-6: FP32 sums choose, a double judges
   }
@@ -191,7 +198,8 @@ TEST_F(Quant, ImportanceProtectsItsColumns) {
   for (int64_t c = 0; c < in; c += 8) importance[c] = 100;
   const auto weighted = [&](const std::vector<float>& q) {
     double sum = 0;
-    for (int64_t i = 0; i < out * in; ++i) sum += importance[i % in] * static_cast<double>((w[i] - q[i]) * (w[i] - q[i]));
+    for (int64_t i = 0; i < out * in; ++i)
+      sum += importance[i % in] * static_cast<double>((w[i] - q[i]) * (w[i] - q[i]));
     return sum;
   };
   for (const char* text : {"int3g128z", "int3g128", "lut3g128", "fp4g16", "int4g64zs8"}) {
@@ -200,18 +208,21 @@ TEST_F(Quant, ImportanceProtectsItsColumns) {
               weighted(decode(quantize_rtn(spec, w, out, in, {}, pool_))))
         << text;
   }
-  EXPECT_THROW(quantize_rtn(parse_format("int4g128z"), w, out, in, {.range_search = true, .importance = std::span(importance).first(3)}, pool_),
+  EXPECT_THROW(quantize_rtn(parse_format("int4g128z"), w, out, in,
+                            {.range_search = true, .importance = std::span(importance).first(3)}, pool_),
                Error);
 }
 
 // 6 dB a bit: uniform noise of step D has variance D^2 / 12, and D halves with the bit up to the factor (2^b - 1). The
-// exact ratio of the laws is ((2^(b+1) - 1) / (2^b - 1))^2: 4.27 at 4 bits, 4.02 at 8. 3%: the high-resolution law's own error.
+// exact ratio of the laws is ((2^(b+1) - 1) / (2^b - 1))^2: 4.27 at 4 bits, 4.02 at 8. 3%: the high-resolution law's
+// own error.
 TEST_F(Quant, ErrorFallsByFourABit) {
   const int64_t out = 256, in = 512;
   const std::vector<float> w = normal(out * in, 10);
   std::vector<double> error(9);
   for (int b = 4; b <= 8; ++b)
-    error[b] = squared_error(w, decode(quantize_rtn(parse_format(fmt::format("int{}g128z", b)), w, out, in, {.range_search = false, .importance = {}}, pool_)));
+    error[b] = squared_error(w, decode(quantize_rtn(parse_format(fmt::format("int{}g128z", b)), w, out, in,
+                                                    {.range_search = false, .importance = {}}, pool_)));
   for (int b = 4; b < 8; ++b) {
     const double steps = (std::pow(2, b + 1) - 1) / (std::pow(2, b) - 1);
     EXPECT_NEAR(error[b] / error[b + 1], steps * steps, 0.03 * steps * steps) << b;
@@ -239,8 +250,10 @@ TEST_F(Quant, SymmetricNoiseIsGammaSquared) {
     }
     for (int b = 4; b <= 8; ++b) {
       const RtnOptions plain{.range_search = false, .importance = {}};
-      const double sym = squared_error(*w, decode(quantize_rtn(parse_format(fmt::format("int{}g128", b)), *w, out, in, plain, pool_)));
-      const double asym = squared_error(*w, decode(quantize_rtn(parse_format(fmt::format("int{}g128z", b)), *w, out, in, plain, pool_)));
+      const double sym =
+          squared_error(*w, decode(quantize_rtn(parse_format(fmt::format("int{}g128", b)), *w, out, in, plain, pool_)));
+      const double asym = squared_error(
+          *w, decode(quantize_rtn(parse_format(fmt::format("int{}g128z", b)), *w, out, in, plain, pool_)));
       EXPECT_NEAR(sym / asym, symmetric / asymmetric, 0.03 * symmetric / asymmetric) << b;
     }
   }
@@ -303,14 +316,15 @@ TEST_F(Quant, GptqBeatsRoundToNearestEverywhere) {
   const HessianFactor f = factorize(h, 0.01, true, pool_);
   for (const std::string& text : formats()) {
     const FormatSpec spec = parse_format(text);
-    const double rtn = proxy_loss(w, decode(quantize_rtn(spec, w, out, in, {.range_search = true, .importance = diagonal}, pool_)), out, in, h);
+    const double rtn = proxy_loss(
+        w, decode(quantize_rtn(spec, w, out, in, {.range_search = true, .importance = diagonal}, pool_)), out, in, h);
     const GptqResult r = quantize_gptq(spec, w, out, in, h, f, {}, pool_);
     const double loss = proxy_loss(w, decode(r.weight), out, in, h);
     EXPECT_LT(loss, rtn) << text;
     EXPECT_LT(r.report.loss_gptq, rtn) << text;
     EXPECT_LE(r.report.loss, r.report.loss_gptq * (1 + 1e-5)) << text;
-    // The report's loss is an FP32 product over 200 columns: 200 * 2^-24 of the terms' magnitude, which exceed the sum by
-    // less than the condition number's root here.
+    // The report's loss is an FP32 product over 200 columns: 200 * 2^-24 of the terms' magnitude, which exceed the sum
+    // by less than the condition number's root here.
     EXPECT_NEAR(r.report.loss, loss, 1e-3 * loss) << text;
   }
 }
@@ -319,12 +333,16 @@ TEST_F(Quant, DiagonalHessianMeansNoFeedback) {
   const int64_t out = 20, in = 150;
   const std::vector<float> w = weights(out, in, 22);
   std::vector<float> m(static_cast<size_t>(in * in), 0.0f), diagonal(in);
-  for (int64_t i = 0; i < in; ++i) m[i * in + i] = diagonal[i] = std::ldexp(1.0f, static_cast<int>(2 * (i * 37 % 5)));  // exact roots
+  for (int64_t i = 0; i < in; ++i)
+    m[i * in + i] = diagonal[i] = std::ldexp(1.0f, static_cast<int>(2 * (i * 37 % 5)));  // exact roots
   const Hessian h = Hessian::from_matrix(m, in, 1);
   for (const std::string& text : formats()) {
     const FormatSpec spec = parse_format(text);
-    const GptqResult r = quantize_gptq(spec, w, out, in, h, {.damping = 0, .act_order = true, .range_search = true, .descent_passes = 0}, pool_);
-    EXPECT_TRUE(same_bytes(r.weight, quantize_rtn(spec, w, out, in, {.range_search = true, .importance = diagonal}, pool_))) << text;
+    const GptqResult r = quantize_gptq(
+        spec, w, out, in, h, {.damping = 0, .act_order = true, .range_search = true, .descent_passes = 0}, pool_);
+    EXPECT_TRUE(
+        same_bytes(r.weight, quantize_rtn(spec, w, out, in, {.range_search = true, .importance = diagonal}, pool_)))
+        << text;
   }
 }
 
@@ -370,7 +388,9 @@ TEST_F(Quant, EveryPassOfTheDescentLowersTheLoss) {
   for (const std::string& text : formats()) {
     double last = std::numeric_limits<double>::infinity();
     for (const int passes : {0, 1, 2, 4}) {
-      const GptqResult r = quantize_gptq(parse_format(text), w, out, in, h, {.damping = 0.01, .act_order = true, .range_search = true, .descent_passes = passes}, pool_);
+      const GptqResult r =
+          quantize_gptq(parse_format(text), w, out, in, h,
+                        {.damping = 0.01, .act_order = true, .range_search = true, .descent_passes = passes}, pool_);
       const double loss = proxy_loss(w, decode(r.weight), out, in, h);
       // A change is made where FP32 gradients say it helps; they are off by about in * 2^-24 relative.
       EXPECT_LE(loss, last * (1 + 1e-5)) << text << " " << passes;
@@ -379,8 +399,8 @@ TEST_F(Quant, EveryPassOfTheDescentLowersTheLoss) {
   }
 }
 
-// Six weights of 2 bits have 4,096 choices of codes: with the scales that the descent ended with, it must stand in a local
-// optimum (no single change helps), and within a factor of the best of all.
+// Six weights of 2 bits have 4,096 choices of codes: with the scales that the descent ended with, it must stand in a
+// local optimum (no single change helps), and within a factor of the best of all.
 TEST_F(Quant, DescentEndsInALocalOptimumNearTheGlobalOne) {
   const int64_t in = 6;
   const FormatSpec spec = parse_format("int2g16z");
@@ -388,7 +408,8 @@ TEST_F(Quant, DescentEndsInALocalOptimumNearTheGlobalOne) {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     const std::vector<float> w = weights(1, in, 100 + seed);
     const Hessian h = correlated(in, 200 + seed, pool_);
-    const GptqResult r = quantize_gptq(spec, w, 1, in, h, {.damping = 0.01, .act_order = true, .range_search = true, .descent_passes = 8}, pool_);
+    const GptqResult r = quantize_gptq(
+        spec, w, 1, in, h, {.damping = 0.01, .act_order = true, .range_search = true, .descent_passes = 8}, pool_);
     const double loss = proxy_loss(w, decode(r.weight), 1, in, h);
     double best = std::numeric_limits<double>::infinity();
     LinearWeight trial = r.weight;
@@ -397,7 +418,8 @@ TEST_F(Quant, DescentEndsInALocalOptimumNearTheGlobalOne) {
     m.codes.get_row(0, chosen);
     for (int code = 0; code < 4096; ++code) {
       int differences = 0;
-      for (int64_t c = 0; c < in; ++c) differences += (codes[c] = static_cast<uint8_t>(code >> (2 * c) & 3)) != chosen[c];
+      for (int64_t c = 0; c < in; ++c)
+        differences += (codes[c] = static_cast<uint8_t>(code >> (2 * c) & 3)) != chosen[c];
       m.codes.set_row(0, codes);
       const double here = proxy_loss(w, decode(trial), 1, in, h);
       if (differences == 1) {
@@ -443,8 +465,10 @@ TEST_F(Quant, GridsBeatUniformStepsOnNormalWeights) {
   const int64_t out = 128, in = 512;
   const std::vector<float> w = normal(out * in, 32);
   for (const int b : {3, 4}) {  // lut b g64 stores fewer bits than int b g64 with zeros
-    const double grid = squared_error(w, decode(quantize_rtn(parse_format(fmt::format("lut{}g64", b)), w, out, in, {}, pool_)));
-    const double uniform = squared_error(w, decode(quantize_rtn(parse_format(fmt::format("int{}g64zs8", b)), w, out, in, {}, pool_)));
+    const double grid =
+        squared_error(w, decode(quantize_rtn(parse_format(fmt::format("lut{}g64", b)), w, out, in, {}, pool_)));
+    const double uniform =
+        squared_error(w, decode(quantize_rtn(parse_format(fmt::format("int{}g64zs8", b)), w, out, in, {}, pool_)));
     EXPECT_LT(grid, uniform) << b;
   }
 }

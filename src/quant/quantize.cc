@@ -15,10 +15,11 @@ namespace {
 constexpr int64_t kBlock = 128;  // columns between two lazy batch updates
 
 void check_matrix(std::span<const float> w, int64_t out, int64_t in) {
-  check(out > 0 && in > 0 && static_cast<int64_t>(w.size()) == out * in, "a matrix of shape ({}, {}) has {} entries, not {}", out, in,
-        out * in, w.size());
+  check(out > 0 && in > 0 && static_cast<int64_t>(w.size()) == out * in,
+        "a matrix of shape ({}, {}) has {} entries, not {}", out, in, out * in, w.size());
   for (int64_t i = 0; i < out * in; ++i)
-    check(std::isfinite(w[i]), "the weight at row {}, column {} is {}; only finite weights can be quantised", i / in, i % in, w[i]);
+    check(std::isfinite(w[i]), "the weight at row {}, column {} is {}; only finite weights can be quantised", i / in,
+          i % in, w[i]);
 }
 
 LinearWeight to_dense(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in) {
@@ -27,8 +28,8 @@ LinearWeight to_dense(const FormatSpec& spec, std::span<const float> w, int64_t 
   return dense;
 }
 
-Levels make_levels(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, std::span<const float> importance,
-                   LinearWeight& weight, ThreadPool& pool) {
+Levels make_levels(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
+                   std::span<const float> importance, LinearWeight& weight, ThreadPool& pool) {
   if (spec.kind != Kind::grid) return Levels(spec);
   const std::vector<int8_t> book = fit_codebook(spec, w, out, in, importance, pool);
   std::copy(book.begin(), book.end(), std::get<VectorCode>(weight.main).codebook.as<int8_t>().begin());
@@ -41,16 +42,18 @@ void round_to_nearest(const Levels& levels, Strip& s) {
     quantise_lanes(levels, &s.weight[c * kLanes], s.scales(c), s.offsets(c), &s.level[c * kLanes], value.data());
 }
 
-// One block of the error feedback: rounds the columns of steps [begin, end) and takes each one's error out of the block's
-// later columns; `error` keeps them for the columns after the block. `w` (in, lanes) is in step order.
-void feed_back_block(const Levels& levels, const HessianFactor& f, int64_t begin, int64_t end, Strip& s, float* w, float* error) {
+// One block of the error feedback: rounds the columns of steps [begin, end) and takes each one's error out of the
+// block's later columns; `error` keeps them for the columns after the block. `w` (in, lanes) is in step order.
+void feed_back_block(const Levels& levels, const HessianFactor& f, int64_t begin, int64_t end, Strip& s, float* w,
+                     float* error) {
   const float* upper = f.upper.as<const float>();
   Lanes value;
   for (int64_t j = begin; j < end; ++j) {
     const int64_t column = f.order[j];
     const float* u = upper + j * f.in;
     float* e = error + (j - begin) * kLanes;
-    quantise_lanes(levels, w + j * kLanes, s.scales(column), s.offsets(column), &s.level[column * kLanes], value.data());
+    quantise_lanes(levels, w + j * kLanes, s.scales(column), s.offsets(column), &s.level[column * kLanes],
+                   value.data());
     for (int64_t r = 0; r < kLanes; ++r) e[r] = (w[j * kLanes + r] - value[r]) / u[j];
     for (int64_t k = j + 1; k < end; ++k)
       for (int64_t r = 0; r < kLanes; ++r) w[k * kLanes + r] -= u[k] * e[r];
@@ -65,23 +68,25 @@ void error_feedback(const Levels& levels, const HessianFactor& f, Strip& s) {
     feed_back_block(levels, f, begin, end, s, w.data(), error.data());
     if (end < s.in)
       cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, s.in - end, kLanes, end - begin, -1.0f,
-                  f.upper.as<const float>() + begin * f.in + end, f.in, error.data(), kLanes, 1.0f, &w[end * kLanes], kLanes);
+                  f.upper.as<const float>() + begin * f.in + end, f.in, error.data(), kLanes, 1.0f, &w[end * kLanes],
+                  kLanes);
   }
 }
 
 double energy_of(const Hessian& h, const Strip& s) {
   std::vector<float> product(s.weight.size());
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, s.in, kLanes, s.in, 1.0f, h.matrix().data(), s.in, s.weight.data(), kLanes, 0.0f,
-              product.data(), kLanes);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, s.in, kLanes, s.in, 1.0f, h.matrix().data(), s.in,
+              s.weight.data(), kLanes, 0.0f, product.data(), kLanes);
   double total = 0;
-  for (size_t i = 0; i < product.size(); ++i) total += static_cast<double>(s.weight[i]) * static_cast<double>(product[i]);
+  for (size_t i = 0; i < product.size(); ++i)
+    total += static_cast<double>(s.weight[i]) * static_cast<double>(product[i]);
   return total;
 }
 
 }  // namespace
 
-LinearWeight quantize_rtn(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, const RtnOptions& options,
-                          ThreadPool& pool) {
+LinearWeight quantize_rtn(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
+                          const RtnOptions& options, ThreadPool& pool) {
   check_matrix(w, out, in);
   check(options.importance.empty() || static_cast<int64_t>(options.importance.size()) == in,
         "importance has {} entries for a matrix of {} columns", options.importance.size(), in);
@@ -99,11 +104,12 @@ LinearWeight quantize_rtn(const FormatSpec& spec, std::span<const float> w, int6
   return weight;
 }
 
-GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, const Hessian& hessian,
-                         const HessianFactor& factor, const GptqOptions& options, ThreadPool& pool) {
+GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
+                         const Hessian& hessian, const HessianFactor& factor, const GptqOptions& options,
+                         ThreadPool& pool) {
   check_matrix(w, out, in);
-  check(hessian.in() == in && factor.in == in, "a matrix of {} columns needs a Hessian and factor of {}, not {} and {}", in, in,
-        hessian.in(), factor.in);
+  check(hessian.in() == in && factor.in == in, "a matrix of {} columns needs a Hessian and factor of {}, not {} and {}",
+        in, in, hessian.in(), factor.in);
   use_single_threaded_blas();
   const auto start = std::chrono::steady_clock::now();
   std::vector<float> live(w.begin(), w.end());
@@ -111,7 +117,8 @@ GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64
     if (hessian.matrix()[c * in + c] == 0)
       for (int64_t r = 0; r < out; ++r) live[r * in + c] = 0;
 
-  GptqResult result{.weight = allocate_weight(spec, out, in), .report = {.damping = factor.damping, .dead_columns = factor.dead}};
+  GptqResult result{.weight = allocate_weight(spec, out, in),
+                    .report = {.damping = factor.damping, .dead_columns = factor.dead}};
   GptqReport& report = result.report;
   if (spec.is_dense()) {
     result.weight = to_dense(spec, w, out, in);
@@ -138,9 +145,10 @@ GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64
   return result;
 }
 
-GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, const Hessian& hessian,
-                         const GptqOptions& options, ThreadPool& pool) {
-  return quantize_gptq(spec, w, out, in, hessian, factorize(hessian, options.damping, options.act_order, pool), options, pool);
+GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
+                         const Hessian& hessian, const GptqOptions& options, ThreadPool& pool) {
+  return quantize_gptq(spec, w, out, in, hessian, factorize(hessian, options.damping, options.act_order, pool), options,
+                       pool);
 }
 
 double proxy_loss(std::span<const float> w, std::span<const float> q, int64_t out, int64_t in, const Hessian& hessian) {

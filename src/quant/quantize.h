@@ -11,20 +11,21 @@
 
 namespace fidelio {
 
-// Round to nearest. `importance` (in) weights the squared error by column in the range search, e.g. diag(H); empty: plain.
+// Round to nearest. `importance` (in) weights the squared error by column in the range search, e.g. diag(H); empty:
+// plain.
 struct RtnOptions {
   bool range_search = true;  // false: every group's own minimum and maximum (what the laws about ranges speak of)
   std::span<const float> importance;
 };
-LinearWeight quantize_rtn(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, const RtnOptions& options,
-                          ThreadPool& pool);
+LinearWeight quantize_rtn(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
+                          const RtnOptions& options, ThreadPool& pool);
 
 // GPTQ (Frantar et al. 2023) with static groups, then coordinate descent (descent.h).
 struct GptqOptions {
-  double damping = 0.01;     // of the mean diagonal of H; grows tenfold where the Cholesky fails, and the report says so
-  bool act_order = true;     // columns by descending H_ii; storage order is unchanged, groups are static
+  double damping = 0.01;  // of the mean diagonal of H; grows tenfold where the Cholesky fails, and the report says so
+  bool act_order = true;  // columns by descending H_ii; storage order is unchanged, groups are static
   bool range_search = true;
-  int descent_passes = 4;    // 0: plain GPTQ
+  int descent_passes = 4;  // 0: plain GPTQ
 };
 struct GptqReport {
   double energy = 0;         // tr(W H W^T): the loss of an all-zero weight
@@ -40,10 +41,11 @@ struct GptqResult {
   GptqReport report;
 };
 // `factor` = factorize(hessian, options.damping, options.act_order, pool): made once for all linears of the same input.
-GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, const Hessian& hessian,
-                         const HessianFactor& factor, const GptqOptions& options, ThreadPool& pool);
-GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, const Hessian& hessian,
-                         const GptqOptions& options, ThreadPool& pool);
+GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
+                         const Hessian& hessian, const HessianFactor& factor, const GptqOptions& options,
+                         ThreadPool& pool);
+GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
+                         const Hessian& hessian, const GptqOptions& options, ThreadPool& pool);
 
 // tr((W - Q) H (W - Q)^T) of any two matrices (out, in), in double: what every choice above is judged by.
 double proxy_loss(std::span<const float> w, std::span<const float> q, int64_t out, int64_t in, const Hessian& hessian);

@@ -13,8 +13,8 @@ namespace {
 // vectorise everywhere, where nearbyint is a library call without SSE4.1.
 constexpr float kRound = 12582912.0f;
 
-// Nearest value of a small float with `mantissa` bits, smallest normal exponent `low` and largest value `high`: the same
-// trick with a constant scaled to the value's own exponent.
+// Nearest value of a small float with `mantissa` bits, smallest normal exponent `low` and largest value `high`: the
+// same trick with a constant scaled to the value's own exponent.
 void round_float(float* y, int mantissa, float low, float high) {
   const float unit = 1.5f * static_cast<float>(1 << (23 - mantissa));
   for (int64_t r = 0; r < kLanes; ++r) {
@@ -32,8 +32,11 @@ void round_float(float* y, int mantissa, float low, float high) {
 }  // namespace
 
 Levels::Levels(const FormatSpec& spec) : spec_(spec) {
-  check(spec.kind == Kind::integer || spec.kind == Kind::fp4 || spec.kind == Kind::fp8, "{} has no fixed levels", to_string(spec));
-  highest_ = spec.kind == Kind::integer ? static_cast<float>((1 << spec.bits) - 1) : spec.kind == Kind::fp4 ? kE2m1[7] : kE4m3Max;
+  check(spec.kind == Kind::integer || spec.kind == Kind::fp4 || spec.kind == Kind::fp8, "{} has no fixed levels",
+        to_string(spec));
+  highest_ = spec.kind == Kind::integer ? static_cast<float>((1 << spec.bits) - 1)
+             : spec.kind == Kind::fp4   ? kE2m1[7]
+                                        : kE4m3Max;
   lowest_ = spec.kind == Kind::integer ? 0.0f : -highest_;
 }
 
@@ -49,8 +52,10 @@ Levels::Levels(const FormatSpec& spec, std::span<const int8_t> codebook) : spec_
 
 void Levels::round(float* y) const {
   switch (spec_.kind) {
-    case Kind::fp4: return round_float(y, 1, 1.0f, highest_);
-    case Kind::fp8: return round_float(y, 3, 0x1p-6f, highest_);
+    case Kind::fp4:
+      return round_float(y, 1, 1.0f, highest_);
+    case Kind::fp8:
+      return round_float(y, 3, 0x1p-6f, highest_);
     case Kind::integer:
       for (int64_t r = 0; r < kLanes; ++r) {
         float x = y[r];
@@ -59,7 +64,8 @@ void Levels::round(float* y) const {
         y[r] = (x + kRound) - kRound;
       }
       return;
-    default: break;
+    default:
+      break;
   }
   Lanes level;  // the sum of the steps below y: sums of integers, exact
   level.fill(lowest_);
@@ -72,25 +78,39 @@ void Levels::round(float* y) const {
 
 uint8_t Levels::code(float level) const {
   switch (spec_.kind) {
-    case Kind::integer: return static_cast<uint8_t>(level);
-    case Kind::fp4: return to_e2m1(level);
-    case Kind::fp8: return to_e4m3(level);
-    default: return static_cast<uint8_t>(std::lower_bound(book_.begin(), book_.end(), level) - book_.begin());
+    case Kind::integer:
+      return static_cast<uint8_t>(level);
+    case Kind::fp4:
+      return to_e2m1(level);
+    case Kind::fp8:
+      return to_e4m3(level);
+    default:
+      return static_cast<uint8_t>(std::lower_bound(book_.begin(), book_.end(), level) - book_.begin());
   }
 }
 
 float Levels::level(uint8_t code) const {
   switch (spec_.kind) {
-    case Kind::integer: return code;
-    case Kind::fp4: return kE2m1[code];
-    case Kind::fp8: return e4m3_to_float(code);
-    default: return book_[code];
+    case Kind::integer:
+      return code;
+    case Kind::fp4:
+      return kE2m1[code];
+    case Kind::fp8:
+      return e4m3_to_float(code);
+    default:
+      return book_[code];
   }
 }
 
 Strip::Strip(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, int64_t strip)
-    : first(strip * kLanes), rows(std::min(kLanes, out - strip * kLanes)), in(in), groups(spec.groups(in)), group(spec.group_size(in)),
-      weight(static_cast<size_t>(in * kLanes), 0.0f), level(weight.size(), 0.0f), scale(static_cast<size_t>(groups * kLanes), 0.0f),
+    : first(strip * kLanes),
+      rows(std::min(kLanes, out - strip * kLanes)),
+      in(in),
+      groups(spec.groups(in)),
+      group(spec.group_size(in)),
+      weight(static_cast<size_t>(in * kLanes), 0.0f),
+      level(weight.size(), 0.0f),
+      scale(static_cast<size_t>(groups * kLanes), 0.0f),
       offset(scale.size(), 0.0f) {
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < in; ++c) weight[c * kLanes + r] = w[(first + r) * in + c];
@@ -105,8 +125,10 @@ float stored_scale(const FormatSpec& spec, float wanted, float row_scale) {
   if (row_scale == 0) return 0.0f;
   const float units = wanted / row_scale;
   if (spec.kind == Kind::fp4) return row_scale * std::max(e4m3_to_float(to_e4m3(units)), wanted > 0 ? 0x1p-9f : 0.0f);
-  if (spec.kind == Kind::integer) return row_scale * std::clamp(std::nearbyint(units), wanted > 0 ? 1.0f : 0.0f, 255.0f);
-  const float rounded = std::clamp(std::nearbyint(units), -127.0f, 127.0f);  // grids: signed, and never zero by rounding
+  if (spec.kind == Kind::integer)
+    return row_scale * std::clamp(std::nearbyint(units), wanted > 0 ? 1.0f : 0.0f, 255.0f);
+  const float rounded =
+      std::clamp(std::nearbyint(units), -127.0f, 127.0f);  // grids: signed, and never zero by rounding
   return row_scale * (rounded == 0 && wanted != 0 ? std::copysign(1.0f, wanted) : rounded);
 }
 
@@ -124,9 +146,11 @@ void emit_group(const Strip& s, int64_t r, int64_t g, IntGroup& m, const FormatS
     m.scale.as<f16>()[at] = to_f16(scale);
   } else {
     m.row_scale.as<float>()[row] = s.row_scale[r];
-    m.scale.as<uint8_t>()[at] = static_cast<uint8_t>(s.row_scale[r] == 0 ? 0.0f : std::nearbyint(scale / s.row_scale[r]));
+    m.scale.as<uint8_t>()[at] =
+        static_cast<uint8_t>(s.row_scale[r] == 0 ? 0.0f : std::nearbyint(scale / s.row_scale[r]));
   }
-  if (!spec.symmetric) set_zero(m, row, g, scale == 0 ? 0 : static_cast<int>(std::nearbyint(-s.offset[g * kLanes + r] / scale)));
+  if (!spec.symmetric)
+    set_zero(m, row, g, scale == 0 ? 0 : static_cast<int>(std::nearbyint(-s.offset[g * kLanes + r] / scale)));
 }
 
 void emit_group(const Strip& s, int64_t r, int64_t g, VectorCode& m, const FormatSpec&) {

@@ -1,8 +1,9 @@
 // How the quantisers see a matrix: in strips of 64 rows, transposed, so that the rows are the lanes of plain loops.
 //
 //          row 0  row 1 ... row 63
-//   col 0 [  .      .         .   ]     Everything the algorithms do to a weight (round, compensate, compare) is the same
-//   col 1 [  .      .         .   ]     for all rows; only scale and offset differ. A loop over 64 floats vectorises
+//   col 0 [  .      .         .   ]     Everything the algorithms do to a weight (round, compensate, compare) is the
+//   same col 1 [  .      .         .   ]     for all rows; only scale and offset differ. A loop over 64 floats
+//   vectorises
 //    ...                                without intrinsics or reductions, and gives the same bits on every machine.
 //
 // A strip is also the unit of parallel work: rows never touch each other, so thread counts cannot change a result.
@@ -23,8 +24,8 @@ using Lanes = std::array<float, kLanes>;
 // E2M1 and E4M3 themselves for floats.
 class Levels {
  public:
-  explicit Levels(const FormatSpec& spec);                                  // not for grids
-  Levels(const FormatSpec& spec, std::span<const int8_t> codebook);         // ascending
+  explicit Levels(const FormatSpec& spec);                           // not for grids
+  Levels(const FormatSpec& spec, std::span<const int8_t> codebook);  // ascending
   float lowest() const { return lowest_; }
   float highest() const { return highest_; }
   void round(float* y) const;       // (kLanes) in place, each to the nearest level
@@ -52,15 +53,18 @@ struct Strip {
 inline int64_t strips(int64_t out) { return (out + kLanes - 1) / kLanes; }
 
 // target (kLanes) -> the nearest level and the value it stands for, under the scale and offset of its group.
-inline void quantise_lanes(const Levels& levels, const float* target, const float* scale, const float* offset, float* level, float* value) {
+inline void quantise_lanes(const Levels& levels, const float* target, const float* scale, const float* offset,
+                           float* level, float* value) {
   for (int64_t r = 0; r < kLanes; ++r) level[r] = scale[r] == 0 ? 0.0f : (target[r] - offset[r]) / scale[r];
   levels.round(level);
   for (int64_t r = 0; r < kLanes; ++r) value[r] = scale[r] * level[r] + offset[r];
 }
 
-// Chooses scale and offset of every group (and the row scales) of a strip by a search over shrunken ranges that minimises
-// sum_j importance_j (w_j - q_j)^2, with scales as they will be stored. Without `search` the range is the groups' own.
-void fit_scales(const FormatSpec& spec, const Levels& levels, std::span<const float> importance, bool search, Strip& strip);
+// Chooses scale and offset of every group (and the row scales) of a strip by a search over shrunken ranges that
+// minimises sum_j importance_j (w_j - q_j)^2, with scales as they will be stored. Without `search` the range is the
+// groups' own.
+void fit_scales(const FormatSpec& spec, const Levels& levels, std::span<const float> importance, bool search,
+                Strip& strip);
 
 // The nearest stored scale to a wanted one (row scale fixed): FP16, u8, i8 or E4M3 multiples of row_scale.
 float stored_scale(const FormatSpec& spec, float wanted, float row_scale);
