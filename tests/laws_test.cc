@@ -132,7 +132,7 @@ int64_t predicted_bytes(const Checkpoint& c) {
     bytes += stored_bytes(c.format(id), shape[0], shape[1]);
     if (c.linear(id).bias) bytes += c.tensor(bias_name(id)).view.bytes();
   }
-  for (const auto [layer, norm] : norms_of(c.config())) bytes += c.tensor(norm_name(layer, norm)).view.bytes();
+  for (const auto& [layer, norm] : norms_of(c.config())) bytes += c.tensor(norm_name(layer, norm)).view.bytes();
   return bytes;
 }
 
@@ -190,7 +190,7 @@ TEST_P(EveryFormat, SurvivesTheFileAndComputesWhatItDecodesTo) {
       std::copy(values.begin(), values.end(), dense.as<float>().begin());
       decoded->set_linear(id, decoded->pack(make_dense(dense, from_file.bias)));
     }
-    for (const auto [layer, norm] : norms_of(source.config())) EXPECT_EQ(made.norm(layer, norm), source.norm(layer, norm));
+    for (const auto& [layer, norm] : norms_of(source.config())) EXPECT_EQ(made.norm(layer, norm), source.norm(layer, norm));
 
     const Ids ids = golden_json(model)["ids"];
     const std::vector<float> expected = run_whole(*decoded, ids, Activations::f32);
@@ -243,7 +243,7 @@ TEST(Ear, OfAModelWithItselfIsOne) {
   const std::vector<EvalText> texts = {{"random", "", random_ids(700, 3, checkpoint.config().v)}};
   ThreadPool pool(2);
   for (const Activations mode : kModes) {
-    const RunnerOptions options{.threads = 2, .max_rows = 128, .max_logit_rows = 32, .cache_tokens = 256, .mode = mode};
+    const RunnerOptions options{.threads = 2, .isa = {}, .max_rows = 128, .max_logit_rows = 32, .cache_tokens = 256, .mode = mode};
     RunnerOptions other = options;  // batched and threaded otherwise: by row invariance nothing changes
     other.threads = 1;
     other.max_rows = 96;
