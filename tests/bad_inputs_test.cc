@@ -1,0 +1,156 @@
+// What the program says to bad inputs, and that it leaves nothing behind. Exit code 2: the command line itself; 1: everything
+// else. docs/bad-inputs.md is the table of these messages, written by tools/make_bad_inputs.py from this very test's output;
+// each test also looks for its row there, so the page cannot go stale.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "models.h"
+
+namespace fidelio {
+namespace {
+
+struct BadInput {
+  std::string name;     // of the test
+  std::string title;    // what is wrong, for the table
+  std::string prepare;  // shell, run before; "" = nothing
+  std::string command;  // the table shows it
+  int code;
+  std::vector<std::string> names;  // what the message must name
+};
+
+std::ostream& operator<<(std::ostream& out, const BadInput& bad) { return out << bad.command; }
+
+// `model` is quill-1m, `large` is quill-26m, `text.txt` a text of some 2000 tokens, ids.json a few ids. edit KEY VALUE changes
+// the copy `bad` of the model's config.json.
+constexpr const char* kSetting = R"(
+  models=$1
+  for name in 1m:model 26m:large; do
+    mkdir ${name#*:} && ln -s "$models"/quill-${name%:*}/* ${name#*:}/
+  done
+  head -c 6000 "$models"/data/docs-heldout.txt > text.txt
+  echo '[1, 600, 1070]' > ids.json
+)";
+constexpr const char* kShell = R"(
+  copy() { cp -rP ${1:-model} bad; }
+  edit() { copy; sed -i "s|\"$1\": [^,]*|\"$1\": $2|" bad/config.json; }
+)";
+
+const std::vector<BadInput> kBadInputs = {
+    // The command line itself.
+    {"NoVerb", "no verb", "", "fidelio", 2, {"subcommand"}},
+    {"UnknownVerb", "an unknown verb", "", "fidelio compress model", 2, {"compress"}},
+    {"MissingOption", "a required option left out", "", "fidelio quantize model -o out", 2, {"--format"}},
+    {"MissingModel", "no model", "", "fidelio inspect", 2, {"MODEL"}},
+    {"UnknownOption", "an unknown option", "", "fidelio eval model --text text.txt --contxt 512", 2, {"--contxt"}},
+    {"NotANumber", "a word for a number", "", "fidelio eval model --text text.txt --context many", 2, {"--context", "many"}},
+    {"ThreadsOutOfRange", "a negative number of threads", "", "fidelio eval model --text text.txt --threads -1", 2, {"--threads", "-1"}},
+    {"ContextOfOne", "a window of one token", "", "fidelio eval model --text text.txt --context 1", 2, {"--context", "1"}},
+    {"TextAndFile", "options that exclude each other", "", "fidelio tokenize model --text x --file text.txt", 2, {"--text", "--file"}},
+    // Values of options.
+    {"NeitherTextNorFile", "nothing to tokenise", "", "fidelio tokenize model", 1, {"--text", "--file"}},
+    {"UnknownFormat", "an unknown format", "", "fidelio quantize model --method rtn --format int9g128 -o out", 1, {"int9g128"}},
+    {"UnknownGroup", "a group size there is not", "", "fidelio quantize model --method rtn --format int4g100z -o out", 1, {"int4g100z"}},
+    {"BadEmbeddingFormat", "an unknown format of the embedding", "", "fidelio quantize model --method rtn --format int4g32 --embedding q4 -o out", 1, {"q4"}},
+    {"UnknownMethod", "an unknown method", "", "fidelio quantize model --method awq --format int4g128z -o out", 1, {"--method", "awq"}},
+    {"NoCalibration", "GPTQ without calibration data", "", "fidelio quantize model --format int4g128z -o out", 1, {"--calibration"}},
+    {"UnknownActivations", "an unknown kind of activations", "", "fidelio eval model --text text.txt --activations f64", 1, {"--activations", "f64"}},
+    {"UnknownCache", "an unknown cache format", "", "fidelio eval model --text text.txt --kv i3", 1, {"--kv", "i3"}},
+    {"UnknownIsa", "an unknown instruction set", "", "fidelio eval model --text text.txt --isa neon", 1, {"neon"}},
+    {"UnknownShape", "an unknown shape", "", "fidelio synth llama-9-1b -o out", 1, {"llama-9-1b", "tinyllama-1.1b"}},
+    {"NegativeTemperature", "a negative temperature", "", "fidelio generate model --prompt Hi --max-tokens 4 --temperature -1", 1, {"temperature", "-1"}},
+    // Model folders.
+    {"NoFolder", "no such model", "", "fidelio inspect nowhere", 1, {"nowhere"}},
+    {"EmptyFolder", "an empty folder", "mkdir bad", "fidelio inspect bad", 1, {"bad/config.json"}},
+    {"FileForFolder", "a file instead of a folder", "", "fidelio inspect text.txt", 1, {"text.txt"}},
+    {"ConfigNotJson", "config.json is not JSON", "copy; rm bad/config.json; echo '{\"hidden_size\": 12' > bad/config.json", "fidelio inspect bad", 1, {"bad/config.json"}},
+    {"Architecture", "an architecture that is not supported", "copy; sed -i 's/LlamaForCausalLM/GPT2LMHeadModel/' bad/config.json", "fidelio inspect bad", 1, {"GPT2LMHeadModel", "LlamaForCausalLM"}},
+    {"NegativeSize", "a size below zero in config.json", "edit hidden_size -128", "fidelio inspect bad", 1, {"hidden_size", "-128"}},
+    {"SizesDisagree", "config.json and weights disagree", "edit intermediate_size 320", "fidelio inspect bad", 1, {"gate_proj", "320", "352"}},
+    {"HugeSize", "a size beyond reason in config.json", "edit vocab_size 2000000000", "fidelio inspect bad", 1, {"embed_tokens", "2000000000"}},
+    {"OneLayerMore", "config.json promises a layer the weights lack", "edit num_hidden_layers 5", "fidelio inspect bad", 1, {"model.layers.4"}},
+    {"QuantisedByOthers", "a checkpoint quantised by another program", "edit use_cache 'true, \"quantization_config\": {\"quant_method\": \"awq\"}'", "fidelio inspect bad", 1, {"awq", "quantization_config"}},
+    {"NoWeights", "no weights", "copy; rm bad/model.safetensors", "fidelio inspect bad", 1, {"bad", "safetensors"}},
+    {"TruncatedWeights", "truncated weights", "copy; rm bad/model.safetensors; head -c 1000000 model/model.safetensors > bad/model.safetensors", "fidelio inspect bad", 1, {"bad/model.safetensors"}},
+    {"HeaderTooLong", "a header longer than the file", "copy; rm bad/model.safetensors; printf '\\377\\377\\377\\003\\000\\000\\000\\000{}' > bad/model.safetensors", "fidelio inspect bad", 1, {"bad/model.safetensors"}},
+    {"NotSafetensors", "weights that are something else", "copy; rm bad/model.safetensors; cp text.txt bad/model.safetensors", "fidelio inspect bad", 1, {"bad/model.safetensors"}},
+    {"MissingShard", "a shard is missing", "copy large; rm bad/model-00002-of-00004.safetensors", "fidelio inspect bad", 1, {"model-00002-of-00004.safetensors"}},
+    {"NotFinite", "weights that are not finite", "copy; rm bad/model.safetensors; cp model/model.safetensors bad/; printf '\\300\\177%.0s' $(seq 4096) | dd of=bad/model.safetensors bs=1 seek=300000 conv=notrunc 2>/dev/null", "fidelio eval bad --text text.txt", 1, {"finite"}},
+    {"NoTokenizer", "no tokenizer", "copy; rm bad/tokenizer.json", "fidelio tokenize bad --text Hello", 1, {"bad/tokenizer.json"}},
+    {"DamagedTokenizer", "a truncated tokenizer", "copy; rm bad/tokenizer.json; head -c 5000 model/tokenizer.json > bad/tokenizer.json", "fidelio tokenize bad --text Hello", 1, {"bad/tokenizer.json"}},
+    {"UnknownTokenizer", "a tokenizer model that is not supported", "copy; sed -i 's/\"BPE\"/\"WordPiece\"/' bad/tokenizer.json", "fidelio tokenize bad --text Hello", 1, {"bad/tokenizer.json", "WordPiece"}},
+    {"DamagedMetadata", "damaged metadata of a compressed checkpoint", "fidelio quantize model --method rtn --format int4g32 -o bad >/dev/null 2>&1; sed -i 's/\\(layers.0.q[^:]*:[^i]*\\)int4g32/\\1int4g33/' bad/model.safetensors", "fidelio inspect bad", 1, {"int4g33"}},
+    // Texts and ids.
+    {"NoText", "a text that is not there", "", "fidelio eval model --text nothing.txt", 1, {"nothing.txt"}},
+    {"TextIsFolder", "a folder as text", "", "fidelio eval model --text model", 1, {"model"}},
+    {"EmptyText", "an empty text", ": > empty.txt", "fidelio eval model --text empty.txt", 1, {"empty.txt"}},
+    {"TextTooShort", "a text of one token", "printf a > one.txt", "fidelio eval model --text one.txt", 1, {"one.txt"}},
+    {"ContextTooLong", "windows longer than the model's context", "", "fidelio eval model --text text.txt --context 1024", 1, {"--context 1024", "512"}},
+    {"OtherVocabulary", "a reference of another vocabulary", "", "fidelio eval model --reference large --text text.txt", 1, {"large", "8192", "2048"}},
+    {"NoCalibrationFile", "calibration data that is not there", "", "fidelio quantize model --format int4g128z --calibration nothing.txt -o out", 1, {"nothing.txt"}},
+    {"EmptyCalibration", "empty calibration data", ": > empty.txt", "fidelio quantize model --format int4g128z --calibration empty.txt -o out", 1, {"empty.txt"}},
+    {"BadCalibrationLine", "a damaged line of calibration data", "printf '{\"text\": \"one two three\"}\\n{\"text\": 4\\n' > lines.jsonl", "fidelio quantize model --format int4g128z --calibration lines.jsonl -o out", 1, {"lines.jsonl", "2"}},
+    {"IdsNotJson", "ids that are not JSON", "echo '[1, 2' > bad.json", "fidelio logits model --ids bad.json -o out.npy", 1, {"bad.json"}},
+    {"IdsNotNumbers", "ids that are not numbers", "echo '[1, \"two\"]' > bad.json", "fidelio logits model --ids bad.json -o out.npy", 1, {"bad.json"}},
+    {"NoIds", "no ids", "echo '[]' > bad.json", "fidelio logits model --ids bad.json -o out.npy", 1, {"bad.json"}},
+    {"IdTooLarge", "an id outside the vocabulary", "echo '[1, 2048]' > bad.json", "fidelio logits model --ids bad.json -o out.npy", 1, {"2048"}},
+    {"IdTooLargeFor32Bits", "an id beyond 32 bits", "echo '[1, 4294967297]' > bad.json", "fidelio logits model --ids bad.json -o out.npy", 1, {"4294967297"}},
+    {"NegativeId", "a negative id", "echo '[1, -1]' > bad.json", "fidelio logits model --ids bad.json -o out.npy", 1, {"-1"}},
+    {"TooManyIds", "more ids than the context", "echo \"[$(seq -s, 513)]\" > bad.json", "fidelio logits model --ids bad.json -o out.npy", 1, {"bad.json", "513", "512"}},
+    {"PromptTooLong", "a prompt longer than the context", "", "fidelio generate model --prompt \"$(cat text.txt)\" --max-tokens 4", 1, {"512"}},
+    {"NoChatTemplate", "a chat with a model that has no template", "", "fidelio generate model --chat --prompt Hi --max-tokens 4", 1, {"chat template"}},
+    {"BenchTooLong", "a benchmark longer than the context", "", "fidelio bench model model --pp 4096 --tg 0", 1, {"--pp 4096", "512"}},
+    // Outputs.
+    {"OutputExists", "an output folder that exists", "mkdir out", "fidelio quantize model --method rtn --format int4g32 -o out", 1, {"out", "exists"}},
+    {"SynthExists", "the same for synth", "mkdir out", "fidelio synth tinyllama-1.1b -o out", 1, {"out", "exists"}},
+    {"OutputBelowFile", "an output folder that cannot be made", "", "fidelio quantize model --method rtn --format int4g32 -o text.txt/out", 1, {"text.txt/out"}},
+    {"OutputFolderMissing", "an output file in a folder that is not there", "", "fidelio logits model --ids ids.json -o nowhere/out.npy", 1, {"nowhere/out.npy"}},
+    {"ReportFolderMissing", "a report in a folder that is not there", "", "fidelio inspect model --json nowhere/report.json", 1, {"nowhere/report.json"}},
+    {"StandardOutputFull", "standard output on a full disk", "", "fidelio inspect model --json - > /dev/full", 1, {"standard output"}},
+    {"FileTooLarge", "a file larger than the shell allows (ulimit -f)", "", "trap '' XFSZ; ulimit -f 600; fidelio quantize model --method rtn --format int8g32 -o out", 1, {"out", "File too large"}},
+    {"DiskFull", "a full disk", "mkdir full", "mount -t tmpfs -o size=600k none full && fidelio quantize model --method rtn --format int8g32 -o full/out; code=$?; ls -A full >&2; exit $code", 1, {"full/out", "No space left"}},
+};
+
+std::string table_text(std::string text) {
+  std::string escaped;
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  for (char c : text) {
+    if (c == '|') escaped += "\\|";
+    else if (c == '\n') escaped += "<br>";
+    else escaped += c;
+  }
+  return escaped;
+}
+
+struct BadInputs : testing::TestWithParam<BadInput> {};
+INSTANTIATE_TEST_SUITE_P(All, BadInputs, testing::ValuesIn(kBadInputs), [](const auto& info) { return info.param.name; });
+
+TEST_P(BadInputs, AreNamedAndLeaveNothing) {
+  const BadInput& bad = GetParam();
+  const TestFolder folder;
+  ASSERT_EQ(run_command(folder.path(), "set -- '" + source_path("models") + "'" + kSetting).code, 0);
+  const CommandResult prepared = run_command(folder.path(), kShell + bad.prepare);
+  ASSERT_EQ(prepared.err, "");
+  const std::vector<std::string> before = entries(folder.path());
+
+  // A file system of its own for the one that fills a disk: the mount ends with the command.
+  std::string command = bad.command;
+  if (bad.name == "DiskFull") {
+    if (run_command(folder.path(), "unshare -rm true").code != 0) GTEST_SKIP() << "no user namespaces here: FileTooLarge alone speaks for a failing write";
+    command = fmt::format("export PROGRAM='{}'; unshare -rm sh -c 'fidelio() {{ \"$PROGRAM\" \"$@\"; }}; {}'", FIDELIO_PROGRAM, bad.command);
+  }
+  const CommandResult result = run_command(folder.path(), command);
+  EXPECT_EQ(result.code, bad.code) << result.err;
+  for (const std::string& name : bad.names) EXPECT_THAT(result.err, testing::HasSubstr(name));
+  EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("Sanitizer")));
+  EXPECT_EQ(entries(folder.path()), before) << "the program left something behind";
+
+  const std::string row = fmt::format("| {} | `{}` | {} | {} |", bad.title, table_text(bad.command), result.code, table_text(result.err));
+  RecordProperty("row", row);
+  EXPECT_THAT(read_text_file(source_path("docs/bad-inputs.md")), testing::HasSubstr(row + "\n"))
+      << "tools/make_bad_inputs.py writes this page; run it if the new message is meant";
+}
+
+}  // namespace
+}  // namespace fidelio

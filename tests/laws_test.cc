@@ -1,0 +1,298 @@
+// The laws of docs/design.md section 4 that hold on one machine today, over whole models.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/rng.h"
+#include "core/thread_pool.h"
+#include "eval/compare.h"
+#include "io/safetensors.h"
+#include "models.h"
+#include "quant/quantize_model.h"
+
+namespace fidelio {
+namespace {
+
+namespace fs = std::filesystem;
+using Ids = std::vector<int32_t>;
+
+const std::vector<Activations> kModes = {Activations::f32, Activations::a16, Activations::a8};
+const std::vector<KvFormat> kCaches = {KvFormat::f32, KvFormat::f16, KvFormat::bf16, KvFormat::i8, KvFormat::i4x2};
+// Every kind of format, with whole, ragged (48 and 80 columns) and single groups.
+const std::vector<std::string> kFormats = {"bf16",    "f16",      "f32",     "int2g32z",   "int3g64z", "int4g128z", "int4g32", "int5g64zs8", "int6g64",
+                                           "int7g32z", "int8c",   "int8g64", "int4cz",     "lut2g32",  "lut3g64",   "lut4g64", "lut5g128",   "fp4g16",
+                                           "fp4g16z", "fp8"};
+
+Ids random_ids(size_t count, uint64_t seed, int vocabulary) {
+  Rng rng(seed);
+  Ids ids(count);
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocabulary)));
+  return ids;
+}
+
+LinearWeight rounded(const Checkpoint& source, LinearId id, const std::string& format, ThreadPool& pool) {
+  const LinearWeight weight = source.linear(id);
+  LinearWeight q = quantize_rtn(parse_format(format), decode(weight), weight.out, weight.in, {}, pool);
+  q.bias = weight.bias;
+  return q;
+}
+
+// ---- Row invariance: batched = single, chunked = whole, step by step = prefill, any thread count, any pages; bit for bit.
+
+// What is held constant: model, instruction set, activations, cache format, weights. `quantised`: each linear in another format.
+struct Kernels {
+  std::string model, isa;
+  KvFormat cache;
+  bool quantised;
+};
+
+std::unique_ptr<Runner> make_runner(const Checkpoint& checkpoint, const Kernels& k, int threads) {
+  auto runner = make_cpu_runner(
+      checkpoint, {.threads = threads, .isa = k.isa, .kv = k.cache, .max_logit_rows = 256, .cache_tokens = 32 * kPageTokens, .mode = Activations::f32});
+  if (!k.quantised) return runner;
+  ThreadPool pool(1);
+  size_t next = 0;
+  for (LinearId id : linears_of(checkpoint.config())) runner->set_linear(id, runner->pack(rounded(checkpoint, id, kFormats[next++ % kFormats.size()], pool)));
+  return runner;
+}
+
+// Five sequences side by side, `ids` the middle one, each in its own scattered pages: the logits of the middle one. The cache
+// is filled by an earlier step with everything before position `fed`, so that the step of interest has rows at many depths.
+std::vector<float> run_among_others(Runner& runner, const Ids& ids, Activations mode) {
+  const std::vector<std::vector<int32_t>> pages = {{7, 3}, {1}, {11, 4}, {9}, {2, 0}};
+  const std::vector<int64_t> length = {37, 1, static_cast<int64_t>(ids.size()), 5, 64}, fed = {0, 0, 9, 4, 50};
+  std::vector<Ids> all;
+  for (size_t s = 0; s < pages.size(); ++s) all.push_back(s == 2 ? ids : random_ids(static_cast<size_t>(length[s]), 50 + s, runner.config().v));
+  std::vector<float> result;
+  for (const bool second : {false, true}) {
+    Batch batch;
+    size_t first_row = 0, rows = 0;
+    for (size_t s = 0; s < pages.size(); ++s) {
+      const int64_t begin = second ? fed[s] : 0, end = second ? length[s] : fed[s];
+      if (begin == end) continue;
+      if (s < 2) first_row += static_cast<size_t>(end - begin);
+      if (s == 2) rows = static_cast<size_t>(end - begin);
+      append_sequence(batch, std::span(all[s]).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), begin, pages[s], end - begin);
+    }
+    const auto logits = runner.step(batch, mode);
+    const auto v = static_cast<size_t>(runner.config().v);
+    const auto mine = logits.subspan(first_row * v, rows * v);
+    result.insert(result.end(), mine.begin(), mine.end());
+  }
+  return result;
+}
+
+// Names every way in which one way of computing differs from the whole prefill on one thread.
+void expect_row_invariance(const Kernels& k) {
+  SCOPED_TRACE(fmt::format("{} {} {} {}", k.model, k.isa, name_of(k.cache), k.quantised ? "quantised" : "dense"));
+  const Checkpoint checkpoint = Checkpoint::open(tiny_model(k.model));
+  const Ids ids = golden_json(k.model)["ids"];
+  const std::vector<int32_t> pages = first_pages(48), scattered = {21, 5};
+  const std::vector<int64_t> steps(ids.size(), 1), halves = {24, 24}, ragged = {1, 7, 13, 2, 25};
+  const auto reference_runner = make_runner(checkpoint, k, 1);
+  for (const Activations mode : kModes) {
+    SCOPED_TRACE(name_of(mode));
+    const std::vector<float> whole = run_whole(*reference_runner, ids, mode);
+    ASSERT_TRUE(std::all_of(whole.begin(), whole.end(), [](float x) { return std::isfinite(x); }));
+    for (const int threads : {1, 2, 3, 4}) {
+      SCOPED_TRACE(fmt::format("{} threads", threads));
+      const auto runner = make_runner(checkpoint, k, threads);
+      EXPECT_TRUE(run_whole(*runner, ids, mode) == whole) << "the whole prefill";
+      EXPECT_TRUE(run_chunks(*runner, ids, halves, scattered, mode) == whole) << "halves, scattered pages";
+      EXPECT_TRUE(run_chunks(*runner, ids, ragged, pages, mode) == whole) << "ragged chunks";
+      EXPECT_TRUE(run_chunks(*runner, ids, steps, scattered, mode) == whole) << "step by step";
+      EXPECT_TRUE(run_among_others(*runner, ids, mode) == whole) << "among other sequences";
+    }
+  }
+}
+
+struct RowInvariance : testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Isa, RowInvariance, testing::ValuesIn(isa_names()), [](const auto& info) { return info.param; });
+
+TEST_P(RowInvariance, OfDenseModels) {
+  for (const std::string& model : kTinyModels) expect_row_invariance({model, GetParam(), KvFormat::f16, false});
+}
+TEST_P(RowInvariance, OfQuantisedModels) {
+  for (const char* model : {"llama2", "mistral", "qwen2", "yarn"}) expect_row_invariance({model, GetParam(), KvFormat::f16, true});
+}
+TEST_P(RowInvariance, OfEveryCacheFormat) {
+  for (const KvFormat cache : kCaches) expect_row_invariance({"mistral", GetParam(), cache, true});
+}
+
+// ---- Formats end to end.
+
+// The file holds what its formats say: tensors of a checkpoint add up to stored_bytes of its linears plus biases and norms.
+int64_t predicted_bytes(const Checkpoint& c) {
+  int64_t bytes = 0;
+  for (LinearId id : linears_of(c.config())) {
+    const Shape shape = shape_of(c.config(), id);
+    bytes += stored_bytes(c.format(id), shape[0], shape[1]);
+    if (c.linear(id).bias) bytes += c.tensor(bias_name(id)).view.bytes();
+  }
+  for (const auto& [layer, norm] : norms_of(c.config())) bytes += c.tensor(norm_name(layer, norm)).view.bytes();
+  return bytes;
+}
+
+// Of the bytes of tensors in a safetensors file: all but the length and the header it announces.
+int64_t tensor_bytes(const std::string& file) {
+  const std::string bytes = read_text_file(file);
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  return static_cast<int64_t>(bytes.size() - sizeof header - header);
+}
+
+void write_rounded(const std::string& folder, const Checkpoint& source, const std::string& format, ThreadPool& pool) {
+  ModelQuantizer how;
+  how.method = Method::rtn;
+  for (LinearId id : linears_of(source.config())) how.formats[id] = parse_format(format);
+  std::map<LinearId, LinearWeight> weights;
+  quantize_model_rtn(source, how, pool, [&](QuantizedLinear q) { weights.emplace(q.id, std::move(q.weight)); });
+  write_checkpoint(folder, source, how.formats, [&](LinearId id) { return weights.at(id); }, {{"method", "rtn"}, {"format", format}});
+}
+
+std::vector<float> values_of(const OwnedTensor& tensor) {
+  if (!tensor) return {};
+  std::vector<float> values(static_cast<size_t>(tensor.view.elements()));
+  convert_to_float(tensor.view, values);
+  return values;
+}
+
+struct EveryFormat : testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(All, EveryFormat, testing::ValuesIn(kFormats), [](const auto& info) { return info.param; });
+
+// Written and opened again, every linear, bias and norm is the same, the file is as large as predicted, and the logits are
+// those of the decoded weights. Tied without and with biases (llama32, qwen2), untied with and without (linear_rope, llama2).
+TEST_P(EveryFormat, SurvivesTheFileAndComputesWhatItDecodesTo) {
+  ThreadPool pool(2);
+  for (const char* model : {"llama2", "llama32", "qwen2", "linear_rope"}) {
+    SCOPED_TRACE(model);
+    const Checkpoint source = Checkpoint::open(tiny_model(model));
+    const TestFolder folder;
+    write_rounded(folder / "out", source, GetParam(), pool);
+    const Checkpoint made = Checkpoint::open(folder / "out");
+    EXPECT_EQ(tensor_bytes(folder / "out/model.safetensors"), predicted_bytes(made));
+    EXPECT_EQ(made.config().tie_embeddings, source.config().tie_embeddings);
+    EXPECT_EQ(made.parameters(), source.parameters());
+
+    RunnerOptions options = exact_options();
+    const auto runner = make_cpu_runner(made, options), decoded = make_cpu_runner(source, options);
+    for (LinearId id : linears_of(source.config())) {
+      SCOPED_TRACE(to_string(id));
+      const LinearWeight in_memory = rounded(source, id, GetParam(), pool), from_file = made.linear(id);
+      EXPECT_EQ(to_string(made.format(id)), GetParam());
+      const std::vector<float> values = decode(in_memory);
+      EXPECT_TRUE(decode(from_file) == values);
+      EXPECT_EQ(values_of(from_file.bias), values_of(source.linear(id).bias));
+      OwnedTensor dense = OwnedTensor::allocate(DType::f32, {from_file.out, from_file.in});
+      std::copy(values.begin(), values.end(), dense.as<float>().begin());
+      decoded->set_linear(id, decoded->pack(make_dense(dense, from_file.bias)));
+    }
+    for (const auto& [layer, norm] : norms_of(source.config())) EXPECT_EQ(made.norm(layer, norm), source.norm(layer, norm));
+
+    const Ids ids = golden_json(model)["ids"];
+    const std::vector<float> expected = run_whole(*decoded, ids, Activations::f32);
+    // Same weights, same inputs, another order of FP32 sums: golden_test.cc's tolerance and reason.
+    EXPECT_LE(relative_distance(run_whole(*runner, ids, Activations::f32), expected), 1e-5);
+    // A16: an input is rounded to at least BF16's 8 significant bits (relative error 2^-9 at most, 2^-9 / sqrt 3 rms), in
+    // each of the four stops of a layer; on the way to the logits those of L = 2 layers and the head add like random numbers,
+    // sqrt(9) 2^-9 / sqrt 3 = 3.4e-3. Twice that, as the models amplify a little (scale 1.5 per linear).
+    EXPECT_LE(relative_distance(run_whole(*runner, ids, Activations::a16), expected), 7e-3);
+  }
+}
+
+// ---- Same seed = same bytes.
+
+TEST(SameSeed, SameBytesOfAGptqCheckpointForAnyThreads) {
+  const Checkpoint source = Checkpoint::open(tiny_model("qwen3"));
+  const TestFolder folder;
+  Dataset calibration;
+  for (uint64_t i = 0; i < 12; ++i) calibration.sequences.push_back(random_ids(40 + i, i, source.config().v));
+  ModelQuantizer how;
+  for (LinearId id : linears_of(source.config()))
+    if (id.role != Role::embedding && id.role != Role::head) how.formats[id] = parse_format(id.role == Role::down ? "lut4g32" : "int3g32z");
+  std::vector<std::string> files;
+  for (const int threads : {1, 4}) {
+    ThreadPool pool(threads);
+    const auto runner = make_cpu_runner(source, exact_options("", threads));
+    std::map<LinearId, LinearWeight> weights;
+    quantize_model_gptq(*runner, source, calibration, how, pool, [&](QuantizedLinear q) { weights.emplace(q.id, std::move(q.weight)); });
+    const std::string out = folder / fmt::format("threads{}", threads);
+    write_checkpoint(out, source, how.formats, [&](LinearId id) { return weights.at(id); }, {{"method", "gptq"}});
+    files.push_back(read_text_file(out + "/model.safetensors") + read_text_file(out + "/config.json"));
+  }
+  EXPECT_TRUE(files[0] == files[1]);
+}
+
+TEST(SameSeed, SameBytesFromTheCommandLineTwice) {
+  const TestFolder folder;
+  fs::create_symlink(source_path("models"), folder / "models");
+  const auto quantize = [](const std::string& out) {
+    return "fidelio quantize models/quill-1m --format int4g64z --calibration models/data/docs-calibration.txt --calibration-tokens 4096 -o " + out;
+  };
+  const CommandResult result = run_command(folder.path(), quantize("a") + " && " + quantize("b --threads 1") + " && diff -r a b");
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+}
+
+// ---- EAR(p, p) = 1.
+
+TEST(Ear, OfAModelWithItselfIsOne) {
+  const Checkpoint checkpoint = Checkpoint::open(tiny_model("qwen2"));
+  const std::vector<EvalText> texts = {{"random", "", random_ids(700, 3, checkpoint.config().v)}};
+  ThreadPool pool(2);
+  for (const Activations mode : kModes) {
+    const RunnerOptions options{.threads = 2, .isa = {}, .max_rows = 128, .max_logit_rows = 32, .cache_tokens = 256, .mode = mode};
+    RunnerOptions other = options;  // batched and threaded otherwise: by row invariance nothing changes
+    other.threads = 1;
+    other.max_rows = 96;
+    const auto p = make_cpu_runner(checkpoint, options), q = make_cpu_runner(checkpoint, other);
+    const FidelityReport report = compare_models(
+        *p, *q, texts, {.windows = {.context = 64}, .reference_mode = mode, .candidate_mode = mode, .bootstrap = {.resamples = 50}}, pool);
+    EXPECT_EQ(report.ear().value, 1) << name_of(mode);
+    EXPECT_EQ(report.kl().value, 0) << name_of(mode);
+    EXPECT_EQ(report.mean_of(&FidelitySums::ear_renormalised).value, 1) << name_of(mode);
+    EXPECT_EQ(report.mean_of(&FidelitySums::agreements).value, 1) << name_of(mode);
+  }
+}
+
+// ---- Interrupted = nothing written.
+
+// Starts `command`, waits until shell condition `when` holds, sends the signal, and returns the program's exit code.
+CommandResult interrupt(const std::string& folder, const std::string& command, const std::string& when, const std::string& signal) {
+  return run_command(folder, command + " 2>log & program=$!; while kill -0 $program 2>/dev/null && ! " + when +
+                                 "; do sleep 0.01; done; kill -" + signal + " $program; wait $program; code=$?; cat log >&2; rm -f log; exit $code");
+}
+
+TEST(Interrupted, WhileCalibratingLeavesNothing) {
+  for (const auto& [signal, number] : std::map<std::string, int>{{"INT", SIGINT}, {"TERM", SIGTERM}}) {
+    const TestFolder folder;
+    // Half a second in: the calibration of many seconds is under way.
+    const CommandResult result = interrupt(folder.path(),
+                                           fmt::format("{} quantize {} --format int2g32z --calibration {} -o out", FIDELIO_PROGRAM,
+                                                       source_path("models/quill-26m"), source_path("models/data/docs-calibration.txt")),
+                                           "sleep 0.5", signal);
+    EXPECT_EQ(result.code, 128 + number) << result.err;
+    EXPECT_EQ(entries(folder.path()), std::vector<std::string>{});
+  }
+}
+
+TEST(Interrupted, WhileWritingLeavesNothing) {
+  const TestFolder folder;
+  // The folder under its temporary name holds a file of weights.
+  const CommandResult result = interrupt(folder.path(), FIDELIO_PROGRAM " synth tinyllama-1.1b -o out", "ls */*safetensors* >/dev/null 2>&1", "INT");
+  EXPECT_EQ(result.code, 128 + SIGINT) << result.err;
+  EXPECT_EQ(entries(folder.path()), std::vector<std::string>{});
+}
+
+// Even SIGKILL, which no program can answer, leaves no folder under the output's own name.
+TEST(Interrupted, ByKillLeavesNoOutputFolder) {
+  const TestFolder folder;
+  const CommandResult result = interrupt(folder.path(), FIDELIO_PROGRAM " synth tinyllama-1.1b -o out", "ls */*safetensors* >/dev/null 2>&1", "KILL");
+  EXPECT_EQ(result.code, 128 + SIGKILL) << result.err;
+  EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
+}  // namespace
+}  // namespace fidelio

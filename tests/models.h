@@ -1,0 +1,107 @@
+// What the tests over whole models share: the tiny checkpoints of tests/models, their goldens, and logits in any batching.
+#pragma once
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/file.h"
+#include "kernels/cpu/linear.h"
+#include "model/page_table.h"
+#include "model/runner.h"
+
+namespace fidelio {
+
+// One of each family and each rope; see tools/make_model_goldens.py.
+inline const std::vector<std::string> kTinyModels = {"llama2", "llama32", "mistral", "qwen2", "qwen3", "linear_rope", "yarn", "keys5"};
+
+inline std::string source_path(const std::string& path) { return FIDELIO_SOURCE_DIR "/" + path; }
+inline std::string tiny_model(const std::string& name) { return source_path("tests/models/" + name); }
+
+inline nlohmann::json golden_json(const std::string& name) {
+  return nlohmann::json::parse(read_text_file(source_path("tests/golden/" + name + ".json")));
+}
+// (ids, columns) of tests/golden/NAME.logits; the machine is little-endian, as the file.
+inline std::vector<float> golden_logits(const std::string& name) {
+  const std::string bytes = read_text_file(source_path("tests/golden/" + name + ".logits"));
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(float));
+  return values;
+}
+
+inline std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
+  for (cpu::Isa isa : cpu::supported_isas()) names.emplace_back(cpu::name_of(isa));
+  return names;
+}
+
+// A runner with FP32 activations and cache: the exact mode, for oracles.
+inline RunnerOptions exact_options(const std::string& isa = "", int threads = 2) {
+  return {.threads = threads, .isa = isa, .kv = KvFormat::f32, .mode = Activations::f32};
+}
+
+// Logits (n, v) of every position of one sequence, fed in chunks of these sizes over these cache pages; it keeps the cache,
+// so that a test may go on behind it. `first` is the position of ids[0].
+inline std::vector<float> run_chunks(Runner& runner, std::span<const int32_t> ids, const std::vector<int64_t>& chunks,
+                                     const std::vector<int32_t>& pages, Activations mode, int64_t first = 0) {
+  std::vector<float> all;
+  int64_t begin = 0;
+  for (int64_t count : chunks) {
+    Batch batch;
+    append_sequence(batch, ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), first + begin, pages, count);
+    const auto logits = runner.step(batch, mode);
+    all.insert(all.end(), logits.begin(), logits.end());
+    begin += count;
+  }
+  return all;
+}
+
+inline std::vector<int32_t> first_pages(int64_t tokens) {
+  std::vector<int32_t> pages(static_cast<size_t>(PageTable::pages_for(tokens)));
+  std::iota(pages.begin(), pages.end(), 0);
+  return pages;
+}
+
+inline std::vector<float> run_whole(Runner& runner, std::span<const int32_t> ids, Activations mode) {
+  const auto n = static_cast<int64_t>(ids.size());
+  return run_chunks(runner, ids, {n}, first_pages(n), mode);
+}
+
+// ||a - b|| / ||b||.
+inline double relative_distance(std::span<const float> a, std::span<const float> b) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    norm += double{b[i]} * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+// A folder that is there for one test.
+class TestFolder {
+ public:
+  TestFolder();
+  ~TestFolder();
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// The names of everything in a folder and below, sorted.
+std::vector<std::string> entries(const std::string& folder);
+
+// What a shell command did, run with the program of this build as `fidelio`.
+struct CommandResult {
+  int code = 0;  // 128 + signal if a signal ended it
+  std::string out, err;
+};
+CommandResult run_command(const std::string& folder, const std::string& command);
+
+}  // namespace fidelio
