@@ -83,10 +83,10 @@ __global__ void pack_codes(PackArguments p, uint8_t* blocks) {
 __global__ void pack_scales(PackArguments p, uint8_t* blocks) {
   const int64_t column_blocks = p.shape.column_blocks(), block = blockIdx.x;
   const int bits = p.shape.bits, groups_here = p.shape.groups_per_block();
-  uint8_t* scale = blocks + block * p.shape.block_bytes() + p.shape.code_bytes();
-  uint8_t* zero = scale + p.shape.scale_bytes();
-  for (int i = threadIdx.x; i < groups_here * kBlockRows; i += blockDim.x) {
-    const int group = i / kBlockRows, tile = i % kBlockRows / 16, g = i % 16 / 2, upper = i % 2;
+  for (int group = 0; group < groups_here; ++group) {
+    const int i = threadIdx.x, tile = i / 16, g = i % 16 / 2, upper = i % 2;
+    uint8_t* scale = blocks + block * p.shape.block_bytes() + p.shape.code_bytes() + group * (p.shape.scale_bytes() + p.shape.zero_bytes());
+    uint8_t* zero = scale + p.shape.scale_bytes();
     const int64_t row = block / column_blocks * kBlockRows + tile * 16 + g + 8 * upper;
     const int64_t column = block % column_blocks * kBlockColumns + group * p.shape.group;
     const bool there = row < p.shape.out && column < p.shape.in;
@@ -123,16 +123,25 @@ __global__ void prepare(const float* x, int rows, int columns, uint8_t* blocks, 
   if (amax > 0) frexpf(amax, &exponent), exponent = max(exponent, -100);  // amax in [2^(exponent - 1), 2^exponent)
   const float scale = ldexpf(1.0f, exponent - 15), inverse = ldexpf(1.0f, 15 - exponent);
   if (threadIdx.x == 0) row_scale[m] = scale;
-  const int chunks = (columns + kBlockColumns - 1) / kBlockColumns * 4;
   const int64_t block_bytes = input_block_bytes(rows);
-  for (int chunk = warp; chunk < chunks; chunk += warps) {
-    const int column = chunk * 32 + lane;
-    const __half value = __float2half_rn(column < columns ? row[column] * inverse : 0.0f);
-    float sum = __half2float(value);
-    for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-    uint8_t* block = blocks + chunk / 4 * block_bytes;
-    reinterpret_cast<__half*>(block)[(chunk % 4 * rows + m) * 32 + lane] = value;
-    if (lane == 0) reinterpret_cast<float*>(block + rows * 256)[chunk % 4 * ((rows + 7) / 8 * 8) + m] = sum * 0x1p-24f;
+  for (int block = warp; block < (columns + kBlockColumns - 1) / kBlockColumns; block += warps) {
+    uint8_t* to = blocks + block * block_bytes;
+    float* sums = reinterpret_cast<float*>(to + rows * 256 + m / 8 * kInputSumBytes) + m % 8;
+    float chunk_sum[4];
+    for (int c = 0; c < 4; ++c) {
+      const int column = block * kBlockColumns + c * 32 + lane;
+      const __half value = __float2half_rn(column < columns ? row[column] * inverse : 0.0f);
+      float sum = __half2float(value);
+      for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+      chunk_sum[c] = sum * 0x1p-24f;
+      reinterpret_cast<__half*>(to + m * 256)[(c ^ (m & 1)) * 32 + lane] = value;
+    }
+    if (lane == 0) {
+      for (int c = 0; c < 4; ++c) sums[c * 8] = chunk_sum[c];
+      sums[4 * 8] = chunk_sum[0] + chunk_sum[1];
+      sums[5 * 8] = chunk_sum[2] + chunk_sum[3];
+      sums[6 * 8] = (chunk_sum[0] + chunk_sum[1]) + (chunk_sum[2] + chunk_sum[3]);
+    }
   }
 }
 
@@ -145,7 +154,7 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
   for (int i = 0; i < 3 && kPlaneWidths[shape.bits][i] > 0; ++i) p.widths[p.planes++] = kPlaneWidths[shape.bits][i];
   const unsigned count = static_cast<unsigned>(shape.row_blocks() * shape.column_blocks());
   pack_codes<<<count, 256, 0, stream>>>(p, blocks);
-  pack_scales<<<count, 128, 0, stream>>>(p, blocks);
+  pack_scales<<<count, kBlockRows, 0, stream>>>(p, blocks);
   cuda_check(cudaGetLastError(), "packing a weight");
 }
 
@@ -187,7 +196,7 @@ void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOu
   p.grid = outputs[0].weight->grid;
   p.add = add;
   LowbitLaunch chosen = how;
-  if (chosen.cluster == 0) chosen.cluster = p.column_blocks >= kParts ? kParts : 1;
+  if (chosen.cluster == 0) chosen.cluster = 8;
   launcher_of(shape)(stream, p, row_blocks, chosen);
 }
 

@@ -4,18 +4,18 @@
 // scales that go with them, so one bulk copy brings everything a thread block needs next:
 //
 //   row block 0: [block k=0][block k=1] ... [block k=K/128-1]   row block 1: ...
-//   block:       [4-bit plane | 2-bit plane | 1-bit plane (those the width has)][scales][zeros]
+//   block:       [4-bit plane | 2-bit plane | 1-bit plane (those the width has)] then for each group [128 scales][128 zeros]
 //
 // Within a plane the bytes are in the order in which lanes of a warp consume them as A fragments of m16n8k16 products
-// (lowbit_codes.cuh draws it). Scales lie [group of the block][tile of 16 rows][g 0..7]{row g, row g + 8}, FP16 or one byte;
+// (lowbit_codes.cuh draws it). Scales of a group lie [tile of 16 rows][g 0..7]{row g, row g + 8}, FP16 or one byte;
 // zeros the same, one byte, already multiplied by the factor that the code's place in its half word gives it.
 //
 // Rounding: codes are exact in FP16 (see lowbit_codes.cuh), activations are rounded to FP16 under a power-of-two row scale;
 // products and sums of a group are FP32; scale and zero are applied once per group: total += s (acc - z sum(x)).
 //
-// Order: inputs are cut into kParts contiguous parts; a part's groups are added in order, then the parts in order. It depends
-// on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of 32, with one thread block or four
-// working on a row block.
+// Order: inputs are cut into kParts contiguous parts; a part's groups are added in order, then the parts as a
+// balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of 32, with one
+// thread block or eight working on a row block.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,7 +26,7 @@ namespace fidelio::cuda {
 
 using Stream = CUstream_st*;
 
-constexpr int kBlockRows = 128, kBlockColumns = 128, kParts = 4;
+constexpr int kBlockRows = 128, kBlockColumns = 128, kParts = 8;
 constexpr int kMaxRows = 32;  // of activations in one launch
 
 enum class CodeKind : uint8_t { integer, grid };
@@ -42,9 +42,9 @@ struct LowbitShape {
   constexpr int64_t column_blocks() const { return (in + kBlockColumns - 1) / kBlockColumns; }
   constexpr int groups_per_block() const { return kBlockColumns / group; }
   constexpr int64_t code_bytes() const { return int64_t{kBlockRows} * kBlockColumns / 8 * bits; }
-  constexpr int64_t scale_bytes() const { return int64_t{groups_per_block()} * kBlockRows * (kind == CodeKind::integer && !byte_scale ? 2 : 1); }
-  constexpr int64_t zero_bytes() const { return kind == CodeKind::integer ? int64_t{groups_per_block()} * kBlockRows : 0; }
-  constexpr int64_t block_bytes() const { return code_bytes() + scale_bytes() + zero_bytes(); }
+  constexpr int64_t scale_bytes() const { return kBlockRows * (kind == CodeKind::integer && !byte_scale ? 2 : 1); }  // of a group
+  constexpr int64_t zero_bytes() const { return kind == CodeKind::integer ? kBlockRows : 0; }
+  constexpr int64_t block_bytes() const { return code_bytes() + groups_per_block() * (scale_bytes() + zero_bytes()); }
   constexpr int64_t bytes() const { return row_blocks() * column_blocks() * block_bytes(); }
 };
 
@@ -68,13 +68,15 @@ struct CanonicalWeight {
 void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight& from, uint8_t* blocks);
 
 // FP16 activations as the kernels read them. Block of 128 inputs:
-//   [chunk of 32 inputs, 0..3][row m]{32 halves in order} [chunk][m, rounded up to 8]{FP32 sum of the 32 halves, times 2^-24}
+//   [row m]{chunk 0, 1, 2, 3 of 32 halves; in odd rows 1, 0, 3, 2, so that eight lanes reading 16 bytes of two rows meet all banks}
+//   [8 rows]{sums x 2^-24 of 32 halves (4), of 64 (2), of 128 (1)}[row of the 8], FP32
 struct LowbitInput {
   const uint8_t* blocks = nullptr;   // column blocks x input_block_bytes(rows)
   const float* row_scale = nullptr;  // (rows), powers of two: x = row_scale * halves
   int rows = 0;
 };
-constexpr int64_t input_block_bytes(int64_t rows) { return rows * 256 + (rows + 7) / 8 * 8 * 16; }
+constexpr int kInputSumBytes = 7 * 32;  // of 8 rows
+constexpr int64_t input_block_bytes(int64_t rows) { return rows * 256 + (rows + 7) / 8 * kInputSumBytes; }
 // x (rows, columns) FP32 -> blocks, row_scale.
 void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks, float* row_scale);
 
@@ -84,8 +86,9 @@ struct LowbitOutput {
 };
 struct LowbitLaunch {
   int sms = 132;
-  int cluster = 0;  // 1 or 4 thread blocks a row block; 0: by size
+  int cluster = 0;  // thread blocks that share a row block, 1, 2, 4 or 8; 0: by size
   int stages = 0;   // of the ring; 0: by size
+  int variant = 0;
   bool overlap = true;  // programmatic dependent launch
 };
 // y = W x, or y += W x. At most 3 weights of equal shape but for `out` go in one launch.

@@ -166,7 +166,7 @@ int test(Stream stream) {
           }
           std::vector<float> widest;
           for (int which = 6; which >= 0; --which)
-            for (int cluster : {1, 4})
+            for (int cluster : {1, 2, 4, 8})
               for (int overlap : {0, 1}) {
                 const int M = row_counts[which];
                 std::vector<float> y(M * out, NAN);
@@ -309,7 +309,7 @@ void speed(Stream stream, int64_t N, int64_t K, const std::vector<int>& rows, Lo
         LowbitOutput o{&weights[i % layers], y};
         lowbit_linear(stream, x, {&o, 1}, false, how);
       });
-      printf(" | c%d s%d o%d %6.2f us %.2f TB/s", how.cluster, how.stages, how.overlap, us, shape.bytes() / us / 1e6);
+      printf(" | c%d s%d o%d v%d %6.2f us %.2f TB/s", how.cluster, how.stages, how.overlap, how.variant, us, shape.bytes() / us / 1e6);
     }
     printf("\n");
     cudaFree(y);
@@ -330,10 +330,10 @@ int main(int argc, char** argv) {
   if (verb == "cublas") return cublas(stream, N, K, numbers(argv[4])), 0;
   // speed N K rows bits,... hows: "c.s.o,c.s.o"
   std::vector<LowbitLaunch> hows;
-  for (const char* p = argc > 6 ? argv[6] : "0.0.1"; *p;) {
+  for (const char* p = argc > 6 ? argv[6] : "0.0.1.0"; *p;) {
     LowbitLaunch how;
     int overlap = 1, used = 0;
-    sscanf(p, "%d.%d.%d%n", &how.cluster, &how.stages, &overlap, &used);
+    sscanf(p, "%d.%d.%d.%d%n", &how.cluster, &how.stages, &overlap, &how.variant, &used);
     how.overlap = overlap;
     hows.push_back(how);
     p += used;

@@ -1,6 +1,6 @@
 // The one kernel of lowbit.h, a template over the code and the number of 8-row activation tiles.
 //
-// A thread block owns a row block of 128 outputs (or its share of the inputs: a cluster of four splits the kParts parts).
+// A thread block owns a row block of 128 outputs (or its share of the inputs: a cluster of up to eight splits the kParts parts).
 // One producer warp fills a ring of stages, each a weight block and the matching activation block; 8 / kTiles consumer warps
 // each own kTiles tiles of 16 rows and need no barrier between them but the ring's:
 //
@@ -20,37 +20,46 @@ namespace fidelio::cuda {
 
 constexpr int consumer_warps(int tiles) { return 8 / tiles; }
 constexpr int kMaxStages = 16, kRingBarrierBytes = 2 * 8 * kMaxStages;
-constexpr int kRingSlack = 128;  // the last stage's activation sums are read up to a whole tile past the rows there are
+constexpr int kSumSlack = 3 * kInputSumBytes;  // sums of row tiles that do not exist are read (and not used) past the last stage
 
-template <CodeKind kind, int bits, bool byte_scale>
+template <CodeKind kind_, int bits_, bool byte_scale, int group_chunks>
 struct CodeTraits {
+  static constexpr CodeKind kind = kind_;
+  static constexpr int bits = bits_, kGroupChunks = group_chunks;  // chunks of 32 inputs a group
   static constexpr bool kGrid = kind == CodeKind::grid;
   static constexpr int kScaleBytes = (kGrid || byte_scale) ? 1 : 2;
   static constexpr int kTableBytes = kGrid ? pair_table_bytes(bits) : 0;
   static constexpr int kCodeBytes = kBlockRows * kBlockColumns / 8 * bits;
 
-  // Scales of rows g, g + 8 of a tile.
-  static __device__ __forceinline__ float2 scales(const uint8_t* scale, int group, int tile, int g) {
-    const int pair = (group * 8 + tile) * 8 + g;
-    if constexpr (kScaleBytes == 2) return __half22float2(reinterpret_cast<const __half2*>(scale)[pair]);
+  static constexpr int kGroupBytes = kBlockRows * (kScaleBytes + (kGrid ? 0 : 1));  // scales, then zeros, of one group
+
+  // Scales and zeros of rows g and g + 8 of a tile; `records` is the block's first group's.
+  static __device__ __forceinline__ float2 scales(const uint8_t* records, int group, int tile, int g) {
+    const uint8_t* at = records + group * kGroupBytes + (tile * 8 + g) * 2 * kScaleBytes;
+    if constexpr (kScaleBytes == 2) return __half22float2(*reinterpret_cast<const __half2*>(at));
     if constexpr (kGrid) {
-      const char2 s = reinterpret_cast<const char2*>(scale)[pair];
+      const char2 s = *reinterpret_cast<const char2*>(at);
       return {static_cast<float>(s.x), static_cast<float>(s.y)};
     }
-    const uchar2 s = reinterpret_cast<const uchar2*>(scale)[pair];
+    const uchar2 s = *reinterpret_cast<const uchar2*>(at);
     return {static_cast<float>(s.x), static_cast<float>(s.y)};
   }
-  static __device__ __forceinline__ float2 zeros(const uint8_t* zero, int group, int tile, int g) {
-    const uchar2 z = reinterpret_cast<const uchar2*>(zero)[(group * 8 + tile) * 8 + g];
+  static __device__ __forceinline__ float2 zeros(const uint8_t* records, int group, int tile, int g) {
+    const uchar2 z = *reinterpret_cast<const uchar2*>(records + group * kGroupBytes + kBlockRows * kScaleBytes + (tile * 8 + g) * 2);
     return {static_cast<float>(z.x), static_cast<float>(z.y)};
   }
 };
 
+__host__ __device__ inline int stage_bytes_of(const LowbitArguments& p) {
+  return p.block_bytes + (static_cast<int>(input_block_bytes(p.rows)) + 127) / 128 * 128;
+}
+
+__host__ __device__ constexpr int tree_levels(int ranks) { return ranks == 8 ? 0 : ranks == 4 ? 1 : ranks == 2 ? 2 : 3; }
+
 // Where the parts begin, in column blocks.
 __device__ __forceinline__ int part_begin(int part, int column_blocks) { return part * column_blocks / kParts; }
 
-template <typename Traits>
-__device__ void produce(const LowbitArguments& p, const uint8_t* weights, uint8_t* ring, int stage_bytes, uint64_t* full, uint64_t* empty,
+__device__ inline void produce(const LowbitArguments& p, const uint8_t* weights, uint8_t* ring, int stage_bytes, uint64_t* full, uint64_t* empty,
                         int first, int last, int lane) {
   const uint32_t x_bytes = static_cast<uint32_t>(input_block_bytes(p.rows)), w_bytes = static_cast<uint32_t>(p.block_bytes);
   const auto fill_weights = [&](int block, int stage) {
@@ -74,109 +83,129 @@ __device__ void produce(const LowbitArguments& p, const uint8_t* weights, uint8_
   }
 }
 
-template <typename Traits, CodeKind kind, int bits, int kTiles, int kTokenTiles>
-__device__ void consume(const LowbitArguments& p, const uint8_t* ring, int stage_bytes, uint64_t* full, uint64_t* empty, uint32_t table,
-                        float* partial, int first, int last, int warp, int lane) {
-  const int g = lane / 4, t = lane % 4, rows8 = (p.rows + 7) / 8 * 8, flush_mask = p.group_chunks - 1;
-  float total[kTiles][kTokenTiles][4] = {}, acc[kTiles][kTokenTiles][4] = {};
-  float sums[kTokenTiles][2] = {};
-  int stage = 0, parity = 0, part = 0;
-  while (part_begin(part + 1, p.column_blocks) <= first) ++part;
-  bool begun = false;  // whether `partial` holds earlier parts
-
-  const auto end_part = [&] {
+// Sums of parts are added as a balanced binary tree, (0 + 1) + (2 + 3) and so on, so that it does not matter how many parts a
+// thread block has. The tree of a thread block's own parts is built in `levels` (one [row m][output] array a level, every
+// element touched by one thread only); its root goes to the cluster's member that finishes these outputs, into
+// received[rank it came from][row m][output of the receiver].
+template <typename Traits, int kTiles, int kTokenTiles>
+__device__ __forceinline__ void end_part(float (&total)[kTiles][kTokenTiles][4], float* levels, float* received, int part, int parts, int ranks,
+                                         int rank, int warp, int lane) {
+  const int outputs = kBlockRows / ranks;  // a rank finishes
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
+  for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n)
+    for (int n = 0; n < kTokenTiles; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = (warp * kTiles + tile) * 16 + g + (i & 2 ? 8 : 0), m = n * 8 + 2 * t + (i & 1);
-          const float unit = i & 2 ? 1.0f / (1 << code_shift(kind, bits, true)) : 1.0f / (1 << code_shift(kind, bits, false));
-          const float value = total[tile][n][i] * unit;
-          float& sum = partial[m * kBlockRows + row];
-          sum = begun ? sum + value : value;
-          total[tile][n][i] = 0;
-        }
-    begun = true;
-  };
-
-  for (int block = first; block < last; ++block) {
-    while (block >= part_begin(part + 1, p.column_blocks)) {
-      end_part();
-      ++part;
-    }
-    const uint8_t* codes = ring + stage * stage_bytes;
-    const uint8_t* scale = codes + Traits::kCodeBytes;
-    const uint8_t* zero = scale + (4 / p.group_chunks) * kBlockRows * Traits::kScaleBytes;
-    const uint8_t* x = codes + p.block_bytes;
-    const float* x_sums = reinterpret_cast<const float*>(x + p.rows * 256);
-    ptx::barrier_wait(&full[stage], parity);
-
-    LaneCodes<bits> lane_codes[kTiles];
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) lane_codes[tile].load(codes, warp * kTiles + tile, lane);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      uint4 b[kTokenTiles];
-#pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n) {
-        const int m = n * 8 + g;
-        b[n] = m < p.rows ? *reinterpret_cast<const uint4*>(x + (c * p.rows + m) * 64 + t * 16) : uint4{0, 0, 0, 0};
-        if constexpr (!Traits::kGrid) {
-          const float2 s = *reinterpret_cast<const float2*>(x_sums + c * rows8 + n * 8 + 2 * t);
-          sums[n][0] += s.x;
-          sums[n][1] += s.y;
-        }
+      for (int i = 0; i < 4; ++i) {
+        const int row = (warp * kTiles + tile) * 16 + lane / 4 + (i & 2 ? 8 : 0), m = n * 8 + 2 * (lane % 4) + (i & 1);
+        float value = total[tile][n][i] * code_unit(Traits::kind, Traits::bits, (i & 2) != 0);
+        total[tile][n][i] = 0;
+        float* level = levels + m * kBlockRows + row;
+        for (int bit = part; bit & 1; bit >>= 1, level += 8 * kTokenTiles * kBlockRows) value = *level + value;
+        if (part + 1 < parts) *level = value;
+        else ptx::store_to_rank(&received[(rank * 8 * kTokenTiles + m) * outputs + row % outputs], row / outputs, value);
       }
+}
+
+template <typename Traits, int kTiles, int kTokenTiles>
+__device__ __forceinline__ void consume_block(const uint8_t* codes, const uint8_t* x, const int (&x_offset)[kTokenTiles], int sums_offset, uint32_t table,
+                                              float (&total)[kTiles][kTokenTiles][4], int warp, int lane) {
+  const int g = lane / 4;
+  const uint8_t* records = codes + Traits::kCodeBytes;
+  float acc[kTiles][kTokenTiles][4];
+  LaneCodes<Traits::bits> lane_codes[kTiles];
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) lane_codes[tile].load(codes, warp * kTiles + tile, lane);
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    if (c % Traits::kGroupChunks == 0) {  // a group begins
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          uint32_t a[4];
-          if constexpr (Traits::kGrid) lane_codes[tile].grid(c, h, table, a);
-          else lane_codes[tile].integer(c, h, a);
+        for (int n = 0; n < kTokenTiles; ++n)
 #pragma unroll
-          for (int n = 0; n < kTokenTiles; ++n) ptx::mma(acc[tile][n], a, h ? b[n].z : b[n].x, h ? b[n].w : b[n].y);
-        }
-      if ((c & flush_mask) == flush_mask) {  // a group ends
-        const int group = c / p.group_chunks;
+          for (int i = 0; i < 4; ++i) acc[tile][n][i] = 0;
+    }
+    uint4 b[kTokenTiles];
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          const float2 s = Traits::scales(scale, group, warp * kTiles + tile, g);
-          const float2 z = Traits::kGrid ? float2{0, 0} : Traits::zeros(zero, group, warp * kTiles + tile, g);
+    for (int n = 0; n < kTokenTiles; ++n)  // chunks 0, 1 and 2, 3 change places in odd rows: see LowbitInput
+      b[n] = *reinterpret_cast<const uint4*>(x + (c % 2 ? x_offset[n] ^ 64 : x_offset[n]) + c / 2 * 128);
 #pragma unroll
-          for (int n = 0; n < kTokenTiles; ++n)
+    for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const float centred = Traits::kGrid ? acc[tile][n][i] : fmaf(-(i & 2 ? z.y : z.x), sums[n][i & 1], acc[tile][n][i]);
-              total[tile][n][i] = fmaf(i & 2 ? s.y : s.x, centred, total[tile][n][i]);
-              acc[tile][n][i] = 0;
-            }
-        }
+      for (int h = 0; h < 2; ++h) {
+        uint32_t a[4];
+        if constexpr (Traits::kGrid) lane_codes[tile].grid(c, h, table, a);
+        else lane_codes[tile].integer(c, h, a);
 #pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n) sums[n][0] = sums[n][1] = 0;
+        for (int n = 0; n < kTokenTiles; ++n) ptx::mma(acc[tile][n], a, h ? b[n].z : b[n].x, h ? b[n].w : b[n].y);
+      }
+    if (c % Traits::kGroupChunks == Traits::kGroupChunks - 1) {  // a group ends
+      constexpr int kFirstSum = Traits::kGroupChunks == 1 ? 0 : Traits::kGroupChunks == 2 ? 4 : 6;
+      const int group = c / Traits::kGroupChunks;
+      float2 sums[kTokenTiles] = {};
+      if constexpr (!Traits::kGrid)
+#pragma unroll
+        for (int n = 0; n < kTokenTiles; ++n)
+          sums[n] = *reinterpret_cast<const float2*>(x + sums_offset + n * kInputSumBytes + (kFirstSum + group) * 32);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const float2 s = Traits::scales(records, group, warp * kTiles + tile, g);
+        const float2 z = Traits::kGrid ? float2{0, 0} : Traits::zeros(records, group, warp * kTiles + tile, g);
+#pragma unroll
+        for (int n = 0; n < kTokenTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float centred = Traits::kGrid ? acc[tile][n][i] : fmaf(-(i & 2 ? z.y : z.x), i & 1 ? sums[n].y : sums[n].x, acc[tile][n][i]);
+            total[tile][n][i] = fmaf(i & 2 ? s.y : s.x, centred, total[tile][n][i]);
+          }
       }
     }
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(&empty[stage]);
-    if (++stage == p.stages) stage = 0, parity ^= 1;
   }
-  end_part();
 }
 
-template <CodeKind kind, int bits, bool byte_scale, int kTiles, int kTokenTiles, int kResident>
+template <typename Traits, int kTiles, int kTokenTiles>
+__device__ void consume(const LowbitArguments& p, const uint8_t* ring, int stage_bytes, uint64_t* full, uint64_t* empty, uint32_t table,
+                        float* levels, float* received, int rank, int warp, int lane) {
+  float total[kTiles][kTokenTiles][4] = {};
+  int x_offset[kTokenTiles];
+#pragma unroll
+  for (int n = 0; n < kTokenTiles; ++n) {
+    const int m = min(n * 8 + lane / 4, p.rows - 1);  // columns past the rows compute what nobody reads
+    x_offset[n] = m * 256 + m % 2 * 64 + lane % 4 * 16;
+  }
+  const int sums_offset = p.rows * 256 + lane % 4 * 8;
+  int stage = 0, parity = 0;
+  const uint8_t* slot = ring;
+  const int parts = kParts / p.ranks;
+  for (int part = 0; part < parts; ++part) {
+    const int blocks = part_begin(rank * parts + part + 1, p.column_blocks) - part_begin(rank * parts + part, p.column_blocks);
+    for (int i = 0; i < blocks; ++i) {
+      ptx::barrier_wait(&full[stage], parity);
+      consume_block<Traits, kTiles, kTokenTiles>(slot, slot + p.block_bytes, x_offset, sums_offset, table, total, warp, lane);
+      __syncwarp();
+      if (lane == 0) ptx::barrier_arrive(&empty[stage]);
+      slot += stage_bytes;
+      if (++stage == p.stages) stage = 0, parity ^= 1, slot = ring;
+    }
+    if (part + 1 == parts) ptx::cluster_wait();  // every member runs, so its memory may be written
+    end_part<Traits>(total, levels, received, part, parts, p.ranks, rank, warp, lane);
+  }
+}
+
+template <typename Traits, int kTiles, int kTokenTiles, int kResident>
 __global__ void __launch_bounds__((consumer_warps(kTiles) + 1) * 32, kResident) lowbit_kernel(const __grid_constant__ LowbitArguments p) {
-  using Traits = CodeTraits<kind, bits, byte_scale>;
   extern __shared__ __align__(1024) uint8_t shared[];
   constexpr int kWarps = consumer_warps(kTiles);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int stage_bytes = p.block_bytes + static_cast<int>(input_block_bytes(p.rows));
+  const int stage_bytes = stage_bytes_of(p);
   uint64_t* full = reinterpret_cast<uint64_t*>(shared);
   uint64_t* empty = full + p.stages;
-  float* partial = reinterpret_cast<float*>(shared + kRingBarrierBytes);
-  uint8_t* pair_table = shared + kRingBarrierBytes + kBlockRows * 8 * kTokenTiles * 4;
-  uint8_t* ring = pair_table + Traits::kTableBytes;
+  constexpr int kSumsOfBlock = 8 * kTokenTiles * kBlockRows;
+  float* received = reinterpret_cast<float*>(shared + kRingBarrierBytes);
+  float* levels = received + kSumsOfBlock;
+  uint8_t* pair_table = reinterpret_cast<uint8_t*>(levels + tree_levels(p.ranks) * kSumsOfBlock);
+  uint8_t* ring = pair_table + Traits::kTableBytes;  // 128-byte aligned, as every stage
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < p.stages; ++i) {
@@ -187,9 +216,10 @@ __global__ void __launch_bounds__((consumer_warps(kTiles) + 1) * 32, kResident) 
   }
   if constexpr (Traits::kGrid)
     for (int i = threadIdx.x; i < Traits::kTableBytes / 4; i += blockDim.x) {
-      const int2 codes = pair_codes(bits, i / 32);
+      const int2 codes = pair_codes(Traits::bits, i / 32);
       reinterpret_cast<__half2*>(pair_table)[i] = __halves2half2(__int2half_rn(p.grid[codes.x]), __int2half_rn(p.grid[codes.y]));
     }
+  ptx::cluster_arrive();
   __syncthreads();
   ptx::allow_dependents();
 
@@ -203,43 +233,42 @@ __global__ void __launch_bounds__((consumer_warps(kTiles) + 1) * 32, kResident) 
   const int first = part_begin(rank * parts, p.column_blocks), last = part_begin((rank + 1) * parts, p.column_blocks);
 
   if (warp == kWarps) {
-    produce<Traits>(p, weights, ring, stage_bytes, full, empty, first, last, lane);
+    produce(p, weights, ring, stage_bytes, full, empty, first, last, lane);
+    ptx::cluster_wait();
   } else {
-    consume<Traits, kind, bits, kTiles, kTokenTiles>(p, ring, stage_bytes, full, empty, ptx::shared_address(pair_table) + lane * 4, partial, first,
-                                                     last, warp, lane);
+    consume<Traits, kTiles, kTokenTiles>(p, ring, stage_bytes, full, empty, ptx::shared_address(pair_table) + lane * 4, levels, received, rank, warp,
+                                         lane);
   }
+  ptx::cluster_arrive();
   ptx::dependency_wait();
+  ptx::cluster_wait();
+  if (ranks == 1) __syncthreads();
 
-  // Each rank finishes its share of the rows, adding the ranks' sums in order.
-  if (ranks > 1) ptx::cluster_barrier();
-  else __syncthreads();
-  const int rows_here = kBlockRows / ranks;
-  for (int i = threadIdx.x; i < rows_here * p.rows; i += blockDim.x) {
-    const int m = i / rows_here, r = rank * rows_here + i % rows_here, row = local * kBlockRows + r;
+  const int outputs = kBlockRows / ranks;
+  for (int i = threadIdx.x; i < outputs * p.rows; i += blockDim.x) {
+    const int m = i / outputs, r = i % outputs, row = local * kBlockRows + rank * outputs + r;
     if (row >= target.out) continue;
-    float sum = 0;
-    if (ranks == 1) sum = partial[m * kBlockRows + r];
-    else
-      for (int from = 0; from < ranks; ++from) {
-        const float part = ptx::load_from_rank(&partial[m * kBlockRows + r], from);
-        sum = from == 0 ? part : sum + part;
-      }
+    const float* sums = received + m * outputs + r;
+    const auto from = [&](int rank) { return sums[rank * 8 * kTokenTiles * outputs]; };
+    float sum;
+    if (ranks == 1) sum = from(0);
+    else if (ranks == 2) sum = from(0) + from(1);
+    else if (ranks == 4) sum = (from(0) + from(1)) + (from(2) + from(3));
+    else sum = ((from(0) + from(1)) + (from(2) + from(3))) + ((from(4) + from(5)) + (from(6) + from(7)));
     float value = sum * (16777216.0f * p.x_scale[m]);
     if (target.row_factor) value *= target.row_factor[row];
     if (target.bias) value += target.bias[row];
     float& y = target.y[int64_t{m} * target.out + row];
     y = p.add ? y + value : value;
   }
-  if (ranks > 1) ptx::cluster_barrier();  // others may still be reading this block's sums
 }
 
-template <CodeKind kind, int bits, bool byte_scale, int kTiles, int kTokenTiles, int kResident>
+template <typename Traits, int kTiles, int kTokenTiles, int kResident>
 void launch_lowbit(Stream stream, const LowbitArguments& p, int row_blocks, const LowbitLaunch& how) {
-  using Traits = CodeTraits<kind, bits, byte_scale>;
-  const auto kernel = lowbit_kernel<kind, bits, byte_scale, kTiles, kTokenTiles, kResident>;
+  const auto kernel = lowbit_kernel<Traits, kTiles, kTokenTiles, kResident>;
   constexpr int kSharedOfSm = 227 * 1024, kReserved = 1024;
-  const int fixed = kRingBarrierBytes + kBlockRows * 8 * kTokenTiles * 4 + Traits::kTableBytes + kRingSlack;
-  const int stage_bytes = p.block_bytes + static_cast<int>(input_block_bytes(p.rows));
+  const int fixed = kRingBarrierBytes + kBlockRows * 8 * kTokenTiles * 4 * (1 + tree_levels(how.cluster)) + Traits::kTableBytes + kSumSlack;
+  const int stage_bytes = stage_bytes_of(p);
   LowbitArguments arguments = p;
   arguments.stages = how.stages > 0 ? how.stages : (kSharedOfSm / kResident - kReserved - fixed) / stage_bytes;
   arguments.stages = std::clamp(arguments.stages, 2, kMaxStages);
@@ -271,11 +300,32 @@ void launch_lowbit(Stream stream, const LowbitArguments& p, int row_blocks, cons
 }
 
 // Chooses the activation tiles. More than 16 rows share each unpacked weight's activations between two tiles of a warp.
+template <typename Traits>
+void launch_lowbit_tiles(Stream stream, const LowbitArguments& p, int row_blocks, const LowbitLaunch& how) {
+  if constexpr (Traits::kind == CodeKind::integer && Traits::bits == 4 && Traits::kScaleBytes == 2 && Traits::kGroupChunks == 4) {
+    switch (how.variant) {
+      case 114: return launch_lowbit<Traits, 1, 1, 4>(stream, p, row_blocks, how);
+      case 113: return launch_lowbit<Traits, 1, 1, 3>(stream, p, row_blocks, how);
+      case 214: return launch_lowbit<Traits, 2, 1, 4>(stream, p, row_blocks, how);
+      case 216: return launch_lowbit<Traits, 2, 1, 6>(stream, p, row_blocks, how);
+      case 414: return launch_lowbit<Traits, 4, 1, 4>(stream, p, row_blocks, how);
+      case 123: return launch_lowbit<Traits, 1, 2, 3>(stream, p, row_blocks, how);
+      case 224: return launch_lowbit<Traits, 2, 2, 4>(stream, p, row_blocks, how);
+      case 142: return launch_lowbit<Traits, 1, 4, 2>(stream, p, row_blocks, how);
+      case 242: return launch_lowbit<Traits, 2, 4, 2>(stream, p, row_blocks, how);
+      case 243: return launch_lowbit<Traits, 2, 4, 3>(stream, p, row_blocks, how);
+    }
+  }
+  if (p.rows <= 8) return launch_lowbit<Traits, 1, 1, 4>(stream, p, row_blocks, how);
+  if (p.rows <= 16) return launch_lowbit<Traits, 1, 2, 3>(stream, p, row_blocks, how);
+  launch_lowbit<Traits, 2, 4, 3>(stream, p, row_blocks, how);
+}
+
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks, const LowbitLaunch& how) {
-  if (p.rows <= 8) return launch_lowbit<kind, bits, byte_scale, 1, 1, 3>(stream, p, row_blocks, how);
-  if (p.rows <= 16) return launch_lowbit<kind, bits, byte_scale, 1, 2, 3>(stream, p, row_blocks, how);
-  launch_lowbit<kind, bits, byte_scale, 2, 4, 3>(stream, p, row_blocks, how);
+  if (p.group_chunks == 1) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks, how);
+  if (p.group_chunks == 2) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks, how);
+  launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks, how);
 }
 
 }  // namespace fidelio::cuda

@@ -101,20 +101,25 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return 0;
 #endif
 }
-__device__ __forceinline__ void cluster_barrier() {
+// A barrier of the cluster in two halves; what a member wrote before arriving, others see after waiting.
+__device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ float load_from_rank(const float* mine, uint32_t rank) {
+__device__ __forceinline__ void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
-  uint32_t address;
-  float value;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(mine)), "r"(rank));
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
-  return value;
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+// *(the same place in the shared memory of member `rank`) = value
+__device__ __forceinline__ void store_to_rank(float* mine, uint32_t rank, float value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{\n .reg .b32 a;\n mapa.shared::cluster.u32 a, %0, %1;\n st.shared::cluster.f32 [a], %2;\n}" ::"r"(shared_address(mine)), "r"(rank),
+               "f"(value)
+               : "memory");
 #else
-  return *mine;
+  *mine = value;
 #endif
 }
 
