@@ -1,0 +1,97 @@
+// lowbit: y = W x for weights of 2..8 bits, a batch of up to kMaxRows rows of FP16 activations, FP32 sums.
+//
+// A weight is cut into blocks of 128 outputs by 128 inputs. A block is one contiguous run of bytes, holding codes and the
+// scales that go with them, so one bulk copy brings everything a thread block needs next:
+//
+//   row block 0: [block k=0][block k=1] ... [block k=K/128-1]   row block 1: ...
+//   block:       [4-bit plane | 2-bit plane | 1-bit plane (those the width has)] then for each group [128 scales][128 zeros]
+//
+// Within a plane the bytes are in the order in which lanes of a warp consume them as A fragments of m16n8k16 products
+// (lowbit_codes.cuh draws it). Scales of a group lie [tile of 16 rows][g 0..7]{row g, row g + 8}, FP16 or one byte;
+// zeros the same, one byte, already multiplied by the factor that the code's place in its half word gives it.
+//
+// Rounding: codes are exact in FP16 (see lowbit_codes.cuh), activations are rounded to FP16 under a power-of-two row scale;
+// products and sums of a group are FP32; scale and zero are applied once per group: total += s (acc - z sum(x)).
+//
+// Order: inputs are cut into kParts contiguous parts; a part's groups are added in order, then the parts as a
+// balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of 32, with one
+// thread block or eight working on a row block.
+#pragma once
+#include <cstdint>
+#include <span>
+
+struct CUstream_st;
+
+namespace fidelio::cuda {
+
+using Stream = CUstream_st*;
+
+constexpr int kBlockRows = 128, kBlockColumns = 128, kParts = 8;
+constexpr int kMaxRows = 32;  // of activations in one launch
+
+enum class CodeKind : uint8_t { integer, grid };
+
+struct LowbitShape {
+  CodeKind kind = CodeKind::integer;
+  int bits = 4;             // integer 2..8, grid 2..4
+  int group = 128;          // 32, 64 or 128
+  bool byte_scale = false;  // integer: u8 scales; grids always have i8 scales
+  int64_t out = 0, in = 0;
+
+  constexpr int64_t row_blocks() const { return (out + kBlockRows - 1) / kBlockRows; }
+  constexpr int64_t column_blocks() const { return (in + kBlockColumns - 1) / kBlockColumns; }
+  constexpr int groups_per_block() const { return kBlockColumns / group; }
+  constexpr int64_t code_bytes() const { return int64_t{kBlockRows} * kBlockColumns / 8 * bits; }
+  constexpr int64_t scale_bytes() const { return kBlockRows * (kind == CodeKind::integer && !byte_scale ? 2 : 1); }  // of a group
+  constexpr int64_t zero_bytes() const { return kind == CodeKind::integer ? kBlockRows : 0; }
+  constexpr int64_t block_bytes() const { return code_bytes() + groups_per_block() * (scale_bytes() + zero_bytes()); }
+  constexpr int64_t bytes() const { return row_blocks() * column_blocks() * block_bytes(); }
+};
+
+// Device addresses of a packed weight.
+struct LowbitWeight {
+  LowbitShape shape;
+  const uint8_t* blocks = nullptr;    // shape.bytes()
+  const float* row_factor = nullptr;  // (out), or null for 1: the FP32 scale of a row
+  const float* bias = nullptr;        // (out), or null
+  const int8_t* grid = nullptr;       // (2^bits) grids only
+};
+
+// Canonical tensors of a weight in device memory (formats/linear_weight.h), to be packed.
+struct CanonicalWeight {
+  const uint8_t* planes[3] = {};   // plane_widths(bits)
+  const void* scale = nullptr;     // (out, groups) f16, u8 or i8
+  const uint8_t* zero = nullptr;   // bit-packed, or null: symmetric
+  int64_t groups = 0;              // a row
+  int64_t group_columns = 0;       // columns of a canonical group: shape.group, or all of them (channel-wise)
+};
+void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight& from, uint8_t* blocks);
+
+// FP16 activations as the kernels read them. Block of 128 inputs:
+//   [row m]{chunk 0, 1, 2, 3 of 32 halves; in odd rows 1, 0, 3, 2, so that eight lanes reading 16 bytes of two rows meet all banks}
+//   [8 rows]{sums x 2^-24 of 32 halves (4), of 64 (2), of 128 (1)}[row of the 8], FP32
+struct LowbitInput {
+  const uint8_t* blocks = nullptr;   // column blocks x input_block_bytes(rows)
+  const float* row_scale = nullptr;  // (rows), powers of two: x = row_scale * halves
+  int rows = 0;
+};
+constexpr int kInputSumBytes = 7 * 32;  // of 8 rows
+constexpr int64_t input_block_bytes(int64_t rows) { return rows * 256 + (rows + 7) / 8 * kInputSumBytes; }
+// x (rows, columns) FP32 -> blocks, row_scale.
+void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks, float* row_scale);
+
+struct LowbitOutput {
+  const LowbitWeight* weight = nullptr;
+  float* y = nullptr;  // (rows, weight out)
+};
+struct LowbitLaunch {
+  int sms = 132;
+  int cluster = 0;  // thread blocks that share a row block, 1, 2, 4 or 8; 0: by size
+  int stages = 0;   // of the ring; 0: by size
+  int variant = 0;
+  bool overlap = true;  // programmatic dependent launch
+};
+// y = W x, or y += W x. At most 3 weights of equal shape but for `out` go in one launch.
+void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add, const LowbitLaunch& how);
+
+}  // namespace fidelio::cuda

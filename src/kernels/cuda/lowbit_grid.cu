@@ -1,0 +1,9 @@
+#include "kernels/cuda/lowbit_kernel.cuh"
+
+namespace fidelio::cuda {
+
+template void launch_lowbit_rows<CodeKind::grid, 2, false>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
+template void launch_lowbit_rows<CodeKind::grid, 3, false>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
+template void launch_lowbit_rows<CodeKind::grid, 4, false>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,37 @@
+// What a launch of lowbit_kernel.cuh is told. The launcher of each code is defined in its own lowbit_*.cu, so that they compile
+// side by side.
+#pragma once
+#include "kernels/cuda/lowbit.h"
+
+namespace fidelio::cuda {
+
+struct LowbitTarget {
+  const uint8_t* blocks;
+  const float* row_factor;
+  const float* bias;
+  float* y;
+  int out;
+  int first_row_block;  // of this target within the launch
+};
+
+struct LowbitArguments {
+  LowbitTarget target[3];
+  int targets;
+  int column_blocks;
+  int block_bytes;
+  int group_chunks;  // group / 32: 1, 2 or 4
+  int rows;
+  const uint8_t* x;
+  const float* x_scale;
+  const int8_t* grid;
+  int stages;
+  int ranks;  // thread blocks of a row block: 1 or 4
+  bool add;
+};
+
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks, const LowbitLaunch& how);
+
+using LowbitLauncher = void (*)(Stream, const LowbitArguments&, int row_blocks, const LowbitLaunch&);
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,12 @@
+#include "kernels/cuda/lowbit_kernel.cuh"
+
+namespace fidelio::cuda {
+
+template void launch_lowbit_rows<CodeKind::integer, 2, false>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
+template void launch_lowbit_rows<CodeKind::integer, 2, true>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
+template void launch_lowbit_rows<CodeKind::integer, 3, false>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
+template void launch_lowbit_rows<CodeKind::integer, 3, true>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
+template void launch_lowbit_rows<CodeKind::integer, 4, false>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
+template void launch_lowbit_rows<CodeKind::integer, 4, true>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
+
+}  // namespace fidelio::cuda
