@@ -19,7 +19,8 @@ double gamma(double n) { return n * kUnit / (1 - n * kUnit); }
 std::vector<Isa> machine_isas() {
   std::vector<Isa> isas = {Isa::portable};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isas.push_back(Isa::avx2);
-  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bw"))
+  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
+      __builtin_cpu_supports("avx512bw"))
     isas.push_back(Isa::avx512);
   return isas;
 }
@@ -30,7 +31,8 @@ std::vector<FormatSpec> all_specs() {
     for (int bits = 2; bits <= 8; ++bits)
       for (bool symmetric : {true, false})
         for (ScaleKind scale : {ScaleKind::f16, ScaleKind::u8})
-          specs.push_back({.kind = Kind::integer, .bits = bits, .group = group, .symmetric = symmetric, .scale = scale});
+          specs.push_back(
+              {.kind = Kind::integer, .bits = bits, .group = group, .symmetric = symmetric, .scale = scale});
     for (int bits = 2; bits <= 5; ++bits) specs.push_back({.kind = Kind::grid, .bits = bits, .group = group});
   }
   return specs;
@@ -112,8 +114,16 @@ struct Input {
 Input prepare(const Linear& w, Activations mode, Isa isa, const std::vector<float>& x, int64_t rows) {
   Input input;
   if (mode == Activations::f32) {
-    input.prepared = Prepared{.form = Form::f32, .rows = rows, .columns = w.in, .group = 0, .values = x.data(), .plane0 = nullptr,
-                              .plane1 = nullptr, .scale = nullptr, .sum = nullptr, .stride = 0};
+    input.prepared = Prepared{.form = Form::f32,
+                              .rows = rows,
+                              .columns = w.in,
+                              .group = 0,
+                              .values = x.data(),
+                              .plane0 = nullptr,
+                              .plane1 = nullptr,
+                              .scale = nullptr,
+                              .sum = nullptr,
+                              .stride = 0};
     return input;
   }
   const Form form = mode == Activations::a16 ? Form::i8x2 : Form::i8;
@@ -132,7 +142,8 @@ int integer_of(const Prepared& p, int64_t m, int64_t c) {
   return p.form == Form::i8x2 ? 128 * span[i] + span[lowbit::kSpan + i] : span[i];
 }
 
-std::vector<float> multiply(const Linear& w, Activations mode, const Input& input, std::vector<float> y = {}, bool add = false) {
+std::vector<float> multiply(const Linear& w, Activations mode, const Input& input, std::vector<float> y = {},
+                            bool add = false) {
   if (y.empty()) y.assign(static_cast<size_t>(input.prepared.rows * w.out), std::numeric_limits<float>::quiet_NaN());
   const LinearKernel& k = *w.kernels[static_cast<int>(mode)];
   k.multiply(w, input.prepared, 0, (w.out + k.block - 1) / k.block, y.data(), w.out, add);
@@ -141,7 +152,7 @@ std::vector<float> multiply(const Linear& w, Activations mode, const Input& inpu
 
 // Scale and zero of a group in double, code of an element: the format, without FP32 roundings.
 struct Exact {
-  std::vector<std::vector<int>> q;       // (out, in): code - zero, or the grid's entry
+  std::vector<std::vector<int>> q;         // (out, in): code - zero, or the grid's entry
   std::vector<std::vector<double>> scale;  // (out, groups)
 
   explicit Exact(const LinearWeight& w) {
@@ -176,9 +187,9 @@ struct Exact {
 };
 
 // y against the exact value for the activations as prepared, and for the ones before.
-//   a group's term s_w s_x I: I exact in INT32, then 1 rounding to FP32, 1 of s_w s_x, 1 product (none with FMA), G sums;
-//   then the row scale (1), the bias (1) and the sum into y (1).
-//   x itself: |x - s_x q| <= s_x / 2 from rounding to the integer, and 3 roundings of x / s_x and of s_x: below 16319 * 3 u.
+//   a group's term s_w s_x I: I exact in INT32, then 1 rounding to FP32, 1 of s_w s_x, 1 product (none with FMA), G
+//   sums; then the row scale (1), the bias (1) and the sum into y (1). x itself: |x - s_x q| <= s_x / 2 from rounding
+//   to the integer, and 3 roundings of x / s_x and of s_x: below 16319 * 3 u.
 void expect_conforming(const LinearWeight& w, const Exact& exact, const Prepared& p, const std::vector<float>& x,
                        const std::vector<float>& before, const std::vector<float>& y) {
   const int64_t g = w.spec.group_size(w.in), groups = (w.in + p.group - 1) / p.group;
@@ -196,7 +207,8 @@ void expect_conforming(const LinearWeight& w, const Exact& exact, const Prepared
         value += weight_scale * scale * static_cast<double>(integer);
         magnitude += std::abs(weight_scale * scale * static_cast<double>(integer));
       }
-      const double bias = w.bias ? double{w.bias.as<const float>()[o]} : 0.0, old = before.empty() ? 0.0 : double{before[m * w.out + o]};
+      const double bias = w.bias ? double{w.bias.as<const float>()[o]} : 0.0,
+                   old = before.empty() ? 0.0 : double{before[m * w.out + o]};
       const double bound = gamma(static_cast<double>(groups) + 6) * (magnitude + std::abs(bias) + std::abs(old));
       const double got = y[m * w.out + o];
       ASSERT_LE(std::abs(got - (value + bias + old)), bound) << "row " << m << " output " << o;
@@ -219,7 +231,8 @@ TEST(Lowbit, IntegerFormsConformForEveryFormatIsaAndRaggedSize) {
         const int64_t rows = odd ? 3 : 1;
         const std::vector<float> x = random_rows(rows, size.in, 11);
         for (Activations mode : {Activations::a16, Activations::a8}) {
-          SCOPED_TRACE(to_string(spec) + " " + w.kernels[static_cast<int>(mode)]->name + " in " + std::to_string(size.in));
+          SCOPED_TRACE(to_string(spec) + " " + w.kernels[static_cast<int>(mode)]->name + " in " +
+                       std::to_string(size.in));
           const Input input = prepare(w, mode, isa, x, rows);
           const std::vector<float> before = odd ? random_rows(rows, size.out, 13) : std::vector<float>{};
           expect_conforming(weight, exact, input.prepared, x, before, multiply(w, mode, input, before, odd));
@@ -254,7 +267,8 @@ TEST(Lowbit, RowsDoNotDependOnTheBatchOrOnThreads) {
   for (const Isa isa : machine_isas())
     for (int bits = 2; bits <= 8; ++bits)
       for (const int group : {32, 64, 128}) {
-        FormatSpec spec{.kind = bits == 5 ? Kind::grid : Kind::integer, .bits = bits, .group = group, .symmetric = bits == 5};
+        FormatSpec spec{
+            .kind = bits == 5 ? Kind::grid : Kind::integer, .bits = bits, .group = group, .symmetric = bits == 5};
         const Linear w = pack(random_weight(spec, 50, 352, 17, true), isa);
         const std::vector<float> x = random_rows(100, w.in, 19);
         for (Activations mode : {Activations::f32, Activations::a16, Activations::a8}) {
@@ -268,7 +282,8 @@ TEST(Lowbit, RowsDoNotDependOnTheBatchOrOnThreads) {
             if (isa == Isa::portable && rows > 3 && rows < 33) continue;  // one code path there
             const std::vector<float> y = multiply(w, mode, prepare(w, mode, isa, x, rows));
             for (int64_t m = 0; m < rows; ++m)
-              ASSERT_EQ(std::memcmp(y.data() + m * w.out, alone[m].data(), static_cast<size_t>(w.out) * 4), 0) << rows << " rows, row " << m;
+              ASSERT_EQ(std::memcmp(y.data() + m * w.out, alone[m].data(), static_cast<size_t>(w.out) * 4), 0)
+                  << rows << " rows, row " << m;
           }
         }
       }
@@ -285,7 +300,8 @@ TEST(Lowbit, BlockRangesGiveTheSameBitsOnAnyNumberOfThreads) {
     for (int threads = 1; threads <= 8; ++threads) {
       ThreadPool pool(threads);
       std::vector<float> y(whole.size());
-      pool.run((w.out + k.block - 1) / k.block, [&](int64_t block, int) { k.multiply(w, input.prepared, block, block + 1, y.data(), w.out, false); });
+      pool.run((w.out + k.block - 1) / k.block,
+               [&](int64_t block, int) { k.multiply(w, input.prepared, block, block + 1, y.data(), w.out, false); });
       ASSERT_EQ(y, whole) << threads << " threads, " << k.name;
     }
   }
@@ -303,8 +319,8 @@ TEST(Lowbit, DecodeRowGivesTheFormatsOwnValuesAndPackingKeepsTheBytes) {
         w.kernels[0]->decode_row(w, o, row.data());
         ASSERT_EQ(std::memcmp(row.data(), expected.data() + o * size.in, row.size() * 4), 0) << "row " << o;
       }
-      // Whole blocks and spans hold the stored bytes, plus at most 63 of alignment a block (and a grid's 64-byte codebook);
-      // zeros lie as 16-row strings where the file rounds each row's string up to a byte.
+      // Whole blocks and spans hold the stored bytes, plus at most 63 of alignment a block (and a grid's 64-byte
+      // codebook); zeros lie as 16-row strings where the file rounds each row's string up to a byte.
       if (size.out == 16 && size.in == 128) {
         const int64_t stored = stored_bytes(spec, 16, 128);
         EXPECT_GE(w.bytes(), stored - 16);
@@ -313,8 +329,8 @@ TEST(Lowbit, DecodeRowGivesTheFormatsOwnValuesAndPackingKeepsTheBytes) {
     }
 }
 
-// All codes at the top against zero 0, all at 0 against the top zero, activations at both ends of their range: the largest
-// integers there are. |q - z| = 255, |x| = 16319, 128 columns: 532,652,160 < 2^31.
+// All codes at the top against zero 0, all at 0 against the top zero, activations at both ends of their range: the
+// largest integers there are. |q - z| = 255, |x| = 16319, 128 columns: 532,652,160 < 2^31.
 TEST(Lowbit, TheLargestIntegersFit) {
   for (const Isa isa : machine_isas())
     for (int bits = 2; bits <= 8; ++bits)
@@ -335,7 +351,8 @@ TEST(Lowbit, TheLargestIntegersFit) {
               SCOPED_TRACE(to_string(spec) + " " + w.kernels[static_cast<int>(mode)]->name);
               const std::vector<float> x(2 * 352, end);
               const Input input = prepare(w, mode, isa, x, 2);
-              ASSERT_EQ(integer_of(input.prepared, 1, 351), static_cast<int>(end) * (mode == Activations::a16 ? 16319 : 127));
+              ASSERT_EQ(integer_of(input.prepared, 1, 351),
+                        static_cast<int>(end) * (mode == Activations::a16 ? 16319 : 127));
               expect_conforming(weight, exact, input.prepared, x, {}, multiply(w, mode, input));
               if (HasFatalFailure()) return;
             }
@@ -357,7 +374,8 @@ TEST(Lowbit, PreparedRowsRoundToTheNearestStepAndSumExactlyOnEveryIsa) {
           const float scale = p.scale[g * rows + m];
           for (int64_t c = g * group; c < std::min(columns, (g + 1) * group); ++c) {
             sum += integer_of(p, m, c);
-            EXPECT_LE(std::abs(double{scale} * integer_of(p, m, c) - x[m * columns + c]), scale * (0.5 + 3 * kUnit * lowbit::kSteps16));
+            EXPECT_LE(std::abs(double{scale} * integer_of(p, m, c) - x[m * columns + c]),
+                      scale * (0.5 + 3 * kUnit * lowbit::kSteps16));
           }
           EXPECT_EQ(p.sum[g * rows + m], sum);
           for (int64_t c = columns; c < 128; ++c) EXPECT_EQ(integer_of(p, m, c), 0);
