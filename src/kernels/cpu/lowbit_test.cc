@@ -7,23 +7,14 @@
 
 #include "core/rng.h"
 #include "core/thread_pool.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cpu/lowbit.h"
-#include "kernels/cpu/lowbit_linear.h"
 
 namespace fidelio::cpu {
 namespace {
 
 constexpr double kUnit = 0x1p-24;  // FP32's unit roundoff; gamma(n) bounds the relative error of n roundings
 double gamma(double n) { return n * kUnit / (1 - n * kUnit); }
-
-std::vector<Isa> machine_isas() {
-  std::vector<Isa> isas = {Isa::portable};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isas.push_back(Isa::avx2);
-  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") &&
-      __builtin_cpu_supports("avx512bw"))
-    isas.push_back(Isa::avx512);
-  return isas;
-}
 
 std::vector<FormatSpec> all_specs() {
   std::vector<FormatSpec> specs;
@@ -111,27 +102,14 @@ struct Input {
   Prepared prepared;
 };
 
-Input prepare(const Linear& w, Activations mode, Isa isa, const std::vector<float>& x, int64_t rows) {
+Input prepare_for(const Linear& w, Activations mode, Isa isa, const std::vector<float>& x, int64_t rows) {
   Input input;
-  if (mode == Activations::f32) {
-    input.prepared = Prepared{.form = Form::f32,
-                              .rows = rows,
-                              .columns = w.in,
-                              .group = 0,
-                              .values = x.data(),
-                              .plane0 = nullptr,
-                              .plane1 = nullptr,
-                              .scale = nullptr,
-                              .sum = nullptr,
-                              .stride = 0};
-    return input;
-  }
-  const Form form = mode == Activations::a16 ? Form::i8x2 : Form::i8;
+  const Form form = w.kernels[static_cast<int>(mode)]->form;
   const int64_t group = activation_group(w.spec, w.in);
-  input.scratch = Buffer(prepared_integer_bytes(form, rows, w.in, group));
+  input.scratch = Buffer(prepared_bytes(form, rows, w.in, group));
   const int64_t half = rows / 2;  // in two parts, as threads do
-  prepare_integers(form, isa, x.data(), rows, w.in, group, input.scratch.data(), 0, half);
-  input.prepared = prepare_integers(form, isa, x.data(), rows, w.in, group, input.scratch.data(), half, rows);
+  cpu::prepare(form, isa, x.data(), rows, w.in, group, input.scratch.data(), 0, half);
+  input.prepared = cpu::prepare(form, isa, x.data(), rows, w.in, group, input.scratch.data(), half, rows);
   return input;
 }
 
@@ -221,7 +199,7 @@ struct Size {
 };
 
 TEST(Lowbit, IntegerFormsConformForEveryFormatIsaAndRaggedSize) {
-  for (const Isa isa : machine_isas())
+  for (const Isa isa : supported_isas())
     for (const FormatSpec& spec : all_specs())
       for (const Size size : {Size{37, 352}, Size{16, 128}, Size{3, 101}}) {
         const bool odd = size.out == 37;
@@ -233,7 +211,7 @@ TEST(Lowbit, IntegerFormsConformForEveryFormatIsaAndRaggedSize) {
         for (Activations mode : {Activations::a16, Activations::a8}) {
           SCOPED_TRACE(to_string(spec) + " " + w.kernels[static_cast<int>(mode)]->name + " in " +
                        std::to_string(size.in));
-          const Input input = prepare(w, mode, isa, x, rows);
+          const Input input = prepare_for(w, mode, isa, x, rows);
           const std::vector<float> before = odd ? random_rows(rows, size.out, 13) : std::vector<float>{};
           expect_conforming(weight, exact, input.prepared, x, before, multiply(w, mode, input, before, odd));
           if (HasFatalFailure()) return;
@@ -242,13 +220,13 @@ TEST(Lowbit, IntegerFormsConformForEveryFormatIsaAndRaggedSize) {
 }
 
 TEST(Lowbit, Fp32FormConformsToDecode) {
-  for (const Isa isa : machine_isas())
+  for (const Isa isa : supported_isas())
     for (const FormatSpec& spec : all_specs()) {
       const LinearWeight weight = random_weight(spec, 21, 352, 5, true);
       const std::vector<float> values = decode(weight);
       const Linear w = pack(weight, isa);
       const std::vector<float> x = random_rows(2, w.in, 3);
-      const std::vector<float> y = multiply(w, Activations::f32, prepare(w, Activations::f32, isa, x, 2));
+      const std::vector<float> y = multiply(w, Activations::f32, prepare_for(w, Activations::f32, isa, x, 2));
       SCOPED_TRACE(to_string(spec) + " " + w.kernels[0]->name);
       for (int64_t m = 0; m < 2; ++m)
         for (int64_t o = 0; o < w.out; ++o) {
@@ -264,7 +242,7 @@ TEST(Lowbit, Fp32FormConformsToDecode) {
 }
 
 TEST(Lowbit, RowsDoNotDependOnTheBatchOrOnThreads) {
-  for (const Isa isa : machine_isas())
+  for (const Isa isa : supported_isas())
     for (int bits = 2; bits <= 8; ++bits)
       for (const int group : {32, 64, 128}) {
         FormatSpec spec{
@@ -276,11 +254,11 @@ TEST(Lowbit, RowsDoNotDependOnTheBatchOrOnThreads) {
           std::vector<std::vector<float>> alone;
           for (int64_t m = 0; m < 100; ++m) {
             const std::vector<float> row(x.begin() + m * w.in, x.begin() + (m + 1) * w.in);
-            alone.push_back(multiply(w, mode, prepare(w, mode, isa, row, 1)));
+            alone.push_back(multiply(w, mode, prepare_for(w, mode, isa, row, 1)));
           }
           for (int64_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 33, 100}) {
             if (isa == Isa::portable && rows > 3 && rows < 33) continue;  // one code path there
-            const std::vector<float> y = multiply(w, mode, prepare(w, mode, isa, x, rows));
+            const std::vector<float> y = multiply(w, mode, prepare_for(w, mode, isa, x, rows));
             for (int64_t m = 0; m < rows; ++m)
               ASSERT_EQ(std::memcmp(y.data() + m * w.out, alone[m].data(), static_cast<size_t>(w.out) * 4), 0)
                   << rows << " rows, row " << m;
@@ -290,12 +268,12 @@ TEST(Lowbit, RowsDoNotDependOnTheBatchOrOnThreads) {
 }
 
 TEST(Lowbit, BlockRangesGiveTheSameBitsOnAnyNumberOfThreads) {
-  for (const Isa isa : machine_isas()) {
+  for (const Isa isa : supported_isas()) {
     const FormatSpec spec{.kind = Kind::integer, .bits = 6, .group = 64, .symmetric = false, .scale = ScaleKind::u8};
     const Linear w = pack(random_weight(spec, 150, 352, 23), isa);
     const std::vector<float> x = random_rows(5, w.in, 29);
     const LinearKernel& k = *w.kernels[1];
-    const Input input = prepare(w, Activations::a16, isa, x, 5);
+    const Input input = prepare_for(w, Activations::a16, isa, x, 5);
     const std::vector<float> whole = multiply(w, Activations::a16, input);
     for (int threads = 1; threads <= 8; ++threads) {
       ThreadPool pool(threads);
@@ -332,7 +310,7 @@ TEST(Lowbit, DecodeRowGivesTheFormatsOwnValuesAndPackingKeepsTheBytes) {
 // All codes at the top against zero 0, all at 0 against the top zero, activations at both ends of their range: the
 // largest integers there are. |q - z| = 255, |x| = 16319, 128 columns: 532,652,160 < 2^31.
 TEST(Lowbit, TheLargestIntegersFit) {
-  for (const Isa isa : machine_isas())
+  for (const Isa isa : supported_isas())
     for (int bits = 2; bits <= 8; ++bits)
       for (const int group : {128, 0})
         for (const bool top : {true, false}) {
@@ -350,7 +328,7 @@ TEST(Lowbit, TheLargestIntegersFit) {
             for (Activations mode : {Activations::a16, Activations::a8}) {
               SCOPED_TRACE(to_string(spec) + " " + w.kernels[static_cast<int>(mode)]->name);
               const std::vector<float> x(2 * 352, end);
-              const Input input = prepare(w, mode, isa, x, 2);
+              const Input input = prepare_for(w, mode, isa, x, 2);
               ASSERT_EQ(integer_of(input.prepared, 1, 351),
                         static_cast<int>(end) * (mode == Activations::a16 ? 16319 : 127));
               expect_conforming(weight, exact, input.prepared, x, {}, multiply(w, mode, input));
@@ -365,9 +343,9 @@ TEST(Lowbit, PreparedRowsRoundToTheNearestStepAndSumExactlyOnEveryIsa) {
   for (int64_t c = 32; c < 64; ++c) x[c] = 0;
   for (const Form form : {Form::i8x2, Form::i8}) {
     std::vector<std::byte> first;
-    for (const Isa isa : machine_isas()) {
-      Buffer scratch(prepared_integer_bytes(form, rows, columns, group));
-      const Prepared p = prepare_integers(form, isa, x.data(), rows, columns, group, scratch.data(), 0, rows);
+    for (const Isa isa : supported_isas()) {
+      Buffer scratch(prepared_bytes(form, rows, columns, group));
+      const Prepared p = cpu::prepare(form, isa, x.data(), rows, columns, group, scratch.data(), 0, rows);
       for (int64_t m = 0; m < rows; ++m)
         for (int64_t g = 0; g < 4; ++g) {
           int sum = 0;
@@ -383,7 +361,7 @@ TEST(Lowbit, PreparedRowsRoundToTheNearestStepAndSumExactlyOnEveryIsa) {
       EXPECT_EQ(p.scale[1 * rows + 0], 0.0f);
       const std::vector<std::byte> bytes(scratch.data(), scratch.data() + scratch.size());
       if (first.empty()) first = bytes;
-      EXPECT_EQ(bytes, first) << name_of(DType::i8) << static_cast<int>(isa);
+      EXPECT_EQ(bytes, first) << name_of(isa);
     }
   }
 }
@@ -391,12 +369,12 @@ TEST(Lowbit, PreparedRowsRoundToTheNearestStepAndSumExactlyOnEveryIsa) {
 TEST(Lowbit, NotANumberAndInfinityReachEveryOutputOfTheirRowAndNoOther) {
   const FormatSpec spec{.kind = Kind::integer, .bits = 4, .group = 64, .symmetric = false};
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
-    for (const Isa isa : machine_isas()) {
+    for (const Isa isa : supported_isas()) {
       const Linear w = pack(random_weight(spec, 20, 352, 43), isa);
       std::vector<float> x = random_rows(2, w.in, 47);
       x[77] = bad;
       for (Activations mode : {Activations::a16, Activations::a8}) {
-        const std::vector<float> y = multiply(w, mode, prepare(w, mode, isa, x, 2));
+        const std::vector<float> y = multiply(w, mode, prepare_for(w, mode, isa, x, 2));
         for (int64_t o = 0; o < w.out; ++o) {
           EXPECT_FALSE(std::isfinite(y[o])) << o;
           EXPECT_TRUE(std::isfinite(y[w.out + o])) << o;
