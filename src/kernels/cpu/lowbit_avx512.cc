@@ -256,13 +256,15 @@ FIDELIO_INLINE void chunk_rows(const __m512i* w, const int8_t* x, int64_t span_b
   }
 }
 
+// A group has at most 128 columns, i.e. two chunks: one of them is always its first or its last. One span ends its
+// group.
 template <bool kTwo, int kSpans>
 FIDELIO_INLINE void chunk(const __m512i* w, const int8_t* x, int64_t span_bytes, int64_t rows, const Group& group,
                           Tile& tile, bool first, bool last) {
   if (first && last) return chunk_rows<kTwo, kSpans, true, true>(w, x, span_bytes, rows, group, tile);
-  if (first) return chunk_rows<kTwo, kSpans, true, false>(w, x, span_bytes, rows, group, tile);
-  if (last) return chunk_rows<kTwo, kSpans, false, true>(w, x, span_bytes, rows, group, tile);
-  chunk_rows<kTwo, kSpans, false, false>(w, x, span_bytes, rows, group, tile);
+  if constexpr (kSpans == 2)
+    if (first) return chunk_rows<kTwo, kSpans, true, false>(w, x, span_bytes, rows, group, tile);
+  chunk_rows<kTwo, kSpans, false, true>(w, x, span_bytes, rows, group, tile);
 }
 
 // Rows [m0, m0 + rows) of the batch, rows <= kMaxRows, against one block.
