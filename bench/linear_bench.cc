@@ -1,11 +1,13 @@
-// Linear kernels against this machine's own ceilings, interleaved pass by pass: a plain probe reads one copy of the weight,
-// the kernel multiplies by another, a loop of vpdpbusd runs on registers. The table shows the first decile of the passes'
-// times, which other programs on the machine disturb least, then the share of the probe's bandwidth and of the INT8 rate
-// (both planes of A16 counted) at that decile, and the median time.
+// Linear kernels against this machine's own ceilings, interleaved pass by pass: a plain probe reads one copy of the
+// weight, the kernel multiplies by another, a loop of vpdpbusd runs on registers. The table shows the first decile of
+// the passes' times, which other programs on the machine disturb least, then the share of the probe's bandwidth and of
+// the INT8 rate (both planes of A16 counted) at that decile, and the median time.
 //
-//   linear_bench FORMATS MODES ROWS [OUT IN [THREADS [MEGABYTES [ISA]]]]      e.g. linear_bench int4g64zs8,lut4g64 a16,a8 1,4
+//   linear_bench FORMATS MODES ROWS [OUT IN [THREADS [MEGABYTES [ISA]]]]      e.g. linear_bench int4g64zs8,lut4g64
+//   a16,a8 1,4
 //
-// The weight is copied until MEGABYTES are streamed a round (default 240: far above the last-level cache; small: in cache).
+// The weight is copied until MEGABYTES are streamed a round (default 240: far above the last-level cache; small: in
+// cache).
 #include <immintrin.h>
 
 #include <algorithm>
@@ -18,7 +20,7 @@
 #include "core/error.h"
 #include "core/rng.h"
 #include "core/thread_pool.h"
-#include "kernels/cpu/lowbit_linear.h"
+#include "kernels/cpu/linear.h"
 
 using namespace fidelio;
 
@@ -66,7 +68,8 @@ __attribute__((target("avx2"))) uint64_t read_all(const std::byte* p, int64_t by
 
 // Multiply-adds a second of one thread's vpdpbusd on registers.
 __attribute__((target("avx512f,avx512vnni"))) double int8_rate() {
-  __m512i a = {}, b = {}, c = {}, d = {}, e = {}, f = {}, g = {}, h = {}, w = _mm512_set1_epi8(3), x = _mm512_set1_epi8(5);
+  __m512i a = {}, b = {}, c = {}, d = {}, e = {}, f = {}, g = {}, h = {}, w = _mm512_set1_epi8(3),
+          x = _mm512_set1_epi8(5);
   constexpr int kRounds = 10000;
   const auto start = Clock::now();
   for (int i = 0; i < kRounds; ++i)
@@ -78,7 +81,8 @@ __attribute__((target("avx512f,avx512vnni"))) double int8_rate() {
   return 64.0 * 8 * kRounds / seconds_since(start);
 }
 
-void measure(const std::string& name, Activations mode, cpu::Isa isa, int64_t rows, int64_t out, int64_t in, ThreadPool& pool, double megabytes) {
+void measure(const std::string& name, Activations mode, cpu::Isa isa, int64_t rows, int64_t out, int64_t in,
+             ThreadPool& pool, double megabytes) {
   const FormatSpec spec = parse_format(name);
   const cpu::LinearKernel* kernel = nullptr;
   for (const cpu::LinearKernel& k : cpu::lowbit_kernels(isa))
@@ -96,7 +100,7 @@ void measure(const std::string& name, Activations mode, cpu::Isa isa, int64_t ro
   Rng rng(2);
   for (float& v : x) v = static_cast<float>(rng.normal());
   const int64_t group = cpu::activation_group(spec, in), blocks = (out + kernel->block - 1) / kernel->block;
-  Buffer scratch(cpu::prepared_integer_bytes(kernel->form, rows, in, group));
+  Buffer scratch(cpu::prepared_bytes(kernel->form, rows, in, group));
   const int64_t per_job = rows >= 64 ? 4 : 16, jobs = (blocks + per_job - 1) / per_job;
   std::vector<double> times, probes, rates;
   volatile uint64_t sink = 0;
@@ -110,19 +114,24 @@ void measure(const std::string& name, Activations mode, cpu::Isa isa, int64_t ro
     });
     probes.push_back(seconds_since(start));
     start = Clock::now();
-    const cpu::Prepared input = cpu::prepare_integers(kernel->form, isa, x.data(), rows, in, group, scratch.data(), 0, 0);
-    pool.run(rows, [&](int64_t m, int) { cpu::prepare_integers(kernel->form, isa, x.data(), rows, in, group, scratch.data(), m, m + 1); });
+    const cpu::Prepared input = cpu::prepare(kernel->form, isa, x.data(), rows, in, group, scratch.data(), 0, 0);
+    pool.run(rows, [&](int64_t m, int) {
+      cpu::prepare(kernel->form, isa, x.data(), rows, in, group, scratch.data(), m, m + 1);
+    });
     pool.run(jobs, [&](int64_t job, int) {
       kernel->multiply(w, input, job * per_job, std::min(blocks, (job + 1) * per_job), y.data(), out, false);
     });
     times.push_back(seconds_since(start));
     rates.push_back(1 / (int8_rate() * pool.threads()));
   }
-  const double time = quantile(times, 0.1), weights = static_cast<double>(out * in), macs = weights * static_cast<double>(rows) / time;
-  std::printf("%-14s %-4s M=%-4lld %9.1f us %6.1f GB/s %5.1f%% of probe %7.1f Gw/s %8.1f GMAC/s %5.1f%% of INT8 rate, median %9.1f us\n",
-              name.c_str(), mode == Activations::a16 ? "a16" : "a8", static_cast<long long>(rows), time * 1e6, bytes / time * 1e-9,
-              100 * quantile(probes, 0.1) / time, weights / time * 1e-9, macs * 1e-9,
-              100 * macs * (mode == Activations::a16 ? 2 : 1) * quantile(rates, 0.1), quantile(times, 0.5) * 1e6);
+  const double time = quantile(times, 0.1), weights = static_cast<double>(out * in),
+               macs = weights * static_cast<double>(rows) / time;
+  std::printf(
+      "%-14s %-4s M=%-4lld %9.1f us %6.1f GB/s %5.1f%% of probe %7.1f Gw/s %8.1f GMAC/s %5.1f%% of INT8 rate, median "
+      "%9.1f us\n",
+      name.c_str(), std::string(name_of(mode)).c_str(), static_cast<long long>(rows), time * 1e6, bytes / time * 1e-9,
+      100 * quantile(probes, 0.1) / time, weights / time * 1e-9, macs * 1e-9,
+      100 * macs * (mode == Activations::a16 ? 2 : 1) * quantile(rates, 0.1), quantile(times, 0.5) * 1e6);
   std::fflush(stdout);
 }
 
@@ -133,12 +142,12 @@ int main(int argc, char** argv) try {
   const int64_t out = argc > 5 ? std::stoll(argv[4]) : 5632, in = argc > 5 ? std::stoll(argv[5]) : 2048;
   ThreadPool pool(argc > 6 ? std::stoi(argv[6]) : 2);
   const double megabytes = argc > 7 ? std::stod(argv[7]) : 240;
-  const std::string isa = argc > 8 ? argv[8] : "avx512";
+  const cpu::Isa isa = argc > 8 ? cpu::parse_isa(argv[8]) : cpu::supported_isas().back();
   for (const std::string& rows : split(argv[3]))
     for (const std::string& format : split(argv[1]))
       for (const std::string& mode : split(argv[2]))
-        measure(format, mode == "a8" ? Activations::a8 : Activations::a16,
-                isa == "avx512" ? cpu::Isa::avx512 : isa == "avx2" ? cpu::Isa::avx2 : cpu::Isa::portable, std::stoll(rows), out, in, pool, megabytes);
+        measure(format, mode == "a8" ? Activations::a8 : Activations::a16, isa, std::stoll(rows), out, in, pool,
+                megabytes);
 } catch (const std::exception& e) {
   std::fprintf(stderr, "linear_bench: %s\n", e.what());
   return 1;

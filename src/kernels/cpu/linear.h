@@ -33,11 +33,11 @@ struct Prepared {
   int64_t rows, columns;    // M, K
   int64_t group;            // columns per activation scale (integer forms)
   const float* values;      // f32: (M, K)
-  const void* plane0;       // bf16: (M, K padded to even) · i8x2: high plane (M, padded K) · i8: the plane
-  const void* plane1;       // i8x2: low plane; x = scale * (128 hi + lo)
-  const float* scale;       // (M, groups) FP32
-  const int32_t* sum;       // (M, groups): sum of 128 hi + lo (or of the i8 plane) over the group, exact
-  int64_t stride;           // bytes from row to row of the planes
+  const void* plane0;       // bf16: (M, K padded to even) · i8x2, i8: (K / 32, M, stride), drawn in lowbit.h
+  const void* plane1;       // i8x2: 32 bytes into plane0, the first low plane; x = scale * (128 hi + lo)
+  const float* scale;       // (groups, M) FP32
+  const int32_t* sum;       // (groups, M): sum of 128 hi + lo (or of the i8 plane) over the group, exact
+  int64_t stride;           // bytes from row to row of plane0 (integer forms: within one span of 32 columns)
 };
 
 struct Linear;

@@ -10,9 +10,9 @@
 namespace fidelio::cpu {
 namespace {
 
-using lowbit::Layout;
 using lowbit::kBlock;
 using lowbit::kSpan;
+using lowbit::Layout;
 
 constexpr int64_t kActivationGroup = 128;  // the most columns an activation scale covers: channel-wise weights too
 constexpr int kLayout = 100;               // every row of this file reads the one packing
@@ -24,7 +24,9 @@ int coding_of(const FormatSpec& spec) { return spec.kind == Kind::grid ? spec.bi
 Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
   Layout l{};
   l.coding = coding_of(spec);
-  l.scale = spec.kind == Kind::grid ? lowbit::Scale::i8 : spec.scale == ScaleKind::u8 ? lowbit::Scale::u8 : lowbit::Scale::f16;
+  l.scale = spec.kind == Kind::grid       ? lowbit::Scale::i8
+            : spec.scale == ScaleKind::u8 ? lowbit::Scale::u8
+                                          : lowbit::Scale::f16;
   l.has_zero = spec.kind == Kind::integer && !spec.symmetric;
   l.out = out, l.in = in;
   l.blocks = (out + kBlock - 1) / kBlock;
@@ -56,24 +58,46 @@ Place place_of(int width, int r, int c) {
   return {64 * (quad / quads) + 4 * r + c % 4, lowbit::field_shift(width, quad % quads)};
 }
 
+// The four codes of the quad at column c (a multiple of 4) of a row of a plane, one a byte. Codes past the row's end
+// are whatever its last byte holds: they only ever meet activations that are zero.
+template <int kWidth>
+uint32_t quad_of(const uint8_t* row, int64_t row_bytes, int64_t c) {
+  const int64_t at = c * kWidth / 8;
+  uint32_t x = row[at];
+  if constexpr (kWidth == 4) {
+    if (at + 1 < row_bytes) x |= uint32_t{row[at + 1]} << 8;
+    x = (x | x << 8) & 0x00ff00ffu;
+    return (x | x << 4) & 0x0f0f0f0fu;
+  }
+  if constexpr (kWidth == 2) {
+    x = (x | x << 12) & 0x000f000fu;
+    return (x | x << 6) & 0x03030303u;
+  }
+  x = (x >> (c % 8)) & 15u;
+  x = (x | x << 14) & 0x00030003u;
+  return (x | x << 7) & 0x01010101u;
+}
+
+template <int kWidth>
+void pack_plane(const uint8_t* row, int64_t row_bytes, int r, int64_t columns, uint8_t* plane) {
+  constexpr int64_t kQuads = 8 / kWidth;  // of a vector
+  for (int64_t quad = 0; 4 * quad < columns; ++quad) {
+    uint8_t* at = plane + quad / kQuads * 64 + 4 * r;
+    uint32_t fields;
+    std::memcpy(&fields, at, 4);
+    fields |= quad_of<kWidth>(row, row_bytes, 4 * quad) << lowbit::field_shift(kWidth, static_cast<int>(quad % kQuads));
+    std::memcpy(at, &fields, 4);
+  }
+}
+
 void pack_codes(const Codes& codes, const Layout& l, int64_t block, uint8_t* base) {
   const auto widths = plane_widths(codes.bits);
-  std::vector<uint8_t> row(static_cast<size_t>(l.in));
-  for (int r = 0; r < kBlock && block * kBlock + r < l.out; ++r) {
-    codes.get_row(block * kBlock + r, row);
-    int below = codes.bits;
-    for (size_t p = 0; p < widths.size(); ++p) {
-      const int width = widths[p], keep = (1 << width) - 1;
-      below -= width;
-      std::array<Place, kSpan> places;
-      for (int c = 0; c < kSpan; ++c) places[c] = place_of(width, r, c);
-      for (int64_t s = 0; s < l.spans; ++s) {
-        uint8_t* span = base + l.plane_offset[p] + s * 64 * width;
-        const int64_t columns = std::min<int64_t>(kSpan, l.in - s * kSpan);
-        for (int64_t c = 0; c < columns; ++c)
-          span[places[c].byte] |= static_cast<uint8_t>(((row[s * kSpan + c] >> below) & keep) << places[c].shift);
-      }
-    }
+  for (size_t p = 0; p < widths.size(); ++p) {
+    const auto pack_row = widths[p] == 4 ? pack_plane<4> : widths[p] == 2 ? pack_plane<2> : pack_plane<1>;
+    const int64_t row_bytes = codes.planes[p].view.shape[1];
+    const auto* rows = codes.planes[p].as<const uint8_t>().data();
+    for (int r = 0; r < kBlock && block * kBlock + r < l.out; ++r)
+      pack_row(rows + (block * kBlock + r) * row_bytes, row_bytes, r, l.in, base + l.plane_offset[p]);
   }
 }
 
@@ -83,7 +107,8 @@ void pack_scales(const Tensor& scale, const Layout& l, int64_t block, uint8_t* b
   const auto* from = reinterpret_cast<const uint8_t*>(scale.data);
   for (int64_t r = 0; r < kBlock && block * kBlock + r < l.out; ++r)
     for (int64_t g = 0; g < l.groups; ++g)
-      std::memcpy(base + l.scale_offset + (g * kBlock + r) * size, from + ((block * kBlock + r) * l.groups + g) * size, size);
+      std::memcpy(base + l.scale_offset + (g * kBlock + r) * size, from + ((block * kBlock + r) * l.groups + g) * size,
+                  size);
 }
 
 void pack_zeros(const IntGroup& w, const Layout& l, int64_t block, uint8_t* base) {
@@ -111,7 +136,8 @@ Buffer pack(const LinearWeight& w) {
   const auto* grid = std::get_if<VectorCode>(&w.main);
   check(integer || (grid && grid->dim == 1), "a {} weight is neither integers nor a grid", to_string(w.spec));
   if (grid)
-    for (int i = 0; i < 1 << grid->codes.bits; ++i) bytes[i] = static_cast<uint8_t>(grid->codebook.as<const int8_t>()[i] + 128);
+    for (int i = 0; i < 1 << grid->codes.bits; ++i)
+      bytes[i] = static_cast<uint8_t>(grid->codebook.as<const int8_t>()[i] + 128);
   for (int64_t block = 0; block < l.blocks; ++block) {
     uint8_t* base = bytes + l.front + block * l.block_bytes;
     pack_codes(integer ? integer->codes : grid->codes, l, block, base);
@@ -200,7 +226,9 @@ LinearKernel row_of(Kind kind) {
           .bits = 0,
           .mode = kMode,
           .isa = kIsa,
-          .form = kMode == Activations::f32 ? Form::f32 : kMode == Activations::a16 ? Form::i8x2 : Form::i8,
+          .form = kMode == Activations::f32   ? Form::f32
+                  : kMode == Activations::a16 ? Form::i8x2
+                                              : Form::i8,
           .block = kBlock,
           .accepts = accepts,
           .pack = pack,
@@ -211,9 +239,10 @@ LinearKernel row_of(Kind kind) {
 
 template <Isa kIsa>
 std::span<const LinearKernel> rows_of() {
-  static const std::array<LinearKernel, 6> rows = {row_of<kIsa, Activations::f32>(Kind::integer), row_of<kIsa, Activations::a16>(Kind::integer),
-                                                   row_of<kIsa, Activations::a8>(Kind::integer),  row_of<kIsa, Activations::f32>(Kind::grid),
-                                                   row_of<kIsa, Activations::a16>(Kind::grid),    row_of<kIsa, Activations::a8>(Kind::grid)};
+  static const std::array<LinearKernel, 6> rows = {
+      row_of<kIsa, Activations::f32>(Kind::integer), row_of<kIsa, Activations::a16>(Kind::integer),
+      row_of<kIsa, Activations::a8>(Kind::integer),  row_of<kIsa, Activations::f32>(Kind::grid),
+      row_of<kIsa, Activations::a16>(Kind::grid),    row_of<kIsa, Activations::a8>(Kind::grid)};
   return rows;
 }
 
@@ -224,25 +253,31 @@ struct Parts {
 
   Parts(Form form, int64_t rows, int64_t columns, int64_t group)
       : groups((columns + group - 1) / group), row_bytes(form == Form::i8x2 ? 2 * kSpan : kSpan) {
-    const int64_t planes = round_up((columns + kSpan - 1) / kSpan * rows * row_bytes, 64), one = round_up(groups * rows * 4, 64);
-    scale = static_cast<size_t>(planes), sum = static_cast<size_t>(planes + one), total = static_cast<size_t>(planes + 2 * one);
+    const int64_t planes = round_up((columns + kSpan - 1) / kSpan * rows * row_bytes, 64),
+                  one = round_up(groups * rows * 4, 64);
+    scale = static_cast<size_t>(planes), sum = static_cast<size_t>(planes + one),
+    total = static_cast<size_t>(planes + 2 * one);
   }
 };
 
 }  // namespace
 
 std::span<const LinearKernel> lowbit_kernels(Isa isa) {
-  return isa == Isa::avx512 ? rows_of<Isa::avx512>() : isa == Isa::avx2 ? rows_of<Isa::avx2>() : rows_of<Isa::portable>();
+  return isa == Isa::avx512 ? rows_of<Isa::avx512>()
+         : isa == Isa::avx2 ? rows_of<Isa::avx2>()
+                            : rows_of<Isa::portable>();
 }
 
 int64_t activation_group(const FormatSpec& spec, int64_t) {
   return spec.group == 0 ? kActivationGroup : std::min<int64_t>(spec.group, kActivationGroup);
 }
 
-size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t group) { return Parts(form, rows, columns, group).total; }
+size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t group) {
+  return Parts(form, rows, columns, group).total;
+}
 
-Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, std::byte* scratch,
-                          int64_t first, int64_t last) {
+Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group,
+                          std::byte* scratch, int64_t first, int64_t last) {
   const Parts parts(form, rows, columns, group);
   const lowbit::PrepareJob job{.x = x,
                                .rows = rows,

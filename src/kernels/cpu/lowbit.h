@@ -11,8 +11,8 @@
 //           plane 0      all columns, then plane 1, then plane 2 (high bits first, formats/linear_weight.h):
 //                        a reader of the high planes alone reads one contiguous run of each block
 //
-// A plane is cut into spans of 32 columns = 8 quads of 4. One 64-byte vector holds 16 rows x 4 columns (byte 4 r + j is row
-// r, column j of the quad) in several bit fields, one quad each:
+// A plane is cut into spans of 32 columns = 8 quads of 4. One 64-byte vector holds 16 rows x 4 columns (byte 4 r + j is
+// row r, column j of the quad) in several bit fields, one quad each:
 //
 //   width 4:  4 vectors a span; vector v: quad 2v in bits 0-3, quad 2v+1 in bits 4-7
 //   width 2:  2 vectors a span; vector v: quads 4v.. in bits 0-1, 4-5, 2-3, 6-7
@@ -23,7 +23,8 @@
 // horizontal sums.
 //
 // Prepared activations, x = scale (128 hi + lo) or scale * hi, |128 hi + lo| <= 16319, |hi| <= 127, -64 <= lo <= 63:
-//   planes  (spans, M, 64 or 32): 32 bytes of hi, then (A16) 32 bytes of lo: rows of a batch are neighbours, so a loop over
+//   planes  (spans, M, 64 or 32): 32 bytes of hi, then (A16) 32 bytes of lo: rows of a batch are neighbours, so a loop
+//   over
 //           M with 64 columns of weights held in registers streams through memory
 //   scale, sum  (groups, M)
 #pragma once
@@ -31,9 +32,9 @@
 
 namespace fidelio::cpu::lowbit {
 
-constexpr int kBlock = 16;       // output rows
-constexpr int kSpan = 32;        // columns of a span
-constexpr int kMaxRows = 64;     // rows of activations a pass over the weights serves; partial sums stay in L1
+constexpr int kBlock = 16;    // output rows
+constexpr int kSpan = 32;     // columns of a span
+constexpr int kMaxRows = 64;  // rows of activations a pass over the weights serves; partial sums stay in L1
 constexpr float kSteps16 = 127 * 128 + 63, kSteps8 = 127;  // the largest integer of A16 and A8
 
 // Codes a kernel knows: integers of 2..8 bits, then grids of 2..5.
@@ -45,21 +46,20 @@ constexpr bool has_plane2(int bits) { return bits == 2 || bits == 3 || bits == 6
 constexpr bool has_plane1(int bits) { return bits == 3 || bits == 5 || bits == 7; }
 
 // Bit of a byte where quad q (0..) of a vector of this plane width begins.
-constexpr int field_shift(int width, int q) {
-  return 4 * (q % 2) + width * (q / 2);
-}
+constexpr int field_shift(int width, int q) { return 4 * (q % 2) + width * (q / 2); }
 
 enum class Scale : uint8_t { f16, u8, i8 };
 
 struct Layout {
   int coding;
   Scale scale;
-  bool has_zero;            // else zero is 2^(b-1), or 128 for a grid's offset codebook
+  bool has_zero;  // else zero is 2^(b-1), or 128 for a grid's offset codebook
   int64_t out, in;
   int64_t blocks, spans;
-  int64_t groups, group_spans;                        // of weight scales
-  int64_t activation_groups, activation_group_spans;  // of activation scales: a part of a weight group, at most 128 columns
-  int64_t front;                                      // bytes before block 0
+  int64_t groups, group_spans;  // of weight scales
+  int64_t activation_groups,
+      activation_group_spans;  // of activation scales: a part of a weight group, at most 128 columns
+  int64_t front;               // bytes before block 0
   int64_t scale_offset, zero_offset, plane_offset[3], block_bytes;  // within a block
   int64_t bytes() const { return front + blocks * block_bytes; }
 };
@@ -68,14 +68,14 @@ struct Layout {
 struct Job {
   Layout layout;
   const uint8_t* packed;
-  const float* bias;      // or null
-  int64_t rows;           // M
-  const int8_t* planes;   // integer forms
+  const float* bias;     // or null
+  int64_t rows;          // M
+  const int8_t* planes;  // integer forms
   const float* scale;
   const int32_t* sum;
-  const float* values;    // f32: (M, in)
+  const float* values;  // f32: (M, in)
   int64_t first, last;
-  float* y;               // (M, out), rows y_stride floats apart
+  float* y;  // (M, out), rows y_stride floats apart
   int64_t y_stride;
   bool add;
 };

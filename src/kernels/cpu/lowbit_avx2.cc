@@ -1,7 +1,8 @@
 // AVX2 + FMA + F16C: the packed layout of lowbit.h in halves of 8 rows.
 //
-// There is no exact u8 x s8 dot product: vpmaddubsw adds two products in a saturating INT16. It is exact where it cannot
-// saturate, so codes are fed so that it cannot, and as many sums as fit are kept in INT16 before they are widened:
+// There is no exact u8 x s8 dot product: vpmaddubsw adds two products in a saturating INT16. It is exact where it
+// cannot saturate, so codes are fed so that it cannot, and as many sums as fit are kept in INT16 before they are
+// widened:
 //
 //     codes of b <= 4 bits    15 * 127 * 2 * 8 = 30480       8 quads
 //              5 bits         31 * 127 * 2 * 4 = 31496       4
@@ -14,15 +15,12 @@
 
 #include <cstring>
 
-#include "kernels/cpu/lowbit.h"
+#include "kernels/cpu/lowbit_planes.h"
 #include "kernels/cpu/lowbit_prepare.h"
-
-#define FIDELIO_INLINE inline __attribute__((always_inline))
 
 namespace fidelio::cpu::lowbit {
 namespace {
 
-constexpr int64_t kPrefetch = 2048;
 constexpr int kQuads = kSpan / 4;
 
 using Codes = uint8_t[kQuads][64];
@@ -30,7 +28,11 @@ using Codes = uint8_t[kQuads][64];
 template <int kCoding>
 constexpr bool kSigned = is_grid(kCoding) || bits_of(kCoding) == 8;
 template <int kCoding>
-constexpr int kRun = kSigned<kCoding> ? 1 : bits_of(kCoding) <= 4 ? 8 : bits_of(kCoding) == 5 ? 4 : bits_of(kCoding) == 6 ? 2 : 1;
+constexpr int kRun = kSigned<kCoding>        ? 1
+                     : bits_of(kCoding) <= 4 ? 8
+                     : bits_of(kCoding) == 5 ? 4
+                     : bits_of(kCoding) == 6 ? 2
+                                             : 1;
 
 FIDELIO_INLINE __m256i load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 FIDELIO_INLINE __m256i mask(__m256i a, int m) { return _mm256_and_si256(a, _mm256_set1_epi8(static_cast<char>(m))); }
@@ -108,25 +110,11 @@ FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, const Table& table, uin
   _mm256_store_si256(reinterpret_cast<__m256i*>(b_out), finish<kCoding>(b, table));
 }
 
-// Width of plane i of this coding; 0: there is none.
 template <int kCoding>
-constexpr int plane_width(int i) {
-  constexpr int kBits = bits_of(kCoding);
-  if (i == 0) return has_plane4(kBits) ? 4 : 2;
-  if (i == 1) return kBits == 8 ? 4 : kBits == 6 || kBits == 7 ? 2 : kBits == 3 || kBits == 5 ? 1 : 0;
-  return kBits == 7 ? 1 : 0;
-}
-
-template <int kCoding>
-void unpack_span(const Layout& l, const uint8_t* base, int64_t span, const Table& table, Codes& codes) {
-  const uint8_t* p[3];
-  for (int i = 0; i < 3; ++i) {
-    p[i] = base + l.plane_offset[i] + span * 64 * plane_width<kCoding>(i);
-    for (int line = 0; line < plane_width<kCoding>(i); ++line)
-      _mm_prefetch(reinterpret_cast<const char*>(p[i] + kPrefetch + 64 * line), _MM_HINT_T0);
-  }
+void unpack_span(const Planes<kCoding>& planes, int64_t span, const Table& table, Codes& codes) {
+  planes.prefetch(span);
   for (int half = 0; half < 64; half += 32) {
-    const uint8_t* const at[3] = {p[0] + half, p[1] + half, p[2] + half};
+    const uint8_t* const at[3] = {planes.at(0, span) + half, planes.at(1, span) + half, planes.at(2, span) + half};
     unpack_pair<kCoding, 0>(at, table, codes[0] + half, codes[1] + half);
     unpack_pair<kCoding, 1>(at, table, codes[2] + half, codes[3] + half);
     unpack_pair<kCoding, 2>(at, table, codes[4] + half, codes[5] + half);
@@ -142,16 +130,32 @@ FIDELIO_INLINE __m256 scales_of(const Layout& l, const uint8_t* base, int64_t gr
   return _mm256_cvtepi32_ps(l.scale == Scale::u8 ? _mm256_cvtepu8_epi32(bytes) : _mm256_cvtepi8_epi32(bytes));
 }
 
-// Zeros of 8 rows as dwords, less `offset`.
-inline __m256i zeros_of(const Layout& l, const uint8_t* base, int64_t group, int half, int offset) {
-  const int b = bits_of(l.coding);
-  if (!l.has_zero) return _mm256_set1_epi32((is_grid(l.coding) ? 128 : 1 << (b - 1)) - offset);
-  uint64_t string;  // 8 rows x b bits; reads up to 8 bytes: codes follow
-  std::memcpy(&string, base + l.zero_offset + group * 2 * b + half * b, 8);
-  alignas(32) int32_t zeros[8];
-  for (int r = 0; r < 8; ++r) zeros[r] = static_cast<int32_t>((string >> (r * b)) & ((1u << b) - 1)) - offset;
-  return _mm256_load_si256(reinterpret_cast<const __m256i*>(zeros));
-}
+// Zeros of 8 rows as dwords, less 128 where codes are signed: byte (r b) / 8 of their string and its neighbour, shifted
+// down. Reads up to 16 bytes: codes follow.
+struct ZeroReader {
+  __m256i gather, down, keep, offset;
+  const uint8_t* base;
+  int bits;
+
+  ZeroReader(const Layout& l, const uint8_t* block, bool codes_are_signed) : bits(bits_of(l.coding)) {
+    base = l.has_zero ? block + l.zero_offset : nullptr;
+    const int minus = codes_are_signed ? 128 : 0, fixed = is_grid(l.coding) ? 128 : 1 << (bits - 1);
+    offset = _mm256_set1_epi32(l.has_zero ? minus : minus - fixed);
+    keep = _mm256_set1_epi32((1 << bits) - 1);
+    alignas(32) uint32_t at[8], by[8];
+    for (int r = 0; r < 8; ++r)
+      at[r] = static_cast<uint32_t>(r * bits / 8) | static_cast<uint32_t>(r * bits / 8 + 1) << 8 | 0x80800000u;
+    for (int r = 0; r < 8; ++r) by[r] = static_cast<uint32_t>(r * bits % 8);
+    gather = _mm256_load_si256(reinterpret_cast<const __m256i*>(at)),
+    down = _mm256_load_si256(reinterpret_cast<const __m256i*>(by));
+  }
+  __m256i operator()(int64_t group, int half) const {
+    if (!base) return _mm256_sub_epi32(_mm256_setzero_si256(), offset);
+    const __m128i string = _mm_loadu_si128(reinterpret_cast<const __m128i*>(base + (2 * group + half) * bits));
+    const __m256i pairs = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(string), gather);
+    return _mm256_sub_epi32(_mm256_and_si256(_mm256_srlv_epi32(pairs, down), keep), offset);
+  }
+};
 
 FIDELIO_INLINE __m256i broadcast(const int8_t* p) {
   int32_t x;
@@ -169,11 +173,13 @@ FIDELIO_INLINE void dot_plane(const Codes& codes, const int8_t* x, __m256i (&sum
       const __m256i v = broadcast(x + 4 * i);
       for (int half = 0; half < 2; ++half) {
         const __m256i w = load(codes[i] + 32 * half);
-        const __m256i pairs = kSigned<kCoding> ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(v, w)) : _mm256_maddubs_epi16(w, v);
+        const __m256i pairs = kSigned<kCoding> ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(v, w))
+                                               : _mm256_maddubs_epi16(w, v);
         narrow[half] = kRun<kCoding> == 1 ? pairs : _mm256_add_epi16(narrow[half], pairs);
       }
     }
-    for (int half = 0; half < 2; ++half) sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(narrow[half], ones));
+    for (int half = 0; half < 2; ++half)
+      sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(narrow[half], ones));
   }
 }
 
@@ -196,15 +202,17 @@ void store(const Job& job, int64_t block, int64_t m, const float* partial, bool 
 }
 
 // A group's integers become FP32: partial += (s_w s_x) float(integer - zero sum)
-void close_group(const Job& job, const uint8_t* base, int64_t group, int64_t weight_group, int64_t m0, int64_t rows, int offset, Tile& tile) {
+void close_group(const Job& job, const uint8_t* base, int64_t group, int64_t weight_group, int64_t m0, int64_t rows,
+                 const ZeroReader& zeros, Tile& tile) {
   for (int half = 0; half < 2; ++half) {
     const __m256 scale = scales_of(job.layout, base, weight_group, half);
-    const __m256i zero = zeros_of(job.layout, base, weight_group, half, offset);
+    const __m256i zero = zeros(weight_group, half);
     for (int64_t m = 0; m < rows; ++m) {
       const int64_t at = group * job.rows + m0 + m;
       auto* integer = reinterpret_cast<__m256i*>(tile.integer[m] + 8 * half);
       float* partial = tile.partial[m] + 8 * half;
-      const __m256i exact = _mm256_sub_epi32(_mm256_load_si256(integer), _mm256_mullo_epi32(zero, _mm256_set1_epi32(job.sum[at])));
+      const __m256i exact =
+          _mm256_sub_epi32(_mm256_load_si256(integer), _mm256_mullo_epi32(zero, _mm256_set1_epi32(job.sum[at])));
       const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(job.scale[at]));
       _mm256_store_ps(partial, _mm256_fmadd_ps(_mm256_cvtepi32_ps(exact), factor, _mm256_load_ps(partial)));
       _mm256_store_si256(integer, _mm256_setzero_si256());
@@ -217,6 +225,8 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, cons
   constexpr int64_t kRowBytes = kTwo ? 2 * kSpan : kSpan;
   const Layout& l = job.layout;
   const uint8_t* base = job.packed + l.front + block * l.block_bytes;
+  const Planes<kCoding> planes(l, base);
+  const ZeroReader zeros(l, base, kSigned<kCoding>);
   alignas(64) Codes codes;
   std::memset(tile.partial, 0, static_cast<size_t>(rows) * sizeof tile.partial[0]);
   std::memset(tile.integer, 0, static_cast<size_t>(rows) * sizeof tile.integer[0]);
@@ -224,7 +234,7 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, cons
     const int64_t weight_group = s / l.group_spans;
     const int64_t end = s + l.activation_group_spans < l.spans ? s + l.activation_group_spans : l.spans;
     for (; s < end; ++s) {
-      unpack_span<kCoding>(l, base, s, table, codes);
+      unpack_span<kCoding>(planes, s, table, codes);
       for (int64_t m = 0; m < rows; ++m) {
         const int8_t* x = job.planes + (s * job.rows + m0 + m) * kRowBytes;
         __m256i hi[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}, lo[2] = {hi[0], hi[0]};
@@ -237,7 +247,7 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, cons
         }
       }
     }
-    close_group(job, base, g, weight_group, m0, rows, kSigned<kCoding> ? 128 : 0, tile);
+    close_group(job, base, g, weight_group, m0, rows, zeros, tile);
   }
   for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, tile.partial[m], l.scale != Scale::f16);
 }
@@ -248,7 +258,8 @@ void multiply(const Job& job) {
   Tile tile;
   for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
     const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
-    for (int64_t block = job.first; block < job.last; ++block) multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
+    for (int64_t block = job.first; block < job.last; ++block)
+      multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
   }
 }
 
@@ -262,19 +273,23 @@ void multiply_f32(const Job& job) {
   Tile tile;
   for (int64_t block = job.first; block < job.last; ++block) {
     const uint8_t* base = job.packed + l.front + block * l.block_bytes;
+    const Planes<kCoding> planes(l, base);
+    const ZeroReader zeros(l, base, kSigned<kCoding>);
     for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
       const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
       std::memset(tile.partial, 0, sizeof tile.partial);
       for (int64_t s = 0; s < l.spans; ++s) {
-        unpack_span<kCoding>(l, base, s, table, codes);
+        unpack_span<kCoding>(planes, s, table, codes);
         for (int half = 0; half < 2; ++half) {
           __m256 scale = scales_of(l, base, s / l.group_spans, half);
-          if (l.scale != Scale::f16) scale = _mm256_mul_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(base) + 8 * half), scale);
-          const __m256i zero = zeros_of(l, base, s / l.group_spans, half, kSigned<kCoding> ? 128 : 0);
+          if (l.scale != Scale::f16)
+            scale = _mm256_mul_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(base) + 8 * half), scale);
+          const __m256i zero = zeros(s / l.group_spans, half);
           for (int k = 0; k < kSpan; ++k) {  // byte k % 4 of every dword: sign-extended where codes are signed
             const __m256i up = _mm256_sll_epi32(load(codes[k / 4] + 32 * half), _mm_cvtsi32_si128(24 - 8 * (k % 4)));
             const __m256i code = kSigned<kCoding> ? _mm256_srai_epi32(up, 24) : _mm256_srli_epi32(up, 24);
-            _mm256_store_ps(weights[k] + 8 * half, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_sub_epi32(code, zero))));
+            _mm256_store_ps(weights[k] + 8 * half,
+                            _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_sub_epi32(code, zero))));
           }
         }
         const int64_t left = l.in - s * kSpan, columns = left < kSpan ? left : kSpan;
@@ -300,12 +315,13 @@ void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
 }  // namespace
 
 const Kernels kAvx2 = {
-    {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>, multiply<6, true>,
-     multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>},
-    {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>, multiply<5, false>,
-     multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>, multiply<10, false>},
-    {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>, multiply_f32<6>,
-     multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>},
+    {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>,
+     multiply<6, true>, multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>},
+    {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>,
+     multiply<5, false>, multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>,
+     multiply<10, false>},
+    {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>,
+     multiply_f32<6>, multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>},
     prepare16,
     prepare8,
 };

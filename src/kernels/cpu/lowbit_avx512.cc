@@ -1,15 +1,16 @@
 // AVX-512 (F BW VL DQ VNNI VBMI): 16 output rows are the 16 INT32 lanes of a register.
 //
-// Weights are unpacked once into registers, 64 columns x 16 rows in 16 registers, and meet every row of the batch there:
+// Weights are unpacked once into registers, 64 columns x 16 rows in 16 registers, and meet every row of the batch
+// there:
 //
 //     w[0..15]  u8: quads of 4 columns           x: 4 INT8 of one plane, broadcast from memory
 //     hi += w . x_hi      lo += w . x_lo         (vpdpbusd, exact)
 //     at the end of a group:  partial += (s_w s_x) float((hi << 7) + lo - zero * sum_x)
 //
 // The integer fits: |q - zero| <= 255, |x| <= 16319, 128 columns: 255 * 16319 * 128 < 2^29.
-// The same arithmetic serves one row and a prefill of thousands, so a row's bits do not depend on M. Rejected: a tile of
-// weights unpacked to INT8 in L1 and a two-dimensional register tile; broadcasts from memory issue beside the dot products,
-// so it had nothing left to save.
+// The same arithmetic serves one row and a prefill of thousands, so a row's bits do not depend on M. Rejected: a tile
+// of weights unpacked to INT8 in L1 and a two-dimensional register tile; broadcasts from memory issue beside the dot
+// products, so it had nothing left to save.
 #if defined(__GNUC__) && !defined(__clang__)  // g++ 12 takes the undefined operands inside its own intrinsics for ours
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -18,28 +19,12 @@
 
 #include <cstring>
 
-#include "kernels/cpu/lowbit.h"
+#include "kernels/cpu/lowbit_planes.h"
 #include "kernels/cpu/lowbit_prepare.h"
-
-#define FIDELIO_INLINE inline __attribute__((always_inline))
 
 namespace fidelio::cpu::lowbit {
 namespace {
 
-// Prefetching runs this many bytes of codes ahead, into L2: the lines in flight to L1 are too few, and the hardware's own
-// prefetchers stop at every page and every change of plane.
-constexpr int64_t kAhead = 8192;
-
-
-template <int kCoding>
-constexpr int plane_width(int i) {
-  constexpr int kBits = bits_of(kCoding);
-  if (i == 0) return has_plane4(kBits) ? 4 : 2;
-  if (i == 1) return kBits == 8 ? 4 : kBits == 6 || kBits == 7 ? 2 : kBits == 3 || kBits == 5 ? 1 : 0;
-  return kBits == 7 ? 1 : 0;
-}
-
-FIDELIO_INLINE void prefetch_line(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 FIDELIO_INLINE __m512i load(const uint8_t* p) { return _mm512_loadu_si512(p); }
 
 // mask ? a : b, bit by bit
@@ -55,7 +40,8 @@ FIDELIO_INLINE __m512i shift(__m512i a) {
 FIDELIO_INLINE __m512i mask(__m512i a, int m) { return _mm512_and_si512(a, _mm512_set1_epi8(static_cast<char>(m))); }
 
 // Quads 2i and 2i+1 of a span. p: the planes at this span. Shifts are of 16-bit lanes; what they carry over from the
-// neighbouring byte falls outside every mask. A grid's index may keep rubbish in its high bits: the table repeats itself.
+// neighbouring byte falls outside every mask. A grid's index may keep rubbish in its high bits: the table repeats
+// itself.
 template <int kCoding, int kPair>
 FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i& a, __m512i& b) {
   constexpr int kBits = bits_of(kCoding), kHalf = kPair % 2;
@@ -68,7 +54,7 @@ FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i&
   if constexpr (kCoding == 0) {
     a = mask(shift<-2 * kHalf>(p2), 3), b = mask(shift<-2 * kHalf - 4>(p2), 3);
   } else if constexpr (kCoding == 1) {
-    const __m512i n = select(0x66, shift<kHalf ? -1 : 1>(p2), p1);
+    const __m512i n = select(0x66, shift < kHalf ? -1 : 1 > (p2), p1);
     a = mask(n, 7), b = mask(shift<-4>(n), 7);
   } else if constexpr (kCoding == 2) {
     a = mask(p4, 15), b = mask(shift<-4>(p4), 15);
@@ -79,7 +65,7 @@ FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i&
     const __m512i low = mask(shift<-2 * kHalf>(p2), 0x33);
     a = select(0x3c, shift<2>(p4), low), b = select(0x3c, shift<-2>(p4), shift<-4>(low));
   } else if constexpr (kCoding == 5) {
-    const __m512i low = mask(select(0x66, shift<kHalf ? -1 : 1>(p2), p1), 0x77);
+    const __m512i low = mask(select(0x66, shift < kHalf ? -1 : 1 > (p2), p1), 0x77);
     a = select(0x78, shift<3>(p4), low), b = select(0x78, shift<-1>(p4), shift<-4>(low));
   } else if constexpr (kCoding == 6) {
     const __m512i low = load(p[1] + 64 * kPair);
@@ -88,7 +74,7 @@ FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i&
     a = _mm512_permutexvar_epi8(shift<-2 * kHalf>(p2), table);
     b = _mm512_permutexvar_epi8(shift<-2 * kHalf - 4>(p2), table);
   } else if constexpr (kCoding == 8) {
-    const __m512i n = select(0x66, shift<kHalf ? -1 : 1>(p2), p1);
+    const __m512i n = select(0x66, shift < kHalf ? -1 : 1 > (p2), p1);
     a = _mm512_permutexvar_epi8(n, table), b = _mm512_permutexvar_epi8(shift<-4>(n), table);
   } else if constexpr (kCoding == 9) {
     a = _mm512_permutexvar_epi8(p4, table), b = _mm512_permutexvar_epi8(shift<-4>(p4), table);
@@ -98,43 +84,10 @@ FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i&
   }
 }
 
-// The planes of one block, and how far ahead of a span to prefetch: the same plane, `ahead` spans on, or what is left of
-// that in the next block.
-template <int kCoding>
-struct Planes {
-  const uint8_t* p[3];
-  int64_t turn;  // spans from here on have their target in the next block
-  int64_t near[3], far[3];
-
-  Planes(const Layout& l, const uint8_t* block) {
-    constexpr int64_t kSpans = kAhead / (64 * bits_of(kCoding));
-    const int64_t ahead = kSpans < l.spans ? kSpans : l.spans;
-    turn = l.spans - ahead;
-    for (int i = 0; i < 3; ++i) {
-      p[i] = block + l.plane_offset[i];
-      near[i] = ahead * 64 * plane_width<kCoding>(i);
-      far[i] = l.block_bytes - turn * 64 * plane_width<kCoding>(i);
-    }
-    for (int64_t at = 0; at < l.plane_offset[0]; at += 64) prefetch_line(block + l.block_bytes + at);  // scales and zeros
-  }
-};
-
-template <int kLines>
-FIDELIO_INLINE void prefetch_lines(const uint8_t* p) {
-  if constexpr (kLines > 0) {
-    prefetch_line(p);
-    prefetch_lines<kLines - 1>(p + 64);
-  }
-}
-
 template <int kCoding>
 FIDELIO_INLINE void unpack_span(const Planes<kCoding>& planes, int64_t span, __m512i table, __m512i* w) {
-  const uint8_t* const p[3] = {planes.p[0] + span * 64 * plane_width<kCoding>(0), planes.p[1] + span * 64 * plane_width<kCoding>(1),
-                               planes.p[2] + span * 64 * plane_width<kCoding>(2)};
-  const int64_t* ahead = span < planes.turn ? planes.near : planes.far;
-  prefetch_lines<plane_width<kCoding>(0)>(p[0] + ahead[0]);
-  prefetch_lines<plane_width<kCoding>(1)>(p[1] + ahead[1]);
-  prefetch_lines<plane_width<kCoding>(2)>(p[2] + ahead[2]);
+  const uint8_t* const p[3] = {planes.at(0, span), planes.at(1, span), planes.at(2, span)};
+  planes.prefetch(span);
   unpack_pair<kCoding, 0>(p, table, w[0], w[1]);
   unpack_pair<kCoding, 1>(p, table, w[2], w[3]);
   unpack_pair<kCoding, 2>(p, table, w[4], w[5]);
@@ -154,7 +107,8 @@ inline __m512i load_table(const uint8_t* packed) {
 
 FIDELIO_INLINE __m512 load_scales(const Layout& l, const uint8_t* block, int64_t group) {
   const uint8_t* p = block + l.scale_offset;
-  if (l.scale == Scale::f16) return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * group)));
+  if (l.scale == Scale::f16)
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * group)));
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * group));
   return _mm512_cvtepi32_ps(l.scale == Scale::u8 ? _mm512_cvtepu8_epi32(bytes) : _mm512_cvtepi8_epi32(bytes));
 }
@@ -178,7 +132,8 @@ struct ZeroReader {
   }
   __m512i operator()(int64_t group) const {
     if (!base) return fixed;
-    const __m512i string = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(base + bytes * group)));
+    const __m512i string =
+        _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(base + bytes * group)));
     const __m512i pairs = _mm512_maskz_permutexvar_epi8(0x3333333333333333, gather, string);
     return _mm512_and_si512(_mm512_srlv_epi32(pairs, down), keep);
   }
@@ -203,8 +158,8 @@ FIDELIO_INLINE void dot_quads(const __m512i* w, const int8_t* x, __m512i& hi, __
   }
 }
 
-// (hi << 7) + lo of kSpans spans for one row; x: the row in the first span, the next one `span_bytes` further. Each span
-// has its own accumulators: the dot product's latency, not its rate, would bound a single row otherwise.
+// (hi << 7) + lo of kSpans spans for one row; x: the row in the first span, the next one `span_bytes` further. Each
+// span has its own accumulators: the dot product's latency, not its rate, would bound a single row otherwise.
 template <bool kTwo, int kSpans>
 FIDELIO_INLINE __m512i dot(const __m512i* w, const int8_t* x, int64_t span_bytes) {
   __m512i hi = _mm512_setzero_si512(), lo = _mm512_setzero_si512();
@@ -217,7 +172,8 @@ FIDELIO_INLINE __m512i dot(const __m512i* w, const int8_t* x, int64_t span_bytes
   return kTwo ? _mm512_add_epi32(_mm512_slli_epi32(hi, 7), lo) : hi;
 }
 
-FIDELIO_INLINE __m512 accumulate(__m512 partial, __m512i integer, __m512i zero, __m512 weight_scale, const int32_t* sum, const float* scale) {
+FIDELIO_INLINE __m512 accumulate(__m512 partial, __m512i integer, __m512i zero, __m512 weight_scale, const int32_t* sum,
+                                 const float* scale) {
   const __m512i exact = _mm512_sub_epi32(integer, _mm512_mullo_epi32(zero, _mm512_set1_epi32(*sum)));
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), _mm512_mul_ps(weight_scale, _mm512_set1_ps(*scale)), partial);
 }
@@ -228,7 +184,8 @@ inline void store(const Job& job, int64_t block, int64_t m, __m512 value) {
   const int64_t left = l.out - block * kBlock;
   const __mmask16 rows = static_cast<__mmask16>(left >= kBlock ? 0xffff : (1 << left) - 1);
   if (l.scale != Scale::f16)
-    value = _mm512_mul_ps(value, _mm512_loadu_ps(reinterpret_cast<const float*>(job.packed + l.front + block * l.block_bytes)));
+    value = _mm512_mul_ps(
+        value, _mm512_loadu_ps(reinterpret_cast<const float*>(job.packed + l.front + block * l.block_bytes)));
   if (job.bias) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(rows, job.bias + block * kBlock));
   float* y = job.y + m * job.y_stride + block * kBlock;
   if (job.add) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(rows, y));
@@ -261,7 +218,8 @@ void multiply_one(const Job& job) {
         integer = _mm512_add_epi32(integer, dot<kTwo, 1>(w, job.planes + s * kRowBytes<kTwo>, 0));
         ++s;
       }
-      partial = accumulate(partial, integer, zeros(weight_group), load_scales(l, base, weight_group), job.sum + g, job.scale + g);
+      partial = accumulate(partial, integer, zeros(weight_group), load_scales(l, base, weight_group), job.sum + g,
+                           job.scale + g);
     }
     store(job, block, 0, partial);
   }
@@ -282,26 +240,31 @@ struct Group {
 
 // One chunk of 1 or 2 spans for `rows` rows. kFirst, kLast: in its group.
 template <bool kTwo, int kSpans, bool kFirst, bool kLast>
-FIDELIO_INLINE void chunk_rows(const __m512i* w, const int8_t* x, int64_t span_bytes, int64_t rows, const Group& group, Tile& tile) {
+FIDELIO_INLINE void chunk_rows(const __m512i* w, const int8_t* x, int64_t span_bytes, int64_t rows, const Group& group,
+                               Tile& tile) {
   const __m512i zero = group.zero;
   const __m512 scale = group.scale;
   for (int64_t m = 0; m < rows; ++m) {
     __m512i integer = dot<kTwo, kSpans>(w, x + m * kRowBytes<kTwo>, span_bytes);
     if (!kFirst) integer = _mm512_add_epi32(integer, _mm512_load_si512(tile.carry[m]));
     if (kLast) {
-      _mm512_store_ps(tile.partial[m], accumulate(_mm512_load_ps(tile.partial[m]), integer, zero, scale, group.sums + m, group.scales + m));
+      _mm512_store_ps(tile.partial[m], accumulate(_mm512_load_ps(tile.partial[m]), integer, zero, scale, group.sums + m,
+                                                  group.scales + m));
     } else {
       _mm512_store_si512(tile.carry[m], integer);
     }
   }
 }
 
+// A group has at most 128 columns, i.e. two chunks: one of them is always its first or its last. One span ends its
+// group.
 template <bool kTwo, int kSpans>
-FIDELIO_INLINE void chunk(const __m512i* w, const int8_t* x, int64_t span_bytes, int64_t rows, const Group& group, Tile& tile, bool first, bool last) {
+FIDELIO_INLINE void chunk(const __m512i* w, const int8_t* x, int64_t span_bytes, int64_t rows, const Group& group,
+                          Tile& tile, bool first, bool last) {
   if (first && last) return chunk_rows<kTwo, kSpans, true, true>(w, x, span_bytes, rows, group, tile);
-  if (first) return chunk_rows<kTwo, kSpans, true, false>(w, x, span_bytes, rows, group, tile);
-  if (last) return chunk_rows<kTwo, kSpans, false, true>(w, x, span_bytes, rows, group, tile);
-  chunk_rows<kTwo, kSpans, false, false>(w, x, span_bytes, rows, group, tile);
+  if constexpr (kSpans == 2)
+    if (first) return chunk_rows<kTwo, kSpans, true, false>(w, x, span_bytes, rows, group, tile);
+  chunk_rows<kTwo, kSpans, false, true>(w, x, span_bytes, rows, group, tile);
 }
 
 // Rows [m0, m0 + rows) of the batch, rows <= kMaxRows, against one block.
@@ -317,7 +280,8 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, __m5
   for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
     const int64_t weight_group = s / l.group_spans, begin = s;
     const int64_t end = s + l.activation_group_spans < l.spans ? s + l.activation_group_spans : l.spans;
-    const Group group{zeros(weight_group), load_scales(l, base, weight_group), job.sum + g * job.rows + m0, job.scale + g * job.rows + m0};
+    const Group group{zeros(weight_group), load_scales(l, base, weight_group), job.sum + g * job.rows + m0,
+                      job.scale + g * job.rows + m0};
     for (; s + 2 <= end; s += 2) {
       __m512i w[16];
       unpack_span<kCoding>(planes, s, table, w);
@@ -341,7 +305,8 @@ void multiply(const Job& job) {
   Tile tile;
   for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
     const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
-    for (int64_t block = job.first; block < job.last; ++block) multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
+    for (int64_t block = job.first; block < job.last; ++block)
+      multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
   }
 }
 
@@ -366,7 +331,8 @@ void multiply_f32(const Job& job) {
     const uint8_t* base = job.packed + l.front + block * l.block_bytes;
     const Planes<kCoding> planes(l, base);
     const ZeroReader zeros(l, base);
-    const __m512 row_scale = l.scale == Scale::f16 ? _mm512_set1_ps(1) : _mm512_loadu_ps(reinterpret_cast<const float*>(base));
+    const __m512 row_scale =
+        l.scale == Scale::f16 ? _mm512_set1_ps(1) : _mm512_loadu_ps(reinterpret_cast<const float*>(base));
     for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
       const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
       std::memset(partial, 0, sizeof partial);
@@ -401,12 +367,13 @@ void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
 }  // namespace
 
 const Kernels kAvx512 = {
-    {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>, multiply<6, true>,
-     multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>},
-    {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>, multiply<5, false>,
-     multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>, multiply<10, false>},
-    {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>, multiply_f32<6>,
-     multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>},
+    {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>,
+     multiply<6, true>, multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>},
+    {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>,
+     multiply<5, false>, multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>,
+     multiply<10, false>},
+    {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>,
+     multiply_f32<6>, multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>},
     prepare16,
     prepare8,
 };

@@ -18,7 +18,8 @@ struct Block {
   const uint8_t* packed;
   const uint8_t* base;
 
-  Block(const Job& job, int64_t block) : l(job.layout), packed(job.packed), base(job.packed + l.front + block * l.block_bytes) {}
+  Block(const Job& job, int64_t block)
+      : l(job.layout), packed(job.packed), base(job.packed + l.front + block * l.block_bytes) {}
 
   float row_scale(int r) const {
     if (l.scale == Scale::f16) return 1;
@@ -88,7 +89,8 @@ void dot_span(const Codes& codes, const int8_t* x, int32_t (&integer)[kBlock]) {
     int32_t v[4];
     for (int j = 0; j < 4; ++j) v[j] = kTwo ? 128 * x[4 * q + j] + x[kSpan + 4 * q + j] : x[4 * q + j];
     for (int r = 0; r < kBlock; ++r)
-      integer[r] += codes[q][4 * r] * v[0] + codes[q][4 * r + 1] * v[1] + codes[q][4 * r + 2] * v[2] + codes[q][4 * r + 3] * v[3];
+      integer[r] +=
+          codes[q][4 * r] * v[0] + codes[q][4 * r + 1] * v[1] + codes[q][4 * r + 2] * v[2] + codes[q][4 * r + 3] * v[3];
   }
 }
 
@@ -105,7 +107,8 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows) {
     std::memset(integer, 0, sizeof integer);
     for (; s < end; ++s) {
       unpack_span<kCoding>(b, s, codes);
-      for (int64_t m = 0; m < rows; ++m) dot_span<kTwo>(codes, job.planes + (s * job.rows + m0 + m) * kRowBytes, integer[m]);
+      for (int64_t m = 0; m < rows; ++m)
+        dot_span<kTwo>(codes, job.planes + (s * job.rows + m0 + m) * kRowBytes, integer[m]);
     }
     for (int r = 0; r < kBlock; ++r) {
       const float scale = b.scale(weight_group, r);
@@ -122,7 +125,8 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows) {
 template <int kCoding, bool kTwo>
 void multiply(const Job& job) {
   for (int64_t block = job.first; block < job.last; ++block)
-    for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) multiply_tile<kCoding, kTwo>(job, block, m0, std::min<int64_t>(kMaxRows, job.rows - m0));
+    for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows)
+      multiply_tile<kCoding, kTwo>(job, block, m0, std::min<int64_t>(kMaxRows, job.rows - m0));
 }
 
 template <int kCoding>
@@ -141,7 +145,8 @@ void multiply_f32(const Job& job) {
         for (int r = 0; r < kBlock; ++r) {
           const float scale = b.row_scale(r) * b.scale(s / l.group_spans, r);
           const int zero = b.zero(s / l.group_spans, r);
-          for (int k = 0; k < kSpan; ++k) weights[k][r] = scale * static_cast<float>(codes[k / 4][4 * r + k % 4] - zero);
+          for (int k = 0; k < kSpan; ++k)
+            weights[k][r] = scale * static_cast<float>(codes[k / 4][4 * r + k % 4] - zero);
         }
         const int64_t columns = std::min<int64_t>(kSpan, l.in - s * kSpan);
         for (int64_t m = 0; m < rows; ++m)
@@ -161,12 +166,13 @@ void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
 }  // namespace
 
 const Kernels kPortable = {
-    {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>, multiply<6, true>,
-     multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>},
-    {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>, multiply<5, false>,
-     multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>, multiply<10, false>},
-    {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>, multiply_f32<6>,
-     multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>},
+    {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>,
+     multiply<6, true>, multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>},
+    {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>,
+     multiply<5, false>, multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>,
+     multiply<10, false>},
+    {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>,
+     multiply_f32<6>, multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>},
     prepare16,
     prepare8,
 };

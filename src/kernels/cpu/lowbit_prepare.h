@@ -1,5 +1,5 @@
-// FP32 rows -> INT8 planes (the layout is drawn in lowbit.h). Included once per instruction set: internal linkage, so that
-// every file has its own copy, vectorised by the compiler for its own target; all give the same bits.
+// FP32 rows -> INT8 planes (the layout is drawn in lowbit.h). Included once per instruction set: internal linkage, so
+// that every file has its own copy, vectorised by the compiler for its own target; all give the same bits.
 #pragma once
 #include <cstring>
 

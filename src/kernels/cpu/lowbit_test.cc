@@ -7,8 +7,8 @@
 
 #include "core/rng.h"
 #include "core/thread_pool.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cpu/lowbit.h"
-#include "kernels/cpu/lowbit_linear.h"
 
 namespace fidelio::cpu {
 namespace {
@@ -16,21 +16,14 @@ namespace {
 constexpr double kUnit = 0x1p-24;  // FP32's unit roundoff; gamma(n) bounds the relative error of n roundings
 double gamma(double n) { return n * kUnit / (1 - n * kUnit); }
 
-std::vector<Isa> machine_isas() {
-  std::vector<Isa> isas = {Isa::portable};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) isas.push_back(Isa::avx2);
-  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bw"))
-    isas.push_back(Isa::avx512);
-  return isas;
-}
-
 std::vector<FormatSpec> all_specs() {
   std::vector<FormatSpec> specs;
   for (int group : {32, 64, 128, 0}) {
     for (int bits = 2; bits <= 8; ++bits)
       for (bool symmetric : {true, false})
         for (ScaleKind scale : {ScaleKind::f16, ScaleKind::u8})
-          specs.push_back({.kind = Kind::integer, .bits = bits, .group = group, .symmetric = symmetric, .scale = scale});
+          specs.push_back(
+              {.kind = Kind::integer, .bits = bits, .group = group, .symmetric = symmetric, .scale = scale});
     for (int bits = 2; bits <= 5; ++bits) specs.push_back({.kind = Kind::grid, .bits = bits, .group = group});
   }
   return specs;
@@ -109,19 +102,14 @@ struct Input {
   Prepared prepared;
 };
 
-Input prepare(const Linear& w, Activations mode, Isa isa, const std::vector<float>& x, int64_t rows) {
+Input prepare_for(const Linear& w, Activations mode, Isa isa, const std::vector<float>& x, int64_t rows) {
   Input input;
-  if (mode == Activations::f32) {
-    input.prepared = Prepared{.form = Form::f32, .rows = rows, .columns = w.in, .group = 0, .values = x.data(), .plane0 = nullptr,
-                              .plane1 = nullptr, .scale = nullptr, .sum = nullptr, .stride = 0};
-    return input;
-  }
-  const Form form = mode == Activations::a16 ? Form::i8x2 : Form::i8;
+  const Form form = w.kernels[static_cast<int>(mode)]->form;
   const int64_t group = activation_group(w.spec, w.in);
-  input.scratch = Buffer(prepared_integer_bytes(form, rows, w.in, group));
+  input.scratch = Buffer(prepared_bytes(form, rows, w.in, group));
   const int64_t half = rows / 2;  // in two parts, as threads do
-  prepare_integers(form, isa, x.data(), rows, w.in, group, input.scratch.data(), 0, half);
-  input.prepared = prepare_integers(form, isa, x.data(), rows, w.in, group, input.scratch.data(), half, rows);
+  cpu::prepare(form, isa, x.data(), rows, w.in, group, input.scratch.data(), 0, half);
+  input.prepared = cpu::prepare(form, isa, x.data(), rows, w.in, group, input.scratch.data(), half, rows);
   return input;
 }
 
@@ -132,7 +120,8 @@ int integer_of(const Prepared& p, int64_t m, int64_t c) {
   return p.form == Form::i8x2 ? 128 * span[i] + span[lowbit::kSpan + i] : span[i];
 }
 
-std::vector<float> multiply(const Linear& w, Activations mode, const Input& input, std::vector<float> y = {}, bool add = false) {
+std::vector<float> multiply(const Linear& w, Activations mode, const Input& input, std::vector<float> y = {},
+                            bool add = false) {
   if (y.empty()) y.assign(static_cast<size_t>(input.prepared.rows * w.out), std::numeric_limits<float>::quiet_NaN());
   const LinearKernel& k = *w.kernels[static_cast<int>(mode)];
   k.multiply(w, input.prepared, 0, (w.out + k.block - 1) / k.block, y.data(), w.out, add);
@@ -141,7 +130,7 @@ std::vector<float> multiply(const Linear& w, Activations mode, const Input& inpu
 
 // Scale and zero of a group in double, code of an element: the format, without FP32 roundings.
 struct Exact {
-  std::vector<std::vector<int>> q;       // (out, in): code - zero, or the grid's entry
+  std::vector<std::vector<int>> q;         // (out, in): code - zero, or the grid's entry
   std::vector<std::vector<double>> scale;  // (out, groups)
 
   explicit Exact(const LinearWeight& w) {
@@ -176,9 +165,9 @@ struct Exact {
 };
 
 // y against the exact value for the activations as prepared, and for the ones before.
-//   a group's term s_w s_x I: I exact in INT32, then 1 rounding to FP32, 1 of s_w s_x, 1 product (none with FMA), G sums;
-//   then the row scale (1), the bias (1) and the sum into y (1).
-//   x itself: |x - s_x q| <= s_x / 2 from rounding to the integer, and 3 roundings of x / s_x and of s_x: below 16319 * 3 u.
+//   a group's term s_w s_x I: I exact in INT32, then 1 rounding to FP32, 1 of s_w s_x, 1 product (none with FMA), G
+//   sums; then the row scale (1), the bias (1) and the sum into y (1). x itself: |x - s_x q| <= s_x / 2 from rounding
+//   to the integer, and 3 roundings of x / s_x and of s_x: below 16319 * 3 u.
 void expect_conforming(const LinearWeight& w, const Exact& exact, const Prepared& p, const std::vector<float>& x,
                        const std::vector<float>& before, const std::vector<float>& y) {
   const int64_t g = w.spec.group_size(w.in), groups = (w.in + p.group - 1) / p.group;
@@ -196,7 +185,8 @@ void expect_conforming(const LinearWeight& w, const Exact& exact, const Prepared
         value += weight_scale * scale * static_cast<double>(integer);
         magnitude += std::abs(weight_scale * scale * static_cast<double>(integer));
       }
-      const double bias = w.bias ? double{w.bias.as<const float>()[o]} : 0.0, old = before.empty() ? 0.0 : double{before[m * w.out + o]};
+      const double bias = w.bias ? double{w.bias.as<const float>()[o]} : 0.0,
+                   old = before.empty() ? 0.0 : double{before[m * w.out + o]};
       const double bound = gamma(static_cast<double>(groups) + 6) * (magnitude + std::abs(bias) + std::abs(old));
       const double got = y[m * w.out + o];
       ASSERT_LE(std::abs(got - (value + bias + old)), bound) << "row " << m << " output " << o;
@@ -209,7 +199,7 @@ struct Size {
 };
 
 TEST(Lowbit, IntegerFormsConformForEveryFormatIsaAndRaggedSize) {
-  for (const Isa isa : machine_isas())
+  for (const Isa isa : supported_isas())
     for (const FormatSpec& spec : all_specs())
       for (const Size size : {Size{37, 352}, Size{16, 128}, Size{3, 101}}) {
         const bool odd = size.out == 37;
@@ -219,8 +209,9 @@ TEST(Lowbit, IntegerFormsConformForEveryFormatIsaAndRaggedSize) {
         const int64_t rows = odd ? 3 : 1;
         const std::vector<float> x = random_rows(rows, size.in, 11);
         for (Activations mode : {Activations::a16, Activations::a8}) {
-          SCOPED_TRACE(to_string(spec) + " " + w.kernels[static_cast<int>(mode)]->name + " in " + std::to_string(size.in));
-          const Input input = prepare(w, mode, isa, x, rows);
+          SCOPED_TRACE(to_string(spec) + " " + w.kernels[static_cast<int>(mode)]->name + " in " +
+                       std::to_string(size.in));
+          const Input input = prepare_for(w, mode, isa, x, rows);
           const std::vector<float> before = odd ? random_rows(rows, size.out, 13) : std::vector<float>{};
           expect_conforming(weight, exact, input.prepared, x, before, multiply(w, mode, input, before, odd));
           if (HasFatalFailure()) return;
@@ -229,13 +220,13 @@ TEST(Lowbit, IntegerFormsConformForEveryFormatIsaAndRaggedSize) {
 }
 
 TEST(Lowbit, Fp32FormConformsToDecode) {
-  for (const Isa isa : machine_isas())
+  for (const Isa isa : supported_isas())
     for (const FormatSpec& spec : all_specs()) {
       const LinearWeight weight = random_weight(spec, 21, 352, 5, true);
       const std::vector<float> values = decode(weight);
       const Linear w = pack(weight, isa);
       const std::vector<float> x = random_rows(2, w.in, 3);
-      const std::vector<float> y = multiply(w, Activations::f32, prepare(w, Activations::f32, isa, x, 2));
+      const std::vector<float> y = multiply(w, Activations::f32, prepare_for(w, Activations::f32, isa, x, 2));
       SCOPED_TRACE(to_string(spec) + " " + w.kernels[0]->name);
       for (int64_t m = 0; m < 2; ++m)
         for (int64_t o = 0; o < w.out; ++o) {
@@ -251,10 +242,11 @@ TEST(Lowbit, Fp32FormConformsToDecode) {
 }
 
 TEST(Lowbit, RowsDoNotDependOnTheBatchOrOnThreads) {
-  for (const Isa isa : machine_isas())
+  for (const Isa isa : supported_isas())
     for (int bits = 2; bits <= 8; ++bits)
       for (const int group : {32, 64, 128}) {
-        FormatSpec spec{.kind = bits == 5 ? Kind::grid : Kind::integer, .bits = bits, .group = group, .symmetric = bits == 5};
+        FormatSpec spec{
+            .kind = bits == 5 ? Kind::grid : Kind::integer, .bits = bits, .group = group, .symmetric = bits == 5};
         const Linear w = pack(random_weight(spec, 50, 352, 17, true), isa);
         const std::vector<float> x = random_rows(100, w.in, 19);
         for (Activations mode : {Activations::f32, Activations::a16, Activations::a8}) {
@@ -262,30 +254,32 @@ TEST(Lowbit, RowsDoNotDependOnTheBatchOrOnThreads) {
           std::vector<std::vector<float>> alone;
           for (int64_t m = 0; m < 100; ++m) {
             const std::vector<float> row(x.begin() + m * w.in, x.begin() + (m + 1) * w.in);
-            alone.push_back(multiply(w, mode, prepare(w, mode, isa, row, 1)));
+            alone.push_back(multiply(w, mode, prepare_for(w, mode, isa, row, 1)));
           }
           for (int64_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 33, 100}) {
             if (isa == Isa::portable && rows > 3 && rows < 33) continue;  // one code path there
-            const std::vector<float> y = multiply(w, mode, prepare(w, mode, isa, x, rows));
+            const std::vector<float> y = multiply(w, mode, prepare_for(w, mode, isa, x, rows));
             for (int64_t m = 0; m < rows; ++m)
-              ASSERT_EQ(std::memcmp(y.data() + m * w.out, alone[m].data(), static_cast<size_t>(w.out) * 4), 0) << rows << " rows, row " << m;
+              ASSERT_EQ(std::memcmp(y.data() + m * w.out, alone[m].data(), static_cast<size_t>(w.out) * 4), 0)
+                  << rows << " rows, row " << m;
           }
         }
       }
 }
 
 TEST(Lowbit, BlockRangesGiveTheSameBitsOnAnyNumberOfThreads) {
-  for (const Isa isa : machine_isas()) {
+  for (const Isa isa : supported_isas()) {
     const FormatSpec spec{.kind = Kind::integer, .bits = 6, .group = 64, .symmetric = false, .scale = ScaleKind::u8};
     const Linear w = pack(random_weight(spec, 150, 352, 23), isa);
     const std::vector<float> x = random_rows(5, w.in, 29);
     const LinearKernel& k = *w.kernels[1];
-    const Input input = prepare(w, Activations::a16, isa, x, 5);
+    const Input input = prepare_for(w, Activations::a16, isa, x, 5);
     const std::vector<float> whole = multiply(w, Activations::a16, input);
     for (int threads = 1; threads <= 8; ++threads) {
       ThreadPool pool(threads);
       std::vector<float> y(whole.size());
-      pool.run((w.out + k.block - 1) / k.block, [&](int64_t block, int) { k.multiply(w, input.prepared, block, block + 1, y.data(), w.out, false); });
+      pool.run((w.out + k.block - 1) / k.block,
+               [&](int64_t block, int) { k.multiply(w, input.prepared, block, block + 1, y.data(), w.out, false); });
       ASSERT_EQ(y, whole) << threads << " threads, " << k.name;
     }
   }
@@ -303,8 +297,8 @@ TEST(Lowbit, DecodeRowGivesTheFormatsOwnValuesAndPackingKeepsTheBytes) {
         w.kernels[0]->decode_row(w, o, row.data());
         ASSERT_EQ(std::memcmp(row.data(), expected.data() + o * size.in, row.size() * 4), 0) << "row " << o;
       }
-      // Whole blocks and spans hold the stored bytes, plus at most 63 of alignment a block (and a grid's 64-byte codebook);
-      // zeros lie as 16-row strings where the file rounds each row's string up to a byte.
+      // Whole blocks and spans hold the stored bytes, plus at most 63 of alignment a block (and a grid's 64-byte
+      // codebook); zeros lie as 16-row strings where the file rounds each row's string up to a byte.
       if (size.out == 16 && size.in == 128) {
         const int64_t stored = stored_bytes(spec, 16, 128);
         EXPECT_GE(w.bytes(), stored - 16);
@@ -313,10 +307,10 @@ TEST(Lowbit, DecodeRowGivesTheFormatsOwnValuesAndPackingKeepsTheBytes) {
     }
 }
 
-// All codes at the top against zero 0, all at 0 against the top zero, activations at both ends of their range: the largest
-// integers there are. |q - z| = 255, |x| = 16319, 128 columns: 532,652,160 < 2^31.
+// All codes at the top against zero 0, all at 0 against the top zero, activations at both ends of their range: the
+// largest integers there are. |q - z| = 255, |x| = 16319, 128 columns: 532,652,160 < 2^31.
 TEST(Lowbit, TheLargestIntegersFit) {
-  for (const Isa isa : machine_isas())
+  for (const Isa isa : supported_isas())
     for (int bits = 2; bits <= 8; ++bits)
       for (const int group : {128, 0})
         for (const bool top : {true, false}) {
@@ -334,8 +328,9 @@ TEST(Lowbit, TheLargestIntegersFit) {
             for (Activations mode : {Activations::a16, Activations::a8}) {
               SCOPED_TRACE(to_string(spec) + " " + w.kernels[static_cast<int>(mode)]->name);
               const std::vector<float> x(2 * 352, end);
-              const Input input = prepare(w, mode, isa, x, 2);
-              ASSERT_EQ(integer_of(input.prepared, 1, 351), static_cast<int>(end) * (mode == Activations::a16 ? 16319 : 127));
+              const Input input = prepare_for(w, mode, isa, x, 2);
+              ASSERT_EQ(integer_of(input.prepared, 1, 351),
+                        static_cast<int>(end) * (mode == Activations::a16 ? 16319 : 127));
               expect_conforming(weight, exact, input.prepared, x, {}, multiply(w, mode, input));
               if (HasFatalFailure()) return;
             }
@@ -348,16 +343,17 @@ TEST(Lowbit, PreparedRowsRoundToTheNearestStepAndSumExactlyOnEveryIsa) {
   for (int64_t c = 32; c < 64; ++c) x[c] = 0;
   for (const Form form : {Form::i8x2, Form::i8}) {
     std::vector<std::byte> first;
-    for (const Isa isa : machine_isas()) {
-      Buffer scratch(prepared_integer_bytes(form, rows, columns, group));
-      const Prepared p = prepare_integers(form, isa, x.data(), rows, columns, group, scratch.data(), 0, rows);
+    for (const Isa isa : supported_isas()) {
+      Buffer scratch(prepared_bytes(form, rows, columns, group));
+      const Prepared p = cpu::prepare(form, isa, x.data(), rows, columns, group, scratch.data(), 0, rows);
       for (int64_t m = 0; m < rows; ++m)
         for (int64_t g = 0; g < 4; ++g) {
           int sum = 0;
           const float scale = p.scale[g * rows + m];
           for (int64_t c = g * group; c < std::min(columns, (g + 1) * group); ++c) {
             sum += integer_of(p, m, c);
-            EXPECT_LE(std::abs(double{scale} * integer_of(p, m, c) - x[m * columns + c]), scale * (0.5 + 3 * kUnit * lowbit::kSteps16));
+            EXPECT_LE(std::abs(double{scale} * integer_of(p, m, c) - x[m * columns + c]),
+                      scale * (0.5 + 3 * kUnit * lowbit::kSteps16));
           }
           EXPECT_EQ(p.sum[g * rows + m], sum);
           for (int64_t c = columns; c < 128; ++c) EXPECT_EQ(integer_of(p, m, c), 0);
@@ -365,7 +361,7 @@ TEST(Lowbit, PreparedRowsRoundToTheNearestStepAndSumExactlyOnEveryIsa) {
       EXPECT_EQ(p.scale[1 * rows + 0], 0.0f);
       const std::vector<std::byte> bytes(scratch.data(), scratch.data() + scratch.size());
       if (first.empty()) first = bytes;
-      EXPECT_EQ(bytes, first) << name_of(DType::i8) << static_cast<int>(isa);
+      EXPECT_EQ(bytes, first) << name_of(isa);
     }
   }
 }
@@ -373,12 +369,12 @@ TEST(Lowbit, PreparedRowsRoundToTheNearestStepAndSumExactlyOnEveryIsa) {
 TEST(Lowbit, NotANumberAndInfinityReachEveryOutputOfTheirRowAndNoOther) {
   const FormatSpec spec{.kind = Kind::integer, .bits = 4, .group = 64, .symmetric = false};
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
-    for (const Isa isa : machine_isas()) {
+    for (const Isa isa : supported_isas()) {
       const Linear w = pack(random_weight(spec, 20, 352, 43), isa);
       std::vector<float> x = random_rows(2, w.in, 47);
       x[77] = bad;
       for (Activations mode : {Activations::a16, Activations::a8}) {
-        const std::vector<float> y = multiply(w, mode, prepare(w, mode, isa, x, 2));
+        const std::vector<float> y = multiply(w, mode, prepare_for(w, mode, isa, x, 2));
         for (int64_t o = 0; o < w.out; ++o) {
           EXPECT_FALSE(std::isfinite(y[o])) << o;
           EXPECT_TRUE(std::isfinite(y[w.out + o])) << o;
