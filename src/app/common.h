@@ -48,7 +48,9 @@ inline bool quiet(const std::string& json_path) { return json_path == "-"; }
 std::string bytes_text(int64_t bytes);  // "24.4 MB"
 
 void add_bench(CLI::App& app);
+void add_certify(CLI::App& app);
 void add_chat(CLI::App& app);
+void add_compress(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);

@@ -1,0 +1,59 @@
+#include "app/certificate.h"
+
+#include <set>
+
+#include "app/common.h"
+#include "core/file.h"
+#include "core/hash.h"
+
+namespace fidelio::app {
+
+SplitTexts split_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer, int64_t context) {
+  SplitTexts split;
+  split.context = context;
+  for (const std::string& path : files) {
+    const std::string text = read_text_file(path);
+    const std::vector<int32_t> ids = tokenizer.encode(text, false);
+    EvalText half[2] = {{path, sha256_hex(text), {}}, {path, sha256_hex(text), {}}};
+    const auto windows = static_cast<int64_t>(ids.size()) / context;
+    check(windows >= 4, "{} has {} tokens, which is fewer than four windows of {}: too little to search on and certify with", path, ids.size(), context);
+    for (int64_t w = 0; w < windows; ++w) {
+      std::vector<int32_t>& to = half[w % 2].ids;
+      to.insert(to.end(), ids.begin() + w * context, ids.begin() + (w + 1) * context);
+    }
+    split.search.push_back(std::move(half[0]));
+    split.certify.push_back(std::move(half[1]));
+  }
+  return split;
+}
+
+Measurement measurement_of(const FidelityReport& report) { return {report.ear(), report.kl(), 0}; }
+
+nlohmann::json make_certificate(const Target& target, const FidelityReport& report, const Runner& served, int looks,
+                                const std::string& reference_sha256, const std::vector<std::string>& files) {
+  std::set<std::string> kernels;
+  for (LinearId id : linears_of(served.config())) kernels.insert(served.kernel_of(id, report.options.candidate_mode));
+  nlohmann::json texts = nlohmann::json::array();
+  for (size_t i = 0; i < report.text_names.size(); ++i) texts.push_back({{"name", files[i]}, {"sha256", report.text_sha256[i]}, {"windows", "odd"}});
+  nlohmann::json wanted = nlohmann::json::object();
+  if (target.ear) wanted["ear"] = *target.ear;
+  if (target.kl) wanted["kl"] = *target.kl;
+  return {{"target", wanted},
+          {"met", meets(measurement_of(report), target)},
+          {"ear", to_json(report.ear())},
+          {"kl", to_json(report.kl())},
+          {"top1", to_json(report.mean_of(&FidelitySums::agreements))},
+          {"perplexity_ratio", to_json(report.perplexity_ratio())},
+          {"tokens", report.positions()},
+          {"windows", report.windows.size()},
+          {"context", report.options.windows.context},
+          {"texts", texts},
+          {"activations", std::string(name_of(report.options.candidate_mode))},
+          {"kv", std::string(name_of(served.options().kv))},
+          {"kernels", kernels},
+          {"looks", looks},
+          {"bootstrap_seed", report.options.bootstrap.seed},
+          {"reference_sha256", reference_sha256}};
+}
+
+}  // namespace fidelio::app

@@ -1,0 +1,24 @@
+// The certificate: a measured fidelity, written into the checkpoint, that anybody can measure again.
+#pragma once
+#include <nlohmann/json.hpp>
+
+#include "alloc/search.h"
+#include "eval/compare.h"
+#include "io/tokenizer.h"
+
+namespace fidelio::app {
+
+// Text for measuring, cut into windows that are dealt alternately: the even ones guide the search, the odd ones are looked at
+// only when a plan has been chosen. Both halves come from the same documents, so they have the same distribution.
+struct SplitTexts {
+  std::vector<EvalText> search, certify;
+  int64_t context = 0;
+};
+SplitTexts split_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer, int64_t context);
+
+// {target, ear, kl, perplexity_ratio, top1, texts, context, windows, activations, kv, kernels, looks, reference_sha256}
+nlohmann::json make_certificate(const Target& target, const FidelityReport& report, const Runner& served, int looks,
+                                const std::string& reference_sha256, const std::vector<std::string>& files);
+Measurement measurement_of(const FidelityReport& report);
+
+}  // namespace fidelio::app

@@ -1,0 +1,339 @@
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "alloc/search.h"
+#include "app/certificate.h"
+#include "app/common.h"
+#include "core/file.h"
+#include "core/progress.h"
+#include "model/dataset.h"
+#include "sensitivity/candidates.h"
+
+namespace fidelio::app {
+namespace {
+
+struct Compress {
+  RunOptions run;
+  double ear = 0, kl = 0;
+  std::string out, json, table, method = "single";
+  std::vector<std::string> calibration, texts, formats;
+  std::string grouping = "fused";
+  bool keep_embedding = false;
+  int64_t tokens = 131072, search_tokens = 4096, context = 512;
+  int permutations = 8, max_trials = 6;
+  uint64_t seed = 0;
+};
+
+// What a plan may choose from unless --formats says otherwise: 8-bit scales and groups of 64 are worth 10-14% of KL at equal
+// size, grids more below 4 bits (docs/results.md).
+const std::vector<std::string> kDefaultFormats = {"lut2g64",    "lut3g64",    "lut4g64",    "int3g64zs8", "int4g64zs8",
+                                                  "int5g64zs8", "int6g64zs8", "int7g64zs8", "int8g64zs8"};
+
+// The texts that come with the program, found beside it: build/fidelio -> models/data.
+std::string bundled_text(const char* name) {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  return (program.parent_path().parent_path() / "models" / "data" / name).lexically_normal().string();
+}
+
+void settle_defaults(Compress& o) {
+  if (o.calibration.empty()) o.calibration = {bundled_text("docs-calibration.txt")};
+  if (o.texts.empty()) o.texts = {bundled_text("docs-heldout.txt")};
+  if (o.formats.empty()) o.formats = kDefaultFormats;
+}
+
+class Compressor {
+ public:
+  explicit Compressor(const Compress& o) : o_(o), model_(open_model(o.run.model)), pool_(o.run.threads) {
+    const ModelConfig& config = model_.checkpoint.config();
+    context_ = std::min<int64_t>(o.context, config.max_positions);
+    texts_ = split_texts(o.texts, model_.tokenizer, context_);
+    target_.ear = o.ear > 0 ? std::optional(o.ear) : std::nullopt;
+    target_.kl = o.kl > 0 ? std::optional(o.kl) : std::nullopt;
+    groups_ = groups_of(config, o.grouping == "fused" ? Grouping::fused : Grouping::single, !o.keep_embedding);
+    for (const std::string& f : o.formats) formats_.push_back(parse_format(f));
+    reference_ = make_cpu_runner(model_.checkpoint, options(Activations::f32));
+    read_calibration();
+  }
+
+  nlohmann::json run() {
+    const CandidateSet candidates(*reference_, model_.checkpoint, calibration_, groups_, formats_, {}, pool_);
+    SensitivityTable table = measure_table(candidates);
+    if (!o_.table.empty()) write_file_atomically(o_.table, to_json(table).dump(1) + "\n");
+    served_ = make_cpu_runner(model_.checkpoint, options(parse_activations(o_.run.activations)));
+    const std::vector<Plan> front = pareto_front(table, Cost::kl);
+    note(fmt::format("{} plans on the Pareto front, {:.3f} to {:.3f} bits", front.size(), bits_per_parameter(table, front.front()),
+                     bits_per_parameter(table, front.back())));
+    const Plan plan = choose(table, front, candidates);
+    return finish(table, plan, candidates);
+  }
+
+ private:
+  RunnerOptions options(Activations mode) const {
+    RunnerOptions r = runner_options(o_.run);
+    r.mode = mode;
+    if (mode == Activations::f32) r.kv = KvFormat::f32;
+    r.max_rows = std::max<int64_t>(2048, context_);
+    r.cache_tokens = 2 * r.max_rows;
+    return r;
+  }
+
+  void note(const std::string& text) const {
+    if (!quiet(o_.json)) fmt::print("{}\n", text);
+    std::fflush(stdout);
+  }
+
+  // The last tenth of every calibration file is kept from the quantisers: sensitivities measured on what GPTQ has seen would be
+  // too good.
+  void read_calibration() {
+    const Dataset all = read_dataset(o_.calibration, model_.tokenizer, model_.chat ? &*model_.chat : nullptr, {context_, 0});
+    const size_t kept = std::max<size_t>(all.sequences.size() / 10, 1);
+    check(all.sequences.size() > kept, "the calibration text has {} sequences of {} tokens: too little", all.sequences.size(), context_);
+    const auto spread = [](std::span<const std::vector<int32_t>> from, int64_t tokens, Dataset& to) {
+      int64_t total = 0;
+      for (const auto& s : from) total += static_cast<int64_t>(s.size());
+      double due = 0;
+      for (const auto& s : from) {
+        due += static_cast<double>(s.size()) * std::min(1.0, static_cast<double>(tokens) / static_cast<double>(total));
+        if (due < static_cast<double>(s.size())) continue;
+        due -= static_cast<double>(s.size());
+        to.tokens += static_cast<int64_t>(s.size());
+        to.sequences.push_back(s);
+      }
+    };
+    const std::span<const std::vector<int32_t>> sequences(all.sequences);
+    spread(sequences.first(sequences.size() - kept), o_.tokens, calibration_);
+    spread(sequences.last(kept), o_.search_tokens, search_);
+    calibration_.sha256 = search_.sha256 = all.sha256;
+  }
+
+  // Uniform plans first: they give c of 1 - EAR = c sqrt(KL), and say which formats lie so far from the target that no plan would
+  // use them.
+  SensitivityTable measure_table(const CandidateSet& candidates) {
+    Meter meter(*reference_, search_.sequences, pool_);
+    std::vector<MeterResult> uniform;
+    for (const FormatSpec& format : formats_) {
+      for (const CandidateGroup& g : candidates.groups())
+        for (const Candidate& c : g.candidates)
+          if (c.format == format)
+            for (const auto& [id, weight] : c.weights) meter.assign(id, weight);
+      uniform.push_back(meter.measure());
+      note(fmt::format("uniform {:<12} KL {:.6f}  EAR {:.5f}  (search text)", to_string(format), uniform.back().kl, 1 - uniform.back().loss));
+    }
+    for (const LinearGroup& g : groups_)
+      for (LinearId id : g.linears) meter.restore(id);
+    const double c = ear_constant(uniform);
+    const double wanted = std::min(target_.kl.value_or(1e300), target_.ear ? std::pow((1 - *target_.ear) / c, 2) : 1e300);
+
+    // 64 = three bits either way: KL falls four times a bit.
+    std::vector<CandidateGroup> useful = candidates.groups();
+    for (CandidateGroup& g : useful)
+      std::erase_if(g.candidates, [&](const Candidate& candidate) {
+        const auto at = static_cast<size_t>(std::find(formats_.begin(), formats_.end(), candidate.format) - formats_.begin());
+        return uniform[at].kl > 64 * wanted || uniform[at].kl < wanted / 64;
+      });
+    if (useful.front().candidates.empty()) useful = candidates.groups();
+
+    std::unique_ptr<Progress> progress;
+    EstimateOptions options;
+    options.method = o_.method;
+    options.permutations = o_.permutations;
+    options.seed = o_.seed;
+    int64_t before = 0;
+    Estimation e = estimate(meter, useful, options,
+                            [&](LinearId id, double sigma, uint64_t stream, bool flat) { return reference_->pack(noisy_weight(model_.checkpoint.linear(id), sigma, stream, flat)); },
+                            [&](int64_t done, int64_t total) {
+                              if (!progress) progress = std::make_unique<Progress>("sensitivity", total);
+                              progress->advance(done - std::exchange(before, done));
+                            });
+    e.table.ear_constant = c;
+    e.table.fixed_bytes = fixed_bytes(model_.checkpoint, groups_);
+    e.table.provenance = nlohmann::json{{"source_sha256", model_.checkpoint.sha256()}, {"text_sha256", search_.sha256}, {"tokens", search_.tokens},
+                                        {"passes", e.passes}, {"seed", o_.seed}}.dump();
+    make_monotone(e.table);
+    return e.table;
+  }
+
+  void serve(const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates) {
+    for (size_t g = 0; g < table.groups.size(); ++g) {
+      const FormatSpec& format = table.groups[g].options[static_cast<size_t>(plan.choice[g])].format;
+      for (const Candidate& c : candidates.groups()[g].candidates)
+        if (c.format == format)
+          for (const auto& [id, weight] : c.weights) served_->set_linear(id, weight);
+    }
+  }
+
+  FidelityReport measure(std::span<const EvalText> texts) {
+    CompareOptions options;
+    options.windows.context = context_;
+    options.candidate_mode = parse_activations(o_.run.activations);
+    return compare_models(*reference_, *served_, texts, options, pool_);
+  }
+
+  // Searches on the even windows; the plan found is then looked at on the odd ones. If it fails there, the target is raised by
+  // what was missing and the search goes on; every look is counted in the certificate.
+  Plan choose(const SensitivityTable& table, const std::vector<Plan>& front, const CandidateSet& candidates) {
+    Target aim = target_;
+    for (;;) {
+      const SearchResult found = search_to_target(table, front, aim, o_.max_trials, [&](const Plan& plan) {
+        serve(table, plan, candidates);
+        const FidelityReport report = measure(texts_.search);
+        note(fmt::format("trial {:.3f} bits: EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f}, predicted EAR {:.5f}", bits_per_parameter(table, plan), report.ear().value,
+                         report.ear().ci95.low, report.ear().ci95.high, report.kl().value, predicted_ear(table, plan, 1)));
+        return measurement_of(report);
+      });
+      check(found.best >= 0, "no plan of these formats meets the target; the widest measured has EAR {:.5f}. Offer wider formats (--formats) or lower the target",
+            found.trials.back().measured.ear.value);
+      const Plan& plan = found.trials[static_cast<size_t>(found.best)].plan;
+      serve(table, plan, candidates);
+      certified_ = measure(texts_.certify);
+      ++looks_;
+      const Measurement m = measurement_of(*certified_);
+      note(fmt::format("look {} on text the search has not seen: EAR {:.5f} [{:.5f}, {:.5f}]", looks_, m.ear.value, m.ear.ci95.low, m.ear.ci95.high));
+      if (meets(m, target_)) return plan;
+      check(looks_ < 5 && plan.bytes < front.back().bytes, "the plan that met the target on the search text does not on fresh text (EAR {:.5f}, lower bound {:.5f}), after {} looks",
+            m.ear.value, m.ear.ci95.low, looks_);
+      if (aim.ear) *aim.ear += std::max(*target_.ear - m.ear.ci95.low, 0.05 * (1 - *target_.ear));
+      if (aim.kl) *aim.kl *= std::min(*target_.kl / m.kl.ci95.high, 0.95);
+    }
+  }
+
+  nlohmann::json finish(const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates) {
+    const std::map<LinearId, FormatSpec> formats = formats_of(table, plan);
+    const std::string source_hash = model_.checkpoint.sha256();
+    const nlohmann::json certificate = make_certificate(target_, *certified_, *served_, looks_, source_hash, o_.texts);
+    const nlohmann::json provenance = {{"source_sha256", source_hash},
+                                       {"method", "compress"},
+                                       {"calibration_sha256", calibration_.sha256},
+                                       {"calibration_tokens", calibration_.tokens},
+                                       {"sensitivity", table.method},
+                                       {"seed", o_.seed},
+                                       {"plan", to_json(table, plan)},
+                                       {"certificate", certificate}};
+    write_checkpoint(o_.out, model_.checkpoint, formats, [&](LinearId id) { return candidates.weight(id, formats.at(id)); }, provenance);
+    const Checkpoint made = Checkpoint::open(o_.out);
+    return {{"output", o_.out},
+            {"file_bytes", made.file_bytes()},
+            {"source_file_bytes", model_.checkpoint.file_bytes()},
+            {"parameters", made.parameters()},
+            {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())},
+            {"plan", to_json(table, plan)},
+            {"certificate", certificate}};
+  }
+
+  const Compress& o_;
+  TextModel model_;
+  ThreadPool pool_;
+  int64_t context_ = 0;
+  SplitTexts texts_;
+  Target target_;
+  std::vector<LinearGroup> groups_;
+  std::vector<FormatSpec> formats_;
+  Dataset calibration_, search_;
+  std::unique_ptr<Runner> reference_, served_;
+  std::optional<FidelityReport> certified_;
+  int looks_ = 0;
+};
+
+void compress(Compress o) {
+  check(o.ear > 0 || o.kl > 0, "compress: give a target, --ear X or --kl X");
+  check(o.grouping == "fused" || o.grouping == "single", "--grouping {}: expected fused or single", o.grouping);
+  check(!std::filesystem::exists(o.out), "{} exists already; choose another output folder or remove it", o.out);
+  settle_defaults(o);
+  const nlohmann::json report = Compressor(o).run();
+  write_json(o.json, report);
+  if (quiet(o.json)) return;
+  const auto& ear = report["certificate"]["ear"];
+  fmt::print("{}: {} -> {}, {:.3f} bits/parameter; certified EAR {:.5f} [{:.5f}, {:.5f}] on {} tokens of unseen text\n", o.out,
+             bytes_text(report["source_file_bytes"]), bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>(), ear["value"].get<double>(),
+             ear["ci95"][0].get<double>(), ear["ci95"][1].get<double>(), report["certificate"]["tokens"].get<int64_t>());
+}
+
+struct Certify {
+  RunOptions run;
+  std::string reference, json;
+  std::vector<std::string> texts;
+};
+
+// Measures again what the certificate claims, from the file, and says whether it holds.
+void certify(const Certify& o) {
+  const TextModel model = open_model(o.run.model);
+  const nlohmann::json provenance = nlohmann::json::parse(model.checkpoint.provenance());
+  check(provenance.contains("certificate"), "{} carries no certificate; `fidelio compress` writes one", o.run.model);
+  const nlohmann::json& claimed = provenance["certificate"];
+  const Checkpoint reference = Checkpoint::open(o.reference);
+  check(reference.sha256() == claimed.at("reference_sha256").get<std::string>(), "{} is not the model the certificate speaks of (its SHA-256 differs)", o.reference);
+  std::vector<std::string> files = o.texts;
+  if (files.empty())
+    for (const auto& text : claimed.at("texts")) files.push_back(text.at("name"));
+  check(files.size() == claimed.at("texts").size(), "the certificate speaks of {} texts, {} were given", claimed.at("texts").size(), files.size());
+  SplitTexts texts = split_texts(files, model.tokenizer, claimed.at("context"));
+  for (size_t i = 0; i < files.size(); ++i)
+    check(texts.certify[i].sha256 == claimed["texts"][i].at("sha256").get<std::string>(), "{} is not the text the certificate speaks of (its SHA-256 differs)", files[i]);
+
+  RunnerOptions options = runner_options(o.run);
+  options.mode = parse_activations(claimed.at("activations"));
+  options.kv = parse_kv(claimed.at("kv"));
+  options.max_rows = std::max<int64_t>(2048, texts.context);
+  options.cache_tokens = 2 * options.max_rows;
+  const auto served = make_cpu_runner(model.checkpoint, options);
+  options.kv = KvFormat::f32;
+  const auto exact = make_cpu_runner(reference, options);
+  ThreadPool pool(o.run.threads);
+  CompareOptions compare;
+  compare.windows.context = texts.context;
+  compare.candidate_mode = options.mode;
+  const FidelityReport report = compare_models(*exact, *served, texts.certify, compare, pool);
+  Target target;
+  if (claimed["target"].contains("ear")) target.ear = claimed["target"]["ear"].get<double>();
+  if (claimed["target"].contains("kl")) target.kl = claimed["target"]["kl"].get<double>();
+  const nlohmann::json measured = make_certificate(target, report, *served, claimed.at("looks"), reference.sha256(), files);
+  write_json(o.json, {{"claimed", claimed}, {"measured", measured}, {"holds", measured["met"]}});
+  if (!quiet(o.json))
+    fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\nThe certificate {}.\n", claimed["ear"]["value"].get<double>(),
+               claimed["kl"]["value"].get<double>(), report.ear().value, report.kl().value, measured["met"].get<bool>() ? "holds" : "does not hold");
+  check(measured["met"].get<bool>(), "{}: the certified target is not met", o.run.model);
+}
+
+}  // namespace
+
+void add_compress(CLI::App& app) {
+  auto o = std::make_shared<Compress>();
+  CLI::App* verb = app.add_subcommand("compress", "Find the smallest model that has a fidelity, and certify it on text the search has not seen");
+  verb->footer("Example:\n  fidelio compress models/quill-26m --ear 0.99 -o quill-99");
+  add_model(*verb, o->run);
+  verb->add_option("--ear", o->ear, "Expected acceptance rate to reach: the lower confidence bound on unseen text")->check(CLI::Range(0.0, 1.0));
+  verb->add_option("--kl", o->kl, "KL in nats a token to stay below: the upper confidence bound")->check(CLI::PositiveNumber);
+  verb->add_option("-o,--output", o->out, "Folder to write; it appears complete or not at all")->required();
+  verb->add_option("--formats", o->formats, "Formats a plan may choose from (default: grids of 2-4 bits, integers of 3-8 bits, groups of 64, 8-bit scales)")->delimiter(',');
+  verb->add_option("--grouping", o->grouping, "fused: q k v and gate up share a format, as vLLM needs; single: every linear alone");
+  verb->add_flag("--keep-embedding", o->keep_embedding, "Leave embedding and head as they are");
+  verb->add_option("--method", o->method, "How sensitivities are measured: single, linear, shapley, unified");
+  verb->add_option("--permutations", o->permutations, "Permutations of shapley and unified")->check(CLI::Range(2, 1 << 20));
+  verb->add_option("--calibration", o->calibration, "Calibration text (default: the documentation text that comes with fidelio); may be repeated");
+  verb->add_option("--text", o->texts, "Text to search on and certify with (default: the held-out text that comes with fidelio); may be repeated");
+  verb->add_option("--calibration-tokens", o->tokens, "Tokens the quantisers see")->check(CLI::PositiveNumber);
+  verb->add_option("--search-tokens", o->search_tokens, "Tokens sensitivities are measured on")->check(CLI::PositiveNumber);
+  verb->add_option("--context", o->context, "Length of the windows of all texts")->check(CLI::Range(16, 1 << 20));
+  verb->add_option("--max-trials", o->max_trials, "Plans measured before giving up")->check(CLI::PositiveNumber);
+  verb->add_option("--seed", o->seed, "Of noise and permutations");
+  verb->add_option("--table", o->table, "Write the sensitivity table to this JSON file");
+  add_run_options(*verb, o->run);
+  add_json(*verb, o->json);
+  verb->callback([o] { compress(*o); });
+}
+
+void add_certify(CLI::App& app) {
+  auto o = std::make_shared<Certify>();
+  CLI::App* verb = app.add_subcommand("certify", "Measure a checkpoint's certificate again");
+  verb->footer("Example:\n  fidelio certify quill-99 --reference models/quill-26m");
+  add_model(*verb, o->run);
+  verb->add_option("--reference", o->reference, "The original model")->required();
+  verb->add_option("--text", o->texts, "The certificate's text, if it has moved; may be repeated");
+  verb->add_option("--threads", o->run.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
+  verb->add_option("--isa", o->run.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
+  add_json(*verb, o->json);
+  verb->callback([o] { certify(*o); });
+}
+
+}  // namespace fidelio::app
