@@ -2,6 +2,7 @@
 // that every file has its own copy, vectorised by the compiler for its own target; all give the same bits.
 #pragma once
 #include <cstring>
+#include <limits>
 
 #include "kernels/cpu/lowbit.h"
 
@@ -73,7 +74,8 @@ inline void prepare_rows(const PrepareJob& job) {
         }
       }
       job.scale[g * job.rows + m] = zero ? 0.0f : largest / kSteps;
-      job.sum[g * job.rows + m] = static_cast<int32_t>(sum);
+      // NaN or infinity: the integers mean nothing and the scale carries it; their sum must not overflow a kernel.
+      job.sum[g * job.rows + m] = largest <= std::numeric_limits<float>::max() ? static_cast<int32_t>(sum) : 0;
     }
   }
 }
