@@ -223,11 +223,11 @@ double cohens_d(std::span<const double> differences) {
   return centre == 0 ? 0 : centre / standard_deviation(differences);
 }
 
-double within_query_cv(std::span<const std::vector<double>> runs) {
+std::vector<double> within_query_cv(std::span<const std::vector<double>> runs) {
   std::vector<double> cv;
   for (const std::vector<double>& query : runs)
     if (query.size() >= 2 && mean(query) != 0) cv.push_back(standard_deviation(query) / mean(query));
-  return mean(cv);
+  return cv;
 }
 
 Verdict compare_scores(std::span<const double> candidate, std::span<const double> reference, double margin,

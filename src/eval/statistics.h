@@ -60,8 +60,8 @@ Wilcoxon wilcoxon(std::span<const double> differences);
 // Cohen's d of paired samples: mean of the differences over their standard deviation; 0 if all differences are zero.
 double cohens_d(std::span<const double> differences);
 
-// Mean over queries of (sd / mean over the runs of one query); queries with fewer than two runs or a mean of 0 are left out.
-double within_query_cv(std::span<const std::vector<double>> runs);
+// sd / mean over the runs of each query; queries with fewer than two runs or a mean of 0 are left out.
+std::vector<double> within_query_cv(std::span<const std::vector<double>> runs);
 
 // "Lossless within sampling variance" as a test, not by eye: scores are per-question means over seeds. The candidate is
 // called lossless if the lower end of the bootstrap interval of mean(candidate - reference) is above -margin (it is not

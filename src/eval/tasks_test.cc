@@ -104,6 +104,17 @@ TEST(Tasks, MarksWhatIsRight) {
   EXPECT_GT(after[2].prompt_tokens, 5);
 }
 
+TEST(Tasks, ThinkingIsSeenWhereItsMarksAreSpecialTokens) {
+  TaskOptions options;
+  options.max_tokens = 5;
+  options.sampling.logit_bias = {{*tokenizer().id_of("<think>"), 1000.f}};
+  FakeRunner runner = make_runner();
+  const ItemResult r = run_tasks({&runner, &tokenizer(), chat_prompt(tokenizer(), chat())}, questions(1), options)[0];
+  EXPECT_TRUE(tokenizer().is_special(*tokenizer().id_of("<think>")));
+  EXPECT_THAT(r.text, HasSubstr("<think>"));
+  EXPECT_EQ(r.thinking_tokens, 4);
+}
+
 TEST(Tasks, CountsThinking) {
   const std::vector<int32_t> ids = {5, 1, 7, 7, 7, 2, 8};
   EXPECT_EQ(count_thinking(ids, 1, 2), 3);

@@ -53,8 +53,8 @@ bool append_until_stop(std::string& text, const std::string& piece, const std::v
 
 }  // namespace
 
-GenerationPool::GenerationPool(const PoolLimits& limits, const Tokenizer* tokenizer)
-    : limits_(limits), tokenizer_(tokenizer), pages_(limits.cache_pages) {
+GenerationPool::GenerationPool(const PoolLimits& limits, const Tokenizer* tokenizer, bool special_in_text)
+    : limits_(limits), tokenizer_(tokenizer), special_in_text_(special_in_text), pages_(limits.cache_pages) {
   limits_.context = std::min(limits.context, limits.cache_pages * kPageTokens);
   const int64_t most = std::min(limits.max_rows, limits.max_logit_rows);
   limits_.max_sequences = limits.max_sequences == 0 ? most : std::min(limits.max_sequences, most);
@@ -79,7 +79,7 @@ int64_t GenerationPool::add(GenerationRequest request) {
   s->history = std::move(request.prompt);
   s->output_begin = size;
   s->request = std::move(request);
-  if (tokenizer_ != nullptr) s->detokenizer.emplace(*tokenizer_);
+  if (tokenizer_ != nullptr) s->detokenizer.emplace(*tokenizer_, !special_in_text_);
   results_.emplace_back();
   waiting_.push_back(std::move(s));
   return static_cast<int64_t>(results_.size()) - 1;
@@ -159,7 +159,7 @@ bool GenerationPool::finish_if_done(Sequence& s, int32_t id) {
 std::vector<Generation> generate(Runner& runner, std::vector<GenerationRequest> requests, const GenerationOptions& options) {
   const RunnerOptions& r = runner.options();
   GenerationPool pool({r.max_rows, r.max_logit_rows, runner.cache_pages(), runner.config().max_positions, runner.config().v, options.max_sequences},
-                      options.tokenizer);
+                      options.tokenizer, options.special_in_text);
   for (GenerationRequest& request : requests) pool.add(std::move(request));
   Batch batch;
   while (pool.plan(batch))

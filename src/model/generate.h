@@ -37,7 +37,7 @@ std::string_view name_of(FinishReason reason);
 struct Generation {
   std::vector<int32_t> ids;     // a stop id that ended it is the last one
   std::vector<float> logprobs;  // of ids, if asked for: natural log, of the model's own distribution (before penalties and temperature)
-  std::string text;             // decoded without special tokens, up to a stop string; empty without a tokenizer
+  std::string text;             // decoded, up to a stop id or stop string; empty without a tokenizer
   FinishReason finish_reason = FinishReason::stop;
 };
 
@@ -51,7 +51,7 @@ struct PoolLimits {
 // The pool without the model: plan() says what to compute, accept() takes the logits. Pure but for its own state.
 class GenerationPool {
  public:
-  explicit GenerationPool(const PoolLimits& limits, const Tokenizer* tokenizer = nullptr);
+  explicit GenerationPool(const PoolLimits& limits, const Tokenizer* tokenizer = nullptr, bool special_in_text = false);
   ~GenerationPool();
 
   // Queues a request and returns its number, from 0. Throws Error if its prompt is empty, does not leave room for one token in the
@@ -75,6 +75,7 @@ class GenerationPool {
 
   PoolLimits limits_;
   const Tokenizer* tokenizer_;
+  bool special_in_text_;
   PageTable pages_;
   Sampler sampler_;
   std::deque<std::unique_ptr<Sequence>> waiting_;
@@ -87,6 +88,7 @@ struct GenerationOptions {
   Activations mode = Activations::a16;
   int64_t max_sequences = 0;             // running at once; 0 = as many as rows and cache allow
   const Tokenizer* tokenizer = nullptr;  // fills Generation::text, finds stop strings
+  bool special_in_text = false;          // special tokens are part of the text: <think> is one in many models
   GenerationPool::TokenCallback on_token{};
   std::function<void(int64_t request, const Generation& generation)> on_finish{};  // in the order requests end
 };

@@ -1,0 +1,69 @@
+// Tables, pages and charts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "eval/html.h"
+#include "eval/table.h"
+
+namespace fidelio {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+const Table kTable = {"Title <1>", "A note", {"model", "a, b", "c"}, {{"x&y", "1", "–"}, {"longer name", "22", "say \"hi\""}}};
+
+TEST(Table, TextIsAligned) {
+  EXPECT_EQ(to_text(kTable), "Title <1>\nmodel        a, b         c\nx&y             1         –\nlonger name    22  say \"hi\"\nA note\n");
+}
+
+TEST(Table, CsvIsQuoted) { EXPECT_EQ(to_csv(kTable), "model,\"a, b\",c\r\nx&y,1,–\r\nlonger name,22,\"say \"\"hi\"\"\"\r\n"); }
+
+TEST(Table, HtmlIsEscaped) {
+  const std::string html = to_html(kTable);
+  EXPECT_THAT(html, HasSubstr("Title &lt;1&gt;"));
+  EXPECT_THAT(html, HasSubstr("<th scope=\"row\">x&amp;y</th><td>1</td>"));
+}
+
+TEST(Table, NumbersSayWhatIsMissing) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(interval_text({0.96251, {0.94, 0.98}}), "0.963 [0.940, 0.980]");
+  EXPECT_EQ(interval_text({0.5, {nan, nan}}, 1), "0.5");
+  EXPECT_EQ(number_text(nan, 2), "–");
+  EXPECT_EQ(p_text(0.8612), "0.861");
+  EXPECT_EQ(p_text(3.7e-7), "3.7e-07");
+}
+
+TEST(Html, EscapesEverythingThatCouldEndAnAttributeOrATag) {
+  EXPECT_EQ(escape_html("<a href='x'>\"&\"</a>\x01\n"), "&lt;a href=&#39;x&#39;&gt;&quot;&amp;&quot;&lt;/a&gt;\uFFFD\n");
+}
+
+TEST(Html, PageIsSelfContained) {
+  const std::string page = html_page("A <title>", "<p>body</p>");
+  EXPECT_THAT(page, HasSubstr("<title>A &lt;title&gt;</title>"));
+  EXPECT_THAT(page, HasSubstr("width=device-width"));
+  for (const char* outside : {"http:", "https:", "<script", "@import", "url("}) EXPECT_THAT(page, Not(HasSubstr(outside)));
+}
+
+TEST(Html, ChartDrawsEveryPointInsideTheFrame) {
+  const Chart chart{"c", "x", "y", true, {{"first", {{0.001, 1, 0.9, 1.1}, {0.1, 0.5}}}, {"second", {{0, 3}, {1, 0.2}}}}};
+  const std::string svg = svg_chart(chart);
+  size_t circles = 0;
+  for (size_t at = 0; (at = svg.find("<circle cx=\"", at)) != std::string::npos; at += 12, ++circles) {
+    const double x = std::stod(svg.substr(at + 12)), y = std::stod(svg.substr(svg.find("cy=\"", at) + 4));
+    EXPECT_GE(x, 64);
+    EXPECT_LE(x, 704);
+    EXPECT_GE(y, 14);
+    EXPECT_LE(y, 308);
+  }
+  EXPECT_EQ(circles, 3u);  // x = 0 has no place on a logarithmic axis
+  EXPECT_THAT(svg, HasSubstr("second"));
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  EXPECT_THAT(svg_chart({"empty", "x", "y", false, {}}), Not(HasSubstr("nan")));
+  EXPECT_THAT(svg_chart({"one", "x", "y", false, {{"s", {{2, 5}}}}}), Not(HasSubstr("nan")));
+}
+
+}  // namespace
+}  // namespace fidelio
