@@ -156,10 +156,12 @@ int64_t tensor_bytes(const std::string& file) {
 void write_rounded(const std::string& folder, const Checkpoint& source, const std::string& format, ThreadPool& pool) {
   ModelQuantizer how;
   how.method = Method::rtn;
-  for (LinearId id : linears_of(source.config())) how.formats[id] = parse_format(format);
+  std::map<LinearId, FormatSpec> formats;
+  for (LinearId id : linears_of(source.config())) formats[id] = parse_format(format);
+  how.formats = one_format_each(formats);
   std::map<LinearId, LinearWeight> weights;
   quantize_model_rtn(source, how, pool, [&](QuantizedLinear q) { weights.emplace(q.id, std::move(q.weight)); });
-  write_checkpoint(folder, source, how.formats, [&](LinearId id) { return weights.at(id); }, {{"method", "rtn"}, {"format", format}});
+  write_checkpoint(folder, source, formats, [&](LinearId id) { return weights.at(id); }, {{"method", "rtn"}, {"format", format}});
 }
 
 std::vector<float> values_of(const OwnedTensor& tensor) {
@@ -241,9 +243,11 @@ TEST(SameSeed, SameBytesOfAGptqCheckpointForAnyThreads) {
   const TestFolder folder;
   Dataset calibration;
   for (uint64_t i = 0; i < 12; ++i) calibration.sequences.push_back(random_ids(40 + i, i, source.config().v));
-  ModelQuantizer how;
+  std::map<LinearId, FormatSpec> formats;
   for (LinearId id : linears_of(source.config()))
-    if (id.role != Role::embedding && id.role != Role::head) how.formats[id] = parse_format(id.role == Role::down ? "lut4g32" : "int3g32z");
+    if (id.role != Role::embedding && id.role != Role::head) formats[id] = parse_format(id.role == Role::down ? "lut4g32" : "int3g32z");
+  ModelQuantizer how;
+  how.formats = one_format_each(formats);
   std::vector<std::string> files;
   for (const int threads : {1, 4}) {
     ThreadPool pool(threads);
@@ -253,7 +257,7 @@ TEST(SameSeed, SameBytesOfAGptqCheckpointForAnyThreads) {
     std::map<LinearId, LinearWeight> weights;
     quantize_model_gptq(*runner, source, calibration, how, pool, [&](QuantizedLinear q) { weights.emplace(q.id, std::move(q.weight)); });
     const std::string out = folder / fmt::format("threads{}", threads);
-    write_checkpoint(out, source, how.formats, [&](LinearId id) { return weights.at(id); }, {{"method", "gptq"}});
+    write_checkpoint(out, source, formats, [&](LinearId id) { return weights.at(id); }, {{"method", "gptq"}});
     files.push_back(read_text_file(out + "/model.safetensors") + read_text_file(out + "/config.json"));
   }
   EXPECT_TRUE(files[0] == files[1]);

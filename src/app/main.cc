@@ -40,17 +40,20 @@ void end_cleanly_on_signals() {
     action.sa_flags = SA_RESTART;
     ::sigaction(signal, &action, nullptr);
   }
+  // A closed pipe and a file beyond the shell's limit are errors of write(), reported like any other.
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
 }
 
 int run(int argc, char** argv) {
   CLI::App app{"fidelio makes open-weight language models smaller and faster and proves how little they changed.", "fidelio"};
   app.set_version_flag("--version", FIDELIO_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // none is refused below: CLI11 would speak of a missing one where an unknown one is given
   using namespace fidelio::app;
   for (auto add : {add_inspect, add_quantize, add_eval, add_generate, add_chat, add_bench, add_synth, add_tokenize, add_logits}) add(app);
   try {
     app.parse(argc, argv);  // runs the verb
+    if (app.get_subcommands().empty()) throw CLI::RequiredError("A verb");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
