@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "app/common.h"
 #include "core/file.h"
@@ -11,6 +12,8 @@ std::vector<int32_t> read_ids(const std::string& path) {
   const nlohmann::json parsed = nlohmann::json::parse(read_text_file(path), nullptr, false);
   check(parsed.is_array() && !parsed.empty() && std::all_of(parsed.begin(), parsed.end(), [](const auto& x) { return x.is_number_integer(); }),
         "{}: expected a JSON list of token ids", path);
+  for (const auto& id : parsed)  // what is within 32 bits is compared with the vocabulary later
+    check(id >= std::numeric_limits<int32_t>::min() && id <= std::numeric_limits<int32_t>::max(), "{}: {} is no token id", path, id.dump());
   return parsed.get<std::vector<int32_t>>();
 }
 

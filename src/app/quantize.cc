@@ -1,6 +1,7 @@
 #include <filesystem>
 
 #include "app/common.h"
+#include "core/file.h"
 #include "core/progress.h"
 #include "model/dataset.h"
 #include "quant/quantize_model.h"
@@ -38,6 +39,7 @@ void quantize(const Quantize& o) {
   ModelQuantizer how;
   how.method = o.method == "gptq" ? Method::gptq : Method::rtn;
   check(how.method == Method::rtn || !o.calibration.empty(), "quantize --method gptq needs --calibration FILE (text or .jsonl), or use --method rtn");
+  TemporaryFolder{o.out};  // an output that cannot be made is found out before the work
   const Checkpoint source = Checkpoint::open(o.run.model);
   const std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
   how.formats = one_format_each(formats);

@@ -142,7 +142,7 @@ TemporaryFolder::TemporaryFolder(std::string target) : target_(std::move(target)
   remember(path_);
   std::error_code failure;
   std::filesystem::remove_all(path_, failure);
-  std::filesystem::create_directories(path_, failure);
+  std::filesystem::create_directory(path_, failure);  // not its parents: they would be left behind
   if (failure) {
     forget(path_);
     throw Error("cannot create folder {}: {}", target_, failure.message());

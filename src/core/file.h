@@ -49,7 +49,7 @@ class AtomicFile {
   int fd_ = -1;
 };
 
-// A folder that appears under `target` complete, by one rename at commit(), or not at all.
+// A folder in an existing one that appears under `target` complete, by one rename at commit(), or not at all.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(std::string target);

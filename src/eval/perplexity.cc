@@ -31,12 +31,14 @@ std::vector<TextWindow> text_windows(int64_t tokens, const WindowOptions& option
 WindowSet windows_of(std::span<const EvalText> texts, const WindowOptions& options) {
   check(!texts.empty(), "there is no text to evaluate on");
   WindowSet set;
-  for (size_t i = 0; i < texts.size(); ++i)
+  for (size_t i = 0; i < texts.size(); ++i) {
+    check(texts[i].ids.size() >= 2, "{}: a text needs at least 2 tokens to be scored, this one has {}", texts[i].name, texts[i].ids.size());
     for (const TextWindow& w : text_windows(static_cast<int64_t>(texts[i].ids.size()), options)) {
       const auto ids = std::span(texts[i].ids).subspan(static_cast<size_t>(w.begin), static_cast<size_t>(w.end - w.begin));
       set.sequences.push_back({ids, w.first_scored - w.begin});
       set.text.push_back(static_cast<int32_t>(i));
     }
+  }
   return set;
 }
 

@@ -36,6 +36,12 @@ class RunnerImpl final : public Runner {
     check(batch.rows() <= options_.max_rows, "a batch of {} rows is larger than the runner's {}", batch.rows(), options_.max_rows);
     for (int32_t id : batch.ids)
       check(id >= 0 && id < model_.config.v, "token id {} is outside the vocabulary of {}", id, model_.config.v);
+    for (size_t i = 0; i < batch.pages.size(); ++i) {
+      for (int32_t page : batch.pages[i]) check(page >= 0 && page < cache_pages(), "page {} is outside the cache of {} pages", page, cache_pages());
+      const int32_t last = batch.positions[static_cast<size_t>(batch.sequence_begin[i + 1]) - 1];
+      check(last < static_cast<int64_t>(batch.pages[i].size()) * kPageTokens, "position {} of a sequence with {} pages of {}", last, batch.pages[i].size(),
+            kPageTokens);
+    }
     rows_ = batch.rows();
     b_.begin(batch, mode, model_.attention);
   }
