@@ -134,7 +134,7 @@ __global__ void prepare(const float* x, int rows, int columns, uint8_t* blocks, 
       float sum = __half2float(value);
       for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
       chunk_sum[c] = sum * 0x1p-24f;
-      reinterpret_cast<__half*>(to + m * 256)[(c ^ (m & 1)) * 32 + lane] = value;
+      reinterpret_cast<__half*>(to + m * 256)[c * 32 + lane] = value;
     }
     if (lane == 0) {
       for (int c = 0; c < 4; ++c) sums[c * 8] = chunk_sum[c];
@@ -195,9 +195,7 @@ void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOu
   p.x_scale = x.row_scale;
   p.grid = outputs[0].weight->grid;
   p.add = add;
-  LowbitLaunch chosen = how;
-  if (chosen.cluster == 0) chosen.cluster = 8;
-  launcher_of(shape)(stream, p, row_blocks, chosen);
+  launcher_of(shape)(stream, p, row_blocks, how);
 }
 
 }  // namespace fidelio::cuda

@@ -68,7 +68,7 @@ struct CanonicalWeight {
 void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight& from, uint8_t* blocks);
 
 // FP16 activations as the kernels read them. Block of 128 inputs:
-//   [row m]{chunk 0, 1, 2, 3 of 32 halves; in odd rows 1, 0, 3, 2, so that eight lanes reading 16 bytes of two rows meet all banks}
+//   [row m]{128 halves in order}
 //   [8 rows]{sums x 2^-24 of 32 halves (4), of 64 (2), of 128 (1)}[row of the 8], FP32
 struct LowbitInput {
   const uint8_t* blocks = nullptr;   // column blocks x input_block_bytes(rows)

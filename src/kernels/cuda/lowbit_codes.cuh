@@ -59,19 +59,21 @@ struct LaneCodes {
   uint4 w2;  // word of chunk c
   uint2 w1;  // word of half block c / 2
 
-  // `plane` points at the block's codes in shared memory.
+  // `codes` points at the block.
   __device__ __forceinline__ void load(const uint8_t* codes, int tile, int lane) {
     if constexpr (has_plane4(bits)) {
-      for (int i = 0; i < 2; ++i) w4[i] = *reinterpret_cast<const uint4*>(codes + tile * 1024 + i * 512 + lane * 16);
-      codes += 8192;
-      if constexpr (bits == 8)
-        for (int i = 0; i < 2; ++i) w4[2 + i] = *reinterpret_cast<const uint4*>(codes + tile * 1024 + i * 512 + lane * 16);
+#pragma unroll
+      for (int plane = 0; plane < (bits == 8 ? 2 : 1); ++plane) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) w4[2 * plane + i] = ptx::load_streamed(reinterpret_cast<const uint4*>(codes + tile * 1024 + i * 512 + lane * 16));
+        codes += 8192;
+      }
     }
     if constexpr (has_plane2(bits)) {
-      w2 = *reinterpret_cast<const uint4*>(codes + tile * 512 + lane * 16);
+      w2 = ptx::load_streamed(reinterpret_cast<const uint4*>(codes + tile * 512 + lane * 16));
       codes += 4096;
     }
-    if constexpr (has_plane1(bits)) w1 = *reinterpret_cast<const uint2*>(codes + tile * 256 + lane * 8);
+    if constexpr (has_plane1(bits)) w1 = ptx::load_streamed(reinterpret_cast<const uint2*>(codes + tile * 256 + lane * 8));
   }
   static __device__ __forceinline__ uint32_t pick(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
   static __device__ __forceinline__ uint32_t shifted(uint32_t v, int right) { return right >= 0 ? v >> right : v << -right; }

@@ -43,30 +43,42 @@ constexpr uint32_t kFillArrivals = 1;
 constexpr uint32_t kFillArrivals = 32;
 #endif
 
-__device__ __forceinline__ void fill_begin(uint64_t* full, uint32_t bytes, int lane) {
+// One thread of a converged warp. On Hopper it alone fills; before, all lanes do.
+__device__ __forceinline__ bool fills(int lane) {
 #if __CUDA_ARCH__ >= 900
-  if (lane == 0)
-    asm volatile("{\n .reg .b64 t;\n mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1;\n}" ::"r"(shared_address(full)), "r"(bytes) : "memory");
+  uint32_t elected;
+  asm volatile("{\n .reg .pred p;\n elect.sync _|p, 0xffffffff;\n selp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected != 0;
+#else
+  return true;
 #endif
 }
-// 16-byte aligned, a multiple of 16 bytes. `streamed`: read once, so the first to leave L2.
-template <bool streamed>
-__device__ __forceinline__ void fill_copy(uint64_t* full, void* to, const void* from, uint32_t bytes, int lane) {
+__device__ __forceinline__ void fill_begin(uint64_t* full, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
-  if (lane == 0) {
-    if constexpr (streamed) {
-      uint64_t policy;
-      asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-                       shared_address(to)),
-                   "l"(from), "r"(bytes), "r"(shared_address(full)), "l"(policy)
-                   : "memory");
-    } else {
-      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-                   "l"(from), "r"(bytes), "r"(shared_address(full))
-                   : "memory");
-    }
-  }
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(full)), "r"(bytes) : "memory");
+#endif
+}
+// L2 policy of what is read once: the first to leave.
+__device__ __forceinline__ uint64_t streamed_policy() {
+  uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+// `bytes` (a multiple of 16) from an aligned address; with a policy or, 0, without.
+template <bool with_policy>
+__device__ __forceinline__ void fill_copy(uint64_t* full, void* to, const void* from, uint32_t bytes, uint64_t policy, int lane) {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (with_policy)
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(full)), "l"(policy)
+                 : "memory");
+  else
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from),
+                 "r"(bytes), "r"(shared_address(full))
+                 : "memory");
 #else
   for (uint32_t i = lane * 16; i < bytes; i += 32 * 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to) + i), "l"(static_cast<const char*>(from) + i) : "memory");
@@ -91,36 +103,64 @@ __device__ __forceinline__ void dependency_wait() {
 #endif
 }
 
-// ---- Clusters: blocks of one cluster read each other's shared memory.
-__device__ __forceinline__ uint32_t cluster_rank() {
-#if __CUDA_ARCH__ >= 900
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-#else
-  return 0;
-#endif
-}
-// A barrier of the cluster in two halves; what a member wrote before arriving, others see after waiting.
+// ---- Clusters: thread blocks that write into each other's shared memory.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
 }
 __device__ __forceinline__ void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+  asm volatile("barrier.cluster.wait;" ::: "memory");
 #endif
 }
-// *(the same place in the shared memory of member `rank`) = value
-__device__ __forceinline__ void store_to_rank(float* mine, uint32_t rank, float value) {
+// The address in member `rank` of what lies at `mine` here.
+__device__ __forceinline__ uint32_t address_in(const void* mine, uint32_t rank) {
+  uint32_t address = shared_address(mine);
 #if __CUDA_ARCH__ >= 900
-  asm volatile("{\n .reg .b32 a;\n mapa.shared::cluster.u32 a, %0, %1;\n st.shared::cluster.f32 [a], %2;\n}" ::"r"(shared_address(mine)), "r"(rank),
-               "f"(value)
+  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(address) : "r"(rank));
+#endif
+  return address;
+}
+// Sends a value to a member's memory; four bytes are counted on its barrier when it is there.
+__device__ __forceinline__ void send(uint32_t address, uint32_t barrier, float value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address), "r"(__float_as_uint(value)), "r"(barrier)
                : "memory");
 #else
-  *mine = value;
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 #endif
+}
+
+// All that members send has arrived (before Hopper: all that the block's threads stored).
+__device__ __forceinline__ void wait_received(uint64_t* all_received) {
+#if __CUDA_ARCH__ >= 900
+  barrier_wait(all_received, 0);
+#else
+  __syncthreads();
+#endif
+}
+
+// ---- Loads of what is read once: they leave no trace in L1 and are the first to leave L2.
+__device__ __forceinline__ uint4 load_streamed(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ uint2 load_streamed(const uint2* p) {
+  uint2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ uint32_t load_streamed(const uint32_t* p) {
+  uint32_t v;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ uint16_t load_streamed(const uint16_t* p) {
+  uint16_t v;
+  asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(p));
+  return v;
 }
 
 // ---- Arithmetic.
