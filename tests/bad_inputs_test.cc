@@ -1,6 +1,6 @@
-// What the program says to bad inputs, and that it leaves nothing behind. Exit code 2: the command line itself; 1: everything
-// else. docs/bad-inputs.md is the table of these messages, written by tools/make_bad_inputs.py from this very test's output;
-// each test also looks for its row there, so the page cannot go stale.
+// What the program says to bad inputs, and that it leaves nothing behind. Exit code 2: the command line itself; 1:
+// everything else. docs/bad-inputs.md is the table of these messages, written by tools/make_bad_inputs.py from this
+// very test's output; each test also looks for its row there, so the page cannot go stale.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,8 +24,8 @@ struct BadInput {
 
 std::ostream& operator<<(std::ostream& out, const BadInput& bad) { return out << bad.command; }
 
-// `model` is quill-1m, `large` is quill-26m, `text.txt` a text of some 2000 tokens, ids.json a few ids. edit KEY VALUE changes
-// the copy `bad` of the model's config.json.
+// `model` is quill-1m, `large` is quill-26m, `text.txt` a text of some 2000 tokens, ids.json a few ids. edit KEY VALUE
+// changes the copy `bad` of the model's config.json.
 constexpr const char* kSetting = R"(
   models=$1
   for name in 1m:model 26m:large; do
@@ -39,6 +39,8 @@ constexpr const char* kShell = R"(
   edit() { copy; sed -i "s|\"$1\": [^,]*|\"$1\": $2|" bad/config.json; }
 )";
 
+// A table: one input a line.
+// clang-format off
 const std::vector<BadInput> kBadInputs = {
     // The command line itself.
     {"NoVerb", "no verb", "", "fidelio", 2, {"verb"}},
@@ -116,6 +118,7 @@ const std::vector<BadInput> kBadInputs = {
     {"FileTooLarge", "a file larger than allowed (`ulimit -f 600`)", "", "fidelio quantize model --method rtn --format int8g32 -o out", 1, {"out", "File too large"}, "ulimit -f 600;"},
     {"DiskFull", "a full disk (a tmpfs of 600 kB)", "mkdir full", "fidelio quantize model --method rtn --format int8g32 -o full/out", 1, {"full/out", "No space left"}, "mount -t tmpfs -o size=600k none full &&"},
 };
+// clang-format on
 
 // In one line of a table, without progress and with the process's id in temporary names replaced.
 std::string table_text(const std::string& text) {
@@ -130,7 +133,8 @@ std::string table_text(const std::string& text) {
 }
 
 struct BadInputs : testing::TestWithParam<BadInput> {};
-INSTANTIATE_TEST_SUITE_P(All, BadInputs, testing::ValuesIn(kBadInputs), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, BadInputs, testing::ValuesIn(kBadInputs),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(BadInputs, AreNamedAndLeaveNothing) {
   const BadInput& bad = GetParam();
@@ -143,21 +147,27 @@ TEST_P(BadInputs, AreNamedAndLeaveNothing) {
   // A mount ends with the command that made it, so what is left there is looked for before that.
   std::string command = bad.limit + " " + bad.command;
   if (bad.limit.starts_with("mount")) {
-    if (run_command(folder.path(), "unshare -rm true").code != 0) GTEST_SKIP() << "mounting needs user namespaces, not to be had here";
-    command = fmt::format("export PROGRAM='{}'; unshare -rm sh -c 'fidelio() {{ \"$PROGRAM\" \"$@\"; }}; {}; code=$?; find full -mindepth 1 >&2; exit $code'",
-                          FIDELIO_PROGRAM, command);
+    if (run_command(folder.path(), "unshare -rm true").code != 0)
+      GTEST_SKIP() << "mounting needs user namespaces, not to be had here";
+    command = fmt::format(
+        "export PROGRAM='{}'; unshare -rm sh -c 'fidelio() {{ \"$PROGRAM\" \"$@\"; }}; {}; code=$?; find full "
+        "-mindepth 1 >&2; exit $code'",
+        FIDELIO_PROGRAM, command);
   }
   const CommandResult result = run_command(folder.path(), command);
   EXPECT_EQ(result.code, bad.code) << result.err;
   for (const std::string& name : bad.names) EXPECT_THAT(result.err, testing::HasSubstr(name));
   EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("Sanitizer")));
-  EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("\nfull/"))) << "the program left something behind on the full disk";
+  EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("\nfull/")))
+      << "the program left something behind on the full disk";
   EXPECT_EQ(entries(folder.path()), before) << "the program left something behind";
 
-  const std::string row = fmt::format("| {} | `{}` | {} | {} |", bad.title, table_text(bad.command), result.code, table_text(result.err));
+  const std::string row =
+      fmt::format("| {} | `{}` | {} | {} |", bad.title, table_text(bad.command), result.code, table_text(result.err));
   RecordProperty("row", row);
   EXPECT_NE(read_text_file(source_path("docs/bad-inputs.md")).find(row + "\n"), std::string::npos)
-      << "docs/bad-inputs.md lacks this row: " << row << "\ntools/make_bad_inputs.py writes this page; run it if the new message is meant";
+      << "docs/bad-inputs.md lacks this row: " << row
+      << "\ntools/make_bad_inputs.py writes this page; run it if the new message is meant";
 }
 
 }  // namespace

@@ -28,9 +28,9 @@ using Ids = std::vector<int32_t>;
 const std::vector<Activations> kModes = {Activations::f32, Activations::a16, Activations::a8};
 const std::vector<KvFormat> kCaches = {KvFormat::f32, KvFormat::f16, KvFormat::bf16, KvFormat::i8, KvFormat::i4x2};
 // Every kind of format, with whole, ragged (48 and 80 columns) and single groups.
-const std::vector<std::string> kFormats = {"bf16",    "f16",      "f32",     "int2g32z",   "int3g64z", "int4g128z", "int4g32", "int5g64zs8", "int6g64",
-                                           "int7g32z", "int8c",   "int8g64", "int4cz",     "lut2g32",  "lut3g64",   "lut4g64", "lut5g128",   "fp4g16",
-                                           "fp4g16z", "fp8"};
+const std::vector<std::string> kFormats = {
+    "bf16",  "f16",     "f32",    "int2g32z", "int3g64z", "int4g128z", "int4g32",  "int5g64zs8", "int6g64", "int7g32z",
+    "int8c", "int8g64", "int4cz", "lut2g32",  "lut3g64",  "lut4g64",   "lut5g128", "fp4g16",     "fp4g16z", "fp8"};
 
 Ids random_ids(size_t count, uint64_t seed, int vocabulary) {
   Rng rng(seed);
@@ -46,9 +46,11 @@ LinearWeight rounded(const Checkpoint& source, LinearId id, const std::string& f
   return q;
 }
 
-// ---- Row invariance: batched = single, chunked = whole, step by step = prefill, any thread count, any pages; bit for bit.
+// ---- Row invariance: batched = single, chunked = whole, step by step = prefill, any thread count, any pages; bit for
+// bit.
 
-// What is held constant: model, instruction set, activations, cache format, weights. `quantised`: each linear in another format.
+// What is held constant: model, instruction set, activations, cache format, weights. `quantised`: each linear in
+// another format.
 struct Kernels {
   std::string model, isa;
   KvFormat cache;
@@ -56,22 +58,29 @@ struct Kernels {
 };
 
 std::unique_ptr<Runner> make_runner(const Checkpoint& checkpoint, const Kernels& k, int threads) {
-  auto runner = make_cpu_runner(
-      checkpoint, {.threads = threads, .isa = k.isa, .kv = k.cache, .max_logit_rows = 256, .cache_tokens = 32 * kPageTokens, .mode = Activations::f32});
+  auto runner = make_cpu_runner(checkpoint, {.threads = threads,
+                                             .isa = k.isa,
+                                             .kv = k.cache,
+                                             .max_logit_rows = 256,
+                                             .cache_tokens = 32 * kPageTokens,
+                                             .mode = Activations::f32});
   if (!k.quantised) return runner;
   ThreadPool pool(1);
   size_t next = 0;
-  for (LinearId id : linears_of(checkpoint.config())) runner->set_linear(id, runner->pack(rounded(checkpoint, id, kFormats[next++ % kFormats.size()], pool)));
+  for (LinearId id : linears_of(checkpoint.config()))
+    runner->set_linear(id, runner->pack(rounded(checkpoint, id, kFormats[next++ % kFormats.size()], pool)));
   return runner;
 }
 
-// Five sequences side by side, `ids` the middle one, each in its own scattered pages: the logits of the middle one. The cache
-// is filled by an earlier step with everything before position `fed`, so that the step of interest has rows at many depths.
+// Five sequences side by side, `ids` the middle one, each in its own scattered pages: the logits of the middle one. The
+// cache is filled by an earlier step with everything before position `fed`, so that the step of interest has rows at
+// many depths.
 std::vector<float> run_among_others(Runner& runner, const Ids& ids, Activations mode) {
   const std::vector<std::vector<int32_t>> pages = {{7, 3}, {1}, {11, 4}, {9}, {2, 0}};
   const std::vector<int64_t> length = {37, 1, static_cast<int64_t>(ids.size()), 5, 64}, fed = {0, 0, 9, 4, 50};
   std::vector<Ids> all;
-  for (size_t s = 0; s < pages.size(); ++s) all.push_back(s == 2 ? ids : random_ids(static_cast<size_t>(length[s]), 50 + s, runner.config().v));
+  for (size_t s = 0; s < pages.size(); ++s)
+    all.push_back(s == 2 ? ids : random_ids(static_cast<size_t>(length[s]), 50 + s, runner.config().v));
   std::vector<float> result;
   for (const bool second : {false, true}) {
     Batch batch;
@@ -81,7 +90,8 @@ std::vector<float> run_among_others(Runner& runner, const Ids& ids, Activations 
       if (begin == end) continue;
       if (s < 2) first_row += static_cast<size_t>(end - begin);
       if (s == 2) rows = static_cast<size_t>(end - begin);
-      append_sequence(batch, std::span(all[s]).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), begin, pages[s], end - begin);
+      append_sequence(batch, std::span(all[s]).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                      begin, pages[s], end - begin);
     }
     const auto logits = runner.step(batch, mode);
     const auto v = static_cast<size_t>(runner.config().v);
@@ -116,24 +126,28 @@ void expect_row_invariance(const Kernels& k, const std::vector<int>& thread_coun
 }
 
 struct RowInvariance : testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Isa, RowInvariance, testing::ValuesIn(isa_names()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Isa, RowInvariance, testing::ValuesIn(isa_names()),
+                         [](const auto& info) { return info.param; });
 
 TEST_P(RowInvariance, OfDenseModels) {
   for (const std::string& model : kTinyModels) expect_row_invariance({model, GetParam(), KvFormat::f16, false}, {3});
 }
 TEST_P(RowInvariance, OfQuantisedModels) {
-  for (const char* model : {"llama2", "mistral", "qwen2", "yarn"}) expect_row_invariance({model, GetParam(), KvFormat::f16, true}, {3});
+  for (const char* model : {"llama2", "mistral", "qwen2", "yarn"})
+    expect_row_invariance({model, GetParam(), KvFormat::f16, true}, {3});
 }
 TEST_P(RowInvariance, OfEveryCacheFormat) {
   for (const KvFormat cache : kCaches) expect_row_invariance({"mistral", GetParam(), cache, true}, {2});
 }
 TEST_P(RowInvariance, OfEveryThreadCount) {
-  for (const bool quantised : {false, true}) expect_row_invariance({"qwen3", GetParam(), KvFormat::f16, quantised}, {1, 2, 3, 4});
+  for (const bool quantised : {false, true})
+    expect_row_invariance({"qwen3", GetParam(), KvFormat::f16, quantised}, {1, 2, 3, 4});
 }
 
 // ---- Formats end to end.
 
-// The file holds what its formats say: tensors of a checkpoint add up to stored_bytes of its linears plus biases and norms.
+// The file holds what its formats say: tensors of a checkpoint add up to stored_bytes of its linears plus biases and
+// norms.
 int64_t predicted_bytes(const Checkpoint& c) {
   int64_t bytes = 0;
   for (LinearId id : linears_of(c.config())) {
@@ -161,7 +175,8 @@ void write_rounded(const std::string& folder, const Checkpoint& source, const st
   how.formats = one_format_each(formats);
   std::map<LinearId, LinearWeight> weights;
   quantize_model_rtn(source, how, pool, [&](QuantizedLinear q) { weights.emplace(q.id, std::move(q.weight)); });
-  write_checkpoint(folder, source, formats, [&](LinearId id) { return weights.at(id); }, {{"method", "rtn"}, {"format", format}});
+  write_checkpoint(folder, source, formats, [&](LinearId id) { return weights.at(id); },
+                   {{"method", "rtn"}, {"format", format}});
 }
 
 std::vector<float> values_of(const OwnedTensor& tensor) {
@@ -175,8 +190,10 @@ struct EveryFormat : testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, EveryFormat, testing::ValuesIn(kFormats), [](const auto& info) { return info.param; });
 
 // How far the logits move if every input of every linear moves by a relative error of this size: W (x (1 + e)) is
-// (W (1 + e)) x, so the weights' columns are moved, by uniform errors, and the exact kernels run. Leaves the runner as it was.
-double effect_of_rounding_inputs(Runner& runner, const std::map<LinearId, LinearWeight>& weights, const Ids& ids, double size) {
+// (W (1 + e)) x, so the weights' columns are moved, by uniform errors, and the exact kernels run. Leaves the runner as
+// it was.
+double effect_of_rounding_inputs(Runner& runner, const std::map<LinearId, LinearWeight>& weights, const Ids& ids,
+                                 double size) {
   const std::vector<float> expected = run_whole(runner, ids, Activations::f32);
   Rng rng(7);
   for (const auto& [id, weight] : weights) {
@@ -192,8 +209,9 @@ double effect_of_rounding_inputs(Runner& runner, const std::map<LinearId, Linear
   return distance;
 }
 
-// Written and opened again, every linear, bias and norm is the same, the file is as large as predicted, and the logits are
-// those of the decoded weights. Tied without and with biases (llama32, qwen2), untied with and without (linear_rope, llama2).
+// Written and opened again, every linear, bias and norm is the same, the file is as large as predicted, and the logits
+// are those of the decoded weights. Tied without and with biases (llama32, qwen2), untied with and without
+// (linear_rope, llama2).
 TEST_P(EveryFormat, SurvivesTheFileAndComputesWhatItDecodesTo) {
   ThreadPool pool(2);
   for (const char* model : {"llama2", "llama32", "qwen2", "linear_rope"}) {
@@ -221,18 +239,21 @@ TEST_P(EveryFormat, SurvivesTheFileAndComputesWhatItDecodesTo) {
       weights[id] = make_dense(dense, from_file.bias);
       decoded->set_linear(id, decoded->pack(weights[id]));
     }
-    for (const auto& [layer, norm] : norms_of(source.config())) EXPECT_EQ(made.norm(layer, norm), source.norm(layer, norm));
+    for (const auto& [layer, norm] : norms_of(source.config()))
+      EXPECT_EQ(made.norm(layer, norm), source.norm(layer, norm));
 
     const Ids ids = golden_json(model)["ids"];
     const std::vector<float> expected = run_whole(*decoded, ids, Activations::f32);
     // Same weights, same inputs, another order of FP32 sums: golden_test.cc's tolerance and reason.
     EXPECT_LE(relative_distance(run_whole(*runner, ids, Activations::f32), expected), 1e-5);
-    // A16 rounds the inputs of linears: to BF16, a relative error of up to 2^-8, where the weights are BF16; for codes to steps
-    // of 1/16319 of the largest of a group, an error of up to 2^-15 of that largest, i.e. up to 2^-12 of a typical input as
-    // long as the largest is below 8 times that. (Other dense weights keep FP32.) Uniform errors of up to these sizes are
-    // larger than the rounding's own, whose size depends on the mantissa: by 1.4 for BF16, by 8 / (largest / typical) for codes.
+    // A16 rounds the inputs of linears: to BF16, a relative error of up to 2^-8, where the weights are BF16; for codes
+    // to steps of 1/16319 of the largest of a group, an error of up to 2^-15 of that largest, i.e. up to 2^-12 of a
+    // typical input as long as the largest is below 8 times that. (Other dense weights keep FP32.) Uniform errors of up
+    // to these sizes are larger than the rounding's own, whose size depends on the mantissa: by 1.4 for BF16, by 8 /
+    // (largest / typical) for codes.
     const double size = GetParam() == "bf16" ? 0x1p-8 : 0x1p-12;
-    EXPECT_LE(relative_distance(run_whole(*runner, ids, Activations::a16), expected), effect_of_rounding_inputs(*decoded, weights, ids, size));
+    EXPECT_LE(relative_distance(run_whole(*runner, ids, Activations::a16), expected),
+              effect_of_rounding_inputs(*decoded, weights, ids, size));
   }
 }
 
@@ -245,7 +266,8 @@ TEST(SameSeed, SameBytesOfAGptqCheckpointForAnyThreads) {
   for (uint64_t i = 0; i < 12; ++i) calibration.sequences.push_back(random_ids(40 + i, i, source.config().v));
   std::map<LinearId, FormatSpec> formats;
   for (LinearId id : linears_of(source.config()))
-    if (id.role != Role::embedding && id.role != Role::head) formats[id] = parse_format(id.role == Role::down ? "lut4g32" : "int3g32z");
+    if (id.role != Role::embedding && id.role != Role::head)
+      formats[id] = parse_format(id.role == Role::down ? "lut4g32" : "int3g32z");
   ModelQuantizer how;
   how.formats = one_format_each(formats);
   std::vector<std::string> files;
@@ -255,7 +277,8 @@ TEST(SameSeed, SameBytesOfAGptqCheckpointForAnyThreads) {
     options.cache_tokens = 1024;  // every sequence of a batch has pages of its own
     const auto runner = make_cpu_runner(source, options);
     std::map<LinearId, LinearWeight> weights;
-    quantize_model_gptq(*runner, source, calibration, how, pool, [&](QuantizedLinear q) { weights.emplace(q.id, std::move(q.weight)); });
+    quantize_model_gptq(*runner, source, calibration, how, pool,
+                        [&](QuantizedLinear q) { weights.emplace(q.id, std::move(q.weight)); });
     const std::string out = folder / fmt::format("threads{}", threads);
     write_checkpoint(out, source, formats, [&](LinearId id) { return weights.at(id); }, {{"method", "gptq"}});
     files.push_back(read_text_file(out + "/model.safetensors") + read_text_file(out + "/config.json"));
@@ -267,9 +290,12 @@ TEST(SameSeed, SameBytesFromTheCommandLineTwice) {
   const TestFolder folder;
   fs::create_symlink(source_path("models"), folder / "models");
   const auto quantize = [](const std::string& out) {
-    return "fidelio quantize models/quill-1m --format int4g64z --calibration models/data/docs-calibration.txt --calibration-tokens 4096 -o " + out;
+    return "fidelio quantize models/quill-1m --format int4g64z --calibration models/data/docs-calibration.txt "
+           "--calibration-tokens 4096 -o " +
+           out;
   };
-  const CommandResult result = run_command(folder.path(), quantize("a") + " && " + quantize("b --threads 1") + " && diff -r a b");
+  const CommandResult result =
+      run_command(folder.path(), quantize("a") + " && " + quantize("b --threads 1") + " && diff -r a b");
   EXPECT_EQ(result.code, 0) << result.out << result.err;
 }
 
@@ -280,13 +306,16 @@ TEST(Ear, OfAModelWithItselfIsOne) {
   const std::vector<EvalText> texts = {{"random", "", random_ids(700, 3, checkpoint.config().v)}};
   ThreadPool pool(2);
   for (const Activations mode : kModes) {
-    const RunnerOptions options{.threads = 2, .isa = {}, .max_rows = 128, .max_logit_rows = 32, .cache_tokens = 256, .mode = mode};
+    const RunnerOptions options{
+        .threads = 2, .isa = {}, .max_rows = 128, .max_logit_rows = 32, .cache_tokens = 256, .mode = mode};
     RunnerOptions other = options;  // batched and threaded otherwise: by row invariance nothing changes
     other.threads = 1;
     other.max_rows = 96;
     const auto p = make_cpu_runner(checkpoint, options), q = make_cpu_runner(checkpoint, other);
     const FidelityReport report = compare_models(
-        *p, *q, texts, {.windows = {.context = 64}, .reference_mode = mode, .candidate_mode = mode, .bootstrap = {.resamples = 50}}, pool);
+        *p, *q, texts,
+        {.windows = {.context = 64}, .reference_mode = mode, .candidate_mode = mode, .bootstrap = {.resamples = 50}},
+        pool);
     EXPECT_EQ(report.ear().value, 1) << name_of(mode);
     EXPECT_EQ(report.kl().value, 0) << name_of(mode);
     EXPECT_EQ(report.mean_of(&FidelitySums::ear_renormalised).value, 1) << name_of(mode);
@@ -307,7 +336,8 @@ int interrupt(std::vector<std::string> arguments, const std::function<bool()>& t
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
   pid_t child = 0;
-  check(::posix_spawn(&child, FIDELIO_PROGRAM, &actions, nullptr, raw.data(), environ) == 0, "cannot start {}", FIDELIO_PROGRAM);
+  check(::posix_spawn(&child, FIDELIO_PROGRAM, &actions, nullptr, raw.data(), environ) == 0, "cannot start {}",
+        FIDELIO_PROGRAM);
   posix_spawn_file_actions_destroy(&actions);
   int status = 0;
   while (!time() && ::waitpid(child, &status, WNOHANG) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -320,7 +350,8 @@ int interrupt(std::vector<std::string> arguments, const std::function<bool()>& t
 std::function<bool()> weights_in(const std::string& folder) {
   return [folder] {
     const auto names = entries(folder);
-    return std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.find("safetensors") != std::string::npos; });
+    return std::any_of(names.begin(), names.end(),
+                       [](const std::string& name) { return name.find("safetensors") != std::string::npos; });
   };
 }
 
@@ -328,9 +359,10 @@ TEST(Interrupted, WhileCalibratingLeavesNothing) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const TestFolder folder;
     const auto start = std::chrono::steady_clock::now();  // half a second in, most of the calibration is still ahead
-    const int code = interrupt({"quantize", source_path("models/quill-26m"), "--format", "int2g32z", "--calibration",
-                                source_path("models/data/docs-calibration.txt"), "-o", folder / "out"},
-                               [start] { return std::chrono::steady_clock::now() - start > std::chrono::milliseconds(500); }, signal);
+    const int code = interrupt(
+        {"quantize", source_path("models/quill-26m"), "--format", "int2g32z", "--calibration",
+         source_path("models/data/docs-calibration.txt"), "-o", folder / "out"},
+        [start] { return std::chrono::steady_clock::now() - start > std::chrono::milliseconds(500); }, signal);
     EXPECT_EQ(code, 128 + signal);
     EXPECT_EQ(entries(folder.path()), std::vector<std::string>{});
   }
@@ -339,7 +371,8 @@ TEST(Interrupted, WhileCalibratingLeavesNothing) {
 TEST(Interrupted, WhileWritingLeavesNothing) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const TestFolder folder;
-    EXPECT_EQ(interrupt({"synth", "tinyllama-1.1b", "-o", folder / "out"}, weights_in(folder.path()), signal), 128 + signal);
+    EXPECT_EQ(interrupt({"synth", "tinyllama-1.1b", "-o", folder / "out"}, weights_in(folder.path()), signal),
+              128 + signal);
     EXPECT_EQ(entries(folder.path()), std::vector<std::string>{});
   }
 }

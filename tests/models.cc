@@ -25,22 +25,24 @@ TestFolder::~TestFolder() {
 
 std::vector<std::string> entries(const std::string& folder) {
   std::vector<std::string> names;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) names.push_back(entry.path().lexically_relative(folder));
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    names.push_back(entry.path().lexically_relative(folder));
   std::sort(names.begin(), names.end());
   return names;
 }
 
 CommandResult run_command(const std::string& folder, const std::string& command) {
   const TestFolder outputs;  // outside `folder`, which tests look for leftovers
-  const std::string script = fmt::format("cd '{}' || exit 99\nfidelio() {{ '{}' \"$@\"; }}\n{{ {}\n}} >'{}' 2>'{}'", folder, FIDELIO_PROGRAM, command,
-                                         outputs / "out", outputs / "err");
+  const std::string script = fmt::format("cd '{}' || exit 99\nfidelio() {{ '{}' \"$@\"; }}\n{{ {}\n}} >'{}' 2>'{}'",
+                                         folder, FIDELIO_PROGRAM, command, outputs / "out", outputs / "err");
   std::string shell = "/bin/sh", flag = "-c", text = script;
   char* arguments[] = {shell.data(), flag.data(), text.data(), nullptr};
   pid_t child = 0;
   check(::posix_spawn(&child, shell.c_str(), nullptr, nullptr, arguments, environ) == 0, "cannot start {}", shell);
   int status = 0;
   check(::waitpid(child, &status, 0) == child, "lost the child {}", child);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_text_file(outputs / "out"), read_text_file(outputs / "err")};
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_text_file(outputs / "out"),
+          read_text_file(outputs / "err")};
 }
 
 }  // namespace fidelio

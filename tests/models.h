@@ -1,4 +1,5 @@
-// What the tests over whole models share: the tiny checkpoints of tests/models, their goldens, and logits in any batching.
+// What the tests over whole models share: the tiny checkpoints of tests/models, their goldens, and logits in any
+// batching.
 #pragma once
 #include <cmath>
 #include <fstream>
@@ -16,7 +17,8 @@
 namespace fidelio {
 
 // One of each family and each rope; see tools/make_model_goldens.py.
-inline const std::vector<std::string> kTinyModels = {"llama2", "llama32", "mistral", "qwen2", "qwen3", "linear_rope", "yarn", "keys5"};
+inline const std::vector<std::string> kTinyModels = {"llama2", "llama32",     "mistral", "qwen2",
+                                                     "qwen3",  "linear_rope", "yarn",    "keys5"};
 
 inline std::string source_path(const std::string& path) { return FIDELIO_SOURCE_DIR "/" + path; }
 inline std::string tiny_model(const std::string& name) { return source_path("tests/models/" + name); }
@@ -43,15 +45,16 @@ inline RunnerOptions exact_options(const std::string& isa = "", int threads = 2)
   return {.threads = threads, .isa = isa, .kv = KvFormat::f32, .mode = Activations::f32};
 }
 
-// Logits (n, v) of every position of one sequence, fed in chunks of these sizes over these cache pages; it keeps the cache,
-// so that a test may go on behind it. `first` is the position of ids[0].
+// Logits (n, v) of every position of one sequence, fed in chunks of these sizes over these cache pages; it keeps the
+// cache, so that a test may go on behind it. `first` is the position of ids[0].
 inline std::vector<float> run_chunks(Runner& runner, std::span<const int32_t> ids, const std::vector<int64_t>& chunks,
                                      const std::vector<int32_t>& pages, Activations mode, int64_t first = 0) {
   std::vector<float> all;
   int64_t begin = 0;
   for (int64_t count : chunks) {
     Batch batch;
-    append_sequence(batch, ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), first + begin, pages, count);
+    append_sequence(batch, ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), first + begin, pages,
+                    count);
     const auto logits = runner.step(batch, mode);
     all.insert(all.end(), logits.begin(), logits.end());
     begin += count;

@@ -2,18 +2,20 @@
 """Writes tests/models/NAME/ (tiny random checkpoints) and tests/golden/NAME.json + NAME.logits (what transformers computes).
 
 Needs torch, transformers, safetensors (made with transformers 5.23.0, torch 2.15 on CPU). Run from the repository root:
-    python tools/make_model_goldens.py
+    python tools/make_model_goldens.py [NAME...]
 Every tiny model is written first and then loaded from its folder by transformers in FP32 with eager attention, so the golden
 is transformers' reading of exactly the files the tests read. Per model:
     NAME.json    ids; greedy: 16 ids that follow, by generate() with its KV cache; gap: at each of those steps the distance of
                  the two largest logits; norm: Frobenius norm of the logits
     NAME.logits  FP32 little-endian (ids, columns): the logits of every position; `columns` of the json lists the vocabulary
                  columns kept, absent = all of them
-The two bundled models (models/quill-*) get the same from prompts in words, 64 columns of the logits only.
+The two bundled models (models/quill-*) get the same from prompts in words, 64 columns of the logits only, and `losses` of the
+first three windows of docs-heldout.txt.
 """
 import json
 import os
 import shutil
+import sys
 import warnings
 
 import torch
@@ -114,6 +116,17 @@ def logits_of(model, ids):
     return model(torch.tensor([ids]), use_cache=False).logits[0].float()
 
 
+@torch.no_grad()
+def losses_of(model, ids, context):
+    """Summed negative log-likelihood of windows of `context` tokens side by side, the first token of each not scored."""
+    sums = []
+    for begin in range(0, len(ids), context):
+        window = torch.tensor(ids[begin:begin + context])
+        log_p = model(window[None], use_cache=False).logits[0, :-1].double().log_softmax(-1)
+        sums.append(-float(log_p.gather(1, window[1:, None]).sum()))
+    return sums
+
+
 def write_golden(name, golden, logits):
     golden = dict(golden, norm=float(logits.double().norm()))
     columns = golden.get("columns")
@@ -150,15 +163,16 @@ def bundled(name):
         run["greedy"], run["gap"] = continuation(model, run["ids"], 32, stop)
         runs.append(run)
     with open("models/data/docs-heldout.txt", encoding="utf-8") as file:
-        ids = tokenizer.encode(file.read(), add_special_tokens=False)[1000:1024]
+        text = tokenizer.encode(file.read(), add_special_tokens=False)
+    ids, context = text[1000:1024], model.config.max_position_embeddings
+    losses = losses_of(model, text[:3 * context], context)
     columns = sorted(torch.randperm(model.config.vocab_size, generator=torch.Generator().manual_seed(2))[:COLUMNS].tolist())
-    write_golden(name, dict(ids=ids, columns=columns, runs=runs), logits_of(model, ids))
+    write_golden(name, dict(ids=ids, columns=columns, runs=runs, losses=losses), logits_of(model, ids))
     print(f"{name}: smallest gap {min(min(r['gap']) for r in runs)}")
 
 
 if __name__ == "__main__":
+    names = sys.argv[1:]
     os.makedirs("tests/golden", exist_ok=True)
-    for name in MODELS:
-        tiny(name)
-    for name in PROMPTS:
-        bundled(name)
+    for name in names or [*MODELS, *PROMPTS]:
+        tiny(name) if name in MODELS else bundled(name)
