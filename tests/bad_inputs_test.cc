@@ -44,7 +44,7 @@ constexpr const char* kShell = R"(
 const std::vector<BadInput> kBadInputs = {
     // The command line itself.
     {"NoVerb", "no verb", "", "fidelio", 2, {"verb"}},
-    {"UnknownVerb", "an unknown verb", "", "fidelio compress model", 2, {"compress"}},
+    {"UnknownVerb", "an unknown verb", "", "fidelio squeeze model", 2, {"squeeze"}},
     {"MissingOption", "a required option left out", "", "fidelio quantize model -o out", 2, {"--format"}},
     {"MissingModel", "no model", "", "fidelio inspect", 2, {"MODEL"}},
     {"UnknownOption", "an unknown option", "", "fidelio eval model --text text.txt --contxt 512", 2, {"--contxt"}},
