@@ -20,14 +20,14 @@ p.lead,.note{color:var(--soft)}.note{font-size:.85rem}
 figure{margin:1.5rem 0}figcaption{font-weight:600;margin-bottom:.5rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;white-space:nowrap}
 th,td{padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);text-align:right}th:first-child{text-align:left}thead th{color:var(--soft);font-weight:600}
-svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}
+svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}@media(max-width:600px){svg{font-size:18px}}
 .tokens{background:var(--panel);border-radius:.5rem;padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere;font:14px/1.9 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .tokens .prompt{color:var(--soft)}
 .tokens mark{color:inherit;border-radius:.2rem;padding:.1rem .1rem;background:color-mix(in srgb,var(--s1) calc(var(--w)*1%),transparent)}
 .tokens mark sup{color:var(--s0);font-size:.75em;font-weight:600;margin-left:.15rem}
 details{border:1px solid var(--line);border-radius:.5rem;padding:.6rem 1rem;margin:.8rem 0}summary{cursor:pointer;font-weight:600}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.8rem;margin:1.2rem 0}
-.card{background:var(--panel);border-radius:.5rem;padding:.8rem 1rem}.card b{display:block;font-size:1.35rem}.card span{color:var(--soft);font-size:.85rem}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(10.5rem,1fr));gap:.8rem;margin:1.2rem 0}
+.card{background:var(--panel);border-radius:.5rem;padding:.8rem 1rem}.card b{display:block;font-size:1.25rem;white-space:nowrap}.card span{color:var(--soft);font-size:.85rem}
 )";
 
 constexpr double kWidth = 720, kHeight = 360, kLeft = 64, kRight = 16, kTop = 14, kBottom = 52;
@@ -164,7 +164,7 @@ std::string svg_chart(const Chart& chart) {
         x.at(t), kHeight - kBottom, kHeight - kBottom + 20, t);
   svg += fmt::format("<text x=\"{:.0f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", (kLeft + kWidth - kRight) / 2,
                      kHeight - 10, escape_html(chart.x_label));
-  svg += fmt::format("<text transform=\"translate(14 {:.0f}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+  svg += fmt::format("<text transform=\"translate(18 {:.0f}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
                      (kTop + kHeight - kBottom) / 2, escape_html(chart.y_label));
   for (size_t i = 0; i < chart.series.size(); ++i) svg += draw_series(chart, chart.series[i], x, y, i);
   svg += "</svg>";
