@@ -29,8 +29,10 @@ TEST(Evaluation, PerplexityIsThatOfTransformers) {
   const EvalText text = heldout(tokenizer);
   const auto runner = open_runner("quill-1m", {.isa = "", .mode = Activations::f32});
   ThreadPool pool;
-  const PerplexityReport report = measure_perplexity(*runner, std::span(&text, 1), {.windows = {.context = 512}, .mode = Activations::f32}, pool);
-  const nlohmann::json expected = nlohmann::json::parse(read_text_file(kModels + "data/report.json"))["quill-1m"]["docs-heldout"];
+  const PerplexityReport report =
+      measure_perplexity(*runner, std::span(&text, 1), {.windows = {.context = 512}, .mode = Activations::f32}, pool);
+  const nlohmann::json expected =
+      nlohmann::json::parse(read_text_file(kModels + "data/report.json"))["quill-1m"]["docs-heldout"];
   EXPECT_EQ(report.tokens(), expected["tokens"].get<int64_t>());
   // Two FP32 programs differ by some 1e-6 in a logit; the acceptance is 0.1%.
   EXPECT_NEAR(report.perplexity().value / expected["ppl_fp32"].get<double>(), 1, 1e-5);
@@ -41,10 +43,12 @@ TEST(Evaluation, AModelIsFaithfulToItselfExactly) {
   const EvalText text = heldout(tokenizer);
   const auto reference = open_runner("quill-1m", {.isa = "", .mode = Activations::f32});
   // The twin is fed in other batches, which must not change a bit.
-  const auto twin = open_runner("quill-1m", {.isa = "", .max_rows = 100, .max_logit_rows = 33, .mode = Activations::f32});
+  const auto twin =
+      open_runner("quill-1m", {.isa = "", .max_rows = 100, .max_logit_rows = 33, .mode = Activations::f32});
   ThreadPool pool;
   const FidelityReport report =
-      compare_models(*reference, *twin, std::span(&text, 1), {.windows = {.context = 256, .windows = 8}, .candidate_mode = Activations::f32}, pool);
+      compare_models(*reference, *twin, std::span(&text, 1),
+                     {.windows = {.context = 256, .windows = 8}, .candidate_mode = Activations::f32}, pool);
   EXPECT_EQ(report.ear().value, 1);
   EXPECT_EQ(report.mean_of(&FidelitySums::ear_renormalised).value, 1);
   EXPECT_EQ(report.kl().value, 0);
@@ -64,11 +68,14 @@ TEST(Evaluation, GreedyAnswersAreThoseOfTransformers) {
   set.items = some;
   const Tokenizer tokenizer = Tokenizer::load(kModels + "quill-26m");
   const ChatTemplate chat = *ChatTemplate::load(kModels + "quill-26m");
-  const auto runner = open_runner("quill-26m", {.isa = "", .max_rows = 128, .max_logit_rows = 32, .cache_tokens = 16384, .mode = Activations::f32});
+  const auto runner = open_runner(
+      "quill-26m", {.isa = "", .max_rows = 128, .max_logit_rows = 32, .cache_tokens = 16384, .mode = Activations::f32});
   TaskOptions options;
   options.mode = Activations::f32;
-  options.stop_ids = stop_token_ids(kModels + "quill-26m", [&](std::string_view token) { return tokenizer.id_of(token); });
-  for (const ItemResult& r : run_tasks({runner.get(), &tokenizer, chat_prompt(tokenizer, chat)}, set, options)) EXPECT_EQ(r.text, expected.at(r.id)) << r.id;
+  options.stop_ids =
+      stop_token_ids(kModels + "quill-26m", [&](std::string_view token) { return tokenizer.id_of(token); });
+  for (const ItemResult& r : run_tasks({runner.get(), &tokenizer, chat_prompt(tokenizer, chat)}, set, options))
+    EXPECT_EQ(r.text, expected.at(r.id)) << r.id;
 }
 
 TEST(Evaluation, WhatARequestYieldsDoesNotDependOnTheOthers) {
@@ -76,15 +83,18 @@ TEST(Evaluation, WhatARequestYieldsDoesNotDependOnTheOthers) {
   std::vector<GenerationRequest> requests;
   for (int i = 0; i < 12; ++i) {
     GenerationRequest r;
-    r.prompt = tokenizer.encode(std::string("The directory of the package, the file and the user ").substr(0, static_cast<size_t>(8 + 4 * i)));
+    r.prompt = tokenizer.encode(
+        std::string("The directory of the package, the file and the user ").substr(0, static_cast<size_t>(8 + 4 * i)));
     r.max_tokens = 20 + i;
     r.stop_ids = {2};
     if (i % 2 == 0) r.sampling = {.temperature = 1, .top_p = 0.9, .logit_bias = {}, .seed = static_cast<uint64_t>(i)};
     requests.push_back(r);
   }
   for (Activations mode : {Activations::f32, Activations::a16}) {
-    const auto together = open_runner("quill-1m", {.isa = "", .max_rows = 64, .max_logit_rows = 16, .cache_tokens = 4096, .mode = mode});
-    const auto alone = open_runner("quill-1m", {.threads = 1, .isa = "", .max_rows = 5, .max_logit_rows = 1, .mode = mode});
+    const auto together =
+        open_runner("quill-1m", {.isa = "", .max_rows = 64, .max_logit_rows = 16, .cache_tokens = 4096, .mode = mode});
+    const auto alone =
+        open_runner("quill-1m", {.threads = 1, .isa = "", .max_rows = 5, .max_logit_rows = 1, .mode = mode});
     const auto a = generate(*together, requests, {.mode = mode}), b = generate(*alone, requests, {.mode = mode});
     for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(a[i].ids, b[i].ids) << i << " " << name_of(mode);
   }

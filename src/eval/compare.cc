@@ -24,18 +24,21 @@ double positions_of(const WindowFidelity& w) { return static_cast<double>(w.sums
 
 }  // namespace
 
-Estimate FidelityReport::mean_of(double FidelitySums::* sum) const {
-  return window_ratio(*this, [=](const WindowFidelity& w) { return w.sums.*sum; }, positions_of);
+Estimate FidelityReport::mean_of(double FidelitySums::*sum) const {
+  return window_ratio(
+      *this, [=](const WindowFidelity& w) { return w.sums.*sum; }, positions_of);
 }
 
-Estimate FidelityReport::mean_over_disagreements(double FidelitySums::* sum) const {
-  return window_ratio(*this, [=](const WindowFidelity& w) { return w.sums.*sum; },
-                      [](const WindowFidelity& w) { return w.sums.disagreements; });
+Estimate FidelityReport::mean_over_disagreements(double FidelitySums::*sum) const {
+  return window_ratio(
+      *this, [=](const WindowFidelity& w) { return w.sums.*sum; },
+      [](const WindowFidelity& w) { return w.sums.disagreements; });
 }
 
 Estimate FidelityReport::flips(size_t bin) const {
-  return window_ratio(*this, [=](const WindowFidelity& w) { return w.sums.bin_flips[bin]; },
-                      [=](const WindowFidelity& w) { return w.sums.bin_positions[bin]; });
+  return window_ratio(
+      *this, [=](const WindowFidelity& w) { return w.sums.bin_flips[bin]; },
+      [=](const WindowFidelity& w) { return w.sums.bin_positions[bin]; });
 }
 
 int64_t FidelityReport::positions() const {
@@ -45,15 +48,18 @@ int64_t FidelityReport::positions() const {
 }
 
 Estimate FidelityReport::perplexity() const {
-  return perplexity_of(window_ratio(*this, [](const WindowFidelity& w) { return w.nll_candidate; }, positions_of));
+  return perplexity_of(window_ratio(
+      *this, [](const WindowFidelity& w) { return w.nll_candidate; }, positions_of));
 }
 
 Estimate FidelityReport::reference_perplexity() const {
-  return perplexity_of(window_ratio(*this, [](const WindowFidelity& w) { return w.nll_reference; }, positions_of));
+  return perplexity_of(window_ratio(
+      *this, [](const WindowFidelity& w) { return w.nll_reference; }, positions_of));
 }
 
 Estimate FidelityReport::perplexity_ratio() const {
-  return perplexity_of(window_ratio(*this, [](const WindowFidelity& w) { return w.nll_reference - w.nll_candidate; }, positions_of));
+  return perplexity_of(window_ratio(
+      *this, [](const WindowFidelity& w) { return w.nll_reference - w.nll_candidate; }, positions_of));
 }
 
 double FidelityReport::ear_constant() const { return (1 - ear().value) / std::sqrt(kl().value); }
@@ -70,8 +76,8 @@ FidelityReport FidelityReport::of_text(int32_t text) const {
   return part;
 }
 
-FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<const EvalText> texts, const CompareOptions& options,
-                              ThreadPool& pool, const ProgressCallback& progress) {
+FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<const EvalText> texts,
+                              const CompareOptions& options, ThreadPool& pool, const ProgressCallback& progress) {
   check(options.top_k >= 1, "top-K needs K >= 1, not {}", options.top_k);
   FidelityReport report;
   report.options = options;
@@ -93,7 +99,8 @@ FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<co
         positions.resize(rows.size());
         pool.run(static_cast<int64_t>(rows.size()), [&](int64_t job, int thread) {
           const auto i = static_cast<size_t>(job);
-          positions[i] = comparers[static_cast<size_t>(thread)].compare(logits[0].subspan(i * v, v), logits[1].subspan(i * v, v));
+          positions[i] =
+              comparers[static_cast<size_t>(thread)].compare(logits[0].subspan(i * v, v), logits[1].subspan(i * v, v));
         });
         for (size_t i = 0; i < rows.size(); ++i) {  // in order: the sums do not depend on the threads
           WindowFidelity& w = report.windows[static_cast<size_t>(rows[i].sequence)];
@@ -164,11 +171,15 @@ nlohmann::json flips_json(const FidelityReport& report) {
 nlohmann::json to_json(const FidelityReport& report) {
   using S = FidelitySums;
   nlohmann::json j;
-  const std::pair<const char*, double S::*> means[] = {
-      {"kl", &S::kl},           {"ear", &S::ear},
-      {"kl_topk_raw", &S::kl_raw}, {"ear_topk_raw", &S::ear_raw},
-      {"kl_topk_renormalised", &S::kl_renormalised}, {"ear_topk_renormalised", &S::ear_renormalised},
-      {"topk_mass", &S::top_k_mass}, {"top1", &S::agreements}, {"entropy", &S::entropy}};
+  const std::pair<const char*, double S::*> means[] = {{"kl", &S::kl},
+                                                       {"ear", &S::ear},
+                                                       {"kl_topk_raw", &S::kl_raw},
+                                                       {"ear_topk_raw", &S::ear_raw},
+                                                       {"kl_topk_renormalised", &S::kl_renormalised},
+                                                       {"ear_topk_renormalised", &S::ear_renormalised},
+                                                       {"topk_mass", &S::top_k_mass},
+                                                       {"top1", &S::agreements},
+                                                       {"entropy", &S::entropy}};
   for (const auto& [name, sum] : means) j[name] = to_json(report.mean_of(sum));
   j["margin"] = to_json(report.mean_over_disagreements(&S::margin_p));
   j["margin_candidate"] = to_json(report.mean_over_disagreements(&S::margin_q));

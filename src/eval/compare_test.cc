@@ -32,8 +32,8 @@ const std::vector<EvalText>& texts() {
   return all;
 }
 
-FidelityReport compare(double noise, const CompareOptions& options = {.windows = {.context = 20}}, int64_t rows = 64, int64_t logit_rows = 16,
-                       int threads = 2) {
+FidelityReport compare(double noise, const CompareOptions& options = {.windows = {.context = 20}}, int64_t rows = 64,
+                       int64_t logit_rows = 16, int threads = 2) {
   FakeRunner reference = make_runner(0), candidate = make_runner(noise, rows, logit_rows);
   ThreadPool pool(threads);
   return compare_models(reference, candidate, texts(), options, pool);
@@ -61,7 +61,8 @@ TEST(Compare, EqualsTheComparisonOfRowsOneByOne) {
   for (const EvalText& text : texts())
     for (const TextWindow& w : text_windows(static_cast<int64_t>(text.ids.size()), report.options.windows))
       for (int64_t i = w.first_scored; i < w.end; ++i, ++n) {
-        const auto history = std::span(text.ids).subspan(static_cast<size_t>(w.begin), static_cast<size_t>(i - w.begin));
+        const auto history =
+            std::span(text.ids).subspan(static_cast<size_t>(w.begin), static_cast<size_t>(i - w.begin));
         const auto p = reference.logits_after(history), q = candidate.logits_after(history);
         const PositionFidelity f = comparer.compare(p, q);
         kl += f.kl;
@@ -110,8 +111,9 @@ TEST(Compare, MoreNoiseIsLessFidelityAndTheLawsHold) {
 TEST(Compare, ReportHasEveryFigureAndCanBeSplitByText) {
   const FidelityReport report = compare(2.0);
   const nlohmann::json j = to_json(report);
-  for (const char* name : {"kl", "ear", "kl_topk_raw", "ear_topk_raw", "kl_topk_renormalised", "ear_topk_renormalised", "topk_mass", "top1",
-                           "margin", "margin_candidate", "entropy", "perplexity", "reference_perplexity", "perplexity_ratio"}) {
+  for (const char* name :
+       {"kl", "ear", "kl_topk_raw", "ear_topk_raw", "kl_topk_renormalised", "ear_topk_renormalised", "topk_mass",
+        "top1", "margin", "margin_candidate", "entropy", "perplexity", "reference_perplexity", "perplexity_ratio"}) {
     EXPECT_TRUE(j[name]["value"].is_number()) << name;
     EXPECT_TRUE(j[name]["ci95"][0].is_number() && j[name]["ci95"][1].is_number()) << name;
   }

@@ -55,11 +55,13 @@ Estimate DivergenceReport::agreement() const {
 }
 
 DivergenceReport measure_divergence(Runner& a, Runner& b, const Tokenizer& tokenizer, const PromptBuilder& prompt,
-                                    std::span<const std::string> prompts, const DivergenceOptions& options, const ProgressCallback& progress) {
+                                    std::span<const std::string> prompts, const DivergenceOptions& options,
+                                    const ProgressCallback& progress) {
   std::vector<GenerationRequest> requests;
   for (const std::string& text : prompts) {
     const ChatMessage message{"user", text};
-    requests.push_back({.prompt = prompt(std::span(&message, 1)), .max_tokens = options.max_tokens, .stop_ids = options.stop_ids});
+    requests.push_back(
+        {.prompt = prompt(std::span(&message, 1)), .max_tokens = options.max_tokens, .stop_ids = options.stop_ids});
   }
   // Twice the prompts: first answered, then compared.
   const auto total = static_cast<int64_t>(2 * prompts.size());
@@ -76,7 +78,8 @@ DivergenceReport measure_divergence(Runner& a, Runner& b, const Tokenizer& token
     report.prompts[i].prompt = prompts[i];
     report.prompts[i].finish_reason = answers[i].finish_reason;
   }
-  for (size_t i = 0; i < ids.size(); ++i) sequences.push_back({ids[i], static_cast<int64_t>(requests[i].prompt.size())});
+  for (size_t i = 0; i < ids.size(); ++i)
+    sequences.push_back({ids[i], static_cast<int64_t>(requests[i].prompt.size())});
 
   const auto v = static_cast<size_t>(a.config().v);
   RowComparer comparer;
@@ -113,10 +116,12 @@ std::vector<Substitution> substitutions(const DivergenceReport& report, size_t l
   for (const auto& [id, others] : counts) {
     Substitution s{id, 0, {others.begin(), others.end()}};
     for (const auto& [other, count] : others) s.count += count;
-    std::stable_sort(s.others.begin(), s.others.end(), [](const auto& x, const auto& y) { return x.second > y.second; });
+    std::stable_sort(s.others.begin(), s.others.end(),
+                     [](const auto& x, const auto& y) { return x.second > y.second; });
     all.push_back(std::move(s));
   }
-  std::stable_sort(all.begin(), all.end(), [](const Substitution& x, const Substitution& y) { return x.count > y.count; });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Substitution& x, const Substitution& y) { return x.count > y.count; });
   all.resize(std::min(all.size(), limit));
   return all;
 }
@@ -129,19 +134,35 @@ nlohmann::json to_json(const DivergenceReport& report, const Tokenizer& tokenize
     for (size_t i = 0; i < p.tokens.size(); ++i) {
       const TokenDivergence& t = p.tokens[i];
       if (t.agree()) continue;
-      divergent.push_back({{"position", i}, {"id", t.id}, {"other", t.other}, {"p", t.p_token}, {"q", t.q_token}, {"q_other", t.q_other}, {"kl", t.kl}, {"entropy", t.entropy}});
+      divergent.push_back({{"position", i},
+                           {"id", t.id},
+                           {"other", t.other},
+                           {"p", t.p_token},
+                           {"q", t.q_token},
+                           {"q_other", t.q_other},
+                           {"kl", t.kl},
+                           {"entropy", t.entropy}});
     }
     const auto n = static_cast<double>(p.tokens.size());
-    prompts.push_back({{"prompt", p.prompt}, {"tokens", p.tokens.size()}, {"divergent", divergent}, {"agreement", (n - static_cast<double>(p.divergent())) / n},
+    prompts.push_back({{"prompt", p.prompt},
+                       {"tokens", p.tokens.size()},
+                       {"divergent", divergent},
+                       {"agreement", (n - static_cast<double>(p.divergent())) / n},
                        {"finish_reason", name_of(p.finish_reason)}});
   }
   for (const Substitution& s : substitutions(report)) {
     json others = json::array();
-    for (const auto& [other, count] : s.others) others.push_back({{"token", tokenizer.token_text(other)}, {"count", count}});
+    for (const auto& [other, count] : s.others)
+      others.push_back({{"token", tokenizer.token_text(other)}, {"count", count}});
     frequent.push_back({{"token", tokenizer.token_text(s.id)}, {"count", s.count}, {"others", others}});
   }
-  return {{"a", report.name_a}, {"b", report.name_b}, {"agreement", to_json(report.agreement())}, {"tokens", report.tokens()}, {"divergent", report.divergent()},
-          {"prompts", prompts}, {"substitutions", frequent}};
+  return {{"a", report.name_a},
+          {"b", report.name_b},
+          {"agreement", to_json(report.agreement())},
+          {"tokens", report.tokens()},
+          {"divergent", report.divergent()},
+          {"prompts", prompts},
+          {"substitutions", frequent}};
 }
 
 }  // namespace fidelio

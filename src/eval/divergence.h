@@ -1,6 +1,6 @@
-// Token divergence (SLQ C.5): model A answers prompts greedily; the same tokens are then forced through B, and through A for its
-// probabilities, and every position says whether B would have said the same. B is always conditioned on A's tokens, so what is
-// measured is how often it would begin to differ, not what a first difference leads to.
+// Token divergence (SLQ C.5): model A answers prompts greedily; the same tokens are then forced through B, and through
+// A for its probabilities, and every position says whether B would have said the same. B is always conditioned on A's
+// tokens, so what is measured is how often it would begin to differ, not what a first difference leads to.
 #pragma once
 #include <span>
 #include <string>
@@ -15,10 +15,10 @@
 namespace fidelio {
 
 struct TokenDivergence {
-  int32_t id = 0;     // A's token
-  int32_t other = 0;  // B's most likely token
-  float p_token = 0, q_token = 0;  // probability of A's token under A and under B
-  float q_other = 0;               // of B's choice under B
+  int32_t id = 0;                      // A's token
+  int32_t other = 0;                   // B's most likely token
+  float p_token = 0, q_token = 0;      // probability of A's token under A and under B
+  float q_other = 0;                   // of B's choice under B
   float kl = 0, ear = 0, entropy = 0;  // at this position; entropy of A
 
   bool agree() const { return id == other; }
@@ -27,7 +27,8 @@ struct TokenDivergence {
 struct PromptDivergence {
   std::string prompt;
   std::vector<TokenDivergence> tokens;  // the answer, its stop token included
-  std::vector<std::string> texts;       // the answer cut by token, joining to the whole; a character split over tokens stands with the last
+  std::vector<std::string>
+      texts;  // the answer cut by token, joining to the whole; a character split over tokens stands with the last
   FinishReason finish_reason = FinishReason::stop;
 
   int64_t divergent() const;
@@ -52,7 +53,8 @@ struct DivergenceOptions {
 
 // Both runners must be of one tokenizer. `prompt` builds the ids, e.g. chat_prompt.
 DivergenceReport measure_divergence(Runner& a, Runner& b, const Tokenizer& tokenizer, const PromptBuilder& prompt,
-                                    std::span<const std::string> prompts, const DivergenceOptions& options, const ProgressCallback& progress = {});
+                                    std::span<const std::string> prompts, const DivergenceOptions& options,
+                                    const ProgressCallback& progress = {});
 
 // A's tokens that B most often replaces, with B's choices, most frequent first (SLQ table 6).
 struct Substitution {

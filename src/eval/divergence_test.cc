@@ -30,7 +30,8 @@ FakeRunner make_runner(double noise) {
 const std::vector<std::string> kPrompts = {"How do <pages> work?", "A second one", "And a third"};
 
 DivergenceReport measure(FakeRunner& a, FakeRunner& b, int64_t* last = nullptr) {
-  return measure_divergence(a, b, tokenizer(), plain_prompt(tokenizer()), kPrompts, {.max_tokens = 25, .name_a = "exact", .name_b = "<small>"},
+  return measure_divergence(a, b, tokenizer(), plain_prompt(tokenizer()), kPrompts,
+                            {.max_tokens = 25, .name_a = "exact", .name_b = "<small>"},
                             [=](int64_t done, int64_t total) {
                               EXPECT_EQ(total, 6);
                               if (last != nullptr) *last = done;

@@ -1,7 +1,8 @@
-// exp in FP32 on vectors of four, which every 64-bit CPU has; GCC and Clang both fail to vectorise the same loop over scalars
-// without -ffast-math. No table, no branch: x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2 in two parts, the first short enough that
-// n times it is exact), and e^r = 1 + r + r^2 P(r) by the Taylor series to r^7, whose remainder r^8 / 8! is below 5.2e-9. With
-// the rounding of the last additions and of the scaling the relative error stays below 2e-7 (tested over the whole range).
+// exp in FP32 on vectors of four, which every 64-bit CPU has; GCC and Clang both fail to vectorise the same loop over
+// scalars without -ffast-math. No table, no branch: x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2 in two parts, the first
+// short enough that n times it is exact), and e^r = 1 + r + r^2 P(r) by the Taylor series to r^7, whose remainder r^8 /
+// 8! is below 5.2e-9. With the rounding of the last additions and of the scaling the relative error stays below 2e-7
+// (tested over the whole range).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -48,7 +49,8 @@ inline Float4 fast_exp(Float4 x) {
   return e.scale * (1.0f + (e.r + e.squares));
 }
 
-// e^x - 1 - x for x <= 87, never negative, with a small relative error also near 0, where n = 0 and the bracket vanishes exactly.
+// e^x - 1 - x for x <= 87, never negative, with a small relative error also near 0, where n = 0 and the bracket
+// vanishes exactly.
 inline Float4 exp_minus_1_minus_x(Float4 x) {
   const ReducedExp e = reduce_exp(x);
   return e.scale * e.squares + ((e.scale - 1.0f) + (e.scale * e.r - x));

@@ -48,11 +48,13 @@ void check_finite(std::span<const float> logits) {
   for (; i + 4 <= logits.size(); i += 4) sum += load4(&logits[i]) - load4(&logits[i]);
   for (; i < logits.size(); ++i) sum[0] += logits[i] - logits[i];
   check(sum[0] + sum[1] + sum[2] + sum[3] == 0,
-        "a logit is not finite: the model computes NaN or infinity; its weights are damaged or a format's scale overflowed");
+        "a logit is not finite: the model computes NaN or infinity; its weights are damaged or a format's scale "
+        "overflowed");
 }
 
 // shifted = logits - max and its exp, both padded to whole blocks; returns the sum of the exps.
-double shift_and_exp(std::span<const float> logits, float maximum, std::vector<float>& shifted, std::vector<float>& exps) {
+double shift_and_exp(std::span<const float> logits, float maximum, std::vector<float>& shifted,
+                     std::vector<float>& exps) {
   const size_t n = padded(logits.size());
   shifted.resize(n);
   exps.resize(n);
@@ -74,8 +76,8 @@ struct FullSums {
 
 // The pass over the vocabulary; p = exp_p inverse_p etc. `offset` = ln sum_p - ln sum_q, so that
 // t = ln(q / p) = (shifted_q - shifted_p) + offset.
-FullSums full_vocabulary(std::span<const float> xp, std::span<const float> xq, std::span<const float> ep, std::span<const float> eq,
-                         double sum_p, double sum_q) {
+FullSums full_vocabulary(std::span<const float> xp, std::span<const float> xq, std::span<const float> ep,
+                         std::span<const float> eq, double sum_p, double sum_q) {
   const auto inverse_p = static_cast<float>(1 / sum_p), inverse_q = static_cast<float>(1 / sum_q);
   const double log_sum_p = std::log(sum_p);
   const auto offset = static_cast<float>(log_sum_p - std::log(sum_q));
@@ -93,8 +95,8 @@ FullSums full_vocabulary(std::span<const float> xp, std::span<const float> xq, s
   return {kl.total(), distance.total(), log_sum_p - weighted.total()};
 }
 
-// Ids of the `count` largest logits, largest first, the lower id first among equals. A whole block is passed over when its
-// maximum does not beat the smallest kept, which after a few thousand logits is nearly always.
+// Ids of the `count` largest logits, largest first, the lower id first among equals. A whole block is passed over when
+// its maximum does not beat the smallest kept, which after a few thousand logits is nearly always.
 void largest(std::span<const float> logits, size_t count, std::vector<int32_t>& ids) {
   const auto better = [&](int32_t a, int32_t b) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
@@ -121,7 +123,8 @@ int32_t first_maximum(std::span<const float> logits, float maximum) {
 }
 
 // Both top-K variants; K terms, so plain FP64.
-void compare_top(std::span<const float> p_logits, std::span<const float> q_logits, std::span<const int32_t> top, PositionFidelity& f) {
+void compare_top(std::span<const float> p_logits, std::span<const float> q_logits, std::span<const int32_t> top,
+                 PositionFidelity& f) {
   const auto log_p = [&](int32_t k) { return static_cast<double>(p_logits[static_cast<size_t>(k)]) - f.log_sum_exp_p; };
   const auto log_q = [&](int32_t k) { return static_cast<double>(q_logits[static_cast<size_t>(k)]) - f.log_sum_exp_q; };
   double mass_p = 0, mass_q = 0;
@@ -158,12 +161,13 @@ double log_sum_exp(std::span<const float> logits) {
 }
 
 PositionFidelity RowComparer::compare(std::span<const float> p_logits, std::span<const float> q_logits) {
-  check(p_logits.size() == q_logits.size(), "reference and candidate have different vocabularies: {} and {} logits", p_logits.size(),
-        q_logits.size());
+  check(p_logits.size() == q_logits.size(), "reference and candidate have different vocabularies: {} and {} logits",
+        p_logits.size(), q_logits.size());
   check_finite(p_logits);
   check_finite(q_logits);
   const float max_p = row_maximum(p_logits), max_q = row_maximum(q_logits);
-  const double sum_p = shift_and_exp(p_logits, max_p, shifted_p_, exp_p_), sum_q = shift_and_exp(q_logits, max_q, shifted_q_, exp_q_);
+  const double sum_p = shift_and_exp(p_logits, max_p, shifted_p_, exp_p_),
+               sum_q = shift_and_exp(q_logits, max_q, shifted_q_, exp_q_);
   const FullSums full = full_vocabulary(shifted_p_, shifted_q_, exp_p_, exp_q_, sum_p, sum_q);
 
   PositionFidelity f;

@@ -3,17 +3,17 @@
 //   KL   = sum_k p_k ln(p_k / q_k)            in nats
 //   EAR  = sum_k min(p_k, q_k)                expected acceptance rate: the chance that a token sampled from q would be
 //                                             accepted as one of p under the best coupling
-// Both in three variants, never mixed (design section 5): over the full vocabulary; over the K most likely tokens of p, raw
-// (probabilities as they are, so EAR(p, p) is the mass of those tokens and KL may be negative); over the same tokens with p
-// and q each renormalised to 1 there (what papers/slq.txt calls EAR and KL, notes/slq.md 1.2 and 1.4).
+// Both in three variants, never mixed (design section 5): over the full vocabulary; over the K most likely tokens of p,
+// raw (probabilities as they are, so EAR(p, p) is the mass of those tokens and KL may be negative); over the same
+// tokens with p and q each renormalised to 1 there (what papers/slq.txt calls EAR and KL, notes/slq.md 1.2 and 1.4).
 //
 // Laws (tests): EAR(p, p) = 1 exactly, full and renormalised; raw EAR(p, p) = top-K mass; KL >= 0; EAR is symmetric and
 // >= 1 - sqrt(KL / 2) (Pinsker).
 //
-// Arithmetic: logits are FP32 (v). exp is evaluated in FP32 with a relative error below 2e-7 (tested), sums are kept in FP64
-// in 16 lanes of a fixed order, so results do not depend on the machine. KL is summed as p (e^t - 1 - t), t = ln(q / p),
-// which is the same number (the added q - p sum to 0), has no negative term, and keeps its relative accuracy when q is
-// nearly p: an error of the normaliser enters squared. A KL of 1e-9 is still a measurement.
+// Arithmetic: logits are FP32 (v). exp is evaluated in FP32 with a relative error below 2e-7 (tested), sums are kept in
+// FP64 in 16 lanes of a fixed order, so results do not depend on the machine. KL is summed as p (e^t - 1 - t), t = ln(q
+// / p), which is the same number (the added q - p sum to 0), has no negative term, and keeps its relative accuracy when
+// q is nearly p: an error of the normaliser enters squared. A KL of 1e-9 is still a measurement.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -26,15 +26,15 @@ namespace fidelio {
 double log_sum_exp(std::span<const float> logits);
 
 struct PositionFidelity {
-  double kl = 0, ear = 0;                        // full vocabulary
-  double kl_raw = 0, ear_raw = 0;                // top-K raw
+  double kl = 0, ear = 0;          // full vocabulary
+  double kl_raw = 0, ear_raw = 0;  // top-K raw
   double kl_renormalised = 0, ear_renormalised = 0;
-  double top_k_mass = 0;                         // of p in its own top K
-  double entropy = 0;                            // of p, nats
-  int32_t top_p = 0, top_q = 0;                  // most likely token; the lowest id of several
-  double margin_p = 0;                           // p(top_p) - p(top_q): how much the reference minds the flip; 0 if none
-  double margin_q = 0;                           // q(top_q) - q(top_p): how sure the candidate is of it
-  double log_sum_exp_p = 0, log_sum_exp_q = 0;   // so that ln p(k) = logits[k] - log_sum_exp
+  double top_k_mass = 0;                        // of p in its own top K
+  double entropy = 0;                           // of p, nats
+  int32_t top_p = 0, top_q = 0;                 // most likely token; the lowest id of several
+  double margin_p = 0;                          // p(top_p) - p(top_q): how much the reference minds the flip; 0 if none
+  double margin_q = 0;                          // q(top_q) - q(top_p): how sure the candidate is of it
+  double log_sum_exp_p = 0, log_sum_exp_q = 0;  // so that ln p(k) = logits[k] - log_sum_exp
 
   bool agree() const { return top_p == top_q; }
 };
@@ -52,8 +52,8 @@ class RowComparer {
   std::vector<int32_t> top_;
 };
 
-// Decision flips by the reference's entropy (SLQ figure 2): bin i holds positions with kEntropyEdges[i] <= entropy (nats) <
-// kEntropyEdges[i + 1], the last one everything above.
+// Decision flips by the reference's entropy (SLQ figure 2): bin i holds positions with kEntropyEdges[i] <= entropy
+// (nats) < kEntropyEdges[i + 1], the last one everything above.
 inline constexpr std::array<double, 7> kEntropyEdges = {0, 0.1, 0.5, 1, 2, 3, 4};
 int entropy_bin(double entropy);
 

@@ -29,7 +29,8 @@ std::vector<float> perturbed(std::vector<float> logits, double noise, uint64_t s
 
 // The definitions, in long double.
 struct Slow {
-  long double kl = 0, ear = 0, entropy = 0, kl_raw = 0, ear_raw = 0, mass = 0, kl_renormalised = 0, ear_renormalised = 0;
+  long double kl = 0, ear = 0, entropy = 0, kl_raw = 0, ear_raw = 0, mass = 0, kl_renormalised = 0,
+              ear_renormalised = 0;
 };
 
 std::vector<long double> softmax(const std::vector<float>& logits) {
@@ -82,8 +83,15 @@ TEST(FastExp, TheConvexTermKeepsRelativeAccuracyNearZero) {
   for (double size = 1e-12; size < 1.0; size *= 1.37)
     for (double sign : {-1.0, 1.0}) {
       const auto x = static_cast<float>(sign * size);
-      const long double y = x, exact = y * y * (0.5L + y / 6 * (1 + y / 4 * (1 + y / 5 * (1 + y / 6 * (1 + y / 7 * (1 + y / 8 * (1 + y / 9 * (1 + y / 10))))))));
-      // n = 0: a few roundings. n != 0: numbers of size 1 cancel down to >= .055, so their 2^-23 grows by 1 / .055 = 18.
+      const long double
+          y = x,
+          exact =
+              y * y *
+              (0.5L +
+               y / 6 *
+                   (1 + y / 4 * (1 + y / 5 * (1 + y / 6 * (1 + y / 7 * (1 + y / 8 * (1 + y / 9 * (1 + y / 10))))))));
+      // n = 0: a few roundings. n != 0: numbers of size 1 cancel down to >= .055, so their 2^-23 grows by 1 / .055
+      // = 18.
       EXPECT_NEAR(static_cast<double>(one(exp_minus_1_minus_x(splat4(x))) / exact), 1, 18 * 2.4e-7) << x;
       EXPECT_GE(one(exp_minus_1_minus_x(splat4(x))), 0);
     }
@@ -102,15 +110,16 @@ TEST(Fidelity, EqualsTheDefinitions) {
         // p and q carry a relative error of some 3e-7 each, which sums and weighted means inherit.
         EXPECT_NEAR(f.ear, static_cast<double>(s.ear), 1e-6);
         EXPECT_NEAR(f.entropy, static_cast<double>(s.entropy), 1e-6 * (1 + static_cast<double>(s.entropy)));
-        // t carries the rounding of logits of size `spread` (2^-24 of it): relative to a typical t of size `noise` that is the
-        // error of a term; 18 * 2.4e-7 is the convex term's own.
+        // t carries the rounding of logits of size `spread` (2^-24 of it): relative to a typical t of size `noise` that
+        // is the error of a term; 18 * 2.4e-7 is the convex term's own.
         const double relative = 1e-5 + (noise > 0 ? 4 * 6e-8 * spread / noise : 0);
         EXPECT_NEAR(f.kl, static_cast<double>(s.kl), relative * static_cast<double>(s.kl) + 1e-12);
         // Here the FP32 normalisers' relative error 2e-7 enters once.
         EXPECT_NEAR(f.kl_raw, static_cast<double>(s.kl_raw), 1e-6);
         EXPECT_NEAR(f.ear_raw, static_cast<double>(s.ear_raw), 1e-6);
         EXPECT_NEAR(f.top_k_mass, static_cast<double>(s.mass), 1e-6);
-        EXPECT_NEAR(f.kl_renormalised, static_cast<double>(s.kl_renormalised), 1e-9 * (1 + static_cast<double>(s.kl_renormalised)));
+        EXPECT_NEAR(f.kl_renormalised, static_cast<double>(s.kl_renormalised),
+                    1e-9 * (1 + static_cast<double>(s.kl_renormalised)));
         EXPECT_NEAR(f.ear_renormalised, static_cast<double>(s.ear_renormalised), 1e-12);
       }
 }
@@ -153,7 +162,8 @@ TEST(Fidelity, ShiftingAllLogitsChangesNothingMuch) {
 
 TEST(Fidelity, KnownDisagreement) {
   // p = (.5, .3, .2), q = (.3, .5, .2).
-  const std::vector<float> p = {std::log(0.5f), std::log(0.3f), std::log(0.2f)}, q = {std::log(0.3f), std::log(0.5f), std::log(0.2f)};
+  const std::vector<float> p = {std::log(0.5f), std::log(0.3f), std::log(0.2f)},
+                           q = {std::log(0.3f), std::log(0.5f), std::log(0.2f)};
   const PositionFidelity f = RowComparer(2).compare(p, q);
   constexpr double kRounding = 1e-6;
   EXPECT_NEAR(f.ear, 0.8, kRounding);

@@ -20,14 +20,14 @@ p.lead,.note{color:var(--soft)}.note{font-size:.85rem}
 figure{margin:1.5rem 0}figcaption{font-weight:600;margin-bottom:.5rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;white-space:nowrap}
 th,td{padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);text-align:right}th:first-child{text-align:left}thead th{color:var(--soft);font-weight:600}
-svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}
+svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}@media(max-width:600px){svg{font-size:18px}}
 .tokens{background:var(--panel);border-radius:.5rem;padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere;font:14px/1.9 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .tokens .prompt{color:var(--soft)}
 .tokens mark{color:inherit;border-radius:.2rem;padding:.1rem .1rem;background:color-mix(in srgb,var(--s1) calc(var(--w)*1%),transparent)}
 .tokens mark sup{color:var(--s0);font-size:.75em;font-weight:600;margin-left:.15rem}
 details{border:1px solid var(--line);border-radius:.5rem;padding:.6rem 1rem;margin:.8rem 0}summary{cursor:pointer;font-weight:600}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(9rem,1fr));gap:.8rem;margin:1.2rem 0}
-.card{background:var(--panel);border-radius:.5rem;padding:.8rem 1rem}.card b{display:block;font-size:1.35rem}.card span{color:var(--soft);font-size:.85rem}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(10.5rem,1fr));gap:.8rem;margin:1.2rem 0}
+.card{background:var(--panel);border-radius:.5rem;padding:.8rem 1rem}.card b{display:block;font-size:1.25rem;white-space:nowrap}.card span{color:var(--soft);font-size:.85rem}
 )";
 
 constexpr double kWidth = 720, kHeight = 360, kLeft = 64, kRight = 16, kTop = 14, kBottom = 52;
@@ -47,17 +47,24 @@ struct Axis {
 std::vector<double> ticks(const Axis& axis) {
   std::vector<double> all;
   if (axis.logarithmic) {
-    for (double e = std::floor(std::log10(axis.low)); e <= std::ceil(std::log10(axis.high)); ++e) all.push_back(std::pow(10, e));
+    for (double e = std::floor(std::log10(axis.low)); e <= std::ceil(std::log10(axis.high)); ++e)
+      all.push_back(std::pow(10, e));
   } else {
     const double raw = (axis.high - axis.low) / 5, power = std::pow(10, std::floor(std::log10(raw)));
     const double step = power * (raw / power < 1.5 ? 1 : raw / power < 3.5 ? 2 : raw / power < 7.5 ? 5 : 10);
-    for (double k = std::ceil(axis.low / step - 1e-9); k * step <= axis.high + 1e-9 * step; ++k) all.push_back(k * step);
+    for (double k = std::ceil(axis.low / step - 1e-9); k * step <= axis.high + 1e-9 * step; ++k)
+      all.push_back(k * step);
   }
-  std::erase_if(all, [&](double t) { return t < axis.low * (axis.logarithmic ? 0.999 : 1) - 1e-12 || t > axis.high * (axis.logarithmic ? 1.001 : 1) + 1e-12; });
+  std::erase_if(all, [&](double t) {
+    return t < axis.low * (axis.logarithmic ? 0.999 : 1) - 1e-12 ||
+           t > axis.high * (axis.logarithmic ? 1.001 : 1) + 1e-12;
+  });
   return all;
 }
 
-bool drawn(const Chart& chart, const ChartPoint& p) { return std::isfinite(p.x) && std::isfinite(p.y) && (!chart.log_x || p.x > 0); }
+bool drawn(const Chart& chart, const ChartPoint& p) {
+  return std::isfinite(p.x) && std::isfinite(p.y) && (!chart.log_x || p.x > 0);
+}
 
 std::array<Axis, 2> axes_of(const Chart& chart) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -77,7 +84,8 @@ std::array<Axis, 2> axes_of(const Chart& chart) {
     x0 /= 1.15;
     x1 *= 1.15;
   }
-  return {Axis{x0, x1, chart.log_x, kLeft, kWidth - kRight}, Axis{y0 - margin, y1 + margin, false, kHeight - kBottom, kTop}};
+  return {Axis{x0, x1, chart.log_x, kLeft, kWidth - kRight},
+          Axis{y0 - margin, y1 + margin, false, kHeight - kBottom, kTop}};
 }
 
 std::string draw_series(const Chart& chart, const ChartSeries& series, const Axis& x, const Axis& y, size_t number) {
@@ -86,9 +94,12 @@ std::string draw_series(const Chart& chart, const ChartSeries& series, const Axi
     if (!drawn(chart, p)) continue;
     const double px = x.at(p.x), py = y.at(p.y);
     path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", px, py);
-    if (p.low < p.high) marks += fmt::format("<path d=\"M{:.1f} {:.1f}V{:.1f}\" stroke-width=\"1.5\"/>", px, y.at(p.low), y.at(p.high));
-    marks += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" style=\"fill:var(--s{})\"><title>{}: {:.6g}, {:.6g}</title></circle>", px, py, number % 6,
-                         escape_html(series.name), p.x, p.y);
+    if (p.low < p.high)
+      marks += fmt::format("<path d=\"M{:.1f} {:.1f}V{:.1f}\" stroke-width=\"1.5\"/>", px, y.at(p.low), y.at(p.high));
+    marks += fmt::format(
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" style=\"fill:var(--s{})\"><title>{}: {:.6g}, "
+        "{:.6g}</title></circle>",
+        px, py, number % 6, escape_html(series.name), p.x, p.y);
   }
   std::string group = fmt::format("<g fill=\"none\" style=\"stroke:var(--s{})\">", number % 6);
   if (series.line && !path.empty()) group += "<path stroke-width=\"2\" d=\"" + path + "\"/>";
@@ -101,13 +112,28 @@ std::string escape_html(std::string_view text) {
   std::string out;
   for (char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      case '\n': case '\t': case '\r': out += c; break;
-      default: (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) ? out += "\uFFFD" : out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      case '\n':
+      case '\t':
+      case '\r':
+        out += c;
+        break;
+      default:
+        (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) ? out += "\uFFFD" : out += c;
     }
   }
   return out;
@@ -115,29 +141,39 @@ std::string escape_html(std::string_view text) {
 
 std::string html_page(std::string_view title, std::string_view body) {
   return fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
-      "<link rel=\"icon\" href=\"data:,\"><title>{}</title><style>{}</style></head>\n<body>\n<h1>{}</h1>\n{}\n</body></html>\n",
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+      "content=\"width=device-width,initial-scale=1\">"
+      "<link rel=\"icon\" "
+      "href=\"data:,\"><title>{}</title><style>{}</style></head>\n<body>\n<h1>{}</h1>\n{}\n</body></html>\n",
       escape_html(title), kStyle, escape_html(title), body);
 }
 
 std::string svg_chart(const Chart& chart) {
   const auto [x, y] = axes_of(chart);
-  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">", kWidth, kHeight, escape_html(chart.title));
+  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">", kWidth, kHeight,
+                                escape_html(chart.title));
   for (double t : ticks(y))
-    svg += fmt::format("<path d=\"M{0} {1:.1f}H{2}\" style=\"stroke:var(--line)\"/><text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.4g}</text>", kLeft, y.at(t),
-                       kWidth - kRight, kLeft - 8, y.at(t) + 4, std::fabs(t) < 1e-12 ? 0.0 : t);
+    svg += fmt::format(
+        "<path d=\"M{0} {1:.1f}H{2}\" style=\"stroke:var(--line)\"/><text x=\"{3}\" y=\"{4:.1f}\" "
+        "text-anchor=\"end\">{5:.4g}</text>",
+        kLeft, y.at(t), kWidth - kRight, kLeft - 8, y.at(t) + 4, std::fabs(t) < 1e-12 ? 0.0 : t);
   for (double t : ticks(x))
-    svg += fmt::format("<path d=\"M{0:.1f} {1}v5\" style=\"stroke:var(--soft)\"/><text x=\"{0:.1f}\" y=\"{2}\" text-anchor=\"middle\">{3:.4g}</text>", x.at(t),
-                       kHeight - kBottom, kHeight - kBottom + 20, t);
-  svg += fmt::format("<text x=\"{:.0f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", (kLeft + kWidth - kRight) / 2, kHeight - 10, escape_html(chart.x_label));
-  svg += fmt::format("<text transform=\"translate(14 {:.0f}) rotate(-90)\" text-anchor=\"middle\">{}</text>", (kTop + kHeight - kBottom) / 2,
-                     escape_html(chart.y_label));
+    svg += fmt::format(
+        "<path d=\"M{0:.1f} {1}v5\" style=\"stroke:var(--soft)\"/><text x=\"{0:.1f}\" y=\"{2}\" "
+        "text-anchor=\"middle\">{3:.4g}</text>",
+        x.at(t), kHeight - kBottom, kHeight - kBottom + 20, t);
+  svg += fmt::format("<text x=\"{:.0f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", (kLeft + kWidth - kRight) / 2,
+                     kHeight - 10, escape_html(chart.x_label));
+  svg += fmt::format("<text transform=\"translate(18 {:.0f}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+                     (kTop + kHeight - kBottom) / 2, escape_html(chart.y_label));
   for (size_t i = 0; i < chart.series.size(); ++i) svg += draw_series(chart, chart.series[i], x, y, i);
   svg += "</svg>";
   std::string legend;
   for (size_t i = 0; i < chart.series.size() && chart.series.size() > 1; ++i)
-    legend += fmt::format("<span style=\"color:var(--s{})\">●</span> {} &nbsp; ", i % 6, escape_html(chart.series[i].name));
-  return "<figure><figcaption>" + escape_html(chart.title) + "</figcaption>" + svg + (legend.empty() ? "" : "<p class=\"note\">" + legend + "</p>") + "</figure>\n";
+    legend +=
+        fmt::format("<span style=\"color:var(--s{})\">●</span> {} &nbsp; ", i % 6, escape_html(chart.series[i].name));
+  return "<figure><figcaption>" + escape_html(chart.title) + "</figcaption>" + svg +
+         (legend.empty() ? "" : "<p class=\"note\">" + legend + "</p>") + "</figure>\n";
 }
 
 }  // namespace fidelio

@@ -1,5 +1,5 @@
-// Self-contained HTML: one file, no script, no font or image from elsewhere; readable from 400 pixels of width, in light and in
-// dark. Charts are inline SVG whose numbers stand in a table beside them.
+// Self-contained HTML: one file, no script, no font or image from elsewhere; readable from 400 pixels of width, in
+// light and in dark. Charts are inline SVG whose numbers stand in a table beside them.
 #pragma once
 #include <string>
 #include <string_view>

@@ -7,7 +7,8 @@
 namespace fidelio {
 
 PassLimits limits_of(const Runner& runner) {
-  return {runner.options().max_rows, runner.options().max_logit_rows, runner.cache_pages(), runner.config().max_positions};
+  return {runner.options().max_rows, runner.options().max_logit_rows, runner.cache_pages(),
+          runner.config().max_positions};
 }
 
 PassPlan::PassPlan(std::span<const ScoredSequence> sequences, const PassLimits& limits)
@@ -15,12 +16,13 @@ PassPlan::PassPlan(std::span<const ScoredSequence> sequences, const PassLimits& 
   for (size_t i = 0; i < sequences.size(); ++i) {
     const auto size = static_cast<int64_t>(sequences[i].ids.size());
     check(sequences[i].first_scored >= 1 && sequences[i].first_scored < size,
-          "sequence {} of {} tokens scores from token {}: it needs at least one token before the first scored one and one to score", i,
-          size, sequences[i].first_scored);
-    check(size <= limits.max_positions, "sequence {} has {} tokens, the model's context is {}: use a shorter context", i, size,
-          limits.max_positions);
-    check(PageTable::pages_for(size) <= limits.cache_pages, "sequence {} has {} tokens, the cache holds {}: make it larger", i, size,
-          limits.cache_pages * kPageTokens);
+          "sequence {} of {} tokens scores from token {}: it needs at least one token before the first scored one and "
+          "one to score",
+          i, size, sequences[i].first_scored);
+    check(size <= limits.max_positions, "sequence {} has {} tokens, the model's context is {}: use a shorter context",
+          i, size, limits.max_positions);
+    check(PageTable::pages_for(size) <= limits.cache_pages,
+          "sequence {} has {} tokens, the cache holds {}: make it larger", i, size, limits.cache_pages * kPageTokens);
   }
 }
 
@@ -37,7 +39,8 @@ bool PassPlan::next(Batch& batch, std::vector<ScoredRow>& rows) {
     for (int64_t i = fed_; i < fed_ + count; ++i)
       if (i + 1 >= s.first_scored) rows.push_back({id, i + 1, s.ids[static_cast<size_t>(i + 1)]});
     const int64_t wanted = std::min(count, std::max<int64_t>(0, fed_ + count + 1 - s.first_scored));
-    append_sequence(batch, s.ids.subspan(static_cast<size_t>(fed_), static_cast<size_t>(count)), fed_, pages_.pages(id), wanted);
+    append_sequence(batch, s.ids.subspan(static_cast<size_t>(fed_), static_cast<size_t>(count)), fed_, pages_.pages(id),
+                    wanted);
     fed_ += count;
     if (fed_ < total) break;  // the batch is full
     done_.push_back(id);
@@ -47,16 +50,18 @@ bool PassPlan::next(Batch& batch, std::vector<ScoredRow>& rows) {
   return batch.rows() > 0;
 }
 
-void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence> sequences, const RowsCallback& callback,
-              const ProgressCallback& progress) {
+void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence> sequences,
+              const RowsCallback& callback, const ProgressCallback& progress) {
   check(!models.empty(), "a pass needs a model");
   PassLimits limits = limits_of(*models[0].runner);
   for (size_t i = 1; i < models.size(); ++i) {
     const PassLimits other = limits_of(*models[i].runner);
-    check(models[i].runner->config().v == models[0].runner->config().v, "models with different vocabularies cannot be compared: {} and {} tokens",
-          models[0].runner->config().v, models[i].runner->config().v);
+    check(models[i].runner->config().v == models[0].runner->config().v,
+          "models with different vocabularies cannot be compared: {} and {} tokens", models[0].runner->config().v,
+          models[i].runner->config().v);
     for (size_t j = 0; j < i; ++j)
-      check(models[i].runner != models[j].runner, "models run side by side need a runner each: one holds a single cache");
+      check(models[i].runner != models[j].runner,
+            "models run side by side need a runner each: one holds a single cache");
     limits = {std::min(limits.max_rows, other.max_rows), std::min(limits.max_logit_rows, other.max_logit_rows),
               std::min(limits.cache_pages, other.cache_pages), std::min(limits.max_positions, other.max_positions)};
   }

@@ -1,12 +1,12 @@
-// LogitPass: the logits that score given sequences, from one or several models side by side, as few at a time as a runner
-// holds: no file of logits, no matrix of them.
+// LogitPass: the logits that score given sequences, from one or several models side by side, as few at a time as a
+// runner holds: no file of logits, no matrix of them.
 //
 //   sequence   t0 t1 t2 t3 t4          first_scored = 2
 //   rows fed   t0 t1 t2 t3             the last token is only a target
 //   logits        r1 r2 r3             row r_i scores token t_(i+1)
 //
-// A sequence that fits into one batch (max_rows) is never cut; short ones share batches; a longer one is fed in chunks. By row
-// invariance none of this changes a logit.
+// A sequence that fits into one batch (max_rows) is never cut; short ones share batches; a longer one is fed in chunks.
+// By row invariance none of this changes a logit.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -58,12 +58,13 @@ struct PassModel {
   Activations mode;
 };
 // rows (m) and, for each model, logits (m, v), valid during the call.
-using RowsCallback = std::function<void(std::span<const ScoredRow> rows, std::span<const std::span<const float>> logits)>;
+using RowsCallback =
+    std::function<void(std::span<const ScoredRow> rows, std::span<const std::span<const float>> logits)>;
 // Called with the number of sequences done and the number in all.
 using ProgressCallback = std::function<void(int64_t done, int64_t total)>;
 
 // Runs every sequence through every model. The models must be different Runners of one vocabulary size.
-void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence> sequences, const RowsCallback& callback,
-              const ProgressCallback& progress = {});
+void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence> sequences,
+              const RowsCallback& callback, const ProgressCallback& progress = {});
 
 }  // namespace fidelio

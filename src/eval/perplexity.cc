@@ -13,7 +13,8 @@ namespace fidelio {
 std::vector<TextWindow> text_windows(int64_t tokens, const WindowOptions& options) {
   const int64_t context = options.context, stride = options.stride == 0 ? context : options.stride;
   check(context >= 2, "a window needs a context of at least 2 tokens, not {}", context);
-  check(stride >= 1 && stride <= context, "the stride must be between 1 and the context of {} tokens, not {}", context, stride);
+  check(stride >= 1 && stride <= context, "the stride must be between 1 and the context of {} tokens, not {}", context,
+        stride);
   check(options.windows >= 0, "the number of windows must be 0 (all) or more, not {}", options.windows);
   check(tokens >= 2, "a text needs at least 2 tokens to be scored, this one has {}", tokens);
   const auto limit = options.windows == 0 ? tokens : options.windows;
@@ -34,7 +35,8 @@ WindowSet windows_of(std::span<const EvalText> texts, const WindowOptions& optio
   for (size_t i = 0; i < texts.size(); ++i) {
     check(texts[i].ids.size() >= 2, "{}: a text needs at least 2 tokens to be scored, this one has {}", texts[i].name, texts[i].ids.size());
     for (const TextWindow& w : text_windows(static_cast<int64_t>(texts[i].ids.size()), options)) {
-      const auto ids = std::span(texts[i].ids).subspan(static_cast<size_t>(w.begin), static_cast<size_t>(w.end - w.begin));
+      const auto ids =
+          std::span(texts[i].ids).subspan(static_cast<size_t>(w.begin), static_cast<size_t>(w.end - w.begin));
       set.sequences.push_back({ids, w.first_scored - w.begin});
       set.text.push_back(static_cast<int32_t>(i));
     }
@@ -57,12 +59,14 @@ Estimate PerplexityReport::loss() const {
   return ratio(nll, count, options.bootstrap);
 }
 
-Estimate perplexity_of(const Estimate& loss) { return {std::exp(loss.value), {std::exp(loss.ci95.low), std::exp(loss.ci95.high)}}; }
+Estimate perplexity_of(const Estimate& loss) {
+  return {std::exp(loss.value), {std::exp(loss.ci95.low), std::exp(loss.ci95.high)}};
+}
 
 Estimate PerplexityReport::perplexity() const { return perplexity_of(loss()); }
 
-PerplexityReport measure_perplexity(Runner& runner, std::span<const EvalText> texts, const PerplexityOptions& options, ThreadPool& pool,
-                                    const ProgressCallback& progress) {
+PerplexityReport measure_perplexity(Runner& runner, std::span<const EvalText> texts, const PerplexityOptions& options,
+                                    ThreadPool& pool, const ProgressCallback& progress) {
   PerplexityReport report;
   report.options = options;
   for (const EvalText& t : texts) {
@@ -99,14 +103,19 @@ nlohmann::json to_json(const WindowOptions& o) {
 }
 
 nlohmann::json to_json(const PerplexityReport& report) {
-  nlohmann::json texts = nlohmann::json::array(), windows = nlohmann::json::array(), settings = to_json(report.options.windows);
+  nlohmann::json texts = nlohmann::json::array(), windows = nlohmann::json::array(),
+                 settings = to_json(report.options.windows);
   for (size_t i = 0; i < report.text_names.size(); ++i)
     texts.push_back({{"name", report.text_names[i]}, {"sha256", report.text_sha256[i]}});
   for (const WindowLoss& w : report.windows) windows.push_back({w.nll, w.tokens});
   settings["activations"] = name_of(report.options.mode);
   settings["bootstrap"] = {{"resamples", report.options.bootstrap.resamples}, {"seed", report.options.bootstrap.seed}};
-  return {{"perplexity", to_json(report.perplexity())}, {"loss", to_json(report.loss())}, {"tokens", report.tokens()},
-          {"settings", settings},                       {"texts", texts},                 {"windows", windows}};
+  return {{"perplexity", to_json(report.perplexity())},
+          {"loss", to_json(report.loss())},
+          {"tokens", report.tokens()},
+          {"settings", settings},
+          {"texts", texts},
+          {"windows", windows}};
 }
 
 }  // namespace fidelio

@@ -3,9 +3,10 @@
 // Two protocols, told apart by the stride:
 //   stride = context   windows side by side, a ragged rest dropped; the first token of each window is not scored
 //                      (models/data/report.json, GPTQ, llama.cpp's --chunks)
-//   stride < context   Hugging Face's sliding window: window i begins at i * stride; all of the first one is scored but its first
-//                      token, of each later one only what the windows before did not score (its last `stride` tokens, or what
-//                      is left at the end of the text)
+//   stride < context   Hugging Face's sliding window: window i begins at i * stride; all of the first one is scored but
+//   its first
+//                      token, of each later one only what the windows before did not score (its last `stride` tokens,
+//                      or what is left at the end of the text)
 #pragma once
 #include <cstdint>
 #include <span>
@@ -36,8 +37,8 @@ struct WindowOptions {
 struct TextWindow {
   int64_t begin, end, first_scored;
 };
-// A text shorter than the context gives one window. Throws Error if the options are impossible or the text has fewer than
-// two tokens.
+// A text shorter than the context gives one window. Throws Error if the options are impossible or the text has fewer
+// than two tokens.
 std::vector<TextWindow> text_windows(int64_t tokens, const WindowOptions& options);
 
 // The windows of several texts as sequences for a pass; `text` of each says which it belongs to.
@@ -70,9 +71,10 @@ struct PerplexityReport {
   Estimate perplexity() const;
 };
 
-PerplexityReport measure_perplexity(Runner& runner, std::span<const EvalText> texts, const PerplexityOptions& options, ThreadPool& pool,
-                                    const ProgressCallback& progress = {});
-nlohmann::json to_json(const PerplexityReport& report);  // {perplexity, loss, tokens, settings, texts, windows: [[nll, tokens], ...]}
+PerplexityReport measure_perplexity(Runner& runner, std::span<const EvalText> texts, const PerplexityOptions& options,
+                                    ThreadPool& pool, const ProgressCallback& progress = {});
+nlohmann::json to_json(
+    const PerplexityReport& report);  // {perplexity, loss, tokens, settings, texts, windows: [[nll, tokens], ...]}
 nlohmann::json to_json(const WindowOptions& options);
 
 // exp of a loss and of its interval.

@@ -30,7 +30,8 @@ TEST(Windows, SideBySideDropTheRaggedRest) {
 }
 
 TEST(Windows, SlidingScoresEveryTokenButTheFirstOnce) {
-  EXPECT_EQ(windows(11, {.context = 4, .stride = 2}), (Windows{{0, 4, 1}, {2, 6, 4}, {4, 8, 6}, {6, 10, 8}, {8, 11, 10}}));
+  EXPECT_EQ(windows(11, {.context = 4, .stride = 2}),
+            (Windows{{0, 4, 1}, {2, 6, 4}, {4, 8, 6}, {6, 10, 8}, {8, 11, 10}}));
   EXPECT_EQ(windows(8, {.context = 4, .stride = 3}), (Windows{{0, 4, 1}, {3, 7, 4}, {6, 8, 7}}));
   for (int64_t stride = 1; stride < 10; ++stride) {
     int64_t next = 1;
@@ -68,7 +69,9 @@ FakeRunner make_runner(int64_t max_rows, int64_t max_logit_rows, int64_t cache_t
 
 TEST(PassPlan, PacksShortSequencesAndChunksLongOnes) {
   const std::vector<int32_t> ids(60, 1);
-  const std::vector<ScoredSequence> sequences = {{std::span(ids).first(4), 1}, {std::span(ids).first(5), 3}, {std::span(ids).first(4), 1},
+  const std::vector<ScoredSequence> sequences = {{std::span(ids).first(4), 1},
+                                                 {std::span(ids).first(5), 3},
+                                                 {std::span(ids).first(4), 1},
                                                  {std::span(ids).first(25), 20}};
   PassPlan plan(sequences, {.max_rows = 8, .max_logit_rows = 4, .cache_pages = 4, .max_positions = 64});
   Batch batch;
@@ -104,8 +107,8 @@ double nll_by_definition(const EvalText& text, const WindowOptions& options) {
   double nll = 0;
   for (const TextWindow& w : text_windows(static_cast<int64_t>(text.ids.size()), options))
     for (int64_t i = w.first_scored; i < w.end; ++i) {
-      const auto logits =
-          runner.logits_after(std::span(text.ids).subspan(static_cast<size_t>(w.begin), static_cast<size_t>(i - w.begin)));
+      const auto logits = runner.logits_after(
+          std::span(text.ids).subspan(static_cast<size_t>(w.begin), static_cast<size_t>(i - w.begin)));
       nll += log_sum_exp(logits) - static_cast<double>(logits[static_cast<size_t>(text.ids[static_cast<size_t>(i)])]);
     }
   return nll;
@@ -114,12 +117,15 @@ double nll_by_definition(const EvalText& text, const WindowOptions& options) {
 TEST(Perplexity, EqualsTheDefinitionForEveryWayOfBatching) {
   const EvalText text = random_text(150, 3);
   ThreadPool pool(3);
-  for (const WindowOptions& options : {WindowOptions{.context = 20}, WindowOptions{.context = 64, .stride = 10}, WindowOptions{.context = 20, .windows = 3}}) {
+  for (const WindowOptions& options : {WindowOptions{.context = 20}, WindowOptions{.context = 64, .stride = 10},
+                                       WindowOptions{.context = 20, .windows = 3}}) {
     const double expected = nll_by_definition(text, options);
     std::vector<double> first;
-    for (auto [rows, logit_rows, cache] : {std::array<int64_t, 3>{512, 128, 0}, {64, 7, 64}, {19, 19, 256}, {5, 1, 64}}) {
+    for (auto [rows, logit_rows, cache] :
+         {std::array<int64_t, 3>{512, 128, 0}, {64, 7, 64}, {19, 19, 256}, {5, 1, 64}}) {
       FakeRunner runner = make_runner(rows, logit_rows, cache);
-      const PerplexityReport report = measure_perplexity(runner, std::span(&text, 1), {.windows = options, .mode = Activations::f32}, pool);
+      const PerplexityReport report =
+          measure_perplexity(runner, std::span(&text, 1), {.windows = options, .mode = Activations::f32}, pool);
       double nll = 0;
       for (const WindowLoss& w : report.windows) nll += w.nll;
       EXPECT_NEAR(nll, expected, 1e-11 * expected);  // the same numbers, added up in another order
@@ -137,11 +143,12 @@ TEST(Perplexity, ReportNamesTextsAndSettings) {
   FakeRunner runner = make_runner(64, 16);
   ThreadPool pool(1);
   int64_t last = 0;
-  const PerplexityReport report = measure_perplexity(runner, texts, {.windows = {.context = 20}}, pool, [&](int64_t done, int64_t total) {
-    EXPECT_GE(done, last);
-    EXPECT_EQ(total, 6);
-    last = done;
-  });
+  const PerplexityReport report =
+      measure_perplexity(runner, texts, {.windows = {.context = 20}}, pool, [&](int64_t done, int64_t total) {
+        EXPECT_GE(done, last);
+        EXPECT_EQ(total, 6);
+        last = done;
+      });
   EXPECT_EQ(last, 6);
   EXPECT_EQ(report.tokens(), 6 * 19);
   const nlohmann::json j = to_json(report);

@@ -20,7 +20,8 @@ template <typename F>
 std::vector<double> per_question(const ModelRuns& model, F number) {
   std::vector<double> means(model.runs[0].size());
   for (const auto& run : model.runs)
-    for (size_t i = 0; i < run.size(); ++i) means[i] += static_cast<double>(number(run[i])) / static_cast<double>(model.runs.size());
+    for (size_t i = 0; i < run.size(); ++i)
+      means[i] += static_cast<double>(number(run[i])) / static_cast<double>(model.runs.size());
   return means;
 }
 
@@ -34,7 +35,8 @@ std::vector<std::string> tasks_of(const std::vector<ItemResult>& results) {
   return tasks;
 }
 
-std::vector<double> of_task(std::span<const double> values, const std::vector<ItemResult>& results, const std::string& task) {
+std::vector<double> of_task(std::span<const double> values, const std::vector<ItemResult>& results,
+                            const std::string& task) {
   std::vector<double> chosen;
   for (size_t i = 0; i < results.size(); ++i)
     if (results[i].task == task) chosen.push_back(values[i]);
@@ -57,10 +59,12 @@ void check_same_questions(std::span<const ModelRuns> models) {
     check(!m.runs.empty() && !m.runs[0].empty(), "{} has no results", m.name);
     for (const auto& run : m.runs) {
       const auto& first = models[0].runs[0];
-      check(run.size() == first.size(), "{} answered {} questions, {} answered {}", m.name, run.size(), models[0].name, first.size());
+      check(run.size() == first.size(), "{} answered {} questions, {} answered {}", m.name, run.size(), models[0].name,
+            first.size());
       for (size_t i = 0; i < run.size(); ++i)
-        check(run[i].task == first[i].task && run[i].id == first[i].id, "question {} is {} {} for {} and {} {} for {}: results must be of one file", i, run[i].task,
-              run[i].id, m.name, first[i].task, first[i].id, models[0].name);
+        check(run[i].task == first[i].task && run[i].id == first[i].id,
+              "question {} is {} {} for {} and {} {} for {}: results must be of one file", i, run[i].task, run[i].id,
+              m.name, first[i].task, first[i].id, models[0].name);
     }
   }
 }
@@ -84,7 +88,8 @@ RecoveryTable recovery_table(std::span<const ModelRuns> models, const RecoveryOp
     }
     std::vector<Stratum> strata;
     for (size_t i = 0; i < by_task.size(); ++i)
-      if (std::isfinite(row.recovery[i].value)) strata.push_back({by_task[i], reference_by_task[i]});  // not where the reference is never right
+      if (std::isfinite(row.recovery[i].value))
+        strata.push_back({by_task[i], reference_by_task[i]});  // not where the reference is never right
     if (!strata.empty()) row.mean_recovery = mean_of_ratios(strata, options.bootstrap);
     row.verdict = compare_scores(scores, reference, options.margin, options.bootstrap);
     table.rows.push_back(std::move(row));
@@ -95,14 +100,21 @@ RecoveryTable recovery_table(std::span<const ModelRuns> models, const RecoveryOp
 json to_json(const RecoveryTable& table) {
   json rows = json::array();
   for (const RecoveryRow& r : table.rows)
-    rows.push_back({{"model", r.name}, {"bits", r.bits}, {"accuracy", numbers(r.accuracy)}, {"recovery", numbers(r.recovery)}, {"mean_recovery", to_json(r.mean_recovery)},
-                    {"difference", to_json(r.verdict.difference)}, {"lossless", r.verdict.lossless}, {"different", r.verdict.different}});
+    rows.push_back({{"model", r.name},
+                    {"bits", r.bits},
+                    {"accuracy", numbers(r.accuracy)},
+                    {"recovery", numbers(r.recovery)},
+                    {"mean_recovery", to_json(r.mean_recovery)},
+                    {"difference", to_json(r.verdict.difference)},
+                    {"lossless", r.verdict.lossless},
+                    {"different", r.verdict.different}});
   return {{"tasks", table.tasks}, {"models", rows}, {"margin", table.options.margin}};
 }
 
 Table to_table(const RecoveryTable& table) {
   Table out{"Accuracy and recovery",
-            fmt::format("Recovery: accuracy over the reference's, mean over tasks, 95% bootstrap interval by question. Lossless: the loss of accuracy over all "
+            fmt::format("Recovery: accuracy over the reference's, mean over tasks, 95% bootstrap interval by question. "
+                        "Lossless: the loss of accuracy over all "
                         "questions is below {} with 97.5% confidence; different: its interval excludes 0.",
                         table.options.margin),
             {"model", "bits"},
@@ -145,14 +157,16 @@ double NoiseStudy::lossless_up_to() const {
 double NoiseStudy::kl_threshold(double target_recovery) const { return (1 - target_recovery) / linear_fit().slope; }
 
 Chart to_chart(const NoiseStudy& study) {
-  Chart chart{"Recovery against KL under injected noise", "KL to the unperturbed model (nats a token)", "recovery", true, {}};
+  Chart chart{
+      "Recovery against KL under injected noise", "KL to the unperturbed model (nats a token)", "recovery", true, {}};
   for (size_t t = 0; t < study.tasks.size(); ++t) {
     ChartSeries series{study.tasks[t], {}};
     for (const NoisePoint& p : study.points) series.points.push_back({p.kl, p.recovery[t].value, 0, 0});
     chart.series.push_back(std::move(series));
   }
   ChartSeries mean{"mean over tasks", {}};
-  for (const NoisePoint& p : study.points) mean.points.push_back({p.kl, p.mean_recovery.value, p.mean_recovery.ci95.low, p.mean_recovery.ci95.high});
+  for (const NoisePoint& p : study.points)
+    mean.points.push_back({p.kl, p.mean_recovery.value, p.mean_recovery.ci95.low, p.mean_recovery.ci95.high});
   chart.series.push_back(std::move(mean));
   return chart;
 }
@@ -160,10 +174,13 @@ Chart to_chart(const NoiseStudy& study) {
 json to_json(const NoiseStudy& study) {
   json points = json::array();
   for (const NoisePoint& p : study.points)
-    points.push_back({{"level", p.level}, {"kl", p.kl}, {"recovery", numbers(p.recovery)}, {"mean_recovery", to_json(p.mean_recovery)}});
+    points.push_back({{"level", p.level},
+                      {"kl", p.kl},
+                      {"recovery", numbers(p.recovery)},
+                      {"mean_recovery", to_json(p.mean_recovery)}});
   const OriginFit fit = study.linear_fit();
-  return {{"tasks", study.tasks}, {"points", points}, {"linear_below", study.linear_below}, {"alpha", finite(fit.slope)}, {"r2", finite(fit.r2)},
-          {"lossless_up_to_kl", study.lossless_up_to()}};
+  return {{"tasks", study.tasks},       {"points", points},     {"linear_below", study.linear_below},
+          {"alpha", finite(fit.slope)}, {"r2", finite(fit.r2)}, {"lossless_up_to_kl", study.lossless_up_to()}};
 }
 
 }  // namespace fidelio

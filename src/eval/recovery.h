@@ -1,5 +1,5 @@
-// Studies over runs of tasks by several models: recovery (SLQ table 1), thinking tokens (tables 8 to 14), and accuracy against KL
-// under injected noise (figure 8, Eq. 4). Pure functions of results; questions are paired by task and id.
+// Studies over runs of tasks by several models: recovery (SLQ table 1), thinking tokens (tables 8 to 14), and accuracy
+// against KL under injected noise (figure 8, Eq. 4). Pure functions of results; questions are paired by task and id.
 #pragma once
 #include <array>
 #include <span>
@@ -59,8 +59,8 @@ struct ThinkingRow {
   int64_t generations = 0, truncated = 0;  // truncated: ended by length or context
   std::vector<double> percentiles;         // of kThinkingPercentiles
   double mean_correct = 0, mean_wrong = 0;
-  double other_tokens = 0;                 // mean output outside the thinking
-  double mean_cv = 0, median_cv = 0;       // within a question, over seeds; NaN with one seed
+  double other_tokens = 0;            // mean output outside the thinking
+  double mean_cv = 0, median_cv = 0;  // within a question, over seeds; NaN with one seed
   // Against the reference, per-question means over seeds; the reference's own row is empty.
   double difference = 0, median_ratio = 0, d = 0;
   Wilcoxon test;

@@ -36,7 +36,8 @@ ModelRuns model(const std::string& name, double chance, double thinking, int see
 }
 
 TEST(Recovery, TableSaysWhatWasLost) {
-  const std::vector<ModelRuns> models = {model("exact", 0.95, 100, 3, 1), model("same", 0.95, 100, 3, 2), model("worse", 0.7, 100, 3, 3)};
+  const std::vector<ModelRuns> models = {model("exact", 0.95, 100, 3, 1), model("same", 0.95, 100, 3, 2),
+                                         model("worse", 0.7, 100, 3, 3)};
   const RecoveryTable table = recovery_table(models, {.margin = 0.03});
   EXPECT_THAT(table.tasks, ElementsAre("sums", "words"));
   const RecoveryRow &exact = table.rows[0], &same = table.rows[1], &worse = table.rows[2];
@@ -81,7 +82,8 @@ TEST(Recovery, RefusesResultsThatCannotBePaired) {
 }
 
 TEST(Thinking, RowsFollowTheDefinitions) {
-  const std::vector<ModelRuns> models = {model("exact", 0.9, 100, 3, 1), model("longer", 0.9, 104, 3, 2), model("same", 0.9, 100, 3, 3)};
+  const std::vector<ModelRuns> models = {model("exact", 0.9, 100, 3, 1), model("longer", 0.9, 104, 3, 2),
+                                         model("same", 0.9, 100, 3, 3)};
   const auto rows = thinking_rows(models);
   double sum = 0, right = 0, right_tokens = 0;
   std::vector<double> differences;
@@ -93,7 +95,8 @@ TEST(Thinking, RowsFollowTheDefinitions) {
     }
   for (size_t i = 0; i < 400; ++i) {
     double d = 0;
-    for (size_t s = 0; s < 3; ++s) d += static_cast<double>(models[1].runs[s][i].thinking_tokens - models[0].runs[s][i].thinking_tokens) / 3;
+    for (size_t s = 0; s < 3; ++s)
+      d += static_cast<double>(models[1].runs[s][i].thinking_tokens - models[0].runs[s][i].thinking_tokens) / 3;
     differences.push_back(d);
   }
   EXPECT_EQ(rows[1].generations, 1200);

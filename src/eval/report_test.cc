@@ -13,13 +13,18 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-const Table kTable = {"Title <1>", "A note", {"model", "a, b", "c"}, {{"x&y", "1", "–"}, {"longer name", "22", "say \"hi\""}}};
+const Table kTable = {
+    "Title <1>", "A note", {"model", "a, b", "c"}, {{"x&y", "1", "–"}, {"longer name", "22", "say \"hi\""}}};
 
 TEST(Table, TextIsAligned) {
-  EXPECT_EQ(to_text(kTable), "Title <1>\nmodel        a, b         c\nx&y             1         –\nlonger name    22  say \"hi\"\nA note\n");
+  EXPECT_EQ(
+      to_text(kTable),
+      "Title <1>\nmodel        a, b         c\nx&y             1         –\nlonger name    22  say \"hi\"\nA note\n");
 }
 
-TEST(Table, CsvIsQuoted) { EXPECT_EQ(to_csv(kTable), "model,\"a, b\",c\r\nx&y,1,–\r\nlonger name,22,\"say \"\"hi\"\"\"\r\n"); }
+TEST(Table, CsvIsQuoted) {
+  EXPECT_EQ(to_csv(kTable), "model,\"a, b\",c\r\nx&y,1,–\r\nlonger name,22,\"say \"\"hi\"\"\"\r\n");
+}
 
 TEST(Table, HtmlIsEscaped) {
   const std::string html = to_html(kTable);
@@ -37,18 +42,21 @@ TEST(Table, NumbersSayWhatIsMissing) {
 }
 
 TEST(Html, EscapesEverythingThatCouldEndAnAttributeOrATag) {
-  EXPECT_EQ(escape_html("<a href='x'>\"&\"</a>\x01\n"), "&lt;a href=&#39;x&#39;&gt;&quot;&amp;&quot;&lt;/a&gt;\uFFFD\n");
+  EXPECT_EQ(escape_html("<a href='x'>\"&\"</a>\x01\n"),
+            "&lt;a href=&#39;x&#39;&gt;&quot;&amp;&quot;&lt;/a&gt;\uFFFD\n");
 }
 
 TEST(Html, PageIsSelfContained) {
   const std::string page = html_page("A <title>", "<p>body</p>");
   EXPECT_THAT(page, HasSubstr("<title>A &lt;title&gt;</title>"));
   EXPECT_THAT(page, HasSubstr("width=device-width"));
-  for (const char* outside : {"http:", "https:", "<script", "@import", "url("}) EXPECT_THAT(page, Not(HasSubstr(outside)));
+  for (const char* outside : {"http:", "https:", "<script", "@import", "url("})
+    EXPECT_THAT(page, Not(HasSubstr(outside)));
 }
 
 TEST(Html, ChartDrawsEveryPointInsideTheFrame) {
-  const Chart chart{"c", "x", "y", true, {{"first", {{0.001, 1, 0.9, 1.1}, {0.1, 0.5}}}, {"second", {{0, 3}, {1, 0.2}}}}};
+  const Chart chart{
+      "c", "x", "y", true, {{"first", {{0.001, 1, 0.9, 1.1}, {0.1, 0.5}}}, {"second", {{0, 3}, {1, 0.2}}}}};
   const std::string svg = svg_chart(chart);
   size_t circles = 0;
   for (size_t at = 0; (at = svg.find("<circle cx=\"", at)) != std::string::npos; at += 12, ++circles) {

@@ -69,7 +69,9 @@ nlohmann::json to_json(const Estimate& e) {
   return {{"value", number(e.value)}, {"ci95", {number(e.ci95.low), number(e.ci95.high)}}};
 }
 
-double mean(std::span<const double> values) { return values.empty() ? kNaN : sum(values) / static_cast<double>(values.size()); }
+double mean(std::span<const double> values) {
+  return values.empty() ? kNaN : sum(values) / static_cast<double>(values.size());
+}
 
 double standard_deviation(std::span<const double> values) {
   if (values.size() < 2) return kNaN;
@@ -87,8 +89,8 @@ double percentile(std::span<const double> values, double percent) {
 
 double normal_cdf(double z) { return 0.5 * std::erfc(-z * 0.7071067811865476); }
 
-// Newton on log(cdf / p), which is concave and rising: from a start left of the root every tangent meets zero left of the root
-// too, so the steps never overshoot. The start is left of it because cdf(z) <= exp(-z^2 / 2) / 2 for z <= 0.
+// Newton on log(cdf / p), which is concave and rising: from a start left of the root every tangent meets zero left of
+// the root too, so the steps never overshoot. The start is left of it because cdf(z) <= exp(-z^2 / 2) / 2 for z <= 0.
 double normal_quantile(double p) {
   check(p > 0 && p < 1, "a normal quantile needs a probability inside (0, 1), not {}", p);
   if (p > 0.5) return -normal_quantile(1 - p);
@@ -102,9 +104,10 @@ double normal_quantile(double p) {
   return z;
 }
 
-Estimate ratio(std::span<const double> numerators, std::span<const double> denominators, const BootstrapOptions& options) {
-  check(numerators.size() == denominators.size(), "a ratio needs as many denominators as numerators: {} and {}", denominators.size(),
-        numerators.size());
+Estimate ratio(std::span<const double> numerators, std::span<const double> denominators,
+               const BootstrapOptions& options) {
+  check(numerators.size() == denominators.size(), "a ratio needs as many denominators as numerators: {} and {}",
+        denominators.size(), numerators.size());
   const double total = sum(denominators);
   if (total == 0) return {kNaN, {kNaN, kNaN}};
   Estimate e{sum(numerators) / total, {kNaN, kNaN}};
@@ -124,11 +127,13 @@ Estimate ratio(std::span<const double> numerators, std::span<const double> denom
   }
   // Ties with the value count half, so that a coarse distribution (accuracies) is not taken for a biased one.
   const auto [first, last] = std::equal_range(resampled.begin(), resampled.end(), e.value);
-  const double below = 0.5 * (static_cast<double>(first - resampled.begin()) + static_cast<double>(last - resampled.begin()));
+  const double below =
+      0.5 * (static_cast<double>(first - resampled.begin()) + static_cast<double>(last - resampled.begin()));
   const double size = static_cast<double>(resampled.size());
   const double bias = normal_quantile(std::clamp(below / size, 0.5 / size, 1 - 0.5 / size));
   const double a = acceleration(numerators, denominators);
-  e.ci95 = {sorted_percentile(resampled, corrected_percent(bias, a, -kZ95)), sorted_percentile(resampled, corrected_percent(bias, a, kZ95))};
+  e.ci95 = {sorted_percentile(resampled, corrected_percent(bias, a, -kZ95)),
+            sorted_percentile(resampled, corrected_percent(bias, a, kZ95))};
   return e;
 }
 
@@ -138,7 +143,8 @@ Estimate mean_of_ratios(std::span<const Stratum> strata, const BootstrapOptions&
   Estimate e{0, {kNaN, kNaN}};
   for (const Stratum& s : strata) {
     check(s.numerators.size() == s.denominators.size() && !s.numerators.empty(),
-          "a stratum needs as many denominators as numerators and at least one: {} and {}", s.denominators.size(), s.numerators.size());
+          "a stratum needs as many denominators as numerators and at least one: {} and {}", s.denominators.size(),
+          s.numerators.size());
     e.value += sum(s.numerators) / sum(s.denominators) / strata_count;
   }
   Rng rng(options.seed);
@@ -196,7 +202,8 @@ Wilcoxon wilcoxon(std::span<const double> differences) {
   int64_t doubled_positive = 0, doubled_negative = 0;
   double tie_sum = 0;
   for (size_t first = 0, last; first < d.size(); first = last) {
-    for (last = first; last < d.size() && std::fabs(d[last]) == std::fabs(d[first]); ++last) {}
+    for (last = first; last < d.size() && std::fabs(d[last]) == std::fabs(d[first]); ++last) {
+    }
     const auto doubled = static_cast<int64_t>(first + 1 + last);  // ranks first + 1 .. last, their mean doubled
     const auto t = static_cast<double>(last - first);
     tie_sum += t * t * t - t;
@@ -232,8 +239,8 @@ std::vector<double> within_query_cv(std::span<const std::vector<double>> runs) {
 
 Verdict compare_scores(std::span<const double> candidate, std::span<const double> reference, double margin,
                        const BootstrapOptions& options) {
-  check(candidate.size() == reference.size(), "scores are compared question by question: {} and {} questions", candidate.size(),
-        reference.size());
+  check(candidate.size() == reference.size(), "scores are compared question by question: {} and {} questions",
+        candidate.size(), reference.size());
   std::vector<double> difference(candidate.size());
   for (size_t i = 0; i < difference.size(); ++i) difference[i] = candidate[i] - reference[i];
   Verdict v{ratio(difference, std::vector<double>(difference.size(), 1.0), options), margin};
@@ -243,7 +250,8 @@ Verdict compare_scores(std::span<const double> candidate, std::span<const double
 }
 
 OriginFit fit_through_origin(std::span<const double> x, std::span<const double> y) {
-  check(x.size() == y.size() && !x.empty(), "a fit needs as many y as x and at least one: {} and {}", y.size(), x.size());
+  check(x.size() == y.size() && !x.empty(), "a fit needs as many y as x and at least one: {} and {}", y.size(),
+        x.size());
   double xx = 0, xy = 0, yy = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     xx += x[i] * x[i];

@@ -1,5 +1,5 @@
-// Statistics for reports: intervals, paired tests and summaries. Pure functions of their inputs; whatever is random takes a
-// seed. tools/statistics_fixtures.py makes the scipy and numpy answers the tests compare with.
+// Statistics for reports: intervals, paired tests and summaries. Pure functions of their inputs; whatever is random
+// takes a seed. tools/statistics_fixtures.py makes the scipy and numpy answers the tests compare with.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -27,12 +27,13 @@ struct BootstrapOptions {
   uint64_t seed = 0;
 };
 
-// Sum of numerators over sum of denominators: a mean over positions whose sequences differ in length, a recovery (candidate
-// over reference, paired by question), an accuracy (denominators 1). The interval is BCa (Efron 1987): percentiles of the
-// resampled ratio, corrected for its bias and, by the jackknife, for its skew; with some ten sequences and a skewed KL the
-// plain percentiles miss too often on one side. Resamples whose denominator is zero are left out. Value NaN if the sum of
-// all denominators is zero. Throws Error if sizes differ.
-Estimate ratio(std::span<const double> numerators, std::span<const double> denominators, const BootstrapOptions& options = {});
+// Sum of numerators over sum of denominators: a mean over positions whose sequences differ in length, a recovery
+// (candidate over reference, paired by question), an accuracy (denominators 1). The interval is BCa (Efron 1987):
+// percentiles of the resampled ratio, corrected for its bias and, by the jackknife, for its skew; with some ten
+// sequences and a skewed KL the plain percentiles miss too often on one side. Resamples whose denominator is zero are
+// left out. Value NaN if the sum of all denominators is zero. Throws Error if sizes differ.
+Estimate ratio(std::span<const double> numerators, std::span<const double> denominators,
+               const BootstrapOptions& options = {});
 
 // Mean over strata (tasks) of ratio(numerators, denominators) of each; units are drawn within their stratum. Percentile
 // interval: BCa's jackknife has no agreed form for strata.
@@ -47,8 +48,8 @@ Estimate wilson(int64_t right, int64_t total);
 // --- Paired comparisons of a candidate with a reference, one pair per question.
 
 // Wilcoxon's signed-rank test, two-sided, on differences. Zeros are dropped (Wilcoxon's own way; scipy's
-// zero_method="wilcox"), ties share their mean rank. Up to 50 pairs the null distribution is computed exactly, given the
-// ties; beyond, the normal approximation with tie correction and no continuity correction.
+// zero_method="wilcox"), ties share their mean rank. Up to 50 pairs the null distribution is computed exactly, given
+// the ties; beyond, the normal approximation with tie correction and no continuity correction.
 struct Wilcoxon {
   double rank_sum_positive = 0, rank_sum_negative = 0;
   double p = 1;       // 1 if every difference is zero
@@ -74,7 +75,8 @@ struct Verdict {
 Verdict compare_scores(std::span<const double> candidate, std::span<const double> reference, double margin,
                        const BootstrapOptions& options = {});
 
-// Least squares through the origin, y = slope x, e.g. 1 - recovery against KL (SLQ Eq. 4). r2 = 1 - SS_residual / SS about 0.
+// Least squares through the origin, y = slope x, e.g. 1 - recovery against KL (SLQ Eq. 4). r2 = 1 - SS_residual / SS
+// about 0.
 struct OriginFit {
   double slope = 0, r2 = 0;
 };

@@ -75,8 +75,9 @@ TEST(Bootstrap, BcaEqualsScipy) {
   const json& c = fixtures()["bca"];
   const auto n = c["numerators"].get<std::vector<double>>(), d = c["denominators"].get<std::vector<double>>();
   const Estimate e = ratio(n, d, {.resamples = 200000, .seed = 3});
-  // Two Monte Carlo runs of 200,000: a 2.5% percentile has a standard error of sqrt(.025 .975 / 2e5) = 3.5e-4 in probability;
-  // over a density of at least about 1 / (4 widths) there, that is .15% of the width; four of them, for both runs.
+  // Two Monte Carlo runs of 200,000: a 2.5% percentile has a standard error of sqrt(.025 .975 / 2e5) = 3.5e-4 in
+  // probability; over a density of at least about 1 / (4 widths) there, that is .15% of the width; four of them, for
+  // both runs.
   const double width = c["high"].get<double>() - c["low"].get<double>();
   EXPECT_NEAR(e.ci95.low, c["low"].get<double>(), 0.01 * width);
   EXPECT_NEAR(e.ci95.high, c["high"].get<double>(), 0.01 * width);
@@ -97,8 +98,8 @@ TEST(Bootstrap, CoversTheTruthAboutNinetyFiveTimesInAHundred) {
     const Estimate e = ratio(n, d, {.resamples = 400, .seed = static_cast<uint64_t>(trial)});
     covered += e.ci95.low <= truth && truth <= e.ci95.high;
   }
-  // Binomial standard error at .95: .0056. The bootstrap itself is known to undercover by order 1/n (some 1-2% at n = 40):
-  // accept .95 -.02 -4 se .. +4 se.
+  // Binomial standard error at .95: .0056. The bootstrap itself is known to undercover by order 1/n (some 1-2% at n =
+  // 40): accept .95 -.02 -4 se .. +4 se.
   const double coverage = static_cast<double>(covered) / kTrials;
   EXPECT_GT(coverage, 0.95 - 0.02 - 4 * 0.0056);
   EXPECT_LT(coverage, 0.95 + 4 * 0.0056);

@@ -12,7 +12,8 @@ namespace {
 
 // Columns on a terminal: code points, which is right for what reports print.
 size_t width(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 std::string csv_cell(const std::string& cell) {
@@ -65,7 +66,8 @@ std::string to_html(const Table& table) {
   html += "</tr></thead><tbody>";
   for (const auto& row : table.rows) {
     html += "<tr>";
-    for (size_t i = 0; i < row.size(); ++i) html += (i == 0 ? "<th scope=\"row\">" : "<td>") + escape_html(row[i]) + (i == 0 ? "</th>" : "</td>");
+    for (size_t i = 0; i < row.size(); ++i)
+      html += (i == 0 ? "<th scope=\"row\">" : "<td>") + escape_html(row[i]) + (i == 0 ? "</th>" : "</td>");
     html += "</tr>";
   }
   html += "</tbody></table></div>";
@@ -73,11 +75,14 @@ std::string to_html(const Table& table) {
   return html + "</figure>\n";
 }
 
-std::string number_text(double value, int digits) { return std::isfinite(value) ? fmt::format("{:.{}f}", value, digits) : "–"; }
+std::string number_text(double value, int digits) {
+  return std::isfinite(value) ? fmt::format("{:.{}f}", value, digits) : "–";
+}
 
 std::string interval_text(const Estimate& e, int digits) {
   std::string text = number_text(e.value, digits);
-  if (std::isfinite(e.ci95.low) && std::isfinite(e.ci95.high)) text += fmt::format(" [{:.{}f}, {:.{}f}]", e.ci95.low, digits, e.ci95.high, digits);
+  if (std::isfinite(e.ci95.low) && std::isfinite(e.ci95.high))
+    text += fmt::format(" [{:.{}f}, {:.{}f}]", e.ci95.low, digits, e.ci95.high, digits);
   return text;
 }
 

@@ -23,11 +23,14 @@ TaskCache::TaskCache(const std::string& path, const json& settings) : path_(path
   bool first = true;
   for (size_t begin = 0; begin < text.size(); first = false) {
     const size_t end = text.find('\n', begin);
-    const json line = json::parse(text.begin() + static_cast<int64_t>(begin), text.begin() + static_cast<int64_t>(end), nullptr, false);
+    const json line = json::parse(text.begin() + static_cast<int64_t>(begin), text.begin() + static_cast<int64_t>(end),
+                                  nullptr, false);
     begin = end + 1;
-    check(line.is_object() && (first ? line.contains("settings") : line.contains("key")), "{} is not a file of task results: name another", path);
+    check(line.is_object() && (first ? line.contains("settings") : line.contains("key")),
+          "{} is not a file of task results: name another", path);
     if (first)
-      check(line["settings"] == settings, "{} holds results of other settings ({} there, {} here): name another file or remove it", path,
+      check(line["settings"] == settings,
+            "{} holds results of other settings ({} there, {} here): name another file or remove it", path,
             line["settings"].dump(), settings.dump());
     else
       known_.emplace(line["key"].get<std::string>(), parse_item_result(line));
@@ -36,8 +39,8 @@ TaskCache::TaskCache(const std::string& path, const json& settings) : path_(path
   check(file_ != nullptr, "{} cannot be written: {}", path, std::strerror(errno));
   if (first) {
     const std::string line = json{{"settings", settings}}.dump() + "\n";
-    check(std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() && std::fflush(file_.get()) == 0, "{} cannot be written: {}", path,
-          std::strerror(errno));
+    check(std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() && std::fflush(file_.get()) == 0,
+          "{} cannot be written: {}", path, std::strerror(errno));
   }
 }
 
@@ -50,8 +53,8 @@ void TaskCache::add(const std::string& key, const ItemResult& result) {
   json line = to_json(result);
   line["key"] = key;
   const std::string text = line.dump() + "\n";
-  check(std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0, "{} cannot be written: {}", path_,
-        std::strerror(errno));
+  check(std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0,
+        "{} cannot be written: {}", path_, std::strerror(errno));
 }
 
 }  // namespace fidelio

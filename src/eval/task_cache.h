@@ -1,5 +1,5 @@
-// The results of a run as a JSONL file that grows: a first line with the settings, then one result a line, written out as it
-// comes. What a crash leaves of a last line is cut off when the file is opened again.
+// The results of a run as a JSONL file that grows: a first line with the settings, then one result a line, written out
+// as it comes. What a crash leaves of a last line is cut off when the file is opened again.
 #pragma once
 #include <cstdio>
 #include <memory>
@@ -12,15 +12,17 @@ namespace fidelio {
 
 class TaskCache {
  public:
-  // `settings` is everything a result depends on. Throws Error if the file exists with other settings, is no such file, or
-  // cannot be written.
+  // `settings` is everything a result depends on. Throws Error if the file exists with other settings, is no such file,
+  // or cannot be written.
   TaskCache(const std::string& path, const nlohmann::json& settings);
 
   const ItemResult* find(const std::string& key) const;
   void add(const std::string& key, const ItemResult& result);
 
  private:
-  struct Close { void operator()(std::FILE* f) const { std::fclose(f); } };
+  struct Close {
+    void operator()(std::FILE* f) const { std::fclose(f); }
+  };
   std::string path_;
   std::unique_ptr<std::FILE, Close> file_;
   std::unordered_map<std::string, ItemResult> known_;

@@ -23,7 +23,8 @@ struct Line {
 };
 
 std::string text_of(const Line& line, const json& object, const char* key) {
-  check(object.is_object() && object.contains(key) && object[key].is_string(), "{}: expected a string \"{}\"", line.where, key);
+  check(object.is_object() && object.contains(key) && object[key].is_string(), "{}: expected a string \"{}\"",
+        line.where, key);
   return object[key];
 }
 std::string text_of(const Line& line, const char* key) { return text_of(line, line.value, key); }
@@ -35,7 +36,8 @@ std::string stripped(const std::string& text) {
 
 std::string id_of(const Line& line) {
   for (const char* key : {"id", "ind", "unique_id", "task_id", "qID"})
-    if (line.value.contains(key)) return line.value[key].is_string() ? line.value[key].get<std::string>() : line.value[key].dump();
+    if (line.value.contains(key))
+      return line.value[key].is_string() ? line.value[key].get<std::string>() : line.value[key].dump();
   return fmt::format("{}", line.index);
 }
 
@@ -48,8 +50,8 @@ TaskItem item_of(const Line& line, std::string task, std::string question) {
 }
 
 void set_correct(const Line& line, TaskItem& item, int64_t correct) {
-  check(correct >= 0 && correct < static_cast<int64_t>(item.choices.size()), "{}: the answer is choice {} of {}", line.where, correct,
-        item.choices.size());
+  check(correct >= 0 && correct < static_cast<int64_t>(item.choices.size()), "{}: the answer is choice {} of {}",
+        line.where, correct, item.choices.size());
   item.correct = static_cast<int>(correct);
   item.answer = item.choices[static_cast<size_t>(correct)];
 }
@@ -58,7 +60,8 @@ void set_correct(const Line& line, TaskItem& item, int64_t correct) {
 int64_t number_of(const Line& line, const char* key) {
   const json& value = line.value.contains(key) ? line.value[key] : json();
   if (value.is_number_integer()) return value;
-  if (value.is_string() && !value.get<std::string>().empty() && value.get<std::string>().find_first_not_of("0123456789") == std::string::npos)
+  if (value.is_string() && !value.get<std::string>().empty() &&
+      value.get<std::string>().find_first_not_of("0123456789") == std::string::npos)
     return std::stoll(value.get<std::string>());
   throw Error("{}: expected a number \"{}\"", line.where, key);
 }
@@ -70,13 +73,16 @@ TaskItem read_native(const Line& line) {
   return item;
 }
 
-// AI2: {"question": {"stem", "choices": [{"text", "label"}]}, "answerKey"}; Hugging Face: {"question" or "question_stem", "choices":
+// AI2: {"question": {"stem", "choices": [{"text", "label"}]}, "answerKey"}; Hugging Face: {"question" or
+// "question_stem", "choices":
 // {"text": [...], "label": [...]}, "answerKey"}. OpenBookQA's stem is continued as it is, ARC's is asked.
 TaskItem read_ai2(const Line& line) {
   const json& v = line.value;
   const bool nested = v.contains("question") && v["question"].is_object(), flat_book = v.contains("question_stem");
-  const bool book = flat_book || std::isdigit(static_cast<unsigned char>(id_of(line)[0]));  // ids: "8-376", "Mercury_7175875"
-  const std::string stem = nested ? text_of(line, v["question"], "stem") : text_of(line, flat_book ? "question_stem" : "question");
+  const bool book =
+      flat_book || std::isdigit(static_cast<unsigned char>(id_of(line)[0]));  // ids: "8-376", "Mercury_7175875"
+  const std::string stem =
+      nested ? text_of(line, v["question"], "stem") : text_of(line, flat_book ? "question_stem" : "question");
   TaskItem item = item_of(line, book ? "openbookqa" : "arc", book ? stem : "Question: " + stem + "\nAnswer:");
   const json choices = nested ? v["question"].value("choices", json::array()) : v.value("choices", json::object());
   std::vector<std::string> labels;
@@ -108,7 +114,8 @@ TaskItem read_winogrande(const Line& line) {
   check(blank != std::string::npos, "{}: the sentence has no blank _", line.where);
   TaskItem item = item_of(line, "winogrande", sentence);
   item.choices.assign(2, stripped(sentence.substr(blank + 1)));
-  item.contexts = {sentence.substr(0, blank) + text_of(line, "option1"), sentence.substr(0, blank) + text_of(line, "option2")};
+  item.contexts = {sentence.substr(0, blank) + text_of(line, "option1"),
+                   sentence.substr(0, blank) + text_of(line, "option2")};
   set_correct(line, item, number_of(line, "answer") - 1);
   return item;
 }
@@ -124,16 +131,20 @@ std::string hellaswag_text(std::string text) {
 
 TaskItem read_hellaswag(const Line& line) {
   std::string second = text_of(line, "ctx_b");
-  std::transform(second.begin(), second.end(), second.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(second.begin(), second.end(), second.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (!second.empty()) second[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(second[0])));
-  TaskItem item = item_of(line, "hellaswag", hellaswag_text(text_of(line, "activity_label") + ": " + text_of(line, "ctx_a") + " " + second));
+  TaskItem item =
+      item_of(line, "hellaswag",
+              hellaswag_text(text_of(line, "activity_label") + ": " + text_of(line, "ctx_a") + " " + second));
   for (const json& ending : line.value["endings"]) item.choices.push_back(hellaswag_text(ending.get<std::string>()));
   set_correct(line, item, number_of(line, "label"));
   return item;
 }
 
 TaskItem read_boolq(const Line& line) {
-  TaskItem item = item_of(line, "boolq", text_of(line, "passage") + "\nQuestion: " + text_of(line, "question") + "?\nAnswer:");
+  TaskItem item =
+      item_of(line, "boolq", text_of(line, "passage") + "\nQuestion: " + text_of(line, "question") + "?\nAnswer:");
   item.choices = {"no", "yes"};
   const char* key = line.value.contains("answer") ? "answer" : "label";
   set_correct(line, item, line.value[key].is_boolean() ? line.value[key].get<bool>() : number_of(line, key));
@@ -157,7 +168,8 @@ TaskItem read_math(const Line& line) {
   return item;
 }
 
-// "... Answer format: answer1/answer2/answer3/answer4" with answer "answer3"; the words of the format are what is looked for.
+// "... Answer format: answer1/answer2/answer3/answer4" with answer "answer3"; the words of the format are what is
+// looked for.
 TaskItem read_instruction(const Line& line) {
   TaskItem item = item_of(line, "instruction-form", text_of(line, "instruction"));
   item.answer = text_of(line, "answer");
@@ -182,7 +194,11 @@ const std::vector<Layout>& layouts() {
       {{"ctx_a", "ctx_b", "endings"}, read_hellaswag, TaskMethod::likelihood},
       {{"passage", "question"}, read_boolq, TaskMethod::likelihood},
       {{"problem", "answer"}, read_math, TaskMethod::generate, Match::boxed},
-      {{"instruction", "answer"}, read_instruction, TaskMethod::generate, Match::regex, "(true|false|(?:answer|solution|option|ending)[1-5])"},
+      {{"instruction", "answer"},
+       read_instruction,
+       TaskMethod::generate,
+       Match::regex,
+       "(true|false|(?:answer|solution|option|ending)[1-5])"},
       {{"question", "answer"}, read_gsm8k, TaskMethod::generate, Match::after_marker, "####"},
   };
   return all;
@@ -213,10 +229,13 @@ std::vector<json> parse_lines(const std::string& path, const std::string& text) 
 // PIQA is published with its labels in a file beside it.
 void add_labels(const std::string& path, std::vector<json>& values) {
   if (!values[0].contains("goal") || values[0].contains("label")) return;
-  const std::string labels_path = (std::filesystem::path(path).parent_path() / (std::filesystem::path(path).stem().string() + "-labels.lst")).string();
+  const std::string labels_path =
+      (std::filesystem::path(path).parent_path() / (std::filesystem::path(path).stem().string() + "-labels.lst"))
+          .string();
   std::string labels = read_text_file(labels_path);
   std::erase_if(labels, [](char c) { return c != '0' && c != '1'; });
-  check(labels.size() == values.size(), "{} has {} labels for the {} questions of {}", labels_path, labels.size(), values.size(), path);
+  check(labels.size() == values.size(), "{} has {} labels for the {} questions of {}", labels_path, labels.size(),
+        values.size(), path);
   for (size_t i = 0; i < values.size(); ++i) values[i]["label"] = labels[i] - '0';
 }
 
@@ -231,7 +250,8 @@ TaskSet read_tasks(const std::string& path) {
     return std::all_of(l.keys.begin(), l.keys.end(), [&](const char* key) { return first.contains(key); });
   });
   check(layout != layouts().end(),
-        "{} is in no known layout; simplest is a JSON object a line with \"id\", \"task\", \"question\" and \"answer\"", path);
+        "{} is in no known layout; simplest is a JSON object a line with \"id\", \"task\", \"question\" and \"answer\"",
+        path);
   add_labels(path, values);
 
   TaskSet set{path, sha256_hex(text), layout->method, layout->match, layout->pattern, {}};

@@ -2,17 +2,18 @@
 //
 // Our own, one JSON object a line:
 //   {"id", "task", "question", "answer" [, "choices"]}      generate-and-match; `choices` is kept but not scored
-// Public ones, recognised by their keys (JSONL, or one JSON array): ARC and OpenBookQA (AI2's nested and Hugging Face's flat
-// form), PIQA (labels in the file or, as published, in a file beside it: X.jsonl, X-labels.lst), WinoGrande, HellaSwag, BoolQ,
-// GSM8K, MATH-500, and the instruction form of LLM-Adapters (commonsense sets as {instruction, answer}). Prompts and scoring
-// follow lm-evaluation-harness, so figures can be compared.
+// Public ones, recognised by their keys (JSONL, or one JSON array): ARC and OpenBookQA (AI2's nested and Hugging Face's
+// flat form), PIQA (labels in the file or, as published, in a file beside it: X.jsonl, X-labels.lst), WinoGrande,
+// HellaSwag, BoolQ, GSM8K, MATH-500, and the instruction form of LLM-Adapters (commonsense sets as {instruction,
+// answer}). Prompts and scoring follow lm-evaluation-harness, so figures can be compared.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace fidelio {
 
-// generate: the model answers, the answer is extracted and compared. likelihood: each choice is scored as a continuation.
+// generate: the model answers, the answer is extracted and compared. likelihood: each choice is scored as a
+// continuation.
 enum class TaskMethod : uint8_t { generate, likelihood };
 
 // How an answer is taken from generated text (after the thinking, see answer_part) and compared with TaskItem::answer.
@@ -26,12 +27,13 @@ enum class Match : uint8_t {
 
 struct TaskItem {
   std::string id, task;
-  std::string question;               // the user's turn; or the text before the choices
-  std::string answer;                 // what a generated answer is compared with
-  std::string worked_answer;          // what a few-shot example shows, if not `answer` (GSM8K's solution)
-  std::vector<std::string> choices;   // likelihood: what is scored
-  std::vector<std::string> contexts;  // likelihood: the text before each choice, where it is not `question` (WinoGrande)
-  int correct = -1;                   // index into choices
+  std::string question;              // the user's turn; or the text before the choices
+  std::string answer;                // what a generated answer is compared with
+  std::string worked_answer;         // what a few-shot example shows, if not `answer` (GSM8K's solution)
+  std::vector<std::string> choices;  // likelihood: what is scored
+  std::vector<std::string>
+      contexts;      // likelihood: the text before each choice, where it is not `question` (WinoGrande)
+  int correct = -1;  // index into choices
 };
 
 struct TaskSet {

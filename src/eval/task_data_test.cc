@@ -50,8 +50,10 @@ TEST_F(TaskFiles, BundledQuestions) {
 }
 
 TEST_F(TaskFiles, ArcNestedAndFlat) {
-  for (const char* text : {R"({"id":"Mercury_1","question":{"stem":"Why?","choices":[{"text":"this","label":"A"},{"text":"that","label":"B"}]},"answerKey":"B"})",
-                           R"({"id":"Mercury_1","question":"Why?","choices":{"text":["this","that"],"label":["A","B"]},"answerKey":"B"})"}) {
+  for (
+      const char* text :
+      {R"({"id":"Mercury_1","question":{"stem":"Why?","choices":[{"text":"this","label":"A"},{"text":"that","label":"B"}]},"answerKey":"B"})",
+       R"({"id":"Mercury_1","question":"Why?","choices":{"text":["this","that"],"label":["A","B"]},"answerKey":"B"})"}) {
     const TaskSet set = read(text);
     EXPECT_EQ(set.method, TaskMethod::likelihood);
     EXPECT_EQ(set.items[0].task, "arc");
@@ -62,8 +64,10 @@ TEST_F(TaskFiles, ArcNestedAndFlat) {
 }
 
 TEST_F(TaskFiles, OpenBookQaIsContinuedNotAsked) {
-  for (const char* text : {R"({"id":"8-376","question":{"stem":"Fog is","choices":[{"text":"wet","label":"A"},{"text":"dry","label":"B"}]},"answerKey":"A"})",
-                           R"({"id":"8-376","question_stem":"Fog is","choices":{"text":["wet","dry"],"label":["A","B"]},"answerKey":"A"})"}) {
+  for (
+      const char* text :
+      {R"({"id":"8-376","question":{"stem":"Fog is","choices":[{"text":"wet","label":"A"},{"text":"dry","label":"B"}]},"answerKey":"A"})",
+       R"({"id":"8-376","question_stem":"Fog is","choices":{"text":["wet","dry"],"label":["A","B"]},"answerKey":"A"})"}) {
     const TaskSet set = read(text);
     EXPECT_EQ(set.items[0].task, "openbookqa");
     EXPECT_EQ(set.items[0].question, "Fog is");
@@ -84,7 +88,8 @@ TEST_F(TaskFiles, PiqaWithLabelsInsideOrBeside) {
 }
 
 TEST_F(TaskFiles, WinograndeScoresWhatFollowsTheBlank) {
-  const TaskSet set = read(R"({"qID":"x","sentence":"Ann met Eve because _ was late.","option1":"Ann","option2":"Eve","answer":"2"})");
+  const TaskSet set =
+      read(R"({"qID":"x","sentence":"Ann met Eve because _ was late.","option1":"Ann","option2":"Eve","answer":"2"})");
   EXPECT_THAT(set.items[0].contexts, ElementsAre("Ann met Eve because Ann", "Ann met Eve because Eve"));
   EXPECT_THAT(set.items[0].choices, ElementsAre("was late.", "was late."));
   EXPECT_EQ(set.items[0].correct, 1);
@@ -116,9 +121,12 @@ TEST_F(TaskFiles, MathematicsIsGenerated) {
   const TaskSet math = read(R"({"problem":"x?","solution":"so \\boxed{3}","answer":"3","unique_id":"a/1.json"})");
   EXPECT_EQ(math.match, Match::boxed);
   EXPECT_EQ(math.items[0].id, "a/1.json");
-  const TaskSet instruction = read(R"([{"instruction":"Choose. Answer format: answer1/answer2","input":"","output":"the correct answer is answer2","answer":"answer2"}])");
-  EXPECT_TRUE(is_correct("the correct answer is answer2", instruction.items[0], instruction.match, instruction.pattern));
-  EXPECT_FALSE(is_correct("the correct answer is answer1", instruction.items[0], instruction.match, instruction.pattern));
+  const TaskSet instruction = read(
+      R"([{"instruction":"Choose. Answer format: answer1/answer2","input":"","output":"the correct answer is answer2","answer":"answer2"}])");
+  EXPECT_TRUE(
+      is_correct("the correct answer is answer2", instruction.items[0], instruction.match, instruction.pattern));
+  EXPECT_FALSE(
+      is_correct("the correct answer is answer1", instruction.items[0], instruction.match, instruction.pattern));
 }
 
 TEST_F(TaskFiles, RefusesWhatItDoesNotKnowWithThePlace) {
@@ -127,9 +135,11 @@ TEST_F(TaskFiles, RefusesWhatItDoesNotKnowWithThePlace) {
   EXPECT_THAT(refusal("[1"), HasSubstr("array"));
   EXPECT_THAT(refusal("{\"a\":1}"), HasSubstr("no known layout"));
   EXPECT_THAT(refusal("{\"task\":\"t\",\"question\":\"q\",\"answer\":\"a\"}\nnot json"), HasSubstr("line 2"));
-  EXPECT_THAT(refusal("{\"task\":\"t\",\"question\":\"q\",\"answer\":\"a\"}\n{\"task\":\"t\",\"question\":\"q\"}"), HasSubstr("question 2"));
+  EXPECT_THAT(refusal("{\"task\":\"t\",\"question\":\"q\",\"answer\":\"a\"}\n{\"task\":\"t\",\"question\":\"q\"}"),
+              HasSubstr("question 2"));
   EXPECT_THAT(refusal("{\"task\":\"t\",\"question\":\"q\",\"answer\":\"a\",\"choices\":3}"), HasSubstr("question 1"));
-  EXPECT_THAT(refusal(R"({"id":"M","question":"Why?","choices":{"text":["x"],"label":["A"]},"answerKey":"C"})"), HasSubstr("choice 1 of 1"));
+  EXPECT_THAT(refusal(R"({"id":"M","question":"Why?","choices":{"text":["x"],"label":["A"]},"answerKey":"C"})"),
+              HasSubstr("choice 1 of 1"));
   EXPECT_THROW(read_tasks(folder_ + "/none.jsonl"), Error);
 }
 

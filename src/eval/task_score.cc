@@ -31,7 +31,8 @@ const std::regex& number() {
 
 std::string last_match(const std::string& text, const std::regex& pattern) {
   std::string found;
-  for (std::sregex_iterator i(text.begin(), text.end(), pattern), end; i != end; ++i) found = i->size() > 1 ? (*i)[1].str() : i->str();
+  for (std::sregex_iterator i(text.begin(), text.end(), pattern), end; i != end; ++i)
+    found = i->size() > 1 ? (*i)[1].str() : i->str();
   return found;
 }
 
@@ -49,17 +50,34 @@ std::string boxed(const std::string& text) {
 
 // Spellings of one formula: spacing and sizing commands, display fractions, units of typesetting.
 std::string plain_formula(std::string text) {
-  for (const auto& [from, to] : {std::pair{"\\left", ""}, {"\\right", ""}, {"\\!", ""}, {"\\,", ""}, {"\\;", ""}, {"\\ ", ""}, {"\\dfrac", "\\frac"},
-                                 {"\\tfrac", "\\frac"}, {"\\$", ""}, {"$", ""}, {"^\\circ", ""}, {"^{\\circ}", ""}, {"\\%", ""}, {"%", ""}, {" ", ""}})
+  for (const auto& [from, to] : {std::pair{"\\left", ""},
+                                 {"\\right", ""},
+                                 {"\\!", ""},
+                                 {"\\,", ""},
+                                 {"\\;", ""},
+                                 {"\\ ", ""},
+                                 {"\\dfrac", "\\frac"},
+                                 {"\\tfrac", "\\frac"},
+                                 {"\\$", ""},
+                                 {"$", ""},
+                                 {"^\\circ", ""},
+                                 {"^{\\circ}", ""},
+                                 {"\\%", ""},
+                                 {"%", ""},
+                                 {" ", ""}})
     for (size_t at; (at = text.find(from)) != std::string::npos;) text.replace(at, std::string_view(from).size(), to);
   return plain_number(text);
 }
 
 std::string normalised(const std::string& answer, Match match) {
   switch (match) {
-    case Match::after_marker: case Match::last_number: return plain_number(stripped(answer));
-    case Match::boxed: return plain_formula(stripped(answer));
-    default: return stripped(answer);
+    case Match::after_marker:
+    case Match::last_number:
+      return plain_number(stripped(answer));
+    case Match::boxed:
+      return plain_formula(stripped(answer));
+    default:
+      return stripped(answer);
   }
 }
 
@@ -75,9 +93,12 @@ std::string answer_part(std::string_view text) {
 std::string extract_answer(std::string_view answer_text, Match match, const std::string& pattern) {
   const std::string text(answer_text);
   switch (match) {
-    case Match::exact: return stripped(text);
-    case Match::last_number: return normalised(last_match(text, number()), match);
-    case Match::boxed: return normalised(boxed(text), match);
+    case Match::exact:
+      return stripped(text);
+    case Match::last_number:
+      return normalised(last_match(text, number()), match);
+    case Match::boxed:
+      return normalised(boxed(text), match);
     case Match::after_marker: {
       const size_t marker = text.rfind(pattern);
       if (marker == std::string::npos) return "";

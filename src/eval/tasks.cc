@@ -28,10 +28,13 @@ std::string key_of(const TaskItem& item) { return item.task + "/" + item.id; }
 
 // Characters (code points) of UTF-8, which is what the harness's acc_norm divides by.
 double characters(const std::string& text) {
-  return static_cast<double>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<double>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-std::string shown_answer(const TaskItem& example) { return example.worked_answer.empty() ? example.answer : example.worked_answer; }
+std::string shown_answer(const TaskItem& example) {
+  return example.worked_answer.empty() ? example.answer : example.worked_answer;
+}
 
 std::vector<ChatMessage> conversation(const TaskItem& item, const std::vector<TaskItem>& examples) {
   std::vector<ChatMessage> messages;
@@ -125,7 +128,11 @@ void run_generation(const TaskModel& model, Run& run) {
     run.finish(i, std::move(result));
   };
   generate(*model.runner, std::move(requests),
-           {.mode = run.options.mode, .max_sequences = run.options.max_sequences, .tokenizer = model.tokenizer, .special_in_text = true, .on_finish = finish});
+           {.mode = run.options.mode,
+            .max_sequences = run.options.max_sequences,
+            .tokenizer = model.tokenizer,
+            .special_in_text = true,
+            .on_finish = finish});
 }
 
 ItemResult judge_choices(const TaskItem& item, std::span<const ContinuationScore> scores) {
@@ -155,7 +162,8 @@ void run_likelihood(const TaskModel& model, Run& run) {
     for (size_t i : block) {
       const TaskItem& item = run.set.items[i];
       for (size_t c = 0; c < item.choices.size(); ++c)
-        continuations.push_back({prefix + (item.contexts.empty() ? item.question : item.contexts[c]), " " + item.choices[c]});
+        continuations.push_back(
+            {prefix + (item.contexts.empty() ? item.question : item.contexts[c]), " " + item.choices[c]});
     }
     const auto scores = score_continuations(*model.runner, *model.tokenizer, continuations, run.options.mode);
     size_t at = 0;
@@ -170,7 +178,9 @@ void run_likelihood(const TaskModel& model, Run& run) {
 }  // namespace
 
 PromptBuilder chat_prompt(const Tokenizer& tokenizer, const ChatTemplate& chat, const ChatOptions& options) {
-  return [&tokenizer, &chat, options](std::span<const ChatMessage> messages) { return tokenizer.encode(chat.render(messages, options), false); };
+  return [&tokenizer, &chat, options](std::span<const ChatMessage> messages) {
+    return tokenizer.encode(chat.render(messages, options), false);
+  };
 }
 
 PromptBuilder plain_prompt(const Tokenizer& tokenizer) {
@@ -181,7 +191,8 @@ PromptBuilder plain_prompt(const Tokenizer& tokenizer) {
   };
 }
 
-std::vector<ItemResult> run_tasks(const TaskModel& model, const TaskSet& set, const TaskOptions& options, const ProgressCallback& progress) {
+std::vector<ItemResult> run_tasks(const TaskModel& model, const TaskSet& set, const TaskOptions& options,
+                                  const ProgressCallback& progress) {
   Run run(set, options, progress);
   if (set.method == TaskMethod::generate)
     run_generation(model, run);
@@ -199,8 +210,9 @@ int64_t count_thinking(std::span<const int32_t> ids, std::optional<int32_t> open
   return end - begin - 1;
 }
 
-std::vector<ContinuationScore> score_continuations(Runner& runner, const Tokenizer& tokenizer, std::span<const Continuation> continuations,
-                                                   Activations mode, const ProgressCallback& progress) {
+std::vector<ContinuationScore> score_continuations(Runner& runner, const Tokenizer& tokenizer,
+                                                   std::span<const Continuation> continuations, Activations mode,
+                                                   const ProgressCallback& progress) {
   std::vector<std::vector<int32_t>> ids;
   std::vector<ScoredSequence> sequences;
   for (const Continuation& c : continuations) {
@@ -208,7 +220,8 @@ std::vector<ContinuationScore> score_continuations(Runner& runner, const Tokeniz
     const std::string context = c.context.substr(0, c.context.size() - spaces);
     const auto first = static_cast<int64_t>(tokenizer.encode(context).size());
     ids.push_back(tokenizer.encode(context + std::string(spaces, ' ') + c.text));
-    check(first >= 1 && first < static_cast<int64_t>(ids.back().size()), "\"{}\" after \"{}\" has no tokens of its own to score", c.text, c.context);
+    check(first >= 1 && first < static_cast<int64_t>(ids.back().size()),
+          "\"{}\" after \"{}\" has no tokens of its own to score", c.text, c.context);
     sequences.push_back({{}, first});
   }
   for (size_t i = 0; i < ids.size(); ++i) sequences[i].ids = ids[i];
@@ -234,7 +247,8 @@ std::vector<ContinuationScore> score_continuations(Runner& runner, const Tokeniz
 std::vector<TaskSummary> summarise(std::span<const ItemResult> results) {
   std::vector<TaskSummary> summaries;
   for (const ItemResult& r : results) {
-    auto found = std::find_if(summaries.begin(), summaries.end(), [&](const TaskSummary& s) { return s.task == r.task; });
+    auto found =
+        std::find_if(summaries.begin(), summaries.end(), [&](const TaskSummary& s) { return s.task == r.task; });
     if (found == summaries.end()) {
       summaries.emplace_back().task = r.task;
       found = summaries.end() - 1;
@@ -271,7 +285,9 @@ json to_json(std::span<const ItemResult> results, const TaskSet& set, const Task
     correct += s.correct;
     mean_accuracy += s.accuracy().value / static_cast<double>(summaries.size());
   }
-  return {{"tasks", tasks}, {"accuracy", to_json(wilson(correct, static_cast<int64_t>(results.size())))}, {"mean_accuracy", mean_accuracy},
+  return {{"tasks", tasks},
+          {"accuracy", to_json(wilson(correct, static_cast<int64_t>(results.size())))},
+          {"mean_accuracy", mean_accuracy},
           {"settings", settings_json(set, options)}};
 }
 

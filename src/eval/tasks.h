@@ -1,8 +1,9 @@
-// Running questions through a model: generation in a pool (model/generate.h) or log-likelihood of choices (logit_pass.h).
+// Running questions through a model: generation in a pool (model/generate.h) or log-likelihood of choices
+// (logit_pass.h).
 //
-// Deterministic: an answer depends on the model, the prompt, the options and the run's seed, not on batching or order; a
-// sampled answer's randomness is a function of (seed, question id, position). Each result is appended to the cache file as it
-// comes, so an interrupted run goes on where it stopped.
+// Deterministic: an answer depends on the model, the prompt, the options and the run's seed, not on batching or order;
+// a sampled answer's randomness is a function of (seed, question id, position). Each result is appended to the cache
+// file as it comes, so an interrupted run goes on where it stopped.
 #pragma once
 #include <functional>
 #include <map>
@@ -31,12 +32,12 @@ struct TaskOptions {
   Activations mode = Activations::a16;
   int64_t max_tokens = 320;
   int64_t max_sequences = 0;
-  SamplingOptions sampling{};             // greedy by default; its seed is the run's
+  SamplingOptions sampling{};  // greedy by default; its seed is the run's
   std::vector<int32_t> stop_ids{};
   std::vector<std::string> stop_strings{};
-  std::vector<TaskItem> examples{};       // shown before every question (few-shot)
-  std::string cache{};                    // JSONL of results; "" = none
-  std::string model_identity{};           // e.g. the checkpoint's sha256: a cache made with another model is refused
+  std::vector<TaskItem> examples{};  // shown before every question (few-shot)
+  std::string cache{};               // JSONL of results; "" = none
+  std::string model_identity{};      // e.g. the checkpoint's sha256: a cache made with another model is refused
 };
 
 struct ItemResult {
@@ -61,13 +62,15 @@ struct TaskModel {
 };
 
 // Results in the order of set.items. Throws Error if a prompt does not fit, or the cache was made with other settings.
-std::vector<ItemResult> run_tasks(const TaskModel& model, const TaskSet& set, const TaskOptions& options, const ProgressCallback& progress = {});
+std::vector<ItemResult> run_tasks(const TaskModel& model, const TaskSet& set, const TaskOptions& options,
+                                  const ProgressCallback& progress = {});
 
 // Thinking tokens of an output; open, close: ids of <think> and </think>.
 int64_t count_thinking(std::span<const int32_t> ids, std::optional<int32_t> open, std::optional<int32_t> close);
 
-// Log-likelihoods of a continuation after a context, as lm-evaluation-harness scores them: the whole is tokenised, what goes
-// beyond the context's own tokens is the continuation; spaces at the end of the context go over to the continuation.
+// Log-likelihoods of a continuation after a context, as lm-evaluation-harness scores them: the whole is tokenised, what
+// goes beyond the context's own tokens is the continuation; spaces at the end of the context go over to the
+// continuation.
 struct Continuation {
   std::string context, text;
 };
@@ -76,8 +79,9 @@ struct ContinuationScore {
   bool greedy = false;
   int64_t tokens = 0;
 };
-std::vector<ContinuationScore> score_continuations(Runner& runner, const Tokenizer& tokenizer, std::span<const Continuation> continuations,
-                                                   Activations mode, const ProgressCallback& progress = {});
+std::vector<ContinuationScore> score_continuations(Runner& runner, const Tokenizer& tokenizer,
+                                                   std::span<const Continuation> continuations, Activations mode,
+                                                   const ProgressCallback& progress = {});
 
 // By task: accuracy with Wilson's interval, tokens, reasons to end.
 struct TaskSummary {
@@ -89,7 +93,8 @@ struct TaskSummary {
 };
 std::vector<TaskSummary> summarise(std::span<const ItemResult> results);  // in the order tasks first appear
 
-// {tasks: [{task, items, accuracy, accuracy_normalised?, output_tokens, thinking_tokens, finish_reasons}], accuracy: over all items,
+// {tasks: [{task, items, accuracy, accuracy_normalised?, output_tokens, thinking_tokens, finish_reasons}], accuracy:
+// over all items,
 //  mean_accuracy: over tasks, settings}
 nlohmann::json to_json(std::span<const ItemResult> results, const TaskSet& set, const TaskOptions& options);
 nlohmann::json to_json(const ItemResult& result);

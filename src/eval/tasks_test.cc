@@ -56,8 +56,10 @@ std::vector<std::string> texts(const std::vector<ItemResult>& results) {
 
 TEST(Tasks, PromptsFollowTheTemplate) {
   const std::vector<ChatMessage> messages = {{"user", "How?"}};
-  EXPECT_EQ(chat_prompt(tokenizer(), chat())(messages), tokenizer().encode("<|im_start|>user\nHow?<|im_end|>\n<|im_start|>assistant\n", false));
-  const std::vector<ChatMessage> shots = {{"user", "Question: 1?\nAnswer:"}, {"assistant", "one"}, {"user", "Question: 2?\nAnswer:"}};
+  EXPECT_EQ(chat_prompt(tokenizer(), chat())(messages),
+            tokenizer().encode("<|im_start|>user\nHow?<|im_end|>\n<|im_start|>assistant\n", false));
+  const std::vector<ChatMessage> shots = {
+      {"user", "Question: 1?\nAnswer:"}, {"assistant", "one"}, {"user", "Question: 2?\nAnswer:"}};
   EXPECT_EQ(plain_prompt(tokenizer())(shots), tokenizer().encode("Question: 1?\nAnswer: one\n\nQuestion: 2?\nAnswer:"));
 }
 
@@ -118,7 +120,7 @@ TEST(Tasks, ThinkingIsSeenWhereItsMarksAreSpecialTokens) {
 TEST(Tasks, CountsThinking) {
   const std::vector<int32_t> ids = {5, 1, 7, 7, 7, 2, 8};
   EXPECT_EQ(count_thinking(ids, 1, 2), 3);
-  EXPECT_EQ(count_thinking(std::span(ids).first(5), 1, 2), 3);  // cut off while thinking
+  EXPECT_EQ(count_thinking(std::span(ids).first(5), 1, 2), 3);    // cut off while thinking
   EXPECT_EQ(count_thinking(std::span(ids).subspan(2), 1, 2), 3);  // the template opened it
   EXPECT_EQ(count_thinking(std::span(ids).last(1), 1, 2), 0);
   EXPECT_EQ(count_thinking(ids, std::nullopt, 2), 0);
@@ -190,13 +192,16 @@ double log_likelihood_by_definition(FakeRunner& runner, const std::string& conte
 
 TEST(Likelihood, EqualsTheDefinition) {
   FakeRunner runner = make_runner(16);
-  const std::vector<Continuation> continuations = {{"The sky is", " blue and wide"}, {"The sky is", " green"}, {"One two three", " four"}};
+  const std::vector<Continuation> continuations = {
+      {"The sky is", " blue and wide"}, {"The sky is", " green"}, {"One two three", " four"}};
   const auto scores = score_continuations(runner, tokenizer(), continuations, Activations::f32);
   for (size_t i = 0; i < scores.size(); ++i)  // FP32 exps with 2e-7, a handful of tokens
-    EXPECT_NEAR(scores[i].log_likelihood, log_likelihood_by_definition(runner, continuations[i].context, continuations[i].text), 1e-5);
+    EXPECT_NEAR(scores[i].log_likelihood,
+                log_likelihood_by_definition(runner, continuations[i].context, continuations[i].text), 1e-5);
   // Spaces at the context's end belong to the continuation.
   const std::vector<Continuation> moved = {{"The sky is ", "green"}};
-  EXPECT_EQ(score_continuations(runner, tokenizer(), moved, Activations::f32)[0].log_likelihood, scores[1].log_likelihood);
+  EXPECT_EQ(score_continuations(runner, tokenizer(), moved, Activations::f32)[0].log_likelihood,
+            scores[1].log_likelihood);
   const std::vector<Continuation> nothing = {{"The sky is", ""}};
   EXPECT_THROW(score_continuations(runner, tokenizer(), nothing, Activations::f32), Error);
 }

@@ -103,38 +103,66 @@ std::vector<ThinkingRow> thinking_rows(std::span<const ModelRuns> models, std::s
 
 std::vector<Table> thinking_tables(std::span<const ThinkingRow> rows) {
   Table aggregate{"Thinking tokens", "", {"model", "bits", "mean", "median", "sd", "accuracy", "truncated"}, {}};
-  Table paired{"Against the reference, by question", "Means over seeds; Wilcoxon signed-rank, two-sided; Cohen's d of the paired differences.",
-               {"model", "mean difference", "median ratio", "Wilcoxon p", "Cohen's d"}, {}};
-  Table joint{"Questions both answer right in every run", "", {"model", "questions", "reference", "model's", "difference", "Wilcoxon p"}, {}};
+  Table paired{"Against the reference, by question",
+               "Means over seeds; Wilcoxon signed-rank, two-sided; Cohen's d of the paired differences.",
+               {"model", "mean difference", "median ratio", "Wilcoxon p", "Cohen's d"},
+               {}};
+  Table joint{"Questions both answer right in every run",
+              "",
+              {"model", "questions", "reference", "model's", "difference", "Wilcoxon p"},
+              {}};
   Table correctness{"By correctness", "", {"model", "right", "wrong", "wrong / right"}, {}};
   Table variation{"Within a question, over seeds", "", {"model", "mean CV", "median CV"}, {}};
   Table budget{"Where the tokens go", "", {"model", "thinking", "other", "total", "thinking share"}, {}};
   Table spread{"Percentiles", "", {"model"}, {}};
   for (double p : kThinkingPercentiles) spread.columns.push_back(fmt::format("P{:.0f}", p));
   for (const ThinkingRow& r : rows) {
-    aggregate.rows.push_back({r.name, r.bits > 0 ? fmt::format("{:.2f}", r.bits) : "–", number_text(r.mean, 1), number_text(r.median, 1), number_text(r.sd, 1),
-                              number_text(r.accuracy, 4), fmt::format("{}", r.truncated)});
-    correctness.rows.push_back({r.name, number_text(r.mean_correct, 1), number_text(r.mean_wrong, 1), number_text(r.mean_wrong / r.mean_correct, 2)});
+    aggregate.rows.push_back({r.name, r.bits > 0 ? fmt::format("{:.2f}", r.bits) : "–", number_text(r.mean, 1),
+                              number_text(r.median, 1), number_text(r.sd, 1), number_text(r.accuracy, 4),
+                              fmt::format("{}", r.truncated)});
+    correctness.rows.push_back({r.name, number_text(r.mean_correct, 1), number_text(r.mean_wrong, 1),
+                                number_text(r.mean_wrong / r.mean_correct, 2)});
     variation.rows.push_back({r.name, number_text(r.mean_cv, 4), number_text(r.median_cv, 4)});
     const double total = r.mean + r.other_tokens;
-    budget.rows.push_back({r.name, number_text(r.mean, 1), number_text(r.other_tokens, 1), number_text(total, 1), number_text(r.mean / total, 3)});
+    budget.rows.push_back({r.name, number_text(r.mean, 1), number_text(r.other_tokens, 1), number_text(total, 1),
+                           number_text(r.mean / total, 3)});
     spread.rows.push_back({r.name});
     for (double p : r.percentiles) spread.rows.back().push_back(number_text(p, 0));
     if (&r == rows.data()) continue;
-    paired.rows.push_back({r.name, fmt::format("{:+.2f}", r.difference), number_text(r.median_ratio, 3), p_text(r.test.p), fmt::format("{:+.3f}", r.d)});
-    joint.rows.push_back({r.name, fmt::format("{}", r.joint), number_text(r.joint_reference, 1), number_text(r.joint_mean, 1),
-                          fmt::format("{:+.2f}", r.joint_mean - r.joint_reference), p_text(r.joint_test.p)});
+    paired.rows.push_back({r.name, fmt::format("{:+.2f}", r.difference), number_text(r.median_ratio, 3),
+                           p_text(r.test.p), fmt::format("{:+.3f}", r.d)});
+    joint.rows.push_back({r.name, fmt::format("{}", r.joint), number_text(r.joint_reference, 1),
+                          number_text(r.joint_mean, 1), fmt::format("{:+.2f}", r.joint_mean - r.joint_reference),
+                          p_text(r.joint_test.p)});
   }
   return {aggregate, paired, joint, correctness, variation, budget, spread};
 }
 
 nlohmann::json to_json(const ThinkingRow& r) {
   const auto finite = [](double x) { return std::isfinite(x) ? nlohmann::json(x) : nlohmann::json(nullptr); };
-  return {{"model", r.name}, {"bits", r.bits}, {"generations", r.generations}, {"truncated", r.truncated}, {"mean", finite(r.mean)}, {"median", finite(r.median)},
-          {"sd", finite(r.sd)}, {"accuracy", finite(r.accuracy)}, {"mean_correct", finite(r.mean_correct)}, {"mean_wrong", finite(r.mean_wrong)},
-          {"other_tokens", finite(r.other_tokens)}, {"mean_cv", finite(r.mean_cv)}, {"median_cv", finite(r.median_cv)}, {"percentiles", r.percentiles},
-          {"difference", finite(r.difference)}, {"median_ratio", finite(r.median_ratio)}, {"cohens_d", finite(r.d)}, {"wilcoxon_p", r.test.p},
-          {"joint", {{"questions", r.joint}, {"reference", finite(r.joint_reference)}, {"mean", finite(r.joint_mean)}, {"wilcoxon_p", r.joint_test.p}}}};
+  return {{"model", r.name},
+          {"bits", r.bits},
+          {"generations", r.generations},
+          {"truncated", r.truncated},
+          {"mean", finite(r.mean)},
+          {"median", finite(r.median)},
+          {"sd", finite(r.sd)},
+          {"accuracy", finite(r.accuracy)},
+          {"mean_correct", finite(r.mean_correct)},
+          {"mean_wrong", finite(r.mean_wrong)},
+          {"other_tokens", finite(r.other_tokens)},
+          {"mean_cv", finite(r.mean_cv)},
+          {"median_cv", finite(r.median_cv)},
+          {"percentiles", r.percentiles},
+          {"difference", finite(r.difference)},
+          {"median_ratio", finite(r.median_ratio)},
+          {"cohens_d", finite(r.d)},
+          {"wilcoxon_p", r.test.p},
+          {"joint",
+           {{"questions", r.joint},
+            {"reference", finite(r.joint_reference)},
+            {"mean", finite(r.joint_mean)},
+            {"wilcoxon_p", r.joint_test.p}}}};
 }
 
 }  // namespace fidelio

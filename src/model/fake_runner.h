@@ -1,7 +1,7 @@
-// For tests alone: a Runner without arithmetic, which sees every mistake in the bookkeeping above it. Its cache holds token
-// ids where a real one holds keys and values, and a row's logits are a hash of the tokens it finds in the cache at the positions
-// up to its own: a wrong page, a row too few, a sequence overwritten by another changes them. What no backend would accept
-// throws.
+// For tests alone: a Runner without arithmetic, which sees every mistake in the bookkeeping above it. Its cache holds
+// token ids where a real one holds keys and values, and a row's logits are a hash of the tokens it finds in the cache
+// at the positions up to its own: a wrong page, a row too few, a sequence overwritten by another changes them. What no
+// backend would accept throws.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -36,12 +36,14 @@ class FakeRunner final : public Runner {
 
   void begin(const Batch& batch, Activations mode) override {
     check(batch.rows() > 0 && batch.rows() <= options_.max_rows, "{} rows", batch.rows());
-    check(static_cast<int64_t>(batch.pages.size()) == batch.sequences(), "pages of {} sequences, {} sequences", batch.pages.size(), batch.sequences());
+    check(static_cast<int64_t>(batch.pages.size()) == batch.sequences(), "pages of {} sequences, {} sequences",
+          batch.pages.size(), batch.sequences());
     batch_ = batch;
     modes.push_back(mode);
     steps.push_back(batch.rows());
     for (int64_t s = 0; s < batch.sequences(); ++s)
-      for (int64_t row = batch.sequence_begin[static_cast<size_t>(s)]; row < batch.sequence_begin[static_cast<size_t>(s) + 1]; ++row)
+      for (int64_t row = batch.sequence_begin[static_cast<size_t>(s)];
+           row < batch.sequence_begin[static_cast<size_t>(s) + 1]; ++row)
         slot(s, batch.positions[static_cast<size_t>(row)]) = batch.ids[static_cast<size_t>(row)];
     ran_ = false;
   }
@@ -76,7 +78,8 @@ class FakeRunner final : public Runner {
   int32_t& slot(int64_t sequence, int64_t position) {
     const auto& pages = batch_.pages[static_cast<size_t>(sequence)];
     check(position >= 0 && position < config_.max_positions, "position {}", position);
-    return cache_.at(static_cast<size_t>(pages.at(static_cast<size_t>(position / kPageTokens)) * kPageTokens + position % kPageTokens));
+    return cache_.at(static_cast<size_t>(pages.at(static_cast<size_t>(position / kPageTokens)) * kPageTokens +
+                                         position % kPageTokens));
   }
   static uint64_t mix(uint64_t x) {  // splitmix64
     x += 0x9E3779B97F4A7C15u;
@@ -100,7 +103,8 @@ class FakeRunner final : public Runner {
     const auto unit = [](uint64_t x) { return static_cast<double>(x >> 11) * 0x1p-52 - 1; };  // [-1, 1)
     for (int k = 0; k < config_.v; ++k) {
       const uint64_t key = mix(h ^ static_cast<uint64_t>(k) << 32);
-      logits_.push_back(static_cast<float>(shape_.spread * unit(key) + shape_.noise * unit(mix(key ^ shape_.noise_seed))));
+      logits_.push_back(
+          static_cast<float>(shape_.spread * unit(key) + shape_.noise * unit(mix(key ^ shape_.noise_seed))));
     }
   }
 

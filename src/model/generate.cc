@@ -11,9 +11,12 @@ namespace fidelio {
 
 std::string_view name_of(FinishReason reason) {
   switch (reason) {
-    case FinishReason::stop: return "stop";
-    case FinishReason::length: return "length";
-    default: return "context";
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    default:
+      return "context";
   }
 }
 
@@ -22,7 +25,7 @@ struct GenerationPool::Sequence {
   GenerationRequest request;     // its prompt moved to
   std::vector<int32_t> history;  // prompt, then output
   int64_t output_begin;
-  int64_t fed = 0;               // tokens of it in the cache
+  int64_t fed = 0;  // tokens of it in the cache
   Generation result;
   std::optional<StreamingDetokenizer> detokenizer;
 
@@ -39,13 +42,14 @@ float log_probability(std::span<const float> logits, int32_t id) {
   return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(id)]) - top - std::log(sum));
 }
 
-// Adds the new piece of text and cuts the text before the first stop string in it, if there is one. A stop string may begin in
-// the text already there, but not more than its own length before the piece.
+// Adds the new piece of text and cuts the text before the first stop string in it, if there is one. A stop string may
+// begin in the text already there, but not more than its own length before the piece.
 bool append_until_stop(std::string& text, const std::string& piece, const std::vector<std::string>& stop_strings) {
   const size_t before = text.size();
   text += piece;
   size_t cut = std::string::npos;
-  for (const std::string& stop : stop_strings) cut = std::min(cut, text.find(stop, before - std::min(before, stop.size() - 1)));
+  for (const std::string& stop : stop_strings)
+    cut = std::min(cut, text.find(stop, before - std::min(before, stop.size() - 1)));
   if (cut == std::string::npos) return false;
   text.resize(cut);
   return true;
@@ -65,11 +69,13 @@ GenerationPool::~GenerationPool() = default;
 int64_t GenerationPool::add(GenerationRequest request) {
   const auto size = static_cast<int64_t>(request.prompt.size());
   check(size > 0, "a prompt is empty: there is nothing to continue");
-  check(size < limits_.context, "the prompt has {} tokens, the context holds {} and one must be left for the answer: shorten the prompt", size,
+  check(size < limits_.context,
+        "the prompt has {} tokens, the context holds {} and one must be left for the answer: shorten the prompt", size,
         limits_.context);
   check(request.max_tokens >= 1, "max_tokens must be at least 1, not {}", request.max_tokens);
   for (int32_t id : request.prompt)
-    check(id >= 0 && id < limits_.vocabulary, "the prompt holds token id {}, the vocabulary has {}", id, limits_.vocabulary);
+    check(id >= 0 && id < limits_.vocabulary, "the prompt holds token id {}, the vocabulary has {}", id,
+          limits_.vocabulary);
   validate(request.sampling);
   for (const std::string& stop : request.stop_strings) check(!stop.empty(), "a stop string is empty");
   check(request.stop_strings.empty() || tokenizer_ != nullptr, "stop strings need a tokenizer to be found");
@@ -89,7 +95,8 @@ int64_t GenerationPool::add(GenerationRequest request) {
 void GenerationPool::admit() {
   while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < limits_.max_sequences) {
     const Sequence& s = *waiting_.front();
-    const int64_t most = std::min(limits_.context, s.output_begin + std::min(s.request.max_tokens, limits_.context) - 1);
+    const int64_t most =
+        std::min(limits_.context, s.output_begin + std::min(s.request.max_tokens, limits_.context) - 1);
     if (!pages_.grow(s.number, most)) return;
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
@@ -102,7 +109,8 @@ bool GenerationPool::plan(Batch& batch) {
   admit();
   const auto feed = [&](Sequence& s, int64_t count) {
     const bool wants = s.fed + count == s.size();
-    append_sequence(batch, std::span(s.history).subspan(static_cast<size_t>(s.fed), static_cast<size_t>(count)), s.fed, pages_.pages(s.number), wants);
+    append_sequence(batch, std::span(s.history).subspan(static_cast<size_t>(s.fed), static_cast<size_t>(count)), s.fed,
+                    pages_.pages(s.number), wants);
     s.fed += count;
     if (wants) wanting_.push_back(&s);
   };
@@ -145,7 +153,8 @@ std::vector<int64_t> GenerationPool::accept(std::span<const float> logits, const
 bool GenerationPool::finish_if_done(Sequence& s, int32_t id) {
   const auto& stops = s.request.stop_ids;
   const bool stopped = std::find(stops.begin(), stops.end(), id) != stops.end();
-  const bool length = static_cast<int64_t>(s.result.ids.size()) >= s.request.max_tokens, context = s.size() >= limits_.context;
+  const bool length = static_cast<int64_t>(s.result.ids.size()) >= s.request.max_tokens,
+             context = s.size() >= limits_.context;
   const bool ends = stopped || length || context;
   bool cut = false;
   if (s.detokenizer) {
@@ -156,9 +165,11 @@ bool GenerationPool::finish_if_done(Sequence& s, int32_t id) {
   return ends || cut;
 }
 
-std::vector<Generation> generate(Runner& runner, std::vector<GenerationRequest> requests, const GenerationOptions& options) {
+std::vector<Generation> generate(Runner& runner, std::vector<GenerationRequest> requests,
+                                 const GenerationOptions& options) {
   const RunnerOptions& r = runner.options();
-  GenerationPool pool({r.max_rows, r.max_logit_rows, runner.cache_pages(), runner.config().max_positions, runner.config().v, options.max_sequences},
+  GenerationPool pool({r.max_rows, r.max_logit_rows, runner.cache_pages(), runner.config().max_positions,
+                       runner.config().v, options.max_sequences},
                       options.tokenizer, options.special_in_text);
   for (GenerationRequest& request : requests) pool.add(std::move(request));
   Batch batch;

@@ -2,9 +2,10 @@
 //
 //   waiting ──admit──▶ running: prompt in chunks ─▶ one row a step ──stop | length | context──▶ done
 //
-// A step takes one row of every sequence that decodes, then fills the batch with prompts. A sequence is admitted when the cache
-// has pages for all it may ever need, so a running one is never put back. What a request yields does not depend on the
-// others nor on when it was admitted: rows are invariant, and the sampler's randomness is a function of (seed, position).
+// A step takes one row of every sequence that decodes, then fills the batch with prompts. A sequence is admitted when
+// the cache has pages for all it may ever need, so a running one is never put back. What a request yields does not
+// depend on the others nor on when it was admitted: rows are invariant, and the sampler's randomness is a function of
+// (seed, position).
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -36,14 +37,15 @@ std::string_view name_of(FinishReason reason);
 
 struct Generation {
   std::vector<int32_t> ids;     // a stop id that ended it is the last one
-  std::vector<float> logprobs;  // of ids, if asked for: natural log, of the model's own distribution (before penalties and temperature)
+  std::vector<float> logprobs;  // of ids, if asked for: natural log, of the model's own distribution (before penalties
+                                // and temperature)
   std::string text;             // decoded, up to a stop id or stop string; empty without a tokenizer
   FinishReason finish_reason = FinishReason::stop;
 };
 
 struct PoolLimits {
   int64_t max_rows = 0, max_logit_rows = 0, cache_pages = 0;
-  int64_t context = 0;        // the model's
+  int64_t context = 0;  // the model's
   int64_t vocabulary = 0;
   int64_t max_sequences = 0;  // running at once; 0 = as many as rows and cache allow
 };
@@ -54,8 +56,8 @@ class GenerationPool {
   explicit GenerationPool(const PoolLimits& limits, const Tokenizer* tokenizer = nullptr, bool special_in_text = false);
   ~GenerationPool();
 
-  // Queues a request and returns its number, from 0. Throws Error if its prompt is empty, does not leave room for one token in the
-  // context (naming both numbers), or holds an id outside the vocabulary; or if an option is impossible.
+  // Queues a request and returns its number, from 0. Throws Error if its prompt is empty, does not leave room for one
+  // token in the context (naming both numbers), or holds an id outside the vocabulary; or if an option is impossible.
   int64_t add(GenerationRequest request);
 
   // The next batch; false when every request is done. At most max_logit_rows logit rows.
@@ -93,6 +95,7 @@ struct GenerationOptions {
   std::function<void(int64_t request, const Generation& generation)> on_finish{};  // in the order requests end
 };
 
-std::vector<Generation> generate(Runner& runner, std::vector<GenerationRequest> requests, const GenerationOptions& options = {});
+std::vector<Generation> generate(Runner& runner, std::vector<GenerationRequest> requests,
+                                 const GenerationOptions& options = {});
 
 }  // namespace fidelio

@@ -16,7 +16,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-FakeRunner make_runner(int64_t max_rows, int64_t max_logit_rows, int64_t cache_tokens = 0, FakeRunner::Shape shape = {}) {
+FakeRunner make_runner(int64_t max_rows, int64_t max_logit_rows, int64_t cache_tokens = 0,
+                       FakeRunner::Shape shape = {}) {
   RunnerOptions options;
   options.max_rows = max_rows;
   options.max_logit_rows = max_logit_rows;
@@ -47,7 +48,8 @@ Generation by_definition(const GenerationRequest& r, int64_t context) {
   std::vector<int32_t> history = r.prompt;
   for (;;) {
     const auto logits = model.logits_after(history);
-    const int32_t id = sampler.choose(logits, history, static_cast<int64_t>(r.prompt.size()), static_cast<int64_t>(history.size()), r.sampling);
+    const int32_t id = sampler.choose(logits, history, static_cast<int64_t>(r.prompt.size()),
+                                      static_cast<int64_t>(history.size()), r.sampling);
     history.push_back(id);
     g.ids.push_back(id);
     if (std::count(r.stop_ids.begin(), r.stop_ids.end(), id) > 0) return g.finish_reason = FinishReason::stop, g;
@@ -61,7 +63,12 @@ TEST(Generate, EveryRequestAsIfItWereAloneForEveryWayOfBatching) {
   struct Case {
     int64_t rows, logit_rows, cache, sequences;
   };
-  for (const Case& c : {Case{512, 128, 1024, 0}, {1, 1, 64, 0}, {7, 3, 256, 0}, {64, 64, 128, 0}, {512, 128, 1024, 5}, {16, 128, 4096, 0}}) {
+  for (const Case& c : {Case{512, 128, 1024, 0},
+                        {1, 1, 64, 0},
+                        {7, 3, 256, 0},
+                        {64, 64, 128, 0},
+                        {512, 128, 1024, 5},
+                        {16, 128, 4096, 0}}) {
     FakeRunner runner = make_runner(c.rows, c.logit_rows, c.cache);
     const auto results = generate(runner, requests, {.max_sequences = c.sequences});
     ASSERT_EQ(results.size(), requests.size());
@@ -112,10 +119,11 @@ TEST(Generate, CallbacksSeeTokensAndEnds) {
   std::vector<int64_t> ended;
   const auto results = generate(runner, requests,
                                 {.on_token = [&](int64_t r, int32_t id) { seen[static_cast<size_t>(r)].push_back(id); },
-                                 .on_finish = [&](int64_t r, const Generation& g) {
-                                   ended.push_back(r);
-                                   EXPECT_EQ(g.ids, seen[static_cast<size_t>(r)]);
-                                 }});
+                                 .on_finish =
+                                     [&](int64_t r, const Generation& g) {
+                                       ended.push_back(r);
+                                       EXPECT_EQ(g.ids, seen[static_cast<size_t>(r)]);
+                                     }});
   for (size_t i = 0; i < results.size(); ++i) EXPECT_EQ(results[i].ids, seen[i]);
   std::sort(ended.begin(), ended.end());
   std::vector<int64_t> all(requests.size());
@@ -152,7 +160,8 @@ TEST(Generate, RefusesImpossibleRequests) {
   GenerationRequest r;
   EXPECT_THAT(message(r), HasSubstr("empty"));
   r.prompt.assign(64, 1);
-  EXPECT_THAT(message(r), AllOf(HasSubstr("64 tokens"), HasSubstr("holds 64")));  // the cache holds less than the context
+  EXPECT_THAT(message(r),
+              AllOf(HasSubstr("64 tokens"), HasSubstr("holds 64")));  // the cache holds less than the context
   r.prompt.assign(63, 1);
   EXPECT_EQ(message(r), "accepted");
   r.prompt = {1, 23};
