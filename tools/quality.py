@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Quality table: quantises a model in several formats and measures KL and EAR on held-out text.
+
+    tools/quality.py models/quill-26m --formats int4g128z,lut4g64 [--method gptq|rtn] [--activations f32|a16] [--windows 40]
+
+One markdown row a format: linears' true bits, KL and EAR with 95% intervals, seconds. Embedding and head stay BF16."""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("model")
+parser.add_argument("--formats", required=True)
+parser.add_argument("--method", default="gptq")
+parser.add_argument("--embedding", default="")
+parser.add_argument("--activations", default="f32")
+parser.add_argument("--windows", default="40")
+parser.add_argument("--fidelio", default="build/fidelio")
+parser.add_argument("--calibration", default="models/data/docs-calibration.txt")
+parser.add_argument("--text", default="models/data/docs-heldout.txt")
+parser.add_argument("--json", default="", help="append one JSON line a format to this file")
+args = parser.parse_args()
+
+
+def run(*command):
+    out = subprocess.run([args.fidelio, *command, "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    return json.loads(out.stdout)
+
+
+print(f"| format | method | linears' bits | file | KL [95%] | EAR [95%] | seconds |\n|---|---|---|---|---|---|---|", flush=True)
+for spec in args.formats.split(","):
+    folder = tempfile.mkdtemp()
+    out = os.path.join(folder, "model")
+    start = time.time()
+    calibration = ["--calibration", args.calibration] if args.method == "gptq" else []
+    embedding = ["--embedding", args.embedding] if args.embedding else []
+    run("quantize", args.model, "--format", spec, "--method", args.method, *calibration, *embedding, "-o", out)
+    seconds = time.time() - start
+    size = run("inspect", out)
+    report = run("eval", out, "--reference", args.model, "--text", args.text, "--context", "512", "--windows", args.windows, "--activations", args.activations)
+    kl, ear = report["kl"], report["ear"]
+    print(f"| `{spec}` | {args.method} | {size['linear_bits_per_parameter']:.3f} | {size['file_bytes'] / 1e6:.2f} MB | {kl['value']:.6f} [{kl['ci95'][0]:.6f}, {kl['ci95'][1]:.6f}] "
+          f"| {ear['value']:.5f} [{ear['ci95'][0]:.5f}, {ear['ci95'][1]:.5f}] | {seconds:.0f} |", flush=True)
+    if args.json:
+        with open(args.json, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"format": spec, "method": args.method, "bits": size["linear_bits_per_parameter"], "bytes": size["file_bytes"], "kl": kl, "ear": ear}) + "\n")
+    shutil.rmtree(folder)
