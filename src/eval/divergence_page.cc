@@ -39,7 +39,7 @@ std::string summary_cards(const DivergenceReport& r) {
   const Estimate all = r.agreement();
   return "<div class=\"cards\">" + card(fmt::format("{:.2f}%", 100 * all.value), "of tokens agree") +
          card(
-             std::isfinite(all.ci95.low) ? fmt::format("{:.2f}–{:.2f}%", 100 * all.ci95.low, 100 * all.ci95.high) : "–",
+             std::isfinite(all.ci95.low) ? fmt::format("{:.1f}–{:.1f}%", 100 * all.ci95.low, 100 * all.ci95.high) : "–",
              "95% interval, by prompt") +
          card(fmt::format("{} / {}", r.divergent(), r.tokens()), "divergent tokens") +
          card(fmt::format("{}", r.prompts.size()), "prompts") +
