@@ -29,13 +29,13 @@ std::string with_ci(const Estimate& e, int digits) {
   return fmt::format("{:.{}f}  [{:.{}f}, {:.{}f}]", e.value, digits, e.ci95.low, digits, e.ci95.high, digits);
 }
 
-RunnerOptions measuring(const Eval& o, Activations mode, const ModelConfig& config, int64_t context) {
+RunnerOptions measuring(const Eval& o, Activations mode, int64_t context) {
   RunnerOptions options = runner_options(o.run);
   options.mode = mode;
   if (mode == Activations::f32 && o.run.kv.empty()) options.kv = KvFormat::f32;
   // Several windows share a batch where they fit, one long window is fed in chunks.
   options.max_rows = std::max<int64_t>(512, std::min<int64_t>(context, 2048));
-  options.cache_tokens = std::max<int64_t>(config.max_positions, 2 * options.max_rows);
+  options.cache_tokens = std::max(context, 2 * options.max_rows) + kPageTokens;
   return options;
 }
 
@@ -57,7 +57,7 @@ void eval(Eval o) {
   check(o.windows.context <= config.max_positions, "--context {} is longer than the model's {}", o.windows.context, config.max_positions);
   const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
   const Activations mode = parse_activations(o.run.activations);
-  const auto candidate = make_cpu_runner(model.checkpoint, measuring(o, mode, config, o.windows.context));
+  const auto candidate = make_cpu_runner(model.checkpoint, measuring(o, mode, o.windows.context));
   ThreadPool pool(o.run.threads);
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
@@ -74,7 +74,7 @@ void eval(Eval o) {
   const Checkpoint reference = Checkpoint::open(o.reference);
   check(reference.config().v == config.v, "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.reference, reference.config().v, o.run.model,
         config.v);
-  const auto exact = make_cpu_runner(reference, measuring(o, Activations::f32, reference.config(), o.windows.context));
+  const auto exact = make_cpu_runner(reference, measuring(o, Activations::f32, o.windows.context));
   const FidelityReport report = compare_models(*exact, *candidate, texts, {.windows = o.windows, .reference_mode = Activations::f32, .candidate_mode = mode, .top_k = 10, .bootstrap = {}}, pool, advance);
   progress.reset();
   if (!quiet(o.json)) print(report);

@@ -47,7 +47,8 @@ void add_logits(CLI::App& app) {
     const Checkpoint checkpoint = Checkpoint::open(o->run.model);
     const auto n = static_cast<int64_t>(ids.size());
     check(n <= checkpoint.config().max_positions, "{} holds {} tokens, the model's context is {}", o->ids, n, checkpoint.config().max_positions);
-    const RunnerOptions options = runner_options(o->run);
+    RunnerOptions options = runner_options(o->run);
+    options.cache_tokens = n;
     const auto runner = make_cpu_runner(checkpoint, options);
     PageTable pages(runner->cache_pages());
     pages.grow(0, n);

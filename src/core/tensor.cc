@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -82,16 +84,43 @@ void convert_from_float(std::span<const float> in, const Tensor& t) {
   }
 }
 
-Buffer::Buffer(size_t bytes) : size_(bytes) {
-  const size_t rounded = (bytes + 63) / 64 * 64;
-  if (rounded == 0) return;
-  void* p = std::aligned_alloc(64, rounded);
-  check(p != nullptr, "out of memory: {} bytes asked for", bytes);
-  std::memset(p, 0, rounded);
-  data_.reset(static_cast<std::byte*>(p));
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+// A zeroed mapping that begins on a huge page.
+std::byte* map_huge(size_t bytes) {
+  void* raw = ::mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  const auto begin = reinterpret_cast<uintptr_t>(raw), aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  if (aligned > begin) ::munmap(raw, aligned - begin);
+  ::munmap(reinterpret_cast<void*>(aligned + bytes), begin + kHugePage - aligned);  // the rest behind
+  ::madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);
+  return reinterpret_cast<std::byte*>(aligned);
 }
 
-void Buffer::Free::operator()(std::byte* p) const { std::free(p); }
+}  // namespace
+
+Buffer::Buffer(size_t bytes) : size_(bytes) {
+  if (bytes == 0) return;
+  if (bytes >= 2 * kHugePage) {
+    const size_t mapped = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    data_ = {map_huge(mapped), Free(mapped)};
+  } else {
+    const size_t rounded = (bytes + 63) / 64 * 64;
+    data_ = {static_cast<std::byte*>(std::aligned_alloc(64, rounded)), Free()};
+    if (data_) std::memset(data_.get(), 0, rounded);
+  }
+  check(data_ != nullptr, "out of memory: {} bytes asked for", bytes);
+}
+
+void Buffer::Free::operator()(std::byte* p) const {
+  if (mapped > 0) {
+    ::munmap(p, mapped);
+  } else {
+    std::free(p);
+  }
+}
 
 Tensor Buffer::view(DType dtype, Shape shape, size_t offset) const {
   Tensor t{dtype, shape, data() + offset};

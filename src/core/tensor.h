@@ -73,7 +73,8 @@ void convert_to_float(const Tensor& tensor, std::span<float> out);
 // The inverse, to f32, f16 or bf16, rounding to nearest even.
 void convert_from_float(std::span<const float> in, const Tensor& out);
 
-// Owner of 64-byte aligned bytes, zeroed.
+// Owner of 64-byte aligned bytes, zeroed. Large ones are mapped, not touched until used (a key-value cache costs what it
+// holds), and ask for huge pages, which weights that stream from memory need.
 class Buffer {
  public:
   Buffer() = default;
@@ -92,7 +93,12 @@ class Buffer {
   Tensor view(DType dtype, Shape shape, size_t offset = 0) const;  // throws if it does not fit
 
  private:
-  struct Free { void operator()(std::byte* p) const; };
+  struct Free {
+    Free() : mapped(0) {}
+    explicit Free(size_t bytes) : mapped(bytes) {}
+    size_t mapped;  // bytes of the mapping; 0: from the heap
+    void operator()(std::byte* p) const;
+  };
   std::unique_ptr<std::byte, Free> data_;
   size_t size_ = 0;
 };

@@ -91,19 +91,20 @@ Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tok
   return data;
 }
 
-std::vector<PackedBatch> pack_batches(const std::vector<std::vector<int32_t>>& sequences, int64_t rows) {
+std::vector<PackedBatch> pack_batches(const std::vector<std::vector<int32_t>>& sequences, int64_t rows, int64_t pages) {
   std::vector<PackedBatch> batches;
   int64_t next_page = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const auto length = static_cast<int64_t>(sequences[i].size());
-    check(length <= rows, "a sequence of {} tokens does not fit a batch of {} rows", length, rows);
-    if (batches.empty() || batches.back().batch.rows() + length > rows) {
+    const int64_t needed = PageTable::pages_for(length);
+    check(length <= rows && needed <= pages, "a sequence of {} tokens does not fit a batch of {} rows and {} cache pages", length, rows, pages);
+    if (batches.empty() || batches.back().batch.rows() + length > rows || next_page + needed > pages) {
       batches.emplace_back();
       next_page = 0;
     }
-    std::vector<int32_t> pages(static_cast<size_t>(PageTable::pages_for(length)));
-    for (int32_t& page : pages) page = static_cast<int32_t>(next_page++);
-    append_sequence(batches.back().batch, sequences[i], 0, pages, 0);
+    std::vector<int32_t> own(static_cast<size_t>(needed));
+    for (int32_t& page : own) page = static_cast<int32_t>(next_page++);
+    append_sequence(batches.back().batch, sequences[i], 0, own, 0);
     batches.back().sequences.push_back(static_cast<int64_t>(i));
   }
   return batches;

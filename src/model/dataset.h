@@ -25,12 +25,12 @@ struct DatasetOptions {
 // `context`; everything else is plain text, tokenised whole without special tokens and cut into windows of `context`.
 Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tokenizer, const ChatTemplate* chat, const DatasetOptions& options);
 
-// Packs sequences [first, ...) into ragged batches of at most `rows` rows; a sequence is never split over batches. The cache
-// pages are numbered from 0 in every batch: calibration and perplexity need no cache between batches.
+// Packs sequences into ragged batches of at most `rows` rows and `pages` cache pages; a sequence is never split over batches.
+// Pages are numbered from 0 in every batch: calibration and measuring need no cache between batches.
 struct PackedBatch {
   Batch batch;
   std::vector<int64_t> sequences;  // which sequence each of the batch's sequences is
 };
-std::vector<PackedBatch> pack_batches(const std::vector<std::vector<int32_t>>& sequences, int64_t rows);
+std::vector<PackedBatch> pack_batches(const std::vector<std::vector<int32_t>>& sequences, int64_t rows, int64_t pages);
 
 }  // namespace fidelio

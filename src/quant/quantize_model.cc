@@ -26,7 +26,7 @@ void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuant
 // input of the linear that is about to be quantised where running it again would cost a forward (o, down).
 class Passage {
  public:
-  Passage(Runner& runner, const Dataset& data) : runner_(runner), batches_(pack_batches(data.sequences, runner.options().max_rows)) {
+  Passage(Runner& runner, const Dataset& data) : runner_(runner), batches_(pack_batches(data.sequences, runner.options().max_rows, runner.cache_pages())) {
     for (const PackedBatch& packed : batches_) {
       runner_.begin(packed.batch, Activations::f32);
       runner_.embed();

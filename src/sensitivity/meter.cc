@@ -45,7 +45,7 @@ std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping,
 
 Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool) : runner_(runner), pool_(pool) {
   sequences_ = static_cast<int64_t>(sequences.size());
-  for (PackedBatch& packed : pack_batches(sequences, runner.options().max_rows)) {
+  for (PackedBatch& packed : pack_batches(sequences, runner.options().max_rows, runner.cache_pages())) {
     State state;
     state.packed = std::move(packed);
     Batch& batch = state.packed.batch;
