@@ -1,5 +1,6 @@
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 
 #include "app/common.h"
@@ -75,7 +76,32 @@ void write_random(const ByteSink& sink, const std::vector<float>& quantiles, int
   }
 }
 
-void synth(const std::string& name, const std::string& folder) {
+// Any bytes are valid codes and zero points; scales are such that the values have about the size of the dense ones.
+void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t in, uint64_t stream) {
+  const float size = 0.6f / std::sqrt(static_cast<float>(in));
+  const auto n = static_cast<size_t>(part.tensor.elements());
+  if (part.suffix == ".row_scale") {
+    const std::vector<float> values(n, size / 1000);
+    return sink(std::as_bytes(std::span(values)));
+  }
+  if (part.tensor.dtype == DType::f16) {
+    const std::vector<f16> values(n, to_f16(size / 8));
+    return sink(std::as_bytes(std::span(values)));
+  }
+  std::vector<uint8_t> bytes(n);
+  const Rng rng(0, stream);
+  for (size_t i = 0; i < n; i += 16) {
+    const auto words = rng.block(i / 16);
+    std::memcpy(bytes.data() + i, words.data(), std::min<size_t>(16, n - i));
+  }
+  if (part.suffix == ".codebook")
+    for (size_t i = 0; i < n; ++i) bytes[i] = static_cast<uint8_t>(static_cast<int>(254 * i / std::max<size_t>(n - 1, 1)) - 127);
+  sink(std::as_bytes(std::span(bytes)));
+}
+
+void synth(const std::string& name, const std::string& format, const std::string& folder) {
+  const FormatSpec spec = parse_format(format);
+  check(spec.kind == Kind::bf16 || spec.kind == Kind::integer || spec.kind == Kind::grid, "synth --format {}: expected bf16, an integer or a grid format", format);
   const NamedShape* shape = nullptr;
   for (const NamedShape& s : kShapes)
     if (name == s.name) shape = &s;
@@ -89,8 +115,16 @@ void synth(const std::string& name, const std::string& folder) {
   const std::vector<LinearId> linears = linears_of(config);
   Progress progress("synth", static_cast<int64_t>(linears.size()));
   std::vector<TensorToWrite> tensors;
+  nlohmann::json formats = nlohmann::json::object();
   for (size_t i = 0; i < linears.size(); ++i) {
     const Shape s = shape_of(config, linears[i]);
+    if (!spec.is_dense()) {
+      formats[to_string(linears[i])] = to_string(spec);
+      for (const StoredTensor& part : stored_tensors(allocate_weight(spec, s[0], s[1])))
+        tensors.push_back({module_name(linears[i]) + part.suffix, part.tensor.dtype, part.tensor.shape,
+                           [part, in = s[1], stream = tensors.size()](const ByteSink& sink) { write_random_part(sink, part, in, stream); }});
+      continue;
+    }
     tensors.push_back({weight_name(linears[i]), DType::bf16, s, [&quantiles, &progress, s, i](const ByteSink& sink) {
                          write_random(sink, quantiles, s.elements(), 0.6f / std::sqrt(static_cast<float>(s[1])), i);
                          progress.advance();
@@ -101,7 +135,8 @@ void synth(const std::string& name, const std::string& folder) {
                          const std::vector<bf16> ones(static_cast<size_t>(size), to_bf16(1));
                          sink(std::as_bytes(std::span(ones)));
                        }});
-  write_sharded_safetensors(temporary.path(), tensors, 5'000'000'000);
+  const nlohmann::json meta = {{"version", FIDELIO_VERSION}, {"formats", formats}, {"provenance", {{"method", "synth"}}}};
+  write_sharded_safetensors(temporary.path(), tensors, 5'000'000'000, {{"fidelio", meta.dump()}});
   temporary.commit();
 }
 
@@ -109,14 +144,15 @@ void synth(const std::string& name, const std::string& folder) {
 
 void add_synth(CLI::App& app) {
   struct Options {
-    std::string shape, out;
+    std::string shape, format = "bf16", out;
   };
   auto o = std::make_shared<Options>();
   CLI::App* verb = app.add_subcommand("synth", "Write a checkpoint of a public model's shape with random heavy-tailed weights, for speed work");
   verb->footer("Shapes: " + shape_names() + "\nExample:\n  fidelio synth tinyllama-1.1b -o /tmp/tinyllama");
   verb->add_option("SHAPE", o->shape, "Name of the shape")->required();
   verb->add_option("-o,--output", o->out, "Folder to write")->required();
-  verb->callback([o] { synth(o->shape, o->out); });
+  verb->add_option("--format", o->format, "Format of every linear: bf16 (default), or random codes, e.g. int4g64zs8, lut4g64");
+  verb->callback([o] { synth(o->shape, o->format, o->out); });
 }
 
 }  // namespace fidelio::app
