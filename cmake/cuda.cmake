@@ -31,8 +31,11 @@ foreach(source ${cuda_benches})
   target_link_libraries(${name} PRIVATE fidelio_kernels_cuda CUDA::cublas)
 endforeach()
 
+# Decoding of a whole model needs the model room, so its bench is made with the tests.
 # One test program for everything that needs a GPU, label gpu; without one its tests are skipped by name.
 function(fidelio_cuda_tests)
+  add_executable(decode_cuda_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/src/model/decode_cuda_bench.cc)
+  target_link_libraries(decode_cuda_bench PRIVATE fidelio_model)
   file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/model/*cuda_test.cc)
   if(WITH_TESTS AND tests)
     add_executable(cuda_test ${tests})

@@ -9,7 +9,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/cuda_error.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace fidelio::cuda {
@@ -80,6 +80,7 @@ template <KvKind kind>
 __global__ void append(AttentionArguments a, float* q, const float* k, const float* v, const float* q_norm, const float* k_norm, float eps,
                        const float* frequencies, float rope_scale) {
   extern __shared__ float turned[];  // a head for each warp
+  begin_kernel();
   const int row = blockIdx.x, warp = threadIdx.x / 32, warps = blockDim.x / 32, position = a.positions[row];
   for (int head = warp; head < a.h; head += warps) {
     float* at = q + (int64_t{row} * a.h + head) * a.e;
@@ -99,6 +100,7 @@ __global__ void append(AttentionArguments a, float* q, const float* k, const flo
 template <KvKind kind>
 __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int row0, const float* q, float* scratch, int cuts) {
   extern __shared__ float shared[];  // q of up to kHeads heads, then their scores
+  begin_kernel();
   const int row = row0 + blockIdx.x, kv_head = blockIdx.y, cut = blockIdx.z, group = a.h / a.hk, tid = threadIdx.x;
   const int last = a.positions[row], begin = cut * kSplit, first = a.window > 0 ? max(0, last - a.window + 1) : 0;
   const bool empty = begin > last || begin + kSplit <= first;
@@ -124,6 +126,7 @@ __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int
     __syncthreads();
     float dot[kHeads] = {};
     if (seen)
+#pragma unroll 8
       for (int i = 0; i < a.e; ++i) {
         const float key = cached<kind>(a.keys, a.key_scales, slot, a.e, i);
 #pragma unroll
@@ -146,6 +149,7 @@ __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int
     const int from = max(first - begin, 0), count = min(kSplit, last - begin + 1);
     for (int i = tid; i < a.e; i += kThreads) {
       float out[kHeads] = {};
+#pragma unroll 8
       for (int p = from; p < count; ++p) {
         const float value = cached<kind>(a.values, a.value_scales, slots[p], a.e, i);
 #pragma unroll
@@ -160,6 +164,7 @@ __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int
 }
 
 __global__ void join_cuts(const float* scratch, int row0, int h, int e, int cuts, float* out) {
+  begin_kernel();
   const int64_t head = int64_t{blockIdx.x} * h + blockIdx.y;
   const float* from = scratch + head * cuts * (e + 2);
   float largest = -INFINITY;
@@ -182,8 +187,8 @@ void launch_attend(Stream stream, const AttentionArguments& a, const float* q, i
   const size_t shared = static_cast<size_t>(kHeads * (a.e + kSplit)) * sizeof(float);
   for (int row0 = 0; row0 < a.n; row0 += static_cast<int>(scratch_rows)) {
     const int rows = a.n - row0 < scratch_rows ? a.n - row0 : static_cast<int>(scratch_rows);
-    attend_cut<kind><<<dim3(rows, a.hk, cuts), kThreads, shared, stream>>>(a, row0, q, scratch, cuts);
-    join_cuts<<<dim3(rows, a.h), 128, 0, stream>>>(scratch, row0, a.h, a.e, cuts, out);
+    launch("attention", stream, dim3(rows, a.hk, cuts), kThreads, shared, attend_cut<kind>, a, row0, q, scratch, cuts);
+    launch("attention", stream, dim3(rows, a.h), 128, 0, join_cuts, scratch, row0, a.h, a.e, cuts, out);
   }
 }
 
@@ -191,16 +196,16 @@ void launch_attend(Stream stream, const AttentionArguments& a, const float* q, i
 
 void rope_append(Stream stream, const AttentionArguments& a, float* q, const float* k, const float* v, const float* q_norm, const float* k_norm,
                  float eps, const float* inverse_frequencies, float rope_scale) {
-  const auto launch = [&](auto kernel) {
-    kernel<<<a.n, 256, 8 * static_cast<size_t>(a.e) * sizeof(float), stream>>>(a, q, k, v, q_norm, k_norm, eps, inverse_frequencies, rope_scale);
+  const auto with = [&](auto kernel) {
+    launch("turning queries and keys", stream, dim3(a.n), 256, 8 * static_cast<size_t>(a.e) * sizeof(float), kernel, a, q, k, v, q_norm, k_norm, eps,
+           inverse_frequencies, rope_scale);
   };
   switch (a.kind) {
-    case KvKind::f32: launch(append<KvKind::f32>); break;
-    case KvKind::f16: launch(append<KvKind::f16>); break;
-    case KvKind::bf16: launch(append<KvKind::bf16>); break;
-    case KvKind::i8: launch(append<KvKind::i8>); break;
+    case KvKind::f32: with(append<KvKind::f32>); break;
+    case KvKind::f16: with(append<KvKind::f16>); break;
+    case KvKind::bf16: with(append<KvKind::bf16>); break;
+    case KvKind::i8: with(append<KvKind::i8>); break;
   }
-  cuda_check(cudaGetLastError(), "turning queries and keys");
 }
 
 void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t longest, float* scratch, int64_t scratch_rows, float* out) {
@@ -211,7 +216,6 @@ void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t 
     case KvKind::bf16: launch_attend<KvKind::bf16>(stream, a, q, cuts, scratch, scratch_rows, out); break;
     case KvKind::i8: launch_attend<KvKind::i8>(stream, a, q, cuts, scratch, scratch_rows, out); break;
   }
-  cuda_check(cudaGetLastError(), "attention");
 }
 
 }  // namespace fidelio::cuda

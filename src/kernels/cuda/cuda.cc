@@ -30,6 +30,7 @@ struct Cuda::State {
   // Scratch.
   DeviceBuffer acts, blocks, block_scale, halves, half_factor, product, dequantised, attention;
   uint64_t version = 0, blocks_version = 0, halves_version = 0;
+  bool has_codes = false;  // some weight is in a low-bit form
 
   Acts fresh(int64_t n, int64_t columns) {
     assert(n <= max_rows && columns <= max_columns);
@@ -52,12 +53,14 @@ struct Cuda::State {
   void prepare_blocks(const Acts& input) {
     assert(input.version == version && "an Acts dies at the next call that returns one");
     if (blocks_version == version) return;
-    for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
-      const cuda::LowbitInput to = chunk(input, first);
-      cuda::prepare_input(stream, input.values + first * input.columns, to.rows, input.columns, const_cast<uint8_t*>(to.blocks),
-                          const_cast<float*>(to.row_scale));
-    }
+    cuda::prepare_input(stream, input.values, input.rows, input.columns, blocks.as<uint8_t>(), block_scale.as<float>());
     blocks_version = version;
+  }
+  // Where an operation that makes activations should also prepare them: null if nobody is going to read them so.
+  uint8_t* blocks_for(int64_t rows) {
+    if (mode == Activations::f32 || !has_codes || rows > cuda::kChunkedRows) return nullptr;
+    blocks_version = version;
+    return blocks.as<uint8_t>();
   }
   void prepare_halves(const Acts& input) {
     assert(input.version == version && "an Acts dies at the next call that returns one");
@@ -85,7 +88,7 @@ struct Cuda::State {
     prepare_blocks(input);
     for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
       const cuda::LowbitOutput output{&w.values.lowbit, y + first * w.out};
-      cuda::lowbit_linear(stream, chunk(input, first), {&output, 1}, add, {});
+      cuda::lowbit_linear(stream, chunk(input, first), {&output, 1}, add);
     }
   }
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add) {
@@ -176,6 +179,7 @@ void Cuda::copy(const Matrix& from, Matrix& to, int64_t rows) {
 Cuda::Linear Cuda::pack(const LinearWeight& weight) {
   State& s = *state_;
   Linear w = cuda::pack(s.stream, weight);
+  s.has_codes |= w.values.lowbit.blocks != nullptr;
   if (w.values.lowbit.blocks && w.out <= State::kLargestDequantised) s.grow(s.dequantised, w.out * w.in * 2);
   return w;
 }
@@ -230,14 +234,14 @@ void Cuda::embed(const Linear& table, Matrix& x) { cuda::embed(state_->stream, t
 Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
   State& s = *state_;
   const Acts y = s.fresh(s.rows, x.columns);
-  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, y.rows, x.columns, s.acts.as<float>());
+  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, y.rows, x.columns, s.acts.as<float>(), s.blocks_for(y.rows), s.block_scale.as<float>());
   return y;
 }
 
 Cuda::Acts Cuda::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count) {
   State& s = *state_;
   const Acts y = s.fresh(count, x.columns);
-  cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>());
+  cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>(), s.blocks_for(count), s.block_scale.as<float>());
   return y;
 }
 
@@ -260,7 +264,7 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
     cuda::LowbitOutput outputs[3];
     for (size_t i = 0; i < weights.size(); ++i) outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data() + first * weights[i].first->out};
-    cuda::lowbit_linear(s.stream, s.chunk(input, first), {outputs, weights.size()}, false, {});
+    cuda::lowbit_linear(s.stream, s.chunk(input, first), {outputs, weights.size()}, false);
   }
 }
 
@@ -284,7 +288,7 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
 Cuda::Acts Cuda::swiglu(const Matrix& gate, const Matrix& up) {
   State& s = *state_;
   const Acts y = s.fresh(s.rows, gate.columns);
-  cuda::swiglu(s.stream, gate.data(), up.data(), s.rows * gate.columns, s.acts.as<float>());
+  cuda::swiglu(s.stream, gate.data(), up.data(), s.rows, gate.columns, s.acts.as<float>(), s.blocks_for(s.rows), s.block_scale.as<float>());
   return y;
 }
 

@@ -71,6 +71,9 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, Rng&
     if (t.tensor.dtype == DType::bf16) for (bf16& v : t.tensor.as<bf16>()) v = to_bf16(static_cast<float>(0.05 * rng.normal()));
     if (t.tensor.dtype == DType::f32) for (float& v : t.tensor.as<float>()) v = static_cast<float>(0.001 + 0.002 * rng.uniform());
   }
+  if (spec.kind == Kind::fp8)  // no NaN among the codes: the lowest bit of the exponent is 0
+    for (OwnedTensor& plane : std::get<FpBlock>(w.main).codes.planes)
+      for (uint8_t& v : plane.as<uint8_t>()) v &= 0x77;
   w.bias = OwnedTensor::allocate(DType::f32, {out});
   for (float& v : w.bias.as<float>()) v = static_cast<float>(rng.normal());
   return w;

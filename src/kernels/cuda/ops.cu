@@ -1,42 +1,56 @@
 // Row operations: one thread block a row, sums by a fixed tree.
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/cuda_error.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/prepare.cuh"
 
 namespace fidelio::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kRowThreads = 1024;  // where a row is one thread block's work and there may be few rows
 
-// The sum, or largest, over the thread block; every thread gets it.
-template <typename Join>
-__device__ float over_block(float value, Join join) {
-  __shared__ float of_warp[kThreads / 32];
-  for (int d = 16; d > 0; d /= 2) value = join(value, __shfl_xor_sync(~0u, value, d));
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  float all = of_warp[0];
-  for (int i = 1; i < kThreads / 32; ++i) all = join(all, of_warp[i]);
-  __syncthreads();
-  return all;
-}
-
-__global__ void norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int64_t d, float* y) {
+__global__ void norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int64_t d, float* y, BlockTarget to) {
+  begin_kernel();
   const float* from = x + (rows ? rows[blockIdx.x] : blockIdx.x) * d;
-  float squares = 0;
-  for (int64_t i = threadIdx.x; i < d; i += kThreads) squares += from[i] * from[i];
+  float* row = y + blockIdx.x * d;
+  float squares = 0, amax = 0;
+  for (int64_t i = threadIdx.x; i < d; i += blockDim.x) squares += from[i] * from[i];
   squares = over_block(squares, [](float a, float b) { return a + b; });
   const float scale = 1 / sqrtf(squares / static_cast<float>(d) + eps);
-  for (int64_t i = threadIdx.x; i < d; i += kThreads) y[blockIdx.x * d + i] = from[i] * scale * weight[i];
+  for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
+    const float value = from[i] * scale * weight[i];
+    row[i] = value;
+    amax = fmaxf(amax, fabsf(value));
+  }
+  if (!to.blocks) return;
+  amax = over_block(amax, [](float a, float b) { return fmaxf(a, b); });
+  prepare_row(row, amax, blockIdx.x, static_cast<int>(d), to);
 }
 
+__device__ float silu(float x) { return x / (1 + expf(-x)); }
+
 __global__ void gate_up(const float* gate, const float* up, int64_t n, float* y) {
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads)
-    y[i] = gate[i] / (1 + expf(-gate[i])) * up[i];
+  begin_kernel();
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) y[i] = silu(gate[i]) * up[i];
+}
+
+__global__ void gate_up_row(const float* gate, const float* up, int64_t d, float* y, BlockTarget to) {
+  begin_kernel();
+  const int64_t begin = blockIdx.x * d;
+  float amax = 0;
+  for (int64_t i = begin + threadIdx.x; i < begin + d; i += blockDim.x) {
+    const float value = silu(gate[i]) * up[i];
+    y[i] = value;
+    amax = fmaxf(amax, fabsf(value));
+  }
+  amax = over_block(amax, [](float a, float b) { return fmaxf(a, b); });
+  prepare_row(y + begin, amax, blockIdx.x, static_cast<int>(d), to);
 }
 
 __global__ void to_halves(const float* x, int64_t columns, __half* halves, float* factor) {
+  begin_kernel();
   const float* row = x + blockIdx.x * columns;
   float amax = 0;
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) amax = fmaxf(amax, fabsf(row[i]));
@@ -52,6 +66,7 @@ __global__ void to_halves(const float* x, int64_t columns, __half* halves, float
 }
 
 __global__ void finish_row(const float* z, const float* factor, const float* bias, int64_t d, float* y, bool add) {
+  begin_kernel();
   const float scale = factor[blockIdx.x];
   if (!add && scale == 1 && !bias && z == y) return;
   for (int64_t i = threadIdx.x; i < d; i += kThreads) {
@@ -63,22 +78,24 @@ __global__ void finish_row(const float* z, const float* factor, const float* bia
 
 }  // namespace
 
-void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d, float* y) {
-  norm_row<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(x, rows, weight, eps, d, y);
-  cuda_check(cudaGetLastError(), "normalising");
+void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d, float* y, uint8_t* blocks,
+              float* row_scale) {
+  launch("normalising", stream, dim3(static_cast<unsigned>(n)), kRowThreads, 0, norm_row, x, rows, weight, eps, d, y,
+         BlockTarget{blocks, row_scale, static_cast<int>(n)});
 }
-void swiglu(Stream stream, const float* gate, const float* up, int64_t elements, float* y) {
-  const int64_t blocks = (elements + kThreads - 1) / kThreads;
-  gate_up<<<static_cast<unsigned>(blocks < 4096 ? blocks : 4096), kThreads, 0, stream>>>(gate, up, elements, y);
-  cuda_check(cudaGetLastError(), "swiglu");
+void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, uint8_t* blocks, float* row_scale) {
+  if (blocks) {
+    launch("swiglu", stream, dim3(static_cast<unsigned>(n)), kRowThreads, 0, gate_up_row, gate, up, d, y, BlockTarget{blocks, row_scale, static_cast<int>(n)});
+    return;
+  }
+  const int64_t thread_blocks = (n * d + kThreads - 1) / kThreads;
+  launch("swiglu", stream, dim3(static_cast<unsigned>(thread_blocks < 4096 ? thread_blocks : 4096)), kThreads, 0, gate_up, gate, up, n * d, y);
 }
 void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, uint16_t* halves, float* factor) {
-  to_halves<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(x, columns, reinterpret_cast<__half*>(halves), factor);
-  cuda_check(cudaGetLastError(), "rounding activations");
+  launch("rounding activations", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, to_halves, x, columns, reinterpret_cast<__half*>(halves), factor);
 }
 void finish_rows(Stream stream, const float* z, const float* factor, const float* bias, int64_t n, int64_t d, float* y, bool add) {
-  finish_row<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(z, factor, bias, d, y, add);
-  cuda_check(cudaGetLastError(), "finishing a product");
+  launch("finishing a product", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, finish_row, z, factor, bias, d, y, add);
 }
 
 }  // namespace fidelio::cuda

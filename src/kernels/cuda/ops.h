@@ -33,9 +33,10 @@ void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, u
 // y (n, d) = or += factor of the row * z + bias; z may be y.
 void finish_rows(Stream stream, const float* z, const float* factor, const float* bias, int64_t n, int64_t d, float* y, bool add);
 
-// y = x / sqrt(mean(x^2) + eps) * weight; `rows` picks rows of x, null: all in order.
-void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d, float* y);
-void swiglu(Stream stream, const float* gate, const float* up, int64_t elements, float* y);
+// y = x / sqrt(mean(x^2) + eps) * weight; `rows` picks rows of x, null: all in order. With `blocks`, y is also prepared for lowbit.h.
+void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d, float* y, uint8_t* blocks,
+              float* row_scale);
+void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, uint8_t* blocks, float* row_scale);
 
 // ---- Attention. One layer's cache: keys then values, (pages, hk, kPageTokens, e), then for i8 two (pages, hk, kPageTokens) arrays
 // of {scale, lowest} FP32 pairs.

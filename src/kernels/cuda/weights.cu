@@ -2,7 +2,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/cuda_error.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/lowbit_codes.cuh"
 #include "kernels/cuda/ops.h"
 
@@ -55,6 +55,7 @@ __device__ float value_at(const WeightValues& w, int64_t row, int64_t column) {
 }
 
 __global__ void embed_rows(WeightValues table, const int32_t* ids, float* x) {
+  begin_kernel();
   const int64_t row = ids[blockIdx.x];
   for (int64_t c = threadIdx.x; c < table.in; c += blockDim.x) x[blockIdx.x * table.in + c] = value_at(table, row, c);
 }
@@ -122,8 +123,7 @@ __global__ void __launch_bounds__(256) product_f32(WeightValues w, const float* 
 }  // namespace
 
 void embed(Stream stream, const WeightValues& table, const int32_t* ids, int64_t n, float* x) {
-  embed_rows<<<static_cast<unsigned>(n), 256, 0, stream>>>(table, ids, x);
-  cuda_check(cudaGetLastError(), "embedding");
+  launch("embedding", stream, dim3(static_cast<unsigned>(n)), 256, 0, embed_rows, table, ids, x);
 }
 void largest_value(Stream stream, const WeightValues& w, float* amax) {
   largest<<<528, 256, 0, stream>>>(w, amax);
