@@ -22,6 +22,7 @@ namespace fidelio {
 struct RunnerOptions {
   int threads = 0;                      // CPU: 0 = all
   std::string isa;                      // CPU: "" = best, else "portable", "avx2", "avx512"
+  int gpu = 0;                          // CUDA: which device
   KvFormat kv = KvFormat::f16;
   int64_t max_rows = 512;               // rows of the largest batch; longer inputs are cut into chunks by the caller
   int64_t max_logit_rows = 128;         // rows of logits computed at once
@@ -71,5 +72,7 @@ class Runner {
 
 // Loads every weight of a checkpoint onto the CPU backend. Mapped pages are given back as weights are packed.
 std::unique_ptr<Runner> make_cpu_runner(const Checkpoint& checkpoint, const RunnerOptions& options);
+// The same onto a GPU; throws Error in a build without CUDA, without a usable device, or when its memory is full.
+std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const RunnerOptions& options);
 
 }  // namespace fidelio

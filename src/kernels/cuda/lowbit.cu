@@ -2,8 +2,10 @@
 #include <algorithm>
 
 #include "kernels/cuda/cuda_error.cuh"
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/lowbit_codes.cuh"
 #include "kernels/cuda/lowbit_launch.cuh"
+#include "kernels/cuda/prepare.cuh"
 
 namespace fidelio::cuda {
 namespace {
@@ -107,42 +109,14 @@ __global__ void pack_scales(PackArguments p, uint8_t* blocks) {
   }
 }
 
-// ---- Activations: one thread block a row, one warp a chunk of 32 inputs.
-__global__ void prepare(const float* x, int rows, int columns, uint8_t* blocks, float* row_scale) {
-  const int m = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  const float* row = x + int64_t{m} * columns;
-  ptx::dependency_wait();
-  __shared__ float largest[32];
+// ---- Activations.
+__global__ void prepare(const float* x, int columns, BlockTarget to) {
+  begin_kernel();
+  const float* row = x + blockIdx.x * int64_t{columns};
   float amax = 0;
   for (int i = threadIdx.x; i < columns; i += blockDim.x) amax = fmaxf(amax, fabsf(row[i]));
-  for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, d));
-  if (lane == 0) largest[warp] = amax;
-  __syncthreads();
-  for (int i = 0; i < warps; ++i) amax = fmaxf(amax, largest[i]);
-  int exponent = 15;
-  if (amax > 0) frexpf(amax, &exponent), exponent = max(exponent, -100);  // amax in [2^(exponent - 1), 2^exponent)
-  const float scale = ldexpf(1.0f, exponent - 15), inverse = ldexpf(1.0f, 15 - exponent);
-  if (threadIdx.x == 0) row_scale[m] = scale;
-  const int64_t block_bytes = input_block_bytes(rows);
-  for (int block = warp; block < (columns + kBlockColumns - 1) / kBlockColumns; block += warps) {
-    uint8_t* to = blocks + block * block_bytes;
-    float* sums = reinterpret_cast<float*>(to + rows * 256 + m / 8 * kInputSumBytes) + m % 8;
-    float chunk_sum[4];
-    for (int c = 0; c < 4; ++c) {
-      const int column = block * kBlockColumns + c * 32 + lane;
-      const __half value = __float2half_rn(column < columns ? row[column] * inverse : 0.0f);
-      float sum = __half2float(value);
-      for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-      chunk_sum[c] = sum * 0x1p-24f;
-      reinterpret_cast<__half*>(to + m * 256)[c * 32 + lane] = value;
-    }
-    if (lane == 0) {
-      for (int c = 0; c < 4; ++c) sums[c * 8] = chunk_sum[c];
-      sums[4 * 8] = chunk_sum[0] + chunk_sum[1];
-      sums[5 * 8] = chunk_sum[2] + chunk_sum[3];
-      sums[6 * 8] = (chunk_sum[0] + chunk_sum[1]) + (chunk_sum[2] + chunk_sum[3]);
-    }
-  }
+  amax = over_block(amax, [](float a, float b) { return fmaxf(a, b); });
+  prepare_row(row, amax, blockIdx.x, columns, to);
 }
 
 constexpr int kPlaneWidths[9][3] = {{}, {}, {2}, {2, 1}, {4}, {4, 1}, {4, 2}, {4, 2, 1}, {4, 4}};
@@ -159,8 +133,8 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
 }
 
 void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks, float* row_scale) {
-  prepare<<<static_cast<unsigned>(rows), 256, 0, stream>>>(x, static_cast<int>(rows), static_cast<int>(columns), blocks, row_scale);
-  cuda_check(cudaGetLastError(), "preparing activations");
+  launch("preparing activations", stream, dim3(static_cast<unsigned>(rows)), 512, 0, prepare, x, static_cast<int>(columns),
+         BlockTarget{blocks, row_scale, static_cast<int>(rows)});
 }
 
 namespace {
@@ -178,7 +152,7 @@ LowbitLauncher launcher_of(const LowbitShape& s) {
 
 }  // namespace
 
-void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add, const LowbitLaunch& how) {
+void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add) {
   const LowbitShape& shape = outputs[0].weight->shape;
   LowbitArguments p = {};
   int row_blocks = 0;
@@ -195,7 +169,7 @@ void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOu
   p.x_scale = x.row_scale;
   p.grid = outputs[0].weight->grid;
   p.add = add;
-  launcher_of(shape)(stream, p, row_blocks, how);
+  launcher_of(shape)(stream, p, row_blocks);
 }
 
 }  // namespace fidelio::cuda

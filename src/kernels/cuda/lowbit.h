@@ -14,8 +14,7 @@
 // products and sums of a group are FP32; scale and zero are applied once per group: total += s (acc - z sum(x)).
 //
 // Order: inputs are cut into kParts contiguous parts; a part's groups are added in order, then the parts as a
-// balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of 32, with one
-// thread block or eight working on a row block.
+// balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of 32, whoever works on it.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -77,21 +76,15 @@ struct LowbitInput {
 };
 constexpr int kInputSumBytes = 7 * 32;  // of 8 rows
 constexpr int64_t input_block_bytes(int64_t rows) { return rows * 256 + (rows + 7) / 8 * kInputSumBytes; }
-// x (rows, columns) FP32 -> blocks, row_scale.
+// x (rows, columns) FP32 -> blocks, row_scale. More than kMaxRows rows become chunks of that many, one after the other, each laid out
+// for the rows it has.
 void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks, float* row_scale);
 
 struct LowbitOutput {
   const LowbitWeight* weight = nullptr;
   float* y = nullptr;  // (rows, weight out)
 };
-struct LowbitLaunch {
-  int sms = 132;
-  int cluster = 0;  // thread blocks that share a row block, 1, 2, 4 or 8; 0: by size
-  int stages = 0;   // of the ring; 0: by size
-  int variant = 0;
-  bool overlap = true;  // programmatic dependent launch
-};
 // y = W x, or y += W x. At most 3 weights of equal shape but for `out` go in one launch.
-void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add, const LowbitLaunch& how);
+void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add);
 
 }  // namespace fidelio::cuda

@@ -1,10 +1,13 @@
 // Speed of the low-bit products, and of cuBLAS in BF16 beside them: CUDA-graph replay over rotating layers larger than L2.
-//   lowbit_bench test            conformance against doubles and row invariance
-//   lowbit_bench speed N K [M,M,...] [formats]
+//   lowbit_bench copy                            the device's copy bandwidth
+//   lowbit_bench cublas N K M,M,...              BF16 in and out
+//   lowbit_bench speed N K M,M,... FORMAT,...    4 = int4g128z, 104 = int4g64zs8, 14 = lut4g64, and so on
+//   lowbit_bench prefill N K M,M,... FORMAT,...  dequantised once a call, then cuBLASLt in FP16
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +18,8 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_error.cuh"
-#include "kernels/cuda/lowbit.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/ops.h"
 
 using namespace fidelio::cuda;
 
@@ -64,28 +68,6 @@ struct Host {  // canonical tensors with random content
     for (int64_t i = 0; i < s.out; ++i) row_factor.push_back(0.001f * (1 + std::fabs(n(rng)))), bias.push_back(n(rng));
     for (int i = 0; i < 16; ++i) grid.push_back(rng());
   }
-  int code(int64_t r, int64_t c) const {
-    int q = 0;
-    for (int i = 0; i < planes; ++i) {
-      const int w = widths[i];
-      q = q << w | (plane[i][r * ((shape.in * w + 7) / 8) + c * w / 8] >> (c * w % 8) & ((1 << w) - 1));
-    }
-    return q;
-  }
-  double value(int64_t r, int64_t c) const {
-    const int64_t g = c / shape.group;
-    if (shape.kind == CodeKind::grid) return double(row_factor[r]) * int8_t(byte_scale[r * groups + g]) * grid[code(r, c)];
-    int z = 1 << (shape.bits - 1);
-    if (!symmetric) {
-      z = 0;
-      for (int j = 0; j < shape.bits; ++j) {
-        const int64_t bit = g * shape.bits + j;
-        z |= (zero[r * ((groups * shape.bits + 7) / 8) + bit / 8] >> (bit % 8) & 1) << j;
-      }
-    }
-    const double s = shape.byte_scale ? double(row_factor[r]) * byte_scale[r * groups + g] : double(__half2float(half_scale[r * groups + g]));
-    return s * (code(r, c) - z);
-  }
   LowbitWeight pack(Stream stream, bool with_bias) const {
     LowbitWeight w;
     w.shape = shape;
@@ -124,80 +106,6 @@ LowbitInput prepared(Stream stream, const std::vector<float>& x, int rows, int64
   in.row_scale = scale;
   in.rows = rows;
   return in;
-}
-
-int test(Stream stream) {
-  int failures = 0, cases = 0;
-  double worst = 0;
-  const int64_t out = 300, in = 992;
-  std::mt19937 rng(7);
-  std::normal_distribution<float> normal;
-  const int kRows = 32;
-  std::vector<float> x(kRows * in);
-  for (int m = 0; m < kRows; ++m)
-    for (int64_t k = 0; k < in; ++k) x[m * in + k] = normal(rng) * std::exp2(m - 12.0f);
-  std::vector<double> rounded(x.size());
-  for (int m = 0; m < kRows; ++m) {
-    float amax = 0;
-    for (int64_t k = 0; k < in; ++k) amax = std::max(amax, std::fabs(x[m * in + k]));
-    int e;
-    std::frexp(amax, &e);
-    for (int64_t k = 0; k < in; ++k) rounded[m * in + k] = std::ldexp(__half2float(__float2half(std::ldexp(x[m * in + k], 15 - e))), e - 15);
-  }
-  std::vector<LowbitInput> inputs;
-  const int row_counts[] = {1, 3, 8, 13, 16, 17, 32};
-  for (int M : row_counts) inputs.push_back(prepared(stream, std::vector<float>(x.begin(), x.begin() + M * in), M, in));
-  for (int kind = 0; kind < 2; ++kind)
-    for (int bits = 2; bits <= (kind ? 4 : 8); ++bits)
-      for (int group : {32, 64, 128})
-        for (int variant = 0; variant < (kind ? 1 : 4); ++variant) {
-          LowbitShape s{kind ? CodeKind::grid : CodeKind::integer, bits, group, (variant & 1) != 0, out, in};
-          Host host(s, variant & 2, bits * 100 + group + variant);
-          LowbitWeight w = host.pack(stream, variant & 1);
-          std::vector<double> ref(kRows * out);
-          for (int64_t r = 0; r < out; ++r) {
-            std::vector<double> row(in);
-            for (int64_t k = 0; k < in; ++k) row[k] = host.value(r, k);
-            for (int m = 0; m < kRows; ++m) {
-              double sum = (variant & 1) ? host.bias[r] : 0;
-              for (int64_t k = 0; k < in; ++k) sum += row[k] * rounded[m * in + k];
-              ref[m * out + r] = sum;
-            }
-          }
-          std::vector<float> widest;
-          for (int which = 6; which >= 0; --which)
-            for (int cluster : {1, 2, 4, 8})
-              for (int overlap : {0, 1}) {
-                const int M = row_counts[which];
-                std::vector<float> y(M * out, NAN);
-                float* dy = upload(y);
-                LowbitOutput o{&w, dy};
-                LowbitLaunch how;
-                how.cluster = cluster;
-                how.overlap = overlap;
-                lowbit_linear(stream, inputs[which], {&o, 1}, false, how);
-                cuda_check(cudaStreamSynchronize(stream), "running");
-                cuda_check(cudaMemcpy(y.data(), dy, y.size() * 4, cudaMemcpyDeviceToHost), "downloading");
-                cudaFree(dy);
-                ++cases;
-                if (widest.empty()) {
-                  widest = y;
-                  for (int m = 0; m < M; ++m) {
-                    double e = 0, n = 0;
-                    for (int64_t r = 0; r < out; ++r) e += std::pow(y[m * out + r] - ref[m * out + r], 2), n += std::pow(ref[m * out + r], 2);
-                    const double relative = std::sqrt(e / n);
-                    if (!(relative < 4e-6)) ++failures, printf("FAIL kind %d bits %d group %d variant %d row %d: relative error %g\n", kind, bits, group, variant, m, relative);
-                    worst = std::max(worst, relative);
-                  }
-                } else if (std::memcmp(y.data(), widest.data(), y.size() * 4) != 0) {
-                  ++failures;
-                  printf("FAIL kind %d bits %d group %d variant %d M %d cluster %d overlap %d: differs from the batch of 32\n", kind, bits, group, variant, M, cluster, overlap);
-                }
-              }
-          cudaFree(const_cast<uint8_t*>(w.blocks));
-        }
-  printf("lowbit test: %d cases, %d failures, worst relative error %.2e\n", cases, failures, worst);
-  return failures;
 }
 
 // Microseconds a call: `calls` different calls captured in a graph, replayed; the median of replays.
@@ -283,38 +191,70 @@ std::vector<int> numbers(const char* text) {
   return out;
 }
 
-void speed(Stream stream, int64_t N, int64_t K, const std::vector<int>& rows, LowbitShape shape, const char* name, const std::vector<LowbitLaunch>& hows) {
-  shape.out = N;
-  shape.in = K;
-  const int layers = std::max<int>(3, std::min<int>(96, (320 << 20) / shape.bytes() + 1));
-  Host host(shape, false, 5);
-  std::vector<LowbitWeight> weights{host.pack(stream, false)};
-  for (int i = 1; i < layers; ++i) {
-    LowbitWeight w = weights[0];
-    uint8_t* copy = device<uint8_t>(shape.bytes());
-    cudaMemcpy(copy, w.blocks, shape.bytes(), cudaMemcpyDeviceToDevice);
-    w.blocks = copy;
-    weights.push_back(w);
+struct Rotating {
+  LowbitShape shape;
+  std::vector<LowbitWeight> layers;
+  Rotating(Stream stream, LowbitShape s, int64_t N, int64_t K) : shape(s) {
+    shape.out = N;
+    shape.in = K;
+    const int count = std::max<int>(3, std::min<int>(96, (320 << 20) / shape.bytes() + 1));
+    layers.push_back(Host(shape, false, 5).pack(stream, false));
+    for (int i = 1; i < count; ++i) {
+      LowbitWeight w = layers[0];
+      uint8_t* copy = device<uint8_t>(shape.bytes());
+      cudaMemcpy(copy, w.blocks, shape.bytes(), cudaMemcpyDeviceToDevice);
+      w.blocks = copy;
+      layers.push_back(w);
+    }
   }
+  ~Rotating() {
+    for (auto& w : layers) cudaFree(const_cast<uint8_t*>(w.blocks));
+  }
+};
+
+std::vector<float> normals(size_t n) {
   std::mt19937 rng(3);
   std::normal_distribution<float> normal;
+  std::vector<float> v(n);
+  for (auto& x : v) x = normal(rng);
+  return v;
+}
+
+void speed(Stream stream, const Rotating& w, const char* name, const std::vector<int>& rows) {
   for (int M : rows) {
-    std::vector<float> hx(M * K);
-    for (auto& v : hx) v = normal(rng);
-    LowbitInput x = prepared(stream, hx, M, K);
-    float* y = device<float>(M * N);
-    printf("%lldx%lld %-10s M=%-2d", (long long)N, (long long)K, name, M);
-    for (const LowbitLaunch& how : hows) {
-      const double us = graph_time(stream, layers * 4, [&](int i) {
-        LowbitOutput o{&weights[i % layers], y};
-        lowbit_linear(stream, x, {&o, 1}, false, how);
-      });
-      printf(" | c%d s%d o%d v%d %6.2f us %.2f TB/s", how.cluster, how.stages, how.overlap, how.variant, us, shape.bytes() / us / 1e6);
-    }
-    printf("\n");
+    const LowbitInput x = prepared(stream, normals(M * w.shape.in), M, w.shape.in);
+    float* y = device<float>(M * w.shape.out);
+    const int layers = static_cast<int>(w.layers.size());
+    const double us = graph_time(stream, layers * 4, [&](int i) {
+      const LowbitOutput o{&w.layers[i % layers], y};
+      lowbit_linear(stream, x, {&o, 1}, false);
+    });
+    printf("%lldx%lld %-10s M=%-2d %6.2f us %.2f TB/s\n", (long long)w.shape.out, (long long)w.shape.in, name, M, us, w.shape.bytes() / us / 1e6);
     cudaFree(y);
   }
-  for (auto& w : weights) cudaFree(const_cast<uint8_t*>(w.blocks));
+}
+
+void prefill(Stream stream, const Rotating& w, const char* name, const std::vector<int>& rows) {
+  Gemm gemm;
+  uint16_t* halves = device<uint16_t>(w.shape.out * w.shape.in);
+  for (int M : rows) {
+    float* x = upload(normals(M * w.shape.in));
+    float *y = device<float>(M * w.shape.out), *factor = device<float>(M);
+    uint16_t* x16 = device<uint16_t>(M * w.shape.in);
+    const int layers = static_cast<int>(w.layers.size());
+    double part[4];
+    for (int what = 0; what < 4; ++what)  // all, then each alone
+      part[what] = graph_time(stream, layers, [&](int i) {
+        const WeightValues values{w.layers[i % layers], nullptr, nullptr, 1, w.shape.out, w.shape.in};
+        if (what == 0 || what == 1) dequantise(stream, values, 1, halves);
+        if (what == 0 || what == 2) prepare_halves(stream, x, M, w.shape.in, x16, factor);
+        if (what == 0 || what == 3) gemm.run(stream, halves, x16, 1, M, w.shape.out, w.shape.in, y);
+      });
+    printf("%lldx%lld %-10s M=%d %.1f us: dequantise %.1f, round %.1f, product %.1f (%.0f TFLOP/s)\n", (long long)w.shape.out, (long long)w.shape.in, name,
+           M, part[0], part[1], part[2], part[3], 2e-6 * M * w.shape.out * w.shape.in / part[3]);
+    for (void* p : {(void*)x, (void*)y, (void*)factor, (void*)x16}) cudaFree(p);
+  }
+  cudaFree(halves);
 }
 
 }  // namespace
@@ -323,30 +263,23 @@ int main(int argc, char** argv) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   cudaStream_t stream;
   cuda_check(cudaStreamCreate(&stream), "starting");
-  const std::string verb = argc > 1 ? argv[1] : "test";
-  if (verb == "test") return test(stream) != 0;
+  const std::string verb = argc > 1 ? argv[1] : "";
   if (verb == "copy") return copy_rate(stream), 0;
+  if (argc < (verb == "cublas" ? 5 : 6)) return printf("usage: see the head of lowbit_bench.cu\n"), 2;
   const int64_t N = std::atoll(argv[2]), K = std::atoll(argv[3]);
-  if (verb == "cublas") return cublas(stream, N, K, numbers(argv[4])), 0;
-  // speed N K rows bits,... hows: "c.s.o,c.s.o"
-  std::vector<LowbitLaunch> hows;
-  for (const char* p = argc > 6 ? argv[6] : "0.0.1.0"; *p;) {
-    LowbitLaunch how;
-    int overlap = 1, used = 0;
-    sscanf(p, "%d.%d.%d.%d%n", &how.cluster, &how.stages, &overlap, &how.variant, &used);
-    how.overlap = overlap;
-    hows.push_back(how);
-    p += used;
-    if (*p == ',') ++p;
-  }
-  for (int bits : numbers(argv[5])) {  // 4 = int4g128z, 14 = lut4g64, 104 = int4g64zs8
+  const std::vector<int> rows = numbers(argv[4]);
+  if (verb == "cublas") return cublas(stream, N, K, rows), 0;
+  for (int code : numbers(argv[5])) {
     LowbitShape s;
-    s.bits = bits % 10;
-    if (bits / 10 == 1) s.kind = CodeKind::grid, s.group = 64;
-    if (bits / 100 == 1) s.byte_scale = true, s.group = 64;
+    s.bits = code % 10;
+    if (code / 10 == 1) s.kind = CodeKind::grid, s.group = 64;
+    if (code / 100 == 1) s.byte_scale = true, s.group = 64;
     char name[32];
-    snprintf(name, sizeof name, "%s%dg%d%s", s.kind == CodeKind::grid ? "lut" : "int", s.bits, s.group, s.kind == CodeKind::grid ? "" : s.byte_scale ? "zs8" : "z");
-    speed(stream, N, K, numbers(argv[4]), s, name, hows);
+    snprintf(name, sizeof name, "%s%dg%d%s", s.kind == CodeKind::grid ? "lut" : "int", s.bits, s.group,
+             s.kind == CodeKind::grid ? "" : s.byte_scale ? "zs8" : "z");
+    const Rotating w(stream, s, N, K);
+    if (verb == "prefill") prefill(stream, w, name, rows);
+    else speed(stream, w, name, rows);
   }
   return 0;
 }

@@ -2,8 +2,8 @@
 
 namespace fidelio::cuda {
 
-template void launch_lowbit_rows<CodeKind::grid, 2, false>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
-template void launch_lowbit_rows<CodeKind::grid, 3, false>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
-template void launch_lowbit_rows<CodeKind::grid, 4, false>(Stream, const LowbitArguments&, int, const LowbitLaunch&);
+template void launch_lowbit_rows<CodeKind::grid, 2, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::grid, 3, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::grid, 4, false>(Stream, const LowbitArguments&, int);
 
 }  // namespace fidelio::cuda

@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
 }
 
 template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>
-void launch_lowbit(Stream stream, const LowbitArguments& p, int row_blocks, const LowbitLaunch& how) {
+void launch_lowbit(Stream stream, const LowbitArguments& p, int row_blocks) {
   const auto kernel = lowbit_kernel<Traits, kTiles, kTokenTiles, kDepth, kResident>;
   constexpr int kShared = kParts * kTokenTiles * 8 * kTiles * 16 * 4 + Traits::kTableBytes;
   static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
@@ -218,41 +218,22 @@ void launch_lowbit(Stream stream, const LowbitArguments& p, int row_blocks, cons
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &overlap;
-  config.numAttrs = how.overlap ? 1 : 0;
+  config.numAttrs = 1;
   cuda_check(cudaLaunchKernelEx(&config, kernel, p), "launching a low-bit product");
 }
 
 template <typename Traits>
-void launch_lowbit_tiles(Stream stream, const LowbitArguments& p, int row_blocks, const LowbitLaunch& how) {
-  if constexpr (!Traits::kGrid && Traits::bits == 4 && Traits::kScaleBytes == 2 && Traits::kGroupChunks == 4) {
-    switch (how.variant) {
-      case 1114: return launch_lowbit<Traits, 1, 1, 1, 4>(stream, p, row_blocks, how);
-      case 1124: return launch_lowbit<Traits, 1, 1, 2, 4>(stream, p, row_blocks, how);
-      case 1123: return launch_lowbit<Traits, 1, 1, 2, 3>(stream, p, row_blocks, how);
-      case 1133: return launch_lowbit<Traits, 1, 1, 3, 3>(stream, p, row_blocks, how);
-      case 2122: return launch_lowbit<Traits, 2, 1, 2, 2>(stream, p, row_blocks, how);
-      case 2112: return launch_lowbit<Traits, 2, 1, 1, 2>(stream, p, row_blocks, how);
-      case 2113: return launch_lowbit<Traits, 2, 1, 1, 3>(stream, p, row_blocks, how);
-      case 1213: return launch_lowbit<Traits, 1, 2, 1, 3>(stream, p, row_blocks, how);
-      case 2222: return launch_lowbit<Traits, 2, 2, 2, 2>(stream, p, row_blocks, how);
-      case 2212: return launch_lowbit<Traits, 2, 2, 1, 2>(stream, p, row_blocks, how);
-      case 4211: return launch_lowbit<Traits, 4, 2, 1, 1>(stream, p, row_blocks, how);
-      case 4221: return launch_lowbit<Traits, 4, 2, 2, 1>(stream, p, row_blocks, how);
-      case 4411: return launch_lowbit<Traits, 4, 4, 1, 1>(stream, p, row_blocks, how);
-      case 2412: return launch_lowbit<Traits, 2, 4, 1, 2>(stream, p, row_blocks, how);
-      case 2421: return launch_lowbit<Traits, 2, 4, 2, 1>(stream, p, row_blocks, how);
-    }
-  }
-  if (p.rows <= 8) return launch_lowbit<Traits, 1, 1, Traits::bits <= 2 ? 3 : Traits::bits <= 4 ? 2 : 1, 4>(stream, p, row_blocks, how);
-  if (p.rows <= 16) return launch_lowbit<Traits, 2, 2, 1, 2>(stream, p, row_blocks, how);
-  launch_lowbit<Traits, 4, 4, 1, 1>(stream, p, row_blocks, how);
+void launch_lowbit_tiles(Stream stream, const LowbitArguments& p, int row_blocks) {
+  if (p.rows <= 8) return launch_lowbit<Traits, 1, 1, Traits::bits <= 2 ? 2 : 1, 4>(stream, p, row_blocks);
+  if (p.rows <= 16) return launch_lowbit<Traits, 2, 2, Traits::bits <= 4 ? 2 : 1, 2>(stream, p, row_blocks);
+  launch_lowbit<Traits, 4, 4, 1, 1>(stream, p, row_blocks);
 }
 
 template <CodeKind kind, int bits, bool byte_scale>
-void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks, const LowbitLaunch& how) {
-  if (p.group_chunks == 1) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks, how);
-  if (p.group_chunks == 2) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks, how);
-  launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks, how);
+void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks) {
+  if (p.group_chunks == 1) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks);
+  if (p.group_chunks == 2) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks);
+  launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks);
 }
 
 }  // namespace fidelio::cuda

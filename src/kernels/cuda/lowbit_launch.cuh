@@ -24,14 +24,12 @@ struct LowbitArguments {
   const uint8_t* x;
   const float* x_scale;
   const int8_t* grid;
-  int stages;
-  int ranks;  // thread blocks of a row block: 1 or 4
   bool add;
 };
 
 template <CodeKind kind, int bits, bool byte_scale>
-void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks, const LowbitLaunch& how);
+void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks);
 
-using LowbitLauncher = void (*)(Stream, const LowbitArguments&, int row_blocks, const LowbitLaunch&);
+using LowbitLauncher = void (*)(Stream, const LowbitArguments&, int row_blocks);
 
 }  // namespace fidelio::cuda

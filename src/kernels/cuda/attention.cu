@@ -1,0 +1,221 @@
+// Rotary positions, the paged cache, and attention over it.
+//
+// The context of a row is cut at multiples of kSplit = 128 positions (four pages), wherever the row stands in its batch:
+//
+//      positions  0 ......... 127 | 128 ....... 255 | 256 ... p          one thread block each, for all query heads that share
+//      partial     (m, l, o)       (m, l, o)         (m, l, o)            a kv head; joined in order by a second kernel
+//
+// Within a cut a thread is a position for q k, a warp a query head for the softmax, and a thread a column for p v.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace fidelio::cuda {
+namespace {
+
+constexpr int kPage = 32;      // tokens: kPageTokens of backend.h
+constexpr int kHeads = 8;      // query heads of a kv head at a time
+constexpr int kThreads = kSplit;
+
+__device__ int64_t slot_of(const AttentionArguments& a, int sequence, int position, int kv_head) {
+  const int page = a.page_of[int64_t{sequence} * a.pages_per_sequence + position / kPage];
+  return (int64_t{page} * a.hk + kv_head) * kPage + position % kPage;
+}
+
+template <KvKind kind>
+__device__ float cached(const void* base, const float* scales, int64_t slot, int e, int i) {
+  const int64_t at = slot * e + i;
+  if constexpr (kind == KvKind::f32) return static_cast<const float*>(base)[at];
+  if constexpr (kind == KvKind::f16) return __half2float(static_cast<const __half*>(base)[at]);
+  if constexpr (kind == KvKind::bf16) return __bfloat162float(static_cast<const __nv_bfloat16*>(base)[at]);
+  return static_cast<float>(static_cast<const uint8_t*>(base)[at]) * scales[slot * 2] + scales[slot * 2 + 1];
+}
+
+// One warp stores a vector of e values.
+template <KvKind kind>
+__device__ void store(void* base, float* scales, int64_t slot, int e, const float* values) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (kind == KvKind::i8) {
+    float low = values[lane % e], high = low;
+    for (int i = lane; i < e; i += 32) low = fminf(low, values[i]), high = fmaxf(high, values[i]);
+    for (int d = 16; d > 0; d /= 2) low = fminf(low, __shfl_xor_sync(~0u, low, d)), high = fmaxf(high, __shfl_xor_sync(~0u, high, d));
+    const float scale = (high - low) / 255, inverse = scale > 0 ? 1 / scale : 0;
+    for (int i = lane; i < e; i += 32)
+      static_cast<uint8_t*>(base)[slot * e + i] = static_cast<uint8_t>(fminf(fmaxf(rintf((values[i] - low) * inverse), 0.0f), 255.0f));
+    if (lane == 0) scales[slot * 2] = scale, scales[slot * 2 + 1] = low;
+    return;
+  }
+  for (int i = lane; i < e; i += 32) {
+    const int64_t at = slot * e + i;
+    if constexpr (kind == KvKind::f32) static_cast<float*>(base)[at] = values[i];
+    if constexpr (kind == KvKind::f16) static_cast<__half*>(base)[at] = __float2half_rn(values[i]);
+    if constexpr (kind == KvKind::bf16) static_cast<__nv_bfloat16*>(base)[at] = __float2bfloat16_rn(values[i]);
+  }
+}
+
+// A warp normalises (weight or null) and turns one head, from -> to (which may be from).
+__device__ void turn(const float* from, const float* weight, float eps, const float* frequencies, float rope_scale, int position, int e, float* to) {
+  const int lane = threadIdx.x % 32;
+  float scale = 1;
+  if (weight) {
+    float squares = 0;
+    for (int i = lane; i < e; i += 32) squares += from[i] * from[i];
+    for (int d = 16; d > 0; d /= 2) squares += __shfl_xor_sync(~0u, squares, d);
+    scale = 1 / sqrtf(squares / static_cast<float>(e) + eps);
+  }
+  for (int i = lane; i < e / 2; i += 32) {
+    const float a = from[i] * scale * (weight ? weight[i] : 1.0f), b = from[i + e / 2] * scale * (weight ? weight[i + e / 2] : 1.0f);
+    // The angle can be 1e5 and more: reduced in double, so that it is as exact as its FP32 factors.
+    double angle_sin, angle_cos;
+    sincos(static_cast<double>(position) * static_cast<double>(frequencies[i]), &angle_sin, &angle_cos);
+    const float s = static_cast<float>(angle_sin) * rope_scale, c = static_cast<float>(angle_cos) * rope_scale;
+    to[i] = a * c - b * s;
+    to[i + e / 2] = b * c + a * s;
+  }
+}
+
+template <KvKind kind>
+__global__ void append(AttentionArguments a, float* q, const float* k, const float* v, const float* q_norm, const float* k_norm, float eps,
+                       const float* frequencies, float rope_scale) {
+  extern __shared__ float turned[];  // a head for each warp
+  begin_kernel();
+  const int row = blockIdx.x, warp = threadIdx.x / 32, warps = blockDim.x / 32, position = a.positions[row];
+  for (int head = warp; head < a.h; head += warps) {
+    float* at = q + (int64_t{row} * a.h + head) * a.e;
+    turn(at, q_norm, eps, frequencies, rope_scale, position, a.e, at);
+  }
+  float* mine = turned + warp * a.e;
+  for (int head = warp; head < a.hk; head += warps) {
+    const int64_t slot = slot_of(a, a.sequence[row], position, head), from = (int64_t{row} * a.hk + head) * a.e;
+    turn(k + from, k_norm, eps, frequencies, rope_scale, position, a.e, mine);
+    __syncwarp();
+    store<kind>(a.keys, a.key_scales, slot, a.e, mine);
+    store<kind>(a.values, a.value_scales, slot, a.e, v + from);
+    __syncwarp();
+  }
+}
+
+template <KvKind kind>
+__global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int row0, const float* q, float* scratch, int cuts) {
+  extern __shared__ float shared[];  // q of up to kHeads heads, then their scores
+  begin_kernel();
+  const int row = row0 + blockIdx.x, kv_head = blockIdx.y, cut = blockIdx.z, group = a.h / a.hk, tid = threadIdx.x;
+  const int last = a.positions[row], begin = cut * kSplit, first = a.window > 0 ? max(0, last - a.window + 1) : 0;
+  const bool empty = begin > last || begin + kSplit <= first;
+  const int position = begin + tid;
+  const bool seen = !empty && position <= last && position >= first;
+  const int64_t slot = seen ? slot_of(a, a.sequence[row], position, kv_head) : 0;
+  __shared__ int64_t slots[kSplit];
+  slots[tid] = slot;
+  float* queries = shared;
+  float* scores = shared + kHeads * a.e;
+  const float scale = rsqrtf(static_cast<float>(a.e));
+
+  for (int head0 = 0; head0 < group; head0 += kHeads) {
+    const int heads = min(kHeads, group - head0);
+    float* to = scratch + ((int64_t{blockIdx.x} * a.h + kv_head * group + head0) * cuts + cut) * (a.e + 2);
+    const int64_t head_stride = int64_t{cuts} * (a.e + 2);
+    if (empty) {
+      if (tid < heads) to[tid * head_stride] = -INFINITY, to[tid * head_stride + 1] = 0;
+      continue;
+    }
+    __syncthreads();
+    for (int i = tid; i < heads * a.e; i += kThreads) queries[i] = q[(int64_t{row} * a.h + kv_head * group + head0) * a.e + i] * scale;
+    __syncthreads();
+    float dot[kHeads] = {};
+    if (seen)
+#pragma unroll 8
+      for (int i = 0; i < a.e; ++i) {
+        const float key = cached<kind>(a.keys, a.key_scales, slot, a.e, i);
+#pragma unroll
+        for (int head = 0; head < kHeads; ++head)
+          if (head < heads) dot[head] = fmaf(queries[head * a.e + i], key, dot[head]);
+      }
+#pragma unroll
+    for (int head = 0; head < kHeads; ++head)
+      if (head < heads) scores[head * kSplit + tid] = seen ? dot[head] : -INFINITY;
+    __syncthreads();
+    for (int head = tid / 32; head < heads; head += kThreads / 32) {
+      float largest = -INFINITY, sum = 0;
+      for (int i = tid % 32; i < kSplit; i += 32) largest = fmaxf(largest, scores[head * kSplit + i]);
+      for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+      for (int i = tid % 32; i < kSplit; i += 32) sum += scores[head * kSplit + i] = expf(scores[head * kSplit + i] - largest);
+      for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+      if (tid % 32 == 0) to[head * head_stride] = largest, to[head * head_stride + 1] = sum;
+    }
+    __syncthreads();
+    const int from = max(first - begin, 0), count = min(kSplit, last - begin + 1);
+    for (int i = tid; i < a.e; i += kThreads) {
+      float out[kHeads] = {};
+#pragma unroll 8
+      for (int p = from; p < count; ++p) {
+        const float value = cached<kind>(a.values, a.value_scales, slots[p], a.e, i);
+#pragma unroll
+        for (int head = 0; head < kHeads; ++head)
+          if (head < heads) out[head] = fmaf(scores[head * kSplit + p], value, out[head]);
+      }
+#pragma unroll
+      for (int head = 0; head < kHeads; ++head)
+        if (head < heads) to[head * head_stride + 2 + i] = out[head];
+    }
+  }
+}
+
+__global__ void join_cuts(const float* scratch, int row0, int h, int e, int cuts, float* out) {
+  begin_kernel();
+  const int64_t head = int64_t{blockIdx.x} * h + blockIdx.y;
+  const float* from = scratch + head * cuts * (e + 2);
+  float largest = -INFINITY;
+  for (int cut = 0; cut < cuts; ++cut) largest = fmaxf(largest, from[cut * (e + 2)]);
+  for (int i = threadIdx.x; i < e; i += blockDim.x) {
+    float sum = 0, weight = 0;
+    for (int cut = 0; cut < cuts; ++cut) {
+      const float* part = from + cut * (e + 2);
+      if (part[1] == 0) continue;  // nothing of this cut is seen
+      const float factor = expf(part[0] - largest);
+      sum = fmaf(factor, part[2 + i], sum);
+      weight = fmaf(factor, part[1], weight);
+    }
+    out[(int64_t{row0} * h + head) * e + i] = sum / weight;
+  }
+}
+
+template <KvKind kind>
+void launch_attend(Stream stream, const AttentionArguments& a, const float* q, int cuts, float* scratch, int64_t scratch_rows, float* out) {
+  const size_t shared = static_cast<size_t>(kHeads * (a.e + kSplit)) * sizeof(float);
+  for (int row0 = 0; row0 < a.n; row0 += static_cast<int>(scratch_rows)) {
+    const int rows = a.n - row0 < scratch_rows ? a.n - row0 : static_cast<int>(scratch_rows);
+    launch("attention", stream, dim3(rows, a.hk, cuts), kThreads, shared, attend_cut<kind>, a, row0, q, scratch, cuts);
+    launch("attention", stream, dim3(rows, a.h), 128, 0, join_cuts, scratch, row0, a.h, a.e, cuts, out);
+  }
+}
+
+}  // namespace
+
+void rope_append(Stream stream, const AttentionArguments& a, float* q, const float* k, const float* v, const float* q_norm, const float* k_norm,
+                 float eps, const float* inverse_frequencies, float rope_scale) {
+  const auto with = [&](auto kernel) {
+    launch("turning queries and keys", stream, dim3(a.n), 256, 8 * static_cast<size_t>(a.e) * sizeof(float), kernel, a, q, k, v, q_norm, k_norm, eps,
+           inverse_frequencies, rope_scale);
+  };
+  switch (a.kind) {
+    case KvKind::f32: with(append<KvKind::f32>); break;
+    case KvKind::f16: with(append<KvKind::f16>); break;
+    case KvKind::bf16: with(append<KvKind::bf16>); break;
+    case KvKind::i8: with(append<KvKind::i8>); break;
+  }
+}
+
+void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t longest, float* scratch, int64_t scratch_rows, float* out) {
+  const int cuts = static_cast<int>((longest + kSplit - 1) / kSplit);
+  switch (a.kind) {
+    case KvKind::f32: launch_attend<KvKind::f32>(stream, a, q, cuts, scratch, scratch_rows, out); break;
+    case KvKind::f16: launch_attend<KvKind::f16>(stream, a, q, cuts, scratch, scratch_rows, out); break;
+    case KvKind::bf16: launch_attend<KvKind::bf16>(stream, a, q, cuts, scratch, scratch_rows, out); break;
+    case KvKind::i8: launch_attend<KvKind::i8>(stream, a, q, cuts, scratch, scratch_rows, out); break;
+  }
+}
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,306 @@
+#include "kernels/cuda/cuda.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/pack.h"
+
+namespace fidelio {
+
+using cuda::DeviceBuffer;
+
+struct Cuda::State {
+  explicit State(const Options& options) : info(cuda::open_device(options.device)), stream(cuda::make_stream()) {}
+  ~State() { cuda::destroy_stream(stream); }
+
+  cuda::DeviceInfo info;
+  cuda::Stream stream;
+  cuda::Gemm gemm;
+  int64_t max_rows = 0, max_columns = 0, context = 0;
+
+  // The step.
+  Activations mode = Activations::a16;
+  int64_t rows = 0, longest = 0;
+  std::vector<int32_t> host_batch;
+  DeviceBuffer batch;  // ids, positions, sequence of each row, logit rows, then the page table
+  const int32_t *ids = nullptr, *positions = nullptr, *sequence = nullptr, *logit_rows = nullptr, *page_of = nullptr;
+  int pages_per_sequence = 0;
+
+  // Scratch.
+  DeviceBuffer acts, blocks, block_scale, halves, half_factor, product, dequantised, attention;
+  uint64_t version = 0, blocks_version = 0, halves_version = 0;
+  bool has_codes = false;  // some weight is in a low-bit form
+
+  Acts fresh(int64_t n, int64_t columns) {
+    assert(n <= max_rows && columns <= max_columns);
+    return {acts.as<float>(), n, columns, ++version};
+  }
+  void grow(DeviceBuffer& buffer, int64_t bytes) {
+    if (static_cast<int64_t>(buffer.size()) >= bytes) return;
+    cuda::wait_for(stream);
+    buffer = DeviceBuffer();
+    buffer = DeviceBuffer(static_cast<size_t>(bytes));
+  }
+
+  // Activations for lowbit.h, kMaxRows rows at a time, one chunk after the other.
+  static int64_t column_blocks(int64_t columns) { return (columns + cuda::kBlockColumns - 1) / cuda::kBlockColumns; }
+  static int64_t chunk_bytes(int64_t columns) { return column_blocks(columns) * cuda::input_block_bytes(cuda::kMaxRows); }
+  cuda::LowbitInput chunk(const Acts& input, int64_t first) {
+    return {blocks.as<uint8_t>() + first / cuda::kMaxRows * chunk_bytes(input.columns), block_scale.as<float>() + first,
+            static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first))};
+  }
+  void prepare_blocks(const Acts& input) {
+    assert(input.version == version && "an Acts dies at the next call that returns one");
+    if (blocks_version == version) return;
+    cuda::prepare_input(stream, input.values, input.rows, input.columns, blocks.as<uint8_t>(), block_scale.as<float>());
+    blocks_version = version;
+  }
+  // Where an operation that makes activations should also prepare them: null if nobody is going to read them so.
+  uint8_t* blocks_for(int64_t rows) {
+    if (mode == Activations::f32 || !has_codes || rows > cuda::kChunkedRows) return nullptr;
+    blocks_version = version;
+    return blocks.as<uint8_t>();
+  }
+  void prepare_halves(const Acts& input) {
+    assert(input.version == version && "an Acts dies at the next call that returns one");
+    if (halves_version == version) return;
+    cuda::prepare_halves(stream, input.values, input.rows, input.columns, halves.as<uint16_t>(), half_factor.as<float>());
+    halves_version = version;
+  }
+
+  enum class Way : uint8_t { codes, dense, single };
+  static Way way_of(const cuda::Linear& w, Activations mode, int64_t rows) {
+    if (mode == Activations::f32 || w.values.single) return Way::single;
+    if (w.values.half) return Way::dense;
+    return rows <= cuda::kChunkedRows || !cuda::Gemm::takes(w.in) || w.out > kLargestDequantised ? Way::codes : Way::dense;
+  }
+  static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
+
+  void multiply(const Acts& input, const cuda::Linear& w, float* y, bool add) {
+    switch (way_of(w, mode, input.rows)) {
+      case Way::single: return cuda::linear_f32(stream, w.values, w.bias.as<float>(), input.values, input.rows, y, add);
+      case Way::codes: return multiply_codes(input, w, y, add);
+      case Way::dense: return multiply_dense(input, w, y, add);
+    }
+  }
+  void multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add) {
+    prepare_blocks(input);
+    for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
+      const cuda::LowbitOutput output{&w.values.lowbit, y + first * w.out};
+      cuda::lowbit_linear(stream, chunk(input, first), {&output, 1}, add);
+    }
+  }
+  void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add) {
+    prepare_halves(input);
+    const uint16_t* weight = w.values.half;
+    if (!weight) {
+      cuda::dequantise(stream, w.values, w.factor, dequantised.as<uint16_t>());
+      weight = dequantised.as<uint16_t>();
+    }
+    float* z = add ? product.as<float>() : y;
+    gemm.run(stream, weight, halves.as<uint16_t>(), w.factor, input.rows, w.out, w.in, z);
+    cuda::finish_rows(stream, z, half_factor.as<float>(), w.bias.as<float>(), input.rows, w.out, y, add);
+  }
+
+  cuda::AttentionArguments arguments(const KvCache& cache, int layer) const {
+    const AttentionShape& s = cache.shape;
+    cuda::AttentionArguments a{static_cast<int>(rows), s.heads, s.kv_heads, s.head_dim, s.window, positions, page_of, sequence, pages_per_sequence,
+                               kind_of(cache.format), nullptr, nullptr, nullptr, nullptr};
+    const int64_t slots = cache.pages * s.kv_heads * kPageTokens, half = slots * s.head_dim * element_bytes(cache.format);
+    const int64_t scales = cache.format == KvFormat::i8 ? slots * 8 : 0;
+    std::byte* at = cache.storage.as<std::byte>() + layer * 2 * (half + scales);
+    a.keys = at;
+    a.values = at + half;
+    a.key_scales = reinterpret_cast<float*>(at + 2 * half);
+    a.value_scales = reinterpret_cast<float*>(at + 2 * half + scales);
+    return a;
+  }
+  static int64_t element_bytes(KvFormat format) { return format == KvFormat::f32 ? 4 : format == KvFormat::i8 ? 1 : 2; }
+  static cuda::KvKind kind_of(KvFormat format) {
+    switch (format) {
+      case KvFormat::f32: return cuda::KvKind::f32;
+      case KvFormat::f16: return cuda::KvKind::f16;
+      case KvFormat::bf16: return cuda::KvKind::bf16;
+      default: return cuda::KvKind::i8;
+    }
+  }
+};
+
+Cuda::Cuda(const Options& options) : state_(std::make_unique<State>(options)) {}
+Cuda::~Cuda() = default;
+Cuda::Cuda(Cuda&&) noexcept = default;
+
+// --- memory --------------------------------------------------------------------------------------------------------
+Cuda::Matrix Cuda::allocate(int64_t rows, int64_t columns) {
+  return {rows, columns, DeviceBuffer(static_cast<size_t>(rows * columns) * sizeof(float))};
+}
+
+Cuda::KvCache Cuda::allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format) {
+  check(shape.heads % shape.kv_heads == 0, "{} heads cannot share {} kv heads evenly", shape.heads, shape.kv_heads);
+  check(format != KvFormat::i4x2, "the CUDA backend keeps keys and values as f32, f16, bf16 or i8, not {}", name_of(format));
+  const int64_t slots = pages * shape.kv_heads * kPageTokens, scales = format == KvFormat::i8 ? 8 : 0;
+  KvCache cache{format, pages, shape, DeviceBuffer(static_cast<size_t>(shape.layers * 2 * slots * (shape.head_dim * State::element_bytes(format) + scales))),
+                DeviceBuffer(shape.inverse_frequencies.size() * sizeof(float))};
+  cuda::to_device(state_->stream, cache.frequencies.data(), shape.inverse_frequencies.data(), cache.frequencies.size());
+  cuda::wait_for(state_->stream);
+  return cache;
+}
+
+void Cuda::reserve(int64_t rows, int64_t columns, int64_t context) {
+  State& s = *state_;
+  s.max_rows = std::max(s.max_rows, rows);
+  s.max_columns = std::max(s.max_columns, columns);
+  s.context = std::max(s.context, context);
+  const int64_t n = s.max_rows, k = s.max_columns, chunks = (n + cuda::kMaxRows - 1) / cuda::kMaxRows;
+  s.grow(s.acts, n * k * 4);
+  s.grow(s.blocks, chunks * State::chunk_bytes(k));
+  s.grow(s.block_scale, n * 4);
+  s.grow(s.halves, n * k * 2);
+  s.grow(s.half_factor, n * 4);
+  s.grow(s.product, n * k * 4);
+  s.grow(s.batch, (4 * n + n * ((s.context + kPageTokens - 1) / kPageTokens)) * 4);
+  ++s.version;
+}
+
+void Cuda::upload(std::span<const float> host, Matrix& matrix) {
+  assert(static_cast<int64_t>(host.size()) <= matrix.rows * matrix.columns);
+  cuda::to_device(state_->stream, matrix.data(), host.data(), host.size_bytes());
+  cuda::wait_for(state_->stream);
+}
+void Cuda::download(const Matrix& matrix, int64_t first, int64_t count, std::span<float> host) {
+  assert(first + count <= matrix.rows && static_cast<int64_t>(host.size()) >= count * matrix.columns);
+  cuda::from_device(state_->stream, host.data(), matrix.data() + first * matrix.columns, static_cast<size_t>(count * matrix.columns) * sizeof(float));
+}
+void Cuda::copy(const Matrix& from, Matrix& to, int64_t rows) {
+  cuda::on_device(state_->stream, to.data(), from.data(), static_cast<size_t>(rows * from.columns) * sizeof(float));
+}
+
+Cuda::Linear Cuda::pack(const LinearWeight& weight) {
+  State& s = *state_;
+  Linear w = cuda::pack(s.stream, weight);
+  s.has_codes |= w.values.lowbit.blocks != nullptr;
+  if (w.values.lowbit.blocks && w.out <= State::kLargestDequantised) s.grow(s.dequantised, w.out * w.in * 2);
+  return w;
+}
+
+std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
+  switch (State::way_of(weight, mode, 1)) {
+    case State::Way::single: return "f32 cuda";
+    case State::Way::dense: return "f16 a16 cublaslt";
+    case State::Way::codes: return to_string(weight.spec) + " a16 cuda";
+  }
+  return {};
+}
+
+// --- a step --------------------------------------------------------------------------------------------------------
+void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& shape) {
+  State& s = *state_;
+  check(mode != Activations::a8, "the CUDA backend has no 8-bit activations yet: use a16 or f32");
+  s.mode = mode;
+  s.rows = batch.rows();
+  s.longest = 0;
+  size_t widest = 1;
+  for (const auto& pages : batch.pages) widest = std::max(widest, pages.size());
+  for (int32_t position : batch.positions) s.longest = std::max<int64_t>(s.longest, position + 1);
+  s.pages_per_sequence = static_cast<int>(widest);
+  auto& b = s.host_batch;
+  b = batch.ids;
+  b.insert(b.end(), batch.positions.begin(), batch.positions.end());
+  for (int32_t sequence = 0; sequence < batch.sequences(); ++sequence)
+    b.insert(b.end(), static_cast<size_t>(batch.sequence_begin[static_cast<size_t>(sequence) + 1] - batch.sequence_begin[static_cast<size_t>(sequence)]),
+             sequence);
+  b.insert(b.end(), batch.logit_rows.begin(), batch.logit_rows.end());
+  const auto table = static_cast<int64_t>(b.size());
+  for (const auto& pages : batch.pages) {
+    b.insert(b.end(), pages.begin(), pages.end());
+    b.insert(b.end(), widest - pages.size(), 0);
+  }
+  const auto bytes = static_cast<int64_t>(b.size()) * 4;
+  s.grow(s.batch, bytes);
+  cuda::to_device(s.stream, s.batch.data(), b.data(), static_cast<size_t>(bytes));
+  s.ids = s.batch.as<int32_t>();
+  s.positions = s.ids + s.rows;
+  s.sequence = s.positions + s.rows;
+  s.logit_rows = s.sequence + s.rows;
+  s.page_of = s.ids + table;
+  // Scratch for attention: as many rows at a time as fit in 256 MB, one at least.
+  const int64_t row_bytes = cuda::attention_scratch(shape.heads, shape.head_dim, s.longest) * 4;
+  s.grow(s.attention, std::max(row_bytes, std::min(row_bytes * s.rows, int64_t{256} << 20)));
+}
+
+void Cuda::embed(const Linear& table, Matrix& x) { cuda::embed(state_->stream, table.values, state_->ids, state_->rows, x.data()); }
+
+Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
+  State& s = *state_;
+  const Acts y = s.fresh(s.rows, x.columns);
+  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, y.rows, x.columns, s.acts.as<float>(), s.blocks_for(y.rows), s.block_scale.as<float>());
+  return y;
+}
+
+Cuda::Acts Cuda::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count) {
+  State& s = *state_;
+  const Acts y = s.fresh(count, x.columns);
+  cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>(), s.blocks_for(count), s.block_scale.as<float>());
+  return y;
+}
+
+// Low-bit weights of one shape but for their outputs go in one launch.
+void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights) {
+  State& s = *state_;
+  const auto together = [](const cuda::LowbitShape& a, const cuda::LowbitShape& b) {
+    return a.kind == b.kind && a.bits == b.bits && a.group == b.group && a.byte_scale == b.byte_scale && a.in == b.in;
+  };
+  const bool grid = weights[0].first->spec.kind == Kind::grid;  // each has its own table
+  bool one_launch = weights.size() > 1 && weights.size() <= 3 && !grid;
+  for (const auto& [w, y] : weights)
+    one_launch = one_launch && State::way_of(*w, s.mode, input.rows) == State::Way::codes &&
+                 together(w->values.lowbit.shape, weights[0].first->values.lowbit.shape);
+  if (!one_launch) {
+    for (const auto& [w, y] : weights) s.multiply(input, *w, y->data(), false);
+    return;
+  }
+  s.prepare_blocks(input);
+  for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
+    cuda::LowbitOutput outputs[3];
+    for (size_t i = 0; i < weights.size(); ++i) outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data() + first * weights[i].first->out};
+    cuda::lowbit_linear(s.stream, s.chunk(input, first), {outputs, weights.size()}, false);
+  }
+}
+
+void Cuda::linear_add(Acts input, const Linear& weight, Matrix& x) { state_->multiply(input, weight, x.data(), true); }
+
+void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache, int layer) {
+  State& s = *state_;
+  cuda::rope_append(s.stream, s.arguments(cache, layer), q.data(), k.data(), v.data(), q_norm ? q_norm->data() : nullptr,
+                    k_norm ? k_norm->data() : nullptr, cache.shape.norm_eps, cache.frequencies.as<float>(), cache.shape.rope_scale);
+}
+
+Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
+  State& s = *state_;
+  const Acts y = s.fresh(s.rows, int64_t{cache.shape.heads} * cache.shape.head_dim);
+  const int64_t row_bytes = cuda::attention_scratch(cache.shape.heads, cache.shape.head_dim, s.longest) * 4;
+  cuda::attend(s.stream, s.arguments(cache, layer), q.data(), s.longest, s.attention.as<float>(), static_cast<int64_t>(s.attention.size()) / row_bytes,
+               s.acts.as<float>());
+  return y;
+}
+
+Cuda::Acts Cuda::swiglu(const Matrix& gate, const Matrix& up) {
+  State& s = *state_;
+  const Acts y = s.fresh(s.rows, gate.columns);
+  cuda::swiglu(s.stream, gate.data(), up.data(), s.rows, gate.columns, s.acts.as<float>(), s.blocks_for(s.rows), s.block_scale.as<float>());
+  return y;
+}
+
+Cuda::Acts Cuda::input(const Matrix& x) {
+  State& s = *state_;
+  const Acts y = s.fresh(s.rows, x.columns);
+  cuda::on_device(s.stream, s.acts.data(), x.data(), static_cast<size_t>(s.rows * x.columns) * sizeof(float));
+  return y;
+}
+
+void Cuda::read(Acts acts, std::span<float> host) {
+  cuda::from_device(state_->stream, host.data(), acts.values, static_cast<size_t>(acts.rows * acts.columns) * sizeof(float));
+}
+
+}  // namespace fidelio

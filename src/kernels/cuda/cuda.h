@@ -1,0 +1,92 @@
+// Cuda: the Backend on an NVIDIA GPU (compute capability 8.0 and newer). See kernels/backend.h for what each operation means;
+// this page says how it is held. No CUDA header is needed to include it.
+//
+// Linears see activations rounded to FP16 under a power-of-two factor a row (a16) or in FP32 (f32). There is no a8 here yet:
+// begin() refuses it. All sums are FP32.
+//   low-bit weights   up to kChunkedRows rows: lowbit.h, kMaxRows rows at a time, so decoding, verifying and short prefills agree
+//                     bit for bit; more rows: dequantised to FP16 once a call, then cuBLASLt
+//   dense weights     held in FP16: BF16 times a power of two a matrix (exact for values within 2^-32 of its largest); cuBLASLt
+//   FP32 weights, and formats without a kernel here (logged): FP32 products
+#pragma once
+#include <memory>
+#include <string>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/ops.h"
+
+namespace fidelio {
+namespace cuda {
+
+constexpr int64_t kChunkedRows = 96;
+
+// A weight in its packed life.
+struct Linear {
+  int64_t out = 0, in = 0;
+  FormatSpec spec;
+  WeightValues values;
+  float factor = 1;  // FP16 form = value / factor, a power of two
+  DeviceBuffer codes, row_factor, grid, bias;
+  int64_t bytes() const { return static_cast<int64_t>(codes.size() + row_factor.size() + grid.size() + bias.size()); }
+};
+
+}  // namespace cuda
+
+class Cuda {
+ public:
+  struct Options {
+    int device = 0;
+  };
+  explicit Cuda(const Options& options);
+  ~Cuda();
+  Cuda(Cuda&&) noexcept;
+
+  using Linear = cuda::Linear;
+  struct Matrix {
+    int64_t rows = 0, columns = 0;
+    cuda::DeviceBuffer buffer;
+    float* data() const { return buffer.as<float>(); }
+  };
+  struct Acts {  // rows x columns of FP32 in this backend's scratch, prepared lazily per form
+    const float* values = nullptr;
+    int64_t rows = 0, columns = 0;
+    uint64_t version = 0;
+  };
+  struct KvCache {  // per layer what ops.h says under Attention
+    KvFormat format = KvFormat::f16;
+    int64_t pages = 0;
+    AttentionShape shape;
+    cuda::DeviceBuffer storage, frequencies;
+    int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
+  };
+
+  Matrix allocate(int64_t rows, int64_t columns);
+  Linear pack(const LinearWeight& weight);
+  KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
+  void reserve(int64_t rows, int64_t columns, int64_t context);
+
+  void upload(std::span<const float> host, Matrix& matrix);
+  void download(const Matrix& matrix, int64_t first, int64_t count, std::span<float> host);
+  void copy(const Matrix& from, Matrix& to, int64_t rows);
+
+  void begin(const Batch& batch, Activations mode, const AttentionShape& shape);
+  void embed(const Linear& table, Matrix& x);
+  Acts norm(const Matrix& x, const Matrix& weight, float eps);
+  Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
+  void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
+  void linear_add(Acts input, const Linear& weight, Matrix& x);
+  void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache, int layer);
+  Acts attend(const Matrix& q, const KvCache& cache, int layer);
+  Acts swiglu(const Matrix& gate, const Matrix& up);
+  Acts input(const Matrix& x);
+  void read(Acts acts, std::span<float> host);
+  std::string kernel_name(const Linear& weight, Activations mode) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+static_assert(Backend<Cuda>);
+
+}  // namespace fidelio

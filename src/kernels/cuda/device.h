@@ -1,0 +1,57 @@
+// Device memory by plain allocations, and the device itself.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+struct CUstream_st;
+
+namespace fidelio::cuda {
+
+using Stream = CUstream_st*;
+
+// Owns device bytes, zeroed. Copies nothing; freed with the last owner.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  explicit DeviceBuffer(size_t bytes);  // throws Error when the device is full, saying how much was asked for and is held
+  ~DeviceBuffer();
+  DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  void* data() const { return data_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t size() const { return size_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+int64_t device_bytes_held();     // by all DeviceBuffers now
+int64_t device_bytes_highest();  // the most at any time
+
+struct DeviceInfo {
+  std::string name;
+  int major = 0, minor = 0, sms = 0;
+};
+// Makes `device` current. Throws Error for no driver, no such device, or one older than compute capability 8.0.
+DeviceInfo open_device(int device);
+
+// Copies. from_device waits for the stream.
+void to_device(Stream stream, void* to, const void* from, size_t bytes);
+void from_device(Stream stream, void* to, const void* from, size_t bytes);
+void on_device(Stream stream, void* to, const void* from, size_t bytes);
+void zero_device(Stream stream, void* to, size_t bytes);
+Stream make_stream();
+void destroy_stream(Stream stream);
+void wait_for(Stream stream);
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,33 @@
+// launch: a kernel with programmatic dependent launch, so that its thread blocks may be placed while the kernel before still runs.
+// Every kernel launched so begins with ptx::allow_dependents() and calls ptx::dependency_wait() before it touches what others wrote
+// or read.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/cuda_error.cuh"
+#include "kernels/cuda/lowbit.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace fidelio::cuda {
+
+template <typename... Parameters, typename... Arguments>
+void launch(const char* doing, Stream stream, dim3 grid, int threads, size_t shared, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), doing);
+}
+
+__device__ __forceinline__ void begin_kernel() {
+  ptx::allow_dependents();
+  ptx::dependency_wait();
+}
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,108 @@
+// Decoding of a llama-3-8b-shaped model on a GPU with random weights, by the very ops that serve (forward.h over Cuda):
+//   decode_cuda_bench FORMAT [batch,batch,...] [context]
+// Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the roofline.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "core/rng.h"
+#include "kernels/cuda/cuda.h"
+#include "model/forward.h"
+
+using namespace fidelio;
+
+namespace {
+
+constexpr int kD = 4096, kF = 14336, kH = 32, kHk = 8, kE = 128, kV = 128256, kL = 32;
+constexpr double kCopyBandwidth = 4.25e12;  // measured on an H200 (docs/results.md)
+
+LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
+  LinearWeight w = spec.is_dense() ? make_dense(OwnedTensor::allocate(DType::bf16, {out, in})) : allocate_weight(spec, out, in);
+  Rng rng(static_cast<uint64_t>(out * in));
+  for (const StoredTensor& t : stored_tensors(w)) {
+    if (t.tensor.dtype == DType::f16)
+      for (f16& v : t.tensor.as<f16>()) v = to_f16(0.002f);
+    else if (t.tensor.dtype == DType::f32)
+      for (float& v : t.tensor.as<float>()) v = 0.0001f;
+    else if (t.tensor.dtype == DType::bf16)
+      for (bf16& v : t.tensor.as<bf16>()) v = {static_cast<uint16_t>((rng.next() & 0x807f) | 0x3c80)};  // about +-.016
+    else
+      for (int64_t i = 0; i < t.tensor.bytes(); ++i) t.tensor.data[i] = static_cast<std::byte>(rng.next());
+  }
+  return w;
+}
+
+int run(const std::string& format, const std::vector<int>& batches, int context) {
+  Cuda b({});
+  const FormatSpec spec = parse_format(format);
+  const auto shared = [&](const LinearWeight& w) { return std::make_shared<const Cuda::Linear>(b.pack(w)); };
+  Model<Cuda> model;
+  model.attention = {kL, kH, kHk, kE, 0, 1e-5f, std::vector<float>(kE / 2, 0.01f), 1.0f};
+  const LinearWeight square = random_weight(spec, kD, kD), narrow = random_weight(spec, kHk * kE, kD), wide = random_weight(spec, kF, kD),
+                     deep = random_weight(spec, kD, kF);
+  const std::vector<float> ones(kD, 1.0f);
+  int64_t weight_bytes = 0;
+  for (int i = 0; i < kL; ++i) {
+    Layer<Cuda> l{shared(square), shared(narrow), shared(narrow), shared(square), shared(wide), shared(wide), shared(deep), b.allocate(1, kD), b.allocate(1, kD), {}, {}};
+    b.upload(ones, l.attn_norm);
+    b.upload(ones, l.mlp_norm);
+    for (const auto* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) weight_bytes += (*w)->bytes();
+    model.layers.push_back(std::move(l));
+  }
+  model.embedding = model.head = shared(random_weight(parse_format("bf16"), kV, kD));
+  weight_bytes += model.head->bytes();
+  model.final_norm = b.allocate(1, kD);
+  b.upload(ones, model.final_norm);
+
+  const int most = *std::max_element(batches.begin(), batches.end()), pages = context / kPageTokens + 1;
+  Cuda::KvCache cache = b.allocate_cache(model.attention, int64_t{most} * pages, KvFormat::f16);
+  Workspace<Cuda> w{b.allocate(most, kD), b.allocate(most, kH * kE), b.allocate(most, kHk * kE), b.allocate(most, kHk * kE), b.allocate(most, kF), b.allocate(most, kF), b.allocate(most, kV)};
+  b.reserve(most, kF, context + kPageTokens);
+  std::vector<float> logits(static_cast<size_t>(kV));
+  for (int n : batches) {
+    Batch batch;
+    batch.sequence_begin = {0};
+    for (int i = 0; i < n; ++i) {
+      batch.ids.push_back(i);
+      batch.positions.push_back(context);
+      batch.sequence_begin.push_back(i + 1);
+      batch.logit_rows.push_back(i);
+      batch.pages.emplace_back();
+      for (int p = 0; p < pages; ++p) batch.pages.back().push_back(i * pages + p);
+    }
+    const auto step = [&] {
+      b.begin(batch, Activations::a16, model.attention);
+      b.embed(*model.embedding, w.x);
+      for (int i = 0; i < kL; ++i) forward_layer(b, model.layers[static_cast<size_t>(i)], i, 1e-5f, w, cache);
+      const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model.head.get(), &w.logits}};
+      b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, n), head);
+      b.download(w.logits, 0, 1, logits);  // the step's end: a sampler on the host sees logits
+    };
+    for (int i = 0; i < 5; ++i) step();
+    std::vector<double> times;
+    for (int i = 0; i < 30; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      step();
+      times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    std::sort(times.begin(), times.end());
+    const double seconds = times[times.size() / 2];
+    const double cache_bytes = 2.0 * kL * n * context * kHk * kE * 2, roof = (static_cast<double>(weight_bytes) + cache_bytes) / kCopyBandwidth;
+    std::printf("llama-3-8b %-10s batch %-3d context %-5d %7.3f ms a step, %8.1f tokens/s, weights %.2f GB, %.0f%% of the roofline\n", format.c_str(), n, context,
+                seconds * 1e3, n / seconds, static_cast<double>(weight_bytes) * 1e-9, 100 * roof / seconds);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    std::vector<int> batches;
+    for (const char* p = argc > 2 ? argv[2] : "1"; *p; p += *p == ',') batches.push_back(static_cast<int>(std::strtol(p, const_cast<char**>(&p), 10)));
+    return run(argc > 1 ? argv[1] : "int4g128z", batches, argc > 3 ? std::atoi(argv[3]) : 512);
+  } catch (const Error& e) {
+    std::fprintf(stderr, "decode_cuda_bench: %s\n", e.what());
+    return 1;
+  }
+}

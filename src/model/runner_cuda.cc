@@ -1,0 +1,11 @@
+#include "kernels/cuda/cuda.h"
+#include "model/runner_impl.h"
+
+namespace fidelio {
+
+std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const RunnerOptions& options) {
+  check(options.mode != Activations::a8, "the CUDA backend has no 8-bit activations yet: use a16 or f32");
+  return std::make_unique<RunnerImpl<Cuda>>(Cuda({.device = options.gpu}), checkpoint, options);
+}
+
+}  // namespace fidelio

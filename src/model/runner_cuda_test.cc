@@ -1,0 +1,95 @@
+// The bundled models on a GPU against the CPU. Without a GPU each test is skipped by name.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "kernels/cuda/device.h"
+#include "model/page_table.h"
+#include "model/runner.h"
+
+namespace fidelio {
+namespace {
+
+class CudaRunnerTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    try {
+      cuda::open_device(0);
+    } catch (const Error& e) {
+      GTEST_SKIP() << "no GPU: " << e.what();
+    }
+    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(std::string(FIDELIO_SOURCE_DIR) + "/models/" + GetParam()));
+  }
+  RunnerOptions options(Activations mode, KvFormat kv) const {
+    RunnerOptions o;
+    o.mode = mode;
+    o.kv = kv;
+    o.max_rows = 160;
+    o.max_logit_rows = 160;
+    o.cache_tokens = 192;
+    return o;
+  }
+  // Logits of all rows of 150 ids, run in chunks of `chunk`.
+  static std::vector<float> logits(Runner& runner, Activations mode, int chunk) {
+    std::vector<int32_t> ids(150), pages(6);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 37 + i * i * 11) % static_cast<size_t>(runner.config().v));
+    std::iota(pages.rbegin(), pages.rend(), 0);
+    std::vector<float> all;
+    for (int start = 0; start < 150; start += chunk) {
+      Batch batch;
+      const int n = std::min(chunk, 150 - start);
+      append_sequence(batch, std::span(ids).subspan(static_cast<size_t>(start), static_cast<size_t>(n)), start, pages, n);
+      const auto part = runner.step(batch, mode);
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }
+  std::unique_ptr<Checkpoint> checkpoint_;
+};
+
+// The expected acceptance rate of two rows of logits.
+double acceptance(std::span<const float> a, std::span<const float> b) {
+  const auto softmax = [](std::span<const float> x) {
+    std::vector<double> p(x.begin(), x.end());
+    const double most = *std::max_element(p.begin(), p.end());
+    double sum = 0;
+    for (double& v : p) sum += v = std::exp(v - most);
+    for (double& v : p) v /= sum;
+    return p;
+  };
+  const auto p = softmax(a), q = softmax(b);
+  double ear = 0;
+  for (size_t i = 0; i < p.size(); ++i) ear += std::min(p[i], q[i]);
+  return ear;
+}
+
+TEST_P(CudaRunnerTest, LogitsInF32EqualTheCpus) {
+  const auto cpu = make_cpu_runner(*checkpoint_, options(Activations::f32, KvFormat::f32));
+  const auto gpu = make_cuda_runner(*checkpoint_, options(Activations::f32, KvFormat::f32));
+  const auto expected = logits(*cpu, Activations::f32, 150), got = logits(*gpu, Activations::f32, 150);
+  // Both sum the same FP32 products in different orders, layer after layer: issue 3 asks 1e-5 of each, so twice that, of the largest.
+  float largest = 0;
+  for (float v : expected) largest = std::max(largest, std::abs(v));
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], expected[i], 2e-5f * largest) << i;
+}
+
+TEST_P(CudaRunnerTest, ServedLogitsAcceptNearlyAlways) {
+  const auto cpu = make_cpu_runner(*checkpoint_, options(Activations::f32, KvFormat::f32));
+  const auto gpu = make_cuda_runner(*checkpoint_, options(Activations::a16, KvFormat::f16));
+  const auto expected = logits(*cpu, Activations::f32, 150), got = logits(*gpu, Activations::a16, 150);
+  const auto v = static_cast<size_t>(gpu->config().v);
+  double ear = 0;
+  for (size_t row = 0; row < 150; ++row) ear += acceptance(std::span(expected).subspan(row * v, v), std::span(got).subspan(row * v, v)) / 150;
+  EXPECT_GT(ear, 0.999);  // measured with torch: FP16 inputs .9998, FP16 cache .9999 (docs/results.md)
+}
+
+TEST_P(CudaRunnerTest, OneByOneEqualsTogetherBitForBit) {
+  const auto gpu = make_cuda_runner(*checkpoint_, options(Activations::a16, KvFormat::f16));
+  EXPECT_EQ(logits(*gpu, Activations::a16, 30), logits(*gpu, Activations::a16, 1));
+}
+
+INSTANTIATE_TEST_SUITE_P(BundledModels, CudaRunnerTest, ::testing::Values("quill-1m", "quill-26m"));
+
+}  // namespace
+}  // namespace fidelio

@@ -1,0 +1,11 @@
+// Stands in for runner_cuda.cc in builds without CUDA, so that nothing else need know which build it is.
+#include "core/error.h"
+#include "model/runner.h"
+
+namespace fidelio {
+
+std::unique_ptr<Runner> make_cuda_runner(const Checkpoint&, const RunnerOptions&) {
+  throw Error("this build has no CUDA backend: build with `cmake --preset cuda`, or use --device cpu");
+}
+
+}  // namespace fidelio
