@@ -47,7 +47,9 @@ demo() {
   echo; echo "== 3. Fidelity on held-out text, against the original with FP32 activations"
   $fidelio eval "$out/quill-26m-int4" --reference models/quill-26m --text $heldout --context 512 --windows 40
   echo; echo "== 4. A question to the quantised model"
-  $fidelio generate "$out/quill-26m-int4" --chat --prompt "What is 348 + 5127?" --max-tokens 200
+  local question="Kira has 53 books. Kira finds 20 more. Kira gives away 20. Kira gets 8 bags with 2 books each. How many books does Kira have now?"
+  echo "> $question"
+  $fidelio generate "$out/quill-26m-int4" --chat --prompt "$question" --max-tokens 200
 }
 
 tests() {
@@ -75,7 +77,7 @@ lint() {
   return $failed
 }
 
-cuda() { configure_and_build cuda "$@"; }
+cuda() { configure_and_build cuda "$@"; }  # targets, e.g. cuda_test; nothing: everything
 
 case "${1:-}" in
   deps | build | demo | bench | fmt | lint | asan | cuda) "$@" ;;
