@@ -5,12 +5,13 @@
 //      positions  0 ......... 127 | 128 ....... 255 | 256 ... p          one thread block each, for all query heads that share
 //      partial     (m, l, o)       (m, l, o)         (m, l, o)            a kv head; joined in order by a second kernel
 //
-// Within a cut a thread is a position for q k, a warp a query head for the softmax, and a thread a column for p v.
+// Within a cut a thread is a position for q k, a warp a query head for the softmax, and a thread eight columns for p v.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/prepare.cuh"
 
 namespace fidelio::cuda {
 namespace {
@@ -31,6 +32,26 @@ __device__ float cached(const void* base, const float* scales, int64_t slot, int
   if constexpr (kind == KvKind::f16) return __half2float(static_cast<const __half*>(base)[at]);
   if constexpr (kind == KvKind::bf16) return __bfloat162float(static_cast<const __nv_bfloat16*>(base)[at]);
   return static_cast<float>(static_cast<const uint8_t*>(base)[at]) * scales[slot * 2] + scales[slot * 2 + 1];
+}
+
+// Eight consecutive values, e a multiple of 8.
+template <KvKind kind>
+__device__ void cached8(const void* base, const float* scales, int64_t slot, int e, int i, float (&to)[8]) {
+  if constexpr (kind == KvKind::f16 || kind == KvKind::bf16) {
+    const uint4 raw = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(base) + slot * e + i);
+    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float2 pair;
+      if constexpr (kind == KvKind::f16) pair = __half22float2(*reinterpret_cast<const __half2*>(&words[j]));
+      else pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&words[j]));
+      to[2 * j] = pair.x;
+      to[2 * j + 1] = pair.y;
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) to[j] = cached<kind>(base, scales, slot, e, i + j);
+  }
 }
 
 // One warp stores a vector of e values.
@@ -67,10 +88,12 @@ __device__ void turn(const float* from, const float* weight, float eps, const fl
   }
   for (int i = lane; i < e / 2; i += 32) {
     const float a = from[i] * scale * (weight ? weight[i] : 1.0f), b = from[i + e / 2] * scale * (weight ? weight[i + e / 2] : 1.0f);
-    // The angle can be 1e5 and more: reduced in double, so that it is as exact as its FP32 factors.
-    double angle_sin, angle_cos;
-    sincos(static_cast<double>(position) * static_cast<double>(frequencies[i]), &angle_sin, &angle_cos);
-    const float s = static_cast<float>(angle_sin) * rope_scale, c = static_cast<float>(angle_cos) * rope_scale;
+    // The angle can be 1e5 and more: brought into [-pi, pi] in double, so that it stays as exact as its FP32 factors.
+    const double angle = static_cast<double>(position) * static_cast<double>(frequencies[i]);
+    float s, c;
+    sincosf(static_cast<float>(angle - 6.283185307179586477 * rint(angle * 0.15915494309189533577)), &s, &c);
+    s *= rope_scale;
+    c *= rope_scale;
     to[i] = a * c - b * s;
     to[i + e / 2] = b * c + a * s;
   }
@@ -99,7 +122,7 @@ __global__ void append(AttentionArguments a, float* q, const float* k, const flo
 
 template <KvKind kind>
 __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int row0, const float* q, float* scratch, int cuts) {
-  extern __shared__ float shared[];  // q of up to kHeads heads, then their scores
+  extern __shared__ __align__(16) float shared[];  // q of up to kHeads heads, then their scores
   begin_kernel();
   const int row = row0 + blockIdx.x, kv_head = blockIdx.y, cut = blockIdx.z, group = a.h / a.hk, tid = threadIdx.x;
   const int last = a.positions[row], begin = cut * kSplit, first = a.window > 0 ? max(0, last - a.window + 1) : 0;
@@ -111,6 +134,7 @@ __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int
   slots[tid] = slot;
   float* queries = shared;
   float* scores = shared + kHeads * a.e;
+  float* joined = scores + kHeads * kSplit;  // (lanes, e): at most kThreads * 8
   const float scale = rsqrtf(static_cast<float>(a.e));
 
   for (int head0 = 0; head0 < group; head0 += kHeads) {
@@ -126,12 +150,18 @@ __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int
     __syncthreads();
     float dot[kHeads] = {};
     if (seen)
-#pragma unroll 8
-      for (int i = 0; i < a.e; ++i) {
-        const float key = cached<kind>(a.keys, a.key_scales, slot, a.e, i);
+#pragma unroll 2
+      for (int i = 0; i < a.e; i += 8) {
+        float key[8];
+        cached8<kind>(a.keys, a.key_scales, slot, a.e, i, key);
 #pragma unroll
         for (int head = 0; head < kHeads; ++head)
-          if (head < heads) dot[head] = fmaf(queries[head * a.e + i], key, dot[head]);
+          if (head < heads) {
+            const float4 low = *reinterpret_cast<const float4*>(queries + head * a.e + i), high = *reinterpret_cast<const float4*>(queries + head * a.e + i + 4);
+            const float query[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+            for (int j = 0; j < 8; ++j) dot[head] = fmaf(query[j], key[j], dot[head]);
+          }
       }
 #pragma unroll
     for (int head = 0; head < kHeads; ++head)
@@ -146,29 +176,40 @@ __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int
       if (tid % 32 == 0) to[head * head_stride] = largest, to[head * head_stride + 1] = sum;
     }
     __syncthreads();
+    // Eight columns a thread, the positions dealt out to the kThreads * 8 / e lanes that share a column; their sums meet in order.
+    const int columns8 = a.e / 8, lanes = kThreads / columns8, column = tid % columns8 * 8, lane = tid / columns8;
     const int from = max(first - begin, 0), count = min(kSplit, last - begin + 1);
-    for (int i = tid; i < a.e; i += kThreads) {
-      float out[kHeads] = {};
-#pragma unroll 8
-      for (int p = from; p < count; ++p) {
-        const float value = cached<kind>(a.values, a.value_scales, slots[p], a.e, i);
+    for (int head = 0; head < heads; ++head) {
+      float out[8] = {};
+      if (lane < lanes)
+#pragma unroll 4
+        for (int p = from + lane; p < count; p += lanes) {
+          float value[8];
+          cached8<kind>(a.values, a.value_scales, slots[p], a.e, column, value);
 #pragma unroll
-        for (int head = 0; head < kHeads; ++head)
-          if (head < heads) out[head] = fmaf(scores[head * kSplit + p], value, out[head]);
+          for (int j = 0; j < 8; ++j) out[j] = fmaf(scores[head * kSplit + p], value[j], out[j]);
+        }
+      __syncthreads();
+      if (lane < lanes)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) joined[lane * a.e + column + j] = out[j];
+      __syncthreads();
+      for (int i = tid; i < a.e; i += kThreads) {
+        float sum = 0;
+        for (int l = 0; l < lanes; ++l) sum += joined[l * a.e + i];
+        to[head * head_stride + 2 + i] = sum;
       }
-#pragma unroll
-      for (int head = 0; head < kHeads; ++head)
-        if (head < heads) to[head * head_stride + 2 + i] = out[head];
     }
   }
 }
 
-__global__ void join_cuts(const float* scratch, int row0, int h, int e, int cuts, float* out) {
+__global__ void join_cuts(const float* scratch, int row0, int h, int e, int cuts, float* out, float* maxima) {
   begin_kernel();
   const int64_t head = int64_t{blockIdx.x} * h + blockIdx.y;
   const float* from = scratch + head * cuts * (e + 2);
   float largest = -INFINITY;
   for (int cut = 0; cut < cuts; ++cut) largest = fmaxf(largest, from[cut * (e + 2)]);
+  float amax = 0;
   for (int i = threadIdx.x; i < e; i += blockDim.x) {
     float sum = 0, weight = 0;
     for (int cut = 0; cut < cuts; ++cut) {
@@ -179,16 +220,20 @@ __global__ void join_cuts(const float* scratch, int row0, int h, int e, int cuts
       weight = fmaf(factor, part[1], weight);
     }
     out[(int64_t{row0} * h + head) * e + i] = sum / weight;
+    amax = fmaxf(amax, fabsf(sum / weight));
   }
+  amax = over_block(amax, Larger());
+  if (threadIdx.x == 0) maxima[int64_t{row0} * h + head] = amax;
 }
 
 template <KvKind kind>
-void launch_attend(Stream stream, const AttentionArguments& a, const float* q, int cuts, float* scratch, int64_t scratch_rows, float* out) {
-  const size_t shared = static_cast<size_t>(kHeads * (a.e + kSplit)) * sizeof(float);
+void launch_attend(Stream stream, const AttentionArguments& a, const float* q, int cuts, float* scratch, int64_t scratch_rows, float* out,
+                   float* maxima) {
+  const size_t shared = static_cast<size_t>(kHeads * (a.e + kSplit) + kThreads * 8) * sizeof(float);
   for (int row0 = 0; row0 < a.n; row0 += static_cast<int>(scratch_rows)) {
     const int rows = a.n - row0 < scratch_rows ? a.n - row0 : static_cast<int>(scratch_rows);
     launch("attention", stream, dim3(rows, a.hk, cuts), kThreads, shared, attend_cut<kind>, a, row0, q, scratch, cuts);
-    launch("attention", stream, dim3(rows, a.h), 128, 0, join_cuts, scratch, row0, a.h, a.e, cuts, out);
+    launch("attention", stream, dim3(rows, a.h), 128, 0, join_cuts, scratch, row0, a.h, a.e, cuts, out, maxima);
   }
 }
 
@@ -208,13 +253,14 @@ void rope_append(Stream stream, const AttentionArguments& a, float* q, const flo
   }
 }
 
-void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t longest, float* scratch, int64_t scratch_rows, float* out) {
+void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t longest, float* scratch, int64_t scratch_rows, float* out,
+            float* maxima) {
   const int cuts = static_cast<int>((longest + kSplit - 1) / kSplit);
   switch (a.kind) {
-    case KvKind::f32: launch_attend<KvKind::f32>(stream, a, q, cuts, scratch, scratch_rows, out); break;
-    case KvKind::f16: launch_attend<KvKind::f16>(stream, a, q, cuts, scratch, scratch_rows, out); break;
-    case KvKind::bf16: launch_attend<KvKind::bf16>(stream, a, q, cuts, scratch, scratch_rows, out); break;
-    case KvKind::i8: launch_attend<KvKind::i8>(stream, a, q, cuts, scratch, scratch_rows, out); break;
+    case KvKind::f32: launch_attend<KvKind::f32>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
+    case KvKind::f16: launch_attend<KvKind::f16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
+    case KvKind::bf16: launch_attend<KvKind::bf16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
+    case KvKind::i8: launch_attend<KvKind::i8>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
   }
 }
 
