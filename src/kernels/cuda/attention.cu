@@ -17,7 +17,7 @@ namespace fidelio::cuda {
 namespace {
 
 constexpr int kPage = 32;      // tokens: kPageTokens of backend.h
-constexpr int kHeads = 8;      // query heads of a kv head at a time
+constexpr int kAppendWarps = 4;
 constexpr int kThreads = kSplit;
 
 __device__ int64_t slot_of(const AttentionArguments& a, int sequence, int position, int kv_head) {
@@ -99,28 +99,29 @@ __device__ void turn(const float* from, const float* weight, float eps, const fl
   }
 }
 
+// One warp a head: first the query heads of a row, then its kv heads.
 template <KvKind kind>
-__global__ void append(AttentionArguments a, float* q, const float* k, const float* v, const float* q_norm, const float* k_norm, float eps,
-                       const float* frequencies, float rope_scale) {
+__global__ void __launch_bounds__(kAppendWarps * 32) append(AttentionArguments a, float* q, const float* k, const float* v, const float* q_norm,
+                                                            const float* k_norm, float eps, const float* frequencies, float rope_scale) {
   extern __shared__ float turned[];  // a head for each warp
   begin_kernel();
-  const int row = blockIdx.x, warp = threadIdx.x / 32, warps = blockDim.x / 32, position = a.positions[row];
-  for (int head = warp; head < a.h; head += warps) {
+  const int row = blockIdx.x, warp = threadIdx.x / 32, head = blockIdx.y * kAppendWarps + warp, position = a.positions[row];
+  if (head < a.h) {
     float* at = q + (int64_t{row} * a.h + head) * a.e;
     turn(at, q_norm, eps, frequencies, rope_scale, position, a.e, at);
-  }
-  float* mine = turned + warp * a.e;
-  for (int head = warp; head < a.hk; head += warps) {
-    const int64_t slot = slot_of(a, a.sequence[row], position, head), from = (int64_t{row} * a.hk + head) * a.e;
+  } else if (head < a.h + a.hk) {
+    float* mine = turned + warp * a.e;
+    const int kv_head = head - a.h;
+    const int64_t slot = slot_of(a, a.sequence[row], position, kv_head), from = (int64_t{row} * a.hk + kv_head) * a.e;
     turn(k + from, k_norm, eps, frequencies, rope_scale, position, a.e, mine);
     __syncwarp();
     store<kind>(a.keys, a.key_scales, slot, a.e, mine);
     store<kind>(a.values, a.value_scales, slot, a.e, v + from);
-    __syncwarp();
   }
 }
 
-template <KvKind kind>
+// kHeads: query heads of a kv head at a time.
+template <KvKind kind, int kHeads>
 __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int row0, const float* q, float* scratch, int cuts) {
   extern __shared__ __align__(16) float shared[];  // q of up to kHeads heads, then their scores
   begin_kernel();
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int
   slots[tid] = slot;
   float* queries = shared;
   float* scores = shared + kHeads * a.e;
-  float* joined = scores + kHeads * kSplit;  // (lanes, e): at most kThreads * 8
+  float* joined = scores + kHeads * kSplit;  // (lanes, heads, e): at most kThreads * 8 a head
   const float scale = rsqrtf(static_cast<float>(a.e));
 
   for (int head0 = 0; head0 < group; head0 += kHeads) {
@@ -146,59 +147,61 @@ __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int
       continue;
     }
     __syncthreads();
-    for (int i = tid; i < heads * a.e; i += kThreads) queries[i] = q[(int64_t{row} * a.h + kv_head * group + head0) * a.e + i] * scale;
+    for (int i = tid; i < kHeads * a.e; i += kThreads)
+      queries[i] = i < heads * a.e ? q[(int64_t{row} * a.h + kv_head * group + head0) * a.e + i] * scale : 0.0f;
     __syncthreads();
     float dot[kHeads] = {};
     if (seen)
-#pragma unroll 2
+#pragma unroll 4
       for (int i = 0; i < a.e; i += 8) {
         float key[8];
         cached8<kind>(a.keys, a.key_scales, slot, a.e, i, key);
 #pragma unroll
-        for (int head = 0; head < kHeads; ++head)
-          if (head < heads) {
-            const float4 low = *reinterpret_cast<const float4*>(queries + head * a.e + i), high = *reinterpret_cast<const float4*>(queries + head * a.e + i + 4);
-            const float query[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        for (int head = 0; head < kHeads; ++head) {
+          const float4 low = *reinterpret_cast<const float4*>(queries + head * a.e + i), high = *reinterpret_cast<const float4*>(queries + head * a.e + i + 4);
+          const float query[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-            for (int j = 0; j < 8; ++j) dot[head] = fmaf(query[j], key[j], dot[head]);
-          }
+          for (int j = 0; j < 8; ++j) dot[head] = fmaf(query[j], key[j], dot[head]);
+        }
       }
 #pragma unroll
-    for (int head = 0; head < kHeads; ++head)
-      if (head < heads) scores[head * kSplit + tid] = seen ? dot[head] : -INFINITY;
+    for (int head = 0; head < kHeads; ++head) scores[head * kSplit + tid] = seen ? dot[head] : -INFINITY;
     __syncthreads();
-    for (int head = tid / 32; head < heads; head += kThreads / 32) {
+    for (int head = tid / 32; head < kHeads; head += kThreads / 32) {
       float largest = -INFINITY, sum = 0;
       for (int i = tid % 32; i < kSplit; i += 32) largest = fmaxf(largest, scores[head * kSplit + i]);
       for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
       for (int i = tid % 32; i < kSplit; i += 32) sum += scores[head * kSplit + i] = expf(scores[head * kSplit + i] - largest);
       for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-      if (tid % 32 == 0) to[head * head_stride] = largest, to[head * head_stride + 1] = sum;
+      if (tid % 32 == 0 && head < heads) to[head * head_stride] = largest, to[head * head_stride + 1] = sum;
     }
     __syncthreads();
     // Eight columns a thread, the positions dealt out to the kThreads * 8 / e lanes that share a column; their sums meet in order.
     const int columns8 = a.e / 8, lanes = kThreads / columns8, column = tid % columns8 * 8, lane = tid / columns8;
     const int from = max(first - begin, 0), count = min(kSplit, last - begin + 1);
-    for (int head = 0; head < heads; ++head) {
-      float out[8] = {};
-      if (lane < lanes)
+    float out[kHeads][8] = {};
+    if (lane < lanes)
 #pragma unroll 4
-        for (int p = from + lane; p < count; p += lanes) {
-          float value[8];
-          cached8<kind>(a.values, a.value_scales, slots[p], a.e, column, value);
+      for (int p = from + lane; p < count; p += lanes) {
+        float value[8];
+        cached8<kind>(a.values, a.value_scales, slots[p], a.e, column, value);
 #pragma unroll
-          for (int j = 0; j < 8; ++j) out[j] = fmaf(scores[head * kSplit + p], value[j], out[j]);
+        for (int head = 0; head < kHeads; ++head) {
+          const float weight = scores[head * kSplit + p];
+#pragma unroll
+          for (int j = 0; j < 8; ++j) out[head][j] = fmaf(weight, value[j], out[head][j]);
         }
-      __syncthreads();
-      if (lane < lanes)
-#pragma unroll
-        for (int j = 0; j < 8; ++j) joined[lane * a.e + column + j] = out[j];
-      __syncthreads();
-      for (int i = tid; i < a.e; i += kThreads) {
-        float sum = 0;
-        for (int l = 0; l < lanes; ++l) sum += joined[l * a.e + i];
-        to[head * head_stride + 2 + i] = sum;
       }
+    if (lane < lanes)
+#pragma unroll
+      for (int head = 0; head < kHeads; ++head)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) joined[(lane * kHeads + head) * a.e + column + j] = out[head][j];
+    __syncthreads();
+    for (int i = tid; i < heads * a.e; i += kThreads) {
+      float sum = 0;
+      for (int l = 0; l < lanes; ++l) sum += joined[l * kHeads * a.e + i];
+      to[i / a.e * head_stride + 2 + i % a.e] = sum;
     }
   }
 }
@@ -226,15 +229,26 @@ __global__ void join_cuts(const float* scratch, int row0, int h, int e, int cuts
   if (threadIdx.x == 0) maxima[int64_t{row0} * h + head] = amax;
 }
 
-template <KvKind kind>
+template <KvKind kind, int kHeads>
 void launch_attend(Stream stream, const AttentionArguments& a, const float* q, int cuts, float* scratch, int64_t scratch_rows, float* out,
                    float* maxima) {
-  const size_t shared = static_cast<size_t>(kHeads * (a.e + kSplit) + kThreads * 8) * sizeof(float);
+  const size_t shared = static_cast<size_t>(kHeads * (a.e + kSplit + kThreads * 8)) * sizeof(float);
+  static const cudaError_t allowed = cudaFuncSetAttribute(attend_cut<kind, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, 96 * 1024);
+  cuda_check(allowed, "allowing attention its shared memory");
   for (int row0 = 0; row0 < a.n; row0 += static_cast<int>(scratch_rows)) {
     const int rows = a.n - row0 < scratch_rows ? a.n - row0 : static_cast<int>(scratch_rows);
-    launch("attention", stream, dim3(rows, a.hk, cuts), kThreads, shared, attend_cut<kind>, a, row0, q, scratch, cuts);
+    launch("attention", stream, dim3(rows, a.hk, cuts), kThreads, shared, attend_cut<kind, kHeads>, a, row0, q, scratch, cuts);
     launch("attention", stream, dim3(rows, a.h), 128, 0, join_cuts, scratch, row0, a.h, a.e, cuts, out, maxima);
   }
+}
+
+template <KvKind kind, typename... Rest>
+void launch_heads(Stream stream, const AttentionArguments& a, Rest... rest) {
+  const int group = a.h / a.hk;
+  if (group == 1) return launch_attend<kind, 1>(stream, a, rest...);
+  if (group == 2) return launch_attend<kind, 2>(stream, a, rest...);
+  if (group <= 4) return launch_attend<kind, 4>(stream, a, rest...);
+  launch_attend<kind, 8>(stream, a, rest...);
 }
 
 }  // namespace
@@ -242,7 +256,8 @@ void launch_attend(Stream stream, const AttentionArguments& a, const float* q, i
 void rope_append(Stream stream, const AttentionArguments& a, float* q, const float* k, const float* v, const float* q_norm, const float* k_norm,
                  float eps, const float* inverse_frequencies, float rope_scale) {
   const auto with = [&](auto kernel) {
-    launch("turning queries and keys", stream, dim3(a.n), 256, 8 * static_cast<size_t>(a.e) * sizeof(float), kernel, a, q, k, v, q_norm, k_norm, eps,
+    launch("turning queries and keys", stream, dim3(a.n, (a.h + a.hk + kAppendWarps - 1) / kAppendWarps), kAppendWarps * 32,
+           kAppendWarps * static_cast<size_t>(a.e) * sizeof(float), kernel, a, q, k, v, q_norm, k_norm, eps,
            inverse_frequencies, rope_scale);
   };
   switch (a.kind) {
@@ -257,10 +272,10 @@ void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t 
             float* maxima) {
   const int cuts = static_cast<int>((longest + kSplit - 1) / kSplit);
   switch (a.kind) {
-    case KvKind::f32: launch_attend<KvKind::f32>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
-    case KvKind::f16: launch_attend<KvKind::f16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
-    case KvKind::bf16: launch_attend<KvKind::bf16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
-    case KvKind::i8: launch_attend<KvKind::i8>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
+    case KvKind::f32: launch_heads<KvKind::f32>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
+    case KvKind::f16: launch_heads<KvKind::f16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
+    case KvKind::bf16: launch_heads<KvKind::bf16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
+    case KvKind::i8: launch_heads<KvKind::i8>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
   }
 }
 
