@@ -28,9 +28,9 @@ struct Cuda::State {
   int pages_per_sequence = 0;
 
   // Scratch.
-  DeviceBuffer acts, blocks, block_scale, halves, half_factor, product, dequantised, attention;
-  uint64_t version = 0, blocks_version = 0, halves_version = 0;
-  bool has_codes = false;  // some weight is in a low-bit form
+  DeviceBuffer acts, blocks, block_scale, halves, half_factor, product, dequantised, attention, maxima;
+  uint64_t version = 0, blocks_version = 0, halves_version = 0, maxima_version = 0;
+  int maxima_parts = 0;
 
   Acts fresh(int64_t n, int64_t columns) {
     assert(n <= max_rows && columns <= max_columns);
@@ -53,12 +53,21 @@ struct Cuda::State {
   void prepare_blocks(const Acts& input) {
     assert(input.version == version && "an Acts dies at the next call that returns one");
     if (blocks_version == version) return;
-    cuda::prepare_input(stream, input.values, input.rows, input.columns, blocks.as<uint8_t>(), block_scale.as<float>());
+    const bool known = maxima_version == version;
+    cuda::prepare_input(stream, input.values, input.rows, input.columns, known ? maxima.as<float>() : nullptr, maxima_parts, blocks.as<uint8_t>(),
+                        block_scale.as<float>());
     blocks_version = version;
+  }
+  // The largest magnitudes of `parts` parts of each row come with the activations of this version.
+  float* maxima_of(int64_t n, int64_t parts) {
+    grow(maxima, n * parts * 4);
+    maxima_version = version;
+    maxima_parts = static_cast<int>(parts);
+    return maxima.as<float>();
   }
   // Where an operation that makes activations should also prepare them: null if nobody is going to read them so.
   uint8_t* blocks_for(int64_t rows) {
-    if (mode == Activations::f32 || !has_codes || rows > cuda::kChunkedRows) return nullptr;
+    if (mode == Activations::f32 || rows > cuda::kChunkedRows) return nullptr;
     blocks_version = version;
     return blocks.as<uint8_t>();
   }
@@ -72,7 +81,6 @@ struct Cuda::State {
   enum class Way : uint8_t { codes, dense, single };
   static Way way_of(const cuda::Linear& w, Activations mode, int64_t rows) {
     if (mode == Activations::f32 || w.values.single) return Way::single;
-    if (w.values.half) return Way::dense;
     return rows <= cuda::kChunkedRows || !cuda::Gemm::takes(w.in) || w.out > kLargestDequantised ? Way::codes : Way::dense;
   }
   static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
@@ -138,6 +146,7 @@ Cuda::Matrix Cuda::allocate(int64_t rows, int64_t columns) {
 
 Cuda::KvCache Cuda::allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format) {
   check(shape.heads % shape.kv_heads == 0, "{} heads cannot share {} kv heads evenly", shape.heads, shape.kv_heads);
+  check(shape.head_dim % 8 == 0 && shape.head_dim <= 8 * cuda::kSplit, "the CUDA backend needs a head dim that 8 divides, not {}", shape.head_dim);
   check(format != KvFormat::i4x2, "the CUDA backend keeps keys and values as f32, f16, bf16 or i8, not {}", name_of(format));
   const int64_t slots = pages * shape.kv_heads * kPageTokens, scales = format == KvFormat::i8 ? 8 : 0;
   KvCache cache{format, pages, shape, DeviceBuffer(static_cast<size_t>(shape.layers * 2 * slots * (shape.head_dim * State::element_bytes(format) + scales))),
@@ -179,8 +188,7 @@ void Cuda::copy(const Matrix& from, Matrix& to, int64_t rows) {
 Cuda::Linear Cuda::pack(const LinearWeight& weight) {
   State& s = *state_;
   Linear w = cuda::pack(s.stream, weight);
-  s.has_codes |= w.values.lowbit.blocks != nullptr;
-  if (w.values.lowbit.blocks && w.out <= State::kLargestDequantised) s.grow(s.dequantised, w.out * w.in * 2);
+  if (!w.values.half && w.values.lowbit.blocks && w.out <= State::kLargestDequantised) s.grow(s.dequantised, w.out * w.in * 2);
   return w;
 }
 
@@ -188,7 +196,7 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
   switch (State::way_of(weight, mode, 1)) {
     case State::Way::single: return "f32 cuda";
     case State::Way::dense: return "f16 a16 cublaslt";
-    case State::Way::codes: return to_string(weight.spec) + " a16 cuda";
+    case State::Way::codes: return weight.values.half ? "f16 a16 cuda" : to_string(weight.spec) + " a16 cuda";
   }
   return {};
 }
@@ -233,6 +241,7 @@ void Cuda::embed(const Linear& table, Matrix& x) { cuda::embed(state_->stream, t
 
 Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
   State& s = *state_;
+  check(x.columns <= cuda::kWidestNorm, "the CUDA backend normalises at most {} columns, not {}", cuda::kWidestNorm, x.columns);
   const Acts y = s.fresh(s.rows, x.columns);
   cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, y.rows, x.columns, s.acts.as<float>(), s.blocks_for(y.rows), s.block_scale.as<float>());
   return y;
@@ -252,6 +261,7 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
     return a.kind == b.kind && a.bits == b.bits && a.group == b.group && a.byte_scale == b.byte_scale && a.in == b.in;
   };
   const bool grid = weights[0].first->spec.kind == Kind::grid;  // each has its own table
+  static_assert(cuda::kMaxRows <= cuda::kChunkedRows);
   bool one_launch = weights.size() > 1 && weights.size() <= 3 && !grid;
   for (const auto& [w, y] : weights)
     one_launch = one_launch && State::way_of(*w, s.mode, input.rows) == State::Way::codes &&
@@ -281,14 +291,15 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   const Acts y = s.fresh(s.rows, int64_t{cache.shape.heads} * cache.shape.head_dim);
   const int64_t row_bytes = cuda::attention_scratch(cache.shape.heads, cache.shape.head_dim, s.longest) * 4;
   cuda::attend(s.stream, s.arguments(cache, layer), q.data(), s.longest, s.attention.as<float>(), static_cast<int64_t>(s.attention.size()) / row_bytes,
-               s.acts.as<float>());
+               s.acts.as<float>(), s.maxima_of(s.rows, cache.shape.heads));
   return y;
 }
 
 Cuda::Acts Cuda::swiglu(const Matrix& gate, const Matrix& up) {
   State& s = *state_;
   const Acts y = s.fresh(s.rows, gate.columns);
-  cuda::swiglu(s.stream, gate.data(), up.data(), s.rows, gate.columns, s.acts.as<float>(), s.blocks_for(s.rows), s.block_scale.as<float>());
+  cuda::swiglu(s.stream, gate.data(), up.data(), s.rows, gate.columns, s.acts.as<float>(),
+               s.maxima_of(s.rows, cuda::swiglu_parts(gate.columns)));
   return y;
 }
 

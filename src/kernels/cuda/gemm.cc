@@ -3,7 +3,7 @@
 #include <cublasLt.h>
 
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "core/error.h"
 
@@ -40,7 +40,7 @@ struct Gemm::State {
   cublasLtHandle_t handle = nullptr;
   cublasLtMatmulDesc_t product = nullptr;
   DeviceBuffer workspace{kWorkspace};
-  std::map<std::tuple<int64_t, int64_t, bool>, cublasLtMatmulAlgo_t> chosen;  // by N, K, few rows
+  std::map<std::pair<int64_t, int64_t>, cublasLtMatmulAlgo_t> chosen;  // by N, K
 
   State() {
     blas_check(cublasLtCreate(&handle), "starting");
@@ -53,16 +53,13 @@ struct Gemm::State {
     cublasLtDestroy(handle);
   }
 
-  const cublasLtMatmulAlgo_t& algorithm(int64_t M, int64_t N, int64_t K) {
-    const bool few = M <= kFewRows;
-    const auto key = std::tuple(N, K, few);
+  const cublasLtMatmulAlgo_t& algorithm(int64_t N, int64_t K) {
+    const std::pair key(N, K);
     if (const auto it = chosen.find(key); it != chosen.end()) return it->second;
-    const Layouts l(few ? kFewRows : 1024, N, K);
+    const Layouts l(1024, N, K);
     cublasLtMatmulPreference_t preference;
     blas_check(cublasLtMatmulPreferenceCreate(&preference), "asking for algorithms");
-    const uint32_t no_split = CUBLASLT_REDUCTION_SCHEME_NONE;
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace);
-    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_split, sizeof no_split);
     cublasLtMatmulHeuristicResult_t found = {};
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, product, l.w, l.x, l.y, l.y, preference, 1, &found, &count);
@@ -78,7 +75,7 @@ Gemm::~Gemm() = default;
 Gemm::Gemm(Gemm&&) noexcept = default;
 
 void Gemm::run(Stream stream, const uint16_t* w, const uint16_t* x, float factor, int64_t M, int64_t N, int64_t K, float* y) {
-  const cublasLtMatmulAlgo_t& algorithm = state_->algorithm(M, N, K);
+  const cublasLtMatmulAlgo_t& algorithm = state_->algorithm(N, K);
   const Layouts l(M, N, K);
   const float zero = 0;
   blas_check(cublasLtMatmul(state_->handle, state_->product, &factor, w, l.w, x, l.x, &zero, y, l.y, y, l.y, &algorithm, state_->workspace.data(),

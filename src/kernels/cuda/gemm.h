@@ -1,7 +1,7 @@
 // Dense products of FP16 matrices by cuBLASLt: y (M, N) FP32 = factor x (M, K) w (N, K)^T.
 //
-// cuBLASLt's own choice of algorithm changes with M, and with it the order of sums; here one algorithm is chosen for each (N, K) and
-// family of M (up to kFewRows, more) and kept, none that cuts K, so a row's result does not depend on how many rows there are.
+// cuBLASLt's own choice of algorithm changes with M, and with it the order of sums; here one algorithm is chosen for each (N, K), for
+// M = 1024, and kept, so a row's result does not depend on how many rows there are. Few rows are lowbit.h's.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,8 +9,6 @@
 #include "kernels/cuda/device.h"
 
 namespace fidelio::cuda {
-
-constexpr int64_t kFewRows = 32;
 
 class Gemm {
  public:

@@ -109,14 +109,21 @@ __global__ void pack_scales(PackArguments p, uint8_t* blocks) {
   }
 }
 
-// ---- Activations.
-__global__ void prepare(const float* x, int columns, BlockTarget to) {
+// ---- Activations: thread block (m, i) prepares blocks 8 i .. 8 i + 7 of row m, one a warp.
+__global__ void __launch_bounds__(256) prepare(const float* x, int columns, const float* maxima, int parts, uint8_t* blocks, float* row_scale) {
   begin_kernel();
-  const float* row = x + blockIdx.x * int64_t{columns};
+  const int m = blockIdx.x, rows = gridDim.x, column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;
+  const float* row = x + m * int64_t{columns};
   float amax = 0;
-  for (int i = threadIdx.x; i < columns; i += blockDim.x) amax = fmaxf(amax, fabsf(row[i]));
-  amax = over_block(amax, [](float a, float b) { return fmaxf(a, b); });
-  prepare_row(row, amax, blockIdx.x, columns, to);
+  if (maxima)
+    for (int i = threadIdx.x; i < parts; i += 256) amax = fmaxf(amax, maxima[m * parts + i]);
+  else
+    for (int i = threadIdx.x * 4; i < columns; i += 1024) amax = fmaxf(amax, largest_of(load4(row, i, columns)));
+  const float scale = scale_of(over_block(amax, Larger()));
+  if (blockIdx.y == 0 && threadIdx.x == 0) row_scale[m] = scale;
+  const int block = blockIdx.y * 8 + threadIdx.x / 32;
+  if (block < column_blocks)
+    prepare_block(load4(row, block * kBlockColumns + threadIdx.x % 32 * 4, columns), scale, m, rows, block, column_blocks, blocks);
 }
 
 constexpr int kPlaneWidths[9][3] = {{}, {}, {2}, {2, 1}, {4}, {4, 1}, {4, 2}, {4, 2, 1}, {4, 4}};
@@ -132,9 +139,10 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
   cuda_check(cudaGetLastError(), "packing a weight");
 }
 
-void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks, float* row_scale) {
-  launch("preparing activations", stream, dim3(static_cast<unsigned>(rows)), 512, 0, prepare, x, static_cast<int>(columns),
-         BlockTarget{blocks, row_scale, static_cast<int>(rows)});
+void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, const float* maxima, int parts, uint8_t* blocks, float* row_scale) {
+  const int64_t column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;
+  launch("preparing activations", stream, dim3(static_cast<unsigned>(rows), static_cast<unsigned>((column_blocks + 7) / 8)), 256, 0, prepare, x,
+         static_cast<int>(columns), maxima, parts, blocks, row_scale);
 }
 
 namespace {
@@ -147,6 +155,7 @@ LowbitLauncher launcher_of(const LowbitShape& s) {
       {launch_lowbit_rows<I, 6, false>, launch_lowbit_rows<I, 6, true>}, {launch_lowbit_rows<I, 7, false>, launch_lowbit_rows<I, 7, true>},
       {launch_lowbit_rows<I, 8, false>, launch_lowbit_rows<I, 8, true>}};
   static constexpr LowbitLauncher grids[3] = {launch_lowbit_rows<G, 2, false>, launch_lowbit_rows<G, 3, false>, launch_lowbit_rows<G, 4, false>};
+  if (s.kind == CodeKind::half) return launch_lowbit_rows<CodeKind::half, 16, false>;
   return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
 }
 
@@ -158,11 +167,12 @@ void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOu
   int row_blocks = 0;
   for (const LowbitOutput& o : outputs) {
     const LowbitWeight& w = *o.weight;
-    p.target[p.targets++] = {w.blocks, w.row_factor, w.bias, o.y, static_cast<int>(w.shape.out), row_blocks};
+    p.target[p.targets++] = {w.blocks, w.row_factor, w.bias, o.y, static_cast<int>(w.shape.out), row_blocks, w.factor};
     row_blocks += static_cast<int>(w.shape.row_blocks());
   }
   p.column_blocks = static_cast<int>(shape.column_blocks());
   p.block_bytes = static_cast<int>(shape.block_bytes());
+  p.columns = static_cast<int>(shape.in);
   p.group_chunks = shape.group / 32;
   p.rows = x.rows;
   p.x = x.blocks;

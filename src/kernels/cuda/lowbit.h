@@ -28,7 +28,8 @@ using Stream = CUstream_st*;
 constexpr int kBlockRows = 128, kBlockColumns = 128, kParts = 8;
 constexpr int kMaxRows = 32;  // of activations in one launch
 
-enum class CodeKind : uint8_t { integer, grid };
+// half: no codes but FP16 values, row-major as they are (a lane's 16 bytes of a row are what it needs of a chunk).
+enum class CodeKind : uint8_t { integer, grid, half };
 
 struct LowbitShape {
   CodeKind kind = CodeKind::integer;
@@ -50,10 +51,11 @@ struct LowbitShape {
 // Device addresses of a packed weight.
 struct LowbitWeight {
   LowbitShape shape;
-  const uint8_t* blocks = nullptr;    // shape.bytes()
+  const uint8_t* blocks = nullptr;    // shape.bytes(); half: (out, in) FP16, in a multiple of 8
   const float* row_factor = nullptr;  // (out), or null for 1: the FP32 scale of a row
   const float* bias = nullptr;        // (out), or null
   const int8_t* grid = nullptr;       // (2^bits) grids only
+  float factor = 1;                   // of all values
 };
 
 // Canonical tensors of a weight in device memory (formats/linear_weight.h), to be packed.
@@ -78,7 +80,8 @@ constexpr int kInputSumBytes = 7 * 32;  // of 8 rows
 constexpr int64_t input_block_bytes(int64_t rows) { return rows * 256 + (rows + 7) / 8 * kInputSumBytes; }
 // x (rows, columns) FP32 -> blocks, row_scale. More than kMaxRows rows become chunks of that many, one after the other, each laid out
 // for the rows it has.
-void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks, float* row_scale);
+// `maxima`: (rows, parts) largest magnitudes of parts of each row if they are known, else null.
+void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, const float* maxima, int parts, uint8_t* blocks, float* row_scale);
 
 struct LowbitOutput {
   const LowbitWeight* weight = nullptr;

@@ -43,13 +43,13 @@ constexpr bool has_plane1(int bits) { return bits == 3 || bits == 5 || bits == 7
 
 // The factor's exponent o of rows g and g + 8.
 __host__ __device__ constexpr int code_shift(CodeKind kind, int bits, bool upper) {
-  return kind == CodeKind::grid ? 0 : bits >= 5 ? 8 - bits : upper ? 4 : 0;
+  return kind != CodeKind::integer ? 0 : bits >= 5 ? 8 - bits : upper ? 4 : 0;
 }
 
 // What a sum over codes as they enter the products is multiplied by; all sums are kept in units of 2^-24 (the epilogue takes it
 // out), which integers have by themselves.
 __host__ __device__ constexpr float code_unit(CodeKind kind, int bits, bool upper) {
-  return kind == CodeKind::grid ? 0x1p-24f : 1.0f / static_cast<float>(1 << code_shift(kind, bits, upper));
+  return kind != CodeKind::integer ? 0x1p-24f : 1.0f / static_cast<float>(1 << code_shift(kind, bits, upper));
 }
 
 // One lane's words of a tile's 128 x 16 codes.

@@ -30,11 +30,11 @@ template <CodeKind kind_, int bits_, bool byte_scale, int group_chunks>
 struct CodeTraits {
   static constexpr CodeKind kind = kind_;
   static constexpr int bits = bits_, kGroupChunks = group_chunks, kGroups = 4 / group_chunks;  // chunks of 32 inputs a group; groups a block
-  static constexpr bool kGrid = kind == CodeKind::grid;
+  static constexpr bool kGrid = kind == CodeKind::grid, kHalf = kind == CodeKind::half, kCentred = kind == CodeKind::integer;
   static constexpr int kScaleBytes = (kGrid || byte_scale) ? 1 : 2;
   static constexpr int kTableBytes = kGrid ? pair_table_bytes(bits) : 0;
   static constexpr int kCodeBytes = kBlockRows * kBlockColumns / 8 * bits;
-  static constexpr int kGroupBytes = kBlockRows * (kScaleBytes + (kGrid ? 0 : 1));  // scales, then zeros, of one group
+  static constexpr int kGroupBytes = kBlockRows * (kScaleBytes + (kCentred ? 1 : 0));  // scales, then zeros, of one group
   static constexpr int kBlockBytes = kCodeBytes + kGroups * kGroupBytes;
 };
 
@@ -53,7 +53,7 @@ struct LaneBlock {
       const int pair = tile * 8 + lane / 4;
       if constexpr (Traits::kScaleBytes == 2) scale[group] = ptx::load_streamed(reinterpret_cast<const uint32_t*>(record) + pair);
       else scale[group] = ptx::load_streamed(reinterpret_cast<const uint16_t*>(record) + pair);
-      if constexpr (!Traits::kGrid)
+      if constexpr (Traits::kCentred)
         zero[group] = ptx::load_streamed(reinterpret_cast<const uint16_t*>(record + kBlockRows * Traits::kScaleBytes) + pair);
     }
   }
@@ -64,8 +64,30 @@ struct LaneBlock {
     return {static_cast<float>(s & 255), static_cast<float>(s >> 8)};
   }
   __device__ __forceinline__ float2 zeros(int group) const {
-    if constexpr (Traits::kGrid) return {0, 0};
     return {static_cast<float>(zero[group] & 255), static_cast<float>(zero[group] >> 8)};
+  }
+};
+
+// FP16 values: a lane's share of a chunk is 16 bytes of row g and of row g + 8, in the order in which products take them.
+template <int group_chunks>
+struct LaneBlock<CodeTraits<CodeKind::half, 16, false, group_chunks>> {
+  uint4 rows[4][2];
+
+  __device__ __forceinline__ void load(const __half* w, int row, int last_row, int column, int columns) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+#pragma unroll
+      for (int up = 0; up < 2; ++up)
+        rows[c][up] = column + c * 32 < columns
+                          ? ptx::load_streamed(reinterpret_cast<const uint4*>(w + int64_t{min(row + up * 8, last_row)} * columns + column + c * 32))
+                          : uint4{0, 0, 0, 0};
+  }
+  __device__ __forceinline__ void fragment(int c, int h, uint32_t (&a)[4]) const {
+#pragma unroll
+    for (int up = 0; up < 2; ++up) {
+      a[up] = h ? rows[c][up].z : rows[c][up].x;
+      a[2 + up] = h ? rows[c][up].w : rows[c][up].y;
+    }
   }
 };
 
@@ -92,7 +114,8 @@ __device__ __forceinline__ void multiply_block(const LaneBlock<Traits> (&w)[kTil
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         uint32_t a[4];
-        if constexpr (Traits::kGrid) w[tile].codes.grid(c, h, table, a);
+        if constexpr (Traits::kHalf) w[tile].fragment(c, h, a);
+        else if constexpr (Traits::kGrid) w[tile].codes.grid(c, h, table, a);
         else w[tile].codes.integer(c, h, a);
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n) ptx::mma(acc[tile][n], a, h ? b[n].z : b[n].x, h ? b[n].w : b[n].y);
@@ -101,18 +124,20 @@ __device__ __forceinline__ void multiply_block(const LaneBlock<Traits> (&w)[kTil
       constexpr int kFirstSum = Traits::kGroupChunks == 1 ? 0 : Traits::kGroupChunks == 2 ? 4 : 6;
       const int group = c / Traits::kGroupChunks;
       float2 sums[kTokenTiles] = {};
-      if constexpr (!Traits::kGrid)
+      if constexpr (Traits::kCentred)
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n)
           sums[n] = *reinterpret_cast<const float2*>(x + sums_offset + n * kInputSumBytes + (kFirstSum + group) * 32);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        const float2 s = w[tile].scales(group), z = w[tile].zeros(group);
+        float2 s{1, 1}, z{0, 0};
+        if constexpr (!Traits::kHalf) s = w[tile].scales(group);
+        if constexpr (Traits::kCentred) z = w[tile].zeros(group);
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n)
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const float centred = Traits::kGrid ? acc[tile][n][i] : fmaf(-(i & 2 ? z.y : z.x), i & 1 ? sums[n].y : sums[n].x, acc[tile][n][i]);
+            const float centred = !Traits::kCentred ? acc[tile][n][i] : fmaf(-(i & 2 ? z.y : z.x), i & 1 ? sums[n].y : sums[n].x, acc[tile][n][i]);
             total[tile][n][i] = fmaf(i & 2 ? s.y : s.x, centred, total[tile][n][i]);
           }
       }
@@ -138,14 +163,22 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
   const int local = row_block - target.first_row_block, tile0 = first_tile % 8;
   const int first = part_begin(warp, p.column_blocks), last = part_begin(warp + 1, p.column_blocks);
   const uint8_t* w = target.blocks + (int64_t{local} * p.column_blocks + first) * Traits::kBlockBytes;
+  const auto load = [&](LaneBlock<Traits>(&to)[kTiles], int block) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if constexpr (Traits::kHalf)
+        to[tile].load(reinterpret_cast<const __half*>(target.blocks), local * kBlockRows + (tile0 + tile) * 16 + lane / 4, target.out - 1,
+                      block * kBlockColumns + lane % 4 * 8, p.columns);
+      else
+        to[tile].load(w, tile0 + tile, lane);
+    }
+    w += Traits::kBlockBytes;
+  };
 
   LaneBlock<Traits> ahead[kDepth][kTiles];
 #pragma unroll
   for (int d = 0; d < kDepth; ++d)
-    if (first + d < last)
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) ahead[d][tile].load(w + d * Traits::kBlockBytes, tile0 + tile, lane);
-  w += kDepth * Traits::kBlockBytes;
+    if (first + d < last) load(ahead[d], first + d);
 
   float* sums = reinterpret_cast<float*>(shared);  // [part][row m][output]
   uint8_t* pair_table = shared + kParts * kRows * kOutputs * 4;
@@ -172,10 +205,7 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
     for (int d = 0; d < kDepth; ++d) {
       if (block + d >= last) break;
       multiply_block<Traits, kTiles, kTokenTiles>(ahead[d], x, x_offset, sums_offset, table, total);
-      if (block + d + kDepth < last)
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) ahead[d][tile].load(w, tile0 + tile, lane);
-      w += Traits::kBlockBytes;
+      if (block + d + kDepth < last) load(ahead[d], block + d + kDepth);
       x += x_bytes;
     }
   }
@@ -195,7 +225,7 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
     if (row >= target.out) continue;
     const auto part = [&](int from) { return sums[(from * kRows + m) * kOutputs + output]; };
     const float sum = ((part(0) + part(1)) + (part(2) + part(3))) + ((part(4) + part(5)) + (part(6) + part(7)));
-    float value = sum * (16777216.0f * p.x_scale[m]);
+    float value = sum * (16777216.0f * p.x_scale[m]) * target.factor;
     if (target.row_factor) value *= target.row_factor[row];
     if (target.bias) value += target.bias[row];
     float& y = target.y[int64_t{m} * target.out + row];
@@ -224,6 +254,11 @@ void launch_lowbit(Stream stream, const LowbitArguments& p, int row_blocks) {
 
 template <typename Traits>
 void launch_lowbit_tiles(Stream stream, const LowbitArguments& p, int row_blocks) {
+  if constexpr (Traits::kHalf) {
+    if (p.rows <= 8) return launch_lowbit<Traits, 1, 1, 1, 3>(stream, p, row_blocks);
+    if (p.rows <= 16) return launch_lowbit<Traits, 1, 2, 1, 3>(stream, p, row_blocks);
+    return launch_lowbit<Traits, 2, 4, 1, 1>(stream, p, row_blocks);
+  }
   if (p.rows <= 8) return launch_lowbit<Traits, 1, 1, Traits::bits <= 2 ? 2 : 1, 4>(stream, p, row_blocks);
   if (p.rows <= 16) return launch_lowbit<Traits, 2, 2, Traits::bits <= 4 ? 2 : 1, 2>(stream, p, row_blocks);
   launch_lowbit<Traits, 4, 4, 1, 1>(stream, p, row_blocks);

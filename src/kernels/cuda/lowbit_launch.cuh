@@ -12,12 +12,14 @@ struct LowbitTarget {
   float* y;
   int out;
   int first_row_block;  // of this target within the launch
+  float factor;
 };
 
 struct LowbitArguments {
   LowbitTarget target[3];
   int targets;
   int column_blocks;
+  int columns;
   int block_bytes;
   int group_chunks;  // group / 32: 1, 2 or 4
   int rows;

@@ -11,42 +11,59 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRowThreads = 1024;  // where a row is one thread block's work and there may be few rows
 
-__global__ void norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int64_t d, float* y, BlockTarget to) {
+constexpr int kKept = 4;  // blocks of a row that a warp of norm_row keeps in registers
+
+// 32 warps a row, warp w blocks w, w + 32, ... of 128 columns.
+__global__ void __launch_bounds__(kRowThreads) norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int d, float* y,
+                                                        uint8_t* blocks, float* row_scale) {
   begin_kernel();
-  const float* from = x + (rows ? rows[blockIdx.x] : blockIdx.x) * d;
-  float* row = y + blockIdx.x * d;
-  float squares = 0, amax = 0;
-  for (int64_t i = threadIdx.x; i < d; i += blockDim.x) squares += from[i] * from[i];
+  const int m = blockIdx.x, warp = threadIdx.x / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
+  const float* from = x + (rows ? rows[m] : m) * int64_t{d};
+  const auto column = [&](int i) { return (i * 32 + warp) * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4; };
+  float4 v[kKept];
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    v[i] = load4(from, column(i), d);
+    squares += (v[i].x * v[i].x + v[i].y * v[i].y) + (v[i].z * v[i].z + v[i].w * v[i].w);
+  }
   squares = over_block(squares, [](float a, float b) { return a + b; });
   const float scale = 1 / sqrtf(squares / static_cast<float>(d) + eps);
-  for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
-    const float value = from[i] * scale * weight[i];
-    row[i] = value;
-    amax = fmaxf(amax, fabsf(value));
+  float amax = 0;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    const float4 w = load4(weight, column(i), d);
+    v[i] = {v[i].x * scale * w.x, v[i].y * scale * w.y, v[i].z * scale * w.z, v[i].w * scale * w.w};
+    amax = fmaxf(amax, largest_of(v[i]));
+    const float values[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+    for (int j = 0; j < 4; ++j)
+      if (column(i) + j < d) y[m * int64_t{d} + column(i) + j] = values[j];
   }
-  if (!to.blocks) return;
-  amax = over_block(amax, [](float a, float b) { return fmaxf(a, b); });
-  prepare_row(row, amax, blockIdx.x, static_cast<int>(d), to);
+  if (!blocks) return;
+  const float row = scale_of(over_block(amax, Larger()));
+  if (threadIdx.x == 0) row_scale[m] = row;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    if (i * 32 + warp < column_blocks) prepare_block(v[i], row, m, gridDim.x, i * 32 + warp, column_blocks, blocks);
 }
 
 __device__ float silu(float x) { return x / (1 + expf(-x)); }
 
-__global__ void gate_up(const float* gate, const float* up, int64_t n, float* y) {
+// Thread block (m, i) makes columns 1024 i .. of row m and leaves their largest magnitude.
+__global__ void __launch_bounds__(kThreads) gate_up(const float* gate, const float* up, int d, float* y, float* maxima) {
   begin_kernel();
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < n; i += int64_t{gridDim.x} * kThreads) y[i] = silu(gate[i]) * up[i];
-}
-
-__global__ void gate_up_row(const float* gate, const float* up, int64_t d, float* y, BlockTarget to) {
-  begin_kernel();
-  const int64_t begin = blockIdx.x * d;
+  const int64_t row = blockIdx.x * int64_t{d};
   float amax = 0;
-  for (int64_t i = begin + threadIdx.x; i < begin + d; i += blockDim.x) {
-    const float value = silu(gate[i]) * up[i];
-    y[i] = value;
+#pragma unroll
+  for (int j = 0; j < kSwigluColumns / kThreads; ++j) {
+    const int i = blockIdx.y * kSwigluColumns + j * kThreads + threadIdx.x;
+    if (i >= d) break;
+    const float value = silu(gate[row + i]) * up[row + i];
+    y[row + i] = value;
     amax = fmaxf(amax, fabsf(value));
   }
-  amax = over_block(amax, [](float a, float b) { return fmaxf(a, b); });
-  prepare_row(y + begin, amax, blockIdx.x, static_cast<int>(d), to);
+  amax = over_block(amax, Larger());
+  if (threadIdx.x == 0) maxima[blockIdx.x * gridDim.y + blockIdx.y] = amax;
 }
 
 __global__ void to_halves(const float* x, int64_t columns, __half* halves, float* factor) {
@@ -54,7 +71,7 @@ __global__ void to_halves(const float* x, int64_t columns, __half* halves, float
   const float* row = x + blockIdx.x * columns;
   float amax = 0;
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) amax = fmaxf(amax, fabsf(row[i]));
-  amax = over_block(amax, [](float a, float b) { return fmaxf(a, b); });
+  amax = over_block(amax, Larger());
   float scale = 1;
   if (amax > 0 && (amax >= 0x1p15f || amax < 0x1p-6f)) {
     int exponent;
@@ -80,16 +97,11 @@ __global__ void finish_row(const float* z, const float* factor, const float* bia
 
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d, float* y, uint8_t* blocks,
               float* row_scale) {
-  launch("normalising", stream, dim3(static_cast<unsigned>(n)), kRowThreads, 0, norm_row, x, rows, weight, eps, d, y,
-         BlockTarget{blocks, row_scale, static_cast<int>(n)});
+  launch("normalising", stream, dim3(static_cast<unsigned>(n)), kRowThreads, 0, norm_row, x, rows, weight, eps, static_cast<int>(d), y, blocks, row_scale);
 }
-void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, uint8_t* blocks, float* row_scale) {
-  if (blocks) {
-    launch("swiglu", stream, dim3(static_cast<unsigned>(n)), kRowThreads, 0, gate_up_row, gate, up, d, y, BlockTarget{blocks, row_scale, static_cast<int>(n)});
-    return;
-  }
-  const int64_t thread_blocks = (n * d + kThreads - 1) / kThreads;
-  launch("swiglu", stream, dim3(static_cast<unsigned>(thread_blocks < 4096 ? thread_blocks : 4096)), kThreads, 0, gate_up, gate, up, n * d, y);
+void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, float* maxima) {
+  launch("swiglu", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>(swiglu_parts(d))), kThreads, 0, gate_up, gate, up, static_cast<int>(d), y,
+         maxima);
 }
 void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, uint16_t* halves, float* factor) {
   launch("rounding activations", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, to_halves, x, columns, reinterpret_cast<__half*>(halves), factor);

@@ -34,9 +34,13 @@ void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, u
 void finish_rows(Stream stream, const float* z, const float* factor, const float* bias, int64_t n, int64_t d, float* y, bool add);
 
 // y = x / sqrt(mean(x^2) + eps) * weight; `rows` picks rows of x, null: all in order. With `blocks`, y is also prepared for lowbit.h.
+constexpr int64_t kWidestNorm = 16384;
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d, float* y, uint8_t* blocks,
               float* row_scale);
-void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, uint8_t* blocks, float* row_scale);
+// y = silu(gate) * up, and the largest magnitude of each part of a row into maxima (n, swiglu_parts(d)).
+constexpr int kSwigluColumns = 1024;
+constexpr int64_t swiglu_parts(int64_t d) { return (d + kSwigluColumns - 1) / kSwigluColumns; }
+void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, float* maxima);
 
 // ---- Attention. One layer's cache: keys then values, (pages, hk, kPageTokens, e), then for i8 two (pages, hk, kPageTokens) arrays
 // of {scale, lowest} FP32 pairs.
@@ -56,10 +60,10 @@ struct AttentionArguments {
 // q (n, h, e) and k (n, hk, e) normalised per head (weights or null) and turned; k and v into the cache.
 void rope_append(Stream stream, const AttentionArguments& a, float* q, const float* k, const float* v, const float* q_norm, const float* k_norm,
                  float eps, const float* inverse_frequencies, float rope_scale);
-// out (n, h, e). `longest` is the largest position + 1. The context is cut at multiples of kSplit positions, each cut one thread
+// out (n, h, e), and the largest magnitude of each head into maxima (n, h). `longest` is the largest position + 1. The context is cut at multiples of kSplit positions, each cut one thread
 // block a row and kv head, joined in order. scratch: attention_scratch floats a row.
 constexpr int kSplit = 128;
 constexpr int64_t attention_scratch(int64_t h, int64_t e, int64_t longest) { return h * ((longest + kSplit - 1) / kSplit) * (e + 2); }
-void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t longest, float* scratch, int64_t scratch_rows, float* out);
+void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t longest, float* scratch, int64_t scratch_rows, float* out, float* maxima);
 
 }  // namespace fidelio::cuda

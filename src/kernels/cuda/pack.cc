@@ -61,7 +61,7 @@ void pack_codes(Stream stream, const LinearWeight& weight, Linear& to) {
   from.zero = zero.as<uint8_t>();
   to.codes = DeviceBuffer(static_cast<size_t>(shape.bytes()));
   pack_lowbit(stream, shape, from, to.codes.as<uint8_t>());
-  to.values.lowbit = {shape, to.codes.as<uint8_t>(), to.row_factor.as<float>(), to.bias.as<float>(), to.grid.as<int8_t>()};
+  to.values.lowbit = {shape, to.codes.as<uint8_t>(), to.row_factor.as<float>(), to.bias.as<float>(), to.grid.as<int8_t>(), 1.0f};
   DeviceBuffer amax(sizeof(float));
   largest_value(stream, to.values, amax.as<float>());
   to.factor = factor_of(stream, amax);  // waits, so the canonical tensors may go
@@ -90,6 +90,7 @@ void pack_dense(Stream stream, const Tensor& w, Linear& to) {
   }
   to.values.half = to.codes.as<uint16_t>();
   to.values.factor = to.factor;
+  to.values.lowbit = {{CodeKind::half, 16, kBlockColumns, false, to.out, to.in}, to.codes.as<uint8_t>(), nullptr, to.bias.as<float>(), nullptr, to.factor};
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A row of FP32 activations into the blocks of lowbit.h, by one thread block.
+// Rows of FP32 activations into the blocks of lowbit.h. The scale of a row needs its largest magnitude first, so whoever makes a row
+// in several thread blocks leaves the largest of each part (RowMaxima) for the kernel that prepares it.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -18,44 +19,42 @@ __device__ float over_block(float value, Join join) {
   __syncthreads();
   return all;
 }
-
-// Chunk of kMaxRows rows that row m belongs to: where it is, how many rows it has, which of them m is.
-struct BlockTarget {
-  uint8_t* blocks = nullptr;  // of the batch, chunk after chunk; null: not wanted
-  float* row_scale = nullptr;
-  int rows = 0;               // of the batch
+struct Larger {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// `row` (columns) was written by this thread block before a __syncthreads, or by a kernel before; amax is its largest magnitude.
-__device__ inline void prepare_row(const float* row, float amax, int m, int columns, const BlockTarget& to) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  const int column_blocks = (columns + kBlockColumns - 1) / kBlockColumns, chunk = m / kMaxRows, local = m % kMaxRows;
-  const int rows = min(kMaxRows, to.rows - chunk * kMaxRows);
+__device__ inline float largest_of(float4 v) { return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))); }
+
+// Four columns of a row; beyond the last column zeros.
+__device__ inline float4 load4(const float* row, int column, int columns) {
+  if (columns % 4 == 0) return column < columns ? *reinterpret_cast<const float4*>(row + column) : float4{0, 0, 0, 0};
+  const auto at = [&](int i) { return column + i < columns ? row[column + i] : 0.0f; };
+  return {at(0), at(1), at(2), at(3)};
+}
+
+// The power of two that brings amax into [2^14, 2^15).
+__device__ inline float scale_of(float amax) {
   int exponent = 15;
-  if (amax > 0) frexpf(amax, &exponent), exponent = max(exponent, -100);  // amax in [2^(exponent - 1), 2^exponent)
-  const float inverse = ldexpf(1.0f, 15 - exponent);
-  if (threadIdx.x == 0) to.row_scale[m] = ldexpf(1.0f, exponent - 15);
-  uint8_t* blocks = to.blocks + int64_t{chunk} * column_blocks * input_block_bytes(kMaxRows);
-  const int64_t block_bytes = input_block_bytes(rows);
-  for (int block = warp; block < column_blocks; block += warps) {
-    uint8_t* at = blocks + block * block_bytes;
-    float* sums = reinterpret_cast<float*>(at + rows * 256 + local / 8 * kInputSumBytes) + local % 8;
-    float chunk_sum[4];
-    for (int c = 0; c < 4; ++c) {
-      const int column = block * kBlockColumns + c * 32 + lane;
-      const __half value = __float2half_rn(column < columns ? row[column] * inverse : 0.0f);
-      float sum = __half2float(value);
-      for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-      chunk_sum[c] = sum * 0x1p-24f;
-      reinterpret_cast<__half*>(at + local * 256)[c * 32 + lane] = value;
-    }
-    if (lane == 0) {
-      for (int c = 0; c < 4; ++c) sums[c * 8] = chunk_sum[c];
-      sums[4 * 8] = chunk_sum[0] + chunk_sum[1];
-      sums[5 * 8] = chunk_sum[2] + chunk_sum[3];
-      sums[6 * 8] = (chunk_sum[0] + chunk_sum[1]) + (chunk_sum[2] + chunk_sum[3]);
-    }
-  }
+  if (amax > 0) frexpf(amax, &exponent), exponent = max(exponent, -100);
+  return ldexpf(1.0f, exponent - 15);
+}
+
+// A warp's work: block `block` of row m, of which lane l holds columns 4 l .. 4 l + 3. Rows are in chunks of kMaxRows.
+__device__ inline void prepare_block(float4 v, float scale, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {
+  const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows, rows = min(kMaxRows, all_rows - chunk * kMaxRows);
+  uint8_t* at = blocks + int64_t{chunk} * column_blocks * input_block_bytes(kMaxRows) + block * input_block_bytes(rows);
+  const float inverse = 1 / scale;
+  const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse), high = __floats2half2_rn(v.z * inverse, v.w * inverse);
+  reinterpret_cast<uint2*>(at + local * 256)[lane] = {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
+  const float2 a = __half22float2(low), b = __half22float2(high);
+  float sum = ((a.x + a.y) + (b.x + b.y)) * 0x1p-24f;
+  float* sums = reinterpret_cast<float*>(at + rows * 256 + local / 8 * kInputSumBytes) + local % 8;
+  for (int d = 1; d <= 4; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+  if (lane % 8 == 0) sums[lane / 8 * 8] = sum;  // of 32
+  sum += __shfl_xor_sync(~0u, sum, 8);
+  if (lane % 16 == 0) sums[(4 + lane / 16) * 8] = sum;  // of 64
+  sum += __shfl_xor_sync(~0u, sum, 16);
+  if (lane == 0) sums[6 * 8] = sum;  // of 128
 }
 
 }  // namespace fidelio::cuda
