@@ -214,9 +214,13 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source, const
   json config = json::parse(read_text_file(source.folder() + "/config.json"));
   config["quantization_config"] = {{"quant_method", "fidelio"}, {"version", FIDELIO_VERSION}};
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
-  for (const char* name : kCompanions)
-    if (fs::exists(source.folder() + "/" + name)) write_file_atomically(temporary.path() + "/" + name, read_text_file(source.folder() + "/" + name));
+  copy_companions(source.folder(), temporary.path());
   temporary.commit();
+}
+
+void copy_companions(const std::string& from, const std::string& to) {
+  for (const char* name : kCompanions)
+    if (fs::exists(from + "/" + name)) write_file_atomically(to + "/" + name, read_text_file(from + "/" + name));
 }
 
 }  // namespace fidelio

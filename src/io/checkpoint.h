@@ -59,4 +59,7 @@ class Checkpoint {
 void write_checkpoint(const std::string& folder, const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats,
                       const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance);
 
+// Copies what stands beside config.json and the weights in a model folder (tokenizer, chat template, generation defaults).
+void copy_companions(const std::string& from_folder, const std::string& to_folder);
+
 }  // namespace fidelio

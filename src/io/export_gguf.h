@@ -1,0 +1,44 @@
+// GGUF's key-value section, and the tokenizer in it. docs: the format's own numbers, little-endian, version 3.
+//
+//   "GGUF" | u32 3 | u64 tensors | u64 keys | keys | tensor infos | padding to 32 | data, each tensor padded to 32
+//   key:          string name | u32 type | value          string: u64 length | bytes
+//   array value:  u32 element type | u64 length | elements
+//   tensor info:  string name | u32 dims | u64 sizes, the fastest first | u32 type | u64 offset in the data
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace fidelio::exporting {
+
+class GgufKeys {
+ public:
+  void put_u32(std::string_view key, uint32_t value);
+  void put_f32(std::string_view key, float value);
+  void put_bool(std::string_view key, bool value);
+  void put_string(std::string_view key, std::string_view value);
+  void put_strings(std::string_view key, std::span<const std::string> values);
+  void put_i32s(std::string_view key, std::span<const int32_t> values);
+  void put_f32s(std::string_view key, std::span<const float> values);
+
+  uint64_t count() const { return count_; }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void begin(std::string_view key, uint32_t type);
+  uint64_t count_ = 0;
+  std::string bytes_;
+};
+
+void append_u32(std::string& bytes, uint32_t value);
+void append_u64(std::string& bytes, uint64_t value);
+void append_string(std::string& bytes, std::string_view text);
+
+// tokenizer.ggml.* and tokenizer.chat_template from the files of `folder`, for a vocabulary of `v` rows (ids without a token
+// become unused ones). Byte-level BPE becomes "gpt2" with the name llama.cpp has for its splitting pattern; SentencePiece-style
+// BPE becomes "llama", its scores minus the rank of the first merge that makes the token. Throws for any other tokenizer.
+void put_tokenizer(GgufKeys& keys, const std::string& folder, int v, int eos_id);  // eos_id: -1 = none in config.json
+
+}  // namespace fidelio::exporting
