@@ -11,26 +11,18 @@
 namespace fidelio::app {
 namespace {
 
-PromptBuilder prompts_of(const TextModel& model, const Questions& o) {
-  if (o.plain) return plain_prompt(model.tokenizer);
-  check(model.chat.has_value(),
-        "{} has no chat template (tokenizer_config.json or chat_template.jinja) to ask in; --plain asks with the bare question",
-        model.checkpoint.folder());
-  return chat_prompt(model.tokenizer, *model.chat);
-}
-
 // The longest sequence a question can become. Log-likelihoods: a token is at least a byte, a few special ones are added.
 int64_t longest(const TextModel& model, const TaskSet& set, const Questions& o) {
   constexpr size_t kSpecial = 8;
   const int64_t context = model.checkpoint.config().max_positions;
   int64_t most = 0;
   if (set.method == TaskMethod::generate) {
-    const PromptBuilder prompt = prompts_of(model, o);
+    const PromptBuilder prompt = prompts_of(model, o.plain);
     for (const TaskItem& item : set.items) {
       const ChatMessage message{"user", item.question};
       const auto size = static_cast<int64_t>(prompt(std::span(&message, 1)).size());
-      check(size < context, "{}: question {} of {} has {} tokens as a prompt, the context of {} holds {} and one must be left for the answer", set.path,
-            item.id, item.task, size, model.checkpoint.folder(), context);
+      check(size < context, "{}: {} {} has {} tokens as a prompt, the context of {} holds {} and one must be left for the answer", set.path,
+            item.task, item.id, size, model.checkpoint.folder(), context);
       most = std::max(most, size + o.max_tokens);
     }
   } else {
@@ -46,6 +38,14 @@ int64_t longest(const TextModel& model, const TaskSet& set, const Questions& o) 
 }
 
 }  // namespace
+
+PromptBuilder prompts_of(const TextModel& model, bool plain) {
+  if (plain) return plain_prompt(model.tokenizer);
+  check(model.chat.has_value(),
+        "{} has no chat template (tokenizer_config.json or chat_template.jinja) to ask in; --plain asks with the bare question",
+        model.checkpoint.folder());
+  return chat_prompt(model.tokenizer, *model.chat);
+}
 
 CLI::Option* add_questions(CLI::App& verb, Questions& q) {
   CLI::Option* tasks = verb.add_option("--tasks", q.file, "File of questions with answers: fidelio's JSONL, or ARC, PIQA, WinoGrande, HellaSwag, BoolQ, OpenBookQA, GSM8K, MATH-500 as published");
@@ -93,7 +93,7 @@ RunnerOptions answering(const RunnerOptions& options, const TextModel& model, co
 }
 
 Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& set, const Questions& q, const SamplingOptions& sampling,
-                         const std::string& cache) {
+                         const std::string& cache, const std::string& change) {
   Answers answers;
   TaskOptions& o = answers.options;
   o.mode = runner.options().mode;
@@ -103,9 +103,10 @@ Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& 
   o.stop_ids = model.stop_ids;
   o.stop_strings = q.stops;
   o.cache = cache;
-  o.model_identity = fmt::format("{}, cache {}, {}", model.checkpoint.sha256(), name_of(runner.options().kv), q.plain ? "plain" : "chat template");
+  o.model_identity = fmt::format("{}{}, cache {}, {}", model.checkpoint.sha256(), change.empty() ? "" : " with " + change, name_of(runner.options().kv),
+                                 q.plain ? "plain" : "chat template");
   // Choices are scored after the bare text, so that such a run needs no template.
-  const TaskModel asked{&runner, &model.tokenizer, set.method == TaskMethod::generate ? prompts_of(model, q) : plain_prompt(model.tokenizer)};
+  const TaskModel asked{&runner, &model.tokenizer, set.method == TaskMethod::generate ? prompts_of(model, q.plain) : plain_prompt(model.tokenizer)};
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
   const auto start = std::chrono::steady_clock::now();

@@ -19,10 +19,14 @@ CLI::Option* add_questions(CLI::App& verb, Questions& questions);
 // The options that `verb` has got since it had `before` stand under "Questions" in its help and need --tasks.
 void group_with_tasks(CLI::App& verb, const std::vector<CLI::Option*>& before, CLI::Option* tasks);
 
+// The model's chat template; the bare text with --plain. Throws Error naming --plain if there is no template. Refers to `model`.
+PromptBuilder prompts_of(const TextModel& model, bool plain);
+
 // Throws Error naming a task that is not in the file and those that are.
 TaskSet read_questions(const Questions& questions);
 
-// A runner's options with room for the questions: `batch` answers side by side, each as long as it may become.
+// A runner's options with room for the questions: `batch` answers side by side, each as long as it may become. Throws Error
+// naming a question that does not fit into the context.
 RunnerOptions answering(const RunnerOptions& options, const TextModel& model, const TaskSet& set, const Questions& questions);
 
 struct Answers {
@@ -32,8 +36,9 @@ struct Answers {
   double seconds = 0;
 };
 // `cache` may be "". The cache file names everything the answers depend on: weights, formats, prompts, sampling, seed.
+// `change` says how the runner's weights differ from the model's files; "" = not.
 Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& set, const Questions& questions,
-                         const SamplingOptions& sampling, const std::string& cache);
+                         const SamplingOptions& sampling, const std::string& cache, const std::string& change = {});
 
 // Seeds seed, seed + 1, ... Throws Error if several are wanted of greedy answers, which are all the same.
 std::vector<SamplingOptions> seeds_of(const SamplingOptions& sampling, int seeds);
