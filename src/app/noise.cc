@@ -212,7 +212,7 @@ void add_noise(CLI::App& app) {
   verb->add_option("--text", o->texts, "Text on which KL is measured; may be repeated")->required();
   verb->add_option("--levels", o->levels, "Noise relative to each matrix's root mean square (default: 0.01 to 0.32, doubling)")->delimiter(',')->check(CLI::PositiveNumber);
   verb->add_option("--context", o->windows.context, "Window length in tokens")->check(CLI::Range(2, 1 << 24));
-  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")->check(CLI::PositiveNumber);
+  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text; 0 = all")->check(CLI::NonNegativeNumber);
   verb->add_option("--seed", o->seed, "Of the noise");
   verb->add_option("--linear-below", o->linear_below, "KL up to which lines are fitted")->check(CLI::PositiveNumber);
   CLI::Option* tasks = add_questions(*verb, o->questions);

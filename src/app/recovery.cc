@@ -119,8 +119,12 @@ void write_csv(const std::string& folder, const Study& study) {
   std::filesystem::create_directories(folder);
   const std::vector<Table> tables = study.tables();
   for (size_t i = 0; i < tables.size(); ++i) {
-    std::string name = tables[i].title;
-    for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(static_cast<unsigned char>(c))) : '-';
+    std::string name;
+    for (char c : tables[i].title) {
+      const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0;
+      if (plain) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      if (!plain && !name.ends_with('-')) name += '-';
+    }
     write_file_atomically(fmt::format("{}/{}-{}.csv", folder, i + 1, name), to_csv(tables[i]));
   }
 }
