@@ -53,11 +53,11 @@ ModelRuns run_model(const Recovery& o, const std::string& folder, const std::str
   return runs;
 }
 
-// The tasks in which the reference thinks; none if it never does.
+// The tasks in which the reference thinks; none if it never does. A block left empty still holds its line break, one token.
 std::vector<std::string> thinking_tasks(const ModelRuns& reference) {
   std::vector<std::string> tasks;
   for (const TaskSummary& s : summarise(reference.runs[0]))
-    if (s.thinking_tokens > 0) tasks.push_back(s.task);
+    if (s.thinking_tokens > 1) tasks.push_back(s.task);
   return tasks;
 }
 
@@ -149,7 +149,7 @@ void recovery(const Recovery& o) {
     fmt::print("{}\n\n", study.how);
     for (const Table& t : study.tables()) fmt::print("{}\n", to_text(t));
     for (size_t i = 1; i < study.recovery.rows.size(); ++i) fmt::print("{}\n", sentence(study.recovery.rows[i], study.recovery.rows[0].name));
-    if (study.thinking.empty()) fmt::print("No answer of {} has thinking tokens.\n", names[0]);
+    if (study.thinking.empty()) fmt::print("{} thinks in none of these tasks.\n", names[0]);
   }
   json report = to_json(study.recovery);
   report.update({{"how", study.how}, {"file", o.questions.file}, {"file_sha256", set.sha256}, {"questions", set.items.size()}, {"folders", folders},
