@@ -103,8 +103,7 @@ std::string page(const Study& study) {
   for (size_t i = 1; i < study.recovery.rows.size(); ++i) body += "<li>" + escape_html(sentence(study.recovery.rows[i], reference)) + "</li>";
   body += "</ul>\n";
   Chart chart{"Recovery against size", "bits a parameter", "recovery", false, {{"models", {}, false}}};
-  for (size_t i = 1; i < study.recovery.rows.size(); ++i) {
-    const RecoveryRow& r = study.recovery.rows[i];
+  for (const RecoveryRow& r : study.recovery.rows) {
     chart.series[0].points.push_back({r.bits, r.mean_recovery.value, r.mean_recovery.ci95.low, r.mean_recovery.ci95.high});
   }
   if (study.recovery.rows.size() > 1) body += svg_chart(chart);
