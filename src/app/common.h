@@ -50,13 +50,16 @@ std::string bytes_text(int64_t bytes);  // "24.4 MB"
 void add_bench(CLI::App& app);
 void add_certify(CLI::App& app);
 void add_chat(CLI::App& app);
+void add_compare(CLI::App& app);
 void add_compress(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_export(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_logits(CLI::App& app);
+void add_noise(CLI::App& app);
 void add_quantize(CLI::App& app);
+void add_recovery(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_tokenize(CLI::App& app);
 

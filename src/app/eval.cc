@@ -1,4 +1,5 @@
 #include "app/common.h"
+#include "app/eval_tasks.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/progress.h"
@@ -13,6 +14,7 @@ struct Eval {
   std::string reference, json;
   std::vector<std::string> texts;
   WindowOptions windows{.context = 0};
+  EvalTasks tasks;
 };
 
 // Files of text, tokenised whole without special tokens, as in the protocols of eval/perplexity.h.
@@ -51,6 +53,8 @@ void print(const FidelityReport& r) {
 }
 
 void eval(Eval o) {
+  if (!o.tasks.questions.file.empty()) return eval_tasks(o.run, o.tasks, o.json);
+  check(!o.texts.empty(), "eval: give --text FILE for perplexity and fidelity, or --tasks FILE for accuracy");
   const TextModel model = open_model(o.run.model);
   const ModelConfig& config = model.checkpoint.config();
   if (o.windows.context == 0) o.windows.context = config.max_positions;
@@ -85,14 +89,18 @@ void eval(Eval o) {
 
 void add_eval(CLI::App& app) {
   auto o = std::make_shared<Eval>();
-  CLI::App* verb = app.add_subcommand("eval", "Perplexity, and fidelity against a reference (KL, EAR, agreement) with confidence intervals");
-  verb->footer("Example:\n  fidelio eval quill-int4 --reference models/quill-26m --text models/data/docs-heldout.txt --context 512 --windows 40");
+  CLI::App* verb = app.add_subcommand("eval", "Perplexity, and fidelity against a reference (KL, EAR, agreement), or accuracy on tasks, with confidence intervals");
+  verb->footer("Examples:\n  fidelio eval quill-int4 --reference models/quill-26m --text models/data/docs-heldout.txt --context 512 --windows 40\n"
+               "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --limit 30 --cache answers.jsonl\n"
+               "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --task recall --recommended --seeds 3");
   add_model(*verb, o->run);
-  verb->add_option("--text", o->texts, "Text file; may be repeated")->required();
+  verb->add_option("--text", o->texts, "Text file; may be repeated");
   verb->add_option("--reference", o->reference, "Model folder to compare with; it computes with FP32 activations");
   verb->add_option("--context", o->windows.context, "Window length in tokens (default: the model's context)")->check(CLI::Range(2, 1 << 24));
   verb->add_option("--stride", o->windows.stride, "Distance of windows (default: the context, i.e. side by side)")->check(CLI::PositiveNumber);
   verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")->check(CLI::PositiveNumber);
+  CLI::Option* tasks = add_eval_tasks(*verb, o->tasks);
+  for (const char* of_texts : {"--text", "--reference", "--context", "--stride", "--windows"}) tasks->excludes(verb->get_option(of_texts));
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
   verb->callback([o] { eval(*o); });

@@ -4,43 +4,11 @@
 #include <iostream>
 
 #include "app/common.h"
+#include "app/sampling.h"
 #include "model/generate.h"
 
 namespace fidelio::app {
 namespace {
-
-struct Sampling {
-  int64_t max_tokens = 256;
-  SamplingOptions options;
-  bool recommended = false;
-};
-
-void add_sampling(CLI::App& verb, Sampling& s) {
-  verb.add_option("--max-tokens", s.max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
-  verb.add_option("--temperature", s.options.temperature, "0 = greedy");
-  verb.add_option("--top-k", s.options.top_k, "Sample among the k most likely tokens; 0 = all");
-  verb.add_option("--top-p", s.options.top_p, "Sample among the most likely tokens that reach probability p");
-  verb.add_option("--min-p", s.options.min_p, "Sample among tokens at least so likely relative to the best");
-  verb.add_option("--repetition-penalty", s.options.repetition_penalty, "Of tokens in prompt and answer; 1 = none");
-  verb.add_option("--presence-penalty", s.options.presence_penalty, "Subtracted from logits of tokens in the answer");
-  verb.add_option("--frequency-penalty", s.options.frequency_penalty, "Subtracted per occurrence in the answer");
-  verb.add_option("--seed", s.options.seed, "Same seed, same answer");
-  verb.add_flag("--recommended", s.recommended, "Sample as the model's generation_config.json recommends");
-}
-
-// What generation_config.json says, where --recommended asks for it; explicit values of the command line are overridden by it.
-SamplingOptions sampling_of(const Sampling& s, const std::string& model) {
-  SamplingOptions o = s.options;
-  if (!s.recommended) return o;
-  const GenerationDefaults defaults = GenerationDefaults::load(model);
-  if (defaults.do_sample == false) return o;
-  o.temperature = defaults.temperature.value_or(1.0);
-  o.top_k = defaults.top_k.value_or(o.top_k);
-  o.top_p = defaults.top_p.value_or(o.top_p);
-  o.min_p = defaults.min_p.value_or(o.min_p);
-  o.repetition_penalty = defaults.repetition_penalty.value_or(o.repetition_penalty);
-  return o;
-}
 
 std::string chat_prompt(const TextModel& model, const std::vector<ChatMessage>& messages) {
   check(model.chat.has_value(), "{} has no chat template (tokenizer_config.json or chat_template.jinja); leave out --chat", model.checkpoint.folder());
@@ -74,6 +42,7 @@ Answer answer(Runner& runner, const TextModel& model, GenerationRequest request,
 struct Generate {
   RunOptions run;
   Sampling sampling;
+  int64_t max_tokens = 256;
   std::string prompt, json;
   bool chat = false;
 };
@@ -84,7 +53,7 @@ void generate_once(const Generate& o) {
   GenerationRequest request;
   request.prompt = o.chat ? model.tokenizer.encode(chat_prompt(model, {{"user", o.prompt}}), false) : model.tokenizer.encode(o.prompt);
   check(!request.prompt.empty(), "the prompt is empty");
-  request.max_tokens = o.sampling.max_tokens;
+  request.max_tokens = o.max_tokens;
   request.stop_ids = model.stop_ids;
   request.sampling = sampling_of(o.sampling, o.run.model);
   const std::vector<int32_t> prompt = request.prompt;
@@ -124,7 +93,7 @@ void chat(const Generate& o) {
     messages.push_back({"user", line});
     GenerationRequest request;
     request.prompt = model.tokenizer.encode(chat_prompt(model, messages), false);
-    request.max_tokens = o.sampling.max_tokens;
+    request.max_tokens = o.max_tokens;
     request.stop_ids = model.stop_ids;
     request.sampling = sampling_of(o.sampling, o.run.model);
     const auto context = model.checkpoint.config().max_positions;
@@ -152,6 +121,7 @@ void add_generate(CLI::App& app) {
   add_model(*verb, o->run);
   verb->add_option("--prompt", o->prompt, "The prompt")->required();
   verb->add_flag("--chat", o->chat, "As a user's message in the model's chat template");
+  verb->add_option("--max-tokens", o->max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
   add_sampling(*verb, o->sampling);
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
@@ -163,6 +133,7 @@ void add_chat(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("chat", "Talk to a model; one message a line, end with Ctrl-D");
   verb->footer("Example:\n  fidelio chat models/quill-26m");
   add_model(*verb, o->run);
+  verb->add_option("--max-tokens", o->max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
   add_sampling(*verb, o->sampling);
   add_run_options(*verb, o->run);
   verb->callback([o] { chat(*o); });

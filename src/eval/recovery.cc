@@ -90,7 +90,7 @@ RecoveryTable recovery_table(std::span<const ModelRuns> models, const RecoveryOp
     for (size_t i = 0; i < by_task.size(); ++i)
       if (std::isfinite(row.recovery[i].value))
         strata.push_back({by_task[i], reference_by_task[i]});  // not where the reference is never right
-    if (!strata.empty()) row.mean_recovery = mean_of_ratios(strata, options.bootstrap);
+    row.mean_recovery = strata.empty() ? Estimate{kNaN, {}} : mean_of_ratios(strata, options.bootstrap);
     row.verdict = compare_scores(scores, reference, options.margin, options.bootstrap);
     table.rows.push_back(std::move(row));
   }
@@ -136,7 +136,7 @@ Table to_table(const RecoveryTable& table) {
 OriginFit NoiseStudy::linear_fit() const {
   std::vector<double> kl, loss;
   for (const NoisePoint& p : points)
-    if (p.kl > 0 && p.kl <= linear_below) {
+    if (p.kl > 0 && p.kl <= linear_below && std::isfinite(p.mean_recovery.value)) {
       kl.push_back(p.kl);
       loss.push_back(1 - p.mean_recovery.value);
     }
@@ -148,7 +148,7 @@ double NoiseStudy::lossless_up_to() const {
   std::sort(sorted.begin(), sorted.end(), [](const NoisePoint& a, const NoisePoint& b) { return a.kl < b.kl; });
   double up_to = 0;
   for (const NoisePoint& p : sorted) {
-    if (p.mean_recovery.ci95.high < 1) break;
+    if (p.mean_recovery.ci95.high < 1 || !std::isfinite(p.mean_recovery.value)) break;
     up_to = p.kl;
   }
   return up_to;

@@ -34,7 +34,7 @@ struct RecoveryRow {
   double bits = 0;
   std::vector<Estimate> accuracy;  // by task: mean over questions and seeds, bootstrapped by question
   std::vector<Estimate> recovery;  // by task: accuracy over the reference's, paired by question
-  Estimate mean_recovery{};        // over tasks, each weighing the same
+  Estimate mean_recovery{};        // over tasks, each weighing the same; NaN if the reference is never right
   Verdict verdict{};               // all questions together against the reference
 };
 

@@ -145,17 +145,18 @@ Estimate mean_of_ratios(std::span<const Stratum> strata, const BootstrapOptions&
     check(s.numerators.size() == s.denominators.size() && !s.numerators.empty(),
           "a stratum needs as many denominators as numerators and at least one: {} and {}", s.denominators.size(),
           s.numerators.size());
-    e.value += sum(s.numerators) / sum(s.denominators) / strata_count;
+    e.value += sum(s.numerators) / sum(s.denominators);
   }
+  e.value /= strata_count;  // at the end: ten recoveries of 1 have a mean of exactly 1
   Rng rng(options.seed);
   std::vector<double> resampled;
   for (int b = 0; b < options.resamples; ++b) {
     double value = 0;
     for (const Stratum& s : strata) {
       const Sums sums = draw(rng, s.numerators, s.denominators);
-      value += sums.numerator / sums.denominator / strata_count;
+      value += sums.numerator / sums.denominator;
     }
-    if (std::isfinite(value)) resampled.push_back(value);
+    if (std::isfinite(value)) resampled.push_back(value / strata_count);
   }
   std::sort(resampled.begin(), resampled.end());
   e.ci95 = {sorted_percentile(resampled, 2.5), sorted_percentile(resampled, 97.5)};

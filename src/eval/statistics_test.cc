@@ -159,5 +159,14 @@ TEST(Statistics, FitThroughTheOrigin) {
   EXPECT_THROW(fit_through_origin({}, {}), Error);
 }
 
+TEST(Bootstrap, MeanOfEqualRatiosIsExact) {
+  // A recovery of 1 in each of ten tasks must not look like a loss: tenths do not add up to 1 in FP64.
+  const std::vector<double> scores = {1, 0, 1};
+  const Estimate e = mean_of_ratios(std::vector<Stratum>(10, {scores, scores}), {.resamples = 50});
+  EXPECT_EQ(e.value, 1);
+  EXPECT_EQ(e.ci95.low, 1);
+  EXPECT_EQ(e.ci95.high, 1);
+}
+
 }  // namespace
 }  // namespace fidelio
