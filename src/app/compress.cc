@@ -1,27 +1,34 @@
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 
 #include "alloc/search.h"
 #include "app/certificate.h"
 #include "app/common.h"
+#include "app/compress_page.h"
+#include "app/preflight.h"
 #include "core/file.h"
+#include "core/hash.h"
 #include "core/progress.h"
 #include "model/dataset.h"
 #include "sensitivity/candidates.h"
+#include "sensitivity/journal.h"
 
 namespace fidelio::app {
 namespace {
 
 struct Compress {
   RunOptions run;
-  double ear = 0, kl = 0;
-  std::string out, json, table, method = "single";
+  double ear = 0, kl = 0, bits = 0;
+  int64_t bytes = 0;
+  std::string out, json, table, page, profile, method = "single";
   std::vector<std::string> calibration, texts, formats;
   std::string grouping = "fused";
-  bool keep_embedding = false;
+  bool keep_embedding = false, fresh = false, dry_run = false;
   int64_t tokens = 131072, search_tokens = 4096, context = 512;
   int permutations = 8, max_trials = 6;
+  double target_se = 0;
   uint64_t seed = 0;
 };
 
@@ -29,6 +36,9 @@ struct Compress {
 // size, grids more below 4 bits (docs/results.md).
 const std::vector<std::string> kDefaultFormats = {"lut2g64",    "lut3g64",    "lut4g64",    "int3g64zs8", "int4g64zs8",
                                                   "int5g64zs8", "int6g64zs8", "int7g64zs8", "int8g64zs8"};
+
+// What vLLM serves: integers with FP16 scales, a zero point at 4 and 8 bits only, the head dense (notes of compressed-tensors).
+const std::vector<std::string> kVllmFormats = {"int2g64", "int3g64", "int4g64z", "int5g64", "int6g64", "int7g64", "int8g64z"};
 
 // The texts that come with the program, found beside it: build/fidelio -> models/data.
 std::string bundled_text(const char* name) {
@@ -39,8 +49,37 @@ std::string bundled_text(const char* name) {
 void settle_defaults(Compress& o) {
   if (o.calibration.empty()) o.calibration = {bundled_text("docs-calibration.txt")};
   if (o.texts.empty()) o.texts = {bundled_text("docs-heldout.txt")};
-  if (o.formats.empty()) o.formats = kDefaultFormats;
+  if (o.formats.empty()) o.formats = o.profile == "vllm" ? kVllmFormats : kDefaultFormats;
+  while (o.out.size() > 1 && o.out.back() == '/') o.out.pop_back();
 }
+
+// Everything a profile asks of a plan is asked of what the plan may choose from.
+void apply_profile(Compress& o) {
+  if (o.profile.empty()) return;
+  check(o.profile == "vllm", "--profile {}: expected vllm", o.profile);
+  check(o.grouping == "fused", "--profile vllm: q k v and gate up are fused there and must share a format; leave out --grouping {}", o.grouping);
+  o.keep_embedding = true;
+  for (const std::string& name : o.formats) {
+    const FormatSpec f = parse_format(name);
+    check(f.kind == Kind::integer && f.scale == ScaleKind::f16, "--profile vllm: {} is not integers with FP16 scales", name);
+    check(f.symmetric || f.bits == 4 || f.bits == 8, "--profile vllm: {} has a zero point, which is served at 4 and 8 bits only; offer {} instead", name,
+          to_string(FormatSpec{Kind::integer, f.bits, f.group, true, f.scale}));
+  }
+}
+
+// Whole seconds since the last call, under the name of what was done.
+class Stopwatch {
+ public:
+  void lap(const std::string& name) {
+    const auto now = std::chrono::steady_clock::now();
+    laps.emplace_back(name, std::chrono::duration<double>(now - last_).count());
+    last_ = now;
+  }
+  std::vector<std::pair<std::string, double>> laps;
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
 
 class Compressor {
  public:
@@ -52,20 +91,56 @@ class Compressor {
     target_.kl = o.kl > 0 ? std::optional(o.kl) : std::nullopt;
     groups_ = groups_of(config, o.grouping == "fused" ? Grouping::fused : Grouping::single, !o.keep_embedding);
     for (const std::string& f : o.formats) formats_.push_back(parse_format(f));
-    reference_ = make_cpu_runner(model_.checkpoint, options(Activations::f32));
     read_calibration();
   }
 
+  // Memory before anything large is made; then, for a dry run, time.
+  nlohmann::json dry_run() {
+    const std::vector<MemoryNeed> needs = memory_needs(size());
+    const int64_t available = available_memory();
+    nlohmann::json memory = nlohmann::json::array();
+    for (const MemoryNeed& need : needs) {
+      note(fmt::format("{:<52} {:>10}", need.what, bytes_text(need.bytes)));
+      memory.push_back({{"what", need.what}, {"bytes", need.bytes}});
+    }
+    note(fmt::format("{:<52} {:>10}   of {} available", "memory", bytes_text(total(needs)), bytes_text(available)));
+    check_memory(needs, available);
+    reference_ = make_cpu_runner(model_.checkpoint, options(Activations::f32));
+    const TimeNeed time = time_need(size(), *reference_, calibration_, pool_);
+    note(fmt::format("{:<52} {:>8.0f} s", "quantising the candidates", time.candidates));
+    note(fmt::format("{:<52} {:>8.0f} s   at most", "sensitivities", time.sensitivities));
+    note(fmt::format("{:<52} {:>8.0f} s   at most", "search and certificate", time.search));
+    note(fmt::format("{:<52} {:>8.0f} s", "time", time.total()));
+    return {{"memory", memory},
+            {"memory_bytes", total(needs)},
+            {"available_bytes", available},
+            {"seconds", {{"candidates", time.candidates}, {"sensitivities", time.sensitivities}, {"search", time.search}, {"total", time.total()}}}};
+  }
+
   nlohmann::json run() {
-    const CandidateSet candidates(*reference_, model_.checkpoint, calibration_, groups_, formats_, {}, pool_);
-    SensitivityTable table = measure_table(candidates);
+    check_memory(memory_needs(size()), available_memory());
+    reference_ = make_cpu_runner(model_.checkpoint, options(Activations::f32));
+    const std::string folder = o_.out + ".journal";
+    if (o_.fresh) Journal::remove(folder);
+    Journal journal(folder, job());
+    if (journal.resumed()) resume(journal);
+    page_.watch.lap("reading");
+    const CandidateSet candidates(*reference_, model_.checkpoint, calibration_, groups_, formats_, {}, pool_, &journal);
+    page_.watch.lap("quantising the candidates");
+    SensitivityTable table = measure_table(candidates, journal);
+    page_.watch.lap("sensitivities");
     if (!o_.table.empty()) write_file_atomically(o_.table, to_json(table).dump(1) + "\n");
     served_ = make_cpu_runner(model_.checkpoint, options(parse_activations(o_.run.activations)));
     const std::vector<Plan> front = pareto_front(table, Cost::kl);
     note(fmt::format("{} plans on the Pareto front, {:.3f} to {:.3f} bits", front.size(), bits_per_parameter(table, front.front()),
                      bits_per_parameter(table, front.back())));
-    const Plan plan = choose(table, front, candidates);
-    return finish(table, plan, candidates);
+    const Plan plan = budget() > 0 ? within_budget(table, front, candidates) : choose(table, front, candidates);
+    page_.watch.lap("search and certificate");
+    nlohmann::json report = finish(table, plan, candidates);
+    page_.watch.lap("writing");
+    if (!o_.page.empty()) write_file_atomically(o_.page, compress_page({o_.run.model, table, front, plan, page_.uniform, page_.trials, report, page_.watch.laps}));
+    Journal::remove(folder);
+    return report;
   }
 
  private:
@@ -76,6 +151,51 @@ class Compressor {
     r.max_rows = std::max<int64_t>(2048, context_);
     r.cache_tokens = 2 * r.max_rows;
     return r;
+  }
+
+  CompressSize size() const {
+    int64_t trial = 0;
+    for (const EvalText& text : texts_.search) trial += static_cast<int64_t>(text.ids.size());
+    const RunnerOptions r = options(Activations::f32);
+    return {model_.checkpoint, groups_, formats_, calibration_.tokens, search_.tokens, r.max_rows, r.max_logit_rows, trial, o_.method, o_.permutations, o_.max_trials};
+  }
+
+  // All that decides what OUT will hold. Texts count as the tokens they have become.
+  std::map<std::string, std::string> job() const {
+    Sha256 texts;
+    const auto add = [&](const std::vector<int32_t>& ids) {
+      texts.update(fmt::format("{} ", ids.size()));
+      texts.update(std::as_bytes(std::span(ids)));
+    };
+    for (const Dataset* data : {&calibration_, &search_})
+      for (const auto& ids : data->sequences) add(ids);
+    for (size_t i = 0; i < texts_.search.size(); ++i) {
+      add(texts_.search[i].ids);
+      add(texts_.certify[i].ids);
+    }
+    return {{"program", FIDELIO_VERSION},
+            {"model", model_.checkpoint.sha256()},
+            {"texts", texts.hex()},
+            {"formats", fmt::format("{}", fmt::join(o_.formats, ","))},
+            {"options", fmt::format("ear {} kl {} bits {} bytes {} grouping {} embedding {} method {} permutations {} sensitivity-error {} max-trials {} seed {} context {} activations {} kv {}",
+                                    o_.ear, o_.kl, o_.bits, o_.bytes, o_.grouping, o_.keep_embedding ? "kept" : "quantised", o_.method, o_.permutations, o_.target_se,
+                                    o_.max_trials, o_.seed, context_, o_.run.activations, o_.run.kv)},
+            {"kernels", reference_->kernel_of({0, Role::q}, Activations::f32)}};
+  }
+
+  // Says what is there already, and removes the unfinished folder that a run killed while it was writing left beside OUT.
+  void resume(const Journal& journal) const {
+    namespace fs = std::filesystem;
+    note(fmt::format("{}.journal: {} stops and {} measurements are there already", o_.out, journal.finished().first, journal.finished().second));
+    const fs::path out = fs::absolute(o_.out);
+    std::vector<fs::path> left;
+    for (const auto& entry : fs::directory_iterator(out.parent_path())) {
+      const std::string name = entry.path().filename().string(), prefix = out.filename().string() + ".";
+      if (!name.starts_with(prefix) || !name.ends_with(".tmp")) continue;
+      const std::string middle = name.substr(prefix.size(), std::max(prefix.size() + 4, name.size()) - prefix.size() - 4);
+      if (!middle.empty() && std::all_of(middle.begin(), middle.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) left.push_back(entry.path());
+    }
+    for (const fs::path& path : left) fs::remove_all(path);
   }
 
   void note(const std::string& text) const {
@@ -109,9 +229,11 @@ class Compressor {
 
   // Uniform plans first: they give c of 1 - EAR = c sqrt(KL), and say which formats lie so far from the target that no plan would
   // use them.
-  SensitivityTable measure_table(const CandidateSet& candidates) {
-    Meter meter(*reference_, search_.sequences, pool_);
+  SensitivityTable measure_table(const CandidateSet& candidates, Journal& journal) {
+    Meter played(*reference_, search_.sequences, pool_);
+    JournaledGame meter(played, journal);
     std::vector<MeterResult> uniform;
+    const int64_t fixed = fixed_bytes(model_.checkpoint, groups_);
     for (const FormatSpec& format : formats_) {
       for (const CandidateGroup& g : candidates.groups())
         for (const Candidate& c : g.candidates)
@@ -119,6 +241,13 @@ class Compressor {
             for (const auto& [id, weight] : c.weights) meter.assign(id, weight);
       uniform.push_back(meter.measure());
       note(fmt::format("uniform {:<12} KL {:.6f}  EAR {:.5f}  (search text)", to_string(format), uniform.back().kl, 1 - uniform.back().loss));
+      int64_t bytes = fixed, parameters = 0;
+      for (const CandidateGroup& g : candidates.groups()) {
+        parameters += g.parameters;
+        for (const Candidate& c : g.candidates)
+          if (c.format == format) bytes += c.bytes;
+      }
+      page_.uniform.push_back({to_string(format), 8.0 * static_cast<double>(bytes - fixed) / static_cast<double>(parameters), uniform.back().kl, 1 - uniform.back().loss});
     }
     for (const LinearGroup& g : groups_)
       for (LinearId id : g.linears) meter.restore(id);
@@ -132,12 +261,13 @@ class Compressor {
         const auto at = static_cast<size_t>(std::find(formats_.begin(), formats_.end(), candidate.format) - formats_.begin());
         return uniform[at].kl > 64 * wanted || uniform[at].kl < wanted / 64;
       });
-    if (useful.front().candidates.empty()) useful = candidates.groups();
+    if (budget() > 0 || useful.front().candidates.empty()) useful = candidates.groups();
 
     std::unique_ptr<Progress> progress;
     EstimateOptions options;
     options.method = o_.method;
     options.permutations = o_.permutations;
+    options.target_se = o_.target_se;
     options.seed = o_.seed;
     int64_t before = 0;
     Estimation e = estimate(meter, useful, options,
@@ -147,7 +277,7 @@ class Compressor {
                               progress->advance(done - std::exchange(before, done));
                             });
     e.table.ear_constant = c;
-    e.table.fixed_bytes = fixed_bytes(model_.checkpoint, groups_);
+    e.table.fixed_bytes = fixed;
     e.table.provenance = nlohmann::json{{"source_sha256", model_.checkpoint.sha256()}, {"text_sha256", search_.sha256}, {"tokens", search_.tokens},
                                         {"passes", e.passes}, {"seed", o_.seed}}.dump();
     make_monotone(e.table);
@@ -180,6 +310,7 @@ class Compressor {
         const FidelityReport report = measure(texts_.search);
         note(fmt::format("trial {:.3f} bits: EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f}, predicted EAR {:.5f}", bits_per_parameter(table, plan), report.ear().value,
                          report.ear().ci95.low, report.ear().ci95.high, report.kl().value, predicted_ear(table, plan, 1)));
+        page_.trials.push_back({bits_per_parameter(table, plan), report.kl().value, report.ear(), predicted_ear(table, plan, 1)});
         return measurement_of(report);
       });
       check(found.best >= 0, "no plan of these formats meets the target; the widest measured has EAR {:.5f}. Offer wider formats (--formats) or lower the target",
@@ -198,6 +329,27 @@ class Compressor {
     }
   }
 
+  // Bytes that all files may take, 0 without a budget.
+  int64_t budget() const {
+    if (o_.bytes > 0) return o_.bytes;
+    return static_cast<int64_t>(o_.bits * static_cast<double>(model_.checkpoint.parameters()) / 8);
+  }
+
+  // The best fidelity within a size: one plan, looked at once. The file also has a header of at most about 160 bytes a tensor, four
+  // or five tensors a linear, and the plan and certificate in it.
+  Plan within_budget(const SensitivityTable& table, const std::vector<Plan>& front, const CandidateSet& candidates) {
+    const auto linears = static_cast<int64_t>(linears_of(model_.checkpoint.config()).size());
+    const int64_t header = 8192 + 900 * linears + 200 * static_cast<int64_t>(groups_.size());
+    const std::optional<Plan> plan = best_within_bytes(front, budget() - header);
+    check(plan.has_value(), "no plan of these formats fits {} bytes; the smallest takes {}. Offer narrower formats (--formats)", budget(), front.front().bytes + header);
+    serve(table, *plan, candidates);
+    certified_ = measure(texts_.certify);
+    looks_ = 1;
+    const Measurement m = measurement_of(*certified_);
+    note(fmt::format("{:.3f} bits: EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f}", bits_per_parameter(table, *plan), m.ear.value, m.ear.ci95.low, m.ear.ci95.high, m.kl.value));
+    return *plan;
+  }
+
   nlohmann::json finish(const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates) {
     const std::map<LinearId, FormatSpec> formats = formats_of(table, plan);
     const std::string source_hash = model_.checkpoint.sha256();
@@ -212,6 +364,8 @@ class Compressor {
                                        {"certificate", certificate}};
     write_checkpoint(o_.out, model_.checkpoint, formats, [&](LinearId id) { return candidates.weight(id, formats.at(id)); }, provenance);
     const Checkpoint made = Checkpoint::open(o_.out);
+    check(budget() == 0 || made.file_bytes() <= budget(), "{} has {} bytes, more than the {} asked for: its header is larger than foreseen; ask for {} bytes less", o_.out,
+          made.file_bytes(), budget(), made.file_bytes() - budget());
     return {{"output", o_.out},
             {"file_bytes", made.file_bytes()},
             {"source_file_bytes", model_.checkpoint.file_bytes()},
@@ -233,13 +387,20 @@ class Compressor {
   std::unique_ptr<Runner> reference_, served_;
   std::optional<FidelityReport> certified_;
   int looks_ = 0;
+  struct {
+    std::vector<UniformPoint> uniform;
+    std::vector<TrialPoint> trials;
+    Stopwatch watch;
+  } page_;  // what the report tells beside the results
 };
 
 void compress(Compress o) {
-  check(o.ear > 0 || o.kl > 0, "compress: give a target, --ear X or --kl X");
+  check((o.ear > 0 || o.kl > 0) + (o.bits > 0) + (o.bytes > 0) == 1, "compress: give a target, --ear X or --kl X, or a size, --bits B or --bytes N");
   check(o.grouping == "fused" || o.grouping == "single", "--grouping {}: expected fused or single", o.grouping);
   check(!std::filesystem::exists(o.out), "{} exists already; choose another output folder or remove it", o.out);
   settle_defaults(o);
+  apply_profile(o);
+  if (o.dry_run) return write_json(o.json, Compressor(o).dry_run());
   const nlohmann::json report = Compressor(o).run();
   write_json(o.json, report);
   if (quiet(o.json)) return;
@@ -247,52 +408,6 @@ void compress(Compress o) {
   fmt::print("{}: {} -> {}, {:.3f} bits/parameter; certified EAR {:.5f} [{:.5f}, {:.5f}] on {} tokens of unseen text\n", o.out,
              bytes_text(report["source_file_bytes"]), bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>(), ear["value"].get<double>(),
              ear["ci95"][0].get<double>(), ear["ci95"][1].get<double>(), report["certificate"]["tokens"].get<int64_t>());
-}
-
-struct Certify {
-  RunOptions run;
-  std::string reference, json;
-  std::vector<std::string> texts;
-};
-
-// Measures again what the certificate claims, from the file, and says whether it holds.
-void certify(const Certify& o) {
-  const TextModel model = open_model(o.run.model);
-  const nlohmann::json provenance = nlohmann::json::parse(model.checkpoint.provenance());
-  check(provenance.contains("certificate"), "{} carries no certificate; `fidelio compress` writes one", o.run.model);
-  const nlohmann::json& claimed = provenance["certificate"];
-  const Checkpoint reference = Checkpoint::open(o.reference);
-  check(reference.sha256() == claimed.at("reference_sha256").get<std::string>(), "{} is not the model the certificate speaks of (its SHA-256 differs)", o.reference);
-  std::vector<std::string> files = o.texts;
-  if (files.empty())
-    for (const auto& text : claimed.at("texts")) files.push_back(text.at("name"));
-  check(files.size() == claimed.at("texts").size(), "the certificate speaks of {} texts, {} were given", claimed.at("texts").size(), files.size());
-  SplitTexts texts = split_texts(files, model.tokenizer, claimed.at("context"));
-  for (size_t i = 0; i < files.size(); ++i)
-    check(texts.certify[i].sha256 == claimed["texts"][i].at("sha256").get<std::string>(), "{} is not the text the certificate speaks of (its SHA-256 differs)", files[i]);
-
-  RunnerOptions options = runner_options(o.run);
-  options.mode = parse_activations(claimed.at("activations"));
-  options.kv = parse_kv(claimed.at("kv"));
-  options.max_rows = std::max<int64_t>(2048, texts.context);
-  options.cache_tokens = 2 * options.max_rows;
-  const auto served = make_cpu_runner(model.checkpoint, options);
-  options.kv = KvFormat::f32;
-  const auto exact = make_cpu_runner(reference, options);
-  ThreadPool pool(o.run.threads);
-  CompareOptions compare;
-  compare.windows.context = texts.context;
-  compare.candidate_mode = options.mode;
-  const FidelityReport report = compare_models(*exact, *served, texts.certify, compare, pool);
-  Target target;
-  if (claimed["target"].contains("ear")) target.ear = claimed["target"]["ear"].get<double>();
-  if (claimed["target"].contains("kl")) target.kl = claimed["target"]["kl"].get<double>();
-  const nlohmann::json measured = make_certificate(target, report, *served, claimed.at("looks"), reference.sha256(), files);
-  write_json(o.json, {{"claimed", claimed}, {"measured", measured}, {"holds", measured["met"]}});
-  if (!quiet(o.json))
-    fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\nThe certificate {}.\n", claimed["ear"]["value"].get<double>(),
-               claimed["kl"]["value"].get<double>(), report.ear().value, report.kl().value, measured["met"].get<bool>() ? "holds" : "does not hold");
-  check(measured["met"].get<bool>(), "{}: the certified target is not met", o.run.model);
 }
 
 }  // namespace
@@ -304,12 +419,17 @@ void add_compress(CLI::App& app) {
   add_model(*verb, o->run);
   verb->add_option("--ear", o->ear, "Expected acceptance rate to reach: the lower confidence bound on unseen text")->check(CLI::Range(0.0, 1.0));
   verb->add_option("--kl", o->kl, "KL in nats a token to stay below: the upper confidence bound")->check(CLI::PositiveNumber);
+  verb->add_option("--bits", o->bits, "Instead of a target: the best fidelity within so many bits a parameter, of the whole file")->check(CLI::PositiveNumber);
+  verb->add_option("--bytes", o->bytes, "Instead of a target: the best fidelity within so many bytes, of the whole file")->check(CLI::PositiveNumber);
   verb->add_option("-o,--output", o->out, "Folder to write; it appears complete or not at all")->required();
   verb->add_option("--formats", o->formats, "Formats a plan may choose from (default: grids of 2-4 bits, integers of 3-8 bits, groups of 64, 8-bit scales)")->delimiter(',');
   verb->add_option("--grouping", o->grouping, "fused: q k v and gate up share a format, as vLLM needs; single: every linear alone");
+  verb->add_option("--profile", o->profile, "What the plan must suit. vllm: symmetric integers, zero points at 4 and 8 bits, head and embedding dense");
   verb->add_flag("--keep-embedding", o->keep_embedding, "Leave embedding and head as they are");
   verb->add_option("--method", o->method, "How sensitivities are measured: single, linear, shapley, unified");
   verb->add_option("--permutations", o->permutations, "Permutations of shapley and unified")->check(CLI::Range(2, 1 << 20));
+  verb->add_option("--sensitivity-error", o->target_se, "Stop permutations when their standard errors are below this share of the total; 0: use them all")
+      ->check(CLI::Range(0.0, 1.0));
   verb->add_option("--calibration", o->calibration, "Calibration text (default: the documentation text that comes with fidelio); may be repeated");
   verb->add_option("--text", o->texts, "Text to search on and certify with (default: the held-out text that comes with fidelio); may be repeated");
   verb->add_option("--calibration-tokens", o->tokens, "Tokens the quantisers see")->check(CLI::PositiveNumber);
@@ -317,23 +437,13 @@ void add_compress(CLI::App& app) {
   verb->add_option("--context", o->context, "Length of the windows of all texts")->check(CLI::Range(16, 1 << 20));
   verb->add_option("--max-trials", o->max_trials, "Plans measured before giving up")->check(CLI::PositiveNumber);
   verb->add_option("--seed", o->seed, "Of noise and permutations");
+  verb->add_flag("--dry-run", o->dry_run, "Say what memory and time this would take, and stop");
+  verb->add_flag("--fresh", o->fresh, "Begin anew even if OUTPUT.journal holds the work of a run that was interrupted");
+  verb->add_option("--report", o->page, "Write a page about the plan to this HTML file");
   verb->add_option("--table", o->table, "Write the sensitivity table to this JSON file");
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
   verb->callback([o] { compress(*o); });
-}
-
-void add_certify(CLI::App& app) {
-  auto o = std::make_shared<Certify>();
-  CLI::App* verb = app.add_subcommand("certify", "Measure a checkpoint's certificate again");
-  verb->footer("Example:\n  fidelio certify quill-99 --reference models/quill-26m");
-  add_model(*verb, o->run);
-  verb->add_option("--reference", o->reference, "The original model")->required();
-  verb->add_option("--text", o->texts, "The certificate's text, if it has moved; may be repeated");
-  verb->add_option("--threads", o->run.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
-  verb->add_option("--isa", o->run.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
-  add_json(*verb, o->json);
-  verb->callback([o] { certify(*o); });
 }
 
 }  // namespace fidelio::app

@@ -1,7 +1,6 @@
 #include "quant/quantize_model.h"
 
 #include <algorithm>
-#include <array>
 
 #include "core/progress.h"
 
@@ -35,20 +34,19 @@ class Passage {
     }
   }
 
-  // Collects the Hessian of this input over all batches; keeps the inputs if the next step needs them.
-  Hessian observe(int layer, InputId which, ThreadPool& pool) {
+  // Runs up to this input in every batch and adds it to the Hessian, if there is one; keeps the inputs if the next step needs
+  // them.
+  void observe(int layer, InputId which, Hessian* hessian, ThreadPool& pool) {
     const bool keep = which == InputId::o_in || which == InputId::down_in;
-    const int64_t columns = shape_of(runner_.config(), {layer, first_role(which)})[1];
-    Hessian hessian(columns);
     inputs_.clear();
+    if (!keep && !hessian) return;
     for (size_t i = 0; i < batches_.size(); ++i) {
       runner_.begin(batches_[i].batch, Activations::f32);
       runner_.write_stream(streams_[i]);
       const std::span<const float> input = runner_.linear_input(layer, which);
-      hessian.add(input, pool);
+      if (hessian) hessian->add(input, pool);
       if (keep) inputs_.emplace_back(input.begin(), input.end());
     }
-    return hessian;
   }
 
   // stream += W input, with the weight as it is now.
@@ -61,20 +59,42 @@ class Passage {
     }
   }
 
-  static Role first_role(InputId which) {
-    switch (which) {
-      case InputId::attn_in: return Role::q;
-      case InputId::o_in: return Role::o;
-      case InputId::mlp_in: return Role::gate;
-      default: return Role::down;
-    }
-  }
-
  private:
   Runner& runner_;
   std::vector<PackedBatch> batches_;
   std::vector<std::vector<float>> streams_, inputs_;
 };
+
+// Linears that share an input share a Hessian.
+struct Stop {
+  const char* name;
+  InputId input;
+  std::vector<Role> roles;
+};
+const std::vector<Stop> kStops = {{"qkv", InputId::attn_in, {Role::q, Role::k, Role::v}},
+                                  {"o", InputId::o_in, {Role::o}},
+                                  {"gate_up", InputId::mlp_in, {Role::gate, Role::up}},
+                                  {"down", InputId::down_in, {Role::down}}};
+std::string stop_name(int layer, const Stop& stop) { return fmt::format("layers.{}.{}", layer, stop.name); }
+
+void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, const Hessian& hessian, const ModelQuantizer& how,
+                   ThreadPool& pool, const std::function<void(QuantizedLinear)>& done) {
+  const HessianFactor factor = factorize(hessian, how.options.damping, how.options.act_order, pool);
+  for (Role role : stop.roles) {
+    const LinearId id{layer, role};
+    const auto formats = how.formats.find(id);
+    if (formats == how.formats.end()) continue;
+    const LinearWeight original = source.linear(id);
+    const std::vector<float> values = decode(original);
+    for (const FormatSpec& spec : formats->second) {
+      auto result = quantize_gptq(spec, values, original.out, original.in, hessian, factor, how.options, pool);
+      result.weight.bias = original.bias;
+      if (how.sequential) runner.set_linear(id, runner.pack(result.weight));
+      done({id, std::move(result.weight), result.report});
+    }
+    source.drop(id);
+  }
+}
 
 }  // namespace
 
@@ -94,37 +114,50 @@ void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, Thr
 
 void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration, const ModelQuantizer& how, ThreadPool& pool,
                          const std::function<void(QuantizedLinear)>& done) {
+  check(!how.store || !how.sequential, "a store of quantised stops needs stops that do not depend on each other");
   const ModelConfig& config = source.config();
-  static constexpr std::array<std::pair<InputId, std::array<Role, 3>>, 4> kStops = {{{InputId::attn_in, {Role::q, Role::k, Role::v}},
-                                                                                    {InputId::o_in, {Role::o, Role::o, Role::o}},
-                                                                                    {InputId::mlp_in, {Role::gate, Role::up, Role::up}},
-                                                                                    {InputId::down_in, {Role::down, Role::down, Role::down}}}};
+  const auto kept = [&](const std::string& stop) {
+    if (!how.store || !how.store->contains(stop)) return false;
+    for (QuantizedLinear& linear : how.store->load(stop)) done(std::move(linear));
+    return true;
+  };
+  // What a stop makes goes to `done` at once and, the whole stop, to the store.
+  const auto make = [&](const std::string& stop, const auto& quantise) {
+    std::vector<QuantizedLinear> made;
+    quantise([&](QuantizedLinear linear) {
+      if (how.store) made.push_back(linear);
+      done(std::move(linear));
+    });
+    if (how.store) how.store->save(stop, made);
+  };
+  int64_t missing = int64_t{config.L} * 4;
+  for (int layer = 0; how.store && layer < config.L; ++layer)
+    for (const Stop& stop : kStops) missing -= how.store->contains(stop_name(layer, stop));
+
   Progress progress("quantise (gptq)", int64_t{config.L} * 4);
-  for (Role role : {Role::embedding, Role::head}) quantize_rtn_linear(source, {-1, role}, how, pool, done, &runner);
-  Passage passage(runner, calibration);
-  for (int layer = 0; layer < config.L; ++layer) {
-    for (const auto& [input, roles] : kStops) {
-      const Hessian hessian = passage.observe(layer, input, pool);
-      const HessianFactor factor = factorize(hessian, how.options.damping, how.options.act_order, pool);
-      for (size_t i = 0; i < roles.size(); ++i) {
-        const LinearId id{layer, roles[i]};
-        const auto format = how.formats.find(id);
-        if ((i > 0 && roles[i] == roles[i - 1]) || format == how.formats.end()) continue;
-        const LinearWeight original = source.linear(id);
-        const std::vector<float> values = decode(original);
-        for (const FormatSpec& spec : format->second) {
-          auto result = quantize_gptq(spec, values, original.out, original.in, hessian, factor, how.options, pool);
-          result.weight.bias = original.bias;
-          if (how.sequential) runner.set_linear(id, runner.pack(result.weight));
-          done({id, std::move(result.weight), result.report});
-        }
-        source.drop(id);
+  for (Role role : {Role::embedding, Role::head}) {
+    const std::string name = to_string(LinearId{-1, role});
+    if (!how.formats.contains({-1, role}) || kept(name)) continue;
+    make(name, [&](const auto& emit) { quantize_rtn_linear(source, {-1, role}, how, pool, emit, &runner); });
+  }
+  // Nothing is run for stops that are kept, except what brings the streams to the ones that are not.
+  std::optional<Passage> passage;
+  if (missing > 0) passage.emplace(runner, calibration);
+  for (int layer = 0; layer < config.L; ++layer)
+    for (const Stop& stop : kStops) {
+      const std::string name = stop_name(layer, stop);
+      if (kept(name)) {
+        if (missing > 0) passage->observe(layer, stop.input, nullptr, pool);
+      } else {
+        Hessian hessian(shape_of(config, {layer, stop.roles.front()})[1]);
+        passage->observe(layer, stop.input, &hessian, pool);
+        make(name, [&](const auto& emit) { quantize_stop(runner, source, layer, stop, hessian, how, pool, emit); });
+        --missing;
       }
-      if (input == InputId::o_in) passage.advance(layer, Role::o);
-      if (input == InputId::down_in) passage.advance(layer, Role::down);
+      if (missing > 0 && stop.input == InputId::o_in) passage->advance(layer, Role::o);
+      if (missing > 0 && stop.input == InputId::down_in) passage->advance(layer, Role::down);
       progress.advance(1, fmt::format("layer {}", layer));
     }
-  }
 }
 
 }  // namespace fidelio

@@ -17,7 +17,17 @@ enum class Method : uint8_t { rtn, gptq };
 struct QuantizedLinear {
   LinearId id;
   LinearWeight weight;
-  std::optional<GptqReport> report;  // none after rounding to nearest
+  std::optional<GptqReport> report;  // none after rounding to nearest, or read back from a store
+};
+
+// Where finished stops are kept between runs of a long job (sensitivity/journal.h). A stop's name is "embedding", "head",
+// "layers.3.qkv", ".o", ".gate_up" or ".down"; what is loaded is what was saved, bit for bit.
+class StopStore {
+ public:
+  virtual ~StopStore() = default;
+  virtual bool contains(const std::string& stop) const = 0;
+  virtual std::vector<QuantizedLinear> load(const std::string& stop) const = 0;
+  virtual void save(const std::string& stop, const std::vector<QuantizedLinear>& linears) = 0;
 };
 
 struct ModelQuantizer {
@@ -27,6 +37,8 @@ struct ModelQuantizer {
   // True: every linear is quantised against what the quantised linears before it produce; one format each. False: against the
   // source's own activations, in any number of formats (candidates of a search), and the runner keeps the source's weights.
   bool sequential = true;
+  // Stops found here are not quantised again; the others go there. For GPTQ that is not sequential.
+  StopStore* store = nullptr;
 };
 std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<LinearId, FormatSpec>& formats);
 

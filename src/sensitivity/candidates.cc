@@ -22,10 +22,11 @@ double relative_error(const LinearWeight& w, const std::vector<float>& original)
 }  // namespace
 
 CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration, const std::vector<LinearGroup>& groups,
-                           const std::vector<FormatSpec>& formats, const GptqOptions& options, ThreadPool& pool) {
+                           const std::vector<FormatSpec>& formats, const GptqOptions& options, ThreadPool& pool, StopStore* store) {
   ModelQuantizer how;
   how.options = options;
   how.sequential = false;
+  how.store = store;
   for (const LinearGroup& g : groups)
     for (LinearId id : g.linears) how.formats[id] = formats;
   std::map<LinearId, std::vector<double>> errors;

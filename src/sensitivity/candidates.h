@@ -8,9 +8,9 @@ namespace fidelio {
 class CandidateSet {
  public:
   // Quantises by GPTQ against the source's own activations over `calibration` (the runner keeps the source's weights), embedding
-  // and head by rounding.
+  // and head by rounding. Stops that `store` holds are taken from there.
   CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration, const std::vector<LinearGroup>& groups,
-               const std::vector<FormatSpec>& formats, const GptqOptions& options, ThreadPool& pool);
+               const std::vector<FormatSpec>& formats, const GptqOptions& options, ThreadPool& pool, StopStore* store = nullptr);
 
   const std::vector<CandidateGroup>& groups() const { return groups_; }
   const LinearWeight& weight(LinearId id, const FormatSpec& format) const;

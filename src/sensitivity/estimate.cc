@@ -33,11 +33,11 @@ double standard_error(const std::vector<double>& per_sequence) {
   return m.error();
 }
 
-void assign(Meter& meter, const Candidate& candidate) {
-  for (const auto& [id, weight] : candidate.weights) meter.assign(id, weight);
+void assign(Game& game, const Candidate& candidate) {
+  for (const auto& [id, weight] : candidate.weights) game.assign(id, weight);
 }
-void restore(Meter& meter, const CandidateGroup& group) {
-  for (LinearId id : group.group.linears) meter.restore(id);
+void restore(Game& game, const CandidateGroup& group) {
+  for (LinearId id : group.group.linears) game.restore(id);
 }
 
 SensitivityTable empty_table(const std::vector<CandidateGroup>& groups, const std::string& method) {
@@ -61,8 +61,8 @@ std::vector<size_t> shuffled(size_t n, Rng& rng) {
 
 class Estimator {
  public:
-  Estimator(Meter& meter, const std::vector<CandidateGroup>& groups, const EstimateOptions& options, const EstimateProgress& progress)
-      : meter_(meter), groups_(groups), options_(options), progress_(progress) {
+  Estimator(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options, const EstimateProgress& progress)
+      : game_(game), groups_(groups), options_(options), progress_(progress) {
     result_.table = empty_table(groups, options.method);
   }
 
@@ -71,7 +71,7 @@ class Estimator {
     for (const CandidateGroup& g : groups_) total_ += static_cast<int64_t>(g.candidates.size());
     for (size_t g = 0; g < groups_.size(); ++g) {
       for (size_t c = 0; c < groups_[g].candidates.size(); ++c) {
-        assign(meter_, groups_[g].candidates[c]);
+        assign(game_, groups_[g].candidates[c]);
         const MeterResult m = measure();
         Option& option = result_.table.groups[g].options[c];
         option.kl = m.kl;
@@ -79,7 +79,7 @@ class Estimator {
         option.kl_se = standard_error(m.sequence_kl);
         option.loss_se = standard_error(m.sequence_loss);
       }
-      restore(meter_, groups_[g]);
+      restore(game_, groups_[g]);
     }
     return std::move(result_);
   }
@@ -92,13 +92,13 @@ class Estimator {
         // Relative noise powers in octaves below 4^-4, about what 4-bit rounding makes: where the regime is linear.
         const double sigma = std::pow(2.0, -4 - level * 0.5);
         for (LinearId id : groups_[g].group.linears)
-          meter_.assign(id, noisy(id, sigma, options_.seed + 1000 * g + static_cast<uint64_t>(level), options_.uniform_noise));
+          game_.assign(id, noisy(id, sigma, options_.seed + 1000 * g + static_cast<uint64_t>(level), options_.uniform_noise));
         const MeterResult m = measure();
         power.push_back(sigma * sigma);
         kl.push_back(m.kl);
         loss.push_back(m.loss);
       }
-      restore(meter_, groups_[g]);
+      restore(game_, groups_[g]);
       result_.kl_fits.push_back(fit(power, kl));
       result_.loss_fits.push_back(fit(power, loss));
       for (size_t c = 0; c < groups_[g].candidates.size(); ++c) {
@@ -125,11 +125,12 @@ class Estimator {
       walk_permutations(groups_.size(), base, [&](size_t group, double kl_step, double loss_step, double weight) {
         pending_[group].first += kl_step * weight;
         pending_[group].second += loss_step * weight;
-      }, [&](size_t group) { assign(meter_, groups_[group].candidates[level]); }, [&] {
+      }, [&](size_t group) { assign(game_, groups_[group].candidates[level]); }, [&] {
         for (size_t g = 0; g < groups_.size(); ++g) {
           kl[g][level].add(pending_[g].first);
           loss[g][level].add(pending_[g].second);
         }
+        return settled(kl, level);
       });
     finish(kl, loss, base);
     return std::move(result_);
@@ -156,7 +157,7 @@ class Estimator {
       sum.second += loss_step * weight;
     }, [&](size_t step) {
       const size_t g = owner(step);
-      assign(meter_, groups_[g].candidates[--at[g]]);
+      assign(game_, groups_[g].candidates[--at[g]]);
     }, [&] {
       for (size_t g = 0; g < groups_.size(); ++g) {
         double kl_total = 0, loss_total = 0;
@@ -165,6 +166,9 @@ class Estimator {
           loss[g][level].add(loss_total += sums[g][level].second);
         }
       }
+      bool all = true;
+      for (size_t level = 0; level + 1 < levels; ++level) all = all && settled(kl, level);
+      return all;
     }, [&](bool first_of_pair) {
       std::fill(at.begin(), at.end(), levels - 1);
       if (first_of_pair) sums.assign(groups_.size(), std::vector<std::pair<double, double>>(levels));
@@ -175,19 +179,29 @@ class Estimator {
 
  private:
   MeterResult measure() {
-    MeterResult m = meter_.measure();
+    MeterResult m = game_.measure();
     progress_(++result_.passes, total_);
     return m;
   }
 
   MeterResult best_everywhere() {
-    for (const CandidateGroup& g : groups_) assign(meter_, g.candidates.back());
+    for (const CandidateGroup& g : groups_) assign(game_, g.candidates.back());
     MeterResult m = measure();
-    meter_.commit();
+    game_.commit();
     return m;
   }
 
-  // Pairs of an order and its reverse; every step is measured and committed; after a pair `take` reads what was gathered.
+  bool settled(const std::vector<std::vector<Moments>>& kl, size_t level) const {
+    double total = 0, square = 0;
+    for (const std::vector<Moments>& group : kl) {
+      total += group[level].mean();
+      square += group[level].error() * group[level].error();
+    }
+    return options_.target_se > 0 && kl.front()[level].n >= 3 && std::sqrt(square) <= options_.target_se * std::abs(total);
+  }
+
+  // Pairs of an order and its reverse; every step is measured and committed; after a pair `take` reads what was gathered and
+  // says whether that is enough.
   template <typename Step, typename Switch, typename Take, typename Begin>
   void walk_permutations(size_t steps, const MeterResult& base, Step&& step, Switch&& change, Take&& take, Begin&& begin) {
     Rng rng(options_.seed, 77);
@@ -195,22 +209,22 @@ class Estimator {
       std::vector<size_t> order = shuffled(steps, rng);
       pending_.assign(groups_.size(), {0.0, 0.0});
       for (int direction = 0; direction < 2; ++direction) {
-        for (const CandidateGroup& g : groups_) assign(meter_, g.candidates.back());
-        meter_.measure();
-        meter_.commit();
+        for (const CandidateGroup& g : groups_) assign(game_, g.candidates.back());
+        game_.measure();
+        game_.commit();
         begin(direction == 0);
         double kl = base.kl, loss = base.loss;
         for (size_t i : order) {
           change(i);
           const MeterResult m = measure();
-          meter_.commit();
+          game_.commit();
           step(i, m.kl - kl, m.loss - loss, 0.5);
           kl = m.kl;
           loss = m.loss;
         }
         std::reverse(order.begin(), order.end());
       }
-      take();
+      if (take()) break;
     }
   }
   template <typename Step, typename Switch, typename Take>
@@ -234,9 +248,9 @@ class Estimator {
         option.loss_se = best ? 0 : loss[g][level].error();
       }
     }
-    for (const CandidateGroup& g : groups_) restore(meter_, g);
-    meter_.measure();
-    meter_.commit();
+    for (const CandidateGroup& g : groups_) restore(game_, g);
+    game_.measure();
+    game_.commit();
   }
 
   static LinearFit fit(const std::vector<double>& x, const std::vector<double>& y) {
@@ -255,7 +269,7 @@ class Estimator {
     return f;
   }
 
-  Meter& meter_;
+  Game& game_;
   const std::vector<CandidateGroup>& groups_;
   const EstimateOptions& options_;
   const EstimateProgress& progress_;
@@ -266,10 +280,10 @@ class Estimator {
 
 }  // namespace
 
-Estimation estimate(Meter& meter, const std::vector<CandidateGroup>& groups, const EstimateOptions& options, const NoisyWeight& noisy,
+Estimation estimate(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options, const NoisyWeight& noisy,
                     const EstimateProgress& progress) {
   check(!groups.empty(), "sensitivity: no groups to measure");
-  Estimator e(meter, groups, options, progress);
+  Estimator e(game, groups, options, progress);
   if (options.method == "single") return e.single();
   if (options.method == "linear") return e.linear(noisy);
   if (options.method == "shapley") return e.shapley();

@@ -34,7 +34,9 @@ struct CandidateGroup {
 struct EstimateOptions {
   std::string method = "single";
   int permutations = 8;     // shapley, unified: pairs are antithetic, so an even number
-  double target_se = 0;     // stop sampling permutations when the table's KL standard error is below this share of its total; 0 = never
+  // Stop sampling permutations when sqrt(sum over groups of se^2) of the KL values of every format is at most this share of
+  // their sum; 0 = use them all. Looked at from the third pair on: an error estimated from two is worth little.
+  double target_se = 0;
   int noise_levels = 4;     // linear: T
   bool uniform_noise = false;
   uint64_t seed = 0;
@@ -54,7 +56,7 @@ using NoisyWeight = std::function<PackedLinear(LinearId id, double sigma, uint64
 // Called after every measurement with (done, total).
 using EstimateProgress = std::function<void(int64_t done, int64_t total)>;
 
-Estimation estimate(Meter& meter, const std::vector<CandidateGroup>& groups, const EstimateOptions& options, const NoisyWeight& noisy,
+Estimation estimate(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options, const NoisyWeight& noisy,
                     const EstimateProgress& progress);
 
 // c of 1 - EAR = c sqrt(KL), from whole-model plans at a few widths: the root-mean-square ratio.

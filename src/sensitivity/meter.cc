@@ -13,12 +13,6 @@ int first_layer_of(const ModelConfig& config, LinearId id) {
 
 }  // namespace
 
-int LinearGroup::first_layer() const {
-  int first = linears.front().layer;
-  for (LinearId id : linears) first = std::min(first, id.layer);
-  return first;
-}
-
 std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping, bool with_embedding) {
   std::vector<LinearGroup> groups;
   if (with_embedding) {
@@ -61,12 +55,6 @@ Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences,
   committed_ = current_ = original_;
   head_ = runner.linear({-1, runner.config().tie_embeddings ? Role::embedding : Role::head});
   reference_pass();
-}
-
-int64_t Meter::positions() const {
-  int64_t n = 0;
-  for (const State& s : states_) n += static_cast<int64_t>(s.packed.batch.logit_rows.size());
-  return n;
 }
 
 void Meter::reference_pass() {

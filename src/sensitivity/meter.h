@@ -21,7 +21,6 @@ namespace fidelio {
 struct LinearGroup {
   std::string name;  // "layers.3.qkv"
   std::vector<LinearId> linears;
-  int first_layer() const;  // the first layer whose input differs when this group changes; L for the head alone
 };
 enum class Grouping : uint8_t { fused, single };
 std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping, bool with_embedding);
@@ -31,23 +30,28 @@ struct MeterResult {
   std::vector<double> sequence_kl, sequence_loss;  // means per sequence, for standard errors
 };
 
-class Meter {
+// What estimators play: weights are put in force, and the distance of the output from the reference's is measured.
+class Game {
  public:
-  // `runner` holds the reference weights now; their logits are what every assignment is compared with. `share` < 1 keeps only the
-  // first part of the sequences.
+  virtual ~Game() = default;
+  virtual void assign(LinearId id, PackedLinear weight) = 0;
+  virtual void restore(LinearId id) = 0;  // the reference's own
+  virtual MeterResult measure() = 0;
+  // Says that the next assignments will start from what was measured last (shapley walks). Changes costs, never results.
+  virtual void commit() = 0;
+};
+
+class Meter final : public Game {
+ public:
+  // `runner` holds the reference weights now; their logits are what every assignment is compared with.
   Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool);
 
-  // The weights in force.
-  void assign(LinearId id, PackedLinear weight);
-  void restore(LinearId id);  // the reference's own
-
-  // Runs what changed since the last commit() and compares. commit() makes the current assignment the one whose streams are
-  // kept (shapley walks); without it the next measurement starts from the old streams again (single changes).
-  MeterResult measure();
-  void commit();
+  void assign(LinearId id, PackedLinear weight) override;
+  void restore(LinearId id) override;
+  // Runs the layers from the first that differs from the last commit() on.
+  MeterResult measure() override;
+  void commit() override;
   // Several measurements of single changes in parallel are jobs for MPI ranks: one Meter each.
-
-  int64_t positions() const;
 
  private:
   struct State {                                 // one batch

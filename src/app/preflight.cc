@@ -1,0 +1,247 @@
+#include "app/preflight.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+#include "app/common.h"
+#include "core/file.h"
+
+namespace fidelio::app {
+namespace {
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+int64_t candidate_bytes(const CompressSize& size) {
+  int64_t bytes = 0;
+  for (const LinearGroup& g : size.groups)
+    for (LinearId id : g.linears)
+      for (const FormatSpec& f : size.formats) {
+        const Shape shape = shape_of(size.source.config(), id);
+        bytes += stored_bytes(f, shape[0], shape[1]);
+      }
+  return bytes;
+}
+
+// Forward passes over the search text, in units of a whole one: a change in layer l runs the L - l layers from there.
+double sensitivity_passes(const CompressSize& size) {
+  const ModelConfig& config = size.source.config();
+  const auto formats = static_cast<double>(size.formats.size());
+  double once = 0;  // every group changed once
+  for (const LinearGroup& g : size.groups) {
+    int first = g.linears.front().role == Role::head ? config.L : std::max(g.linears.front().layer, 0);
+    once += static_cast<double>(config.L - first) / config.L;
+  }
+  if (size.method == "single") return once * formats;
+  if (size.method == "linear") return once * EstimateOptions{}.noise_levels;
+  return size.permutations * (once * (formats - 1) + (size.method == "shapley" ? formats - 1 : 1));
+}
+double sensitivity_measurements(const CompressSize& size) {
+  const auto formats = static_cast<double>(size.formats.size()), groups = static_cast<double>(size.groups.size());
+  if (size.method == "single") return groups * formats;
+  if (size.method == "linear") return groups * EstimateOptions{}.noise_levels;
+  return size.permutations * (groups * (formats - 1) + (size.method == "shapley" ? formats - 1 : 1));
+}
+
+// The first rows and columns of a weight.
+std::vector<float> corner(const LinearWeight& w, int64_t rows, int64_t columns) {
+  std::vector<float> values, row(static_cast<size_t>(w.in));
+  for (int64_t r = 0; r < rows; ++r) {
+    decode_row(w, r, row);
+    values.insert(values.end(), row.begin(), row.begin() + columns);
+  }
+  return values;
+}
+
+// Seconds of quantising per element of (out, in), as a + b in: rounding and range searches go by elements, error feedback and
+// descent by elements times columns.
+struct QuantiseRate {
+  double a = 0, b = 0;
+  double of(double out, double in) const { return out * in * (a + b * in); }
+};
+
+class Clock {
+ public:
+  Clock(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool)
+      : size_(size), config_(size.source.config()), reference_(reference), pool_(pool) {
+    packed_ = pack_batches(sample.sequences, size.rows).front();
+    for (int64_t i = 0; i < std::min(packed_.batch.rows(), size.logit_rows); ++i) packed_.batch.logit_rows.push_back(static_cast<int32_t>(i));
+    const auto rows = static_cast<double>(packed_.batch.rows());
+    const auto forward = [&] {
+      reference_.begin(packed_.batch, Activations::f32);
+      reference_.embed();
+      reference_.layers(0, config_.L);
+    };
+    forward();  // the first touches its memory
+    forward_ = seconds_of(forward) / rows;
+    const auto logit_rows = static_cast<int64_t>(packed_.batch.logit_rows.size());
+    std::vector<float> logits;
+    logit_ = seconds_of([&] {
+               const std::span<const float> p = reference_.logits(0, logit_rows);
+               logits.assign(p.begin(), p.end());
+             }) / static_cast<double>(logit_rows);
+    const auto v = static_cast<size_t>(config_.v);
+    compare_ = seconds_of([&] {
+                 std::vector<RowComparer> comparers(static_cast<size_t>(pool_.threads()));
+                 pool_.run(logit_rows, [&](int64_t row, int thread) {
+                   const std::span<const float> p = std::span(logits).subspan(static_cast<size_t>(row) * v, v);
+                   comparers[static_cast<size_t>(thread)].compare(p, p);
+                 });
+               }) / static_cast<double>(logit_rows);
+  }
+
+  TimeNeed need() {
+    TimeNeed t;
+    t.candidates = candidates();
+    const auto tokens = static_cast<double>(size_.search_tokens), formats = static_cast<double>(size_.formats.size());
+    const double compared = 2 * logit_ + compare_;
+    t.sensitivities = tokens * ((1 + formats + sensitivity_passes(size_)) * forward_ + (formats + sensitivity_measurements(size_)) * compared);
+    t.search = (size_.max_trials + 1) * static_cast<double>(size_.trial_tokens) * (2 * forward_ + compared);
+    return t;
+  }
+
+ private:
+  double candidates() {
+    const auto tokens = static_cast<double>(size_.calibration_tokens);
+    double seconds = tokens * forward_;
+    // Two linears as fit: the inputs of the first layer, the first columns of them.
+    const QuantiseSample narrow = quantise({0, Role::q}, InputId::attn_in, std::min<int64_t>(config_.d, 768));
+    const QuantiseSample wide = quantise({0, Role::down}, InputId::down_in, std::min<int64_t>(config_.f, 2048));
+    for (LinearId id : linears_of(config_)) {
+      if (std::none_of(size_.groups.begin(), size_.groups.end(), [&](const LinearGroup& g) { return std::find(g.linears.begin(), g.linears.end(), id) != g.linears.end(); })) continue;
+      const Shape shape = shape_of(config_, id);
+      const auto out = static_cast<double>(shape[0]), in = static_cast<double>(shape[1]);
+      if (id.layer < 0) {
+        seconds += embedding(id);
+        continue;
+      }
+      const double slope = std::max(0.0, (wide.quantise - narrow.quantise) / (wide.in - narrow.in));
+      seconds += QuantiseRate{std::max(0.0, narrow.quantise - slope * narrow.in), slope}.of(out, in);
+      // Sharers of an input share its Hessian.
+      if (id.role == Role::k || id.role == Role::v || id.role == Role::up) continue;
+      const QuantiseSample& near = in < wide.in ? narrow : wide;
+      seconds += tokens * in * in * near.sum + in * in * in * near.factor;
+    }
+    return seconds;
+  }
+
+  struct QuantiseSample {
+    double in = 0;
+    double quantise = 0;  // seconds per element, all formats
+    double sum = 0;       // per token and column squared
+    double factor = 0;    // per column cubed
+  };
+  QuantiseSample quantise(LinearId id, InputId input, int64_t in) {
+    QuantiseSample s{static_cast<double>(in), 0, 0, 0};
+    reference_.begin(packed_.batch, Activations::f32);
+    reference_.embed();
+    const std::span<const float> x = reference_.linear_input(0, input);
+    const int64_t rows = packed_.batch.rows(), columns = static_cast<int64_t>(x.size()) / rows;
+    std::vector<float> part;
+    for (int64_t r = 0; r < rows; ++r) part.insert(part.end(), x.begin() + r * columns, x.begin() + r * columns + in);
+    Hessian hessian(in);
+    s.sum = seconds_of([&] { hessian.add(part, pool_); }) / static_cast<double>(rows * in * in);
+    std::optional<HessianFactor> factor;
+    const GptqOptions options;
+    s.factor = seconds_of([&] { factor = factorize(hessian, options.damping, options.act_order, pool_); }) / std::pow(s.in, 3);
+    const LinearWeight weight = size_.source.linear(id);
+    const int64_t out = std::min<int64_t>(weight.out, 512);
+    const std::vector<float> w = corner(weight, out, in);
+    for (const FormatSpec& f : size_.formats)
+      s.quantise += seconds_of([&] {
+                      const GptqResult made = quantize_gptq(f, w, out, in, hessian, *factor, options, pool_);
+                      reference_.pack(made.weight);
+                      decode(made.weight);
+                    }) / static_cast<double>(out * in);
+    return s;
+  }
+
+  double embedding(LinearId id) {
+    const LinearWeight weight = size_.source.linear(id);
+    const int64_t out = std::min<int64_t>(weight.out, 1024);
+    const std::vector<float> w = corner(weight, out, weight.in);
+    double seconds = 0;
+    for (const FormatSpec& f : size_.formats)
+      seconds += seconds_of([&] {
+        const LinearWeight made = quantize_rtn(f, w, out, weight.in, {}, pool_);
+        reference_.pack(made);
+        decode(made);
+      });
+    return seconds * static_cast<double>(weight.out) / static_cast<double>(out);
+  }
+
+  const CompressSize& size_;
+  const ModelConfig& config_;
+  Runner& reference_;
+  ThreadPool& pool_;
+  PackedBatch packed_;
+  double forward_ = 0, logit_ = 0, compare_ = 0;  // seconds a token
+};
+
+std::optional<int64_t> number_in(const std::string& path) {
+  std::ifstream file(path);
+  int64_t value = 0;
+  if (file >> value) return value;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
+  const ModelConfig& c = size.source.config();
+  int64_t weights = 0, largest = 0;
+  for (LinearId id : linears_of(c)) {
+    const Shape shape = shape_of(c, id);
+    weights += stored_bytes(size.source.format(id), shape[0], shape[1]);
+    largest = std::max(largest, shape.elements());
+  }
+  const int64_t d = c.d, wide = std::max<int64_t>({c.f, int64_t{c.h} * c.e, d});
+  const int64_t rows = size.rows;
+  // A runner's own matrices: the stream, q k v or gate up, their scratch, the logits twice, a cache of two batches.
+  const int64_t workspace = 4 * (rows * (3 * d + int64_t{c.h + 2 * c.hk} * c.e + 4 * int64_t{c.f}) + 2 * size.logit_rows * c.v) + 4 * int64_t{c.L} * 2 * 2 * rows * c.hk * c.e;
+  const int64_t calibration = 4 * size.calibration_tokens * (d + wide) + 4 * wide * wide + 3 * 8 * wide * wide;
+  const int64_t meter = 4 * size.search_tokens * d * (2 * (c.L + 1) + 1);
+  return {{"weights of the reference", weights},
+          {"weights of the model served while searching", weights},
+          {"candidates, as stored and as packed", 2 * candidate_bytes(size)},
+          {"the two runners' own matrices and caches", 2 * workspace},
+          {"one weight decoded while it is quantised", 4 * 4 * largest},
+          // The quantisers' streams and Hessians are gone when the sensitivities' streams come.
+          {calibration > meter ? "calibration: streams, one Hessian and its factor" : "sensitivities: streams before every layer", std::max(calibration, meter)}};
+}
+
+int64_t total(const std::vector<MemoryNeed>& needs) {
+  int64_t bytes = 0;
+  for (const MemoryNeed& need : needs) bytes += need.bytes;
+  return bytes;
+}
+
+int64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  int64_t available = -1;
+  for (std::string word; file >> word;)
+    if (word == "MemAvailable:" && file >> available) break;
+  check(available >= 0, "/proc/meminfo does not say how much memory is available");
+  available *= 1024;
+  const auto limit = number_in("/sys/fs/cgroup/memory.max"), used = number_in("/sys/fs/cgroup/memory.current");
+  if (limit && used) available = std::min(available, *limit - *used);
+  return available;
+}
+
+void check_memory(const std::vector<MemoryNeed>& needs, int64_t available) {
+  const MemoryNeed& most = *std::max_element(needs.begin(), needs.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  check(total(needs) <= available, "this needs {} of memory and {} are available; the most is {} ({}). Offer fewer --formats, or fewer --calibration-tokens, --search-tokens",
+        bytes_text(total(needs)), bytes_text(available), bytes_text(most.bytes), most.what);
+}
+
+TimeNeed time_need(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool) { return Clock(size, reference, sample, pool).need(); }
+
+}  // namespace fidelio::app

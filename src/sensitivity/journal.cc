@@ -1,0 +1,128 @@
+#include "sensitivity/journal.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "io/safetensors.h"
+
+namespace fidelio {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// A folder without job.json is a journal only if it was killed before it wrote that.
+void check_is_journal(const std::string& folder) {
+  if (!fs::exists(folder) || fs::exists(folder + "/job.json")) return;
+  check(fs::is_directory(folder), "{} is in the way of the journal: it is a file", folder);
+  for (const auto& entry : fs::directory_iterator(folder))
+    check(entry.path().filename().string().starts_with("job.json."), "{} is in the way of the journal: it holds {}, which no journal does; move it or choose another output folder",
+          folder, entry.path().filename().string());
+}
+
+}  // namespace
+
+Journal::Journal(std::string folder, const std::map<std::string, std::string>& job) : folder_(std::move(folder)) {
+  const std::string path = folder_ + "/job.json";
+  if (!fs::exists(path)) {
+    remove(folder_);
+    std::error_code error;
+    fs::create_directory(folder_, error);
+    check(!error, "cannot make the folder {}: {}", folder_, error.message());
+    write_file_atomically(path, nlohmann::json(job).dump(1) + "\n");
+    return;
+  }
+  std::map<std::string, std::string> begun;
+  try {
+    begun = nlohmann::json::parse(read_text_file(path)).get<std::map<std::string, std::string>>();
+  } catch (const nlohmann::json::exception&) {
+    throw Error("{} is not a journal's job.json; remove the folder, or give --fresh", path);
+  }
+  std::string differences;
+  for (const auto& [name, value] : job) {
+    const auto found = begun.find(name);
+    if (found != begun.end() && found->second == value) continue;
+    differences += fmt::format("{}{} was {}, is {}", differences.empty() ? "" : "; ", name, found == begun.end() ? "absent" : found->second, value);
+  }
+  check(differences.empty() && begun.size() == job.size(), "{} belongs to another job: {}. Give --fresh to begin anew, or another output folder", folder_,
+        differences.empty() ? "it names more settings" : differences);
+  resumed_ = true;
+}
+
+std::string Journal::stop_path(const std::string& stop) const { return fmt::format("{}/{}.safetensors", folder_, stop); }
+std::string Journal::measurement_path(int64_t number) const { return fmt::format("{}/measure-{:06}.json", folder_, number); }
+
+bool Journal::contains(const std::string& stop) const { return fs::exists(stop_path(stop)); }
+
+void Journal::save(const std::string& stop, const std::vector<QuantizedLinear>& linears) {
+  std::vector<TensorToWrite> tensors;
+  nlohmann::json list = nlohmann::json::array();
+  for (const QuantizedLinear& q : linears) {
+    for (const StoredTensor& t : stored_tensors(q.weight)) tensors.push_back(to_write(std::to_string(list.size()) + t.suffix, {t.tensor, nullptr}));
+    list.push_back({{"linear", to_string(q.id)}, {"format", to_string(q.weight.spec)}, {"out", q.weight.out}, {"in", q.weight.in}});
+  }
+  write_safetensors(stop_path(stop), tensors, {{"linears", list.dump()}});
+}
+
+std::vector<QuantizedLinear> Journal::load(const std::string& stop) const {
+  const Safetensors file = Safetensors::open(stop_path(stop));
+  std::vector<QuantizedLinear> linears;
+  for (const nlohmann::json& entry : nlohmann::json::parse(file.metadata().at("linears"))) {
+    const std::string prefix = std::to_string(linears.size());
+    LinearWeight weight = load_weight(parse_format(entry.at("format").get<std::string>()), entry.at("out"), entry.at("in"),
+                                      [&](const std::string& suffix, DType dtype, const Shape& shape) {
+                                        return file.contains(prefix + suffix) ? file.get(prefix + suffix, dtype, shape) : OwnedTensor{};
+                                      });
+    linears.push_back({parse_linear_id(entry.at("linear").get<std::string>()), std::move(weight), std::nullopt});
+  }
+  return linears;
+}
+
+std::optional<MeterResult> Journal::measurement(int64_t number) const {
+  if (!fs::exists(measurement_path(number))) return std::nullopt;
+  const nlohmann::json value = nlohmann::json::parse(read_text_file(measurement_path(number)));
+  return MeterResult{value.at("kl"), value.at("loss"), value.at("sequence_kl"), value.at("sequence_loss")};
+}
+
+void Journal::save(int64_t number, const MeterResult& r) {
+  // JSON numbers are written with as many digits as bring back the same double.
+  const nlohmann::json value = {{"kl", r.kl}, {"loss", r.loss}, {"sequence_kl", r.sequence_kl}, {"sequence_loss", r.sequence_loss}};
+  write_file_atomically(measurement_path(number), value.dump() + "\n");
+}
+
+std::pair<int64_t, int64_t> Journal::finished() const {
+  std::pair<int64_t, int64_t> n{0, 0};
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    n.first += entry.path().extension() == ".safetensors";
+    n.second += entry.path().extension() == ".json" && entry.path().filename() != "job.json";
+  }
+  return n;
+}
+
+void Journal::remove(const std::string& folder) {
+  check_is_journal(folder);
+  std::error_code error;
+  fs::remove_all(folder, error);
+  check(!error, "cannot remove {}: {}", folder, error.message());
+}
+
+MeterResult JournaledGame::measure() {
+  const int64_t number = next_++;
+  if (std::optional<MeterResult> kept = journal_.measurement(number)) {
+    last_was_played_ = false;
+    return *kept;
+  }
+  const MeterResult result = game_.measure();
+  journal_.save(number, result);
+  ++played_;
+  last_was_played_ = true;
+  return result;
+}
+
+// What was not played has left no streams behind to start from.
+void JournaledGame::commit() {
+  if (last_was_played_) game_.commit();
+}
+
+}  // namespace fidelio

@@ -1,0 +1,63 @@
+// The journal of a long job: what it has finished, kept in a folder so that a run that was killed goes on where it stopped and
+// ends with the same bytes.
+//
+//   OUT.journal/job.json                   what the job is: {"model": ..., "text": ..., "options": ...}
+//               layers.3.qkv.safetensors   all candidates of one stop
+//               measure-000017.json        one measurement of the sensitivity game, by its place in the order
+//
+// Every file is complete or absent (core/file.h: written beside, fsynced, renamed), so whatever is found may be used. What is
+// measured depends only on the job and on the measurements before it; their number is therefore enough of a name.
+#pragma once
+#include <map>
+#include <optional>
+#include <string>
+
+#include "quant/quantize_model.h"
+#include "sensitivity/meter.h"
+
+namespace fidelio {
+
+class Journal final : public StopStore {
+ public:
+  // Begins a journal in `folder`, or goes on with the one there. Throws Error naming what differs if that one belongs to
+  // another job. `job`: whatever determines the result, as (name, value).
+  Journal(std::string folder, const std::map<std::string, std::string>& job);
+
+  bool contains(const std::string& stop) const override;
+  std::vector<QuantizedLinear> load(const std::string& stop) const override;
+  void save(const std::string& stop, const std::vector<QuantizedLinear>& linears) override;
+
+  std::optional<MeterResult> measurement(int64_t number) const;
+  void save(int64_t number, const MeterResult& result);
+
+  bool resumed() const { return resumed_; }
+  // Stops and measurements there now.
+  std::pair<int64_t, int64_t> finished() const;
+  // Removes a journal, if there is one. Throws Error rather than remove a folder that is something else.
+  static void remove(const std::string& folder);
+
+ private:
+  std::string stop_path(const std::string& stop) const;
+  std::string measurement_path(int64_t number) const;
+  std::string folder_;
+  bool resumed_ = false;
+};
+
+// A game whose measurements are kept: those in the journal are not played again.
+class JournaledGame final : public Game {
+ public:
+  JournaledGame(Game& game, Journal& journal) : game_(game), journal_(journal) {}
+  void assign(LinearId id, PackedLinear weight) override { game_.assign(id, std::move(weight)); }
+  void restore(LinearId id) override { game_.restore(id); }
+  MeterResult measure() override;
+  void commit() override;
+  int64_t played() const { return played_; }  // measurements not found in the journal
+
+ private:
+  Game& game_;
+  Journal& journal_;
+  int64_t next_ = 0, played_ = 0;
+  bool last_was_played_ = false;
+};
+
+}  // namespace fidelio
