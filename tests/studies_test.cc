@@ -20,7 +20,8 @@ class Studies : public testing::Test {
     folder_ = new TestFolder;
     run("ln -s '" + source_path("models/quill-1m") + "' model; ln -s '" + source_path("models/data") + "' data");
     run("fidelio quantize model --method rtn --format int2g32 -o coarse");
-    run("fidelio eval model --tasks data/tasks.jsonl --task recall --task word_problem --limit 8 --max-tokens 12 --plain "
+    run("fidelio eval model --tasks data/tasks.jsonl --task recall --task word_problem --limit 8 --max-tokens 12 "
+        "--plain "
         "--cache first.jsonl");
     std::map<std::string, std::string> questions;
     for (const json& item : lines("data/tasks.jsonl")) questions[item["id"]] = item["question"];
@@ -29,7 +30,11 @@ class Studies : public testing::Test {
     for (const auto& [id, answer] : answers("first.jsonl"))
       // Where it opens a thought and does not end it, it has given no answer.
       if (answer["text"].get<std::string>().find("<think>") == std::string::npos && ++taken[answer["task"]] <= 4)
-        own += json{{"id", id}, {"task", answer["task"]}, {"question", questions[answer["id"]]}, {"answer", answer["text"]}}.dump() + "\n";
+        own +=
+            json{
+                {"id", id}, {"task", answer["task"]}, {"question", questions[answer["id"]]}, {"answer", answer["text"]}}
+                .dump() +
+            "\n";
     write_file_atomically(path("own.jsonl"), own);
   }
   static void TearDownTestSuite() { delete std::exchange(folder_, nullptr); }
@@ -76,7 +81,8 @@ TEST_F(Studies, AnswersAreTheSameInEveryBatchAndGoOnWhereTheyEnded) {
 
 TEST_F(Studies, ACacheOfOtherSettingsIsRefused) {
   run("fidelio eval model --cache settings.jsonl" + kOwn);
-  for (const std::string& other : {"fidelio eval coarse --cache settings.jsonl" + kOwn, "fidelio eval model --kv i8 --cache settings.jsonl" + kOwn}) {
+  for (const std::string& other : {"fidelio eval coarse --cache settings.jsonl" + kOwn,
+                                   "fidelio eval model --kv i8 --cache settings.jsonl" + kOwn}) {
     const CommandResult refused = run_command(folder_->path(), other);
     EXPECT_EQ(refused.code, 1) << other;
     EXPECT_THAT(refused.err, testing::HasSubstr("settings.jsonl holds results of other settings"));
@@ -104,8 +110,10 @@ TEST_F(Studies, RecoveryIsOneForTheModelItselfAndLessForACoarseOne) {
   EXPECT_FALSE(r["models"][2]["lossless"].get<bool>());
   EXPECT_TRUE(r["models"][2]["different"].get<bool>());
   const std::string page = read_text_file(path("recovery.html"));
-  for (const char* part : {"Recovery by task", "not shown to be lossless", "<svg", "coarse"}) EXPECT_THAT(page, testing::HasSubstr(part));
-  EXPECT_THAT(read_text_file(path("tables/1-accuracy-and-recovery.csv")), testing::StartsWith("model,bits,recall,word_problem,"));
+  for (const char* part : {"Recovery by task", "not shown to be lossless", "<svg", "coarse"})
+    EXPECT_THAT(page, testing::HasSubstr(part));
+  EXPECT_THAT(read_text_file(path("tables/1-accuracy-and-recovery.csv")),
+              testing::StartsWith("model,bits,recall,word_problem,"));
 }
 
 TEST_F(Studies, AModelAgreesWithItselfInEveryToken) {
@@ -113,15 +121,18 @@ TEST_F(Studies, AModelAgreesWithItselfInEveryToken) {
   EXPECT_EQ(same["prompts"].size(), 8u);
   EXPECT_EQ(same["divergent"], 0);
   EXPECT_EQ(same["agreement"]["value"], 1);
-  const json coarse = report("fidelio compare model coarse --prompts own.jsonl --plain --max-tokens 12 --limit 3 --html compare.html");
+  const json coarse =
+      report("fidelio compare model coarse --prompts own.jsonl --plain --max-tokens 12 --limit 3 --html compare.html");
   EXPECT_EQ(coarse["prompts"].size(), 3u);
   EXPECT_GT(coarse["divergent"], 0);
-  EXPECT_NEAR(coarse["agreement"]["value"].get<double>(), 1 - coarse["divergent"].get<double>() / coarse["tokens"].get<double>(), 1e-12);  // FP64
+  EXPECT_NEAR(coarse["agreement"]["value"].get<double>(),
+              1 - coarse["divergent"].get<double>() / coarse["tokens"].get<double>(), 1e-12);  // FP64
   EXPECT_THAT(read_text_file(path("compare.html")), testing::HasSubstr("coarse"));
 }
 
 TEST_F(Studies, MoreNoiseCostsMore) {
-  const std::string command = "fidelio noise model --text data/docs-heldout.txt --context 128 --windows 6 --levels 0.01,0.02,0.4";
+  const std::string command =
+      "fidelio noise model --text data/docs-heldout.txt --context 128 --windows 6 --levels 0.01,0.02,0.4";
   const json r = report(command + " --html noise.html" + kOwn);
   const json& levels = r["levels"];
   ASSERT_EQ(levels.size(), 3u);

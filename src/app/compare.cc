@@ -31,7 +31,8 @@ std::vector<std::string> read_prompts(const std::string& path) {
     }
     const auto object = nlohmann::json::parse(line, nullptr, false);
     const char* key = object.is_object() && object.contains("prompt") ? "prompt" : "question";
-    check(object.is_object() && object.contains(key) && object[key].is_string(), "{}:{}: expected an object with \"prompt\" or \"question\", a text", path, number);
+    check(object.is_object() && object.contains(key) && object[key].is_string(),
+          "{}:{}: expected an object with \"prompt\" or \"question\", a text", path, number);
     prompts.push_back(object[key]);
   }
   check(!prompts.empty(), "{} has no prompts; one a line is expected", path);
@@ -54,7 +55,8 @@ Table by_prompt(const DivergenceReport& r) {
     size_t cut = std::min(p.prompt.find('\n'), std::min(p.prompt.size(), kLongest));
     while (cut > 0 && cut < p.prompt.size() && (static_cast<unsigned char>(p.prompt[cut]) & 0xC0) == 0x80) --cut;
     const auto tokens = static_cast<int64_t>(p.tokens.size());
-    table.rows.push_back({p.prompt.substr(0, cut) + (cut < p.prompt.size() ? "…" : ""), fmt::format("{}", tokens), fmt::format("{}", p.divergent()),
+    table.rows.push_back({p.prompt.substr(0, cut) + (cut < p.prompt.size() ? "…" : ""), fmt::format("{}", tokens),
+                          fmt::format("{}", p.divergent()),
                           number_text(1 - static_cast<double>(p.divergent()) / static_cast<double>(tokens), 4)});
   }
   return table;
@@ -62,14 +64,16 @@ Table by_prompt(const DivergenceReport& r) {
 
 void compare(const Compare& o) {
   const TextModel a = open_model(o.run.model), b = open_model(o.other);
-  check(a.checkpoint.config().v == b.checkpoint.config().v, "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.run.model,
-        a.checkpoint.config().v, o.other, b.checkpoint.config().v);
+  check(a.checkpoint.config().v == b.checkpoint.config().v,
+        "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.run.model, a.checkpoint.config().v, o.other,
+        b.checkpoint.config().v);
   const std::vector<std::string> prompts = spread(read_prompts(o.prompts), o.questions.limit);
   TaskSet set;
   set.path = o.prompts;
   for (const std::string& prompt : prompts) {
-    check(a.tokenizer.encode(prompt) == b.tokenizer.encode(prompt), "{} and {} cut \"{}\" into different tokens: only models of one tokenizer can be compared",
-          o.run.model, o.other, prompt.substr(0, 60));
+    check(a.tokenizer.encode(prompt) == b.tokenizer.encode(prompt),
+          "{} and {} cut \"{}\" into different tokens: only models of one tokenizer can be compared", o.run.model,
+          o.other, prompt.substr(0, 60));
     TaskItem item;
     item.task = "prompt";
     item.id = fmt::format("{}", set.items.size() + 1);
@@ -87,15 +91,17 @@ void compare(const Compare& o) {
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
   const DivergenceReport report =
-      measure_divergence(*runner_a, *runner_b, a.tokenizer, prompts_of(a, o.questions.plain), prompts, how, [&](int64_t done, int64_t total) {
-        if (!progress) progress = std::make_unique<Progress>("compare", total);
-        progress->advance(done - std::exchange(before, done));
-      });
+      measure_divergence(*runner_a, *runner_b, a.tokenizer, prompts_of(a, o.questions.plain), prompts, how,
+                         [&](int64_t done, int64_t total) {
+                           if (!progress) progress = std::make_unique<Progress>("compare", total);
+                           progress->advance(done - std::exchange(before, done));
+                         });
   progress.reset();
   if (!quiet(o.json)) {
     fmt::print("{}\n", to_text(by_prompt(report)));
-    fmt::print("{} says what {} says at {} of {} tokens: agreement {} (95%, bootstrap by prompt)\n", o.other, o.run.model, report.tokens() - report.divergent(),
-               report.tokens(), interval_text(report.agreement(), 4));
+    fmt::print("{} says what {} says at {} of {} tokens: agreement {} (95%, bootstrap by prompt)\n", o.other,
+               o.run.model, report.tokens() - report.divergent(), report.tokens(),
+               interval_text(report.agreement(), 4));
   }
   write_json(o.json, to_json(report, a.tokenizer));
   if (!o.html.empty()) write_file_atomically(o.html, to_html(report, a.tokenizer));
@@ -105,13 +111,19 @@ void compare(const Compare& o) {
 
 void add_compare(CLI::App& app) {
   auto o = std::make_shared<Compare>();
-  CLI::App* verb = app.add_subcommand("compare", "Where a model would say another token than the one it is compared with");
-  verb->footer("A answers every prompt greedily; its tokens are then forced through B.\n"
-               "Example:\n  fidelio compare models/quill-26m quill-99 --prompts models/data/tasks.jsonl --limit 20 --html compare.html");
+  CLI::App* verb =
+      app.add_subcommand("compare", "Where a model would say another token than the one it is compared with");
+  verb->footer(
+      "A answers every prompt greedily; its tokens are then forced through B.\n"
+      "Example:\n  fidelio compare models/quill-26m quill-99 --prompts models/data/tasks.jsonl --limit 20 --html "
+      "compare.html");
   verb->add_option("A", o->run.model, "Model folder that answers")->required();
   verb->add_option("B", o->other, "Model folder to compare with it; of the same tokenizer")->required();
-  verb->add_option("--prompts", o->prompts, "Prompts, one a line; of a .jsonl file the \"prompt\" or \"question\" of each line")->required();
-  verb->add_option("--limit", o->questions.limit, "Only so many prompts, spread evenly over the file")->check(CLI::PositiveNumber);
+  verb->add_option("--prompts", o->prompts,
+                   "Prompts, one a line; of a .jsonl file the \"prompt\" or \"question\" of each line")
+      ->required();
+  verb->add_option("--limit", o->questions.limit, "Only so many prompts, spread evenly over the file")
+      ->check(CLI::PositiveNumber);
   verb->add_option("--max-tokens", o->questions.max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
   verb->add_flag("--plain", o->questions.plain, "Give the bare prompt instead of A's chat template");
   verb->add_option("--html", o->html, "Write a page with every answer annotated");

@@ -12,8 +12,10 @@ using nlohmann::json;
 Table accuracy_table(const std::string& name, const std::vector<Answers>& runs, TaskMethod method) {
   const bool generated = method == TaskMethod::generate;
   Table table{name, "", {"task", "questions", "accuracy [95%]"}, {}};
-  table.note = runs.size() == 1 ? "Wilson's intervals." : fmt::format("Means over {} seeds, bootstrap intervals by question.", runs.size());
-  const std::vector<std::string> more = generated ? std::vector<std::string>{"tokens", "thinking", "unfinished"} : std::vector<std::string>{"normalised [95%]"};
+  table.note = runs.size() == 1 ? "Wilson's intervals."
+                                : fmt::format("Means over {} seeds, bootstrap intervals by question.", runs.size());
+  const std::vector<std::string> more = generated ? std::vector<std::string>{"tokens", "thinking", "unfinished"}
+                                                  : std::vector<std::string>{"normalised [95%]"};
   table.columns.insert(table.columns.end(), more.begin(), more.end());
   ModelRuns model{name, 0, {}};
   std::vector<ItemResult> all;
@@ -49,7 +51,8 @@ json report_of(const Answers& a, const TaskSet& set) {
   json report = to_json(a.results, set, a.options);
   report["timings"] = {{"seconds", a.seconds}, {"questions_asked", a.asked}};
   // Answers from the cache have cost no time, so a rate would mean nothing.
-  if (a.asked == static_cast<int64_t>(a.results.size()) && set.method == TaskMethod::generate) report["timings"]["tokens_per_second"] = output_tokens(a) / a.seconds;
+  if (a.asked == static_cast<int64_t>(a.results.size()) && set.method == TaskMethod::generate)
+    report["timings"]["tokens_per_second"] = output_tokens(a) / a.seconds;
   return report;
 }
 
@@ -57,11 +60,13 @@ void print(const Answers& a, const TaskSet& set) {
   int64_t correct = 0;
   for (const ItemResult& r : a.results) correct += r.correct;
   const auto total = static_cast<int64_t>(a.results.size());
-  std::string text = fmt::format("{}: accuracy {} over all {} questions", text_of(a.options.sampling), interval_text(wilson(correct, total)), total);
+  std::string text = fmt::format("{}: accuracy {} over all {} questions", text_of(a.options.sampling),
+                                 interval_text(wilson(correct, total)), total);
   if (a.options.sampling.temperature > 0) text = fmt::format("seed {}, {}", a.options.sampling.seed, text);
   if (a.asked < total) text += fmt::format("; {} from {}", total - a.asked, a.options.cache);
   text += fmt::format("; {:.1f} s", a.seconds);
-  if (a.asked == total && set.method == TaskMethod::generate) text += fmt::format(", {:.0f} tokens/s", output_tokens(a) / a.seconds);
+  if (a.asked == total && set.method == TaskMethod::generate)
+    text += fmt::format(", {:.0f} tokens/s", output_tokens(a) / a.seconds);
   fmt::print("{}\n", text);
 }
 
@@ -71,8 +76,11 @@ CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& o) {
   CLI::Option* tasks = add_questions(verb, o.questions);
   const auto before = verb.get_options();
   add_sampling(verb, o.sampling);
-  verb.add_option("--seeds", o.seeds, "Sample so many times, with seeds --seed, --seed + 1, ...")->check(CLI::Range(1, 1000));
-  verb.add_option("--cache", o.cache, "Keep the answers in this JSONL file and go on where it ends; sampled runs put their seed into its name");
+  verb.add_option("--seeds", o.seeds, "Sample so many times, with seeds --seed, --seed + 1, ...")
+      ->check(CLI::Range(1, 1000));
+  verb.add_option(
+      "--cache", o.cache,
+      "Keep the answers in this JSONL file and go on where it ends; sampled runs put their seed into its name");
   group_with_tasks(verb, before, tasks);
   return tasks;
 }
@@ -84,12 +92,14 @@ void eval_tasks(const RunOptions& run, const EvalTasks& o, const std::string& js
   for (const SamplingOptions& s : samplings) validate(s);
   const auto runner = make_cpu_runner(model.checkpoint, answering(runner_options(run), model, set, o.questions));
   std::vector<Answers> runs;
-  for (const SamplingOptions& s : samplings) runs.push_back(answer_questions(*runner, model, set, o.questions, s, cache_of(o.cache, s)));
+  for (const SamplingOptions& s : samplings)
+    runs.push_back(answer_questions(*runner, model, set, o.questions, s, cache_of(o.cache, s)));
   if (!quiet(json_path)) {
     fmt::print("{}", to_text(accuracy_table(run.model, runs, set.method)));
     for (const Answers& a : runs) print(a, set);
   }
-  json report = {{"model", run.model}, {"file", o.questions.file}, {"batch", o.questions.batch}, {"runs", json::array()}};
+  json report = {
+      {"model", run.model}, {"file", o.questions.file}, {"batch", o.questions.batch}, {"runs", json::array()}};
   for (const Answers& a : runs) report["runs"].push_back(report_of(a, set));
   write_json(json_path, report);
 }

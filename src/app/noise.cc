@@ -37,8 +37,8 @@ struct Level {
 struct NoiseReport {
   std::string model;
   std::vector<Level> levels;
-  NoiseStudy study;            // empty without questions
-  std::vector<Estimate> base;  // accuracy by task without noise
+  NoiseStudy study;                             // empty without questions
+  std::vector<Estimate> base;                   // accuracy by task without noise
   std::vector<std::vector<Estimate>> accuracy;  // of each level, by task
 
   // KL = alpha sigma^2 where KL is at most the study's limit: the regime in which contributions of matrices add up.
@@ -60,8 +60,8 @@ std::vector<LinearId> noisy_linears(const ModelConfig& config) {
   return ids;
 }
 
-// Uniform noise (SLQ C.4). A matrix gets the same noise at every level but for its size, so that the curve is that of one
-// direction and not of luck.
+// Uniform noise (SLQ C.4). A matrix gets the same noise at every level but for its size, so that the curve is that of
+// one direction and not of luck.
 void inject(Runner& runner, const Checkpoint& source, double sigma, uint64_t seed) {
   uint64_t number = 0;
   for (LinearId id : noisy_linears(source.config()))
@@ -117,7 +117,13 @@ NoiseReport measure(const Noise& o) {
   Progress progress("noise", static_cast<int64_t>(o.levels.size()));
   for (double sigma : o.levels) {
     inject(*noisy, model.checkpoint, sigma, o.seed);
-    report.levels.push_back({sigma, compare_models(*exact, *noisy, texts, {.windows = windows, .reference_mode = options.mode, .candidate_mode = options.mode, .top_k = 10, .bootstrap = {}}, pool)});
+    report.levels.push_back({sigma, compare_models(*exact, *noisy, texts,
+                                                   {.windows = windows,
+                                                    .reference_mode = options.mode,
+                                                    .candidate_mode = options.mode,
+                                                    .top_k = 10,
+                                                    .bootstrap = {}},
+                                                   pool)});
     answer(fmt::format("noise-{}", sigma), fmt::format("uniform noise {} seed {}", sigma, o.seed));
     progress.advance();
   }
@@ -126,8 +132,11 @@ NoiseReport measure(const Noise& o) {
 }
 
 Table level_table(const NoiseReport& r) {
-  Table table{"Noise and what it costs", "Noise: uniform, relative to each matrix's root mean square. 95% bootstrap intervals, by window and by question.",
-              {"noise", "KL, nats a token", "EAR", "perplexity"}, {}};
+  Table table{
+      "Noise and what it costs",
+      "Noise: uniform, relative to each matrix's root mean square. 95% bootstrap intervals, by window and by question.",
+      {"noise", "KL, nats a token", "EAR", "perplexity"},
+      {}};
   const bool asked = !r.study.points.empty();
   table.columns.insert(table.columns.end(), r.study.tasks.begin(), r.study.tasks.end());
   if (asked) {
@@ -138,7 +147,8 @@ Table level_table(const NoiseReport& r) {
   }
   for (size_t i = 0; i < r.levels.size(); ++i) {
     const FidelityReport& f = r.levels[i].fidelity;
-    table.rows.push_back({fmt::format("{}", r.levels[i].sigma), interval_text(f.kl(), 6), interval_text(f.ear(), 4), number_text(f.perplexity().value, 4)});
+    table.rows.push_back({fmt::format("{}", r.levels[i].sigma), interval_text(f.kl(), 6), interval_text(f.ear(), 4),
+                          number_text(f.perplexity().value, 4)});
     if (!asked) continue;
     for (const Estimate& e : r.accuracy[i]) table.rows.back().push_back(number_text(e.value, 3));
     table.rows.back().push_back(interval_text(r.study.points[i].mean_recovery));
@@ -148,10 +158,12 @@ Table level_table(const NoiseReport& r) {
 
 std::vector<std::string> findings(const NoiseReport& r) {
   const OriginFit power = r.power_fit();
-  std::vector<std::string> lines = {fmt::format("KL = {:.4g} noise^2 where KL <= {} (R2 {})", power.slope, r.study.linear_below, number_text(power.r2, 4))};
+  std::vector<std::string> lines = {fmt::format("KL = {:.4g} noise^2 where KL <= {} (R2 {})", power.slope,
+                                                r.study.linear_below, number_text(power.r2, 4))};
   if (r.study.points.empty()) return lines;
   const OriginFit fit = r.study.linear_fit();
-  lines.push_back(fmt::format("1 - recovery = {:.4g} KL where KL <= {} (R2 {})", fit.slope, r.study.linear_below, number_text(fit.r2, 4)));
+  lines.push_back(fmt::format("1 - recovery = {:.4g} KL where KL <= {} (R2 {})", fit.slope, r.study.linear_below,
+                              number_text(fit.r2, 4)));
   lines.push_back(fmt::format("recovery cannot be told from 1 up to KL {:.4g}", r.study.lossless_up_to()));
   return lines;
 }
@@ -162,13 +174,22 @@ json report_of(const NoiseReport& r, const Noise& o) {
   json levels = json::array();
   for (size_t i = 0; i < r.levels.size(); ++i) {
     const FidelityReport& f = r.levels[i].fidelity;
-    levels.push_back({{"noise", r.levels[i].sigma}, {"kl", to_json(f.kl())}, {"ear", to_json(f.ear())}, {"perplexity", to_json(f.perplexity())}, {"tokens", f.positions()}});
+    levels.push_back({{"noise", r.levels[i].sigma},
+                      {"kl", to_json(f.kl())},
+                      {"ear", to_json(f.ear())},
+                      {"perplexity", to_json(f.perplexity())},
+                      {"tokens", f.positions()}});
     if (r.accuracy.empty()) continue;
     for (const Estimate& e : r.accuracy[i]) levels.back()["accuracy"].push_back(to_json(e));
   }
-  json report = {{"model", r.model}, {"texts", o.texts}, {"activations", o.run.activations}, {"seed", o.seed}, {"levels", levels},
+  json report = {{"model", r.model},
+                 {"texts", o.texts},
+                 {"activations", o.run.activations},
+                 {"seed", o.seed},
+                 {"levels", levels},
                  {"reference_perplexity", to_json(r.levels[0].fidelity.reference_perplexity())},
-                 {"kl_by_noise_power", {{"slope", finite(power.slope)}, {"r2", finite(power.r2)}, {"below", r.study.linear_below}}}};
+                 {"kl_by_noise_power",
+                  {{"slope", finite(power.slope)}, {"r2", finite(power.r2)}, {"below", r.study.linear_below}}}};
   if (r.study.points.empty()) return report;
   for (const Estimate& e : r.base) report["accuracy_without_noise"].push_back(to_json(e));
   report["recovery"] = to_json(r.study);
@@ -176,7 +197,8 @@ json report_of(const NoiseReport& r, const Noise& o) {
 }
 
 std::string page(const NoiseReport& r) {
-  std::string body = "<p class=\"lead\">Uniform noise in every linear of the layers of " + escape_html(r.model) + ".</p>\n<ul>";
+  std::string body =
+      "<p class=\"lead\">Uniform noise in every linear of the layers of " + escape_html(r.model) + ".</p>\n<ul>";
   for (const std::string& line : findings(r)) body += "<li>" + escape_html(line) + "</li>";
   body += "</ul>\n";
   Chart chart{"KL against noise", "noise relative to the root mean square", "KL, nats a token", true, {{"KL", {}}}};
@@ -205,14 +227,21 @@ void noise(const Noise& o) {
 void add_noise(CLI::App& app) {
   auto o = std::make_shared<Noise>();
   o->run.activations = "f32";
-  CLI::App* verb = app.add_subcommand("noise", "What noise in the weights costs: KL, and accuracy on tasks, at rising levels");
-  verb->footer("Examples:\n  fidelio noise models/quill-26m --text models/data/docs-heldout.txt\n"
-               "  fidelio noise models/quill-26m --text models/data/docs-heldout.txt --tasks models/data/tasks.jsonl --limit 60 --html noise.html");
+  CLI::App* verb =
+      app.add_subcommand("noise", "What noise in the weights costs: KL, and accuracy on tasks, at rising levels");
+  verb->footer(
+      "Examples:\n  fidelio noise models/quill-26m --text models/data/docs-heldout.txt\n"
+      "  fidelio noise models/quill-26m --text models/data/docs-heldout.txt --tasks models/data/tasks.jsonl --limit 60 "
+      "--html noise.html");
   add_model(*verb, o->run);
   verb->add_option("--text", o->texts, "Text on which KL is measured; may be repeated")->required();
-  verb->add_option("--levels", o->levels, "Noise relative to each matrix's root mean square (default: 0.01 to 0.32, doubling)")->delimiter(',')->check(CLI::PositiveNumber);
+  verb->add_option("--levels", o->levels,
+                   "Noise relative to each matrix's root mean square (default: 0.01 to 0.32, doubling)")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
   verb->add_option("--context", o->windows.context, "Window length in tokens")->check(CLI::Range(2, 1 << 24));
-  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text; 0 = all")->check(CLI::NonNegativeNumber);
+  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text; 0 = all")
+      ->check(CLI::NonNegativeNumber);
   verb->add_option("--seed", o->seed, "Of the noise");
   verb->add_option("--linear-below", o->linear_below, "KL up to which lines are fitted")->check(CLI::PositiveNumber);
   CLI::Option* tasks = add_questions(*verb, o->questions);
@@ -223,7 +252,8 @@ void add_noise(CLI::App& app) {
   verb->add_option("--csv", o->csv, "Write the table as CSV");
   verb->add_option("--threads", o->run.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
   verb->add_option("--isa", o->run.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
-  verb->add_option("--activations", o->run.activations, "What linears see: f32 (the default: rounding would hide small noise), a16, a8");
+  verb->add_option("--activations", o->run.activations,
+                   "What linears see: f32 (the default: rounding would hide small noise), a16, a8");
   add_json(*verb, o->json);
   verb->callback([o] { noise(*o); });
 }

@@ -11,7 +11,8 @@
 namespace fidelio::app {
 namespace {
 
-// The longest sequence a question can become. Log-likelihoods: a token is at least a byte, a few special ones are added.
+// The longest sequence a question can become. Log-likelihoods: a token is at least a byte, a few special ones are
+// added.
 int64_t longest(const TextModel& model, const TaskSet& set, const Questions& o) {
   constexpr size_t kSpecial = 8;
   const int64_t context = model.checkpoint.config().max_positions;
@@ -21,8 +22,9 @@ int64_t longest(const TextModel& model, const TaskSet& set, const Questions& o) 
     for (const TaskItem& item : set.items) {
       const ChatMessage message{"user", item.question};
       const auto size = static_cast<int64_t>(prompt(std::span(&message, 1)).size());
-      check(size < context, "{}: {} {} has {} tokens as a prompt, the context of {} holds {} and one must be left for the answer", set.path,
-            item.task, item.id, size, model.checkpoint.folder(), context);
+      check(size < context,
+            "{}: {} {} has {} tokens as a prompt, the context of {} holds {} and one must be left for the answer",
+            set.path, item.task, item.id, size, model.checkpoint.folder(), context);
       most = std::max(most, size + o.max_tokens);
     }
   } else {
@@ -42,13 +44,16 @@ int64_t longest(const TextModel& model, const TaskSet& set, const Questions& o) 
 PromptBuilder prompts_of(const TextModel& model, bool plain) {
   if (plain) return plain_prompt(model.tokenizer);
   check(model.chat.has_value(),
-        "{} has no chat template (tokenizer_config.json or chat_template.jinja) to ask in; --plain asks with the bare question",
+        "{} has no chat template (tokenizer_config.json or chat_template.jinja) to ask in; --plain asks with the bare "
+        "question",
         model.checkpoint.folder());
   return chat_prompt(model.tokenizer, *model.chat);
 }
 
 CLI::Option* add_questions(CLI::App& verb, Questions& q) {
-  CLI::Option* tasks = verb.add_option("--tasks", q.file, "File of questions with answers: fidelio's JSONL, or ARC, PIQA, WinoGrande, HellaSwag, BoolQ, OpenBookQA, GSM8K, MATH-500 as published");
+  CLI::Option* tasks = verb.add_option("--tasks", q.file,
+                                       "File of questions with answers: fidelio's JSONL, or ARC, PIQA, WinoGrande, "
+                                       "HellaSwag, BoolQ, OpenBookQA, GSM8K, MATH-500 as published");
   tasks->group("Questions");
   const auto before = verb.get_options();
   verb.add_option("--task", q.tasks, "Only this task of the file; may be repeated");
@@ -63,7 +68,8 @@ CLI::Option* add_questions(CLI::App& verb, Questions& q) {
 
 void group_with_tasks(CLI::App& verb, const std::vector<CLI::Option*>& before, CLI::Option* tasks) {
   for (CLI::Option* option : verb.get_options())
-    if (option != tasks && std::find(before.begin(), before.end(), option) == before.end()) option->needs(tasks)->group("Questions");
+    if (option != tasks && std::find(before.begin(), before.end(), option) == before.end())
+      option->needs(tasks)->group("Questions");
 }
 
 TaskSet read_questions(const Questions& q) {
@@ -72,7 +78,8 @@ TaskSet read_questions(const Questions& q) {
   for (const TaskItem& item : set.items)
     if (std::find(known.begin(), known.end(), item.task) == known.end()) known.push_back(item.task);
   for (const std::string& task : q.tasks)
-    check(std::find(known.begin(), known.end(), task) != known.end(), "--task {}: {} has no such task; it has {}", task, q.file, fmt::join(known, ", "));
+    check(std::find(known.begin(), known.end(), task) != known.end(), "--task {}: {} has no such task; it has {}", task,
+          q.file, fmt::join(known, ", "));
   std::map<std::string, int64_t> taken;
   std::erase_if(set.items, [&](const TaskItem& item) {
     if (!q.tasks.empty() && std::find(q.tasks.begin(), q.tasks.end(), item.task) == q.tasks.end()) return true;
@@ -84,16 +91,18 @@ TaskSet read_questions(const Questions& q) {
 RunnerOptions answering(const RunnerOptions& options, const TextModel& model, const TaskSet& set, const Questions& q) {
   RunnerOptions r = options;
   const int64_t room = PageTable::pages_for(longest(model, set, q)) * kPageTokens;
-  const auto side_by_side = set.method == TaskMethod::generate ? std::min(q.batch, static_cast<int64_t>(set.items.size())) : 1;
+  const auto side_by_side =
+      set.method == TaskMethod::generate ? std::min(q.batch, static_cast<int64_t>(set.items.size())) : 1;
   r.max_rows = std::max(r.max_rows, side_by_side);
   r.max_logit_rows = std::max(r.max_logit_rows, side_by_side);
   // Log-likelihoods share a batch as far as its rows go; their last pages may be partly empty.
-  r.cache_tokens = std::max({r.cache_tokens, side_by_side * room, set.method == TaskMethod::likelihood ? 2 * r.max_rows : 0});
+  r.cache_tokens =
+      std::max({r.cache_tokens, side_by_side * room, set.method == TaskMethod::likelihood ? 2 * r.max_rows : 0});
   return r;
 }
 
-Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& set, const Questions& q, const SamplingOptions& sampling,
-                         const std::string& cache, const std::string& change) {
+Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& set, const Questions& q,
+                         const SamplingOptions& sampling, const std::string& cache, const std::string& change) {
   Answers answers;
   TaskOptions& o = answers.options;
   o.mode = runner.options().mode;
@@ -103,16 +112,20 @@ Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& 
   o.stop_ids = model.stop_ids;
   o.stop_strings = q.stops;
   o.cache = cache;
-  o.model_identity = fmt::format("{}{}, cache {}, {}", model.checkpoint.sha256(), change.empty() ? "" : " with " + change, name_of(runner.options().kv),
-                                 q.plain ? "plain" : "chat template");
+  o.model_identity =
+      fmt::format("{}{}, cache {}, {}", model.checkpoint.sha256(), change.empty() ? "" : " with " + change,
+                  name_of(runner.options().kv), q.plain ? "plain" : "chat template");
   // Choices are scored after the bare text, so that such a run needs no template.
-  const TaskModel asked{&runner, &model.tokenizer, set.method == TaskMethod::generate ? prompts_of(model, q.plain) : plain_prompt(model.tokenizer)};
+  const TaskModel asked{
+      &runner, &model.tokenizer,
+      set.method == TaskMethod::generate ? prompts_of(model, q.plain) : plain_prompt(model.tokenizer)};
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
   const auto start = std::chrono::steady_clock::now();
   answers.results = run_tasks(asked, set, o, [&](int64_t done, int64_t total) {
     if (!progress) {
-      progress = std::make_unique<Progress>(std::filesystem::path(model.checkpoint.folder()).filename().string(), total);
+      progress =
+          std::make_unique<Progress>(std::filesystem::path(model.checkpoint.folder()).filename().string(), total);
       before = done - 1;
       answers.asked = total - before;
       if (before > 0) progress->advance(before);
@@ -124,7 +137,9 @@ Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& 
 }
 
 std::vector<SamplingOptions> seeds_of(const SamplingOptions& sampling, int seeds) {
-  check(sampling.temperature > 0 || seeds == 1, "--seeds {} of greedy answers: they are the same for every seed; sample with --temperature or --recommended", seeds);
+  check(sampling.temperature > 0 || seeds == 1,
+        "--seeds {} of greedy answers: they are the same for every seed; sample with --temperature or --recommended",
+        seeds);
   std::vector<SamplingOptions> all(static_cast<size_t>(seeds), sampling);
   for (size_t i = 0; i < all.size(); ++i) all[i].seed += i;
   return all;
@@ -133,7 +148,8 @@ std::vector<SamplingOptions> seeds_of(const SamplingOptions& sampling, int seeds
 std::string cache_of(const std::string& path, const SamplingOptions& sampling) {
   if (path.empty() || sampling.temperature <= 0) return path;
   const std::filesystem::path p(path);
-  return (p.parent_path() / fmt::format("{}-seed{}{}", p.stem().string(), sampling.seed, p.extension().string())).string();
+  return (p.parent_path() / fmt::format("{}-seed{}{}", p.stem().string(), sampling.seed, p.extension().string()))
+      .string();
 }
 
 std::string text_of(const SamplingOptions& s) {

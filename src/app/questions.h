@@ -19,15 +19,17 @@ CLI::Option* add_questions(CLI::App& verb, Questions& questions);
 // The options that `verb` has got since it had `before` stand under "Questions" in its help and need --tasks.
 void group_with_tasks(CLI::App& verb, const std::vector<CLI::Option*>& before, CLI::Option* tasks);
 
-// The model's chat template; the bare text with --plain. Throws Error naming --plain if there is no template. Refers to `model`.
+// The model's chat template; the bare text with --plain. Throws Error naming --plain if there is no template. Refers to
+// `model`.
 PromptBuilder prompts_of(const TextModel& model, bool plain);
 
 // Throws Error naming a task that is not in the file and those that are.
 TaskSet read_questions(const Questions& questions);
 
-// A runner's options with room for the questions: `batch` answers side by side, each as long as it may become. Throws Error
-// naming a question that does not fit into the context.
-RunnerOptions answering(const RunnerOptions& options, const TextModel& model, const TaskSet& set, const Questions& questions);
+// A runner's options with room for the questions: `batch` answers side by side, each as long as it may become. Throws
+// Error naming a question that does not fit into the context.
+RunnerOptions answering(const RunnerOptions& options, const TextModel& model, const TaskSet& set,
+                        const Questions& questions);
 
 struct Answers {
   std::vector<ItemResult> results;  // in the order of the questions

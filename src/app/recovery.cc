@@ -27,7 +27,8 @@ struct Recovery {
 // Folders' last names; as they were given where two are alike.
 std::vector<std::string> names_of(const std::vector<std::string>& folders) {
   std::vector<std::string> names;
-  for (const std::string& f : folders) names.push_back(std::filesystem::path(f + "/").parent_path().filename().string());
+  for (const std::string& f : folders)
+    names.push_back(std::filesystem::path(f + "/").parent_path().filename().string());
   std::vector<std::string> sorted = names;
   std::sort(sorted.begin(), sorted.end());
   return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end() ? names : folders;
@@ -37,23 +38,31 @@ SamplingOptions sampling_for(const Recovery& o) {
   Sampling sampling;
   sampling.recommended = !o.greedy;
   SamplingOptions s = sampling_of(sampling, o.run.model);
-  check(o.greedy || s.temperature > 0, "the generation_config.json of {} recommends no sampling; ask with --greedy", o.run.model);
+  check(o.greedy || s.temperature > 0, "the generation_config.json of {} recommends no sampling; ask with --greedy",
+        o.run.model);
   s.seed = o.seed;
   return s;
 }
 
-ModelRuns run_model(const Recovery& o, const std::string& folder, const std::string& name, const TaskSet& set, const std::vector<SamplingOptions>& samplings) {
+ModelRuns run_model(const Recovery& o, const std::string& folder, const std::string& name, const TaskSet& set,
+                    const std::vector<SamplingOptions>& samplings) {
   const TextModel model = open_model(folder);
   const auto runner = make_cpu_runner(model.checkpoint, answering(runner_options(o.run), model, set, o.questions));
-  ModelRuns runs{name, 8.0 * static_cast<double>(model.checkpoint.file_bytes()) / static_cast<double>(model.checkpoint.parameters()), {}};
+  ModelRuns runs{
+      name,
+      8.0 * static_cast<double>(model.checkpoint.file_bytes()) / static_cast<double>(model.checkpoint.parameters()),
+      {}};
   std::string file = name + ".jsonl";
   std::replace(file.begin(), file.end(), '/', '_');
   for (const SamplingOptions& s : samplings)
-    runs.runs.push_back(answer_questions(*runner, model, set, o.questions, s, o.cache.empty() ? "" : cache_of(o.cache + "/" + file, s)).results);
+    runs.runs.push_back(
+        answer_questions(*runner, model, set, o.questions, s, o.cache.empty() ? "" : cache_of(o.cache + "/" + file, s))
+            .results);
   return runs;
 }
 
-// The tasks in which the reference thinks; none if it never does. A block left empty still holds its line break, one token.
+// The tasks in which the reference thinks; none if it never does. A block left empty still holds its line break, one
+// token.
 std::vector<std::string> thinking_tasks(const ModelRuns& reference) {
   std::vector<std::string> tasks;
   for (const TaskSummary& s : summarise(reference.runs[0]))
@@ -62,7 +71,8 @@ std::vector<std::string> thinking_tasks(const ModelRuns& reference) {
 }
 
 Table by_task(const RecoveryTable& recovery) {
-  Table table{"Recovery by task", "Accuracy over the reference's, paired by question; 95% bootstrap intervals.", {"model"}, {}};
+  Table table{
+      "Recovery by task", "Accuracy over the reference's, paired by question; 95% bootstrap intervals.", {"model"}, {}};
   table.columns.insert(table.columns.end(), recovery.tasks.begin(), recovery.tasks.end());
   for (size_t i = 1; i < recovery.rows.size(); ++i) {
     table.rows.push_back({recovery.rows[i].name});
@@ -73,8 +83,9 @@ Table by_task(const RecoveryTable& recovery) {
 
 std::string sentence(const RecoveryRow& r, const std::string& reference) {
   const Verdict& v = r.verdict;
-  return fmt::format("{}: accuracy {:+.4f} [{:+.4f}, {:+.4f}] against {}: {} within sampling variance (margin {}){}", r.name, v.difference.value,
-                     v.difference.ci95.low, v.difference.ci95.high, reference, v.lossless ? "lossless" : "not shown to be lossless", v.margin,
+  return fmt::format("{}: accuracy {:+.4f} [{:+.4f}, {:+.4f}] against {}: {} within sampling variance (margin {}){}",
+                     r.name, v.difference.value, v.difference.ci95.low, v.difference.ci95.high, reference,
+                     v.lossless ? "lossless" : "not shown to be lossless", v.margin,
                      v.different ? "; the difference is significant" : "");
 }
 
@@ -100,14 +111,18 @@ std::string page(const Study& study) {
   const size_t of_accuracy = tables.size() - (study.thinking.empty() ? 0 : thinking_tables(study.thinking).size());
   for (size_t i = 0; i < of_accuracy; ++i) body += to_html(tables[i]);
   body += "<ul>";
-  for (size_t i = 1; i < study.recovery.rows.size(); ++i) body += "<li>" + escape_html(sentence(study.recovery.rows[i], reference)) + "</li>";
+  for (size_t i = 1; i < study.recovery.rows.size(); ++i)
+    body += "<li>" + escape_html(sentence(study.recovery.rows[i], reference)) + "</li>";
   body += "</ul>\n";
   Chart chart{"Recovery against size", "bits a parameter", "recovery", false, {{"models", {}, false}}};
   for (const RecoveryRow& r : study.recovery.rows) {
-    chart.series[0].points.push_back({r.bits, r.mean_recovery.value, r.mean_recovery.ci95.low, r.mean_recovery.ci95.high});
+    chart.series[0].points.push_back(
+        {r.bits, r.mean_recovery.value, r.mean_recovery.ci95.low, r.mean_recovery.ci95.high});
   }
   if (study.recovery.rows.size() > 1) body += svg_chart(chart);
-  if (!study.thinking.empty()) body += "<h2>Thinking</h2>\n<p>Tasks in which " + escape_html(reference) + " thinks: " + escape_html(fmt::format("{}", fmt::join(study.tasks, ", "))) + ".</p>\n";
+  if (!study.thinking.empty())
+    body += "<h2>Thinking</h2>\n<p>Tasks in which " + escape_html(reference) +
+            " thinks: " + escape_html(fmt::format("{}", fmt::join(study.tasks, ", "))) + ".</p>\n";
   for (size_t i = of_accuracy; i < tables.size(); ++i) body += to_html(tables[i]);
   return html_page("Recovery of " + reference, body);
 }
@@ -143,16 +158,25 @@ void recovery(const Recovery& o) {
   Study study{recovery_table(models, o.options), thinking_tasks(models[0]), {}, {}};
   if (!study.tasks.empty()) study.thinking = thinking_rows(models, study.tasks);
   study.how = fmt::format("{} questions of {}, {}, {} activations", set.items.size(), o.questions.file,
-                          o.greedy ? "greedy" : fmt::format("{}, {} seeds", text_of(samplings[0]), samplings.size()), o.run.activations);
+                          o.greedy ? "greedy" : fmt::format("{}, {} seeds", text_of(samplings[0]), samplings.size()),
+                          o.run.activations);
   if (!quiet(o.json)) {
     fmt::print("{}\n\n", study.how);
     for (const Table& t : study.tables()) fmt::print("{}\n", to_text(t));
-    for (size_t i = 1; i < study.recovery.rows.size(); ++i) fmt::print("{}\n", sentence(study.recovery.rows[i], study.recovery.rows[0].name));
+    for (size_t i = 1; i < study.recovery.rows.size(); ++i)
+      fmt::print("{}\n", sentence(study.recovery.rows[i], study.recovery.rows[0].name));
     if (study.thinking.empty()) fmt::print("{} thinks in none of these tasks.\n", names[0]);
   }
   json report = to_json(study.recovery);
-  report.update({{"how", study.how}, {"file", o.questions.file}, {"file_sha256", set.sha256}, {"questions", set.items.size()}, {"folders", folders},
-                 {"greedy", o.greedy}, {"seeds", samplings.size()}, {"thinking_tasks", study.tasks}, {"thinking", json::array()}});
+  report.update({{"how", study.how},
+                 {"file", o.questions.file},
+                 {"file_sha256", set.sha256},
+                 {"questions", set.items.size()},
+                 {"folders", folders},
+                 {"greedy", o.greedy},
+                 {"seeds", samplings.size()},
+                 {"thinking_tasks", study.tasks},
+                 {"thinking", json::array()}});
   for (const ThinkingRow& row : study.thinking) report["thinking"].push_back(to_json(row));
   write_json(o.json, report);
   write_csv(o.csv, study);
@@ -163,16 +187,22 @@ void recovery(const Recovery& o) {
 
 void add_recovery(CLI::App& app) {
   auto o = std::make_shared<Recovery>();
-  CLI::App* verb = app.add_subcommand("recovery", "Accuracy of models on tasks against a reference's, with intervals and a verdict; thinking tokens");
-  verb->footer("Examples:\n  fidelio recovery models/quill-26m quill-99 quill-int4 --tasks models/data/tasks.jsonl --greedy --html recovery.html\n"
-               "  fidelio recovery models/quill-26m quill-99 --tasks models/data/tasks.jsonl --seeds 3 --cache answers --json recovery.json");
+  CLI::App* verb = app.add_subcommand(
+      "recovery", "Accuracy of models on tasks against a reference's, with intervals and a verdict; thinking tokens");
+  verb->footer(
+      "Examples:\n  fidelio recovery models/quill-26m quill-99 quill-int4 --tasks models/data/tasks.jsonl --greedy "
+      "--html recovery.html\n"
+      "  fidelio recovery models/quill-26m quill-99 --tasks models/data/tasks.jsonl --seeds 3 --cache answers --json "
+      "recovery.json");
   verb->add_option("REFERENCE", o->run.model, "Model folder that the others are measured against")->required();
   verb->add_option("MODEL", o->models, "Model folders to compare with it")->required();
   add_questions(*verb, o->questions)->required();
-  verb->add_option("--seeds", o->seeds, "Sample so many times as the reference's generation_config.json recommends")->check(CLI::Range(1, 1000));
+  verb->add_option("--seeds", o->seeds, "Sample so many times as the reference's generation_config.json recommends")
+      ->check(CLI::Range(1, 1000));
   verb->add_option("--seed", o->seed, "The first seed; the others follow it");
   verb->add_flag("--greedy", o->greedy, "Answer greedily, once")->excludes("--seeds");
-  verb->add_option("--margin", o->options.margin, "Accuracy that \"lossless within sampling variance\" may lose")->check(CLI::Range(0.0, 1.0));
+  verb->add_option("--margin", o->options.margin, "Accuracy that \"lossless within sampling variance\" may lose")
+      ->check(CLI::Range(0.0, 1.0));
   verb->add_option("--cache", o->cache, "Keep the answers in this folder and go on where they end");
   verb->add_option("--html", o->html, "Write a page with tables and chart");
   verb->add_option("--csv", o->csv, "Write the tables as CSV files into this folder");

@@ -11,8 +11,8 @@ struct Sampling {
 };
 void add_sampling(CLI::App& verb, Sampling& sampling);  // --temperature ... --seed --recommended
 
-// What the model's generation_config.json says, where --recommended asks for it, in place of values of the command line;
-// those values otherwise.
+// What the model's generation_config.json says, where --recommended asks for it, in place of values of the command
+// line; those values otherwise.
 SamplingOptions sampling_of(const Sampling& sampling, const std::string& model);
 
 }  // namespace fidelio::app
