@@ -1,6 +1,7 @@
 // Decoding of a llama-3-8b-shaped model on a GPU with random weights, by the very ops that serve (forward.h over Cuda):
 //   decode_cuda_bench FORMAT [batch,batch,...] [context]
-// Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the roofline.
+// Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the
+// roofline.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -14,10 +15,11 @@ using namespace fidelio;
 namespace {
 
 constexpr int kD = 4096, kF = 14336, kH = 32, kHk = 8, kE = 128, kV = 128256, kL = 32;
-constexpr double kCopyBandwidth = 4.25e12;  // measured on an H200 (docs/results.md)
+constexpr double kCopyBandwidth = 4.25e12;  // measured on an H200 (docs/results-gpu.md)
 
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
-  LinearWeight w = spec.is_dense() ? make_dense(OwnedTensor::allocate(DType::bf16, {out, in})) : allocate_weight(spec, out, in);
+  LinearWeight w =
+      spec.is_dense() ? make_dense(OwnedTensor::allocate(DType::bf16, {out, in})) : allocate_weight(spec, out, in);
   Rng rng(static_cast<uint64_t>(out * in));
   for (const StoredTensor& t : stored_tensors(w)) {
     if (t.tensor.dtype == DType::f16)
@@ -38,12 +40,22 @@ int run(const std::string& format, const std::vector<int>& batches, int context)
   const auto shared = [&](const LinearWeight& w) { return std::make_shared<const Cuda::Linear>(b.pack(w)); };
   Model<Cuda> model;
   model.attention = {kL, kH, kHk, kE, 0, 1e-5f, std::vector<float>(kE / 2, 0.01f), 1.0f};
-  const LinearWeight square = random_weight(spec, kD, kD), narrow = random_weight(spec, kHk * kE, kD), wide = random_weight(spec, kF, kD),
-                     deep = random_weight(spec, kD, kF);
+  const LinearWeight square = random_weight(spec, kD, kD), narrow = random_weight(spec, kHk * kE, kD),
+                     wide = random_weight(spec, kF, kD), deep = random_weight(spec, kD, kF);
   const std::vector<float> ones(kD, 1.0f);
   int64_t weight_bytes = 0;
   for (int i = 0; i < kL; ++i) {
-    Layer<Cuda> l{shared(square), shared(narrow), shared(narrow), shared(square), shared(wide), shared(wide), shared(deep), b.allocate(1, kD), b.allocate(1, kD), {}, {}};
+    Layer<Cuda> l{shared(square),
+                  shared(narrow),
+                  shared(narrow),
+                  shared(square),
+                  shared(wide),
+                  shared(wide),
+                  shared(deep),
+                  b.allocate(1, kD),
+                  b.allocate(1, kD),
+                  {},
+                  {}};
     b.upload(ones, l.attn_norm);
     b.upload(ones, l.mlp_norm);
     for (const auto* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) weight_bytes += (*w)->bytes();
@@ -56,7 +68,9 @@ int run(const std::string& format, const std::vector<int>& batches, int context)
 
   const int most = *std::max_element(batches.begin(), batches.end()), pages = context / kPageTokens + 1;
   Cuda::KvCache cache = b.allocate_cache(model.attention, int64_t{most} * pages, KvFormat::f16);
-  Workspace<Cuda> w{b.allocate(most, kD), b.allocate(most, kH * kE), b.allocate(most, kHk * kE), b.allocate(most, kHk * kE), b.allocate(most, kF), b.allocate(most, kF), b.allocate(most, kV)};
+  Workspace<Cuda> w{b.allocate(most, kD),       b.allocate(most, kH * kE), b.allocate(most, kHk * kE),
+                    b.allocate(most, kHk * kE), b.allocate(most, kF),      b.allocate(most, kF),
+                    b.allocate(most, kV)};
   b.reserve(most, kF, context + kPageTokens);
   std::vector<float> logits(static_cast<size_t>(kV));
   for (int n : batches) {
@@ -71,7 +85,9 @@ int run(const std::string& format, const std::vector<int>& batches, int context)
       for (int p = 0; p < pages; ++p) batch.pages.back().push_back(i * pages + p);
     }
     using Clock = std::chrono::steady_clock;
-    const auto since = [](Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); };
+    const auto since = [](Clock::time_point start) {
+      return std::chrono::duration<double>(Clock::now() - start).count();
+    };
     double asking = 0;  // of a step: time in which the host only asks for kernels
     const auto step = [&] {
       const auto start = Clock::now();
@@ -92,9 +108,13 @@ int run(const std::string& format, const std::vector<int>& batches, int context)
     }
     std::sort(times.begin(), times.end());
     const double seconds = times[times.size() / 2];
-    const double cache_bytes = 2.0 * kL * n * context * kHk * kE * 2, roof = (static_cast<double>(weight_bytes) + cache_bytes) / kCopyBandwidth;
-    std::printf("llama-3-8b %-10s batch %-3d context %-5d %7.3f ms a step (host %.3f), %8.1f tokens/s, weights %.2f GB, %.0f%% of the roofline\n", format.c_str(), n, context,
-                seconds * 1e3, asking * 1e3, n / seconds, static_cast<double>(weight_bytes) * 1e-9, 100 * roof / seconds);
+    const double cache_bytes = 2.0 * kL * n * context * kHk * kE * 2,
+                 roof = (static_cast<double>(weight_bytes) + cache_bytes) / kCopyBandwidth;
+    std::printf(
+        "llama-3-8b %-10s batch %-3d context %-5d %7.3f ms a step (host %.3f), %8.1f tokens/s, weights %.2f GB, %.0f%% "
+        "of the roofline\n",
+        format.c_str(), n, context, seconds * 1e3, asking * 1e3, n / seconds, static_cast<double>(weight_bytes) * 1e-9,
+        100 * roof / seconds);
   }
   return 0;
 }
@@ -104,7 +124,8 @@ int run(const std::string& format, const std::vector<int>& batches, int context)
 int main(int argc, char** argv) {
   try {
     std::vector<int> batches;
-    for (const char* p = argc > 2 ? argv[2] : "1"; *p; p += *p == ',') batches.push_back(static_cast<int>(std::strtol(p, const_cast<char**>(&p), 10)));
+    for (const char* p = argc > 2 ? argv[2] : "1"; *p; p += *p == ',')
+      batches.push_back(static_cast<int>(std::strtol(p, const_cast<char**>(&p), 10)));
     return run(argc > 1 ? argv[1] : "int4g128z", batches, argc > 3 ? std::atoi(argv[3]) : 512);
   } catch (const Error& e) {
     std::fprintf(stderr, "decode_cuda_bench: %s\n", e.what());

@@ -1,9 +1,11 @@
 // Rotary positions, the paged cache, and attention over it.
 //
-// The context of a row is cut at multiples of kSplit = 128 positions (four pages), wherever the row stands in its batch:
+// The context of a row is cut at multiples of kSplit = 128 positions (four pages), wherever the row stands in its
+// batch:
 //
-//      positions  0 ......... 127 | 128 ....... 255 | 256 ... p          one thread block each, for all query heads that share
-//      partial     (m, l, o)       (m, l, o)         (m, l, o)            a kv head; joined in order by a second kernel
+//      positions  0 ......... 127 | 128 ....... 255 | 256 ... p          one thread block each, for all query heads
+//      that share partial     (m, l, o)       (m, l, o)         (m, l, o)            a kv head; joined in order by a
+//      second kernel
 //
 // Within a cut a thread is a position for q k, a warp a query head for the softmax, and a thread eight columns for p v.
 #include <cuda_bf16.h>
@@ -16,7 +18,7 @@
 namespace fidelio::cuda {
 namespace {
 
-constexpr int kPage = 32;      // tokens: kPageTokens of backend.h
+constexpr int kPage = 32;  // tokens: kPageTokens of backend.h
 constexpr int kAppendWarps = 4;
 constexpr int kThreads = kSplit;
 
@@ -43,8 +45,10 @@ __device__ void cached8(const void* base, const float* scales, int64_t slot, int
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       float2 pair;
-      if constexpr (kind == KvKind::f16) pair = __half22float2(*reinterpret_cast<const __half2*>(&words[j]));
-      else pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&words[j]));
+      if constexpr (kind == KvKind::f16)
+        pair = __half22float2(*reinterpret_cast<const __half2*>(&words[j]));
+      else
+        pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&words[j]));
       to[2 * j] = pair.x;
       to[2 * j + 1] = pair.y;
     }
@@ -61,10 +65,12 @@ __device__ void store(void* base, float* scales, int64_t slot, int e, const floa
   if constexpr (kind == KvKind::i8) {
     float low = values[lane % e], high = low;
     for (int i = lane; i < e; i += 32) low = fminf(low, values[i]), high = fmaxf(high, values[i]);
-    for (int d = 16; d > 0; d /= 2) low = fminf(low, __shfl_xor_sync(~0u, low, d)), high = fmaxf(high, __shfl_xor_sync(~0u, high, d));
+    for (int d = 16; d > 0; d /= 2)
+      low = fminf(low, __shfl_xor_sync(~0u, low, d)), high = fmaxf(high, __shfl_xor_sync(~0u, high, d));
     const float scale = (high - low) / 255, inverse = scale > 0 ? 1 / scale : 0;
     for (int i = lane; i < e; i += 32)
-      static_cast<uint8_t*>(base)[slot * e + i] = static_cast<uint8_t>(fminf(fmaxf(rintf((values[i] - low) * inverse), 0.0f), 255.0f));
+      static_cast<uint8_t*>(base)[slot * e + i] =
+          static_cast<uint8_t>(fminf(fmaxf(rintf((values[i] - low) * inverse), 0.0f), 255.0f));
     if (lane == 0) scales[slot * 2] = scale, scales[slot * 2 + 1] = low;
     return;
   }
@@ -77,7 +83,8 @@ __device__ void store(void* base, float* scales, int64_t slot, int e, const floa
 }
 
 // A warp normalises (weight or null) and turns one head, from -> to (which may be from).
-__device__ void turn(const float* from, const float* weight, float eps, const float* frequencies, float rope_scale, int position, int e, float* to) {
+__device__ void turn(const float* from, const float* weight, float eps, const float* frequencies, float rope_scale,
+                     int position, int e, float* to) {
   const int lane = threadIdx.x % 32;
   float scale = 1;
   if (weight) {
@@ -87,7 +94,8 @@ __device__ void turn(const float* from, const float* weight, float eps, const fl
     scale = 1 / sqrtf(squares / static_cast<float>(e) + eps);
   }
   for (int i = lane; i < e / 2; i += 32) {
-    const float a = from[i] * scale * (weight ? weight[i] : 1.0f), b = from[i + e / 2] * scale * (weight ? weight[i + e / 2] : 1.0f);
+    const float a = from[i] * scale * (weight ? weight[i] : 1.0f),
+                b = from[i + e / 2] * scale * (weight ? weight[i + e / 2] : 1.0f);
     // The angle can be 1e5 and more: brought into [-pi, pi] in double, so that it stays as exact as its FP32 factors.
     const double angle = static_cast<double>(position) * static_cast<double>(frequencies[i]);
     float s, c;
@@ -101,11 +109,13 @@ __device__ void turn(const float* from, const float* weight, float eps, const fl
 
 // One warp a head: first the query heads of a row, then its kv heads.
 template <KvKind kind>
-__global__ void __launch_bounds__(kAppendWarps * 32) append(AttentionArguments a, float* q, const float* k, const float* v, const float* q_norm,
-                                                            const float* k_norm, float eps, const float* frequencies, float rope_scale) {
+__global__ void __launch_bounds__(kAppendWarps * 32)
+    append(AttentionArguments a, float* q, const float* k, const float* v, const float* q_norm, const float* k_norm,
+           float eps, const float* frequencies, float rope_scale) {
   extern __shared__ float turned[];  // a head for each warp
   begin_kernel();
-  const int row = blockIdx.x, warp = threadIdx.x / 32, head = blockIdx.y * kAppendWarps + warp, position = a.positions[row];
+  const int row = blockIdx.x, warp = threadIdx.x / 32, head = blockIdx.y * kAppendWarps + warp,
+            position = a.positions[row];
   if (head < a.h) {
     float* at = q + (int64_t{row} * a.h + head) * a.e;
     turn(at, q_norm, eps, frequencies, rope_scale, position, a.e, at);
@@ -122,7 +132,8 @@ __global__ void __launch_bounds__(kAppendWarps * 32) append(AttentionArguments a
 
 // kHeads: query heads of a kv head at a time.
 template <KvKind kind, int kHeads>
-__global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int row0, const float* q, float* scratch, int cuts) {
+__global__ void __launch_bounds__(kThreads)
+    attend_cut(AttentionArguments a, int row0, const float* q, float* scratch, int cuts) {
   extern __shared__ __align__(16) float shared[];  // q of up to kHeads heads, then their scores
   begin_kernel();
   const int row = row0 + blockIdx.x, kv_head = blockIdx.y, cut = blockIdx.z, group = a.h / a.hk, tid = threadIdx.x;
@@ -158,7 +169,8 @@ __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int
         cached8<kind>(a.keys, a.key_scales, slot, a.e, i, key);
 #pragma unroll
         for (int head = 0; head < kHeads; ++head) {
-          const float4 low = *reinterpret_cast<const float4*>(queries + head * a.e + i), high = *reinterpret_cast<const float4*>(queries + head * a.e + i + 4);
+          const float4 low = *reinterpret_cast<const float4*>(queries + head * a.e + i),
+                       high = *reinterpret_cast<const float4*>(queries + head * a.e + i + 4);
           const float query[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
           for (int j = 0; j < 8; ++j) dot[head] = fmaf(query[j], key[j], dot[head]);
@@ -171,12 +183,14 @@ __global__ void __launch_bounds__(kThreads) attend_cut(AttentionArguments a, int
       float largest = -INFINITY, sum = 0;
       for (int i = tid % 32; i < kSplit; i += 32) largest = fmaxf(largest, scores[head * kSplit + i]);
       for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
-      for (int i = tid % 32; i < kSplit; i += 32) sum += scores[head * kSplit + i] = expf(scores[head * kSplit + i] - largest);
+      for (int i = tid % 32; i < kSplit; i += 32)
+        sum += scores[head * kSplit + i] = expf(scores[head * kSplit + i] - largest);
       for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
       if (tid % 32 == 0 && head < heads) to[head * head_stride] = largest, to[head * head_stride + 1] = sum;
     }
     __syncthreads();
-    // Eight columns a thread, the positions dealt out to the kThreads * 8 / e lanes that share a column; their sums meet in order.
+    // Eight columns a thread, the positions dealt out to the kThreads * 8 / e lanes that share a column; their sums
+    // meet in order.
     const int columns8 = a.e / 8, lanes = kThreads / columns8, column = tid % columns8 * 8, lane = tid / columns8;
     const int from = max(first - begin, 0), count = min(kSplit, last - begin + 1);
     float out[kHeads][8] = {};
@@ -230,14 +244,16 @@ __global__ void join_cuts(const float* scratch, int row0, int h, int e, int cuts
 }
 
 template <KvKind kind, int kHeads>
-void launch_attend(Stream stream, const AttentionArguments& a, const float* q, int cuts, float* scratch, int64_t scratch_rows, float* out,
-                   float* maxima) {
+void launch_attend(Stream stream, const AttentionArguments& a, const float* q, int cuts, float* scratch,
+                   int64_t scratch_rows, float* out, float* maxima) {
   const size_t shared = static_cast<size_t>(kHeads * (a.e + kSplit + kThreads * 8)) * sizeof(float);
-  static const cudaError_t allowed = cudaFuncSetAttribute(attend_cut<kind, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, 96 * 1024);
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(attend_cut<kind, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, 96 * 1024);
   cuda_check(allowed, "allowing attention its shared memory");
   for (int row0 = 0; row0 < a.n; row0 += static_cast<int>(scratch_rows)) {
     const int rows = a.n - row0 < scratch_rows ? a.n - row0 : static_cast<int>(scratch_rows);
-    launch("attention", stream, dim3(rows, a.hk, cuts), kThreads, shared, attend_cut<kind, kHeads>, a, row0, q, scratch, cuts);
+    launch("attention", stream, dim3(rows, a.hk, cuts), kThreads, shared, attend_cut<kind, kHeads>, a, row0, q, scratch,
+           cuts);
     launch("attention", stream, dim3(rows, a.h), 128, 0, join_cuts, scratch, row0, a.h, a.e, cuts, out, maxima);
   }
 }
@@ -253,29 +269,46 @@ void launch_heads(Stream stream, const AttentionArguments& a, Rest... rest) {
 
 }  // namespace
 
-void rope_append(Stream stream, const AttentionArguments& a, float* q, const float* k, const float* v, const float* q_norm, const float* k_norm,
-                 float eps, const float* inverse_frequencies, float rope_scale) {
+void rope_append(Stream stream, const AttentionArguments& a, float* q, const float* k, const float* v,
+                 const float* q_norm, const float* k_norm, float eps, const float* inverse_frequencies,
+                 float rope_scale) {
   const auto with = [&](auto kernel) {
-    launch("turning queries and keys", stream, dim3(a.n, (a.h + a.hk + kAppendWarps - 1) / kAppendWarps), kAppendWarps * 32,
-           kAppendWarps * static_cast<size_t>(a.e) * sizeof(float), kernel, a, q, k, v, q_norm, k_norm, eps,
-           inverse_frequencies, rope_scale);
+    launch("turning queries and keys", stream, dim3(a.n, (a.h + a.hk + kAppendWarps - 1) / kAppendWarps),
+           kAppendWarps * 32, kAppendWarps * static_cast<size_t>(a.e) * sizeof(float), kernel, a, q, k, v, q_norm,
+           k_norm, eps, inverse_frequencies, rope_scale);
   };
   switch (a.kind) {
-    case KvKind::f32: with(append<KvKind::f32>); break;
-    case KvKind::f16: with(append<KvKind::f16>); break;
-    case KvKind::bf16: with(append<KvKind::bf16>); break;
-    case KvKind::i8: with(append<KvKind::i8>); break;
+    case KvKind::f32:
+      with(append<KvKind::f32>);
+      break;
+    case KvKind::f16:
+      with(append<KvKind::f16>);
+      break;
+    case KvKind::bf16:
+      with(append<KvKind::bf16>);
+      break;
+    case KvKind::i8:
+      with(append<KvKind::i8>);
+      break;
   }
 }
 
-void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t longest, float* scratch, int64_t scratch_rows, float* out,
-            float* maxima) {
+void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t longest, float* scratch,
+            int64_t scratch_rows, float* out, float* maxima) {
   const int cuts = static_cast<int>((longest + kSplit - 1) / kSplit);
   switch (a.kind) {
-    case KvKind::f32: launch_heads<KvKind::f32>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
-    case KvKind::f16: launch_heads<KvKind::f16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
-    case KvKind::bf16: launch_heads<KvKind::bf16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
-    case KvKind::i8: launch_heads<KvKind::i8>(stream, a, q, cuts, scratch, scratch_rows, out, maxima); break;
+    case KvKind::f32:
+      launch_heads<KvKind::f32>(stream, a, q, cuts, scratch, scratch_rows, out, maxima);
+      break;
+    case KvKind::f16:
+      launch_heads<KvKind::f16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima);
+      break;
+    case KvKind::bf16:
+      launch_heads<KvKind::bf16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima);
+      break;
+    case KvKind::i8:
+      launch_heads<KvKind::i8>(stream, a, q, cuts, scratch, scratch_rows, out, maxima);
+      break;
   }
 }
 

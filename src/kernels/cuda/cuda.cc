@@ -45,7 +45,9 @@ struct Cuda::State {
 
   // Activations for lowbit.h, kMaxRows rows at a time, one chunk after the other.
   static int64_t column_blocks(int64_t columns) { return (columns + cuda::kBlockColumns - 1) / cuda::kBlockColumns; }
-  static int64_t chunk_bytes(int64_t columns) { return column_blocks(columns) * cuda::input_block_bytes(cuda::kMaxRows); }
+  static int64_t chunk_bytes(int64_t columns) {
+    return column_blocks(columns) * cuda::input_block_bytes(cuda::kMaxRows);
+  }
   cuda::LowbitInput chunk(const Acts& input, int64_t first) {
     return {blocks.as<uint8_t>() + first / cuda::kMaxRows * chunk_bytes(input.columns), block_scale.as<float>() + first,
             static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first))};
@@ -54,8 +56,8 @@ struct Cuda::State {
     assert(input.version == version && "an Acts dies at the next call that returns one");
     if (blocks_version == version) return;
     const bool known = maxima_version == version;
-    cuda::prepare_input(stream, input.values, input.rows, input.columns, known ? maxima.as<float>() : nullptr, maxima_parts, blocks.as<uint8_t>(),
-                        block_scale.as<float>());
+    cuda::prepare_input(stream, input.values, input.rows, input.columns, known ? maxima.as<float>() : nullptr,
+                        maxima_parts, blocks.as<uint8_t>(), block_scale.as<float>());
     blocks_version = version;
   }
   // The largest magnitudes of `parts` parts of each row come with the activations of this version.
@@ -74,22 +76,27 @@ struct Cuda::State {
   void prepare_halves(const Acts& input) {
     assert(input.version == version && "an Acts dies at the next call that returns one");
     if (halves_version == version) return;
-    cuda::prepare_halves(stream, input.values, input.rows, input.columns, halves.as<uint16_t>(), half_factor.as<float>());
+    cuda::prepare_halves(stream, input.values, input.rows, input.columns, halves.as<uint16_t>(),
+                         half_factor.as<float>());
     halves_version = version;
   }
 
   enum class Way : uint8_t { codes, dense, single };
   static Way way_of(const cuda::Linear& w, Activations mode, int64_t rows) {
     if (mode == Activations::f32 || w.values.single) return Way::single;
-    return rows <= cuda::kChunkedRows || !cuda::Gemm::takes(w.in) || w.out > kLargestDequantised ? Way::codes : Way::dense;
+    return rows <= cuda::kChunkedRows || !cuda::Gemm::takes(w.in) || w.out > kLargestDequantised ? Way::codes
+                                                                                                 : Way::dense;
   }
   static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
 
   void multiply(const Acts& input, const cuda::Linear& w, float* y, bool add) {
     switch (way_of(w, mode, input.rows)) {
-      case Way::single: return cuda::linear_f32(stream, w.values, w.bias.as<float>(), input.values, input.rows, y, add);
-      case Way::codes: return multiply_codes(input, w, y, add);
-      case Way::dense: return multiply_dense(input, w, y, add);
+      case Way::single:
+        return cuda::linear_f32(stream, w.values, w.bias.as<float>(), input.values, input.rows, y, add);
+      case Way::codes:
+        return multiply_codes(input, w, y, add);
+      case Way::dense:
+        return multiply_dense(input, w, y, add);
     }
   }
   void multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add) {
@@ -113,9 +120,22 @@ struct Cuda::State {
 
   cuda::AttentionArguments arguments(const KvCache& cache, int layer) const {
     const AttentionShape& s = cache.shape;
-    cuda::AttentionArguments a{static_cast<int>(rows), s.heads, s.kv_heads, s.head_dim, s.window, positions, page_of, sequence, pages_per_sequence,
-                               kind_of(cache.format), nullptr, nullptr, nullptr, nullptr};
-    const int64_t slots = cache.pages * s.kv_heads * kPageTokens, half = slots * s.head_dim * element_bytes(cache.format);
+    cuda::AttentionArguments a{static_cast<int>(rows),
+                               s.heads,
+                               s.kv_heads,
+                               s.head_dim,
+                               s.window,
+                               positions,
+                               page_of,
+                               sequence,
+                               pages_per_sequence,
+                               kind_of(cache.format),
+                               nullptr,
+                               nullptr,
+                               nullptr,
+                               nullptr};
+    const int64_t slots = cache.pages * s.kv_heads * kPageTokens,
+                  half = slots * s.head_dim * element_bytes(cache.format);
     const int64_t scales = cache.format == KvFormat::i8 ? slots * 8 : 0;
     std::byte* at = cache.storage.as<std::byte>() + layer * 2 * (half + scales);
     a.keys = at;
@@ -127,10 +147,14 @@ struct Cuda::State {
   static int64_t element_bytes(KvFormat format) { return format == KvFormat::f32 ? 4 : format == KvFormat::i8 ? 1 : 2; }
   static cuda::KvKind kind_of(KvFormat format) {
     switch (format) {
-      case KvFormat::f32: return cuda::KvKind::f32;
-      case KvFormat::f16: return cuda::KvKind::f16;
-      case KvFormat::bf16: return cuda::KvKind::bf16;
-      default: return cuda::KvKind::i8;
+      case KvFormat::f32:
+        return cuda::KvKind::f32;
+      case KvFormat::f16:
+        return cuda::KvKind::f16;
+      case KvFormat::bf16:
+        return cuda::KvKind::bf16;
+      default:
+        return cuda::KvKind::i8;
     }
   }
 };
@@ -146,10 +170,14 @@ Cuda::Matrix Cuda::allocate(int64_t rows, int64_t columns) {
 
 Cuda::KvCache Cuda::allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format) {
   check(shape.heads % shape.kv_heads == 0, "{} heads cannot share {} kv heads evenly", shape.heads, shape.kv_heads);
-  check(shape.head_dim % 8 == 0 && shape.head_dim <= 8 * cuda::kSplit, "the CUDA backend needs a head dim that 8 divides, not {}", shape.head_dim);
-  check(format != KvFormat::i4x2, "the CUDA backend keeps keys and values as f32, f16, bf16 or i8, not {}", name_of(format));
+  check(shape.head_dim % 8 == 0 && shape.head_dim <= 8 * cuda::kSplit,
+        "the CUDA backend needs a head dim that 8 divides, not {}", shape.head_dim);
+  check(format != KvFormat::i4x2, "the CUDA backend keeps keys and values as f32, f16, bf16 or i8, not {}",
+        name_of(format));
   const int64_t slots = pages * shape.kv_heads * kPageTokens, scales = format == KvFormat::i8 ? 8 : 0;
-  KvCache cache{format, pages, shape, DeviceBuffer(static_cast<size_t>(shape.layers * 2 * slots * (shape.head_dim * State::element_bytes(format) + scales))),
+  KvCache cache{format, pages, shape,
+                DeviceBuffer(static_cast<size_t>(shape.layers * 2 * slots *
+                                                 (shape.head_dim * State::element_bytes(format) + scales))),
                 DeviceBuffer(shape.inverse_frequencies.size() * sizeof(float))};
   cuda::to_device(state_->stream, cache.frequencies.data(), shape.inverse_frequencies.data(), cache.frequencies.size());
   cuda::wait_for(state_->stream);
@@ -179,7 +207,8 @@ void Cuda::upload(std::span<const float> host, Matrix& matrix) {
 }
 void Cuda::download(const Matrix& matrix, int64_t first, int64_t count, std::span<float> host) {
   assert(first + count <= matrix.rows && static_cast<int64_t>(host.size()) >= count * matrix.columns);
-  cuda::from_device(state_->stream, host.data(), matrix.data() + first * matrix.columns, static_cast<size_t>(count * matrix.columns) * sizeof(float));
+  cuda::from_device(state_->stream, host.data(), matrix.data() + first * matrix.columns,
+                    static_cast<size_t>(count * matrix.columns) * sizeof(float));
 }
 void Cuda::copy(const Matrix& from, Matrix& to, int64_t rows) {
   cuda::on_device(state_->stream, to.data(), from.data(), static_cast<size_t>(rows * from.columns) * sizeof(float));
@@ -188,15 +217,19 @@ void Cuda::copy(const Matrix& from, Matrix& to, int64_t rows) {
 Cuda::Linear Cuda::pack(const LinearWeight& weight) {
   State& s = *state_;
   Linear w = cuda::pack(s.stream, weight);
-  if (!w.values.half && w.values.lowbit.blocks && w.out <= State::kLargestDequantised) s.grow(s.dequantised, w.out * w.in * 2);
+  if (!w.values.half && w.values.lowbit.blocks && w.out <= State::kLargestDequantised)
+    s.grow(s.dequantised, w.out * w.in * 2);
   return w;
 }
 
 std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
   switch (State::way_of(weight, mode, 1)) {
-    case State::Way::single: return "f32 cuda";
-    case State::Way::dense: return "f16 a16 cublaslt";
-    case State::Way::codes: return weight.values.half ? "f16 a16 cuda" : to_string(weight.spec) + " a16 cuda";
+    case State::Way::single:
+      return "f32 cuda";
+    case State::Way::dense:
+      return "f16 a16 cublaslt";
+    case State::Way::codes:
+      return weight.values.half ? "f16 a16 cuda" : to_string(weight.spec) + " a16 cuda";
   }
   return {};
 }
@@ -216,7 +249,9 @@ void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& sha
   b = batch.ids;
   b.insert(b.end(), batch.positions.begin(), batch.positions.end());
   for (int32_t sequence = 0; sequence < batch.sequences(); ++sequence)
-    b.insert(b.end(), static_cast<size_t>(batch.sequence_begin[static_cast<size_t>(sequence) + 1] - batch.sequence_begin[static_cast<size_t>(sequence)]),
+    b.insert(b.end(),
+             static_cast<size_t>(batch.sequence_begin[static_cast<size_t>(sequence) + 1] -
+                                 batch.sequence_begin[static_cast<size_t>(sequence)]),
              sequence);
   b.insert(b.end(), batch.logit_rows.begin(), batch.logit_rows.end());
   const auto table = static_cast<int64_t>(b.size());
@@ -237,20 +272,25 @@ void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& sha
   s.grow(s.attention, std::max(row_bytes, std::min(row_bytes * s.rows, int64_t{256} << 20)));
 }
 
-void Cuda::embed(const Linear& table, Matrix& x) { cuda::embed(state_->stream, table.values, state_->ids, state_->rows, x.data()); }
+void Cuda::embed(const Linear& table, Matrix& x) {
+  cuda::embed(state_->stream, table.values, state_->ids, state_->rows, x.data());
+}
 
 Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
   State& s = *state_;
-  check(x.columns <= cuda::kWidestNorm, "the CUDA backend normalises at most {} columns, not {}", cuda::kWidestNorm, x.columns);
+  check(x.columns <= cuda::kWidestNorm, "the CUDA backend normalises at most {} columns, not {}", cuda::kWidestNorm,
+        x.columns);
   const Acts y = s.fresh(s.rows, x.columns);
-  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, y.rows, x.columns, s.acts.as<float>(), s.blocks_for(y.rows), s.block_scale.as<float>());
+  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, y.rows, x.columns, s.acts.as<float>(),
+                 s.blocks_for(y.rows), s.block_scale.as<float>());
   return y;
 }
 
 Cuda::Acts Cuda::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count) {
   State& s = *state_;
   const Acts y = s.fresh(count, x.columns);
-  cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>(), s.blocks_for(count), s.block_scale.as<float>());
+  cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>(),
+                 s.blocks_for(count), s.block_scale.as<float>());
   return y;
 }
 
@@ -273,25 +313,29 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   s.prepare_blocks(input);
   for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
     cuda::LowbitOutput outputs[3];
-    for (size_t i = 0; i < weights.size(); ++i) outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data() + first * weights[i].first->out};
+    for (size_t i = 0; i < weights.size(); ++i)
+      outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data() + first * weights[i].first->out};
     cuda::lowbit_linear(s.stream, s.chunk(input, first), {outputs, weights.size()}, false);
   }
 }
 
 void Cuda::linear_add(Acts input, const Linear& weight, Matrix& x) { state_->multiply(input, weight, x.data(), true); }
 
-void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache, int layer) {
+void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm,
+                       KvCache& cache, int layer) {
   State& s = *state_;
-  cuda::rope_append(s.stream, s.arguments(cache, layer), q.data(), k.data(), v.data(), q_norm ? q_norm->data() : nullptr,
-                    k_norm ? k_norm->data() : nullptr, cache.shape.norm_eps, cache.frequencies.as<float>(), cache.shape.rope_scale);
+  cuda::rope_append(s.stream, s.arguments(cache, layer), q.data(), k.data(), v.data(),
+                    q_norm ? q_norm->data() : nullptr, k_norm ? k_norm->data() : nullptr, cache.shape.norm_eps,
+                    cache.frequencies.as<float>(), cache.shape.rope_scale);
 }
 
 Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   State& s = *state_;
   const Acts y = s.fresh(s.rows, int64_t{cache.shape.heads} * cache.shape.head_dim);
   const int64_t row_bytes = cuda::attention_scratch(cache.shape.heads, cache.shape.head_dim, s.longest) * 4;
-  cuda::attend(s.stream, s.arguments(cache, layer), q.data(), s.longest, s.attention.as<float>(), static_cast<int64_t>(s.attention.size()) / row_bytes,
-               s.acts.as<float>(), s.maxima_of(s.rows, cache.shape.heads));
+  cuda::attend(s.stream, s.arguments(cache, layer), q.data(), s.longest, s.attention.as<float>(),
+               static_cast<int64_t>(s.attention.size()) / row_bytes, s.acts.as<float>(),
+               s.maxima_of(s.rows, cache.shape.heads));
   return y;
 }
 
@@ -311,7 +355,8 @@ Cuda::Acts Cuda::input(const Matrix& x) {
 }
 
 void Cuda::read(Acts acts, std::span<float> host) {
-  cuda::from_device(state_->stream, host.data(), acts.values, static_cast<size_t>(acts.rows * acts.columns) * sizeof(float));
+  cuda::from_device(state_->stream, host.data(), acts.values,
+                    static_cast<size_t>(acts.rows * acts.columns) * sizeof(float));
 }
 
 }  // namespace fidelio

@@ -1,12 +1,13 @@
-// Cuda: the Backend on an NVIDIA GPU (compute capability 8.0 and newer). See kernels/backend.h for what each operation means;
-// this page says how it is held. No CUDA header is needed to include it.
+// Cuda: the Backend on an NVIDIA GPU (compute capability 8.0 and newer). See kernels/backend.h for what each operation
+// means; this page says how it is held. No CUDA header is needed to include it.
 //
-// Linears see activations rounded to FP16 under a power-of-two factor a row (a16) or in FP32 (f32). There is no a8 here yet:
-// begin() refuses it. All sums are FP32.
-//   low-bit weights   up to kChunkedRows rows: lowbit.h, kMaxRows rows at a time, so decoding, verifying and short prefills agree
+// Linears see activations rounded to FP16 under a power-of-two factor a row (a16) or in FP32 (f32). There is no a8 here
+// yet: begin() refuses it. All sums are FP32.
+//   low-bit weights   up to kChunkedRows rows: lowbit.h, kMaxRows rows at a time, so decoding, verifying and short
+//   prefills agree
 //                     bit for bit; more rows: dequantised to FP16 once a call, then cuBLASLt
-//   dense weights     held in FP16: BF16 times a power of two a matrix (exact for values within 2^-32 of its largest); cuBLASLt
-//   FP32 weights, and formats without a kernel here (logged): FP32 products
+//   dense weights     held in FP16: BF16 times a power of two a matrix (exact for values within 2^-32 of its largest);
+//   cuBLASLt FP32 weights, and formats without a kernel here (logged): FP32 products
 #pragma once
 #include <memory>
 #include <string>
@@ -75,7 +76,8 @@ class Cuda {
   Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
   void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
   void linear_add(Acts input, const Linear& weight, Matrix& x);
-  void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache, int layer);
+  void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
+                   int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts swiglu(const Matrix& gate, const Matrix& up);
   Acts input(const Matrix& x);

@@ -6,9 +6,12 @@ namespace fidelio::cuda {
 
 void throw_cuda_error(cudaError_t status, const char* doing) {
   const char* remedy = "";
-  if (status == cudaErrorMemoryAllocation) remedy = "; the device's memory is full: use fewer bits, a shorter context, fewer rows, or --device cpu";
-  if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver) remedy = "; use --device cpu, or install a driver that knows this CUDA version";
-  if (status == cudaErrorNoKernelImageForDevice) remedy = "; this build has code for compute capability 8.0 and newer, use --device cpu";
+  if (status == cudaErrorMemoryAllocation)
+    remedy = "; the device's memory is full: use fewer bits, a shorter context, fewer rows, or --device cpu";
+  if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver)
+    remedy = "; use --device cpu, or install a driver that knows this CUDA version";
+  if (status == cudaErrorNoKernelImageForDevice)
+    remedy = "; this build has code for compute capability 8.0 and newer, use --device cpu";
   throw Error("CUDA, {}: {} ({}){}", doing, cudaGetErrorString(status), cudaGetErrorName(status), remedy);
 }
 

@@ -17,8 +17,10 @@ DeviceBuffer::DeviceBuffer(size_t bytes) : size_(bytes) {
   const cudaError_t status = cudaMalloc(&data_, bytes);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    throw Error("the GPU's memory is full: {:.2f} GB more were asked for, {:.2f} GB are held; use fewer bits, a shorter context or fewer rows",
-                static_cast<double>(bytes) * 1e-9, static_cast<double>(held.load()) * 1e-9);
+    throw Error(
+        "the GPU's memory is full: {:.2f} GB more were asked for, {:.2f} GB are held; use fewer bits, a shorter "
+        "context or fewer rows",
+        static_cast<double>(bytes) * 1e-9, static_cast<double>(held.load()) * 1e-9);
   }
   cuda_check(status, "allocating memory");
   cuda_check(cudaMemset(data_, 0, bytes), "clearing memory");
@@ -40,12 +42,13 @@ int64_t device_bytes_highest() { return highest; }
 DeviceInfo open_device(int device) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  check(status == cudaSuccess, "no GPU can be used: {} ({}); use --device cpu", cudaGetErrorString(status), cudaGetErrorName(status));
+  check(status == cudaSuccess, "no GPU can be used: {} ({}); use --device cpu", cudaGetErrorString(status),
+        cudaGetErrorName(status));
   check(device >= 0 && device < count, "there is no GPU {}: this machine has {}, counted from 0", device, count);
   cudaDeviceProp properties;
   cuda_check(cudaGetDeviceProperties(&properties, device), "reading the device's properties");
-  check(properties.major >= 8, "the GPU {} has compute capability {}.{}, at least 8.0 is needed; use --device cpu", properties.name, properties.major,
-        properties.minor);
+  check(properties.major >= 8, "the GPU {} has compute capability {}.{}, at least 8.0 is needed; use --device cpu",
+        properties.name, properties.major, properties.minor);
   cuda_check(cudaSetDevice(device), "choosing the device");
   return {properties.name, properties.major, properties.minor, properties.multiProcessorCount};
 }
@@ -60,7 +63,9 @@ void from_device(Stream stream, void* to, const void* from, size_t bytes) {
 void on_device(Stream stream, void* to, const void* from, size_t bytes) {
   cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "copying on the device");
 }
-void zero_device(Stream stream, void* to, size_t bytes) { cuda_check(cudaMemsetAsync(to, 0, bytes, stream), "clearing memory"); }
+void zero_device(Stream stream, void* to, size_t bytes) {
+  cuda_check(cudaMemsetAsync(to, 0, bytes, stream), "clearing memory");
+}
 Stream make_stream() {
   Stream stream;
   cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");

@@ -15,9 +15,11 @@ using Stream = CUstream_st*;
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  explicit DeviceBuffer(size_t bytes);  // throws Error when the device is full, saying how much was asked for and is held
+  explicit DeviceBuffer(
+      size_t bytes);  // throws Error when the device is full, saying how much was asked for and is held
   ~DeviceBuffer();
-  DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);

@@ -25,7 +25,8 @@ class CudaTest : public ::testing::Test {
   // A batch of `n` rows, one sequence, positions from `start`, pages in reverse order.
   Batch batch(int n, int start, int pages, const AttentionShape& shape, Activations mode = Activations::a16) {
     Batch batch;
-    for (int i = 0; i < n; ++i) batch.ids.push_back(i), batch.positions.push_back(start + i), batch.logit_rows.push_back(i);
+    for (int i = 0; i < n; ++i)
+      batch.ids.push_back(i), batch.positions.push_back(start + i), batch.logit_rows.push_back(i);
     batch.sequence_begin = {0, n};
     batch.pages.emplace_back();
     for (int i = 0; i < pages; ++i) batch.pages[0].push_back(pages - 1 - i);
@@ -65,11 +66,16 @@ std::vector<double> doubles(const std::vector<float>& values) { return {values.b
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, Rng& rng) {
   LinearWeight w = allocate_weight(spec, out, in);
   for (const StoredTensor& t : stored_tensors(w)) {
-    if (t.tensor.dtype == DType::u8) for (uint8_t& v : t.tensor.as<uint8_t>()) v = static_cast<uint8_t>(rng.below(256));
-    if (t.tensor.dtype == DType::i8) for (int8_t& v : t.tensor.as<int8_t>()) v = static_cast<int8_t>(static_cast<int>(rng.below(256)) - 128);
-    if (t.tensor.dtype == DType::f16) for (f16& v : t.tensor.as<f16>()) v = to_f16(static_cast<float>(0.005 + 0.01 * rng.uniform()));
-    if (t.tensor.dtype == DType::bf16) for (bf16& v : t.tensor.as<bf16>()) v = to_bf16(static_cast<float>(0.05 * rng.normal()));
-    if (t.tensor.dtype == DType::f32) for (float& v : t.tensor.as<float>()) v = static_cast<float>(0.001 + 0.002 * rng.uniform());
+    if (t.tensor.dtype == DType::u8)
+      for (uint8_t& v : t.tensor.as<uint8_t>()) v = static_cast<uint8_t>(rng.below(256));
+    if (t.tensor.dtype == DType::i8)
+      for (int8_t& v : t.tensor.as<int8_t>()) v = static_cast<int8_t>(static_cast<int>(rng.below(256)) - 128);
+    if (t.tensor.dtype == DType::f16)
+      for (f16& v : t.tensor.as<f16>()) v = to_f16(static_cast<float>(0.005 + 0.01 * rng.uniform()));
+    if (t.tensor.dtype == DType::bf16)
+      for (bf16& v : t.tensor.as<bf16>()) v = to_bf16(static_cast<float>(0.05 * rng.normal()));
+    if (t.tensor.dtype == DType::f32)
+      for (float& v : t.tensor.as<float>()) v = static_cast<float>(0.001 + 0.002 * rng.uniform());
   }
   if (spec.kind == Kind::fp8)  // no NaN among the codes: the lowest bit of the exponent is 0
     for (OwnedTensor& plane : std::get<FpBlock>(w.main).codes.planes)
@@ -79,11 +85,11 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, Rng&
   return w;
 }
 
-// Inputs that FP16 holds exactly, of very different size from row to row, so that what remains is the error of FP32 sums: on its
-// way into an output a product meets fewer than 48 additions (in a group of 128 at most 8 products of 16 columns, of K / 1024 groups
-// a part, 3 levels of parts, and the scale's, bias's and factor's roundings), each wrong by at most 2^-23 (matrix units truncate) of
-// the magnitudes added so far; those are at most sum |s| (q + z) |x| <= 2 sum |w|max |x| for the formats here, or in the dense case
-// (K additions, 16 at a time) sum |w x|.
+// Inputs that FP16 holds exactly, of very different size from row to row, so that what remains is the error of FP32
+// sums: on its way into an output a product meets fewer than 48 additions (in a group of 128 at most 8 products of 16
+// columns, of K / 1024 groups a part, 3 levels of parts, and the scale's, bias's and factor's roundings), each wrong by
+// at most 2^-23 (matrix units truncate) of the magnitudes added so far; those are at most sum |s| (q + z) |x| <= 2 sum
+// |w|max |x| for the formats here, or in the dense case (K additions, 16 at a time) sum |w x|.
 constexpr double kTolerance = 2 * 48 * 0x1p-23;
 
 TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTheBatch) {
@@ -92,15 +98,18 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
   b().reserve(rows, in, 128);
   std::vector<float> x(static_cast<size_t>(rows * in));
   for (int64_t i = 0; i < rows * in; ++i)
-    x[static_cast<size_t>(i)] = std::ldexp(static_cast<float>(static_cast<int>(rng.below(2001)) - 1000), static_cast<int>(i / in % 21) - 14);
-  for (const char* format : {"int2g32z", "int2g128", "int3g64z", "int3g64zs8", "int4g128z", "int4g128", "int4g64zs8", "int4c", "int5g32z", "int5g64zs8",
-                             "int6g128z", "int7g64z", "int7g32zs8", "int8g128z", "int8g128", "int8cz", "lut2g64", "lut3g32", "lut4g64", "lut4g128", "bf16",
-                             "f16", "f32", "fp8"}) {
+    x[static_cast<size_t>(i)] =
+        std::ldexp(static_cast<float>(static_cast<int>(rng.below(2001)) - 1000), static_cast<int>(i / in % 21) - 14);
+  for (const char* format :
+       {"int2g32z", "int2g128",   "int3g64z",  "int3g64zs8", "int4g128z",  "int4g128",  "int4g64zs8", "int4c",
+        "int5g32z", "int5g64zs8", "int6g128z", "int7g64z",   "int7g32zs8", "int8g128z", "int8g128",   "int8cz",
+        "lut2g64",  "lut3g32",    "lut4g64",   "lut4g128",   "bf16",       "f16",       "f32",        "fp8"}) {
     SCOPED_TRACE(format);
     const LinearWeight weight = random_weight(parse_format(format), out, in, rng);
     const std::vector<float> decoded = decode(weight);
     const auto bias = weight.bias.as<float>();
-    const std::vector<double> expected = ref::linear(doubles(x), doubles(decoded), std::vector<double>(bias.begin(), bias.end()), rows, in, out);
+    const std::vector<double> expected =
+        ref::linear(doubles(x), doubles(decoded), std::vector<double>(bias.begin(), bias.end()), rows, in, out);
     const Cuda::Linear packed = b().pack(weight);
     for (Activations mode : {Activations::a16, Activations::f32}) {
       std::vector<float> small_batch;
@@ -122,11 +131,14 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
             magnitude += largest * inputs;
             // Weights dequantised for many rows are rounded to FP16 once: 2^-12 of each.
             const double tolerance = kTolerance + (mode == Activations::a16 && n > cuda::kChunkedRows ? 0x1p-12 : 0);
-            ASSERT_NEAR(got[static_cast<size_t>(m * out + o)], expected[static_cast<size_t>(m * out + o)], tolerance * magnitude) << "row " << m << " output " << o;
+            ASSERT_NEAR(got[static_cast<size_t>(m * out + o)], expected[static_cast<size_t>(m * out + o)],
+                        tolerance * magnitude)
+                << "row " << m << " output " << o;
           }
         if (small_batch.empty()) small_batch = got;
         if (n <= 32) {
-          ASSERT_EQ(0, std::memcmp(got.data(), small_batch.data(), got.size() * sizeof(float))) << "a row depends on how many there are";
+          ASSERT_EQ(0, std::memcmp(got.data(), small_batch.data(), got.size() * sizeof(float)))
+              << "a row depends on how many there are";
         }
       }
     }
@@ -139,7 +151,8 @@ TEST_F(CudaTest, LinearAddAddsAndSeveralWeightsGoTogether) {
   b().reserve(n, 1024, 128);
   batch(static_cast<int>(n), 0, 1, kShape);
   const Cuda::Matrix x = matrix(normals(rng, n * in), in);
-  const LinearWeight first = random_weight(parse_format("int4g64z"), 200, in, rng), second = random_weight(parse_format("int4g64z"), 72, in, rng);
+  const LinearWeight first = random_weight(parse_format("int4g64z"), 200, in, rng),
+                     second = random_weight(parse_format("int4g64z"), 72, in, rng);
   const Cuda::Linear a = b().pack(first), c = b().pack(second);
   Cuda::Matrix ya = b().allocate(n, 200), yc = b().allocate(n, 72), alone = b().allocate(n, 72);
   const std::pair<const Cuda::Linear*, Cuda::Matrix*> both[] = {{&a, &ya}, {&c, &yc}}, one[] = {{&c, &alone}};
@@ -157,7 +170,8 @@ TEST_F(CudaTest, EmbeddingGivesTheDecodedRows) {
   Rng rng(3);
   b().reserve(6, 1024, 128);
   batch(6, 0, 1, kShape);
-  for (const char* format : {"int2g32z", "int3g64zs8", "int4g128", "int5g64z", "int6g64z", "int7g64z", "int8g128z", "lut2g64", "lut3g64", "lut4g64", "bf16"}) {
+  for (const char* format : {"int2g32z", "int3g64zs8", "int4g128", "int5g64z", "int6g64z", "int7g64z", "int8g128z",
+                             "lut2g64", "lut3g64", "lut4g64", "bf16"}) {
     SCOPED_TRACE(format);
     const LinearWeight weight = random_weight(parse_format(format), 150, 200, rng);
     const Cuda::Linear table = b().pack(weight);
@@ -177,7 +191,8 @@ TEST_F(CudaTest, NormAndSwigluAgreeWithTheReference) {
   const Cuda::Matrix mx = matrix(x, d), mw = matrix(weight, d);
   const std::vector<float> got = values_of(b().norm(mx, mw, 1e-5f));
   const std::vector<double> expected = ref::rmsnorm(doubles(x), doubles(weight), 1e-5f, n, d);
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], std::abs(expected[i]) * 1e-6 + 1e-9);  // about ten roundings
+  for (size_t i = 0; i < got.size(); ++i)
+    EXPECT_NEAR(got[i], expected[i], std::abs(expected[i]) * 1e-6 + 1e-9);  // about ten roundings
   const std::vector<float> last = values_of(b().norm_logit_rows(mx, mw, 1e-5f, 2, 1));
   EXPECT_EQ(last, std::vector<float>(got.end() - d, got.end()));
   const Cuda::Matrix mu = matrix(std::vector<float>(x.rbegin(), x.rend()), d);
@@ -188,15 +203,23 @@ TEST_F(CudaTest, NormAndSwigluAgreeWithTheReference) {
 
 TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
   Rng rng(5);
-  struct Case { int h, hk, e, window; KvFormat kv; double tolerance; };
+  struct Case {
+    int h, hk, e, window;
+    KvFormat kv;
+    double tolerance;
+  };
   // f32: about a hundred FP32 roundings of values below 4; f16 and i8 add the rounding of keys and values.
-  for (const Case& c : {Case{4, 2, 64, 0, KvFormat::f32, 1e-5}, Case{12, 1, 32, 0, KvFormat::f32, 1e-5}, Case{4, 4, 128, 70, KvFormat::f32, 1e-5},
-                        Case{4, 2, 64, 0, KvFormat::f16, 6e-3}, Case{4, 2, 64, 0, KvFormat::bf16, 5e-2}, Case{4, 2, 64, 0, KvFormat::i8, 8e-2}}) {
+  for (const Case& c : {Case{4, 2, 64, 0, KvFormat::f32, 1e-5}, Case{12, 1, 32, 0, KvFormat::f32, 1e-5},
+                        Case{4, 4, 128, 70, KvFormat::f32, 1e-5}, Case{4, 2, 64, 0, KvFormat::f16, 6e-3},
+                        Case{4, 2, 64, 0, KvFormat::bf16, 5e-2}, Case{4, 2, 64, 0, KvFormat::i8, 8e-2}}) {
     SCOPED_TRACE(std::to_string(c.h) + " heads, " + std::to_string(c.e) + ", " + std::string(name_of(c.kv)));
     const int total = 300, chunk = 290;
     AttentionShape shape{1, c.h, c.hk, c.e, c.window, 1e-5f, {}, 1.1f};
-    for (int i = 0; i < c.e / 2; ++i) shape.inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.e)));
-    const std::vector<float> q = normals(rng, int64_t{total} * c.h * c.e), k = normals(rng, int64_t{total} * c.hk * c.e), v = normals(rng, int64_t{total} * c.hk * c.e);
+    for (int i = 0; i < c.e / 2; ++i)
+      shape.inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.e)));
+    const std::vector<float> q = normals(rng, int64_t{total} * c.h * c.e),
+                             k = normals(rng, int64_t{total} * c.hk * c.e),
+                             v = normals(rng, int64_t{total} * c.hk * c.e);
     b().reserve(total, int64_t{c.h} * c.e, total);
     Cuda::KvCache cache = b().allocate_cache(shape, 10, c.kv);
     std::vector<float> got;
@@ -216,14 +239,19 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
     std::vector<double> rq = doubles(q), rk = doubles(k);
     const std::vector<double> rv = doubles(v);
     for (int p = 0; p < total; ++p) {
-      ref::rope(std::span(rq).subspan(static_cast<size_t>(p * c.h * c.e), static_cast<size_t>(c.h * c.e)), frequencies, 1.1f, p, c.h, c.e);
-      ref::rope(std::span(rk).subspan(static_cast<size_t>(p * c.hk * c.e), static_cast<size_t>(c.hk * c.e)), frequencies, 1.1f, p, c.hk, c.e);
+      ref::rope(std::span(rq).subspan(static_cast<size_t>(p * c.h * c.e), static_cast<size_t>(c.h * c.e)), frequencies,
+                1.1f, p, c.h, c.e);
+      ref::rope(std::span(rk).subspan(static_cast<size_t>(p * c.hk * c.e), static_cast<size_t>(c.hk * c.e)),
+                frequencies, 1.1f, p, c.hk, c.e);
     }
     for (int p : {0, 1, 31, 32, 127, 128, 200, 289, 290, 299}) {
-      const std::vector<double> expected = ref::attention(std::span(rq).subspan(static_cast<size_t>(p * c.h * c.e), static_cast<size_t>(c.h * c.e)),
-                                                          std::span(rk).first(static_cast<size_t>((p + 1) * c.hk * c.e)),
-                                                          std::span(rv).first(static_cast<size_t>((p + 1) * c.hk * c.e)), p, c.h, c.hk, c.e, c.window);
-      for (int i = 0; i < c.h * c.e; ++i) ASSERT_NEAR(got[static_cast<size_t>(p * c.h * c.e + i)], expected[static_cast<size_t>(i)], c.tolerance) << p << " " << i;
+      const std::vector<double> expected =
+          ref::attention(std::span(rq).subspan(static_cast<size_t>(p * c.h * c.e), static_cast<size_t>(c.h * c.e)),
+                         std::span(rk).first(static_cast<size_t>((p + 1) * c.hk * c.e)),
+                         std::span(rv).first(static_cast<size_t>((p + 1) * c.hk * c.e)), p, c.h, c.hk, c.e, c.window);
+      for (int i = 0; i < c.h * c.e; ++i)
+        ASSERT_NEAR(got[static_cast<size_t>(p * c.h * c.e + i)], expected[static_cast<size_t>(i)], c.tolerance)
+            << p << " " << i;
     }
   }
 }

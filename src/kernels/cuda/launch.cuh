@@ -1,6 +1,6 @@
-// launch: a kernel with programmatic dependent launch, so that its thread blocks may be placed while the kernel before still runs.
-// Every kernel launched so begins with ptx::allow_dependents() and calls ptx::dependency_wait() before it touches what others wrote
-// or read.
+// launch: a kernel with programmatic dependent launch, so that its thread blocks may be placed while the kernel before
+// still runs. Every kernel launched so begins with ptx::allow_dependents() and calls ptx::dependency_wait() before it
+// touches what others wrote or read.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -11,7 +11,8 @@
 namespace fidelio::cuda {
 
 template <typename... Parameters, typename... Arguments>
-void launch(const char* doing, Stream stream, dim3 grid, int threads, size_t shared, void (*kernel)(Parameters...), Arguments&&... arguments) {
+void launch(const char* doing, Stream stream, dim3 grid, int threads, size_t shared, void (*kernel)(Parameters...),
+            Arguments&&... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));

@@ -39,10 +39,13 @@ __device__ void put(uint32_t& word, uint32_t bits, int width, int at) {  // at m
 }
 
 __device__ void place(PackedLane& lane, CodeKind kind, int bits, int c, int h, int r, int pair, uint32_t q) {
-  const int word4 = (c / 2) * 4 + 2 * (c % 2) + h, nibble = 16 * pair + 4 * r, byte = 16 * pair + 8 * (r / 2), odd = r % 2;
+  const int word4 = (c / 2) * 4 + 2 * (c % 2) + h, nibble = 16 * pair + 4 * r, byte = 16 * pair + 8 * (r / 2),
+            odd = r % 2;
   if (kind == CodeKind::grid) {
     if (bits == 4) put(lane.high[word4], q, 4, 8 * r + 4 * pair);
-    if (bits == 3) put(lane.two[c], q >> 1, 2, 8 * r + 2 + 2 * pair + 4 * h), put(lane.one[c / 2], q & 1, 1, 8 * r + 2 * (2 * (c % 2) + h) + pair);
+    if (bits == 3)
+      put(lane.two[c], q >> 1, 2, 8 * r + 2 + 2 * pair + 4 * h),
+          put(lane.one[c / 2], q & 1, 1, 8 * r + 2 * (2 * (c % 2) + h) + pair);
     if (bits == 2) put(lane.two[c], q, 2, 4 * (4 * h + r) + 2 * pair);
     return;
   }
@@ -51,7 +54,8 @@ __device__ void place(PackedLane& lane, CodeKind kind, int bits, int c, int h, i
   if (bits == 7) put(lane.two[c], (q >> 1) & 3, 2, byte + 2 * (2 * h + odd));
   if (bits == 6) put(lane.two[c], q & 3, 2, byte + 2 * (2 * h + odd));
   if (bits == 7 || bits == 5) put(lane.one[c / 2], q & 1, 1, byte + 4 * (c % 2) + 2 * h + odd);
-  if (bits == 3) put(lane.two[c], q >> 1, 2, nibble + 1 + 2 * h), put(lane.one[c / 2], q & 1, 1, nibble + 2 * (c % 2) + h);
+  if (bits == 3)
+    put(lane.two[c], q >> 1, 2, nibble + 1 + 2 * h), put(lane.one[c / 2], q & 1, 1, nibble + 2 * (c % 2) + h);
   if (bits == 2) put(lane.two[c], q, 2, nibble + 2 * h);
 }
 
@@ -64,12 +68,14 @@ __global__ void pack_codes(PackArguments p, uint8_t* blocks) {
     for (int h = 0; h < 2; ++h)
       for (int r = 0; r < 4; ++r)
         for (int pair = 0; pair < 2; ++pair) {
-          const int64_t row = row0 + g + (r & 1 ? 8 : 0), column = column0 + 32 * c + 8 * t + 4 * h + (r & 2 ? 2 : 0) + pair;
+          const int64_t row = row0 + g + (r & 1 ? 8 : 0),
+                        column = column0 + 32 * c + 8 * t + 4 * h + (r & 2 ? 2 : 0) + pair;
           place(packed, p.shape.kind, bits, c, h, r, pair, canonical_code(p, row, column));
         }
   uint8_t* to = blocks + block * p.shape.block_bytes();
   const auto store4 = [&](const uint32_t* words) {
-    for (int i = 0; i < 8; ++i) reinterpret_cast<uint32_t*>(to + tile * 1024 + i / 4 * 512 + lane * 16)[i % 4] = words[i];
+    for (int i = 0; i < 8; ++i)
+      reinterpret_cast<uint32_t*>(to + tile * 1024 + i / 4 * 512 + lane * 16)[i % 4] = words[i];
     to += 8192;
   };
   if (has_plane4(bits)) store4(packed.high);
@@ -87,7 +93,8 @@ __global__ void pack_scales(PackArguments p, uint8_t* blocks) {
   const int bits = p.shape.bits, groups_here = p.shape.groups_per_block();
   for (int group = 0; group < groups_here; ++group) {
     const int i = threadIdx.x, tile = i / 16, g = i % 16 / 2, upper = i % 2;
-    uint8_t* scale = blocks + block * p.shape.block_bytes() + p.shape.code_bytes() + group * (p.shape.scale_bytes() + p.shape.zero_bytes());
+    uint8_t* scale = blocks + block * p.shape.block_bytes() + p.shape.code_bytes() +
+                     group * (p.shape.scale_bytes() + p.shape.zero_bytes());
     uint8_t* zero = scale + p.shape.scale_bytes();
     const int64_t row = block / column_blocks * kBlockRows + tile * 16 + g + 8 * upper;
     const int64_t column = block % column_blocks * kBlockColumns + group * p.shape.group;
@@ -110,7 +117,8 @@ __global__ void pack_scales(PackArguments p, uint8_t* blocks) {
 }
 
 // ---- Activations: thread block (m, i) prepares blocks 8 i .. 8 i + 7 of row m, one a warp.
-__global__ void __launch_bounds__(256) prepare(const float* x, int columns, const float* maxima, int parts, uint8_t* blocks, float* row_scale) {
+__global__ void __launch_bounds__(256)
+    prepare(const float* x, int columns, const float* maxima, int parts, uint8_t* blocks, float* row_scale) {
   begin_kernel();
   const int m = blockIdx.x, rows = gridDim.x, column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;
   const float* row = x + m * int64_t{columns};
@@ -123,7 +131,8 @@ __global__ void __launch_bounds__(256) prepare(const float* x, int columns, cons
   if (blockIdx.y == 0 && threadIdx.x == 0) row_scale[m] = scale;
   const int block = blockIdx.y * 8 + threadIdx.x / 32;
   if (block < column_blocks)
-    prepare_block(load4(row, block * kBlockColumns + threadIdx.x % 32 * 4, columns), scale, m, rows, block, column_blocks, blocks);
+    prepare_block(load4(row, block * kBlockColumns + threadIdx.x % 32 * 4, columns), scale, m, rows, block,
+                  column_blocks, blocks);
 }
 
 constexpr int kPlaneWidths[9][3] = {{}, {}, {2}, {2, 1}, {4}, {4, 1}, {4, 2}, {4, 2, 1}, {4, 4}};
@@ -139,9 +148,11 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
   cuda_check(cudaGetLastError(), "packing a weight");
 }
 
-void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, const float* maxima, int parts, uint8_t* blocks, float* row_scale) {
+void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, const float* maxima, int parts,
+                   uint8_t* blocks, float* row_scale) {
   const int64_t column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;
-  launch("preparing activations", stream, dim3(static_cast<unsigned>(rows), static_cast<unsigned>((column_blocks + 7) / 8)), 256, 0, prepare, x,
+  launch("preparing activations", stream,
+         dim3(static_cast<unsigned>(rows), static_cast<unsigned>((column_blocks + 7) / 8)), 256, 0, prepare, x,
          static_cast<int>(columns), maxima, parts, blocks, row_scale);
 }
 
@@ -149,12 +160,15 @@ namespace {
 
 LowbitLauncher launcher_of(const LowbitShape& s) {
   constexpr CodeKind I = CodeKind::integer, G = CodeKind::grid;
-  static constexpr LowbitLauncher integers[7][2] = {
-      {launch_lowbit_rows<I, 2, false>, launch_lowbit_rows<I, 2, true>}, {launch_lowbit_rows<I, 3, false>, launch_lowbit_rows<I, 3, true>},
-      {launch_lowbit_rows<I, 4, false>, launch_lowbit_rows<I, 4, true>}, {launch_lowbit_rows<I, 5, false>, launch_lowbit_rows<I, 5, true>},
-      {launch_lowbit_rows<I, 6, false>, launch_lowbit_rows<I, 6, true>}, {launch_lowbit_rows<I, 7, false>, launch_lowbit_rows<I, 7, true>},
-      {launch_lowbit_rows<I, 8, false>, launch_lowbit_rows<I, 8, true>}};
-  static constexpr LowbitLauncher grids[3] = {launch_lowbit_rows<G, 2, false>, launch_lowbit_rows<G, 3, false>, launch_lowbit_rows<G, 4, false>};
+  static constexpr LowbitLauncher integers[7][2] = {{launch_lowbit_rows<I, 2, false>, launch_lowbit_rows<I, 2, true>},
+                                                    {launch_lowbit_rows<I, 3, false>, launch_lowbit_rows<I, 3, true>},
+                                                    {launch_lowbit_rows<I, 4, false>, launch_lowbit_rows<I, 4, true>},
+                                                    {launch_lowbit_rows<I, 5, false>, launch_lowbit_rows<I, 5, true>},
+                                                    {launch_lowbit_rows<I, 6, false>, launch_lowbit_rows<I, 6, true>},
+                                                    {launch_lowbit_rows<I, 7, false>, launch_lowbit_rows<I, 7, true>},
+                                                    {launch_lowbit_rows<I, 8, false>, launch_lowbit_rows<I, 8, true>}};
+  static constexpr LowbitLauncher grids[3] = {launch_lowbit_rows<G, 2, false>, launch_lowbit_rows<G, 3, false>,
+                                              launch_lowbit_rows<G, 4, false>};
   if (s.kind == CodeKind::half) return launch_lowbit_rows<CodeKind::half, 16, false>;
   return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
 }

@@ -1,20 +1,22 @@
 // lowbit: y = W x for weights of 2..8 bits, a batch of up to kMaxRows rows of FP16 activations, FP32 sums.
 //
-// A weight is cut into blocks of 128 outputs by 128 inputs. A block is one contiguous run of bytes, holding codes and the
-// scales that go with them, so one bulk copy brings everything a thread block needs next:
+// A weight is cut into blocks of 128 outputs by 128 inputs. A block is one contiguous run of bytes, holding codes and
+// the scales that go with them, so one bulk copy brings everything a thread block needs next:
 //
 //   row block 0: [block k=0][block k=1] ... [block k=K/128-1]   row block 1: ...
-//   block:       [4-bit plane | 2-bit plane | 1-bit plane (those the width has)] then for each group [128 scales][128 zeros]
+//   block:       [4-bit plane | 2-bit plane | 1-bit plane (those the width has)] then for each group [128 scales][128
+//   zeros]
 //
 // Within a plane the bytes are in the order in which lanes of a warp consume them as A fragments of m16n8k16 products
 // (lowbit_codes.cuh draws it). Scales of a group lie [tile of 16 rows][g 0..7]{row g, row g + 8}, FP16 or one byte;
 // zeros the same, one byte, already multiplied by the factor that the code's place in its half word gives it.
 //
-// Rounding: codes are exact in FP16 (see lowbit_codes.cuh), activations are rounded to FP16 under a power-of-two row scale;
-// products and sums of a group are FP32; scale and zero are applied once per group: total += s (acc - z sum(x)).
+// Rounding: codes are exact in FP16 (see lowbit_codes.cuh), activations are rounded to FP16 under a power-of-two row
+// scale; products and sums of a group are FP32; scale and zero are applied once per group: total += s (acc - z sum(x)).
 //
 // Order: inputs are cut into kParts contiguous parts; a part's groups are added in order, then the parts as a
-// balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of 32, whoever works on it.
+// balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of
+// 32, whoever works on it.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -42,7 +44,9 @@ struct LowbitShape {
   constexpr int64_t column_blocks() const { return (in + kBlockColumns - 1) / kBlockColumns; }
   constexpr int groups_per_block() const { return kBlockColumns / group; }
   constexpr int64_t code_bytes() const { return int64_t{kBlockRows} * kBlockColumns / 8 * bits; }
-  constexpr int64_t scale_bytes() const { return kBlockRows * (kind == CodeKind::integer && !byte_scale ? 2 : 1); }  // of a group
+  constexpr int64_t scale_bytes() const {
+    return kBlockRows * (kind == CodeKind::integer && !byte_scale ? 2 : 1);
+  }  // of a group
   constexpr int64_t zero_bytes() const { return kind == CodeKind::integer ? kBlockRows : 0; }
   constexpr int64_t block_bytes() const { return code_bytes() + groups_per_block() * (scale_bytes() + zero_bytes()); }
   constexpr int64_t bytes() const { return row_blocks() * column_blocks() * block_bytes(); }
@@ -60,11 +64,11 @@ struct LowbitWeight {
 
 // Canonical tensors of a weight in device memory (formats/linear_weight.h), to be packed.
 struct CanonicalWeight {
-  const uint8_t* planes[3] = {};   // plane_widths(bits)
-  const void* scale = nullptr;     // (out, groups) f16, u8 or i8
-  const uint8_t* zero = nullptr;   // bit-packed, or null: symmetric
-  int64_t groups = 0;              // a row
-  int64_t group_columns = 0;       // columns of a canonical group: shape.group, or all of them (channel-wise)
+  const uint8_t* planes[3] = {};  // plane_widths(bits)
+  const void* scale = nullptr;    // (out, groups) f16, u8 or i8
+  const uint8_t* zero = nullptr;  // bit-packed, or null: symmetric
+  int64_t groups = 0;             // a row
+  int64_t group_columns = 0;      // columns of a canonical group: shape.group, or all of them (channel-wise)
 };
 void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight& from, uint8_t* blocks);
 
@@ -78,10 +82,11 @@ struct LowbitInput {
 };
 constexpr int kInputSumBytes = 7 * 32;  // of 8 rows
 constexpr int64_t input_block_bytes(int64_t rows) { return rows * 256 + (rows + 7) / 8 * kInputSumBytes; }
-// x (rows, columns) FP32 -> blocks, row_scale. More than kMaxRows rows become chunks of that many, one after the other, each laid out
-// for the rows it has.
-// `maxima`: (rows, parts) largest magnitudes of parts of each row if they are known, else null.
-void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, const float* maxima, int parts, uint8_t* blocks, float* row_scale);
+// x (rows, columns) FP32 -> blocks, row_scale. More than kMaxRows rows become chunks of that many, one after the other,
+// each laid out for the rows it has. `maxima`: (rows, parts) largest magnitudes of parts of each row if they are known,
+// else null.
+void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, const float* maxima, int parts,
+                   uint8_t* blocks, float* row_scale);
 
 struct LowbitOutput {
   const LowbitWeight* weight = nullptr;

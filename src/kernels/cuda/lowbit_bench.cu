@@ -1,4 +1,5 @@
-// Speed of the low-bit products, and of cuBLAS in BF16 beside them: CUDA-graph replay over rotating layers larger than L2.
+// Speed of the low-bit products, and of cuBLAS in BF16 beside them: CUDA-graph replay over rotating layers larger than
+// L2.
 //   lowbit_bench copy                            the device's copy bandwidth
 //   lowbit_bench cublas N K M,M,...              BF16 in and out
 //   lowbit_bench speed N K M,M,... FORMAT,...    4 = int4g128z, 104 = int4g64zs8, 14 = lut4g64, and so on
@@ -136,14 +137,17 @@ double graph_time(Stream stream, int calls, const std::function<void(int)>& call
 }
 
 __global__ void copy_kernel(const uint4* from, uint4* to, size_t n) {
-  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x) to[i] = from[i];
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x)
+    to[i] = from[i];
 }
 
 void copy_rate(Stream stream) {
   const size_t n = size_t{2} << 30;
   uint8_t *a = device<uint8_t>(n), *b = device<uint8_t>(n);
   cudaMemset(a, 1, n);
-  const double us = graph_time(stream, 4, [&](int) { copy_kernel<<<1056, 512, 0, stream>>>(reinterpret_cast<const uint4*>(a), reinterpret_cast<uint4*>(b), n / 16); });
+  const double us = graph_time(stream, 4, [&](int) {
+    copy_kernel<<<1056, 512, 0, stream>>>(reinterpret_cast<const uint4*>(a), reinterpret_cast<uint4*>(b), n / 16);
+  });
   printf("copy %.2f TB/s\n", 2.0 * n / us / 1e6);  // by the SMs: cudaMemcpy inside a graph takes a copy engine, at 2.8
   cudaFree(a);
   cudaFree(b);
@@ -173,10 +177,11 @@ void cublas(Stream stream, int64_t N, int64_t K, const std::vector<int>& rows) {
     __nv_bfloat16* y = device<__nv_bfloat16>(M * N);
     const int calls = M > 512 ? layers : layers * 3;
     const double us = graph_time(stream, calls, [&](int i) {
-      cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, N, M, K, &one, w[i % layers], CUDA_R_16BF, K, x, CUDA_R_16BF, K, &zero, y, CUDA_R_16BF, N,
-                   CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+      cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, N, M, K, &one, w[i % layers], CUDA_R_16BF, K, x, CUDA_R_16BF, K,
+                   &zero, y, CUDA_R_16BF, N, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     });
-    printf("%lldx%lld cublas-bf16 M=%d %.2f us %.2f TB/s %.0f TFLOP/s\n", (long long)N, (long long)K, M, us, N * K * 2.0 / us / 1e6, 2e-6 * M * N * K / us);
+    printf("%lldx%lld cublas-bf16 M=%d %.2f us %.2f TB/s %.0f TFLOP/s\n", (long long)N, (long long)K, M, us,
+           N * K * 2.0 / us / 1e6, 2e-6 * M * N * K / us);
     cudaFree(x);
     cudaFree(y);
   }
@@ -233,7 +238,8 @@ void speed(Stream stream, const Rotating& w, const char* name, const std::vector
       const LowbitOutput o{&w.layers[i % layers], y};
       lowbit_linear(stream, x, {&o, 1}, false);
     });
-    printf("%lldx%lld %-10s M=%-2d %6.2f us %.2f TB/s\n", (long long)w.shape.out, (long long)w.shape.in, name, M, us, w.shape.bytes() / us / 1e6);
+    printf("%lldx%lld %-10s M=%-2d %6.2f us %.2f TB/s\n", (long long)w.shape.out, (long long)w.shape.in, name, M, us,
+           w.shape.bytes() / us / 1e6);
     cudaFree(y);
   }
 }
@@ -254,8 +260,9 @@ void prefill(Stream stream, const Rotating& w, const char* name, const std::vect
         if (what == 0 || what == 2) prepare_halves(stream, x, M, w.shape.in, x16, factor);
         if (what == 0 || what == 3) gemm.run(stream, halves, x16, 1, M, w.shape.out, w.shape.in, y);
       });
-    printf("%lldx%lld %-10s M=%d %.1f us: dequantise %.1f, round %.1f, product %.1f (%.0f TFLOP/s)\n", (long long)w.shape.out, (long long)w.shape.in, name,
-           M, part[0], part[1], part[2], part[3], 2e-6 * M * w.shape.out * w.shape.in / part[3]);
+    printf("%lldx%lld %-10s M=%d %.1f us: dequantise %.1f, round %.1f, product %.1f (%.0f TFLOP/s)\n",
+           (long long)w.shape.out, (long long)w.shape.in, name, M, part[0], part[1], part[2], part[3],
+           2e-6 * M * w.shape.out * w.shape.in / part[3]);
     for (void* p : {(void*)x, (void*)y, (void*)factor, (void*)x16}) cudaFree(p);
   }
   cudaFree(halves);
@@ -280,10 +287,14 @@ int main(int argc, char** argv) {
     if (code / 100 == 1) s.byte_scale = true, s.group = 64;
     char name[32];
     snprintf(name, sizeof name, "%s%dg%d%s", s.kind == CodeKind::grid ? "lut" : "int", s.bits, s.group,
-             s.kind == CodeKind::grid ? "" : s.byte_scale ? "zs8" : "z");
+             s.kind == CodeKind::grid ? ""
+             : s.byte_scale           ? "zs8"
+                                      : "z");
     const Rotating w(stream, s, N, K);
-    if (verb == "prefill") prefill(stream, w, name, rows);
-    else speed(stream, w, name, rows);
+    if (verb == "prefill")
+      prefill(stream, w, name, rows);
+    else
+      speed(stream, w, name, rows);
   }
   return 0;
 }

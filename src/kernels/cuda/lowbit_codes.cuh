@@ -1,32 +1,37 @@
 // From stored bits to the A fragments of matrix products.
 //
-// A warp owns a tile of 16 rows and walks its 128 columns in four chunks of 32. Each chunk is two m16n8k16 products h = 0, 1.
-// Lane 4 g + t feeds product (c, h) with four half pairs, and so that activations can be read in their natural order a pair's
-// columns are these of the chunk:
+// A warp owns a tile of 16 rows and walks its 128 columns in four chunks of 32. Each chunk is two m16n8k16 products h =
+// 0, 1. Lane 4 g + t feeds product (c, h) with four half pairs, and so that activations can be read in their natural
+// order a pair's columns are these of the chunk:
 //      a0: row g      columns 8 t + 4 h + {0, 1}         a2: row g      columns 8 t + 4 h + {2, 3}
 //      a1: row g + 8  columns 8 t + 4 h + {0, 1}         a3: row g + 8  columns 8 t + 4 h + {2, 3}
 //
-// A code becomes a half by masking alone: the bits q << o with o + b <= 10 are the FP16 subnormal q 2^o 2^-24, exact, and
-// matrix units take subnormals at full speed (the usual 0x6400 | q needs its 1024 subtracted again and costs the sums ten
-// bits). The factor 2^o 2^-24 is taken out at the end, per row; zero points are stored times 2^o.
+// A code becomes a half by masking alone: the bits q << o with o + b <= 10 are the FP16 subnormal q 2^o 2^-24, exact,
+// and matrix units take subnormals at full speed (the usual 0x6400 | q needs its 1024 subtracted again and costs the
+// sums ten bits). The factor 2^o 2^-24 is taken out at the end, per row; zero points are stored times 2^o.
 //
-// Integers of 2..4 bits: a 32-bit word v holds one product's eight codes as nibbles (high bits of a nibble may be garbage):
+// Integers of 2..4 bits: a 32-bit word v holds one product's eight codes as nibbles (high bits of a nibble may be
+// garbage):
 //      bit  31   28 27   24 23   20 19   16 15   12 11    8 7     4 3     0
-//           [a3.hi ][a2.hi ][a1.hi ][a0.hi ][a3.lo ][a2.lo ][a1.lo ][a0.lo ]     .lo: the pair's first column, .hi: its second
+//           [a3.hi ][a2.hi ][a1.hi ][a0.hi ][a3.lo ][a2.lo ][a1.lo ][a0.lo ]     .lo: the pair's first column, .hi: its
+//           second
 //      a0 = v & 0x000f000f, a1 = v & 0x00f000f0 (so rows g + 8 carry 2^4), a2, a3 = the same of v >> 8.
-//   4 bits: v is the stored word. 2 bits: product h of a chunk has bits [2 h, 2 h + 2) of each nibble of its chunk's word.
-//   3 bits: bits 1..2 come from the 2-bit plane's word (stored at nibble bits 1, 2 for h = 0 and, rotated by two, 3, 4 for
-//   h = 1), bit 0 from bit 2 (c mod 2) + h of each nibble of the 1-bit plane's word of the half block.
-// Integers of 5..8 bits: the high nibble comes from the 4-bit plane (same word as above), moved to bits 4..7 of each byte (v
-//   even: a0 and a2 from w << 4; v odd: a1 and a3 from w); the lower planes' bits are put right below it, so the code ends at
-//   bit 8 whatever its width (factor 2^(8 - b), both rows):
-//      byte  [h h h h|2 2|1|0]   7 bits = [4,2,1];  [h h h h|l l l l] 8 bits;  [h h h h|2 2|. .] 6 bits;  [h h h h|1|. . .] 5 bits
-//   Of a 2-bit plane's word (one a chunk) pair p = 2 h + odd of each byte belongs to (h, odd); of a 1-bit plane's word (one a
-//   half block) bit 4 (c mod 2) + 2 h + odd.
-// Grids of 2..4 bits: two codes of a half pair are adjacent and index a table of half pairs in shared memory, copied once
-//   per lane so that lookups never collide: byte a of a 4-bit word; nibble 4 h + a of a chunk's 2-bit word. 3 bits: index
-//   [hi.21 lo.21 hi.0 lo.0]: byte a's bits 2..5 from the 2-bit plane (h = 1: rotated by four), bits 0..1 from bits 2 s..2 s + 1,
-//   s = 2 (c mod 2) + h, of the 1-bit plane's word.
+//   4 bits: v is the stored word. 2 bits: product h of a chunk has bits [2 h, 2 h + 2) of each nibble of its chunk's
+//   word. 3 bits: bits 1..2 come from the 2-bit plane's word (stored at nibble bits 1, 2 for h = 0 and, rotated by two,
+//   3, 4 for h = 1), bit 0 from bit 2 (c mod 2) + h of each nibble of the 1-bit plane's word of the half block.
+// Integers of 5..8 bits: the high nibble comes from the 4-bit plane (same word as above), moved to bits 4..7 of each
+// byte (v
+//   even: a0 and a2 from w << 4; v odd: a1 and a3 from w); the lower planes' bits are put right below it, so the code
+//   ends at bit 8 whatever its width (factor 2^(8 - b), both rows):
+//      byte  [h h h h|2 2|1|0]   7 bits = [4,2,1];  [h h h h|l l l l] 8 bits;  [h h h h|2 2|. .] 6 bits;  [h h h h|1|.
+//      . .] 5 bits
+//   Of a 2-bit plane's word (one a chunk) pair p = 2 h + odd of each byte belongs to (h, odd); of a 1-bit plane's word
+//   (one a half block) bit 4 (c mod 2) + 2 h + odd.
+// Grids of 2..4 bits: two codes of a half pair are adjacent and index a table of half pairs in shared memory, copied
+// once
+//   per lane so that lookups never collide: byte a of a 4-bit word; nibble 4 h + a of a chunk's 2-bit word. 3 bits:
+//   index [hi.21 lo.21 hi.0 lo.0]: byte a's bits 2..5 from the 2-bit plane (h = 1: rotated by four), bits 0..1 from
+//   bits 2 s..2 s + 1, s = 2 (c mod 2) + h, of the 1-bit plane's word.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -46,8 +51,8 @@ __host__ __device__ constexpr int code_shift(CodeKind kind, int bits, bool upper
   return kind != CodeKind::integer ? 0 : bits >= 5 ? 8 - bits : upper ? 4 : 0;
 }
 
-// What a sum over codes as they enter the products is multiplied by; all sums are kept in units of 2^-24 (the epilogue takes it
-// out), which integers have by themselves.
+// What a sum over codes as they enter the products is multiplied by; all sums are kept in units of 2^-24 (the epilogue
+// takes it out), which integers have by themselves.
 __host__ __device__ constexpr float code_unit(CodeKind kind, int bits, bool upper) {
   return kind != CodeKind::integer ? 0x1p-24f : 1.0f / static_cast<float>(1 << code_shift(kind, bits, upper));
 }
@@ -55,9 +60,10 @@ __host__ __device__ constexpr float code_unit(CodeKind kind, int bits, bool uppe
 // One lane's words of a tile's 128 x 16 codes.
 template <int bits>
 struct LaneCodes {
-  uint4 w4[has_plane4(bits) ? (bits == 8 ? 4 : 2) : 1];  // word of product (c, h): w4[c / 2][2 (c mod 2) + h]; 8 bits: then the low nibbles
-  uint4 w2;  // word of chunk c
-  uint2 w1;  // word of half block c / 2
+  uint4 w4[has_plane4(bits) ? (bits == 8 ? 4 : 2)
+                            : 1];  // word of product (c, h): w4[c / 2][2 (c mod 2) + h]; 8 bits: then the low nibbles
+  uint4 w2;                        // word of chunk c
+  uint2 w1;                        // word of half block c / 2
 
   // `codes` points at the block.
   __device__ __forceinline__ void load(const uint8_t* codes, int tile, int lane) {
@@ -65,7 +71,9 @@ struct LaneCodes {
 #pragma unroll
       for (int plane = 0; plane < (bits == 8 ? 2 : 1); ++plane) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) w4[2 * plane + i] = ptx::load_streamed(reinterpret_cast<const uint4*>(codes + tile * 1024 + i * 512 + lane * 16));
+        for (int i = 0; i < 2; ++i)
+          w4[2 * plane + i] =
+              ptx::load_streamed(reinterpret_cast<const uint4*>(codes + tile * 1024 + i * 512 + lane * 16));
         codes += 8192;
       }
     }
@@ -73,10 +81,15 @@ struct LaneCodes {
       w2 = ptx::load_streamed(reinterpret_cast<const uint4*>(codes + tile * 512 + lane * 16));
       codes += 4096;
     }
-    if constexpr (has_plane1(bits)) w1 = ptx::load_streamed(reinterpret_cast<const uint2*>(codes + tile * 256 + lane * 8));
+    if constexpr (has_plane1(bits))
+      w1 = ptx::load_streamed(reinterpret_cast<const uint2*>(codes + tile * 256 + lane * 8));
   }
-  static __device__ __forceinline__ uint32_t pick(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-  static __device__ __forceinline__ uint32_t shifted(uint32_t v, int right) { return right >= 0 ? v >> right : v << -right; }
+  static __device__ __forceinline__ uint32_t pick(const uint4& v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+  }
+  static __device__ __forceinline__ uint32_t shifted(uint32_t v, int right) {
+    return right >= 0 ? v >> right : v << -right;
+  }
   static __device__ __forceinline__ uint32_t rotated(uint32_t v, int right) { return __funnelshift_r(v, v, right); }
 
   // Integers: fragments of product (c, h). All indices are compile-time constants after unrolling.
@@ -86,7 +99,8 @@ struct LaneCodes {
       if constexpr (bits == 4) v = pick(w4[c / 2], 2 * (c % 2) + h);
       if constexpr (bits == 2) v = shifted(pick(w2, c), 2 * h);
       if constexpr (bits == 3)
-        v = ptx::select_bits<0x66666666>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 2), shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (c % 2) + h));
+        v = ptx::select_bits<0x66666666>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 2),
+                                         shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (c % 2) + h));
       constexpr uint32_t low = ((1u << bits) - 1) * 0x00010001u, high = low << 4;
       a[0] = v & low;
       a[1] = v & high;
@@ -108,7 +122,9 @@ struct LaneCodes {
     }
   }
   // Bits of the lower planes moved to bits 2..3, or bit `to`, of each byte.
-  __device__ __forceinline__ uint32_t two(int c, int h, int odd) const { return shifted(pick(w2, c), 2 * (2 * h + odd) - 2); }
+  __device__ __forceinline__ uint32_t two(int c, int h, int odd) const {
+    return shifted(pick(w2, c), 2 * (2 * h + odd) - 2);
+  }
   __device__ __forceinline__ uint32_t one(int c, int h, int odd, int to) const {
     return shifted(c / 2 == 0 ? w1.x : w1.y, 4 * (c % 2) + 2 * h + odd - to);
   }
@@ -119,7 +135,8 @@ struct LaneCodes {
     if constexpr (bits == 4) v = pick(w4[c / 2], 2 * (c % 2) + h);
     if constexpr (bits == 2) v = pick(w2, c);
     if constexpr (bits == 3)
-      v = ptx::select_bits<0x3c3c3c3c>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 4), shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (2 * (c % 2) + h)));
+      v = ptx::select_bits<0x3c3c3c3c>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 4),
+                                       shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (2 * (c % 2) + h)));
     constexpr uint32_t mask = ((1u << (2 * bits)) - 1) << 7;
     for (int r = 0; r < 4; ++r) {
       const uint32_t address = (shifted(v, bits == 2 ? 4 * (4 * h + r) - 7 : 8 * r - 7) & mask) + table;

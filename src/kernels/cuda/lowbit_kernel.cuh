@@ -1,20 +1,22 @@
-// The one kernel of lowbit.h, a template over the code, the number of 8-row activation tiles and the 16-output tiles of a warp.
+// The one kernel of lowbit.h, a template over the code, the number of 8-row activation tiles and the 16-output tiles of
+// a warp.
 //
-// A thread block owns kTiles tiles of 16 outputs and has one warp for each of the kParts parts of the inputs; nothing is shared
-// between warps until the end. A warp walks its part block by block (128 inputs):
+// A thread block owns kTiles tiles of 16 outputs and has one warp for each of the kParts parts of the inputs; nothing
+// is shared between warps until the end. A warp walks its part block by block (128 inputs):
 //
-//      DRAM --16-byte loads, kDepth blocks ahead--> registers --mask--> tensor cores --> acc (a group) --> total += s (acc - z sum x)
-//      L2 (L1) --activations of the block-------------------------------^
+//      DRAM --16-byte loads, kDepth blocks ahead--> registers --mask--> tensor cores --> acc (a group) --> total += s
+//      (acc - z sum x) L2 (L1) --activations of the block-------------------------------^
 //
 // and at the end the parts' totals meet in shared memory, where they are added as a balanced tree.
 //
-// The first blocks of weights are asked for before the kernel waits for the one before it (weights are constants), so with
-// programmatic dependent launch memory does not idle between the layers of a decode step.
+// The first blocks of weights are asked for before the kernel waits for the one before it (weights are constants), so
+// with programmatic dependent launch memory does not idle between the layers of a decode step.
 //
-// Tried and slower on an H200 (8192 x 8192, 4 bits, one row: this kernel's time is in docs/results.md): a ring of stages filled by
-// cp.async.bulk with a producer warp, 128 outputs a thread block and a cluster of 2, 4 or 8 thread blocks sharing the inputs (12.7 us
-// at best, 14..18 us mostly). Its fixed costs (barriers, cluster exchange) came to 3 us a launch, and with programmatic dependent
-// launch the thread blocks of one kernel land unevenly on the multiprocessors.
+// Tried and slower on an H200 (8192 x 8192, 4 bits, one row: this kernel's time is in docs/results-gpu.md): a ring of
+// stages filled by cp.async.bulk with a producer warp, 128 outputs a thread block and a cluster of 2, 4 or 8 thread
+// blocks sharing the inputs (12.7 us at best, 14..18 us mostly). Its fixed costs (barriers, cluster exchange) came to 3
+// us a launch, and with programmatic dependent launch the thread blocks of one kernel land unevenly on the
+// multiprocessors.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -29,12 +31,15 @@ namespace fidelio::cuda {
 template <CodeKind kind_, int bits_, bool byte_scale, int group_chunks>
 struct CodeTraits {
   static constexpr CodeKind kind = kind_;
-  static constexpr int bits = bits_, kGroupChunks = group_chunks, kGroups = 4 / group_chunks;  // chunks of 32 inputs a group; groups a block
-  static constexpr bool kGrid = kind == CodeKind::grid, kHalf = kind == CodeKind::half, kCentred = kind == CodeKind::integer;
+  static constexpr int bits = bits_, kGroupChunks = group_chunks,
+                       kGroups = 4 / group_chunks;  // chunks of 32 inputs a group; groups a block
+  static constexpr bool kGrid = kind == CodeKind::grid, kHalf = kind == CodeKind::half,
+                        kCentred = kind == CodeKind::integer;
   static constexpr int kScaleBytes = (kGrid || byte_scale) ? 1 : 2;
   static constexpr int kTableBytes = kGrid ? pair_table_bytes(bits) : 0;
   static constexpr int kCodeBytes = kBlockRows * kBlockColumns / 8 * bits;
-  static constexpr int kGroupBytes = kBlockRows * (kScaleBytes + (kCentred ? 1 : 0));  // scales, then zeros, of one group
+  static constexpr int kGroupBytes =
+      kBlockRows * (kScaleBytes + (kCentred ? 1 : 0));  // scales, then zeros, of one group
   static constexpr int kBlockBytes = kCodeBytes + kGroups * kGroupBytes;
 };
 
@@ -51,16 +56,20 @@ struct LaneBlock {
     for (int group = 0; group < Traits::kGroups; ++group) {
       const uint8_t* record = block + Traits::kCodeBytes + group * Traits::kGroupBytes;
       const int pair = tile * 8 + lane / 4;
-      if constexpr (Traits::kScaleBytes == 2) scale[group] = ptx::load_streamed(reinterpret_cast<const uint32_t*>(record) + pair);
-      else scale[group] = ptx::load_streamed(reinterpret_cast<const uint16_t*>(record) + pair);
+      if constexpr (Traits::kScaleBytes == 2)
+        scale[group] = ptx::load_streamed(reinterpret_cast<const uint32_t*>(record) + pair);
+      else
+        scale[group] = ptx::load_streamed(reinterpret_cast<const uint16_t*>(record) + pair);
       if constexpr (Traits::kCentred)
-        zero[group] = ptx::load_streamed(reinterpret_cast<const uint16_t*>(record + kBlockRows * Traits::kScaleBytes) + pair);
+        zero[group] =
+            ptx::load_streamed(reinterpret_cast<const uint16_t*>(record + kBlockRows * Traits::kScaleBytes) + pair);
     }
   }
   __device__ __forceinline__ float2 scales(int group) const {
     const uint32_t s = scale[group];
     if constexpr (Traits::kScaleBytes == 2) return __half22float2(*reinterpret_cast<const __half2*>(&s));
-    if constexpr (Traits::kGrid) return {static_cast<float>(static_cast<int8_t>(s & 255)), static_cast<float>(static_cast<int8_t>(s >> 8))};
+    if constexpr (Traits::kGrid)
+      return {static_cast<float>(static_cast<int8_t>(s & 255)), static_cast<float>(static_cast<int8_t>(s >> 8))};
     return {static_cast<float>(s & 255), static_cast<float>(s >> 8)};
   }
   __device__ __forceinline__ float2 zeros(int group) const {
@@ -68,7 +77,8 @@ struct LaneBlock {
   }
 };
 
-// FP16 values: a lane's share of a chunk is 16 bytes of row g and of row g + 8, in the order in which products take them.
+// FP16 values: a lane's share of a chunk is 16 bytes of row g and of row g + 8, in the order in which products take
+// them.
 template <int group_chunks>
 struct LaneBlock<CodeTraits<CodeKind::half, 16, false, group_chunks>> {
   uint4 rows[4][2];
@@ -79,7 +89,8 @@ struct LaneBlock<CodeTraits<CodeKind::half, 16, false, group_chunks>> {
 #pragma unroll
       for (int up = 0; up < 2; ++up)
         rows[c][up] = column + c * 32 < columns
-                          ? ptx::load_streamed(reinterpret_cast<const uint4*>(w + int64_t{min(row + up * 8, last_row)} * columns + column + c * 32))
+                          ? ptx::load_streamed(reinterpret_cast<const uint4*>(
+                                w + int64_t{min(row + up * 8, last_row)} * columns + column + c * 32))
                           : uint4{0, 0, 0, 0};
   }
   __device__ __forceinline__ void fragment(int c, int h, uint32_t (&a)[4]) const {
@@ -93,8 +104,9 @@ struct LaneBlock<CodeTraits<CodeKind::half, 16, false, group_chunks>> {
 
 // total += this block's share. `x` is the block's activations.
 template <typename Traits, int kTiles, int kTokenTiles>
-__device__ __forceinline__ void multiply_block(const LaneBlock<Traits> (&w)[kTiles], const uint8_t* x, const int (&x_offset)[kTokenTiles],
-                                               int sums_offset, uint32_t table, float (&total)[kTiles][kTokenTiles][4]) {
+__device__ __forceinline__ void multiply_block(const LaneBlock<Traits> (&w)[kTiles], const uint8_t* x,
+                                               const int (&x_offset)[kTokenTiles], int sums_offset, uint32_t table,
+                                               float (&total)[kTiles][kTokenTiles][4]) {
   float acc[kTiles][kTokenTiles][4];
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
@@ -114,9 +126,12 @@ __device__ __forceinline__ void multiply_block(const LaneBlock<Traits> (&w)[kTil
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         uint32_t a[4];
-        if constexpr (Traits::kHalf) w[tile].fragment(c, h, a);
-        else if constexpr (Traits::kGrid) w[tile].codes.grid(c, h, table, a);
-        else w[tile].codes.integer(c, h, a);
+        if constexpr (Traits::kHalf)
+          w[tile].fragment(c, h, a);
+        else if constexpr (Traits::kGrid)
+          w[tile].codes.grid(c, h, table, a);
+        else
+          w[tile].codes.integer(c, h, a);
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n) ptx::mma(acc[tile][n], a, h ? b[n].z : b[n].x, h ? b[n].w : b[n].y);
       }
@@ -137,7 +152,9 @@ __device__ __forceinline__ void multiply_block(const LaneBlock<Traits> (&w)[kTil
         for (int n = 0; n < kTokenTiles; ++n)
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const float centred = !Traits::kCentred ? acc[tile][n][i] : fmaf(-(i & 2 ? z.y : z.x), i & 1 ? sums[n].y : sums[n].x, acc[tile][n][i]);
+            const float centred = !Traits::kCentred
+                                      ? acc[tile][n][i]
+                                      : fmaf(-(i & 2 ? z.y : z.x), i & 1 ? sums[n].y : sums[n].x, acc[tile][n][i]);
             total[tile][n][i] = fmaf(i & 2 ? s.y : s.x, centred, total[tile][n][i]);
           }
       }
@@ -167,7 +184,8 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       if constexpr (Traits::kHalf)
-        to[tile].load(reinterpret_cast<const __half*>(target.blocks), local * kBlockRows + (tile0 + tile) * 16 + lane / 4, target.out - 1,
+        to[tile].load(reinterpret_cast<const __half*>(target.blocks),
+                      local * kBlockRows + (tile0 + tile) * 16 + lane / 4, target.out - 1,
                       block * kBlockColumns + lane % 4 * 8, p.columns);
       else
         to[tile].load(w, tile0 + tile, lane);
@@ -185,7 +203,8 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
   if constexpr (Traits::kGrid) {
     for (int i = threadIdx.x; i < Traits::kTableBytes / 4; i += blockDim.x) {
       const int2 codes = pair_codes(Traits::bits, i / 32);
-      reinterpret_cast<__half2*>(pair_table)[i] = __halves2half2(__int2half_rn(p.grid[codes.x]), __int2half_rn(p.grid[codes.y]));
+      reinterpret_cast<__half2*>(pair_table)[i] =
+          __halves2half2(__int2half_rn(p.grid[codes.x]), __int2half_rn(p.grid[codes.y]));
     }
     __syncthreads();
   }
@@ -217,7 +236,8 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int output = tile * 16 + lane / 4 + (i & 2 ? 8 : 0), m = n * 8 + 2 * (lane % 4) + (i & 1);
-        sums[(warp * kRows + m) * kOutputs + output] = total[tile][n][i] * code_unit(Traits::kind, Traits::bits, (i & 2) != 0);
+        sums[(warp * kRows + m) * kOutputs + output] =
+            total[tile][n][i] * code_unit(Traits::kind, Traits::bits, (i & 2) != 0);
       }
   __syncthreads();
   for (int i = threadIdx.x; i < kOutputs * p.rows; i += blockDim.x) {
@@ -259,8 +279,8 @@ void launch_lowbit_tiles(Stream stream, const LowbitArguments& p, int row_blocks
     if (p.rows <= 16) return launch_lowbit<Traits, 1, 2, 1, 3>(stream, p, row_blocks);
     return launch_lowbit<Traits, 2, 4, 1, 1>(stream, p, row_blocks);
   }
-  if (p.rows <= 8) return launch_lowbit<Traits, 1, 1, Traits::bits <= 2 ? 2 : 1, 4>(stream, p, row_blocks);
-  if (p.rows <= 16) return launch_lowbit<Traits, 2, 2, Traits::bits <= 4 ? 2 : 1, 2>(stream, p, row_blocks);
+  if (p.rows <= 8) return launch_lowbit < Traits, 1, 1, Traits::bits <= 2 ? 2 : 1, 4 > (stream, p, row_blocks);
+  if (p.rows <= 16) return launch_lowbit < Traits, 2, 2, Traits::bits <= 4 ? 2 : 1, 2 > (stream, p, row_blocks);
   launch_lowbit<Traits, 4, 4, 1, 1>(stream, p, row_blocks);
 }
 

@@ -1,5 +1,5 @@
-// What a launch of lowbit_kernel.cuh is told. The launcher of each code is defined in its own lowbit_*.cu, so that they compile
-// side by side.
+// What a launch of lowbit_kernel.cuh is told. The launcher of each code is defined in its own lowbit_*.cu, so that they
+// compile side by side.
 #pragma once
 #include "kernels/cuda/lowbit.h"
 

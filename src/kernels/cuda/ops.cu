@@ -14,8 +14,8 @@ constexpr int kRowThreads = 1024;  // where a row is one thread block's work and
 constexpr int kKept = 4;  // blocks of a row that a warp of norm_row keeps in registers
 
 // 32 warps a row, warp w blocks w, w + 32, ... of 128 columns.
-__global__ void __launch_bounds__(kRowThreads) norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int d, float* y,
-                                                        uint8_t* blocks, float* row_scale) {
+__global__ void __launch_bounds__(kRowThreads) norm_row(const float* x, const int32_t* rows, const float* weight,
+                                                        float eps, int d, float* y, uint8_t* blocks, float* row_scale) {
   begin_kernel();
   const int m = blockIdx.x, warp = threadIdx.x / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
   const float* from = x + (rows ? rows[m] : m) * int64_t{d};
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kRowThreads) norm_row(const float* x, const in
 __device__ float silu(float x) { return x / (1 + expf(-x)); }
 
 // Thread block (m, i) makes columns 1024 i .. of row m and leaves their largest magnitude.
-__global__ void __launch_bounds__(kThreads) gate_up(const float* gate, const float* up, int d, float* y, float* maxima) {
+__global__ void __launch_bounds__(kThreads)
+    gate_up(const float* gate, const float* up, int d, float* y, float* maxima) {
   begin_kernel();
   const int64_t row = blockIdx.x * int64_t{d};
   float amax = 0;
@@ -79,7 +80,8 @@ __global__ void to_halves(const float* x, int64_t columns, __half* halves, float
     scale = ldexpf(1.0f, max(exponent, -100) - 15);
   }
   if (threadIdx.x == 0) factor[blockIdx.x] = scale;
-  for (int64_t i = threadIdx.x; i < columns; i += kThreads) halves[blockIdx.x * columns + i] = __float2half_rn(row[i] / scale);
+  for (int64_t i = threadIdx.x; i < columns; i += kThreads)
+    halves[blockIdx.x * columns + i] = __float2half_rn(row[i] / scale);
 }
 
 __global__ void finish_row(const float* z, const float* factor, const float* bias, int64_t d, float* y, bool add) {
@@ -95,19 +97,23 @@ __global__ void finish_row(const float* z, const float* factor, const float* bia
 
 }  // namespace
 
-void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d, float* y, uint8_t* blocks,
-              float* row_scale) {
-  launch("normalising", stream, dim3(static_cast<unsigned>(n)), kRowThreads, 0, norm_row, x, rows, weight, eps, static_cast<int>(d), y, blocks, row_scale);
+void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
+              float* y, uint8_t* blocks, float* row_scale) {
+  launch("normalising", stream, dim3(static_cast<unsigned>(n)), kRowThreads, 0, norm_row, x, rows, weight, eps,
+         static_cast<int>(d), y, blocks, row_scale);
 }
 void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, float* maxima) {
-  launch("swiglu", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>(swiglu_parts(d))), kThreads, 0, gate_up, gate, up, static_cast<int>(d), y,
-         maxima);
+  launch("swiglu", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>(swiglu_parts(d))), kThreads, 0, gate_up,
+         gate, up, static_cast<int>(d), y, maxima);
 }
 void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, uint16_t* halves, float* factor) {
-  launch("rounding activations", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, to_halves, x, columns, reinterpret_cast<__half*>(halves), factor);
+  launch("rounding activations", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, to_halves, x, columns,
+         reinterpret_cast<__half*>(halves), factor);
 }
-void finish_rows(Stream stream, const float* z, const float* factor, const float* bias, int64_t n, int64_t d, float* y, bool add) {
-  launch("finishing a product", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, finish_row, z, factor, bias, d, y, add);
+void finish_rows(Stream stream, const float* z, const float* factor, const float* bias, int64_t n, int64_t d, float* y,
+                 bool add) {
+  launch("finishing a product", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, finish_row, z, factor, bias, d, y,
+         add);
 }
 
 }  // namespace fidelio::cuda

@@ -33,9 +33,12 @@ bool has_kernel(const FormatSpec& spec) {
 
 // A channel-wise weight is one with groups of 128 that share a scale.
 void pack_codes(Stream stream, const LinearWeight& weight, Linear& to) {
-  LowbitShape shape{weight.spec.kind == Kind::grid ? CodeKind::grid : CodeKind::integer, weight.spec.bits,
+  LowbitShape shape{weight.spec.kind == Kind::grid ? CodeKind::grid : CodeKind::integer,
+                    weight.spec.bits,
                     weight.spec.group == 0 ? kBlockColumns : weight.spec.group,
-                    weight.spec.kind == Kind::integer && weight.spec.scale == ScaleKind::u8, weight.out, weight.in};
+                    weight.spec.kind == Kind::integer && weight.spec.scale == ScaleKind::u8,
+                    weight.out,
+                    weight.in};
   CanonicalWeight from;
   from.groups = weight.spec.groups(weight.in);
   from.group_columns = weight.spec.group_size(weight.in);
@@ -61,7 +64,8 @@ void pack_codes(Stream stream, const LinearWeight& weight, Linear& to) {
   from.zero = zero.as<uint8_t>();
   to.codes = DeviceBuffer(static_cast<size_t>(shape.bytes()));
   pack_lowbit(stream, shape, from, to.codes.as<uint8_t>());
-  to.values.lowbit = {shape, to.codes.as<uint8_t>(), to.row_factor.as<float>(), to.bias.as<float>(), to.grid.as<int8_t>(), 1.0f};
+  to.values.lowbit = {
+      shape, to.codes.as<uint8_t>(), to.row_factor.as<float>(), to.bias.as<float>(), to.grid.as<int8_t>(), 1.0f};
   DeviceBuffer amax(sizeof(float));
   largest_value(stream, to.values, amax.as<float>());
   to.factor = factor_of(stream, amax);  // waits, so the canonical tensors may go
@@ -90,7 +94,12 @@ void pack_dense(Stream stream, const Tensor& w, Linear& to) {
   }
   to.values.half = to.codes.as<uint16_t>();
   to.values.factor = to.factor;
-  to.values.lowbit = {{CodeKind::half, 16, kBlockColumns, false, to.out, to.in}, to.codes.as<uint8_t>(), nullptr, to.bias.as<float>(), nullptr, to.factor};
+  to.values.lowbit = {{CodeKind::half, 16, kBlockColumns, false, to.out, to.in},
+                      to.codes.as<uint8_t>(),
+                      nullptr,
+                      to.bias.as<float>(),
+                      nullptr,
+                      to.factor};
 }
 
 }  // namespace
@@ -108,10 +117,12 @@ Linear pack(Stream stream, const LinearWeight& weight) {
   } else if (const auto* dense = std::get_if<Dense>(&weight.main)) {
     pack_dense(stream, dense->w.view, to);
   } else {
-    spdlog::info("no CUDA kernel for {}: a {} x {} weight is decoded to f32", to_string(weight.spec), weight.out, weight.in);
+    spdlog::info("no CUDA kernel for {}: a {} x {} weight is decoded to f32", to_string(weight.spec), weight.out,
+                 weight.in);
     OwnedTensor decoded = OwnedTensor::allocate(DType::f32, {weight.out, weight.in});
     for (int64_t row = 0; row < weight.out; ++row)
-      decode_row(weight, row, decoded.as<float>().subspan(static_cast<size_t>(row * weight.in), static_cast<size_t>(weight.in)));
+      decode_row(weight, row,
+                 decoded.as<float>().subspan(static_cast<size_t>(row * weight.in), static_cast<size_t>(weight.in)));
     pack_dense(stream, decoded.view, to);
   }
   wait_for(stream);

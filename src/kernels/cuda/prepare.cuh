@@ -1,5 +1,6 @@
-// Rows of FP32 activations into the blocks of lowbit.h. The scale of a row needs its largest magnitude first, so whoever makes a row
-// in several thread blocks leaves the largest of each part (RowMaxima) for the kernel that prepares it.
+// Rows of FP32 activations into the blocks of lowbit.h. The scale of a row needs its largest magnitude first, so
+// whoever makes a row in several thread blocks leaves the largest of each part (RowMaxima) for the kernel that prepares
+// it.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -23,7 +24,9 @@ struct Larger {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-__device__ inline float largest_of(float4 v) { return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))); }
+__device__ inline float largest_of(float4 v) {
+  return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+}
 
 // Four columns of a row; beyond the last column zeros.
 __device__ inline float4 load4(const float* row, int column, int columns) {
@@ -40,12 +43,16 @@ __device__ inline float scale_of(float amax) {
 }
 
 // A warp's work: block `block` of row m, of which lane l holds columns 4 l .. 4 l + 3. Rows are in chunks of kMaxRows.
-__device__ inline void prepare_block(float4 v, float scale, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {
-  const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows, rows = min(kMaxRows, all_rows - chunk * kMaxRows);
+__device__ inline void prepare_block(float4 v, float scale, int m, int all_rows, int block, int column_blocks,
+                                     uint8_t* blocks) {
+  const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
+            rows = min(kMaxRows, all_rows - chunk * kMaxRows);
   uint8_t* at = blocks + int64_t{chunk} * column_blocks * input_block_bytes(kMaxRows) + block * input_block_bytes(rows);
   const float inverse = 1 / scale;
-  const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse), high = __floats2half2_rn(v.z * inverse, v.w * inverse);
-  reinterpret_cast<uint2*>(at + local * 256)[lane] = {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
+  const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse),
+                high = __floats2half2_rn(v.z * inverse, v.w * inverse);
+  reinterpret_cast<uint2*>(at + local * 256)[lane] = {*reinterpret_cast<const uint32_t*>(&low),
+                                                      *reinterpret_cast<const uint32_t*>(&high)};
   const float2 a = __half22float2(low), b = __half22float2(high);
   float sum = ((a.x + a.y) + (b.x + b.y)) * 0x1p-24f;
   float* sums = reinterpret_cast<float*>(at + rows * 256 + local / 8 * kInputSumBytes) + local % 8;

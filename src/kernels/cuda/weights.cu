@@ -9,32 +9,49 @@
 namespace fidelio::cuda {
 namespace {
 
-__device__ uint32_t bits_at(uint32_t word, int width, int at) { return __funnelshift_r(word, word, at & 31) & ((1u << width) - 1); }
+__device__ uint32_t bits_at(uint32_t word, int width, int at) {
+  return __funnelshift_r(word, word, at & 31) & ((1u << width) - 1);
+}
 
 // The code of (row, column), found where pack_codes (lowbit.cu) put it.
 __device__ uint32_t packed_code(const LowbitShape& s, const uint8_t* block, int row, int column) {
   const int tile = row / 16, g = row % 8, upper = row / 8 % 2, c = column / 32, t = column % 32 / 8, h = column % 8 / 4;
   const int r = upper | (column % 4 / 2) << 1, pair = column % 2, lane = 4 * g + t, bits = s.bits;
-  const int word4 = (c / 2) * 4 + 2 * (c % 2) + h, nibble = 16 * pair + 4 * r, byte = 16 * pair + 8 * (r / 2), odd = r % 2;
-  const auto high = [&] { return reinterpret_cast<const uint32_t*>(block + tile * 1024 + word4 / 4 * 512 + lane * 16)[word4 % 4]; };
-  const auto low = [&] { return reinterpret_cast<const uint32_t*>(block + 8192 + tile * 1024 + word4 / 4 * 512 + lane * 16)[word4 % 4]; };
+  const int word4 = (c / 2) * 4 + 2 * (c % 2) + h, nibble = 16 * pair + 4 * r, byte = 16 * pair + 8 * (r / 2),
+            odd = r % 2;
+  const auto high = [&] {
+    return reinterpret_cast<const uint32_t*>(block + tile * 1024 + word4 / 4 * 512 + lane * 16)[word4 % 4];
+  };
+  const auto low = [&] {
+    return reinterpret_cast<const uint32_t*>(block + 8192 + tile * 1024 + word4 / 4 * 512 + lane * 16)[word4 % 4];
+  };
   const uint8_t* after4 = block + (has_plane4(bits) ? 8192 : 0);
   const auto two = [&] { return reinterpret_cast<const uint32_t*>(after4 + tile * 512 + lane * 16)[c]; };
-  const auto one = [&] { return reinterpret_cast<const uint32_t*>(after4 + (has_plane2(bits) ? 4096 : 0) + tile * 256 + lane * 8)[c / 2]; };
+  const auto one = [&] {
+    return reinterpret_cast<const uint32_t*>(after4 + (has_plane2(bits) ? 4096 : 0) + tile * 256 + lane * 8)[c / 2];
+  };
   if (s.kind == CodeKind::grid) {
     if (bits == 4) return bits_at(high(), 4, 8 * r + 4 * pair);
     if (bits == 2) return bits_at(two(), 2, 4 * (4 * h + r) + 2 * pair);
-    return bits_at(two(), 2, 8 * r + 2 + 2 * pair + 4 * h) << 1 | bits_at(one(), 1, 8 * r + 2 * (2 * (c % 2) + h) + pair);
+    return bits_at(two(), 2, 8 * r + 2 + 2 * pair + 4 * h) << 1 |
+           bits_at(one(), 1, 8 * r + 2 * (2 * (c % 2) + h) + pair);
   }
   switch (bits) {
-    case 2: return bits_at(two(), 2, nibble + 2 * h);
-    case 3: return bits_at(two(), 2, nibble + 1 + 2 * h) << 1 | bits_at(one(), 1, nibble + 2 * (c % 2) + h);
-    case 4: return bits_at(high(), 4, nibble);
-    case 5: return bits_at(high(), 4, nibble) << 1 | bits_at(one(), 1, byte + 4 * (c % 2) + 2 * h + odd);
-    case 6: return bits_at(high(), 4, nibble) << 2 | bits_at(two(), 2, byte + 2 * (2 * h + odd));
+    case 2:
+      return bits_at(two(), 2, nibble + 2 * h);
+    case 3:
+      return bits_at(two(), 2, nibble + 1 + 2 * h) << 1 | bits_at(one(), 1, nibble + 2 * (c % 2) + h);
+    case 4:
+      return bits_at(high(), 4, nibble);
+    case 5:
+      return bits_at(high(), 4, nibble) << 1 | bits_at(one(), 1, byte + 4 * (c % 2) + 2 * h + odd);
+    case 6:
+      return bits_at(high(), 4, nibble) << 2 | bits_at(two(), 2, byte + 2 * (2 * h + odd));
     case 7:
-      return bits_at(high(), 4, nibble) << 3 | bits_at(two(), 2, byte + 2 * (2 * h + odd)) << 1 | bits_at(one(), 1, byte + 4 * (c % 2) + 2 * h + odd);
-    default: return bits_at(high(), 4, nibble) << 4 | bits_at(low(), 4, nibble);
+      return bits_at(high(), 4, nibble) << 3 | bits_at(two(), 2, byte + 2 * (2 * h + odd)) << 1 |
+             bits_at(one(), 1, byte + 4 * (c % 2) + 2 * h + odd);
+    default:
+      return bits_at(high(), 4, nibble) << 4 | bits_at(low(), 4, nibble);
   }
 }
 
@@ -42,14 +59,18 @@ __device__ float value_at(const WeightValues& w, int64_t row, int64_t column) {
   if (w.half) return __half2float(reinterpret_cast<const __half*>(w.half)[row * w.in + column]) * w.factor;
   if (w.single) return w.single[row * w.in + column];
   const LowbitShape& s = w.lowbit.shape;
-  const uint8_t* block = w.lowbit.blocks + (row / kBlockRows * s.column_blocks() + column / kBlockColumns) * s.block_bytes();
+  const uint8_t* block =
+      w.lowbit.blocks + (row / kBlockRows * s.column_blocks() + column / kBlockColumns) * s.block_bytes();
   const int r = static_cast<int>(row % kBlockRows), c = static_cast<int>(column % kBlockColumns), upper = r / 8 % 2;
   const uint32_t code = packed_code(s, block, r, c);
   const uint8_t* record = block + s.code_bytes() + c / s.group * (s.scale_bytes() + s.zero_bytes());
   const int at = (r / 16 * 8 + r % 8) * 2 + upper;
   const float factor = w.lowbit.row_factor ? w.lowbit.row_factor[row] : 1.0f;
-  if (s.kind == CodeKind::grid) return factor * static_cast<float>(reinterpret_cast<const int8_t*>(record)[at]) * static_cast<float>(w.lowbit.grid[code]);
-  const float scale = s.byte_scale ? static_cast<float>(record[at]) : __half2float(reinterpret_cast<const __half*>(record)[at]);
+  if (s.kind == CodeKind::grid)
+    return factor * static_cast<float>(reinterpret_cast<const int8_t*>(record)[at]) *
+           static_cast<float>(w.lowbit.grid[code]);
+  const float scale =
+      s.byte_scale ? static_cast<float>(record[at]) : __half2float(reinterpret_cast<const __half*>(record)[at]);
   const int zero = record[s.scale_bytes() + at] >> code_shift(s.kind, s.bits, upper);
   return factor * (scale * static_cast<float>(static_cast<int>(code) - zero));
 }
@@ -74,7 +95,8 @@ __global__ void largest(WeightValues w, float* amax) {
 
 __global__ void dequantise_row(WeightValues w, float inverse, __half* halves) {
   const int64_t row = blockIdx.x;
-  for (int64_t c = threadIdx.x; c < w.in; c += blockDim.x) halves[row * w.in + c] = __float2half_rn(value_at(w, row, c) * inverse);
+  for (int64_t c = threadIdx.x; c < w.in; c += blockDim.x)
+    halves[row * w.in + c] = __float2half_rn(value_at(w, row, c) * inverse);
 }
 
 __global__ void convert_bf16(const __nv_bfloat16* from, int64_t n, float inverse, __half* to) {
@@ -90,7 +112,8 @@ __global__ void largest_bf16(const __nv_bfloat16* from, int64_t n, float* amax) 
 }
 
 // 64 outputs by 16 rows a thread block, 32 inputs at a time: weights decoded into shared memory once for all rows.
-__global__ void __launch_bounds__(256) product_f32(WeightValues w, const float* bias, const float* x, int n, float* y, bool add) {
+__global__ void __launch_bounds__(256)
+    product_f32(WeightValues w, const float* bias, const float* x, int n, float* y, bool add) {
   __shared__ float values[32][65], inputs[16][33];
   const int64_t row0 = int64_t{blockIdx.x} * 64;
   const int m0 = blockIdx.y * 16, output = threadIdx.x % 64, quarter = threadIdx.x / 64;
@@ -134,14 +157,16 @@ void dequantise(Stream stream, const WeightValues& w, float factor, uint16_t* ha
   cuda_check(cudaGetLastError(), "dequantising");
 }
 void bf16_to_half(Stream stream, const uint16_t* bf16, int64_t n, float factor, uint16_t* halves) {
-  convert_bf16<<<1056, 256, 0, stream>>>(reinterpret_cast<const __nv_bfloat16*>(bf16), n, 1 / factor, reinterpret_cast<__half*>(halves));
+  convert_bf16<<<1056, 256, 0, stream>>>(reinterpret_cast<const __nv_bfloat16*>(bf16), n, 1 / factor,
+                                         reinterpret_cast<__half*>(halves));
   cuda_check(cudaGetLastError(), "converting a weight");
 }
 void bf16_largest(Stream stream, const uint16_t* bf16, int64_t n, float* amax) {
   largest_bf16<<<1056, 256, 0, stream>>>(reinterpret_cast<const __nv_bfloat16*>(bf16), n, amax);
   cuda_check(cudaGetLastError(), "reading a weight");
 }
-void linear_f32(Stream stream, const WeightValues& w, const float* bias, const float* x, int64_t n, float* y, bool add) {
+void linear_f32(Stream stream, const WeightValues& w, const float* bias, const float* x, int64_t n, float* y,
+                bool add) {
   const dim3 grid(static_cast<unsigned>((w.out + 63) / 64), static_cast<unsigned>((n + 15) / 16));
   product_f32<<<grid, 256, 0, stream>>>(w, bias, x, static_cast<int>(n), y, add);
   cuda_check(cudaGetLastError(), "an FP32 product");
