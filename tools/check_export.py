@@ -128,10 +128,16 @@ def check_transformers(args):
         ours = fidelio_logits(args, model, ids)
         out = args.work / (model.name + "-ct")
         run(args.fidelio, "export", model, "--to", "compressed-tensors", "-o", out, *(["--profile", profile] if profile else []))
-        if how is None:
+        if how:  # dequantize=True multiplies in FP16, the scales' type: the logits of weights rounded to FP16, from our gptq export
+            rounded = args.work / (model.name + "-rounded")
+            run(args.fidelio, "export", model, "--to", "gptq", "-o", rounded)
+            make_dense(rounded, {k: v.half().float() if k.endswith("_proj.weight") else v for k, v in gptq_weights(rounded).items()})
+            theirs = transformers_logits(out, ids, **how)
+            ok &= report(f"compressed-tensors {name} (transformers, FP16 weights), max", float(abs(theirs - transformers_logits(rounded, ids)).max()), 5 * noise)
+        if how != {}:
             make_dense(out, compressed_tensors_weights(out))
-        by = "transformers" if how is not None else "compressed-tensors' decompressor"
-        ok &= report(f"compressed-tensors {name} ({by}), max", float(abs(transformers_logits(out, ids, **(how or {})) - ours).max()), 5 * noise)
+        by = "transformers" if how == {} else "compressed-tensors' decompressor"
+        ok &= report(f"compressed-tensors {name} ({by}), max", float(abs(transformers_logits(out, ids) - ours).max()), 5 * noise)
         out = args.work / (model.name + "-gptq")
         run(args.fidelio, "export", model, "--to", "gptq", "-o", out)
         make_dense(out, gptq_weights(out))
