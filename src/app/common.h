@@ -52,6 +52,7 @@ void add_certify(CLI::App& app);
 void add_chat(CLI::App& app);
 void add_compress(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_gamma(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_logits(CLI::App& app);
