@@ -335,13 +335,26 @@ class Compressor {
     return static_cast<int64_t>(o_.bits * static_cast<double>(model_.checkpoint.parameters()) / 8);
   }
 
-  // The best fidelity within a size: one plan, looked at once. The file also has a header of at most about 160 bytes a tensor, four
-  // or five tensors a linear, and the plan and certificate in it.
+  // Of the file's header: names, shapes and offsets of the tensors (some 80 characters and the name each), the formats, the plan
+  // and the certificate. An upper bound.
+  int64_t header_bytes(const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates) const {
+    int64_t bytes = 4096 + 60 * static_cast<int64_t>(table.groups.size());
+    const std::map<LinearId, FormatSpec> formats = formats_of(table, plan);
+    for (LinearId id : linears_of(model_.checkpoint.config())) {
+      const auto found = formats.find(id);
+      const size_t tensors = found == formats.end() ? 2 : stored_tensors(candidates.weight(id, found->second)).size();
+      bytes += 60 + static_cast<int64_t>(tensors * (module_name(id).size() + 92));
+    }
+    for (const auto& [layer, norm] : norms_of(model_.checkpoint.config())) bytes += static_cast<int64_t>(norm_name(layer, norm).size()) + 80;
+    return bytes;
+  }
+
+  // The best fidelity within a size: one plan, looked at once.
   Plan within_budget(const SensitivityTable& table, const std::vector<Plan>& front, const CandidateSet& candidates) {
-    const auto linears = static_cast<int64_t>(linears_of(model_.checkpoint.config()).size());
-    const int64_t header = 8192 + 900 * linears + 200 * static_cast<int64_t>(groups_.size());
-    const std::optional<Plan> plan = best_within_bytes(front, budget() - header);
-    check(plan.has_value(), "no plan of these formats fits {} bytes; the smallest takes {}. Offer narrower formats (--formats)", budget(), front.front().bytes + header);
+    const auto fits = [&](const Plan& p) { return p.bytes + header_bytes(table, p, candidates) <= budget(); };
+    const auto plan = std::find_if(front.rbegin(), front.rend(), fits);
+    check(plan != front.rend(), "no plan of these formats fits {} bytes; the smallest takes {}. Offer narrower formats (--formats)", budget(),
+          front.front().bytes + header_bytes(table, front.front(), candidates));
     serve(table, *plan, candidates);
     certified_ = measure(texts_.certify);
     looks_ = 1;

@@ -47,7 +47,7 @@ std::string certificate(const CompressStory& s) {
 std::string plans(const CompressStory& s) {
   Chart chart{"Size against distance", "KL predicted, nats a token (uniform: measured on the search text)", "bits a parameter", true, {}};
   ChartSeries front{"Pareto front", {}, true}, uniform{"one format everywhere", {}, false}, chosen{"chosen", {}, false};
-  const size_t step = std::max<size_t>(1, s.front.size() / 120);  // a curve needs no more points
+  const size_t step = std::max<size_t>(1, s.front.size() / 40);  // a curve needs no more points
   for (size_t i = 0; i < s.front.size(); i += step) front.points.push_back({s.front[i].kl, bits_per_parameter(s.table, s.front[i])});
   for (const UniformPoint& u : s.uniform) uniform.points.push_back({u.kl, u.bits});
   chosen.points.push_back({s.plan.kl, bits_per_parameter(s.table, s.plan)});
@@ -80,7 +80,7 @@ struct Grid {
 
 std::string draw(const Grid& grid) {
   constexpr int kLeft = 84, kHigh = 24, kTop = 84;
-  const int wide = grid.columns.size() > 16 ? 26 : 62, right = kLeft + wide * static_cast<int>(grid.columns.size());
+  const int wide = 62, right = kLeft + wide * static_cast<int>(grid.columns.size());
   std::string svg = fmt::format("<figure><figcaption>{}</figcaption><div class=\"scroll\"><svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" style=\"width:{}px;max-width:none;font-size:12px\">",
                                 escape_html(grid.title), escape_html(grid.title), right + 4, kTop + kHigh * static_cast<int>(grid.rows.size()) + 4, right + 4);
   for (size_t c = 0; c < grid.columns.size(); ++c) {
@@ -128,22 +128,23 @@ void fill_columns(Grid& grid) {
 }
 
 std::string heat_map(const SensitivityTable& table) {
-  std::map<int, size_t> row_of;
-  Grid grid = layer_grid(table, row_of);
+  Grid grid;
   grid.title = "Sensitivity: what a group in a format costs";
-  grid.note = "KL in nats a token, by layer, role and format, on a logarithmic scale: the stronger the colour, the more it breaks. Hold the pointer over a cell for its value.";
+  grid.note = "KL in nats a token, by layer, role and format, coloured on a logarithmic scale: the stronger, the more it breaks. Hold the pointer over a cell for its value and error.";
   double low = std::numeric_limits<double>::infinity(), high = 0;
-  for (const Group& g : table.groups)
+  for (const Group& g : table.groups) {
+    grid.rows.push_back(g.name.starts_with("layers.") ? g.name.substr(7) : g.name);
     for (const Option& o : g.options) {
-      column(grid, place(g.name).second + " " + to_string(o.format));
+      column(grid, to_string(o.format));
       if (o.kl > 0) low = std::min(low, o.kl), high = std::max(high, o.kl);
     }
+  }
   fill_columns(grid);
-  for (const Group& g : table.groups)
-    for (const Option& o : g.options) {
+  for (size_t row = 0; row < table.groups.size(); ++row)
+    for (const Option& o : table.groups[row].options) {
       const double strength = o.kl > 0 && high > low ? std::log(o.kl / low) / std::log(high / low) : 0;
-      grid.cells[row_of[place(g.name).first]][column(grid, place(g.name).second + " " + to_string(o.format))] = {
-          strength, "", fmt::format("{} in {}: KL {:.3g} ± {:.1g}, {} ", g.name, to_string(o.format), o.kl, o.kl_se, bytes_text(o.bytes))};
+      grid.cells[row][column(grid, to_string(o.format))] = {
+          strength, fmt::format("{:.1g}", o.kl), fmt::format("{} in {}: KL {:.3g} ± {:.1g}, {}", table.groups[row].name, to_string(o.format), o.kl, o.kl_se, bytes_text(o.bytes))};
     }
   return draw(grid);
 }

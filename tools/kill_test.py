@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Kills `fidelio compress` at random moments and checks that going on gives the same bytes as a run that was left alone.
+
+    tools/kill_test.py models/quill-1m --kills 10 [--seed 1] [--fidelio build/fidelio] -- --bits 5 --formats int3g64z,int5g64z
+
+What stands after -- goes to `fidelio compress`. First the whole job is done in peace; then again and again it is started, killed
+(SIGKILL) after a random part of that time, and started anew until it ends. Exits 1 if any file differs or anything is left over."""
+import argparse
+import filecmp
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("model")
+parser.add_argument("--kills", type=int, default=10)
+parser.add_argument("--seed", type=int, default=1)
+parser.add_argument("--fidelio", default="build/fidelio")
+cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+args, options = parser.parse_args(sys.argv[1:cut]), sys.argv[cut + 1:]
+
+folder = tempfile.mkdtemp(prefix="fidelio-kill-")
+peace, killed = os.path.join(folder, "peace"), os.path.join(folder, "killed")
+
+
+def start(out):
+    command = [args.fidelio, "compress", args.model, "-o", out, *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def done_so_far():
+    journal = killed + ".journal"
+    return len(os.listdir(journal)) if os.path.isdir(journal) else 0
+
+
+begin = time.time()
+if start(peace).wait() != 0:
+    sys.exit("the undisturbed run failed")
+whole = time.time() - begin
+print(f"undisturbed: {whole:.1f} s", flush=True)
+
+generator = random.Random(args.seed)
+deaths = 0
+while True:
+    process = start(killed)
+    # Early and late moments alike, and less of the whole the more kills there are: some must come before the end.
+    wait = generator.uniform(0.02, 1.0) * whole * 2 / max(args.kills, 2) if deaths < args.kills else None
+    try:
+        out, _ = process.communicate(timeout=wait)
+        if process.returncode != 0:
+            sys.exit(f"the resumed run failed with {process.returncode}: {out}")
+        print(f"finished after {deaths} kills", flush=True)
+        break
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        deaths += 1
+        print(f"kill {deaths} after {wait:.1f} s: {done_so_far()} files in the journal", flush=True)
+        if os.path.isdir(killed):
+            break
+
+compared = filecmp.dircmp(peace, killed)
+_, different, errors = filecmp.cmpfiles(peace, killed, compared.common_files, shallow=False)
+alone = compared.left_only + compared.right_only
+if os.path.isdir(killed + ".journal") and deaths and process.returncode != 0:
+    shutil.rmtree(killed + ".journal")  # killed between the output's arrival and the journal's end
+left = [name for name in os.listdir(folder) if name not in ("peace", "killed")]
+print(f"{len(compared.common_files)} files, different: {different + errors}, in one only: {alone}, left over: {left}")
+shutil.rmtree(folder)
+sys.exit(1 if different or errors or alone or left else 0)
