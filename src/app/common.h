@@ -53,11 +53,8 @@ void add_chat(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_compress(CLI::App& app);
 void add_eval(CLI::App& app);
-<<<<<<< HEAD
 void add_export(CLI::App& app);
-=======
 void add_gamma(CLI::App& app);
->>>>>>> compress
 void add_generate(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_logits(CLI::App& app);

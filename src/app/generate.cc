@@ -60,7 +60,7 @@ void generate_once(const Generate& o) {
   const auto context = model.checkpoint.config().max_positions;
   check(static_cast<int64_t>(prompt.size()) < context, "the prompt has {} tokens, the model's context of {} leaves no room for an answer", prompt.size(), context);
 
-  options.cache_tokens = std::min<int64_t>(context, static_cast<int64_t>(prompt.size()) + o.sampling.max_tokens);
+  options.cache_tokens = std::min<int64_t>(context, static_cast<int64_t>(prompt.size()) + o.max_tokens);
   const auto runner = make_cpu_runner(model.checkpoint, options);
   const Answer a = answer(*runner, model, std::move(request), options.mode, [&](const std::string& piece) {
     if (quiet(o.json)) return;

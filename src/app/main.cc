@@ -50,13 +50,9 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", FIDELIO_VERSION);
   app.require_subcommand(0, 1);  // none is refused below: CLI11 would speak of a missing one where an unknown one is given
   using namespace fidelio::app;
-<<<<<<< HEAD
-  for (auto add : {add_inspect, add_compress, add_certify, add_quantize, add_export, add_eval, add_recovery, add_compare, add_noise, add_generate, add_chat,
+  for (auto add : {add_inspect, add_compress, add_certify, add_quantize, add_export, add_eval, add_recovery, add_compare, add_noise, add_gamma, add_generate, add_chat,
                    add_bench, add_synth, add_tokenize, add_logits})
     add(app);
-=======
-  for (auto add : {add_inspect, add_compress, add_certify, add_quantize, add_eval, add_gamma, add_generate, add_chat, add_bench, add_synth, add_tokenize, add_logits}) add(app);
->>>>>>> compress
   try {
     app.parse(argc, argv);  // runs the verb
     if (app.get_subcommands().empty()) throw CLI::RequiredError("A verb");
