@@ -33,8 +33,10 @@ for folder, _, files in os.walk("src"):
         with open(path, encoding="utf-8") as file:
             text = file.read()
         lines = text.count("\n")
-        if lines > MAX_LINES[extension]:
-            broken.append(f"{path}: {lines} lines, at most {MAX_LINES[extension]}")
+        # A kernel body is a source that is compiled once per instruction set.
+        most = MAX_LINES[".cc"] if name.endswith("_body.h") else MAX_LINES[extension]
+        if lines > most:
+            broken.append(f"{path}: {lines} lines, at most {most}")
         allowed = ROOMS.get(room)
         if allowed is not None and "_test." not in name:
             for other in re.findall(r'#include "([a-z_]+)/', text):

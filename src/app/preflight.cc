@@ -72,7 +72,7 @@ class Clock {
  public:
   Clock(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool)
       : size_(size), config_(size.source.config()), reference_(reference), pool_(pool) {
-    packed_ = pack_batches(sample.sequences, size.rows).front();
+    packed_ = pack_batches(sample.sequences, size.rows, reference.cache_pages()).front();
     for (int64_t i = 0; i < std::min(packed_.batch.rows(), size.logit_rows); ++i) packed_.batch.logit_rows.push_back(static_cast<int32_t>(i));
     const auto rows = static_cast<double>(packed_.batch.rows());
     const auto forward = [&] {
