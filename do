@@ -37,7 +37,7 @@ demo() {
   build
   local out
   out=$(mktemp -d)
-  trap 'rm -rf "$out"' EXIT
+  trap "rm -rf '$out'" EXIT  # expanded now: the variable is gone when the trap runs
   local fidelio=build/fidelio heldout=models/data/docs-heldout.txt
   echo; echo "== 1. Quantise quill-26m to 4 bits (GPTQ, group 128, asymmetric)"
   $fidelio quantize models/quill-26m --format int4g128z --calibration models/data/docs-calibration.txt -o "$out/quill-26m-int4"
