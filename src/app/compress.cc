@@ -209,21 +209,13 @@ class Compressor {
     const Dataset all = read_dataset(o_.calibration, model_.tokenizer, model_.chat ? &*model_.chat : nullptr, {context_, 0});
     const size_t kept = std::max<size_t>(all.sequences.size() / 10, 1);
     check(all.sequences.size() > kept, "the calibration text has {} sequences of {} tokens: too little", all.sequences.size(), context_);
-    const auto spread = [](std::span<const std::vector<int32_t>> from, int64_t tokens, Dataset& to) {
-      int64_t total = 0;
-      for (const auto& s : from) total += static_cast<int64_t>(s.size());
-      double due = 0;
-      for (const auto& s : from) {
-        due += static_cast<double>(s.size()) * std::min(1.0, static_cast<double>(tokens) / static_cast<double>(total));
-        if (due < static_cast<double>(s.size())) continue;
-        due -= static_cast<double>(s.size());
-        to.tokens += static_cast<int64_t>(s.size());
-        to.sequences.push_back(s);
-      }
+    const auto take = [](std::span<const std::vector<int32_t>> from, int64_t tokens, Dataset& to) {
+      to.sequences = spread_evenly(from, tokens);
+      for (const auto& s : to.sequences) to.tokens += static_cast<int64_t>(s.size());
     };
     const std::span<const std::vector<int32_t>> sequences(all.sequences);
-    spread(sequences.first(sequences.size() - kept), o_.tokens, calibration_);
-    spread(sequences.last(kept), o_.search_tokens, search_);
+    take(sequences.first(sequences.size() - kept), o_.tokens, calibration_);
+    take(sequences.last(kept), o_.search_tokens, search_);
     calibration_.sha256 = search_.sha256 = all.sha256;
   }
 

@@ -52,23 +52,22 @@ std::vector<std::vector<int32_t>> jsonl_sequences(const std::string& path, const
   return sequences;
 }
 
-// Every k-th sequence, so that the chosen ones are spread over the file, until their tokens reach `tokens`.
-void choose(std::vector<std::vector<int32_t>>& sequences, int64_t tokens) {
+}  // namespace
+
+std::vector<std::vector<int32_t>> spread_evenly(std::span<const std::vector<int32_t>> sequences, int64_t tokens) {
   int64_t total = 0;
   for (const auto& s : sequences) total += static_cast<int64_t>(s.size());
-  if (total <= tokens) return;
+  if (total <= tokens) return {sequences.begin(), sequences.end()};
   std::vector<std::vector<int32_t>> chosen;
   double due = 0;
-  for (auto& s : sequences) {
+  for (const auto& s : sequences) {
     due += static_cast<double>(s.size()) * static_cast<double>(tokens) / static_cast<double>(total);
     if (due < static_cast<double>(s.size())) continue;
     due -= static_cast<double>(s.size());
-    chosen.push_back(std::move(s));
+    chosen.push_back(s);
   }
-  sequences = std::move(chosen);
+  return chosen;
 }
-
-}  // namespace
 
 Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tokenizer, const ChatTemplate* chat, const DatasetOptions& options) {
   check(!files.empty(), "no text file was given");
@@ -81,7 +80,7 @@ Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tok
     auto sequences = path.ends_with(".jsonl") ? jsonl_sequences(path, text, tokenizer, chat, options.context)
                                               : text_windows(text, tokenizer, options.context);
     check(!sequences.empty(), "{} holds no text", path);
-    if (options.max_tokens > 0) choose(sequences, options.max_tokens / static_cast<int64_t>(files.size()));
+    if (options.max_tokens > 0) sequences = spread_evenly(sequences, options.max_tokens / static_cast<int64_t>(files.size()));
     for (auto& s : sequences) {
       data.tokens += static_cast<int64_t>(s.size());
       data.sequences.push_back(std::move(s));

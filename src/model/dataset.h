@@ -1,6 +1,7 @@
 // Texts for calibration and measurement, as token sequences.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ struct DatasetOptions {
 // Files ending in .jsonl hold a conversation or text a line ({"text"}, {"messages": [...]} or {"prompt","completion"}), cut at
 // `context`; everything else is plain text, tokenised whole without special tokens and cut into windows of `context`.
 Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tokenizer, const ChatTemplate* chat, const DatasetOptions& options);
+
+// Every k-th sequence, so that the chosen ones are spread over all of them, until their tokens reach `tokens`; all of them if they
+// have no more.
+std::vector<std::vector<int32_t>> spread_evenly(std::span<const std::vector<int32_t>> sequences, int64_t tokens);
 
 // Packs sequences into ragged batches of at most `rows` rows and `pages` cache pages; a sequence is never split over batches.
 // Pages are numbered from 0 in every batch: calibration and measuring need no cache between batches.
