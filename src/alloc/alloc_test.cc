@@ -62,7 +62,8 @@ TEST(Solve, FrontIlpAndBruteForceAgree) {
 
 TEST(Solve, FrontIsStrictlyOrderedAndAWiderCandidateSetIsNeverWorse) {
   const SensitivityTable t = random_table(3, 30, {2, 3, 4, 5, 6, 7, 8});
-  const SensitivityTable narrow = restrict_formats(t, {{Kind::integer, 4, 128, false, ScaleKind::f16}, {Kind::integer, 8, 128, false, ScaleKind::f16}});
+  const SensitivityTable narrow = restrict_formats(
+      t, {{Kind::integer, 4, 128, false, ScaleKind::f16}, {Kind::integer, 8, 128, false, ScaleKind::f16}});
   const auto full = pareto_front(t, Cost::kl), some = pareto_front(narrow, Cost::kl);
   for (size_t i = 1; i < full.size(); ++i) {
     EXPECT_LT(full[i - 1].bytes, full[i].bytes);
@@ -81,7 +82,8 @@ TEST(Solve, SideConstraintBinds) {
   const auto plan = solve_ilp(t, Cost::kl, int64_t{1} << 40, {only_two_wide});
   ASSERT_TRUE(plan);
   int wide = 0;
-  for (size_t g = 0; g < t.groups.size(); ++g) wide += t.groups[g].options[static_cast<size_t>(plan->choice[g])].format.bits == 8;
+  for (size_t g = 0; g < t.groups.size(); ++g)
+    wide += t.groups[g].options[static_cast<size_t>(plan->choice[g])].format.bits == 8;
   EXPECT_EQ(wide, 2);
 }
 

@@ -16,7 +16,9 @@ std::vector<std::vector<int>> levels_of(const SensitivityTable& table) {
   for (const Group& g : table.groups) {
     std::vector<int> order(g.options.size());
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return g.options[static_cast<size_t>(a)].bytes < g.options[static_cast<size_t>(b)].bytes; });
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      return g.options[static_cast<size_t>(a)].bytes < g.options[static_cast<size_t>(b)].bytes;
+    });
     levels.push_back(std::move(order));
   }
   return levels;

@@ -1,5 +1,6 @@
-// Evolutionary search over plans with measured quality (SLQ appendix A.4, Algorithm 3 and equation 9): the least bytes whose
-// measured KL stays below a threshold. Costs many measurements; started from the knapsack's answer it is a check on it.
+// Evolutionary search over plans with measured quality (SLQ appendix A.4, Algorithm 3 and equation 9): the least bytes
+// whose measured KL stays below a threshold. Costs many measurements; started from the knapsack's answer it is a check
+// on it.
 #pragma once
 #include <functional>
 
@@ -8,11 +9,11 @@
 namespace fidelio {
 
 struct EvolveOptions {
-  double kl_limit = 0;         // tau
+  double kl_limit = 0;  // tau
   int generations = 30;
-  int offspring = 16;          // lambda
-  int stall_limit = 4;         // generations without progress before curation
-  double penalty = 1000;       // gamma of equation 9
+  int offspring = 16;     // lambda
+  int stall_limit = 4;    // generations without progress before curation
+  double penalty = 1000;  // gamma of equation 9
   uint64_t seed = 0;
   // Survivors and share of the text per selection stage; the last stage measures on all of it.
   std::vector<std::pair<int, double>> stages = {{4, 0.25}, {1, 1.0}};
@@ -23,11 +24,12 @@ using MeasureKl = std::function<double(const Plan& plan, double share)>;
 
 struct Evolution {
   Plan best;
-  double kl = 0;          // measured on all of the search text
+  double kl = 0;  // measured on all of the search text
   int measurements = 0;
   std::vector<std::pair<int64_t, double>> history;  // (bytes, measured KL) of the parent, per generation
 };
 
-Evolution evolve(const SensitivityTable& table, const Plan& start, const EvolveOptions& options, const MeasureKl& measure);
+Evolution evolve(const SensitivityTable& table, const Plan& start, const EvolveOptions& options,
+                 const MeasureKl& measure);
 
 }  // namespace fidelio

@@ -16,10 +16,19 @@ json to_json(const SensitivityTable& t) {
   for (const Group& g : t.groups) {
     json options = json::array();
     for (const Option& o : g.options)
-      options.push_back({{"format", to_string(o.format)}, {"bytes", o.bytes}, {"kl", o.kl}, {"kl_se", o.kl_se}, {"loss", o.loss}, {"loss_se", o.loss_se}});
+      options.push_back({{"format", to_string(o.format)},
+                         {"bytes", o.bytes},
+                         {"kl", o.kl},
+                         {"kl_se", o.kl_se},
+                         {"loss", o.loss},
+                         {"loss_se", o.loss_se}});
     groups.push_back({{"name", g.name}, {"linears", g.linears}, {"parameters", g.parameters}, {"options", options}});
   }
-  return {{"method", t.method}, {"groups", groups}, {"fixed_bytes", t.fixed_bytes}, {"ear_constant", t.ear_constant}, {"provenance", json::parse(t.provenance)}};
+  return {{"method", t.method},
+          {"groups", groups},
+          {"fixed_bytes", t.fixed_bytes},
+          {"ear_constant", t.ear_constant},
+          {"provenance", json::parse(t.provenance)}};
 }
 
 SensitivityTable table_from_json(const json& value) try {
@@ -31,7 +40,8 @@ SensitivityTable table_from_json(const json& value) try {
   for (const json& g : value.at("groups")) {
     Group group{g.at("name"), g.at("linears"), g.at("parameters"), {}};
     for (const json& o : g.at("options"))
-      group.options.push_back({parse_format(o.at("format").get<std::string>()), o.at("bytes"), o.at("kl"), o.at("kl_se"), o.at("loss"), o.at("loss_se")});
+      group.options.push_back({parse_format(o.at("format").get<std::string>()), o.at("bytes"), o.at("kl"),
+                               o.at("kl_se"), o.at("loss"), o.at("loss_se")});
     check(!group.options.empty(), "sensitivity table: group {} offers no format", group.name);
     t.groups.push_back(std::move(group));
   }
@@ -43,26 +53,31 @@ SensitivityTable table_from_json(const json& value) try {
 
 json to_json(const SensitivityTable& t, const Plan& p) {
   json formats = json::object();
-  for (size_t i = 0; i < t.groups.size(); ++i) formats[t.groups[i].name] = to_string(t.groups[i].options[static_cast<size_t>(p.choice[i])].format);
+  for (size_t i = 0; i < t.groups.size(); ++i)
+    formats[t.groups[i].name] = to_string(t.groups[i].options[static_cast<size_t>(p.choice[i])].format);
   return {{"groups", formats}, {"bytes", p.bytes}, {"predicted_kl", p.kl}, {"predicted_loss", p.loss}};
 }
 
 Plan plan_from_json(const SensitivityTable& t, const json& value) {
-  check(value.is_object() && value.contains("groups") && value["groups"].is_object(), "this is not a plan: an object with \"groups\" is expected");
+  check(value.is_object() && value.contains("groups") && value["groups"].is_object(),
+        "this is not a plan: an object with \"groups\" is expected");
   std::vector<int> choice;
   for (const Group& g : t.groups) {
     const auto found = value["groups"].find(g.name);
     check(found != value["groups"].end() && found->is_string(), "the plan names no format for group {}", g.name);
     const FormatSpec wanted = parse_format(found->get<std::string>());
-    const auto option = std::find_if(g.options.begin(), g.options.end(), [&](const Option& o) { return o.format == wanted; });
-    check(option != g.options.end(), "the plan gives {} the format {}, which the table does not offer", g.name, to_string(wanted));
+    const auto option =
+        std::find_if(g.options.begin(), g.options.end(), [&](const Option& o) { return o.format == wanted; });
+    check(option != g.options.end(), "the plan gives {} the format {}, which the table does not offer", g.name,
+          to_string(wanted));
     choice.push_back(static_cast<int>(option - g.options.begin()));
   }
   return evaluate(t, std::move(choice));
 }
 
 Plan evaluate(const SensitivityTable& t, std::vector<int> choice) {
-  check(choice.size() == t.groups.size(), "a plan of {} choices for a table of {} groups", choice.size(), t.groups.size());
+  check(choice.size() == t.groups.size(), "a plan of {} choices for a table of {} groups", choice.size(),
+        t.groups.size());
   Plan p{std::move(choice), t.fixed_bytes, 0, 0};
   for (size_t i = 0; i < t.groups.size(); ++i) {
     const Option& o = t.groups[i].options.at(static_cast<size_t>(p.choice[i]));
@@ -76,7 +91,8 @@ Plan evaluate(const SensitivityTable& t, std::vector<int> choice) {
 Plan uniform_plan(const SensitivityTable& t, const FormatSpec& format) {
   std::vector<int> choice;
   for (const Group& g : t.groups) {
-    const auto found = std::find_if(g.options.begin(), g.options.end(), [&](const Option& o) { return o.format == format; });
+    const auto found =
+        std::find_if(g.options.begin(), g.options.end(), [&](const Option& o) { return o.format == format; });
     check(found != g.options.end(), "group {} does not offer {}", g.name, to_string(format));
     choice.push_back(static_cast<int>(found - g.options.begin()));
   }
@@ -89,7 +105,9 @@ double bits_per_parameter(const SensitivityTable& t, const Plan& p) {
   return 8.0 * static_cast<double>(p.bytes - t.fixed_bytes) / static_cast<double>(parameters);
 }
 
-double predicted_ear(const SensitivityTable& t, const Plan& p, double rho) { return 1 - t.ear_constant * std::sqrt(std::max(0.0, rho * p.kl)); }
+double predicted_ear(const SensitivityTable& t, const Plan& p, double rho) {
+  return 1 - t.ear_constant * std::sqrt(std::max(0.0, rho * p.kl));
+}
 
 namespace {
 
@@ -102,10 +120,12 @@ void pool(std::vector<double>& value, const std::vector<double>& weight) {
   std::vector<Block> blocks;
   for (size_t i = 0; i < value.size(); ++i) {
     blocks.push_back({value[i] * weight[i], weight[i], 1});
-    while (blocks.size() > 1 && blocks.back().sum / blocks.back().weight > blocks[blocks.size() - 2].sum / blocks[blocks.size() - 2].weight) {
+    while (blocks.size() > 1 && blocks.back().sum / blocks.back().weight >
+                                    blocks[blocks.size() - 2].sum / blocks[blocks.size() - 2].weight) {
       const Block last = blocks.back();
       blocks.pop_back();
-      blocks.back() = {blocks.back().sum + last.sum, blocks.back().weight + last.weight, blocks.back().count + last.count};
+      blocks.back() = {blocks.back().sum + last.sum, blocks.back().weight + last.weight,
+                       blocks.back().count + last.count};
     }
   }
   size_t i = 0;
@@ -119,7 +139,8 @@ void make_monotone(SensitivityTable& t) {
   for (Group& g : t.groups) {
     std::vector<size_t> order(g.options.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return g.options[a].bytes < g.options[b].bytes; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return g.options[a].bytes < g.options[b].bytes; });
     const auto repair = [&](double Option::*value, double Option::*error) {
       std::vector<double> v, w;
       for (size_t i : order) {
@@ -139,7 +160,9 @@ void make_monotone(SensitivityTable& t) {
 SensitivityTable restrict_formats(const SensitivityTable& t, const std::vector<FormatSpec>& formats) {
   SensitivityTable r = t;
   for (Group& g : r.groups) {
-    std::erase_if(g.options, [&](const Option& o) { return std::find(formats.begin(), formats.end(), o.format) == formats.end(); });
+    std::erase_if(g.options, [&](const Option& o) {
+      return std::find(formats.begin(), formats.end(), o.format) == formats.end();
+    });
     check(!g.options.empty(), "group {} offers none of the formats asked for", g.name);
   }
   return r;

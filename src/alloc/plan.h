@@ -1,5 +1,5 @@
-// alloc: which format each group of linears gets. Pure: no tensor and no model is seen here; what a plan really costs comes
-// from outside as a callback.
+// alloc: which format each group of linears gets. Pure: no tensor and no model is seen here; what a plan really costs
+// comes from outside as a callback.
 //
 // A SensitivityTable says, per group and candidate format, what it costs (bytes) and what it breaks (KL, 1 - EAR, with
 // standard errors). A Plan is one choice per group. Both are JSON that people can read and diff.
@@ -14,8 +14,8 @@ namespace fidelio {
 
 struct Option {
   FormatSpec format;
-  int64_t bytes = 0;       // true stored bytes of the whole group in this format
-  double kl = 0, kl_se = 0;    // predicted KL contribution in nats a token, and its standard error
+  int64_t bytes = 0;             // true stored bytes of the whole group in this format
+  double kl = 0, kl_se = 0;      // predicted KL contribution in nats a token, and its standard error
   double loss = 0, loss_se = 0;  // predicted contribution to 1 - EAR
 };
 
@@ -23,11 +23,11 @@ struct Group {
   std::string name;                  // "layers.3.qkv"
   std::vector<std::string> linears;  // short names; all get the same format
   int64_t parameters = 0;
-  std::vector<Option> options;       // any order; each format once
+  std::vector<Option> options;  // any order; each format once
 };
 
 struct SensitivityTable {
-  std::string method;             // "linear", "single", "shapley", "unified"
+  std::string method;  // "linear", "single", "shapley", "unified"
   std::vector<Group> groups;
   int64_t fixed_bytes = 0;        // of everything no group holds (norms, biases, what stays dense)
   double ear_constant = 0;        // c of 1 - EAR = c sqrt(KL), measured with the table
@@ -49,12 +49,13 @@ Plan plan_from_json(const SensitivityTable& table, const nlohmann::json& value);
 Plan evaluate(const SensitivityTable& table, std::vector<int> choice);
 // The plan that gives every group this format; throws Error if a group does not offer it.
 Plan uniform_plan(const SensitivityTable& table, const FormatSpec& format);
-double bits_per_parameter(const SensitivityTable& table, const Plan& plan);  // of the groups' parameters, fixed bytes left out
+double bits_per_parameter(const SensitivityTable& table,
+                          const Plan& plan);  // of the groups' parameters, fixed bytes left out
 // EAR predicted from KL by the table's measured constant: 1 - c sqrt(rho KL).
 double predicted_ear(const SensitivityTable& table, const Plan& plan, double rho);
 
-// In every group, costs made non-increasing in bytes by weighted pooling of adjacent violators: sampling noise must not make
-// a wider format look worse than a narrower one. Formats of one size count as neighbours too.
+// In every group, costs made non-increasing in bytes by weighted pooling of adjacent violators: sampling noise must not
+// make a wider format look worse than a narrower one. Formats of one size count as neighbours too.
 void make_monotone(SensitivityTable& table);
 // A table restricted to these formats (for comparisons such as {4,8} against {2..8}).
 SensitivityTable restrict_formats(const SensitivityTable& table, const std::vector<FormatSpec>& formats);

@@ -14,8 +14,8 @@ bool meets(const Measurement& m, const Target& target) {
 
 namespace {
 
-// What the measurements so far say about predictions: the ratios of the trial nearest in size, and how far a confidence bound
-// lies from its estimate in relative terms.
+// What the measurements so far say about predictions: the ratios of the trial nearest in size, and how far a confidence
+// bound lies from its estimate in relative terms.
 struct Calibration {
   double rho = 1, ear_constant = 0, ear_margin = 0, kl_margin = 0;
 };
@@ -27,20 +27,21 @@ Calibration calibrate(const SensitivityTable& table, const std::vector<Trial>& t
     if (std::llabs(t.plan.bytes - bytes) < std::llabs(nearest->plan.bytes - bytes)) nearest = &t;
   const Measurement& m = nearest->measured;
   const double loss = std::max(1 - m.ear.value, 1e-12);
-  return {m.kl.value / std::max(nearest->plan.kl, 1e-300), loss / std::sqrt(std::max(m.kl.value, 1e-300)), (m.ear.value - m.ear.ci95.low) / loss,
-          (m.kl.ci95.high - m.kl.value) / std::max(m.kl.value, 1e-300)};
+  return {m.kl.value / std::max(nearest->plan.kl, 1e-300), loss / std::sqrt(std::max(m.kl.value, 1e-300)),
+          (m.ear.value - m.ear.ci95.low) / loss, (m.kl.ci95.high - m.kl.value) / std::max(m.kl.value, 1e-300)};
 }
 
 bool predicted_to_meet(const Plan& plan, const Calibration& c, const Target& target) {
   const double kl = c.rho * std::max(plan.kl, 0.0);
   const double loss = c.ear_constant * std::sqrt(kl);
-  return (!target.ear || 1 - loss * (1 + c.ear_margin) >= *target.ear) && (!target.kl || kl * (1 + c.kl_margin) <= *target.kl);
+  return (!target.ear || 1 - loss * (1 + c.ear_margin) >= *target.ear) &&
+         (!target.kl || kl * (1 + c.kl_margin) <= *target.kl);
 }
 
 }  // namespace
 
-SearchResult search_to_target(const SensitivityTable& table, const std::vector<Plan>& front, const Target& target, int max_trials,
-                              const MeasurePlan& measure) {
+SearchResult search_to_target(const SensitivityTable& table, const std::vector<Plan>& front, const Target& target,
+                              int max_trials, const MeasurePlan& measure) {
   check(target.ear || target.kl, "a search needs a target: EAR, KL or both");
   check(!front.empty(), "no plan to choose from");
   SearchResult result;
@@ -49,7 +50,8 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
   while (static_cast<int>(result.trials.size()) < max_trials && passes - fails > 1) {
     int64_t next = passes - 1;
     for (int64_t i = fails + 1; i < passes; ++i)
-      if (predicted_to_meet(front[static_cast<size_t>(i)], calibrate(table, result.trials, front[static_cast<size_t>(i)].bytes), target)) {
+      if (predicted_to_meet(front[static_cast<size_t>(i)],
+                            calibrate(table, result.trials, front[static_cast<size_t>(i)].bytes), target)) {
         next = i;
         break;
       }
@@ -69,11 +71,14 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
 double kl_threshold(const TaskCalibration& point, double target_recovery, double linear_limit) {
   check(point.kl_actual > 0 && point.kl_predicted > 0, "task calibration: the calibration plan has no measured KL");
   check(target_recovery > 0 && target_recovery < 1, "a recovery target lies between 0 and 1, not {}", target_recovery);
-  check(point.recovery < 1, "task calibration: the calibration plan loses nothing (recovery {:.4f}), so no slope can be read from it; calibrate at a lower width",
+  check(point.recovery < 1,
+        "task calibration: the calibration plan loses nothing (recovery {:.4f}), so no slope can be read from it; "
+        "calibrate at a lower width",
         point.recovery);
   const double threshold = (1 - target_recovery) / point.alpha();
   check(threshold <= linear_limit,
-        "task calibration: the KL allowed ({:.4g}) lies beyond the regime where recovery is linear in KL ({:.4g}); the single-point method does not hold here",
+        "task calibration: the KL allowed ({:.4g}) lies beyond the regime where recovery is linear in KL ({:.4g}); the "
+        "single-point method does not hold here",
         threshold, linear_limit);
   return threshold;
 }

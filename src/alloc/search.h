@@ -33,11 +33,11 @@ struct SearchResult {
   int best = -1;              // the smallest trial that meets the target; -1: none does, not even the widest plan
 };
 
-// Distribution-lossless search. The front is walked by calibrated prediction: KL_hat = rho * KL_predicted, EAR_hat = 1 - c
-// sqrt(KL_hat) with c recalibrated too. After each measurement the next plan is the smallest predicted to meet the target, until
-// the neighbours on both sides are known or `max_trials` are spent.
-SearchResult search_to_target(const SensitivityTable& table, const std::vector<Plan>& front, const Target& target, int max_trials,
-                              const MeasurePlan& measure);
+// Distribution-lossless search. The front is walked by calibrated prediction: KL_hat = rho * KL_predicted, EAR_hat = 1
+// - c sqrt(KL_hat) with c recalibrated too. After each measurement the next plan is the smallest predicted to meet the
+// target, until the neighbours on both sides are known or `max_trials` are spent.
+SearchResult search_to_target(const SensitivityTable& table, const std::vector<Plan>& front, const Target& target,
+                              int max_trials, const MeasurePlan& measure);
 
 // Task-lossless calibration (SLQ appendix A.3, Algorithm 2): recovery = 1 - alpha KL through one measured point.
 struct TaskCalibration {
@@ -45,8 +45,8 @@ struct TaskCalibration {
   double rho() const { return kl_actual / kl_predicted; }
   double alpha() const { return (1 - recovery) / kl_actual; }
 };
-// The KL threshold for a recovery target. Throws Error when the linear regime does not hold: no degradation to calibrate
-// on, or a threshold beyond the calibration point or `linear_limit`.
+// The KL threshold for a recovery target. Throws Error when the linear regime does not hold: no degradation to
+// calibrate on, or a threshold beyond the calibration point or `linear_limit`.
 double kl_threshold(const TaskCalibration& point, double target_recovery, double linear_limit);
 
 }  // namespace fidelio

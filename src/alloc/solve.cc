@@ -45,7 +45,8 @@ std::vector<Plan> pareto_front(const SensitivityTable& table, Cost cost) {
     next.reserve(stages.back().size() * g.options.size());
     for (size_t i = 0; i < stages.back().size(); ++i)
       for (size_t o = 0; o < g.options.size(); ++o)
-        next.push_back({stages.back()[i].bytes + g.options[o].bytes, stages.back()[i].cost + cost_of(g.options[o], cost), static_cast<int>(o),
+        next.push_back({stages.back()[i].bytes + g.options[o].bytes,
+                        stages.back()[i].cost + cost_of(g.options[o], cost), static_cast<int>(o),
                         static_cast<int32_t>(i)});
     keep_undominated(next);
     stages.push_back(std::move(next));
@@ -61,7 +62,8 @@ std::vector<Plan> pareto_front(const SensitivityTable& table, Cost cost) {
 }
 
 std::optional<Plan> best_within_bytes(const std::vector<Plan>& front, int64_t bytes) {
-  const auto after = std::upper_bound(front.begin(), front.end(), bytes, [](int64_t limit, const Plan& p) { return limit < p.bytes; });
+  const auto after =
+      std::upper_bound(front.begin(), front.end(), bytes, [](int64_t limit, const Plan& p) { return limit < p.bytes; });
   if (after == front.begin()) return std::nullopt;
   return *(after - 1);
 }
@@ -72,8 +74,10 @@ std::optional<Plan> smallest_within_cost(const std::vector<Plan>& front, Cost co
   return std::nullopt;
 }
 
-std::optional<Plan> solve_ilp(const SensitivityTable& table, Cost cost, int64_t bytes, const std::vector<SideConstraint>& sides) {
-  // One binary variable per (group, option); rows: one choice per group, then the byte budget, then the side constraints.
+std::optional<Plan> solve_ilp(const SensitivityTable& table, Cost cost, int64_t bytes,
+                              const std::vector<SideConstraint>& sides) {
+  // One binary variable per (group, option); rows: one choice per group, then the byte budget, then the side
+  // constraints.
   const int groups = static_cast<int>(table.groups.size());
   const int rows = groups + 1 + static_cast<int>(sides.size());
   int64_t unit = 0;
@@ -87,7 +91,8 @@ std::optional<Plan> solve_ilp(const SensitivityTable& table, Cost cost, int64_t 
   if (largest == 0) largest = 1;
 
   std::vector<int> start = {0}, index;
-  std::vector<double> value, lower, upper, objective, row_lower(static_cast<size_t>(rows), -1e30), row_upper(static_cast<size_t>(rows));
+  std::vector<double> value, lower, upper, objective, row_lower(static_cast<size_t>(rows), -1e30),
+      row_upper(static_cast<size_t>(rows));
   for (int g = 0; g < groups; ++g) {
     row_lower[static_cast<size_t>(g)] = row_upper[static_cast<size_t>(g)] = 1;
     const Group& group = table.groups[static_cast<size_t>(g)];
@@ -104,19 +109,21 @@ std::optional<Plan> solve_ilp(const SensitivityTable& table, Cost cost, int64_t 
       objective.push_back(cost_of(group.options[o], cost) / largest);
     }
   }
-  row_upper[static_cast<size_t>(groups)] = std::floor(static_cast<double>(bytes - table.fixed_bytes) / static_cast<double>(unit));
+  row_upper[static_cast<size_t>(groups)] =
+      std::floor(static_cast<double>(bytes - table.fixed_bytes) / static_cast<double>(unit));
   for (size_t s = 0; s < sides.size(); ++s) row_upper[static_cast<size_t>(groups) + 1 + s] = sides[s].limit;
 
   const std::unique_ptr<Cbc_Model, void (*)(Cbc_Model*)> model(Cbc_newModel(), &Cbc_deleteModel);
   Cbc_setParameter(model.get(), "logLevel", "0");
   Cbc_setParameter(model.get(), "ratioGap", "0");
   Cbc_setParameter(model.get(), "allowableGap", "0");
-  Cbc_loadProblem(model.get(), static_cast<int>(objective.size()), rows, start.data(), index.data(), value.data(), lower.data(), upper.data(),
-                  objective.data(), row_lower.data(), row_upper.data());
+  Cbc_loadProblem(model.get(), static_cast<int>(objective.size()), rows, start.data(), index.data(), value.data(),
+                  lower.data(), upper.data(), objective.data(), row_lower.data(), row_upper.data());
   for (size_t i = 0; i < objective.size(); ++i) Cbc_setInteger(model.get(), static_cast<int>(i));
   Cbc_solve(model.get());
   if (Cbc_isProvenOptimal(model.get()) == 0) {
-    check(Cbc_isProvenInfeasible(model.get()) != 0, "CBC ended without an optimal allocation (status {})", Cbc_status(model.get()));
+    check(Cbc_isProvenInfeasible(model.get()) != 0, "CBC ended without an optimal allocation (status {})",
+          Cbc_status(model.get()));
     return std::nullopt;
   }
   const double* solution = Cbc_getColSolution(model.get());

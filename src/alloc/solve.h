@@ -9,8 +9,9 @@ namespace fidelio {
 
 enum class Cost : uint8_t { kl, loss };  // what adds up: KL (default: it does), or 1 - EAR (the paper's; it does not)
 
-// Every plan that no other plan beats in both bytes and cost, by ascending bytes. Exact: dynamic programming over groups,
-// keeping undominated partial sums. Bytes are coarse (multiples of a group's row bytes), so fronts stay in the thousands.
+// Every plan that no other plan beats in both bytes and cost, by ascending bytes. Exact: dynamic programming over
+// groups, keeping undominated partial sums. Bytes are coarse (multiples of a group's row bytes), so fronts stay in the
+// thousands.
 std::vector<Plan> pareto_front(const SensitivityTable& table, Cost cost);
 
 // The cheapest plan of at most `bytes`, or the smallest of at most `cost`, out of a front; empty if none is.
@@ -23,6 +24,7 @@ struct SideConstraint {
   std::vector<std::vector<double>> weight;  // (groups, options)
   double limit = 0;
 };
-std::optional<Plan> solve_ilp(const SensitivityTable& table, Cost cost, int64_t bytes, const std::vector<SideConstraint>& sides = {});
+std::optional<Plan> solve_ilp(const SensitivityTable& table, Cost cost, int64_t bytes,
+                              const std::vector<SideConstraint>& sides = {});
 
 }  // namespace fidelio

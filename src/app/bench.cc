@@ -19,7 +19,7 @@ struct ModelBench {
 
 struct Timing {
   std::string test;
-  int64_t tokens = 0, bytes = 0;    // per repetition: tokens made, weight bytes read
+  int64_t tokens = 0, bytes = 0;  // per repetition: tokens made, weight bytes read
   std::vector<double> seconds;
   double mean() const {
     double sum = 0;
@@ -57,16 +57,17 @@ Timing time_test(const std::string& test, int64_t tokens, int64_t bytes, int rep
   return t;
 }
 
-// llama-bench's definitions: pp = one prompt in batches of max_rows, logits of its last token; tg = single-token steps of
-// `sequences` sequences from an empty context.
+// llama-bench's definitions: pp = one prompt in batches of max_rows, logits of its last token; tg = single-token steps
+// of `sequences` sequences from an empty context.
 std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {
   RunnerOptions options = runner_options(o.run);
   const int64_t most = *std::max_element(o.batch.begin(), o.batch.end());
   options.max_rows = std::max<int64_t>({std::min<int64_t>(o.pp, 512), most, 1});
   options.max_logit_rows = most;
   options.cache_tokens = std::max(o.pp, most * PageTable::pages_for(o.tg) * kPageTokens);
-  check(options.cache_tokens / std::max<int64_t>(most, 1) <= c.config().max_positions || o.pp <= c.config().max_positions,
-        "--pp {} is longer than the model's context of {}", o.pp, c.config().max_positions);
+  check(
+      options.cache_tokens / std::max<int64_t>(most, 1) <= c.config().max_positions || o.pp <= c.config().max_positions,
+      "--pp {} is longer than the model's context of {}", o.pp, c.config().max_positions);
   const auto runner = make_cpu_runner(c, options);
   Rng rng(1);
   const auto token = [&] { return static_cast<int32_t>(rng.below(static_cast<uint64_t>(c.config().v))); };
@@ -82,8 +83,8 @@ std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {
       for (int64_t begin = 0; begin < o.pp; begin += options.max_rows) {
         const int64_t count = std::min(options.max_rows, o.pp - begin);
         Batch batch;
-        append_sequence(batch, std::span(prompt).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin, pages.pages(0),
-                        begin + count == o.pp ? 1 : 0);
+        append_sequence(batch, std::span(prompt).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin,
+                        pages.pages(0), begin + count == o.pp ? 1 : 0);
         runner->step(batch, options.mode);
       }
     }));
@@ -114,15 +115,26 @@ void bench_model(const ModelBench& o) {
   const std::vector<Timing> rows = time_model(c, o);
   const double probe = (before + read_bandwidth(pool)) / 2;
 
-  nlohmann::json report = {{"model", o.run.model}, {"file_bytes", c.file_bytes()}, {"parameters", c.parameters()}, {"threads", pool.threads()},
-                           {"activations", o.run.activations}, {"read_bandwidth_gbs", probe / 1e9}, {"rows", nlohmann::json::array()}};
-  if (!quiet(o.json)) fmt::print("| model | size | params | threads | activations | test | t/s | GB/s | % of {:.1f} GB/s read |\n|---|---|---|---|---|---|---|---|---|\n", probe / 1e9);
+  nlohmann::json report = {
+      {"model", o.run.model},           {"file_bytes", c.file_bytes()},     {"parameters", c.parameters()},
+      {"threads", pool.threads()},      {"activations", o.run.activations}, {"read_bandwidth_gbs", probe / 1e9},
+      {"rows", nlohmann::json::array()}};
+  if (!quiet(o.json))
+    fmt::print(
+        "| model | size | params | threads | activations | test | t/s | GB/s | % of {:.1f} GB/s read "
+        "|\n|---|---|---|---|---|---|---|---|---|\n",
+        probe / 1e9);
   for (const Timing& t : rows) {
     const double rate = static_cast<double>(t.bytes) * t.mean() / static_cast<double>(t.tokens);
-    report["rows"].push_back({{"test", t.test}, {"tokens_per_second", t.mean()}, {"deviation", t.deviation()}, {"gbs", rate / 1e9}, {"of_bandwidth", rate / probe}});
+    report["rows"].push_back({{"test", t.test},
+                              {"tokens_per_second", t.mean()},
+                              {"deviation", t.deviation()},
+                              {"gbs", rate / 1e9},
+                              {"of_bandwidth", rate / probe}});
     if (!quiet(o.json))
-      fmt::print("| {} | {} | {:.2f} M | {} | {} | {} | {:.2f} ± {:.2f} | {:.1f} | {:.0f} |\n", o.run.model, bytes_text(c.file_bytes()),
-                 static_cast<double>(c.parameters()) / 1e6, pool.threads(), o.run.activations, t.test, t.mean(), t.deviation(), rate / 1e9, 100 * rate / probe);
+      fmt::print("| {} | {} | {:.2f} M | {} | {} | {} | {:.2f} ± {:.2f} | {:.1f} | {:.0f} |\n", o.run.model,
+                 bytes_text(c.file_bytes()), static_cast<double>(c.parameters()) / 1e6, pool.threads(),
+                 o.run.activations, t.test, t.mean(), t.deviation(), rate / 1e9, 100 * rate / probe);
   }
   write_json(o.json, report);
 }
@@ -138,7 +150,9 @@ void add_bench(CLI::App& app) {
   add_model(*verb, o->run);
   verb->add_option("--pp", o->pp, "Prompt length; 0 = skip")->check(CLI::NonNegativeNumber);
   verb->add_option("--tg", o->tg, "Tokens decoded; 0 = skip")->check(CLI::NonNegativeNumber);
-  verb->add_option("--batch", o->batch, "Numbers of sequences decoded at once")->delimiter(',')->check(CLI::PositiveNumber);
+  verb->add_option("--batch", o->batch, "Numbers of sequences decoded at once")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
   verb->add_option("-r,--repetitions", o->repetitions, "Repetitions")->check(CLI::PositiveNumber);
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);

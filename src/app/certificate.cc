@@ -16,7 +16,9 @@ SplitTexts split_texts(const std::vector<std::string>& files, const Tokenizer& t
     const std::vector<int32_t> ids = tokenizer.encode(text, false);
     EvalText half[2] = {{path, sha256_hex(text), {}}, {path, sha256_hex(text), {}}};
     const auto windows = static_cast<int64_t>(ids.size()) / context;
-    check(windows >= 4, "{} has {} tokens, which is fewer than four windows of {}: too little to search on and certify with", path, ids.size(), context);
+    check(windows >= 4,
+          "{} has {} tokens, which is fewer than four windows of {}: too little to search on and certify with", path,
+          ids.size(), context);
     for (int64_t w = 0; w < windows; ++w) {
       std::vector<int32_t>& to = half[w % 2].ids;
       to.insert(to.end(), ids.begin() + w * context, ids.begin() + (w + 1) * context);
@@ -34,7 +36,8 @@ nlohmann::json make_certificate(const Target& target, const FidelityReport& repo
   std::set<std::string> kernels;
   for (LinearId id : linears_of(served.config())) kernels.insert(served.kernel_of(id, report.options.candidate_mode));
   nlohmann::json texts = nlohmann::json::array();
-  for (size_t i = 0; i < report.text_names.size(); ++i) texts.push_back({{"name", files[i]}, {"sha256", report.text_sha256[i]}, {"windows", "odd"}});
+  for (size_t i = 0; i < report.text_names.size(); ++i)
+    texts.push_back({{"name", files[i]}, {"sha256", report.text_sha256[i]}, {"windows", "odd"}});
   nlohmann::json wanted = nlohmann::json::object();
   if (target.ear) wanted["ear"] = *target.ear;
   if (target.kl) wanted["kl"] = *target.kl;

@@ -8,8 +8,9 @@
 
 namespace fidelio::app {
 
-// Text for measuring, cut into windows that are dealt alternately: the even ones guide the search, the odd ones are looked at
-// only when a plan has been chosen. Both halves come from the same documents, so they have the same distribution.
+// Text for measuring, cut into windows that are dealt alternately: the even ones guide the search, the odd ones are
+// looked at only when a plan has been chosen. Both halves come from the same documents, so they have the same
+// distribution.
 struct SplitTexts {
   std::vector<EvalText> search, certify;
   int64_t context = 0;

@@ -18,14 +18,17 @@ void certify(const Certify& o) {
   check(provenance.contains("certificate"), "{} carries no certificate; `fidelio compress` writes one", o.run.model);
   const nlohmann::json& claimed = provenance["certificate"];
   const Checkpoint reference = Checkpoint::open(o.reference);
-  check(reference.sha256() == claimed.at("reference_sha256").get<std::string>(), "{} is not the model the certificate speaks of (its SHA-256 differs)", o.reference);
+  check(reference.sha256() == claimed.at("reference_sha256").get<std::string>(),
+        "{} is not the model the certificate speaks of (its SHA-256 differs)", o.reference);
   std::vector<std::string> files = o.texts;
   if (files.empty())
     for (const auto& text : claimed.at("texts")) files.push_back(text.at("name"));
-  check(files.size() == claimed.at("texts").size(), "the certificate speaks of {} texts, {} were given", claimed.at("texts").size(), files.size());
+  check(files.size() == claimed.at("texts").size(), "the certificate speaks of {} texts, {} were given",
+        claimed.at("texts").size(), files.size());
   SplitTexts texts = split_texts(files, model.tokenizer, claimed.at("context"));
   for (size_t i = 0; i < files.size(); ++i)
-    check(texts.certify[i].sha256 == claimed["texts"][i].at("sha256").get<std::string>(), "{} is not the text the certificate speaks of (its SHA-256 differs)", files[i]);
+    check(texts.certify[i].sha256 == claimed["texts"][i].at("sha256").get<std::string>(),
+          "{} is not the text the certificate speaks of (its SHA-256 differs)", files[i]);
 
   RunnerOptions options = runner_options(o.run);
   options.mode = parse_activations(claimed.at("activations"));
@@ -43,14 +46,19 @@ void certify(const Certify& o) {
   Target target;
   if (claimed["target"].contains("ear")) target.ear = claimed["target"]["ear"].get<double>();
   if (claimed["target"].contains("kl")) target.kl = claimed["target"]["kl"].get<double>();
-  const nlohmann::json measured = make_certificate(target, report, *served, claimed.at("looks"), reference.sha256(), files);
+  const nlohmann::json measured =
+      make_certificate(target, report, *served, claimed.at("looks"), reference.sha256(), files);
   // Without a target (--bits, --bytes) the claim is the number itself.
   const double ear = report.ear().value;
-  const bool holds = measured["met"].get<bool>() && (target.ear || target.kl || (ear >= claimed["ear"]["ci95"][0].get<double>() && ear <= claimed["ear"]["ci95"][1].get<double>()));
+  const bool holds =
+      measured["met"].get<bool>() &&
+      (target.ear || target.kl ||
+       (ear >= claimed["ear"]["ci95"][0].get<double>() && ear <= claimed["ear"]["ci95"][1].get<double>()));
   write_json(o.json, {{"claimed", claimed}, {"measured", measured}, {"holds", holds}});
   if (!quiet(o.json))
-    fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\nThe certificate {}.\n", claimed["ear"]["value"].get<double>(),
-               claimed["kl"]["value"].get<double>(), report.ear().value, report.kl().value, holds ? "holds" : "does not hold");
+    fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\nThe certificate {}.\n",
+               claimed["ear"]["value"].get<double>(), claimed["kl"]["value"].get<double>(), report.ear().value,
+               report.kl().value, holds ? "holds" : "does not hold");
   check(holds, "{}: what is certified is not met", o.run.model);
 }
 

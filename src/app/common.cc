@@ -17,10 +17,13 @@ void add_run_options(CLI::App& verb, RunOptions& o) {
   verb.add_option("--threads", o.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
   verb.add_option("--isa", o.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
   verb.add_option("--activations", o.activations, "What linears see: f32 (exact), a16 (the default, what serves), a8");
-  verb.add_option("--kv", o.kv, "Key and value cache: f32, f16, bf16, i8, i4x2 (default f16; f32 with --activations f32)");
+  verb.add_option("--kv", o.kv,
+                  "Key and value cache: f32, f16, bf16, i8, i4x2 (default f16; f32 with --activations f32)");
 }
 
-void add_json(CLI::App& verb, std::string& path) { verb.add_option("--json", path, "Write the report as JSON to this file, - = standard output"); }
+void add_json(CLI::App& verb, std::string& path) {
+  verb.add_option("--json", path, "Write the report as JSON to this file, - = standard output");
+}
 
 Activations parse_activations(const std::string& name) {
   for (Activations mode : {Activations::f32, Activations::a16, Activations::a8})
@@ -56,7 +59,8 @@ void write_json(const std::string& path, const nlohmann::json& value) {
   // Text of models may hold what is not UTF-8; it is replaced, never thrown about.
   const std::string text = value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   if (path != "-") return write_file_atomically(path, text);
-  check(std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0, "cannot write to standard output");
+  check(std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0,
+        "cannot write to standard output");
 }
 
 std::string bytes_text(int64_t bytes) {

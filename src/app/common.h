@@ -22,9 +22,9 @@ struct RunOptions {
   std::string activations = "a16";
   std::string kv;  // "" = f16, or f32 with f32 activations
 };
-void add_model(CLI::App& verb, RunOptions& options);         // MODEL, a folder
-void add_run_options(CLI::App& verb, RunOptions& options);   // --threads --isa --activations --kv
-void add_json(CLI::App& verb, std::string& path);            // --json FILE, - = standard output
+void add_model(CLI::App& verb, RunOptions& options);        // MODEL, a folder
+void add_run_options(CLI::App& verb, RunOptions& options);  // --threads --isa --activations --kv
+void add_json(CLI::App& verb, std::string& path);           // --json FILE, - = standard output
 
 Activations parse_activations(const std::string& name);
 KvFormat parse_kv(const std::string& name);

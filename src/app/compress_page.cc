@@ -20,19 +20,34 @@ std::string card(const std::string& value, std::string_view what) {
 }
 
 std::string interval(const nlohmann::json& e, int digits) {
-  return fmt::format("{:.{}f} [{:.{}f}, {:.{}f}]", e.at("value").get<double>(), digits, e.at("ci95")[0].get<double>(), digits, e.at("ci95")[1].get<double>(), digits);
+  return fmt::format("{:.{}f} [{:.{}f}, {:.{}f}]", e.at("value").get<double>(), digits, e.at("ci95")[0].get<double>(),
+                     digits, e.at("ci95")[1].get<double>(), digits);
 }
 
 std::string certificate(const CompressStory& s) {
   const nlohmann::json& c = s.report.at("certificate");
   std::string target;
-  for (const auto& [name, value] : c.at("target").items()) target += fmt::format("{}{} {}", target.empty() ? "" : ", ", name == "ear" ? "EAR ≥" : "KL ≤", value.get<double>());
-  std::string html = "<p class=\"lead\">" + escape_html(s.model) + (target.empty() ? ": the best fidelity within a size." : ": the smallest plan found with " + escape_html(target) + ".") + "</p>\n";
-  html += "<div class=\"cards\">" + card(fmt::format("{:.5f}", c["ear"]["value"].get<double>()), fmt::format("EAR on unseen text; 95%: {:.5f} to {:.5f}", c["ear"]["ci95"][0].get<double>(), c["ear"]["ci95"][1].get<double>())) +
+  for (const auto& [name, value] : c.at("target").items())
+    target += fmt::format("{}{} {}", target.empty() ? "" : ", ", name == "ear" ? "EAR ≥" : "KL ≤", value.get<double>());
+  std::string html = "<p class=\"lead\">" + escape_html(s.model) +
+                     (target.empty() ? ": the best fidelity within a size."
+                                     : ": the smallest plan found with " + escape_html(target) + ".") +
+                     "</p>\n";
+  html += "<div class=\"cards\">" +
+          card(fmt::format("{:.5f}", c["ear"]["value"].get<double>()),
+               fmt::format("EAR on unseen text; 95%: {:.5f} to {:.5f}", c["ear"]["ci95"][0].get<double>(),
+                           c["ear"]["ci95"][1].get<double>())) +
           card(fmt::format("{:.6f}", c["kl"]["value"].get<double>()), "KL, nats a token") +
           card(fmt::format("{:.3f}", s.report.at("bits_per_parameter").get<double>()), "bits a parameter, whole file") +
-          card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) / static_cast<double>(s.report.at("file_bytes").get<int64_t>())), "smaller") + "</div>\n";
-  Table table{"Certificate", "Measured through the kernels that serve, on windows that the search has not seen; intervals are bootstrapped by window.", {"figure", "value"}, {}};
+          card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) /
+                                          static_cast<double>(s.report.at("file_bytes").get<int64_t>())),
+               "smaller") +
+          "</div>\n";
+  Table table{"Certificate",
+              "Measured through the kernels that serve, on windows that the search has not seen; intervals are "
+              "bootstrapped by window.",
+              {"figure", "value"},
+              {}};
   table.rows = {{"EAR", interval(c["ear"], 5)},
                 {"KL", interval(c["kl"], 6)},
                 {"same first choice", interval(c["top1"], 5)},
@@ -45,19 +60,28 @@ std::string certificate(const CompressStory& s) {
 }
 
 std::string plans(const CompressStory& s) {
-  Chart chart{"Size against distance", "KL predicted, nats a token (uniform: measured on the search text)", "bits a parameter", true, {}};
+  Chart chart{"Size against distance",
+              "KL predicted, nats a token (uniform: measured on the search text)",
+              "bits a parameter",
+              true,
+              {}};
   ChartSeries front{"Pareto front", {}, true}, uniform{"one format everywhere", {}, false}, chosen{"chosen", {}, false};
   const size_t step = std::max<size_t>(1, s.front.size() / 40);  // a curve needs no more points
-  for (size_t i = 0; i < s.front.size(); i += step) front.points.push_back({s.front[i].kl, bits_per_parameter(s.table, s.front[i])});
+  for (size_t i = 0; i < s.front.size(); i += step)
+    front.points.push_back({s.front[i].kl, bits_per_parameter(s.table, s.front[i])});
   for (const UniformPoint& u : s.uniform) uniform.points.push_back({u.kl, u.bits});
   chosen.points.push_back({s.plan.kl, bits_per_parameter(s.table, s.plan)});
   chart.series = {front, uniform, chosen};
-  Table table{"One format everywhere", "On the search text, with FP32 activations.", {"format", "bits", "KL", "EAR"}, {}};
-  for (const UniformPoint& u : s.uniform) table.rows.push_back({u.format, number_text(u.bits, 3), number_text(u.kl, 6), number_text(u.ear, 5)});
+  Table table{
+      "One format everywhere", "On the search text, with FP32 activations.", {"format", "bits", "KL", "EAR"}, {}};
+  for (const UniformPoint& u : s.uniform)
+    table.rows.push_back({u.format, number_text(u.bits, 3), number_text(u.kl, 6), number_text(u.ear, 5)});
   std::string html = svg_chart(chart) + to_html(table);
   if (s.trials.empty()) return html;
   Table trials{"Plans measured on the way", "", {"bits", "KL", "EAR [95%]", "EAR predicted"}, {}};
-  for (const TrialPoint& t : s.trials) trials.rows.push_back({number_text(t.bits, 3), number_text(t.kl, 6), interval_text(t.ear, 5), number_text(t.predicted_ear, 5)});
+  for (const TrialPoint& t : s.trials)
+    trials.rows.push_back(
+        {number_text(t.bits, 3), number_text(t.kl, 6), interval_text(t.ear, 5), number_text(t.predicted_ear, 5)});
   return html + to_html(trials);
 }
 
@@ -81,22 +105,31 @@ struct Grid {
 std::string draw(const Grid& grid) {
   constexpr int kLeft = 84, kHigh = 24, kTop = 84;
   const int wide = 62, right = kLeft + wide * static_cast<int>(grid.columns.size());
-  std::string svg = fmt::format("<figure><figcaption>{}</figcaption><div class=\"scroll\"><svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" style=\"width:{}px;max-width:none;font-size:12px\">",
-                                escape_html(grid.title), escape_html(grid.title), right + 4, kTop + kHigh * static_cast<int>(grid.rows.size()) + 4, right + 4);
+  std::string svg = fmt::format(
+      "<figure><figcaption>{}</figcaption><div class=\"scroll\"><svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} "
+      "{}\" style=\"width:{}px;max-width:none;font-size:12px\">",
+      escape_html(grid.title), escape_html(grid.title), right + 4,
+      kTop + kHigh * static_cast<int>(grid.rows.size()) + 4, right + 4);
   for (size_t c = 0; c < grid.columns.size(); ++c) {
     const int x = kLeft + wide * static_cast<int>(c) + wide / 2 + 4;
-    svg += fmt::format("<text x=\"{}\" y=\"{}\" transform=\"rotate(-50 {} {})\">{}</text>", x, kTop - 6, x, kTop - 6, escape_html(grid.columns[c]));
+    svg += fmt::format("<text x=\"{}\" y=\"{}\" transform=\"rotate(-50 {} {})\">{}</text>", x, kTop - 6, x, kTop - 6,
+                       escape_html(grid.columns[c]));
   }
   for (size_t r = 0; r < grid.rows.size(); ++r) {
     const int y = kTop + kHigh * static_cast<int>(r);
-    svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", kLeft - 8, y + 16, escape_html(grid.rows[r]));
+    svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", kLeft - 8, y + 16,
+                       escape_html(grid.rows[r]));
     for (size_t c = 0; c < grid.columns.size(); ++c) {
       const Grid::Cell& cell = grid.cells[r][c];
       if (cell.strength < 0) continue;
       const int x = kLeft + wide * static_cast<int>(c);
-      svg += fmt::format("<g><title>{}</title><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\" style=\"fill:color-mix(in srgb,var(--s1) {:.0f}%,var(--panel))\"/>", escape_html(cell.hint), x + 1,
-                         y + 1, wide - 2, kHigh - 2, 4 + 90 * std::clamp(cell.strength, 0.0, 1.0));
-      if (!cell.text.empty()) svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" style=\"fill:var(--ink)\">{}</text>", x + wide / 2, y + 16, escape_html(cell.text));
+      svg += fmt::format(
+          "<g><title>{}</title><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"3\" style=\"fill:color-mix(in "
+          "srgb,var(--s1) {:.0f}%,var(--panel))\"/>",
+          escape_html(cell.hint), x + 1, y + 1, wide - 2, kHigh - 2, 4 + 90 * std::clamp(cell.strength, 0.0, 1.0));
+      if (!cell.text.empty())
+        svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" style=\"fill:var(--ink)\">{}</text>",
+                           x + wide / 2, y + 16, escape_html(cell.text));
       svg += "</g>";
     }
   }
@@ -130,7 +163,9 @@ void fill_columns(Grid& grid) {
 std::string heat_map(const SensitivityTable& table) {
   Grid grid;
   grid.title = "Sensitivity: what a group in a format costs";
-  grid.note = "KL in nats a token, by layer, role and format, coloured on a logarithmic scale: the stronger, the more it breaks. Hold the pointer over a cell for its value and error.";
+  grid.note =
+      "KL in nats a token, by layer, role and format, coloured on a logarithmic scale: the stronger, the more it "
+      "breaks. Hold the pointer over a cell for its value and error.";
   double low = std::numeric_limits<double>::infinity(), high = 0;
   for (const Group& g : table.groups) {
     grid.rows.push_back(g.name.starts_with("layers.") ? g.name.substr(7) : g.name);
@@ -144,7 +179,9 @@ std::string heat_map(const SensitivityTable& table) {
     for (const Option& o : table.groups[row].options) {
       const double strength = o.kl > 0 && high > low ? std::log(o.kl / low) / std::log(high / low) : 0;
       grid.cells[row][column(grid, to_string(o.format))] = {
-          strength, fmt::format("{:.1g}", o.kl), fmt::format("{} in {}: KL {:.3g} ± {:.1g}, {}", table.groups[row].name, to_string(o.format), o.kl, o.kl_se, bytes_text(o.bytes))};
+          strength, fmt::format("{:.1g}", o.kl),
+          fmt::format("{} in {}: KL {:.3g} ± {:.1g}, {}", table.groups[row].name, to_string(o.format), o.kl, o.kl_se,
+                      bytes_text(o.bytes))};
     }
   return draw(grid);
 }
@@ -161,7 +198,8 @@ std::string bit_map(const CompressStory& s) {
     const Option& o = g.options[static_cast<size_t>(s.plan.choice[i])];
     grid.cells[row_of[place(g.name).first]][column(grid, place(g.name).second)] = {
         (o.format.bits - 2) / 7.0, fmt::format("{}{}", o.format.kind == Kind::grid ? "g" : "", o.format.bits),
-        fmt::format("{}: {}, {:.3f} bits a parameter, {}", g.name, to_string(o.format), 8.0 * static_cast<double>(o.bytes) / static_cast<double>(g.parameters), bytes_text(o.bytes))};
+        fmt::format("{}: {}, {:.3f} bits a parameter, {}", g.name, to_string(o.format),
+                    8.0 * static_cast<double>(o.bytes) / static_cast<double>(g.parameters), bytes_text(o.bytes))};
   }
   grid.note += " g: a grid of the matrix's own values.";
   return draw(grid);
@@ -178,11 +216,13 @@ std::string sizes(const CompressStory& s) {
     sum[2] += o.bytes;
   }
   Table table{"Sizes", "", {"what", "groups", "parameters", "bytes"}, {}};
-  for (const auto& [format, sum] : by_format) table.rows.push_back({format, fmt::format("{}", sum[0]), fmt::format("{}", sum[1]), fmt::format("{}", sum[2])});
+  for (const auto& [format, sum] : by_format)
+    table.rows.push_back({format, fmt::format("{}", sum[0]), fmt::format("{}", sum[1]), fmt::format("{}", sum[2])});
   const int64_t file = s.report.at("file_bytes");
   table.rows.push_back({"everything else", "", "", fmt::format("{}", s.table.fixed_bytes)});
   table.rows.push_back({"header", "", "", fmt::format("{}", file - s.plan.bytes)});
-  table.rows.push_back({"all files", "", fmt::format("{}", s.report.at("parameters").get<int64_t>()), fmt::format("{}", file)});
+  table.rows.push_back(
+      {"all files", "", fmt::format("{}", s.report.at("parameters").get<int64_t>()), fmt::format("{}", file)});
   table.rows.push_back({"the source", "", "", fmt::format("{}", s.report.at("source_file_bytes").get<int64_t>())});
   Table time{"Time", "Of this run; what an interrupted one had finished is not counted.", {"phase", "seconds"}, {}};
   double total = 0;
@@ -197,7 +237,8 @@ std::string sizes(const CompressStory& s) {
 }  // namespace
 
 std::string compress_page(const CompressStory& s) {
-  const std::string body = certificate(s) + "<h2>Plans</h2>\n" + plans(s) + "<h2>Groups</h2>\n" + bit_map(s) + heat_map(s.table) + "<h2>Size and time</h2>\n" + sizes(s);
+  const std::string body = certificate(s) + "<h2>Plans</h2>\n" + plans(s) + "<h2>Groups</h2>\n" + bit_map(s) +
+                           heat_map(s.table) + "<h2>Size and time</h2>\n" + sizes(s);
   return html_page("Compressed and certified", body);
 }
 

@@ -1,4 +1,5 @@
-// The page about one compression: what was certified, which plans there were, what each group can bear, and what it got.
+// The page about one compression: what was certified, which plans there were, what each group can bear, and what it
+// got.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -26,7 +27,7 @@ struct CompressStory {
   const Plan& plan;
   std::vector<UniformPoint> uniform;
   std::vector<TrialPoint> trials;
-  const nlohmann::json& report;  // what --json writes
+  const nlohmann::json& report;                         // what --json writes
   std::vector<std::pair<std::string, double>> seconds;  // of this run, by phase
 };
 std::string compress_page(const CompressStory& story);  // self-contained HTML

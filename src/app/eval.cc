@@ -49,7 +49,8 @@ void print(const FidelityReport& r) {
   fmt::print("{:<34} {}\n", "EAR (top 10 renormalised)", with_ci(r.mean_of(&FidelitySums::ear_renormalised), 5));
   fmt::print("{:<34} {}\n", "top-1 agreement", with_ci(r.mean_of(&FidelitySums::agreements), 5));
   fmt::print("{:<34} {}\n", "margin at disagreement", with_ci(r.mean_over_disagreements(&FidelitySums::margin_p), 4));
-  fmt::print("{} tokens in {} windows; 95% confidence intervals by bootstrap over windows\n", r.positions(), r.windows.size());
+  fmt::print("{} tokens in {} windows; 95% confidence intervals by bootstrap over windows\n", r.positions(),
+             r.windows.size());
 }
 
 void eval(Eval o) {
@@ -58,7 +59,8 @@ void eval(Eval o) {
   const TextModel model = open_model(o.run.model);
   const ModelConfig& config = model.checkpoint.config();
   if (o.windows.context == 0) o.windows.context = config.max_positions;
-  check(o.windows.context <= config.max_positions, "--context {} is longer than the model's {}", o.windows.context, config.max_positions);
+  check(o.windows.context <= config.max_positions, "--context {} is longer than the model's {}", o.windows.context,
+        config.max_positions);
   const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
   const Activations mode = parse_activations(o.run.activations);
   const auto candidate = make_cpu_runner(model.checkpoint, measuring(o, mode, o.windows.context));
@@ -72,14 +74,19 @@ void eval(Eval o) {
   if (o.reference.empty()) {
     const PerplexityReport report = measure_perplexity(*candidate, texts, {o.windows, mode, {}}, pool, advance);
     progress.reset();
-    if (!quiet(o.json)) fmt::print("perplexity {}, {} tokens in {} windows\n", with_ci(report.perplexity(), 4), report.tokens(), report.windows.size());
+    if (!quiet(o.json))
+      fmt::print("perplexity {}, {} tokens in {} windows\n", with_ci(report.perplexity(), 4), report.tokens(),
+                 report.windows.size());
     return write_json(o.json, to_json(report));
   }
   const Checkpoint reference = Checkpoint::open(o.reference);
-  check(reference.config().v == config.v, "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.reference, reference.config().v, o.run.model,
-        config.v);
+  check(reference.config().v == config.v, "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.reference,
+        reference.config().v, o.run.model, config.v);
   const auto exact = make_cpu_runner(reference, measuring(o, Activations::f32, o.windows.context));
-  const FidelityReport report = compare_models(*exact, *candidate, texts, {.windows = o.windows, .reference_mode = Activations::f32, .candidate_mode = mode, .top_k = 10, .bootstrap = {}}, pool, advance);
+  const FidelityReport report = compare_models(
+      *exact, *candidate, texts,
+      {.windows = o.windows, .reference_mode = Activations::f32, .candidate_mode = mode, .top_k = 10, .bootstrap = {}},
+      pool, advance);
   progress.reset();
   if (!quiet(o.json)) print(report);
   write_json(o.json, to_json(report));
@@ -89,18 +96,26 @@ void eval(Eval o) {
 
 void add_eval(CLI::App& app) {
   auto o = std::make_shared<Eval>();
-  CLI::App* verb = app.add_subcommand("eval", "Perplexity, and fidelity against a reference (KL, EAR, agreement), or accuracy on tasks, with confidence intervals");
-  verb->footer("Examples:\n  fidelio eval quill-int4 --reference models/quill-26m --text models/data/docs-heldout.txt --context 512 --windows 40\n"
-               "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --limit 30 --cache answers.jsonl\n"
-               "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --task recall --recommended --seeds 3");
+  CLI::App* verb = app.add_subcommand("eval",
+                                      "Perplexity, and fidelity against a reference (KL, EAR, agreement), or accuracy "
+                                      "on tasks, with confidence intervals");
+  verb->footer(
+      "Examples:\n  fidelio eval quill-int4 --reference models/quill-26m --text models/data/docs-heldout.txt --context "
+      "512 --windows 40\n"
+      "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --limit 30 --cache answers.jsonl\n"
+      "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --task recall --recommended --seeds 3");
   add_model(*verb, o->run);
   verb->add_option("--text", o->texts, "Text file; may be repeated");
   verb->add_option("--reference", o->reference, "Model folder to compare with; it computes with FP32 activations");
-  verb->add_option("--context", o->windows.context, "Window length in tokens (default: the model's context)")->check(CLI::Range(2, 1 << 24));
-  verb->add_option("--stride", o->windows.stride, "Distance of windows (default: the context, i.e. side by side)")->check(CLI::PositiveNumber);
-  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")->check(CLI::PositiveNumber);
+  verb->add_option("--context", o->windows.context, "Window length in tokens (default: the model's context)")
+      ->check(CLI::Range(2, 1 << 24));
+  verb->add_option("--stride", o->windows.stride, "Distance of windows (default: the context, i.e. side by side)")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")
+      ->check(CLI::PositiveNumber);
   CLI::Option* tasks = add_eval_tasks(*verb, o->tasks);
-  for (const char* of_texts : {"--text", "--reference", "--context", "--stride", "--windows"}) tasks->excludes(verb->get_option(of_texts));
+  for (const char* of_texts : {"--text", "--reference", "--context", "--stride", "--windows"})
+    tasks->excludes(verb->get_option(of_texts));
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
   verb->callback([o] { eval(*o); });

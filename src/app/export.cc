@@ -26,7 +26,8 @@ int64_t bytes_of(const std::string& path) {
 }
 
 void run_export(const Export& o) {
-  check(o.target == "compressed-tensors" || o.target == "gptq" || o.target == "gguf", "--to {}: expected compressed-tensors, gptq or gguf", o.target);
+  check(o.target == "compressed-tensors" || o.target == "gptq" || o.target == "gguf",
+        "--to {}: expected compressed-tensors, gptq or gguf", o.target);
   check(o.profile.empty() || o.profile == "vllm", "--profile {}: expected vllm", o.profile);
   check(o.profile.empty() || o.target != "gguf", "--profile {} does not go with --to gguf", o.profile);
   check(!o.exact || o.target == "gguf", "--exact goes with --to gguf only; {} needs none", o.target);
@@ -43,12 +44,15 @@ void run_export(const Export& o) {
 void add_export(CLI::App& app) {
   auto o = std::make_shared<Export>();
   CLI::App* verb = app.add_subcommand("export", "Write a quantised model for other programs");
-  verb->footer("Examples:\n  fidelio export quill-int4 --to compressed-tensors --profile vllm -o quill-ct\n  fidelio export quill-int4 --to gguf -o quill.gguf");
+  verb->footer(
+      "Examples:\n  fidelio export quill-int4 --to compressed-tensors --profile vllm -o quill-ct\n  fidelio export "
+      "quill-int4 --to gguf -o quill.gguf");
   verb->add_option("MODEL", o->model, "Model folder made by fidelio")->required();
   verb->add_option("--to", o->target, "compressed-tensors, gptq or gguf")->required();
   verb->add_option("--profile", o->profile, "vllm: refuse what vLLM's kernels do not load");
   verb->add_flag("--exact", o->exact, "gguf: zero points as Q8_0, which rounds nothing, at 8.5 bits a weight");
-  verb->add_option("-o,--output", o->out, "Folder (gguf: file) to write; it appears complete or not at all")->required();
+  verb->add_option("-o,--output", o->out, "Folder (gguf: file) to write; it appears complete or not at all")
+      ->required();
   add_json(*verb, o->json);
   verb->callback([o] { run_export(*o); });
 }

@@ -1,5 +1,5 @@
-#include "app/common.h"
 #include "sensitivity/gamma.h"
+#include "app/common.h"
 
 namespace fidelio::app {
 namespace {
@@ -12,15 +12,23 @@ struct Gamma {
 void gamma(const Gamma& o) {
   const Checkpoint checkpoint = Checkpoint::open(o.model);
   nlohmann::json linears = nlohmann::json::array();
-  if (!quiet(o.json)) fmt::print("{:<22} {:>7} {:>18} {:>17} {:>9} {:>14}\n", "linear", "gamma", "gamma^2 predicted", "variance measured", "ratio", "worst group");
+  if (!quiet(o.json))
+    fmt::print("{:<22} {:>7} {:>18} {:>17} {:>9} {:>14}\n", "linear", "gamma", "gamma^2 predicted", "variance measured",
+               "ratio", "worst group");
   for (LinearId id : linears_of(checkpoint.config())) {
     const LinearWeight w = checkpoint.linear(id);
-    check(w.spec.is_dense(), "{}: {} is {}; gamma is about the weights before they are quantised", o.model, to_string(id), to_string(w.spec));
+    check(w.spec.is_dense(), "{}: {} is {}; gamma is about the weights before they are quantised", o.model,
+          to_string(id), to_string(w.spec));
     const GammaLaw law = gamma_law(decode(w), w.out, w.in, o.group, o.bits);
     checkpoint.drop(id);
-    linears.push_back({{"linear", to_string(id)}, {"gamma", law.gamma()}, {"predicted", law.predicted}, {"measured", law.measured}, {"largest", law.largest}});
+    linears.push_back({{"linear", to_string(id)},
+                       {"gamma", law.gamma()},
+                       {"predicted", law.predicted},
+                       {"measured", law.measured},
+                       {"largest", law.largest}});
     if (!quiet(o.json))
-      fmt::print("{:<22} {:>7.4f} {:>18.4f} {:>17.4f} {:>9.4f} {:>14.3f}\n", to_string(id), law.gamma(), law.predicted, law.measured, law.measured / law.predicted, law.largest);
+      fmt::print("{:<22} {:>7.4f} {:>18.4f} {:>17.4f} {:>9.4f} {:>14.3f}\n", to_string(id), law.gamma(), law.predicted,
+                 law.measured, law.measured / law.predicted, law.largest);
   }
   write_json(o.json, {{"bits", o.bits}, {"group", o.group}, {"linears", linears}});
 }
@@ -29,7 +37,8 @@ void gamma(const Gamma& o) {
 
 void add_gamma(CLI::App& app) {
   auto o = std::make_shared<Gamma>();
-  CLI::App* verb = app.add_subcommand("gamma", "What symmetric grids would cost each linear: predicted and measured ratio of rounding variances");
+  CLI::App* verb = app.add_subcommand(
+      "gamma", "What symmetric grids would cost each linear: predicted and measured ratio of rounding variances");
   verb->footer("Example:\n  fidelio gamma models/quill-26m --bits 4 --group 128");
   verb->add_option("MODEL", o->model, "Model folder with dense weights")->required();
   verb->add_option("--bits", o->bits, "Bits of the grids")->check(CLI::Range(2, 8));

@@ -11,7 +11,9 @@ namespace fidelio::app {
 namespace {
 
 std::string chat_prompt(const TextModel& model, const std::vector<ChatMessage>& messages) {
-  check(model.chat.has_value(), "{} has no chat template (tokenizer_config.json or chat_template.jinja); leave out --chat", model.checkpoint.folder());
+  check(model.chat.has_value(),
+        "{} has no chat template (tokenizer_config.json or chat_template.jinja); leave out --chat",
+        model.checkpoint.folder());
   return model.chat->render(messages);
 }
 
@@ -21,7 +23,8 @@ struct Answer {
 };
 
 // Runs one request, handing pieces of text to `print` as they become final.
-Answer answer(Runner& runner, const TextModel& model, GenerationRequest request, Activations mode, const std::function<void(const std::string&)>& print) {
+Answer answer(Runner& runner, const TextModel& model, GenerationRequest request, Activations mode,
+              const std::function<void(const std::string&)>& print) {
   StreamingDetokenizer detokenizer(model.tokenizer);
   Answer result;
   const auto start = std::chrono::steady_clock::now();
@@ -51,14 +54,16 @@ void generate_once(const Generate& o) {
   const TextModel model = open_model(o.run.model);
   RunnerOptions options = runner_options(o.run);
   GenerationRequest request;
-  request.prompt = o.chat ? model.tokenizer.encode(chat_prompt(model, {{"user", o.prompt}}), false) : model.tokenizer.encode(o.prompt);
+  request.prompt = o.chat ? model.tokenizer.encode(chat_prompt(model, {{"user", o.prompt}}), false)
+                          : model.tokenizer.encode(o.prompt);
   check(!request.prompt.empty(), "the prompt is empty");
   request.max_tokens = o.max_tokens;
   request.stop_ids = model.stop_ids;
   request.sampling = sampling_of(o.sampling, o.run.model);
   const std::vector<int32_t> prompt = request.prompt;
   const auto context = model.checkpoint.config().max_positions;
-  check(static_cast<int64_t>(prompt.size()) < context, "the prompt has {} tokens, the model's context of {} leaves no room for an answer", prompt.size(), context);
+  check(static_cast<int64_t>(prompt.size()) < context,
+        "the prompt has {} tokens, the model's context of {} leaves no room for an answer", prompt.size(), context);
 
   options.cache_tokens = std::min<int64_t>(context, static_cast<int64_t>(prompt.size()) + o.max_tokens);
   const auto runner = make_cpu_runner(model.checkpoint, options);
@@ -74,7 +79,9 @@ void generate_once(const Generate& o) {
                       {"text", a.generation.text},
                       {"finish_reason", std::string(name_of(a.generation.finish_reason))},
                       {"timings",
-                       {{"prompt_tokens", prompt.size()}, {"prompt_seconds", a.first_seconds}, {"generated_tokens", a.generation.ids.size()},
+                       {{"prompt_tokens", prompt.size()},
+                        {"prompt_seconds", a.first_seconds},
+                        {"generated_tokens", a.generation.ids.size()},
                         {"generation_seconds", a.total_seconds - a.first_seconds},
                         {"tokens_per_second", made > 1 ? (made - 1) / (a.total_seconds - a.first_seconds) : 0}}}});
 }
@@ -98,7 +105,8 @@ void chat(const Generate& o) {
     request.sampling = sampling_of(o.sampling, o.run.model);
     const auto context = model.checkpoint.config().max_positions;
     if (static_cast<int64_t>(request.prompt.size()) >= context) {
-      fmt::print("The conversation has {} tokens and fills the model's context of {}; it starts anew.\n", request.prompt.size(), context);
+      fmt::print("The conversation has {} tokens and fills the model's context of {}; it starts anew.\n",
+                 request.prompt.size(), context);
       messages.clear();
       continue;
     }
@@ -116,8 +124,10 @@ void chat(const Generate& o) {
 void add_generate(CLI::App& app) {
   auto o = std::make_shared<Generate>();
   CLI::App* verb = app.add_subcommand("generate", "Continue a prompt, or answer it in the model's chat format");
-  verb->footer("Examples:\n  fidelio generate models/quill-26m --chat --prompt \"What is 348 + 5127?\"\n"
-               "  fidelio generate models/quill-26m --prompt \"The package\" --max-tokens 64 --temperature 0.8 --top-p 0.95 --seed 7");
+  verb->footer(
+      "Examples:\n  fidelio generate models/quill-26m --chat --prompt \"What is 348 + 5127?\"\n"
+      "  fidelio generate models/quill-26m --prompt \"The package\" --max-tokens 64 --temperature 0.8 --top-p 0.95 "
+      "--seed 7");
   add_model(*verb, o->run);
   verb->add_option("--prompt", o->prompt, "The prompt")->required();
   verb->add_flag("--chat", o->chat, "As a user's message in the model's chat template");

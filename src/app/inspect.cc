@@ -23,15 +23,24 @@ nlohmann::json inspect(const Checkpoint& c) {
                        {"paper_bits", paper_bits(spec)}});
   }
   const ModelConfig& m = c.config();
-  return {{"architecture", std::string(name_of(m.architecture))},
-          {"parameters", c.parameters()},
-          {"file_bytes", c.file_bytes()},
-          {"bits_per_parameter", 8.0 * static_cast<double>(c.file_bytes()) / static_cast<double>(c.parameters())},
-          {"linear_bits_per_parameter", 8.0 * static_cast<double>(linear_bytes) / static_cast<double>(linear_parameters)},
-          {"config", {{"layers", m.L}, {"d", m.d}, {"ffn", m.f}, {"heads", m.h}, {"kv_heads", m.hk}, {"head_dim", m.e}, {"vocabulary", m.v},
-                      {"context", m.max_positions}, {"tied_embeddings", m.tie_embeddings}}},
-          {"provenance", nlohmann::json::parse(c.provenance())},
-          {"tensors", tensors}};
+  return {
+      {"architecture", std::string(name_of(m.architecture))},
+      {"parameters", c.parameters()},
+      {"file_bytes", c.file_bytes()},
+      {"bits_per_parameter", 8.0 * static_cast<double>(c.file_bytes()) / static_cast<double>(c.parameters())},
+      {"linear_bits_per_parameter", 8.0 * static_cast<double>(linear_bytes) / static_cast<double>(linear_parameters)},
+      {"config",
+       {{"layers", m.L},
+        {"d", m.d},
+        {"ffn", m.f},
+        {"heads", m.h},
+        {"kv_heads", m.hk},
+        {"head_dim", m.e},
+        {"vocabulary", m.v},
+        {"context", m.max_positions},
+        {"tied_embeddings", m.tie_embeddings}}},
+      {"provenance", nlohmann::json::parse(c.provenance())},
+      {"tensors", tensors}};
 }
 
 }  // namespace
@@ -41,7 +50,8 @@ void add_inspect(CLI::App& app) {
     std::string model, json;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("inspect", "Show what a model folder holds: shapes, formats, true bits per parameter");
+  CLI::App* verb =
+      app.add_subcommand("inspect", "Show what a model folder holds: shapes, formats, true bits per parameter");
   verb->footer("Example:\n  fidelio inspect models/quill-26m");
   verb->add_option("MODEL", o->model, "Model folder")->required();
   add_json(*verb, o->json);
@@ -49,12 +59,14 @@ void add_inspect(CLI::App& app) {
     const nlohmann::json report = inspect(Checkpoint::open(o->model));
     write_json(o->json, report);
     if (quiet(o->json)) return;
-    fmt::print("{}  {} parameters  {}  {:.3f} bits/parameter (whole file), {:.3f} (linears)\n", report["architecture"].get<std::string>(),
-               report["parameters"].get<int64_t>(), bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>(),
+    fmt::print("{}  {} parameters  {}  {:.3f} bits/parameter (whole file), {:.3f} (linears)\n",
+               report["architecture"].get<std::string>(), report["parameters"].get<int64_t>(),
+               bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>(),
                report["linear_bits_per_parameter"].get<double>());
     for (const auto& t : report["tensors"])
-      fmt::print("  {:<18} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits\n", t["name"].get<std::string>(), t["format"].get<std::string>(),
-                 t["shape"][0].get<int64_t>(), t["shape"][1].get<int64_t>(), bytes_text(t["bytes"]), t["bits_per_parameter"].get<double>());
+      fmt::print("  {:<18} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits\n", t["name"].get<std::string>(),
+                 t["format"].get<std::string>(), t["shape"][0].get<int64_t>(), t["shape"][1].get<int64_t>(),
+                 bytes_text(t["bytes"]), t["bits_per_parameter"].get<double>());
   });
 }
 

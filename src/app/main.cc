@@ -20,9 +20,10 @@ void pass_on(int signal) {
   [[maybe_unused]] const ssize_t written = ::write(signal_pipe[1], &number, 1);
 }
 
-// SIGINT and SIGTERM: files being written are removed and the process ends. A handler may do next to nothing, so it wakes a
-// thread that may call anything. (Blocking the signals and waiting for them there does not do: OpenBLAS starts threads before
-// main(), and those would still take the signal and die of it.) A signal ignored from the start, as by nohup, stays ignored.
+// SIGINT and SIGTERM: files being written are removed and the process ends. A handler may do next to nothing, so it
+// wakes a thread that may call anything. (Blocking the signals and waiting for them there does not do: OpenBLAS starts
+// threads before main(), and those would still take the signal and die of it.) A signal ignored from the start, as by
+// nohup, stays ignored.
 void end_cleanly_on_signals() {
   fidelio::check(::pipe2(signal_pipe, O_CLOEXEC) == 0, "cannot make a pipe");
   std::thread([] {
@@ -46,12 +47,15 @@ void end_cleanly_on_signals() {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"fidelio makes open-weight language models smaller and faster and proves how little they changed.", "fidelio"};
+  CLI::App app{"fidelio makes open-weight language models smaller and faster and proves how little they changed.",
+               "fidelio"};
   app.set_version_flag("--version", FIDELIO_VERSION);
-  app.require_subcommand(0, 1);  // none is refused below: CLI11 would speak of a missing one where an unknown one is given
+  app.require_subcommand(0,
+                         1);  // none is refused below: CLI11 would speak of a missing one where an unknown one is given
   using namespace fidelio::app;
-  for (auto add : {add_inspect, add_compress, add_certify, add_quantize, add_export, add_eval, add_recovery, add_compare, add_noise, add_gamma, add_generate, add_chat,
-                   add_bench, add_synth, add_tokenize, add_logits})
+  for (auto add :
+       {add_inspect, add_compress, add_certify, add_quantize, add_export, add_eval, add_recovery, add_compare,
+        add_noise, add_gamma, add_generate, add_chat, add_bench, add_synth, add_tokenize, add_logits})
     add(app);
   try {
     app.parse(argc, argv);  // runs the verb

@@ -61,8 +61,8 @@ std::vector<float> corner(const LinearWeight& w, int64_t rows, int64_t columns) 
   return values;
 }
 
-// Seconds of quantising per element of (out, in), as a + b in: rounding and range searches go by elements, error feedback and
-// descent by elements times columns.
+// Seconds of quantising per element of (out, in), as a + b in: rounding and range searches go by elements, error
+// feedback and descent by elements times columns.
 struct QuantiseRate {
   double a = 0, b = 0;
   double of(double out, double in) const { return out * in * (a + b * in); }
@@ -73,7 +73,8 @@ class Clock {
   Clock(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool)
       : size_(size), config_(size.source.config()), reference_(reference), pool_(pool) {
     packed_ = pack_batches(sample.sequences, size.rows, reference.cache_pages()).front();
-    for (int64_t i = 0; i < std::min(packed_.batch.rows(), size.logit_rows); ++i) packed_.batch.logit_rows.push_back(static_cast<int32_t>(i));
+    for (int64_t i = 0; i < std::min(packed_.batch.rows(), size.logit_rows); ++i)
+      packed_.batch.logit_rows.push_back(static_cast<int32_t>(i));
     const auto rows = static_cast<double>(packed_.batch.rows());
     const auto forward = [&] {
       reference_.begin(packed_.batch, Activations::f32);
@@ -87,7 +88,8 @@ class Clock {
     logit_ = seconds_of([&] {
                const std::span<const float> p = reference_.logits(0, logit_rows);
                logits.assign(p.begin(), p.end());
-             }) / static_cast<double>(logit_rows);
+             }) /
+             static_cast<double>(logit_rows);
     const auto v = static_cast<size_t>(config_.v);
     compare_ = seconds_of([&] {
                  std::vector<RowComparer> comparers(static_cast<size_t>(pool_.threads()));
@@ -95,7 +97,8 @@ class Clock {
                    const std::span<const float> p = std::span(logits).subspan(static_cast<size_t>(row) * v, v);
                    comparers[static_cast<size_t>(thread)].compare(p, p);
                  });
-               }) / static_cast<double>(logit_rows);
+               }) /
+               static_cast<double>(logit_rows);
   }
 
   TimeNeed need() {
@@ -103,7 +106,8 @@ class Clock {
     t.candidates = candidates();
     const auto tokens = static_cast<double>(size_.search_tokens), formats = static_cast<double>(size_.formats.size());
     const double compared = 2 * logit_ + compare_;
-    t.sensitivities = tokens * ((1 + formats + sensitivity_passes(size_)) * forward_ + (formats + sensitivity_measurements(size_)) * compared);
+    t.sensitivities = tokens * ((1 + formats + sensitivity_passes(size_)) * forward_ +
+                                (formats + sensitivity_measurements(size_)) * compared);
     t.search = (size_.max_trials + 1) * static_cast<double>(size_.trial_tokens) * (2 * forward_ + compared);
     return t;
   }
@@ -116,7 +120,10 @@ class Clock {
     const QuantiseSample narrow = quantise({0, Role::q}, InputId::attn_in, std::min<int64_t>(config_.d, 768));
     const QuantiseSample wide = quantise({0, Role::down}, InputId::down_in, std::min<int64_t>(config_.f, 2048));
     for (LinearId id : linears_of(config_)) {
-      if (std::none_of(size_.groups.begin(), size_.groups.end(), [&](const LinearGroup& g) { return std::find(g.linears.begin(), g.linears.end(), id) != g.linears.end(); })) continue;
+      if (std::none_of(size_.groups.begin(), size_.groups.end(), [&](const LinearGroup& g) {
+            return std::find(g.linears.begin(), g.linears.end(), id) != g.linears.end();
+          }))
+        continue;
       const Shape shape = shape_of(config_, id);
       const auto out = static_cast<double>(shape[0]), in = static_cast<double>(shape[1]);
       if (id.layer < 0) {
@@ -151,7 +158,8 @@ class Clock {
     s.sum = seconds_of([&] { hessian.add(part, pool_); }) / static_cast<double>(rows * in * in);
     std::optional<HessianFactor> factor;
     const GptqOptions options;
-    s.factor = seconds_of([&] { factor = factorize(hessian, options.damping, options.act_order, pool_); }) / std::pow(s.in, 3);
+    s.factor =
+        seconds_of([&] { factor = factorize(hessian, options.damping, options.act_order, pool_); }) / std::pow(s.in, 3);
     const LinearWeight weight = size_.source.linear(id);
     const int64_t out = std::min<int64_t>(weight.out, 512);
     const std::vector<float> w = corner(weight, out, in);
@@ -160,7 +168,8 @@ class Clock {
                       const GptqResult made = quantize_gptq(f, w, out, in, hessian, *factor, options, pool_);
                       reference_.pack(made.weight);
                       decode(made.weight);
-                    }) / static_cast<double>(out * in);
+                    }) /
+                    static_cast<double>(out * in);
     return s;
   }
 
@@ -206,7 +215,9 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
   const int64_t d = c.d, wide = std::max<int64_t>({c.f, int64_t{c.h} * c.e, d});
   const int64_t rows = size.rows;
   // A runner's own matrices: the stream, q k v or gate up, their scratch, the logits twice, a cache of two batches.
-  const int64_t workspace = 4 * (rows * (3 * d + int64_t{c.h + 2 * c.hk} * c.e + 4 * int64_t{c.f}) + 2 * size.logit_rows * c.v) + 4 * int64_t{c.L} * 2 * 2 * rows * c.hk * c.e;
+  const int64_t workspace =
+      4 * (rows * (3 * d + int64_t{c.h + 2 * c.hk} * c.e + 4 * int64_t{c.f}) + 2 * size.logit_rows * c.v) +
+      4 * int64_t{c.L} * 2 * 2 * rows * c.hk * c.e;
   const int64_t calibration = 4 * size.calibration_tokens * (d + wide) + 4 * wide * wide + 3 * 8 * wide * wide;
   const int64_t meter = 4 * size.search_tokens * d * (2 * (c.L + 1) + 1);
   return {{"weights of the reference", weights},
@@ -215,7 +226,9 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
           {"the two runners' own matrices and caches", 2 * workspace},
           {"one weight decoded while it is quantised", 4 * 4 * largest},
           // The quantisers' streams and Hessians are gone when the sensitivities' streams come.
-          {calibration > meter ? "calibration: streams, one Hessian and its factor" : "sensitivities: streams before every layer", std::max(calibration, meter)}};
+          {calibration > meter ? "calibration: streams, one Hessian and its factor"
+                               : "sensitivities: streams before every layer",
+           std::max(calibration, meter)}};
 }
 
 int64_t total(const std::vector<MemoryNeed>& needs) {
@@ -237,11 +250,16 @@ int64_t available_memory() {
 }
 
 void check_memory(const std::vector<MemoryNeed>& needs, int64_t available) {
-  const MemoryNeed& most = *std::max_element(needs.begin(), needs.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
-  check(total(needs) <= available, "this needs {} of memory and {} are available; the most is {} ({}). Offer fewer --formats, or fewer --calibration-tokens, --search-tokens",
+  const MemoryNeed& most =
+      *std::max_element(needs.begin(), needs.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  check(total(needs) <= available,
+        "this needs {} of memory and {} are available; the most is {} ({}). Offer fewer --formats, or fewer "
+        "--calibration-tokens, --search-tokens",
         bytes_text(total(needs)), bytes_text(available), bytes_text(most.bytes), most.what);
 }
 
-TimeNeed time_need(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool) { return Clock(size, reference, sample, pool).need(); }
+TimeNeed time_need(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool) {
+  return Clock(size, reference, sample, pool).need();
+}
 
 }  // namespace fidelio::app

@@ -1,4 +1,5 @@
-// What a compression will need, known before it begins: memory from sizes alone, time from measurements of a few seconds.
+// What a compression will need, known before it begins: memory from sizes alone, time from measurements of a few
+// seconds.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,8 +14,8 @@ struct CompressSize {
   const std::vector<LinearGroup>& groups;
   const std::vector<FormatSpec>& formats;
   int64_t calibration_tokens = 0, search_tokens = 0;
-  int64_t rows = 0, logit_rows = 0;                // of the largest batch
-  int64_t trial_tokens = 0;                        // of one half of the texts
+  int64_t rows = 0, logit_rows = 0;  // of the largest batch
+  int64_t trial_tokens = 0;          // of one half of the texts
   std::string method;
   int permutations = 0, max_trials = 0;
 };
@@ -26,8 +27,8 @@ struct MemoryNeed {
 // Everything of size, held at the same time at the worst moment.
 std::vector<MemoryNeed> memory_needs(const CompressSize& size);
 int64_t total(const std::vector<MemoryNeed>& needs);
-// What this process may still take: what the system has available, or less if its control group says so. Throws Error if the system does
-// not say.
+// What this process may still take: what the system has available, or less if its control group says so. Throws Error
+// if the system does not say.
 int64_t available_memory();
 // Throws Error naming what is needed, what there is, and what would make it smaller.
 void check_memory(const std::vector<MemoryNeed>& needs, int64_t available);

@@ -6,7 +6,8 @@
 
 namespace fidelio::app {
 
-// Read bandwidth of main memory in bytes per second: the median of several passes over a buffer far larger than the caches.
+// Read bandwidth of main memory in bytes per second: the median of several passes over a buffer far larger than the
+// caches.
 double read_bandwidth(ThreadPool& pool);
 
 }  // namespace fidelio::app

@@ -29,7 +29,10 @@ std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quan
 nlohmann::json report_of(const QuantizedLinear& q) {
   nlohmann::json row = {{"name", to_string(q.id)}, {"format", to_string(q.weight.spec)}};
   if (q.report)
-    row.update({{"relative_loss", q.report->relative_loss()}, {"damping", q.report->damping}, {"dead_columns", q.report->dead_columns}, {"seconds", q.report->seconds}});
+    row.update({{"relative_loss", q.report->relative_loss()},
+                {"damping", q.report->damping},
+                {"dead_columns", q.report->dead_columns},
+                {"seconds", q.report->seconds}});
   return row;
 }
 
@@ -38,13 +41,15 @@ void quantize(const Quantize& o) {
   check(!std::filesystem::exists(o.out), "{} exists already; choose another output folder or remove it", o.out);
   ModelQuantizer how;
   how.method = o.method == "gptq" ? Method::gptq : Method::rtn;
-  check(how.method == Method::rtn || !o.calibration.empty(), "quantize --method gptq needs --calibration FILE (text or .jsonl), or use --method rtn");
+  check(how.method == Method::rtn || !o.calibration.empty(),
+        "quantize --method gptq needs --calibration FILE (text or .jsonl), or use --method rtn");
   TemporaryFolder{o.out};  // an output that cannot be made is found out before the work
   const Checkpoint source = Checkpoint::open(o.run.model);
   const std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
   how.formats = one_format_each(formats);
 
-  nlohmann::json provenance = {{"source_sha256", source.sha256()}, {"method", o.method}, {"format", o.format}, {"embedding", o.embedding}};
+  nlohmann::json provenance = {
+      {"source_sha256", source.sha256()}, {"method", o.method}, {"format", o.format}, {"embedding", o.embedding}};
   nlohmann::json linears = nlohmann::json::array();
   std::map<LinearId, LinearWeight> weights;
   ThreadPool pool(o.run.threads);
@@ -71,21 +76,26 @@ void quantize(const Quantize& o) {
     const auto runner = make_cpu_runner(source, options);
     quantize_model_gptq(*runner, source, data, how, pool, done);
   }
-  write_checkpoint(o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance);
+  write_checkpoint(
+      o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance);
 
   const Checkpoint made = Checkpoint::open(o.out);
-  const nlohmann::json report = {{"output", o.out}, {"file_bytes", made.file_bytes()}, {"source_file_bytes", source.file_bytes()},
-                                 {"parameters", made.parameters()},
-                                 {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())},
-                                 {"linears", linears}};
+  const nlohmann::json report = {
+      {"output", o.out},
+      {"file_bytes", made.file_bytes()},
+      {"source_file_bytes", source.file_bytes()},
+      {"parameters", made.parameters()},
+      {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())},
+      {"linears", linears}};
   write_json(o.json, report);
   if (quiet(o.json)) return;
   for (const auto& row : linears)
-    if (row.contains("damping") && (row["damping"].get<double>() > how.options.damping || row["dead_columns"].get<int64_t>() > 0))
-      fmt::print("{}: damping raised to {:.3g} of the mean diagonal, {} dead columns\n", row["name"].get<std::string>(), row["damping"].get<double>(),
-                 row["dead_columns"].get<int64_t>());
-  fmt::print("{}: {} -> {}, {:.3f} bits/parameter\n", o.out, bytes_text(source.file_bytes()), bytes_text(made.file_bytes()),
-             report["bits_per_parameter"].get<double>());
+    if (row.contains("damping") &&
+        (row["damping"].get<double>() > how.options.damping || row["dead_columns"].get<int64_t>() > 0))
+      fmt::print("{}: damping raised to {:.3g} of the mean diagonal, {} dead columns\n", row["name"].get<std::string>(),
+                 row["damping"].get<double>(), row["dead_columns"].get<int64_t>());
+  fmt::print("{}: {} -> {}, {:.3f} bits/parameter\n", o.out, bytes_text(source.file_bytes()),
+             bytes_text(made.file_bytes()), report["bits_per_parameter"].get<double>());
 }
 
 }  // namespace
@@ -93,15 +103,19 @@ void quantize(const Quantize& o) {
 void add_quantize(CLI::App& app) {
   auto o = std::make_shared<Quantize>();
   CLI::App* verb = app.add_subcommand("quantize", "Quantise every linear of a model to one format");
-  verb->footer("Examples:\n  fidelio quantize models/quill-26m --format int4g128z --calibration models/data/docs-calibration.txt -o quill-int4\n"
-               "  fidelio quantize models/quill-1m --format int8g64 --method rtn --embedding int8g64 -o quill-int8");
+  verb->footer(
+      "Examples:\n  fidelio quantize models/quill-26m --format int4g128z --calibration "
+      "models/data/docs-calibration.txt -o quill-int4\n"
+      "  fidelio quantize models/quill-1m --format int8g64 --method rtn --embedding int8g64 -o quill-int8");
   add_model(*verb, o->run);
   verb->add_option("--format", o->format, "Format of the linears, e.g. int4g128z, int5g64zs8, lut4g64")->required();
   verb->add_option("--embedding", o->embedding, "Format of the embedding and the head (left as they are otherwise)");
   verb->add_option("--method", o->method, "gptq (calibrated) or rtn (round to nearest)");
-  verb->add_option("--calibration", o->calibration, "Calibration text; .jsonl holds a text or conversation a line; may be repeated");
+  verb->add_option("--calibration", o->calibration,
+                   "Calibration text; .jsonl holds a text or conversation a line; may be repeated");
   verb->add_option("--calibration-tokens", o->tokens, "Tokens of calibration data used")->check(CLI::PositiveNumber);
-  verb->add_option("--calibration-context", o->context, "Length of a calibration sequence")->check(CLI::Range(16, 1 << 20));
+  verb->add_option("--calibration-context", o->context, "Length of a calibration sequence")
+      ->check(CLI::Range(16, 1 << 20));
   verb->add_option("--threads", o->run.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
   verb->add_option("--isa", o->run.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
   verb->add_option("-o,--output", o->out, "Folder to write; it appears complete or not at all")->required();

@@ -36,15 +36,29 @@ std::string shape_names() {
 }
 
 nlohmann::json config_of(const NamedShape& s) {
-  return {{"architectures", {s.architecture}}, {"model_type", s.model_type}, {"hidden_size", s.d}, {"intermediate_size", s.f},
-          {"num_hidden_layers", s.L}, {"num_attention_heads", s.h}, {"num_key_value_heads", s.hk}, {"head_dim", s.e}, {"vocab_size", s.v},
-          {"max_position_embeddings", s.context}, {"rms_norm_eps", s.eps}, {"rope_theta", s.theta}, {"tie_word_embeddings", s.tied},
-          {"hidden_act", "silu"}, {"attention_bias", false}, {"torch_dtype", "bfloat16"}, {"bos_token_id", 1}, {"eos_token_id", 2}};
+  return {{"architectures", {s.architecture}},
+          {"model_type", s.model_type},
+          {"hidden_size", s.d},
+          {"intermediate_size", s.f},
+          {"num_hidden_layers", s.L},
+          {"num_attention_heads", s.h},
+          {"num_key_value_heads", s.hk},
+          {"head_dim", s.e},
+          {"vocab_size", s.v},
+          {"max_position_embeddings", s.context},
+          {"rms_norm_eps", s.eps},
+          {"rope_theta", s.theta},
+          {"tie_word_embeddings", s.tied},
+          {"hidden_act", "silu"},
+          {"attention_bias", false},
+          {"torch_dtype", "bfloat16"},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2}};
 }
 
-// Student's t with 5 degrees of freedom: heavy tails like those of trained weights. A table of its 65536 mid-quantiles, drawn
-// uniformly, is the distribution to 16 bits and costs one lookup a value. CDF: 1/2 + (a + (cos a + 2/3 cos^3 a) sin a) / pi
-// with a = atan(t / sqrt 5).
+// Student's t with 5 degrees of freedom: heavy tails like those of trained weights. A table of its 65536 mid-quantiles,
+// drawn uniformly, is the distribution to 16 bits and costs one lookup a value. CDF: 1/2 + (a + (cos a + 2/3 cos^3 a)
+// sin a) / pi with a = atan(t / sqrt 5).
 std::vector<float> student_quantiles() {
   std::vector<float> table(65536);
   for (size_t i = 0; i < table.size(); ++i) {
@@ -59,7 +73,8 @@ std::vector<float> student_quantiles() {
   return table;
 }
 
-void write_random(const ByteSink& sink, const std::vector<float>& quantiles, int64_t elements, float scale, uint64_t stream) {
+void write_random(const ByteSink& sink, const std::vector<float>& quantiles, int64_t elements, float scale,
+                  uint64_t stream) {
   std::vector<bf16> table(quantiles.size());
   for (size_t i = 0; i < table.size(); ++i) table[i] = to_bf16(quantiles[i] * scale);
   const Rng rng(0, stream);
@@ -95,13 +110,15 @@ void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t i
     std::memcpy(bytes.data() + i, words.data(), std::min<size_t>(16, n - i));
   }
   if (part.suffix == ".codebook")
-    for (size_t i = 0; i < n; ++i) bytes[i] = static_cast<uint8_t>(static_cast<int>(254 * i / std::max<size_t>(n - 1, 1)) - 127);
+    for (size_t i = 0; i < n; ++i)
+      bytes[i] = static_cast<uint8_t>(static_cast<int>(254 * i / std::max<size_t>(n - 1, 1)) - 127);
   sink(std::as_bytes(std::span(bytes)));
 }
 
 void synth(const std::string& name, const std::string& format, const std::string& folder) {
   const FormatSpec spec = parse_format(format);
-  check(spec.kind == Kind::bf16 || spec.kind == Kind::integer || spec.kind == Kind::grid, "synth --format {}: expected bf16, an integer or a grid format", format);
+  check(spec.kind == Kind::bf16 || spec.kind == Kind::integer || spec.kind == Kind::grid,
+        "synth --format {}: expected bf16, an integer or a grid format", format);
   const NamedShape* shape = nullptr;
   for (const NamedShape& s : kShapes)
     if (name == s.name) shape = &s;
@@ -122,7 +139,9 @@ void synth(const std::string& name, const std::string& format, const std::string
       formats[to_string(linears[i])] = to_string(spec);
       for (const StoredTensor& part : stored_tensors(allocate_weight(spec, s[0], s[1])))
         tensors.push_back({module_name(linears[i]) + part.suffix, part.tensor.dtype, part.tensor.shape,
-                           [part, in = s[1], stream = tensors.size()](const ByteSink& sink) { write_random_part(sink, part, in, stream); }});
+                           [part, in = s[1], stream = tensors.size()](const ByteSink& sink) {
+                             write_random_part(sink, part, in, stream);
+                           }});
       continue;
     }
     tensors.push_back({weight_name(linears[i]), DType::bf16, s, [&quantiles, &progress, s, i](const ByteSink& sink) {
@@ -131,11 +150,13 @@ void synth(const std::string& name, const std::string& format, const std::string
                        }});
   }
   for (const auto& [layer, norm] : norms_of(config))
-    tensors.push_back({norm_name(layer, norm), DType::bf16, Shape{norm_size(config, norm)}, [size = norm_size(config, norm)](const ByteSink& sink) {
+    tensors.push_back({norm_name(layer, norm), DType::bf16, Shape{norm_size(config, norm)},
+                       [size = norm_size(config, norm)](const ByteSink& sink) {
                          const std::vector<bf16> ones(static_cast<size_t>(size), to_bf16(1));
                          sink(std::as_bytes(std::span(ones)));
                        }});
-  const nlohmann::json meta = {{"version", FIDELIO_VERSION}, {"formats", formats}, {"provenance", {{"method", "synth"}}}};
+  const nlohmann::json meta = {
+      {"version", FIDELIO_VERSION}, {"formats", formats}, {"provenance", {{"method", "synth"}}}};
   write_sharded_safetensors(temporary.path(), tensors, 5'000'000'000, {{"fidelio", meta.dump()}});
   temporary.commit();
 }
@@ -147,11 +168,13 @@ void add_synth(CLI::App& app) {
     std::string shape, format = "bf16", out;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("synth", "Write a checkpoint of a public model's shape with random heavy-tailed weights, for speed work");
+  CLI::App* verb = app.add_subcommand(
+      "synth", "Write a checkpoint of a public model's shape with random heavy-tailed weights, for speed work");
   verb->footer("Shapes: " + shape_names() + "\nExample:\n  fidelio synth tinyllama-1.1b -o /tmp/tinyllama");
   verb->add_option("SHAPE", o->shape, "Name of the shape")->required();
   verb->add_option("-o,--output", o->out, "Folder to write")->required();
-  verb->add_option("--format", o->format, "Format of every linear: bf16 (default), or random codes, e.g. int4g64zs8, lut4g64");
+  verb->add_option("--format", o->format,
+                   "Format of every linear: bf16 (default), or random codes, e.g. int4g64zs8, lut4g64");
   verb->callback([o] { synth(o->shape, o->format, o->out); });
 }
 

@@ -82,7 +82,7 @@ TEST(Rng, PhiloxKnownAnswerAndMoments) {
     sum += x;
     square += x * x;
   }
-  EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));                 // five standard errors
+  EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));  // five standard errors
   EXPECT_NEAR(square / n, 1, 5 * std::sqrt(2.0 / n));
 }
 

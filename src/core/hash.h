@@ -16,7 +16,9 @@ class Sha256 {
   std::string hex();  // 64 hex digits; the object is spent afterwards
 
  private:
-  struct Free { void operator()(void* p) const; };
+  struct Free {
+    void operator()(void* p) const;
+  };
   std::unique_ptr<void, Free> context_;
 };
 

@@ -17,7 +17,11 @@ std::string clock_text(double seconds) {
 }  // namespace
 
 Progress::Progress(std::string task, int64_t total)
-    : task_(std::move(task)), total_(total), terminal_(::isatty(2) != 0), start_(std::chrono::steady_clock::now()), printed_(start_) {}
+    : task_(std::move(task)),
+      total_(total),
+      terminal_(::isatty(2) != 0),
+      start_(std::chrono::steady_clock::now()),
+      printed_(start_) {}
 
 Progress::~Progress() {
   if (done_ > 0) print({}, true);
@@ -35,11 +39,12 @@ void Progress::print(const std::string& note, bool last) {
   const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const double left = done_ > 0 ? elapsed * static_cast<double>(total_ - done_) / static_cast<double>(done_) : 0;
   if (terminal_) {
-    fmt::print(stderr, "\r\033[K{} {}/{} {} {}{}", task_, done_, total_, last ? "took " + clock_text(elapsed) : "left " + clock_text(left), note,
-               last ? "\n" : "");
+    fmt::print(stderr, "\r\033[K{} {}/{} {} {}{}", task_, done_, total_,
+               last ? "took " + clock_text(elapsed) : "left " + clock_text(left), note, last ? "\n" : "");
   } else {
-    fmt::print(stderr, "{{\"task\": \"{}\", \"done\": {}, \"total\": {}, \"seconds\": {:.1f}, \"seconds_left\": {:.1f}}}\n", task_, done_, total_,
-               elapsed, left);
+    fmt::print(stderr,
+               "{{\"task\": \"{}\", \"done\": {}, \"total\": {}, \"seconds\": {:.1f}, \"seconds_left\": {:.1f}}}\n",
+               task_, done_, total_, elapsed, left);
   }
   std::fflush(stderr);
 }

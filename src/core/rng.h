@@ -14,13 +14,13 @@ class Rng {
 
   // Four independent 32-bit words of counter `i`.
   std::array<uint32_t, 4> block(uint64_t i) const {
-    std::array<uint32_t, 4> c = {static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32), static_cast<uint32_t>(stream_),
-                                 static_cast<uint32_t>(stream_ >> 32)};
+    std::array<uint32_t, 4> c = {static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32),
+                                 static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)};
     uint32_t k0 = static_cast<uint32_t>(seed_), k1 = static_cast<uint32_t>(seed_ >> 32);
     for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
       const uint64_t a = uint64_t{0xD2511F53u} * c[0], b = uint64_t{0xCD9E8D57u} * c[2];
-      c = {static_cast<uint32_t>(b >> 32) ^ c[1] ^ k0, static_cast<uint32_t>(b), static_cast<uint32_t>(a >> 32) ^ c[3] ^ k1,
-           static_cast<uint32_t>(a)};
+      c = {static_cast<uint32_t>(b >> 32) ^ c[1] ^ k0, static_cast<uint32_t>(b),
+           static_cast<uint32_t>(a >> 32) ^ c[3] ^ k1, static_cast<uint32_t>(a)};
     }
     return c;
   }

@@ -50,7 +50,8 @@ std::string_view name_of(DType type) {
 DType parse_dtype(std::string_view name) {
   for (const DTypeName& row : kNames)
     if (row.name == name) return row.type;
-  throw Error("unknown dtype \"{}\"; known are F32 F16 BF16 F64 I8 U8 I16 U16 I32 U32 I64 U64 F8_E4M3 F8_E5M2 BOOL", name);
+  throw Error("unknown dtype \"{}\"; known are F32 F16 BF16 F64 I8 U8 I16 U16 I32 U32 I64 U64 F8_E4M3 F8_E5M2 BOOL",
+              name);
 }
 
 std::string to_string(const Shape& shape) {
@@ -60,27 +61,44 @@ std::string to_string(const Shape& shape) {
 }
 
 void convert_to_float(const Tensor& t, std::span<float> out) {
-  check(static_cast<int64_t>(out.size()) == t.elements(), "convert_to_float: {} elements into {} places", t.elements(), out.size());
+  check(static_cast<int64_t>(out.size()) == t.elements(), "convert_to_float: {} elements into {} places", t.elements(),
+        out.size());
   const auto each = [&](auto span, auto f) { std::transform(span.begin(), span.end(), out.begin(), f); };
   const std::span<const uint8_t> raw{reinterpret_cast<const uint8_t*>(t.data), out.size()};
   switch (t.dtype) {
-    case DType::f32: std::memcpy(out.data(), t.data, out.size_bytes()); return;
-    case DType::f64: return each(t.as<double>(), [](double x) { return static_cast<float>(x); });
-    case DType::f16: return each(t.as<f16>(), [](f16 x) { return to_float(x); });
-    case DType::bf16: return each(t.as<bf16>(), [](bf16 x) { return to_float(x); });
-    case DType::f8_e4m3: return each(raw, from_e4m3);
-    case DType::f8_e5m2: return each(raw, [](uint8_t x) { return to_float(f16{static_cast<uint16_t>(x << 8)}); });
-    default: throw Error("a tensor of {} is not a float tensor", name_of(t.dtype));
+    case DType::f32:
+      std::memcpy(out.data(), t.data, out.size_bytes());
+      return;
+    case DType::f64:
+      return each(t.as<double>(), [](double x) { return static_cast<float>(x); });
+    case DType::f16:
+      return each(t.as<f16>(), [](f16 x) { return to_float(x); });
+    case DType::bf16:
+      return each(t.as<bf16>(), [](bf16 x) { return to_float(x); });
+    case DType::f8_e4m3:
+      return each(raw, from_e4m3);
+    case DType::f8_e5m2:
+      return each(raw, [](uint8_t x) { return to_float(f16{static_cast<uint16_t>(x << 8)}); });
+    default:
+      throw Error("a tensor of {} is not a float tensor", name_of(t.dtype));
   }
 }
 
 void convert_from_float(std::span<const float> in, const Tensor& t) {
-  check(static_cast<int64_t>(in.size()) == t.elements(), "convert_from_float: {} elements into {} places", in.size(), t.elements());
+  check(static_cast<int64_t>(in.size()) == t.elements(), "convert_from_float: {} elements into {} places", in.size(),
+        t.elements());
   switch (t.dtype) {
-    case DType::f32: std::memcpy(t.data, in.data(), in.size_bytes()); return;
-    case DType::f16: std::transform(in.begin(), in.end(), t.as<f16>().begin(), [](float x) { return to_f16(x); }); return;
-    case DType::bf16: std::transform(in.begin(), in.end(), t.as<bf16>().begin(), [](float x) { return to_bf16(x); }); return;
-    default: throw Error("cannot write float values as {}", name_of(t.dtype));
+    case DType::f32:
+      std::memcpy(t.data, in.data(), in.size_bytes());
+      return;
+    case DType::f16:
+      std::transform(in.begin(), in.end(), t.as<f16>().begin(), [](float x) { return to_f16(x); });
+      return;
+    case DType::bf16:
+      std::transform(in.begin(), in.end(), t.as<bf16>().begin(), [](float x) { return to_bf16(x); });
+      return;
+    default:
+      throw Error("cannot write float values as {}", name_of(t.dtype));
   }
 }
 
@@ -124,7 +142,8 @@ void Buffer::Free::operator()(std::byte* p) const {
 
 Tensor Buffer::view(DType dtype, Shape shape, size_t offset) const {
   Tensor t{dtype, shape, data() + offset};
-  check(offset + static_cast<size_t>(t.bytes()) <= size_, "a view of {} bytes at {} does not fit a buffer of {}", t.bytes(), offset, size_);
+  check(offset + static_cast<size_t>(t.bytes()) <= size_, "a view of {} bytes at {} does not fit a buffer of {}",
+        t.bytes(), offset, size_);
   return t;
 }
 

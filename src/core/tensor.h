@@ -38,15 +38,40 @@ struct Shape {
 std::string to_string(const Shape& shape);  // "[4, 128]"
 
 namespace detail {
-template <typename T> struct DTypeOf;
-template <> struct DTypeOf<float> { static constexpr DType value = DType::f32; };
-template <> struct DTypeOf<double> { static constexpr DType value = DType::f64; };
-template <> struct DTypeOf<bf16> { static constexpr DType value = DType::bf16; };
-template <> struct DTypeOf<f16> { static constexpr DType value = DType::f16; };
-template <> struct DTypeOf<int8_t> { static constexpr DType value = DType::i8; };
-template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::u8; };
-template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::i32; };
-template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::i64; };
+template <typename T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct DTypeOf<bf16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct DTypeOf<f16> {
+  static constexpr DType value = DType::f16;
+};
+template <>
+struct DTypeOf<int8_t> {
+  static constexpr DType value = DType::i8;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::u8;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::i64;
+};
 }  // namespace detail
 
 struct Tensor {
@@ -73,8 +98,8 @@ void convert_to_float(const Tensor& tensor, std::span<float> out);
 // The inverse, to f32, f16 or bf16, rounding to nearest even.
 void convert_from_float(std::span<const float> in, const Tensor& out);
 
-// Owner of 64-byte aligned bytes, zeroed. Large ones are mapped, not touched until used (a key-value cache costs what it
-// holds), and ask for huge pages, which weights that stream from memory need.
+// Owner of 64-byte aligned bytes, zeroed. Large ones are mapped, not touched until used (a key-value cache costs what
+// it holds), and ask for huge pages, which weights that stream from memory need.
 class Buffer {
  public:
   Buffer() = default;
@@ -89,7 +114,9 @@ class Buffer {
   std::byte* data() const { return data_.get(); }
   size_t size() const { return size_; }
   template <typename T>
-  T* as() const { return reinterpret_cast<T*>(data_.get()); }
+  T* as() const {
+    return reinterpret_cast<T*>(data_.get());
+  }
   Tensor view(DType dtype, Shape shape, size_t offset = 0) const;  // throws if it does not fit
 
  private:
@@ -110,7 +137,9 @@ struct OwnedTensor {
 
   static OwnedTensor allocate(DType dtype, Shape shape);
   template <typename T>
-  std::span<T> as() const { return view.as<T>(); }
+  std::span<T> as() const {
+    return view.as<T>();
+  }
   explicit operator bool() const { return static_cast<bool>(view); }
 };
 

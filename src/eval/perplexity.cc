@@ -33,7 +33,8 @@ WindowSet windows_of(std::span<const EvalText> texts, const WindowOptions& optio
   check(!texts.empty(), "there is no text to evaluate on");
   WindowSet set;
   for (size_t i = 0; i < texts.size(); ++i) {
-    check(texts[i].ids.size() >= 2, "{}: a text needs at least 2 tokens to be scored, this one has {}", texts[i].name, texts[i].ids.size());
+    check(texts[i].ids.size() >= 2, "{}: a text needs at least 2 tokens to be scored, this one has {}", texts[i].name,
+          texts[i].ids.size());
     for (const TextWindow& w : text_windows(static_cast<int64_t>(texts[i].ids.size()), options)) {
       const auto ids =
           std::span(texts[i].ids).subspan(static_cast<size_t>(w.begin), static_cast<size_t>(w.end - w.begin));

@@ -19,9 +19,10 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 // Everything beside the weights that a reader of the folder needs; copied from checkpoint to checkpoint.
-constexpr std::array<const char*, 9> kCompanions = {"tokenizer.json",          "tokenizer_config.json", "special_tokens_map.json",
-                                                    "generation_config.json",  "chat_template.jinja",   "added_tokens.json",
-                                                    "tokenizer.model",         "vocab.json",            "merges.txt"};
+constexpr std::array<const char*, 9> kCompanions = {
+    "tokenizer.json",      "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+    "chat_template.jinja", "added_tokens.json",     "tokenizer.model",         "vocab.json",
+    "merges.txt"};
 
 }  // namespace
 
@@ -41,19 +42,31 @@ namespace {
 
 bool has_bias(const ModelConfig& c, Role role) {
   switch (role) {
-    case Role::q: case Role::k: case Role::v: return c.qkv_bias;
-    case Role::o: return c.o_bias;
-    case Role::gate: case Role::up: case Role::down: return c.mlp_bias;
-    default: return false;
+    case Role::q:
+    case Role::k:
+    case Role::v:
+      return c.qkv_bias;
+    case Role::o:
+      return c.o_bias;
+    case Role::gate:
+    case Role::up:
+    case Role::down:
+      return c.mlp_bias;
+    default:
+      return false;
   }
 }
 
 FormatSpec dense_spec(DType dtype, const std::string& name) {
   switch (dtype) {
-    case DType::f32: return {.kind = Kind::f32, .bits = 32};
-    case DType::f16: return {.kind = Kind::f16, .bits = 16};
-    case DType::bf16: return {.kind = Kind::bf16, .bits = 16};
-    default: throw Error("{} holds {}; weights must be F32, F16 or BF16", name, fidelio::name_of(dtype));
+    case DType::f32:
+      return {.kind = Kind::f32, .bits = 32};
+    case DType::f16:
+      return {.kind = Kind::f16, .bits = 16};
+    case DType::bf16:
+      return {.kind = Kind::bf16, .bits = 16};
+    default:
+      throw Error("{} holds {}; weights must be F32, F16 or BF16", name, fidelio::name_of(dtype));
   }
 }
 
@@ -79,12 +92,20 @@ std::vector<LinearId> linears_of(const ModelConfig& c) {
 Shape shape_of(const ModelConfig& c, LinearId id) {
   const int64_t d = c.d, f = c.f, q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e;
   switch (id.role) {
-    case Role::q: return {q, d};
-    case Role::k: case Role::v: return {kv, d};
-    case Role::o: return {d, q};
-    case Role::gate: case Role::up: return {f, d};
-    case Role::down: return {d, f};
-    default: return {int64_t{c.v}, d};
+    case Role::q:
+      return {q, d};
+    case Role::k:
+    case Role::v:
+      return {kv, d};
+    case Role::o:
+      return {d, q};
+    case Role::gate:
+    case Role::up:
+      return {f, d};
+    case Role::down:
+      return {d, f};
+    default:
+      return {int64_t{c.v}, d};
   }
 }
 
@@ -97,8 +118,10 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   std::map<LinearId, FormatSpec> declared;
   if (const auto found = c.files_->metadata().find("fidelio"); found != c.files_->metadata().end()) {
     const json meta = json::parse(found->second, nullptr, false);
-    check(meta.is_object() && meta.contains("formats") && meta["formats"].is_object(),
-          "{}: the \"fidelio\" metadata of the safetensors file is not the JSON object it should be; the file is damaged", folder);
+    check(
+        meta.is_object() && meta.contains("formats") && meta["formats"].is_object(),
+        "{}: the \"fidelio\" metadata of the safetensors file is not the JSON object it should be; the file is damaged",
+        folder);
     for (const auto& [name, spec] : meta["formats"].items()) {
       check(spec.is_string(), "{}: the format of {} is not a string", folder, name);
       declared.emplace(parse_linear_id(name), parse_format(spec.get<std::string>()));
@@ -107,7 +130,8 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   }
   for (LinearId id : linears_of(c.config_)) {
     const auto found = declared.find(id);
-    c.formats_[id] = found != declared.end() ? found->second : dense_spec(c.files_->get(weight_name(id)).view.dtype, weight_name(id));
+    c.formats_[id] = found != declared.end() ? found->second
+                                             : dense_spec(c.files_->get(weight_name(id)).view.dtype, weight_name(id));
     c.linear(id);
     if (found != declared.end()) declared.erase(found);
   }
@@ -138,7 +162,8 @@ LinearWeight Checkpoint::linear(LinearId id) const {
   }
   if (has_bias(config_, id.role)) {
     const OwnedTensor bias = files_->get(bias_name(id));
-    check(bias.view.shape == Shape{shape[0]}, "{} has shape {}, expected [{}]", bias_name(id), to_string(bias.view.shape), shape[0]);
+    check(bias.view.shape == Shape{shape[0]}, "{} has shape {}, expected [{}]", bias_name(id),
+          to_string(bias.view.shape), shape[0]);
     w.bias = as_f32(bias);
   }
   return w;
@@ -147,7 +172,8 @@ LinearWeight Checkpoint::linear(LinearId id) const {
 std::vector<float> Checkpoint::norm(int layer, Norm which) const {
   const std::string name = norm_name(layer, which);
   const OwnedTensor t = files_->get(name);
-  check(t.view.shape == Shape{norm_size(config_, which)}, "{} has shape {}, expected [{}]", name, to_string(t.view.shape), norm_size(config_, which));
+  check(t.view.shape == Shape{norm_size(config_, which)}, "{} has shape {}, expected [{}]", name,
+        to_string(t.view.shape), norm_size(config_, which));
   std::vector<float> values(static_cast<size_t>(t.view.elements()));
   convert_to_float(t.view, values);
   return values;
@@ -164,7 +190,8 @@ int64_t Checkpoint::file_bytes() const { return files_->file_bytes(); }
 
 int64_t Checkpoint::parameters() const {
   int64_t n = 0;
-  for (LinearId id : linears_of(config_)) n += shape_of(config_, id).elements() + (has_bias(config_, id.role) ? shape_of(config_, id)[0] : 0);
+  for (LinearId id : linears_of(config_))
+    n += shape_of(config_, id).elements() + (has_bias(config_, id.role) ? shape_of(config_, id)[0] : 0);
   for (auto [layer, which] : norms_of(config_)) n += norm_size(config_, which);
   return n;
 }
@@ -175,7 +202,8 @@ std::string Checkpoint::sha256() const {
   return hash.hex();
 }
 
-void write_checkpoint(const std::string& folder, const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats,
+void write_checkpoint(const std::string& folder, const Checkpoint& source,
+                      const std::map<LinearId, FormatSpec>& formats,
                       const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance) {
   check(!fs::exists(folder), "{} exists already; choose another output folder or remove it", folder);
   const ModelConfig& c = source.config();
@@ -184,13 +212,15 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source, const
 
   json format_names = json::object();
   std::vector<TensorToWrite> tensors;
-  const auto declare = [&](const LinearId id, const LinearWeight& shape_only, std::function<LinearWeight(LinearId)> make) {
+  const auto declare = [&](const LinearId id, const LinearWeight& shape_only,
+                           std::function<LinearWeight(LinearId)> make) {
     // One weight is made once and its tensors are written one after the other.
     auto made = std::make_shared<std::optional<LinearWeight>>();
     const auto stored = stored_tensors(shape_only);
     for (size_t i = 0; i < stored.size(); ++i) {
       const bool last = i + 1 == stored.size();
-      tensors.push_back({module_name(id) + stored[i].suffix, stored[i].tensor.dtype, stored[i].tensor.shape, [=](const ByteSink& sink) {
+      tensors.push_back({module_name(id) + stored[i].suffix, stored[i].tensor.dtype, stored[i].tensor.shape,
+                         [=](const ByteSink& sink) {
                            if (!*made) *made = make(id);
                            const Tensor t = stored_tensors(**made)[i].tensor;
                            sink({t.data, static_cast<size_t>(t.bytes())});
@@ -203,10 +233,12 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source, const
     const FormatSpec spec = found == formats.end() ? source.format(id) : found->second;
     const Shape shape = shape_of(c, id);
     if (!spec.is_dense()) format_names[to_string(id)] = to_string(spec);
-    declare(id, allocate_weight(spec, shape[0], shape[1]), found == formats.end() ? [&source](LinearId i) { return source.linear(i); } : weight);
+    declare(id, allocate_weight(spec, shape[0], shape[1]),
+            found == formats.end() ? [&source](LinearId i) { return source.linear(i); } : weight);
     if (has_bias(c, id.role)) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
   }
-  for (auto [layer, which] : norms_of(c)) tensors.push_back(to_write(norm_name(layer, which), source.tensor(norm_name(layer, which))));
+  for (auto [layer, which] : norms_of(c))
+    tensors.push_back(to_write(norm_name(layer, which), source.tensor(norm_name(layer, which))));
 
   const json meta = {{"version", FIDELIO_VERSION}, {"formats", format_names}, {"provenance", provenance}};
   write_sharded_safetensors(temporary.path(), tensors, kShardBytes, {{"fidelio", meta.dump()}});

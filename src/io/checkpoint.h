@@ -1,12 +1,13 @@
 // Checkpoint: a model folder opened for reading, whatever made it. A Hugging Face folder gives dense weights; a fidelio
-// folder is one too (config.json, tokenizer files, model.safetensors) whose compressed linears are stored as the tensors of
-// formats/linear_weight.h and whose safetensors metadata says which format each has and where it came from.
+// folder is one too (config.json, tokenizer files, model.safetensors) whose compressed linears are stored as the
+// tensors of formats/linear_weight.h and whose safetensors metadata says which format each has and where it came from.
 //
 // Metadata keys (all strings): "format" = "pt"; "fidelio" = JSON
-//   {"version", "formats": {"layers.0.q": "int4g128z", ...}, "provenance": {"source_sha256", "calibration_sha256", "method",
+//   {"version", "formats": {"layers.0.q": "int4g128z", ...}, "provenance": {"source_sha256", "calibration_sha256",
+//   "method",
 //    "seed", ...}}
-// Tensors of a compressed linear: "<Hugging Face module name>.plane0", ".plane1", ".scale", ".row_scale", ".zero", ".codebook";
-// its bias keeps its Hugging Face name. docs/formats.md draws the bytes.
+// Tensors of a compressed linear: "<Hugging Face module name>.plane0", ".plane1", ".scale", ".row_scale", ".zero",
+// ".codebook"; its bias keeps its Hugging Face name. docs/formats.md draws the bytes.
 #pragma once
 #include <functional>
 #include <map>
@@ -23,9 +24,10 @@
 
 namespace fidelio {
 
-// Every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer, and the head unless tied.
+// Every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer, and the head unless
+// tied.
 std::vector<LinearId> linears_of(const ModelConfig& config);
-Shape shape_of(const ModelConfig& config, LinearId id);  // (out, in)
+Shape shape_of(const ModelConfig& config, LinearId id);                 // (out, in)
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);  // and every norm
 int64_t norm_size(const ModelConfig& config, Norm which);
 
@@ -40,11 +42,11 @@ class Checkpoint {
   LinearWeight linear(LinearId id) const;  // views into the mapped file
   std::vector<float> norm(int layer, Norm which) const;
   OwnedTensor tensor(const std::string& name) const;  // any tensor by its name in the file
-  void drop(LinearId id) const;            // the pages of this linear are not needed in memory any more
+  void drop(LinearId id) const;                       // the pages of this linear are not needed in memory any more
   const std::string& provenance() const { return provenance_; }  // JSON text, "{}" for a Hugging Face checkpoint
-  int64_t file_bytes() const;              // of all safetensors files
+  int64_t file_bytes() const;                                    // of all safetensors files
   int64_t parameters() const;
-  std::string sha256() const;              // of the safetensors files in name order
+  std::string sha256() const;  // of the safetensors files in name order
 
  private:
   std::string folder_;
@@ -54,12 +56,14 @@ class Checkpoint {
   std::string provenance_ = "{}";
 };
 
-// Writes a fidelio checkpoint: weights as asked for one by one (so that only one need be in memory), norms and biases from
-// `source`, config and tokenizer files copied. The folder appears complete or not at all.
-void write_checkpoint(const std::string& folder, const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats,
+// Writes a fidelio checkpoint: weights as asked for one by one (so that only one need be in memory), norms and biases
+// from `source`, config and tokenizer files copied. The folder appears complete or not at all.
+void write_checkpoint(const std::string& folder, const Checkpoint& source,
+                      const std::map<LinearId, FormatSpec>& formats,
                       const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance);
 
-// Copies what stands beside config.json and the weights in a model folder (tokenizer, chat template, generation defaults).
+// Copies what stands beside config.json and the weights in a model folder (tokenizer, chat template, generation
+// defaults).
 void copy_companions(const std::string& from_folder, const std::string& to_folder);
 
 }  // namespace fidelio

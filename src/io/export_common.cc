@@ -51,18 +51,20 @@ void check_fused(const Checkpoint& source, std::string_view target) {
     for (LinearId id : unit)
       if (source.format(id) != source.format(unit.front()))
         refuse(source, id, target,
-               fmt::format("serving engines run it in one matmul with {}, which is {}; give them one format", to_string(unit.front()),
-                           to_string(source.format(unit.front()))));
+               fmt::format("serving engines run it in one matmul with {}, which is {}; give them one format",
+                           to_string(unit.front()), to_string(source.format(unit.front()))));
 }
 
 void refuse(const Checkpoint& source, LinearId id, std::string_view target, const std::string& reason) {
-  throw Error("{}: {} ({}) cannot be exported to {}: {}", source.folder(), to_string(id), to_string(source.format(id)), target, reason);
+  throw Error("{}: {} ({}) cannot be exported to {}: {}", source.folder(), to_string(id), to_string(source.format(id)),
+              target, reason);
 }
 
 void check_integer_or_dense(const Checkpoint& source, LinearId id, std::string_view target) {
   const FormatSpec spec = source.format(id);
   if (!spec.is_dense() && spec.kind != Kind::integer)
-    refuse(source, id, target, "it holds integer codes and dense weights only; formats that fit: int2g128 to int8g128, int4g128z");
+    refuse(source, id, target,
+           "it holds integer codes and dense weights only; formats that fit: int2g128 to int8g128, int4g128z");
 }
 
 DType half_type(const ModelConfig& config) { return config.dtype == DType::f16 ? DType::f16 : DType::bf16; }
@@ -86,7 +88,8 @@ TensorToWrite dense_tensor(const Checkpoint& source, LinearId id) {
 void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& tensors) {
   for (LinearId id : linears_of(source.config()))
     if (source.linear(id).bias) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
-  for (auto [layer, which] : norms_of(source.config())) tensors.push_back(to_write(norm_name(layer, which), source.tensor(norm_name(layer, which))));
+  for (auto [layer, which] : norms_of(source.config()))
+    tensors.push_back(to_write(norm_name(layer, which), source.tensor(norm_name(layer, which))));
 }
 
 nlohmann::json config_json(const Checkpoint& source) {
@@ -95,8 +98,8 @@ nlohmann::json config_json(const Checkpoint& source) {
   return config;
 }
 
-void write_folder(const Checkpoint& source, const std::string& folder, const std::vector<TensorToWrite>& tensors, const nlohmann::json& config,
-                  const std::vector<std::pair<std::string, std::string>>& files) {
+void write_folder(const Checkpoint& source, const std::string& folder, const std::vector<TensorToWrite>& tensors,
+                  const nlohmann::json& config, const std::vector<std::pair<std::string, std::string>>& files) {
   check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
   constexpr int64_t kShardBytes = 5'000'000'000;
   TemporaryFolder temporary(folder);

@@ -39,8 +39,8 @@ void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& 
 
 nlohmann::json config_json(const Checkpoint& source);  // config.json without fidelio's quantization_config
 // The folder of a Hugging Face checkpoint, written at once: weights, config.json, companions, and these other files.
-void write_folder(const Checkpoint& source, const std::string& folder, const std::vector<TensorToWrite>& tensors, const nlohmann::json& config,
-                  const std::vector<std::pair<std::string, std::string>>& files = {});
+void write_folder(const Checkpoint& source, const std::string& folder, const std::vector<TensorToWrite>& tensors,
+                  const nlohmann::json& config, const std::vector<std::pair<std::string, std::string>>& files = {});
 
 template <typename T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {

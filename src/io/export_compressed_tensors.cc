@@ -20,18 +20,30 @@ void check_fits(const Checkpoint& source, ServingProfile profile) {
     if (is_outer(id) || spec.is_dense()) continue;
     const int64_t in = shape_of(source.config(), id)[1];
     if (in % spec.group_size(in) != 0)
-      refuse(source, id, kTarget, fmt::format("its {} columns are not whole groups; use a group that divides them, or the whole row (int{}c)", in, spec.bits));
+      refuse(
+          source, id, kTarget,
+          fmt::format("its {} columns are not whole groups; use a group that divides them, or the whole row (int{}c)",
+                      in, spec.bits));
     if (profile != ServingProfile::vllm) continue;
     if (!spec.symmetric && spec.bits != 4 && spec.bits != 8)
-      refuse(source, id, kTarget, fmt::format("with --profile vllm zero points go with 4 and 8 bits only; formats that fit: int{}g128, int4g128z, int8g128z, or export without the profile", spec.bits));
-    if (spec.group == 16) refuse(source, id, kTarget, "with --profile vllm groups are 32, 64, 128 columns or the whole row; or export without the profile");
+      refuse(source, id, kTarget,
+             fmt::format("with --profile vllm zero points go with 4 and 8 bits only; formats that fit: int{}g128, "
+                         "int4g128z, int8g128z, or export without the profile",
+                         spec.bits));
+    if (spec.group == 16)
+      refuse(source, id, kTarget,
+             "with --profile vllm groups are 32, 64, 128 columns or the whole row; or export without the profile");
   }
   check_fused(source, kTarget);
 }
 
 json weights_json(const FormatSpec& spec) {
-  json weights = {{"num_bits", spec.bits}, {"type", "int"}, {"symmetric", spec.symmetric}, {"strategy", spec.group == 0 ? "channel" : "group"},
-                  {"dynamic", false}, {"observer", "minmax"}};
+  json weights = {{"num_bits", spec.bits},
+                  {"type", "int"},
+                  {"symmetric", spec.symmetric},
+                  {"strategy", spec.group == 0 ? "channel" : "group"},
+                  {"dynamic", false},
+                  {"observer", "minmax"}};
   weights["group_size"] = spec.group == 0 ? json(nullptr) : json(spec.group);
   weights["actorder"] = nullptr;
   return weights;
@@ -54,10 +66,14 @@ json quantization_config(const Checkpoint& source) {
   if (source.config().tie_embeddings) ignore.push_back("lm_head");  // no tensor of its own, but a Linear all the same
   json named = json::object();
   for (auto& [key, group] : groups)
-    named[fmt::format("group_{}", named.size())] = {{"targets", std::move(group.second)}, {"weights", weights_json(group.first)},
-                                                    {"input_activations", nullptr}, {"output_activations", nullptr}, {"format", "pack-quantized"}};
-  return {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}, {"quantization_status", "compressed"},
-          {"config_groups", std::move(named)}, {"ignore", std::move(ignore)}, {"kv_cache_scheme", nullptr}, {"global_compression_ratio", nullptr}};
+    named[fmt::format("group_{}", named.size())] = {{"targets", std::move(group.second)},
+                                                    {"weights", weights_json(group.first)},
+                                                    {"input_activations", nullptr},
+                                                    {"output_activations", nullptr},
+                                                    {"format", "pack-quantized"}};
+  return {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"},  {"quantization_status", "compressed"},
+          {"config_groups", std::move(named)},    {"ignore", std::move(ignore)}, {"kv_cache_scheme", nullptr},
+          {"global_compression_ratio", nullptr}};
 }
 
 int64_t words_for(int64_t fields, int bits) { return (fields * bits + 31) / 32; }
@@ -86,11 +102,13 @@ void write_scales(const LinearWeight& w, const ByteSink& sink) {
 
 // Column g of the (out, groups) zero points is one string of fields.
 void write_zeros(const LinearWeight& w, const ByteSink& sink) {
-  const auto groups = static_cast<size_t>(w.spec.groups(w.in)), rows = static_cast<size_t>(words_for(w.out, w.spec.bits));
+  const auto groups = static_cast<size_t>(w.spec.groups(w.in)),
+             rows = static_cast<size_t>(words_for(w.out, w.spec.bits));
   std::vector<uint8_t> column(static_cast<size_t>(w.out));
   std::vector<uint32_t> words(rows), all(rows * groups);
   for (size_t g = 0; g < groups; ++g) {
-    for (size_t r = 0; r < column.size(); ++r) column[r] = static_cast<uint8_t>(get_zero(integer_of(w), static_cast<int64_t>(r), static_cast<int64_t>(g)));
+    for (size_t r = 0; r < column.size(); ++r)
+      column[r] = static_cast<uint8_t>(get_zero(integer_of(w), static_cast<int64_t>(r), static_cast<int64_t>(g)));
     pack_fields(column, w.spec.bits, words);
     for (size_t i = 0; i < rows; ++i) all[i * groups + g] = words[i];
   }
@@ -102,9 +120,12 @@ void append_integer(const Checkpoint& source, LinearId id, std::vector<TensorToW
   const Shape shape = shape_of(source.config(), id);
   const int64_t out = shape[0], in = shape[1], groups = spec.groups(in);
   const auto add = [&](const char* suffix, DType dtype, Shape s, void (*write)(const LinearWeight&, const ByteSink&)) {
-    tensors.push_back({module_name(id) + suffix, dtype, s, [&source, id, write](const ByteSink& sink) { write(source.linear(id), sink); }});
+    tensors.push_back({module_name(id) + suffix, dtype, s,
+                       [&source, id, write](const ByteSink& sink) { write(source.linear(id), sink); }});
   };
-  add(".weight_shape", DType::i64, {2}, [](const LinearWeight& w, const ByteSink& sink) { sink(bytes_of(std::vector<int64_t>{w.out, w.in})); });
+  add(".weight_shape", DType::i64, {2}, [](const LinearWeight& w, const ByteSink& sink) {
+    sink(bytes_of(std::vector<int64_t>{w.out, w.in}));
+  });
   add(".weight_packed", DType::i32, {out, words_for(in, spec.bits)}, write_packed);
   if (!spec.symmetric) add(".weight_zero_point", DType::i32, {words_for(out, spec.bits), groups}, write_zeros);
   add(".weight_scale", spec.scale == ScaleKind::f16 ? DType::f16 : DType::f32, {out, groups}, write_scales);
@@ -112,7 +133,8 @@ void append_integer(const Checkpoint& source, LinearId id, std::vector<TensorToW
 
 }  // namespace
 
-std::vector<std::string> export_compressed_tensors(const Checkpoint& source, const std::string& folder, ServingProfile profile) {
+std::vector<std::string> export_compressed_tensors(const Checkpoint& source, const std::string& folder,
+                                                   ServingProfile profile) {
   check_fits(source, profile);
   std::vector<std::string> notes;
   std::vector<TensorToWrite> tensors;
@@ -125,7 +147,9 @@ std::vector<std::string> export_compressed_tensors(const Checkpoint& source, con
       continue;
     }
     tensors.push_back(dense_tensor(source, id));
-    if (coded) notes.push_back(fmt::format("{} ({}) is decoded to {}", to_string(id), to_string(source.format(id)), name_of(half_type(source.config()))));
+    if (coded)
+      notes.push_back(fmt::format("{} ({}) is decoded to {}", to_string(id), to_string(source.format(id)),
+                                  name_of(half_type(source.config()))));
   }
   check(any, "{}: no linear of a layer is quantised; there is nothing to export to {}", source.folder(), kTarget);
   append_small_tensors(source, tensors);

@@ -18,8 +18,12 @@ enum KeyType : uint32_t { kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, 
 
 }  // namespace
 
-void append_u32(std::string& bytes, uint32_t value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); }
-void append_u64(std::string& bytes, uint64_t value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof value); }
+void append_u32(std::string& bytes, uint32_t value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+void append_u64(std::string& bytes, uint64_t value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
 void append_string(std::string& bytes, std::string_view text) {
   append_u64(bytes, text.size());
   bytes += text;
@@ -89,15 +93,19 @@ struct Type {
   bool has_minimum;  // m
 };
 constexpr Type kTypeF32{0, 1, 4, 0, 0, false}, kTypeF16{1, 1, 2, 1, 0, false}, kTypeBf16{30, 1, 2, 32, 0, false};
-constexpr Type kQ4_0{2, 32, 18, 2, 4, false}, kQ4_1{3, 32, 20, 3, 4, true}, kQ5_0{6, 32, 22, 8, 5, false}, kQ5_1{7, 32, 24, 9, 5, true},
-    kQ8_0{8, 32, 34, 7, 8, false};
+constexpr Type kQ4_0{2, 32, 18, 2, 4, false}, kQ4_1{3, 32, 20, 3, 4, true}, kQ5_0{6, 32, 22, 8, 5, false},
+    kQ5_1{7, 32, 24, 9, 5, true}, kQ8_0{8, 32, 34, 7, 8, false};
 
 Type type_for(const FormatSpec& spec, bool exact) {
   switch (spec.kind) {
-    case Kind::f32: return kTypeF32;
-    case Kind::f16: return kTypeF16;
-    case Kind::bf16: return kTypeBf16;
-    default: break;
+    case Kind::f32:
+      return kTypeF32;
+    case Kind::f16:
+      return kTypeF16;
+    case Kind::bf16:
+      return kTypeBf16;
+    default:
+      break;
   }
   if (spec.bits > 5 || (exact && !spec.symmetric)) return kQ8_0;
   if (spec.symmetric) return spec.bits == 5 ? kQ5_0 : kQ4_0;
@@ -119,33 +127,49 @@ struct GgufTensor {
 
 std::string gguf_name(LinearId id) {
   switch (id.role) {
-    case Role::embedding: return "token_embd";
-    case Role::head: return "output";
-    case Role::q: return fmt::format("blk.{}.attn_q", id.layer);
-    case Role::k: return fmt::format("blk.{}.attn_k", id.layer);
-    case Role::v: return fmt::format("blk.{}.attn_v", id.layer);
-    case Role::o: return fmt::format("blk.{}.attn_output", id.layer);
-    case Role::gate: return fmt::format("blk.{}.ffn_gate", id.layer);
-    case Role::up: return fmt::format("blk.{}.ffn_up", id.layer);
-    case Role::down: break;
+    case Role::embedding:
+      return "token_embd";
+    case Role::head:
+      return "output";
+    case Role::q:
+      return fmt::format("blk.{}.attn_q", id.layer);
+    case Role::k:
+      return fmt::format("blk.{}.attn_k", id.layer);
+    case Role::v:
+      return fmt::format("blk.{}.attn_v", id.layer);
+    case Role::o:
+      return fmt::format("blk.{}.attn_output", id.layer);
+    case Role::gate:
+      return fmt::format("blk.{}.ffn_gate", id.layer);
+    case Role::up:
+      return fmt::format("blk.{}.ffn_up", id.layer);
+    case Role::down:
+      break;
   }
   return fmt::format("blk.{}.ffn_down", id.layer);
 }
 
 std::string gguf_name(int layer, Norm norm) {
   switch (norm) {
-    case Norm::attn: return fmt::format("blk.{}.attn_norm.weight", layer);
-    case Norm::mlp: return fmt::format("blk.{}.ffn_norm.weight", layer);
-    case Norm::q: return fmt::format("blk.{}.attn_q_norm.weight", layer);
-    case Norm::k: return fmt::format("blk.{}.attn_k_norm.weight", layer);
-    case Norm::final: break;
+    case Norm::attn:
+      return fmt::format("blk.{}.attn_norm.weight", layer);
+    case Norm::mlp:
+      return fmt::format("blk.{}.ffn_norm.weight", layer);
+    case Norm::q:
+      return fmt::format("blk.{}.attn_q_norm.weight", layer);
+    case Norm::k:
+      return fmt::format("blk.{}.attn_k_norm.weight", layer);
+    case Norm::final:
+      break;
   }
   return "output_norm.weight";
 }
 
-// llama.cpp's "llama" rotates dimensions (2i, 2i+1) of a head together, Hugging Face's models (i, i + e/2): its q and k have
-// their rows reordered. Its "qwen2" and "qwen3" rotate as Hugging Face does.
-bool interleaved(const ModelConfig& c) { return c.architecture == Architecture::llama || c.architecture == Architecture::mistral; }
+// llama.cpp's "llama" rotates dimensions (2i, 2i+1) of a head together, Hugging Face's models (i, i + e/2): its q and k
+// have their rows reordered. Its "qwen2" and "qwen3" rotate as Hugging Face does.
+bool interleaved(const ModelConfig& c) {
+  return c.architecture == Architecture::llama || c.architecture == Architecture::mistral;
+}
 
 int64_t source_row(const ModelConfig& c, LinearId id, int64_t row) {
   if (!interleaved(c) || (id.role != Role::q && id.role != Role::k)) return row;
@@ -179,7 +203,8 @@ std::string encode_row(const LinearWeight& w, LinearId id, int64_t row, const Ty
     const int zero = group_zero(w, row, g);
     append_half(bytes, scale);
     // The minimum belongs to the scale that is stored.
-    if (type.has_minimum) append_half(bytes, f16_or_throw(-to_float(scale) * static_cast<float>(zero), id, "the minimum of a group,"));
+    if (type.has_minimum)
+      append_half(bytes, f16_or_throw(-to_float(scale) * static_cast<float>(zero), id, "the minimum of a group,"));
     const int offset = type.has_minimum ? 0 : type.bits == 8 ? -zero : (1 << (type.bits - 1)) - zero;
     std::array<int, kBlock> fields;
     for (size_t i = 0; i < fields.size(); ++i) fields[i] = codes[static_cast<size_t>(begin) + i] + offset;
@@ -208,26 +233,33 @@ GgufTensor weight_tensor(const Checkpoint& source, LinearId id, bool exact) {
 
 GgufTensor vector_tensor(std::string name, std::vector<float> values) {
   const auto size = static_cast<int64_t>(values.size());
-  return {std::move(name), kTypeF32, {size}, [values = std::move(values)](const ByteSink& sink) { sink(bytes_of(values)); }};
+  return {std::move(name), kTypeF32, {size}, [values = std::move(values)](const ByteSink& sink) {
+            sink(bytes_of(values));
+          }};
 }
 
 GgufTensor bias_tensor(const Checkpoint& source, LinearId id, const OwnedTensor& bias) {
   const auto values = bias.as<const float>();
   std::vector<float> rows(values.size());
-  for (size_t r = 0; r < rows.size(); ++r) rows[r] = values[static_cast<size_t>(source_row(source.config(), id, static_cast<int64_t>(r)))];
+  for (size_t r = 0; r < rows.size(); ++r)
+    rows[r] = values[static_cast<size_t>(source_row(source.config(), id, static_cast<int64_t>(r)))];
   return vector_tensor(gguf_name(id) + ".bias", std::move(rows));
 }
 
 void check_config(const Checkpoint& source) {
   const ModelConfig& c = source.config();
-  const auto no = [&](bool wrong, const char* what) { check(!wrong, "{} cannot be exported to gguf: llama.cpp has no {} for {}", source.folder(), what, name_of(c.architecture)); };
+  const auto no = [&](bool wrong, const char* what) {
+    check(!wrong, "{} cannot be exported to gguf: llama.cpp has no {} for {}", source.folder(), what,
+          name_of(c.architecture));
+  };
   no(c.sliding_window > 0 && c.sliding_window < c.max_positions, "sliding window");
   const bool qwen = !interleaved(c);
   no(qwen && c.mlp_bias, "biases on gate, up, down");
   no(qwen && c.o_bias, "bias on o");
   no(c.architecture == Architecture::qwen3 && c.qkv_bias, "biases on q, k, v");
   const double yarn = 1 + 0.1 * std::log(c.rope.factor);
-  no(c.rope.type == RopeType::yarn && (c.rope.beta_fast != 32 || c.rope.beta_slow != 1 || !c.rope.truncate || std::abs(c.rope.attention_factor - yarn) > 1e-6),
+  no(c.rope.type == RopeType::yarn && (c.rope.beta_fast != 32 || c.rope.beta_slow != 1 || !c.rope.truncate ||
+                                       std::abs(c.rope.attention_factor - yarn) > 1e-6),
      "yarn with other than its usual parameters");
 }
 
@@ -237,10 +269,14 @@ void check_fits(const Checkpoint& source) {
     const FormatSpec spec = source.format(id);
     if (spec.is_dense()) continue;
     const int64_t in = shape_of(source.config(), id)[1];
-    if (spec.bits == 8 && !spec.symmetric) refuse(source, id, kTarget, "q - z of 8 bits with a zero point is not a signed byte; formats that fit: int8g128, int7g128z");
+    if (spec.bits == 8 && !spec.symmetric)
+      refuse(source, id, kTarget,
+             "q - z of 8 bits with a zero point is not a signed byte; formats that fit: int8g128, int7g128z");
     if (in % kBlock != 0 || spec.group_size(in) % kBlock != 0)
-      refuse(source, id, kTarget, fmt::format("its {} columns in groups of {} are not in blocks of {}; formats that fit: dense, or groups of 32, 64, 128 columns where {} divides the columns",
-                                              in, spec.group_size(in), kBlock, kBlock));
+      refuse(source, id, kTarget,
+             fmt::format("its {} columns in groups of {} are not in blocks of {}; formats that fit: dense, or groups "
+                         "of 32, 64, 128 columns where {} divides the columns",
+                         in, spec.group_size(in), kBlock, kBlock));
   }
 }
 
@@ -270,7 +306,8 @@ void put_architecture(GgufKeys& keys, const Checkpoint& source, uint32_t file_ty
     keys.put_string(key("rope.scaling.type"), c.rope.type == RopeType::yarn ? "yarn" : "linear");
     keys.put_f32(key("rope.scaling.factor"), static_cast<float>(c.rope.factor));
   }
-  if (c.rope.type == RopeType::yarn) keys.put_u32(key("rope.scaling.original_context_length"), number(c.rope.original_max_positions));
+  if (c.rope.type == RopeType::yarn)
+    keys.put_u32(key("rope.scaling.original_context_length"), number(c.rope.original_max_positions));
 }
 
 // Llama 3's scaling is a tensor of divisors of the plain frequencies.
@@ -289,8 +326,10 @@ std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
     tensors.push_back(weight_tensor(source, id, exact));
     if (const LinearWeight w = source.linear(id); w.bias) tensors.push_back(bias_tensor(source, id, w.bias));
   }
-  for (auto [layer, which] : norms_of(source.config())) tensors.push_back(vector_tensor(gguf_name(layer, which), source.norm(layer, which)));
-  if (source.config().rope.type == RopeType::llama3) tensors.push_back(vector_tensor("rope_freqs.weight", rope_divisors(source.config())));
+  for (auto [layer, which] : norms_of(source.config()))
+    tensors.push_back(vector_tensor(gguf_name(layer, which), source.norm(layer, which)));
+  if (source.config().rope.type == RopeType::llama3)
+    tensors.push_back(vector_tensor("rope_freqs.weight", rope_divisors(source.config())));
   return tensors;
 }
 
@@ -299,7 +338,8 @@ uint32_t file_type_of(const std::vector<GgufTensor>& tensors) {
   std::map<uint32_t, uint64_t> bytes;
   for (const GgufTensor& t : tensors)
     if (t.sizes.size() == 2) bytes[t.type.file_type] += t.bytes();
-  return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
+  return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
 }
 
 uint64_t padded(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -336,7 +376,10 @@ std::vector<std::string> rounding_notes(const Checkpoint& source, bool exact) {
     if (spec.is_dense()) continue;
     const bool minimum = type_for(spec, exact).has_minimum, scales = spec.scale == ScaleKind::u8;
     if (minimum || scales)
-      notes.push_back(fmt::format("{} ({}): {} rounded to FP16", to_string(id), to_string(spec), minimum && scales ? "scales and minima are" : minimum ? "minima are" : "scales are"));
+      notes.push_back(fmt::format("{} ({}): {} rounded to FP16", to_string(id), to_string(spec),
+                                  minimum && scales ? "scales and minima are"
+                                  : minimum         ? "minima are"
+                                                    : "scales are"));
   }
   return notes;
 }

@@ -55,28 +55,36 @@ std::string pre_name(const std::string& file, const std::vector<json>& pre_token
     const std::string type = part.value("type", "");
     if (type == "ByteLevel") {
       own_regex = part.value("use_regex", true);
-      check(!part.value("add_prefix_space", false), "{}: llama.cpp adds no space before the text, as this pre-tokenizer does (add_prefix_space)", file);
+      check(!part.value("add_prefix_space", false),
+            "{}: llama.cpp adds no space before the text, as this pre-tokenizer does (add_prefix_space)", file);
     } else {
       check(type == "Split" && split == nullptr, "{}: llama.cpp has no pre-tokenizer {}", file, part.dump());
       split = &part;
     }
   }
   if (split == nullptr && own_regex) return "gpt-2";
-  check(split != nullptr && !own_regex && split->contains("pattern"), "{}: llama.cpp has no such combination of pre-tokenizers", file);
+  check(split != nullptr && !own_regex && split->contains("pattern"),
+        "{}: llama.cpp has no such combination of pre-tokenizers", file);
   const std::string regex = (*split)["pattern"].value("Regex", "");
   for (const KnownPattern& known : kPatterns)
     if (regex == known.regex) {
-      check(ignore_merges == known.ignore_merges, "{}: ignore_merges is {}, but llama.cpp has {} with this pattern ({})", file, ignore_merges, known.ignore_merges, known.name);
+      check(ignore_merges == known.ignore_merges,
+            "{}: ignore_merges is {}, but llama.cpp has {} with this pattern ({})", file, ignore_merges,
+            known.ignore_merges, known.name);
       return known.name;
     }
-  throw Error("{}: llama.cpp has no name for the splitting pattern {}; known are those of Qwen2, Llama 3, Mistral-Nemo and GPT-2", file, regex);
+  throw Error(
+      "{}: llama.cpp has no name for the splitting pattern {}; known are those of Qwen2, Llama 3, Mistral-Nemo and "
+      "GPT-2",
+      file, regex);
 }
 
 // "a b" of either spelling: "a b" or ["a", "b"].
 std::vector<std::string> merges_of(const json& model) {
   std::vector<std::string> merges;
   for (const json& merge : model.value("merges", json::array()))
-    merges.push_back(merge.is_string() ? merge.get<std::string>() : merge.at(0).get<std::string>() + " " + merge.at(1).get<std::string>());
+    merges.push_back(merge.is_string() ? merge.get<std::string>()
+                                       : merge.at(0).get<std::string>() + " " + merge.at(1).get<std::string>());
   return merges;
 }
 
@@ -86,7 +94,8 @@ struct Vocabulary {
 };
 
 Vocabulary read_vocabulary(const std::string& file, const json& tokenizer, int v, bool sentencepiece) {
-  Vocabulary vocabulary{std::vector<std::string>(static_cast<size_t>(v)), std::vector<int32_t>(static_cast<size_t>(v), kUnused)};
+  Vocabulary vocabulary{std::vector<std::string>(static_cast<size_t>(v)),
+                        std::vector<int32_t>(static_cast<size_t>(v), kUnused)};
   const auto set = [&](int64_t id, const std::string& text, TokenType type) {
     check(id >= 0 && id < v, "{}: token {} is beyond the model's vocabulary of {}", file, id, v);
     vocabulary.tokens[static_cast<size_t>(id)] = text;
@@ -98,16 +107,18 @@ Vocabulary read_vocabulary(const std::string& file, const json& tokenizer, int v
     set(id.get<int64_t>(), text, byte ? kByte : kNormal);
   }
   for (const json& added : tokenizer.value("added_tokens", json::array()))
-    set(added.at("id").get<int64_t>(), added.at("content").get<std::string>(), added.value("special", false) ? kControl : kUserDefined);
-  if (model.contains("unk_token") && model["unk_token"].is_string() && model["vocab"].contains(model["unk_token"].get<std::string>()))
+    set(added.at("id").get<int64_t>(), added.at("content").get<std::string>(),
+        added.value("special", false) ? kControl : kUserDefined);
+  if (model.contains("unk_token") && model["unk_token"].is_string() &&
+      model["vocab"].contains(model["unk_token"].get<std::string>()))
     vocabulary.types[model["vocab"][model["unk_token"].get<std::string>()].get<size_t>()] = kUnknown;
   for (size_t i = 0; i < vocabulary.tokens.size(); ++i)
     if (vocabulary.types[i] == kUnused) vocabulary.tokens[i] = fmt::format("[PAD{}]", i);
   return vocabulary;
 }
 
-// llama.cpp joins the pair whose token has the highest score; merges are ranked, the first the most urgent. Tokens that no
-// merge makes are never compared.
+// llama.cpp joins the pair whose token has the highest score; merges are ranked, the first the most urgent. Tokens that
+// no merge makes are never compared.
 std::vector<float> scores_of(const Vocabulary& vocabulary, const std::vector<std::string>& merges) {
   std::unordered_map<std::string, float> score;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
@@ -127,7 +138,8 @@ bool adds_space_prefix(const json& tokenizer) {
   for (const json& part : flatten(tokenizer.value("normalizer", json()), "normalizers"))
     if (part.value("type", "") == "Prepend") return true;
   for (const json& part : flatten(tokenizer.value("pre_tokenizer", json()), "pretokenizers"))
-    if (part.value("type", "") == "Metaspace") return part.value("prepend_scheme", part.value("add_prefix_space", true) ? "always" : "never") != "never";
+    if (part.value("type", "") == "Metaspace")
+      return part.value("prepend_scheme", part.value("add_prefix_space", true) ? "always" : "never") != "never";
   return false;
 }
 
@@ -158,23 +170,28 @@ void put_tokenizer(GgufKeys& keys, const std::string& folder, int v, int eos_id)
   const std::string file = folder + "/tokenizer.json";
   const json tokenizer = read_json(file);
   const json model = tokenizer.value("model", json::object());
-  check(model.is_object() && model.contains("vocab") && model["vocab"].is_object(), "{}: has no model with a vocabulary", file);
+  check(model.is_object() && model.contains("vocab") && model["vocab"].is_object(),
+        "{}: has no model with a vocabulary", file);
   const auto pre_tokenizers = flatten(tokenizer.value("pre_tokenizer", json()), "pretokenizers");
-  const bool byte_level = std::any_of(pre_tokenizers.begin(), pre_tokenizers.end(), [](const json& part) { return part.value("type", "") == "ByteLevel"; });
+  const bool byte_level = std::any_of(pre_tokenizers.begin(), pre_tokenizers.end(),
+                                      [](const json& part) { return part.value("type", "") == "ByteLevel"; });
   const bool sentencepiece = !byte_level && model.value("byte_fallback", false);
-  check(byte_level || sentencepiece, "{}: llama.cpp has no tokenizer for this one: it is neither byte-level nor has it byte_fallback", file);
+  check(byte_level || sentencepiece,
+        "{}: llama.cpp has no tokenizer for this one: it is neither byte-level nor has it byte_fallback", file);
 
   const Vocabulary vocabulary = read_vocabulary(file, tokenizer, v, sentencepiece);
   const std::vector<std::string> merges = merges_of(model);
   keys.put_string("tokenizer.ggml.model", sentencepiece ? "llama" : "gpt2");
-  keys.put_string("tokenizer.ggml.pre", sentencepiece ? "default" : pre_name(file, pre_tokenizers, model.value("ignore_merges", false)));
+  keys.put_string("tokenizer.ggml.pre",
+                  sentencepiece ? "default" : pre_name(file, pre_tokenizers, model.value("ignore_merges", false)));
   keys.put_strings("tokenizer.ggml.tokens", vocabulary.tokens);
   keys.put_i32s("tokenizer.ggml.token_type", vocabulary.types);
   if (sentencepiece) {
     keys.put_f32s("tokenizer.ggml.scores", scores_of(vocabulary, merges));
     keys.put_bool("tokenizer.ggml.add_space_prefix", adds_space_prefix(tokenizer));
     const auto unknown = std::find(vocabulary.types.begin(), vocabulary.types.end(), kUnknown);
-    if (unknown != vocabulary.types.end()) keys.put_u32("tokenizer.ggml.unknown_token_id", static_cast<uint32_t>(unknown - vocabulary.types.begin()));
+    if (unknown != vocabulary.types.end())
+      keys.put_u32("tokenizer.ggml.unknown_token_id", static_cast<uint32_t>(unknown - vocabulary.types.begin()));
   } else {
     keys.put_strings("tokenizer.ggml.merges", merges);
   }

@@ -1,5 +1,5 @@
-// Exports are read back here by unpackers written from the formats' definitions, bit by bit, and compared with decode(): nothing
-// is shared with the packers. tools/check_export.py does the same with the real readers.
+// Exports are read back here by unpackers written from the formats' definitions, bit by bit, and compared with
+// decode(): nothing is shared with the packers. tools/check_export.py does the same with the real readers.
 #include "io/export.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,8 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr const char* kTokenizer = R"({"version":"1.0","added_tokens":[{"id":4,"content":"<end>","special":true,"normalized":false},
+constexpr const char* kTokenizer =
+    R"({"version":"1.0","added_tokens":[{"id":4,"content":"<end>","special":true,"normalized":false},
   {"id":5,"content":"<tool>","special":false,"normalized":false}],"normalizer":null,"pre_tokenizer":{"type":"Sequence","pretokenizers":[
   {"type":"Split","pattern":{"Regex":"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
    "behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]},
@@ -28,11 +29,29 @@ constexpr const char* kTokenizer = R"({"version":"1.0","added_tokens":[{"id":4,"
 
 // Two layers; q (64, 64), k and v (32, 64), gate (96, 64), down (64, 96).
 json llama_config() {
-  return {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"hidden_size", 64}, {"intermediate_size", 96}, {"num_hidden_layers", 2},
-          {"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"head_dim", 16}, {"vocab_size", 8}, {"max_position_embeddings", 512},
-          {"rms_norm_eps", 1e-5}, {"rope_theta", 10000.0}, {"tie_word_embeddings", true}, {"hidden_act", "silu"}, {"attention_bias", true},
-          {"torch_dtype", "bfloat16"}, {"eos_token_id", 4},
-          {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}}}};
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"hidden_size", 64},
+          {"intermediate_size", 96},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"head_dim", 16},
+          {"vocab_size", 8},
+          {"max_position_embeddings", 512},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 10000.0},
+          {"tie_word_embeddings", true},
+          {"hidden_act", "silu"},
+          {"attention_bias", true},
+          {"torch_dtype", "bfloat16"},
+          {"eos_token_id", 4},
+          {"rope_scaling",
+           {{"rope_type", "llama3"},
+            {"factor", 8.0},
+            {"low_freq_factor", 1.0},
+            {"high_freq_factor", 4.0},
+            {"original_max_position_embeddings", 64}}}};
 }
 
 class ExportTest : public testing::Test {
@@ -43,7 +62,9 @@ class ExportTest : public testing::Test {
   }
   ~ExportTest() override { std::filesystem::remove_all(root_); }
 
-  void write(const std::string& name, const std::string& text) const { std::ofstream(root_ + "/source/" + name, std::ios::binary) << text; }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(root_ + "/source/" + name, std::ios::binary) << text;
+  }
 
   OwnedTensor random_tensor(DType dtype, Shape shape) {
     const OwnedTensor t = OwnedTensor::allocate(dtype, shape);
@@ -84,15 +105,19 @@ class ExportTest : public testing::Test {
     for (LinearId id : linears_of(c)) {
       tensors.push_back(to_write(weight_name(id), random_tensor(DType::bf16, shape_of(c, id))));
       const bool attention = id.role == Role::q || id.role == Role::k || id.role == Role::v;
-      if ((attention && c.qkv_bias) || (id.role == Role::o && c.o_bias)) tensors.push_back(to_write(bias_name(id), random_tensor(DType::f32, {shape_of(c, id)[0]})));
+      if ((attention && c.qkv_bias) || (id.role == Role::o && c.o_bias))
+        tensors.push_back(to_write(bias_name(id), random_tensor(DType::f32, {shape_of(c, id)[0]})));
     }
-    for (auto [layer, which] : norms_of(c)) tensors.push_back(to_write(norm_name(layer, which), random_tensor(DType::bf16, {norm_size(c, which)})));
+    for (auto [layer, which] : norms_of(c))
+      tensors.push_back(to_write(norm_name(layer, which), random_tensor(DType::bf16, {norm_size(c, which)})));
     write_safetensors(root_ + "/source/model.safetensors", tensors);
     const Checkpoint source = Checkpoint::open(root_ + "/source");
     std::map<LinearId, FormatSpec> specs;
     for (const auto& [name, format] : formats) specs[parse_linear_id(name)] = parse_format(format);
-    write_checkpoint(root_ + "/ours", source, specs,
-                     [&](LinearId id) { return random_weight(specs.at(id), shape_of(c, id)[0], shape_of(c, id)[1]); }, json::object());
+    write_checkpoint(
+        root_ + "/ours", source, specs,
+        [&](LinearId id) { return random_weight(specs.at(id), shape_of(c, id)[0], shape_of(c, id)[1]); },
+        json::object());
     return Checkpoint::open(root_ + "/ours");
   }
   std::string out() const { return root_ + "/out"; }
@@ -114,13 +139,14 @@ class ExportTest : public testing::Test {
 };
 
 const std::map<std::string, std::string> kMixed = {
-    {"layers.0.q", "int3g32z"}, {"layers.0.k", "int3g32z"}, {"layers.0.v", "int3g32z"}, {"layers.0.o", "int5g32"},
-    {"layers.0.gate", "int6g32zs8"}, {"layers.0.up", "int6g32zs8"}, {"layers.0.down", "int7c"},
-    {"layers.1.q", "int4g32z"}, {"layers.1.k", "int4g32z"}, {"layers.1.v", "int4g32z"}, {"layers.1.o", "int8g32"},
-    {"layers.1.gate", "int2g32"}, {"layers.1.up", "int2g32"}, {"embedding", "int8g32"}};
+    {"layers.0.q", "int3g32z"}, {"layers.0.k", "int3g32z"},      {"layers.0.v", "int3g32z"},
+    {"layers.0.o", "int5g32"},  {"layers.0.gate", "int6g32zs8"}, {"layers.0.up", "int6g32zs8"},
+    {"layers.0.down", "int7c"}, {"layers.1.q", "int4g32z"},      {"layers.1.k", "int4g32z"},
+    {"layers.1.v", "int4g32z"}, {"layers.1.o", "int8g32"},       {"layers.1.gate", "int2g32"},
+    {"layers.1.up", "int2g32"}, {"embedding", "int8g32"}};
 const std::map<std::string, std::string> kWords = {  // nothing of 5-7 bits
-    {"layers.0.q", "int3g32z"}, {"layers.0.k", "int3g32z"}, {"layers.0.v", "int3g32z"}, {"layers.0.o", "int8g32z"},
-    {"layers.1.q", "int4g64z"}, {"layers.1.gate", "int2cz"}, {"layers.1.up", "int2cz"}, {"layers.1.o", "int4g64zs8"}};
+    {"layers.0.q", "int3g32z"}, {"layers.0.k", "int3g32z"},  {"layers.0.v", "int3g32z"}, {"layers.0.o", "int8g32z"},
+    {"layers.1.q", "int4g64z"}, {"layers.1.gate", "int2cz"}, {"layers.1.up", "int2cz"},  {"layers.1.o", "int4g64zs8"}};
 
 bool bit_of(std::span<const int32_t> words, int64_t first, int64_t stride, int64_t bit) {
   return static_cast<uint32_t>(words[static_cast<size_t>(first + bit / 32 * stride)]) >> (bit % 32) & 1;
@@ -133,7 +159,8 @@ int field(std::span<const int32_t> words, int64_t first, int64_t stride, int64_t
 }
 // The same in GPTQ's planes: of 32 codes bits words, the plane of the low bits first.
 int planar_field(std::span<const int32_t> words, int64_t first, int64_t stride, int64_t i, int b) {
-  const std::map<int, std::vector<int>> widths = {{2, {2}}, {3, {2, 1}}, {4, {4}}, {5, {4, 1}}, {6, {4, 2}}, {7, {4, 2, 1}}, {8, {8}}};
+  const std::map<int, std::vector<int>> widths = {{2, {2}},    {3, {2, 1}},    {4, {4}}, {5, {4, 1}},
+                                                  {6, {4, 2}}, {7, {4, 2, 1}}, {8, {8}}};
   int value = 0, got = 0;
   int64_t word = i / 32 * b;
   for (int width : widths.at(b)) {
@@ -164,14 +191,16 @@ TEST_F(ExportTest, CompressedTensorsDecodesToTheSameWeights) {
     EXPECT_THAT(shape.as<const int64_t>(), testing::ElementsAre(w.out, w.in));
     EXPECT_EQ(file.contains(module_name(id) + ".weight_zero_point"), !spec.symmetric);
     OwnedTensor zeros;
-    if (!spec.symmetric) zeros = file.get(module_name(id) + ".weight_zero_point", DType::i32, {(w.out * spec.bits + 31) / 32, groups});
+    if (!spec.symmetric)
+      zeros = file.get(module_name(id) + ".weight_zero_point", DType::i32, {(w.out * spec.bits + 31) / 32, groups});
     const int offset = 1 << (spec.bits - 1);
     for (int64_t r = 0; r < w.out; ++r)
       for (int64_t c = 0; c < w.in; ++c) {
         const int64_t g = c / spec.group_size(w.in);
         const int q = field(packed.as<const int32_t>(), r * words, 1, c, spec.bits) - offset;
         const int z = spec.symmetric ? 0 : field(zeros.as<const int32_t>(), g, groups, r, spec.bits) - offset;
-        ASSERT_EQ(static_cast<float>(q - z) * scales[static_cast<size_t>(r * groups + g)], expected[static_cast<size_t>(r * w.in + c)])
+        ASSERT_EQ(static_cast<float>(q - z) * scales[static_cast<size_t>(r * groups + g)],
+                  expected[static_cast<size_t>(r * w.in + c)])
             << to_string(id) << " " << r << " " << c;
       }
   }
@@ -193,7 +222,8 @@ TEST_F(ExportTest, CompressedTensorsConfigHasAGroupForEveryWidth) {
     const json& w = group["weights"];
     EXPECT_EQ(w["strategy"], w["group_size"].is_null() ? "channel" : "group");
     for (const json& target : group["targets"])
-      seen[target] = fmt::format("{} {} {}", w["num_bits"].get<int>(), w["group_size"].dump(), w["symmetric"].get<bool>());
+      seen[target] =
+          fmt::format("{} {} {}", w["num_bits"].get<int>(), w["group_size"].dump(), w["symmetric"].get<bool>());
   }
   EXPECT_EQ(seen.size(), 13u);
   EXPECT_EQ(seen["model.layers.0.self_attn.k_proj"], "3 32 false");
@@ -210,17 +240,23 @@ TEST_F(ExportTest, CompressedTensorsRefusesWhatDoesNotFit) {
     const Checkpoint ours = make(formats);
     return refusal([&] { export_compressed_tensors(ours, out(), profile); });
   };
-  EXPECT_THAT(message({{"layers.1.o", "lut4g32"}}, ServingProfile::any), AllOf(HasSubstr("layers.1.o (lut4g32)"), HasSubstr("formats that fit")));
-  EXPECT_THAT(message({{"embedding", "fp8"}, {"layers.0.o", "int4g32"}}, ServingProfile::any), HasSubstr("embedding (fp8)"));
-  EXPECT_THAT(message({{"layers.0.k", "int4g32"}}, ServingProfile::any), AllOf(HasSubstr("layers.0.k"), HasSubstr("layers.0.q")));
-  EXPECT_THAT(message({{"layers.0.down", "int4g64"}}, ServingProfile::any), AllOf(HasSubstr("layers.0.down"), HasSubstr("96 columns")));
-  EXPECT_THAT(message({{"layers.0.o", "int3g32z"}}, ServingProfile::vllm), AllOf(HasSubstr("layers.0.o (int3g32z)"), HasSubstr("int3g128")));
+  EXPECT_THAT(message({{"layers.1.o", "lut4g32"}}, ServingProfile::any),
+              AllOf(HasSubstr("layers.1.o (lut4g32)"), HasSubstr("formats that fit")));
+  EXPECT_THAT(message({{"embedding", "fp8"}, {"layers.0.o", "int4g32"}}, ServingProfile::any),
+              HasSubstr("embedding (fp8)"));
+  EXPECT_THAT(message({{"layers.0.k", "int4g32"}}, ServingProfile::any),
+              AllOf(HasSubstr("layers.0.k"), HasSubstr("layers.0.q")));
+  EXPECT_THAT(message({{"layers.0.down", "int4g64"}}, ServingProfile::any),
+              AllOf(HasSubstr("layers.0.down"), HasSubstr("96 columns")));
+  EXPECT_THAT(message({{"layers.0.o", "int3g32z"}}, ServingProfile::vllm),
+              AllOf(HasSubstr("layers.0.o (int3g32z)"), HasSubstr("int3g128")));
   EXPECT_THAT(message({{"layers.0.o", "int4g16"}}, ServingProfile::vllm), HasSubstr("layers.0.o (int4g16)"));
   EXPECT_THAT(message({}, ServingProfile::any), HasSubstr("nothing to export"));
 }
 
 // `code` reads field i of the string of words.
-void expect_gptq_decodes(const Checkpoint& ours, const std::string& folder, int (*code)(std::span<const int32_t>, int64_t, int64_t, int64_t, int)) {
+void expect_gptq_decodes(const Checkpoint& ours, const std::string& folder,
+                         int (*code)(std::span<const int32_t>, int64_t, int64_t, int64_t, int)) {
   const Safetensors file = Safetensors::open(folder);
   for (LinearId id : linears_of(ours.config())) {
     const FormatSpec spec = ours.format(id);
@@ -237,10 +273,13 @@ void expect_gptq_decodes(const Checkpoint& ours, const std::string& folder, int 
         const int64_t g = g_idx.as<const int32_t>()[static_cast<size_t>(k)];
         const int q = code(qweight.as<const int32_t>(), n, w.out, k, spec.bits);
         const int z = code(qzeros.as<const int32_t>(), g * zero_words, 1, n, spec.bits);
-        const float value = to_float(scales.as<const f16>()[static_cast<size_t>(g * w.out + n)]) * static_cast<float>(q - z);
+        const float value =
+            to_float(scales.as<const f16>()[static_cast<size_t>(g * w.out + n)]) * static_cast<float>(q - z);
         const float want = expected[static_cast<size_t>(n * w.in + k)];
-        // FP16 scales are stored as they are; r x s is rounded, by at most half of 2^-10 of itself (all here are normal numbers).
-        ASSERT_LE(std::abs(value - want), spec.scale == ScaleKind::u8 ? 0x1p-11f * std::abs(want) * 1.001f : 0.0f) << to_string(id) << " " << n << " " << k;
+        // FP16 scales are stored as they are; r x s is rounded, by at most half of 2^-10 of itself (all here are normal
+        // numbers).
+        ASSERT_LE(std::abs(value - want), spec.scale == ScaleKind::u8 ? 0x1p-11f * std::abs(want) * 1.001f : 0.0f)
+            << to_string(id) << " " << n << " " << k;
       }
   }
 }
@@ -274,8 +313,10 @@ TEST_F(ExportTest, GptqRefusesWhatDoesNotFit) {
   json odd = llama_config();
   odd["intermediate_size"] = 80;
   const Checkpoint ours = make({{"layers.0.down", "int4g16"}, {"layers.0.o", "int4g32z"}}, odd);
-  EXPECT_THAT(refusal([&] { export_gptq(ours, out(), ServingProfile::any); }), AllOf(HasSubstr("layers.0.down (int4g16)"), HasSubstr("multiples of 32")));
-  EXPECT_THAT(refusal([&] { export_gptq(ours, out(), ServingProfile::vllm); }), AllOf(HasSubstr("layers.0.o (int4g32z)"), HasSubstr("int4g128")));
+  EXPECT_THAT(refusal([&] { export_gptq(ours, out(), ServingProfile::any); }),
+              AllOf(HasSubstr("layers.0.down (int4g16)"), HasSubstr("multiples of 32")));
+  EXPECT_THAT(refusal([&] { export_gptq(ours, out(), ServingProfile::vllm); }),
+              AllOf(HasSubstr("layers.0.o (int4g32z)"), HasSubstr("int4g128")));
 }
 
 // The whole file, parsed by the format's definition.
@@ -304,18 +345,24 @@ struct Gguf {
   }
   json value(uint32_t type) {
     switch (type) {
-      case 4: return read<uint32_t>();
-      case 5: return read<int32_t>();
-      case 6: return read<float>();
-      case 7: return read<uint8_t>() != 0;
-      case 8: return text();
+      case 4:
+        return read<uint32_t>();
+      case 5:
+        return read<int32_t>();
+      case 6:
+        return read<float>();
+      case 7:
+        return read<uint8_t>() != 0;
+      case 8:
+        return text();
       case 9: {
         const auto element = read<uint32_t>();
         json list = json::array();
         for (auto n = read<uint64_t>(); n > 0; --n) list.push_back(value(element));
         return list;
       }
-      default: throw Error("type {}", type);
+      default:
+        throw Error("type {}", type);
     }
   }
   explicit Gguf(const std::string& path) : bytes(read_text_file(path)) {
@@ -351,7 +398,8 @@ struct Gguf {
       std::memcpy(&value, &bytes.at(t.begin + 4 * index), 4);
       return value;
     }
-    if (t.type == 30) return to_float(bf16{static_cast<uint16_t>(byte(t.begin + 2 * index) | byte(t.begin + 2 * index + 1) << 8)});
+    if (t.type == 30)
+      return to_float(bf16{static_cast<uint16_t>(byte(t.begin + 2 * index) | byte(t.begin + 2 * index + 1) << 8)});
     const size_t block = t.begin + index / 32 * block_bytes.at(t.type), j = index % 32;
     const float d = half(block);
     if (t.type == 8) return d * static_cast<float>(static_cast<int8_t>(byte(block + 2 + j)));
@@ -369,10 +417,12 @@ struct Gguf {
 
 // `source_row(role, row)`: which of our rows stands at a row of the file.
 void expect_gguf_decodes(const Checkpoint& ours, const Gguf& file, bool exact) {
-  const std::map<Role, std::string> names = {{Role::q, "attn_q"}, {Role::k, "attn_k"}, {Role::v, "attn_v"}, {Role::o, "attn_output"},
-                                             {Role::gate, "ffn_gate"}, {Role::up, "ffn_up"}, {Role::down, "ffn_down"}};
+  const std::map<Role, std::string> names = {{Role::q, "attn_q"},      {Role::k, "attn_k"},      {Role::v, "attn_v"},
+                                             {Role::o, "attn_output"}, {Role::gate, "ffn_gate"}, {Role::up, "ffn_up"},
+                                             {Role::down, "ffn_down"}};
   for (LinearId id : linears_of(ours.config())) {
-    const std::string name = id.role == Role::embedding ? "token_embd.weight" : fmt::format("blk.{}.{}.weight", id.layer, names.at(id.role));
+    const std::string name =
+        id.role == Role::embedding ? "token_embd.weight" : fmt::format("blk.{}.{}.weight", id.layer, names.at(id.role));
     const Gguf::Entry& t = file.tensors.at(name);
     const LinearWeight w = ours.linear(id);
     ASSERT_EQ(t.sizes, (std::vector<int64_t>{w.in, w.out})) << name;
@@ -387,13 +437,15 @@ void expect_gguf_decodes(const Checkpoint& ours, const Gguf& file, bool exact) {
       const int64_t there = permuted ? head * 16 + 2 * pair + half : r;
       for (int64_t c = 0; c < w.in; ++c) {
         const float want = expected[static_cast<size_t>(r * w.in + c)], value = file.element(t, there * w.in + c);
-        // FP16 rounding of s z, and of s for 8-bit scales: half of 2^-10 each (all are normal numbers); d q + m is one FP32
-        // addition of terms up to s 2^b.
+        // FP16 rounding of s z, and of s for 8-bit scales: half of 2^-10 each (all are normal numbers); d q + m is one
+        // FP32 addition of terms up to s 2^b.
         float tolerance = rounded_scale ? 0x1p-11f * std::abs(want) : 0.0f;
         if (minimum) {
           const auto& m = std::get<IntGroup>(w.main);
-          const float s = to_float(m.scale.as<const f16>()[static_cast<size_t>(r * spec.groups(w.in) + c / spec.group_size(w.in))]);
-          tolerance += s * static_cast<float>(get_zero(m, r, c / spec.group_size(w.in))) * 0x1p-11f + s * static_cast<float>(1 << spec.bits) * 0x1p-22f;
+          const float s =
+              to_float(m.scale.as<const f16>()[static_cast<size_t>(r * spec.groups(w.in) + c / spec.group_size(w.in))]);
+          tolerance += s * static_cast<float>(get_zero(m, r, c / spec.group_size(w.in))) * 0x1p-11f +
+                       s * static_cast<float>(1 << spec.bits) * 0x1p-22f;
         }
         ASSERT_LE(std::abs(value - want), tolerance * 1.001f) << name << " " << r << " " << c;
       }
@@ -459,7 +511,8 @@ TEST_F(ExportTest, GgufOfQwen3KeepsTheOrderOfRows) {
   EXPECT_TRUE(file.tensors.contains("blk.1.attn_k_norm.weight"));
   EXPECT_FALSE(file.tensors.contains("rope_freqs.weight"));
   const std::vector<float> expected = decode(ours.linear({0, Role::q}));
-  for (size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(file.element(file.tensors.at("blk.0.attn_q.weight"), static_cast<int64_t>(i)), expected[i]);
+  for (size_t i = 0; i < expected.size(); ++i)
+    ASSERT_EQ(file.element(file.tensors.at("blk.0.attn_q.weight"), static_cast<int64_t>(i)), expected[i]);
 }
 
 TEST_F(ExportTest, GgufRefusesWhatDoesNotFit) {
@@ -470,10 +523,14 @@ TEST_F(ExportTest, GgufRefusesWhatDoesNotFit) {
     return refusal([&] { export_gguf(ours, out(), false); });
   };
   EXPECT_THAT(message({{"layers.0.o", "int8g32z"}}), AllOf(HasSubstr("layers.0.o (int8g32z)"), HasSubstr("int8g128")));
-  EXPECT_THAT(message({{"layers.0.o", "int4g16"}}), AllOf(HasSubstr("layers.0.o (int4g16)"), HasSubstr("blocks of 32")));
+  EXPECT_THAT(message({{"layers.0.o", "int4g16"}}),
+              AllOf(HasSubstr("layers.0.o (int4g16)"), HasSubstr("blocks of 32")));
   EXPECT_THAT(message({{"layers.0.o", "fp4g16"}}), HasSubstr("layers.0.o (fp4g16)"));
   json window = llama_config();
-  window.update({{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}, {"sliding_window", 128}, {"attention_bias", false}});
+  window.update({{"architectures", {"MistralForCausalLM"}},
+                 {"model_type", "mistral"},
+                 {"sliding_window", 128},
+                 {"attention_bias", false}});
   window.erase("rope_scaling");
   EXPECT_THAT(message({}, window), HasSubstr("sliding window"));
 }

@@ -13,7 +13,8 @@ using Json = nlohmann::json;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 constexpr int kMaxLayers = 10000;  // far above any model; keeps nonsense from becoming a huge allocation
 
-constexpr Architecture kArchitectures[] = {Architecture::llama, Architecture::mistral, Architecture::qwen2, Architecture::qwen3};
+constexpr Architecture kArchitectures[] = {Architecture::llama, Architecture::mistral, Architecture::qwen2,
+                                           Architecture::qwen3};
 
 // One JSON object with messages that name file, key, expected and got. null counts as absent, as in transformers.
 class Keys {
@@ -28,7 +29,8 @@ class Keys {
 
   [[noreturn]] void refuse(const char* key, std::string_view expected) const {
     const Json* value = find(key);
-    throw Error("{}: key \"{}\": expected {}, got {}", where_, key, expected, value ? value->dump(-1, ' ', true) : "nothing");
+    throw Error("{}: key \"{}\": expected {}, got {}", where_, key, expected,
+                value ? value->dump(-1, ' ', true) : "nothing");
   }
   int integer(const char* key, int low, int high) const {
     const Json* value = find(key);
@@ -70,10 +72,14 @@ class Keys {
 
 std::string_view model_type_of(Architecture architecture) {
   switch (architecture) {
-    case Architecture::llama: return "llama";
-    case Architecture::mistral: return "mistral";
-    case Architecture::qwen2: return "qwen2";
-    case Architecture::qwen3: return "qwen3";
+    case Architecture::llama:
+      return "llama";
+    case Architecture::mistral:
+      return "mistral";
+    case Architecture::qwen2:
+      return "qwen2";
+    case Architecture::qwen3:
+      return "qwen3";
   }
   return "?";
 }
@@ -82,18 +88,23 @@ std::string_view model_type_of(Architecture architecture) {
 Architecture read_architecture(const Keys& keys) {
   std::string name;
   if (const Json* list = keys.find("architectures")) {
-    if (!list->is_array() || list->size() != 1 || !list->front().is_string()) keys.refuse("architectures", "a list of one class name");
+    if (!list->is_array() || list->size() != 1 || !list->front().is_string())
+      keys.refuse("architectures", "a list of one class name");
     name = list->front().get<std::string>();
   }
   const std::string type = keys.text_or("model_type", "");
-  check(!name.empty() || !type.empty(), "{}: neither \"architectures\" nor \"model_type\" says what model this is", keys.where());
+  check(!name.empty() || !type.empty(), "{}: neither \"architectures\" nor \"model_type\" says what model this is",
+        keys.where());
   for (const Architecture candidate : kArchitectures) {
     if (name.empty() ? type != model_type_of(candidate) : name != name_of(candidate)) continue;
-    check(type.empty() || type == model_type_of(candidate), "{}: \"architectures\" says {} but \"model_type\" says {}", keys.where(), name, type);
+    check(type.empty() || type == model_type_of(candidate), "{}: \"architectures\" says {} but \"model_type\" says {}",
+          keys.where(), name, type);
     return candidate;
   }
-  throw Error("{}: architecture {} is not supported; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and "
-              "Qwen3ForCausalLM", keys.where(), name.empty() ? type : name);
+  throw Error(
+      "{}: architecture {} is not supported; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and "
+      "Qwen3ForCausalLM",
+      keys.where(), name.empty() ? type : name);
 }
 
 void refuse_quantised(const Keys& keys) {
@@ -103,7 +114,9 @@ void refuse_quantised(const Keys& keys) {
   if (config->is_object() && config->contains("quant_method") && (*config)["quant_method"].is_string())
     method = (*config)["quant_method"].get<std::string>();
   if (method == "fidelio") return;  // our own: io/checkpoint reads it
-  throw Error("{}: this checkpoint is quantised already, by {} (key \"quantization_config\"); give the original checkpoint", keys.where(), method);
+  throw Error(
+      "{}: this checkpoint is quantised already, by {} (key \"quantization_config\"); give the original checkpoint",
+      keys.where(), method);
 }
 
 void read_dimensions(const Keys& keys, ModelConfig& c) {
@@ -119,13 +132,15 @@ void read_dimensions(const Keys& keys, ModelConfig& c) {
     if (c.architecture == Architecture::qwen2 || c.architecture == Architecture::qwen3) missing_hk = 32;
   }
   c.hk = keys.integer_or("num_key_value_heads", missing_hk, 1, kMaxInt);
-  check(c.h % c.hk == 0, "{}: key \"num_key_value_heads\": expected a divisor of num_attention_heads = {}, got {}", keys.where(), c.h, c.hk);
+  check(c.h % c.hk == 0, "{}: key \"num_key_value_heads\": expected a divisor of num_attention_heads = {}, got {}",
+        keys.where(), c.h, c.hk);
   if (keys.find("head_dim")) {
     c.e = keys.integer("head_dim", 1, kMaxInt);
   } else if (c.architecture == Architecture::qwen3) {
     c.e = 128;
   } else {
-    check(c.d % c.h == 0, "{}: key \"hidden_size\": expected a multiple of num_attention_heads = {} as \"head_dim\" is absent, got {}",
+    check(c.d % c.h == 0,
+          "{}: key \"hidden_size\": expected a multiple of num_attention_heads = {} as \"head_dim\" is absent, got {}",
           keys.where(), c.h, c.d);
     c.e = c.d / c.h;
   }
@@ -139,7 +154,8 @@ void read_llama3(const Keys& keys, Rope& rope) {
   if (rope.high_freq_factor <= rope.low_freq_factor) keys.refuse("high_freq_factor", "a number above low_freq_factor");
 }
 
-// The factor on cos and sin: given, or from the stretch (Peng et al. 2023, equation 22), or DeepSeek's ratio of two such.
+// The factor on cos and sin: given, or from the stretch (Peng et al. 2023, equation 22), or DeepSeek's ratio of two
+// such.
 void read_yarn(const Keys& keys, Rope& rope) {
   // 0 stands for the default here, as in transformers.
   const auto or_default = [](double value, double otherwise) { return value == 0 ? otherwise : value; };
@@ -156,20 +172,27 @@ void read_yarn(const Keys& keys, Rope& rope) {
 // `scaling` is rope_scaling or rope_parameters, or an empty object.
 Rope read_rope(const Keys& top, const Keys& scaling, int max_positions) {
   for (const auto& [key, value] : scaling.json().items())
-    check(!value.is_object(), "{}: rope parameters per layer type (\"{}\") are not supported: expected one set for all layers", scaling.where(), key);
+    check(!value.is_object(),
+          "{}: rope parameters per layer type (\"{}\") are not supported: expected one set for all layers",
+          scaling.where(), key);
   Rope rope;
   const Keys& theta_from = scaling.find("rope_theta") ? scaling : top;
   rope.theta = theta_from.number_or("rope_theta", 10000, 1.000001, 1e30);
   const Keys& partial_from = scaling.find("partial_rotary_factor") ? scaling : top;
-  if (partial_from.number_or("partial_rotary_factor", 1, 0, 1) != 1) partial_from.refuse("partial_rotary_factor", "1 (RoPE over the whole head)");
+  if (partial_from.number_or("partial_rotary_factor", 1, 0, 1) != 1)
+    partial_from.refuse("partial_rotary_factor", "1 (RoPE over the whole head)");
 
   const char* key = scaling.find("rope_type") ? "rope_type" : "type";
   const std::string type = scaling.text_or(key, "default");
   if (type == "default") return rope;
-  if (type == "linear") rope.type = RopeType::linear;
-  else if (type == "llama3") rope.type = RopeType::llama3;
-  else if (type == "yarn") rope.type = RopeType::yarn;
-  else scaling.refuse(key, "one of default, linear, llama3, yarn");
+  if (type == "linear")
+    rope.type = RopeType::linear;
+  else if (type == "llama3")
+    rope.type = RopeType::llama3;
+  else if (type == "yarn")
+    rope.type = RopeType::yarn;
+  else
+    scaling.refuse(key, "one of default, linear, llama3, yarn");
 
   if (rope.type != RopeType::linear) {
     const Keys& from = top.find("original_max_position_embeddings") ? top : scaling;
@@ -177,7 +200,8 @@ Rope read_rope(const Keys& top, const Keys& scaling, int max_positions) {
   }
   // yarn alone may leave it open with an explicit null: the ratio of the two context lengths then.
   const bool ratio = rope.type == RopeType::yarn && scaling.present_even_if_null("factor") && !scaling.find("factor");
-  rope.factor = ratio ? static_cast<double>(max_positions) / rope.original_max_positions : scaling.number("factor", 1, 1e6);
+  rope.factor =
+      ratio ? static_cast<double>(max_positions) / rope.original_max_positions : scaling.number("factor", 1, 1e6);
   if (rope.type == RopeType::llama3) read_llama3(scaling, rope);
   if (rope.type == RopeType::yarn) read_yarn(scaling, rope);
   return rope;
@@ -204,27 +228,33 @@ int read_window(const Keys& keys, const ModelConfig& c) {
     window = keys.integer_or("sliding_window", keys.present_even_if_null("sliding_window") ? 0 : 4096, 1, kMaxInt);
   if (qwen && window > 0) first = keys.integer_or("max_window_layers", 28, 0, kMaxInt);
   if (const Json* types = keys.find("layer_types")) {
-    if (!types->is_array() || types->size() != static_cast<size_t>(c.L)) keys.refuse("layer_types", fmt::format("a list of {} strings", c.L));
+    if (!types->is_array() || types->size() != static_cast<size_t>(c.L))
+      keys.refuse("layer_types", fmt::format("a list of {} strings", c.L));
     size_t windowed = 0;
     for (const Json& type : *types) {
-      if (type != "full_attention" && type != "sliding_attention") keys.refuse("layer_types", "full_attention or sliding_attention only");
+      if (type != "full_attention" && type != "sliding_attention")
+        keys.refuse("layer_types", "full_attention or sliding_attention only");
       windowed += type == "sliding_attention";
     }
     if (windowed != 0 && windowed != types->size()) keys.refuse("layer_types", "the same type in every layer");
     if (windowed != 0 && window == 0) keys.refuse("layer_types", "full_attention, as no sliding window is set,");
-    if (mistral && windowed == 0 && window != 0) keys.refuse("layer_types", "sliding_attention, as sliding_window is set,");
+    if (mistral && windowed == 0 && window != 0)
+      keys.refuse("layer_types", "sliding_attention, as sliding_window is set,");
     return windowed != 0 ? window : 0;
   }
   if (window == 0 || first >= c.L) return 0;
   if (first > 0)
-    keys.refuse("max_window_layers", fmt::format("0 or at least num_hidden_layers = {} (the sliding window in all layers or none)", c.L));
+    keys.refuse("max_window_layers",
+                fmt::format("0 or at least num_hidden_layers = {} (the sliding window in all layers or none)", c.L));
   return window;
 }
 
 void read_token_ids(const Keys& keys, ModelConfig& c) {
   const bool sentencepiece = c.architecture == Architecture::llama || c.architecture == Architecture::mistral;
-  if (keys.find("bos_token_id")) c.bos_id = keys.integer("bos_token_id", 0, kMaxInt);
-  else if (sentencepiece && !keys.present_even_if_null("bos_token_id")) c.bos_id = 1;
+  if (keys.find("bos_token_id"))
+    c.bos_id = keys.integer("bos_token_id", 0, kMaxInt);
+  else if (sentencepiece && !keys.present_even_if_null("bos_token_id"))
+    c.bos_id = 1;
   const Json* eos = keys.find("eos_token_id");
   if (!eos) {
     if (sentencepiece && !keys.present_even_if_null("eos_token_id")) c.eos_ids = {2};
@@ -235,7 +265,8 @@ void read_token_ids(const Keys& keys, ModelConfig& c) {
     return;
   }
   for (const Json& id : *eos) {
-    if (!id.is_number_integer() || id < 0 || id > kMaxInt) keys.refuse("eos_token_id", "an integer from 0 or a list of those");
+    if (!id.is_number_integer() || id < 0 || id > kMaxInt)
+      keys.refuse("eos_token_id", "an integer from 0 or a list of those");
     c.eos_ids.push_back(id.get<int>());
   }
 }
@@ -265,7 +296,8 @@ ModelConfig read_config(const Keys& keys) {
   c.rope = read_rope(keys, c.max_positions);
   c.tie_embeddings = keys.boolean_or("tie_word_embeddings", false);
   // Mistral and Qwen2 do not read attention_bias, only Llama reads mlp_bias.
-  const bool attention_bias = (llama || c.architecture == Architecture::qwen3) && keys.boolean_or("attention_bias", false);
+  const bool attention_bias =
+      (llama || c.architecture == Architecture::qwen3) && keys.boolean_or("attention_bias", false);
   c.qkv_bias = qwen2 || attention_bias;
   c.o_bias = attention_bias;
   c.mlp_bias = llama && keys.boolean_or("mlp_bias", false);

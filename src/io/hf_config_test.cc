@@ -56,10 +56,10 @@ TEST(HfConfig, ResolvesAsTransformersDoes) {
   }
 }
 
-// torch's vector pow is within 1 ulp of theta^x, ours is rounded correctly. Where the power p is just above a power of two,
-// ulp(1/p) is half as large relative to 1/p as ulp(p) to p, so 1 ulp there is at most 2 here. yarn blends two such numbers
-// with weights that sum to 1 and llama3's ramp moves by as little: the bound stays 2, plus 1 for the blend's own roundings
-// acting on different inputs.
+// torch's vector pow is within 1 ulp of theta^x, ours is rounded correctly. Where the power p is just above a power of
+// two, ulp(1/p) is half as large relative to 1/p as ulp(p) to p, so 1 ulp there is at most 2 here. yarn blends two such
+// numbers with weights that sum to 1 and llama3's ramp moves by as little: the bound stays 2, plus 1 for the blend's
+// own roundings acting on different inputs.
 TEST(HfConfig, RopeFrequenciesAreTransformers) {
   size_t exact = 0, all = 0;
   for (const Json& row : golden()) {
@@ -95,7 +95,8 @@ TEST(HfConfig, BundledModels) {
 }
 
 Json valid() {
-  return Json::parse(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":256,"intermediate_size":512,
+  return Json::parse(
+      R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":256,"intermediate_size":512,
     "num_hidden_layers":2,"num_attention_heads":8,"vocab_size":512,"hidden_act":"silu","rope_theta":10000.0,
     "max_position_embeddings":2048,"rms_norm_eps":1e-5,"bos_token_id":1,"eos_token_id":[2,3]})");
 }
@@ -113,10 +114,12 @@ std::string refusal(const char* patch) {
 
 TEST(HfConfig, RefusesNonsenseByKey) {
   EXPECT_EQ(refusal("{}"), "accepted");
-  EXPECT_EQ(refusal(R"({"num_hidden_layers":0})"), "m/config.json: key \"num_hidden_layers\": expected an integer from 1 to 10000, got 0");
+  EXPECT_EQ(refusal(R"({"num_hidden_layers":0})"),
+            "m/config.json: key \"num_hidden_layers\": expected an integer from 1 to 10000, got 0");
   for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"})
     for (const char* value : {"null", "0", "-4", "2.5", "\"8\"", "99999999999", "18446744073709551615", "[8]"})
-      EXPECT_THAT(refusal(fmt::format(R"({{"{}":{}}})", key, value).c_str()), AllOf(HasSubstr(key), HasSubstr("got"))) << value;
+      EXPECT_THAT(refusal(fmt::format(R"({{"{}":{}}})", key, value).c_str()), AllOf(HasSubstr(key), HasSubstr("got")))
+          << value;
   const std::pair<const char*, const char*> cases[] = {
       {R"({"num_key_value_heads":3})", "\"num_key_value_heads\": expected a divisor of num_attention_heads = 8, got 3"},
       {R"({"head_dim":33})", "\"head_dim\": expected an even number"},
@@ -130,20 +133,24 @@ TEST(HfConfig, RefusesNonsenseByKey) {
       {R"({"eos_token_id":"x"})", "eos_token_id"},
       {R"({"bos_token_id":-1})", "bos_token_id"},
       {R"({"torch_dtype":"int8"})", "\"torch_dtype\": expected bfloat16, float16 or float32"},
-      {R"({"architectures":["GemmaForCausalLM"]})", "architecture GemmaForCausalLM is not supported; supported are LlamaForCausalLM"},
+      {R"({"architectures":["GemmaForCausalLM"]})",
+       "architecture GemmaForCausalLM is not supported; supported are LlamaForCausalLM"},
       {R"({"architectures":null,"model_type":"mixtral"})", "architecture mixtral is not supported"},
       {R"({"architectures":null,"model_type":null})", "neither"},
-      {R"({"architectures":["MistralForCausalLM"]})", "\"architectures\" says MistralForCausalLM but \"model_type\" says llama"},
+      {R"({"architectures":["MistralForCausalLM"]})",
+       "\"architectures\" says MistralForCausalLM but \"model_type\" says llama"},
       {R"({"architectures":[]})", "a list of one class name"},
       {R"({"quantization_config":{"quant_method":"awq","bits":4}})", "quantised already, by awq"},
       {R"({"rope_theta":0})", "rope_theta"},
       {R"({"partial_rotary_factor":0.5})", "partial_rotary_factor"},
       {R"({"rope_scaling":3})", "\"rope_scaling\": expected an object or null"},
-      {R"({"rope_scaling":{"rope_type":"longrope","factor":2}})", "\"rope_type\": expected one of default, linear, llama3, yarn, got \"longrope\""},
+      {R"({"rope_scaling":{"rope_type":"longrope","factor":2}})",
+       "\"rope_type\": expected one of default, linear, llama3, yarn, got \"longrope\""},
       {R"({"rope_scaling":{"type":"dynamic","factor":2}})", "\"type\": expected one of"},
       {R"({"rope_scaling":{"type":"linear"}})", "\"factor\": expected a number from 1"},
       {R"({"rope_scaling":{"type":"linear","factor":0.5}})", "factor"},
-      {R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4}})", "high_freq_factor"},
+      {R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4}})",
+       "high_freq_factor"},
       {R"({"rope_scaling":{"rope_type":"llama3","factor":8,"high_freq_factor":4}})", "low_freq_factor"},
       {R"({"rope_scaling":{"rope_type":"yarn","factor":8,"beta_fast":1,"beta_slow":2}})", "beta_fast"},
       {R"({"rope_scaling":{"rope_type":"yarn"}})", "factor"},
@@ -151,9 +158,11 @@ TEST(HfConfig, RefusesNonsenseByKey) {
       {R"({"layer_types":["full_attention"]})", "a list of 2 strings"},
       {R"({"layer_types":["full_attention","sliding_attention"]})", "the same type in every layer"},
       {R"({"layer_types":["sliding_attention","sliding_attention"]})", "no sliding window is set"},
-      {R"({"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","num_key_value_heads":8,"use_sliding_window":true,"max_window_layers":1})", "max_window_layers"},
+      {R"({"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","num_key_value_heads":8,"use_sliding_window":true,"max_window_layers":1})",
+       "max_window_layers"},
   };
-  for (const auto& [patch, reason] : cases) EXPECT_THAT(refusal(patch), AllOf(HasSubstr(reason), HasSubstr("m/config.json"))) << patch;
+  for (const auto& [patch, reason] : cases)
+    EXPECT_THAT(refusal(patch), AllOf(HasSubstr(reason), HasSubstr("m/config.json"))) << patch;
   EXPECT_THROW(parse_config("{", "f"), Error);
   EXPECT_THROW(parse_config("[]", "f"), Error);
   EXPECT_THROW(parse_config(R"({"vocab_size":1e999})", "f"), Error);
@@ -168,8 +177,10 @@ TEST(HfConfig, MutatedConfigsAreRefusedOrSane) {
     for (uint64_t edits = 1 + rng.below(2); edits > 0; --edits) {
       const size_t at = rng.below(text.size());
       const std::string& piece = pieces[rng.below(std::size(pieces))];
-      if (rng.below(3) == 0) text[at] = static_cast<char>(rng.below(256));
-      else text.replace(at, rng.below(2) * piece.size(), piece);
+      if (rng.below(3) == 0)
+        text[at] = static_cast<char>(rng.below(256));
+      else
+        text.replace(at, rng.below(2) * piece.size(), piece);
     }
     try {
       const ModelConfig c = parse_config(text, "f");
@@ -214,8 +225,8 @@ TEST(WeightNames, ShortNamesRoundTrip) {
   }
   EXPECT_EQ(to_string({3, Role::q}), "layers.3.q");
   EXPECT_EQ(parse_linear_id("head"), (LinearId{-1, Role::head}));
-  for (const char* bad : {"", "layers", "layers.", "layers.3", "layers.3.", "layers.3.x", "layers.-1.q", "layers.03.q", "layers.+3.q",
-                          "layers.99999999999.q", "layers.3.q ", "layers.3.head", "Head"})
+  for (const char* bad : {"", "layers", "layers.", "layers.3", "layers.3.", "layers.3.x", "layers.-1.q", "layers.03.q",
+                          "layers.+3.q", "layers.99999999999.q", "layers.3.q ", "layers.3.head", "Head"})
     EXPECT_THAT([&] { parse_linear_id(bad); }, testing::ThrowsMessage<Error>(HasSubstr("names no linear"))) << bad;
 }
 

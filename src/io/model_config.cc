@@ -54,7 +54,8 @@ Ramp yarn_ramp(const ModelConfig& c) {
 }
 
 float yarn_scaled(const Rope& rope, const Ramp& ramp, size_t pair, float power) {
-  const float position = (static_cast<float>(pair) - static_cast<float>(ramp.low)) / static_cast<float>(ramp.high - ramp.low);
+  const float position =
+      (static_cast<float>(pair) - static_cast<float>(ramp.low)) / static_cast<float>(ramp.high - ramp.low);
   const float keep = 1.0f - std::clamp(position, 0.0f, 1.0f);
   const float extrapolated = 1.0f / power, interpolated = 1.0f / (static_cast<float>(rope.factor) * power);
   return interpolated * (1.0f - keep) + extrapolated * keep;
@@ -64,10 +65,14 @@ float yarn_scaled(const Rope& rope, const Ramp& ramp, size_t pair, float power) 
 
 std::string_view name_of(Architecture architecture) {
   switch (architecture) {
-    case Architecture::llama: return "LlamaForCausalLM";
-    case Architecture::mistral: return "MistralForCausalLM";
-    case Architecture::qwen2: return "Qwen2ForCausalLM";
-    case Architecture::qwen3: return "Qwen3ForCausalLM";
+    case Architecture::llama:
+      return "LlamaForCausalLM";
+    case Architecture::mistral:
+      return "MistralForCausalLM";
+    case Architecture::qwen2:
+      return "Qwen2ForCausalLM";
+    case Architecture::qwen3:
+      return "Qwen3ForCausalLM";
   }
   return "?";
 }
@@ -79,10 +84,18 @@ std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {
   for (size_t i = 0; i < values.size(); ++i) {
     const float frequency = 1.0f / values[i];
     switch (rope.type) {
-      case RopeType::plain: values[i] = frequency; break;
-      case RopeType::linear: values[i] = frequency / static_cast<float>(rope.factor); break;
-      case RopeType::llama3: values[i] = llama3_scaled(rope, frequency); break;
-      case RopeType::yarn: values[i] = yarn_scaled(rope, ramp, i, values[i]); break;
+      case RopeType::plain:
+        values[i] = frequency;
+        break;
+      case RopeType::linear:
+        values[i] = frequency / static_cast<float>(rope.factor);
+        break;
+      case RopeType::llama3:
+        values[i] = llama3_scaled(rope, frequency);
+        break;
+      case RopeType::yarn:
+        values[i] = yarn_scaled(rope, ramp, i, values[i]);
+        break;
     }
   }
   return values;

@@ -66,8 +66,10 @@ int64_t checked_bytes(DType dtype, const Shape& shape, const std::string& where)
   bool empty = false, overflow = false;
   for (int i = 0; i < shape.rank; ++i) {
     check(shape[i] >= 0, "{}: dimension {} of shape {} is negative", where, i, to_string(shape));
-    if (shape[i] == 0) empty = true;
-    else overflow = overflow || __builtin_mul_overflow(product, shape[i], &product);
+    if (shape[i] == 0)
+      empty = true;
+    else
+      overflow = overflow || __builtin_mul_overflow(product, shape[i], &product);
   }
   check(!overflow, "{}: shape {} of {} needs more than 2^63 bytes", where, to_string(shape), name_of(dtype));
   return empty ? 0 : product;
@@ -93,23 +95,26 @@ Entry parse_entry(const std::string& name, const Json& value, const std::string&
   entry.begin = natural(offsets[0], "data_offsets", where);
   entry.end = natural(offsets[1], "data_offsets", where);
   const int64_t bytes = checked_bytes(entry.dtype, entry.shape, where);
-  check(entry.begin <= entry.end && entry.end - entry.begin == bytes, "{}: offsets {} to {} do not match {} bytes of {} {}", where,
-        entry.begin, entry.end, bytes, name_of(entry.dtype), to_string(entry.shape));
+  check(entry.begin <= entry.end && entry.end - entry.begin == bytes,
+        "{}: offsets {} to {} do not match {} bytes of {} {}", where, entry.begin, entry.end, bytes,
+        name_of(entry.dtype), to_string(entry.shape));
   return entry;
 }
 
 // Offsets must tile [0, data_bytes).
 void check_tiling(std::vector<Entry>& entries, int64_t data_bytes, const std::string& file) {
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name); });
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
   int64_t reached = 0;
   const Entry* before = nullptr;
   for (const Entry& entry : entries) {
-    check(entry.begin >= reached, "{}: tensor \"{}\" at {} overlaps \"{}\", which ends at {}", file, entry.name, entry.begin,
-          before ? before->name : "", reached);
+    check(entry.begin >= reached, "{}: tensor \"{}\" at {} overlaps \"{}\", which ends at {}", file, entry.name,
+          entry.begin, before ? before->name : "", reached);
     check(entry.begin == reached, "{}: gap of {} bytes before tensor \"{}\"", file, entry.begin - reached, entry.name);
-    check(entry.end <= data_bytes, "{}: tensor \"{}\" ends at byte {} of the data, but the file has only {}: truncated?", file,
-          entry.name, entry.end, data_bytes);
+    check(entry.end <= data_bytes,
+          "{}: tensor \"{}\" ends at byte {} of the data, but the file has only {}: truncated?", file, entry.name,
+          entry.end, data_bytes);
     reached = entry.end;
     before = &entry;
   }
@@ -128,7 +133,8 @@ Header parse_header(const MappedFile& mapped) {
   check(bytes.size() >= 8, "{}: truncated: {} bytes, a safetensors file has at least 8", file, bytes.size());
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), 8);
-  check(length <= kMaxHeader, "{}: header of {} bytes, the limit is {}: not a safetensors file?", file, length, kMaxHeader);
+  check(length <= kMaxHeader, "{}: header of {} bytes, the limit is {}: not a safetensors file?", file, length,
+        kMaxHeader);
   check(length <= bytes.size() - 8, "{}: truncated: header of {} bytes in a file of {}", file, length, bytes.size());
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, length);
   check(text.starts_with('{'), "{}: the header is not JSON: it must start with '{{'", file);
@@ -143,7 +149,8 @@ Header parse_header(const MappedFile& mapped) {
     }
     check(value.is_object(), "{}: \"__metadata__\" is a JSON {}, expected an object", file, value.type_name());
     for (const auto& [key, text_value] : value.items()) {
-      check(text_value.is_string(), "{}: \"__metadata__\" has a JSON {} for \"{}\", expected a string", file, text_value.type_name(), key);
+      check(text_value.is_string(), "{}: \"__metadata__\" has a JSON {} for \"{}\", expected a string", file,
+            text_value.type_name(), key);
       header.metadata[key] = text_value.get<std::string>();
     }
   }
@@ -158,11 +165,14 @@ std::map<std::string, std::string> read_index(const std::string& path) {
   check(map.is_object() && !map.empty(), "{}: \"weight_map\" must be an object that names at least one tensor", path);
   std::map<std::string, std::string> index;
   for (const auto& [tensor, file] : map.items()) {
-    check(file.is_string(), "{}: \"weight_map\" has a JSON {} for \"{}\", expected a file name", path, file.type_name(), tensor);
+    check(file.is_string(), "{}: \"weight_map\" has a JSON {} for \"{}\", expected a file name", path, file.type_name(),
+          tensor);
     const auto& name = file.get_ref<const std::string&>();
     // A plain name: a downloaded index must not make us read files elsewhere.
-    check(!name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos,
-          "{}: \"{}\" is in {}, expected the name of a file in the same folder", path, tensor, file.dump(-1, ' ', true));
+    check(!name.empty() && name != "." && name != ".." &&
+              name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos,
+          "{}: \"{}\" is in {}, expected the name of a file in the same folder", path, tensor,
+          file.dump(-1, ' ', true));
     index[tensor] = name;
   }
   return index;
@@ -193,7 +203,8 @@ struct Safetensors::Contents {
     files.push_back(MappedFile::open(path));
     Header header = parse_header(*files.back());
     for (const Entry& entry : header.entries) {
-      const auto [it, fresh] = tensors.try_emplace(entry.name, Located{entry.dtype, entry.shape, header.data + entry.begin, files.size() - 1});
+      const auto [it, fresh] = tensors.try_emplace(
+          entry.name, Located{entry.dtype, entry.shape, header.data + entry.begin, files.size() - 1});
       check(fresh, "tensor \"{}\" is both in {} and in {}", entry.name, files[it->second.file]->path(), path);
     }
     metadata.merge(header.metadata);
@@ -205,7 +216,8 @@ struct Safetensors::Contents {
     for (const auto& [tensor, file] : index) names.insert(file);
     for (const std::string& name : names) {
       const std::string path = folder + "/" + name;
-      check(std::filesystem::exists(path), "{}: names the shard {}, which is missing: download it again?", index_path, name);
+      check(std::filesystem::exists(path), "{}: names the shard {}, which is missing: download it again?", index_path,
+            name);
       add(path);
     }
     for (const auto& [tensor, file] : index) {
@@ -234,7 +246,8 @@ Safetensors Safetensors::open(const std::string& path) {
   } catch (const std::filesystem::filesystem_error& e) {
     throw Error("cannot open {}: {}", path, e.code().message());
   }
-  check(!contents->files.empty(), "{}: no *.safetensors file in this folder (other weight files must be converted first)", path);
+  check(!contents->files.empty(),
+        "{}: no *.safetensors file in this folder (other weight files must be converted first)", path);
   return Safetensors(std::move(contents));
 }
 

@@ -6,8 +6,8 @@
 //   +--------+------------------------------------------+---------------------------------------+
 //   {"__metadata__": {string: string}, NAME: {"dtype": "BF16", "shape": [4, 8], "data_offsets": [begin, end]}, ...}
 //
-// Offsets count from the end of the header and must cover the data exactly: no gap, no overlap, nothing left over. A file
-// that breaks any rule is refused with its name and the reason. A sharded folder has model.safetensors.index.json,
+// Offsets count from the end of the header and must cover the data exactly: no gap, no overlap, nothing left over. A
+// file that breaks any rule is refused with its name and the reason. A sharded folder has model.safetensors.index.json,
 // {"metadata": {"total_size": bytes}, "weight_map": {NAME: FILE}}.
 #pragma once
 #include <functional>
@@ -30,11 +30,12 @@ class Safetensors {
   static Safetensors open(const std::string& path);  // a folder or one file
 
   bool contains(std::string_view name) const;
-  // A view into the mapping, which it keeps alive; do not write to it. The format does not align tensors: one that is not
-  // aligned to its element size (an odd header, or a byte tensor of odd length before it) comes as a copy in memory.
+  // A view into the mapping, which it keeps alive; do not write to it. The format does not align tensors: one that is
+  // not aligned to its element size (an odd header, or a byte tensor of odd length before it) comes as a copy in
+  // memory.
   OwnedTensor get(std::string_view name) const;
   OwnedTensor get(std::string_view name, DType dtype, const Shape& shape) const;  // throws if it is something else
-  std::vector<std::string> names() const;                                        // sorted
+  std::vector<std::string> names() const;                                         // sorted
   // __metadata__ of all files; of a key that several shards have, the value in the first by file name.
   const std::map<std::string, std::string>& metadata() const;
   std::vector<std::string> files() const;  // paths, sorted
@@ -59,17 +60,17 @@ struct TensorToWrite {
 };
 TensorToWrite to_write(std::string name, OwnedTensor tensor);  // one that is there already
 
-// Writes one file atomically (core/file.h). Tensors stand in the given order, the header is padded with spaces to a multiple
-// of 8 bytes and `metadata` is completed by "format": "pt": equal arguments give equal bytes. Put tensors whose size is no
-// multiple of 8 bytes last: those after them are read as copies. Throws for a name given twice or more or fewer bytes
-// produced than the shape needs; nothing is left behind then.
+// Writes one file atomically (core/file.h). Tensors stand in the given order, the header is padded with spaces to a
+// multiple of 8 bytes and `metadata` is completed by "format": "pt": equal arguments give equal bytes. Put tensors
+// whose size is no multiple of 8 bytes last: those after them are read as copies. Throws for a name given twice or more
+// or fewer bytes produced than the shape needs; nothing is left behind then.
 void write_safetensors(const std::string& path, const std::vector<TensorToWrite>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
 // Writes model.safetensors into `folder` or, if there are more than `max_shard_bytes` of tensors, shards
-// model-00001-of-0000N.safetensors (a tensor is never split) and the index, whose arrival makes them a checkpoint. Refuses a
-// folder that holds safetensors files already: a stale shard or index would be read with the new ones.
-void write_sharded_safetensors(const std::string& folder, const std::vector<TensorToWrite>& tensors, int64_t max_shard_bytes,
-                               const std::map<std::string, std::string>& metadata = {});
+// model-00001-of-0000N.safetensors (a tensor is never split) and the index, whose arrival makes them a checkpoint.
+// Refuses a folder that holds safetensors files already: a stale shard or index would be read with the new ones.
+void write_sharded_safetensors(const std::string& folder, const std::vector<TensorToWrite>& tensors,
+                               int64_t max_shard_bytes, const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace fidelio

@@ -58,8 +58,10 @@ TensorToWrite floats(const std::string& name, std::initializer_list<float> value
 }
 
 TEST_F(SafetensorsTest, ReadsWhatTheFormatSays) {
-  const auto f = Safetensors::open(file(R"({"__metadata__":{"format":"pt","k":"v"},"b":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
-                                        R"("scalar":{"dtype":"F32","shape":[],"data_offsets":[8,12]},"none":{"dtype":"I64","shape":[0,3],"data_offsets":[12,12]}}  )", 12));
+  const auto f = Safetensors::open(file(
+      R"({"__metadata__":{"format":"pt","k":"v"},"b":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
+      R"("scalar":{"dtype":"F32","shape":[],"data_offsets":[8,12]},"none":{"dtype":"I64","shape":[0,3],"data_offsets":[12,12]}}  )",
+      12));
   EXPECT_EQ(f.names(), (std::vector<std::string>{"b", "none", "scalar"}));
   EXPECT_EQ(f.metadata().at("k"), "v");
   EXPECT_EQ(f.get("b").view.shape, (Shape{2, 1}));
@@ -73,15 +75,22 @@ TEST_F(SafetensorsTest, ReadsWhatTheFormatSays) {
 TEST_F(SafetensorsTest, GetSaysWhatIsMissingOrWrong) {
   write_safetensors(path("x.safetensors"), {floats("w", {1, 2})});
   const auto f = Safetensors::open(path("x.safetensors"));
-  EXPECT_THAT([&] { f.get("nope"); }, testing::ThrowsMessage<Error>(testing::AllOf(HasSubstr("\"nope\""), HasSubstr("x.safetensors"))));
-  EXPECT_THAT([&] { f.get("w", DType::bf16, {2}); }, testing::ThrowsMessage<Error>(HasSubstr("expected BF16 [2], got F32 [2]")));
-  EXPECT_THAT([&] { f.get("w", DType::f32, {2, 1}); }, testing::ThrowsMessage<Error>(HasSubstr("expected F32 [2, 1], got F32 [2]")));
+  EXPECT_THAT([&] { f.get("nope"); },
+              testing::ThrowsMessage<Error>(testing::AllOf(HasSubstr("\"nope\""), HasSubstr("x.safetensors"))));
+  EXPECT_THAT([&] { f.get("w", DType::bf16, {2}); },
+              testing::ThrowsMessage<Error>(HasSubstr("expected BF16 [2], got F32 [2]")));
+  EXPECT_THAT(
+      [&] {
+        f.get("w", DType::f32, {2, 1});
+      },
+      testing::ThrowsMessage<Error>(HasSubstr("expected F32 [2, 1], got F32 [2]")));
 }
 
 TEST_F(SafetensorsTest, RefusesBrokenHeaders) {
   refused(put("model.safetensors", "abc"), "truncated");
   refused(put("model.safetensors", ""), "truncated");
-  refused(put("model.safetensors", std::string("\xff\xff\0\0\0\0\0\0{}", 10)), "truncated: header of 65535 bytes in a file of 10");
+  refused(put("model.safetensors", std::string("\xff\xff\0\0\0\0\0\0{}", 10)),
+          "truncated: header of 65535 bytes in a file of 10");
   refused(put("model.safetensors", std::string(8, '\xff') + "{}"), "the limit is 100000000");
   refused(file("", 0), "not JSON");
   refused(file("[1]", 0), "not JSON");
@@ -91,7 +100,11 @@ TEST_F(SafetensorsTest, RefusesBrokenHeaders) {
   refused(file("{\"a\":1}", 0), "expected an object");
   refused(file(R"({"__metadata__":[]})", 0), "__metadata__");
   refused(file(R"({"__metadata__":{"k":1}})", 0), "expected a string");
-  refused(file(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1), "\"a\" twice");
+  refused(
+      file(
+          R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+          1),
+      "\"a\" twice");
   refused(file(one(R"("dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1])"), 1), "\"dtype\" twice");
 }
 
@@ -103,7 +116,8 @@ TEST_F(SafetensorsTest, RefusesBrokenEntries) {
   refused(file(one(R"("dtype":7,"shape":[1],"data_offsets":[0,1])"), 1), "\"dtype\" is a JSON number");
   refused(file(one(R"("dtype":"U8","shape":1,"data_offsets":[0,1])"), 1), "\"shape\" is a JSON number");
   for (const char* dim : {"-1", "1.0", "1e400", "9223372036854775808", "99999999999999999999", "null", "\"1\""})
-    EXPECT_NE(message(file(one(fmt::format(R"("dtype":"U8","shape":[{}],"data_offsets":[0,1])", dim)), 1)), "accepted") << dim;
+    EXPECT_NE(message(file(one(fmt::format(R"("dtype":"U8","shape":[{}],"data_offsets":[0,1])", dim)), 1)), "accepted")
+        << dim;
   refused(file(one(R"("dtype":"U8","shape":[-1],"data_offsets":[0,1])"), 1), "holds -1, expected integers from 0");
   refused(file(one(R"("dtype":"U8","shape":[1,1,1,1,1],"data_offsets":[0,1])"), 1), "tensor \"a\": 5 dimensions");
   // 2^32 * 2^32 = 0 mod 2^64: must not pass for an empty tensor, nor may a zero hide the overflow.
@@ -117,8 +131,9 @@ TEST_F(SafetensorsTest, RefusesBrokenEntries) {
 
 TEST_F(SafetensorsTest, RefusesOffsetsThatDoNotTileTheData) {
   const auto two = [](int b0, int e0, int b1, int e1) {
-    return fmt::format(R"({{"a":{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}},"b":{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}}}})",
-                       e0 - b0, b0, e0, e1 - b1, b1, e1);
+    return fmt::format(
+        R"({{"a":{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}},"b":{{"dtype":"U8","shape":[{}],"data_offsets":[{},{}]}}}})",
+        e0 - b0, b0, e0, e1 - b1, b1, e1);
   };
   EXPECT_EQ(message(file(two(0, 4, 4, 8), 8)), "accepted");
   EXPECT_EQ(message(file(two(4, 8, 0, 4), 8)), "accepted");
@@ -131,9 +146,11 @@ TEST_F(SafetensorsTest, RefusesOffsetsThatDoNotTileTheData) {
 }
 
 TEST_F(SafetensorsTest, UnalignedTensorsComeAsCopies) {
-  const std::string header = R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"F64","shape":[1],"data_offsets":[3,11]}})";
+  const std::string header =
+      R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"F64","shape":[1],"data_offsets":[3,11]}})";
   const double value = 1.25;
-  const auto f = Safetensors::open(put("u.safetensors", with_length(header, "xyz" + std::string(reinterpret_cast<const char*>(&value), 8))));
+  const auto f = Safetensors::open(
+      put("u.safetensors", with_length(header, "xyz" + std::string(reinterpret_cast<const char*>(&value), 8))));
   EXPECT_EQ(reinterpret_cast<uintptr_t>(f.get("b").view.data) % 8, 0u);
   EXPECT_EQ(f.get("b").as<double>()[0], value);
 }
@@ -153,8 +170,10 @@ TEST_F(SafetensorsTest, WritesTheSameBytesAgainAndReadsThemBack) {
   const auto write = [&](const std::string& name) {
     OwnedTensor scalar = OwnedTensor::allocate(DType::i64, {});
     scalar.as<int64_t>()[0] = -5;
-    write_safetensors(path(name), {floats("z", {1, 2, 3}), floats("a\"\n\xc3\xa9", {4}), to_write("s", scalar),
-                                   to_write("empty", OwnedTensor::allocate(DType::f16, {0, 4}))}, {{"note", "x"}});
+    write_safetensors(path(name),
+                      {floats("z", {1, 2, 3}), floats("a\"\n\xc3\xa9", {4}), to_write("s", scalar),
+                       to_write("empty", OwnedTensor::allocate(DType::f16, {0, 4}))},
+                      {{"note", "x"}});
   };
   write("1.safetensors");
   write("2.safetensors");
@@ -163,7 +182,8 @@ TEST_F(SafetensorsTest, WritesTheSameBytesAgainAndReadsThemBack) {
   uint64_t header = 0;
   std::memcpy(&header, bytes.data(), 8);
   EXPECT_EQ(header % 8, 0u);
-  EXPECT_TRUE(bytes.substr(8).starts_with(R"({"__metadata__":{"format":"pt","note":"x"},"z":{"dtype":"F32","shape":[3],"data_offsets":[0,12]})"));
+  EXPECT_TRUE(bytes.substr(8).starts_with(
+      R"({"__metadata__":{"format":"pt","note":"x"},"z":{"dtype":"F32","shape":[3],"data_offsets":[0,12]})"));
   const auto f = Safetensors::open(path("1.safetensors"));
   EXPECT_THAT(f.get("z").as<float>(), testing::ElementsAre(1, 2, 3));
   EXPECT_THAT(f.get("a\"\n\xc3\xa9").as<float>(), testing::ElementsAre(4));
@@ -174,10 +194,14 @@ TEST_F(SafetensorsTest, WritesTheSameBytesAgainAndReadsThemBack) {
 
 TEST_F(SafetensorsTest, FailedWritesLeaveNothing) {
   const auto produce = [](size_t n) {
-    return [n](const ByteSink& sink) { for (size_t i = 0; i < n; ++i) sink(std::as_bytes(std::span("x", 1))); };
+    return [n](const ByteSink& sink) {
+      for (size_t i = 0; i < n; ++i) sink(std::as_bytes(std::span("x", 1)));
+    };
   };
-  const auto fails = [&](const std::vector<TensorToWrite>& tensors, const char* reason, std::map<std::string, std::string> metadata = {}) {
-    EXPECT_THAT([&] { write_safetensors(path("x.safetensors"), tensors, metadata); }, testing::ThrowsMessage<Error>(HasSubstr(reason)));
+  const auto fails = [&](const std::vector<TensorToWrite>& tensors, const char* reason,
+                         std::map<std::string, std::string> metadata = {}) {
+    EXPECT_THAT([&] { write_safetensors(path("x.safetensors"), tensors, metadata); },
+                testing::ThrowsMessage<Error>(HasSubstr(reason)));
     EXPECT_TRUE(std::filesystem::is_empty(folder_));
   };
   fails({{"a", DType::u8, {4}, produce(3)}}, "\"a\" of 4 bytes was given 3");
@@ -191,7 +215,8 @@ TEST_F(SafetensorsTest, FailedWritesLeaveNothing) {
 }
 
 TEST_F(SafetensorsTest, ShardsAndTheirIndex) {
-  const std::vector<TensorToWrite> tensors = {floats("a", {1, 2}), floats("b", {3}), floats("c", {4, 5, 6, 7}), floats("d", {8})};
+  const std::vector<TensorToWrite> tensors = {floats("a", {1, 2}), floats("b", {3}), floats("c", {4, 5, 6, 7}),
+                                              floats("d", {8})};
   write_sharded_safetensors(folder_, tensors, 12, {{"k", "v"}});
   EXPECT_TRUE(std::filesystem::exists(path("model-00001-of-00003.safetensors")));
   const auto f = Safetensors::open(folder_);
@@ -200,7 +225,8 @@ TEST_F(SafetensorsTest, ShardsAndTheirIndex) {
   EXPECT_EQ(f.get("c").as<float>()[3], 7.0f);
   EXPECT_EQ(f.metadata().at("k"), "v");
   EXPECT_THAT(read_text_file(path("model.safetensors.index.json")), HasSubstr("\"total_size\": 32"));
-  EXPECT_THAT([&] { write_sharded_safetensors(folder_, tensors, 12); }, testing::ThrowsMessage<Error>(HasSubstr("already")));
+  EXPECT_THAT([&] { write_sharded_safetensors(folder_, tensors, 12); },
+              testing::ThrowsMessage<Error>(HasSubstr("already")));
   std::filesystem::remove(path("model.safetensors.index.json"));
   EXPECT_EQ(Safetensors::open(folder_).names().size(), 4u);  // without an index: all files
   std::filesystem::create_directories(path("one"));
@@ -216,7 +242,8 @@ TEST_F(SafetensorsTest, RefusesBrokenFolders) {
   const auto index = [&](const std::string& json) { return put("model.safetensors.index.json", json), folder_; };
   EXPECT_EQ(message(index(R"({"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}})")), "accepted");
   refused(index(R"({"weight_map":{"a":"s3.safetensors"}})"), "shard s3.safetensors, which is missing");
-  refused(index(R"({"weight_map":{"a":"s1.safetensors","c":"s2.safetensors"}})"), "s2.safetensors: lacks the tensor \"c\"");
+  refused(index(R"({"weight_map":{"a":"s1.safetensors","c":"s2.safetensors"}})"),
+          "s2.safetensors: lacks the tensor \"c\"");
   refused(index(R"({"weight_map":{"a":"s2.safetensors","b":"s1.safetensors"}})"), "lacks the tensor \"a\"");
   refused(index(R"({"weight_map":{"a":"s1.safetensors","a":"s1.safetensors"}})"), "\"a\" twice");
   refused(index(R"({"weight_map":{}})"), "weight_map");
@@ -232,9 +259,11 @@ TEST_F(SafetensorsTest, RefusesBrokenFolders) {
 
 // Random edits of a valid file: either refused with an Error, or every tensor lies inside the file.
 TEST_F(SafetensorsTest, MutatedFilesAreRefusedOrSafe) {
-  write_safetensors(path("seed.safetensors"), {floats("w", {1, 2, 3}), floats("x", {4}), to_write("e", OwnedTensor::allocate(DType::u8, {0}))});
+  write_safetensors(path("seed.safetensors"),
+                    {floats("w", {1, 2, 3}), floats("x", {4}), to_write("e", OwnedTensor::allocate(DType::u8, {0}))});
   const std::string seed = read_text_file(path("seed.safetensors"));
-  const std::string splice[] = {"-", "9", "99999999999999999999", "[", "{", "\"", ",", "\"w\":", "F64", "BOOL", "null", "\\u0000", "4294967296,", " "};
+  const std::string splice[] = {"-",    "9",       "99999999999999999999", "[", "{", "\"", ",", "\"w\":", "F64", "BOOL",
+                                "null", "\\u0000", "4294967296,",          " "};
   int refused = 0, accepted = 0;
   for (uint64_t round = 0; round < 4000; ++round) {
     Rng rng(3, round);
@@ -242,10 +271,18 @@ TEST_F(SafetensorsTest, MutatedFilesAreRefusedOrSafe) {
     for (uint64_t edits = 1 + rng.below(3); edits > 0; --edits) {
       const size_t at = rng.below(bytes.size());
       switch (rng.below(5)) {
-        case 0: bytes[at] = static_cast<char>(rng.below(256)); break;
-        case 1: bytes[at] ^= static_cast<char>(1 << rng.below(8)); break;
-        case 2: bytes.erase(at, 1 + rng.below(8)); break;
-        case 3: bytes.resize(at); break;
+        case 0:
+          bytes[at] = static_cast<char>(rng.below(256));
+          break;
+        case 1:
+          bytes[at] ^= static_cast<char>(1 << rng.below(8));
+          break;
+        case 2:
+          bytes.erase(at, 1 + rng.below(8));
+          break;
+        case 3:
+          bytes.resize(at);
+          break;
         default: {
           const std::string& piece = splice[rng.below(std::size(splice))];
           bytes.replace(at, std::min(piece.size(), bytes.size() - at), piece);

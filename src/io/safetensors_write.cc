@@ -50,7 +50,8 @@ std::string header_of(std::span<const TensorToWrite> tensors, std::map<std::stri
   return header;
 }
 
-void write_to(AtomicFile& file, std::span<const TensorToWrite> tensors, const std::map<std::string, std::string>& metadata) {
+void write_to(AtomicFile& file, std::span<const TensorToWrite> tensors,
+              const std::map<std::string, std::string>& metadata) {
   const std::string header = header_of(tensors, metadata);
   const uint64_t length = header.size();
   file.write(std::as_bytes(std::span(&length, 1)));
@@ -110,8 +111,8 @@ void write_safetensors(const std::string& path, const std::vector<TensorToWrite>
   file.commit();
 }
 
-void write_sharded_safetensors(const std::string& folder, const std::vector<TensorToWrite>& tensors, int64_t max_shard_bytes,
-                               const std::map<std::string, std::string>& metadata) {
+void write_sharded_safetensors(const std::string& folder, const std::vector<TensorToWrite>& tensors,
+                               int64_t max_shard_bytes, const std::map<std::string, std::string>& metadata) {
   check_no_weights_in(folder);
   const std::vector<size_t> ends = shard_ends(tensors, max_shard_bytes);
   if (ends.size() == 1) return write_safetensors(folder + "/model.safetensors", tensors, metadata);
@@ -126,7 +127,8 @@ void write_sharded_safetensors(const std::string& folder, const std::vector<Tens
     shards.push_back(std::make_unique<AtomicFile>(folder + "/" + name));
     write_to(*shards.back(), std::span(tensors).subspan(begin, ends[shard] - begin), metadata);
     for (; begin < ends[shard]; ++begin) {
-      check(!weight_map.contains(tensors[begin].name), "cannot write tensor \"{}\": the name is taken", tensors[begin].name);
+      check(!weight_map.contains(tensors[begin].name), "cannot write tensor \"{}\": the name is taken",
+            tensors[begin].name);
       weight_map[tensors[begin].name] = name;
       total += bytes_of(tensors[begin]);
     }

@@ -48,7 +48,9 @@ LinearId parse_linear_id(std::string_view text) {
         if (std::string_view(rest + 1, end) == row.name && to_string(id) == text) return id;  // no leading zeros
       }
   }
-  throw Error("\"{}\" names no linear: expected layers.N.ROLE with ROLE one of q k v o gate up down, or embedding, or head", text);
+  throw Error(
+      "\"{}\" names no linear: expected layers.N.ROLE with ROLE one of q k v o gate up down, or embedding, or head",
+      text);
 }
 
 std::string module_name(LinearId id) {
@@ -62,11 +64,16 @@ std::string bias_name(LinearId id) { return module_name(id) + ".bias"; }
 
 std::string norm_name(int layer, Norm norm) {
   switch (norm) {
-    case Norm::attn: return fmt::format("model.layers.{}.input_layernorm.weight", layer);
-    case Norm::mlp: return fmt::format("model.layers.{}.post_attention_layernorm.weight", layer);
-    case Norm::q: return fmt::format("model.layers.{}.self_attn.q_norm.weight", layer);
-    case Norm::k: return fmt::format("model.layers.{}.self_attn.k_norm.weight", layer);
-    case Norm::final: break;
+    case Norm::attn:
+      return fmt::format("model.layers.{}.input_layernorm.weight", layer);
+    case Norm::mlp:
+      return fmt::format("model.layers.{}.post_attention_layernorm.weight", layer);
+    case Norm::q:
+      return fmt::format("model.layers.{}.self_attn.q_norm.weight", layer);
+    case Norm::k:
+      return fmt::format("model.layers.{}.self_attn.k_norm.weight", layer);
+    case Norm::final:
+      break;
   }
   return "model.norm.weight";
 }

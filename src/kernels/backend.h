@@ -1,11 +1,11 @@
-// kernels: the arithmetic. A backend (Cpu, Cuda) supplies the same few fused operations; model/forward.h is written once
-// over them. kernels/ref holds their readable twins in double.
+// kernels: the arithmetic. A backend (Cpu, Cuda) supplies the same few fused operations; model/forward.h is written
+// once over them. kernels/ref holds their readable twins in double.
 //
 // Letters used everywhere: n tokens of a batch, s sequences, d model dim, f ffn dim, h heads, hk kv heads, e head dim,
 // v vocabulary, L layers, g group size, b bits, M rows of an activation matrix, K its columns.
 //
-// Laws every backend keeps (tests/): row invariance, i.e. a row of a result does not depend on which other rows are in the
-// batch, nor on the number of threads; no operation allocates or throws once reserve() was called.
+// Laws every backend keeps (tests/): row invariance, i.e. a row of a result does not depend on which other rows are in
+// the batch, nor on the number of threads; no operation allocates or throws once reserve() was called.
 #pragma once
 #include <concepts>
 #include <cstdint>
@@ -20,24 +20,26 @@
 
 namespace fidelio {
 
-// How linears see their input. f32: exact, for oracles. a16: the default that serves (two INT8 planes with an FP32 scale
-// per group for codes; BF16 for dense BF16 weights). a8: one INT8 plane per group, for drafts and targets that allow it.
+// How linears see their input. f32: exact, for oracles. a16: the default that serves (two INT8 planes with an FP32
+// scale per group for codes; BF16 for dense BF16 weights). a8: one INT8 plane per group, for drafts and targets that
+// allow it.
 enum class Activations : uint8_t { f32, a16, a8 };
-// How keys and values are kept. i8 and i4x2 are asymmetric per head and token; i4x2 stores the byte as two nibble planes so
-// that a draft can read the high one.
+// How keys and values are kept. i8 and i4x2 are asymmetric per head and token; i4x2 stores the byte as two nibble
+// planes so that a draft can read the high one.
 enum class KvFormat : uint8_t { f32, f16, bf16, i8, i4x2 };
 
 std::string_view name_of(Activations mode);
 std::string_view name_of(KvFormat format);
 
-// One flat ragged step: prefill, decode, verify and perplexity are all just batches. Rows of a sequence are consecutive and
-// their positions are consecutive too; a row attends to its own sequence at positions <= its own.
+// One flat ragged step: prefill, decode, verify and perplexity are all just batches. Rows of a sequence are consecutive
+// and their positions are consecutive too; a row attends to its own sequence at positions <= its own.
 struct Batch {
   std::vector<int32_t> ids;             // (n)
   std::vector<int32_t> positions;       // (n)
   std::vector<int32_t> sequence_begin;  // (s + 1) first row of each sequence
-  std::vector<std::vector<int32_t>> pages;  // (s, pages of that sequence): page p holds positions [p, p + 1) * kPageTokens
-  std::vector<int32_t> logit_rows;      // rows whose logits are wanted
+  std::vector<std::vector<int32_t>>
+      pages;                        // (s, pages of that sequence): page p holds positions [p, p + 1) * kPageTokens
+  std::vector<int32_t> logit_rows;  // rows whose logits are wanted
 
   int64_t rows() const { return static_cast<int64_t>(ids.size()); }
   int64_t sequences() const { return static_cast<int64_t>(sequence_begin.size()) - 1; }
@@ -46,42 +48,48 @@ struct Batch {
 constexpr int kPageTokens = 32;
 
 struct AttentionShape {
-  int layers = 0;            // L
-  int heads = 0;             // h
-  int kv_heads = 0;          // hk
-  int head_dim = 0;          // e
-  int window = 0;            // a row sees the last `window` positions only; 0 = all
-  float norm_eps = 0;        // of q_norm and k_norm
+  int layers = 0;                          // L
+  int heads = 0;                           // h
+  int kv_heads = 0;                        // hk
+  int head_dim = 0;                        // e
+  int window = 0;                          // a row sees the last `window` positions only; 0 = all
+  float norm_eps = 0;                      // of q_norm and k_norm
   std::vector<float> inverse_frequencies;  // (e / 2) rotary, in the half-split convention of Hugging Face
-  float rope_scale = 1;      // yarn's factor on cos and sin
+  float rope_scale = 1;                    // yarn's factor on cos and sin
 };
 
-// What a backend must have. Matrix: an FP32 matrix in device memory. Acts: what linears see, i.e. the prepared output of
-// norm, attend, swiglu; it is a light handle on the backend's own scratch and dies at the next call that returns one.
+// What a backend must have. Matrix: an FP32 matrix in device memory. Acts: what linears see, i.e. the prepared output
+// of norm, attend, swiglu; it is a light handle on the backend's own scratch and dies at the next call that returns
+// one.
 template <class B>
-concept Backend = requires(B b, const LinearWeight& weight, const typename B::Linear& linear, typename B::Matrix& matrix,
-                           const typename B::Matrix& input, typename B::Acts acts, typename B::KvCache& cache, const Batch& batch,
-                           std::span<const float> host, std::span<float> host_out, const AttentionShape& attention) {
+concept Backend = requires(B b, const LinearWeight& weight, const typename B::Linear& linear,
+                           typename B::Matrix& matrix, const typename B::Matrix& input, typename B::Acts acts,
+                           typename B::KvCache& cache, const Batch& batch, std::span<const float> host,
+                           std::span<float> host_out, const AttentionShape& attention) {
   // Memory: matrices, packed weights, a cache of `pages` pages, scratch for up to `rows` rows of `columns` inputs.
   { b.allocate(int64_t{1}, int64_t{1}) } -> std::same_as<typename B::Matrix>;
   { b.pack(weight) } -> std::same_as<typename B::Linear>;
   { b.allocate_cache(attention, int64_t{1}, KvFormat::f16) } -> std::same_as<typename B::KvCache>;
   b.reserve(int64_t{1}, int64_t{1}, int64_t{1});
-  b.upload(host, matrix);           // (rows, columns) from the host
+  b.upload(host, matrix);                               // (rows, columns) from the host
   b.download(input, int64_t{0}, int64_t{1}, host_out);  // rows [first, first + count)
-  b.copy(input, matrix, int64_t{1});  // `rows` rows
+  b.copy(input, matrix, int64_t{1});                    // `rows` rows
   // A step.
   b.begin(batch, Activations::a16, attention);
-  b.embed(linear, matrix);                                               // x (n, d) = table rows of the batch's ids
-  { b.norm(input, input, 1e-5f) } -> std::same_as<typename B::Acts>;      // rmsnorm(x) * weight
-  { b.norm_logit_rows(input, input, 1e-5f, int64_t{0}, int64_t{1}) } -> std::same_as<typename B::Acts>;  // logit rows [first, first+count)
-  b.linear(acts, std::span<const std::pair<const typename B::Linear*, typename B::Matrix*>>{});  // one input, several weights
-  b.linear_add(acts, linear, matrix);                                    // x += W a
-  b.rope_append(matrix, matrix, input, &input, &input, cache, 0);        // q (n,h,e), k, v (n,hk,e), q_norm or null, k_norm or null
-  { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;       // softmax(q k / sqrt e) v, causal, GQA
-  { b.swiglu(input, input) } -> std::same_as<typename B::Acts>;          // silu(gate) * up
-  { b.read(acts, host_out) };                                            // the input of linears in FP32 (calibration)
-  { b.input(input) } -> std::same_as<typename B::Acts>;                  // the inverse: a matrix (n, K) as the input of linears
+  b.embed(linear, matrix);                                            // x (n, d) = table rows of the batch's ids
+  { b.norm(input, input, 1e-5f) } -> std::same_as<typename B::Acts>;  // rmsnorm(x) * weight
+  {
+    b.norm_logit_rows(input, input, 1e-5f, int64_t{0}, int64_t{1})
+    } -> std::same_as<typename B::Acts>;  // logit rows [first, first+count)
+  b.linear(acts,
+           std::span<const std::pair<const typename B::Linear*, typename B::Matrix*>>{});  // one input, several weights
+  b.linear_add(acts, linear, matrix);                                                      // x += W a
+  b.rope_append(matrix, matrix, input, &input, &input, cache,
+                0);  // q (n,h,e), k, v (n,hk,e), q_norm or null, k_norm or null
+  { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;  // softmax(q k / sqrt e) v, causal, GQA
+  { b.swiglu(input, input) } -> std::same_as<typename B::Acts>;     // silu(gate) * up
+  {b.read(acts, host_out)};                                         // the input of linears in FP32 (calibration)
+  { b.input(input) } -> std::same_as<typename B::Acts>;  // the inverse: a matrix (n, K) as the input of linears
   { b.kernel_name(linear, Activations::a16) } -> std::convertible_to<std::string>;  // for reports and certificates
 };
 

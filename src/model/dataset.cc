@@ -16,8 +16,9 @@ std::vector<std::vector<int32_t>> text_windows(const std::string& text, const To
   const std::vector<int32_t> ids = tokenizer.encode(text, false);
   std::vector<std::vector<int32_t>> windows;
   for (size_t begin = 0; begin < ids.size(); begin += static_cast<size_t>(context))
-    windows.emplace_back(ids.begin() + static_cast<int64_t>(begin),
-                         ids.begin() + static_cast<int64_t>(std::min(ids.size(), begin + static_cast<size_t>(context))));
+    windows.emplace_back(
+        ids.begin() + static_cast<int64_t>(begin),
+        ids.begin() + static_cast<int64_t>(std::min(ids.size(), begin + static_cast<size_t>(context))));
   return windows;
 }
 
@@ -27,13 +28,15 @@ std::string line_text(const json& line, const ChatTemplate* chat, const std::str
     check(chat != nullptr, "{} holds \"messages\", but the model has no chat template", where);
     return chat->render_json(line["messages"], json::object());
   }
-  if (line.is_object() && line.contains("prompt") && line.contains("completion") && line["prompt"].is_string() && line["completion"].is_string())
+  if (line.is_object() && line.contains("prompt") && line.contains("completion") && line["prompt"].is_string() &&
+      line["completion"].is_string())
     return line["prompt"].get<std::string>() + line["completion"].get<std::string>();
   throw Error("{}: expected an object with \"text\", \"messages\" or \"prompt\" and \"completion\"", where);
 }
 
-std::vector<std::vector<int32_t>> jsonl_sequences(const std::string& path, const std::string& text, const Tokenizer& tokenizer,
-                                                  const ChatTemplate* chat, int64_t context) {
+std::vector<std::vector<int32_t>> jsonl_sequences(const std::string& path, const std::string& text,
+                                                  const Tokenizer& tokenizer, const ChatTemplate* chat,
+                                                  int64_t context) {
   std::vector<std::vector<int32_t>> sequences;
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
@@ -69,7 +72,8 @@ std::vector<std::vector<int32_t>> spread_evenly(std::span<const std::vector<int3
   return chosen;
 }
 
-Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tokenizer, const ChatTemplate* chat, const DatasetOptions& options) {
+Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tokenizer, const ChatTemplate* chat,
+                     const DatasetOptions& options) {
   check(!files.empty(), "no text file was given");
   check(options.context >= 2, "a context of {} tokens is too short, the least is 2", options.context);
   Dataset data;
@@ -80,7 +84,8 @@ Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tok
     auto sequences = path.ends_with(".jsonl") ? jsonl_sequences(path, text, tokenizer, chat, options.context)
                                               : text_windows(text, tokenizer, options.context);
     check(!sequences.empty(), "{} holds no text", path);
-    if (options.max_tokens > 0) sequences = spread_evenly(sequences, options.max_tokens / static_cast<int64_t>(files.size()));
+    if (options.max_tokens > 0)
+      sequences = spread_evenly(sequences, options.max_tokens / static_cast<int64_t>(files.size()));
     for (auto& s : sequences) {
       data.tokens += static_cast<int64_t>(s.size());
       data.sequences.push_back(std::move(s));
@@ -96,7 +101,8 @@ std::vector<PackedBatch> pack_batches(const std::vector<std::vector<int32_t>>& s
   for (size_t i = 0; i < sequences.size(); ++i) {
     const auto length = static_cast<int64_t>(sequences[i].size());
     const int64_t needed = PageTable::pages_for(length);
-    check(length <= rows && needed <= pages, "a sequence of {} tokens does not fit a batch of {} rows and {} cache pages", length, rows, pages);
+    check(length <= rows && needed <= pages,
+          "a sequence of {} tokens does not fit a batch of {} rows and {} cache pages", length, rows, pages);
     if (batches.empty() || batches.back().batch.rows() + length > rows || next_page + needed > pages) {
       batches.emplace_back();
       next_page = 0;

@@ -1,4 +1,5 @@
-// The transformer, written once. Every backend, mode and use (prefill, decode, verify, perplexity, calibration) runs this.
+// The transformer, written once. Every backend, mode and use (prefill, decode, verify, perplexity, calibration) runs
+// this.
 #pragma once
 #include "model/model.h"
 #include "model/runner.h"
@@ -16,7 +17,8 @@ struct Workspace {
 
 // The two halves of a layer up to the input of their last linear. The stream x is read, not changed.
 template <Backend B>
-typename B::Acts attention_half(B& b, Layer<B>& layer, int index, float eps, Workspace<B>& w, typename B::KvCache& cache) {
+typename B::Acts attention_half(B& b, Layer<B>& layer, int index, float eps, Workspace<B>& w,
+                                typename B::KvCache& cache) {
   const auto optional = [](const typename B::Matrix& m) { return m.rows > 0 ? &m : nullptr; };
   const std::pair<const typename B::Linear*, typename B::Matrix*> qkv[] = {
       {layer.q.get(), &w.q}, {layer.k.get(), &w.k}, {layer.v.get(), &w.v}};
@@ -27,7 +29,8 @@ typename B::Acts attention_half(B& b, Layer<B>& layer, int index, float eps, Wor
 
 template <Backend B>
 typename B::Acts mlp_half(B& b, Layer<B>& layer, float eps, Workspace<B>& w) {
-  const std::pair<const typename B::Linear*, typename B::Matrix*> gate_up[] = {{layer.gate.get(), &w.gate}, {layer.up.get(), &w.up}};
+  const std::pair<const typename B::Linear*, typename B::Matrix*> gate_up[] = {{layer.gate.get(), &w.gate},
+                                                                               {layer.up.get(), &w.up}};
   b.linear(b.norm(w.x, layer.mlp_norm, eps), gate_up);
   return b.swiglu(w.gate, w.up);
 }

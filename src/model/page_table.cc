@@ -39,7 +39,8 @@ const std::vector<int32_t>& PageTable::pages(int64_t id) const {
   return found->second;
 }
 
-void append_sequence(Batch& batch, std::span<const int32_t> ids, int64_t start, const std::vector<int32_t>& pages, int64_t wanted_logits) {
+void append_sequence(Batch& batch, std::span<const int32_t> ids, int64_t start, const std::vector<int32_t>& pages,
+                     int64_t wanted_logits) {
   if (batch.sequence_begin.empty()) batch.sequence_begin.push_back(0);
   const auto count = static_cast<int64_t>(ids.size());
   for (int64_t i = 0; i < count; ++i) {

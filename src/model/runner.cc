@@ -7,10 +7,15 @@ namespace fidelio {
 
 InputId input_of(Role role) {
   switch (role) {
-    case Role::o: return InputId::o_in;
-    case Role::gate: case Role::up: return InputId::mlp_in;
-    case Role::down: return InputId::down_in;
-    default: return InputId::attn_in;
+    case Role::o:
+      return InputId::o_in;
+    case Role::gate:
+    case Role::up:
+      return InputId::mlp_in;
+    case Role::down:
+      return InputId::down_in;
+    default:
+      return InputId::attn_in;
   }
 }
 

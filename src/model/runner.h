@@ -1,13 +1,14 @@
-// Runner: one model on one backend, type-erased once per step. Everything above (eval, quant/calibrate, sensitivity, serve,
-// app) sees only this page and compiles without knowing a backend.
+// Runner: one model on one backend, type-erased once per step. Everything above (eval, quant/calibrate, sensitivity,
+// serve, app) sees only this page and compiles without knowing a backend.
 //
 //   runner->begin(batch, mode)      the step's rows
 //   runner->embed()                 x = table[ids]
 //   runner->layers(0, L)            the residual stream through layers [first, last)
-//   runner->logits(first, count)    logits of batch.logit_rows[first, first + count), (count, v), valid until the next call
+//   runner->logits(first, count)    logits of batch.logit_rows[first, first + count), (count, v), valid until the next
+//   call
 //
-// step() does all of it. The stream between layers can be saved and restored, so that a change in layer l costs only the
-// layers after it (sensitivity), and a weight is switched by handing over a packed one (a pointer).
+// step() does all of it. The stream between layers can be saved and restored, so that a change in layer l costs only
+// the layers after it (sensitivity), and a weight is switched by handing over a packed one (a pointer).
 #pragma once
 #include <functional>
 #include <memory>
@@ -20,14 +21,15 @@
 namespace fidelio {
 
 struct RunnerOptions {
-  int threads = 0;                      // CPU: 0 = all
-  std::string isa;                      // CPU: "" = best, else "portable", "avx2", "avx512"
-  int gpu = 0;                          // CUDA: which device
+  int threads = 0;  // CPU: 0 = all
+  std::string isa;  // CPU: "" = best, else "portable", "avx2", "avx512"
+  int gpu = 0;      // CUDA: which device
   KvFormat kv = KvFormat::f16;
-  int64_t max_rows = 512;               // rows of the largest batch; longer inputs are cut into chunks by the caller
-  int64_t max_logit_rows = 128;         // rows of logits computed at once
-  int64_t cache_tokens = 0;             // tokens the cache can hold in all; 0 = one sequence of max_positions
-  Activations mode = Activations::a16;  // what the caches and weights are prepared for; begin() may ask for less precise ones
+  int64_t max_rows = 512;        // rows of the largest batch; longer inputs are cut into chunks by the caller
+  int64_t max_logit_rows = 128;  // rows of logits computed at once
+  int64_t cache_tokens = 0;      // tokens the cache can hold in all; 0 = one sequence of max_positions
+  Activations mode =
+      Activations::a16;  // what the caches and weights are prepared for; begin() may ask for less precise ones
 };
 
 // A weight packed for some backend; cheap to copy.
@@ -55,9 +57,10 @@ class Runner {
   // The residual stream (n, d) of the current batch.
   virtual void read_stream(std::span<float> x) = 0;
   virtual void write_stream(std::span<const float> x) = 0;
-  // Calibration: one layer in four stops, each the input of a linear, so that the linear can be quantised before it runs
-  // and every linear runs exactly once. The stream must be the layer's input for attn_in and o_in, and hold the attention's
-  // output too (add_output with Role::o) for mlp_in and down_in. Returns (n, K) FP32, valid until the next call.
+  // Calibration: one layer in four stops, each the input of a linear, so that the linear can be quantised before it
+  // runs and every linear runs exactly once. The stream must be the layer's input for attn_in and o_in, and hold the
+  // attention's output too (add_output with Role::o) for mlp_in and down_in. Returns (n, K) FP32, valid until the next
+  // call.
   virtual std::span<const float> linear_input(int layer, InputId which) = 0;
   // x += W input, for the layer's o or down.
   virtual void add_output(int layer, Role role, std::span<const float> input) = 0;

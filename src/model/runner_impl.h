@@ -11,7 +11,8 @@ namespace fidelio {
 template <Backend B>
 class RunnerImpl final : public Runner {
  public:
-  RunnerImpl(B backend, const Checkpoint& checkpoint, const RunnerOptions& options) : b_(std::move(backend)), options_(options) {
+  RunnerImpl(B backend, const Checkpoint& checkpoint, const RunnerOptions& options)
+      : b_(std::move(backend)), options_(options) {
     model_.config = checkpoint.config();
     const ModelConfig& c = model_.config;
     model_.attention = attention_shape(c);
@@ -30,28 +31,32 @@ class RunnerImpl final : public Runner {
     for (LinearId id : linears_of(model_.config)) bytes += const_cast<Model<B>&>(model_).slot(id)->bytes();
     return bytes;
   }
-  std::string kernel_of(LinearId id, Activations mode) const override { return b_.kernel_name(*const_cast<Model<B>&>(model_).slot(id), mode); }
+  std::string kernel_of(LinearId id, Activations mode) const override {
+    return b_.kernel_name(*const_cast<Model<B>&>(model_).slot(id), mode);
+  }
 
   void begin(const Batch& batch, Activations mode) override {
-    check(batch.rows() <= options_.max_rows, "a batch of {} rows is larger than the runner's {}", batch.rows(), options_.max_rows);
+    check(batch.rows() <= options_.max_rows, "a batch of {} rows is larger than the runner's {}", batch.rows(),
+          options_.max_rows);
     for (int32_t id : batch.ids)
       check(id >= 0 && id < model_.config.v, "token id {} is outside the vocabulary of {}", id, model_.config.v);
     for (size_t i = 0; i < batch.pages.size(); ++i) {
-      for (int32_t page : batch.pages[i]) check(page >= 0 && page < cache_pages(), "page {} is outside the cache of {} pages", page, cache_pages());
+      for (int32_t page : batch.pages[i])
+        check(page >= 0 && page < cache_pages(), "page {} is outside the cache of {} pages", page, cache_pages());
       const int32_t last = batch.positions[static_cast<size_t>(batch.sequence_begin[i + 1]) - 1];
-      check(last < static_cast<int64_t>(batch.pages[i].size()) * kPageTokens, "position {} of a sequence with {} pages of {}", last, batch.pages[i].size(),
-            kPageTokens);
+      check(last < static_cast<int64_t>(batch.pages[i].size()) * kPageTokens,
+            "position {} of a sequence with {} pages of {}", last, batch.pages[i].size(), kPageTokens);
     }
     rows_ = batch.rows();
     b_.begin(batch, mode, model_.attention);
   }
   void embed() override { b_.embed(*model_.embedding, w_.x); }
   void layers(int first, int last) override {
-    for (int i = first; i < last; ++i)
-      forward_layer(b_, layer(i), i, model_.config.rms_eps, w_, cache_);
+    for (int i = first; i < last; ++i) forward_layer(b_, layer(i), i, model_.config.rms_eps, w_, cache_);
   }
   std::span<const float> logits(int64_t first, int64_t count) override {
-    check(count <= options_.max_logit_rows, "{} rows of logits asked for at once, the runner has room for {}", count, options_.max_logit_rows);
+    check(count <= options_.max_logit_rows, "{} rows of logits asked for at once, the runner has room for {}", count,
+          options_.max_logit_rows);
     const auto acts = b_.norm_logit_rows(w_.x, model_.final_norm, model_.config.rms_eps, first, count);
     const std::pair<const typename B::Linear*, typename B::Matrix*> head[] = {{model_.head.get(), &w_.logits}};
     b_.linear(acts, head);
@@ -67,10 +72,14 @@ class RunnerImpl final : public Runner {
     const float eps = model_.config.rms_eps;
     const auto acts = [&] {
       switch (which) {
-        case InputId::attn_in: return b_.norm(w_.x, layer(index).attn_norm, eps);
-        case InputId::o_in: return attention_half(b_, layer(index), index, eps, w_, cache_);
-        case InputId::mlp_in: return b_.norm(w_.x, layer(index).mlp_norm, eps);
-        default: return mlp_half(b_, layer(index), eps, w_);
+        case InputId::attn_in:
+          return b_.norm(w_.x, layer(index).attn_norm, eps);
+        case InputId::o_in:
+          return attention_half(b_, layer(index), index, eps, w_, cache_);
+        case InputId::mlp_in:
+          return b_.norm(w_.x, layer(index).mlp_norm, eps);
+        default:
+          return mlp_half(b_, layer(index), eps, w_);
       }
     }();
     host_acts_.resize(static_cast<size_t>(acts.rows * acts.columns));
@@ -83,7 +92,9 @@ class RunnerImpl final : public Runner {
     b_.linear_add(b_.input(m), *model_.slot({index, role}), w_.x);
   }
 
-  PackedLinear pack(const LinearWeight& weight) override { return std::make_shared<const typename B::Linear>(b_.pack(weight)); }
+  PackedLinear pack(const LinearWeight& weight) override {
+    return std::make_shared<const typename B::Linear>(b_.pack(weight));
+  }
   void set_linear(LinearId id, PackedLinear weight) override {
     model_.slot(id) = std::static_pointer_cast<const typename B::Linear>(std::move(weight));
     if (id.role == Role::embedding && model_.config.tie_embeddings) model_.head = model_.embedding;
@@ -128,7 +139,8 @@ class RunnerImpl final : public Runner {
     w_.up = b_.allocate(n, c.f);
     w_.logits = b_.allocate(options_.max_logit_rows, c.v);
     cache_ = b_.allocate_cache(model_.attention, cache_pages(), options_.kv);
-    b_.reserve(n, std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f}}), std::max(options_.cache_tokens, int64_t{c.max_positions}));
+    b_.reserve(n, std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f}}),
+               std::max(options_.cache_tokens, int64_t{c.max_positions}));
   }
 
   B b_;

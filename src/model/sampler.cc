@@ -11,7 +11,8 @@
 namespace fidelio {
 namespace {
 
-void apply_penalties(std::vector<float>& logits, std::span<const int32_t> history, int64_t output_begin, const SamplingOptions& o) {
+void apply_penalties(std::vector<float>& logits, std::span<const int32_t> history, int64_t output_begin,
+                     const SamplingOptions& o) {
   const auto known = [&](int32_t id) { return id >= 0 && static_cast<size_t>(id) < logits.size(); };
   if (o.repetition_penalty != 1) {
     const std::unordered_set<int32_t> seen(history.begin(), history.end());
@@ -25,7 +26,8 @@ void apply_penalties(std::vector<float>& logits, std::span<const int32_t> histor
     std::unordered_map<int32_t, int> count;
     for (int32_t id : history.subspan(static_cast<size_t>(output_begin))) ++count[id];
     for (auto [id, times] : count)
-      if (known(id)) logits[static_cast<size_t>(id)] -= static_cast<float>(o.presence_penalty + o.frequency_penalty * times);
+      if (known(id))
+        logits[static_cast<size_t>(id)] -= static_cast<float>(o.presence_penalty + o.frequency_penalty * times);
   }
   for (auto [id, bias] : o.logit_bias)
     if (known(id)) logits[static_cast<size_t>(id)] += bias;
@@ -42,7 +44,8 @@ void validate(const SamplingOptions& o) {
   check(o.top_k >= 0, "top_k must be >= 0 (0 = off), not {}", o.top_k);
   check(o.top_p > 0 && o.top_p <= 1, "top_p must be in (0, 1], not {}", o.top_p);
   check(o.min_p >= 0 && o.min_p <= 1, "min_p must be in [0, 1], not {}", o.min_p);
-  check(std::isfinite(o.repetition_penalty) && o.repetition_penalty > 0, "repetition_penalty must be > 0, not {}", o.repetition_penalty);
+  check(std::isfinite(o.repetition_penalty) && o.repetition_penalty > 0, "repetition_penalty must be > 0, not {}",
+        o.repetition_penalty);
   check(std::isfinite(o.presence_penalty) && std::isfinite(o.frequency_penalty), "penalties must be finite");
 }
 
@@ -50,8 +53,8 @@ int32_t argmax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-int32_t Sampler::choose(std::span<const float> logits, std::span<const int32_t> history, int64_t output_begin, int64_t position,
-                        const SamplingOptions& o) {
+int32_t Sampler::choose(std::span<const float> logits, std::span<const int32_t> history, int64_t output_begin,
+                        int64_t position, const SamplingOptions& o) {
   if (changes_logits(o)) {
     adjusted_.assign(logits.begin(), logits.end());
     apply_penalties(adjusted_, history, output_begin, o);
@@ -61,7 +64,9 @@ int32_t Sampler::choose(std::span<const float> logits, std::span<const int32_t> 
 
   candidates_.clear();
   for (size_t i = 0; i < logits.size(); ++i) candidates_.push_back({logits[i], static_cast<int32_t>(i)});
-  const auto better = [](const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; };
+  const auto better = [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  };
   if (o.top_k > 0 && static_cast<size_t>(o.top_k) < candidates_.size()) {
     std::nth_element(candidates_.begin(), candidates_.begin() + o.top_k - 1, candidates_.end(), better);
     candidates_.resize(static_cast<size_t>(o.top_k));
@@ -71,7 +76,8 @@ int32_t Sampler::choose(std::span<const float> logits, std::span<const int32_t> 
   const double top = candidates_.front().logit;
   std::vector<double> weight(candidates_.size());
   double total = 0;
-  for (size_t i = 0; i < weight.size(); ++i) total += weight[i] = std::exp((candidates_[i].logit - top) / o.temperature);
+  for (size_t i = 0; i < weight.size(); ++i)
+    total += weight[i] = std::exp((candidates_[i].logit - top) / o.temperature);
   size_t kept = weight.size();
   if (o.top_p < 1) {
     double sum = 0;

@@ -1,5 +1,6 @@
-// Choosing the next token from logits. The random number of a choice is a pure function of (seed, position), so a sampled
-// token depends on its request's seed and position alone: batching, preemption and speculation cannot change it.
+// Choosing the next token from logits. The random number of a choice is a pure function of (seed, position), so a
+// sampled token depends on its request's seed and position alone: batching, preemption and speculation cannot change
+// it.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -22,13 +23,13 @@ struct SamplingOptions {
 
 void validate(const SamplingOptions& options);  // throws Error naming the field
 
-// `history` is prompt then output; the output begins at `output_begin`. `position` is the place of the chosen token in the
-// sequence. Order of filters as in Hugging Face: penalties and bias, temperature, top-k, top-p, min-p. Not thread-safe:
-// it keeps scratch between calls.
+// `history` is prompt then output; the output begins at `output_begin`. `position` is the place of the chosen token in
+// the sequence. Order of filters as in Hugging Face: penalties and bias, temperature, top-k, top-p, min-p. Not
+// thread-safe: it keeps scratch between calls.
 class Sampler {
  public:
-  int32_t choose(std::span<const float> logits, std::span<const int32_t> history, int64_t output_begin, int64_t position,
-                 const SamplingOptions& options);
+  int32_t choose(std::span<const float> logits, std::span<const int32_t> history, int64_t output_begin,
+                 int64_t position, const SamplingOptions& options);
 
  private:
   struct Candidate {

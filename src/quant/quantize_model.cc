@@ -14,7 +14,8 @@ void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuant
   const LinearWeight original = source.linear(id);
   const std::vector<float> values = decode(original);
   for (const FormatSpec& format : found->second) {
-    LinearWeight weight = quantize_rtn(format, values, original.out, original.in, {.range_search = how.options.range_search, .importance = {}}, pool);
+    LinearWeight weight = quantize_rtn(format, values, original.out, original.in,
+                                       {.range_search = how.options.range_search, .importance = {}}, pool);
     weight.bias = original.bias;
     if (runner && how.sequential) runner->set_linear(id, runner->pack(weight));
     done({id, std::move(weight), std::nullopt});
@@ -25,7 +26,8 @@ void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuant
 // input of the linear that is about to be quantised where running it again would cost a forward (o, down).
 class Passage {
  public:
-  Passage(Runner& runner, const Dataset& data) : runner_(runner), batches_(pack_batches(data.sequences, runner.options().max_rows, runner.cache_pages())) {
+  Passage(Runner& runner, const Dataset& data)
+      : runner_(runner), batches_(pack_batches(data.sequences, runner.options().max_rows, runner.cache_pages())) {
     for (const PackedBatch& packed : batches_) {
       runner_.begin(packed.batch, Activations::f32);
       runner_.embed();
@@ -34,8 +36,8 @@ class Passage {
     }
   }
 
-  // Runs up to this input in every batch and adds it to the Hessian, if there is one; keeps the inputs if the next step needs
-  // them.
+  // Runs up to this input in every batch and adds it to the Hessian, if there is one; keeps the inputs if the next step
+  // needs them.
   void observe(int layer, InputId which, Hessian* hessian, ThreadPool& pool) {
     const bool keep = which == InputId::o_in || which == InputId::down_in;
     inputs_.clear();
@@ -77,8 +79,8 @@ const std::vector<Stop> kStops = {{"qkv", InputId::attn_in, {Role::q, Role::k, R
                                   {"down", InputId::down_in, {Role::down}}};
 std::string stop_name(int layer, const Stop& stop) { return fmt::format("layers.{}.{}", layer, stop.name); }
 
-void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, const Hessian& hessian, const ModelQuantizer& how,
-                   ThreadPool& pool, const std::function<void(QuantizedLinear)>& done) {
+void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, const Hessian& hessian,
+                   const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done) {
   const HessianFactor factor = factorize(hessian, how.options.damping, how.options.act_order, pool);
   for (Role role : stop.roles) {
     const LinearId id{layer, role};
@@ -104,7 +106,8 @@ std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<Linea
   return each;
 }
 
-void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done) {
+void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, ThreadPool& pool,
+                        const std::function<void(QuantizedLinear)>& done) {
   Progress progress("quantise (rtn)", static_cast<int64_t>(how.formats.size()));
   for (LinearId id : linears_of(source.config())) {
     quantize_rtn_linear(source, id, how, pool, done, nullptr);
@@ -112,7 +115,8 @@ void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, Thr
   }
 }
 
-void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration, const ModelQuantizer& how, ThreadPool& pool,
+void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration,
+                         const ModelQuantizer& how, ThreadPool& pool,
                          const std::function<void(QuantizedLinear)>& done) {
   check(!how.store || !how.sequential, "a store of quantised stops needs stops that do not depend on each other");
   const ModelConfig& config = source.config();

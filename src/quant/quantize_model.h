@@ -1,5 +1,5 @@
-// A whole model, layer by layer: each linear is quantised against the inputs it will really see, i.e. those that the already
-// quantised linears before it produce. Four stops a layer (q k v · o · gate up · down), every linear runs once.
+// A whole model, layer by layer: each linear is quantised against the inputs it will really see, i.e. those that the
+// already quantised linears before it produce. Four stops a layer (q k v · o · gate up · down), every linear runs once.
 #pragma once
 #include <functional>
 #include <map>
@@ -20,8 +20,8 @@ struct QuantizedLinear {
   std::optional<GptqReport> report;  // none after rounding to nearest, or read back from a store
 };
 
-// Where finished stops are kept between runs of a long job (sensitivity/journal.h). A stop's name is "embedding", "head",
-// "layers.3.qkv", ".o", ".gate_up" or ".down"; what is loaded is what was saved, bit for bit.
+// Where finished stops are kept between runs of a long job (sensitivity/journal.h). A stop's name is "embedding",
+// "head", "layers.3.qkv", ".o", ".gate_up" or ".down"; what is loaded is what was saved, bit for bit.
 class StopStore {
  public:
   virtual ~StopStore() = default;
@@ -34,8 +34,9 @@ struct ModelQuantizer {
   Method method = Method::gptq;
   GptqOptions options;
   std::map<LinearId, std::vector<FormatSpec>> formats;  // linears not named stay as they are
-  // True: every linear is quantised against what the quantised linears before it produce; one format each. False: against the
-  // source's own activations, in any number of formats (candidates of a search), and the runner keeps the source's weights.
+  // True: every linear is quantised against what the quantised linears before it produce; one format each. False:
+  // against the source's own activations, in any number of formats (candidates of a search), and the runner keeps the
+  // source's weights.
   bool sequential = true;
   // Stops found here are not quantised again; the others go there. For GPTQ that is not sequential.
   StopStore* store = nullptr;
@@ -43,11 +44,12 @@ struct ModelQuantizer {
 std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<LinearId, FormatSpec>& formats);
 
 // RTN: no calibration data, any order. `done` receives every quantised linear.
-void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done);
+void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, ThreadPool& pool,
+                        const std::function<void(QuantizedLinear)>& done);
 
-// GPTQ: `runner` holds the source's weights and, if sequential, is left holding the quantised ones. Embedding and head have no Hessian here
-// (their input is one-hot, or is not worth one): they are rounded to nearest.
-void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration, const ModelQuantizer& how, ThreadPool& pool,
-                         const std::function<void(QuantizedLinear)>& done);
+// GPTQ: `runner` holds the source's weights and, if sequential, is left holding the quantised ones. Embedding and head
+// have no Hessian here (their input is one-hot, or is not worth one): they are rounded to nearest.
+void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration,
+                         const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done);
 
 }  // namespace fidelio

@@ -21,8 +21,9 @@ double relative_error(const LinearWeight& w, const std::vector<float>& original)
 
 }  // namespace
 
-CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration, const std::vector<LinearGroup>& groups,
-                           const std::vector<FormatSpec>& formats, const GptqOptions& options, ThreadPool& pool, StopStore* store) {
+CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration,
+                           const std::vector<LinearGroup>& groups, const std::vector<FormatSpec>& formats,
+                           const GptqOptions& options, ThreadPool& pool, StopStore* store) {
   ModelQuantizer how;
   how.options = options;
   how.sequential = false;
@@ -49,7 +50,8 @@ CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Datas
       }
       group.candidates.push_back(std::move(candidate));
     }
-    std::stable_sort(group.candidates.begin(), group.candidates.end(), [](const Candidate& a, const Candidate& b) { return a.bytes < b.bytes; });
+    std::stable_sort(group.candidates.begin(), group.candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.bytes < b.bytes; });
     groups_.push_back(std::move(group));
   }
 }
@@ -63,13 +65,16 @@ const LinearWeight& CandidateSet::weight(LinearId id, const FormatSpec& format) 
 int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& groups) {
   int64_t bytes = 0;
   for (LinearId id : linears_of(source.config())) {
-    const bool grouped = std::any_of(groups.begin(), groups.end(), [&](const LinearGroup& g) { return std::find(g.linears.begin(), g.linears.end(), id) != g.linears.end(); });
+    const bool grouped = std::any_of(groups.begin(), groups.end(), [&](const LinearGroup& g) {
+      return std::find(g.linears.begin(), g.linears.end(), id) != g.linears.end();
+    });
     const Shape shape = shape_of(source.config(), id);
     if (!grouped) bytes += stored_bytes(source.format(id), shape[0], shape[1]);
     const LinearWeight w = source.linear(id);
     if (w.bias) bytes += source.tensor(bias_name(id)).view.bytes();
   }
-  for (const auto& [layer, norm] : norms_of(source.config())) bytes += source.tensor(norm_name(layer, norm)).view.bytes();
+  for (const auto& [layer, norm] : norms_of(source.config()))
+    bytes += source.tensor(norm_name(layer, norm)).view.bytes();
   return bytes;
 }
 
@@ -89,7 +94,8 @@ LinearWeight noisy_weight(const LinearWeight& weight, double sigma, uint64_t str
 std::map<LinearId, FormatSpec> formats_of(const SensitivityTable& table, const Plan& plan) {
   std::map<LinearId, FormatSpec> formats;
   for (size_t g = 0; g < table.groups.size(); ++g)
-    for (const std::string& name : table.groups[g].linears) formats[parse_linear_id(name)] = table.groups[g].options[static_cast<size_t>(plan.choice[g])].format;
+    for (const std::string& name : table.groups[g].linears)
+      formats[parse_linear_id(name)] = table.groups[g].options[static_cast<size_t>(plan.choice[g])].format;
   return formats;
 }
 

@@ -1,4 +1,5 @@
-// Every candidate format of every group, quantised once and held as codes: what a search assigns by handing over pointers.
+// Every candidate format of every group, quantised once and held as codes: what a search assigns by handing over
+// pointers.
 #pragma once
 #include "quant/quantize_model.h"
 #include "sensitivity/estimate.h"
@@ -7,10 +8,11 @@ namespace fidelio {
 
 class CandidateSet {
  public:
-  // Quantises by GPTQ against the source's own activations over `calibration` (the runner keeps the source's weights), embedding
-  // and head by rounding. Stops that `store` holds are taken from there.
-  CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration, const std::vector<LinearGroup>& groups,
-               const std::vector<FormatSpec>& formats, const GptqOptions& options, ThreadPool& pool, StopStore* store = nullptr);
+  // Quantises by GPTQ against the source's own activations over `calibration` (the runner keeps the source's weights),
+  // embedding and head by rounding. Stops that `store` holds are taken from there.
+  CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration,
+               const std::vector<LinearGroup>& groups, const std::vector<FormatSpec>& formats,
+               const GptqOptions& options, ThreadPool& pool, StopStore* store = nullptr);
 
   const std::vector<CandidateGroup>& groups() const { return groups_; }
   const LinearWeight& weight(LinearId id, const FormatSpec& format) const;
@@ -24,8 +26,9 @@ class CandidateSet {
 
 // Bytes of everything no group holds: tensors that stay as the source has them.
 int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& groups);
-// A dense weight with noise added: per element sigma times the matrix's root mean square, Gaussian or uniform of that variance, so
-// that the relative noise power ||N||^2 / ||W||^2 is sigma^2 (SLQ appendix C.4 scales by the matrix's standard deviation).
+// A dense weight with noise added: per element sigma times the matrix's root mean square, Gaussian or uniform of that
+// variance, so that the relative noise power ||N||^2 / ||W||^2 is sigma^2 (SLQ appendix C.4 scales by the matrix's
+// standard deviation).
 LinearWeight noisy_weight(const LinearWeight& weight, double sigma, uint64_t stream, bool uniform);
 // The formats a plan gives to each linear.
 std::map<LinearId, FormatSpec> formats_of(const SensitivityTable& table, const Plan& plan);

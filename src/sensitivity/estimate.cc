@@ -61,7 +61,8 @@ std::vector<size_t> shuffled(size_t n, Rng& rng) {
 
 class Estimator {
  public:
-  Estimator(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options, const EstimateProgress& progress)
+  Estimator(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
+            const EstimateProgress& progress)
       : game_(game), groups_(groups), options_(options), progress_(progress) {
     result_.table = empty_table(groups, options.method);
   }
@@ -92,7 +93,8 @@ class Estimator {
         // Relative noise powers in octaves below 4^-4, about what 4-bit rounding makes: where the regime is linear.
         const double sigma = std::pow(2.0, -4 - level * 0.5);
         for (LinearId id : groups_[g].group.linears)
-          game_.assign(id, noisy(id, sigma, options_.seed + 1000 * g + static_cast<uint64_t>(level), options_.uniform_noise));
+          game_.assign(
+              id, noisy(id, sigma, options_.seed + 1000 * g + static_cast<uint64_t>(level), options_.uniform_noise));
         const MeterResult m = measure();
         power.push_back(sigma * sigma);
         kl.push_back(m.kl);
@@ -116,22 +118,27 @@ class Estimator {
   Estimation shapley() {
     const size_t levels = groups_.front().candidates.size();
     for (const CandidateGroup& g : groups_)
-      check(g.candidates.size() == levels, "shapley: every group must offer the same number of formats; {} offers {}, {} offers {}", g.group.name,
+      check(g.candidates.size() == levels,
+            "shapley: every group must offer the same number of formats; {} offers {}, {} offers {}", g.group.name,
             g.candidates.size(), groups_.front().group.name, levels);
     total_ = options_.permutations * static_cast<int64_t>(groups_.size() * (levels - 1)) + 1;
     std::vector<std::vector<Moments>> kl(groups_.size(), std::vector<Moments>(levels)), loss = kl;
     const MeterResult base = best_everywhere();
     for (size_t level = 0; level + 1 < levels; ++level)
-      walk_permutations(groups_.size(), base, [&](size_t group, double kl_step, double loss_step, double weight) {
-        pending_[group].first += kl_step * weight;
-        pending_[group].second += loss_step * weight;
-      }, [&](size_t group) { assign(game_, groups_[group].candidates[level]); }, [&] {
-        for (size_t g = 0; g < groups_.size(); ++g) {
-          kl[g][level].add(pending_[g].first);
-          loss[g][level].add(pending_[g].second);
-        }
-        return settled(kl, level);
-      });
+      walk_permutations(
+          groups_.size(), base,
+          [&](size_t group, double kl_step, double loss_step, double weight) {
+            pending_[group].first += kl_step * weight;
+            pending_[group].second += loss_step * weight;
+          },
+          [&](size_t group) { assign(game_, groups_[group].candidates[level]); },
+          [&] {
+            for (size_t g = 0; g < groups_.size(); ++g) {
+              kl[g][level].add(pending_[g].first);
+              loss[g][level].add(pending_[g].second);
+            }
+            return settled(kl, level);
+          });
     finish(kl, loss, base);
     return std::move(result_);
   }
@@ -141,38 +148,45 @@ class Estimator {
     std::vector<std::vector<Moments>> kl(groups_.size(), std::vector<Moments>(levels)), loss = kl;
     size_t steps = 0;
     for (const CandidateGroup& g : groups_) {
-      check(g.candidates.size() == levels, "unified: every group must offer the same number of formats; {} offers {}", g.group.name, g.candidates.size());
+      check(g.candidates.size() == levels, "unified: every group must offer the same number of formats; {} offers {}",
+            g.group.name, g.candidates.size());
       steps += g.candidates.size() - 1;
     }
     total_ = options_.permutations * static_cast<int64_t>(steps) + 1;
     const MeterResult base = best_everywhere();
-    // A step is "group i goes one level down": a shuffled multiset of groups, each as often as it has levels below the best.
+    // A step is "group i goes one level down": a shuffled multiset of groups, each as often as it has levels below the
+    // best.
     std::vector<std::vector<std::pair<double, double>>> sums;
     std::vector<size_t> at(groups_.size());
     const auto owner = [&](size_t step) { return step % groups_.size(); };
-    walk_permutations(steps, base, [&](size_t step, double kl_step, double loss_step, double weight) {
-      const size_t g = owner(step);
-      auto& sum = sums[g][at[g]];
-      sum.first += kl_step * weight;
-      sum.second += loss_step * weight;
-    }, [&](size_t step) {
-      const size_t g = owner(step);
-      assign(game_, groups_[g].candidates[--at[g]]);
-    }, [&] {
-      for (size_t g = 0; g < groups_.size(); ++g) {
-        double kl_total = 0, loss_total = 0;
-        for (size_t level = levels - 1; level-- > 0;) {
-          kl[g][level].add(kl_total += sums[g][level].first);
-          loss[g][level].add(loss_total += sums[g][level].second);
-        }
-      }
-      bool all = true;
-      for (size_t level = 0; level + 1 < levels; ++level) all = all && settled(kl, level);
-      return all;
-    }, [&](bool first_of_pair) {
-      std::fill(at.begin(), at.end(), levels - 1);
-      if (first_of_pair) sums.assign(groups_.size(), std::vector<std::pair<double, double>>(levels));
-    });
+    walk_permutations(
+        steps, base,
+        [&](size_t step, double kl_step, double loss_step, double weight) {
+          const size_t g = owner(step);
+          auto& sum = sums[g][at[g]];
+          sum.first += kl_step * weight;
+          sum.second += loss_step * weight;
+        },
+        [&](size_t step) {
+          const size_t g = owner(step);
+          assign(game_, groups_[g].candidates[--at[g]]);
+        },
+        [&] {
+          for (size_t g = 0; g < groups_.size(); ++g) {
+            double kl_total = 0, loss_total = 0;
+            for (size_t level = levels - 1; level-- > 0;) {
+              kl[g][level].add(kl_total += sums[g][level].first);
+              loss[g][level].add(loss_total += sums[g][level].second);
+            }
+          }
+          bool all = true;
+          for (size_t level = 0; level + 1 < levels; ++level) all = all && settled(kl, level);
+          return all;
+        },
+        [&](bool first_of_pair) {
+          std::fill(at.begin(), at.end(), levels - 1);
+          if (first_of_pair) sums.assign(groups_.size(), std::vector<std::pair<double, double>>(levels));
+        });
     finish(kl, loss, base);
     return std::move(result_);
   }
@@ -197,13 +211,15 @@ class Estimator {
       total += group[level].mean();
       square += group[level].error() * group[level].error();
     }
-    return options_.target_se > 0 && kl.front()[level].n >= 3 && std::sqrt(square) <= options_.target_se * std::abs(total);
+    return options_.target_se > 0 && kl.front()[level].n >= 3 &&
+           std::sqrt(square) <= options_.target_se * std::abs(total);
   }
 
-  // Pairs of an order and its reverse; every step is measured and committed; after a pair `take` reads what was gathered and
-  // says whether that is enough.
+  // Pairs of an order and its reverse; every step is measured and committed; after a pair `take` reads what was
+  // gathered and says whether that is enough.
   template <typename Step, typename Switch, typename Take, typename Begin>
-  void walk_permutations(size_t steps, const MeterResult& base, Step&& step, Switch&& change, Take&& take, Begin&& begin) {
+  void walk_permutations(size_t steps, const MeterResult& base, Step&& step, Switch&& change, Take&& take,
+                         Begin&& begin) {
     Rng rng(options_.seed, 77);
     for (int pair = 0; pair < std::max(1, options_.permutations / 2); ++pair) {
       std::vector<size_t> order = shuffled(steps, rng);
@@ -233,7 +249,8 @@ class Estimator {
   }
 
   // Values relative to the best format; the best formats' own cost is shared out by their relative errors.
-  void finish(const std::vector<std::vector<Moments>>& kl, const std::vector<std::vector<Moments>>& loss, const MeterResult& base) {
+  void finish(const std::vector<std::vector<Moments>>& kl, const std::vector<std::vector<Moments>>& loss,
+              const MeterResult& base) {
     double errors = 0;
     for (const CandidateGroup& g : groups_) errors += g.candidates.back().relative_error;
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -280,8 +297,8 @@ class Estimator {
 
 }  // namespace
 
-Estimation estimate(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options, const NoisyWeight& noisy,
-                    const EstimateProgress& progress) {
+Estimation estimate(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
+                    const NoisyWeight& noisy, const EstimateProgress& progress) {
   check(!groups.empty(), "sensitivity: no groups to measure");
   Estimator e(game, groups, options, progress);
   if (options.method == "single") return e.single();

@@ -1,11 +1,15 @@
 // From measurements to a SensitivityTable (SLQ section 3.3, Algorithm 1, appendix A.2).
 //
 //   single    one group at a time switched to each candidate, all others at the reference: groups x formats passes
-//   linear    Gaussian (or uniform) noise of T levels into one group at a time; the slope through the origin of KL against the relative
-//             noise power, alpha, times each candidate's own relative error e: groups x T passes. R^2 says if it is a line
-//   shapley   one binary game per candidate format: all groups start at the best format, are switched in random order, and
+//   linear    Gaussian (or uniform) noise of T levels into one group at a time; the slope through the origin of KL
+//   against the relative
+//             noise power, alpha, times each candidate's own relative error e: groups x T passes. R^2 says if it is a
+//             line
+//   shapley   one binary game per candidate format: all groups start at the best format, are switched in random order,
+//   and
 //             a group's value is its mean marginal cost over permutations (Algorithm 1)
-//   unified   one walk for all formats: a permutation of every (group, next level down) step; the costs of transitions are summed
+//   unified   one walk for all formats: a permutation of every (group, next level down) step; the costs of transitions
+//   are summed
 //             from the best format downwards (appendix A.2)
 // Permutations come in antithetic pairs (an order and its reverse); standard errors are over pairs.
 #pragma once
@@ -33,11 +37,12 @@ struct CandidateGroup {
 
 struct EstimateOptions {
   std::string method = "single";
-  int permutations = 8;     // shapley, unified: pairs are antithetic, so an even number
-  // Stop sampling permutations when sqrt(sum over groups of se^2) of the KL values of every format is at most this share of
-  // their sum; 0 = use them all. Looked at from the third pair on: an error estimated from two is worth little.
+  int permutations = 8;  // shapley, unified: pairs are antithetic, so an even number
+  // Stop sampling permutations when sqrt(sum over groups of se^2) of the KL values of every format is at most this
+  // share of their sum; 0 = use them all. Looked at from the third pair on: an error estimated from two is worth
+  // little.
   double target_se = 0;
-  int noise_levels = 4;     // linear: T
+  int noise_levels = 4;  // linear: T
   bool uniform_noise = false;
   uint64_t seed = 0;
 };
@@ -56,8 +61,8 @@ using NoisyWeight = std::function<PackedLinear(LinearId id, double sigma, uint64
 // Called after every measurement with (done, total).
 using EstimateProgress = std::function<void(int64_t done, int64_t total)>;
 
-Estimation estimate(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options, const NoisyWeight& noisy,
-                    const EstimateProgress& progress);
+Estimation estimate(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
+                    const NoisyWeight& noisy, const EstimateProgress& progress);
 
 // c of 1 - EAR = c sqrt(KL), from whole-model plans at a few widths: the root-mean-square ratio.
 double ear_constant(const std::vector<MeterResult>& plans);

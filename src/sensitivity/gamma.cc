@@ -24,14 +24,16 @@ double GammaLaw::gamma() const { return std::sqrt(predicted); }
 
 GammaLaw gamma_law(std::span<const float> w, int64_t out, int64_t in, int group, int bits) {
   check(bits >= 2 && bits <= 8, "gamma: {} bits; expected 2 to 8", bits);
-  check(static_cast<int64_t>(w.size()) == out * in && group >= 0, "gamma: {} values in groups of {} are no ({}, {}) matrix", w.size(), group, out, in);
+  check(static_cast<int64_t>(w.size()) == out * in && group >= 0,
+        "gamma: {} values in groups of {} are no ({}, {}) matrix", w.size(), group, out, in);
   const double levels = std::pow(2.0, bits) - 1;
   const int64_t width = group == 0 ? in : group;
   double sym = 0, asym = 0, error_sym = 0, error_asym = 0;
   GammaLaw law;
   for (int64_t row = 0; row < out; ++row)
     for (int64_t first = 0; first < in; first += width) {
-      const std::span<const float> part = w.subspan(static_cast<size_t>(row * in + first), static_cast<size_t>(std::min(width, in - first)));
+      const std::span<const float> part =
+          w.subspan(static_cast<size_t>(row * in + first), static_cast<size_t>(std::min(width, in - first)));
       const auto [low, high] = std::minmax_element(part.begin(), part.end());
       if (*low == *high) continue;  // one value: no range to speak of
       const double reach = std::max(std::abs(double{*low}), std::abs(double{*high})), span = double{*high} - *low;

@@ -17,8 +17,10 @@ void check_is_journal(const std::string& folder) {
   if (!fs::exists(folder) || fs::exists(folder + "/job.json")) return;
   check(fs::is_directory(folder), "{} is in the way of the journal: it is a file", folder);
   for (const auto& entry : fs::directory_iterator(folder))
-    check(entry.path().filename().string().starts_with("job.json."), "{} is in the way of the journal: it holds {}, which no journal does; move it or choose another output folder",
-          folder, entry.path().filename().string());
+    check(
+        entry.path().filename().string().starts_with("job.json."),
+        "{} is in the way of the journal: it holds {}, which no journal does; move it or choose another output folder",
+        folder, entry.path().filename().string());
 }
 
 }  // namespace
@@ -43,15 +45,21 @@ Journal::Journal(std::string folder, const std::map<std::string, std::string>& j
   for (const auto& [name, value] : job) {
     const auto found = begun.find(name);
     if (found != begun.end() && found->second == value) continue;
-    differences += fmt::format("{}{} was {}, is {}", differences.empty() ? "" : "; ", name, found == begun.end() ? "absent" : found->second, value);
+    differences += fmt::format("{}{} was {}, is {}", differences.empty() ? "" : "; ", name,
+                               found == begun.end() ? "absent" : found->second, value);
   }
-  check(differences.empty() && begun.size() == job.size(), "{} belongs to another job: {}. Give --fresh to begin anew, or another output folder", folder_,
+  check(differences.empty() && begun.size() == job.size(),
+        "{} belongs to another job: {}. Give --fresh to begin anew, or another output folder", folder_,
         differences.empty() ? "it names more settings" : differences);
   resumed_ = true;
 }
 
-std::string Journal::stop_path(const std::string& stop) const { return fmt::format("{}/{}.safetensors", folder_, stop); }
-std::string Journal::measurement_path(int64_t number) const { return fmt::format("{}/measure-{:06}.json", folder_, number); }
+std::string Journal::stop_path(const std::string& stop) const {
+  return fmt::format("{}/{}.safetensors", folder_, stop);
+}
+std::string Journal::measurement_path(int64_t number) const {
+  return fmt::format("{}/measure-{:06}.json", folder_, number);
+}
 
 bool Journal::contains(const std::string& stop) const { return fs::exists(stop_path(stop)); }
 
@@ -59,8 +67,12 @@ void Journal::save(const std::string& stop, const std::vector<QuantizedLinear>& 
   std::vector<TensorToWrite> tensors;
   nlohmann::json list = nlohmann::json::array();
   for (const QuantizedLinear& q : linears) {
-    for (const StoredTensor& t : stored_tensors(q.weight)) tensors.push_back(to_write(std::to_string(list.size()) + t.suffix, {t.tensor, nullptr}));
-    list.push_back({{"linear", to_string(q.id)}, {"format", to_string(q.weight.spec)}, {"out", q.weight.out}, {"in", q.weight.in}});
+    for (const StoredTensor& t : stored_tensors(q.weight))
+      tensors.push_back(to_write(std::to_string(list.size()) + t.suffix, {t.tensor, nullptr}));
+    list.push_back({{"linear", to_string(q.id)},
+                    {"format", to_string(q.weight.spec)},
+                    {"out", q.weight.out},
+                    {"in", q.weight.in}});
   }
   write_safetensors(stop_path(stop), tensors, {{"linears", list.dump()}});
 }
@@ -70,10 +82,11 @@ std::vector<QuantizedLinear> Journal::load(const std::string& stop) const {
   std::vector<QuantizedLinear> linears;
   for (const nlohmann::json& entry : nlohmann::json::parse(file.metadata().at("linears"))) {
     const std::string prefix = std::to_string(linears.size());
-    LinearWeight weight = load_weight(parse_format(entry.at("format").get<std::string>()), entry.at("out"), entry.at("in"),
-                                      [&](const std::string& suffix, DType dtype, const Shape& shape) {
-                                        return file.contains(prefix + suffix) ? file.get(prefix + suffix, dtype, shape) : OwnedTensor{};
-                                      });
+    LinearWeight weight =
+        load_weight(parse_format(entry.at("format").get<std::string>()), entry.at("out"), entry.at("in"),
+                    [&](const std::string& suffix, DType dtype, const Shape& shape) {
+                      return file.contains(prefix + suffix) ? file.get(prefix + suffix, dtype, shape) : OwnedTensor{};
+                    });
     linears.push_back({parse_linear_id(entry.at("linear").get<std::string>()), std::move(weight), std::nullopt});
   }
   return linears;
@@ -87,7 +100,8 @@ std::optional<MeterResult> Journal::measurement(int64_t number) const {
 
 void Journal::save(int64_t number, const MeterResult& r) {
   // JSON numbers are written with as many digits as bring back the same double.
-  const nlohmann::json value = {{"kl", r.kl}, {"loss", r.loss}, {"sequence_kl", r.sequence_kl}, {"sequence_loss", r.sequence_loss}};
+  const nlohmann::json value = {
+      {"kl", r.kl}, {"loss", r.loss}, {"sequence_kl", r.sequence_kl}, {"sequence_loss", r.sequence_loss}};
   write_file_atomically(measurement_path(number), value.dump() + "\n");
 }
 

@@ -1,12 +1,13 @@
-// The journal of a long job: what it has finished, kept in a folder so that a run that was killed goes on where it stopped and
-// ends with the same bytes.
+// The journal of a long job: what it has finished, kept in a folder so that a run that was killed goes on where it
+// stopped and ends with the same bytes.
 //
 //   OUT.journal/job.json                   what the job is: {"model": ..., "text": ..., "options": ...}
 //               layers.3.qkv.safetensors   all candidates of one stop
 //               measure-000017.json        one measurement of the sensitivity game, by its place in the order
 //
-// Every file is complete or absent (core/file.h: written beside, fsynced, renamed), so whatever is found may be used. What is
-// measured depends only on the job and on the measurements before it; their number is therefore enough of a name.
+// Every file is complete or absent (core/file.h: written beside, fsynced, renamed), so whatever is found may be used.
+// What is measured depends only on the job and on the measurements before it; their number is therefore enough of a
+// name.
 #pragma once
 #include <map>
 #include <optional>
@@ -19,8 +20,8 @@ namespace fidelio {
 
 class Journal final : public StopStore {
  public:
-  // Begins a journal in `folder`, or goes on with the one there. Throws Error naming what differs if that one belongs to
-  // another job. `job`: whatever determines the result, as (name, value).
+  // Begins a journal in `folder`, or goes on with the one there. Throws Error naming what differs if that one belongs
+  // to another job. `job`: whatever determines the result, as (name, value).
   Journal(std::string folder, const std::map<std::string, std::string>& job);
 
   bool contains(const std::string& stop) const override;

@@ -37,14 +37,16 @@ std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping,
   return groups;
 }
 
-Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool) : runner_(runner), pool_(pool) {
+Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool)
+    : runner_(runner), pool_(pool) {
   sequences_ = static_cast<int64_t>(sequences.size());
   for (PackedBatch& packed : pack_batches(sequences, runner.options().max_rows, runner.cache_pages())) {
     State state;
     state.packed = std::move(packed);
     Batch& batch = state.packed.batch;
     for (int64_t s = 0; s < batch.sequences(); ++s)
-      for (int32_t row = batch.sequence_begin[static_cast<size_t>(s)]; row < batch.sequence_begin[static_cast<size_t>(s) + 1]; ++row) {
+      for (int32_t row = batch.sequence_begin[static_cast<size_t>(s)];
+           row < batch.sequence_begin[static_cast<size_t>(s) + 1]; ++row) {
         state.sequence_of_row.push_back(static_cast<int32_t>(state.packed.sequences[static_cast<size_t>(s)]));
         // The last position predicts nothing that is in the text, and is left out as perplexity leaves it out.
         if (row + 1 < batch.sequence_begin[static_cast<size_t>(s) + 1]) batch.logit_rows.push_back(row);
@@ -122,8 +124,8 @@ MeterResult Meter::measure() {
   return result;
 }
 
-// Logits of the reference stream under the reference head beside those of the stream in force, a few rows at a time: nothing
-// of the size (positions, v) is ever held.
+// Logits of the reference stream under the reference head beside those of the stream in force, a few rows at a time:
+// nothing of the size (positions, v) is ever held.
 void Meter::compare(State& s, MeterResult& result, std::vector<int64_t>& positions) {
   const LinearId head_id{-1, runner_.config().tie_embeddings ? Role::embedding : Role::head};
   const PackedLinear head_now = runner_.linear(head_id);
@@ -144,10 +146,12 @@ void Meter::compare(State& s, MeterResult& result, std::vector<int64_t>& positio
     std::vector<RowComparer> comparers(static_cast<size_t>(pool_.threads()));
     pool_.run(count, [&](int64_t row, int thread) {
       const auto at = static_cast<size_t>(row) * v;
-      found[static_cast<size_t>(row)] = comparers[static_cast<size_t>(thread)].compare(std::span(reference).subspan(at, v), q.subspan(at, v));
+      found[static_cast<size_t>(row)] =
+          comparers[static_cast<size_t>(thread)].compare(std::span(reference).subspan(at, v), q.subspan(at, v));
     });
     for (int64_t row = 0; row < count; ++row) {
-      const auto sequence = static_cast<size_t>(s.sequence_of_row[static_cast<size_t>(s.packed.batch.logit_rows[static_cast<size_t>(first + row)])]);
+      const auto sequence = static_cast<size_t>(
+          s.sequence_of_row[static_cast<size_t>(s.packed.batch.logit_rows[static_cast<size_t>(first + row)])]);
       result.sequence_kl[sequence] += found[static_cast<size_t>(row)].kl;
       result.sequence_loss[sequence] += 1 - found[static_cast<size_t>(row)].ear;
       ++positions[sequence];

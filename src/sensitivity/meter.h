@@ -26,7 +26,7 @@ enum class Grouping : uint8_t { fused, single };
 std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping, bool with_embedding);
 
 struct MeterResult {
-  double kl = 0, loss = 0;                // means over positions: KL in nats, 1 - EAR
+  double kl = 0, loss = 0;                         // means over positions: KL in nats, 1 - EAR
   std::vector<double> sequence_kl, sequence_loss;  // means per sequence, for standard errors
 };
 
@@ -37,7 +37,8 @@ class Game {
   virtual void assign(LinearId id, PackedLinear weight) = 0;
   virtual void restore(LinearId id) = 0;  // the reference's own
   virtual MeterResult measure() = 0;
-  // Says that the next assignments will start from what was measured last (shapley walks). Changes costs, never results.
+  // Says that the next assignments will start from what was measured last (shapley walks). Changes costs, never
+  // results.
   virtual void commit() = 0;
 };
 
@@ -54,12 +55,12 @@ class Meter final : public Game {
   // Several measurements of single changes in parallel are jobs for MPI ranks: one Meter each.
 
  private:
-  struct State {                                 // one batch
+  struct State {  // one batch
     PackedBatch packed;
     std::vector<int32_t> sequence_of_row;
-    std::vector<std::vector<float>> streams;     // before each layer, and after the last: (L + 1) of (rows, d)
-    std::vector<std::vector<float>> fresh;       // the same for the assignment being measured, from `first_` on
-    std::vector<float> reference;                // reference stream after the last layer (rows, d)
+    std::vector<std::vector<float>> streams;  // before each layer, and after the last: (L + 1) of (rows, d)
+    std::vector<std::vector<float>> fresh;    // the same for the assignment being measured, from `first_` on
+    std::vector<float> reference;             // reference stream after the last layer (rows, d)
   };
   void reference_pass();
   void compare(State& state, MeterResult& result, std::vector<int64_t>& positions);

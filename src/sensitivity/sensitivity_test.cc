@@ -48,12 +48,19 @@ struct Tiny {
     Rng rng(5);
     for (size_t length : {40, 17, 64, 2, 33}) {
       sequences.emplace_back(length);
-      for (int32_t& id : sequences.back()) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(checkpoint.config().v)));
+      for (int32_t& id : sequences.back())
+        id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(checkpoint.config().v)));
     }
   }
   // Two sequences or so to a batch, and logits a few rows at a time.
   std::unique_ptr<Runner> make() const {
-    return make_cpu_runner(checkpoint, {.threads = 2, .isa = "", .kv = KvFormat::f32, .max_rows = 80, .max_logit_rows = 16, .cache_tokens = 256, .mode = Activations::f32});
+    return make_cpu_runner(checkpoint, {.threads = 2,
+                                        .isa = "",
+                                        .kv = KvFormat::f32,
+                                        .max_rows = 80,
+                                        .max_logit_rows = 16,
+                                        .cache_tokens = 256,
+                                        .mode = Activations::f32});
   }
   PackedLinear rounded(LinearId id, const std::string& format) {
     const LinearWeight original = checkpoint.linear(id);
@@ -116,7 +123,8 @@ void expect_same_bits(const MeterResult& a, const MeterResult& b) {
   EXPECT_EQ(a.sequence_loss, b.sequence_loss);
 }
 
-// Changes in any order, some committed, some taken back: every measurement is what a runner that never kept anything gives.
+// Changes in any order, some committed, some taken back: every measurement is what a runner that never kept anything
+// gives.
 TEST(Meter, PrefixReuseIsFullRecomputationBitForBit) {
   for (const char* name : {"llama2", "qwen2", "qwen3"}) {
     Tiny tiny(name);
@@ -145,7 +153,8 @@ TEST(Meter, PrefixReuseIsFullRecomputationBitForBit) {
 TEST(Meter, TheSameWeightsHaveNoDistance) {
   Tiny tiny("llama32");
   Meter meter(*tiny.runner, tiny.sequences, tiny.pool);
-  for (LinearId id : linears_of(tiny.checkpoint.config())) meter.assign(id, tiny.runner->pack(tiny.checkpoint.linear(id)));
+  for (LinearId id : linears_of(tiny.checkpoint.config()))
+    meter.assign(id, tiny.runner->pack(tiny.checkpoint.linear(id)));
   const MeterResult same = meter.measure();
   EXPECT_EQ(same.kl, 0);
   EXPECT_EQ(same.loss, 0);
@@ -160,7 +169,8 @@ TEST(Groups, FusedSingleAndWithoutEmbedding) {
   config.tie_embeddings = true;
   const auto names = [&](Grouping grouping, bool with_embedding) {
     std::vector<std::string> list;
-    for (const LinearGroup& g : groups_of(config, grouping, with_embedding)) list.push_back(g.name + ":" + std::to_string(g.linears.size()));
+    for (const LinearGroup& g : groups_of(config, grouping, with_embedding))
+      list.push_back(g.name + ":" + std::to_string(g.linears.size()));
     return list;
   };
   const std::vector<std::string> fused = {"layers.0.qkv:3", "layers.0.o:1", "layers.0.gate_up:2", "layers.0.down:1",
@@ -212,13 +222,17 @@ double square_of_sum(const std::map<LinearId, double>& weights) { return sum(wei
 
 // Five groups of two linears each; format `level` of group g has costs[level] (g + 1) / 2 in each linear.
 std::vector<CandidateGroup> number_groups(const std::vector<double>& costs) {
-  const std::vector<FormatSpec> formats = {parse_format("int3g64z"), parse_format("int5g64z"), parse_format("int8g64z")};
+  const std::vector<FormatSpec> formats = {parse_format("int3g64z"), parse_format("int5g64z"),
+                                           parse_format("int8g64z")};
   std::vector<CandidateGroup> groups;
   for (int g = 0; g < 5; ++g) {
     CandidateGroup group{{"layers." + std::to_string(g) + ".gate_up", {{g, Role::gate}, {g, Role::up}}}, 100, {}};
     for (size_t level = 0; level < costs.size(); ++level) {
       const PackedLinear w = number(costs[level] * (g + 1) / 2);
-      group.candidates.push_back({formats[level], {{{g, Role::gate}, w}, {{g, Role::up}, w}}, static_cast<int64_t>(10 * (level + 1)), costs[level]});
+      group.candidates.push_back({formats[level],
+                                  {{{g, Role::gate}, w}, {{g, Role::up}, w}},
+                                  static_cast<int64_t>(10 * (level + 1)),
+                                  costs[level]});
     }
     groups.push_back(std::move(group));
   }
@@ -226,8 +240,10 @@ std::vector<CandidateGroup> number_groups(const std::vector<double>& costs) {
 }
 
 Estimation play(NumberGame& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options) {
-  return estimate(game, groups, options,
-                  [](LinearId id, double sigma, uint64_t, bool) { return number((id.layer + 1) * sigma * sigma / 2); }, [](int64_t, int64_t) {});
+  return estimate(
+      game, groups, options,
+      [](LinearId id, double sigma, uint64_t, bool) { return number((id.layer + 1) * sigma * sigma / 2); },
+      [](int64_t, int64_t) {});
 }
 
 // Costs are small dyadic numbers: every sum and mean below is exact.
@@ -243,7 +259,8 @@ TEST(Estimate, AnAdditiveGameHasItsSingleValuesUnderEveryMethod) {
         const Option& option = e.table.groups[g].options[level];
         const double single = std::array{4.0, 1.0, 0.125}[level] * static_cast<double>(g + 1);
         // The best format's own cost is shared out by relative error, here the same for all groups: 1.875 / 5 each.
-        const double expected = std::string(method) == "single" ? single : single - 0.125 * static_cast<double>(g + 1) + 0.375;
+        const double expected =
+            std::string(method) == "single" ? single : single - 0.125 * static_cast<double>(g + 1) + 0.375;
         EXPECT_DOUBLE_EQ(option.kl, expected) << method << g << level;
         EXPECT_DOUBLE_EQ(option.loss, 2 * expected);
         EXPECT_EQ(option.kl_se, 0);
@@ -260,7 +277,8 @@ TEST(Estimate, ShapleyAndUnifiedValuesSumToTheWholeGame) {
     for (size_t level = 0; level < 3; ++level) {
       double total = 0;
       for (const Group& g : e.table.groups) total += g.options[level].kl;
-      // The whole model in a format: its costs are c (1 + .. + 5) = 15 c. A few hundred additions of doubles below 4000.
+      // The whole model in a format: its costs are c (1 + .. + 5) = 15 c. A few hundred additions of doubles below
+      // 4000.
       const double c = std::array{4.0, 1.0, 0.125}[level];
       // unified never measures the middle format everywhere: only ends are exact there.
       if (std::string(method) == "unified" && level == 1) continue;
@@ -293,8 +311,8 @@ TEST(Estimate, UnifiedIsTheSumOfItsTransitions) {
   EXPECT_EQ(e.passes, 8 * 5 * 2 + 1);
 }
 
-// KL = sum of squares: noise of relative power s in group g costs (g + 1) s under this game, so alpha = g + 1 and a format's
-// value is alpha times its relative error. Sigma has a root of two in it: a few roundings of 2^-53.
+// KL = sum of squares: noise of relative power s in group g costs (g + 1) s under this game, so alpha = g + 1 and a
+// format's value is alpha times its relative error. Sigma has a root of two in it: a few roundings of 2^-53.
 TEST(Estimate, LinearFindsTheSlopeOfAQuadraticGame) {
   const auto groups = number_groups({0.25, 0.0625, 0.0078125});
   NumberGame game(sum);
@@ -312,10 +330,12 @@ TEST(Estimate, LinearFindsTheSlopeOfAQuadraticGame) {
 TEST(Estimate, PermutationsStopWhenTheErrorsAreSmallEnough) {
   const auto groups = number_groups({4, 1, 0.125});
   NumberGame additive(sum);
-  const Estimation exact = play(additive, groups, {.method = "shapley", .permutations = 64, .target_se = 0.01, .seed = 3});
+  const Estimation exact =
+      play(additive, groups, {.method = "shapley", .permutations = 64, .target_se = 0.01, .seed = 3});
   EXPECT_EQ(exact.passes, 1 + 2 * 3 * 2 * 5) << "no errors: three pairs for each of two formats";
 
-  // Interactions that differ from pair to pair: more permutations for smaller errors, and the errors are as small as asked.
+  // Interactions that differ from pair to pair: more permutations for smaller errors, and the errors are as small as
+  // asked.
   const auto uneven = [](const std::map<LinearId, double>& w) {
     const double s = sum(w);
     return s + (s > 20 ? 10.0 : 0.0) + (w.contains({3, Role::up}) && w.at({3, Role::up}) > 1 ? s / 8 : 0.0);
@@ -323,7 +343,8 @@ TEST(Estimate, PermutationsStopWhenTheErrorsAreSmallEnough) {
   int64_t before = 0;
   for (double target : {0.05, 0.01, 0.005}) {
     NumberGame game(uneven);
-    const Estimation e = play(game, groups, {.method = "unified", .permutations = 4000, .target_se = target, .seed = 3});
+    const Estimation e =
+        play(game, groups, {.method = "unified", .permutations = 4000, .target_se = target, .seed = 3});
     EXPECT_GE(e.passes, before);
     EXPECT_LT(e.passes, 4000 * 10 + 1);
     before = e.passes;
@@ -340,7 +361,8 @@ TEST(Estimate, PermutationsStopWhenTheErrorsAreSmallEnough) {
 TEST(Estimate, Errors) {
   NumberGame game(sum);
   auto groups = number_groups({4, 1, 0.125});
-  EXPECT_THAT(error_of([&] { play(game, groups, {.method = "guess"}); }), HasSubstr("expected single, linear, shapley or unified"));
+  EXPECT_THAT(error_of([&] { play(game, groups, {.method = "guess"}); }),
+              HasSubstr("expected single, linear, shapley or unified"));
   EXPECT_THAT(error_of([&] { play(game, {}, {}); }), HasSubstr("no groups"));
   groups[2].candidates.pop_back();
   EXPECT_THAT(error_of([&] { play(game, groups, {.method = "shapley"}); }), HasSubstr("same number of formats"));
@@ -352,8 +374,8 @@ TEST(Estimate, EarConstantIsTheRootMeanSquareRatio) {
   EXPECT_DOUBLE_EQ(ear_constant({{0.04, 0.1, {}, {}}, {0.0, 0.0, {}, {}}, {0.01, 0.07, {}, {}}}), std::sqrt(0.37));
 }
 
-// ||N||^2 / ||W||^2 = sigma^2 up to the spread of a mean of n squares: variance 2/n relative for Gaussian noise, 0.8/n for
-// uniform; n = 96 * 96 here or more, five standard errors.
+// ||N||^2 / ||W||^2 = sigma^2 up to the spread of a mean of n squares: variance 2/n relative for Gaussian noise, 0.8/n
+// for uniform; n = 96 * 96 here or more, five standard errors.
 TEST(Noise, HasTheRelativePowerAskedFor) {
   Rng rng(9);
   OwnedTensor w = OwnedTensor::allocate(DType::f32, {96, 96});
@@ -378,9 +400,9 @@ TEST(Noise, HasTheRelativePowerAskedFor) {
 
 // ---- gamma.
 
-// The law within 3% at 4 bits and more. What it leaves out: the ends of a group's own range are on its grid, so 2 of g = 128 values
-// (1 of 128 on the symmetric grid) have no error, which is 0.8% of the ratio; and the mean of n squared uniform errors has a
-// relative standard error of sqrt(0.8 / n): below 0.4% for the ratio of two with n = 128 * 1024.
+// The law within 3% at 4 bits and more. What it leaves out: the ends of a group's own range are on its grid, so 2 of g
+// = 128 values (1 of 128 on the symmetric grid) have no error, which is 0.8% of the ratio; and the mean of n squared
+// uniform errors has a relative standard error of sqrt(0.8 / n): below 0.4% for the ratio of two with n = 128 * 1024.
 TEST(Gamma, PredictsTheRatioOfRoundingVariances) {
   for (int kind : {0, 1, 2}) {
     Rng rng(13, static_cast<uint64_t>(kind));
@@ -397,8 +419,9 @@ TEST(Gamma, PredictsTheRatioOfRoundingVariances) {
       EXPECT_GE(law.largest, law.predicted);
     }
   }
-  // Real weights: the mean over the 28 linears of a trained model's layers. One of them alone, with 16384 values, has a standard error
-  // of 1%. The head is left out: rows of tokens never seen in training are nearly the same, so their errors are, too.
+  // Real weights: the mean over the 28 linears of a trained model's layers. One of them alone, with 16384 values, has a
+  // standard error of 1%. The head is left out: rows of tokens never seen in training are nearly the same, so their
+  // errors are, too.
   const Checkpoint quill = Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-1m");
   double sum = 0;
   int linears = 0;
@@ -423,19 +446,22 @@ TEST(Gamma, OfGroupsKnownByHand) {
 // ---- The journal.
 
 const std::map<std::string, std::string> kJob = {{"model", "a"}, {"options", "b"}};
-const std::vector<FormatSpec> kFormats = {parse_format("int3g32zs8"), parse_format("lut3g32"), parse_format("int6g32z"), parse_format("int8g32")};
+const std::vector<FormatSpec> kFormats = {parse_format("int3g32zs8"), parse_format("lut3g32"), parse_format("int6g32z"),
+                                          parse_format("int8g32")};
 
 std::string bytes_of(const LinearWeight& w) {
   std::string bytes = to_string(w.spec);
-  for (const StoredTensor& t : stored_tensors(w)) bytes += t.suffix + std::string(reinterpret_cast<const char*>(t.tensor.data), static_cast<size_t>(t.tensor.bytes()));
+  for (const StoredTensor& t : stored_tensors(w))
+    bytes +=
+        t.suffix + std::string(reinterpret_cast<const char*>(t.tensor.data), static_cast<size_t>(t.tensor.bytes()));
   return bytes;
 }
 
 struct Killed {};
 
-
 std::map<std::string, std::string> candidates(Tiny& tiny, StopStore* store) {
-  const CandidateSet set(*tiny.runner, tiny.checkpoint, tiny.dataset(), groups_of(tiny.checkpoint.config(), Grouping::fused, true), kFormats, {}, tiny.pool, store);
+  const CandidateSet set(*tiny.runner, tiny.checkpoint, tiny.dataset(),
+                         groups_of(tiny.checkpoint.config(), Grouping::fused, true), kFormats, {}, tiny.pool, store);
   std::map<std::string, std::string> bytes;
   for (LinearId id : linears_of(tiny.checkpoint.config()))
     for (const FormatSpec& f : kFormats) bytes[to_string(id) + to_string(f)] = bytes_of(set.weight(id, f));
@@ -468,8 +494,10 @@ TEST(Journal, CandidatesAreTheSameBytesHoweverOftenTheRunDied) {
     EXPECT_EQ(journal.finished().first, done);
     const int now = std::min(1 + round, stops - done);
     KilledAfter store(journal, now);
-    if (done + now < stops) EXPECT_THROW(candidates(tiny, &store), Killed);
-    else EXPECT_EQ(candidates(tiny, &store), whole);
+    if (done + now < stops)
+      EXPECT_THROW(candidates(tiny, &store), Killed);
+    else
+      EXPECT_EQ(candidates(tiny, &store), whole);
     done += now;
   }
   Journal journal(folder / "j", kJob);
@@ -479,11 +507,13 @@ TEST(Journal, CandidatesAreTheSameBytesHoweverOftenTheRunDied) {
 
 TEST(Journal, MeasurementsGoOnWhereTheyStopped) {
   Tiny tiny("llama2");
-  const CandidateSet set(*tiny.runner, tiny.checkpoint, tiny.dataset(), groups_of(tiny.checkpoint.config(), Grouping::fused, true), kFormats, {}, tiny.pool);
+  const CandidateSet set(*tiny.runner, tiny.checkpoint, tiny.dataset(),
+                         groups_of(tiny.checkpoint.config(), Grouping::fused, true), kFormats, {}, tiny.pool);
   const auto measure = [&](Game& game, int64_t killed_after) {
-    return estimate(game, set.groups(), {.method = "unified", .permutations = 2, .seed = 4}, {}, [&](int64_t done, int64_t) {
-      if (done == killed_after) throw Killed{};
-    });
+    return estimate(game, set.groups(), {.method = "unified", .permutations = 2, .seed = 4}, {},
+                    [&](int64_t done, int64_t) {
+                      if (done == killed_after) throw Killed{};
+                    });
   };
   Meter meter(*tiny.runner, tiny.sequences, tiny.pool);
   const Estimation whole = measure(meter, -1);

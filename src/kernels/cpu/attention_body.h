@@ -1,7 +1,7 @@
 // The paged cache and attention over it, once per instruction set. See kernel_set.h for the record and the grid.
 //
-// One tile is up to 32 consecutive query positions of one sequence and all heads that share one kv head. A page is widened to
-// FP32 once per tile, keys first, then values; then for every few rows of the tile
+// One tile is up to 32 consecutive query positions of one sequence and all heads that share one kv head. A page is
+// widened to FP32 once per tile, keys first, then values; then for every few rows of the tile
 //     scores[r][32 positions] = q[r][i] * keys[i][32]         chain over i, lanes are positions
 //     online softmax          m' = max(m, scores), p = e^(s - m'), l = l e^(m - m') + sum p
 //     sums[r][e]              = sums e^(m - m') + p[r][t] * values[t][e]   chain over t, lanes are features
@@ -18,10 +18,14 @@ constexpr float kLowest = -3.0e38f;  // finite, so that the difference of two of
 // --- one page in FP32 ----------------------------------------------------------------------------------------------
 inline V load_element(KvKind kind, const std::byte* part, int64_t i) {  // W elements from i of the 2 or 4 byte formats
   switch (kind) {
-    case KvKind::f32: return load(reinterpret_cast<const float*>(part) + i);
-    case KvKind::f16: return load_halves(part + 2 * i);
-    case KvKind::bf16: return load_bf16(part + 2 * i);
-    default: return to_float(load_bytes(part + i));
+    case KvKind::f32:
+      return load(reinterpret_cast<const float*>(part) + i);
+    case KvKind::f16:
+      return load_halves(part + 2 * i);
+    case KvKind::bf16:
+      return load_bf16(part + 2 * i);
+    default:
+      return to_float(load_bytes(part + i));
   }
 }
 // Codes of W consecutive bytes' low (shift 0) or high (shift 4) nibbles of both planes: 16 high + low.
@@ -80,12 +84,15 @@ inline void write_element(KvKind kind, std::byte* part, int64_t i, float x) {
   } else if (kind == KvKind::bf16) {
     reinterpret_cast<uint16_t*>(part)[i] = round_to_bf16(x);
   } else {
-    const float saturated = x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;  // an infinity would poison the row
+    const float saturated = x > 65504.0f    ? 65504.0f
+                            : x < -65504.0f ? -65504.0f
+                                            : x;  // an infinity would poison the row
     reinterpret_cast<uint16_t*>(part)[i] = round_to_half(saturated);
   }
 }
 
-// Asymmetric 8-bit codes of one head of one token: x ~ zero + scale * code, zero the minimum. Returns them through `code`.
+// Asymmetric 8-bit codes of one head of one token: x ~ zero + scale * code, zero the minimum. Returns them through
+// `code`.
 struct Quantised {
   float scale, zero, inverse;
   Quantised(const float* x, int64_t e) {
@@ -101,7 +108,8 @@ struct Quantised {
   }
 };
 inline void set_nibble(std::byte& b, bool high, int code) {
-  b = high ? (b & std::byte{0x0f}) | static_cast<std::byte>(code << 4) : (b & std::byte{0xf0}) | static_cast<std::byte>(code);
+  b = high ? (b & std::byte{0x0f}) | static_cast<std::byte>(code << 4)
+           : (b & std::byte{0xf0}) | static_cast<std::byte>(code);
 }
 
 inline void append(const KvRecord& record, std::byte* page, int t, const float* key, const float* value) {
@@ -212,7 +220,8 @@ template <int R, int N>
 void sum_values(const Tile& tile, int row, int64_t column, int count) {
   V acc[R][N];
   for (int r = 0; r < R; ++r)
-    for (int n = 0; n < N; ++n) acc[r][n] = load(tile.sums + (row + r) * tile.padded + column + n * W) * tile.correction[row + r];
+    for (int n = 0; n < N; ++n)
+      acc[r][n] = load(tile.sums + (row + r) * tile.padded + column + n * W) * tile.correction[row + r];
   const float* values = tile.values + column;
   const float* p = tile.scores + row * kTokens;
   for (int t = 0; t < count; ++t, values += tile.padded) {
@@ -278,7 +287,8 @@ inline void write_rows(const Tile& tile) {
 // One chunk of a tile, leaving (sums, maximum, total) of every row in sums, chunk_maximum, chunk_total.
 inline void attend_chunk(const Tile& tile, int64_t chunk) {
   const AttendArgs& a = tile.a;
-  const int64_t first_seen = a.window > 0 && a.first_position >= a.window ? (a.first_position - a.window + 1) / kTokens : 0;
+  const int64_t first_seen =
+      a.window > 0 && a.first_position >= a.window ? (a.first_position - a.window + 1) / kTokens : 0;
   const int64_t last_page = tile.position(tile.rows - 1) / kTokens;
   int64_t page = chunk * kChunkPages;
   const int64_t end = page + kChunkPages <= last_page + 1 ? page + kChunkPages : last_page + 1;

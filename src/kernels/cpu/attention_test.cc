@@ -18,9 +18,9 @@ struct Play {
   KvFormat format = KvFormat::f32;
   Isa isa = supported_isas().back();
   int threads = 2;
-  std::vector<int> lengths;           // of the sequences
-  std::vector<std::vector<int>> cuts; // per step, rows taken of each sequence; empty: all at once
-  std::vector<int> order;             // of pages
+  std::vector<int> lengths;            // of the sequences
+  std::vector<std::vector<int>> cuts;  // per step, rows taken of each sequence; empty: all at once
+  std::vector<int> order;              // of pages
   bool norms = false;
 
   // The attention outputs of every sequence, (length, h e) each, in turn.
@@ -32,7 +32,8 @@ struct Play {
     std::vector<std::vector<int32_t>> lists;
     for (int length : lengths) {
       lists.emplace_back();
-      for (int p = 0; p * kPageTokens < length; ++p, ++pages) lists.back().push_back(order.empty() ? pages : order[static_cast<size_t>(pages)]);
+      for (int p = 0; p * kPageTokens < length; ++p, ++pages)
+        lists.back().push_back(order.empty() ? pages : order[static_cast<size_t>(pages)]);
     }
     Cpu::KvCache cache = cpu.allocate_cache(shape, pages + 3, format);
     cpu.reserve(total, qw, 4096);
@@ -68,7 +69,8 @@ struct Play {
       size_t from = 0;
       for (size_t s = 0; s < lengths.size(); ++s) {
         const auto count = static_cast<size_t>(step[s] * qw);
-        results[s].insert(results[s].end(), out.begin() + static_cast<int64_t>(from), out.begin() + static_cast<int64_t>(from + count));
+        results[s].insert(results[s].end(), out.begin() + static_cast<int64_t>(from),
+                          out.begin() + static_cast<int64_t>(from + count));
         from += count;
         done[s] += step[s];
       }
@@ -81,7 +83,8 @@ struct Play {
   }
 };
 
-// Rotated (and normalised) queries and keys in double, then ref::attention; keys and values rounded as the cache keeps them.
+// Rotated (and normalised) queries and keys in double, then ref::attention; keys and values rounded as the cache keeps
+// them.
 std::vector<double> expected(const Play& run, int sequence, int position, const std::function<double(double)>& kept) {
   const AttentionShape& s = run.shape;
   const int64_t e = s.head_dim;
@@ -103,9 +106,10 @@ std::vector<double> expected(const Play& run, int sequence, int position, const 
   return ref::attention(turned(position, 0, s.heads), k, v, position, s.heads, s.kv_heads, e, s.window);
 }
 
-// Tolerance of attention in FP32. Queries and keys are standard normals (norms: times a normal weight), so |q||k| / sqrt(e) is
-// below S = 6 * 6 * sqrt(e) componentwise in the worst case; rotation, norm and the dot product round q, k and the score by
-// (e + 12) u S, which moves log p by twice that; exp is good to 4 u, the sums over n positions add n u, and |v| <= 6.
+// Tolerance of attention in FP32. Queries and keys are standard normals (norms: times a normal weight), so |q||k| /
+// sqrt(e) is below S = 6 * 6 * sqrt(e) componentwise in the worst case; rotation, norm and the dot product round q, k
+// and the score by (e + 12) u S, which moves log p by twice that; exp is good to 4 u, the sums over n positions add n
+// u, and |v| <= 6.
 double attention_tolerance(int64_t e, int64_t positions) {
   const double score = 36 * std::sqrt(static_cast<double>(e)) * static_cast<double>(e + 12) * kUnit;
   return 6 * (2 * score + static_cast<double>(positions + 16) * kUnit);
@@ -116,9 +120,17 @@ INSTANTIATE_TEST_SUITE_P(All, Attention, testing::ValuesIn(supported_isas().begi
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST_P(Attention, AgreesWithTheReferenceForEveryShape) {
-  struct Shape { int h, hk, e, window, n; bool norms; };
-  for (const Shape c : {Shape{4, 2, 8, 0, 40, false}, {6, 2, 20, 0, 70, true}, {8, 1, 64, 0, 33, false}, {3, 3, 80, 7, 50, false},
-                        {2, 2, 128, 33, 99, true}, {40, 1, 16, 0, 35, false}, {4, 4, 2, 1, 5, false}}) {
+  struct Shape {
+    int h, hk, e, window, n;
+    bool norms;
+  };
+  for (const Shape c : {Shape{4, 2, 8, 0, 40, false},
+                        {6, 2, 20, 0, 70, true},
+                        {8, 1, 64, 0, 33, false},
+                        {3, 3, 80, 7, 50, false},
+                        {2, 2, 128, 33, 99, true},
+                        {40, 1, 16, 0, 35, false},
+                        {4, 4, 2, 1, 5, false}}) {
     Play run;
     run.isa = GetParam();
     run.shape = tiny_shape(c.h, c.hk, c.e, 2);
@@ -147,14 +159,15 @@ TEST_P(Attention, LongHistoriesCrossChunks) {
     for (int position : {511, 512, 513, 1023, 1024, 1099}) {
       const std::vector<double> want = expected(run, 0, position, [](double x) { return x; });
       for (size_t i = 0; i < want.size(); ++i)
-        ASSERT_NEAR(out[0][static_cast<size_t>(position) * want.size() + i], want[i], attention_tolerance(8, 1100)) << position;
+        ASSERT_NEAR(out[0][static_cast<size_t>(position) * want.size() + i], want[i], attention_tolerance(8, 1100))
+            << position;
     }
   }
 }
 
-// 16-bit caches: the reference keeps keys and values rounded the same way. The rotated key may sit on a rounding boundary, so that
-// FP32 and double round apart: one unit of the format more in every key, a score error of 36 sqrt(e) eps at the very worst; in
-// the mean over positions far less, so a tenth of that bound is asked for.
+// 16-bit caches: the reference keeps keys and values rounded the same way. The rotated key may sit on a rounding
+// boundary, so that FP32 and double round apart: one unit of the format more in every key, a score error of 36 sqrt(e)
+// eps at the very worst; in the mean over positions far less, so a tenth of that bound is asked for.
 TEST_P(Attention, SixteenBitCachesRoundKeysAndValues) {
   for (const KvFormat format : {KvFormat::f16, KvFormat::bf16}) {
     Play run;
@@ -163,18 +176,23 @@ TEST_P(Attention, SixteenBitCachesRoundKeysAndValues) {
     run.shape = tiny_shape(4, 2, 24);
     run.lengths = {45};
     const bool half = format == KvFormat::f16;
-    const auto kept = [&](double x) { return static_cast<double>(half ? to_float(to_f16(static_cast<float>(x))) : to_float(to_bf16(static_cast<float>(x)))); };
+    const auto kept = [&](double x) {
+      return static_cast<double>(half ? to_float(to_f16(static_cast<float>(x)))
+                                      : to_float(to_bf16(static_cast<float>(x))));
+    };
     const auto out = run.outputs();
     for (int position : {0, 31, 32, 44}) {
       const std::vector<double> want = expected(run, 0, position, kept);
       for (size_t i = 0; i < want.size(); ++i)
-        ASSERT_NEAR(out[0][static_cast<size_t>(position) * want.size() + i], want[i], 0.1 * 36 * std::sqrt(24.0) * (half ? 0x1p-11 : 0x1p-8) + attention_tolerance(24, 45));
+        ASSERT_NEAR(out[0][static_cast<size_t>(position) * want.size() + i], want[i],
+                    0.1 * 36 * std::sqrt(24.0) * (half ? 0x1p-11 : 0x1p-8) + attention_tolerance(24, 45));
     }
   }
 }
 
-// Integer caches: a code is within half a step of its value, a step is (max - min) / 255 of 24 normals, below 10 / 255. A score moves
-// by at most |q|_1 / sqrt(e) * step / 2 and a value by step / 2; again the worst case is not met and a fifth of it is asked for.
+// Integer caches: a code is within half a step of its value, a step is (max - min) / 255 of 24 normals, below 10 / 255.
+// A score moves by at most |q|_1 / sqrt(e) * step / 2 and a value by step / 2; again the worst case is not met and a
+// fifth of it is asked for.
 TEST_P(Attention, IntegerCachesStayWithinHalfAStep) {
   std::vector<std::vector<float>> planes;
   for (const KvFormat format : {KvFormat::i8, KvFormat::i4x2}) {
@@ -189,7 +207,8 @@ TEST_P(Attention, IntegerCachesStayWithinHalfAStep) {
     for (int position : {0, 31, 32, 44}) {
       const std::vector<double> want = expected(run, 0, position, [](double x) { return x; });
       for (size_t i = 0; i < want.size(); ++i)
-        ASSERT_NEAR(out[0][static_cast<size_t>(position) * want.size() + i], want[i], step / 2 + 0.2 * 2 * 6 * score) << name_of(format) << position;
+        ASSERT_NEAR(out[0][static_cast<size_t>(position) * want.size() + i], want[i], step / 2 + 0.2 * 2 * 6 * score)
+            << name_of(format) << position;
     }
   }
   EXPECT_EQ(planes[0], planes[1]) << "i4x2 keeps the same bytes as i8, in two planes";
@@ -249,8 +268,10 @@ TEST(KvCache, BytesAreThoseOfTheFormat) {
 
 TEST(KvCache, ShapesThatCannotBeServedAreRefused) {
   Cpu cpu({.threads = 1});
-  EXPECT_THAT([&] { cpu.allocate_cache(tiny_shape(5, 2, 8), 1, KvFormat::f16); }, testing::ThrowsMessage<Error>(testing::HasSubstr("5 heads")));
-  EXPECT_THAT([&] { cpu.allocate_cache(tiny_shape(4, 2, 7), 1, KvFormat::f16); }, testing::ThrowsMessage<Error>(testing::HasSubstr("not 7")));
+  EXPECT_THAT([&] { cpu.allocate_cache(tiny_shape(5, 2, 8), 1, KvFormat::f16); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr("5 heads")));
+  EXPECT_THAT([&] { cpu.allocate_cache(tiny_shape(4, 2, 7), 1, KvFormat::f16); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr("not 7")));
 }
 
 }  // namespace

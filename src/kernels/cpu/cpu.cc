@@ -13,15 +13,18 @@ namespace {
 cpu::Isa chosen_isa(const std::optional<cpu::Isa>& wanted) {
   const auto supported = cpu::supported_isas();
   if (!wanted) return supported.back();
-  check(std::find(supported.begin(), supported.end(), *wanted) != supported.end(), "this machine has no {}: the best it has is {}",
-        cpu::name_of(*wanted), cpu::name_of(supported.back()));
+  check(std::find(supported.begin(), supported.end(), *wanted) != supported.end(),
+        "this machine has no {}: the best it has is {}", cpu::name_of(*wanted), cpu::name_of(supported.back()));
   return *wanted;
 }
 
 }  // namespace
 
 Cpu::State::State(const Options& options)
-    : pool(options.threads), isa(chosen_isa(options.isa)), kernels(cpu::kernel_set(isa)), bf16_dot(cpu::bf16_dot_is_faster(isa)) {}
+    : pool(options.threads),
+      isa(chosen_isa(options.isa)),
+      kernels(cpu::kernel_set(isa)),
+      bf16_dot(cpu::bf16_dot_is_faster(isa)) {}
 
 Cpu::Cpu(const Options& options) : state_(std::make_unique<State>(options)) {}
 Cpu::~Cpu() = default;
@@ -85,12 +88,15 @@ void Cpu::copy(const Matrix& from, Matrix& to, int64_t rows) {
 namespace {
 
 // The last row of the tables that fits, of the best instruction set up to `isa`; null if there is none.
-const cpu::LinearKernel* find_kernel(const LinearWeight& weight, Activations mode, cpu::Isa isa, bool bf16_dot, const int* layout) {
+const cpu::LinearKernel* find_kernel(const LinearWeight& weight, Activations mode, cpu::Isa isa, bool bf16_dot,
+                                     const int* layout) {
   for (int set = static_cast<int>(isa); set >= 0; --set)
-    for (const auto& table : {cpu::lowbit_kernels(static_cast<cpu::Isa>(set)), cpu::dense_kernels(static_cast<cpu::Isa>(set))})
+    for (const auto& table :
+         {cpu::lowbit_kernels(static_cast<cpu::Isa>(set)), cpu::dense_kernels(static_cast<cpu::Isa>(set))})
       for (size_t i = table.size(); i-- > 0;) {
         const cpu::LinearKernel& row = table[i];
-        if (row.kind != weight.spec.kind || row.mode != mode || (row.bits != 0 && row.bits != weight.spec.bits)) continue;
+        if (row.kind != weight.spec.kind || row.mode != mode || (row.bits != 0 && row.bits != weight.spec.bits))
+          continue;
         if (layout && row.layout != *layout) continue;
         if (row.form == cpu::Form::bf16 && !bf16_dot) continue;
         if (row.accepts(weight.spec, weight.out, weight.in)) return &row;
@@ -112,7 +118,8 @@ bool choose_kernels(const LinearWeight& weight, cpu::Isa isa, bool bf16_dot, cpu
 LinearWeight decoded_to_dense(const LinearWeight& weight) {
   OwnedTensor dense = OwnedTensor::allocate(DType::f32, {weight.out, weight.in});
   for (int64_t row = 0; row < weight.out; ++row)
-    decode_row(weight, row, dense.as<float>().subspan(static_cast<size_t>(row * weight.in), static_cast<size_t>(weight.in)));
+    decode_row(weight, row,
+               dense.as<float>().subspan(static_cast<size_t>(row * weight.in), static_cast<size_t>(weight.in)));
   return make_dense(std::move(dense), weight.bias);
 }
 
@@ -121,8 +128,8 @@ LinearWeight decoded_to_dense(const LinearWeight& weight) {
 Cpu::Linear Cpu::pack(const LinearWeight& weight) {
   Linear linear;
   if (!choose_kernels(weight, state_->isa, state_->bf16_dot, linear)) {
-    spdlog::info("no {} kernel for {}: a {} x {} weight is decoded to f32", cpu::name_of(state_->isa), to_string(weight.spec), weight.out,
-                 weight.in);
+    spdlog::info("no {} kernel for {}: a {} x {} weight is decoded to f32", cpu::name_of(state_->isa),
+                 to_string(weight.spec), weight.out, weight.in);
     return pack(decoded_to_dense(weight));
   }
   linear.out = weight.out;
@@ -130,13 +137,16 @@ Cpu::Linear Cpu::pack(const LinearWeight& weight) {
   linear.spec = weight.spec;
   linear.packed = linear.kernels[static_cast<size_t>(Activations::a16)]->pack(weight);
   if (weight.bias) {
-    linear.bias = Buffer(static_cast<size_t>((weight.out + 63) / 64 * 64) * sizeof(float));  // blocks may read past the end
+    linear.bias =
+        Buffer(static_cast<size_t>((weight.out + 63) / 64 * 64) * sizeof(float));  // blocks may read past the end
     std::memcpy(linear.bias.data(), weight.bias.view.data, static_cast<size_t>(weight.out) * sizeof(float));
   }
   return linear;
 }
 
-std::string Cpu::kernel_name(const Linear& weight, Activations mode) const { return weight.kernels[static_cast<size_t>(mode)]->name; }
+std::string Cpu::kernel_name(const Linear& weight, Activations mode) const {
+  return weight.kernels[static_cast<size_t>(mode)]->name;
+}
 
 // --- linears -------------------------------------------------------------------------------------------------------
 cpu::Prepared Cpu::State::prepared(const Acts& input, cpu::Form form, int64_t group) {
@@ -146,20 +156,23 @@ cpu::Prepared Cpu::State::prepared(const Acts& input, cpu::Form form, int64_t gr
   std::byte* scratch = prepare_scratch.data();
   const int64_t step = std::max<int64_t>(4, (input.rows + pool.threads() * 4 - 1) / (pool.threads() * 4));
   const auto part = [&](int64_t first) {
-    return cpu::prepare(form, isa, input.values, input.rows, input.columns, group, scratch, first, std::min(first + step, input.rows));
+    return cpu::prepare(form, isa, input.values, input.rows, input.columns, group, scratch, first,
+                        std::min(first + step, input.rows));
   };
   if (form != cpu::Form::f32 && input.rows > step)
     pool.run((input.rows + step - 1) / step, [&](int64_t job, int) { part(job * step); });
   // The view of all rows; for few rows this is the whole preparation.
-  cached = cpu::prepare(form, isa, input.values, input.rows, input.columns, group, scratch, 0, input.rows > step ? 0 : input.rows);
+  cached = cpu::prepare(form, isa, input.values, input.rows, input.columns, group, scratch, 0,
+                        input.rows > step ? 0 : input.rows);
   cached_version = version;
   return cached;
 }
 
 namespace {
 
-// One weight's share of a parallel run. Outputs are cut into pieces of `blocks` blocks, multiples of 64 outputs: with few rows
-// a piece is a long contiguous stream (256 KB or more, unless there are too few to go round), with many it is one L2 tile.
+// One weight's share of a parallel run. Outputs are cut into pieces of `blocks` blocks, multiples of 64 outputs: with
+// few rows a piece is a long contiguous stream (256 KB or more, unless there are too few to go round), with many it is
+// one L2 tile.
 struct Share {
   const cpu::Linear* weight;
   const cpu::LinearKernel* kernel;
@@ -172,8 +185,10 @@ constexpr int64_t kMaxWeights = 16;
 int64_t piece_of(const cpu::Linear& weight, const cpu::LinearKernel& kernel, int64_t total, int64_t rows, int threads) {
   const int64_t unit = std::max<int64_t>(1, 64 / kernel.block);
   if (rows > 16) return unit;
-  const int64_t bytes_of_unit = std::max<int64_t>(1, static_cast<int64_t>(weight.packed.size()) / std::max<int64_t>(1, total / unit));
-  const int64_t wanted = std::max<int64_t>(1, (256 << 10) / bytes_of_unit), even = std::max<int64_t>(1, total / unit / (threads * 4));
+  const int64_t bytes_of_unit =
+      std::max<int64_t>(1, static_cast<int64_t>(weight.packed.size()) / std::max<int64_t>(1, total / unit));
+  const int64_t wanted = std::max<int64_t>(1, (256 << 10) / bytes_of_unit),
+                even = std::max<int64_t>(1, total / unit / (threads * 4));
   return unit * std::min(wanted, even);
 }
 
@@ -195,10 +210,12 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
       const Linear& w = *weights[j].first;
       const cpu::LinearKernel& kernel = s.kernel(w);
       const bool integer = form == cpu::Form::i8x2 || form == cpu::Form::i8;
-      if (done[j] || kernel.form != form || (integer && cpu::activation_group(w.spec, input.columns) != group)) continue;
+      if (done[j] || kernel.form != form || (integer && cpu::activation_group(w.spec, input.columns) != group))
+        continue;
       assert(w.in == input.columns && weights[j].second->columns == w.out && weights[j].second->rows >= input.rows);
       done[j] = true;
-      const int64_t total = (w.out + kernel.block - 1) / kernel.block, blocks = piece_of(w, kernel, total, input.rows, s.pool.threads());
+      const int64_t total = (w.out + kernel.block - 1) / kernel.block,
+                    blocks = piece_of(w, kernel, total, input.rows, s.pool.threads());
       shares[count++] = {&w, &kernel, weights[j].second->data(), w.out, total, blocks, jobs};
       jobs += (total + blocks - 1) / blocks;
     }
@@ -217,7 +234,8 @@ void Cpu::linear_add(Acts input, const Linear& weight, Matrix& x) {
   assert(weight.in == input.columns && x.columns == weight.out && x.rows >= input.rows);
   const cpu::LinearKernel& kernel = s.kernel(weight);
   const cpu::Prepared prepared = s.prepared(input, kernel.form, cpu::activation_group(weight.spec, input.columns));
-  const int64_t total = (weight.out + kernel.block - 1) / kernel.block, blocks = piece_of(weight, kernel, total, input.rows, s.pool.threads());
+  const int64_t total = (weight.out + kernel.block - 1) / kernel.block,
+                blocks = piece_of(weight, kernel, total, input.rows, s.pool.threads());
   s.pool.run((total + blocks - 1) / blocks, [&](int64_t job, int) {
     kernel.multiply(weight, prepared, job * blocks, std::min((job + 1) * blocks, total), x.data(), x.columns, true);
   });

@@ -1,4 +1,5 @@
-// Cpu: the Backend on the host. See kernels/backend.h for what each operation means; this page only says how it is held.
+// Cpu: the Backend on the host. See kernels/backend.h for what each operation means; this page only says how it is
+// held.
 #pragma once
 #include <memory>
 #include <optional>
@@ -13,8 +14,8 @@ namespace fidelio {
 class Cpu {
  public:
   struct Options {
-    int threads = 0;                 // 0: all there are
-    std::optional<cpu::Isa> isa = {};   // empty: the best this machine has
+    int threads = 0;                   // 0: all there are
+    std::optional<cpu::Isa> isa = {};  // empty: the best this machine has
   };
   explicit Cpu(const Options& options);
   ~Cpu();
@@ -27,12 +28,12 @@ class Cpu {
     float* data() const { return buffer.as<float>(); }
     float* row(int64_t i) const { return data() + i * columns; }
   };
-  struct Acts {             // rows x columns of FP32 in this backend's scratch, prepared lazily per form and group
+  struct Acts {  // rows x columns of FP32 in this backend's scratch, prepared lazily per form and group
     const float* values = nullptr;
     int64_t rows = 0, columns = 0;
     uint64_t version = 0;
   };
-  struct KvCache {          // records (L, pages, hk) of 32 positions' keys, transposed, and values: drawn in kernel_set.h
+  struct KvCache {  // records (L, pages, hk) of 32 positions' keys, transposed, and values: drawn in kernel_set.h
     KvFormat format = KvFormat::f16;
     int64_t pages = 0;
     AttentionShape shape;
@@ -43,8 +44,9 @@ class Cpu {
   Matrix allocate(int64_t rows, int64_t columns);
   Linear pack(const LinearWeight& weight);
   KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
-  // Scratch for batches of up to `rows` rows and linears of up to `columns` inputs, positions below `context`. What depends on
-  // the heads is allocated when both this and allocate_cache() were called, or by the first begin() of another shape.
+  // Scratch for batches of up to `rows` rows and linears of up to `columns` inputs, positions below `context`. What
+  // depends on the heads is allocated when both this and allocate_cache() were called, or by the first begin() of
+  // another shape.
   void reserve(int64_t rows, int64_t columns, int64_t context);
 
   void upload(std::span<const float> host, Matrix& matrix);
@@ -57,7 +59,8 @@ class Cpu {
   Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
   void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
   void linear_add(Acts input, const Linear& weight, Matrix& x);
-  void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache, int layer);
+  void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
+                   int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts swiglu(const Matrix& gate, const Matrix& up);
   void read(Acts acts, std::span<float> host);

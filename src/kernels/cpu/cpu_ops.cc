@@ -29,7 +29,8 @@ constexpr int64_t kMaxPartials = 4096;  // partial results of attend_split: one 
 
 // --- a step --------------------------------------------------------------------------------------------------------
 void Cpu::State::reserve_heads(const AttentionShape& wanted) {
-  const bool same = shape.heads == wanted.heads && shape.kv_heads == wanted.kv_heads && shape.head_dim == wanted.head_dim;
+  const bool same =
+      shape.heads == wanted.heads && shape.kv_heads == wanted.kv_heads && shape.head_dim == wanted.head_dim;
   const int64_t half_bytes = max_rows * wanted.head_dim / 2 * static_cast<int64_t>(sizeof(float));
   if (!same || shape.inverse_frequencies != wanted.inverse_frequencies) shape = wanted;
   shape.layers = wanted.layers;
@@ -73,7 +74,8 @@ void Cpu::State::compute_rotations() {
   assert(static_cast<int64_t>(shape.inverse_frequencies.size()) == half);
   for_rows(pool, static_cast<int64_t>(positions.size()), 32 * half, [&](int64_t row) {
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(positions[static_cast<size_t>(row)]) * static_cast<double>(shape.inverse_frequencies[static_cast<size_t>(i)]);
+      const double angle = static_cast<double>(positions[static_cast<size_t>(row)]) *
+                           static_cast<double>(shape.inverse_frequencies[static_cast<size_t>(i)]);
       cosine.as<float>()[row * half + i] = static_cast<float>(std::cos(angle) * static_cast<double>(shape.rope_scale));
       sine.as<float>()[row * half + i] = static_cast<float>(std::sin(angle) * static_cast<double>(shape.rope_scale));
     }
@@ -146,7 +148,8 @@ void Cpu::read(Acts acts, std::span<float> host) {
 }
 
 // --- attention -----------------------------------------------------------------------------------------------------
-void Cpu::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache, int layer) {
+void Cpu::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
+                      int layer) {
   State& s = *state_;
   const int64_t e = s.shape.head_dim, h = s.shape.heads, hk = s.shape.kv_heads;
   const cpu::KvRecord record{static_cast<cpu::KvKind>(cache.format), e};
@@ -164,14 +167,15 @@ void Cpu::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_nor
       const int64_t page = s.pages[static_cast<size_t>(tile.pages + position / kPageTokens)];
       for (int64_t head = 0; head < hk; ++head) {
         turn(k.row(row) + head * e, k_norm);
-        s.kernels.append(record, base + (page * hk + head) * record.bytes(), static_cast<int>(position % kPageTokens), k.row(row) + head * e,
-                         v.row(row) + head * e);
+        s.kernels.append(record, base + (page * hk + head) * record.bytes(), static_cast<int>(position % kPageTokens),
+                         k.row(row) + head * e, v.row(row) + head * e);
       }
     }
   });
 }
 
-cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, int layer, const Tile& tile, int64_t head) {
+cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, int layer, const Tile& tile,
+                                        int64_t head) {
   const cpu::KvRecord record{static_cast<cpu::KvKind>(cache.format), shape.head_dim};
   const int64_t row_floats = int64_t{shape.heads} * shape.head_dim;
   cpu::AttendArgs a{};
@@ -193,8 +197,8 @@ cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, i
   return a;
 }
 
-// Long histories of few rows: chunks are spread over the threads and merged afterwards, in the order a single thread merges
-// them in, so the bits are the same. False: not worth it, or more partial results than there is room for.
+// Long histories of few rows: chunks are spread over the threads and merged afterwards, in the order a single thread
+// merges them in, so the bits are the same. False: not worth it, or more partial results than there is room for.
 bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer) {
   const int64_t hk = shape.kv_heads, group = shape.heads / hk, count = static_cast<int64_t>(tiles.size());
   int64_t chunks = 0, rows = 0;
@@ -205,7 +209,8 @@ bool Cpu::State::attend_split(const Matrix& q, const KvCache& cache, int layer) 
   }
   if (pool.threads() == 1 || chunks < 2 || count * hk >= 4 * pool.threads() || rows > tile_positions) return false;
   if (count * hk * chunks * rows * group > kMaxPartials) return false;
-  const int64_t width = cpu::padded_head(shape.head_dim) + 2, share = chunks * rows * group * width;  // floats of one (tile, kv head)
+  const int64_t width = cpu::padded_head(shape.head_dim) + 2,
+                share = chunks * rows * group * width;  // floats of one (tile, kv head)
   const auto args = [&](int64_t item, int thread) {
     cpu::AttendArgs a = attend_args(q, cache, layer, tiles[static_cast<size_t>(item / hk)], item % hk);
     a.scratch = thread_scratch(thread);

@@ -10,8 +10,8 @@ namespace fidelio {
 static_assert(kPageTokens == cpu::kTokens && static_cast<int>(KvFormat::i4x2) == static_cast<int>(cpu::KvKind::i4x2));
 
 struct Cpu::State {
-  // Consecutive rows of one sequence inside one page: the unit of work of rope_append and attend. No two tiles share a page,
-  // so appending needs no lock.
+  // Consecutive rows of one sequence inside one page: the unit of work of rope_append and attend. No two tiles share a
+  // page, so appending needs no lock.
   struct Tile {
     int32_t first_row, rows;
     int64_t first_position;
@@ -36,8 +36,8 @@ struct Cpu::State {
   bool bf16_dot;
 
   int64_t max_rows = 0, max_columns = 0, context = 0;
-  Buffer acts;            // (rows, columns) FP32: what the last norm, attend or swiglu left
-  uint64_t version = 0;   // of acts
+  Buffer acts;           // (rows, columns) FP32: what the last norm, attend or swiglu left
+  uint64_t version = 0;  // of acts
   Buffer prepare_scratch;
   cpu::Prepared cached{};  // the last preparation of acts
   uint64_t cached_version = 0;
@@ -46,10 +46,10 @@ struct Cpu::State {
   AttentionShape shape;
   std::vector<int32_t> ids, positions, logit_rows, pages;
   std::vector<Tile> tiles;
-  Buffer cosine, sine;     // (rows, e / 2)
-  Buffer attend_scratch;   // per thread
+  Buffer cosine, sine;    // (rows, e / 2)
+  Buffer attend_scratch;  // per thread
   int64_t attend_scratch_floats = 0, tile_positions = 0;
-  Buffer partial;          // of a split decode: attend_split
+  Buffer partial;  // of a split decode: attend_split
 };
 
 }  // namespace fidelio

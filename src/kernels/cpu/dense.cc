@@ -29,7 +29,8 @@ Buffer interleave(const LinearWeight& weight) {
 template <typename T>
 void gather_row(const Linear& w, int64_t row, float* values) {
   constexpr int kPair = std::is_same_v<T, bf16> ? 2 : 1;
-  const T* block = reinterpret_cast<const T*>(w.packed.data() + row / kBlock * dense_block_stride(w.spec.kind, w.in)) + row % kBlock * kPair;
+  const T* block = reinterpret_cast<const T*>(w.packed.data() + row / kBlock * dense_block_stride(w.spec.kind, w.in)) +
+                   row % kBlock * kPair;
   for (int64_t k = 0; k < w.in; ++k) {
     const T x = block[k / kPair * kBlock * kPair + k % kPair];
     if constexpr (std::is_same_v<T, float>)
@@ -39,7 +40,7 @@ void gather_row(const Linear& w, int64_t row, float* values) {
   }
 }
 
-template <Isa isa, DenseMultiply KernelSet::* function>
+template <Isa isa, DenseMultiply KernelSet::*function>
 void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, float* y, int64_t y_stride, bool add) {
   const bool wide = x.form == Form::f32;
   (kernel_set(isa).*function)({.packed = w.packed.data(),
@@ -61,18 +62,20 @@ constexpr const char* kNames[3][4] = {
     {"f32 x f32 avx2", "f16 x f32 avx2", "bf16 x f32 avx2", "bf16 x bf16 avx2"},
     {"f32 x f32 avx512", "f16 x f32 avx512", "bf16 x f32 avx512", "bf16 x bf16 avx512"}};
 
-// The rows of one instruction set. BF16 weights have two in the modes that serve, FP32 activations and (AVX-512) BF16 ones;
-// the backend picks one by bf16_dot_is_faster, for every M alike. FP16 and FP32 weights see FP32 activations always.
+// The rows of one instruction set. BF16 weights have two in the modes that serve, FP32 activations and (AVX-512) BF16
+// ones; the backend picks one by bf16_dot_is_faster, for every M alike. FP16 and FP32 weights see FP32 activations
+// always.
 template <Isa isa, Activations mode>
 std::array<LinearKernel, 4> rows_of_mode() {
   const auto row = [](const char* name, Kind kind, Form form, auto pack, auto multiply, auto decode) {
     return LinearKernel{name, kind, 0, mode, isa, form, kBlock, always, pack, static_cast<int>(kind), multiply, decode};
   };
   const auto& names = kNames[static_cast<int>(isa)];
-  return {row(names[0], Kind::f32, Form::f32, interleave<float>, multiply<isa, &KernelSet::f32_f32>, gather_row<float>),
-          row(names[1], Kind::f16, Form::f32, interleave<f16>, multiply<isa, &KernelSet::f16_f32>, gather_row<f16>),
-          row(names[2], Kind::bf16, Form::f32, interleave<bf16>, multiply<isa, &KernelSet::bf16_f32>, gather_row<bf16>),
-          row(names[3], Kind::bf16, Form::bf16, interleave<bf16>, multiply<isa, &KernelSet::bf16_bf16>, gather_row<bf16>)};
+  return {
+      row(names[0], Kind::f32, Form::f32, interleave<float>, multiply<isa, &KernelSet::f32_f32>, gather_row<float>),
+      row(names[1], Kind::f16, Form::f32, interleave<f16>, multiply<isa, &KernelSet::f16_f32>, gather_row<f16>),
+      row(names[2], Kind::bf16, Form::f32, interleave<bf16>, multiply<isa, &KernelSet::bf16_f32>, gather_row<bf16>),
+      row(names[3], Kind::bf16, Form::bf16, interleave<bf16>, multiply<isa, &KernelSet::bf16_bf16>, gather_row<bf16>)};
 }
 
 template <Isa isa>
@@ -80,7 +83,9 @@ std::span<const LinearKernel> table() {
   // Without the last row of each mode where there is no BF16 dot product, and never in f32 mode.
   static const std::vector<LinearKernel> rows = [] {
     std::vector<LinearKernel> all;
-    const auto take = [&](const auto& four, bool dot) { all.insert(all.end(), four.begin(), four.begin() + (dot ? 4 : 3)); };
+    const auto take = [&](const auto& four, bool dot) {
+      all.insert(all.end(), four.begin(), four.begin() + (dot ? 4 : 3));
+    };
     const bool dot = kernel_set(isa).bf16_bf16 != nullptr;
     take(rows_of_mode<isa, Activations::f32>(), false);
     take(rows_of_mode<isa, Activations::a16>(), dot);
@@ -107,9 +112,12 @@ int64_t dense_block_stride(Kind kind, int64_t in) {
 
 std::span<const LinearKernel> dense_kernels(Isa isa) {
   switch (isa) {
-    case Isa::portable: return table<Isa::portable>();
-    case Isa::avx2: return table<Isa::avx2>();
-    default: return table<Isa::avx512>();
+    case Isa::portable:
+      return table<Isa::portable>();
+    case Isa::avx2:
+      return table<Isa::avx2>();
+    default:
+      return table<Isa::avx512>();
   }
 }
 
@@ -120,8 +128,17 @@ bool bf16_dot_is_faster(Isa isa) {
   const Buffer weight(kOut * kIn * 2), input(kRows * kIn * 4), output(kRows * kOut * 4);
   const auto once = [&](DenseMultiply function, int64_t element) {
     const auto start = std::chrono::steady_clock::now();
-    function({.packed = weight.data(), .block_stride = dense_block_stride(Kind::bf16, kIn), .bias = nullptr, .out = kOut, .in = kIn,
-              .x = input.data(), .x_stride = kIn * element, .rows = kRows, .y = output.as<float>(), .y_stride = kOut, .add = false},
+    function({.packed = weight.data(),
+              .block_stride = dense_block_stride(Kind::bf16, kIn),
+              .bias = nullptr,
+              .out = kOut,
+              .in = kIn,
+              .x = input.data(),
+              .x_stride = kIn * element,
+              .rows = kRows,
+              .y = output.as<float>(),
+              .y_stride = kOut,
+              .add = false},
              0, kOut / kBlock);
     return std::chrono::steady_clock::now() - start;
   };

@@ -1,10 +1,11 @@
 // y = x w^T for dense weights, once per instruction set. A tile is R rows of x by NB blocks of 16 outputs, all of K:
 //
 //            k ->            acc[r][b] += x[r][k] * w[b][k][0..15]
-//     w b0  |################|      Every accumulator is its own chain over k, so M and the tile change nothing in a result.
-//     w b1  |################|      Four blocks are four streams: enough for one core to saturate its share of memory at M = 1;
-//     x r0  |................|      at M = 512 a group of four blocks (16 K bytes of BF16 a column) stays in L2 while the
-//     x r1  |................|      rows of x pass by, read once per group with 1/10 of the traffic of w.
+//     w b0  |################|      Every accumulator is its own chain over k, so M and the tile change nothing in a
+//     result. w b1  |################|      Four blocks are four streams: enough for one core to saturate its share of
+//     memory at M = 1; x r0  |................|      at M = 512 a group of four blocks (16 K bytes of BF16 a column)
+//     stays in L2 while the x r1  |................|      rows of x pass by, read once per group with 1/10 of the
+//     traffic of w.
 // Not blocked over K: partial sums in y would save nothing until 64 columns of w outgrow L2.
 #pragma once
 #include "kernels/cpu/kernel_set.h"
@@ -13,9 +14,9 @@
 namespace fidelio::cpu {
 namespace {
 
-constexpr int kUnits = kBlock / W;   // vectors per block
-constexpr int kGroup = 4;            // blocks taken together
-constexpr int kAhead = 4096;         // bytes prefetched ahead in every stream
+constexpr int kUnits = kBlock / W;  // vectors per block
+constexpr int kGroup = 4;           // blocks taken together
+constexpr int kAhead = 4096;        // bytes prefetched ahead in every stream
 // Registers: 32 vectors with AVX-512, 16 before. Largest R, and blocks per tile for R rows.
 constexpr int kTileRows = W == 4 ? 3 : 6;
 constexpr int tile_blocks(int rows) { return W == 16 ? 4 : W == 8 ? (rows == 1 ? 4 : rows <= 3 ? 2 : 1) : 1; }
@@ -42,8 +43,8 @@ struct Fma {
   static constexpr int kStep = Weight::kStep, kBytes = Weight::kBytes, kInput = 4 * kStep;
   // One step of k: the first `count` of kStep columns.
   template <int R, int NB>
-  [[gnu::always_inline]] static void step(V (&acc)[R][NB * kUnits], const std::byte* const (&w)[NB], const std::byte* x, int64_t x_stride,
-                                          int count) {
+  [[gnu::always_inline]] static void step(V (&acc)[R][NB * kUnits], const std::byte* const (&w)[NB], const std::byte* x,
+                                          int64_t x_stride, int count) {
     FIDELIO_UNROLL for (int k = 0; k < kStep; ++k) {
       if (k >= count) break;
       V column[NB * kUnits];
@@ -60,15 +61,16 @@ struct Fma {
 struct DotBf16 {  // x is BF16 too, padded to even: acc += w[k] x[k] + w[k+1] x[k+1]
   static constexpr int kStep = 2, kBytes = 64, kInput = 4;
   template <int R, int NB>
-  [[gnu::always_inline]] static void step(V (&acc)[R][NB * kUnits], const std::byte* const (&w)[NB], const std::byte* x, int64_t x_stride,
-                                          int) {
+  [[gnu::always_inline]] static void step(V (&acc)[R][NB * kUnits], const std::byte* const (&w)[NB], const std::byte* x,
+                                          int64_t x_stride, int) {
     __m512i pairs[NB];
     FIDELIO_UNROLL for (int b = 0; b < NB; ++b) pairs[b] = _mm512_loadu_si512(w[b]);
     FIDELIO_UNROLL for (int r = 0; r < R; ++r) {
       int32_t two;
       __builtin_memcpy(&two, x + r * x_stride, sizeof two);
       const __m512i input = _mm512_set1_epi32(two);
-      FIDELIO_UNROLL for (int b = 0; b < NB; ++b) acc[r][b] = _mm512_dpbf16_ps(acc[r][b], (__m512bh)pairs[b], (__m512bh)input);
+      FIDELIO_UNROLL for (int b = 0; b < NB; ++b) acc[r][b] =
+          _mm512_dpbf16_ps(acc[r][b], (__m512bh)pairs[b], (__m512bh)input);
     }
   }
 };
@@ -130,12 +132,23 @@ void multiply(const DenseArgs& a, int64_t first_block, int64_t last_block) {
     int64_t row = 0;
     for (; row + kTileRows <= a.rows; row += kTileRows) tile_rows<Form, kTileRows>(a, row, first, last);
     switch (a.rows - row) {
-      case 5: if constexpr (kTileRows > 5) tile_rows<Form, 5>(a, row, first, last); break;
-      case 4: if constexpr (kTileRows > 4) tile_rows<Form, 4>(a, row, first, last); break;
-      case 3: if constexpr (kTileRows > 3) tile_rows<Form, 3>(a, row, first, last); break;
-      case 2: tile_rows<Form, 2>(a, row, first, last); break;
-      case 1: tile_rows<Form, 1>(a, row, first, last); break;
-      default: break;
+      case 5:
+        if constexpr (kTileRows > 5) tile_rows<Form, 5>(a, row, first, last);
+        break;
+      case 4:
+        if constexpr (kTileRows > 4) tile_rows<Form, 4>(a, row, first, last);
+        break;
+      case 3:
+        if constexpr (kTileRows > 3) tile_rows<Form, 3>(a, row, first, last);
+        break;
+      case 2:
+        tile_rows<Form, 2>(a, row, first, last);
+        break;
+      case 1:
+        tile_rows<Form, 1>(a, row, first, last);
+        break;
+      default:
+        break;
     }
   }
 }

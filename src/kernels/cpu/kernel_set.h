@@ -1,6 +1,7 @@
 // What the files compiled for one instruction set export: plain functions over plain data. Nothing from the standard
-// library or the other rooms is included there, so that no inline function compiled for AVX-512 can be picked by the linker
-// for a machine without it. x_body.h files are written once over simd.h and included by kernels_{portable,avx2,avx512}.cc.
+// library or the other rooms is included there, so that no inline function compiled for AVX-512 can be picked by the
+// linker for a machine without it. x_body.h files are written once over simd.h and included by
+// kernels_{portable,avx2,avx512}.cc.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,25 +18,27 @@ constexpr int kBlock = 16;
 
 struct DenseArgs {
   const std::byte* packed;
-  int64_t block_stride;     // bytes from block to block
-  const float* bias;        // (out) or null
+  int64_t block_stride;  // bytes from block to block
+  const float* bias;     // (out) or null
   int64_t out, in;
-  const std::byte* x;       // (rows, in) f32 or bf16, bf16 padded to an even count with a zero
-  int64_t x_stride;         // bytes
+  const std::byte* x;  // (rows, in) f32 or bf16, bf16 padded to an even count with a zero
+  int64_t x_stride;    // bytes
   int64_t rows;
-  float* y;                 // (rows, out)
-  int64_t y_stride;         // floats
-  bool add;                 // y += instead of y =
+  float* y;          // (rows, out)
+  int64_t y_stride;  // floats
+  bool add;          // y += instead of y =
 };
 using DenseMultiply = void (*)(const DenseArgs& a, int64_t first_block, int64_t last_block);
 
 // --- the paged cache -----------------------------------------------------------------------------------------------
-// One record per (layer, page, kv head), kTokens = 32 positions; e is the head dim. Keys lie transposed, so that the scores of
-// 32 positions are the lanes of one accumulator and no sum runs across lanes.
+// One record per (layer, page, kv head), kTokens = 32 positions; e is the head dim. Keys lie transposed, so that the
+// scores of 32 positions are the lanes of one accumulator and no sum runs across lanes.
 //     f32, f16, bf16   keys [e][32]           values [32][e]
 //     i8               keys u8 [e][32]        values u8 [32][e]                    x = zero + scale * code
-//     i4x2             keys high [e][16] low [e][16]; byte j of a row: position j in its low nibble, j + 16 in its high one
-//                      values high [32][e/2] low [32][e/2]; byte j: feature j, j + e/2        x = zero + scale (16 high + low)
+//     i4x2             keys high [e][16] low [e][16]; byte j of a row: position j in its low nibble, j + 16 in its high
+//     one
+//                      values high [32][e/2] low [32][e/2]; byte j: feature j, j + e/2        x = zero + scale (16 high
+//                      + low)
 //     then, integers only: key scale, key zero, value scale, value zero: f32 [32] each
 constexpr int kTokens = 32;
 enum class KvKind : uint8_t { f32, f16, bf16, i8, i4x2 };  // = KvFormat
@@ -52,24 +55,25 @@ struct KvRecord {
 };
 
 // --- attention -----------------------------------------------------------------------------------------------------
-// Online softmax over pages of 32 positions inside chunks of kChunkPages pages; the chunks of a row are merged in order. The
-// grid of pages and chunks is that of absolute positions, so a row's result depends on nothing but the row and its past.
+// Online softmax over pages of 32 positions inside chunks of kChunkPages pages; the chunks of a row are merged in
+// order. The grid of pages and chunks is that of absolute positions, so a row's result depends on nothing but the row
+// and its past.
 constexpr int kChunkPages = 16;
 struct AttendArgs {
   KvRecord record;
-  const std::byte* layer;     // records (pages, hk) of this layer
-  const int32_t* pages;       // of this sequence
+  const std::byte* layer;  // records (pages, hk) of this layer
+  const int32_t* pages;    // of this sequence
   int kv_heads, heads, window;
-  float scale;                // 1 / sqrt(e)
-  const float* q;             // (rows, h, e) first query row of the tile
-  float* out;                 // (rows, h, e)
-  int rows;                   // consecutive positions first_position ...
+  float scale;     // 1 / sqrt(e)
+  const float* q;  // (rows, h, e) first query row of the tile
+  float* out;      // (rows, h, e)
+  int rows;        // consecutive positions first_position ...
   int64_t first_position;
   int kv_head;
   int64_t first_chunk, last_chunk;  // of the tile's history
-  float* partial;             // null: merge into out. Else attend leaves per (chunk, row, head of the group): padded e sums,
-                              // maximum, total; and merge() later reads them
-  float* scratch;             // attend_scratch_floats(...)
+  float* partial;  // null: merge into out. Else attend leaves per (chunk, row, head of the group): padded e sums,
+                   // maximum, total; and merge() later reads them
+  float* scratch;  // attend_scratch_floats(...)
 };
 constexpr int64_t padded_head(int64_t e) { return (e + 15) / 16 * 16; }
 // query_rows: rows * heads per kv head.
@@ -78,12 +82,12 @@ constexpr int64_t attend_scratch_floats(int64_t query_rows, int64_t e) {
 }
 
 struct KernelSet {
-  DenseMultiply bf16_f32, f16_f32, f32_f32;  // weights_activations, FP32 FMA
-  DenseMultiply bf16_bf16;                   // pairs of BF16, or null where there is no such instruction
-  void (*to_bf16)(const float* x, uint16_t* y, int64_t n);                    // nearest even
+  DenseMultiply bf16_f32, f16_f32, f32_f32;                 // weights_activations, FP32 FMA
+  DenseMultiply bf16_bf16;                                  // pairs of BF16, or null where there is no such instruction
+  void (*to_bf16)(const float* x, uint16_t* y, int64_t n);  // nearest even
   void (*norm)(const float* x, const float* weight, float eps, float* y, int64_t n);  // y may be x
   void (*swiglu)(const float* gate, const float* up, float* y, int64_t n);
-  void (*rotate)(float* x, const float* cosine, const float* sine, int64_t e);       // pairs (i, i + e/2)
+  void (*rotate)(float* x, const float* cosine, const float* sine, int64_t e);  // pairs (i, i + e/2)
   // key and value (e) of position t (0..31) of a page into its record
   void (*append)(const KvRecord& record, std::byte* page, int t, const float* key, const float* value);
   void (*attend)(const AttendArgs& a);

@@ -1,14 +1,14 @@
 // The frame every CPU linear kernel fits into: y (M, out) = or += x (M, in) w^T + bias.
 //
 //   pack       once per weight: canonical planes -> the kernel's own layout, same number of bytes
-//   prepare    once per input and activation form: FP32 rows -> what the kernel multiplies (INT8 planes, BF16, FP32 itself)
-//   multiply   a range of output blocks for all M rows; called from several threads on disjoint ranges
+//   prepare    once per input and activation form: FP32 rows -> what the kernel multiplies (INT8 planes, BF16, FP32
+//   itself) multiply   a range of output blocks for all M rows; called from several threads on disjoint ranges
 //
-// A kernel is a row of a table (LinearKernel); the row is chosen once, at pack time, by (format, activations, instruction
-// set). No row: the weight is decoded to dense then, with a logged line.
+// A kernel is a row of a table (LinearKernel); the row is chosen once, at pack time, by (format, activations,
+// instruction set). No row: the weight is decoded to dense then, with a logged line.
 //
-// Row invariance: output (m, o) is a function of row m of x and row o of w alone, computed in one fixed order over K that
-// does not depend on M, on the tile m falls into, or on how blocks are spread over threads.
+// Row invariance: output (m, o) is a function of row m of x and row o of w alone, computed in one fixed order over K
+// that does not depend on M, on the tile m falls into, or on how blocks are spread over threads.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -22,37 +22,38 @@ namespace fidelio::cpu {
 
 enum class Isa : uint8_t { portable, avx2, avx512 };  // avx512 = F BW VL DQ VNNI VBMI BF16
 std::string_view name_of(Isa isa);
-Isa parse_isa(std::string_view name);    // throws Error naming the sets there are
+Isa parse_isa(std::string_view name);   // throws Error naming the sets there are
 std::span<const Isa> supported_isas();  // of this machine, best last
 
-// What prepare() leaves for multiply(): plain pointers into the backend's scratch, 64-byte aligned, so that files compiled
-// for a wider instruction set need nothing but this struct.
+// What prepare() leaves for multiply(): plain pointers into the backend's scratch, 64-byte aligned, so that files
+// compiled for a wider instruction set need nothing but this struct.
 enum class Form : uint8_t { f32, bf16, i8x2, i8 };
 struct Prepared {
   Form form;
-  int64_t rows, columns;    // M, K
-  int64_t group;            // columns per activation scale (integer forms)
-  const float* values;      // f32: (M, K)
-  const void* plane0;       // bf16: (M, K padded to even) · i8x2, i8: (K / 32, M, stride), drawn in lowbit.h
-  const void* plane1;       // i8x2: 32 bytes into plane0, the first low plane; x = scale * (128 hi + lo)
-  const float* scale;       // (groups, M) FP32
-  const int32_t* sum;       // (groups, M): sum of 128 hi + lo (or of the i8 plane) over the group, exact
-  int64_t stride;           // bytes from row to row of plane0 (integer forms: within one span of 32 columns)
+  int64_t rows, columns;  // M, K
+  int64_t group;          // columns per activation scale (integer forms)
+  const float* values;    // f32: (M, K)
+  const void* plane0;     // bf16: (M, K padded to even) · i8x2, i8: (K / 32, M, stride), drawn in lowbit.h
+  const void* plane1;     // i8x2: 32 bytes into plane0, the first low plane; x = scale * (128 hi + lo)
+  const float* scale;     // (groups, M) FP32
+  const int32_t* sum;     // (groups, M): sum of 128 hi + lo (or of the i8 plane) over the group, exact
+  int64_t stride;         // bytes from row to row of plane0 (integer forms: within one span of 32 columns)
 };
 
 struct Linear;
 struct LinearKernel {
-  const char* name;      // shown by `bench linear` and in logs: "int4 a16 avx512"
+  const char* name;  // shown by `bench linear` and in logs: "int4 a16 avx512"
   Kind kind;
-  int bits;              // of the code; 0 = any
+  int bits;  // of the code; 0 = any
   Activations mode;
   Isa isa;
   Form form;
-  int block;             // outputs per block: multiply's range counts blocks of this many
+  int block;  // outputs per block: multiply's range counts blocks of this many
   bool (*accepts)(const FormatSpec& spec, int64_t out, int64_t in);
   Buffer (*pack)(const LinearWeight& weight);  // rows of the table with equal `layout` share one packing
   int layout;
-  void (*multiply)(const Linear& w, const Prepared& x, int64_t first_block, int64_t last_block, float* y, int64_t y_stride, bool add);
+  void (*multiply)(const Linear& w, const Prepared& x, int64_t first_block, int64_t last_block, float* y,
+                   int64_t y_stride, bool add);
   void (*decode_row)(const Linear& w, int64_t row, float* values);  // for embeddings: gathers from the packed form
 };
 
@@ -61,7 +62,7 @@ struct Linear {
   int64_t out = 0, in = 0;
   FormatSpec spec;
   Buffer packed;
-  Buffer bias;  // f32 (out) or empty
+  Buffer bias;                          // f32 (out) or empty
   const LinearKernel* kernels[3] = {};  // by Activations
   int64_t bytes() const { return static_cast<int64_t>(packed.size() + bias.size()); }
 };

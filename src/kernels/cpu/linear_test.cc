@@ -9,8 +9,8 @@ namespace fidelio::cpu {
 namespace {
 
 // y (M, out) of one linear through a Cpu.
-std::vector<float> run_linear(Cpu& cpu, const LinearWeight& weight, std::span<const float> x, int64_t rows, Activations mode,
-                              const std::vector<float>* add = nullptr) {
+std::vector<float> run_linear(Cpu& cpu, const LinearWeight& weight, std::span<const float> x, int64_t rows,
+                              Activations mode, const std::vector<float>* add = nullptr) {
   cpu.reserve(rows, weight.in, 64);
   cpu.begin(rows_batch(rows), mode, tiny_shape());
   Cpu::Matrix input = cpu.allocate(rows, weight.in), y = cpu.allocate(rows, weight.out);
@@ -44,9 +44,10 @@ std::vector<Case> cases() {
 }
 
 // Tolerance. A sum of K products in FP32 in any order, each product rounded at most once, errs by at most
-// gamma_K sum |x||w| with gamma_K = K u / (1 - K u) (Higham, Accuracy and Stability, 3.1); bias and addition are two more
-// roundings. Where x is first rounded to BF16 every product moves by a relative 2^-8 (the unit roundoff of 8 bits); vdpbf16ps
-// rounds a pair's products and sum like FP32 operations, twice at most, and flushes values below 2^-126 (not met here).
+// gamma_K sum |x||w| with gamma_K = K u / (1 - K u) (Higham, Accuracy and Stability, 3.1); bias and addition are two
+// more roundings. Where x is first rounded to BF16 every product moves by a relative 2^-8 (the unit roundoff of 8
+// bits); vdpbf16ps rounds a pair's products and sum like FP32 operations, twice at most, and flushes values below
+// 2^-126 (not met here).
 double tolerance(const LinearKernel& kernel, int64_t K, double magnitude) {
   const double n = static_cast<double>(2 * K + 2), input = kernel.form == Form::bf16 ? 0x1p-8 : 0;
   return (n * kUnit / (1 - n * kUnit) * (1 + input) + input) * magnitude;
@@ -55,7 +56,8 @@ double tolerance(const LinearKernel& kernel, int64_t K, double magnitude) {
 TEST_P(DenseLinear, AgreesWithTheReferenceAtEverySize) {
   const auto [isa, dtype, mode] = GetParam();
   Cpu cpu({.threads = 2, .isa = isa});
-  for (const auto& [out, in, rows] : {std::tuple{1, 1, 1}, {16, 32, 1}, {17, 33, 5}, {64, 64, 6}, {83, 129, 7}, {130, 70, 13}, {256, 40, 25}})
+  for (const auto& [out, in, rows] :
+       {std::tuple{1, 1, 1}, {16, 32, 1}, {17, 33, 5}, {64, 64, 6}, {83, 129, 7}, {130, 70, 13}, {256, 40, 25}})
     for (const bool bias : {false, true})
       for (const bool add : {false, true}) {
         const LinearWeight weight = random_weight(dtype, out, in, bias, 7);
@@ -68,8 +70,11 @@ TEST_P(DenseLinear, AgreesWithTheReferenceAtEverySize) {
         const LinearKernel& kernel = *cpu.pack(weight).kernels[static_cast<size_t>(mode)];
         for (int m = 0; m < rows; ++m)
           for (int o = 0; o < out; ++o) {
-            double magnitude = (bias ? std::abs(b[static_cast<size_t>(o)]) : 0) + (add ? std::abs(before[static_cast<size_t>(m * out + o)]) : 0);
-            for (int k = 0; k < in; ++k) magnitude += std::abs(static_cast<double>(x[static_cast<size_t>(m * in + k)]) * w[static_cast<size_t>(o * in + k)]);
+            double magnitude = (bias ? std::abs(b[static_cast<size_t>(o)]) : 0) +
+                               (add ? std::abs(before[static_cast<size_t>(m * out + o)]) : 0);
+            for (int k = 0; k < in; ++k)
+              magnitude += std::abs(static_cast<double>(x[static_cast<size_t>(m * in + k)]) *
+                                    w[static_cast<size_t>(o * in + k)]);
             const size_t i = static_cast<size_t>(m * out + o);
             ASSERT_NEAR(y[i], want[i] + (add ? before[i] : 0), tolerance(kernel, in, magnitude))
                 << kernel.name << " " << out << "x" << in << " row " << m << " output " << o;
@@ -85,12 +90,14 @@ TEST_P(DenseLinear, ARowDoesNotDependOnTheBatchNorOnThreads) {
   std::vector<float> single;
   Cpu one({.threads = 1, .isa = isa});
   for (int64_t m = 0; m < kRows; ++m) {
-    const std::vector<float> y = run_linear(one, weight, std::span(x).subspan(static_cast<size_t>(m * kIn), kIn), 1, mode);
+    const std::vector<float> y =
+        run_linear(one, weight, std::span(x).subspan(static_cast<size_t>(m * kIn), kIn), 1, mode);
     single.insert(single.end(), y.begin(), y.end());
   }
   const auto prefix = [&](int64_t rows) { return std::vector<float>(single.begin(), single.begin() + rows * kOut); };
   for (int64_t rows = 1; rows <= 17; ++rows)
-    ASSERT_EQ(run_linear(one, weight, std::span(x).first(static_cast<size_t>(rows * kIn)), rows, mode), prefix(rows)) << rows;
+    ASSERT_EQ(run_linear(one, weight, std::span(x).first(static_cast<size_t>(rows * kIn)), rows, mode), prefix(rows))
+        << rows;
   for (int threads = 1; threads <= 5; ++threads) {
     Cpu cpu({.threads = threads, .isa = isa});
     ASSERT_EQ(run_linear(cpu, weight, x, kRows, mode), single) << threads << " threads";
@@ -110,7 +117,8 @@ TEST_P(DenseLinear, EmbeddingRowsAreTheWeightsOwn) {
   cpu.embed(cpu.pack(weight), x);
   const std::vector<float> w = decode(weight);
   for (int row = 0; row < 4; ++row)
-    for (int k = 0; k < 19; ++k) EXPECT_EQ(x.row(row)[k], w[static_cast<size_t>(batch.ids[static_cast<size_t>(row)] * 19 + k)]);
+    for (int k = 0; k < 19; ++k)
+      EXPECT_EQ(x.row(row)[k], w[static_cast<size_t>(batch.ids[static_cast<size_t>(row)] * 19 + k)]);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DenseLinear, testing::ValuesIn(cases()), [](const auto& info) {
@@ -142,7 +150,9 @@ TEST(DenseKernels, EveryRowOfTheTableIsRowInvariant) {
         for (int64_t o = 0; o < kOut; ++o) {
           ASSERT_EQ(alone[static_cast<size_t>(o)], all[static_cast<size_t>(m * kOut + o)]) << kernel.name;
           // |x||w| of two standard normals is below 5 * 5: a coarse form of tolerance() above.
-          ASSERT_NEAR(alone[static_cast<size_t>(o)], want[static_cast<size_t>(m * kOut + o)], tolerance(kernel, kIn, 25.0 * kIn)) << kernel.name;
+          ASSERT_NEAR(alone[static_cast<size_t>(o)], want[static_cast<size_t>(m * kOut + o)],
+                      tolerance(kernel, kIn, 25.0 * kIn))
+              << kernel.name;
         }
       }
     }
@@ -187,13 +197,15 @@ TEST(Linear, AFormatWithoutAKernelIsDecodedToDense) {
   const std::vector<float> x = normals(3 * 32, 6), decoded = decode(w);
   OwnedTensor dense = OwnedTensor::allocate(DType::f32, {24, 32});
   convert_from_float(decoded, dense.view);
-  EXPECT_EQ(run_linear(cpu, w, x, 3, Activations::a16), run_linear(cpu, make_dense(std::move(dense)), x, 3, Activations::a16));
+  EXPECT_EQ(run_linear(cpu, w, x, 3, Activations::a16),
+            run_linear(cpu, make_dense(std::move(dense)), x, 3, Activations::a16));
   EXPECT_THAT(cpu.kernel_name(cpu.pack(w), Activations::a16), testing::StartsWith("f32"));
 }
 
 TEST(Isa, NamesRoundTripAndUnknownOnesAreRefused) {
   for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) EXPECT_EQ(parse_isa(name_of(isa)), isa);
-  EXPECT_THAT([] { parse_isa("sse9"); }, testing::ThrowsMessage<Error>(testing::AllOf(testing::HasSubstr("sse9"), testing::HasSubstr("avx2"))));
+  EXPECT_THAT([] { parse_isa("sse9"); },
+              testing::ThrowsMessage<Error>(testing::AllOf(testing::HasSubstr("sse9"), testing::HasSubstr("avx2"))));
   EXPECT_EQ(supported_isas().front(), Isa::portable);
 }
 

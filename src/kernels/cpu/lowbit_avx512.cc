@@ -311,7 +311,8 @@ void multiply(const Job& job) {
 }
 
 template <int kRows>
-void accumulate_f32(const float (*weights)[kBlock], const float* x, int64_t stride, int64_t columns, float (*partial)[kBlock]) {
+void accumulate_f32(const float (*weights)[kBlock], const float* x, int64_t stride, int64_t columns,
+                    float (*partial)[kBlock]) {
   __m512 sum[kRows];
   for (int m = 0; m < kRows; ++m) sum[m] = _mm512_load_ps(partial[m]);
   for (int64_t k = 0; k < columns; ++k) {
@@ -346,7 +347,8 @@ void multiply_f32(const Job& job) {
           _mm512_store_ps(weights[k], _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_sub_epi32(code, zero))));
         }
         const int64_t left = l.in - s * kSpan, columns = left < kSpan ? left : kSpan;
-        // Eight rows at a time: their sums are independent, so the FMA latency is hidden; each sums its columns in order.
+        // Eight rows at a time: their sums are independent, so the FMA latency is hidden; each sums its columns in
+        // order.
         const float* x = job.values + m0 * l.in + s * kSpan;
         int64_t m = 0;
         for (; m + 8 <= rows; m += 8) accumulate_f32<8>(weights, x + m * l.in, l.in, columns, &partial[m]);

@@ -18,8 +18,8 @@ inline void to_bf16(const float* x, uint16_t* y, int64_t n) {
   for (; i < n; ++i) y[i] = round_to_bf16(x[i]);
 }
 
-// The sum of squares: four vectors of partial sums over i mod 4 W, so that a chain has n / 64 terms at most (n / 16 in the
-// portable build), then the lanes in a fixed order; the division and the root in double.
+// The sum of squares: four vectors of partial sums over i mod 4 W, so that a chain has n / 64 terms at most (n / 16 in
+// the portable build), then the lanes in a fixed order; the division and the root in double.
 inline void norm(const float* x, const float* weight, float eps, float* y, int64_t n) {
   V sums[4] = {};
   int64_t i = 0;
@@ -30,7 +30,8 @@ inline void norm(const float* x, const float* weight, float eps, float* y, int64
     }
   double total = static_cast<double>(sum_lanes((sums[0] + sums[1]) + (sums[2] + sums[3])));
   for (; i < n; ++i) total += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  const float factor = static_cast<float>(1 / __builtin_sqrt(total / static_cast<double>(n) + static_cast<double>(eps)));
+  const float factor =
+      static_cast<float>(1 / __builtin_sqrt(total / static_cast<double>(n) + static_cast<double>(eps)));
   for (i = 0; i + W <= n; i += W) store(y + i, load(x + i) * factor * load(weight + i));
   for (; i < n; ++i) y[i] = x[i] * factor * weight[i];
 }

@@ -26,7 +26,8 @@ TEST_P(Ops, NormAgreesWithTheReference) {
     cpu.upload(weight, w);
     std::vector<float> y(static_cast<size_t>(rows * d));
     cpu.read(cpu.norm(x, w, 1e-5f), y);
-    const std::vector<double> want = ref::rmsnorm(widened(values), widened(weight), static_cast<double>(1e-5f), rows, d);
+    const std::vector<double> want =
+        ref::rmsnorm(widened(values), widened(weight), static_cast<double>(1e-5f), rows, d);
     // All terms of the sum are positive: at most d / 16 + 16 roundings of a term, halved by the root; then 3 more.
     const double relative = (static_cast<double>(d) / 32 + 12) * kUnit;
     for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], want[i], relative * std::abs(want[i])) << d;
@@ -56,16 +57,20 @@ TEST_P(Ops, SwigluAgreesWithTheReferenceOverTheWholeRange) {
   std::vector<float> y(gate.size());
   cpu.read(cpu.swiglu(g, u), y);
   const std::vector<double> want = ref::swiglu(widened(gate), widened(up));
-  // exp to 2 ulp = 4 u, the sum, the quotient and the product one rounding each: 8 u. Below e^-88 the exact value is under
-  // 300 * 6 * e^-88 and ours is bounded by the same with the clamped exponent.
+  // exp to 2 ulp = 4 u, the sum, the quotient and the product one rounding each: 8 u. Below e^-88 the exact value is
+  // under 300 * 6 * e^-88 and ours is bounded by the same with the clamped exponent.
   for (size_t i = 0; i < y.size(); ++i)
-    ASSERT_NEAR(y[i], want[i], 8 * kUnit * std::abs(want[i]) + std::abs(static_cast<double>(gate[i]) * up[i]) * (gate[i] < -85 ? 1e-36 : 0)) << gate[i];
+    ASSERT_NEAR(
+        y[i], want[i],
+        8 * kUnit * std::abs(want[i]) + std::abs(static_cast<double>(gate[i]) * up[i]) * (gate[i] < -85 ? 1e-36 : 0))
+        << gate[i];
 }
 
 TEST_P(Ops, ToBf16RoundsToNearestEven) {
   std::vector<float> x = normals(1000, 5);
   for (size_t i = 0; i < 300; ++i) {  // ties and their neighbours
-    const uint32_t tie = (static_cast<uint32_t>(i * 7919) << 16 & 0x3fff0000u) + 0x3f008000u + static_cast<uint32_t>(i % 3) - 1;
+    const uint32_t tie =
+        (static_cast<uint32_t>(i * 7919) << 16 & 0x3fff0000u) + 0x3f008000u + static_cast<uint32_t>(i % 3) - 1;
     x[i] = std::bit_cast<float>(tie & 0x7f7fffffu);
   }
   std::vector<uint16_t> y(x.size());
@@ -91,7 +96,8 @@ TEST(Memory, CopyUploadDownloadInputRead) {
 
 TEST(Options, AnInstructionSetTheMachineLacksIsRefused) {
   if (supported_isas().back() == Isa::avx512) GTEST_SKIP() << "this machine has them all";
-  EXPECT_THAT([] { Cpu({.threads = 1, .isa = Isa::avx512}); }, testing::ThrowsMessage<Error>(testing::HasSubstr("avx512")));
+  EXPECT_THAT([] { Cpu({.threads = 1, .isa = Isa::avx512}); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr("avx512")));
 }
 
 }  // namespace

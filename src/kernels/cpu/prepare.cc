@@ -11,15 +11,19 @@ constexpr int64_t bf16_stride(int64_t columns) { return (columns * 2 + 63) / 64 
 
 size_t prepared_bytes(Form form, int64_t rows, int64_t columns, int64_t group) {
   switch (form) {
-    case Form::f32: return 0;
-    case Form::bf16: return static_cast<size_t>(rows * bf16_stride(columns));
-    default: return prepared_integer_bytes(form, rows, columns, group);
+    case Form::f32:
+      return 0;
+    case Form::bf16:
+      return static_cast<size_t>(rows * bf16_stride(columns));
+    default:
+      return prepared_integer_bytes(form, rows, columns, group);
   }
 }
 
 Prepared prepare(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, std::byte* scratch,
                  int64_t first, int64_t last) {
-  if (form == Form::i8x2 || form == Form::i8) return prepare_integers(form, isa, x, rows, columns, group, scratch, first, last);
+  if (form == Form::i8x2 || form == Form::i8)
+    return prepare_integers(form, isa, x, rows, columns, group, scratch, first, last);
   Prepared p{};
   p.form = form;
   p.rows = rows;

@@ -1,5 +1,6 @@
-// One vector of floats of the width this file is compiled for, with the few operations the kernels need. Everything here
-// has internal linkage. The arithmetic is GCC's vector extension, which clang shares; intrinsics only where it has no word.
+// One vector of floats of the width this file is compiled for, with the few operations the kernels need. Everything
+// here has internal linkage. The arithmetic is GCC's vector extension, which clang shares; intrinsics only where it has
+// no word.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,9 +34,17 @@ typedef float V __attribute__((vector_size(4 * W)));
 typedef int32_t I __attribute__((vector_size(4 * W)));
 typedef uint32_t U __attribute__((vector_size(4 * W)));
 
-inline V load(const float* p) { V v; __builtin_memcpy(&v, p, sizeof v); return v; }
+inline V load(const float* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
 inline void store(float* p, V v) { __builtin_memcpy(p, &v, sizeof v); }
-inline U load_words(const void* p) { U v; __builtin_memcpy(&v, p, sizeof v); return v; }
+inline U load_words(const void* p) {
+  U v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
 
 #if defined(__AVX512F__)
 inline V splat(float x) { return _mm512_set1_ps(x); }
@@ -43,7 +52,9 @@ inline V fma(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 inline V max(V a, V b) { return _mm512_max_ps(a, b); }
 inline V load_halves(const void* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
 inline uint16_t round_to_half(float x) { return _cvtss_sh(x, 0); }
-inline U load_shorts(const void* p) { return (U)_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
+inline U load_shorts(const void* p) {
+  return (U)_mm512_cvtepu16_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+}
 inline U load_bytes(const void* p) { return (U)_mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
 #elif defined(__AVX2__)
 inline V splat(float x) { return _mm256_set1_ps(x); }
@@ -51,7 +62,9 @@ inline V fma(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
 inline V max(V a, V b) { return _mm256_max_ps(a, b); }
 inline V load_halves(const void* p) { return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
 inline uint16_t round_to_half(float x) { return _cvtss_sh(x, 0); }
-inline U load_shorts(const void* p) { return (U)_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
+inline U load_shorts(const void* p) {
+  return (U)_mm256_cvtepu16_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
 inline U load_bytes(const void* p) { return (U)_mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))); }
 #else
 inline V splat(float x) { return V{} + x; }
@@ -67,8 +80,8 @@ inline U widen(const void* p) {
 }
 inline U load_shorts(const void* p) { return widen<uint16_t>(p); }
 inline U load_bytes(const void* p) { return widen<uint8_t>(p); }
-// FP16 by integer arithmetic: the exponent is moved by a multiplication, which also normalises subnormals; infinities and
-// NaN get their exponent back by a select.
+// FP16 by integer arithmetic: the exponent is moved by a multiplication, which also normalises subnormals; infinities
+// and NaN get their exponent back by a select.
 inline V load_halves(const void* p) {
   const U h = load_shorts(p), magnitude = (h & 0x7fff) << 13, sign = (h & 0x8000) << 16;
   const U scaled = (U)((V)magnitude * 0x1p112f);
@@ -80,7 +93,8 @@ inline uint16_t round_to_half(float x) {
   const uint32_t sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 and more
-  if (magnitude < 0x38800000u) {  // below 2^-14: adding 1/2 leaves the subnormal, rounded to nearest even, in the low bits
+  if (magnitude <
+      0x38800000u) {  // below 2^-14: adding 1/2 leaves the subnormal, rounded to nearest even, in the low bits
     float small;
     __builtin_memcpy(&small, &magnitude, sizeof small);
     small += 0.5f;
@@ -121,8 +135,8 @@ inline float max_lanes(V v) {
 }
 #endif
 
-// e^x to 2 ulp where the result is normal; 0 below -87.3, clamped above 88. x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2 in two
-// parts, Cody and Waite), e^r by the minimax polynomial of Cephes' expf (Moshier 1984).
+// e^x to 2 ulp where the result is normal; 0 below -87.3, clamped above 88. x = n ln 2 + r with |r| <= ln 2 / 2 (ln 2
+// in two parts, Cody and Waite), e^r by the minimax polynomial of Cephes' expf (Moshier 1984).
 inline V exp(V x) {
   const V top = splat(88.0f), bottom = splat(-87.3f);
   const V clamped = max(x < top ? x : top, bottom);

@@ -30,8 +30,10 @@ inline LinearWeight random_weight(DType dtype, int64_t out, int64_t in, bool bia
   return make_dense(std::move(w), std::move(b));
 }
 
-// A batch of sequences of `lengths` rows starting at `begins`, whose pages are handed out in `order` (identity if empty).
-inline Batch make_batch(const std::vector<int>& lengths, const std::vector<int>& begins, const std::vector<int>& order = {}) {
+// A batch of sequences of `lengths` rows starting at `begins`, whose pages are handed out in `order` (identity if
+// empty).
+inline Batch make_batch(const std::vector<int>& lengths, const std::vector<int>& begins,
+                        const std::vector<int>& order = {}) {
   Batch batch;
   batch.sequence_begin = {0};
   int next = 0;

@@ -5,7 +5,8 @@
 
 namespace fidelio::ref {
 
-std::vector<double> linear(std::span<const double> x, std::span<const double> w, std::span<const double> bias, int64_t M, int64_t K, int64_t N) {
+std::vector<double> linear(std::span<const double> x, std::span<const double> w, std::span<const double> bias,
+                           int64_t M, int64_t K, int64_t N) {
   std::vector<double> y(static_cast<size_t>(M * N));
   for (int64_t m = 0; m < M; ++m)
     for (int64_t n = 0; n < N; ++n) {
@@ -16,7 +17,8 @@ std::vector<double> linear(std::span<const double> x, std::span<const double> w,
   return y;
 }
 
-std::vector<double> rmsnorm(std::span<const double> x, std::span<const double> weight, double eps, int64_t M, int64_t d) {
+std::vector<double> rmsnorm(std::span<const double> x, std::span<const double> weight, double eps, int64_t M,
+                            int64_t d) {
   std::vector<double> y(static_cast<size_t>(M * d));
   for (int64_t m = 0; m < M; ++m) {
     double square = 0;
@@ -27,7 +29,8 @@ std::vector<double> rmsnorm(std::span<const double> x, std::span<const double> w
   return y;
 }
 
-void rope(std::span<double> x, std::span<const double> inverse_frequencies, double scale, int64_t position, int64_t heads, int64_t e) {
+void rope(std::span<double> x, std::span<const double> inverse_frequencies, double scale, int64_t position,
+          int64_t heads, int64_t e) {
   for (int64_t head = 0; head < heads; ++head)
     for (int64_t i = 0; i < e / 2; ++i) {
       const double angle = static_cast<double>(position) * inverse_frequencies[i];
@@ -40,8 +43,8 @@ void rope(std::span<double> x, std::span<const double> inverse_frequencies, doub
     }
 }
 
-std::vector<double> attention(std::span<const double> q, std::span<const double> k, std::span<const double> v, int64_t position,
-                              int64_t h, int64_t hk, int64_t e, int64_t window) {
+std::vector<double> attention(std::span<const double> q, std::span<const double> k, std::span<const double> v,
+                              int64_t position, int64_t h, int64_t hk, int64_t e, int64_t window) {
   std::vector<double> out(static_cast<size_t>(h * e));
   const int64_t first = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
   for (int64_t head = 0; head < h; ++head) {

@@ -1,5 +1,5 @@
-// ref: every operation once more, in double and as plainly as it can be written. Slow, readable, the judge of all kernels.
-// Matrices are row-major; shapes in parentheses.
+// ref: every operation once more, in double and as plainly as it can be written. Slow, readable, the judge of all
+// kernels. Matrices are row-major; shapes in parentheses.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -8,14 +8,17 @@
 namespace fidelio::ref {
 
 // y (M, N) = x (M, K) * w (N, K)^T + bias (N, may be empty)
-std::vector<double> linear(std::span<const double> x, std::span<const double> w, std::span<const double> bias, int64_t M, int64_t K, int64_t N);
+std::vector<double> linear(std::span<const double> x, std::span<const double> w, std::span<const double> bias,
+                           int64_t M, int64_t K, int64_t N);
 // y (M, d) = x / sqrt(mean(x^2) + eps) * weight
-std::vector<double> rmsnorm(std::span<const double> x, std::span<const double> weight, double eps, int64_t M, int64_t d);
+std::vector<double> rmsnorm(std::span<const double> x, std::span<const double> weight, double eps, int64_t M,
+                            int64_t d);
 // x (heads, e) rotated in place for one position: pairs (i, i + e/2), angle position * inverse_frequencies[i]
-void rope(std::span<double> x, std::span<const double> inverse_frequencies, double scale, int64_t position, int64_t heads, int64_t e);
+void rope(std::span<double> x, std::span<const double> inverse_frequencies, double scale, int64_t position,
+          int64_t heads, int64_t e);
 // One query row q (h, e) at `position` over keys and values (position + 1, hk, e); window 0 = all. Returns (h, e).
-std::vector<double> attention(std::span<const double> q, std::span<const double> k, std::span<const double> v, int64_t position,
-                              int64_t h, int64_t hk, int64_t e, int64_t window);
+std::vector<double> attention(std::span<const double> q, std::span<const double> k, std::span<const double> v,
+                              int64_t position, int64_t h, int64_t hk, int64_t e, int64_t window);
 // silu(gate) * up
 std::vector<double> swiglu(std::span<const double> gate, std::span<const double> up);
 std::vector<double> softmax(std::span<const double> logits);
