@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <algorithm>
+#include <vector>
 
 #include <atomic>
 #include <filesystem>
@@ -33,6 +35,42 @@ TEST(DType, HalfRoundsToNearestEven) {
     const uint16_t mine = to_f16(x).bits;
     const _Float16 theirs = static_cast<_Float16>(x);
     EXPECT_EQ(mine, std::bit_cast<uint16_t>(theirs)) << x;
+  }
+}
+
+TEST(ThreadPool, RangesCoverEveryJobOnce) {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (int64_t jobs : {0, 1, 2, 3, 17, 1000}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(jobs));
+      pool.run_ranges(jobs, [&](int64_t first, int64_t last, int thread) {
+        EXPECT_LT(thread, threads);
+        EXPECT_LT(first, last);
+        for (int64_t job = first; job < last; ++job) ++seen[static_cast<size_t>(job)];
+      });
+      for (const auto& count : seen) EXPECT_EQ(count, 1);
+    }
+  }
+}
+
+// Sizes around the chunk's; the arena itself goes first, the buffers keep their chunks.
+TEST(Arena, KeepsBytesApartAndAlignedBeyondItsOwnLife) {
+  std::vector<Buffer> kept;
+  const std::vector<size_t> sizes = {
+      0, 1, 63, 65, 1000, size_t{7} << 20, size_t{8} << 20, size_t{9} << 20, size_t{8} << 20, 5};
+  {
+    Arena arena;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      Buffer buffer(sizes[i]);
+      std::fill_n(buffer.as<uint8_t>(), sizes[i], static_cast<uint8_t>(i + 1));
+      kept.push_back(arena.keep(std::move(buffer)));
+    }
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    ASSERT_EQ(kept[i].size(), sizes[i]);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(kept[i].data()) % 64, 0u);
+    const auto* bytes = kept[i].as<uint8_t>();
+    EXPECT_EQ(std::count(bytes, bytes + sizes[i], static_cast<uint8_t>(i + 1)), static_cast<std::ptrdiff_t>(sizes[i]));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 namespace fidelio {
@@ -104,7 +105,7 @@ void convert_from_float(std::span<const float> in, const Tensor& t) {
 
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kHugePage = size_t{2} << 20, kChunk = 16 * kHugePage;
 
 // A zeroed mapping that begins on a huge page.
 std::byte* map_huge(size_t bytes) {
@@ -122,8 +123,8 @@ std::byte* map_huge(size_t bytes) {
 Buffer::Buffer(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   if (bytes >= 2 * kHugePage) {
-    const size_t mapped = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-    data_ = {map_huge(mapped), Free(mapped)};
+    const size_t mapped = (bytes + 4095) / 4096 * 4096;  // no huge page for the end: it would be resident as a whole
+    data_ = {map_huge(mapped), Free(mapped, nullptr)};
   } else {
     const size_t rounded = (bytes + 63) / 64 * 64;
     data_ = {static_cast<std::byte*>(std::aligned_alloc(64, rounded)), Free()};
@@ -133,11 +134,29 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
 }
 
 void Buffer::Free::operator()(std::byte* p) const {
+  if (chunk) return;
   if (mapped > 0) {
     ::munmap(p, mapped);
   } else {
     std::free(p);
   }
+}
+
+Buffer Arena::keep(Buffer buffer) {
+  const size_t rounded = (buffer.size() + 63) / 64 * 64;
+  if (rounded == 0 || rounded > kChunk / 4) return buffer;
+  if (!chunk_ || used_ + rounded > kChunk) {
+    std::byte* mapped = map_huge(kChunk);
+    check(mapped != nullptr, "out of memory: {} bytes asked for", kChunk);
+    chunk_ = {mapped, [](std::byte* p) { ::munmap(p, kChunk); }};
+    used_ = 0;
+  }
+  Buffer kept;
+  kept.data_ = {chunk_.get() + used_, Buffer::Free(0, chunk_)};
+  kept.size_ = buffer.size();
+  used_ += rounded;
+  std::memcpy(kept.data(), buffer.data(), buffer.size());
+  return kept;
 }
 
 Tensor Buffer::view(DType dtype, Shape shape, size_t offset) const {

@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+
 namespace fidelio {
 namespace {
 
@@ -41,10 +43,11 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::dispatch(int64_t jobs, void* context, Call call) {
+void ThreadPool::dispatch(int64_t jobs, bool ranges, void* context, Call call) {
   call_ = call;
   context_ = context;
   jobs_ = jobs;
+  share_ = ranges ? 2 * threads() : 0;
   failure_ = nullptr;
   next_.store(0, std::memory_order_relaxed);
   busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
@@ -62,13 +65,19 @@ void ThreadPool::dispatch(int64_t jobs, void* context, Call call) {
 }
 
 void ThreadPool::drain(int thread) {
-  for (int64_t job; (job = next_.fetch_add(1, std::memory_order_relaxed)) < jobs_;) {
+  for (int64_t first = next_.load(std::memory_order_relaxed);;) {
+    int64_t last = 0;
+    do {
+      if (first >= jobs_) return;
+      last = first + (share_ > 0 ? std::max<int64_t>(1, (jobs_ - first) / share_) : 1);
+    } while (!next_.compare_exchange_weak(first, last, std::memory_order_relaxed));
     try {
-      call_(context_, job, thread);
+      call_(context_, first, last, thread);
     } catch (...) {
       std::lock_guard lock(mutex_);
       if (!failure_) failure_ = std::current_exception();
     }
+    first = next_.load(std::memory_order_relaxed);
   }
 }
 

@@ -2,7 +2,8 @@
 //
 // run(jobs, f) calls f(job, thread) for job 0..jobs-1 and returns when all are done. Jobs are handed out dynamically
 // by an atomic counter, so results must not depend on which thread does which job: write disjoint outputs. The calling
-// thread works too. Workers spin briefly for the next call (a decode step makes hundreds), then sleep.
+// thread works too. run_ranges hands out runs of jobs that get shorter towards the end: long streams, and no thread
+// waits long for the last. Workers spin briefly for the next call (a decode step makes hundreds), then sleep.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -32,13 +33,27 @@ class ThreadPool {
       return;
     }
     using Function = std::remove_reference_t<F>;
-    dispatch(jobs, const_cast<void*>(static_cast<const void*>(&f)),
-             [](void* context, int64_t job, int thread) { (*static_cast<Function*>(context))(job, thread); });
+    dispatch(jobs, false, const_cast<void*>(static_cast<const void*>(&f)),
+             [](void* context, int64_t job, int64_t, int thread) { (*static_cast<Function*>(context))(job, thread); });
+  }
+
+  // f: void(int64_t first, int64_t last, int thread), over runs of jobs that cover [0, jobs).
+  template <typename F>
+  void run_ranges(int64_t jobs, F&& f) {
+    if (jobs <= 1 || workers_.empty()) {
+      if (jobs > 0) f(int64_t{0}, jobs, 0);
+      return;
+    }
+    using Function = std::remove_reference_t<F>;
+    dispatch(jobs, true, const_cast<void*>(static_cast<const void*>(&f)),
+             [](void* context, int64_t first, int64_t last, int thread) {
+               (*static_cast<Function*>(context))(first, last, thread);
+             });
   }
 
  private:
-  using Call = void (*)(void* context, int64_t job, int thread);
-  void dispatch(int64_t jobs, void* context, Call call);
+  using Call = void (*)(void* context, int64_t first, int64_t last, int thread);
+  void dispatch(int64_t jobs, bool ranges, void* context, Call call);
   void work(int thread);
   void drain(int thread);
 
@@ -48,6 +63,7 @@ class ThreadPool {
   Call call_ = nullptr;
   void* context_ = nullptr;
   int64_t jobs_ = 0;
+  int64_t share_ = 0;  // a run is what is left / share_; 0: always one job
   int sleepers_ = 0;
   std::exception_ptr failure_;
   bool stop_ = false;

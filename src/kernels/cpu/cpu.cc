@@ -135,7 +135,7 @@ Cpu::Linear Cpu::pack(const LinearWeight& weight) {
   linear.out = weight.out;
   linear.in = weight.in;
   linear.spec = weight.spec;
-  linear.packed = linear.kernels[static_cast<size_t>(Activations::a16)]->pack(weight);
+  linear.packed = state_->weights.keep(linear.kernels[static_cast<size_t>(Activations::a16)]->pack(weight));
   if (weight.bias) {
     linear.bias =
         Buffer(static_cast<size_t>((weight.out + 63) / 64 * 64) * sizeof(float));  // blocks may read past the end
@@ -170,26 +170,41 @@ cpu::Prepared Cpu::State::prepared(const Acts& input, cpu::Form form, int64_t gr
 
 namespace {
 
-// One weight's share of a parallel run. Outputs are cut into pieces of `blocks` blocks, multiples of 64 outputs: with
-// few rows a piece is a long contiguous stream (256 KB or more, unless there are too few to go round), with many it is
-// one L2 tile.
+// One weight's share of a parallel run. Outputs are cut into pieces of `blocks` blocks: with few rows a piece is about
+// 32 KB of weights and a thread takes runs of pieces, long streams at first and short ones at the end; with many it is
+// one L2 tile of 64 outputs.
 struct Share {
   const cpu::Linear* weight;
   const cpu::LinearKernel* kernel;
   float* y;
-  int64_t y_stride, total, blocks, first_job;
+  int64_t y_stride, total, blocks, first_job, jobs;
+  bool add;
+
+  void multiply(const cpu::Prepared& x, int64_t first, int64_t last) const {
+    kernel->multiply(*weight, x, first * blocks, std::min(last * blocks, total), y, y_stride, add);
+  }
 };
 
 constexpr int64_t kMaxWeights = 16;
 
-int64_t piece_of(const cpu::Linear& weight, const cpu::LinearKernel& kernel, int64_t total, int64_t rows, int threads) {
-  const int64_t unit = std::max<int64_t>(1, 64 / kernel.block);
-  if (rows > 16) return unit;
-  const int64_t bytes_of_unit =
-      std::max<int64_t>(1, static_cast<int64_t>(weight.packed.size()) / std::max<int64_t>(1, total / unit));
-  const int64_t wanted = std::max<int64_t>(1, (256 << 10) / bytes_of_unit),
-                even = std::max<int64_t>(1, total / unit / (threads * 4));
-  return unit * std::min(wanted, even);
+Share share_of(const cpu::Linear& weight, const cpu::LinearKernel& kernel, Cpu::Matrix& y, int64_t rows, bool add) {
+  const int64_t total = (weight.out + kernel.block - 1) / kernel.block;
+  const int64_t block_bytes = std::max<int64_t>(1, static_cast<int64_t>(weight.packed.size()) / total);
+  const int64_t blocks = std::max<int64_t>(1, rows > 16 ? 64 / kernel.block : (32 << 10) / block_bytes);
+  return {&weight, &kernel, y.data(), weight.out, total, blocks, 0, (total + blocks - 1) / blocks, add};
+}
+
+void run_shares(ThreadPool& pool, std::span<const Share> shares, const cpu::Prepared& x) {
+  const int64_t jobs = shares.back().first_job + shares.back().jobs;
+  const auto range = [&](int64_t first, int64_t last, int) {
+    for (const Share& share : shares) {
+      const int64_t from = std::max(first - share.first_job, int64_t{0}),
+                    to = std::min(last - share.first_job, share.jobs);
+      if (from < to) share.multiply(x, from, to);
+    }
+  };
+  if (x.rows > 16) return pool.run(jobs, [&](int64_t job, int thread) { range(job, job + 1, thread); });
+  pool.run_ranges(jobs, range);
 }
 
 }  // namespace
@@ -214,18 +229,12 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
         continue;
       assert(w.in == input.columns && weights[j].second->columns == w.out && weights[j].second->rows >= input.rows);
       done[j] = true;
-      const int64_t total = (w.out + kernel.block - 1) / kernel.block,
-                    blocks = piece_of(w, kernel, total, input.rows, s.pool.threads());
-      shares[count++] = {&w, &kernel, weights[j].second->data(), w.out, total, blocks, jobs};
-      jobs += (total + blocks - 1) / blocks;
+      Share share = share_of(w, kernel, *weights[j].second, input.rows, false);
+      share.first_job = jobs;
+      jobs += share.jobs;
+      shares[count++] = share;
     }
-    s.pool.run(jobs, [&](int64_t job, int) {
-      int64_t k = count - 1;
-      while (shares[k].first_job > job) --k;
-      const Share& share = shares[k];
-      const int64_t first = (job - share.first_job) * share.blocks, last = std::min(first + share.blocks, share.total);
-      share.kernel->multiply(*share.weight, x, first, last, share.y, share.y_stride, false);
-    });
+    run_shares(s.pool, {shares, static_cast<size_t>(count)}, x);
   }
 }
 
@@ -234,11 +243,8 @@ void Cpu::linear_add(Acts input, const Linear& weight, Matrix& x) {
   assert(weight.in == input.columns && x.columns == weight.out && x.rows >= input.rows);
   const cpu::LinearKernel& kernel = s.kernel(weight);
   const cpu::Prepared prepared = s.prepared(input, kernel.form, cpu::activation_group(weight.spec, input.columns));
-  const int64_t total = (weight.out + kernel.block - 1) / kernel.block,
-                blocks = piece_of(weight, kernel, total, input.rows, s.pool.threads());
-  s.pool.run((total + blocks - 1) / blocks, [&](int64_t job, int) {
-    kernel.multiply(weight, prepared, job * blocks, std::min((job + 1) * blocks, total), x.data(), x.columns, true);
-  });
+  const Share share = share_of(weight, kernel, x, input.rows, true);
+  run_shares(s.pool, {&share, 1}, prepared);
 }
 
 }  // namespace fidelio

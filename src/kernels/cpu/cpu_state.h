@@ -31,6 +31,7 @@ struct Cpu::State {
   bool attend_split(const Matrix& q, const KvCache& cache, int layer);
 
   ThreadPool pool;
+  Arena weights;
   cpu::Isa isa;
   const cpu::KernelSet& kernels;
   bool bf16_dot;
