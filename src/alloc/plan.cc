@@ -25,6 +25,9 @@ json to_json(const SensitivityTable& t) {
     groups.push_back({{"name", g.name}, {"linears", g.linears}, {"parameters", g.parameters}, {"options", options}});
   }
   return {{"method", t.method},
+          {"activations", t.activations},
+          {"base_kl", t.base_kl},
+          {"base_loss", t.base_loss},
           {"groups", groups},
           {"fixed_bytes", t.fixed_bytes},
           {"ear_constant", t.ear_constant},
@@ -34,6 +37,9 @@ json to_json(const SensitivityTable& t) {
 SensitivityTable table_from_json(const json& value) try {
   SensitivityTable t;
   t.method = value.at("method");
+  t.activations = value.at("activations");
+  t.base_kl = value.at("base_kl");
+  t.base_loss = value.at("base_loss");
   t.fixed_bytes = value.at("fixed_bytes");
   t.ear_constant = value.at("ear_constant");
   t.provenance = value.at("provenance").dump();
@@ -55,7 +61,11 @@ json to_json(const SensitivityTable& t, const Plan& p) {
   json formats = json::object();
   for (size_t i = 0; i < t.groups.size(); ++i)
     formats[t.groups[i].name] = to_string(t.groups[i].options[static_cast<size_t>(p.choice[i])].format);
-  return {{"groups", formats}, {"bytes", p.bytes}, {"predicted_kl", p.kl}, {"predicted_loss", p.loss}};
+  return {{"groups", formats},
+          {"activations", t.activations},
+          {"bytes", p.bytes},
+          {"predicted_kl", p.kl},
+          {"predicted_loss", p.loss}};
 }
 
 Plan plan_from_json(const SensitivityTable& t, const json& value) {
@@ -78,7 +88,7 @@ Plan plan_from_json(const SensitivityTable& t, const json& value) {
 Plan evaluate(const SensitivityTable& t, std::vector<int> choice) {
   check(choice.size() == t.groups.size(), "a plan of {} choices for a table of {} groups", choice.size(),
         t.groups.size());
-  Plan p{std::move(choice), t.fixed_bytes, 0, 0};
+  Plan p{std::move(choice), t.fixed_bytes, t.base_kl, t.base_loss};
   for (size_t i = 0; i < t.groups.size(); ++i) {
     const Option& o = t.groups[i].options.at(static_cast<size_t>(p.choice[i]));
     p.bytes += o.bytes;

@@ -29,15 +29,17 @@ struct Group {
 struct SensitivityTable {
   std::string method;  // "linear", "single", "shapley", "unified"
   std::vector<Group> groups;
-  int64_t fixed_bytes = 0;        // of everything no group holds (norms, biases, what stays dense)
-  double ear_constant = 0;        // c of 1 - EAR = c sqrt(KL), measured with the table
-  std::string provenance = "{}";  // JSON: model and text hashes, seeds, tokens, permutations
+  std::string activations = "f32";    // of the candidates while the costs were measured: f32 judges weights alone
+  double base_kl = 0, base_loss = 0;  // what those activations cost with the reference's own weights
+  int64_t fixed_bytes = 0;            // of everything no group holds (norms, biases, what stays dense)
+  double ear_constant = 0;            // c of 1 - EAR = c sqrt(KL), measured with the table
+  std::string provenance = "{}";      // JSON: model and text hashes, seeds, tokens, permutations
 };
 
 struct Plan {
   std::vector<int> choice;  // option index per group of the table it came from
   int64_t bytes = 0;        // fixed_bytes included
-  double kl = 0;            // predicted, additive
+  double kl = 0;            // predicted, additive, the activations' share included
   double loss = 0;          // predicted additive 1 - EAR (the paper's prediction)
 };
 

@@ -24,6 +24,24 @@ std::string interval(const nlohmann::json& e, int digits) {
                      digits, e.at("ci95")[1].get<double>(), digits);
 }
 
+// What the questions said, where a loss of accuracy was the target.
+std::string tasks(const nlohmann::json& t) {
+  const nlohmann::json& point = t.at("calibration");
+  Table table{"Tasks",
+              "Recovery: accuracy over the source's, mean over tasks, bootstrapped by question. The line through the "
+              "calibration plan says how much KL the drop allows (SLQ, Algorithm 2).",
+              {"figure", "value"},
+              {}};
+  table.rows = {{"questions", fmt::format("{}", t.at("questions").get<int64_t>())},
+                {"accuracy that may be lost", fmt::format("{:.2f}%", 100 * t.at("accuracy_drop").get<double>())},
+                {"calibration plan, bits", number_text(point.at("bits"), 3)},
+                {"its KL", number_text(point.at("kl"), 6)},
+                {"its recovery", interval(point.at("recovery"), 4)},
+                {"KL allowed", number_text(t.at("kl_allowed"), 6)},
+                {"recovery of the plan", interval(t.at("recovery"), 4)}};
+  return to_html(table);
+}
+
 std::string certificate(const CompressStory& s) {
   const nlohmann::json& c = s.report.at("certificate");
   std::string target;
@@ -54,9 +72,15 @@ std::string certificate(const CompressStory& s) {
                 {"perplexity ratio", interval(c["perplexity_ratio"], 5)},
                 {"tokens", fmt::format("{}", c["tokens"].get<int64_t>())},
                 {"looks at the unseen text", fmt::format("{}", c["looks"].get<int>())},
-                {"activations, cache", c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
+                {"activations, cache, as served and certified",
+                 c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
+                {"activations while sensitivities were measured", s.table.activations},
+                {"sensitivities, allocation, search",
+                 s.table.method + ", by " + (s.allocate_by == "kl" ? "KL" : "1 − EAR") + ", " + s.search},
                 {"reference SHA-256", c["reference_sha256"].get<std::string>().substr(0, 16) + "…"}};
-  return html + to_html(table);
+  html += to_html(table);
+  if (c.contains("tasks")) html += tasks(c.at("tasks"));
+  return html;
 }
 
 std::string plans(const CompressStory& s) {
@@ -205,6 +229,41 @@ std::string bit_map(const CompressStory& s) {
   return draw(grid);
 }
 
+// Where the first choices differ: by how sure the source was.
+std::string flips(const CompressStory& s) {
+  Table table{
+      "Flips of the first choice by entropy",
+      "On the certificate's text: positions by the entropy of the source's distribution there, and the share of "
+      "them whose most likely token is another; 95% bootstrap intervals by window.",
+      {"entropy, nats", "positions", "flips"},
+      {}};
+  for (size_t bin = 0; bin < kEntropyEdges.size(); ++bin) {
+    double positions = 0;
+    for (const WindowFidelity& w : s.certified.windows) positions += w.sums.bin_positions[bin];
+    table.rows.push_back({bin + 1 < kEntropyEdges.size()
+                              ? fmt::format("{:g} to {:g}", kEntropyEdges[bin], kEntropyEdges[bin + 1])
+                              : fmt::format("{:g} and more", kEntropyEdges[bin]),
+                          fmt::format("{:.0f}", positions), interval_text(s.certified.flips(bin), 5)});
+  }
+  return to_html(table);
+}
+
+std::string gamma(const CompressStory& s) {
+  Table table{
+      "Symmetric grids against asymmetric ones",
+      fmt::format("gamma of the source's linears at {} bits in groups of {}: rounding on a grid around zero has "
+                  "gamma² times the variance of rounding on the group's own range (SLQ, Lemma 3.2). Predicted: "
+                  "from the ranges; measured: from the errors.",
+                  kGammaBits, s.gamma_group == 0 ? std::string("a row") : std::to_string(s.gamma_group)),
+      {"linear", "gamma", "gamma² predicted", "ratio measured", "measured / predicted", "worst group"},
+      {}};
+  for (const GammaRow& row : s.gamma)
+    table.rows.push_back({row.linear, number_text(row.law.gamma(), 4), number_text(row.law.predicted, 4),
+                          number_text(row.law.measured, 4), number_text(row.law.measured / row.law.predicted, 4),
+                          number_text(row.law.largest, 3)});
+  return to_html(table);
+}
+
 std::string sizes(const CompressStory& s) {
   std::map<std::string, std::array<int64_t, 3>> by_format;  // groups, parameters, bytes
   for (size_t i = 0; i < s.table.groups.size(); ++i) {
@@ -237,8 +296,9 @@ std::string sizes(const CompressStory& s) {
 }  // namespace
 
 std::string compress_page(const CompressStory& s) {
-  const std::string body = certificate(s) + "<h2>Plans</h2>\n" + plans(s) + "<h2>Groups</h2>\n" + bit_map(s) +
-                           heat_map(s.table) + "<h2>Size and time</h2>\n" + sizes(s);
+  const std::string body = certificate(s) + flips(s) + "<h2>Plans</h2>\n" + plans(s) + "<h2>Groups</h2>\n" +
+                           bit_map(s) + heat_map(s.table) + "<h2>Grids</h2>\n" + gamma(s) + "<h2>Size and time</h2>\n" +
+                           sizes(s);
   return html_page("Compressed and certified", body);
 }
 

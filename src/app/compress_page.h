@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "alloc/plan.h"
-#include "core/estimate.h"
+#include "eval/compare.h"
+#include "sensitivity/gamma.h"
 
 namespace fidelio::app {
 
@@ -20,6 +21,13 @@ struct TrialPoint {  // a plan that was measured on the way
   double predicted_ear = 0;
 };
 
+// gamma_law of one linear of the source, at kGammaBits.
+struct GammaRow {
+  std::string linear;
+  GammaLaw law;
+};
+inline constexpr int kGammaBits = 4;
+
 struct CompressStory {
   std::string model;
   const SensitivityTable& table;
@@ -27,6 +35,10 @@ struct CompressStory {
   const Plan& plan;
   std::vector<UniformPoint> uniform;
   std::vector<TrialPoint> trials;
+  std::vector<GammaRow> gamma;
+  int gamma_group = 0;
+  const FidelityReport& certified;
+  std::string search, allocate_by;
   const nlohmann::json& report;                         // what --json writes
   std::vector<std::pair<std::string, double>> seconds;  // of this run, by phase
 };

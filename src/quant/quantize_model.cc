@@ -119,6 +119,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
                          const ModelQuantizer& how, ThreadPool& pool,
                          const std::function<void(QuantizedLinear)>& done) {
   check(!how.store || !how.sequential, "a store of quantised stops needs stops that do not depend on each other");
+  check(how.store || how.parts == 1, "parts of a model are quantised into a store");
   const ModelConfig& config = source.config();
   const auto kept = [&](const std::string& stop) {
     if (!how.store || !how.store->contains(stop)) return false;
@@ -134,34 +135,39 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     });
     if (how.store) how.store->save(stop, made);
   };
-  int64_t missing = int64_t{config.L} * 4;
-  for (int layer = 0; how.store && layer < config.L; ++layer)
-    for (const Stop& stop : kStops) missing -= how.store->contains(stop_name(layer, stop));
+  // Layers first, then embedding and head; stops that another part makes are not ours even where they are missing.
+  const auto ours = [&](int64_t number) { return number % how.parts == how.part; };
+  int64_t missing = 0;
+  for (int64_t number = 0; number < int64_t{config.L} * 4; ++number)
+    missing += ours(number) && !(how.store && how.store->contains(stop_name(static_cast<int>(number / 4),
+                                                                            kStops[static_cast<size_t>(number % 4)])));
 
-  Progress progress("quantise (gptq)", int64_t{config.L} * 4);
+  Progress progress("quantise (gptq)", int64_t{config.L} * 4 / how.parts);
   for (Role role : {Role::embedding, Role::head}) {
     const std::string name = to_string(LinearId{-1, role});
     if (!how.formats.contains({-1, role}) || kept(name)) continue;
+    if (!ours(int64_t{config.L} * 4 + (role == Role::head))) continue;
     make(name, [&](const auto& emit) { quantize_rtn_linear(source, {-1, role}, how, pool, emit, &runner); });
   }
   // Nothing is run for stops that are kept, except what brings the streams to the ones that are not.
   std::optional<Passage> passage;
   if (missing > 0) passage.emplace(runner, calibration);
-  for (int layer = 0; layer < config.L; ++layer)
-    for (const Stop& stop : kStops) {
-      const std::string name = stop_name(layer, stop);
-      if (kept(name)) {
-        if (missing > 0) passage->observe(layer, stop.input, nullptr, pool);
-      } else {
-        Hessian hessian(shape_of(config, {layer, stop.roles.front()})[1]);
-        passage->observe(layer, stop.input, &hessian, pool);
-        make(name, [&](const auto& emit) { quantize_stop(runner, source, layer, stop, hessian, how, pool, emit); });
-        --missing;
-      }
-      if (missing > 0 && stop.input == InputId::o_in) passage->advance(layer, Role::o);
-      if (missing > 0 && stop.input == InputId::down_in) passage->advance(layer, Role::down);
-      progress.advance(1, fmt::format("layer {}", layer));
+  for (int64_t number = 0; number < int64_t{config.L} * 4; ++number) {
+    const int layer = static_cast<int>(number / 4);
+    const Stop& stop = kStops[static_cast<size_t>(number % 4)];
+    const std::string name = stop_name(layer, stop);
+    if (kept(name) || !ours(number)) {
+      if (missing > 0) passage->observe(layer, stop.input, nullptr, pool);
+    } else {
+      Hessian hessian(shape_of(config, {layer, stop.roles.front()})[1]);
+      passage->observe(layer, stop.input, &hessian, pool);
+      make(name, [&](const auto& emit) { quantize_stop(runner, source, layer, stop, hessian, how, pool, emit); });
+      --missing;
     }
+    if (missing > 0 && stop.input == InputId::o_in) passage->advance(layer, Role::o);
+    if (missing > 0 && stop.input == InputId::down_in) passage->advance(layer, Role::down);
+    if (ours(number)) progress.advance(1, fmt::format("layer {}", layer));
+  }
 }
 
 }  // namespace fidelio

@@ -40,6 +40,9 @@ struct ModelQuantizer {
   bool sequential = true;
   // Stops found here are not quantised again; the others go there. For GPTQ that is not sequential.
   StopStore* store = nullptr;
+  // With a store: of the stops, numbered in the order of the model, only those of number part mod parts are made. What
+  // the others made is found in the store.
+  int part = 0, parts = 1;
 };
 std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<LinearId, FormatSpec>& formats);
 

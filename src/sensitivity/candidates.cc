@@ -23,13 +23,21 @@ double relative_error(const LinearWeight& w, const std::vector<float>& original)
 
 CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration,
                            const std::vector<LinearGroup>& groups, const std::vector<FormatSpec>& formats,
-                           const GptqOptions& options, ThreadPool& pool, StopStore* store) {
+                           const GptqOptions& options, ThreadPool& pool, StopStore* store, const Ranks& ranks) {
   ModelQuantizer how;
   how.options = options;
   how.sequential = false;
   how.store = store;
   for (const LinearGroup& g : groups)
     for (LinearId id : g.linears) how.formats[id] = formats;
+  if (ranks.size() > 1) {
+    how.part = ranks.rank();
+    how.parts = ranks.size();
+    quantize_model_gptq(runner, source, calibration, how, pool, [](const QuantizedLinear&) {});
+    ranks.gather({});
+    how.part = 0;
+    how.parts = 1;
+  }
   std::map<LinearId, std::vector<double>> errors;
   quantize_model_gptq(runner, source, calibration, how, pool, [&](QuantizedLinear q) {
     errors[q.id].push_back(relative_error(q.weight, decode(source.linear(q.id))));

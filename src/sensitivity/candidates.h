@@ -9,10 +9,11 @@ namespace fidelio {
 class CandidateSet {
  public:
   // Quantises by GPTQ against the source's own activations over `calibration` (the runner keeps the source's weights),
-  // embedding and head by rounding. Stops that `store` holds are taken from there.
+  // embedding and head by rounding. Stops that `store` holds are taken from there. Several ranks, which need a store,
+  // deal out the stops; one that does not find what the others made (a store of its own) makes it, too.
   CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration,
                const std::vector<LinearGroup>& groups, const std::vector<FormatSpec>& formats,
-               const GptqOptions& options, ThreadPool& pool, StopStore* store = nullptr);
+               const GptqOptions& options, ThreadPool& pool, StopStore* store = nullptr, const Ranks& ranks = Ranks());
 
   const std::vector<CandidateGroup>& groups() const { return groups_; }
   const LinearWeight& weight(LinearId id, const FormatSpec& format) const;

@@ -61,46 +61,67 @@ std::vector<size_t> shuffled(size_t n, Rng& rng) {
 
 class Estimator {
  public:
-  Estimator(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
+  Estimator(Players& players, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
             const EstimateProgress& progress)
-      : game_(game), groups_(groups), options_(options), progress_(progress) {
+      : players_(players), groups_(groups), options_(options), progress_(progress) {
     result_.table = empty_table(groups, options.method);
+    result_.table.base_kl = options.base_kl;
+    result_.table.base_loss = options.base_loss;
   }
 
   Estimation single() {
-    total_ = 0;
-    for (const CandidateGroup& g : groups_) total_ += static_cast<int64_t>(g.candidates.size());
-    for (size_t g = 0; g < groups_.size(); ++g) {
+    std::vector<GameJob> jobs;
+    for (const CandidateGroup& group : groups_)
+      jobs.push_back({expect(static_cast<int64_t>(group.candidates.size())), [&](Game& game) {
+                        std::vector<MeterResult> found;
+                        for (const Candidate& c : group.candidates) {
+                          assign(game, c);
+                          found.push_back(measure(game));
+                        }
+                        restore(game, group);
+                        return found;
+                      }});
+    const auto found = players_.play(jobs);
+    for (size_t g = 0; g < groups_.size(); ++g)
       for (size_t c = 0; c < groups_[g].candidates.size(); ++c) {
-        assign(game_, groups_[g].candidates[c]);
-        const MeterResult m = measure();
+        const MeterResult& m = found[g][c];
         Option& option = result_.table.groups[g].options[c];
-        option.kl = m.kl;
-        option.loss = m.loss;
+        option.kl = m.kl - options_.base_kl;
+        option.loss = m.loss - options_.base_loss;
         option.kl_se = standard_error(m.sequence_kl);
         option.loss_se = standard_error(m.sequence_loss);
+        ++result_.passes;
       }
-      restore(game_, groups_[g]);
-    }
     return std::move(result_);
   }
 
   Estimation linear(const NoisyWeight& noisy) {
-    total_ = static_cast<int64_t>(groups_.size()) * options_.noise_levels;
+    // Relative noise powers in octaves below 4^-4, about what 4-bit rounding makes: where the regime is linear.
+    const auto sigma = [](int level) { return std::pow(2.0, -4 - level * 0.5); };
+    std::vector<GameJob> jobs;
+    for (size_t g = 0; g < groups_.size(); ++g)
+      jobs.push_back({expect(options_.noise_levels), [&, g](Game& game) {
+                        std::vector<MeterResult> found;
+                        for (int level = 0; level < options_.noise_levels; ++level) {
+                          for (LinearId id : groups_[g].group.linears)
+                            game.assign(id,
+                                        noisy(id, sigma(level), options_.seed + 1000 * g + static_cast<uint64_t>(level),
+                                              options_.uniform_noise));
+                          found.push_back(measure(game));
+                        }
+                        restore(game, groups_[g]);
+                        return found;
+                      }});
+    const auto found = players_.play(jobs);
     for (size_t g = 0; g < groups_.size(); ++g) {
       std::vector<double> power, kl, loss;
       for (int level = 0; level < options_.noise_levels; ++level) {
-        // Relative noise powers in octaves below 4^-4, about what 4-bit rounding makes: where the regime is linear.
-        const double sigma = std::pow(2.0, -4 - level * 0.5);
-        for (LinearId id : groups_[g].group.linears)
-          game_.assign(
-              id, noisy(id, sigma, options_.seed + 1000 * g + static_cast<uint64_t>(level), options_.uniform_noise));
-        const MeterResult m = measure();
-        power.push_back(sigma * sigma);
-        kl.push_back(m.kl);
-        loss.push_back(m.loss);
+        const MeterResult& m = found[g][static_cast<size_t>(level)];
+        power.push_back(sigma(level) * sigma(level));
+        kl.push_back(m.kl - options_.base_kl);
+        loss.push_back(m.loss - options_.base_loss);
+        ++result_.passes;
       }
-      restore(game_, groups_[g]);
       result_.kl_fits.push_back(fit(power, kl));
       result_.loss_fits.push_back(fit(power, loss));
       for (size_t c = 0; c < groups_[g].candidates.size(); ++c) {
@@ -116,60 +137,48 @@ class Estimator {
   }
 
   Estimation shapley() {
-    const size_t levels = groups_.front().candidates.size();
-    for (const CandidateGroup& g : groups_)
-      check(g.candidates.size() == levels,
-            "shapley: every group must offer the same number of formats; {} offers {}, {} offers {}", g.group.name,
-            g.candidates.size(), groups_.front().group.name, levels);
-    total_ = options_.permutations * static_cast<int64_t>(groups_.size() * (levels - 1)) + 1;
+    const size_t levels = common_levels();
     std::vector<std::vector<Moments>> kl(groups_.size(), std::vector<Moments>(levels)), loss = kl;
     const MeterResult base = best_everywhere();
-    for (size_t level = 0; level + 1 < levels; ++level)
+    for (size_t level = 0; level + 1 < levels; ++level) {
+      std::vector<std::pair<double, double>> values;
       walk_permutations(
           groups_.size(), base,
-          [&](size_t group, double kl_step, double loss_step, double weight) {
-            pending_[group].first += kl_step * weight;
-            pending_[group].second += loss_step * weight;
+          [&](Game& game, size_t group, size_t) { assign(game, groups_[group].candidates[level]); },
+          [&] {
+            values.assign(groups_.size(), {0.0, 0.0});
           },
-          [&](size_t group) { assign(game_, groups_[group].candidates[level]); },
+          [&](size_t group, size_t, double kl_step, double loss_step) {
+            values[group].first += kl_step / 2;
+            values[group].second += loss_step / 2;
+          },
           [&] {
             for (size_t g = 0; g < groups_.size(); ++g) {
-              kl[g][level].add(pending_[g].first);
-              loss[g][level].add(pending_[g].second);
+              kl[g][level].add(values[g].first);
+              loss[g][level].add(values[g].second);
             }
             return settled(kl, level);
           });
+    }
     finish(kl, loss, base);
     return std::move(result_);
   }
 
+  // A step is "group i goes one level down": a shuffled multiset of groups, each as often as it has levels below the
+  // best.
   Estimation unified() {
-    const size_t levels = groups_.front().candidates.size();
+    const size_t levels = common_levels();
     std::vector<std::vector<Moments>> kl(groups_.size(), std::vector<Moments>(levels)), loss = kl;
-    size_t steps = 0;
-    for (const CandidateGroup& g : groups_) {
-      check(g.candidates.size() == levels, "unified: every group must offer the same number of formats; {} offers {}",
-            g.group.name, g.candidates.size());
-      steps += g.candidates.size() - 1;
-    }
-    total_ = options_.permutations * static_cast<int64_t>(steps) + 1;
     const MeterResult base = best_everywhere();
-    // A step is "group i goes one level down": a shuffled multiset of groups, each as often as it has levels below the
-    // best.
     std::vector<std::vector<std::pair<double, double>>> sums;
-    std::vector<size_t> at(groups_.size());
-    const auto owner = [&](size_t step) { return step % groups_.size(); };
     walk_permutations(
-        steps, base,
-        [&](size_t step, double kl_step, double loss_step, double weight) {
-          const size_t g = owner(step);
-          auto& sum = sums[g][at[g]];
-          sum.first += kl_step * weight;
-          sum.second += loss_step * weight;
-        },
-        [&](size_t step) {
-          const size_t g = owner(step);
-          assign(game_, groups_[g].candidates[--at[g]]);
+        groups_.size() * (levels - 1), base,
+        [&](Game& game, size_t group, size_t before) { assign(game, groups_[group].candidates[levels - 2 - before]); },
+        [&] { sums.assign(groups_.size(), std::vector<std::pair<double, double>>(levels)); },
+        [&](size_t group, size_t before, double kl_step, double loss_step) {
+          auto& sum = sums[group][levels - 2 - before];
+          sum.first += kl_step / 2;
+          sum.second += loss_step / 2;
         },
         [&] {
           for (size_t g = 0; g < groups_.size(); ++g) {
@@ -182,27 +191,48 @@ class Estimator {
           bool all = true;
           for (size_t level = 0; level + 1 < levels; ++level) all = all && settled(kl, level);
           return all;
-        },
-        [&](bool first_of_pair) {
-          std::fill(at.begin(), at.end(), levels - 1);
-          if (first_of_pair) sums.assign(groups_.size(), std::vector<std::pair<double, double>>(levels));
         });
     finish(kl, loss, base);
     return std::move(result_);
   }
 
  private:
-  MeterResult measure() {
-    MeterResult m = game_.measure();
-    progress_(++result_.passes, total_);
+  // Numbers for so many measurements, which from now on are part of the whole that progress speaks of.
+  int64_t expect(int64_t measurements) {
+    total_ += measurements;
+    return players_.reserve(measurements);
+  }
+
+  MeterResult measure(Game& game) {
+    MeterResult m = game.measure();
+    ++done_;
+    progress_(done_, std::max(done_, total_ / players_.size()));
     return m;
   }
 
+  size_t common_levels() const {
+    const size_t levels = groups_.front().candidates.size();
+    for (const CandidateGroup& g : groups_)
+      check(g.candidates.size() == levels,
+            "{}: every group must offer the same number of formats; {} offers {}, {} offers {}", options_.method,
+            g.group.name, g.candidates.size(), groups_.front().group.name, levels);
+    return levels;
+  }
+
+  void start_at_best(Game& game) const {
+    for (const CandidateGroup& g : groups_) assign(game, g.candidates.back());
+  }
+
   MeterResult best_everywhere() {
-    for (const CandidateGroup& g : groups_) assign(game_, g.candidates.back());
-    MeterResult m = measure();
-    game_.commit();
-    return m;
+    ++result_.passes;
+    return players_
+        .play({{expect(1),
+                [&](Game& game) {
+                  start_at_best(game);
+                  return std::vector{measure(game)};
+                }}})
+        .front()
+        .front();
   }
 
   bool settled(const std::vector<std::vector<Moments>>& kl, size_t level) const {
@@ -215,37 +245,62 @@ class Estimator {
            std::sqrt(square) <= options_.target_se * std::abs(total);
   }
 
+  // A walk from the best formats down one order of steps, the start included.
+  template <typename Switch>
+  std::vector<MeterResult> walk(Game& game, const std::vector<size_t>& order, const Switch& change) {
+    start_at_best(game);
+    std::vector<MeterResult> found = {game.measure()};
+    game.commit();
+    std::vector<size_t> before(groups_.size());
+    for (size_t step : order) {
+      const size_t group = step % groups_.size();
+      change(game, group, before[group]++);
+      found.push_back(measure(game));
+      game.commit();
+    }
+    return found;
+  }
+
   // Pairs of an order and its reverse; every step is measured and committed; after a pair `take` reads what was
-  // gathered and says whether that is enough.
-  template <typename Step, typename Switch, typename Take, typename Begin>
-  void walk_permutations(size_t steps, const MeterResult& base, Step&& step, Switch&& change, Take&& take,
-                         Begin&& begin) {
+  // gathered and says whether that is enough. Step s switches group s mod groups; `change` and `step` are told how
+  // often the walk has switched that group before. Walks are jobs. Where the errors decide when to stop, only as many
+  // pairs as give every rank a walk are played before looking; what was played beyond the end counts for nothing, so
+  // the result is that of one rank.
+  template <typename Switch, typename Begin, typename Step, typename Take>
+  void walk_permutations(size_t steps, const MeterResult& base, const Switch& change, const Begin& begin,
+                         const Step& step, const Take& take) {
+    const int pairs = std::max(1, options_.permutations / 2);
     Rng rng(options_.seed, 77);
-    for (int pair = 0; pair < std::max(1, options_.permutations / 2); ++pair) {
-      std::vector<size_t> order = shuffled(steps, rng);
-      pending_.assign(groups_.size(), {0.0, 0.0});
-      for (int direction = 0; direction < 2; ++direction) {
-        for (const CandidateGroup& g : groups_) assign(game_, g.candidates.back());
-        game_.measure();
-        game_.commit();
-        begin(direction == 0);
+    std::vector<std::vector<size_t>> orders;
+    for (int pair = 0; pair < pairs; ++pair) {
+      orders.push_back(shuffled(steps, rng));
+      orders.emplace_back(orders.back().rbegin(), orders.back().rend());
+    }
+    const int64_t length = static_cast<int64_t>(steps) + 1, place = expect(2 * pairs * length);
+    const int wave = options_.target_se > 0 ? (players_.size() + 1) / 2 : pairs;
+    for (int first = 0; first < pairs; first += wave) {
+      std::vector<GameJob> jobs;
+      for (int walk_number = 2 * first; walk_number < 2 * std::min(first + wave, pairs); ++walk_number)
+        jobs.push_back({place + walk_number * length, [&, walk_number](Game& game) {
+                          return walk(game, orders[static_cast<size_t>(walk_number)], change);
+                        }});
+      const auto found = players_.play(jobs);
+      for (size_t w = 0; w < found.size(); ++w) {
+        if (w % 2 == 0) begin();
+        const std::vector<size_t>& order = orders[2 * static_cast<size_t>(first) + w];
+        std::vector<size_t> before(groups_.size());
         double kl = base.kl, loss = base.loss;
-        for (size_t i : order) {
-          change(i);
-          const MeterResult m = measure();
-          game_.commit();
-          step(i, m.kl - kl, m.loss - loss, 0.5);
+        for (size_t i = 0; i < order.size(); ++i) {
+          const MeterResult& m = found[w][i + 1];
+          const size_t group = order[i] % groups_.size();
+          step(group, before[group]++, m.kl - kl, m.loss - loss);
           kl = m.kl;
           loss = m.loss;
         }
-        std::reverse(order.begin(), order.end());
+        result_.passes += static_cast<int64_t>(order.size());
+        if (w % 2 == 1 && take()) return;
       }
-      if (take()) break;
     }
-  }
-  template <typename Step, typename Switch, typename Take>
-  void walk_permutations(size_t steps, const MeterResult& base, Step&& step, Switch&& change, Take&& take) {
-    walk_permutations(steps, base, step, change, take, [](bool) {});
   }
 
   // Values relative to the best format; the best formats' own cost is shared out by their relative errors.
@@ -259,15 +314,12 @@ class Estimator {
       for (size_t level = 0; level < levels; ++level) {
         Option& option = result_.table.groups[g].options[level];
         const bool best = level + 1 == levels;
-        option.kl = base.kl * share + (best ? 0 : kl[g][level].mean());
-        option.loss = base.loss * share + (best ? 0 : loss[g][level].mean());
+        option.kl = (base.kl - options_.base_kl) * share + (best ? 0 : kl[g][level].mean());
+        option.loss = (base.loss - options_.base_loss) * share + (best ? 0 : loss[g][level].mean());
         option.kl_se = best ? 0 : kl[g][level].error();
         option.loss_se = best ? 0 : loss[g][level].error();
       }
     }
-    for (const CandidateGroup& g : groups_) restore(game_, g);
-    game_.measure();
-    game_.commit();
   }
 
   static LinearFit fit(const std::vector<double>& x, const std::vector<double>& y) {
@@ -286,21 +338,20 @@ class Estimator {
     return f;
   }
 
-  Game& game_;
+  Players& players_;
   const std::vector<CandidateGroup>& groups_;
   const EstimateOptions& options_;
   const EstimateProgress& progress_;
   Estimation result_;
-  std::vector<std::pair<double, double>> pending_;
-  int64_t total_ = 0;
+  int64_t done_ = 0, total_ = 0;
 };
 
 }  // namespace
 
-Estimation estimate(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
+Estimation estimate(Players& players, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
                     const NoisyWeight& noisy, const EstimateProgress& progress) {
   check(!groups.empty(), "sensitivity: no groups to measure");
-  Estimator e(game, groups, options, progress);
+  Estimator e(players, groups, options, progress);
   if (options.method == "single") return e.single();
   if (options.method == "linear") return e.linear(noisy);
   if (options.method == "shapley") return e.shapley();

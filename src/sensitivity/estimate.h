@@ -18,7 +18,7 @@
 #include <string>
 
 #include "alloc/plan.h"
-#include "sensitivity/meter.h"
+#include "sensitivity/players.h"
 
 namespace fidelio {
 
@@ -45,6 +45,7 @@ struct EstimateOptions {
   int noise_levels = 4;  // linear: T
   bool uniform_noise = false;
   uint64_t seed = 0;
+  double base_kl = 0, base_loss = 0;  // what the game measures of the reference's own weights: no group's fault
 };
 
 struct LinearFit {
@@ -58,10 +59,11 @@ struct Estimation {
 
 // `noisy(id, sigma, stream)`: the packed weight plus noise of relative power sigma^2 (linear only).
 using NoisyWeight = std::function<PackedLinear(LinearId id, double sigma, uint64_t stream, bool uniform)>;
-// Called after every measurement with (done, total).
+// Called after every measurement of this rank with (done, this rank's share of all, at most).
 using EstimateProgress = std::function<void(int64_t done, int64_t total)>;
 
-Estimation estimate(Game& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
+// The same bytes for any number of ranks: groups (single, linear) or walks (shapley, unified) are the jobs.
+Estimation estimate(Players& players, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
                     const NoisyWeight& noisy, const EstimateProgress& progress);
 
 // c of 1 - EAR = c sqrt(KL), from whole-model plans at a few widths: the root-mean-square ratio.

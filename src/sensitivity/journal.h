@@ -3,11 +3,12 @@
 //
 //   OUT.journal/job.json                   what the job is: {"model": ..., "text": ..., "options": ...}
 //               layers.3.qkv.safetensors   all candidates of one stop
-//               measure-000017.json        one measurement of the sensitivity game, by its place in the order
+//               measure-000017.json        one measurement of the sensitivity game, by its number
 //
 // Every file is complete or absent (core/file.h: written beside, fsynced, renamed), so whatever is found may be used.
 // What is measured depends only on the job and on the measurements before it; their number is therefore enough of a
-// name.
+// name. Ranks under mpirun share the folder if they share the file system: all numbers differ, and whoever needs what
+// another has finished finds it there.
 #pragma once
 #include <map>
 #include <optional>
@@ -52,6 +53,7 @@ class JournaledGame final : public Game {
   void restore(LinearId id) override { game_.restore(id); }
   MeterResult measure() override;
   void commit() override;
+  void place(int64_t number) override { next_ = number; }
   int64_t played() const { return played_; }  // measurements not found in the journal
 
  private:

@@ -37,8 +37,8 @@ std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping,
   return groups;
 }
 
-Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool)
-    : runner_(runner), pool_(pool) {
+Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool, Activations mode)
+    : runner_(runner), pool_(pool), mode_(mode) {
   sequences_ = static_cast<int64_t>(sequences.size());
   for (PackedBatch& packed : pack_batches(sequences, runner.options().max_rows, runner.cache_pages())) {
     State state;
@@ -56,22 +56,24 @@ Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences,
   for (LinearId id : linears_of(runner.config())) original_[id] = runner.linear(id);
   committed_ = current_ = original_;
   head_ = runner.linear({-1, runner.config().tie_embeddings ? Role::embedding : Role::head});
-  reference_pass();
+  for (State& s : states_) {
+    first_pass(s, Activations::f32);
+    s.reference = s.streams.back();
+    if (mode_ != Activations::f32) first_pass(s, mode_);
+  }
 }
 
-void Meter::reference_pass() {
+// The reference's weights through every layer.
+void Meter::first_pass(State& s, Activations mode) {
   const int L = runner_.config().L;
-  for (State& s : states_) {
-    runner_.begin(s.packed.batch, Activations::f32);
-    runner_.embed();
-    const auto size = static_cast<size_t>(s.packed.batch.rows() * runner_.config().d);
-    s.streams.assign(static_cast<size_t>(L) + 1, {});
-    for (int layer = 0; layer <= L; ++layer) {
-      s.streams[static_cast<size_t>(layer)].resize(size);
-      runner_.read_stream(s.streams[static_cast<size_t>(layer)]);
-      if (layer < L) runner_.layers(layer, layer + 1);
-    }
-    s.reference = s.streams.back();
+  runner_.begin(s.packed.batch, mode);
+  runner_.embed();
+  const auto size = static_cast<size_t>(s.packed.batch.rows() * runner_.config().d);
+  s.streams.assign(static_cast<size_t>(L) + 1, {});
+  for (int layer = 0; layer <= L; ++layer) {
+    s.streams[static_cast<size_t>(layer)].resize(size);
+    runner_.read_stream(s.streams[static_cast<size_t>(layer)]);
+    if (layer < L) runner_.layers(layer, layer + 1);
   }
 }
 
@@ -94,7 +96,7 @@ MeterResult Meter::measure() {
   result.sequence_loss = result.sequence_kl;
   std::vector<int64_t> positions(static_cast<size_t>(sequences_), 0);
   for (State& s : states_) {
-    runner_.begin(s.packed.batch, Activations::f32);
+    runner_.begin(s.packed.batch, mode_);
     s.fresh.assign(static_cast<size_t>(L) + 1, {});
     if (embedding_changed) {
       runner_.embed();
@@ -135,10 +137,12 @@ void Meter::compare(State& s, MeterResult& result, std::vector<int64_t>& positio
   std::vector<float> reference;
   for (int64_t first = 0; first < rows; first += runner_.options().max_logit_rows) {
     const int64_t count = std::min(runner_.options().max_logit_rows, rows - first);
+    if (mode_ != Activations::f32) runner_.begin(s.packed.batch, Activations::f32);
     runner_.set_linear(head_id, head_);
     runner_.write_stream(s.reference);
     const std::span<const float> exact = runner_.logits(first, count);
     reference.assign(exact.begin(), exact.end());
+    if (mode_ != Activations::f32) runner_.begin(s.packed.batch, mode_);
     runner_.set_linear(head_id, head_now);
     runner_.write_stream(stream);
     const std::span<const float> q = runner_.logits(first, count);

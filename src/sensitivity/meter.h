@@ -4,7 +4,9 @@
 //   - every candidate of every group is packed once; assigning one is a pointer (Runner::set_linear)
 //   - the residual stream before each layer is kept, so only layers from the first change on run again
 //   - KL and EAR come from the same pass
-// Everything is computed with FP32 activations: BF16 ones alone cost more KL than an 8-bit group (design section 5).
+// Weights are judged with FP32 activations: BF16 ones alone cost more KL than an 8-bit group (design section 5). For
+// W+A (SLQ D.1) a Meter runs the candidate in a coarser mode; its distance then holds what the activations cost by
+// themselves, which measure() of the reference's weights tells.
 #pragma once
 #include <functional>
 #include <map>
@@ -40,19 +42,23 @@ class Game {
   // Says that the next assignments will start from what was measured last (shapley walks). Changes costs, never
   // results.
   virtual void commit() = 0;
+  // The number of the next measurement among all of the job's; those after it follow. For games that keep what was
+  // measured.
+  virtual void place(int64_t number) { (void)number; }
 };
 
 class Meter final : public Game {
  public:
-  // `runner` holds the reference weights now; their logits are what every assignment is compared with.
-  Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool);
+  // `runner` holds the reference weights now; their logits with FP32 activations are what every assignment, run with
+  // activations `mode`, is compared with.
+  Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool,
+        Activations mode = Activations::f32);
 
   void assign(LinearId id, PackedLinear weight) override;
   void restore(LinearId id) override;
   // Runs the layers from the first that differs from the last commit() on.
   MeterResult measure() override;
   void commit() override;
-  // Several measurements of single changes in parallel are jobs for MPI ranks: one Meter each.
 
  private:
   struct State {  // one batch
@@ -62,11 +68,12 @@ class Meter final : public Game {
     std::vector<std::vector<float>> fresh;    // the same for the assignment being measured, from `first_` on
     std::vector<float> reference;             // reference stream after the last layer (rows, d)
   };
-  void reference_pass();
+  void first_pass(State& state, Activations mode);
   void compare(State& state, MeterResult& result, std::vector<int64_t>& positions);
 
   Runner& runner_;
   ThreadPool& pool_;
+  Activations mode_;
   std::vector<State> states_;
   int64_t sequences_ = 0;
   std::map<LinearId, PackedLinear> original_, committed_;

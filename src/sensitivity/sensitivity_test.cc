@@ -1,9 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
 
 #include "core/rng.h"
 #include "sensitivity/candidates.h"
@@ -239,9 +242,11 @@ std::vector<CandidateGroup> number_groups(const std::vector<double>& costs) {
   return groups;
 }
 
-Estimation play(NumberGame& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options) {
+Estimation play(NumberGame& game, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
+                const Ranks& ranks = Ranks()) {
+  Players players(game, ranks);
   return estimate(
-      game, groups, options,
+      players, groups, options,
       [](LinearId id, double sigma, uint64_t, bool) { return number((id.layer + 1) * sigma * sigma / 2); },
       [](int64_t, int64_t) {});
 }
@@ -356,6 +361,80 @@ TEST(Estimate, PermutationsStopWhenTheErrorsAreSmallEnough) {
     EXPECT_LE(std::sqrt(square), target * total * (1 + 1e-12));
   }
   EXPECT_GT(before, 1 + 2 * 3 * 10) << "the smallest target needs more than the fewest pairs";
+}
+
+// Threads that stand for processes: gather() meets all of them.
+class ThreadRanks final : public Ranks {
+ public:
+  struct Meeting {
+    explicit Meeting(int size) : arrive(size), parts(static_cast<size_t>(size)) {}
+    std::barrier<> arrive;
+    std::vector<std::vector<double>> parts;
+  };
+  ThreadRanks(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(meeting_.parts.size()); }
+  std::vector<std::vector<double>> gather(const std::vector<double>& mine) const override {
+    meeting_.parts[static_cast<size_t>(rank_)] = mine;
+    meeting_.arrive.arrive_and_wait();
+    auto all = meeting_.parts;
+    meeting_.arrive.arrive_and_wait();
+    return all;
+  }
+
+ private:
+  Meeting& meeting_;
+  int rank_;
+};
+
+// Every rank ends with the table of one rank, to the bit, and no rank has played it all.
+TEST(Estimate, AnyNumberOfRanksGivesTheSameTable) {
+  const auto groups = number_groups({4, 1, 0.125});
+  const auto uneven = [](const std::map<LinearId, double>& w) { return std::sqrt(sum(w)) + sum(w) / 7; };
+  for (const EstimateOptions& options :
+       std::vector<EstimateOptions>{{.method = "single", .base_kl = 0.1, .base_loss = 0.3},
+                                    {.method = "linear", .noise_levels = 3},
+                                    {.method = "shapley", .permutations = 10, .seed = 2},
+                                    {.method = "unified", .permutations = 6, .seed = 3},
+                                    {.method = "shapley", .permutations = 400, .target_se = 0.02, .seed = 4},
+                                    {.method = "unified", .permutations = 400, .target_se = 0.05, .seed = 5}}) {
+    NumberGame alone(uneven);
+    const Estimation one = play(alone, groups, options);
+    for (int size : {2, 3, 7}) {
+      ThreadRanks::Meeting meeting(size);
+      std::vector<Estimation> found(static_cast<size_t>(size));
+      std::vector<int64_t> played(static_cast<size_t>(size));
+      std::vector<std::thread> threads;
+      for (int rank = 0; rank < size; ++rank)
+        threads.emplace_back([&, rank] {
+          NumberGame game(uneven);
+          found[static_cast<size_t>(rank)] = play(game, groups, options, ThreadRanks(meeting, rank));
+          played[static_cast<size_t>(rank)] = game.measurements;
+        });
+      for (std::thread& t : threads) t.join();
+      for (const Estimation& e : found) {
+        EXPECT_EQ(to_json(e.table).dump(), to_json(one.table).dump()) << options.method << size;
+        EXPECT_EQ(e.passes, one.passes) << options.method << size;
+      }
+      EXPECT_LT(*std::max_element(played.begin(), played.end()), alone.measurements) << options.method << size;
+    }
+  }
+}
+
+// What the activations cost by themselves is no group's: it is taken from every measurement and stands in the table.
+TEST(Estimate, TheActivationsOwnCostIsNoGroups) {
+  const auto groups = number_groups({4, 1, 0.125});
+  for (const char* method : {"single", "shapley", "unified"}) {
+    NumberGame plain(sum), shifted([](const std::map<LinearId, double>&w) { return sum(w) + 0.25; });
+    const Estimation a = play(plain, groups, {.method = method, .permutations = 4});
+    const Estimation b =
+        play(shifted, groups, {.method = method, .permutations = 4, .base_kl = 0.25, .base_loss = 0.5});
+    for (size_t g = 0; g < 5; ++g)
+      for (size_t level = 0; level < 3; ++level)
+        EXPECT_DOUBLE_EQ(a.table.groups[g].options[level].kl, b.table.groups[g].options[level].kl) << method;
+    const std::vector<int> all(5, 0);
+    EXPECT_DOUBLE_EQ(evaluate(b.table, all).kl, evaluate(a.table, all).kl + 0.25);
+  }
 }
 
 TEST(Estimate, Errors) {
@@ -510,7 +589,9 @@ TEST(Journal, MeasurementsGoOnWhereTheyStopped) {
   const CandidateSet set(*tiny.runner, tiny.checkpoint, tiny.dataset(),
                          groups_of(tiny.checkpoint.config(), Grouping::fused, true), kFormats, {}, tiny.pool);
   const auto measure = [&](Game& game, int64_t killed_after) {
-    return estimate(game, set.groups(), {.method = "unified", .permutations = 2, .seed = 4}, {},
+    const Ranks alone;
+    Players players(game, alone);
+    return estimate(players, set.groups(), {.method = "unified", .permutations = 2, .seed = 4}, {},
                     [&](int64_t done, int64_t) {
                       if (done == killed_after) throw Killed{};
                     });

@@ -1,0 +1,72 @@
+#include "sensitivity/ranks.h"
+
+// The C++ bindings of MPI were removed from the standard; their headers only warn.
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+
+#include "core/error.h"
+
+namespace fidelio {
+namespace {
+
+class MpiRanks final : public Ranks {
+ public:
+  MpiRanks() {
+    check(MPI_Init(nullptr, nullptr) == MPI_SUCCESS, "MPI_Init failed");
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+    MPI_Comm host = MPI_COMM_NULL;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
+    MPI_Comm_size(host, &on_this_host_);
+    MPI_Comm_free(&host);
+  }
+  ~MpiRanks() override { MPI_Finalize(); }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  int on_this_host() const override { return on_this_host_; }
+
+  std::vector<std::vector<double>> gather(const std::vector<double>& mine) const override {
+    const auto ranks = static_cast<size_t>(size_);
+    const auto count = static_cast<int>(mine.size());
+    std::vector<int> counts(ranks), begins(ranks);
+    MPI_Allgather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, MPI_COMM_WORLD);
+    int64_t total = 0;
+    for (size_t r = 0; r < ranks; ++r) {
+      begins[r] = static_cast<int>(total);
+      total += counts[r];
+      check(total <= std::numeric_limits<int>::max(), "{} ranks have more results than MPI can gather at once", size_);
+    }
+    std::vector<double> all(static_cast<size_t>(total));
+    MPI_Allgatherv(mine.data(), count, MPI_DOUBLE, all.data(), counts.data(), begins.data(), MPI_DOUBLE,
+                   MPI_COMM_WORLD);
+    std::vector<std::vector<double>> parts(ranks);
+    for (size_t r = 0; r < ranks; ++r) parts[r].assign(all.begin() + begins[r], all.begin() + begins[r] + counts[r]);
+    return parts;
+  }
+
+  void give_up(const std::string& why) const override {
+    fmt::print(stderr, "fidelio: rank {} of {}: {}\n", rank_, size_, why);
+    std::fflush(stderr);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+
+ private:
+  int rank_ = 0, size_ = 1, on_this_host_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<Ranks> launched_ranks() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
+    if (const char* value = std::getenv(name); value && std::atoi(value) > 1) return std::make_unique<MpiRanks>();
+  return std::make_unique<Ranks>();
+}
+
+}  // namespace fidelio
