@@ -12,8 +12,8 @@ namespace {
 
 struct Compare {
   RunOptions run;  // its model is A
-  std::string other, prompts, html, json;
-  Questions questions{.file = {}, .tasks = {}, .stops = {}, .limit = 0, .batch = 16, .max_tokens = 512, .plain = false};
+  std::string other, prompts, html, csv, json;
+  Questions questions{.batch = 16, .max_tokens = 512};
 };
 
 // A prompt a line; of a .jsonl file the "prompt" or "question" of each line.
@@ -104,6 +104,7 @@ void compare(const Compare& o) {
                interval_text(report.agreement(), 4));
   }
   write_json(o.json, to_json(report, a.tokenizer));
+  if (!o.csv.empty()) write_file_atomically(o.csv, to_csv(by_prompt(report)));
   if (!o.html.empty()) write_file_atomically(o.html, to_html(report, a.tokenizer));
 }
 
@@ -127,6 +128,7 @@ void add_compare(CLI::App& app) {
   verb->add_option("--max-tokens", o->questions.max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
   verb->add_flag("--plain", o->questions.plain, "Give the bare prompt instead of A's chat template");
   verb->add_option("--html", o->html, "Write a page with every answer annotated");
+  verb->add_option("--csv", o->csv, "Write the table by prompt as CSV");
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
   verb->callback([o] { compare(*o); });

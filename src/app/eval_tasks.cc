@@ -1,7 +1,9 @@
 #include "app/eval_tasks.h"
 
+#include "core/file.h"
 #include "eval/recovery.h"
 #include "eval/table.h"
+#include "eval/text_difference.h"
 
 namespace fidelio::app {
 namespace {
@@ -70,6 +72,12 @@ void print(const Answers& a, const TaskSet& set) {
   fmt::print("{}\n", text);
 }
 
+void print(const TextComparison& c, const Tokenizer& tokenizer, const std::string& reference) {
+  fmt::print("the same text as {} for {} of {}: {}\n", reference,
+             c.compared - static_cast<int64_t>(c.differences.size()), c.compared, interval_text(c.equal(), 4));
+  if (!c.differences.empty()) fmt::print("{}", to_text(to_table(c, tokenizer, reference)));
+}
+
 }  // namespace
 
 CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& o) {
@@ -81,6 +89,10 @@ CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& o) {
   verb.add_option(
       "--cache", o.cache,
       "Keep the answers in this JSONL file and go on where it ends; sampled runs put their seed into its name");
+  verb.add_option(
+      "--against", o.against,
+      "JSONL of another program's greedy answers (\"id\", \"text\"): say where ours differ, with the logits");
+  verb.add_option("--csv", o.csv, "Write the table of accuracies as CSV");
   group_with_tasks(verb, before, tasks);
   return tasks;
 }
@@ -90,17 +102,30 @@ void eval_tasks(const RunOptions& run, const EvalTasks& o, const std::string& js
   const TextModel model = open_model(run.model);
   const std::vector<SamplingOptions> samplings = seeds_of(sampling_of(o.sampling, run.model), o.seeds);
   for (const SamplingOptions& s : samplings) validate(s);
+  std::map<std::string, std::string> others;
+  if (!o.against.empty()) {
+    check(samplings[0].temperature <= 0, "--against compares greedy answers; leave out sampling");
+    others = read_answers(o.against);
+  }
   const auto runner = make_cpu_runner(model.checkpoint, answering(runner_options(run), model, set, o.questions));
   std::vector<Answers> runs;
   for (const SamplingOptions& s : samplings)
     runs.push_back(answer_questions(*runner, model, set, o.questions, s, cache_of(o.cache, s)));
+  const Table accuracies = accuracy_table(run.model, runs, set.method);
   if (!quiet(json_path)) {
-    fmt::print("{}", to_text(accuracy_table(run.model, runs, set.method)));
+    fmt::print("{}", to_text(accuracies));
     for (const Answers& a : runs) print(a, set);
   }
+  if (!o.csv.empty()) write_file_atomically(o.csv, to_csv(accuracies));
   json report = {
       {"model", run.model}, {"file", o.questions.file}, {"batch", o.questions.batch}, {"runs", json::array()}};
   for (const Answers& a : runs) report["runs"].push_back(report_of(a, set));
+  if (!others.empty()) {
+    const TextComparison comparison =
+        compare_texts(asked_with(*runner, model, set, o.questions), set, runs[0].options, runs[0].results, others);
+    if (!quiet(json_path)) print(comparison, model.tokenizer, o.against);
+    report["against"] = to_json(comparison, model.tokenizer);
+  }
   write_json(json_path, report);
 }
 

@@ -8,7 +8,7 @@ struct EvalTasks {
   Questions questions;
   Sampling sampling;
   int seeds = 1;
-  std::string cache;
+  std::string cache, against, csv;
 };
 CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& options);  // returns --tasks
 void eval_tasks(const RunOptions& run, const EvalTasks& options, const std::string& json);

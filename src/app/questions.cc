@@ -20,8 +20,7 @@ int64_t longest(const TextModel& model, const TaskSet& set, const Questions& o) 
   if (set.method == TaskMethod::generate) {
     const PromptBuilder prompt = prompts_of(model, o.plain);
     for (const TaskItem& item : set.items) {
-      const ChatMessage message{"user", item.question};
-      const auto size = static_cast<int64_t>(prompt(std::span(&message, 1)).size());
+      const auto size = static_cast<int64_t>(prompt(conversation(item, set.examples)).size());
       check(size < context,
             "{}: {} {} has {} tokens as a prompt, the context of {} holds {} and one must be left for the answer",
             set.path, item.task, item.id, size, model.checkpoint.folder(), context);
@@ -29,11 +28,10 @@ int64_t longest(const TextModel& model, const TaskSet& set, const Questions& o) 
     }
   } else {
     for (const TaskItem& item : set.items) {
-      size_t bytes = item.question.size();
-      for (const std::string& text : item.contexts) bytes = std::max(bytes, text.size());
-      size_t choice = 0;
-      for (const std::string& text : item.choices) choice = std::max(choice, text.size());
-      most = std::max(most, static_cast<int64_t>(bytes + choice + 1 + kSpecial));
+      for (size_t c = 0; c < item.choices.size(); ++c) {
+        const size_t bytes = choice_context(item, c, set.examples).size() + 1 + item.choices[c].size();
+        most = std::max(most, static_cast<int64_t>(bytes + kSpecial));
+      }
     }
   }
   return std::min(most, context);
@@ -58,6 +56,10 @@ CLI::Option* add_questions(CLI::App& verb, Questions& q) {
   const auto before = verb.get_options();
   verb.add_option("--task", q.tasks, "Only this task of the file; may be repeated");
   verb.add_option("--limit", q.limit, "Only the first so many questions of each task")->check(CLI::PositiveNumber);
+  CLI::Option* from = verb.add_option("--shots-from", q.shots_from,
+                                      "File whose first questions are shown, answered, before those of their task");
+  verb.add_option("--shots", q.shots, "So many of them")->check(CLI::PositiveNumber)->needs(from);
+  from->needs("--shots");
   verb.add_option("--batch", q.batch, "Answers generated side by side")->check(CLI::Range(1, 4096));
   verb.add_option("--max-tokens", q.max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
   verb.add_option("--stop", q.stops, "An answer also ends at this text; may be repeated");
@@ -85,6 +87,7 @@ TaskSet read_questions(const Questions& q) {
     if (!q.tasks.empty() && std::find(q.tasks.begin(), q.tasks.end(), item.task) == q.tasks.end()) return true;
     return q.limit > 0 && ++taken[item.task] > q.limit;
   });
+  if (q.shots > 0) add_examples(set, read_tasks(q.shots_from), q.shots);
   return set;
 }
 
@@ -101,6 +104,11 @@ RunnerOptions answering(const RunnerOptions& options, const TextModel& model, co
   return r;
 }
 
+TaskModel asked_with(Runner& runner, const TextModel& model, const TaskSet& set, const Questions& q) {
+  return {&runner, &model.tokenizer,
+          set.method == TaskMethod::generate ? prompts_of(model, q.plain) : plain_prompt(model.tokenizer)};
+}
+
 Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& set, const Questions& q,
                          const SamplingOptions& sampling, const std::string& cache, const std::string& change) {
   Answers answers;
@@ -115,14 +123,10 @@ Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& 
   o.model_identity =
       fmt::format("{}{}, cache {}, {}", model.checkpoint.sha256(), change.empty() ? "" : " with " + change,
                   name_of(runner.options().kv), q.plain ? "plain" : "chat template");
-  // Choices are scored after the bare text, so that such a run needs no template.
-  const TaskModel asked{
-      &runner, &model.tokenizer,
-      set.method == TaskMethod::generate ? prompts_of(model, q.plain) : plain_prompt(model.tokenizer)};
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
   const auto start = std::chrono::steady_clock::now();
-  answers.results = run_tasks(asked, set, o, [&](int64_t done, int64_t total) {
+  answers.results = run_tasks(asked_with(runner, model, set, q), set, o, [&](int64_t done, int64_t total) {
     if (!progress) {
       progress =
           std::make_unique<Progress>(std::filesystem::path(model.checkpoint.folder()).filename().string(), total);

@@ -7,14 +7,17 @@
 namespace fidelio::app {
 
 struct Questions {
-  std::string file;
-  std::vector<std::string> tasks, stops;
+  std::string file{};
+  std::vector<std::string> tasks{}, stops{};
+  std::string shots_from{};
+  int64_t shots = 0;
   int64_t limit = 0;  // of each task; 0 = all
   int64_t batch = 32;
   int64_t max_tokens = 320;
   bool plain = false;
 };
-// --tasks --task --limit --batch --max-tokens --stop --plain; the others need --tasks, which is returned.
+// --tasks --task --limit --shots --shots-from --batch --max-tokens --stop --plain; the others need --tasks, which is
+// returned.
 CLI::Option* add_questions(CLI::App& verb, Questions& questions);
 // The options that `verb` has got since it had `before` stand under "Questions" in its help and need --tasks.
 void group_with_tasks(CLI::App& verb, const std::vector<CLI::Option*>& before, CLI::Option* tasks);
@@ -23,13 +26,17 @@ void group_with_tasks(CLI::App& verb, const std::vector<CLI::Option*>& before, C
 // `model`.
 PromptBuilder prompts_of(const TextModel& model, bool plain);
 
-// Throws Error naming a task that is not in the file and those that are.
+// With the examples asked for. Throws Error naming a task that is not in the file and those that are.
 TaskSet read_questions(const Questions& questions);
 
 // A runner's options with room for the questions: `batch` answers side by side, each as long as it may become. Throws
 // Error naming a question that does not fit into the context.
 RunnerOptions answering(const RunnerOptions& options, const TextModel& model, const TaskSet& set,
                         const Questions& questions);
+
+// What run_tasks needs to put the questions to the model; refers to `runner` and `model`. Choices are scored after the
+// bare text, so that such a run needs no template.
+TaskModel asked_with(Runner& runner, const TextModel& model, const TaskSet& set, const Questions& questions);
 
 struct Answers {
   std::vector<ItemResult> results;  // in the order of the questions

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <map>
 #include <regex>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -264,6 +266,25 @@ TaskSet read_tasks(const std::string& path) {
     }
   }
   return set;
+}
+
+void add_examples(TaskSet& set, const TaskSet& source, int64_t shots) {
+  check(source.method == set.method && source.match == set.match,
+        "{} and {} hold questions of different kinds: examples must be answered as the questions are", source.path,
+        set.path);
+  std::map<std::string, std::set<std::string>> asked;  // by task
+  for (const TaskItem& item : set.items) asked[item.task].insert(item.question);
+  for (const auto& [task, questions] : asked) {
+    int64_t taken = 0;
+    for (const TaskItem& e : source.items) {
+      if (e.task != task || taken == shots) continue;
+      check(!questions.contains(e.question), "{} shows {} {} with its answer, and {} asks it: give another file",
+            source.path, e.task, e.id, set.path);
+      set.examples.push_back(e);
+      ++taken;
+    }
+    check(taken == shots, "{} has {} questions of the task {}, {} are to be shown", source.path, taken, task, shots);
+  }
 }
 
 }  // namespace fidelio

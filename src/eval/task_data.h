@@ -42,7 +42,12 @@ struct TaskSet {
   Match match = Match::exact;
   std::string pattern;  // of after_marker and regex
   std::vector<TaskItem> items;
+  std::vector<TaskItem> examples{};  // few-shot: those of a question's own task are shown before it, answered
 };
+
+// The first `shots` questions of each task that `set` asks about, as its examples. Throws Error if `source` has fewer,
+// is scored in another way, or holds a question of `set`, which would be asked with its answer in view.
+void add_examples(TaskSet& set, const TaskSet& source, int64_t shots);
 
 // Throws Error naming the file and line if it is no known layout or an item lacks something.
 TaskSet read_tasks(const std::string& path);

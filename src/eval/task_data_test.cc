@@ -150,6 +150,49 @@ TEST(TaskScore, TheAnswerIsWhatFollowsTheThinking) {
   EXPECT_EQ(answer_part("opened by the template</think>yes"), "yes");
 }
 
+class FewShot : public testing::Test {
+ protected:
+  static TaskItem item(const std::string& task, const std::string& question) {
+    TaskItem i;
+    i.task = task;
+    i.id = question;
+    i.question = question;
+    return i;
+  }
+  std::string refusal(const TaskSet& source, int64_t shots) {
+    TaskSet set = asked_;
+    try {
+      add_examples(set, source, shots);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "accepted";
+  }
+  TaskSet asked_{"asked.jsonl", "", TaskMethod::generate, Match::exact, "", {item("a", "1"), item("b", "2")}};
+  TaskSet source_{"shown.jsonl",
+                  "",
+                  TaskMethod::generate,
+                  Match::exact,
+                  "",
+                  {item("b", "3"), item("c", "4"), item("a", "5"), item("b", "6"), item("a", "7"), item("b", "8")}};
+};
+
+TEST_F(FewShot, FirstOfEachTaskThatIsAsked) {
+  add_examples(asked_, source_, 2);
+  std::vector<std::string> ids;
+  for (const TaskItem& e : asked_.examples) ids.push_back(e.id);
+  EXPECT_THAT(ids, testing::UnorderedElementsAre("5", "7", "3", "6"));
+}
+
+TEST_F(FewShot, Refusals) {
+  EXPECT_EQ(refusal(source_, 2), "accepted");
+  EXPECT_THAT(refusal(source_, 3), HasSubstr("shown.jsonl has 2 questions of the task a, 3 are to be shown"));
+  source_.items[0].question = "2";  // the one that asked.jsonl asks
+  EXPECT_THAT(refusal(source_, 2), HasSubstr("shows b 3 with its answer, and asked.jsonl asks it"));
+  source_.method = TaskMethod::likelihood;
+  EXPECT_THAT(refusal(source_, 2), HasSubstr("different kinds"));
+}
+
 TEST(TaskScore, Extraction) {
   EXPECT_EQ(extract_answer("so 3 and $1,234.50.", Match::last_number, ""), "1234.5");
   EXPECT_EQ(extract_answer("it is -7", Match::last_number, ""), "-7");

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/rng.h"
 #include "eval/fidelity.h"
 #include "eval/task_cache.h"
@@ -36,19 +37,15 @@ std::string shown_answer(const TaskItem& example) {
   return example.worked_answer.empty() ? example.answer : example.worked_answer;
 }
 
-std::vector<ChatMessage> conversation(const TaskItem& item, const std::vector<TaskItem>& examples) {
-  std::vector<ChatMessage> messages;
-  for (const TaskItem& e : examples) {
-    messages.push_back({"user", e.question});
-    messages.push_back({"assistant", shown_answer(e)});
-  }
-  messages.push_back({"user", item.question});
-  return messages;
+// The text before a choice.
+std::string question_text(const TaskItem& item, size_t choice) {
+  return item.contexts.empty() ? item.question : item.contexts[choice];
 }
 
 json settings_json(const TaskSet& set, const TaskOptions& o) {
   json examples = json::array();
-  for (const TaskItem& e : o.examples) examples.push_back(key_of(e));
+  for (const TaskItem& e : set.examples)
+    examples.push_back(key_of(e) + " " + sha256_hex(e.question + "\n" + shown_answer(e)).substr(0, 16));
   const SamplingOptions& s = o.sampling;
   return {{"model", o.model_identity},
           {"tasks", set.sha256},
@@ -107,7 +104,7 @@ void run_generation(const TaskModel& model, Run& run) {
   std::vector<int64_t> prompt_tokens;
   for (size_t i : run.missing) {
     GenerationRequest r;
-    r.prompt = model.prompt(conversation(run.set.items[i], run.options.examples));
+    r.prompt = model.prompt(conversation(run.set.items[i], run.set.examples));
     r.max_tokens = run.options.max_tokens;
     r.stop_ids = run.options.stop_ids;
     r.stop_strings = run.options.stop_strings;
@@ -154,16 +151,13 @@ ItemResult judge_choices(const TaskItem& item, std::span<const ContinuationScore
 // A block of questions at a time, so that the cache grows while the run goes on.
 void run_likelihood(const TaskModel& model, Run& run) {
   constexpr size_t kBlock = 32;
-  std::string prefix;
-  for (const TaskItem& e : run.options.examples) prefix += e.question + " " + shown_answer(e) + "\n\n";
   for (size_t first = 0; first < run.missing.size(); first += kBlock) {
     const auto block = std::span(run.missing).subspan(first, std::min(kBlock, run.missing.size() - first));
     std::vector<Continuation> continuations;
     for (size_t i : block) {
       const TaskItem& item = run.set.items[i];
       for (size_t c = 0; c < item.choices.size(); ++c)
-        continuations.push_back(
-            {prefix + (item.contexts.empty() ? item.question : item.contexts[c]), " " + item.choices[c]});
+        continuations.push_back({choice_context(item, c, run.set.examples), " " + item.choices[c]});
     }
     const auto scores = score_continuations(*model.runner, *model.tokenizer, continuations, run.options.mode);
     size_t at = 0;
@@ -176,6 +170,24 @@ void run_likelihood(const TaskModel& model, Run& run) {
 }
 
 }  // namespace
+
+std::vector<ChatMessage> conversation(const TaskItem& item, std::span<const TaskItem> examples) {
+  std::vector<ChatMessage> messages;
+  for (const TaskItem& e : examples) {
+    if (e.task != item.task) continue;
+    messages.push_back({"user", e.question});
+    messages.push_back({"assistant", shown_answer(e)});
+  }
+  messages.push_back({"user", item.question});
+  return messages;
+}
+
+std::string choice_context(const TaskItem& item, size_t choice, std::span<const TaskItem> examples) {
+  std::string text;
+  for (const TaskItem& e : examples)
+    if (e.task == item.task) text += question_text(e, static_cast<size_t>(e.correct)) + " " + shown_answer(e) + "\n\n";
+  return text + question_text(item, choice);
+}
 
 PromptBuilder chat_prompt(const Tokenizer& tokenizer, const ChatTemplate& chat, const ChatOptions& options) {
   return [&tokenizer, &chat, options](std::span<const ChatMessage> messages) {

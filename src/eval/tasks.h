@@ -35,9 +35,8 @@ struct TaskOptions {
   SamplingOptions sampling{};  // greedy by default; its seed is the run's
   std::vector<int32_t> stop_ids{};
   std::vector<std::string> stop_strings{};
-  std::vector<TaskItem> examples{};  // shown before every question (few-shot)
-  std::string cache{};               // JSONL of results; "" = none
-  std::string model_identity{};      // e.g. the checkpoint's sha256: a cache made with another model is refused
+  std::string cache{};           // JSONL of results; "" = none
+  std::string model_identity{};  // e.g. the checkpoint's sha256: a cache made with another model is refused
 };
 
 struct ItemResult {
@@ -54,6 +53,11 @@ struct ItemResult {
   std::vector<double> log_likelihoods;
   std::vector<bool> greedy;  // whether greedy decoding would have said the choice
 };
+
+// What is put to the model: the examples of the question's task with their answers, then the question.
+std::vector<ChatMessage> conversation(const TaskItem& item, std::span<const TaskItem> examples);
+// The same as plain text, before choice number `choice` of a question scored by log-likelihood.
+std::string choice_context(const TaskItem& item, size_t choice, std::span<const TaskItem> examples);
 
 struct TaskModel {
   Runner* runner;

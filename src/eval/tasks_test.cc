@@ -63,6 +63,50 @@ TEST(Tasks, PromptsFollowTheTemplate) {
   EXPECT_EQ(plain_prompt(tokenizer())(shots), tokenizer().encode("Question: 1?\nAnswer: one\n\nQuestion: 2?\nAnswer:"));
 }
 
+TEST(Tasks, ExamplesOfTheOwnTaskStandBeforeTheQuestion) {
+  TaskItem item, example, stranger;
+  item.task = example.task = "sums";
+  item.question = "2 + 2?";
+  example.question = "1 + 1?";
+  example.answer = "2";
+  stranger.task = "names";
+  const std::vector<TaskItem> examples = {stranger, example};
+  const auto messages = conversation(item, examples);
+  ASSERT_EQ(messages.size(), 3u);
+  EXPECT_EQ(messages[0].content, "1 + 1?");
+  EXPECT_EQ(messages[1].role, "assistant");
+  EXPECT_EQ(messages[1].content, "2");
+  EXPECT_EQ(messages[2].content, "2 + 2?");
+  // WinoGrande: an example shows the right option in its place.
+  TaskItem blank;
+  blank.task = "sums";
+  blank.question = "The cat saw the dog, so _ ran.";
+  blank.contexts = {"The cat saw the dog, so the cat", "The cat saw the dog, so the dog"};
+  blank.choices = {"ran.", "ran."};
+  blank.correct = 1;
+  blank.answer = "ran.";
+  EXPECT_EQ(choice_context(item, 0, std::span(&blank, 1)), "The cat saw the dog, so the dog ran.\n\n2 + 2?");
+  EXPECT_EQ(choice_context(blank, 0, {}), "The cat saw the dog, so the cat");
+}
+
+TEST(Tasks, ExamplesChangeAnswersAndAreNamedInTheSettings) {
+  TaskSet set = questions(1);
+  TaskOptions options;
+  options.max_tokens = 4;
+  FakeRunner runner = make_runner();
+  const TaskModel model{&runner, &tokenizer(), chat_prompt(tokenizer(), chat())};
+  const auto bare = run_tasks(model, set, options);
+  const auto bare_settings = to_json(bare, set, options)["settings"];
+  set.examples = questions(4).items;
+  set.examples.erase(set.examples.begin());  // q1 and q2 name, q3 counts as q0 does
+  const auto shown = run_tasks(model, set, options);
+  EXPECT_GT(shown[0].prompt_tokens, bare[0].prompt_tokens);
+  const auto settings = to_json(shown, set, options)["settings"];
+  EXPECT_NE(settings, bare_settings);
+  set.examples[2].answer = "another";
+  EXPECT_NE(to_json(shown, set, options)["settings"], settings);
+}
+
 TEST(Tasks, AnswersDoNotDependOnBatchingAndSamplingDiffersByQuestionAndSeed) {
   const TaskSet set = questions(12);
   TaskOptions options;
