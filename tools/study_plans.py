@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Tables of plans: one model compressed to many sizes and targets, by every way of measuring and allocating.
+
+    tools/study_plans.py models/quill-26m --work DIR [--fidelio build/fidelio] [--jobs 8] [--until SECONDS] [--only A,B]
+
+Runs of the same formats share their quantised candidates, and those of the same method their measurements too: the first run of
+each is stopped with kill -9 when its table stands, and its journal goes to the others. Every row: the certificate's fidelity on
+text the search has not seen, and `eval` in FP32 on the first 40 windows of 512 tokens. One JSON line a row in DIR/rows.jsonl; what
+is there already is not run again. Standard library only."""
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("model")
+parser.add_argument("--work", required=True)
+parser.add_argument("--fidelio", default="build/fidelio")
+parser.add_argument("--calibration", default="models/data/docs-calibration.txt")
+parser.add_argument("--text", default="models/data/docs-heldout.txt")
+parser.add_argument("--jobs", type=int, default=8, help="runs side by side")
+parser.add_argument("--threads", type=int, default=2, help="of each run")
+parser.add_argument("--donor-threads", type=int, default=2, help="of a run whose journal the others get")
+parser.add_argument("--until", type=float, default=1e9, help="begin nothing after so many seconds")
+parser.add_argument("--only", default="", help="rows whose name begins with one of these")
+args = parser.parse_args()
+started = time.time()
+os.makedirs(args.work, exist_ok=True)
+lock = threading.Lock()
+
+WIDE = ["int%dg64zs8" % b for b in range(2, 9)]
+MIXED = ["lut2g64", "lut3g64", "lut4g64"] + WIDE[1:]
+# Peers' total bits (tensor bytes of everything over parameters), to be met at equal size.
+PEERS = {"Q3_K_M": 4.30, "Q4_K_M": 5.09, "Q5_K_M": 5.81, "Q6_K": 6.57, "Q8_0": 8.51, "IQ3_K": 3.66, "IQ4_K": 4.88, "IQ5_K": 5.68, "IQ6_K": 6.63}
+# name: (candidates, table or None for one of its own, options)
+ROWS = {}
+for ear in ("0.99", "0.98", "0.95"):
+    ROWS["ear " + ear] = ("mixed", "single", ["--ear", ear], MIXED)
+for peer, bits in PEERS.items():
+    ROWS["size of " + peer] = ("mixed", "single", ["--bits", str(bits)], MIXED)
+for method in ("linear", "single", "shapley", "unified"):
+    for by in ("kl", "ear"):
+        ROWS[f"{method} by {by}"] = ("wide", method, ["--bits", "5.2", "--method", method, "--allocate-by", by], WIDE)
+ROWS["evolve"] = ("wide", None, ["--ear", "0.95", "--search", "evolve"], WIDE)
+ROWS["evolve's start"] = ("wide", None, ["--ear", "0.95"], WIDE)
+ROWS["widths 4,8"] = ("few", None, ["--bits", "5.2"], [WIDE[2], WIDE[6]])
+ROWS["widths 4..8"] = ("some", None, ["--bits", "5.2"], WIDE[2:])
+ROWS["symmetric"] = ("symmetric", None, ["--bits", "5.2"], ["int%dg64s8" % b for b in range(2, 9)])
+ROWS["fp16 scales"] = ("fp16", None, ["--bits", "5.2"], ["int%dg128z" % b for b in range(2, 9)])
+
+
+def folder(name):
+    return os.path.join(args.work, name.replace(" ", "-").replace("'", "").replace(",", "_"))
+
+
+def command(name, options, formats, threads=args.threads):
+    return [args.fidelio, "compress", args.model, *options, "--formats", *formats, "--calibration", args.calibration, "--text", args.text, "--threads", str(threads),
+            "--table", folder(name) + ".table.json", "-o", folder(name)]
+
+
+def run_until(name, options, formats, stop_at, threads=args.threads):
+    """Starts a run and kills it when its output has the words stop_at, or its journal has begun."""
+    process = subprocess.Popen(command(name, options, formats, threads), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    if stop_at:
+        for line in process.stdout:
+            if stop_at in line:
+                break
+    else:
+        while process.poll() is None and not os.path.exists(folder(name) + ".journal/job.json"):
+            time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+donors = {}
+
+
+def donor(key, name, options, formats):
+    """The journal that holds key = (candidates, table); made by the first who asks."""
+    with lock:
+        made = donors.setdefault(key, threading.Event())
+        first = not hasattr(made, "owner")
+        if first:
+            made.owner = name
+    path = os.path.join(args.work, "donor-" + "-".join(k or name.replace(" ", "_").replace("'", "") for k in key))
+    if first:
+        if not os.path.exists(path):
+            run_until(name, options, formats, "Pareto front" if key[1] else "uniform ", args.donor_threads)
+            os.rename(folder(name) + ".journal", path)
+        made.set()
+    made.wait()
+    return path
+
+
+def lend(path, name, options, formats, measurements):
+    run_until(name, options, formats, None)
+    for file in os.listdir(path):
+        if file != "job.json" and (measurements or not file.startswith("measure-")):
+            shutil.copy(os.path.join(path, file), folder(name) + ".journal/")
+
+
+def row(name):
+    candidates, table, options, formats = ROWS[name]
+    begin = time.time()
+    shared = table == "single" and candidates == "mixed"
+    if candidates in ("wide", "mixed"):
+        lend(donor((candidates, table if shared else None), candidates, ["--bits", "5.2"], formats), name, options, formats, shared)
+    out = subprocess.run(command(name, options, formats), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if out.returncode != 0:
+        print(f"{name}: {out.stderr.strip()[-300:]}", flush=True)
+        return
+    seconds = time.time() - begin
+    evaluated = json.loads(subprocess.run([args.fidelio, "eval", folder(name), "--reference", args.model, "--text", args.text, "--context", "512", "--windows", "40", "--activations", "f32",
+                                           "--threads", str(args.threads), "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
+    size = json.loads(subprocess.run([args.fidelio, "inspect", folder(name), "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
+    with lock:
+        with open(os.path.join(args.work, "rows.jsonl"), "a", encoding="utf-8") as file:
+            file.write(json.dumps({"name": name, "seconds": seconds, "file_bytes": size["file_bytes"], "inspect": size, "eval": evaluated, "log": out.stdout[-2000:]}) + "\n")
+    print(f"{name}: {seconds:.0f} s, KL {evaluated['kl']['value']:.6f} EAR {evaluated['ear']['value']:.5f}", flush=True)
+
+
+def main():
+    rows = os.path.join(args.work, "rows.jsonl")
+    done = set()
+    if os.path.exists(rows):
+        done = {json.loads(line)["name"] for line in open(rows, encoding="utf-8")}
+    wanted = [n for n in ROWS if n not in done and (not args.only or n.startswith(tuple(args.only.split(","))))]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(lambda n: row(n) if time.time() - started < args.until else None, wanted))
+
+
+main()
