@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "core/file.h"
 
@@ -61,6 +62,10 @@ void write_json(const std::string& path, const nlohmann::json& value) {
   if (path != "-") return write_file_atomically(path, text);
   check(std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0,
         "cannot write to standard output");
+}
+
+std::string folder_name(const std::string& folder) {
+  return std::filesystem::path(folder + "/").parent_path().filename().string();
 }
 
 std::string bytes_text(int64_t bytes) {

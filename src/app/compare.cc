@@ -86,8 +86,9 @@ void compare(const Compare& o) {
   how.mode_a = how.mode_b = options.mode;
   how.max_tokens = o.questions.max_tokens;
   how.stop_ids = a.stop_ids;
-  how.name_a = o.run.model;
-  how.name_b = o.other;
+  how.name_a = folder_name(o.run.model);
+  how.name_b = folder_name(o.other);
+  if (how.name_a == how.name_b) how.name_a = o.run.model, how.name_b = o.other;
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
   const DivergenceReport report =

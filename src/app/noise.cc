@@ -138,20 +138,19 @@ Table level_table(const NoiseReport& r) {
       {"noise", "KL, nats a token", "EAR", "perplexity"},
       {}};
   const bool asked = !r.study.points.empty();
-  table.columns.insert(table.columns.end(), r.study.tasks.begin(), r.study.tasks.end());
   if (asked) {
     table.columns.push_back("recovery [95%]");
-    table.rows.push_back({"0", "0", "1", number_text(r.levels[0].fidelity.reference_perplexity().value, 4)});
+    table.rows.push_back({"0", "0", "1", number_text(r.levels[0].fidelity.reference_perplexity().value, 4), "1"});
     for (const Estimate& e : r.base) table.rows.back().push_back(number_text(e.value, 3));
-    table.rows.back().push_back("1");
   }
+  table.columns.insert(table.columns.end(), r.study.tasks.begin(), r.study.tasks.end());
   for (size_t i = 0; i < r.levels.size(); ++i) {
     const FidelityReport& f = r.levels[i].fidelity;
     table.rows.push_back({fmt::format("{}", r.levels[i].sigma), interval_text(f.kl(), 6), interval_text(f.ear(), 4),
                           number_text(f.perplexity().value, 4)});
     if (!asked) continue;
-    for (const Estimate& e : r.accuracy[i]) table.rows.back().push_back(number_text(e.value, 3));
     table.rows.back().push_back(interval_text(r.study.points[i].mean_recovery));
+    for (const Estimate& e : r.accuracy[i]) table.rows.back().push_back(number_text(e.value, 3));
   }
   return table;
 }
@@ -197,8 +196,8 @@ json report_of(const NoiseReport& r, const Noise& o) {
 }
 
 std::string page(const NoiseReport& r) {
-  std::string body =
-      "<p class=\"lead\">Uniform noise in every linear of the layers of " + escape_html(r.model) + ".</p>\n<ul>";
+  std::string body = "<p class=\"lead\">Uniform noise in every linear of the layers of " +
+                     escape_html(folder_name(r.model)) + ".</p>\n<ul>";
   for (const std::string& line : findings(r)) body += "<li>" + escape_html(line) + "</li>";
   body += "</ul>\n";
   Chart chart{"KL against noise", "noise relative to the root mean square", "KL, nats a token", true, {{"KL", {}}}};
@@ -208,7 +207,7 @@ std::string page(const NoiseReport& r) {
   }
   body += svg_chart(chart);
   if (!r.study.points.empty()) body += svg_chart(to_chart(r.study));
-  return html_page("Noise in " + r.model, body + to_html(level_table(r)));
+  return html_page("Noise in " + folder_name(r.model), body + to_html(level_table(r)));
 }
 
 void noise(const Noise& o) {

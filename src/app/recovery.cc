@@ -27,8 +27,7 @@ struct Recovery {
 // Folders' last names; as they were given where two are alike.
 std::vector<std::string> names_of(const std::vector<std::string>& folders) {
   std::vector<std::string> names;
-  for (const std::string& f : folders)
-    names.push_back(std::filesystem::path(f + "/").parent_path().filename().string());
+  for (const std::string& f : folders) names.push_back(folder_name(f));
   std::vector<std::string> sorted = names;
   std::sort(sorted.begin(), sorted.end());
   return std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end() ? names : folders;
@@ -72,11 +71,12 @@ std::vector<std::string> thinking_tasks(const ModelRuns& reference) {
 
 Table by_task(const RecoveryTable& recovery) {
   Table table{
-      "Recovery by task", "Accuracy over the reference's, paired by question; 95% bootstrap intervals.", {"model"}, {}};
-  table.columns.insert(table.columns.end(), recovery.tasks.begin(), recovery.tasks.end());
+      "Recovery by task", "Accuracy over the reference's, paired by question; 95% bootstrap intervals.", {"task"}, {}};
+  for (const std::string& task : recovery.tasks) table.rows.push_back({task});
   for (size_t i = 1; i < recovery.rows.size(); ++i) {
-    table.rows.push_back({recovery.rows[i].name});
-    for (const Estimate& e : recovery.rows[i].recovery) table.rows.back().push_back(interval_text(e));
+    table.columns.push_back(recovery.rows[i].name);
+    for (size_t t = 0; t < recovery.tasks.size(); ++t)
+      table.rows[t].push_back(interval_text(recovery.rows[i].recovery[t]));
   }
   return table;
 }

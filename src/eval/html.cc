@@ -11,16 +11,17 @@ namespace fidelio {
 namespace {
 
 constexpr std::string_view kStyle = R"(
-:root{color-scheme:light dark;--ink:#1d2433;--soft:#5d6779;--line:#dde2ea;--back:#fff;--panel:#f6f8fb;--s0:#2f6fde;--s1:#d9480f;--s2:#2b8a3e;--s3:#862e9c;--s4:#0b7285;--s5:#a61e4d}
-@media(prefers-color-scheme:dark){:root{--ink:#e4e8f0;--soft:#9aa5b8;--line:#343c4b;--back:#12161f;--panel:#1a202c;--s0:#74a7ff;--s1:#ff9d6b;--s2:#69db7c;--s3:#da77f2;--s4:#3bc9db;--s5:#faa2c1}}
+:root{color-scheme:light dark;--ink:#1d2433;--soft:#5d6779;--line:#dde2ea;--back:#fff;--panel:#f6f8fb;--s0:#2f6fde;--s1:#d9480f;--s2:#2b8a3e;--s3:#862e9c;--s4:#0b7285;--s5:#a61e4d;--s6:#7a5c00;--s7:#5f3dc4;--s8:#087f5b;--s9:#c2255c;--s10:#495057;--s11:#1864ab}
+@media(prefers-color-scheme:dark){:root{--ink:#e4e8f0;--soft:#9aa5b8;--line:#343c4b;--back:#12161f;--panel:#1a202c;--s0:#74a7ff;--s1:#ff9d6b;--s2:#69db7c;--s3:#da77f2;--s4:#3bc9db;--s5:#faa2c1;--s6:#ffd43b;--s7:#b197fc;--s8:#63e6be;--s9:#f783ac;--s10:#ced4da;--s11:#4dabf7}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:2rem 1rem 4rem;max-width:60rem;background:var(--back);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 h1{font-size:1.7rem;line-height:1.2;margin:0 0 .5rem}h2{font-size:1.2rem;margin:2.5rem 0 .5rem}
 p.lead,.note{color:var(--soft)}.note{font-size:.85rem}
 figure{margin:1.5rem 0}figcaption{font-weight:600;margin-bottom:.5rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;white-space:nowrap}
-th,td{padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);text-align:right}th:first-child{text-align:left}thead th{color:var(--soft);font-weight:600}
-svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}@media(max-width:600px){svg{font-size:18px}}
+th,td{padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);text-align:right}th:first-child{text-align:left;position:sticky;left:0;background:var(--back)}thead th{color:var(--soft);font-weight:600}
+svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}@media(max-width:600px){svg{font-size:22px}}
+.legend span{white-space:nowrap;margin-right:.9rem}
 .tokens{background:var(--panel);border-radius:.5rem;padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere;font:14px/1.9 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .tokens .prompt{color:var(--soft)}
 .tokens mark{color:inherit;border-radius:.2rem;padding:.1rem .1rem;background:color-mix(in srgb,var(--s1) calc(var(--w)*1%),transparent)}
@@ -30,7 +31,9 @@ details{border:1px solid var(--line);border-radius:.5rem;padding:.6rem 1rem;marg
 .card{background:var(--panel);border-radius:.5rem;padding:.8rem 1rem}.card b{display:block;font-size:1.25rem;white-space:nowrap}.card span{color:var(--soft);font-size:.85rem}
 )";
 
-constexpr double kWidth = 720, kHeight = 360, kLeft = 64, kRight = 16, kTop = 14, kBottom = 52;
+constexpr double kWidth = 720, kHeight = 360, kLeft = 92, kRight = 16, kTop = 14, kBottom = 66;
+
+constexpr size_t kColours = 12;
 
 struct Axis {
   double low, high;
@@ -43,12 +46,15 @@ struct Axis {
   }
 };
 
-// Round numbers that divide [low, high] into some five parts; whole decades on a logarithmic axis.
+// Round numbers that divide [low, high] into some five parts.
 std::vector<double> ticks(const Axis& axis) {
   std::vector<double> all;
   if (axis.logarithmic) {
+    // Decades alone where there are three or more, 1-2-5 where there are fewer.
+    const bool few = std::log10(axis.high / axis.low) < 2.5;
     for (double e = std::floor(std::log10(axis.low)); e <= std::ceil(std::log10(axis.high)); ++e)
-      all.push_back(std::pow(10, e));
+      for (double step : few ? std::vector<double>{1, 2, 5} : std::vector<double>{1})
+        all.push_back(step * std::pow(10, e));
   } else {
     const double raw = (axis.high - axis.low) / 5, power = std::pow(10, std::floor(std::log10(raw)));
     const double step = power * (raw / power < 1.5 ? 1 : raw / power < 3.5 ? 2 : raw / power < 7.5 ? 5 : 10);
@@ -83,6 +89,10 @@ std::array<Axis, 2> axes_of(const Chart& chart) {
   if (chart.log_x) {
     x0 /= 1.15;
     x1 *= 1.15;
+  } else {
+    const double room = 0.02 * (x1 - x0);  // an error bar at the end would lie on the axis
+    x0 -= room;
+    x1 += room;
   }
   return {Axis{x0, x1, chart.log_x, kLeft, kWidth - kRight},
           Axis{y0 - margin, y1 + margin, false, kHeight - kBottom, kTop}};
@@ -99,10 +109,12 @@ std::string draw_series(const Chart& chart, const ChartSeries& series, const Axi
     marks += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" style=\"fill:var(--s{})\"><title>{}: {:.6g}, "
         "{:.6g}</title></circle>",
-        px, py, number % 6, escape_html(series.name), p.x, p.y);
+        px, py, number % kColours, escape_html(series.name), p.x, p.y);
   }
-  std::string group = fmt::format("<g fill=\"none\" style=\"stroke:var(--s{})\">", number % 6);
-  if (series.line && !path.empty()) group += "<path stroke-width=\"2\" d=\"" + path + "\"/>";
+  std::string group = fmt::format("<g fill=\"none\"{} style=\"stroke:var(--s{})\">",
+                                  series.faint ? " opacity=\".45\"" : "", number % kColours);
+  if (series.line && !path.empty())
+    group += fmt::format("<path stroke-width=\"{}\" d=\"{}\"/>", series.faint ? 1.5 : 2.5, path);
   return group + marks + "</g>";
 }
 
@@ -161,19 +173,19 @@ std::string svg_chart(const Chart& chart) {
     svg += fmt::format(
         "<path d=\"M{0:.1f} {1}v5\" style=\"stroke:var(--soft)\"/><text x=\"{0:.1f}\" y=\"{2}\" "
         "text-anchor=\"middle\">{3:.4g}</text>",
-        x.at(t), kHeight - kBottom, kHeight - kBottom + 20, t);
+        x.at(t), kHeight - kBottom, kHeight - kBottom + 26, t);
   svg += fmt::format("<text x=\"{:.0f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", (kLeft + kWidth - kRight) / 2,
                      kHeight - 10, escape_html(chart.x_label));
-  svg += fmt::format("<text transform=\"translate(18 {:.0f}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+  svg += fmt::format("<text transform=\"translate(24 {:.0f}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
                      (kTop + kHeight - kBottom) / 2, escape_html(chart.y_label));
   for (size_t i = 0; i < chart.series.size(); ++i) svg += draw_series(chart, chart.series[i], x, y, i);
   svg += "</svg>";
   std::string legend;
   for (size_t i = 0; i < chart.series.size() && chart.series.size() > 1; ++i)
-    legend +=
-        fmt::format("<span style=\"color:var(--s{})\">●</span> {} &nbsp; ", i % 6, escape_html(chart.series[i].name));
+    legend += fmt::format("<span><b style=\"color:var(--s{})\">●</b> {}</span> ", i % kColours,
+                          escape_html(chart.series[i].name));
   return "<figure><figcaption>" + escape_html(chart.title) + "</figcaption>" + svg +
-         (legend.empty() ? "" : "<p class=\"note\">" + legend + "</p>") + "</figure>\n";
+         (legend.empty() ? "" : "<p class=\"note legend\">" + legend + "</p>") + "</figure>\n";
 }
 
 }  // namespace fidelio

@@ -20,6 +20,7 @@ struct ChartSeries {
   std::string name;
   std::vector<ChartPoint> points;  // drawn in this order
   bool line = true;                // joined
+  bool faint = false;              // in the background, e.g. what another series is the mean of
 };
 struct Chart {
   std::string title, x_label, y_label;

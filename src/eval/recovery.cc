@@ -117,17 +117,16 @@ Table to_table(const RecoveryTable& table) {
                         "Lossless: the loss of accuracy over all "
                         "questions is below {} with 97.5% confidence; different: its interval excludes 0.",
                         table.options.margin),
-            {"model", "bits"},
+            {"model", "bits", "recovery [95%]", "lossless", "different"},
             {}};
   out.columns.insert(out.columns.end(), table.tasks.begin(), table.tasks.end());
-  out.columns.insert(out.columns.end(), {"recovery [95%]", "lossless", "different"});
   for (size_t i = 0; i < table.rows.size(); ++i) {
     const RecoveryRow& r = table.rows[i];
     std::vector<std::string> cells = {r.name, r.bits > 0 ? fmt::format("{:.2f}", r.bits) : "–"};
-    for (const Estimate& e : r.accuracy) cells.push_back(number_text(e.value, 3));
     cells.push_back(i == 0 ? "1" : interval_text(r.mean_recovery));
     cells.push_back(i == 0 ? "–" : r.verdict.lossless ? "yes" : "no");
     cells.push_back(i == 0 ? "–" : r.verdict.different ? "yes" : "no");
+    for (const Estimate& e : r.accuracy) cells.push_back(number_text(e.value, 3));
     out.rows.push_back(std::move(cells));
   }
   return out;
@@ -160,7 +159,7 @@ Chart to_chart(const NoiseStudy& study) {
   Chart chart{
       "Recovery against KL under injected noise", "KL to the unperturbed model (nats a token)", "recovery", true, {}};
   for (size_t t = 0; t < study.tasks.size(); ++t) {
-    ChartSeries series{study.tasks[t], {}};
+    ChartSeries series{.name = study.tasks[t], .points = {}, .faint = true};
     for (const NoisePoint& p : study.points) series.points.push_back({p.kl, p.recovery[t].value, 0, 0});
     chart.series.push_back(std::move(series));
   }

@@ -61,10 +61,10 @@ TEST(Html, ChartDrawsEveryPointInsideTheFrame) {
   size_t circles = 0;
   for (size_t at = 0; (at = svg.find("<circle cx=\"", at)) != std::string::npos; at += 12, ++circles) {
     const double x = std::stod(svg.substr(at + 12)), y = std::stod(svg.substr(svg.find("cy=\"", at) + 4));
-    EXPECT_GE(x, 64);
+    EXPECT_GE(x, 92);
     EXPECT_LE(x, 704);
     EXPECT_GE(y, 14);
-    EXPECT_LE(y, 308);
+    EXPECT_LE(y, 294);
   }
   EXPECT_EQ(circles, 3u);  // x = 0 has no place on a logarithmic axis
   EXPECT_THAT(svg, HasSubstr("second"));
