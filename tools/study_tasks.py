@@ -52,6 +52,7 @@ parser.add_argument("--calibration", default=os.path.join(root, "models/data/doc
 parser.add_argument("--heldout", default=os.path.join(root, "models/data/docs-heldout.txt"))
 parser.add_argument("--limit", type=int, default=0, help="questions of each task; 0 = all")
 parser.add_argument("--noise-limit", type=int, help="the same in the noise study (default: --limit)")
+parser.add_argument("--windows", type=int, default=40, help="windows of 512 tokens on which KL is measured")
 parser.add_argument("--seeds", type=int, default=3)
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--ear", type=float, default=0.99, help="what DL certifies")
@@ -111,10 +112,10 @@ class Job:
         return json.dumps(self.command()[1:-2])
 
     def done(self):
-        if not all(jobs[name].done() for name in self.after):
-            return False
         if not os.path.exists(self.mark):
             return self.makes is not None and os.path.isdir(self.makes)
+        if not all(jobs[name].done() for name in self.after):
+            return False
         with open(self.mark, encoding="utf-8") as file:
             same = file.read() == self.key()
         if not same and self.makes is not None and os.path.isdir(self.makes):
@@ -181,7 +182,6 @@ def run(wanted):
                 seconds = time.time() - running[name][1]
                 code = end(name)
                 if code != 0:
-                    stop()
                     with open(jobs[name].log, encoding="utf-8", errors="replace") as file:
                         sys.exit(f"{name} failed with {code}:\n  {' '.join(jobs[name].command())}\n{file.read()[-2000:]}")
                 write(jobs[name].mark, jobs[name].key())
@@ -190,7 +190,7 @@ def run(wanted):
             if time.time() - last > 60:
                 last = time.time()
                 print(f"{last - begin:6.0f} s  {len(left)} to do, running: {', '.join(sorted(running))}", flush=True)
-    except KeyboardInterrupt:
+    except BaseException:  # a key, a failed job, no TL: nothing is left running
         stop()
         raise
     return True
@@ -267,7 +267,8 @@ def tl_calibration():
     right = [read_json(out("json", f"tl-{name}.json"))["runs"][0]["accuracy"]["value"] for name in (base, "int3g128z")]
     recovery = right[1] / right[0]
     if recovery >= 1:
-        sys.exit(f"TL: uniform 3 bits recover {recovery:.3f} of the calibration questions: there is no slope to calibrate")
+        sys.exit(f"TL: uniform 3 bits recover {recovery:.3f} of the calibration questions: there is no slope to "
+                 "calibrate; give a checkpoint with --tl")
     slope = (1 - recovery) / at
     return {"kl": at, "recovery": recovery, "slope": slope, "threshold": (1 - args.recovery) / slope}
 
@@ -275,15 +276,15 @@ def tl_calibration():
 calibrated = []
 for name in () if args.tl else (base, "int3g128z"):
     calibrated.append(job("checkpoints", "tl-" + name,
-                          ["eval", folders[name], "--tasks", tl_questions, "--batch", str(args.batch), *limit,
+                          ["eval", folders[name], "--tasks", tl_questions, "--batch", str(args.batch), *(["--limit", str(10 * args.limit)] if limit else []),
                            "--cache", out("tl", name + ".jsonl"), "--json", out("json", f"tl-{name}.json")],
                           after=made[name], weight=110))
 
 
 def fidelity(name, kind, text):
     return job("fidelity", f"fidelity-{name}-{kind}",
-               ["eval", folders[name], "--reference", model, "--text", text, "--context", "512", "--windows", "40",
-                "--json", out("json", f"fidelity-{name}-{kind}.json")], after=made[name], weight=2)
+               ["eval", folders[name], "--reference", model, "--text", text, "--context", "512", "--windows", str(args.windows),
+                "--json", out("json", f"fidelity-{name}-{kind}.json")], after=made[name], weight=105 if (name, kind) == ("int3g128z", "docs") else 2)
 
 
 made[tl] = [] if args.tl else ["make-" + tl]
@@ -338,19 +339,20 @@ def merge(file):
 
 
 # --- Noise.
-def noise(levels, text, *more):
+def noise(levels, text, windows, *more):
     few = ["--limit", str(noise_limit)] if noise_limit else []
-    return ["noise", model, "--text", text, "--tasks", args.tasks, *few, "--batch", str(args.batch), "--windows", "40",
+    return ["noise", model, "--text", text, "--tasks", args.tasks, *few, "--batch", str(args.batch), "--windows", str(windows),
             "--levels", ",".join(map(str, levels)), "--cache", folder("noise"), *more]
 
 
-first = job("noise", "noise-0", noise(LEVELS[:1], args.heldout), weight=120)  # and without any
-rest = [job("noise", f"noise-{level}", noise([level], args.heldout), after=[first], weight=30 + 100 * level)
+# First the answers, level by level; then KL, with the answers from the cache.
+first = job("noise", "noise-0", noise(LEVELS[:1], args.heldout, 1), weight=120)  # and without any
+rest = [job("noise", f"noise-{level}", noise([level], args.heldout, 1), after=[first], weight=30 + 100 * level)
         for level in LEVELS[1:]]
 for kind, text in (("docs", args.heldout), ("tasks", task_text)):
     job("noise", "noise-" + kind,
-        noise(LEVELS, text, "--html", out("pages", f"noise-{kind}.html"), "--csv", out("csv", f"noise-{kind}.csv"),
-              "--json", out("json", f"noise-{kind}.json")), after=[first, *rest], threads=max(2, args.threads), weight=50)
+        noise(LEVELS, text, args.windows, "--html", out("pages", f"noise-{kind}.html"), "--csv", out("csv", f"noise-{kind}.csv"),
+              "--json", out("json", f"noise-{kind}.json")), after=[first, *rest], threads=wide, weight=50)
 
 # --- Divergence.
 for name in (dl, tl, "int4g128z"):
@@ -473,7 +475,8 @@ def recovery_section(texts, kind, options):
     for row in read_json(target)["models"]:
         bits[row["model"]] = f"{row['bits']:.2f}"
     lines = [f"### Recovery, {kind}\n"]
-    for path in sorted(glob.glob(os.path.join(tables, "*.csv")), key=lambda p: int(os.path.basename(p).split("-")[0])):
+    paths = sorted(glob.glob(os.path.join(tables, "*.csv")), key=lambda p: int(os.path.basename(p).split("-")[0]))
+    for path in paths if kind == "sampled" else paths[:2]:  # thinking is compared over seeds
         lines += ["**" + os.path.basename(path)[:-4].split("-", 1)[1].replace("-", " ") + "**\n", markdown_csv(path)]
     lines += ["- " + line for line in text.splitlines() if "within sampling variance" in line] + [""]
     return lines

@@ -131,9 +131,10 @@ std::vector<Table> thinking_tables(std::span<const ThinkingRow> rows) {
     if (&r == rows.data()) continue;
     paired.rows.push_back({r.name, fmt::format("{:+.2f}", r.difference), number_text(r.median_ratio, 3),
                            p_text(r.test.p), fmt::format("{:+.3f}", r.d)});
-    joint.rows.push_back(
-        {r.name, fmt::format("{}", r.joint), number_text(r.joint_reference, 1), number_text(r.joint_mean, 1),
-         r.joint > 0 ? fmt::format("{:+.2f}", r.joint_mean - r.joint_reference) : "–", p_text(r.joint_test.p)});
+    joint.rows.push_back({r.name, fmt::format("{}", r.joint), number_text(r.joint_reference, 1),
+                          number_text(r.joint_mean, 1),
+                          r.joint > 0 ? fmt::format("{:+.2f}", r.joint_mean - r.joint_reference) : "–",
+                          r.joint > 0 ? p_text(r.joint_test.p) : "–"});
   }
   return {aggregate, paired, joint, correctness, variation, budget, spread};
 }
