@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the study of issue "Evaluation": how compressed models answer questions, beside the model they were made from.
+"""Runs the study of tasks: how compressed models answer questions, beside the model they were made from.
 
     tools/study_tasks.py models/quill-26m -o build/study --processes 16 --minutes 9
     tools/study_tasks.py models/quill-26m -o build/study --only report --copy results
@@ -34,12 +34,12 @@ UNIFORM = ["int4g128z", "int3g128z", "int2g128z"]
 LEVELS = [0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28]  # KL doubles from level to level
 BATCHES = [(1, 3), (8, 10), (32, 30), (64, 30), (128, 30)]  # answers side by side, questions of each task
 
-root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+root = os.path.relpath(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("model", help="the original: a folder")
 parser.add_argument("-o", "--out", required=True, help="folder of the study")
 parser.add_argument("--only", action="append", choices=STAGES, help="only this stage; may be repeated")
-parser.add_argument("--fidelio", default=os.path.join(root, "build", "fidelio"))
+parser.add_argument("--fidelio", default=os.path.join(root, "build", "fidelio"), help="the program")
 parser.add_argument("--library-path", help="LD_LIBRARY_PATH of fidelio")
 parser.add_argument("--processes", type=int, default=os.cpu_count(), help="jobs at a time")
 parser.add_argument("--threads", type=int, default=1, help="threads of each")

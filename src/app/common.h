@@ -45,7 +45,7 @@ void write_json(const std::string& path, const nlohmann::json& value);
 // True if the report goes to standard output as JSON, so that human text must not.
 inline bool quiet(const std::string& json_path) { return json_path == "-"; }
 
-std::string folder_name(const std::string& folder);  // its last part: "models/quill-26m/" -> "quill-26m"
+std::string folder_name(const std::string& folder);  // the last part of a path: "models/quill-26m/" -> "quill-26m"
 std::string bytes_text(int64_t bytes);               // "24.4 MB"
 
 void add_bench(CLI::App& app);

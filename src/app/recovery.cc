@@ -157,7 +157,7 @@ void recovery(const Recovery& o) {
 
   Study study{recovery_table(models, o.options), thinking_tasks(models[0]), {}, {}};
   if (!study.tasks.empty()) study.thinking = thinking_rows(models, study.tasks);
-  study.how = fmt::format("{} questions of {}, {}, {} activations", set.items.size(), o.questions.file,
+  study.how = fmt::format("{} questions of {}, {}, {} activations", set.items.size(), folder_name(o.questions.file),
                           o.greedy ? "greedy" : fmt::format("{}, {} seeds", text_of(samplings[0]), samplings.size()),
                           o.run.activations);
   if (!quiet(o.json)) {
