@@ -67,7 +67,7 @@ bench() {
   build/fidelio bench model models/quill-26m "$@"
 }
 
-sources() { git ls-files 'src/*.h' 'src/*.cc' 'src/*.cu' 'src/*.cuh' 'tests/*.cc' 'bench/*.cc'; }
+sources() { git ls-files 'src/*.h' 'src/*.cc' 'src/*.cu' 'src/*.cuh' 'tests/*.cc'; }
 fmt() { sources | xargs -r clang-format -i; }
 
 lint() {

@@ -1,6 +1,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "app/bench_linear.h"
 #include "app/common.h"
 #include "app/probe.h"
 #include "core/rng.h"
@@ -157,6 +158,7 @@ void add_bench(CLI::App& app) {
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
   verb->callback([o] { bench_model(*o); });
+  add_bench_linear(*bench);
 }
 
 }  // namespace fidelio::app

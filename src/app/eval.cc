@@ -11,7 +11,7 @@ namespace {
 
 struct Eval {
   RunOptions run;
-  std::string reference, json;
+  std::string reference, reference_activations = "f32", json;
   std::vector<std::string> texts;
   WindowOptions windows{.context = 0};
   EvalTasks tasks;
@@ -82,10 +82,11 @@ void eval(Eval o) {
   const Checkpoint reference = Checkpoint::open(o.reference);
   check(reference.config().v == config.v, "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.reference,
         reference.config().v, o.run.model, config.v);
-  const auto exact = make_cpu_runner(reference, measuring(o, Activations::f32, o.windows.context));
+  const Activations reference_mode = parse_activations(o.reference_activations);
+  const auto exact = make_cpu_runner(reference, measuring(o, reference_mode, o.windows.context));
   const FidelityReport report = compare_models(
       *exact, *candidate, texts,
-      {.windows = o.windows, .reference_mode = Activations::f32, .candidate_mode = mode, .top_k = 10, .bootstrap = {}},
+      {.windows = o.windows, .reference_mode = reference_mode, .candidate_mode = mode, .top_k = 10, .bootstrap = {}},
       pool, advance);
   progress.reset();
   if (!quiet(o.json)) print(report);
@@ -106,7 +107,10 @@ void add_eval(CLI::App& app) {
       "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --task recall --recommended --seeds 3");
   add_model(*verb, o->run);
   verb->add_option("--text", o->texts, "Text file; may be repeated");
-  verb->add_option("--reference", o->reference, "Model folder to compare with; it computes with FP32 activations");
+  CLI::Option* reference = verb->add_option("--reference", o->reference, "Model folder to compare with");
+  verb->add_option("--reference-activations", o->reference_activations,
+                   "What the reference's linears see: f32 (exact, the default), a16, a8")
+      ->needs(reference);
   verb->add_option("--context", o->windows.context, "Window length in tokens (default: the model's context)")
       ->check(CLI::Range(2, 1 << 24));
   verb->add_option("--stride", o->windows.stride, "Distance of windows (default: the context, i.e. side by side)")
@@ -114,7 +118,7 @@ void add_eval(CLI::App& app) {
   verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")
       ->check(CLI::PositiveNumber);
   CLI::Option* tasks = add_eval_tasks(*verb, o->tasks);
-  for (const char* of_texts : {"--text", "--reference", "--context", "--stride", "--windows"})
+  for (const char* of_texts : {"--text", "--reference", "--reference-activations", "--context", "--stride", "--windows"})
     tasks->excludes(verb->get_option(of_texts));
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);

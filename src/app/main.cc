@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -70,6 +72,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    spdlog::set_default_logger(spdlog::stderr_color_mt("fidelio"));  // standard output belongs to reports
     end_cleanly_on_signals();
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

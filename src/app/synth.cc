@@ -1,9 +1,9 @@
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 
 #include "app/common.h"
+#include "app/shapes.h"
 #include "core/file.h"
 #include "core/progress.h"
 #include "core/rng.h"
@@ -11,29 +11,6 @@
 
 namespace fidelio::app {
 namespace {
-
-struct NamedShape {
-  const char* name;
-  const char* architecture;
-  const char* model_type;
-  int L, d, h, hk, e, f, v, context;
-  bool tied;
-  double theta, eps;
-};
-// From the public config.json of each model.
-constexpr std::array<NamedShape, 5> kShapes = {{
-    {"tinyllama-1.1b", "LlamaForCausalLM", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 2048, false, 1e4, 1e-5},
-    {"qwen3-0.6b", "Qwen3ForCausalLM", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, true, 1e6, 1e-6},
-    {"qwen3-8b", "Qwen3ForCausalLM", "qwen3", 36, 4096, 32, 8, 128, 12288, 151936, 40960, false, 1e6, 1e-6},
-    {"llama-2-7b", "LlamaForCausalLM", "llama", 32, 4096, 32, 32, 128, 11008, 32000, 4096, false, 1e4, 1e-5},
-    {"llama-3-8b", "LlamaForCausalLM", "llama", 32, 4096, 32, 8, 128, 14336, 128256, 8192, false, 5e5, 1e-5},
-}};
-
-std::string shape_names() {
-  std::string names;
-  for (const NamedShape& s : kShapes) names += (names.empty() ? "" : ", ") + std::string(s.name);
-  return names;
-}
 
 nlohmann::json config_of(const NamedShape& s) {
   return {{"architectures", {s.architecture}},
@@ -119,9 +96,7 @@ void synth(const std::string& name, const std::string& format, const std::string
   const FormatSpec spec = parse_format(format);
   check(spec.kind == Kind::bf16 || spec.kind == Kind::integer || spec.kind == Kind::grid,
         "synth --format {}: expected bf16, an integer or a grid format", format);
-  const NamedShape* shape = nullptr;
-  for (const NamedShape& s : kShapes)
-    if (name == s.name) shape = &s;
+  const NamedShape* shape = find_shape(name);
   check(shape != nullptr, "unknown shape \"{}\"; known are {}", name, shape_names());
   check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
 

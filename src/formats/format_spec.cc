@@ -104,8 +104,9 @@ std::string to_string(const FormatSpec& spec) {
     case Kind::integer:
       break;
   }
-  return fmt::format("int{}{}{}{}", spec.bits, group_suffix(spec), spec.symmetric ? "" : "z",
-                     spec.scale == ScaleKind::u8 ? "s8" : "");
+  const std::string whole = fmt::format("int{}{}{}{}", spec.bits + spec.below, group_suffix(spec),
+                                        spec.symmetric ? "" : "z", spec.scale == ScaleKind::u8 ? "s8" : "");
+  return spec.below == 0 ? whole : fmt::format("the {} high bits of {}", spec.bits, whole);
 }
 
 int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in) {

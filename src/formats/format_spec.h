@@ -28,6 +28,7 @@ struct FormatSpec {
   bool symmetric = true;  // false: a zero point (integer) or an offset (fp4) per group
   ScaleKind scale =
       ScaleKind::f16;  // integer only; the other kinds have one kind of scale each and leave this as it is
+  int below = 0;       // integer only: low bits of every code that a view leaves out (high_planes); 0 in every file
 
   bool is_dense() const { return kind == Kind::f32 || kind == Kind::f16 || kind == Kind::bf16; }
   bool operator==(const FormatSpec&) const = default;

@@ -305,5 +305,48 @@ TEST(Stored, AMissingTensorIsNamed) {
   EXPECT_THROW(allocate_weight(parse_format("int4g128z"), 0, 4), Error);
 }
 
+// Every cut of every integer format against the definition; nothing is copied.
+TEST(HighPlanes, DecodeAtTheMiddleOfWhatTheMissingBitsCouldBe) {
+  const std::map<int, std::vector<int>> cuts = {{2, {}}, {3, {2}}, {4, {}}, {5, {4}}, {6, {4}}, {7, {4, 6}}, {8, {4}}};
+  for (const std::string& format : all_formats()) {
+    const FormatSpec spec = parse_format(format);
+    if (spec.kind != Kind::integer) continue;
+    const LinearWeight w = random_weight(spec, 3, 130, 9);
+    const auto& whole = std::get<IntGroup>(w.main);
+    for (int bits = 1; bits <= 8; ++bits) {
+      const std::vector<int>& allowed = cuts.at(spec.bits);
+      const bool possible = std::find(allowed.begin(), allowed.end(), bits) != allowed.end();
+      EXPECT_EQ(is_view_width(spec.bits, bits), possible) << format << " " << bits;
+      if (!possible) {
+        EXPECT_THROW(high_planes(w, bits), Error) << format << " " << bits;
+        continue;
+      }
+      const LinearWeight view = high_planes(w, bits);
+      EXPECT_EQ(std::get<IntGroup>(view.main).codes.planes[0].view.data, whole.codes.planes[0].view.data);
+      const std::vector<float> all = decode(w), high = decode(view);
+      const int span = 1 << (spec.bits - bits);
+      // scale (q - z) and scale (middle - z): their difference is scale (middle - q), a multiple of scale / 2.
+      for (int64_t row = 0; row < 3; ++row)
+        for (int64_t c = 0; c < 130; ++c) {
+          const int q = whole.codes.get(row, c), first = q / span * span;
+          const int zero = spec.symmetric ? 1 << (spec.bits - 1) : get_zero(whole, row, c / spec.group_size(130));
+          const double middle = first + (span - 1) / 2.0;
+          if (q == zero) continue;
+          const double scale = double{all[row * 130 + c]} / (q - zero);  // the FP32 product's rounding: relative 2^-24
+          EXPECT_NEAR(high[row * 130 + c], scale * (middle - zero), 1e-6 * std::abs(scale * (middle - zero)))
+              << format << " to " << bits;
+        }
+    }
+  }
+}
+
+TEST(HighPlanes, AreNotAFormatOfAFile) {
+  const LinearWeight w = random_weight(parse_format("int6g64zs8"), 2, 64, 1), view = high_planes(w, 4);
+  EXPECT_EQ(to_string(view.spec), "the 4 high bits of int6g64zs8");
+  EXPECT_THROW(stored_tensors(view), Error);
+  EXPECT_THROW(high_planes(view, 4), Error);
+  EXPECT_THROW(high_planes(random_weight(parse_format("lut4g64"), 2, 64, 1), 4), Error);
+}
+
 }  // namespace
 }  // namespace fidelio

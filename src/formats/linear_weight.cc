@@ -64,6 +64,15 @@ LinearWeight empty_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   return w;
 }
 
+// Field g of b bits of a row's string.
+int zero_of(const OwnedTensor& zero, int b, int64_t row, int64_t g) {
+  const int64_t stride = zero.view.shape[1], bit = g * b;
+  const uint8_t* bytes = raw(zero).data() + row * stride;
+  int value = bytes[bit / 8] >> (bit % 8);
+  if (bit % 8 + b > 8) value |= bytes[bit / 8 + 1] << (8 - bit % 8);
+  return value & ((1 << b) - 1);
+}
+
 void decode_main(const LinearWeight& w, const Dense& dense, int64_t row, std::span<float> values) {
   Tensor line = dense.w.view;
   line.data += row * w.in * size_of(line.dtype);
@@ -80,8 +89,11 @@ void decode_main(const LinearWeight& w, const IntGroup& m, int64_t row, std::spa
     const float scale = w.spec.scale == ScaleKind::u8
                             ? m.row_scale.as<const float>()[row] * static_cast<float>(m.scale.as<const uint8_t>()[at])
                             : to_float(m.scale.as<const f16>()[at]);
-    const int zero = w.spec.symmetric ? 1 << (w.spec.bits - 1) : get_zero(m, row, i);
-    for (int64_t c = i * g; c < std::min(w.in, (i + 1) * g); ++c) values[c] = scale * static_cast<float>(q[c] - zero);
+    const int below = w.spec.below, bits = w.spec.bits + below;
+    const int zero = w.spec.symmetric ? 1 << (bits - 1) : zero_of(m.zero, bits, row, i);
+    const float middle = static_cast<float>((1 << below) - 1) / 2;
+    for (int64_t c = i * g; c < std::min(w.in, (i + 1) * g); ++c)
+      values[c] = scale * (static_cast<float>((q[c] << below) - zero) + middle);
   }
 }
 
@@ -120,6 +132,13 @@ std::span<const int> plane_widths(int bits) {
   static constexpr size_t kCount[7] = {1, 2, 1, 2, 2, 3, 2};
   check(bits >= 2 && bits <= 8, "codes have 2 to 8 bits, not {}", bits);
   return {kTable[bits - 2], kCount[bits - 2]};
+}
+
+bool is_view_width(int bits, int high) {
+  int sum = 0;
+  for (const int width : plane_widths(bits))
+    if ((sum += width) == high) return high < bits;
+  return false;
 }
 
 Codes Codes::allocate(int bits, int64_t rows, int64_t columns) {
@@ -176,14 +195,7 @@ void Codes::set(int64_t row, int64_t column, uint8_t code) {
   }
 }
 
-int get_zero(const IntGroup& w, int64_t row, int64_t g) {
-  const int b = w.codes.bits;
-  const int64_t stride = w.zero.view.shape[1], bit = g * b;
-  const uint8_t* bytes = raw(w.zero).data() + row * stride;
-  int value = bytes[bit / 8] >> (bit % 8);
-  if (bit % 8 + b > 8) value |= bytes[bit / 8 + 1] << (8 - bit % 8);
-  return value & ((1 << b) - 1);
-}
+int get_zero(const IntGroup& w, int64_t row, int64_t g) { return zero_of(w.zero, w.codes.bits, row, g); }
 
 void set_zero(IntGroup& w, int64_t row, int64_t g, int zero) {
   const int b = w.codes.bits;
@@ -192,6 +204,20 @@ void set_zero(IntGroup& w, int64_t row, int64_t g, int zero) {
   const int shift = static_cast<int>(bit % 8), mask = ((1 << b) - 1) << shift, value = zero << shift;
   bytes[0] = static_cast<uint8_t>((bytes[0] & ~mask) | (value & mask));
   if (shift + b > 8) bytes[1] = static_cast<uint8_t>((bytes[1] & ~(mask >> 8)) | ((value & mask) >> 8));
+}
+
+LinearWeight high_planes(const LinearWeight& w, int bits) {
+  check(w.spec.kind == Kind::integer && w.spec.below == 0,
+        "only an integer weight has a view of its high planes, not {}", to_string(w.spec));
+  check(is_view_width(w.spec.bits, bits), "{} cannot be cut to its {} high bits: its planes are of {} bits",
+        to_string(w.spec), bits, fmt::join(plane_widths(w.spec.bits), ", "));
+  LinearWeight view = w;  // views and shared owners: no bytes are copied
+  view.spec.bits = bits;
+  view.spec.below = w.spec.bits - bits;
+  Codes& codes = std::get<IntGroup>(view.main).codes;
+  codes.bits = bits;
+  codes.planes.resize(plane_widths(bits).size());
+  return view;
 }
 
 LinearWeight make_dense(OwnedTensor w, OwnedTensor bias) {
@@ -233,6 +259,8 @@ std::vector<float> decode(const LinearWeight& w) {
 }
 
 std::vector<StoredTensor> stored_tensors(const LinearWeight& w) {
+  check(w.spec.below == 0, "{} are a way of reading a weight, not a format of a file: store the whole weight",
+        to_string(w.spec));
   std::vector<StoredTensor> tensors;
   LinearWeight views = w;  // views and shared owners: no bytes are copied
   visit_tensors(views, [&](const std::string& suffix, DType, const Shape&, const OwnedTensor& t) {

@@ -20,6 +20,8 @@
 namespace fidelio {
 
 std::span<const int> plane_widths(int bits);
+// Whether codes of `bits` bits can be cut to their `high` high ones between two planes.
+bool is_view_width(int bits, int high);
 
 struct Codes {
   int bits = 0;
@@ -37,7 +39,8 @@ struct Dense {
   OwnedTensor w;  // f32, f16 or bf16 (out, in)
 };
 
-// w = scale (q - zero). Symmetric: zero = 2^(b-1), not stored.
+// w = scale (q - zero). Symmetric: zero = 2^(b-1), not stored. Of a view of the high planes: w = scale (2^d q + (2^d -
+// 1) / 2 - zero), d = spec.below, the middle of what the missing bits could be; b and zero are the whole weight's.
 struct IntGroup {
   Codes codes;            // (out, in)
   OwnedTensor scale;      // f16 (out, groups), or u8 (out, groups) times row_scale
@@ -74,6 +77,11 @@ struct LinearWeight {
 // The b-bit zero point of one group: bit g*b.. of the row's bit string, least significant first, may straddle bytes.
 int get_zero(const IntGroup& w, int64_t row, int64_t g);
 void set_zero(IntGroup& w, int64_t row, int64_t g, int zero);
+
+// The narrower weight that the first planes of an integer weight are by themselves: the same tensors, no copy, decoded
+// as above. `bits`: is_view_width() of the weight's. It is a way of reading a file, not a format of one, and cannot be
+// stored.
+LinearWeight high_planes(const LinearWeight& w, int bits);
 
 LinearWeight make_dense(OwnedTensor w, OwnedTensor bias = {});
 // An all-zero weight of this format with every tensor allocated, for quantisers to fill.

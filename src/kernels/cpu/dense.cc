@@ -5,6 +5,8 @@
 #include <chrono>
 #include <vector>
 
+#include "formats/small_float.h"
+
 namespace fidelio::cpu {
 namespace {
 
@@ -40,10 +42,34 @@ void gather_row(const Linear& w, int64_t row, float* values) {
   }
 }
 
+// FP8: row scales of whole blocks, then the codes, a byte each.
+int64_t scale_bytes(int64_t out) { return (out + kBlock - 1) / kBlock * kBlock * 4; }
+
+Buffer interleave_e4m3(const LinearWeight& weight) {
+  const auto& fp = std::get<FpBlock>(weight.main);
+  const int64_t stride = dense_block_stride(Kind::fp8, weight.in), blocks = (weight.out + kBlock - 1) / kBlock;
+  Buffer packed(static_cast<size_t>(scale_bytes(weight.out) + blocks * stride));
+  std::vector<uint8_t> codes(static_cast<size_t>(weight.in));
+  for (int64_t o = 0; o < weight.out; ++o) {
+    packed.as<float>()[o] = fp.row_scale.as<const float>()[o];
+    fp.codes.get_row(o, codes);
+    auto* block = packed.as<uint8_t>() + scale_bytes(weight.out) + o / kBlock * stride + o % kBlock;
+    for (int64_t k = 0; k < weight.in; ++k) block[k * kBlock] = codes[k];
+  }
+  return packed;
+}
+
+void gather_e4m3_row(const Linear& w, int64_t row, float* values) {
+  const auto* block = w.packed.as<const uint8_t>() + scale_bytes(w.out) +
+                      row / kBlock * dense_block_stride(Kind::fp8, w.in) + row % kBlock;
+  for (int64_t k = 0; k < w.in; ++k) values[k] = w.packed.as<const float>()[row] * e4m3_to_float(block[k * kBlock]);
+}
+
 template <Isa isa, DenseMultiply KernelSet::*function>
 void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, float* y, int64_t y_stride, bool add) {
   const bool wide = x.form == Form::f32;
-  (kernel_set(isa).*function)({.packed = w.packed.data(),
+  const bool scaled = w.spec.kind == Kind::fp8;
+  (kernel_set(isa).*function)({.packed = w.packed.data() + (scaled ? scale_bytes(w.out) : 0),
                                .block_stride = dense_block_stride(w.spec.kind, w.in),
                                .bias = w.bias.size() ? w.bias.as<float>() : nullptr,
                                .out = w.out,
@@ -53,20 +79,21 @@ void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, f
                                .rows = x.rows,
                                .y = y,
                                .y_stride = y_stride,
-                               .add = add},
+                               .add = add,
+                               .row_scale = scaled ? w.packed.as<float>() : nullptr},
                               first, last);
 }
 
-constexpr const char* kNames[3][4] = {
-    {"f32 x f32 portable", "f16 x f32 portable", "bf16 x f32 portable", "bf16 x bf16 portable"},
-    {"f32 x f32 avx2", "f16 x f32 avx2", "bf16 x f32 avx2", "bf16 x bf16 avx2"},
-    {"f32 x f32 avx512", "f16 x f32 avx512", "bf16 x f32 avx512", "bf16 x bf16 avx512"}};
+constexpr const char* kNames[3][5] = {
+    {"f32 x f32 portable", "f16 x f32 portable", "bf16 x f32 portable", "fp8 x f32 portable", "bf16 x bf16 portable"},
+    {"f32 x f32 avx2", "f16 x f32 avx2", "bf16 x f32 avx2", "fp8 x f32 avx2", "bf16 x bf16 avx2"},
+    {"f32 x f32 avx512", "f16 x f32 avx512", "bf16 x f32 avx512", "fp8 x f32 avx512", "bf16 x bf16 avx512"}};
 
 // The rows of one instruction set. BF16 weights have two in the modes that serve, FP32 activations and (AVX-512) BF16
-// ones; the backend picks one by bf16_dot_is_faster, for every M alike. FP16 and FP32 weights see FP32 activations
+// ones; the backend picks one by bf16_dot_is_faster, for every M alike. FP8, FP16 and FP32 weights see FP32 activations
 // always.
 template <Isa isa, Activations mode>
-std::array<LinearKernel, 4> rows_of_mode() {
+std::array<LinearKernel, 5> rows_of_mode() {
   const auto row = [](const char* name, Kind kind, Form form, auto pack, auto multiply, auto decode) {
     return LinearKernel{name, kind, 0, mode, isa, form, kBlock, always, pack, static_cast<int>(kind), multiply, decode};
   };
@@ -75,7 +102,8 @@ std::array<LinearKernel, 4> rows_of_mode() {
       row(names[0], Kind::f32, Form::f32, interleave<float>, multiply<isa, &KernelSet::f32_f32>, gather_row<float>),
       row(names[1], Kind::f16, Form::f32, interleave<f16>, multiply<isa, &KernelSet::f16_f32>, gather_row<f16>),
       row(names[2], Kind::bf16, Form::f32, interleave<bf16>, multiply<isa, &KernelSet::bf16_f32>, gather_row<bf16>),
-      row(names[3], Kind::bf16, Form::bf16, interleave<bf16>, multiply<isa, &KernelSet::bf16_bf16>, gather_row<bf16>)};
+      row(names[3], Kind::fp8, Form::f32, interleave_e4m3, multiply<isa, &KernelSet::e4m3_f32>, gather_e4m3_row),
+      row(names[4], Kind::bf16, Form::bf16, interleave<bf16>, multiply<isa, &KernelSet::bf16_bf16>, gather_row<bf16>)};
 }
 
 template <Isa isa>
@@ -83,8 +111,8 @@ std::span<const LinearKernel> table() {
   // Without the last row of each mode where there is no BF16 dot product, and never in f32 mode.
   static const std::vector<LinearKernel> rows = [] {
     std::vector<LinearKernel> all;
-    const auto take = [&](const auto& four, bool dot) {
-      all.insert(all.end(), four.begin(), four.begin() + (dot ? 4 : 3));
+    const auto take = [&](const auto& five, bool dot) {
+      all.insert(all.end(), five.begin(), five.begin() + (dot ? 5 : 4));
     };
     const bool dot = kernel_set(isa).bf16_bf16 != nullptr;
     take(rows_of_mode<isa, Activations::f32>(), false);
@@ -107,7 +135,8 @@ const KernelSet& kernel_set(Isa isa) {
 }
 
 int64_t dense_block_stride(Kind kind, int64_t in) {
-  return kind == Kind::bf16 ? (in + 1) / 2 * 64 : in * kBlock * (kind == Kind::f32 ? 4 : 2);
+  if (kind == Kind::bf16) return (in + 1) / 2 * 64;
+  return in * kBlock * (kind == Kind::f32 ? 4 : kind == Kind::fp8 ? 1 : 2);
 }
 
 std::span<const LinearKernel> dense_kernels(Isa isa) {

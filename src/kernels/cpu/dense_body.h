@@ -38,6 +38,16 @@ struct WeightBf16 {
   }
 };
 
+// An E4M3 is an FP32 whose exponent field is 120 too small once its bits are in place, subnormals included.
+struct WeightE4m3 {
+  static constexpr int kStep = 1, kBytes = 16;
+  static V load(const std::byte* p, int unit, int) {
+    const U code = load_bytes(p + unit * W), magnitude = code & 0x7f;
+    const V value = (V)(magnitude << 20 | (code & 0x80) << 24) * 0x1p120f;
+    return (V)((U)value | (U)(magnitude == 0x7f));  // all ones is a NaN
+  }
+};
+
 template <typename Weight>
 struct Fma {
   static constexpr int kStep = Weight::kStep, kBytes = Weight::kBytes, kInput = 4 * kStep;
@@ -82,6 +92,7 @@ inline void write_block(const DenseArgs& a, int64_t row, int64_t block, const V*
   if (valid >= kBlock) {
     for (int unit = 0; unit < kUnits; ++unit) {
       V sum = sums[unit];
+      if (a.row_scale) sum *= load(a.row_scale + block * kBlock + unit * W);
       if (a.bias) sum += load(a.bias + block * kBlock + unit * W);
       if (a.add) sum += load(y + unit * W);
       store(y + unit * W, sum);
@@ -92,6 +103,7 @@ inline void write_block(const DenseArgs& a, int64_t row, int64_t block, const V*
   for (int unit = 0; unit < kUnits; ++unit) store(values + unit * W, sums[unit]);
   for (int64_t i = 0; i < valid; ++i) {
     float sum = values[i];
+    if (a.row_scale) sum *= a.row_scale[block * kBlock + i];
     if (a.bias) sum += a.bias[block * kBlock + i];
     y[i] = a.add ? y[i] + sum : sum;
   }

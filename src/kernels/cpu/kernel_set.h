@@ -13,6 +13,8 @@ namespace fidelio::cpu {
 //     f32   k: 16 floats                              64 bytes per k
 //     f16   k: 16 halves                              32 bytes per k
 //     bf16  k / 2: 16 pairs (w[o][k], w[o][k + 1])    64 bytes per pair, K padded to even
+//     fp8   k: 16 bytes of E4M3                       16 bytes per k; before block 0, the row scales: FP32, padded to
+//     16
 // Lanes are outputs, so a sum runs over k one after the other in one accumulator, whatever the tile: row invariance.
 constexpr int kBlock = 16;
 
@@ -24,9 +26,10 @@ struct DenseArgs {
   const std::byte* x;  // (rows, in) f32 or bf16, bf16 padded to an even count with a zero
   int64_t x_stride;    // bytes
   int64_t rows;
-  float* y;          // (rows, out)
-  int64_t y_stride;  // floats
-  bool add;          // y += instead of y =
+  float* y;                          // (rows, out)
+  int64_t y_stride;                  // floats
+  bool add;                          // y += instead of y =
+  const float* row_scale = nullptr;  // (out, padded to 16): y = row_scale * sum + bias; null: 1
 };
 using DenseMultiply = void (*)(const DenseArgs& a, int64_t first_block, int64_t last_block);
 
@@ -82,7 +85,7 @@ constexpr int64_t attend_scratch_floats(int64_t query_rows, int64_t e) {
 }
 
 struct KernelSet {
-  DenseMultiply bf16_f32, f16_f32, f32_f32;                 // weights_activations, FP32 FMA
+  DenseMultiply bf16_f32, f16_f32, f32_f32, e4m3_f32;       // weights_activations, FP32 FMA
   DenseMultiply bf16_bf16;                                  // pairs of BF16, or null where there is no such instruction
   void (*to_bf16)(const float* x, uint16_t* y, int64_t n);  // nearest even
   void (*norm)(const float* x, const float* weight, float eps, float* y, int64_t n);  // y may be x

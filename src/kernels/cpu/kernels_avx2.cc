@@ -8,6 +8,7 @@ const KernelSet kAvx2 = {
     .bf16_f32 = multiply<Fma<WeightBf16>>,
     .f16_f32 = multiply<Fma<WeightF16>>,
     .f32_f32 = multiply<Fma<WeightF32>>,
+    .e4m3_f32 = multiply<Fma<WeightE4m3>>,
     .bf16_bf16 = nullptr,
     .to_bf16 = to_bf16,
     .norm = norm,

@@ -70,6 +70,9 @@ struct Linear {
 // The rows, gathered from the files that implement them. Order within a (format, mode): best last among equal ISA.
 std::span<const LinearKernel> dense_kernels(Isa isa);
 std::span<const LinearKernel> lowbit_kernels(Isa isa);
+// Rows that multiply by a view (formats' high_planes) of `bits` high bits, in the whole weight's Linear: they read the
+// same packed bytes, less of them. Accepts integers whose planes can be cut there.
+std::span<const LinearKernel> view_kernels(Isa isa);
 
 // The group of activation scales a weight of this spec wants (integer forms), and the bytes of scratch prepare needs.
 int64_t activation_group(const FormatSpec& spec, int64_t in);

@@ -3,10 +3,11 @@
 //
 // Packed weight (stored bytes, one block after the other; blocks are 16 output rows, the last one padded with zeros):
 //
-//   grid only: 2^bits codebook entries, each + 128 as a byte, padded to 64 bytes
+//   grid only: 2^bits codebook entries, each + 128 as a byte, padded to 64 bytes; FP4 is the grid 2 x E2M1
 //   block:  row scales   16 FP32           (8-bit scales only)
-//           scales       groups x 16       as stored: FP16, u8 or i8
-//           zeros        groups x 16 b-bit strings of 2b bytes (asymmetric integers), row r at bits [r b, r b + b)
+//           scales       groups x 16       as stored: FP16, u8, i8 or E4M3
+//           zeros        groups x 16 b-bit strings of 2b bytes (asymmetric integers), row r at bits [r b, r b + b);
+//                        FP4 with offsets: groups x 16 E4M3
 //           padding to 64 bytes
 //           plane 0      all columns, then plane 1, then plane 2 (high bits first, formats/linear_weight.h):
 //                        a reader of the high planes alone reads one contiguous run of each block
@@ -21,6 +22,12 @@
 // so that a pair of quads (2i, 2i+1) always sits 4 bits apart and planes combine a pair at a time. Why rows are
 // interleaved: a 4-byte broadcast of activations meets 16 rows in one vpdpbusd, and its INT32 lanes are output rows: no
 // horizontal sums.
+//
+// FP4's groups are half a span: its kernels sum each half of a span by itself, w = scale / 2 * (2 x E2M1) + offset,
+// with one activation scale a span. A view of the high planes of an integer weight reads the same packed bytes as the
+// whole weight: a code q missing its low d bits stands for the middle of what they could be, (q 2^d + (2^d - 1) / 2 -
+// zero) scale, which in integers is (q 2^(d+1) - (2 zero - (2^d - 1))) times half the scale. Twice the integers of the
+// whole weight: 511 * 16319 * 128 < 2^31.
 //
 // Prepared activations, x = scale (128 hi + lo) or scale * hi, |128 hi + lo| <= 16319, |hi| <= 127, -64 <= lo <= 63:
 //   planes  (spans, M, 64 or 32): 32 bytes of hi, then (A16) 32 bytes of lo: rows of a batch are neighbours, so a loop
@@ -37,10 +44,14 @@ constexpr int kSpan = 32;     // columns of a span
 constexpr int kMaxRows = 64;  // rows of activations a pass over the weights serves; partial sums stay in L1
 constexpr float kSteps16 = 127 * 128 + 63, kSteps8 = 127;  // the largest integer of A16 and A8
 
-// Codes a kernel knows: integers of 2..8 bits, then grids of 2..5.
-constexpr int kCodings = 11;
-constexpr bool is_grid(int coding) { return coding >= 7; }
-constexpr int bits_of(int coding) { return is_grid(coding) ? coding - 5 : coding + 2; }
+// Codes a kernel knows: integers of 2..8 bits, grids of 2..5, FP4, then views of the 2, 4 or 6 high bits of an integer.
+constexpr int kCodings = 15, kFp4 = 11, kFirstView = 12;
+constexpr bool is_view(int coding) { return coding >= kFirstView; }
+constexpr bool is_grid(int coding) { return coding >= 7 && !is_view(coding); }
+constexpr int bits_of(int coding) {  // as read
+  if (is_view(coding)) return 2 * (coding - kFirstView) + 2;
+  return coding == kFp4 ? 4 : is_grid(coding) ? coding - 5 : coding + 2;
+}
 constexpr bool has_plane4(int bits) { return bits >= 4; }
 constexpr bool has_plane2(int bits) { return bits == 2 || bits == 3 || bits == 6 || bits == 7; }
 constexpr bool has_plane1(int bits) { return bits == 3 || bits == 5 || bits == 7; }
@@ -48,10 +59,11 @@ constexpr bool has_plane1(int bits) { return bits == 3 || bits == 5 || bits == 7
 // Bit of a byte where quad q (0..) of a vector of this plane width begins.
 constexpr int field_shift(int width, int q) { return 4 * (q % 2) + width * (q / 2); }
 
-enum class Scale : uint8_t { f16, u8, i8 };
+enum class Scale : uint8_t { f16, u8, i8, e4m3 };
 
 struct Layout {
   int coding;
+  int code_bits;  // of whole codes and of zero points: more than bits_of(coding) for a view
   Scale scale;
   bool has_zero;  // else zero is 2^(b-1), or 128 for a grid's offset codebook
   int64_t out, in;

@@ -15,6 +15,7 @@
 
 #include <cstring>
 
+#include "kernels/cpu/lowbit_half.h"
 #include "kernels/cpu/lowbit_planes.h"
 #include "kernels/cpu/lowbit_prepare.h"
 
@@ -122,7 +123,11 @@ void unpack_span(const Planes<kCoding>& planes, int64_t span, const Table& table
   }
 }
 
+// A view's integers are doubled (lowbit.h), its scales halved.
+template <int kCoding>
 FIDELIO_INLINE __m256 scales_of(const Layout& l, const uint8_t* base, int64_t group, int half) {
+  if constexpr (is_view(kCoding))
+    return _mm256_mul_ps(scales_of<kCoding - kFirstView>(l, base, group, half), _mm256_set1_ps(0.5f));
   const int64_t at = group * kBlock + 8 * half;
   const uint8_t* p = base + l.scale_offset;
   if (l.scale == Scale::f16) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 2 * at)));
@@ -131,16 +136,18 @@ FIDELIO_INLINE __m256 scales_of(const Layout& l, const uint8_t* base, int64_t gr
 }
 
 // Zeros of 8 rows as dwords, less 128 where codes are signed: byte (r b) / 8 of their string and its neighbour, shifted
-// down. Reads up to 16 bytes: codes follow.
+// down. Reads up to 16 bytes: codes follow. Of a view: 2 zero - (2^d - 1).
+template <int kCoding>
 struct ZeroReader {
-  __m256i gather, down, keep, offset;
+  __m256i gather, down, keep, offset, low;
   const uint8_t* base;
   int bits;
 
-  ZeroReader(const Layout& l, const uint8_t* block, bool codes_are_signed) : bits(bits_of(l.coding)) {
-    base = l.has_zero ? block + l.zero_offset : nullptr;
-    const int minus = codes_are_signed ? 128 : 0, fixed = is_grid(l.coding) ? 128 : 1 << (bits - 1);
-    offset = _mm256_set1_epi32(l.has_zero ? minus : minus - fixed);
+  ZeroReader(const Layout& l, const uint8_t* block) : bits(l.code_bits) {
+    base = l.has_zero && kCoding != kFp4 ? block + l.zero_offset : nullptr;
+    const int minus = kSigned<kCoding> ? 128 : 0, fixed = is_grid(kCoding) ? 128 : 1 << (bits - 1);
+    offset = _mm256_set1_epi32(base ? minus : minus - fixed);
+    low = _mm256_set1_epi32((1 << (bits - bits_of(kCoding))) - 1);
     keep = _mm256_set1_epi32((1 << bits) - 1);
     alignas(32) uint32_t at[8], by[8];
     for (int r = 0; r < 8; ++r)
@@ -150,6 +157,10 @@ struct ZeroReader {
     down = _mm256_load_si256(reinterpret_cast<const __m256i*>(by));
   }
   __m256i operator()(int64_t group, int half) const {
+    const __m256i zero = whole(group, half);
+    return is_view(kCoding) ? _mm256_sub_epi32(_mm256_slli_epi32(zero, 1), low) : zero;
+  }
+  FIDELIO_INLINE __m256i whole(int64_t group, int half) const {
     if (!base) return _mm256_sub_epi32(_mm256_setzero_si256(), offset);
     const __m128i string = _mm_loadu_si128(reinterpret_cast<const __m128i*>(base + (2 * group + half) * bits));
     const __m256i pairs = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(string), gather);
@@ -163,11 +174,17 @@ FIDELIO_INLINE __m256i broadcast(const int8_t* p) {
   return _mm256_set1_epi32(x);
 }
 
-// sums[half] += codes . x of one span and one plane, exact
+// A group's integers as close_group() takes them.
 template <int kCoding>
+FIDELIO_INLINE __m256i placed(const Layout& l, __m256i integer) {
+  return is_view(kCoding) ? _mm256_sll_epi32(integer, _mm_cvtsi32_si128(l.code_bits - bits_of(kCoding) + 1)) : integer;
+}
+
+// sums[half] += codes . x of quads [kFirst, kLast) of one span and one plane, exact
+template <int kCoding, int kFirst = 0, int kLast = kQuads>
 FIDELIO_INLINE void dot_plane(const Codes& codes, const int8_t* x, __m256i (&sums)[2]) {
   const __m256i ones = _mm256_set1_epi16(1);
-  for (int q = 0; q < kQuads; q += kRun<kCoding>) {
+  for (int q = kFirst; q < kLast; q += kRun<kCoding>) {
     __m256i narrow[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (int i = q; i < q + kRun<kCoding>; ++i) {
       const __m256i v = broadcast(x + 4 * i);
@@ -202,17 +219,18 @@ void store(const Job& job, int64_t block, int64_t m, const float* partial, bool 
 }
 
 // A group's integers become FP32: partial += (s_w s_x) float(integer - zero sum)
+template <int kCoding>
 void close_group(const Job& job, const uint8_t* base, int64_t group, int64_t weight_group, int64_t m0, int64_t rows,
-                 const ZeroReader& zeros, Tile& tile) {
+                 const ZeroReader<kCoding>& zeros, Tile& tile) {
   for (int half = 0; half < 2; ++half) {
-    const __m256 scale = scales_of(job.layout, base, weight_group, half);
+    const __m256 scale = scales_of<kCoding>(job.layout, base, weight_group, half);
     const __m256i zero = zeros(weight_group, half);
     for (int64_t m = 0; m < rows; ++m) {
       const int64_t at = group * job.rows + m0 + m;
       auto* integer = reinterpret_cast<__m256i*>(tile.integer[m] + 8 * half);
       float* partial = tile.partial[m] + 8 * half;
-      const __m256i exact =
-          _mm256_sub_epi32(_mm256_load_si256(integer), _mm256_mullo_epi32(zero, _mm256_set1_epi32(job.sum[at])));
+      const __m256i exact = _mm256_sub_epi32(placed<kCoding>(job.layout, _mm256_load_si256(integer)),
+                                             _mm256_mullo_epi32(zero, _mm256_set1_epi32(job.sum[at])));
       const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(job.scale[at]));
       _mm256_store_ps(partial, _mm256_fmadd_ps(_mm256_cvtepi32_ps(exact), factor, _mm256_load_ps(partial)));
       _mm256_store_si256(integer, _mm256_setzero_si256());
@@ -226,7 +244,7 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, cons
   const Layout& l = job.layout;
   const uint8_t* base = job.packed + l.front + block * l.block_bytes;
   const Planes<kCoding> planes(l, base);
-  const ZeroReader zeros(l, base, kSigned<kCoding>);
+  const ZeroReader<kCoding> zeros(l, base);
   alignas(64) Codes codes;
   std::memset(tile.partial, 0, static_cast<size_t>(rows) * sizeof tile.partial[0]);
   std::memset(tile.integer, 0, static_cast<size_t>(rows) * sizeof tile.integer[0]);
@@ -252,14 +270,77 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, cons
   for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, tile.partial[m], l.scale != Scale::f16);
 }
 
+// E4M3 of 8 rows: an FP32 whose exponent field is 120 too small once its bits are in place, subnormals included.
+FIDELIO_INLINE __m256 load_e4m3(const uint8_t* p) {
+  const __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m256i top = _mm256_set1_epi32(0x7f), magnitude = _mm256_and_si256(code, top),
+                sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(0x80)), 24);
+  const __m256i bits = _mm256_blendv_epi8(_mm256_slli_epi32(magnitude, 20), _mm256_set1_epi32(0x7fc00000),
+                                          _mm256_cmpeq_epi32(magnitude, top));
+  return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(bits, sign)), _mm256_set1_ps(0x1p120f));
+}
+
+// Scale (halved: the grid is 2 x E2M1) and offset of 8 rows in a half of a span.
+struct HalfScales {
+  __m256 scale, offset;
+  HalfScales(const Layout& l, const uint8_t* base, int64_t group, int rows)
+      : scale(_mm256_mul_ps(load_e4m3(base + l.scale_offset + group * kBlock + 8 * rows), _mm256_set1_ps(0.5f))),
+        offset(l.has_zero ? load_e4m3(base + l.zero_offset + group * kBlock + 8 * rows) : _mm256_setzero_ps()) {}
+};
+
+// partial += the half of a span that begins at quad kFirst; sum: of its activations. Codes are signed: no zero.
+template <bool kTwo, int kFirst>
+void add_half(const Codes& codes, const int8_t* x, const HalfScales (&scales)[2], int32_t sum, float scale,
+              float* partial) {
+  __m256i hi[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}, lo[2] = {hi[0], hi[0]};
+  dot_plane<kFp4, kFirst, kFirst + 4>(codes, x, hi);
+  if constexpr (kTwo) dot_plane<kFp4, kFirst, kFirst + 4>(codes, x + kSpan, lo);
+  const __m256 step = _mm256_set1_ps(scale), total = _mm256_set1_ps(static_cast<float>(sum));
+  for (int rows = 0; rows < 2; ++rows) {
+    const __m256i integer = kTwo ? _mm256_add_epi32(_mm256_slli_epi32(hi[rows], 7), lo[rows]) : hi[rows];
+    __m256 p = _mm256_load_ps(partial + 8 * rows);
+    p = _mm256_fmadd_ps(_mm256_cvtepi32_ps(integer), _mm256_mul_ps(scales[rows].scale, step), p);
+    p = _mm256_fmadd_ps(total, _mm256_mul_ps(scales[rows].offset, step), p);
+    _mm256_store_ps(partial + 8 * rows, p);
+  }
+}
+
+// FP4: every half of a span has its scale and offset.
+template <bool kTwo>
+void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table& table, Tile& tile) {
+  const Layout& l = job.layout;
+  const uint8_t* base = job.packed + l.front + block * l.block_bytes;
+  const Planes<kFp4> planes(l, base);
+  alignas(64) Codes codes;
+  std::memset(tile.partial, 0, static_cast<size_t>(rows) * sizeof tile.partial[0]);
+  for (int64_t s = 0; s < l.spans; ++s) {
+    unpack_span<kFp4>(planes, s, table, codes);
+    const HalfScales first[2] = {{l, base, 2 * s, 0}, {l, base, 2 * s, 1}},
+                     second[2] = {{l, base, 2 * s + 1, 0}, {l, base, 2 * s + 1, 1}};
+    for (int64_t m = 0; m < rows; ++m) {
+      const int64_t at = s * job.rows + m0 + m;
+      const int8_t* x = job.planes + at * (kTwo ? 2 * kSpan : kSpan);
+      const int32_t sum = first_half_sum<kTwo>(x);
+      add_half<kTwo, 0>(codes, x, first, sum, job.scale[at], tile.partial[m]);
+      add_half<kTwo, 4>(codes, x, second, job.sum[at] - sum, job.scale[at], tile.partial[m]);
+    }
+  }
+  for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, tile.partial[m], true);
+}
+
 template <int kCoding, bool kTwo>
 void multiply(const Job& job) {
   const Table table = load_table<kCoding>(job.packed);
   Tile tile;
   for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
     const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
-    for (int64_t block = job.first; block < job.last; ++block)
-      multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
+    for (int64_t block = job.first; block < job.last; ++block) {
+      if constexpr (kCoding == kFp4) {
+        multiply_fp4_tile<kTwo>(job, block, m0, rows, table, tile);
+      } else {
+        multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
+      }
+    }
   }
 }
 
@@ -274,22 +355,30 @@ void multiply_f32(const Job& job) {
   for (int64_t block = job.first; block < job.last; ++block) {
     const uint8_t* base = job.packed + l.front + block * l.block_bytes;
     const Planes<kCoding> planes(l, base);
-    const ZeroReader zeros(l, base, kSigned<kCoding>);
+    const ZeroReader<kCoding> zeros(l, base);
     for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
       const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
       std::memset(tile.partial, 0, sizeof tile.partial);
       for (int64_t s = 0; s < l.spans; ++s) {
         unpack_span<kCoding>(planes, s, table, codes);
         for (int half = 0; half < 2; ++half) {
-          __m256 scale = scales_of(l, base, s / l.group_spans, half);
-          if (l.scale != Scale::f16)
-            scale = _mm256_mul_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(base) + 8 * half), scale);
+          __m256 scale = scales_of<kCoding>(l, base, s / l.group_spans, half);
+          const __m256 row_scale = l.scale == Scale::f16
+                                       ? _mm256_set1_ps(1)
+                                       : _mm256_loadu_ps(reinterpret_cast<const float*>(base) + 8 * half);
+          scale = _mm256_mul_ps(row_scale, scale);
           const __m256i zero = zeros(s / l.group_spans, half);
           for (int k = 0; k < kSpan; ++k) {  // byte k % 4 of every dword: sign-extended where codes are signed
             const __m256i up = _mm256_sll_epi32(load(codes[k / 4] + 32 * half), _mm_cvtsi32_si128(24 - 8 * (k % 4)));
             const __m256i code = kSigned<kCoding> ? _mm256_srai_epi32(up, 24) : _mm256_srli_epi32(up, 24);
-            _mm256_store_ps(weights[k] + 8 * half,
-                            _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_sub_epi32(code, zero))));
+            const __m256 value = _mm256_cvtepi32_ps(_mm256_sub_epi32(placed<kCoding>(l, code), zero));
+            if constexpr (kCoding == kFp4) {
+              const HalfScales h(l, base, 2 * s + k / kHalf, half);
+              const __m256 plain = _mm256_add_ps(_mm256_mul_ps(h.scale, value), h.offset);
+              _mm256_store_ps(weights[k] + 8 * half, _mm256_mul_ps(row_scale, plain));
+            } else {
+              _mm256_store_ps(weights[k] + 8 * half, _mm256_mul_ps(scale, value));
+            }
           }
         }
         const int64_t left = l.in - s * kSpan, columns = left < kSpan ? left : kSpan;
@@ -316,12 +405,14 @@ void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
 
 const Kernels kAvx2 = {
     {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>,
-     multiply<6, true>, multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>},
+     multiply<6, true>, multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>, multiply<11, true>,
+     multiply<12, true>, multiply<13, true>, multiply<14, true>},
     {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>,
      multiply<5, false>, multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>,
-     multiply<10, false>},
+     multiply<10, false>, multiply<11, false>, multiply<12, false>, multiply<13, false>, multiply<14, false>},
     {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>,
-     multiply_f32<6>, multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>},
+     multiply_f32<6>, multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>, multiply_f32<11>,
+     multiply_f32<12>, multiply_f32<13>, multiply_f32<14>},
     prepare16,
     prepare8,
 };

@@ -19,6 +19,7 @@
 
 #include <cstring>
 
+#include "kernels/cpu/lowbit_half.h"
 #include "kernels/cpu/lowbit_planes.h"
 #include "kernels/cpu/lowbit_prepare.h"
 
@@ -51,17 +52,17 @@ FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i&
   if constexpr (kBits == 6 || kBits == 7) p2 = load(p[1] + 64 * (kPair / 2));
   if constexpr (kBits == 3 || kBits == 5) p1 = shift<-kPair>(load(p[1]));
   if constexpr (kBits == 7) p1 = shift<-kPair>(load(p[2]));
-  if constexpr (kCoding == 0) {
+  if constexpr (!is_grid(kCoding) && kBits == 2) {
     a = mask(shift<-2 * kHalf>(p2), 3), b = mask(shift<-2 * kHalf - 4>(p2), 3);
   } else if constexpr (kCoding == 1) {
     const __m512i n = select(0x66, shift < kHalf ? -1 : 1 > (p2), p1);
     a = mask(n, 7), b = mask(shift<-4>(n), 7);
-  } else if constexpr (kCoding == 2) {
+  } else if constexpr (!is_grid(kCoding) && kBits == 4) {
     a = mask(p4, 15), b = mask(shift<-4>(p4), 15);
   } else if constexpr (kCoding == 3) {
     const __m512i low = mask(p1, 0x11);
     a = select(0x1e, shift<1>(p4), low), b = select(0x1e, shift<-3>(p4), shift<-4>(low));
-  } else if constexpr (kCoding == 4) {
+  } else if constexpr (!is_grid(kCoding) && kBits == 6) {
     const __m512i low = mask(shift<-2 * kHalf>(p2), 0x33);
     a = select(0x3c, shift<2>(p4), low), b = select(0x3c, shift<-2>(p4), shift<-4>(low));
   } else if constexpr (kCoding == 5) {
@@ -76,7 +77,7 @@ FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i&
   } else if constexpr (kCoding == 8) {
     const __m512i n = select(0x66, shift < kHalf ? -1 : 1 > (p2), p1);
     a = _mm512_permutexvar_epi8(n, table), b = _mm512_permutexvar_epi8(shift<-4>(n), table);
-  } else if constexpr (kCoding == 9) {
+  } else if constexpr (is_grid(kCoding) && kBits == 4) {
     a = _mm512_permutexvar_epi8(p4, table), b = _mm512_permutexvar_epi8(shift<-4>(p4), table);
   } else {
     a = _mm512_permutexvar_epi8(select(0x1e, shift<1>(p4), p1), table);
@@ -105,7 +106,11 @@ inline __m512i load_table(const uint8_t* packed) {
   return _mm512_setzero_si512();
 }
 
+// A view's integers are doubled (lowbit.h), its scales halved.
+template <int kCoding>
 FIDELIO_INLINE __m512 load_scales(const Layout& l, const uint8_t* block, int64_t group) {
+  if constexpr (is_view(kCoding))
+    return _mm512_mul_ps(load_scales<kCoding - kFirstView>(l, block, group), _mm512_set1_ps(0.5f));
   const uint8_t* p = block + l.scale_offset;
   if (l.scale == Scale::f16)
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32 * group)));
@@ -113,17 +118,20 @@ FIDELIO_INLINE __m512 load_scales(const Layout& l, const uint8_t* block, int64_t
   return _mm512_cvtepi32_ps(l.scale == Scale::u8 ? _mm512_cvtepu8_epi32(bytes) : _mm512_cvtepi8_epi32(bytes));
 }
 
-// Zeros of 16 rows as dwords: byte (r b) / 8 and its neighbour, shifted down. Reads up to 16 bytes: codes follow.
+// Zeros of 16 rows as dwords: byte (r b) / 8 and its neighbour, shifted down. Reads up to 16 bytes: codes follow. Of a
+// view: 2 zero - (2^d - 1).
+template <int kCoding>
 struct ZeroReader {
   __m512i gather, down, keep;
   int64_t bytes;
-  __m512i fixed;
+  __m512i fixed, low;
   const uint8_t* base;
 
   ZeroReader(const Layout& l, const uint8_t* block) {
-    const int b = bits_of(l.coding);
-    base = l.has_zero ? block + l.zero_offset : nullptr;
-    fixed = _mm512_set1_epi32(is_grid(l.coding) ? 128 : 1 << (b - 1));
+    const int b = l.code_bits;
+    base = l.has_zero && kCoding != kFp4 ? block + l.zero_offset : nullptr;
+    fixed = _mm512_set1_epi32(is_grid(kCoding) ? 128 : 1 << (b - 1));
+    low = _mm512_set1_epi32((1 << (b - bits_of(kCoding))) - 1);
     keep = _mm512_set1_epi32((1 << b) - 1);
     bytes = 2 * b;
     alignas(64) int32_t at[16], by[16];
@@ -131,6 +139,10 @@ struct ZeroReader {
     gather = _mm512_load_si512(at), down = _mm512_load_si512(by);
   }
   __m512i operator()(int64_t group) const {
+    const __m512i zero = whole(group);
+    return is_view(kCoding) ? _mm512_sub_epi32(_mm512_slli_epi32(zero, 1), low) : zero;
+  }
+  FIDELIO_INLINE __m512i whole(int64_t group) const {
     if (!base) return fixed;
     const __m512i string =
         _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(base + bytes * group)));
@@ -178,6 +190,16 @@ FIDELIO_INLINE __m512 accumulate(__m512 partial, __m512i integer, __m512i zero, 
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), _mm512_mul_ps(weight_scale, _mm512_set1_ps(*scale)), partial);
 }
 
+// A group's integers as accumulate() takes them; d + 1: of a view.
+template <bool kView>
+FIDELIO_INLINE __m512i placed(__m512i integer, __m128i shift) {
+  return kView ? _mm512_sll_epi32(integer, shift) : integer;
+}
+template <int kCoding>
+FIDELIO_INLINE __m128i shift_of(const Layout& l) {
+  return _mm_cvtsi32_si128(l.code_bits - bits_of(kCoding) + 1);
+}
+
 // y[m, 16 rows of the block] = or += partial * row scale + bias
 inline void store(const Job& job, int64_t block, int64_t m, __m512 value) {
   const Layout& l = job.layout;
@@ -200,7 +222,7 @@ void multiply_one(const Job& job) {
   for (int64_t block = job.first; block < job.last; ++block) {
     const uint8_t* base = job.packed + l.front + block * l.block_bytes;
     const Planes<kCoding> planes(l, base);
-    const ZeroReader zeros(l, base);
+    const ZeroReader<kCoding> zeros(l, base);
     __m512 partial = _mm512_setzero_ps();
     for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
       const int64_t weight_group = s / l.group_spans;
@@ -218,8 +240,9 @@ void multiply_one(const Job& job) {
         integer = _mm512_add_epi32(integer, dot<kTwo, 1>(w, job.planes + s * kRowBytes<kTwo>, 0));
         ++s;
       }
-      partial = accumulate(partial, integer, zeros(weight_group), load_scales(l, base, weight_group), job.sum + g,
-                           job.scale + g);
+      integer = placed<is_view(kCoding)>(integer, shift_of<kCoding>(l));
+      partial = accumulate(partial, integer, zeros(weight_group), load_scales<kCoding>(l, base, weight_group),
+                           job.sum + g, job.scale + g);
     }
     store(job, block, 0, partial);
   }
@@ -236,10 +259,11 @@ struct Group {
   __m512 scale;
   const int32_t* sums;  // of these rows
   const float* scales;
+  __m128i shift;  // of a view
 };
 
 // One chunk of 1 or 2 spans for `rows` rows. kFirst, kLast: in its group.
-template <bool kTwo, int kSpans, bool kFirst, bool kLast>
+template <bool kTwo, bool kView, int kSpans, bool kFirst, bool kLast>
 FIDELIO_INLINE void chunk_rows(const __m512i* w, const int8_t* x, int64_t span_bytes, int64_t rows, const Group& group,
                                Tile& tile) {
   const __m512i zero = group.zero;
@@ -248,6 +272,7 @@ FIDELIO_INLINE void chunk_rows(const __m512i* w, const int8_t* x, int64_t span_b
     __m512i integer = dot<kTwo, kSpans>(w, x + m * kRowBytes<kTwo>, span_bytes);
     if (!kFirst) integer = _mm512_add_epi32(integer, _mm512_load_si512(tile.carry[m]));
     if (kLast) {
+      integer = placed<kView>(integer, group.shift);
       _mm512_store_ps(tile.partial[m], accumulate(_mm512_load_ps(tile.partial[m]), integer, zero, scale, group.sums + m,
                                                   group.scales + m));
     } else {
@@ -258,13 +283,13 @@ FIDELIO_INLINE void chunk_rows(const __m512i* w, const int8_t* x, int64_t span_b
 
 // A group has at most 128 columns, i.e. two chunks: one of them is always its first or its last. One span ends its
 // group.
-template <bool kTwo, int kSpans>
+template <bool kTwo, bool kView, int kSpans>
 FIDELIO_INLINE void chunk(const __m512i* w, const int8_t* x, int64_t span_bytes, int64_t rows, const Group& group,
                           Tile& tile, bool first, bool last) {
-  if (first && last) return chunk_rows<kTwo, kSpans, true, true>(w, x, span_bytes, rows, group, tile);
+  if (first && last) return chunk_rows<kTwo, kView, kSpans, true, true>(w, x, span_bytes, rows, group, tile);
   if constexpr (kSpans == 2)
-    if (first) return chunk_rows<kTwo, kSpans, true, false>(w, x, span_bytes, rows, group, tile);
-  chunk_rows<kTwo, kSpans, false, true>(w, x, span_bytes, rows, group, tile);
+    if (first) return chunk_rows<kTwo, kView, kSpans, true, false>(w, x, span_bytes, rows, group, tile);
+  chunk_rows<kTwo, kView, kSpans, false, true>(w, x, span_bytes, rows, group, tile);
 }
 
 // Rows [m0, m0 + rows) of the batch, rows <= kMaxRows, against one block.
@@ -273,26 +298,80 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, __m5
   const Layout& l = job.layout;
   const uint8_t* base = job.packed + l.front + block * l.block_bytes;
   const Planes<kCoding> planes(l, base);
-  const ZeroReader zeros(l, base);
+  const ZeroReader<kCoding> zeros(l, base);
   const int64_t span_bytes = job.rows * kRowBytes<kTwo>;
   const int8_t* x = job.planes + m0 * kRowBytes<kTwo>;
   for (int64_t m = 0; m < rows; ++m) _mm512_store_ps(tile.partial[m], _mm512_setzero_ps());
   for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
     const int64_t weight_group = s / l.group_spans, begin = s;
     const int64_t end = s + l.activation_group_spans < l.spans ? s + l.activation_group_spans : l.spans;
-    const Group group{zeros(weight_group), load_scales(l, base, weight_group), job.sum + g * job.rows + m0,
-                      job.scale + g * job.rows + m0};
+    const Group group{zeros(weight_group), load_scales<kCoding>(l, base, weight_group), job.sum + g * job.rows + m0,
+                      job.scale + g * job.rows + m0, shift_of<kCoding>(l)};
     for (; s + 2 <= end; s += 2) {
       __m512i w[16];
       unpack_span<kCoding>(planes, s, table, w);
       unpack_span<kCoding>(planes, s + 1, table, w + 8);
-      chunk<kTwo, 2>(w, x + s * span_bytes, span_bytes, rows, group, tile, s == begin, s + 2 == end);
+      chunk<kTwo, is_view(kCoding), 2>(w, x + s * span_bytes, span_bytes, rows, group, tile, s == begin, s + 2 == end);
     }
     if (s < end) {
       __m512i w[8];
       unpack_span<kCoding>(planes, s, table, w);
-      chunk<kTwo, 1>(w, x + s * span_bytes, span_bytes, rows, group, tile, s == begin, true);
+      chunk<kTwo, is_view(kCoding), 1>(w, x + s * span_bytes, span_bytes, rows, group, tile, s == begin, true);
       ++s;
+    }
+  }
+  for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, _mm512_load_ps(tile.partial[m]));
+}
+
+// E4M3 of 16 rows: an FP32 whose exponent field is 120 too small once its bits are in place, subnormals included.
+FIDELIO_INLINE __m512 load_e4m3(const uint8_t* p) {
+  const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi32(0x7f)),
+                sign = _mm512_slli_epi32(_mm512_and_si512(code, _mm512_set1_epi32(0x80)), 24);
+  const __m512i bits =
+      _mm512_mask_mov_epi32(_mm512_slli_epi32(magnitude, 20),
+                            _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f)), _mm512_set1_epi32(0x7fc00000));
+  return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_or_si512(bits, sign)), _mm512_set1_ps(0x1p120f));
+}
+
+// Scales (halved: the grid is 2 x E2M1) and offsets of a half of a span.
+struct HalfScales {
+  __m512 scale, offset;
+  HalfScales(const Layout& l, const uint8_t* base, int64_t group)
+      : scale(_mm512_mul_ps(load_e4m3(base + l.scale_offset + 16 * group), _mm512_set1_ps(0.5f))),
+        offset(l.has_zero ? load_e4m3(base + l.zero_offset + 16 * group) : _mm512_setzero_ps()) {}
+};
+
+// partial += the half of a span that begins at quad kQuad; sum: of its activations.
+template <bool kTwo, int kQuad>
+FIDELIO_INLINE __m512 add_half(__m512 partial, const __m512i* w, const int8_t* x, const HalfScales& half, int32_t sum,
+                               float scale) {
+  __m512i hi = _mm512_setzero_si512(), lo = _mm512_setzero_si512();
+  dot_quads<kTwo, kQuad, kQuad + 4>(w, x, hi, lo);
+  const __m512i integer = kTwo ? _mm512_add_epi32(_mm512_slli_epi32(hi, 7), lo) : hi;
+  partial = accumulate(partial, integer, _mm512_set1_epi32(128), half.scale, &sum, &scale);
+  const __m512 all = _mm512_mul_ps(half.offset, _mm512_set1_ps(scale));
+  return _mm512_fmadd_ps(all, _mm512_set1_ps(static_cast<float>(sum)), partial);
+}
+
+// FP4: every half of a span has its scale and offset.
+template <bool kTwo>
+void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, __m512i table, Tile& tile) {
+  const Layout& l = job.layout;
+  const uint8_t* base = job.packed + l.front + block * l.block_bytes;
+  const Planes<kFp4> planes(l, base);
+  for (int64_t m = 0; m < rows; ++m) _mm512_store_ps(tile.partial[m], _mm512_setzero_ps());
+  for (int64_t s = 0; s < l.spans; ++s) {
+    __m512i w[8];
+    unpack_span<kFp4>(planes, s, table, w);
+    const HalfScales first(l, base, 2 * s), second(l, base, 2 * s + 1);
+    for (int64_t m = 0; m < rows; ++m) {
+      const int64_t at = s * job.rows + m0 + m;
+      const int8_t* x = job.planes + at * kRowBytes<kTwo>;
+      const int32_t sum = first_half_sum<kTwo>(x);
+      __m512 partial = add_half<kTwo, 0>(_mm512_load_ps(tile.partial[m]), w, x, first, sum, job.scale[at]);
+      partial = add_half<kTwo, 4>(partial, w, x, second, job.sum[at] - sum, job.scale[at]);
+      _mm512_store_ps(tile.partial[m], partial);
     }
   }
   for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, _mm512_load_ps(tile.partial[m]));
@@ -300,13 +379,18 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, __m5
 
 template <int kCoding, bool kTwo>
 void multiply(const Job& job) {
-  if (job.rows == 1) return multiply_one<kCoding, kTwo>(job);
+  if (kCoding != kFp4 && job.rows == 1) return multiply_one<kCoding, kTwo>(job);
   const __m512i table = load_table<kCoding>(job.packed);
   Tile tile;
   for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
     const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
-    for (int64_t block = job.first; block < job.last; ++block)
-      multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
+    for (int64_t block = job.first; block < job.last; ++block) {
+      if constexpr (kCoding == kFp4) {
+        multiply_fp4_tile<kTwo>(job, block, m0, rows, table, tile);
+      } else {
+        multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
+      }
+    }
   }
 }
 
@@ -331,20 +415,29 @@ void multiply_f32(const Job& job) {
   for (int64_t block = job.first; block < job.last; ++block) {
     const uint8_t* base = job.packed + l.front + block * l.block_bytes;
     const Planes<kCoding> planes(l, base);
-    const ZeroReader zeros(l, base);
+    const ZeroReader<kCoding> zeros(l, base);
     const __m512 row_scale =
         l.scale == Scale::f16 ? _mm512_set1_ps(1) : _mm512_loadu_ps(reinterpret_cast<const float*>(base));
     for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
       const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
       std::memset(partial, 0, sizeof partial);
       for (int64_t s = 0; s < l.spans; ++s) {
-        const __m512 scale = _mm512_mul_ps(row_scale, load_scales(l, base, s / l.group_spans));
-        const __m512i zero = zeros(s / l.group_spans);
+        const int64_t group = s / l.group_spans;
+        const __m512 scale = _mm512_mul_ps(row_scale, load_scales<kCoding>(l, base, group));
+        const __m512i zero = zeros(group);
         __m512i w[8];
         unpack_span<kCoding>(planes, s, table, w);
         for (int k = 0; k < kSpan; ++k) {
           const __m512i code = _mm512_and_si512(_mm512_srli_epi32(w[k / 4], 8 * (k % 4)), _mm512_set1_epi32(0xff));
-          _mm512_store_ps(weights[k], _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_sub_epi32(code, zero))));
+          const __m512i whole = placed<is_view(kCoding)>(code, shift_of<kCoding>(l));
+          const __m512 value = _mm512_cvtepi32_ps(_mm512_sub_epi32(whole, zero));
+          if constexpr (kCoding == kFp4) {
+            const HalfScales half(l, base, 2 * s + k / kHalf);
+            const __m512 plain = _mm512_add_ps(_mm512_mul_ps(half.scale, value), half.offset);
+            _mm512_store_ps(weights[k], _mm512_mul_ps(row_scale, plain));
+          } else {
+            _mm512_store_ps(weights[k], _mm512_mul_ps(scale, value));
+          }
         }
         const int64_t left = l.in - s * kSpan, columns = left < kSpan ? left : kSpan;
         // Eight rows at a time: their sums are independent, so the FMA latency is hidden; each sums its columns in
@@ -370,12 +463,14 @@ void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
 
 const Kernels kAvx512 = {
     {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>,
-     multiply<6, true>, multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>},
+     multiply<6, true>, multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>, multiply<11, true>,
+     multiply<12, true>, multiply<13, true>, multiply<14, true>},
     {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>,
      multiply<5, false>, multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>,
-     multiply<10, false>},
+     multiply<10, false>, multiply<11, false>, multiply<12, false>, multiply<13, false>, multiply<14, false>},
     {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>,
-     multiply_f32<6>, multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>},
+     multiply_f32<6>, multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>, multiply_f32<11>,
+     multiply_f32<12>, multiply_f32<13>, multiply_f32<14>},
     prepare16,
     prepare8,
 };

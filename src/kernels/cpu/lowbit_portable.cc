@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "core/dtype.h"
-#include "kernels/cpu/lowbit.h"
+#include "kernels/cpu/lowbit_half.h"
 #include "kernels/cpu/lowbit_prepare.h"
 
 namespace fidelio::cpu::lowbit {
@@ -32,15 +32,34 @@ struct Block {
     const int64_t i = group * kBlock + r;
     if (l.scale == Scale::u8) return static_cast<float>(p[i]);
     if (l.scale == Scale::i8) return static_cast<float>(static_cast<int8_t>(p[i]));
+    if (l.scale == Scale::e4m3) return from_e4m3(p[i]) / 2;  // the grid is 2 x E2M1
     f16 value;
     std::memcpy(&value, p + 2 * i, 2);
     return to_float(value);
   }
+  float offset(int64_t group, int r) const {
+    return l.has_zero ? from_e4m3(base[l.zero_offset + group * kBlock + r]) : 0;
+  }
   int zero(int64_t group, int r) const {
-    const int b = bits_of(l.coding);
+    const int b = l.code_bits;
     if (!l.has_zero) return is_grid(l.coding) ? 128 : 1 << (b - 1);
     const uint8_t* p = base + l.zero_offset + group * 2 * b + r * b / 8;
     return ((p[0] | p[1] << 8) >> (r * b % 8)) & ((1 << b) - 1);
+  }
+};
+
+// Scale, zero and the shift of codes with which a coding's integers are (code << shift) - zero: a view's are doubled.
+template <int kCoding>
+struct Terms {
+  float scale;
+  int32_t zero;
+  int shift = 0;
+
+  Terms(const Block& b, int64_t group, int r) : scale(b.scale(group, r)), zero(b.zero(group, r)) {
+    if constexpr (is_view(kCoding)) {
+      const int below = b.l.code_bits - bits_of(kCoding);
+      scale /= 2, zero = 2 * zero - ((1 << below) - 1), shift = below + 1;
+    }
   }
 };
 
@@ -82,10 +101,10 @@ void store(const Job& job, int64_t block, int64_t m, const Partial& value, bool 
   }
 }
 
-// integer[r] += sum over the span of code * x, for one row of activations
+// integer[r] += sum over quads [first, last) of the span of code * x, for one row of activations
 template <bool kTwo>
-void dot_span(const Codes& codes, const int8_t* x, int32_t (&integer)[kBlock]) {
-  for (int q = 0; q < kSpan / 4; ++q) {
+void dot_quads(const Codes& codes, const int8_t* x, int first, int last, int32_t (&integer)[kBlock]) {
+  for (int q = first; q < last; ++q) {
     int32_t v[4];
     for (int j = 0; j < 4; ++j) v[j] = kTwo ? 128 * x[4 * q + j] + x[kSpan + 4 * q + j] : x[4 * q + j];
     for (int r = 0; r < kBlock; ++r)
@@ -108,14 +127,44 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows) {
     for (; s < end; ++s) {
       unpack_span<kCoding>(b, s, codes);
       for (int64_t m = 0; m < rows; ++m)
-        dot_span<kTwo>(codes, job.planes + (s * job.rows + m0 + m) * kRowBytes, integer[m]);
+        dot_quads<kTwo>(codes, job.planes + (s * job.rows + m0 + m) * kRowBytes, 0, kSpan / 4, integer[m]);
     }
     for (int r = 0; r < kBlock; ++r) {
-      const float scale = b.scale(weight_group, r);
-      const int32_t zero = b.zero(weight_group, r);
+      const Terms<kCoding> t(b, weight_group, r);
       for (int64_t m = 0; m < rows; ++m) {
         const int64_t at = g * job.rows + m0 + m;
-        partial[m][r] += static_cast<float>(integer[m][r] - zero * job.sum[at]) * (scale * job.scale[at]);
+        // Unsigned: a view's two terms may each pass 2^31 where their difference does not.
+        const auto exact = static_cast<int32_t>((static_cast<uint32_t>(integer[m][r]) << t.shift) -
+                                                static_cast<uint32_t>(t.zero) * static_cast<uint32_t>(job.sum[at]));
+        partial[m][r] += static_cast<float>(exact) * (t.scale * job.scale[at]);
+      }
+    }
+  }
+  for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, partial[m], false);
+}
+
+// FP4: every half of a span has its scale and offset.
+template <bool kTwo>
+void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows) {
+  const Block b(job, block);
+  constexpr int64_t kRowBytes = kTwo ? 2 * kSpan : kSpan;
+  Partial partial[kMaxRows] = {};
+  Codes codes;
+  for (int64_t s = 0; s < job.layout.spans; ++s) {
+    unpack_span<kFp4>(b, s, codes);
+    for (int64_t m = 0; m < rows; ++m) {
+      const int64_t at = s * job.rows + m0 + m;
+      const int8_t* x = job.planes + at * kRowBytes;
+      const int32_t first = first_half_sum<kTwo>(x), sums[2] = {first, job.sum[at] - first};
+      for (int half = 0; half < 2; ++half) {
+        int32_t integer[kBlock] = {};
+        dot_quads<kTwo>(codes, x, half * 4, half * 4 + 4, integer);
+        const int64_t group = 2 * s + half;
+        for (int r = 0; r < kBlock; ++r) {
+          const float exact = static_cast<float>(integer[r] - 128 * sums[half]);
+          partial[m][r] += exact * (b.scale(group, r) * job.scale[at]) +
+                           static_cast<float>(sums[half]) * (b.offset(group, r) * job.scale[at]);
+        }
       }
     }
   }
@@ -124,9 +173,10 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows) {
 
 template <int kCoding, bool kTwo>
 void multiply(const Job& job) {
+  const auto tile = kCoding == kFp4 ? multiply_fp4_tile<kTwo> : multiply_tile<kCoding, kTwo>;
   for (int64_t block = job.first; block < job.last; ++block)
     for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows)
-      multiply_tile<kCoding, kTwo>(job, block, m0, std::min<int64_t>(kMaxRows, job.rows - m0));
+      tile(job, block, m0, std::min<int64_t>(kMaxRows, job.rows - m0));
 }
 
 template <int kCoding>
@@ -143,10 +193,17 @@ void multiply_f32(const Job& job) {
         unpack_span<kCoding>(b, s, codes);
         float weights[kSpan][kBlock];
         for (int r = 0; r < kBlock; ++r) {
-          const float scale = b.row_scale(r) * b.scale(s / l.group_spans, r);
-          const int zero = b.zero(s / l.group_spans, r);
-          for (int k = 0; k < kSpan; ++k)
-            weights[k][r] = scale * static_cast<float>(codes[k / 4][4 * r + k % 4] - zero);
+          const Terms<kCoding> t(b, s / l.group_spans, r);
+          for (int k = 0; k < kSpan; ++k) {
+            const int code = codes[k / 4][4 * r + k % 4];
+            if constexpr (kCoding == kFp4) {
+              const int64_t group = 2 * s + k / kHalf;
+              weights[k][r] =
+                  b.row_scale(r) * (b.scale(group, r) * static_cast<float>(code - 128) + b.offset(group, r));
+            } else {
+              weights[k][r] = b.row_scale(r) * t.scale * static_cast<float>((code << t.shift) - t.zero);
+            }
+          }
         }
         const int64_t columns = std::min<int64_t>(kSpan, l.in - s * kSpan);
         for (int64_t m = 0; m < rows; ++m)
@@ -167,12 +224,14 @@ void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
 
 const Kernels kPortable = {
     {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>,
-     multiply<6, true>, multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>},
+     multiply<6, true>, multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>, multiply<11, true>,
+     multiply<12, true>, multiply<13, true>, multiply<14, true>},
     {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>,
      multiply<5, false>, multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>,
-     multiply<10, false>},
+     multiply<10, false>, multiply<11, false>, multiply<12, false>, multiply<13, false>, multiply<14, false>},
     {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>,
-     multiply_f32<6>, multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>},
+     multiply_f32<6>, multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>, multiply_f32<11>,
+     multiply_f32<12>, multiply_f32<13>, multiply_f32<14>},
     prepare16,
     prepare8,
 };

@@ -7,6 +7,7 @@
 
 #include "core/rng.h"
 #include "core/thread_pool.h"
+#include "formats/small_float.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/lowbit.h"
 
@@ -26,6 +27,13 @@ std::vector<FormatSpec> all_specs() {
               {.kind = Kind::integer, .bits = bits, .group = group, .symmetric = symmetric, .scale = scale});
     for (int bits = 2; bits <= 5; ++bits) specs.push_back({.kind = Kind::grid, .bits = bits, .group = group});
   }
+  return specs;
+}
+
+// Those whose groups are whole spans, and FP4.
+std::vector<FormatSpec> all_specs_and_fp4() {
+  std::vector<FormatSpec> specs = all_specs();
+  for (const char* fp4 : {"fp4g16", "fp4g16z"}) specs.push_back(parse_format(fp4));
   return specs;
 }
 
@@ -56,6 +64,12 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, uint
     if (!spec.symmetric)
       for (int64_t o = 0; o < out; ++o)
         for (int64_t g = 0; g < spec.groups(in); ++g) set_zero(*m, o, g, static_cast<int>(rng.below(1u << spec.bits)));
+  } else if (auto* f = std::get_if<FpBlock>(&w.main)) {
+    fill(f->codes);
+    for (float& r : elements<float>(f->row_scale)) r = static_cast<float>(0.001 * (0.5 + rng.uniform()));
+    for (OwnedTensor* t : {&f->scale, &f->offset})
+      for (int64_t i = 0; *t && i < t->view.elements(); ++i)  // all but NaN, subnormals included
+        t->view.data[i] = static_cast<std::byte>(rng.below(0x7f) | rng.below(2) << 7);
   } else {
     auto& v = std::get<VectorCode>(w.main);
     fill(v.codes);
@@ -221,7 +235,7 @@ TEST(Lowbit, IntegerFormsConformForEveryFormatIsaAndRaggedSize) {
 
 TEST(Lowbit, Fp32FormConformsToDecode) {
   for (const Isa isa : supported_isas())
-    for (const FormatSpec& spec : all_specs()) {
+    for (const FormatSpec& spec : all_specs_and_fp4()) {
       const LinearWeight weight = random_weight(spec, 21, 352, 5, true);
       const std::vector<float> values = decode(weight);
       const Linear w = pack(weight, isa);
@@ -286,7 +300,7 @@ TEST(Lowbit, BlockRangesGiveTheSameBitsOnAnyNumberOfThreads) {
 }
 
 TEST(Lowbit, DecodeRowGivesTheFormatsOwnValuesAndPackingKeepsTheBytes) {
-  for (const FormatSpec& spec : all_specs())
+  for (const FormatSpec& spec : all_specs_and_fp4())
     for (const Size size : {Size{37, 352}, Size{16, 128}, Size{3, 101}}) {
       SCOPED_TRACE(to_string(spec));
       const LinearWeight weight = random_weight(spec, size.out, size.in, 31);
@@ -379,6 +393,120 @@ TEST(Lowbit, NotANumberAndInfinityReachEveryOutputOfTheirRowAndNoOther) {
           EXPECT_FALSE(std::isfinite(y[o])) << o;
           EXPECT_TRUE(std::isfinite(y[w.out + o])) << o;
         }
+      }
+    }
+}
+
+// Terms of one output: for every half of a span, scale * integers and offset * their sum. Both integers are exact in
+// FP32 (12 * 16319 * 16 < 2^24); a term is two products and one sum into the total, each a rounding at most, then the
+// row scale and the bias.
+TEST(Lowbit, Fp4ConformsOnEveryIsaAtEveryRaggedSizeAndIsRowInvariant) {
+  for (const Isa isa : supported_isas())
+    for (const char* format : {"fp4g16", "fp4g16z"})
+      for (const Size size : {Size{37, 352}, Size{16, 128}, Size{3, 101}, Size{5, 48}, Size{17, 7}}) {
+        const int64_t rows = 70;  // more than a pass takes
+        const LinearWeight weight = random_weight(parse_format(format), size.out, size.in, 3, true);
+        const auto& fp = std::get<FpBlock>(weight.main);
+        const Linear w = pack(weight, isa);
+        const std::vector<float> x = random_rows(rows, size.in, 11);
+        const auto at = [&](const OwnedTensor& t, int64_t o, int64_t c) {
+          return t ? double{e4m3_to_float(static_cast<uint8_t>(t.view.data[o * t.view.shape[1] + c / 16]))} : 0.0;
+        };
+        for (Activations mode : {Activations::a16, Activations::a8}) {
+          SCOPED_TRACE(fmt::format("{} {} {}x{}", format, w.kernels[static_cast<int>(mode)]->name, size.out, size.in));
+          const Input input = prepare_for(w, mode, isa, x, rows);
+          const Prepared& p = input.prepared;
+          const std::vector<float> y = multiply(w, mode, input);
+          for (int64_t m = 0; m < rows; ++m) {
+            for (int64_t o = 0; o < size.out; ++o) {
+              double value = 0, magnitude = 0;
+              for (int64_t half = 0; half * 16 < size.in; ++half) {
+                double coded = 0, plain = 0;
+                for (int64_t c = 16 * half; c < std::min(size.in, 16 * half + 16); ++c) {
+                  coded += at(fp.scale, o, c) * kE2m1[fp.codes.get(o, c)] * integer_of(p, m, c);
+                  plain += at(fp.offset, o, c) * integer_of(p, m, c);
+                }
+                const double scale = double{p.scale[half / 2 * rows + m]} * fp.row_scale.as<const float>()[o];
+                value += scale * (coded + plain), magnitude += scale * (std::abs(coded) + std::abs(plain));
+              }
+              const double bias = weight.bias.as<const float>()[o];
+              const double terms = 2 * static_cast<double>((size.in + 15) / 16 + 1);
+              ASSERT_LE(std::abs(y[m * size.out + o] - (value + bias)), gamma(terms + 6) * (magnitude + std::abs(bias)))
+                  << "row " << m << " output " << o;
+            }
+            if (m % 23 != 0) continue;
+            const std::vector<float> row(x.begin() + m * size.in, x.begin() + (m + 1) * size.in);
+            const std::vector<float> alone = multiply(w, mode, prepare_for(w, mode, isa, row, 1));
+            ASSERT_TRUE(std::equal(alone.begin(), alone.end(), y.begin() + m * size.out)) << "row " << m;
+          }
+        }
+      }
+}
+
+// Every way of cutting every integer format: the kernels of a view read the whole weight's packing and compute what the
+// view decodes to, in every mode, alone and in a batch.
+TEST(Lowbit, ViewsReadTheHighPlanesOfTheWholeWeightsPacking) {
+  int seen = 0;
+  for (const Isa isa : supported_isas())
+    for (const FormatSpec& spec : all_specs())
+      for (const LinearKernel& kernel : view_kernels(isa)) {
+        if (spec.kind != kernel.kind || !kernel.accepts(spec, 21, 352)) continue;
+        ++seen;
+        EXPECT_TRUE(is_view_width(spec.bits, kernel.bits));
+        const LinearWeight weight = random_weight(spec, 21, 352, 5, true);
+        const Linear w = pack(weight, isa);
+        const LinearWeight view = high_planes(weight, kernel.bits);
+        const std::vector<float> values = decode(view);
+        SCOPED_TRACE(to_string(view.spec) + " " + kernel.name);
+        std::vector<float> row(352);
+        kernel.decode_row(w, 20, row.data());
+        ASSERT_TRUE(std::equal(row.begin(), row.end(), values.begin() + 20 * 352));
+        const int64_t rows = 9;
+        const std::vector<float> x = random_rows(rows, w.in, 3);
+        const Input input = prepare_for(w, kernel.mode, isa, x, rows);
+        std::vector<float> y(rows * 21), one(21);
+        kernel.multiply(w, input.prepared, 0, 2, y.data(), 21, false);
+        const std::vector<float> last(x.end() - 352, x.end());
+        kernel.multiply(w, prepare_for(w, kernel.mode, isa, last, 1).prepared, 0, 2, one.data(), 21, false);
+        ASSERT_TRUE(std::equal(one.begin(), one.end(), y.end() - 21)) << "alone and in a batch";
+        for (int64_t m = 0; m < rows; ++m)
+          for (int64_t o = 0; o < 21; ++o) {
+            // Against the decoded view times the activations as prepared: a product and a sum a column in FP32, or a
+            // group's exact integers with three roundings; and the decoded values' own two.
+            double sum = weight.bias.as<const float>()[o], magnitude = std::abs(sum);
+            for (int64_t c = 0; c < w.in; ++c) {
+              const Prepared& p = input.prepared;
+              const double input_value = kernel.mode == Activations::f32
+                                             ? double{x[m * w.in + c]}
+                                             : double{p.scale[c / p.group * rows + m]} * integer_of(p, m, c);
+              const double term = input_value * values[o * w.in + c];
+              sum += term, magnitude += std::abs(term);
+            }
+            ASSERT_LE(std::abs(y[m * 21 + o] - sum), gamma(static_cast<double>(w.in) + 8) * magnitude) << m << " " << o;
+          }
+      }
+  // 3, 5, 6 and 8 bits can be cut in one place, 7 in two; 4 groups, 2 x 2 variants, 3 modes.
+  EXPECT_EQ(seen, static_cast<int>(supported_isas().size()) * 6 * 16 * 3);
+}
+
+// The largest integers of a view: 8 bits cut to 4 against zero 0 and activations at the end of their range.
+TEST(Lowbit, TheLargestIntegersOfAViewFit) {
+  for (const Isa isa : supported_isas())
+    for (const bool top : {true, false}) {
+      const FormatSpec spec{.kind = Kind::integer, .bits = 8, .group = 128, .symmetric = false};
+      LinearWeight weight = random_weight(spec, 16, 128, 37);
+      auto& m = std::get<IntGroup>(weight.main);
+      const std::vector<uint8_t> codes(128, static_cast<uint8_t>(top ? 255 : 0));
+      for (int64_t o = 0; o < 16; ++o) m.codes.set_row(o, codes), set_zero(m, o, 0, top ? 0 : 255);
+      const Linear w = pack(weight, isa);
+      for (const LinearKernel& kernel : view_kernels(isa)) {
+        if (kernel.mode != Activations::a16 || kernel.bits != 4) continue;
+        const std::vector<float> x(128, 1.0f);
+        std::vector<float> y(16);
+        kernel.multiply(w, prepare_for(w, kernel.mode, isa, x, 1).prepared, 0, 1, y.data(), 16, false);
+        const std::vector<float> values = decode(high_planes(weight, 4));
+        for (int64_t o = 0; o < 16; ++o)  // 128 equal terms; some six roundings
+          EXPECT_NEAR(y[o] / (128.0 * values[o * 128]), 1, 8 * kUnit) << kernel.name;
       }
     }
 }

@@ -27,7 +27,7 @@ float factor_of(Stream stream, const DeviceBuffer& amax) {
 
 bool has_kernel(const FormatSpec& spec) {
   const bool group = spec.group == 32 || spec.group == 64 || spec.group == 128 || spec.group == 0;
-  if (spec.kind == Kind::integer) return spec.bits >= 2 && spec.bits <= 8 && group;
+  if (spec.kind == Kind::integer) return spec.below == 0 && spec.bits >= 2 && spec.bits <= 8 && group;
   return spec.kind == Kind::grid && spec.bits >= 2 && spec.bits <= 4 && group;
 }
 

@@ -1,0 +1,39 @@
+// Shapes of public models, by name, for speed work without their weights: `synth` writes them, `bench linear` times
+// their matrices.
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace fidelio::app {
+
+struct NamedShape {
+  const char* name;
+  const char* architecture;
+  const char* model_type;
+  int L, d, h, hk, e, f, v, context;
+  bool tied;
+  double theta, eps;
+};
+// From the public config.json of each model.
+inline constexpr std::array<NamedShape, 5> kShapes = {{
+    {"tinyllama-1.1b", "LlamaForCausalLM", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 2048, false, 1e4, 1e-5},
+    {"qwen3-0.6b", "Qwen3ForCausalLM", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, true, 1e6, 1e-6},
+    {"qwen3-8b", "Qwen3ForCausalLM", "qwen3", 36, 4096, 32, 8, 128, 12288, 151936, 40960, false, 1e6, 1e-6},
+    {"llama-2-7b", "LlamaForCausalLM", "llama", 32, 4096, 32, 32, 128, 11008, 32000, 4096, false, 1e4, 1e-5},
+    {"llama-3-8b", "LlamaForCausalLM", "llama", 32, 4096, 32, 8, 128, 14336, 128256, 8192, false, 5e5, 1e-5},
+}};
+
+inline const NamedShape* find_shape(std::string_view name) {
+  for (const NamedShape& shape : kShapes)
+    if (name == shape.name) return &shape;
+  return nullptr;
+}
+
+inline std::string shape_names() {
+  std::string names;
+  for (const NamedShape& shape : kShapes) names += (names.empty() ? "" : ", ") + std::string(shape.name);
+  return names;
+}
+
+}  // namespace fidelio::app
