@@ -186,7 +186,9 @@ void Compressor::restore_reference() {
   for (const auto& [id, weight] : original_) reference_->set_linear(id, weight);
 }
 
-// Every format everywhere, and before them, where activations are coarse, what those cost with the source's weights.
+// Every format everywhere and, where activations are coarse, what those cost with the source's weights. Dense weights
+// see finer activations than codes in that mode (kernels/cpu), so most of the cost is measured with each group's codes,
+// as it is when served.
 std::vector<MeterResult> Compressor::measure_uniform(Players& players, const CandidateSet& candidates) {
   const auto reset = [this](Game& game) {
     for (const LinearGroup& g : groups_)
@@ -224,7 +226,7 @@ SensitivityTable Compressor::measure_table(const CandidateSet& candidates, Journ
     options.base_kl = uniform.back().kl;
     options.base_loss = uniform.back().loss;
     uniform.pop_back();
-    note(fmt::format("activations {} with the source's weights: KL {:.6f}  EAR {:.5f}  (search text)",
+    note(fmt::format("activations {} with the source's own dense weights: KL {:.6f}  EAR {:.5f}  (search text)",
                      name_of(table_mode()), options.base_kl, 1 - options.base_loss));
   }
   const int64_t fixed = fixed_bytes(model_.checkpoint, groups_);
