@@ -111,8 +111,8 @@ TEST(Compress, EightBitActivationsAreInTheTableThePlanAndTheCertificate) {
   run(folder, "fidelio certify a8 --reference '" + source_path("models/quill-1m") + "'");
 
   const std::string page = read_text_file(folder / "a8.html");
-  for (const char* part : {"activations of sensitivities", "Flips of the first choice by entropy",
-                           "gamma² predicted", "layers.3.down", "quantising the candidates"})
+  for (const char* part : {"activations of sensitivities", "Flips of the first choice by entropy", "gamma² predicted",
+                           "layers.3.down", "quantising the candidates"})
     EXPECT_THAT(page, HasSubstr(part));
   // Self-contained: nothing is fetched.
   for (const char* part : {"<script", "src=", "http:", "https:", "@import", "url("})

@@ -103,8 +103,22 @@ CompressSize Compressor::size() const {
   int64_t trial = 0;
   for (const EvalText& text : texts_.search) trial += static_cast<int64_t>(text.ids.size());
   const RunnerOptions r = options(Activations::f32);
-  return {model_.checkpoint, groups_, formats_,  calibration_.tokens, search_.tokens, r.max_rows,
-          r.max_logit_rows,  trial,   o_.method, o_.permutations,     o_.max_trials};
+  constexpr int64_t kPrompt = 256;  // tokens, about
+  const int64_t answering = o_.questions.file.empty() ? 0 : o_.questions.batch * (o_.questions.max_tokens + kPrompt);
+  return {model_.checkpoint,
+          groups_,
+          formats_,
+          calibration_.tokens,
+          search_.tokens,
+          r.max_rows,
+          r.max_logit_rows,
+          trial,
+          o_.method,
+          o_.permutations,
+          budget() > 0 ? 0 : o_.max_trials,
+          o_.search == "evolve" ? o_.generations : 0,
+          ranks_.size(),
+          answering};
 }
 
 // All that decides what OUT will hold. Texts count as the tokens they have become.
