@@ -128,13 +128,13 @@ struct Grid {
 };
 
 std::string draw(const Grid& grid) {
-  constexpr int kLeft = 84, kHigh = 24, kTop = 84;
+  constexpr int kLeft = 84, kHigh = 24, kTop = 84, kRight = 44;  // the last column's name leans out
   const int wide = 62, right = kLeft + wide * static_cast<int>(grid.columns.size());
   std::string svg = fmt::format(
       "<figure><figcaption>{}</figcaption><div class=\"scroll\"><svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} "
       "{}\" style=\"width:{}px;max-width:none;font-size:12px\">",
-      escape_html(grid.title), escape_html(grid.title), right + 4,
-      kTop + kHigh * static_cast<int>(grid.rows.size()) + 4, right + 4);
+      escape_html(grid.title), escape_html(grid.title), right + kRight,
+      kTop + kHigh * static_cast<int>(grid.rows.size()) + 4, right + kRight);
   for (size_t c = 0; c < grid.columns.size(); ++c) {
     const int x = kLeft + wide * static_cast<int>(c) + wide / 2 + 4;
     svg += fmt::format("<text x=\"{}\" y=\"{}\" transform=\"rotate(-50 {} {})\">{}</text>", x, kTop - 6, x, kTop - 6,
@@ -238,7 +238,7 @@ std::string flips(const CompressStory& s) {
       "Flips of the first choice by entropy",
       "On the certificate's text: positions by the entropy of the source's distribution there, and the share of "
       "them whose most likely token is another; 95% bootstrap intervals by window.",
-      {"entropy, nats", "positions", "flips"},
+      {"entropy, nats", "positions", "flips, %"},
       {}};
   for (size_t bin = 0; bin < kEntropyEdges.size(); ++bin) {
     double positions = 0;
