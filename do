@@ -59,7 +59,8 @@ tests() {
 
 asan() {
   configure_and_build asan
-  ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure -LE gpu "$@"
+  echo "-- LEFT OUT under asan: compress_acceptance (a whole compression, ten times slower here); ./do test runs it"
+  ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure -LE gpu -E '^compress_acceptance$' "$@"
 }
 
 bench() {

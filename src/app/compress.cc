@@ -65,6 +65,9 @@ void check_options(const CompressOptions& o) {
   check(o.search == "ilp" || (o.bits == 0 && o.bytes == 0),
         "--search evolve makes a plan smaller at the same fidelity; with a size (--bits, --bytes) there is nothing to "
         "make smaller");
+  check(o.method != "linear" || parse_activations(o.run.activations) != Activations::a8,
+        "--method linear puts noise into dense weights, which do not see 8-bit activations as codes do; with "
+        "--activations a8 give single, shapley or unified");
   check(!std::filesystem::exists(o.out), "{} exists already; choose another output folder or remove it", o.out);
 }
 

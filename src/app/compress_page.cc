@@ -66,18 +66,17 @@ std::string certificate(const CompressStory& s) {
               "bootstrapped by window.",
               {"figure", "value"},
               {}};
-  table.rows = {{"EAR", interval(c["ear"], 5)},
-                {"KL", interval(c["kl"], 6)},
-                {"same first choice", interval(c["top1"], 5)},
-                {"perplexity ratio", interval(c["perplexity_ratio"], 5)},
-                {"tokens", fmt::format("{}", c["tokens"].get<int64_t>())},
-                {"looks at the unseen text", fmt::format("{}", c["looks"].get<int>())},
-                {"activations, cache, as served and certified",
-                 c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
-                {"activations while sensitivities were measured", s.table.activations},
-                {"sensitivities, allocation, search",
-                 s.table.method + ", by " + (s.allocate_by == "kl" ? "KL" : "1 − EAR") + ", " + s.search},
-                {"reference SHA-256", c["reference_sha256"].get<std::string>().substr(0, 16) + "…"}};
+  table.rows = {
+      {"EAR", interval(c["ear"], 5)},
+      {"KL", interval(c["kl"], 6)},
+      {"same first choice", interval(c["top1"], 5)},
+      {"perplexity ratio", interval(c["perplexity_ratio"], 5)},
+      {"tokens", fmt::format("{}", c["tokens"].get<int64_t>())},
+      {"looks at the unseen text", fmt::format("{}", c["looks"].get<int>())},
+      {"activations and cache, served", c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
+      {"activations of sensitivities", s.table.activations},
+      {"how it was found", s.table.method + ", " + (s.allocate_by == "kl" ? "KL" : "1 − EAR") + ", " + s.search},
+      {"reference SHA-256", c["reference_sha256"].get<std::string>().substr(0, 16) + "…"}};
   html += to_html(table);
   if (c.contains("tasks")) html += tasks(c.at("tasks"));
   return html;
@@ -96,8 +95,10 @@ std::string plans(const CompressStory& s) {
   for (const UniformPoint& u : s.uniform) uniform.points.push_back({u.kl, u.bits});
   chosen.points.push_back({s.plan.kl, bits_per_parameter(s.table, s.plan)});
   chart.series = {front, uniform, chosen};
-  Table table{
-      "One format everywhere", "On the search text, with FP32 activations.", {"format", "bits", "KL", "EAR"}, {}};
+  Table table{"One format everywhere",
+              fmt::format("On the search text, with {} activations.", s.table.activations),
+              {"format", "bits", "KL", "EAR"},
+              {}};
   for (const UniformPoint& u : s.uniform)
     table.rows.push_back({u.format, number_text(u.bits, 3), number_text(u.kl, 6), number_text(u.ear, 5)});
   std::string html = svg_chart(chart) + to_html(table);
@@ -127,13 +128,13 @@ struct Grid {
 };
 
 std::string draw(const Grid& grid) {
-  constexpr int kLeft = 84, kHigh = 24, kTop = 84;
+  constexpr int kLeft = 84, kHigh = 24, kTop = 84, kRight = 44;  // the last column's name leans out
   const int wide = 62, right = kLeft + wide * static_cast<int>(grid.columns.size());
   std::string svg = fmt::format(
       "<figure><figcaption>{}</figcaption><div class=\"scroll\"><svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} "
       "{}\" style=\"width:{}px;max-width:none;font-size:12px\">",
-      escape_html(grid.title), escape_html(grid.title), right + 4,
-      kTop + kHigh * static_cast<int>(grid.rows.size()) + 4, right + 4);
+      escape_html(grid.title), escape_html(grid.title), right + kRight,
+      kTop + kHigh * static_cast<int>(grid.rows.size()) + 4, right + kRight);
   for (size_t c = 0; c < grid.columns.size(); ++c) {
     const int x = kLeft + wide * static_cast<int>(c) + wide / 2 + 4;
     svg += fmt::format("<text x=\"{}\" y=\"{}\" transform=\"rotate(-50 {} {})\">{}</text>", x, kTop - 6, x, kTop - 6,
@@ -229,13 +230,15 @@ std::string bit_map(const CompressStory& s) {
   return draw(grid);
 }
 
+std::string percent(Estimate e) { return interval_text({100 * e.value, {100 * e.ci95.low, 100 * e.ci95.high}}, 2); }
+
 // Where the first choices differ: by how sure the source was.
 std::string flips(const CompressStory& s) {
   Table table{
       "Flips of the first choice by entropy",
       "On the certificate's text: positions by the entropy of the source's distribution there, and the share of "
       "them whose most likely token is another; 95% bootstrap intervals by window.",
-      {"entropy, nats", "positions", "flips"},
+      {"entropy, nats", "positions", "flips, %"},
       {}};
   for (size_t bin = 0; bin < kEntropyEdges.size(); ++bin) {
     double positions = 0;
@@ -243,7 +246,7 @@ std::string flips(const CompressStory& s) {
     table.rows.push_back({bin + 1 < kEntropyEdges.size()
                               ? fmt::format("{:g} to {:g}", kEntropyEdges[bin], kEntropyEdges[bin + 1])
                               : fmt::format("{:g} and more", kEntropyEdges[bin]),
-                          fmt::format("{:.0f}", positions), interval_text(s.certified.flips(bin), 5)});
+                          fmt::format("{:.0f}", positions), percent(s.certified.flips(bin))});
   }
   return to_html(table);
 }

@@ -103,8 +103,22 @@ CompressSize Compressor::size() const {
   int64_t trial = 0;
   for (const EvalText& text : texts_.search) trial += static_cast<int64_t>(text.ids.size());
   const RunnerOptions r = options(Activations::f32);
-  return {model_.checkpoint, groups_, formats_,  calibration_.tokens, search_.tokens, r.max_rows,
-          r.max_logit_rows,  trial,   o_.method, o_.permutations,     o_.max_trials};
+  constexpr int64_t kPrompt = 256;  // tokens, about
+  const int64_t answering = o_.questions.file.empty() ? 0 : o_.questions.batch * (o_.questions.max_tokens + kPrompt);
+  return {model_.checkpoint,
+          groups_,
+          formats_,
+          calibration_.tokens,
+          search_.tokens,
+          r.max_rows,
+          r.max_logit_rows,
+          trial,
+          o_.method,
+          o_.permutations,
+          budget() > 0 ? 0 : o_.max_trials,
+          o_.search == "evolve" ? o_.generations : 0,
+          ranks_.size(),
+          answering};
 }
 
 // All that decides what OUT will hold. Texts count as the tokens they have become.
@@ -186,7 +200,9 @@ void Compressor::restore_reference() {
   for (const auto& [id, weight] : original_) reference_->set_linear(id, weight);
 }
 
-// Every format everywhere, and before them, where activations are coarse, what those cost with the source's weights.
+// Every format everywhere and, where activations are coarse, what those cost with the source's weights. Dense weights
+// see finer activations than codes in that mode (kernels/cpu), so most of the cost is measured with each group's codes,
+// as it is when served.
 std::vector<MeterResult> Compressor::measure_uniform(Players& players, const CandidateSet& candidates) {
   const auto reset = [this](Game& game) {
     for (const LinearGroup& g : groups_)
@@ -224,7 +240,7 @@ SensitivityTable Compressor::measure_table(const CandidateSet& candidates, Journ
     options.base_kl = uniform.back().kl;
     options.base_loss = uniform.back().loss;
     uniform.pop_back();
-    note(fmt::format("activations {} with the source's weights: KL {:.6f}  EAR {:.5f}  (search text)",
+    note(fmt::format("activations {} with the source's own dense weights: KL {:.6f}  EAR {:.5f}  (search text)",
                      name_of(table_mode()), options.base_kl, 1 - options.base_loss));
   }
   const int64_t fixed = fixed_bytes(model_.checkpoint, groups_);

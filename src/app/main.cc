@@ -2,7 +2,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -72,8 +72,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    spdlog::set_default_logger(spdlog::stderr_color_mt("fidelio"));  // standard output belongs to reports
     end_cleanly_on_signals();
+    spdlog::set_default_logger(spdlog::stderr_logger_mt("fidelio"));  // standard output belongs to results
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "fidelio: out of memory\n");

@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 
+#include "alloc/evolve.h"
 #include "app/common.h"
 #include "core/file.h"
 
@@ -20,15 +21,33 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-int64_t candidate_bytes(const CompressSize& size) {
-  int64_t bytes = 0;
+// As stored and as packed: about the same, but for floating-point codes, which have no kernel here and are packed as
+// FP32.
+std::pair<int64_t, int64_t> candidate_bytes(const CompressSize& size) {
+  std::pair<int64_t, int64_t> bytes{0, 0};
   for (const LinearGroup& g : size.groups)
     for (LinearId id : g.linears)
       for (const FormatSpec& f : size.formats) {
         const Shape shape = shape_of(size.source.config(), id);
-        bytes += stored_bytes(f, shape[0], shape[1]);
+        const int64_t stored = stored_bytes(f, shape[0], shape[1]);
+        const bool decoded = f.kind == Kind::fp4 || f.kind == Kind::fp8;
+        bytes.first += stored;
+        bytes.second += decoded ? 4 * shape.elements() : stored;
       }
   return bytes;
+}
+
+// Embedding and head in every format, while the larger of them is there as numbers, rounded and compared.
+int64_t vocabulary_bytes(const CompressSize& size) {
+  int64_t bytes = 0, largest = 0;
+  for (const LinearGroup& g : size.groups)
+    for (LinearId id : g.linears) {
+      if (id.layer >= 0) continue;
+      const Shape shape = shape_of(size.source.config(), id);
+      largest = std::max(largest, shape.elements());
+      for (const FormatSpec& f : size.formats) bytes += stored_bytes(f, shape[0], shape[1]);
+    }
+  return bytes + 4 * 4 * largest;
 }
 
 // Forward passes over the search text, in units of a whole one: a change in layer l runs the L - l layers from there.
@@ -49,6 +68,17 @@ double sensitivity_measurements(const CompressSize& size) {
   if (size.method == "single") return groups * formats;
   if (size.method == "linear") return groups * EstimateOptions{}.noise_levels;
   return size.permutations * (groups * (formats - 1) + (size.method == "shapley" ? formats - 1 : 1));
+}
+
+// Of the whole search text: a generation's children by selection stage, and a curation after every so many stalls.
+double evolution_passes(const CompressSize& size) {
+  const EvolveOptions o;
+  double each = static_cast<double>(o.offspring) / o.stall_limit, children = o.offspring;
+  for (const auto& [survivors, share] : o.stages) {
+    each += children * share;
+    children = survivors;
+  }
+  return size.generations * each;
 }
 
 // The first rows and columns of a weight.
@@ -106,16 +136,19 @@ class Clock {
     t.candidates = candidates();
     const auto tokens = static_cast<double>(size_.search_tokens), formats = static_cast<double>(size_.formats.size());
     const double compared = 2 * logit_ + compare_;
-    t.sensitivities = tokens * ((1 + formats + sensitivity_passes(size_)) * forward_ +
-                                (formats + sensitivity_measurements(size_)) * compared);
+    t.sensitivities = tokens * (forward_ + ((formats + sensitivity_passes(size_)) * forward_ +
+                                            (formats + sensitivity_measurements(size_)) * compared) /
+                                               size_.ranks);
     t.search = (size_.max_trials + 1) * static_cast<double>(size_.trial_tokens) * (2 * forward_ + compared);
+    t.search += tokens * evolution_passes(size_) * (forward_ + compared);
     return t;
   }
 
  private:
+  // Every rank takes the texts through the layers; the quantising is shared out.
   double candidates() {
     const auto tokens = static_cast<double>(size_.calibration_tokens);
-    double seconds = tokens * forward_;
+    double seconds = 0;
     // Two linears as fit: the inputs of the first layer, the first columns of them.
     const QuantiseSample narrow = quantise({0, Role::q}, InputId::attn_in, std::min<int64_t>(config_.d, 768));
     const QuantiseSample wide = quantise({0, Role::down}, InputId::down_in, std::min<int64_t>(config_.f, 2048));
@@ -137,7 +170,7 @@ class Clock {
       const QuantiseSample& near = in < wide.in ? narrow : wide;
       seconds += tokens * in * in * near.sum + in * in * in * near.factor;
     }
-    return seconds;
+    return tokens * forward_ + seconds / size_.ranks;
   }
 
   struct QuantiseSample {
@@ -206,29 +239,51 @@ std::optional<int64_t> number_in(const std::string& path) {
 
 std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
   const ModelConfig& c = size.source.config();
-  int64_t weights = 0, largest = 0;
+  int64_t weights = 0;
   for (LinearId id : linears_of(c)) {
     const Shape shape = shape_of(c, id);
     weights += stored_bytes(size.source.format(id), shape[0], shape[1]);
-    largest = std::max(largest, shape.elements());
   }
   const int64_t d = c.d, wide = std::max<int64_t>({c.f, int64_t{c.h} * c.e, d});
   const int64_t rows = size.rows;
-  // A runner's own matrices: the stream, q k v or gate up, their scratch, the logits twice, a cache of two batches.
+  // A runner's own matrices: the stream, q k v or gate up, their scratch, the logits twice. Its cache has room for two
+  // batches, of which texts touch one.
   const int64_t workspace =
-      4 * (rows * (3 * d + int64_t{c.h + 2 * c.hk} * c.e + 4 * int64_t{c.f}) + 2 * size.logit_rows * c.v) +
-      4 * int64_t{c.L} * 2 * 2 * rows * c.hk * c.e;
-  const int64_t calibration = 4 * size.calibration_tokens * (d + wide) + 4 * wide * wide + 3 * 8 * wide * wide;
-  const int64_t meter = 4 * size.search_tokens * d * (2 * (c.L + 1) + 1);
-  return {{"weights of the reference", weights},
-          {"weights of the model served while searching", weights},
-          {"candidates, as stored and as packed", 2 * candidate_bytes(size)},
-          {"the two runners' own matrices and caches", 2 * workspace},
-          {"one weight decoded while it is quantised", 4 * 4 * largest},
-          // The quantisers' streams and Hessians are gone when the sensitivities' streams come.
-          {calibration > meter ? "calibration: streams, one Hessian and its factor"
-                               : "sensitivities: streams before every layer",
-           std::max(calibration, meter)}};
+      4 * (rows * (3 * d + int64_t{c.h + 2 * c.hk} * c.e + 4 * int64_t{c.f}) + 2 * size.logit_rows * c.v);
+  const int64_t cached = int64_t{c.L} * 2 * rows * c.hk * c.e;  // values
+  const MemoryNeed program{"the program, its libraries and texts", 24'000'000},
+      reference{"weights of the reference", weights},
+      runner{"the reference's own matrices and cache", workspace + 4 * cached};
+  const auto [stored, packed] = candidate_bytes(size);
+  const MemoryNeed candidates{"candidates, as stored and as packed", stored + packed};
+  const int64_t answering =
+      size.answering_tokens > 0 ? weights + size.answering_tokens * 2 * 2 * int64_t{c.L} * c.hk * c.e : 0;
+
+  // Four phases, each holding what the others do not: embedding and head are rounded; layers are quantised;
+  // sensitivities are measured; plans are served.
+  std::vector<std::vector<MemoryNeed>> phases = {
+      {program, reference, runner, {"candidates of the vocabulary, and their weight decoded", vocabulary_bytes(size)}},
+      {program,
+       reference,
+       runner,
+       {"candidates, as stored", stored},
+       {"calibration: streams, one Hessian and its factor",
+        4 * size.calibration_tokens * (d + wide) + 4 * wide * wide + 3 * 8 * wide * wide},
+       {"one weight decoded while it is quantised", 4 * 4 * wide * d}},
+      {program,
+       reference,
+       runner,
+       candidates,
+       {"sensitivities: streams before every layer", 4 * size.search_tokens * d * (2 * (c.L + 1) + 1)}},
+      {program,
+       reference,
+       runner,
+       candidates,
+       {"weights of the model served while searching", weights},
+       {"its own matrices and cache", workspace + 2 * cached}}};
+  if (answering > 0) phases.back().push_back({"the model that answers questions, and its cache", answering});
+  return *std::max_element(phases.begin(), phases.end(),
+                           [](const auto& x, const auto& y) { return total(x) < total(y); });
 }
 
 int64_t total(const std::vector<MemoryNeed>& needs) {

@@ -17,7 +17,10 @@ struct CompressSize {
   int64_t rows = 0, logit_rows = 0;  // of the largest batch
   int64_t trial_tokens = 0;          // of one half of the texts
   std::string method;
-  int permutations = 0, max_trials = 0;
+  int permutations = 0, max_trials = 0;  // besides the look at the unseen text
+  int generations = 0;                   // of evolution; 0: there is none
+  int ranks = 1;                         // that share candidates and sensitivities
+  int64_t answering_tokens = 0;          // room for the questions answered side by side; 0: none are asked
 };
 
 struct MemoryNeed {
@@ -33,7 +36,8 @@ int64_t available_memory();
 // Throws Error naming what is needed, what there is, and what would make it smaller.
 void check_memory(const std::vector<MemoryNeed>& needs, int64_t available);
 
-// Seconds of each phase, at most: every format is counted in the sensitivities, every trial in the search.
+// Seconds of each phase, at most: every format is counted in the sensitivities, every trial in the search. Answering
+// questions is not counted: how long answers become is not known.
 struct TimeNeed {
   double candidates = 0, sensitivities = 0, search = 0;
   double total() const { return candidates + sensitivities + search; }

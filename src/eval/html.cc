@@ -20,7 +20,7 @@ p.lead,.note{color:var(--soft)}.note{font-size:.85rem}
 figure{margin:1.5rem 0}figcaption{font-weight:600;margin-bottom:.5rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;white-space:nowrap}
 th,td{padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);text-align:right}th:first-child{text-align:left;position:sticky;left:0;background:var(--back)}thead th{color:var(--soft);font-weight:600}
-svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}@media(max-width:600px){svg{font-size:22px}}
+svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}@media(max-width:600px){svg{font-size:22px}table{font-size:.82rem}tbody th{white-space:normal}}
 .legend span{white-space:nowrap;margin-right:.9rem}
 .tokens{background:var(--panel);border-radius:.5rem;padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere;font:14px/1.9 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .tokens .prompt{color:var(--soft)}
