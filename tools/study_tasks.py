@@ -8,8 +8,8 @@ Runs `fidelio` as many small jobs, so many at a time; what is finished is not do
 a search goes on from its journal, so the same command goes on after --minutes (exit code 3: there is more to do) or a
 kill. Needs Python's standard library alone. Stages:
 
-  checkpoints  uniform 4, 3, 2 bits; DL: the smallest plan of a certified EAR; TL: the smallest within the KL that SLQ's
-               Algorithm 2 allows (calibrated at 3 bits on questions that are not asked elsewhere)
+  checkpoints  uniform 4, 3, 2 bits; DL: the smallest plan of a certified EAR; TL: the smallest that keeps the accuracy
+               on questions that are not asked elsewhere
   fidelity     KL and EAR of each, on documentation and on task text
   greedy       FP32 against another program's texts; every model in its serving mode
   sampled      every model, so many seeds
@@ -57,6 +57,7 @@ parser.add_argument("--seeds", type=int, default=3)
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--ear", type=float, default=0.99, help="what DL certifies")
 parser.add_argument("--recovery", type=float, default=0.99, help="what TL aims at")
+parser.add_argument("--tl-bits", type=float, default=3, help="bits of the plan at which TL counts the loss")
 parser.add_argument("--dl", help="a DL checkpoint that is already there")
 parser.add_argument("--tl", help="a TL checkpoint that is already there")
 parser.add_argument("--copy", help="copy tables, pages, CSV, JSON and answers into this folder at the end")
@@ -92,7 +93,7 @@ def write(path, text):
     os.replace(path + ".part", path)
 
 
-# --- Jobs. `argv` may be a function, called when all the jobs of `after` are done.
+# --- Jobs.
 class Job:
     def __init__(self, stage, name, argv, after=(), threads=None, weight=1.0, alone=False, makes=None):
         self.stage, self.name, self.argv, self.after = stage, name, argv, list(after)
@@ -104,8 +105,7 @@ class Job:
         self.log = out("logs", name + ".txt")
 
     def command(self):
-        argv = self.argv() if callable(self.argv) else self.argv
-        return [args.fidelio, *argv, "--threads", str(self.threads)]
+        return [args.fidelio, *self.argv, "--threads", str(self.threads)]
 
     # What was asked, without the number of threads, which changes no result.
     def key(self):
@@ -114,8 +114,6 @@ class Job:
     def done(self):
         if not os.path.exists(self.mark):
             return self.makes is not None and os.path.isdir(self.makes)
-        if not all(jobs[name].done() for name in self.after):
-            return False
         with open(self.mark, encoding="utf-8") as file:
             same = file.read() == self.key()
         if not same and self.makes is not None and os.path.isdir(self.makes):
@@ -124,6 +122,7 @@ class Job:
 
 
 jobs = {}
+failed = set()
 
 
 def job(stage, name, argv, **more):
@@ -137,7 +136,7 @@ if args.library_path:
 
 
 def run(wanted):
-    """Runs the jobs; False if time ran out. Ends with a message if one failed."""
+    """Runs the jobs; False if time ran out. A job that fails holds up what needs it and nothing else."""
     left = {name for name in wanted if not wanted[name].done()}
     room = args.processes * args.threads
     free, running = room, {}
@@ -181,16 +180,21 @@ def run(wanted):
             for name in [n for n, r in running.items() if r[0].poll() is not None]:
                 seconds = time.time() - running[name][1]
                 code = end(name)
+                left.discard(name)
                 if code != 0:
                     with open(jobs[name].log, encoding="utf-8", errors="replace") as file:
-                        sys.exit(f"{name} failed with {code}:\n  {' '.join(jobs[name].command())}\n{file.read()[-2000:]}")
+                        print(f"{name} failed with {code}:\n  {' '.join(jobs[name].command())}\n{file.read()[-1000:]}", flush=True)
+                    failed.add(name)
+                    while needing := {n for n in left if any(a in failed for a in jobs[n].after)}:
+                        failed.update(needing)
+                        left -= needing
+                    continue
                 write(jobs[name].mark, jobs[name].key())
-                left.discard(name)
                 print(f"{time.time() - begin:6.0f} s  {name} ({seconds:.0f} s)", flush=True)
             if time.time() - last > 60:
                 last = time.time()
                 print(f"{last - begin:6.0f} s  {len(left)} to do, running: {', '.join(sorted(running))}", flush=True)
-    except BaseException:  # a key, a failed job, no TL: nothing is left running
+    except BaseException:  # an interrupt: nothing is left running
         stop()
         raise
     return True
@@ -261,41 +265,21 @@ made[dl] = [] if args.dl else [
         makes=folders[dl])]
 
 
-# Algorithm 2, lines 6 to 9: the KL at which the line through one calibration point loses 1 - args.recovery.
-def tl_calibration():
-    at = read_json(out("json", "fidelity-int3g128z-docs.json"))["kl"]["value"]
-    right = [read_json(out("json", f"tl-{name}.json"))["runs"][0]["accuracy"]["value"] for name in (base, "int3g128z")]
-    recovery = right[1] / right[0]
-    if recovery >= 1:
-        sys.exit(f"TL: uniform 3 bits recover {recovery:.3f} of the calibration questions: there is no slope to "
-                 "calibrate; give a checkpoint with --tl")
-    slope = (1 - recovery) / at
-    return {"kl": at, "recovery": recovery, "slope": slope, "threshold": (1 - args.recovery) / slope}
-
-
-calibrated = []
-for name in () if args.tl else (base, "int3g128z"):
-    calibrated.append(job("checkpoints", "tl-" + name,
-                          ["eval", folders[name], "--tasks", tl_questions, "--batch", str(args.batch), *(["--limit", str(10 * args.limit)] if limit else []),
-                           "--cache", out("tl", name + ".jsonl"), "--json", out("json", f"tl-{name}.json")],
-                          after=made[name], weight=110))
-
-
 def fidelity(name, kind, text):
     return job("fidelity", f"fidelity-{name}-{kind}",
                ["eval", folders[name], "--reference", model, "--text", text, "--context", "512", "--windows", str(args.windows),
-                "--json", out("json", f"fidelity-{name}-{kind}.json")], after=made[name], weight=105 if (name, kind) == ("int3g128z", "docs") else 2)
+                "--json", out("json", f"fidelity-{name}-{kind}.json")], after=made[name], weight=2)
 
 
-made[tl] = [] if args.tl else ["make-" + tl]
+made[tl] = [] if args.tl else [
+    job("checkpoints", "make-" + tl,
+        compress(tl, "--tasks", tl_questions, "--batch", str(args.batch), "--accuracy-drop", f"{1 - args.recovery:.6g}",
+                 "--calibration-bits", str(args.tl_bits), *(["--limit", str(10 * args.limit)] if limit else [])),
+        threads=wide, weight=190, makes=folders[tl])]
+
 for name in models:
     for kind, text in (("docs", args.heldout), ("tasks", task_text)):
         fidelity(name, kind, text)
-if calibrated:
-    calibrated.append("fidelity-int3g128z-docs")
-if not args.tl:
-    job("checkpoints", "make-" + tl, lambda: compress(tl, "--kl", f"{tl_calibration()['threshold']:.5g}"),
-        after=calibrated, threads=wide, weight=150, makes=folders[tl])
 
 # --- Answers: a job is one model, one run and a part of the tasks, with a file of answers of its own; `merge` joins them.
 PARTS = 2 if len(tasks) > 1 else 1
@@ -449,10 +433,13 @@ def fidelity_section():
             lines.append(f"{name}: {c['bits_per_parameter']:.3f} bits a parameter (whole file), certified EAR "
                          f"{with_interval(certificate['ear'], 5)}, KL {with_interval(certificate['kl'], 6)} on "
                          f"{certificate['tokens']} tokens the search has not seen.\n")
-    if not args.tl and all(jobs[name].done() for name in calibrated):
-        c = tl_calibration()
-        lines.append(f"TL: uniform 3 bits recover {c['recovery']:.4f} of the calibration questions at KL {c['kl']:.4f}: slope "
-                     f"{c['slope']:.4f}, threshold for {args.recovery}: KL {c['threshold']:.5f}.\n")
+            if "tasks" in certificate:
+                of = certificate["tasks"]
+                point = of["calibration"]
+                lines.append(f"{name} answers {of['questions']} calibration questions: at {point['bits']:.3f} bits KL "
+                             f"{point['kl']:.5f}, recovery {with_interval(point['recovery'], 4)}, slope {point['alpha']:.4f}; "
+                             f"allowed KL {of['kl_allowed']:.5f}; the plan itself recovers "
+                             f"{with_interval(of['recovery'], 4)}.\n")
     return lines
 
 
@@ -552,5 +539,7 @@ if args.copy:
         elif os.path.exists(source):
             os.makedirs(args.copy, exist_ok=True)
             shutil.copy(source, target)
-print(f"{time.time() - begin:.0f} s; {'complete' if complete else 'run the same command to go on'}", flush=True)
-sys.exit(0 if complete else 3)
+if failed:
+    print(f"failed, or needing what failed: {', '.join(sorted(failed))}")
+print(f"{time.time() - begin:.0f} s; {'run the same command to go on' if not complete else 'incomplete' if failed else 'complete'}")
+sys.exit(3 if not complete else 1 if failed else 0)
