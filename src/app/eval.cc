@@ -14,6 +14,7 @@ struct Eval {
   std::string reference, reference_activations = "f32", json;
   std::vector<std::string> texts;
   WindowOptions windows{.context = 0};
+  int view = 0;
   EvalTasks tasks;
 };
 
@@ -53,6 +54,19 @@ void print(const FidelityReport& r) {
              r.windows.size());
 }
 
+// The candidate read as its integers' high planes alone, as a draft would; linears that cannot be cut stay whole.
+void take_view(Runner& runner, const Checkpoint& checkpoint, int bits) {
+  int cut = 0;
+  for (LinearId id : linears_of(checkpoint.config())) {
+    const FormatSpec spec = checkpoint.format(id);
+    const bool inner = id.role != Role::embedding && id.role != Role::head;
+    if (!inner || spec.kind != Kind::integer || !is_view_width(spec.bits, bits)) continue;
+    runner.set_linear(id, runner.pack(high_planes(checkpoint.linear(id), bits)));
+    ++cut;
+  }
+  check(cut > 0, "--view {}: no linear of this checkpoint has integers that can be cut to {} bits", bits, bits);
+}
+
 void eval(Eval o) {
   if (!o.tasks.questions.file.empty()) return eval_tasks(o.run, o.tasks, o.json);
   check(!o.texts.empty(), "eval: give --text FILE for perplexity and fidelity, or --tasks FILE for accuracy");
@@ -64,6 +78,7 @@ void eval(Eval o) {
   const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
   const Activations mode = parse_activations(o.run.activations);
   const auto candidate = make_cpu_runner(model.checkpoint, measuring(o, mode, o.windows.context));
+  if (o.view > 0) take_view(*candidate, model.checkpoint, o.view);
   ThreadPool pool(o.run.threads);
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
@@ -111,6 +126,8 @@ void add_eval(CLI::App& app) {
   verb->add_option("--reference-activations", o->reference_activations,
                    "What the reference's linears see: f32 (exact, the default), a16, a8")
       ->needs(reference);
+  verb->add_option("--view", o->view, "Read only so many high bits of the integer codes of layers, as a draft would")
+      ->check(CLI::Range(1, 7));
   verb->add_option("--context", o->windows.context, "Window length in tokens (default: the model's context)")
       ->check(CLI::Range(2, 1 << 24));
   verb->add_option("--stride", o->windows.stride, "Distance of windows (default: the context, i.e. side by side)")
@@ -118,7 +135,8 @@ void add_eval(CLI::App& app) {
   verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")
       ->check(CLI::PositiveNumber);
   CLI::Option* tasks = add_eval_tasks(*verb, o->tasks);
-  for (const char* of_texts : {"--text", "--reference", "--reference-activations", "--context", "--stride", "--windows"})
+  for (const char* of_texts :
+       {"--text", "--reference", "--reference-activations", "--view", "--context", "--stride", "--windows"})
     tasks->excludes(verb->get_option(of_texts));
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);

@@ -14,6 +14,8 @@ struct Quantize {
   std::string format, method = "gptq", embedding, out, json;
   std::vector<std::string> calibration;
   int64_t tokens = 131072, context = 512;
+  int view_bits = 0;
+  float view_weight = 0;
 };
 
 std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quantize& o) {
@@ -41,6 +43,14 @@ void quantize(const Quantize& o) {
   check(!std::filesystem::exists(o.out), "{} exists already; choose another output folder or remove it", o.out);
   ModelQuantizer how;
   how.method = o.method == "gptq" ? Method::gptq : Method::rtn;
+  if (o.view_bits > 0) {
+    const FormatSpec spec = parse_format(o.format);
+    check(how.method == Method::gptq && spec.kind == Kind::integer && is_view_width(spec.bits, o.view_bits),
+          "--view-bits {}: {} by {} has no such view; it takes --method gptq and an integer format whose planes can be "
+          "cut there: 3 bits to 2, 5, 6 or 8 to 4, 7 to 4 or 6",
+          o.view_bits, o.format, o.method);
+    how.options.view_bits = o.view_bits, how.options.view_weight = o.view_weight;
+  }
   check(how.method == Method::rtn || !o.calibration.empty(),
         "quantize --method gptq needs --calibration FILE (text or .jsonl), or use --method rtn");
   TemporaryFolder{o.out};  // an output that cannot be made is found out before the work
@@ -50,6 +60,7 @@ void quantize(const Quantize& o) {
 
   nlohmann::json provenance = {
       {"source_sha256", source.sha256()}, {"method", o.method}, {"format", o.format}, {"embedding", o.embedding}};
+  if (o.view_bits > 0) provenance.update({{"view_bits", o.view_bits}, {"view_weight", o.view_weight}});
   nlohmann::json linears = nlohmann::json::array();
   std::map<LinearId, LinearWeight> weights;
   ThreadPool pool(o.run.threads);
@@ -116,6 +127,12 @@ void add_quantize(CLI::App& app) {
   verb->add_option("--calibration-tokens", o->tokens, "Tokens of calibration data used")->check(CLI::PositiveNumber);
   verb->add_option("--calibration-context", o->context, "Length of a calibration sequence")
       ->check(CLI::Range(16, 1 << 20));
+  CLI::Option* view = verb->add_option(
+      "--view-bits", o->view_bits, "Choose codes so that their so many high bits alone are a good weight too: a draft");
+  verb->add_option("--view-weight", o->view_weight, "How much the loss of that view counts beside the whole weight's")
+      ->check(CLI::Range(0.0, 1e3))
+      ->needs(view);
+  view->needs(verb->get_option("--view-weight"));
   verb->add_option("--threads", o->run.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
   verb->add_option("--isa", o->run.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
   verb->add_option("-o,--output", o->out, "Folder to write; it appears complete or not at all")->required();

@@ -1,6 +1,7 @@
 // RunnerImpl<B>: Runner over one backend. Included by runner_cpu.cc and runner_cuda.cc alone.
 #pragma once
 #include <algorithm>
+#include <vector>
 
 #include "model/forward.h"
 #include "model/page_table.h"
@@ -113,7 +114,12 @@ class RunnerImpl final : public Runner {
   void load(const Checkpoint& checkpoint) {
     const ModelConfig& c = model_.config;
     model_.layers.resize(static_cast<size_t>(c.L));
-    for (LinearId id : linears_of(c)) {
+    // While a matrix is packed, its pages of the file are resident beside it: the largest two go first, when little
+    // else is in memory yet.
+    std::vector<LinearId> order = linears_of(c);
+    std::stable_partition(order.begin(), order.end(),
+                          [](LinearId id) { return id.role == Role::embedding || id.role == Role::head; });
+    for (LinearId id : order) {
       set_linear(id, pack(checkpoint.linear(id)));
       checkpoint.drop(id);
     }

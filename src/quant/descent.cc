@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "quant/blas.h"
 
@@ -16,44 +17,66 @@ void multiply(int64_t n, int64_t k, float alpha, const float* h, int64_t in, con
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, kLanes, k, alpha, h, in, x, kLanes, beta, y, kLanes);
 }
 
+// What a reader of the codes sees: all of them, or their high planes.
+struct Reading {
+  int below = 0;     // bits left out
+  float weight = 1;  // of its loss in the sum that is minimised
+  std::vector<float> value, gradient;
+
+  // The level it takes a code's level for: itself, or the middle of what the bits left out could be.
+  float seen(float level) const {
+    if (below == 0) return level;
+    const auto cell = static_cast<float>(1 << below);
+    return std::floor(level / cell) * cell + (cell - 1) / 2;
+  }
+};
+
 class Descent {
  public:
-  Descent(const FormatSpec& spec, const Levels& levels, const Hessian& hessian, Strip& s)
-      : spec_(spec),
-        levels_(levels),
-        h_(hessian.matrix().data()),
-        s_(s),
-        value_(s.weight.size()),
-        gradient_(s.weight.size()) {
+  Descent(const FormatSpec& spec, const Levels& levels, const Hessian& hessian, const ViewLoss& view, Strip& s)
+      : spec_(spec), levels_(levels), h_(hessian.matrix().data()), s_(s) {
+    readings_.emplace_back();
+    if (view.weight > 0) readings_.push_back({spec.bits - view.bits, view.weight, {}, {}});
+    for (Reading& reading : readings_) {
+      reading.value.resize(s.weight.size());
+      reading.gradient.resize(s.weight.size());
+    }
     refresh();
   }
 
   // value = the decoded weights, gradient = H (w - value), both from scratch: incremental updates in FP32 drift.
   void refresh() {
     std::vector<float> rest(s_.weight.size());
-    for (int64_t c = 0; c < s_.in; ++c)
-      for (int64_t r = 0; r < kLanes; ++r) {
-        const int64_t at = c * kLanes + r;
-        value_[at] = s_.scales(c)[r] * s_.level[at] + s_.offsets(c)[r];
-        rest[at] = s_.weight[at] - value_[at];
-      }
-    multiply(s_.in, s_.in, 1.0f, h_, s_.in, rest.data(), 0.0f, gradient_.data());
+    for (Reading& reading : readings_) {
+      for (int64_t c = 0; c < s_.in; ++c)
+        for (int64_t r = 0; r < kLanes; ++r) {
+          const int64_t at = c * kLanes + r;
+          reading.value[at] = s_.scales(c)[r] * reading.seen(s_.level[at]) + s_.offsets(c)[r];
+          rest[at] = s_.weight[at] - reading.value[at];
+        }
+      multiply(s_.in, s_.in, 1.0f, h_, s_.in, rest.data(), 0.0f, reading.gradient.data());
+    }
   }
 
   double loss() const {
     double total = 0;
-    for (size_t i = 0; i < value_.size(); ++i)
-      total += (static_cast<double>(s_.weight[i]) - static_cast<double>(value_[i])) * static_cast<double>(gradient_[i]);
+    for (const Reading& reading : readings_)
+      for (size_t i = 0; i < reading.value.size(); ++i)
+        total += static_cast<double>(reading.weight) *
+                 (static_cast<double>(s_.weight[i]) - static_cast<double>(reading.value[i])) *
+                 static_cast<double>(reading.gradient[i]);
     return total;
   }
 
   void pass_over_codes() {
-    std::vector<float> change(static_cast<size_t>(kBlock * kLanes));
+    const auto size = static_cast<size_t>(kBlock * kLanes);
+    std::vector<float> change(size * readings_.size());
     for (int64_t begin = 0; begin < s_.in; begin += kBlock) {
       const int64_t width = std::min(kBlock, s_.in - begin);
       bool any = false;
       for (int64_t j = begin; j < begin + width; ++j) any |= step(j, begin, width, &change[(j - begin) * kLanes]);
-      if (any) spread(begin, width, change.data());
+      if (!any) continue;
+      for (size_t i = 0; i < readings_.size(); ++i) spread(begin, width, &change[i * size], readings_[i].gradient);
     }
   }
 
@@ -70,66 +93,104 @@ class Descent {
       bool any = false;
       for (int64_t r = 0; r < kLanes; ++r) any |= move[r] != 0;
       if (!any) continue;
-      for (int64_t c = 0; c < width; ++c)
-        for (int64_t r = 0; r < kLanes; ++r) {
-          const int64_t at = (begin + c) * kLanes + r;
-          const float old = value_[at];
-          value_[at] = scale[r] * s_.level[at] + offset[r];
-          direction[c * kLanes + r] = value_[at] - old;
-        }
-      multiply(s_.in, width, -1.0f, h_ + begin, s_.in, direction.data(), 1.0f, gradient_.data());
+      for (Reading& reading : readings_) {
+        for (int64_t c = 0; c < width; ++c)
+          for (int64_t r = 0; r < kLanes; ++r) {
+            const int64_t at = (begin + c) * kLanes + r;
+            const float old = reading.value[at];
+            reading.value[at] = scale[r] * reading.seen(s_.level[at]) + offset[r];
+            direction[c * kLanes + r] = reading.value[at] - old;
+          }
+        multiply(s_.in, width, -1.0f, h_ + begin, s_.in, direction.data(), 1.0f, reading.gradient.data());
+      }
     }
   }
 
  private:
-  // The best level of column j for every row, and its effect on the gradient inside the block.
+  // The level of column j for every row that is best for all readings together: with errors in units of the scale, a
+  // parabola around each one's own optimum. Within a cell of the view's levels its error is constant, and the best code
+  // of the whole weight is the nearest in the cell.
+  void choose(int64_t j, float curvature, Lanes& level) const {
+    const float *scale = s_.scales(j), *offset = s_.offsets(j);
+    Lanes target[2], value;
+    for (size_t i = 0; i < readings_.size(); ++i)
+      for (int64_t r = 0; r < kLanes; ++r)
+        target[i][r] = readings_[i].value[j * kLanes + r] + readings_[i].gradient[j * kLanes + r] / curvature;
+    quantise_lanes(levels_, target[0].data(), scale, offset, level.data(), value.data());
+    if (readings_.size() == 1) return;
+    const Reading& view = readings_[1];
+    const auto cell = static_cast<float>(1 << view.below), top = levels_.highest();
+    Lanes best;
+    best.fill(std::numeric_limits<float>::infinity());
+    for (auto& t : target)
+      for (int64_t r = 0; r < kLanes; ++r) t[r] = scale[r] == 0 ? 0.0f : (t[r] - offset[r]) / scale[r];
+    const Lanes nearest = level;
+    for (float first = 0; first <= top; first += cell)
+      for (int64_t r = 0; r < kLanes; ++r) {
+        const float code = std::clamp(nearest[r], first, first + cell - 1), whole = target[0][r] - code,
+                    high = target[1][r] - (first + (cell - 1) / 2), cost = whole * whole + view.weight * high * high;
+        level[r] = cost < best[r] ? code : level[r];
+        best[r] = std::min(best[r], cost);
+      }
+  }
+
+  // The best level of column j for every row, and its effect on the gradients inside the block. `change`: of the first
+  // reading; the next one's lie kBlock columns further.
   bool step(int64_t j, int64_t begin, int64_t width, float* change) {
     const float curvature = h_[j * s_.in + j];
-    std::fill_n(change, kLanes, 0.0f);
+    for (size_t i = 0; i < readings_.size(); ++i)
+      std::fill_n(change + static_cast<int64_t>(i) * kBlock * kLanes, kLanes, 0.0f);
     if (curvature == 0) return false;
-    Lanes target, level, value;
-    float* old = &value_[j * kLanes];
-    for (int64_t r = 0; r < kLanes; ++r) target[r] = old[r] + gradient_[j * kLanes + r] / curvature;
-    quantise_lanes(levels_, target.data(), s_.scales(j), s_.offsets(j), level.data(), value.data());
-    float moved = 0;
-    for (int64_t r = 0; r < kLanes; ++r) {
-      change[r] = value[r] - old[r];
-      moved += std::fabs(change[r]);
-      old[r] = value[r];
-      s_.level[j * kLanes + r] = level[r];
+    Lanes level;
+    choose(j, curvature, level);
+    bool any = false;
+    for (Reading& reading : readings_) {
+      float moved = 0;
+      for (int64_t r = 0; r < kLanes; ++r) {
+        float& old = reading.value[j * kLanes + r];
+        const float value = s_.scales(j)[r] * reading.seen(level[r]) + s_.offsets(j)[r];
+        change[r] = value - old;
+        moved += std::fabs(change[r]);
+        old = value;
+      }
+      any |= moved != 0;
+      for (int64_t c = 0; moved != 0 && c < width; ++c) {
+        const float h = h_[j * s_.in + begin + c];
+        float* g = &reading.gradient[(begin + c) * kLanes];
+        for (int64_t r = 0; r < kLanes; ++r) g[r] -= h * change[r];
+      }
+      change += kBlock * kLanes;
     }
-    if (moved == 0) return false;
-    for (int64_t c = 0; c < width; ++c) {
-      const float h = h_[j * s_.in + begin + c];
-      float* g = &gradient_[(begin + c) * kLanes];
-      for (int64_t r = 0; r < kLanes; ++r) g[r] -= h * change[r];
-    }
-    return true;
+    std::copy(level.begin(), level.end(), &s_.level[j * kLanes]);
+    return any;
   }
 
   // A block's changes on the gradient of the columns outside it.
-  void spread(int64_t begin, int64_t width, const float* change) {
+  void spread(int64_t begin, int64_t width, const float* change, std::vector<float>& gradient) {
     const int64_t end = begin + width;
-    multiply(begin, width, -1.0f, h_ + begin, s_.in, change, 1.0f, gradient_.data());
-    multiply(s_.in - end, width, -1.0f, h_ + end * s_.in + begin, s_.in, change, 1.0f, &gradient_[end * kLanes]);
+    multiply(begin, width, -1.0f, h_ + begin, s_.in, change, 1.0f, gradient.data());
+    multiply(s_.in - end, width, -1.0f, h_ + end * s_.in + begin, s_.in, change, 1.0f, &gradient[end * kLanes]);
   }
 
   // Moves scale (and an integer's offset with it) to the stored neighbour of the optimum t = d.g / d H d where that
   // lowers the loss; `move` is what became of each scale.
   void refit(int64_t begin, int64_t width, float* scale, float* offset, std::vector<float>& direction,
              std::vector<float>& curved, Lanes& move) {
-    for (int64_t c = 0; c < width; ++c)
-      for (int64_t r = 0; r < kLanes; ++r) {
-        const float zero = scale[r] == 0 || spec_.kind != Kind::integer ? 0.0f : offset[r] / scale[r];
-        direction[c * kLanes + r] = s_.level[(begin + c) * kLanes + r] + zero;
-      }
-    multiply(width, width, 1.0f, h_ + begin * s_.in + begin, s_.in, direction.data(), 0.0f, curved.data());
     Lanes slope{}, curvature{};
-    for (int64_t c = 0; c < width; ++c)
-      for (int64_t r = 0; r < kLanes; ++r) {
-        slope[r] += direction[c * kLanes + r] * gradient_[(begin + c) * kLanes + r];
-        curvature[r] += direction[c * kLanes + r] * curved[c * kLanes + r];
-      }
+    for (const Reading& reading : readings_) {
+      for (int64_t c = 0; c < width; ++c)
+        for (int64_t r = 0; r < kLanes; ++r) {
+          const float zero = scale[r] == 0 || spec_.kind != Kind::integer ? 0.0f : offset[r] / scale[r];
+          direction[c * kLanes + r] = reading.seen(s_.level[(begin + c) * kLanes + r]) + zero;
+        }
+      multiply(width, width, 1.0f, h_ + begin * s_.in + begin, s_.in, direction.data(), 0.0f, curved.data());
+      for (int64_t c = 0; c < width; ++c)
+        for (int64_t r = 0; r < kLanes; ++r) {
+          const int64_t at = c * kLanes + r;
+          slope[r] += reading.weight * direction[at] * reading.gradient[(begin + c) * kLanes + r];
+          curvature[r] += reading.weight * direction[at] * curved[at];
+        }
+    }
     for (int64_t r = 0; r < kLanes; ++r) {
       move[r] = 0;
       if (scale[r] == 0 || !(curvature[r] > 0)) continue;
@@ -147,14 +208,15 @@ class Descent {
   const Levels& levels_;
   const float* h_;
   Strip& s_;
-  std::vector<float> value_, gradient_;
+  std::vector<Reading> readings_;
 };
 
 }  // namespace
 
-DescentLoss descend(const FormatSpec& spec, const Levels& levels, const Hessian& hessian, int passes, Strip& strip) {
+DescentLoss descend(const FormatSpec& spec, const Levels& levels, const Hessian& hessian, int passes,
+                    const ViewLoss& view, Strip& strip) {
   use_single_threaded_blas();
-  Descent d(spec, levels, hessian, strip);
+  Descent d(spec, levels, hessian, view, strip);
   DescentLoss loss;
   loss.before = d.loss();
   for (int pass = 0; pass < passes; ++pass) {

@@ -399,6 +399,61 @@ TEST_F(Quant, EveryPassOfTheDescentLowersTheLoss) {
   }
 }
 
+// The descent with a view trades one loss for the other, ends below where the whole weight alone leaves their sum, and
+// other formats are not touched by the option.
+TEST_F(Quant, AViewWithAWeightGetsCodesThatSuitIt) {
+  const int64_t out = 64, in = 192;
+  const std::vector<float> w = weights(out, in, 27);
+  const Hessian h = correlated(in, 28, pool_);
+  const auto quantised = [&](const std::string& format, int bits, float weight) {
+    GptqOptions options;
+    options.view_bits = bits, options.view_weight = weight;
+    return quantize_gptq(parse_format(format), w, out, in, h, options, pool_).weight;
+  };
+  const auto loss = [&](const LinearWeight& q) { return proxy_loss(w, decode(q), out, in, h); };
+  for (const auto& [format, bits] :
+       {std::pair{"int3g64zs8", 2}, {"int5g32", 4}, {"int6g64zs8", 4}, {"int7g64z", 6}, {"int8g128z", 4}}) {
+    SCOPED_TRACE(format);
+    const LinearWeight plain = quantised(format, bits, 0);
+    const double whole = loss(plain), view = loss(high_planes(plain, bits));
+    double last_view = view;
+    for (const float weight : {0.1f, 1.0f}) {
+      const LinearWeight q = quantised(format, bits, weight);
+      const double here = loss(high_planes(q, bits));
+      EXPECT_LT(here, last_view) << weight;
+      EXPECT_LT(loss(q) + double{weight} * here, whole + double{weight} * view) << weight;
+      last_view = here;
+    }
+  }
+  for (const char* format : {"int4g64zs8", "lut4g64", "fp4g16", "int6g64zs8"})  // int6 has no view of 2 bits
+    EXPECT_TRUE(same_bytes(quantised(format, 2, 1), quantised(format, 0, 0))) << format;
+}
+
+// With a view too, no single change of a code helps the sum of both losses: every other code of every column is tried.
+TEST_F(Quant, DescentWithAViewEndsInALocalOptimum) {
+  const int64_t in = 12;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const std::vector<float> w = weights(1, in, 300 + seed);
+    const Hessian h = correlated(in, 400 + seed, pool_);
+    GptqOptions options{.descent_passes = 12};
+    options.view_bits = 4, options.view_weight = 0.5f;
+    LinearWeight q = quantize_gptq(parse_format("int6g16z"), w, 1, in, h, options, pool_).weight;
+    const auto sum = [&] {
+      return proxy_loss(w, decode(q), 1, in, h) + 0.5 * proxy_loss(w, decode(high_planes(q, 4)), 1, in, h);
+    };
+    const double best = sum();
+    Codes& codes = std::get<IntGroup>(q.main).codes;
+    for (int64_t c = 0; c < in; ++c) {
+      const uint8_t chosen = codes.get(0, c);
+      for (int code = 0; code < 64; ++code) {
+        codes.set(0, c, static_cast<uint8_t>(code));
+        EXPECT_GE(sum(), best * (1 - 1e-5)) << seed << ": column " << c << " from " << int{chosen} << " to " << code;
+      }
+      codes.set(0, c, chosen);
+    }
+  }
+}
+
 // Six weights of 2 bits have 4,096 choices of codes: with the scales that the descent ended with, it must stand in a
 // local optimum (no single change helps), and within a factor of the best of all.
 TEST_F(Quant, DescentEndsInALocalOptimumNearTheGlobalOne) {

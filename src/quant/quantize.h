@@ -26,6 +26,10 @@ struct GptqOptions {
   bool act_order = true;  // columns by descending H_ii; storage order is unchanged, groups are static
   bool range_search = true;
   int descent_passes = 4;  // 0: plain GPTQ
+  // Integers that can be cut to view_bits high bits (formats' high_planes): the descent minimises the loss of the whole
+  // weight plus view_weight times that of the view. Other formats ignore it.
+  int view_bits = 0;
+  float view_weight = 0;
 };
 struct GptqReport {
   double energy = 0;         // tr(W H W^T): the loss of an all-zero weight
