@@ -111,7 +111,7 @@ class Compressor {
     }
     note(fmt::format("{:<52} {:>10}   of {} available", "memory", bytes_text(total(needs)), bytes_text(available)));
     check_memory(needs, available);
-    reference_ = make_cpu_runner(model_.checkpoint, options(Activations::f32));
+    reference_ = make_runner(o_.run, model_.checkpoint, options(Activations::f32));
     const TimeNeed time = time_need(size(), *reference_, calibration_, pool_);
     note(fmt::format("{:<52} {:>8.0f} s", "quantising the candidates", time.candidates));
     note(fmt::format("{:<52} {:>8.0f} s   at most", "sensitivities", time.sensitivities));
@@ -129,7 +129,7 @@ class Compressor {
 
   nlohmann::json run() {
     check_memory(memory_needs(size()), available_memory());
-    reference_ = make_cpu_runner(model_.checkpoint, options(Activations::f32));
+    reference_ = make_runner(o_.run, model_.checkpoint, options(Activations::f32));
     const std::string folder = o_.out + ".journal";
     if (o_.fresh) Journal::remove(folder);
     Journal journal(folder, job());
@@ -140,7 +140,7 @@ class Compressor {
     SensitivityTable table = measure_table(candidates, journal);
     page_.watch.lap("sensitivities");
     if (!o_.table.empty()) write_file_atomically(o_.table, to_json(table).dump(1) + "\n");
-    served_ = make_cpu_runner(model_.checkpoint, options(parse_activations(o_.run.activations)));
+    served_ = make_runner(o_.run, model_.checkpoint, options(parse_activations(o_.run.activations)));
     const std::vector<Plan> front = pareto_front(table, Cost::kl);
     note(fmt::format("{} plans on the Pareto front, {:.3f} to {:.3f} bits", front.size(),
                      bits_per_parameter(table, front.front()), bits_per_parameter(table, front.back())));

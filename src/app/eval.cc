@@ -63,7 +63,7 @@ void eval(Eval o) {
         config.max_positions);
   const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
   const Activations mode = parse_activations(o.run.activations);
-  const auto candidate = make_cpu_runner(model.checkpoint, measuring(o, mode, o.windows.context));
+  const auto candidate = make_runner(o.run, model.checkpoint, measuring(o, mode, o.windows.context));
   ThreadPool pool(o.run.threads);
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
@@ -82,7 +82,7 @@ void eval(Eval o) {
   const Checkpoint reference = Checkpoint::open(o.reference);
   check(reference.config().v == config.v, "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.reference,
         reference.config().v, o.run.model, config.v);
-  const auto exact = make_cpu_runner(reference, measuring(o, Activations::f32, o.windows.context));
+  const auto exact = make_runner(o.run, reference, measuring(o, Activations::f32, o.windows.context));
   const FidelityReport report = compare_models(
       *exact, *candidate, texts,
       {.windows = o.windows, .reference_mode = Activations::f32, .candidate_mode = mode, .top_k = 10, .bootstrap = {}},

@@ -90,7 +90,7 @@ void eval_tasks(const RunOptions& run, const EvalTasks& o, const std::string& js
   const TextModel model = open_model(run.model);
   const std::vector<SamplingOptions> samplings = seeds_of(sampling_of(o.sampling, run.model), o.seeds);
   for (const SamplingOptions& s : samplings) validate(s);
-  const auto runner = make_cpu_runner(model.checkpoint, answering(runner_options(run), model, set, o.questions));
+  const auto runner = make_runner(run, model.checkpoint, answering(runner_options(run), model, set, o.questions));
   std::vector<Answers> runs;
   for (const SamplingOptions& s : samplings)
     runs.push_back(answer_questions(*runner, model, set, o.questions, s, cache_of(o.cache, s)));
