@@ -46,7 +46,6 @@ struct Cuda::State {
 
   // Scratch.
   DeviceBuffer acts, blocks, halves, half_factor, product, dequantised, attention, arrived, turns;
-  DeviceBuffer sums{static_cast<size_t>(cuda::lowbit_scratch_bytes())};
   uint64_t version = 0, blocks_version = 0, halves_version = 0;
   cuda::FreshHeads fresh;  // what rope_append was given, if attend is to do it
   bool turned = false;     // `turns` are of this step
@@ -78,7 +77,7 @@ struct Cuda::State {
   }
   cuda::LowbitInput chunk(const Acts& input, int64_t first) {
     return {blocks.as<uint8_t>() + first / cuda::kMaxRows * chunk_bytes(input.columns),
-            static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first)), sums.data()};
+            static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first))};
   }
   void prepare_blocks(const Acts& input) {
     assert(input.version == version && "an Acts dies at the next call that returns one");

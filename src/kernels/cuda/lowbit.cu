@@ -165,10 +165,6 @@ LowbitLauncher launcher_of(const LowbitShape& s) {
 
 }  // namespace
 
-// At most twice as many thread blocks as multiprocessors share their sums (lowbit_many.cuh): a counter and all their
-// outputs by rows each.
-int64_t lowbit_scratch_bytes() { return 2 * multiprocessors() * int64_t{4 + kBlockRows * kMaxRows * 4}; }
-
 void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add,
                    std::span<const Upcoming> upcoming) {
   const LowbitShape& shape = outputs[0].weight->shape;
@@ -187,8 +183,6 @@ void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOu
   p.x = x.blocks;
   p.grid = outputs[0].weight->grid;
   p.add = add;
-  p.arrived = static_cast<uint32_t*>(x.scratch);
-  p.partial = reinterpret_cast<float*>(p.arrived + 2 * multiprocessors());
   for (size_t i = 0; i < upcoming.size(); ++i) p.upcoming[i] = upcoming[i];
   launcher_of(shape)(stream, p, row_blocks);
 }

@@ -80,9 +80,7 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
 struct LowbitInput {
   const uint8_t* blocks = nullptr;  // column blocks x input_block_bytes(rows)
   int rows = 0;
-  void* scratch = nullptr;  // lowbit_scratch_bytes() of zeros at first, for more than 8 rows; of one stream
 };
-int64_t lowbit_scratch_bytes();
 constexpr int kInputScale = 7;                          // which of the eight
 constexpr int kInputSumBytes = (kInputScale + 1) * 32;  // of 8 rows
 constexpr int64_t input_block_bytes(int64_t rows) { return rows * 256 + (rows + 7) / 8 * kInputSumBytes; }

@@ -104,8 +104,6 @@ LowbitInput prepared(Stream stream, const std::vector<float>& x, int rows, int64
   cudaFree(dx);
   in.blocks = p;
   in.rows = rows;
-  in.scratch = device<uint8_t>(lowbit_scratch_bytes());
-  cuda_check(cudaMemset(in.scratch, 0, lowbit_scratch_bytes()), "clearing");
   return in;
 }
 

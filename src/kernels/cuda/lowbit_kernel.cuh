@@ -1,7 +1,8 @@
-// The product of lowbit.h for up to 8 rows of activations, a template over the code.
+// The one kernel of lowbit.h, a template over the code, the number of 8-row activation tiles and the 16-output tiles of
+// a warp.
 //
-// A thread block owns a tile of 16 outputs and has one warp for each of the kParts parts of the inputs; nothing is
-// shared between warps until the end. A warp walks its part block by block (128 inputs):
+// A thread block owns kTiles tiles of 16 outputs and has one warp for each of the kParts parts of the inputs; nothing
+// is shared between warps until the end. A warp walks its part block by block (128 inputs):
 //
 //      DRAM --16-byte loads, kDepth blocks ahead--> registers --mask--> tensor cores --> acc (a group)
 //                                                                                          |  total += s f (acc - z sum
@@ -109,11 +110,10 @@ struct LaneBlock<CodeTraits<CodeKind::half, 16, false, group_chunks>> {
 };
 
 // total += this block's share. `x` is the block's activations.
-template <typename Traits, int kTokenTiles>
-__device__ __forceinline__ void multiply_block(const LaneBlock<Traits> (&w)[1], const uint8_t* x,
+template <typename Traits, int kTiles, int kTokenTiles>
+__device__ __forceinline__ void multiply_block(const LaneBlock<Traits> (&w)[kTiles], const uint8_t* x,
                                                const int (&x_offset)[kTokenTiles][2], int sums_offset, uint32_t table,
-                                               float (&total)[1][kTokenTiles][4]) {
-  constexpr int kTiles = 1;
+                                               float (&total)[kTiles][kTokenTiles][4]) {
   float acc[kTiles][kTokenTiles][4];
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
@@ -191,14 +191,14 @@ __device__ __forceinline__ TileAt tile_at(const LowbitArguments& p, int tile) {
   return {&target, local, tile % 8, target.blocks + bytes};
 }
 template <typename Traits>
-__device__ __forceinline__ void load_tile(LaneBlock<Traits>& to, const LowbitArguments& p, const TileAt& at,
+__device__ __forceinline__ void load_tile(LaneBlock<Traits>& to, const LowbitArguments& p, const TileAt& at, int tile,
                                           int block) {
   const int lane = threadIdx.x % 32;
   if constexpr (Traits::kHalf)
-    to.load(reinterpret_cast<const __half*>(at.w), at.row_block * kBlockRows + at.tile * 16 + lane / 4,
+    to.load(reinterpret_cast<const __half*>(at.w), at.row_block * kBlockRows + (at.tile + tile) * 16 + lane / 4,
             at.target->out - 1, block * kBlockColumns + lane % 4 * 8, p.columns);
   else
-    to.load(at.w + int64_t{block} * Traits::kBlockBytes, at.tile, lane);
+    to.load(at.w + int64_t{block} * Traits::kBlockBytes, at.tile + tile, lane);
 }
 
 // Where a lane's activations are in a block, of even and of odd chunks; columns past the rows there are compute what
@@ -234,18 +234,22 @@ __device__ __forceinline__ void ask_for_upcoming(const Upcoming (&upcoming)[kMax
   if (end > begin) ptx::prefetch_into_l2(static_cast<const uint8_t*>(u.data) + begin, end - begin);
 }
 
-template <typename Traits, int kDepth, int kResident>
+template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>
 __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __grid_constant__ LowbitArguments p) {
   extern __shared__ __align__(128) uint8_t shared[];
-  constexpr int kOutputs = 16, kRows = 8;
+  constexpr int kOutputs = kTiles * 16, kRows = kTokenTiles * 8;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   ptx::allow_dependents();
-  const TileAt tile = tile_at<Traits>(p, blockIdx.x);
+  const TileAt at = tile_at<Traits>(p, blockIdx.x * kTiles);
   const int first = part_begin(warp, p.column_blocks), last = part_begin(warp + 1, p.column_blocks);
-  LaneBlock<Traits> ahead[kDepth][1];
+  LaneBlock<Traits> ahead[kDepth][kTiles];
+  const auto load = [&](LaneBlock<Traits>(&to)[kTiles], int block) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) load_tile(to[tile], p, at, tile, block);
+  };
 #pragma unroll
   for (int d = 0; d < kDepth; ++d)
-    if (first + d < last) load_tile(ahead[d][0], p, tile, first + d);
+    if (first + d < last) load(ahead[d], first + d);
 
   float* sums = reinterpret_cast<float*>(shared);  // [part][row m][output]
   uint8_t* pair_table = shared + kParts * kRows * kOutputs * 4;
@@ -255,10 +259,10 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
   }
   const uint32_t table = ptx::shared_address(pair_table) + lane * 4;
 
-  int x_offset[1][2];
-  offsets_of_rows<1>(p.rows, x_offset);
+  int x_offset[kTokenTiles][2];
+  offsets_of_rows<kTokenTiles>(p.rows, x_offset);
   const int sums_offset = p.rows * 256 + lane % 4 * 8, x_bytes = static_cast<int>(input_block_bytes(p.rows));
-  float total[1][1][4] = {};
+  float total[kTiles][kTokenTiles][4] = {};
   ptx::dependency_wait();
   const uint8_t* x = p.x + int64_t{first} * x_bytes;
 #pragma unroll 1
@@ -266,36 +270,61 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       if (block + d >= last) break;
-      multiply_block<Traits, 1>(ahead[d], x, x_offset, sums_offset, table, total);
-      if (block + d + kDepth < last) load_tile(ahead[d][0], p, tile, block + d + kDepth);
+      multiply_block<Traits, kTiles, kTokenTiles>(ahead[d], x, x_offset, sums_offset, table, total);
+      if (block + d + kDepth < last) load(ahead[d], block + d + kDepth);
       x += x_bytes;
     }
   }
   ask_for_upcoming(p.upcoming);
 
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int output = lane / 4 + (i & 2 ? 8 : 0), m = 2 * (lane % 4) + (i & 1);
-    sums[(warp * kRows + m) * kOutputs + output] = total[0][0][i] * code_unit(Traits::kind, Traits::bits, (i & 2) != 0);
-  }
+  for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int output = tile * 16 + lane / 4 + (i & 2 ? 8 : 0), m = n * 8 + 2 * (lane % 4) + (i & 1);
+        sums[(warp * kRows + m) * kOutputs + output] =
+            total[tile][n][i] * code_unit(Traits::kind, Traits::bits, (i & 2) != 0);
+      }
   __syncthreads();
   for (int i = threadIdx.x; i < kOutputs * p.rows; i += blockDim.x) {
-    const int m = i / kOutputs, output = i % kOutputs, row = tile.row_block * kBlockRows + tile.tile * 16 + output;
-    if (row >= tile.target->out) continue;
+    const int m = i / kOutputs, output = i % kOutputs, row = at.row_block * kBlockRows + at.tile * 16 + output;
+    if (row >= at.target->out) continue;
     const auto part = [&](int from) { return sums[(from * kRows + m) * kOutputs + output]; };
     const float sum = ((part(0) + part(1)) + (part(2) + part(3))) + ((part(4) + part(5)) + (part(6) + part(7)));
-    store_output(p, *tile.target, m, row, sum);
+    store_output(p, *at.target, m, row, sum);
   }
 }
 
-template <typename Traits, int kDepth, int kResident>
-void launch_few(Stream stream, const LowbitArguments& p, int row_blocks) {
-  const auto kernel = lowbit_kernel<Traits, kDepth, kResident>;
-  constexpr int kShared = kParts * 8 * 16 * 4 + Traits::kTableBytes;
+template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>
+void launch_lowbit(Stream stream, const LowbitArguments& p, int row_blocks) {
+  const auto kernel = lowbit_kernel<Traits, kTiles, kTokenTiles, kDepth, kResident>;
+  constexpr int kShared = kParts * kTokenTiles * 8 * kTiles * 16 * 4 + Traits::kTableBytes;
   static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   cuda_check(allowed, "allowing a low-bit kernel its shared memory");
-  launch("launching a low-bit product", stream, dim3(static_cast<unsigned>(row_blocks * 8)), kParts * 32, kShared,
-         kernel, p);
+  launch("launching a low-bit product", stream, dim3(static_cast<unsigned>(row_blocks * 8 / kTiles)), kParts * 32,
+         kShared, kernel, p);
+}
+
+template <typename Traits>
+void launch_lowbit_tiles(Stream stream, const LowbitArguments& p, int row_blocks) {
+  constexpr bool kHalf = Traits::kHalf;
+  constexpr int kFew = kHalf ? 2 : Traits::bits <= 6 ? 4 : 3;  // blocks ahead with two tiles a multiprocessor
+  if (p.rows > 16) return launch_lowbit < Traits, kHalf ? 2 : 4, 4, 1, 1 > (stream, p, row_blocks);
+  if (p.rows > 8) {
+    constexpr int kDepth = Traits::bits <= 4 ? 2 : 1;
+    return launch_lowbit < Traits, kHalf ? 1 : 2, 2, kDepth, kHalf ? 3 : 2 > (stream, p, row_blocks);
+  }
+  if (row_blocks * 8 <= 2 * multiprocessors()) return launch_lowbit<Traits, 1, 1, kFew, 2>(stream, p, row_blocks);
+  launch_lowbit<Traits, 1, 1, Traits::bits <= 2 ? 2 : 1, kHalf ? 3 : 4>(stream, p, row_blocks);
+}
+
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks) {
+  if (p.group_chunks == 1) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks);
+  if (p.group_chunks == 2) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks);
+  launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks);
 }
 
 }  // namespace fidelio::cuda

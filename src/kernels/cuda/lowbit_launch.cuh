@@ -27,11 +27,6 @@ struct LowbitArguments {
   const uint8_t* x;
   const int8_t* grid;
   bool add;
-  // More than 8 rows: thread blocks that share a block of outputs, the depth of the tree each adds by itself, and where
-  // they meet.
-  int splits, levels;
-  float* partial;
-  uint32_t* arrived;
 };
 
 template <CodeKind kind, int bits, bool byte_scale>

@@ -1,4 +1,4 @@
-#include "kernels/cuda/lowbit_many.cuh"
+#include "kernels/cuda/lowbit_kernel.cuh"
 
 namespace fidelio::cuda {
 
