@@ -67,6 +67,8 @@ const std::vector<BadInput> kBadInputs = {
     {"UnknownActivations", "an unknown kind of activations", "", "fidelio eval model --text text.txt --activations f64", 1, {"--activations", "f64"}},
     {"UnknownCache", "an unknown cache format", "", "fidelio eval model --text text.txt --kv i3", 1, {"--kv", "i3"}},
     {"UnknownIsa", "an unknown instruction set", "", "fidelio eval model --text text.txt --isa neon", 1, {"neon"}},
+    {"UnknownDevice", "an unknown device", "", "fidelio eval model --text text.txt --device tpu", 1, {"--device", "tpu", "cuda"}},
+    {"IsaOfGpu", "CPU kernels chosen for a GPU", "", "fidelio eval model --text text.txt --device cuda --isa avx2", 1, {"--isa", "--device cuda"}},
     {"UnknownShape", "an unknown shape", "", "fidelio synth llama-9-1b -o out", 1, {"llama-9-1b", "tinyllama-1.1b"}},
     {"NegativeTemperature", "a negative temperature", "", "fidelio generate model --prompt Hi --max-tokens 4 --temperature -1", 1, {"temperature", "-1"}},
     // Model folders.

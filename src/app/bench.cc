@@ -69,7 +69,7 @@ std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {
   check(
       options.cache_tokens / std::max<int64_t>(most, 1) <= c.config().max_positions || o.pp <= c.config().max_positions,
       "--pp {} is longer than the model's context of {}", o.pp, c.config().max_positions);
-  const auto runner = make_cpu_runner(c, options);
+  const auto runner = make_runner(o.run, c, options);
   Rng rng(1);
   const auto token = [&] { return static_cast<int32_t>(rng.below(static_cast<uint64_t>(c.config().v))); };
   const int64_t bytes = step_bytes(c);
@@ -112,19 +112,27 @@ std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {
 void bench_model(const ModelBench& o) {
   const Checkpoint c = Checkpoint::open(o.run.model);
   ThreadPool pool(o.run.threads);
-  const double before = read_bandwidth(pool);
+  // Of the memory that the weights are read from.
+  const auto bandwidth = [&] {
+    return on_gpu(o.run) ? cuda_copy_bandwidth(runner_options(o.run).gpu) : read_bandwidth(pool);
+  };
+  const double before = bandwidth();
   const std::vector<Timing> rows = time_model(c, o);
-  const double probe = (before + read_bandwidth(pool)) / 2;
+  const double probe = (before + bandwidth()) / 2;
 
-  nlohmann::json report = {
-      {"model", o.run.model},           {"file_bytes", c.file_bytes()},     {"parameters", c.parameters()},
-      {"threads", pool.threads()},      {"activations", o.run.activations}, {"read_bandwidth_gbs", probe / 1e9},
-      {"rows", nlohmann::json::array()}};
+  nlohmann::json report = {{"model", o.run.model},
+                           {"file_bytes", c.file_bytes()},
+                           {"parameters", c.parameters()},
+                           {"device", o.run.device},
+                           {"threads", pool.threads()},
+                           {"activations", o.run.activations},
+                           {"read_bandwidth_gbs", probe / 1e9},
+                           {"rows", nlohmann::json::array()}};
   if (!quiet(o.json))
     fmt::print(
-        "| model | size | params | threads | activations | test | t/s | GB/s | % of {:.1f} GB/s read "
+        "| model | size | params | {} | activations | test | t/s | GB/s | % of {:.1f} GB/s {} "
         "|\n|---|---|---|---|---|---|---|---|---|\n",
-        probe / 1e9);
+        on_gpu(o.run) ? "device" : "threads", probe / 1e9, on_gpu(o.run) ? "copied" : "read");
   for (const Timing& t : rows) {
     const double rate = static_cast<double>(t.bytes) * t.mean() / static_cast<double>(t.tokens);
     report["rows"].push_back({{"test", t.test},
@@ -134,8 +142,9 @@ void bench_model(const ModelBench& o) {
                               {"of_bandwidth", rate / probe}});
     if (!quiet(o.json))
       fmt::print("| {} | {} | {:.2f} M | {} | {} | {} | {:.2f} ± {:.2f} | {:.1f} | {:.0f} |\n", o.run.model,
-                 bytes_text(c.file_bytes()), static_cast<double>(c.parameters()) / 1e6, pool.threads(),
-                 o.run.activations, t.test, t.mean(), t.deviation(), rate / 1e9, 100 * rate / probe);
+                 bytes_text(c.file_bytes()), static_cast<double>(c.parameters()) / 1e6,
+                 on_gpu(o.run) ? o.run.device : fmt::format("{}", pool.threads()), o.run.activations, t.test, t.mean(),
+                 t.deviation(), rate / 1e9, 100 * rate / probe);
   }
   write_json(o.json, report);
 }

@@ -35,9 +35,9 @@ void certify(const Certify& o) {
   options.kv = parse_kv(claimed.at("kv"));
   options.max_rows = std::max<int64_t>(2048, texts.context);
   options.cache_tokens = 2 * options.max_rows;
-  const auto served = make_cpu_runner(model.checkpoint, options);
+  const auto served = make_runner(o.run, model.checkpoint, options);
   options.kv = KvFormat::f32;
-  const auto exact = make_cpu_runner(reference, options);
+  const auto exact = make_runner(o.run, reference, options);
   ThreadPool pool(o.run.threads);
   CompareOptions compare;
   compare.windows.context = texts.context;
@@ -71,8 +71,7 @@ void add_certify(CLI::App& app) {
   add_model(*verb, o->run);
   verb->add_option("--reference", o->reference, "The original model")->required();
   verb->add_option("--text", o->texts, "The certificate's text, if it has moved; may be repeated");
-  verb->add_option("--threads", o->run.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
-  verb->add_option("--isa", o->run.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
+  add_device(*verb, o->run);
   add_json(*verb, o->json);
   verb->callback([o] { certify(*o); });
 }

@@ -14,9 +14,14 @@ void add_model(CLI::App& verb, RunOptions& o) {
   verb.add_option("MODEL", o.model, "Model folder: a Hugging Face checkpoint or one made by fidelio")->required();
 }
 
-void add_run_options(CLI::App& verb, RunOptions& o) {
+void add_device(CLI::App& verb, RunOptions& o) {
+  verb.add_option("--device", o.device, "Where the model runs: cpu, cuda, or cuda:1 for the second GPU");
   verb.add_option("--threads", o.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
   verb.add_option("--isa", o.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
+}
+
+void add_run_options(CLI::App& verb, RunOptions& o) {
+  add_device(verb, o);
   verb.add_option("--activations", o.activations, "What linears see: f32 (exact), a16 (the default, what serves), a8");
   verb.add_option("--kv", o.kv,
                   "Key and value cache: f32, f16, bf16, i8, i4x2 (default f16; f32 with --activations f32)");
@@ -38,8 +43,22 @@ KvFormat parse_kv(const std::string& name) {
   throw Error("--kv {}: expected f32, f16, bf16, i8 or i4x2", name);
 }
 
+bool on_gpu(const RunOptions& o) {
+  if (o.device == "cpu") return false;
+  const bool numbered = o.device.rfind("cuda:", 0) == 0 && o.device.size() > 5 && o.device.size() < 9 &&
+                        std::all_of(o.device.begin() + 5, o.device.end(), [](char c) { return c >= '0' && c <= '9'; });
+  check(o.device == "cuda" || numbered, "--device {}: expected cpu, cuda or cuda:N", o.device);
+  check(o.isa.empty(), "--isa {} chooses kernels of the CPU; leave it out with --device {}", o.isa, o.device);
+  return true;
+}
+
+std::unique_ptr<Runner> make_runner(const RunOptions& run, const Checkpoint& checkpoint, const RunnerOptions& options) {
+  return on_gpu(run) ? make_cuda_runner(checkpoint, options) : make_cpu_runner(checkpoint, options);
+}
+
 RunnerOptions runner_options(const RunOptions& o) {
   RunnerOptions r;
+  if (on_gpu(o) && o.device.size() > 5) r.gpu = std::stoi(o.device.substr(5));
   r.threads = o.threads;
   r.isa = o.isa;
   r.mode = parse_activations(o.activations);

@@ -17,19 +17,25 @@ namespace fidelio::app {
 // Options of every verb that runs a model.
 struct RunOptions {
   std::string model;
+  std::string device = "cpu";
   int threads = 0;
   std::string isa;
   std::string activations = "a16";
   std::string kv;  // "" = f16, or f32 with f32 activations
 };
 void add_model(CLI::App& verb, RunOptions& options);        // MODEL, a folder
-void add_run_options(CLI::App& verb, RunOptions& options);  // --threads --isa --activations --kv
+void add_device(CLI::App& verb, RunOptions& options);       // --device --threads --isa
+void add_run_options(CLI::App& verb, RunOptions& options);  // those, --activations --kv
 void add_json(CLI::App& verb, std::string& path);           // --json FILE, - = standard output
 
 Activations parse_activations(const std::string& name);
 KvFormat parse_kv(const std::string& name);
 // With f32 activations the cache is FP32 too, unless --kv says otherwise: the mode is for oracles.
 RunnerOptions runner_options(const RunOptions& options);
+// Whether --device asks for a GPU; throws Error for a device that is none, and for CPU options beside a GPU.
+bool on_gpu(const RunOptions& options);
+// The checkpoint on the device that was asked for.
+std::unique_ptr<Runner> make_runner(const RunOptions& run, const Checkpoint& checkpoint, const RunnerOptions& options);
 
 // A folder opened with what text needs: checkpoint, tokenizer, chat template, stop tokens.
 struct TextModel {

@@ -81,7 +81,7 @@ void compare(const Compare& o) {
     set.items.push_back(item);
   }
   const RunnerOptions options = answering(runner_options(o.run), a, set, o.questions);
-  const auto runner_a = make_cpu_runner(a.checkpoint, options), runner_b = make_cpu_runner(b.checkpoint, options);
+  const auto runner_a = make_runner(o.run, a.checkpoint, options), runner_b = make_runner(o.run, b.checkpoint, options);
   DivergenceOptions how;
   how.mode_a = how.mode_b = options.mode;
   how.max_tokens = o.questions.max_tokens;

@@ -34,7 +34,7 @@ nlohmann::json Compressor::dry_run() {
   }
   note(fmt::format("{:<52} {:>10}   of {} available", "memory", bytes_text(total(needs)), bytes_text(available)));
   check_memory(needs, available);
-  reference_ = make_cpu_runner(model_.checkpoint, options(Activations::f32));
+  reference_ = make_runner(o_.run, model_.checkpoint, options(Activations::f32));
   const TimeNeed time = time_need(size(), *reference_, calibration_, pool_);
   note(fmt::format("{:<52} {:>8.0f} s", "quantising the candidates", time.candidates));
   note(fmt::format("{:<52} {:>8.0f} s   at most", "sensitivities", time.sensitivities));
@@ -52,7 +52,7 @@ nlohmann::json Compressor::dry_run() {
 
 nlohmann::json Compressor::run() {
   check_memory(memory_needs(size()), available_memory() / ranks_.on_this_host());
-  reference_ = make_cpu_runner(model_.checkpoint, options(Activations::f32));
+  reference_ = make_runner(o_.run, model_.checkpoint, options(Activations::f32));
   for (LinearId id : linears_of(model_.checkpoint.config())) original_[id] = reference_->linear(id);
   // The first rank begins or finds the journal; the others join it.
   const std::string folder = o_.out + ".journal";
@@ -72,7 +72,7 @@ nlohmann::json Compressor::run() {
   page_.watch.lap("sensitivities");
   if (!ranks_.first()) return nullptr;
   if (!o_.table.empty()) write_file_atomically(o_.table, to_json(table).dump(1) + "\n");
-  served_ = make_cpu_runner(model_.checkpoint, options(parse_activations(o_.run.activations)));
+  served_ = make_runner(o_.run, model_.checkpoint, options(parse_activations(o_.run.activations)));
   const std::vector<Plan> front = pareto_front(table, o_.allocate_by == "kl" ? Cost::kl : Cost::loss);
   note(fmt::format("{} plans on the Pareto front, {:.3f} to {:.3f} bits", front.size(),
                    bits_per_parameter(table, front.front()), bits_per_parameter(table, front.back())));

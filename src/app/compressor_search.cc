@@ -29,7 +29,7 @@ Plan Compressor::search(const SensitivityTable& table, const std::vector<Plan>& 
                         Journal& journal) {
   if (budget() > 0) return within_budget(table, front, candidates);
   if (o_.questions.file.empty()) return choose(table, front, candidates, journal);
-  tasks_ = std::make_unique<TaskTarget>(model_, o_.questions, runner_options(o_.run), o_.out + ".journal");
+  tasks_ = std::make_unique<TaskTarget>(model_, o_.questions, o_.run, o_.out + ".journal");
   target_.kl = kl_of_tasks(table, front, candidates);
   const Plan plan = choose(table, front, candidates, journal);
   check_tasks(table, plan, candidates);

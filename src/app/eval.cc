@@ -77,7 +77,7 @@ void eval(Eval o) {
         config.max_positions);
   const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
   const Activations mode = parse_activations(o.run.activations);
-  const auto candidate = make_cpu_runner(model.checkpoint, measuring(o, mode, o.windows.context));
+  const auto candidate = make_runner(o.run, model.checkpoint, measuring(o, mode, o.windows.context));
   if (o.view > 0) take_view(*candidate, model.checkpoint, o.view);
   ThreadPool pool(o.run.threads);
   std::unique_ptr<Progress> progress;
@@ -98,7 +98,7 @@ void eval(Eval o) {
   check(reference.config().v == config.v, "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.reference,
         reference.config().v, o.run.model, config.v);
   const Activations reference_mode = parse_activations(o.reference_activations);
-  const auto exact = make_cpu_runner(reference, measuring(o, reference_mode, o.windows.context));
+  const auto exact = make_runner(o.run, reference, measuring(o, reference_mode, o.windows.context));
   const FidelityReport report = compare_models(
       *exact, *candidate, texts,
       {.windows = o.windows, .reference_mode = reference_mode, .candidate_mode = mode, .top_k = 10, .bootstrap = {}},

@@ -107,7 +107,7 @@ void eval_tasks(const RunOptions& run, const EvalTasks& o, const std::string& js
     check(samplings[0].temperature <= 0, "--against compares greedy answers; leave out sampling");
     others = read_answers(o.against);
   }
-  const auto runner = make_cpu_runner(model.checkpoint, answering(runner_options(run), model, set, o.questions));
+  const auto runner = make_runner(run, model.checkpoint, answering(runner_options(run), model, set, o.questions));
   std::vector<Answers> runs;
   for (const SamplingOptions& s : samplings)
     runs.push_back(answer_questions(*runner, model, set, o.questions, s, cache_of(o.cache, s)));

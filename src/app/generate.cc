@@ -66,7 +66,7 @@ void generate_once(const Generate& o) {
         "the prompt has {} tokens, the model's context of {} leaves no room for an answer", prompt.size(), context);
 
   options.cache_tokens = std::min<int64_t>(context, static_cast<int64_t>(prompt.size()) + o.max_tokens);
-  const auto runner = make_cpu_runner(model.checkpoint, options);
+  const auto runner = make_runner(o.run, model.checkpoint, options);
   const Answer a = answer(*runner, model, std::move(request), options.mode, [&](const std::string& piece) {
     if (quiet(o.json)) return;
     fmt::print("{}", piece);
@@ -89,7 +89,7 @@ void generate_once(const Generate& o) {
 void chat(const Generate& o) {
   const TextModel model = open_model(o.run.model);
   const RunnerOptions options = runner_options(o.run);
-  const auto runner = make_cpu_runner(model.checkpoint, options);
+  const auto runner = make_runner(o.run, model.checkpoint, options);
   std::vector<ChatMessage> messages;
   const bool terminal = ::isatty(0) != 0;
   for (std::string line;;) {

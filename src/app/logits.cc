@@ -54,7 +54,7 @@ void add_logits(CLI::App& app) {
           checkpoint.config().max_positions);
     RunnerOptions options = runner_options(o->run);
     options.cache_tokens = n;
-    const auto runner = make_cpu_runner(checkpoint, options);
+    const auto runner = make_runner(o->run, checkpoint, options);
     PageTable pages(runner->cache_pages());
     pages.grow(0, n);
 

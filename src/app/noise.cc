@@ -97,10 +97,10 @@ NoiseReport measure(const Noise& o) {
   options.max_rows = std::max<int64_t>(options.max_rows, windows.context);
   options.cache_tokens = 2 * options.max_rows;
   const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
-  const auto exact = make_cpu_runner(model.checkpoint, options);
+  const auto exact = make_runner(o.run, model.checkpoint, options);
   std::optional<TaskSet> set;
   if (!o.questions.file.empty()) set = read_questions(o.questions);
-  const auto noisy = make_cpu_runner(model.checkpoint, set ? answering(options, model, *set, o.questions) : options);
+  const auto noisy = make_runner(o.run, model.checkpoint, set ? answering(options, model, *set, o.questions) : options);
   ThreadPool pool(o.run.threads);
 
   NoiseReport report;
@@ -249,8 +249,7 @@ void add_noise(CLI::App& app) {
   group_with_tasks(*verb, before, tasks);
   verb->add_option("--html", o->html, "Write a page with charts");
   verb->add_option("--csv", o->csv, "Write the table as CSV");
-  verb->add_option("--threads", o->run.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
-  verb->add_option("--isa", o->run.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
+  add_device(*verb, o->run);
   verb->add_option("--activations", o->run.activations,
                    "What linears see: f32 (the default: rounding would hide small noise), a16, a8");
   add_json(*verb, o->json);

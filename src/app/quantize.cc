@@ -77,14 +77,12 @@ void quantize(const Quantize& o) {
     const Dataset data = read_dataset(o.calibration, tokenizer, chat ? &*chat : nullptr, {context, o.tokens});
     provenance["calibration_sha256"] = data.sha256;
     provenance["calibration_tokens"] = data.tokens;
-    RunnerOptions options;
-    options.threads = o.run.threads;
-    options.isa = o.run.isa;
+    RunnerOptions options = runner_options(o.run);
     options.mode = Activations::f32;
     options.kv = KvFormat::f32;
     options.max_rows = std::max<int64_t>(context, 2048);
     options.cache_tokens = 2 * options.max_rows;  // ragged sequences leave their last pages partly empty
-    const auto runner = make_cpu_runner(source, options);
+    const auto runner = make_runner(o.run, source, options);
     quantize_model_gptq(*runner, source, data, how, pool, done);
   }
   write_checkpoint(
@@ -133,8 +131,7 @@ void add_quantize(CLI::App& app) {
       ->check(CLI::Range(0.0, 1e3))
       ->needs(view);
   view->needs(verb->get_option("--view-weight"));
-  verb->add_option("--threads", o->run.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
-  verb->add_option("--isa", o->run.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
+  add_device(*verb, o->run);
   verb->add_option("-o,--output", o->out, "Folder to write; it appears complete or not at all")->required();
   add_json(*verb, o->json);
   verb->callback([o] { quantize(*o); });

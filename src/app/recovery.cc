@@ -46,7 +46,7 @@ SamplingOptions sampling_for(const Recovery& o) {
 ModelRuns run_model(const Recovery& o, const std::string& folder, const std::string& name, const TaskSet& set,
                     const std::vector<SamplingOptions>& samplings) {
   const TextModel model = open_model(folder);
-  const auto runner = make_cpu_runner(model.checkpoint, answering(runner_options(o.run), model, set, o.questions));
+  const auto runner = make_runner(o.run, model.checkpoint, answering(runner_options(o.run), model, set, o.questions));
   ModelRuns runs{
       name,
       8.0 * static_cast<double>(model.checkpoint.file_bytes()) / static_cast<double>(model.checkpoint.parameters()),

@@ -6,10 +6,10 @@
 
 namespace fidelio::app {
 
-TaskTarget::TaskTarget(const TextModel& model, const Questions& questions, const RunnerOptions& options,
+TaskTarget::TaskTarget(const TextModel& model, const Questions& questions, const RunOptions& run,
                        const std::string& folder)
     : model_(model), questions_(questions), set_(read_questions(questions)), folder_(folder) {
-  runner_ = make_cpu_runner(model.checkpoint, answering(options, model, set_, questions));
+  runner_ = make_runner(run, model.checkpoint, answering(runner_options(run), model, set_, questions));
   reference_ = answers("answers-reference.jsonl", "");
   const bool any = std::any_of(reference_.begin(), reference_.end(), [](const ItemResult& r) { return r.correct; });
   check(any,

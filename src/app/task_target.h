@@ -13,8 +13,7 @@ class TaskTarget {
  public:
   // The reference's answers; they and all others are kept in `folder` between runs. Throws Error if it answers nothing
   // right. Refers to `model` and `questions`.
-  TaskTarget(const TextModel& model, const Questions& questions, const RunnerOptions& options,
-             const std::string& folder);
+  TaskTarget(const TextModel& model, const Questions& questions, const RunOptions& run, const std::string& folder);
 
   // Accuracy over the reference's, mean over tasks, bootstrapped by question, of the weights that `put` puts in force.
   // `name`: a file's name, of this plan alone; `change` says what differs from the model's files.

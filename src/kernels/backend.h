@@ -84,6 +84,11 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   b.linear(acts,
            std::span<const std::pair<const typename B::Linear*, typename B::Matrix*>>{});  // one input, several weights
   b.linear_add(acts, linear, matrix);                                                      // x += W a
+  // What the product after the next one will read: the backend may fetch it while memory would idle. No promise.
+  b.upcoming({&linear, &linear});
+  // Does `work`, operations of a step; a backend may record them and replay them whenever `what` (the caller's number
+  // for these weights and matrices) and the shape of the batch are the same.
+  b.repeat(uint64_t{0}, std::function<void()>());
   b.rope_append(matrix, matrix, input, &input, &input, cache,
                 0);  // q (n,h,e), k, v (n,hk,e), q_norm or null, k_norm or null
   { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;  // softmax(q k / sqrt e) v, causal, GQA

@@ -1,5 +1,5 @@
 // Decoding of a llama-3-8b-shaped model on a GPU with random weights, by the very ops that serve (forward.h over Cuda):
-//   decode_cuda_bench FORMAT [batch,batch,...] [context]
+//   decode_cuda_bench FORMAT [batch,batch,...] [context,context,...]
 // Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the
 // roofline.
 #include <chrono>
@@ -34,7 +34,10 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   return w;
 }
 
-int run(const std::string& format, const std::vector<int>& batches, int context) {
+void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t weight_bytes,
+             const std::vector<int>& batches, int context);
+
+int run(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts) {
   Cuda b({});
   const FormatSpec spec = parse_format(format);
   const auto shared = [&](const LinearWeight& w) { return std::make_shared<const Cuda::Linear>(b.pack(w)); };
@@ -65,7 +68,12 @@ int run(const std::string& format, const std::vector<int>& batches, int context)
   weight_bytes += model.head->bytes();
   model.final_norm = b.allocate(1, kD);
   b.upload(ones, model.final_norm);
+  for (int context : contexts) measure(b, model, format, weight_bytes, batches, context);
+  return 0;
+}
 
+void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t weight_bytes,
+             const std::vector<int>& batches, int context) {
   const int most = *std::max_element(batches.begin(), batches.end()), pages = context / kPageTokens + 1;
   Cuda::KvCache cache = b.allocate_cache(model.attention, int64_t{most} * pages, KvFormat::f16);
   Workspace<Cuda> w{b.allocate(most, kD),       b.allocate(most, kH * kE), b.allocate(most, kHk * kE),
@@ -92,10 +100,12 @@ int run(const std::string& format, const std::vector<int>& batches, int context)
     const auto step = [&] {
       const auto start = Clock::now();
       b.begin(batch, Activations::a16, model.attention);
-      b.embed(*model.embedding, w.x);
-      for (int i = 0; i < kL; ++i) forward_layer(b, model.layers[static_cast<size_t>(i)], i, 1e-5f, w, cache);
-      const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model.head.get(), &w.logits}};
-      b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, n), head);
+      b.repeat(static_cast<uint64_t>(context), [&] {
+        b.embed(*model.embedding, w.x);
+        for (int i = 0; i < kL; ++i) forward_layer(b, model, i, 1e-5f, w, cache);
+        const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model.head.get(), &w.logits}};
+        b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, n), head);
+      });
       asking = since(start);
       b.download(w.logits, 0, 1, logits);  // the step's end: a sampler on the host sees logits
     };
@@ -116,17 +126,20 @@ int run(const std::string& format, const std::vector<int>& batches, int context)
         format.c_str(), n, context, seconds * 1e3, asking * 1e3, n / seconds, static_cast<double>(weight_bytes) * 1e-9,
         100 * roof / seconds);
   }
-  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    std::vector<int> batches;
-    for (const char* p = argc > 2 ? argv[2] : "1"; *p; p += *p == ',')
-      batches.push_back(static_cast<int>(std::strtol(p, const_cast<char**>(&p), 10)));
-    return run(argc > 1 ? argv[1] : "int4g128z", batches, argc > 3 ? std::atoi(argv[3]) : 512);
+    const auto numbers = [](const char* text) {
+      std::vector<int> all;
+      for (const char* p = text; *p; p += *p == ',')
+        all.push_back(static_cast<int>(std::strtol(p, const_cast<char**>(&p), 10)));
+      return all;
+    };
+    return run(argc > 1 ? argv[1] : "int4g128z", numbers(argc > 2 ? argv[2] : "1"),
+               numbers(argc > 3 ? argv[3] : "512"));
   } catch (const Error& e) {
     std::fprintf(stderr, "decode_cuda_bench: %s\n", e.what());
     return 1;

@@ -22,6 +22,7 @@ typename B::Acts attention_half(B& b, Layer<B>& layer, int index, float eps, Wor
   const auto optional = [](const typename B::Matrix& m) { return m.rows > 0 ? &m : nullptr; };
   const std::pair<const typename B::Linear*, typename B::Matrix*> qkv[] = {
       {layer.q.get(), &w.q}, {layer.k.get(), &w.k}, {layer.v.get(), &w.v}};
+  b.upcoming({layer.o.get()});
   b.linear(b.norm(w.x, layer.attn_norm, eps), qkv);
   b.rope_append(w.q, w.k, w.v, optional(layer.q_norm), optional(layer.k_norm), cache, index);
   return b.attend(w.q, cache, index);
@@ -31,14 +32,26 @@ template <Backend B>
 typename B::Acts mlp_half(B& b, Layer<B>& layer, float eps, Workspace<B>& w) {
   const std::pair<const typename B::Linear*, typename B::Matrix*> gate_up[] = {{layer.gate.get(), &w.gate},
                                                                                {layer.up.get(), &w.up}};
+  b.upcoming({layer.down.get()});
   b.linear(b.norm(w.x, layer.mlp_norm, eps), gate_up);
   return b.swiglu(w.gate, w.up);
 }
 
+// The whole model's layer `index`.
 template <Backend B>
-void forward_layer(B& b, Layer<B>& layer, int index, float eps, Workspace<B>& w, typename B::KvCache& cache) {
-  b.linear_add(attention_half(b, layer, index, eps, w, cache), *layer.o, w.x);
-  b.linear_add(mlp_half(b, layer, eps, w), *layer.down, w.x);
+void forward_layer(B& b, Model<B>& model, int index, float eps, Workspace<B>& w, typename B::KvCache& cache) {
+  Layer<B>& layer = model.layers[static_cast<size_t>(index)];
+  const auto attended = attention_half(b, layer, index, eps, w, cache);
+  b.upcoming({layer.gate.get(), layer.up.get()});
+  b.linear_add(attended, *layer.o, w.x);
+  const auto gated = mlp_half(b, layer, eps, w);
+  if (static_cast<size_t>(index) + 1 < model.layers.size()) {
+    const Layer<B>& next = model.layers[static_cast<size_t>(index) + 1];
+    b.upcoming({next.q.get(), next.k.get(), next.v.get()});
+  } else {
+    b.upcoming({model.head.get()});
+  }
+  b.linear_add(gated, *layer.down, w.x);
 }
 
 }  // namespace fidelio

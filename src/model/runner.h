@@ -70,12 +70,15 @@ class Runner {
   virtual PackedLinear linear(LinearId id) const = 0;
 
   // begin, embed, all layers, all logit rows (batch.logit_rows.size() <= options().max_logit_rows).
-  std::span<const float> step(const Batch& batch, Activations mode);
+  // A backend may record it: the same shape of batch again costs the host next to nothing.
+  virtual std::span<const float> step(const Batch& batch, Activations mode);
 };
 
 // Loads every weight of a checkpoint onto the CPU backend. Mapped pages are given back as weights are packed.
 std::unique_ptr<Runner> make_cpu_runner(const Checkpoint& checkpoint, const RunnerOptions& options);
 // The same onto a GPU; throws Error in a build without CUDA, without a usable device, or when its memory is full.
 std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const RunnerOptions& options);
+// Bytes a second that a copy within a GPU's memory reads and writes, measured now; throws Error likewise.
+double cuda_copy_bandwidth(int gpu);
 
 }  // namespace fidelio

@@ -8,4 +8,9 @@ std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const Run
   return std::make_unique<RunnerImpl<Cuda>>(Cuda({.device = options.gpu}), checkpoint, options);
 }
 
+double cuda_copy_bandwidth(int gpu) {
+  cuda::open_device(gpu);
+  return cuda::copy_bandwidth();
+}
+
 }  // namespace fidelio

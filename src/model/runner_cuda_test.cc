@@ -31,11 +31,12 @@ class CudaRunnerTest : public ::testing::TestWithParam<const char*> {
     o.cache_tokens = 192;
     return o;
   }
+  int32_t token(int32_t i) const { return token(i, checkpoint_->config().v); }
+  static int32_t token(int64_t i, int64_t v) { return static_cast<int32_t>((i * 37 + i * i * 11) % v); }
   // Logits of all rows of 150 ids, run in chunks of `chunk`.
   static std::vector<float> logits(Runner& runner, Activations mode, int chunk) {
     std::vector<int32_t> ids(150), pages(6);
-    for (size_t i = 0; i < ids.size(); ++i)
-      ids[i] = static_cast<int32_t>((i * 37 + i * i * 11) % static_cast<size_t>(runner.config().v));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = token(static_cast<int64_t>(i), runner.config().v);
     std::iota(pages.rbegin(), pages.rend(), 0);
     std::vector<float> all;
     for (int start = 0; start < 150; start += chunk) {
@@ -92,6 +93,31 @@ TEST_P(CudaRunnerTest, ServedLogitsAcceptNearlyAlways) {
 TEST_P(CudaRunnerTest, OneByOneEqualsTogetherBitForBit) {
   const auto gpu = make_cuda_runner(*checkpoint_, options(Activations::a16, KvFormat::f16));
   EXPECT_EQ(logits(*gpu, Activations::a16, 30), logits(*gpu, Activations::a16, 1));
+}
+
+// Decoding steps of one shape are recorded the second time and replayed from then on, with other shapes in between:
+// every step's logits are those of the prefix run in long chunks.
+TEST_P(CudaRunnerTest, ReplayedStepsEqualTheWholePrefix) {
+  const auto gpu = make_cuda_runner(*checkpoint_, options(Activations::a16, KvFormat::f16));
+  const auto v = static_cast<size_t>(gpu->config().v);
+  const std::vector<float> whole = logits(*gpu, Activations::a16, 30);
+  std::vector<int32_t> pages[2] = {{0, 1}, {2, 3}};
+  for (int32_t position = 0; position < 40; ++position) {
+    Batch batch;
+    const int sequences = position % 5 == 4 ? 1 : 2;  // the second falls behind, so positions differ too
+    for (int s = 0; s < sequences; ++s) {
+      const int32_t at = s == 0 ? position : position - position / 5, id = token(at);
+      append_sequence(batch, {&id, 1}, at, pages[s], 1);
+    }
+    const auto got = gpu->step(batch, Activations::a16);
+    for (size_t s = 0; s < static_cast<size_t>(sequences); ++s) {
+      const auto at = static_cast<size_t>(batch.positions[s]);
+      ASSERT_TRUE(std::equal(got.begin() + static_cast<std::ptrdiff_t>(s * v),
+                             got.begin() + static_cast<std::ptrdiff_t>((s + 1) * v),
+                             whole.begin() + static_cast<std::ptrdiff_t>(at * v)))
+          << "sequence " << s << " position " << at;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(BundledModels, CudaRunnerTest, ::testing::Values("quill-1m", "quill-26m"));

@@ -53,17 +53,23 @@ class RunnerImpl final : public Runner {
   }
   void embed() override { b_.embed(*model_.embedding, w_.x); }
   void layers(int first, int last) override {
-    for (int i = first; i < last; ++i) forward_layer(b_, layer(i), i, model_.config.rms_eps, w_, cache_);
+    for (int i = first; i < last; ++i) forward_layer(b_, model_, i, model_.config.rms_eps, w_, cache_);
   }
   std::span<const float> logits(int64_t first, int64_t count) override {
-    check(count <= options_.max_logit_rows, "{} rows of logits asked for at once, the runner has room for {}", count,
-          options_.max_logit_rows);
-    const auto acts = b_.norm_logit_rows(w_.x, model_.final_norm, model_.config.rms_eps, first, count);
-    const std::pair<const typename B::Linear*, typename B::Matrix*> head[] = {{model_.head.get(), &w_.logits}};
-    b_.linear(acts, head);
-    host_logits_.resize(static_cast<size_t>(count * model_.config.v));
-    b_.download(w_.logits, 0, count, host_logits_);
-    return host_logits_;
+    check_logit_rows(count);
+    multiply_head(first, count);
+    return read_logits(count);
+  }
+  std::span<const float> step(const Batch& batch, Activations mode) override {
+    const auto count = static_cast<int64_t>(batch.logit_rows.size());
+    check_logit_rows(count);
+    begin(batch, mode);
+    b_.repeat(weights_version_, [&] {
+      embed();
+      layers(0, model_.config.L);
+      if (count > 0) multiply_head(0, count);
+    });
+    return read_logits(count);
   }
 
   void read_stream(std::span<float> x) override { b_.download(w_.x, 0, rows_, x); }
@@ -97,6 +103,7 @@ class RunnerImpl final : public Runner {
     return std::make_shared<const typename B::Linear>(b_.pack(weight));
   }
   void set_linear(LinearId id, PackedLinear weight) override {
+    ++weights_version_;
     model_.slot(id) = std::static_pointer_cast<const typename B::Linear>(std::move(weight));
     if (id.role == Role::embedding && model_.config.tie_embeddings) model_.head = model_.embedding;
   }
@@ -104,6 +111,21 @@ class RunnerImpl final : public Runner {
 
  private:
   Layer<B>& layer(int i) { return model_.layers[static_cast<size_t>(i)]; }
+
+  void check_logit_rows(int64_t count) const {
+    check(count <= options_.max_logit_rows, "{} rows of logits asked for at once, the runner has room for {}", count,
+          options_.max_logit_rows);
+  }
+  void multiply_head(int64_t first, int64_t count) {
+    const auto acts = b_.norm_logit_rows(w_.x, model_.final_norm, model_.config.rms_eps, first, count);
+    const std::pair<const typename B::Linear*, typename B::Matrix*> head[] = {{model_.head.get(), &w_.logits}};
+    b_.linear(acts, head);
+  }
+  std::span<const float> read_logits(int64_t count) {
+    host_logits_.resize(static_cast<size_t>(count * model_.config.v));
+    b_.download(w_.logits, 0, count, host_logits_);
+    return host_logits_;
+  }
 
   typename B::Matrix vector(const std::vector<float>& values) {
     typename B::Matrix m = b_.allocate(1, static_cast<int64_t>(values.size()));
@@ -155,6 +177,7 @@ class RunnerImpl final : public Runner {
   Workspace<B> w_;
   typename B::KvCache cache_;
   int64_t rows_ = 0;
+  uint64_t weights_version_ = 0;  // of what b_.repeat may have recorded
   std::vector<float> host_logits_, host_acts_;
 };
 

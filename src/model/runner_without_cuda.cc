@@ -4,8 +4,13 @@
 
 namespace fidelio {
 
-std::unique_ptr<Runner> make_cuda_runner(const Checkpoint&, const RunnerOptions&) {
+namespace {
+[[noreturn]] void refuse() {
   throw Error("this build has no CUDA backend: build with `cmake --preset cuda`, or use --device cpu");
 }
+}  // namespace
+
+std::unique_ptr<Runner> make_cuda_runner(const Checkpoint&, const RunnerOptions&) { refuse(); }
+double cuda_copy_bandwidth(int) { refuse(); }
 
 }  // namespace fidelio

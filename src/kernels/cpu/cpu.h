@@ -1,6 +1,8 @@
 // Cpu: the Backend on the host. See kernels/backend.h for what each operation means; this page only says how it is
 // held.
 #pragma once
+#include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -59,6 +61,8 @@ class Cpu {
   Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
   void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
   void linear_add(Acts input, const Linear& weight, Matrix& x);
+  void upcoming(std::initializer_list<const Linear*>) {}
+  void repeat(uint64_t, const std::function<void()>& work) { work(); }
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);

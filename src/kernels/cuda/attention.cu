@@ -1,314 +1,376 @@
-// Rotary positions, the paged cache, and attention over it.
+// Attention over the paged cache.
 //
-// The context of a row is cut at multiples of kSplit = 128 positions (four pages), wherever the row stands in its
-// batch:
+// The context of a row is cut at multiples of kCut = 128 positions, wherever the row stands in its batch. A cut is a
+// thread block's, for all query heads that share a kv head; half a page of it (kSpan = 16 positions) is a warp's, which
+// needs nobody else until its part is done:
 //
-//      positions  0 ......... 127 | 128 ....... 255 | 256 ... p          one thread block each, for all query heads
-//      that share partial     (m, l, o)       (m, l, o)         (m, l, o)            a kv head; joined in order by a
-//      second kernel
+//      cut    0 ................. 127 | 128 .............. 255 | 256 ... p
+//      span   [w0][w1][w2] ...   [w7] | [w0] ...               | [w0]
+//      warp   the span's keys and values to registers at once; dots over kLanes lanes a position, eight columns a lane;
+//             softmax with a lane a position; p v, eight columns a lane
+//      block  (m, l, o) of its spans joined in shared memory in order
+//      row    the last thread block to arrive joins the cuts in order and leaves the result prepared for the next
+//      product
 //
-// Within a cut a thread is a position for q k, a warp a query head for the softmax, and a thread eight columns for p v.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+// So one row at a context of 4096 is spread over 33 x hk thread blocks, and the order of all sums depends on the row's
+// position alone. Where each sequence of the batch has one row, the same kernel also turns its queries and its key, and
+// appends key and value: `fresh`.
+#include <algorithm>
 
+#include "kernels/cuda/kv_cache.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/ops.h"
 #include "kernels/cuda/prepare.cuh"
 
 namespace fidelio::cuda {
 namespace {
 
-constexpr int kPage = 32;  // tokens: kPageTokens of backend.h
-constexpr int kAppendWarps = 4;
-constexpr int kThreads = kSplit;
+constexpr int kSpan = 16, kWarps = kCut / kSpan, kThreads = kWarps * 32;
 
-__device__ int64_t slot_of(const AttentionArguments& a, int sequence, int position, int kv_head) {
-  const int page = a.page_of[int64_t{sequence} * a.pages_per_sequence + position / kPage];
-  return (int64_t{page} * a.hk + kv_head) * kPage + position % kPage;
-}
-
-template <KvKind kind>
-__device__ float cached(const void* base, const float* scales, int64_t slot, int e, int i) {
-  const int64_t at = slot * e + i;
-  if constexpr (kind == KvKind::f32) return static_cast<const float*>(base)[at];
-  if constexpr (kind == KvKind::f16) return __half2float(static_cast<const __half*>(base)[at]);
-  if constexpr (kind == KvKind::bf16) return __bfloat162float(static_cast<const __nv_bfloat16*>(base)[at]);
-  return static_cast<float>(static_cast<const uint8_t*>(base)[at]) * scales[slot * 2] + scales[slot * 2 + 1];
-}
-
-// Eight consecutive values, e a multiple of 8.
-template <KvKind kind>
-__device__ void cached8(const void* base, const float* scales, int64_t slot, int e, int i, float (&to)[8]) {
-  if constexpr (kind == KvKind::f16 || kind == KvKind::bf16) {
-    const uint4 raw = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(base) + slot * e + i);
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+// Each of N values summed over kLanes neighbouring lanes by a tree. Afterwards a lane holds the sums of the max(1, N /
+// kLanes) values from the returned index on, in the front of `v`.
+template <int N, int kLanes>
+__device__ __forceinline__ int reduce_scatter(float (&v)[N]) {
+  int held = N, from = 0;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      float2 pair;
-      if constexpr (kind == KvKind::f16)
-        pair = __half22float2(*reinterpret_cast<const __half2*>(&words[j]));
-      else
-        pair = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&words[j]));
-      to[2 * j] = pair.x;
-      to[2 * j + 1] = pair.y;
-    }
-  } else {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) to[j] = cached<kind>(base, scales, slot, e, i + j);
-  }
-}
-
-// One warp stores a vector of e values.
-template <KvKind kind>
-__device__ void store(void* base, float* scales, int64_t slot, int e, const float* values) {
-  const int lane = threadIdx.x % 32;
-  if constexpr (kind == KvKind::i8) {
-    float low = values[lane % e], high = low;
-    for (int i = lane; i < e; i += 32) low = fminf(low, values[i]), high = fmaxf(high, values[i]);
-    for (int d = 16; d > 0; d /= 2)
-      low = fminf(low, __shfl_xor_sync(~0u, low, d)), high = fmaxf(high, __shfl_xor_sync(~0u, high, d));
-    const float scale = (high - low) / 255, inverse = scale > 0 ? 1 / scale : 0;
-    for (int i = lane; i < e; i += 32)
-      static_cast<uint8_t*>(base)[slot * e + i] =
-          static_cast<uint8_t>(fminf(fmaxf(rintf((values[i] - low) * inverse), 0.0f), 255.0f));
-    if (lane == 0) scales[slot * 2] = scale, scales[slot * 2 + 1] = low;
-    return;
-  }
-  for (int i = lane; i < e; i += 32) {
-    const int64_t at = slot * e + i;
-    if constexpr (kind == KvKind::f32) static_cast<float*>(base)[at] = values[i];
-    if constexpr (kind == KvKind::f16) static_cast<__half*>(base)[at] = __float2half_rn(values[i]);
-    if constexpr (kind == KvKind::bf16) static_cast<__nv_bfloat16*>(base)[at] = __float2bfloat16_rn(values[i]);
-  }
-}
-
-// A warp normalises (weight or null) and turns one head, from -> to (which may be from).
-__device__ void turn(const float* from, const float* weight, float eps, const float* frequencies, float rope_scale,
-                     int position, int e, float* to) {
-  const int lane = threadIdx.x % 32;
-  float scale = 1;
-  if (weight) {
-    float squares = 0;
-    for (int i = lane; i < e; i += 32) squares += from[i] * from[i];
-    for (int d = 16; d > 0; d /= 2) squares += __shfl_xor_sync(~0u, squares, d);
-    scale = 1 / sqrtf(squares / static_cast<float>(e) + eps);
-  }
-  for (int i = lane; i < e / 2; i += 32) {
-    const float a = from[i] * scale * (weight ? weight[i] : 1.0f),
-                b = from[i + e / 2] * scale * (weight ? weight[i + e / 2] : 1.0f);
-    // The angle can be 1e5 and more: brought into [-pi, pi] in double, so that it stays as exact as its FP32 factors.
-    const double angle = static_cast<double>(position) * static_cast<double>(frequencies[i]);
-    float s, c;
-    sincosf(static_cast<float>(angle - 6.283185307179586477 * rint(angle * 0.15915494309189533577)), &s, &c);
-    s *= rope_scale;
-    c *= rope_scale;
-    to[i] = a * c - b * s;
-    to[i + e / 2] = b * c + a * s;
-  }
-}
-
-// One warp a head: first the query heads of a row, then its kv heads.
-template <KvKind kind>
-__global__ void __launch_bounds__(kAppendWarps * 32)
-    append(AttentionArguments a, float* q, const float* k, const float* v, const float* q_norm, const float* k_norm,
-           float eps, const float* frequencies, float rope_scale) {
-  extern __shared__ float turned[];  // a head for each warp
-  begin_kernel();
-  const int row = blockIdx.x, warp = threadIdx.x / 32, head = blockIdx.y * kAppendWarps + warp,
-            position = a.positions[row];
-  if (head < a.h) {
-    float* at = q + (int64_t{row} * a.h + head) * a.e;
-    turn(at, q_norm, eps, frequencies, rope_scale, position, a.e, at);
-  } else if (head < a.h + a.hk) {
-    float* mine = turned + warp * a.e;
-    const int kv_head = head - a.h;
-    const int64_t slot = slot_of(a, a.sequence[row], position, kv_head), from = (int64_t{row} * a.hk + kv_head) * a.e;
-    turn(k + from, k_norm, eps, frequencies, rope_scale, position, a.e, mine);
-    __syncwarp();
-    store<kind>(a.keys, a.key_scales, slot, a.e, mine);
-    store<kind>(a.values, a.value_scales, slot, a.e, v + from);
-  }
-}
-
-// kHeads: query heads of a kv head at a time.
-template <KvKind kind, int kHeads>
-__global__ void __launch_bounds__(kThreads)
-    attend_cut(AttentionArguments a, int row0, const float* q, float* scratch, int cuts) {
-  extern __shared__ __align__(16) float shared[];  // q of up to kHeads heads, then their scores
-  begin_kernel();
-  const int row = row0 + blockIdx.x, kv_head = blockIdx.y, cut = blockIdx.z, group = a.h / a.hk, tid = threadIdx.x;
-  const int last = a.positions[row], begin = cut * kSplit, first = a.window > 0 ? max(0, last - a.window + 1) : 0;
-  const bool empty = begin > last || begin + kSplit <= first;
-  const int position = begin + tid;
-  const bool seen = !empty && position <= last && position >= first;
-  const int64_t slot = seen ? slot_of(a, a.sequence[row], position, kv_head) : 0;
-  __shared__ int64_t slots[kSplit];
-  slots[tid] = slot;
-  float* queries = shared;
-  float* scores = shared + kHeads * a.e;
-  float* joined = scores + kHeads * kSplit;  // (lanes, heads, e): at most kThreads * 8 a head
-  const float scale = rsqrtf(static_cast<float>(a.e));
-
-  for (int head0 = 0; head0 < group; head0 += kHeads) {
-    const int heads = min(kHeads, group - head0);
-    float* to = scratch + ((int64_t{blockIdx.x} * a.h + kv_head * group + head0) * cuts + cut) * (a.e + 2);
-    const int64_t head_stride = int64_t{cuts} * (a.e + 2);
-    if (empty) {
-      if (tid < heads) to[tid * head_stride] = -INFINITY, to[tid * head_stride + 1] = 0;
+  for (int d = kLanes / 2; d > 0; d /= 2) {
+    if (held == 1) {
+      v[0] += __shfl_xor_sync(~0u, v[0], d);
       continue;
     }
-    __syncthreads();
-    for (int i = tid; i < kHeads * a.e; i += kThreads)
-      queries[i] = i < heads * a.e ? q[(int64_t{row} * a.h + kv_head * group + head0) * a.e + i] * scale : 0.0f;
-    __syncthreads();
-    float dot[kHeads] = {};
-    if (seen)
-#pragma unroll 4
-      for (int i = 0; i < a.e; i += 8) {
+    held /= 2;
+    const bool upper = threadIdx.x & d;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i)
+      if (i < held) {
+        const float give = upper ? v[i] : v[i + held], keep = upper ? v[i + held] : v[i];
+        v[i] = keep + __shfl_xor_sync(~0u, give, d);
+      }
+    if (upper) from += held;
+  }
+  return from;
+}
+
+// Which heads, row and cuts a thread block works for.
+struct Part {
+  int row, kv_head, head0, heads, first, last, first_cut, cuts, cut;
+};
+
+// Shared memory, in floats.
+template <int kHeads>
+struct Layout {
+  int e;
+  __host__ __device__ int queries() const { return 0; }
+  __host__ __device__ int key() const { return kHeads * e; }
+  __host__ __device__ int scores() const { return key() + e; }                          // [warp][position][head]
+  __host__ __device__ int peaks() const { return scores() + kWarps * kSpan * kHeads; }  // [warp][head] {m, l}
+  __host__ __device__ int sums() const { return peaks() + kWarps * kHeads * 2; }        // [warp][head][e]
+  __host__ __device__ int bytes() const { return (sums() + kWarps * kHeads * e) * 4; }
+};
+
+// A warp's span: softmax numerators and sums into shared memory.
+template <KvKind kind, int kLanes, int kHeads>
+struct Span {
+  static constexpr int kAtOnce = 32 / kLanes, kSteps = kSpan / kAtOnce;  // positions a step
+  static constexpr bool kHeld = sizeof(Stored8<kind>) * kSteps <= 128;   // keys and values of the span fit in registers
+  static constexpr int kBatch = std::min(kSteps, kLanes >= kHeads ? kLanes / kHeads : 1);
+  const AttentionArguments& a;
+  const Part& part;
+  int begin;      // position
+  int64_t slot0;  // of that position
+  Stored8<kind> keys[kHeld ? kSteps : 1], values[kHeld ? kSteps : 1];
+
+  __device__ int column() const { return threadIdx.x % kLanes * 8; }
+  __device__ int in_span(int step) const { return step * kAtOnce + threadIdx.x % 32 / kLanes; }
+  __device__ bool seen(int in_span, int last) const { return begin + in_span <= last && begin + in_span >= part.first; }
+  __device__ Stored8<kind> loaded(bool key, int step, int last) const {
+    Stored8<kind> s;
+    s.clear();
+    if (seen(in_span(step), last) && column() < a.e)
+      s.load(key ? a.keys : a.values, key ? a.key_scales : a.value_scales, slot0 + in_span(step), a.e, column());
+    return s;
+  }
+  // Asks for all positions up to `last`.
+  __device__ void load(int last) {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) keys[step] = loaded(true, step, last);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) values[step] = loaded(false, step, last);
+    }
+  }
+  // Position `last` alone, appended by this warp since.
+  __device__ void load_appended(int last) {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+        if (begin + in_span(step) == last) {
+          keys[step] = loaded(true, step, last);
+          values[step] = loaded(false, step, last);
+        }
+    }
+  }
+
+  __device__ void attend(const float* queries, float* scores, float* peaks, float* sums) {
+    const float scale = rsqrtf(static_cast<float>(a.e));
+    const int lane = threadIdx.x % 32;
+    float query[kHeads][8];
+#pragma unroll
+    for (int head = 0; head < kHeads; ++head)
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        query[head][j] = head < part.heads && column() < a.e ? queries[head * a.e + column() + j] * scale : 0.0f;
+#pragma unroll
+    for (int step0 = 0; step0 < kSteps; step0 += kBatch) {
+      float dots[kBatch * kHeads] = {};
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
         float key[8];
-        cached8<kind>(a.keys, a.key_scales, slot, a.e, i, key);
+        (kHeld ? keys[kHeld ? step0 + i : 0] : loaded(true, step0 + i, part.last)).values(key);
 #pragma unroll
-        for (int head = 0; head < kHeads; ++head) {
-          const float4 low = *reinterpret_cast<const float4*>(queries + head * a.e + i),
-                       high = *reinterpret_cast<const float4*>(queries + head * a.e + i + 4);
-          const float query[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        for (int head = 0; head < kHeads; ++head)
 #pragma unroll
-          for (int j = 0; j < 8; ++j) dot[head] = fmaf(query[j], key[j], dot[head]);
-        }
+          for (int j = 0; j < 8; ++j) dots[i * kHeads + head] = fmaf(query[head][j], key[j], dots[i * kHeads + head]);
       }
+      const int from = reduce_scatter<kBatch * kHeads, kLanes>(dots);
+      constexpr int kMine = kBatch * kHeads > kLanes ? kBatch * kHeads / kLanes : 1;
 #pragma unroll
-    for (int head = 0; head < kHeads; ++head) scores[head * kSplit + tid] = seen ? dot[head] : -INFINITY;
-    __syncthreads();
-    for (int head = tid / 32; head < kHeads; head += kThreads / 32) {
-      float largest = -INFINITY, sum = 0;
-      for (int i = tid % 32; i < kSplit; i += 32) largest = fmaxf(largest, scores[head * kSplit + i]);
-      for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
-      for (int i = tid % 32; i < kSplit; i += 32)
-        sum += scores[head * kSplit + i] = expf(scores[head * kSplit + i] - largest);
-      for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-      if (tid % 32 == 0 && head < heads) to[head * head_stride] = largest, to[head * head_stride + 1] = sum;
+      for (int i = 0; i < kMine; ++i)
+        scores[in_span(step0 + (from + i) / kHeads) * kHeads + (from + i) % kHeads] = dots[i];
     }
-    __syncthreads();
-    // Eight columns a thread, the positions dealt out to the kThreads * 8 / e lanes that share a column; their sums
-    // meet in order.
-    const int columns8 = a.e / 8, lanes = kThreads / columns8, column = tid % columns8 * 8, lane = tid / columns8;
-    const int from = max(first - begin, 0), count = min(kSplit, last - begin + 1);
+    __syncwarp();
+    // A lane a position, half of the warp every second head.
+    const int position = lane % kSpan;
+#pragma unroll
+    for (int i = 0; i < (kHeads + 1) / 2; ++i) {
+      const int head = kHeads == 1 ? 0 : 2 * i + lane / kSpan;
+      const float score = seen(position, part.last) ? scores[position * kHeads + head] : -INFINITY;
+      float largest = score;
+      for (int d = kSpan / 2; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+      const float weight = expf(score - largest);
+      float sum = weight;
+      for (int d = kSpan / 2; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+      scores[position * kHeads + head] = weight;
+      if (position == 0) peaks[head * 2] = largest, peaks[head * 2 + 1] = sum;
+    }
+    __syncwarp();
     float out[kHeads][8] = {};
-    if (lane < lanes)
-#pragma unroll 4
-      for (int p = from + lane; p < count; p += lanes) {
-        float value[8];
-        cached8<kind>(a.values, a.value_scales, slots[p], a.e, column, value);
 #pragma unroll
-        for (int head = 0; head < kHeads; ++head) {
-          const float weight = scores[head * kSplit + p];
+    for (int step = 0; step < kSteps; ++step) {
+      float value[8];
+      (kHeld ? values[kHeld ? step : 0] : loaded(false, step, part.last)).values(value);
 #pragma unroll
-          for (int j = 0; j < 8; ++j) out[head][j] = fmaf(weight, value[j], out[head][j]);
-        }
+      for (int head = 0; head < kHeads; ++head) {
+        const float weight = scores[in_span(step) * kHeads + head];
+#pragma unroll
+        for (int j = 0; j < 8; ++j) out[head][j] = fmaf(weight, value[j], out[head][j]);
       }
-    if (lane < lanes)
+    }
 #pragma unroll
-      for (int head = 0; head < kHeads; ++head)
+    for (int head = 0; head < kHeads; ++head)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) joined[(lane * kHeads + head) * a.e + column + j] = out[head][j];
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int d = kLanes; d < 32; d *= 2) out[head][j] += __shfl_xor_sync(~0u, out[head][j], d);
+        if (lane < kLanes && column() < a.e) sums[head * a.e + column() + j] = out[head][j];
+      }
+  }
+};
+
+// The thread block's last act for a row: `finished` (heads, e) to memory, and prepared if it is whole blocks.
+__device__ void finish(const AttentionArguments& a, const Part& part, const float* finished, float* out,
+                       uint8_t* blocks) {
+  for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads)
+    out[(int64_t{part.row} * a.h + part.head0) * a.e + i] = finished[i];
+  if (!blocks) return;
+  for (int block = threadIdx.x / 32; block < part.heads * a.e / kBlockColumns; block += kWarps)
+    prepare_block(reinterpret_cast<const float4*>(finished + block * kBlockColumns)[threadIdx.x % 32], part.row, a.n,
+                  part.head0 * a.e / kBlockColumns + block, (a.h * a.e + kBlockColumns - 1) / kBlockColumns, blocks);
+}
+
+// Joins the cuts of a row, all of which are in `scratch` [head][cut]{m, l, o}, into `finished`: a thread a column,
+// kAtOnce cuts at a time on top of those before.
+__device__ void join_cuts(const AttentionArguments& a, const Part& part, const float* scratch, int stride,
+                          float* finished) {
+  constexpr int kAtOnce = 8;
+  const int step = a.e + 2;
+  for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads) {
+    const float* from = scratch + (int64_t{i / a.e} * stride + part.first_cut) * step;
+    float peak = -INFINITY, weight = 0, sum = 0;
+    for (int cut0 = 0; cut0 < part.cuts; cut0 += kAtOnce) {
+      float m[kAtOnce], l[kAtOnce], o[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const bool there = cut0 + j < part.cuts;
+        const float* at = from + (there ? cut0 + j : 0) * step;
+        m[j] = there ? __ldcg(at) : -INFINITY;
+        l[j] = __ldcg(at + 1);
+        o[j] = __ldcg(at + 2 + i % a.e);
+      }
+      float largest = peak;
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) largest = fmaxf(largest, m[j]);
+      const float before = expf(peak - largest);
+      sum *= before;
+      weight *= before;
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const float factor = expf(m[j] - largest);
+        sum = fmaf(factor, o[j], sum);
+        weight = fmaf(factor, l[j], weight);
+      }
+      peak = largest;
+    }
+    finished[i] = sum / weight;
+  }
+}
+
+template <KvKind kind, int kLanes, int kHeads>
+__global__ void __launch_bounds__(kThreads, kind == KvKind::f16 && kLanes * kHeads <= 64 ? 2 : 1)
+    attend_cut(AttentionArguments a, FreshHeads fresh, const float* q, int row0, float* scratch, uint32_t* arrived,
+               float* out, uint8_t* blocks) {
+  extern __shared__ __align__(16) float shared[];
+  ptx::allow_dependents();
+  const int warp = threadIdx.x / 32, group = a.h / a.hk, passes = (group + kHeads - 1) / kHeads;
+  Part part;
+  part.row = row0 + blockIdx.x;
+  part.kv_head = blockIdx.y / passes;
+  part.head0 = part.kv_head * group + blockIdx.y % passes * kHeads;
+  part.heads = min(kHeads, (part.kv_head + 1) * group - part.head0);
+  part.last = a.positions[part.row];
+  part.first = a.window > 0 ? max(0, part.last - a.window + 1) : 0;
+  part.first_cut = part.first / kCut;
+  part.cuts = part.last / kCut - part.first_cut + 1;
+  part.cut = blockIdx.z;
+  if (part.cut < part.first_cut || part.cut >= part.first_cut + part.cuts) return;
+
+  const Layout<kHeads> layout{a.e};
+  float *queries = shared + layout.queries(), *scores = shared + layout.scores() + warp * kSpan * kHeads,
+        *peaks = shared + layout.peaks(), *sums = shared + layout.sums();
+  const int begin = part.cut * kCut + warp * kSpan;
+  const bool mine = begin <= part.last && begin + kSpan > part.first;
+  const bool appends = fresh.k && begin <= part.last && part.last < begin + kSpan;
+  Span<kind, kLanes, kHeads> span{a, part, begin, mine ? slot_of(a, a.sequence[part.row], begin, part.kv_head) : 0};
+  // What earlier steps appended may be read at once; what this step did only when the kernel before is done.
+  if (!fresh.k) ptx::dependency_wait();
+  if (mine) span.load(fresh.k ? part.last - 1 : part.last);
+  if (fresh.k) ptx::dependency_wait();
+
+  const float* from = q + (int64_t{part.row} * a.h + part.head0) * a.e;
+  if (fresh.k) {
+    const float2* turns = reinterpret_cast<const float2*>(fresh.turns) + int64_t{part.row} * (a.e / 2);
+    if (appends) {
+      float* key = shared + layout.key();
+      const int64_t slot = span.slot0 + part.last - begin, at = (int64_t{part.row} * a.hk + part.kv_head) * a.e;
+      turn(fresh.k + at, fresh.k_norm, fresh.eps, turns, a.e, key);
+      __syncwarp();
+      store<kind>(a.keys, a.key_scales, slot, a.e, key);
+      store<kind>(a.values, a.value_scales, slot, a.e, fresh.v + at);
+      __syncwarp();
+      span.load_appended(part.last);
+    }
+    for (int head = warp; head < part.heads; head += kWarps)
+      turn(from + head * a.e, fresh.q_norm, fresh.eps, turns, a.e, queries + head * a.e);
+  } else {
+    for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads) queries[i] = from[i];
+  }
+  __syncthreads();
+  if (mine)
+    span.attend(queries, scores, peaks + warp * kHeads * 2, sums + warp * kHeads * a.e);
+  else if (threadIdx.x % 32 < kHeads)
+    peaks[(warp * kHeads + threadIdx.x % 32) * 2] = -INFINITY, peaks[(warp * kHeads + threadIdx.x % 32) * 2 + 1] = 0;
+  __syncthreads();
+
+  // The spans of this cut; queries are done with, their place takes the result.
+  float* mine_of_row = scratch + (int64_t{blockIdx.x} * a.h + part.head0) * gridDim.z * (a.e + 2);
+  for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads) {
+    const int head = i / a.e;
+    float largest = -INFINITY, sum = 0, weight = 0;
+    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, peaks[(w * kHeads + head) * 2]);
+    for (int w = 0; w < kWarps; ++w) {
+      const float l = peaks[(w * kHeads + head) * 2 + 1];
+      if (l == 0) continue;  // nothing of this span is seen
+      const float factor = expf(peaks[(w * kHeads + head) * 2] - largest);
+      sum = fmaf(factor, sums[w * kHeads * a.e + i], sum);
+      weight = fmaf(factor, l, weight);
+    }
+    if (part.cuts == 1) {
+      queries[i] = sum / weight;
+      continue;
+    }
+    float* to = mine_of_row + (int64_t{head} * gridDim.z + part.cut) * (a.e + 2);
+    to[2 + i % a.e] = sum;
+    if (i % a.e == 0) to[0] = largest, to[1] = weight;
+  }
+  if (part.cuts > 1) {
+    __shared__ bool last_to_arrive;
+    __threadfence();
     __syncthreads();
-    for (int i = tid; i < heads * a.e; i += kThreads) {
-      float sum = 0;
-      for (int l = 0; l < lanes; ++l) sum += joined[l * kHeads * a.e + i];
-      to[i / a.e * head_stride + 2 + i % a.e] = sum;
+    if (threadIdx.x == 0) {
+      const auto before = static_cast<unsigned>(part.cuts - 1);
+      last_to_arrive = atomicInc(arrived + blockIdx.x * gridDim.y + blockIdx.y, before) == before;  // and back to 0
     }
+    __syncthreads();
+    if (!last_to_arrive) return;
+    __threadfence();
+    join_cuts(a, part, mine_of_row, gridDim.z, queries);
   }
+  __syncthreads();
+  finish(a, part, queries, out, blocks);
 }
 
-__global__ void join_cuts(const float* scratch, int row0, int h, int e, int cuts, float* out, float* maxima) {
-  begin_kernel();
-  const int64_t head = int64_t{blockIdx.x} * h + blockIdx.y;
-  const float* from = scratch + head * cuts * (e + 2);
-  float largest = -INFINITY;
-  for (int cut = 0; cut < cuts; ++cut) largest = fmaxf(largest, from[cut * (e + 2)]);
-  float amax = 0;
-  for (int i = threadIdx.x; i < e; i += blockDim.x) {
-    float sum = 0, weight = 0;
-    for (int cut = 0; cut < cuts; ++cut) {
-      const float* part = from + cut * (e + 2);
-      if (part[1] == 0) continue;  // nothing of this cut is seen
-      const float factor = expf(part[0] - largest);
-      sum = fmaf(factor, part[2 + i], sum);
-      weight = fmaf(factor, part[1], weight);
-    }
-    out[(int64_t{row0} * h + head) * e + i] = sum / weight;
-    amax = fmaxf(amax, fabsf(sum / weight));
-  }
-  amax = over_block(amax, Larger());
-  if (threadIdx.x == 0) maxima[int64_t{row0} * h + head] = amax;
-}
-
-template <KvKind kind, int kHeads>
-void launch_attend(Stream stream, const AttentionArguments& a, const float* q, int cuts, float* scratch,
-                   int64_t scratch_rows, float* out, float* maxima) {
-  const size_t shared = static_cast<size_t>(kHeads * (a.e + kSplit + kThreads * 8)) * sizeof(float);
+template <KvKind kind, int kLanes, int kHeads>
+void launch_cuts(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
+                 const AttentionScratch& scratch, float* out, uint8_t* blocks) {
   static const cudaError_t allowed =
-      cudaFuncSetAttribute(attend_cut<kind, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, 96 * 1024);
+      cudaFuncSetAttribute(attend_cut<kind, kLanes, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, 96 * 1024);
   cuda_check(allowed, "allowing attention its shared memory");
-  for (int row0 = 0; row0 < a.n; row0 += static_cast<int>(scratch_rows)) {
-    const int rows = a.n - row0 < scratch_rows ? a.n - row0 : static_cast<int>(scratch_rows);
-    launch("attention", stream, dim3(rows, a.hk, cuts), kThreads, shared, attend_cut<kind, kHeads>, a, row0, q, scratch,
-           cuts);
-    launch("attention", stream, dim3(rows, a.h), 128, 0, join_cuts, scratch, row0, a.h, a.e, cuts, out, maxima);
+  const auto shared = static_cast<size_t>(Layout<kHeads>{a.e}.bytes());
+  const int group = a.h / a.hk, passes = (group + kHeads - 1) / kHeads;
+  for (int row0 = 0; row0 < a.n; row0 += static_cast<int>(scratch.rows)) {
+    const int rows = static_cast<int>(std::min<int64_t>(a.n - row0, scratch.rows));
+    launch("attention", stream, dim3(rows, a.hk * passes, scratch.cuts), kThreads, shared,
+           attend_cut<kind, kLanes, kHeads>, a, fresh, q, row0, scratch.parts, scratch.arrived, out, blocks);
   }
 }
 
-template <KvKind kind, typename... Rest>
-void launch_heads(Stream stream, const AttentionArguments& a, Rest... rest) {
-  const int group = a.h / a.hk;
-  if (group == 1) return launch_attend<kind, 1>(stream, a, rest...);
-  if (group == 2) return launch_attend<kind, 2>(stream, a, rest...);
-  if (group <= 4) return launch_attend<kind, 4>(stream, a, rest...);
-  launch_attend<kind, 8>(stream, a, rest...);
+template <KvKind kind, int kHeads, typename... Rest>
+void launch_lanes(Stream stream, const AttentionArguments& a, const Rest&... rest) {
+  if (a.e <= 64) return launch_cuts<kind, 8, kHeads>(stream, a, rest...);
+  if (a.e <= 128) return launch_cuts<kind, 16, kHeads>(stream, a, rest...);
+  launch_cuts<kind, 32, kHeads>(stream, a, rest...);
 }
+
+// Heads that a thread block serves at a time. Only the cache that serves by default has all the choices.
+int heads_at_once(KvKind kind, int group) { return kind != KvKind::f16 ? 4 : group == 1 ? 1 : group <= 4 ? 4 : 8; }
 
 }  // namespace
 
-void rope_append(Stream stream, const AttentionArguments& a, float* q, const float* k, const float* v,
-                 const float* q_norm, const float* k_norm, float eps, const float* inverse_frequencies,
-                 float rope_scale) {
-  const auto with = [&](auto kernel) {
-    launch("turning queries and keys", stream, dim3(a.n, (a.h + a.hk + kAppendWarps - 1) / kAppendWarps),
-           kAppendWarps * 32, kAppendWarps * static_cast<size_t>(a.e) * sizeof(float), kernel, a, q, k, v, q_norm,
-           k_norm, eps, inverse_frequencies, rope_scale);
-  };
-  switch (a.kind) {
-    case KvKind::f32:
-      with(append<KvKind::f32>);
-      break;
-    case KvKind::f16:
-      with(append<KvKind::f16>);
-      break;
-    case KvKind::bf16:
-      with(append<KvKind::bf16>);
-      break;
-    case KvKind::i8:
-      with(append<KvKind::i8>);
-      break;
-  }
+bool attention_appends(KvKind kind, int h, int hk) { return h / hk <= heads_at_once(kind, h / hk); }
+
+bool attention_prepares(KvKind kind, int h, int hk, int e) {
+  const int group = h / hk, heads = std::min(group, heads_at_once(kind, group));
+  return group % heads == 0 && heads * e % kBlockColumns == 0;
 }
 
-void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t longest, float* scratch,
-            int64_t scratch_rows, float* out, float* maxima) {
-  const int cuts = static_cast<int>((longest + kSplit - 1) / kSplit);
+void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
+            const AttentionScratch& scratch, float* out, uint8_t* blocks) {
   switch (a.kind) {
     case KvKind::f32:
-      launch_heads<KvKind::f32>(stream, a, q, cuts, scratch, scratch_rows, out, maxima);
-      break;
-    case KvKind::f16:
-      launch_heads<KvKind::f16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima);
-      break;
+      return launch_lanes<KvKind::f32, 4>(stream, a, fresh, q, scratch, out, blocks);
     case KvKind::bf16:
-      launch_heads<KvKind::bf16>(stream, a, q, cuts, scratch, scratch_rows, out, maxima);
-      break;
+      return launch_lanes<KvKind::bf16, 4>(stream, a, fresh, q, scratch, out, blocks);
     case KvKind::i8:
-      launch_heads<KvKind::i8>(stream, a, q, cuts, scratch, scratch_rows, out, maxima);
+      return launch_lanes<KvKind::i8, 4>(stream, a, fresh, q, scratch, out, blocks);
+    case KvKind::f16:
       break;
+  }
+  switch (heads_at_once(a.kind, a.h / a.hk)) {
+    case 1:
+      return launch_lanes<KvKind::f16, 1>(stream, a, fresh, q, scratch, out, blocks);
+    case 4:
+      return launch_lanes<KvKind::f16, 4>(stream, a, fresh, q, scratch, out, blocks);
+    default:
+      return launch_lanes<KvKind::f16, 8>(stream, a, fresh, q, scratch, out, blocks);
   }
 }
 

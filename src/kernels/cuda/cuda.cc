@@ -2,13 +2,28 @@
 
 #include <algorithm>
 #include <cassert>
+#include <map>
+#include <tuple>
 
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/pack.h"
 
 namespace fidelio {
 
 using cuda::DeviceBuffer;
+
+namespace {
+
+// Cuts of a context, rounded up to one of few numbers, so that steps of a growing context look alike.
+int cuts_for(int64_t context) {
+  const int64_t cuts = (context + cuda::kCut - 1) / cuda::kCut;
+  int64_t rounded = 1;
+  while (rounded < cuts) rounded *= 2;
+  return static_cast<int>(rounded >= 4 && rounded * 3 / 4 >= cuts ? rounded * 3 / 4 : rounded);
+}
+
+}  // namespace
 
 struct Cuda::State {
   explicit State(const Options& options) : info(cuda::open_device(options.device)), stream(cuda::make_stream()) {}
@@ -21,24 +36,36 @@ struct Cuda::State {
 
   // The step.
   Activations mode = Activations::a16;
-  int64_t rows = 0, longest = 0;
+  int64_t rows = 0;
+  bool one_row_each = false;  // of every sequence
+  int cuts = 0;               // of attention, at least those of the longest context
   std::vector<int32_t> host_batch;
   DeviceBuffer batch;  // ids, positions, sequence of each row, logit rows, then the page table
   const int32_t *ids = nullptr, *positions = nullptr, *sequence = nullptr, *logit_rows = nullptr, *page_of = nullptr;
   int pages_per_sequence = 0;
 
   // Scratch.
-  DeviceBuffer acts, blocks, block_scale, halves, half_factor, product, dequantised, attention, maxima;
-  uint64_t version = 0, blocks_version = 0, halves_version = 0, maxima_version = 0;
-  int maxima_parts = 0;
+  DeviceBuffer acts, blocks, halves, half_factor, product, dequantised, attention, arrived, turns;
+  uint64_t version = 0, blocks_version = 0, halves_version = 0;
+  cuda::FreshHeads fresh;  // what rope_append was given, if attend is to do it
+  bool turned = false;     // `turns` are of this step
+  cuda::Upcoming next[cuda::kMaxTogether] = {};
+  size_t next_count = 0;
 
-  Acts fresh(int64_t n, int64_t columns) {
+  // Steps seen, by what they are and by their shape. Addresses of everything but matrices and weights are in them too,
+  // so they go when scratch grows.
+  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, Activations>;
+  std::map<Shape, cuda::Graph> graphs;
+  int64_t logit_count = 0;
+
+  Acts fresh_acts(int64_t n, int64_t columns) {
     assert(n <= max_rows && columns <= max_columns);
     return {acts.as<float>(), n, columns, ++version};
   }
   void grow(DeviceBuffer& buffer, int64_t bytes) {
     if (static_cast<int64_t>(buffer.size()) >= bytes) return;
     cuda::wait_for(stream);
+    graphs.clear();
     buffer = DeviceBuffer();
     buffer = DeviceBuffer(static_cast<size_t>(bytes));
   }
@@ -49,23 +76,14 @@ struct Cuda::State {
     return column_blocks(columns) * cuda::input_block_bytes(cuda::kMaxRows);
   }
   cuda::LowbitInput chunk(const Acts& input, int64_t first) {
-    return {blocks.as<uint8_t>() + first / cuda::kMaxRows * chunk_bytes(input.columns), block_scale.as<float>() + first,
+    return {blocks.as<uint8_t>() + first / cuda::kMaxRows * chunk_bytes(input.columns),
             static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first))};
   }
   void prepare_blocks(const Acts& input) {
     assert(input.version == version && "an Acts dies at the next call that returns one");
     if (blocks_version == version) return;
-    const bool known = maxima_version == version;
-    cuda::prepare_input(stream, input.values, input.rows, input.columns, known ? maxima.as<float>() : nullptr,
-                        maxima_parts, blocks.as<uint8_t>(), block_scale.as<float>());
+    cuda::prepare_input(stream, input.values, input.rows, input.columns, blocks.as<uint8_t>());
     blocks_version = version;
-  }
-  // The largest magnitudes of `parts` parts of each row come with the activations of this version.
-  float* maxima_of(int64_t n, int64_t parts) {
-    grow(maxima, n * parts * 4);
-    maxima_version = version;
-    maxima_parts = static_cast<int>(parts);
-    return maxima.as<float>();
   }
   // Where an operation that makes activations should also prepare them: null if nobody is going to read them so.
   uint8_t* blocks_for(int64_t rows) {
@@ -103,14 +121,19 @@ struct Cuda::State {
     prepare_blocks(input);
     for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
       const cuda::LowbitOutput output{&w.values.lowbit, y + first * w.out};
-      cuda::lowbit_linear(stream, chunk(input, first), {&output, 1}, add);
+      cuda::lowbit_linear(stream, chunk(input, first), {&output, 1}, add, upcoming_after(input, first));
     }
+  }
+  // What the product of rows from `first` on is to ask for: the last one does.
+  std::span<const cuda::Upcoming> upcoming_after(const Acts& input, int64_t first) {
+    if (first + cuda::kMaxRows < input.rows) return {};
+    return {next, std::exchange(next_count, 0)};
   }
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add) {
     prepare_halves(input);
     const uint16_t* weight = w.values.half;
     if (!weight) {
-      cuda::dequantise(stream, w.values, w.factor, dequantised.as<uint16_t>());
+      cuda::dequantise(stream, w.values.lowbit, w.factor, dequantised.as<uint16_t>());
       weight = dequantised.as<uint16_t>();
     }
     float* z = add ? product.as<float>() : y;
@@ -170,8 +193,8 @@ Cuda::Matrix Cuda::allocate(int64_t rows, int64_t columns) {
 
 Cuda::KvCache Cuda::allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format) {
   check(shape.heads % shape.kv_heads == 0, "{} heads cannot share {} kv heads evenly", shape.heads, shape.kv_heads);
-  check(shape.head_dim % 8 == 0 && shape.head_dim <= 8 * cuda::kSplit,
-        "the CUDA backend needs a head dim that 8 divides, not {}", shape.head_dim);
+  check(shape.head_dim % 8 == 0 && shape.head_dim <= 256,
+        "the CUDA backend needs a head dim that 8 divides, 256 at most, not {}", shape.head_dim);
   check(format != KvFormat::i4x2, "the CUDA backend keeps keys and values as f32, f16, bf16 or i8, not {}",
         name_of(format));
   const int64_t slots = pages * shape.kv_heads * kPageTokens, scales = format == KvFormat::i8 ? 8 : 0;
@@ -192,11 +215,10 @@ void Cuda::reserve(int64_t rows, int64_t columns, int64_t context) {
   const int64_t n = s.max_rows, k = s.max_columns, chunks = (n + cuda::kMaxRows - 1) / cuda::kMaxRows;
   s.grow(s.acts, n * k * 4);
   s.grow(s.blocks, chunks * State::chunk_bytes(k));
-  s.grow(s.block_scale, n * 4);
   s.grow(s.halves, n * k * 2);
   s.grow(s.half_factor, n * 4);
   s.grow(s.product, n * k * 4);
-  s.grow(s.batch, (4 * n + n * ((s.context + kPageTokens - 1) / kPageTokens)) * 4);
+  s.grow(s.batch, (4 * n + n * cuts_for(s.context) * (cuda::kCut / kPageTokens)) * 4);
   ++s.version;
 }
 
@@ -240,24 +262,31 @@ void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& sha
   check(mode != Activations::a8, "the CUDA backend has no 8-bit activations yet: use a16 or f32");
   s.mode = mode;
   s.rows = batch.rows();
-  s.longest = 0;
-  size_t widest = 1;
-  for (const auto& pages : batch.pages) widest = std::max(widest, pages.size());
-  for (int32_t position : batch.positions) s.longest = std::max<int64_t>(s.longest, position + 1);
+  s.logit_count = static_cast<int64_t>(batch.logit_rows.size());
+  s.one_row_each = batch.sequences() == batch.rows();
+  s.fresh = {};
+  s.turned = false;
+  s.next_count = 0;
+  int64_t longest = 0;
+  for (int32_t position : batch.positions) longest = std::max<int64_t>(longest, position + 1);
+  s.cuts = cuts_for(longest);
+  const auto widest = static_cast<size_t>(s.cuts * (cuda::kCut / kPageTokens));
   s.pages_per_sequence = static_cast<int>(widest);
   auto& b = s.host_batch;
   b = batch.ids;
   b.insert(b.end(), batch.positions.begin(), batch.positions.end());
-  for (int32_t sequence = 0; sequence < batch.sequences(); ++sequence)
-    b.insert(b.end(),
-             static_cast<size_t>(batch.sequence_begin[static_cast<size_t>(sequence) + 1] -
-                                 batch.sequence_begin[static_cast<size_t>(sequence)]),
-             sequence);
+  for (int32_t sequence = 0; sequence < batch.sequences(); ++sequence) {
+    const auto begin = batch.sequence_begin[static_cast<size_t>(sequence)],
+               end = batch.sequence_begin[static_cast<size_t>(sequence) + 1];
+    s.one_row_each = s.one_row_each && end - begin == 1;
+    b.insert(b.end(), static_cast<size_t>(end - begin), sequence);
+  }
   b.insert(b.end(), batch.logit_rows.begin(), batch.logit_rows.end());
   const auto table = static_cast<int64_t>(b.size());
   for (const auto& pages : batch.pages) {
-    b.insert(b.end(), pages.begin(), pages.end());
-    b.insert(b.end(), widest - pages.size(), 0);
+    const size_t known = std::min(pages.size(), widest);
+    b.insert(b.end(), pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(known));
+    b.insert(b.end(), widest - known, 0);
   }
   const auto bytes = static_cast<int64_t>(b.size()) * 4;
   s.grow(s.batch, bytes);
@@ -268,8 +297,38 @@ void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& sha
   s.logit_rows = s.sequence + s.rows;
   s.page_of = s.ids + table;
   // Scratch for attention: as many rows at a time as fit in 256 MB, one at least.
-  const int64_t row_bytes = cuda::attention_scratch(shape.heads, shape.head_dim, s.longest) * 4;
+  const int64_t row_bytes = cuda::attention_parts(shape.heads, shape.head_dim, s.cuts) * 4;
   s.grow(s.attention, std::max(row_bytes, std::min(row_bytes * s.rows, int64_t{256} << 20)));
+  s.grow(s.arrived, s.rows * shape.heads * 4);
+  s.grow(s.turns, s.rows * shape.head_dim * 4);
+}
+
+void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
+  State& s = *state_;
+  if (!s.one_row_each || s.rows > cuda::kChunkedRows || s.mode != Activations::a16) return work();
+  constexpr size_t kMostGraphs = 64;
+  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, s.mode};
+  const auto found = s.graphs.find(shape);
+  if (found == s.graphs.end()) {  // once without: whatever is done only once happens outside a graph
+    work();
+    if (s.graphs.size() >= kMostGraphs) s.graphs.clear();
+    s.graphs.emplace(shape, cuda::Graph());
+    return;
+  }
+  found->second.replay(s.stream, work);
+}
+
+void Cuda::upcoming(std::initializer_list<const Linear*> weights) {
+  State& s = *state_;
+  constexpr uint32_t kMost = uint32_t{16} << 20;  // a third of an H200's L2
+  s.next_count = 0;
+  uint32_t room = kMost;
+  for (const Linear* w : weights) {
+    if (s.next_count == cuda::kMaxTogether || room == 0) break;
+    const auto bytes = static_cast<uint32_t>(std::min<size_t>(w->codes.size(), room)) / 16 * 16;
+    s.next[s.next_count++] = {w->codes.data(), bytes};
+    room -= bytes;
+  }
 }
 
 void Cuda::embed(const Linear& table, Matrix& x) {
@@ -280,17 +339,17 @@ Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
   State& s = *state_;
   check(x.columns <= cuda::kWidestNorm, "the CUDA backend normalises at most {} columns, not {}", cuda::kWidestNorm,
         x.columns);
-  const Acts y = s.fresh(s.rows, x.columns);
+  const Acts y = s.fresh_acts(s.rows, x.columns);
   cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, y.rows, x.columns, s.acts.as<float>(),
-                 s.blocks_for(y.rows), s.block_scale.as<float>());
+                 s.blocks_for(y.rows));
   return y;
 }
 
 Cuda::Acts Cuda::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count) {
   State& s = *state_;
-  const Acts y = s.fresh(count, x.columns);
+  const Acts y = s.fresh_acts(count, x.columns);
   cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>(),
-                 s.blocks_for(count), s.block_scale.as<float>());
+                 s.blocks_for(count));
   return y;
 }
 
@@ -302,7 +361,7 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   };
   const bool grid = weights[0].first->spec.kind == Kind::grid;  // each has its own table
   static_assert(cuda::kMaxRows <= cuda::kChunkedRows);
-  bool one_launch = weights.size() > 1 && weights.size() <= 3 && !grid;
+  bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether && !grid;
   for (const auto& [w, y] : weights)
     one_launch = one_launch && State::way_of(*w, s.mode, input.rows) == State::Way::codes &&
                  together(w->values.lowbit.shape, weights[0].first->values.lowbit.shape);
@@ -312,10 +371,11 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   }
   s.prepare_blocks(input);
   for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
-    cuda::LowbitOutput outputs[3];
+    cuda::LowbitOutput outputs[cuda::kMaxTogether];
     for (size_t i = 0; i < weights.size(); ++i)
       outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data() + first * weights[i].first->out};
-    cuda::lowbit_linear(s.stream, s.chunk(input, first), {outputs, weights.size()}, false);
+    cuda::lowbit_linear(s.stream, s.chunk(input, first), {outputs, weights.size()}, false,
+                        s.upcoming_after(input, first));
   }
 }
 
@@ -324,32 +384,47 @@ void Cuda::linear_add(Acts input, const Linear& weight, Matrix& x) { state_->mul
 void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm,
                        KvCache& cache, int layer) {
   State& s = *state_;
-  cuda::rope_append(s.stream, s.arguments(cache, layer), q.data(), k.data(), v.data(),
-                    q_norm ? q_norm->data() : nullptr, k_norm ? k_norm->data() : nullptr, cache.shape.norm_eps,
-                    cache.frequencies.as<float>(), cache.shape.rope_scale);
+  const AttentionShape& shape = cache.shape;
+  if (!std::exchange(s.turned, true))
+    cuda::rope_turns(s.stream, s.positions, s.rows, cache.frequencies.as<float>(), shape.head_dim, shape.rope_scale,
+                     s.turns.as<float>());
+  const cuda::FreshHeads fresh{q.data(),
+                               k.data(),
+                               v.data(),
+                               q_norm ? q_norm->data() : nullptr,
+                               k_norm ? k_norm->data() : nullptr,
+                               shape.norm_eps,
+                               s.turns.as<float>()};
+  if (s.one_row_each && cuda::attention_appends(State::kind_of(cache.format), shape.heads, shape.kv_heads))
+    s.fresh = fresh;
+  else
+    cuda::rope_append(s.stream, s.arguments(cache, layer), fresh);
 }
 
 Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   State& s = *state_;
-  const Acts y = s.fresh(s.rows, int64_t{cache.shape.heads} * cache.shape.head_dim);
-  const int64_t row_bytes = cuda::attention_scratch(cache.shape.heads, cache.shape.head_dim, s.longest) * 4;
-  cuda::attend(s.stream, s.arguments(cache, layer), q.data(), s.longest, s.attention.as<float>(),
-               static_cast<int64_t>(s.attention.size()) / row_bytes, s.acts.as<float>(),
-               s.maxima_of(s.rows, cache.shape.heads));
+  const AttentionShape& shape = cache.shape;
+  const Acts y = s.fresh_acts(s.rows, int64_t{shape.heads} * shape.head_dim);
+  const int64_t row_floats = cuda::attention_parts(shape.heads, shape.head_dim, s.cuts);
+  const cuda::AttentionScratch scratch{static_cast<int64_t>(s.attention.size()) / 4 / row_floats, s.cuts,
+                                       s.attention.as<float>(), s.arrived.as<uint32_t>()};
+  const bool prepares =
+      cuda::attention_prepares(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim);
+  cuda::attend(s.stream, s.arguments(cache, layer), std::exchange(s.fresh, {}), q.data(), scratch, s.acts.as<float>(),
+               prepares ? s.blocks_for(y.rows) : nullptr);
   return y;
 }
 
 Cuda::Acts Cuda::swiglu(const Matrix& gate, const Matrix& up) {
   State& s = *state_;
-  const Acts y = s.fresh(s.rows, gate.columns);
-  cuda::swiglu(s.stream, gate.data(), up.data(), s.rows, gate.columns, s.acts.as<float>(),
-               s.maxima_of(s.rows, cuda::swiglu_parts(gate.columns)));
+  const Acts y = s.fresh_acts(s.rows, gate.columns);
+  cuda::swiglu(s.stream, gate.data(), up.data(), s.rows, gate.columns, s.acts.as<float>(), s.blocks_for(y.rows));
   return y;
 }
 
 Cuda::Acts Cuda::input(const Matrix& x) {
   State& s = *state_;
-  const Acts y = s.fresh(s.rows, x.columns);
+  const Acts y = s.fresh_acts(s.rows, x.columns);
   cuda::on_device(s.stream, s.acts.data(), x.data(), static_cast<size_t>(s.rows * x.columns) * sizeof(float));
   return y;
 }

@@ -1,14 +1,20 @@
 // Cuda: the Backend on an NVIDIA GPU (compute capability 8.0 and newer). See kernels/backend.h for what each operation
 // means; this page says how it is held. No CUDA header is needed to include it.
 //
-// Linears see activations rounded to FP16 under a power-of-two factor a row (a16) or in FP32 (f32). There is no a8 here
-// yet: begin() refuses it. All sums are FP32.
+// Linears see activations rounded to FP16 under a power-of-two factor for each 128 of a row (a16) or in FP32 (f32).
+// There is no a8 here yet: begin() refuses it. All sums are FP32.
 //   low-bit weights   up to kChunkedRows rows: lowbit.h, kMaxRows rows at a time, so decoding, verifying and short
 //   prefills agree
 //                     bit for bit; more rows: dequantised to FP16 once a call, then cuBLASLt
 //   dense weights     held in FP16: BF16 times a power of two a matrix (exact for values within 2^-32 of its largest);
 //   cuBLASLt FP32 weights, and formats without a kernel here (logged): FP32 products
+//
+// A step of sequences with one row each is captured as a CUDA graph the second time that repeat() sees its shape (rows,
+// logit rows, context rounded up) and replayed from then on; nothing waits for the host inside. In such a step
+// rope_append only takes note, and attend does both in one launch.
 #pragma once
+#include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -76,6 +82,8 @@ class Cuda {
   Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
   void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
   void linear_add(Acts input, const Linear& weight, Matrix& x);
+  void upcoming(std::initializer_list<const Linear*> weights);
+  void repeat(uint64_t what, const std::function<void()>& work);
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);

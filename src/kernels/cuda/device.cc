@@ -1,6 +1,9 @@
 #include "kernels/cuda/device.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <vector>
 
 #include "core/error.h"
 #include "kernels/cuda/cuda_error.cuh"
@@ -24,6 +27,7 @@ DeviceBuffer::DeviceBuffer(size_t bytes) : size_(bytes) {
   }
   cuda_check(status, "allocating memory");
   cuda_check(cudaMemset(data_, 0, bytes), "clearing memory");
+  cuda_check(cudaStreamSynchronize(nullptr), "clearing memory");  // our streams do not wait for that one
   const int64_t now = held += static_cast<int64_t>(bytes);
   int64_t most = highest.load();
   while (most < now && !highest.compare_exchange_weak(most, now)) {
@@ -44,13 +48,32 @@ DeviceInfo open_device(int device) {
   const cudaError_t status = cudaGetDeviceCount(&count);
   check(status == cudaSuccess, "no GPU can be used: {} ({}); use --device cpu", cudaGetErrorString(status),
         cudaGetErrorName(status));
-  check(device >= 0 && device < count, "there is no GPU {}: this machine has {}, counted from 0", device, count);
+  check(device >= 0 && device < count,
+        "there is no GPU {}: this machine has {}, counted from 0; use one of those, or --device cpu", device, count);
   cudaDeviceProp properties;
   cuda_check(cudaGetDeviceProperties(&properties, device), "reading the device's properties");
   check(properties.major >= 8, "the GPU {} has compute capability {}.{}, at least 8.0 is needed; use --device cpu",
         properties.name, properties.major, properties.minor);
   cuda_check(cudaSetDevice(device), "choosing the device");
   return {properties.name, properties.major, properties.minor, properties.multiProcessorCount};
+}
+
+double copy_bandwidth() {
+  constexpr size_t kBytes = size_t{1} << 30;
+  constexpr int kCopies = 8;
+  const DeviceBuffer from(kBytes), to(kBytes);
+  const Stream stream = make_stream();
+  std::vector<double> rates;
+  for (int pass = 0; pass < 6; ++pass) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kCopies; ++i) on_device(stream, to.data(), from.data(), kBytes);
+    wait_for(stream);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (pass > 0) rates.push_back(2.0 * kCopies * kBytes / seconds);  // the first pass warms up
+  }
+  destroy_stream(stream);
+  std::sort(rates.begin(), rates.end());
+  return rates[rates.size() / 2];
 }
 
 void to_device(Stream stream, void* to, const void* from, size_t bytes) {

@@ -47,6 +47,9 @@ struct DeviceInfo {
 // Makes `device` current. Throws Error for no driver, no such device, or one older than compute capability 8.0.
 DeviceInfo open_device(int device);
 
+// Bytes a second read and written by copies within the current device's memory: the median of several.
+double copy_bandwidth();
+
 // Copies. from_device waits for the stream.
 void to_device(Stream stream, void* to, const void* from, size_t bytes);
 void from_device(Stream stream, void* to, const void* from, size_t bytes);

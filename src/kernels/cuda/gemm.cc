@@ -59,7 +59,7 @@ struct Gemm::State {
   const cublasLtMatmulAlgo_t& algorithm(int64_t N, int64_t K) {
     const std::pair key(N, K);
     if (const auto it = chosen.find(key); it != chosen.end()) return it->second;
-    const Layouts l(1024, N, K);
+    const Layouts l(4096, N, K);
     cublasLtMatmulPreference_t preference;
     blas_check(cublasLtMatmulPreferenceCreate(&preference), "asking for algorithms");
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace,

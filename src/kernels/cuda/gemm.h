@@ -1,7 +1,7 @@
 // Dense products of FP16 matrices by cuBLASLt: y (M, N) FP32 = factor x (M, K) w (N, K)^T.
 //
 // cuBLASLt's own choice of algorithm changes with M, and with it the order of sums; here one algorithm is chosen for
-// each (N, K), for M = 1024, and kept, so a row's result does not depend on how many rows there are. Few rows are
+// each (N, K), for M = 4096, and kept, so a row's result does not depend on how many rows there are. Few rows are
 // lowbit.h's.
 #pragma once
 #include <cstdint>

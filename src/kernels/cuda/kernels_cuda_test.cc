@@ -145,6 +145,31 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
   }
 }
 
+// Wide weights are shared out differently (8, 4, 2 and 1 thread blocks a block of outputs on an H200); the sums may not
+// be. One row, which the test above knows to be right, is the reference.
+TEST_F(CudaTest, RowsDoNotDependOnTheBatchWhateverTheWidth) {
+  Rng rng(6);
+  const int64_t in = 2200, rows = 32;
+  b().reserve(rows, in, 128);
+  const std::vector<float> x = normals(rng, rows * in);
+  for (int64_t out : {int64_t{1500}, int64_t{5000}, int64_t{9000}, int64_t{18000}})
+    for (const char* format : {"int4g128z", "int6g64z", "lut4g64", "bf16"}) {
+      SCOPED_TRACE(std::string(format) + " " + std::to_string(out));
+      const Cuda::Linear packed = b().pack(random_weight(parse_format(format), out, in, rng));
+      std::vector<float> together;
+      for (int64_t n : {rows, int64_t{13}, int64_t{1}}) {
+        batch(static_cast<int>(n), 0, 1, kShape);
+        const Cuda::Matrix input = matrix(std::vector<float>(x.begin(), x.begin() + n * in), in);
+        Cuda::Matrix y = matrix(std::vector<float>(static_cast<size_t>(n * out), NAN), out);
+        const std::pair<const Cuda::Linear*, Cuda::Matrix*> outputs[] = {{&packed, &y}};
+        b().linear(b().input(input), outputs);
+        const std::vector<float> got = values_of(y);
+        if (together.empty()) together = got;
+        ASSERT_EQ(0, std::memcmp(got.data(), together.data(), got.size() * sizeof(float))) << n << " rows";
+      }
+    }
+}
+
 TEST_F(CudaTest, LinearAddAddsAndSeveralWeightsGoTogether) {
   Rng rng(2);
   const int64_t in = 256, n = 5;

@@ -10,6 +10,16 @@
 
 namespace fidelio::cuda {
 
+inline int multiprocessors() {
+  static const int count = [] {
+    int device = 0, value = 0;
+    cuda_check(cudaGetDevice(&device), "asking for the device");
+    cuda_check(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device), "counting multiprocessors");
+    return value;
+  }();
+  return count;
+}
+
 template <typename... Parameters, typename... Arguments>
 void launch(const char* doing, Stream stream, dim3 grid, int threads, size_t shared, void (*kernel)(Parameters...),
             Arguments&&... arguments) {

@@ -117,22 +117,13 @@ __global__ void pack_scales(PackArguments p, uint8_t* blocks) {
 }
 
 // ---- Activations: thread block (m, i) prepares blocks 8 i .. 8 i + 7 of row m, one a warp.
-__global__ void __launch_bounds__(256)
-    prepare(const float* x, int columns, const float* maxima, int parts, uint8_t* blocks, float* row_scale) {
+__global__ void __launch_bounds__(256) prepare(const float* x, int columns, uint8_t* blocks) {
   begin_kernel();
-  const int m = blockIdx.x, rows = gridDim.x, column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;
-  const float* row = x + m * int64_t{columns};
-  float amax = 0;
-  if (maxima)
-    for (int i = threadIdx.x; i < parts; i += 256) amax = fmaxf(amax, maxima[m * parts + i]);
-  else
-    for (int i = threadIdx.x * 4; i < columns; i += 1024) amax = fmaxf(amax, largest_of(load4(row, i, columns)));
-  const float scale = scale_of(over_block(amax, Larger()));
-  if (blockIdx.y == 0 && threadIdx.x == 0) row_scale[m] = scale;
-  const int block = blockIdx.y * 8 + threadIdx.x / 32;
-  if (block < column_blocks)
-    prepare_block(load4(row, block * kBlockColumns + threadIdx.x % 32 * 4, columns), scale, m, rows, block,
-                  column_blocks, blocks);
+  const int m = blockIdx.x, column_blocks = (columns + kBlockColumns - 1) / kBlockColumns,
+            block = blockIdx.y * 8 + threadIdx.x / 32;
+  if (block >= column_blocks) return;
+  prepare_block(load4(x + m * int64_t{columns}, block * kBlockColumns + threadIdx.x % 32 * 4, columns), m, gridDim.x,
+                block, column_blocks, blocks);
 }
 
 constexpr int kPlaneWidths[9][3] = {{}, {}, {2}, {2, 1}, {4}, {4, 1}, {4, 2}, {4, 2, 1}, {4, 4}};
@@ -148,12 +139,11 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
   cuda_check(cudaGetLastError(), "packing a weight");
 }
 
-void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, const float* maxima, int parts,
-                   uint8_t* blocks, float* row_scale) {
+void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks) {
   const int64_t column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;
   launch("preparing activations", stream,
          dim3(static_cast<unsigned>(rows), static_cast<unsigned>((column_blocks + 7) / 8)), 256, 0, prepare, x,
-         static_cast<int>(columns), maxima, parts, blocks, row_scale);
+         static_cast<int>(columns), blocks);
 }
 
 namespace {
@@ -175,7 +165,8 @@ LowbitLauncher launcher_of(const LowbitShape& s) {
 
 }  // namespace
 
-void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add) {
+void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add,
+                   std::span<const Upcoming> upcoming) {
   const LowbitShape& shape = outputs[0].weight->shape;
   LowbitArguments p = {};
   int row_blocks = 0;
@@ -190,9 +181,9 @@ void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOu
   p.group_chunks = shape.group / 32;
   p.rows = x.rows;
   p.x = x.blocks;
-  p.x_scale = x.row_scale;
   p.grid = outputs[0].weight->grid;
   p.add = add;
+  for (size_t i = 0; i < upcoming.size(); ++i) p.upcoming[i] = upcoming[i];
   launcher_of(shape)(stream, p, row_blocks);
 }
 

@@ -11,8 +11,9 @@
 // (lowbit_codes.cuh draws it). Scales of a group lie [tile of 16 rows][g 0..7]{row g, row g + 8}, FP16 or one byte;
 // zeros the same, one byte, already multiplied by the factor that the code's place in its half word gives it.
 //
-// Rounding: codes are exact in FP16 (see lowbit_codes.cuh), activations are rounded to FP16 under a power-of-two row
-// scale; products and sums of a group are FP32; scale and zero are applied once per group: total += s (acc - z sum(x)).
+// Rounding: codes are exact in FP16 (see lowbit_codes.cuh), activations are rounded to FP16 under a power-of-two scale
+// f for each 128 of a row; products and sums of a group are FP32; scales and zero are applied once per group: total +=
+// s f (acc - z sum(x)).
 //
 // Order: inputs are cut into kParts contiguous parts; a part's groups are added in order, then the parts as a
 // balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of
@@ -73,26 +74,36 @@ struct CanonicalWeight {
 void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight& from, uint8_t* blocks);
 
 // FP16 activations as the kernels read them. Block of 128 inputs:
-//   [row m]{128 halves in order}
-//   [8 rows]{sums x 2^-24 of 32 halves (4), of 64 (2), of 128 (1)}[row of the 8], FP32
+//   [row m]{128 halves: four chunks of 32 in order, in odd rows 1 0 3 2, so that rows meet no shared memory bank twice}
+//   [8 rows]{sums x 2^-24 of 32 halves (4), of 64 (2), of 128 (1); the scale: x = scale * halves}[row of the 8], FP32
+// A scale belongs to a block and not to a row, so that whoever makes 128 columns of a row can prepare them alone.
 struct LowbitInput {
-  const uint8_t* blocks = nullptr;   // column blocks x input_block_bytes(rows)
-  const float* row_scale = nullptr;  // (rows), powers of two: x = row_scale * halves
+  const uint8_t* blocks = nullptr;  // column blocks x input_block_bytes(rows)
   int rows = 0;
 };
-constexpr int kInputSumBytes = 7 * 32;  // of 8 rows
+constexpr int kInputScale = 7;                          // which of the eight
+constexpr int kInputSumBytes = (kInputScale + 1) * 32;  // of 8 rows
 constexpr int64_t input_block_bytes(int64_t rows) { return rows * 256 + (rows + 7) / 8 * kInputSumBytes; }
-// x (rows, columns) FP32 -> blocks, row_scale. More than kMaxRows rows become chunks of that many, one after the other,
-// each laid out for the rows it has. `maxima`: (rows, parts) largest magnitudes of parts of each row if they are known,
-// else null.
-void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, const float* maxima, int parts,
-                   uint8_t* blocks, float* row_scale);
+// x (rows, columns) FP32 -> blocks. More than kMaxRows rows become chunks of that many, one after the other, each laid
+// out for the rows it has.
+void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks);
 
 struct LowbitOutput {
   const LowbitWeight* weight = nullptr;
   float* y = nullptr;  // (rows, weight out)
 };
-// y = W x, or y += W x. At most 3 weights of equal shape but for `out` go in one launch.
-void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add);
+// Bytes that will be read after this product: its last thread blocks ask for them to be brought into L2, so that memory
+// does not idle while the small kernels between two products run.
+struct Upcoming {
+  const void* data = nullptr;
+  uint32_t bytes = 0;  // a multiple of 16
+};
+constexpr int kMaxTogether = 3;
+// y = W x, or y += W x. At most kMaxTogether weights of equal shape but for `out` go in one launch.
+void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add,
+                   std::span<const Upcoming> upcoming);
+
+// halves (out, in) = values / factor, of codes; `in` is a multiple of 8.
+void dequantise(Stream stream, const LowbitWeight& w, float factor, uint16_t* halves);
 
 }  // namespace fidelio::cuda

@@ -98,13 +98,11 @@ LowbitInput prepared(Stream stream, const std::vector<float>& x, int rows, int64
   const int64_t blocks = (columns + kBlockColumns - 1) / kBlockColumns;
   uint8_t* p = device<uint8_t>(blocks * input_block_bytes(rows));
   cuda_check(cudaMemset(p, 0xff, blocks * input_block_bytes(rows)), "poisoning");
-  float* scale = device<float>(rows);
   float* dx = upload(x);
-  prepare_input(stream, dx, rows, columns, nullptr, 0, p, scale);
+  prepare_input(stream, dx, rows, columns, p);
   cuda_check(cudaDeviceSynchronize(), "preparing");
   cudaFree(dx);
   in.blocks = p;
-  in.row_scale = scale;
   in.rows = rows;
   return in;
 }
@@ -236,7 +234,7 @@ void speed(Stream stream, const Rotating& w, const char* name, const std::vector
     const int layers = static_cast<int>(w.layers.size());
     const double us = graph_time(stream, layers * 4, [&](int i) {
       const LowbitOutput o{&w.layers[i % layers], y};
-      lowbit_linear(stream, x, {&o, 1}, false);
+      lowbit_linear(stream, x, {&o, 1}, false, {});
     });
     printf("%lldx%lld %-10s M=%-2d %6.2f us %.2f TB/s\n", (long long)w.shape.out, (long long)w.shape.in, name, M, us,
            w.shape.bytes() / us / 1e6);
@@ -255,8 +253,7 @@ void prefill(Stream stream, const Rotating& w, const char* name, const std::vect
     double part[4];
     for (int what = 0; what < 4; ++what)  // all, then each alone
       part[what] = graph_time(stream, layers, [&](int i) {
-        const WeightValues values{w.layers[i % layers], nullptr, nullptr, 1, w.shape.out, w.shape.in};
-        if (what == 0 || what == 1) dequantise(stream, values, 1, halves);
+        if (what == 0 || what == 1) dequantise(stream, w.layers[i % layers], 1, halves);
         if (what == 0 || what == 2) prepare_halves(stream, x, M, w.shape.in, x16, factor);
         if (what == 0 || what == 3) gemm.run(stream, halves, x16, 1, M, w.shape.out, w.shape.in, y);
       });

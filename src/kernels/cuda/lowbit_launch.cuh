@@ -16,15 +16,15 @@ struct LowbitTarget {
 };
 
 struct LowbitArguments {
-  LowbitTarget target[3];
+  LowbitTarget target[kMaxTogether];
   int targets;
+  Upcoming upcoming[kMaxTogether];
   int column_blocks;
   int columns;
   int block_bytes;
   int group_chunks;  // group / 32: 1, 2 or 4
   int rows;
   const uint8_t* x;
-  const float* x_scale;
   const int8_t* grid;
   bool add;
 };

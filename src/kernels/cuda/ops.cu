@@ -11,16 +11,18 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRowThreads = 1024;  // where a row is one thread block's work and there may be few rows
 
-constexpr int kKept = 4;  // blocks of a row that a warp of norm_row keeps in registers
-
-// 32 warps a row, warp w blocks w, w + 32, ... of 128 columns.
-__global__ void __launch_bounds__(kRowThreads) norm_row(const float* x, const int32_t* rows, const float* weight,
-                                                        float eps, int d, float* y, uint8_t* blocks, float* row_scale) {
-  begin_kernel();
+// 32 warps a row, warp w blocks w, w + 32, ... of 128 columns, kKept of them, in registers.
+template <int kKept>
+__global__ void __launch_bounds__(kRowThreads)
+    norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int d, float* y, uint8_t* blocks) {
   const int m = blockIdx.x, warp = threadIdx.x / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
-  const float* from = x + (rows ? rows[m] : m) * int64_t{d};
   const auto column = [&](int i) { return (i * 32 + warp) * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4; };
-  float4 v[kKept];
+  ptx::allow_dependents();
+  float4 v[kKept], w[kKept];
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) w[i] = load4(weight, column(i), d);
+  ptx::dependency_wait();
+  const float* from = x + (rows ? rows[m] : m) * int64_t{d};
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
@@ -29,49 +31,37 @@ __global__ void __launch_bounds__(kRowThreads) norm_row(const float* x, const in
   }
   squares = over_block(squares, [](float a, float b) { return a + b; });
   const float scale = 1 / sqrtf(squares / static_cast<float>(d) + eps);
-  float amax = 0;
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
-    const float4 w = load4(weight, column(i), d);
-    v[i] = {v[i].x * scale * w.x, v[i].y * scale * w.y, v[i].z * scale * w.z, v[i].w * scale * w.w};
-    amax = fmaxf(amax, largest_of(v[i]));
-    const float values[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
-    for (int j = 0; j < 4; ++j)
-      if (column(i) + j < d) y[m * int64_t{d} + column(i) + j] = values[j];
+    v[i] = {v[i].x * scale * w[i].x, v[i].y * scale * w[i].y, v[i].z * scale * w[i].z, v[i].w * scale * w[i].w};
+    store4(y + m * int64_t{d}, column(i), d, v[i]);
+    if (blocks && i * 32 + warp < column_blocks)
+      prepare_block(v[i], m, gridDim.x, i * 32 + warp, column_blocks, blocks);
   }
-  if (!blocks) return;
-  const float row = scale_of(over_block(amax, Larger()));
-  if (threadIdx.x == 0) row_scale[m] = row;
-#pragma unroll
-  for (int i = 0; i < kKept; ++i)
-    if (i * 32 + warp < column_blocks) prepare_block(v[i], row, m, gridDim.x, i * 32 + warp, column_blocks, blocks);
 }
 
 __device__ float silu(float x) { return x / (1 + expf(-x)); }
 
-// Thread block (m, i) makes columns 1024 i .. of row m and leaves their largest magnitude.
+// Thread block (m, i) makes blocks 8 i .. 8 i + 7 of 128 columns of row m, one a warp.
 __global__ void __launch_bounds__(kThreads)
-    gate_up(const float* gate, const float* up, int d, float* y, float* maxima) {
+    gate_up(const float* gate, const float* up, int d, float* y, uint8_t* blocks) {
   begin_kernel();
-  const int64_t row = blockIdx.x * int64_t{d};
-  float amax = 0;
-#pragma unroll
-  for (int j = 0; j < kSwigluColumns / kThreads; ++j) {
-    const int i = blockIdx.y * kSwigluColumns + j * kThreads + threadIdx.x;
-    if (i >= d) break;
-    const float value = silu(gate[row + i]) * up[row + i];
-    y[row + i] = value;
-    amax = fmaxf(amax, fabsf(value));
-  }
-  amax = over_block(amax, Larger());
-  if (threadIdx.x == 0) maxima[blockIdx.x * gridDim.y + blockIdx.y] = amax;
+  const int m = blockIdx.x, column_blocks = (d + kBlockColumns - 1) / kBlockColumns,
+            block = blockIdx.y * (kThreads / 32) + threadIdx.x / 32,
+            column = block * kBlockColumns + threadIdx.x % 32 * 4;
+  if (block >= column_blocks) return;
+  const float4 g = load4(gate + m * int64_t{d}, column, d), u = load4(up + m * int64_t{d}, column, d);
+  const float4 v = {silu(g.x) * u.x, silu(g.y) * u.y, silu(g.z) * u.z, silu(g.w) * u.w};
+  store4(y + m * int64_t{d}, column, d, v);
+  if (blocks) prepare_block(v, m, gridDim.x, block, column_blocks, blocks);
 }
 
-__global__ void to_halves(const float* x, int64_t columns, __half* halves, float* factor) {
+__global__ void __launch_bounds__(kThreads) to_halves(const float* x, int columns, __half* halves, float* factor) {
   begin_kernel();
-  const float* row = x + blockIdx.x * columns;
+  const float* row = x + blockIdx.x * int64_t{columns};
   float amax = 0;
-  for (int64_t i = threadIdx.x; i < columns; i += kThreads) amax = fmaxf(amax, fabsf(row[i]));
+#pragma unroll 4
+  for (int i = threadIdx.x * 4; i < columns; i += kThreads * 4) amax = fmaxf(amax, largest_of(load4(row, i, columns)));
   amax = over_block(amax, Larger());
   float scale = 1;
   if (amax > 0 && (amax >= 0x1p15f || amax < 0x1p-6f)) {
@@ -80,8 +70,15 @@ __global__ void to_halves(const float* x, int64_t columns, __half* halves, float
     scale = ldexpf(1.0f, max(exponent, -100) - 15);
   }
   if (threadIdx.x == 0) factor[blockIdx.x] = scale;
-  for (int64_t i = threadIdx.x; i < columns; i += kThreads)
-    halves[blockIdx.x * columns + i] = __float2half_rn(row[i] / scale);
+  const float inverse = 1 / scale;
+#pragma unroll 4
+  for (int i = threadIdx.x * 4; i < columns; i += kThreads * 4) {  // four at a time: cuBLASLt asks for a multiple of 8
+    const float4 v = load4(row, i, columns);
+    const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse),
+                  high = __floats2half2_rn(v.z * inverse, v.w * inverse);
+    *reinterpret_cast<uint2*>(halves + blockIdx.x * int64_t{columns} + i) = {*reinterpret_cast<const uint32_t*>(&low),
+                                                                             *reinterpret_cast<const uint32_t*>(&high)};
+  }
 }
 
 __global__ void finish_row(const float* z, const float* factor, const float* bias, int64_t d, float* y, bool add) {
@@ -98,17 +95,23 @@ __global__ void finish_row(const float* z, const float* factor, const float* bia
 }  // namespace
 
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
-              float* y, uint8_t* blocks, float* row_scale) {
-  launch("normalising", stream, dim3(static_cast<unsigned>(n)), kRowThreads, 0, norm_row, x, rows, weight, eps,
-         static_cast<int>(d), y, blocks, row_scale);
+              float* y, uint8_t* blocks) {
+  const auto with = [&](auto kernel) {
+    launch("normalising", stream, dim3(static_cast<unsigned>(n)), kRowThreads, 0, kernel, x, rows, weight, eps,
+           static_cast<int>(d), y, blocks);
+  };
+  static_assert(kWidestNorm == 4 * 4 * kRowThreads);
+  if (d <= 4 * kRowThreads) return with(norm_row<1>);
+  with(norm_row<4>);
 }
-void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, float* maxima) {
-  launch("swiglu", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>(swiglu_parts(d))), kThreads, 0, gate_up,
-         gate, up, static_cast<int>(d), y, maxima);
+void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, uint8_t* blocks) {
+  const int64_t warps = kThreads / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
+  launch("swiglu", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((column_blocks + warps - 1) / warps)),
+         kThreads, 0, gate_up, gate, up, static_cast<int>(d), y, blocks);
 }
 void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, uint16_t* halves, float* factor) {
-  launch("rounding activations", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, to_halves, x, columns,
-         reinterpret_cast<__half*>(halves), factor);
+  launch("rounding activations", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, to_halves, x,
+         static_cast<int>(columns), reinterpret_cast<__half*>(halves), factor);
 }
 void finish_rows(Stream stream, const float* z, const float* factor, const float* bias, int64_t n, int64_t d, float* y,
                  bool add) {

@@ -1,6 +1,6 @@
 // The launchers of everything but the low-bit products (lowbit.h) and the dense ones (gemm.h): pointers into device
-// memory, row-major FP32 unless said. n rows of a batch, d columns. All are row-invariant: a row is one thread block's
-// work, its sums in a fixed order.
+// memory, row-major FP32 unless said. n rows of a batch, d columns. All are row-invariant: the order of a row's sums
+// does not depend on the batch.
 #pragma once
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace fidelio::cuda {
 
-// Where a weight's values come from, for what must read them one by one (embedding, dequantising, FP32 products).
+// Where a weight's values come from, for what must read them one by one (embedding, FP32 products).
 struct WeightValues {
   LowbitWeight lowbit;             // used if lowbit.blocks
   const uint16_t* half = nullptr;  // (out, in) FP16 times `factor`
@@ -21,8 +21,6 @@ struct WeightValues {
 void embed(Stream stream, const WeightValues& table, const int32_t* ids, int64_t n, float* x);
 // Largest |value| of a weight, into `amax` (device).
 void largest_value(Stream stream, const WeightValues& w, float* amax);
-// halves (out, in) = values / factor.
-void dequantise(Stream stream, const WeightValues& w, float factor, uint16_t* halves);
 void bf16_to_half(Stream stream, const uint16_t* bf16, int64_t n, float factor,
                   uint16_t* halves);  // halves = value / factor
 void bf16_largest(Stream stream, const uint16_t* bf16, int64_t n, float* amax);
@@ -40,11 +38,9 @@ void finish_rows(Stream stream, const float* z, const float* factor, const float
 // for lowbit.h.
 constexpr int64_t kWidestNorm = 16384;
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
-              float* y, uint8_t* blocks, float* row_scale);
-// y = silu(gate) * up, and the largest magnitude of each part of a row into maxima (n, swiglu_parts(d)).
-constexpr int kSwigluColumns = 1024;
-constexpr int64_t swiglu_parts(int64_t d) { return (d + kSwigluColumns - 1) / kSwigluColumns; }
-void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, float* maxima);
+              float* y, uint8_t* blocks);
+// y = silu(gate) * up, with `blocks` also prepared for lowbit.h.
+void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, uint8_t* blocks);
 
 // ---- Attention. One layer's cache: keys then values, (pages, hk, kPageTokens, e), then for i8 two (pages, hk,
 // kPageTokens) arrays of {scale, lowest} FP32 pairs.
@@ -61,18 +57,32 @@ struct AttentionArguments {
   float* key_scales = nullptr;  // i8
   float* value_scales = nullptr;
 };
-// q (n, h, e) and k (n, hk, e) normalised per head (weights or null) and turned; k and v into the cache.
-void rope_append(Stream stream, const AttentionArguments& a, float* q, const float* k, const float* v,
-                 const float* q_norm, const float* k_norm, float eps, const float* inverse_frequencies,
-                 float rope_scale);
-// out (n, h, e), and the largest magnitude of each head into maxima (n, h). `longest` is the largest position + 1. The
-// context is cut at multiples of kSplit positions, each cut one thread block a row and kv head, joined in order.
-// scratch: attention_scratch floats a row.
-constexpr int kSplit = 128;
-constexpr int64_t attention_scratch(int64_t h, int64_t e, int64_t longest) {
-  return h * ((longest + kSplit - 1) / kSplit) * (e + 2);
-}
-void attend(Stream stream, const AttentionArguments& a, const float* q, int64_t longest, float* scratch,
-            int64_t scratch_rows, float* out, float* maxima);
+// q (n, h, e) and k (n, hk, e) are to be normalised per head (weights or null) and turned; k and v go into the cache.
+struct FreshHeads {
+  float* q = nullptr;
+  const float *k = nullptr, *v = nullptr;
+  const float *q_norm = nullptr, *k_norm = nullptr;
+  float eps = 0;
+  const float* turns = nullptr;  // (n, e / 2) {cos, sin}
+};
+void rope_turns(Stream stream, const int32_t* positions, int64_t n, const float* inverse_frequencies, int64_t e,
+                float rope_scale, float* turns);
+void rope_append(Stream stream, const AttentionArguments& a, const FreshHeads& fresh);
+
+constexpr int kCut = 128;  // positions that a thread block attends to
+struct AttentionScratch {
+  int64_t rows = 0;             // that it has room for
+  int cuts = 0;                 // at least those of the longest context
+  float* parts = nullptr;       // rows * attention_parts(...)
+  uint32_t* arrived = nullptr;  // rows * h, zeros; left so
+};
+constexpr int64_t attention_parts(int64_t h, int64_t e, int64_t cuts) { return h * cuts * (e + 2); }
+// out (n, h, e). With fresh.k, rows are turned and appended here instead of by rope_append; that asks for sequences of
+// one row and attention_appends(). With `blocks`, which asks for attention_prepares(), out is also prepared for
+// lowbit.h.
+bool attention_appends(KvKind kind, int h, int hk);
+bool attention_prepares(KvKind kind, int h, int hk, int e);
+void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
+            const AttentionScratch& scratch, float* out, uint8_t* blocks);
 
 }  // namespace fidelio::cuda

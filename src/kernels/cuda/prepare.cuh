@@ -1,6 +1,4 @@
-// Rows of FP32 activations into the blocks of lowbit.h. The scale of a row needs its largest magnitude first, so
-// whoever makes a row in several thread blocks leaves the largest of each part (RowMaxima) for the kernel that prepares
-// it.
+// Rows of FP32 activations into the blocks of lowbit.h, for whichever kernel has 128 columns of a row at hand.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -35,6 +33,17 @@ __device__ inline float4 load4(const float* row, int column, int columns) {
   return {at(0), at(1), at(2), at(3)};
 }
 
+__device__ inline void store4(float* row, int column, int columns, float4 v) {
+  if (columns % 4 == 0 && column < columns) {
+    *reinterpret_cast<float4*>(row + column) = v;
+    return;
+  }
+  const float values[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (column + i < columns) row[column + i] = values[i];
+}
+
 // The power of two that brings amax into [2^14, 2^15).
 __device__ inline float scale_of(float amax) {
   int exponent = 15;
@@ -43,16 +52,17 @@ __device__ inline float scale_of(float amax) {
 }
 
 // A warp's work: block `block` of row m, of which lane l holds columns 4 l .. 4 l + 3. Rows are in chunks of kMaxRows.
-__device__ inline void prepare_block(float4 v, float scale, int m, int all_rows, int block, int column_blocks,
-                                     uint8_t* blocks) {
+__device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {
   const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
             rows = min(kMaxRows, all_rows - chunk * kMaxRows);
   uint8_t* at = blocks + int64_t{chunk} * column_blocks * input_block_bytes(kMaxRows) + block * input_block_bytes(rows);
-  const float inverse = 1 / scale;
+  float amax = largest_of(v);
+  for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, d));
+  const float scale = scale_of(amax), inverse = 1 / scale;
   const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse),
                 high = __floats2half2_rn(v.z * inverse, v.w * inverse);
-  reinterpret_cast<uint2*>(at + local * 256)[lane] = {*reinterpret_cast<const uint32_t*>(&low),
-                                                      *reinterpret_cast<const uint32_t*>(&high)};
+  reinterpret_cast<uint2*>(at + local * 256)[lane ^ (local % 2 * 8)] = {*reinterpret_cast<const uint32_t*>(&low),
+                                                                        *reinterpret_cast<const uint32_t*>(&high)};
   const float2 a = __half22float2(low), b = __half22float2(high);
   float sum = ((a.x + a.y) + (b.x + b.y)) * 0x1p-24f;
   float* sums = reinterpret_cast<float*>(at + rows * 256 + local / 8 * kInputSumBytes) + local % 8;
@@ -62,6 +72,7 @@ __device__ inline void prepare_block(float4 v, float scale, int m, int all_rows,
   if (lane % 16 == 0) sums[(4 + lane / 16) * 8] = sum;  // of 64
   sum += __shfl_xor_sync(~0u, sum, 16);
   if (lane == 0) sums[6 * 8] = sum;  // of 128
+  if (lane == 0) sums[kInputScale * 8] = scale;
 }
 
 }  // namespace fidelio::cuda

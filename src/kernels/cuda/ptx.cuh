@@ -46,6 +46,24 @@ __device__ __forceinline__ uint16_t load_streamed(const uint16_t* p) {
   return v;
 }
 
+// 16 bytes from global to shared memory without a register; commit closes a group, wait lets all but the last `left`
+// groups arrive (for the thread that asked).
+__device__ __forceinline__ void copy_async(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int left>
+__device__ __forceinline__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+// Asks for bytes to be brought into L2; both are multiples of 16.
+__device__ __forceinline__ void prefetch_into_l2(const void* p, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+#endif
+}
+
 // ---- Arithmetic.
 // (a & mask) | (b & ~mask) in one LOP3.
 template <uint32_t mask>

@@ -1,4 +1,4 @@
-// Reading packed weights value by value: embedding rows, dequantising for dense products, FP32 products for oracles.
+// Reading packed weights value by value: embedding rows, FP32 products for oracles.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -93,12 +93,6 @@ __global__ void largest(WeightValues w, float* amax) {
   raise_to(amax, most);
 }
 
-__global__ void dequantise_row(WeightValues w, float inverse, __half* halves) {
-  const int64_t row = blockIdx.x;
-  for (int64_t c = threadIdx.x; c < w.in; c += blockDim.x)
-    halves[row * w.in + c] = __float2half_rn(value_at(w, row, c) * inverse);
-}
-
 __global__ void convert_bf16(const __nv_bfloat16* from, int64_t n, float inverse, __half* to) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x)
     to[i] = __float2half_rn(__bfloat162float(from[i]) * inverse);
@@ -151,10 +145,6 @@ void embed(Stream stream, const WeightValues& table, const int32_t* ids, int64_t
 void largest_value(Stream stream, const WeightValues& w, float* amax) {
   largest<<<528, 256, 0, stream>>>(w, amax);
   cuda_check(cudaGetLastError(), "reading a weight");
-}
-void dequantise(Stream stream, const WeightValues& w, float factor, uint16_t* halves) {
-  dequantise_row<<<static_cast<unsigned>(w.out), 256, 0, stream>>>(w, 1 / factor, reinterpret_cast<__half*>(halves));
-  cuda_check(cudaGetLastError(), "dequantising");
 }
 void bf16_to_half(Stream stream, const uint16_t* bf16, int64_t n, float factor, uint16_t* halves) {
   convert_bf16<<<1056, 256, 0, stream>>>(reinterpret_cast<const __nv_bfloat16*>(bf16), n, 1 / factor,
