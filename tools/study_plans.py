@@ -45,7 +45,7 @@ for peer, bits in PEERS.items():
     ROWS["size of " + peer] = ("mixed", "single", ["--bits", str(bits)], MIXED)
 for method in ("linear", "single", "shapley", "unified"):
     for by in ("kl", "ear"):
-        ROWS[f"{method} by {by}"] = ("wide", method, ["--bits", "5.2", "--method", method, "--allocate-by", by], WIDE)
+        ROWS[f"{method} by {by}"] = ("wide", method, ["--bits", "5.2", "--method", method, "--allocate-by", by, *(["--permutations", "4"] if method in ("shapley", "unified") else [])], WIDE)
 ROWS["evolve"] = ("wide", None, ["--ear", "0.95", "--search", "evolve"], WIDE)
 ROWS["evolve's start"] = ("wide", None, ["--ear", "0.95"], WIDE)
 ROWS["widths 4,8"] = ("few", None, ["--bits", "5.2"], [WIDE[2], WIDE[6]])
