@@ -18,96 +18,22 @@
 //
 // Tried and slower (8192 x 8192, 4 bits, one row: this kernel's time is in docs/results-gpu.md): thread blocks that
 // stay for tile after tile, two a multiprocessor with four blocks ahead, 14.1 us; the same with the activations staged
-// in shared memory, 15.6 us. Tried and slower on an H200 (8192 x 8192, 4 bits, one row: this kernel's time is in
-// docs/results-gpu.md): a ring of stages filled by cp.async.bulk with a producer warp, 128 outputs a thread block and a
-// cluster of 2, 4 or 8 thread blocks sharing the inputs (12.7 us at best, 14..18 us mostly). Its fixed costs (barriers,
-// cluster exchange) came to 3 us a launch, and with programmatic dependent launch the thread blocks of one kernel land
-// unevenly on the multiprocessors.
+// in shared memory, 15.6 us; a ring of stages filled by cp.async.bulk with a producer warp, 128 outputs a thread block
+// and a cluster of 2, 4 or 8 thread blocks sharing the inputs (12.7 us at best, 14..18 us mostly). Its fixed costs
+// (barriers, cluster exchange) came to 3 us a launch, and with programmatic dependent launch the thread blocks of one
+// kernel land unevenly on the multiprocessors.
 #pragma once
 #include <cuda_fp16.h>
 
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/lowbit_block.cuh"
 #include "kernels/cuda/lowbit_codes.cuh"
 #include "kernels/cuda/lowbit_launch.cuh"
 #include "kernels/cuda/pair_table.cuh"
 
 namespace fidelio::cuda {
-
-template <CodeKind kind_, int bits_, bool byte_scale, int group_chunks>
-struct CodeTraits {
-  static constexpr CodeKind kind = kind_;
-  static constexpr int bits = bits_, kGroupChunks = group_chunks,
-                       kGroups = 4 / group_chunks;  // chunks of 32 inputs a group; groups a block
-  static constexpr bool kGrid = kind == CodeKind::grid, kHalf = kind == CodeKind::half,
-                        kCentred = kind == CodeKind::integer;
-  static constexpr int kScaleBytes = (kGrid || byte_scale) ? 1 : 2;
-  static constexpr int kTableBytes = kGrid ? pair_table_bytes(bits) : 0;
-  static constexpr int kCodeBytes = kBlockRows * kBlockColumns / 8 * bits;
-  static constexpr int kGroupBytes =
-      kBlockRows * (kScaleBytes + (kCentred ? 1 : 0));  // scales, then zeros, of one group
-  static constexpr int kBlockBytes = kCodeBytes + kGroups * kGroupBytes;
-};
-
-// What one lane needs of a tile of a block: codes, and scales and zeros of rows g and g + 8, as stored.
-template <typename Traits>
-struct LaneBlock {
-  LaneCodes<Traits::bits> codes;
-  uint32_t scale[Traits::kGroups];
-  uint16_t zero[Traits::kGroups];
-
-  __device__ __forceinline__ void load(const uint8_t* block, int tile, int lane) {
-    codes.load(block, tile, lane);
-#pragma unroll
-    for (int group = 0; group < Traits::kGroups; ++group) {
-      const uint8_t* record = block + Traits::kCodeBytes + group * Traits::kGroupBytes;
-      const int pair = tile * 8 + lane / 4;
-      if constexpr (Traits::kScaleBytes == 2)
-        scale[group] = ptx::load_streamed(reinterpret_cast<const uint32_t*>(record) + pair);
-      else
-        scale[group] = ptx::load_streamed(reinterpret_cast<const uint16_t*>(record) + pair);
-      if constexpr (Traits::kCentred)
-        zero[group] =
-            ptx::load_streamed(reinterpret_cast<const uint16_t*>(record + kBlockRows * Traits::kScaleBytes) + pair);
-    }
-  }
-  __device__ __forceinline__ float2 scales(int group) const {
-    const uint32_t s = scale[group];
-    if constexpr (Traits::kScaleBytes == 2) return __half22float2(*reinterpret_cast<const __half2*>(&s));
-    if constexpr (Traits::kGrid)
-      return {static_cast<float>(static_cast<int8_t>(s & 255)), static_cast<float>(static_cast<int8_t>(s >> 8))};
-    return {static_cast<float>(s & 255), static_cast<float>(s >> 8)};
-  }
-  __device__ __forceinline__ float2 zeros(int group) const {
-    return {static_cast<float>(zero[group] & 255), static_cast<float>(zero[group] >> 8)};
-  }
-};
-
-// FP16 values: a lane's share of a chunk is 16 bytes of row g and of row g + 8, in the order in which products take
-// them.
-template <int group_chunks>
-struct LaneBlock<CodeTraits<CodeKind::half, 16, false, group_chunks>> {
-  uint4 rows[4][2];
-
-  __device__ __forceinline__ void load(const __half* w, int row, int last_row, int column, int columns) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c)
-#pragma unroll
-      for (int up = 0; up < 2; ++up)
-        rows[c][up] = column + c * 32 < columns
-                          ? ptx::load_streamed(reinterpret_cast<const uint4*>(
-                                w + int64_t{min(row + up * 8, last_row)} * columns + column + c * 32))
-                          : uint4{0, 0, 0, 0};
-  }
-  __device__ __forceinline__ void fragment(int c, int h, uint32_t (&a)[4]) const {
-#pragma unroll
-    for (int up = 0; up < 2; ++up) {
-      a[up] = h ? rows[c][up].z : rows[c][up].x;
-      a[2 + up] = h ? rows[c][up].w : rows[c][up].y;
-    }
-  }
-};
 
 // total += this block's share. `x` is the block's activations.
 template <typename Traits, int kTiles, int kTokenTiles>
