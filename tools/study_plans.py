@@ -99,6 +99,8 @@ def donor(key, name, options, formats):
 
 def lend(path, name, options, formats, measurements):
     run_until(name, options, formats, None)
+    if not os.path.exists(folder(name) + ".journal"):
+        return  # refused: the run itself will say why
     for file in os.listdir(path):
         if file != "job.json" and (measurements or not file.startswith("measure-")):
             shutil.copy(os.path.join(path, file), folder(name) + ".journal/")

@@ -3,22 +3,20 @@
 #include <set>
 
 #include "app/common.h"
-#include "core/file.h"
-#include "core/hash.h"
+#include "app/texts.h"
 
 namespace fidelio::app {
 
 SplitTexts split_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer, int64_t context) {
   SplitTexts split;
   split.context = context;
-  for (const std::string& path : files) {
-    const std::string text = read_text_file(path);
-    const std::vector<int32_t> ids = tokenizer.encode(text, false);
-    EvalText half[2] = {{path, sha256_hex(text), {}}, {path, sha256_hex(text), {}}};
+  for (const EvalText& whole : read_texts(files, tokenizer)) {
+    const std::vector<int32_t>& ids = whole.ids;
+    EvalText half[2] = {{whole.name, whole.sha256, {}}, {whole.name, whole.sha256, {}}};
     const auto windows = static_cast<int64_t>(ids.size()) / context;
     check(windows >= 4,
-          "{} has {} tokens, which is fewer than four windows of {}: too little to search on and certify with", path,
-          ids.size(), context);
+          "{} has {} tokens, which is fewer than four windows of {}: too little to search on and certify with",
+          whole.name, ids.size(), context);
     for (int64_t w = 0; w < windows; ++w) {
       std::vector<int32_t>& to = half[w % 2].ids;
       to.insert(to.end(), ids.begin() + w * context, ids.begin() + (w + 1) * context);

@@ -1,7 +1,6 @@
 #include "app/common.h"
 #include "app/eval_tasks.h"
-#include "core/file.h"
-#include "core/hash.h"
+#include "app/texts.h"
 #include "core/progress.h"
 #include "eval/compare.h"
 #include "eval/perplexity.h"
@@ -17,16 +16,6 @@ struct Eval {
   int view = 0;
   EvalTasks tasks;
 };
-
-// Files of text, tokenised whole without special tokens, as in the protocols of eval/perplexity.h.
-std::vector<EvalText> read_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer) {
-  std::vector<EvalText> texts;
-  for (const std::string& path : files) {
-    const std::string text = read_text_file(path);
-    texts.push_back({path, sha256_hex(text), tokenizer.encode(text, false)});
-  }
-  return texts;
-}
 
 std::string with_ci(const Estimate& e, int digits) {
   return fmt::format("{:.{}f}  [{:.{}f}, {:.{}f}]", e.value, digits, e.ci95.low, digits, e.ci95.high, digits);

@@ -3,8 +3,8 @@
 #include <filesystem>
 
 #include "app/questions.h"
+#include "app/texts.h"
 #include "core/file.h"
-#include "core/hash.h"
 #include "core/progress.h"
 #include "core/rng.h"
 #include "eval/compare.h"
@@ -66,15 +66,6 @@ void inject(Runner& runner, const Checkpoint& source, double sigma, uint64_t see
   uint64_t number = 0;
   for (LinearId id : noisy_linears(source.config()))
     runner.set_linear(id, runner.pack(noisy_weight(source.linear(id), sigma, Rng(seed, number++).next(), true)));
-}
-
-std::vector<EvalText> read_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer) {
-  std::vector<EvalText> texts;
-  for (const std::string& path : files) {
-    const std::string text = read_text_file(path);
-    texts.push_back({path, sha256_hex(text), tokenizer.encode(text, false)});
-  }
-  return texts;
 }
 
 void add_accuracy(NoiseReport& report, const std::vector<ModelRuns>& models) {

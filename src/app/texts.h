@@ -1,0 +1,14 @@
+// Texts that fidelity is measured on.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "eval/perplexity.h"
+#include "io/tokenizer.h"
+
+namespace fidelio::app {
+
+// Files of text, tokenised whole without special tokens, as in the protocols of eval/perplexity.h.
+std::vector<EvalText> read_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer);
+
+}  // namespace fidelio::app
