@@ -80,8 +80,8 @@ def run_until(name, options, formats, stop_at, threads=args.threads):
 donors = {}
 
 
-def donor(key, name, options, formats):
-    """The journal that holds key = (candidates, table); made by the first who asks."""
+def donor(key, name, options, formats, base=None):
+    """The journal that holds key = (candidates, table); made by the first who asks, from the journal `base` where there is one."""
     with lock:
         made = donors.setdefault(key, threading.Event())
         first = not hasattr(made, "owner")
@@ -90,6 +90,8 @@ def donor(key, name, options, formats):
     path = os.path.join(args.work, "donor-" + "-".join(k or name.replace(" ", "_").replace("'", "") for k in key))
     if first:
         if not os.path.exists(path):
+            if base:
+                lend(base, name, options, formats, False)
             run_until(name, options, formats, "Pareto front" if key[1] else "uniform ", args.donor_threads)
             os.rename(folder(name) + ".journal", path)
         made.set()
@@ -111,7 +113,11 @@ def row(name):
     begin = time.time()
     shared = "--bits" in options and table == "single" and candidates == "mixed"  # a target leaves formats unmeasured
     if candidates == "wide" or shared:
-        lend(donor((candidates, table if shared else None), candidates, ["--bits", "5.2"], formats), name, options, formats, shared)
+        journal = donor((candidates, table if shared else None), candidates, ["--bits", "5.2"], formats)
+        sampled = table in ("shapley", "unified")
+        if sampled:  # one table, allocated by KL and by EAR
+            journal = donor((candidates, table), table + " table", options, formats, journal)
+        lend(journal, name, options, formats, shared or sampled)
     out = subprocess.run(command(name, options, formats), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if out.returncode != 0:
         print(f"{name}: {out.stderr.strip()[-300:]}", flush=True)
