@@ -31,7 +31,9 @@ args = parser.parse_args()
 
 
 def run(*command):
-    out = subprocess.run([args.fidelio, *command, "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    out = subprocess.run([args.fidelio, *command, "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if out.returncode != 0:
+        raise SystemExit(out.stderr.strip())
     return json.loads(out.stdout)
 
 

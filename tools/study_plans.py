@@ -26,6 +26,7 @@ parser.add_argument("--text", default="models/data/docs-heldout.txt")
 parser.add_argument("--jobs", type=int, default=8, help="runs side by side")
 parser.add_argument("--threads", type=int, default=2, help="of each run")
 parser.add_argument("--donor-threads", type=int, default=2, help="of a run whose journal the others get")
+parser.add_argument("--search-tokens", default="", help="instead of compress' own")
 parser.add_argument("--until", type=float, default=1e9, help="begin nothing after so many seconds")
 parser.add_argument("--only", default="", help="rows whose name begins with one of these")
 args = parser.parse_args()
@@ -60,7 +61,7 @@ def folder(name):
 
 def command(name, options, formats, threads=args.threads):
     return [args.fidelio, "compress", args.model, *options, "--formats", *formats, "--calibration", args.calibration, "--text", args.text, "--threads", str(threads),
-            "--table", folder(name) + ".table.json", "-o", folder(name)]
+            *(["--search-tokens", args.search_tokens] if args.search_tokens else []), "--table", folder(name) + ".table.json", "-o", folder(name)]
 
 
 def run_until(name, options, formats, stop_at, threads=args.threads):
