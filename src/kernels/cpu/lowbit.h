@@ -41,7 +41,7 @@ namespace fidelio::cpu::lowbit {
 
 constexpr int kBlock = 16;    // output rows
 constexpr int kSpan = 32;     // columns of a span
-constexpr int kMaxRows = 64;  // rows of activations a pass over the weights serves; partial sums stay in L1
+constexpr int kMaxRows = 128;  // rows of activations a pass over the weights serves; partial sums stay in L1
 constexpr float kSteps16 = 127 * 128 + 63, kSteps8 = 127;  // the largest integer of A16 and A8
 
 // Codes a kernel knows: integers of 2..8 bits, grids of 2..5, FP4, then views of the 2, 4 or 6 high bits of an integer.

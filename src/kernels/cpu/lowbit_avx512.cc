@@ -119,17 +119,18 @@ FIDELIO_INLINE __m512 load_scales(const Layout& l, const uint8_t* block, int64_t
 }
 
 // Zeros of 16 rows as dwords: byte (r b) / 8 and its neighbour, shifted down. Reads up to 16 bytes: codes follow. Of a
-// view: 2 zero - (2^d - 1).
+// view: 2 zero - (2^d - 1). The tables are made once a call.
 template <int kCoding>
 struct ZeroReader {
   __m512i gather, down, keep;
-  int64_t bytes;
   __m512i fixed, low;
-  const uint8_t* base;
+  int64_t bytes, offset;
+  bool stored;
 
-  ZeroReader(const Layout& l, const uint8_t* block) {
+  explicit ZeroReader(const Layout& l) {
     const int b = l.code_bits;
-    base = l.has_zero && kCoding != kFp4 ? block + l.zero_offset : nullptr;
+    stored = l.has_zero && kCoding != kFp4;
+    offset = l.zero_offset;
     fixed = _mm512_set1_epi32(is_grid(kCoding) ? 128 : 1 << (b - 1));
     low = _mm512_set1_epi32((1 << (b - bits_of(kCoding))) - 1);
     keep = _mm512_set1_epi32((1 << b) - 1);
@@ -138,14 +139,14 @@ struct ZeroReader {
     for (int r = 0; r < 16; ++r) at[r] = (r * b / 8) | (r * b / 8 + 1) << 8, by[r] = r * b % 8;
     gather = _mm512_load_si512(at), down = _mm512_load_si512(by);
   }
-  __m512i operator()(int64_t group) const {
-    const __m512i zero = whole(group);
+  FIDELIO_INLINE __m512i operator()(const uint8_t* block, int64_t group) const {
+    const __m512i zero = whole(block, group);
     return is_view(kCoding) ? _mm512_sub_epi32(_mm512_slli_epi32(zero, 1), low) : zero;
   }
-  FIDELIO_INLINE __m512i whole(int64_t group) const {
-    if (!base) return fixed;
+  FIDELIO_INLINE __m512i whole(const uint8_t* block, int64_t group) const {
+    if (!stored) return fixed;
     const __m512i string =
-        _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(base + bytes * group)));
+        _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block + offset + bytes * group)));
     const __m512i pairs = _mm512_maskz_permutexvar_epi8(0x3333333333333333, gather, string);
     return _mm512_and_si512(_mm512_srlv_epi32(pairs, down), keep);
   }
@@ -160,28 +161,38 @@ FIDELIO_INLINE __m512i broadcast(const int8_t* p) {
 template <bool kTwo>
 constexpr int64_t kRowBytes = kTwo ? 2 * kSpan : kSpan;
 
+// Even and odd quads of a plane have accumulators of their own: the dot product's latency, not its rate, would bound a
+// row otherwise.
+struct Sums {
+  __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
+  FIDELIO_INLINE __m512i total() const { return _mm512_add_epi32(even, odd); }
+};
+
 // Recursion instead of loops: indices are constants before the compiler decides whether w can live in registers.
 template <bool kTwo, int kQuad, int kQuads>
-FIDELIO_INLINE void dot_quads(const __m512i* w, const int8_t* x, __m512i& hi, __m512i& lo) {
+FIDELIO_INLINE void dot_quads(const __m512i* w, const int8_t* x, Sums& hi, Sums& lo) {
   if constexpr (kQuad < kQuads) {
-    hi = _mm512_dpbusd_epi32(hi, w[kQuad], broadcast(x + 4 * kQuad));
-    if constexpr (kTwo) lo = _mm512_dpbusd_epi32(lo, w[kQuad], broadcast(x + kSpan + 4 * kQuad));
+    __m512i& h = kQuad % 2 ? hi.odd : hi.even;
+    __m512i& l = kQuad % 2 ? lo.odd : lo.even;
+    h = _mm512_dpbusd_epi32(h, w[kQuad], broadcast(x + 4 * kQuad));
+    if constexpr (kTwo) l = _mm512_dpbusd_epi32(l, w[kQuad], broadcast(x + kSpan + 4 * kQuad));
     dot_quads<kTwo, kQuad + 1, kQuads>(w, x, hi, lo);
   }
 }
 
-// (hi << 7) + lo of kSpans spans for one row; x: the row in the first span, the next one `span_bytes` further. Each
-// span has its own accumulators: the dot product's latency, not its rate, would bound a single row otherwise.
+// (hi << 7) + lo of kSpans spans for one row; x: the row in the first span, the next one `span_bytes` further.
 template <bool kTwo, int kSpans>
 FIDELIO_INLINE __m512i dot(const __m512i* w, const int8_t* x, int64_t span_bytes) {
-  __m512i hi = _mm512_setzero_si512(), lo = _mm512_setzero_si512();
+  Sums hi, lo;
   dot_quads<kTwo, 0, 8>(w, x, hi, lo);
+  __m512i high = hi.total(), low = kTwo ? lo.total() : __m512i{};
   if constexpr (kSpans == 2) {
-    __m512i second_hi = _mm512_setzero_si512(), second_lo = _mm512_setzero_si512();
+    Sums second_hi, second_lo;
     dot_quads<kTwo, 0, 8>(w + 8, x + span_bytes, second_hi, second_lo);
-    hi = _mm512_add_epi32(hi, second_hi), lo = _mm512_add_epi32(lo, second_lo);
+    high = _mm512_add_epi32(high, second_hi.total());
+    if constexpr (kTwo) low = _mm512_add_epi32(low, second_lo.total());
   }
-  return kTwo ? _mm512_add_epi32(_mm512_slli_epi32(hi, 7), lo) : hi;
+  return kTwo ? _mm512_add_epi32(_mm512_slli_epi32(high, 7), low) : high;
 }
 
 FIDELIO_INLINE __m512 accumulate(__m512 partial, __m512i integer, __m512i zero, __m512 weight_scale, const int32_t* sum,
@@ -219,10 +230,10 @@ template <int kCoding, bool kTwo>
 void multiply_one(const Job& job) {
   const Layout& l = job.layout;
   const __m512i table = load_table<kCoding>(job.packed);
+  const ZeroReader<kCoding> zeros(l);
   for (int64_t block = job.first; block < job.last; ++block) {
     const uint8_t* base = job.packed + l.front + block * l.block_bytes;
     const Planes<kCoding> planes(l, base);
-    const ZeroReader<kCoding> zeros(l, base);
     __m512 partial = _mm512_setzero_ps();
     for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
       const int64_t weight_group = s / l.group_spans;
@@ -241,7 +252,7 @@ void multiply_one(const Job& job) {
         ++s;
       }
       integer = placed<is_view(kCoding)>(integer, shift_of<kCoding>(l));
-      partial = accumulate(partial, integer, zeros(weight_group), load_scales<kCoding>(l, base, weight_group),
+      partial = accumulate(partial, integer, zeros(base, weight_group), load_scales<kCoding>(l, base, weight_group),
                            job.sum + g, job.scale + g);
     }
     store(job, block, 0, partial);
@@ -294,19 +305,19 @@ FIDELIO_INLINE void chunk(const __m512i* w, const int8_t* x, int64_t span_bytes,
 
 // Rows [m0, m0 + rows) of the batch, rows <= kMaxRows, against one block.
 template <int kCoding, bool kTwo>
-void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, __m512i table, Tile& tile) {
+void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, __m512i table,
+                   const ZeroReader<kCoding>& zeros, Tile& tile) {
   const Layout& l = job.layout;
   const uint8_t* base = job.packed + l.front + block * l.block_bytes;
   const Planes<kCoding> planes(l, base);
-  const ZeroReader<kCoding> zeros(l, base);
   const int64_t span_bytes = job.rows * kRowBytes<kTwo>;
   const int8_t* x = job.planes + m0 * kRowBytes<kTwo>;
   for (int64_t m = 0; m < rows; ++m) _mm512_store_ps(tile.partial[m], _mm512_setzero_ps());
   for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
     const int64_t weight_group = s / l.group_spans, begin = s;
     const int64_t end = s + l.activation_group_spans < l.spans ? s + l.activation_group_spans : l.spans;
-    const Group group{zeros(weight_group), load_scales<kCoding>(l, base, weight_group), job.sum + g * job.rows + m0,
-                      job.scale + g * job.rows + m0, shift_of<kCoding>(l)};
+    const Group group{zeros(base, weight_group), load_scales<kCoding>(l, base, weight_group),
+                      job.sum + g * job.rows + m0, job.scale + g * job.rows + m0, shift_of<kCoding>(l)};
     for (; s + 2 <= end; s += 2) {
       __m512i w[16];
       unpack_span<kCoding>(planes, s, table, w);
@@ -346,9 +357,9 @@ struct HalfScales {
 template <bool kTwo, int kQuad>
 FIDELIO_INLINE __m512 add_half(__m512 partial, const __m512i* w, const int8_t* x, const HalfScales& half, int32_t sum,
                                float scale) {
-  __m512i hi = _mm512_setzero_si512(), lo = _mm512_setzero_si512();
+  Sums hi, lo;
   dot_quads<kTwo, kQuad, kQuad + 4>(w, x, hi, lo);
-  const __m512i integer = kTwo ? _mm512_add_epi32(_mm512_slli_epi32(hi, 7), lo) : hi;
+  const __m512i integer = kTwo ? _mm512_add_epi32(_mm512_slli_epi32(hi.total(), 7), lo.total()) : hi.total();
   partial = accumulate(partial, integer, _mm512_set1_epi32(128), half.scale, &sum, &scale);
   const __m512 all = _mm512_mul_ps(half.offset, _mm512_set1_ps(scale));
   return _mm512_fmadd_ps(all, _mm512_set1_ps(static_cast<float>(sum)), partial);
@@ -381,6 +392,7 @@ template <int kCoding, bool kTwo>
 void multiply(const Job& job) {
   if (kCoding != kFp4 && job.rows == 1) return multiply_one<kCoding, kTwo>(job);
   const __m512i table = load_table<kCoding>(job.packed);
+  const ZeroReader<kCoding> zeros(job.layout);
   Tile tile;
   for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
     const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
@@ -388,7 +400,7 @@ void multiply(const Job& job) {
       if constexpr (kCoding == kFp4) {
         multiply_fp4_tile<kTwo>(job, block, m0, rows, table, tile);
       } else {
-        multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
+        multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, zeros, tile);
       }
     }
   }
@@ -411,11 +423,11 @@ template <int kCoding>
 void multiply_f32(const Job& job) {
   const Layout& l = job.layout;
   const __m512i table = load_table<kCoding>(job.packed);
+  const ZeroReader<kCoding> zeros(l);
   alignas(64) float partial[kMaxRows][kBlock], weights[kSpan][kBlock];
   for (int64_t block = job.first; block < job.last; ++block) {
     const uint8_t* base = job.packed + l.front + block * l.block_bytes;
     const Planes<kCoding> planes(l, base);
-    const ZeroReader<kCoding> zeros(l, base);
     const __m512 row_scale =
         l.scale == Scale::f16 ? _mm512_set1_ps(1) : _mm512_loadu_ps(reinterpret_cast<const float*>(base));
     for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
@@ -424,7 +436,7 @@ void multiply_f32(const Job& job) {
       for (int64_t s = 0; s < l.spans; ++s) {
         const int64_t group = s / l.group_spans;
         const __m512 scale = _mm512_mul_ps(row_scale, load_scales<kCoding>(l, base, group));
-        const __m512i zero = zeros(group);
+        const __m512i zero = zeros(base, group);
         __m512i w[8];
         unpack_span<kCoding>(planes, s, table, w);
         for (int k = 0; k < kSpan; ++k) {
