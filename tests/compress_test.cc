@@ -214,9 +214,9 @@ TEST(Compress, RefusesWhatMakesNoSense) {
       {"--ear 0.9 --accuracy-drop 0.1", "--accuracy-drop requires --tasks"},
       {"--ear 0.9 --search guess", "expected ilp or evolve"},
       {"--ear 0.9 --allocate-by bits", "expected kl or ear"},
-      {"--ear 0.9 --method guess", "expected single or linear or shapley or unified"},
+      {"--ear 0.9 --method guess", "expected single or every or linear or shapley or unified"},
       {"--bits 5 --search evolve", "nothing to make smaller"},
-      {"--ear 0.9 --activations a8 --method linear", "give single, shapley or unified"},
+      {"--ear 0.9 --activations a8 --method linear", "give single, every, shapley or unified"},
       {"--tasks nowhere.jsonl", "--accuracy-drop go together"}};
   for (const auto& [options, message] : cases) {
     const CommandResult result = run_command(folder.path(), "fidelio compress " + kFew + options + " -o out");

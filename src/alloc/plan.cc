@@ -11,6 +11,13 @@ namespace fidelio {
 
 using nlohmann::json;
 
+std::pair<int64_t, int64_t> entries(const SensitivityTable& t) {
+  std::pair<int64_t, int64_t> n{0, 0};
+  for (const Group& g : t.groups)
+    for (const Option& o : g.options) ++(o.measured ? n.first : n.second);
+  return n;
+}
+
 json to_json(const SensitivityTable& t) {
   json groups = json::array();
   for (const Group& g : t.groups) {
@@ -21,7 +28,8 @@ json to_json(const SensitivityTable& t) {
                          {"kl", o.kl},
                          {"kl_se", o.kl_se},
                          {"loss", o.loss},
-                         {"loss_se", o.loss_se}});
+                         {"loss_se", o.loss_se},
+                         {"measured", o.measured}});
     groups.push_back({{"name", g.name}, {"linears", g.linears}, {"parameters", g.parameters}, {"options", options}});
   }
   return {{"method", t.method},
@@ -47,7 +55,7 @@ SensitivityTable table_from_json(const json& value) try {
     Group group{g.at("name"), g.at("linears"), g.at("parameters"), {}};
     for (const json& o : g.at("options"))
       group.options.push_back({parse_format(o.at("format").get<std::string>()), o.at("bytes"), o.at("kl"),
-                               o.at("kl_se"), o.at("loss"), o.at("loss_se")});
+                               o.at("kl_se"), o.at("loss"), o.at("loss_se"), o.at("measured")});
     check(!group.options.empty(), "sensitivity table: group {} offers no format", group.name);
     t.groups.push_back(std::move(group));
   }

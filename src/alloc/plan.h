@@ -6,6 +6,7 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "formats/format_spec.h"
@@ -17,6 +18,7 @@ struct Option {
   int64_t bytes = 0;             // true stored bytes of the whole group in this format
   double kl = 0, kl_se = 0;      // predicted KL contribution in nats a token, and its standard error
   double loss = 0, loss_se = 0;  // predicted contribution to 1 - EAR
+  bool measured = true;          // in this very format; false: follows from another by the error of the weights
 };
 
 struct Group {
@@ -27,7 +29,7 @@ struct Group {
 };
 
 struct SensitivityTable {
-  std::string method;  // "linear", "single", "shapley", "unified"
+  std::string method;  // "single", "every", "linear", "shapley", "unified"
   std::vector<Group> groups;
   std::string activations = "f32";    // of the candidates while the costs were measured: f32 judges weights alone
   double base_kl = 0, base_loss = 0;  // what those activations cost with the reference's own weights
@@ -42,6 +44,9 @@ struct Plan {
   double kl = 0;            // predicted, additive, the activations' share included
   double loss = 0;          // predicted additive 1 - EAR (the paper's prediction)
 };
+
+// Options measured in their own format, and those that follow from another.
+std::pair<int64_t, int64_t> entries(const SensitivityTable& table);
 
 nlohmann::json to_json(const SensitivityTable& table);
 SensitivityTable table_from_json(const nlohmann::json& value);  // throws Error naming what is missing or wrong

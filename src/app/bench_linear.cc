@@ -183,7 +183,7 @@ void bench_linear(const LinearBench& o) {
       for (const Activations mode : modes)
         for (const int64_t rows : o.rows) {
           const Row r = time_row(cpu, copies, matrix, mode, rows, o.seconds);
-          const cpu::Form form = copies[0].kernels[static_cast<size_t>(mode)]->form;
+          const cpu::Form form = copies[0].kernel(mode).form;
           const double share = form == cpu::Form::i8x2 ? r.of_int8_rate(2)
                                : form == cpu::Form::i8 ? r.of_int8_rate(1)
                                                        : 0;

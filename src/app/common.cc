@@ -22,7 +22,10 @@ void add_device(CLI::App& verb, RunOptions& o) {
 
 void add_run_options(CLI::App& verb, RunOptions& o) {
   add_device(verb, o);
-  verb.add_option("--activations", o.activations, "What linears see: f32 (exact), a16 (the default, what serves), a8");
+  verb.add_option(
+      "--activations", o.activations,
+      "What linears see: f32 (exact), a16 (the default, what serves), a8; for studies of codes a6, a4, and aw, "
+      "as many bits as the weight's codes");
   verb.add_option("--kv", o.kv,
                   "Key and value cache: f32, f16, bf16, i8, i4x2 (default f16; f32 with --activations f32)");
 }
@@ -32,9 +35,9 @@ void add_json(CLI::App& verb, std::string& path) {
 }
 
 Activations parse_activations(const std::string& name) {
-  for (Activations mode : {Activations::f32, Activations::a16, Activations::a8})
+  for (Activations mode : kAllActivations)
     if (name == name_of(mode)) return mode;
-  throw Error("--activations {}: expected f32, a16 or a8", name);
+  throw Error("--activations {}: expected f32, a16, a8, a6, a4 or aw", name);
 }
 
 KvFormat parse_kv(const std::string& name) {

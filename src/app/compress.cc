@@ -59,15 +59,15 @@ void check_options(const CompressOptions& o) {
         "N");
   check(tasks == (o.accuracy_drop > 0), "--tasks and --accuracy-drop go together: how much accuracy may be lost");
   one_of("--grouping", o.grouping, {"fused", "single"});
-  one_of("--method", o.method, {"single", "linear", "shapley", "unified"});
+  one_of("--method", o.method, {"single", "every", "linear", "shapley", "unified"});
   one_of("--allocate-by", o.allocate_by, {"kl", "ear"});
   one_of("--search", o.search, {"ilp", "evolve"});
   check(o.search == "ilp" || (o.bits == 0 && o.bytes == 0),
         "--search evolve makes a plan smaller at the same fidelity; with a size (--bits, --bytes) there is nothing to "
         "make smaller");
-  check(o.method != "linear" || parse_activations(o.run.activations) != Activations::a8,
+  check(o.method != "linear" || !is_coarse(parse_activations(o.run.activations)),
         "--method linear puts noise into dense weights, which do not see 8-bit activations as codes do; with "
-        "--activations a8 give single, shapley or unified");
+        "--activations a8, a6, a4 and aw give single, every, shapley or unified");
   check(!std::filesystem::exists(o.out), "{} exists already; choose another output folder or remove it", o.out);
 }
 
@@ -135,7 +135,10 @@ void add_compress(CLI::App& app) {
       "--profile", o->profile,
       "What the plan must suit. vllm: symmetric integers, zero points at 4 and 8 bits, head and embedding dense");
   verb->add_flag("--keep-embedding", o->keep_embedding, "Leave embedding and head as they are");
-  verb->add_option("--method", o->method, "How sensitivities are measured: single, linear, shapley, unified");
+  verb->add_option("--method", o->method,
+                   "How sensitivities are measured. single: every group in one format, the others by the error of "
+                   "their weights; every: every group in every format; linear: by noise; shapley, unified: by "
+                   "permutations");
   verb->add_option("--permutations", o->permutations, "Permutations of shapley and unified")
       ->check(CLI::Range(2, 1 << 20));
   verb->add_option("--sensitivity-error", o->target_se,

@@ -42,6 +42,12 @@ std::string tasks(const nlohmann::json& t) {
   return to_html(table);
 }
 
+std::string entries_text(const SensitivityTable& table) {
+  const auto [measured, derived] = entries(table);
+  return derived == 0 ? fmt::format("{} measured", measured)
+                      : fmt::format("{} measured, {} by the error of their weights", measured, derived);
+}
+
 std::string certificate(const CompressStory& s) {
   const nlohmann::json& c = s.report.at("certificate");
   std::string target;
@@ -76,6 +82,7 @@ std::string certificate(const CompressStory& s) {
       {"activations and cache, served", c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
       {"activations of sensitivities", s.table.activations},
       {"how it was found", s.table.method + ", " + (s.allocate_by == "kl" ? "KL" : "1 − EAR") + ", " + s.search},
+      {"entries of the sensitivity table", entries_text(s.table)},
       {"reference SHA-256", c["reference_sha256"].get<std::string>().substr(0, 16) + "…"}};
   html += to_html(table);
   if (c.contains("tasks")) html += tasks(c.at("tasks"));
@@ -205,8 +212,8 @@ std::string heat_map(const SensitivityTable& table) {
       const double strength = o.kl > 0 && high > low ? std::log(o.kl / low) / std::log(high / low) : 0;
       grid.cells[row][column(grid, to_string(o.format))] = {
           strength, fmt::format("{:.1g}", o.kl),
-          fmt::format("{} in {}: KL {:.3g} ± {:.1g}, {}", table.groups[row].name, to_string(o.format), o.kl, o.kl_se,
-                      bytes_text(o.bytes))};
+          fmt::format("{} in {}: KL {:.3g} ± {:.1g}{}, {}", table.groups[row].name, to_string(o.format), o.kl, o.kl_se,
+                      o.measured ? "" : " (by the error of its weights)", bytes_text(o.bytes))};
     }
   return draw(grid);
 }
@@ -286,13 +293,16 @@ std::string sizes(const CompressStory& s) {
   table.rows.push_back(
       {"all files", "", fmt::format("{}", s.report.at("parameters").get<int64_t>()), fmt::format("{}", file)});
   table.rows.push_back({"the source", "", "", fmt::format("{}", s.report.at("source_file_bytes").get<int64_t>())});
-  Table time{"Time", "Of this run; what an interrupted one had finished is not counted.", {"phase", "seconds"}, {}};
-  double total = 0;
-  for (const auto& [name, seconds] : s.seconds) {
-    time.rows.push_back({name, number_text(seconds, 1)});
-    total += seconds;
+  Table time{"Time",
+             "Of this run; what an interrupted one had finished is not counted.",
+             {"phase", "seconds", "of CPU time"},
+             {}};
+  Seconds total;
+  for (const auto& [name, spent] : s.seconds) {
+    time.rows.push_back({name, number_text(spent.wall, 1), number_text(spent.cpu, 1)});
+    total += spent;
   }
-  time.rows.push_back({"all", number_text(total, 1)});
+  time.rows.push_back({"all", number_text(total.wall, 1), number_text(total.cpu, 1)});
   return to_html(table) + to_html(time);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "alloc/plan.h"
+#include "app/seconds.h"
 #include "eval/compare.h"
 #include "sensitivity/gamma.h"
 
@@ -39,8 +40,8 @@ struct CompressStory {
   int gamma_group = 0;
   const FidelityReport& certified;
   std::string search, allocate_by;
-  const nlohmann::json& report;                         // what --json writes
-  std::vector<std::pair<std::string, double>> seconds;  // of this run, by phase
+  const nlohmann::json& report;                          // what --json writes
+  std::vector<std::pair<std::string, Seconds>> seconds;  // of this run, by phase
 };
 std::string compress_page(const CompressStory& story);  // self-contained HTML
 

@@ -12,6 +12,12 @@
 
 namespace fidelio::app {
 
+namespace {
+
+nlohmann::json to_json(Seconds s) { return {{"wall", s.wall}, {"cpu", s.cpu}}; }
+
+}  // namespace
+
 Compressor::Compressor(const CompressOptions& o, const Ranks& ranks)
     : o_(o), ranks_(ranks), model_(open_model(o.run.model)), pool_(o.run.threads) {
   const ModelConfig& config = model_.checkpoint.config();
@@ -36,18 +42,23 @@ nlohmann::json Compressor::dry_run() {
   check_memory(needs, available);
   reference_ = make_runner(o_.run, model_.checkpoint, options(Activations::f32));
   const TimeNeed time = time_need(size(), *reference_, calibration_, pool_);
-  note(fmt::format("{:<52} {:>8.0f} s", "quantising the candidates", time.candidates));
-  note(fmt::format("{:<52} {:>8.0f} s   at most", "sensitivities", time.sensitivities));
-  note(fmt::format("{:<52} {:>8.0f} s   at most", "search and certificate", time.search));
-  note(fmt::format("{:<52} {:>8.0f} s", "time", time.total()));
+  const auto phase = [&](const char* what, Seconds s) {
+    note(fmt::format("{:<52} {:>8.0f} s   ({:.0f} s of CPU time)", what, s.wall, s.cpu));
+  };
+  phase("quantising the candidates", time.candidates);
+  phase("sensitivities", time.sensitivities);
+  phase("search and certificate", time.search);
+  phase("time", time.total());
+  if (time.search_at_most.wall > time.search.wall) phase("search and certificate, at most", time.search_at_most);
   return {{"memory", memory},
           {"memory_bytes", total(needs)},
           {"available_bytes", available},
           {"seconds",
-           {{"candidates", time.candidates},
-            {"sensitivities", time.sensitivities},
-            {"search", time.search},
-            {"total", time.total()}}}};
+           {{"candidates", to_json(time.candidates)},
+            {"sensitivities", to_json(time.sensitivities)},
+            {"search", to_json(time.search)},
+            {"search_at_most", to_json(time.search_at_most)},
+            {"total", to_json(time.total())}}}};
 }
 
 nlohmann::json Compressor::run() {
@@ -78,8 +89,9 @@ nlohmann::json Compressor::run() {
                    bits_per_parameter(table, front.front()), bits_per_parameter(table, front.back())));
   const Plan plan = search(table, front, candidates, *journal);
   page_.watch.lap("search and certificate");
-  const nlohmann::json report = finish(table, plan, candidates);
+  nlohmann::json report = finish(table, plan, candidates);
   page_.watch.lap("writing");
+  for (const auto& [name, spent] : page_.watch.laps) report["seconds"][name] = to_json(spent);
   if (!o_.page.empty()) write_page(table, front, plan, report);
   Journal::remove(folder);
   return report;
@@ -96,7 +108,8 @@ RunnerOptions Compressor::options(Activations mode) const {
 
 // Weights are judged alone, at FP32, unless the model will be served with activations that cost as much as weights do.
 Activations Compressor::table_mode() const {
-  return parse_activations(o_.run.activations) == Activations::a8 ? Activations::a8 : Activations::f32;
+  const Activations served = parse_activations(o_.run.activations);
+  return is_coarse(served) ? served : Activations::f32;
 }
 
 CompressSize Compressor::size() const {
@@ -113,6 +126,8 @@ CompressSize Compressor::size() const {
           r.max_rows,
           r.max_logit_rows,
           trial,
+          parse_activations(o_.run.activations),
+          table_mode(),
           o_.method,
           o_.permutations,
           budget() > 0 ? 0 : o_.max_trials,
@@ -274,6 +289,7 @@ SensitivityTable Compressor::measure_table(const CandidateSet& candidates, Journ
 
   std::unique_ptr<Progress> progress;
   options.method = o_.method;
+  options.measured = measured_format(uniform, useful, options.base_kl, wanted);
   options.permutations = o_.permutations;
   options.target_se = o_.target_se;
   options.seed = o_.seed;
@@ -298,9 +314,37 @@ SensitivityTable Compressor::measure_table(const CandidateSet& candidates, Journ
       {"text_sha256", search_.sha256},
       {"tokens", search_.tokens},
       {"passes", e.passes},
+      {"measured_in", o_.method == "single" ? to_string(options.measured) : std::string("all formats")},
       {"seed", o_.seed}}.dump();
   make_monotone(e.table);
   return e.table;
+}
+
+// The format that `single` measures every group in: of those that a plan may use, the one that is nearest to what is
+// asked for when given to all groups. What lies near it follows from it best. `uniform`: measurements by format.
+FormatSpec Compressor::measured_format(const std::vector<MeterResult>& uniform,
+                                       const std::vector<CandidateGroup>& useful, double base_kl, double wanted) const {
+  const double bits = budget() > 0
+                          ? 8.0 * static_cast<double>(budget()) / static_cast<double>(model_.checkpoint.parameters())
+                          : o_.calibration_bits;
+  const bool by_size = budget() > 0 || !o_.questions.file.empty();
+  FormatSpec nearest;
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t f = 0; f < formats_.size(); ++f) {
+    const auto offers = [&](const CandidateGroup& g) {
+      return std::any_of(g.candidates.begin(), g.candidates.end(),
+                         [&](const Candidate& c) { return c.format == formats_[f]; });
+    };
+    if (!std::all_of(useful.begin(), useful.end(), offers)) continue;
+    const double distance =
+        by_size ? std::abs(page_.uniform[f].bits - bits)
+                : std::abs(std::log(std::max(uniform[f].kl - base_kl, 1e-300) / std::max(wanted, 1e-300)));
+    if (distance < least) {
+      least = distance;
+      nearest = formats_[f];
+    }
+  }
+  return nearest;
 }
 
 nlohmann::json Compressor::finish(const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates) {
@@ -308,18 +352,20 @@ nlohmann::json Compressor::finish(const SensitivityTable& table, const Plan& pla
   const std::string source_hash = model_.checkpoint.sha256();
   nlohmann::json certificate = make_certificate(target_, *certified_, *served_, looks_, source_hash, o_.texts);
   if (!task_report_.is_null()) certificate["tasks"] = task_report_;
-  const nlohmann::json provenance = {{"source_sha256", source_hash},
-                                     {"method", "compress"},
-                                     {"calibration_sha256", calibration_.sha256},
-                                     {"calibration_tokens", calibration_.tokens},
-                                     {"sensitivity", table.method},
-                                     {"sensitivity_activations", table.activations},
-                                     {"allocated_by", o_.allocate_by},
-                                     {"search", o_.search},
-
-                                     {"seed", o_.seed},
-                                     {"plan", to_json(table, plan)},
-                                     {"certificate", certificate}};
+  const nlohmann::json provenance = {
+      {"source_sha256", source_hash},
+      {"method", "compress"},
+      {"calibration_sha256", calibration_.sha256},
+      {"calibration_tokens", calibration_.tokens},
+      {"sensitivity", table.method},
+      {"sensitivity_entries", {{"measured", entries(table).first}, {"derived", entries(table).second}}},
+      {"sensitivity_tokens", search_.tokens},
+      {"sensitivity_activations", table.activations},
+      {"allocated_by", o_.allocate_by},
+      {"search", o_.search},
+      {"seed", o_.seed},
+      {"plan", to_json(table, plan)},
+      {"certificate", certificate}};
   write_checkpoint(
       o_.out, model_.checkpoint, formats, [&](LinearId id) { return candidates.weight(id, formats.at(id)); },
       provenance);

@@ -1,13 +1,12 @@
 // One compression from a folder to a certified checkpoint: candidates, sensitivities, search, certificate, file.
 // Started under mpirun, all ranks make candidates and sensitivities together; the first alone searches and writes.
 #pragma once
-#include <chrono>
-
 #include "alloc/search.h"
 #include "app/certificate.h"
 #include "app/common.h"
 #include "app/compress_page.h"
 #include "app/preflight.h"
+#include "app/seconds.h"
 #include "app/task_target.h"
 #include "sensitivity/candidates.h"
 #include "sensitivity/journal.h"
@@ -47,6 +46,8 @@ class Compressor {
 
   SensitivityTable measure_table(const CandidateSet& candidates, Journal& journal);
   std::vector<MeterResult> measure_uniform(Players& players, const CandidateSet& candidates);
+  FormatSpec measured_format(const std::vector<MeterResult>& uniform, const std::vector<CandidateGroup>& useful,
+                             double base_kl, double wanted) const;
   void restore_reference();
 
   void serve(Runner& runner, const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates);
@@ -67,18 +68,18 @@ class Compressor {
   void write_page(const SensitivityTable& table, const std::vector<Plan>& front, const Plan& plan,
                   const nlohmann::json& report);
 
-  // Seconds since the last call, under the name of what was done.
+  // Time since the last call, under the name of what was done.
   class Stopwatch {
    public:
     void lap(const std::string& name) {
-      const auto now = std::chrono::steady_clock::now();
-      laps.emplace_back(name, std::chrono::duration<double>(now - last_).count());
+      const Seconds now = Seconds::now();
+      laps.emplace_back(name, now - last_);
       last_ = now;
     }
-    std::vector<std::pair<std::string, double>> laps;
+    std::vector<std::pair<std::string, Seconds>> laps;
 
    private:
-    std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+    Seconds last_ = Seconds::now();
   };
 
   const CompressOptions& o_;

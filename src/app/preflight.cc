@@ -1,11 +1,11 @@
 #include "app/preflight.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "alloc/evolve.h"
@@ -14,12 +14,6 @@
 
 namespace fidelio::app {
 namespace {
-
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // As stored and as packed: about the same, but for floating-point codes, which have no kernel here and are packed as
 // FP32.
@@ -59,13 +53,15 @@ double sensitivity_passes(const CompressSize& size) {
     int first = g.linears.front().role == Role::head ? config.L : std::max(g.linears.front().layer, 0);
     once += static_cast<double>(config.L - first) / config.L;
   }
-  if (size.method == "single") return once * formats;
+  if (size.method == "single") return once;
+  if (size.method == "every") return once * formats;
   if (size.method == "linear") return once * EstimateOptions{}.noise_levels;
   return size.permutations * (once * (formats - 1) + (size.method == "shapley" ? formats - 1 : 1));
 }
 double sensitivity_measurements(const CompressSize& size) {
   const auto formats = static_cast<double>(size.formats.size()), groups = static_cast<double>(size.groups.size());
-  if (size.method == "single") return groups * formats;
+  if (size.method == "single") return groups;
+  if (size.method == "every") return groups * formats;
   if (size.method == "linear") return groups * EstimateOptions{}.noise_levels;
   return size.permutations * (groups * (formats - 1) + (size.method == "shapley" ? formats - 1 : 1));
 }
@@ -94,8 +90,8 @@ std::vector<float> corner(const LinearWeight& w, int64_t rows, int64_t columns) 
 // Seconds of quantising per element of (out, in), as a + b in: rounding and range searches go by elements, error
 // feedback and descent by elements times columns.
 struct QuantiseRate {
-  double a = 0, b = 0;
-  double of(double out, double in) const { return out * in * (a + b * in); }
+  Seconds a, b;
+  Seconds of(double out, double in) const { return out * in * (a + in * b); }
 };
 
 class Clock {
@@ -105,53 +101,96 @@ class Clock {
     packed_ = pack_batches(sample.sequences, size.rows, reference.cache_pages()).front();
     for (int64_t i = 0; i < std::min(packed_.batch.rows(), size.logit_rows); ++i)
       packed_.batch.logit_rows.push_back(static_cast<int32_t>(i));
-    const auto rows = static_cast<double>(packed_.batch.rows());
-    const auto forward = [&] {
-      reference_.begin(packed_.batch, Activations::f32);
-      reference_.embed();
-      reference_.layers(0, config_.L);
-    };
-    forward();  // the first touches its memory
-    forward_ = seconds_of(forward) / rows;
-    const auto logit_rows = static_cast<int64_t>(packed_.batch.logit_rows.size());
-    std::vector<float> logits;
-    logit_ = seconds_of([&] {
-               const std::span<const float> p = reference_.logits(0, logit_rows);
-               logits.assign(p.begin(), p.end());
-             }) /
-             static_cast<double>(logit_rows);
-    const auto v = static_cast<size_t>(config_.v);
-    compare_ = seconds_of([&] {
-                 std::vector<RowComparer> comparers(static_cast<size_t>(pool_.threads()));
-                 pool_.run(logit_rows, [&](int64_t row, int thread) {
-                   const std::span<const float> p = std::span(logits).subspan(static_cast<size_t>(row) * v, v);
-                   comparers[static_cast<size_t>(thread)].compare(p, p);
-                 });
-               }) /
-               static_cast<double>(logit_rows);
+    dense_ = rates(Activations::f32);
+    std::map<LinearId, PackedLinear> original;
+    for (const LinearGroup& g : size.groups)
+      for (LinearId id : g.linears)
+        if (id.layer <= 0) {
+          original[id] = reference.linear(id);
+          reference.set_linear(id, coded(id));
+        }
+    codes_ = rates(size.measured);
+    served_ = rates(size.served);
+    for (const auto& [id, weight] : original) reference.set_linear(id, weight);
+    compare_ = comparing();
   }
 
   TimeNeed need() {
     TimeNeed t;
     t.candidates = candidates();
     const auto tokens = static_cast<double>(size_.search_tokens), formats = static_cast<double>(size_.formats.size());
-    const double compared = 2 * logit_ + compare_;
-    t.sensitivities = tokens * (forward_ + ((formats + sensitivity_passes(size_)) * forward_ +
-                                            (formats + sensitivity_measurements(size_)) * compared) /
-                                               size_.ranks);
-    t.search = (size_.max_trials + 1) * static_cast<double>(size_.trial_tokens) * (2 * forward_ + compared);
-    t.search += tokens * evolution_passes(size_) * (forward_ + compared);
+    // The reference's streams; every format everywhere; then a group at a time, which is codes in one linear of seven
+    // and in every layer of what permutations walk through.
+    const bool kept = kept_logit_bytes(size_.search_tokens, config_.v) > 0;
+    const bool walks = size_.method == "shapley" || size_.method == "unified";
+    const Seconds reference_logits = kept ? Seconds{} : dense_.head;
+    const Seconds pass = walks ? codes_.layers : dense_.layers, head = (walks ? codes_.head : dense_.head) + compare_;
+    Seconds one = formats * (codes_.layers + codes_.head + compare_ + reference_logits);
+    one += sensitivity_passes(size_) * pass;
+    one += sensitivity_measurements(size_) * (head + reference_logits);
+    t.sensitivities = tokens * (dense_.layers + (kept ? dense_.head : Seconds{}) + one / size_.ranks);
+    const Seconds look = dense_.layers + dense_.head + served_.layers + served_.head + compare_;
+    const auto trial = static_cast<double>(size_.trial_tokens);
+    const Seconds evolution = tokens * evolution_passes(size_) * (codes_.layers + codes_.head + compare_);
+    t.search = (std::min(kTypicalTrials, size_.max_trials) + 1) * trial * look + evolution;
+    t.search_at_most = (size_.max_trials + 1) * trial * look + evolution;
     return t;
   }
 
  private:
+  // Seconds a token.
+  struct Rates {
+    Seconds layers, head;
+  };
+  Rates rates(Activations mode) {
+    const auto rows = static_cast<double>(packed_.batch.rows()),
+               logit_rows = static_cast<double>(packed_.batch.logit_rows.size());
+    Rates r;
+    for (int round = 0; round < 2; ++round) {  // the first touches its memory
+      reference_.begin(packed_.batch, mode);
+      reference_.embed();
+      r.layers = config_.L * seconds_of([&] { reference_.layers(0, 1); }) / rows;
+      r.head = seconds_of([&] { reference_.logits(0, static_cast<int64_t>(logit_rows)); }) / logit_rows;
+    }
+    return r;
+  }
+
+  Seconds comparing() {
+    const auto rows = static_cast<int64_t>(packed_.batch.logit_rows.size());
+    const auto v = static_cast<size_t>(config_.v);
+    reference_.begin(packed_.batch, Activations::f32);
+    reference_.embed();
+    const std::span<const float> p = reference_.logits(0, rows);
+    std::vector<float> other(p.begin(), p.end());
+    for (float& x : other) x *= 1.01f;
+    return seconds_of([&] {
+             std::vector<RowComparer> comparers(static_cast<size_t>(pool_.threads()));
+             pool_.run(rows, [&](int64_t row, int thread) {
+               const size_t at = static_cast<size_t>(row) * v;
+               comparers[static_cast<size_t>(thread)].compare(p.subspan(at, v), std::span(other).subspan(at, v));
+             });
+           }) /
+           static_cast<double>(rows);
+  }
+
+  // A linear in the format in the middle of those offered, rounded without care.
+  PackedLinear coded(LinearId id) {
+    const LinearWeight weight = size_.source.linear(id);
+    return reference_.pack(quantize_rtn(size_.formats[size_.formats.size() / 2], decode(weight), weight.out, weight.in,
+                                        {.range_search = false, .importance = {}}, pool_));
+  }
+
   // Every rank takes the texts through the layers; the quantising is shared out.
-  double candidates() {
+  Seconds candidates() {
     const auto tokens = static_cast<double>(size_.calibration_tokens);
-    double seconds = 0;
+    Seconds seconds;
     // Two linears as fit: the inputs of the first layer, the first columns of them.
     const QuantiseSample narrow = quantise({0, Role::q}, InputId::attn_in, std::min<int64_t>(config_.d, 768));
     const QuantiseSample wide = quantise({0, Role::down}, InputId::down_in, std::min<int64_t>(config_.f, 2048));
+    Seconds slope = (wide.quantise - narrow.quantise) / (wide.in - narrow.in);
+    slope = {std::max(0.0, slope.wall), std::max(0.0, slope.cpu)};
+    Seconds flat = narrow.quantise - narrow.in * slope;
+    flat = {std::max(0.0, flat.wall), std::max(0.0, flat.cpu)};
     for (LinearId id : linears_of(config_)) {
       if (std::none_of(size_.groups.begin(), size_.groups.end(), [&](const LinearGroup& g) {
             return std::find(g.linears.begin(), g.linears.end(), id) != g.linears.end();
@@ -163,24 +202,23 @@ class Clock {
         seconds += embedding(id);
         continue;
       }
-      const double slope = std::max(0.0, (wide.quantise - narrow.quantise) / (wide.in - narrow.in));
-      seconds += QuantiseRate{std::max(0.0, narrow.quantise - slope * narrow.in), slope}.of(out, in);
+      seconds += QuantiseRate{flat, slope}.of(out, in);
       // Sharers of an input share its Hessian.
       if (id.role == Role::k || id.role == Role::v || id.role == Role::up) continue;
       const QuantiseSample& near = in < wide.in ? narrow : wide;
       seconds += tokens * in * in * near.sum + in * in * in * near.factor;
     }
-    return tokens * forward_ + seconds / size_.ranks;
+    return tokens * dense_.layers + seconds / size_.ranks;
   }
 
   struct QuantiseSample {
     double in = 0;
-    double quantise = 0;  // seconds per element, all formats
-    double sum = 0;       // per token and column squared
-    double factor = 0;    // per column cubed
+    Seconds quantise;  // per element, all formats
+    Seconds sum;       // per token and column squared
+    Seconds factor;    // per column cubed
   };
   QuantiseSample quantise(LinearId id, InputId input, int64_t in) {
-    QuantiseSample s{static_cast<double>(in), 0, 0, 0};
+    QuantiseSample s{static_cast<double>(in), {}, {}, {}};
     reference_.begin(packed_.batch, Activations::f32);
     reference_.embed();
     const std::span<const float> x = reference_.linear_input(0, input);
@@ -200,24 +238,24 @@ class Clock {
       s.quantise += seconds_of([&] {
                       const GptqResult made = quantize_gptq(f, w, out, in, hessian, *factor, options, pool_);
                       reference_.pack(made.weight);
-                      decode(made.weight);
+                      relative_error(made.weight, w);
                     }) /
                     static_cast<double>(out * in);
     return s;
   }
 
-  double embedding(LinearId id) {
+  Seconds embedding(LinearId id) {
     const LinearWeight weight = size_.source.linear(id);
     const int64_t out = std::min<int64_t>(weight.out, 1024);
     const std::vector<float> w = corner(weight, out, weight.in);
-    double seconds = 0;
+    Seconds seconds;
     for (const FormatSpec& f : size_.formats)
       seconds += seconds_of([&] {
         const LinearWeight made = quantize_rtn(f, w, out, weight.in, {}, pool_);
         reference_.pack(made);
-        decode(made);
+        relative_error(made, w);
       });
-    return seconds * static_cast<double>(weight.out) / static_cast<double>(out);
+    return static_cast<double>(weight.out) / static_cast<double>(out) * seconds;
   }
 
   const CompressSize& size_;
@@ -225,7 +263,8 @@ class Clock {
   Runner& reference_;
   ThreadPool& pool_;
   PackedBatch packed_;
-  double forward_ = 0, logit_ = 0, compare_ = 0;  // seconds a token
+  Rates dense_, codes_, served_;  // the source's weights at FP32; codes as sensitivities and as trials run them
+  Seconds compare_;               // a token
 };
 
 std::optional<int64_t> number_in(const std::string& path) {
@@ -274,7 +313,8 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
        reference,
        runner,
        candidates,
-       {"sensitivities: streams before every layer", 4 * size.search_tokens * d * (2 * (c.L + 1) + 1)}},
+       {"sensitivities: streams before every layer", 4 * size.search_tokens * d * (2 * (c.L + 1) + 1)},
+       {"sensitivities: the reference's logits", kept_logit_bytes(size.search_tokens, c.v)}},
       {program,
        reference,
        runner,

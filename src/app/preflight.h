@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "app/seconds.h"
 #include "model/dataset.h"
 #include "sensitivity/candidates.h"
 
@@ -14,8 +15,9 @@ struct CompressSize {
   const std::vector<LinearGroup>& groups;
   const std::vector<FormatSpec>& formats;
   int64_t calibration_tokens = 0, search_tokens = 0;
-  int64_t rows = 0, logit_rows = 0;  // of the largest batch
-  int64_t trial_tokens = 0;          // of one half of the texts
+  int64_t rows = 0, logit_rows = 0;                                    // of the largest batch
+  int64_t trial_tokens = 0;                                            // of one half of the texts
+  Activations served = Activations::a16, measured = Activations::f32;  // in trials, in sensitivities
   std::string method;
   int permutations = 0, max_trials = 0;  // besides the look at the unseen text
   int generations = 0;                   // of evolution; 0: there is none
@@ -36,13 +38,15 @@ int64_t available_memory();
 // Throws Error naming what is needed, what there is, and what would make it smaller.
 void check_memory(const std::vector<MemoryNeed>& needs, int64_t available);
 
-// Seconds of each phase, at most: every format is counted in the sensitivities, every trial in the search. Answering
-// questions is not counted: how long answers become is not known.
+// Of each phase. Answering questions is not counted: how long answers become is not known. A search to a target is
+// counted with kTypicalTrials plans measured before the look at unseen text, and at most with all there may be.
+constexpr int kTypicalTrials = 3;
 struct TimeNeed {
-  double candidates = 0, sensitivities = 0, search = 0;
-  double total() const { return candidates + sensitivities + search; }
+  Seconds candidates, sensitivities, search, search_at_most;
+  Seconds total() const { return candidates + sensitivities + search; }
 };
-// From one batch of `sample` through the reference, and pieces of two linears and of the embedding in every format.
+// From one batch of `sample` through a layer and the head of the reference, dense and as codes, and from pieces of two
+// linears and of the embedding in every format. The reference is left as it was.
 TimeNeed time_need(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool);
 
 }  // namespace fidelio::app

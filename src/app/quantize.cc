@@ -1,6 +1,7 @@
 #include <filesystem>
 
 #include "app/common.h"
+#include "app/self_samples.h"
 #include "core/file.h"
 #include "core/progress.h"
 #include "model/dataset.h"
@@ -9,14 +10,61 @@
 namespace fidelio::app {
 namespace {
 
+// What GPTQ may do beyond feeding errors back with scales from each group's own range; docs/results.md says what each
+// is worth. The first five are done by default.
+const std::vector<std::string> kSteps = {"act-order", "range-search", "descent", "refit", "feedback", "source-inputs"};
+const std::vector<std::string> kDefaultSteps(kSteps.begin(), kSteps.begin() + 5);
+
 struct Quantize {
   RunOptions run;
   std::string format, method = "gptq", embedding, out, json;
   std::vector<std::string> calibration;
-  int64_t tokens = 131072, context = 512;
+  std::vector<std::string> steps = kDefaultSteps;
+  int64_t tokens = 131072, samples = 0, context = 512;
+  uint64_t seed = 0;
   int view_bits = 0;
   float view_weight = 0;
 };
+
+bool has(const Quantize& o, std::string_view step) {
+  return std::find(o.steps.begin(), o.steps.end(), step) != o.steps.end();
+}
+
+void set_steps(const Quantize& o, ModelQuantizer& how) {
+  for (const std::string& step : o.steps)
+    check(std::find(kSteps.begin(), kSteps.end(), step) != kSteps.end() || o.steps == std::vector<std::string>{"none"},
+          "--steps {}: expected none, or some of {}", step, fmt::join(kSteps, ", "));
+  check(how.method == Method::gptq || o.steps == kDefaultSteps,
+        "--steps are those of GPTQ: leave it out with --method rtn");
+  check(!has(o, "source-inputs") || !has(o, "feedback"),
+        "--steps source-inputs,feedback: feedback puts right what earlier layers lost, which the source's own inputs "
+        "do not show; give one of them");
+  how.options.act_order = has(o, "act-order");
+  how.options.range_search = has(o, "range-search") || how.method == Method::rtn;
+  how.options.descend_codes = has(o, "descent");
+  how.options.refit_scales = has(o, "refit");
+  how.sequential = !has(o, "source-inputs");
+}
+
+// The calibration text: `tokens` in all, `samples` of them written by the model.
+Dataset calibration_data(const Quantize& o, const Checkpoint& source) {
+  const Tokenizer tokenizer = Tokenizer::load(o.run.model);
+  const auto chat = ChatTemplate::load(o.run.model);
+  const int64_t context = std::min<int64_t>(o.context, source.config().max_positions);
+  check(o.samples <= o.tokens, "--calibration-samples {} are some of the --calibration-tokens, of which there are {}",
+        o.samples, o.tokens);
+  Dataset data = read_dataset(o.calibration, tokenizer, chat ? &*chat : nullptr, {context, o.tokens});
+  if (o.samples == 0) return data;
+  const auto written = sample_sequences(o.run, source, data.sequences, o.samples, context, o.seed);
+  if (o.samples == o.tokens)
+    data.sequences.clear();
+  else
+    data.sequences = spread_evenly(data.sequences, o.tokens - o.samples);
+  data.sequences.insert(data.sequences.end(), written.begin(), written.end());
+  data.tokens = 0;
+  for (const auto& s : data.sequences) data.tokens += static_cast<int64_t>(s.size());
+  return data;
+}
 
 std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quantize& o) {
   std::map<LinearId, FormatSpec> formats;
@@ -53,6 +101,7 @@ void quantize(const Quantize& o) {
   }
   check(how.method == Method::rtn || !o.calibration.empty(),
         "quantize --method gptq needs --calibration FILE (text or .jsonl), or use --method rtn");
+  set_steps(o, how);
   TemporaryFolder{o.out};  // an output that cannot be made is found out before the work
   const Checkpoint source = Checkpoint::open(o.run.model);
   const std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
@@ -71,18 +120,20 @@ void quantize(const Quantize& o) {
   if (how.method == Method::rtn) {
     quantize_model_rtn(source, how, pool, done);
   } else {
-    const Tokenizer tokenizer = Tokenizer::load(o.run.model);
-    const auto chat = ChatTemplate::load(o.run.model);
-    const int64_t context = std::min<int64_t>(o.context, source.config().max_positions);
-    const Dataset data = read_dataset(o.calibration, tokenizer, chat ? &*chat : nullptr, {context, o.tokens});
+    const Dataset data = calibration_data(o, source);
     provenance["calibration_sha256"] = data.sha256;
     provenance["calibration_tokens"] = data.tokens;
+    provenance["steps"] = o.steps;
+    if (o.samples > 0) provenance.update({{"calibration_samples", o.samples}, {"seed", o.seed}});
     RunnerOptions options = runner_options(o.run);
     options.mode = Activations::f32;
     options.kv = KvFormat::f32;
-    options.max_rows = std::max<int64_t>(context, 2048);
+    options.max_rows = std::max<int64_t>(o.context, 2048);
     options.cache_tokens = 2 * options.max_rows;  // ragged sequences leave their last pages partly empty
     const auto runner = make_runner(o.run, source, options);
+    std::unique_ptr<Runner> original;
+    if (has(o, "feedback")) original = make_runner(o.run, source, options);
+    how.original = original.get();
     quantize_model_gptq(*runner, source, data, how, pool, done);
   }
   write_checkpoint(
@@ -123,6 +174,18 @@ void add_quantize(CLI::App& app) {
   verb->add_option("--calibration", o->calibration,
                    "Calibration text; .jsonl holds a text or conversation a line; may be repeated");
   verb->add_option("--calibration-tokens", o->tokens, "Tokens of calibration data used")->check(CLI::PositiveNumber);
+  verb->add_option("--calibration-samples", o->samples,
+                   "How many of the calibration tokens the model writes itself, at temperature 1, each sequence begun "
+                   "with a few tokens of the text")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--seed", o->seed, "Of those samples");
+  verb->add_option(
+          "--steps", o->steps,
+          "What is done beside GPTQ's error feedback. act-order: columns by weight in the Hessian; "
+          "range-search: scales that clip; descent: codes chosen again, one at a time; refit: scales from the "
+          "codes; feedback: make up for what earlier layers lost; source-inputs (not with feedback): calibrate on what "
+          "the source's layers give, not the quantised ones. Default: the first five; none: plain GPTQ")
+      ->delimiter(',');
   verb->add_option("--calibration-context", o->context, "Length of a calibration sequence")
       ->check(CLI::Range(16, 1 << 20));
   CLI::Option* view = verb->add_option(

@@ -4,7 +4,7 @@
 namespace fidelio {
 
 std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const RunnerOptions& options) {
-  check(options.mode != Activations::a8, "the CUDA backend has no 8-bit activations yet: use a16 or f32");
+  check(!is_coarse(options.mode), "the CUDA backend has no activations of 8 bits or fewer yet: use a16 or f32");
   return std::make_unique<RunnerImpl<Cuda>>(Cuda({.device = options.gpu}), checkpoint, options);
 }
 

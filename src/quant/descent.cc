@@ -213,18 +213,18 @@ class Descent {
 
 }  // namespace
 
-DescentLoss descend(const FormatSpec& spec, const Levels& levels, const Hessian& hessian, int passes,
+DescentLoss descend(const FormatSpec& spec, const Levels& levels, const Hessian& hessian, const DescentOptions& options,
                     const ViewLoss& view, Strip& strip) {
   use_single_threaded_blas();
   Descent d(spec, levels, hessian, view, strip);
   DescentLoss loss;
   loss.before = d.loss();
-  for (int pass = 0; pass < passes; ++pass) {
-    d.pass_over_codes();
-    d.pass_over_scales();
+  for (int pass = 0; pass < options.passes; ++pass) {
+    if (options.codes) d.pass_over_codes();
+    if (options.scales) d.pass_over_scales();
   }
-  if (passes > 0) {
-    d.pass_over_codes();
+  if (options.passes > 0) {
+    if (options.codes) d.pass_over_codes();
     d.refresh();
   }
   loss.after = d.loss();

@@ -21,12 +21,16 @@ struct ViewLoss {
   float weight = 0;  // 0: the whole weight alone
 };
 
-// `passes` rounds over columns and scales (0 only measures). Returns the strip's loss sum over rows (w - q) H (w - q)^T
-// before and after.
+// Rounds over columns and scales; 0 only measures.
+struct DescentOptions {
+  int passes = 0;
+  bool codes = true, scales = true;  // what a round changes
+};
+// Returns the strip's loss sum over rows (w - q) H (w - q)^T before and after.
 struct DescentLoss {
   double before = 0, after = 0;
 };
-DescentLoss descend(const FormatSpec& spec, const Levels& levels, const Hessian& hessian, int passes,
+DescentLoss descend(const FormatSpec& spec, const Levels& levels, const Hessian& hessian, const DescentOptions& options,
                     const ViewLoss& view, Strip& strip);
 
 }  // namespace fidelio

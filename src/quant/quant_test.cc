@@ -1,3 +1,4 @@
+#include "quant/feedback.h"
 #include "quant/quantize.h"
 
 #include <gmock/gmock.h>
@@ -397,6 +398,83 @@ TEST_F(Quant, EveryPassOfTheDescentLowersTheLoss) {
       last = loss;
     }
   }
+}
+
+// A pass may change codes alone or scales alone; each lowers the loss, and the other stays as GPTQ left it.
+TEST_F(Quant, CodesAndScalesDescendApart) {
+  const int64_t out = 64, in = 192;
+  const std::vector<float> w = weights(out, in, 27);
+  const Hessian h = correlated(in, 28, pool_);
+  const FormatSpec spec = parse_format("int4g64zs8");
+  const auto made = [&](int passes, bool codes, bool scales) {
+    GptqOptions options;
+    options.descent_passes = passes, options.descend_codes = codes, options.refit_scales = scales;
+    return quantize_gptq(spec, w, out, in, h, options, pool_).weight;
+  };
+  const auto parts = [](const LinearWeight& q) {
+    const auto& m = std::get<IntGroup>(q.main);
+    std::vector<int> codes, scales;
+    for (int64_t r = 0; r < q.out; ++r)
+      for (int64_t c = 0; c < q.in; ++c) codes.push_back(m.codes.get(r, c));
+    for (uint8_t s : m.scale.as<const uint8_t>()) scales.push_back(s);
+    return std::pair(codes, scales);
+  };
+  const auto loss = [&](const LinearWeight& q) { return proxy_loss(w, decode(q), out, in, h); };
+  const LinearWeight plain = made(0, true, true), codes = made(4, true, false), scales = made(4, false, true);
+  EXPECT_EQ(parts(codes).second, parts(plain).second);
+  EXPECT_NE(parts(codes).first, parts(plain).first);
+  EXPECT_EQ(parts(scales).first, parts(plain).first);
+  EXPECT_NE(parts(scales).second, parts(plain).second);
+  EXPECT_LT(loss(codes), loss(plain));
+  EXPECT_LT(loss(scales), loss(plain));
+}
+
+// The target goes from W towards the minimum of |W x - T y|^2, as far as its tokens are trusted: 600 / (600 + 32 * 40).
+// Made whole, the residual W x - T y is orthogonal to every y, up to FP32: sums of 600 products, then products with a
+// factor whose condition number is some hundreds here, 600 * 300 * 2^-24 of the size of the terms.
+TEST_F(Quant, FeedbackIsTheLeastSquaresAnswerToOtherInputs) {
+  const int64_t out = 9, in = 40, tokens = 600;
+  const std::vector<float> w = weights(out, in, 31), x = activations(tokens, in, 32),
+                           noise = activations(tokens, in, 33);
+  std::vector<float> y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) y[i] = 0.9f * x[i] + 0.3f * noise[i];
+  Hessian h(in);
+  h.add(y, pool_);
+  const HessianFactor f = factorize(h, 0, true, pool_);
+  Feedback feedback(in);
+  feedback.add(x, y, pool_);
+  const std::vector<float> part = feedback.target(w, out, h, f, pool_);
+  std::vector<float> whole(part);
+  for (size_t i = 0; i < w.size(); ++i) whole[i] = w[i] + (part[i] - w[i]) * (600.0f + 32 * 40) / 600;
+  const auto residual = [&](const std::vector<float>& q, int64_t o, int64_t token) {
+    double r = 0;
+    for (int64_t c = 0; c < in; ++c)
+      r += double{w[o * in + c]} * x[token * in + c] - double{q[o * in + c]} * y[token * in + c];
+    return r;
+  };
+  double before = 0, between = 0, after = 0;
+  for (int64_t o = 0; o < out; ++o)
+    for (int64_t c = 0; c < in; ++c) {
+      double along = 0, size = 0;
+      for (int64_t token = 0; token < tokens; ++token) {
+        const double r = residual(whole, o, token);
+        along += r * y[token * in + c];
+        size += std::abs(r * y[token * in + c]);
+        if (c > 0) continue;
+        after += r * r;
+        between += std::pow(residual(part, o, token), 2);
+        before += std::pow(residual(w, o, token), 2);
+      }
+      EXPECT_LE(std::abs(along), 0.01 * size) << o << " " << c;
+    }
+  EXPECT_LT(after, between);
+  EXPECT_LT(between, before);
+
+  // The same inputs ask for the same weight: C and H differ by the order of 600 sums.
+  Feedback none(in);
+  none.add(y, y, pool_);
+  const std::vector<float> same = none.target(w, out, h, f, pool_);
+  for (size_t i = 0; i < w.size(); ++i) EXPECT_NEAR(same[i], w[i], 0.01);
 }
 
 // The descent with a view trades one loss for the other, ends below where the whole weight alone leaves their sum, and

@@ -128,6 +128,7 @@ GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64
   const Levels levels = make_levels(spec, live, out, in, factor.weight, result.weight, pool);
   const bool has_view = spec.kind == Kind::integer && is_view_width(spec.bits, options.view_bits);
   const ViewLoss view{options.view_bits, has_view ? options.view_weight : 0};
+  const DescentOptions descent{options.descent_passes, options.descend_codes, options.refit_scales};
   std::vector<DescentLoss> losses(static_cast<size_t>(strips(out)));
   std::vector<double> energies(losses.size());
   pool.run(strips(out), [&](int64_t job, int) {
@@ -135,7 +136,7 @@ GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64
     energies[job] = energy_of(hessian, strip);
     fit_scales(spec, levels, factor.weight, options.range_search, strip);
     error_feedback(levels, factor, strip);
-    losses[job] = descend(spec, levels, hessian, options.descent_passes, view, strip);
+    losses[job] = descend(spec, levels, hessian, descent, view, strip);
     emit(strip, levels, result.weight);
   });
   for (size_t i = 0; i < losses.size(); ++i) {

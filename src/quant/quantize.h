@@ -25,7 +25,8 @@ struct GptqOptions {
   double damping = 0.01;  // of the mean diagonal of H; grows tenfold where the Cholesky fails, and the report says so
   bool act_order = true;  // columns by descending H_ii; storage order is unchanged, groups are static
   bool range_search = true;
-  int descent_passes = 4;  // 0: plain GPTQ
+  int descent_passes = 4;                          // 0: plain GPTQ
+  bool descend_codes = true, refit_scales = true;  // what a pass changes
   // Integers that can be cut to view_bits high bits (formats' high_planes): the descent minimises the loss of the whole
   // weight plus view_weight times that of the view. Other formats ignore it.
   int view_bits = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/progress.h"
+#include "quant/feedback.h"
 
 namespace fidelio {
 namespace {
@@ -37,17 +38,20 @@ class Passage {
   }
 
   // Runs up to this input in every batch and adds it to the Hessian, if there is one; keeps the inputs if the next step
-  // needs them.
-  void observe(int layer, InputId which, Hessian* hessian, ThreadPool& pool) {
+  // needs them. `source`: the same texts through the source's weights, for `feedback`.
+  void observe(int layer, InputId which, Hessian* hessian, ThreadPool& pool, Passage* source, Feedback* feedback) {
     const bool keep = which == InputId::o_in || which == InputId::down_in;
     inputs_.clear();
+    if (source) source->inputs_.clear();
     if (!keep && !hessian) return;
     for (size_t i = 0; i < batches_.size(); ++i) {
-      runner_.begin(batches_[i].batch, Activations::f32);
-      runner_.write_stream(streams_[i]);
-      const std::span<const float> input = runner_.linear_input(layer, which);
+      const std::span<const float> input = this->input(i, layer, which);
       if (hessian) hessian->add(input, pool);
       if (keep) inputs_.emplace_back(input.begin(), input.end());
+      if (!source) continue;
+      const std::span<const float> own = source->input(i, layer, which);
+      if (feedback) feedback->add(own, input, pool);
+      if (keep) source->inputs_.emplace_back(own.begin(), own.end());
     }
   }
 
@@ -62,6 +66,12 @@ class Passage {
   }
 
  private:
+  std::span<const float> input(size_t batch, int layer, InputId which) {
+    runner_.begin(batches_[batch].batch, Activations::f32);
+    runner_.write_stream(streams_[batch]);
+    return runner_.linear_input(layer, which);
+  }
+
   Runner& runner_;
   std::vector<PackedBatch> batches_;
   std::vector<std::vector<float>> streams_, inputs_;
@@ -80,14 +90,16 @@ const std::vector<Stop> kStops = {{"qkv", InputId::attn_in, {Role::q, Role::k, R
 std::string stop_name(int layer, const Stop& stop) { return fmt::format("layers.{}.{}", layer, stop.name); }
 
 void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, const Hessian& hessian,
-                   const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done) {
+                   const Feedback* feedback, const ModelQuantizer& how, ThreadPool& pool,
+                   const std::function<void(QuantizedLinear)>& done) {
   const HessianFactor factor = factorize(hessian, how.options.damping, how.options.act_order, pool);
   for (Role role : stop.roles) {
     const LinearId id{layer, role};
     const auto formats = how.formats.find(id);
     if (formats == how.formats.end()) continue;
     const LinearWeight original = source.linear(id);
-    const std::vector<float> values = decode(original);
+    std::vector<float> values = decode(original);
+    if (feedback) values = feedback->target(values, original.out, hessian, factor, pool);
     for (const FormatSpec& spec : formats->second) {
       auto result = quantize_gptq(spec, values, original.out, original.in, hessian, factor, how.options, pool);
       result.weight.bias = original.bias;
@@ -120,6 +132,8 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
                          const std::function<void(QuantizedLinear)>& done) {
   check(!how.store || !how.sequential, "a store of quantised stops needs stops that do not depend on each other");
   check(how.store || how.parts == 1, "parts of a model are quantised into a store");
+  check(!how.original || how.sequential,
+        "feedback of earlier layers' errors needs the layers quantised one after another");
   const ModelConfig& config = source.config();
   const auto kept = [&](const std::string& stop) {
     if (!how.store || !how.store->contains(stop)) return false;
@@ -150,22 +164,30 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     make(name, [&](const auto& emit) { quantize_rtn_linear(source, {-1, role}, how, pool, emit, &runner); });
   }
   // Nothing is run for stops that are kept, except what brings the streams to the ones that are not.
-  std::optional<Passage> passage;
+  std::optional<Passage> passage, own;
   if (missing > 0) passage.emplace(runner, calibration);
+  if (how.original) own.emplace(*how.original, calibration);
+  Passage* const exact = own ? &*own : nullptr;
   for (int64_t number = 0; number < int64_t{config.L} * 4; ++number) {
     const int layer = static_cast<int>(number / 4);
     const Stop& stop = kStops[static_cast<size_t>(number % 4)];
     const std::string name = stop_name(layer, stop);
     if (kept(name) || !ours(number)) {
-      if (missing > 0) passage->observe(layer, stop.input, nullptr, pool);
+      if (missing > 0) passage->observe(layer, stop.input, nullptr, pool, exact, nullptr);
     } else {
       Hessian hessian(shape_of(config, {layer, stop.roles.front()})[1]);
-      passage->observe(layer, stop.input, &hessian, pool);
-      make(name, [&](const auto& emit) { quantize_stop(runner, source, layer, stop, hessian, how, pool, emit); });
+      std::optional<Feedback> feedback;
+      if (exact) feedback.emplace(hessian.in());
+      passage->observe(layer, stop.input, &hessian, pool, exact, feedback ? &*feedback : nullptr);
+      make(name, [&](const auto& emit) {
+        quantize_stop(runner, source, layer, stop, hessian, feedback ? &*feedback : nullptr, how, pool, emit);
+      });
       --missing;
     }
-    if (missing > 0 && stop.input == InputId::o_in) passage->advance(layer, Role::o);
-    if (missing > 0 && stop.input == InputId::down_in) passage->advance(layer, Role::down);
+    for (Passage* p : {passage ? &*passage : nullptr, exact}) {
+      if (missing > 0 && p && stop.input == InputId::o_in) p->advance(layer, Role::o);
+      if (missing > 0 && p && stop.input == InputId::down_in) p->advance(layer, Role::down);
+    }
     if (ours(number)) progress.advance(1, fmt::format("layer {}", layer));
   }
 }

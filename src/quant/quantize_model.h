@@ -17,7 +17,7 @@ enum class Method : uint8_t { rtn, gptq };
 struct QuantizedLinear {
   LinearId id;
   LinearWeight weight;
-  std::optional<GptqReport> report;  // none after rounding to nearest, or read back from a store
+  std::optional<GptqReport> report;  // none after rounding to nearest
 };
 
 // Where finished stops are kept between runs of a long job (sensitivity/journal.h). A stop's name is "embedding",
@@ -38,6 +38,9 @@ struct ModelQuantizer {
   // against the source's own activations, in any number of formats (candidates of a search), and the runner keeps the
   // source's weights.
   bool sequential = true;
+  // With `sequential`: a second runner of the source's weights, whose activations say what the linears' outputs should
+  // be (quant/feedback.h). None: what the linears would make of the quantised layers' activations.
+  Runner* original = nullptr;
   // Stops found here are not quantised again; the others go there. For GPTQ that is not sequential.
   StopStore* store = nullptr;
   // With a store: of the stops, numbered in the order of the model, only those of number part mod parts are made. What

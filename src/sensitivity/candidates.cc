@@ -6,9 +6,8 @@
 #include "core/rng.h"
 
 namespace fidelio {
-namespace {
 
-double relative_error(const LinearWeight& w, const std::vector<float>& original) {
+double relative_error(const LinearWeight& w, std::span<const float> original) {
   const std::vector<float> q = decode(w);
   double error = 0, energy = 0;
   for (size_t i = 0; i < q.size(); ++i) {
@@ -18,8 +17,6 @@ double relative_error(const LinearWeight& w, const std::vector<float>& original)
   }
   return energy > 0 ? error / energy : 0;
 }
-
-}  // namespace
 
 CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration,
                            const std::vector<LinearGroup>& groups, const std::vector<FormatSpec>& formats,
@@ -38,9 +35,10 @@ CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Datas
     how.part = 0;
     how.parts = 1;
   }
-  std::map<LinearId, std::vector<double>> errors;
+  std::map<LinearId, std::vector<double>> errors, output_errors;
   quantize_model_gptq(runner, source, calibration, how, pool, [&](QuantizedLinear q) {
     errors[q.id].push_back(relative_error(q.weight, decode(source.linear(q.id))));
+    output_errors[q.id].push_back(q.report ? q.report->relative_loss() : errors[q.id].back());
     bytes_ += q.weight.stored_bytes();
     weights_[q.id].push_back(std::move(q.weight));
   });
@@ -48,13 +46,14 @@ CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Datas
     CandidateGroup group{g, 0, {}};
     for (LinearId id : g.linears) group.parameters += shape_of(source.config(), id).elements();
     for (size_t f = 0; f < formats.size(); ++f) {
-      Candidate candidate{formats[f], {}, 0, 0};
+      Candidate candidate{formats[f], {}, 0, 0, 0};
       for (LinearId id : g.linears) {
         const LinearWeight& w = weights_.at(id)[f];
         candidate.weights[id] = runner.pack(w);
         const Shape shape = shape_of(source.config(), id);
         candidate.bytes += stored_bytes(formats[f], shape[0], shape[1]);
         candidate.relative_error += errors.at(id)[f] / static_cast<double>(g.linears.size());
+        candidate.output_error += output_errors.at(id)[f] / static_cast<double>(g.linears.size());
       }
       group.candidates.push_back(std::move(candidate));
     }

@@ -25,6 +25,8 @@ class CandidateSet {
   int64_t bytes_ = 0;
 };
 
+// ||W - Q||^2 / ||W||^2 of a weight and the values it stands for.
+double relative_error(const LinearWeight& w, std::span<const float> original);
 // Bytes of everything no group holds: tensors that stay as the source has them.
 int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& groups);
 // A dense weight with noise added: per element sigma times the matrix's root mean square, Gaussian or uniform of that

@@ -46,7 +46,7 @@ SensitivityTable empty_table(const std::vector<CandidateGroup>& groups, const st
   for (const CandidateGroup& g : groups) {
     Group row{g.group.name, {}, g.parameters, {}};
     for (LinearId id : g.group.linears) row.linears.push_back(to_string(id));
-    for (const Candidate& c : g.candidates) row.options.push_back({c.format, c.bytes, 0, 0, 0, 0});
+    for (const Candidate& c : g.candidates) row.options.push_back({.format = c.format, .bytes = c.bytes});
     table.groups.push_back(std::move(row));
   }
   return table;
@@ -69,30 +69,39 @@ class Estimator {
     result_.table.base_loss = options.base_loss;
   }
 
+  Estimation every() {
+    return one_at_a_time([](const CandidateGroup& group) {
+      std::vector<size_t> all(group.candidates.size());
+      std::iota(all.begin(), all.end(), size_t{0});
+      return all;
+    });
+  }
+
   Estimation single() {
-    std::vector<GameJob> jobs;
-    for (const CandidateGroup& group : groups_)
-      jobs.push_back({expect(static_cast<int64_t>(group.candidates.size())), [&](Game& game) {
-                        std::vector<MeterResult> found;
-                        for (const Candidate& c : group.candidates) {
-                          assign(game, c);
-                          found.push_back(measure(game));
-                        }
-                        restore(game, group);
-                        return found;
-                      }});
-    const auto found = players_.play(jobs);
-    for (size_t g = 0; g < groups_.size(); ++g)
-      for (size_t c = 0; c < groups_[g].candidates.size(); ++c) {
-        const MeterResult& m = found[g][c];
-        Option& option = result_.table.groups[g].options[c];
-        option.kl = m.kl - options_.base_kl;
-        option.loss = m.loss - options_.base_loss;
-        option.kl_se = standard_error(m.sequence_kl);
-        option.loss_se = standard_error(m.sequence_loss);
-        ++result_.passes;
+    const auto measured = [&](const CandidateGroup& group) {
+      const auto found = std::find_if(group.candidates.begin(), group.candidates.end(),
+                                      [&](const Candidate& c) { return c.format == options_.measured; });
+      check(found != group.candidates.end(), "sensitivity: {} does not offer {}, the format to measure it in",
+            group.group.name, to_string(options_.measured));
+      check(found->output_error > 0, "sensitivity: {} loses nothing in {}; its other formats cannot follow from it",
+            group.group.name, to_string(options_.measured));
+      return static_cast<size_t>(found - group.candidates.begin());
+    };
+    Estimation e = one_at_a_time([&](const CandidateGroup& group) { return std::vector{measured(group)}; });
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const size_t from = measured(groups_[g]);
+      std::vector<Option>& options = e.table.groups[g].options;
+      for (size_t c = 0; c < options.size(); ++c) {
+        if (c == from) continue;
+        const double error = groups_[g].candidates[c].output_error / groups_[g].candidates[from].output_error;
+        options[c].measured = false;
+        options[c].kl = options[from].kl * error;
+        options[c].kl_se = options[from].kl_se * error;
+        options[c].loss = options[from].loss * std::sqrt(error);
+        options[c].loss_se = options[from].loss_se * std::sqrt(error);
       }
-    return std::move(result_);
+    }
+    return e;
   }
 
   Estimation linear(const NoisyWeight& noisy) {
@@ -127,6 +136,7 @@ class Estimator {
       for (size_t c = 0; c < groups_[g].candidates.size(); ++c) {
         const double e = groups_[g].candidates[c].relative_error;
         Option& option = result_.table.groups[g].options[c];
+        option.measured = false;
         option.kl = e * result_.kl_fits.back().alpha;
         option.kl_se = e * result_.kl_fits.back().alpha_se;
         option.loss = e * result_.loss_fits.back().alpha;
@@ -197,6 +207,38 @@ class Estimator {
   }
 
  private:
+  // One group after the other in those of its candidates that `which` names.
+  template <typename Which>
+  Estimation one_at_a_time(const Which& which) {
+    std::vector<GameJob> jobs;
+    for (const CandidateGroup& group : groups_) {
+      const std::vector<size_t> wanted = which(group);
+      jobs.push_back({expect(static_cast<int64_t>(wanted.size())), [this, &group, wanted](Game& game) {
+                        std::vector<MeterResult> found;
+                        for (size_t c : wanted) {
+                          assign(game, group.candidates[c]);
+                          found.push_back(measure(game));
+                        }
+                        restore(game, group);
+                        return found;
+                      }});
+    }
+    const auto found = players_.play(jobs);
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      const std::vector<size_t> wanted = which(groups_[g]);
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        const MeterResult& m = found[g][i];
+        Option& option = result_.table.groups[g].options[wanted[i]];
+        option.kl = m.kl - options_.base_kl;
+        option.loss = m.loss - options_.base_loss;
+        option.kl_se = standard_error(m.sequence_kl);
+        option.loss_se = standard_error(m.sequence_loss);
+        ++result_.passes;
+      }
+    }
+    return std::move(result_);
+  }
+
   // Numbers for so many measurements, which from now on are part of the whole that progress speaks of.
   int64_t expect(int64_t measurements) {
     total_ += measurements;
@@ -353,10 +395,11 @@ Estimation estimate(Players& players, const std::vector<CandidateGroup>& groups,
   check(!groups.empty(), "sensitivity: no groups to measure");
   Estimator e(players, groups, options, progress);
   if (options.method == "single") return e.single();
+  if (options.method == "every") return e.every();
   if (options.method == "linear") return e.linear(noisy);
   if (options.method == "shapley") return e.shapley();
   if (options.method == "unified") return e.unified();
-  throw Error("sensitivity method {}: expected single, linear, shapley or unified", options.method);
+  throw Error("sensitivity method {}: expected single, every, linear, shapley or unified", options.method);
 }
 
 double ear_constant(const std::vector<MeterResult>& plans) {

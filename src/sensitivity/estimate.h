@@ -1,6 +1,11 @@
 // From measurements to a SensitivityTable (SLQ section 3.3, Algorithm 1, appendix A.2).
 //
-//   single    one group at a time switched to each candidate, all others at the reference: groups x formats passes
+//   single    one group at a time switched to one candidate, all others at the reference: a pass a group. The other
+//   candidates
+//             follow by the error of their weights in the Hessian metric, in whose terms KL is linear while it is small
+//             (the linearity theorem behind `linear`, Malinovskii et al. 2025, with the one constant of a group
+//             measured by rounding instead of noise); 1 - EAR goes by its square root
+//   every     the same in every candidate: groups x formats passes
 //   linear    Gaussian (or uniform) noise of T levels into one group at a time; the slope through the origin of KL
 //   against the relative
 //             noise power, alpha, times each candidate's own relative error e: groups x T passes. R^2 says if it is a
@@ -28,6 +33,9 @@ struct Candidate {
   std::map<LinearId, PackedLinear> weights;
   int64_t bytes = 0;
   double relative_error = 0;  // mean over the group's linears of ||W - Q||^2 / ||W||^2
+  // Mean over the group's linears of tr((W - Q) H (W - Q)^T) / tr(W H W^T): the error of their outputs on the
+  // calibration text. Where no Hessian was taken (embedding, head) the relative error stands for it.
+  double output_error = 0;
 };
 struct CandidateGroup {
   LinearGroup group;
@@ -37,7 +45,8 @@ struct CandidateGroup {
 
 struct EstimateOptions {
   std::string method = "single";
-  int permutations = 8;  // shapley, unified: pairs are antithetic, so an even number
+  FormatSpec measured = {};  // single: the candidate that every group is measured in
+  int permutations = 8;      // shapley, unified: pairs are antithetic, so an even number
   // Stop sampling permutations when sqrt(sum over groups of se^2) of the KL values of every format is at most this
   // share of their sum; 0 = use them all. Looked at from the third pair on: an error estimated from two is worth
   // little.
@@ -62,7 +71,7 @@ using NoisyWeight = std::function<PackedLinear(LinearId id, double sigma, uint64
 // Called after every measurement of this rank with (done, this rank's share of all, at most).
 using EstimateProgress = std::function<void(int64_t done, int64_t total)>;
 
-// The same bytes for any number of ranks: groups (single, linear) or walks (shapley, unified) are the jobs.
+// The same bytes for any number of ranks: groups (single, every, linear) or walks (shapley, unified) are the jobs.
 Estimation estimate(Players& players, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
                     const NoisyWeight& noisy, const EstimateProgress& progress);
 

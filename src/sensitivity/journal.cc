@@ -73,6 +73,10 @@ void Journal::save(const std::string& stop, const std::vector<QuantizedLinear>& 
                     {"format", to_string(q.weight.spec)},
                     {"out", q.weight.out},
                     {"in", q.weight.in}});
+    if (q.report)
+      list.back()["report"] = {
+          {"energy", q.report->energy},   {"loss_gptq", q.report->loss_gptq},       {"loss", q.report->loss},
+          {"damping", q.report->damping}, {"dead_columns", q.report->dead_columns}, {"seconds", q.report->seconds}};
   }
   write_safetensors(stop_path(stop), tensors, {{"linears", list.dump()}});
 }
@@ -87,7 +91,11 @@ std::vector<QuantizedLinear> Journal::load(const std::string& stop) const {
                     [&](const std::string& suffix, DType dtype, const Shape& shape) {
                       return file.contains(prefix + suffix) ? file.get(prefix + suffix, dtype, shape) : OwnedTensor{};
                     });
-    linears.push_back({parse_linear_id(entry.at("linear").get<std::string>()), std::move(weight), std::nullopt});
+    std::optional<GptqReport> report;
+    if (const auto found = entry.find("report"); found != entry.end())
+      report = {found->at("energy"),  found->at("loss_gptq"),    found->at("loss"),
+                found->at("damping"), found->at("dead_columns"), found->at("seconds")};
+    linears.push_back({parse_linear_id(entry.at("linear").get<std::string>()), std::move(weight), report});
   }
   return linears;
 }

@@ -55,10 +55,19 @@ Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences,
   }
   for (LinearId id : linears_of(runner.config())) original_[id] = runner.linear(id);
   committed_ = current_ = original_;
-  head_ = runner.linear({-1, runner.config().tie_embeddings ? Role::embedding : Role::head});
+  head_ = runner.linear(head_id());
+  int64_t positions = 0;
+  for (const State& s : states_) positions += static_cast<int64_t>(s.packed.batch.logit_rows.size());
+  const bool keep_logits = kept_logit_bytes(positions, runner.config().v) > 0;
   for (State& s : states_) {
     first_pass(s, Activations::f32);
     s.reference = s.streams.back();
+    const auto rows = static_cast<int64_t>(s.packed.batch.logit_rows.size()), most = runner.options().max_logit_rows;
+    if (keep_logits) s.logits.reserve(static_cast<size_t>(rows * runner.config().v));
+    for (int64_t first = 0; keep_logits && first < rows; first += most) {
+      const std::span<const float> part = runner.logits(first, std::min(most, rows - first));
+      s.logits.insert(s.logits.end(), part.begin(), part.end());
+    }
     if (mode_ != Activations::f32) first_pass(s, mode_);
   }
 }
@@ -126,24 +135,32 @@ MeterResult Meter::measure() {
   return result;
 }
 
-// Logits of the reference stream under the reference head beside those of the stream in force, a few rows at a time:
-// nothing of the size (positions, v) is ever held.
+// Rows [first, first + count) of the reference's logits: as kept, or made again from its stream. Leaves the runner with
+// weights and activations of the reference.
+std::span<const float> Meter::reference_logits(State& s, int64_t first, int64_t count, std::vector<float>& buffer) {
+  const auto v = static_cast<size_t>(runner_.config().v);
+  if (!s.logits.empty())
+    return std::span(s.logits).subspan(static_cast<size_t>(first) * v, static_cast<size_t>(count) * v);
+  if (mode_ != Activations::f32) runner_.begin(s.packed.batch, Activations::f32);
+  runner_.set_linear(head_id(), head_);
+  runner_.write_stream(s.reference);
+  const std::span<const float> exact = runner_.logits(first, count);
+  buffer.assign(exact.begin(), exact.end());
+  return buffer;
+}
+
+// Logits of the reference beside those of the stream in force, a few rows at a time.
 void Meter::compare(State& s, MeterResult& result, std::vector<int64_t>& positions) {
-  const LinearId head_id{-1, runner_.config().tie_embeddings ? Role::embedding : Role::head};
-  const PackedLinear head_now = runner_.linear(head_id);
+  const PackedLinear head_now = runner_.linear(head_id());
   const std::vector<float>& stream = s.fresh.back().empty() ? s.streams.back() : s.fresh.back();
   const auto rows = static_cast<int64_t>(s.packed.batch.logit_rows.size());
   const auto v = static_cast<size_t>(runner_.config().v);
-  std::vector<float> reference;
+  std::vector<float> buffer;
   for (int64_t first = 0; first < rows; first += runner_.options().max_logit_rows) {
     const int64_t count = std::min(runner_.options().max_logit_rows, rows - first);
-    if (mode_ != Activations::f32) runner_.begin(s.packed.batch, Activations::f32);
-    runner_.set_linear(head_id, head_);
-    runner_.write_stream(s.reference);
-    const std::span<const float> exact = runner_.logits(first, count);
-    reference.assign(exact.begin(), exact.end());
-    if (mode_ != Activations::f32) runner_.begin(s.packed.batch, mode_);
-    runner_.set_linear(head_id, head_now);
+    const std::span<const float> reference = reference_logits(s, first, count, buffer);
+    if (mode_ != Activations::f32 && s.logits.empty()) runner_.begin(s.packed.batch, mode_);
+    runner_.set_linear(head_id(), head_now);
     runner_.write_stream(stream);
     const std::span<const float> q = runner_.logits(first, count);
     std::vector<PositionFidelity> found(static_cast<size_t>(count));
@@ -151,7 +168,7 @@ void Meter::compare(State& s, MeterResult& result, std::vector<int64_t>& positio
     pool_.run(count, [&](int64_t row, int thread) {
       const auto at = static_cast<size_t>(row) * v;
       found[static_cast<size_t>(row)] =
-          comparers[static_cast<size_t>(thread)].compare(std::span(reference).subspan(at, v), q.subspan(at, v));
+          comparers[static_cast<size_t>(thread)].compare(reference.subspan(at, v), q.subspan(at, v));
     });
     for (int64_t row = 0; row < count; ++row) {
       const auto sequence = static_cast<size_t>(

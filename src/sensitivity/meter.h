@@ -4,6 +4,7 @@
 //   - every candidate of every group is packed once; assigning one is a pointer (Runner::set_linear)
 //   - the residual stream before each layer is kept, so only layers from the first change on run again
 //   - KL and EAR come from the same pass
+//   - the reference's logits are kept where they take less than kMostLogitBytes
 // Weights are judged with FP32 activations: BF16 ones alone cost more KL than an 8-bit group (design section 5). For
 // W+A (SLQ D.1) a Meter runs the candidate in a coarser mode; its distance then holds what the activations cost by
 // themselves, which measure() of the reference's weights tells.
@@ -47,6 +48,13 @@ class Game {
   virtual void place(int64_t number) { (void)number; }
 };
 
+inline constexpr int64_t kMostLogitBytes = int64_t{3} << 29;  // 1.6 GB: 2,700 positions of 150,000 tokens
+// What a Meter keeps of logits: all of them in FP32, or none.
+constexpr int64_t kept_logit_bytes(int64_t positions, int64_t v) {
+  const int64_t bytes = 4 * positions * v;
+  return bytes <= kMostLogitBytes ? bytes : 0;
+}
+
 class Meter final : public Game {
  public:
   // `runner` holds the reference weights now; their logits with FP32 activations are what every assignment, run with
@@ -67,8 +75,11 @@ class Meter final : public Game {
     std::vector<std::vector<float>> streams;  // before each layer, and after the last: (L + 1) of (rows, d)
     std::vector<std::vector<float>> fresh;    // the same for the assignment being measured, from `first_` on
     std::vector<float> reference;             // reference stream after the last layer (rows, d)
+    std::vector<float> logits;                // and its logits (positions, v), if they are kept
   };
+  LinearId head_id() const { return {-1, runner_.config().tie_embeddings ? Role::embedding : Role::head}; }
   void first_pass(State& state, Activations mode);
+  std::span<const float> reference_logits(State& state, int64_t first, int64_t count, std::vector<float>& buffer);
   void compare(State& state, MeterResult& result, std::vector<int64_t>& positions);
 
   Runner& runner_;

@@ -235,6 +235,7 @@ std::vector<CandidateGroup> number_groups(const std::vector<double>& costs) {
       group.candidates.push_back({formats[level],
                                   {{{g, Role::gate}, w}, {{g, Role::up}, w}},
                                   static_cast<int64_t>(10 * (level + 1)),
+                                  costs[level],
                                   costs[level]});
     }
     groups.push_back(std::move(group));
@@ -254,7 +255,7 @@ Estimation play(NumberGame& game, const std::vector<CandidateGroup>& groups, con
 // Costs are small dyadic numbers: every sum and mean below is exact.
 TEST(Estimate, AnAdditiveGameHasItsSingleValuesUnderEveryMethod) {
   const auto groups = number_groups({4, 1, 0.125});
-  for (const char* method : {"single", "shapley", "unified"}) {
+  for (const char* method : {"every", "shapley", "unified"}) {
     NumberGame game(sum);
     const Estimation e = play(game, groups, {.method = method, .permutations = 4, .seed = 3});
     EXPECT_EQ(e.table.method, method);
@@ -265,12 +266,33 @@ TEST(Estimate, AnAdditiveGameHasItsSingleValuesUnderEveryMethod) {
         const double single = std::array{4.0, 1.0, 0.125}[level] * static_cast<double>(g + 1);
         // The best format's own cost is shared out by relative error, here the same for all groups: 1.875 / 5 each.
         const double expected =
-            std::string(method) == "single" ? single : single - 0.125 * static_cast<double>(g + 1) + 0.375;
+            std::string(method) == "every" ? single : single - 0.125 * static_cast<double>(g + 1) + 0.375;
         EXPECT_DOUBLE_EQ(option.kl, expected) << method << g << level;
         EXPECT_DOUBLE_EQ(option.loss, 2 * expected);
         EXPECT_EQ(option.kl_se, 0);
       }
   }
+}
+
+// One measurement a group; the others are it times the ratio of the output errors, 1 - EAR times its root. An additive
+// game whose costs are in the ratio of those errors has the same table under `every`.
+TEST(Estimate, OneFormatIsMeasuredAndTheOthersFollowByTheErrorOfTheirWeights) {
+  const auto groups = number_groups({4, 1, 0.25});
+  NumberGame whole(sum), one(sum);
+  const Estimation every = play(whole, groups, {.method = "every"});
+  const Estimation single = play(one, groups, {.method = "single", .measured = parse_format("int5g64z")});
+  EXPECT_EQ(single.passes, 5);
+  EXPECT_EQ(one.measurements, 5);
+  EXPECT_EQ(entries(every.table), (std::pair<int64_t, int64_t>{15, 0}));
+  EXPECT_EQ(entries(single.table), (std::pair<int64_t, int64_t>{5, 10}));
+  for (size_t g = 0; g < 5; ++g)
+    for (size_t level = 0; level < 3; ++level) {
+      const Option& option = single.table.groups[g].options[level];
+      EXPECT_EQ(option.measured, level == 1);
+      EXPECT_EQ(option.kl, every.table.groups[g].options[level].kl);
+      const double root = std::array{2.0, 1.0, 0.5}[level];
+      EXPECT_EQ(option.loss, every.table.groups[g].options[1].loss * root);
+    }
 }
 
 // What groups break together is shared out completely: values sum to the whole game (efficiency), for any permutations.
@@ -392,7 +414,8 @@ TEST(Estimate, AnyNumberOfRanksGivesTheSameTable) {
   const auto groups = number_groups({4, 1, 0.125});
   const auto uneven = [](const std::map<LinearId, double>& w) { return std::sqrt(sum(w)) + sum(w) / 7; };
   for (const EstimateOptions& options :
-       std::vector<EstimateOptions>{{.method = "single", .base_kl = 0.1, .base_loss = 0.3},
+       std::vector<EstimateOptions>{{.method = "every", .base_kl = 0.1, .base_loss = 0.3},
+                                    {.method = "single", .measured = parse_format("int5g64z"), .base_kl = 0.1},
                                     {.method = "linear", .noise_levels = 3},
                                     {.method = "shapley", .permutations = 10, .seed = 2},
                                     {.method = "unified", .permutations = 6, .seed = 3},
@@ -424,7 +447,7 @@ TEST(Estimate, AnyNumberOfRanksGivesTheSameTable) {
 // What the activations cost by themselves is no group's: it is taken from every measurement and stands in the table.
 TEST(Estimate, TheActivationsOwnCostIsNoGroups) {
   const auto groups = number_groups({4, 1, 0.125});
-  for (const char* method : {"single", "shapley", "unified"}) {
+  for (const char* method : {"every", "shapley", "unified"}) {
     NumberGame plain(sum), shifted([](const std::map<LinearId, double>&w) { return sum(w) + 0.25; });
     const Estimation a = play(plain, groups, {.method = method, .permutations = 4});
     const Estimation b =
@@ -441,8 +464,14 @@ TEST(Estimate, Errors) {
   NumberGame game(sum);
   auto groups = number_groups({4, 1, 0.125});
   EXPECT_THAT(error_of([&] { play(game, groups, {.method = "guess"}); }),
-              HasSubstr("expected single, linear, shapley or unified"));
+              HasSubstr("expected single, every, linear, shapley or unified"));
   EXPECT_THAT(error_of([&] { play(game, {}, {}); }), HasSubstr("no groups"));
+  EXPECT_THAT(error_of([&] { play(game, groups, {.method = "single", .measured = parse_format("lut4g64")}); }),
+              HasSubstr("does not offer lut4g64"));
+  auto exact = groups;
+  exact[1].candidates[2].output_error = 0;
+  EXPECT_THAT(error_of([&] { play(game, exact, {.method = "single", .measured = parse_format("int8g64z")}); }),
+              HasSubstr("layers.1.gate_up loses nothing in int8g64z"));
   groups[2].candidates.pop_back();
   EXPECT_THAT(error_of([&] { play(game, groups, {.method = "shapley"}); }), HasSubstr("same number of formats"));
   EXPECT_THAT(error_of([&] { ear_constant({}); }), HasSubstr("at least one plan"));
@@ -582,6 +611,16 @@ TEST(Journal, CandidatesAreTheSameBytesHoweverOftenTheRunDied) {
   Journal journal(folder / "j", kJob);
   KilledAfter nothing(journal, 0);  // all is there: nothing is made
   EXPECT_EQ(candidates(tiny, &nothing), whole);
+
+  // What is read back has the errors of what was made, and those fall from a narrow format to a wide one.
+  const auto groups = groups_of(tiny.checkpoint.config(), Grouping::fused, true);
+  const CandidateSet made(*tiny.runner, tiny.checkpoint, tiny.dataset(), groups, kFormats, {}, tiny.pool);
+  const CandidateSet read(*tiny.runner, tiny.checkpoint, tiny.dataset(), groups, kFormats, {}, tiny.pool, &journal);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (size_t c = 0; c < kFormats.size(); ++c)
+      EXPECT_EQ(made.groups()[g].candidates[c].output_error, read.groups()[g].candidates[c].output_error);
+    EXPECT_GT(read.groups()[g].candidates.front().output_error, 10 * read.groups()[g].candidates.back().output_error);
+  }
 }
 
 TEST(Journal, MeasurementsGoOnWhereTheyStopped) {

@@ -144,25 +144,24 @@ Cpu::Linear Cpu::pack(const LinearWeight& weight) {
   return linear;
 }
 
-std::string Cpu::kernel_name(const Linear& weight, Activations mode) const {
-  return weight.kernels[static_cast<size_t>(mode)]->name;
-}
+std::string Cpu::kernel_name(const Linear& weight, Activations mode) const { return weight.kernel(mode).name; }
 
 // --- linears -------------------------------------------------------------------------------------------------------
-cpu::Prepared Cpu::State::prepared(const Acts& input, cpu::Form form, int64_t group) {
+cpu::Prepared Cpu::State::prepared(const Acts& input, cpu::Form form, int64_t group, int bits) {
   assert(input.version == version && "an Acts dies at the next call that returns one");
   if (form == cpu::Form::f32 || form == cpu::Form::bf16) group = input.columns;
-  if (cached_version == version && cached.form == form && cached.group == group) return cached;
+  if (form != cpu::Form::i8) bits = 0;
+  if (cached_version == version && cached.form == form && cached.group == group && cached.bits == bits) return cached;
   std::byte* scratch = prepare_scratch.data();
   const int64_t step = std::max<int64_t>(4, (input.rows + pool.threads() * 4 - 1) / (pool.threads() * 4));
   const auto part = [&](int64_t first) {
-    return cpu::prepare(form, isa, input.values, input.rows, input.columns, group, scratch, first,
+    return cpu::prepare(form, isa, input.values, input.rows, input.columns, group, bits, scratch, first,
                         std::min(first + step, input.rows));
   };
   if (form != cpu::Form::f32 && input.rows > step)
     pool.run((input.rows + step - 1) / step, [&](int64_t job, int) { part(job * step); });
   // The view of all rows; for few rows this is the whole preparation.
-  cached = cpu::prepare(form, isa, input.values, input.rows, input.columns, group, scratch, 0,
+  cached = cpu::prepare(form, isa, input.values, input.rows, input.columns, group, bits, scratch, 0,
                         input.rows > step ? 0 : input.rows);
   cached_version = version;
   return cached;
@@ -215,17 +214,19 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
   bool done[kMaxWeights] = {};
   for (size_t i = 0; i < weights.size(); ++i) {
     if (done[i]) continue;
-    // All weights that see the input in the form and group of weight i go into one parallel run.
+    // All weights that see the input in the form, group and bits of weight i go into one parallel run.
     const cpu::Form form = s.kernel(*weights[i].first).form;
     const int64_t group = cpu::activation_group(weights[i].first->spec, input.columns);
-    const cpu::Prepared x = s.prepared(input, form, group);
+    const int bits = cpu::activation_bits(s.mode, weights[i].first->spec);
+    const cpu::Prepared x = s.prepared(input, form, group, bits);
     Share shares[kMaxWeights];
     int64_t count = 0, jobs = 0;
     for (size_t j = i; j < weights.size(); ++j) {
       const Linear& w = *weights[j].first;
       const cpu::LinearKernel& kernel = s.kernel(w);
       const bool integer = form == cpu::Form::i8x2 || form == cpu::Form::i8;
-      if (done[j] || kernel.form != form || (integer && cpu::activation_group(w.spec, input.columns) != group))
+      if (done[j] || kernel.form != form || (integer && cpu::activation_group(w.spec, input.columns) != group) ||
+          (form == cpu::Form::i8 && cpu::activation_bits(s.mode, w.spec) != bits))
         continue;
       assert(w.in == input.columns && weights[j].second->columns == w.out && weights[j].second->rows >= input.rows);
       done[j] = true;
@@ -242,7 +243,8 @@ void Cpu::linear_add(Acts input, const Linear& weight, Matrix& x) {
   State& s = *state_;
   assert(weight.in == input.columns && x.columns == weight.out && x.rows >= input.rows);
   const cpu::LinearKernel& kernel = s.kernel(weight);
-  const cpu::Prepared prepared = s.prepared(input, kernel.form, cpu::activation_group(weight.spec, input.columns));
+  const cpu::Prepared prepared = s.prepared(input, kernel.form, cpu::activation_group(weight.spec, input.columns),
+                                            cpu::activation_bits(s.mode, weight.spec));
   const Share share = share_of(weight, kernel, x, input.rows, true);
   run_shares(s.pool, {&share, 1}, prepared);
 }

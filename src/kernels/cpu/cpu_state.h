@@ -24,8 +24,8 @@ struct Cpu::State {
   void cut_tiles(const Batch& batch);
   void compute_rotations();
   Acts publish(int64_t rows, int64_t columns);
-  cpu::Prepared prepared(const Acts& input, cpu::Form form, int64_t group);
-  const cpu::LinearKernel& kernel(const Linear& weight) const { return *weight.kernels[static_cast<size_t>(mode)]; }
+  cpu::Prepared prepared(const Acts& input, cpu::Form form, int64_t group, int bits);
+  const cpu::LinearKernel& kernel(const Linear& weight) const { return weight.kernel(mode); }
   float* thread_scratch(int thread) { return attend_scratch.as<float>() + thread * attend_scratch_floats; }
   cpu::AttendArgs attend_args(const Matrix& q, const KvCache& cache, int layer, const Tile& tile, int64_t head);
   bool attend_split(const Matrix& q, const KvCache& cache, int layer);

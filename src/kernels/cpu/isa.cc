@@ -8,7 +8,7 @@
 namespace fidelio {
 
 std::string_view name_of(Activations mode) {
-  constexpr std::string_view kNames[] = {"f32", "a16", "a8"};
+  constexpr std::string_view kNames[] = {"f32", "a16", "a8", "a6", "a4", "aw"};
   return kNames[static_cast<size_t>(mode)];
 }
 

@@ -10,6 +10,7 @@
 // Row invariance: output (m, o) is a function of row m of x and row o of w alone, computed in one fixed order over K
 // that does not depend on M, on the tile m falls into, or on how blocks are spread over threads.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -32,6 +33,7 @@ struct Prepared {
   Form form;
   int64_t rows, columns;  // M, K
   int64_t group;          // columns per activation scale (integer forms)
+  int bits;               // of the integers (i8 only)
   const float* values;    // f32: (M, K)
   const void* plane0;     // bf16: (M, K padded to even) · i8x2, i8: (K / 32, M, stride), drawn in lowbit.h
   const void* plane1;     // i8x2: 32 bytes into plane0, the first low plane; x = scale * (128 hi + lo)
@@ -63,7 +65,10 @@ struct Linear {
   FormatSpec spec;
   Buffer packed;
   Buffer bias;                          // f32 (out) or empty
-  const LinearKernel* kernels[3] = {};  // by Activations
+  const LinearKernel* kernels[3] = {};  // f32, a16, a8
+  const LinearKernel& kernel(Activations mode) const {
+    return *kernels[static_cast<size_t>(std::min(mode, Activations::a8))];
+  }
   int64_t bytes() const { return static_cast<int64_t>(packed.size() + bias.size()); }
 };
 
@@ -74,11 +79,14 @@ std::span<const LinearKernel> lowbit_kernels(Isa isa);
 // same packed bytes, less of them. Accepts integers whose planes can be cut there.
 std::span<const LinearKernel> view_kernels(Isa isa);
 
+// The bits of i8 integers in a coarse mode: a8, a6, a4, or the weight's.
+int activation_bits(Activations mode, const FormatSpec& spec);
 // The group of activation scales a weight of this spec wants (integer forms), and the bytes of scratch prepare needs.
 int64_t activation_group(const FormatSpec& spec, int64_t in);
 size_t prepared_bytes(Form form, int64_t rows, int64_t columns, int64_t group);
-// Rows [first, last) of x into `scratch` laid out for `rows` rows; the returned view covers all rows.
-Prepared prepare(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, std::byte* scratch,
-                 int64_t first, int64_t last);
+// Rows [first, last) of x into `scratch` laid out for `rows` rows; the returned view covers all rows. `bits`: i8
+// integers are at most 2^(bits - 1) - 1.
+Prepared prepare(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, int bits,
+                 std::byte* scratch, int64_t first, int64_t last);
 
 }  // namespace fidelio::cpu

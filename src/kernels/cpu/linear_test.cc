@@ -139,7 +139,7 @@ TEST(DenseKernels, EveryRowOfTheTableIsRowInvariant) {
       packed.out = kOut, packed.in = kIn, packed.spec = weight.spec, packed.packed = kernel.pack(weight);
       const auto product = [&](const float* rows, int64_t count) {
         const Buffer scratch(prepared_bytes(kernel.form, count, kIn, kIn) + 64);
-        const Prepared p = prepare(kernel.form, isa, rows, count, kIn, kIn, scratch.data(), 0, count);
+        const Prepared p = prepare(kernel.form, isa, rows, count, kIn, kIn, 8, scratch.data(), 0, count);
         std::vector<float> y(static_cast<size_t>(count * kOut));
         kernel.multiply(packed, p, 0, (kOut + kernel.block - 1) / kernel.block, y.data(), kOut, false);
         return y;
@@ -253,6 +253,60 @@ TEST(Linear, Fp8ConformsOnEveryIsaAndIsRowInvariant) {
       }
     }
   }
+}
+
+// A6 and A4 round every group of a row to 31 or 7 steps either way, AW to as many as the weight's codes allow: one
+// input, three weights of different width, each product against the reference's. The integers must be the reference's
+// own (no value lies within FP32's rounding of the middle of two steps in these), so only FP32's arithmetic is left:
+// per group a product, a scale and a sum, and the scale of the activations, which is rounded once.
+TEST(CoarseActivations, AreTheReferencesRoundedOnesInEveryMode) {
+  constexpr int64_t kIn = 352, kRows = 5;
+  const std::vector<float> x = normals(kRows * kIn, 21);
+  const int widths[] = {3, 4, 6};
+  std::vector<LinearWeight> weights;
+  for (const int bits : widths) {
+    LinearWeight w = allocate_weight({.kind = Kind::integer, .bits = bits, .group = 64}, 40, kIn);
+    Rng rng(static_cast<uint64_t>(bits));
+    auto& m = std::get<IntGroup>(w.main);
+    for (f16& s : m.scale.as<f16>()) s = to_f16(static_cast<float>(0.02 * rng.normal()));
+    std::vector<uint8_t> row(kIn);
+    for (int64_t o = 0; o < w.out; ++o) {
+      for (uint8_t& q : row) q = static_cast<uint8_t>(rng.below(1u << bits));
+      m.codes.set_row(o, row);
+    }
+    weights.push_back(std::move(w));
+  }
+  for (const Isa isa : supported_isas())
+    for (const auto& [mode, fixed] :
+         {std::pair{Activations::a8, 8}, {Activations::a6, 6}, {Activations::a4, 4}, {Activations::aw, 0}}) {
+      Cpu cpu({.threads = 2, .isa = isa});
+      cpu.reserve(kRows, kIn, 64);
+      cpu.begin(rows_batch(kRows), mode, tiny_shape());
+      Cpu::Matrix input = cpu.allocate(kRows, kIn), y[3];
+      cpu.upload(x, input);
+      std::vector<Cpu::Linear> packed;
+      for (const LinearWeight& w : weights) packed.push_back(cpu.pack(w));
+      std::vector<std::pair<const Cpu::Linear*, Cpu::Matrix*>> all;
+      for (size_t i = 0; i < 3; ++i) {
+        y[i] = cpu.allocate(kRows, 40);
+        all.emplace_back(&packed[i], &y[i]);
+      }
+      cpu.linear(cpu.input(input), all);
+      for (size_t i = 0; i < 3; ++i) {
+        const std::vector<double> w = widened(decode(weights[i])),
+                                  seen = ref::rounded(widened(x), kRows, kIn, 64, fixed > 0 ? fixed : widths[i]),
+                                  want = ref::linear(seen, w, {}, kRows, kIn, 40);
+        std::vector<float> got(kRows * 40);
+        cpu.download(y[i], 0, kRows, got);
+        for (int64_t m = 0; m < kRows; ++m)
+          for (int64_t o = 0; o < 40; ++o) {
+            double magnitude = 0;
+            for (int64_t k = 0; k < kIn; ++k) magnitude += std::abs(seen[m * kIn + k] * w[o * kIn + k]);
+            ASSERT_NEAR(got[m * 40 + o], want[m * 40 + o], 12 * kUnit * magnitude)
+                << name_of(mode) << " " << name_of(isa) << " int" << widths[i];
+          }
+      }
+    }
 }
 
 TEST(Isa, NamesRoundTripAndUnknownOnesAreRefused) {

@@ -342,6 +342,19 @@ std::span<const LinearKernel> view_kernels(Isa isa) {
                             : views_of<Isa::portable>();
 }
 
+int activation_bits(Activations mode, const FormatSpec& spec) {
+  switch (mode) {
+    case Activations::a6:
+      return 6;
+    case Activations::a4:
+      return 4;
+    case Activations::aw:
+      return std::min(spec.bits, 8);
+    default:
+      return 8;
+  }
+}
+
 int64_t activation_group(const FormatSpec& spec, int64_t) {
   return spec.group == 0 ? kActivationGroup : std::clamp<int64_t>(spec.group, kSpan, kActivationGroup);
 }
@@ -350,24 +363,27 @@ size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t 
   return Parts(form, rows, columns, group).total;
 }
 
-Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group,
+Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, int bits,
                           std::byte* scratch, int64_t first, int64_t last) {
   const Parts parts(form, rows, columns, group);
-  const lowbit::PrepareJob job{.x = x,
-                               .rows = rows,
-                               .columns = columns,
-                               .group_spans = group / kSpan,
-                               .first = first,
-                               .last = last,
-                               .planes = reinterpret_cast<int8_t*>(scratch),
-                               .scale = reinterpret_cast<float*>(scratch + parts.scale),
-                               .sum = reinterpret_cast<int32_t*>(scratch + parts.sum)};
+  const lowbit::PrepareJob job{
+      .x = x,
+      .rows = rows,
+      .columns = columns,
+      .group_spans = group / kSpan,
+      .steps = form == Form::i8x2 ? lowbit::kSteps16 : static_cast<float>((1 << (bits - 1)) - 1),
+      .first = first,
+      .last = last,
+      .planes = reinterpret_cast<int8_t*>(scratch),
+      .scale = reinterpret_cast<float*>(scratch + parts.scale),
+      .sum = reinterpret_cast<int32_t*>(scratch + parts.sum)};
   const lowbit::Kernels& kernels = kernels_of(isa);
   (form == Form::i8x2 ? kernels.prepare16 : kernels.prepare8)(job);
   return {.form = form,
           .rows = rows,
           .columns = columns,
           .group = group,
+          .bits = bits,
           .values = x,
           .plane0 = job.planes,
           .plane1 = job.planes + (form == Form::i8x2 ? kSpan : 0),

@@ -29,7 +29,8 @@
 // zero) scale, which in integers is (q 2^(d+1) - (2 zero - (2^d - 1))) times half the scale. Twice the integers of the
 // whole weight: 511 * 16319 * 128 < 2^31.
 //
-// Prepared activations, x = scale (128 hi + lo) or scale * hi, |128 hi + lo| <= 16319, |hi| <= 127, -64 <= lo <= 63:
+// Prepared activations, x = scale (128 hi + lo) or scale * hi, |128 hi + lo| <= 16319, |hi| <= 127 (31 and 7 for A6 and
+// A4), -64 <= lo <= 63:
 //   planes  (spans, M, 64 or 32): 32 bytes of hi, then (A16) 32 bytes of lo: rows of a batch are neighbours, so a loop
 //   over
 //           M with 64 columns of weights held in registers streams through memory
@@ -42,7 +43,7 @@ namespace fidelio::cpu::lowbit {
 constexpr int kBlock = 16;    // output rows
 constexpr int kSpan = 32;     // columns of a span
 constexpr int kMaxRows = 128;  // rows of activations a pass over the weights serves; partial sums stay in L1
-constexpr float kSteps16 = 127 * 128 + 63, kSteps8 = 127;  // the largest integer of A16 and A8
+constexpr float kSteps16 = 127 * 128 + 63;  // the largest integer of A16
 
 // Codes a kernel knows: integers of 2..8 bits, grids of 2..5, FP4, then views of the 2, 4 or 6 high bits of an integer.
 constexpr int kCodings = 15, kFp4 = 11, kFirstView = 12;
@@ -95,7 +96,9 @@ struct Job {
 // Rows [first, last) of x (rows, columns) into the layout above; group_spans spans share a scale.
 struct PrepareJob {
   const float* x;
-  int64_t rows, columns, group_spans, first, last;
+  int64_t rows, columns, group_spans;
+  float steps;  // the largest integer
+  int64_t first, last;
   int8_t* planes;
   float* scale;
   int32_t* sum;

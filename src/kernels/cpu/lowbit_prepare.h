@@ -51,7 +51,6 @@ inline float largest_magnitude(const float* x, int64_t n) {
 template <bool kTwo>
 inline void prepare_rows(const PrepareJob& job) {
   constexpr int64_t kBytes = kTwo ? 2 * kSpan : kSpan;
-  constexpr float kSteps = kTwo ? kSteps16 : kSteps8;
   const int64_t spans = (job.columns + kSpan - 1) / kSpan;
   for (int64_t m = job.first; m < job.last; ++m) {
     const float* x = job.x + m * job.columns;
@@ -60,7 +59,7 @@ inline void prepare_rows(const PrepareJob& job) {
       const int64_t column = s * kSpan, columns = (end * kSpan < job.columns ? end * kSpan : job.columns) - column;
       const float largest = largest_magnitude(x + column, columns);
       const bool zero = largest < kTiny;
-      const float inverse = zero ? 0.0f : kSteps / largest;
+      const float inverse = zero ? 0.0f : job.steps / largest;
       uint32_t sum = 0;
       for (int64_t t = s; t < end; ++t) {
         int8_t* planes = job.planes + (t * job.rows + m) * kBytes;
@@ -73,7 +72,7 @@ inline void prepare_rows(const PrepareJob& job) {
           sum += static_cast<uint32_t>(split_span<kTwo>(padded, inverse, planes));
         }
       }
-      job.scale[g * job.rows + m] = zero ? 0.0f : largest / kSteps;
+      job.scale[g * job.rows + m] = zero ? 0.0f : largest / job.steps;
       // NaN or infinity: the integers mean nothing and the scale carries it; their sum must not overflow a kernel.
       job.sum[g * job.rows + m] = largest <= std::numeric_limits<float>::max() ? static_cast<int32_t>(sum) : 0;
     }

@@ -122,8 +122,8 @@ Input prepare_for(const Linear& w, Activations mode, Isa isa, const std::vector<
   const int64_t group = activation_group(w.spec, w.in);
   input.scratch = Buffer(prepared_bytes(form, rows, w.in, group));
   const int64_t half = rows / 2;  // in two parts, as threads do
-  cpu::prepare(form, isa, x.data(), rows, w.in, group, input.scratch.data(), 0, half);
-  input.prepared = cpu::prepare(form, isa, x.data(), rows, w.in, group, input.scratch.data(), half, rows);
+  cpu::prepare(form, isa, x.data(), rows, w.in, group, 8, input.scratch.data(), 0, half);
+  input.prepared = cpu::prepare(form, isa, x.data(), rows, w.in, group, 8, input.scratch.data(), half, rows);
   return input;
 }
 
@@ -359,7 +359,7 @@ TEST(Lowbit, PreparedRowsRoundToTheNearestStepAndSumExactlyOnEveryIsa) {
     std::vector<std::byte> first;
     for (const Isa isa : supported_isas()) {
       Buffer scratch(prepared_bytes(form, rows, columns, group));
-      const Prepared p = cpu::prepare(form, isa, x.data(), rows, columns, group, scratch.data(), 0, rows);
+      const Prepared p = cpu::prepare(form, isa, x.data(), rows, columns, group, 8, scratch.data(), 0, rows);
       for (int64_t m = 0; m < rows; ++m)
         for (int64_t g = 0; g < 4; ++g) {
           int sum = 0;

@@ -259,7 +259,7 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
 // --- a step --------------------------------------------------------------------------------------------------------
 void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& shape) {
   State& s = *state_;
-  check(mode != Activations::a8, "the CUDA backend has no 8-bit activations yet: use a16 or f32");
+  check(!is_coarse(mode), "the CUDA backend has no activations of 8 bits or fewer yet: use a16 or f32");
   s.mode = mode;
   s.rows = batch.rows();
   s.logit_count = static_cast<int64_t>(batch.logit_rows.size());

@@ -62,6 +62,20 @@ std::vector<double> attention(std::span<const double> q, std::span<const double>
   return out;
 }
 
+std::vector<double> rounded(std::span<const double> x, int64_t M, int64_t K, int64_t group, int bits) {
+  std::vector<double> y(static_cast<size_t>(M * K));
+  for (int64_t m = 0; m < M; ++m)
+    for (int64_t begin = 0; begin < K; begin += group) {
+      const int64_t end = std::min(K, begin + group);
+      double largest = 0;
+      for (int64_t k = begin; k < end; ++k) largest = std::max(largest, std::abs(x[m * K + k]));
+      const double scale = largest / ((1 << (bits - 1)) - 1);
+      for (int64_t k = begin; k < end; ++k)
+        y[m * K + k] = scale == 0 ? 0 : scale * std::nearbyint(x[m * K + k] / scale);
+    }
+  return y;
+}
+
 std::vector<double> swiglu(std::span<const double> gate, std::span<const double> up) {
   std::vector<double> y(gate.size());
   for (size_t i = 0; i < y.size(); ++i) y[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];

@@ -19,6 +19,10 @@ void rope(std::span<double> x, std::span<const double> inverse_frequencies, doub
 // One query row q (h, e) at `position` over keys and values (position + 1, hk, e); window 0 = all. Returns (h, e).
 std::vector<double> attention(std::span<const double> q, std::span<const double> k, std::span<const double> v,
                               int64_t position, int64_t h, int64_t hk, int64_t e, int64_t window);
+// Every `group` values of a row of x (M, K) rounded to scale * integer, scale = max |x| / (2^(bits - 1) - 1), ties to
+// even: activations of 8 bits and fewer. What that means for the row's dot products: each term is off by at most half a
+// scale.
+std::vector<double> rounded(std::span<const double> x, int64_t M, int64_t K, int64_t group, int bits);
 // silu(gate) * up
 std::vector<double> swiglu(std::span<const double> gate, std::span<const double> up);
 std::vector<double> softmax(std::span<const double> logits);

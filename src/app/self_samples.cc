@@ -1,0 +1,52 @@
+#include "app/self_samples.h"
+
+#include "core/progress.h"
+#include "core/rng.h"
+#include "model/generate.h"
+
+namespace fidelio::app {
+namespace {
+
+constexpr int64_t kPrefix = 4;       // tokens of text a sample starts with
+constexpr int64_t kSideBySide = 32;  // sequences
+
+}  // namespace
+
+std::vector<std::vector<int32_t>> sample_sequences(const RunOptions& run, const Checkpoint& source,
+                                                   std::span<const std::vector<int32_t>> text, int64_t tokens,
+                                                   int64_t context, uint64_t seed) {
+  check(!text.empty(), "samples of the model itself start with tokens of the calibration text: there is none");
+  RunOptions served = run;
+  served.activations = "a16";
+  RunnerOptions options = runner_options(served);
+  options.max_rows = std::max<int64_t>(4 * kSideBySide, options.max_rows);
+  options.cache_tokens = kSideBySide * (context + kPageTokens);
+  const std::unique_ptr<Runner> runner = make_runner(served, source, options);
+
+  const int64_t count = (tokens + context - 1) / context;
+  std::vector<GenerationRequest> requests(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    GenerationRequest& r = requests[static_cast<size_t>(i)];
+    const std::vector<int32_t>& start = text[static_cast<size_t>(i * static_cast<int64_t>(text.size()) / count)];
+    const int64_t length = std::min(context, tokens - i * context),
+                  prefix = std::min({kPrefix, length - 1, static_cast<int64_t>(start.size())});
+    check(prefix > 0, "--calibration-samples {}: the last sample would have {} tokens; give {} fewer", tokens, length,
+          length);
+    r.prompt.assign(start.begin(), start.begin() + prefix);
+    r.max_tokens = length - prefix;
+    r.sampling.temperature = 1;
+    r.sampling.seed = Rng(seed, static_cast<uint64_t>(i)).next();
+  }
+  std::vector<std::vector<int32_t>> sequences;
+  for (const GenerationRequest& r : requests) sequences.push_back(r.prompt);
+  Progress progress("sampling", count);
+  GenerationOptions how;
+  how.max_sequences = kSideBySide;
+  how.on_finish = [&](int64_t, const Generation&) { progress.advance(1); };
+  const std::vector<Generation> made = generate(*runner, std::move(requests), how);
+  for (size_t i = 0; i < made.size(); ++i)
+    sequences[i].insert(sequences[i].end(), made[i].ids.begin(), made[i].ids.end());
+  return sequences;
+}
+
+}  // namespace fidelio::app

@@ -1,0 +1,69 @@
+#include "quant/feedback.h"
+
+#include <algorithm>
+
+#include "quant/blas.h"
+
+namespace fidelio {
+namespace {
+
+constexpr int64_t kTile = 256;    // of C, a job
+constexpr int64_t kTokens = 512;  // summed in FP32 inside one BLAS call, so that any caller's batch rounds alike
+constexpr int64_t kRows = 64;     // of a weight, a job
+constexpr double kTrust = 32;     // tokens a column at which half of what was found is believed
+
+}  // namespace
+
+Feedback::Feedback(int64_t in) : in_(in), sums_(static_cast<size_t>(in * in) * sizeof(float)) {}
+
+void Feedback::add(std::span<const float> source, std::span<const float> quantised, ThreadPool& pool) {
+  check(source.size() == quantised.size() && static_cast<int64_t>(source.size()) % in_ == 0,
+        "inputs of {} and {} values are not the same rows of {} columns", source.size(), quantised.size(), in_);
+  use_single_threaded_blas();
+  const int64_t tokens = static_cast<int64_t>(source.size()) / in_;
+  tokens_ += tokens;
+  const int64_t tiles = (in_ + kTile - 1) / kTile;
+  pool.run(tiles * tiles, [&](int64_t job, int) {
+    const int64_t row = job / tiles * kTile, column = job % tiles * kTile;
+    for (int64_t t = 0; t < tokens; t += kTokens)
+      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, std::min(kTile, in_ - row), std::min(kTile, in_ - column),
+                  std::min(kTokens, tokens - t), 1.0f, source.data() + t * in_ + row, in_,
+                  quantised.data() + t * in_ + column, in_, 1.0f, sums_.as<float>() + row * in_ + column, in_);
+  });
+}
+
+std::vector<float> Feedback::target(std::span<const float> w, int64_t out, const Hessian& hessian,
+                                    const HessianFactor& factor, ThreadPool& pool) const {
+  check(hessian.in() == in_ && factor.in == in_ && static_cast<int64_t>(w.size()) == out * in_,
+        "feedback over {} columns for a Hessian of {} and a weight of {} values", in_, hessian.in(), w.size());
+  use_single_threaded_blas();
+  // C - H with columns in the order of the factor's steps.
+  std::vector<float> difference(static_cast<size_t>(in_ * in_));
+  for (int64_t i = 0; i < in_; ++i)
+    for (int64_t j = 0; j < in_; ++j) {
+      const int64_t at = i * in_ + factor.order[static_cast<size_t>(j)];
+      difference[static_cast<size_t>(i * in_ + j)] =
+          sums_.as<const float>()[at] - hessian.matrix()[static_cast<size_t>(at)];
+    }
+  const auto tokens = static_cast<double>(tokens_);
+  const auto trust = static_cast<float>(tokens / (tokens + kTrust * static_cast<double>(in_)));
+  std::vector<float> made(w.begin(), w.end());
+  pool.run((out + kRows - 1) / kRows, [&](int64_t job, int) {
+    const int64_t first = job * kRows, rows = std::min(kRows, out - first);
+    std::vector<float> change(static_cast<size_t>(rows * in_));
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, in_, in_, 1.0f, w.data() + first * in_, in_,
+                difference.data(), in_, 0.0f, change.data(), in_);
+    // times (H + damping)^-1 = U^T U
+    cblas_strmm(CblasRowMajor, CblasRight, CblasUpper, CblasTrans, CblasNonUnit, rows, in_, 1.0f,
+                factor.upper.as<const float>(), in_, change.data(), in_);
+    cblas_strmm(CblasRowMajor, CblasRight, CblasUpper, CblasNoTrans, CblasNonUnit, rows, in_, 1.0f,
+                factor.upper.as<const float>(), in_, change.data(), in_);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t j = 0; j < in_; ++j)
+        made[static_cast<size_t>((first + r) * in_ + factor.order[static_cast<size_t>(j)])] +=
+            trust * change[static_cast<size_t>(r * in_ + j)];
+  });
+  return made;
+}
+
+}  // namespace fidelio
