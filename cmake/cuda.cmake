@@ -1,5 +1,5 @@
 # kernels/cuda as a room: its .cc files see no device code, its .cu files nothing of the rest but plain headers. The runtime is
-# linked statically; cuBLASLt is found at run time where the toolkit or PyTorch put it.
+# linked statically; cuBLAS and cuSOLVER are found at run time where the toolkit or PyTorch put them.
 set(CMAKE_CUDA_ARCHITECTURES OFF)
 set(CUDA_TARGETS "80;90a" CACHE STRING "Compute capabilities to build for")
 enable_language(CUDA)
@@ -16,7 +16,7 @@ foreach(target ${CUDA_TARGETS})
   list(APPEND cuda_flags "SHELL:-gencode arch=compute_${target},code=sm_${target}")
 endforeach()
 
-fidelio_room(kernels_cuda FOLDER kernels/cuda DEPS fidelio_formats fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt)
+fidelio_room(kernels_cuda FOLDER kernels/cuda DEPS fidelio_formats fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt CUDA::cublas CUDA::cusolver)
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
 set(cuda_benches ${cuda_sources})
 list(FILTER cuda_sources EXCLUDE REGEX "_bench\\.cu$")
@@ -28,7 +28,7 @@ foreach(source ${cuda_benches})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} EXCLUDE_FROM_ALL ${source})
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>)
-  target_link_libraries(${name} PRIVATE fidelio_kernels_cuda CUDA::cublas)
+  target_link_libraries(${name} PRIVATE fidelio_kernels_cuda)
 endforeach()
 
 # Decoding of a whole model needs the model room, so its bench is made with the tests.

@@ -11,6 +11,8 @@
 #include "alloc/evolve.h"
 #include "app/common.h"
 #include "core/file.h"
+#include "eval/fidelity.h"
+#include "quant/workbench.h"
 
 namespace fidelio::app {
 namespace {
@@ -149,9 +151,11 @@ class Clock {
   double candidates() {
     const auto tokens = static_cast<double>(size_.calibration_tokens);
     double seconds = 0;
-    // Two linears as fit: the inputs of the first layer, the first columns of them.
-    const QuantiseSample narrow = quantise({0, Role::q}, InputId::attn_in, std::min<int64_t>(config_.d, 768));
-    const QuantiseSample wide = quantise({0, Role::down}, InputId::down_in, std::min<int64_t>(config_.f, 2048));
+    // Two linears as fit: the inputs of the first layer, the first columns of them; a GPU, which is slow at small ones,
+    // sees them whole.
+    const auto at_most = [&](int64_t in, int64_t most) { return reference_.gpu() ? in : std::min(in, most); };
+    const QuantiseSample narrow = quantise({0, Role::q}, InputId::attn_in, at_most(config_.d, 768));
+    const QuantiseSample wide = quantise({0, Role::down}, InputId::down_in, at_most(config_.f, 2048));
     for (LinearId id : linears_of(config_)) {
       if (std::none_of(size_.groups.begin(), size_.groups.end(), [&](const LinearGroup& g) {
             return std::find(g.linears.begin(), g.linears.end(), id) != g.linears.end();
@@ -183,22 +187,24 @@ class Clock {
     QuantiseSample s{static_cast<double>(in), 0, 0, 0};
     reference_.begin(packed_.batch, Activations::f32);
     reference_.embed();
-    const std::span<const float> x = reference_.linear_input(0, input);
-    const int64_t rows = packed_.batch.rows(), columns = static_cast<int64_t>(x.size()) / rows;
-    std::vector<float> part;
+    const int64_t rows = packed_.batch.rows(), columns = shape_of(config_, id)[1];
+    std::vector<float> x(static_cast<size_t>(rows * columns)), part;
+    reference_.linear_input(0, input, x);
     for (int64_t r = 0; r < rows; ++r) part.insert(part.end(), x.begin() + r * columns, x.begin() + r * columns + in);
-    Hessian hessian(in);
-    s.sum = seconds_of([&] { hessian.add(part, pool_); }) / static_cast<double>(rows * in * in);
-    std::optional<HessianFactor> factor;
+    const std::unique_ptr<Workbench> bench = make_workbench(reference_, pool_);
+    bench->begin(in);
+    s.sum = seconds_of([&] { bench->add(part); }) / static_cast<double>(rows * in * in);
     const GptqOptions options;
-    s.factor =
-        seconds_of([&] { factor = factorize(hessian, options.damping, options.act_order, pool_); }) / std::pow(s.in, 3);
+    s.factor = seconds_of([&] { bench->factorize(options.damping, options.act_order); }) / std::pow(s.in, 3);
     const LinearWeight weight = size_.source.linear(id);
-    const int64_t out = std::min<int64_t>(weight.out, 512);
-    const std::vector<float> w = corner(weight, out, in);
+    const int64_t out = reference_.gpu() ? weight.out : std::min<int64_t>(weight.out, 512);
+    OwnedTensor w = OwnedTensor::allocate(DType::f32, {out, in});
+    std::ranges::copy(corner(weight, out, in), w.as<float>().begin());
+    const LinearWeight sample = make_dense(std::move(w));
+    bench->load(sample);
     for (const FormatSpec& f : size_.formats)
       s.quantise += seconds_of([&] {
-                      const GptqResult made = quantize_gptq(f, w, out, in, hessian, *factor, options, pool_);
+                      const GptqResult made = bench->quantize(f, options);
                       reference_.pack(made.weight);
                       decode(made.weight);
                     }) /
@@ -255,6 +261,11 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
       reference{"weights of the reference", weights},
       runner{"the reference's own matrices and cache", workspace + 4 * cached};
   const auto [stored, packed] = candidate_bytes(size);
+  if (size.on_gpu)  // holds everything that is packed and all that passes through the layers
+    return {{"the program, its libraries, the driver's and texts", 700'000'000},
+            {"candidates, as stored", stored},
+            {"candidates of the vocabulary, or one weight decoded and its codes",
+             std::max(vocabulary_bytes(size), 6 * wide * d)}};
   const MemoryNeed candidates{"candidates, as stored and as packed", stored + packed};
   const int64_t answering =
       size.answering_tokens > 0 ? weights + size.answering_tokens * 2 * 2 * int64_t{c.L} * c.hk * c.e : 0;

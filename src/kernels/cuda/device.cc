@@ -77,10 +77,10 @@ double copy_bandwidth() {
 }
 
 void to_device(Stream stream, void* to, const void* from, size_t bytes) {
-  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "copying to the device");
+  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "copying to the device");
 }
 void from_device(Stream stream, void* to, const void* from, size_t bytes) {
-  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "copying from the device");
+  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "copying from the device");
   wait_for(stream);
 }
 void on_device(Stream stream, void* to, const void* from, size_t bytes) {
