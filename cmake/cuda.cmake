@@ -31,15 +31,18 @@ foreach(source ${cuda_benches})
   target_link_libraries(${name} PRIVATE fidelio_kernels_cuda)
 endforeach()
 
-# Decoding of a whole model needs the model room, so its bench is made with the tests.
+# Decoding of a whole model and quantising need other rooms, so their benches are made with the tests.
 # One test program for everything that needs a GPU, label gpu; without one its tests are skipped by name.
 function(fidelio_cuda_tests)
   add_executable(decode_cuda_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/src/model/decode_cuda_bench.cc)
   target_link_libraries(decode_cuda_bench PRIVATE fidelio_model)
-  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/model/*cuda_test.cc)
+  add_executable(quant_cuda_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/src/quant/quant_cuda_bench.cc)
+  target_link_libraries(quant_cuda_bench PRIVATE fidelio_quant)
+  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/model/*cuda_test.cc
+    ${CMAKE_SOURCE_DIR}/src/quant/*cuda_test.cc)
   if(WITH_TESTS AND tests)
     add_executable(cuda_test ${tests})
-    target_link_libraries(cuda_test PRIVATE fidelio_model fidelio_kernels_ref GTest::gtest_main GTest::gmock)
+    target_link_libraries(cuda_test PRIVATE fidelio_eval fidelio_quant fidelio_kernels_ref GTest::gtest_main GTest::gmock)
     target_compile_definitions(cuda_test PRIVATE FIDELIO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     add_test(NAME cuda COMMAND cuda_test)
     set_tests_properties(cuda PROPERTIES LABELS gpu SKIP_REGULAR_EXPRESSION "SKIPPED.*no GPU")
