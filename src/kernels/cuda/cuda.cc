@@ -135,6 +135,7 @@ struct Cuda::State {
     prepare_halves(input);
     const uint16_t* weight = w.values.half;
     if (!weight) {
+      grow(dequantised, w.out * w.in * 2);  // a weight may have been packed by another backend of the same device
       cuda::dequantise(stream, w.values.lowbit, w.factor, dequantised.as<uint16_t>());
       weight = dequantised.as<uint16_t>();
     }
