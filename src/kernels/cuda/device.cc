@@ -97,4 +97,11 @@ Stream make_stream() {
 void destroy_stream(Stream stream) { cudaStreamDestroy(stream); }
 void wait_for(Stream stream) { cuda_check(cudaStreamSynchronize(stream), "running on the device"); }
 
+void reserve(Stream stream, DeviceBuffer& buffer, int64_t bytes) {
+  if (static_cast<int64_t>(buffer.size()) >= bytes) return;
+  wait_for(stream);
+  buffer = DeviceBuffer();
+  buffer = DeviceBuffer(static_cast<size_t>(bytes));
+}
+
 }  // namespace fidelio::cuda

@@ -60,4 +60,7 @@ Stream make_stream();
 void destroy_stream(Stream stream);
 void wait_for(Stream stream);
 
+// Scratch that only grows: waits for the stream, then what it held is lost.
+void reserve(Stream stream, DeviceBuffer& buffer, int64_t bytes);
+
 }  // namespace fidelio::cuda

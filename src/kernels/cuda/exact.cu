@@ -30,13 +30,6 @@ __global__ void join_all(Join j, float* y) {
   to = j.add ? to + sum : sum;
 }
 
-void reserve(Stream stream, DeviceBuffer& buffer, int64_t bytes) {
-  if (static_cast<int64_t>(buffer.size()) >= bytes) return;
-  wait_for(stream);
-  buffer = DeviceBuffer();
-  buffer = DeviceBuffer(static_cast<size_t>(bytes));
-}
-
 }  // namespace
 
 void split_rows(Stream stream, const float* values, int64_t rows, int64_t columns, uint16_t* high, uint16_t* low,

@@ -5,9 +5,8 @@
 //                          that the largest of a row lies in [2^14, 2^15): 22 bits of every value within 2^-16 of it
 //   x w = f_x f_w (high_x high_w + low_x high_w + high_x low_w)    the last only where FP16 does not hold the weight
 //
-// Sums are the matrix units' FP32, which truncate: errors are 4 to 8 times those of FP32 multipliers, at a sixth of their
-// time (docs/results-gpu.md). A row's result does
-// not depend on the others (gemm.h).
+// Sums are the matrix units' FP32, which truncate: errors are 4 to 8 times those of FP32 multipliers, at a sixth of
+// their time (docs/results-gpu.md). A row's result does not depend on the others (gemm.h).
 #pragma once
 #include <cstdint>
 

@@ -9,13 +9,6 @@
 namespace fidelio::cuda {
 namespace {
 
-void reserve(Stream stream, DeviceBuffer& buffer, int64_t bytes) {
-  if (static_cast<int64_t>(buffer.size()) >= bytes) return;
-  wait_for(stream);
-  buffer = DeviceBuffer();
-  buffer = DeviceBuffer(static_cast<size_t>(bytes));
-}
-
 // quant/strip.cc's levels and quant/fit.cc's ranges.
 GptqRules rules_of(const GptqPlan& plan) {
   const FormatSpec& spec = plan.spec;

@@ -17,14 +17,6 @@ void solver_check(cusolverStatus_t status, const char* doing) {
   check(status == CUSOLVER_STATUS_SUCCESS, "cuSOLVER, {}: status {}", doing, static_cast<int>(status));
 }
 
-// Scratch that only grows; what it held is lost.
-void reserve(Stream stream, DeviceBuffer& buffer, int64_t bytes) {
-  if (static_cast<int64_t>(buffer.size()) >= bytes) return;
-  wait_for(stream);
-  buffer = DeviceBuffer();
-  buffer = DeviceBuffer(static_cast<size_t>(bytes));
-}
-
 }  // namespace
 
 SecondOrder::SecondOrder(Stream stream) : stream_(stream), blas_(stream), status_(sizeof(int)) {
