@@ -1,5 +1,5 @@
 # kernels/cuda as a room: its .cc files see no device code, its .cu files nothing of the rest but plain headers. The runtime is
-# linked statically; cuBLASLt is found at run time where the toolkit or PyTorch put it.
+# linked statically; cuBLAS and cuSOLVER are found at run time where the toolkit or PyTorch put them.
 set(CMAKE_CUDA_ARCHITECTURES OFF)
 set(CUDA_TARGETS "80;90a" CACHE STRING "Compute capabilities to build for")
 enable_language(CUDA)
@@ -16,7 +16,7 @@ foreach(target ${CUDA_TARGETS})
   list(APPEND cuda_flags "SHELL:-gencode arch=compute_${target},code=sm_${target}")
 endforeach()
 
-fidelio_room(kernels_cuda FOLDER kernels/cuda DEPS fidelio_formats fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt)
+fidelio_room(kernels_cuda FOLDER kernels/cuda DEPS fidelio_formats fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt CUDA::cublas CUDA::cusolver)
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
 set(cuda_benches ${cuda_sources})
 list(FILTER cuda_sources EXCLUDE REGEX "_bench\\.cu$")
@@ -28,18 +28,21 @@ foreach(source ${cuda_benches})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} EXCLUDE_FROM_ALL ${source})
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>)
-  target_link_libraries(${name} PRIVATE fidelio_kernels_cuda CUDA::cublas)
+  target_link_libraries(${name} PRIVATE fidelio_kernels_cuda)
 endforeach()
 
-# Decoding of a whole model needs the model room, so its bench is made with the tests.
+# Decoding of a whole model and quantising need other rooms, so their benches are made with the tests.
 # One test program for everything that needs a GPU, label gpu; without one its tests are skipped by name.
 function(fidelio_cuda_tests)
   add_executable(decode_cuda_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/src/model/decode_cuda_bench.cc)
   target_link_libraries(decode_cuda_bench PRIVATE fidelio_model)
-  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/model/*cuda_test.cc)
+  add_executable(quant_cuda_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/src/quant/quant_cuda_bench.cc)
+  target_link_libraries(quant_cuda_bench PRIVATE fidelio_quant)
+  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/model/*cuda_test.cc
+    ${CMAKE_SOURCE_DIR}/src/quant/*cuda_test.cc)
   if(WITH_TESTS AND tests)
     add_executable(cuda_test ${tests})
-    target_link_libraries(cuda_test PRIVATE fidelio_model fidelio_kernels_ref GTest::gtest_main GTest::gmock)
+    target_link_libraries(cuda_test PRIVATE fidelio_eval fidelio_quant fidelio_kernels_ref GTest::gtest_main GTest::gmock)
     target_compile_definitions(cuda_test PRIVATE FIDELIO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     add_test(NAME cuda COMMAND cuda_test)
     set_tests_properties(cuda PROPERTIES LABELS gpu SKIP_REGULAR_EXPRESSION "SKIPPED.*no GPU")

@@ -133,7 +133,8 @@ CompressSize Compressor::size() const {
           budget() > 0 ? 0 : o_.max_trials,
           o_.search == "evolve" ? o_.generations : 0,
           ranks_.size(),
-          answering};
+          answering,
+          on_gpu(o_.run)};
 }
 
 // All that decides what OUT will hold. Texts count as the tokens they have become.
@@ -297,7 +298,7 @@ SensitivityTable Compressor::measure_table(const CandidateSet& candidates, Journ
   Estimation e = estimate(
       players, useful, options,
       [&](LinearId id, double sigma, uint64_t stream, bool flat) {
-        return reference_->pack(noisy_weight(model_.checkpoint.linear(id), sigma, stream, flat));
+        return reference_->pack_noisy(model_.checkpoint.linear(id), sigma, stream, flat);
       },
       [&](int64_t done, int64_t total) {
         if (!ranks_.first()) return;

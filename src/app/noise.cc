@@ -11,7 +11,6 @@
 #include "eval/html.h"
 #include "eval/recovery.h"
 #include "eval/table.h"
-#include "sensitivity/candidates.h"
 
 namespace fidelio::app {
 namespace {
@@ -65,7 +64,7 @@ std::vector<LinearId> noisy_linears(const ModelConfig& config) {
 void inject(Runner& runner, const Checkpoint& source, double sigma, uint64_t seed) {
   uint64_t number = 0;
   for (LinearId id : noisy_linears(source.config()))
-    runner.set_linear(id, runner.pack(noisy_weight(source.linear(id), sigma, Rng(seed, number++).next(), true)));
+    runner.set_linear(id, runner.pack_noisy(source.linear(id), sigma, Rng(seed, number++).next(), true));
 }
 
 void add_accuracy(NoiseReport& report, const std::vector<ModelRuns>& models) {

@@ -11,6 +11,8 @@
 #include "alloc/evolve.h"
 #include "app/common.h"
 #include "core/file.h"
+#include "eval/row_distances.h"
+#include "quant/workbench.h"
 
 namespace fidelio::app {
 namespace {
@@ -157,20 +159,16 @@ class Clock {
 
   Seconds comparing() {
     const auto rows = static_cast<int64_t>(packed_.batch.logit_rows.size());
-    const auto v = static_cast<size_t>(config_.v);
+    const int64_t v = config_.v;
     reference_.begin(packed_.batch, Activations::f32);
     reference_.embed();
-    const std::span<const float> p = reference_.logits(0, rows);
-    std::vector<float> other(p.begin(), p.end());
-    for (float& x : other) x *= 1.01f;
-    return seconds_of([&] {
-             std::vector<RowComparer> comparers(static_cast<size_t>(pool_.threads()));
-             pool_.run(rows, [&](int64_t row, int thread) {
-               const size_t at = static_cast<size_t>(row) * v;
-               comparers[static_cast<size_t>(thread)].compare(p.subspan(at, v), std::span(other).subspan(at, v));
-             });
-           }) /
-           static_cast<double>(rows);
+    const auto p = reference_.allocate(rows * v), q = reference_.allocate(rows * v);
+    reference_.read_logits(0, rows, {p.get(), static_cast<size_t>(rows * v)});
+    reference_.layers(0, 1);
+    reference_.read_logits(0, rows, {q.get(), static_cast<size_t>(rows * v)});
+    const auto distances = make_row_distances(reference_.gpu(), pool_);
+    std::vector<RowDistance> found(static_cast<size_t>(rows));
+    return seconds_of([&] { distances->measure(p.get(), q.get(), v, found); }) / static_cast<double>(rows);
   }
 
   // A linear in the format in the middle of those offered, rounded without care.
@@ -184,9 +182,11 @@ class Clock {
   Seconds candidates() {
     const auto tokens = static_cast<double>(size_.calibration_tokens);
     Seconds seconds;
-    // Two linears as fit: the inputs of the first layer, the first columns of them.
-    const QuantiseSample narrow = quantise({0, Role::q}, InputId::attn_in, std::min<int64_t>(config_.d, 768));
-    const QuantiseSample wide = quantise({0, Role::down}, InputId::down_in, std::min<int64_t>(config_.f, 2048));
+    // Two linears as fit: the inputs of the first layer, the first columns of them; a GPU, which is slow at small ones,
+    // sees them whole.
+    const auto at_most = [&](int64_t in, int64_t most) { return reference_.gpu() ? in : std::min(in, most); };
+    const QuantiseSample narrow = quantise({0, Role::q}, InputId::attn_in, at_most(config_.d, 768));
+    const QuantiseSample wide = quantise({0, Role::down}, InputId::down_in, at_most(config_.f, 2048));
     Seconds slope = (wide.quantise - narrow.quantise) / (wide.in - narrow.in);
     slope = {std::max(0.0, slope.wall), std::max(0.0, slope.cpu)};
     Seconds flat = narrow.quantise - narrow.in * slope;
@@ -221,24 +221,26 @@ class Clock {
     QuantiseSample s{static_cast<double>(in), {}, {}, {}};
     reference_.begin(packed_.batch, Activations::f32);
     reference_.embed();
-    const std::span<const float> x = reference_.linear_input(0, input);
-    const int64_t rows = packed_.batch.rows(), columns = static_cast<int64_t>(x.size()) / rows;
-    std::vector<float> part;
+    const int64_t rows = packed_.batch.rows(), columns = shape_of(config_, id)[1];
+    std::vector<float> x(static_cast<size_t>(rows * columns)), part;
+    reference_.linear_input(0, input, x);
     for (int64_t r = 0; r < rows; ++r) part.insert(part.end(), x.begin() + r * columns, x.begin() + r * columns + in);
-    Hessian hessian(in);
-    s.sum = seconds_of([&] { hessian.add(part, pool_); }) / static_cast<double>(rows * in * in);
-    std::optional<HessianFactor> factor;
+    const std::unique_ptr<Workbench> bench = make_workbench(reference_, pool_);
+    bench->begin(in);
+    s.sum = seconds_of([&] { bench->add(part); }) / static_cast<double>(rows * in * in);
     const GptqOptions options;
-    s.factor =
-        seconds_of([&] { factor = factorize(hessian, options.damping, options.act_order, pool_); }) / std::pow(s.in, 3);
+    s.factor = seconds_of([&] { bench->factorize(options.damping, options.act_order); }) / std::pow(s.in, 3);
     const LinearWeight weight = size_.source.linear(id);
-    const int64_t out = std::min<int64_t>(weight.out, 512);
-    const std::vector<float> w = corner(weight, out, in);
+    const int64_t out = reference_.gpu() ? weight.out : std::min<int64_t>(weight.out, 512);
+    OwnedTensor w = OwnedTensor::allocate(DType::f32, {out, in});
+    std::ranges::copy(corner(weight, out, in), w.as<float>().begin());
+    const LinearWeight sample = make_dense(std::move(w));
+    bench->load(sample);
     for (const FormatSpec& f : size_.formats)
       s.quantise += seconds_of([&] {
-                      const GptqResult made = quantize_gptq(f, w, out, in, hessian, *factor, options, pool_);
+                      const GptqResult made = bench->quantize(f, options);
                       reference_.pack(made.weight);
-                      relative_error(made.weight, w);
+                      relative_error(made.weight, sample, pool_);
                     }) /
                     static_cast<double>(out * in);
     return s;
@@ -248,12 +250,15 @@ class Clock {
     const LinearWeight weight = size_.source.linear(id);
     const int64_t out = std::min<int64_t>(weight.out, 1024);
     const std::vector<float> w = corner(weight, out, weight.in);
+    OwnedTensor values = OwnedTensor::allocate(DType::f32, {out, weight.in});
+    std::ranges::copy(w, values.as<float>().begin());
+    const LinearWeight sample = make_dense(std::move(values));
     Seconds seconds;
     for (const FormatSpec& f : size_.formats)
       seconds += seconds_of([&] {
         const LinearWeight made = quantize_rtn(f, w, out, weight.in, {}, pool_);
         reference_.pack(made);
-        relative_error(made, w);
+        relative_error(made, sample, pool_);
       });
     return static_cast<double>(weight.out) / static_cast<double>(out) * seconds;
   }
@@ -294,6 +299,11 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
       reference{"weights of the reference", weights},
       runner{"the reference's own matrices and cache", workspace + 4 * cached};
   const auto [stored, packed] = candidate_bytes(size);
+  if (size.on_gpu)  // holds everything that is packed and all that passes through the layers
+    return {{"the program, its libraries, the driver's and texts", 700'000'000},
+            {"candidates, as stored", stored},
+            {"candidates of the vocabulary, or one weight decoded and its codes",
+             std::max(vocabulary_bytes(size), 6 * wide * d)}};
   const MemoryNeed candidates{"candidates, as stored and as packed", stored + packed};
   const int64_t answering =
       size.answering_tokens > 0 ? weights + size.answering_tokens * 2 * 2 * int64_t{c.L} * c.hk * c.e : 0;

@@ -23,13 +23,15 @@ struct CompressSize {
   int generations = 0;                   // of evolution; 0: there is none
   int ranks = 1;                         // that share candidates and sensitivities
   int64_t answering_tokens = 0;          // room for the questions answered side by side; 0: none are asked
+  bool on_gpu = false;                   // models live there; the host's memory holds what is stored
 };
 
 struct MemoryNeed {
   std::string what;
   int64_t bytes = 0;
 };
-// Everything of size, held at the same time at the worst moment.
+// Everything of size that the host holds at the same time at the worst moment. A GPU's own memory is not foreseen: what
+// does not fit there says so when it is asked for.
 std::vector<MemoryNeed> memory_needs(const CompressSize& size);
 int64_t total(const std::vector<MemoryNeed>& needs);
 // What this process may still take: what the system has available, or less if its control group says so. Throws Error

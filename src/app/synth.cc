@@ -7,6 +7,7 @@
 #include "core/file.h"
 #include "core/progress.h"
 #include "core/rng.h"
+#include "core/thread_pool.h"
 #include "io/hf_config.h"
 
 namespace fidelio::app {
@@ -51,20 +52,23 @@ std::vector<float> student_quantiles() {
 }
 
 void write_random(const ByteSink& sink, const std::vector<float>& quantiles, int64_t elements, float scale,
-                  uint64_t stream) {
+                  uint64_t stream, ThreadPool& pool) {
   std::vector<bf16> table(quantiles.size());
   for (size_t i = 0; i < table.size(); ++i) table[i] = to_bf16(quantiles[i] * scale);
   const Rng rng(0, stream);
-  std::vector<bf16> block(1 << 16);
-  uint64_t counter = 0;
+  constexpr int64_t kJob = 1 << 16, kJobs = 64;  // eight values come from one draw, so jobs begin with a fresh one
+  std::vector<bf16> block(static_cast<size_t>(std::min(elements, kJob * kJobs)));
   for (int64_t done = 0; done < elements;) {
-    const auto n = static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(block.size()), elements - done));
-    for (size_t i = 0; i < n; i += 8) {
-      const auto words = rng.block(counter++);
-      for (size_t j = 0; j < 8 && i + j < n; ++j) block[i + j] = table[(words[j / 2] >> (16 * (j % 2))) & 0xffff];
-    }
-    sink(std::as_bytes(std::span(block.data(), n)));
-    done += static_cast<int64_t>(n);
+    const int64_t n = std::min(static_cast<int64_t>(block.size()), elements - done);
+    pool.run((n + kJob - 1) / kJob, [&](int64_t job, int) {
+      for (int64_t i = job * kJob; i < std::min(n, (job + 1) * kJob); i += 8) {
+        const auto words = rng.block(static_cast<uint64_t>(done + i) / 8);
+        for (int64_t j = 0; j < 8 && i + j < n; ++j)
+          block[static_cast<size_t>(i + j)] = table[(words[static_cast<size_t>(j / 2)] >> (16 * (j % 2))) & 0xffff];
+      }
+    });
+    sink(std::as_bytes(std::span(block.data(), static_cast<size_t>(n))));
+    done += n;
   }
 }
 
@@ -105,6 +109,7 @@ void synth(const std::string& name, const std::string& format, const std::string
   const ModelConfig config = load_config(temporary.path());
   const std::vector<float> quantiles = student_quantiles();
   const std::vector<LinearId> linears = linears_of(config);
+  ThreadPool pool;
   Progress progress("synth", static_cast<int64_t>(linears.size()));
   std::vector<TensorToWrite> tensors;
   nlohmann::json formats = nlohmann::json::object();
@@ -119,10 +124,11 @@ void synth(const std::string& name, const std::string& format, const std::string
                            }});
       continue;
     }
-    tensors.push_back({weight_name(linears[i]), DType::bf16, s, [&quantiles, &progress, s, i](const ByteSink& sink) {
-                         write_random(sink, quantiles, s.elements(), 0.6f / std::sqrt(static_cast<float>(s[1])), i);
-                         progress.advance();
-                       }});
+    tensors.push_back(
+        {weight_name(linears[i]), DType::bf16, s, [&quantiles, &progress, &pool, s, i](const ByteSink& sink) {
+           write_random(sink, quantiles, s.elements(), 0.6f / std::sqrt(static_cast<float>(s[1])), i, pool);
+           progress.advance();
+         }});
   }
   for (const auto& [layer, norm] : norms_of(config))
     tensors.push_back({norm_name(layer, norm), DType::bf16, Shape{norm_size(config, norm)},

@@ -10,10 +10,10 @@ namespace fidelio {
 
 class Rng {
  public:
-  explicit Rng(uint64_t seed, uint64_t stream = 0) : seed_(seed), stream_(stream) {}
+  explicit constexpr Rng(uint64_t seed, uint64_t stream = 0) : seed_(seed), stream_(stream) {}
 
   // Four independent 32-bit words of counter `i`.
-  std::array<uint32_t, 4> block(uint64_t i) const {
+  constexpr std::array<uint32_t, 4> block(uint64_t i) const {
     std::array<uint32_t, 4> c = {static_cast<uint32_t>(i), static_cast<uint32_t>(i >> 32),
                                  static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)};
     uint32_t k0 = static_cast<uint32_t>(seed_), k1 = static_cast<uint32_t>(seed_ >> 32);

@@ -56,6 +56,9 @@ class FakeRunner final : public Runner {
     for (int64_t i = first; i < first + count; ++i) append_logits(batch_.logit_rows.at(static_cast<size_t>(i)));
     return logits_;
   }
+  void read_logits(int64_t first, int64_t count, std::span<float> to) override {
+    std::copy_n(logits(first, count).begin(), to.size(), to.begin());
+  }
   // The logits after these tokens, straight from the definition.
   std::vector<float> logits_after(std::span<const int32_t> history) {
     logits_.clear();
@@ -65,7 +68,7 @@ class FakeRunner final : public Runner {
 
   void read_stream(std::span<float>) override {}
   void write_stream(std::span<const float>) override {}
-  std::span<const float> linear_input(int, InputId) override { return {}; }
+  void linear_input(int, InputId, std::span<float>) override {}
   void add_output(int, Role, std::span<const float>) override {}
   PackedLinear pack(const LinearWeight&) override { return nullptr; }
   void set_linear(LinearId, PackedLinear) override {}

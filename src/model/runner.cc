@@ -2,6 +2,7 @@
 
 #include "io/hf_config.h"
 #include "model/model.h"
+#include "model/noise.h"
 
 namespace fidelio {
 
@@ -17,6 +18,14 @@ InputId input_of(Role role) {
     default:
       return InputId::attn_in;
   }
+}
+
+std::shared_ptr<float[]> Runner::allocate(int64_t values) {
+  return std::shared_ptr<float[]>(new float[static_cast<size_t>(values)]);
+}
+
+PackedLinear Runner::pack_noisy(const LinearWeight& weight, double sigma, uint64_t stream, bool uniform) {
+  return pack(noisy_weight(weight, sigma, stream, uniform));
 }
 
 std::span<const float> Runner::step(const Batch& batch, Activations mode) {

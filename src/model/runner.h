@@ -7,11 +7,15 @@
 //   runner->logits(first, count)    logits of batch.logit_rows[first, first + count), (count, v), valid until the next
 //   call
 //
+// Spans of values that functions here read or fill may lie in the host's memory or in what allocate() gave: a GPU's
+// own, so that what only waits between two calls, or is next read by work on that GPU, never travels.
+//
 // step() does all of it. The stream between layers can be saved and restored, so that a change in layer l costs only
 // the layers after it (sensitivity), and a weight is switched by handing over a packed one (a pointer).
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "io/checkpoint.h"
@@ -48,24 +52,29 @@ class Runner {
   virtual int64_t cache_bytes() const = 0;
   virtual int64_t cache_pages() const = 0;
   virtual std::string kernel_of(LinearId id, Activations mode) const = 0;  // name of the kernel row
+  // The GPU that runs the model and that allocate()'s memory belongs to; none: the host does.
+  virtual std::optional<int> gpu() const { return std::nullopt; }
+  virtual std::shared_ptr<float[]> allocate(int64_t values);
 
   virtual void begin(const Batch& batch, Activations mode) = 0;
   virtual void embed() = 0;
   virtual void layers(int first, int last) = 0;
   virtual std::span<const float> logits(int64_t first, int64_t count) = 0;
+  virtual void read_logits(int64_t first, int64_t count, std::span<float> to) = 0;  // the same logits, to there
 
   // The residual stream (n, d) of the current batch.
   virtual void read_stream(std::span<float> x) = 0;
   virtual void write_stream(std::span<const float> x) = 0;
   // Calibration: one layer in four stops, each the input of a linear, so that the linear can be quantised before it
   // runs and every linear runs exactly once. The stream must be the layer's input for attn_in and o_in, and hold the
-  // attention's output too (add_output with Role::o) for mlp_in and down_in. Returns (n, K) FP32, valid until the next
-  // call.
-  virtual std::span<const float> linear_input(int layer, InputId which) = 0;
+  // attention's output too (add_output with Role::o) for mlp_in and down_in. `to` is (n, K).
+  virtual void linear_input(int layer, InputId which, std::span<float> to) = 0;
   // x += W input, for the layer's o or down.
   virtual void add_output(int layer, Role role, std::span<const float> input) = 0;
 
   virtual PackedLinear pack(const LinearWeight& weight) = 0;
+  // The weight with noise added (model/noise.h), packed.
+  virtual PackedLinear pack_noisy(const LinearWeight& weight, double sigma, uint64_t stream, bool uniform);
   virtual void set_linear(LinearId id, PackedLinear weight) = 0;
   virtual PackedLinear linear(LinearId id) const = 0;
 

@@ -1,11 +1,48 @@
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/values.h"
 #include "model/runner_impl.h"
 
 namespace fidelio {
+namespace {
+
+class CudaRunner final : public RunnerImpl<Cuda> {
+ public:
+  CudaRunner(Cuda backend, const Checkpoint& checkpoint, const RunnerOptions& options)
+      : RunnerImpl(std::move(backend), checkpoint, options), stream_(cuda::make_stream()) {}
+  ~CudaRunner() override { cuda::destroy_stream(stream_); }
+
+  std::optional<int> gpu() const override { return options().gpu; }
+  std::shared_ptr<float[]> allocate(int64_t values) override {
+    const auto memory = std::make_shared<cuda::DeviceBuffer>(static_cast<size_t>(values) * sizeof(float));
+    return std::shared_ptr<float[]>(memory, memory->as<float>());
+  }
+  // Noise is made where it is used: a matrix of 59 million values would take the host seconds.
+  PackedLinear pack_noisy(const LinearWeight& weight, double sigma, uint64_t stream, bool uniform) override {
+    auto noisy = std::make_shared<cuda::Linear>();
+    noisy->out = noisy->values.out = weight.out;
+    noisy->in = noisy->values.in = weight.in;
+    noisy->spec.kind = Kind::f32;
+    noisy->spec.bits = 32;
+    noisy->codes = cuda::values_of(stream_, weight);
+    cuda::add_noise(stream_, noisy->codes.as<float>(), weight.out * weight.in, sigma, stream, uniform);
+    noisy->values.single = noisy->codes.as<float>();
+    if (weight.bias) {
+      noisy->bias = cuda::DeviceBuffer(static_cast<size_t>(weight.bias.view.bytes()));
+      cuda::to_device(stream_, noisy->bias.data(), weight.bias.view.data, noisy->bias.size());
+      cuda::wait_for(stream_);
+    }
+    return noisy;
+  }
+
+ private:
+  cuda::Stream stream_;
+};
+
+}  // namespace
 
 std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const RunnerOptions& options) {
   check(!is_coarse(options.mode), "the CUDA backend has no activations of 8 bits or fewer yet: use a16 or f32");
-  return std::make_unique<RunnerImpl<Cuda>>(Cuda({.device = options.gpu}), checkpoint, options);
+  return std::make_unique<CudaRunner>(Cuda({.device = options.gpu}), checkpoint, options);
 }
 
 double cuda_copy_bandwidth(int gpu) {

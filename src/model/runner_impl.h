@@ -10,7 +10,7 @@
 namespace fidelio {
 
 template <Backend B>
-class RunnerImpl final : public Runner {
+class RunnerImpl : public Runner {
  public:
   RunnerImpl(B backend, const Checkpoint& checkpoint, const RunnerOptions& options)
       : b_(std::move(backend)), options_(options) {
@@ -58,7 +58,12 @@ class RunnerImpl final : public Runner {
   std::span<const float> logits(int64_t first, int64_t count) override {
     check_logit_rows(count);
     multiply_head(first, count);
-    return read_logits(count);
+    return host_logits(count);
+  }
+  void read_logits(int64_t first, int64_t count, std::span<float> to) override {
+    check_logit_rows(count);
+    multiply_head(first, count);
+    b_.download(w_.logits, 0, count, to);
   }
   std::span<const float> step(const Batch& batch, Activations mode) override {
     const auto count = static_cast<int64_t>(batch.logit_rows.size());
@@ -69,13 +74,13 @@ class RunnerImpl final : public Runner {
       layers(0, model_.config.L);
       if (count > 0) multiply_head(0, count);
     });
-    return read_logits(count);
+    return host_logits(count);
   }
 
   void read_stream(std::span<float> x) override { b_.download(w_.x, 0, rows_, x); }
   void write_stream(std::span<const float> x) override { b_.upload(x, w_.x); }
 
-  std::span<const float> linear_input(int index, InputId which) override {
+  void linear_input(int index, InputId which, std::span<float> to) override {
     const float eps = model_.config.rms_eps;
     const auto acts = [&] {
       switch (which) {
@@ -89,9 +94,9 @@ class RunnerImpl final : public Runner {
           return mlp_half(b_, layer(index), eps, w_);
       }
     }();
-    host_acts_.resize(static_cast<size_t>(acts.rows * acts.columns));
-    b_.read(acts, host_acts_);
-    return host_acts_;
+    check(static_cast<int64_t>(to.size()) == acts.rows * acts.columns, "{} rows of {} inputs do not fill {} values",
+          acts.rows, acts.columns, to.size());
+    b_.read(acts, to);
   }
   void add_output(int index, Role role, std::span<const float> input) override {
     typename B::Matrix& m = role == Role::o ? w_.q : w_.gate;  // same shape as the input of o, of down
@@ -121,7 +126,7 @@ class RunnerImpl final : public Runner {
     const std::pair<const typename B::Linear*, typename B::Matrix*> head[] = {{model_.head.get(), &w_.logits}};
     b_.linear(acts, head);
   }
-  std::span<const float> read_logits(int64_t count) {
+  std::span<const float> host_logits(int64_t count) {
     host_logits_.resize(static_cast<size_t>(count * model_.config.v));
     b_.download(w_.logits, 0, count, host_logits_);
     return host_logits_;
@@ -178,7 +183,7 @@ class RunnerImpl final : public Runner {
   typename B::KvCache cache_;
   int64_t rows_ = 0;
   uint64_t weights_version_ = 0;  // of what b_.repeat may have recorded
-  std::vector<float> host_logits_, host_acts_;
+  std::vector<float> host_logits_;
 };
 
 }  // namespace fidelio

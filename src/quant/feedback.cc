@@ -16,6 +16,11 @@ constexpr double kTrust = 32;     // tokens a column at which half of what was f
 
 Feedback::Feedback(int64_t in) : in_(in), sums_(static_cast<size_t>(in * in) * sizeof(float)) {}
 
+float Feedback::trust(int64_t tokens, int64_t in) {
+  const auto t = static_cast<double>(tokens);
+  return static_cast<float>(t / (t + kTrust * static_cast<double>(in)));
+}
+
 void Feedback::add(std::span<const float> source, std::span<const float> quantised, ThreadPool& pool) {
   check(source.size() == quantised.size() && static_cast<int64_t>(source.size()) % in_ == 0,
         "inputs of {} and {} values are not the same rows of {} columns", source.size(), quantised.size(), in_);
@@ -45,8 +50,7 @@ std::vector<float> Feedback::target(std::span<const float> w, int64_t out, const
       difference[static_cast<size_t>(i * in_ + j)] =
           sums_.as<const float>()[at] - hessian.matrix()[static_cast<size_t>(at)];
     }
-  const auto tokens = static_cast<double>(tokens_);
-  const auto trust = static_cast<float>(tokens / (tokens + kTrust * static_cast<double>(in_)));
+  const float trusted = trust(tokens_, in_);
   std::vector<float> made(w.begin(), w.end());
   pool.run((out + kRows - 1) / kRows, [&](int64_t job, int) {
     const int64_t first = job * kRows, rows = std::min(kRows, out - first);
@@ -61,7 +65,7 @@ std::vector<float> Feedback::target(std::span<const float> w, int64_t out, const
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t j = 0; j < in_; ++j)
         made[static_cast<size_t>((first + r) * in_ + factor.order[static_cast<size_t>(j)])] +=
-            trust * change[static_cast<size_t>(r * in_ + j)];
+            trusted * change[static_cast<size_t>(r * in_ + j)];
   });
   return made;
 }

@@ -22,6 +22,9 @@ class Feedback {
   std::vector<float> target(std::span<const float> w, int64_t out, const Hessian& hessian, const HessianFactor& factor,
                             ThreadPool& pool) const;
 
+  // s above.
+  static float trust(int64_t tokens, int64_t in);
+
  private:
   int64_t in_ = 0, tokens_ = 0;
   Buffer sums_;  // (in, in): C

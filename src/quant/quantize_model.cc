@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/progress.h"
-#include "quant/feedback.h"
+#include "quant/workbench.h"
 
 namespace fidelio {
 namespace {
@@ -29,29 +29,26 @@ class Passage {
  public:
   Passage(Runner& runner, const Dataset& data)
       : runner_(runner), batches_(pack_batches(data.sequences, runner.options().max_rows, runner.cache_pages())) {
-    for (const PackedBatch& packed : batches_) {
-      runner_.begin(packed.batch, Activations::f32);
+    const ModelConfig& c = runner_.config();
+    const int64_t widest = std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f}});
+    for (size_t i = 0; i < batches_.size(); ++i) {
+      runner_.begin(batches_[i].batch, Activations::f32);
       runner_.embed();
-      streams_.emplace_back(static_cast<size_t>(packed.batch.rows() * runner_.config().d));
-      runner_.read_stream(streams_.back());
+      streams_.push_back(runner_.allocate(rows(i) * c.d));
+      inputs_.push_back(runner_.allocate(rows(i) * widest));
+      runner_.read_stream(stream(i));
     }
   }
 
-  // Runs up to this input in every batch and adds it to the Hessian, if there is one; keeps the inputs if the next step
-  // needs them. `source`: the same texts through the source's weights, for `feedback`.
-  void observe(int layer, InputId which, Hessian* hessian, ThreadPool& pool, Passage* source, Feedback* feedback) {
-    const bool keep = which == InputId::o_in || which == InputId::down_in;
-    inputs_.clear();
-    if (source) source->inputs_.clear();
-    if (!keep && !hessian) return;
+  // Runs up to this input, of `columns`, in every batch and adds it to the Hessian, if one is wanted; advance() finds
+  // the inputs of o and down kept. `source`: the same texts through the source's weights, for feedback.
+  void observe(int layer, InputId which, int64_t columns, Workbench* bench, Passage* source) {
+    if (which != InputId::o_in && which != InputId::down_in && !bench) return;
     for (size_t i = 0; i < batches_.size(); ++i) {
-      const std::span<const float> input = this->input(i, layer, which);
-      if (hessian) hessian->add(input, pool);
-      if (keep) inputs_.emplace_back(input.begin(), input.end());
-      if (!source) continue;
-      const std::span<const float> own = source->input(i, layer, which);
-      if (feedback) feedback->add(own, input, pool);
-      if (keep) source->inputs_.emplace_back(own.begin(), own.end());
+      collect(i, layer, which, columns);
+      if (source) source->collect(i, layer, which, columns);
+      if (bench && source) bench->add(input(i), source->input(i));
+      if (bench && !source) bench->add(input(i));
     }
   }
 
@@ -59,22 +56,29 @@ class Passage {
   void advance(int layer, Role role) {
     for (size_t i = 0; i < batches_.size(); ++i) {
       runner_.begin(batches_[i].batch, Activations::f32);
-      runner_.write_stream(streams_[i]);
-      runner_.add_output(layer, role, inputs_[i]);
-      runner_.read_stream(streams_[i]);
+      runner_.write_stream(stream(i));
+      runner_.add_output(layer, role, input(i));
+      runner_.read_stream(stream(i));
     }
   }
 
  private:
-  std::span<const float> input(size_t batch, int layer, InputId which) {
+  void collect(size_t batch, int layer, InputId which, int64_t columns) {
+    columns_ = columns;
     runner_.begin(batches_[batch].batch, Activations::f32);
-    runner_.write_stream(streams_[batch]);
-    return runner_.linear_input(layer, which);
+    runner_.write_stream(stream(batch));
+    runner_.linear_input(layer, which, input(batch));
   }
+  int64_t rows(size_t i) const { return batches_[i].batch.rows(); }
+  std::span<float> stream(size_t i) const {
+    return {streams_[i].get(), static_cast<size_t>(rows(i) * runner_.config().d)};
+  }
+  std::span<float> input(size_t i) const { return {inputs_[i].get(), static_cast<size_t>(rows(i) * columns_)}; }
 
   Runner& runner_;
   std::vector<PackedBatch> batches_;
-  std::vector<std::vector<float>> streams_, inputs_;
+  std::vector<std::shared_ptr<float[]>> streams_, inputs_;  // in the runner's memory
+  int64_t columns_ = 0;                                     // of the inputs
 };
 
 // Linears that share an input share a Hessian.
@@ -89,19 +93,17 @@ const std::vector<Stop> kStops = {{"qkv", InputId::attn_in, {Role::q, Role::k, R
                                   {"down", InputId::down_in, {Role::down}}};
 std::string stop_name(int layer, const Stop& stop) { return fmt::format("layers.{}.{}", layer, stop.name); }
 
-void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, const Hessian& hessian,
-                   const Feedback* feedback, const ModelQuantizer& how, ThreadPool& pool,
-                   const std::function<void(QuantizedLinear)>& done) {
-  const HessianFactor factor = factorize(hessian, how.options.damping, how.options.act_order, pool);
+void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, Workbench& bench,
+                   const ModelQuantizer& how, const std::function<void(QuantizedLinear)>& done) {
+  bench.factorize(how.options.damping, how.options.act_order);
   for (Role role : stop.roles) {
     const LinearId id{layer, role};
     const auto formats = how.formats.find(id);
     if (formats == how.formats.end()) continue;
     const LinearWeight original = source.linear(id);
-    std::vector<float> values = decode(original);
-    if (feedback) values = feedback->target(values, original.out, hessian, factor, pool);
+    bench.load(original);
     for (const FormatSpec& spec : formats->second) {
-      auto result = quantize_gptq(spec, values, original.out, original.in, hessian, factor, how.options, pool);
+      auto result = bench.quantize(spec, how.options);
       result.weight.bias = original.bias;
       if (how.sequential) runner.set_linear(id, runner.pack(result.weight));
       done({id, std::move(result.weight), result.report});
@@ -165,23 +167,24 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
   }
   // Nothing is run for stops that are kept, except what brings the streams to the ones that are not.
   std::optional<Passage> passage, own;
-  if (missing > 0) passage.emplace(runner, calibration);
+  std::unique_ptr<Workbench> bench;
+  if (missing > 0) {
+    passage.emplace(runner, calibration);
+    bench = make_workbench(runner, pool);
+  }
   if (how.original) own.emplace(*how.original, calibration);
   Passage* const exact = own ? &*own : nullptr;
   for (int64_t number = 0; number < int64_t{config.L} * 4; ++number) {
     const int layer = static_cast<int>(number / 4);
     const Stop& stop = kStops[static_cast<size_t>(number % 4)];
     const std::string name = stop_name(layer, stop);
+    const int64_t columns = shape_of(config, {layer, stop.roles.front()})[1];
     if (kept(name) || !ours(number)) {
-      if (missing > 0) passage->observe(layer, stop.input, nullptr, pool, exact, nullptr);
+      if (missing > 0) passage->observe(layer, stop.input, columns, nullptr, exact);
     } else {
-      Hessian hessian(shape_of(config, {layer, stop.roles.front()})[1]);
-      std::optional<Feedback> feedback;
-      if (exact) feedback.emplace(hessian.in());
-      passage->observe(layer, stop.input, &hessian, pool, exact, feedback ? &*feedback : nullptr);
-      make(name, [&](const auto& emit) {
-        quantize_stop(runner, source, layer, stop, hessian, feedback ? &*feedback : nullptr, how, pool, emit);
-      });
+      bench->begin(columns);
+      passage->observe(layer, stop.input, columns, bench.get(), exact);
+      make(name, [&](const auto& emit) { quantize_stop(runner, source, layer, stop, *bench, how, emit); });
       --missing;
     }
     for (Passage* p : {passage ? &*passage : nullptr, exact}) {

@@ -102,16 +102,19 @@ float Levels::level(uint8_t code) const {
   }
 }
 
-Strip::Strip(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, int64_t strip)
+Strip::Strip(const FormatSpec& spec, int64_t out, int64_t in, int64_t strip)
     : first(strip * kLanes),
       rows(std::min(kLanes, out - strip * kLanes)),
       in(in),
       groups(spec.groups(in)),
       group(spec.group_size(in)),
-      weight(static_cast<size_t>(in * kLanes), 0.0f),
-      level(weight.size(), 0.0f),
+      level(static_cast<size_t>(in * kLanes), 0.0f),
       scale(static_cast<size_t>(groups * kLanes), 0.0f),
-      offset(scale.size(), 0.0f) {
+      offset(scale.size(), 0.0f) {}
+
+Strip::Strip(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, int64_t strip)
+    : Strip(spec, out, in, strip) {
+  weight.assign(level.size(), 0.0f);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < in; ++c) weight[c * kLanes + r] = w[(first + r) * in + c];
 }

@@ -47,6 +47,7 @@ struct Strip {
   Lanes row_scale{};                 // formats with a second-level scale: what `scale` are multiples of
 
   Strip(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, int64_t strip);
+  Strip(const FormatSpec& spec, int64_t out, int64_t in, int64_t strip);  // without weights: of choices made elsewhere
   const float* scales(int64_t column) const { return scale.data() + column / group * kLanes; }
   const float* offsets(int64_t column) const { return offset.data() + column / group * kLanes; }
 };

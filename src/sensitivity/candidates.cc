@@ -1,21 +1,27 @@
 #include "sensitivity/candidates.h"
 
 #include <algorithm>
-#include <cmath>
-
-#include "core/rng.h"
+#include <numeric>
 
 namespace fidelio {
 
-double relative_error(const LinearWeight& w, std::span<const float> original) {
-  const std::vector<float> q = decode(w);
-  double error = 0, energy = 0;
-  for (size_t i = 0; i < q.size(); ++i) {
-    const double difference = double{q[i]} - original[i];
-    error += difference * difference;
-    energy += double{original[i]} * original[i];
-  }
-  return energy > 0 ? error / energy : 0;
+// Rows are summed one by one, then in their order: the same number for any number of threads.
+double relative_error(const LinearWeight& w, const LinearWeight& original, ThreadPool& pool) {
+  std::vector<double> error(static_cast<size_t>(w.out), 0.0), energy(error);
+  pool.run_ranges(w.out, [&](int64_t first, int64_t last, int) {
+    std::vector<float> q(static_cast<size_t>(w.in)), exact(q);
+    for (int64_t row = first; row < last; ++row) {
+      decode_row(w, row, q);
+      decode_row(original, row, exact);
+      for (size_t i = 0; i < q.size(); ++i) {
+        const double difference = double{q[i]} - exact[i];
+        error[static_cast<size_t>(row)] += difference * difference;
+        energy[static_cast<size_t>(row)] += double{exact[i]} * exact[i];
+      }
+    }
+  });
+  const double whole = std::accumulate(energy.begin(), energy.end(), 0.0);
+  return whole > 0 ? std::accumulate(error.begin(), error.end(), 0.0) / whole : 0;
 }
 
 CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration,
@@ -37,7 +43,7 @@ CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Datas
   }
   std::map<LinearId, std::vector<double>> errors, output_errors;
   quantize_model_gptq(runner, source, calibration, how, pool, [&](QuantizedLinear q) {
-    errors[q.id].push_back(relative_error(q.weight, decode(source.linear(q.id))));
+    errors[q.id].push_back(relative_error(q.weight, source.linear(q.id), pool));
     output_errors[q.id].push_back(q.report ? q.report->relative_loss() : errors[q.id].back());
     bytes_ += q.weight.stored_bytes();
     weights_[q.id].push_back(std::move(q.weight));
@@ -83,19 +89,6 @@ int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& gr
   for (const auto& [layer, norm] : norms_of(source.config()))
     bytes += source.tensor(norm_name(layer, norm)).view.bytes();
   return bytes;
-}
-
-LinearWeight noisy_weight(const LinearWeight& weight, double sigma, uint64_t stream, bool uniform) {
-  const std::vector<float> values = decode(weight);
-  double energy = 0;
-  for (float x : values) energy += double{x} * x;
-  const double scale = sigma * std::sqrt(energy / static_cast<double>(values.size()));
-  OwnedTensor noisy = OwnedTensor::allocate(DType::f32, {weight.out, weight.in});
-  Rng rng(stream);
-  const std::span<float> out = noisy.as<float>();
-  for (size_t i = 0; i < values.size(); ++i)
-    out[i] = static_cast<float>(values[i] + scale * (uniform ? std::sqrt(12.0) * (rng.uniform() - 0.5) : rng.normal()));
-  return make_dense(std::move(noisy), weight.bias);
 }
 
 std::map<LinearId, FormatSpec> formats_of(const SensitivityTable& table, const Plan& plan) {

@@ -25,14 +25,10 @@ class CandidateSet {
   int64_t bytes_ = 0;
 };
 
-// ||W - Q||^2 / ||W||^2 of a weight and the values it stands for.
-double relative_error(const LinearWeight& w, std::span<const float> original);
+// ||W - Q||^2 / ||W||^2 of a weight and the one it stands for.
+double relative_error(const LinearWeight& w, const LinearWeight& original, ThreadPool& pool);
 // Bytes of everything no group holds: tensors that stay as the source has them.
 int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& groups);
-// A dense weight with noise added: per element sigma times the matrix's root mean square, Gaussian or uniform of that
-// variance, so that the relative noise power ||N||^2 / ||W||^2 is sigma^2 (SLQ appendix C.4 scales by the matrix's
-// standard deviation).
-LinearWeight noisy_weight(const LinearWeight& weight, double sigma, uint64_t stream, bool uniform);
 // The formats a plan gives to each linear.
 std::map<LinearId, FormatSpec> formats_of(const SensitivityTable& table, const Plan& plan);
 

@@ -38,7 +38,9 @@ std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping,
 }
 
 Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool, Activations mode)
-    : runner_(runner), pool_(pool), mode_(mode) {
+    : runner_(runner), distances_(make_row_distances(runner.gpu(), pool)), mode_(mode) {
+  exact_ = runner.allocate(runner.options().max_logit_rows * runner.config().v);
+  changed_ = runner.allocate(runner.options().max_logit_rows * runner.config().v);
   sequences_ = static_cast<int64_t>(sequences.size());
   for (PackedBatch& packed : pack_batches(sequences, runner.options().max_rows, runner.cache_pages())) {
     State state;
@@ -63,11 +65,9 @@ Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences,
     first_pass(s, Activations::f32);
     s.reference = s.streams.back();
     const auto rows = static_cast<int64_t>(s.packed.batch.logit_rows.size()), most = runner.options().max_logit_rows;
-    if (keep_logits) s.logits.reserve(static_cast<size_t>(rows * runner.config().v));
-    for (int64_t first = 0; keep_logits && first < rows; first += most) {
-      const std::span<const float> part = runner.logits(first, std::min(most, rows - first));
-      s.logits.insert(s.logits.end(), part.begin(), part.end());
-    }
+    if (keep_logits) s.logits = runner.allocate(rows * runner.config().v);
+    for (int64_t first = 0; keep_logits && first < rows; first += most)
+      read_logits(s, s.reference, first, std::min(most, rows - first), s.logits.get() + first * runner.config().v);
     if (mode_ != Activations::f32) first_pass(s, mode_);
   }
 }
@@ -77,13 +77,16 @@ void Meter::first_pass(State& s, Activations mode) {
   const int L = runner_.config().L;
   runner_.begin(s.packed.batch, mode);
   runner_.embed();
-  const auto size = static_cast<size_t>(s.packed.batch.rows() * runner_.config().d);
   s.streams.assign(static_cast<size_t>(L) + 1, {});
   for (int layer = 0; layer <= L; ++layer) {
-    s.streams[static_cast<size_t>(layer)].resize(size);
-    runner_.read_stream(s.streams[static_cast<size_t>(layer)]);
+    keep(s, s.streams[static_cast<size_t>(layer)]);
     if (layer < L) runner_.layers(layer, layer + 1);
   }
+}
+
+void Meter::keep(const State& s, Values& stream) {
+  stream = runner_.allocate(s.packed.batch.rows() * runner_.config().d);
+  runner_.read_stream(all(s, stream));
 }
 
 void Meter::assign(LinearId id, PackedLinear weight) {
@@ -109,15 +112,13 @@ MeterResult Meter::measure() {
     s.fresh.assign(static_cast<size_t>(L) + 1, {});
     if (embedding_changed) {
       runner_.embed();
-      s.fresh[0].resize(s.streams[0].size());
-      runner_.read_stream(s.fresh[0]);
+      keep(s, s.fresh[0]);
     } else {
-      runner_.write_stream(s.streams[static_cast<size_t>(first_)]);
+      runner_.write_stream(all(s, s.streams[static_cast<size_t>(first_)]));
     }
     for (int layer = first_; layer < L; ++layer) {
       runner_.layers(layer, layer + 1);
-      s.fresh[static_cast<size_t>(layer) + 1].resize(s.streams[0].size());
-      runner_.read_stream(s.fresh[static_cast<size_t>(layer) + 1]);
+      keep(s, s.fresh[static_cast<size_t>(layer) + 1]);
     }
     compare(s, result, positions);
   }
@@ -135,41 +136,34 @@ MeterResult Meter::measure() {
   return result;
 }
 
+void Meter::read_logits(const State& s, const Values& stream, int64_t first, int64_t count, float* to) {
+  runner_.write_stream(all(s, stream));
+  runner_.read_logits(first, count, {to, static_cast<size_t>(count * runner_.config().v)});
+}
+
 // Rows [first, first + count) of the reference's logits: as kept, or made again from its stream. Leaves the runner with
-// weights and activations of the reference.
-std::span<const float> Meter::reference_logits(State& s, int64_t first, int64_t count, std::vector<float>& buffer) {
-  const auto v = static_cast<size_t>(runner_.config().v);
-  if (!s.logits.empty())
-    return std::span(s.logits).subspan(static_cast<size_t>(first) * v, static_cast<size_t>(count) * v);
+// weights and activations of the reference in the second case.
+const float* Meter::reference_logits(const State& s, int64_t first, int64_t count) {
+  if (s.logits) return s.logits.get() + first * runner_.config().v;
   if (mode_ != Activations::f32) runner_.begin(s.packed.batch, Activations::f32);
   runner_.set_linear(head_id(), head_);
-  runner_.write_stream(s.reference);
-  const std::span<const float> exact = runner_.logits(first, count);
-  buffer.assign(exact.begin(), exact.end());
-  return buffer;
+  read_logits(s, s.reference, first, count, exact_.get());
+  return exact_.get();
 }
 
 // Logits of the reference beside those of the stream in force, a few rows at a time.
 void Meter::compare(State& s, MeterResult& result, std::vector<int64_t>& positions) {
   const PackedLinear head_now = runner_.linear(head_id());
-  const std::vector<float>& stream = s.fresh.back().empty() ? s.streams.back() : s.fresh.back();
+  const Values& stream = s.fresh.back() ? s.fresh.back() : s.streams.back();
   const auto rows = static_cast<int64_t>(s.packed.batch.logit_rows.size());
-  const auto v = static_cast<size_t>(runner_.config().v);
-  std::vector<float> buffer;
   for (int64_t first = 0; first < rows; first += runner_.options().max_logit_rows) {
     const int64_t count = std::min(runner_.options().max_logit_rows, rows - first);
-    const std::span<const float> reference = reference_logits(s, first, count, buffer);
-    if (mode_ != Activations::f32 && s.logits.empty()) runner_.begin(s.packed.batch, mode_);
+    const float* reference = reference_logits(s, first, count);
+    if (mode_ != Activations::f32 && !s.logits) runner_.begin(s.packed.batch, mode_);
     runner_.set_linear(head_id(), head_now);
-    runner_.write_stream(stream);
-    const std::span<const float> q = runner_.logits(first, count);
-    std::vector<PositionFidelity> found(static_cast<size_t>(count));
-    std::vector<RowComparer> comparers(static_cast<size_t>(pool_.threads()));
-    pool_.run(count, [&](int64_t row, int thread) {
-      const auto at = static_cast<size_t>(row) * v;
-      found[static_cast<size_t>(row)] =
-          comparers[static_cast<size_t>(thread)].compare(reference.subspan(at, v), q.subspan(at, v));
-    });
+    read_logits(s, stream, first, count, changed_.get());
+    std::vector<RowDistance> found(static_cast<size_t>(count));
+    distances_->measure(reference, changed_.get(), runner_.config().v, found);
     for (int64_t row = 0; row < count; ++row) {
       const auto sequence = static_cast<size_t>(
           s.sequence_of_row[static_cast<size_t>(s.packed.batch.logit_rows[static_cast<size_t>(first + row)])]);
@@ -183,7 +177,7 @@ void Meter::compare(State& s, MeterResult& result, std::vector<int64_t>& positio
 void Meter::commit() {
   for (State& s : states_)
     for (size_t i = 0; i < s.fresh.size(); ++i)
-      if (!s.fresh[i].empty()) s.streams[i] = std::move(s.fresh[i]);
+      if (s.fresh[i]) s.streams[i] = std::move(s.fresh[i]);
   committed_ = current_;
 }
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "eval/fidelity.h"
+#include "eval/row_distances.h"
 #include "model/dataset.h"
 #include "model/runner.h"
 
@@ -69,21 +69,29 @@ class Meter final : public Game {
   void commit() override;
 
  private:
-  struct State {  // one batch
+  using Values = std::shared_ptr<float[]>;  // in the runner's memory
+  struct State {                            // one batch
     PackedBatch packed;
     std::vector<int32_t> sequence_of_row;
-    std::vector<std::vector<float>> streams;  // before each layer, and after the last: (L + 1) of (rows, d)
-    std::vector<std::vector<float>> fresh;    // the same for the assignment being measured, from `first_` on
-    std::vector<float> reference;             // reference stream after the last layer (rows, d)
-    std::vector<float> logits;                // and its logits (positions, v), if they are kept
+    std::vector<Values> streams;  // before each layer, and after the last: (L + 1) of (rows, d)
+    std::vector<Values> fresh;    // the same for the assignment being measured, from `first_` on
+    Values reference;             // reference stream after the last layer (rows, d)
+    Values logits;                // and its logits (positions, v), if they are kept
   };
   LinearId head_id() const { return {-1, runner_.config().tie_embeddings ? Role::embedding : Role::head}; }
   void first_pass(State& state, Activations mode);
-  std::span<const float> reference_logits(State& state, int64_t first, int64_t count, std::vector<float>& buffer);
+  // Logits of rows [first, first + count) under the head and the activations in force, to there.
+  void read_logits(const State& state, const Values& stream, int64_t first, int64_t count, float* to);
+  const float* reference_logits(const State& state, int64_t first, int64_t count);
+  std::span<float> all(const State& state, const Values& stream) const {
+    return {stream.get(), static_cast<size_t>(state.packed.batch.rows() * runner_.config().d)};
+  }
+  void keep(const State& state, Values& stream);  // the runner's stream, in memory of its own
   void compare(State& state, MeterResult& result, std::vector<int64_t>& positions);
 
   Runner& runner_;
-  ThreadPool& pool_;
+  std::unique_ptr<RowDistances> distances_;
+  Values exact_, changed_;  // logits: (max_logit_rows, v)
   Activations mode_;
   std::vector<State> states_;
   int64_t sequences_ = 0;

@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "core/rng.h"
+#include "eval/fidelity.h"
+#include "model/noise.h"
 #include "sensitivity/candidates.h"
 #include "sensitivity/gamma.h"
 #include "sensitivity/journal.h"

@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 
+#include "kernels/cuda/exact.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/pack.h"
@@ -32,6 +33,7 @@ struct Cuda::State {
   cuda::DeviceInfo info;
   cuda::Stream stream;
   cuda::Gemm gemm;
+  cuda::ExactProduct exact;
   int64_t max_rows = 0, max_columns = 0, context = 0;
 
   // The step.
@@ -110,7 +112,7 @@ struct Cuda::State {
   void multiply(const Acts& input, const cuda::Linear& w, float* y, bool add) {
     switch (way_of(w, mode, input.rows)) {
       case Way::single:
-        return cuda::linear_f32(stream, w.values, w.bias.as<float>(), input.values, input.rows, y, add);
+        return exact.run(stream, gemm, w.values, w.bias.as<float>(), input.values, input.rows, y, add);
       case Way::codes:
         return multiply_codes(input, w, y, add);
       case Way::dense:
@@ -133,6 +135,7 @@ struct Cuda::State {
     prepare_halves(input);
     const uint16_t* weight = w.values.half;
     if (!weight) {
+      grow(dequantised, w.out * w.in * 2);  // a weight may have been packed by another backend of the same device
       cuda::dequantise(stream, w.values.lowbit, w.factor, dequantised.as<uint16_t>());
       weight = dequantised.as<uint16_t>();
     }

@@ -7,7 +7,7 @@
 //   prefills agree
 //                     bit for bit; more rows: dequantised to FP16 once a call, then cuBLASLt
 //   dense weights     held in FP16: BF16 times a power of two a matrix (exact for values within 2^-32 of its largest);
-//   cuBLASLt FP32 weights, and formats without a kernel here (logged): FP32 products
+//   cuBLASLt FP32 weights, formats without a kernel here (logged), and all weights in f32: exact.h
 //
 // A step of sequences with one row each is captured as a CUDA graph the second time that repeat() sees its shape (rows,
 // logit rows, context rounded up) and replayed from then on; nothing waits for the host inside. In such a step

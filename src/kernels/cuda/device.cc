@@ -77,10 +77,10 @@ double copy_bandwidth() {
 }
 
 void to_device(Stream stream, void* to, const void* from, size_t bytes) {
-  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "copying to the device");
+  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "copying to the device");
 }
 void from_device(Stream stream, void* to, const void* from, size_t bytes) {
-  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "copying from the device");
+  cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "copying from the device");
   wait_for(stream);
 }
 void on_device(Stream stream, void* to, const void* from, size_t bytes) {
@@ -96,5 +96,12 @@ Stream make_stream() {
 }
 void destroy_stream(Stream stream) { cudaStreamDestroy(stream); }
 void wait_for(Stream stream) { cuda_check(cudaStreamSynchronize(stream), "running on the device"); }
+
+void reserve(Stream stream, DeviceBuffer& buffer, int64_t bytes) {
+  if (static_cast<int64_t>(buffer.size()) >= bytes) return;
+  wait_for(stream);
+  buffer = DeviceBuffer();
+  buffer = DeviceBuffer(static_cast<size_t>(bytes));
+}
 
 }  // namespace fidelio::cuda

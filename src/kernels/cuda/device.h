@@ -50,7 +50,8 @@ DeviceInfo open_device(int device);
 // Bytes a second read and written by copies within the current device's memory: the median of several.
 double copy_bandwidth();
 
-// Copies. from_device waits for the stream.
+// Copies. from_device waits for the stream. What is not on the device by name may be there all the same (Runner's own
+// memory): addresses say where they are.
 void to_device(Stream stream, void* to, const void* from, size_t bytes);
 void from_device(Stream stream, void* to, const void* from, size_t bytes);
 void on_device(Stream stream, void* to, const void* from, size_t bytes);
@@ -58,5 +59,8 @@ void zero_device(Stream stream, void* to, size_t bytes);
 Stream make_stream();
 void destroy_stream(Stream stream);
 void wait_for(Stream stream);
+
+// Scratch that only grows: waits for the stream, then what it held is lost.
+void reserve(Stream stream, DeviceBuffer& buffer, int64_t bytes);
 
 }  // namespace fidelio::cuda

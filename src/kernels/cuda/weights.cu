@@ -2,9 +2,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/exact.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/lowbit_codes.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/split.cuh"
 
 namespace fidelio::cuda {
 namespace {
@@ -137,7 +139,19 @@ __global__ void __launch_bounds__(256)
   }
 }
 
+__global__ void __launch_bounds__(kSplitThreads)
+    split_outputs(WeightValues w, int64_t first, uint16_t* high, uint16_t* low, float* factor) {
+  const int64_t row = first + blockIdx.x, at = blockIdx.x * w.in;
+  split_row([&](int64_t c) { return value_at(w, row, c); }, w.in, high + at, low + at, factor + blockIdx.x);
+}
+
 }  // namespace
+
+void split_weight(Stream stream, const WeightValues& w, int64_t first, int64_t count, uint16_t* high, uint16_t* low,
+                  float* factor) {
+  split_outputs<<<static_cast<unsigned>(count), kSplitThreads, 0, stream>>>(w, first, high, low, factor);
+  cuda_check(cudaGetLastError(), "splitting a weight");
+}
 
 void embed(Stream stream, const WeightValues& table, const int32_t* ids, int64_t n, float* x) {
   launch("embedding", stream, dim3(static_cast<unsigned>(n)), 256, 0, embed_rows, table, ids, x);
