@@ -119,7 +119,7 @@ TEST(Search, FindsTheSmallestPlanThatMeetsTheTargetInFewMeasurements) {
   const auto front = pareto_front(t, Cost::kl);
   for (double ear : {0.7, 0.8, 0.9}) {
     const Target target{ear, std::nullopt};
-    const SearchResult r = search_to_target(t, front, target, 12, world);
+    const SearchResult r = search_to_target(t, front, target, {.max_trials = 12}, world);
     ASSERT_GE(r.best, 0);
     const Plan* smallest = nullptr;
     for (const Plan& p : front)
@@ -131,7 +131,19 @@ TEST(Search, FindsTheSmallestPlanThatMeetsTheTargetInFewMeasurements) {
     EXPECT_EQ(r.trials[static_cast<size_t>(r.best)].plan.bytes, smallest->bytes);
     EXPECT_LE(r.trials.size(), 6u);
   }
-  EXPECT_EQ(search_to_target(t, front, {1.0, std::nullopt}, 12, world).best, -1);
+  EXPECT_EQ(search_to_target(t, front, {1.0, std::nullopt}, {.max_trials = 12}, world).best, -1);
+
+  // Told what to expect, the first trial is nearly right; and what passes need not be told from what is a tenth
+  // smaller.
+  const Target target{0.9, std::nullopt};
+  const SearchResult exact = search_to_target(t, front, target, {.max_trials = 12}, world),
+                     rough =
+                         search_to_target(t, front, target, {.max_trials = 12, .rho = 1.3, .resolution = 0.1}, world);
+  ASSERT_GE(rough.best, 0);
+  EXPECT_LT(rough.trials.size(), exact.trials.size());
+  EXPECT_DOUBLE_EQ(rough.trials.front().rho, 1.3);
+  EXPECT_LE(static_cast<double>(rough.trials[static_cast<size_t>(rough.best)].plan.bytes),
+            1.12 * static_cast<double>(exact.trials[static_cast<size_t>(exact.best)].plan.bytes));
 }
 
 TEST(Search, TaskCalibrationRefusesOutsideTheLinearRegime) {

@@ -20,8 +20,8 @@ struct Calibration {
   double rho = 1, ear_constant = 0, ear_margin = 0, kl_margin = 0;
 };
 
-Calibration calibrate(const SensitivityTable& table, const std::vector<Trial>& trials, int64_t bytes) {
-  if (trials.empty()) return {1, table.ear_constant, 0, 0};
+Calibration calibrate(const SensitivityTable& table, const std::vector<Trial>& trials, int64_t bytes, double rho) {
+  if (trials.empty()) return {rho, table.ear_constant, 0, 0};
   const Trial* nearest = &trials.front();
   for (const Trial& t : trials)
     if (std::llabs(t.plan.bytes - bytes) < std::llabs(nearest->plan.bytes - bytes)) nearest = &t;
@@ -41,22 +41,28 @@ bool predicted_to_meet(const Plan& plan, const Calibration& c, const Target& tar
 }  // namespace
 
 SearchResult search_to_target(const SensitivityTable& table, const std::vector<Plan>& front, const Target& target,
-                              int max_trials, const MeasurePlan& measure) {
+                              const SearchOptions& options, const MeasurePlan& measure) {
   check(target.ear || target.kl, "a search needs a target: EAR, KL or both");
   check(!front.empty(), "no plan to choose from");
   SearchResult result;
   // Plans in (fails, passes) are open: smaller ones failed, larger ones passed.
   int64_t fails = -1, passes = static_cast<int64_t>(front.size());
-  while (static_cast<int>(result.trials.size()) < max_trials && passes - fails > 1) {
+  const auto nearly_equal = [&] {
+    if (result.best < 0 || fails < 0) return false;
+    const int64_t passing = front[static_cast<size_t>(passes)].bytes, failing = front[static_cast<size_t>(fails)].bytes;
+    return static_cast<double>(passing - failing) <= options.resolution * static_cast<double>(passing);
+  };
+  while (static_cast<int>(result.trials.size()) < options.max_trials && passes - fails > 1 && !nearly_equal()) {
     int64_t next = passes - 1;
     for (int64_t i = fails + 1; i < passes; ++i)
       if (predicted_to_meet(front[static_cast<size_t>(i)],
-                            calibrate(table, result.trials, front[static_cast<size_t>(i)].bytes), target)) {
+                            calibrate(table, result.trials, front[static_cast<size_t>(i)].bytes, options.rho),
+                            target)) {
         next = i;
         break;
       }
     const Plan& plan = front[static_cast<size_t>(next)];
-    const double rho = calibrate(table, result.trials, plan.bytes).rho;
+    const double rho = calibrate(table, result.trials, plan.bytes, options.rho).rho;
     result.trials.push_back({plan, measure(plan), rho});
     if (meets(result.trials.back().measured, target)) {
       passes = next;

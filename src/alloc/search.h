@@ -35,9 +35,14 @@ struct SearchResult {
 
 // Distribution-lossless search. The front is walked by calibrated prediction: KL_hat = rho * KL_predicted, EAR_hat = 1
 // - c sqrt(KL_hat) with c recalibrated too. After each measurement the next plan is the smallest predicted to meet the
-// target, until the neighbours on both sides are known or `max_trials` are spent.
+// target, until what passes and what fails are neighbours or nearly of one size, or `max_trials` are spent.
+struct SearchOptions {
+  int max_trials = 6;
+  double rho = 1;         // what to expect before the first measurement
+  double resolution = 0;  // sizes that differ by this share of themselves count as one
+};
 SearchResult search_to_target(const SensitivityTable& table, const std::vector<Plan>& front, const Target& target,
-                              int max_trials, const MeasurePlan& measure);
+                              const SearchOptions& options, const MeasurePlan& measure);
 
 // Task-lossless calibration (SLQ appendix A.3, Algorithm 2): recovery = 1 - alpha KL through one measured point.
 struct TaskCalibration {

@@ -149,8 +149,17 @@ void add_compress(CLI::App& app) {
   verb->add_option(
       "--text", o->texts,
       "Text to search on and certify with (default: the held-out text that comes with fidelio); may be repeated");
-  verb->add_option("--calibration-tokens", o->tokens, "Tokens the quantisers see")->check(CLI::PositiveNumber);
-  verb->add_option("--search-tokens", o->search_tokens, "Tokens sensitivities are measured on")
+  verb->add_option("--calibration-tokens", o->tokens,
+                   "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, 32768 at least)")
+      ->check(CLI::PositiveNumber);
+  verb->add_option(
+          "--calibration-samples", o->samples,
+          "How many of them the model writes itself, at temperature 1, each sequence begun with a few tokens of "
+          "the text")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--search-tokens", o->search_tokens,
+                   "Tokens sensitivities are measured on (default: 4096; fewer above 100 million parameters, 2048 at "
+                   "least)")
       ->check(CLI::PositiveNumber);
   verb->add_option("--context", o->context, "Length of the windows of all texts")->check(CLI::Range(16, 1 << 20));
   verb->add_option("--allocate-by", o->allocate_by,
@@ -159,7 +168,7 @@ void add_compress(CLI::App& app) {
                    "ilp: the knapsack's answer, measured and corrected; evolve: evolution goes on from there");
   verb->add_option("--generations", o->generations, "Of --search evolve")->check(CLI::Range(1, 1 << 20));
   verb->add_option("--max-trials", o->max_trials, "Plans measured before giving up")->check(CLI::PositiveNumber);
-  verb->add_option("--seed", o->seed, "Of noise and permutations");
+  verb->add_option("--seed", o->seed, "Of noise, permutations and samples");
   verb->add_flag("--dry-run", o->dry_run, "Say what memory and time this would take, and stop");
   verb->add_flag("--fresh", o->fresh, "Begin anew even if OUTPUT.journal holds the work of a run that was interrupted");
   verb->add_option("--report", o->page, "Write a page about the plan to this HTML file");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "app/self_samples.h"
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/progress.h"
@@ -27,6 +28,13 @@ Compressor::Compressor(const CompressOptions& o, const Ranks& ranks)
   target_.kl = o.kl > 0 ? std::optional(o.kl) : std::nullopt;
   groups_ = groups_of(config, o.grouping == "fused" ? Grouping::fused : Grouping::single, !o.keep_embedding);
   for (const std::string& f : o.formats) formats_.push_back(parse_format(f));
+  // What is worth its time: estimates get better with tokens, and tokens get dearer with the model.
+  const double scale = 1e8 / static_cast<double>(model_.checkpoint.parameters());
+  const auto scaled = [&](int64_t least, int64_t most) {
+    return std::clamp(static_cast<int64_t>(scale * static_cast<double>(most)), least, most);
+  };
+  tokens_ = o.tokens > 0 ? o.tokens : scaled(32768, 131072);
+  search_tokens_ = o.search_tokens > 0 ? o.search_tokens : scaled(2048, 4096);
   read_calibration();
 }
 
@@ -84,12 +92,13 @@ nlohmann::json Compressor::run() {
   if (!ranks_.first()) return nullptr;
   if (!o_.table.empty()) write_file_atomically(o_.table, to_json(table).dump(1) + "\n");
   served_ = make_runner(o_.run, model_.checkpoint, options(parse_activations(o_.run.activations)));
+  for (LinearId id : linears_of(model_.checkpoint.config())) served_original_[id] = served_->linear(id);
   const std::vector<Plan> front = pareto_front(table, o_.allocate_by == "kl" ? Cost::kl : Cost::loss);
   note(fmt::format("{} plans on the Pareto front, {:.3f} to {:.3f} bits", front.size(),
                    bits_per_parameter(table, front.front()), bits_per_parameter(table, front.back())));
   const Plan plan = search(table, front, candidates, *journal);
   page_.watch.lap("search and certificate");
-  nlohmann::json report = finish(table, plan, candidates);
+  nlohmann::json report = finish(table, plan);
   page_.watch.lap("writing");
   for (const auto& [name, spent] : page_.watch.laps) report["seconds"][name] = to_json(spent);
   if (!o_.page.empty()) write_page(table, front, plan, report);
@@ -207,8 +216,16 @@ void Compressor::read_calibration() {
     for (const auto& s : to.sequences) to.tokens += static_cast<int64_t>(s.size());
   };
   const std::span<const std::vector<int32_t>> sequences(all.sequences);
-  take(sequences.first(sequences.size() - kept), o_.tokens, calibration_);
-  take(sequences.last(kept), o_.search_tokens, search_);
+  const std::span<const std::vector<int32_t>> seen = sequences.first(sequences.size() - kept);
+  check(o_.samples <= tokens_, "--calibration-samples {} are some of the --calibration-tokens, of which there are {}",
+        o_.samples, tokens_);
+  if (o_.samples < tokens_) take(seen, tokens_ - o_.samples, calibration_);
+  if (o_.samples > 0)
+    for (auto& s : sample_sequences(o_.run, model_.checkpoint, seen, o_.samples, context_, o_.seed)) {
+      calibration_.tokens += static_cast<int64_t>(s.size());
+      calibration_.sequences.push_back(std::move(s));
+    }
+  take(sequences.last(kept), search_tokens_, search_);
   calibration_.sha256 = search_.sha256 = all.sha256;
 }
 
@@ -348,7 +365,7 @@ FormatSpec Compressor::measured_format(const std::vector<MeterResult>& uniform,
   return nearest;
 }
 
-nlohmann::json Compressor::finish(const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates) {
+nlohmann::json Compressor::finish(const SensitivityTable& table, const Plan& plan) {
   const std::map<LinearId, FormatSpec> formats = formats_of(table, plan);
   const std::string source_hash = model_.checkpoint.sha256();
   nlohmann::json certificate = make_certificate(target_, *certified_, *served_, looks_, source_hash, o_.texts);
@@ -358,6 +375,7 @@ nlohmann::json Compressor::finish(const SensitivityTable& table, const Plan& pla
       {"method", "compress"},
       {"calibration_sha256", calibration_.sha256},
       {"calibration_tokens", calibration_.tokens},
+      {"calibration_samples", o_.samples},
       {"sensitivity", table.method},
       {"sensitivity_entries", {{"measured", entries(table).first}, {"derived", entries(table).second}}},
       {"sensitivity_tokens", search_.tokens},
@@ -368,8 +386,7 @@ nlohmann::json Compressor::finish(const SensitivityTable& table, const Plan& pla
       {"plan", to_json(table, plan)},
       {"certificate", certificate}};
   write_checkpoint(
-      o_.out, model_.checkpoint, formats, [&](LinearId id) { return candidates.weight(id, formats.at(id)); },
-      provenance);
+      o_.out, model_.checkpoint, formats, [&](LinearId id) { return built_.at(id); }, provenance);
   const Checkpoint made = Checkpoint::open(o_.out);
   check(budget() == 0 || made.file_bytes() <= budget(),
         "{} has {} bytes, more than the {} asked for: its header is larger than foreseen; ask for {} bytes less",

@@ -22,7 +22,7 @@ struct CompressOptions {
   std::vector<std::string> calibration, texts, formats;
   Questions questions;
   bool keep_embedding = false, fresh = false, dry_run = false;
-  int64_t tokens = 131072, search_tokens = 4096, context = 512;
+  int64_t tokens = 0, search_tokens = 0, samples = 0, context = 512;  // 0 tokens: as many as suit the model's size
   int permutations = 8, max_trials = 6, generations = 20;
   double target_se = 0, calibration_bits = 4;
   uint64_t seed = 0;
@@ -50,21 +50,24 @@ class Compressor {
                              double base_kl, double wanted) const;
   void restore_reference();
 
-  void serve(Runner& runner, const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates);
+  void build(const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates, Journal& journal);
+  void serve(Runner& runner) const;
   FidelityReport measure(std::span<const EvalText> texts);
   Plan search(const SensitivityTable& table, const std::vector<Plan>& front, const CandidateSet& candidates,
               Journal& journal);
   FidelityReport trial(const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates,
-                       const std::string& what);
+                       Journal& journal, const std::string& what);
   Plan choose(const SensitivityTable& table, const std::vector<Plan>& front, const CandidateSet& candidates,
               Journal& journal);
   Plan evolved(const SensitivityTable& table, const Plan& start, const CandidateSet& candidates, Journal& journal);
-  double kl_of_tasks(const SensitivityTable& table, const std::vector<Plan>& front, const CandidateSet& candidates);
-  void check_tasks(const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates);
+  double kl_of_tasks(const SensitivityTable& table, const std::vector<Plan>& front, const CandidateSet& candidates,
+                     Journal& journal);
+  void check_tasks(const SensitivityTable& table, const Plan& plan);
   int64_t budget() const;  // bytes that all files may take, 0 without a budget
   int64_t header_bytes(const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates) const;
-  Plan within_budget(const SensitivityTable& table, const std::vector<Plan>& front, const CandidateSet& candidates);
-  nlohmann::json finish(const SensitivityTable& table, const Plan& plan, const CandidateSet& candidates);
+  Plan within_budget(const SensitivityTable& table, const std::vector<Plan>& front, const CandidateSet& candidates,
+                     Journal& journal);
+  nlohmann::json finish(const SensitivityTable& table, const Plan& plan);
   void write_page(const SensitivityTable& table, const std::vector<Plan>& front, const Plan& plan,
                   const nlohmann::json& report);
 
@@ -86,14 +89,16 @@ class Compressor {
   const Ranks& ranks_;
   TextModel model_;
   ThreadPool pool_;
-  int64_t context_ = 0;
+  int64_t context_ = 0, tokens_ = 0, search_tokens_ = 0;
   SplitTexts texts_;
   Target target_;
   std::vector<LinearGroup> groups_;
   std::vector<FormatSpec> formats_;
   Dataset calibration_, search_;
   std::unique_ptr<Runner> reference_, served_;
-  std::map<LinearId, PackedLinear> original_;  // of reference_
+  std::map<LinearId, PackedLinear> original_, served_original_;  // of reference_, of served_
+  std::vector<int> built_choice_;                                // the plan in force in served_, and its weights
+  std::map<LinearId, LinearWeight> built_;
   std::unique_ptr<TaskTarget> tasks_;
   std::optional<FidelityReport> certified_;
   nlohmann::json task_report_;  // null without tasks

@@ -131,11 +131,14 @@ class Clock {
     one += sensitivity_passes(size_) * pass;
     one += sensitivity_measurements(size_) * (head + reference_logits);
     t.sensitivities = tokens * (dense_.layers + (kept ? dense_.head : Seconds{}) + one / size_.ranks);
-    const Seconds look = dense_.layers + dense_.head + served_.layers + served_.head + compare_;
-    const auto trial = static_cast<double>(size_.trial_tokens);
+    const Seconds look = static_cast<double>(size_.trial_tokens) *
+                         (dense_.layers + dense_.head + served_.layers + served_.head + compare_);
+    const Seconds trial = building_ + look;
     const Seconds evolution = tokens * evolution_passes(size_) * (codes_.layers + codes_.head + compare_);
-    t.search = (std::min(kTypicalTrials, size_.max_trials) + 1) * trial * look + evolution;
-    t.search_at_most = (size_.max_trials + 1) * trial * look + evolution;
+    // A size is built and looked at once; a target's last trial is built already when it is looked at.
+    const auto search = [&](int trials) { return (trials == 0 ? trial : trials * trial + look) + evolution; };
+    t.search = search(std::min(kTypicalTrials, size_.max_trials));
+    t.search_at_most = search(size_.max_trials);
     return t;
   }
 
@@ -178,10 +181,13 @@ class Clock {
                                         {.range_search = false, .importance = {}}, pool_));
   }
 
-  // Every rank takes the texts through the layers; the quantising is shared out.
+  // Every rank takes the texts through the layers; the quantising is shared out. Building a plan takes them through the
+  // layers twice, dense and as codes, takes three times as long over its Hessians (the products of two inputs have no
+  // mirror image), and quantises to one format.
   Seconds candidates() {
     const auto tokens = static_cast<double>(size_.calibration_tokens);
     Seconds seconds;
+    building_ = tokens * (dense_.layers + codes_.layers);
     // Two linears as fit: the inputs of the first layer, the first columns of them; a GPU, which is slow at small ones,
     // sees them whole.
     const auto at_most = [&](int64_t in, int64_t most) { return reference_.gpu() ? in : std::min(in, most); };
@@ -202,11 +208,15 @@ class Clock {
         seconds += embedding(id);
         continue;
       }
-      seconds += QuantiseRate{flat, slope}.of(out, in);
+      const Seconds quantising = QuantiseRate{flat, slope}.of(out, in);
+      seconds += quantising;
+      building_ += quantising / static_cast<double>(size_.formats.size());
       // Sharers of an input share its Hessian.
       if (id.role == Role::k || id.role == Role::v || id.role == Role::up) continue;
       const QuantiseSample& near = in < wide.in ? narrow : wide;
-      seconds += tokens * in * in * near.sum + in * in * in * near.factor;
+      const Seconds sum = tokens * in * in * near.sum, factor = in * in * in * near.factor;
+      seconds += sum + factor;
+      building_ += 3 * sum + factor;
     }
     return tokens * dense_.layers + seconds / size_.ranks;
   }
@@ -270,6 +280,7 @@ class Clock {
   PackedBatch packed_;
   Rates dense_, codes_, served_;  // the source's weights at FP32; codes as sensitivities and as trials run them
   Seconds compare_;               // a token
+  Seconds building_;              // a plan; known once candidates() was asked
 };
 
 std::optional<int64_t> number_in(const std::string& path) {
@@ -304,6 +315,7 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
             {"candidates, as stored", stored},
             {"candidates of the vocabulary, or one weight decoded and its codes",
              std::max(vocabulary_bytes(size), 6 * wide * d)}};
+  const auto formats = static_cast<int64_t>(size.formats.size());
   const MemoryNeed candidates{"candidates, as stored and as packed", stored + packed};
   const int64_t answering =
       size.answering_tokens > 0 ? weights + size.answering_tokens * 2 * 2 * int64_t{c.L} * c.hk * c.e : 0;
@@ -330,7 +342,10 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
        runner,
        candidates,
        {"weights of the model served while searching", weights},
-       {"its own matrices and cache", workspace + 2 * cached}}};
+       {"its own matrices and cache", workspace + 2 * cached},
+       {"building a plan: two streams, three sums, a factor",
+        2 * 4 * size.calibration_tokens * (d + wide) + 3 * 4 * wide * wide + 3 * 8 * wide * wide},
+       {"the plan's weights, as stored and as packed", (stored + packed) / formats}}};
   if (answering > 0) phases.back().push_back({"the model that answers questions, and its cache", answering});
   return *std::max_element(phases.begin(), phases.end(),
                            [](const auto& x, const auto& y) { return total(x) < total(y); });

@@ -132,14 +132,17 @@ void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, Thr
 void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration,
                          const ModelQuantizer& how, ThreadPool& pool,
                          const std::function<void(QuantizedLinear)>& done) {
-  check(!how.store || !how.sequential, "a store of quantised stops needs stops that do not depend on each other");
-  check(how.store || how.parts == 1, "parts of a model are quantised into a store");
+  check(how.parts == 1 || (how.store && !how.sequential),
+        "parts of a model are quantised into a store, each stop by itself");
   check(!how.original || how.sequential,
         "feedback of earlier layers' errors needs the layers quantised one after another");
   const ModelConfig& config = source.config();
   const auto kept = [&](const std::string& stop) {
     if (!how.store || !how.store->contains(stop)) return false;
-    for (QuantizedLinear& linear : how.store->load(stop)) done(std::move(linear));
+    for (QuantizedLinear& linear : how.store->load(stop)) {
+      if (how.sequential) runner.set_linear(linear.id, runner.pack(linear.weight));
+      done(std::move(linear));
+    }
     return true;
   };
   // What a stop makes goes to `done` at once and, the whole stop, to the store.
@@ -170,9 +173,9 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
   std::unique_ptr<Workbench> bench;
   if (missing > 0) {
     passage.emplace(runner, calibration);
+    if (how.original) own.emplace(*how.original, calibration);
     bench = make_workbench(runner, pool);
   }
-  if (how.original) own.emplace(*how.original, calibration);
   Passage* const exact = own ? &*own : nullptr;
   for (int64_t number = 0; number < int64_t{config.L} * 4; ++number) {
     const int layer = static_cast<int>(number / 4);

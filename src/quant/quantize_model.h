@@ -41,7 +41,8 @@ struct ModelQuantizer {
   // With `sequential`: a second runner of the source's weights, whose activations say what the linears' outputs should
   // be (quant/feedback.h). None: what the linears would make of the quantised layers' activations.
   Runner* original = nullptr;
-  // Stops found here are not quantised again; the others go there. For GPTQ that is not sequential.
+  // Stops found here are not quantised again; the others go there. With `sequential` a stop depends on the formats of
+  // those before it: such a store is for these formats alone.
   StopStore* store = nullptr;
   // With a store: of the stops, numbered in the order of the model, only those of number part mod parts are made. What
   // the others made is found in the store.
