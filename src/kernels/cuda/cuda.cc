@@ -47,7 +47,7 @@ struct Cuda::State {
   int pages_per_sequence = 0;
 
   // Scratch.
-  DeviceBuffer acts, blocks, halves, half_factor, product, dequantised, attention, arrived, turns;
+  DeviceBuffer acts, blocks, halves, half_factor, product, dequantised, attention, arrived, turns, joint;
   uint64_t version = 0, blocks_version = 0, halves_version = 0;
   cuda::FreshHeads fresh;  // what rope_append was given, if attend is to do it
   bool turned = false;     // `turns` are of this step
@@ -74,12 +74,10 @@ struct Cuda::State {
 
   // Activations for lowbit.h, kMaxRows rows at a time, one chunk after the other.
   static int64_t column_blocks(int64_t columns) { return (columns + cuda::kBlockColumns - 1) / cuda::kBlockColumns; }
-  static int64_t chunk_bytes(int64_t columns) {
-    return column_blocks(columns) * cuda::input_block_bytes(cuda::kMaxRows);
-  }
+  static int64_t chunk_bytes(int64_t columns) { return cuda::input_bytes(cuda::kMaxRows, column_blocks(columns)); }
   cuda::LowbitInput chunk(const Acts& input, int64_t first) {
     return {blocks.as<uint8_t>() + first / cuda::kMaxRows * chunk_bytes(input.columns),
-            static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first))};
+            static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first)), joint.as<uint8_t>()};
   }
   void prepare_blocks(const Acts& input) {
     assert(input.version == version && "an Acts dies at the next call that returns one");
@@ -119,8 +117,13 @@ struct Cuda::State {
         return multiply_dense(input, w, y, add);
     }
   }
+  // Room for the sums of products of more than 16 rows.
+  void make_joint(int64_t rows, int64_t row_blocks) {
+    if (rows > 16 && row_blocks <= cuda::kMostJointRowBlocks) grow(joint, cuda::joint_bytes(row_blocks));
+  }
   void multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add) {
     prepare_blocks(input);
+    make_joint(input.rows, w.values.lowbit.shape.row_blocks());
     for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
       const cuda::LowbitOutput output{&w.values.lowbit, y + first * w.out};
       cuda::lowbit_linear(stream, chunk(input, first), {&output, 1}, add, upcoming_after(input, first));
@@ -373,6 +376,9 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
     return;
   }
   s.prepare_blocks(input);
+  int64_t row_blocks = 0;
+  for (const auto& [w, y] : weights) row_blocks += w->values.lowbit.shape.row_blocks();
+  s.make_joint(input.rows, row_blocks);
   for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
     cuda::LowbitOutput outputs[cuda::kMaxTogether];
     for (size_t i = 0; i < weights.size(); ++i)

@@ -20,6 +20,17 @@ inline int multiprocessors() {
   return count;
 }
 
+// Hopper: bulk copies and barriers in shared memory, products of warpgroups.
+inline bool is_hopper() {
+  static const bool has = [] {
+    int device = 0, major = 0;
+    cuda_check(cudaGetDevice(&device), "asking for the device");
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for its kind");
+    return major == 9;
+  }();
+  return has;
+}
+
 template <typename... Parameters, typename... Arguments>
 void launch(const char* doing, Stream stream, dim3 grid, int threads, size_t shared, void (*kernel)(Parameters...),
             Arguments&&... arguments) {

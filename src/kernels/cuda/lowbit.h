@@ -11,9 +11,9 @@
 // (lowbit_codes.cuh draws it). Scales of a group lie [tile of 16 rows][g 0..7]{row g, row g + 8}, FP16 or one byte;
 // zeros the same, one byte, already multiplied by the factor that the code's place in its half word gives it.
 //
-// Rounding: codes are exact in FP16 (see lowbit_codes.cuh), activations are rounded to FP16 under a power-of-two scale
-// f for each 128 of a row; products and sums of a group are FP32; scales and zero are applied once per group: total +=
-// s f (acc - z sum(x)).
+// Rounding: codes are exact in FP16 (see lowbit_codes.cuh), activations are rounded to FP16, under a power-of-two scale
+// f where 128 of a row leave FP16's comfortable range; products and sums of a group are FP32; scales and zero are
+// applied once per group: total += s f (acc - z sum(x)).
 //
 // Order: inputs are cut into kParts contiguous parts; a part's groups are added in order, then the parts as a
 // balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of
@@ -73,17 +73,39 @@ struct CanonicalWeight {
 };
 void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight& from, uint8_t* blocks);
 
-// FP16 activations as the kernels read them. Block of 128 inputs:
-//   [row m]{128 halves: four chunks of 32 in order, in odd rows 1 0 3 2, so that rows meet no shared memory bank twice}
+// FP16 activations as the kernels read them; there is room for 8, 16 or 32 rows. Block of 128 inputs:
+//   [row m]{128 halves}
+//   more than 16 rows, the same halves again: [chunk of 32][product h][0, 1][row m]{8 halves, those of four lanes t:
+//   the columns 8 t + 4 h + {0, 1} of the chunk, or + {2, 3}}, the order in which wgmma takes them from shared memory
 //   [8 rows]{sums x 2^-24 of 32 halves (4), of 64 (2), of 128 (1); the scale: x = scale * halves}[row of the 8], FP32
-// A scale belongs to a block and not to a row, so that whoever makes 128 columns of a row can prepare them alone.
+// A scale belongs to a block and not to a row, so that whoever makes 128 columns of a row can prepare them alone. It is
+// 1 while the largest of the 128 is in [2^-13, 2^15) or zero: there FP16 loses no more than under the best scale. A
+// product of integers goes by that, and multiplies by no scale: where one is not 1 the sums are NaN, which reach the
+// result, and it is made again by the sums that lie after all blocks, [block][8 rows]{the seven}[row of the 8].
+// Multiplying by 1 changes no bit, so a row does not depend on which way the others went.
 struct LowbitInput {
-  const uint8_t* blocks = nullptr;  // column blocks x input_block_bytes(rows)
+  const uint8_t* blocks = nullptr;  // input_bytes(rows, column blocks)
   int rows = 0;
+  uint8_t* scratch =
+      nullptr;  // joint_bytes() of the launch, zeroed once, or null; a launch leaves it ready for the next
 };
-constexpr int kInputScale = 7;                          // which of the eight
-constexpr int kInputSumBytes = (kInputScale + 1) * 32;  // of 8 rows
-constexpr int64_t input_block_bytes(int64_t rows) { return rows * 256 + (rows + 7) / 8 * kInputSumBytes; }
+// Where thread blocks of a launch of more than 16 rows leave sums for each other: counters, then the sums. Without it,
+// or for more outputs than these, they are multiplied more slowly.
+constexpr int kPanelCounters = 4096;  // bytes
+constexpr int kMostJointRowBlocks = 512;
+constexpr int64_t joint_bytes(int64_t row_blocks) {
+  return kPanelCounters + row_blocks * kBlockRows * kMaxRows * 4 * 4;
+}
+constexpr int kInputScale = 7;                                                                     // which of the eight
+constexpr int kInputSumBytes = (kInputScale + 1) * 32;                                             // of 8 rows
+constexpr int64_t input_rows(int64_t rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : kMaxRows; }  // there is room for
+constexpr int64_t input_halves_bytes(int64_t rows) { return input_rows(rows) * (rows > 16 ? 512 : 256); }
+constexpr int64_t input_block_bytes(int64_t rows) {
+  return input_halves_bytes(rows) + input_rows(rows) / 8 * kInputSumBytes;
+}
+constexpr int64_t input_bytes(int64_t rows, int64_t column_blocks) {
+  return column_blocks * (input_block_bytes(rows) + input_rows(rows) / 8 * kInputSumBytes);
+}
 // x (rows, columns) FP32 -> blocks. More than kMaxRows rows become chunks of that many, one after the other, each laid
 // out for the rows it has.
 void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks);

@@ -96,8 +96,8 @@ struct Host {  // canonical tensors with random content
 LowbitInput prepared(Stream stream, const std::vector<float>& x, int rows, int64_t columns) {
   LowbitInput in;
   const int64_t blocks = (columns + kBlockColumns - 1) / kBlockColumns;
-  uint8_t* p = device<uint8_t>(blocks * input_block_bytes(rows));
-  cuda_check(cudaMemset(p, 0xff, blocks * input_block_bytes(rows)), "poisoning");
+  uint8_t* p = device<uint8_t>(input_bytes(rows, blocks));
+  cuda_check(cudaMemset(p, 0xff, input_bytes(rows, blocks)), "poisoning");
   float* dx = upload(x);
   prepare_input(stream, dx, rows, columns, p);
   cuda_check(cudaDeviceSynchronize(), "preparing");
@@ -229,7 +229,9 @@ std::vector<float> normals(size_t n) {
 
 void speed(Stream stream, const Rotating& w, const char* name, const std::vector<int>& rows) {
   for (int M : rows) {
-    const LowbitInput x = prepared(stream, normals(M * w.shape.in), M, w.shape.in);
+    LowbitInput x = prepared(stream, normals(M * w.shape.in), M, w.shape.in);
+    const DeviceBuffer joint(joint_bytes(kMostJointRowBlocks));
+    x.scratch = joint.as<uint8_t>();
     float* y = device<float>(M * w.shape.out);
     const int layers = static_cast<int>(w.layers.size());
     const double us = graph_time(stream, layers * 4, [&](int i) {

@@ -18,10 +18,24 @@ struct CodeTraits {
                         kCentred = kind == CodeKind::integer;
   static constexpr int kScaleBytes = (kGrid || byte_scale) ? 1 : 2;
   static constexpr int kTableBytes = kGrid ? pair_table_bytes(bits) : 0;
-  static constexpr int kCodeBytes = kBlockRows * kBlockColumns / 8 * bits;
-  static constexpr int kGroupBytes =
-      kBlockRows * (kScaleBytes + (kCentred ? 1 : 0));  // scales, then zeros, of one group
-  static constexpr int kBlockBytes = kCodeBytes + kGroups * kGroupBytes;
+  // Of a tile: codes, and scales and zeros of one group.
+  static constexpr int kTileCodes = 16 * kBlockColumns / 8 * bits;
+  static constexpr int kTileGroup = 16 * (kScaleBytes + (kCentred ? 1 : 0));
+  static constexpr int kTileBytes = kTileCodes + kGroups * kTileGroup;
+  static constexpr int kBlockBytes = kBlockRows / 16 * kTileBytes;
+};
+
+struct Streamed {
+  template <typename T>
+  __device__ __forceinline__ T operator()(const T* p) const {
+    return ptx::load_streamed(p);
+  }
+};
+struct Plain {
+  template <typename T>
+  __device__ __forceinline__ T operator()(const T* p) const {
+    return *p;
+  }
 };
 
 // What one lane needs of a tile of a block: codes, and scales and zeros of rows g and g + 8, as stored.
@@ -31,19 +45,20 @@ struct LaneBlock {
   uint32_t scale[Traits::kGroups];
   uint16_t zero[Traits::kGroups];
 
-  __device__ __forceinline__ void load(const uint8_t* block, int tile, int lane) {
-    codes.load(block, tile, lane);
+  // From a block, or some of its tiles in the same order.
+  template <int tiles = kBlockRows / 16, typename From = Streamed>
+  __device__ __forceinline__ void load(const uint8_t* block, int tile, int lane, From from = {}) {
+    codes.template load<tiles>(block, tile, lane, from);
 #pragma unroll
     for (int group = 0; group < Traits::kGroups; ++group) {
-      const uint8_t* record = block + Traits::kCodeBytes + group * Traits::kGroupBytes;
+      const uint8_t* record = block + tiles * (Traits::kTileCodes + group * Traits::kTileGroup);
       const int pair = tile * 8 + lane / 4;
       if constexpr (Traits::kScaleBytes == 2)
-        scale[group] = ptx::load_streamed(reinterpret_cast<const uint32_t*>(record) + pair);
+        scale[group] = from(reinterpret_cast<const uint32_t*>(record) + pair);
       else
-        scale[group] = ptx::load_streamed(reinterpret_cast<const uint16_t*>(record) + pair);
+        scale[group] = from(reinterpret_cast<const uint16_t*>(record) + pair);
       if constexpr (Traits::kCentred)
-        zero[group] =
-            ptx::load_streamed(reinterpret_cast<const uint16_t*>(record + kBlockRows * Traits::kScaleBytes) + pair);
+        zero[group] = from(reinterpret_cast<const uint16_t*>(record + tiles * 16 * Traits::kScaleBytes) + pair);
     }
   }
   __device__ __forceinline__ float2 scales(int group) const {

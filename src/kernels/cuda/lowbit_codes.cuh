@@ -65,24 +65,23 @@ struct LaneCodes {
   uint4 w2;                        // word of chunk c
   uint2 w1;                        // word of half block c / 2
 
-  // `codes` points at the block.
-  __device__ __forceinline__ void load(const uint8_t* codes, int tile, int lane) {
+  // `codes` points at the planes of `tiles` tiles: a block in global memory, or some of its tiles in shared memory.
+  template <int tiles, typename From>
+  __device__ __forceinline__ void load(const uint8_t* codes, int tile, int lane, From from) {
     if constexpr (has_plane4(bits)) {
 #pragma unroll
       for (int plane = 0; plane < (bits == 8 ? 2 : 1); ++plane) {
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          w4[2 * plane + i] =
-              ptx::load_streamed(reinterpret_cast<const uint4*>(codes + tile * 1024 + i * 512 + lane * 16));
-        codes += 8192;
+          w4[2 * plane + i] = from(reinterpret_cast<const uint4*>(codes + tile * 1024 + i * 512 + lane * 16));
+        codes += tiles * 1024;
       }
     }
     if constexpr (has_plane2(bits)) {
-      w2 = ptx::load_streamed(reinterpret_cast<const uint4*>(codes + tile * 512 + lane * 16));
-      codes += 4096;
+      w2 = from(reinterpret_cast<const uint4*>(codes + tile * 512 + lane * 16));
+      codes += tiles * 512;
     }
-    if constexpr (has_plane1(bits))
-      w1 = ptx::load_streamed(reinterpret_cast<const uint2*>(codes + tile * 256 + lane * 8));
+    if constexpr (has_plane1(bits)) w1 = from(reinterpret_cast<const uint2*>(codes + tile * 256 + lane * 8));
   }
   static __device__ __forceinline__ uint32_t pick(const uint4& v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;

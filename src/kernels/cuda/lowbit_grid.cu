@@ -1,4 +1,4 @@
-#include "kernels/cuda/lowbit_kernel.cuh"
+#include "kernels/cuda/lowbit_rows.cuh"
 
 namespace fidelio::cuda {
 

@@ -1,5 +1,5 @@
-// The one kernel of lowbit.h, a template over the code, the number of 8-row activation tiles and the 16-output tiles of
-// a warp.
+// The kernel of lowbit.h but for many rows on Hopper (lowbit_panel.cuh), a template over the code, the number of 8-row
+// activation tiles and the 16-output tiles of a warp.
 //
 // A thread block owns kTiles tiles of 16 outputs and has one warp for each of the kParts parts of the inputs; nothing
 // is shared between warps until the end. A warp walks its part block by block (128 inputs):
@@ -13,8 +13,9 @@
 // asked for before the kernel waits for the one before it (weights are constants), and each thread block ends by asking
 // for a share of the next product's weights, so that memory does not idle between the layers of a decode step.
 //
-// Many tiles want many warps (four thread blocks a multiprocessor, one block ahead: 163 instructions a block and little
-// parallelism within a warp); where there are only two tiles a multiprocessor, each warp must have more in flight.
+// What counts is that the thread blocks of a launch fill the multiprocessors once, with enough in flight: few tiles
+// want one a warp and several blocks ahead, many tiles two or four a warp, which share what they read of the
+// activations.
 //
 // Tried and slower (8192 x 8192, 4 bits, one row: this kernel's time is in docs/results-gpu.md): thread blocks that
 // stay for tile after tile, two a multiprocessor with four blocks ahead, 14.1 us; the same with the activations staged
@@ -28,74 +29,11 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/lowbit_block.cuh"
-#include "kernels/cuda/lowbit_codes.cuh"
 #include "kernels/cuda/lowbit_launch.cuh"
+#include "kernels/cuda/lowbit_multiply.cuh"
 #include "kernels/cuda/pair_table.cuh"
 
 namespace fidelio::cuda {
-
-// total += this block's share. `x` is the block's activations.
-template <typename Traits, int kTiles, int kTokenTiles>
-__device__ __forceinline__ void multiply_block(const LaneBlock<Traits> (&w)[kTiles], const uint8_t* x,
-                                               const int (&x_offset)[kTokenTiles][2], int sums_offset, uint32_t table,
-                                               float (&total)[kTiles][kTokenTiles][4]) {
-  float acc[kTiles][kTokenTiles][4];
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    if (c % Traits::kGroupChunks == 0) {  // a group begins
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) acc[tile][n][i] = 0;
-    }
-    uint4 b[kTokenTiles];
-#pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n) b[n] = *reinterpret_cast<const uint4*>(x + x_offset[n][c % 2] + c * 64);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        uint32_t a[4];
-        if constexpr (Traits::kHalf)
-          w[tile].fragment(c, h, a);
-        else if constexpr (Traits::kGrid)
-          w[tile].codes.grid(c, h, table, a);
-        else
-          w[tile].codes.integer(c, h, a);
-#pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n) ptx::mma(acc[tile][n], a, h ? b[n].z : b[n].x, h ? b[n].w : b[n].y);
-      }
-    if (c % Traits::kGroupChunks == Traits::kGroupChunks - 1) {  // a group ends
-      constexpr int kFirstSum = Traits::kGroupChunks == 1 ? 0 : Traits::kGroupChunks == 2 ? 4 : 6;
-      const int group = c / Traits::kGroupChunks;
-      float2 sums[kTokenTiles] = {}, f[kTokenTiles];
-#pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n) {
-        const uint8_t* of_rows = x + sums_offset + n * kInputSumBytes;
-        f[n] = *reinterpret_cast<const float2*>(of_rows + kInputScale * 32);
-        if constexpr (Traits::kCentred) sums[n] = *reinterpret_cast<const float2*>(of_rows + (kFirstSum + group) * 32);
-      }
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        float2 s{1, 1}, z{0, 0};
-        if constexpr (!Traits::kHalf) s = w[tile].scales(group);
-        if constexpr (Traits::kCentred) z = w[tile].zeros(group);
-#pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float centred = !Traits::kCentred
-                                      ? acc[tile][n][i]
-                                      : fmaf(-(i & 2 ? z.y : z.x), i & 1 ? sums[n].y : sums[n].x, acc[tile][n][i]);
-            total[tile][n][i] = fmaf(i & 2 ? s.y : s.x, centred * (i & 1 ? f[n].y : f[n].x), total[tile][n][i]);
-          }
-      }
-    }
-  }
-}
 
 // Where the parts begin, in column blocks.
 __device__ __forceinline__ int part_begin(int part, int column_blocks) { return part * column_blocks / kParts; }
@@ -127,19 +65,6 @@ __device__ __forceinline__ void load_tile(LaneBlock<Traits>& to, const LowbitArg
     to.load(at.w + int64_t{block} * Traits::kBlockBytes, at.tile + tile, lane);
 }
 
-// Where a lane's activations are in a block, of even and of odd chunks; columns past the rows there are compute what
-// nobody reads.
-template <int kTokenTiles>
-__device__ __forceinline__ void offsets_of_rows(int rows, int (&x_offset)[kTokenTiles][2]) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int n = 0; n < kTokenTiles; ++n) {
-    const int m = min(n * 8 + lane / 4, rows - 1), at = m * 256 + lane % 4 * 16;
-    x_offset[n][0] = at + m % 2 * 64;
-    x_offset[n][1] = at - m % 2 * 64;
-  }
-}
-
 __device__ __forceinline__ void store_output(const LowbitArguments& p, const LowbitTarget& target, int m, int row,
                                              float sum) {
   float value = sum * 16777216.0f * target.factor;
@@ -150,17 +75,67 @@ __device__ __forceinline__ void store_output(const LowbitArguments& p, const Low
 }
 
 // The last thing a thread block does: its share of what comes next.
-__device__ __forceinline__ void ask_for_upcoming(const Upcoming (&upcoming)[kMaxTogether]) {
+__device__ __forceinline__ void ask_for_upcoming(const UpcomingShare (&upcoming)[kMaxTogether]) {
   if (threadIdx.x >= kMaxTogether) return;
-  const Upcoming& u = upcoming[threadIdx.x];
-  const auto begin_of = [&](unsigned block) {
-    return static_cast<uint32_t>(uint64_t{u.bytes / 16} * block / gridDim.x) * 16;
-  };
-  const uint32_t begin = begin_of(blockIdx.x), end = begin_of(blockIdx.x + 1);
-  if (end > begin) ptx::prefetch_into_l2(static_cast<const uint8_t*>(u.data) + begin, end - begin);
+  const UpcomingShare& u = upcoming[threadIdx.x];
+  const uint32_t begin = blockIdx.x * u.share;
+  if (begin < u.bytes)
+    ptx::prefetch_into_l2(static_cast<const uint8_t*>(u.data) + begin, min(u.share, u.bytes - begin));
+}
+inline void share_upcoming(LowbitArguments& p, unsigned thread_blocks) {
+  for (UpcomingShare& u : p.upcoming) u.share = (u.bytes / 16 + thread_blocks - 1) / thread_blocks * 16;
 }
 
-template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>
+// A part of a tile's total again, by the scales, for where some row's are not 1: without haste.
+template <typename Traits, int kTokenTiles>
+__device__ __forceinline__ void scaled_part(const LowbitArguments& p, const TileAt& at, int tile, int first, int last,
+                                            float (&total)[1][kTokenTiles][4]) {
+  constexpr int kBlockBytes = kInputBlockBytes<kTokenTiles>;
+  LaneInput x = lane_input<kTokenTiles>(p.x + first * kBlockBytes, threadIdx.x % 32 / 4);
+  x.kept = p.x + p.column_blocks * kBlockBytes + first * kTokenTiles * kInputSumBytes + threadIdx.x % 4 * 8;
+#pragma unroll 1
+  for (int block = first; block < last; ++block) {
+    LaneBlock<Traits> w[1];
+    load_tile(w[0], p, at, tile, block);
+    multiply_block<Traits, true>(w, x, 0, 0, total);
+    x.advance(1, kBlockBytes);
+    x.kept += kTokenTiles * kInputSumBytes;
+  }
+}
+
+// Whether a row's total is not a number.
+template <int kTiles, int kTokenTiles>
+__device__ __forceinline__ bool any_nan(const float (&total)[kTiles][kTokenTiles][4], int rows) {
+  bool found = false;
+#pragma unroll
+  for (int n = 0; n < kTokenTiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (n * 8 + static_cast<int>(threadIdx.x % 4) * 2 + (i & 1) < rows)
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) found = found || isnan(total[tile][n][i]);
+  return __any_sync(~0u, found);
+}
+
+// Asks for the codes, scales and zeros of kTiles tiles in a block to be brought into L2: one lane's work.
+template <typename Traits, int kTiles>
+__device__ __forceinline__ void prefetch_tiles(const uint8_t* block, int tile) {
+  const auto plane = [&](int bytes) {  // of a tile
+    ptx::prefetch_into_l2(block + tile * bytes, kTiles * bytes);
+    block += bytes * (kBlockRows / 16);
+  };
+  if constexpr (has_plane4(Traits::bits)) plane(1024);
+  if constexpr (Traits::bits == 8) plane(1024);
+  if constexpr (has_plane2(Traits::bits)) plane(512);
+  if constexpr (has_plane1(Traits::bits)) plane(256);
+#pragma unroll
+  for (int group = 0; group < Traits::kGroups; ++group) {
+    plane(16 * Traits::kScaleBytes);
+    if constexpr (Traits::kCentred) plane(16);
+  }
+}
+
+template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident, int kFar>
 __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __grid_constant__ LowbitArguments p) {
   extern __shared__ __align__(128) uint8_t shared[];
   constexpr int kOutputs = kTiles * 16, kRows = kTokenTiles * 8;
@@ -169,13 +144,21 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
   const TileAt at = tile_at<Traits>(p, blockIdx.x * kTiles);
   const int first = part_begin(warp, p.column_blocks), last = part_begin(warp + 1, p.column_blocks);
   LaneBlock<Traits> ahead[kDepth][kTiles];
-  const auto load = [&](LaneBlock<Traits>(&to)[kTiles], int block) {
+  const uint8_t* codes = Traits::kHalf ? at.w : at.w + first * Traits::kBlockBytes;  // of block `first`, and so on
+  const auto load = [&](LaneBlock<Traits>(&to)[kTiles], int block, int from_codes) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) load_tile(to[tile], p, at, tile, block);
+    for (int tile = 0; tile < kTiles; ++tile)
+      if constexpr (Traits::kHalf)
+        load_tile(to[tile], p, at, tile, block);
+      else
+        to[tile].load(codes + from_codes * Traits::kBlockBytes, at.tile + tile, lane);
   };
 #pragma unroll
   for (int d = 0; d < kDepth; ++d)
-    if (first + d < last) load(ahead[d], first + d);
+    if (first + d < last) load(ahead[d], first + d, d);
+  if constexpr (kFar > 0)
+    if (lane < min(kFar, last - first - kDepth))
+      prefetch_tiles<Traits, kTiles>(codes + (kDepth + lane) * Traits::kBlockBytes, at.tile);
 
   float* sums = reinterpret_cast<float*>(shared);  // [part][row m][output]
   uint8_t* pair_table = shared + kParts * kRows * kOutputs * 4;
@@ -185,34 +168,43 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
   }
   const uint32_t table = ptx::shared_address(pair_table) + lane * 4;
 
-  int x_offset[kTokenTiles][2];
-  offsets_of_rows<kTokenTiles>(p.rows, x_offset);
-  const int sums_offset = p.rows * 256 + lane % 4 * 8, x_bytes = static_cast<int>(input_block_bytes(p.rows));
+  constexpr int kXBytes = kInputBlockBytes<kTokenTiles>;
+  LaneInput x = lane_input<kTokenTiles>(p.x + first * kXBytes, kTokenTiles == 1 ? min(lane / 4, p.rows - 1) : lane / 4);
   float total[kTiles][kTokenTiles][4] = {};
   ptx::dependency_wait();
-  const uint8_t* x = p.x + int64_t{first} * x_bytes;
 #pragma unroll 1
   for (int block = first; block < last; block += kDepth) {
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       if (block + d >= last) break;
-      multiply_block<Traits, kTiles, kTokenTiles>(ahead[d], x, x_offset, sums_offset, table, total);
-      if (block + d + kDepth < last) load(ahead[d], block + d + kDepth);
-      x += x_bytes;
+      multiply_block<Traits, false>(ahead[d], x, d, table, total);
+      if (block + d + kDepth < last) load(ahead[d], block + d + kDepth, d + kDepth);
     }
+    x.advance(kDepth, kXBytes);
+    codes += kDepth * Traits::kBlockBytes;
   }
   ask_for_upcoming(p.upcoming);
 
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile)
+  const auto put = [&](int tile, const float(&sum)[kTokenTiles][4]) {
 #pragma unroll
     for (int n = 0; n < kTokenTiles; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int output = tile * 16 + lane / 4 + (i & 2 ? 8 : 0), m = n * 8 + 2 * (lane % 4) + (i & 1);
-        sums[(warp * kRows + m) * kOutputs + output] =
-            total[tile][n][i] * code_unit(Traits::kind, Traits::bits, (i & 2) != 0);
+        sums[(warp * kRows + m) * kOutputs + output] = sum[n][i] * code_unit(Traits::kind, Traits::bits, (i & 2) != 0);
       }
+  };
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) put(tile, total[tile]);
+  if constexpr (Traits::kCentred)
+    if (any_nan(total, p.rows)) {
+#pragma unroll 1
+      for (int tile = 0; tile < kTiles; ++tile) {
+        float again[1][kTokenTiles][4] = {};
+        scaled_part<Traits>(p, at, tile, first, last, again);
+        put(tile, again[0]);
+      }
+    }
   __syncthreads();
   for (int i = threadIdx.x; i < kOutputs * p.rows; i += blockDim.x) {
     const int m = i / kOutputs, output = i % kOutputs, row = at.row_block * kBlockRows + at.tile * 16 + output;
@@ -223,34 +215,15 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
   }
 }
 
-template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>
-void launch_lowbit(Stream stream, const LowbitArguments& p, int row_blocks) {
-  const auto kernel = lowbit_kernel<Traits, kTiles, kTokenTiles, kDepth, kResident>;
+template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident, int kFar>
+void launch_lowbit(Stream stream, LowbitArguments p, int row_blocks) {
+  const auto kernel = lowbit_kernel<Traits, kTiles, kTokenTiles, kDepth, kResident, kFar>;
   constexpr int kShared = kParts * kTokenTiles * 8 * kTiles * 16 * 4 + Traits::kTableBytes;
   static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   cuda_check(allowed, "allowing a low-bit kernel its shared memory");
-  launch("launching a low-bit product", stream, dim3(static_cast<unsigned>(row_blocks * 8 / kTiles)), kParts * 32,
-         kShared, kernel, p);
-}
-
-template <typename Traits>
-void launch_lowbit_tiles(Stream stream, const LowbitArguments& p, int row_blocks) {
-  constexpr bool kHalf = Traits::kHalf;
-  constexpr int kFew = kHalf ? 2 : Traits::bits <= 6 ? 4 : 3;  // blocks ahead with two tiles a multiprocessor
-  if (p.rows > 16) return launch_lowbit < Traits, kHalf ? 2 : 4, 4, 1, 1 > (stream, p, row_blocks);
-  if (p.rows > 8) {
-    constexpr int kDepth = Traits::bits <= 4 ? 2 : 1;
-    return launch_lowbit < Traits, kHalf ? 1 : 2, 2, kDepth, kHalf ? 3 : 2 > (stream, p, row_blocks);
-  }
-  if (row_blocks * 8 <= 2 * multiprocessors()) return launch_lowbit<Traits, 1, 1, kFew, 2>(stream, p, row_blocks);
-  launch_lowbit<Traits, 1, 1, Traits::bits <= 2 ? 2 : 1, kHalf ? 3 : 4>(stream, p, row_blocks);
-}
-
-template <CodeKind kind, int bits, bool byte_scale>
-void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks) {
-  if (p.group_chunks == 1) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks);
-  if (p.group_chunks == 2) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks);
-  launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks);
+  const auto thread_blocks = static_cast<unsigned>(row_blocks * 8 / kTiles);
+  share_upcoming(p, thread_blocks);
+  launch("launching a low-bit product", stream, dim3(thread_blocks), kParts * 32, kShared, kernel, p);
 }
 
 }  // namespace fidelio::cuda

@@ -15,16 +15,23 @@ struct LowbitTarget {
   float factor;
 };
 
+// Bytes that are asked for, so many by each thread block.
+struct UpcomingShare {
+  const void* data;
+  uint32_t bytes, share;
+};
+
 struct LowbitArguments {
   LowbitTarget target[kMaxTogether];
   int targets;
-  Upcoming upcoming[kMaxTogether];
+  UpcomingShare upcoming[kMaxTogether];
   int column_blocks;
   int columns;
   int block_bytes;
   int group_chunks;  // group / 32: 1, 2 or 4
   int rows;
   const uint8_t* x;
+  uint8_t* scratch;
   const int8_t* grid;
   bool add;
 };

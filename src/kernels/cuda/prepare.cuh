@@ -6,17 +6,18 @@
 
 namespace fidelio::cuda {
 
-// The sum, or largest, over the thread block; every thread gets it.
+// The sum, or largest, over a thread block of whole warps, by a tree; every thread gets it.
 template <typename Join>
 __device__ float over_block(float value, Join join) {
   __shared__ float of_warp[32];
+  const int warps = static_cast<int>(blockDim.x) / 32;  // a power of two
   for (int d = 16; d > 0; d /= 2) value = join(value, __shfl_xor_sync(~0u, value, d));
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
   __syncthreads();
-  float all = of_warp[0];
-  for (int i = 1; i < static_cast<int>(blockDim.x) / 32; ++i) all = join(all, of_warp[i]);
+  value = of_warp[static_cast<int>(threadIdx.x) % warps];
+  for (int d = warps / 2; d > 0; d /= 2) value = join(value, __shfl_xor_sync(~0u, value, d));
   __syncthreads();
-  return all;
+  return value;
 }
 struct Larger {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
@@ -44,34 +45,49 @@ __device__ inline void store4(float* row, int column, int columns, float4 v) {
     if (column + i < columns) row[column + i] = values[i];
 }
 
-// The power of two that brings amax into [2^14, 2^15).
+// The power of two that brings amax into [2^14, 2^15), or 1 where FP16 is as good without: from 2^-13 on half an ulp of
+// amax is at least 2^-25, the most that a subnormal half is wrong by.
 __device__ inline float scale_of(float amax) {
-  int exponent = 15;
-  if (amax > 0) frexpf(amax, &exponent), exponent = max(exponent, -100);
-  return ldexpf(1.0f, exponent - 15);
+  if (amax == 0 || (amax >= 0x1p-13f && amax < 0x1p15f)) return 1;
+  int exponent;
+  frexpf(amax, &exponent);
+  return ldexpf(1.0f, max(exponent, -100) - 15);
 }
 
 // A warp's work: block `block` of row m, of which lane l holds columns 4 l .. 4 l + 3. Rows are in chunks of kMaxRows.
 __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {
   const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
-            rows = min(kMaxRows, all_rows - chunk * kMaxRows);
-  uint8_t* at = blocks + int64_t{chunk} * column_blocks * input_block_bytes(kMaxRows) + block * input_block_bytes(rows);
+            rows = static_cast<int>(input_rows(min(kMaxRows, all_rows - chunk * kMaxRows)));
+  uint8_t* first = blocks + chunk * input_bytes(kMaxRows, column_blocks);
+  uint8_t* at = first + block * input_block_bytes(rows);
   float amax = largest_of(v);
   for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, d));
   const float scale = scale_of(amax), inverse = 1 / scale;
   const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse),
                 high = __floats2half2_rn(v.z * inverse, v.w * inverse);
-  reinterpret_cast<uint2*>(at + local * 256)[lane ^ (local % 2 * 8)] = {*reinterpret_cast<const uint32_t*>(&low),
-                                                                        *reinterpret_cast<const uint32_t*>(&high)};
+  const uint2 halves = {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
+  reinterpret_cast<uint2*>(at + local * 256)[lane] = halves;
+  if (rows > 16) {  // lane 2 t + h of a chunk's eight
+    uint8_t* turned = at + rows * 256 + ((lane / 8 * 4 + lane % 2 * 2) * rows + local) * 16 + lane % 8 / 2 * 4;
+    *reinterpret_cast<uint32_t*>(turned) = halves.x;
+    *reinterpret_cast<uint32_t*>(turned + rows * 16) = halves.y;
+  }
   const float2 a = __half22float2(low), b = __half22float2(high);
   float sum = ((a.x + a.y) + (b.x + b.y)) * 0x1p-24f;
-  float* sums = reinterpret_cast<float*>(at + rows * 256 + local / 8 * kInputSumBytes) + local % 8;
+  float* sums = reinterpret_cast<float*>(at + input_halves_bytes(rows) + local / 8 * kInputSumBytes) + local % 8;
+  float* kept = reinterpret_cast<float*>(first + column_blocks * input_block_bytes(rows) +
+                                         (int64_t{block} * (rows / 8) + local / 8) * kInputSumBytes) +
+                local % 8;
+  const auto put = [&](int i, float value) {
+    sums[i * 8] = scale == 1 ? value : NAN;
+    if (scale != 1) kept[i * 8] = value;
+  };
   for (int d = 1; d <= 4; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-  if (lane % 8 == 0) sums[lane / 8 * 8] = sum;  // of 32
+  if (lane % 8 == 0) put(lane / 8, sum);  // of 32
   sum += __shfl_xor_sync(~0u, sum, 8);
-  if (lane % 16 == 0) sums[(4 + lane / 16) * 8] = sum;  // of 64
+  if (lane % 16 == 0) put(4 + lane / 16, sum);  // of 64
   sum += __shfl_xor_sync(~0u, sum, 16);
-  if (lane == 0) sums[6 * 8] = sum;  // of 128
+  if (lane == 0) put(6, sum);  // of 128
   if (lane == 0) sums[kInputScale * 8] = scale;
 }
 

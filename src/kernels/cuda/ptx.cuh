@@ -64,6 +64,37 @@ __device__ __forceinline__ void prefetch_into_l2(const void* p, uint32_t bytes) 
 #endif
 }
 
+// ---- Barriers in shared memory (Hopper), by shared address, that count arrivals and bytes: expect() arrives and says
+// how many bytes will come, fetch() has them copied (16-byte multiples, all addresses too), wait() returns once the
+// phase of that parity (0, 1, 0, ..) is over.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ __forceinline__ void start_barrier(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void fetch(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void wait(uint32_t barrier, int parity) {
+  asm volatile(
+      "{\n .reg .pred done;\n again:\n"
+      " mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n @done bra over;\n bra again;\n over:\n}" ::"r"(
+          barrier),
+      "r"(parity)
+      : "memory");
+}
+#endif
+
 // ---- Arithmetic.
 // (a & mask) | (b & ~mask) in one LOP3.
 template <uint32_t mask>
@@ -79,5 +110,35 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint3
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// The same product for a warpgroup: each of its four warps has 16 rows of a and of c, b (16 x 8 n) is in shared memory,
+// row by row of its transpose in pieces of 8 halves: piece k at `row_pieces` + k * (n * 128 bytes). c = a b if `fresh`,
+// else c += a b. On an H200 its bits are those of mma above (409,600 sums of 8 products compared, also of subnormals).
+// Registers may be touched again when wait_for_products() says so; fence_products() goes before, with the `a` to come.
+__device__ __forceinline__ uint64_t row_pieces(uint32_t shared, int rows) {
+  return ((shared & 0x3ffff) >> 4) | uint64_t(rows) << 16 | uint64_t{128 >> 4} << 32;
+}
+__device__ __forceinline__ void wgmma(float (&c)[4][4], const uint32_t (&a)[4], uint64_t b, bool fresh) {
+  asm volatile(
+      "{\n .reg .pred keep;\n setp.eq.b32 keep, %21, 0;\n"
+      " wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+      "{%16,%17,%18,%19}, %20, keep, 1, 1, 0;\n}"
+      : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
+        "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
+        "+f"(c[3][2]), "+f"(c[3][3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{fresh}));
+}
+__device__ __forceinline__ void fence_products(uint32_t (&a)[2][4]) {
+  asm volatile("wgmma.fence.sync.aligned;"
+               : "+r"(a[0][0]), "+r"(a[0][1]), "+r"(a[0][2]), "+r"(a[0][3]), "+r"(a[1][0]), "+r"(a[1][1]),
+                 "+r"(a[1][2]), "+r"(a[1][3])::"memory");
+}
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int left>
+__device__ __forceinline__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
+}
+#endif
 
 }  // namespace fidelio::cuda::ptx
