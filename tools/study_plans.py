@@ -44,7 +44,7 @@ for ear in ("0.99", "0.98", "0.95"):
     ROWS["ear " + ear] = ("mixed", "single", ["--ear", ear], MIXED)
 for peer, bits in PEERS.items():
     ROWS["size of " + peer] = ("mixed", "single", ["--bits", str(bits)], MIXED)
-for method in ("linear", "single", "shapley", "unified"):
+for method in ("linear", "single", "every", "shapley", "unified"):
     for by in ("kl", "ear"):
         ROWS[f"{method} by {by}"] = ("wide", method, ["--bits", "5.2", "--method", method, "--allocate-by", by, *(["--permutations", "4"] if method in ("shapley", "unified") else [])], WIDE)
 ROWS["evolve"] = ("wide", None, ["--ear", "0.95", "--search", "evolve"], WIDE)
@@ -112,13 +112,12 @@ def lend(path, name, options, formats, measurements):
 def row(name):
     candidates, table, options, formats = ROWS[name]
     begin = time.time()
-    shared = "--bits" in options and table == "single" and candidates == "mixed"  # a target leaves formats unmeasured
-    if candidates == "wide" or shared:
-        journal = donor((candidates, table if shared else None), candidates, ["--bits", "5.2"], formats)
+    if candidates in ("wide", "mixed"):
+        journal = donor((candidates, None), candidates, ["--bits", "5.2"], formats)
         sampled = table in ("shapley", "unified")
         if sampled:  # one table, allocated by KL and by EAR
             journal = donor((candidates, table), table + " table", options, formats, journal)
-        lend(journal, name, options, formats, shared or sampled)
+        lend(journal, name, options, formats, sampled)
     out = subprocess.run(command(name, options, formats), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if out.returncode != 0:
         print(f"{name}: {out.stderr.strip()[-300:]}", flush=True)

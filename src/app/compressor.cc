@@ -164,7 +164,7 @@ std::map<std::string, std::string> Compressor::job() const {
           {"model", model_.checkpoint.sha256()},
           {"texts", texts.hex()},
           {"formats", fmt::format("{}", fmt::join(o_.formats, ","))},
-          {"options", fmt::format("ear {} kl {} bits {} bytes {} grouping {} embedding {} method {} permutations {} "
+          {"options", fmt::format("ear {} kl {} bits {} bytes {} grouping {} embedding {} measured by {} permutations {} "
                                   "sensitivity-error {} max-trials {} seed {} context {} activations {} kv {}",
                                   o_.ear, o_.kl, o_.bits, o_.bytes, o_.grouping,
                                   o_.keep_embedding ? "kept" : "quantised", o_.method, o_.permutations, o_.target_se,
