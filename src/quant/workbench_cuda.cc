@@ -59,12 +59,14 @@ class CudaWorkbench final : public Workbench {
 
   GptqResult quantize(const FormatSpec& spec, const GptqOptions& options) override {
     const bool view = spec.kind == Kind::integer && is_view_width(spec.bits, options.view_bits);
-    if (!cuda::Gptq::takes(spec) || (view && options.view_weight > 0)) return on_host(spec, options);
+    const int passes = options.descend_codes || options.refit_scales ? options.descent_passes : 0;
+    const bool half = passes > 0 && options.descend_codes != options.refit_scales;  // of a pass: for studies
+    if (!cuda::Gptq::takes(spec) || (view && options.view_weight > 0) || half) return on_host(spec, options);
     const auto start = std::chrono::steady_clock::now();
     const int64_t out = original_->out, in = original_->in;
     GptqResult result{.weight = allocate_weight(spec, out, in),
                       .report = {.damping = order_.factor().damping, .dead_columns = order_.factor().dead}};
-    cuda::GptqPlan plan{spec, {}, options.range_search, options.descent_passes};
+    cuda::GptqPlan plan{spec, {}, options.range_search, passes};
     if (spec.kind == Kind::grid) plan.codebook = codebook(spec, result.weight);
     const cuda::DeviceBuffer values(values_.size());  // quantise() uses its own up
     cuda::on_device(stream_.stream, values.data(), values_.data(), values_.size());
@@ -121,7 +123,7 @@ class CudaWorkbench final : public Workbench {
   // By the host's own quantiser, with the device's Hessian factorised once more there.
   GptqResult on_host(const FormatSpec& spec, const GptqOptions& options) {
     if (!host_) {
-      spdlog::info("{} is not quantised on the GPU: the CPU does it", to_string(spec));
+      spdlog::info("{} with these steps is not quantised on the GPU: the CPU does it", to_string(spec));
       const int64_t in = order_.in();
       std::vector<float> matrix(static_cast<size_t>(in * in));
       cuda::from_device(stream_.stream, matrix.data(), order_.matrix(), matrix.size() * sizeof(float));
