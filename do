@@ -39,17 +39,22 @@ demo() {
   out=$(mktemp -d)
   trap "rm -rf '$out'" EXIT  # expanded now: the variable is gone when the trap runs
   local fidelio=build/fidelio heldout=models/data/docs-heldout.txt
-  echo; echo "== 1. Quantise quill-26m to 4 bits (GPTQ, group 128, asymmetric)"
-  $fidelio quantize models/quill-26m --format int4g128z --calibration models/data/docs-calibration.txt -o "$out/quill-26m-int4"
-  echo; echo "== 2. Sizes"
+  echo; echo "== 1. The smallest quill-1m that keeps 98 of 100 tokens (searched, built, certified on text the search has not seen)"
+  $fidelio compress models/quill-1m --ear 0.98 -o "$out/quill-1m-98" 2>"$out/log" || { cat "$out/log"; return 1; }
+  echo; echo "== 2. The certificate, measured again from the file"
+  $fidelio certify "$out/quill-1m-98" --reference models/quill-1m
+  echo; echo "== 3. quill-26m in 4 bits (GPTQ, group 128, asymmetric)"
+  $fidelio quantize models/quill-26m --format int4g128z --calibration models/data/docs-calibration.txt -o "$out/quill-26m-int4" 2>"$out/log" ||
+    { cat "$out/log"; return 1; }
   $fidelio inspect models/quill-26m | head -1
   $fidelio inspect "$out/quill-26m-int4" | head -1
-  echo; echo "== 3. Fidelity on held-out text, against the original with FP32 activations"
-  $fidelio eval "$out/quill-26m-int4" --reference models/quill-26m --text $heldout --context 512 --windows 40
-  echo; echo "== 4. A question to the quantised model"
+  echo; echo "== 4. Its fidelity on held-out text, against the original with FP32 activations"
+  $fidelio eval "$out/quill-26m-int4" --reference models/quill-26m --text $heldout --context 512 --windows 40 2>"$out/log" ||
+    { cat "$out/log"; return 1; }
+  echo; echo "== 5. A question to it"
   local question="Kira has 53 books. Kira finds 20 more. Kira gives away 20. Kira gets 8 bags with 2 books each. How many books does Kira have now?"
   echo "> $question"
-  $fidelio generate "$out/quill-26m-int4" --chat --prompt "$question" --max-tokens 200
+  $fidelio generate "$out/quill-26m-int4" --chat --prompt "$question" --max-tokens 200 2>"$out/log" || { cat "$out/log"; return 1; }
 }
 
 tests() {
