@@ -160,23 +160,24 @@ std::map<std::string, std::string> Compressor::job() const {
     add(texts_.certify[i].ids);
   }
   const Questions& q = o_.questions;
-  return {{"program", FIDELIO_VERSION},
-          {"model", model_.checkpoint.sha256()},
-          {"texts", texts.hex()},
-          {"formats", fmt::format("{}", fmt::join(o_.formats, ","))},
-          {"options", fmt::format("ear {} kl {} bits {} bytes {} grouping {} embedding {} measured by {} permutations {} "
-                                  "sensitivity-error {} max-trials {} seed {} context {} activations {} kv {}",
-                                  o_.ear, o_.kl, o_.bits, o_.bytes, o_.grouping,
-                                  o_.keep_embedding ? "kept" : "quantised", o_.method, o_.permutations, o_.target_se,
-                                  o_.max_trials, o_.seed, context_, o_.run.activations, o_.run.kv)},
-          {"search", fmt::format("allocate-by {} search {} generations {}", o_.allocate_by, o_.search, o_.generations)},
-          {"tasks", q.file.empty() ? std::string("none")
-                                   : fmt::format("{} accuracy-drop {} calibration-bits {} task {} limit {} max-tokens "
-                                                 "{} stop {} plain {}",
-                                                 sha256_file(q.file), o_.accuracy_drop, o_.calibration_bits,
-                                                 fmt::join(q.tasks, ","), q.limit, q.max_tokens,
-                                                 fmt::join(q.stops, ","), q.plain)},
-          {"kernels", reference_->kernel_of({0, Role::q}, Activations::f32)}};
+  return {
+      {"program", FIDELIO_VERSION},
+      {"model", model_.checkpoint.sha256()},
+      {"texts", texts.hex()},
+      {"formats", fmt::format("{}", fmt::join(o_.formats, ","))},
+      {"options",
+       fmt::format("ear {} kl {} bits {} bytes {} grouping {} embedding {} measured by {} permutations {} "
+                   "sensitivity-error {} max-trials {} seed {} context {} activations {} kv {}",
+                   o_.ear, o_.kl, o_.bits, o_.bytes, o_.grouping, o_.keep_embedding ? "kept" : "quantised", o_.method,
+                   o_.permutations, o_.target_se, o_.max_trials, o_.seed, context_, o_.run.activations, o_.run.kv)},
+      {"search", fmt::format("allocate-by {} search {} generations {}", o_.allocate_by, o_.search, o_.generations)},
+      {"tasks", q.file.empty()
+                    ? std::string("none")
+                    : fmt::format("{} accuracy-drop {} calibration-bits {} task {} limit {} max-tokens "
+                                  "{} stop {} plain {}",
+                                  sha256_file(q.file), o_.accuracy_drop, o_.calibration_bits, fmt::join(q.tasks, ","),
+                                  q.limit, q.max_tokens, fmt::join(q.stops, ","), q.plain)},
+      {"kernels", reference_->kernel_of({0, Role::q}, Activations::f32)}};
 }
 
 // Says what is there already, and removes the unfinished folder that a run killed while it was writing left beside

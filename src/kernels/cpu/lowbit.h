@@ -40,8 +40,8 @@
 
 namespace fidelio::cpu::lowbit {
 
-constexpr int kBlock = 16;    // output rows
-constexpr int kSpan = 32;     // columns of a span
+constexpr int kBlock = 16;     // output rows
+constexpr int kSpan = 32;      // columns of a span
 constexpr int kMaxRows = 128;  // rows of activations a pass over the weights serves; partial sums stay in L1
 constexpr float kSteps16 = 127 * 128 + 63;  // the largest integer of A16
 
