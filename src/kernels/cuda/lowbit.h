@@ -93,8 +93,9 @@ struct LowbitInput {
 // or for more outputs than these, they are multiplied more slowly.
 constexpr int kPanelCounters = 4096;  // bytes
 constexpr int kMostJointRowBlocks = 512;
+constexpr int kWidestPanel = 2;  // row blocks; thread blocks of the last panel leave sums for all of it
 constexpr int64_t joint_bytes(int64_t row_blocks) {
-  return kPanelCounters + row_blocks * kBlockRows * kMaxRows * 4 * 4;
+  return kPanelCounters + (row_blocks + kWidestPanel - 1) / kWidestPanel * kWidestPanel * kBlockRows * kMaxRows * 4 * 4;
 }
 constexpr int kInputScale = 7;                                                                     // which of the eight
 constexpr int kInputSumBytes = (kInputScale + 1) * 32;                                             // of 8 rows

@@ -232,6 +232,7 @@ PanelPlan panel_plan(int row_blocks) {
                 kStage = kPanelTiles * Traits::kTileBytes;
   PanelPlan best;
   int best_time = 0;
+  static_assert(16 * kPanelTiles / 2 * 16 <= kWidestPanel * kBlockRows);  // of 16 warps: joint_bytes() has room
   for (int warps : {8, 16}) {
     PanelPlan plan;
     plan.warps = warps;
