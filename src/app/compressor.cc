@@ -246,10 +246,7 @@ std::vector<MeterResult> Compressor::measure_uniform(Players& players, const Can
   std::vector<GameJob> jobs;
   for (size_t f = 0; f < formats_.size(); ++f)
     jobs.push_back({place + static_cast<int64_t>(f), [&, f](Game& game) {
-                      for (const CandidateGroup& g : candidates.groups())
-                        for (const Candidate& c : g.candidates)
-                          if (c.format == formats_[f])
-                            for (const auto& [id, weight] : c.weights) game.assign(id, weight);
+                      for (const CandidateGroup& g : candidates.groups()) assign(game, g, formats_[f]);
                       const MeterResult found = game.measure();
                       reset(game);
                       return std::vector{found};

@@ -79,14 +79,15 @@ double evolution_passes(const CompressSize& size) {
   return size.generations * each;
 }
 
-// The first rows and columns of a weight.
-std::vector<float> corner(const LinearWeight& w, int64_t rows, int64_t columns) {
-  std::vector<float> values, row(static_cast<size_t>(w.in));
+// The first rows and columns of a weight, dense in FP32.
+LinearWeight corner(const LinearWeight& w, int64_t rows, int64_t columns) {
+  OwnedTensor values = OwnedTensor::allocate(DType::f32, {rows, columns});
+  std::vector<float> row(static_cast<size_t>(w.in));
   for (int64_t r = 0; r < rows; ++r) {
     decode_row(w, r, row);
-    values.insert(values.end(), row.begin(), row.begin() + columns);
+    std::copy_n(row.begin(), columns, values.as<float>().begin() + r * columns);
   }
-  return values;
+  return make_dense(std::move(values));
 }
 
 // Seconds of quantising per element of (out, in), as a + b in: rounding and range searches go by elements, error
@@ -242,9 +243,7 @@ class Clock {
     s.factor = seconds_of([&] { bench->factorize(options.damping, options.act_order); }) / std::pow(s.in, 3);
     const LinearWeight weight = size_.source.linear(id);
     const int64_t out = reference_.gpu() ? weight.out : std::min<int64_t>(weight.out, 512);
-    OwnedTensor w = OwnedTensor::allocate(DType::f32, {out, in});
-    std::ranges::copy(corner(weight, out, in), w.as<float>().begin());
-    const LinearWeight sample = make_dense(std::move(w));
+    const LinearWeight sample = corner(weight, out, in);
     bench->load(sample);
     for (const FormatSpec& f : size_.formats)
       s.quantise += seconds_of([&] {
@@ -259,10 +258,8 @@ class Clock {
   Seconds embedding(LinearId id) {
     const LinearWeight weight = size_.source.linear(id);
     const int64_t out = std::min<int64_t>(weight.out, 1024);
-    const std::vector<float> w = corner(weight, out, weight.in);
-    OwnedTensor values = OwnedTensor::allocate(DType::f32, {out, weight.in});
-    std::ranges::copy(w, values.as<float>().begin());
-    const LinearWeight sample = make_dense(std::move(values));
+    const LinearWeight sample = corner(weight, out, weight.in);
+    const std::vector<float> w = decode(sample);
     Seconds seconds;
     for (const FormatSpec& f : size_.formats)
       seconds += seconds_of([&] {

@@ -7,6 +7,17 @@
 namespace fidelio {
 namespace {
 
+// decode() by all threads.
+std::vector<float> decode(const LinearWeight& weight, ThreadPool& pool) {
+  std::vector<float> values(static_cast<size_t>(weight.out * weight.in));
+  const auto in = static_cast<size_t>(weight.in);
+  pool.run_ranges(weight.out, [&](int64_t first, int64_t last, int) {
+    for (int64_t row = first; row < last; ++row)
+      decode_row(weight, row, std::span(values).subspan(static_cast<size_t>(row) * in, in));
+  });
+  return values;
+}
+
 class HostWorkbench final : public Workbench {
  public:
   explicit HostWorkbench(ThreadPool& pool) : pool_(pool) {}
@@ -50,15 +61,5 @@ std::unique_ptr<Workbench> make_workbench(const Runner& runner, ThreadPool& pool
 }
 
 std::unique_ptr<Workbench> make_host_workbench(ThreadPool& pool) { return std::make_unique<HostWorkbench>(pool); }
-
-std::vector<float> decode(const LinearWeight& weight, ThreadPool& pool) {
-  std::vector<float> values(static_cast<size_t>(weight.out * weight.in));
-  const auto in = static_cast<size_t>(weight.in);
-  pool.run_ranges(weight.out, [&](int64_t first, int64_t last, int) {
-    for (int64_t row = first; row < last; ++row)
-      decode_row(weight, row, std::span(values).subspan(static_cast<size_t>(row) * in, in));
-  });
-  return values;
-}
 
 }  // namespace fidelio

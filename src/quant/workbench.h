@@ -34,7 +34,4 @@ std::unique_ptr<Workbench> make_host_workbench(ThreadPool& pool);
 // line.
 std::unique_ptr<Workbench> make_cuda_workbench(int gpu, ThreadPool& pool);
 
-// decode() by all threads.
-std::vector<float> decode(const LinearWeight& weight, ThreadPool& pool);
-
 }  // namespace fidelio

@@ -33,9 +33,6 @@ double standard_error(const std::vector<double>& per_sequence) {
   return m.error();
 }
 
-void assign(Game& game, const Candidate& candidate) {
-  for (const auto& [id, weight] : candidate.weights) game.assign(id, weight);
-}
 void restore(Game& game, const CandidateGroup& group) {
   for (LinearId id : group.group.linears) game.restore(id);
 }
@@ -389,6 +386,15 @@ class Estimator {
 };
 
 }  // namespace
+
+void assign(Game& game, const Candidate& candidate) {
+  for (const auto& [id, weight] : candidate.weights) game.assign(id, weight);
+}
+
+void assign(Game& game, const CandidateGroup& group, const FormatSpec& format) {
+  for (const Candidate& c : group.candidates)
+    if (c.format == format) assign(game, c);
+}
 
 Estimation estimate(Players& players, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,
                     const NoisyWeight& noisy, const EstimateProgress& progress) {

@@ -43,6 +43,10 @@ struct CandidateGroup {
   std::vector<Candidate> candidates;  // by ascending bytes
 };
 
+void assign(Game& game, const Candidate& candidate);
+// The group's candidate of this format, if it has one.
+void assign(Game& game, const CandidateGroup& group, const FormatSpec& format);
+
 struct EstimateOptions {
   std::string method = "single";
   FormatSpec measured = {};  // single: the candidate that every group is measured in
