@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Quality table: quantises a model in several formats and measures KL and EAR on held-out text.
 
-    tools/quality.py models/quill-26m --formats int4g128z,lut4g64 [--method gptq|rtn] [--activations f32|a16] [--windows 40]
+    tools/quality.py models/quill-26m --formats int4g128z,lut4g64 [--method gptq|rtn] [--steps none] [--activations f32|a16] [--windows 40] [--device cuda --jobs 4]
     tools/quality.py models/quill-1m --formats int6g64zs8 --view-bits 4 --view-weights 0,0.1,1
 
 One markdown row a format: linears' true bits, KL and EAR with 95% intervals, seconds. Embedding and head stay BF16. With --view-bits a row a
@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("model")
 parser.add_argument("--formats", required=True)
 parser.add_argument("--method", default="gptq")
+parser.add_argument("--steps", default="", help="of the quantiser, instead of its own")
 parser.add_argument("--embedding", default="")
 parser.add_argument("--activations", default="f32")
 parser.add_argument("--windows", default="40")
@@ -26,6 +28,8 @@ parser.add_argument("--calibration", default="models/data/docs-calibration.txt")
 parser.add_argument("--text", default="models/data/docs-heldout.txt")
 parser.add_argument("--view-bits", default="")
 parser.add_argument("--view-weights", default="0")
+parser.add_argument("--device", default="cpu")
+parser.add_argument("--jobs", type=int, default=1, help="formats side by side")
 parser.add_argument("--json", default="", help="append one JSON line a format to this file")
 args = parser.parse_args()
 
@@ -38,7 +42,7 @@ def run(*command):
 
 
 def evaluate(folder, *options):
-    report = run("eval", folder, "--reference", args.model, "--text", args.text, "--context", "512", "--windows", args.windows, "--activations", args.activations, *options)
+    report = run("eval", folder, "--reference", args.model, "--text", args.text, "--context", "512", "--windows", args.windows, "--activations", args.activations, "--device", args.device, *options)
     return report["kl"], report["ear"]
 
 
@@ -46,26 +50,32 @@ def cell(estimate, digits):
     return f"{estimate['value']:.{digits}f} [{estimate['ci95'][0]:.{digits}f}, {estimate['ci95'][1]:.{digits}f}]"
 
 
+def row(spec, weight):
+    folder = tempfile.mkdtemp()
+    out = os.path.join(folder, "model")
+    start = time.time()
+    calibration = ["--calibration", args.calibration] if args.method == "gptq" else []
+    steps = ["--steps", args.steps] if args.steps else []
+    embedding = ["--embedding", args.embedding] if args.embedding else []
+    view = ["--view-bits", args.view_bits, "--view-weight", weight] if args.view_bits else []
+    run("quantize", args.model, "--format", spec, "--method", args.method, "--device", args.device, *calibration, *steps, *embedding, *view, "-o", out)
+    seconds = time.time() - start
+    size = run("inspect", out)
+    kl, ear = evaluate(out)
+    line = f"| `{spec}` | {args.method} {args.steps} | {size['linear_bits_per_parameter']:.3f} | {size['file_bytes'] / 1e6:.2f} MB | {cell(kl, 6)} | {cell(ear, 5)} | {seconds:.0f} |"
+    if args.view_bits:
+        view_kl, view_ear = evaluate(out, "--view", args.view_bits)
+        line += f" {weight} | {cell(view_kl, 6)} | {cell(view_ear, 5)} |"
+    shutil.rmtree(folder)
+    return line, {"format": spec, "method": args.method, "steps": args.steps, "bits": size["linear_bits_per_parameter"], "bytes": size["file_bytes"], "kl": kl, "ear": ear}
+
+
 view_columns = " view's weight | view's KL | view's EAR |" if args.view_bits else ""
 print(f"| format | method | linears' bits | file | KL [95%] | EAR [95%] | seconds |{view_columns}\n" + "|---" * (10 if view_columns else 7) + "|", flush=True)
-for spec in args.formats.split(","):
-    for weight in args.view_weights.split(","):
-        folder = tempfile.mkdtemp()
-        out = os.path.join(folder, "model")
-        start = time.time()
-        calibration = ["--calibration", args.calibration] if args.method == "gptq" else []
-        embedding = ["--embedding", args.embedding] if args.embedding else []
-        view = ["--view-bits", args.view_bits, "--view-weight", weight] if args.view_bits else []
-        run("quantize", args.model, "--format", spec, "--method", args.method, *calibration, *embedding, *view, "-o", out)
-        seconds = time.time() - start
-        size = run("inspect", out)
-        kl, ear = evaluate(out)
-        line = f"| `{spec}` | {args.method} | {size['linear_bits_per_parameter']:.3f} | {size['file_bytes'] / 1e6:.2f} MB | {cell(kl, 6)} | {cell(ear, 5)} | {seconds:.0f} |"
-        if args.view_bits:
-            view_kl, view_ear = evaluate(out, "--view", args.view_bits)
-            line += f" {weight} | {cell(view_kl, 6)} | {cell(view_ear, 5)} |"
+rows = [(spec, weight) for spec in args.formats.split(",") for weight in args.view_weights.split(",")]
+with ThreadPoolExecutor(args.jobs) as pool:
+    for line, result in pool.map(lambda r: row(*r), rows):
         print(line, flush=True)
         if args.json:
             with open(args.json, "a", encoding="utf-8") as file:
-                file.write(json.dumps({"format": spec, "method": args.method, "bits": size["linear_bits_per_parameter"], "bytes": size["file_bytes"], "kl": kl, "ear": ear}) + "\n")
-        shutil.rmtree(folder)
+                file.write(json.dumps(result) + "\n")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Ablation of the quantiser: what every step beyond plain GPTQ is worth, alone and together.
 
-    tools/study_ablation.py models/quill-26m --work DIR [--widths 3,4,6] [--jobs 2] [--threads 1] [--only A,B] [--windows 40]
+    tools/study_ablation.py models/quill-26m --work DIR [--widths 3,4,6] [--jobs 2] [--threads 1] [--device cuda] [--only A,B] [--windows 40]
 
 Rows: rounding; plain GPTQ (quantised layers' inputs, scales from each group's range); plain GPTQ and one step more; everything; everything
 but one step; the program's defaults. `more text` is four times the calibration tokens of the others; `samples` has the model write three
@@ -27,6 +27,7 @@ parser.add_argument("--tokens", type=int, default=32768, help="of calibration, w
 parser.add_argument("--windows", type=int, default=40)
 parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
 parser.add_argument("--threads", type=int, default=1, help="of each run")
+parser.add_argument("--device", default="cpu")
 parser.add_argument("--only", default="", help="rows whose name begins with one of these")
 args = parser.parse_args()
 os.makedirs(args.work, exist_ok=True)
@@ -61,7 +62,7 @@ ROWS["default"] = options(None, "more text")
 
 
 def run(*command):
-    out = subprocess.run([args.fidelio, *command, "--threads", str(args.threads), "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out = subprocess.run([args.fidelio, *command, "--device", args.device, "--threads", str(args.threads), "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if out.returncode != 0:
         raise RuntimeError(out.stderr.strip()[-300:])
     return json.loads(out.stdout)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tables of plans: one model compressed to many sizes and targets, by every way of measuring and allocating.
 
-    tools/study_plans.py models/quill-26m --work DIR [--fidelio build/fidelio] [--jobs 8] [--until SECONDS] [--only A,B]
+    tools/study_plans.py models/quill-26m --work DIR [--fidelio build/fidelio] [--jobs 8] [--device cuda] [--until SECONDS] [--only A,B]
 
 Runs of the same formats share their quantised candidates, and those of the same method their measurements too: the first run of
 each is stopped with kill -9 when its table stands, and its journal goes to the others. Every row: the certificate's fidelity on
@@ -26,6 +26,7 @@ parser.add_argument("--text", default="models/data/docs-heldout.txt")
 parser.add_argument("--jobs", type=int, default=8, help="runs side by side")
 parser.add_argument("--threads", type=int, default=2, help="of each run")
 parser.add_argument("--donor-threads", type=int, default=2, help="of a run whose journal the others get")
+parser.add_argument("--device", default="cpu")
 parser.add_argument("--search-tokens", default="", help="instead of compress' own")
 parser.add_argument("--until", type=float, default=1e9, help="begin nothing after so many seconds")
 parser.add_argument("--only", default="", help="rows whose name begins with one of these")
@@ -35,6 +36,7 @@ os.makedirs(args.work, exist_ok=True)
 lock = threading.Lock()
 
 WIDE = ["int%dg64zs8" % b for b in range(2, 9)]
+FLOATS = ["fp4g16", "fp4g16z", "fp8"]
 MIXED = ["lut2g64", "lut3g64", "lut4g64"] + WIDE[1:]
 # Peers' total bits (tensor bytes of everything over parameters), to be met at equal size.
 PEERS = {"Q3_K_M": 4.30, "Q4_K_M": 5.09, "Q5_K_M": 5.81, "Q6_K": 6.57, "Q8_0": 8.51, "IQ3_K": 3.66, "IQ4_K": 4.88, "IQ5_K": 5.68, "IQ6_K": 6.63}
@@ -44,13 +46,16 @@ for ear in ("0.99", "0.98", "0.95"):
     ROWS["ear " + ear] = ("mixed", "single", ["--ear", ear], MIXED)
 for peer, bits in PEERS.items():
     ROWS["size of " + peer] = ("mixed", "single", ["--bits", str(bits)], MIXED)
-for method in ("linear", "single", "every", "shapley", "unified"):
+for method, permutations in (("linear", 0), ("single", 0), ("every", 0), ("shapley", 4), ("unified", 4), ("shapley", 32)):
+    many = f" {permutations}" if permutations > 4 else ""
     for by in ("kl", "ear"):
-        ROWS[f"{method} by {by}"] = ("wide", method, ["--bits", "5.2", "--method", method, "--allocate-by", by, *(["--permutations", "4"] if method in ("shapley", "unified") else [])], WIDE)
+        ROWS[f"{method}{many} by {by}"] = ("wide", method + many, ["--bits", "5.2", "--method", method, "--allocate-by", by, *(["--permutations", str(permutations)] if permutations else [])], WIDE)
 ROWS["evolve"] = ("wide", None, ["--ear", "0.95", "--search", "evolve"], WIDE)
 ROWS["evolve's start"] = ("wide", None, ["--ear", "0.95"], WIDE)
 ROWS["widths 4,8"] = ("few", None, ["--bits", "5.2"], [WIDE[2], WIDE[6]])
 ROWS["widths 4..8"] = ("some", None, ["--bits", "5.2"], WIDE[2:])
+ROWS["floats"] = ("floats", None, ["--bits", "5.2"], FLOATS)
+ROWS["floats and integers"] = ("both", None, ["--bits", "5.2"], FLOATS + WIDE)
 ROWS["symmetric"] = ("symmetric", None, ["--bits", "5.2"], ["int%dg64s8" % b for b in range(2, 9)])
 ROWS["fp16 scales"] = ("fp16", None, ["--bits", "5.2"], ["int%dg128z" % b for b in range(2, 9)])
 
@@ -60,7 +65,7 @@ def folder(name):
 
 
 def command(name, options, formats, threads=args.threads):
-    return [args.fidelio, "compress", args.model, *options, "--formats", *formats, "--calibration", args.calibration, "--text", args.text, "--threads", str(threads),
+    return [args.fidelio, "compress", args.model, *options, "--formats", *formats, "--calibration", args.calibration, "--text", args.text, "--device", args.device, "--threads", str(threads),
             *(["--search-tokens", args.search_tokens] if args.search_tokens else []), "--table", folder(name) + ".table.json", "-o", folder(name)]
 
 
@@ -114,7 +119,7 @@ def row(name):
     begin = time.time()
     if candidates in ("wide", "mixed"):
         journal = donor((candidates, None), candidates, ["--bits", "5.2"], formats)
-        sampled = table in ("shapley", "unified")
+        sampled = table is not None and table.startswith(("shapley", "unified"))
         if sampled:  # one table, allocated by KL and by EAR
             journal = donor((candidates, table), table + " table", options, formats, journal)
         lend(journal, name, options, formats, sampled)
@@ -124,7 +129,7 @@ def row(name):
         return
     seconds = time.time() - begin
     evaluated = json.loads(subprocess.run([args.fidelio, "eval", folder(name), "--reference", args.model, "--text", args.text, "--context", "512", "--windows", "40", "--activations", "f32",
-                                           "--threads", str(args.threads), "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
+                                           "--device", args.device, "--threads", str(args.threads), "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
     size = json.loads(subprocess.run([args.fidelio, "inspect", folder(name), "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True).stdout)
     with lock:
         with open(os.path.join(args.work, "rows.jsonl"), "a", encoding="utf-8") as file:
