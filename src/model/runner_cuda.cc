@@ -45,6 +45,11 @@ std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const Run
   return std::make_unique<CudaRunner>(Cuda({.device = options.gpu}), checkpoint, options);
 }
 
+CudaMemory cuda_memory(int gpu) {
+  cuda::open_device(gpu);
+  return {cuda::device_bytes_free(), cuda::device_bytes_highest()};
+}
+
 double cuda_copy_bandwidth(int gpu) {
   cuda::open_device(gpu);
   return cuda::copy_bandwidth();
