@@ -1,5 +1,7 @@
 #include "kernels/cuda/cuda.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cassert>
 #include <map>
@@ -47,8 +49,8 @@ struct Cuda::State {
   int pages_per_sequence = 0;
 
   // Scratch.
-  DeviceBuffer acts, blocks, halves, half_factor, product, dequantised, attention, arrived, turns, joint;
-  uint64_t version = 0, blocks_version = 0, halves_version = 0;
+  DeviceBuffer acts, rounded, blocks, halves, half_factor, product, dequantised, attention, arrived, turns, joint;
+  uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0;
   cuda::FreshHeads fresh;  // what rope_append was given, if attend is to do it
   bool turned = false;     // `turns` are of this step
   cuda::Upcoming next[cuda::kMaxTogether] = {};
@@ -79,24 +81,41 @@ struct Cuda::State {
     return {blocks.as<uint8_t>() + first / cuda::kMaxRows * chunk_bytes(input.columns),
             static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first)), joint.as<uint8_t>()};
   }
+  bool is_alive(const Acts& input) const { return input.version == version || input.version == rounded_version; }
   void prepare_blocks(const Acts& input) {
-    assert(input.version == version && "an Acts dies at the next call that returns one");
-    if (blocks_version == version) return;
+    assert(is_alive(input) && "an Acts dies at the next call that returns one");
+    if (blocks_version == input.version) return;
     cuda::prepare_input(stream, input.values, input.rows, input.columns, blocks.as<uint8_t>());
-    blocks_version = version;
+    blocks_version = input.version;
   }
   // Where an operation that makes activations should also prepare them: null if nobody is going to read them so.
   uint8_t* blocks_for(int64_t rows) {
-    if (mode == Activations::f32 || rows > cuda::kChunkedRows) return nullptr;
+    if (mode != Activations::a16 || rows > cuda::kChunkedRows) return nullptr;
     blocks_version = version;
     return blocks.as<uint8_t>();
   }
   void prepare_halves(const Acts& input) {
-    assert(input.version == version && "an Acts dies at the next call that returns one");
-    if (halves_version == version) return;
+    assert(is_alive(input) && "an Acts dies at the next call that returns one");
+    if (halves_version == input.version) return;
     cuda::prepare_halves(stream, input.values, input.rows, input.columns, halves.as<uint16_t>(),
                          half_factor.as<float>());
-    halves_version = version;
+    halves_version = input.version;
+  }
+  // What a weight sees of its input: in a coarse mode codes see integers, which go on as the numbers they stand for (a
+  // rounding to FP16 changes them by 2^-12 at most). Rounded once for all weights of the same bits and group.
+  Acts seen_by(const FormatSpec& weight, const Acts& input) {
+    const bool codes = weight.kind == Kind::fp4 ||
+                       ((weight.kind == Kind::integer || weight.kind == Kind::grid) && weight.group % 32 == 0);
+    if (!is_coarse(mode) || !codes) return input;
+    assert(input.version == version && "an Acts dies at the next call that returns one");
+    const int bits = activation_bits(mode, weight);
+    const int64_t group = activation_group(weight);
+    const uint64_t wanted = uint64_t{1} << 63 | version << 16 | static_cast<uint64_t>(group << 4 | bits);
+    if (rounded_version != wanted)
+      cuda::round_to_integers(stream, input.values, input.rows, input.columns, group,
+                              static_cast<float>((1 << (bits - 1)) - 1), rounded.as<float>());
+    rounded_version = wanted;
+    return {rounded.as<float>(), input.rows, input.columns, wanted};
   }
 
   enum class Way : uint8_t { codes, dense, single };
@@ -107,7 +126,8 @@ struct Cuda::State {
   }
   static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
 
-  void multiply(const Acts& input, const cuda::Linear& w, float* y, bool add) {
+  void multiply(const Acts& given, const cuda::Linear& w, float* y, bool add) {
+    const Acts input = seen_by(w.spec, given);
     switch (way_of(w, mode, input.rows)) {
       case Way::single:
         return exact.run(stream, gemm, w.values, w.bias.as<float>(), input.values, input.rows, y, add);
@@ -257,7 +277,7 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
     case State::Way::dense:
       return "f16 a16 cublaslt";
     case State::Way::codes:
-      return weight.values.half ? "f16 a16 cuda" : to_string(weight.spec) + " a16 cuda";
+      return weight.values.half ? "f16 a16 cuda" : fmt::format("{} {} cuda", to_string(weight.spec), name_of(mode));
   }
   return {};
 }
@@ -265,8 +285,8 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
 // --- a step --------------------------------------------------------------------------------------------------------
 void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& shape) {
   State& s = *state_;
-  check(!is_coarse(mode), "the CUDA backend has no activations of 8 bits or fewer yet: use a16 or f32");
   s.mode = mode;
+  if (is_coarse(mode)) s.grow(s.rounded, s.max_rows * s.max_columns * 4);
   s.rows = batch.rows();
   s.logit_count = static_cast<int64_t>(batch.logit_rows.size());
   s.one_row_each = batch.sequences() == batch.rows();
@@ -375,7 +395,8 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
     for (const auto& [w, y] : weights) s.multiply(input, *w, y->data(), false);
     return;
   }
-  s.prepare_blocks(input);
+  const Acts seen = s.seen_by(weights[0].first->spec, input);
+  s.prepare_blocks(seen);
   int64_t row_blocks = 0;
   for (const auto& [w, y] : weights) row_blocks += w->values.lowbit.shape.row_blocks();
   s.make_joint(input.rows, row_blocks);
@@ -383,8 +404,8 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
     cuda::LowbitOutput outputs[cuda::kMaxTogether];
     for (size_t i = 0; i < weights.size(); ++i)
       outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data() + first * weights[i].first->out};
-    cuda::lowbit_linear(s.stream, s.chunk(input, first), {outputs, weights.size()}, false,
-                        s.upcoming_after(input, first));
+    cuda::lowbit_linear(s.stream, s.chunk(seen, first), {outputs, weights.size()}, false,
+                        s.upcoming_after(seen, first));
   }
 }
 
