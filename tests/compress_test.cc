@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 
@@ -117,6 +119,64 @@ TEST(Compress, EightBitActivationsAreInTheTableThePlanAndTheCertificate) {
   // Self-contained: nothing is fetched.
   for (const char* part : {"<script", "src=", "http:", "https:", "@import", "url("})
     EXPECT_EQ(page.find(part), std::string::npos);
+}
+
+// What a certificate says is checked against the bytes it speaks of, and a certificate that cannot be read is named.
+TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
+  const Desk folder;
+  run(folder, "fidelio compress " + kFew + "--ear 0.95 -o whole");
+  const std::string file = read_text_file(folder / "whole/model.safetensors");
+  const auto certify = [&](const std::string& bytes) {
+    std::filesystem::remove_all(folder / "bad");
+    std::filesystem::copy(folder / "whole", folder / "bad");
+    write_file_atomically(folder / "bad/model.safetensors", bytes);
+    return run_command(folder.path(), "fidelio certify bad --reference '" + source_path("models/quill-1m") + "'");
+  };
+  EXPECT_EQ(certify(file).code, 0);
+  // One bit of one code: too little for EAR to show.
+  std::string flipped = file;
+  flipped[file.size() / 2] = static_cast<char>(flipped[file.size() / 2] ^ 1);
+  EXPECT_THAT(certify(flipped).err, HasSubstr("not those that were certified"));
+  EXPECT_EQ(certify(flipped).code, 1);
+
+  // The metadata is JSON in a JSON string; same lengths keep the header what it was.
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {R"(\"ear\":{\"ci95)", R"(\"eax\":{\"ci95)"},
+           {R"(\"kl\":{\"ci95)", R"(\"kx\":{\"ci95)"},
+           {R"(\"target\":{\"ear\":0.95})", R"(\"target\":[\"ear\",0.95])"},
+           {R"(\"texts\":[)", R"(\"textz\":[)"},
+           {R"(\"context\":128)", R"(\"context\":0.1)"},
+           {R"(\"context\":128)", R"(\"context\":000)"},
+           {R"(\"context\":128)", R"(\"context\":  0)"},
+           {R"(\"looks\":1)", R"(\"luuks\":1)"}}) {
+    std::string changed = file;
+    ASSERT_NE(changed.find(from), std::string::npos) << from;
+    changed.replace(changed.find(from), from.size(), to);
+    const CommandResult result = certify(changed);
+    EXPECT_EQ(result.code, 1) << to << result.err;
+    EXPECT_THAT(result.err, HasSubstr("damaged")) << to;
+  }
+}
+
+// A layer that copies its input, as models grown in depth have: it costs nothing in any format, and the others are
+// searched as ever.
+TEST(Compress, LayersThatDoNothingAreNoObstacle) {
+  const Desk folder;
+  run(folder, "cp -r '" + source_path("models/quill-1m") + "' grown; chmod -R u+w grown");
+  std::string file = read_text_file(folder / "grown/model.safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  const json header = json::parse(file.substr(8, length));
+  for (const char* name : {"model.layers.2.self_attn.o_proj.weight", "model.layers.2.mlp.down_proj.weight"}) {
+    const auto begin = header[name]["data_offsets"][0].get<size_t>(),
+               end = header[name]["data_offsets"][1].get<size_t>();
+    std::fill_n(file.begin() + static_cast<int64_t>(8 + length + begin), end - begin, '\0');
+  }
+  write_file_atomically(folder / "grown/model.safetensors", file);
+  run(folder,
+      "fidelio compress grown --calibration-tokens 2048 --search-tokens 512 --context 128 --text short.txt "
+      "--formats int4g64zs8,int6g64zs8,int8g64zs8 --ear 0.9 -o out");
+  run(folder, "fidelio certify out --reference grown");
 }
 
 // Floating-point formats are candidates like others, counted by their true bytes.

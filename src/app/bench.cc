@@ -158,12 +158,10 @@ void add_bench(CLI::App& app) {
   CLI::App* verb = bench->add_subcommand("model", "Prompt and decoding speed of a model, llama-bench style");
   verb->footer("Example:\n  fidelio bench model models/quill-26m --pp 512 --tg 128 --batch 1,4,8");
   add_model(*verb, o->run);
-  verb->add_option("--pp", o->pp, "Prompt length; 0 = skip")->check(CLI::NonNegativeNumber);
-  verb->add_option("--tg", o->tg, "Tokens decoded; 0 = skip")->check(CLI::NonNegativeNumber);
-  verb->add_option("--batch", o->batch, "Numbers of sequences decoded at once")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  verb->add_option("-r,--repetitions", o->repetitions, "Repetitions")->check(CLI::PositiveNumber);
+  verb->add_option("--pp", o->pp, "Prompt length; 0 = skip")->check(zero_or_more());
+  verb->add_option("--tg", o->tg, "Tokens decoded; 0 = skip")->check(zero_or_more());
+  verb->add_option("--batch", o->batch, "Numbers of sequences decoded at once")->delimiter(',')->check(above_zero());
+  verb->add_option("-r,--repetitions", o->repetitions, "Repetitions")->check(above_zero());
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
   verb->callback([o] { bench_model(*o); });

@@ -57,4 +57,47 @@ nlohmann::json make_certificate(const Target& target, const FidelityReport& repo
           {"reference_sha256", reference_sha256}};
 }
 
+namespace {
+
+Estimate read_estimate(const nlohmann::json& json) {
+  const nlohmann::json& ci = json.at("ci95");
+  return {json.at("value").get<double>(), {ci.at(0).get<double>(), ci.at(1).get<double>()}};
+}
+
+}  // namespace
+
+Claim read_claim(const Checkpoint& checkpoint) {
+  const nlohmann::json provenance = nlohmann::json::parse(checkpoint.provenance());
+  check(provenance.is_object() && provenance.contains("certificate"),
+        "{} carries no certificate; `fidelio compress` writes one", checkpoint.folder());
+  Claim claim;
+  claim.json = provenance["certificate"];
+  try {
+    const nlohmann::json& json = claim.json;
+    const nlohmann::json& target = json.at("target");
+    check(target.is_object(), "{}: the target of the certificate is no object: the file is damaged",
+          checkpoint.folder());
+    if (target.contains("ear")) claim.target.ear = target.at("ear").get<double>();
+    if (target.contains("kl")) claim.target.kl = target.at("kl").get<double>();
+    claim.ear = read_estimate(json.at("ear"));
+    claim.kl = read_estimate(json.at("kl"));
+    for (const auto& text : json.at("texts")) {
+      claim.texts.push_back(text.at("name").get<std::string>());
+      claim.text_sha256.push_back(text.at("sha256").get<std::string>());
+    }
+    claim.context = json.at("context").get<int64_t>();
+    claim.activations = json.at("activations").get<std::string>();
+    claim.kv = json.at("kv").get<std::string>();
+    claim.reference_sha256 = json.at("reference_sha256").get<std::string>();
+    claim.looks = json.at("looks").get<int>();
+  } catch (const nlohmann::json::exception& e) {
+    throw Error("{}: the certificate cannot be read, the file is damaged: {}", checkpoint.folder(), e.what());
+  }
+  const int64_t most = checkpoint.config().max_positions;
+  check(claim.context >= 2 && claim.context <= most,
+        "{}: the certificate speaks of windows of {} tokens, expected 2 to {}: the file is damaged",
+        checkpoint.folder(), claim.context, most);
+  return claim;
+}
+
 }  // namespace fidelio::app

@@ -4,6 +4,7 @@
 
 #include "alloc/search.h"
 #include "eval/compare.h"
+#include "io/checkpoint.h"
 #include "io/tokenizer.h"
 
 namespace fidelio::app {
@@ -20,6 +21,19 @@ SplitTexts split_texts(const std::vector<std::string>& files, const Tokenizer& t
 // {target, ear, kl, perplexity_ratio, top1, texts, context, windows, activations, kv, kernels, looks, reference_sha256}
 nlohmann::json make_certificate(const Target& target, const FidelityReport& report, const Runner& served, int looks,
                                 const std::string& reference_sha256, const std::vector<std::string>& files);
+
+// What a checkpoint's certificate claims, as far as measuring it again needs. Throws Error for a checkpoint without one
+// and for a damaged one.
+struct Claim {
+  Target target;
+  Estimate ear, kl;
+  std::vector<std::string> texts, text_sha256;  // paths; of their contents
+  int64_t context = 0;
+  std::string activations, kv, reference_sha256;
+  int looks = 0;
+  nlohmann::json json;  // the whole
+};
+Claim read_claim(const Checkpoint& checkpoint);
 Measurement measurement_of(const FidelityReport& report);
 
 }  // namespace fidelio::app

@@ -14,25 +14,28 @@ struct Certify {
 // Measures again what the certificate claims, from the file, and says whether it holds.
 void certify(const Certify& o) {
   const TextModel model = open_model(o.run.model);
-  const nlohmann::json provenance = nlohmann::json::parse(model.checkpoint.provenance());
-  check(provenance.contains("certificate"), "{} carries no certificate; `fidelio compress` writes one", o.run.model);
-  const nlohmann::json& claimed = provenance["certificate"];
+  const Claim claim = read_claim(model.checkpoint);
+  // Before anything is measured: a changed byte may cost so little that measuring does not tell.
+  check(!model.checkpoint.written_weights_sha256().empty(),
+        "{} does not say what its weights' SHA-256 is: an earlier fidelio wrote it; compress the model again",
+        o.run.model);
+  check(model.checkpoint.weights_sha256() == model.checkpoint.written_weights_sha256(),
+        "{}: its weights are not those that were certified (their SHA-256 differs): the file is damaged or was changed",
+        o.run.model);
   const Checkpoint reference = Checkpoint::open(o.reference);
-  check(reference.sha256() == claimed.at("reference_sha256").get<std::string>(),
+  check(reference.sha256() == claim.reference_sha256,
         "{} is not the model the certificate speaks of (its SHA-256 differs)", o.reference);
-  std::vector<std::string> files = o.texts;
-  if (files.empty())
-    for (const auto& text : claimed.at("texts")) files.push_back(text.at("name"));
-  check(files.size() == claimed.at("texts").size(), "the certificate speaks of {} texts, {} were given",
-        claimed.at("texts").size(), files.size());
-  SplitTexts texts = split_texts(files, model.tokenizer, claimed.at("context"));
+  const std::vector<std::string> files = o.texts.empty() ? claim.texts : o.texts;
+  check(files.size() == claim.texts.size(), "the certificate speaks of {} texts, {} were given", claim.texts.size(),
+        files.size());
+  SplitTexts texts = split_texts(files, model.tokenizer, claim.context);
   for (size_t i = 0; i < files.size(); ++i)
-    check(texts.certify[i].sha256 == claimed["texts"][i].at("sha256").get<std::string>(),
+    check(texts.certify[i].sha256 == claim.text_sha256[i],
           "{} is not the text the certificate speaks of (its SHA-256 differs)", files[i]);
 
   RunnerOptions options = runner_options(o.run);
-  options.mode = parse_activations(claimed.at("activations"));
-  options.kv = parse_kv(claimed.at("kv"));
+  options.mode = parse_activations(claim.activations);
+  options.kv = parse_kv(claim.kv);
   options.max_rows = std::max<int64_t>(2048, texts.context);
   options.cache_tokens = 2 * options.max_rows;
   const auto served = make_runner(o.run, model.checkpoint, options);
@@ -43,22 +46,16 @@ void certify(const Certify& o) {
   compare.windows.context = texts.context;
   compare.candidate_mode = options.mode;
   const FidelityReport report = compare_models(*exact, *served, texts.certify, compare, pool);
-  Target target;
-  if (claimed["target"].contains("ear")) target.ear = claimed["target"]["ear"].get<double>();
-  if (claimed["target"].contains("kl")) target.kl = claimed["target"]["kl"].get<double>();
   const nlohmann::json measured =
-      make_certificate(target, report, *served, claimed.at("looks"), reference.sha256(), files);
+      make_certificate(claim.target, report, *served, claim.looks, claim.reference_sha256, files);
   // Without a target (--bits, --bytes) the claim is the number itself.
   const double ear = report.ear().value;
-  const bool holds =
-      measured["met"].get<bool>() &&
-      (target.ear || target.kl ||
-       (ear >= claimed["ear"]["ci95"][0].get<double>() && ear <= claimed["ear"]["ci95"][1].get<double>()));
-  write_json(o.json, {{"claimed", claimed}, {"measured", measured}, {"holds", holds}});
+  const bool holds = measured["met"].get<bool>() &&
+                     (claim.target.ear || claim.target.kl || (ear >= claim.ear.ci95.low && ear <= claim.ear.ci95.high));
+  write_json(o.json, {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}});
   if (!quiet(o.json))
-    fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\nThe certificate {}.\n",
-               claimed["ear"]["value"].get<double>(), claimed["kl"]["value"].get<double>(), report.ear().value,
-               report.kl().value, holds ? "holds" : "does not hold");
+    fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\nThe certificate {}.\n", claim.ear.value,
+               claim.kl.value, report.ear().value, report.kl().value, holds ? "holds" : "does not hold");
   check(holds, "{}: what is certified is not met", o.run.model);
 }
 

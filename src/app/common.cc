@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "core/file.h"
@@ -32,6 +34,55 @@ void add_run_options(CLI::App& verb, RunOptions& o) {
 
 void add_json(CLI::App& verb, std::string& path) {
   verb.add_option("--json", path, "Write the report as JSON to this file, - = standard output");
+}
+
+namespace {
+
+// A number that `fits`, or a message about what was `expected`.
+CLI::Validator number_that(const std::function<bool(double)>& fits, const std::string& expected,
+                           const std::string& description) {
+  return CLI::Validator(
+      [=](const std::string& text) {
+        char* end = nullptr;
+        const double x = std::strtod(text.c_str(), &end);
+        const bool number = !text.empty() && *end == '\0' && std::isfinite(x);
+        return number && fits(x) ? std::string() : fmt::format("\"{}\" is not {}", text, expected);
+      },
+      description);
+}
+
+}  // namespace
+
+CLI::Validator above_zero() {
+  return number_that([](double x) { return x > 0; }, "a number above 0", "POSITIVE");
+}
+
+CLI::Validator zero_or_more() {
+  return number_that([](double x) { return x >= 0; }, "a number from 0", "NONNEGATIVE");
+}
+
+CLI::Validator from_to(double low, double high) {
+  return number_that([=](double x) { return x >= low && x <= high; }, fmt::format("a number from {} to {}", low, high),
+                     fmt::format("in [{} - {}]", low, high));
+}
+
+void check_new_folder(const std::string& folder) {
+  check(!folder.empty(), "-o: expected the name of a folder to write, got nothing");
+  check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
+  TemporaryFolder{folder};
+}
+
+void check_can_write(const std::vector<std::string>& files) {
+  for (const std::string& file : files) {
+    if (file.empty() || quiet(file)) continue;
+    check(!std::filesystem::is_directory(file), "cannot write {}: it is a folder", file);
+    AtomicFile{file};
+  }
+}
+
+int64_t window_length(const std::string& option, int64_t asked, const ModelConfig& config) {
+  check(asked <= config.max_positions, "{} {} is longer than the model's {}", option, asked, config.max_positions);
+  return asked > 0 ? asked : std::min(512, config.max_positions);
 }
 
 Activations parse_activations(const std::string& name) {

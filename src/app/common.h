@@ -28,6 +28,21 @@ void add_device(CLI::App& verb, RunOptions& options);       // --device --thread
 void add_run_options(CLI::App& verb, RunOptions& options);  // those, --activations --kv
 void add_json(CLI::App& verb, std::string& path);           // --json FILE, - = standard output
 
+// Checks of numbers on the command line. CLI11's own let "nan" through, and where there is no upper limit they print
+// the largest double with all its digits.
+CLI::Validator above_zero();
+CLI::Validator zero_or_more();
+CLI::Validator from_to(double low, double high);
+
+// Outputs that cannot be written are found out before the work: a new folder whose name is free, in one that is there,
+// and files that come at the end ("" and "-" are none).
+void check_new_folder(const std::string& folder);
+void check_can_write(const std::vector<std::string>& files);
+
+// Length of the windows of texts: what `option` asks for, which the model's context must hold; asked for 0, it is 512
+// or that context if it is shorter.
+int64_t window_length(const std::string& option, int64_t asked, const ModelConfig& config);
+
 Activations parse_activations(const std::string& name);
 KvFormat parse_kv(const std::string& name);
 // With f32 activations the cache is FP32 too, unless --kv says otherwise: the mode is for oracles.

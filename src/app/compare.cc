@@ -63,6 +63,7 @@ Table by_prompt(const DivergenceReport& r) {
 }
 
 void compare(const Compare& o) {
+  check_can_write({o.json, o.csv, o.html});
   const TextModel a = open_model(o.run.model), b = open_model(o.other);
   check(a.checkpoint.config().v == b.checkpoint.config().v,
         "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.run.model, a.checkpoint.config().v, o.other,
@@ -125,8 +126,8 @@ void add_compare(CLI::App& app) {
                    "Prompts, one a line; of a .jsonl file the \"prompt\" or \"question\" of each line")
       ->required();
   verb->add_option("--limit", o->questions.limit, "Only so many prompts, spread evenly over the file")
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--max-tokens", o->questions.max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
+      ->check(above_zero());
+  verb->add_option("--max-tokens", o->questions.max_tokens, "Longest answer in tokens")->check(above_zero());
   verb->add_flag("--plain", o->questions.plain, "Give the bare prompt instead of A's chat template");
   verb->add_option("--html", o->html, "Write a page with every answer annotated");
   verb->add_option("--csv", o->csv, "Write the table by prompt as CSV");

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "app/compressor.h"
 
@@ -47,6 +48,13 @@ void apply_profile(CompressOptions& o) {
   }
 }
 
+// Format strings are canonical: one of them twice would be two candidates that are one.
+void check_formats(const CompressOptions& o) {
+  std::set<std::string> seen;
+  for (const std::string& name : o.formats)
+    check(seen.insert(to_string(parse_format(name))).second, "--formats names {} twice", name);
+}
+
 void one_of(const std::string& option, const std::string& value, const std::vector<std::string>& allowed) {
   check(std::find(allowed.begin(), allowed.end(), value) != allowed.end(), "{} {}: expected {}", option, value,
         fmt::join(allowed, " or "));
@@ -68,13 +76,15 @@ void check_options(const CompressOptions& o) {
   check(o.method != "linear" || !is_coarse(parse_activations(o.run.activations)),
         "--method linear puts noise into dense weights, which do not see 8-bit activations as codes do; with "
         "--activations a8, a6, a4 and aw give single, every, shapley or unified");
-  check(!std::filesystem::exists(o.out), "{} exists already; choose another output folder or remove it", o.out);
+  check_new_folder(o.out);
+  check_can_write({o.json, o.table, o.page});
 }
 
 void compress(CompressOptions o) {
   check_options(o);
   settle_defaults(o);
   apply_profile(o);
+  check_formats(o);
   const std::unique_ptr<Ranks> ranks = launched_ranks();
   nlohmann::json report;
   try {
@@ -106,24 +116,24 @@ void add_compress(CLI::App& app) {
       "quill-tasks\n  mpirun -np 8 fidelio compress MODEL --ear 0.99 --method unified -o OUT");
   add_model(*verb, o->run);
   verb->add_option("--ear", o->ear, "Expected acceptance rate to reach: the lower confidence bound on unseen text")
-      ->check(CLI::Range(0.0, 1.0));
-  verb->add_option("--kl", o->kl, "KL in nats a token to stay below: the upper confidence bound")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero())
+      ->check(from_to(0, 1));
+  verb->add_option("--kl", o->kl, "KL in nats a token to stay below: the upper confidence bound")->check(above_zero());
   CLI::Option* tasks = add_questions(*verb, o->questions);
   const auto before = verb->get_options();
   verb->add_option("--accuracy-drop", o->accuracy_drop,
                    "Share of the model's accuracy on the questions that may be lost")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(from_to(0, 1));
   verb->add_option("--calibration-bits", o->calibration_bits,
                    "Size of the plan at which the loss of accuracy is counted")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   group_with_tasks(*verb, before, tasks);
   verb->add_option("--bits", o->bits,
                    "Instead of a target: the best fidelity within so many bits a parameter, of the whole file")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   verb->add_option("--bytes", o->bytes,
                    "Instead of a target: the best fidelity within so many bytes, of the whole file")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   verb->add_option("-o,--output", o->out, "Folder to write; it appears complete or not at all")->required();
   verb->add_option("--formats", o->formats,
                    "Formats a plan may choose from (default: grids of 2-4 bits, integers of 3-8 bits, groups of 64, "
@@ -143,7 +153,7 @@ void add_compress(CLI::App& app) {
       ->check(CLI::Range(2, 1 << 20));
   verb->add_option("--sensitivity-error", o->target_se,
                    "Stop permutations when their standard errors are below this share of the total; 0: use them all")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(from_to(0, 1));
   verb->add_option("--calibration", o->calibration,
                    "Calibration text (default: the documentation text that comes with fidelio); may be repeated");
   verb->add_option(
@@ -151,23 +161,25 @@ void add_compress(CLI::App& app) {
       "Text to search on and certify with (default: the held-out text that comes with fidelio); may be repeated");
   verb->add_option("--calibration-tokens", o->tokens,
                    "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, 32768 at least)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
   verb->add_option(
           "--calibration-samples", o->samples,
           "How many of them the model writes itself, at temperature 1, each sequence begun with a few tokens of "
           "the text")
-      ->check(CLI::NonNegativeNumber);
+      ->check(zero_or_more());
   verb->add_option("--search-tokens", o->search_tokens,
                    "Tokens sensitivities are measured on (default: 4096; fewer above 100 million parameters, 2048 at "
                    "least)")
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--context", o->context, "Length of the windows of all texts")->check(CLI::Range(16, 1 << 20));
+      ->check(above_zero());
+  verb->add_option("--context", o->context,
+                   "Length of the windows of all texts (default: 512, or the model's context if that is shorter)")
+      ->check(CLI::Range(16, 1 << 20));
   verb->add_option("--allocate-by", o->allocate_by,
                    "What adds up over groups: kl (it does), or ear (1 - EAR, as the paper has it; for comparison)");
   verb->add_option("--search", o->search,
                    "ilp: the knapsack's answer, measured and corrected; evolve: evolution goes on from there");
   verb->add_option("--generations", o->generations, "Of --search evolve")->check(CLI::Range(1, 1 << 20));
-  verb->add_option("--max-trials", o->max_trials, "Plans measured before giving up")->check(CLI::PositiveNumber);
+  verb->add_option("--max-trials", o->max_trials, "Plans measured before giving up")->check(above_zero());
   verb->add_option("--seed", o->seed, "Of noise, permutations and samples");
   verb->add_flag("--dry-run", o->dry_run, "Say what memory and time this would take, and stop");
   verb->add_flag("--fresh", o->fresh, "Begin anew even if OUTPUT.journal holds the work of a run that was interrupted");

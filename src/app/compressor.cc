@@ -22,7 +22,7 @@ nlohmann::json to_json(Seconds s) { return {{"wall", s.wall}, {"cpu", s.cpu}}; }
 Compressor::Compressor(const CompressOptions& o, const Ranks& ranks)
     : o_(o), ranks_(ranks), model_(open_model(o.run.model)), pool_(o.run.threads) {
   const ModelConfig& config = model_.checkpoint.config();
-  context_ = std::min<int64_t>(o.context, config.max_positions);
+  context_ = window_length("--context", o.context, config);
   texts_ = split_texts(o.texts, model_.tokenizer, context_);
   target_.ear = o.ear > 0 ? std::optional(o.ear) : std::nullopt;
   target_.kl = o.kl > 0 ? std::optional(o.kl) : std::nullopt;

@@ -22,7 +22,8 @@ struct CompressOptions {
   std::vector<std::string> calibration, texts, formats;
   Questions questions;
   bool keep_embedding = false, fresh = false, dry_run = false;
-  int64_t tokens = 0, search_tokens = 0, samples = 0, context = 512;  // 0 tokens: as many as suit the model's size
+  int64_t tokens = 0, search_tokens = 0, samples = 0;  // 0 tokens: as many as suit the model's size
+  int64_t context = 0;                                 // 0: window_length()
   int permutations = 8, max_trials = 6, generations = 20;
   double target_se = 0, calibration_bits = 4;
   uint64_t seed = 0;

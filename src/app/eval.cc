@@ -21,13 +21,14 @@ std::string with_ci(const Estimate& e, int digits) {
   return fmt::format("{:.{}f}  [{:.{}f}, {:.{}f}]", e.value, digits, e.ci95.low, digits, e.ci95.high, digits);
 }
 
-RunnerOptions measuring(const Eval& o, Activations mode, int64_t context) {
+// `longest`: of the windows, in tokens.
+RunnerOptions measuring(const Eval& o, Activations mode, int64_t longest) {
   RunnerOptions options = runner_options(o.run);
   options.mode = mode;
   if (mode == Activations::f32 && o.run.kv.empty()) options.kv = KvFormat::f32;
   // Several windows share a batch where they fit, one long window is fed in chunks.
-  options.max_rows = std::max<int64_t>(512, std::min<int64_t>(context, 2048));
-  options.cache_tokens = std::max(context, 2 * options.max_rows) + kPageTokens;
+  options.max_rows = std::max<int64_t>(512, std::min<int64_t>(longest, 2048));
+  options.cache_tokens = std::max(longest, 2 * options.max_rows) + kPageTokens;
   return options;
 }
 
@@ -57,6 +58,7 @@ void take_view(Runner& runner, const Checkpoint& checkpoint, int bits) {
 }
 
 void eval(Eval o) {
+  check_can_write({o.json});
   if (!o.tasks.questions.file.empty()) return eval_tasks(o.run, o.tasks, o.json);
   check(!o.texts.empty(), "eval: give --text FILE for perplexity and fidelity, or --tasks FILE for accuracy");
   const TextModel model = open_model(o.run.model);
@@ -65,8 +67,11 @@ void eval(Eval o) {
   check(o.windows.context <= config.max_positions, "--context {} is longer than the model's {}", o.windows.context,
         config.max_positions);
   const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
+  int64_t longest = 0;
+  for (const EvalText& text : texts) longest = std::max(longest, static_cast<int64_t>(text.ids.size()));
+  longest = std::min<int64_t>(longest, o.windows.context);
   const Activations mode = parse_activations(o.run.activations);
-  const auto candidate = make_runner(o.run, model.checkpoint, measuring(o, mode, o.windows.context));
+  const auto candidate = make_runner(o.run, model.checkpoint, measuring(o, mode, longest));
   if (o.view > 0) take_view(*candidate, model.checkpoint, o.view);
   ThreadPool pool(o.run.threads);
   std::unique_ptr<Progress> progress;
@@ -87,7 +92,7 @@ void eval(Eval o) {
   check(reference.config().v == config.v, "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.reference,
         reference.config().v, o.run.model, config.v);
   const Activations reference_mode = parse_activations(o.reference_activations);
-  const auto exact = make_runner(o.run, reference, measuring(o, reference_mode, o.windows.context));
+  const auto exact = make_runner(o.run, reference, measuring(o, reference_mode, longest));
   const FidelityReport report = compare_models(
       *exact, *candidate, texts,
       {.windows = o.windows, .reference_mode = reference_mode, .candidate_mode = mode, .top_k = 10, .bootstrap = {}},
@@ -120,9 +125,8 @@ void add_eval(CLI::App& app) {
   verb->add_option("--context", o->windows.context, "Window length in tokens (default: the model's context)")
       ->check(CLI::Range(2, 1 << 24));
   verb->add_option("--stride", o->windows.stride, "Distance of windows (default: the context, i.e. side by side)")
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
+  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")->check(above_zero());
   CLI::Option* tasks = add_eval_tasks(*verb, o->tasks);
   for (const char* of_texts :
        {"--text", "--reference", "--reference-activations", "--view", "--context", "--stride", "--windows"})

@@ -98,6 +98,7 @@ CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& o) {
 }
 
 void eval_tasks(const RunOptions& run, const EvalTasks& o, const std::string& json_path) {
+  check_can_write({o.csv});
   const TaskSet set = read_questions(o.questions);
   const TextModel model = open_model(run.model);
   const std::vector<SamplingOptions> samplings = seeds_of(sampling_of(o.sampling, run.model), o.seeds);

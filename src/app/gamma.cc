@@ -1,4 +1,8 @@
 #include "sensitivity/gamma.h"
+
+#include <algorithm>
+#include <cmath>
+
 #include "app/common.h"
 
 namespace fidelio::app {
@@ -19,7 +23,10 @@ void gamma(const Gamma& o) {
     const LinearWeight w = checkpoint.linear(id);
     check(w.spec.is_dense(), "{}: {} is {}; gamma is about the weights before they are quantised", o.model,
           to_string(id), to_string(w.spec));
-    const GammaLaw law = gamma_law(decode(w), w.out, w.in, o.group, o.bits);
+    const std::vector<float> values = decode(w);
+    check(std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }),
+          "{}: {} holds NaN or infinity: the file is damaged", o.model, to_string(id));
+    const GammaLaw law = gamma_law(values, w.out, w.in, o.group, o.bits);
     checkpoint.drop(id);
     linears.push_back({{"linear", to_string(id)},
                        {"gamma", law.gamma()},

@@ -131,7 +131,7 @@ void add_generate(CLI::App& app) {
   add_model(*verb, o->run);
   verb->add_option("--prompt", o->prompt, "The prompt")->required();
   verb->add_flag("--chat", o->chat, "As a user's message in the model's chat template");
-  verb->add_option("--max-tokens", o->max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
+  verb->add_option("--max-tokens", o->max_tokens, "Longest answer in tokens")->check(above_zero());
   add_sampling(*verb, o->sampling);
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
@@ -143,7 +143,7 @@ void add_chat(CLI::App& app) {
   CLI::App* verb = app.add_subcommand("chat", "Talk to a model; one message a line, end with Ctrl-D");
   verb->footer("Example:\n  fidelio chat models/quill-26m");
   add_model(*verb, o->run);
-  verb->add_option("--max-tokens", o->max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
+  verb->add_option("--max-tokens", o->max_tokens, "Longest answer in tokens")->check(above_zero());
   add_sampling(*verb, o->sampling);
   add_run_options(*verb, o->run);
   verb->callback([o] { chat(*o); });

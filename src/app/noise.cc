@@ -21,7 +21,7 @@ struct Noise {
   RunOptions run;
   std::vector<std::string> texts;
   std::vector<double> levels = {0.01, 0.02, 0.04, 0.08, 0.16, 0.32};
-  WindowOptions windows{.context = 512, .windows = 40};
+  WindowOptions windows{.context = 0, .windows = 40};  // 0: window_length()
   Questions questions;
   uint64_t seed = 0;
   double linear_below = 0.01;
@@ -83,7 +83,7 @@ NoiseReport measure(const Noise& o) {
   const TextModel model = open_model(o.run.model);
   RunnerOptions options = runner_options(o.run);
   WindowOptions windows = o.windows;
-  windows.context = std::min<int64_t>(windows.context, model.checkpoint.config().max_positions);
+  windows.context = window_length("--context", windows.context, model.checkpoint.config());
   options.max_rows = std::max<int64_t>(options.max_rows, windows.context);
   options.cache_tokens = 2 * options.max_rows;
   const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
@@ -201,6 +201,7 @@ std::string page(const NoiseReport& r) {
 }
 
 void noise(const Noise& o) {
+  check_can_write({o.json, o.csv, o.html});
   const NoiseReport report = measure(o);
   if (!quiet(o.json)) {
     fmt::print("{}", to_text(level_table(report)));
@@ -227,12 +228,14 @@ void add_noise(CLI::App& app) {
   verb->add_option("--levels", o->levels,
                    "Noise relative to each matrix's root mean square (default: 0.01 to 0.32, doubling)")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--context", o->windows.context, "Window length in tokens")->check(CLI::Range(2, 1 << 24));
+      ->check(above_zero());
+  verb->add_option("--context", o->windows.context,
+                   "Window length in tokens (default: 512, or the model's context if that is shorter)")
+      ->check(CLI::Range(2, 1 << 24));
   verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text; 0 = all")
-      ->check(CLI::NonNegativeNumber);
+      ->check(zero_or_more());
   verb->add_option("--seed", o->seed, "Of the noise");
-  verb->add_option("--linear-below", o->linear_below, "KL up to which lines are fitted")->check(CLI::PositiveNumber);
+  verb->add_option("--linear-below", o->linear_below, "KL up to which lines are fitted")->check(above_zero());
   CLI::Option* tasks = add_questions(*verb, o->questions);
   const auto before = verb->get_options();
   verb->add_option("--cache", o->cache, "Keep the answers in this folder and go on where they end");

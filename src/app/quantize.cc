@@ -1,8 +1,5 @@
-#include <filesystem>
-
 #include "app/common.h"
 #include "app/self_samples.h"
-#include "core/file.h"
 #include "core/progress.h"
 #include "model/dataset.h"
 #include "quant/quantize_model.h"
@@ -20,7 +17,7 @@ struct Quantize {
   std::string format, method = "gptq", embedding, out, json;
   std::vector<std::string> calibration;
   std::vector<std::string> steps = kDefaultSteps;
-  int64_t tokens = 131072, samples = 0, context = 512;
+  int64_t tokens = 131072, samples = 0, context = 0;  // 0: window_length()
   uint64_t seed = 0;
   int view_bits = 0;
   float view_weight = 0;
@@ -47,10 +44,9 @@ void set_steps(const Quantize& o, ModelQuantizer& how) {
 }
 
 // The calibration text: `tokens` in all, `samples` of them written by the model.
-Dataset calibration_data(const Quantize& o, const Checkpoint& source) {
+Dataset calibration_data(const Quantize& o, const Checkpoint& source, int64_t context) {
   const Tokenizer tokenizer = Tokenizer::load(o.run.model);
   const auto chat = ChatTemplate::load(o.run.model);
-  const int64_t context = std::min<int64_t>(o.context, source.config().max_positions);
   check(o.samples <= o.tokens, "--calibration-samples {} are some of the --calibration-tokens, of which there are {}",
         o.samples, o.tokens);
   Dataset data = read_dataset(o.calibration, tokenizer, chat ? &*chat : nullptr, {context, o.tokens});
@@ -88,7 +84,6 @@ nlohmann::json report_of(const QuantizedLinear& q) {
 
 void quantize(const Quantize& o) {
   check(o.method == "gptq" || o.method == "rtn", "--method {}: expected gptq or rtn", o.method);
-  check(!std::filesystem::exists(o.out), "{} exists already; choose another output folder or remove it", o.out);
   ModelQuantizer how;
   how.method = o.method == "gptq" ? Method::gptq : Method::rtn;
   if (o.view_bits > 0) {
@@ -102,7 +97,8 @@ void quantize(const Quantize& o) {
   check(how.method == Method::rtn || !o.calibration.empty(),
         "quantize --method gptq needs --calibration FILE (text or .jsonl), or use --method rtn");
   set_steps(o, how);
-  TemporaryFolder{o.out};  // an output that cannot be made is found out before the work
+  check_new_folder(o.out);
+  check_can_write({o.json});
   const Checkpoint source = Checkpoint::open(o.run.model);
   const std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
   how.formats = one_format_each(formats);
@@ -120,7 +116,8 @@ void quantize(const Quantize& o) {
   if (how.method == Method::rtn) {
     quantize_model_rtn(source, how, pool, done);
   } else {
-    const Dataset data = calibration_data(o, source);
+    const int64_t context = window_length("--calibration-context", o.context, source.config());
+    const Dataset data = calibration_data(o, source, context);
     provenance["calibration_sha256"] = data.sha256;
     provenance["calibration_tokens"] = data.tokens;
     provenance["steps"] = o.steps;
@@ -128,7 +125,7 @@ void quantize(const Quantize& o) {
     RunnerOptions options = runner_options(o.run);
     options.mode = Activations::f32;
     options.kv = KvFormat::f32;
-    options.max_rows = std::max<int64_t>(o.context, 2048);
+    options.max_rows = std::max<int64_t>(context, 2048);
     options.cache_tokens = 2 * options.max_rows;  // ragged sequences leave their last pages partly empty
     const auto runner = make_runner(o.run, source, options);
     std::unique_ptr<Runner> original;
@@ -173,11 +170,11 @@ void add_quantize(CLI::App& app) {
   verb->add_option("--method", o->method, "gptq (calibrated) or rtn (round to nearest)");
   verb->add_option("--calibration", o->calibration,
                    "Calibration text; .jsonl holds a text or conversation a line; may be repeated");
-  verb->add_option("--calibration-tokens", o->tokens, "Tokens of calibration data used")->check(CLI::PositiveNumber);
+  verb->add_option("--calibration-tokens", o->tokens, "Tokens of calibration data used")->check(above_zero());
   verb->add_option("--calibration-samples", o->samples,
                    "How many of the calibration tokens the model writes itself, at temperature 1, each sequence begun "
                    "with a few tokens of the text")
-      ->check(CLI::NonNegativeNumber);
+      ->check(zero_or_more());
   verb->add_option("--seed", o->seed, "Of those samples");
   verb->add_option(
           "--steps", o->steps,
@@ -186,12 +183,13 @@ void add_quantize(CLI::App& app) {
           "codes; feedback: make up for what earlier layers lost; source-inputs (not with feedback): calibrate on what "
           "the source's layers give, not the quantised ones. Default: the first five; none: plain GPTQ")
       ->delimiter(',');
-  verb->add_option("--calibration-context", o->context, "Length of a calibration sequence")
+  verb->add_option("--calibration-context", o->context,
+                   "Length of a calibration sequence (default: 512, or the model's context if that is shorter)")
       ->check(CLI::Range(16, 1 << 20));
   CLI::Option* view = verb->add_option(
       "--view-bits", o->view_bits, "Choose codes so that their so many high bits alone are a good weight too: a draft");
   verb->add_option("--view-weight", o->view_weight, "How much the loss of that view counts beside the whole weight's")
-      ->check(CLI::Range(0.0, 1e3))
+      ->check(from_to(0, 1000))
       ->needs(view);
   view->needs(verb->get_option("--view-weight"));
   add_device(*verb, o->run);

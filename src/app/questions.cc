@@ -55,13 +55,13 @@ CLI::Option* add_questions(CLI::App& verb, Questions& q) {
   tasks->group("Questions");
   const auto before = verb.get_options();
   verb.add_option("--task", q.tasks, "Only this task of the file; may be repeated");
-  verb.add_option("--limit", q.limit, "Only the first so many questions of each task")->check(CLI::PositiveNumber);
+  verb.add_option("--limit", q.limit, "Only the first so many questions of each task")->check(above_zero());
   CLI::Option* from = verb.add_option("--shots-from", q.shots_from,
                                       "File whose first questions are shown, answered, before those of their task");
-  verb.add_option("--shots", q.shots, "So many of them")->check(CLI::PositiveNumber)->needs(from);
+  verb.add_option("--shots", q.shots, "So many of them")->check(above_zero())->needs(from);
   from->needs("--shots");
   verb.add_option("--batch", q.batch, "Answers generated side by side")->check(CLI::Range(1, 4096));
-  verb.add_option("--max-tokens", q.max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber);
+  verb.add_option("--max-tokens", q.max_tokens, "Longest answer in tokens")->check(above_zero());
   verb.add_option("--stop", q.stops, "An answer also ends at this text; may be repeated");
   verb.add_flag("--plain", q.plain, "Ask with the bare question instead of the model's chat template");
   group_with_tasks(verb, before, tasks);

@@ -150,6 +150,7 @@ void recovery(const Recovery& o) {
   folders.insert(folders.end(), o.models.begin(), o.models.end());
   // What cannot be opened is found out before the first model works for an hour.
   for (const std::string& folder : folders) Checkpoint::open(folder);
+  check_can_write({o.json, o.html});
   if (!o.cache.empty()) std::filesystem::create_directories(o.cache);
   const std::vector<std::string> names = names_of(folders);
   std::vector<ModelRuns> models;
@@ -202,7 +203,7 @@ void add_recovery(CLI::App& app) {
   verb->add_option("--seed", o->seed, "The first seed; the others follow it");
   verb->add_flag("--greedy", o->greedy, "Answer greedily, once")->excludes("--seeds");
   verb->add_option("--margin", o->options.margin, "Accuracy that \"lossless within sampling variance\" may lose")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(from_to(0, 1));
   verb->add_option("--cache", o->cache, "Keep the answers in this folder and go on where they end");
   verb->add_option("--html", o->html, "Write a page with tables and chart");
   verb->add_option("--csv", o->csv, "Write the tables as CSV files into this folder");

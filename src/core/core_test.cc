@@ -3,6 +3,7 @@
 #include <vector>
 
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <set>
 
@@ -103,6 +104,22 @@ TEST(File, AtomicWriteLeavesNothingWithoutCommit) {
   EXPECT_EQ(read_text_file(folder + "/a"), "whole");
   EXPECT_THROW(write_file_atomically(folder + "/none/a", "x"), Error);
   EXPECT_THROW(MappedFile::open(folder), Error);
+}
+
+// Two processes with one output: the second is told what is in its way, whatever failed before.
+TEST(File, TemporaryFolderNamesWhatStandsInItsWay) {
+  const std::string folder = testing::TempDir() + "fidelio_in_the_way";
+  std::filesystem::remove_all(folder);
+  TemporaryFolder temporary(folder);
+  std::filesystem::create_directories(folder + "/of another");
+  errno = ENOENT;
+  try {
+    temporary.commit();
+    FAIL() << "a folder was overwritten";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.what(), "cannot write " + folder + ": Directory not empty");
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Hash, KnownAnswer) {

@@ -120,7 +120,8 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::commit() {
-  check(::fsync(fd_) == 0, "cannot write {}: {}", path_, std::strerror(errno));
+  const int synced = ::fsync(fd_);  // before the check: its arguments are evaluated in any order, errno first
+  check(synced == 0, "cannot write {}: {}", path_, std::strerror(errno));
   const int closed = ::close(fd_);
   fd_ = -1;
   if (closed != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
@@ -157,7 +158,8 @@ TemporaryFolder::~TemporaryFolder() {
 }
 
 void TemporaryFolder::commit() {
-  check(::rename(path_.c_str(), target_.c_str()) == 0, "cannot write {}: {}", target_, std::strerror(errno));
+  const int renamed = ::rename(path_.c_str(), target_.c_str());
+  check(renamed == 0, "cannot write {}: {}", target_, std::strerror(errno));
   committed_ = true;
   forget(path_);
 }

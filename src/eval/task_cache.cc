@@ -1,5 +1,6 @@
 #include "eval/task_cache.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +18,11 @@ TaskCache::TaskCache(const std::string& path, const json& settings) : path_(path
   std::string text;
   if (std::filesystem::exists(path)) {
     text = read_text_file(path);
+    // Before anything is cut off: what does not begin as these files do is somebody else's.
+    const std::string_view beginning = R"({"settings":)";
+    const size_t known = std::min(text.size(), beginning.size());
+    check(std::string_view(text).substr(0, known) == beginning.substr(0, known),
+          "{} is not a file of task results: name another", path);
     text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);
     std::filesystem::resize_file(path, text.size());
   }
@@ -38,9 +44,7 @@ TaskCache::TaskCache(const std::string& path, const json& settings) : path_(path
   file_.reset(std::fopen(path.c_str(), "a"));
   check(file_ != nullptr, "{} cannot be written: {}", path, std::strerror(errno));
   if (first) {
-    const std::string line = json{{"settings", settings}}.dump() + "\n";
-    check(std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() && std::fflush(file_.get()) == 0,
-          "{} cannot be written: {}", path, std::strerror(errno));
+    append(json{{"settings", settings}}.dump() + "\n");
   }
 }
 
@@ -52,9 +56,13 @@ const ItemResult* TaskCache::find(const std::string& key) const {
 void TaskCache::add(const std::string& key, const ItemResult& result) {
   json line = to_json(result);
   line["key"] = key;
-  const std::string text = line.dump() + "\n";
-  check(std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0,
-        "{} cannot be written: {}", path_, std::strerror(errno));
+  append(line.dump() + "\n");
+}
+
+void TaskCache::append(const std::string& text) {
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), file_.get()) == text.size() && std::fflush(file_.get()) == 0;
+  check(written, "{} cannot be written: {}", path_, std::strerror(errno));
 }
 
 }  // namespace fidelio

@@ -20,6 +20,8 @@ class TaskCache {
   void add(const std::string& key, const ItemResult& result);
 
  private:
+  void append(const std::string& text);
+
   struct Close {
     void operator()(std::FILE* f) const { std::fclose(f); }
   };

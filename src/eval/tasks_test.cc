@@ -217,9 +217,13 @@ TEST_F(CachedTasks, RefusesResultsOfOtherSettings) {
   }
   options_.cache = folder_ + "/none/results.jsonl";
   EXPECT_THROW(run(3, runner), Error);
-  write_file_atomically(folder_ + "/notes.txt", "hello\n");
+  // Somebody else's file is left as it is, its last line too if that does not end.
   options_.cache = folder_ + "/notes.txt";
-  EXPECT_THROW(run(3, runner), Error);
+  for (const char* notes : {"hello\n", "hello", "hello\nthere"}) {
+    write_file_atomically(options_.cache, notes);
+    EXPECT_THROW(run(3, runner), Error);
+    EXPECT_EQ(read_text_file(options_.cache), notes);
+  }
 }
 
 double log_likelihood_by_definition(FakeRunner& runner, const std::string& context, const std::string& text) {

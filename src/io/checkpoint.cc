@@ -76,6 +76,24 @@ OwnedTensor as_f32(const OwnedTensor& t) {
   return out;
 }
 
+// SHA-256 of "NAME SHA256-OF-BYTES\n" of all tensors by name, which does not depend on their order or files.
+class WeightsHash {
+ public:
+  void add(const TensorToWrite& tensor) {
+    Sha256 hash;
+    tensor.produce([&](std::span<const std::byte> bytes) { hash.update(bytes); });
+    tensors_[tensor.name] = hash.hex();
+  }
+  std::string hex() const {
+    Sha256 all;
+    for (const auto& [name, hash] : tensors_) all.update(name + " " + hash + "\n");
+    return all.hex();
+  }
+
+ private:
+  std::map<std::string, std::string> tensors_;
+};
+
 // Files beyond this are split into shards, as everybody does.
 constexpr int64_t kShardBytes = 5'000'000'000;
 
@@ -127,6 +145,10 @@ Checkpoint Checkpoint::open(const std::string& folder) {
       declared.emplace(parse_linear_id(name), parse_format(spec.get<std::string>()));
     }
     if (meta.contains("provenance")) c.provenance_ = meta["provenance"].dump();
+    if (const auto hash = meta.find("weights_sha256"); hash != meta.end()) {
+      check(hash->is_string(), "{}: \"weights_sha256\" in the safetensors metadata is not a string", folder);
+      c.written_weights_sha256_ = hash->get<std::string>();
+    }
   }
   for (LinearId id : linears_of(c.config_)) {
     const auto found = declared.find(id);
@@ -202,6 +224,16 @@ std::string Checkpoint::sha256() const {
   return hash.hex();
 }
 
+std::string Checkpoint::weights_sha256() const {
+  WeightsHash hash;
+  for (const std::string& name : files_->names()) {
+    const OwnedTensor tensor = files_->get(name);
+    hash.add(to_write(name, tensor));
+    files_->drop(tensor.view);
+  }
+  return hash.hex();
+}
+
 void write_checkpoint(const std::string& folder, const Checkpoint& source,
                       const std::map<LinearId, FormatSpec>& formats,
                       const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance) {
@@ -240,7 +272,12 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
   for (auto [layer, which] : norms_of(c))
     tensors.push_back(to_write(norm_name(layer, which), source.tensor(norm_name(layer, which))));
 
-  const json meta = {{"version", FIDELIO_VERSION}, {"formats", format_names}, {"provenance", provenance}};
+  WeightsHash hash;
+  for (const TensorToWrite& tensor : tensors) hash.add(tensor);
+  const json meta = {{"version", FIDELIO_VERSION},
+                     {"formats", format_names},
+                     {"provenance", provenance},
+                     {"weights_sha256", hash.hex()}};
   write_sharded_safetensors(temporary.path(), tensors, kShardBytes, {{"fidelio", meta.dump()}});
 
   json config = json::parse(read_text_file(source.folder() + "/config.json"));

@@ -5,7 +5,7 @@
 // Metadata keys (all strings): "format" = "pt"; "fidelio" = JSON
 //   {"version", "formats": {"layers.0.q": "int4g128z", ...}, "provenance": {"source_sha256", "calibration_sha256",
 //   "method",
-//    "seed", ...}}
+//    "seed", ...}, "weights_sha256"}
 // Tensors of a compressed linear: "<Hugging Face module name>.plane0", ".plane1", ".scale", ".row_scale", ".zero",
 // ".codebook"; its bias keeps its Hugging Face name. docs/formats.md draws the bytes.
 #pragma once
@@ -47,17 +47,22 @@ class Checkpoint {
   int64_t file_bytes() const;                                    // of all safetensors files
   int64_t parameters() const;
   std::string sha256() const;  // of the safetensors files in name order
+  // What every tensor holds, whatever file it stands in (docs/formats.md): read now, and as it was when fidelio wrote
+  // the checkpoint ("" for any other). They differ if a byte has changed since.
+  std::string weights_sha256() const;
+  const std::string& written_weights_sha256() const { return written_weights_sha256_; }
 
  private:
   std::string folder_;
   ModelConfig config_;
   std::shared_ptr<const Safetensors> files_;
   std::map<LinearId, FormatSpec> formats_;
-  std::string provenance_ = "{}";
+  std::string provenance_ = "{}", written_weights_sha256_;
 };
 
-// Writes a fidelio checkpoint: weights as asked for one by one (so that only one need be in memory), norms and biases
-// from `source`, config and tokenizer files copied. The folder appears complete or not at all.
+// Writes a fidelio checkpoint: weights as asked for one by one (so that only one need be in memory; each twice, as
+// their hash stands before them in the file), norms and biases from `source`, config and tokenizer files copied. The
+// folder appears complete or not at all.
 void write_checkpoint(const std::string& folder, const Checkpoint& source,
                       const std::map<LinearId, FormatSpec>& formats,
                       const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance);

@@ -54,8 +54,8 @@ struct TensorToWrite {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
-  // Hands over the tensor's bytes, in pieces of any size. Called once, when its turn in the file has come, so that a
-  // checkpoint larger than memory can be made tensor by tensor.
+  // Hands over the tensor's bytes, in pieces of any size. The writer calls it once, when its turn in the file has come,
+  // so that a checkpoint larger than memory can be made tensor by tensor.
   std::function<void(const ByteSink&)> produce;
 };
 TensorToWrite to_write(std::string name, OwnedTensor tensor);  // one that is there already

@@ -22,16 +22,16 @@ std::vector<std::vector<int32_t>> text_windows(const std::string& text, const To
   return windows;
 }
 
-std::string line_text(const json& line, const ChatTemplate* chat, const std::string& where) {
+std::string line_text(const json& line, const ChatTemplate* chat) {
   if (line.is_object() && line.contains("text") && line["text"].is_string()) return line["text"];
   if (line.is_object() && line.contains("messages")) {
-    check(chat != nullptr, "{} holds \"messages\", but the model has no chat template", where);
+    check(chat != nullptr, "it holds \"messages\", but the model has no chat template");
     return chat->render_json(line["messages"], json::object());
   }
   if (line.is_object() && line.contains("prompt") && line.contains("completion") && line["prompt"].is_string() &&
       line["completion"].is_string())
     return line["prompt"].get<std::string>() + line["completion"].get<std::string>();
-  throw Error("{}: expected an object with \"text\", \"messages\" or \"prompt\" and \"completion\"", where);
+  throw Error("expected an object with \"text\", \"messages\" or \"prompt\" and \"completion\"");
 }
 
 std::vector<std::vector<int32_t>> jsonl_sequences(const std::string& path, const std::string& text,
@@ -48,7 +48,12 @@ std::vector<std::vector<int32_t>> jsonl_sequences(const std::string& path, const
     const std::string where = fmt::format("{} line {}", path, number);
     const json parsed = json::parse(line, nullptr, false);
     check(!parsed.is_discarded(), "{} is not JSON", where);
-    std::vector<int32_t> ids = tokenizer.encode(line_text(parsed, chat, where), false);
+    std::vector<int32_t> ids;
+    try {
+      ids = tokenizer.encode(line_text(parsed, chat), false);
+    } catch (const Error& e) {
+      throw Error("{}: {}", where, e.what());
+    }
     ids.resize(std::min(ids.size(), static_cast<size_t>(context)));
     if (ids.size() > 1) sequences.push_back(std::move(ids));
   }
@@ -68,6 +73,15 @@ std::vector<std::vector<int32_t>> spread_evenly(std::span<const std::vector<int3
     if (due < static_cast<double>(s.size())) continue;
     due -= static_cast<double>(s.size());
     chosen.push_back(s);
+  }
+  if (chosen.empty()) {
+    const auto fits = std::find_if(sequences.begin(), sequences.end(),
+                                   [&](const auto& s) { return static_cast<int64_t>(s.size()) <= tokens; });
+    check(fits != sequences.end(),
+          "{} tokens of a text were asked for, whose sequences have {}: ask for one sequence at least, or for shorter "
+          "ones",
+          tokens, sequences.front().size());
+    chosen.push_back(*fits);
   }
   return chosen;
 }

@@ -30,7 +30,7 @@ Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tok
                      const DatasetOptions& options);
 
 // Every k-th sequence, so that the chosen ones are spread over all of them, until their tokens reach `tokens`; all of
-// them if they have no more.
+// them if they have no more. Throws Error if not one of them is so short.
 std::vector<std::vector<int32_t>> spread_evenly(std::span<const std::vector<int32_t>> sequences, int64_t tokens);
 
 // Packs sequences into ragged batches of at most `rows` rows and `pages` cache pages; a sequence is never split over

@@ -177,6 +177,26 @@ TEST(Generate, RefusesImpossibleRequests) {
   EXPECT_THAT(message(r), HasSubstr("tokenizer"));
 }
 
+// NaN has no order to sort by: a row that holds one is refused, greedy or sampled, wherever it stands. -infinity only
+// says that a token may not be said.
+TEST(Sampler, RefusesRowsThatHaveNoBest) {
+  Sampler sampler;
+  const std::vector<int32_t> history = {1};
+  for (double temperature : {0.0, 0.7})
+    for (size_t at : {size_t{0}, size_t{5}, size_t{63}}) {
+      const SamplingOptions options{.temperature = temperature, .logit_bias = {}};
+      for (float bad : {std::nanf(""), INFINITY}) {
+        std::vector<float> logits(64, 1.0f);
+        logits[at] = bad;
+        EXPECT_THROW(sampler.choose(logits, history, 0, 1, options), Error) << temperature << " " << at;
+      }
+      std::vector<float> logits(64, -INFINITY);
+      EXPECT_THROW(sampler.choose(logits, history, 0, 1, options), Error);
+      logits[at] = -3;
+      EXPECT_EQ(sampler.choose(logits, history, 0, 1, options), static_cast<int32_t>(at));
+    }
+}
+
 TEST(Generate, TextAndStopStrings) {
   const Tokenizer tokenizer = Tokenizer::load(FIDELIO_SOURCE_DIR "/models/quill-26m");
   FakeRunner runner = make_runner(32, 32, 0, {.vocabulary = tokenizer.vocab_size(), .context = 64});

@@ -49,6 +49,14 @@ void validate(const SamplingOptions& o) {
   check(std::isfinite(o.presence_penalty) && std::isfinite(o.frequency_penalty), "penalties must be finite");
 }
 
+// A row that holds NaN or +infinity has no best and no order; -infinity is a token that may not be said.
+void check_orderable(std::span<const float> logits) {
+  const bool orderable = std::all_of(logits.begin(), logits.end(), [](float x) { return x < INFINITY; });
+  check(orderable && *std::max_element(logits.begin(), logits.end()) > -INFINITY,
+        "a logit is not finite: the model computes NaN or infinity; its weights are damaged, a format's scale "
+        "overflowed, or a penalty or bias is beyond reason");
+}
+
 int32_t argmax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
@@ -60,6 +68,7 @@ int32_t Sampler::choose(std::span<const float> logits, std::span<const int32_t> 
     apply_penalties(adjusted_, history, output_begin, o);
     logits = adjusted_;
   }
+  check_orderable(logits);
   if (o.temperature == 0) return argmax(logits);
 
   candidates_.clear();

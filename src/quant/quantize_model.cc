@@ -8,6 +8,16 @@
 namespace fidelio {
 namespace {
 
+// What is wrong with a weight, with the linear's name before it.
+template <typename F>
+auto naming(LinearId id, F&& quantise) {
+  try {
+    return quantise();
+  } catch (const Error& e) {
+    throw Error("{}: {}", to_string(id), e.what());
+  }
+}
+
 void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuantizer& how, ThreadPool& pool,
                          const std::function<void(QuantizedLinear)>& done, Runner* runner) {
   const auto found = how.formats.find(id);
@@ -15,8 +25,10 @@ void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuant
   const LinearWeight original = source.linear(id);
   const std::vector<float> values = decode(original);
   for (const FormatSpec& format : found->second) {
-    LinearWeight weight = quantize_rtn(format, values, original.out, original.in,
-                                       {.range_search = how.options.range_search, .importance = {}}, pool);
+    LinearWeight weight = naming(id, [&] {
+      return quantize_rtn(format, values, original.out, original.in,
+                          {.range_search = how.options.range_search, .importance = {}}, pool);
+    });
     weight.bias = original.bias;
     if (runner && how.sequential) runner->set_linear(id, runner->pack(weight));
     done({id, std::move(weight), std::nullopt});
@@ -101,9 +113,9 @@ void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const St
     const auto formats = how.formats.find(id);
     if (formats == how.formats.end()) continue;
     const LinearWeight original = source.linear(id);
-    bench.load(original);
+    naming(id, [&] { bench.load(original); });
     for (const FormatSpec& spec : formats->second) {
-      auto result = bench.quantize(spec, how.options);
+      auto result = naming(id, [&] { return bench.quantize(spec, how.options); });
       result.weight.bias = original.bias;
       if (how.sequential) runner.set_linear(id, runner.pack(result.weight));
       done({id, std::move(result.weight), result.report});

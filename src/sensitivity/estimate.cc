@@ -75,14 +75,17 @@ class Estimator {
   }
 
   Estimation single() {
+    // A group that loses nothing in that format (zeros, or inputs that never come) says nothing there about the others:
+    // what loses most is measured then, and where nothing does, every format costs the same.
     const auto measured = [&](const CandidateGroup& group) {
       const auto found = std::find_if(group.candidates.begin(), group.candidates.end(),
                                       [&](const Candidate& c) { return c.format == options_.measured; });
       check(found != group.candidates.end(), "sensitivity: {} does not offer {}, the format to measure it in",
             group.group.name, to_string(options_.measured));
-      check(found->output_error > 0, "sensitivity: {} loses nothing in {}; its other formats cannot follow from it",
-            group.group.name, to_string(options_.measured));
-      return static_cast<size_t>(found - group.candidates.begin());
+      const auto most =
+          std::max_element(group.candidates.begin(), group.candidates.end(),
+                           [](const Candidate& a, const Candidate& b) { return a.output_error < b.output_error; });
+      return static_cast<size_t>((found->output_error > 0 ? found : most) - group.candidates.begin());
     };
     Estimation e = one_at_a_time([&](const CandidateGroup& group) { return std::vector{measured(group)}; });
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -90,7 +93,8 @@ class Estimator {
       std::vector<Option>& options = e.table.groups[g].options;
       for (size_t c = 0; c < options.size(); ++c) {
         if (c == from) continue;
-        const double error = groups_[g].candidates[c].output_error / groups_[g].candidates[from].output_error;
+        const double whole = groups_[g].candidates[from].output_error;
+        const double error = whole > 0 ? groups_[g].candidates[c].output_error / whole : 1;
         options[c].measured = false;
         options[c].kl = options[from].kl * error;
         options[c].kl_se = options[from].kl_se * error;
@@ -416,7 +420,9 @@ double ear_constant(const std::vector<MeterResult>& plans) {
     square += m.loss * m.loss / m.kl;
     ++n;
   }
-  check(n > 0, "the EAR constant needs at least one plan with a KL above zero");
+  check(n > 0,
+        "no format offered changes what the model says on the search text: there is nothing to choose between. Offer "
+        "narrower ones (--formats)");
   return std::sqrt(square / static_cast<double>(n));
 }
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
+#include "core/hash.h"
 #include "io/safetensors.h"
 
 namespace fidelio {
@@ -21,6 +22,25 @@ void check_is_journal(const std::string& folder) {
         entry.path().filename().string().starts_with("job.json."),
         "{} is in the way of the journal: it holds {}, which no journal does; move it or choose another output folder",
         folder, entry.path().filename().string());
+}
+
+// Files of a journal are complete or absent, so that one which cannot be read was damaged later.
+template <typename F>
+auto reading(const std::string& path, F&& read) {
+  try {
+    return read();
+  } catch (const std::exception& e) {
+    throw Error("{} is damaged ({}): remove it, and it is made again", path, e.what());
+  }
+}
+
+// SHA-256 of all tensors of a stop.
+std::string hash_of(const std::vector<QuantizedLinear>& linears) {
+  Sha256 hash;
+  for (const QuantizedLinear& q : linears)
+    for (const StoredTensor& t : stored_tensors(q.weight))
+      hash.update(std::span<const std::byte>(t.tensor.data, static_cast<size_t>(t.tensor.bytes())));
+  return hash.hex();
 }
 
 }  // namespace
@@ -78,10 +98,14 @@ void Journal::save(const std::string& stop, const std::vector<QuantizedLinear>& 
           {"energy", q.report->energy},   {"loss_gptq", q.report->loss_gptq},       {"loss", q.report->loss},
           {"damping", q.report->damping}, {"dead_columns", q.report->dead_columns}, {"seconds", q.report->seconds}};
   }
-  write_safetensors(stop_path(stop), tensors, {{"linears", list.dump()}});
+  write_safetensors(stop_path(stop), tensors, {{"linears", list.dump()}, {"sha256", hash_of(linears)}});
 }
 
 std::vector<QuantizedLinear> Journal::load(const std::string& stop) const {
+  return reading(stop_path(stop), [&] { return load_stop(stop); });
+}
+
+std::vector<QuantizedLinear> Journal::load_stop(const std::string& stop) const {
   const Safetensors file = Safetensors::open(stop_path(stop));
   std::vector<QuantizedLinear> linears;
   for (const nlohmann::json& entry : nlohmann::json::parse(file.metadata().at("linears"))) {
@@ -97,13 +121,16 @@ std::vector<QuantizedLinear> Journal::load(const std::string& stop) const {
                 found->at("damping"), found->at("dead_columns"), found->at("seconds")};
     linears.push_back({parse_linear_id(entry.at("linear").get<std::string>()), std::move(weight), report});
   }
+  check(hash_of(linears) == file.metadata().at("sha256"), "what it holds is not what was written");
   return linears;
 }
 
 std::optional<MeterResult> Journal::measurement(int64_t number) const {
   if (!fs::exists(measurement_path(number))) return std::nullopt;
-  const nlohmann::json value = nlohmann::json::parse(read_text_file(measurement_path(number)));
-  return MeterResult{value.at("kl"), value.at("loss"), value.at("sequence_kl"), value.at("sequence_loss")};
+  return reading(measurement_path(number), [&] {
+    const nlohmann::json value = nlohmann::json::parse(read_text_file(measurement_path(number)));
+    return MeterResult{value.at("kl"), value.at("loss"), value.at("sequence_kl"), value.at("sequence_loss")};
+  });
 }
 
 void Journal::save(int64_t number, const MeterResult& r) {

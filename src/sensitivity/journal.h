@@ -25,6 +25,7 @@ class Journal final : public StopStore {
   // to another job. `job`: whatever determines the result, as (name, value).
   Journal(std::string folder, const std::map<std::string, std::string>& job);
 
+  // A file that is damaged is named in an Error, never taken for the work it was.
   bool contains(const std::string& stop) const override;
   std::vector<QuantizedLinear> load(const std::string& stop) const override;
   void save(const std::string& stop, const std::vector<QuantizedLinear>& linears) override;
@@ -41,6 +42,7 @@ class Journal final : public StopStore {
  private:
   std::string stop_path(const std::string& stop) const;
   std::string measurement_path(int64_t number) const;
+  std::vector<QuantizedLinear> load_stop(const std::string& stop) const;
   std::string folder_;
   bool resumed_ = false;
 };
