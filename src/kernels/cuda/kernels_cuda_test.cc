@@ -196,6 +196,42 @@ TEST_F(CudaTest, LinearAddAddsAndSeveralWeightsGoTogether) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], before[i] + product[i]);
 }
 
+// More than kChunkedRows rows: tiles of 128 or 256 rows, whichever fills the device (on an H200 1024 rows of 16800
+// outputs take 256 and 300 take 128), alone, beside another weight and added. Rows of few outputs, which the first test
+// knows to be right, are the reference.
+TEST_F(CudaTest, ManyRowsDoNotDependOnTheBatchNorOnWhatIsMultipliedBeside) {
+  Rng rng(7);
+  const int64_t in = 392, rows = 1024, out = 16800, narrow = 200;
+  b().reserve(rows, in, 128);
+  const std::vector<float> x = normals(rng, rows * in);
+  for (const char* format : {"int4g128z", "int3g64zs8", "int8g32", "lut4g64"}) {
+    SCOPED_TRACE(format);
+    const Cuda::Linear wide = b().pack(random_weight(parse_format(format), out, in, rng)),
+                       few = b().pack(random_weight(parse_format(format), narrow, in, rng));
+    const auto product = [&](int64_t n, const Cuda::Linear& w, bool beside, bool add) {
+      batch(static_cast<int>(n), 0, static_cast<int>(n / kPageTokens) + 1, kShape);
+      const Cuda::Matrix input = matrix(std::vector<float>(x.begin(), x.begin() + n * in), in);
+      Cuda::Matrix y = matrix(std::vector<float>(static_cast<size_t>(n * w.out), add ? 1.0f : NAN), w.out),
+                   other = b().allocate(n, out);
+      const std::pair<const Cuda::Linear*, Cuda::Matrix*> outputs[] = {{&w, &y}, {&wide, &other}};
+      if (add)
+        b().linear_add(b().input(input), w, y);
+      else
+        b().linear(b().input(input), std::span(outputs, beside ? 2 : 1));
+      return values_of(y);
+    };
+    const auto same = [](const std::vector<float>& part, const std::vector<float>& all) {
+      return std::memcmp(part.data(), all.data(), part.size() * sizeof(float)) == 0;
+    };
+    EXPECT_TRUE(same(product(300, wide, false, false), product(rows, wide, false, false)));
+    const std::vector<float> alone = product(rows, few, false, false);
+    EXPECT_TRUE(same(product(130, few, false, false), alone));
+    EXPECT_TRUE(same(product(rows, few, true, false), alone));
+    const std::vector<float> added = product(rows, few, false, true);
+    for (size_t i = 0; i < added.size(); ++i) ASSERT_EQ(added[i], 1 + alone[i]) << i;
+  }
+}
+
 TEST_F(CudaTest, EmbeddingGivesTheDecodedRows) {
   Rng rng(3);
   b().reserve(6, 1024, 128);

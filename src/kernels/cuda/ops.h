@@ -30,9 +30,10 @@ void linear_f32(Stream stream, const WeightValues& w, const float* bias, const f
 // halves (n, columns) = x / factor of the row; the factor is a power of two, 1 unless the row leaves FP16's comfortable
 // range.
 void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, uint16_t* halves, float* factor);
-// y (n, d) = or += factor of the row * z + bias; z may be y.
-void finish_rows(Stream stream, const float* z, const float* factor, const float* bias, int64_t n, int64_t d, float* y,
-                 bool add);
+// y (n, d) /= factor of the row; y = factor of the row * y + bias. Rows with a factor of 1 are not touched but by a
+// bias.
+void divide_rows(Stream stream, const float* factor, int64_t n, int64_t d, float* y);
+void finish_rows(Stream stream, const float* factor, const float* bias, int64_t n, int64_t d, float* y);
 
 // y = x / sqrt(mean(x^2) + eps) * weight; `rows` picks rows of x, null: all in order. With `blocks`, y is also prepared
 // for lowbit.h.
