@@ -138,7 +138,7 @@ __device__ __forceinline__ void ask_for_rows(const ManyArguments& p, ManyRing<Ma
       const int far = step / 2 + kFar;
       if (step % 2 == 0 && far < p.column_blocks)
         ptx::prefetch_into_l2(w + int64_t{far} * Traits::kBlockBytes, Traits::kBlockBytes);
-      ptx::wait_in_cluster(ring.emptied + ring.stage * 8, ring.parity ^ 1);
+      ptx::wait(ring.emptied + ring.stage * 8, ring.parity ^ 1);
       ptx::expect(ring.filled + ring.stage * 8, kStageBytes);
       ptx::fetch_for(3, ring.to + ring.stage * kStageBytes + rank * kHalf, from + step * padded * 128, kHalf,
                      ring.filled + ring.stage * 8);

@@ -72,16 +72,10 @@ __device__ __forceinline__ uint32_t in_cluster(uint32_t shared, int rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
   return address;
 }
+// It orders no ordinary memory but of this thread block (the form that orders the cluster's is a fence of all memory,
+// which waits for every load under way).
 __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void wait_in_cluster(uint32_t barrier, int parity) {
-  asm volatile(
-      "{\n .reg .pred done;\n again:\n"
-      " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n @done bra over;\n bra again;\n "
-      "over:\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // fetch() into the same place of the thread blocks in `mask`, whose barriers at the same place count the bytes.
 __device__ __forceinline__ void fetch_for(uint16_t mask, uint32_t shared, const void* global, uint32_t bytes,
