@@ -42,6 +42,7 @@ struct Cuda::State {
   Activations mode = Activations::a16;
   int64_t rows = 0;
   bool one_row_each = false;  // of every sequence
+  bool long_rows = false;     // many rows, and many of every sequence: attention may take tiles of them
   int cuts = 0;               // of attention, at least those of the longest context
   std::vector<int32_t> host_batch;
   DeviceBuffer batch;  // ids, positions, sequence of each row, logit rows, then the page table
@@ -330,6 +331,8 @@ void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& sha
   s.rows = batch.rows();
   s.logit_count = static_cast<int64_t>(batch.logit_rows.size());
   s.one_row_each = batch.sequences() == batch.rows();
+  constexpr int64_t kLong = 16;
+  s.long_rows = mode == Activations::a16 && s.rows > cuda::kChunkedRows && s.rows >= kLong * batch.sequences();
   s.fresh = {};
   s.turned = false;
   s.next_count = 0;
@@ -482,12 +485,17 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   State& s = *state_;
   const AttentionShape& shape = cache.shape;
   const Acts y = s.fresh_acts(s.rows, int64_t{shape.heads} * shape.head_dim);
+  const cuda::AttentionArguments a = s.arguments(cache, layer);
+  if (s.long_rows && cuda::attends_rows(a)) {
+    cuda::attend_rows(s.stream, a, q.data(), s.acts.as<float>());
+    return y;
+  }
   const int64_t row_floats = cuda::attention_parts(shape.heads, shape.head_dim, s.cuts);
   const cuda::AttentionScratch scratch{static_cast<int64_t>(s.attention.size()) / 4 / row_floats, s.cuts,
                                        s.attention.as<float>(), s.arrived.as<uint32_t>()};
   const bool prepares =
       cuda::attention_prepares(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim);
-  cuda::attend(s.stream, s.arguments(cache, layer), std::exchange(s.fresh, {}), q.data(), scratch, s.acts.as<float>(),
+  cuda::attend(s.stream, a, std::exchange(s.fresh, {}), q.data(), scratch, s.acts.as<float>(),
                prepares ? s.blocks_for(y.rows) : nullptr);
   return y;
 }

@@ -274,9 +274,11 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
     KvFormat kv;
     double tolerance;
   };
-  // f32: about a hundred FP32 roundings of values below 4; f16 and i8 add the rounding of keys and values.
+  // f32: about a hundred FP32 roundings of values below 4; f16 and i8 add the rounding of keys and values, and f16, for
+  // 290 rows together, of queries and weights.
   for (const Case& c : {Case{4, 2, 64, 0, KvFormat::f32, 1e-5}, Case{12, 1, 32, 0, KvFormat::f32, 1e-5},
                         Case{4, 4, 128, 70, KvFormat::f32, 1e-5}, Case{4, 2, 64, 0, KvFormat::f16, 6e-3},
+                        Case{4, 1, 128, 0, KvFormat::f16, 6e-3}, Case{4, 4, 128, 70, KvFormat::f16, 6e-3},
                         Case{4, 2, 64, 0, KvFormat::bf16, 5e-2}, Case{4, 2, 64, 0, KvFormat::i8, 8e-2}}) {
     SCOPED_TRACE(std::to_string(c.h) + " heads, " + std::to_string(c.e) + ", " + std::string(name_of(c.kv)));
     const int total = 300, chunk = 290;
@@ -319,6 +321,43 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
         ASSERT_NEAR(got[static_cast<size_t>(p * c.h * c.e + i)], expected[static_cast<size_t>(i)], c.tolerance)
             << p << " " << i;
     }
+  }
+}
+
+// 260 rows of two sequences in one step, and each sequence alone.
+TEST_F(CudaTest, ManyRowsOfAttentionDoNotDependOnTheirBatch) {
+  Rng rng(8);
+  for (int window : {0, 40}) {
+    const AttentionShape shape{1, 4, 2, 128, window, 1e-5f, std::vector<float>(64, 0.3f), 1.0f};
+    const int first = 130, total = 260, pages = 6;
+    b().reserve(total, 512, 256);
+    const std::vector<float> q = normals(rng, total * 512), k = normals(rng, total * 256),
+                             v = normals(rng, total * 256);
+    const auto attended = [&](int from, int to) {
+      Batch batch;
+      batch.sequence_begin = {0};
+      for (int row = from; row < to; ++row) {
+        if (row == first && row > from) batch.sequence_begin.push_back(row - from);
+        batch.ids.push_back(0), batch.positions.push_back(row % first), batch.logit_rows.push_back(row - from);
+      }
+      batch.sequence_begin.push_back(to - from);
+      for (size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
+        batch.pages.emplace_back();
+        for (int i = 0; i < pages; ++i) batch.pages[s].push_back(static_cast<int>(s) * pages + i);
+      }
+      b().begin(batch, Activations::a16, shape);
+      Cuda::KvCache cache = b().allocate_cache(shape, 2 * pages, KvFormat::f16);
+      const auto part = [&](const std::vector<float>& all, int width) {
+        return matrix(std::vector<float>(all.begin() + from * width, all.begin() + to * width), width);
+      };
+      Cuda::Matrix mq = part(q, 512), mk = part(k, 256);
+      b().rope_append(mq, mk, part(v, 256), nullptr, nullptr, cache, 0);
+      return values_of(b().attend(mq, cache, 0));
+    };
+    std::vector<float> alone = attended(0, first);
+    const std::vector<float> second = attended(first, total);
+    alone.insert(alone.end(), second.begin(), second.end());
+    EXPECT_TRUE(attended(0, total) == alone) << "window " << window;
   }
 }
 

@@ -3,6 +3,26 @@
 #include "kernels/cuda/prepare.cuh"
 
 namespace fidelio::cuda {
+
+// Each is made in its own lowbit_many_*.cu.
+extern template void launch_many<CodeKind::integer, 2, false>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 2, true>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 3, false>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 3, true>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 4, false>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 4, true>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 5, false>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 5, true>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 6, false>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 6, true>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 7, false>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 7, true>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 8, false>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::integer, 8, true>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::grid, 2, false>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::grid, 3, false>(Stream, const ManyArguments&, int);
+extern template void launch_many<CodeKind::grid, 4, false>(Stream, const ManyArguments&, int);
+
 namespace {
 
 constexpr int kThreads = 512;

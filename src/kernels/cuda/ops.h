@@ -85,5 +85,9 @@ bool attention_appends(KvKind kind, int h, int hk);
 bool attention_prepares(KvKind kind, int h, int hk, int e);
 void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
             const AttentionScratch& scratch, float* out, uint8_t* blocks);
+// The same for many rows of a sequence, where attends_rows(): q, weights and values as FP16, by the matrix units. Its
+// bits are not attend()'s.
+bool attends_rows(const AttentionArguments& a);
+void attend_rows(Stream stream, const AttentionArguments& a, const float* q, float* out);
 
 }  // namespace fidelio::cuda
