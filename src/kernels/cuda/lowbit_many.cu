@@ -1,27 +1,9 @@
 // Activations for products of many rows, and choosing a kernel.
-#include "kernels/cuda/lowbit_many.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/lowbit_many_launch.cuh"
 #include "kernels/cuda/prepare.cuh"
 
 namespace fidelio::cuda {
-
-// Each is made in its own lowbit_many_*.cu.
-extern template void launch_many<CodeKind::integer, 2, false>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 2, true>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 3, false>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 3, true>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 4, false>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 4, true>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 5, false>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 5, true>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 6, false>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 6, true>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 7, false>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 7, true>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 8, false>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::integer, 8, true>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::grid, 2, false>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::grid, 3, false>(Stream, const ManyArguments&, int);
-extern template void launch_many<CodeKind::grid, 4, false>(Stream, const ManyArguments&, int);
 
 namespace {
 

@@ -19,21 +19,11 @@
 #pragma once
 #include <algorithm>
 
-#include "kernels/cuda/lowbit_many.h"
+#include "kernels/cuda/lowbit_many_store.cuh"
 #include "kernels/cuda/lowbit_values.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 
 namespace fidelio::cuda {
-
-struct ManyArguments {
-  LowbitTarget target[kMaxTogether];
-  int targets;
-  int row_blocks, column_blocks, rows;
-  bool add;
-  const uint8_t* x;
-  const float* row_factor;  // of the activations, as many as there is room for rows
-  const int8_t* grid;
-};
 
 template <typename Traits, int kTokens>
 struct ManyShape {
@@ -90,58 +80,22 @@ __device__ __forceinline__ void ask_for_rows(const ManyArguments& p, ManyRing<Ma
   const int64_t padded = many_rows(p.rows);
   constexpr int kStageBytes = ManyShape<Traits, kTokens>::kStageBytes, kHalf = kStageBytes / 2;
   constexpr int kFar = 4;  // blocks of weights that L2 is asked for beyond those whose activations are asked for
+  const auto ask_far = [&](const uint8_t* w, int block, int count) {
+    count = min(count, p.column_blocks - block);
+    if (count > 0) ptx::prefetch_into_l2(w + int64_t{block} * Traits::kBlockBytes, count * Traits::kBlockBytes);
+  };
   for (int tile = blockIdx.x / 2; tile < tiles.count; tile += gridDim.x / 2) {
     const uint8_t* from = p.x + (int64_t{tile / tiles.pairs} * kTokens + rank * (kTokens / 2)) * 128;
     const uint8_t* w = many_blocks<Traits>(p, tile % tiles.pairs * 2 + rank).w;
+    ask_far(w, 0, kFar);
     for (int step = 0; step < 2 * p.column_blocks; ++step) {
-      const int far = step / 2 + kFar;
-      if (step % 2 == 0 && far < p.column_blocks)
-        ptx::prefetch_into_l2(w + int64_t{far} * Traits::kBlockBytes, Traits::kBlockBytes);
+      if (step % 2 == 0) ask_far(w, step / 2 + kFar, 1);
       ptx::wait(ring.emptied + ring.stage * 8, ring.parity ^ 1);
       ptx::expect(ring.filled + ring.stage * 8, kStageBytes);
       ptx::fetch_for(3, ring.to + ring.stage * kStageBytes + rank * kHalf, from + step * padded * 128, kHalf,
                      ring.filled + ring.stage * 8);
       ring.advance();
     }
-  }
-}
-
-// Sums to memory: a lane has rows g and g + 8 of its warp's outputs, columns (activation rows) 8 n + 2 t + {0, 1}.
-// `output` and `row` are its first ones. kWhole: all of the tile exists.
-template <bool kWhole, int kTokens>
-__device__ __forceinline__ void store_many(const ManyArguments& p, const LowbitTarget& target, int output, int row,
-                                           const float (&c)[kTokens / 2]) {
-  float factor[2], bias[2];
-#pragma unroll
-  for (int up = 0; up < 2; ++up) {
-    const int at = min(output + up * 8, target.out - 1);
-    factor[up] = target.factor * (target.row_factor ? target.row_factor[at] : 1.0f);
-    bias[up] = target.bias ? target.bias[at] : 0.0f;
-  }
-  constexpr int kAtOnce = 4;
-  float* y = target.y + int64_t{row} * target.out + output;
-#pragma unroll
-  for (int n0 = 0; n0 < kTokens / 8; n0 += kAtOnce) {
-    if (!kWhole && row + n0 * 8 >= p.rows) return;
-    float before[kAtOnce][4];
-    const auto there = [&](int n, int i) {
-      return kWhole || (row + (n0 + n) * 8 + (i & 1) < p.rows && output + (i & 2 ? 8 : 0) < target.out);
-    };
-    const auto at = [&](int n, int i) { return int64_t{n * 8 + (i & 1)} * target.out + (i & 2 ? 8 : 0); };
-#pragma unroll
-    for (int n = 0; n < kAtOnce; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) before[n][i] = p.add && there(n, i) ? y[at(n, i)] : 0.0f;
-#pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) {
-      const float2 of_row = *reinterpret_cast<const float2*>(p.row_factor + row + (n0 + n) * 8);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float sum = fmaf(c[(n0 + n) * 4 + i], (i & 1 ? of_row.y : of_row.x) * factor[i / 2], bias[i / 2]);
-        if (there(n, i)) y[at(n, i)] = before[n][i] + sum;
-      }
-    }
-    y += int64_t{kAtOnce * 8} * target.out;
   }
 }
 
@@ -158,12 +112,12 @@ __device__ __forceinline__ void multiply_many(const ManyArguments& p,
     if (lane < 2) ptx::arrive_in_cluster(other_emptied + stage * 8);
   };
   const ManyTiles tiles = ManyTiles::of<kTokens>(p);
+  LaneBlock<Traits> next;
+  next.load(many_blocks<Traits>(p, blockIdx.x / 2 % tiles.pairs * 2 + rank).w, tile16, lane);
   for (int tile = blockIdx.x / 2; tile < tiles.count; tile += gridDim.x / 2) {
     const ManyBlocks mine = many_blocks<Traits>(p, tile % tiles.pairs * 2 + rank);
     const uint8_t* w = mine.w;
     float c[kTokens / 2];
-    LaneBlock<Traits> next;
-    next.load(w, tile16, lane);
 #pragma unroll 1
     for (int block = 0; block < p.column_blocks; ++block) {
       const LaneBlock<Traits> now = next;
@@ -192,13 +146,18 @@ __device__ __forceinline__ void multiply_many(const ManyArguments& p,
     ptx::settle(c);
     release(held);
     held = -1;
+    const int following = tile + static_cast<int>(gridDim.x) / 2;  // its first block arrives during the stores
+    if (following < tiles.count) next.load(many_blocks<Traits>(p, following % tiles.pairs * 2 + rank).w, tile16, lane);
     if (!mine.there) continue;
     const int first_output = mine.row_block * kBlockRows + tile16 * 16, first_row = tile / tiles.pairs * kTokens,
               output = first_output + lane / 4, row = first_row + lane % 4 * 2;
-    if (first_output + 16 <= mine.target->out && first_row + kTokens <= p.rows)
-      store_many<true, kTokens>(p, *mine.target, output, row, c);
+    const bool whole = first_output + 16 <= mine.target->out && first_row + kTokens <= p.rows;
+    if (!whole)
+      store_part<kTokens>(p, *mine.target, output, row, c);
+    else if (p.add)
+      store_whole<true, kTokens>(p, *mine.target, output, row, c);
     else
-      store_many<false, kTokens>(p, *mine.target, output, row, c);
+      store_whole<false, kTokens>(p, *mine.target, output, row, c);
   }
 }
 #endif
@@ -270,7 +229,6 @@ void launch_many_group(Stream stream, const ManyArguments& p) {
   launch_many_tokens<Traits, 128>(stream, p);
 }
 
-using ManyLauncher = void (*)(Stream, const ManyArguments&, int group);
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_many(Stream stream, const ManyArguments& p, int group) {
   if (group == 32) return launch_many_group<CodeTraits<kind, bits, byte_scale, 1>>(stream, p);
