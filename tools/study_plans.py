@@ -6,10 +6,11 @@
 Runs of the same formats share their quantised candidates, and those of the same method their measurements too: the first run of
 each is stopped with kill -9 when its table stands, and its journal goes to the others. Every row: the certificate's fidelity on
 text the search has not seen, and `eval` in FP32 on the first 40 windows of 512 tokens. One JSON line a row in DIR/rows.jsonl; what
-is there already is not run again. Standard library only."""
+is there already is not run again. Ends with markdown tables of all there is. Standard library only."""
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,8 @@ FLOATS = ["fp4g16", "fp4g16z", "fp8"]
 MIXED = ["lut2g64", "lut3g64", "lut4g64"] + WIDE[1:]
 # Peers' total bits (tensor bytes of everything over parameters), to be met at equal size.
 PEERS = {"Q3_K_M": 4.30, "Q4_K_M": 5.09, "Q5_K_M": 5.81, "Q6_K": 6.57, "Q8_0": 8.51, "IQ3_K": 3.66, "IQ4_K": 4.88, "IQ5_K": 5.68, "IQ6_K": 6.63}
+# Their KL on quill-26m and the same 40 windows, as an independent oracle measured it.
+PEERS_KL = {"Q3_K_M": 0.08744, "Q4_K_M": 0.02648, "Q5_K_M": 0.00752, "Q6_K": 0.00278, "Q8_0": 0.00028, "IQ3_K": 0.11655, "IQ4_K": 0.02426, "IQ5_K": 0.00756, "IQ6_K": 0.00215}
 # name: (candidates, table or None for one of its own, options)
 ROWS = {}
 for ear in ("0.99", "0.98", "0.95"):
@@ -137,14 +140,37 @@ def row(name):
     print(f"{name}: {seconds:.0f} s, KL {evaluated['kl']['value']:.6f} EAR {evaluated['ear']['value']:.5f}", flush=True)
 
 
-def main():
+def finished():
     rows = os.path.join(args.work, "rows.jsonl")
-    done = set()
-    if os.path.exists(rows):
-        done = {json.loads(line)["name"] for line in open(rows, encoding="utf-8")}
+    return {row["name"]: row for row in map(json.loads, open(rows, encoding="utf-8"))} if os.path.exists(rows) else {}
+
+
+def interval(estimate, digits):
+    return f"{estimate['value']:.{digits}f} [{estimate['ci95'][0]:.{digits}f}, {estimate['ci95'][1]:.{digits}f}]"
+
+
+def tables(rows):
+    print("\n| peer | its bits | its KL | our file's bits | our KL [95%] | ratio |\n|---|---|---|---|---|---|")
+    for peer, bits in PEERS.items():
+        row = rows.get("size of " + peer)
+        if row:
+            kl = row["eval"]["kl"]
+            print(f"| {peer} | {bits} | {PEERS_KL[peer]} | {row['inspect']['bits_per_parameter']:.3f} | {interval(kl, 6)} | {kl['value'] / PEERS_KL[peer]:.3f} |")
+    print("\n| way | bits | KL [95%] | EAR [95%] | certified EAR [95%] | margin | perplexity ratio |\n|---|---|---|---|---|---|---|")
+    for name in ROWS:
+        if name in rows and not name.startswith("size of "):
+            row, found = rows[name], rows[name]["eval"]
+            certified = re.search(r"certified EAR ([\d.]+ \[[^]]+\])", row["log"])
+            print(f"| {name} | {row['inspect']['bits_per_parameter']:.3f} | {interval(found['kl'], 6)} | {interval(found['ear'], 5)} | {certified.group(1) if certified else '-'} |"
+                  f" {found['margin']['value']:.4f} | {found['perplexity_ratio']['value']:.4f} |")
+
+
+def main():
+    done = finished()
     wanted = [n for n in ROWS if n not in done and (not args.only or n.startswith(tuple(args.only.split(","))))]
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(lambda n: row(n) if time.time() - started < args.until else None, wanted))
+    tables(finished())
 
 
 main()

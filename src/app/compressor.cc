@@ -38,16 +38,27 @@ Compressor::Compressor(const CompressOptions& o, const Ranks& ranks)
   read_calibration();
 }
 
+nlohmann::json Compressor::foresee_memory() {
+  nlohmann::json memory;
+  const auto foresee = [&](const char* key, const char* whose, const std::vector<MemoryNeed>& needs,
+                           int64_t available) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const MemoryNeed& need : needs) {
+      note(fmt::format("{:<52} {:>10}", need.what, bytes_text(need.bytes)));
+      rows.push_back({{"what", need.what}, {"bytes", need.bytes}});
+    }
+    note(fmt::format("{:<52} {:>10}   of {} available", whose, bytes_text(total(needs)), bytes_text(available)));
+    memory[key] = {{"parts", rows}, {"bytes", total(needs)}, {"available_bytes", available}};
+    check_memory(needs, available, whose);
+  };
+  foresee("memory", "memory", memory_needs(size()), available_memory());
+  if (on_gpu(o_.run))
+    foresee("gpu_memory", "the GPU's memory", gpu_memory_needs(size()), cuda_memory(runner_options(o_.run).gpu).free);
+  return memory;
+}
+
 nlohmann::json Compressor::dry_run() {
-  const std::vector<MemoryNeed> needs = memory_needs(size());
-  const int64_t available = available_memory();
-  nlohmann::json memory = nlohmann::json::array();
-  for (const MemoryNeed& need : needs) {
-    note(fmt::format("{:<52} {:>10}", need.what, bytes_text(need.bytes)));
-    memory.push_back({{"what", need.what}, {"bytes", need.bytes}});
-  }
-  note(fmt::format("{:<52} {:>10}   of {} available", "memory", bytes_text(total(needs)), bytes_text(available)));
-  check_memory(needs, available);
+  nlohmann::json report = foresee_memory();
   reference_ = make_runner(o_.run, model_.checkpoint, options(Activations::f32));
   const TimeNeed time = time_need(size(), *reference_, calibration_, pool_);
   const auto phase = [&](const char* what, Seconds s) {
@@ -58,19 +69,18 @@ nlohmann::json Compressor::dry_run() {
   phase("search and certificate", time.search);
   phase("time", time.total());
   if (time.search_at_most.wall > time.search.wall) phase("search and certificate, at most", time.search_at_most);
-  return {{"memory", memory},
-          {"memory_bytes", total(needs)},
-          {"available_bytes", available},
-          {"seconds",
-           {{"candidates", to_json(time.candidates)},
-            {"sensitivities", to_json(time.sensitivities)},
-            {"search", to_json(time.search)},
-            {"search_at_most", to_json(time.search_at_most)},
-            {"total", to_json(time.total())}}}};
+  report["seconds"] = {{"candidates", to_json(time.candidates)},
+                       {"sensitivities", to_json(time.sensitivities)},
+                       {"search", to_json(time.search)},
+                       {"search_at_most", to_json(time.search_at_most)},
+                       {"total", to_json(time.total())}};
+  return report;
 }
 
 nlohmann::json Compressor::run() {
-  check_memory(memory_needs(size()), available_memory() / ranks_.on_this_host());
+  check_memory(memory_needs(size()), available_memory() / ranks_.on_this_host(), "memory");
+  if (on_gpu(o_.run))
+    check_memory(gpu_memory_needs(size()), cuda_memory(runner_options(o_.run).gpu).free, "the GPU's memory");
   reference_ = make_runner(o_.run, model_.checkpoint, options(Activations::f32));
   for (LinearId id : linears_of(model_.checkpoint.config())) original_[id] = reference_->linear(id);
   // The first rank begins or finds the journal; the others join it.
@@ -101,6 +111,7 @@ nlohmann::json Compressor::run() {
   nlohmann::json report = finish(table, plan);
   page_.watch.lap("writing");
   for (const auto& [name, spent] : page_.watch.laps) report["seconds"][name] = to_json(spent);
+  if (on_gpu(o_.run)) report["gpu_bytes_highest"] = cuda_memory(runner_options(o_.run).gpu).highest;
   if (!o_.page.empty()) write_page(table, front, plan, report);
   Journal::remove(folder);
   return report;

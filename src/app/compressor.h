@@ -43,6 +43,7 @@ class Compressor {
   void resume(const Journal& journal) const;
   void note(const std::string& text) const;
   void read_calibration();
+  nlohmann::json foresee_memory();  // throws Error where it does not suffice
 
   SensitivityTable measure_table(const CandidateSet& candidates, Journal& journal);
   std::vector<MeterResult> measure_uniform(Players& players, const CandidateSet& candidates);

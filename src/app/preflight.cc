@@ -302,63 +302,120 @@ std::optional<int64_t> number_in(const std::string& path) {
 
 }  // namespace
 
+namespace {
+
+// The phases of a compression, each holding what the others do not: embedding and head are rounded; layers are
+// quantised; sensitivities are measured; plans are served. `always` is there all the time.
+struct Holding {
+  MemoryNeed always, reference, runner, serving_runner, decoded;
+  int64_t weights = 0;  // of a model, as a runner packs it
+};
+
+const std::vector<MemoryNeed>& largest(const std::vector<std::vector<MemoryNeed>>& phases) {
+  return *std::max_element(phases.begin(), phases.end(),
+                           [](const auto& x, const auto& y) { return total(x) < total(y); });
+}
+
+int64_t widest(const ModelConfig& c) { return std::max<int64_t>({c.f, int64_t{c.h} * c.e, c.d}); }
+
+// A runner's own matrices: the stream, q k v or gate up, their scratch, the logits twice. Its cache has room for two
+// batches.
+int64_t workspace_bytes(const CompressSize& size) {
+  const ModelConfig& c = size.source.config();
+  return 4 * (size.rows * (3 * c.d + int64_t{c.h + 2 * c.hk} * c.e + 4 * int64_t{c.f}) + 2 * size.logit_rows * c.v);
+}
+int64_t batch_cache_values(const CompressSize& size) {
+  const ModelConfig& c = size.source.config();
+  return int64_t{c.L} * 2 * size.rows * c.hk * c.e;
+}
+
+std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const Holding& h) {
+  const ModelConfig& c = size.source.config();
+  const int64_t d = c.d, wide = widest(c);
+  const auto [stored, packed] = candidate_bytes(size);
+  const auto formats = static_cast<int64_t>(size.formats.size());
+  const MemoryNeed candidates{size.on_gpu ? "candidates, as packed" : "candidates, as stored and as packed",
+                              size.on_gpu ? packed : stored + packed};
+  const int64_t plan = size.on_gpu ? packed / formats : (stored + packed) / formats;
+  std::vector<std::vector<MemoryNeed>> phases = {
+      {h.always,
+       h.reference,
+       h.runner,
+       {size.on_gpu ? "candidates, as packed" : "candidates, as stored", size.on_gpu ? packed : stored},
+       {"calibration: streams, one Hessian and its factor",
+        4 * size.calibration_tokens * (d + wide) + 4 * wide * wide + 3 * 8 * wide * wide},
+       h.decoded},
+      {h.always,
+       h.reference,
+       h.runner,
+       candidates,
+       {"sensitivities: streams before every layer", 4 * size.search_tokens * d * (2 * (c.L + 1) + 1)},
+       {"sensitivities: the reference's logits", kept_logit_bytes(size.search_tokens, c.v)}},
+      {h.always,
+       h.reference,
+       h.runner,
+       candidates,
+       {"weights of the model served while searching", h.weights},
+       h.serving_runner,
+       {"building a plan: two streams, three sums, a factor",
+        2 * 4 * size.calibration_tokens * (d + wide) + 3 * 4 * wide * wide + 3 * 8 * wide * wide},
+       {"the plan's weights", plan}}};
+  if (size.answering_tokens > 0)
+    phases.back().push_back({"the model that answers questions, and its cache",
+                             h.weights + size.answering_tokens * 2 * 2 * int64_t{c.L} * c.hk * c.e});
+  return phases;
+}
+
+}  // namespace
+
 std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
   const ModelConfig& c = size.source.config();
+  const int64_t wide = widest(c), cached = batch_cache_values(size), workspace = workspace_bytes(size);
+  if (size.on_gpu)  // holds everything that is packed and all that passes through the layers
+    return {{"the program, its libraries, the driver's and texts", 700'000'000},
+            {"candidates, as stored", candidate_bytes(size).first},
+            {"candidates of the vocabulary, or one weight decoded and its codes",
+             std::max(vocabulary_bytes(size), 6 * wide * c.d)}};
   int64_t weights = 0;
   for (LinearId id : linears_of(c)) {
     const Shape shape = shape_of(c, id);
     weights += stored_bytes(size.source.format(id), shape[0], shape[1]);
   }
-  const int64_t d = c.d, wide = std::max<int64_t>({c.f, int64_t{c.h} * c.e, d});
-  const int64_t rows = size.rows;
-  // A runner's own matrices: the stream, q k v or gate up, their scratch, the logits twice. Its cache has room for two
-  // batches, of which texts touch one.
-  const int64_t workspace =
-      4 * (rows * (3 * d + int64_t{c.h + 2 * c.hk} * c.e + 4 * int64_t{c.f}) + 2 * size.logit_rows * c.v);
-  const int64_t cached = int64_t{c.L} * 2 * rows * c.hk * c.e;  // values
-  const MemoryNeed program{"the program, its libraries and texts", 24'000'000},
-      reference{"weights of the reference", weights},
-      runner{"the reference's own matrices and cache", workspace + 4 * cached};
-  const auto [stored, packed] = candidate_bytes(size);
-  if (size.on_gpu)  // holds everything that is packed and all that passes through the layers
-    return {{"the program, its libraries, the driver's and texts", 700'000'000},
-            {"candidates, as stored", stored},
-            {"candidates of the vocabulary, or one weight decoded and its codes",
-             std::max(vocabulary_bytes(size), 6 * wide * d)}};
-  const auto formats = static_cast<int64_t>(size.formats.size());
-  const MemoryNeed candidates{"candidates, as stored and as packed", stored + packed};
-  const int64_t answering =
-      size.answering_tokens > 0 ? weights + size.answering_tokens * 2 * 2 * int64_t{c.L} * c.hk * c.e : 0;
+  // Texts touch one of the two batches that the cache has room for.
+  const Holding h{.always = {"the program, its libraries and texts", 24'000'000},
+                  .reference = {"weights of the reference", weights},
+                  .runner = {"the reference's own matrices and cache", workspace + 4 * cached},
+                  .serving_runner = {"its own matrices and cache", workspace + 2 * cached},
+                  .decoded = {"one weight decoded while it is quantised", 4 * 4 * wide * c.d},
+                  .weights = weights};
+  std::vector<std::vector<MemoryNeed>> phases = phases_of(size, h);
+  phases.push_back({h.always,
+                    h.reference,
+                    h.runner,
+                    {"candidates of the vocabulary, and their weight decoded", vocabulary_bytes(size)}});
+  return largest(phases);
+}
 
-  // Four phases, each holding what the others do not: embedding and head are rounded; layers are quantised;
-  // sensitivities are measured; plans are served.
-  std::vector<std::vector<MemoryNeed>> phases = {
-      {program, reference, runner, {"candidates of the vocabulary, and their weight decoded", vocabulary_bytes(size)}},
-      {program,
-       reference,
-       runner,
-       {"candidates, as stored", stored},
-       {"calibration: streams, one Hessian and its factor",
-        4 * size.calibration_tokens * (d + wide) + 4 * wide * wide + 3 * 8 * wide * wide},
-       {"one weight decoded while it is quantised", 4 * 4 * wide * d}},
-      {program,
-       reference,
-       runner,
-       candidates,
-       {"sensitivities: streams before every layer", 4 * size.search_tokens * d * (2 * (c.L + 1) + 1)},
-       {"sensitivities: the reference's logits", kept_logit_bytes(size.search_tokens, c.v)}},
-      {program,
-       reference,
-       runner,
-       candidates,
-       {"weights of the model served while searching", weights},
-       {"its own matrices and cache", workspace + 2 * cached},
-       {"building a plan: two streams, three sums, a factor",
-        2 * 4 * size.calibration_tokens * (d + wide) + 3 * 4 * wide * wide + 3 * 8 * wide * wide},
-       {"the plan's weights, as stored and as packed", (stored + packed) / formats}}};
-  if (answering > 0) phases.back().push_back({"the model that answers questions, and its cache", answering});
-  return *std::max_element(phases.begin(), phases.end(),
-                           [](const auto& x, const auto& y) { return total(x) < total(y); });
+std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size) {
+  const ModelConfig& c = size.source.config();
+  const int64_t d = c.d, wide = widest(c), cached = 2 * batch_cache_values(size);  // all of it is allocated
+  int64_t weights = 0, largest_linear = 0;
+  for (LinearId id : linears_of(c)) {
+    const Shape shape = shape_of(c, id);
+    // Sixteen bits where FP16 holds the values, which it does of BF16's all but the smallest.
+    const bool dense16 = size.source.format(id).kind == Kind::bf16 || size.source.format(id).kind == Kind::f16;
+    weights += dense16 ? 2 * shape.elements() : stored_bytes(size.source.format(id), shape[0], shape[1]);
+    if (id.layer >= 0) largest_linear = std::max(largest_linear, shape.elements());
+  }
+  // Activations in FP32, as blocks, as halves twice and as a product twice; a weight dequantised, or its two halves.
+  const int64_t workspace = workspace_bytes(size) + size.rows * wide * (4 + 3 + 4 + 8) + 4 * largest_linear;
+  const Holding h{.always = {"the driver's own, libraries'", 600'000'000},
+                  .reference = {"weights of the reference", weights},
+                  .runner = {"the reference's own matrices and cache", workspace + 4 * cached},
+                  .serving_runner = {"its own matrices and cache", workspace + 2 * cached},
+                  .decoded = {"one weight decoded while it is quantised", 6 * 4 * wide * d},
+                  .weights = weights};
+  return largest(phases_of(size, h));
 }
 
 int64_t total(const std::vector<MemoryNeed>& needs) {
@@ -379,13 +436,13 @@ int64_t available_memory() {
   return available;
 }
 
-void check_memory(const std::vector<MemoryNeed>& needs, int64_t available) {
+void check_memory(const std::vector<MemoryNeed>& needs, int64_t available, std::string_view whose) {
   const MemoryNeed& most =
       *std::max_element(needs.begin(), needs.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
   check(total(needs) <= available,
-        "this needs {} of memory and {} are available; the most is {} ({}). Offer fewer --formats, or fewer "
+        "this needs {} of {} and {} are available; the most is {} ({}). Offer fewer --formats, or fewer "
         "--calibration-tokens, --search-tokens",
-        bytes_text(total(needs)), bytes_text(available), bytes_text(most.bytes), most.what);
+        bytes_text(total(needs)), whose, bytes_text(available), bytes_text(most.bytes), most.what);
 }
 
 TimeNeed time_need(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool) {

@@ -2,6 +2,7 @@
 // seconds.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/seconds.h"
@@ -30,15 +31,16 @@ struct MemoryNeed {
   std::string what;
   int64_t bytes = 0;
 };
-// Everything of size that the host holds at the same time at the worst moment. A GPU's own memory is not foreseen: what
-// does not fit there says so when it is asked for.
+// Everything of size that is held at the same time at the worst moment: by the host, and by the GPU of a size that is
+// on one.
 std::vector<MemoryNeed> memory_needs(const CompressSize& size);
+std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size);
 int64_t total(const std::vector<MemoryNeed>& needs);
 // What this process may still take: what the system has available, or less if its control group says so. Throws Error
 // if the system does not say.
 int64_t available_memory();
-// Throws Error naming what is needed, what there is, and what would make it smaller.
-void check_memory(const std::vector<MemoryNeed>& needs, int64_t available);
+// Throws Error naming what is needed, whose memory there is how much of, and what would make it smaller.
+void check_memory(const std::vector<MemoryNeed>& needs, int64_t available, std::string_view whose);
 
 // Of each phase. Answering questions is not counted: how long answers become is not known. A search to a target is
 // counted with kTypicalTrials plans measured before the look at unseen text, and at most with all there may be.

@@ -87,6 +87,11 @@ class Runner {
 std::unique_ptr<Runner> make_cpu_runner(const Checkpoint& checkpoint, const RunnerOptions& options);
 // The same onto a GPU; throws Error in a build without CUDA, without a usable device, or when its memory is full.
 std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const RunnerOptions& options);
+// Of a GPU: bytes free now, and the most that this process's buffers have held at any time. Throws Error likewise.
+struct CudaMemory {
+  int64_t free = 0, highest = 0;
+};
+CudaMemory cuda_memory(int gpu);
 // Bytes a second that a copy within a GPU's memory reads and writes, measured now; throws Error likewise.
 double cuda_copy_bandwidth(int gpu);
 

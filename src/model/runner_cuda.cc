@@ -41,8 +41,12 @@ class CudaRunner final : public RunnerImpl<Cuda> {
 }  // namespace
 
 std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const RunnerOptions& options) {
-  check(!is_coarse(options.mode), "the CUDA backend has no activations of 8 bits or fewer yet: use a16 or f32");
   return std::make_unique<CudaRunner>(Cuda({.device = options.gpu}), checkpoint, options);
+}
+
+CudaMemory cuda_memory(int gpu) {
+  cuda::open_device(gpu);
+  return {cuda::device_bytes_free(), cuda::device_bytes_highest()};
 }
 
 double cuda_copy_bandwidth(int gpu) {

@@ -11,6 +11,7 @@ namespace {
 }  // namespace
 
 std::unique_ptr<Runner> make_cuda_runner(const Checkpoint&, const RunnerOptions&) { refuse(); }
+CudaMemory cuda_memory(int) { refuse(); }
 double cuda_copy_bandwidth(int) { refuse(); }
 
 }  // namespace fidelio

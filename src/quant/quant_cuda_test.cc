@@ -393,5 +393,44 @@ TEST_F(CudaQuant, QuantisedModelsAreEquallyGood) {
   std::printf("quill-1m int4g64z: KL %.6f on the CPU, %.6f on the GPU\n", kl[0].value, kl[1].value);
 }
 
+// Activations of few bits cost on the GPU what they cost on the CPU: the KL of one lies in the interval of the other.
+TEST_F(CudaQuant, CoarseActivationsCostTheSame) {
+  const std::string folder = std::string(FIDELIO_SOURCE_DIR) + "/models/", model = folder + "quill-1m";
+  const Checkpoint source = Checkpoint::open(model);
+  const Tokenizer tokenizer = Tokenizer::load(model);
+  const EvalText held{"held out", "", tokenizer.encode(read_text_file(folder + "data/docs-heldout.txt"), false)};
+  for (const Activations mode : {Activations::a8, Activations::a4, Activations::aw}) {
+    RunnerOptions options;
+    options.mode = mode;
+    options.max_rows = 2048;
+    options.cache_tokens = 4096;
+    std::vector<Estimate> kl;
+    for (bool gpu : {false, true}) {
+      const auto make_runner = gpu ? make_cuda_runner : make_cpu_runner;
+      const auto exact = make_runner(source, options), coarse = make_runner(source, options);
+      for (LinearId id : linears_of(source.config())) {
+        const LinearWeight w = source.linear(id);
+        const FormatSpec spec = parse_format(id.role == Role::down ? "lut4g64"
+                                             : id.layer < 0        ? "int8g128"
+                                                                   : "int6g64zs8");
+        coarse->set_linear(id, coarse->pack(quantize_rtn(spec, decode(w), w.out, w.in, {}, pool_)));
+      }
+      kl.push_back(compare_models(*exact, *coarse, {&held, 1},
+                                  {.windows = {.context = 512, .windows = 10},
+                                   .reference_mode = Activations::f32,
+                                   .candidate_mode = mode,
+                                   .top_k = 10,
+                                   .bootstrap = {}},
+                                  pool_)
+                       .kl());
+    }
+    SCOPED_TRACE(name_of(mode));
+    EXPECT_GT(kl[1].value, kl[0].ci95.low);
+    EXPECT_LT(kl[1].value, kl[0].ci95.high);
+    std::printf("quill-1m, %s: KL %.6f on the CPU, %.6f on the GPU\n", std::string(name_of(mode)).c_str(), kl[0].value,
+                kl[1].value);
+  }
+}
+
 }  // namespace
 }  // namespace fidelio

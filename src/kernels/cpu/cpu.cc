@@ -216,8 +216,8 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
     if (done[i]) continue;
     // All weights that see the input in the form, group and bits of weight i go into one parallel run.
     const cpu::Form form = s.kernel(*weights[i].first).form;
-    const int64_t group = cpu::activation_group(weights[i].first->spec, input.columns);
-    const int bits = cpu::activation_bits(s.mode, weights[i].first->spec);
+    const int64_t group = activation_group(weights[i].first->spec);
+    const int bits = activation_bits(s.mode, weights[i].first->spec);
     const cpu::Prepared x = s.prepared(input, form, group, bits);
     Share shares[kMaxWeights];
     int64_t count = 0, jobs = 0;
@@ -225,8 +225,8 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
       const Linear& w = *weights[j].first;
       const cpu::LinearKernel& kernel = s.kernel(w);
       const bool integer = form == cpu::Form::i8x2 || form == cpu::Form::i8;
-      if (done[j] || kernel.form != form || (integer && cpu::activation_group(w.spec, input.columns) != group) ||
-          (form == cpu::Form::i8 && cpu::activation_bits(s.mode, w.spec) != bits))
+      if (done[j] || kernel.form != form || (integer && activation_group(w.spec) != group) ||
+          (form == cpu::Form::i8 && activation_bits(s.mode, w.spec) != bits))
         continue;
       assert(w.in == input.columns && weights[j].second->columns == w.out && weights[j].second->rows >= input.rows);
       done[j] = true;
@@ -243,8 +243,8 @@ void Cpu::linear_add(Acts input, const Linear& weight, Matrix& x) {
   State& s = *state_;
   assert(weight.in == input.columns && x.columns == weight.out && x.rows >= input.rows);
   const cpu::LinearKernel& kernel = s.kernel(weight);
-  const cpu::Prepared prepared = s.prepared(input, kernel.form, cpu::activation_group(weight.spec, input.columns),
-                                            cpu::activation_bits(s.mode, weight.spec));
+  const cpu::Prepared prepared =
+      s.prepared(input, kernel.form, activation_group(weight.spec), activation_bits(s.mode, weight.spec));
   const Share share = share_of(weight, kernel, x, input.rows, true);
   run_shares(s.pool, {&share, 1}, prepared);
 }

@@ -1,4 +1,6 @@
-// Which instruction sets this machine has, and the names of the enumerations of kernels/.
+// Which instruction sets this machine has, and what the enumerations of kernels/ mean.
+#include <algorithm>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -15,6 +17,24 @@ std::string_view name_of(Activations mode) {
 std::string_view name_of(KvFormat format) {
   constexpr std::string_view kNames[] = {"f32", "f16", "bf16", "i8", "i4x2"};
   return kNames[static_cast<size_t>(format)];
+}
+
+int activation_bits(Activations mode, const FormatSpec& spec) {
+  switch (mode) {
+    case Activations::a6:
+      return 6;
+    case Activations::a4:
+      return 4;
+    case Activations::aw:
+      return std::min(spec.bits, 8);
+    default:
+      return 8;
+  }
+}
+
+int64_t activation_group(const FormatSpec& spec) {
+  constexpr int64_t kLeast = 32, kMost = 128;
+  return spec.group == 0 ? kMost : std::clamp<int64_t>(spec.group, kLeast, kMost);
 }
 
 namespace cpu {

@@ -79,10 +79,7 @@ std::span<const LinearKernel> lowbit_kernels(Isa isa);
 // same packed bytes, less of them. Accepts integers whose planes can be cut there.
 std::span<const LinearKernel> view_kernels(Isa isa);
 
-// The bits of i8 integers in a coarse mode: a8, a6, a4, or the weight's.
-int activation_bits(Activations mode, const FormatSpec& spec);
-// The group of activation scales a weight of this spec wants (integer forms), and the bytes of scratch prepare needs.
-int64_t activation_group(const FormatSpec& spec, int64_t in);
+// The bytes of scratch prepare needs.
 size_t prepared_bytes(Form form, int64_t rows, int64_t columns, int64_t group);
 // Rows [first, last) of x into `scratch` laid out for `rows` rows; the returned view covers all rows. `bits`: i8
 // integers are at most 2^(bits - 1) - 1.

@@ -15,8 +15,7 @@ using lowbit::kBlock;
 using lowbit::kSpan;
 using lowbit::Layout;
 
-constexpr int64_t kActivationGroup = 128;  // the most columns an activation scale covers: channel-wise weights too
-constexpr int kLayout = 100;               // every row of this file reads the one packing
+constexpr int kLayout = 100;  // every row of this file reads the one packing
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -40,7 +39,7 @@ Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
   l.spans = (in + kSpan - 1) / kSpan;
   l.groups = fp4 ? 2 * l.spans : spec.groups(in);  // the last span has two halves, whatever the row's end
   l.group_spans = spec.group == 0 ? l.spans : fp4 ? 1 : spec.group / kSpan;
-  l.activation_group_spans = activation_group(spec, in) / kSpan;
+  l.activation_group_spans = activation_group(spec) / kSpan;
   l.activation_groups = (l.spans + l.activation_group_spans - 1) / l.activation_group_spans;
   l.front = lowbit::is_grid(l.coding) ? 64 : 0;
   l.scale_offset = l.scale == lowbit::Scale::f16 ? 0 : kBlock * 4;
@@ -340,23 +339,6 @@ std::span<const LinearKernel> view_kernels(Isa isa) {
   return isa == Isa::avx512 ? views_of<Isa::avx512>()
          : isa == Isa::avx2 ? views_of<Isa::avx2>()
                             : views_of<Isa::portable>();
-}
-
-int activation_bits(Activations mode, const FormatSpec& spec) {
-  switch (mode) {
-    case Activations::a6:
-      return 6;
-    case Activations::a4:
-      return 4;
-    case Activations::aw:
-      return std::min(spec.bits, 8);
-    default:
-      return 8;
-  }
-}
-
-int64_t activation_group(const FormatSpec& spec, int64_t) {
-  return spec.group == 0 ? kActivationGroup : std::clamp<int64_t>(spec.group, kSpan, kActivationGroup);
 }
 
 size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t group) {

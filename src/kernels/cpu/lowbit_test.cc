@@ -119,7 +119,7 @@ struct Input {
 Input prepare_for(const Linear& w, Activations mode, Isa isa, const std::vector<float>& x, int64_t rows) {
   Input input;
   const Form form = w.kernels[static_cast<int>(mode)]->form;
-  const int64_t group = activation_group(w.spec, w.in);
+  const int64_t group = activation_group(w.spec);
   input.scratch = Buffer(prepared_bytes(form, rows, w.in, group));
   const int64_t half = rows / 2;  // in two parts, as threads do
   cpu::prepare(form, isa, x.data(), rows, w.in, group, 8, input.scratch.data(), 0, half);

@@ -1,5 +1,7 @@
 #include "kernels/cuda/cuda.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cassert>
@@ -50,8 +52,9 @@ struct Cuda::State {
   int pages_per_sequence = 0;
 
   // Scratch.
-  DeviceBuffer acts, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns, joint;
-  uint64_t version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
+  DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns,
+      joint;
+  uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
 
   // What norm and swiglu make activations of, rows of `columns`.
   struct Source {
@@ -92,16 +95,17 @@ struct Cuda::State {
     return {blocks.as<uint8_t>() + first / cuda::kMaxRows * chunk_bytes(input.columns),
             static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first)), joint.as<uint8_t>()};
   }
+  bool is_alive(const Acts& input) const { return input.version == version || input.version == rounded_version; }
   void prepare_blocks(const Acts& input) {
-    assert(input.version == version && "an Acts dies at the next call that returns one");
-    if (blocks_version == version) return;
+    assert(is_alive(input) && "an Acts dies at the next call that returns one");
+    if (blocks_version == input.version) return;
     write_values();
     cuda::prepare_input(stream, input.values, input.rows, input.columns, blocks.as<uint8_t>());
-    blocks_version = version;
+    blocks_version = input.version;
   }
   // Where an operation that makes activations should also prepare them: null if nobody is going to read them so.
   uint8_t* blocks_for(int64_t rows) {
-    if (mode == Activations::f32 || rows > cuda::kChunkedRows) return nullptr;
+    if (mode != Activations::a16 || rows > cuda::kChunkedRows) return nullptr;
     blocks_version = version;
     return blocks.as<uint8_t>();
   }
@@ -118,7 +122,7 @@ struct Cuda::State {
   // Activations for products of many rows alone, if the last such product read them so: whoever reads them otherwise
   // has them written then.
   void make(const Source& of) {
-    if (mode == Activations::f32 || of.rows <= cuda::kChunkedRows || last_way != Way::many) return write(of);
+    if (mode != Activations::a16 || of.rows <= cuda::kChunkedRows || last_way != Way::many) return write(of);
     if (of.norm)
       cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, many_rows());
     else
@@ -127,20 +131,37 @@ struct Cuda::State {
     unwritten = of;
   }
   void prepare_halves(const Acts& input) {
-    assert(input.version == version && "an Acts dies at the next call that returns one");
-    if (halves_version == version) return;
+    assert(is_alive(input) && "an Acts dies at the next call that returns one");
+    if (halves_version == input.version) return;
     write_values();
     cuda::prepare_halves(stream, input.values, input.rows, input.columns, halves.as<uint16_t>(),
                          half_factor.as<float>());
-    halves_version = version;
+    halves_version = input.version;
+  }
+  // What a weight sees of its input: in a coarse mode codes see integers, which go on as the numbers they stand for (a
+  // rounding to FP16 changes them by 2^-12 at most). Rounded once for all weights of the same bits and group.
+  Acts seen_by(const FormatSpec& weight, const Acts& input) {
+    const bool codes = weight.kind == Kind::fp4 ||
+                       ((weight.kind == Kind::integer || weight.kind == Kind::grid) && weight.group % 32 == 0);
+    if (!is_coarse(mode) || !codes) return input;
+    assert(input.version == version && "an Acts dies at the next call that returns one");
+    const int bits = activation_bits(mode, weight);
+    const int64_t group = activation_group(weight);
+    const uint64_t wanted = uint64_t{1} << 63 | version << 16 | static_cast<uint64_t>(group << 4 | bits);
+    if (rounded_version != wanted)
+      cuda::round_to_integers(stream, input.values, input.rows, input.columns, group,
+                              static_cast<float>((1 << (bits - 1)) - 1), rounded.as<float>());
+    rounded_version = wanted;
+    return {rounded.as<float>(), input.rows, input.columns, wanted};
   }
 
   cuda::ManyRows many_rows() const { return {many.as<uint8_t>(), many_factor.as<float>()}; }
   void prepare_many(const Acts& input) {
-    assert(input.version == version && "an Acts dies at the next call that returns one");
-    if (many_version == version) return;
+    assert(is_alive(input) && "an Acts dies at the next call that returns one");
+    if (many_version == input.version) return;
+    write_values();
     cuda::prepare_many(stream, input.values, input.rows, input.columns, many_rows());
-    many_version = version;
+    many_version = input.version;
   }
 
   enum class Way : uint8_t { codes, many, dense, single };
@@ -153,7 +174,8 @@ struct Cuda::State {
   }
   static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
 
-  void multiply(const Acts& input, const cuda::Linear& w, float* y, bool add) {
+  void multiply(const Acts& given, const cuda::Linear& w, float* y, bool add) {
+    const Acts input = seen_by(w.spec, given);
     const Way way = way_of(w, mode, input.rows);
     if (input.rows > cuda::kChunkedRows) last_way = way;
     switch (way) {
@@ -318,7 +340,7 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
     case State::Way::dense:
       return "f16 a16 cublaslt";
     case State::Way::codes:
-      return weight.values.half ? "f16 a16 cuda" : to_string(weight.spec) + " a16 cuda";
+      return weight.values.half ? "f16 a16 cuda" : fmt::format("{} {} cuda", to_string(weight.spec), name_of(mode));
   }
   return {};
 }
@@ -326,8 +348,8 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
 // --- a step --------------------------------------------------------------------------------------------------------
 void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& shape) {
   State& s = *state_;
-  check(!is_coarse(mode), "the CUDA backend has no activations of 8 bits or fewer yet: use a16 or f32");
   s.mode = mode;
+  if (is_coarse(mode)) s.grow(s.rounded, s.max_rows * s.max_columns * 4);
   s.rows = batch.rows();
   s.logit_count = static_cast<int64_t>(batch.logit_rows.size());
   s.one_row_each = batch.sequences() == batch.rows();
@@ -439,14 +461,15 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
     for (const auto& [w, y] : weights) s.multiply(input, *w, y->data(), false);
     return;
   }
+  const Acts seen = s.seen_by(weights[0].first->spec, input);
   if (way == State::Way::many) {
     cuda::LowbitOutput outputs[cuda::kMaxTogether];
     for (size_t i = 0; i < weights.size(); ++i)
       outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data()};
     s.last_way = way;
-    return s.multiply_many(input, {outputs, weights.size()}, false);
+    return s.multiply_many(seen, {outputs, weights.size()}, false);
   }
-  s.prepare_blocks(input);
+  s.prepare_blocks(seen);
   int64_t row_blocks = 0;
   for (const auto& [w, y] : weights) row_blocks += w->values.lowbit.shape.row_blocks();
   s.make_joint(input.rows, row_blocks);
@@ -454,8 +477,8 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
     cuda::LowbitOutput outputs[cuda::kMaxTogether];
     for (size_t i = 0; i < weights.size(); ++i)
       outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data() + first * weights[i].first->out};
-    cuda::lowbit_linear(s.stream, s.chunk(input, first), {outputs, weights.size()}, false,
-                        s.upcoming_after(input, first));
+    cuda::lowbit_linear(s.stream, s.chunk(seen, first), {outputs, weights.size()}, false,
+                        s.upcoming_after(seen, first));
   }
 }
 

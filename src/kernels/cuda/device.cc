@@ -40,7 +40,11 @@ DeviceBuffer::~DeviceBuffer() {
   held -= static_cast<int64_t>(size_);
 }
 
-int64_t device_bytes_held() { return held; }
+int64_t device_bytes_free() {
+  size_t free = 0, all = 0;
+  cuda_check(cudaMemGetInfo(&free, &all), "asking for free memory");
+  return static_cast<int64_t>(free);
+}
 int64_t device_bytes_highest() { return highest; }
 
 DeviceInfo open_device(int device) {

@@ -37,8 +37,8 @@ class DeviceBuffer {
   size_t size_ = 0;
 };
 
-int64_t device_bytes_held();     // by all DeviceBuffers now
-int64_t device_bytes_highest();  // the most at any time
+int64_t device_bytes_free();     // of the current device
+int64_t device_bytes_highest();  // the most that all DeviceBuffers held at any time
 
 struct DeviceInfo {
   std::string name;

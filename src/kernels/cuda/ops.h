@@ -35,6 +35,10 @@ void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, u
 void divide_rows(Stream stream, const float* factor, int64_t n, int64_t d, float* y);
 void finish_rows(Stream stream, const float* factor, const float* bias, int64_t n, int64_t d, float* y);
 
+// y (n, columns) = x as integers of magnitude `steps` at most under one FP32 scale for each `group` columns of a row:
+// largest / steps, the nearest integer, ties to even.
+void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, int64_t group, float steps, float* y);
+
 // y = x / sqrt(mean(x^2) + eps) * weight; `rows` picks rows of x, null: all in order. With `blocks`, y is also prepared
 // for lowbit.h.
 constexpr int64_t kWidestNorm = 16384;
