@@ -1,5 +1,6 @@
 // Decoding of a llama-3-8b-shaped model on a GPU with random weights, by the very ops that serve (forward.h over Cuda):
 //   decode_cuda_bench FORMAT [batch,batch,...] [context,context,...]
+//   decode_cuda_bench FORMAT prefill [tokens,tokens,...]
 // Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the
 // roofline.
 #include <chrono>
@@ -36,7 +37,9 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
 
 void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t weight_bytes,
              const std::vector<int>& batches, int context);
+void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens);
 
+// No batches: prefills of `contexts` tokens.
 int run(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts) {
   Cuda b({});
   const FormatSpec spec = parse_format(format);
@@ -68,8 +71,45 @@ int run(const std::string& format, const std::vector<int>& batches, const std::v
   weight_bytes += model.head->bytes();
   model.final_norm = b.allocate(1, kD);
   b.upload(ones, model.final_norm);
-  for (int context : contexts) measure(b, model, format, weight_bytes, batches, context);
+  for (int context : contexts)
+    batches.empty() ? prefill(b, model, format, context) : measure(b, model, format, weight_bytes, batches, context);
   return 0;
+}
+
+// One sequence from its start; logits of its last token reach the host.
+void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens) {
+  const int pages = (tokens + kPageTokens - 1) / kPageTokens;
+  Cuda::KvCache cache = b.allocate_cache(model.attention, pages, KvFormat::f16);
+  Workspace<Cuda> w{b.allocate(tokens, kD),
+                    b.allocate(tokens, kH * kE),
+                    b.allocate(tokens, kHk * kE),
+                    b.allocate(tokens, kHk * kE),
+                    b.allocate(tokens, kF),
+                    b.allocate(tokens, kF),
+                    b.allocate(1, kV)};
+  b.reserve(tokens, kF, tokens);
+  Batch batch;
+  batch.sequence_begin = {0, tokens};
+  batch.logit_rows = {tokens - 1};
+  batch.pages.resize(1);
+  for (int i = 0; i < tokens; ++i) batch.ids.push_back(i), batch.positions.push_back(i);
+  for (int p = 0; p < pages; ++p) batch.pages[0].push_back(p);
+  std::vector<float> logits(static_cast<size_t>(kV));
+  std::vector<double> times;
+  for (int i = 0; i < 7; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    b.begin(batch, Activations::a16, model.attention);
+    b.embed(*model.embedding, w.x);
+    for (int layer = 0; layer < kL; ++layer) forward_layer(b, model, layer, 1e-5f, w, cache);
+    const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model.head.get(), &w.logits}};
+    b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, 1), head);
+    b.download(w.logits, 0, 1, logits);
+    if (i >= 2) times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::sort(times.begin(), times.end());
+  const double seconds = times[times.size() / 2];
+  std::printf("llama-3-8b %-10s prefill of %d tokens %.1f ms, %.0f tokens/s\n", format.c_str(), tokens, seconds * 1e3,
+              tokens / seconds);
 }
 
 void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t weight_bytes,
@@ -138,7 +178,8 @@ int main(int argc, char** argv) {
         all.push_back(static_cast<int>(std::strtol(p, const_cast<char**>(&p), 10)));
       return all;
     };
-    return run(argc > 1 ? argv[1] : "int4g128z", numbers(argc > 2 ? argv[2] : "1"),
+    const std::string batches = argc > 2 ? argv[2] : "1";
+    return run(argc > 1 ? argv[1] : "int4g128z", batches == "prefill" ? std::vector<int>() : numbers(batches.c_str()),
                numbers(argc > 3 ? argv[3] : "512"));
   } catch (const Error& e) {
     std::fprintf(stderr, "decode_cuda_bench: %s\n", e.what());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <map>
 #include <tuple>
@@ -10,6 +11,7 @@
 #include "kernels/cuda/exact.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/graph.h"
+#include "kernels/cuda/lowbit_many.h"
 #include "kernels/cuda/pack.h"
 
 namespace fidelio {
@@ -42,6 +44,7 @@ struct Cuda::State {
   Activations mode = Activations::a16;
   int64_t rows = 0;
   bool one_row_each = false;  // of every sequence
+  bool long_rows = false;     // many rows, and many of every sequence: attention may take tiles of them
   int cuts = 0;               // of attention, at least those of the longest context
   std::vector<int32_t> host_batch;
   DeviceBuffer batch;  // ids, positions, sequence of each row, logit rows, then the page table
@@ -49,8 +52,18 @@ struct Cuda::State {
   int pages_per_sequence = 0;
 
   // Scratch.
-  DeviceBuffer acts, rounded, blocks, halves, half_factor, product, dequantised, attention, arrived, turns, joint;
-  uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0;
+  DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns,
+      joint;
+  uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
+
+  // What norm and swiglu make activations of, rows of `columns`.
+  struct Source {
+    const float *x = nullptr, *with = nullptr;  // the stream and the norm's weight; gate and up
+    bool norm = false;
+    float eps = 0;
+    int64_t rows = 0, columns = 0;
+  };
+  Source unwritten;        // of the newest activations, if only `many` has them
   cuda::FreshHeads fresh;  // what rope_append was given, if attend is to do it
   bool turned = false;     // `turns` are of this step
   cuda::Upcoming next[cuda::kMaxTogether] = {};
@@ -64,6 +77,7 @@ struct Cuda::State {
 
   Acts fresh_acts(int64_t n, int64_t columns) {
     assert(n <= max_rows && columns <= max_columns);
+    unwritten = {};
     return {acts.as<float>(), n, columns, ++version};
   }
   void grow(DeviceBuffer& buffer, int64_t bytes) {
@@ -85,6 +99,7 @@ struct Cuda::State {
   void prepare_blocks(const Acts& input) {
     assert(is_alive(input) && "an Acts dies at the next call that returns one");
     if (blocks_version == input.version) return;
+    write_values();
     cuda::prepare_input(stream, input.values, input.rows, input.columns, blocks.as<uint8_t>());
     blocks_version = input.version;
   }
@@ -94,9 +109,31 @@ struct Cuda::State {
     blocks_version = version;
     return blocks.as<uint8_t>();
   }
+  void write(const Source& of) {
+    if (of.norm)
+      cuda::rms_norm(stream, of.x, nullptr, of.with, of.eps, of.rows, of.columns, acts.as<float>(),
+                     blocks_for(of.rows));
+    else
+      cuda::swiglu(stream, of.x, of.with, of.rows, of.columns, acts.as<float>(), blocks_for(of.rows));
+  }
+  void write_values() {
+    if (unwritten.x) write(std::exchange(unwritten, {}));
+  }
+  // Activations for products of many rows alone, if the last such product read them so: whoever reads them otherwise
+  // has them written then.
+  void make(const Source& of) {
+    if (mode != Activations::a16 || of.rows <= cuda::kChunkedRows || last_way != Way::many) return write(of);
+    if (of.norm)
+      cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, many_rows());
+    else
+      cuda::swiglu_many(stream, of.x, of.with, of.rows, of.columns, many_rows());
+    many_version = version;
+    unwritten = of;
+  }
   void prepare_halves(const Acts& input) {
     assert(is_alive(input) && "an Acts dies at the next call that returns one");
     if (halves_version == input.version) return;
+    write_values();
     cuda::prepare_halves(stream, input.values, input.rows, input.columns, halves.as<uint16_t>(),
                          half_factor.as<float>());
     halves_version = input.version;
@@ -118,24 +155,44 @@ struct Cuda::State {
     return {rounded.as<float>(), input.rows, input.columns, wanted};
   }
 
-  enum class Way : uint8_t { codes, dense, single };
+  cuda::ManyRows many_rows() const { return {many.as<uint8_t>(), many_factor.as<float>()}; }
+  void prepare_many(const Acts& input) {
+    assert(is_alive(input) && "an Acts dies at the next call that returns one");
+    if (many_version == input.version) return;
+    write_values();
+    cuda::prepare_many(stream, input.values, input.rows, input.columns, many_rows());
+    many_version = input.version;
+  }
+
+  enum class Way : uint8_t { codes, many, dense, single };
+  Way last_way = Way::single;  // of a product of more than kChunkedRows rows
   static Way way_of(const cuda::Linear& w, Activations mode, int64_t rows) {
     if (mode == Activations::f32 || w.values.single) return Way::single;
-    return rows <= cuda::kChunkedRows || !cuda::Gemm::takes(w.in) || w.out > kLargestDequantised ? Way::codes
-                                                                                                 : Way::dense;
+    if (rows <= cuda::kChunkedRows) return Way::codes;
+    if (cuda::takes_many(w.values.lowbit, w.factor)) return Way::many;
+    return !cuda::Gemm::takes(w.in) || w.out > kLargestDequantised ? Way::codes : Way::dense;
   }
   static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
 
   void multiply(const Acts& given, const cuda::Linear& w, float* y, bool add) {
     const Acts input = seen_by(w.spec, given);
-    switch (way_of(w, mode, input.rows)) {
+    const Way way = way_of(w, mode, input.rows);
+    if (input.rows > cuda::kChunkedRows) last_way = way;
+    switch (way) {
       case Way::single:
+        write_values();
         return exact.run(stream, gemm, w.values, w.bias.as<float>(), input.values, input.rows, y, add);
       case Way::codes:
         return multiply_codes(input, w, y, add);
+      case Way::many:
+        return multiply_many(input, std::array{cuda::LowbitOutput{&w.values.lowbit, y}}, add);
       case Way::dense:
         return multiply_dense(input, w, y, add);
     }
+  }
+  void multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add) {
+    prepare_many(input);
+    cuda::lowbit_many(stream, many_rows(), input.rows, outputs, add);
   }
   // Room for the sums of products of more than 16 rows.
   void make_joint(int64_t rows, int64_t row_blocks) {
@@ -162,9 +219,11 @@ struct Cuda::State {
       cuda::dequantise(stream, w.values.lowbit, w.factor, dequantised.as<uint16_t>());
       weight = dequantised.as<uint16_t>();
     }
-    float* z = add ? product.as<float>() : y;
-    gemm.run(stream, weight, halves.as<uint16_t>(), w.factor, input.rows, w.out, w.in, z);
-    cuda::finish_rows(stream, z, half_factor.as<float>(), w.bias.as<float>(), input.rows, w.out, y, add);
+    // Where rows have a factor, y counts in units of it while the product is added.
+    const float *factor = half_factor.as<float>(), *bias = w.bias.as<float>();
+    if (add) cuda::divide_rows(stream, factor, input.rows, w.out, y);
+    gemm.run(stream, weight, halves.as<uint16_t>(), w.factor, input.rows, w.out, w.in, y, add);
+    cuda::finish_rows(stream, factor, bias, input.rows, w.out, y);
   }
 
   cuda::AttentionArguments arguments(const KvCache& cache, int layer) const {
@@ -243,7 +302,10 @@ void Cuda::reserve(int64_t rows, int64_t columns, int64_t context) {
   s.grow(s.blocks, chunks * State::chunk_bytes(k));
   s.grow(s.halves, n * k * 2);
   s.grow(s.half_factor, n * 4);
-  s.grow(s.product, n * k * 4);
+  if (n > cuda::kChunkedRows) {
+    s.grow(s.many, cuda::many_bytes(n, k));
+    s.grow(s.many_factor, cuda::many_rows(n) * 4);
+  }
   s.grow(s.batch, (4 * n + n * cuts_for(s.context) * (cuda::kCut / kPageTokens)) * 4);
   ++s.version;
 }
@@ -265,7 +327,7 @@ void Cuda::copy(const Matrix& from, Matrix& to, int64_t rows) {
 Cuda::Linear Cuda::pack(const LinearWeight& weight) {
   State& s = *state_;
   Linear w = cuda::pack(s.stream, weight);
-  if (!w.values.half && w.values.lowbit.blocks && w.out <= State::kLargestDequantised)
+  if (State::way_of(w, Activations::a16, cuda::kChunkedRows + 1) == State::Way::dense && !w.values.half)
     s.grow(s.dequantised, w.out * w.in * 2);
   return w;
 }
@@ -274,6 +336,7 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
   switch (State::way_of(weight, mode, 1)) {
     case State::Way::single:
       return "f32 cuda";
+    case State::Way::many:
     case State::Way::dense:
       return "f16 a16 cublaslt";
     case State::Way::codes:
@@ -290,6 +353,8 @@ void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& sha
   s.rows = batch.rows();
   s.logit_count = static_cast<int64_t>(batch.logit_rows.size());
   s.one_row_each = batch.sequences() == batch.rows();
+  constexpr int64_t kLong = 16;
+  s.long_rows = mode == Activations::a16 && s.rows > cuda::kChunkedRows && s.rows >= kLong * batch.sequences();
   s.fresh = {};
   s.turned = false;
   s.next_count = 0;
@@ -366,8 +431,7 @@ Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
   check(x.columns <= cuda::kWidestNorm, "the CUDA backend normalises at most {} columns, not {}", cuda::kWidestNorm,
         x.columns);
   const Acts y = s.fresh_acts(s.rows, x.columns);
-  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, y.rows, x.columns, s.acts.as<float>(),
-                 s.blocks_for(y.rows));
+  s.make({x.data(), weight.data(), true, eps, y.rows, x.columns});
   return y;
 }
 
@@ -387,15 +451,24 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   };
   const bool grid = weights[0].first->spec.kind == Kind::grid;  // each has its own table
   static_assert(cuda::kMaxRows <= cuda::kChunkedRows);
-  bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether && !grid;
+  const State::Way way = State::way_of(*weights[0].first, s.mode, input.rows);
+  bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether && !grid &&
+                    (way == State::Way::codes || way == State::Way::many);
   for (const auto& [w, y] : weights)
-    one_launch = one_launch && State::way_of(*w, s.mode, input.rows) == State::Way::codes &&
+    one_launch = one_launch && State::way_of(*w, s.mode, input.rows) == way &&
                  together(w->values.lowbit.shape, weights[0].first->values.lowbit.shape);
   if (!one_launch) {
     for (const auto& [w, y] : weights) s.multiply(input, *w, y->data(), false);
     return;
   }
   const Acts seen = s.seen_by(weights[0].first->spec, input);
+  if (way == State::Way::many) {
+    cuda::LowbitOutput outputs[cuda::kMaxTogether];
+    for (size_t i = 0; i < weights.size(); ++i)
+      outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data()};
+    s.last_way = way;
+    return s.multiply_many(seen, {outputs, weights.size()}, false);
+  }
   s.prepare_blocks(seen);
   int64_t row_blocks = 0;
   for (const auto& [w, y] : weights) row_blocks += w->values.lowbit.shape.row_blocks();
@@ -435,12 +508,17 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   State& s = *state_;
   const AttentionShape& shape = cache.shape;
   const Acts y = s.fresh_acts(s.rows, int64_t{shape.heads} * shape.head_dim);
+  const cuda::AttentionArguments a = s.arguments(cache, layer);
+  if (s.long_rows && cuda::attends_rows(a)) {
+    cuda::attend_rows(s.stream, a, q.data(), s.acts.as<float>());
+    return y;
+  }
   const int64_t row_floats = cuda::attention_parts(shape.heads, shape.head_dim, s.cuts);
   const cuda::AttentionScratch scratch{static_cast<int64_t>(s.attention.size()) / 4 / row_floats, s.cuts,
                                        s.attention.as<float>(), s.arrived.as<uint32_t>()};
   const bool prepares =
       cuda::attention_prepares(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim);
-  cuda::attend(s.stream, s.arguments(cache, layer), std::exchange(s.fresh, {}), q.data(), scratch, s.acts.as<float>(),
+  cuda::attend(s.stream, a, std::exchange(s.fresh, {}), q.data(), scratch, s.acts.as<float>(),
                prepares ? s.blocks_for(y.rows) : nullptr);
   return y;
 }
@@ -448,7 +526,7 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
 Cuda::Acts Cuda::swiglu(const Matrix& gate, const Matrix& up) {
   State& s = *state_;
   const Acts y = s.fresh_acts(s.rows, gate.columns);
-  cuda::swiglu(s.stream, gate.data(), up.data(), s.rows, gate.columns, s.acts.as<float>(), s.blocks_for(y.rows));
+  s.make({gate.data(), up.data(), false, 0, y.rows, gate.columns});
   return y;
 }
 
@@ -460,6 +538,7 @@ Cuda::Acts Cuda::input(const Matrix& x) {
 }
 
 void Cuda::read(Acts acts, std::span<float> host) {
+  state_->write_values();
   cuda::from_device(state_->stream, host.data(), acts.values,
                     static_cast<size_t>(acts.rows * acts.columns) * sizeof(float));
 }

@@ -6,10 +6,13 @@
 // as the numbers they stand for; no faster than a16, so that tables and certificates can be made here too. All sums are
 // FP32.
 //   low-bit weights   up to kChunkedRows rows: lowbit.h, kMaxRows rows at a time, so decoding, verifying and short
-//   prefills agree
-//                     bit for bit; more rows: dequantised to FP16 once a call, then cuBLASLt
+//                     prefills agree bit for bit; more rows: lowbit_many.h on Hopper, else dequantised to FP16 once a
+//                     call, then cuBLASLt
 //   dense weights     held in FP16: BF16 times a power of two a matrix (exact for values within 2^-32 of its largest);
-//   cuBLASLt FP32 weights, formats without a kernel here (logged), and all weights in f32: exact.h
+//                     few rows lowbit.h, many cuBLASLt
+//   FP32 weights, formats without a kernel here (logged), and all weights in f32: exact.h
+// A step of more than kChunkedRows rows, 16 and more a sequence, attends by tiles of rows (attend_rows of ops.h) where
+// the cache is FP16 and the mode a16.
 //
 // A step of sequences with one row each is captured as a CUDA graph the second time that repeat() sees its shape (rows,
 // logit rows, context rounded up) and replayed from then on; nothing waits for the host inside. In such a step

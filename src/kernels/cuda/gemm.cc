@@ -80,11 +80,11 @@ Gemm::~Gemm() = default;
 Gemm::Gemm(Gemm&&) noexcept = default;
 
 void Gemm::run(Stream stream, const uint16_t* w, const uint16_t* x, float factor, int64_t M, int64_t N, int64_t K,
-               float* y) {
+               float* y, bool add) {
   const cublasLtMatmulAlgo_t& algorithm = state_->algorithm(N, K);
   const Layouts l(M, N, K);
-  const float zero = 0;
-  blas_check(cublasLtMatmul(state_->handle, state_->product, &factor, w, l.w, x, l.x, &zero, y, l.y, y, l.y, &algorithm,
+  const float beta = add ? 1 : 0;
+  blas_check(cublasLtMatmul(state_->handle, state_->product, &factor, w, l.w, x, l.x, &beta, y, l.y, y, l.y, &algorithm,
                             state_->workspace.data(), kWorkspace, stream),
              "multiplying");
 }

@@ -197,6 +197,42 @@ TEST_F(CudaTest, LinearAddAddsAndSeveralWeightsGoTogether) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], before[i] + product[i]);
 }
 
+// More than kChunkedRows rows: tiles of 128 or 256 rows, whichever fills the device (on an H200 1024 rows of 16800
+// outputs take 256 and 300 take 128), alone, beside another weight and added. Rows of few outputs, which the first test
+// knows to be right, are the reference.
+TEST_F(CudaTest, ManyRowsDoNotDependOnTheBatchNorOnWhatIsMultipliedBeside) {
+  Rng rng(7);
+  const int64_t in = 392, rows = 1024, out = 16800, narrow = 200;
+  b().reserve(rows, in, 128);
+  const std::vector<float> x = normals(rng, rows * in);
+  for (const char* format : {"int4g128z", "int3g64zs8", "int8g32", "lut4g64"}) {
+    SCOPED_TRACE(format);
+    const Cuda::Linear wide = b().pack(random_weight(parse_format(format), out, in, rng)),
+                       few = b().pack(random_weight(parse_format(format), narrow, in, rng));
+    const auto product = [&](int64_t n, const Cuda::Linear& w, bool beside, bool add) {
+      batch(static_cast<int>(n), 0, static_cast<int>(n / kPageTokens) + 1, kShape);
+      const Cuda::Matrix input = matrix(std::vector<float>(x.begin(), x.begin() + n * in), in);
+      Cuda::Matrix y = matrix(std::vector<float>(static_cast<size_t>(n * w.out), add ? 1.0f : NAN), w.out),
+                   other = b().allocate(n, out);
+      const std::pair<const Cuda::Linear*, Cuda::Matrix*> outputs[] = {{&w, &y}, {&wide, &other}};
+      if (add)
+        b().linear_add(b().input(input), w, y);
+      else
+        b().linear(b().input(input), std::span(outputs, beside ? 2 : 1));
+      return values_of(y);
+    };
+    const auto same = [](const std::vector<float>& part, const std::vector<float>& all) {
+      return std::memcmp(part.data(), all.data(), part.size() * sizeof(float)) == 0;
+    };
+    EXPECT_TRUE(same(product(300, wide, false, false), product(rows, wide, false, false)));
+    const std::vector<float> alone = product(rows, few, false, false);
+    EXPECT_TRUE(same(product(130, few, false, false), alone));
+    EXPECT_TRUE(same(product(rows, few, true, false), alone));
+    const std::vector<float> added = product(rows, few, false, true);
+    for (size_t i = 0; i < added.size(); ++i) ASSERT_EQ(added[i], 1 + alone[i]) << i;
+  }
+}
+
 TEST_F(CudaTest, EmbeddingGivesTheDecodedRows) {
   Rng rng(3);
   b().reserve(6, 1024, 128);
@@ -278,9 +314,11 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
     KvFormat kv;
     double tolerance;
   };
-  // f32: about a hundred FP32 roundings of values below 4; f16 and i8 add the rounding of keys and values.
+  // f32: about a hundred FP32 roundings of values below 4; f16 and i8 add the rounding of keys and values, and f16, for
+  // 290 rows together, of queries and weights.
   for (const Case& c : {Case{4, 2, 64, 0, KvFormat::f32, 1e-5}, Case{12, 1, 32, 0, KvFormat::f32, 1e-5},
                         Case{4, 4, 128, 70, KvFormat::f32, 1e-5}, Case{4, 2, 64, 0, KvFormat::f16, 6e-3},
+                        Case{4, 1, 128, 0, KvFormat::f16, 6e-3}, Case{4, 4, 128, 70, KvFormat::f16, 6e-3},
                         Case{4, 2, 64, 0, KvFormat::bf16, 5e-2}, Case{4, 2, 64, 0, KvFormat::i8, 8e-2}}) {
     SCOPED_TRACE(std::to_string(c.h) + " heads, " + std::to_string(c.e) + ", " + std::string(name_of(c.kv)));
     const int total = 300, chunk = 290;
@@ -323,6 +361,43 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
         ASSERT_NEAR(got[static_cast<size_t>(p * c.h * c.e + i)], expected[static_cast<size_t>(i)], c.tolerance)
             << p << " " << i;
     }
+  }
+}
+
+// 260 rows of two sequences in one step, and each sequence alone.
+TEST_F(CudaTest, ManyRowsOfAttentionDoNotDependOnTheirBatch) {
+  Rng rng(8);
+  for (int window : {0, 40}) {
+    const AttentionShape shape{1, 4, 2, 128, window, 1e-5f, std::vector<float>(64, 0.3f), 1.0f};
+    const int first = 130, total = 260, pages = 6;
+    b().reserve(total, 512, 256);
+    const std::vector<float> q = normals(rng, total * 512), k = normals(rng, total * 256),
+                             v = normals(rng, total * 256);
+    const auto attended = [&](int from, int to) {
+      Batch batch;
+      batch.sequence_begin = {0};
+      for (int row = from; row < to; ++row) {
+        if (row == first && row > from) batch.sequence_begin.push_back(row - from);
+        batch.ids.push_back(0), batch.positions.push_back(row % first), batch.logit_rows.push_back(row - from);
+      }
+      batch.sequence_begin.push_back(to - from);
+      for (size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
+        batch.pages.emplace_back();
+        for (int i = 0; i < pages; ++i) batch.pages[s].push_back(static_cast<int>(s) * pages + i);
+      }
+      b().begin(batch, Activations::a16, shape);
+      Cuda::KvCache cache = b().allocate_cache(shape, 2 * pages, KvFormat::f16);
+      const auto part = [&](const std::vector<float>& all, int width) {
+        return matrix(std::vector<float>(all.begin() + from * width, all.begin() + to * width), width);
+      };
+      Cuda::Matrix mq = part(q, 512), mk = part(k, 256);
+      b().rope_append(mq, mk, part(v, 256), nullptr, nullptr, cache, 0);
+      return values_of(b().attend(mq, cache, 0));
+    };
+    std::vector<float> alone = attended(0, first);
+    const std::vector<float> second = attended(first, total);
+    alone.insert(alone.end(), second.begin(), second.end());
+    EXPECT_TRUE(attended(0, total) == alone) << "window " << window;
   }
 }
 

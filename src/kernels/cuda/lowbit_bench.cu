@@ -3,7 +3,8 @@
 //   lowbit_bench copy                            the device's copy bandwidth
 //   lowbit_bench cublas N K M,M,...              BF16 in and out
 //   lowbit_bench speed N K M,M,... FORMAT,...    4 = int4g128z, 104 = int4g64zs8, 14 = lut4g64, and so on
-//   lowbit_bench prefill N K M,M,... FORMAT,...  dequantised once a call, then cuBLASLt in FP16
+//   lowbit_bench prefill N K M,M,... FORMAT,...  many rows: the kernel of lowbit_many.h; dequantised once a call, then
+//                                                cuBLASLt in FP16; cuBLAS in BF16; replayed in turn
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -20,6 +21,7 @@
 
 #include "kernels/cuda/cuda_error.cuh"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/lowbit_many.h"
 #include "kernels/cuda/ops.h"
 
 using namespace fidelio::cuda;
@@ -107,31 +109,44 @@ LowbitInput prepared(Stream stream, const std::vector<float>& x, int rows, int64
   return in;
 }
 
-// Microseconds a call: `calls` different calls captured in a graph, replayed; the median of replays.
-double graph_time(Stream stream, int calls, const std::function<void(int)>& call) {
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing");
-  for (int i = 0; i < calls; ++i) call(i);
-  cuda_check(cudaStreamEndCapture(stream, &graph), "capturing");
-  cuda_check(cudaGraphInstantiate(&exec, graph, 0), "instantiating");
+// Microseconds a call of each: `calls` different calls captured in a graph; the graphs are replayed in turn, so that
+// all meet the same clocks; medians.
+std::vector<double> graph_times(Stream stream, int calls, const std::vector<std::function<void(int)>>& each) {
+  std::vector<cudaGraphExec_t> graphs;
+  for (const auto& call : each) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing");
+    for (int i = 0; i < calls; ++i) call(i);
+    cuda_check(cudaStreamEndCapture(stream, &graph), "capturing");
+    cuda_check(cudaGraphInstantiate(&exec, graph, 0), "instantiating");
+    cudaGraphDestroy(graph);
+    graphs.push_back(exec);
+  }
   cudaEvent_t a, b;
   cudaEventCreate(&a);
   cudaEventCreate(&b);
-  std::vector<float> times;
-  for (int i = 0; i < 23; ++i) {
-    cudaEventRecord(a, stream);
-    cuda_check(cudaGraphLaunch(exec, stream), "replaying");
-    cudaEventRecord(b, stream);
-    cuda_check(cudaEventSynchronize(b), "replaying");
-    float ms;
-    cudaEventElapsedTime(&ms, a, b);
-    if (i >= 3) times.push_back(ms);
+  std::vector<std::vector<double>> times(each.size());
+  for (int i = 0; i < 23; ++i)
+    for (size_t which = 0; which < each.size(); ++which) {
+      cudaEventRecord(a, stream);
+      cuda_check(cudaGraphLaunch(graphs[which], stream), "replaying");
+      cudaEventRecord(b, stream);
+      cuda_check(cudaEventSynchronize(b), "replaying");
+      float ms;
+      cudaEventElapsedTime(&ms, a, b);
+      if (i >= 3) times[which].push_back(ms * 1e3 / calls);
+    }
+  std::vector<double> medians;
+  for (auto& t : times) {
+    std::sort(t.begin(), t.end());
+    medians.push_back(t[t.size() / 2]);
   }
-  std::sort(times.begin(), times.end());
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-  return times[times.size() / 2] * 1e3 / calls;
+  for (cudaGraphExec_t exec : graphs) cudaGraphExecDestroy(exec);
+  return medians;
+}
+double graph_time(Stream stream, int calls, const std::function<void(int)>& call) {
+  return graph_times(stream, calls, {call})[0];
 }
 
 __global__ void copy_kernel(const uint4* from, uint4* to, size_t n) {
@@ -151,41 +166,60 @@ void copy_rate(Stream stream) {
   cudaFree(b);
 }
 
-void cublas(Stream stream, int64_t N, int64_t K, const std::vector<int>& rows) {
+// BF16 in and out by cuBLAS, rotating weights.
+struct CublasBf16 {
   cublasHandle_t handle;
-  cublasCreate(&handle);
-  cublasSetStream(handle, stream);
   void* workspace = device<uint8_t>(64 << 20);
-  cublasSetWorkspace(handle, workspace, 64 << 20);
-  const int layers = std::max<int>(2, std::min<int>(64, (256 << 20) / (N * K * 2) + 2));
-  std::vector<float> random(1 << 16);
-  std::mt19937 rng(3);
-  std::normal_distribution<float> normal;
-  std::vector<__nv_bfloat16> host(N * K);
-  std::vector<__nv_bfloat16> base(1 << 20);
-  for (auto& v : base) v = __float2bfloat16(normal(rng) * 0.02f);
-  for (size_t i = 0; i < host.size(); ++i) host[i] = base[(i * 7 + i / base.size()) % base.size()];
+  int64_t N, K;
+  std::vector<__nv_bfloat16> base = std::vector<__nv_bfloat16>(1 << 20);
   std::vector<__nv_bfloat16*> w;
-  for (int i = 0; i < layers; ++i) w.push_back(upload(host));
-  const float one = 1, zero = 0;
-  for (int M : rows) {
-    std::vector<__nv_bfloat16> hx(M * K);
-    for (auto& v : hx) v = base[rng() % base.size()];
-    __nv_bfloat16* x = upload(hx);
-    __nv_bfloat16* y = device<__nv_bfloat16>(M * N);
-    const int calls = M > 512 ? layers : layers * 3;
-    const double us = graph_time(stream, calls, [&](int i) {
-      cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, N, M, K, &one, w[i % layers], CUDA_R_16BF, K, x, CUDA_R_16BF, K,
-                   &zero, y, CUDA_R_16BF, N, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-    });
-    printf("%lldx%lld cublas-bf16 M=%d %.2f us %.2f TB/s %.0f TFLOP/s\n", (long long)N, (long long)K, M, us,
-           N * K * 2.0 / us / 1e6, 2e-6 * M * N * K / us);
+  __nv_bfloat16 *x = nullptr, *y = nullptr;
+  int M = 0;
+
+  CublasBf16(Stream stream, int64_t N, int64_t K) : N(N), K(K) {
+    cublasCreate(&handle);
+    cublasSetStream(handle, stream);
+    cublasSetWorkspace(handle, workspace, 64 << 20);
+    std::mt19937 rng(3);
+    std::normal_distribution<float> normal;
+    std::vector<__nv_bfloat16> host(N * K);
+    for (auto& v : base) v = __float2bfloat16(normal(rng) * 0.02f);
+    for (size_t i = 0; i < host.size(); ++i) host[i] = base[(i * 7 + i / base.size()) % base.size()];
+    for (int i = 0; i < layers(); ++i) w.push_back(upload(host));
+  }
+  ~CublasBf16() {
+    for (auto* p : w) cudaFree(p);
     cudaFree(x);
     cudaFree(y);
+    cudaFree(workspace);
+    cublasDestroy(handle);
   }
-  for (auto* p : w) cudaFree(p);
-  cudaFree(workspace);
-  cublasDestroy(handle);
+  int layers() const { return std::max<int>(2, std::min<int>(64, (256 << 20) / (N * K * 2) + 2)); }
+  void rows(int count) {
+    M = count;
+    std::mt19937 rng(3);
+    std::vector<__nv_bfloat16> host(M * K);
+    for (auto& v : host) v = base[rng() % base.size()];
+    cudaFree(x);
+    cudaFree(y);
+    x = upload(host);
+    y = device<__nv_bfloat16>(M * N);
+  }
+  void operator()(int i) const {
+    const float one = 1, zero = 0;
+    cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, N, M, K, &one, w[i % w.size()], CUDA_R_16BF, K, x, CUDA_R_16BF, K,
+                 &zero, y, CUDA_R_16BF, N, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  }
+};
+
+void cublas(Stream stream, int64_t N, int64_t K, const std::vector<int>& rows) {
+  CublasBf16 product(stream, N, K);
+  for (int M : rows) {
+    product.rows(M);
+    const double us = graph_time(stream, product.layers() * (M > 512 ? 1 : 3), [&](int i) { product(i); });
+    printf("%lldx%lld cublas-bf16 M=%d %.2f us %.2f TB/s %.0f TFLOP/s\n", (long long)N, (long long)K, M, us,
+           N * K * 2.0 / us / 1e6, 2e-6 * M * N * K / us);
+  }
 }
 
 std::vector<int> numbers(const char* text) {
@@ -245,24 +279,35 @@ void speed(Stream stream, const Rotating& w, const char* name, const std::vector
 }
 
 void prefill(Stream stream, const Rotating& w, const char* name, const std::vector<int>& rows) {
+  const int64_t N = w.shape.out, K = w.shape.in;
   Gemm gemm;
-  uint16_t* halves = device<uint16_t>(w.shape.out * w.shape.in);
+  CublasBf16 product(stream, N, K);
+  uint16_t* halves = device<uint16_t>(N * K);
+  dequantise(stream, w.layers[0], 1, halves);
   for (int M : rows) {
-    float* x = upload(normals(M * w.shape.in));
-    float *y = device<float>(M * w.shape.out), *factor = device<float>(M);
-    uint16_t* x16 = device<uint16_t>(M * w.shape.in);
-    const int layers = static_cast<int>(w.layers.size());
-    double part[4];
-    for (int what = 0; what < 4; ++what)  // all, then each alone
-      part[what] = graph_time(stream, layers, [&](int i) {
-        if (what == 0 || what == 1) dequantise(stream, w.layers[i % layers], 1, halves);
-        if (what == 0 || what == 2) prepare_halves(stream, x, M, w.shape.in, x16, factor);
-        if (what == 0 || what == 3) gemm.run(stream, halves, x16, 1, M, w.shape.out, w.shape.in, y);
+    product.rows(M);
+    float* x = upload(normals(M * K));
+    float *y = device<float>(M * N), *factor = device<float>(M);
+    uint16_t* x16 = device<uint16_t>(M * K);
+    const ManyRows many{device<uint8_t>(many_bytes(M, K)), device<float>(many_rows(M))};
+    prepare_halves(stream, x, M, K, x16, factor);
+    prepare_many(stream, x, M, K, many);
+    const auto layer = [&](int i) -> const LowbitWeight& { return w.layers[i % w.layers.size()]; };
+    std::vector<std::function<void(int)>> parts = {[&](int i) { product(i); },
+                                                   [&](int) { prepare_many(stream, x, M, K, many); },
+                                                   [&](int i) { dequantise(stream, layer(i), 1, halves); },
+                                                   [&](int) { gemm.run(stream, halves, x16, 1, M, N, K, y, false); }};
+    const bool kernel = takes_many(w.layers[0], 1);
+    if (kernel)
+      parts.push_back([&](int i) {
+        const LowbitOutput o{&layer(i), y};
+        lowbit_many(stream, many, M, {&o, 1}, false);
       });
-    printf("%lldx%lld %-10s M=%d %.1f us: dequantise %.1f, round %.1f, product %.1f (%.0f TFLOP/s)\n",
-           (long long)w.shape.out, (long long)w.shape.in, name, M, part[0], part[1], part[2], part[3],
-           2e-6 * M * w.shape.out * w.shape.in / part[3]);
-    for (void* p : {(void*)x, (void*)y, (void*)factor, (void*)x16}) cudaFree(p);
+    const std::vector<double> us = graph_times(stream, 6, parts);
+    printf("%lldx%lld %-10s M=%d us: cuBLAS BF16 %.1f", (long long)N, (long long)K, name, M, us[0]);
+    if (kernel) printf(", codes %.1f (%.0f TFLOP/s, %.3f of cuBLAS)", us[4], 2e-6 * M * N * K / us[4], us[0] / us[4]);
+    printf(", round %.1f; dequantise %.1f + FP16 cuBLASLt %.1f\n", us[1], us[2], us[3]);
+    for (void* p : {(void*)x, (void*)y, (void*)factor, (void*)x16, (void*)many.halves, (void*)many.factor}) cudaFree(p);
   }
   cudaFree(halves);
 }

@@ -40,8 +40,6 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-__device__ float silu(float x) { return x / (1 + expf(-x)); }
-
 // Thread block (m, i) makes blocks 8 i .. 8 i + 7 of 128 columns of row m, one a warp.
 __global__ void __launch_bounds__(kThreads)
     gate_up(const float* gate, const float* up, int d, float* y, uint8_t* blocks) {
@@ -62,13 +60,7 @@ __global__ void __launch_bounds__(kThreads) to_halves(const float* x, int column
   float amax = 0;
 #pragma unroll 4
   for (int i = threadIdx.x * 4; i < columns; i += kThreads * 4) amax = fmaxf(amax, largest_of(load4(row, i, columns)));
-  amax = over_block(amax, Larger());
-  float scale = 1;
-  if (amax > 0 && (amax >= 0x1p15f || amax < 0x1p-6f)) {
-    int exponent;
-    frexpf(amax, &exponent);
-    scale = ldexpf(1.0f, max(exponent, -100) - 15);
-  }
+  const float scale = row_factor_of(over_block(amax, Larger()));
   if (threadIdx.x == 0) factor[blockIdx.x] = scale;
   const float inverse = 1 / scale;
 #pragma unroll 4
@@ -81,15 +73,20 @@ __global__ void __launch_bounds__(kThreads) to_halves(const float* x, int column
   }
 }
 
-__global__ void finish_row(const float* z, const float* factor, const float* bias, int64_t d, float* y, bool add) {
+// y /= factor of the row, a power of two.
+__global__ void divide_row(const float* factor, int64_t d, float* y) {
+  begin_kernel();
+  const float inverse = 1 / factor[blockIdx.x];
+  if (inverse == 1) return;
+  for (int64_t i = threadIdx.x; i < d; i += kThreads) y[blockIdx.x * d + i] *= inverse;
+}
+
+__global__ void finish_row(const float* factor, const float* bias, int64_t d, float* y) {
   begin_kernel();
   const float scale = factor[blockIdx.x];
-  if (!add && scale == 1 && !bias && z == y) return;
-  for (int64_t i = threadIdx.x; i < d; i += kThreads) {
-    const float value = z[blockIdx.x * d + i] * scale + (bias ? bias[i] : 0.0f);
-    float& to = y[blockIdx.x * d + i];
-    to = add ? to + value : value;
-  }
+  if (scale == 1 && !bias) return;
+  for (int64_t i = threadIdx.x; i < d; i += kThreads)
+    y[blockIdx.x * d + i] = y[blockIdx.x * d + i] * scale + (bias ? bias[i] : 0.0f);
 }
 
 }  // namespace
@@ -113,10 +110,11 @@ void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, u
   launch("rounding activations", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, to_halves, x,
          static_cast<int>(columns), reinterpret_cast<__half*>(halves), factor);
 }
-void finish_rows(Stream stream, const float* z, const float* factor, const float* bias, int64_t n, int64_t d, float* y,
-                 bool add) {
-  launch("finishing a product", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, finish_row, z, factor, bias, d, y,
-         add);
+void divide_rows(Stream stream, const float* factor, int64_t n, int64_t d, float* y) {
+  launch("scaling rows", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, divide_row, factor, d, y);
+}
+void finish_rows(Stream stream, const float* factor, const float* bias, int64_t n, int64_t d, float* y) {
+  launch("finishing a product", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, finish_row, factor, bias, d, y);
 }
 
 }  // namespace fidelio::cuda

@@ -30,9 +30,10 @@ void linear_f32(Stream stream, const WeightValues& w, const float* bias, const f
 // halves (n, columns) = x / factor of the row; the factor is a power of two, 1 unless the row leaves FP16's comfortable
 // range.
 void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, uint16_t* halves, float* factor);
-// y (n, d) = or += factor of the row * z + bias; z may be y.
-void finish_rows(Stream stream, const float* z, const float* factor, const float* bias, int64_t n, int64_t d, float* y,
-                 bool add);
+// y (n, d) /= factor of the row; y = factor of the row * y + bias. Rows with a factor of 1 are not touched but by a
+// bias.
+void divide_rows(Stream stream, const float* factor, int64_t n, int64_t d, float* y);
+void finish_rows(Stream stream, const float* factor, const float* bias, int64_t n, int64_t d, float* y);
 
 // y (n, columns) = x as integers of magnitude `steps` at most under one FP32 scale for each `group` columns of a row:
 // largest / steps, the nearest integer, ties to even.
@@ -88,5 +89,9 @@ bool attention_appends(KvKind kind, int h, int hk);
 bool attention_prepares(KvKind kind, int h, int hk, int e);
 void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
             const AttentionScratch& scratch, float* out, uint8_t* blocks);
+// The same for many rows of a sequence, where attends_rows(): q, weights and values as FP16, by the matrix units. Its
+// bits are not attend()'s.
+bool attends_rows(const AttentionArguments& a);
+void attend_rows(Stream stream, const AttentionArguments& a, const float* q, float* out);
 
 }  // namespace fidelio::cuda

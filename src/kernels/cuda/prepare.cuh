@@ -54,6 +54,16 @@ __device__ inline float scale_of(float amax) {
   return ldexpf(1.0f, max(exponent, -100) - 15);
 }
 
+// The factor of a whole row of halves: 1 unless the row leaves FP16's comfortable range.
+__device__ inline float row_factor_of(float amax) {
+  if (amax == 0 || (amax >= 0x1p-6f && amax < 0x1p15f)) return 1;
+  int exponent;
+  frexpf(amax, &exponent);
+  return ldexpf(1.0f, max(exponent, -100) - 15);
+}
+
+__device__ inline float silu(float x) { return x / (1 + expf(-x)); }
+
 // A warp's work: block `block` of row m, of which lane l holds columns 4 l .. 4 l + 3. Rows are in chunks of kMaxRows.
 __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {
   const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
