@@ -120,6 +120,38 @@ struct LaneCodes {
       }
     }
   }
+  // The same codes as bytes, for products of integers: of chunk c, rows g and g + 8 and their columns 8 t + 4 h + {0,
+  // 2, 1, 3} in a[2 h] and a[2 h + 1]; under the same powers of two.
+  __device__ __forceinline__ void bytes(int c, uint32_t (&a)[4]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if constexpr (bits <= 4) {
+        uint32_t v;
+        if constexpr (bits == 4) v = pick(w4[c / 2], 2 * (c % 2) + h);
+        if constexpr (bits == 2) v = shifted(pick(w2, c), 2 * h);
+        if constexpr (bits == 3)
+          v = ptx::select_bits<0x66666666>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 2),
+                                           shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (c % 2) + h));
+        constexpr uint32_t low = ((1u << bits) - 1) * 0x01010101u;
+        a[2 * h] = v & low;
+        a[2 * h + 1] = v & low << 4;
+      } else {
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) a[2 * h + odd] = wide(c, h, odd);
+      }
+    }
+  }
+  // Of 5 to 8 bits: four codes, each at the upper end of its byte.
+  __device__ __forceinline__ uint32_t wide(int c, int h, int odd) const {
+    constexpr uint32_t mask = (0xffu & ~((1u << (8 - bits)) - 1)) * 0x01010101u;
+    const uint32_t w = pick(w4[c / 2], 2 * (c % 2) + h);
+    uint32_t lower;
+    if constexpr (bits == 8) lower = shifted(pick(w4[2 + c / 2], 2 * (c % 2) + h), 4 * odd);
+    if constexpr (bits == 7) lower = ptx::select_bits<0x0c0c0c0c>(two(c, h, odd), one(c, h, odd, 1));
+    if constexpr (bits == 6) lower = two(c, h, odd);
+    if constexpr (bits == 5) lower = one(c, h, odd, 3);
+    return ptx::select_bits<0xf0f0f0f0>(odd ? w : w << 4, lower) & mask;
+  }
   // Bits of the lower planes moved to bits 2..3, or bit `to`, of each byte.
   __device__ __forceinline__ uint32_t two(int c, int h, int odd) const {
     return shifted(pick(w2, c), 2 * (2 * h + odd) - 2);
