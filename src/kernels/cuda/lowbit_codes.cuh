@@ -6,6 +6,9 @@
 //      a0: row g      columns 8 t + 4 h + {0, 1}         a2: row g      columns 8 t + 4 h + {2, 3}
 //      a1: row g + 8  columns 8 t + 4 h + {0, 1}         a3: row g + 8  columns 8 t + 4 h + {2, 3}
 //
+// Products of integers (m16n8k32, a chunk each) take four codes of a row in a register: the bytes of the same words,
+// their columns 8 t + 4 h + {0, 2, 1, 3}.
+//
 // A code becomes a half by masking alone: the bits q << o with o + b <= 10 are the FP16 subnormal q 2^o 2^-24, exact,
 // and matrix units take subnormals at full speed (the usual 0x6400 | q needs its 1024 subtracted again and costs the
 // sums ten bits). The factor 2^o 2^-24 is taken out at the end, per row; zero points are stored times 2^o.

@@ -41,8 +41,8 @@ void launch_fitting(Stream stream, const LowbitArguments& p, int row_blocks) {
 // five shapes. What decides: few tiles want all they can have on its way into shared memory before the activations
 // come; tiles that fill the multiprocessors once want two thread blocks on each with half of a part on its way (of 8
 // bits 3 / 8 fit); many tiles want thread blocks that are small, so that one loads while another multiplies. From 5
-// rows on activations are as many bytes as weights: more outputs share them, in a warp, a team, or, from 17 on, with
-// half of the inputs each, a pair of thread blocks.
+// rows on activations are as many bytes as weights: more outputs share them, of a warp, or, from 17 on, of a team, of
+// which a pair of thread blocks has half of the inputs each.
 template <typename Traits>
 void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   const int tiles = row_blocks * 8, sms = multiprocessors();
@@ -62,7 +62,7 @@ void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   }
   if (p.rows <= 16) {
     if (few) return launch_fitting < Traits, 2, 1, 1, 16, kNarrow ? 4 : 2, 1 > (stream, p, row_blocks);
-    return launch_fitting<Traits, 2, 2, 1, 16, 2, 1>(stream, p, row_blocks);
+    return launch_fitting<Traits, 4, 1, 1, 16, 2, 1>(stream, p, row_blocks);
   }
   if (few) return launch_fitting<Traits, 2, 2, 2, 32, 3, 1>(stream, p, row_blocks);
   if constexpr (kNarrow)

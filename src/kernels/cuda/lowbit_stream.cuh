@@ -3,9 +3,10 @@
 // inputs):
 //
 //      DRAM --cp.async, kStages blocks ahead--> the warp's ring --> registers --mask--> tensor cores --> acc (a group)
-//                                                                                          |  total += s f (acc - z
-//                                                                                          sum)
-//      L2 --cp.async, kStages blocks ahead--> the team's ring ------------------------------'
+//                                                                                        |
+//                                                                   total += s f (acc - z sum)
+//                                                                                        |
+//      L2 --cp.async, kStages blocks ahead--> the team's ring ----------------------------'
 //
 // and at the end the parts' totals meet in shared memory, where they are added as a balanced tree. The rings of weights
 // (constants) fill before the kernel waits for the one before it.
@@ -14,10 +15,10 @@
 // there takes a microsecond as well, and a load of them a block ahead made each of the eight blocks of a part wait for
 // it (8192 x 8192, 4 bits, one row: 10.6 us so, 8.8 with the ring, which is what copying the bytes takes).
 //
-// Tried and slower at 16 and 32 rows: panels of 128 or 256 outputs by wgmma, activations in shared memory for all
-// warps, sums by distributed shared memory of a cluster (M = 16: 17 us at best, M = 32: 28); pairs of thread blocks
-// that each fetch half of the activations for both (multicast; 16.6 and 22 to 24 us where this kernel takes 12.6
-// and 18.8).
+// Tried and no faster at 16 rows: teams of two warps (12.5 us, one warp with four tiles 12.6). Slower at 16 and 32
+// rows: panels of 128 or 256 outputs by wgmma, activations in shared memory for all warps, sums by distributed shared
+// memory of a cluster (M = 16: 17 us at best, M = 32: 28); pairs of thread blocks that each fetch half of the
+// activations for both (multicast; 16.6 and 22 to 24 us where this kernel takes 12.6 and 18.8).
 #pragma once
 #include "kernels/cuda/lowbit_kernel.cuh"
 #include "kernels/cuda/lowbit_ring.cuh"
