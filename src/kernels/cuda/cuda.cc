@@ -52,8 +52,7 @@ struct Cuda::State {
   int pages_per_sequence = 0;
 
   // Scratch.
-  DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns,
-      joint;
+  DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns;
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
 
   // What norm and swiglu make activations of, rows of `columns`.
@@ -93,7 +92,7 @@ struct Cuda::State {
   static int64_t chunk_bytes(int64_t columns) { return cuda::input_bytes(cuda::kMaxRows, column_blocks(columns)); }
   cuda::LowbitInput chunk(const Acts& input, int64_t first) {
     return {blocks.as<uint8_t>() + first / cuda::kMaxRows * chunk_bytes(input.columns),
-            static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first)), joint.as<uint8_t>()};
+            static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first))};
   }
   bool is_alive(const Acts& input) const { return input.version == version || input.version == rounded_version; }
   void prepare_blocks(const Acts& input) {
@@ -194,13 +193,8 @@ struct Cuda::State {
     prepare_many(input);
     cuda::lowbit_many(stream, many_rows(), input.rows, outputs, add);
   }
-  // Room for the sums of products of more than 16 rows.
-  void make_joint(int64_t rows, int64_t row_blocks) {
-    if (rows > 16 && row_blocks <= cuda::kMostJointRowBlocks) grow(joint, cuda::joint_bytes(row_blocks));
-  }
   void multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add) {
     prepare_blocks(input);
-    make_joint(input.rows, w.values.lowbit.shape.row_blocks());
     for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
       const cuda::LowbitOutput output{&w.values.lowbit, y + first * w.out};
       cuda::lowbit_linear(stream, chunk(input, first), {&output, 1}, add, upcoming_after(input, first));
@@ -470,9 +464,6 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
     return s.multiply_many(seen, {outputs, weights.size()}, false);
   }
   s.prepare_blocks(seen);
-  int64_t row_blocks = 0;
-  for (const auto& [w, y] : weights) row_blocks += w->values.lowbit.shape.row_blocks();
-  s.make_joint(input.rows, row_blocks);
   for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
     cuda::LowbitOutput outputs[cuda::kMaxTogether];
     for (size_t i = 0; i < weights.size(); ++i)

@@ -1,10 +1,10 @@
 // Cuda: the Backend on an NVIDIA GPU (compute capability 8.0 and newer). See kernels/backend.h for what each operation
 // means; this page says how it is held. No CUDA header is needed to include it.
 //
-// Linears see activations rounded to FP16 (a16), under a power-of-two factor where 128 of a row leave FP16's
-// comfortable range, or in FP32 (f32). In the coarse modes codes see the integers that the CPU's kernels see, multiplied
-// as the numbers they stand for; no faster than a16, so that tables and certificates can be made here too. All sums are
-// FP32.
+// Linears see activations of 16 bits (a16): integers under a power of two for 128 of a row where weights are integers,
+// else FP16, under a power of two where 128 of a row leave FP16's comfortable range; or FP32 (f32). In the coarse modes
+// codes see the integers that the CPU's kernels see, multiplied as the numbers they stand for; no faster than a16, so
+// that tables and certificates can be made here too. All sums are FP32.
 //   low-bit weights   up to kChunkedRows rows: lowbit.h, kMaxRows rows at a time, so decoding, verifying and short
 //                     prefills agree bit for bit; more rows: lowbit_many.h on Hopper, else dequantised to FP16 once a
 //                     call, then cuBLASLt

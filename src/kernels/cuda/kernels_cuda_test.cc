@@ -86,12 +86,12 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, Rng&
   return w;
 }
 
-// Inputs that FP16 holds exactly under a scale a block, of very different size from row to row and in some blocks, so
-// that what remains is the error of FP32 sums: on its way into an output a product meets fewer than 48 additions (in a
-// group of 128 at most 8 products of 16 columns, of K / 1024 groups a part, 3 levels of parts, and the scale's, bias's
-// and factor's roundings), each wrong by at most 2^-23 (matrix units truncate) of the magnitudes added so far; those
-// are at most sum |s| (q + z) |x| <= 2 sum |w|max |x| for the formats here, or in the dense case (K additions, 16 at a
-// time) sum |w x|.
+// Inputs that FP16 and integers of 16 bits hold exactly under a scale a block, of very different size from row to row
+// and in some blocks, so that what remains is the error of FP32 sums: on its way into an output a product meets fewer
+// than 48 additions (integers in a group are added exactly; of grids at most 8 products of 16 columns in a group of
+// 128; of K / 1024 groups a part, 3 levels of parts, and the scale's, bias's and factor's roundings), each wrong by at
+// most 2^-23 (matrix units truncate) of the magnitudes added so far; those are at most sum |s| (q + z) |x| <= 2 sum
+// |w|max |x| for the formats here, or in the dense case (K additions, 16 at a time) sum |w x|.
 constexpr double kTolerance = 2 * 48 * 0x1p-23;
 
 TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTheBatch) {
@@ -119,7 +119,7 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
     const Cuda::Linear packed = b().pack(weight);
     for (Activations mode : {Activations::a16, Activations::f32}) {
       std::vector<float> small_batch;
-      for (int64_t n : {int64_t{32}, int64_t{1}, int64_t{9}, int64_t{17}, int64_t{96}, rows}) {
+      for (int64_t n : {int64_t{32}, int64_t{1}, int64_t{3}, int64_t{6}, int64_t{9}, int64_t{17}, int64_t{96}, rows}) {
         SCOPED_TRACE(n);
         batch(static_cast<int>(n), 0, 5, kShape, mode);
         const Cuda::Matrix input = matrix(std::vector<float>(x.begin(), x.begin() + n * in), in);
@@ -151,19 +151,19 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
   }
 }
 
-// Wide weights are shared out differently (8, 4, 2 and 1 thread blocks a block of outputs on an H200); the sums may not
-// be. One row, which the test above knows to be right, is the reference.
+// Few and many outputs, and 1, 4, 8, 16 and 32 rows, have kernels of their own; the sums may not be. One row, which the
+// test above knows to be right, is the reference.
 TEST_F(CudaTest, RowsDoNotDependOnTheBatchWhateverTheWidth) {
   Rng rng(6);
   const int64_t in = 2200, rows = 32;
   b().reserve(rows, in, 128);
   const std::vector<float> x = normals(rng, rows * in);
   for (int64_t out : {int64_t{1500}, int64_t{5000}, int64_t{9000}, int64_t{18000}})
-    for (const char* format : {"int4g128z", "int6g64z", "lut4g64", "bf16"}) {
+    for (const char* format : {"int2g32z", "int4g128z", "int5g32", "int6g64z", "int8g128z", "lut4g64", "bf16"}) {
       SCOPED_TRACE(std::string(format) + " " + std::to_string(out));
       const Cuda::Linear packed = b().pack(random_weight(parse_format(format), out, in, rng));
       std::vector<float> together;
-      for (int64_t n : {rows, int64_t{13}, int64_t{1}}) {
+      for (int64_t n : {rows, int64_t{13}, int64_t{7}, int64_t{2}, int64_t{1}}) {
         batch(static_cast<int>(n), 0, 1, kShape);
         const Cuda::Matrix input = matrix(std::vector<float>(x.begin(), x.begin() + n * in), in);
         Cuda::Matrix y = matrix(std::vector<float>(static_cast<size_t>(n * out), NAN), out);
@@ -174,6 +174,25 @@ TEST_F(CudaTest, RowsDoNotDependOnTheBatchWhateverTheWidth) {
         ASSERT_EQ(0, std::memcmp(got.data(), together.data(), got.size() * sizeof(float))) << n << " rows";
       }
     }
+}
+
+TEST_F(CudaTest, WhatIsNotFiniteReachesItsRowAndNoOther) {
+  Rng rng(7);
+  const int64_t in = 300, out = 40, n = 3;
+  b().reserve(n, in, 128);
+  std::vector<float> x = normals(rng, n * in);
+  x[static_cast<size_t>(in + 7)] = INFINITY;
+  x[static_cast<size_t>(2 * in + 290)] = NAN;
+  for (const char* format : {"int4g128z", "int8g32", "lut4g64", "bf16"}) {
+    SCOPED_TRACE(format);
+    const Cuda::Linear packed = b().pack(random_weight(parse_format(format), out, in, rng));
+    batch(static_cast<int>(n), 0, 1, kShape);
+    Cuda::Matrix y = b().allocate(n, out);
+    const std::pair<const Cuda::Linear*, Cuda::Matrix*> outputs[] = {{&packed, &y}};
+    b().linear(b().input(matrix(x, in)), outputs);
+    const std::vector<float> got = values_of(y);
+    for (int64_t i = 0; i < n * out; ++i) EXPECT_EQ(std::isfinite(got[static_cast<size_t>(i)]), i < out) << i;
+  }
 }
 
 TEST_F(CudaTest, LinearAddAddsAndSeveralWeightsGoTogether) {

@@ -181,7 +181,6 @@ void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOu
   p.group_chunks = shape.group / 32;
   p.rows = x.rows;
   p.x = x.blocks;
-  p.scratch = row_blocks <= kMostJointRowBlocks ? x.scratch : nullptr;
   p.grid = outputs[0].weight->grid;
   p.add = add;
   for (size_t i = 0; i < upcoming.size(); ++i) p.upcoming[i] = {upcoming[i].data, upcoming[i].bytes, 0};

@@ -1,4 +1,4 @@
-// lowbit: y = W x for weights of 2..8 bits, a batch of up to kMaxRows rows of FP16 activations, FP32 sums.
+// lowbit: y = W x for weights of 2..8 bits, a batch of up to kMaxRows rows of 16-bit activations, FP32 sums.
 //
 // A weight is cut into blocks of 128 outputs by 128 inputs. A block is one contiguous run of bytes, holding codes and
 // the scales that go with them, so one bulk copy brings everything a thread block needs next:
@@ -11,9 +11,10 @@
 // (lowbit_codes.cuh draws it). Scales of a group lie [tile of 16 rows][g 0..7]{row g, row g + 8}, FP16 or one byte;
 // zeros the same, one byte, already multiplied by the factor that the code's place in its half word gives it.
 //
-// Rounding: codes are exact in FP16 (see lowbit_codes.cuh), activations are rounded to FP16, under a power-of-two scale
-// f where 128 of a row leave FP16's comfortable range; products and sums of a group are FP32; scales and zero are
-// applied once per group: total += s f (acc - z sum(x)).
+// Integers are multiplied as integers: activations are two planes of signed bytes under a power of two f a block, so
+// the sum over a group of (code - zero) x is exact, an int32, and a group adds s f times that to an FP32 total.
+// Grids and FP16 values are multiplied by activations in FP16, under a power of two f where 128 of a row leave FP16's
+// comfortable range; products and sums of a group are FP32: total += s f acc.
 //
 // Order: inputs are cut into kParts contiguous parts; a part's groups are added in order, then the parts as a
 // balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of
@@ -73,40 +74,30 @@ struct CanonicalWeight {
 };
 void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight& from, uint8_t* blocks);
 
-// FP16 activations as the kernels read them; there is room for 8, 16 or 32 rows. Block of 128 inputs:
-//   [row m]{128 halves}
-//   more than 16 rows, the same halves again: [chunk of 32][product h][0, 1][row m]{8 halves, those of four lanes t:
-//   the columns 8 t + 4 h + {0, 1} of the chunk, or + {2, 3}}, the order in which wgmma takes them from shared memory
-//   [8 rows]{sums x 2^-24 of 32 halves (4), of 64 (2), of 128 (1); the scale: x = scale * halves}[row of the 8], FP32
-// A scale belongs to a block and not to a row, so that whoever makes 128 columns of a row can prepare them alone. It is
-// 1 while the largest of the 128 is in [2^-13, 2^15) or zero: there FP16 loses no more than under the best scale. A
-// product of integers goes by that, and multiplies by no scale: where one is not 1 the sums are NaN, which reach the
-// result, and it is made again by the sums that lie after all blocks, [block][8 rows]{the seven}[row of the 8].
-// Multiplying by 1 changes no bit, so a row does not depend on which way the others went.
+// Activations as the kernels read them; there is room for 8, 16 or 32 rows. A row's share of a block of 128 inputs is
+// kept twice over:
+//   halves   [row]{128 halves}, and at the end [row]{the power of two they are under, FP32}: for FP16 values, grids
+//   rows     [row]{planes: [chunk / 2][high, low]{64 signed bytes}, record}: x = scale (256 high + low), for integers
+// A record: sums of x / scale over 32 (4), 64 (2) and 128 (1) inputs, int32; the scale, FP32, NaN where x is not
+// finite. In planes lane t's 16 bytes are the columns 8 t .. 8 t + 7 of two chunks, each four in the order 0, 2, 1, 3
+// in which codes come out of a word (lowbit_codes.cuh). A scale belongs to a block and not to a row, so that whoever
+// makes 128 columns of a row can prepare them alone. 128 inputs that are integers of 16 bits under one power of two
+// lose at most 2^-15 / sqrt(3) of their largest on average, which at worst (one large among zeros) is what FP16 loses
+// and as a rule a quarter of it.
 struct LowbitInput {
   const uint8_t* blocks = nullptr;  // input_bytes(rows, column blocks)
   int rows = 0;
-  uint8_t* scratch =
-      nullptr;  // joint_bytes() of the launch, zeroed once, or null; a launch leaves it ready for the next
 };
-// Where thread blocks of a launch of more than 16 rows leave sums for each other: counters, then the sums. Without it,
-// or for more outputs than these, they are multiplied more slowly.
-constexpr int kPanelCounters = 4096;  // bytes
-constexpr int kMostJointRowBlocks = 512;
-constexpr int kWidestPanel = 2;  // row blocks; thread blocks of the last panel leave sums for all of it
-constexpr int64_t joint_bytes(int64_t row_blocks) {
-  return kPanelCounters + (row_blocks + kWidestPanel - 1) / kWidestPanel * kWidestPanel * kBlockRows * kMaxRows * 4 * 4;
-}
-constexpr int kInputScale = 7;                                                                     // which of the eight
-constexpr int kInputSumBytes = (kInputScale + 1) * 32;                                             // of 8 rows
+constexpr int kInputHalves = 256, kInputPlanes = 256, kInputRecord = 32;  // bytes of a row
+constexpr int kInputRow = kInputPlanes + kInputRecord;
 constexpr int64_t input_rows(int64_t rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : kMaxRows; }  // there is room for
-constexpr int64_t input_halves_bytes(int64_t rows) { return input_rows(rows) * (rows > 16 ? 512 : 256); }
+// Where in a block with room for so many rows.
+constexpr int rows_at(int rows) { return rows * kInputHalves; }
+constexpr int half_scales_at(int rows) { return rows_at(rows) + rows * kInputRow; }
 constexpr int64_t input_block_bytes(int64_t rows) {
-  return input_halves_bytes(rows) + input_rows(rows) / 8 * kInputSumBytes;
+  return half_scales_at(static_cast<int>(input_rows(rows))) + input_rows(rows) * 4;
 }
-constexpr int64_t input_bytes(int64_t rows, int64_t column_blocks) {
-  return column_blocks * (input_block_bytes(rows) + input_rows(rows) / 8 * kInputSumBytes);
-}
+constexpr int64_t input_bytes(int64_t rows, int64_t column_blocks) { return column_blocks * input_block_bytes(rows); }
 // x (rows, columns) FP32 -> blocks. More than kMaxRows rows become chunks of that many, one after the other, each laid
 // out for the rows it has.
 void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks);

@@ -264,8 +264,6 @@ std::vector<float> normals(size_t n) {
 void speed(Stream stream, const Rotating& w, const char* name, const std::vector<int>& rows) {
   for (int M : rows) {
     LowbitInput x = prepared(stream, normals(M * w.shape.in), M, w.shape.in);
-    const DeviceBuffer joint(joint_bytes(kMostJointRowBlocks));
-    x.scratch = joint.as<uint8_t>();
     float* y = device<float>(M * w.shape.out);
     const int layers = static_cast<int>(w.layers.size());
     const double us = graph_time(stream, layers * 4, [&](int i) {

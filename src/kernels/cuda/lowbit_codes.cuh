@@ -6,6 +6,9 @@
 //      a0: row g      columns 8 t + 4 h + {0, 1}         a2: row g      columns 8 t + 4 h + {2, 3}
 //      a1: row g + 8  columns 8 t + 4 h + {0, 1}         a3: row g + 8  columns 8 t + 4 h + {2, 3}
 //
+// Products of integers (m16n8k32, a chunk each) take four codes of a row in a register: the bytes of the same words,
+// their columns 8 t + 4 h + {0, 2, 1, 3}.
+//
 // A code becomes a half by masking alone: the bits q << o with o + b <= 10 are the FP16 subnormal q 2^o 2^-24, exact,
 // and matrix units take subnormals at full speed (the usual 0x6400 | q needs its 1024 subtracted again and costs the
 // sums ten bits). The factor 2^o 2^-24 is taken out at the end, per row; zero points are stored times 2^o.
@@ -119,6 +122,38 @@ struct LaneCodes {
         a[2 + odd] = (v >> 8) & mask;
       }
     }
+  }
+  // The same codes as bytes, for products of integers: of chunk c, rows g and g + 8 and their columns 8 t + 4 h + {0,
+  // 2, 1, 3} in a[2 h] and a[2 h + 1]; under the same powers of two.
+  __device__ __forceinline__ void bytes(int c, uint32_t (&a)[4]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if constexpr (bits <= 4) {
+        uint32_t v;
+        if constexpr (bits == 4) v = pick(w4[c / 2], 2 * (c % 2) + h);
+        if constexpr (bits == 2) v = shifted(pick(w2, c), 2 * h);
+        if constexpr (bits == 3)
+          v = ptx::select_bits<0x66666666>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 2),
+                                           shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (c % 2) + h));
+        constexpr uint32_t low = ((1u << bits) - 1) * 0x01010101u;
+        a[2 * h] = v & low;
+        a[2 * h + 1] = v & low << 4;
+      } else {
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) a[2 * h + odd] = wide(c, h, odd);
+      }
+    }
+  }
+  // Of 5 to 8 bits: four codes, each at the upper end of its byte.
+  __device__ __forceinline__ uint32_t wide(int c, int h, int odd) const {
+    constexpr uint32_t mask = (0xffu & ~((1u << (8 - bits)) - 1)) * 0x01010101u;
+    const uint32_t w = pick(w4[c / 2], 2 * (c % 2) + h);
+    uint32_t lower;
+    if constexpr (bits == 8) lower = shifted(pick(w4[2 + c / 2], 2 * (c % 2) + h), 4 * odd);
+    if constexpr (bits == 7) lower = ptx::select_bits<0x0c0c0c0c>(two(c, h, odd), one(c, h, odd, 1));
+    if constexpr (bits == 6) lower = two(c, h, odd);
+    if constexpr (bits == 5) lower = one(c, h, odd, 3);
+    return ptx::select_bits<0xf0f0f0f0>(odd ? w : w << 4, lower) & mask;
   }
   // Bits of the lower planes moved to bits 2..3, or bit `to`, of each byte.
   __device__ __forceinline__ uint32_t two(int c, int h, int odd) const {

@@ -31,7 +31,6 @@ struct LowbitArguments {
   int group_chunks;  // group / 32: 1, 2 or 4
   int rows;
   const uint8_t* x;
-  uint8_t* scratch;
   const int8_t* grid;
   bool add;
 };

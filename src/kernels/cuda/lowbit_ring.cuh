@@ -1,53 +1,56 @@
-// A warp's own ring of weights in shared memory: stages of two tiles of a block, as they lie in the block.
+// A warp's own ring of weights in shared memory: stages of kTiles tiles of a block, as they lie in the block.
 #pragma once
 #include "kernels/cuda/lowbit_block.cuh"
 
 namespace fidelio::cuda {
 
-constexpr int kPanelTiles = 2;  // a warp's
-constexpr int kMostStages = 4;
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-template <typename Traits>
+template <typename Traits, int kTiles>
 struct TileRing {
-  static constexpr int kStage = kPanelTiles * Traits::kTileBytes;
-  uint8_t* ring;         // shared
-  const uint8_t* block;  // the next to ask for
-  int tile, slot = 0;
+  static constexpr int kStage = kTiles * Traits::kTileBytes;
+  // Scales and zeros go in pieces of 16 bytes, one or two a lane.
+  static constexpr int kScalePieces = kTiles * Traits::kScaleBytes, kPieces = kScalePieces + kTiles;
+  static constexpr int kRounds = (kPieces * Traits::kGroups + 31) / 32;
+  uint8_t* ring;         // in shared memory
+  const uint8_t* from;   // the lane's first 16 bytes of tile 0 in the next block to ask for
+  int tile;              // the first, in its block
+  int records[kRounds];  // the lane's pieces of scales and zeros, from there
 
-  __device__ __forceinline__ void ask(int slot) {
+  __device__ __forceinline__ TileRing(uint8_t* ring, const uint8_t* block, int tile) : ring(ring), tile(tile) {
     const int lane = threadIdx.x % 32;
-    uint8_t* to = ring + slot * kStage + lane * 16;
-    const uint8_t* from = block + lane * 16;
+    from = block + lane * 16;
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const int group = (lane + round * 32) / kPieces, piece = (lane + round * 32) % kPieces;
+      records[round] =
+          kBlockRows / 16 * (Traits::kTileCodes + group * Traits::kTileGroup) +
+          (piece < kScalePieces ? tile * 16 * Traits::kScaleBytes + piece * 16
+                                : kBlockRows * Traits::kScaleBytes + tile * 16 + (piece - kScalePieces) * 16) -
+          lane * 16;
+    }
+  }
+  __device__ __forceinline__ void ask(int stage) {
+    const int lane = threadIdx.x % 32;
+    uint8_t* to = ring + stage * kStage + lane * 16;
+    int at = 0;
     const auto plane = [&](int bytes) {  // of a tile
 #pragma unroll
-      for (int i = 0; i < kPanelTiles * bytes / 512; ++i) ptx::copy_async(to + i * 512, from + tile * bytes + i * 512);
-      to += kPanelTiles * bytes;
-      from += kBlockRows / 16 * bytes;
+      for (int i = 0; i < kTiles * bytes / 512; ++i) ptx::copy_async(to + i * 512, from + at + tile * bytes + i * 512);
+      if (kTiles * bytes < 512 && lane < kTiles * bytes / 16) ptx::copy_async(to, from + at + tile * bytes);
+      to += kTiles * bytes;
+      at += kBlockRows / 16 * bytes;
     };
     if constexpr (has_plane4(Traits::bits)) plane(1024);
     if constexpr (Traits::bits == 8) plane(1024);
     if constexpr (has_plane2(Traits::bits)) plane(512);
     if constexpr (has_plane1(Traits::bits)) plane(256);
-    // Scales and zeros in pieces of 16 bytes, one a lane.
-    constexpr int kScalePieces = kPanelTiles * Traits::kScaleBytes, kPieces = kScalePieces + kPanelTiles;
-    static_assert(kPieces * Traits::kGroups <= 32);
-    if (lane < kPieces * Traits::kGroups) {
-      const int group = lane / kPieces, piece = lane % kPieces;
-      const uint8_t* record = block + kBlockRows / 16 * (Traits::kTileCodes + group * Traits::kTileGroup);
-      ptx::copy_async(to, piece < kScalePieces
-                              ? record + tile * 16 * Traits::kScaleBytes + piece * 16
-                              : record + kBlockRows * Traits::kScaleBytes + tile * 16 + (piece - kScalePieces) * 16);
-    }
-    block += Traits::kBlockBytes;
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round)
+      if (lane + round * 32 < kPieces * Traits::kGroups) ptx::copy_async(to + round * 512, from + records[round]);
+    from += Traits::kBlockBytes;
   }
-  __device__ __forceinline__ void wait_for_oldest(int stages) const {
-    static_assert(kMostStages == 4);
-    if (stages == 2) return ptx::wait_for_copies<1>();
-    if (stages == 3) return ptx::wait_for_copies<2>();
-    ptx::wait_for_copies<3>();
+  __device__ __forceinline__ void load(int stage, int tile, LaneBlock<Traits>& w) const {
+    w.template load<kTiles>(ring + stage * kStage, tile, threadIdx.x % 32, Plain());
   }
 };
-#endif
 
 }  // namespace fidelio::cuda

@@ -23,8 +23,10 @@ struct Larger {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
+// Of magnitudes; what is no number counts as the largest.
 __device__ inline float largest_of(float4 v) {
-  return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+  const auto bits = [](float x) { return __float_as_uint(fabsf(x)); };
+  return __uint_as_float(max(max(bits(v.x), bits(v.y)), max(bits(v.z), bits(v.w))));
 }
 
 // Four columns of a row; beyond the last column zeros.
@@ -53,6 +55,16 @@ __device__ inline float scale_of(float amax) {
   frexpf(amax, &exponent);
   return ldexpf(1.0f, max(exponent, -100) - 15);
 }
+// Of a normal power of two whose inverse is one too: exact, without a division.
+__device__ inline float inverse_of(float scale) { return __uint_as_float((254u << 23) - __float_as_uint(scale)); }
+
+// The smallest power of two under which amax is at most 127 * 257: both bytes of every integer are then signed ones.
+__device__ inline float integer_scale_of(float amax) {
+  int exponent = 15;
+  if (amax > 0) frexpf(amax, &exponent);
+  const float scale = ldexpf(1.0f, max(exponent, -100) - 15);
+  return amax > scale * 32639.0f ? 2 * scale : scale;
+}
 
 // The factor of a whole row of halves: 1 unless the row leaves FP16's comfortable range.
 __device__ inline float row_factor_of(float amax) {
@@ -68,37 +80,39 @@ __device__ inline float silu(float x) { return x / (1 + expf(-x)); }
 __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {
   const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
             rows = static_cast<int>(input_rows(min(kMaxRows, all_rows - chunk * kMaxRows)));
-  uint8_t* first = blocks + chunk * input_bytes(kMaxRows, column_blocks);
-  uint8_t* at = first + block * input_block_bytes(rows);
-  float amax = largest_of(v);
-  for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, d));
-  const float scale = scale_of(amax), inverse = 1 / scale;
-  const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse),
-                high = __floats2half2_rn(v.z * inverse, v.w * inverse);
-  const uint2 halves = {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
-  reinterpret_cast<uint2*>(at + local * 256)[lane] = halves;
-  if (rows > 16) {  // lane 2 t + h of a chunk's eight
-    uint8_t* turned = at + rows * 256 + ((lane / 8 * 4 + lane % 2 * 2) * rows + local) * 16 + lane % 8 / 2 * 4;
-    *reinterpret_cast<uint32_t*>(turned) = halves.x;
-    *reinterpret_cast<uint32_t*>(turned + rows * 16) = halves.y;
-  }
-  const float2 a = __half22float2(low), b = __half22float2(high);
-  float sum = ((a.x + a.y) + (b.x + b.y)) * 0x1p-24f;
-  float* sums = reinterpret_cast<float*>(at + input_halves_bytes(rows) + local / 8 * kInputSumBytes) + local % 8;
-  float* kept = reinterpret_cast<float*>(first + column_blocks * input_block_bytes(rows) +
-                                         (int64_t{block} * (rows / 8) + local / 8) * kInputSumBytes) +
-                local % 8;
-  const auto put = [&](int i, float value) {
-    sums[i * 8] = scale == 1 ? value : NAN;
-    if (scale != 1) kept[i * 8] = value;
+  uint8_t* at = blocks + chunk * input_bytes(kMaxRows, column_blocks) + block * input_block_bytes(rows);
+  // Magnitudes order like their bits, and what is no number comes last.
+  const float amax = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest_of(v))));
+
+  const float half_scale = scale_of(amax), to_half = inverse_of(half_scale);
+  const __half2 low = __floats2half2_rn(v.x * to_half, v.y * to_half),
+                high = __floats2half2_rn(v.z * to_half, v.w * to_half);
+  reinterpret_cast<uint2*>(at + local * kInputHalves)[lane] = {*reinterpret_cast<const uint32_t*>(&low),
+                                                               *reinterpret_cast<const uint32_t*>(&high)};
+  if (lane == 0) reinterpret_cast<float*>(at + half_scales_at(rows))[local] = half_scale;
+
+  const float scale = integer_scale_of(amax), inverse = inverse_of(scale);
+  const int x0 = __float2int_rn(v.x * inverse), x1 = __float2int_rn(v.y * inverse), x2 = __float2int_rn(v.z * inverse),
+            x3 = __float2int_rn(v.w * inverse);
+  const auto bytes = [](int a, int b, int c, int d) {
+    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
   };
+  const uint32_t planes[2] = {bytes((x0 + 128) >> 8, (x2 + 128) >> 8, (x1 + 128) >> 8, (x3 + 128) >> 8),
+                              bytes(x0, x2, x1, x3)};
+  const int c = lane / 8, t = lane % 8 / 2, h = lane % 2;
+  uint8_t* row = at + rows_at(rows) + local * kInputRow;
+#pragma unroll
+  for (int plane = 0; plane < 2; ++plane)
+    *reinterpret_cast<uint32_t*>(row + c / 2 * 128 + plane * 64 + t * 16 + c % 2 * 8 + h * 4) = planes[plane];
+  int* record = reinterpret_cast<int*>(row + kInputPlanes);
+  int sum = (x0 + x1) + (x2 + x3);
   for (int d = 1; d <= 4; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-  if (lane % 8 == 0) put(lane / 8, sum);  // of 32
+  if (lane % 8 == 0) record[lane / 8] = sum;  // of 32
   sum += __shfl_xor_sync(~0u, sum, 8);
-  if (lane % 16 == 0) put(4 + lane / 16, sum);  // of 64
+  if (lane % 16 == 0) record[4 + lane / 16] = sum;  // of 64
   sum += __shfl_xor_sync(~0u, sum, 16);
-  if (lane == 0) put(6, sum);  // of 128
-  if (lane == 0) sums[kInputScale * 8] = scale;
+  if (lane == 0) record[6] = sum;  // of 128
+  if (lane == 0) record[7] = __float_as_int(amax < INFINITY ? scale : NAN);
 }
 
 }  // namespace fidelio::cuda

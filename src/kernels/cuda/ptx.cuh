@@ -64,6 +64,38 @@ __device__ __forceinline__ void prefetch_into_l2(const void* p, uint32_t bytes) 
 #endif
 }
 
+// ---- Thread block clusters (Hopper): a barrier in two steps over those threads of a cluster that have not ended, and
+// stores into another thread block's shared memory, which are visible there once both are past a barrier.
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+// The place of one's own `shared` in the thread block `rank` of the cluster.
+__device__ __forceinline__ uint32_t address_in(int rank, const void* shared) {
+  uint32_t there = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(shared)), "r"(rank));
+#endif
+  return there;
+}
+__device__ __forceinline__ void store_in_cluster(uint32_t to, float4 v) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+#endif
+}
+__device__ __forceinline__ void store_in_cluster(uint32_t to, float2 v) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(to), "f"(v.x), "f"(v.y) : "memory");
+#endif
+}
+
 // ---- Barriers in shared memory (Hopper), by shared address, that count arrivals and bytes: expect() arrives and says
 // how many bytes will come, fetch() has them copied (16-byte multiples, all addresses too), wait() returns once the
 // phase of that parity (0, 1, 0, ..) is over.
@@ -95,6 +127,11 @@ __device__ __forceinline__ void wait(uint32_t barrier, int parity) {
 }
 #endif
 
+// A barrier of some warps of a thread block, one of the 16 it has; 0 is that of __syncthreads().
+__device__ __forceinline__ void wait_for_warps(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // ---- Arithmetic.
 // (a & mask) | (b & ~mask) in one LOP3.
 template <uint32_t mask>
@@ -111,24 +148,18 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// c (16 x 8, int32) += a (16 x 32, unsigned bytes) b (32 x 8, signed bytes). Lane 4 g + t holds of row g four bytes
+// from k = 4 t on in a[0] and from 16 + 4 t on in a[2], of row g + 8 in a[1] and a[3], and the same k of column g in
+// b0, b1.
+__device__ __forceinline__ void mma(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// The same product for a warpgroup: each of its four warps has 16 rows of a and of c, b (16 x 8 n) is in shared memory,
-// row by row of its transpose in pieces of 8 halves: piece k at `row_pieces` + k * (n * 128 bytes). c = a b if `fresh`,
-// else c += a b. On an H200 its bits are those of mma above (409,600 sums of 8 products compared, also of subnormals).
-// Registers may be touched again when wait_for_products() says so; fence_products() goes before, with the `a` to come.
-__device__ __forceinline__ uint64_t row_pieces(uint32_t shared, int rows) {
-  return ((shared & 0x3ffff) >> 4) | uint64_t(rows) << 16 | uint64_t{128 >> 4} << 32;
-}
-__device__ __forceinline__ void wgmma(float (&c)[4][4], const uint32_t (&a)[4], uint64_t b, bool fresh) {
-  asm volatile(
-      "{\n .reg .pred keep;\n setp.eq.b32 keep, %21, 0;\n"
-      " wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-      "{%16,%17,%18,%19}, %20, keep, 1, 1, 0;\n}"
-      : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]),
-        "+f"(c[1][3]), "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]),
-        "+f"(c[3][2]), "+f"(c[3][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{fresh}));
-}
+// ---- Products of warpgroups. Registers may be touched again when wait_for_products() says so; fence_products() goes
+// before, with the `a` to come.
 __device__ __forceinline__ void fence_products(uint32_t (&a)[2][4]) {
   asm volatile("wgmma.fence.sync.aligned;"
                : "+r"(a[0][0]), "+r"(a[0][1]), "+r"(a[0][2]), "+r"(a[0][3]), "+r"(a[1][0]), "+r"(a[1][1]),
