@@ -1,20 +1,20 @@
 // Attention over the paged cache.
 //
-// The context of a row is cut at multiples of kCut = 128 positions, wherever the row stands in its batch. A cut is a
-// thread block's, for all query heads that share a kv head; half a page of it (kSpan = 16 positions) is a warp's, which
-// needs nobody else until its part is done:
+// The context of a row is cut at multiples of kCut = 128 positions, wherever the row stands in its batch, and the cuts
+// are dealt to kDealt = 8 thread blocks, a cluster, which serve all query heads that share a kv head:
 //
 //      cut    0 ................. 127 | 128 .............. 255 | 256 ... p
+//      dealt  thread block 0          | thread block 1         | 2           (cut 8 is thread block 0's again)
 //      span   [w0][w1][w2] ...   [w7] | [w0] ...               | [w0]
-//      warp   the span's keys and values to registers at once; dots over kLanes lanes a position, eight columns a lane;
-//             softmax with a lane a position; p v, eight columns a lane
-//      block  (m, l, o) of its spans joined in shared memory in order
-//      row    the last thread block to arrive joins the cuts in order and leaves the result prepared for the next
-//      product
+//      warp   16 positions (kSpan) of each of its thread block's cuts, and needs nobody else until all are done: keys
+//             and values to registers at once, the next ones while it works on these; dots over kLanes lanes a
+//             position, eight columns a lane; softmax with a lane a position; p v, eight columns a lane
+//      block  (m, l, o) of its warps joined in order and left with thread block 0 of the cluster
+//      row    thread block 0 joins them in order and leaves the result prepared for the next product
 //
-// So one row at a context of 4096 is spread over 33 x hk thread blocks, and the order of all sums depends on the row's
-// position alone. Where each sequence of the batch has one row, the same kernel also turns its queries and its key, and
-// appends key and value: `fresh`.
+// So one row is spread over up to 8 hk thread blocks, and the order of all sums depends on the row's position alone.
+// Before Hopper thread blocks leave their parts in memory and the last to arrive joins them. Where each sequence of the
+// batch has one row, the same kernel also turns its queries and its key, and appends key and value: `fresh`.
 #include <algorithm>
 
 #include "kernels/cuda/kv_cache.cuh"
@@ -25,14 +25,15 @@ namespace fidelio::cuda {
 namespace {
 
 constexpr int kSpan = 16, kWarps = kCut / kSpan, kThreads = kWarps * 32;
+static_assert(kWarps == kDealt);  // join() takes as many of either
 
-// Each of N values summed over kLanes neighbouring lanes by a tree. Afterwards a lane holds the sums of the max(1, N /
-// kLanes) values from the returned index on, in the front of `v`.
-template <int N, int kLanes>
+// Each of N values summed over lanes that differ in the bits from kFrom down to kTo, by a tree. Afterwards a lane holds
+// the sums of some neighbouring ones, the first of which is returned, in the front of `v`.
+template <int N, int kFrom, int kTo>
 __device__ __forceinline__ int reduce_scatter(float (&v)[N]) {
   int held = N, from = 0;
 #pragma unroll
-  for (int d = kLanes / 2; d > 0; d /= 2) {
+  for (int d = kFrom; d >= kTo; d /= 2) {
     if (held == 1) {
       v[0] += __shfl_xor_sync(~0u, v[0], d);
       continue;
@@ -50,187 +51,287 @@ __device__ __forceinline__ int reduce_scatter(float (&v)[N]) {
   return from;
 }
 
-// Which heads, row and cuts a thread block works for.
-struct Part {
-  int row, kv_head, head0, heads, first, last, first_cut, cuts, cut;
+// N neighbouring floats that are read and written together.
+template <int N>
+struct alignas(N * 4) Few {
+  float of[N];
 };
+
+// Which heads, row, positions and cuts a thread block works for.
+struct Part {
+  int row, kv_head, head0, heads, first, last, rank;
+  __device__ int first_cut_of(int of_rank) const {
+    const int cut = first / kCut;
+    return cut + ((of_rank - cut) & (kDealt - 1));
+  }
+  __device__ bool works(int of_rank) const { return first_cut_of(of_rank) <= last / kCut; }
+};
+
+// What a thread block leaves: [head][e], then [head] {m, l}; and room, for alignment.
+__host__ __device__ constexpr int slot_floats(int heads, int e) { return heads * (e + 4); }
 
 // Shared memory, in floats.
 template <int kHeads>
 struct Layout {
   int e;
   __host__ __device__ int queries() const { return 0; }
-  __host__ __device__ int key() const { return kHeads * e; }
-  __host__ __device__ int scores() const { return key() + e; }                          // [warp][position][head]
-  __host__ __device__ int peaks() const { return scores() + kWarps * kSpan * kHeads; }  // [warp][head] {m, l}
-  __host__ __device__ int sums() const { return peaks() + kWarps * kHeads * 2; }        // [warp][head][e]
-  __host__ __device__ int bytes() const { return (sums() + kWarps * kHeads * e) * 4; }
+  __host__ __device__ int key() const { return kHeads * e; }                              // and the value after it
+  __host__ __device__ int scores() const { return key() + 2 * e; }                        // [warp][position][head]
+  __host__ __device__ int factors() const { return scores() + kWarps * kSpan * kHeads; }  // [warp][head]
+  __host__ __device__ int peaks() const { return factors() + kWarps * kHeads; }           // [warp][head] {m, l}
+  __host__ __device__ int sums() const { return peaks() + kWarps * kHeads * 2; }          // [warp][head][e]
+  __host__ __device__ int inbox() const { return sums() + kWarps * kHeads * e; }          // of thread block 0: slots
+  __host__ __device__ int bytes(bool cluster) const {
+    return (inbox() + (cluster ? kDealt * slot_floats(kHeads, e) : 0)) * 4;
+  }
 };
 
-// A warp's span: softmax numerators and sums into shared memory.
+// A warp's spans: softmax numerators and sums into shared memory.
 template <KvKind kind, int kLanes, int kHeads>
-struct Span {
+struct Walk {
   static constexpr int kAtOnce = 32 / kLanes, kSteps = kSpan / kAtOnce;  // positions a step
   static constexpr bool kHeld = sizeof(Stored8<kind>) * kSteps <= 128;   // keys and values of the span fit in registers
   static constexpr int kBatch = std::min(kSteps, kLanes >= kHeads ? kLanes / kHeads : 1);
+  static constexpr int kPairs = (kHeads + 1) / 2;
   const AttentionArguments& a;
   const Part& part;
-  int begin;      // position
+  int sequence;
+  int readable;   // the last position that is in the cache
+  int begin;      // of the span
   int64_t slot0;  // of that position
   Stored8<kind> keys[kHeld ? kSteps : 1], values[kHeld ? kSteps : 1];
+  float peak[kPairs], weight[kPairs];  // of the spans so far, by the head of the lane's half of the warp
 
+  __device__ Walk(const AttentionArguments& arguments, const Part& of, bool fresh)
+      : a(arguments), part(of), sequence(a.sequence[of.row]), readable(fresh ? of.last - 1 : of.last) {
+    begin = of.first_cut_of(of.rank) * kCut + static_cast<int>(threadIdx.x) / 32 * kSpan;
+    if (begin + kSpan <= of.first) begin += kDealt * kCut;
+    slot0 = slot_at(begin);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) peak[i] = -INFINITY, weight[i] = 0;
+  }
+  __device__ int64_t slot_at(int position) const {
+    return position <= part.last ? slot_of(a, sequence, position, part.kv_head) : 0;
+  }
   __device__ int column() const { return threadIdx.x % kLanes * 8; }
   __device__ int in_span(int step) const { return step * kAtOnce + threadIdx.x % 32 / kLanes; }
-  __device__ bool seen(int in_span, int last) const { return begin + in_span <= last && begin + in_span >= part.first; }
-  __device__ Stored8<kind> loaded(bool key, int step, int last) const {
+  __device__ Stored8<kind> loaded(bool key, int step, int from, int64_t slot) const {
     Stored8<kind> s;
     s.clear();
-    if (seen(in_span(step), last) && column() < a.e)
-      s.load(key ? a.keys : a.values, key ? a.key_scales : a.value_scales, slot0 + in_span(step), a.e, column());
+    const int position = from + in_span(step);
+    if (position <= readable && position >= part.first && column() < a.e)
+      s.load(key ? a.keys : a.values, key ? a.key_scales : a.value_scales, slot + in_span(step), a.e, column());
     return s;
   }
-  // Asks for all positions up to `last`.
-  __device__ void load(int last) {
+  __device__ void load_keys(int from, int64_t slot) {
     if constexpr (kHeld) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) keys[step] = loaded(true, step, last);
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) values[step] = loaded(false, step, last);
+      for (int step = 0; step < kSteps; ++step) keys[step] = loaded(true, step, from, slot);
     }
   }
-  // Position `last` alone, appended by this warp since.
-  __device__ void load_appended(int last) {
+  __device__ void load_values(int from, int64_t slot) {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) values[step] = loaded(false, step, from, slot);
+    }
+  }
+  // The row's own key and value (FP32, in shared memory) into the cache and, as they are there, among the span's.
+  __device__ void append(const float* key) {
+    float eight[8];
+    Stored8<kind> stored[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      eight_of(key + i * a.e, column(), a.e, eight);
+      stored[i].template take<kLanes>(eight, column() < a.e);
+      if (column() >= a.e) stored[i].clear();
+    }
+    const int64_t slot = slot0 + part.last - begin;
+    if (threadIdx.x % 32 < kLanes && column() < a.e) {
+      stored[0].save(a.keys, a.key_scales, slot, a.e, column());
+      stored[1].save(a.values, a.value_scales, slot, a.e, column());
+    }
+    readable = part.last;
     if constexpr (kHeld) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step)
-        if (begin + in_span(step) == last) {
-          keys[step] = loaded(true, step, last);
-          values[step] = loaded(false, step, last);
-        }
+        if (begin + in_span(step) == part.last) keys[step] = stored[0], values[step] = stored[1];
+    } else {
+      __syncwarp();
     }
   }
 
-  __device__ void attend(const float* queries, float* scores, float* peaks, float* sums) {
-    const float scale = rsqrtf(static_cast<float>(a.e));
-    const int lane = threadIdx.x % 32;
+  __device__ void scores_of(const float* queries, float* scores) const {
     float query[kHeads][8];
 #pragma unroll
-    for (int head = 0; head < kHeads; ++head)
-#pragma unroll
-      for (int j = 0; j < 8; ++j)
-        query[head][j] = head < part.heads && column() < a.e ? queries[head * a.e + column() + j] * scale : 0.0f;
+    for (int head = 0; head < kHeads; ++head) eight_of(queries + head * a.e, column(), a.e, query[head]);
 #pragma unroll
     for (int step0 = 0; step0 < kSteps; step0 += kBatch) {
       float dots[kBatch * kHeads] = {};
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         float key[8];
-        (kHeld ? keys[kHeld ? step0 + i : 0] : loaded(true, step0 + i, part.last)).values(key);
+        (kHeld ? keys[kHeld ? step0 + i : 0] : loaded(true, step0 + i, begin, slot0)).values(key);
 #pragma unroll
         for (int head = 0; head < kHeads; ++head)
 #pragma unroll
           for (int j = 0; j < 8; ++j) dots[i * kHeads + head] = fmaf(query[head][j], key[j], dots[i * kHeads + head]);
       }
-      const int from = reduce_scatter<kBatch * kHeads, kLanes>(dots);
+      const int from = reduce_scatter<kBatch * kHeads, kLanes / 2, 1>(dots);
       constexpr int kMine = kBatch * kHeads > kLanes ? kBatch * kHeads / kLanes : 1;
 #pragma unroll
       for (int i = 0; i < kMine; ++i)
         scores[in_span(step0 + (from + i) / kHeads) * kHeads + (from + i) % kHeads] = dots[i];
     }
-    __syncwarp();
-    // A lane a position, half of the warp every second head.
-    const int position = lane % kSpan;
+  }
+  // A lane a position, half of the warp every second head. What was summed before shrinks by `factors`.
+  __device__ void weigh(float* scores, float* factors) {
+    const int lane = threadIdx.x % 32, position = lane % kSpan;
+    const bool seen = begin + position <= part.last && begin + position >= part.first;
 #pragma unroll
-    for (int i = 0; i < (kHeads + 1) / 2; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       const int head = kHeads == 1 ? 0 : 2 * i + lane / kSpan;
-      const float score = seen(position, part.last) ? scores[position * kHeads + head] : -INFINITY;
-      float largest = score;
+      const float score = seen ? scores[position * kHeads + head] : -INFINITY;
+      float largest = fmaxf(score, peak[i]);
+#pragma unroll
       for (int d = kSpan / 2; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
-      const float weight = expf(score - largest);
-      float sum = weight;
+      const float share = exp2f(score - largest), factor = exp2f(peak[i] - largest);
+      float sum = share;
+#pragma unroll
       for (int d = kSpan / 2; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-      scores[position * kHeads + head] = weight;
-      if (position == 0) peaks[head * 2] = largest, peaks[head * 2 + 1] = sum;
+      scores[position * kHeads + head] = share;
+      if (position == 0) factors[head] = factor;
+      peak[i] = largest;
+      weight[i] = fmaf(weight[i], factor, sum);
     }
-    __syncwarp();
-    float out[kHeads][8] = {};
+  }
+  __device__ void add_values(const float* scores, const float* factors, bool first, float* sums) const {
+    using Shares = Few<std::min(kHeads, 4)>;
+    float out[kHeads * 8] = {};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       float value[8];
-      (kHeld ? values[kHeld ? step : 0] : loaded(false, step, part.last)).values(value);
+      (kHeld ? values[kHeld ? step : 0] : loaded(false, step, begin, slot0)).values(value);
+      const auto* shares = reinterpret_cast<const Shares*>(scores + in_span(step) * kHeads);
 #pragma unroll
-      for (int head = 0; head < kHeads; ++head) {
-        const float weight = scores[in_span(step) * kHeads + head];
+      for (int head0 = 0; head0 < kHeads; head0 += 4) {
+        const Shares four = shares[head0 / 4];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) out[head][j] = fmaf(weight, value[j], out[head][j]);
+        for (int head = head0; head < std::min(head0 + 4, kHeads); ++head)
+#pragma unroll
+          for (int j = 0; j < 8; ++j) out[head * 8 + j] = fmaf(four.of[head - head0], value[j], out[head * 8 + j]);
       }
     }
+    const int from = reduce_scatter<kHeads * 8, 16, kLanes>(out);
+    constexpr int kMine = kHeads * 8 * kLanes / 32, kWidth = std::min(kMine, 4);
+    using Columns = Few<kWidth>;
+    if (column() >= a.e) return;
 #pragma unroll
-    for (int head = 0; head < kHeads; ++head)
+    for (int i = 0; i < kMine; i += kWidth) {
+      const int head = (from + i) / 8;
+      auto* to = reinterpret_cast<Columns*>(sums + head * a.e + column() + (from + i) % 8);
+      const float factor = factors[head];
+      Columns sum = {};
+      if (!first) sum = *to;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
+      for (int j = 0; j < kWidth; ++j) sum.of[j] = fmaf(sum.of[j], factor, out[i + j]);
+      *to = sum;
+    }
+  }
+
+  // All spans, of which the first one's keys and values have been asked for.
+  __device__ void attend(bool fresh, const float* queries, const float* key, float* scores, float* factors,
+                         float* peaks, float* sums) {
+    bool first = true;
+    int64_t next_slot = slot_at(begin + kDealt * kCut);
+#pragma unroll 1
+    while (begin <= part.last) {
+      const int next = begin + kDealt * kCut;
+      if (fresh && part.last < begin + kSpan) append(key);
+      scores_of(queries, scores);
+      load_keys(next, next_slot);
+      __syncwarp();
+      weigh(scores, factors);
+      __syncwarp();
+      add_values(scores, factors, first, sums);
+      load_values(next, next_slot);
+      first = false;
+      begin = next;
+      slot0 = next_slot;
+      next_slot = slot_at(begin + kDealt * kCut);
+      __syncwarp();
+    }
+    const int lane = threadIdx.x % 32;
+    if (lane % kSpan == 0)
 #pragma unroll
-        for (int d = kLanes; d < 32; d *= 2) out[head][j] += __shfl_xor_sync(~0u, out[head][j], d);
-        if (lane < kLanes && column() < a.e) sums[head * a.e + column() + j] = out[head][j];
+      for (int i = 0; i < kPairs; ++i) {
+        const int head = kHeads == 1 ? 0 : 2 * i + lane / kSpan;
+        reinterpret_cast<float2*>(peaks)[head] = {peak[i], weight[i]};
       }
   }
 };
 
-// The thread block's last act for a row: `finished` (heads, e) to memory, and prepared if it is whole blocks.
-__device__ void finish(const AttentionArguments& a, const Part& part, const float* finished, float* out,
-                       uint8_t* blocks) {
-  for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads)
-    out[(int64_t{part.row} * a.h + part.head0) * a.e + i] = finished[i];
-  if (!blocks) return;
-  for (int block = threadIdx.x / 32; block < part.heads * a.e / kBlockColumns; block += kWarps)
-    prepare_block(reinterpret_cast<const float4*>(finished + block * kBlockColumns)[threadIdx.x % 32], part.row, a.n,
-                  part.head0 * a.e / kBlockColumns + block, (a.h * a.e + kBlockColumns - 1) / kBlockColumns, blocks);
+// (m, l, o) of parts that have their own, four columns of a head: for each part i, peak(i) is {m, l}, sum(i) is o; l of
+// a part that saw nothing is 0.
+struct Joined {
+  float largest = -INFINITY, weight = 0;
+  float4 sum{0, 0, 0, 0};
+};
+template <typename Peak, typename Sum>
+__device__ __forceinline__ Joined join(const Peak& peak, const Sum& sum) {
+  float2 peaks[kDealt];
+  float4 sums[kDealt];
+  Joined all;
+#pragma unroll
+  for (int i = 0; i < kDealt; ++i) {
+    peaks[i] = peak(i);
+    sums[i] = peaks[i].y > 0 ? sum(i) : float4{0, 0, 0, 0};
+    all.largest = fmaxf(all.largest, peaks[i].x);
+  }
+#pragma unroll
+  for (int i = 0; i < kDealt; ++i) {
+    const float factor = exp2f(peaks[i].x - all.largest);
+    all.weight = fmaf(factor, peaks[i].y, all.weight);
+    all.sum.x = fmaf(factor, sums[i].x, all.sum.x);
+    all.sum.y = fmaf(factor, sums[i].y, all.sum.y);
+    all.sum.z = fmaf(factor, sums[i].z, all.sum.z);
+    all.sum.w = fmaf(factor, sums[i].w, all.sum.w);
+  }
+  return all;
 }
 
-// Joins the cuts of a row, all of which are in `scratch` [head][cut]{m, l, o}, into `finished`: a thread a column,
-// kAtOnce cuts at a time on top of those before.
-__device__ void join_cuts(const AttentionArguments& a, const Part& part, const float* scratch, int stride,
-                          float* finished) {
-  constexpr int kAtOnce = 8;
-  const int step = a.e + 2;
-  for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads) {
-    const float* from = scratch + (int64_t{i / a.e} * stride + part.first_cut) * step;
-    float peak = -INFINITY, weight = 0, sum = 0;
-    for (int cut0 = 0; cut0 < part.cuts; cut0 += kAtOnce) {
-      float m[kAtOnce], l[kAtOnce], o[kAtOnce];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const bool there = cut0 + j < part.cuts;
-        const float* at = from + (there ? cut0 + j : 0) * step;
-        m[j] = there ? __ldcg(at) : -INFINITY;
-        l[j] = __ldcg(at + 1);
-        o[j] = __ldcg(at + 2 + i % a.e);
-      }
-      float largest = peak;
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) largest = fmaxf(largest, m[j]);
-      const float before = expf(peak - largest);
-      sum *= before;
-      weight *= before;
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const float factor = expf(m[j] - largest);
-        sum = fmaf(factor, o[j], sum);
-        weight = fmaf(factor, l[j], weight);
-      }
-      peak = largest;
-    }
-    finished[i] = sum / weight;
-  }
+// A row's columns i .. i + 3 of these heads, to memory, and prepared if they are whole blocks, of which a warp has one.
+__device__ void finish(const AttentionArguments& a, const Part& part, int i, const Joined& all, float* out,
+                       uint8_t* blocks) {
+  const float4 v = {all.sum.x / all.weight, all.sum.y / all.weight, all.sum.z / all.weight, all.sum.w / all.weight};
+  const int column = part.head0 * a.e + i;
+  *reinterpret_cast<float4*>(out + int64_t{part.row} * a.h * a.e + column) = v;
+  if (blocks)
+    prepare_block(v, part.row, a.n, column / kBlockColumns, (a.h * a.e + kBlockColumns - 1) / kBlockColumns, blocks);
+}
+
+// Joins what the thread blocks of a row left in `slots`.
+__device__ void join_row(const AttentionArguments& a, const Part& part, const float* slots, float* out,
+                         uint8_t* blocks) {
+  const int slot = slot_floats(part.heads, a.e);
+  for (int i = threadIdx.x * 4; i < part.heads * a.e; i += kThreads * 4)
+    finish(a, part, i,
+           join(
+               [&](int rank) {
+                 if (!part.works(rank)) return float2{-INFINITY, 0};
+                 return *reinterpret_cast<const float2*>(slots + rank * slot + part.heads * a.e + i / a.e * 2);
+               },
+               [&](int rank) { return *reinterpret_cast<const float4*>(slots + rank * slot + i); }),
+           out, blocks);
 }
 
 template <KvKind kind, int kLanes, int kHeads>
 __global__ void __launch_bounds__(kThreads, kind == KvKind::f16 && kLanes * kHeads <= 64 ? 2 : 1)
-    attend_cut(AttentionArguments a, FreshHeads fresh, const float* q, int row0, float* scratch, uint32_t* arrived,
-               float* out, uint8_t* blocks) {
+    attend_cuts(AttentionArguments a, FreshHeads fresh, const float* q, int row0, float* scratch, uint32_t* arrived,
+                float* out, uint8_t* blocks) {
   extern __shared__ __align__(16) float shared[];
   ptx::allow_dependents();
-  const int warp = threadIdx.x / 32, group = a.h / a.hk, passes = (group + kHeads - 1) / kHeads;
+  const int warp = threadIdx.x / 32, group = a.h / a.hk, passes = (group + kHeads - 1) / kHeads,
+            ranks = static_cast<int>(gridDim.z);
   Part part;
   part.row = row0 + blockIdx.x;
   part.kv_head = blockIdx.y / passes;
@@ -238,99 +339,114 @@ __global__ void __launch_bounds__(kThreads, kind == KvKind::f16 && kLanes * kHea
   part.heads = min(kHeads, (part.kv_head + 1) * group - part.head0);
   part.last = a.positions[part.row];
   part.first = a.window > 0 ? max(0, part.last - a.window + 1) : 0;
-  part.first_cut = part.first / kCut;
-  part.cuts = part.last / kCut - part.first_cut + 1;
-  part.cut = blockIdx.z;
-  if (part.cut < part.first_cut || part.cut >= part.first_cut + part.cuts) return;
+  part.rank = blockIdx.z;
+  const bool works = part.works(part.rank);
+#if __CUDA_ARCH__ >= 900
+  if (!works && part.rank > 0) return;
+  if (ranks > 1) ptx::cluster_arrive();  // having begun
+#else
+  if (!works) return;
+#endif
 
   const Layout<kHeads> layout{a.e};
-  float *queries = shared + layout.queries(), *scores = shared + layout.scores() + warp * kSpan * kHeads,
-        *peaks = shared + layout.peaks(), *sums = shared + layout.sums();
-  const int begin = part.cut * kCut + warp * kSpan;
-  const bool mine = begin <= part.last && begin + kSpan > part.first;
-  const bool appends = fresh.k && begin <= part.last && part.last < begin + kSpan;
-  Span<kind, kLanes, kHeads> span{a, part, begin, mine ? slot_of(a, a.sequence[part.row], begin, part.kv_head) : 0};
+  const float scale = rsqrtf(static_cast<float>(a.e)) * 1.44269504088896341f;  // powers of two from here on
+  float *queries = shared + layout.queries(), *peaks = shared + layout.peaks(), *sums = shared + layout.sums();
+  const float* from = q + (int64_t{part.row} * a.h + part.head0) * a.e;
   // What earlier steps appended may be read at once; what this step did only when the kernel before is done.
   if (!fresh.k) ptx::dependency_wait();
-  if (mine) span.load(fresh.k ? part.last - 1 : part.last);
-  if (fresh.k) ptx::dependency_wait();
-
-  const float* from = q + (int64_t{part.row} * a.h + part.head0) * a.e;
-  if (fresh.k) {
-    const float2* turns = reinterpret_cast<const float2*>(fresh.turns) + int64_t{part.row} * (a.e / 2);
-    if (appends) {
-      float* key = shared + layout.key();
-      const int64_t slot = span.slot0 + part.last - begin, at = (int64_t{part.row} * a.hk + part.kv_head) * a.e;
-      turn(fresh.k + at, fresh.k_norm, fresh.eps, turns, a.e, key);
-      __syncwarp();
-      store<kind>(a.keys, a.key_scales, slot, a.e, key);
-      store<kind>(a.values, a.value_scales, slot, a.e, fresh.v + at);
-      __syncwarp();
-      span.load_appended(part.last);
+  if (works) {
+    Walk<kind, kLanes, kHeads> walk(a, part, fresh.k != nullptr);
+    walk.load_keys(walk.begin, walk.slot0);
+    walk.load_values(walk.begin, walk.slot0);
+    if (fresh.k) ptx::dependency_wait();
+    float* key = shared + layout.key();
+    if (fresh.k) {
+      const float2* turns = reinterpret_cast<const float2*>(fresh.turns) + int64_t{part.row} * (a.e / 2);
+      const int64_t at = (int64_t{part.row} * a.hk + part.kv_head) * a.e;
+      const int others = part.last / kCut % kDealt == part.rank ? 2 : 0;  // the key and the value
+      for (int head = warp; head < part.heads + others; head += kWarps)
+        if (head < part.heads)
+          turn(from + head * a.e, fresh.q_norm, fresh.eps, turns, a.e, scale, queries + head * a.e);
+        else if (head == part.heads)
+          turn(fresh.k + at, fresh.k_norm, fresh.eps, turns, a.e, 1, key);
+        else
+          for (int i = threadIdx.x % 32; i < a.e; i += 32) key[a.e + i] = fresh.v[at + i];
+    } else {
+      for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads) queries[i] = from[i] * scale;
     }
-    for (int head = warp; head < part.heads; head += kWarps)
-      turn(from + head * a.e, fresh.q_norm, fresh.eps, turns, a.e, queries + head * a.e);
-  } else {
-    for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads) queries[i] = from[i];
-  }
-  __syncthreads();
-  if (mine)
-    span.attend(queries, scores, peaks + warp * kHeads * 2, sums + warp * kHeads * a.e);
-  else if (threadIdx.x % 32 < kHeads)
-    peaks[(warp * kHeads + threadIdx.x % 32) * 2] = -INFINITY, peaks[(warp * kHeads + threadIdx.x % 32) * 2 + 1] = 0;
-  __syncthreads();
-
-  // The spans of this cut; queries are done with, their place takes the result.
-  float* mine_of_row = scratch + (int64_t{blockIdx.x} * a.h + part.head0) * gridDim.z * (a.e + 2);
-  for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads) {
-    const int head = i / a.e;
-    float largest = -INFINITY, sum = 0, weight = 0;
-    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, peaks[(w * kHeads + head) * 2]);
-    for (int w = 0; w < kWarps; ++w) {
-      const float l = peaks[(w * kHeads + head) * 2 + 1];
-      if (l == 0) continue;  // nothing of this span is seen
-      const float factor = expf(peaks[(w * kHeads + head) * 2] - largest);
-      sum = fmaf(factor, sums[w * kHeads * a.e + i], sum);
-      weight = fmaf(factor, l, weight);
+    for (int i = part.heads * a.e + threadIdx.x; i < kHeads * a.e; i += kThreads) queries[i] = 0;
+    __syncthreads();
+    walk.attend(fresh.k != nullptr, queries, key, shared + layout.scores() + warp * kSpan * kHeads,
+                shared + layout.factors() + warp * kHeads, peaks + warp * kHeads * 2, sums + warp * kHeads * a.e);
+    __syncthreads();
+#if __CUDA_ARCH__ >= 900
+    if (ranks > 1) ptx::cluster_wait();
+    const uint32_t slot = ptx::address_in(0, shared + layout.inbox() + part.rank * slot_floats(part.heads, a.e));
+#else
+    float* slots = scratch + (int64_t{blockIdx.x} * a.h + part.head0) * slot_floats(kDealt, a.e);
+    float* slot = slots + part.rank * slot_floats(part.heads, a.e);
+#endif
+    for (int i = threadIdx.x * 4; i < part.heads * a.e; i += kThreads * 4) {
+      const int head = i / a.e;
+      const Joined all = join([&](int w) { return reinterpret_cast<const float2*>(peaks)[w * kHeads + head]; },
+                              [&](int w) { return *reinterpret_cast<const float4*>(sums + w * kHeads * a.e + i); });
+      if (ranks == 1) {
+        finish(a, part, i, all, out, blocks);
+        continue;
+      }
+      const float2 peak{all.largest, all.weight};
+#if __CUDA_ARCH__ >= 900
+      ptx::store_in_cluster(slot + i * 4, all.sum);
+      if (i % a.e == 0) ptx::store_in_cluster(slot + (part.heads * a.e + head * 2) * 4, peak);
+#else
+      *reinterpret_cast<float4*>(slot + i) = all.sum;
+      if (i % a.e == 0) *reinterpret_cast<float2*>(slot + part.heads * a.e + head * 2) = peak;
+#endif
     }
-    if (part.cuts == 1) {
-      queries[i] = sum / weight;
-      continue;
-    }
-    float* to = mine_of_row + (int64_t{head} * gridDim.z + part.cut) * (a.e + 2);
-    to[2 + i % a.e] = sum;
-    if (i % a.e == 0) to[0] = largest, to[1] = weight;
-  }
-  if (part.cuts > 1) {
+    if (ranks == 1) return;
+#if __CUDA_ARCH__ >= 900
+    ptx::cluster_arrive();
+    if (part.rank > 0) return;
+#else
     __shared__ bool last_to_arrive;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      const auto before = static_cast<unsigned>(part.cuts - 1);
+      const auto before = static_cast<unsigned>(min(ranks, part.last / kCut - part.first / kCut + 1) - 1);
       last_to_arrive = atomicInc(arrived + blockIdx.x * gridDim.y + blockIdx.y, before) == before;  // and back to 0
     }
     __syncthreads();
     if (!last_to_arrive) return;
     __threadfence();
-    join_cuts(a, part, mine_of_row, gridDim.z, queries);
+    join_row(a, part, slots, out, blocks);
+#endif
   }
-  __syncthreads();
-  finish(a, part, queries, out, blocks);
+#if __CUDA_ARCH__ >= 900
+  else {
+    ptx::dependency_wait();
+    ptx::cluster_wait();
+    ptx::cluster_arrive();
+  }
+  ptx::cluster_wait();
+  join_row(a, part, shared + layout.inbox(), out, blocks);
+#endif
 }
 
 template <KvKind kind, int kLanes, int kHeads>
 void launch_cuts(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
                  const AttentionScratch& scratch, float* out, uint8_t* blocks) {
   static const cudaError_t allowed =
-      cudaFuncSetAttribute(attend_cut<kind, kLanes, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, 96 * 1024);
+      cudaFuncSetAttribute(attend_cuts<kind, kLanes, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, 160 * 1024);
   cuda_check(allowed, "allowing attention its shared memory");
-  const auto shared = static_cast<size_t>(Layout<kHeads>{a.e}.bytes());
   const int group = a.h / a.hk, passes = (group + kHeads - 1) / kHeads;
-  for (int row0 = 0; row0 < a.n; row0 += static_cast<int>(scratch.rows)) {
-    const int rows = static_cast<int>(std::min<int64_t>(a.n - row0, scratch.rows));
-    launch("attention", stream, dim3(rows, a.hk * passes, scratch.cuts), kThreads, shared,
-           attend_cut<kind, kLanes, kHeads>, a, fresh, q, row0, scratch.parts, scratch.arrived, out, blocks);
-  }
+  const auto ranks = static_cast<unsigned>(std::min(scratch.cuts, kDealt));
+  const bool cluster = is_hopper() && ranks > 1;
+  const auto shared = static_cast<size_t>(Layout<kHeads>{a.e}.bytes(cluster));
+  const int at_once = scratch.parts ? static_cast<int>(std::min<int64_t>(a.n, scratch.rows)) : a.n;
+  for (int row0 = 0; row0 < a.n; row0 += at_once)
+    launch_clusters("attention", stream, dim3(std::min(a.n - row0, at_once), a.hk * passes, ranks), cluster ? ranks : 1,
+                    kThreads, shared, attend_cuts<kind, kLanes, kHeads>, a, fresh, q, row0, scratch.parts,
+                    scratch.arrived, out, blocks);
 }
 
 template <KvKind kind, int kHeads, typename... Rest>
@@ -344,6 +460,8 @@ void launch_lanes(Stream stream, const AttentionArguments& a, const Rest&... res
 int heads_at_once(KvKind kind, int group) { return kind != KvKind::f16 ? 4 : group == 1 ? 1 : group <= 4 ? 4 : 8; }
 
 }  // namespace
+
+int64_t attention_parts(int h, int e) { return is_hopper() ? 0 : int64_t{h} * slot_floats(kDealt, e); }
 
 bool attention_appends(KvKind kind, int h, int hk) { return h / hk <= heads_at_once(kind, h / hk); }
 

@@ -302,8 +302,8 @@ void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& sha
   s.sequence = s.positions + s.rows;
   s.logit_rows = s.sequence + s.rows;
   s.page_of = s.ids + table;
-  // Scratch for attention: as many rows at a time as fit in 256 MB, one at least.
-  const int64_t row_bytes = cuda::attention_parts(shape.heads, shape.head_dim, s.cuts) * 4;
+  // Scratch for attention, if it needs any: as many rows at a time as fit in 256 MB, one at least.
+  const int64_t row_bytes = cuda::attention_parts(shape.heads, shape.head_dim) * 4;
   s.grow(s.attention, std::max(row_bytes, std::min(row_bytes * s.rows, int64_t{256} << 20)));
   s.grow(s.arrived, s.rows * shape.heads * 4);
   s.grow(s.turns, s.rows * shape.head_dim * 4);
@@ -414,8 +414,8 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   State& s = *state_;
   const AttentionShape& shape = cache.shape;
   const Acts y = s.fresh_acts(s.rows, int64_t{shape.heads} * shape.head_dim);
-  const int64_t row_floats = cuda::attention_parts(shape.heads, shape.head_dim, s.cuts);
-  const cuda::AttentionScratch scratch{static_cast<int64_t>(s.attention.size()) / 4 / row_floats, s.cuts,
+  const int64_t row_floats = std::max<int64_t>(1, cuda::attention_parts(shape.heads, shape.head_dim));
+  const cuda::AttentionScratch scratch{s.cuts, static_cast<int64_t>(s.attention.size()) / 4 / row_floats,
                                        s.attention.as<float>(), s.arrived.as<uint32_t>()};
   const bool prepares =
       cuda::attention_prepares(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim);

@@ -4,6 +4,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <utility>
+
 #include "kernels/cuda/cuda_error.cuh"
 #include "kernels/cuda/lowbit.h"
 #include "kernels/cuda/ptx.cuh"
@@ -31,20 +33,28 @@ inline bool is_hopper() {
   return has;
 }
 
+// `cluster`: how many thread blocks along z are a cluster (Hopper).
 template <typename... Parameters, typename... Arguments>
-void launch(const char* doing, Stream stream, dim3 grid, int threads, size_t shared, void (*kernel)(Parameters...),
-            Arguments&&... arguments) {
+void launch_clusters(const char* doing, Stream stream, dim3 grid, unsigned cluster, int threads, size_t shared,
+                     void (*kernel)(Parameters...), Arguments&&... arguments) {
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {1, 1, cluster};
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
   cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), doing);
+}
+template <typename... Parameters, typename... Arguments>
+void launch(const char* doing, Stream stream, dim3 grid, int threads, size_t shared, void (*kernel)(Parameters...),
+            Arguments&&... arguments) {
+  launch_clusters(doing, stream, grid, 1, threads, shared, kernel, std::forward<Arguments>(arguments)...);
 }
 
 __device__ __forceinline__ void begin_kernel() {
