@@ -132,11 +132,12 @@ __device__ inline void eight_of(const float* from, int column, int e, float (&to
 
 constexpr int kWidestHead = 256;
 
-// A warp normalises (weight or null) and turns one head, times `factor`, from -> to (which may be from). `turns` (e /
-// 2) {cos, sin}; e is a multiple of 8. Everything is asked for before anything is used. Written with fused operations
-// by name, so that every kernel it is part of rounds alike.
-__device__ inline void turn(const float* from, const float* weight, float eps, const float2* turns, int e, float factor,
-                            float* to) {
+// A warp normalises (weight or null) and turns one head, which goes pair by pair to put(column, {x, y}). `turns` (e / 2)
+// {cos, sin}; e is a multiple of 8. Everything is asked for before anything is used or put. Written with fused
+// operations by name, so that every kernel it is part of rounds alike.
+template <typename Put>
+__device__ __forceinline__ void turn(const float* from, const float* weight, float eps, const float2* turns, int e,
+                                     const Put& put) {
   constexpr int kKept = kWidestHead / 2 / 64;  // pairs of neighbouring columns in each half of the head
   const int first = threadIdx.x % 32 * 2, half = e / 2;
   float2 low[kKept], high[kKept], low_weight[kKept], high_weight[kKept];
@@ -174,10 +175,9 @@ __device__ inline void turn(const float* from, const float* weight, float eps, c
   for (int i = 0; i < kKept; ++i)
     if (const int at = first + i * 64; at < half) {
       const float4 t = angles[i];
-      *reinterpret_cast<float2*>(to + at) = {__fmul_rn(fmaf(low[i].x, t.x, -__fmul_rn(high[i].x, t.y)), factor),
-                                             __fmul_rn(fmaf(low[i].y, t.z, -__fmul_rn(high[i].y, t.w)), factor)};
-      *reinterpret_cast<float2*>(to + half + at) = {__fmul_rn(fmaf(high[i].x, t.x, __fmul_rn(low[i].x, t.y)), factor),
-                                                    __fmul_rn(fmaf(high[i].y, t.z, __fmul_rn(low[i].y, t.w)), factor)};
+      put(at, float2{fmaf(low[i].x, t.x, -__fmul_rn(high[i].x, t.y)), fmaf(low[i].y, t.z, -__fmul_rn(high[i].y, t.w))});
+      put(half + at,
+          float2{fmaf(high[i].x, t.x, __fmul_rn(low[i].x, t.y)), fmaf(high[i].y, t.z, __fmul_rn(low[i].y, t.w))});
     }
 }
 

@@ -31,12 +31,14 @@ __global__ void __launch_bounds__(kAppendWarps * 32) append(AttentionArguments a
   const float2* turns = reinterpret_cast<const float2*>(fresh.turns) + int64_t{row} * (a.e / 2);
   if (head < a.h) {
     float* at = fresh.q + (int64_t{row} * a.h + head) * a.e;
-    turn(at, fresh.q_norm, fresh.eps, turns, a.e, 1, at);
+    turn(at, fresh.q_norm, fresh.eps, turns, a.e,
+         [&](int column, float2 pair) { *reinterpret_cast<float2*>(at + column) = pair; });
   } else if (head < a.h + a.hk) {
     float* mine = turned + warp * a.e;
     const int kv_head = head - a.h;
     const int64_t slot = slot_of(a, a.sequence[row], position, kv_head), from = (int64_t{row} * a.hk + kv_head) * a.e;
-    turn(fresh.k + from, fresh.k_norm, fresh.eps, turns, a.e, 1, mine);
+    turn(fresh.k + from, fresh.k_norm, fresh.eps, turns, a.e,
+         [&](int column, float2 pair) { *reinterpret_cast<float2*>(mine + column) = pair; });
     __syncwarp();
     const int column = threadIdx.x % 32 * 8;
     float key[8], value[8];
