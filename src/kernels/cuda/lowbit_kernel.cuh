@@ -65,13 +65,17 @@ __device__ __forceinline__ void load_tile(LaneBlock<Traits>& to, const LowbitArg
     to.load(at.w + int64_t{block} * Traits::kBlockBytes, at.tile + tile, lane);
 }
 
+// `before`: what is there, if p.add.
 __device__ __forceinline__ void store_output(const LowbitArguments& p, const LowbitTarget& target, int m, int row,
-                                             float sum) {
+                                             float sum, float before) {
   float value = sum * 16777216.0f * target.factor;
   if (target.row_factor) value *= target.row_factor[row];
   if (target.bias) value += target.bias[row];
-  float& y = target.y[int64_t{m} * target.out + row];
-  y = p.add ? y + value : value;
+  target.y[int64_t{m} * target.out + row] = p.add ? before + value : value;
+}
+__device__ __forceinline__ void store_output(const LowbitArguments& p, const LowbitTarget& target, int m, int row,
+                                             float sum) {
+  store_output(p, target, m, row, sum, p.add ? target.y[int64_t{m} * target.out + row] : 0.0f);
 }
 
 // The last thing a thread block does: its share of what comes next.
@@ -171,7 +175,12 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
   constexpr int kXBytes = kInputBlockBytes<kTokenTiles>;
   LaneInput x = lane_input<kTokenTiles>(p.x + first * kXBytes, kTokenTiles == 1 ? min(lane / 4, p.rows - 1) : lane / 4);
   float total[kTiles][kTokenTiles][4] = {};
+  // The first output of a thread: what it is added to is asked for now, not when the sum is there.
+  const int own = threadIdx.x, own_row = at.row_block * kBlockRows + at.tile * 16 + own % kOutputs;
+  const bool known = p.add && own < kOutputs * p.rows && own_row < at.target->out;
+  float before = 0;
   ptx::dependency_wait();
+  if (known) before = at.target->y[int64_t{own / kOutputs} * at.target->out + own_row];
 #pragma unroll 1
   for (int block = first; block < last; block += kDepth) {
 #pragma unroll
@@ -211,7 +220,10 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
     if (row >= at.target->out) continue;
     const auto part = [&](int from) { return sums[(from * kRows + m) * kOutputs + output]; };
     const float sum = ((part(0) + part(1)) + (part(2) + part(3))) + ((part(4) + part(5)) + (part(6) + part(7)));
-    store_output(p, *at.target, m, row, sum);
+    if (i == own)
+      store_output(p, *at.target, m, row, sum, before);
+    else
+      store_output(p, *at.target, m, row, sum);
   }
 }
 
