@@ -149,9 +149,20 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
   part.first = a.window > 0 ? max(0, part.last - a.window + 1) : 0;
   part.rank = blockIdx.z;
   const bool works = part.works(part.rank);
-#if __CUDA_ARCH__ >= 900
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if (!works && part.rank > 0) return;
-  if (ranks > 1) ptx::cluster_arrive();  // having begun
+  __shared__ __align__(8) uint64_t all_here;  // of thread block 0: the bytes of all parts
+  const uint32_t here = ptx::shared_address(&all_here);
+  if (ranks > 1 && part.rank == 0) {
+    if (threadIdx.x == 0) {
+      int parts = 0;
+      for (int rank = 0; rank < ranks; ++rank) parts += part.works(rank);
+      ptx::start_barrier(here, 1);
+      ptx::publish_barriers();
+      ptx::expect(here, parts * part.heads * (a.e + 2) * 4);
+    }
+    __syncwarp();
+  }
 #else
   if (!works) return;
 #endif
@@ -167,15 +178,18 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
     walk.load();
     for (int i = threadIdx.x; i < Walk::query_floats(a.e); i += kThreads) queries[i] = 0;
     __syncthreads();
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if (ranks > 1) ptx::meet_cluster();
+#endif
     if (fresh.k) ptx::dependency_wait();
     take_queries<Walk>(a, fresh, part, q, queries, key);
     __syncthreads();
     walk.attend(fresh.k != nullptr, queries, key, shared + layout.scores() + warp * Walk::kWarpFloats,
                 peaks + warp * part.heads * 2, sums + warp * part.heads * a.e);
     __syncthreads();
-#if __CUDA_ARCH__ >= 900
-    if (ranks > 1) ptx::cluster_wait();
-    const uint32_t slot = ptx::address_in(0, shared + layout.inbox() + part.rank * slot_floats(part.heads, a.e));
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    const uint32_t slot = ptx::address_in(0, shared + layout.inbox() + part.rank * slot_floats(part.heads, a.e)),
+                   arrived_at = ptx::address_in(0, &all_here);
 #else
     float* slots = scratch + (int64_t{blockIdx.x} * a.h + part.head0) * slot_floats(kDealt, a.e);
     float* slot = slots + part.rank * slot_floats(part.heads, a.e);
@@ -188,17 +202,16 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
         continue;
       }
       const float2 peak{all.largest, all.weight};
-#if __CUDA_ARCH__ >= 900
-      ptx::store_in_cluster(slot + i * 4, all.sum);
-      if (i % a.e == 0) ptx::store_in_cluster(slot + (part.heads * a.e + head * 2) * 4, peak);
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+      ptx::store_in_cluster(slot + i * 4, all.sum, arrived_at);
+      if (i % a.e == 0) ptx::store_in_cluster(slot + (part.heads * a.e + head * 2) * 4, peak, arrived_at);
 #else
       *reinterpret_cast<float4*>(slot + i) = all.sum;
       if (i % a.e == 0) *reinterpret_cast<float2*>(slot + part.heads * a.e + head * 2) = peak;
 #endif
     }
     if (ranks == 1) return;
-#if __CUDA_ARCH__ >= 900
-    ptx::cluster_arrive();
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if (part.rank > 0) return;
 #else
     __shared__ bool last_to_arrive;
@@ -214,13 +227,12 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
     join_row(a, part, first_head, slots, out, blocks);
 #endif
   }
-#if __CUDA_ARCH__ >= 900
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   else {
+    ptx::meet_cluster();
     ptx::dependency_wait();
-    ptx::cluster_wait();
-    ptx::cluster_arrive();
   }
-  ptx::cluster_wait();
+  ptx::wait(here, 0);
   join_row(a, part, first_head, shared + layout.inbox(), out, blocks);
 #endif
 }

@@ -64,38 +64,6 @@ __device__ __forceinline__ void prefetch_into_l2(const void* p, uint32_t bytes) 
 #endif
 }
 
-// ---- Thread block clusters (Hopper): a barrier in two steps over those threads of a cluster that have not ended, and
-// stores into another thread block's shared memory, which are visible there once both are past a barrier.
-__device__ __forceinline__ void cluster_arrive() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-// The place of one's own `shared` in the thread block `rank` of the cluster.
-__device__ __forceinline__ uint32_t address_in(int rank, const void* shared) {
-  uint32_t there = 0;
-#if __CUDA_ARCH__ >= 900
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(shared)), "r"(rank));
-#endif
-  return there;
-}
-__device__ __forceinline__ void store_in_cluster(uint32_t to, float4 v) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-               : "memory");
-#endif
-}
-__device__ __forceinline__ void store_in_cluster(uint32_t to, float2 v) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1,%2};" ::"r"(to), "f"(v.x), "f"(v.y) : "memory");
-#endif
-}
-
 // ---- Barriers in shared memory (Hopper), by shared address, that count arrivals and bytes: expect() arrives and says
 // how many bytes will come, fetch() has them copied (16-byte multiples, all addresses too), wait() returns once the
 // phase of that parity (0, 1, 0, ..) is over.
@@ -124,6 +92,29 @@ __device__ __forceinline__ void wait(uint32_t barrier, int parity) {
           barrier),
       "r"(parity)
       : "memory");
+}
+
+// ---- Thread block clusters (Hopper). meet_cluster: every thread of it that has not ended has come so far, and
+// barriers published before are known to all. store_in_cluster: into another thread block's shared memory; the bytes
+// count as come on its barrier once they are there, so nobody needs a fence.
+__device__ __forceinline__ void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+}
+// The place of one's own `shared` in the thread block `rank` of the cluster.
+__device__ __forceinline__ uint32_t address_in(int rank, const void* shared) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(shared)), "r"(rank));
+  return there;
+}
+__device__ __forceinline__ void store_in_cluster(uint32_t to, float4 v, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to),
+               "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void store_in_cluster(uint32_t to, float2 v, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1,%2}, [%3];" ::"r"(to), "f"(v.x),
+               "f"(v.y), "r"(barrier)
+               : "memory");
 }
 #endif
 
