@@ -15,8 +15,8 @@ constexpr int kThreads = 256;
 // eighths is cheaper than 32 warps on one multiprocessor or a second pass: in a decode step what counts is how long one
 // row takes.
 template <int kKept>
-__global__ void __launch_bounds__(kThreads)
-    norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int d, float* y, uint8_t* blocks) {
+__global__ void __launch_bounds__(kThreads) norm_row(const float* x, const int32_t* rows, const float* weight,
+                                                     float eps, int d, float share, float* y, uint8_t* blocks) {
   constexpr int kWarps = kThreads / 32;
   const int m = blockIdx.x, warp = threadIdx.x / 32, block = blockIdx.y * kWarps + warp,
             column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
@@ -32,8 +32,15 @@ __global__ void __launch_bounds__(kThreads)
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kKept; ++i) squares += (v[i].x * v[i].x + v[i].y * v[i].y) + (v[i].z * v[i].z + v[i].w * v[i].w);
-  squares = over_block(squares, [](float a, float b) { return a + b; });
-  const float scale = rsqrtf(squares / static_cast<float>(d) + eps);
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
+  __shared__ float of_warp[kWarps];
+  if (threadIdx.x % 32 == 0) of_warp[warp] = squares;
+  __syncthreads();
+  squares = of_warp[threadIdx.x % kWarps];
+#pragma unroll
+  for (int apart = kWarps / 2; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
+  const float scale = rsqrtf(squares * share + eps);
   if (block >= column_blocks) return;
   const float4 made = {mine.x * scale * w.x, mine.y * scale * w.y, mine.z * scale * w.z, mine.w * scale * w.w};
   if (blocks) prepare_block(made, m, gridDim.x, block, column_blocks, blocks);
@@ -101,7 +108,7 @@ void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* w
   static_assert(kWidestNorm == 16 * kAtOnce);
   const auto with = [&](auto kernel) {
     launch("normalising", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((d + kAtOnce - 1) / kAtOnce)),
-           kThreads, 0, kernel, x, rows, weight, eps, static_cast<int>(d), y, blocks);
+           kThreads, 0, kernel, x, rows, weight, eps, static_cast<int>(d), 1 / static_cast<float>(d), y, blocks);
   };
   if (d <= kAtOnce) return with(norm_row<1>);
   if (d <= 4 * kAtOnce) return with(norm_row<4>);

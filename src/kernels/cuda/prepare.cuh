@@ -6,7 +6,7 @@
 
 namespace fidelio::cuda {
 
-// The sum, or largest, over a thread block of whole warps, by a tree; every thread gets it. Once a kernel.
+// The sum, or largest, over a thread block of whole warps, by a tree; every thread gets it.
 template <typename Join>
 __device__ float over_block(float value, Join join) {
   __shared__ float of_warp[32];
@@ -16,6 +16,7 @@ __device__ float over_block(float value, Join join) {
   __syncthreads();
   value = of_warp[static_cast<int>(threadIdx.x) % warps];
   for (int d = warps / 2; d > 0; d /= 2) value = join(value, __shfl_xor_sync(~0u, value, d));
+  __syncthreads();
   return value;
 }
 struct Larger {
@@ -53,9 +54,6 @@ __device__ inline float scale_of(float amax) {
   return ldexpf(1.0f, max(exponent, -100) - 15);
 }
 
-// Of a normal power of two whose inverse is one too: exact, without a division.
-__device__ inline float inverse_of(float scale) { return __uint_as_float((254u << 23) - __float_as_uint(scale)); }
-
 // A warp's work: block `block` of row m, of which lane l holds columns 4 l .. 4 l + 3. Rows are in chunks of kMaxRows.
 __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {
   const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
@@ -64,7 +62,7 @@ __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, i
   uint8_t* at = first + block * input_block_bytes(rows);
   float amax = largest_of(v);
   for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, d));
-  const float scale = scale_of(amax), inverse = inverse_of(scale);
+  const float scale = scale_of(amax), inverse = 1 / scale;
   const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse),
                 high = __floats2half2_rn(v.z * inverse, v.w * inverse);
   const uint2 halves = {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
