@@ -25,20 +25,31 @@ struct HalvesWalk {
   static constexpr int query_floats(int) { return kHeads * kStride; }
   static constexpr int kWarpFloats = 0;
   static constexpr int kKeyParts = kWidest / 32, kValueParts = kWidest / 64;
-  static constexpr float kRest = 2048;  // 2^11
+  static constexpr float kRest = 2048;         // 2^11
+  static constexpr int kStep = kDealt * kCut;  // from span to span
+  static constexpr int kAhead = 2;             // spans that are asked into L2 beside the one in registers
   const AttentionArguments& a;
   const Part& part;
   int sequence;
   int readable;   // the last position that is in the cache
   int begin;      // of the span
   int64_t slot0;  // of that position
+  int64_t slots;  // of the lane-th of 32 spans
   uint4 keys[kKeyParts][2], values[kValueParts][4];
 
   __device__ HalvesWalk(const AttentionArguments& arguments, const Part& of, bool fresh)
       : a(arguments), part(of), sequence(a.sequence[of.row]), readable(fresh ? of.last - 1 : of.last) {
     begin = of.first_cut_of(of.rank) * kCut + static_cast<int>(threadIdx.x) / 32 * kSpan;
-    if (begin + kSpan <= of.first) begin += kDealt * kCut;
-    slot0 = slot_at(begin);
+    if (begin + kSpan <= of.first) begin += kStep;
+    slots = slot_at(begin + lane() * kStep);
+    slot0 = __shfl_sync(~0u, slots, 0);
+    if (lane() > 0 && lane() <= kAhead) ask(begin + lane() * kStep, slots);
+  }
+  __device__ static int lane() { return threadIdx.x % 32; }
+  __device__ void ask(int from, int64_t slot) const {
+    if (from > part.last) return;
+    ptx::prefetch_into_l2(static_cast<const uint16_t*>(a.keys) + slot * a.e, kSpan * a.e * 2);
+    ptx::prefetch_into_l2(static_cast<const uint16_t*>(a.values) + slot * a.e, kSpan * a.e * 2);
   }
   __device__ int64_t slot_at(int position) const {
     return position <= part.last ? slot_of(a, sequence, position, part.kv_head) : 0;
@@ -189,11 +200,13 @@ struct HalvesWalk {
   // sums [head][e].
   __device__ void attend(bool fresh, const float* queries, float* key, float*, float* peaks, float* sums) {
     float peak = -INFINITY, weight = 0;
-    bool first = true;
-    int64_t next_slot = slot_at(begin + kDealt * kCut);
+    int spans = 0;
 #pragma unroll 1
     while (begin <= part.last) {
-      const int next = begin + kDealt * kCut;
+      const int next = begin + kStep, of_32 = ++spans % 32;
+      if (of_32 == 0) slots = slot_at(next + lane() * kStep);
+      const int64_t next_slot = __shfl_sync(~0u, slots, of_32);
+      if (lane() == of_32 + kAhead) ask(next + kAhead * kStep, slots);
       if (fresh && part.last < begin + kSpan) append(key);
       float scores[4], largest = peak, sum = 0;
       scores_of(queries, scores);
@@ -213,13 +226,11 @@ struct HalvesWalk {
       const float factor = exp2f(peak - largest);
       peak = largest;
       weight = fmaf(weight, factor, sum);
-      add_values(scores, factor, first, sums);
+      add_values(scores, factor, spans == 1, sums);
       if (next > part.last) break;
       load_values(next, next_slot);
-      first = false;
       begin = next;
       slot0 = next_slot;
-      next_slot = slot_at(begin + kDealt * kCut);
     }
     if (g() < part.heads && t() == 0) reinterpret_cast<float2*>(peaks)[g()] = {peak, weight};
   }
