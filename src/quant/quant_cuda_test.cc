@@ -351,8 +351,7 @@ TEST_F(CudaQuant, NoiseIsTheHosts) {
     }
 }
 
-// A whole model, layer by layer on its own quantised activations, on both: the KL of one lies in the interval of the
-// other.
+// A whole model, layer by layer on its own quantised activations, on both: the intervals of the KL meet.
 TEST_F(CudaQuant, QuantisedModelsAreEquallyGood) {
   const std::string folder = std::string(FIDELIO_SOURCE_DIR) + "/models/", model = folder + "quill-1m";
   const Checkpoint source = Checkpoint::open(model);
