@@ -1,5 +1,5 @@
 // Decoding of a llama-3-8b-shaped model on a GPU with random weights, by the very ops that serve (forward.h over Cuda):
-//   decode_cuda_bench FORMAT [batch,batch,...] [context,context,...]
+//   decode_cuda_bench FORMAT [batch,batch,...] [context,context,...] [format of the head, bf16 unless said]
 //   decode_cuda_bench FORMAT prefill [tokens,tokens,...]
 // Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the
 // roofline.
@@ -40,7 +40,8 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
 void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens);
 
 // No batches: prefills of `contexts` tokens.
-int run(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts) {
+int run(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts,
+        const std::string& head) {
   Cuda b({});
   const FormatSpec spec = parse_format(format);
   const auto shared = [&](const LinearWeight& w) { return std::make_shared<const Cuda::Linear>(b.pack(w)); };
@@ -67,12 +68,13 @@ int run(const std::string& format, const std::vector<int>& batches, const std::v
     for (const auto* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) weight_bytes += (*w)->bytes();
     model.layers.push_back(std::move(l));
   }
-  model.embedding = model.head = shared(random_weight(parse_format("bf16"), kV, kD));
+  model.embedding = model.head = shared(random_weight(parse_format(head), kV, kD));
   weight_bytes += model.head->bytes();
   model.final_norm = b.allocate(1, kD);
   b.upload(ones, model.final_norm);
+  const std::string name = format + ", head " + head;
   for (int context : contexts)
-    batches.empty() ? prefill(b, model, format, context) : measure(b, model, format, weight_bytes, batches, context);
+    batches.empty() ? prefill(b, model, name, context) : measure(b, model, name, weight_bytes, batches, context);
   return 0;
 }
 
@@ -161,7 +163,7 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
     const double cache_bytes = 2.0 * kL * n * context * kHk * kE * 2,
                  roof = (static_cast<double>(weight_bytes) + cache_bytes) / kCopyBandwidth;
     std::printf(
-        "llama-3-8b %-10s batch %-3d context %-5d %7.3f ms a step (host %.3f), %8.1f tokens/s, weights %.2f GB, %.0f%% "
+        "llama-3-8b %-26s batch %-3d context %-5d %7.3f ms a step (host %.3f), %8.1f tokens/s, weights %.2f GB, %.0f%% "
         "of the roofline\n",
         format.c_str(), n, context, seconds * 1e3, asking * 1e3, n / seconds, static_cast<double>(weight_bytes) * 1e-9,
         100 * roof / seconds);
@@ -180,7 +182,7 @@ int main(int argc, char** argv) {
     };
     const std::string batches = argc > 2 ? argv[2] : "1";
     return run(argc > 1 ? argv[1] : "int4g128z", batches == "prefill" ? std::vector<int>() : numbers(batches.c_str()),
-               numbers(argc > 3 ? argv[3] : "512"));
+               numbers(argc > 3 ? argv[3] : "512"), argc > 4 ? argv[4] : "bf16");
   } catch (const Error& e) {
     std::fprintf(stderr, "decode_cuda_bench: %s\n", e.what());
     return 1;

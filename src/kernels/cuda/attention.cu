@@ -1,236 +1,145 @@
 // Attention over the paged cache.
 //
-// The context of a row is cut at multiples of kCut = 128 positions, wherever the row stands in its batch. A cut is a
-// thread block's, for all query heads that share a kv head; half a page of it (kSpan = 16 positions) is a warp's, which
-// needs nobody else until its part is done:
+// The context of a row is cut at multiples of kCut = 128 positions, wherever the row stands in its batch, and the cuts
+// are dealt to kDealt = 8 thread blocks, a cluster, which serve all query heads that share a kv head:
 //
 //      cut    0 ................. 127 | 128 .............. 255 | 256 ... p
+//      dealt  thread block 0          | thread block 1         | 2           (cut 8 is thread block 0's again)
 //      span   [w0][w1][w2] ...   [w7] | [w0] ...               | [w0]
-//      warp   the span's keys and values to registers at once; dots over kLanes lanes a position, eight columns a lane;
-//             softmax with a lane a position; p v, eight columns a lane
-//      block  (m, l, o) of its spans joined in shared memory in order
-//      row    the last thread block to arrive joins the cuts in order and leaves the result prepared for the next
-//      product
+//      warp   16 positions (kSpan) of each of its thread block's cuts, and needs nobody else until all are done: keys
+//             and values to registers at once, the next ones while it works on these; dots over kLanes lanes a
+//             position, eight columns a lane; softmax with a lane a position; p v, eight columns a lane
+//      block  (m, l, o) of its warps joined in order and left with thread block 0 of the cluster
+//      row    thread block 0 joins them in order and leaves the result prepared for the next product
 //
-// So one row at a context of 4096 is spread over 33 x hk thread blocks, and the order of all sums depends on the row's
-// position alone. Where each sequence of the batch has one row, the same kernel also turns its queries and its key, and
-// appends key and value: `fresh`.
+// So one row is spread over up to 8 hk thread blocks, and the order of all sums depends on the row's position alone.
+// Before Hopper thread blocks leave their parts in memory and the last to arrive joins them. Where each sequence of the
+// batch has one row, the same kernel also turns its queries and its key, and appends key and value: `fresh`.
 #include <algorithm>
 
-#include "kernels/cuda/kv_cache.cuh"
+#include "kernels/cuda/attention_halves.cuh"
+#include "kernels/cuda/attention_walk.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/prepare.cuh"
 
 namespace fidelio::cuda {
 namespace {
 
-constexpr int kSpan = 16, kWarps = kCut / kSpan, kThreads = kWarps * 32;
+constexpr int kWarps = kCut / kSpan, kThreads = kWarps * 32;
+static_assert(kWarps == kDealt);  // join() takes as many of either
 
-// Each of N values summed over kLanes neighbouring lanes by a tree. Afterwards a lane holds the sums of the max(1, N /
-// kLanes) values from the returned index on, in the front of `v`.
-template <int N, int kLanes>
-__device__ __forceinline__ int reduce_scatter(float (&v)[N]) {
-  int held = N, from = 0;
-#pragma unroll
-  for (int d = kLanes / 2; d > 0; d /= 2) {
-    if (held == 1) {
-      v[0] += __shfl_xor_sync(~0u, v[0], d);
-      continue;
-    }
-    held /= 2;
-    const bool upper = threadIdx.x & d;
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i)
-      if (i < held) {
-        const float give = upper ? v[i] : v[i + held], keep = upper ? v[i + held] : v[i];
-        v[i] = keep + __shfl_xor_sync(~0u, give, d);
-      }
-    if (upper) from += held;
-  }
-  return from;
-}
+// What a thread block leaves: [head][e], then [head] {m, l}; and room, for alignment.
+__host__ __device__ constexpr int slot_floats(int heads, int e) { return heads * (e + 4); }
 
-// Which heads, row and cuts a thread block works for.
-struct Part {
-  int row, kv_head, head0, heads, first, last, first_cut, cuts, cut;
-};
-
-// Shared memory, in floats.
-template <int kHeads>
+// Shared memory, in floats, for so many heads.
+template <class Walk>
 struct Layout {
-  int e;
-  __host__ __device__ int queries() const { return 0; }
-  __host__ __device__ int key() const { return kHeads * e; }
-  __host__ __device__ int scores() const { return key() + e; }                          // [warp][position][head]
-  __host__ __device__ int peaks() const { return scores() + kWarps * kSpan * kHeads; }  // [warp][head] {m, l}
-  __host__ __device__ int sums() const { return peaks() + kWarps * kHeads * 2; }        // [warp][head][e]
-  __host__ __device__ int bytes() const { return (sums() + kWarps * kHeads * e) * 4; }
-};
-
-// A warp's span: softmax numerators and sums into shared memory.
-template <KvKind kind, int kLanes, int kHeads>
-struct Span {
-  static constexpr int kAtOnce = 32 / kLanes, kSteps = kSpan / kAtOnce;  // positions a step
-  static constexpr bool kHeld = sizeof(Stored8<kind>) * kSteps <= 128;   // keys and values of the span fit in registers
-  static constexpr int kBatch = std::min(kSteps, kLanes >= kHeads ? kLanes / kHeads : 1);
-  const AttentionArguments& a;
-  const Part& part;
-  int begin;      // position
-  int64_t slot0;  // of that position
-  Stored8<kind> keys[kHeld ? kSteps : 1], values[kHeld ? kSteps : 1];
-
-  __device__ int column() const { return threadIdx.x % kLanes * 8; }
-  __device__ int in_span(int step) const { return step * kAtOnce + threadIdx.x % 32 / kLanes; }
-  __device__ bool seen(int in_span, int last) const { return begin + in_span <= last && begin + in_span >= part.first; }
-  __device__ Stored8<kind> loaded(bool key, int step, int last) const {
-    Stored8<kind> s;
-    s.clear();
-    if (seen(in_span(step), last) && column() < a.e)
-      s.load(key ? a.keys : a.values, key ? a.key_scales : a.value_scales, slot0 + in_span(step), a.e, column());
-    return s;
-  }
-  // Asks for all positions up to `last`.
-  __device__ void load(int last) {
-    if constexpr (kHeld) {
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) keys[step] = loaded(true, step, last);
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) values[step] = loaded(false, step, last);
-    }
-  }
-  // Position `last` alone, appended by this warp since.
-  __device__ void load_appended(int last) {
-    if constexpr (kHeld) {
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step)
-        if (begin + in_span(step) == last) {
-          keys[step] = loaded(true, step, last);
-          values[step] = loaded(false, step, last);
-        }
-    }
-  }
-
-  __device__ void attend(const float* queries, float* scores, float* peaks, float* sums) {
-    const float scale = rsqrtf(static_cast<float>(a.e));
-    const int lane = threadIdx.x % 32;
-    float query[kHeads][8];
-#pragma unroll
-    for (int head = 0; head < kHeads; ++head)
-#pragma unroll
-      for (int j = 0; j < 8; ++j)
-        query[head][j] = head < part.heads && column() < a.e ? queries[head * a.e + column() + j] * scale : 0.0f;
-#pragma unroll
-    for (int step0 = 0; step0 < kSteps; step0 += kBatch) {
-      float dots[kBatch * kHeads] = {};
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        float key[8];
-        (kHeld ? keys[kHeld ? step0 + i : 0] : loaded(true, step0 + i, part.last)).values(key);
-#pragma unroll
-        for (int head = 0; head < kHeads; ++head)
-#pragma unroll
-          for (int j = 0; j < 8; ++j) dots[i * kHeads + head] = fmaf(query[head][j], key[j], dots[i * kHeads + head]);
-      }
-      const int from = reduce_scatter<kBatch * kHeads, kLanes>(dots);
-      constexpr int kMine = kBatch * kHeads > kLanes ? kBatch * kHeads / kLanes : 1;
-#pragma unroll
-      for (int i = 0; i < kMine; ++i)
-        scores[in_span(step0 + (from + i) / kHeads) * kHeads + (from + i) % kHeads] = dots[i];
-    }
-    __syncwarp();
-    // A lane a position, half of the warp every second head.
-    const int position = lane % kSpan;
-#pragma unroll
-    for (int i = 0; i < (kHeads + 1) / 2; ++i) {
-      const int head = kHeads == 1 ? 0 : 2 * i + lane / kSpan;
-      const float score = seen(position, part.last) ? scores[position * kHeads + head] : -INFINITY;
-      float largest = score;
-      for (int d = kSpan / 2; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
-      const float weight = expf(score - largest);
-      float sum = weight;
-      for (int d = kSpan / 2; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-      scores[position * kHeads + head] = weight;
-      if (position == 0) peaks[head * 2] = largest, peaks[head * 2 + 1] = sum;
-    }
-    __syncwarp();
-    float out[kHeads][8] = {};
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      float value[8];
-      (kHeld ? values[kHeld ? step : 0] : loaded(false, step, part.last)).values(value);
-#pragma unroll
-      for (int head = 0; head < kHeads; ++head) {
-        const float weight = scores[in_span(step) * kHeads + head];
-#pragma unroll
-        for (int j = 0; j < 8; ++j) out[head][j] = fmaf(weight, value[j], out[head][j]);
-      }
-    }
-#pragma unroll
-    for (int head = 0; head < kHeads; ++head)
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int d = kLanes; d < 32; d *= 2) out[head][j] += __shfl_xor_sync(~0u, out[head][j], d);
-        if (lane < kLanes && column() < a.e) sums[head * a.e + column() + j] = out[head][j];
-      }
+  int e, heads;
+  __host__ __device__ int key() const { return Walk::query_floats(e); }                    // and the value after it
+  __host__ __device__ int scores() const { return key() + 2 * e; }                         // of each warp
+  __host__ __device__ int peaks() const { return scores() + kWarps * Walk::kWarpFloats; }  // [warp][head] {m, l}
+  __host__ __device__ int sums() const { return peaks() + kWarps * heads * 2; }            // [warp][head][e]
+  __host__ __device__ int inbox() const { return sums() + kWarps * heads * e; }            // of thread block 0: slots
+  __host__ __device__ int bytes(bool cluster) const {
+    return (inbox() + (cluster ? kDealt * slot_floats(heads, e) : 0)) * 4;
   }
 };
 
-// The thread block's last act for a row: `finished` (heads, e) to memory, and prepared if it is whole blocks.
-__device__ void finish(const AttentionArguments& a, const Part& part, const float* finished, float* out,
+// (m, l, o) of parts that have their own, four columns of a head: for each part i, peak(i) is {m, l}, sum(i) is o; l of
+// a part that saw nothing is 0.
+struct Joined {
+  float largest = -INFINITY, weight = 0;
+  float4 sum{0, 0, 0, 0};
+};
+template <typename Peak, typename Sum>
+__device__ __forceinline__ Joined join(const Peak& peak, const Sum& sum) {
+  float2 peaks[kDealt];
+  float4 sums[kDealt];
+  Joined all;
+#pragma unroll
+  for (int i = 0; i < kDealt; ++i) {
+    peaks[i] = peak(i);
+    sums[i] = peaks[i].y > 0 ? sum(i) : float4{0, 0, 0, 0};
+    all.largest = fmaxf(all.largest, peaks[i].x);
+  }
+#pragma unroll
+  for (int i = 0; i < kDealt; ++i) {
+    const float factor = exp2f(peaks[i].x - all.largest);
+    all.weight = fmaf(factor, peaks[i].y, all.weight);
+    all.sum.x = fmaf(factor, sums[i].x, all.sum.x);
+    all.sum.y = fmaf(factor, sums[i].y, all.sum.y);
+    all.sum.z = fmaf(factor, sums[i].z, all.sum.z);
+    all.sum.w = fmaf(factor, sums[i].w, all.sum.w);
+  }
+  return all;
+}
+
+// A row's columns i .. i + 3 of these heads, to memory, and prepared if they are whole blocks, of which a warp has one.
+__device__ void finish(const AttentionArguments& a, const Part& part, int i, const Joined& all, float* out,
                        uint8_t* blocks) {
-  for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads)
-    out[(int64_t{part.row} * a.h + part.head0) * a.e + i] = finished[i];
-  if (!blocks) return;
-  for (int block = threadIdx.x / 32; block < part.heads * a.e / kBlockColumns; block += kWarps)
-    prepare_block(reinterpret_cast<const float4*>(finished + block * kBlockColumns)[threadIdx.x % 32], part.row, a.n,
-                  part.head0 * a.e / kBlockColumns + block, (a.h * a.e + kBlockColumns - 1) / kBlockColumns, blocks);
+  const float inverse = 1 / all.weight;
+  const float4 v = {all.sum.x * inverse, all.sum.y * inverse, all.sum.z * inverse, all.sum.w * inverse};
+  const int column = part.head0 * a.e + i;
+  *reinterpret_cast<float4*>(out + int64_t{part.row} * a.h * a.e + column) = v;
+  if (blocks)
+    prepare_block(v, part.row, a.n, column / kBlockColumns, (a.h * a.e + kBlockColumns - 1) / kBlockColumns, blocks);
 }
 
-// Joins the cuts of a row, all of which are in `scratch` [head][cut]{m, l, o}, into `finished`: a thread a column,
-// kAtOnce cuts at a time on top of those before.
-__device__ void join_cuts(const AttentionArguments& a, const Part& part, const float* scratch, int stride,
-                          float* finished) {
-  constexpr int kAtOnce = 8;
-  const int step = a.e + 2;
-  for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads) {
-    const float* from = scratch + (int64_t{i / a.e} * stride + part.first_cut) * step;
-    float peak = -INFINITY, weight = 0, sum = 0;
-    for (int cut0 = 0; cut0 < part.cuts; cut0 += kAtOnce) {
-      float m[kAtOnce], l[kAtOnce], o[kAtOnce];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const bool there = cut0 + j < part.cuts;
-        const float* at = from + (there ? cut0 + j : 0) * step;
-        m[j] = there ? __ldcg(at) : -INFINITY;
-        l[j] = __ldcg(at + 1);
-        o[j] = __ldcg(at + 2 + i % a.e);
-      }
-      float largest = peak;
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) largest = fmaxf(largest, m[j]);
-      const float before = expf(peak - largest);
-      sum *= before;
-      weight *= before;
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const float factor = expf(m[j] - largest);
-        sum = fmaf(factor, o[j], sum);
-        weight = fmaf(factor, l[j], weight);
-      }
-      peak = largest;
-    }
-    finished[i] = sum / weight;
+// Joins what the thread blocks of a row left in `slots`.
+__device__ void join_row(const AttentionArguments& a, const Part& part, int first_head, const float* slots, float* out,
+                         uint8_t* blocks) {
+  const int slot = slot_floats(part.heads, a.e);
+  for (int i = threadIdx.x * 4, head = first_head; i < part.heads * a.e; i += kThreads * 4, head = i / a.e)
+    finish(a, part, i,
+           join(
+               [&](int rank) {
+                 if (!part.works(rank)) return float2{-INFINITY, 0};
+                 return *reinterpret_cast<const float2*>(slots + rank * slot + part.heads * a.e + head * 2);
+               },
+               [&](int rank) { return *reinterpret_cast<const float4*>(slots + rank * slot + i); }),
+           out, blocks);
+}
+
+// What thread blocks may touch before the kernel before is done, and then the rest of a row's own: queries, turned if
+// they are fresh, and its key and value, into shared memory.
+template <class Walk>
+__device__ void take_queries(const AttentionArguments& a, const FreshHeads& fresh, const Part& part, const float* q,
+                             float* queries, float* key) {
+  const float scale = rsqrtf(static_cast<float>(a.e)) * 1.44269504088896341f;  // powers of two from here on
+  const float* from = q + (int64_t{part.row} * a.h + part.head0) * a.e;
+  const auto put = [&](int head) {
+    return [=](int column, float2 pair) {
+      Walk::put_query(queries, a.e, head, column, {__fmul_rn(pair.x, scale), __fmul_rn(pair.y, scale)});
+    };
+  };
+  if (!fresh.k) {
+    for (int i = threadIdx.x * 2; i < part.heads * a.e; i += kThreads * 2)
+      put(i / a.e)(i % a.e, *reinterpret_cast<const float2*>(from + i));
+    return;
   }
+  const float2* turns = reinterpret_cast<const float2*>(fresh.turns) + int64_t{part.row} * (a.e / 2);
+  const int64_t at = (int64_t{part.row} * a.hk + part.kv_head) * a.e;
+  const int others = part.last / kCut % kDealt == part.rank ? 2 : 0;  // the key and the value
+  for (int head = threadIdx.x / 32; head < part.heads + others; head += kWarps)
+    if (head < part.heads)
+      turn(from + head * a.e, fresh.q_norm, fresh.eps, turns, a.e, put(head));
+    else if (head == part.heads)
+      turn(fresh.k + at, fresh.k_norm, fresh.eps, turns, a.e,
+           [&](int column, float2 pair) { *reinterpret_cast<float2*>(key + column) = pair; });
+    else
+      for (int i = threadIdx.x % 32 * 4; i < a.e; i += 128)
+        *reinterpret_cast<float4*>(key + a.e + i) = *reinterpret_cast<const float4*>(fresh.v + at + i);
 }
 
-template <KvKind kind, int kLanes, int kHeads>
-__global__ void __launch_bounds__(kThreads, kind == KvKind::f16 && kLanes * kHeads <= 64 ? 2 : 1)
-    attend_cut(AttentionArguments a, FreshHeads fresh, const float* q, int row0, float* scratch, uint32_t* arrived,
-               float* out, uint8_t* blocks) {
+template <class Walk>
+__global__ void __launch_bounds__(kThreads, Walk::kResident)
+    attend_cuts(AttentionArguments a, FreshHeads fresh, const float* q, int row0, float* scratch, uint32_t* arrived,
+                float* out, uint8_t* blocks) {
   extern __shared__ __align__(16) float shared[];
   ptx::allow_dependents();
-  const int warp = threadIdx.x / 32, group = a.h / a.hk, passes = (group + kHeads - 1) / kHeads;
+  constexpr int kHeads = Walk::kHeads;
+  const int warp = threadIdx.x / 32, group = a.h / a.hk, passes = (group + kHeads - 1) / kHeads,
+            ranks = static_cast<int>(gridDim.z);
   Part part;
   part.row = row0 + blockIdx.x;
   part.kv_head = blockIdx.y / passes;
@@ -238,117 +147,139 @@ __global__ void __launch_bounds__(kThreads, kind == KvKind::f16 && kLanes * kHea
   part.heads = min(kHeads, (part.kv_head + 1) * group - part.head0);
   part.last = a.positions[part.row];
   part.first = a.window > 0 ? max(0, part.last - a.window + 1) : 0;
-  part.first_cut = part.first / kCut;
-  part.cuts = part.last / kCut - part.first_cut + 1;
-  part.cut = blockIdx.z;
-  if (part.cut < part.first_cut || part.cut >= part.first_cut + part.cuts) return;
+  part.rank = blockIdx.z;
+  const bool works = part.works(part.rank);
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if (!works && part.rank > 0) return;
+  __shared__ __align__(8) uint64_t all_here;  // of thread block 0: the bytes of all parts
+  const uint32_t here = ptx::shared_address(&all_here);
+  if (ranks > 1 && part.rank == 0) {
+    if (threadIdx.x == 0) {
+      int parts = 0;
+      for (int rank = 0; rank < ranks; ++rank) parts += part.works(rank);
+      ptx::start_barrier(here, 1);
+      ptx::publish_barriers();
+      ptx::expect(here, parts * part.heads * (a.e + 2) * 4);
+    }
+    __syncwarp();
+  }
+#else
+  if (!works) return;
+#endif
 
-  const Layout<kHeads> layout{a.e};
-  float *queries = shared + layout.queries(), *scores = shared + layout.scores() + warp * kSpan * kHeads,
-        *peaks = shared + layout.peaks(), *sums = shared + layout.sums();
-  const int begin = part.cut * kCut + warp * kSpan;
-  const bool mine = begin <= part.last && begin + kSpan > part.first;
-  const bool appends = fresh.k && begin <= part.last && part.last < begin + kSpan;
-  Span<kind, kLanes, kHeads> span{a, part, begin, mine ? slot_of(a, a.sequence[part.row], begin, part.kv_head) : 0};
+  const int first_head = static_cast<int>(threadIdx.x) * 4 / a.e;  // of the columns that the thread joins
+  const Layout<Walk> layout{a.e, min(kHeads, group)};
+  float *queries = shared, *key = shared + layout.key(), *peaks = shared + layout.peaks(),
+        *sums = shared + layout.sums();
   // What earlier steps appended may be read at once; what this step did only when the kernel before is done.
   if (!fresh.k) ptx::dependency_wait();
-  if (mine) span.load(fresh.k ? part.last - 1 : part.last);
-  if (fresh.k) ptx::dependency_wait();
-
-  const float* from = q + (int64_t{part.row} * a.h + part.head0) * a.e;
-  if (fresh.k) {
-    const float2* turns = reinterpret_cast<const float2*>(fresh.turns) + int64_t{part.row} * (a.e / 2);
-    if (appends) {
-      float* key = shared + layout.key();
-      const int64_t slot = span.slot0 + part.last - begin, at = (int64_t{part.row} * a.hk + part.kv_head) * a.e;
-      turn(fresh.k + at, fresh.k_norm, fresh.eps, turns, a.e, key);
-      __syncwarp();
-      store<kind>(a.keys, a.key_scales, slot, a.e, key);
-      store<kind>(a.values, a.value_scales, slot, a.e, fresh.v + at);
-      __syncwarp();
-      span.load_appended(part.last);
+  if (works) {
+    Walk walk(a, part, fresh.k != nullptr);
+    walk.load();
+    for (int i = threadIdx.x; i < Walk::query_floats(a.e); i += kThreads) queries[i] = 0;
+    __syncthreads();
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if (ranks > 1) ptx::meet_cluster();
+#endif
+    if (fresh.k) ptx::dependency_wait();
+    take_queries<Walk>(a, fresh, part, q, queries, key);
+    __syncthreads();
+    walk.attend(fresh.k != nullptr, queries, key, shared + layout.scores() + warp * Walk::kWarpFloats,
+                peaks + warp * part.heads * 2, sums + warp * part.heads * a.e);
+    __syncthreads();
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    const uint32_t slot = ptx::address_in(0, shared + layout.inbox() + part.rank * slot_floats(part.heads, a.e)),
+                   arrived_at = ptx::address_in(0, &all_here);
+#else
+    float* slots = scratch + (int64_t{blockIdx.x} * a.h + part.head0) * slot_floats(kDealt, a.e);
+    float* slot = slots + part.rank * slot_floats(part.heads, a.e);
+#endif
+    for (int i = threadIdx.x * 4, head = first_head; i < part.heads * a.e; i += kThreads * 4, head = i / a.e) {
+      const Joined all = join([&](int w) { return reinterpret_cast<const float2*>(peaks)[w * part.heads + head]; },
+                              [&](int w) { return *reinterpret_cast<const float4*>(sums + w * part.heads * a.e + i); });
+      if (ranks == 1) {
+        finish(a, part, i, all, out, blocks);
+        continue;
+      }
+      const float2 peak{all.largest, all.weight};
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+      ptx::store_in_cluster(slot + i * 4, all.sum, arrived_at);
+      if (i % a.e == 0) ptx::store_in_cluster(slot + (part.heads * a.e + head * 2) * 4, peak, arrived_at);
+#else
+      *reinterpret_cast<float4*>(slot + i) = all.sum;
+      if (i % a.e == 0) *reinterpret_cast<float2*>(slot + part.heads * a.e + head * 2) = peak;
+#endif
     }
-    for (int head = warp; head < part.heads; head += kWarps)
-      turn(from + head * a.e, fresh.q_norm, fresh.eps, turns, a.e, queries + head * a.e);
-  } else {
-    for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads) queries[i] = from[i];
-  }
-  __syncthreads();
-  if (mine)
-    span.attend(queries, scores, peaks + warp * kHeads * 2, sums + warp * kHeads * a.e);
-  else if (threadIdx.x % 32 < kHeads)
-    peaks[(warp * kHeads + threadIdx.x % 32) * 2] = -INFINITY, peaks[(warp * kHeads + threadIdx.x % 32) * 2 + 1] = 0;
-  __syncthreads();
-
-  // The spans of this cut; queries are done with, their place takes the result.
-  float* mine_of_row = scratch + (int64_t{blockIdx.x} * a.h + part.head0) * gridDim.z * (a.e + 2);
-  for (int i = threadIdx.x; i < part.heads * a.e; i += kThreads) {
-    const int head = i / a.e;
-    float largest = -INFINITY, sum = 0, weight = 0;
-    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, peaks[(w * kHeads + head) * 2]);
-    for (int w = 0; w < kWarps; ++w) {
-      const float l = peaks[(w * kHeads + head) * 2 + 1];
-      if (l == 0) continue;  // nothing of this span is seen
-      const float factor = expf(peaks[(w * kHeads + head) * 2] - largest);
-      sum = fmaf(factor, sums[w * kHeads * a.e + i], sum);
-      weight = fmaf(factor, l, weight);
-    }
-    if (part.cuts == 1) {
-      queries[i] = sum / weight;
-      continue;
-    }
-    float* to = mine_of_row + (int64_t{head} * gridDim.z + part.cut) * (a.e + 2);
-    to[2 + i % a.e] = sum;
-    if (i % a.e == 0) to[0] = largest, to[1] = weight;
-  }
-  if (part.cuts > 1) {
+    if (ranks == 1) return;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if (part.rank > 0) return;
+#else
     __shared__ bool last_to_arrive;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      const auto before = static_cast<unsigned>(part.cuts - 1);
+      const auto before = static_cast<unsigned>(min(ranks, part.last / kCut - part.first / kCut + 1) - 1);
       last_to_arrive = atomicInc(arrived + blockIdx.x * gridDim.y + blockIdx.y, before) == before;  // and back to 0
     }
     __syncthreads();
     if (!last_to_arrive) return;
     __threadfence();
-    join_cuts(a, part, mine_of_row, gridDim.z, queries);
+    join_row(a, part, first_head, slots, out, blocks);
+#endif
   }
-  __syncthreads();
-  finish(a, part, queries, out, blocks);
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  else {
+    ptx::meet_cluster();
+    ptx::dependency_wait();
+  }
+  ptx::wait(here, 0);
+  join_row(a, part, first_head, shared + layout.inbox(), out, blocks);
+#endif
 }
 
-template <KvKind kind, int kLanes, int kHeads>
+template <class Walk>
 void launch_cuts(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
                  const AttentionScratch& scratch, float* out, uint8_t* blocks) {
   static const cudaError_t allowed =
-      cudaFuncSetAttribute(attend_cut<kind, kLanes, kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, 96 * 1024);
+      cudaFuncSetAttribute(attend_cuts<Walk>, cudaFuncAttributeMaxDynamicSharedMemorySize, 160 * 1024);
   cuda_check(allowed, "allowing attention its shared memory");
-  const auto shared = static_cast<size_t>(Layout<kHeads>{a.e}.bytes());
-  const int group = a.h / a.hk, passes = (group + kHeads - 1) / kHeads;
-  for (int row0 = 0; row0 < a.n; row0 += static_cast<int>(scratch.rows)) {
-    const int rows = static_cast<int>(std::min<int64_t>(a.n - row0, scratch.rows));
-    launch("attention", stream, dim3(rows, a.hk * passes, scratch.cuts), kThreads, shared,
-           attend_cut<kind, kLanes, kHeads>, a, fresh, q, row0, scratch.parts, scratch.arrived, out, blocks);
+  const int group = a.h / a.hk, passes = (group + Walk::kHeads - 1) / Walk::kHeads;
+  const auto ranks = static_cast<unsigned>(std::min(scratch.cuts, kDealt));
+  const bool cluster = is_hopper() && ranks > 1;
+  const auto shared = static_cast<size_t>(Layout<Walk>{a.e, std::min(Walk::kHeads, group)}.bytes(cluster));
+  const int at_once = scratch.parts ? static_cast<int>(std::min<int64_t>(a.n, scratch.rows)) : a.n;
+  for (int row0 = 0; row0 < a.n; row0 += at_once)
+    launch_clusters("attention", stream, dim3(std::min(a.n - row0, at_once), a.hk * passes, ranks), cluster ? ranks : 1,
+                    kThreads, shared, attend_cuts<Walk>, a, fresh, q, row0, scratch.parts, scratch.arrived, out,
+                    blocks);
+}
+
+template <KvKind kind, typename... Rest>
+void launch_walks(Stream stream, const AttentionArguments& a, const Rest&... rest) {
+  if constexpr (kind == KvKind::f16) {
+    if (a.e <= 64) return launch_cuts<HalvesWalk<64>>(stream, a, rest...);
+    if (a.e <= 128) return launch_cuts<HalvesWalk<128>>(stream, a, rest...);
+    launch_cuts<HalvesWalk<256>>(stream, a, rest...);
+  } else {
+    if (a.e <= 64) return launch_cuts<MultiplyingWalk<kind, 8>>(stream, a, rest...);
+    if (a.e <= 128) return launch_cuts<MultiplyingWalk<kind, 16>>(stream, a, rest...);
+    launch_cuts<MultiplyingWalk<kind, 32>>(stream, a, rest...);
   }
 }
 
-template <KvKind kind, int kHeads, typename... Rest>
-void launch_lanes(Stream stream, const AttentionArguments& a, const Rest&... rest) {
-  if (a.e <= 64) return launch_cuts<kind, 8, kHeads>(stream, a, rest...);
-  if (a.e <= 128) return launch_cuts<kind, 16, kHeads>(stream, a, rest...);
-  launch_cuts<kind, 32, kHeads>(stream, a, rest...);
+// Heads that a thread block serves at a time.
+int heads_at_once(KvKind kind) {
+  return kind == KvKind::f16 ? HalvesWalk<64>::kHeads : MultiplyingWalk<KvKind::f32, 8>::kHeads;
 }
-
-// Heads that a thread block serves at a time. Only the cache that serves by default has all the choices.
-int heads_at_once(KvKind kind, int group) { return kind != KvKind::f16 ? 4 : group == 1 ? 1 : group <= 4 ? 4 : 8; }
 
 }  // namespace
 
-bool attention_appends(KvKind kind, int h, int hk) { return h / hk <= heads_at_once(kind, h / hk); }
+int64_t attention_parts(int h, int e) { return is_hopper() ? 0 : int64_t{h} * slot_floats(kDealt, e); }
+
+bool attention_appends(KvKind kind, int h, int hk) { return h / hk <= heads_at_once(kind); }
 
 bool attention_prepares(KvKind kind, int h, int hk, int e) {
-  const int group = h / hk, heads = std::min(group, heads_at_once(kind, group));
+  const int group = h / hk, heads = std::min(group, heads_at_once(kind));
   return group % heads == 0 && heads * e % kBlockColumns == 0;
 }
 
@@ -356,21 +287,13 @@ void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh,
             const AttentionScratch& scratch, float* out, uint8_t* blocks) {
   switch (a.kind) {
     case KvKind::f32:
-      return launch_lanes<KvKind::f32, 4>(stream, a, fresh, q, scratch, out, blocks);
-    case KvKind::bf16:
-      return launch_lanes<KvKind::bf16, 4>(stream, a, fresh, q, scratch, out, blocks);
-    case KvKind::i8:
-      return launch_lanes<KvKind::i8, 4>(stream, a, fresh, q, scratch, out, blocks);
+      return launch_walks<KvKind::f32>(stream, a, fresh, q, scratch, out, blocks);
     case KvKind::f16:
-      break;
-  }
-  switch (heads_at_once(a.kind, a.h / a.hk)) {
-    case 1:
-      return launch_lanes<KvKind::f16, 1>(stream, a, fresh, q, scratch, out, blocks);
-    case 4:
-      return launch_lanes<KvKind::f16, 4>(stream, a, fresh, q, scratch, out, blocks);
-    default:
-      return launch_lanes<KvKind::f16, 8>(stream, a, fresh, q, scratch, out, blocks);
+      return launch_walks<KvKind::f16>(stream, a, fresh, q, scratch, out, blocks);
+    case KvKind::bf16:
+      return launch_walks<KvKind::bf16>(stream, a, fresh, q, scratch, out, blocks);
+    case KvKind::i8:
+      return launch_walks<KvKind::i8>(stream, a, fresh, q, scratch, out, blocks);
   }
 }
 

@@ -381,8 +381,8 @@ void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& sha
   s.sequence = s.positions + s.rows;
   s.logit_rows = s.sequence + s.rows;
   s.page_of = s.ids + table;
-  // Scratch for attention: as many rows at a time as fit in 256 MB, one at least.
-  const int64_t row_bytes = cuda::attention_parts(shape.heads, shape.head_dim, s.cuts) * 4;
+  // Scratch for attention, if it needs any: as many rows at a time as fit in 256 MB, one at least.
+  const int64_t row_bytes = cuda::attention_parts(shape.heads, shape.head_dim) * 4;
   s.grow(s.attention, std::max(row_bytes, std::min(row_bytes * s.rows, int64_t{256} << 20)));
   s.grow(s.arrived, s.rows * shape.heads * 4);
   s.grow(s.turns, s.rows * shape.head_dim * 4);
@@ -405,7 +405,8 @@ void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
 
 void Cuda::upcoming(std::initializer_list<const Linear*> weights) {
   State& s = *state_;
-  constexpr uint32_t kMost = uint32_t{16} << 20;  // a third of an H200's L2
+  // Measured in a decode step on an H200: more delays what the product before and the kernels between still need.
+  constexpr uint32_t kMost = uint32_t{5} << 20;
   s.next_count = 0;
   uint32_t room = kMost;
   for (const Linear* w : weights) {
@@ -504,8 +505,8 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
     cuda::attend_rows(s.stream, a, q.data(), s.acts.as<float>());
     return y;
   }
-  const int64_t row_floats = cuda::attention_parts(shape.heads, shape.head_dim, s.cuts);
-  const cuda::AttentionScratch scratch{static_cast<int64_t>(s.attention.size()) / 4 / row_floats, s.cuts,
+  const int64_t row_floats = std::max<int64_t>(1, cuda::attention_parts(shape.heads, shape.head_dim));
+  const cuda::AttentionScratch scratch{s.cuts, static_cast<int64_t>(s.attention.size()) / 4 / row_floats,
                                        s.attention.as<float>(), s.arrived.as<uint32_t>()};
   const bool prepares =
       cuda::attention_prepares(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim);

@@ -420,6 +420,70 @@ TEST_F(CudaTest, ManyRowsOfAttentionDoNotDependOnTheirBatch) {
   }
 }
 
+// Long enough that a thread block has several cuts. What a row attends to does not depend on how it came about: in a
+// chunk with rows before it, or alone, turned and appended by attention itself, beside rows of other sequences.
+TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
+  Rng rng(7);
+  struct Case {
+    int h, hk, e, window;
+    KvFormat kv;
+  };
+  for (const Case& c :
+       {Case{8, 2, 128, 0, KvFormat::f16}, Case{2, 2, 80, 0, KvFormat::f16}, Case{16, 2, 64, 900, KvFormat::f16},
+        Case{4, 1, 256, 0, KvFormat::f16}, Case{4, 2, 64, 0, KvFormat::f32}, Case{4, 2, 128, 500, KvFormat::bf16},
+        Case{3, 1, 24, 0, KvFormat::i8}}) {
+    SCOPED_TRACE(std::to_string(c.h) + " heads, " + std::to_string(c.e) + ", " + std::string(name_of(c.kv)));
+    const int total = 2304, pages = total / kPageTokens;
+    AttentionShape shape{1, c.h, c.hk, c.e, c.window, 1e-5f, {}, 1.0f};
+    for (int i = 0; i < c.e / 2; ++i)
+      shape.inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.e)));
+    const int64_t q_width = int64_t{c.h} * c.e, k_width = int64_t{c.hk} * c.e;
+    const std::vector<float> q = normals(rng, total * q_width), k = normals(rng, total * k_width),
+                             v = normals(rng, total * k_width);
+    const Cuda::Matrix q_norm = matrix(normals(rng, c.e), c.e), k_norm = matrix(normals(rng, c.e), c.e);
+    b().reserve(total, q_width, total);
+    Cuda::KvCache cache = b().allocate_cache(shape, pages, c.kv);
+    std::vector<float> all;
+    for (int start = 0; start < total; start += cuda::kChunkedRows) {  // of more rows tiles are made
+      const int n = std::min<int>(cuda::kChunkedRows, total - start);
+      const auto chunk = [&](const std::vector<float>& from, int64_t width) {
+        return matrix(std::vector<float>(from.begin() + start * width, from.begin() + (start + n) * width), width);
+      };
+      batch(n, start, pages, shape);
+      Cuda::Matrix mq = chunk(q, q_width), mk = chunk(k, k_width);
+      const Cuda::Matrix mv = chunk(v, k_width);
+      b().rope_append(mq, mk, mv, &q_norm, &k_norm, cache, 0);
+      const std::vector<float> some = values_of(b().attend(mq, cache, 0));
+      all.insert(all.end(), some.begin(), some.end());
+    }
+    for (const std::vector<int>& positions :
+         {std::vector{0}, std::vector{1151}, std::vector{2303, 7, 128}, std::vector{127, 1024, 2047, 1040}}) {
+      Batch alone;
+      alone.sequence_begin = {0};
+      std::vector<float> parts[3];
+      for (int position : positions) {
+        alone.ids.push_back(0), alone.logit_rows.push_back(0), alone.positions.push_back(position);
+        alone.sequence_begin.push_back(static_cast<int32_t>(alone.ids.size()));
+        alone.pages.emplace_back();
+        for (int i = 0; i < pages; ++i) alone.pages.back().push_back(pages - 1 - i);
+        const auto take = [&](std::vector<float>& to, const std::vector<float>& from, int64_t width) {
+          to.insert(to.end(), from.begin() + position * width, from.begin() + (position + 1) * width);
+        };
+        take(parts[0], q, q_width), take(parts[1], k, k_width), take(parts[2], v, k_width);
+      }
+      b().begin(alone, Activations::a16, shape);
+      Cuda::Matrix aq = matrix(parts[0], q_width), ak = matrix(parts[1], k_width);
+      const Cuda::Matrix av = matrix(parts[2], k_width);
+      b().rope_append(aq, ak, av, &q_norm, &k_norm, cache, 0);
+      const std::vector<float> got = values_of(b().attend(aq, cache, 0));
+      for (size_t i = 0; i < positions.size(); ++i)
+        ASSERT_EQ(0, std::memcmp(got.data() + static_cast<int64_t>(i) * q_width, all.data() + positions[i] * q_width,
+                                 static_cast<size_t>(q_width) * sizeof(float)))
+            << "position " << positions[i];
+    }
+  }
+}
+
 TEST_F(CudaTest, RefusesWhatItCannotDo) {
   EXPECT_THROW(b().allocate_cache(kShape, 1, KvFormat::i4x2), Error);
   EXPECT_THROW(b().allocate(int64_t{1} << 24, int64_t{1} << 20), Error);  // 64 TB

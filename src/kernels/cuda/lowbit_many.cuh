@@ -179,7 +179,8 @@ __global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ Ma
   }
   if constexpr (Traits::kGrid) fill_pair_table<Traits::bits>(pair_table, p.grid);
   __syncthreads();
-  ptx::meet_cluster();
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
   if (warpgroup == 0) {
     ptx::give_registers<40>();
     if (threadIdx.x == 0) ask_for_rows<Traits, kTokens>(p, ring, rank);
@@ -188,7 +189,9 @@ __global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ Ma
     ptx::take_registers<232>();
     multiply_many<Traits, kTokens>(p, ring, rank, ptx::shared_address(pair_table) + threadIdx.x % 32 * 4);
   }
-  ptx::meet_cluster();  // nobody leaves while copies or arrivals for it are under way
+  // Nobody leaves while copies or arrivals for it are under way.
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
 #endif
 }
 

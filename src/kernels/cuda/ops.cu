@@ -1,4 +1,4 @@
-// Row operations: one thread block a row, sums by a fixed tree.
+// Row operations: sums by a fixed tree.
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/launch.cuh"
@@ -9,49 +9,57 @@ namespace fidelio::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRowThreads = 1024;  // where a row is one thread block's work and there may be few rows
 
-// 32 warps a row, warp w blocks w, w + 32, ... of 128 columns, kKept of them, in registers.
+// Thread block (m, j) of eight warps sums the squares of the whole of row m, warp w those of blocks w, w + 8, ... of
+// 128 columns, kKept of them, and then makes blocks 8 j .. 8 j + 7, one a warp. Reading a row once for each of its
+// eighths is cheaper than 32 warps on one multiprocessor or a second pass: in a decode step what counts is how long one
+// row takes.
 template <int kKept>
-__global__ void __launch_bounds__(kRowThreads)
-    norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int d, float* y, uint8_t* blocks) {
-  const int m = blockIdx.x, warp = threadIdx.x / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
-  const auto column = [&](int i) { return (i * 32 + warp) * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4; };
+__global__ void __launch_bounds__(kThreads) norm_row(const float* x, const int32_t* rows, const float* weight,
+                                                     float eps, int d, float share, float* y, uint8_t* blocks) {
+  constexpr int kWarps = kThreads / 32;
+  const int m = blockIdx.x, warp = threadIdx.x / 32, block = blockIdx.y * kWarps + warp,
+            column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
+  const auto column = [&](int of) { return of * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4; };
   ptx::allow_dependents();
-  float4 v[kKept], w[kKept];
-#pragma unroll
-  for (int i = 0; i < kKept; ++i) w[i] = load4(weight, column(i), d);
+  const float4 w = load4(weight, column(block), d);
   ptx::dependency_wait();
   const float* from = x + (rows ? rows[m] : m) * int64_t{d};
+  float4 v[kKept];
+  const float4 mine = load4(from, column(block), d);
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) v[i] = load4(from, column(i * kWarps + warp), d);
   float squares = 0;
 #pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    v[i] = load4(from, column(i), d);
-    squares += (v[i].x * v[i].x + v[i].y * v[i].y) + (v[i].z * v[i].z + v[i].w * v[i].w);
-  }
-  squares = over_block(squares, [](float a, float b) { return a + b; });
-  const float scale = 1 / sqrtf(squares / static_cast<float>(d) + eps);
+  for (int i = 0; i < kKept; ++i) squares += (v[i].x * v[i].x + v[i].y * v[i].y) + (v[i].z * v[i].z + v[i].w * v[i].w);
 #pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    v[i] = {v[i].x * scale * w[i].x, v[i].y * scale * w[i].y, v[i].z * scale * w[i].z, v[i].w * scale * w[i].w};
-    store4(y + m * int64_t{d}, column(i), d, v[i]);
-    if (blocks && i * 32 + warp < column_blocks)
-      prepare_block(v[i], m, gridDim.x, i * 32 + warp, column_blocks, blocks);
-  }
+  for (int apart = 16; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
+  __shared__ float of_warp[kWarps];
+  if (threadIdx.x % 32 == 0) of_warp[warp] = squares;
+  __syncthreads();
+  squares = of_warp[threadIdx.x % kWarps];
+#pragma unroll
+  for (int apart = kWarps / 2; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
+  const float scale = rsqrtf(squares * share + eps);
+  if (block >= column_blocks) return;
+  const float4 made = {mine.x * scale * w.x, mine.y * scale * w.y, mine.z * scale * w.z, mine.w * scale * w.w};
+  if (blocks) prepare_block(made, m, gridDim.x, block, column_blocks, blocks);
+  store4(y + m * int64_t{d}, column(block), d, made);
 }
 
-// Thread block (m, i) makes blocks 8 i .. 8 i + 7 of 128 columns of row m, one a warp.
-__global__ void __launch_bounds__(kThreads)
+// Thread block (m, i) makes blocks 4 i .. 4 i + 3 of 128 columns of row m, one a warp.
+constexpr int kGateThreads = 128;
+__global__ void __launch_bounds__(kGateThreads)
     gate_up(const float* gate, const float* up, int d, float* y, uint8_t* blocks) {
   begin_kernel();
   const int m = blockIdx.x, column_blocks = (d + kBlockColumns - 1) / kBlockColumns,
-            block = blockIdx.y * (kThreads / 32) + threadIdx.x / 32,
+            block = blockIdx.y * (kGateThreads / 32) + threadIdx.x / 32,
             column = block * kBlockColumns + threadIdx.x % 32 * 4;
   if (block >= column_blocks) return;
   const float4 g = load4(gate + m * int64_t{d}, column, d), u = load4(up + m * int64_t{d}, column, d);
   const float4 v = {silu(g.x) * u.x, silu(g.y) * u.y, silu(g.z) * u.z, silu(g.w) * u.w};
-  store4(y + m * int64_t{d}, column, d, v);
   if (blocks) prepare_block(v, m, gridDim.x, block, column_blocks, blocks);
+  store4(y + m * int64_t{d}, column, d, v);
 }
 
 __global__ void __launch_bounds__(kThreads) to_halves(const float* x, int columns, __half* halves, float* factor) {
@@ -93,18 +101,20 @@ __global__ void finish_row(const float* factor, const float* bias, int64_t d, fl
 
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
               float* y, uint8_t* blocks) {
+  constexpr int64_t kAtOnce = kThreads / 32 * kBlockColumns;  // columns
+  static_assert(kWidestNorm == 16 * kAtOnce);
   const auto with = [&](auto kernel) {
-    launch("normalising", stream, dim3(static_cast<unsigned>(n)), kRowThreads, 0, kernel, x, rows, weight, eps,
-           static_cast<int>(d), y, blocks);
+    launch("normalising", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((d + kAtOnce - 1) / kAtOnce)),
+           kThreads, 0, kernel, x, rows, weight, eps, static_cast<int>(d), 1 / static_cast<float>(d), y, blocks);
   };
-  static_assert(kWidestNorm == 4 * 4 * kRowThreads);
-  if (d <= 4 * kRowThreads) return with(norm_row<1>);
-  with(norm_row<4>);
+  if (d <= kAtOnce) return with(norm_row<1>);
+  if (d <= 4 * kAtOnce) return with(norm_row<4>);
+  with(norm_row<16>);
 }
 void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, uint8_t* blocks) {
-  const int64_t warps = kThreads / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
+  const int64_t warps = kGateThreads / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
   launch("swiglu", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((column_blocks + warps - 1) / warps)),
-         kThreads, 0, gate_up, gate, up, static_cast<int>(d), y, blocks);
+         kGateThreads, 0, gate_up, gate, up, static_cast<int>(d), y, blocks);
 }
 void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, uint16_t* halves, float* factor) {
   launch("rounding activations", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, to_halves, x,

@@ -74,14 +74,16 @@ void rope_turns(Stream stream, const int32_t* positions, int64_t n, const float*
                 float rope_scale, float* turns);
 void rope_append(Stream stream, const AttentionArguments& a, const FreshHeads& fresh);
 
-constexpr int kCut = 128;  // positions that a thread block attends to
+constexpr int kCut = 128;  // positions that a thread block attends to at a time
+constexpr int kDealt = 8;  // thread blocks that a row's cuts are dealt to
 struct AttentionScratch {
-  int64_t rows = 0;             // that it has room for
   int cuts = 0;                 // at least those of the longest context
+  int64_t rows = 0;             // that there is room for below; before Hopper
   float* parts = nullptr;       // rows * attention_parts(...)
   uint32_t* arrived = nullptr;  // rows * h, zeros; left so
 };
-constexpr int64_t attention_parts(int64_t h, int64_t e, int64_t cuts) { return h * cuts * (e + 2); }
+// 0 where thread blocks of a cluster give each other their parts.
+int64_t attention_parts(int h, int e);
 // out (n, h, e). With fresh.k, rows are turned and appended here instead of by rope_append; that asks for sequences of
 // one row and attention_appends(). With `blocks`, which asks for attention_prepares(), out is also prepared for
 // lowbit.h.

@@ -74,7 +74,7 @@ __device__ inline float row_factor_of(float amax) {
   return ldexpf(1.0f, max(exponent, -100) - 15);
 }
 
-__device__ inline float silu(float x) { return x / (1 + expf(-x)); }
+__device__ inline float silu(float x) { return __fdividef(x, 1 + expf(-x)); }
 
 // A warp's work: block `block` of row m, of which lane l holds columns 4 l .. 4 l + 3. Rows are in chunks of kMaxRows.
 __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {

@@ -125,6 +125,23 @@ __device__ __forceinline__ void wait(uint32_t barrier, int parity) {
       "r"(parity)
       : "memory");
 }
+
+// Clusters with such barriers. meet_cluster: every thread of it that has not ended has come so far, and barriers
+// published before are known to all. store_in_cluster with a barrier: into another thread block's shared memory; the
+// bytes count as come on its barrier once they are there, so nobody needs a fence.
+__device__ __forceinline__ void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void store_in_cluster(uint32_t to, float4 v, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to),
+               "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void store_in_cluster(uint32_t to, float2 v, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1,%2}, [%3];" ::"r"(to), "f"(v.x),
+               "f"(v.y), "r"(barrier)
+               : "memory");
+}
 #endif
 
 // A barrier of some warps of a thread block, one of the 16 it has; 0 is that of __syncthreads().

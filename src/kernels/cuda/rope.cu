@@ -24,22 +24,31 @@ __global__ void turns_of_rows(const int32_t* positions, const float* frequencies
 // One warp a head: first the query heads of a row, then its kv heads.
 template <KvKind kind>
 __global__ void __launch_bounds__(kAppendWarps * 32) append(AttentionArguments a, FreshHeads fresh) {
-  extern __shared__ float turned[];  // a head for each warp
+  extern __shared__ __align__(16) float turned[];  // a head for each warp
   begin_kernel();
   const int row = blockIdx.x, warp = threadIdx.x / 32, head = blockIdx.y * kAppendWarps + warp,
             position = a.positions[row];
   const float2* turns = reinterpret_cast<const float2*>(fresh.turns) + int64_t{row} * (a.e / 2);
   if (head < a.h) {
     float* at = fresh.q + (int64_t{row} * a.h + head) * a.e;
-    turn(at, fresh.q_norm, fresh.eps, turns, a.e, at);
+    turn(at, fresh.q_norm, fresh.eps, turns, a.e,
+         [&](int column, float2 pair) { *reinterpret_cast<float2*>(at + column) = pair; });
   } else if (head < a.h + a.hk) {
     float* mine = turned + warp * a.e;
     const int kv_head = head - a.h;
     const int64_t slot = slot_of(a, a.sequence[row], position, kv_head), from = (int64_t{row} * a.hk + kv_head) * a.e;
-    turn(fresh.k + from, fresh.k_norm, fresh.eps, turns, a.e, mine);
+    turn(fresh.k + from, fresh.k_norm, fresh.eps, turns, a.e,
+         [&](int column, float2 pair) { *reinterpret_cast<float2*>(mine + column) = pair; });
     __syncwarp();
-    store<kind>(a.keys, a.key_scales, slot, a.e, mine);
-    store<kind>(a.values, a.value_scales, slot, a.e, fresh.v + from);
+    const int column = threadIdx.x % 32 * 8;
+    float key[8], value[8];
+    eight_of(mine, column, a.e, key);
+    eight_of(fresh.v + from, column, a.e, value);
+    Stored8<kind> stored;
+    stored.template take<32>(key, column < a.e);
+    if (column < a.e) stored.save(a.keys, a.key_scales, slot, a.e, column);
+    stored.template take<32>(value, column < a.e);
+    if (column < a.e) stored.save(a.values, a.value_scales, slot, a.e, column);
   }
 }
 

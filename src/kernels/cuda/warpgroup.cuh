@@ -86,9 +86,6 @@ __device__ __forceinline__ void fetch_for(uint16_t mask, uint32_t shared, const 
       "l"(global), "r"(bytes), "r"(barrier), "h"(mask)
       : "memory");
 }
-__device__ __forceinline__ void meet_cluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 #endif
 
 }  // namespace fidelio::cuda::ptx

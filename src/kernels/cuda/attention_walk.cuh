@@ -1,0 +1,244 @@
+// What a warp of attention.cu does with its spans, by FP32 multiplications: for any kind of cache. attention_halves.cuh
+// is the fast one for FP16.
+#pragma once
+#include <algorithm>
+
+#include "kernels/cuda/kv_cache.cuh"
+
+namespace fidelio::cuda {
+
+constexpr int kSpan = 16;  // positions that a warp works on at a time
+
+// Which heads, row, positions and cuts a thread block works for.
+struct Part {
+  int row, kv_head, head0, heads, first, last, rank;
+  __device__ int first_cut_of(int of_rank) const {
+    const int cut = first / kCut;
+    return cut + ((of_rank - cut) & (kDealt - 1));
+  }
+  __device__ bool works(int of_rank) const { return first_cut_of(of_rank) <= last / kCut; }
+};
+
+// N neighbouring floats that are read and written together.
+template <int N>
+struct alignas(N * 4) Few {
+  float of[N];
+};
+
+// Each of N values summed over lanes that differ in the bits from kFrom down to kTo, by a tree. Afterwards a lane holds
+// the sums of some neighbouring ones, the first of which is returned, in the front of `v`.
+template <int N, int kFrom, int kTo>
+__device__ __forceinline__ int reduce_scatter(float (&v)[N]) {
+  int held = N, from = 0;
+#pragma unroll
+  for (int d = kFrom; d >= kTo; d /= 2) {
+    if (held == 1) {
+      v[0] += __shfl_xor_sync(~0u, v[0], d);
+      continue;
+    }
+    held /= 2;
+    const bool upper = threadIdx.x & d;
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i)
+      if (i < held) {
+        const float give = upper ? v[i] : v[i + held], keep = upper ? v[i + held] : v[i];
+        v[i] = keep + __shfl_xor_sync(~0u, give, d);
+      }
+    if (upper) from += held;
+  }
+  return from;
+}
+
+// Shared memory: queries [head][e] FP32, then of each warp scores [position][head] and factors [head].
+template <KvKind kind_, int kLanes>
+struct MultiplyingWalk {
+  static constexpr KvKind kind = kind_;
+  static constexpr int kHeads = 4, kResident = 1;
+  static constexpr int query_floats(int e) { return kHeads * e; }
+  static constexpr int kWarpFloats = (kSpan + 1) * kHeads;
+  static constexpr int kAtOnce = 32 / kLanes, kSteps = kSpan / kAtOnce;  // positions a step
+  static constexpr bool kHeld = sizeof(Stored8<kind>) * kSteps <= 128;   // keys and values of the span fit in registers
+  static constexpr int kBatch = std::min(kSteps, kLanes >= kHeads ? kLanes / kHeads : 1);
+  static constexpr int kPairs = kHeads / 2;
+  const AttentionArguments& a;
+  const Part& part;
+  int sequence;
+  int readable;   // the last position that is in the cache
+  int begin;      // of the span
+  int64_t slot0;  // of that position
+  Stored8<kind> keys[kHeld ? kSteps : 1], values[kHeld ? kSteps : 1];
+  float peak[kPairs], weight[kPairs];  // of the spans so far, by the head of the lane's half of the warp
+
+  __device__ MultiplyingWalk(const AttentionArguments& arguments, const Part& of, bool fresh)
+      : a(arguments), part(of), sequence(a.sequence[of.row]), readable(fresh ? of.last - 1 : of.last) {
+    begin = of.first_cut_of(of.rank) * kCut + static_cast<int>(threadIdx.x) / 32 * kSpan;
+    if (begin + kSpan <= of.first) begin += kDealt * kCut;
+    slot0 = slot_at(begin);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) peak[i] = -INFINITY, weight[i] = 0;
+  }
+  __device__ int64_t slot_at(int position) const {
+    return position <= part.last ? slot_of(a, sequence, position, part.kv_head) : 0;
+  }
+  __device__ int column() const { return threadIdx.x % kLanes * 8; }
+  __device__ int in_span(int step) const { return step * kAtOnce + threadIdx.x % 32 / kLanes; }
+  __device__ Stored8<kind> loaded(bool key, int step, int from, int64_t slot) const {
+    Stored8<kind> s;
+    s.clear();
+    const int position = from + in_span(step);
+    if (position <= readable && position >= part.first && column() < a.e)
+      s.load(key ? a.keys : a.values, key ? a.key_scales : a.value_scales, slot + in_span(step), a.e, column());
+    return s;
+  }
+  __device__ void load() {
+    load_keys(begin, slot0);
+    load_values(begin, slot0);
+  }
+  __device__ void load_keys(int from, int64_t slot) {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) keys[step] = loaded(true, step, from, slot);
+    }
+  }
+  __device__ void load_values(int from, int64_t slot) {
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) values[step] = loaded(false, step, from, slot);
+    }
+  }
+  // Of a head of this part, a pair of columns; what is past the heads there are stays zero.
+  __device__ static void put_query(float* queries, int e, int head, int column, float2 pair) {
+    *reinterpret_cast<float2*>(queries + head * e + column) = pair;
+  }
+  // The row's own key and value (FP32, in shared memory) into the cache and, as they are there, among the span's.
+  __device__ void append(const float* key) {
+    float eight[8];
+    Stored8<kind> stored[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      eight_of(key + i * a.e, column(), a.e, eight);
+      stored[i].template take<kLanes>(eight, column() < a.e);
+      if (column() >= a.e) stored[i].clear();
+    }
+    const int64_t slot = slot0 + part.last - begin;
+    if (threadIdx.x % 32 < kLanes && column() < a.e) {
+      stored[0].save(a.keys, a.key_scales, slot, a.e, column());
+      stored[1].save(a.values, a.value_scales, slot, a.e, column());
+    }
+    readable = part.last;
+    if constexpr (kHeld) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+        if (begin + in_span(step) == part.last) keys[step] = stored[0], values[step] = stored[1];
+    } else {
+      __syncwarp();
+    }
+  }
+
+  __device__ void scores_of(const float* queries, float* scores) const {
+    float query[kHeads][8];
+#pragma unroll
+    for (int head = 0; head < kHeads; ++head) eight_of(queries + head * a.e, column(), a.e, query[head]);
+#pragma unroll
+    for (int step0 = 0; step0 < kSteps; step0 += kBatch) {
+      float dots[kBatch * kHeads] = {};
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        float key[8];
+        (kHeld ? keys[kHeld ? step0 + i : 0] : loaded(true, step0 + i, begin, slot0)).values(key);
+#pragma unroll
+        for (int head = 0; head < kHeads; ++head)
+#pragma unroll
+          for (int j = 0; j < 8; ++j) dots[i * kHeads + head] = fmaf(query[head][j], key[j], dots[i * kHeads + head]);
+      }
+      const int from = reduce_scatter<kBatch * kHeads, kLanes / 2, 1>(dots);
+      constexpr int kMine = kBatch * kHeads > kLanes ? kBatch * kHeads / kLanes : 1;
+#pragma unroll
+      for (int i = 0; i < kMine; ++i)
+        scores[in_span(step0 + (from + i) / kHeads) * kHeads + (from + i) % kHeads] = dots[i];
+    }
+  }
+  // A lane a position, half of the warp every second head. What was summed before shrinks by `factors`.
+  __device__ void weigh(float* scores, float* factors) {
+    const int lane = threadIdx.x % 32, position = lane % kSpan;
+    const bool seen = begin + position <= part.last && begin + position >= part.first;
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int head = 2 * i + lane / kSpan;
+      const float score = seen ? scores[position * kHeads + head] : -INFINITY;
+      float largest = fmaxf(score, peak[i]);
+#pragma unroll
+      for (int d = kSpan / 2; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+      const float share = exp2f(score - largest), factor = exp2f(peak[i] - largest);
+      float sum = share;
+#pragma unroll
+      for (int d = kSpan / 2; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+      scores[position * kHeads + head] = share;
+      if (position == 0) factors[head] = factor;
+      peak[i] = largest;
+      weight[i] = fmaf(weight[i], factor, sum);
+    }
+  }
+  __device__ void add_values(const float* scores, const float* factors, bool first, float* sums) const {
+    using Four = Few<kHeads>;
+    float out[kHeads * 8] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      float value[8];
+      (kHeld ? values[kHeld ? step : 0] : loaded(false, step, begin, slot0)).values(value);
+      const Four shares = *reinterpret_cast<const Four*>(scores + in_span(step) * kHeads);
+#pragma unroll
+      for (int head = 0; head < kHeads; ++head)
+#pragma unroll
+        for (int j = 0; j < 8; ++j) out[head * 8 + j] = fmaf(shares.of[head], value[j], out[head * 8 + j]);
+    }
+    const int from = reduce_scatter<kHeads * 8, 16, kLanes>(out);
+    constexpr int kMine = kHeads * 8 * kLanes / 32;
+    if (column() >= a.e) return;
+#pragma unroll
+    for (int i = 0; i < kMine; i += 4) {
+      const int head = (from + i) / 8;
+      if (head >= part.heads) break;
+      auto* to = reinterpret_cast<Few<4>*>(sums + head * a.e + column() + (from + i) % 8);
+      const float factor = factors[head];
+      Few<4> sum = {};
+      if (!first) sum = *to;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum.of[j] = fmaf(sum.of[j], factor, out[i + j]);
+      *to = sum;
+    }
+  }
+
+  // All spans, of which the first one's keys and values have been asked for.
+  __device__ void attend(bool fresh, const float* queries, float* key, float* scores, float* peaks, float* sums) {
+    float* factors = scores + kSpan * kHeads;
+    bool first = true;
+    int64_t next_slot = slot_at(begin + kDealt * kCut);
+#pragma unroll 1
+    while (begin <= part.last) {
+      const int next = begin + kDealt * kCut;
+      if (fresh && part.last < begin + kSpan) append(key);
+      scores_of(queries, scores);
+      load_keys(next, next_slot);
+      __syncwarp();
+      weigh(scores, factors);
+      __syncwarp();
+      add_values(scores, factors, first, sums);
+      load_values(next, next_slot);
+      first = false;
+      begin = next;
+      slot0 = next_slot;
+      next_slot = slot_at(begin + kDealt * kCut);
+      __syncwarp();
+    }
+    const int lane = threadIdx.x % 32;
+    if (lane % kSpan == 0)
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const int head = 2 * i + lane / kSpan;
+        if (head < part.heads) reinterpret_cast<float2*>(peaks)[head] = {peak[i], weight[i]};
+      }
+  }
+};
+
+}  // namespace fidelio::cuda
