@@ -8,6 +8,7 @@
 #include "core/file.h"
 #include "eval/compare.h"
 #include "eval/tasks.h"
+#include "models.h"
 
 namespace fidelio {
 namespace {
@@ -53,6 +54,20 @@ TEST(Evaluation, AModelIsFaithfulToItselfExactly) {
   EXPECT_EQ(report.mean_of(&FidelitySums::ear_renormalised).value, 1);
   EXPECT_EQ(report.kl().value, 0);
   EXPECT_EQ(report.mean_of(&FidelitySums::ear_raw).value, report.mean_of(&FidelitySums::top_k_mass).value);
+}
+
+// A text of one window, by a model whose context no memory could hold: the cache is as long as the text, and what one
+// window cannot tell is not printed.
+TEST(Evaluation, AShortTextNeedsNoMoreThanItHas) {
+  const TestFolder folder;
+  const CommandResult result = run_command(
+      folder.path(), "cp -r '" + kModels + "quill-1m' model; chmod u+w model/config.json; head -c 900 '" + kModels +
+                         "data/docs-heldout.txt' > text.txt; sed -i 's|\"max_position_embeddings\": "
+                         "[^,]*|\"max_position_embeddings\": 2000000000|' model/config.json; fidelio eval model "
+                         "--reference model --text text.txt");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("tokens in 1 windows"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find("nan"), std::string::npos) << result.out;
 }
 
 TEST(Evaluation, GreedyAnswersAreThoseOfTransformers) {

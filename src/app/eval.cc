@@ -1,9 +1,12 @@
+#include <cmath>
+
 #include "app/common.h"
 #include "app/eval_tasks.h"
 #include "app/texts.h"
 #include "core/progress.h"
 #include "eval/compare.h"
 #include "eval/perplexity.h"
+#include "eval/table.h"
 
 namespace fidelio::app {
 namespace {
@@ -17,8 +20,12 @@ struct Eval {
   EvalTasks tasks;
 };
 
+// Without an interval where the data gives none (one window), a dash where it gives no number at all.
 std::string with_ci(const Estimate& e, int digits) {
-  return fmt::format("{:.{}f}  [{:.{}f}, {:.{}f}]", e.value, digits, e.ci95.low, digits, e.ci95.high, digits);
+  std::string text = number_text(e.value, digits);
+  if (std::isfinite(e.ci95.low) && std::isfinite(e.ci95.high))
+    text += fmt::format("  [{:.{}f}, {:.{}f}]", e.ci95.low, digits, e.ci95.high, digits);
+  return text;
 }
 
 // `longest`: of the windows, in tokens.

@@ -146,7 +146,7 @@ std::string ChatTemplate::render_json(const Json& messages, const Json& extra) c
     if (!extra.contains(name)) variables.emplace_back(name, Value::none());
   if (!extra.contains("add_generation_prompt")) variables.emplace_back("add_generation_prompt", Value::boolean(false));
   for (const auto& [name, value] : extra.items()) {
-    std::erase_if(variables, [&](const auto& known) { return known.first == name; });
+    std::erase_if(variables, [&given = name](const auto& known) { return known.first == given; });
     variables.emplace_back(name, to_value(value));
   }
   return template_.render(variables, clock_);
