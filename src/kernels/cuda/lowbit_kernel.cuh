@@ -1,5 +1,5 @@
 // What all kernels of low-bit products share, and the one of FP16 values and grids, a template over the code, the
-// number of 8-row activation tiles and the 16-output tiles of a warp. (Integers: lowbit_stream.cuh, lowbit_panel.cuh.)
+// number of 8-row activation tiles and the 16-output tiles of a warp. (Integers: lowbit_stream.cuh.)
 //
 // A thread block owns kTiles tiles of 16 outputs and has one warp for each of the kParts parts of the inputs; nothing
 // is shared between warps until the end. A warp walks its part block by block (128 inputs):
