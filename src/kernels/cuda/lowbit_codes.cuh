@@ -97,27 +97,16 @@ struct LaneCodes {
   // Integers: fragments of product (c, h). All indices are compile-time constants after unrolling.
   __device__ __forceinline__ void integer(int c, int h, uint32_t (&a)[4]) const {
     if constexpr (bits <= 4) {
-      uint32_t v;
-      if constexpr (bits == 4) v = pick(w4[c / 2], 2 * (c % 2) + h);
-      if constexpr (bits == 2) v = shifted(pick(w2, c), 2 * h);
-      if constexpr (bits == 3)
-        v = ptx::select_bits<0x66666666>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 2),
-                                         shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (c % 2) + h));
+      const uint32_t v = narrow(c, h);
       constexpr uint32_t low = ((1u << bits) - 1) * 0x00010001u, high = low << 4;
       a[0] = v & low;
       a[1] = v & high;
       a[2] = (v >> 8) & low;
       a[3] = (v >> 8) & high;
     } else {
-      constexpr uint32_t mask = (0xffu & ~((1u << (8 - bits)) - 1)) * 0x00010001u;
-      const uint32_t w = pick(w4[c / 2], 2 * (c % 2) + h);
+      constexpr uint32_t mask = kWideMask * 0x00010001u;
       for (int odd = 0; odd < 2; ++odd) {
-        uint32_t lower;
-        if constexpr (bits == 8) lower = shifted(pick(w4[2 + c / 2], 2 * (c % 2) + h), 4 * odd);
-        if constexpr (bits == 7) lower = ptx::select_bits<0x0c0c0c0c>(two(c, h, odd), one(c, h, odd, 1));
-        if constexpr (bits == 6) lower = two(c, h, odd);
-        if constexpr (bits == 5) lower = one(c, h, odd, 3);
-        const uint32_t v = ptx::select_bits<0xf0f0f0f0>(odd ? w : w << 4, lower);
+        const uint32_t v = wide(c, h, odd);
         a[odd] = v & mask;
         a[2 + odd] = (v >> 8) & mask;
       }
@@ -129,31 +118,34 @@ struct LaneCodes {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if constexpr (bits <= 4) {
-        uint32_t v;
-        if constexpr (bits == 4) v = pick(w4[c / 2], 2 * (c % 2) + h);
-        if constexpr (bits == 2) v = shifted(pick(w2, c), 2 * h);
-        if constexpr (bits == 3)
-          v = ptx::select_bits<0x66666666>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 2),
-                                           shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (c % 2) + h));
+        const uint32_t v = narrow(c, h);
         constexpr uint32_t low = ((1u << bits) - 1) * 0x01010101u;
         a[2 * h] = v & low;
         a[2 * h + 1] = v & low << 4;
       } else {
 #pragma unroll
-        for (int odd = 0; odd < 2; ++odd) a[2 * h + odd] = wide(c, h, odd);
+        for (int odd = 0; odd < 2; ++odd) a[2 * h + odd] = wide(c, h, odd) & (kWideMask * 0x01010101u);
       }
     }
   }
-  // Of 5 to 8 bits: four codes, each at the upper end of its byte.
+  // Of 2 to 4 bits: eight codes, one at the lower end of each half byte, with whatever is above them.
+  __device__ __forceinline__ uint32_t narrow(int c, int h) const {
+    if constexpr (bits == 4) return pick(w4[c / 2], 2 * (c % 2) + h);
+    if constexpr (bits == 2) return shifted(pick(w2, c), 2 * h);
+    if constexpr (bits == 3)
+      return ptx::select_bits<0x66666666>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 2),
+                                          shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (c % 2) + h));
+  }
+  // Of 5 to 8 bits: four codes, each at the upper end of its byte, with whatever is below them.
+  static constexpr uint32_t kWideMask = 0xffu & ~((1u << (8 - bits)) - 1);
   __device__ __forceinline__ uint32_t wide(int c, int h, int odd) const {
-    constexpr uint32_t mask = (0xffu & ~((1u << (8 - bits)) - 1)) * 0x01010101u;
     const uint32_t w = pick(w4[c / 2], 2 * (c % 2) + h);
     uint32_t lower;
     if constexpr (bits == 8) lower = shifted(pick(w4[2 + c / 2], 2 * (c % 2) + h), 4 * odd);
     if constexpr (bits == 7) lower = ptx::select_bits<0x0c0c0c0c>(two(c, h, odd), one(c, h, odd, 1));
     if constexpr (bits == 6) lower = two(c, h, odd);
     if constexpr (bits == 5) lower = one(c, h, odd, 3);
-    return ptx::select_bits<0xf0f0f0f0>(odd ? w : w << 4, lower) & mask;
+    return ptx::select_bits<0xf0f0f0f0>(odd ? w : w << 4, lower);
   }
   // Bits of the lower planes moved to bits 2..3, or bit `to`, of each byte.
   __device__ __forceinline__ uint32_t two(int c, int h, int odd) const {

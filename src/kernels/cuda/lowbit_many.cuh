@@ -105,7 +105,7 @@ __device__ __forceinline__ void multiply_many(const ManyArguments& p,
                                               uint32_t table) {
   using Shape = ManyShape<Traits, kTokens>;
   const int lane = threadIdx.x % 32, tile16 = __shfl_sync(~0u, threadIdx.x / 32, 0) - 4;  // of the block's eight
-  const uint32_t other_emptied = ptx::in_cluster(ring.emptied, lane % 2);  // lane 0's of thread block 0, lane 1's of 1
+  const uint32_t other_emptied = ptx::address_in(lane % 2, ring.emptied);  // lane 0's of thread block 0, lane 1's of 1
   int held = -1;                                                           // the stage that the products in flight read
   const auto release = [&](int stage) {
     __syncwarp();

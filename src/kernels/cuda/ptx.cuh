@@ -77,12 +77,15 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 // The place of one's own `shared` in the thread block `rank` of the cluster.
-__device__ __forceinline__ uint32_t address_in(int rank, const void* shared) {
+__device__ __forceinline__ uint32_t address_in(int rank, uint32_t shared) {
   uint32_t there = 0;
 #if __CUDA_ARCH__ >= 900
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(shared)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
 #endif
   return there;
+}
+__device__ __forceinline__ uint32_t address_in(int rank, const void* shared) {
+  return address_in(rank, shared_address(shared));
 }
 __device__ __forceinline__ void store_in_cluster(uint32_t to, float4 v) {
 #if __CUDA_ARCH__ >= 900

@@ -66,12 +66,7 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-// ---- Clusters. A shared address of this thread block and that of the same place in the cluster's thread block `rank`.
-__device__ __forceinline__ uint32_t in_cluster(uint32_t shared, int rank) {
-  uint32_t address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
-  return address;
-}
+// ---- Clusters. arrive() at the barrier of an address_in() another thread block.
 // It orders no ordinary memory but of this thread block (the form that orders the cluster's is a fence of all memory,
 // which waits for every load under way).
 __device__ __forceinline__ void arrive_in_cluster(uint32_t barrier) {
