@@ -4,8 +4,8 @@
     tools/quality.py models/quill-26m --formats int4g128z,lut4g64 [--method gptq|rtn] [--steps none] [--activations f32|a16] [--windows 40] [--device cuda --jobs 4]
     tools/quality.py models/quill-1m --formats int6g64zs8 --view-bits 4 --view-weights 0,0.1,1
 
-One markdown row a format: linears' true bits, KL and EAR with 95% intervals, seconds. Embedding and head stay BF16. With --view-bits a row a
-weight of the view's loss, and the KL and EAR of the view too."""
+One markdown row a format: linears' true bits, KL, EAR, margin and perplexity ratio with 95% intervals, seconds. Embedding and head stay BF16.
+With --view-bits a row a weight of the view's loss, and the KL and EAR of the view too."""
 import argparse
 import json
 import os
@@ -43,7 +43,7 @@ def run(*command):
 
 def evaluate(folder, *options):
     report = run("eval", folder, "--reference", args.model, "--text", args.text, "--context", "512", "--windows", args.windows, "--activations", args.activations, "--device", args.device, *options)
-    return report["kl"], report["ear"]
+    return {key: report[key] for key in ("kl", "ear", "margin", "perplexity_ratio")}
 
 
 def cell(estimate, digits):
@@ -57,21 +57,22 @@ def row(spec, weight):
     calibration = ["--calibration", args.calibration] if args.method == "gptq" else []
     steps = ["--steps", args.steps] if args.steps else []
     embedding = ["--embedding", args.embedding] if args.embedding else []
-    view = ["--view-bits", args.view_bits, "--view-weight", weight] if args.view_bits else []
-    run("quantize", args.model, "--format", spec, "--method", args.method, "--device", args.device, *calibration, *steps, *embedding, *view, "-o", out)
+    view_options = ["--view-bits", args.view_bits, "--view-weight", weight] if args.view_bits else []
+    run("quantize", args.model, "--format", spec, "--method", args.method, "--device", args.device, *calibration, *steps, *embedding, *view_options, "-o", out)
     seconds = time.time() - start
     size = run("inspect", out)
-    kl, ear = evaluate(out)
-    line = f"| `{spec}` | {args.method} {args.steps} | {size['linear_bits_per_parameter']:.3f} | {size['file_bytes'] / 1e6:.2f} MB | {cell(kl, 6)} | {cell(ear, 5)} | {seconds:.0f} |"
+    found = evaluate(out)
+    cells = f"{cell(found['kl'], 6)} | {cell(found['ear'], 5)} | {cell(found['margin'], 4)} | {cell(found['perplexity_ratio'], 4)}"
+    line = f"| `{spec}` | {args.method} {args.steps} | {size['linear_bits_per_parameter']:.3f} | {size['file_bytes'] / 1e6:.2f} MB | {cells} | {seconds:.0f} |"
     if args.view_bits:
-        view_kl, view_ear = evaluate(out, "--view", args.view_bits)
-        line += f" {weight} | {cell(view_kl, 6)} | {cell(view_ear, 5)} |"
+        view = evaluate(out, "--view", args.view_bits)
+        line += f" {weight} | {cell(view['kl'], 6)} | {cell(view['ear'], 5)} |"
     shutil.rmtree(folder)
-    return line, {"format": spec, "method": args.method, "steps": args.steps, "bits": size["linear_bits_per_parameter"], "bytes": size["file_bytes"], "kl": kl, "ear": ear}
+    return line, {"format": spec, "method": args.method, "steps": args.steps, "bits": size["linear_bits_per_parameter"], "bytes": size["file_bytes"], **found}
 
 
 view_columns = " view's weight | view's KL | view's EAR |" if args.view_bits else ""
-print(f"| format | method | linears' bits | file | KL [95%] | EAR [95%] | seconds |{view_columns}\n" + "|---" * (10 if view_columns else 7) + "|", flush=True)
+print(f"| format | method | linears' bits | file | KL [95%] | EAR [95%] | margin [95%] | perplexity ratio [95%] | seconds |{view_columns}\n" + "|---" * (12 if view_columns else 9) + "|", flush=True)
 rows = [(spec, weight) for spec in args.formats.split(",") for weight in args.view_weights.split(",")]
 with ThreadPoolExecutor(args.jobs) as pool:
     for line, result in pool.map(lambda r: row(*r), rows):
