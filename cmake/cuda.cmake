@@ -1,7 +1,7 @@
 # kernels/cuda as a room: its .cc files see no device code, its .cu files nothing of the rest but plain headers. The runtime is
 # linked statically; cuBLAS and cuSOLVER are found at run time where the toolkit or PyTorch put them.
 set(CMAKE_CUDA_ARCHITECTURES OFF)
-set(CUDA_TARGETS "80;90a" CACHE STRING "Compute capabilities to build for")
+set(CUDA_TARGETS "80;90a" CACHE STRING "Compute capabilities to build for; 80-virtual: PTX, which the driver compiles for any newer device")
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 set(CMAKE_CUDA_STANDARD 20)
@@ -13,7 +13,11 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 
 set(cuda_flags -O3 --expt-relaxed-constexpr)
 foreach(target ${CUDA_TARGETS})
-  list(APPEND cuda_flags "SHELL:-gencode arch=compute_${target},code=sm_${target}")
+  if(target MATCHES "(.*)-virtual$")
+    list(APPEND cuda_flags "SHELL:-gencode arch=compute_${CMAKE_MATCH_1},code=compute_${CMAKE_MATCH_1}")
+  else()
+    list(APPEND cuda_flags "SHELL:-gencode arch=compute_${target},code=sm_${target}")
+  endif()
 endforeach()
 
 fidelio_room(kernels_cuda FOLDER kernels/cuda DEPS fidelio_formats fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt CUDA::cublas CUDA::cusolver)

@@ -1,5 +1,5 @@
 // Decoding of a llama-3-8b-shaped model on a GPU with random weights, by the very ops that serve (forward.h over Cuda):
-//   decode_cuda_bench FORMAT [batch,batch,...] [context,context,...] [format of the head, bf16 unless said]
+//   decode_cuda_bench FORMAT [batch,batch,...] [context,context,...] [head's format, else bf16] [cache, else f16]
 //   decode_cuda_bench FORMAT prefill [tokens,tokens,...]
 // Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the
 // roofline.
@@ -36,12 +36,12 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
 }
 
 void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t weight_bytes,
-             const std::vector<int>& batches, int context);
+             const std::vector<int>& batches, int context, KvFormat kv);
 void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens);
 
 // No batches: prefills of `contexts` tokens.
 int run(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts,
-        const std::string& head) {
+        const std::string& head, KvFormat kv) {
   Cuda b({});
   const FormatSpec spec = parse_format(format);
   const auto shared = [&](const LinearWeight& w) { return std::make_shared<const Cuda::Linear>(b.pack(w)); };
@@ -72,9 +72,9 @@ int run(const std::string& format, const std::vector<int>& batches, const std::v
   weight_bytes += model.head->bytes();
   model.final_norm = b.allocate(1, kD);
   b.upload(ones, model.final_norm);
-  const std::string name = format + ", head " + head;
+  const std::string name = format + ", head " + head + ", cache " + std::string(name_of(kv));
   for (int context : contexts)
-    batches.empty() ? prefill(b, model, name, context) : measure(b, model, name, weight_bytes, batches, context);
+    batches.empty() ? prefill(b, model, name, context) : measure(b, model, name, weight_bytes, batches, context, kv);
   return 0;
 }
 
@@ -115,9 +115,9 @@ void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens)
 }
 
 void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t weight_bytes,
-             const std::vector<int>& batches, int context) {
+             const std::vector<int>& batches, int context, KvFormat kv) {
   const int most = *std::max_element(batches.begin(), batches.end()), pages = context / kPageTokens + 1;
-  Cuda::KvCache cache = b.allocate_cache(model.attention, int64_t{most} * pages, KvFormat::f16);
+  Cuda::KvCache cache = b.allocate_cache(model.attention, int64_t{most} * pages, kv);
   Workspace<Cuda> w{b.allocate(most, kD),       b.allocate(most, kH * kE), b.allocate(most, kHk * kE),
                     b.allocate(most, kHk * kE), b.allocate(most, kF),      b.allocate(most, kF),
                     b.allocate(most, kV)};
@@ -160,10 +160,10 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
     }
     std::sort(times.begin(), times.end());
     const double seconds = times[times.size() / 2];
-    const double cache_bytes = 2.0 * kL * n * context * kHk * kE * 2,
+    const double cache_bytes = static_cast<double>(cache.bytes()) * n * context / (most * pages * kPageTokens),
                  roof = (static_cast<double>(weight_bytes) + cache_bytes) / kCopyBandwidth;
     std::printf(
-        "llama-3-8b %-26s batch %-3d context %-5d %7.3f ms a step (host %.3f), %8.1f tokens/s, weights %.2f GB, %.0f%% "
+        "llama-3-8b %-36s batch %-3d context %-5d %7.3f ms a step (host %.3f), %8.1f tokens/s, weights %.2f GB, %.0f%% "
         "of the roofline\n",
         format.c_str(), n, context, seconds * 1e3, asking * 1e3, n / seconds, static_cast<double>(weight_bytes) * 1e-9,
         100 * roof / seconds);
@@ -181,8 +181,14 @@ int main(int argc, char** argv) {
       return all;
     };
     const std::string batches = argc > 2 ? argv[2] : "1";
+    const auto cache_named = [](std::string_view name) {
+      for (KvFormat kv : {KvFormat::f32, KvFormat::f16, KvFormat::bf16, KvFormat::i8, KvFormat::i4x2})
+        if (name == name_of(kv)) return kv;
+      throw Error("no cache is called {}", name);
+    };
     return run(argc > 1 ? argv[1] : "int4g128z", batches == "prefill" ? std::vector<int>() : numbers(batches.c_str()),
-               numbers(argc > 3 ? argv[3] : "512"), argc > 4 ? argv[4] : "bf16");
+               numbers(argc > 3 ? argv[3] : "512"), argc > 4 ? argv[4] : "bf16",
+               cache_named(argc > 5 ? argv[5] : "f16"));
   } catch (const Error& e) {
     std::fprintf(stderr, "decode_cuda_bench: %s\n", e.what());
     return 1;

@@ -35,13 +35,12 @@ Cuda::KvCache Cuda::allocate_cache(const AttentionShape& shape, int64_t pages, K
   check(shape.heads % shape.kv_heads == 0, "{} heads cannot share {} kv heads evenly", shape.heads, shape.kv_heads);
   check(shape.head_dim % 8 == 0 && shape.head_dim <= 256,
         "the CUDA backend needs a head dim that 8 divides, 256 at most, not {}", shape.head_dim);
-  check(format != KvFormat::i4x2, "the CUDA backend keeps keys and values as f32, f16, bf16 or i8, not {}",
-        name_of(format));
-  const int64_t slots = pages * shape.kv_heads * kPageTokens, scales = format == KvFormat::i8 ? 8 : 0;
-  KvCache cache{format, pages, shape,
-                DeviceBuffer(static_cast<size_t>(shape.layers * 2 * slots *
-                                                 (shape.head_dim * State::element_bytes(format) + scales))),
-                DeviceBuffer(shape.inverse_frequencies.size() * sizeof(float))};
+  const int64_t slots = pages * shape.kv_heads * kPageTokens;
+  KvCache cache{
+      format, pages, shape,
+      DeviceBuffer(static_cast<size_t>(shape.layers * 2 * slots *
+                                       (shape.head_dim * State::element_bytes(format) + State::scale_bytes(format)))),
+      DeviceBuffer(shape.inverse_frequencies.size() * sizeof(float))};
   cuda::to_device(state_->stream, cache.frequencies.data(), shape.inverse_frequencies.data(), cache.frequencies.size());
   cuda::wait_for(state_->stream);
   return cache;

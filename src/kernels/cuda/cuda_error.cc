@@ -11,7 +11,7 @@ void throw_cuda_error(cudaError_t status, const char* doing) {
   if (status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver)
     remedy = "; use --device cpu, or install a driver that knows this CUDA version";
   if (status == cudaErrorNoKernelImageForDevice)
-    remedy = "; this build has code for compute capability 8.0 and newer, use --device cpu";
+    remedy = "; this build has no code for this GPU: name its compute capability in CUDA_TARGETS, or use --device cpu";
   throw Error("CUDA, {}: {} ({}){}", doing, cudaGetErrorString(status), cudaGetErrorName(status), remedy);
 }
 

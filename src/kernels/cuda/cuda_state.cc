@@ -132,26 +132,13 @@ cuda::AttentionArguments Cuda::State::arguments(const KvCache& cache, int layer)
                              nullptr,
                              nullptr};
   const int64_t slots = cache.pages * s.kv_heads * kPageTokens, half = slots * s.head_dim * element_bytes(cache.format);
-  const int64_t scales = cache.format == KvFormat::i8 ? slots * 8 : 0;
+  const int64_t scales = slots * scale_bytes(cache.format);
   std::byte* at = cache.storage.as<std::byte>() + layer * 2 * (half + scales);
   a.keys = at;
   a.values = at + half;
   a.key_scales = reinterpret_cast<float*>(at + 2 * half);
   a.value_scales = reinterpret_cast<float*>(at + 2 * half + scales);
   return a;
-}
-
-cuda::KvKind Cuda::State::kind_of(KvFormat format) {
-  switch (format) {
-    case KvFormat::f32:
-      return cuda::KvKind::f32;
-    case KvFormat::f16:
-      return cuda::KvKind::f16;
-    case KvFormat::bf16:
-      return cuda::KvKind::bf16;
-    default:
-      return cuda::KvKind::i8;
-  }
 }
 
 }  // namespace fidelio

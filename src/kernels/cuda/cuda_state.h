@@ -116,8 +116,13 @@ struct Cuda::State {
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add);
 
   cuda::AttentionArguments arguments(const KvCache& cache, int layer) const;
-  static int64_t element_bytes(KvFormat format) { return format == KvFormat::f32 ? 4 : format == KvFormat::i8 ? 1 : 2; }
-  static cuda::KvKind kind_of(KvFormat format);
+  static cuda::KvKind kind_of(KvFormat format) {
+    static_assert(static_cast<int>(cuda::KvKind::i4x2) == static_cast<int>(KvFormat::i4x2));
+    return static_cast<cuda::KvKind>(format);
+  }
+  static bool has_scales(KvFormat format) { return format == KvFormat::i8 || format == KvFormat::i4x2; }
+  static int64_t element_bytes(KvFormat format) { return format == KvFormat::f32 ? 4 : has_scales(format) ? 1 : 2; }
+  static int64_t scale_bytes(KvFormat format) { return has_scales(format) ? 8 : 0; }  // of a vector
 };
 
 }  // namespace fidelio

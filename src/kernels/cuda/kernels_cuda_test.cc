@@ -1,6 +1,7 @@
 // Every operation and format of the CUDA backend against kernels/ref. Without a GPU each test is skipped by name.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -333,12 +334,15 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
     KvFormat kv;
     double tolerance;
   };
-  // f32: about a hundred FP32 roundings of values below 4; f16 and i8 add the rounding of keys and values, and f16, for
-  // 290 rows together, of queries and weights.
+  // f32: about a hundred FP32 roundings of values below 4; the others add the rounding of keys and values, and f16, for
+  // 290 rows together, of queries and weights. Integers: half a step is 10 / 255 / 2 = .02 at most of a value; of keys
+  // it moves a score by a normal of sd 1.1^2 .04 / sqrt 12 = .014, 5 of which between two positions alike move their
+  // mean by .25 x .07 |v - v'|, .06 where those lie 3.4 apart.
   for (const Case& c : {Case{4, 2, 64, 0, KvFormat::f32, 1e-5}, Case{12, 1, 32, 0, KvFormat::f32, 1e-5},
                         Case{4, 4, 128, 70, KvFormat::f32, 1e-5}, Case{4, 2, 64, 0, KvFormat::f16, 6e-3},
                         Case{4, 1, 128, 0, KvFormat::f16, 6e-3}, Case{4, 4, 128, 70, KvFormat::f16, 6e-3},
-                        Case{4, 2, 64, 0, KvFormat::bf16, 5e-2}, Case{4, 2, 64, 0, KvFormat::i8, 8e-2}}) {
+                        Case{4, 2, 64, 0, KvFormat::bf16, 5e-2}, Case{4, 2, 64, 0, KvFormat::i8, 8e-2},
+                        Case{4, 2, 64, 0, KvFormat::i4x2, 8e-2}, Case{4, 1, 128, 70, KvFormat::i4x2, 8e-2}}) {
     SCOPED_TRACE(std::to_string(c.h) + " heads, " + std::to_string(c.e) + ", " + std::string(name_of(c.kv)));
     const int total = 300, chunk = 290;
     AttentionShape shape{1, c.h, c.hk, c.e, c.window, 1e-5f, {}, 1.1f};
@@ -386,8 +390,13 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
 // 260 rows of two sequences in one step, and each sequence alone.
 TEST_F(CudaTest, ManyRowsOfAttentionDoNotDependOnTheirBatch) {
   Rng rng(8);
-  for (int window : {0, 40}) {
-    const AttentionShape shape{1, 4, 2, 128, window, 1e-5f, std::vector<float>(64, 0.3f), 1.0f};
+  struct Case {
+    int window;
+    KvFormat kv;
+  };
+  for (const Case& c :
+       {Case{0, KvFormat::f16}, Case{40, KvFormat::f16}, Case{0, KvFormat::i4x2}, Case{40, KvFormat::i4x2}}) {
+    const AttentionShape shape{1, 4, 2, 128, c.window, 1e-5f, std::vector<float>(64, 0.3f), 1.0f};
     const int first = 130, total = 260, pages = 6;
     b().reserve(total, 512, 256);
     const std::vector<float> q = normals(rng, total * 512), k = normals(rng, total * 256),
@@ -405,7 +414,7 @@ TEST_F(CudaTest, ManyRowsOfAttentionDoNotDependOnTheirBatch) {
         for (int i = 0; i < pages; ++i) batch.pages[s].push_back(static_cast<int>(s) * pages + i);
       }
       b().begin(batch, Activations::a16, shape);
-      Cuda::KvCache cache = b().allocate_cache(shape, 2 * pages, KvFormat::f16);
+      Cuda::KvCache cache = b().allocate_cache(shape, 2 * pages, c.kv);
       const auto part = [&](const std::vector<float>& all, int width) {
         return matrix(std::vector<float>(all.begin() + from * width, all.begin() + to * width), width);
       };
@@ -416,7 +425,7 @@ TEST_F(CudaTest, ManyRowsOfAttentionDoNotDependOnTheirBatch) {
     std::vector<float> alone = attended(0, first);
     const std::vector<float> second = attended(first, total);
     alone.insert(alone.end(), second.begin(), second.end());
-    EXPECT_TRUE(attended(0, total) == alone) << "window " << window;
+    EXPECT_TRUE(attended(0, total) == alone) << "window " << c.window << ", " << name_of(c.kv);
   }
 }
 
@@ -431,7 +440,8 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
   for (const Case& c :
        {Case{8, 2, 128, 0, KvFormat::f16}, Case{2, 2, 80, 0, KvFormat::f16}, Case{16, 2, 64, 900, KvFormat::f16},
         Case{4, 1, 256, 0, KvFormat::f16}, Case{4, 2, 64, 0, KvFormat::f32}, Case{4, 2, 128, 500, KvFormat::bf16},
-        Case{3, 1, 24, 0, KvFormat::i8}}) {
+        Case{3, 1, 24, 0, KvFormat::i8}, Case{3, 1, 24, 0, KvFormat::i4x2}, Case{8, 2, 128, 900, KvFormat::i4x2},
+        Case{4, 1, 256, 0, KvFormat::i4x2}}) {
     SCOPED_TRACE(std::to_string(c.h) + " heads, " + std::to_string(c.e) + ", " + std::string(name_of(c.kv)));
     const int total = 2304, pages = total / kPageTokens;
     AttentionShape shape{1, c.h, c.hk, c.e, c.window, 1e-5f, {}, 1.0f};
@@ -484,8 +494,54 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
   }
 }
 
+// Of the same keys and values i8 and i4x2 keep the same bytes, whether rope_append or attention writes them, so that
+// attention to either gives the same bits.
+TEST_F(CudaTest, NibblePlanesHoldTheBytesOfAnI8Cache) {
+  Rng rng(9);
+  const cuda::Stream stream = cuda::make_stream();
+  for (const int e : {24, 64, 128, 256}) {
+    const int hk = 2, rows = 70, pages = 3, slots = pages * hk * kPageTokens;
+    const AttentionShape shape{1, 4, hk, e, 0, 1e-5f, std::vector<float>(static_cast<size_t>(e / 2), 0.3f), 1.0f};
+    const std::vector<float> q = normals(rng, rows * 4 * e), k = normals(rng, rows * hk * e),
+                             v = normals(rng, rows * hk * e);
+    b().reserve(rows, 4 * e, rows);
+    const auto run = [&](KvFormat kv) {
+      Cuda::KvCache cache = b().allocate_cache(shape, pages, kv);
+      std::vector<float> attended;
+      for (int start : {0, rows - 1}) {
+        const int n = start == 0 ? rows - 1 : 1;
+        batch(n, start, pages, shape);
+        const auto part = [&](const std::vector<float>& all, int width) {
+          return matrix(std::vector<float>(all.begin() + start * width, all.begin() + (start + n) * width), width);
+        };
+        Cuda::Matrix mq = part(q, 4 * e), mk = part(k, hk * e);
+        b().rope_append(mq, mk, part(v, hk * e), nullptr, nullptr, cache, 0);
+        const std::vector<float> out = values_of(b().attend(mq, cache, 0));
+        attended.insert(attended.end(), out.begin(), out.end());
+      }
+      std::vector<uint8_t> bytes(cache.storage.size());
+      cuda::from_device(stream, bytes.data(), cache.storage.data(), bytes.size());
+      return std::pair{attended, bytes};
+    };
+    const auto [expected, whole] = run(KvFormat::i8);
+    const auto [got, planes] = run(KvFormat::i4x2);
+    EXPECT_TRUE(got == expected) << e;
+    const int64_t elements = int64_t{2} * slots * e;  // then the scales
+    std::vector<uint8_t> joined = planes;
+    for (int64_t at = 0; at < elements; ++at) {
+      const int64_t column = at % e, row = at / e % kPageTokens, page = at / e / kPageTokens * kPageTokens * e,
+                    word = page + row * (e / 2) + column / 8 * 4 + column % 4, shift = column % 8 / 4 * 4;
+      joined[static_cast<size_t>(at)] =
+          static_cast<uint8_t>((planes[static_cast<size_t>(word)] >> shift & 15) << 4 |
+                               (planes[static_cast<size_t>(word + kPageTokens * e / 2)] >> shift & 15));
+    }
+    EXPECT_TRUE(joined == whole) << e;
+    EXPECT_NE(std::count(whole.begin(), whole.begin() + elements, 255), 0) << e;
+  }
+  cuda::destroy_stream(stream);
+}
+
 TEST_F(CudaTest, RefusesWhatItCannotDo) {
-  EXPECT_THROW(b().allocate_cache(kShape, 1, KvFormat::i4x2), Error);
   EXPECT_THROW(b().allocate(int64_t{1} << 24, int64_t{1} << 20), Error);  // 64 TB
   EXPECT_THROW(Cuda(Cuda::Options{.device = 99}), Error);
 }

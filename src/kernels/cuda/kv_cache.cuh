@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/ptx.cuh"
 
 namespace fidelio::cuda {
 
@@ -120,6 +121,38 @@ struct Stored8<KvKind::i8> {
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       to[j] = fmaf(static_cast<float>((j < 4 ? raw.x : raw.y) >> (8 * (j % 4)) & 255), scale.x, scale.y);
+  }
+};
+// The bytes of i8 in two planes: of a page and kv head high [32][e / 2], then low [32][e / 2], so that the high nibbles
+// can be read alone. Byte j of a word of eight columns: column j in its low nibble, j + 4 in its high one.
+template <>
+struct Stored8<KvKind::i4x2> : Stored8<KvKind::i8> {  // raw: the words of high and of low nibbles
+  static constexpr uint32_t kLow = 0x0f0f0f0f;
+  __device__ static int64_t byte_of(int64_t slot, int e, int column) {
+    return slot / kPage * kPage * e + slot % kPage * (e / 2) + column / 2;
+  }
+  __device__ void load(const void* base, const float* scales, int64_t slot, int e, int column) {
+    const uint8_t* at = static_cast<const uint8_t*>(base) + byte_of(slot, e, column);
+    raw.x = __ldcg(reinterpret_cast<const uint32_t*>(at));
+    raw.y = __ldcg(reinterpret_cast<const uint32_t*>(at + kPage / 2 * e));
+    scale = __ldcg(reinterpret_cast<const float2*>(scales) + slot);
+  }
+  __device__ void save(void* base, float* scales, int64_t slot, int e, int column) const {
+    uint8_t* at = static_cast<uint8_t*>(base) + byte_of(slot, e, column);
+    *reinterpret_cast<uint32_t*>(at) = raw.x;
+    *reinterpret_cast<uint32_t*>(at + kPage / 2 * e) = raw.y;
+    if (column == 0) reinterpret_cast<float2*>(scales)[slot] = scale;
+  }
+  template <int kLanes>
+  __device__ void take(const float (&from)[8], bool there) {
+    Stored8<KvKind::i8>::take<kLanes>(from, there);
+    raw = {ptx::select_bits<kLow>(raw.x >> 4, raw.y), ptx::select_bits<kLow>(raw.x, raw.y << 4)};
+  }
+  __device__ void values(float (&to)[8]) const {
+    Stored8<KvKind::i8> whole;
+    whole.raw = {ptx::select_bits<kLow>(raw.y, raw.x << 4), ptx::select_bits<kLow>(raw.y >> 4, raw.x)};
+    whole.scale = scale;
+    whole.values(to);
   }
 };
 

@@ -22,16 +22,14 @@ inline int multiprocessors() {
   return count;
 }
 
-// Hopper: bulk copies and barriers in shared memory, products of warpgroups.
-inline bool is_hopper() {
-  static const bool has = [] {
-    int device = 0, major = 0;
-    cuda_check(cudaGetDevice(&device), "asking for the device");
-    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for its kind");
-    return major == 9;
-  }();
-  return has;
-}
+// What the code that the device runs was compiled for. The device alone does not say: a Hopper runs what was compiled
+// for it, and else what was compiled for compute_80 as PTX, which has none of the below. Asked of the code, once.
+struct DeviceCode {
+  bool dependents = false;  // has griddepcontrol, without which a dependent launch would not wait
+  bool hopper = false;      // of sm_90a: bulk copies and barriers in shared memory, clusters, products of warpgroups
+};
+const DeviceCode& device_code();
+inline bool is_hopper() { return device_code().hopper; }
 
 // `cluster`: how many thread blocks along z are a cluster (Hopper).
 template <typename... Parameters, typename... Arguments>
@@ -43,12 +41,15 @@ void launch_clusters(const char* doing, Stream stream, dim3 grid, unsigned clust
   config.dynamicSmemBytes = shared;
   config.stream = stream;
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {1, 1, cluster};
   config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
+  if (device_code().dependents) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs++].val.clusterDim = {1, 1, cluster};
+  }
   cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), doing);
 }
 template <typename... Parameters, typename... Arguments>

@@ -47,9 +47,9 @@ void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* w
 // y = silu(gate) * up, with `blocks` also prepared for lowbit.h.
 void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, uint8_t* blocks);
 
-// ---- Attention. One layer's cache: keys then values, (pages, hk, kPageTokens, e), then for i8 two (pages, hk,
-// kPageTokens) arrays of {scale, lowest} FP32 pairs.
-enum class KvKind : uint8_t { f32, f16, bf16, i8 };
+// ---- Attention. One layer's cache: keys then values, (pages, hk, kPageTokens, e), for i4x2 (pages, hk, plane,
+// kPageTokens, e / 2), then for i8 and i4x2 two (pages, hk, kPageTokens) arrays of {scale, lowest} FP32 pairs.
+enum class KvKind : uint8_t { f32, f16, bf16, i8, i4x2 };  // = KvFormat
 struct AttentionArguments {
   int n = 0, h = 0, hk = 0, e = 0, window = 0;
   const int32_t* positions = nullptr;  // (n)
@@ -59,7 +59,7 @@ struct AttentionArguments {
   KvKind kind = KvKind::f16;
   void* keys = nullptr;
   void* values = nullptr;
-  float* key_scales = nullptr;  // i8
+  float* key_scales = nullptr;  // i8, i4x2
   float* value_scales = nullptr;
 };
 // q (n, h, e) and k (n, hk, e) are to be normalised per head (weights or null) and turned; k and v go into the cache.

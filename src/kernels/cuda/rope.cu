@@ -74,6 +74,8 @@ void rope_append(Stream stream, const AttentionArguments& a, const FreshHeads& f
       return with(append<KvKind::bf16>);
     case KvKind::i8:
       return with(append<KvKind::i8>);
+    case KvKind::i4x2:
+      return with(append<KvKind::i4x2>);
   }
 }
 
