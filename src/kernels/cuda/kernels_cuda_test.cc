@@ -152,19 +152,20 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
   }
 }
 
-// Few and many outputs, and 1, 4, 8, 16 and 32 rows, have kernels of their own; the sums may not be. One row, which the
-// test above knows to be right, is the reference.
+// Few and many outputs, and 1, 4, 8, 16 and 32 rows, have kernels of their own, and those of many rows are cut up by
+// the outputs; the sums may not be. One row, which the test above knows to be right, is the reference.
 TEST_F(CudaTest, RowsDoNotDependOnTheBatchWhateverTheWidth) {
   Rng rng(6);
-  const int64_t in = 2200, rows = 32;
+  const int64_t in = 2200, rows = 64;
   b().reserve(rows, in, 128);
   const std::vector<float> x = normals(rng, rows * in);
   for (int64_t out : {int64_t{1500}, int64_t{5000}, int64_t{9000}, int64_t{18000}})
-    for (const char* format : {"int2g32z", "int4g128z", "int5g32", "int6g64z", "int8g128z", "lut4g64", "bf16"}) {
+    for (const char* format : {"int2g32z", "int3g64z", "int4g128z", "int4g64zs8", "int5g32", "int6g64z", "int7g128z",
+                               "int8g128z", "lut4g64", "bf16"}) {
       SCOPED_TRACE(std::string(format) + " " + std::to_string(out));
       const Cuda::Linear packed = b().pack(random_weight(parse_format(format), out, in, rng));
       std::vector<float> together;
-      for (int64_t n : {rows, int64_t{13}, int64_t{7}, int64_t{2}, int64_t{1}}) {
+      for (int64_t n : {rows, int64_t{33}, int64_t{24}, int64_t{16}, int64_t{9}, int64_t{8}, int64_t{2}, int64_t{1}}) {
         batch(static_cast<int>(n), 0, 1, kShape);
         const Cuda::Matrix input = matrix(std::vector<float>(x.begin(), x.begin() + n * in), in);
         Cuda::Matrix y = matrix(std::vector<float>(static_cast<size_t>(n * out), NAN), out);
@@ -179,42 +180,55 @@ TEST_F(CudaTest, RowsDoNotDependOnTheBatchWhateverTheWidth) {
 
 TEST_F(CudaTest, WhatIsNotFiniteReachesItsRowAndNoOther) {
   Rng rng(7);
-  const int64_t in = 300, out = 40, n = 3;
-  b().reserve(n, in, 128);
-  std::vector<float> x = normals(rng, n * in);
+  const int64_t in = 300, out = 40, most = 20;
+  b().reserve(most, in, 128);
+  std::vector<float> x = normals(rng, most * in);
   x[static_cast<size_t>(in + 7)] = INFINITY;
   x[static_cast<size_t>(2 * in + 290)] = NAN;
-  for (const char* format : {"int4g128z", "int8g32", "lut4g64", "bf16"}) {
-    SCOPED_TRACE(format);
-    const Cuda::Linear packed = b().pack(random_weight(parse_format(format), out, in, rng));
-    batch(static_cast<int>(n), 0, 1, kShape);
-    Cuda::Matrix y = b().allocate(n, out);
-    const std::pair<const Cuda::Linear*, Cuda::Matrix*> outputs[] = {{&packed, &y}};
-    b().linear(b().input(matrix(x, in)), outputs);
-    const std::vector<float> got = values_of(y);
-    for (int64_t i = 0; i < n * out; ++i) EXPECT_EQ(std::isfinite(got[static_cast<size_t>(i)]), i < out) << i;
-  }
+  for (const char* format : {"int4g128z", "int8g32", "lut4g64", "bf16"})
+    for (int64_t n : {int64_t{3}, int64_t{12}, most}) {
+      SCOPED_TRACE(std::string(format) + " " + std::to_string(n));
+      const Cuda::Linear packed = b().pack(random_weight(parse_format(format), out, in, rng));
+      batch(static_cast<int>(n), 0, 1, kShape);
+      Cuda::Matrix y = b().allocate(n, out);
+      const std::pair<const Cuda::Linear*, Cuda::Matrix*> outputs[] = {{&packed, &y}};
+      b().linear(b().input(matrix(std::vector<float>(x.begin(), x.begin() + n * in), in)), outputs);
+      const std::vector<float> got = values_of(y);
+      for (int64_t i = 0; i < n * out; ++i) {
+        const int64_t row = i / out;
+        EXPECT_EQ(std::isfinite(got[static_cast<size_t>(i)]), row != 1 && row != 2) << i;
+      }
+    }
 }
 
+// Three weights of one, three and one row blocks: pairs of row blocks belong to two of them.
 TEST_F(CudaTest, LinearAddAddsAndSeveralWeightsGoTogether) {
   Rng rng(2);
-  const int64_t in = 256, n = 5;
-  b().reserve(n, 1024, 128);
-  batch(static_cast<int>(n), 0, 1, kShape);
-  const Cuda::Matrix x = matrix(normals(rng, n * in), in);
-  const LinearWeight first = random_weight(parse_format("int4g64z"), 200, in, rng),
-                     second = random_weight(parse_format("int4g64z"), 72, in, rng);
-  const Cuda::Linear a = b().pack(first), c = b().pack(second);
-  Cuda::Matrix ya = b().allocate(n, 200), yc = b().allocate(n, 72), alone = b().allocate(n, 72);
-  const std::pair<const Cuda::Linear*, Cuda::Matrix*> both[] = {{&a, &ya}, {&c, &yc}}, one[] = {{&c, &alone}};
-  b().linear(b().input(x), both);
-  b().linear(b().input(x), one);
-  EXPECT_EQ(values_of(yc), values_of(alone));
-  const std::vector<float> before = normals(rng, n * 72);
-  Cuda::Matrix sum = matrix(before, 72);
-  b().linear_add(b().input(x), c, sum);
-  const std::vector<float> got = values_of(sum), product = values_of(alone);
-  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], before[i] + product[i]);
+  const int64_t in = 256, wide = 330, narrow = 72;
+  b().reserve(20, 1024, 128);
+  const LinearWeight first = random_weight(parse_format("int4g64z"), narrow, in, rng),
+                     second = random_weight(parse_format("int4g64z"), wide, in, rng),
+                     third = random_weight(parse_format("int4g64z"), narrow, in, rng);
+  const Cuda::Linear a = b().pack(first), c = b().pack(second), d = b().pack(third);
+  for (int64_t n : {int64_t{5}, int64_t{20}}) {
+    SCOPED_TRACE(n);
+    batch(static_cast<int>(n), 0, 1, kShape);
+    const Cuda::Matrix x = matrix(normals(rng, n * in), in);
+    Cuda::Matrix ya = b().allocate(n, narrow), yc = b().allocate(n, wide), yd = b().allocate(n, narrow),
+                 wide_alone = b().allocate(n, wide), alone = b().allocate(n, narrow);
+    const std::pair<const Cuda::Linear*, Cuda::Matrix*> all[] = {{&a, &ya}, {&c, &yc}, {&d, &yd}},
+                                                        one[] = {{&c, &wide_alone}}, another[] = {{&d, &alone}};
+    b().linear(b().input(x), all);
+    b().linear(b().input(x), one);
+    b().linear(b().input(x), another);
+    EXPECT_EQ(values_of(yc), values_of(wide_alone));
+    EXPECT_EQ(values_of(yd), values_of(alone));
+    const std::vector<float> before = normals(rng, n * narrow);
+    Cuda::Matrix sum = matrix(before, narrow);
+    b().linear_add(b().input(x), d, sum);
+    const std::vector<float> got = values_of(sum), product = values_of(alone);
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], before[i] + product[i]);
+  }
 }
 
 // More than kChunkedRows rows: tiles of 128 or 256 rows, whichever fills the device (on an H200 1024 rows of 16800

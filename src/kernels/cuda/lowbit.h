@@ -79,7 +79,9 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
 //   halves   [row]{128 halves}, and at the end [row]{the power of two they are under, FP32}: for FP16 values, grids
 //   rows     [row]{planes: [chunk / 2][high, low]{64 signed bytes}, record}: x = scale (256 high + low), for integers
 // A record: sums of x / scale over 32 (4), 64 (2) and 128 (1) inputs, int32; the scale, FP32, NaN where x is not
-// finite. In planes lane t's 16 bytes are the columns 8 t .. 8 t + 7 of two chunks, each four in the order 0, 2, 1, 3
+// finite. On Hopper, where there is room for more than 8 rows, instead as lowbit_panel.cuh multiplies them:
+//   rows     [row / 8][high, low][chunk]{half h: [row % 8]{4 t: 4 signed bytes}}, records: [8 of them]{row: 4 bytes}
+// In planes lane t's 16 bytes are the columns 8 t .. 8 t + 7 of two chunks, each four in the order 0, 2, 1, 3
 // in which codes come out of a word (lowbit_codes.cuh). A scale belongs to a block and not to a row, so that whoever
 // makes 128 columns of a row can prepare them alone. 128 inputs that are integers of 16 bits under one power of two
 // lose at most 2^-15 / sqrt(3) of their largest on average, which at worst (one large among zeros) is what FP16 loses

@@ -5,6 +5,8 @@
 
 namespace fidelio::cuda {
 
+constexpr int kMostShared = 227 * 1024;  // of a Hopper multiprocessor, with 1 KB for each thread block on it
+
 struct LowbitTarget {
   const uint8_t* blocks;
   const float* row_factor;

@@ -66,31 +66,26 @@ struct LaneIntegers {
   }
 };
 
-// total += this block's share of kPair tiles of 16 outputs: codes become bytes once for all rows.
-template <typename Traits, int kPair, int kTiles, typename Rows>
-__device__ __forceinline__ void multiply_integers(const LaneBlock<Traits> (&w)[kPair], const Rows& rows,
-                                                  float (*total)[kTiles][2]) {
+// total += this block's share of a tile of 16 outputs: codes become bytes once for all rows.
+template <typename Traits, int kTiles, typename Rows>
+__device__ __forceinline__ void multiply_integers(const LaneBlock<Traits>& w, const Rows& rows,
+                                                  float (&total)[kTiles][2]) {
 #pragma unroll
   for (int group = 0; group < Traits::kGroups; ++group) {
-    uint32_t a[kPair][Traits::kGroupChunks][4];
+    uint32_t a[Traits::kGroupChunks][4];
 #pragma unroll
-    for (int tile = 0; tile < kPair; ++tile)
-#pragma unroll
-      for (int i = 0; i < Traits::kGroupChunks; ++i) w[tile].codes.bytes(group * Traits::kGroupChunks + i, a[tile][i]);
+    for (int i = 0; i < Traits::kGroupChunks; ++i) w.codes.bytes(group * Traits::kGroupChunks + i, a[i]);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       const LaneIntegers<Traits::kGroupChunks>& x = rows(n);
+      int acc[4] = {};
 #pragma unroll
-      for (int tile = 0; tile < kPair; ++tile) {
-        int acc[4] = {};
-#pragma unroll
-        for (int i = 0; i < Traits::kGroupChunks; ++i) {
-          const int c = group * Traits::kGroupChunks + i;
-          const uint4& b = x.bytes[c / 2];
-          ptx::mma(acc, a[tile][i], c % 2 ? b.z : b.x, c % 2 ? b.w : b.y);
-        }
-        finish_integers<Traits>(w[tile], group, x.row, acc, total[tile][n]);
+      for (int i = 0; i < Traits::kGroupChunks; ++i) {
+        const int c = group * Traits::kGroupChunks + i;
+        const uint4& b = x.bytes[c / 2];
+        ptx::mma(acc, a[i], c % 2 ? b.z : b.x, c % 2 ? b.w : b.y);
       }
+      finish_integers<Traits>(w, group, x.row, acc, total[n]);
     }
   }
 }

@@ -1,5 +1,6 @@
 // Which kernel multiplies how many rows. All give a row the same bits.
 #pragma once
+#include "kernels/cuda/lowbit_panel.cuh"
 #include "kernels/cuda/lowbit_stream.cuh"
 
 namespace fidelio::cuda {
@@ -23,53 +24,45 @@ void launch_halves(Stream stream, const LowbitArguments& p, int row_blocks) {
 }
 
 // The most stages, up to `most`, with which so many thread blocks are on a multiprocessor.
-template <typename Traits, int kTiles, int kTeam, int kBlocks, int kRows, int most, int kResident>
+template <typename Traits, int kTiles, int kRows, int most, int kResident>
 constexpr int fitting_stages() {
-  using One = StreamShape<Traits, kTiles, kTeam, kBlocks, kRows, 1>;
-  constexpr int kRoomForRings = kMostShared / kResident - 1024 - One::kReceived,
-                kFitting = kRoomForRings / (One::kOwnParts * One::kRings);
+  using One = StreamShape<Traits, kTiles, kRows, 1>;
+  constexpr int kRoomForRings = kMostShared / kResident - 1024, kFitting = kRoomForRings / (kParts * One::kRings);
   return std::max(1, std::min(most, kFitting));
 }
-template <typename Traits, int kTiles, int kTeam, int kBlocks, int kRows, int kMostStages, int kResident>
+template <typename Traits, int kTiles, int kRows, int kMostStages, int kResident>
 void launch_fitting(Stream stream, const LowbitArguments& p, int row_blocks) {
-  constexpr int kStages = fitting_stages<Traits, kTiles, kTeam, kBlocks, kRows, kMostStages, kResident>();
-  launch_stream<Traits, kTiles, kTeam, kBlocks, kRows, kStages, kResident>(stream, p, row_blocks);
+  constexpr int kStages = fitting_stages<Traits, kTiles, kRows, kMostStages, kResident>();
+  launch_stream<Traits, kTiles, kRows, kStages, kResident>(stream, p, row_blocks);
 }
 
 // Integers, by the width, the rows and how many tiles there are: `few` leave a multiprocessor one thread block of two
 // tiles, `many` several one after the other. Measured on an H200 (docs/results-gpu.md) for 2, 4, 5, 6 and 8 bits at
 // five shapes. What decides: few tiles want all they can have on its way into shared memory before the activations
 // come; tiles that fill the multiprocessors once want two thread blocks on each with half of a part on its way (of 8
-// bits 3 / 8 fit); many tiles want thread blocks that are small, so that one loads while another multiplies. From 5
-// rows on activations are as many bytes as weights: more outputs share them, of a warp, or, from 17 on, of a team, of
-// which a pair of thread blocks has half of the inputs each.
+// bits 3 / 8 fit); many tiles want thread blocks that are small, so that one loads while another multiplies. In a decode
+// step every product also wants room for the rings of the next one beside its own: no more stages than a part has
+// blocks. From 5
+// rows on activations are as many bytes as weights: more outputs share them.
 template <typename Traits>
 void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   const int tiles = row_blocks * 8, sms = multiprocessors();
   const bool few = tiles <= 2 * sms, many = tiles > 4 * sms;
-  constexpr bool kNarrow = Traits::bits <= 4;
-  if (!is_hopper()) return launch_stream<Traits, 1, 1, 1, kMaxRows, 1, 1>(stream, p, row_blocks);
+  if (!is_hopper()) return launch_stream<Traits, 1, kMaxRows, 1, 1>(stream, p, row_blocks);
   if (p.rows == 1) {
-    if (few && p.column_blocks <= 4 * kParts) return launch_fitting<Traits, 2, 1, 1, 1, 4, 2>(stream, p, row_blocks);
-    if (few) return launch_fitting<Traits, 2, 1, 1, 1, 8, 1>(stream, p, row_blocks);
-    if (many) return launch_fitting<Traits, 2, 1, 1, 1, 3, 3>(stream, p, row_blocks);
-    return launch_fitting < Traits, 2, 1, 1, 1, Traits::bits == 2 ? 5 : 4, 2 > (stream, p, row_blocks);
+    if (few && p.column_blocks <= 4 * kParts) return launch_fitting<Traits, 2, 1, 4, 2>(stream, p, row_blocks);
+    if (few) return launch_fitting<Traits, 2, 1, 8, 1>(stream, p, row_blocks);
+    if (many) return launch_fitting<Traits, 2, 1, 3, 3>(stream, p, row_blocks);
+    return launch_fitting < Traits, 2, 1, Traits::bits == 2 ? 5 : 4, 2 > (stream, p, row_blocks);
   }
-  if (p.rows <= 4) return launch_fitting<Traits, 4, 1, 1, 4, 3, 1>(stream, p, row_blocks);
+  if (p.rows <= 4) return launch_fitting<Traits, 4, 4, 3, 1>(stream, p, row_blocks);
   if (p.rows <= 8) {
-    if (few) return launch_fitting<Traits, 2, 1, 1, 8, 4, 1>(stream, p, row_blocks);
-    if (many) return launch_fitting<Traits, 4, 1, 1, 8, 2, 1>(stream, p, row_blocks);
-    return launch_fitting<Traits, 4, 1, 1, 8, 4, 1>(stream, p, row_blocks);
+    if (few) return launch_fitting<Traits, 2, 8, 4, 1>(stream, p, row_blocks);
+    if (many) return launch_fitting<Traits, 4, 8, 2, 1>(stream, p, row_blocks);
+    return launch_fitting<Traits, 4, 8, 4, 1>(stream, p, row_blocks);
   }
-  if (p.rows <= 16) {
-    if (few) return launch_fitting < Traits, 2, 1, 1, 16, kNarrow ? 4 : 2, 1 > (stream, p, row_blocks);
-    return launch_fitting<Traits, 4, 1, 1, 16, 2, 1>(stream, p, row_blocks);
-  }
-  if (few) return launch_fitting<Traits, 2, 2, 2, 32, 3, 1>(stream, p, row_blocks);
-  if constexpr (kNarrow)
-    launch_fitting<Traits, 2, 2, 2, 32, 2, 2>(stream, p, row_blocks);
-  else
-    launch_fitting<Traits, 2, 4, 2, 32, 2, 1>(stream, p, row_blocks);
+  if (p.rows <= 16) return launch_panel<Traits, 16>(stream, p, row_blocks);
+  launch_panel<Traits, 32>(stream, p, row_blocks);
 }
 
 template <typename Traits>

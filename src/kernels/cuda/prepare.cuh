@@ -76,6 +76,23 @@ __device__ inline float row_factor_of(float amax) {
 
 __device__ inline float silu(float x) { return __fdividef(x, 1 + expf(-x)); }
 
+// Where a row's integers of a block go (lowbit.h).
+struct InputPlaces {
+  uint8_t* rows;
+  int room, row;
+  bool panel;
+
+  __device__ uint32_t* bytes(int plane, int c, int t, int h) const {
+    return reinterpret_cast<uint32_t*>(
+        rows + (panel ? row / 8 * 2048 + plane * 1024 + c * 256 + h * 128 + row % 8 * 16 + t * 4
+                      : row * kInputRow + c / 2 * 128 + plane * 64 + t * 16 + c % 2 * 8 + h * 4));
+  }
+  __device__ int* record(int i) const {
+    return reinterpret_cast<int*>(
+        rows + (panel ? room * kInputPlanes + (i * room + row) * 4 : row * kInputRow + kInputPlanes + i * 4));
+  }
+};
+
 // A warp's work: block `block` of row m, of which lane l holds columns 4 l .. 4 l + 3. Rows are in chunks of kMaxRows.
 __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {
   const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
@@ -100,19 +117,22 @@ __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, i
   const uint32_t planes[2] = {bytes((x0 + 128) >> 8, (x2 + 128) >> 8, (x1 + 128) >> 8, (x3 + 128) >> 8),
                               bytes(x0, x2, x1, x3)};
   const int c = lane / 8, t = lane % 8 / 2, h = lane % 2;
-  uint8_t* row = at + rows_at(rows) + local * kInputRow;
+#if __CUDA_ARCH__ == 900
+  const bool panel = rows > 8;
+#else
+  constexpr bool panel = false;
+#endif
+  const InputPlaces to{at + rows_at(rows), rows, local, panel};
 #pragma unroll
-  for (int plane = 0; plane < 2; ++plane)
-    *reinterpret_cast<uint32_t*>(row + c / 2 * 128 + plane * 64 + t * 16 + c % 2 * 8 + h * 4) = planes[plane];
-  int* record = reinterpret_cast<int*>(row + kInputPlanes);
+  for (int plane = 0; plane < 2; ++plane) *to.bytes(plane, c, t, h) = planes[plane];
   int sum = (x0 + x1) + (x2 + x3);
   for (int d = 1; d <= 4; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-  if (lane % 8 == 0) record[lane / 8] = sum;  // of 32
+  if (lane % 8 == 0) *to.record(lane / 8) = sum;  // of 32
   sum += __shfl_xor_sync(~0u, sum, 8);
-  if (lane % 16 == 0) record[4 + lane / 16] = sum;  // of 64
+  if (lane % 16 == 0) *to.record(4 + lane / 16) = sum;  // of 64
   sum += __shfl_xor_sync(~0u, sum, 16);
-  if (lane == 0) record[6] = sum;  // of 128
-  if (lane == 0) record[7] = __float_as_int(amax < INFINITY ? scale : NAN);
+  if (lane == 0) *to.record(6) = sum;  // of 128
+  if (lane == 0) *to.record(7) = __float_as_int(amax < INFINITY ? scale : NAN);
 }
 
 }  // namespace fidelio::cuda

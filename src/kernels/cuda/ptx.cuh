@@ -71,6 +71,12 @@ __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
+// The same for barriers published before alone: no fence of all memory, which waits for every load under way.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
 __device__ __forceinline__ void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -180,10 +186,12 @@ __device__ __forceinline__ void mma(int (&c)[4], const uint32_t (&a)[4], uint32_
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // ---- Products of warpgroups. Registers may be touched again when wait_for_products() says so; fence_products() goes
 // before, with the `a` to come.
-__device__ __forceinline__ void fence_products(uint32_t (&a)[2][4]) {
-  asm volatile("wgmma.fence.sync.aligned;"
-               : "+r"(a[0][0]), "+r"(a[0][1]), "+r"(a[0][2]), "+r"(a[0][3]), "+r"(a[1][0]), "+r"(a[1][1]),
-                 "+r"(a[1][2]), "+r"(a[1][3])::"memory");
+template <int count>
+__device__ __forceinline__ void fence_products(uint32_t (&a)[count][4]) {
+#pragma unroll
+  for (int i = 0; i < count; ++i)
+    asm volatile("" : "+r"(a[i][0]), "+r"(a[i][1]), "+r"(a[i][2]), "+r"(a[i][3])::"memory");
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int left>

@@ -54,6 +54,38 @@ __device__ __forceinline__ void multiply(float (&c)[128], const uint32_t (&a)[4]
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{fresh}));
 }
 
+// c (64 x 2 count(c), int32) = or += a (64 x 32, unsigned bytes) b (32 x .., signed bytes), a as for mma(). b lies in
+// shared memory as groups of 8 columns, 1 KB each: [chunk of 32][half]{column: 16 bytes}; a chunk is named by
+// panel_rows(first group's address) + 16 x chunk: the lower half of what the instruction takes.
+__device__ __forceinline__ uint32_t panel_rows(uint32_t shared) { return (shared & 0x3ffff) >> 4 | (128 >> 4) << 16; }
+template <int count>
+__device__ __forceinline__ void settle(int (&c)[count]) {
+#pragma unroll
+  for (int i = 0; i < count; ++i) asm volatile("" : "+r"(c[i])::"memory");
+}
+#define FIDELIO_I8(c, i)                                                                                      \
+  "+r"(c[i]), "+r"(c[i + 1]), "+r"(c[i + 2]), "+r"(c[i + 3]), "+r"(c[i + 4]), "+r"(c[i + 5]), "+r"(c[i + 6]), \
+      "+r"(c[i + 7])
+__device__ __forceinline__ void multiply(int (&c)[16], const uint32_t (&a)[4], uint32_t b, bool fresh) {
+  asm volatile(
+      "{\n .reg .pred keep;\n .reg .b64 rows;\n setp.eq.b32 keep, %21, 0;\n mov.b64 rows, {%20, 64};\n"
+      " wgmma.mma_async.sync.aligned.m64n32k32.s32.u8.s8 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, rows, keep;\n}"
+      : FIDELIO_I8(c, 0), FIDELIO_I8(c, 8)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(int{fresh}));
+}
+__device__ __forceinline__ void multiply(int (&c)[32], const uint32_t (&a)[4], uint32_t b, bool fresh) {
+  asm volatile(
+      "{\n .reg .pred keep;\n .reg .b64 rows;\n setp.eq.b32 keep, %37, 0;\n mov.b64 rows, {%36, 64};\n"
+      " wgmma.mma_async.sync.aligned.m64n64k32.s32.u8.s8 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, rows, keep;\n}"
+      : FIDELIO_I8(c, 0), FIDELIO_I8(c, 8), FIDELIO_I8(c, 16), FIDELIO_I8(c, 24)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(int{fresh}));
+}
+#undef FIDELIO_I8
 #undef FIDELIO_8
 
 // ---- Registers of a warpgroup's threads.
