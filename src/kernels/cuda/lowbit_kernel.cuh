@@ -53,13 +53,30 @@ __device__ __forceinline__ void load_tile(LaneBlock<Traits>& to, const LowbitArg
     to.load(at.w + int64_t{block} * Traits::kBlockBytes, at.tile + tile, lane);
 }
 
+// An output and what goes into it beside its sum, which may be asked for long before the sum is there.
+struct OutputSlot {
+  float* y = nullptr;
+  float before = 0, factor = 1, row_factor = 1, bias = 0;
+  bool adds = false, has_bias = false;
+
+  OutputSlot() = default;
+  __device__ __forceinline__ OutputSlot(const LowbitArguments& p, const LowbitTarget& target, int m, int row)
+      : y(target.y + int64_t{m} * target.out + row),
+        before(p.add ? *y : 0),
+        factor(target.factor),
+        row_factor(target.row_factor ? target.row_factor[row] : 1),
+        bias(target.bias ? target.bias[row] : 0),
+        adds(p.add),
+        has_bias(target.bias) {}
+  __device__ __forceinline__ void store(float sum) const {
+    float value = sum * factor * row_factor;
+    if (has_bias) value += bias;
+    *y = adds ? before + value : value;
+  }
+};
 __device__ __forceinline__ void store_output(const LowbitArguments& p, const LowbitTarget& target, int m, int row,
                                              float sum) {
-  float value = sum * target.factor;
-  if (target.row_factor) value *= target.row_factor[row];
-  if (target.bias) value += target.bias[row];
-  float& y = target.y[int64_t{m} * target.out + row];
-  y = p.add ? y + value : value;
+  OutputSlot(p, target, m, row).store(sum);
 }
 
 // The last thing a thread block does: its share of what comes next.

@@ -40,10 +40,9 @@ void launch_fitting(Stream stream, const LowbitArguments& p, int row_blocks) {
 // tiles, `many` several one after the other. Measured on an H200 (docs/results-gpu.md) for 2, 4, 5, 6 and 8 bits at
 // five shapes. What decides: few tiles want all they can have on its way into shared memory before the activations
 // come; tiles that fill the multiprocessors once want two thread blocks on each with half of a part on its way (of 8
-// bits 3 / 8 fit); many tiles want thread blocks that are small, so that one loads while another multiplies. In a decode
-// step every product also wants room for the rings of the next one beside its own: no more stages than a part has
-// blocks. From 5
-// rows on activations are as many bytes as weights: more outputs share them.
+// bits 3 / 8 fit); many tiles want thread blocks that are small, so that one loads while another multiplies. In a
+// decode step every product also wants room for the rings of the next one beside its own: no more stages than a part
+// has blocks. From 5 rows on activations are as many bytes as weights: more outputs share them.
 template <typename Traits>
 void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   const int tiles = row_blocks * 8, sms = multiprocessors();

@@ -30,16 +30,11 @@ struct StreamShape {
   static constexpr int kThreads = kParts * 32, kShared = kParts * kWarpBytes;
 };
 
-// The parts' sums, which lie where their rings were: a balanced tree, and the output.
+// The parts' sums, which lie where their rings were: a balanced tree.
 template <typename Shape>
-__device__ __forceinline__ void join_parts(const LowbitArguments& p, const TileAt& to, const uint8_t* shared) {
-  for (int i = threadIdx.x; i < Shape::kOutputs * p.rows; i += Shape::kThreads) {
-    const int output = to.row_block * kBlockRows + to.tile * 16 + i % Shape::kOutputs;
-    if (output >= to.target->out) continue;
-    const auto of = [&](int part) { return reinterpret_cast<const float*>(shared + part * Shape::kWarpBytes)[i]; };
-    const float sum = ((of(0) + of(1)) + (of(2) + of(3))) + ((of(4) + of(5)) + (of(6) + of(7)));
-    store_output(p, *to.target, i / Shape::kOutputs, output, sum);
-  }
+__device__ __forceinline__ float joined(const uint8_t* shared, int i) {
+  const auto of = [&](int part) { return reinterpret_cast<const float*>(shared + part * Shape::kWarpBytes)[i]; };
+  return ((of(0) + of(1)) + (of(2) + of(3))) + ((of(4) + of(5)) + (of(6) + of(7)));
 }
 
 template <typename Traits, int kTiles, int kRows, int kStages>
@@ -82,6 +77,11 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
     if (stage < count) ask_input(stage);
     ptx::commit_copies();
   }
+  // A thread has one output of a row alone, if any, and asks now for what its sum is added to.
+  const int own_output = at.row_block * kBlockRows + at.tile * 16 + static_cast<int>(threadIdx.x);
+  const bool has_output = kRows == 1 && threadIdx.x < Shape::kOutputs && own_output < at.target->out;
+  OutputSlot slot;
+  if (has_output) slot = OutputSlot(p, *at.target, 0, own_output);
 #pragma unroll 1
   for (int block = 0; block < count; block += kStages) {
 #pragma unroll
@@ -129,7 +129,14 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
         sums[(n * kTileRows + t) * Shape::kOutputs + tile * 16 + g + 8 * up] =
             total[tile][n][up] * integer_unit<Traits>(up != 0);
   __syncthreads();
-  join_parts<Shape>(p, at, shared);
+  if constexpr (kRows == 1) {
+    if (has_output) slot.store(joined<Shape>(shared, threadIdx.x));
+  } else {
+    for (int i = threadIdx.x; i < Shape::kOutputs * p.rows; i += Shape::kThreads) {
+      const int output = at.row_block * kBlockRows + at.tile * 16 + i % Shape::kOutputs;
+      if (output < at.target->out) store_output(p, *at.target, i / Shape::kOutputs, output, joined<Shape>(shared, i));
+    }
+  }
 }
 
 template <typename Traits, int kTiles, int kRows, int kStages, int kResident>
