@@ -47,7 +47,11 @@ template <typename Traits>
 void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   const int tiles = row_blocks * 8, sms = multiprocessors();
   const bool few = tiles <= 2 * sms, many = tiles > 4 * sms;
-  if (!is_hopper()) return launch_stream<Traits, 1, kMaxRows, 1, 1>(stream, p, row_blocks);
+  if (!is_hopper()) {  // in 96 KB of shared memory
+    if (p.rows == 1) return launch_stream<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
+    if (p.rows <= 8) return launch_stream<Traits, 1, 8, 2, 1>(stream, p, row_blocks);
+    return launch_stream<Traits, 1, kMaxRows, 1, 1>(stream, p, row_blocks);
+  }
   if (p.rows == 1) {
     if (few && p.column_blocks <= 4 * kParts) return launch_fitting<Traits, 2, 1, 4, 2>(stream, p, row_blocks);
     if (few) return launch_fitting<Traits, 2, 1, 8, 1>(stream, p, row_blocks);

@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kParts * 32, kResident) stream_kernel(const __
 #if __CUDA_ARCH__ >= 900
   constexpr bool kUsed = kRows <= 8;
 #else
-  constexpr bool kUsed = kRows == kMaxRows;  // the only one that is launched there
+  constexpr bool kUsed = kRows == kMaxRows || (kResident == 1 && kStages == 2);  // what is launched there
 #endif
   if constexpr (kUsed) stream_product<Traits, kTiles, kRows, kStages>(p);
 }
