@@ -55,7 +55,7 @@ void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   if (p.rows == 1) {
     if (few && p.column_blocks <= 4 * kParts) return launch_fitting<Traits, 2, 1, 4, 2>(stream, p, row_blocks);
     if (few) return launch_fitting<Traits, 2, 1, 8, 1>(stream, p, row_blocks);
-    if (many) return launch_fitting<Traits, 2, 1, 3, 3>(stream, p, row_blocks);
+    if (many) return launch_fitting<Traits, 2, 1, 2, 3>(stream, p, row_blocks);
     return launch_fitting < Traits, 2, 1, Traits::bits == 2 ? 5 : 4, 2 > (stream, p, row_blocks);
   }
   if (p.rows <= 4) return launch_fitting<Traits, 4, 4, 3, 1>(stream, p, row_blocks);
