@@ -1,7 +1,7 @@
-// Products of integers, 9 to 32 rows, on Hopper. From a few rows on it is not DRAM that bounds but what L2 gives all
-// multiprocessors together, weights and activations (5.5 to 6 TB/s on an H200, whatever the kernel): each thread block
-// reads the activations of its share of the inputs, so shares are made of many outputs and few inputs, and the thread
-// blocks of a cluster add theirs up:
+// Products of integers, 9 to 32 rows, on Hopper. What lowbit_stream.cuh fetches of so many rows is more than the
+// weights: each thread block reads the activations of its share of the inputs, and from 8 rows on all bytes together
+// come to 5 to 6 TB/s, which looks like what L2 gives. So here shares are made of many outputs and few inputs, and the
+// thread blocks of a cluster add theirs up:
 //
 //      cluster        128 or 256 outputs; each thread block 1/1, 1/2 or 1/4 of the inputs
 //      thread block   16 warps that multiply, each a tile of 16 outputs: 256 outputs, or 128 in two teams, which have
@@ -13,7 +13,7 @@
 //                                                                                                        |
 //                                                                          total += s f (acc - z sum) <--'
 //
-// While the matrix units work for one warpgroup the other three unpack and finish. The sum over a group is exact and
+// Four warpgroups share the matrix units (in turns, two at a time, was no faster). The sum over a group is exact and
 // the rest is done in the order of lowbit.h, so a row has the bits that lowbit_stream.cuh gives it.
 #pragma once
 #include <algorithm>
@@ -69,7 +69,7 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
       ptx::wait(barrier, parity);
       multiply_panel<Traits, kRows>(at.ring + (codes + offset), b + (offset >> 4), at.ring + (records + offset),
                                     in_block, lane, total);
-      __syncwarp();
+      __syncwarp();  // nothing is left of it where lanes agree, so racecheck reports the other 31
       if (lane == 0) ptx::arrive(barrier + 2 * kPanelStages * 8);
       offset += at.stage_bytes;
       barrier += 8;
