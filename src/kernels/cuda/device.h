@@ -47,6 +47,14 @@ struct DeviceInfo {
 // Makes `device` current. Throws Error for no driver, no such device, or one older than compute capability 8.0.
 DeviceInfo open_device(int device);
 
+// What the code that the device runs was compiled for. The device alone does not say: a Hopper runs what was compiled
+// for it, and else what was compiled for compute_80 as PTX, which has none of the below. Asked of the code, once.
+struct DeviceCode {
+  bool dependents = false;  // has griddepcontrol, without which a dependent launch would not wait
+  bool hopper = false;      // of sm_90a: bulk copies and barriers in shared memory, clusters, products of warpgroups
+};
+const DeviceCode& device_code();
+
 // Bytes a second read and written by copies within the current device's memory: the median of several.
 double copy_bandwidth();
 

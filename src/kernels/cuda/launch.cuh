@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/cuda/cuda_error.cuh"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/lowbit.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -22,13 +23,6 @@ inline int multiprocessors() {
   return count;
 }
 
-// What the code that the device runs was compiled for. The device alone does not say: a Hopper runs what was compiled
-// for it, and else what was compiled for compute_80 as PTX, which has none of the below. Asked of the code, once.
-struct DeviceCode {
-  bool dependents = false;  // has griddepcontrol, without which a dependent launch would not wait
-  bool hopper = false;      // of sm_90a: bulk copies and barriers in shared memory, clusters, products of warpgroups
-};
-const DeviceCode& device_code();
 inline bool is_hopper() { return device_code().hopper; }
 
 // `cluster`: how many thread blocks along z are a cluster (Hopper).

@@ -156,13 +156,11 @@ __global__ void __launch_bounds__(kPanelThreads, 1)
   if (plan.cluster > 1) ptx::cluster_arrive_relaxed();
   if (warp < kPanelWarps) {
     multiply_and_join<Traits, kRows>(p, plan, at, warp);
-  } else {
-    if (asks) {
-      const PanelAsker<Traits, kRows> asker(p, plan, at);
-      ptx::dependency_wait();
-      for (int i = 0; i < min(plan.stages, asker.steps()); ++i) asker.activations(i, i);
-      asker.rest();
-    }
+  } else if (asks) {
+    const PanelAsker<Traits, kRows> asker(p, plan, at);
+    ptx::dependency_wait();
+    for (int i = 0; i < min(plan.stages, asker.steps()); ++i) asker.activations(i, i);
+    asker.rest();
   }
 #endif
 }
@@ -184,19 +182,10 @@ int clusters_at_once(int cluster) {
   return std::max(count, 1);
 }
 
-template <typename Traits, int kRows>
-void launch_panel_as(Stream stream, LowbitArguments p, const PanelPlan& cut) {
-  const PanelPlan plan = PanelShape<Traits, kRows>::fitting(cut);
-  const auto cluster = static_cast<unsigned>(plan.cluster);
-  share_upcoming(p, plan.clusters() * cluster);
-  launch_clusters("launching a low-bit product", stream, dim3(plan.clusters(), 1, cluster), cluster, kPanelThreads,
-                  static_cast<size_t>(plan.bytes), panel_kernel<Traits, kRows>, p, plan);
-}
-
 // The cut that is done soonest. Measured on an H200 (docs/results-gpu.md): what a team does one after the other counts,
 // and each round of clusters costs kRound such steps more; the bytes that thread blocks fetch do not show.
 template <typename Traits, int kRows>
-void launch_panel(Stream stream, const LowbitArguments& p, int row_blocks) {
+void launch_panel(Stream stream, LowbitArguments p, int row_blocks) {
   static const cudaError_t allowed =
       cudaFuncSetAttribute(panel_kernel<Traits, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
   cuda_check(allowed, "allowing a low-bit kernel its shared memory");
@@ -207,12 +196,16 @@ void launch_panel(Stream stream, const LowbitArguments& p, int row_blocks) {
   int soonest = INT_MAX;
   for (int i = 0; i < 3; ++i)
     for (int wide = 1; wide <= 2; ++wide) {
-      const PanelPlan plan{wide, 1 << i, row_blocks};
-      const int steps = (p.column_blocks + plan.sources() - 1) / plan.sources(),
-                rounds = (static_cast<int>(plan.clusters()) + at_once[i] - 1) / at_once[i];
-      if (rounds * (kRound + steps) < soonest) soonest = rounds * (kRound + steps), best = plan;
+      const PanelPlan cut{wide, 1 << i, row_blocks};
+      const int steps = (p.column_blocks + cut.sources() - 1) / cut.sources(),
+                rounds = (static_cast<int>(cut.clusters()) + at_once[i] - 1) / at_once[i];
+      if (rounds * (kRound + steps) < soonest) soonest = rounds * (kRound + steps), best = cut;
     }
-  launch_panel_as<Traits, kRows>(stream, p, best);
+  const PanelPlan plan = PanelShape<Traits, kRows>::fitting(best);
+  const auto cluster = static_cast<unsigned>(plan.cluster);
+  share_upcoming(p, plan.clusters() * cluster);
+  launch_clusters("launching a low-bit product", stream, dim3(plan.clusters(), 1, cluster), cluster, kPanelThreads,
+                  static_cast<size_t>(plan.bytes), panel_kernel<Traits, kRows>, p, plan);
 }
 
 }  // namespace fidelio::cuda

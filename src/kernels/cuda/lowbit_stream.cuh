@@ -141,7 +141,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
 
 template <typename Traits, int kTiles, int kRows, int kStages, int kResident>
 __global__ void __launch_bounds__(kParts * 32, kResident) stream_kernel(const __grid_constant__ LowbitArguments p) {
-#if __CUDA_ARCH__ >= 900
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // as is_hopper() says
   constexpr bool kUsed = kRows <= 8;
 #else
   constexpr bool kUsed = kRows == kMaxRows || (kResident == 1 && kStages == 2);  // what is launched there

@@ -117,7 +117,7 @@ __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, i
   const uint32_t planes[2] = {bytes((x0 + 128) >> 8, (x2 + 128) >> 8, (x1 + 128) >> 8, (x3 + 128) >> 8),
                               bytes(x0, x2, x1, x3)};
   const int c = lane / 8, t = lane % 8 / 2, h = lane % 2;
-#if __CUDA_ARCH__ == 900
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const bool panel = rows > 8;
 #else
   constexpr bool panel = false;
