@@ -80,7 +80,7 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
 //   rows     [row]{planes: [chunk / 2][high, low]{64 signed bytes}, record}: x = scale (256 high + low), for integers
 // A record: sums of x / scale over 32 (4), 64 (2) and 128 (1) inputs, int32; the scale, FP32, NaN where x is not
 // finite. On Hopper, where there is room for more than 8 rows, instead as lowbit_panel.cuh multiplies them:
-//   rows     [row / 8][high, low][chunk]{half h: [row % 8]{4 t: 4 signed bytes}}, records: [8 of them]{row: 4 bytes}
+//   rows     [row / 8][high, low][chunk]{half h: [row % 8]{4 t: 4 signed bytes}}, records: [7 .. 0]{row: 4 bytes}
 // In planes lane t's 16 bytes are the columns 8 t .. 8 t + 7 of two chunks, each four in the order 0, 2, 1, 3
 // in which codes come out of a word (lowbit_codes.cuh). A scale belongs to a block and not to a row, so that whoever
 // makes 128 columns of a row can prepare them alone. 128 inputs that are integers of 16 bits under one power of two

@@ -1,11 +1,11 @@
 // Products of integers, 9 to 32 rows, on Hopper. What lowbit_stream.cuh fetches of so many rows is more than the
-// weights: each thread block reads the activations of its share of the inputs, and from 8 rows on all bytes together
-// come to 5 to 6 TB/s, which looks like what L2 gives. So here shares are made of many outputs and few inputs, and the
-// thread blocks of a cluster add theirs up:
+// weights: each thread block reads the activations of its share of the inputs. So here shares are made of many outputs
+// and few inputs, and the thread blocks of a cluster add theirs up:
 //
-//      cluster        128 or 256 outputs; each thread block 1/1, 1/2 or 1/4 of the inputs
-//      thread block   16 warps that multiply, each a tile of 16 outputs: 256 outputs, or 128 in two teams, which have
-//                     half of the thread block's inputs each; and a warp of which one thread asks for what comes next
+//      cluster        64, 128 or 256 outputs; each thread block 1/1, 1/2 or 1/4 of the inputs
+//      thread block   16 warps that multiply, each a tile of 16 outputs: 256 outputs, or 128 in two teams, or 64 in
+//                     four, which have equal shares of the thread block's inputs; and four warps of which one thread
+//                     each asks for what comes next
 //
 //      DRAM, L2 --bulk copies, all stages ahead--> a team's ring: blocks of weights, a block of activations
 //                                                    |  registers: codes --mask--> A    |
@@ -17,7 +17,6 @@
 // the rest is done in the order of lowbit.h, so a row has the bits that lowbit_stream.cuh gives it.
 #pragma once
 #include <algorithm>
-#include <climits>
 
 #include "kernels/cuda/lowbit_panel_warp.cuh"
 
@@ -28,34 +27,43 @@ namespace fidelio::cuda {
 __device__ __forceinline__ void store_panel(const LowbitArguments& p, const TileAt& block, int tile, int lane, int n,
                                             float4 sum) {
   const float value[4] = {sum.x, sum.y, sum.z, sum.w};
+  OutputSlot slot[4];  // all asked for before the first store, past which the compiler moves no load
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int m = n * 8 + lane % 4 * 2 + i % 2,
               output = block.row_block * kBlockRows + tile * 16 + lane / 4 + i / 2 * 8;
-    if (m < p.rows && output < block.target->out) store_output(p, *block.target, m, output, value[i]);
+    if (m < p.rows && output < block.target->out) slot[i] = OutputSlot(p, *block.target, m, output);
   }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (slot[i].y) slot[i].store(value[i]);
 }
 
 __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
 // A warp that multiplies.
-template <typename Traits, int kRows>
-__device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, const PanelPlan& plan,
-                                                  const PanelMemory<Traits, kRows>& at, int warp) {
+template <typename Traits, int kRows, int kTiles>
+__device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
+                                                  const PanelMemory<Traits, kRows, kTiles>& at, int warp) {
+  using Shape = PanelShape<Traits, kRows, kTiles>;
   constexpr int kEights = kRows / 8;
   int lane = threadIdx.x % 32;
-  const int tiles = plan.wide * 8, team = warp / tiles, tile = warp % tiles, source = blockIdx.z * plan.teams() + team;
+  const int tiles = plan.wide * kTiles, team = plan.wide == 1 ? warp / kTiles : 0, tile = warp & (tiles - 1),
+            source = blockIdx.z * plan.teams() + team;
   float4* const saved = reinterpret_cast<float4*>(at.saved) + threadIdx.x;  // [level][eight rows][thread]
   constexpr int kThreads = kPanelWarps * 32;
-  const uint8_t *const ring = at.stage(plan, team, 0), *const input = ring + plan.wide * Traits::kBlockBytes;
+  const uint8_t *const ring = at.stage(plan, team, 0), *const input = ring + plan.wide * Shape::kWeights;
   // Opaque, or the compiler works them out again for each block.
-  int codes = static_cast<int>(ring - at.ring) + tile / 8 * Traits::kBlockBytes,
-      records = static_cast<int>(input - at.ring) + kRows * kInputPlanes + lane % 4 * 8, in_block = tile % 8;
+  int codes = static_cast<int>(ring - at.ring) + tile / kTiles * Shape::kWeights,
+      records = static_cast<int>(input - at.ring) + kRows * kInputPlanes + lane % 4 * 8, in_block = tile % kTiles;
   asm("" : "+r"(codes), "+r"(records), "+r"(in_block), "+r"(lane));
-  const uint32_t b = ptx::panel_rows(ptx::shared_address(input)), first_barrier = at.barrier(at.filled, team, 0);
-  const int ring_bytes = plan.stages * at.stage_bytes;
-  int offset = 0, parity = 0;
-  uint32_t barrier = first_barrier;
+  // The same of what all lanes agree on: a shuffle's result stays where it is.
+  const auto agreed = [](auto value) { return __shfl_sync(~0u, value, 0); };
+  const uint32_t b = agreed(ptx::panel_rows(ptx::shared_address(input))),
+                 first_barrier = agreed(at.barrier(at.filled, team, 0));
+  const int stage_bytes = agreed(at.stage_bytes), stages = agreed(plan.stages);
+  int stage = 0, offset = 0, parity = 0;
+  bool filled = false;  // the stage to come, as far as is known
   float total[kEights][4];
   for (int part = 0; part < 1 << plan.levels; ++part) {
     const int number = (source << plan.levels) + part,
@@ -66,14 +74,16 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
       for (int i = 0; i < 4; ++i) total[n][i] = 0;
 #pragma unroll 1
     for (int block = 0; block < count; ++block) {
-      ptx::wait(barrier, parity);
-      multiply_panel<Traits, kRows>(at.ring + (codes + offset), b + (offset >> 4), at.ring + (records + offset),
-                                    in_block, lane, total);
+      const uint32_t barrier = first_barrier + stage * 8;
+      const int here = offset;
+      if (!filled) ptx::wait(barrier, parity);
+      ++stage, offset += stage_bytes;
+      if (stage == stages) stage = 0, offset = 0, parity ^= 1;
+      multiply_panel<Traits, kRows, kTiles>(at.ring + (codes + here), b + (here >> 4), at.ring + (records + here),
+                                            in_block, first_panel_tile<kTiles>(), lane, total,
+                                            [&] { filled = ptx::is_over(first_barrier + stage * 8, parity); });
       __syncwarp();  // nothing is left of it where lanes agree, so racecheck reports the other 31
       if (lane == 0) ptx::arrive(barrier + 2 * kPanelStages * 8);
-      offset += at.stage_bytes;
-      barrier += 8;
-      if (offset == ring_bytes) offset = 0, barrier = first_barrier, parity ^= 1;
     }
 #pragma unroll
     for (int n = 0; n < kEights; ++n)
@@ -95,27 +105,31 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
   }
   ask_for_upcoming(p.upcoming);
 
-  const auto block_of = [&](int tile) { return panel_block<Traits>(p, plan, tile / 8); };
-  const auto there = [&](int tile) { return static_cast<int>(blockIdx.x) * plan.wide + tile / 8 < plan.row_blocks; };
+  const auto block_of = [&](int tile) { return panel_block<Traits>(p, plan, tile / kTiles); };
+  const auto place_of = [&](int tile) { return first_panel_tile<kTiles>() + tile % kTiles; };
+  const auto there = [&](int tile) {
+    return kTiles == 4 || static_cast<int>(blockIdx.x) * plan.wide + tile / 8 < plan.row_blocks;
+  };
   const auto quad = [&](int n) { return float4{total[n][0], total[n][1], total[n][2], total[n][3]}; };
   if (plan.sources() == 1) {
     ptx::dependency_wait();
     if (there(tile))
 #pragma unroll
-      for (int n = 0; n < kEights; ++n) store_panel(p, block_of(tile), tile % 8, lane, n, quad(n));
+      for (int n = 0; n < kEights; ++n) store_panel(p, block_of(tile), place_of(tile), lane, n, quad(n));
     return;
   }
   // Each thread block of the cluster finishes some of the tiles: [source][its tiles][eight rows][lane].
-  const int own = tiles / plan.cluster;
+  const int by = plan.cluster / 2, own = tiles >> by,
+            finisher = tile >> (plan.wide + (kTiles == 8 ? 2 : 1) - by);  // cluster = 2^by
   const auto received = [&](int source, int item) { return at.received + (source * own * kEights * 32 + item) * 16; };
-  uint8_t* const to = received(source, tile % own * kEights * 32 + lane);
+  uint8_t* const to = received(source, (tile & (own - 1)) * kEights * 32 + lane);
   if (plan.cluster == 1) {  // whose only thread block knows no asynchronous stores
 #pragma unroll
     for (int n = 0; n < kEights; ++n) *reinterpret_cast<float4*>(to + n * 512) = quad(n);
     ptx::wait_for_warps(1, kThreads);
   } else {
     ptx::cluster_wait();  // the others have begun
-    const uint32_t there = ptx::address_in(tile / own, to), arrived = ptx::address_in(tile / own, at.all_received);
+    const uint32_t there = ptx::address_in(finisher, to), arrived = ptx::address_in(finisher, at.all_received);
 #pragma unroll
     for (int n = 0; n < kEights; ++n) ptx::store_in_cluster(there + n * 512, quad(n), arrived);
     ptx::wait(at.all_received, 0);
@@ -127,47 +141,49 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
     if (plan.sources() >= 4) sum = sum + (of(2) + of(3));
     if (plan.sources() == 8) sum = sum + ((of(4) + of(5)) + (of(6) + of(7)));
     const int n = item / 32 % kEights, mine = blockIdx.z * own + item / 32 / kEights;
-    if (there(mine)) store_panel(p, block_of(mine), mine % 8, lane, n, sum);
+    if (there(mine)) store_panel(p, block_of(mine), place_of(mine), lane, n, sum);
   }
 }
 #endif
 
-template <typename Traits, int kRows>
+template <typename Traits, int kRows, int kTiles>
 __global__ void __launch_bounds__(kPanelThreads, 1)
-    panel_kernel(const __grid_constant__ LowbitArguments p, const __grid_constant__ PanelPlan plan) {
+    panel_kernel(const __grid_constant__ LowbitArguments p, const __grid_constant__ PanelPlan<kTiles> plan) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  const PanelMemory<Traits, kRows> at(shared, plan);
-  const bool asks = warp == kPanelWarps && lane == 0;
+  const PanelMemory<Traits, kRows, kTiles> at(shared, plan);
   ptx::allow_dependents();
-  if (asks) {
-    for (int team = 0; team < plan.teams(); ++team)
-      for (int i = 0; i < plan.stages; ++i)
-        ptx::start_barrier(at.barrier(at.filled, team, i), 1),
-            ptx::start_barrier(at.barrier(at.emptied, team, i), plan.wide * 8);
-    ptx::start_barrier(at.all_received, 1);
+  if (lane == 0) {  // each warp a stage's: one thread would take a microsecond for all
+    if (warp < kPanelStages)
+#pragma unroll
+      for (int i = 0; i < 2 * kPanelStages; i += kPanelStages)
+        ptx::start_barrier(at.filled + (i + warp) * 8, 1),
+            ptx::start_barrier(at.emptied + (i + warp) * 8, plan.wide * kTiles);
+    if (warp == kPanelWarps) ptx::start_barrier(at.all_received, 1);
     ptx::publish_barriers();
-    if (plan.cluster > 1) ptx::expect(at.all_received, PanelShape<Traits, kRows>::kSums);
-    const PanelAsker<Traits, kRows> asker(p, plan, at);
-    for (int i = 0; i < min(plan.stages, asker.steps()); ++i) asker.weights(i, i);
+    if (warp == kPanelWarps && plan.cluster > 1) ptx::expect(at.all_received, PanelShape<Traits, kRows, kTiles>::kSums);
   }
   __syncthreads();
   if (plan.cluster > 1) ptx::cluster_arrive_relaxed();
-  if (warp < kPanelWarps) {
-    multiply_and_join<Traits, kRows>(p, plan, at, warp);
-  } else if (asks) {
-    const PanelAsker<Traits, kRows> asker(p, plan, at);
-    ptx::dependency_wait();
-    for (int i = 0; i < min(plan.stages, asker.steps()); ++i) asker.activations(i, i);
-    asker.rest();
-  }
+  if (warp < kPanelWarps)
+    multiply_and_join<Traits, kRows, kTiles>(p, plan, at, warp);
+  else if (lane == 0)
+    ask_panel<Traits, kRows, kTiles>(p, plan, at, warp - kPanelWarps);
 #endif
+}
+
+template <typename Traits, int kRows, int kTiles>
+void allow_panel_shared() {
+  static const cudaError_t allowed = cudaFuncSetAttribute(panel_kernel<Traits, kRows, kTiles>,
+                                                          cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
+  cuda_check(allowed, "allowing a low-bit kernel its shared memory");
 }
 
 // How many clusters of so many thread blocks of these kernels, which fill a multiprocessor, are there at once.
 template <typename Traits, int kRows>
 int clusters_at_once(int cluster) {
+  allow_panel_shared<Traits, kRows, 8>();
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(1, 1, static_cast<unsigned>(cluster));
   config.blockDim = dim3(kPanelThreads);
@@ -178,34 +194,48 @@ int clusters_at_once(int cluster) {
   config.attrs = &size;
   config.numAttrs = 1;
   int count = 0;
-  cuda_check(cudaOccupancyMaxActiveClusters(&count, panel_kernel<Traits, kRows>, &config), "counting clusters");
+  cuda_check(cudaOccupancyMaxActiveClusters(&count, panel_kernel<Traits, kRows, 8>, &config), "counting clusters");
   return std::max(count, 1);
 }
 
-// The cut that is done soonest. Measured on an H200 (docs/results-gpu.md): what a team does one after the other counts,
-// and each round of clusters costs kRound such steps more; the bytes that thread blocks fetch do not show.
-template <typename Traits, int kRows>
-void launch_panel(Stream stream, LowbitArguments p, int row_blocks) {
-  static const cudaError_t allowed =
-      cudaFuncSetAttribute(panel_kernel<Traits, kRows>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostShared);
-  cuda_check(allowed, "allowing a low-bit kernel its shared memory");
-  static const int at_once[3] = {clusters_at_once<Traits, kRows>(1), clusters_at_once<Traits, kRows>(2),
-                                 clusters_at_once<Traits, kRows>(4)};
-  constexpr int kRound = 10;
-  PanelPlan best = {};
-  int soonest = INT_MAX;
-  for (int i = 0; i < 3; ++i)
-    for (int wide = 1; wide <= 2; ++wide) {
-      const PanelPlan cut{wide, 1 << i, row_blocks};
-      const int steps = (p.column_blocks + cut.sources() - 1) / cut.sources(),
-                rounds = (static_cast<int>(cut.clusters()) + at_once[i] - 1) / at_once[i];
-      if (rounds * (kRound + steps) < soonest) soonest = rounds * (kRound + steps), best = cut;
-    }
-  const PanelPlan plan = PanelShape<Traits, kRows>::fitting(best);
+template <typename Traits, int kRows, int kTiles>
+void launch_panel_cut(Stream stream, LowbitArguments p, const PanelPlan<kTiles>& cut) {
+  allow_panel_shared<Traits, kRows, kTiles>();
+  const PanelPlan<kTiles> plan = PanelShape<Traits, kRows, kTiles>::fitting(cut);
   const auto cluster = static_cast<unsigned>(plan.cluster);
   share_upcoming(p, plan.clusters() * cluster);
   launch_clusters("launching a low-bit product", stream, dim3(plan.clusters(), 1, cluster), cluster, kPanelThreads,
-                  static_cast<size_t>(plan.bytes), panel_kernel<Traits, kRows>, p, plan);
+                  static_cast<size_t>(plan.bytes), panel_kernel<Traits, kRows, kTiles>, p, plan);
+}
+
+// The cut that is done soonest. Measured on an H200 (docs/results-gpu.md), in what a team of whole row blocks takes for
+// a block: what a team does one after the other counts, and each round of clusters costs kRound more, or kBeside where
+// half of the multiprocessors are left to the next product, which of half row blocks does not help. Four teams of half
+// a row block each take kHalf of what two teams of whole ones take for two blocks (measured in one thread block of a
+// cluster for 4 bits alone; what the other widths are given leaves them what was measured for them).
+template <typename Traits, int kRows>
+void launch_panel(Stream stream, const LowbitArguments& p, int row_blocks) {
+  static const int at_once[3] = {clusters_at_once<Traits, kRows>(1), clusters_at_once<Traits, kRows>(2),
+                                 clusters_at_once<Traits, kRows>(4)};
+  constexpr float kRound = kRows == 16 ? 12.5f : 8, kBeside = kRows == 16 ? 8 : 5,
+                  kHalf = Traits::bits == 4 ? 0.95f : 1.1f;
+  const auto cost = [&](const auto& cut, float beside, float block) {
+    const int fit = at_once[cut.cluster / 2], clusters = static_cast<int>(cut.clusters()),
+              rounds = (clusters + fit - 1) / fit, steps = (p.column_blocks + cut.sources() - 1) / cut.sources();
+    return rounds * ((2 * clusters <= fit ? beside : kRound) + block * static_cast<float>(steps));
+  };
+  const auto cost_whole = [&](const PanelPlan<8>& cut) { return cost(cut, kBeside, 1); };
+  const auto cost_half = [&](const PanelPlan<4>& cut) { return cost(cut, kRound, kHalf); };
+  PanelPlan<8> whole = {1, 1, row_blocks};
+  PanelPlan<4> half = {1, 1, row_blocks};
+  for (int cluster = 1; cluster <= 4; cluster *= 2)
+    for (int wide = 1; wide <= 2; ++wide)
+      if (const PanelPlan<8> cut{wide, cluster, row_blocks}; cost_whole(cut) < cost_whole(whole)) whole = cut;
+  if (const PanelPlan<4> cut{1, 2, row_blocks}; cost_half(cut) < cost_half(half)) half = cut;
+  if (cost_half(half) < cost_whole(whole))
+    launch_panel_cut<Traits, kRows>(stream, p, half);
+  else
+    launch_panel_cut<Traits, kRows>(stream, p, whole);
 }
 
 }  // namespace fidelio::cuda

@@ -1,4 +1,4 @@
-// How lowbit_panel.cuh cuts a product up, what lies where in shared memory, and the thread that asks for it.
+// How lowbit_panel.cuh cuts a product up, what lies where in shared memory, and the threads that ask for it.
 #pragma once
 #include <algorithm>
 
@@ -6,37 +6,43 @@
 
 namespace fidelio::cuda {
 
-constexpr int kPanelWarps = 16, kPanelThreads = (kPanelWarps + 1) * 32, kPanelStages = 16;
+constexpr int kPanelWarps = 16, kPanelAskers = 4, kPanelThreads = (kPanelWarps + kPanelAskers) * 32, kPanelStages = 16;
 
-// How a launch is cut up. A source is what adds up inputs on its own: a team of a thread block of the cluster.
+// How a launch is cut up. A team has kTiles tiles of a row block, all 8 or half of them, or all of two row blocks. A
+// source is what adds up inputs on its own: a team of a thread block of the cluster.
+template <int kTiles>
 struct PanelPlan {
-  int wide;        // row blocks of a thread block, 1 or 2
+  int wide;        // row blocks of a thread block, 1 or 2; 1 where it has half of one
   int cluster;     // thread blocks of a cluster
   int row_blocks;  // in all
   int levels = 0;  // a source has 2^levels of the kParts parts
   int stages = 0, bytes = 0;
 
-  __host__ __device__ int teams() const { return 2 / wide; }
+  __host__ __device__ int teams() const { return kTiles == 8 ? 3 - wide : 4; }
   __host__ __device__ int sources() const { return cluster * teams(); }
-  unsigned clusters() const { return static_cast<unsigned>((row_blocks + wide - 1) / wide); }
+  unsigned clusters() const { return static_cast<unsigned>((row_blocks * (8 / kTiles) + wide - 1) / wide); }
 };
 
 // Shared memory: [each team's stages: wide blocks of weights, a block of activations][levels x sums][sums received]
-// [barriers: filled and emptied of each team's stages, received].
-template <typename Traits, int kRows>
+// [barriers: filled and emptied of each team's stages, received]. Of half a row block the codes, but all its scales and
+// zeros, which come in one copy; of the activations' records those of this group.
+template <typename Traits, int kRows, int kTiles>
 struct PanelShape {
-  static constexpr int kInput = kRows * kInputRow;            // bytes of a block of activations
-  static constexpr int kSums = kPanelWarps * 16 * kRows * 4;  // all sums of a thread block
+  static constexpr int kRecords = Traits::kGroups == 1 ? 2 : Traits::kGroups == 2 ? 4 : 8;
+  static constexpr int kInput = kRows * (kInputPlanes + kRecords * 4);  // bytes of a block of activations
+  static constexpr int kCodes = kTiles * Traits::kTileCodes, kScales = 8 * Traits::kGroups * Traits::kTileGroup;
+  static constexpr int kWeights = kCodes + kScales;
+  static constexpr int kTeamStages = kPanelStages * kTiles / 8;  // at most
+  static constexpr int kSums = kPanelWarps * 16 * kRows * 4;     // all sums of a thread block
   static constexpr int kBarriers = (2 * 2 * kPanelStages + 1) * 8;
-  static __host__ __device__ int stage_bytes(const PanelPlan& plan) { return plan.wide * Traits::kBlockBytes + kInput; }
-  static __host__ __device__ int ring_bytes(const PanelPlan& plan) {
-    return plan.teams() * plan.stages * stage_bytes(plan);
-  }
+  using Plan = PanelPlan<kTiles>;
+  static __host__ __device__ int stage_bytes(const Plan& plan) { return plan.wide * kWeights + kInput; }
+  static __host__ __device__ int ring_bytes(const Plan& plan) { return plan.teams() * plan.stages * stage_bytes(plan); }
   // Completes wide, cluster and row_blocks.
-  static PanelPlan fitting(PanelPlan plan) {
+  static Plan fitting(Plan plan) {
     for (int parts = kParts / plan.sources(); parts > 1; parts /= 2) ++plan.levels;
     const int rest = plan.levels * kSums + (plan.sources() > 1 ? kSums : 0) + kBarriers;
-    plan.stages = std::min(kPanelStages, (kMostShared - rest) / (plan.teams() * stage_bytes(plan)));
+    plan.stages = std::min(kTeamStages, (kMostShared - rest) / (plan.teams() * stage_bytes(plan)));
     plan.bytes = ring_bytes(plan) + rest;
     return plan;
   }
@@ -44,14 +50,15 @@ struct PanelShape {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // Where a thread block's things are.
-template <typename Traits, int kRows>
+template <typename Traits, int kRows, int kTiles>
 struct PanelMemory {
-  using Shape = PanelShape<Traits, kRows>;
+  using Shape = PanelShape<Traits, kRows, kTiles>;
+  using Plan = PanelPlan<kTiles>;
   uint8_t *ring, *saved, *received;
   uint32_t filled, emptied, all_received;  // barriers
   int stage_bytes;
 
-  __device__ __forceinline__ PanelMemory(uint8_t* shared, const PanelPlan& plan)
+  __device__ __forceinline__ PanelMemory(uint8_t* shared, const Plan& plan)
       : ring(shared),
         saved(shared + Shape::ring_bytes(plan)),
         received(saved + plan.levels * Shape::kSums),
@@ -60,79 +67,100 @@ struct PanelMemory {
         all_received(emptied + 2 * kPanelStages * 8),
         stage_bytes(Shape::stage_bytes(plan)) {}
   static __device__ __forceinline__ uint32_t barrier(uint32_t first, int team, int stage) {
-    return first + (team * kPanelStages + stage) * 8;
+    return first + (team * Shape::kTeamStages + stage) * 8;
   }
-  __device__ __forceinline__ uint8_t* stage(const PanelPlan& plan, int team, int stage) const {
+  __device__ __forceinline__ uint8_t* stage(const Plan& plan, int team, int stage) const {
     return ring + (team * plan.stages + stage) * stage_bytes;
   }
 };
 
 // Row block `i` of this thread block's; past the last one that one again, for nobody.
-template <typename Traits>
-__device__ __forceinline__ TileAt panel_block(const LowbitArguments& p, const PanelPlan& plan, int i) {
-  return tile_at<Traits>(p, min(static_cast<int>(blockIdx.x) * plan.wide + i, plan.row_blocks - 1) * 8);
+template <typename Traits, int kTiles>
+__device__ __forceinline__ TileAt panel_block(const LowbitArguments& p, const PanelPlan<kTiles>& plan, int i) {
+  const int row_block = static_cast<int>(blockIdx.x) * plan.wide / (8 / kTiles) + i;
+  return tile_at<Traits>(p, min(row_block, plan.row_blocks - 1) * 8);
+}
+// The first of the thread block's tiles in its first row block.
+template <int kTiles>
+__device__ __forceinline__ int first_panel_tile() {
+  return kTiles == 8 ? 0 : blockIdx.x % 2 * 4;
 }
 // The first column block of source `source`.
-__device__ __forceinline__ int source_begin(const LowbitArguments& p, const PanelPlan& plan, int source) {
+template <int kTiles>
+__device__ __forceinline__ int source_begin(const LowbitArguments& p, const PanelPlan<kTiles>& plan, int source) {
   return part_begin(source << plan.levels, p.column_blocks);
 }
 
-// The thread that asks. Weights are constants; activations are there once the kernels before are done.
-template <typename Traits, int kRows>
-struct PanelAsker {
-  const LowbitArguments& p;
-  const PanelPlan& plan;
-  const PanelMemory<Traits, kRows>& at;
-  int first[2], count[2];
-  const uint8_t* w[2];  // of the row blocks
+// What a team or, of weights, a row block of it is filled from, block by block.
+template <typename Traits, int kRows, int kTiles>
+struct PanelFiller {
+  using Shape = PanelShape<Traits, kRows, kTiles>;
+  const uint8_t *weights, *activations;  // the next
 
-  __device__ __forceinline__ PanelAsker(const LowbitArguments& p, const PanelPlan& plan,
-                                        const PanelMemory<Traits, kRows>& at)
-      : p(p), plan(plan), at(at) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int source = blockIdx.z * plan.teams() + i;
-      first[i] = source_begin(p, plan, source);
-      count[i] = i < plan.teams() ? source_begin(p, plan, source + 1) - first[i] : 0;
-      w[i] = panel_block<Traits>(p, plan, min(i, plan.wide - 1)).w;
+  // A stage's share of a row block.
+  __device__ __forceinline__ void fetch_weights(uint32_t to, uint32_t barrier) {
+    if constexpr (kTiles == 8) {
+      ptx::fetch(to, weights, Traits::kBlockBytes, barrier);
+    } else {
+      const uint8_t* from = weights;
+      const auto plane = [&](int tile_bytes) {
+        ptx::fetch(to, from + first_panel_tile<kTiles>() * tile_bytes, kTiles * tile_bytes, barrier);
+        from += 8 * tile_bytes, to += kTiles * tile_bytes;
+      };
+      if constexpr (has_plane4(Traits::bits)) plane(1024);
+      if constexpr (Traits::bits == 8) plane(1024);
+      if constexpr (has_plane2(Traits::bits)) plane(512);
+      if constexpr (has_plane1(Traits::bits)) plane(256);
+      ptx::fetch(to, from, Shape::kScales, barrier);
     }
+    weights += Traits::kBlockBytes;
   }
-  __device__ __forceinline__ int steps() const { return max(count[0], count[1]); }
-  __device__ __forceinline__ void weights(int step, int stage) const {
-#pragma unroll
-    for (int team = 0; team < 2; ++team) {
-      if (step >= count[team]) continue;
-      const uint32_t barrier = at.barrier(at.filled, team, stage);
-      const uint32_t to = ptx::shared_address(at.stage(plan, team, stage));
-      ptx::expect(barrier, at.stage_bytes);
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (i < plan.wide)
-          ptx::fetch(to + i * Traits::kBlockBytes, w[i] + int64_t{first[team] + step} * Traits::kBlockBytes,
-                     Traits::kBlockBytes, barrier);
-    }
-  }
-  __device__ __forceinline__ void activations(int step, int stage) const {
-#pragma unroll
-    for (int team = 0; team < 2; ++team)
-      if (step < count[team])
-        ptx::fetch(ptx::shared_address(at.stage(plan, team, stage)) + plan.wide * Traits::kBlockBytes,
-                   p.x + int64_t{first[team] + step} * input_block_bytes(kRows) + rows_at(kRows),
-                   PanelShape<Traits, kRows>::kInput, at.barrier(at.filled, team, stage));
-  }
-  __device__ __forceinline__ void rest() const {
-    int stage = 0, parity = 0;
-#pragma unroll 1
-    for (int step = plan.stages; step < steps(); ++step) {
-#pragma unroll
-      for (int team = 0; team < 2; ++team)
-        if (step < count[team]) ptx::wait(at.barrier(at.emptied, team, stage), parity);
-      weights(step, stage);
-      activations(step, stage);
-      if (++stage == plan.stages) stage = 0, parity ^= 1;
-    }
+  __device__ __forceinline__ void fetch_activations(uint32_t to, uint32_t barrier) {
+    ptx::fetch(to, activations, Shape::kInput, barrier);
+    activations += input_block_bytes(kRows);
   }
 };
+
+// A warp that asks, of kPanelAskers: for the weights of a team or of a row block (0, 1) and for the activations of a
+// team (2, 3), or, of four teams, for both of its own. Weights are constants; activations are there once the kernels
+// before are done. (One thread for all was busy all the time: a step's copies took it longer than the warps the step.)
+template <typename Traits, int kRows, int kTiles>
+__device__ __forceinline__ void ask_panel(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
+                                          const PanelMemory<Traits, kRows, kTiles>& at, int asker) {
+  using Shape = PanelShape<Traits, kRows, kTiles>;
+  const bool weights = kTiles == 4 || asker < 2, activations = kTiles == 4 || asker >= 2;
+  const int which = asker % 2,
+            team = kTiles == 4      ? asker
+                   : plan.wide == 1 ? which
+                                    : 0,
+            row_block = kTiles == 4 || plan.wide == 1 ? 0 : which;
+  if (!weights && row_block > 0) return;
+  const int source = blockIdx.z * plan.teams() + team, first = source_begin(p, plan, source),
+            count = source_begin(p, plan, source + 1) - first;
+  PanelFiller<Traits, kRows, kTiles> filler = {
+      panel_block<Traits>(p, plan, row_block).w + int64_t{first} * Traits::kBlockBytes,
+      p.x + int64_t{first} * input_block_bytes(kRows) + rows_at(kRows)};
+  const uint32_t ring = ptx::shared_address(at.stage(plan, team, 0)), weights_at = row_block * Shape::kWeights,
+                 activations_at = plan.wide * Shape::kWeights, filled = at.barrier(at.filled, team, 0);
+  const auto fill_weights = [&](uint32_t to, uint32_t barrier) {
+    if (row_block == 0) ptx::expect(barrier, at.stage_bytes);
+    filler.fetch_weights(to + weights_at, barrier);
+  };
+  const int ahead = kTiles == 4 ? min(plan.stages, count) : 0;  // weights asked for before activations
+#pragma unroll 1
+  for (int i = 0; i < ahead; ++i) fill_weights(ring + i * at.stage_bytes, filled + i * 8);
+  if (activations) ptx::dependency_wait();
+  uint32_t to = ring, barrier = filled;
+  int parity = 1;  // of the phase before the first, which counts as over
+#pragma unroll 1
+  for (int step = 0, stage = 0; step < count; ++step) {
+    ptx::wait(barrier + 2 * kPanelStages * 8, parity);
+    if (weights && step >= ahead) fill_weights(to, barrier);
+    if (activations) filler.fetch_activations(to + activations_at, barrier);
+    to += at.stage_bytes, barrier += 8;
+    if (++stage == plan.stages) stage = 0, to = ring, barrier = filled, parity ^= 1;
+  }
+}
 #endif
 
 }  // namespace fidelio::cuda

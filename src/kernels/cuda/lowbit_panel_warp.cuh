@@ -14,21 +14,39 @@ struct PanelRecords {
 
   __device__ __forceinline__ void load_scales(const uint8_t* records) {
 #pragma unroll
-    for (int n = 0; n < kRows / 8; ++n) scale[n] = *reinterpret_cast<const float2*>(records + (7 * kRows + n * 8) * 4);
+    for (int n = 0; n < kRows / 8; ++n) scale[n] = *reinterpret_cast<const float2*>(records + n * 32);
   }
   __device__ __forceinline__ void load_sums(const uint8_t* records, int which) {
 #pragma unroll
-    for (int n = 0; n < kRows / 8; ++n) sum[n] = *reinterpret_cast<const int2*>(records + (which * kRows + n * 8) * 4);
+    for (int n = 0; n < kRows / 8; ++n)
+      sum[n] = *reinterpret_cast<const int2*>(records + ((7 - which) * kRows + n * 8) * 4);
   }
 };
 
-// A warp's share of a block, which lies in shared memory: `b` names its activations, `records` are the lane's. The end
-// says what finish_integers() of lowbit_multiply.cuh says; a lane has outputs g and g + 8.
-template <typename Traits, int kRows>
+// A warp's share of a block, which lies in shared memory, of half a row block from its tile `first_tile` on: `b` names
+// its activations, `records` are the lane's. The end
+// says what finish_integers() of lowbit_multiply.cuh says; a lane has outputs g and g + 8. `meanwhile` is done while
+// the last products are.
+template <typename Traits, int kRows, int kTiles, typename Meanwhile>
 __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t b, const uint8_t* records, int tile,
-                                               int lane, float (&total)[kRows / 8][4]) {
+                                               int first_tile, int lane, float (&total)[kRows / 8][4],
+                                               const Meanwhile& meanwhile) {
   LaneBlock<Traits> w;
-  w.template load<kBlockRows / 16>(weights, tile, lane, Plain());
+  if constexpr (kTiles == 8) {
+    w.template load<8>(weights, tile, lane, Plain());
+  } else {
+    w.codes.template load<kTiles>(weights, tile, lane, Plain());
+    const int pair = (first_tile + tile) * 8 + lane / 4;
+#pragma unroll
+    for (int group = 0; group < Traits::kGroups; ++group) {
+      const uint8_t* const scales = weights + kTiles * Traits::kTileCodes + group * 8 * Traits::kTileGroup;
+      if constexpr (Traits::kScaleBytes == 2)
+        w.scale[group] = reinterpret_cast<const uint32_t*>(scales)[pair];
+      else
+        w.scale[group] = reinterpret_cast<const uint16_t*>(scales)[pair];
+      w.zero[group] = reinterpret_cast<const uint16_t*>(scales + kBlockRows * Traits::kScaleBytes)[pair];
+    }
+  }
   PanelRecords<kRows> rows;
   constexpr int kFirstSum = Traits::kGroupChunks == 1 ? 0 : Traits::kGroupChunks == 2 ? 4 : 6;
 #pragma unroll
@@ -46,6 +64,7 @@ __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t 
     rows.load_sums(records, kFirstSum + group);
     const float2 s = w.scales(group);
     const int below[2] = {-(w.zero[group] & 255), -(w.zero[group] >> 8)};
+    if (group == Traits::kGroups - 1) meanwhile();
     ptx::wait_for_products<0>();
     ptx::settle(acc);
 #pragma unroll

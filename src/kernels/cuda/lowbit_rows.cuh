@@ -52,15 +52,18 @@ void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
     if (p.rows <= 8) return launch_stream<Traits, 1, 8, 2, 1>(stream, p, row_blocks);
     return launch_stream<Traits, 1, kMaxRows, 1, 1>(stream, p, row_blocks);
   }
+  // Stages that a short part has no blocks for, but without which more than two thread blocks come to some
+  // multiprocessors and none to others.
+  constexpr int kShort = Traits::bits == 2 ? 8 : Traits::bits == 3 ? 6 : 4;
   if (p.rows == 1) {
-    if (few && p.column_blocks <= 4 * kParts) return launch_fitting<Traits, 2, 1, 4, 2>(stream, p, row_blocks);
+    if (few && p.column_blocks <= 4 * kParts) return launch_fitting<Traits, 2, 1, kShort, 2>(stream, p, row_blocks);
     if (few) return launch_fitting<Traits, 2, 1, 8, 1>(stream, p, row_blocks);
     if (many) return launch_fitting<Traits, 2, 1, 2, 3>(stream, p, row_blocks);
-    return launch_fitting < Traits, 2, 1, Traits::bits == 2 ? 5 : 4, 2 > (stream, p, row_blocks);
+    return launch_fitting < Traits, 2, 1, 4, Traits::bits == 2 ? 3 : 2 > (stream, p, row_blocks);
   }
   if (p.rows <= 4) return launch_fitting<Traits, 4, 4, 3, 1>(stream, p, row_blocks);
   if (p.rows <= 8) {
-    if (few) return launch_fitting<Traits, 2, 8, 4, 1>(stream, p, row_blocks);
+    if (few) return launch_fitting < Traits, 2, 8, Traits::bits == 2 ? 8 : 4, 1 > (stream, p, row_blocks);
     if (many) return launch_fitting<Traits, 4, 8, 2, 1>(stream, p, row_blocks);
     return launch_fitting<Traits, 4, 8, 4, 1>(stream, p, row_blocks);
   }

@@ -89,7 +89,7 @@ struct InputPlaces {
   }
   __device__ int* record(int i) const {
     return reinterpret_cast<int*>(
-        rows + (panel ? room * kInputPlanes + (i * room + row) * 4 : row * kInputRow + kInputPlanes + i * 4));
+        rows + (panel ? room * kInputPlanes + ((7 - i) * room + row) * 4 : row * kInputRow + kInputPlanes + i * 4));
   }
 };
 
