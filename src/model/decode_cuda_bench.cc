@@ -122,7 +122,7 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
                     b.allocate(most, kHk * kE), b.allocate(most, kF),      b.allocate(most, kF),
                     b.allocate(most, kV)};
   b.reserve(most, kF, context + kPageTokens);
-  std::vector<float> logits(static_cast<size_t>(kV));
+  Cuda::HostFloats logits(static_cast<size_t>(kV));
   for (int n : batches) {
     Batch batch;
     batch.sequence_begin = {0};

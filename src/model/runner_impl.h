@@ -183,7 +183,7 @@ class RunnerImpl : public Runner {
   typename B::KvCache cache_;
   int64_t rows_ = 0;
   uint64_t weights_version_ = 0;  // of what b_.repeat may have recorded
-  std::vector<float> host_logits_;
+  typename B::HostFloats host_logits_;
 };
 
 }  // namespace fidelio

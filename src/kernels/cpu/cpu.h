@@ -43,6 +43,8 @@ class Cpu {
     int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
   };
 
+  using HostFloats = std::vector<float>;
+
   Matrix allocate(int64_t rows, int64_t columns);
   Linear pack(const LinearWeight& weight);
   KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);

@@ -75,6 +75,7 @@ void Cuda::download(const Matrix& matrix, int64_t first, int64_t count, std::spa
                     static_cast<size_t>(count * matrix.columns) * sizeof(float));
 }
 void Cuda::copy(const Matrix& from, Matrix& to, int64_t rows) {
+  state_->flush();
   cuda::on_device(state_->stream, to.data(), from.data(), static_cast<size_t>(rows * from.columns) * sizeof(float));
 }
 
@@ -110,6 +111,8 @@ void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& sha
   constexpr int64_t kLong = 16;
   s.long_rows = mode == Activations::a16 && s.rows > cuda::kChunkedRows && s.rows >= kLong * batch.sequences();
   s.fresh = {};
+  s.joining = false;
+  s.waiting.reset();  // of a step that was given up
   s.turned = false;
   s.next_count = 0;
   int64_t longest = 0;
@@ -151,24 +154,32 @@ void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& sha
 void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
   State& s = *state_;
   if (!s.one_row_each || s.rows > cuda::kChunkedRows || s.mode != Activations::a16) return work();
+  const auto joined = [&] {
+    s.joining = s.rows == 1 && cuda::device_code().hopper;
+    work();
+    s.flush();
+    s.joining = false;
+  };
   constexpr size_t kMostGraphs = 64;
   const State::Shape shape{what, s.rows, s.logit_count, s.cuts, s.mode};
   const auto found = s.graphs.find(shape);
   if (found == s.graphs.end()) {  // once without: whatever is done only once happens outside a graph
-    work();
+    joined();
     if (s.graphs.size() >= kMostGraphs) s.graphs.clear();
     s.graphs.emplace(shape, cuda::Graph());
     return;
   }
-  found->second.replay(s.stream, work);
+  found->second.replay(s.stream, joined);
 }
 
 void Cuda::upcoming(std::initializer_list<const Linear*> weights) {
   State& s = *state_;
-  // Measured in a decode step on an H200: more delays what the product before and the kernels between still need.
-  constexpr uint32_t kMost = uint32_t{5} << 20;
+  // Measured in a decode step on an H200: more delays what the product before and what is between still need; products
+  // of integers ask for much of their own while they wait.
+  const bool integers = s.joining && (*weights.begin())->values.lowbit.shape.kind == cuda::CodeKind::integer &&
+                        (*weights.begin())->values.lowbit.blocks;
   s.next_count = 0;
-  uint32_t room = kMost;
+  uint32_t room = uint32_t{integers ? 2u : 5u} << 20;
   for (const Linear* w : weights) {
     if (s.next_count == cuda::kMaxTogether || room == 0) break;
     const auto bytes = static_cast<uint32_t>(std::min<size_t>(w->codes.size(), room)) / 16 * 16;
@@ -178,6 +189,7 @@ void Cuda::upcoming(std::initializer_list<const Linear*> weights) {
 }
 
 void Cuda::embed(const Linear& table, Matrix& x) {
+  state_->flush();
   cuda::embed(state_->stream, table.values, state_->ids, state_->rows, x.data());
 }
 
@@ -192,6 +204,7 @@ Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
 
 Cuda::Acts Cuda::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count) {
   State& s = *state_;
+  s.flush();
   const Acts y = s.fresh_acts(count, x.columns);
   cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>(),
                  s.blocks_for(count));
@@ -201,9 +214,8 @@ Cuda::Acts Cuda::norm_logit_rows(const Matrix& x, const Matrix& weight, float ep
 // Low-bit weights of one shape but for their outputs go in one launch.
 void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights) {
   State& s = *state_;
-  const auto together = [](const cuda::LowbitShape& a, const cuda::LowbitShape& b) {
-    return a.kind == b.kind && a.bits == b.bits && a.group == b.group && a.byte_scale == b.byte_scale && a.in == b.in;
-  };
+  if (s.defer(input, weights, false)) return;
+  s.flush();
   const bool grid = weights[0].first->spec.kind == Kind::grid;  // each has its own table
   static_assert(cuda::kMaxRows <= cuda::kChunkedRows);
   const State::Way way = State::way_of(*weights[0].first, s.mode, input.rows);
@@ -211,7 +223,7 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
                     (way == State::Way::codes || way == State::Way::many);
   for (const auto& [w, y] : weights)
     one_launch = one_launch && State::way_of(*w, s.mode, input.rows) == way &&
-                 together(w->values.lowbit.shape, weights[0].first->values.lowbit.shape);
+                 State::goes_with(w->values.lowbit.shape, weights[0].first->values.lowbit.shape);
   if (!one_launch) {
     for (const auto& [w, y] : weights) s.multiply(input, *w, y->data(), false);
     return;
@@ -234,11 +246,15 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   }
 }
 
-void Cuda::linear_add(Acts input, const Linear& weight, Matrix& x) { state_->multiply(input, weight, x.data(), true); }
+void Cuda::linear_add(Acts input, const Linear& weight, Matrix& x) {
+  const std::pair<const Linear*, Matrix*> output{&weight, &x};
+  if (!state_->defer(input, {&output, 1}, true)) state_->multiply(input, weight, x.data(), true);
+}
 
 void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm,
                        KvCache& cache, int layer) {
   State& s = *state_;
+  s.flush();
   const AttentionShape& shape = cache.shape;
   if (!std::exchange(s.turned, true))
     cuda::rope_turns(s.stream, s.positions, s.rows, cache.frequencies.as<float>(), shape.head_dim, shape.rope_scale,
@@ -258,6 +274,7 @@ void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_no
 
 Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   State& s = *state_;
+  s.flush();
   const AttentionShape& shape = cache.shape;
   const Acts y = s.fresh_acts(s.rows, int64_t{shape.heads} * shape.head_dim);
   const cuda::AttentionArguments a = s.arguments(cache, layer);
@@ -284,12 +301,14 @@ Cuda::Acts Cuda::swiglu(const Matrix& gate, const Matrix& up) {
 
 Cuda::Acts Cuda::input(const Matrix& x) {
   State& s = *state_;
+  s.flush();
   const Acts y = s.fresh_acts(s.rows, x.columns);
   cuda::on_device(s.stream, s.acts.data(), x.data(), static_cast<size_t>(s.rows * x.columns) * sizeof(float));
   return y;
 }
 
 void Cuda::read(Acts acts, std::span<float> host) {
+  state_->flush();
   state_->write_values();
   cuda::from_device(state_->stream, host.data(), acts.values,
                     static_cast<size_t>(acts.rows * acts.columns) * sizeof(float));

@@ -16,7 +16,9 @@
 //
 // A step of sequences with one row each is captured as a CUDA graph the second time that repeat() sees its shape (rows,
 // logit rows, context rounded up) and replayed from then on; nothing waits for the host inside. In such a step
-// rope_append only takes note, and attend does both in one launch.
+// rope_append only takes note, and attend does both in one launch. Where it is one row alone, on Hopper, products of
+// integers wait for the next operation too: a norm or swiglu of their outputs, and the rounding that follows it, is
+// made by the same launch (LowbitJoin of lowbit.h). Acts of norm and swiglu are then for products only, not for read().
 #pragma once
 #include <functional>
 #include <initializer_list>
@@ -71,6 +73,8 @@ class Cuda {
     cuda::DeviceBuffer storage, frequencies;
     int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
   };
+
+  using HostFloats = std::vector<float, cuda::PinnedAllocator<float>>;
 
   Matrix allocate(int64_t rows, int64_t columns);
   Linear pack(const LinearWeight& weight);

@@ -16,13 +16,14 @@ void Cuda::State::grow(DeviceBuffer& buffer, int64_t bytes) {
 
 void Cuda::State::prepare_blocks(const Acts& input) {
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
-  if (blocks_version == input.version) return;
   write_values();
+  if (blocks_version == input.version) return;
   cuda::prepare_input(stream, input.values, input.rows, input.columns, blocks.as<uint8_t>());
   blocks_version = input.version;
 }
 
 void Cuda::State::write(const Source& of) {
+  flush();
   if (of.norm)
     cuda::rms_norm(stream, of.x, nullptr, of.with, of.eps, of.rows, of.columns, acts.as<float>(), blocks_for(of.rows));
   else
@@ -30,6 +31,10 @@ void Cuda::State::write(const Source& of) {
 }
 
 void Cuda::State::make(const Source& of) {
+  if (joining) {
+    unwritten = of;
+    return;
+  }
   if (mode != Activations::a16 || of.rows <= cuda::kChunkedRows || last_way != Way::many) return write(of);
   if (of.norm)
     cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, many_rows());
@@ -71,6 +76,7 @@ void Cuda::State::prepare_many(const Acts& input) {
 }
 
 void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, bool add) {
+  flush();
   const Acts input = seen_by(w.spec, given);
   const Way way = way_of(w, mode, input.rows);
   if (input.rows > cuda::kChunkedRows) last_way = way;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cassert>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "kernels/cuda/cuda.h"
@@ -46,11 +47,33 @@ struct Cuda::State {
     float eps = 0;
     int64_t rows = 0, columns = 0;
   };
-  Source unwritten;        // of the newest activations, if only `many` has them
+  Source unwritten;        // of the newest activations, if only `many` has them, or nobody yet
   cuda::FreshHeads fresh;  // what rope_append was given, if attend is to do it
   bool turned = false;     // `turns` are of this step
   cuda::Upcoming next[cuda::kMaxTogether] = {};
   size_t next_count = 0;
+
+  // Inside repeat(), a step of one row on Hopper: norm and swiglu stay `unwritten` and the last product waits, until it
+  // is clear whether it can make the next one's blocks as well (cuda_join.cc).
+  struct Waiting {
+    cuda::LowbitProduct product;
+    cuda::Upcoming upcoming[cuda::kMaxTogether];
+    size_t upcoming_count = 0;
+  };
+  bool joining = false;
+  std::optional<Waiting> waiting;
+  DeviceBuffer joined[2], squares;  // blocks that products made, the newest in joined[joined_in]
+  int joined_in = 0;
+  uint64_t joined_version = 0;
+  cuda::LowbitNorm joined_norm;
+  // Whether a product can wait; it does then.
+  using Outputs = std::span<const std::pair<const cuda::Linear*, Matrix*>>;
+  bool defer(const Acts& input, Outputs weights, bool add);
+  bool join_waiting();
+  void flush();  // launches what waits: before all else that touches the stream
+  static bool goes_with(const cuda::LowbitShape& a, const cuda::LowbitShape& b) {  // in one launch
+    return a.kind == b.kind && a.bits == b.bits && a.group == b.group && a.byte_scale == b.byte_scale && a.in == b.in;
+  }
 
   // Steps seen, by what they are and by their shape. Addresses of everything but matrices and weights are in them too,
   // so they go when scratch grows.

@@ -87,6 +87,12 @@ void from_device(Stream stream, void* to, const void* from, size_t bytes) {
   cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "copying from the device");
   wait_for(stream);
 }
+void* allocate_pinned(size_t bytes) {
+  void* p = nullptr;
+  cuda_check(cudaMallocHost(&p, bytes), "allocating page-locked memory");
+  return p;
+}
+void free_pinned(void* p) { cudaFreeHost(p); }
 void on_device(Stream stream, void* to, const void* from, size_t bytes) {
   cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "copying on the device");
 }

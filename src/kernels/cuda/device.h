@@ -37,6 +37,20 @@ class DeviceBuffer {
   size_t size_ = 0;
 };
 
+// Host memory that the device reaches without the driver copying it once more (page-locked).
+void* allocate_pinned(size_t bytes);
+void free_pinned(void* p);
+template <typename T>
+struct PinnedAllocator {
+  using value_type = T;
+  PinnedAllocator() = default;
+  template <typename U>
+  PinnedAllocator(const PinnedAllocator<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(allocate_pinned(n * sizeof(T))); }
+  void deallocate(T* p, size_t) { free_pinned(p); }
+  bool operator==(const PinnedAllocator&) const = default;
+};
+
 int64_t device_bytes_free();     // of the current device
 int64_t device_bytes_highest();  // the most that all DeviceBuffers held at any time
 

@@ -165,24 +165,36 @@ LowbitLauncher launcher_of(const LowbitShape& s) {
 
 }  // namespace
 
-void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add,
-                   std::span<const Upcoming> upcoming) {
-  const LowbitShape& shape = outputs[0].weight->shape;
+bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind) {
+  const bool gate = kind == LowbitJoin::Kind::gate;
+  if (!is_hopper() || outputs.size() != (gate ? 2 : 1)) return false;
+  for (const LowbitOutput& o : outputs)
+    if (o.weight->shape.kind != CodeKind::integer || o.weight->shape.out % kBlockRows != 0 ||
+        o.weight->shape.out != outputs[0].weight->shape.out)
+      return false;
+  return true;
+}
+
+void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const Upcoming> upcoming) {
+  const LowbitShape& shape = product.outputs[0].weight->shape;
   LowbitArguments p = {};
   int row_blocks = 0;
-  for (const LowbitOutput& o : outputs) {
-    const LowbitWeight& w = *o.weight;
-    p.target[p.targets++] = {w.blocks, w.row_factor, w.bias, o.y, static_cast<int>(w.shape.out), row_blocks, w.factor};
+  for (int i = 0; i < product.count; ++i) {
+    const LowbitWeight& w = *product.outputs[i].weight;
+    p.target[p.targets++] = {w.blocks,   w.row_factor, w.bias, product.outputs[i].y, static_cast<int>(w.shape.out),
+                             row_blocks, w.factor};
     row_blocks += static_cast<int>(w.shape.row_blocks());
   }
   p.column_blocks = static_cast<int>(shape.column_blocks());
   p.block_bytes = static_cast<int>(shape.block_bytes());
   p.columns = static_cast<int>(shape.in);
   p.group_chunks = shape.group / 32;
-  p.rows = x.rows;
-  p.x = x.blocks;
-  p.grid = outputs[0].weight->grid;
-  p.add = add;
+  p.rows = product.x.rows;
+  p.x = product.x.blocks;
+  p.grid = product.outputs[0].weight->grid;
+  p.add = product.add;
+  p.norm = product.norm;
+  p.join = product.join;
   for (size_t i = 0; i < upcoming.size(); ++i) p.upcoming[i] = {upcoming[i].data, upcoming[i].bytes, 0};
   launcher_of(shape)(stream, p, row_blocks);
 }

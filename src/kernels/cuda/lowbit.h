@@ -11,10 +11,10 @@
 // (lowbit_codes.cuh draws it). Scales of a group lie [tile of 16 rows][g 0..7]{row g, row g + 8}, FP16 or one byte;
 // zeros the same, one byte, already multiplied by the factor that the code's place in its half word gives it.
 //
-// Integers are multiplied as integers: activations are two planes of signed bytes under a power of two f a block, so
-// the sum over a group of (code - zero) x is exact, an int32, and a group adds s f times that to an FP32 total.
-// Grids and FP16 values are multiplied by activations in FP16, under a power of two f where 128 of a row leave FP16's
-// comfortable range; products and sums of a group are FP32: total += s f acc.
+// Integers are multiplied as integers: activations are two planes of signed bytes under one f a block, so the sum over
+// a group of (code - zero) x is exact, an int32, and a group adds s f times that to an FP32 total. Grids and FP16
+// values are multiplied by activations in FP16, under a power of two f where 128 of a row leave FP16's comfortable
+// range; products and sums of a group are FP32: total += s f acc.
 //
 // Order: inputs are cut into kParts contiguous parts; a part's groups are added in order, then the parts as a
 // balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of
@@ -78,8 +78,9 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
 // kept twice over:
 //   halves   [row]{128 halves}, and at the end [row]{the power of two they are under, FP32}: for FP16 values, grids
 //   rows     [row]{planes: [chunk / 2][high, low]{64 signed bytes}, record}: x = scale (256 high + low), for integers
-// A record: sums of x / scale over 32 (4), 64 (2) and 128 (1) inputs, int32; the scale, FP32, NaN where x is not
-// finite. On Hopper, where there is room for more than 8 rows, instead as lowbit_panel.cuh multiplies them:
+// A record: sums of x / scale over 32 (4), 64 (2) and 128 (1) inputs, int32; the scale, FP32, a power of two, after a
+// norm times the row's factor, which the integers are without; NaN where x is not finite. On Hopper, where there is
+// room for more than 8 rows, instead as lowbit_panel.cuh multiplies them:
 //   rows     [row / 8][high, low][chunk]{half h: [row % 8]{4 t: 4 signed bytes}}, records: [7 .. 0]{row: 4 bytes}
 // In planes lane t's 16 bytes are the columns 8 t .. 8 t + 7 of two chunks, each four in the order 0, 2, 1, 3
 // in which codes come out of a word (lowbit_codes.cuh). A scale belongs to a block and not to a row, so that whoever
@@ -114,10 +115,41 @@ struct Upcoming {
   const void* data = nullptr;
   uint32_t bytes = 0;  // a multiple of 16
 };
+// What a product of one row makes of its result for the next one, which then need not wait for a kernel between the
+// two: blocks of integers as above (no halves). norm: of y times `norm`, without the row's factor, for which the
+// squares of each block of y are left in `squares`. gate: of silu(gate) up, and neither is stored; the outputs are gate
+// and up. Where joins(): Hopper, integers, whole blocks of outputs.
+struct LowbitJoin {
+  enum class Kind : uint8_t { none, norm, gate };
+  Kind kind = Kind::none;
+  uint8_t* blocks = nullptr;
+  const float* norm = nullptr;  // (out)
+  float* squares = nullptr;     // (out / 128)
+};
+bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind);
+// A row whose blocks were made so: its factor is 1 / sqrt(mean square + eps).
+struct LowbitNorm {
+  const float* squares = nullptr;  // of each block of 128 columns; null: there is no factor
+  float eps = 0;
+};
+
 constexpr int kMaxTogether = 3;
+struct LowbitProduct {
+  LowbitInput x;
+  LowbitNorm norm;  // one row of integers on Hopper
+  LowbitOutput outputs[kMaxTogether];
+  int count = 0;
+  bool add = false;
+  LowbitJoin join;
+};
 // y = W x, or y += W x. At most kMaxTogether weights of equal shape but for `out` go in one launch.
-void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add,
-                   std::span<const Upcoming> upcoming);
+void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const Upcoming> upcoming);
+inline void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add,
+                          std::span<const Upcoming> upcoming) {
+  LowbitProduct product{x, {}, {}, static_cast<int>(outputs.size()), add, {}};
+  for (int i = 0; i < product.count; ++i) product.outputs[i] = outputs[static_cast<size_t>(i)];
+  lowbit_linear(stream, product, upcoming);
+}
 
 // halves (out, in) = values / factor, of codes; `in` is a multiple of 8.
 void dequantise(Stream stream, const LowbitWeight& w, float factor, uint16_t* halves);

@@ -325,6 +325,7 @@ int main(int argc, char** argv) {
   for (int code : numbers(argv[5])) {
     LowbitShape s;
     s.bits = code % 10;
+    if (s.bits < 2 || s.bits > 8) return printf("%d names no format: see the head of lowbit_bench.cu\n", code), 2;
     if (code / 10 == 1) s.kind = CodeKind::grid, s.group = 64;
     if (code / 100 == 1) s.byte_scale = true, s.group = 64;
     char name[32];

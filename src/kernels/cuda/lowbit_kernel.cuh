@@ -68,11 +68,12 @@ struct OutputSlot {
         bias(target.bias ? target.bias[row] : 0),
         adds(p.add),
         has_bias(target.bias) {}
-  __device__ __forceinline__ void store(float sum) const {
+  __device__ __forceinline__ float value(float sum) const {
     float value = sum * factor * row_factor;
     if (has_bias) value += bias;
-    *y = adds ? before + value : value;
+    return adds ? before + value : value;
   }
+  __device__ __forceinline__ void store(float sum) const { *y = value(sum); }
 };
 __device__ __forceinline__ void store_output(const LowbitArguments& p, const LowbitTarget& target, int m, int row,
                                              float sum) {

@@ -35,6 +35,8 @@ struct LowbitArguments {
   const uint8_t* x;
   const int8_t* grid;
   bool add;
+  LowbitNorm norm;  // of the row of x
+  LowbitJoin join;
 };
 
 template <CodeKind kind, int bits, bool byte_scale>

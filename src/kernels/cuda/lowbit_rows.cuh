@@ -27,7 +27,8 @@ void launch_halves(Stream stream, const LowbitArguments& p, int row_blocks) {
 template <typename Traits, int kTiles, int kRows, int most, int kResident>
 constexpr int fitting_stages() {
   using One = StreamShape<Traits, kTiles, kRows, 1>;
-  constexpr int kRoomForRings = kMostShared / kResident - 1024, kFitting = kRoomForRings / (kParts * One::kRings);
+  constexpr int kRoomForRings = kMostShared / kResident - 1024 - kJoinBytes,
+                kFitting = kRoomForRings / (kParts * One::kRings);
   return std::max(1, std::min(most, kFitting));
 }
 template <typename Traits, int kTiles, int kRows, int kMostStages, int kResident>
@@ -40,9 +41,12 @@ void launch_fitting(Stream stream, const LowbitArguments& p, int row_blocks) {
 // tiles, `many` several one after the other. Measured on an H200 (docs/results-gpu.md) for 2, 4, 5, 6 and 8 bits at
 // five shapes. What decides: few tiles want all they can have on its way into shared memory before the activations
 // come; tiles that fill the multiprocessors once want two thread blocks on each with half of a part on its way (of 8
-// bits 3 / 8 fit); many tiles want thread blocks that are small, so that one loads while another multiplies. In a
+// bits 3 / 8 fit); many tiles want thread blocks that are small, so that one loads while another multiplies (up to 4
+// bits four of them: the registers are enough). In a
 // decode step every product also wants room for the rings of the next one beside its own: no more stages than a part
-// has blocks. From 5 rows on activations are as many bytes as weights: more outputs share them.
+// has blocks; and clusters (of a join) want room for two thread blocks a multiprocessor, or some of them come last,
+// alone (4 bits, 4096 x 14336: 1.79 ms a step so, 1.97 with one). From 5 rows on activations are as many bytes as
+// weights: more outputs share them.
 template <typename Traits>
 void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   const int tiles = row_blocks * 8, sms = multiprocessors();
@@ -56,9 +60,11 @@ void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   // multiprocessors and none to others.
   constexpr int kShort = Traits::bits == 2 ? 8 : Traits::bits == 3 ? 6 : 4;
   if (p.rows == 1) {
-    if (few && p.column_blocks <= 4 * kParts) return launch_fitting<Traits, 2, 1, kShort, 2>(stream, p, row_blocks);
+    const bool joins = p.join.kind != LowbitJoin::Kind::none;
+    if (few && (joins || p.column_blocks <= 4 * kParts))
+      return launch_fitting<Traits, 2, 1, kShort, 2>(stream, p, row_blocks);
     if (few) return launch_fitting<Traits, 2, 1, 8, 1>(stream, p, row_blocks);
-    if (many) return launch_fitting<Traits, 2, 1, 2, 3>(stream, p, row_blocks);
+    if (many) return launch_fitting < Traits, 2, 1, 2, Traits::bits <= 4 ? 4 : 3 > (stream, p, row_blocks);
     return launch_fitting < Traits, 2, 1, 4, Traits::bits == 2 ? 3 : 2 > (stream, p, row_blocks);
   }
   if (p.rows <= 4) return launch_fitting<Traits, 4, 4, 3, 1>(stream, p, row_blocks);

@@ -12,11 +12,13 @@
 // and at the end the parts' totals meet in shared memory, where they are added as a balanced tree. The rings of weights
 // (constants) fill before the kernel waits for the one before it.
 //
+// In a decode step it may go on and make the next product's row (lowbit_join.cuh).
+//
 // That activations come through a ring too is what counts: they lie in L2, but while weights stream in an answer from
 // there takes a microsecond as well, and a load of them a block ahead made each of the eight blocks of a part wait for
 // it (8192 x 8192, 4 bits, one row: 10.6 us so, 8.8 with the ring, which is what copying the bytes takes).
 #pragma once
-#include "kernels/cuda/lowbit_kernel.cuh"
+#include "kernels/cuda/lowbit_join.cuh"
 #include "kernels/cuda/lowbit_ring.cuh"
 
 namespace fidelio::cuda {
@@ -27,7 +29,9 @@ struct StreamShape {
   static constexpr int kWeights = TileRing<Traits, kTiles>::kStage, kInput = kRows * kInputRow;  // of a stage
   static constexpr int kRings = kStages * (kWeights + kInput), kSums = kRowTiles * kTileRows * kOutputs * 4;
   static constexpr int kWarpBytes = kRings > kSums ? kRings : kSums;  // the sums come where the rings were
-  static constexpr int kThreads = kParts * 32, kShared = kParts * kWarpBytes;
+  static constexpr int kThreads = kParts * 32;
+  // Of a thread block that joins others' outputs: gate's and up's 128 come there, and a barrier.
+  static constexpr int kReceived = kParts * kWarpBytes, kShared = kReceived + (kRows == 1 ? kJoinBytes : 0);
 };
 
 // The parts' sums, which lie where their rings were: a balanced tree.
@@ -46,7 +50,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
   const int part = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   ptx::allow_dependents();
-  const TileAt at = tile_at<Traits>(p, blockIdx.x * kTiles);
+  const TileAt at = tile_at<Traits>(p, first_tile<kTiles>(p));
   const int first = part_begin(part, p.column_blocks), count = part_begin(part + 1, p.column_blocks) - first;
   uint8_t* const own = shared + part * Shape::kWarpBytes;
   TileRing<Traits, kTiles> ring(own, at.w + int64_t{first} * Traits::kBlockBytes, at.tile);
@@ -55,6 +59,11 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
     if (stage < count) ring.ask(stage);
     ptx::commit_copies();
   }
+
+  [[maybe_unused]] float4 norm_weight{};
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if (kRows == 1 && p.join.kind != LowbitJoin::Kind::none) norm_weight = begin_join<Shape>(p, shared);
+#endif
 
   // What the activations are laid out for. The kernel for kMaxRows takes fewer too.
   const int room = static_cast<int>(input_rows(kRows == kMaxRows ? p.rows : kRows)),
@@ -72,11 +81,15 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
   const uint8_t* const record = inputs + min(t, kRows - 1) * kInputRow + kInputPlanes;
   float total[kTiles][kRowTiles][2] = {};
   ptx::dependency_wait();
+  float factor = 1;  // of the row
+  const bool has_factor = kRows == 1 && p.norm.squares;
+  if (has_factor) factor = share_of_squares(p.norm.squares, p.column_blocks);
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
     if (stage < count) ask_input(stage);
     ptx::commit_copies();
   }
+  if (has_factor) factor = norm_factor(sum_of_warp(factor), p.columns, p.norm.eps);
   // A thread has one output of a row alone, if any, and asks now for what its sum is added to.
   const int own_output = at.row_block * kBlockRows + at.tile * 16 + static_cast<int>(threadIdx.x);
   const bool has_output = kRows == 1 && threadIdx.x < Shape::kOutputs && own_output < at.target->out;
@@ -92,6 +105,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
       const auto load = [&](LaneIntegers<Traits::kGroupChunks>& x, int n) {
         const int from_first = stage * Shape::kInput + n * kTileRows * kInputRow;
         x.load(of_products + from_first, record + from_first);
+        if constexpr (kRows == 1) x.row.scale *= factor;
       };
       constexpr bool kFew = kRowTiles <= 2;  // they stay in registers for all tiles
       LaneIntegers<Traits::kGroupChunks> few[kFew ? kRowTiles : 1];
@@ -130,7 +144,11 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
             total[tile][n][up] * integer_unit<Traits>(up != 0);
   __syncthreads();
   if constexpr (kRows == 1) {
-    if (has_output) slot.store(joined<Shape>(shared, threadIdx.x));
+    const float value = has_output ? slot.value(joined<Shape>(shared, threadIdx.x)) : 0;
+    if (has_output && p.join.kind != LowbitJoin::Kind::gate) *slot.y = value;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if (p.join.kind != LowbitJoin::Kind::none) join_outputs<Shape>(p, shared, value, norm_weight);
+#endif
   } else {
     for (int i = threadIdx.x; i < Shape::kOutputs * p.rows; i += Shape::kThreads) {
       const int output = at.row_block * kBlockRows + at.tile * 16 + i % Shape::kOutputs;
@@ -158,9 +176,11 @@ void launch_stream(Stream stream, LowbitArguments p, int row_blocks) {
                                 : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
   }();
   cuda_check(allowed, "allowing a low-bit kernel its shared memory");
-  const auto thread_blocks = static_cast<unsigned>(row_blocks * 8 / kTiles);
+  const auto thread_blocks = static_cast<unsigned>(row_blocks * 8 / kTiles),
+             cluster = static_cast<unsigned>(join_cluster(p.join.kind, kTiles));
   share_upcoming(p, thread_blocks);
-  launch("launching a low-bit product", stream, dim3(thread_blocks), Shape::kThreads, Shape::kShared, kernel, p);
+  launch_clusters("launching a low-bit product", stream, dim3(thread_blocks / cluster, 1, cluster), cluster,
+                  Shape::kThreads, Shape::kShared, kernel, p);
 }
 
 }  // namespace fidelio::cuda

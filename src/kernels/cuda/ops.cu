@@ -13,11 +13,13 @@ constexpr int kThreads = 256;
 // Thread block (m, j) of eight warps sums the squares of the whole of row m, warp w those of blocks w, w + 8, ... of
 // 128 columns, kKept of them, and then makes blocks 8 j .. 8 j + 7, one a warp. Reading a row once for each of its
 // eighths is cheaper than 32 warps on one multiprocessor or a second pass: in a decode step what counts is how long one
-// row takes.
+// row takes. Integers stand for the row times the weight, under a power of two; the factor of the whole row goes with
+// that one, so that the product before can make them, block by block (lowbit_stream.cuh).
 template <int kKept>
-__global__ void __launch_bounds__(kThreads) norm_row(const float* x, const int32_t* rows, const float* weight,
-                                                     float eps, int d, float share, float* y, uint8_t* blocks) {
+__global__ void __launch_bounds__(kThreads)
+    norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int d, float* y, uint8_t* blocks) {
   constexpr int kWarps = kThreads / 32;
+  __shared__ float squares[kKept * kWarps];
   const int m = blockIdx.x, warp = threadIdx.x / 32, block = blockIdx.y * kWarps + warp,
             column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
   const auto column = [&](int of) { return of * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4; };
@@ -29,21 +31,16 @@ __global__ void __launch_bounds__(kThreads) norm_row(const float* x, const int32
   const float4 mine = load4(from, column(block), d);
 #pragma unroll
   for (int i = 0; i < kKept; ++i) v[i] = load4(from, column(i * kWarps + warp), d);
-  float squares = 0;
 #pragma unroll
-  for (int i = 0; i < kKept; ++i) squares += (v[i].x * v[i].x + v[i].y * v[i].y) + (v[i].z * v[i].z + v[i].w * v[i].w);
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
-  __shared__ float of_warp[kWarps];
-  if (threadIdx.x % 32 == 0) of_warp[warp] = squares;
+  for (int i = 0; i < kKept; ++i) {
+    const float sum = squares_of_block(v[i]);
+    if (threadIdx.x % 32 == 0) squares[i * kWarps + warp] = sum;
+  }
   __syncthreads();
-  squares = of_warp[threadIdx.x % kWarps];
-#pragma unroll
-  for (int apart = kWarps / 2; apart > 0; apart /= 2) squares += __shfl_xor_sync(~0u, squares, apart);
-  const float scale = rsqrtf(squares * share + eps);
+  const float scale = norm_factor(sum_of_warp(share_of_squares(squares, column_blocks)), d, eps);
   if (block >= column_blocks) return;
-  const float4 made = {mine.x * scale * w.x, mine.y * scale * w.y, mine.z * scale * w.z, mine.w * scale * w.w};
-  if (blocks) prepare_block(made, m, gridDim.x, block, column_blocks, blocks);
+  const float4 weighted = mine * w, made = weighted * scale;
+  if (blocks) prepare_block(made, weighted, scale, m, gridDim.x, block, column_blocks, blocks);
   store4(y + m * int64_t{d}, column(block), d, made);
 }
 
@@ -105,7 +102,7 @@ void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* w
   static_assert(kWidestNorm == 16 * kAtOnce);
   const auto with = [&](auto kernel) {
     launch("normalising", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((d + kAtOnce - 1) / kAtOnce)),
-           kThreads, 0, kernel, x, rows, weight, eps, static_cast<int>(d), 1 / static_cast<float>(d), y, blocks);
+           kThreads, 0, kernel, x, rows, weight, eps, static_cast<int>(d), y, blocks);
   };
   if (d <= kAtOnce) return with(norm_row<1>);
   if (d <= 4 * kAtOnce) return with(norm_row<4>);

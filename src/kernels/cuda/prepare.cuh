@@ -58,12 +58,12 @@ __device__ inline float scale_of(float amax) {
 // Of a normal power of two whose inverse is one too: exact, without a division.
 __device__ inline float inverse_of(float scale) { return __uint_as_float((254u << 23) - __float_as_uint(scale)); }
 
-// The smallest power of two under which amax is at most 127 * 257: both bytes of every integer are then signed ones.
+// The smallest power of two under which amax is at most 127 * 257: both bytes of every integer are then signed ones. By
+// amax's exponent, and not below 2^-115.
 __device__ inline float integer_scale_of(float amax) {
-  int exponent = 15;
-  if (amax > 0) frexpf(amax, &exponent);
-  const float scale = ldexpf(1.0f, max(exponent, -100) - 15);
-  return amax > scale * 32639.0f ? 2 * scale : scale;
+  const uint32_t exponent = max(__float_as_uint(amax) >> 23, 26u);  // with 2^127 for 1
+  const float scale = __uint_as_float((exponent - 14) << 23);
+  return amax == 0 ? 1 : amax > scale * 32639.0f ? 2 * scale : scale;
 }
 
 // The factor of a whole row of halves: 1 unless the row leaves FP16's comfortable range.
@@ -93,22 +93,15 @@ struct InputPlaces {
   }
 };
 
-// A warp's work: block `block` of row m, of which lane l holds columns 4 l .. 4 l + 3. Rows are in chunks of kMaxRows.
-__device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {
-  const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
-            rows = static_cast<int>(input_rows(min(kMaxRows, all_rows - chunk * kMaxRows)));
-  uint8_t* at = blocks + chunk * input_bytes(kMaxRows, column_blocks) + block * input_block_bytes(rows);
-  // Magnitudes order like their bits, and what is no number comes last.
-  const float amax = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest_of(v))));
+// Of a warp's 128 columns. Magnitudes order like their bits, and what is no number comes last.
+__device__ inline float largest_of_block(float4 v) {
+  return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest_of(v))));
+}
 
-  const float half_scale = scale_of(amax), to_half = inverse_of(half_scale);
-  const __half2 low = __floats2half2_rn(v.x * to_half, v.y * to_half),
-                high = __floats2half2_rn(v.z * to_half, v.w * to_half);
-  reinterpret_cast<uint2*>(at + local * kInputHalves)[lane] = {*reinterpret_cast<const uint32_t*>(&low),
-                                                               *reinterpret_cast<const uint32_t*>(&high)};
-  if (lane == 0) reinterpret_cast<float*>(at + half_scales_at(rows))[local] = half_scale;
-
-  const float scale = integer_scale_of(amax), inverse = inverse_of(scale);
+// A warp's work: a block of a row as integers, of which lane l holds columns 4 l .. 4 l + 3. They stand for v `factor`.
+__device__ inline void prepare_integers(float4 v, float factor, const InputPlaces& to) {
+  const int lane = threadIdx.x % 32;
+  const float amax = largest_of_block(v), scale = integer_scale_of(amax), inverse = inverse_of(scale);
   const int x0 = __float2int_rn(v.x * inverse), x1 = __float2int_rn(v.y * inverse), x2 = __float2int_rn(v.z * inverse),
             x3 = __float2int_rn(v.w * inverse);
   const auto bytes = [](int a, int b, int c, int d) {
@@ -117,12 +110,6 @@ __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, i
   const uint32_t planes[2] = {bytes((x0 + 128) >> 8, (x2 + 128) >> 8, (x1 + 128) >> 8, (x3 + 128) >> 8),
                               bytes(x0, x2, x1, x3)};
   const int c = lane / 8, t = lane % 8 / 2, h = lane % 2;
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  const bool panel = rows > 8;
-#else
-  constexpr bool panel = false;
-#endif
-  const InputPlaces to{at + rows_at(rows), rows, local, panel};
 #pragma unroll
   for (int plane = 0; plane < 2; ++plane) *to.bytes(plane, c, t, h) = planes[plane];
   int sum = (x0 + x1) + (x2 + x3);
@@ -132,7 +119,52 @@ __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, i
   if (lane % 16 == 0) *to.record(4 + lane / 16) = sum;  // of 64
   sum += __shfl_xor_sync(~0u, sum, 16);
   if (lane == 0) *to.record(6) = sum;  // of 128
-  if (lane == 0) *to.record(7) = __float_as_int(amax < INFINITY ? scale : NAN);
+  if (lane == 0) *to.record(7) = __float_as_int(amax < INFINITY ? scale * factor : NAN);
+}
+
+// A warp's work: block `block` of row m, of which lane l holds columns 4 l .. 4 l + 3. Rows are in chunks of kMaxRows.
+// The row is v, as integers `unscaled` times `factor`.
+__device__ inline void prepare_block(float4 v, float4 unscaled, float factor, int m, int all_rows, int block,
+                                     int column_blocks, uint8_t* blocks) {
+  const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
+            rows = static_cast<int>(input_rows(min(kMaxRows, all_rows - chunk * kMaxRows)));
+  uint8_t* at = blocks + chunk * input_bytes(kMaxRows, column_blocks) + block * input_block_bytes(rows);
+  const float half_scale = scale_of(largest_of_block(v)), to_half = inverse_of(half_scale);
+  const __half2 low = __floats2half2_rn(v.x * to_half, v.y * to_half),
+                high = __floats2half2_rn(v.z * to_half, v.w * to_half);
+  reinterpret_cast<uint2*>(at + local * kInputHalves)[lane] = {*reinterpret_cast<const uint32_t*>(&low),
+                                                               *reinterpret_cast<const uint32_t*>(&high)};
+  if (lane == 0) reinterpret_cast<float*>(at + half_scales_at(rows))[local] = half_scale;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  const bool panel = rows > 8;
+#else
+  constexpr bool panel = false;
+#endif
+  prepare_integers(unscaled, factor, {at + rows_at(rows), rows, local, panel});
+}
+__device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {
+  prepare_block(v, v, 1, m, all_rows, block, column_blocks, blocks);
+}
+
+// ---- Norms. A row's squares are summed block by block of 128, by a warp each, and then those sums.
+__device__ inline float4 operator*(float4 a, float4 b) { return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}; }
+__device__ inline float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
+__device__ __forceinline__ float sum_of_warp(float v) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) v += __shfl_xor_sync(~0u, v, apart);
+  return v;
+}
+__device__ __forceinline__ float squares_of_block(float4 v) {
+  return sum_of_warp(fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, __fmul_rn(v.w, v.w)))));
+}
+// A lane's share of a row's squares, which sum_of_warp() makes all of them; and what the row is multiplied by.
+__device__ __forceinline__ float share_of_squares(const float* of_blocks, int blocks) {
+  float sum = 0;
+  for (int i = threadIdx.x % 32; i < blocks; i += 32) sum += of_blocks[i];
+  return sum;
+}
+__device__ __forceinline__ float norm_factor(float squares, int columns, float eps) {
+  return rsqrtf(fmaf(squares, 1 / static_cast<float>(columns), eps));
 }
 
 }  // namespace fidelio::cuda

@@ -146,6 +146,11 @@ __device__ __forceinline__ void store_in_cluster(uint32_t to, float4 v, uint32_t
                "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
                : "memory");
 }
+__device__ __forceinline__ void store_in_cluster(uint32_t to, float v, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(v),
+               "r"(barrier)
+               : "memory");
+}
 __device__ __forceinline__ void store_in_cluster(uint32_t to, float2 v, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1,%2}, [%3];" ::"r"(to), "f"(v.x),
                "f"(v.y), "r"(barrier)
