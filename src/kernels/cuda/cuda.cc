@@ -176,8 +176,7 @@ void Cuda::upcoming(std::initializer_list<const Linear*> weights) {
   State& s = *state_;
   // Measured in a decode step on an H200: more delays what the product before and what is between still need; products
   // of integers ask for much of their own while they wait.
-  const bool integers = s.joining && (*weights.begin())->values.lowbit.shape.kind == cuda::CodeKind::integer &&
-                        (*weights.begin())->values.lowbit.blocks;
+  const bool integers = s.joining && weights.size() > 0 && s.is_integers(**weights.begin());
   s.next_count = 0;
   uint32_t room = uint32_t{integers ? 2u : 5u} << 20;
   for (const Linear* w : weights) {

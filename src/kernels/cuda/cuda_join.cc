@@ -40,21 +40,19 @@ bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
   if (!joining || weights.size() > cuda::kMaxTogether) return false;
   const cuda::LowbitShape& first = weights[0].first->values.lowbit.shape;
   for (const auto& [w, y] : weights)
-    if (way_of(*w, mode, 1) != Way::codes || w->values.lowbit.shape.kind != cuda::CodeKind::integer ||
-        !goes_with(w->values.lowbit.shape, first))
-      return false;
+    if (!is_integers(*w) || !goes_with(w->values.lowbit.shape, first)) return false;
 
   Waiting next_one;
   cuda::LowbitProduct& product = next_one.product;
-  if (joined_version == input.version || join_waiting()) {
+  const bool is_made = joined_version == input.version || join_waiting();
+  flush();
+  if (is_made) {
     product.x = {joined[joined_in].as<uint8_t>(), 1};
     product.norm = joined_norm;
   } else {
-    flush();
     prepare_blocks(input);
     product.x = chunk(input, 0);
   }
-  flush();
   for (const auto& [w, y] : weights) product.outputs[product.count++] = {&w->values.lowbit, y->data()};
   product.add = add;
   next_one.upcoming_count = std::exchange(next_count, 0);

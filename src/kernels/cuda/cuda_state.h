@@ -126,6 +126,10 @@ struct Cuda::State {
     if (cuda::takes_many(w.values.lowbit, w.factor)) return Way::many;
     return !cuda::Gemm::takes(w.in) || w.out > kLargestDequantised ? Way::codes : Way::dense;
   }
+  // Codes that few rows are multiplied by as integers.
+  bool is_integers(const cuda::Linear& w) const {
+    return way_of(w, mode, 1) == Way::codes && w.values.lowbit.shape.kind == cuda::CodeKind::integer;
+  }
   static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
 
   void multiply(const Acts& given, const cuda::Linear& w, float* y, bool add);

@@ -45,20 +45,21 @@ struct LaneBlock {
   uint32_t scale[Traits::kGroups];
   uint16_t zero[Traits::kGroups];
 
-  // From a block, or some of its tiles in the same order.
-  template <int tiles = kBlockRows / 16, typename From = Streamed>
-  __device__ __forceinline__ void load(const uint8_t* block, int tile, int lane, From from = {}) {
+  // From a block, or some of its tiles in the same order; scales and zeros may be of more tiles, of which `first` is
+  // the first one that has codes there.
+  template <int tiles = kBlockRows / 16, int scaled_tiles = tiles, typename From = Streamed>
+  __device__ __forceinline__ void load(const uint8_t* block, int tile, int lane, From from = {}, int first = 0) {
     codes.template load<tiles>(block, tile, lane, from);
 #pragma unroll
     for (int group = 0; group < Traits::kGroups; ++group) {
-      const uint8_t* record = block + tiles * (Traits::kTileCodes + group * Traits::kTileGroup);
-      const int pair = tile * 8 + lane / 4;
+      const uint8_t* record = block + (tiles * Traits::kTileCodes + scaled_tiles * group * Traits::kTileGroup);
+      const int pair = (first + tile) * 8 + lane / 4;
       if constexpr (Traits::kScaleBytes == 2)
         scale[group] = from(reinterpret_cast<const uint32_t*>(record) + pair);
       else
         scale[group] = from(reinterpret_cast<const uint16_t*>(record) + pair);
       if constexpr (Traits::kCentred)
-        zero[group] = from(reinterpret_cast<const uint16_t*>(record + tiles * 16 * Traits::kScaleBytes) + pair);
+        zero[group] = from(reinterpret_cast<const uint16_t*>(record + scaled_tiles * 16 * Traits::kScaleBytes) + pair);
     }
   }
   __device__ __forceinline__ float2 scales(int group) const {

@@ -48,6 +48,14 @@ namespace fidelio::cuda {
 constexpr bool has_plane4(int bits) { return bits >= 4; }
 constexpr bool has_plane2(int bits) { return bits == 2 || bits == 3 || bits == 6 || bits == 7; }
 constexpr bool has_plane1(int bits) { return bits == 3 || bits == 5 || bits == 7; }
+// Calls `plane` with the bytes that a tile has of each plane, in their order.
+template <int bits, typename Plane>
+__device__ __forceinline__ void for_planes(const Plane& plane) {
+  if constexpr (has_plane4(bits)) plane(1024);
+  if constexpr (bits == 8) plane(1024);
+  if constexpr (has_plane2(bits)) plane(512);
+  if constexpr (has_plane1(bits)) plane(256);
+}
 
 // The factor's exponent o of rows g and g + 8.
 __host__ __device__ constexpr int code_shift(CodeKind kind, int bits, bool upper) {

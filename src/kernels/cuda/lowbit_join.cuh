@@ -68,7 +68,7 @@ __device__ __forceinline__ void join_outputs(const LowbitArguments& p, uint8_t* 
     if (lane == 0) p.join.squares[blockIdx.x] = squares;
   } else {
     const float4 up = reinterpret_cast<const float4*>(received)[32 + lane];
-    prepare_integers({silu(v.x) * up.x, silu(v.y) * up.y, silu(v.z) * up.z, silu(v.w) * up.w}, 1, to);
+    prepare_integers(gated(v, up), 1, to);
   }
 }
 #endif

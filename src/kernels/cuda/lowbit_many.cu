@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_round(const float* gate, cons
   round_row<kKept>(
       [&](int column) {
         const float4 g = load4(gate + row, column, columns), u = load4(up + row, column, columns);
-        const float4 v = {silu(g.x) * u.x, silu(g.y) * u.y, silu(g.z) * u.z, silu(g.w) * u.w};
+        const float4 v = gated(g, u);
         return v;
       },
       columns, to);

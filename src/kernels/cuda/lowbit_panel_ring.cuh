@@ -103,14 +103,10 @@ struct PanelFiller {
       ptx::fetch(to, weights, Traits::kBlockBytes, barrier);
     } else {
       const uint8_t* from = weights;
-      const auto plane = [&](int tile_bytes) {
+      for_planes<Traits::bits>([&](int tile_bytes) {
         ptx::fetch(to, from + first_panel_tile<kTiles>() * tile_bytes, kTiles * tile_bytes, barrier);
         from += 8 * tile_bytes, to += kTiles * tile_bytes;
-      };
-      if constexpr (has_plane4(Traits::bits)) plane(1024);
-      if constexpr (Traits::bits == 8) plane(1024);
-      if constexpr (has_plane2(Traits::bits)) plane(512);
-      if constexpr (has_plane1(Traits::bits)) plane(256);
+      });
       ptx::fetch(to, from, Shape::kScales, barrier);
     }
     weights += Traits::kBlockBytes;

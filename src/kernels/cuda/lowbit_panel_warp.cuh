@@ -24,29 +24,14 @@ struct PanelRecords {
 };
 
 // A warp's share of a block, which lies in shared memory, of half a row block from its tile `first_tile` on: `b` names
-// its activations, `records` are the lane's. The end
-// says what finish_integers() of lowbit_multiply.cuh says; a lane has outputs g and g + 8. `meanwhile` is done while
-// the last products are.
+// its activations, `records` are the lane's. The end says what finish_integers() of lowbit_multiply.cuh says; a lane
+// has outputs g and g + 8. `meanwhile` is done while the last products are.
 template <typename Traits, int kRows, int kTiles, typename Meanwhile>
 __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t b, const uint8_t* records, int tile,
                                                int first_tile, int lane, float (&total)[kRows / 8][4],
                                                const Meanwhile& meanwhile) {
   LaneBlock<Traits> w;
-  if constexpr (kTiles == 8) {
-    w.template load<8>(weights, tile, lane, Plain());
-  } else {
-    w.codes.template load<kTiles>(weights, tile, lane, Plain());
-    const int pair = (first_tile + tile) * 8 + lane / 4;
-#pragma unroll
-    for (int group = 0; group < Traits::kGroups; ++group) {
-      const uint8_t* const scales = weights + kTiles * Traits::kTileCodes + group * 8 * Traits::kTileGroup;
-      if constexpr (Traits::kScaleBytes == 2)
-        w.scale[group] = reinterpret_cast<const uint32_t*>(scales)[pair];
-      else
-        w.scale[group] = reinterpret_cast<const uint16_t*>(scales)[pair];
-      w.zero[group] = reinterpret_cast<const uint16_t*>(scales + kBlockRows * Traits::kScaleBytes)[pair];
-    }
-  }
+  w.template load<kTiles, kBlockRows / 16>(weights, tile, lane, Plain(), first_tile);
   PanelRecords<kRows> rows;
   constexpr int kFirstSum = Traits::kGroupChunks == 1 ? 0 : Traits::kGroupChunks == 2 ? 4 : 6;
 #pragma unroll

@@ -32,17 +32,13 @@ struct TileRing {
     const int lane = threadIdx.x % 32;
     uint8_t* to = ring + stage * kStage + lane * 16;
     int at = 0;
-    const auto plane = [&](int bytes) {  // of a tile
+    for_planes<Traits::bits>([&](int bytes) {
 #pragma unroll
       for (int i = 0; i < kTiles * bytes / 512; ++i) ptx::copy_async(to + i * 512, from + at + tile * bytes + i * 512);
       if (kTiles * bytes < 512 && lane < kTiles * bytes / 16) ptx::copy_async(to, from + at + tile * bytes);
       to += kTiles * bytes;
       at += kBlockRows / 16 * bytes;
-    };
-    if constexpr (has_plane4(Traits::bits)) plane(1024);
-    if constexpr (Traits::bits == 8) plane(1024);
-    if constexpr (has_plane2(Traits::bits)) plane(512);
-    if constexpr (has_plane1(Traits::bits)) plane(256);
+    });
 #pragma unroll
     for (int round = 0; round < kRounds; ++round)
       if (lane + round * 32 < kPieces * Traits::kGroups) ptx::copy_async(to + round * 512, from + records[round]);

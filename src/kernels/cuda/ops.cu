@@ -14,7 +14,7 @@ constexpr int kThreads = 256;
 // 128 columns, kKept of them, and then makes blocks 8 j .. 8 j + 7, one a warp. Reading a row once for each of its
 // eighths is cheaper than 32 warps on one multiprocessor or a second pass: in a decode step what counts is how long one
 // row takes. Integers stand for the row times the weight, under a power of two; the factor of the whole row goes with
-// that one, so that the product before can make them, block by block (lowbit_stream.cuh).
+// that one, so that the product before can make them, block by block (lowbit_join.cuh).
 template <int kKept>
 __global__ void __launch_bounds__(kThreads)
     norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int d, float* y, uint8_t* blocks) {
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kGateThreads)
             column = block * kBlockColumns + threadIdx.x % 32 * 4;
   if (block >= column_blocks) return;
   const float4 g = load4(gate + m * int64_t{d}, column, d), u = load4(up + m * int64_t{d}, column, d);
-  const float4 v = {silu(g.x) * u.x, silu(g.y) * u.y, silu(g.z) * u.z, silu(g.w) * u.w};
+  const float4 v = gated(g, u);
   if (blocks) prepare_block(v, m, gridDim.x, block, column_blocks, blocks);
   store4(y + m * int64_t{d}, column, d, v);
 }

@@ -75,6 +75,9 @@ __device__ inline float row_factor_of(float amax) {
 }
 
 __device__ inline float silu(float x) { return __fdividef(x, 1 + expf(-x)); }
+__device__ inline float4 gated(float4 gate, float4 up) {
+  return {silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z, silu(gate.w) * up.w};
+}
 
 // Where a row's integers of a block go (lowbit.h).
 struct InputPlaces {
@@ -93,15 +96,21 @@ struct InputPlaces {
   }
 };
 
-// Of a warp's 128 columns. Magnitudes order like their bits, and what is no number comes last.
-__device__ inline float largest_of_block(float4 v) {
-  return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest_of(v))));
-}
+// A block of a row, of which lane l of a warp holds columns 4 l .. 4 l + 3, and the largest magnitude of its 128.
+// Magnitudes order like their bits, and what is no number comes last.
+struct RowBlock {
+  float4 v;
+  float amax;
+  __device__ RowBlock(float4 v) : v(v) {
+    amax = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest_of(v))));
+  }
+};
 
-// A warp's work: a block of a row as integers, of which lane l holds columns 4 l .. 4 l + 3. They stand for v `factor`.
-__device__ inline void prepare_integers(float4 v, float factor, const InputPlaces& to) {
+// A warp's work: a block as integers, which stand for it times `factor`.
+__device__ inline void prepare_integers(const RowBlock& block, float factor, const InputPlaces& to) {
   const int lane = threadIdx.x % 32;
-  const float amax = largest_of_block(v), scale = integer_scale_of(amax), inverse = inverse_of(scale);
+  const float4 v = block.v;
+  const float scale = integer_scale_of(block.amax), inverse = inverse_of(scale);
   const int x0 = __float2int_rn(v.x * inverse), x1 = __float2int_rn(v.y * inverse), x2 = __float2int_rn(v.z * inverse),
             x3 = __float2int_rn(v.w * inverse);
   const auto bytes = [](int a, int b, int c, int d) {
@@ -119,17 +128,18 @@ __device__ inline void prepare_integers(float4 v, float factor, const InputPlace
   if (lane % 16 == 0) *to.record(4 + lane / 16) = sum;  // of 64
   sum += __shfl_xor_sync(~0u, sum, 16);
   if (lane == 0) *to.record(6) = sum;  // of 128
-  if (lane == 0) *to.record(7) = __float_as_int(amax < INFINITY ? scale * factor : NAN);
+  if (lane == 0) *to.record(7) = __float_as_int(block.amax < INFINITY ? scale * factor : NAN);
 }
 
-// A warp's work: block `block` of row m, of which lane l holds columns 4 l .. 4 l + 3. Rows are in chunks of kMaxRows.
-// The row is v, as integers `unscaled` times `factor`.
-__device__ inline void prepare_block(float4 v, float4 unscaled, float factor, int m, int all_rows, int block,
-                                     int column_blocks, uint8_t* blocks) {
+// A warp's work: block `block` of row m, which is `row`, as integers `unscaled` times `factor`. Rows are in chunks of
+// kMaxRows.
+__device__ inline void prepare_block(const RowBlock& row, const RowBlock& unscaled, float factor, int m, int all_rows,
+                                     int block, int column_blocks, uint8_t* blocks) {
   const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
             rows = static_cast<int>(input_rows(min(kMaxRows, all_rows - chunk * kMaxRows)));
   uint8_t* at = blocks + chunk * input_bytes(kMaxRows, column_blocks) + block * input_block_bytes(rows);
-  const float half_scale = scale_of(largest_of_block(v)), to_half = inverse_of(half_scale);
+  const float4 v = row.v;
+  const float half_scale = scale_of(row.amax), to_half = inverse_of(half_scale);
   const __half2 low = __floats2half2_rn(v.x * to_half, v.y * to_half),
                 high = __floats2half2_rn(v.z * to_half, v.w * to_half);
   reinterpret_cast<uint2*>(at + local * kInputHalves)[lane] = {*reinterpret_cast<const uint32_t*>(&low),
@@ -142,8 +152,9 @@ __device__ inline void prepare_block(float4 v, float4 unscaled, float factor, in
 #endif
   prepare_integers(unscaled, factor, {at + rows_at(rows), rows, local, panel});
 }
-__device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks, uint8_t* blocks) {
-  prepare_block(v, v, 1, m, all_rows, block, column_blocks, blocks);
+__device__ inline void prepare_block(const RowBlock& row, int m, int all_rows, int block, int column_blocks,
+                                     uint8_t* blocks) {
+  prepare_block(row, row, 1, m, all_rows, block, column_blocks, blocks);
 }
 
 // ---- Norms. A row's squares are summed block by block of 128, by a warp each, and then those sums.

@@ -134,6 +134,16 @@ __device__ __forceinline__ void wait(uint32_t barrier, int parity) {
       "r"(parity)
       : "memory");
 }
+// The same without waiting: whether it is.
+__device__ __forceinline__ bool is_over(uint32_t barrier, int parity) {
+  int over;
+  asm volatile(
+      "{\n .reg .pred over;\n mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n selp.s32 %0, 1, 0, over;\n}"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return over;
+}
 
 // Clusters with such barriers. meet_cluster: every thread of it that has not ended has come so far, and barriers
 // published before are known to all. store_in_cluster with a barrier: into another thread block's shared memory; the

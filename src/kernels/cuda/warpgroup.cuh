@@ -98,17 +98,6 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-// ---- Barriers: whether the phase of that parity is over, without waiting for it.
-__device__ __forceinline__ bool is_over(uint32_t barrier, int parity) {
-  int over;
-  asm volatile(
-      "{\n .reg .pred over;\n mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n selp.s32 %0, 1, 0, over;\n}"
-      : "=r"(over)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return over;
-}
-
 // ---- Clusters. arrive() at the barrier of an address_in() another thread block.
 // It orders no ordinary memory but of this thread block (the form that orders the cluster's is a fence of all memory,
 // which waits for every load under way).
