@@ -62,6 +62,8 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
   const uint32_t b = agreed(ptx::panel_rows(ptx::shared_address(input))),
                  first_barrier = agreed(at.barrier(at.filled, team, 0));
   const int stage_bytes = agreed(at.stage_bytes), stages = agreed(plan.stages);
+  if (tile == 0 && lane == 0) ask_first_activations<Traits, kRows, kTiles>(p, plan, at, team);
+  __syncwarp();
   int stage = 0, offset = 0, parity = 0;
   bool filled = false;  // the stage to come, as far as is known
   float total[kEights][4];
@@ -211,14 +213,12 @@ void launch_panel_cut(Stream stream, LowbitArguments p, const PanelPlan<kTiles>&
 // The cut that is done soonest. Measured on an H200 (docs/results-gpu.md), in what a team of whole row blocks takes for
 // a block: what a team does one after the other counts, and each round of clusters costs kRound more, or kBeside where
 // half of the multiprocessors are left to the next product, which of half row blocks does not help. Four teams of half
-// a row block each take kHalf of what two teams of whole ones take for two blocks (measured in one thread block of a
-// cluster for 4 bits alone; what the other widths are given leaves them what was measured for them).
+// a row block each take kHalf of what two teams of whole ones take for two blocks.
 template <typename Traits, int kRows>
 void launch_panel(Stream stream, const LowbitArguments& p, int row_blocks) {
   static const int at_once[3] = {clusters_at_once<Traits, kRows>(1), clusters_at_once<Traits, kRows>(2),
                                  clusters_at_once<Traits, kRows>(4)};
-  constexpr float kRound = kRows == 16 ? 12.5f : 8, kBeside = kRows == 16 ? 8 : 5,
-                  kHalf = Traits::bits == 4 ? 0.95f : 1.1f;
+  constexpr float kRound = kRows == 16 ? 12.5f : 8, kBeside = kRows == 16 ? 8 : 5, kHalf = 0.95f;
   const auto cost = [&](const auto& cut, float beside, float block) {
     const int fit = at_once[cut.cluster / 2], clusters = static_cast<int>(cut.clusters()),
               rounds = (clusters + fit - 1) / fit, steps = (p.column_blocks + cut.sources() - 1) / cut.sources();

@@ -91,14 +91,31 @@ __device__ __forceinline__ int source_begin(const LowbitArguments& p, const Pane
   return part_begin(source << plan.levels, p.column_blocks);
 }
 
-// What a team or, of weights, a row block of it is filled from, block by block.
+// A team's ring as those who fill it know it.
 template <typename Traits, int kRows, int kTiles>
 struct PanelFiller {
   using Shape = PanelShape<Traits, kRows, kTiles>;
-  const uint8_t *weights, *activations;  // the next
+  const uint8_t *weights, *activations;  // the next block's, of one of its row blocks
+  uint32_t ring, barriers;               // of filled stages
+  int row_block, wide, stage_bytes, count;
 
-  // A stage's share of a row block.
-  __device__ __forceinline__ void fetch_weights(uint32_t to, uint32_t barrier) {
+  __device__ __forceinline__ PanelFiller(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
+                                         const PanelMemory<Traits, kRows, kTiles>& at, int team, int row_block)
+      : ring(ptx::shared_address(at.stage(plan, team, 0))),
+        barriers(at.barrier(at.filled, team, 0)),
+        row_block(row_block),
+        wide(plan.wide),
+        stage_bytes(at.stage_bytes) {
+    const int source = blockIdx.z * plan.teams() + team, first = source_begin(p, plan, source);
+    count = source_begin(p, plan, source + 1) - first;
+    weights = panel_block<Traits>(p, plan, row_block).w + int64_t{first} * Traits::kBlockBytes;
+    activations = p.x + int64_t{first} * input_block_bytes(kRows) + rows_at(kRows);
+  }
+  // A stage's share of the row block.
+  __device__ __forceinline__ void fetch_weights(int stage) {
+    const uint32_t barrier = barriers + stage * 8;
+    if (row_block == 0) ptx::expect(barrier, stage_bytes);
+    uint32_t to = ring + stage * stage_bytes + row_block * Shape::kWeights;
     if constexpr (kTiles == 8) {
       ptx::fetch(to, weights, Traits::kBlockBytes, barrier);
     } else {
@@ -111,15 +128,27 @@ struct PanelFiller {
     }
     weights += Traits::kBlockBytes;
   }
-  __device__ __forceinline__ void fetch_activations(uint32_t to, uint32_t barrier) {
-    ptx::fetch(to, activations, Shape::kInput, barrier);
+  __device__ __forceinline__ void fetch_activations(int stage) {
+    ptx::fetch(ring + stage * stage_bytes + wide * Shape::kWeights, activations, Shape::kInput, barriers + stage * 8);
     activations += input_block_bytes(kRows);
   }
 };
 
+// All stages' first activations, by a warp that multiplies and would wait for them anyway.
+template <typename Traits, int kRows, int kTiles>
+__device__ __forceinline__ void ask_first_activations(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
+                                                      const PanelMemory<Traits, kRows, kTiles>& at, int team) {
+  PanelFiller<Traits, kRows, kTiles> filler(p, plan, at, team, 0);
+  ptx::dependency_wait();
+#pragma unroll 1
+  for (int stage = 0; stage < min(plan.stages, filler.count); ++stage) filler.fetch_activations(stage);
+}
+
 // A warp that asks, of kPanelAskers: for the weights of a team or of a row block (0, 1) and for the activations of a
-// team (2, 3), or, of four teams, for both of its own. Weights are constants; activations are there once the kernels
-// before are done. (One thread for all was busy all the time: a step's copies took it longer than the warps the step.)
+// team (2, 3), or, of four teams, for both of its own. (One thread for all was busy all the time: a step's copies took
+// it longer than the warps the step.) The first weights, which are constants, are asked for while the kernels before
+// end, but only as fast as memory brings them: activations would have to wait until all that was asked for before them
+// is there, and multiplying for them.
 template <typename Traits, int kRows, int kTiles>
 __device__ __forceinline__ void ask_panel(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
                                           const PanelMemory<Traits, kRows, kTiles>& at, int asker) {
@@ -131,30 +160,26 @@ __device__ __forceinline__ void ask_panel(const LowbitArguments& p, const PanelP
                                     : 0,
             row_block = kTiles == 4 || plan.wide == 1 ? 0 : which;
   if (!weights && row_block > 0) return;
-  const int source = blockIdx.z * plan.teams() + team, first = source_begin(p, plan, source),
-            count = source_begin(p, plan, source + 1) - first;
-  PanelFiller<Traits, kRows, kTiles> filler = {
-      panel_block<Traits>(p, plan, row_block).w + int64_t{first} * Traits::kBlockBytes,
-      p.x + int64_t{first} * input_block_bytes(kRows) + rows_at(kRows)};
-  const uint32_t ring = ptx::shared_address(at.stage(plan, team, 0)), weights_at = row_block * Shape::kWeights,
-                 activations_at = plan.wide * Shape::kWeights, filled = at.barrier(at.filled, team, 0);
-  const auto fill_weights = [&](uint32_t to, uint32_t barrier) {
-    if (row_block == 0) ptx::expect(barrier, at.stage_bytes);
-    filler.fetch_weights(to + weights_at, barrier);
-  };
-  const int ahead = kTiles == 4 ? min(plan.stages, count) : 0;  // weights asked for before activations
+  PanelFiller<Traits, kRows, kTiles> filler(p, plan, at, team, row_block);
+  // Measured on an H200, of whose memory a multiprocessor's share is 16: the fewer rows, the less there is to gain.
+  constexpr int kBytesACycle = kRows == 16 ? 40 : 20;
+  const int first = min(plan.stages, filler.count), pace = plan.teams() * plan.wide * Shape::kWeights / kBytesACycle;
+  if (weights) {
+    const uint32_t begin = ptx::cycles();
 #pragma unroll 1
-  for (int i = 0; i < ahead; ++i) fill_weights(ring + i * at.stage_bytes, filled + i * 8);
-  if (activations) ptx::dependency_wait();
-  uint32_t to = ring, barrier = filled;
-  int parity = 1;  // of the phase before the first, which counts as over
+    for (int stage = 0; stage < first; ++stage) {
+      while (static_cast<int>(ptx::cycles() - begin) < stage * pace) continue;
+      filler.fetch_weights(stage);
+    }
+  }
+  if (activations) filler.activations += first * input_block_bytes(kRows);
+  int parity = 0, stage = 0;
 #pragma unroll 1
-  for (int step = 0, stage = 0; step < count; ++step) {
-    ptx::wait(barrier + 2 * kPanelStages * 8, parity);
-    if (weights && step >= ahead) fill_weights(to, barrier);
-    if (activations) filler.fetch_activations(to + activations_at, barrier);
-    to += at.stage_bytes, barrier += 8;
-    if (++stage == plan.stages) stage = 0, to = ring, barrier = filled, parity ^= 1;
+  for (int step = first; step < filler.count; ++step) {
+    ptx::wait(filler.barriers + (2 * kPanelStages + stage) * 8, parity);
+    if (weights) filler.fetch_weights(stage);
+    if (activations) filler.fetch_activations(stage);
+    if (++stage == plan.stages) stage = 0, parity ^= 1;
   }
 }
 #endif

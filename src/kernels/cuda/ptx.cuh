@@ -22,6 +22,12 @@ __device__ __forceinline__ void dependency_wait() {
 #endif
 }
 
+__device__ __forceinline__ uint32_t cycles() {
+  uint32_t count;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(count)::"memory");
+  return count;
+}
+
 // ---- Loads of what is read once: they leave no trace in L1 and are the first to leave L2.
 __device__ __forceinline__ uint4 load_streamed(const uint4* p) {
   uint4 v;
