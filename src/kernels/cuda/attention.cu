@@ -250,9 +250,10 @@ void launch_cuts(Stream stream, const AttentionArguments& a, const FreshHeads& f
   const auto shared = static_cast<size_t>(Layout<Walk>{a.e, std::min(Walk::kHeads, group)}.bytes(cluster));
   const int at_once = scratch.parts ? static_cast<int>(std::min<int64_t>(a.n, scratch.rows)) : a.n;
   for (int row0 = 0; row0 < a.n; row0 += at_once)
-    launch_clusters("attention", stream, dim3(std::min(a.n - row0, at_once), a.hk * passes, ranks), cluster ? ranks : 1,
-                    kThreads, shared, attend_cuts<Walk>, a, fresh, q, row0, scratch.parts, scratch.arrived, out,
-                    blocks);
+    launch(
+        "attention", stream,
+        LaunchShape{dim3(std::min(a.n - row0, at_once), a.hk * passes, ranks), kThreads, shared, cluster ? ranks : 1},
+        attend_cuts<Walk>, a, fresh, q, row0, scratch.parts, scratch.arrived, out, blocks);
 }
 
 template <KvKind kind, typename... Rest>

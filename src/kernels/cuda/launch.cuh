@@ -25,31 +25,37 @@ inline int multiprocessors() {
 
 inline bool is_hopper() { return device_code().hopper; }
 
-// `cluster`: how many thread blocks along z are a cluster (Hopper).
+struct LaunchShape {
+  dim3 grid;
+  int threads;
+  size_t shared;
+  unsigned cluster = 1;  // how many thread blocks along z are one (Hopper)
+  bool early = true;     // thread blocks may be placed while the kernel before still runs
+};
 template <typename... Parameters, typename... Arguments>
-void launch_clusters(const char* doing, Stream stream, dim3 grid, unsigned cluster, int threads, size_t shared,
-                     void (*kernel)(Parameters...), Arguments&&... arguments) {
+void launch(const char* doing, Stream stream, const LaunchShape& shape, void (*kernel)(Parameters...),
+            Arguments&&... arguments) {
   cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = shared;
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = shape.shared;
   config.stream = stream;
   cudaLaunchAttribute attributes[2] = {};
   config.attrs = attributes;
-  if (device_code().dependents) {
+  if (shape.early && device_code().dependents) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
-  if (cluster > 1) {
+  if (shape.cluster > 1) {
     attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-    attributes[config.numAttrs++].val.clusterDim = {1, 1, cluster};
+    attributes[config.numAttrs++].val.clusterDim = {1, 1, shape.cluster};
   }
   cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), doing);
 }
 template <typename... Parameters, typename... Arguments>
 void launch(const char* doing, Stream stream, dim3 grid, int threads, size_t shared, void (*kernel)(Parameters...),
             Arguments&&... arguments) {
-  launch_clusters(doing, stream, grid, 1, threads, shared, kernel, std::forward<Arguments>(arguments)...);
+  launch(doing, stream, LaunchShape{grid, threads, shared}, kernel, std::forward<Arguments>(arguments)...);
 }
 
 __device__ __forceinline__ void begin_kernel() {

@@ -206,8 +206,9 @@ void launch_panel_cut(Stream stream, LowbitArguments p, const PanelPlan<kTiles>&
   const PanelPlan<kTiles> plan = PanelShape<Traits, kRows, kTiles>::fitting(cut);
   const auto cluster = static_cast<unsigned>(plan.cluster);
   share_upcoming(p, plan.clusters() * cluster);
-  launch_clusters("launching a low-bit product", stream, dim3(plan.clusters(), 1, cluster), cluster, kPanelThreads,
-                  static_cast<size_t>(plan.bytes), panel_kernel<Traits, kRows, kTiles>, p, plan);
+  launch("launching a low-bit product", stream,
+         LaunchShape{dim3(plan.clusters(), 1, cluster), kPanelThreads, static_cast<size_t>(plan.bytes), cluster},
+         panel_kernel<Traits, kRows, kTiles>, p, plan);
 }
 
 // The cut that is done soonest. Measured on an H200 (docs/results-gpu.md), in what a team of whole row blocks takes for

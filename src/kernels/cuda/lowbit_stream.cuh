@@ -179,8 +179,8 @@ void launch_stream(Stream stream, LowbitArguments p, int row_blocks) {
   const auto thread_blocks = static_cast<unsigned>(row_blocks * 8 / kTiles),
              cluster = static_cast<unsigned>(join_cluster(p.join.kind, kTiles));
   share_upcoming(p, thread_blocks);
-  launch_clusters("launching a low-bit product", stream, dim3(thread_blocks / cluster, 1, cluster), cluster,
-                  Shape::kThreads, Shape::kShared, kernel, p);
+  launch("launching a low-bit product", stream,
+         LaunchShape{dim3(thread_blocks / cluster, 1, cluster), Shape::kThreads, Shape::kShared, cluster}, kernel, p);
 }
 
 }  // namespace fidelio::cuda
