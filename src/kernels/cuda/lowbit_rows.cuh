@@ -13,7 +13,7 @@ void launch_halves(Stream stream, const LowbitArguments& p, int row_blocks) {
     if (p.rows > 16) return launch_lowbit<Traits, 2, 4, 1, 1>(stream, p, row_blocks);
     if (p.rows > 8) return launch_lowbit<Traits, 1, 2, 1, 3>(stream, p, row_blocks);
     if (tiles <= 2 * sms) return launch_lowbit<Traits, 1, 1, 2, 2>(stream, p, row_blocks);
-    if (tiles > kLongTiles * sms) return launch_lowbit<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
+    if (p.rows == 1 && tiles > kLongTiles * sms) return launch_lowbit<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
     launch_lowbit<Traits, 1, 1, 1, 3>(stream, p, row_blocks);
   } else {
     if (p.rows > 16) return launch_lowbit<Traits, 4, 4, 1, 1>(stream, p, row_blocks);
