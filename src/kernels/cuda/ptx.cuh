@@ -22,6 +22,7 @@ __device__ __forceinline__ void dependency_wait() {
 #endif
 }
 
+// A multiprocessor's clock.
 __device__ __forceinline__ uint32_t cycles() {
   uint32_t count;
   asm volatile("mov.u32 %0, %%clock;" : "=r"(count)::"memory");
