@@ -63,12 +63,8 @@ __global__ void __launch_bounds__(kThreads) swiglu_round(const float* gate, cons
   begin_kernel();
   const int64_t row = blockIdx.x * int64_t{columns};
   round_row<kKept>(
-      [&](int column) {
-        const float4 g = load4(gate + row, column, columns), u = load4(up + row, column, columns);
-        const float4 v = gated(g, u);
-        return v;
-      },
-      columns, to);
+      [&](int column) { return gated(load4(gate + row, column, columns), load4(up + row, column, columns)); }, columns,
+      to);
 }
 
 template <int kKept>

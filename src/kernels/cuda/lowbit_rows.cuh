@@ -43,11 +43,10 @@ void launch_fitting(Stream stream, const LowbitArguments& p, int row_blocks) {
 // five shapes. What decides: few tiles want all they can have on its way into shared memory before the activations
 // come; tiles that fill the multiprocessors once want two thread blocks on each with half of a part on its way (of 8
 // bits 3 / 8 fit); many tiles want thread blocks that are small, so that one loads while another multiplies (up to 4
-// bits four of them: the registers are enough). In a
-// decode step every product also wants room for the rings of the next one beside its own: no more stages than a part
-// has blocks; and clusters (of a join) want room for two thread blocks a multiprocessor, or some of them come last,
-// alone (4 bits, 4096 x 14336: 1.79 ms a step so, 1.97 with one). From 5 rows on activations are as many bytes as
-// weights: more outputs share them.
+// bits four of them: the registers are enough). In a decode step every product also wants room for the rings of the
+// next one beside its own: no more stages than a part has blocks; and clusters (of a join) want room for two thread
+// blocks a multiprocessor, or some of them come last, alone (4 bits, 4096 x 14336: 1.79 ms a step so, 1.97 with one).
+// From 5 rows on activations are as many bytes as weights: more outputs share them.
 template <typename Traits>
 void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   const int tiles = row_blocks * 8, sms = multiprocessors();
