@@ -53,37 +53,61 @@ __device__ __forceinline__ void load_tile(LaneBlock<Traits>& to, const LowbitArg
     to.load(at.w + int64_t{block} * Traits::kBlockBytes, at.tile + tile, lane);
 }
 
-// An output and what goes into it beside its sum, which may be asked for long before the sum is there.
-struct OutputSlot {
-  float* y = nullptr;
-  float before = 0, factor = 1, row_factor = 1, bias = 0;
-  bool adds = false, has_bias = false;
+// What becomes of a sum.
+struct OutputScale {
+  float factor = 1, row_factor = 1, bias = 0;
+  bool has_bias = false;
 
-  OutputSlot() = default;
-  __device__ __forceinline__ OutputSlot(const LowbitArguments& p, const LowbitTarget& target, int m, int row)
-      : y(target.y + int64_t{m} * target.out + row),
-        before(p.add ? *y : 0),
-        factor(target.factor),
-        row_factor(target.row_factor ? target.row_factor[row] : 1),
-        bias(target.bias ? target.bias[row] : 0),
-        adds(p.add),
-        has_bias(target.bias) {}
-  __device__ __forceinline__ float value(float sum) const {
-    float value = sum * factor * row_factor;
-    if (has_bias) value += bias;
-    return adds ? before + value : value;
+  __device__ __forceinline__ float operator()(float sum) const {
+    const float value = sum * factor * row_factor;
+    return has_bias ? value + bias : value;
   }
-  __device__ __forceinline__ void store(float sum) const { *y = value(sum); }
 };
-__device__ __forceinline__ void store_output(const LowbitArguments& p, const LowbitTarget& target, int m, int row,
-                                             float sum) {
-  OutputSlot(p, target, m, row).store(sum);
+__device__ __forceinline__ OutputScale scale_of(const LowbitTarget& target, int output) {
+  return {target.factor, target.row_factor ? target.row_factor[output] : 1, target.bias ? target.bias[output] : 0,
+          target.bias != nullptr};
 }
 
-// The last thing a thread block does: its share of what comes next.
-__device__ __forceinline__ void ask_for_upcoming(const UpcomingShare (&upcoming)[kMaxTogether]) {
-  if (threadIdx.x >= kMaxTogether) return;
-  const UpcomingShare& u = upcoming[threadIdx.x];
+// A thread's share of a thread block's outputs, [row][output]: one output of every so many rows. Where they go is
+// worked out before the kernel waits for the one before it: what a launch is told is slow to be had for the first time,
+// and at the end, with several targets, that was half of the microsecond from the last sum on.
+template <int kOutputs, int kRows>
+struct OwnOutputs {
+  static constexpr int kThreads = kParts * 32, kCount = (kOutputs * kRows + kThreads - 1) / kThreads;
+  static_assert(kThreads % kOutputs == 0);
+  float* y[kCount] = {};  // null: none
+  float before[kCount] = {};
+  OutputScale scale;
+
+  __device__ __forceinline__ OwnOutputs(const LowbitArguments& p, const TileAt& at) {
+    const LowbitTarget& target = *at.target;
+    const int output = at.row_block * kBlockRows + at.tile * 16 + static_cast<int>(threadIdx.x) % kOutputs;
+    if (output >= target.out) return;
+    scale = scale_of(target, output);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int m = sum_of(i) / kOutputs;
+      if (m < p.rows) y[i] = target.y + int64_t{m} * target.out + output;
+    }
+  }
+  // Which of the thread block's sums is the thread's i-th.
+  static __device__ __forceinline__ int sum_of(int i) { return static_cast<int>(threadIdx.x) + i * kThreads; }
+  // For what the sums are added to; once the kernels before are done.
+  __device__ __forceinline__ void ask(const LowbitArguments& p) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (p.add && y[i]) before[i] = *y[i];
+  }
+  __device__ __forceinline__ float value(const LowbitArguments& p, int i, float sum) const {
+    return p.add ? before[i] + scale(sum) : scale(sum);
+  }
+};
+
+// What a thread block asks for of what comes next, when its own last bytes are on their way: each warp of some one
+// address, since of several lanes' one after the other is asked for.
+__device__ __forceinline__ void ask_for_upcoming(const LowbitArguments& p, int warp) {
+  if (warp >= kMaxTogether || threadIdx.x % 32 > 0) return;
+  const UpcomingShare& u = p.upcoming[warp];
   const uint32_t begin = (blockIdx.z * gridDim.x + blockIdx.x) * u.share;
   if (begin < u.bytes)
     ptx::prefetch_into_l2(static_cast<const uint8_t*>(u.data) + begin, min(u.share, u.bytes - begin));
@@ -126,7 +150,9 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
   const int row = kTokenTiles == 1 ? min(lane / 4, p.rows - 1) : lane / 4;
   const uint8_t *halves = x + row * kInputHalves + lane % 4 * 16, *scales = x + half_scales_at(kRows) + lane % 4 * 8;
   float total[kTiles][kTokenTiles][4] = {};
+  OwnOutputs<kOutputs, kRows> own(p, at);
   ptx::dependency_wait();
+  own.ask(p);
 #pragma unroll 1
   for (int block = first; block < last; block += kDepth) {
 #pragma unroll
@@ -138,7 +164,7 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
     halves += kDepth * kXBytes, scales += kDepth * kXBytes;
     codes += kDepth * Traits::kBlockBytes;
   }
-  ask_for_upcoming(p.upcoming);
+  ask_for_upcoming(p, warp);
 
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile)
@@ -150,12 +176,12 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
         sums[(warp * kRows + m) * kOutputs + output] = total[tile][n][i];
       }
   __syncthreads();
-  for (int i = threadIdx.x; i < kOutputs * p.rows; i += blockDim.x) {
-    const int m = i / kOutputs, output = i % kOutputs, row = at.row_block * kBlockRows + at.tile * 16 + output;
-    if (row >= at.target->out) continue;
-    const auto part = [&](int from) { return sums[(from * kRows + m) * kOutputs + output]; };
-    const float sum = ((part(0) + part(1)) + (part(2) + part(3))) + ((part(4) + part(5)) + (part(6) + part(7)));
-    store_output(p, *at.target, m, row, sum);
+#pragma unroll
+  for (int i = 0; i < own.kCount; ++i) {
+    if (!own.y[i]) continue;
+    const auto part = [&](int from) { return sums[from * kRows * kOutputs + own.sum_of(i)]; };
+    *own.y[i] =
+        own.value(p, i, ((part(0) + part(1)) + (part(2) + part(3))) + ((part(4) + part(5)) + (part(6) + part(7))));
   }
 }
 

@@ -18,27 +18,12 @@
 #pragma once
 #include <algorithm>
 
+#include "kernels/cuda/lowbit_panel_store.cuh"
 #include "kernels/cuda/lowbit_panel_warp.cuh"
 
 namespace fidelio::cuda {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Four sums of eight rows of a tile, as a lane has them: rows 2 t and 2 t + 1 of output g, then of g + 8.
-__device__ __forceinline__ void store_panel(const LowbitArguments& p, const TileAt& block, int tile, int lane, int n,
-                                            float4 sum) {
-  const float value[4] = {sum.x, sum.y, sum.z, sum.w};
-  OutputSlot slot[4];  // all asked for before the first store, past which the compiler moves no load
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int m = n * 8 + lane % 4 * 2 + i % 2,
-              output = block.row_block * kBlockRows + tile * 16 + lane / 4 + i / 2 * 8;
-    if (m < p.rows && output < block.target->out) slot[i] = OutputSlot(p, *block.target, m, output);
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    if (slot[i].y) slot[i].store(value[i]);
-}
-
 __device__ __forceinline__ float4 operator+(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
 
 // A warp that multiplies.
@@ -64,6 +49,14 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
   const int stage_bytes = agreed(at.stage_bytes), stages = agreed(plan.stages);
   if (tile == 0 && lane == 0) ask_first_activations<Traits, kRows, kTiles>(p, plan, at, team);
   __syncwarp();
+  // Who finishes which sums: those who have them, or, if there are several sources, each thread block of the cluster
+  // some of the tiles: [source][its tiles][eight rows][lane].
+  const int by = plan.cluster / 2, own = tiles >> by;  // cluster = 2^by
+  const bool alone = kTiles == 8 && plan.sources() == 1;
+  const auto slots_of = [&](int item) {
+    return PanelSlots::of<Traits>(p, plan, blockIdx.z * own + item / 32 / kEights, item / 32 % kEights, lane);
+  };
+  PanelSlots slots = alone ? PanelSlots::of<Traits>(p, plan, tile, 0, lane) : slots_of(threadIdx.x);
   int stage = 0, offset = 0, parity = 0;
   bool filled = false;  // the stage to come, as far as is known
   float total[kEights][4];
@@ -105,26 +98,23 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
       for (int n = 0; n < kEights; ++n)
         saved[(level * kEights + n) * kThreads] = {total[n][0], total[n][1], total[n][2], total[n][3]};
   }
-  ask_for_upcoming(p.upcoming);
 
-  const auto block_of = [&](int tile) { return panel_block<Traits>(p, plan, tile / kTiles); };
-  const auto place_of = [&](int tile) { return first_panel_tile<kTiles>() + tile % kTiles; };
-  const auto there = [&](int tile) {
-    return kTiles == 4 || static_cast<int>(blockIdx.x) * plan.wide + tile / 8 < plan.row_blocks;
-  };
   const auto quad = [&](int n) { return float4{total[n][0], total[n][1], total[n][2], total[n][3]}; };
-  if (plan.sources() == 1) {
-    ptx::dependency_wait();
-    if (there(tile))
+  ptx::dependency_wait();
+  if (alone) {
+    float4 before[kEights];
 #pragma unroll
-      for (int n = 0; n < kEights; ++n) store_panel(p, block_of(tile), place_of(tile), lane, n, quad(n));
+    for (int n = 0; n < kEights; ++n) before[n] = slots.before(p, n);
+#pragma unroll
+    for (int n = 0; n < kEights; ++n) slots.store(p, n, quad(n), before[n]);
     return;
   }
-  // Each thread block of the cluster finishes some of the tiles: [source][its tiles][eight rows][lane].
-  const int by = plan.cluster / 2, own = tiles >> by,
-            finisher = tile >> (plan.wide + (kTiles == 8 ? 2 : 1) - by);  // cluster = 2^by
+  const int finisher = tile >> (plan.wide + (kTiles == 8 ? 2 : 1) - by);
   const auto received = [&](int source, int item) { return at.received + (source * own * kEights * 32 + item) * 16; };
   uint8_t* const to = received(source, (tile & (own - 1)) * kEights * 32 + lane);
+  const int items = own * kEights * 32;
+  float4 before{};
+  if (threadIdx.x < items) before = slots.before(p, 0);
   if (plan.cluster == 1) {  // whose only thread block knows no asynchronous stores
 #pragma unroll
     for (int n = 0; n < kEights; ++n) *reinterpret_cast<float4*>(to + n * 512) = quad(n);
@@ -136,14 +126,14 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
     for (int n = 0; n < kEights; ++n) ptx::store_in_cluster(there + n * 512, quad(n), arrived);
     ptx::wait(at.all_received, 0);
   }
-  ptx::dependency_wait();
-  for (int item = threadIdx.x; item < own * kEights * 32; item += kThreads) {
+  for (int item = threadIdx.x; item < items; item += kThreads) {
+    if (item >= kThreads) slots = slots_of(item), before = slots.before(p, 0);
     const auto of = [&](int source) { return *reinterpret_cast<const float4*>(received(source, item)); };
     float4 sum = of(0) + of(1);
-    if (plan.sources() >= 4) sum = sum + (of(2) + of(3));
+    if (kTiles == 4 || plan.sources() >= 4) sum = sum + (of(2) + of(3));
     if (plan.sources() == 8) sum = sum + ((of(4) + of(5)) + (of(6) + of(7)));
-    const int n = item / 32 % kEights, mine = blockIdx.z * own + item / 32 / kEights;
-    if (there(mine)) store_panel(p, block_of(mine), place_of(mine), lane, n, sum);
+    slots.store(p, 0, sum, before);
+    if (kTiles * kRows < 8 * 32) break;  // nobody has more
   }
 }
 #endif
@@ -168,10 +158,14 @@ __global__ void __launch_bounds__(kPanelThreads, 1)
   }
   __syncthreads();
   if (plan.cluster > 1) ptx::cluster_arrive_relaxed();
-  if (warp < kPanelWarps)
+  if (warp < kPanelWarps) {
+    if constexpr (kRows > 16) asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
     multiply_and_join<Traits, kRows, kTiles>(p, plan, at, warp);
-  else if (lane == 0)
-    ask_panel<Traits, kRows, kTiles>(p, plan, at, warp - kPanelWarps);
+  } else {
+    if constexpr (kRows > 16) ptx::give_registers<32>();
+    if (lane == 0) ask_panel<Traits, kRows, kTiles>(p, plan, at, warp - kPanelWarps);
+    ask_for_upcoming(p, warp - kPanelWarps);
+  }
 #endif
 }
 

@@ -80,6 +80,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
   const uint8_t* const of_products = inputs + min(g / 2, kRows - 1) * kInputRow + g % 2 * 64 + t * 16;
   const uint8_t* const record = inputs + min(t, kRows - 1) * kInputRow + kInputPlanes;
   float total[kTiles][kRowTiles][2] = {};
+  OwnOutputs<Shape::kOutputs, kRows> outputs(p, at);
   ptx::dependency_wait();
   float factor = 1;  // of the row
   const bool has_factor = kRows == 1 && p.norm.squares;
@@ -90,11 +91,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
     ptx::commit_copies();
   }
   if (has_factor) factor = norm_factor(sum_of_warp(factor), p.columns, p.norm.eps);
-  // A thread has one output of a row alone, if any, and asks now for what its sum is added to.
-  const int own_output = at.row_block * kBlockRows + at.tile * 16 + static_cast<int>(threadIdx.x);
-  const bool has_output = kRows == 1 && threadIdx.x < Shape::kOutputs && own_output < at.target->out;
-  OutputSlot slot;
-  if (has_output) slot = OutputSlot(p, *at.target, 0, own_output);
+  outputs.ask(p);
 #pragma unroll 1
   for (int block = 0; block < count; block += kStages) {
 #pragma unroll
@@ -131,7 +128,8 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
       ptx::commit_copies();
     }
   }
-  ask_for_upcoming(p.upcoming);
+
+  ask_for_upcoming(p, part);
 
   float* const sums = reinterpret_cast<float*>(own);
 #pragma unroll
@@ -143,18 +141,17 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
         sums[(n * kTileRows + t) * Shape::kOutputs + tile * 16 + g + 8 * up] =
             total[tile][n][up] * integer_unit<Traits>(up != 0);
   __syncthreads();
-  if constexpr (kRows == 1) {
-    const float value = has_output ? slot.value(joined<Shape>(shared, threadIdx.x)) : 0;
-    if (has_output && p.join.kind != LowbitJoin::Kind::gate) *slot.y = value;
+  float value = 0;  // of the last
+#pragma unroll
+  for (int i = 0; i < outputs.kCount; ++i) {
+    if (!outputs.y[i]) continue;
+    value = outputs.value(p, i, joined<Shape>(shared, outputs.sum_of(i)));
+    if (kRows > 1 || p.join.kind != LowbitJoin::Kind::gate) *outputs.y[i] = value;
+  }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if constexpr (kRows == 1)
     if (p.join.kind != LowbitJoin::Kind::none) join_outputs<Shape>(p, shared, value, norm_weight);
 #endif
-  } else {
-    for (int i = threadIdx.x; i < Shape::kOutputs * p.rows; i += Shape::kThreads) {
-      const int output = at.row_block * kBlockRows + at.tile * 16 + i % Shape::kOutputs;
-      if (output < at.target->out) store_output(p, *at.target, i / Shape::kOutputs, output, joined<Shape>(shared, i));
-    }
-  }
 }
 
 template <typename Traits, int kTiles, int kRows, int kStages, int kResident>
