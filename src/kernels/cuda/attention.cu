@@ -1,18 +1,19 @@
 // Attention over the paged cache.
 //
 // The context of a row is cut at multiples of kCut = 128 positions, wherever the row stands in its batch, and the cuts
-// are dealt to kDealt = 8 thread blocks, a cluster, which serve all query heads that share a kv head:
+// are dealt into kDealt = 8 shares, for all query heads that share a kv head. One to eight thread blocks, a cluster,
+// have the shares among them: as many as are on the device at once, for each has its queries to turn before it begins.
 //
-//      cut    0 ................. 127 | 128 .............. 255 | 256 ... p
-//      dealt  thread block 0          | thread block 1         | 2           (cut 8 is thread block 0's again)
-//      span   [w0][w1][w2] ...   [w7] | [w0] ...               | [w0]
-//      warp   16 positions (kSpan) of each of its thread block's cuts, and needs nobody else until all are done: keys
-//             and values to registers at once, the next ones while it works on these; dots over kLanes lanes a
-//             position, eight columns a lane; softmax with a lane a position; p v, eight columns a lane
-//      block  (m, l, o) of its warps joined in order and left with thread block 0 of the cluster
-//      row    thread block 0 joins them in order and leaves the result prepared for the next product
+//      cut      0 ................. 127 | 128 .............. 255 | 256 ... p
+//      share    0                       | 1                      | 2            (cut 8 is share 0's again)
+//      span     [w0][w1][w2] ...   [w7] | [w0] ...               | [w0]
+//      warp     16 positions (kSpan) of each of its thread block's cuts, and needs nobody else until a share is done:
+//               keys and values to registers at once, the next ones while it works on these; dots over kLanes lanes a
+//               position, eight columns a lane; softmax with a lane a position; p v, eight columns a lane
+//      share    (m, l, o) of the warps joined in order and left with the first thread block of the cluster
+//      row      that one joins the shares' in order and leaves the result prepared for the next product
 //
-// So one row is spread over up to 8 hk thread blocks, and the order of all sums depends on the row's position alone.
+// So the order of all sums depends on the row's position alone, not on how many thread blocks a row has.
 // Before Hopper thread blocks leave their parts in memory and the last to arrive joins them. Where each sequence of the
 // batch has one row, the same kernel also turns its queries and its key, and appends key and value: `fresh`.
 #include <algorithm>
@@ -28,20 +29,20 @@ namespace {
 constexpr int kWarps = kCut / kSpan, kThreads = kWarps * 32;
 static_assert(kWarps == kDealt);  // join() takes as many of either
 
-// What a thread block leaves: [head][e], then [head] {m, l}; and room, for alignment.
+// What is left of a share: [head][e], then [head] {m, l}; and room, for alignment.
 __host__ __device__ constexpr int slot_floats(int heads, int e) { return heads * (e + 4); }
 
-// Shared memory, in floats, for so many heads.
-template <class Walk>
+// Shared memory, in floats, for so many heads. With two buffers warps go on while their last share is joined.
 struct Layout {
-  int e, heads;
-  __host__ __device__ int key() const { return Walk::query_floats(e); }                    // and the value after it
-  __host__ __device__ int scores() const { return key() + 2 * e; }                         // of each warp
-  __host__ __device__ int peaks() const { return scores() + kWarps * Walk::kWarpFloats; }  // [warp][head] {m, l}
-  __host__ __device__ int sums() const { return peaks() + kWarps * heads * 2; }            // [warp][head][e]
-  __host__ __device__ int inbox() const { return sums() + kWarps * heads * e; }            // of thread block 0: slots
-  __host__ __device__ int bytes(bool cluster) const {
-    return (inbox() + (cluster ? kDealt * slot_floats(heads, e) : 0)) * 4;
+  int e, heads, buffers;
+  int query, score;                                                 // floats of the queries, and of a warp's scores
+  __host__ __device__ int key() const { return query; }             // and the value after it
+  __host__ __device__ int scores() const { return key() + 2 * e; }  // of each warp
+  __host__ __device__ int peaks() const { return scores() + kWarps * score; }  // [buffer][warp][head] {m, l}
+  __host__ __device__ int sums() const { return peaks() + buffers * kWarps * heads * 2; }  // [buffer][warp][head][e]
+  __host__ __device__ int inbox() const { return sums() + buffers * kWarps * heads * e; }  // of thread block 0: slots
+  __host__ __device__ int bytes(bool has_inbox) const {
+    return (inbox() + (has_inbox ? kDealt * slot_floats(heads, e) : 0)) * 4;
   }
 };
 
@@ -51,25 +52,33 @@ struct Joined {
   float largest = -INFINITY, weight = 0;
   float4 sum{0, 0, 0, 0};
 };
-template <typename Peak, typename Sum>
+template <int kAtOnce, typename Peak, typename Sum>
 __device__ __forceinline__ Joined join(const Peak& peak, const Sum& sum) {
-  float2 peaks[kDealt];
-  float4 sums[kDealt];
   Joined all;
+  float2 peaks[kAtOnce];
+  float4 sums[kAtOnce];
+  const auto load = [&](int first) {
 #pragma unroll
-  for (int i = 0; i < kDealt; ++i) {
-    peaks[i] = peak(i);
-    sums[i] = peaks[i].y > 0 ? sum(i) : float4{0, 0, 0, 0};
-    all.largest = fmaxf(all.largest, peaks[i].x);
-  }
+    for (int i = 0; i < kAtOnce; ++i) {
+      peaks[i] = peak(first + i);
+      sums[i] = peaks[i].y > 0 ? sum(first + i) : float4{0, 0, 0, 0};
+    }
+  };
+  load(0);
 #pragma unroll
-  for (int i = 0; i < kDealt; ++i) {
-    const float factor = exp2f(peaks[i].x - all.largest);
-    all.weight = fmaf(factor, peaks[i].y, all.weight);
-    all.sum.x = fmaf(factor, sums[i].x, all.sum.x);
-    all.sum.y = fmaf(factor, sums[i].y, all.sum.y);
-    all.sum.z = fmaf(factor, sums[i].z, all.sum.z);
-    all.sum.w = fmaf(factor, sums[i].w, all.sum.w);
+  for (int i = 0; i < kDealt; ++i) all.largest = fmaxf(all.largest, i < kAtOnce ? peaks[i % kAtOnce].x : peak(i).x);
+#pragma unroll
+  for (int first = 0; first < kDealt; first += kAtOnce) {
+    if (first > 0) load(first);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float factor = exp2f(peaks[i].x - all.largest);
+      all.weight = fmaf(factor, peaks[i].y, all.weight);
+      all.sum.x = fmaf(factor, sums[i].x, all.sum.x);
+      all.sum.y = fmaf(factor, sums[i].y, all.sum.y);
+      all.sum.z = fmaf(factor, sums[i].z, all.sum.z);
+      all.sum.w = fmaf(factor, sums[i].w, all.sum.w);
+    }
   }
   return all;
 }
@@ -85,18 +94,18 @@ __device__ void finish(const AttentionArguments& a, const Part& part, int i, con
     prepare_block(v, part.row, a.n, column / kBlockColumns, (a.h * a.e + kBlockColumns - 1) / kBlockColumns, blocks);
 }
 
-// Joins what the thread blocks of a row left in `slots`.
+// Joins a row's shares, which are in `slots`.
 __device__ void join_row(const AttentionArguments& a, const Part& part, int first_head, const float* slots, float* out,
                          uint8_t* blocks) {
   const int slot = slot_floats(part.heads, a.e);
   for (int i = threadIdx.x * 4, head = first_head; i < part.heads * a.e; i += kThreads * 4, head = i / a.e)
     finish(a, part, i,
-           join(
-               [&](int rank) {
-                 if (!part.works(rank)) return float2{-INFINITY, 0};
-                 return *reinterpret_cast<const float2*>(slots + rank * slot + part.heads * a.e + head * 2);
+           join<kDealt>(
+               [&](int share) {
+                 if (!part.has_cuts(share)) return float2{-INFINITY, 0};
+                 return *reinterpret_cast<const float2*>(slots + share * slot + part.heads * a.e + head * 2);
                },
-               [&](int rank) { return *reinterpret_cast<const float4*>(slots + rank * slot + i); }),
+               [&](int share) { return *reinterpret_cast<const float4*>(slots + share * slot + i); }),
            out, blocks);
 }
 
@@ -119,7 +128,7 @@ __device__ void take_queries(const AttentionArguments& a, const FreshHeads& fres
   }
   const float2* turns = reinterpret_cast<const float2*>(fresh.turns) + int64_t{part.row} * (a.e / 2);
   const int64_t at = (int64_t{part.row} * a.hk + part.kv_head) * a.e;
-  const int others = part.last / kCut % kDealt == part.rank ? 2 : 0;  // the key and the value
+  const int others = part.last / kCut % kDealt % part.ranks == part.rank ? 2 : 0;  // the key and the value
   for (int head = threadIdx.x / 32; head < part.heads + others; head += kWarps)
     if (head < part.heads)
       turn(from + head * a.e, fresh.q_norm, fresh.eps, turns, a.e, put(head));
@@ -133,33 +142,37 @@ __device__ void take_queries(const AttentionArguments& a, const FreshHeads& fres
 
 template <class Walk>
 __global__ void __launch_bounds__(kThreads, Walk::kResident)
-    attend_cuts(AttentionArguments a, FreshHeads fresh, const float* q, int row0, float* scratch, uint32_t* arrived,
-                float* out, uint8_t* blocks) {
+    attend_cuts(AttentionArguments a, FreshHeads fresh, const float* q, int row0, Layout layout, float* scratch,
+                uint32_t* arrived, float* out, uint8_t* blocks) {
   extern __shared__ __align__(16) float shared[];
   ptx::allow_dependents();
   constexpr int kHeads = Walk::kHeads;
-  const int warp = threadIdx.x / 32, group = a.h / a.hk, passes = (group + kHeads - 1) / kHeads,
-            ranks = static_cast<int>(gridDim.z);
+  constexpr bool kOne = Walk::kOne;           // each thread block has one share
+  constexpr int kAtOnce = kOne ? kDealt : 4;  // while the next share's keys and values are in registers
+  const int warp = threadIdx.x / 32, group = a.h / a.hk, passes = (group + kHeads - 1) / kHeads;
   Part part;
   part.row = row0 + blockIdx.x;
+  part.sequence = a.sequence[part.row];
   part.kv_head = blockIdx.y / passes;
   part.head0 = part.kv_head * group + blockIdx.y % passes * kHeads;
   part.heads = min(kHeads, (part.kv_head + 1) * group - part.head0);
   part.last = a.positions[part.row];
   part.first = a.window > 0 ? max(0, part.last - a.window + 1) : 0;
   part.rank = blockIdx.z;
+  part.ranks = kOne ? kDealt : static_cast<int>(gridDim.z);
+  part.find_shares();
   const bool works = part.works(part.rank);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  float* const inbox = shared + layout.inbox();
+  const bool cluster = gridDim.z > 1;
   if (!works && part.rank > 0) return;
-  __shared__ __align__(8) uint64_t all_here;  // of thread block 0: the bytes of all parts
+  __shared__ __align__(8) uint64_t all_here;  // of thread block 0: the bytes of all shares
   const uint32_t here = ptx::shared_address(&all_here);
-  if (ranks > 1 && part.rank == 0) {
+  if (cluster && part.rank == 0) {
     if (threadIdx.x == 0) {
-      int parts = 0;
-      for (int rank = 0; rank < ranks; ++rank) parts += part.works(rank);
       ptx::start_barrier(here, 1);
       ptx::publish_barriers();
-      ptx::expect(here, parts * part.heads * (a.e + 2) * 4);
+      ptx::expect(here, __popc(part.shares) * part.heads * (a.e + 2) * 4);
     }
     __syncwarp();
   }
@@ -168,9 +181,8 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
 #endif
 
   const int first_head = static_cast<int>(threadIdx.x) * 4 / a.e;  // of the columns that the thread joins
-  const Layout<Walk> layout{a.e, min(kHeads, group)};
-  float *queries = shared, *key = shared + layout.key(), *peaks = shared + layout.peaks(),
-        *sums = shared + layout.sums();
+  const int slot_size = slot_floats(part.heads, a.e);
+  float *queries = shared, *key = shared + layout.key();
   // What earlier steps appended may be read at once; what this step did only when the kernel before is done.
   if (!fresh.k) ptx::dependency_wait();
   if (works) {
@@ -179,46 +191,62 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
     for (int i = threadIdx.x; i < Walk::query_floats(a.e); i += kThreads) queries[i] = 0;
     __syncthreads();
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    if (ranks > 1) ptx::meet_cluster();
+    if (cluster) ptx::meet_cluster();
 #endif
     if (fresh.k) ptx::dependency_wait();
     take_queries<Walk>(a, fresh, part, q, queries, key);
     __syncthreads();
-    walk.attend(fresh.k != nullptr, queries, key, shared + layout.scores() + warp * Walk::kWarpFloats,
-                peaks + warp * part.heads * 2, sums + warp * part.heads * a.e);
-    __syncthreads();
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    const uint32_t slot = ptx::address_in(0, shared + layout.inbox() + part.rank * slot_floats(part.heads, a.e)),
-                   arrived_at = ptx::address_in(0, &all_here);
-#else
-    float* slots = scratch + (int64_t{blockIdx.x} * a.h + part.head0) * slot_floats(kDealt, a.e);
-    float* slot = slots + part.rank * slot_floats(part.heads, a.e);
+#ifndef __CUDA_ARCH_FEAT_SM90_ALL
+    float* const slots = scratch + (int64_t{blockIdx.x} * a.h + part.head0) * slot_floats(kDealt, a.e);
 #endif
-    for (int i = threadIdx.x * 4, head = first_head; i < part.heads * a.e; i += kThreads * 4, head = i / a.e) {
-      const Joined all = join([&](int w) { return reinterpret_cast<const float2*>(peaks)[w * part.heads + head]; },
-                              [&](int w) { return *reinterpret_cast<const float4*>(sums + w * part.heads * a.e + i); });
-      if (ranks == 1) {
-        finish(a, part, i, all, out, blocks);
-        continue;
+    int buffer = 0;
+#pragma unroll 1
+    for (int share = part.rank; share < kDealt; share += part.ranks) {
+      if (!kOne && !part.has_cuts(share)) continue;
+      float* const peaks = shared + layout.peaks() + buffer * kWarps * layout.heads * 2;
+      float* const sums = shared + layout.sums() + buffer * kWarps * layout.heads * a.e;
+#pragma unroll 1
+      while (walk.is_of(share))
+        walk.step(fresh.k != nullptr, queries, key, shared + layout.scores() + warp * Walk::kWarpFloats,
+                  sums + warp * part.heads * a.e);
+      walk.leave(peaks + warp * part.heads * 2);
+      __syncthreads();
+      for (int i = threadIdx.x * 4, head = first_head; i < part.heads * a.e; i += kThreads * 4, head = i / a.e) {
+        const Joined all =
+            join<kAtOnce>([&](int w) { return reinterpret_cast<const float2*>(peaks)[w * part.heads + head]; },
+                          [&](int w) { return *reinterpret_cast<const float4*>(sums + w * part.heads * a.e + i); });
+        const float2 peak{all.largest, all.weight};
+        const int to_peak = part.heads * a.e + head * 2;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+        if (cluster) {
+          const uint32_t slot = ptx::address_in(0, inbox + share * slot_size), at = ptx::address_in(0, &all_here);
+          ptx::store_in_cluster(slot + i * 4, all.sum, at);
+          if (i % a.e == 0) ptx::store_in_cluster(slot + to_peak * 4, peak, at);
+          continue;
+        }
+        float* const slots = inbox;
+#endif
+        float* const slot = slots + share * slot_size;
+        *reinterpret_cast<float4*>(slot + i) = all.sum;
+        if (i % a.e == 0) *reinterpret_cast<float2*>(slot + to_peak) = peak;
       }
-      const float2 peak{all.largest, all.weight};
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-      ptx::store_in_cluster(slot + i * 4, all.sum, arrived_at);
-      if (i % a.e == 0) ptx::store_in_cluster(slot + (part.heads * a.e + head * 2) * 4, peak, arrived_at);
-#else
-      *reinterpret_cast<float4*>(slot + i) = all.sum;
-      if (i % a.e == 0) *reinterpret_cast<float2*>(slot + part.heads * a.e + head * 2) = peak;
-#endif
+      if constexpr (kOne) break;
+      if (layout.buffers > 1)
+        buffer ^= 1;
+      else
+        __syncthreads();
     }
-    if (ranks == 1) return;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if (part.rank > 0) return;
+    if (!cluster) __syncthreads();
 #else
     __shared__ bool last_to_arrive;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-      const auto before = static_cast<unsigned>(min(ranks, part.last / kCut - part.first / kCut + 1) - 1);
+      unsigned before = 0;
+      for (int rank = 0; rank < part.ranks; ++rank) before += part.works(rank);
+      --before;
       last_to_arrive = atomicInc(arrived + blockIdx.x * gridDim.y + blockIdx.y, before) == before;  // and back to 0
     }
     __syncthreads();
@@ -232,46 +260,95 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
     ptx::meet_cluster();
     ptx::dependency_wait();
   }
-  ptx::wait(here, 0);
-  join_row(a, part, first_head, shared + layout.inbox(), out, blocks);
+  if (cluster) ptx::wait(here, 0);
+  join_row(a, part, first_head, inbox, out, blocks);
 #endif
 }
 
-template <class Walk>
-void launch_cuts(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
-                 const AttentionScratch& scratch, float* out, uint8_t* blocks) {
-  // Without the inbox of clusters 77 KB are enough, of the 99 that the smallest multiprocessors since 8.0 have.
-  static const cudaError_t allowed = cudaFuncSetAttribute(
-      attend_cuts<Walk>, cudaFuncAttributeMaxDynamicSharedMemorySize, (is_hopper() ? 160 : 96) * 1024);
-  cuda_check(allowed, "allowing attention its shared memory");
-  const int group = a.h / a.hk, passes = (group + Walk::kHeads - 1) / Walk::kHeads;
-  const auto ranks = static_cast<unsigned>(std::min(scratch.cuts, kDealt));
-  const bool cluster = is_hopper() && ranks > 1;
-  const auto shared = static_cast<size_t>(Layout<Walk>{a.e, std::min(Walk::kHeads, group)}.bytes(cluster));
-  const int at_once = scratch.parts ? static_cast<int>(std::min<int64_t>(a.n, scratch.rows)) : a.n;
-  for (int row0 = 0; row0 < a.n; row0 += at_once)
-    launch(
-        "attention", stream,
-        LaunchShape{dim3(std::min(a.n - row0, at_once), a.hk * passes, ranks), kThreads, shared, cluster ? ranks : 1},
-        attend_cuts<Walk>, a, fresh, q, row0, scratch.parts, scratch.arrived, out, blocks);
+// Thread blocks a row and kv head. They are all on the device at once, or the last ones would work alone; of numbers
+// with which nobody has more shares the smallest (H200: 4 rows of 4096 positions, 8 shares: 46.2 us with 3, 32.9 with
+// 4, 33.7 with 8, which do not all fit; 8 rows 48.8 with 3 and 60.9 with 4, which do not).
+template <class Some>
+int ranks_for(int pairs, int shares, size_t shared) {
+  cudaLaunchConfig_t config = {};
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = shared;
+  cudaLaunchAttribute size = {};
+  size.id = cudaLaunchAttributeClusterDimension;
+  config.attrs = &size;
+  config.numAttrs = is_hopper() ? 1 : 0;
+  const auto fits = [&](int ranks) {
+    int count = 0;  // of clusters, or of thread blocks on a multiprocessor
+    if (!is_hopper()) {
+      cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, attend_cuts<Some>, kThreads, shared),
+                 "counting thread blocks");
+      return pairs * ranks <= count * multiprocessors();
+    }
+    size.val.clusterDim = {1, 1, static_cast<unsigned>(ranks)};
+    config.gridDim = dim3(1, 1, static_cast<unsigned>(ranks));
+    cuda_check(cudaOccupancyMaxActiveClusters(&count, attend_cuts<Some>, &config), "counting clusters");
+    return pairs <= count;
+  };
+  int ranks = shares;
+  while (ranks > 1 && !fits(ranks)) --ranks;
+  const int each = (shares + ranks - 1) / ranks;
+  return (shares + each - 1) / each;
 }
 
+template <class One, class Some>
+void launch_cuts(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
+                 const AttentionScratch& scratch, float* out, uint8_t* blocks) {
+  // Of the 99 KB that the smallest multiprocessors since 8.0 have, 77 are enough without the inbox and a second buffer.
+  const int most = (is_hopper() ? 200 : 96) * 1024;
+  static const cudaError_t allowed = [&] {
+    const auto allow = [&](auto kernel) {
+      return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+    };
+    const cudaError_t first = allow(attend_cuts<One>);
+    return first != cudaSuccess ? first : allow(attend_cuts<Some>);
+  }();
+  cuda_check(allowed, "allowing attention its shared memory");
+  const int group = a.h / a.hk, passes = (group + Some::kHeads - 1) / Some::kHeads;
+  const int at_once = scratch.parts ? static_cast<int>(std::min<int64_t>(a.n, scratch.rows)) : a.n,
+            pairs = std::min(a.n, at_once) * a.hk * passes, shares = std::min(scratch.cuts, kDealt);
+  Layout layout{a.e, std::min(Some::kHeads, group), 1, Some::query_floats(a.e), Some::kWarpFloats};
+  const auto bytes = [&] { return static_cast<size_t>(layout.bytes(is_hopper())); };
+  const int ranks = ranks_for<Some>(pairs, shares, bytes());
+  const bool one = ranks == shares;
+  layout.buffers = 2;
+  if (one || layout.bytes(is_hopper()) > most / Some::kResident) layout.buffers = 1;
+  for (int row0 = 0; row0 < a.n; row0 += at_once)
+    launch("attention", stream,
+           LaunchShape{dim3(std::min(a.n - row0, at_once), a.hk * passes, ranks), kThreads, bytes(),
+                       is_hopper() ? static_cast<unsigned>(ranks) : 1},
+           one ? attend_cuts<One> : attend_cuts<Some>, a, fresh, q, row0, layout, scratch.parts, scratch.arrived, out,
+           blocks);
+}
+
+template <template <class Spans, int kWidest> class Walk, int kWidest, typename... Rest>
+void launch_halves(Stream stream, const Rest&... rest) {
+  launch_cuts<Walk<SpansOfOne, kWidest>, Walk<SpansOfSome, kWidest>>(stream, rest...);
+}
+template <KvKind kind, int kLanes, typename... Rest>
+void launch_multiplying(Stream stream, const Rest&... rest) {
+  launch_cuts<MultiplyingWalk<SpansOfOne, kind, kLanes>, MultiplyingWalk<SpansOfSome, kind, kLanes>>(stream, rest...);
+}
 template <KvKind kind, typename... Rest>
 void launch_walks(Stream stream, const AttentionArguments& a, const Rest&... rest) {
   if constexpr (kind == KvKind::f16) {
-    if (a.e <= 64) return launch_cuts<HalvesWalk<64>>(stream, a, rest...);
-    if (a.e <= 128) return launch_cuts<HalvesWalk<128>>(stream, a, rest...);
-    launch_cuts<HalvesWalk<256>>(stream, a, rest...);
+    if (a.e <= 64) return launch_halves<HalvesWalk, 64>(stream, a, rest...);
+    if (a.e <= 128) return launch_halves<HalvesWalk, 128>(stream, a, rest...);
+    launch_halves<HalvesWalk, 256>(stream, a, rest...);
   } else {
-    if (a.e <= 64) return launch_cuts<MultiplyingWalk<kind, 8>>(stream, a, rest...);
-    if (a.e <= 128) return launch_cuts<MultiplyingWalk<kind, 16>>(stream, a, rest...);
-    launch_cuts<MultiplyingWalk<kind, 32>>(stream, a, rest...);
+    if (a.e <= 64) return launch_multiplying<kind, 8>(stream, a, rest...);
+    if (a.e <= 128) return launch_multiplying<kind, 16>(stream, a, rest...);
+    launch_multiplying<kind, 32>(stream, a, rest...);
   }
 }
 
 // Heads that a thread block serves at a time.
 int heads_at_once(KvKind kind) {
-  return kind == KvKind::f16 ? HalvesWalk<64>::kHeads : MultiplyingWalk<KvKind::f32, 8>::kHeads;
+  return kind == KvKind::f16 ? HalvesWalk<SpansOfOne, 64>::kHeads : MultiplyingWalk<SpansOfOne, KvKind::f32, 8>::kHeads;
 }
 
 }  // namespace

@@ -17,43 +17,23 @@
 namespace fidelio::cuda {
 
 // Shared memory: queries [16][e + 32] FP16.
-template <int kWidest>  // e at most
-struct HalvesWalk {
+template <class Spans, int kWidest>  // e at most
+struct HalvesWalk : Spans {
+  using Spans::a, Spans::part, Spans::begin, Spans::next, Spans::is_there;
   static constexpr KvKind kind = KvKind::f16;
   static constexpr int kHeads = 8, kResident = kWidest <= 128 ? 2 : 1;
   static constexpr int kStride = kWidest + 32;  // halves, so that neighbouring rows begin 16 banks apart
   static constexpr int query_floats(int) { return kHeads * kStride; }
   static constexpr int kWarpFloats = 0;
   static constexpr int kKeyParts = kWidest / 32, kValueParts = kWidest / 64;
-  static constexpr float kRest = 2048;         // 2^11
-  static constexpr int kStep = kDealt * kCut;  // from span to span
-  static constexpr int kAhead = 2;             // spans that are asked into L2 beside the one in registers
-  const AttentionArguments& a;
-  const Part& part;
-  int sequence;
-  int readable;   // the last position that is in the cache
-  int begin;      // of the span
-  int64_t slot0;  // of that position
-  int64_t slots;  // of the lane-th of 32 spans
+  static constexpr float kRest = 2048;  // 2^11
+  int readable;                         // the last position that is in the cache
+  bool summed = false;                  // spans of this share are
+  float peak = -INFINITY, weight = 0;   // of the share so far
   uint4 keys[kKeyParts][2], values[kValueParts][4];
 
   __device__ HalvesWalk(const AttentionArguments& arguments, const Part& of, bool fresh)
-      : a(arguments), part(of), sequence(a.sequence[of.row]), readable(fresh ? of.last - 1 : of.last) {
-    begin = of.first_cut_of(of.rank) * kCut + static_cast<int>(threadIdx.x) / 32 * kSpan;
-    if (begin + kSpan <= of.first) begin += kStep;
-    slots = slot_at(begin + lane() * kStep);
-    slot0 = __shfl_sync(~0u, slots, 0);
-    if (lane() > 0 && lane() <= kAhead) ask(begin + lane() * kStep, slots);
-  }
-  __device__ static int lane() { return threadIdx.x % 32; }
-  __device__ void ask(int from, int64_t slot) const {
-    if (from > part.last) return;
-    ptx::prefetch_into_l2(static_cast<const uint16_t*>(a.keys) + slot * a.e, kSpan * a.e * 2);
-    ptx::prefetch_into_l2(static_cast<const uint16_t*>(a.values) + slot * a.e, kSpan * a.e * 2);
-  }
-  __device__ int64_t slot_at(int position) const {
-    return position <= part.last ? slot_of(a, sequence, position, part.kv_head) : 0;
-  }
+      : Spans(arguments, of), readable(fresh ? of.last - 1 : of.last) {}
   __device__ static int g() { return threadIdx.x % 32 / 4; }
   __device__ static int t() { return threadIdx.x % 4; }
   __device__ static int key_column(int i) { return 32 * i + 8 * t(); }
@@ -65,28 +45,28 @@ struct HalvesWalk {
   __device__ static uint4 loaded(bool there, const uint16_t* from) {
     return there ? __ldcg(reinterpret_cast<const uint4*>(from)) : uint4{0, 0, 0, 0};
   }
-  __device__ void load_keys(int from, int64_t slot) {
+  __device__ void load_keys(int from, int slot) {
 #pragma unroll
     for (int up = 0; up < 2; ++up) {
       const int row = g() + 8 * up;
-      const uint16_t* at = static_cast<const uint16_t*>(a.keys) + (slot + row) * a.e + 8 * t();
+      const uint16_t* at = static_cast<const uint16_t*>(a.keys) + int64_t{slot + row} * a.e + 8 * t();
       const bool known = there(from + row);
 #pragma unroll
       for (int i = 0; i < kKeyParts; ++i) keys[i][up] = loaded(known && key_column(i) < a.e, at + 32 * i);
     }
   }
-  __device__ void load_values(int from, int64_t slot) {
+  __device__ void load_values(int from, int slot) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const uint16_t* at = static_cast<const uint16_t*>(a.values) + (slot + position(j)) * a.e + 8 * g();
+      const uint16_t* at = static_cast<const uint16_t*>(a.values) + int64_t{slot + position(j)} * a.e + 8 * g();
       const bool known = there(from + position(j));
 #pragma unroll
       for (int i = 0; i < kValueParts; ++i) values[i][j] = loaded(known && value_column(i) < a.e, at + 64 * i);
     }
   }
   __device__ void load() {
-    load_keys(begin, slot0);
-    load_values(begin, slot0);
+    load_keys(begin, this->slot());
+    load_values(begin, this->slot());
   }
 
   // Of a head of this part, a pair of columns; what is past the heads and columns there are stays zero.
@@ -111,7 +91,7 @@ struct HalvesWalk {
     __syncwarp();
     auto* halves = reinterpret_cast<uint16_t*>(key);
     if (column < a.e) {
-      const int64_t slot = slot0 + part.last - begin;
+      const int slot = this->slot() + part.last - begin;
       stored[0].save(a.keys, nullptr, slot, a.e, column);
       stored[1].save(a.values, nullptr, slot, a.e, column);
       *reinterpret_cast<uint4*>(halves + column) = stored[0].raw;
@@ -196,43 +176,38 @@ struct HalvesWalk {
     }
   }
 
-  // All spans, of which the first one's keys and values have been asked for; (m, l) and o of the heads into peaks and
-  // sums [head][e].
-  __device__ void attend(bool fresh, const float* queries, float* key, float*, float* peaks, float* sums) {
-    float peak = -INFINITY, weight = 0;
-    int spans = 0;
-#pragma unroll 1
-    while (begin <= part.last) {
-      const int next = begin + kStep, of_32 = ++spans % 32;
-      if (of_32 == 0) slots = slot_at(next + lane() * kStep);
-      const int64_t next_slot = __shfl_sync(~0u, slots, of_32);
-      if (lane() == of_32 + kAhead) ask(next + kAhead * kStep, slots);
-      if (fresh && part.last < begin + kSpan) append(key);
-      float scores[4], largest = peak, sum = 0;
-      scores_of(queries, scores);
-      if (next <= part.last) load_keys(next, next_slot);
+  // The span whose keys and values have been asked for; those of the next one are then.
+  __device__ void step(bool fresh, const float* queries, float* key, float*, float* sums) {
+    this->look_ahead();
+    if (fresh && part.last < begin + kSpan) append(key);
+    float scores[4], largest = peak, sum = 0;
+    scores_of(queries, scores);
+    if (is_there(next)) load_keys(next, this->next_slot());
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at = begin + position(i);
-        if (at > part.last || at < part.first) scores[i] = -INFINITY;
-        largest = fmaxf(largest, scores[i]);
-      }
-#pragma unroll
-      for (int d = 1; d <= 2; d *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum += scores[i] = exp2f(scores[i] - largest);
-#pragma unroll
-      for (int d = 1; d <= 2; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-      const float factor = exp2f(peak - largest);
-      peak = largest;
-      weight = fmaf(weight, factor, sum);
-      add_values(scores, factor, spans == 1, sums);
-      if (next > part.last) break;
-      load_values(next, next_slot);
-      begin = next;
-      slot0 = next_slot;
+    for (int i = 0; i < 4; ++i) {
+      const int at = begin + position(i);
+      if (at > part.last || at < part.first) scores[i] = -INFINITY;
+      largest = fmaxf(largest, scores[i]);
     }
+#pragma unroll
+    for (int d = 1; d <= 2; d *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum += scores[i] = exp2f(scores[i] - largest);
+#pragma unroll
+    for (int d = 1; d <= 2; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    const float factor = exp2f(peak - largest);
+    peak = largest;
+    weight = fmaf(weight, factor, sum);
+    add_values(scores, factor, !summed, sums);
+    summed = true;
+    if (is_there(next)) load_values(next, this->next_slot());
+    this->go_on();
+  }
+  // The share's (m, l).
+  __device__ void leave(float* peaks) {
     if (g() < part.heads && t() == 0) reinterpret_cast<float2*>(peaks)[g()] = {peak, weight};
+    peak = -INFINITY, weight = 0;
+    summed = false;
   }
 };
 

@@ -9,14 +9,106 @@ namespace fidelio::cuda {
 
 constexpr int kSpan = 16;  // positions that a warp works on at a time
 
-// Which heads, row, positions and cuts a thread block works for.
+// Which heads, row, positions and cuts a thread block works for: those of shares rank, rank + ranks, ...
 struct Part {
-  int row, kv_head, head0, heads, first, last, rank;
-  __device__ int first_cut_of(int of_rank) const {
+  int row, sequence, kv_head, head0, heads, first, last, rank, ranks;
+  int shares;  // a bit for each that has cuts
+  __device__ int first_cut_of(int share) const {
     const int cut = first / kCut;
-    return cut + ((of_rank - cut) & (kDealt - 1));
+    return cut + ((share - cut) & (kDealt - 1));
   }
-  __device__ bool works(int of_rank) const { return first_cut_of(of_rank) <= last / kCut; }
+  __device__ void find_shares() {
+    const int cuts = min(last / kCut - first / kCut + 1, kDealt), one_by_one = (1 << cuts) - 1,
+              from = first / kCut % kDealt;
+    shares = (one_by_one << from | one_by_one >> (kDealt - from)) & ((1 << kDealt) - 1);
+  }
+  __device__ bool has_cuts(int share) const { return shares >> share & 1; }
+  __device__ bool works(int of_rank) const {
+    for (int share = of_rank; share < kDealt; share += ranks)
+      if (has_cuts(share)) return true;
+    return false;
+  }
+};
+
+// Where a warp's spans are: one in each of its thread block's cuts, but those that lie before or past what the row
+// sees.
+struct SpanPlace {
+  const AttentionArguments& a;
+  const Part& part;
+  static constexpr int kStep = kDealt * kCut;  // from span to span of a share
+
+  __device__ bool is_there(int begin) const { return begin <= part.last; }
+  __device__ int first_of(int share) const {
+    const int span = part.first_cut_of(share) * kCut + static_cast<int>(threadIdx.x) / 32 * kSpan;
+    return span + kSpan <= part.first ? span + kStep : span;
+  }
+  __device__ int page_at(int position) const {
+    return is_there(position) ? a.page_of[int64_t{part.sequence} * a.pages_per_sequence + position / kPage] : 0;
+  }
+  // In the cache, which has fewer than 2^31.
+  __device__ int slot_of(int position, int page) const {
+    return (page * a.hk + part.kv_head) * kPage + position % kPage;
+  }
+};
+// Of one share. A lane knows the slot of one of 32 spans in a row: few registers, and few instructions before the
+// first.
+struct SpansOfOne : SpanPlace {
+  static constexpr bool kOne = true;
+  int begin, next;         // positions, of the span at work and of the next; past the row's where there is none
+  int here, ahead, slots;  // slots of these, and the lane's
+  int number = 0;          // of the span at work
+
+  __device__ SpansOfOne(const AttentionArguments& arguments, const Part& of) : SpanPlace{arguments, of} {
+    begin = first_of(part.rank);
+    look_up(begin);
+    here = __shfl_sync(~0u, slots, 0);
+  }
+  __device__ int slot() const { return here; }
+  __device__ int next_slot() const { return ahead; }
+  __device__ void look_up(int from) {
+    const int position = from + static_cast<int>(threadIdx.x) % 32 * kStep;
+    slots = slot_of(position, page_at(position));
+  }
+  __device__ bool is_of(int) const { return is_there(begin); }
+  __device__ void look_ahead() {  // makes the next one known
+    next = begin + kStep;
+    if (++number % 32 == 0) look_up(next);
+    ahead = __shfl_sync(~0u, slots, number % 32);
+  }
+  __device__ void go_on() { begin = next, here = ahead; }
+};
+// Of several, share by share. Pages are looked up two spans ahead.
+struct SpansOfSome : SpanPlace {
+  static constexpr bool kOne = false;
+  int begin, next, after;  // positions, of the span at work and of those after it; past the row's where there is none
+  int page, next_page, after_page;
+
+  __device__ SpansOfSome(const AttentionArguments& arguments, const Part& of) : SpanPlace{arguments, of} {
+    begin = first_from(part.rank);
+    page = page_at(begin);
+    next = following(begin);
+    next_page = page_at(next);
+  }
+  __device__ int slot() const { return slot_of(begin, page); }
+  __device__ int next_slot() const { return slot_of(next, next_page); }
+  __device__ bool is_of(int share) const { return is_there(begin) && begin / kCut % kDealt == share; }
+  __device__ int first_from(int share) const {
+    for (; share < kDealt; share += part.ranks)
+      if (const int span = first_of(share); is_there(span)) return span;
+    return part.last + 1;
+  }
+  __device__ int following(int of_begin) const {
+    if (!is_there(of_begin) || is_there(of_begin + kStep)) return of_begin + kStep;
+    return first_from(of_begin / kCut % kDealt + part.ranks);
+  }
+  __device__ void look_ahead() {
+    after = following(next);
+    after_page = page_at(after);
+  }
+  __device__ void go_on() {
+    begin = next, page = next_page;
+    next = after, next_page = after_page;
+  }
 };
 
 // N neighbouring floats that are read and written together.
@@ -50,8 +142,9 @@ __device__ __forceinline__ int reduce_scatter(float (&v)[N]) {
 }
 
 // Shared memory: queries [head][e] FP32, then of each warp scores [position][head] and factors [head].
-template <KvKind kind_, int kLanes>
-struct MultiplyingWalk {
+template <class Spans, KvKind kind_, int kLanes>
+struct MultiplyingWalk : Spans {
+  using Spans::a, Spans::part, Spans::begin, Spans::next, Spans::is_there;
   static constexpr KvKind kind = kind_;
   static constexpr int kHeads = 4, kResident = 1;
   static constexpr int query_floats(int e) { return kHeads * e; }
@@ -60,29 +153,19 @@ struct MultiplyingWalk {
   static constexpr bool kHeld = sizeof(Stored8<kind>) * kSteps <= 128;   // keys and values of the span fit in registers
   static constexpr int kBatch = std::min(kSteps, kLanes >= kHeads ? kLanes / kHeads : 1);
   static constexpr int kPairs = kHeads / 2;
-  const AttentionArguments& a;
-  const Part& part;
-  int sequence;
-  int readable;   // the last position that is in the cache
-  int begin;      // of the span
-  int64_t slot0;  // of that position
+  int readable;         // the last position that is in the cache
+  bool summed = false;  // spans of this share are
   Stored8<kind> keys[kHeld ? kSteps : 1], values[kHeld ? kSteps : 1];
-  float peak[kPairs], weight[kPairs];  // of the spans so far, by the head of the lane's half of the warp
+  float peak[kPairs], weight[kPairs];  // of the share so far, by the head of the lane's half of the warp
 
   __device__ MultiplyingWalk(const AttentionArguments& arguments, const Part& of, bool fresh)
-      : a(arguments), part(of), sequence(a.sequence[of.row]), readable(fresh ? of.last - 1 : of.last) {
-    begin = of.first_cut_of(of.rank) * kCut + static_cast<int>(threadIdx.x) / 32 * kSpan;
-    if (begin + kSpan <= of.first) begin += kDealt * kCut;
-    slot0 = slot_at(begin);
+      : Spans(arguments, of), readable(fresh ? of.last - 1 : of.last) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) peak[i] = -INFINITY, weight[i] = 0;
   }
-  __device__ int64_t slot_at(int position) const {
-    return position <= part.last ? slot_of(a, sequence, position, part.kv_head) : 0;
-  }
   __device__ int column() const { return threadIdx.x % kLanes * 8; }
   __device__ int in_span(int step) const { return step * kAtOnce + threadIdx.x % 32 / kLanes; }
-  __device__ Stored8<kind> loaded(bool key, int step, int from, int64_t slot) const {
+  __device__ Stored8<kind> loaded(bool key, int step, int from, int slot) const {
     Stored8<kind> s;
     s.clear();
     const int position = from + in_span(step);
@@ -91,16 +174,16 @@ struct MultiplyingWalk {
     return s;
   }
   __device__ void load() {
-    load_keys(begin, slot0);
-    load_values(begin, slot0);
+    load_keys(begin, this->slot());
+    load_values(begin, this->slot());
   }
-  __device__ void load_keys(int from, int64_t slot) {
+  __device__ void load_keys(int from, int slot) {
     if constexpr (kHeld) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) keys[step] = loaded(true, step, from, slot);
     }
   }
-  __device__ void load_values(int from, int64_t slot) {
+  __device__ void load_values(int from, int slot) {
     if constexpr (kHeld) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) values[step] = loaded(false, step, from, slot);
@@ -120,7 +203,7 @@ struct MultiplyingWalk {
       stored[i].template take<kLanes>(eight, column() < a.e);
       if (column() >= a.e) stored[i].clear();
     }
-    const int64_t slot = slot0 + part.last - begin;
+    const int slot = this->slot() + part.last - begin;
     if (threadIdx.x % 32 < kLanes && column() < a.e) {
       stored[0].save(a.keys, a.key_scales, slot, a.e, column());
       stored[1].save(a.values, a.value_scales, slot, a.e, column());
@@ -145,7 +228,7 @@ struct MultiplyingWalk {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         float key[8];
-        (kHeld ? keys[kHeld ? step0 + i : 0] : loaded(true, step0 + i, begin, slot0)).values(key);
+        (kHeld ? keys[kHeld ? step0 + i : 0] : loaded(true, step0 + i, begin, this->slot())).values(key);
 #pragma unroll
         for (int head = 0; head < kHeads; ++head)
 #pragma unroll
@@ -185,7 +268,7 @@ struct MultiplyingWalk {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       float value[8];
-      (kHeld ? values[kHeld ? step : 0] : loaded(false, step, begin, slot0)).values(value);
+      (kHeld ? values[kHeld ? step : 0] : loaded(false, step, begin, this->slot())).values(value);
       const Four shares = *reinterpret_cast<const Four*>(scores + in_span(step) * kHeads);
 #pragma unroll
       for (int head = 0; head < kHeads; ++head)
@@ -209,35 +292,32 @@ struct MultiplyingWalk {
     }
   }
 
-  // All spans, of which the first one's keys and values have been asked for.
-  __device__ void attend(bool fresh, const float* queries, float* key, float* scores, float* peaks, float* sums) {
+  // The span whose keys and values have been asked for; those of the next one are then.
+  __device__ void step(bool fresh, const float* queries, float* key, float* scores, float* sums) {
+    this->look_ahead();
+    if (fresh && part.last < begin + kSpan) append(key);
+    scores_of(queries, scores);
+    load_keys(next, this->next_slot());
     float* factors = scores + kSpan * kHeads;
-    bool first = true;
-    int64_t next_slot = slot_at(begin + kDealt * kCut);
-#pragma unroll 1
-    while (begin <= part.last) {
-      const int next = begin + kDealt * kCut;
-      if (fresh && part.last < begin + kSpan) append(key);
-      scores_of(queries, scores);
-      load_keys(next, next_slot);
-      __syncwarp();
-      weigh(scores, factors);
-      __syncwarp();
-      add_values(scores, factors, first, sums);
-      load_values(next, next_slot);
-      first = false;
-      begin = next;
-      slot0 = next_slot;
-      next_slot = slot_at(begin + kDealt * kCut);
-      __syncwarp();
-    }
+    __syncwarp();
+    weigh(scores, factors);
+    __syncwarp();
+    add_values(scores, factors, !summed, sums);
+    summed = true;
+    load_values(next, this->next_slot());
+    this->go_on();
+    __syncwarp();
+  }
+  // The share's (m, l).
+  __device__ void leave(float* peaks) {
     const int lane = threadIdx.x % 32;
-    if (lane % kSpan == 0)
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const int head = 2 * i + lane / kSpan;
-        if (head < part.heads) reinterpret_cast<float2*>(peaks)[head] = {peak[i], weight[i]};
-      }
+    for (int i = 0; i < kPairs; ++i) {
+      const int head = 2 * i + lane / kSpan;
+      if (lane % kSpan == 0 && head < part.heads) reinterpret_cast<float2*>(peaks)[head] = {peak[i], weight[i]};
+      peak[i] = -INFINITY, weight[i] = 0;
+    }
+    summed = false;
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "kernels/cuda/cuda_state.h"
 #include "kernels/cuda/pack.h"
@@ -36,6 +37,10 @@ Cuda::KvCache Cuda::allocate_cache(const AttentionShape& shape, int64_t pages, K
   check(shape.head_dim % 8 == 0 && shape.head_dim <= 256,
         "the CUDA backend needs a head dim that 8 divides, 256 at most, not {}", shape.head_dim);
   const int64_t slots = pages * shape.kv_heads * kPageTokens;
+  check(slots <= std::numeric_limits<int32_t>::max(),
+        "a cache of {} pages of {} kv heads has more vectors a layer than 2^31; ask for fewer sequences or a shorter "
+        "context",
+        pages, shape.kv_heads);
   KvCache cache{
       format, pages, shape,
       DeviceBuffer(static_cast<size_t>(shape.layers * 2 * slots *

@@ -487,8 +487,13 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
       const std::vector<float> some = values_of(b().attend(mq, cache, 0));
       all.insert(all.end(), some.begin(), some.end());
     }
-    for (const std::vector<int>& positions :
-         {std::vector{0}, std::vector{1151}, std::vector{2303, 7, 128}, std::vector{127, 1024, 2047, 1040}}) {
+    // So many sequences that a row has eight thread blocks, some of them, or one.
+    std::vector<std::vector<int>> batches = {{0}, {1151}, {2303, 7, 128}, {127, 1024, 2047, 1040}};
+    for (const int sequences : {13, 40, 140}) {
+      batches.emplace_back();
+      for (int i = 0; i < sequences; ++i) batches.back().push_back(static_cast<int>(rng.below(total)));
+    }
+    for (const std::vector<int>& positions : batches) {
       Batch alone;
       alone.sequence_begin = {0};
       std::vector<float> parts[3];
