@@ -11,7 +11,7 @@
 // 7 of every 64. (Which of the columns a product's k means is all the same as long as both sides agree; n = g of
 // product j of O is column 8 g + j.)
 #pragma once
-#include "kernels/cuda/attention_walk.cuh"
+#include "kernels/cuda/attention_spans.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace fidelio::cuda {

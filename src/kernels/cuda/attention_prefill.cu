@@ -50,7 +50,7 @@ struct Tile {
 #pragma unroll
     for (int i = 0; i < kStep * kPieces / kThreads; ++i) {
       const int at = i * kThreads + static_cast<int>(threadIdx.x), row = at / kPieces, piece = at % kPieces;
-      ptx::copy_async(to + (row * kPieces + (piece ^ (row & 7))) * 16,
+      ptx::copy_async(ptx::shared_address(to + (row * kPieces + (piece ^ (row & 7))) * 16),
                       static_cast<const __half*>(from) + ((row < kPage ? slot0 : slot1) + row % kPage) * e + piece * 8);
     }
   }

@@ -10,13 +10,16 @@ struct TileRing {
   // Scales and zeros go in pieces of 16 bytes, one or two a lane.
   static constexpr int kScalePieces = kTiles * Traits::kScaleBytes, kPieces = kScalePieces + kTiles;
   static constexpr int kRounds = (kPieces * Traits::kGroups + 31) / 32;
-  uint8_t* ring;         // in shared memory
+  const uint8_t* ring;   // in shared memory
+  uint32_t own;          // the lane's first 16 bytes there
   const uint8_t* from;   // the lane's first 16 bytes of tile 0 in the next block to ask for
   int tile;              // the first, in its block
   int records[kRounds];  // the lane's pieces of scales and zeros, from there
 
-  __device__ __forceinline__ TileRing(uint8_t* ring, const uint8_t* block, int tile) : ring(ring), tile(tile) {
+  __device__ __forceinline__ TileRing(const uint8_t* ring, const uint8_t* block, int tile) : ring(ring), tile(tile) {
     const int lane = threadIdx.x % 32;
+    own = ptx::shared_address(ring) + lane * 16;
+    asm("" : "+r"(own));  // or it is worked out again for each stage
     from = block + lane * 16;
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
@@ -30,7 +33,7 @@ struct TileRing {
   }
   __device__ __forceinline__ void ask(int stage) {
     const int lane = threadIdx.x % 32;
-    uint8_t* to = ring + stage * kStage + lane * 16;
+    uint32_t to = own + stage * kStage;
     int at = 0;
     for_planes<Traits::bits>([&](int bytes) {
 #pragma unroll

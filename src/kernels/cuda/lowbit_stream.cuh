@@ -68,13 +68,14 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
   // What the activations are laid out for. The kernel for kMaxRows takes fewer too.
   const int room = static_cast<int>(input_rows(kRows == kMaxRows ? p.rows : kRows)),
             block_bytes = static_cast<int>(input_block_bytes(room));
-  uint8_t* const inputs = own + kStages * Shape::kWeights;
+  const uint8_t* const inputs = own + kStages * Shape::kWeights;
   const int pieces = min(kRows, p.rows) * (kInputRow / 16);
   const uint8_t* from = p.x + int64_t{first} * block_bytes + rows_at(room) + lane * 16;
+  const uint32_t own_input = ring.own + kStages * Shape::kWeights;
   const auto ask_input = [&](int stage) {
 #pragma unroll
     for (int i = 0; i < Shape::kInput; i += 512)
-      if (lane + i / 16 < pieces) ptx::copy_async(inputs + stage * Shape::kInput + lane * 16 + i, from + i);
+      if (lane + i / 16 < pieces) ptx::copy_async(own_input + stage * Shape::kInput + i, from + i);
     from += block_bytes;
   };
   const uint8_t* const of_products = inputs + min(g / 2, kRows - 1) * kInputRow + g % 2 * 64 + t * 16;
@@ -128,7 +129,6 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
       ptx::commit_copies();
     }
   }
-
   ask_for_upcoming(p, part);
 
   float* const sums = reinterpret_cast<float*>(own);

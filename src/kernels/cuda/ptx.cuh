@@ -55,8 +55,8 @@ __device__ __forceinline__ uint16_t load_streamed(const uint16_t* p) {
 
 // 16 bytes from global to shared memory without a register; commit closes a group, wait lets all but the last `left`
 // groups arrive (for the thread that asked).
-__device__ __forceinline__ void copy_async(void* shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+__device__ __forceinline__ void copy_async(uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left>
