@@ -270,24 +270,12 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
 // 4, 33.7 with 8, which do not all fit; 8 rows 48.8 with 3 and 60.9 with 4, which do not).
 template <class Some>
 int ranks_for(int pairs, int shares, size_t shared) {
-  cudaLaunchConfig_t config = {};
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared;
-  cudaLaunchAttribute size = {};
-  size.id = cudaLaunchAttributeClusterDimension;
-  config.attrs = &size;
-  config.numAttrs = is_hopper() ? 1 : 0;
   const auto fits = [&](int ranks) {
-    int count = 0;  // of clusters, or of thread blocks on a multiprocessor
-    if (!is_hopper()) {
-      cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, attend_cuts<Some>, kThreads, shared),
-                 "counting thread blocks");
-      return pairs * ranks <= count * multiprocessors();
-    }
-    size.val.clusterDim = {1, 1, static_cast<unsigned>(ranks)};
-    config.gridDim = dim3(1, 1, static_cast<unsigned>(ranks));
-    cuda_check(cudaOccupancyMaxActiveClusters(&count, attend_cuts<Some>, &config), "counting clusters");
-    return pairs <= count;
+    if (is_hopper()) return pairs <= clusters_at_once(kThreads, shared, ranks, attend_cuts<Some>);
+    int resident = 0;
+    cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, attend_cuts<Some>, kThreads, shared),
+               "counting thread blocks");
+    return pairs * ranks <= resident * multiprocessors();
   };
   int ranks = shares;
   while (ranks > 1 && !fits(ranks)) --ranks;
@@ -310,7 +298,7 @@ void launch_cuts(Stream stream, const AttentionArguments& a, const FreshHeads& f
   cuda_check(allowed, "allowing attention its shared memory");
   const int group = a.h / a.hk, passes = (group + Some::kHeads - 1) / Some::kHeads;
   const int at_once = scratch.parts ? static_cast<int>(std::min<int64_t>(a.n, scratch.rows)) : a.n,
-            pairs = std::min(a.n, at_once) * a.hk * passes, shares = std::min(scratch.cuts, kDealt);
+            pairs = at_once * a.hk * passes, shares = std::min(scratch.cuts, kDealt);
   Layout layout{a.e, std::min(Some::kHeads, group), 1, Some::query_floats(a.e), Some::kWarpFloats};
   const auto bytes = [&] { return static_cast<size_t>(layout.bytes(is_hopper())); };
   const int ranks = ranks_for<Some>(pairs, shares, bytes());
@@ -325,9 +313,9 @@ void launch_cuts(Stream stream, const AttentionArguments& a, const FreshHeads& f
            blocks);
 }
 
-template <template <class Spans, int kWidest> class Walk, int kWidest, typename... Rest>
+template <int kWidest, typename... Rest>
 void launch_halves(Stream stream, const Rest&... rest) {
-  launch_cuts<Walk<SpansOfOne, kWidest>, Walk<SpansOfSome, kWidest>>(stream, rest...);
+  launch_cuts<HalvesWalk<SpansOfOne, kWidest>, HalvesWalk<SpansOfSome, kWidest>>(stream, rest...);
 }
 template <KvKind kind, int kLanes, typename... Rest>
 void launch_multiplying(Stream stream, const Rest&... rest) {
@@ -336,9 +324,9 @@ void launch_multiplying(Stream stream, const Rest&... rest) {
 template <KvKind kind, typename... Rest>
 void launch_walks(Stream stream, const AttentionArguments& a, const Rest&... rest) {
   if constexpr (kind == KvKind::f16) {
-    if (a.e <= 64) return launch_halves<HalvesWalk, 64>(stream, a, rest...);
-    if (a.e <= 128) return launch_halves<HalvesWalk, 128>(stream, a, rest...);
-    launch_halves<HalvesWalk, 256>(stream, a, rest...);
+    if (a.e <= 64) return launch_halves<64>(stream, a, rest...);
+    if (a.e <= 128) return launch_halves<128>(stream, a, rest...);
+    launch_halves<256>(stream, a, rest...);
   } else {
     if (a.e <= 64) return launch_multiplying<kind, 8>(stream, a, rest...);
     if (a.e <= 128) return launch_multiplying<kind, 16>(stream, a, rest...);

@@ -58,6 +58,23 @@ void launch(const char* doing, Stream stream, dim3 grid, int threads, size_t sha
   launch(doing, stream, LaunchShape{grid, threads, shared}, kernel, std::forward<Arguments>(arguments)...);
 }
 
+// How many clusters of such a shape are on the device at once.
+template <typename... Parameters>
+int clusters_at_once(int threads, size_t shared, int cluster, void (*kernel)(Parameters...)) {
+  cudaLaunchAttribute size = {};
+  size.id = cudaLaunchAttributeClusterDimension;
+  size.val.clusterDim = {1, 1, static_cast<unsigned>(cluster)};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(1, 1, static_cast<unsigned>(cluster));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.attrs = &size;
+  config.numAttrs = 1;
+  int count = 0;
+  cuda_check(cudaOccupancyMaxActiveClusters(&count, kernel, &config), "counting clusters");
+  return count;
+}
+
 __device__ __forceinline__ void begin_kernel() {
   ptx::allow_dependents();
   ptx::dependency_wait();

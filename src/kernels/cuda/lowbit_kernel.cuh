@@ -70,7 +70,7 @@ __device__ __forceinline__ OutputScale scale_of(const LowbitTarget& target, int 
 
 // A thread's share of a thread block's outputs, [row][output]: one output of every so many rows. Where they go is
 // worked out before the kernel waits for the one before it: what a launch is told is slow to be had for the first time,
-// and at the end, with several targets, that was half of the microsecond from the last sum on.
+// and at the end, with several targets, that was most of the microsecond from the last sum on.
 template <int kOutputs, int kRows>
 struct OwnOutputs {
   static constexpr int kThreads = kParts * 32, kCount = (kOutputs * kRows + kThreads - 1) / kThreads;

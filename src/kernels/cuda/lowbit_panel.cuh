@@ -178,20 +178,9 @@ void allow_panel_shared() {
 
 // How many clusters of so many thread blocks of these kernels, which fill a multiprocessor, are there at once.
 template <typename Traits, int kRows>
-int clusters_at_once(int cluster) {
+int panels_at_once(int cluster) {
   allow_panel_shared<Traits, kRows, 8>();
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(1, 1, static_cast<unsigned>(cluster));
-  config.blockDim = dim3(kPanelThreads);
-  config.dynamicSmemBytes = kMostShared;
-  cudaLaunchAttribute size = {};
-  size.id = cudaLaunchAttributeClusterDimension;
-  size.val.clusterDim = {1, 1, static_cast<unsigned>(cluster)};
-  config.attrs = &size;
-  config.numAttrs = 1;
-  int count = 0;
-  cuda_check(cudaOccupancyMaxActiveClusters(&count, panel_kernel<Traits, kRows, 8>, &config), "counting clusters");
-  return std::max(count, 1);
+  return std::max(clusters_at_once(kPanelThreads, kMostShared, cluster, panel_kernel<Traits, kRows, 8>), 1);
 }
 
 template <typename Traits, int kRows, int kTiles>
@@ -211,8 +200,8 @@ void launch_panel_cut(Stream stream, LowbitArguments p, const PanelPlan<kTiles>&
 // a row block each take kHalf of what two teams of whole ones take for two blocks.
 template <typename Traits, int kRows>
 void launch_panel(Stream stream, const LowbitArguments& p, int row_blocks) {
-  static const int at_once[3] = {clusters_at_once<Traits, kRows>(1), clusters_at_once<Traits, kRows>(2),
-                                 clusters_at_once<Traits, kRows>(4)};
+  static const int at_once[3] = {panels_at_once<Traits, kRows>(1), panels_at_once<Traits, kRows>(2),
+                                 panels_at_once<Traits, kRows>(4)};
   constexpr float kRound = kRows == 16 ? 12.5f : 8, kBeside = kRows == 16 ? 8 : 5, kHalf = 0.95f;
   const auto cost = [&](const auto& cut, float beside, float block) {
     const int fit = at_once[cut.cluster / 2], clusters = static_cast<int>(cut.clusters()),

@@ -181,7 +181,7 @@ __device__ __forceinline__ void ask_panel(const LowbitArguments& p, const PanelP
     if (activations) filler.fetch_activations(stage);
     if (++stage == plan.stages) stage = 0, parity ^= 1;
   }
-  const int last = filler.count - 1;
+  const int last = filler.count - 1;  // what comes next is asked for once that is there
   if (last >= 0) ptx::wait(filler.barriers + last % plan.stages * 8, last / plan.stages & 1);
 }
 #endif

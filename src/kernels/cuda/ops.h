@@ -75,7 +75,7 @@ void rope_turns(Stream stream, const int32_t* positions, int64_t n, const float*
 void rope_append(Stream stream, const AttentionArguments& a, const FreshHeads& fresh);
 
 constexpr int kCut = 128;  // positions that a thread block attends to at a time
-constexpr int kDealt = 8;  // thread blocks that a row's cuts are dealt to
+constexpr int kDealt = 8;  // shares that a row's cuts are dealt into
 struct AttentionScratch {
   int cuts = 0;                 // at least those of the longest context
   int64_t rows = 0;             // that there is room for below; before Hopper
