@@ -1,141 +1,164 @@
-// What a warp of attention.cu does with its spans where the cache is FP16: both products on the tensor cores, with the
+// What a warp does with its spans where the cache is FP16: both products on the tensor cores, with the
 // up to eight query heads of a kv head as rows of A, so that scores leave the first product as the second takes them:
 //
 //      S (16 x 16 positions) = Q (16 x e) K^T       rows 0 .. 7 of Q: the heads' FP16 values; 8 .. 15: 2^11 times what
 //      O (16 x e) += P (16 x 16 positions) V        rounding them left over; P the same. S and O are row h + 2^-11 row
-//      h
-//                                                   + 8, as exact as FP32 queries and weights to 2^-22 or so.
+//                                                   h + 8, as exact as FP32 queries and weights to 2^-22 or so.
 //
-// Lane 4 g + t has head g and, of S, positions 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of the span. It reads 16 bytes at a time:
-// of keys g and g + 8 columns 8 t .. 8 t + 7 of every 32, of values 2 t, 2 t + 1, 2 t + 8, 2 t + 9 columns 8 g .. 8 g +
-// 7 of every 64. (Which of the columns a product's k means is all the same as long as both sides agree; n = g of
-// product j of O is column 8 g + j.)
+// Lane 4 g + t has head g and, of S, positions 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of the span, of O columns 8 c + 2 t and
+// the next. Keys and values come through a ring in shared memory, of each warp its own: a unit is the keys or the
+// values of a span, kUnits of them are under way or in use at a time. A unit's rows of e lie one after the other,
+// the 16-byte pieces of a row exchanged (piece ^ row % 8), so that ldmatrix meets no bank twice.
 #pragma once
 #include "kernels/cuda/attention_spans.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace fidelio::cuda {
 
-// Shared memory: queries [16][e + 32] FP16.
-template <class Spans, int kWidest>  // e at most
-struct HalvesWalk : Spans {
-  using Spans::a, Spans::part, Spans::begin, Spans::next, Spans::is_there;
+// Shared memory: queries [head][16 columns][t] of {columns 2 t and 2 t + 1, what they left over, 2 t + 8 and 2 t + 9,
+// what they left over}, as a product takes them; rows of heads begin 16 banks apart.
+template <class Spans, int kWidest, int kUnits>  // e at most
+struct HalvesWalk : Spans {                      // where the next unit comes from
+  using Spans::a, Spans::part, Spans::is_there;
   static constexpr KvKind kind = KvKind::f16;
-  static constexpr int kHeads = 8, kResident = kWidest <= 128 ? 2 : 1;
-  static constexpr int kStride = kWidest + 32;  // halves, so that neighbouring rows begin 16 banks apart
-  static constexpr int query_floats(int) { return kHeads * kStride; }
-  static constexpr int kWarpFloats = 0;
-  static constexpr int kKeyParts = kWidest / 32, kValueParts = kWidest / 64;
+  static constexpr int kHeads = 8, kResident = kUnits <= 3 && kWidest <= 128 ? 2 : 1;
+  static constexpr int kStride = kWidest + 16;  // words of a head's queries
+  static constexpr int kPieces = kWidest / 8, kRow = kWidest * 2 + 16, kUnit = kSpan * kRow;  // bytes of a row, a unit
+  static constexpr int kSteps = kWidest / 16;
   static constexpr float kRest = 2048;  // 2^11
-  int readable;                         // the last position that is in the cache
-  bool summed = false;                  // spans of this share are
-  float peak = -INFINITY, weight = 0;   // of the share so far
-  uint4 keys[kKeyParts][2], values[kValueParts][4];
-
-  __device__ HalvesWalk(const AttentionArguments& arguments, const Part& of, bool fresh)
-      : Spans(arguments, of), readable(fresh ? of.last - 1 : of.last) {}
-  __device__ static int g() { return threadIdx.x % 32 / 4; }
-  __device__ static int t() { return threadIdx.x % 4; }
-  __device__ static int key_column(int i) { return 32 * i + 8 * t(); }
-  __device__ static int value_column(int i) { return 64 * i + 8 * g(); }
-  // The lane's positions of S, and the rows of values it reads.
-  __device__ static int position(int i) { return 2 * t() + i % 2 + i / 2 * 8; }
-
-  __device__ bool there(int position) const { return position <= readable && position >= part.first; }
-  __device__ static uint4 loaded(bool there, const uint16_t* from) {
-    return there ? __ldcg(reinterpret_cast<const uint4*>(from)) : uint4{0, 0, 0, 0};
+  static constexpr int query_floats(int) { return kHeads * kStride; }
+  static constexpr int own_floats(int, int) { return kUnits * kUnit / 4; }
+  // Where four columns of a head's sums are, among a warp's.
+  __device__ static int sum_at(int, int head, int column) {
+    return head * kWidest + (column / 8 ^ head) * 8 + column % 8;
   }
-  __device__ void load_keys(int from, int slot) {
+
+  int readable;                        // the last position that is in the cache
+  int last_slot;                       // of the row's own position
+  int at;                              // of the span at work; past the row's where there is none
+  int unit = 0;                        // of the ring, to be used next
+  bool started = false;                // a unit has been used
+  float peak = -INFINITY, weight = 0;  // of the share so far
+  float* own;                          // the warp's ring
+  uint32_t ring;
+  uint4 queries[kSteps];
+  float sums[kPieces][2] = {};
+
+  __device__ HalvesWalk(const AttentionArguments& arguments, const Part& of, bool fresh, float* shared)
+      : Spans(arguments, of),
+        readable(fresh ? of.last - 1 : of.last),
+        last_slot(this->slot_of(of.last, this->page_at(of.last))),
+        at(this->begin),
+        own(shared),
+        ring(ptx::shared_address(shared)) {}
+  __device__ static int lane() { return threadIdx.x % 32; }
+  __device__ static int g() { return lane() / 4; }
+  __device__ static int t() { return lane() % 4; }
+  __device__ static int position(int i) { return 2 * t() + i % 2 + i / 2 * 8; }  // the lane's of S
+  __device__ static uint32_t piece_at(int row, int piece) { return row * kRow + piece * 16; }
+  __device__ uint32_t unit_at(int i) const { return ring + i * kUnit; }
+  __device__ int spare() const { return unit == 0 ? kUnits - 1 : unit - 1; }
+
+  // The next unit into the one that was used last. A span of which all is read, as wide as it can be, has one address.
+  template <bool of_values>
+  __device__ void ask() {
+    const int from = this->begin;
+    if (is_there(from)) {
+      constexpr int kRows = 32 / kPieces;  // at a time
+      const int row = lane() / kPieces, piece = lane() % kPieces;
+      const uint32_t to = unit_at(spare()) + piece_at(row, piece);
+      const auto* base = static_cast<const uint16_t*>(of_values ? a.values : a.keys);
+      if (from + kSpan - 1 <= readable && from >= part.first && a.e == kWidest) {
+        const uint16_t* at = base + int64_t{this->slot()} * kWidest + lane() * 8;
 #pragma unroll
-    for (int up = 0; up < 2; ++up) {
-      const int row = g() + 8 * up;
-      const uint16_t* at = static_cast<const uint16_t*>(a.keys) + int64_t{slot + row} * a.e + 8 * t();
-      const bool known = there(from + row);
-#pragma unroll
-      for (int i = 0; i < kKeyParts; ++i) keys[i][up] = loaded(known && key_column(i) < a.e, at + 32 * i);
+        for (int i = 0; i < kSpan; i += kRows) ptx::copy_async(to + i * kRow, at + i * kWidest);
+      } else {
+#pragma unroll 1
+        for (int i = row; i < kSpan; i += kRows) {
+          const bool there = from + i <= readable && from + i >= part.first && piece * 8 < a.e;
+          ptx::copy_async_or_zeros(to + (i - row) * kRow,
+                                   there ? base + int64_t{this->slot() + i} * a.e + piece * 8 : base, there);
+        }
+      }
     }
-  }
-  __device__ void load_values(int from, int slot) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint16_t* at = static_cast<const uint16_t*>(a.values) + int64_t{slot + position(j)} * a.e + 8 * g();
-      const bool known = there(from + position(j));
-#pragma unroll
-      for (int i = 0; i < kValueParts; ++i) values[i][j] = loaded(known && value_column(i) < a.e, at + 64 * i);
+    ptx::commit_copies();
+    if constexpr (of_values) {
+      this->look_ahead();
+      this->go_on();
     }
   }
   __device__ void load() {
-    load_keys(begin, this->slot());
-    load_values(begin, this->slot());
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) {
+      unit = i + 1;
+      i % 2 == 0 ? ask<false>() : ask<true>();
+    }
+    unit = 0;
+  }
+  // All lanes have read the unit that was used last, keys or values: it may be asked for again.
+  template <bool was_values>
+  __device__ void refill() {
+    __syncwarp();
+    ask<kUnits % 2 == 0 ? was_values : !was_values>();
+  }
+  // The next unit, there.
+  __device__ uint32_t take() {
+    ptx::wait_for_copies<kUnits - 1>();
+    __syncwarp();
+    const uint32_t taken = unit_at(unit);
+    unit = unit + 1 == kUnits ? 0 : unit + 1;
+    return taken;
   }
 
   // Of a head of this part, a pair of columns; what is past the heads and columns there are stays zero.
-  __device__ static void put_query(float* queries, int, int head, int column, float2 pair) {
-    __half2* to = reinterpret_cast<__half2*>(reinterpret_cast<__half*>(queries) + head * kStride + column);
+  __device__ static void put_query(float* to, int, int head, int column, float2 pair) {
     const __half2 high = __floats2half2_rn(pair.x, pair.y);
     const float2 held = __half22float2(high);
-    to[0] = high;
-    to[8 * kStride / 2] = __floats2half2_rn((pair.x - held.x) * kRest, (pair.y - held.y) * kRest);
+    __half2* words =
+        reinterpret_cast<__half2*>(to) + head * kStride + column / 16 * 16 + column % 8 / 2 * 4 + column % 16 / 8 * 2;
+    words[0] = high;
+    words[1] = __floats2half2_rn((pair.x - held.x) * kRest, (pair.y - held.y) * kRest);
+  }
+  __device__ void take_queries(const float* from) {
+    const uint4* row = reinterpret_cast<const uint4*>(from + g() * kStride) + t();
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) queries[i] = row[4 * i];
   }
 
-  // The row's own key and value (FP32, in shared memory) into the cache and, as they are there, among the span's.
-  __device__ void append(float* key) {
-    const int column = threadIdx.x % 32 * 8;
-    float eight[8];
-    Stored8<KvKind::f16> stored[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      eight_of(key + i * a.e, column, a.e, eight);
-      stored[i].template take<32>(eight, column < a.e);
-    }
-    __syncwarp();
-    auto* halves = reinterpret_cast<uint16_t*>(key);
+  // The row's own key or value (FP32, in shared memory) into the cache and into its place in the unit.
+  __device__ void append(const float* from, void* cache, uint32_t to) const {
+    const int column = lane() * 8;
     if (column < a.e) {
-      const int slot = this->slot() + part.last - begin;
-      stored[0].save(a.keys, nullptr, slot, a.e, column);
-      stored[1].save(a.values, nullptr, slot, a.e, column);
-      *reinterpret_cast<uint4*>(halves + column) = stored[0].raw;
-      *reinterpret_cast<uint4*>(halves + a.e + column) = stored[1].raw;
+      float eight[8];
+      Stored8<KvKind::f16> stored;
+      eight_of(from, column, a.e, eight);
+      stored.template take<32>(eight, true);
+      stored.save(cache, nullptr, last_slot, a.e, column);
+      ptx::store_shared(to + piece_at(part.last - at, lane()), stored.raw);
     }
     __syncwarp();
-    const int here = part.last - begin;
-#pragma unroll
-    for (int i = 0; i < kKeyParts; ++i)
-#pragma unroll
-      for (int up = 0; up < 2; ++up)
-        if (g() + 8 * up == here && key_column(i) < a.e)
-          keys[i][up] = *reinterpret_cast<const uint4*>(halves + key_column(i));
-#pragma unroll
-    for (int i = 0; i < kValueParts; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        if (position(j) == here && value_column(i) < a.e)
-          values[i][j] = *reinterpret_cast<const uint4*>(halves + a.e + value_column(i));
   }
 
   // The lane's scores of its head.
-  __device__ void scores_of(const float* queries, float (&scores)[4]) const {
-    const __half* row = reinterpret_cast<const __half*>(queries) + g() * kStride + 8 * t();
-    float sums[2][2][4] = {};  // of keys g and g + 8, of halves of the parts
+  __device__ void scores_of(uint32_t keys, float (&scores)[4]) const {
+    float products[2][2][4] = {};  // of positions 0 .. 7 and 8 .. 15, of every second step
+    const int row = lane() / 16 * 8 + lane() % 8, half = lane() / 8 % 2;
 #pragma unroll
-    for (int i = 0; i < kKeyParts; ++i) {
-      const uint4 high = *reinterpret_cast<const uint4*>(row + 32 * i),
-                  rest = *reinterpret_cast<const uint4*>(row + 8 * kStride + 32 * i);
-      const uint32_t first[4] = {high.x, rest.x, high.y, rest.y}, second[4] = {high.z, rest.z, high.w, rest.w};
-#pragma unroll
-      for (int up = 0; up < 2; ++up) {
-        ptx::mma(sums[up][0], first, keys[i][up].x, keys[i][up].y);
-        ptx::mma(sums[up][1], second, keys[i][up].z, keys[i][up].w);
-      }
+    for (int i = 0; i < kSteps; ++i) {
+      const uint32_t q[4] = {queries[i].x, queries[i].y, queries[i].z, queries[i].w};
+      uint32_t k[4];
+      ptx::load_matrices(k, keys + piece_at(row, 2 * i + half));
+      ptx::mma(products[0][i % 2], q, k[0], k[1]);
+      ptx::mma(products[1][i % 2], q, k[2], k[3]);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const auto& [one, two] = sums[i / 2];
+      const auto& [one, two] = products[i / 2];
       scores[i] = fmaf(one[2 + i % 2] + two[2 + i % 2], 1 / kRest, one[i % 2] + two[i % 2]);
     }
   }
-  // sums [head][e] = sums * factor + P V; nothing is there before the first.
-  __device__ void add_values(const float (&shares)[4], float factor, bool first, float* sums) const {
+  // sums = sums * factor + P V
+  __device__ void add_values(uint32_t values, const float (&shares)[4], float factor) {
     uint32_t p[4];  // positions 2 t, 2 t + 1 and those eight later
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -145,69 +168,66 @@ struct HalvesWalk : Spans {
       p[2 * i] = *reinterpret_cast<const uint32_t*>(&high);
       p[2 * i + 1] = *reinterpret_cast<const uint32_t*>(&rest);
     }
+    const int row = lane() % 16, half = lane() / 16;
 #pragma unroll
-    for (int i = 0; i < kValueParts; ++i) {
-      float out[2][8];  // columns 8 (2 t + n) + j
+    for (int i = 0; i < kSteps; ++i) {
+      uint32_t v[4];
+      ptx::load_transposed(v, values + piece_at(row, 2 * i + half));
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const auto pair = [&](int of) {  // column 8 g + j of two neighbouring positions
-          const uint4 &one = values[i][of], &two = values[i][of + 1];
-          const uint32_t from[2][4] = {{one.x, one.y, one.z, one.w}, {two.x, two.y, two.z, two.w}};
-          return __byte_perm(from[0][j / 2], from[1][j / 2], j % 2 ? 0x7632 : 0x5410);
-        };
-        float sum[4] = {};
-        ptx::mma(sum, p, pair(0), pair(2));
+      for (int j = 0; j < 2; ++j) {
+        float product[4] = {};
+        ptx::mma(product, p, v[2 * j], v[2 * j + 1]);
 #pragma unroll
-        for (int n = 0; n < 2; ++n) out[n][j] = fmaf(sum[2 + n], 1 / kRest, sum[n]);
-      }
-      if (g() >= part.heads) continue;
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        const int column = 64 * i + 8 * (2 * t() + n);
-        if (column >= a.e) continue;
-        float* to = sums + g() * a.e + column;
-        float before[8] = {};
-        if (!first) eight_of(to, 0, 8, before);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) before[j] = fmaf(before[j], factor, out[n][j]);
-        reinterpret_cast<float4*>(to)[0] = {before[0], before[1], before[2], before[3]};
-        reinterpret_cast<float4*>(to)[1] = {before[4], before[5], before[6], before[7]};
+        for (int n = 0; n < 2; ++n)
+          sums[2 * i + j][n] = fmaf(sums[2 * i + j][n], factor, fmaf(product[2 + n], 1 / kRest, product[n]));
       }
     }
   }
 
-  // The span whose keys and values have been asked for; those of the next one are then.
-  __device__ void step(bool fresh, const float* queries, float* key, float*, float* sums) {
-    this->look_ahead();
-    if (fresh && part.last < begin + kSpan) append(key);
+  __device__ bool is_of(int share) const { return this->is_in(at, share); }
+  __device__ void step(bool fresh, float* key) {
+    const bool appends = fresh && part.last < at + kSpan;
+    if (started) refill<true>();
+    started = true;
+    const uint32_t keys = take();
+    if (appends) append(key, a.keys, keys);
     float scores[4], largest = peak, sum = 0;
-    scores_of(queries, scores);
-    if (is_there(next)) load_keys(next, this->next_slot());
+    scores_of(keys, scores);
+    if (at + kSpan - 1 > part.last || at < part.first)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int at = begin + position(i);
-      if (at > part.last || at < part.first) scores[i] = -INFINITY;
-      largest = fmaxf(largest, scores[i]);
-    }
+      for (int i = 0; i < 4; ++i)
+        if (const int of = at + position(i); of > part.last || of < part.first) scores[i] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) largest = fmaxf(largest, scores[i]);
 #pragma unroll
     for (int d = 1; d <= 2; d *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sum += scores[i] = exp2f(scores[i] - largest);
+    for (int i = 0; i < 4; ++i) sum += scores[i] = ptx::exp2(scores[i] - largest);
 #pragma unroll
     for (int d = 1; d <= 2; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-    const float factor = exp2f(peak - largest);
+    const float factor = ptx::exp2(peak - largest);
     peak = largest;
     weight = fmaf(weight, factor, sum);
-    add_values(scores, factor, !summed, sums);
-    summed = true;
-    if (is_there(next)) load_values(next, this->next_slot());
-    this->go_on();
+    refill<false>();
+    const uint32_t values = take();
+    if (appends) append(key + a.e, a.values, values);
+    add_values(values, scores, factor);
+    at = this->following(at);
   }
-  // The share's (m, l).
-  __device__ void leave(float* peaks) {
+  // The share's (m, l) and, if it had anything for this warp, o where the last unit was; returns where that is.
+  __device__ const float* leave(float* peaks) {
+    float* const to = own + spare() * (kUnit / 4);
+    __syncwarp();
     if (g() < part.heads && t() == 0) reinterpret_cast<float2*>(peaks)[g()] = {peak, weight};
+    if (g() < part.heads && peak > -INFINITY) {
+#pragma unroll
+      for (int c = 0; c < kPieces; ++c)
+        *reinterpret_cast<float2*>(to + g() * kWidest + (c ^ g()) * 8 + 2 * t()) = {sums[c][0], sums[c][1]};
+    }
     peak = -INFINITY, weight = 0;
-    summed = false;
+#pragma unroll
+    for (auto& two : sums) two[0] = two[1] = 0;
+    return to;
   }
 };
 

@@ -19,16 +19,6 @@ namespace {
 
 constexpr int kTileRows = 64, kStep = 64, kThreads = 128;
 
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared));
-}
-__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared));
-}
 __device__ __forceinline__ uint32_t packed(float low, float high) {
   const __half2 h = __floats2half2_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&h);
@@ -72,7 +62,7 @@ struct Rows {
 #pragma unroll
       for (int n = 0; n < kStep / 16; ++n) {
         uint32_t b[4];
-        load_matrices(b, Tile<e>::at(keys, n * 16 + lane / 16 * 8 + lane % 8, c * 2 + lane / 8 % 2));
+        ptx::load_matrices(b, Tile<e>::at(keys, n * 16 + lane / 16 * 8 + lane % 8, c * 2 + lane / 8 % 2));
         ptx::mma(s[2 * n], q[c], b[0], b[1]);
         ptx::mma(s[2 * n + 1], q[c], b[2], b[3]);
       }
@@ -116,7 +106,7 @@ struct Rows {
 #pragma unroll
       for (int n = 0; n < e / 16; ++n) {
         uint32_t b[4];
-        load_transposed(b, Tile<e>::at(values, c * 16 + lane % 16, n * 2 + lane / 16));
+        ptx::load_transposed(b, Tile<e>::at(values, c * 16 + lane % 16, n * 2 + lane / 16));
         ptx::mma(o[2 * n], p, b[0], b[1]);
         ptx::mma(o[2 * n + 1], p, b[2], b[3]);
       }

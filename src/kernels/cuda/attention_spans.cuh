@@ -1,4 +1,4 @@
-// Which positions the warps of attention.cu attend to, and where in the cache these are.
+// Which positions the warps of attention attend to, and where in the cache these are.
 #pragma once
 #include "kernels/cuda/kv_cache.cuh"
 
@@ -66,7 +66,8 @@ struct SpansOfOne : SpanPlace {
     const int position = from + static_cast<int>(threadIdx.x) % 32 * kStep;
     slots = slot_of(position, page_at(position));
   }
-  __device__ bool is_of(int) const { return is_there(begin); }
+  __device__ bool is_in(int position, int) const { return is_there(position); }
+  __device__ static int following(int of_begin) { return of_begin + kStep; }
   __device__ void look_ahead() {  // makes the next one known
     next = begin + kStep;
     if (++number % 32 == 0) look_up(next);
@@ -88,7 +89,9 @@ struct SpansOfSome : SpanPlace {
   }
   __device__ int slot() const { return slot_of(begin, page); }
   __device__ int next_slot() const { return slot_of(next, next_page); }
-  __device__ bool is_of(int share) const { return is_there(begin) && begin / kCut % kDealt == share; }
+  __device__ bool is_in(int position, int share) const {
+    return is_there(position) && position / kCut % kDealt == share;
+  }
   __device__ int first_from(int share) const {
     for (; share < kDealt; share += part.ranks)
       if (const int span = first_of(share); is_there(span)) return span;

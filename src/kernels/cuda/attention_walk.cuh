@@ -1,9 +1,9 @@
-// What a warp of attention.cu does with its spans, by FP32 multiplications: for any kind of cache. attention_halves.cuh
+// What a warp does with its spans, by FP32 multiplications: for any kind of cache. attention_halves.cuh
 // is the fast one for FP16.
 #pragma once
 #include <algorithm>
 
-#include "kernels/cuda/attention_spans.cuh"
+#include "kernels/cuda/attention_cuts.cuh"
 
 namespace fidelio::cuda {
 
@@ -37,25 +37,32 @@ __device__ __forceinline__ int reduce_scatter(float (&v)[N]) {
   return from;
 }
 
-// Shared memory: queries [head][e] FP32, then of each warp scores [position][head] and factors [head].
+// Shared memory: queries [head][e] FP32; of each warp scores [position][head], factors [head], sums [head][e].
 template <class Spans, KvKind kind_, int kLanes>
 struct MultiplyingWalk : Spans {
   using Spans::a, Spans::part, Spans::begin, Spans::next, Spans::is_there;
   static constexpr KvKind kind = kind_;
   static constexpr int kHeads = 4, kResident = 1;
   static constexpr int query_floats(int e) { return kHeads * e; }
-  static constexpr int kWarpFloats = (kSpan + 1) * kHeads;
+  static constexpr int own_floats(int heads, int e) { return (kSpan + 1) * kHeads + heads * e; }
+  __device__ static int sum_at(int e, int head, int column) { return head * e + column; }
   static constexpr int kAtOnce = 32 / kLanes, kSteps = kSpan / kAtOnce;  // positions a step
   static constexpr bool kHeld = sizeof(Stored8<kind>) * kSteps <= 128;   // keys and values of the span fit in registers
   static constexpr int kBatch = std::min(kSteps, kLanes >= kHeads ? kLanes / kHeads : 1);
   static constexpr int kPairs = kHeads / 2;
   int readable;         // the last position that is in the cache
   bool summed = false;  // spans of this share are
+  const float* queries;
+  float *scores, *factors, *sums;
   Stored8<kind> keys[kHeld ? kSteps : 1], values[kHeld ? kSteps : 1];
   float peak[kPairs], weight[kPairs];  // of the share so far, by the head of the lane's half of the warp
 
-  __device__ MultiplyingWalk(const AttentionArguments& arguments, const Part& of, bool fresh)
-      : Spans(arguments, of), readable(fresh ? of.last - 1 : of.last) {
+  __device__ MultiplyingWalk(const AttentionArguments& arguments, const Part& of, bool fresh, float* own)
+      : Spans(arguments, of),
+        readable(fresh ? of.last - 1 : of.last),
+        scores(own),
+        factors(own + kSpan * kHeads),
+        sums(own + (kSpan + 1) * kHeads) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) peak[i] = -INFINITY, weight[i] = 0;
   }
@@ -89,6 +96,7 @@ struct MultiplyingWalk : Spans {
   __device__ static void put_query(float* queries, int e, int head, int column, float2 pair) {
     *reinterpret_cast<float2*>(queries + head * e + column) = pair;
   }
+  __device__ void take_queries(const float* from) { queries = from; }
   // The row's own key and value (FP32, in shared memory) into the cache and, as they are there, among the span's.
   __device__ void append(const float* key) {
     float eight[8];
@@ -114,7 +122,7 @@ struct MultiplyingWalk : Spans {
     }
   }
 
-  __device__ void scores_of(const float* queries, float* scores) const {
+  __device__ void scores_of() const {
     float query[kHeads][8];
 #pragma unroll
     for (int head = 0; head < kHeads; ++head) eight_of(queries + head * a.e, column(), a.e, query[head]);
@@ -138,7 +146,7 @@ struct MultiplyingWalk : Spans {
     }
   }
   // A lane a position, half of the warp every second head. What was summed before shrinks by `factors`.
-  __device__ void weigh(float* scores, float* factors) {
+  __device__ void weigh() {
     const int lane = threadIdx.x % 32, position = lane % kSpan;
     const bool seen = begin + position <= part.last && begin + position >= part.first;
 #pragma unroll
@@ -158,7 +166,7 @@ struct MultiplyingWalk : Spans {
       weight[i] = fmaf(weight[i], factor, sum);
     }
   }
-  __device__ void add_values(const float* scores, const float* factors, bool first, float* sums) const {
+  __device__ void add_values() const {
     using Four = Few<kHeads>;
     float out[kHeads * 8] = {};
 #pragma unroll
@@ -181,31 +189,31 @@ struct MultiplyingWalk : Spans {
       auto* to = reinterpret_cast<Few<4>*>(sums + head * a.e + column() + (from + i) % 8);
       const float factor = factors[head];
       Few<4> sum = {};
-      if (!first) sum = *to;
+      if (summed) sum = *to;
 #pragma unroll
       for (int j = 0; j < 4; ++j) sum.of[j] = fmaf(sum.of[j], factor, out[i + j]);
       *to = sum;
     }
   }
 
+  __device__ bool is_of(int share) const { return this->is_in(begin, share); }
   // The span whose keys and values have been asked for; those of the next one are then.
-  __device__ void step(bool fresh, const float* queries, float* key, float* scores, float* sums) {
+  __device__ void step(bool fresh, float* key) {
     this->look_ahead();
     if (fresh && part.last < begin + kSpan) append(key);
-    scores_of(queries, scores);
+    scores_of();
     load_keys(next, this->next_slot());
-    float* factors = scores + kSpan * kHeads;
     __syncwarp();
-    weigh(scores, factors);
+    weigh();
     __syncwarp();
-    add_values(scores, factors, !summed, sums);
+    add_values();
     summed = true;
     load_values(next, this->next_slot());
     this->go_on();
     __syncwarp();
   }
-  // The share's (m, l).
-  __device__ void leave(float* peaks) {
+  // The share's (m, l); returns where o is.
+  __device__ const float* leave(float* peaks) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -214,7 +222,21 @@ struct MultiplyingWalk : Spans {
       peak[i] = -INFINITY, weight[i] = 0;
     }
     summed = false;
+    return sums;
   }
 };
+
+template <KvKind kind, int kLanes>
+void attend_multiplying(const AttentionCall& call) {
+  using One = MultiplyingWalk<SpansOfOne, kind, kLanes>;
+  using Some = MultiplyingWalk<SpansOfSome, kind, kLanes>;
+  attend_by<Walks<One, One, Some, Some>>(call);
+}
+template <KvKind kind>
+void attend_multiplying(const AttentionCall& call) {
+  if (call.a.e <= 64) return attend_multiplying<kind, 8>(call);
+  if (call.a.e <= 128) return attend_multiplying<kind, 16>(call);
+  attend_multiplying<kind, 32>(call);
+}
 
 }  // namespace fidelio::cuda

@@ -149,9 +149,9 @@ void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& sha
   s.sequence = s.positions + s.rows;
   s.logit_rows = s.sequence + s.rows;
   s.page_of = s.ids + table;
-  // Scratch for attention, if it needs any: as many rows at a time as fit in 256 MB, one at least.
+  // Scratch for attention, of rows that have several thread blocks, which are few: 32 MB, one row at least.
   const int64_t row_bytes = cuda::attention_parts(shape.heads, shape.head_dim) * 4;
-  s.grow(s.attention, std::max(row_bytes, std::min(row_bytes * s.rows, int64_t{256} << 20)));
+  s.grow(s.attention, std::max(row_bytes, std::min(row_bytes * s.rows, int64_t{32} << 20)));
   s.grow(s.arrived, s.rows * shape.heads * 4);
   s.grow(s.turns, s.rows * shape.head_dim * 4);
 }
@@ -270,7 +270,8 @@ void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_no
                                k_norm ? k_norm->data() : nullptr,
                                shape.norm_eps,
                                s.turns.as<float>()};
-  if (s.one_row_each && cuda::attention_appends(State::kind_of(cache.format), shape.heads, shape.kv_heads))
+  if (s.one_row_each &&
+      cuda::attention_appends(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim))
     s.fresh = fresh;
   else
     cuda::rope_append(s.stream, s.arguments(cache, layer), fresh);
@@ -286,7 +287,7 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
     cuda::attend_rows(s.stream, a, q.data(), s.acts.as<float>());
     return y;
   }
-  const int64_t row_floats = std::max<int64_t>(1, cuda::attention_parts(shape.heads, shape.head_dim));
+  const int64_t row_floats = cuda::attention_parts(shape.heads, shape.head_dim);
   const cuda::AttentionScratch scratch{s.cuts, static_cast<int64_t>(s.attention.size()) / 4 / row_floats,
                                        s.attention.as<float>(), s.arrived.as<uint32_t>()};
   const bool prepares =

@@ -459,10 +459,10 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
     KvFormat kv;
   };
   for (const Case& c :
-       {Case{8, 2, 128, 0, KvFormat::f16}, Case{2, 2, 80, 0, KvFormat::f16}, Case{16, 2, 64, 900, KvFormat::f16},
-        Case{4, 1, 256, 0, KvFormat::f16}, Case{4, 2, 64, 0, KvFormat::f32}, Case{4, 2, 128, 500, KvFormat::bf16},
-        Case{3, 1, 24, 0, KvFormat::i8}, Case{3, 1, 24, 0, KvFormat::i4x2}, Case{8, 2, 128, 900, KvFormat::i4x2},
-        Case{4, 1, 256, 0, KvFormat::i4x2}}) {
+       {Case{8, 2, 128, 0, KvFormat::f16}, Case{16, 2, 128, 0, KvFormat::f16}, Case{2, 2, 80, 0, KvFormat::f16},
+        Case{16, 2, 64, 900, KvFormat::f16}, Case{4, 1, 256, 0, KvFormat::f16}, Case{4, 2, 64, 0, KvFormat::f32},
+        Case{4, 2, 128, 500, KvFormat::bf16}, Case{3, 1, 24, 0, KvFormat::i8}, Case{3, 1, 24, 0, KvFormat::i4x2},
+        Case{8, 2, 128, 900, KvFormat::i4x2}, Case{4, 1, 256, 0, KvFormat::i4x2}}) {
     SCOPED_TRACE(std::to_string(c.h) + " heads, " + std::to_string(c.e) + ", " + std::string(name_of(c.kv)));
     const int total = 2304, pages = total / kPageTokens;
     AttentionShape shape{1, c.h, c.hk, c.e, c.window, 1e-5f, {}, 1.0f};
@@ -487,11 +487,13 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
       const std::vector<float> some = values_of(b().attend(mq, cache, 0));
       all.insert(all.end(), some.begin(), some.end());
     }
-    // So many sequences that a row has eight thread blocks, some of them, or one.
+    // So many sequences that a row has a cluster of eight thread blocks, two on a multiprocessor or not, of fewer, some
+    // apart, or one.
     std::vector<std::vector<int>> batches = {{0}, {1151}, {2303, 7, 128}, {127, 1024, 2047, 1040}};
-    for (const int sequences : {13, 40, 140}) {
+    for (const auto& [sequences, longest] : {std::pair{14, 1024}, {13, total}, {40, total}, {140, total}}) {
       batches.emplace_back();
-      for (int i = 0; i < sequences; ++i) batches.back().push_back(static_cast<int>(rng.below(total)));
+      for (int i = 0; i < sequences; ++i)
+        batches.back().push_back(static_cast<int>(rng.below(static_cast<uint64_t>(longest))));
     }
     for (const std::vector<int>& positions : batches) {
       Batch alone;

@@ -78,16 +78,15 @@ constexpr int kCut = 128;  // positions that a thread block attends to at a time
 constexpr int kDealt = 8;  // shares that a row's cuts are dealt into
 struct AttentionScratch {
   int cuts = 0;                 // at least those of the longest context
-  int64_t rows = 0;             // that there is room for below; before Hopper
+  int64_t rows = 0;             // that there is room for below
   float* parts = nullptr;       // rows * attention_parts(...)
   uint32_t* arrived = nullptr;  // rows * h, zeros; left so
 };
-// 0 where thread blocks of a cluster give each other their parts.
 int64_t attention_parts(int h, int e);
 // out (n, h, e). With fresh.k, rows are turned and appended here instead of by rope_append; that asks for sequences of
 // one row and attention_appends(). With `blocks`, which asks for attention_prepares(), out is also prepared for
 // lowbit.h.
-bool attention_appends(KvKind kind, int h, int hk);
+bool attention_appends(KvKind kind, int h, int hk, int e);
 bool attention_prepares(KvKind kind, int h, int hk, int e);
 void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
             const AttentionScratch& scratch, float* out, uint8_t* blocks);

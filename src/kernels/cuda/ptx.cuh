@@ -58,10 +58,33 @@ __device__ __forceinline__ uint16_t load_streamed(const uint16_t* p) {
 __device__ __forceinline__ void copy_async(uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
+// The same, or 16 zero bytes.
+__device__ __forceinline__ void copy_async_or_zeros(uint32_t shared, const void* global, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(there ? 16 : 0)
+               : "memory");
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+__device__ __forceinline__ void store_shared(uint32_t to, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+// Four matrices of 8 x 8 halves from shared memory, a lane's address a row; and transposed.
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared)
+               : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared)
+               : "memory");
 }
 
 // Asks for bytes to be brought into L2; both are multiples of 16.
@@ -181,6 +204,12 @@ __device__ __forceinline__ void wait_for_warps(int barrier, int threads) {
 }
 
 // ---- Arithmetic.
+// 2^x to 2 ulp; below 2^-126 it is 0.
+__device__ __forceinline__ float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // (a & mask) | (b & ~mask) in one LOP3.
 template <uint32_t mask>
 __device__ __forceinline__ uint32_t select_bits(uint32_t a, uint32_t b) {
