@@ -209,6 +209,8 @@ struct Launcher {
   }
   template <class Walk>
   bool launched_as_clusters(int ranks) const {
+    constexpr int kMostThreads = 2048;                                                           // of a multiprocessor
+    if (ranks > 1 && pairs * ranks > kMostThreads / kThreads * multiprocessors()) return false;  // asks nobody
     allow<Walk, true>();
     const size_t shared = layout<Walk>().bytes(ranks, true);
     if (ranks > 1 && pairs > clusters_at_once(kThreads, shared, ranks, attend_cuts<Walk, true>)) return false;

@@ -7,8 +7,9 @@
 //
 // Lane 4 g + t has head g and, of S, positions 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of the span, of O columns 8 c + 2 t and
 // the next. Keys and values come through a ring in shared memory, of each warp its own: a unit is the keys or the
-// values of a span, kUnits of them are under way or in use at a time. A unit's rows of e lie one after the other,
-// the 16-byte pieces of a row exchanged (piece ^ row % 8), so that ldmatrix meets no bank twice.
+// values of a span, kUnits of them are under way or in use at a time. Its rows begin four banks apart, so that ldmatrix
+// meets no bank twice (as it would not with the pieces of rows exchanged, but then each copy has an address of its
+// own).
 #pragma once
 #include "kernels/cuda/attention_spans.cuh"
 #include "kernels/cuda/ptx.cuh"

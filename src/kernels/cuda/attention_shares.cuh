@@ -80,9 +80,8 @@ struct Shares {
   const AttentionArguments& a;
   const Part& part;
   const bool alone = gridDim.z == 1;
-  float* const
-      mine;  // alone: [heads * e], then of each four columns {m, l}; the first of a cluster: a slot of each share
-  float* const parts;  // in memory: the same
+  float* const mine;  // alone: o, then {m, l} before and after a share, in turns; first of a cluster: all shares' slots
+  float* const parts;  // in memory: all shares' slots
   const int slot = slot_floats(part.heads, a.e);
 
   template <typename Work>
