@@ -228,7 +228,7 @@ void add_bench_linear(CLI::App& bench) {
   verb->add_option("--shapes", o->shapes, "Models whose matrices to time, or OUTxIN")->delimiter(',');
   verb->add_option("--activations", o->activations, "Modes: f32, a16, a8")->delimiter(',');
   verb->add_option("--threads", o->threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
-  verb->add_option("--isa", o->isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
+  verb->add_option("--isa", o->isa, "Kernels to use instead of the best ones: portable, avx2, avx512, amx");
   verb->add_option("--seconds", o->seconds, "Time a row takes, probes included")->check(from_to(0, 3600));
   verb->add_option("--megabytes", o->megabytes,
                    "Copies of the weight streamed in turn; more than the caches hold, unless their speed is wanted")

@@ -19,7 +19,7 @@ void add_model(CLI::App& verb, RunOptions& o) {
 void add_device(CLI::App& verb, RunOptions& o) {
   verb.add_option("--device", o.device, "Where the model runs: cpu, cuda, or cuda:1 for the second GPU");
   verb.add_option("--threads", o.threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
-  verb.add_option("--isa", o.isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
+  verb.add_option("--isa", o.isa, "Kernels to use instead of the best ones: portable, avx2, avx512, amx");
 }
 
 void add_run_options(CLI::App& verb, RunOptions& o) {

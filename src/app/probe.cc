@@ -28,6 +28,7 @@ uint64_t sum_of(const uint64_t* p, size_t words) {
 }
 
 #if defined(__x86_64__)
+constexpr int kTileRounds = 4000, kTileChains = 6;
 constexpr int kRounds = 40000, kChains = 8;  // 80 microseconds and more: waking the threads is lost in it
 
 // Eight independent chains hide the latency; assembly, because the compiler would see through constant operands.
@@ -40,6 +41,26 @@ __attribute__((target("avx512f,avx512vnni"))) void dot_avx512() {
         "vpdpbusd %9, %8, %4; vpdpbusd %9, %8, %5; vpdpbusd %9, %8, %6; vpdpbusd %9, %8, %7"
         : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(f), "+v"(g), "+v"(h)
         : "v"(w), "v"(x));
+}
+
+// Six sums of 16 x 16 of two pairs of tiles, all as large as they can be: 64 products a sum.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+__attribute__((target("amx-tile,amx-int8"))) void dot_amx() {
+  const TileShapes shapes;
+  _tile_loadconfig(&shapes);
+  for (int i = 0; i < kTileRounds; ++i) {
+    _tile_dpbsud(0, 6, 7);
+    _tile_dpbsud(1, 6, 7);
+    _tile_dpbsud(2, 6, 7);
+    _tile_dpbsud(3, 6, 7);
+    _tile_dpbsud(4, 6, 7);
+    _tile_dpbsud(5, 6, 7);
+  }
+  _tile_release();
 }
 
 __attribute__((target("avx2"))) void dot_avx2() {
@@ -81,10 +102,13 @@ double read_bandwidth(ThreadPool& pool) {
 double int8_rate(ThreadPool& pool, cpu::Isa isa) {
 #if defined(__x86_64__)
   if (isa == cpu::Isa::portable) return 0;
-  const bool wide = isa == cpu::Isa::avx512;
   const auto start = Clock::now();
-  pool.run(pool.threads(), [&](int64_t, int) { wide ? dot_avx512() : dot_avx2(); });
-  const double products = static_cast<double>(kRounds) * kChains * (wide ? 64 : 32) * pool.threads();
+  pool.run(pool.threads(), [&](int64_t, int) {
+    isa == cpu::Isa::amx ? dot_amx() : isa == cpu::Isa::avx512 ? dot_avx512() : dot_avx2();
+  });
+  const double products = (isa == cpu::Isa::amx ? double{kTileRounds} * kTileChains * 16 * 16 * 64
+                                                : double{kRounds} * kChains * (isa == cpu::Isa::avx512 ? 64 : 32)) *
+                          pool.threads();
   return products / seconds_since(start);
 #else
   (void)pool, (void)isa;

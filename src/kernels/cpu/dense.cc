@@ -127,7 +127,7 @@ std::span<const LinearKernel> table() {
 
 const KernelSet& kernel_set(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::avx512) return kAvx512;
+  if (isa >= Isa::avx512) return kAvx512;
   if (isa == Isa::avx2) return kAvx2;
 #endif
   check(isa == Isa::portable, "the {} kernels are not in this build: use portable", name_of(isa));

@@ -3,6 +3,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "kernels/cpu/linear.h"
@@ -62,22 +64,35 @@ bool has_avx512() {
 #endif
 }
 
+// CPUID leaf 7: TILE and INT8 in EDX. Linux keeps tiles only for processes that ask for them (since 5.16); the answer
+// holds for all threads.
+bool has_amx() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl's ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool there = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & (1u << 24)) != 0 && (d & (1u << 25)) != 0;
+  return has_avx512() && there && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 std::string_view name_of(Isa isa) {
-  constexpr std::string_view kNames[] = {"portable", "avx2", "avx512"};
+  constexpr std::string_view kNames[] = {"portable", "avx2", "avx512", "amx"};
   return kNames[static_cast<size_t>(isa)];
 }
 
 Isa parse_isa(std::string_view name) {
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512})
+  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx})
     if (name == name_of(isa)) return isa;
-  throw Error("unknown instruction set '{}': use portable, avx2 or avx512", name);
+  throw Error("unknown instruction set '{}': use portable, avx2, avx512 or amx", name);
 }
 
 std::span<const Isa> supported_isas() {
-  static constexpr Isa kAll[] = {Isa::portable, Isa::avx2, Isa::avx512};
-  static const size_t count = has_avx512() ? 3 : has_avx2() ? 2 : 1;
+  static constexpr Isa kAll[] = {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx};
+  static const size_t count = has_amx() ? 4 : has_avx512() ? 3 : has_avx2() ? 2 : 1;
   return {kAll, count};
 }
 

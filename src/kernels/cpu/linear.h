@@ -21,7 +21,8 @@
 
 namespace fidelio::cpu {
 
-enum class Isa : uint8_t { portable, avx2, avx512 };  // avx512 = F BW VL DQ VNNI VBMI BF16
+// avx512 = F BW VL DQ VNNI VBMI BF16; amx = avx512 and TILE INT8. Each has all of those before it.
+enum class Isa : uint8_t { portable, avx2, avx512, amx };
 std::string_view name_of(Isa isa);
 Isa parse_isa(std::string_view name);   // throws Error naming the sets there are
 std::span<const Isa> supported_isas();  // of this machine, best last

@@ -239,7 +239,7 @@ void decode_row(const Linear& w, int64_t row, float* values) {
 }
 
 const lowbit::Kernels& kernels_of(Isa isa) {
-  return isa == Isa::avx512 ? lowbit::kAvx512 : isa == Isa::avx2 ? lowbit::kAvx2 : lowbit::kPortable;
+  return isa >= Isa::avx512 ? lowbit::kAvx512 : isa == Isa::avx2 ? lowbit::kAvx2 : lowbit::kPortable;
 }
 
 template <Isa kIsa, Activations kMode, int kBits>
@@ -258,8 +258,13 @@ void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, f
                         .y = y,
                         .y_stride = y_stride,
                         .add = add};
-  const auto& row = kMode == Activations::f32 ? kernels.f32 : kMode == Activations::a16 ? kernels.a16 : kernels.a8;
-  row[job.layout.coding](job);
+  const int coding = job.layout.coding;
+  if constexpr (kMode == Activations::f32)
+    kernels.f32[coding](job);
+  else if constexpr (kIsa == Isa::amx)
+    (kMode == Activations::a16 ? lowbit::kAmx.a16 : lowbit::kAmx.a8)[coding](job);
+  else
+    (kMode == Activations::a16 ? kernels.a16 : kernels.a8)[coding](job);
 }
 
 template <int kBits>
@@ -269,9 +274,10 @@ bool accepts(const FormatSpec& spec, int64_t, int64_t) {
   return spec.group % kSpan == 0 && (kBits == 0 || is_view_width(spec.bits, kBits));
 }
 
-constexpr const char* kNames[3][3] = {{"lowbit f32 portable", "lowbit f32 avx2", "lowbit f32 avx512"},
-                                      {"lowbit a16 portable", "lowbit a16 avx2", "lowbit a16 avx512"},
-                                      {"lowbit a8 portable", "lowbit a8 avx2", "lowbit a8 avx512"}};
+constexpr const char* kNames[3][4] = {
+    {"lowbit f32 portable", "lowbit f32 avx2", "lowbit f32 avx512", "lowbit f32 avx512"},
+    {"lowbit a16 portable", "lowbit a16 avx2", "lowbit a16 avx512", "lowbit a16 amx"},
+    {"lowbit a8 portable", "lowbit a8 avx2", "lowbit a8 avx512", "lowbit a8 amx"}};
 
 template <Isa kIsa, Activations kMode, int kBits = 0>
 LinearKernel row_of(Kind kind) {
@@ -330,15 +336,17 @@ struct Parts {
 }  // namespace
 
 std::span<const LinearKernel> lowbit_kernels(Isa isa) {
-  return isa == Isa::avx512 ? rows_of<Isa::avx512>()
-         : isa == Isa::avx2 ? rows_of<Isa::avx2>()
-                            : rows_of<Isa::portable>();
+  return isa == Isa::amx      ? rows_of<Isa::amx>()
+         : isa == Isa::avx512 ? rows_of<Isa::avx512>()
+         : isa == Isa::avx2   ? rows_of<Isa::avx2>()
+                              : rows_of<Isa::portable>();
 }
 
 std::span<const LinearKernel> view_kernels(Isa isa) {
-  return isa == Isa::avx512 ? views_of<Isa::avx512>()
-         : isa == Isa::avx2 ? views_of<Isa::avx2>()
-                            : views_of<Isa::portable>();
+  return isa == Isa::amx      ? views_of<Isa::amx>()
+         : isa == Isa::avx512 ? views_of<Isa::avx512>()
+         : isa == Isa::avx2   ? views_of<Isa::avx2>()
+                              : views_of<Isa::portable>();
 }
 
 size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t group) {

@@ -112,5 +112,10 @@ struct Kernels {
   void (*prepare8)(const PrepareJob&);
 };
 extern const Kernels kPortable, kAvx2, kAvx512;
+struct IntegerProducts {
+  void (*a16[kCodings])(const Job&);
+  void (*a8[kCodings])(const Job&);
+};
+extern const IntegerProducts kAmx;  // the rest is kAvx512's
 
 }  // namespace fidelio::cpu::lowbit

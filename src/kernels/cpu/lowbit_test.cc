@@ -489,6 +489,37 @@ TEST(Lowbit, ViewsReadTheHighPlanesOfTheWholeWeightsPacking) {
   EXPECT_EQ(seen, static_cast<int>(supported_isas().size()) * 6 * 16 * 3);
 }
 
+// Whole weights and views, rows that fill tiles or do not, more than a pass takes, sums added, and rows of NaN.
+TEST(Lowbit, TilesOfAmxGiveTheBitsOfVectors) {
+  if (supported_isas().back() != Isa::amx) GTEST_SKIP() << "this machine has no AMX";
+  for (const FormatSpec& spec : all_specs())
+    for (const Size size : {Size{50, 352}, Size{16, 128}, Size{35, 101}}) {
+      const LinearWeight weight = random_weight(spec, size.out, size.in, 7, true);
+      const Linear vectors = pack(weight, Isa::avx512);
+      std::vector<std::pair<const LinearKernel*, const LinearKernel*>> pairs;
+      for (const auto& rows_of : {lowbit_kernels, view_kernels})
+        for (size_t i = 0; i < rows_of(Isa::amx).size(); ++i)
+          if (const LinearKernel& vector = rows_of(Isa::avx512)[i], &tile = rows_of(Isa::amx)[i];
+              vector.kind == spec.kind && vector.mode != Activations::f32 && vector.accepts(spec, size.out, size.in))
+            pairs.emplace_back(&vector, &tile);
+      ASSERT_GE(pairs.size(), 2u);
+      for (const int64_t rows : {16, 17, 150, 259}) {
+        std::vector<float> x = random_rows(rows, size.in, 11);
+        x[static_cast<size_t>(5 * size.in)] = std::numeric_limits<float>::quiet_NaN();
+        const std::vector<float> before = random_rows(rows, size.out, 13);
+        for (const auto& [vector, tile] : pairs) {
+          SCOPED_TRACE(
+              fmt::format("{} {} {} {}x{}, {} rows", to_string(spec), tile->name, tile->bits, size.out, size.in, rows));
+          const Input input = prepare_for(vectors, vector->mode, Isa::avx512, x, rows);
+          std::vector<float> expected = before, got = before;
+          vector->multiply(vectors, input.prepared, 0, (size.out + 15) / 16, expected.data(), size.out, true);
+          tile->multiply(vectors, input.prepared, 0, (size.out + 15) / 16, got.data(), size.out, true);
+          ASSERT_EQ(std::memcmp(expected.data(), got.data(), got.size() * sizeof(float)), 0);
+        }
+      }
+    }
+}
+
 // The largest integers of a view: 8 bits cut to 4 against zero 0 and activations at the end of their range.
 TEST(Lowbit, TheLargestIntegersOfAViewFit) {
   for (const Isa isa : supported_isas())
