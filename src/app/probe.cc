@@ -50,8 +50,8 @@ struct alignas(64) TileShapes {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 __attribute__((target("amx-tile,amx-int8"))) void dot_amx() {
-  const TileShapes shapes;
-  _tile_loadconfig(&shapes);
+  static constexpr TileShapes kShapes;  // not on the stack: g++ takes _tile_loadconfig to read 8 bytes of it
+  _tile_loadconfig(&kShapes);
   for (int i = 0; i < kTileRounds; ++i) {
     _tile_dpbsud(0, 6, 7);
     _tile_dpbsud(1, 6, 7);

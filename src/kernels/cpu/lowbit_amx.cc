@@ -42,6 +42,7 @@ struct Rows {
 // The sums of a tile of rows and `spans` spans from x on, into pass.sums.
 template <bool kTwo, int kBlocks>
 FIDELIO_INLINE void multiply_spans(const int8_t* x, int64_t span_bytes, int64_t spans, Pass& pass) {
+  asm volatile("" ::: "memory");  // g++'s tile loads do not say that they read what was stored before
   _tile_zero(0);
   if constexpr (kTwo) _tile_zero(1);
   if constexpr (kBlocks == 2) _tile_zero(2);
@@ -124,9 +125,9 @@ void multiply(const Job& job) {
   if (kCoding == kFp4 || job.rows < kTileRows) return (kTwo ? kAvx512.a16 : kAvx512.a8)[kCoding](job);
   const __m512i table = load_table<kCoding>(job.packed);
   const ZeroReader<kCoding> zeros(job.layout);
-  const Configuration configuration;
   Pass pass;
-  _tile_loadconfig(&configuration);
+  static constexpr Configuration kConfiguration;  // not on the stack: g++ takes _tile_loadconfig to read 8 bytes of it
+  _tile_loadconfig(&kConfiguration);
   for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
     const Rows rows{m0, m0 + kMaxRows < job.rows ? m0 + kMaxRows : job.rows, job.rows};
     int64_t block = job.first;
