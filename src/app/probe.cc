@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "kernels/cpu/tile_shapes.h"
 
 namespace fidelio::app {
 namespace {
@@ -43,14 +44,10 @@ __attribute__((target("avx512f,avx512vnni"))) void dot_avx512() {
         : "v"(w), "v"(x));
 }
 
-// Six sums of 16 x 16 of two pairs of tiles, all as large as they can be: 64 products a sum.
-struct alignas(64) TileShapes {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
+// Six independent sums of 16 x 16 of a pair of tiles, all as large as they can be: 64 products a sum.
+constexpr cpu::TileShapes kShapes = {.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                                     .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 __attribute__((target("amx-tile,amx-int8"))) void dot_amx() {
-  static constexpr TileShapes kShapes;  // not on the stack: g++ takes _tile_loadconfig to read 8 bytes of it
   _tile_loadconfig(&kShapes);
   for (int i = 0; i < kTileRounds; ++i) {
     _tile_dpbsud(0, 6, 7);

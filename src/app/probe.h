@@ -15,8 +15,9 @@ double read_bandwidth(ThreadPool& pool);
 // bytes could at best take.
 double seconds_to_read(ThreadPool& pool, const std::byte* p, int64_t bytes);
 
-// Multiply-adds of 8-bit integers a second, of all threads at once, on registers: vpdpbusd (avx512), or the exact
-// sequence of vpmaddubsw, vpmaddwd and vpaddd (avx2). 0 for the portable kernels, which have no such instruction.
+// Multiply-adds of 8-bit integers a second, of all threads at once, on registers: products of whole tiles (amx),
+// vpdpbusd (avx512), or the exact sequence of vpmaddubsw, vpmaddwd and vpaddd (avx2). 0 for the portable kernels, which
+// have no such instruction.
 double int8_rate(ThreadPool& pool, cpu::Isa isa);
 
 }  // namespace fidelio::app

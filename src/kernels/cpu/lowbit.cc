@@ -258,13 +258,9 @@ void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, f
                         .y = y,
                         .y_stride = y_stride,
                         .add = add};
-  const int coding = job.layout.coding;
-  if constexpr (kMode == Activations::f32)
-    kernels.f32[coding](job);
-  else if constexpr (kIsa == Isa::amx)
-    (kMode == Activations::a16 ? lowbit::kAmx.a16 : lowbit::kAmx.a8)[coding](job);
-  else
-    (kMode == Activations::a16 ? kernels.a16 : kernels.a8)[coding](job);
+  const lowbit::IntegerProducts& integer = kIsa == Isa::amx ? lowbit::kAmx : kernels.integer;
+  const auto& row = kMode == Activations::f32 ? kernels.f32 : kMode == Activations::a16 ? integer.a16 : integer.a8;
+  row[job.layout.coding](job);
 }
 
 template <int kBits>

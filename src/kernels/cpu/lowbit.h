@@ -60,6 +60,15 @@ constexpr bool has_plane1(int bits) { return bits == 3 || bits == 5 || bits == 7
 // Bit of a byte where quad q (0..) of a vector of this plane width begins.
 constexpr int field_shift(int width, int q) { return 4 * (q % 2) + width * (q / 2); }
 
+// of.operator()<coding>() for every coding, to fill a table with.
+template <int kCoding = 0, typename Of>
+constexpr void for_each_coding(const Of& of) {
+  if constexpr (kCoding < kCodings) {
+    of.template operator()<kCoding>();
+    for_each_coding<kCoding + 1>(of);
+  }
+}
+
 enum class Scale : uint8_t { f16, u8, i8, e4m3 };
 
 struct Layout {
@@ -104,18 +113,17 @@ struct PrepareJob {
   int32_t* sum;
 };
 
-struct Kernels {
+struct IntegerProducts {
   void (*a16[kCodings])(const Job&);
   void (*a8[kCodings])(const Job&);
+};
+struct Kernels {
+  IntegerProducts integer;
   void (*f32[kCodings])(const Job&);
   void (*prepare16)(const PrepareJob&);
   void (*prepare8)(const PrepareJob&);
 };
 extern const Kernels kPortable, kAvx2, kAvx512;
-struct IntegerProducts {
-  void (*a16[kCodings])(const Job&);
-  void (*a8[kCodings])(const Job&);
-};
 extern const IntegerProducts kAmx;  // the rest is kAvx512's
 
 }  // namespace fidelio::cpu::lowbit

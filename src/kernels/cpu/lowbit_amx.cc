@@ -9,6 +9,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/lowbit_avx512_body.h"
+#include "kernels/cpu/tile_shapes.h"
 
 namespace fidelio::cpu::lowbit {
 namespace {
@@ -16,11 +17,9 @@ namespace {
 constexpr int kTileRows = 16, kTiles = kMaxRows / kTileRows, kQuads = kSpan / 4, kMostSpans = 4;
 
 // Tiles 0 .. 3: sums of the high and the low plane, of one block and the next; 4, 5: the planes; 6, 7: the blocks.
-struct alignas(64) Configuration {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, kSpan, kSpan, 64, 64};
-  uint8_t rows[16] = {kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kQuads, kQuads};
-};
+constexpr TileShapes kShapes = {
+    .row_bytes = {64, 64, 64, 64, kSpan, kSpan, 64, 64},
+    .rows = {kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kQuads, kQuads}};
 
 // What a pass over the weights of two blocks keeps, in L1.
 struct Pass {
@@ -122,12 +121,11 @@ void multiply_blocks(const Job& job, int64_t block, const Rows& rows, __m512i ta
 
 template <int kCoding, bool kTwo>
 void multiply(const Job& job) {
-  if (kCoding == kFp4 || job.rows < kTileRows) return (kTwo ? kAvx512.a16 : kAvx512.a8)[kCoding](job);
+  if (kCoding == kFp4 || job.rows < kTileRows) return (kTwo ? kAvx512.integer.a16 : kAvx512.integer.a8)[kCoding](job);
   const __m512i table = load_table<kCoding>(job.packed);
   const ZeroReader<kCoding> zeros(job.layout);
   Pass pass;
-  static constexpr Configuration kConfiguration;  // not on the stack: g++ takes _tile_loadconfig to read 8 bytes of it
-  _tile_loadconfig(&kConfiguration);
+  _tile_loadconfig(&kShapes);
   for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
     const Rows rows{m0, m0 + kMaxRows < job.rows ? m0 + kMaxRows : job.rows, job.rows};
     int64_t block = job.first;
@@ -137,15 +135,17 @@ void multiply(const Job& job) {
   _tile_release();
 }
 
+constexpr IntegerProducts products() {
+  IntegerProducts all{};
+  for_each_coding([&]<int kCoding>() {
+    all.a16[kCoding] = multiply<kCoding, true>;
+    all.a8[kCoding] = multiply<kCoding, false>;
+  });
+  return all;
+}
+
 }  // namespace
 
-const IntegerProducts kAmx = {
-    {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>,
-     multiply<6, true>, multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>, multiply<11, true>,
-     multiply<12, true>, multiply<13, true>, multiply<14, true>},
-    {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>,
-     multiply<5, false>, multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>,
-     multiply<10, false>, multiply<11, false>, multiply<12, false>, multiply<13, false>, multiply<14, false>},
-};
+constinit const IntegerProducts kAmx = products();
 
 }  // namespace fidelio::cpu::lowbit

@@ -300,20 +300,19 @@ void multiply_f32(const Job& job) {
 void prepare16(const PrepareJob& job) { prepare_rows<true>(job); }
 void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
 
+constexpr Kernels kernels() {
+  Kernels all{};
+  for_each_coding([&]<int kCoding>() {
+    all.integer.a16[kCoding] = multiply<kCoding, true>;
+    all.integer.a8[kCoding] = multiply<kCoding, false>;
+    all.f32[kCoding] = multiply_f32<kCoding>;
+  });
+  all.prepare16 = prepare16, all.prepare8 = prepare8;
+  return all;
+}
+
 }  // namespace
 
-const Kernels kAvx512 = {
-    {multiply<0, true>, multiply<1, true>, multiply<2, true>, multiply<3, true>, multiply<4, true>, multiply<5, true>,
-     multiply<6, true>, multiply<7, true>, multiply<8, true>, multiply<9, true>, multiply<10, true>, multiply<11, true>,
-     multiply<12, true>, multiply<13, true>, multiply<14, true>},
-    {multiply<0, false>, multiply<1, false>, multiply<2, false>, multiply<3, false>, multiply<4, false>,
-     multiply<5, false>, multiply<6, false>, multiply<7, false>, multiply<8, false>, multiply<9, false>,
-     multiply<10, false>, multiply<11, false>, multiply<12, false>, multiply<13, false>, multiply<14, false>},
-    {multiply_f32<0>, multiply_f32<1>, multiply_f32<2>, multiply_f32<3>, multiply_f32<4>, multiply_f32<5>,
-     multiply_f32<6>, multiply_f32<7>, multiply_f32<8>, multiply_f32<9>, multiply_f32<10>, multiply_f32<11>,
-     multiply_f32<12>, multiply_f32<13>, multiply_f32<14>},
-    prepare16,
-    prepare8,
-};
+constinit const Kernels kAvx512 = kernels();
 
 }  // namespace fidelio::cpu::lowbit

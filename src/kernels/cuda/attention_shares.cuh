@@ -7,7 +7,7 @@ namespace fidelio::cuda {
 
 constexpr int kWarps = kCut / kSpan, kThreads = kWarps * 32;
 
-// What is left of a share: [head][e], then [head] {m, l}; and room, for alignment.
+// What is left of a share: [head][e], then [head] {m, l}; and room for as many {m, l} again.
 __host__ __device__ constexpr int slot_floats(int heads, int e) { return heads * (e + 4); }
 
 // Shared memory, in floats, for so many heads.
@@ -20,7 +20,7 @@ struct Layout {
   __host__ __device__ int warps() const { return places() + kWarps; }              // [warp]: its own
   __host__ __device__ int shares() const { return warps() + kWarps * own; }        // Shares' own
   size_t bytes(int ranks, bool cluster) const {
-    const int here = ranks == 1 ? heads * (e + 4) : cluster ? kDealt * slot_floats(heads, e) : 0;
+    const int here = ranks == 1 ? slot_floats(heads, e) : cluster ? kDealt * slot_floats(heads, e) : 0;
     return static_cast<size_t>(shares() + here) * 4;
   }
 };
