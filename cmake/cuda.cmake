@@ -20,13 +20,22 @@ foreach(target ${CUDA_TARGETS})
   endif()
 endforeach()
 
-fidelio_room(kernels_cuda FOLDER kernels/cuda DEPS fidelio_formats fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt CUDA::cublas CUDA::cusolver)
-file(GLOB cuda_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
-set(cuda_benches ${cuda_sources})
-list(FILTER cuda_sources EXCLUDE REGEX "_bench\\.cu$")
-list(FILTER cuda_benches INCLUDE REGEX "_bench\\.cu$")
-target_sources(fidelio_kernels_cuda PRIVATE ${cuda_sources})
-target_compile_options(fidelio_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>)
+# A room with device code: its .cu files beside its .cc files.
+function(fidelio_cuda_room name)
+  fidelio_room(${name} ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "FOLDERS;DEPS" ${ARGN})
+  list(TRANSFORM ROOM_FOLDERS REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1/*.cu" OUTPUT_VARIABLE patterns)
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
+  list(FILTER sources EXCLUDE REGEX "_bench\\.cu$")
+  target_sources(fidelio_${name} PRIVATE ${sources})
+  target_compile_options(fidelio_${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>)
+endfunction()
+
+fidelio_cuda_room(kernels_cuda FOLDERS kernels/cuda/device kernels/cuda/backend kernels/cuda/linear kernels/cuda/attention kernels/cuda/rows
+  DEPS fidelio_formats fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt CUDA::cublas)
+fidelio_cuda_room(quant_cuda FOLDERS quant/cuda DEPS fidelio_kernels_cuda CUDA::cusolver)
+fidelio_cuda_room(eval_cuda FOLDERS eval/cuda DEPS fidelio_kernels_cuda)
+file(GLOB_RECURSE cuda_benches CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*_bench.cu)
 
 foreach(source ${cuda_benches})
   get_filename_component(name ${source} NAME_WE)
@@ -38,11 +47,11 @@ endforeach()
 # Decoding of a whole model and quantising need other rooms, so their benches are made with the tests.
 # One test program for everything that needs a GPU, label gpu; without one its tests are skipped by name.
 function(fidelio_cuda_tests)
-  add_executable(decode_cuda_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/src/model/decode_cuda_bench.cc)
-  target_link_libraries(decode_cuda_bench PRIVATE fidelio_model)
+  add_executable(decode_cuda_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/src/runtime/decode_cuda_bench.cc)
+  target_link_libraries(decode_cuda_bench PRIVATE fidelio_runtime)
   add_executable(quant_cuda_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/src/quant/quant_cuda_bench.cc)
   target_link_libraries(quant_cuda_bench PRIVATE fidelio_quant)
-  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/model/*cuda_test.cc
+  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/runtime/*cuda_test.cc
     ${CMAKE_SOURCE_DIR}/src/quant/*cuda_test.cc)
   if(WITH_TESTS AND tests)
     add_executable(cuda_test ${tests})

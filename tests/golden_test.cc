@@ -12,11 +12,11 @@
 #include <algorithm>
 
 #include "core/thread_pool.h"
+#include "engine/sampler.h"
 #include "eval/perplexity.h"
-#include "io/chat_template.h"
-#include "io/tokenizer.h"
-#include "model/sampler.h"
 #include "models.h"
+#include "text/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace fidelio {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "core/file.h"
 #include "kernels/cpu/linear.h"
-#include "model/page_table.h"
-#include "model/runner.h"
+#include "runtime/page_table.h"
+#include "runtime/runner.h"
 
 namespace fidelio {
 

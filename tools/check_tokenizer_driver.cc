@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "io/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 int main() {
   std::optional<fidelio::Tokenizer> tokenizer;

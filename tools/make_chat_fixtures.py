@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/io/testdata/chat/*.json: what jinja2, as transformers sets it up, makes of templates.
+"""Writes src/text/testdata/chat/*.json: what jinja2, as transformers sets it up, makes of templates.
 
-    python3 tools/make_chat_fixtures.py src/io/testdata/chat        (needs transformers 5 with jinja2 >= 3.1.6)
+    python3 tools/make_chat_fixtures.py src/text/testdata/chat        (needs transformers 5 with jinja2 >= 3.1.6)
 
 families.json   one template per model family x message lists x generation prompt x thinking.
 language.json   small templates over the language itself, with a few variables.

@@ -1,4 +1,4 @@
-"""Writes src/io/testdata/tokenizer_*.json: small tokenisers of each family and what Hugging Face `tokenizers` makes of texts.
+"""Writes src/text/testdata/tokenizer_*.json: small tokenisers of each family and what Hugging Face `tokenizers` makes of texts.
 
   python tools/make_tokenizer_fixtures.py
 

@@ -5,7 +5,7 @@
 #include "app/common.h"
 #include "app/probe.h"
 #include "core/rng.h"
-#include "model/page_table.h"
+#include "runtime/page_table.h"
 
 namespace fidelio::app {
 namespace {

@@ -5,7 +5,7 @@
 #include "alloc/search.h"
 #include "eval/compare.h"
 #include "io/checkpoint.h"
-#include "io/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace fidelio::app {
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "io/chat_template.h"
 #include "io/checkpoint.h"
-#include "io/tokenizer.h"
-#include "model/runner.h"
+#include "runtime/runner.h"
+#include "text/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace fidelio::app {
 

@@ -8,7 +8,7 @@
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/progress.h"
-#include "model/dataset.h"
+#include "runtime/dataset.h"
 #include "sensitivity/gamma.h"
 
 namespace fidelio::app {

@@ -1,7 +1,7 @@
 #include <filesystem>
 
 #include "app/common.h"
-#include "io/export.h"
+#include "io/export/export.h"
 
 namespace fidelio::app {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "app/common.h"
 #include "app/sampling.h"
-#include "model/generate.h"
+#include "engine/generate.h"
 
 namespace fidelio::app {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "app/common.h"
 #include "core/file.h"
-#include "model/page_table.h"
+#include "runtime/page_table.h"
 
 namespace fidelio::app {
 namespace {

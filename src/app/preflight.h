@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "app/seconds.h"
-#include "model/dataset.h"
+#include "runtime/dataset.h"
 #include "sensitivity/candidates.h"
 
 namespace fidelio::app {

@@ -1,8 +1,8 @@
 #include "app/common.h"
 #include "app/self_samples.h"
 #include "core/progress.h"
-#include "model/dataset.h"
 #include "quant/quantize_model.h"
+#include "runtime/dataset.h"
 
 namespace fidelio::app {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "core/progress.h"
-#include "model/page_table.h"
+#include "runtime/page_table.h"
 
 namespace fidelio::app {
 namespace {

@@ -1,7 +1,7 @@
 // app: how tokens are chosen, for every verb that generates.
 #pragma once
 #include "app/common.h"
-#include "model/sampler.h"
+#include "engine/sampler.h"
 
 namespace fidelio::app {
 

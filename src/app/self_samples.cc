@@ -2,7 +2,7 @@
 
 #include "core/progress.h"
 #include "core/rng.h"
-#include "model/generate.h"
+#include "engine/generate.h"
 
 namespace fidelio::app {
 namespace {

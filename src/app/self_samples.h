@@ -1,7 +1,7 @@
 // Calibration text that the model writes itself: what it expects to see, at temperature 1.
 #pragma once
 #include "app/common.h"
-#include "model/dataset.h"
+#include "runtime/dataset.h"
 
 namespace fidelio::app {
 

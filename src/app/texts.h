@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "eval/perplexity.h"
-#include "io/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace fidelio::app {
 

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "model/fake_runner.h"
+#include "runtime/fake_runner.h"
 
 namespace fidelio {
 namespace {

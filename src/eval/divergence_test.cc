@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "model/fake_runner.h"
+#include "runtime/fake_runner.h"
 
 namespace fidelio {
 namespace {

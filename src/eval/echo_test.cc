@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "eval/tasks.h"
-#include "model/fake_runner.h"
+#include "runtime/fake_runner.h"
 
 namespace fidelio {
 namespace {

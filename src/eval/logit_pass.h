@@ -13,8 +13,8 @@
 #include <span>
 #include <vector>
 
-#include "model/page_table.h"
-#include "model/runner.h"
+#include "runtime/page_table.h"
+#include "runtime/runner.h"
 
 namespace fidelio {
 

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/rng.h"
 #include "eval/fidelity.h"
-#include "model/fake_runner.h"
+#include "runtime/fake_runner.h"
 
 namespace fidelio {
 namespace {

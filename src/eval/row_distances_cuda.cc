@@ -1,9 +1,9 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "eval/cuda/distances.h"
 #include "eval/row_distances.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/distances.h"
+#include "kernels/cuda/device/device.h"
 
 namespace fidelio {
 namespace {

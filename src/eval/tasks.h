@@ -1,4 +1,4 @@
-// Running questions through a model: generation in a pool (model/generate.h) or log-likelihood of choices
+// Running questions through a model: generation in a pool (engine/generate.h) or log-likelihood of choices
 // (logit_pass.h).
 //
 // Deterministic: an answer depends on the model, the prompt, the options and the run's seed, not on batching or order;
@@ -13,11 +13,11 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "engine/generate.h"
 #include "eval/logit_pass.h"
 #include "eval/statistics.h"
 #include "eval/task_data.h"
-#include "io/chat_template.h"
-#include "model/generate.h"
+#include "text/chat_template.h"
 
 namespace fidelio {
 

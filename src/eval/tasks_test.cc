@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "model/fake_runner.h"
+#include "runtime/fake_runner.h"
 
 namespace fidelio {
 namespace {

@@ -17,10 +17,10 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "arch/model_config.h"
+#include "arch/weight_names.h"
 #include "formats/linear_weight.h"
-#include "io/model_config.h"
 #include "io/safetensors.h"
-#include "io/weight_names.h"
 
 namespace fidelio {
 

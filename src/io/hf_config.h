@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/model_config.h"
+#include "arch/model_config.h"
 
 namespace fidelio {
 

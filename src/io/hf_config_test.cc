@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "arch/weight_names.h"
 #include "core/file.h"
 #include "core/rng.h"
-#include "io/weight_names.h"
 
 namespace fidelio {
 namespace {

@@ -1,4 +1,4 @@
-// kernels: the arithmetic. A backend (Cpu, Cuda) supplies the same few fused operations; model/forward.h is written
+// kernels: the arithmetic. A backend (Cpu, Cuda) supplies the same few fused operations; runtime/forward.h is written
 // once over them. kernels/ref holds their readable twins in double.
 //
 // Letters used everywhere: n tokens of a batch, s sequences, d model dim, f ffn dim, h heads, hk kv heads, e head dim,

@@ -7,10 +7,10 @@
 #include <functional>
 
 #include "core/rng.h"
-#include "kernels/cuda/cuda.h"
-#include "kernels/cuda/exact.h"
-#include "kernels/cuda/gptq.h"
-#include "kernels/cuda/values.h"
+#include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/device/values.h"
+#include "kernels/cuda/linear/exact.h"
+#include "quant/cuda/gptq.h"
 #include "quant/workbench.h"
 
 using namespace fidelio;

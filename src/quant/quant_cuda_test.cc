@@ -7,15 +7,15 @@
 #include "core/rng.h"
 #include "eval/compare.h"
 #include "eval/row_distances.h"
-#include "kernels/cuda/feedback.h"
-#include "kernels/cuda/gptq.h"
-#include "kernels/cuda/values.h"
-#include "model/noise.h"
+#include "kernels/cuda/device/values.h"
 #include "quant/codebook.h"
+#include "quant/cuda/feedback.h"
+#include "quant/cuda/gptq.h"
 #include "quant/feedback.h"
 #include "quant/quantize_model.h"
 #include "quant/strip.h"
 #include "quant/workbench.h"
+#include "runtime/noise.h"
 
 namespace fidelio {
 namespace {

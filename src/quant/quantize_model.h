@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "core/thread_pool.h"
-#include "model/dataset.h"
-#include "model/runner.h"
 #include "quant/quantize.h"
+#include "runtime/dataset.h"
+#include "runtime/runner.h"
 
 namespace fidelio {
 

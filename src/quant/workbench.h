@@ -7,8 +7,8 @@
 #include <memory>
 #include <span>
 
-#include "model/runner.h"
 #include "quant/quantize.h"
+#include "runtime/runner.h"
 
 namespace fidelio {
 

@@ -4,10 +4,10 @@
 #include <chrono>
 #include <optional>
 
-#include "kernels/cuda/feedback.h"
-#include "kernels/cuda/gptq.h"
-#include "kernels/cuda/values.h"
+#include "kernels/cuda/device/values.h"
 #include "quant/codebook.h"
+#include "quant/cuda/feedback.h"
+#include "quant/cuda/gptq.h"
 #include "quant/feedback.h"
 #include "quant/strip.h"
 #include "quant/workbench.h"

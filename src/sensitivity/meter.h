@@ -15,8 +15,8 @@
 
 #include "core/thread_pool.h"
 #include "eval/row_distances.h"
-#include "model/dataset.h"
-#include "model/runner.h"
+#include "runtime/dataset.h"
+#include "runtime/runner.h"
 
 namespace fidelio {
 

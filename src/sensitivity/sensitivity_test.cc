@@ -10,7 +10,7 @@
 
 #include "core/rng.h"
 #include "eval/fidelity.h"
-#include "model/noise.h"
+#include "runtime/noise.h"
 #include "sensitivity/candidates.h"
 #include "sensitivity/journal.h"
 

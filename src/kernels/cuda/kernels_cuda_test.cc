@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "core/rng.h"
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/backend/cuda.h"
 #include "kernels/ref/ref.h"
 
 namespace fidelio {

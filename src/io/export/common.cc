@@ -1,0 +1,113 @@
+#include "io/export/common.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace fidelio::exporting {
+
+const IntGroup& integer_of(const LinearWeight& w) { return std::get<IntGroup>(w.main); }
+
+float group_scale(const LinearWeight& w, int64_t row, int64_t g) {
+  const IntGroup& m = integer_of(w);
+  const auto at = static_cast<size_t>(row * w.spec.groups(w.in) + g);
+  if (w.spec.scale == ScaleKind::f16) return to_float(m.scale.as<const f16>()[at]);
+  return m.row_scale.as<const float>()[static_cast<size_t>(row)] * static_cast<float>(m.scale.as<const uint8_t>()[at]);
+}
+
+int group_zero(const LinearWeight& w, int64_t row, int64_t g) {
+  return w.spec.symmetric ? 1 << (w.spec.bits - 1) : get_zero(integer_of(w), row, g);
+}
+
+f16 f16_or_throw(float value, LinearId id, std::string_view what) {
+  const f16 rounded = to_f16(value);
+  check(std::isfinite(to_float(rounded)), "{}: {} {} does not fit FP16", to_string(id), what, value);
+  return rounded;
+}
+
+void pack_fields(std::span<const uint8_t> values, int bits, std::span<uint32_t> words) {
+  std::fill(words.begin(), words.end(), 0u);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t bit = i * static_cast<size_t>(bits), word = bit / 32, shift = bit % 32;
+    words[word] |= uint32_t{values[i]} << shift;
+    if (shift + static_cast<size_t>(bits) > 32) words[word + 1] |= uint32_t{values[i]} >> (32 - shift);
+  }
+}
+
+std::vector<std::vector<LinearId>> fused_units(const ModelConfig& config) {
+  std::vector<std::vector<LinearId>> units;
+  for (int i = 0; i < config.L; ++i) {
+    units.push_back({LinearId{i, Role::q}, LinearId{i, Role::k}, LinearId{i, Role::v}});
+    units.push_back({LinearId{i, Role::o}});
+    units.push_back({LinearId{i, Role::gate}, LinearId{i, Role::up}});
+    units.push_back({LinearId{i, Role::down}});
+  }
+  return units;
+}
+
+void check_fused(const Checkpoint& source, std::string_view target) {
+  for (const auto& unit : fused_units(source.config()))
+    for (LinearId id : unit)
+      if (source.format(id) != source.format(unit.front()))
+        refuse(source, id, target,
+               fmt::format("serving engines run it in one matmul with {}, which is {}; give them one format",
+                           to_string(unit.front()), to_string(source.format(unit.front()))));
+}
+
+void refuse(const Checkpoint& source, LinearId id, std::string_view target, const std::string& reason) {
+  throw Error("{}: {} ({}) cannot be exported to {}: {}", source.folder(), to_string(id), to_string(source.format(id)),
+              target, reason);
+}
+
+void check_integer_or_dense(const Checkpoint& source, LinearId id, std::string_view target) {
+  const FormatSpec spec = source.format(id);
+  if (!spec.is_dense() && spec.kind != Kind::integer)
+    refuse(source, id, target,
+           "it holds integer codes and dense weights only; formats that fit: int2g128 to int8g128, int4g128z");
+}
+
+DType half_type(const ModelConfig& config) { return config.dtype == DType::f16 ? DType::f16 : DType::bf16; }
+
+TensorToWrite dense_tensor(const Checkpoint& source, LinearId id) {
+  if (source.format(id).is_dense()) return to_write(weight_name(id), source.tensor(weight_name(id)));
+  const Shape shape = shape_of(source.config(), id);
+  const DType dtype = half_type(source.config());
+  return {weight_name(id), dtype, shape, [&source, id, shape, dtype](const ByteSink& sink) {
+            const LinearWeight w = source.linear(id);
+            std::vector<float> row(static_cast<size_t>(shape[1]));
+            const OwnedTensor rounded = OwnedTensor::allocate(dtype, {shape[1]});
+            for (int64_t r = 0; r < shape[0]; ++r) {
+              decode_row(w, r, row);
+              convert_from_float(row, rounded.view);
+              sink({rounded.view.data, static_cast<size_t>(rounded.view.bytes())});
+            }
+          }};
+}
+
+void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& tensors) {
+  for (LinearId id : linears_of(source.config()))
+    if (source.linear(id).bias) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
+  for (auto [layer, which] : norms_of(source.config()))
+    tensors.push_back(to_write(norm_name(layer, which), source.tensor(norm_name(layer, which))));
+}
+
+nlohmann::json config_json(const Checkpoint& source) {
+  nlohmann::json config = nlohmann::json::parse(read_text_file(source.folder() + "/config.json"));
+  config.erase("quantization_config");
+  return config;
+}
+
+void write_folder(const Checkpoint& source, const std::string& folder, const std::vector<TensorToWrite>& tensors,
+                  const nlohmann::json& config, const std::vector<std::pair<std::string, std::string>>& files) {
+  check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
+  constexpr int64_t kShardBytes = 5'000'000'000;
+  TemporaryFolder temporary(folder);
+  write_sharded_safetensors(temporary.path(), tensors, kShardBytes);
+  write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
+  for (const auto& [name, text] : files) write_file_atomically(temporary.path() + "/" + name, text);
+  copy_companions(source.folder(), temporary.path());
+  temporary.commit();
+}
+
+}  // namespace fidelio::exporting

@@ -1,0 +1,548 @@
+// Exports are read back here by unpackers written from the formats' definitions, bit by bit, and compared with
+// decode(): nothing is shared with the packers. tools/check_export.py does the same with the real readers.
+#include "io/export/export.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/rng.h"
+#include "io/hf_config.h"
+
+namespace fidelio {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr const char* kTokenizer =
+    R"({"version":"1.0","added_tokens":[{"id":4,"content":"<end>","special":true,"normalized":false},
+  {"id":5,"content":"<tool>","special":false,"normalized":false}],"normalizer":null,"pre_tokenizer":{"type":"Sequence","pretokenizers":[
+  {"type":"Split","pattern":{"Regex":"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
+   "behavior":"Isolated","invert":false},{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]},
+  "post_processor":null,"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","unk_token":null,"byte_fallback":false,"ignore_merges":false,
+  "vocab":{"a":0,"b":1,"c":2,"ab":3},"merges":[["a","b"]]}})";
+
+// Two layers; q (64, 64), k and v (32, 64), gate (96, 64), down (64, 96).
+json llama_config() {
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"hidden_size", 64},
+          {"intermediate_size", 96},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"head_dim", 16},
+          {"vocab_size", 8},
+          {"max_position_embeddings", 512},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 10000.0},
+          {"tie_word_embeddings", true},
+          {"hidden_act", "silu"},
+          {"attention_bias", true},
+          {"torch_dtype", "bfloat16"},
+          {"eos_token_id", 4},
+          {"rope_scaling",
+           {{"rope_type", "llama3"},
+            {"factor", 8.0},
+            {"low_freq_factor", 1.0},
+            {"high_freq_factor", 4.0},
+            {"original_max_position_embeddings", 64}}}};
+}
+
+class ExportTest : public testing::Test {
+ protected:
+  ExportTest() : root_(FIDELIO_BINARY_DIR "/io_test_export") {
+    std::filesystem::remove_all(root_);
+    std::filesystem::create_directories(root_ + "/source");
+  }
+  ~ExportTest() override { std::filesystem::remove_all(root_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(root_ + "/source/" + name, std::ios::binary) << text;
+  }
+
+  OwnedTensor random_tensor(DType dtype, Shape shape) {
+    const OwnedTensor t = OwnedTensor::allocate(dtype, shape);
+    std::vector<float> values(static_cast<size_t>(shape.elements()));
+    for (float& v : values) v = static_cast<float>(rng_.uniform()) - 0.5f;
+    convert_from_float(values, t.view);
+    return t;
+  }
+  uint8_t random_code(int bits) { return static_cast<uint8_t>(rng_.uniform() * (1 << bits)); }
+
+  LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
+    LinearWeight w = allocate_weight(spec, out, in);
+    auto* m = std::get_if<IntGroup>(&w.main);
+    if (m == nullptr) return w;
+    std::vector<uint8_t> row(static_cast<size_t>(in));
+    for (int64_t r = 0; r < out; ++r) {
+      for (uint8_t& code : row) code = random_code(spec.bits);
+      m->codes.set_row(r, row);
+      if (!spec.symmetric)
+        for (int64_t g = 0; g < spec.groups(in); ++g) set_zero(*m, r, g, random_code(spec.bits));
+    }
+    if (spec.scale == ScaleKind::f16) {
+      for (f16& s : m->scale.as<f16>()) s = to_f16(0.001f + static_cast<float>(rng_.uniform()));
+    } else {
+      for (uint8_t& s : m->scale.as<uint8_t>()) s = static_cast<uint8_t>(1 + random_code(7));
+      for (float& s : m->row_scale.as<float>()) s = 0.001f + static_cast<float>(rng_.uniform()) / 64;
+    }
+    return w;
+  }
+
+  // A fidelio checkpoint with these formats; linears not named stay BF16.
+  Checkpoint make(const std::map<std::string, std::string>& formats, const json& config = llama_config()) {
+    write("config.json", config.dump());
+    write("tokenizer.json", kTokenizer);
+    write("tokenizer_config.json", R"({"eos_token":"<end>","chat_template":"{{ messages }}"})");
+    const ModelConfig c = load_config(root_ + "/source");
+    std::vector<TensorToWrite> tensors;
+    for (LinearId id : linears_of(c)) {
+      tensors.push_back(to_write(weight_name(id), random_tensor(DType::bf16, shape_of(c, id))));
+      const bool attention = id.role == Role::q || id.role == Role::k || id.role == Role::v;
+      if ((attention && c.qkv_bias) || (id.role == Role::o && c.o_bias))
+        tensors.push_back(to_write(bias_name(id), random_tensor(DType::f32, {shape_of(c, id)[0]})));
+    }
+    for (auto [layer, which] : norms_of(c))
+      tensors.push_back(to_write(norm_name(layer, which), random_tensor(DType::bf16, {norm_size(c, which)})));
+    write_safetensors(root_ + "/source/model.safetensors", tensors);
+    const Checkpoint source = Checkpoint::open(root_ + "/source");
+    std::map<LinearId, FormatSpec> specs;
+    for (const auto& [name, format] : formats) specs[parse_linear_id(name)] = parse_format(format);
+    write_checkpoint(
+        root_ + "/ours", source, specs,
+        [&](LinearId id) { return random_weight(specs.at(id), shape_of(c, id)[0], shape_of(c, id)[1]); },
+        json::object());
+    return Checkpoint::open(root_ + "/ours");
+  }
+  std::string out() const { return root_ + "/out"; }
+
+  // The message of a refusal, which must have left nothing behind.
+  template <typename F>
+  std::string refusal(F run) const {
+    try {
+      run();
+    } catch (const Error& e) {
+      EXPECT_FALSE(std::filesystem::exists(out()));
+      return e.what();
+    }
+    return "accepted";
+  }
+
+  std::string root_;
+  Rng rng_{7, 0};
+};
+
+const std::map<std::string, std::string> kMixed = {
+    {"layers.0.q", "int3g32z"}, {"layers.0.k", "int3g32z"},      {"layers.0.v", "int3g32z"},
+    {"layers.0.o", "int5g32"},  {"layers.0.gate", "int6g32zs8"}, {"layers.0.up", "int6g32zs8"},
+    {"layers.0.down", "int7c"}, {"layers.1.q", "int4g32z"},      {"layers.1.k", "int4g32z"},
+    {"layers.1.v", "int4g32z"}, {"layers.1.o", "int8g32"},       {"layers.1.gate", "int2g32"},
+    {"layers.1.up", "int2g32"}, {"embedding", "int8g32"}};
+const std::map<std::string, std::string> kWords = {  // nothing of 5-7 bits
+    {"layers.0.q", "int3g32z"}, {"layers.0.k", "int3g32z"},  {"layers.0.v", "int3g32z"}, {"layers.0.o", "int8g32z"},
+    {"layers.1.q", "int4g64z"}, {"layers.1.gate", "int2cz"}, {"layers.1.up", "int2cz"},  {"layers.1.o", "int4g64zs8"}};
+
+bool bit_of(std::span<const int32_t> words, int64_t first, int64_t stride, int64_t bit) {
+  return static_cast<uint32_t>(words[static_cast<size_t>(first + bit / 32 * stride)]) >> (bit % 32) & 1;
+}
+// Field i of a string of b-bit fields whose words stand `stride` apart from `first` on.
+int field(std::span<const int32_t> words, int64_t first, int64_t stride, int64_t i, int b) {
+  int value = 0;
+  for (int k = 0; k < b; ++k) value |= bit_of(words, first, stride, i * b + k) << k;
+  return value;
+}
+// The same in GPTQ's planes: of 32 codes bits words, the plane of the low bits first.
+int planar_field(std::span<const int32_t> words, int64_t first, int64_t stride, int64_t i, int b) {
+  const std::map<int, std::vector<int>> widths = {{2, {2}},    {3, {2, 1}},    {4, {4}}, {5, {4, 1}},
+                                                  {6, {4, 2}}, {7, {4, 2, 1}}, {8, {8}}};
+  int value = 0, got = 0;
+  int64_t word = i / 32 * b;
+  for (int width : widths.at(b)) {
+    value |= field(words, first + word * stride, stride, i % 32, width) << got;
+    got += width;
+    word += width;
+  }
+  return value;
+}
+
+TEST_F(ExportTest, CompressedTensorsDecodesToTheSameWeights) {
+  const Checkpoint ours = make(kMixed);
+  const auto notes = export_compressed_tensors(ours, out(), ServingProfile::any);
+  const Safetensors file = Safetensors::open(out());
+  for (LinearId id : linears_of(ours.config())) {
+    const FormatSpec spec = ours.format(id);
+    if (spec.is_dense() || id.role == Role::embedding) continue;
+    const LinearWeight w = ours.linear(id);
+    const std::vector<float> expected = decode(w);
+    const int64_t groups = spec.groups(w.in), words = (w.in * spec.bits + 31) / 32;
+    const OwnedTensor packed = file.get(module_name(id) + ".weight_packed", DType::i32, {w.out, words});
+    const OwnedTensor scale = file.get(module_name(id) + ".weight_scale");
+    ASSERT_EQ(scale.view.shape, (Shape{w.out, groups}));
+    EXPECT_EQ(scale.view.dtype, spec.scale == ScaleKind::u8 ? DType::f32 : DType::f16);
+    std::vector<float> scales(static_cast<size_t>(w.out * groups));
+    convert_to_float(scale.view, scales);
+    const auto shape = file.get(module_name(id) + ".weight_shape", DType::i64, {2});
+    EXPECT_THAT(shape.as<const int64_t>(), testing::ElementsAre(w.out, w.in));
+    EXPECT_EQ(file.contains(module_name(id) + ".weight_zero_point"), !spec.symmetric);
+    OwnedTensor zeros;
+    if (!spec.symmetric)
+      zeros = file.get(module_name(id) + ".weight_zero_point", DType::i32, {(w.out * spec.bits + 31) / 32, groups});
+    const int offset = 1 << (spec.bits - 1);
+    for (int64_t r = 0; r < w.out; ++r)
+      for (int64_t c = 0; c < w.in; ++c) {
+        const int64_t g = c / spec.group_size(w.in);
+        const int q = field(packed.as<const int32_t>(), r * words, 1, c, spec.bits) - offset;
+        const int z = spec.symmetric ? 0 : field(zeros.as<const int32_t>(), g, groups, r, spec.bits) - offset;
+        ASSERT_EQ(static_cast<float>(q - z) * scales[static_cast<size_t>(r * groups + g)],
+                  expected[static_cast<size_t>(r * w.in + c)])
+            << to_string(id) << " " << r << " " << c;
+      }
+  }
+  EXPECT_EQ(file.get("model.embed_tokens.weight").view.dtype, DType::bf16);
+  EXPECT_THAT(notes, testing::ElementsAre(HasSubstr("embedding (int8g32) is decoded to BF16")));
+  EXPECT_TRUE(file.contains("model.layers.0.self_attn.q_proj.bias"));
+  EXPECT_EQ(file.get("model.layers.1.mlp.down_proj.weight").view.dtype, DType::bf16);
+}
+
+TEST_F(ExportTest, CompressedTensorsConfigHasAGroupForEveryWidth) {
+  const Checkpoint ours = make(kMixed);
+  export_compressed_tensors(ours, out(), ServingProfile::any);
+  const json config = json::parse(read_text_file(out() + "/config.json"))["quantization_config"];
+  EXPECT_EQ(config["quant_method"], "compressed-tensors");
+  EXPECT_EQ(config["format"], "pack-quantized");
+  EXPECT_EQ(config["ignore"], (json{"model.layers.1.mlp.down_proj", "lm_head"}));
+  std::map<std::string, std::string> seen;
+  for (const auto& [name, group] : config["config_groups"].items()) {
+    const json& w = group["weights"];
+    EXPECT_EQ(w["strategy"], w["group_size"].is_null() ? "channel" : "group");
+    for (const json& target : group["targets"])
+      seen[target] =
+          fmt::format("{} {} {}", w["num_bits"].get<int>(), w["group_size"].dump(), w["symmetric"].get<bool>());
+  }
+  EXPECT_EQ(seen.size(), 13u);
+  EXPECT_EQ(seen["model.layers.0.self_attn.k_proj"], "3 32 false");
+  EXPECT_EQ(seen["model.layers.0.mlp.down_proj"], "7 null true");
+  EXPECT_EQ(seen["model.layers.0.mlp.gate_proj"], "6 32 false");
+  EXPECT_EQ(seen["model.layers.1.self_attn.o_proj"], "8 32 true");
+  EXPECT_TRUE(std::filesystem::exists(out() + "/tokenizer.json"));
+}
+
+TEST_F(ExportTest, CompressedTensorsRefusesWhatDoesNotFit) {
+  const auto message = [&](const std::map<std::string, std::string>& formats, ServingProfile profile) {
+    std::filesystem::remove_all(root_ + "/ours");
+    std::filesystem::remove(root_ + "/source/model.safetensors");
+    const Checkpoint ours = make(formats);
+    return refusal([&] { export_compressed_tensors(ours, out(), profile); });
+  };
+  EXPECT_THAT(message({{"layers.1.o", "lut4g32"}}, ServingProfile::any),
+              AllOf(HasSubstr("layers.1.o (lut4g32)"), HasSubstr("formats that fit")));
+  EXPECT_THAT(message({{"embedding", "fp8"}, {"layers.0.o", "int4g32"}}, ServingProfile::any),
+              HasSubstr("embedding (fp8)"));
+  EXPECT_THAT(message({{"layers.0.k", "int4g32"}}, ServingProfile::any),
+              AllOf(HasSubstr("layers.0.k"), HasSubstr("layers.0.q")));
+  EXPECT_THAT(message({{"layers.0.down", "int4g64"}}, ServingProfile::any),
+              AllOf(HasSubstr("layers.0.down"), HasSubstr("96 columns")));
+  EXPECT_THAT(message({{"layers.0.o", "int3g32z"}}, ServingProfile::vllm),
+              AllOf(HasSubstr("layers.0.o (int3g32z)"), HasSubstr("int3g128")));
+  EXPECT_THAT(message({{"layers.0.o", "int4g16"}}, ServingProfile::vllm), HasSubstr("layers.0.o (int4g16)"));
+  EXPECT_THAT(message({}, ServingProfile::any), HasSubstr("nothing to export"));
+}
+
+// `code` reads field i of the string of words.
+void expect_gptq_decodes(const Checkpoint& ours, const std::string& folder,
+                         int (*code)(std::span<const int32_t>, int64_t, int64_t, int64_t, int)) {
+  const Safetensors file = Safetensors::open(folder);
+  for (LinearId id : linears_of(ours.config())) {
+    const FormatSpec spec = ours.format(id);
+    if (spec.is_dense() || id.role == Role::embedding) continue;
+    const LinearWeight w = ours.linear(id);
+    const std::vector<float> expected = decode(w);
+    const int64_t groups = spec.groups(w.in), zero_words = w.out * spec.bits / 32;
+    const OwnedTensor qweight = file.get(module_name(id) + ".qweight", DType::i32, {w.in * spec.bits / 32, w.out});
+    const OwnedTensor qzeros = file.get(module_name(id) + ".qzeros", DType::i32, {groups, zero_words});
+    const OwnedTensor scales = file.get(module_name(id) + ".scales", DType::f16, {groups, w.out});
+    const OwnedTensor g_idx = file.get(module_name(id) + ".g_idx", DType::i32, {w.in});
+    for (int64_t n = 0; n < w.out; ++n)
+      for (int64_t k = 0; k < w.in; ++k) {
+        const int64_t g = g_idx.as<const int32_t>()[static_cast<size_t>(k)];
+        const int q = code(qweight.as<const int32_t>(), n, w.out, k, spec.bits);
+        const int z = code(qzeros.as<const int32_t>(), g * zero_words, 1, n, spec.bits);
+        const float value =
+            to_float(scales.as<const f16>()[static_cast<size_t>(g * w.out + n)]) * static_cast<float>(q - z);
+        const float want = expected[static_cast<size_t>(n * w.in + k)];
+        // FP16 scales are stored as they are; r x s is rounded, by at most half of 2^-10 of itself (all here are normal
+        // numbers).
+        ASSERT_LE(std::abs(value - want), spec.scale == ScaleKind::u8 ? 0x1p-11f * std::abs(want) * 1.001f : 0.0f)
+            << to_string(id) << " " << n << " " << k;
+      }
+  }
+}
+
+TEST_F(ExportTest, GptqDecodesToTheSameWeights) {
+  const Checkpoint ours = make(kWords);
+  const auto notes = export_gptq(ours, out(), ServingProfile::any);
+  expect_gptq_decodes(ours, out(), field);
+  EXPECT_THAT(notes, testing::ElementsAre(HasSubstr("layers.1.o (int4g64zs8): scales are rounded")));
+  const json config = json::parse(read_text_file(out() + "/config.json"))["quantization_config"];
+  EXPECT_EQ(config, json::parse(read_text_file(out() + "/quantize_config.json")));
+  EXPECT_EQ(config["checkpoint_format"], "gptq_v2");
+  EXPECT_EQ(config["bits"], 2);  // gate and up have most of the parameters
+  EXPECT_EQ(config["group_size"], -1);
+  EXPECT_EQ(config["sym"], false);
+  const json& dynamic = config["dynamic"];
+  EXPECT_EQ(dynamic[R"(+:^model\.layers\.0\.self_attn\.(q_proj|k_proj|v_proj|qkv_proj)$)"]["bits"], 3);
+  EXPECT_EQ(dynamic[R"(+:^model\.layers\.1\.self_attn\.(q_proj)$)"]["group_size"], 64);
+  EXPECT_TRUE(dynamic.contains(R"(-:^model\.layers\.1\.self_attn\.(k_proj|v_proj)$)"));
+  EXPECT_TRUE(dynamic.contains(R"(-:^model\.layers\.0\.mlp\.(gate_proj|up_proj|gate_up_proj)$)"));
+}
+
+TEST_F(ExportTest, GptqUsesPlanesWhereALinearHasFiveToSevenBits) {
+  const Checkpoint ours = make(kMixed);
+  export_gptq(ours, out(), ServingProfile::any);
+  expect_gptq_decodes(ours, out(), planar_field);
+  EXPECT_EQ(json::parse(read_text_file(out() + "/quantize_config.json"))["checkpoint_format"], "gptq_p");
+}
+
+TEST_F(ExportTest, GptqRefusesWhatDoesNotFit) {
+  json odd = llama_config();
+  odd["intermediate_size"] = 80;
+  const Checkpoint ours = make({{"layers.0.down", "int4g16"}, {"layers.0.o", "int4g32z"}}, odd);
+  EXPECT_THAT(refusal([&] { export_gptq(ours, out(), ServingProfile::any); }),
+              AllOf(HasSubstr("layers.0.down (int4g16)"), HasSubstr("multiples of 32")));
+  EXPECT_THAT(refusal([&] { export_gptq(ours, out(), ServingProfile::vllm); }),
+              AllOf(HasSubstr("layers.0.o (int4g32z)"), HasSubstr("int4g128")));
+}
+
+// The whole file, parsed by the format's definition.
+struct Gguf {
+  std::string bytes;
+  size_t at = 0;
+  json keys;
+  struct Entry {
+    std::vector<int64_t> sizes;
+    uint32_t type;
+    size_t begin;
+  };
+  std::map<std::string, Entry> tensors;
+
+  template <typename T>
+  T read() {
+    T value;
+    std::memcpy(&value, &bytes.at(at), sizeof value);
+    at += sizeof value;
+    return value;
+  }
+  std::string text() {
+    const auto size = read<uint64_t>();
+    at += size;
+    return bytes.substr(at - size, size);
+  }
+  json value(uint32_t type) {
+    switch (type) {
+      case 4:
+        return read<uint32_t>();
+      case 5:
+        return read<int32_t>();
+      case 6:
+        return read<float>();
+      case 7:
+        return read<uint8_t>() != 0;
+      case 8:
+        return text();
+      case 9: {
+        const auto element = read<uint32_t>();
+        json list = json::array();
+        for (auto n = read<uint64_t>(); n > 0; --n) list.push_back(value(element));
+        return list;
+      }
+      default:
+        throw Error("type {}", type);
+    }
+  }
+  explicit Gguf(const std::string& path) : bytes(read_text_file(path)) {
+    EXPECT_EQ(bytes.substr(0, 4), "GGUF");
+    at = 4;
+    EXPECT_EQ(read<uint32_t>(), 3u);
+    auto n_tensors = read<uint64_t>();
+    for (auto n = read<uint64_t>(); n > 0; --n) {
+      const std::string key = text();
+      keys[key] = value(read<uint32_t>());
+    }
+    for (; n_tensors > 0; --n_tensors) {
+      const std::string name = text();
+      Entry entry;
+      for (auto n = read<uint32_t>(); n > 0; --n) entry.sizes.push_back(static_cast<int64_t>(read<uint64_t>()));
+      entry.type = read<uint32_t>();
+      entry.begin = read<uint64_t>();
+      EXPECT_EQ(entry.begin % 32, 0u);
+      tensors[name] = entry;
+    }
+    const size_t data = (at + 31) / 32 * 32;
+    for (auto& [name, entry] : tensors) entry.begin += data;
+  }
+  float half(size_t offset) const { return to_float(f16{static_cast<uint16_t>(byte(offset) | byte(offset + 1) << 8)}); }
+  int byte(size_t offset) const { return static_cast<uint8_t>(bytes.at(offset)); }
+
+  // Element i of a tensor.
+  float element(const Entry& t, int64_t i) const {
+    const std::map<uint32_t, size_t> block_bytes = {{2, 18}, {3, 20}, {6, 22}, {7, 24}, {8, 34}};
+    const auto index = static_cast<size_t>(i);
+    if (t.type == 0) {
+      float value;
+      std::memcpy(&value, &bytes.at(t.begin + 4 * index), 4);
+      return value;
+    }
+    if (t.type == 30)
+      return to_float(bf16{static_cast<uint16_t>(byte(t.begin + 2 * index) | byte(t.begin + 2 * index + 1) << 8)});
+    const size_t block = t.begin + index / 32 * block_bytes.at(t.type), j = index % 32;
+    const float d = half(block);
+    if (t.type == 8) return d * static_cast<float>(static_cast<int8_t>(byte(block + 2 + j)));
+    const bool minimum = t.type == 3 || t.type == 7, five = t.type >= 6;
+    size_t at = block + (minimum ? 4 : 2);
+    int q = 0;
+    if (five) {
+      q = (byte(at + j / 8) >> (j % 8) & 1) << 4;
+      at += 4;
+    }
+    q |= j < 16 ? byte(at + j) & 15 : byte(at + j - 16) >> 4;
+    return minimum ? d * static_cast<float>(q) + half(block + 2) : d * static_cast<float>(q - (five ? 16 : 8));
+  }
+};
+
+// `source_row(role, row)`: which of our rows stands at a row of the file.
+void expect_gguf_decodes(const Checkpoint& ours, const Gguf& file, bool exact) {
+  const std::map<Role, std::string> names = {{Role::q, "attn_q"},      {Role::k, "attn_k"},      {Role::v, "attn_v"},
+                                             {Role::o, "attn_output"}, {Role::gate, "ffn_gate"}, {Role::up, "ffn_up"},
+                                             {Role::down, "ffn_down"}};
+  for (LinearId id : linears_of(ours.config())) {
+    const std::string name =
+        id.role == Role::embedding ? "token_embd.weight" : fmt::format("blk.{}.{}.weight", id.layer, names.at(id.role));
+    const Gguf::Entry& t = file.tensors.at(name);
+    const LinearWeight w = ours.linear(id);
+    ASSERT_EQ(t.sizes, (std::vector<int64_t>{w.in, w.out})) << name;
+    const std::vector<float> expected = decode(w);
+    const bool rounded_scale = w.spec.scale == ScaleKind::u8, minimum = t.type == 3 || t.type == 7;
+    EXPECT_FALSE(exact && minimum) << name;
+    const FormatSpec spec = w.spec;
+    for (int64_t r = 0; r < w.out; ++r) {
+      // Ours has a head's rows as (half, pair), a llama file as (pair, half); heads of 16 rows.
+      const int64_t head = r / 16, half = r % 16 / 8, pair = r % 8;
+      const bool permuted = id.role == Role::q || id.role == Role::k;
+      const int64_t there = permuted ? head * 16 + 2 * pair + half : r;
+      for (int64_t c = 0; c < w.in; ++c) {
+        const float want = expected[static_cast<size_t>(r * w.in + c)], value = file.element(t, there * w.in + c);
+        // FP16 rounding of s z, and of s for 8-bit scales: half of 2^-10 each (all are normal numbers); d q + m is one
+        // FP32 addition of terms up to s 2^b.
+        float tolerance = rounded_scale ? 0x1p-11f * std::abs(want) : 0.0f;
+        if (minimum) {
+          const auto& m = std::get<IntGroup>(w.main);
+          const float s =
+              to_float(m.scale.as<const f16>()[static_cast<size_t>(r * spec.groups(w.in) + c / spec.group_size(w.in))]);
+          tolerance += s * static_cast<float>(get_zero(m, r, c / spec.group_size(w.in))) * 0x1p-11f +
+                       s * static_cast<float>(1 << spec.bits) * 0x1p-22f;
+        }
+        ASSERT_LE(std::abs(value - want), tolerance * 1.001f) << name << " " << r << " " << c;
+      }
+    }
+  }
+}
+
+TEST_F(ExportTest, GgufDecodesToTheSameWeights) {
+  const Checkpoint ours = make(kMixed);
+  const auto notes = export_gguf(ours, out(), false);
+  EXPECT_THAT(notes, testing::Contains(HasSubstr("layers.0.q (int3g32z): minima are rounded to FP16")));
+  const Gguf file(out());
+  expect_gguf_decodes(ours, file, false);
+  EXPECT_EQ(file.tensors.at("blk.1.attn_q.weight").type, 3u);
+  EXPECT_EQ(file.tensors.at("blk.1.ffn_up.weight").type, 2u);
+  EXPECT_EQ(file.tensors.at("blk.0.attn_output.weight").type, 6u);
+  EXPECT_EQ(file.tensors.at("blk.0.ffn_gate.weight").type, 8u);
+  EXPECT_EQ(file.tensors.at("blk.1.ffn_down.weight").type, 30u);
+  const std::vector<float> norm = ours.norm(1, Norm::mlp);
+  EXPECT_EQ(file.element(file.tensors.at("blk.1.ffn_norm.weight"), 5), norm[5]);
+  const LinearWeight q = ours.linear({0, Role::q});  // row 9 of a head is the second half's row 1: file row 3
+  EXPECT_EQ(file.element(file.tensors.at("blk.0.attn_q.bias"), 16 + 3), q.bias.as<const float>()[16 + 9]);
+}
+
+TEST_F(ExportTest, GgufExactRoundsNothing) {
+  std::map<std::string, std::string> formats = kMixed;
+  formats["layers.0.gate"] = formats["layers.0.up"] = "int5g32z";
+  const Checkpoint ours = make(formats);
+  EXPECT_THAT(export_gguf(ours, out(), true), testing::IsEmpty());
+  expect_gguf_decodes(ours, Gguf(out()), true);
+}
+
+TEST_F(ExportTest, GgufSaysWhatTheModelIs) {
+  const Checkpoint ours = make(kMixed);
+  export_gguf(ours, out(), false);
+  const Gguf file(out());
+  EXPECT_EQ(file.keys["general.architecture"], "llama");
+  EXPECT_EQ(file.keys["llama.attention.head_count_kv"], 2);
+  EXPECT_EQ(file.keys["llama.feed_forward_length"], 96);
+  EXPECT_EQ(file.keys["tokenizer.ggml.model"], "gpt2");
+  EXPECT_EQ(file.keys["tokenizer.ggml.pre"], "qwen2");
+  EXPECT_EQ(file.keys["tokenizer.ggml.tokens"], (json{"a", "b", "c", "ab", "<end>", "<tool>", "[PAD6]", "[PAD7]"}));
+  EXPECT_EQ(file.keys["tokenizer.ggml.token_type"], (json{1, 1, 1, 1, 3, 4, 5, 5}));
+  EXPECT_EQ(file.keys["tokenizer.ggml.merges"], (json{"a b"}));
+  EXPECT_EQ(file.keys["tokenizer.ggml.eos_token_id"], 4);
+  EXPECT_EQ(file.keys["tokenizer.ggml.add_bos_token"], false);
+  EXPECT_EQ(file.keys["tokenizer.chat_template"], "{{ messages }}");
+  // Llama 3's rule: wavelengths beyond the original 64 positions are stretched by 8, those below 64 / 4 are kept.
+  const Gguf::Entry& divisors = file.tensors.at("rope_freqs.weight");
+  ASSERT_EQ(divisors.sizes, (std::vector<int64_t>{8}));
+  EXPECT_EQ(file.element(divisors, 0), 1.0f);  // wavelength 2 pi
+  EXPECT_EQ(file.element(divisors, 7), 8.0f);  // 2 pi 10000^(7/8)
+}
+
+TEST_F(ExportTest, GgufOfQwen3KeepsTheOrderOfRows) {
+  json config = llama_config();
+  config.update({{"architectures", {"Qwen3ForCausalLM"}}, {"model_type", "qwen3"}, {"attention_bias", false}});
+  config.erase("rope_scaling");
+  const Checkpoint ours = make({{"layers.0.q", "int4g32"}}, config);
+  export_gguf(ours, out(), false);
+  const Gguf file(out());
+  EXPECT_EQ(file.keys["general.architecture"], "qwen3");
+  EXPECT_TRUE(file.tensors.contains("blk.1.attn_k_norm.weight"));
+  EXPECT_FALSE(file.tensors.contains("rope_freqs.weight"));
+  const std::vector<float> expected = decode(ours.linear({0, Role::q}));
+  for (size_t i = 0; i < expected.size(); ++i)
+    ASSERT_EQ(file.element(file.tensors.at("blk.0.attn_q.weight"), static_cast<int64_t>(i)), expected[i]);
+}
+
+TEST_F(ExportTest, GgufRefusesWhatDoesNotFit) {
+  const auto message = [&](const std::map<std::string, std::string>& formats, const json& config = llama_config()) {
+    std::filesystem::remove_all(root_ + "/ours");
+    std::filesystem::remove(root_ + "/source/model.safetensors");
+    const Checkpoint ours = make(formats, config);
+    return refusal([&] { export_gguf(ours, out(), false); });
+  };
+  EXPECT_THAT(message({{"layers.0.o", "int8g32z"}}), AllOf(HasSubstr("layers.0.o (int8g32z)"), HasSubstr("int8g128")));
+  EXPECT_THAT(message({{"layers.0.o", "int4g16"}}),
+              AllOf(HasSubstr("layers.0.o (int4g16)"), HasSubstr("blocks of 32")));
+  EXPECT_THAT(message({{"layers.0.o", "fp4g16"}}), HasSubstr("layers.0.o (fp4g16)"));
+  json window = llama_config();
+  window.update({{"architectures", {"MistralForCausalLM"}},
+                 {"model_type", "mistral"},
+                 {"sliding_window", 128},
+                 {"attention_bias", false}});
+  window.erase("rope_scaling");
+  EXPECT_THAT(message({}, window), HasSubstr("sliding window"));
+}
+
+TEST_F(ExportTest, AnOutputThatExistsIsLeftAlone) {
+  const Checkpoint ours = make({{"layers.0.o", "int4g32"}});
+  std::ofstream(out()) << "mine";
+  EXPECT_THROW(export_gguf(ours, out(), false), Error);
+  EXPECT_THROW(export_gptq(ours, out(), ServingProfile::any), Error);
+  EXPECT_THROW(export_compressed_tensors(ours, out(), ServingProfile::any), Error);
+  EXPECT_EQ(read_text_file(out()), "mine");
+}
+
+}  // namespace
+}  // namespace fidelio

@@ -1,0 +1,402 @@
+#include "io/export/gguf.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "io/export/common.h"
+#include "io/export/export.h"
+
+namespace fidelio {
+namespace exporting {
+namespace {
+
+enum KeyType : uint32_t { kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kArray = 9 };
+
+}  // namespace
+
+void append_u32(std::string& bytes, uint32_t value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+void append_u64(std::string& bytes, uint64_t value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+void append_string(std::string& bytes, std::string_view text) {
+  append_u64(bytes, text.size());
+  bytes += text;
+}
+
+void GgufKeys::begin(std::string_view key, uint32_t type) {
+  append_string(bytes_, key);
+  append_u32(bytes_, type);
+  ++count_;
+}
+void GgufKeys::put_u32(std::string_view key, uint32_t value) {
+  begin(key, kU32);
+  append_u32(bytes_, value);
+}
+void GgufKeys::put_f32(std::string_view key, float value) {
+  begin(key, kF32);
+  append_u32(bytes_, std::bit_cast<uint32_t>(value));
+}
+void GgufKeys::put_bool(std::string_view key, bool value) {
+  begin(key, kBool);
+  bytes_ += static_cast<char>(value);
+}
+void GgufKeys::put_string(std::string_view key, std::string_view value) {
+  begin(key, kString);
+  append_string(bytes_, value);
+}
+void GgufKeys::put_strings(std::string_view key, std::span<const std::string> values) {
+  begin(key, kArray);
+  append_u32(bytes_, kString);
+  append_u64(bytes_, values.size());
+  for (const std::string& value : values) append_string(bytes_, value);
+}
+void GgufKeys::put_i32s(std::string_view key, std::span<const int32_t> values) {
+  begin(key, kArray);
+  append_u32(bytes_, kI32);
+  append_u64(bytes_, values.size());
+  bytes_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+}
+void GgufKeys::put_f32s(std::string_view key, std::span<const float> values) {
+  begin(key, kArray);
+  append_u32(bytes_, kF32);
+  append_u64(bytes_, values.size());
+  bytes_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+}
+
+}  // namespace exporting
+
+namespace {
+
+using namespace exporting;
+
+constexpr std::string_view kTarget = "gguf";
+constexpr uint64_t kAlignment = 32;
+constexpr int64_t kBlock = 32;
+
+// The file's numbers for element types, blocks of 32 except the first three. `file_type` says the same of a whole file.
+//   q4_0  f16 d          | 16 bytes: low nibbles elements 0-15, high 16-31          w = d (q - 8)
+//   q4_1  f16 d | f16 m  | the same                                                 w = d q + m
+//   q5_0  f16 d          | u32: fifth bit of element i at bit i | 16 bytes          w = d (q - 16)
+//   q5_1  f16 d | f16 m  | the same                                                 w = d q + m
+//   q8_0  f16 d          | 32 signed bytes                                          w = d q
+struct Type {
+  uint32_t number;
+  int64_t elements, bytes;
+  uint32_t file_type;
+  int bits;          // of a field
+  bool has_minimum;  // m
+};
+constexpr Type kTypeF32{0, 1, 4, 0, 0, false}, kTypeF16{1, 1, 2, 1, 0, false}, kTypeBf16{30, 1, 2, 32, 0, false};
+constexpr Type kQ4_0{2, 32, 18, 2, 4, false}, kQ4_1{3, 32, 20, 3, 4, true}, kQ5_0{6, 32, 22, 8, 5, false},
+    kQ5_1{7, 32, 24, 9, 5, true}, kQ8_0{8, 32, 34, 7, 8, false};
+
+Type type_for(const FormatSpec& spec, bool exact) {
+  switch (spec.kind) {
+    case Kind::f32:
+      return kTypeF32;
+    case Kind::f16:
+      return kTypeF16;
+    case Kind::bf16:
+      return kTypeBf16;
+    default:
+      break;
+  }
+  if (spec.bits > 5 || (exact && !spec.symmetric)) return kQ8_0;
+  if (spec.symmetric) return spec.bits == 5 ? kQ5_0 : kQ4_0;
+  return spec.bits == 5 ? kQ5_1 : kQ4_1;
+}
+
+struct GgufTensor {
+  std::string name;
+  Type type;
+  std::vector<int64_t> sizes;  // the fastest first
+  std::function<void(const ByteSink&)> produce;
+
+  uint64_t bytes() const {
+    int64_t elements = 1;
+    for (int64_t size : sizes) elements *= size;
+    return static_cast<uint64_t>(elements / type.elements * type.bytes);
+  }
+};
+
+std::string gguf_name(LinearId id) {
+  switch (id.role) {
+    case Role::embedding:
+      return "token_embd";
+    case Role::head:
+      return "output";
+    case Role::q:
+      return fmt::format("blk.{}.attn_q", id.layer);
+    case Role::k:
+      return fmt::format("blk.{}.attn_k", id.layer);
+    case Role::v:
+      return fmt::format("blk.{}.attn_v", id.layer);
+    case Role::o:
+      return fmt::format("blk.{}.attn_output", id.layer);
+    case Role::gate:
+      return fmt::format("blk.{}.ffn_gate", id.layer);
+    case Role::up:
+      return fmt::format("blk.{}.ffn_up", id.layer);
+    case Role::down:
+      break;
+  }
+  return fmt::format("blk.{}.ffn_down", id.layer);
+}
+
+std::string gguf_name(int layer, Norm norm) {
+  switch (norm) {
+    case Norm::attn:
+      return fmt::format("blk.{}.attn_norm.weight", layer);
+    case Norm::mlp:
+      return fmt::format("blk.{}.ffn_norm.weight", layer);
+    case Norm::q:
+      return fmt::format("blk.{}.attn_q_norm.weight", layer);
+    case Norm::k:
+      return fmt::format("blk.{}.attn_k_norm.weight", layer);
+    case Norm::final:
+      break;
+  }
+  return "output_norm.weight";
+}
+
+// llama.cpp's "llama" rotates dimensions (2i, 2i+1) of a head together, Hugging Face's models (i, i + e/2): its q and k
+// have their rows reordered. Its "qwen2" and "qwen3" rotate as Hugging Face does.
+bool interleaved(const ModelConfig& c) {
+  return c.architecture == Architecture::llama || c.architecture == Architecture::mistral;
+}
+
+int64_t source_row(const ModelConfig& c, LinearId id, int64_t row) {
+  if (!interleaved(c) || (id.role != Role::q && id.role != Role::k)) return row;
+  const int64_t head = row / c.e, j = row % c.e;
+  return head * c.e + (j % 2) * (c.e / 2) + j / 2;
+}
+
+void append_half(std::string& bytes, f16 value) { bytes.append(reinterpret_cast<const char*>(&value.bits), 2); }
+
+// `fields`: what the block type stores of 32 codes.
+void append_fields(std::string& bytes, const Type& type, std::span<const int, kBlock> fields) {
+  if (type.bits == 8) {
+    for (int field : fields) bytes += static_cast<char>(static_cast<int8_t>(field));
+    return;
+  }
+  if (type.bits == 5) {
+    uint32_t high = 0;
+    for (size_t i = 0; i < fields.size(); ++i) high |= static_cast<uint32_t>(fields[i] >> 4 & 1) << i;
+    append_u32(bytes, high);
+  }
+  for (size_t i = 0; i < 16; ++i) bytes += static_cast<char>((fields[i] & 15) | (fields[i + 16] & 15) << 4);
+}
+
+std::string encode_row(const LinearWeight& w, LinearId id, int64_t row, const Type& type) {
+  std::vector<uint8_t> codes(static_cast<size_t>(w.in));
+  integer_of(w).codes.get_row(row, codes);
+  std::string bytes;
+  for (int64_t begin = 0; begin < w.in; begin += kBlock) {
+    const int64_t g = begin / w.spec.group_size(w.in);
+    const f16 scale = f16_or_throw(group_scale(w, row, g), id, "a scale of");
+    const int zero = group_zero(w, row, g);
+    append_half(bytes, scale);
+    // The minimum belongs to the scale that is stored.
+    if (type.has_minimum)
+      append_half(bytes, f16_or_throw(-to_float(scale) * static_cast<float>(zero), id, "the minimum of a group,"));
+    const int offset = type.has_minimum ? 0 : type.bits == 8 ? -zero : (1 << (type.bits - 1)) - zero;
+    std::array<int, kBlock> fields;
+    for (size_t i = 0; i < fields.size(); ++i) fields[i] = codes[static_cast<size_t>(begin) + i] + offset;
+    append_fields(bytes, type, fields);
+  }
+  return bytes;
+}
+
+GgufTensor weight_tensor(const Checkpoint& source, LinearId id, bool exact) {
+  const Type type = type_for(source.format(id), exact);
+  const Shape shape = shape_of(source.config(), id);
+  return {gguf_name(id) + ".weight", type, {shape[1], shape[0]}, [&source, id, type, shape](const ByteSink& sink) {
+            const LinearWeight w = source.linear(id);
+            const auto* dense = std::get_if<Dense>(&w.main);
+            for (int64_t r = 0; r < shape[0]; ++r) {
+              const int64_t row = source_row(source.config(), id, r);
+              if (dense) {
+                sink({dense->w.view.data + row * shape[1] * type.bytes, static_cast<size_t>(shape[1] * type.bytes)});
+              } else {
+                const std::string bytes = encode_row(w, id, row, type);
+                sink(std::as_bytes(std::span(bytes)));
+              }
+            }
+          }};
+}
+
+GgufTensor vector_tensor(std::string name, std::vector<float> values) {
+  const auto size = static_cast<int64_t>(values.size());
+  return {std::move(name), kTypeF32, {size}, [values = std::move(values)](const ByteSink& sink) {
+            sink(bytes_of(values));
+          }};
+}
+
+GgufTensor bias_tensor(const Checkpoint& source, LinearId id, const OwnedTensor& bias) {
+  const auto values = bias.as<const float>();
+  std::vector<float> rows(values.size());
+  for (size_t r = 0; r < rows.size(); ++r)
+    rows[r] = values[static_cast<size_t>(source_row(source.config(), id, static_cast<int64_t>(r)))];
+  return vector_tensor(gguf_name(id) + ".bias", std::move(rows));
+}
+
+void check_config(const Checkpoint& source) {
+  const ModelConfig& c = source.config();
+  const auto no = [&](bool wrong, const char* what) {
+    check(!wrong, "{} cannot be exported to gguf: llama.cpp has no {} for {}", source.folder(), what,
+          name_of(c.architecture));
+  };
+  no(c.sliding_window > 0 && c.sliding_window < c.max_positions, "sliding window");
+  const bool qwen = !interleaved(c);
+  no(qwen && c.mlp_bias, "biases on gate, up, down");
+  no(qwen && c.o_bias, "bias on o");
+  no(c.architecture == Architecture::qwen3 && c.qkv_bias, "biases on q, k, v");
+  const double yarn = 1 + 0.1 * std::log(c.rope.factor);
+  no(c.rope.type == RopeType::yarn && (c.rope.beta_fast != 32 || c.rope.beta_slow != 1 || !c.rope.truncate ||
+                                       std::abs(c.rope.attention_factor - yarn) > 1e-6),
+     "yarn with other than its usual parameters");
+}
+
+void check_fits(const Checkpoint& source) {
+  for (LinearId id : linears_of(source.config())) {
+    check_integer_or_dense(source, id, kTarget);
+    const FormatSpec spec = source.format(id);
+    if (spec.is_dense()) continue;
+    const int64_t in = shape_of(source.config(), id)[1];
+    if (spec.bits == 8 && !spec.symmetric)
+      refuse(source, id, kTarget,
+             "q - z of 8 bits with a zero point is not a signed byte; formats that fit: int8g128, int7g128z");
+    if (in % kBlock != 0 || spec.group_size(in) % kBlock != 0)
+      refuse(source, id, kTarget,
+             fmt::format("its {} columns in groups of {} are not in blocks of {}; formats that fit: dense, or groups "
+                         "of 32, 64, 128 columns where {} divides the columns",
+                         in, spec.group_size(in), kBlock, kBlock));
+  }
+}
+
+void put_architecture(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
+  const ModelConfig& c = source.config();
+  const std::string arch = interleaved(c) ? "llama" : c.architecture == Architecture::qwen2 ? "qwen2" : "qwen3";
+  const auto key = [&](const char* name) { return arch + "." + name; };
+  const auto number = [](int value) { return static_cast<uint32_t>(value); };
+  keys.put_string("general.architecture", arch);
+  keys.put_string("general.name", std::filesystem::path(source.folder()).filename().string());
+  keys.put_u32("general.alignment", kAlignment);
+  keys.put_u32("general.quantization_version", 2);
+  keys.put_u32("general.file_type", file_type);
+  keys.put_u32(key("context_length"), number(c.max_positions));
+  keys.put_u32(key("embedding_length"), number(c.d));
+  keys.put_u32(key("block_count"), number(c.L));
+  keys.put_u32(key("feed_forward_length"), number(c.f));
+  keys.put_u32(key("attention.head_count"), number(c.h));
+  keys.put_u32(key("attention.head_count_kv"), number(c.hk));
+  keys.put_u32(key("attention.key_length"), number(c.e));
+  keys.put_u32(key("attention.value_length"), number(c.e));
+  keys.put_f32(key("attention.layer_norm_rms_epsilon"), c.rms_eps);
+  keys.put_f32(key("rope.freq_base"), static_cast<float>(c.rope.theta));
+  keys.put_u32(key("rope.dimension_count"), number(c.e));
+  keys.put_u32(key("vocab_size"), number(c.v));
+  if (c.rope.type == RopeType::linear || c.rope.type == RopeType::yarn) {
+    keys.put_string(key("rope.scaling.type"), c.rope.type == RopeType::yarn ? "yarn" : "linear");
+    keys.put_f32(key("rope.scaling.factor"), static_cast<float>(c.rope.factor));
+  }
+  if (c.rope.type == RopeType::yarn)
+    keys.put_u32(key("rope.scaling.original_context_length"), number(c.rope.original_max_positions));
+}
+
+// Llama 3's scaling is a tensor of divisors of the plain frequencies.
+std::vector<float> rope_divisors(const ModelConfig& c) {
+  ModelConfig plain = c;
+  plain.rope.type = RopeType::plain;
+  const auto scaled = rope_inverse_frequencies(c), base = rope_inverse_frequencies(plain);
+  std::vector<float> divisors(base.size());
+  for (size_t i = 0; i < base.size(); ++i) divisors[i] = base[i] / scaled[i];
+  return divisors;
+}
+
+std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
+  std::vector<GgufTensor> tensors;
+  for (LinearId id : linears_of(source.config())) {
+    tensors.push_back(weight_tensor(source, id, exact));
+    if (const LinearWeight w = source.linear(id); w.bias) tensors.push_back(bias_tensor(source, id, w.bias));
+  }
+  for (auto [layer, which] : norms_of(source.config()))
+    tensors.push_back(vector_tensor(gguf_name(layer, which), source.norm(layer, which)));
+  if (source.config().rope.type == RopeType::llama3)
+    tensors.push_back(vector_tensor("rope_freqs.weight", rope_divisors(source.config())));
+  return tensors;
+}
+
+// What most of the bytes are.
+uint32_t file_type_of(const std::vector<GgufTensor>& tensors) {
+  std::map<uint32_t, uint64_t> bytes;
+  for (const GgufTensor& t : tensors)
+    if (t.sizes.size() == 2) bytes[t.type.file_type] += t.bytes();
+  return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
+uint64_t padded(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+void write_gguf(const std::string& path, const GgufKeys& keys, const std::vector<GgufTensor>& tensors) {
+  std::string header = "GGUF";
+  append_u32(header, 3);
+  append_u64(header, tensors.size());
+  append_u64(header, keys.count());
+  header += keys.bytes();
+  uint64_t offset = 0;
+  for (const GgufTensor& t : tensors) {
+    append_string(header, t.name);
+    append_u32(header, static_cast<uint32_t>(t.sizes.size()));
+    for (int64_t size : t.sizes) append_u64(header, static_cast<uint64_t>(size));
+    append_u32(header, t.type.number);
+    append_u64(header, offset);
+    offset += padded(t.bytes());
+  }
+  header.resize(padded(header.size()));
+  AtomicFile file(path);
+  file.write(header);
+  for (const GgufTensor& t : tensors) {
+    t.produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
+    file.write(std::string(padded(t.bytes()) - t.bytes(), '\0'));
+  }
+  file.commit();
+}
+
+std::vector<std::string> rounding_notes(const Checkpoint& source, bool exact) {
+  std::vector<std::string> notes;
+  for (LinearId id : linears_of(source.config())) {
+    const FormatSpec spec = source.format(id);
+    if (spec.is_dense()) continue;
+    const bool minimum = type_for(spec, exact).has_minimum, scales = spec.scale == ScaleKind::u8;
+    if (minimum || scales)
+      notes.push_back(fmt::format("{} ({}): {} rounded to FP16", to_string(id), to_string(spec),
+                                  minimum && scales ? "scales and minima are"
+                                  : minimum         ? "minima are"
+                                                    : "scales are"));
+  }
+  return notes;
+}
+
+}  // namespace
+
+std::vector<std::string> export_gguf(const Checkpoint& source, const std::string& file, bool exact) {
+  check(!std::filesystem::exists(file), "{} exists already; choose another output file or remove it", file);
+  check_config(source);
+  check_fits(source);
+  const std::vector<GgufTensor> tensors = tensors_of(source, exact);
+  GgufKeys keys;
+  put_architecture(keys, source, file_type_of(tensors));
+  const ModelConfig& c = source.config();
+  put_tokenizer(keys, source.folder(), c.v, c.eos_ids.empty() ? -1 : c.eos_ids.front());
+  write_gguf(file, keys, tensors);
+  return rounding_notes(source, exact);
+}
+
+}  // namespace fidelio

@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "core/file.h"
+#include "io/export/gguf.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace fidelio::exporting {
+namespace {
+
+using nlohmann::json;
+
+enum TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+// Splitting patterns by the names llama.cpp has for them. It applies its own code for each, so only these are possible.
+struct KnownPattern {
+  const char* name;
+  bool ignore_merges;  // llama.cpp's setting for that name
+  const char* regex;
+};
+constexpr std::array<KnownPattern, 3> kPatterns = {{
+    {"qwen2", false,
+     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+    {"llama-bpe", true,
+     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+    {"tekken", true,
+     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+}};
+
+json read_json(const std::string& path) {
+  json value = json::parse(read_text_file(path), nullptr, false);
+  check(value.is_object(), "{}: not a JSON object", path);
+  return value;
+}
+
+// A component and, of a Sequence, its parts.
+std::vector<json> flatten(const json& component, const char* parts) {
+  if (!component.is_object()) return {};
+  if (component.value("type", "") != "Sequence") return {component};
+  std::vector<json> all;
+  for (const json& part : component.value(parts, json::array())) {
+    const auto inner = flatten(part, parts);
+    all.insert(all.end(), inner.begin(), inner.end());
+  }
+  return all;
+}
+
+std::string pre_name(const std::string& file, const std::vector<json>& pre_tokenizers, bool ignore_merges) {
+  const json* split = nullptr;
+  bool own_regex = false;
+  for (const json& part : pre_tokenizers) {
+    const std::string type = part.value("type", "");
+    if (type == "ByteLevel") {
+      own_regex = part.value("use_regex", true);
+      check(!part.value("add_prefix_space", false),
+            "{}: llama.cpp adds no space before the text, as this pre-tokenizer does (add_prefix_space)", file);
+    } else {
+      check(type == "Split" && split == nullptr, "{}: llama.cpp has no pre-tokenizer {}", file, part.dump());
+      split = &part;
+    }
+  }
+  if (split == nullptr && own_regex) return "gpt-2";
+  check(split != nullptr && !own_regex && split->contains("pattern"),
+        "{}: llama.cpp has no such combination of pre-tokenizers", file);
+  const std::string regex = (*split)["pattern"].value("Regex", "");
+  for (const KnownPattern& known : kPatterns)
+    if (regex == known.regex) {
+      check(ignore_merges == known.ignore_merges,
+            "{}: ignore_merges is {}, but llama.cpp has {} with this pattern ({})", file, ignore_merges,
+            known.ignore_merges, known.name);
+      return known.name;
+    }
+  throw Error(
+      "{}: llama.cpp has no name for the splitting pattern {}; known are those of Qwen2, Llama 3, Mistral-Nemo and "
+      "GPT-2",
+      file, regex);
+}
+
+// "a b" of either spelling: "a b" or ["a", "b"].
+std::vector<std::string> merges_of(const json& model) {
+  std::vector<std::string> merges;
+  for (const json& merge : model.value("merges", json::array()))
+    merges.push_back(merge.is_string() ? merge.get<std::string>()
+                                       : merge.at(0).get<std::string>() + " " + merge.at(1).get<std::string>());
+  return merges;
+}
+
+struct Vocabulary {
+  std::vector<std::string> tokens;
+  std::vector<int32_t> types;
+};
+
+Vocabulary read_vocabulary(const std::string& file, const json& tokenizer, int v, bool sentencepiece) {
+  Vocabulary vocabulary{std::vector<std::string>(static_cast<size_t>(v)),
+                        std::vector<int32_t>(static_cast<size_t>(v), kUnused)};
+  const auto set = [&](int64_t id, const std::string& text, TokenType type) {
+    check(id >= 0 && id < v, "{}: token {} is beyond the model's vocabulary of {}", file, id, v);
+    vocabulary.tokens[static_cast<size_t>(id)] = text;
+    vocabulary.types[static_cast<size_t>(id)] = type;
+  };
+  const json& model = tokenizer["model"];
+  for (const auto& [text, id] : model["vocab"].items()) {
+    const bool byte = sentencepiece && text.size() == 6 && text.starts_with("<0x") && text.ends_with(">");
+    set(id.get<int64_t>(), text, byte ? kByte : kNormal);
+  }
+  for (const json& added : tokenizer.value("added_tokens", json::array()))
+    set(added.at("id").get<int64_t>(), added.at("content").get<std::string>(),
+        added.value("special", false) ? kControl : kUserDefined);
+  if (model.contains("unk_token") && model["unk_token"].is_string() &&
+      model["vocab"].contains(model["unk_token"].get<std::string>()))
+    vocabulary.types[model["vocab"][model["unk_token"].get<std::string>()].get<size_t>()] = kUnknown;
+  for (size_t i = 0; i < vocabulary.tokens.size(); ++i)
+    if (vocabulary.types[i] == kUnused) vocabulary.tokens[i] = fmt::format("[PAD{}]", i);
+  return vocabulary;
+}
+
+// llama.cpp joins the pair whose token has the highest score; merges are ranked, the first the most urgent. Tokens that
+// no merge makes are never compared.
+std::vector<float> scores_of(const Vocabulary& vocabulary, const std::vector<std::string>& merges) {
+  std::unordered_map<std::string, float> score;
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    std::string made = merges[rank];
+    made.erase(made.find(' '), 1);  // the spaces of such a vocabulary are U+2581
+    score.emplace(std::move(made), -static_cast<float>(rank));
+  }
+  std::vector<float> scores;
+  for (const std::string& token : vocabulary.tokens) {
+    const auto found = score.find(token);
+    scores.push_back(found == score.end() ? 0.0f : found->second);
+  }
+  return scores;
+}
+
+bool adds_space_prefix(const json& tokenizer) {
+  for (const json& part : flatten(tokenizer.value("normalizer", json()), "normalizers"))
+    if (part.value("type", "") == "Prepend") return true;
+  for (const json& part : flatten(tokenizer.value("pre_tokenizer", json()), "pretokenizers"))
+    if (part.value("type", "") == "Metaspace")
+      return part.value("prepend_scheme", part.value("add_prefix_space", true) ? "always" : "never") != "never";
+  return false;
+}
+
+void put_special(GgufKeys& keys, const std::string& folder, int config_eos) {
+  const Tokenizer tokenizer = Tokenizer::load(folder);
+  const int32_t bos = tokenizer.bos_id().value_or(-1), eos = tokenizer.eos_id().value_or(config_eos);
+  const std::vector<int32_t> ids = tokenizer.encode("a");
+  if (bos >= 0) keys.put_u32("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(bos));
+  if (eos >= 0) keys.put_u32("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(eos));
+  keys.put_bool("tokenizer.ggml.add_bos_token", bos >= 0 && !ids.empty() && ids.front() == bos);
+  keys.put_bool("tokenizer.ggml.add_eos_token", eos >= 0 && !ids.empty() && ids.back() == eos);
+}
+
+void put_chat_template(GgufKeys& keys, const std::string& folder) {
+  const std::string file = folder + "/chat_template.jinja", config = folder + "/tokenizer_config.json";
+  if (std::filesystem::exists(file)) return keys.put_string("tokenizer.chat_template", read_text_file(file));
+  if (!std::filesystem::exists(config)) return;
+  json text = read_json(config).value("chat_template", json());
+  if (text.is_array())  // several by name
+    for (const json& named : json(text))
+      if (named.value("name", "") == "default") text = named.value("template", json());
+  if (text.is_string()) keys.put_string("tokenizer.chat_template", text.get<std::string>());
+}
+
+}  // namespace
+
+void put_tokenizer(GgufKeys& keys, const std::string& folder, int v, int eos_id) {
+  const std::string file = folder + "/tokenizer.json";
+  const json tokenizer = read_json(file);
+  const json model = tokenizer.value("model", json::object());
+  check(model.is_object() && model.contains("vocab") && model["vocab"].is_object(),
+        "{}: has no model with a vocabulary", file);
+  const auto pre_tokenizers = flatten(tokenizer.value("pre_tokenizer", json()), "pretokenizers");
+  const bool byte_level = std::any_of(pre_tokenizers.begin(), pre_tokenizers.end(),
+                                      [](const json& part) { return part.value("type", "") == "ByteLevel"; });
+  const bool sentencepiece = !byte_level && model.value("byte_fallback", false);
+  check(byte_level || sentencepiece,
+        "{}: llama.cpp has no tokenizer for this one: it is neither byte-level nor has it byte_fallback", file);
+
+  const Vocabulary vocabulary = read_vocabulary(file, tokenizer, v, sentencepiece);
+  const std::vector<std::string> merges = merges_of(model);
+  keys.put_string("tokenizer.ggml.model", sentencepiece ? "llama" : "gpt2");
+  keys.put_string("tokenizer.ggml.pre",
+                  sentencepiece ? "default" : pre_name(file, pre_tokenizers, model.value("ignore_merges", false)));
+  keys.put_strings("tokenizer.ggml.tokens", vocabulary.tokens);
+  keys.put_i32s("tokenizer.ggml.token_type", vocabulary.types);
+  if (sentencepiece) {
+    keys.put_f32s("tokenizer.ggml.scores", scores_of(vocabulary, merges));
+    keys.put_bool("tokenizer.ggml.add_space_prefix", adds_space_prefix(tokenizer));
+    const auto unknown = std::find(vocabulary.types.begin(), vocabulary.types.end(), kUnknown);
+    if (unknown != vocabulary.types.end())
+      keys.put_u32("tokenizer.ggml.unknown_token_id", static_cast<uint32_t>(unknown - vocabulary.types.begin()));
+  } else {
+    keys.put_strings("tokenizer.ggml.merges", merges);
+  }
+  put_special(keys, folder, eos_id);
+  put_chat_template(keys, folder);
+}
+
+}  // namespace fidelio::exporting

@@ -1,0 +1,42 @@
+// Attention over the paged cache: what of it there is, and which kind (attention_cuts.cuh says how).
+#include "kernels/cuda/attention/attention_cuts.cuh"
+#include "kernels/cuda/attention/attention_halves.cuh"
+#include "kernels/cuda/attention/attention_walk.cuh"
+
+namespace fidelio::cuda {
+namespace {
+
+// Heads that a thread block serves at a time.
+int heads_at_once(KvKind kind, int e) {
+  return has_halves(kind, e) ? HalvesWalk<SpansOfSome, 64, 2>::kHeads
+                             : MultiplyingWalk<SpansOfOne, KvKind::f32, 8>::kHeads;
+}
+
+}  // namespace
+
+int64_t attention_parts(int h, int e) { return int64_t{h} * slot_floats(kDealt, e); }
+
+bool attention_appends(KvKind kind, int h, int hk, int e) { return h / hk <= heads_at_once(kind, e); }
+
+bool attention_prepares(KvKind kind, int h, int hk, int e) {
+  const int group = h / hk, heads = std::min(group, heads_at_once(kind, e));
+  return group % heads == 0 && heads * e % kBlockColumns == 0;
+}
+
+void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
+            const AttentionScratch& scratch, float* out, uint8_t* blocks) {
+  const AttentionCall call{stream, a, fresh, q, scratch, out, blocks};
+  switch (a.kind) {
+    case KvKind::f32:
+      return attend_multiplying<KvKind::f32>(call);
+    case KvKind::f16:
+      return attend_halves(call);
+    case KvKind::bf16:
+      return attend_multiplying<KvKind::bf16>(call);
+    case KvKind::i8:
+    case KvKind::i4x2:
+      return attend_integers(call);
+  }
+}
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,192 @@
+// How a row's shares are joined: Layout, of a thread block's shared memory; Joined, of (m, l, o); Shares.
+#pragma once
+#include "kernels/cuda/attention/attention_spans.cuh"
+#include "kernels/cuda/device/ptx.cuh"
+
+namespace fidelio::cuda {
+
+constexpr int kWarps = kCut / kSpan, kThreads = kWarps * 32;
+
+// What is left of a share: [head][e], then [head] {m, l}; and room for as many {m, l} again.
+__host__ __device__ constexpr int slot_floats(int heads, int e) { return heads * (e + 4); }
+
+// Shared memory, in floats, for so many heads.
+struct Layout {
+  int e, heads;
+  int query, own;                                                                  // of the queries, of a warp
+  __host__ __device__ int key() const { return query; }                            // and the value after it
+  __host__ __device__ int peaks() const { return key() + 2 * e; }                  // [warp][head] {m, l}
+  __host__ __device__ int places() const { return peaks() + kWarps * heads * 2; }  // [warp]: where its o is
+  __host__ __device__ int warps() const { return places() + kWarps; }              // [warp]: its own
+  __host__ __device__ int shares() const { return warps() + kWarps * own; }        // Shares' own
+  size_t bytes(int ranks, bool cluster) const {
+    const int here = ranks == 1 ? slot_floats(heads, e) : cluster ? kDealt * slot_floats(heads, e) : 0;
+    return static_cast<size_t>(shares() + here) * 4;
+  }
+};
+
+// (m, l, o) of parts that have their own, four columns of a head: for each part i, peak(i) is {m, l}, sum(i) is o; l of
+// a part that saw nothing is 0.
+struct Joined {
+  float largest = -INFINITY, weight = 0;
+  float4 sum{0, 0, 0, 0};
+
+  __device__ void add(float2 peak, float4 o) {  // of one that saw nothing: no change
+    const float before = largest;
+    largest = fmaxf(before, peak.x);
+    const float base = largest == -INFINITY ? 0 : largest;  // nothing seen yet
+    const float factor = ptx::exp2(before - base), other = ptx::exp2(peak.x - base);
+    weight = fmaf(weight, factor, peak.y * other);
+    sum = {fmaf(sum.x, factor, o.x * other), fmaf(sum.y, factor, o.y * other), fmaf(sum.z, factor, o.z * other),
+           fmaf(sum.w, factor, o.w * other)};
+  }
+};
+template <int kAtOnce, typename Peak, typename Sum>
+__device__ __forceinline__ Joined join(const Peak& peak, const Sum& sum) {
+  Joined all;
+  float2 peaks[kAtOnce];
+  float4 sums[kAtOnce];
+  const auto load = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      peaks[i] = peak(first + i);
+      sums[i] = peaks[i].y > 0 ? sum(first + i) : float4{0, 0, 0, 0};
+    }
+  };
+  load(0);
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) all.largest = fmaxf(all.largest, i < kAtOnce ? peaks[i % kAtOnce].x : peak(i).x);
+#pragma unroll
+  for (int first = 0; first < kWarps; first += kAtOnce) {
+    if (first > 0) load(first);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float factor = ptx::exp2(peaks[i].x - all.largest);
+      all.weight = fmaf(factor, peaks[i].y, all.weight);
+      all.sum.x = fmaf(factor, sums[i].x, all.sum.x);
+      all.sum.y = fmaf(factor, sums[i].y, all.sum.y);
+      all.sum.z = fmaf(factor, sums[i].z, all.sum.z);
+      all.sum.w = fmaf(factor, sums[i].w, all.sum.w);
+    }
+  }
+  return all;
+}
+
+// Where a row's shares meet, to be joined in order: a thread block that has all of them keeps what they come to so far;
+// those of a cluster (Hopper) send them to their first; others leave them in memory, and the last to arrive joins them.
+// A thread has the same columns of all shares.
+template <bool kClusters>
+struct Shares {
+  const AttentionArguments& a;
+  const Part& part;
+  const bool alone = gridDim.z == 1;
+  float* const mine;  // alone: o, then {m, l} before and after a share, in turns; first of a cluster: all shares' slots
+  float* const parts;  // in memory: all shares' slots
+  const int slot = slot_floats(part.heads, a.e);
+
+  template <typename Work>
+  __device__ void for_columns(const Work& work) const {  // four at a time
+    for (int i = threadIdx.x * 4; i < part.heads * a.e; i += kThreads * 4) work(i);
+  }
+  __device__ bool leads_cluster() const { return kClusters && !alone && part.rank == 0; }
+  __device__ float2& peak_of(int turn, int i) const {
+    return reinterpret_cast<float2*>(mine + part.heads * a.e)[turn % 2 * part.heads + i / a.e];
+  }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  uint32_t all_here = 0;  // of the first thread block: a barrier, the bytes of all shares
+  __device__ void begin(uint64_t* barrier) {
+    if (!kClusters || alone) return;
+    all_here = ptx::shared_address(barrier);
+    if (threadIdx.x == 0 && leads_cluster()) {
+      ptx::start_barrier(all_here, 1);
+      ptx::publish_barriers();
+      ptx::expect(all_here, __popc(part.shares) * part.heads * (a.e + 2) * 4);
+    }
+    __syncwarp();
+  }
+  __device__ void meet() const {
+    if (kClusters && !alone) ptx::meet_cluster();
+  }
+#else
+  __device__ void begin(uint64_t*) {}
+  __device__ void meet() const {}
+#endif
+  __device__ void start() const {
+    if (alone) for_columns([&](int i) { *reinterpret_cast<float4*>(mine + i) = {}, peak_of(0, i) = {-INFINITY, 0}; });
+  }
+  // The turn-th share of this thread block; all threads meet between one and the next.
+  __device__ void put(int turn, int share, int i, const Joined& of) const {
+    const float2 peak{of.largest, of.weight};
+    const bool once = i % a.e == 0;
+    const int to_peak = part.heads * a.e + i / a.e * 2;
+    if (alone) {
+      Joined all{peak_of(turn, i).x, peak_of(turn, i).y, *reinterpret_cast<float4*>(mine + i)};
+      all.add(peak, of.sum);
+      *reinterpret_cast<float4*>(mine + i) = all.sum;
+      if (once) peak_of(turn + 1, i) = {all.largest, all.weight};
+      return;
+    }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if constexpr (kClusters) {
+      const uint32_t to = ptx::address_in(0, mine + share * slot), at = ptx::address_in(0, all_here);
+      ptx::store_in_cluster(to + i * 4, of.sum, at);
+      if (once) ptx::store_in_cluster(to + to_peak * 4, peak, at);
+      return;
+    }
+#endif
+    float* const to = parts + share * slot;
+    *reinterpret_cast<float4*>(to + i) = of.sum;
+    if (once) *reinterpret_cast<float2*>(to + to_peak) = peak;
+  }
+  // Whether this thread block is to join them; they are there then.
+  __device__ bool joins(uint32_t* arrived) const {
+    if (alone) return true;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if constexpr (kClusters) {
+      if (leads_cluster()) ptx::wait(all_here, 0);
+      return leads_cluster();
+    }
+#endif
+    __shared__ bool last_to_arrive;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      unsigned before = 0;
+      for (int rank = 0; rank < part.ranks; ++rank) before += part.works(rank);
+      --before;
+      last_to_arrive = atomicInc(arrived + blockIdx.x * gridDim.y + blockIdx.y, before) == before;  // and back to 0
+    }
+    __syncthreads();
+    __threadfence();
+    return last_to_arrive;
+  }
+  __device__ Joined joined(int turns, int i) const {
+    if (alone) return {peak_of(turns, i).x, peak_of(turns, i).y, *reinterpret_cast<float4*>(mine + i)};
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if constexpr (kClusters)
+      return joined(
+          i, [&](int at) { return *reinterpret_cast<const float4*>(mine + at); },
+          [&](int at) { return *reinterpret_cast<const float2*>(mine + at); });
+#endif
+    return joined(
+        i, [&](int at) { return __ldcg(reinterpret_cast<const float4*>(parts + at)); },
+        [&](int at) { return __ldcg(reinterpret_cast<const float2*>(parts + at)); });
+  }
+  template <typename Four, typename Two>
+  __device__ Joined joined(int i, const Four& four, const Two& two) const {
+    float2 peaks[kDealt];
+    float4 sums[kDealt];
+#pragma unroll
+    for (int share = 0; share < kDealt; ++share) {
+      peaks[share] = {-INFINITY, 0}, sums[share] = {0, 0, 0, 0};
+      if (!part.has_cuts(share)) continue;
+      sums[share] = four(share * slot + i), peaks[share] = two(share * slot + part.heads * a.e + i / a.e * 2);
+    }
+    Joined all;
+#pragma unroll
+    for (int share = 0; share < kDealt; ++share) all.add(peaks[share], sums[share]);
+    return all;
+  }
+};
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,114 @@
+// Which positions the warps of attention attend to, and where in the cache these are.
+#pragma once
+#include "kernels/cuda/attention/kv_cache.cuh"
+
+namespace fidelio::cuda {
+
+constexpr int kSpan = 16;  // positions that a warp works on at a time
+
+// Which heads, row, positions and cuts a thread block works for: those of shares rank, rank + ranks, ...
+struct Part {
+  int row, sequence, kv_head, head0, heads, first, last, rank, ranks;
+  int shares;  // a bit for each that has cuts
+  __device__ int first_cut_of(int share) const {
+    const int cut = first / kCut;
+    return cut + ((share - cut) & (kDealt - 1));
+  }
+  __device__ void find_shares() {
+    const int cuts = min(last / kCut - first / kCut + 1, kDealt), one_by_one = (1 << cuts) - 1,
+              from = first / kCut % kDealt;
+    shares = (one_by_one << from | one_by_one >> (kDealt - from)) & ((1 << kDealt) - 1);
+  }
+  __device__ bool has_cuts(int share) const { return shares >> share & 1; }
+  __device__ bool works(int of_rank) const {
+    for (int share = of_rank; share < kDealt; share += ranks)
+      if (has_cuts(share)) return true;
+    return false;
+  }
+};
+
+// Where a warp's spans are: one in each of its thread block's cuts, but those that lie before or past what the row
+// sees.
+struct SpanPlace {
+  const AttentionArguments& a;
+  const Part& part;
+  static constexpr int kStep = kDealt * kCut;  // from span to span of a share
+
+  __device__ bool is_there(int begin) const { return begin <= part.last; }
+  __device__ int first_of(int share) const {
+    const int span = part.first_cut_of(share) * kCut + static_cast<int>(threadIdx.x) / 32 * kSpan;
+    return span + kSpan <= part.first ? span + kStep : span;
+  }
+  __device__ int page_at(int position) const {
+    return is_there(position) ? a.page_of[int64_t{part.sequence} * a.pages_per_sequence + position / kPage] : 0;
+  }
+  // In the cache, which has fewer than 2^31.
+  __device__ int slot_of(int position, int page) const {
+    return (page * a.hk + part.kv_head) * kPage + position % kPage;
+  }
+};
+// Of one share. A lane knows the slot of one of 32 spans in a row: few registers, and few instructions before the
+// first.
+struct SpansOfOne : SpanPlace {
+  static constexpr bool kOne = true;
+  int begin, next;         // positions, of the span at work and of the next; past the row's where there is none
+  int here, ahead, slots;  // slots of these, and the lane's
+  int number = 0;          // of the span at work
+
+  __device__ SpansOfOne(const AttentionArguments& arguments, const Part& of) : SpanPlace{arguments, of} {
+    begin = first_of(part.rank);
+    look_up(begin);
+    here = __shfl_sync(~0u, slots, 0);
+  }
+  __device__ int slot() const { return here; }
+  __device__ int next_slot() const { return ahead; }
+  __device__ void look_up(int from) {
+    const int position = from + static_cast<int>(threadIdx.x) % 32 * kStep;
+    slots = slot_of(position, page_at(position));
+  }
+  __device__ bool is_in(int position, int) const { return is_there(position); }
+  __device__ static int following(int of_begin) { return of_begin + kStep; }
+  __device__ void look_ahead() {  // makes the next one known
+    next = begin + kStep;
+    if (++number % 32 == 0) look_up(next);
+    ahead = __shfl_sync(~0u, slots, number % 32);
+  }
+  __device__ void go_on() { begin = next, here = ahead; }
+};
+// Of several, share by share. Pages are looked up two spans ahead.
+struct SpansOfSome : SpanPlace {
+  static constexpr bool kOne = false;
+  int begin, next, after;  // positions, of the span at work and of those after it; past the row's where there is none
+  int page, next_page, after_page;
+
+  __device__ SpansOfSome(const AttentionArguments& arguments, const Part& of) : SpanPlace{arguments, of} {
+    begin = first_from(part.rank);
+    page = page_at(begin);
+    next = following(begin);
+    next_page = page_at(next);
+  }
+  __device__ int slot() const { return slot_of(begin, page); }
+  __device__ int next_slot() const { return slot_of(next, next_page); }
+  __device__ bool is_in(int position, int share) const {
+    return is_there(position) && position / kCut % kDealt == share;
+  }
+  __device__ int first_from(int share) const {
+    for (; share < kDealt; share += part.ranks)
+      if (const int span = first_of(share); is_there(span)) return span;
+    return part.last + 1;
+  }
+  __device__ int following(int of_begin) const {
+    if (!is_there(of_begin) || is_there(of_begin + kStep)) return of_begin + kStep;
+    return first_from(of_begin / kCut % kDealt + part.ranks);
+  }
+  __device__ void look_ahead() {
+    after = following(next);
+    after_page = page_at(after);
+  }
+  __device__ void go_on() {
+    begin = next, page = next_page;
+    next = after, next_page = after_page;
+  }
+};
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,322 @@
+#include "kernels/cuda/backend/cuda.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "kernels/cuda/backend/cuda_state.h"
+#include "kernels/cuda/backend/pack.h"
+
+namespace fidelio {
+
+namespace {
+
+// Cuts of a context, rounded up to one of few numbers, so that steps of a growing context look alike.
+int cuts_for(int64_t context) {
+  const int64_t cuts = (context + cuda::kCut - 1) / cuda::kCut;
+  int64_t rounded = 1;
+  while (rounded < cuts) rounded *= 2;
+  return static_cast<int>(rounded >= 4 && rounded * 3 / 4 >= cuts ? rounded * 3 / 4 : rounded);
+}
+
+}  // namespace
+
+Cuda::Cuda(const Options& options) : state_(std::make_unique<State>(options)) {}
+Cuda::~Cuda() = default;
+Cuda::Cuda(Cuda&&) noexcept = default;
+
+// --- memory --------------------------------------------------------------------------------------------------------
+Cuda::Matrix Cuda::allocate(int64_t rows, int64_t columns) {
+  return {rows, columns, DeviceBuffer(static_cast<size_t>(rows * columns) * sizeof(float))};
+}
+
+Cuda::KvCache Cuda::allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format) {
+  check(shape.heads % shape.kv_heads == 0, "{} heads cannot share {} kv heads evenly", shape.heads, shape.kv_heads);
+  check(shape.head_dim % 8 == 0 && shape.head_dim <= 256,
+        "the CUDA backend needs a head dim that 8 divides, 256 at most, not {}", shape.head_dim);
+  const int64_t slots = pages * shape.kv_heads * kPageTokens;
+  check(slots <= std::numeric_limits<int32_t>::max(),
+        "a cache of {} pages of {} kv heads has more vectors a layer than 2^31; ask for fewer sequences or a shorter "
+        "context",
+        pages, shape.kv_heads);
+  KvCache cache{
+      format, pages, shape,
+      DeviceBuffer(static_cast<size_t>(shape.layers * 2 * slots *
+                                       (shape.head_dim * State::element_bytes(format) + State::scale_bytes(format)))),
+      DeviceBuffer(shape.inverse_frequencies.size() * sizeof(float))};
+  cuda::to_device(state_->stream, cache.frequencies.data(), shape.inverse_frequencies.data(), cache.frequencies.size());
+  cuda::wait_for(state_->stream);
+  return cache;
+}
+
+void Cuda::reserve(int64_t rows, int64_t columns, int64_t context) {
+  State& s = *state_;
+  s.max_rows = std::max(s.max_rows, rows);
+  s.max_columns = std::max(s.max_columns, columns);
+  s.context = std::max(s.context, context);
+  const int64_t n = s.max_rows, k = s.max_columns, chunks = (n + cuda::kMaxRows - 1) / cuda::kMaxRows;
+  s.grow(s.acts, n * k * 4);
+  s.grow(s.blocks, chunks * State::chunk_bytes(k));
+  s.grow(s.halves, n * k * 2);
+  s.grow(s.half_factor, n * 4);
+  if (n > cuda::kChunkedRows) {
+    s.grow(s.many, cuda::many_bytes(n, k));
+    s.grow(s.many_factor, cuda::many_rows(n) * 4);
+  }
+  s.grow(s.batch, (4 * n + n * cuts_for(s.context) * (cuda::kCut / kPageTokens)) * 4);
+  ++s.version;
+}
+
+void Cuda::upload(std::span<const float> host, Matrix& matrix) {
+  assert(static_cast<int64_t>(host.size()) <= matrix.rows * matrix.columns);
+  cuda::to_device(state_->stream, matrix.data(), host.data(), host.size_bytes());
+  cuda::wait_for(state_->stream);
+}
+void Cuda::download(const Matrix& matrix, int64_t first, int64_t count, std::span<float> host) {
+  assert(first + count <= matrix.rows && static_cast<int64_t>(host.size()) >= count * matrix.columns);
+  cuda::from_device(state_->stream, host.data(), matrix.data() + first * matrix.columns,
+                    static_cast<size_t>(count * matrix.columns) * sizeof(float));
+}
+void Cuda::copy(const Matrix& from, Matrix& to, int64_t rows) {
+  state_->flush();
+  cuda::on_device(state_->stream, to.data(), from.data(), static_cast<size_t>(rows * from.columns) * sizeof(float));
+}
+
+Cuda::Linear Cuda::pack(const LinearWeight& weight) {
+  State& s = *state_;
+  Linear w = cuda::pack(s.stream, weight);
+  if (State::way_of(w, Activations::a16, cuda::kChunkedRows + 1) == State::Way::dense && !w.values.half)
+    s.grow(s.dequantised, w.out * w.in * 2);
+  return w;
+}
+
+std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
+  switch (State::way_of(weight, mode, 1)) {
+    case State::Way::single:
+      return "f32 cuda";
+    case State::Way::many:
+    case State::Way::dense:
+      return "f16 a16 cublaslt";
+    case State::Way::codes:
+      return weight.values.half ? "f16 a16 cuda" : fmt::format("{} {} cuda", to_string(weight.spec), name_of(mode));
+  }
+  return {};
+}
+
+// --- a step --------------------------------------------------------------------------------------------------------
+void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& shape) {
+  State& s = *state_;
+  s.mode = mode;
+  if (is_coarse(mode)) s.grow(s.rounded, s.max_rows * s.max_columns * 4);
+  s.rows = batch.rows();
+  s.logit_count = static_cast<int64_t>(batch.logit_rows.size());
+  s.one_row_each = batch.sequences() == batch.rows();
+  constexpr int64_t kLong = 16;
+  s.long_rows = mode == Activations::a16 && s.rows > cuda::kChunkedRows && s.rows >= kLong * batch.sequences();
+  s.fresh = {};
+  s.joining = false;
+  s.waiting.reset();  // of a step that was given up
+  s.turned = false;
+  s.next_count = 0;
+  int64_t longest = 0;
+  for (int32_t position : batch.positions) longest = std::max<int64_t>(longest, position + 1);
+  s.cuts = cuts_for(longest);
+  const auto widest = static_cast<size_t>(s.cuts * (cuda::kCut / kPageTokens));
+  s.pages_per_sequence = static_cast<int>(widest);
+  auto& b = s.host_batch;
+  b = batch.ids;
+  b.insert(b.end(), batch.positions.begin(), batch.positions.end());
+  for (int32_t sequence = 0; sequence < batch.sequences(); ++sequence) {
+    const auto begin = batch.sequence_begin[static_cast<size_t>(sequence)],
+               end = batch.sequence_begin[static_cast<size_t>(sequence) + 1];
+    s.one_row_each = s.one_row_each && end - begin == 1;
+    b.insert(b.end(), static_cast<size_t>(end - begin), sequence);
+  }
+  b.insert(b.end(), batch.logit_rows.begin(), batch.logit_rows.end());
+  const auto table = static_cast<int64_t>(b.size());
+  for (const auto& pages : batch.pages) {
+    const size_t known = std::min(pages.size(), widest);
+    b.insert(b.end(), pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(known));
+    b.insert(b.end(), widest - known, 0);
+  }
+  const auto bytes = static_cast<int64_t>(b.size()) * 4;
+  s.grow(s.batch, bytes);
+  cuda::to_device(s.stream, s.batch.data(), b.data(), static_cast<size_t>(bytes));
+  s.ids = s.batch.as<int32_t>();
+  s.positions = s.ids + s.rows;
+  s.sequence = s.positions + s.rows;
+  s.logit_rows = s.sequence + s.rows;
+  s.page_of = s.ids + table;
+  // Scratch for attention, of rows that have several thread blocks, which are few: 32 MB, one row at least.
+  const int64_t row_bytes = cuda::attention_parts(shape.heads, shape.head_dim) * 4;
+  s.grow(s.attention, std::max(row_bytes, std::min(row_bytes * s.rows, int64_t{32} << 20)));
+  s.grow(s.arrived, s.rows * shape.heads * 4);
+  s.grow(s.turns, s.rows * shape.head_dim * 4);
+}
+
+void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
+  State& s = *state_;
+  if (!s.one_row_each || s.rows > cuda::kChunkedRows || s.mode != Activations::a16) return work();
+  const auto joined = [&] {
+    s.joining = s.rows == 1 && cuda::device_code().hopper;
+    work();
+    s.flush();
+    s.joining = false;
+  };
+  constexpr size_t kMostGraphs = 64;
+  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, s.mode};
+  const auto found = s.graphs.find(shape);
+  if (found == s.graphs.end()) {  // once without: whatever is done only once happens outside a graph
+    joined();
+    if (s.graphs.size() >= kMostGraphs) s.graphs.clear();
+    s.graphs.emplace(shape, cuda::Graph());
+    return;
+  }
+  found->second.replay(s.stream, joined);
+}
+
+void Cuda::upcoming(std::initializer_list<const Linear*> weights) {
+  State& s = *state_;
+  // Measured in a decode step on an H200: more delays what the product before and what is between still need; products
+  // of integers ask for much of their own while they wait.
+  const bool integers = s.joining && weights.size() > 0 && s.is_integers(**weights.begin());
+  s.next_count = 0;
+  uint32_t room = uint32_t{integers ? 2u : 5u} << 20;
+  for (const Linear* w : weights) {
+    if (s.next_count == cuda::kMaxTogether || room == 0) break;
+    const auto bytes = static_cast<uint32_t>(std::min<size_t>(w->codes.size(), room)) / 16 * 16;
+    s.next[s.next_count++] = {w->codes.data(), bytes};
+    room -= bytes;
+  }
+}
+
+void Cuda::embed(const Linear& table, Matrix& x) {
+  state_->flush();
+  cuda::embed(state_->stream, table.values, state_->ids, state_->rows, x.data());
+}
+
+Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
+  State& s = *state_;
+  check(x.columns <= cuda::kWidestNorm, "the CUDA backend normalises at most {} columns, not {}", cuda::kWidestNorm,
+        x.columns);
+  const Acts y = s.fresh_acts(s.rows, x.columns);
+  s.make({x.data(), weight.data(), true, eps, y.rows, x.columns});
+  return y;
+}
+
+Cuda::Acts Cuda::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count) {
+  State& s = *state_;
+  s.flush();
+  const Acts y = s.fresh_acts(count, x.columns);
+  cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>(),
+                 s.blocks_for(count));
+  return y;
+}
+
+// Low-bit weights of one shape but for their outputs go in one launch.
+void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights) {
+  State& s = *state_;
+  if (s.defer(input, weights, false)) return;
+  s.flush();
+  const bool grid = weights[0].first->spec.kind == Kind::grid;  // each has its own table
+  static_assert(cuda::kMaxRows <= cuda::kChunkedRows);
+  const State::Way way = State::way_of(*weights[0].first, s.mode, input.rows);
+  bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether && !grid &&
+                    (way == State::Way::codes || way == State::Way::many);
+  for (const auto& [w, y] : weights)
+    one_launch = one_launch && State::way_of(*w, s.mode, input.rows) == way &&
+                 State::goes_with(w->values.lowbit.shape, weights[0].first->values.lowbit.shape);
+  if (!one_launch) {
+    for (const auto& [w, y] : weights) s.multiply(input, *w, y->data(), false);
+    return;
+  }
+  const Acts seen = s.seen_by(weights[0].first->spec, input);
+  if (way == State::Way::many) {
+    cuda::LowbitOutput outputs[cuda::kMaxTogether];
+    for (size_t i = 0; i < weights.size(); ++i)
+      outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data()};
+    s.last_way = way;
+    return s.multiply_many(seen, {outputs, weights.size()}, false);
+  }
+  s.prepare_blocks(seen);
+  for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
+    cuda::LowbitOutput outputs[cuda::kMaxTogether];
+    for (size_t i = 0; i < weights.size(); ++i)
+      outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data() + first * weights[i].first->out};
+    cuda::lowbit_linear(s.stream, s.chunk(seen, first), {outputs, weights.size()}, false,
+                        s.upcoming_after(seen, first));
+  }
+}
+
+void Cuda::linear_add(Acts input, const Linear& weight, Matrix& x) {
+  const std::pair<const Linear*, Matrix*> output{&weight, &x};
+  if (!state_->defer(input, {&output, 1}, true)) state_->multiply(input, weight, x.data(), true);
+}
+
+void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm,
+                       KvCache& cache, int layer) {
+  State& s = *state_;
+  s.flush();
+  const AttentionShape& shape = cache.shape;
+  if (!std::exchange(s.turned, true))
+    cuda::rope_turns(s.stream, s.positions, s.rows, cache.frequencies.as<float>(), shape.head_dim, shape.rope_scale,
+                     s.turns.as<float>());
+  const cuda::FreshHeads fresh{q.data(),
+                               k.data(),
+                               v.data(),
+                               q_norm ? q_norm->data() : nullptr,
+                               k_norm ? k_norm->data() : nullptr,
+                               shape.norm_eps,
+                               s.turns.as<float>()};
+  if (s.one_row_each &&
+      cuda::attention_appends(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim))
+    s.fresh = fresh;
+  else
+    cuda::rope_append(s.stream, s.arguments(cache, layer), fresh);
+}
+
+Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
+  State& s = *state_;
+  s.flush();
+  const AttentionShape& shape = cache.shape;
+  const Acts y = s.fresh_acts(s.rows, int64_t{shape.heads} * shape.head_dim);
+  const cuda::AttentionArguments a = s.arguments(cache, layer);
+  if (s.long_rows && cuda::attends_rows(a)) {
+    cuda::attend_rows(s.stream, a, q.data(), s.acts.as<float>());
+    return y;
+  }
+  const int64_t row_floats = cuda::attention_parts(shape.heads, shape.head_dim);
+  const cuda::AttentionScratch scratch{s.cuts, static_cast<int64_t>(s.attention.size()) / 4 / row_floats,
+                                       s.attention.as<float>(), s.arrived.as<uint32_t>()};
+  const bool prepares =
+      cuda::attention_prepares(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim);
+  cuda::attend(s.stream, a, std::exchange(s.fresh, {}), q.data(), scratch, s.acts.as<float>(),
+               prepares ? s.blocks_for(y.rows) : nullptr);
+  return y;
+}
+
+Cuda::Acts Cuda::swiglu(const Matrix& gate, const Matrix& up) {
+  State& s = *state_;
+  const Acts y = s.fresh_acts(s.rows, gate.columns);
+  s.make({gate.data(), up.data(), false, 0, y.rows, gate.columns});
+  return y;
+}
+
+Cuda::Acts Cuda::input(const Matrix& x) {
+  State& s = *state_;
+  s.flush();
+  const Acts y = s.fresh_acts(s.rows, x.columns);
+  cuda::on_device(s.stream, s.acts.data(), x.data(), static_cast<size_t>(s.rows * x.columns) * sizeof(float));
+  return y;
+}
+
+void Cuda::read(Acts acts, std::span<float> host) {
+  state_->flush();
+  state_->write_values();
+  cuda::from_device(state_->stream, host.data(), acts.values,
+                    static_cast<size_t>(acts.rows * acts.columns) * sizeof(float));
+}
+
+}  // namespace fidelio

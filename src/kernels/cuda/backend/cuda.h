@@ -1,0 +1,111 @@
+// Cuda: the Backend on an NVIDIA GPU (compute capability 8.0 and newer). See kernels/backend.h for what each operation
+// means; this page says how it is held. No CUDA header is needed to include it.
+//
+// Linears see activations of 16 bits (a16): integers under a power of two for 128 of a row where weights are integers,
+// else FP16, under a power of two where 128 of a row leave FP16's comfortable range; or FP32 (f32). In the coarse modes
+// codes see the integers that the CPU's kernels see, multiplied as the numbers they stand for; no faster than a16, so
+// that tables and certificates can be made here too. All sums are FP32.
+//   low-bit weights   up to kChunkedRows rows: lowbit.h, kMaxRows rows at a time, so decoding, verifying and short
+//                     prefills agree bit for bit; more rows: lowbit_many.h on Hopper, else dequantised to FP16 once a
+//                     call, then cuBLASLt
+//   dense weights     held in FP16: BF16 times a power of two a matrix (exact for values within 2^-32 of its largest);
+//                     few rows lowbit.h, many cuBLASLt
+//   FP32 weights, formats without a kernel here (logged), and all weights in f32: exact.h
+// A step of more than kChunkedRows rows, 16 and more a sequence, attends by tiles of rows (attend_rows of ops.h) where
+// the cache is FP16 and the mode a16.
+//
+// A step of sequences with one row each is captured as a CUDA graph the second time that repeat() sees its shape (rows,
+// logit rows, context rounded up) and replayed from then on; nothing waits for the host inside. In such a step
+// rope_append only takes note, and attend does both in one launch. Where it is one row alone, on Hopper, products of
+// integers wait for the next operation too: a norm or swiglu of their outputs, and the rounding that follows it, is
+// made by the same launch (LowbitJoin of lowbit.h). Acts of norm and swiglu are then for products only, not for read().
+#pragma once
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/rows/ops.h"
+
+namespace fidelio {
+namespace cuda {
+
+constexpr int64_t kChunkedRows = 96;
+
+// A weight in its packed life.
+struct Linear {
+  int64_t out = 0, in = 0;
+  FormatSpec spec;
+  WeightValues values;
+  float factor = 1;  // FP16 form = value / factor, a power of two
+  DeviceBuffer codes, row_factor, grid, bias;
+  int64_t bytes() const { return static_cast<int64_t>(codes.size() + row_factor.size() + grid.size() + bias.size()); }
+};
+
+}  // namespace cuda
+
+class Cuda {
+ public:
+  struct Options {
+    int device = 0;
+  };
+  explicit Cuda(const Options& options);
+  ~Cuda();
+  Cuda(Cuda&&) noexcept;
+
+  using Linear = cuda::Linear;
+  struct Matrix {
+    int64_t rows = 0, columns = 0;
+    cuda::DeviceBuffer buffer;
+    float* data() const { return buffer.as<float>(); }
+  };
+  struct Acts {  // rows x columns of FP32 in this backend's scratch, prepared lazily per form
+    const float* values = nullptr;
+    int64_t rows = 0, columns = 0;
+    uint64_t version = 0;
+  };
+  struct KvCache {  // per layer what ops.h says under Attention
+    KvFormat format = KvFormat::f16;
+    int64_t pages = 0;
+    AttentionShape shape;
+    cuda::DeviceBuffer storage, frequencies;
+    int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
+  };
+
+  using HostFloats = std::vector<float, cuda::PinnedAllocator<float>>;
+
+  Matrix allocate(int64_t rows, int64_t columns);
+  Linear pack(const LinearWeight& weight);
+  KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
+  void reserve(int64_t rows, int64_t columns, int64_t context);
+
+  void upload(std::span<const float> host, Matrix& matrix);
+  void download(const Matrix& matrix, int64_t first, int64_t count, std::span<float> host);
+  void copy(const Matrix& from, Matrix& to, int64_t rows);
+
+  void begin(const Batch& batch, Activations mode, const AttentionShape& shape);
+  void embed(const Linear& table, Matrix& x);
+  Acts norm(const Matrix& x, const Matrix& weight, float eps);
+  Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
+  void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
+  void linear_add(Acts input, const Linear& weight, Matrix& x);
+  void upcoming(std::initializer_list<const Linear*> weights);
+  void repeat(uint64_t what, const std::function<void()>& work);
+  void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
+                   int layer);
+  Acts attend(const Matrix& q, const KvCache& cache, int layer);
+  Acts swiglu(const Matrix& gate, const Matrix& up);
+  Acts input(const Matrix& x);
+  void read(Acts acts, std::span<float> host);
+  std::string kernel_name(const Linear& weight, Activations mode) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+static_assert(Backend<Cuda>);
+
+}  // namespace fidelio

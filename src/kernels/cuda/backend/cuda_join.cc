@@ -1,0 +1,64 @@
+// A decode step of one row: its products wait for what comes next, and make that one's row as well where they can
+// (LowbitJoin), so that no kernel stands between the two.
+#include <algorithm>
+
+#include "kernels/cuda/backend/cuda_state.h"
+
+namespace fidelio {
+
+using cuda::LowbitJoin;
+
+void Cuda::State::flush() {
+  if (!waiting) return;
+  const Waiting w = *std::exchange(waiting, std::nullopt);
+  cuda::lowbit_linear(stream, w.product, {w.upcoming, w.upcoming_count});
+}
+
+// Launches what waits so that it makes the blocks of `unwritten`, if that is made of its outputs.
+bool Cuda::State::join_waiting() {
+  if (!waiting || !unwritten.x) return false;
+  cuda::LowbitProduct& product = waiting->product;
+  const std::span<const cuda::LowbitOutput> outputs(product.outputs, static_cast<size_t>(product.count));
+  const auto kind = unwritten.norm ? LowbitJoin::Kind::norm : LowbitJoin::Kind::gate;
+  if (!cuda::joins(outputs, kind) || outputs[0].y != unwritten.x || outputs[0].weight->shape.out != unwritten.columns ||
+      (!unwritten.norm && outputs[1].y != unwritten.with))
+    return false;
+  joined_in = 1 - joined_in;  // the other one may be what it reads
+  grow(joined[joined_in], cuda::input_bytes(1, column_blocks(max_columns)));
+  grow(squares, column_blocks(max_columns) * 4);
+  product.join = {kind, joined[joined_in].as<uint8_t>(), unwritten.norm ? unwritten.with : nullptr,
+                  squares.as<float>()};
+  joined_norm = {unwritten.norm ? squares.as<float>() : nullptr, unwritten.eps};
+  joined_version = version;
+  flush();
+  if (!unwritten.norm) unwritten = {};  // gate and up are nowhere
+  return true;
+}
+
+bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
+  assert(is_alive(input) && "an Acts dies at the next call that returns one");
+  if (!joining || weights.size() > cuda::kMaxTogether) return false;
+  const cuda::LowbitShape& first = weights[0].first->values.lowbit.shape;
+  for (const auto& [w, y] : weights)
+    if (!is_integers(*w) || !goes_with(w->values.lowbit.shape, first)) return false;
+
+  Waiting next_one;
+  cuda::LowbitProduct& product = next_one.product;
+  const bool is_made = joined_version == input.version || join_waiting();
+  flush();
+  if (is_made) {
+    product.x = {joined[joined_in].as<uint8_t>(), 1};
+    product.norm = joined_norm;
+  } else {
+    prepare_blocks(input);
+    product.x = chunk(input, 0);
+  }
+  for (const auto& [w, y] : weights) product.outputs[product.count++] = {&w->values.lowbit, y->data()};
+  product.add = add;
+  next_one.upcoming_count = std::exchange(next_count, 0);
+  std::copy_n(next, next_one.upcoming_count, next_one.upcoming);
+  waiting = next_one;
+  return true;
+}
+
+}  // namespace fidelio

@@ -1,0 +1,150 @@
+// Activations as products want them, and the choice of product.
+#include <algorithm>
+#include <array>
+
+#include "kernels/cuda/backend/cuda_state.h"
+
+namespace fidelio {
+
+void Cuda::State::grow(DeviceBuffer& buffer, int64_t bytes) {
+  if (static_cast<int64_t>(buffer.size()) >= bytes) return;
+  cuda::wait_for(stream);
+  graphs.clear();
+  buffer = DeviceBuffer();
+  buffer = DeviceBuffer(static_cast<size_t>(bytes));
+}
+
+void Cuda::State::prepare_blocks(const Acts& input) {
+  assert(is_alive(input) && "an Acts dies at the next call that returns one");
+  write_values();
+  if (blocks_version == input.version) return;
+  cuda::prepare_input(stream, input.values, input.rows, input.columns, blocks.as<uint8_t>());
+  blocks_version = input.version;
+}
+
+void Cuda::State::write(const Source& of) {
+  flush();
+  if (of.norm)
+    cuda::rms_norm(stream, of.x, nullptr, of.with, of.eps, of.rows, of.columns, acts.as<float>(), blocks_for(of.rows));
+  else
+    cuda::swiglu(stream, of.x, of.with, of.rows, of.columns, acts.as<float>(), blocks_for(of.rows));
+}
+
+void Cuda::State::make(const Source& of) {
+  if (joining) {
+    unwritten = of;
+    return;
+  }
+  if (mode != Activations::a16 || of.rows <= cuda::kChunkedRows || last_way != Way::many) return write(of);
+  if (of.norm)
+    cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, many_rows());
+  else
+    cuda::swiglu_many(stream, of.x, of.with, of.rows, of.columns, many_rows());
+  many_version = version;
+  unwritten = of;
+}
+
+void Cuda::State::prepare_halves(const Acts& input) {
+  assert(is_alive(input) && "an Acts dies at the next call that returns one");
+  if (halves_version == input.version) return;
+  write_values();
+  cuda::prepare_halves(stream, input.values, input.rows, input.columns, halves.as<uint16_t>(), half_factor.as<float>());
+  halves_version = input.version;
+}
+
+Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
+  const bool codes = weight.kind == Kind::fp4 ||
+                     ((weight.kind == Kind::integer || weight.kind == Kind::grid) && weight.group % 32 == 0);
+  if (!is_coarse(mode) || !codes) return input;
+  assert(input.version == version && "an Acts dies at the next call that returns one");
+  const int bits = activation_bits(mode, weight);
+  const int64_t group = activation_group(weight);
+  const uint64_t wanted = uint64_t{1} << 63 | version << 16 | static_cast<uint64_t>(group << 4 | bits);
+  if (rounded_version != wanted)
+    cuda::round_to_integers(stream, input.values, input.rows, input.columns, group,
+                            static_cast<float>((1 << (bits - 1)) - 1), rounded.as<float>());
+  rounded_version = wanted;
+  return {rounded.as<float>(), input.rows, input.columns, wanted};
+}
+
+void Cuda::State::prepare_many(const Acts& input) {
+  assert(is_alive(input) && "an Acts dies at the next call that returns one");
+  if (many_version == input.version) return;
+  write_values();
+  cuda::prepare_many(stream, input.values, input.rows, input.columns, many_rows());
+  many_version = input.version;
+}
+
+void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, bool add) {
+  flush();
+  const Acts input = seen_by(w.spec, given);
+  const Way way = way_of(w, mode, input.rows);
+  if (input.rows > cuda::kChunkedRows) last_way = way;
+  switch (way) {
+    case Way::single:
+      write_values();
+      return exact.run(stream, gemm, w.values, w.bias.as<float>(), input.values, input.rows, y, add);
+    case Way::codes:
+      return multiply_codes(input, w, y, add);
+    case Way::many:
+      return multiply_many(input, std::array{cuda::LowbitOutput{&w.values.lowbit, y}}, add);
+    case Way::dense:
+      return multiply_dense(input, w, y, add);
+  }
+}
+
+void Cuda::State::multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add) {
+  prepare_many(input);
+  cuda::lowbit_many(stream, many_rows(), input.rows, outputs, add);
+}
+
+void Cuda::State::multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add) {
+  prepare_blocks(input);
+  for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
+    const cuda::LowbitOutput output{&w.values.lowbit, y + first * w.out};
+    cuda::lowbit_linear(stream, chunk(input, first), {&output, 1}, add, upcoming_after(input, first));
+  }
+}
+
+void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add) {
+  prepare_halves(input);
+  const uint16_t* weight = w.values.half;
+  if (!weight) {
+    grow(dequantised, w.out * w.in * 2);  // a weight may have been packed by another backend of the same device
+    cuda::dequantise(stream, w.values.lowbit, w.factor, dequantised.as<uint16_t>());
+    weight = dequantised.as<uint16_t>();
+  }
+  // Where rows have a factor, y counts in units of it while the product is added.
+  const float *factor = half_factor.as<float>(), *bias = w.bias.as<float>();
+  if (add) cuda::divide_rows(stream, factor, input.rows, w.out, y);
+  gemm.run(stream, weight, halves.as<uint16_t>(), w.factor, input.rows, w.out, w.in, y, add);
+  cuda::finish_rows(stream, factor, bias, input.rows, w.out, y);
+}
+
+cuda::AttentionArguments Cuda::State::arguments(const KvCache& cache, int layer) const {
+  const AttentionShape& s = cache.shape;
+  cuda::AttentionArguments a{static_cast<int>(rows),
+                             s.heads,
+                             s.kv_heads,
+                             s.head_dim,
+                             s.window,
+                             positions,
+                             page_of,
+                             sequence,
+                             pages_per_sequence,
+                             kind_of(cache.format),
+                             nullptr,
+                             nullptr,
+                             nullptr,
+                             nullptr};
+  const int64_t slots = cache.pages * s.kv_heads * kPageTokens, half = slots * s.head_dim * element_bytes(cache.format);
+  const int64_t scales = slots * scale_bytes(cache.format);
+  std::byte* at = cache.storage.as<std::byte>() + layer * 2 * (half + scales);
+  a.keys = at;
+  a.values = at + half;
+  a.key_scales = reinterpret_cast<float*>(at + 2 * half);
+  a.value_scales = reinterpret_cast<float*>(at + 2 * half + scales);
+  return a;
+}
+
+}  // namespace fidelio

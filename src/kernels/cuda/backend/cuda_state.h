@@ -1,0 +1,155 @@
+// What a Cuda holds between calls: the step under way, its scratch, recorded graphs. For cuda*.cc alone.
+#pragma once
+#include <cassert>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/device/graph.h"
+#include "kernels/cuda/linear/exact.h"
+#include "kernels/cuda/linear/gemm.h"
+#include "kernels/cuda/linear/lowbit_many.h"
+
+namespace fidelio {
+
+using cuda::DeviceBuffer;
+
+struct Cuda::State {
+  explicit State(const Options& options) : info(cuda::open_device(options.device)), stream(cuda::make_stream()) {}
+  ~State() { cuda::destroy_stream(stream); }
+
+  cuda::DeviceInfo info;
+  cuda::Stream stream;
+  cuda::Gemm gemm;
+  cuda::ExactProduct exact;
+  int64_t max_rows = 0, max_columns = 0, context = 0;
+
+  // The step.
+  Activations mode = Activations::a16;
+  int64_t rows = 0;
+  bool one_row_each = false;  // of every sequence
+  bool long_rows = false;     // many rows, and many of every sequence: attention may take tiles of them
+  int cuts = 0;               // of attention, at least those of the longest context
+  std::vector<int32_t> host_batch;
+  DeviceBuffer batch;  // ids, positions, sequence of each row, logit rows, then the page table
+  const int32_t *ids = nullptr, *positions = nullptr, *sequence = nullptr, *logit_rows = nullptr, *page_of = nullptr;
+  int pages_per_sequence = 0;
+
+  // Scratch.
+  DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns;
+  uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
+
+  // What norm and swiglu make activations of, rows of `columns`.
+  struct Source {
+    const float *x = nullptr, *with = nullptr;  // the stream and the norm's weight; gate and up
+    bool norm = false;
+    float eps = 0;
+    int64_t rows = 0, columns = 0;
+  };
+  Source unwritten;        // of the newest activations, if only `many` has them, or nobody yet
+  cuda::FreshHeads fresh;  // what rope_append was given, if attend is to do it
+  bool turned = false;     // `turns` are of this step
+  cuda::Upcoming next[cuda::kMaxTogether] = {};
+  size_t next_count = 0;
+
+  // Inside repeat(), a step of one row on Hopper: norm and swiglu stay `unwritten` and the last product waits, until it
+  // is clear whether it can make the next one's blocks as well (cuda_join.cc).
+  struct Waiting {
+    cuda::LowbitProduct product;
+    cuda::Upcoming upcoming[cuda::kMaxTogether];
+    size_t upcoming_count = 0;
+  };
+  bool joining = false;
+  std::optional<Waiting> waiting;
+  DeviceBuffer joined[2], squares;  // blocks that products made, the newest in joined[joined_in]
+  int joined_in = 0;
+  uint64_t joined_version = 0;
+  cuda::LowbitNorm joined_norm;
+  // Whether a product can wait; it does then.
+  using Outputs = std::span<const std::pair<const cuda::Linear*, Matrix*>>;
+  bool defer(const Acts& input, Outputs weights, bool add);
+  bool join_waiting();
+  void flush();  // launches what waits: before all else that touches the stream
+  static bool goes_with(const cuda::LowbitShape& a, const cuda::LowbitShape& b) {  // in one launch
+    return a.kind == b.kind && a.bits == b.bits && a.group == b.group && a.byte_scale == b.byte_scale && a.in == b.in;
+  }
+
+  // Steps seen, by what they are and by their shape. Addresses of everything but matrices and weights are in them too,
+  // so they go when scratch grows.
+  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, Activations>;
+  std::map<Shape, cuda::Graph> graphs;
+  int64_t logit_count = 0;
+
+  Acts fresh_acts(int64_t n, int64_t columns) {
+    assert(n <= max_rows && columns <= max_columns);
+    unwritten = {};
+    return {acts.as<float>(), n, columns, ++version};
+  }
+  void grow(DeviceBuffer& buffer, int64_t bytes);
+
+  // Activations for lowbit.h, kMaxRows rows at a time, one chunk after the other.
+  static int64_t column_blocks(int64_t columns) { return (columns + cuda::kBlockColumns - 1) / cuda::kBlockColumns; }
+  static int64_t chunk_bytes(int64_t columns) { return cuda::input_bytes(cuda::kMaxRows, column_blocks(columns)); }
+  cuda::LowbitInput chunk(const Acts& input, int64_t first) {
+    return {blocks.as<uint8_t>() + first / cuda::kMaxRows * chunk_bytes(input.columns),
+            static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first))};
+  }
+  bool is_alive(const Acts& input) const { return input.version == version || input.version == rounded_version; }
+  void prepare_blocks(const Acts& input);
+  // Where an operation that makes activations should also prepare them: null if nobody is going to read them so.
+  uint8_t* blocks_for(int64_t rows) {
+    if (mode != Activations::a16 || rows > cuda::kChunkedRows) return nullptr;
+    blocks_version = version;
+    return blocks.as<uint8_t>();
+  }
+  void write(const Source& of);
+  void write_values() {
+    if (unwritten.x) write(std::exchange(unwritten, {}));
+  }
+  // Activations for products of many rows alone, if the last such product read them so: whoever reads them otherwise
+  // has them written then.
+  void make(const Source& of);
+  void prepare_halves(const Acts& input);
+  // What a weight sees of its input: in a coarse mode codes see integers, which go on as the numbers they stand for (a
+  // rounding to FP16 changes them by 2^-12 at most). Rounded once for all weights of the same bits and group.
+  Acts seen_by(const FormatSpec& weight, const Acts& input);
+
+  cuda::ManyRows many_rows() const { return {many.as<uint8_t>(), many_factor.as<float>()}; }
+  void prepare_many(const Acts& input);
+
+  enum class Way : uint8_t { codes, many, dense, single };
+  Way last_way = Way::single;  // of a product of more than kChunkedRows rows
+  static Way way_of(const cuda::Linear& w, Activations mode, int64_t rows) {
+    if (mode == Activations::f32 || w.values.single) return Way::single;
+    if (rows <= cuda::kChunkedRows) return Way::codes;
+    if (cuda::takes_many(w.values.lowbit, w.factor)) return Way::many;
+    return !cuda::Gemm::takes(w.in) || w.out > kLargestDequantised ? Way::codes : Way::dense;
+  }
+  // Codes that few rows are multiplied by as integers.
+  bool is_integers(const cuda::Linear& w) const {
+    return way_of(w, mode, 1) == Way::codes && w.values.lowbit.shape.kind == cuda::CodeKind::integer;
+  }
+  static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
+
+  void multiply(const Acts& given, const cuda::Linear& w, float* y, bool add);
+  void multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add);
+  void multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add);
+  // What the product of rows from `first` on is to ask for: the last one does.
+  std::span<const cuda::Upcoming> upcoming_after(const Acts& input, int64_t first) {
+    if (first + cuda::kMaxRows < input.rows) return {};
+    return {next, std::exchange(next_count, 0)};
+  }
+  void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add);
+
+  cuda::AttentionArguments arguments(const KvCache& cache, int layer) const;
+  static cuda::KvKind kind_of(KvFormat format) {
+    static_assert(static_cast<int>(cuda::KvKind::i4x2) == static_cast<int>(KvFormat::i4x2));
+    return static_cast<cuda::KvKind>(format);
+  }
+  static bool has_scales(KvFormat format) { return format == KvFormat::i8 || format == KvFormat::i4x2; }
+  static int64_t element_bytes(KvFormat format) { return format == KvFormat::f32 ? 4 : has_scales(format) ? 1 : 2; }
+  static int64_t scale_bytes(KvFormat format) { return has_scales(format) ? 8 : 0; }  // of a vector
+};
+
+}  // namespace fidelio

@@ -1,0 +1,132 @@
+#include "kernels/cuda/backend/pack.h"
+
+#include <spdlog/spdlog.h>
+
+#include <cmath>
+
+#include "kernels/cuda/linear/gemm.h"
+
+namespace fidelio::cuda {
+namespace {
+
+DeviceBuffer uploaded(Stream stream, const Tensor& tensor) {
+  DeviceBuffer buffer(static_cast<size_t>(tensor.bytes()));
+  to_device(stream, buffer.data(), tensor.data, buffer.size());
+  return buffer;
+}
+
+// The power of two that brings the largest value into [2^14, 2^15): the rest of FP16's range is for the small ones.
+float factor_of(Stream stream, const DeviceBuffer& amax) {
+  float largest = 0;
+  from_device(stream, &largest, amax.data(), sizeof largest);
+  if (!(largest > 0) || !std::isfinite(largest)) return 1;
+  int exponent;
+  std::frexp(largest, &exponent);
+  return std::ldexp(1.0f, std::max(exponent, -100) - 15);
+}
+
+bool has_kernel(const FormatSpec& spec) {
+  const bool group = spec.group == 32 || spec.group == 64 || spec.group == 128 || spec.group == 0;
+  if (spec.kind == Kind::integer) return spec.below == 0 && spec.bits >= 2 && spec.bits <= 8 && group;
+  return spec.kind == Kind::grid && spec.bits >= 2 && spec.bits <= 4 && group;
+}
+
+// A channel-wise weight is one with groups of 128 that share a scale.
+void pack_codes(Stream stream, const LinearWeight& weight, Linear& to) {
+  LowbitShape shape{weight.spec.kind == Kind::grid ? CodeKind::grid : CodeKind::integer,
+                    weight.spec.bits,
+                    weight.spec.group == 0 ? kBlockColumns : weight.spec.group,
+                    weight.spec.kind == Kind::integer && weight.spec.scale == ScaleKind::u8,
+                    weight.out,
+                    weight.in};
+  CanonicalWeight from;
+  from.groups = weight.spec.groups(weight.in);
+  from.group_columns = weight.spec.group_size(weight.in);
+  const Codes* codes;
+  DeviceBuffer planes[3], scale, zero;
+  if (const auto* w = std::get_if<IntGroup>(&weight.main)) {
+    codes = &w->codes;
+    scale = uploaded(stream, w->scale.view);
+    if (!weight.spec.symmetric) zero = uploaded(stream, w->zero.view);
+    if (shape.byte_scale) to.row_factor = uploaded(stream, w->row_scale.view);
+  } else {
+    const auto& grid = std::get<VectorCode>(weight.main);
+    codes = &grid.codes;
+    scale = uploaded(stream, grid.scale.view);
+    to.row_factor = uploaded(stream, grid.row_scale.view);
+    to.grid = uploaded(stream, grid.codebook.view);
+  }
+  for (size_t i = 0; i < codes->planes.size(); ++i) {
+    planes[i] = uploaded(stream, codes->planes[i].view);
+    from.planes[i] = planes[i].as<uint8_t>();
+  }
+  from.scale = scale.data();
+  from.zero = zero.as<uint8_t>();
+  to.codes = DeviceBuffer(static_cast<size_t>(shape.bytes()));
+  pack_lowbit(stream, shape, from, to.codes.as<uint8_t>());
+  to.values.lowbit = {
+      shape, to.codes.as<uint8_t>(), to.row_factor.as<float>(), to.bias.as<float>(), to.grid.as<int8_t>(), 1.0f};
+  DeviceBuffer amax(sizeof(float));
+  largest_value(stream, to.values, amax.as<float>());
+  to.factor = factor_of(stream, amax);  // waits, so the canonical tensors may go
+}
+
+void pack_dense(Stream stream, const Tensor& w, Linear& to) {
+  const auto elements = static_cast<size_t>(w.elements());
+  if (w.dtype == DType::f32 || !Gemm::takes(to.in)) {
+    OwnedTensor single = OwnedTensor::allocate(DType::f32, {to.out, to.in});
+    convert_to_float(w, single.as<float>());
+    to.codes = uploaded(stream, single.view);
+    wait_for(stream);
+    to.values.single = to.codes.as<float>();
+    return;
+  }
+  to.codes = DeviceBuffer(elements * 2);
+  if (w.dtype == DType::f16) {
+    to_device(stream, to.codes.data(), w.data, elements * 2);
+  } else {
+    const DeviceBuffer raw = uploaded(stream, w);
+    DeviceBuffer amax(sizeof(float));
+    bf16_largest(stream, raw.as<uint16_t>(), w.elements(), amax.as<float>());
+    to.factor = factor_of(stream, amax);
+    bf16_to_half(stream, raw.as<uint16_t>(), w.elements(), to.factor, to.codes.as<uint16_t>());
+    wait_for(stream);
+  }
+  to.values.half = to.codes.as<uint16_t>();
+  to.values.factor = to.factor;
+  to.values.lowbit = {{CodeKind::half, 16, kBlockColumns, false, to.out, to.in},
+                      to.codes.as<uint8_t>(),
+                      nullptr,
+                      to.bias.as<float>(),
+                      nullptr,
+                      to.factor};
+}
+
+}  // namespace
+
+Linear pack(Stream stream, const LinearWeight& weight) {
+  Linear to;
+  to.out = weight.out;
+  to.in = weight.in;
+  to.spec = weight.spec;
+  to.values.out = weight.out;
+  to.values.in = weight.in;
+  if (weight.bias) to.bias = uploaded(stream, weight.bias.view);
+  if (has_kernel(weight.spec)) {
+    pack_codes(stream, weight, to);
+  } else if (const auto* dense = std::get_if<Dense>(&weight.main)) {
+    pack_dense(stream, dense->w.view, to);
+  } else {
+    spdlog::info("no CUDA kernel for {}: a {} x {} weight is decoded to f32", to_string(weight.spec), weight.out,
+                 weight.in);
+    OwnedTensor decoded = OwnedTensor::allocate(DType::f32, {weight.out, weight.in});
+    for (int64_t row = 0; row < weight.out; ++row)
+      decode_row(weight, row,
+                 decoded.as<float>().subspan(static_cast<size_t>(row * weight.in), static_cast<size_t>(weight.in)));
+    pack_dense(stream, decoded.view, to);
+  }
+  wait_for(stream);
+  return to;
+}
+
+}  // namespace fidelio::cuda

@@ -1,9 +1,0 @@
-// From a canonical weight to a packed one (cuda.h).
-#pragma once
-#include "kernels/cuda/cuda.h"
-
-namespace fidelio::cuda {
-
-Linear pack(Stream stream, const LinearWeight& weight);
-
-}  // namespace fidelio::cuda

@@ -1,0 +1,127 @@
+// Row operations: sums by a fixed tree.
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/linear/prepare.cuh"
+#include "kernels/cuda/rows/ops.h"
+
+namespace fidelio::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Thread block (m, j) of eight warps sums the squares of the whole of row m, warp w those of blocks w, w + 8, ... of
+// 128 columns, kKept of them, and then makes blocks 8 j .. 8 j + 7, one a warp. Reading a row once for each of its
+// eighths is cheaper than 32 warps on one multiprocessor or a second pass: in a decode step what counts is how long one
+// row takes. Integers stand for the row times the weight, under a power of two; the factor of the whole row goes with
+// that one, so that the product before can make them, block by block (lowbit_join.cuh).
+template <int kKept>
+__global__ void __launch_bounds__(kThreads)
+    norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int d, float* y, uint8_t* blocks) {
+  constexpr int kWarps = kThreads / 32;
+  __shared__ float squares[kKept * kWarps];
+  const int m = blockIdx.x, warp = threadIdx.x / 32, block = blockIdx.y * kWarps + warp,
+            column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
+  const auto column = [&](int of) { return of * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4; };
+  ptx::allow_dependents();
+  const float4 w = load4(weight, column(block), d);
+  ptx::dependency_wait();
+  const float* from = x + (rows ? rows[m] : m) * int64_t{d};
+  float4 v[kKept];
+  const float4 mine = load4(from, column(block), d);
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) v[i] = load4(from, column(i * kWarps + warp), d);
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    const float sum = squares_of_block(v[i]);
+    if (threadIdx.x % 32 == 0) squares[i * kWarps + warp] = sum;
+  }
+  __syncthreads();
+  const float scale = norm_factor(sum_of_warp(share_of_squares(squares, column_blocks)), d, eps);
+  if (block >= column_blocks) return;
+  const float4 weighted = mine * w, made = weighted * scale;
+  if (blocks) prepare_block(made, weighted, scale, m, gridDim.x, block, column_blocks, blocks);
+  store4(y + m * int64_t{d}, column(block), d, made);
+}
+
+// Thread block (m, i) makes blocks 4 i .. 4 i + 3 of 128 columns of row m, one a warp.
+constexpr int kGateThreads = 128;
+__global__ void __launch_bounds__(kGateThreads)
+    gate_up(const float* gate, const float* up, int d, float* y, uint8_t* blocks) {
+  begin_kernel();
+  const int m = blockIdx.x, column_blocks = (d + kBlockColumns - 1) / kBlockColumns,
+            block = blockIdx.y * (kGateThreads / 32) + threadIdx.x / 32,
+            column = block * kBlockColumns + threadIdx.x % 32 * 4;
+  if (block >= column_blocks) return;
+  const float4 g = load4(gate + m * int64_t{d}, column, d), u = load4(up + m * int64_t{d}, column, d);
+  const float4 v = gated(g, u);
+  if (blocks) prepare_block(v, m, gridDim.x, block, column_blocks, blocks);
+  store4(y + m * int64_t{d}, column, d, v);
+}
+
+__global__ void __launch_bounds__(kThreads) to_halves(const float* x, int columns, __half* halves, float* factor) {
+  begin_kernel();
+  const float* row = x + blockIdx.x * int64_t{columns};
+  float amax = 0;
+#pragma unroll 4
+  for (int i = threadIdx.x * 4; i < columns; i += kThreads * 4) amax = fmaxf(amax, largest_of(load4(row, i, columns)));
+  const float scale = row_factor_of(over_block(amax, Larger()));
+  if (threadIdx.x == 0) factor[blockIdx.x] = scale;
+  const float inverse = 1 / scale;
+#pragma unroll 4
+  for (int i = threadIdx.x * 4; i < columns; i += kThreads * 4) {  // four at a time: cuBLASLt asks for a multiple of 8
+    const float4 v = load4(row, i, columns);
+    const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse),
+                  high = __floats2half2_rn(v.z * inverse, v.w * inverse);
+    *reinterpret_cast<uint2*>(halves + blockIdx.x * int64_t{columns} + i) = {*reinterpret_cast<const uint32_t*>(&low),
+                                                                             *reinterpret_cast<const uint32_t*>(&high)};
+  }
+}
+
+// y /= factor of the row, a power of two.
+__global__ void divide_row(const float* factor, int64_t d, float* y) {
+  begin_kernel();
+  const float inverse = 1 / factor[blockIdx.x];
+  if (inverse == 1) return;
+  for (int64_t i = threadIdx.x; i < d; i += kThreads) y[blockIdx.x * d + i] *= inverse;
+}
+
+__global__ void finish_row(const float* factor, const float* bias, int64_t d, float* y) {
+  begin_kernel();
+  const float scale = factor[blockIdx.x];
+  if (scale == 1 && !bias) return;
+  for (int64_t i = threadIdx.x; i < d; i += kThreads)
+    y[blockIdx.x * d + i] = y[blockIdx.x * d + i] * scale + (bias ? bias[i] : 0.0f);
+}
+
+}  // namespace
+
+void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
+              float* y, uint8_t* blocks) {
+  constexpr int64_t kAtOnce = kThreads / 32 * kBlockColumns;  // columns
+  static_assert(kWidestNorm == 16 * kAtOnce);
+  const auto with = [&](auto kernel) {
+    launch("normalising", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((d + kAtOnce - 1) / kAtOnce)),
+           kThreads, 0, kernel, x, rows, weight, eps, static_cast<int>(d), y, blocks);
+  };
+  if (d <= kAtOnce) return with(norm_row<1>);
+  if (d <= 4 * kAtOnce) return with(norm_row<4>);
+  with(norm_row<16>);
+}
+void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, uint8_t* blocks) {
+  const int64_t warps = kGateThreads / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
+  launch("swiglu", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((column_blocks + warps - 1) / warps)),
+         kGateThreads, 0, gate_up, gate, up, static_cast<int>(d), y, blocks);
+}
+void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, uint16_t* halves, float* factor) {
+  launch("rounding activations", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, to_halves, x,
+         static_cast<int>(columns), reinterpret_cast<__half*>(halves), factor);
+}
+void divide_rows(Stream stream, const float* factor, int64_t n, int64_t d, float* y) {
+  launch("scaling rows", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, divide_row, factor, d, y);
+}
+void finish_rows(Stream stream, const float* factor, const float* bias, int64_t n, int64_t d, float* y) {
+  launch("finishing a product", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, finish_row, factor, bias, d, y);
+}
+
+}  // namespace fidelio::cuda

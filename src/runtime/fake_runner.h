@@ -1,0 +1,123 @@
+// For tests alone: a Runner without arithmetic, which sees every mistake in the bookkeeping above it. Its cache holds
+// token ids where a real one holds keys and values, and a row's logits are a hash of the tokens it finds in the cache
+// at the positions up to its own: a wrong page, a row too few, a sequence overwritten by another changes them. What no
+// backend would accept throws.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "core/error.h"
+#include "runtime/runner.h"
+
+namespace fidelio {
+
+class FakeRunner final : public Runner {
+ public:
+  struct Shape {
+    int vocabulary = 23, context = 64;
+    double spread = 4;  // logits lie in [-spread, spread]
+    double noise = 0;   // of a quantised twin, from `noise_seed`
+    uint64_t noise_seed = 1;
+  };
+  FakeRunner(Shape shape, RunnerOptions options) : shape_(shape), options_(options) {
+    config_.L = 1;
+    config_.v = shape.vocabulary;
+    config_.max_positions = shape.context;
+    if (options_.cache_tokens == 0) options_.cache_tokens = shape.context;
+    cache_.assign(static_cast<size_t>(cache_pages() * kPageTokens), -1);
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  const RunnerOptions& options() const override { return options_; }
+  int64_t weight_bytes() const override { return 0; }
+  int64_t cache_bytes() const override { return 0; }
+  int64_t cache_pages() const override { return (options_.cache_tokens + kPageTokens - 1) / kPageTokens; }
+  std::string kernel_of(LinearId, Activations) const override { return "fake"; }
+
+  void begin(const Batch& batch, Activations mode) override {
+    check(batch.rows() > 0 && batch.rows() <= options_.max_rows, "{} rows", batch.rows());
+    check(static_cast<int64_t>(batch.pages.size()) == batch.sequences(), "pages of {} sequences, {} sequences",
+          batch.pages.size(), batch.sequences());
+    batch_ = batch;
+    modes.push_back(mode);
+    steps.push_back(batch.rows());
+    for (int64_t s = 0; s < batch.sequences(); ++s)
+      for (int64_t row = batch.sequence_begin[static_cast<size_t>(s)];
+           row < batch.sequence_begin[static_cast<size_t>(s) + 1]; ++row)
+        slot(s, batch.positions[static_cast<size_t>(row)]) = batch.ids[static_cast<size_t>(row)];
+    ran_ = false;
+  }
+  void embed() override {}
+  void layers(int first, int last) override { ran_ = first == 0 && last == config_.L; }
+  std::span<const float> logits(int64_t first, int64_t count) override {
+    check(ran_, "logits before the layers ran");
+    check(count <= options_.max_logit_rows, "{} logit rows", count);
+    logits_.clear();
+    for (int64_t i = first; i < first + count; ++i) append_logits(batch_.logit_rows.at(static_cast<size_t>(i)));
+    return logits_;
+  }
+  void read_logits(int64_t first, int64_t count, std::span<float> to) override {
+    std::copy_n(logits(first, count).begin(), to.size(), to.begin());
+  }
+  // The logits after these tokens, straight from the definition.
+  std::vector<float> logits_after(std::span<const int32_t> history) {
+    logits_.clear();
+    append_hashed(hash(history));
+    return logits_;
+  }
+
+  void read_stream(std::span<float>) override {}
+  void write_stream(std::span<const float>) override {}
+  void linear_input(int, InputId, std::span<float>) override {}
+  void add_output(int, Role, std::span<const float>) override {}
+  PackedLinear pack(const LinearWeight&) override { return nullptr; }
+  void set_linear(LinearId, PackedLinear) override {}
+  PackedLinear linear(LinearId) const override { return nullptr; }
+
+  std::vector<int64_t> steps;      // rows of every batch seen
+  std::vector<Activations> modes;  // and its mode
+
+ private:
+  int32_t& slot(int64_t sequence, int64_t position) {
+    const auto& pages = batch_.pages[static_cast<size_t>(sequence)];
+    check(position >= 0 && position < config_.max_positions, "position {}", position);
+    return cache_.at(static_cast<size_t>(pages.at(static_cast<size_t>(position / kPageTokens)) * kPageTokens +
+                                         position % kPageTokens));
+  }
+  static uint64_t mix(uint64_t x) {  // splitmix64
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+  }
+  static uint64_t hash(std::span<const int32_t> history) {
+    uint64_t h = history.size();
+    for (int32_t id : history) h = mix(h ^ static_cast<uint64_t>(id));
+    return h;
+  }
+  void append_logits(int32_t row) {
+    const auto after = std::upper_bound(batch_.sequence_begin.begin(), batch_.sequence_begin.end(), row);
+    const int64_t sequence = after - batch_.sequence_begin.begin() - 1;
+    std::vector<int32_t> history;
+    for (int64_t p = 0; p <= batch_.positions[static_cast<size_t>(row)]; ++p) history.push_back(slot(sequence, p));
+    append_hashed(hash(history));
+  }
+  void append_hashed(uint64_t h) {
+    const auto unit = [](uint64_t x) { return static_cast<double>(x >> 11) * 0x1p-52 - 1; };  // [-1, 1)
+    for (int k = 0; k < config_.v; ++k) {
+      const uint64_t key = mix(h ^ static_cast<uint64_t>(k) << 32);
+      logits_.push_back(
+          static_cast<float>(shape_.spread * unit(key) + shape_.noise * unit(mix(key ^ shape_.noise_seed))));
+    }
+  }
+
+  Shape shape_;
+  RunnerOptions options_;
+  ModelConfig config_;
+  Batch batch_;
+  std::vector<int32_t> cache_;
+  std::vector<float> logits_;
+  bool ran_ = false;
+};
+
+}  // namespace fidelio

@@ -1,0 +1,98 @@
+// Runner: one model on one backend, type-erased once per step. Everything above (eval, quant/calibrate, sensitivity,
+// serve, app) sees only this page and compiles without knowing a backend.
+//
+//   runner->begin(batch, mode)      the step's rows
+//   runner->embed()                 x = table[ids]
+//   runner->layers(0, L)            the residual stream through layers [first, last)
+//   runner->logits(first, count)    logits of batch.logit_rows[first, first + count), (count, v), valid until the next
+//   call
+//
+// Spans of values that functions here read or fill may lie in the host's memory or in what allocate() gave: a GPU's
+// own, so that what only waits between two calls, or is next read by work on that GPU, never travels.
+//
+// step() does all of it. The stream between layers can be saved and restored, so that a change in layer l costs only
+// the layers after it (sensitivity), and a weight is switched by handing over a packed one (a pointer).
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "arch/model_config.h"
+#include "io/checkpoint.h"
+#include "kernels/backend.h"
+
+namespace fidelio {
+
+struct RunnerOptions {
+  int threads = 0;  // CPU: 0 = all
+  std::string isa;  // CPU: "" = best, else "portable", "avx2", "avx512"
+  int gpu = 0;      // CUDA: which device
+  KvFormat kv = KvFormat::f16;
+  int64_t max_rows = 512;        // rows of the largest batch; longer inputs are cut into chunks by the caller
+  int64_t max_logit_rows = 128;  // rows of logits computed at once
+  int64_t cache_tokens = 0;      // tokens the cache can hold in all; 0 = one sequence of max_positions
+  Activations mode =
+      Activations::a16;  // what the caches and weights are prepared for; begin() may ask for less precise ones
+};
+
+// A weight packed for some backend; cheap to copy.
+using PackedLinear = std::shared_ptr<const void>;
+
+// The input of a linear, as shared by several: q, k, v see attn_in; gate and up see mlp_in.
+enum class InputId : uint8_t { attn_in, o_in, mlp_in, down_in };
+InputId input_of(Role role);
+
+class Runner {
+ public:
+  virtual ~Runner() = default;
+  virtual const ModelConfig& config() const = 0;
+  virtual const RunnerOptions& options() const = 0;
+  virtual int64_t weight_bytes() const = 0;  // packed, as held in memory
+  virtual int64_t cache_bytes() const = 0;
+  virtual int64_t cache_pages() const = 0;
+  virtual std::string kernel_of(LinearId id, Activations mode) const = 0;  // name of the kernel row
+  // The GPU that runs the model and that allocate()'s memory belongs to; none: the host does.
+  virtual std::optional<int> gpu() const { return std::nullopt; }
+  virtual std::shared_ptr<float[]> allocate(int64_t values);
+
+  virtual void begin(const Batch& batch, Activations mode) = 0;
+  virtual void embed() = 0;
+  virtual void layers(int first, int last) = 0;
+  virtual std::span<const float> logits(int64_t first, int64_t count) = 0;
+  virtual void read_logits(int64_t first, int64_t count, std::span<float> to) = 0;  // the same logits, to there
+
+  // The residual stream (n, d) of the current batch.
+  virtual void read_stream(std::span<float> x) = 0;
+  virtual void write_stream(std::span<const float> x) = 0;
+  // Calibration: one layer in four stops, each the input of a linear, so that the linear can be quantised before it
+  // runs and every linear runs exactly once. The stream must be the layer's input for attn_in and o_in, and hold the
+  // attention's output too (add_output with Role::o) for mlp_in and down_in. `to` is (n, K).
+  virtual void linear_input(int layer, InputId which, std::span<float> to) = 0;
+  // x += W input, for the layer's o or down.
+  virtual void add_output(int layer, Role role, std::span<const float> input) = 0;
+
+  virtual PackedLinear pack(const LinearWeight& weight) = 0;
+  // The weight with noise added (runtime/noise.h), packed.
+  virtual PackedLinear pack_noisy(const LinearWeight& weight, double sigma, uint64_t stream, bool uniform);
+  virtual void set_linear(LinearId id, PackedLinear weight) = 0;
+  virtual PackedLinear linear(LinearId id) const = 0;
+
+  // begin, embed, all layers, all logit rows (batch.logit_rows.size() <= options().max_logit_rows).
+  // A backend may record it: the same shape of batch again costs the host next to nothing.
+  virtual std::span<const float> step(const Batch& batch, Activations mode);
+};
+
+// Loads every weight of a checkpoint onto the CPU backend. Mapped pages are given back as weights are packed.
+std::unique_ptr<Runner> make_cpu_runner(const Checkpoint& checkpoint, const RunnerOptions& options);
+// The same onto a GPU; throws Error in a build without CUDA, without a usable device, or when its memory is full.
+std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const RunnerOptions& options);
+// Of a GPU: bytes free now, and the most that this process's buffers have held at any time. Throws Error likewise.
+struct CudaMemory {
+  int64_t free = 0, highest = 0;
+};
+CudaMemory cuda_memory(int gpu);
+// Bytes a second that a copy within a GPU's memory reads and writes, measured now; throws Error likewise.
+double cuda_copy_bandwidth(int gpu);
+
+}  // namespace fidelio

@@ -1,0 +1,57 @@
+#include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/device/values.h"
+#include "runtime/runner_impl.h"
+
+namespace fidelio {
+namespace {
+
+class CudaRunner final : public RunnerImpl<Cuda> {
+ public:
+  CudaRunner(Cuda backend, const Checkpoint& checkpoint, const RunnerOptions& options)
+      : RunnerImpl(std::move(backend), checkpoint, options), stream_(cuda::make_stream()) {}
+  ~CudaRunner() override { cuda::destroy_stream(stream_); }
+
+  std::optional<int> gpu() const override { return options().gpu; }
+  std::shared_ptr<float[]> allocate(int64_t values) override {
+    const auto memory = std::make_shared<cuda::DeviceBuffer>(static_cast<size_t>(values) * sizeof(float));
+    return std::shared_ptr<float[]>(memory, memory->as<float>());
+  }
+  // Noise is made where it is used: a matrix of 59 million values would take the host seconds.
+  PackedLinear pack_noisy(const LinearWeight& weight, double sigma, uint64_t stream, bool uniform) override {
+    auto noisy = std::make_shared<cuda::Linear>();
+    noisy->out = noisy->values.out = weight.out;
+    noisy->in = noisy->values.in = weight.in;
+    noisy->spec.kind = Kind::f32;
+    noisy->spec.bits = 32;
+    noisy->codes = cuda::values_of(stream_, weight);
+    cuda::add_noise(stream_, noisy->codes.as<float>(), weight.out * weight.in, sigma, stream, uniform);
+    noisy->values.single = noisy->codes.as<float>();
+    if (weight.bias) {
+      noisy->bias = cuda::DeviceBuffer(static_cast<size_t>(weight.bias.view.bytes()));
+      cuda::to_device(stream_, noisy->bias.data(), weight.bias.view.data, noisy->bias.size());
+      cuda::wait_for(stream_);
+    }
+    return noisy;
+  }
+
+ private:
+  cuda::Stream stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const RunnerOptions& options) {
+  return std::make_unique<CudaRunner>(Cuda({.device = options.gpu}), checkpoint, options);
+}
+
+CudaMemory cuda_memory(int gpu) {
+  cuda::open_device(gpu);
+  return {cuda::device_bytes_free(), cuda::device_bytes_highest()};
+}
+
+double cuda_copy_bandwidth(int gpu) {
+  cuda::open_device(gpu);
+  return cuda::copy_bandwidth();
+}
+
+}  // namespace fidelio

@@ -1,0 +1,189 @@
+// RunnerImpl<B>: Runner over one backend. Included by runner_cpu.cc and runner_cuda.cc alone.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "runtime/forward.h"
+#include "runtime/page_table.h"
+#include "runtime/runner.h"
+
+namespace fidelio {
+
+template <Backend B>
+class RunnerImpl : public Runner {
+ public:
+  RunnerImpl(B backend, const Checkpoint& checkpoint, const RunnerOptions& options)
+      : b_(std::move(backend)), options_(options) {
+    model_.config = checkpoint.config();
+    const ModelConfig& c = model_.config;
+    model_.attention = attention_shape(c);
+    if (options_.cache_tokens == 0) options_.cache_tokens = c.max_positions;
+    load(checkpoint);
+    allocate_workspace();
+  }
+
+  const ModelConfig& config() const override { return model_.config; }
+  const RunnerOptions& options() const override { return options_; }
+  int64_t cache_bytes() const override { return cache_.bytes(); }
+  int64_t cache_pages() const override { return PageTable::pages_for(options_.cache_tokens); }
+
+  int64_t weight_bytes() const override {
+    int64_t bytes = 0;
+    for (LinearId id : linears_of(model_.config)) bytes += const_cast<Model<B>&>(model_).slot(id)->bytes();
+    return bytes;
+  }
+  std::string kernel_of(LinearId id, Activations mode) const override {
+    return b_.kernel_name(*const_cast<Model<B>&>(model_).slot(id), mode);
+  }
+
+  void begin(const Batch& batch, Activations mode) override {
+    check(batch.rows() <= options_.max_rows, "a batch of {} rows is larger than the runner's {}", batch.rows(),
+          options_.max_rows);
+    for (int32_t id : batch.ids)
+      check(id >= 0 && id < model_.config.v, "token id {} is outside the vocabulary of {}", id, model_.config.v);
+    for (size_t i = 0; i < batch.pages.size(); ++i) {
+      for (int32_t page : batch.pages[i])
+        check(page >= 0 && page < cache_pages(), "page {} is outside the cache of {} pages", page, cache_pages());
+      const int32_t last = batch.positions[static_cast<size_t>(batch.sequence_begin[i + 1]) - 1];
+      check(last < static_cast<int64_t>(batch.pages[i].size()) * kPageTokens,
+            "position {} of a sequence with {} pages of {}", last, batch.pages[i].size(), kPageTokens);
+    }
+    rows_ = batch.rows();
+    b_.begin(batch, mode, model_.attention);
+  }
+  void embed() override { b_.embed(*model_.embedding, w_.x); }
+  void layers(int first, int last) override {
+    for (int i = first; i < last; ++i) forward_layer(b_, model_, i, model_.config.rms_eps, w_, cache_);
+  }
+  std::span<const float> logits(int64_t first, int64_t count) override {
+    check_logit_rows(count);
+    multiply_head(first, count);
+    return host_logits(count);
+  }
+  void read_logits(int64_t first, int64_t count, std::span<float> to) override {
+    check_logit_rows(count);
+    multiply_head(first, count);
+    b_.download(w_.logits, 0, count, to);
+  }
+  std::span<const float> step(const Batch& batch, Activations mode) override {
+    const auto count = static_cast<int64_t>(batch.logit_rows.size());
+    check_logit_rows(count);
+    begin(batch, mode);
+    b_.repeat(weights_version_, [&] {
+      embed();
+      layers(0, model_.config.L);
+      if (count > 0) multiply_head(0, count);
+    });
+    return host_logits(count);
+  }
+
+  void read_stream(std::span<float> x) override { b_.download(w_.x, 0, rows_, x); }
+  void write_stream(std::span<const float> x) override { b_.upload(x, w_.x); }
+
+  void linear_input(int index, InputId which, std::span<float> to) override {
+    const float eps = model_.config.rms_eps;
+    const auto acts = [&] {
+      switch (which) {
+        case InputId::attn_in:
+          return b_.norm(w_.x, layer(index).attn_norm, eps);
+        case InputId::o_in:
+          return attention_half(b_, layer(index), index, eps, w_, cache_);
+        case InputId::mlp_in:
+          return b_.norm(w_.x, layer(index).mlp_norm, eps);
+        default:
+          return mlp_half(b_, layer(index), eps, w_);
+      }
+    }();
+    check(static_cast<int64_t>(to.size()) == acts.rows * acts.columns, "{} rows of {} inputs do not fill {} values",
+          acts.rows, acts.columns, to.size());
+    b_.read(acts, to);
+  }
+  void add_output(int index, Role role, std::span<const float> input) override {
+    typename B::Matrix& m = role == Role::o ? w_.q : w_.gate;  // same shape as the input of o, of down
+    b_.upload(input, m);
+    b_.linear_add(b_.input(m), *model_.slot({index, role}), w_.x);
+  }
+
+  PackedLinear pack(const LinearWeight& weight) override {
+    return std::make_shared<const typename B::Linear>(b_.pack(weight));
+  }
+  void set_linear(LinearId id, PackedLinear weight) override {
+    ++weights_version_;
+    model_.slot(id) = std::static_pointer_cast<const typename B::Linear>(std::move(weight));
+    if (id.role == Role::embedding && model_.config.tie_embeddings) model_.head = model_.embedding;
+  }
+  PackedLinear linear(LinearId id) const override { return const_cast<Model<B>&>(model_).slot(id); }
+
+ private:
+  Layer<B>& layer(int i) { return model_.layers[static_cast<size_t>(i)]; }
+
+  void check_logit_rows(int64_t count) const {
+    check(count <= options_.max_logit_rows, "{} rows of logits asked for at once, the runner has room for {}", count,
+          options_.max_logit_rows);
+  }
+  void multiply_head(int64_t first, int64_t count) {
+    const auto acts = b_.norm_logit_rows(w_.x, model_.final_norm, model_.config.rms_eps, first, count);
+    const std::pair<const typename B::Linear*, typename B::Matrix*> head[] = {{model_.head.get(), &w_.logits}};
+    b_.linear(acts, head);
+  }
+  std::span<const float> host_logits(int64_t count) {
+    host_logits_.resize(static_cast<size_t>(count * model_.config.v));
+    b_.download(w_.logits, 0, count, host_logits_);
+    return host_logits_;
+  }
+
+  typename B::Matrix vector(const std::vector<float>& values) {
+    typename B::Matrix m = b_.allocate(1, static_cast<int64_t>(values.size()));
+    b_.upload(values, m);
+    return m;
+  }
+
+  void load(const Checkpoint& checkpoint) {
+    const ModelConfig& c = model_.config;
+    model_.layers.resize(static_cast<size_t>(c.L));
+    // While a matrix is packed, its pages of the file are resident beside it: the largest two go first, when little
+    // else is in memory yet.
+    std::vector<LinearId> order = linears_of(c);
+    std::stable_partition(order.begin(), order.end(),
+                          [](LinearId id) { return id.role == Role::embedding || id.role == Role::head; });
+    for (LinearId id : order) {
+      set_linear(id, pack(checkpoint.linear(id)));
+      checkpoint.drop(id);
+    }
+    for (int i = 0; i < c.L; ++i) {
+      Layer<B>& layer = model_.layers[static_cast<size_t>(i)];
+      layer.attn_norm = vector(checkpoint.norm(i, Norm::attn));
+      layer.mlp_norm = vector(checkpoint.norm(i, Norm::mlp));
+      if (!c.qk_norm) continue;
+      layer.q_norm = vector(checkpoint.norm(i, Norm::q));
+      layer.k_norm = vector(checkpoint.norm(i, Norm::k));
+    }
+    model_.final_norm = vector(checkpoint.norm(-1, Norm::final));
+  }
+
+  void allocate_workspace() {
+    const ModelConfig& c = model_.config;
+    const int64_t n = options_.max_rows;
+    w_.x = b_.allocate(n, c.d);
+    w_.q = b_.allocate(n, int64_t{c.h} * c.e);
+    w_.k = b_.allocate(n, int64_t{c.hk} * c.e);
+    w_.v = b_.allocate(n, int64_t{c.hk} * c.e);
+    w_.gate = b_.allocate(n, c.f);
+    w_.up = b_.allocate(n, c.f);
+    w_.logits = b_.allocate(options_.max_logit_rows, c.v);
+    cache_ = b_.allocate_cache(model_.attention, cache_pages(), options_.kv);
+    b_.reserve(n, std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f}}),
+               std::max(options_.cache_tokens, int64_t{c.max_positions}));
+  }
+
+  B b_;
+  RunnerOptions options_;
+  Model<B> model_;
+  Workspace<B> w_;
+  typename B::KvCache cache_;
+  int64_t rows_ = 0;
+  uint64_t weights_version_ = 0;  // of what b_.repeat may have recorded
+  typename B::HostFloats host_logits_;
+};
+
+}  // namespace fidelio

@@ -1,0 +1,197 @@
+#include "text/chat_template.h"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+
+namespace fidelio {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using jinja::Value;
+
+constexpr int kMaxJsonDepth = 90;  // below what a template value may have, so that templates can wrap what they get
+
+std::optional<std::string> read_if_present(const std::string& path) {
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  check(file.good() || file.eof(), "{}: cannot be read", path);
+  return text;
+}
+
+// The object in a JSON file, or an empty one where there is no file.
+Json read_object(const std::string& path) {
+  auto text = read_if_present(path);
+  if (!text) return Json::object();
+  Json json;
+  try {
+    json = Json::parse(*text);
+  } catch (const Json::exception& error) {
+    throw Error("{}: not valid JSON: {}", path, error.what());
+  }
+  check(json.is_object(), "{}: expected a JSON object, found {}", path, json.type_name());
+  return json;
+}
+
+Value to_value(const Json& json, int depth = 0) {
+  check(depth <= kMaxJsonDepth, "chat messages: JSON nested more than {} deep", kMaxJsonDepth);
+  switch (json.type()) {
+    case Json::value_t::boolean:
+      return Value::boolean(json.get<bool>());
+    case Json::value_t::number_integer:
+      return Value::integer(json.get<int64_t>());
+    case Json::value_t::number_unsigned:
+      check(json.get<uint64_t>() <= INT64_MAX, "chat messages: the integer {} does not fit in 64 bits",
+            json.get<uint64_t>());
+      return Value::integer(json.get<int64_t>());
+    case Json::value_t::number_float:
+      return Value::number(json.get<double>());
+    case Json::value_t::string:
+      return Value::text(json.get<std::string>());
+    case Json::value_t::array: {
+      std::vector<Value> items;
+      for (const Json& item : json) items.push_back(to_value(item, depth + 1));
+      return Value::list(std::move(items));
+    }
+    case Json::value_t::object: {
+      std::vector<std::pair<Value, Value>> entries;
+      for (const auto& [key, value] : json.items()) entries.emplace_back(Value::text(key), to_value(value, depth + 1));
+      return Value::dict(std::move(entries));
+    }
+    default:
+      return Value::none();
+  }
+}
+
+// A special token is written as a string or as an added-token object with its "content".
+std::optional<std::string> token_text(const Json& config, const char* name, const std::string& path) {
+  auto it = config.find(name);
+  if (it == config.end() || it->is_null()) return std::nullopt;
+  if (it->is_object() && it->contains("content")) it = it->find("content");
+  check(it->is_string(), "{}: {}: expected a string or an object with \"content\", found {}", path, name,
+        it->type_name());
+  return it->get<std::string>();
+}
+
+std::optional<std::string> template_source(const std::string& folder, const Json& config, const std::string& path) {
+  if (auto text = read_if_present(folder + "/chat_template.jinja")) return text;
+  auto it = config.find("chat_template");
+  if (it == config.end() || it->is_null()) return std::nullopt;
+  if (it->is_string()) return it->get<std::string>();
+  check(it->is_array(), "{}: chat_template: expected a string or a list, found {}", path, it->type_name());
+  for (const Json& entry : *it) {
+    bool named = entry.is_object() && entry.contains("name") && entry.contains("template");
+    check(named && entry["template"].is_string(), "{}: chat_template: an entry is not {{name, template}}", path);
+    if (entry["name"] == "default") return entry["template"].get<std::string>();
+  }
+  throw Error("{}: chat_template: none of its {} templates is named \"default\"", path, it->size());
+}
+
+std::tm local_time() {
+  std::time_t now = std::time(nullptr);
+  std::tm out{};
+  localtime_r(&now, &out);
+  return out;
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::string_view source, std::vector<std::pair<std::string, std::string>> special_tokens)
+    : template_(source), clock_(local_time) {
+  for (auto& [name, text] : special_tokens) variables_.emplace_back(name, Value::text(std::move(text)));
+}
+
+std::optional<ChatTemplate> ChatTemplate::load(const std::string& model_folder) {
+  std::string path = model_folder + "/tokenizer_config.json";
+  Json config = read_object(path);
+  auto source = template_source(model_folder, config, path);
+  if (!source) return std::nullopt;
+  std::vector<std::pair<std::string, std::string>> tokens;
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"})
+    if (auto text = token_text(config, name, path)) tokens.emplace_back(name, *text);
+  try {
+    return ChatTemplate(*source, std::move(tokens));
+  } catch (const Error& error) {
+    throw Error("{}: {}", model_folder, error.what());
+  }
+}
+
+std::string ChatTemplate::render(std::span<const ChatMessage> messages, const ChatOptions& options) const {
+  Json list = Json::array();
+  for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
+  Json extra = {{"add_generation_prompt", options.add_generation_prompt}};
+  if (options.enable_thinking) extra["enable_thinking"] = *options.enable_thinking;
+  if (!options.tools_json.empty()) {
+    try {
+      extra["tools"] = Json::parse(options.tools_json);
+    } catch (const Json::exception& error) {
+      throw Error("tools: not valid JSON: {}", error.what());
+    }
+    check(extra["tools"].is_array(), "tools: expected a JSON array, found {}", extra["tools"].type_name());
+  }
+  return render_json(list, extra);
+}
+
+std::string ChatTemplate::render_json(const Json& messages, const Json& extra) const {
+  check(messages.is_array(), "chat messages: expected a JSON array, found {}", messages.type_name());
+  check(extra.is_object(), "chat template variables: expected a JSON object, found {}", extra.type_name());
+  // transformers always passes these, so templates may test them with `is none` or plain truth.
+  jinja::Variables variables = variables_;
+  variables.emplace_back("messages", to_value(messages));
+  for (const char* name : {"tools", "documents"})
+    if (!extra.contains(name)) variables.emplace_back(name, Value::none());
+  if (!extra.contains("add_generation_prompt")) variables.emplace_back("add_generation_prompt", Value::boolean(false));
+  for (const auto& [name, value] : extra.items()) {
+    std::erase_if(variables, [&given = name](const auto& known) { return known.first == given; });
+    variables.emplace_back(name, to_value(value));
+  }
+  return template_.render(variables, clock_);
+}
+
+std::vector<int32_t> stop_token_ids(const std::string& model_folder,
+                                    const std::function<std::optional<int32_t>(std::string_view)>& id_of) {
+  std::set<int32_t> ids;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    std::string path = model_folder + "/" + name;
+    Json config = read_object(path);
+    auto it = config.find("eos_token_id");
+    if (it == config.end() || it->is_null()) continue;
+    for (const Json& id : it->is_array() ? *it : Json::array({*it})) {
+      check(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() <= INT32_MAX,
+            "{}: eos_token_id: expected a token id or a list of them, found {}", path, id.dump());
+      ids.insert(id.get<int32_t>());
+    }
+  }
+  std::string path = model_folder + "/tokenizer_config.json";
+  if (auto text = token_text(read_object(path), "eos_token", path))
+    if (auto id = id_of(*text)) ids.insert(*id);
+  return {ids.begin(), ids.end()};
+}
+
+GenerationDefaults GenerationDefaults::load(const std::string& model_folder) {
+  std::string path = model_folder + "/generation_config.json";
+  Json config = read_object(path);
+  GenerationDefaults out;
+  auto read = [&](const char* name, auto& field, bool good_type) {
+    auto it = config.find(name);
+    if (it == config.end() || it->is_null()) return;
+    check(good_type, "{}: {}: unexpected {}", path, name, it->dump());
+    field = it->get<typename std::decay_t<decltype(field)>::value_type>();
+  };
+  auto number = [&](const char* name, auto& field) {
+    read(name, field, config.contains(name) && config[name].is_number());
+  };
+  read("do_sample", out.do_sample, config.contains("do_sample") && config["do_sample"].is_boolean());
+  read("top_k", out.top_k, config.contains("top_k") && config["top_k"].is_number_integer());
+  number("temperature", out.temperature);
+  number("top_p", out.top_p);
+  number("min_p", out.min_p);
+  number("repetition_penalty", out.repetition_penalty);
+  return out;
+}
+
+}  // namespace fidelio

@@ -1,0 +1,75 @@
+// io: the chat template of a checkpoint, the ids that end its answers, and the sampling its authors recommend.
+//
+// Sources: `chat_template.jinja`, else `chat_template` in tokenizer_config.json (a string, or a list of {name,
+// template} of which "default" is used), as transformers reads them. Rendered text already holds the BOS token where
+// the template writes one: tokenise it without adding special tokens again.
+#pragma once
+#include <cstdint>
+#include <ctime>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/jinja/jinja.h"
+
+namespace fidelio {
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+struct ChatOptions {
+  bool add_generation_prompt = true;
+  std::optional<bool> enable_thinking;  // absent: the template's own default
+  std::string tools_json;               // a JSON array of tools, or empty
+};
+
+class ChatTemplate {
+ public:
+  using Clock = std::function<std::tm()>;
+
+  // Nothing where the checkpoint has no chat template. Throws Error naming the file when it has a malformed one.
+  static std::optional<ChatTemplate> load(const std::string& model_folder);
+  // `special_tokens` are variables such as bos_token and eos_token. Throws Error with the line when `source` is
+  // malformed.
+  explicit ChatTemplate(std::string_view source, std::vector<std::pair<std::string, std::string>> special_tokens = {});
+
+  std::string render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
+  // `messages` is an array of objects that may carry anything the template reads (tool_calls, reasoning_content, list
+  // content ...); `extra` is an object of further variables (add_generation_prompt, tools, enable_thinking, ...).
+  // ordered_json, because templates print the keys of tools in the order they came in. Throws Error when the template
+  // refuses the messages or exceeds jinja::Limits.
+  std::string render_json(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& extra) const;
+
+  void set_clock(Clock clock) { clock_ = std::move(clock); }  // default: local time
+
+ private:
+  jinja::Template template_;
+  jinja::Variables variables_;
+  Clock clock_;
+};
+
+// The ids after which generation stops: every eos_token_id (a number or a list) of generation_config.json and
+// config.json, and the eos_token of tokenizer_config.json as `id_of` resolves it. A union, because files that name one
+// of several are common and a model that ignores the others never stops. Sorted, without duplicates.
+std::vector<int32_t> stop_token_ids(const std::string& model_folder,
+                                    const std::function<std::optional<int32_t>(std::string_view)>& id_of);
+
+// generation_config.json; what it does not say is empty.
+struct GenerationDefaults {
+  std::optional<bool> do_sample;
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+
+  static GenerationDefaults load(const std::string& model_folder);
+};
+
+}  // namespace fidelio

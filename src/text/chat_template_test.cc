@@ -1,0 +1,120 @@
+#include "text/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace fidelio {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ChatFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = ::testing::TempDir() + "chat_" + info->name();
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void write(const std::string& name, const std::string& text) { std::ofstream(folder_ + "/" + name) << text; }
+  std::string load_failure() {
+    try {
+      ChatTemplate::load(folder_);
+      return "no error";
+    } catch (const Error& e) {
+      return e.what();
+    }
+  }
+  static std::optional<int32_t> id_of(std::string_view token) {
+    return token == "<end>" ? std::optional<int32_t>(5) : std::nullopt;
+  }
+
+  std::string folder_;
+  const std::vector<ChatMessage> hello_ = {{"user", "hi"}};
+};
+
+TEST_F(ChatFolder, BundledModel) {
+  auto t = ChatTemplate::load(FIDELIO_SOURCE_DIR "/models/quill-26m");
+  ASSERT_TRUE(t);
+  EXPECT_EQ(t->render(hello_), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(t->render(hello_, {.add_generation_prompt = false, .enable_thinking = {}, .tools_json = {}}),
+            "<|im_start|>user\nhi<|im_end|>\n");
+}
+
+TEST_F(ChatFolder, SourcesInOrder) {
+  EXPECT_FALSE(ChatTemplate::load(folder_));
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]})");
+  EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "d");
+  write("tokenizer_config.json",
+        R"({"chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}", "bos_token": "<s>",
+                                     "eos_token": {"content": "</s>", "lstrip": false}, "pad_token": null})");
+  EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "<s></s>False");
+  write("chat_template.jinja", "file {{ bos_token }}\n");
+  EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "file <s>");
+}
+
+TEST_F(ChatFolder, OptionsReachTheTemplate) {
+  ChatTemplate t("{{ add_generation_prompt }} {{ enable_thinking }} {{ tools | tojson }} {{ messages }}");
+  EXPECT_EQ(t.render(hello_), "True  null [{'role': 'user', 'content': 'hi'}]");
+  ChatOptions options{.add_generation_prompt = false, .enable_thinking = false, .tools_json = R"([{"z": 1, "a": 2}])"};
+  EXPECT_EQ(t.render({}, options), "False False [{\"z\": 1, \"a\": 2}] []");
+  options.tools_json = "{";
+  EXPECT_THROW(t.render(hello_, options), Error);
+  options.tools_json = "{}";
+  EXPECT_THROW(t.render(hello_, options), Error);
+  EXPECT_THROW(t.render_json(nlohmann::ordered_json::object(), nlohmann::ordered_json::object()), Error);
+}
+
+TEST_F(ChatFolder, MalformedFilesAreNamed) {
+  write("tokenizer_config.json", "{");
+  EXPECT_THAT(load_failure(), HasSubstr("tokenizer_config.json: not valid JSON"));
+  write("tokenizer_config.json", R"({"chat_template": 3})");
+  EXPECT_THAT(load_failure(), HasSubstr("expected a string or a list, found number"));
+  write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "r"}]})");
+  EXPECT_THAT(load_failure(), HasSubstr("named \"default\""));
+  write("tokenizer_config.json", R"({"chat_template": ["x"]})");
+  EXPECT_THAT(load_failure(), HasSubstr("{name, template}"));
+  write("tokenizer_config.json", R"({"chat_template": "x", "bos_token": 1})");
+  EXPECT_THAT(load_failure(), HasSubstr("bos_token"));
+  write("tokenizer_config.json", R"({"chat_template": "\n{% if %}"})");
+  EXPECT_THAT(load_failure(), HasSubstr("line 2"));
+}
+
+TEST_F(ChatFolder, StopTokensAreAUnion) {
+  EXPECT_TRUE(stop_token_ids(folder_, id_of).empty());
+  write("config.json", R"({"eos_token_id": 9})");
+  write("generation_config.json", R"({"eos_token_id": [7, 9, 2]})");
+  write("tokenizer_config.json", R"({"eos_token": {"content": "<end>"}})");
+  EXPECT_THAT(stop_token_ids(folder_, id_of), ElementsAre(2, 5, 7, 9));
+  write("tokenizer_config.json", R"({"eos_token": "<unknown>"})");
+  EXPECT_THAT(stop_token_ids(folder_, id_of), ElementsAre(2, 7, 9));
+  write("config.json", R"({"eos_token_id": "x"})");
+  EXPECT_THROW(stop_token_ids(folder_, id_of), Error);
+}
+
+TEST_F(ChatFolder, GenerationDefaults) {
+  EXPECT_FALSE(GenerationDefaults::load(folder_).temperature);
+  write("generation_config.json", R"({"do_sample": true, "temperature": 1, "top_k": 20, "top_p": 0.8, "min_p": null,
+                                      "repetition_penalty": 1.05})");
+  GenerationDefaults d = GenerationDefaults::load(folder_);
+  EXPECT_EQ(d.do_sample, true);
+  EXPECT_EQ(d.temperature, 1.0);
+  EXPECT_EQ(d.top_k, 20);
+  EXPECT_EQ(d.top_p, 0.8);
+  EXPECT_EQ(d.min_p, std::nullopt);
+  EXPECT_EQ(d.repetition_penalty, 1.05);
+  write("generation_config.json", R"({"top_k": "many"})");
+  EXPECT_THROW(GenerationDefaults::load(folder_), Error);
+}
+
+}  // namespace
+}  // namespace fidelio

@@ -1,0 +1,89 @@
+// io: what template values are made of, and Python's operations on them. Private to the jinja_*.cc files.
+#pragma once
+#include <compare>
+#include <optional>
+#include <string>
+
+#include "text/jinja/jinja.h"
+
+namespace fidelio::jinja {
+
+class Interpreter;
+
+// Lists in lists, dicts in dicts ... deeper than this are refused, so that no walk over a value can exhaust the stack.
+inline constexpr int kMaxValueDepth = 100;
+
+// What is left of Limits::work. Every operation whose cost grows with its operands pays here first.
+class Meter {
+ public:
+  explicit Meter(uint64_t work) : left_(work) {}
+  void spend(uint64_t units);
+  void spend_bytes(uint64_t bytes) { spend(bytes / 8); }
+  void spend_items(uint64_t items) { spend(items * 3); }
+
+ private:
+  uint64_t left_;
+};
+
+enum class Kind { list, tuple, range, view, lazy };  // view: dict.keys() and friends; lazy: what map, select ... return
+
+struct Sequence {
+  Kind kind = Kind::list;
+  std::vector<Value> items;
+  int depth = 1;
+};
+
+struct Dict {
+  std::vector<std::pair<Value, Value>> entries;  // in order of insertion, keys distinct
+  int depth = 1;
+};
+
+struct Namespace {
+  std::vector<std::pair<std::string, Value>> entries;
+  Value* find(std::string_view name);
+};
+
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+struct Callable {
+  std::string name;
+  std::function<Value(Interpreter&, Arguments)> run;
+};
+
+// The `loop` of one iteration.
+struct Loop {
+  std::shared_ptr<const Sequence> items;
+  size_t index = 0;
+};
+
+Value sequence(Kind kind, std::vector<Value> items);
+const Value* find(const Dict& dict, const Value& key, Meter& meter);
+const Value* find(const Dict& dict, std::string_view key);
+
+std::string type_name(const Value& v);  // for messages: 'str', 'list', ...
+bool truthy(const Value& v);
+std::optional<int64_t> as_integer(const Value& v);  // int or bool
+std::optional<double> as_number(const Value& v);    // int, bool or float
+bool equal(const Value& a, const Value& b, Meter& meter);
+bool less(const Value& a, const Value& b, Meter& meter);  // throws Error where Python's < does
+bool contains(const Value& container, const Value& item, Meter& meter);
+// The elements a for loop sees. Throws Error for what is not iterable; undefined has none.
+std::shared_ptr<const Sequence> iterate(const Value& v, Meter& meter);
+std::string str(const Value& v, Meter& meter);
+std::string repr(const Value& v, Meter& meter);
+std::optional<double> parse_float(std::string_view text);  // Python's float(text)
+std::optional<int64_t> parse_integer(std::string_view text, int base);
+
+struct JsonStyle {
+  bool ascii_only = false;
+  bool sort_keys = false;
+  std::optional<std::string> indent;
+  std::string item_separator;
+  std::string key_separator;
+};
+std::string to_json(const Value& v, const JsonStyle& style, Meter& meter);
+
+}  // namespace fidelio::jinja

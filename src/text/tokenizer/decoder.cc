@@ -1,0 +1,256 @@
+#include "text/tokenizer/decoder.h"
+
+#include "text/tokenizer/json.h"
+#include "text/tokenizer/text.h"
+
+namespace fidelio::tokenization {
+namespace {
+
+const char* const kWhere = "tokenizer.json: decoder";
+constexpr int32_t kStripLimit = 1 << 16;
+
+void add_steps(const Json& config, int depth, std::vector<DecoderStep>& steps) {
+  check(depth < kNestingLimit, "{}: Sequences are nested deeper than {}", kWhere, kNestingLimit);
+  const std::string& type = string_field(config, "type", kWhere);
+  DecoderStep step{};
+  if (type == "Sequence") {
+    for (const Json& part : array_field(config, "decoders", kWhere)) add_steps(part, depth + 1, steps);
+    return;
+  } else if (type == "ByteLevel") {
+    step.kind = DecoderStep::kByteLevel;
+  } else if (type == "Replace") {
+    step.kind = DecoderStep::kReplace;
+    step.pattern = std::make_shared<const TextPattern>(pattern_of(config, kWhere));
+    step.content = string_field(config, "content", kWhere);
+  } else if (type == "ByteFallback") {
+    step.kind = DecoderStep::kByteFallback;
+  } else if (type == "Fuse") {
+    step.kind = DecoderStep::kFuse;
+  } else if (type == "Strip") {
+    step.kind = DecoderStep::kStrip;
+    step.content = string_field(config, "content", kWhere);
+    size_t length = 0;
+    if (!step.content.empty()) code_point_at(step.content, 0, &length);
+    check(length > 0 && length == step.content.size(), "{}: Strip's content '{}' must be one character", kWhere,
+          step.content);
+    step.start = index_of(field(config, "start", kWhere), kStripLimit, std::string(kWhere) + ".start");
+    step.stop = index_of(field(config, "stop", kWhere), kStripLimit, std::string(kWhere) + ".stop");
+  } else if (type == "Metaspace") {
+    step.kind = DecoderStep::kMetaspace;
+    step.content = metaspace_replacement(config, kWhere);
+    step.drop_first = prepend_scheme_of(config, kWhere) != PrependScheme::kNever;
+  } else {
+    throw Error(
+        "{} '{}' is not supported; supported: ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, Sequence",
+        kWhere, type);
+  }
+  steps.push_back(std::move(step));
+}
+
+// The byte of a token <0xNN>, or -1.
+int fallback_byte(const std::string& token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  int value = 0;
+  for (char c : {token[3], token[4]}) {
+    int digit = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                       : -1;
+    if (digit < 0) return -1;
+    value = value * 16 + digit;
+  }
+  return value;
+}
+
+std::string replace_all(const DecoderStep& step, const std::string& token) {
+  std::vector<TextSpan> spans;
+  step.pattern->find(token, spans);
+  std::string out;
+  for (const TextSpan& span : spans)
+    span.match ? out += step.content : out.append(token, span.begin, span.end - span.begin);
+  return out;
+}
+
+std::string strip_token(const DecoderStep& step, const std::string& token) {
+  size_t begin = 0, end = token.size();
+  const size_t length = step.content.size();
+  for (size_t i = 0; i < step.start && token.compare(begin, length, step.content) == 0; ++i) begin += length;
+  for (size_t i = 0; i < step.stop && end >= begin + length && token.compare(end - length, length, step.content) == 0;
+       ++i)
+    end -= length;
+  return token.substr(begin, end - begin);
+}
+
+std::string from_metaspace(const DecoderStep& step, const std::string& token, bool first) {
+  std::string out;
+  for (size_t at = 0, length; at < token.size(); at += length) {
+    code_point_at(token, at, &length);
+    if (token.compare(at, length, step.content) != 0)
+      out.append(token, at, length);
+    else if (!first || !step.drop_first)
+      out += ' ';
+  }
+  return out;
+}
+
+// The bytes a token of the byte-level alphabet stands for; a token with any other character stands for itself.
+std::string bytes_of(const std::string& token) {
+  std::string out;
+  for (size_t at = 0, length; at < token.size(); at += length) {
+    int byte = byte_level_byte(code_point_at(token, at, &length));
+    if (byte < 0) return token;
+    out += static_cast<char>(byte);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<DecoderStep> read_decoder(const Json& config) {
+  std::vector<DecoderStep> steps;
+  if (config.is_null()) {
+    steps.push_back({.kind = DecoderStep::kJoin, .pattern = nullptr, .content = {}});
+  } else {
+    add_steps(config, 0, steps);
+  }
+  return steps;
+}
+
+struct DecoderRun::State {
+  bool fused = false;    // the input of this stage is one token in fragments
+  bool waits = false;    // ... which this stage must see whole
+  bool started = false;  // a token (or, for Strip, a character that stays) has come
+  size_t stripped = 0;   // Strip on fragments: leading characters cut so far
+  std::string held;      // text or bytes that are not final yet
+};
+
+DecoderRun::DecoderRun(std::shared_ptr<const std::vector<DecoderStep>> steps)
+    : steps_(std::move(steps)), states_(steps_->size()) {
+  bool fused = false;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    const DecoderStep& step = (*steps_)[i];
+    const bool fragments_suffice =
+        step.kind == DecoderStep::kFuse || (step.kind == DecoderStep::kStrip && step.stop == 0);
+    states_[i].fused = fused;
+    states_[i].waits = fused && !fragments_suffice;
+    fused = fused || step.kind == DecoderStep::kByteLevel || step.kind == DecoderStep::kFuse;
+  }
+}
+DecoderRun::~DecoderRun() = default;
+DecoderRun::DecoderRun(DecoderRun&&) noexcept = default;
+DecoderRun& DecoderRun::operator=(DecoderRun&&) noexcept = default;
+
+void DecoderRun::push(const std::string& token, std::string& out) { feed(0, token, out); }
+void DecoderRun::finish(std::string& out) { flush(0, out); }
+
+void DecoderRun::feed(size_t stage, const std::string& text, std::string& out) {
+  if (stage == states_.size()) {
+    out += text;
+    return;
+  }
+  State& state = states_[stage];
+  const DecoderStep& step = (*steps_)[stage];
+  if (state.waits) {
+    state.held += text;
+    return;
+  }
+  switch (step.kind) {
+    case DecoderStep::kByteLevel:
+      return feed_byte_level(stage, text, out);
+    case DecoderStep::kByteFallback:
+      return feed_byte_fallback(stage, text, out);
+    case DecoderStep::kStrip:
+      if (state.fused) return feed_strip(stage, text, out);
+      break;
+    default:
+      break;
+  }
+  feed(stage + 1, whole_token(stage, text), out);
+}
+
+// A stage without memory beyond "was this the first token".
+std::string DecoderRun::whole_token(size_t stage, const std::string& text) {
+  const DecoderStep& step = (*steps_)[stage];
+  const bool first = !std::exchange(states_[stage].started, true);
+  switch (step.kind) {
+    case DecoderStep::kReplace:
+      return replace_all(step, text);
+    case DecoderStep::kStrip:
+      return strip_token(step, text);
+    case DecoderStep::kMetaspace:
+      return from_metaspace(step, text, first);
+    case DecoderStep::kJoin:
+      return first ? text : " " + text;
+    case DecoderStep::kByteLevel:
+      return replace_ill_formed_utf8(bytes_of(text));
+    case DecoderStep::kByteFallback: {
+      int byte = fallback_byte(text);
+      return byte < 0 ? text : replace_ill_formed_utf8(std::string(1, static_cast<char>(byte)));
+    }
+    case DecoderStep::kFuse:
+      break;
+  }
+  return text;
+}
+
+void DecoderRun::feed_byte_level(size_t stage, const std::string& text, std::string& out) {
+  std::string& held = states_[stage].held;
+  held += bytes_of(text);
+  std::string ready;
+  size_t at = 0;
+  while (at < held.size()) {
+    Utf8Step step = utf8_step(held, at);
+    if (step.kind == Utf8Step::kUnfinished) break;
+    step.kind == Utf8Step::kCharacter ? ready.append(held, at, step.length) : ready.append(kReplacementCharacter);
+    at += step.length;
+  }
+  held.erase(0, at);
+  feed(stage + 1, ready, out);
+}
+
+// Whether a byte is part of a valid text is known only when its run ends: a single wrong byte spoils the whole run.
+void DecoderRun::feed_byte_fallback(size_t stage, const std::string& text, std::string& out) {
+  if (int byte = fallback_byte(text); byte >= 0) {
+    states_[stage].held += static_cast<char>(byte);
+    return;
+  }
+  end_byte_run(stage, out);
+  feed(stage + 1, text, out);
+}
+
+void DecoderRun::end_byte_run(size_t stage, std::string& out) {
+  std::string run = std::exchange(states_[stage].held, {});
+  if (run.empty()) return;
+  if (is_valid_utf8(run)) return feed(stage + 1, run, out);
+  for (size_t i = 0; i < run.size(); ++i) feed(stage + 1, std::string(kReplacementCharacter), out);
+}
+
+void DecoderRun::feed_strip(size_t stage, const std::string& text, std::string& out) {
+  State& state = states_[stage];
+  const DecoderStep& step = (*steps_)[stage];
+  size_t begin = 0;
+  while (!state.started && state.stripped < step.start && begin < text.size()) {
+    if (text.compare(begin, step.content.size(), step.content) != 0)
+      state.started = true;
+    else
+      begin += step.content.size(), ++state.stripped;
+  }
+  if (begin < text.size()) feed(stage + 1, text.substr(begin), out);
+}
+
+void DecoderRun::flush(size_t stage, std::string& out) {
+  if (stage == states_.size()) return;
+  State& state = states_[stage];
+  const DecoderStep& step = (*steps_)[stage];
+  if (state.waits) {
+    feed(stage + 1, whole_token(stage, std::exchange(state.held, {})), out);
+  } else if (step.kind == DecoderStep::kByteLevel) {
+    std::string rest = std::exchange(state.held, {});
+    if (!rest.empty()) feed(stage + 1, replace_ill_formed_utf8(rest), out);
+  } else if (step.kind == DecoderStep::kByteFallback) {
+    end_byte_run(stage, out);
+  }
+  flush(stage + 1, out);
+}
+
+}  // namespace fidelio::tokenization

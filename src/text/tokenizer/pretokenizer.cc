@@ -1,0 +1,175 @@
+#include <array>
+
+#include "text/tokenizer/json.h"
+#include "text/tokenizer/text.h"
+
+namespace fidelio::tokenization {
+namespace {
+
+const char* const kWhere = "tokenizer.json: pre_tokenizer";
+
+// ByteLevel with use_regex: the GPT-2 pattern, a constant of the format.
+const char* const kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+// Classes as Hugging Face's other regular-expression library (Rust's regex) defines them: \w there is UTS 18's.
+const char* const kWhitespacePattern =
+    R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}]+|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}\s]+)";
+const char* const kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";
+
+SplitBehavior behavior_of(const Json& config) {
+  const Json* value = find_field(config, "behavior", kWhere);
+  if (!value) return SplitBehavior::kIsolated;
+  const std::string& name = string_of(*value, std::string(kWhere) + ".behavior");
+  if (name == "Isolated") return SplitBehavior::kIsolated;
+  if (name == "Removed") return SplitBehavior::kRemoved;
+  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
+  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  throw Error(
+      "{}.behavior '{}' is not supported; supported: Isolated, Removed, MergedWithPrevious, MergedWithNext, "
+      "Contiguous",
+      kWhere, name);
+}
+
+// Printable Latin-1 bytes spell themselves; the other 68, in order, are U+0100, U+0101, ...
+struct ByteLevelAlphabet {
+  std::array<char32_t, 256> characters;
+  std::array<int, 0x144> bytes;
+  std::array<std::string, 256> spelling;
+  ByteLevelAlphabet() {
+    bytes.fill(-1);
+    char32_t next = 0x100;
+    for (int b = 0; b < 256; ++b) {
+      const bool printable = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+      characters[b] = printable ? static_cast<char32_t>(b) : next++;
+      bytes[characters[b]] = b;
+      append_utf8(spelling[b], characters[b]);
+    }
+  }
+};
+const ByteLevelAlphabet& byte_level_alphabet() {
+  static const ByteLevelAlphabet alphabet;
+  return alphabet;
+}
+
+std::string spell_bytes(std::string_view text) {
+  const auto& spelling = byte_level_alphabet().spelling;
+  std::string out;
+  out.reserve(text.size() + text.size() / 4);
+  for (char c : text) out += spelling[static_cast<unsigned char>(c)];
+  return out;
+}
+
+void replace_spaces(std::string& text, const std::string& replacement) {
+  std::string out;
+  out.reserve(text.size());
+  for (char c : text) c == ' ' ? out += replacement : out += c;
+  text = std::move(out);
+}
+
+}  // namespace
+
+char32_t byte_level_character(unsigned char byte) { return byte_level_alphabet().characters[byte]; }
+
+int byte_level_byte(char32_t c) {
+  const auto& bytes = byte_level_alphabet().bytes;
+  return c < bytes.size() ? bytes[c] : -1;
+}
+
+PrependScheme prepend_scheme_of(const Json& config, const std::string& where) {
+  const Json* scheme = find_field(config, "prepend_scheme", where);
+  const bool prefix = bool_field(config, "add_prefix_space", true, where);
+  if (!scheme) return prefix ? PrependScheme::kAlways : PrependScheme::kNever;
+  const std::string& name = string_of(*scheme, where + ".prepend_scheme");
+  check(name == "always" || name == "first" || name == "never",
+        "{}.prepend_scheme '{}' is not supported; supported: always, first, never", where, name);
+  check(prefix || name == "never", "{}: add_prefix_space false contradicts prepend_scheme '{}'; remove one of the two",
+        where, name);
+  return name == "always" ? PrependScheme::kAlways : name == "first" ? PrependScheme::kFirst : PrependScheme::kNever;
+}
+
+std::string metaspace_replacement(const Json& config, const std::string& where) {
+  const std::string& text = string_field(config, "replacement", where);
+  size_t length = 0;
+  if (!text.empty()) code_point_at(text, 0, &length);
+  check(!text.empty() && length == text.size(), "{}.replacement '{}' must be one character", where, text);
+  return text;
+}
+
+PreTokenizer::PreTokenizer(const Json& config) {
+  if (!config.is_null()) add(config, 0);
+}
+
+void PreTokenizer::add(const Json& config, int depth) {
+  check(depth < kNestingLimit, "{}: Sequences are nested deeper than {}", kWhere, kNestingLimit);
+  const std::string& type = string_field(config, "type", kWhere);
+  if (type == "Sequence") {
+    for (const Json& part : array_field(config, "pretokenizers", kWhere)) add(part, depth + 1);
+  } else if (type == "Split") {
+    field(config, "behavior", kWhere);
+    steps_.emplace_back(
+        Split{pattern_of(config, kWhere), behavior_of(config), bool_field(config, "invert", false, kWhere)});
+  } else if (type == "ByteLevel") {
+    add_byte_level(config);
+  } else if (type == "Metaspace") {
+    add_metaspace(config);
+  } else if (type == "Digits") {
+    const bool individual = bool_field(config, "individual_digits", false, kWhere);
+    steps_.emplace_back(Split{TextPattern::regex(R"(\p{N})"),
+                              individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous, false});
+  } else if (type == "Punctuation") {
+    steps_.emplace_back(Split{TextPattern::regex(kPunctuationPattern), behavior_of(config), false});
+  } else if (type == "Whitespace") {
+    steps_.emplace_back(Split{TextPattern::regex(kWhitespacePattern), SplitBehavior::kRemoved, true});
+  } else if (type == "WhitespaceSplit") {
+    steps_.emplace_back(Split{TextPattern::regex(R"(\s)"), SplitBehavior::kRemoved, false});
+  } else {
+    throw Error(
+        "{} '{}' is not supported; supported: Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, "
+        "WhitespaceSplit, Sequence",
+        kWhere, type);
+  }
+}
+
+void PreTokenizer::add_byte_level(const Json& config) {
+  if (bool_field(config, "add_prefix_space", true, kWhere)) steps_.emplace_back(PrefixSpace{});
+  if (bool_field(config, "use_regex", true, kWhere))
+    steps_.emplace_back(Split{TextPattern::regex(kGpt2Pattern), SplitBehavior::kIsolated, false});
+  steps_.emplace_back(BytesToText{});
+}
+
+void PreTokenizer::add_metaspace(const Json& config) {
+  std::string replacement = metaspace_replacement(config, kWhere);
+  PrependScheme scheme = prepend_scheme_of(config, kWhere);
+  steps_.emplace_back(Metaspace{replacement, scheme != PrependScheme::kNever, scheme == PrependScheme::kFirst});
+  if (bool_field(config, "split", true, kWhere))
+    steps_.emplace_back(Split{TextPattern::literal(replacement), SplitBehavior::kMergedWithNext, false});
+}
+
+void PreTokenizer::apply(std::vector<TextPiece>& pieces) const {
+  for (const Step& step : steps_) {
+    if (const Split* split = std::get_if<Split>(&step)) {
+      split_pieces(pieces, [&](const TextPiece& piece, std::vector<TextSpan>& spans) {
+        split->pattern.find(piece.text, spans);
+        if (split->invert)
+          for (TextSpan& span : spans) span.match = !span.match;
+        apply_split_behavior(split->behavior, spans);
+      });
+      continue;
+    }
+    const Metaspace* metaspace = std::get_if<Metaspace>(&step);
+    for (TextPiece& piece : pieces) {
+      if (piece.id >= 0) continue;
+      if (metaspace) {
+        replace_spaces(piece.text, metaspace->replacement);
+        const bool wanted = metaspace->prepend && (piece.at_start || !metaspace->first_only);
+        if (wanted && !piece.text.starts_with(metaspace->replacement)) piece.text.insert(0, metaspace->replacement);
+      } else if (std::holds_alternative<PrefixSpace>(step)) {
+        if (!piece.text.starts_with(' ')) piece.text.insert(0, " ");
+      } else {
+        piece.text = spell_bytes(piece.text);
+      }
+    }
+  }
+}
+
+}  // namespace fidelio::tokenization

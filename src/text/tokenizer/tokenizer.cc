@@ -1,0 +1,243 @@
+#include "text/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/file.h"
+#include "text/tokenizer/added.h"
+#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/decoder.h"
+#include "text/tokenizer/json.h"
+#include "text/tokenizer/text.h"
+
+namespace fidelio {
+namespace tokenization {
+namespace {
+
+// What a post-processor does to ids: the text's ids between (or several times among) constant ones.
+struct TemplatePart {
+  bool is_text;
+  std::vector<int32_t> ids;
+};
+
+const char* const kPost = "tokenizer.json: post_processor";
+
+TemplatePart read_template_part(const Json& part, const Json& special_tokens) {
+  if (const Json* sequence = find_field(part, "Sequence", std::string(kPost) + ".single")) {
+    const std::string& id = string_field(*sequence, "id", std::string(kPost) + ".single");
+    check(id == "A", "{}.single: expected the sequence A, found '{}'", kPost, id);
+    return {true, {}};
+  }
+  const Json& special = field(part, "SpecialToken", std::string(kPost) + ".single");
+  const std::string& name = string_field(special, "id", std::string(kPost) + ".single");
+  const std::string where = std::string(kPost) + ".special_tokens";
+  TemplatePart result{false, {}};
+  for (const Json& id : array_field(field(special_tokens, name.c_str(), where), "ids", where))
+    result.ids.push_back(index_of(id, kTokenIdLimit, where));
+  return result;
+}
+
+void read_post_processor(const Json& config, int depth, std::vector<TemplatePart>& parts) {
+  check(depth < kNestingLimit, "{}: Sequences are nested deeper than {}", kPost, kNestingLimit);
+  const std::string& type = string_field(config, "type", kPost);
+  if (type == "Sequence") {
+    for (const Json& part : array_field(config, "processors", kPost)) read_post_processor(part, depth + 1, parts);
+  } else if (type == "TemplateProcessing") {
+    check(parts.empty(), "{}: more than one TemplateProcessing is not supported", kPost);
+    for (const Json& part : array_field(config, "single", kPost))
+      parts.push_back(read_template_part(part, field(config, "special_tokens", kPost)));
+  } else if (type != "ByteLevel") {  // ByteLevel moves offsets only
+    throw Error("{} '{}' is not supported; supported: TemplateProcessing, ByteLevel, Sequence", kPost, type);
+  }
+}
+
+}  // namespace
+}  // namespace tokenization
+
+using namespace tokenization;
+
+struct Tokenizer::Parts {
+  explicit Parts(const Json& file)
+      : model(field(file, "model", "tokenizer.json")),
+        normalizer(file.value("normalizer", Json())),
+        pre_tokenizer(file.value("pre_tokenizer", Json())),
+        added(file.value("added_tokens", Json()), model, normalizer),
+        decoder(std::make_shared<const std::vector<DecoderStep>>(read_decoder(file.value("decoder", Json())))) {
+    vocab_size = model.id_bound();
+    for (const auto& [id, token] : added.by_id()) {
+      vocab_size = std::max(vocab_size, id + 1);
+      added_ids.emplace(token.content, id);
+      if (token.special) special_contents.emplace(token.content, id);
+    }
+    if (const Json* post = find_field(file, "post_processor", "tokenizer.json"))
+      read_post_processor(*post, 0, post_template);
+    for (const TemplatePart& part : post_template)
+      for (int32_t id : part.ids) check(text_of(id) != nullptr, "{}: no token has the id {}", kPost, id);
+  }
+
+  void read_config(const Json& config);
+  std::optional<int32_t> configured_token(const Json& config, const char* key) const;
+
+  // The text of a token as the decoder gets it; null: no such token.
+  const std::string* text_of(int32_t id) const {
+    auto token = added.by_id().find(id);
+    return token == added.by_id().end() ? model.text_of(id) : &token->second.decoded;
+  }
+  const std::string* text_to_decode(int32_t id, bool skip_special) const {
+    const std::string* text = text_of(id);
+    return text && skip_special && special_contents.contains(*text) ? nullptr : text;
+  }
+
+  BpeModel model;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  AddedTokens added;
+  std::shared_ptr<const std::vector<DecoderStep>> decoder;
+  std::vector<TemplatePart> post_template;  // empty: the ids as they are
+  std::unordered_map<std::string, int32_t> added_ids, special_contents;
+  int32_t vocab_size = 0;
+  std::optional<int32_t> bos, eos;
+};
+
+// A token is named by its text or, in older files, by an added token's whole description.
+std::optional<int32_t> Tokenizer::Parts::configured_token(const Json& config, const char* key) const {
+  const std::string where = "tokenizer_config.json";
+  const Json* value = find_field(config, key, where);
+  if (!value) return std::nullopt;
+  const std::string& text =
+      value->is_object() ? string_field(*value, "content", where + ": " + key) : string_of(*value, where + ": " + key);
+  auto own = added_ids.find(text);
+  return own != added_ids.end() ? std::optional(own->second) : model.id_of(text);
+}
+
+void Tokenizer::Parts::read_config(const Json& config) {
+  const std::string where = "tokenizer_config.json";
+  bos = configured_token(config, "bos_token");
+  eos = configured_token(config, "eos_token");
+  if (!find_field(config, "add_bos_token", where) && !find_field(config, "add_eos_token", where)) return;
+  const bool add_bos = bool_field(config, "add_bos_token", false, where);
+  const bool add_eos = bool_field(config, "add_eos_token", false, where);
+  check(!add_eos || eos, "{}: add_eos_token is true but its eos_token is not in tokenizer.json", where);
+  post_template.clear();
+  if (add_bos && bos) post_template.push_back({false, {*bos}});
+  post_template.push_back({true, {}});
+  if (add_eos) post_template.push_back({false, {*eos}});
+}
+
+namespace {
+
+Json parse_json(std::string_view text, const std::string& name) {
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& e) {
+    throw Error("{} is not valid JSON: {}", name, e.what());
+  }
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::from_json(std::string_view tokenizer_json) {
+  Json file = parse_json(tokenizer_json, "tokenizer.json");
+  expect_type(file.is_object(), file, "tokenizer.json", "an object");
+  return Tokenizer(std::make_shared<const Parts>(file));
+}
+
+Tokenizer Tokenizer::load(const std::string& model_folder) {
+  const std::string path = model_folder + "/tokenizer.json", config = model_folder + "/tokenizer_config.json";
+  const std::string text = read_text_file(path);
+  try {
+    Json file = parse_json(text, "tokenizer.json");
+    expect_type(file.is_object(), file, "tokenizer.json", "an object");
+    auto parts = std::make_shared<Parts>(file);
+    if (std::filesystem::exists(config))
+      parts->read_config(parse_json(read_text_file(config), "tokenizer_config.json"));
+    return Tokenizer(std::move(parts));
+  } catch (const Error& e) {
+    throw Error("{}: {}", model_folder, e.what());
+  }
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+  std::vector<TextPiece> pieces;
+  pieces.push_back({replace_ill_formed_utf8(text), -1, true});
+  parts_->added.extract(pieces, false);
+  for (TextPiece& piece : pieces)
+    if (piece.id < 0) parts_->normalizer.apply(piece);
+  parts_->added.extract(pieces, true);
+  parts_->pre_tokenizer.apply(pieces);
+  std::vector<int32_t> ids;
+  BpeModel::Workspace workspace;
+  for (const TextPiece& piece : pieces) {
+    if (piece.id >= 0)
+      ids.push_back(piece.id);
+    else
+      parts_->model.encode(piece.text, workspace, ids);
+  }
+  if (parts_->post_template.empty()) return ids;
+  std::vector<int32_t> result;
+  for (const TemplatePart& part : parts_->post_template) {
+    const std::vector<int32_t>& source = part.is_text ? ids : part.ids;
+    if (part.is_text || add_special) result.insert(result.end(), source.begin(), source.end());
+  }
+  return result;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  DecoderRun run(parts_->decoder);
+  std::string text;
+  for (int32_t id : ids)
+    if (const std::string* token = parts_->text_to_decode(id, skip_special)) run.push(*token, text);
+  run.finish(text);
+  return text;
+}
+
+int32_t Tokenizer::vocab_size() const { return parts_->vocab_size; }
+
+std::optional<int32_t> Tokenizer::id_of(std::string_view token) const {
+  auto own = parts_->added_ids.find(std::string(token));
+  return own != parts_->added_ids.end() ? std::optional(own->second) : parts_->model.id_of(token);
+}
+
+std::string Tokenizer::token_text(int32_t id) const {
+  auto own = parts_->added.by_id().find(id);
+  if (own != parts_->added.by_id().end()) return own->second.content;
+  const std::string* text = parts_->model.text_of(id);
+  check(text != nullptr, "no token has the id {}; the vocabulary ends at {}", id, vocab_size() - 1);
+  return *text;
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  auto own = parts_->added.by_id().find(id);
+  return own != parts_->added.by_id().end() && own->second.special;
+}
+
+std::optional<int32_t> Tokenizer::bos_id() const { return parts_->bos; }
+std::optional<int32_t> Tokenizer::eos_id() const { return parts_->eos; }
+
+struct StreamingDetokenizer::State {
+  std::shared_ptr<const Tokenizer::Parts> parts;
+  bool skip_special;
+  DecoderRun run;
+};
+
+StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, bool skip_special)
+    : state_(new State{tokenizer.parts_, skip_special, DecoderRun(tokenizer.parts_->decoder)}) {}
+StreamingDetokenizer::~StreamingDetokenizer() = default;
+StreamingDetokenizer::StreamingDetokenizer(StreamingDetokenizer&&) noexcept = default;
+StreamingDetokenizer& StreamingDetokenizer::operator=(StreamingDetokenizer&&) noexcept = default;
+
+std::string StreamingDetokenizer::push(int32_t id) {
+  std::string text;
+  if (const std::string* token = state_->parts->text_to_decode(id, state_->skip_special))
+    state_->run.push(*token, text);
+  return text;
+}
+
+std::string StreamingDetokenizer::finish() {
+  std::string text;
+  state_->run.finish(text);
+  state_->run = DecoderRun(state_->parts->decoder);
+  return text;
+}
+
+}  // namespace fidelio
