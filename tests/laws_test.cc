@@ -90,8 +90,8 @@ std::vector<float> run_among_others(Runner& runner, const Ids& ids, Activations 
       if (begin == end) continue;
       if (s < 2) first_row += static_cast<size_t>(end - begin);
       if (s == 2) rows = static_cast<size_t>(end - begin);
-      append_sequence(batch, std::span(all[s]).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                      begin, pages[s], end - begin);
+      batch.append(std::span(all[s]).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), begin,
+                   pages[s], end - begin, RowKind::output);
     }
     const auto logits = runner.step(batch, mode);
     const auto v = static_cast<size_t>(runner.config().v);

@@ -53,8 +53,8 @@ inline std::vector<float> run_chunks(Runner& runner, std::span<const int32_t> id
   int64_t begin = 0;
   for (int64_t count : chunks) {
     Batch batch;
-    append_sequence(batch, ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), first + begin, pages,
-                    count);
+    batch.append(ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), first + begin, pages, count,
+                 RowKind::output);
     const auto logits = runner.step(batch, mode);
     all.insert(all.end(), logits.begin(), logits.end());
     begin += count;

@@ -84,8 +84,8 @@ std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {
       for (int64_t begin = 0; begin < o.pp; begin += options.max_rows) {
         const int64_t count = std::min(options.max_rows, o.pp - begin);
         Batch batch;
-        append_sequence(batch, std::span(prompt).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin,
-                        pages.pages(0), begin + count == o.pp ? 1 : 0);
+        batch.append(std::span(prompt).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin,
+                     pages.pages(0), begin + count == o.pp ? 1 : 0, RowKind::prompt);
         runner->step(batch, options.mode);
       }
     }));
@@ -100,7 +100,7 @@ std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {
         Batch batch;
         for (int64_t s = 0; s < sequences; ++s) {
           const int32_t id = token();
-          append_sequence(batch, {&id, 1}, position, pages.pages(s), 1);
+          batch.append({&id, 1}, position, pages.pages(s), 1, RowKind::output);
         }
         runner->step(batch, options.mode);
       }

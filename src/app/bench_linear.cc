@@ -116,9 +116,9 @@ Row time_row(Cpu& cpu, const std::vector<Cpu::Linear>& copies, const Matrix& mat
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
   Batch batch;
-  batch.sequence_begin = {0, static_cast<int32_t>(rows)};
-  for (int32_t i = 0; i < rows; ++i) batch.ids.push_back(0), batch.positions.push_back(i);
-  batch.pages.emplace_back(static_cast<size_t>((rows + kPageTokens - 1) / kPageTokens));
+  const std::vector<int32_t> ids(static_cast<size_t>(rows), 0),
+      pages(static_cast<size_t>((rows + kPageTokens - 1) / kPageTokens), 0);
+  batch.append(ids, 0, pages, 0, RowKind::output);
   cpu.reserve(rows, matrix.in, rows);
   cpu.begin(batch, mode, no_attention());
   Cpu::Matrix x = cpu.allocate(rows, matrix.in), y = cpu.allocate(rows, matrix.out);

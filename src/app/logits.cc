@@ -64,8 +64,8 @@ void add_logits(CLI::App& app) {
     for (int64_t begin = 0; begin < n; begin += chunk) {
       const int64_t count = std::min(chunk, n - begin);
       Batch batch;
-      append_sequence(batch, std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin,
-                      pages.pages(0), count);
+      batch.append(std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin,
+                   pages.pages(0), count, RowKind::output);
       file.write(std::as_bytes(runner->step(batch, options.mode)));
     }
     file.commit();

@@ -104,13 +104,13 @@ void GenerationPool::admit() {
 }
 
 bool GenerationPool::plan(Batch& batch) {
-  batch = {};
+  batch.clear();
   wanting_.clear();
   admit();
   const auto feed = [&](Sequence& s, int64_t count) {
     const bool wants = s.fed + count == s.size();
-    append_sequence(batch, std::span(s.history).subspan(static_cast<size_t>(s.fed), static_cast<size_t>(count)), s.fed,
-                    pages_.pages(s.number), wants);
+    batch.append(std::span(s.history).subspan(static_cast<size_t>(s.fed), static_cast<size_t>(count)), s.fed,
+                 pages_.pages(s.number), wants, s.fed < s.output_begin ? RowKind::prompt : RowKind::output);
     s.fed += count;
     if (wants) wanting_.push_back(&s);
   };

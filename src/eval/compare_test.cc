@@ -90,8 +90,8 @@ TEST(Compare, RunsTheReferenceInFp32AndTheCandidateAsServed) {
   FakeRunner reference = make_runner(0), candidate = make_runner(0.1);
   ThreadPool pool(1);
   compare_models(reference, candidate, texts(), {.windows = {.context = 20}, .candidate_mode = Activations::a8}, pool);
-  EXPECT_THAT(reference.modes, testing::Each(Activations::f32));
-  EXPECT_THAT(candidate.modes, testing::Each(Activations::a8));
+  EXPECT_THAT(reference.readings, testing::Each(Reading(Activations::f32)));
+  EXPECT_THAT(candidate.readings, testing::Each(Reading(Activations::a8)));
 }
 
 TEST(Compare, MoreNoiseIsLessFidelityAndTheLawsHold) {

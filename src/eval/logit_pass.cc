@@ -27,7 +27,7 @@ PassPlan::PassPlan(std::span<const ScoredSequence> sequences, const PassLimits& 
 }
 
 bool PassPlan::next(Batch& batch, std::vector<ScoredRow>& rows) {
-  batch = {};
+  batch.clear();
   rows.clear();
   for (int64_t id : done_) pages_.release(id);
   done_.clear();
@@ -39,8 +39,8 @@ bool PassPlan::next(Batch& batch, std::vector<ScoredRow>& rows) {
     for (int64_t i = fed_; i < fed_ + count; ++i)
       if (i + 1 >= s.first_scored) rows.push_back({id, i + 1, s.ids[static_cast<size_t>(i + 1)]});
     const int64_t wanted = std::min(count, std::max<int64_t>(0, fed_ + count + 1 - s.first_scored));
-    append_sequence(batch, s.ids.subspan(static_cast<size_t>(fed_), static_cast<size_t>(count)), fed_, pages_.pages(id),
-                    wanted);
+    batch.append(s.ids.subspan(static_cast<size_t>(fed_), static_cast<size_t>(count)), fed_, pages_.pages(id), wanted,
+                 RowKind::output);
     fed_ += count;
     if (fed_ < total) break;  // the batch is full
     done_.push_back(id);
@@ -71,7 +71,7 @@ void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence>
   std::vector<std::span<const float>> logits(models.size());
   while (plan.next(batch, rows)) {
     for (const PassModel& m : models) {
-      m.runner->begin(batch, m.mode);
+      m.runner->begin(batch, m.reading);
       m.runner->embed();
       m.runner->layers(0, m.runner->config().L);
     }

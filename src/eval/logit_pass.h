@@ -6,7 +6,7 @@
 //   logits        r1 r2 r3             row r_i scores token t_(i+1)
 //
 // A sequence that fits into one batch (max_rows) is never cut; short ones share batches; a longer one is fed in chunks.
-// By row invariance none of this changes a logit.
+// By row invariance none of this changes a logit. Rows are `output` rows: what is measured is what decoding computes.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -55,7 +55,7 @@ class PassPlan {
 
 struct PassModel {
   Runner* runner;
-  Activations mode;
+  Reading reading;
 };
 // rows (m) and, for each model, logits (m, v), valid during the call.
 using RowsCallback =

@@ -133,7 +133,7 @@ TEST(Perplexity, EqualsTheDefinitionForEveryWayOfBatching) {
         for (const WindowLoss& w : report.windows) first.push_back(w.nll);
       for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(report.windows[i].nll, first[i]);
       EXPECT_NEAR(report.perplexity().value, std::exp(expected / static_cast<double>(report.tokens())), 1e-9);
-      EXPECT_THAT(runner.modes, testing::Each(Activations::f32));
+      EXPECT_THAT(runner.readings, testing::Each(Reading(Activations::f32)));
     }
   }
 }

@@ -41,21 +41,56 @@ enum class KvFormat : uint8_t { f32, f16, bf16, i8, i4x2 };
 std::string_view name_of(Activations mode);
 std::string_view name_of(KvFormat format);
 
-// One flat ragged step: prefill, decode, verify and perplexity are all just batches. Rows of a sequence are consecutive
-// and their positions are consecutive too; a row attends to its own sequence at positions <= its own.
-struct Batch {
-  std::vector<int32_t> ids;             // (n)
-  std::vector<int32_t> positions;       // (n)
-  std::vector<int32_t> sequence_begin;  // (s + 1) first row of each sequence
-  std::vector<std::vector<int32_t>>
-      pages;                        // (s, pages of that sequence): page p holds positions [p, p + 1) * kPageTokens
-  std::vector<int32_t> logit_rows;  // rows whose logits are wanted
-
-  int64_t rows() const { return static_cast<int64_t>(ids.size()); }
-  int64_t sequences() const { return static_cast<int64_t>(sequence_begin.size()) - 1; }
+// How one step reads the weights. high_bits: of every integer weight and grid at most so many high bits of its codes
+// are read, where its planes can be cut there, else the fewest they can be cut to; a weight that cannot be cut at all,
+// and every weight where high_bits is 0, is read whole. A draft reads {a8, 4} where its verifier reads {a16}.
+struct Reading {
+  constexpr Reading(Activations a = Activations::a16, int high = 0) : activations(a), high_bits(high) {}
+  Activations activations;
+  int high_bits;
+  bool operator==(const Reading&) const = default;
 };
 
+// What a row is for, which chooses the kernel family; the size of the batch never does. prompt: of a prompt, whose
+// rows come many at a time and may be multiplied in whole tiles. output: decoding, verification, and the replay of
+// tokens that were decoded before; its bits are those of decoding one row.
+enum class RowKind : uint8_t { prompt, output };
+
 constexpr int kPageTokens = 32;
+
+// Consecutive rows of one sequence at consecutive positions; a row attends to its own sequence at positions <= its own.
+// A sequence has one segment in a batch: those before it must be in the cache already.
+struct Segment {
+  int32_t first_row, rows;
+  int32_t position;           // of the first row
+  int32_t first_page, pages;  // in Batch::pages; page p of the sequence holds positions [p, p + 1) * kPageTokens
+  RowKind kind;
+};
+
+// One flat ragged step: prefill, decode, verify and perplexity are all just batches. Cleared and filled again it keeps
+// its memory.
+struct Batch {
+  std::vector<int32_t> ids;         // (n)
+  std::vector<int32_t> pages;       // of all segments, one after the other
+  std::vector<int32_t> logit_rows;  // rows whose logits are wanted
+  std::vector<Segment> segments;    // in the order of their rows
+
+  int64_t rows() const { return static_cast<int64_t>(ids.size()); }
+  std::span<const int32_t> pages_of(const Segment& s) const {
+    return std::span(pages).subspan(static_cast<size_t>(s.first_page), static_cast<size_t>(s.pages));
+  }
+  void clear() { ids.clear(), pages.clear(), logit_rows.clear(), segments.clear(); }
+  // Appends rows for `tokens` at `position` and after it; the last `wanted_logits` of them give logits.
+  void append(std::span<const int32_t> tokens, int64_t position, std::span<const int32_t> own_pages,
+              int64_t wanted_logits, RowKind kind) {
+    const auto count = static_cast<int32_t>(tokens.size()), row = static_cast<int32_t>(ids.size());
+    segments.push_back({row, count, static_cast<int32_t>(position), static_cast<int32_t>(pages.size()),
+                        static_cast<int32_t>(own_pages.size()), kind});
+    ids.insert(ids.end(), tokens.begin(), tokens.end());
+    pages.insert(pages.end(), own_pages.begin(), own_pages.end());
+    for (int64_t i = count - wanted_logits; i < count; ++i) logit_rows.push_back(row + static_cast<int32_t>(i));
+  }
+};
 
 struct AttentionShape {
   int layers = 0;                          // L
@@ -86,7 +121,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   b.download(input, int64_t{0}, int64_t{1}, host_out);  // rows [first, first + count)
   b.copy(input, matrix, int64_t{1});                    // `rows` rows
   // A step.
-  b.begin(batch, Activations::a16, attention);
+  b.begin(batch, Reading(), attention);
   b.embed(linear, matrix);                                            // x (n, d) = table rows of the batch's ids
   { b.norm(input, input, 1e-5f) } -> std::same_as<typename B::Acts>;  // rmsnorm(x) * weight
   {
@@ -107,6 +142,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   {b.read(acts, host_out)};                                         // the input of linears in FP32 (calibration)
   { b.input(input) } -> std::same_as<typename B::Acts>;  // the inverse: a matrix (n, K) as the input of linears
   { b.kernel_name(linear, Activations::a16) } -> std::convertible_to<std::string>;  // for reports and certificates
+  { b.bytes_read(linear, Reading()) } -> std::same_as<int64_t>;  // of the packed weight, by a product of few rows
 };
 
 }  // namespace fidelio

@@ -123,7 +123,7 @@ std::vector<PackedBatch> pack_batches(const std::vector<std::vector<int32_t>>& s
     }
     std::vector<int32_t> own(static_cast<size_t>(needed));
     for (int32_t& page : own) page = static_cast<int32_t>(next_page++);
-    append_sequence(batches.back().batch, sequences[i], 0, own, 0);
+    batches.back().batch.append(sequences[i], 0, own, 0, RowKind::prompt);
     batches.back().sequences.push_back(static_cast<int64_t>(i));
   }
   return batches;

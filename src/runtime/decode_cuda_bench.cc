@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
@@ -91,11 +92,10 @@ void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens)
                     b.allocate(1, kV)};
   b.reserve(tokens, kF, tokens);
   Batch batch;
-  batch.sequence_begin = {0, tokens};
-  batch.logit_rows = {tokens - 1};
-  batch.pages.resize(1);
-  for (int i = 0; i < tokens; ++i) batch.ids.push_back(i), batch.positions.push_back(i);
-  for (int p = 0; p < pages; ++p) batch.pages[0].push_back(p);
+  std::vector<int32_t> ids(static_cast<size_t>(tokens)), own(static_cast<size_t>(pages));
+  std::iota(ids.begin(), ids.end(), 0);
+  std::iota(own.begin(), own.end(), 0);
+  batch.append(ids, 0, own, 1, RowKind::prompt);
   std::vector<float> logits(static_cast<size_t>(kV));
   std::vector<double> times;
   for (int i = 0; i < 7; ++i) {
@@ -125,14 +125,10 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
   Cuda::HostFloats logits(static_cast<size_t>(kV));
   for (int n : batches) {
     Batch batch;
-    batch.sequence_begin = {0};
-    for (int i = 0; i < n; ++i) {
-      batch.ids.push_back(i);
-      batch.positions.push_back(context);
-      batch.sequence_begin.push_back(i + 1);
-      batch.logit_rows.push_back(i);
-      batch.pages.emplace_back();
-      for (int p = 0; p < pages; ++p) batch.pages.back().push_back(i * pages + p);
+    std::vector<int32_t> own(static_cast<size_t>(pages));
+    for (int32_t i = 0; i < n; ++i) {
+      std::iota(own.begin(), own.end(), i * pages);
+      batch.append({&i, 1}, context, own, 1, RowKind::output);
     }
     using Clock = std::chrono::steady_clock;
     const auto since = [](Clock::time_point start) {

@@ -1,6 +1,7 @@
 // Decoding with low-bit weights on a GPU: a step of one row, whose products make each other's input, gives the bits
 // that the same row has in a step of two, where every operation is a kernel of its own. Without a GPU skipped by name.
 #include <gtest/gtest.h>
+#include <numeric>
 
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
@@ -89,16 +90,11 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
   std::vector<float> step(const std::vector<int>& ids, const std::vector<int>& sequences, int position) {
     Cuda& b = *backend_;
     Batch batch;
-    batch.sequence_begin = {0};
     const int n = static_cast<int>(ids.size());
-    for (int i = 0; i < n; ++i) {
-      batch.ids.push_back(ids[static_cast<size_t>(i)]);
-      batch.positions.push_back(position);
-      batch.sequence_begin.push_back(i + 1);
-      batch.logit_rows.push_back(i);
-      batch.pages.emplace_back();
-      for (int page = 0; page < kPages; ++page)
-        batch.pages.back().push_back(sequences[static_cast<size_t>(i)] * kPages + page);
+    std::vector<int32_t> own(static_cast<size_t>(kPages));
+    for (size_t i = 0; i < ids.size(); ++i) {
+      std::iota(own.begin(), own.end(), sequences[i] * kPages);
+      batch.append({&ids[i], 1}, position, own, 1, RowKind::output);
     }
     b.begin(batch, Activations::a16, model_.attention);
     b.repeat(0, [&] {

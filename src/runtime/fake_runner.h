@@ -30,21 +30,18 @@ class FakeRunner final : public Runner {
   const ModelConfig& config() const override { return config_; }
   const RunnerOptions& options() const override { return options_; }
   int64_t weight_bytes() const override { return 0; }
+  int64_t bytes_read(Reading) const override { return 0; }
   int64_t cache_bytes() const override { return 0; }
   int64_t cache_pages() const override { return (options_.cache_tokens + kPageTokens - 1) / kPageTokens; }
   std::string kernel_of(LinearId, Activations) const override { return "fake"; }
 
-  void begin(const Batch& batch, Activations mode) override {
+  void begin(const Batch& batch, Reading reading) override {
     check(batch.rows() > 0 && batch.rows() <= options_.max_rows, "{} rows", batch.rows());
-    check(static_cast<int64_t>(batch.pages.size()) == batch.sequences(), "pages of {} sequences, {} sequences",
-          batch.pages.size(), batch.sequences());
     batch_ = batch;
-    modes.push_back(mode);
+    readings.push_back(reading);
     steps.push_back(batch.rows());
-    for (int64_t s = 0; s < batch.sequences(); ++s)
-      for (int64_t row = batch.sequence_begin[static_cast<size_t>(s)];
-           row < batch.sequence_begin[static_cast<size_t>(s) + 1]; ++row)
-        slot(s, batch.positions[static_cast<size_t>(row)]) = batch.ids[static_cast<size_t>(row)];
+    for (const Segment& s : batch.segments)
+      for (int32_t i = 0; i < s.rows; ++i) slot(s, s.position + i) = batch.ids[static_cast<size_t>(s.first_row + i)];
     ran_ = false;
   }
   void embed() override {}
@@ -74,14 +71,15 @@ class FakeRunner final : public Runner {
   void set_linear(LinearId, PackedLinear) override {}
   PackedLinear linear(LinearId) const override { return nullptr; }
 
-  std::vector<int64_t> steps;      // rows of every batch seen
-  std::vector<Activations> modes;  // and its mode
+  std::vector<int64_t> steps;     // rows of every batch seen
+  std::vector<Reading> readings;  // and how it read the weights
 
  private:
-  int32_t& slot(int64_t sequence, int64_t position) {
-    const auto& pages = batch_.pages[static_cast<size_t>(sequence)];
+  int32_t& slot(const Segment& segment, int64_t position) {
+    check(position / kPageTokens < segment.pages, "position {} of {} pages", position, segment.pages);
+    const auto pages = batch_.pages_of(segment);
     check(position >= 0 && position < config_.max_positions, "position {}", position);
-    return cache_.at(static_cast<size_t>(pages.at(static_cast<size_t>(position / kPageTokens)) * kPageTokens +
+    return cache_.at(static_cast<size_t>(pages[static_cast<size_t>(position / kPageTokens)] * kPageTokens +
                                          position % kPageTokens));
   }
   static uint64_t mix(uint64_t x) {  // splitmix64
@@ -96,10 +94,11 @@ class FakeRunner final : public Runner {
     return h;
   }
   void append_logits(int32_t row) {
-    const auto after = std::upper_bound(batch_.sequence_begin.begin(), batch_.sequence_begin.end(), row);
-    const int64_t sequence = after - batch_.sequence_begin.begin() - 1;
+    const auto after = std::upper_bound(batch_.segments.begin(), batch_.segments.end(), row,
+                                        [](int32_t r, const Segment& s) { return r < s.first_row; });
+    const Segment& segment = *(after - 1);
     std::vector<int32_t> history;
-    for (int64_t p = 0; p <= batch_.positions[static_cast<size_t>(row)]; ++p) history.push_back(slot(sequence, p));
+    for (int32_t p = 0; p <= segment.position + row - segment.first_row; ++p) history.push_back(slot(segment, p));
     append_hashed(hash(history));
   }
   void append_hashed(uint64_t h) {

@@ -39,17 +39,4 @@ const std::vector<int32_t>& PageTable::pages(int64_t id) const {
   return found->second;
 }
 
-void append_sequence(Batch& batch, std::span<const int32_t> ids, int64_t start, const std::vector<int32_t>& pages,
-                     int64_t wanted_logits) {
-  if (batch.sequence_begin.empty()) batch.sequence_begin.push_back(0);
-  const auto count = static_cast<int64_t>(ids.size());
-  for (int64_t i = 0; i < count; ++i) {
-    if (i >= count - wanted_logits) batch.logit_rows.push_back(static_cast<int32_t>(batch.rows()));
-    batch.ids.push_back(ids[static_cast<size_t>(i)]);
-    batch.positions.push_back(static_cast<int32_t>(start + i));
-  }
-  batch.sequence_begin.push_back(static_cast<int32_t>(batch.rows()));
-  batch.pages.push_back(pages);
-}
-
 }  // namespace fidelio

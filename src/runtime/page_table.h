@@ -28,9 +28,4 @@ class PageTable {
   std::unordered_map<int64_t, std::vector<int32_t>> held_;
 };
 
-// Appends rows for `ids` at positions start.. of a sequence with these pages; the last `wanted_logits` rows give
-// logits.
-void append_sequence(Batch& batch, std::span<const int32_t> ids, int64_t start, const std::vector<int32_t>& pages,
-                     int64_t wanted_logits);
-
 }  // namespace fidelio

@@ -28,8 +28,8 @@ PackedLinear Runner::pack_noisy(const LinearWeight& weight, double sigma, uint64
   return pack(noisy_weight(weight, sigma, stream, uniform));
 }
 
-std::span<const float> Runner::step(const Batch& batch, Activations mode) {
-  begin(batch, mode);
+std::span<const float> Runner::step(const Batch& batch, Reading reading) {
+  begin(batch, reading);
   embed();
   layers(0, config().L);
   return logits(0, static_cast<int64_t>(batch.logit_rows.size()));

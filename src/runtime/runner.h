@@ -1,7 +1,7 @@
 // Runner: one model on one backend, type-erased once per step. Everything above (eval, quant/calibrate, sensitivity,
 // serve, app) sees only this page and compiles without knowing a backend.
 //
-//   runner->begin(batch, mode)      the step's rows
+//   runner->begin(batch, reading)    the step's rows
 //   runner->embed()                 x = table[ids]
 //   runner->layers(0, L)            the residual stream through layers [first, last)
 //   runner->logits(first, count)    logits of batch.logit_rows[first, first + count), (count, v), valid until the next
@@ -49,6 +49,9 @@ class Runner {
   virtual const ModelConfig& config() const = 0;
   virtual const RunnerOptions& options() const = 0;
   virtual int64_t weight_bytes() const = 0;  // packed, as held in memory
+  // Of a step of few rows: what it reads of the weights (an embedding that is no head too gives single rows and does
+  // not count). The share that a draft's reading has of the verifier's bounds what it may gain.
+  virtual int64_t bytes_read(Reading reading) const = 0;
   virtual int64_t cache_bytes() const = 0;
   virtual int64_t cache_pages() const = 0;
   virtual std::string kernel_of(LinearId id, Activations mode) const = 0;  // name of the kernel row
@@ -56,7 +59,7 @@ class Runner {
   virtual std::optional<int> gpu() const { return std::nullopt; }
   virtual std::shared_ptr<float[]> allocate(int64_t values);
 
-  virtual void begin(const Batch& batch, Activations mode) = 0;
+  virtual void begin(const Batch& batch, Reading reading) = 0;
   virtual void embed() = 0;
   virtual void layers(int first, int last) = 0;
   virtual std::span<const float> logits(int64_t first, int64_t count) = 0;
@@ -80,7 +83,7 @@ class Runner {
 
   // begin, embed, all layers, all logit rows (batch.logit_rows.size() <= options().max_logit_rows).
   // A backend may record it: the same shape of batch again costs the host next to nothing.
-  virtual std::span<const float> step(const Batch& batch, Activations mode);
+  virtual std::span<const float> step(const Batch& batch, Reading reading);
 };
 
 // Loads every weight of a checkpoint onto the CPU backend. Mapped pages are given back as weights are packed.

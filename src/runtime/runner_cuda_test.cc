@@ -42,8 +42,8 @@ class CudaRunnerTest : public ::testing::TestWithParam<const char*> {
     for (int start = 0; start < 150; start += chunk) {
       Batch batch;
       const int n = std::min(chunk, 150 - start);
-      append_sequence(batch, std::span(ids).subspan(static_cast<size_t>(start), static_cast<size_t>(n)), start, pages,
-                      n);
+      batch.append(std::span(ids).subspan(static_cast<size_t>(start), static_cast<size_t>(n)), start, pages, n,
+                   RowKind::output);
       const auto part = runner.step(batch, mode);
       all.insert(all.end(), part.begin(), part.end());
     }
@@ -107,11 +107,11 @@ TEST_P(CudaRunnerTest, ReplayedStepsEqualTheWholePrefix) {
     const int sequences = position % 5 == 4 ? 1 : 2;  // the second falls behind, so positions differ too
     for (int s = 0; s < sequences; ++s) {
       const int32_t at = s == 0 ? position : position - position / 5, id = token(at);
-      append_sequence(batch, {&id, 1}, at, pages[s], 1);
+      batch.append({&id, 1}, at, pages[s], 1, RowKind::output);
     }
     const auto got = gpu->step(batch, Activations::a16);
     for (size_t s = 0; s < static_cast<size_t>(sequences); ++s) {
-      const auto at = static_cast<size_t>(batch.positions[s]);
+      const auto at = static_cast<size_t>(batch.segments[s].position);
       ASSERT_TRUE(std::equal(got.begin() + static_cast<std::ptrdiff_t>(s * v),
                              got.begin() + static_cast<std::ptrdiff_t>((s + 1) * v),
                              whole.begin() + static_cast<std::ptrdiff_t>(at * v)))

@@ -32,24 +32,29 @@ class RunnerImpl : public Runner {
     for (LinearId id : linears_of(model_.config)) bytes += const_cast<Model<B>&>(model_).slot(id)->bytes();
     return bytes;
   }
+  int64_t bytes_read(Reading reading) const override {
+    int64_t bytes = 0;
+    for (LinearId id : linears_of(model_.config))
+      if (id.role != Role::embedding || model_.head == model_.embedding)
+        bytes += b_.bytes_read(*const_cast<Model<B>&>(model_).slot(id), reading);
+    return bytes;
+  }
   std::string kernel_of(LinearId id, Activations mode) const override {
     return b_.kernel_name(*const_cast<Model<B>&>(model_).slot(id), mode);
   }
 
-  void begin(const Batch& batch, Activations mode) override {
+  void begin(const Batch& batch, Reading reading) override {
     check(batch.rows() <= options_.max_rows, "a batch of {} rows is larger than the runner's {}", batch.rows(),
           options_.max_rows);
     for (int32_t id : batch.ids)
       check(id >= 0 && id < model_.config.v, "token id {} is outside the vocabulary of {}", id, model_.config.v);
-    for (size_t i = 0; i < batch.pages.size(); ++i) {
-      for (int32_t page : batch.pages[i])
-        check(page >= 0 && page < cache_pages(), "page {} is outside the cache of {} pages", page, cache_pages());
-      const int32_t last = batch.positions[static_cast<size_t>(batch.sequence_begin[i + 1]) - 1];
-      check(last < static_cast<int64_t>(batch.pages[i].size()) * kPageTokens,
-            "position {} of a sequence with {} pages of {}", last, batch.pages[i].size(), kPageTokens);
-    }
+    for (int32_t page : batch.pages)
+      check(page >= 0 && page < cache_pages(), "page {} is outside the cache of {} pages", page, cache_pages());
+    for (const Segment& s : batch.segments)
+      check(s.position + s.rows <= s.pages * kPageTokens, "position {} of a sequence with {} pages of {}",
+            s.position + s.rows - 1, s.pages, kPageTokens);
     rows_ = batch.rows();
-    b_.begin(batch, mode, model_.attention);
+    b_.begin(batch, reading, model_.attention);
   }
   void embed() override { b_.embed(*model_.embedding, w_.x); }
   void layers(int first, int last) override {
@@ -65,10 +70,10 @@ class RunnerImpl : public Runner {
     multiply_head(first, count);
     b_.download(w_.logits, 0, count, to);
   }
-  std::span<const float> step(const Batch& batch, Activations mode) override {
+  std::span<const float> step(const Batch& batch, Reading reading) override {
     const auto count = static_cast<int64_t>(batch.logit_rows.size());
     check_logit_rows(count);
-    begin(batch, mode);
+    begin(batch, reading);
     b_.repeat(weights_version_, [&] {
       embed();
       layers(0, model_.config.L);

@@ -46,12 +46,11 @@ Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences,
     State state;
     state.packed = std::move(packed);
     Batch& batch = state.packed.batch;
-    for (int64_t s = 0; s < batch.sequences(); ++s)
-      for (int32_t row = batch.sequence_begin[static_cast<size_t>(s)];
-           row < batch.sequence_begin[static_cast<size_t>(s) + 1]; ++row) {
-        state.sequence_of_row.push_back(static_cast<int32_t>(state.packed.sequences[static_cast<size_t>(s)]));
+    for (size_t s = 0; s < batch.segments.size(); ++s)
+      for (int32_t i = 0; i < batch.segments[s].rows; ++i) {
+        state.sequence_of_row.push_back(static_cast<int32_t>(state.packed.sequences[s]));
         // The last position predicts nothing that is in the text, and is left out as perplexity leaves it out.
-        if (row + 1 < batch.sequence_begin[static_cast<size_t>(s) + 1]) batch.logit_rows.push_back(row);
+        if (i + 1 < batch.segments[s].rows) batch.logit_rows.push_back(batch.segments[s].first_row + i);
       }
     states_.push_back(std::move(state));
   }

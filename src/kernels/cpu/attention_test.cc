@@ -45,21 +45,17 @@ struct Play {
     std::vector<int> done(lengths.size(), 0);
     for (const auto& step : cuts.empty() ? std::vector<std::vector<int>>{lengths} : cuts) {
       Batch batch;
-      batch.sequence_begin = {0};
       for (size_t s = 0; s < lengths.size(); ++s) {
         if (step[s] == 0) continue;
         for (int i = 0; i < step[s]; ++i) {
-          const auto row = static_cast<int64_t>(batch.ids.size());
-          batch.ids.push_back(0);
-          batch.positions.push_back(done[s] + i);
+          const int64_t row = batch.rows() + i;
           const auto values = [&](int which, int64_t width, float* out) {
             const std::vector<float> x = row_of(static_cast<int>(s), done[s] + i, which, width);
             std::copy(x.begin(), x.end(), out);
           };
           values(0, qw, q.row(row)), values(1, kw, k.row(row)), values(2, kw, v.row(row));
         }
-        batch.sequence_begin.push_back(static_cast<int32_t>(batch.ids.size()));
-        batch.pages.push_back(lists[s]);
+        batch.append(std::vector<int32_t>(static_cast<size_t>(step[s]), 0), done[s], lists[s], 0, RowKind::output);
       }
       cpu.begin(batch, Activations::a16, shape);
       cpu.rope_append(q, k, v, norms ? &q_norm : nullptr, norms ? &k_norm : nullptr, cache, shape.layers - 1);

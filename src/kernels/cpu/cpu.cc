@@ -146,6 +146,8 @@ Cpu::Linear Cpu::pack(const LinearWeight& weight) {
 
 std::string Cpu::kernel_name(const Linear& weight, Activations mode) const { return weight.kernel(mode).name; }
 
+int64_t Cpu::bytes_read(const Linear& weight, Reading) const { return weight.bytes(); }
+
 // --- linears -------------------------------------------------------------------------------------------------------
 cpu::Prepared Cpu::State::prepared(const Acts& input, cpu::Form form, int64_t group, int bits) {
   assert(input.version == version && "an Acts dies at the next call that returns one");

@@ -51,18 +51,14 @@ void Cpu::State::reserve_heads(const AttentionShape& wanted) {
 
 void Cpu::State::cut_tiles(const Batch& batch) {
   tiles.clear();
-  pages.clear();
-  for (int64_t s = 0; s < batch.sequences(); ++s) {
-    const int64_t list = static_cast<int64_t>(pages.size());
-    const auto& own = batch.pages[static_cast<size_t>(s)];
-    pages.insert(pages.end(), own.begin(), own.end());
-    int32_t row = batch.sequence_begin[static_cast<size_t>(s)];
-    const int32_t end = batch.sequence_begin[static_cast<size_t>(s) + 1];
-    while (row < end) {
-      const int64_t position = batch.positions[static_cast<size_t>(row)];
-      assert(position / kPageTokens < static_cast<int64_t>(own.size()) && "a position without a page");
+  pages.assign(batch.pages.begin(), batch.pages.end());
+  for (const Segment& segment : batch.segments) {
+    const int32_t end = segment.first_row + segment.rows;
+    for (int32_t row = segment.first_row; row < end;) {
+      const int64_t position = segment.position + row - segment.first_row;
+      assert(position / kPageTokens < segment.pages && "a position without a page");
       const int32_t rows = static_cast<int32_t>(std::min<int64_t>(end - row, kPageTokens - position % kPageTokens));
-      tiles.push_back({row, rows, position, list});
+      tiles.push_back({row, rows, position, segment.first_page});
       row += rows;
     }
   }
@@ -82,13 +78,15 @@ void Cpu::State::compute_rotations() {
   });
 }
 
-void Cpu::begin(const Batch& batch, Activations mode, const AttentionShape& shape) {
+void Cpu::begin(const Batch& batch, Reading reading, const AttentionShape& shape) {
   State& s = *state_;
   assert(batch.rows() <= s.max_rows && "more rows than reserved");
-  s.mode = mode;
+  s.mode = reading.activations;
   s.reserve_heads(shape);
   s.ids.assign(batch.ids.begin(), batch.ids.end());
-  s.positions.assign(batch.positions.begin(), batch.positions.end());
+  s.positions.clear();
+  for (const Segment& segment : batch.segments)
+    for (int32_t i = 0; i < segment.rows; ++i) s.positions.push_back(segment.position + i);
   s.logit_rows.assign(batch.logit_rows.begin(), batch.logit_rows.end());
   s.cut_tiles(batch);
   s.compute_rotations();

@@ -1,6 +1,7 @@
 // Shared by the tests of kernels/cpu.
 #pragma once
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "core/rng.h"
@@ -35,18 +36,13 @@ inline LinearWeight random_weight(DType dtype, int64_t out, int64_t in, bool bia
 inline Batch make_batch(const std::vector<int>& lengths, const std::vector<int>& begins,
                         const std::vector<int>& order = {}) {
   Batch batch;
-  batch.sequence_begin = {0};
   int next = 0;
   for (size_t s = 0; s < lengths.size(); ++s) {
-    for (int i = 0; i < lengths[s]; ++i) {
-      batch.ids.push_back(static_cast<int32_t>(batch.ids.size()));
-      batch.positions.push_back(begins[s] + i);
-    }
-    batch.sequence_begin.push_back(static_cast<int32_t>(batch.ids.size()));
-    std::vector<int32_t> pages;
+    std::vector<int32_t> ids(static_cast<size_t>(lengths[s])), pages;
+    std::iota(ids.begin(), ids.end(), static_cast<int32_t>(batch.rows()));
     for (int p = 0; p * kPageTokens < begins[s] + lengths[s]; ++p, ++next)
       pages.push_back(order.empty() ? next : order[static_cast<size_t>(next)]);
-    batch.pages.push_back(std::move(pages));
+    batch.append(ids, begins[s], pages, 0, RowKind::output);
   }
   return batch;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <cstring>
 #include <limits>
 
@@ -27,11 +28,10 @@ class CudaTest : public ::testing::Test {
   // A batch of `n` rows, one sequence, positions from `start`, pages in reverse order.
   Batch batch(int n, int start, int pages, const AttentionShape& shape, Activations mode = Activations::a16) {
     Batch batch;
-    for (int i = 0; i < n; ++i)
-      batch.ids.push_back(i), batch.positions.push_back(start + i), batch.logit_rows.push_back(i);
-    batch.sequence_begin = {0, n};
-    batch.pages.emplace_back();
-    for (int i = 0; i < pages; ++i) batch.pages[0].push_back(pages - 1 - i);
+    std::vector<int32_t> ids(static_cast<size_t>(n)), own(static_cast<size_t>(pages));
+    std::iota(ids.begin(), ids.end(), 0);
+    std::iota(own.rbegin(), own.rend(), 0);
+    batch.append(ids, start, own, n, RowKind::output);
     b().begin(batch, mode, shape);
     return batch;
   }
@@ -424,15 +424,12 @@ TEST_F(CudaTest, ManyRowsOfAttentionDoNotDependOnTheirBatch) {
                              v = normals(rng, total * 256);
     const auto attended = [&](int from, int to) {
       Batch batch;
-      batch.sequence_begin = {0};
-      for (int row = from; row < to; ++row) {
-        if (row == first && row > from) batch.sequence_begin.push_back(row - from);
-        batch.ids.push_back(0), batch.positions.push_back(row % first), batch.logit_rows.push_back(row - from);
-      }
-      batch.sequence_begin.push_back(to - from);
-      for (size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
-        batch.pages.emplace_back();
-        for (int i = 0; i < pages; ++i) batch.pages[s].push_back(static_cast<int>(s) * pages + i);
+      for (int row = from; row < to;) {
+        const int next = row < first ? std::min(first, to) : to;
+        std::vector<int32_t> ids(static_cast<size_t>(next - row), 0), own(static_cast<size_t>(pages));
+        std::iota(own.begin(), own.end(), static_cast<int32_t>(batch.segments.size()) * pages);
+        batch.append(ids, row % first, own, next - row, RowKind::prompt);
+        row = next;
       }
       b().begin(batch, Activations::a16, shape);
       Cuda::KvCache cache = b().allocate_cache(shape, 2 * pages, c.kv);
@@ -497,13 +494,12 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
     }
     for (const std::vector<int>& positions : batches) {
       Batch alone;
-      alone.sequence_begin = {0};
       std::vector<float> parts[3];
       for (int position : positions) {
-        alone.ids.push_back(0), alone.logit_rows.push_back(0), alone.positions.push_back(position);
-        alone.sequence_begin.push_back(static_cast<int32_t>(alone.ids.size()));
-        alone.pages.emplace_back();
-        for (int i = 0; i < pages; ++i) alone.pages.back().push_back(pages - 1 - i);
+        const int32_t id = 0;
+        std::vector<int32_t> own(static_cast<size_t>(pages));
+        std::iota(own.rbegin(), own.rend(), 0);
+        alone.append({&id, 1}, position, own, 1, RowKind::output);
         const auto take = [&](std::vector<float>& to, const std::vector<float>& from, int64_t width) {
           to.insert(to.end(), from.begin() + position * width, from.begin() + (position + 1) * width);
         };

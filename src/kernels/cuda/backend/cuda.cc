@@ -106,37 +106,43 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
 }
 
 // --- a step --------------------------------------------------------------------------------------------------------
-void Cuda::begin(const Batch& batch, Activations mode, const AttentionShape& shape) {
+void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shape) {
+  check(reading.high_bits == 0, "the CUDA backend cannot read {} high bits of its weights: read them whole",
+        reading.high_bits);
   State& s = *state_;
+  const Activations mode = reading.activations;
   s.mode = mode;
   if (is_coarse(mode)) s.grow(s.rounded, s.max_rows * s.max_columns * 4);
   s.rows = batch.rows();
   s.logit_count = static_cast<int64_t>(batch.logit_rows.size());
-  s.one_row_each = batch.sequences() == batch.rows();
+  const auto sequences = static_cast<int64_t>(batch.segments.size());
+  s.one_row_each = sequences == batch.rows();
   constexpr int64_t kLong = 16;
-  s.long_rows = mode == Activations::a16 && s.rows > cuda::kChunkedRows && s.rows >= kLong * batch.sequences();
+  s.long_rows = mode == Activations::a16 && s.rows > cuda::kChunkedRows && s.rows >= kLong * sequences;
   s.fresh = {};
   s.joining = false;
   s.waiting.reset();  // of a step that was given up
   s.turned = false;
   s.next_count = 0;
   int64_t longest = 0;
-  for (int32_t position : batch.positions) longest = std::max<int64_t>(longest, position + 1);
+  for (const Segment& segment : batch.segments)
+    longest = std::max<int64_t>(longest, int64_t{segment.position} + segment.rows);
   s.cuts = cuts_for(longest);
   const auto widest = static_cast<size_t>(s.cuts * (cuda::kCut / kPageTokens));
   s.pages_per_sequence = static_cast<int>(widest);
   auto& b = s.host_batch;
   b = batch.ids;
-  b.insert(b.end(), batch.positions.begin(), batch.positions.end());
-  for (int32_t sequence = 0; sequence < batch.sequences(); ++sequence) {
-    const auto begin = batch.sequence_begin[static_cast<size_t>(sequence)],
-               end = batch.sequence_begin[static_cast<size_t>(sequence) + 1];
-    s.one_row_each = s.one_row_each && end - begin == 1;
-    b.insert(b.end(), static_cast<size_t>(end - begin), sequence);
+  for (const Segment& segment : batch.segments)
+    for (int32_t i = 0; i < segment.rows; ++i) b.push_back(segment.position + i);
+  for (int32_t sequence = 0; sequence < sequences; ++sequence) {
+    const int32_t count = batch.segments[static_cast<size_t>(sequence)].rows;
+    s.one_row_each = s.one_row_each && count == 1;
+    b.insert(b.end(), static_cast<size_t>(count), sequence);
   }
   b.insert(b.end(), batch.logit_rows.begin(), batch.logit_rows.end());
   const auto table = static_cast<int64_t>(b.size());
-  for (const auto& pages : batch.pages) {
+  for (const Segment& segment : batch.segments) {
+    const std::span<const int32_t> pages = batch.pages_of(segment);
     const size_t known = std::min(pages.size(), widest);
     b.insert(b.end(), pages.begin(), pages.begin() + static_cast<std::ptrdiff_t>(known));
     b.insert(b.end(), widest - known, 0);

@@ -85,7 +85,7 @@ class Cuda {
   void download(const Matrix& matrix, int64_t first, int64_t count, std::span<float> host);
   void copy(const Matrix& from, Matrix& to, int64_t rows);
 
-  void begin(const Batch& batch, Activations mode, const AttentionShape& shape);
+  void begin(const Batch& batch, Reading reading, const AttentionShape& shape);
   void embed(const Linear& table, Matrix& x);
   Acts norm(const Matrix& x, const Matrix& weight, float eps);
   Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
@@ -100,6 +100,7 @@ class Cuda {
   Acts input(const Matrix& x);
   void read(Acts acts, std::span<float> host);
   std::string kernel_name(const Linear& weight, Activations mode) const;
+  int64_t bytes_read(const Linear& weight, Reading) const { return weight.bytes(); }
 
  private:
   struct State;
