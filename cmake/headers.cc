@@ -1,0 +1,1 @@
+// Holds nothing: CMake precompiles the headers of a target, and this target has no other source.
