@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything a person does here: ./do deps | build | demo | test | bench | fmt | lint | asan | cuda
+# Everything a person does here: ./do deps | build | demo | test | bench | fmt | lint | asan | fuzz | cuda
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -66,6 +66,23 @@ asan() {
   configure_and_build asan
   echo "-- LEFT OUT under asan: compress_acceptance (a whole compression, ten times slower here); ./do test runs it"
   ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build-asan --output-on-failure -LE gpu -E '^compress_acceptance$' "$@"
+  fuzz 60
+}
+
+# Every fuzzer for so many seconds (60 unless said), or for so many inputs: ./do fuzz 60 | ./do fuzz -runs=2000000
+fuzz() {
+  local how=${1:-60} name corpus
+  [[ $how = -* ]] || how=-max_total_time=$how
+  local names=(json tokenizer template chat safetensors tasks)
+  configure_and_build fuzz "${names[@]/#/fuzz_}"
+  for name in "${names[@]}"; do
+    echo "-- fuzz_$name $how"
+    corpus=build-fuzz/found/$name  # what is new stays out of the tree
+    mkdir -p "$corpus"
+    build-fuzz/fuzz_$name "$corpus" tests/fuzz/corpus/$name "$how" -timeout=10 -rss_limit_mb=2048 -max_len=4096 \
+      -artifact_prefix="$corpus-" -print_final_stats=1 2>&1 | grep -E '^(stat::number|stat::average|SUMMARY|ERROR|==)|artifact' || true
+    [ "${PIPESTATUS[0]}" -eq 0 ] || { echo "fuzz_$name found something: build-fuzz/found/$name-*"; return 1; }
+  done
 }
 
 bench() {
@@ -73,7 +90,7 @@ bench() {
   build/fidelio bench model models/quill-26m "$@"
 }
 
-sources() { git ls-files 'src/*.h' 'src/*.cc' 'src/*.cu' 'src/*.cuh' 'tests/*.cc'; }
+sources() { git ls-files 'src/*.h' 'src/*.cc' 'src/*.cu' 'src/*.cuh' 'tests/*.cc' 'tests/*.h'; }
 fmt() { sources | xargs -r clang-format -i; }
 
 lint() {
@@ -86,7 +103,7 @@ lint() {
 cuda() { configure_and_build cuda "$@"; }  # targets, e.g. cuda_test; nothing: everything
 
 case "${1:-}" in
-  deps | build | demo | bench | fmt | lint | asan | cuda) "$@" ;;
+  deps | build | demo | bench | fmt | lint | asan | fuzz | cuda) "$@" ;;
   test) shift; tests "$@" ;;
-  *) echo "usage: ./do deps|build|demo|test|bench|fmt|lint|asan|cuda"; exit 2 ;;
+  *) echo "usage: ./do deps|build|demo|test|bench|fmt|lint|asan|fuzz|cuda"; exit 2 ;;
 esac

@@ -29,7 +29,10 @@ std::ostream& operator<<(std::ostream& out, const BadInput& bad) { return out <<
 constexpr const char* kSetting = R"(
   models=$1
   for name in 1m:model 26m:large; do
-    mkdir ${name#*:} && ln -s "$models"/quill-${name%:*}/* ${name#*:}/
+    mkdir ${name#*:}
+    for file in "$models"/quill-${name%:*}/*; do
+      case $file in *.safetensors) ln -s "$file" ${name#*:}/ ;; *) cp "$file" ${name#*:}/ ;; esac
+    done
   done
   head -c 6000 "$models"/data/docs-heldout.txt > text.txt
   echo '[1, 600, 1070]' > ids.json
@@ -101,6 +104,12 @@ const std::vector<BadInput> kBadInputs = {
     {"NotFiniteAnswer", "the same, asked for an answer", "copy; rm bad/model.safetensors; cp model/model.safetensors bad/; printf '\\300\\177%.0s' $(seq 512) | dd of=bad/model.safetensors bs=1 seek=1200000 conv=notrunc 2>/dev/null", "fidelio generate bad --prompt Hello --max-tokens 4", 1, {"finite"}},
     {"NotFiniteQuantised", "the same, quantised", "copy; rm bad/model.safetensors; cp model/model.safetensors bad/; printf '\\300\\177%.0s' $(seq 512) | dd of=bad/model.safetensors bs=1 seek=1200000 conv=notrunc 2>/dev/null", "fidelio quantize bad --method rtn --format int4g32 -o out", 1, {"layers.", "finite"}},
     {"NotFiniteGamma", "the same, its ranges looked at", "copy; rm bad/model.safetensors; cp model/model.safetensors bad/; printf '\\300\\177%.0s' $(seq 512) | dd of=bad/model.safetensors bs=1 seek=1200000 conv=notrunc 2>/dev/null", "fidelio gamma bad", 1, {"bad", "layers.", "NaN"}},
+    {"NotFiniteRow", "one NaN, in a row of the embedding that no text here needs", "copy; rm bad/model.safetensors; cp model/model.safetensors bad/; printf '\\300\\177' | dd of=bad/model.safetensors bs=1 seek=1052496 conv=notrunc 2>/dev/null", "fidelio generate bad --prompt Hello --max-tokens 1", 1, {"bad: embedding", "row 2047", "finite"}},
+    {"NestedConfig", "config.json nested 300000 deep", "copy; { printf '{\"a\": '; head -c 300000 /dev/zero | tr '\\0' '['; } > bad/config.json", "fidelio inspect bad", 1, {"bad/config.json", "nested"}},
+    {"EscapesInConfig", "a name in config.json that would rename the terminal's window", "copy; printf '{\"architectures\": [\"\\\\u001b]0;owned\\\\u0007\\\\u202e\"], \"model_type\": \"x\"}' > bad/config.json", "fidelio inspect bad", 1, {"\\x1b]0;owned\\x07\\u202e"}},
+    {"PipeForConfig", "a pipe under the name of config.json", "copy; rm bad/config.json; mkfifo bad/config.json", "fidelio inspect bad", 1, {"bad/config.json", "not a regular file"}},
+    {"LinkOut", "a link out of the model's folder, whose copy would be published", "copy; echo private > secret; ln -s ../secret bad/merges.txt", "fidelio quantize bad --method rtn --format int4g32 -o out", 1, {"bad/merges.txt", "outside"}},
+    {"GreedyPattern", "a tokenizer's pattern that looks at all of the text from each place of it", "copy; sed -i 's/\"pre_tokenizer\": null/\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?=a*b)c|a\"}, \"behavior\": \"Isolated\", \"invert\": false}/' bad/tokenizer.json; head -c 400000 /dev/zero | tr '\\0' a > text.txt", "fidelio eval bad --text text.txt", 1, {"tokenizer"}},
     {"NoTokenizer", "no tokenizer", "copy; rm bad/tokenizer.json", "fidelio tokenize bad --text Hello", 1, {"bad/tokenizer.json"}},
     {"DamagedTokenizer", "a truncated tokenizer", "copy; rm bad/tokenizer.json; head -c 5000 model/tokenizer.json > bad/tokenizer.json", "fidelio tokenize bad --text Hello", 1, {"bad", "tokenizer.json"}},
     {"UnknownTokenizer", "a tokenizer model that is not supported", "copy; sed -i 's/\"BPE\"/\"WordPiece\"/' bad/tokenizer.json", "fidelio tokenize bad --text Hello", 1, {"bad", "tokenizer.json", "WordPiece"}},

@@ -3,6 +3,7 @@
 
 #include "app/questions.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/progress.h"
 #include "eval/divergence.h"
 #include "eval/table.h"
@@ -29,7 +30,7 @@ std::vector<std::string> read_prompts(const std::string& path) {
       prompts.push_back(line);
       continue;
     }
-    const auto object = nlohmann::json::parse(line, nullptr, false);
+    const auto object = parse_json(line, fmt::format("{}:{}", path, number));
     const char* key = object.is_object() && object.contains("prompt") ? "prompt" : "question";
     check(object.is_object() && object.contains(key) && object[key].is_string(),
           "{}:{}: expected an object with \"prompt\" or \"question\", a text", path, number);

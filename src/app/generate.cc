@@ -5,10 +5,18 @@
 
 #include "app/common.h"
 #include "app/sampling.h"
+#include "core/foreign_text.h"
 #include "engine/generate.h"
 
 namespace fidelio::app {
 namespace {
+
+// What a model writes is a stranger's text as its files are: a terminal shows control characters instead of obeying
+// them, a file or pipe gets them as they are.
+std::string for_output(const std::string& piece) {
+  static const bool terminal = ::isatty(1) != 0;
+  return terminal ? visible(piece, Lines::kept) : piece;
+}
 
 std::string chat_prompt(const TextModel& model, const std::vector<ChatMessage>& messages) {
   check(model.chat.has_value(),
@@ -69,7 +77,7 @@ void generate_once(const Generate& o) {
   const auto runner = make_runner(o.run, model.checkpoint, options);
   const Answer a = answer(*runner, model, std::move(request), options.mode, [&](const std::string& piece) {
     if (quiet(o.json)) return;
-    fmt::print("{}", piece);
+    fmt::print("{}", for_output(piece));
     std::fflush(stdout);
   });
   if (!quiet(o.json)) fmt::print("\n");
@@ -111,7 +119,7 @@ void chat(const Generate& o) {
       continue;
     }
     const Answer a = answer(*runner, model, std::move(request), options.mode, [](const std::string& piece) {
-      fmt::print("{}", piece);
+      fmt::print("{}", for_output(piece));
       std::fflush(stdout);
     });
     fmt::print("\n");

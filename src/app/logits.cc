@@ -3,13 +3,14 @@
 
 #include "app/common.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "runtime/page_table.h"
 
 namespace fidelio::app {
 namespace {
 
 std::vector<int32_t> read_ids(const std::string& path) {
-  const nlohmann::json parsed = nlohmann::json::parse(read_text_file(path), nullptr, false);
+  const nlohmann::json parsed = parse_json(read_text_file(path), path);
   check(parsed.is_array() && !parsed.empty() &&
             std::all_of(parsed.begin(), parsed.end(), [](const auto& x) { return x.is_number_integer(); }),
         "{}: expected a JSON list of token ids", path);

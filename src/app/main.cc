@@ -6,23 +6,27 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <new>
 #include <thread>
 
 #include "app/common.h"
 #include "core/file.h"
+#include "core/foreign_text.h"
 
 namespace {
 
 int signal_pipe[2];
 
 void pass_on(int signal) {
+  const int before = errno;
   const auto number = static_cast<unsigned char>(signal);
   [[maybe_unused]] const ssize_t written = ::write(signal_pipe[1], &number, 1);
+  errno = before;
 }
 
-// SIGINT and SIGTERM: files being written are removed and the process ends. A handler may do next to nothing, so it
+// SIGINT, SIGTERM and SIGHUP: files being written are removed and the process ends with 128 + signal. A handler may do next to nothing, so it
 // wakes a thread that may call anything. (Blocking the signals and waiting for them there does not do: OpenBLAS starts
 // threads before main(), and those would still take the signal and die of it.) A signal ignored from the start, as by
 // nohup, stays ignored.
@@ -35,7 +39,7 @@ void end_cleanly_on_signals() {
     fidelio::remove_unfinished_files();
     ::_exit(128 + number);
   }).detach();
-  for (int signal : {SIGINT, SIGTERM}) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction action = {};
     ::sigaction(signal, nullptr, &action);
     if (action.sa_handler == SIG_IGN) continue;
@@ -78,7 +82,7 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "fidelio: out of memory\n");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "fidelio: {}\n", error.what());
+    fmt::print(stderr, "fidelio: {}\n", fidelio::foreign(error.what(), fidelio::Lines::kept, 3000));
   }
   return 1;
 }

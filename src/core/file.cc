@@ -1,6 +1,8 @@
 #include "core/file.h"
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,37 +10,72 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <mutex>
-#include <set>
+#include <vector>
 
 namespace fidelio {
 namespace {
 
-// Temporary files and folders being written, for remove_unfinished_files().
-std::mutex unfinished_mutex;
-std::set<std::string> unfinished;
+namespace fs = std::filesystem;
 
-void remember(const std::string& path) {
-  std::lock_guard lock(unfinished_mutex);
-  unfinished.insert(path);
+// Temporary files and folders being written, with the descriptor that holds their lock. A name is created, renamed and
+// removed under the mutex, so that whoever holds it knows all there are. Never destroyed: a signal may come while the
+// program returns from main.
+std::mutex& unfinished_mutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
 }
+std::map<std::string, int>& unfinished() {
+  static auto* names = new std::map<std::string, int>;
+  return *names;
+}
+
+// The caller holds the mutex.
 void forget(const std::string& path) {
-  std::lock_guard lock(unfinished_mutex);
-  unfinished.erase(path);
+  const auto found = unfinished().find(path);
+  if (found == unfinished().end()) return;
+  if (found->second >= 0) ::close(found->second);
+  unfinished().erase(found);
 }
 
 std::string folder_of(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const std::string folder = fs::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
+}
+
+// The process in TARGET.PID.tmp, or 0.
+pid_t writer_in(const std::string& name, const std::string& target) {
+  if (!name.starts_with(target + ".") || !name.ends_with(".tmp") || name.size() < target.size() + 6) return 0;
+  const std::string pid = name.substr(target.size() + 1, name.size() - target.size() - 5);
+  if (pid.empty() || pid.size() > 9 || pid.find_first_not_of("0123456789") != std::string::npos) return 0;
+  return static_cast<pid_t>(std::stol(pid));
+}
+
+// Removes what processes that are gone left of `target`. Gone: no process has the id, and nobody holds the lock (the
+// writer may be in another container or on another machine, where ids mean something else).
+void remove_leftovers(const std::string& target) {
+  std::error_code ignored;
+  const std::string name = fs::path(target).filename().string();
+  std::vector<fs::path> found;
+  for (fs::directory_iterator item(folder_of(target), ignored), end; !ignored && item != end; item.increment(ignored))
+    if (writer_in(item->path().filename().string(), name) > 0) found.push_back(item->path());
+  for (const fs::path& path : found) {
+    const pid_t writer = writer_in(path.filename().string(), name);
+    if (::kill(writer, 0) == 0 || errno != ESRCH) continue;
+    const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) continue;
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) fs::remove_all(path, ignored);
+    ::close(fd);
+  }
 }
 
 }  // namespace
 
 void remove_unfinished_files() noexcept {
-  std::lock_guard lock(unfinished_mutex);
+  unfinished_mutex().lock();  // for good
   std::error_code ignored;
-  for (const std::string& path : unfinished) std::filesystem::remove_all(path, ignored);
-  unfinished.clear();
+  for (const auto& [path, lock] : unfinished()) fs::remove_all(path, ignored);
 }
 
 std::string read_text_file(const std::string& path) {
@@ -53,7 +90,7 @@ void write_file_atomically(const std::string& path, std::string_view bytes) {
 }
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // a pipe without a writer would wait
   check(fd >= 0, "cannot open {}: {}", path, std::strerror(errno));
   struct stat info {};
   const bool known = ::fstat(fd, &info) == 0;
@@ -93,20 +130,19 @@ void MappedFile::drop(const void* begin, size_t bytes) const {
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   temporary_ = fmt::format("{}.{}.tmp", path_, ::getpid());
-  remember(temporary_);
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) {
-    const int reason = errno;
-    forget(temporary_);
-    throw Error("cannot write {}: {}", path_, std::strerror(reason));
-  }
+  remove_leftovers(path_);
+  std::lock_guard lock(unfinished_mutex());
+  ::unlink(temporary_.c_str());  // of an earlier process with our id; never followed, never written into
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  check(fd_ >= 0, "cannot write {}: {}", path_, std::strerror(errno));
+  ::flock(fd_, LOCK_EX | LOCK_NB);
+  unfinished()[temporary_] = fd_;
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_ >= 0) {
-    ::close(fd_);
-    ::unlink(temporary_.c_str());
-  }
+  if (fd_ < 0) return;
+  std::lock_guard lock(unfinished_mutex());
+  ::unlink(temporary_.c_str());
   forget(temporary_);
 }
 
@@ -122,14 +158,13 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 void AtomicFile::commit() {
   const int synced = ::fsync(fd_);  // before the check: its arguments are evaluated in any order, errno first
   check(synced == 0, "cannot write {}: {}", path_, std::strerror(errno));
-  const int closed = ::close(fd_);
-  fd_ = -1;
-  if (closed != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    const int reason = errno;
-    ::unlink(temporary_.c_str());
-    throw Error("cannot write {}: {}", path_, std::strerror(reason));
+  {
+    std::lock_guard lock(unfinished_mutex());
+    const int renamed = ::rename(temporary_.c_str(), path_.c_str());
+    check(renamed == 0, "cannot write {}: {}", path_, std::strerror(errno));
+    forget(temporary_);
+    fd_ = -1;
   }
-  forget(temporary_);
   const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder >= 0) {
     ::fsync(folder);
@@ -140,24 +175,27 @@ void AtomicFile::commit() {
 TemporaryFolder::TemporaryFolder(std::string target) : target_(std::move(target)) {
   while (target_.size() > 1 && target_.back() == '/') target_.pop_back();
   path_ = fmt::format("{}.{}.tmp", target_, ::getpid());
-  remember(path_);
+  remove_leftovers(target_);
+  std::lock_guard lock(unfinished_mutex());
   std::error_code failure;
-  std::filesystem::remove_all(path_, failure);
-  std::filesystem::create_directory(path_, failure);  // not its parents: they would be left behind
-  if (failure) {
-    forget(path_);
-    throw Error("cannot create folder {}: {}", target_, failure.message());
-  }
+  fs::remove_all(path_, failure);
+  fs::create_directory(path_, failure);  // not its parents: they would be left behind
+  check(!failure, "cannot create folder {}: {}", target_, failure.message());
+  const int fd = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd >= 0) ::flock(fd, LOCK_EX | LOCK_NB);
+  unfinished()[path_] = fd;
 }
 
 TemporaryFolder::~TemporaryFolder() {
   if (committed_) return;
+  std::lock_guard lock(unfinished_mutex());
   std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  fs::remove_all(path_, ignored);
   forget(path_);
 }
 
 void TemporaryFolder::commit() {
+  std::lock_guard lock(unfinished_mutex());
   const int renamed = ::rename(path_.c_str(), target_.c_str());
   check(renamed == 0, "cannot write {}: {}", target_, std::strerror(errno));
   committed_ = true;

@@ -1,5 +1,5 @@
-// Whole-file reading, memory mapping and atomic writing. A file written here is either absent, the old one, or
-// complete: bytes go to a temporary name beside the target, are fsynced, and only then renamed over it.
+// Reading (regular files only: a pipe or device is refused, not waited for), mapping and atomic writing: a file is the
+// old one or complete, as bytes go to TARGET.PID.tmp, locked (flock), are fsynced, and only then renamed over it.
 #pragma once
 #include <memory>
 #include <span>
@@ -64,8 +64,8 @@ class TemporaryFolder {
   bool committed_ = false;
 };
 
-// Removes whatever is being written at this moment: called by the thread that waits for SIGINT and SIGTERM before it
-// ends the process, so that an interrupted program leaves nothing half-written.
+// Removes what is being written; no thread can begin or finish a file after it, so the process must end. What one leaves
+// that was killed outright goes when the same target is next written: its process is gone and its lock free.
 void remove_unfinished_files() noexcept;
 
 }  // namespace fidelio

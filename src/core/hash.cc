@@ -2,13 +2,11 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <vector>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace fidelio {
 
@@ -39,12 +37,15 @@ std::string sha256_hex(std::string_view text) {
 }
 
 std::string sha256_file(const std::string& path) {
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  check(file != nullptr, "cannot open {}: {}", path, std::strerror(errno));
+  const auto file = MappedFile::open(path);
   Sha256 hash;
-  std::vector<std::byte> block(1 << 20);
-  while (const size_t n = std::fread(block.data(), 1, block.size(), file.get())) hash.update({block.data(), n});
-  check(std::ferror(file.get()) == 0, "cannot read {}: {}", path, std::strerror(errno));
+  constexpr size_t kBlock = 16 << 20;
+  for (std::span<const std::byte> rest = file->bytes(); !rest.empty();) {
+    const auto block = rest.first(std::min(kBlock, rest.size()));
+    hash.update(block);
+    file->drop(block.data(), block.size());
+    rest = rest.subspan(block.size());
+  }
   return hash.hex();
 }
 

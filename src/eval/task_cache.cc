@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace fidelio {
 
@@ -29,8 +30,7 @@ TaskCache::TaskCache(const std::string& path, const json& settings) : path_(path
   bool first = true;
   for (size_t begin = 0; begin < text.size(); first = false) {
     const size_t end = text.find('\n', begin);
-    const json line = json::parse(text.begin() + static_cast<int64_t>(begin), text.begin() + static_cast<int64_t>(end),
-                                  nullptr, false);
+    const json line = parse_json(std::string_view(text).substr(begin, end - begin), path);
     begin = end + 1;
     check(line.is_object() && (first ? line.contains("settings") : line.contains("key")),
           "{} is not a file of task results: name another", path);

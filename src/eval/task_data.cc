@@ -4,7 +4,6 @@
 #include <cctype>
 #include <filesystem>
 #include <map>
-#include <regex>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/json.h"
 
 namespace fidelio {
 namespace {
@@ -62,9 +62,12 @@ void set_correct(const Line& line, TaskItem& item, int64_t correct) {
 int64_t number_of(const Line& line, const char* key) {
   const json& value = line.value.contains(key) ? line.value[key] : json();
   if (value.is_number_integer()) return value;
-  if (value.is_string() && !value.get<std::string>().empty() &&
-      value.get<std::string>().find_first_not_of("0123456789") == std::string::npos)
-    return std::stoll(value.get<std::string>());
+  if (value.is_string()) {
+    const auto& digits = value.get_ref<const std::string&>();
+    const bool number =
+        !digits.empty() && digits.size() <= 18 && digits.find_first_not_of("0123456789") == std::string::npos;
+    if (number) return std::stoll(digits);
+  }
   throw Error("{}: expected a number \"{}\"", line.where, key);
 }
 
@@ -122,13 +125,31 @@ TaskItem read_winogrande(const Line& line) {
   return item;
 }
 
-// The harness's cleaning of WikiHow's markup.
-std::string hellaswag_text(std::string text) {
-  text = stripped(text);
-  for (size_t at; (at = text.find(" [title]")) != std::string::npos;) text.replace(at, 8, ". ");
-  text = std::regex_replace(text, std::regex("\\[.*?\\]"), "");
-  for (size_t at; (at = text.find("  ")) != std::string::npos;) text.replace(at, 2, " ");
-  return text;
+std::string replaced(const std::string& text, std::string_view from, std::string_view to) {
+  std::string out;
+  size_t begin = 0;
+  for (size_t at; (at = text.find(from, begin)) != std::string::npos; begin = at + from.size())
+    out.append(text, begin, at - begin).append(to);
+  return out.append(text, begin);
+}
+
+// The harness's cleaning of WikiHow's markup: " [title]" becomes ". ", what else stands in brackets on one line goes,
+// and so does every blank after a blank.
+std::string hellaswag_text(const std::string& given) {
+  const std::string text = replaced(stripped(given), " [title]", ". ");
+  std::string out;
+  size_t end = 0;  // the first ']' or end of line at or after `at`
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '[') {
+      if (end <= at) end = std::min(text.find_first_of("]\n\r", at), text.size());
+      if (end < text.size() && text[end] == ']') {
+        at = end;
+        continue;
+      }
+    }
+    if (text[at] != ' ' || out.empty() || out.back() != ' ') out += text[at];
+  }
+  return out;
 }
 
 TaskItem read_hellaswag(const Line& line) {
@@ -139,7 +160,7 @@ TaskItem read_hellaswag(const Line& line) {
   TaskItem item =
       item_of(line, "hellaswag",
               hellaswag_text(text_of(line, "activity_label") + ": " + text_of(line, "ctx_a") + " " + second));
-  for (const json& ending : line.value["endings"]) item.choices.push_back(hellaswag_text(ending.get<std::string>()));
+  for (const json& ending : line.value.at("endings")) item.choices.push_back(hellaswag_text(ending.get<std::string>()));
   set_correct(line, item, number_of(line, "label"));
   return item;
 }
@@ -149,7 +170,9 @@ TaskItem read_boolq(const Line& line) {
       item_of(line, "boolq", text_of(line, "passage") + "\nQuestion: " + text_of(line, "question") + "?\nAnswer:");
   item.choices = {"no", "yes"};
   const char* key = line.value.contains("answer") ? "answer" : "label";
-  set_correct(line, item, line.value[key].is_boolean() ? line.value[key].get<bool>() : number_of(line, key));
+  set_correct(
+      line, item,
+      line.value.contains(key) && line.value[key].is_boolean() ? line.value[key].get<bool>() : number_of(line, key));
   return item;
 }
 
@@ -210,11 +233,12 @@ std::vector<json> parse_lines(const std::string& path, const std::string& text) 
   const size_t first = text.find_first_not_of(" \t\r\n");
   check(first != std::string::npos, "{} is empty", path);
   if (text[first] == '[') {
-    const json array = json::parse(text, nullptr, false);
+    json array = parse_json(text, path);
     check(array.is_array(), "{} begins like a JSON array but is not one", path);
-    return array.get<std::vector<json>>();
+    return std::move(array.get_ref<json::array_t&>());
   }
   std::vector<json> values;
+  Meter meter(path, kMaxWork, kMaxMemory + text.size());
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -222,7 +246,7 @@ std::vector<json> parse_lines(const std::string& path, const std::string& text) 
     begin = end + 1;
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    values.push_back(json::parse(line, nullptr, false));
+    values.push_back(parse_json(line, fmt::format("{} line {}", path, number), meter));
     check(values.back().is_object(), "{} line {} is not a JSON object", path, number);
   }
   return values;
@@ -247,6 +271,8 @@ TaskSet read_tasks(const std::string& path) {
   const std::string text = read_text_file(path);
   std::vector<json> values = parse_lines(path, text);
   check(!values.empty(), "{} holds no questions", path);
+  for (size_t i = 0; i < values.size(); ++i)
+    check(values[i].is_object(), "{} question {} is not a JSON object", path, i + 1);
   const json first = values[0];
   const auto layout = std::find_if(layouts().begin(), layouts().end(), [&](const Layout& l) {
     return std::all_of(l.keys.begin(), l.keys.end(), [&](const char* key) { return first.contains(key); });

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/test_support.h"
 #include "eval/task_score.h"
 
 namespace fidelio {
@@ -191,6 +192,40 @@ TEST_F(FewShot, Refusals) {
   EXPECT_THAT(refusal(source_, 2), HasSubstr("shows b 3 with its answer, and asked.jsonl asks it"));
   source_.method = TaskMethod::likelihood;
   EXPECT_THAT(refusal(source_, 2), HasSubstr("different kinds"));
+}
+
+// What strangers' questions may do (core/test_support.h).
+TEST_F(TaskFiles, HostileFilesAreRefusedOrReadCheaply) {
+  const auto hostile = [&](const std::string& text) {
+    return message_of_hostile(2 * text.size(), [&] { read(text); });
+  };
+  for (size_t depth : {40'000u, 300'000u}) {
+    EXPECT_THAT(hostile("{\"task\": " + repeated("[", depth) + repeated("]", depth) + "}"), HasSubstr("nested"));
+    EXPECT_THAT(hostile(repeated("[", depth) + repeated("]", depth)), HasSubstr("nested"));
+  }
+  EXPECT_THAT(hostile("[" + repeated("[1],", 100) + "[1]]"), HasSubstr("question 1 is not a JSON object"));
+  const auto swag = [&](const std::string& words) {
+    return hostile(R"({"activity_label": "L", "ctx_a": ")" + words +
+                   R"(", "ctx_b": "", "endings": ["a", "b"], "label": "0"})");
+  };
+  for (const std::string& part : {" ", "[", " [title]", "[x]", "  [", "]["})
+    EXPECT_EQ(swag(repeated(part, 300'000)), "") << part;
+  const std::string swag_line =
+      R"({"activity_label": "L", "ctx_a": "a", "ctx_b": "", "endings": ["a", "b"], "label": "0"})";
+  EXPECT_THAT(hostile(swag_line + "\n{\"activity_label\": \"L\", \"ctx_a\": \"a\", \"ctx_b\": \"\", \"label\": \"0\"}"),
+              HasSubstr("question 2"));
+  EXPECT_THAT(hostile(R"({"goal": "g", "sol1": "a", "sol2": "b", "label": "99999999999999999999999"})"),
+              HasSubstr("label"));
+  EXPECT_THAT(hostile(R"({"passage": "p", "question": "q"})"), HasSubstr("label"));
+  EXPECT_THAT(hostile(repeated("{\"task\": 1, \"x\": [0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}\n", 300'000)),
+              testing::Not(""));
+}
+
+TEST_F(TaskFiles, MarkupOfWikiHowIsCleaned) {
+  const TaskSet set = read(
+      R"({"activity_label": "L", "ctx_a": "A [title] B [step] C  [x [y] z] [open", "ctx_b": "", "endings": [" a  [x]  b ", "[]c"], "label": "0"})");
+  EXPECT_EQ(set.items[0].question, "L: A. B C z] [open");
+  EXPECT_EQ(set.items[0].choices, (std::vector<std::string>{"a b", "c"}));
 }
 
 TEST(TaskScore, Extraction) {

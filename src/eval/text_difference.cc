@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace fidelio {
 namespace {
@@ -51,7 +52,7 @@ std::map<std::string, std::string> read_answers(const std::string& path) {
   for (std::string line; std::getline(lines, line);) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const json object = json::parse(line, nullptr, false);
+    const json object = parse_json(line, fmt::format("{} line {}", path, number));
     const auto text = [&](const char* key) {
       check(object.is_object() && object.contains(key) && object[key].is_string(),
             "{} line {}: expected an object with \"id\" and \"text\"", path, number);

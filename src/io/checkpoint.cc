@@ -10,6 +10,7 @@
 
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/json.h"
 #include "io/hf_config.h"
 
 namespace fidelio {
@@ -135,7 +136,7 @@ Checkpoint Checkpoint::open(const std::string& folder) {
 
   std::map<LinearId, FormatSpec> declared;
   if (const auto found = c.files_->metadata().find("fidelio"); found != c.files_->metadata().end()) {
-    const json meta = json::parse(found->second, nullptr, false);
+    const json meta = parse_json(found->second, folder + ": the \"fidelio\" metadata of the safetensors file");
     check(
         meta.is_object() && meta.contains("formats") && meta["formats"].is_object(),
         "{}: the \"fidelio\" metadata of the safetensors file is not the JSON object it should be; the file is damaged",
@@ -280,16 +281,39 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
                      {"weights_sha256", hash.hex()}};
   write_sharded_safetensors(temporary.path(), tensors, kShardBytes, {{"fidelio", meta.dump()}});
 
-  json config = json::parse(read_text_file(source.folder() + "/config.json"));
+  json config = read_json_object(source.folder() + "/config.json");
   config["quantization_config"] = {{"quant_method", "fidelio"}, {"version", FIDELIO_VERSION}};
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
   copy_companions(source.folder(), temporary.path());
   temporary.commit();
 }
 
+namespace {
+
+// The folder that a model's own links may point into: the model's, or in a Hugging Face cache, where snapshots are links
+// to blobs, the one of all its revisions.
+fs::path home_of(const fs::path& folder) {
+  const fs::path model = folder.parent_path().parent_path();
+  const bool cached =
+      folder.parent_path().filename() == "snapshots" && model.filename().string().starts_with("models--");
+  return cached ? model : folder;
+}
+
+}  // namespace
+
+// A downloaded folder may hold links to private files of whoever downloads it; their copies would be published.
 void copy_companions(const std::string& from, const std::string& to) {
-  for (const char* name : kCompanions)
-    if (fs::exists(from + "/" + name)) write_file_atomically(to + "/" + name, read_text_file(from + "/" + name));
+  const fs::path home = home_of(fs::canonical(from));
+  for (const char* name : kCompanions) {
+    const std::string path = from + "/" + name;
+    if (!fs::exists(path)) continue;
+    const fs::path real = fs::canonical(path);
+    const fs::path inside = real.lexically_relative(home);
+    check(!inside.empty() && *inside.begin() != "..",
+          "{} is a link to {}, which is outside of {}: put the file itself there if it belongs to the model", path,
+          real.string(), home.string());
+    write_file_atomically(to + "/" + name, read_text_file(real.string()));
+  }
 }
 
 }  // namespace fidelio

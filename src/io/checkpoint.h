@@ -67,8 +67,8 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
                       const std::map<LinearId, FormatSpec>& formats,
                       const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance);
 
-// Copies what stands beside config.json and the weights in a model folder (tokenizer, chat template, generation
-// defaults).
+// Copies what stands beside config.json and the weights: tokenizer, chat template, generation defaults. Throws Error for
+// a link out of the folder, or, in a Hugging Face cache (models--NAME/snapshots/REVISION), out of models--NAME.
 void copy_companions(const std::string& from_folder, const std::string& to_folder);
 
 }  // namespace fidelio

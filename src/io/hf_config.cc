@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
+#include "core/foreign_text.h"
+#include "core/json.h"
 
 namespace fidelio {
 namespace {
@@ -30,7 +32,7 @@ class Keys {
   [[noreturn]] void refuse(const char* key, std::string_view expected) const {
     const Json* value = find(key);
     throw Error("{}: key \"{}\": expected {}, got {}", where_, key, expected,
-                value ? value->dump(-1, ' ', true) : "nothing");
+                value ? foreign(value->dump()) : "nothing");
   }
   int integer(const char* key, int low, int high) const {
     const Json* value = find(key);
@@ -311,12 +313,7 @@ ModelConfig read_config(const Keys& keys) {
 }  // namespace
 
 ModelConfig parse_config(std::string_view json, const std::string& file) {
-  Json object;
-  try {
-    object = Json::parse(json);
-  } catch (const Json::exception& e) {
-    throw Error("{}: not valid JSON: {}", file, e.what());
-  }
+  const Json object = parse_json(json, file);
   check(object.is_object(), "{}: expected a JSON object, got a JSON {}", file, object.type_name());
   return read_config(Keys(object, file));
 }

@@ -6,7 +6,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <unordered_set>
+
+#include "core/foreign_text.h"
+#include "core/json.h"
 
 namespace fidelio {
 namespace {
@@ -16,30 +18,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is m
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // the reference implementation's own limit
 
-// JSON with keys in objects unique (nlohmann would keep the last one silently) and nesting bounded by what the format
-// needs, so that a header of 10^8 brackets costs nothing.
-Json parse_json(std::string_view text, const std::string& file, const char* what) {
-  constexpr int kMaxDepth = 4;
-  std::vector<std::unordered_set<std::string>> keys;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    using Event = Json::parse_event_t;
-    check(depth <= kMaxDepth, "{}: {} is nested deeper than {} levels", file, what, kMaxDepth);
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key) {
-      const auto& key = value.get_ref<const std::string&>();
-      check(keys.back().insert(key).second, "{}: {} has the key \"{}\" twice", file, what, key);
-    }
-    return true;
-  };
-  try {
-    Json json = Json::parse(text, watch);
-    check(json.is_object(), "{}: {} is a JSON {}, expected an object", file, what, json.type_name());
-    return json;
-  } catch (const Json::exception& e) {
-    throw Error("{}: {} is not valid JSON: {}", file, what, e.what());
-  }
-}
+constexpr int kHeaderNesting = 4;  // what the format needs
 
 const Json& member(const Json& object, const char* key, const std::string& where) {
   const auto it = object.find(key);
@@ -49,7 +28,7 @@ const Json& member(const Json& object, const char* key, const std::string& where
 
 int64_t natural(const Json& value, const char* key, const std::string& where) {
   check(value.is_number_unsigned() && value.get<uint64_t>() <= std::numeric_limits<int64_t>::max(),
-        "{}: \"{}\" holds {}, expected integers from 0 to 2^63 - 1", where, key, value.dump(-1, ' ', true));
+        "{}: \"{}\" holds {}, expected integers from 0 to 2^63 - 1", where, key, foreign(value.dump()));
   return value.get<int64_t>();
 }
 
@@ -138,7 +117,7 @@ Header parse_header(const MappedFile& mapped) {
   check(length <= bytes.size() - 8, "{}: truncated: header of {} bytes in a file of {}", file, length, bytes.size());
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, length);
   check(text.starts_with('{'), "{}: the header is not JSON: it must start with '{{'", file);
-  const Json json = parse_json(text, file, "the header");
+  const Json json = parse_unique_json(text, file + ": the header", kHeaderNesting);
 
   Header header;
   header.data = bytes.data() + 8 + length;
@@ -160,7 +139,7 @@ Header parse_header(const MappedFile& mapped) {
 
 // tensor -> file, both as the index names them.
 std::map<std::string, std::string> read_index(const std::string& path) {
-  const Json json = parse_json(read_text_file(path), path, "the index");
+  const Json json = parse_unique_json(read_text_file(path), path + ": the index", kHeaderNesting);
   const Json& map = member(json, "weight_map", path);
   check(map.is_object() && !map.empty(), "{}: \"weight_map\" must be an object that names at least one tensor", path);
   std::map<std::string, std::string> index;
@@ -171,8 +150,7 @@ std::map<std::string, std::string> read_index(const std::string& path) {
     // A plain name: a downloaded index must not make us read files elsewhere.
     check(!name.empty() && name != "." && name != ".." &&
               name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos,
-          "{}: \"{}\" is in {}, expected the name of a file in the same folder", path, tensor,
-          file.dump(-1, ' ', true));
+          "{}: \"{}\" is in {}, expected the name of a file in the same folder", path, tensor, foreign(file.dump()));
     index[tensor] = name;
   }
   return index;

@@ -5,6 +5,7 @@
 
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/json.h"
 #include "runtime/page_table.h"
 
 namespace fidelio {
@@ -46,8 +47,7 @@ std::vector<std::vector<int32_t>> jsonl_sequences(const std::string& path, const
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string where = fmt::format("{} line {}", path, number);
-    const json parsed = json::parse(line, nullptr, false);
-    check(!parsed.is_discarded(), "{} is not JSON", where);
+    const json parsed = parse_ordered_json(line, where);
     std::vector<int32_t> ids;
     try {
       ids = tokenizer.encode(line_text(parsed, chat), false);

@@ -1,8 +1,10 @@
 // RunnerImpl<B>: Runner over one backend. Included by runner_cpu.cc and runner_cuda.cc alone.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
+#include "formats/finite.h"
 #include "runtime/forward.h"
 #include "runtime/page_table.h"
 #include "runtime/runner.h"
@@ -137,7 +139,10 @@ class RunnerImpl : public Runner {
     return host_logits_;
   }
 
-  typename B::Matrix vector(const std::vector<float>& values) {
+  typename B::Matrix norm(const Checkpoint& checkpoint, int layer, Norm which) {
+    const std::vector<float> values = checkpoint.norm(layer, which);
+    for (float x : values)
+      check(std::isfinite(x), "{}: {} holds {}: the file is damaged", checkpoint.folder(), norm_name(layer, which), x);
     typename B::Matrix m = b_.allocate(1, static_cast<int64_t>(values.size()));
     b_.upload(values, m);
     return m;
@@ -152,18 +157,20 @@ class RunnerImpl : public Runner {
     std::stable_partition(order.begin(), order.end(),
                           [](LinearId id) { return id.role == Role::embedding || id.role == Role::head; });
     for (LinearId id : order) {
-      set_linear(id, pack(checkpoint.linear(id)));
+      const LinearWeight weight = checkpoint.linear(id);
+      check_finite(weight, fmt::format("{}: {}", checkpoint.folder(), to_string(id)));
+      set_linear(id, pack(weight));
       checkpoint.drop(id);
     }
     for (int i = 0; i < c.L; ++i) {
       Layer<B>& layer = model_.layers[static_cast<size_t>(i)];
-      layer.attn_norm = vector(checkpoint.norm(i, Norm::attn));
-      layer.mlp_norm = vector(checkpoint.norm(i, Norm::mlp));
+      layer.attn_norm = norm(checkpoint, i, Norm::attn);
+      layer.mlp_norm = norm(checkpoint, i, Norm::mlp);
       if (!c.qk_norm) continue;
-      layer.q_norm = vector(checkpoint.norm(i, Norm::q));
-      layer.k_norm = vector(checkpoint.norm(i, Norm::k));
+      layer.q_norm = norm(checkpoint, i, Norm::q);
+      layer.k_norm = norm(checkpoint, i, Norm::k);
     }
-    model_.final_norm = vector(checkpoint.norm(-1, Norm::final));
+    model_.final_norm = norm(checkpoint, -1, Norm::final);
   }
 
   void allocate_workspace() {

@@ -1,11 +1,13 @@
 #include "text/chat_template.h"
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/error.h"
+#include "core/file.h"
+#include "core/foreign_text.h"
+#include "core/json.h"
 
 namespace fidelio {
 namespace {
@@ -17,22 +19,14 @@ constexpr int kMaxJsonDepth = 90;  // below what a template value may have, so t
 
 std::optional<std::string> read_if_present(const std::string& path) {
   if (!std::filesystem::exists(path)) return std::nullopt;
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  check(file.good() || file.eof(), "{}: cannot be read", path);
-  return text;
+  return read_text_file(path);
 }
 
 // The object in a JSON file, or an empty one where there is no file.
 Json read_object(const std::string& path) {
   auto text = read_if_present(path);
   if (!text) return Json::object();
-  Json json;
-  try {
-    json = Json::parse(*text);
-  } catch (const Json::exception& error) {
-    throw Error("{}: not valid JSON: {}", path, error.what());
-  }
+  Json json = parse_ordered_json(*text, path);
   check(json.is_object(), "{}: expected a JSON object, found {}", path, json.type_name());
   return json;
 }
@@ -126,11 +120,7 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, const Ch
   Json extra = {{"add_generation_prompt", options.add_generation_prompt}};
   if (options.enable_thinking) extra["enable_thinking"] = *options.enable_thinking;
   if (!options.tools_json.empty()) {
-    try {
-      extra["tools"] = Json::parse(options.tools_json);
-    } catch (const Json::exception& error) {
-      throw Error("tools: not valid JSON: {}", error.what());
-    }
+    extra["tools"] = parse_ordered_json(options.tools_json, "tools");
     check(extra["tools"].is_array(), "tools: expected a JSON array, found {}", extra["tools"].type_name());
   }
   return render_json(list, extra);
@@ -162,7 +152,7 @@ std::vector<int32_t> stop_token_ids(const std::string& model_folder,
     if (it == config.end() || it->is_null()) continue;
     for (const Json& id : it->is_array() ? *it : Json::array({*it})) {
       check(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() <= INT32_MAX,
-            "{}: eos_token_id: expected a token id or a list of them, found {}", path, id.dump());
+            "{}: eos_token_id: expected a token id or a list of them, found {}", path, foreign(id.dump()));
       ids.insert(id.get<int32_t>());
     }
   }
@@ -179,7 +169,7 @@ GenerationDefaults GenerationDefaults::load(const std::string& model_folder) {
   auto read = [&](const char* name, auto& field, bool good_type) {
     auto it = config.find(name);
     if (it == config.end() || it->is_null()) return;
-    check(good_type, "{}: {}: unexpected {}", path, name, it->dump());
+    check(good_type, "{}: {}: unexpected {}", path, name, foreign(it->dump()));
     field = it->get<typename std::decay_t<decltype(field)>::value_type>();
   };
   auto number = [&](const char* name, auto& field) {

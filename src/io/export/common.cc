@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
+
 namespace fidelio::exporting {
 
 const IntGroup& integer_of(const LinearWeight& w) { return std::get<IntGroup>(w.main); }
@@ -93,7 +95,7 @@ void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& 
 }
 
 nlohmann::json config_json(const Checkpoint& source) {
-  nlohmann::json config = nlohmann::json::parse(read_text_file(source.folder() + "/config.json"));
+  nlohmann::json config = read_json_object(source.folder() + "/config.json");
   config.erase("quantization_config");
   return config;
 }

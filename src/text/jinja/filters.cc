@@ -18,22 +18,24 @@ Value items_of(Kind kind, std::vector<Value> items, Interpreter& in) {
 template <std::string (*function)(std::string_view)>
 Value map_text(Interpreter& in, const Value& v, Arguments a) {
   Bound b("this filter", {}, 0, std::move(a));
-  return Value::text(function(str(v, in.meter())));
+  const std::string s = str(v, in.meter());
+  in.meter().spend_letters(s.size());
+  return Value::text(function(s));
 }
 
 Value trim(Interpreter& in, const Value& v, Arguments a) {
   Bound b("trim", {"chars"}, 0, std::move(a));
   std::string s = str(v, in.meter());
   in.meter().spend_bytes(2 * s.size());
+  if (b.text(0)) in.meter().spend_letters(4 * b.text(0)->size());  // they are sorted
   return Value::text(std::string(strip(s, b.text(0), true, true)));
 }
 
 Value replace_text(Interpreter& in, const Value& v, Arguments a) {
   Bound b("replace", {"old", "new", "count"}, 2, std::move(a));
   std::string s = str(v, in.meter()), from = str(*b[0], in.meter()), to = str(*b[1], in.meter());
-  in.meter().spend_bytes(s.size() + (s.size() / std::max<size_t>(from.size(), 1) + 1) * to.size());
   bool all = !b[2] || b[2]->is_none();
-  return Value::text(replace(s, from, to, all ? -1 : b.integer(2, -1)));
+  return Value::text(replace(s, from, to, all ? -1 : b.integer(2, -1), in.meter()));
 }
 
 Value indent(Interpreter& in, const Value& v, Arguments a) {
@@ -44,7 +46,7 @@ Value indent(Interpreter& in, const Value& v, Arguments a) {
   check(v.as_text(), "indent needs a str, not {}", type_name(v));
   std::string margin = textual ? *b[0]->as_text() : std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
   std::string out = b.flag(1, false) ? margin : "";
-  std::vector<std::string> lines = split_lines(*v.as_text() + "\n", false);
+  std::vector<std::string> lines = split_lines(*v.as_text() + "\n", false, in.meter());
   in.meter().spend_bytes(v.as_text()->size() + lines.size() * margin.size());
   for (size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out += "\n";
@@ -175,6 +177,7 @@ Value pairs(Interpreter& in, const Value& v, Arguments a) {
   Bound b("items", {}, 0, std::move(a));
   check(v.as_dict() || v.is_undefined(), "items needs a dict, not {}", type_name(v));
   std::vector<Value> items;
+  if (v.as_dict()) in.meter().spend_items(2 * v.as_dict()->entries.size());
   if (v.as_dict())
     for (const auto& [key, value] : v.as_dict()->entries) items.push_back(Value::tuple({key, value}));
   return items_of(Kind::lazy, std::move(items), in);
@@ -208,6 +211,9 @@ constexpr std::pair<std::string_view, Filter> kFilters[] = {
 }  // namespace
 
 Value Interpreter::filter(const std::string& name, const Value& input, Arguments arguments) {
+  // Filters can call filters: map('map', ...).
+  const Deeper deeper(depth_, kMaxEvaluationDepth);
+  meter_.spend(3);
   if (const std::string* s = input.as_text()) meter_.spend_bytes(s->size());
   for (const auto& [known, function] : kFilters)
     if (known == name) return function(*this, input, std::move(arguments));

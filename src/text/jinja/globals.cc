@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/error.h"
 #include "text/jinja/interpreter.h"
 
@@ -52,7 +54,9 @@ Value range(Interpreter& in, Arguments arguments) {
   check(count <= kMaxRange, "range of {} elements: at most {} are allowed", count, kMaxRange);
   in.meter().spend_items(count);
   std::vector<Value> items;
-  for (uint64_t i = 0; i < count; ++i) items.push_back(Value::integer(start + static_cast<int64_t>(i) * step));
+  for (uint64_t i = 0; i < count; ++i)  // By way of unsigned numbers: the product alone may not fit, the sum does.
+    items.push_back(
+        Value::integer(static_cast<int64_t>(static_cast<uint64_t>(start) + i * static_cast<uint64_t>(step))));
   return sequence(Kind::range, std::move(items));
 }
 
@@ -62,17 +66,20 @@ Value dict(Interpreter& in, Arguments arguments) {
   if (!arguments.positional.empty()) {
     const Value& from = arguments.positional[0];
     if (const Dict* d = from.as_dict()) {
+      in.meter().spend_items(2 * d->entries.size());
       entries = d->entries;
     } else {
       for (const Value& pair : iterate(from, in.meter())->items) {
         auto two = iterate(pair, in.meter());
+        in.meter().spend_items(2);
         check(two->items.size() == 2, "dict needs pairs, got {} values", two->items.size());
         entries.emplace_back(two->items[0], two->items[1]);
       }
     }
   }
   for (auto& [name, value] : arguments.named) entries.emplace_back(Value::text(name), std::move(value));
-  in.meter().spend(entries.size() * entries.size() / 8);
+  const bool texts = std::all_of(entries.begin(), entries.end(), [](const auto& e) { return e.first.as_text(); });
+  if (!texts) in.meter().spend(entries.size() * entries.size() / 8);
   return Value::dict(std::move(entries));
 }
 

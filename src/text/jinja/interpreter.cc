@@ -3,34 +3,11 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "text/jinja/text.h"
 
 namespace fidelio::jinja {
 namespace {
-
-// Holds a counter up by one; refuses at `limit`, which keeps recursion off the end of the stack.
-class Deeper {
- public:
-  Deeper(int& counter, int limit) : counter_(counter) {
-    check(counter < limit, "the template recurses more than {} deep", limit);
-    ++counter_;
-  }
-  ~Deeper() { --counter_; }
-  Deeper(const Deeper&) = delete;
-  Deeper& operator=(const Deeper&) = delete;
-
- private:
-  int& counter_;
-};
-
-void set(Scope& scope, const std::string& name, Value value) {
-  for (auto& [key, old] : scope.names)
-    if (key == name) {
-      old = std::move(value);
-      return;
-    }
-  scope.names.emplace_back(name, std::move(value));
-}
 
 std::shared_ptr<Scope> inside(const std::shared_ptr<Scope>& parent) {
   auto scope = std::make_shared<Scope>();
@@ -63,6 +40,16 @@ std::string Interpreter::run(const Body& body) {
     throw Error("chat template line {}: {}", line_, error.what());
   }
   return out;
+}
+
+void Interpreter::set(Scope& scope, const std::string& name, Value value) {
+  meter_.spend(scope.names.size() * (1 + name.size() / 64) / 8);
+  for (auto& [key, old] : scope.names)
+    if (key == name) {
+      old = std::move(value);
+      return;
+    }
+  scope.names.emplace_back(name, std::move(value));
 }
 
 void Interpreter::emit(std::string& out, std::string_view text) {
@@ -191,16 +178,20 @@ void Interpreter::assign(const Target& target, Value value, const ScopePtr& scop
   auto space = std::get_if<std::shared_ptr<Namespace>>(&object.data());
   check(space, "cannot set {}.{}: only a namespace's attributes can be set", target.name, target.attribute);
   check(target.attribute[0] != '_', "the attribute {} of a namespace starts with an underscore", target.attribute);
-  if (Value* old = (*space)->find(target.attribute))
+  meter_.spend((*space)->entries.size() / 4);
+  if (Value* old = (*space)->find(target.attribute)) {
     *old = std::move(value);
-  else
+  } else {
+    meter_.spend_items(1);
     (*space)->entries.emplace_back(target.attribute, std::move(value));
+  }
 }
 
 Value Interpreter::make_namespace(Arguments arguments) {
   auto space = std::make_shared<Namespace>();
   auto put = [&](const std::string& name, Value value) {
     check(name.empty() || name[0] != '_', "the attribute {} of a namespace starts with an underscore", name);
+    meter_.spend_items(1 + space->entries.size() / 8);
     if (Value* old = space->find(name))
       *old = std::move(value);
     else
@@ -213,7 +204,7 @@ Value Interpreter::make_namespace(Arguments arguments) {
     for (const auto& [key, value] : d->entries) put(str(key, meter_), value);
   }
   for (auto& [name, value] : arguments.named) put(name, std::move(value));
-  meter_.spend_items(1);
+  meter_.spend_items(2);
   namespaces_.push_back(space);
   return Value(Value::Data(std::move(space)));
 }
@@ -222,7 +213,7 @@ Value Interpreter::make_macro(const Statement& s, const ScopePtr& scope) {
   auto made = std::make_shared<Callable>();
   made->name = s.text.empty() ? "caller" : s.text;
   made->run = [&s, scope](Interpreter& in, Arguments a) { return in.call_macro(s, scope, std::move(a)); };
-  meter_.spend_items(1);
+  meter_.spend_items(4);
   closures_.push_back(scope);
   return Value(Value::Data(std::shared_ptr<const Callable>(std::move(made))));
 }
@@ -233,6 +224,7 @@ Value Interpreter::call_macro(const Statement& s, const ScopePtr& scope, Argumen
         s.parameters.size(), arguments.positional.size());
   ScopePtr inner = inside(scope);
   std::vector<bool> used(arguments.named.size());
+  meter_.spend(s.parameters.size() * (1 + arguments.named.size()) / 4);
   size_t first_default = s.parameters.size() - s.defaults.size();
   for (size_t i = 0; i < s.parameters.size(); ++i) {
     std::optional<Value> value;
@@ -257,11 +249,14 @@ Value Interpreter::call_macro(const Statement& s, const ScopePtr& scope, Argumen
 // ---- expressions ----
 
 Value Interpreter::lookup(const std::string& name, const ScopePtr& scope) {
-  for (const Scope* s = scope.get(); s; s = s->parent.get())
+  for (const Scope* s = scope.get(); s; s = s->parent.get()) {
+    meter_.spend((s->names.size() + 2) * (1 + name.size() / 64) / 4);
     for (const auto& [key, value] : s->names)
       if (key == name) return value;
+  }
+  meter_.spend(2);
   if (auto global = find_global(name)) return *global;
-  return Value::undefined(fmt::format("'{}'", name));
+  return Value::undefined(fmt::format("'{}'", foreign(name)));
 }
 
 Value Interpreter::evaluate(const Node& node, const ScopePtr& scope) {
@@ -381,7 +376,8 @@ Value Interpreter::build(const Node& node, const ScopePtr& scope) {
   if (node.op == Op::tuple) return Value::tuple(std::move(values));
   std::vector<std::pair<Value, Value>> entries;
   for (size_t i = 0; i < values.size(); i += 2) entries.emplace_back(std::move(values[i]), std::move(values[i + 1]));
-  meter_.spend(entries.size() * entries.size() / 8);
+  const bool texts = std::all_of(entries.begin(), entries.end(), [](const auto& e) { return e.first.as_text(); });
+  if (!texts) meter_.spend(entries.size() * entries.size() / 8);
   return Value::dict(std::move(entries));
 }
 
@@ -403,6 +399,7 @@ Arguments Interpreter::arguments(const Node& node, const ScopePtr& scope) {
       continue;
     }
     const std::string& name = node.words[i - first_named];
+    meter_.spend(a.named.size() / 4);
     for (const auto& given : a.named) check(given.first != name, "the argument {} is given twice", name);
     a.named.emplace_back(name, std::move(value));
   }
@@ -455,6 +452,7 @@ Value loop_attribute(const Loop& loop, const std::string& name) {
 
 Value Interpreter::attribute(const Value& object, const std::string& name) {
   if (object.is_undefined()) refuse_undefined(object);
+  meter_.spend(2);
   if (has_method(object, name)) {
     auto method = std::make_shared<Callable>();
     method->name = name;
@@ -464,13 +462,15 @@ Value Interpreter::attribute(const Value& object, const std::string& name) {
     return Value(Value::Data(std::shared_ptr<const Callable>(std::move(method))));
   }
   if (const Dict* d = object.as_dict()) {
-    meter_.spend(d->entries.size() / 4);
+    meter_.spend(d->entries.size() * (1 + name.size() / 64) / 4);
     if (const Value* v = find(*d, name)) return *v;
   }
-  if (auto space = std::get_if<std::shared_ptr<Namespace>>(&object.data()))
+  if (auto space = std::get_if<std::shared_ptr<Namespace>>(&object.data())) {
+    meter_.spend((*space)->entries.size() * (1 + name.size() / 64) / 4);
     if (Value* v = (*space)->find(name)) return *v;
+  }
   if (auto loop = std::get_if<std::shared_ptr<const Loop>>(&object.data())) return loop_attribute(**loop, name);
-  return Value::undefined(fmt::format("'{}' of a {}", name, type_name(object)));
+  return Value::undefined(fmt::format("'{}' of a {}", foreign(name), type_name(object)));
 }
 
 Value Interpreter::item(const Value& object, const Value& key) {
@@ -485,7 +485,7 @@ Value Interpreter::item(const Value& object, const Value& key) {
       if (i >= 0 && i < n) return s->items[static_cast<size_t>(i)];
     }
     if (const std::string* text = object.as_text()) {
-      meter_.spend_bytes(text->size());
+      meter_.spend_letters(text->size());
       std::u32string points = decode(*text);
       auto n = static_cast<int64_t>(points.size());
       int64_t i = *index < 0 ? *index + n : *index;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "core/error.h"
 #include "text/jinja/ast.h"
 #include "text/jinja/value.h"
 
@@ -12,6 +13,21 @@ namespace fidelio::jinja {
 struct Scope {
   std::vector<std::pair<std::string, Value>> names;
   std::shared_ptr<Scope> parent;
+};
+
+// Holds a counter up by one; refuses at `limit`, which keeps recursion off the end of the stack.
+class Deeper {
+ public:
+  Deeper(int& counter, int limit) : counter_(counter) {
+    check(counter < limit, "the template recurses more than {} deep", limit);
+    ++counter_;
+  }
+  ~Deeper() { --counter_; }
+  Deeper(const Deeper&) = delete;
+  Deeper& operator=(const Deeper&) = delete;
+
+ private:
+  int& counter_;
 };
 
 class Interpreter {
@@ -62,6 +78,7 @@ class Interpreter {
   Meter meter_;
   uint64_t output_left_;
   const std::function<std::tm()>& clock_;
+  void set(Scope& scope, const std::string& name, Value value);
   ScopePtr root_;
   int line_ = 1;
   int depth_ = 0;

@@ -4,12 +4,15 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "text/jinja/text.h"
 
 namespace fidelio::jinja {
 namespace {
 
 using Kind = Token::Kind;
+
+constexpr size_t kMaxTokens = 500'000;  // published templates have some thousands
 
 // CR LF and CR become LF, and one final newline is dropped: what jinja2 does before it looks for tags.
 std::string normalize_newlines(std::string_view source) {
@@ -41,7 +44,10 @@ class Lexer {
   }
 
  private:
-  void push(Kind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
+  void push(Kind kind, std::string text) {
+    check(tokens_.size() < kMaxTokens, "chat template line {}: more than {} words and signs", line_, kMaxTokens);
+    tokens_.push_back({kind, std::move(text), line_});
+  }
 
   // Moves `n` bytes on; the line number and whether the next byte starts a line follow.
   void skip(size_t n) {
@@ -199,7 +205,8 @@ class Lexer {
     text.erase(std::remove(text.begin(), text.end(), '_'), text.end());
     bool other_base = text == "0" && end < rest_.size() && std::string_view("xXoObB").find(rest_[end]) != rest_.npos;
     check(!other_base && (real || text.size() == 1 || text[0] != '0' || text.find_first_not_of('0') == text.npos),
-          "chat template line {}: the number {} is not written in plain decimal", line_, rest_.substr(0, end + 1));
+          "chat template line {}: the number {} is not written in plain decimal", line_,
+          foreign(rest_.substr(0, end + 1)));
     push(real ? Kind::number : Kind::integer, std::move(text));
     skip(end);
   }
@@ -282,7 +289,7 @@ class Lexer {
       value = value * static_cast<char32_t>(base) + static_cast<char32_t>(digit & 15);
     }
     check(good && value < 0x110000 && (value < 0xD800 || value > 0xDFFF),
-          "chat template line {}: '{}' is not the number of a Unicode character", line_, text);
+          "chat template line {}: '{}' is not the number of a Unicode character", line_, foreign(text));
     return value;
   }
 

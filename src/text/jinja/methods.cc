@@ -9,16 +9,16 @@ namespace {
 
 using Names = std::vector<std::string_view>;
 
-Value texts(std::vector<std::string> parts, Meter& meter) {
-  meter.spend_items(parts.size());
+Value texts(std::vector<std::string> parts) {
   std::vector<Value> items;
   for (std::string& part : parts) items.push_back(Value::text(std::move(part)));
   return Value::list(std::move(items));
 }
 
 template <bool left, bool right>
-Value strip_method(Interpreter&, const std::string& s, Arguments a) {
+Value strip_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("strip", {"chars"}, 0, std::move(a));
+  if (b.text(0)) in.meter().spend_letters(4 * b.text(0)->size());  // they are sorted
   return Value::text(std::string(strip(s, b.text(0), left, right)));
 }
 
@@ -27,13 +27,14 @@ Value split_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("split", {"sep", "maxsplit"}, 0, std::move(a));
   const std::string* separator = b.text(0);
   check(!separator || !separator->empty(), "split by an empty separator");
-  return texts(function(s, separator, b.integer(1, -1)), in.meter());
+  return texts(function(s, separator, b.integer(1, -1), in.meter()));
 }
 
 template <bool front>
-Value affix_method(Interpreter&, const std::string& s, Arguments a) {
+Value affix_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b(front ? "startswith" : "endswith", {"affix"}, 1, std::move(a));
   auto holds = [&](const Value& v) {
+    in.meter().spend(1 + (v.as_text() ? v.as_text()->size() / 32 : 0));
     check(v.as_text(), "startswith and endswith need a str, not {}", type_name(v));
     return front ? s.starts_with(*v.as_text()) : s.ends_with(*v.as_text());
   };
@@ -43,14 +44,16 @@ Value affix_method(Interpreter&, const std::string& s, Arguments a) {
 }
 
 template <std::string (*function)(std::string_view)>
-Value map_method(Interpreter&, const std::string& s, Arguments a) {
+Value map_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("this method", {}, 0, std::move(a));
+  in.meter().spend_letters(s.size());
   return Value::text(function(s));
 }
 
 template <bool (*function)(char32_t)>
-Value all_method(Interpreter&, const std::string& s, Arguments a) {
+Value all_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("this method", {}, 0, std::move(a));
+  in.meter().spend_letters(s.size());
   std::u32string points = decode(s);
   return Value::boolean(!points.empty() && std::all_of(points.begin(), points.end(), function));
 }
@@ -61,8 +64,7 @@ Value replace_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("replace", {"old", "new", "count"}, 2, std::move(a));
   check(b.text(0) && b.text(1), "replace needs two str");
   const std::string &from = *b.text(0), &to = *b.text(1);
-  in.meter().spend_bytes((s.size() / std::max<size_t>(from.size(), 1) + 1) * to.size());
-  return Value::text(replace(s, from, to, b.integer(2, -1)));
+  return Value::text(replace(s, from, to, b.integer(2, -1), in.meter()));
 }
 
 Value join_method(Interpreter& in, const std::string& s, Arguments a) {
@@ -94,35 +96,41 @@ std::pair<size_t, size_t> window(const std::string& s, const Bound& b) {
 }
 
 template <bool last, bool must>
-Value find_method(Interpreter&, const std::string& s, Arguments a) {
+Value find_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("find", {"sub", "start", "end"}, 1, std::move(a));
   check(b.text(0), "find needs a str");
+  in.meter().spend(b.text(0)->size());
+  in.meter().spend_letters(s.size());
   auto [begin, end] = window(s, b);
   size_t at = s.npos;
   if (begin != s.npos && begin <= end) {
     std::string_view part = std::string_view(s).substr(begin, end - begin);
-    at = last ? part.rfind(*b.text(0)) : part.find(*b.text(0));
+    at = last ? find_last_text(part, *b.text(0)) : find_text(part, *b.text(0), 0);
   }
   check(!must || at != s.npos, "the substring was not found");
   if (at == s.npos) return Value::integer(-1);
   return Value::integer(static_cast<int64_t>(length(std::string_view(s).substr(0, begin + at))));
 }
 
-Value count_method(Interpreter&, const std::string& s, Arguments a) {
+Value count_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("count", {"sub", "start", "end"}, 1, std::move(a));
   check(b.text(0), "count needs a str");
+  in.meter().spend_letters(s.size());
   auto [begin, end] = window(s, b);
   if (begin == s.npos || begin > end) return Value::integer(0);
   std::string_view part = std::string_view(s).substr(begin, end - begin);
   if (b.text(0)->empty()) return Value::integer(static_cast<int64_t>(length(part)) + 1);
   int64_t n = 0;
-  for (size_t at = 0; (at = part.find(*b.text(0), at)) != part.npos; at += b.text(0)->size()) ++n;
+  for (size_t at = 0; (at = find_text(part, *b.text(0), at)) != part.npos; at += b.text(0)->size()) {
+    in.meter().spend(1);
+    ++n;
+  }
   return Value::integer(n);
 }
 
 Value splitlines_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("splitlines", {"keepends"}, 0, std::move(a));
-  return texts(split_lines(s, b.flag(0, false)), in.meter());
+  return texts(split_lines(s, b.flag(0, false), in.meter()));
 }
 
 template <bool front>
@@ -135,18 +143,20 @@ Value remove_affix_method(Interpreter&, const std::string& s, Arguments a) {
 }
 
 template <bool last>
-Value partition_method(Interpreter&, const std::string& s, Arguments a) {
+Value partition_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("partition", {"sep"}, 1, std::move(a));
   check(b.text(0) && !b.text(0)->empty(), "partition needs a separator");
-  size_t at = last ? s.rfind(*b.text(0)) : s.find(*b.text(0));
+  in.meter().spend(b.text(0)->size() + s.size() / 8);
+  size_t at = last ? find_last_text(s, *b.text(0)) : find_text(s, *b.text(0), 0);
   std::string before = at != s.npos ? s.substr(0, at) : last ? "" : s;
   std::string after = at != s.npos ? s.substr(at + b.text(0)->size()) : last ? s : "";
   return Value::tuple({Value::text(before), Value::text(at == s.npos ? "" : *b.text(0)), Value::text(after)});
 }
 
 template <bool (*function)(std::string_view)>
-Value test_method(Interpreter&, const std::string& s, Arguments a) {
+Value test_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("this method", {}, 0, std::move(a));
+  in.meter().spend_letters(s.size());
   return Value::boolean(function(s));
 }
 
@@ -194,7 +204,7 @@ Value dict_method(Interpreter& in, const Dict& d, const std::string& name, Argum
     return found ? *found : b[1].value_or(Value::none());
   }
   Bound b(name, {}, 0, std::move(a));
-  in.meter().spend_items(d.entries.size());
+  in.meter().spend_items(2 * d.entries.size());
   std::vector<Value> items;
   for (const auto& [key, value] : d.entries)
     items.push_back(name == "keys" ? key : name == "values" ? value : Value::tuple({key, value}));
@@ -231,7 +241,8 @@ bool has_method(const Value& object, std::string_view name) {
 
 Value call_method(Interpreter& in, const Value& object, const std::string& name, Arguments arguments) {
   if (const std::string* s = object.as_text()) {
-    in.meter().spend_bytes(2 * s->size());
+    in.meter().spend(3 + s->size() / 8);
+    in.meter().spend_bytes(s->size());
     return text_method(name)(in, *s, std::move(arguments));
   }
   if (const Dict* d = object.as_dict()) return dict_method(in, *d, name, std::move(arguments));

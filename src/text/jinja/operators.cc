@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/text.h"
 
@@ -158,7 +159,8 @@ std::vector<size_t> slice_indices(int64_t n, const Value& start, const Value& st
 
 Value slice(const Value& object, const Value& start, const Value& stop, const Value& step, Meter& meter) {
   if (const std::string* s = object.as_text()) {
-    meter.spend_bytes(4 * s->size());
+    meter.spend_letters(s->size());
+    meter.spend_bytes(s->size());
     std::u32string points = decode(*s);
     std::string out;
     for (size_t i : slice_indices(static_cast<int64_t>(points.size()), start, stop, step)) append(out, points[i]);
@@ -167,6 +169,7 @@ Value slice(const Value& object, const Value& start, const Value& stop, const Va
   const Sequence* s = object.as_sequence();
   check(s && s->kind != Kind::lazy && s->kind != Kind::view, "a {} cannot be sliced", type_name(object));
   std::vector<Value> items;
+  meter.spend(s->items.size());
   for (size_t i : slice_indices(static_cast<int64_t>(s->items.size()), start, stop, step)) items.push_back(s->items[i]);
   meter.spend_items(items.size());
   return sequence(s->kind, std::move(items));
@@ -194,7 +197,7 @@ Conversion read_conversion(const std::string& format, size_t& i) {
     int n = 0;
     for (; more() && format[i] >= '0' && format[i] <= '9'; ++i) {
       n = n * 10 + (format[i] - '0');
-      check(n <= 1000, "a width over 1000 in the format '{}'", format);
+      check(n <= 1000, "a width over 1000 in the format '{}'", foreign(format));
     }
     return n;
   };
@@ -203,7 +206,7 @@ Conversion read_conversion(const std::string& format, size_t& i) {
     ++i;
     c.precision = digits();
   }
-  check(more(), "the format '{}' ends inside a conversion", format);
+  check(more(), "the format '{}' ends inside a conversion", foreign(format));
   c.type = format[i++];
   return c;
 }
@@ -218,6 +221,7 @@ std::string convert(const Conversion& c, const Value& v, Meter& meter) {
     case 'r': {
       numeric = false;
       body = c.type == 's' ? str(v, meter) : repr(v, meter);
+      meter.spend_letters(body.size());
       if (c.precision >= 0) body = encode(decode(body).substr(0, static_cast<size_t>(c.precision)));
       break;
     }
@@ -277,16 +281,17 @@ std::string percent_format(const std::string& format, const Value& argument, Met
       out += format[i++];
       continue;
     }
-    check(i >= format.size() || format[i] != '(', "named conversions are not supported in the format '{}'", format);
+    check(i >= format.size() || format[i] != '(', "named conversions are not supported in the format '{}'",
+          foreign(format));
     Conversion c = read_conversion(format, i);
-    check(used < count, "not enough arguments for the format '{}'", format);
+    check(used < count, "not enough arguments for the format '{}'", foreign(format));
     std::string text = convert(c, tuple ? tuple->items[used] : argument, meter);
     ++used;
     meter.spend_bytes(text.size());
     out += text;
   }
   check(used == count || argument.as_dict() || (argument.as_sequence() && !tuple),
-        "not all arguments of the format '{}' were used", format);
+        "not all arguments of the format '{}' were used", foreign(format));
   return out;
 }
 

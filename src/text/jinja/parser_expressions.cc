@@ -3,6 +3,8 @@
 
 #include "text/jinja/parser.h"
 
+#include "core/foreign_text.h"
+
 namespace fidelio::jinja {
 namespace {
 
@@ -23,7 +25,7 @@ std::string describe(const Token& token) {
     case Token::Kind::string:
       return "a string";
     default:
-      return fmt::format("'{}'", token.text);
+      return fmt::format("'{}'", foreign(token.text));
   }
 }
 

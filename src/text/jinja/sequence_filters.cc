@@ -13,22 +13,36 @@ std::vector<Value> copy(Interpreter& in, const Value& v) {
   return items->items;
 }
 
-// `a.b.0` of an item, as jinja2's attribute= arguments read it.
-Value reach(Interpreter& in, Value v, const Value& path, const Value* fallback = nullptr) {
-  if (!path.as_text()) return in.item(v, path);
+// `a.b.0`, as jinja2's attribute= arguments read it: the keys one after the other.
+using Path = std::vector<Value>;
+Path path_of(Interpreter& in, const Value& path) {
+  if (!path.as_text()) return {path};
   static const std::string kDot = ".";
-  for (const std::string& part : split(*path.as_text(), &kDot, -1)) {
+  Path keys;
+  for (std::string& part : split(*path.as_text(), &kDot, -1, in.meter())) {
     bool index = !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == part.npos;
-    v = in.item(v, index ? Value::integer(std::stoi(part)) : Value::text(part));
+    keys.push_back(index ? Value::integer(std::stoi(part)) : Value::text(std::move(part)));
+  }
+  return keys;
+}
+std::optional<Path> path_of(Interpreter& in, const std::optional<Value>& path) {
+  return path && !path->is_none() ? std::optional(path_of(in, *path)) : std::nullopt;
+}
+
+Value reach(Interpreter& in, Value v, const Path& path, const Value* fallback = nullptr) {
+  for (const Value& key : path) {
+    in.meter().spend(1);
+    v = in.item(v, key);
     if (fallback && v.is_undefined()) v = *fallback;
   }
   return v;
 }
 
 // What sort, unique, min and max compare: the attribute, in lower case unless case matters.
-Value sort_key(Interpreter& in, const Value& v, const std::optional<Value>& attribute, bool case_sensitive) {
-  Value key = attribute && !attribute->is_none() ? reach(in, v, *attribute) : v;
+Value sort_key(Interpreter& in, const Value& v, const std::optional<Path>& attribute, bool case_sensitive) {
+  Value key = attribute ? reach(in, v, *attribute) : v;
   if (case_sensitive || !key.as_text()) return key;
+  in.meter().spend_letters(key.as_text()->size());
   in.meter().spend_bytes(key.as_text()->size());
   return Value::text(lower(*key.as_text()));
 }
@@ -50,15 +64,21 @@ Value sort(Interpreter& in, const Value& v, Arguments a) {
   std::vector<Value> items = copy(in, v);
   std::vector<Value> keys;
   static const std::string kComma = ",";
+  const bool several = b[2] && b[2]->as_text();
+  std::vector<Path> paths;
+  if (several)
+    for (std::string& path : split(*b[2]->as_text(), &kComma, -1, in.meter()))
+      paths.push_back(path_of(in, Value::text(std::move(path))));
+  const std::optional<Path> one = several ? std::nullopt : path_of(in, b[2]);
   for (const Value& item : items) {
-    if (b[2] && b[2]->as_text()) {
-      std::vector<Value> parts;
-      for (std::string& path : split(*b[2]->as_text(), &kComma, -1))
-        parts.push_back(sort_key(in, item, Value::text(std::move(path)), b.flag(1, false)));
-      keys.push_back(Value::list(std::move(parts)));
-    } else {
-      keys.push_back(sort_key(in, item, b[2], b.flag(1, false)));
+    if (!several) {
+      keys.push_back(sort_key(in, item, one, b.flag(1, false)));
+      continue;
     }
+    std::vector<Value> parts;
+    in.meter().spend_items(paths.size());
+    for (const Path& path : paths) parts.push_back(sort_key(in, item, path, b.flag(1, false)));
+    keys.push_back(Value::list(std::move(parts)));
   }
   return Value::list(sorted(in, items, keys, b.flag(0, false)));
 }
@@ -69,6 +89,7 @@ Value dictsort(Interpreter& in, const Value& v, Arguments a) {
   check(by == "key" || by == "value", "dictsort by '{}': only key or value", by);
   check(v.as_dict(), "dictsort needs a dict, not {}", type_name(v));
   std::vector<Value> items, keys;
+  in.meter().spend_items(2 * v.as_dict()->entries.size());
   for (const auto& [key, value] : v.as_dict()->entries) {
     items.push_back(Value::tuple({key, value}));
     keys.push_back(sort_key(in, by == "key" ? key : value, std::nullopt, b.flag(0, false)));
@@ -80,8 +101,9 @@ Value dictsort(Interpreter& in, const Value& v, Arguments a) {
 Value unique(Interpreter& in, const Value& v, Arguments a) {
   Bound b("unique", {"case_sensitive", "attribute"}, 0, std::move(a));
   std::vector<Value> kept, keys;
+  const std::optional<Path> attribute = path_of(in, b[1]);
   for (const Value& item : copy(in, v)) {
-    Value key = sort_key(in, item, b[1], b.flag(0, false));
+    Value key = sort_key(in, item, attribute, b.flag(0, false));
     if (std::any_of(keys.begin(), keys.end(), [&](const Value& k) { return equal(k, key, in.meter()); })) continue;
     kept.push_back(item);
     keys.push_back(std::move(key));
@@ -94,8 +116,9 @@ Value extreme(Interpreter& in, const Value& v, Arguments a) {
   Bound b(largest ? "max" : "min", {"case_sensitive", "attribute"}, 0, std::move(a));
   Value best = Value::undefined("an element of an empty sequence");
   Value best_key;
+  const std::optional<Path> attribute = path_of(in, b[1]);
   for (const Value& item : copy(in, v)) {
-    Value key = sort_key(in, item, b[1], b.flag(0, false));
+    Value key = sort_key(in, item, attribute, b.flag(0, false));
     bool better = best.is_undefined() || (largest ? less(best_key, key, in.meter()) : less(key, best_key, in.meter()));
     if (!better) continue;
     best = item;
@@ -108,8 +131,9 @@ Value sum(Interpreter& in, const Value& v, Arguments a) {
   Bound b("sum", {"attribute", "start"}, 0, std::move(a));
   Value total = b[1].value_or(Value::integer(0));
   check(!total.as_text(), "sum cannot join str; use join");
+  const std::optional<Path> attribute = path_of(in, b[0]);
   for (const Value& item : copy(in, v)) {
-    Value term = b[0] && !b[0]->is_none() ? reach(in, item, *b[0]) : item;
+    Value term = attribute ? reach(in, item, *attribute) : item;
     total = binary(Op::add, total, term, in.meter());
   }
   return total;
@@ -120,8 +144,9 @@ Value join(Interpreter& in, const Value& v, Arguments a) {
   std::string separator = b[0] ? str(*b[0], in.meter()) : "";
   std::string out;
   bool first = true;
+  const std::optional<Path> attribute = path_of(in, b[1]);
   for (const Value& item : copy(in, v)) {
-    std::string text = str(b[1] && !b[1]->is_none() ? reach(in, item, *b[1]) : item, in.meter());
+    std::string text = str(attribute ? reach(in, item, *attribute) : item, in.meter());
     in.meter().spend_bytes(separator.size() + text.size());
     if (!first) out += separator;
     first = false;
@@ -151,6 +176,7 @@ Value to_list(Interpreter& in, const Value& v, Arguments a) {
 Value reverse(Interpreter& in, const Value& v, Arguments a) {
   Bound b("reverse", {}, 0, std::move(a));
   if (v.as_text()) {
+    in.meter().spend_letters(v.as_text()->size());
     std::u32string points = decode(*v.as_text());
     std::reverse(points.begin(), points.end());
     return Value::text(encode(points));
@@ -185,22 +211,26 @@ Value map(Interpreter& in, const Value& v, Arguments a) {
   if (a.positional.empty()) {
     Bound b("map", {"attribute", "default"}, 1, std::move(a));
     const Value* fallback = b[1] && !b[1]->is_none() ? &*b[1] : nullptr;
-    for (const Value& item : copy(in, v)) out.push_back(reach(in, item, *b[0], fallback));
+    const Path attribute = path_of(in, *b[0]);
+    for (const Value& item : copy(in, v)) out.push_back(reach(in, item, attribute, fallback));
     return sequence(Kind::lazy, std::move(out));
   }
   check(a.positional[0].as_text(), "map needs the name of a filter");
   std::string name = *a.positional[0].as_text();
   a.positional.erase(a.positional.begin());
-  for (const Value& item : copy(in, v)) out.push_back(in.filter(name, item, a));
+  for (const Value& item : copy(in, v)) {
+    in.meter().spend_items(a.positional.size() + a.named.size());  // each call has its own
+    out.push_back(in.filter(name, item, a));
+  }
   return sequence(Kind::lazy, std::move(out));
 }
 
 template <bool wanted, bool by_attribute>
 Value select(Interpreter& in, const Value& v, Arguments a) {
-  Value attribute;
+  Path attribute;
   if (by_attribute) {
     check(!a.positional.empty(), "selectattr and rejectattr need the name of an attribute");
-    attribute = a.positional[0];
+    attribute = path_of(in, a.positional[0]);
     a.positional.erase(a.positional.begin());
   }
   std::string test;
@@ -212,6 +242,7 @@ Value select(Interpreter& in, const Value& v, Arguments a) {
   std::vector<Value> out;
   for (const Value& item : copy(in, v)) {
     Value subject = by_attribute ? reach(in, item, attribute) : item;
+    in.meter().spend_items(a.positional.size() + a.named.size());
     if ((test.empty() ? truthy(subject) : in.test(test, subject, a)) == wanted) out.push_back(item);
   }
   return sequence(Kind::lazy, std::move(out));

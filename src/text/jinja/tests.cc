@@ -35,6 +35,7 @@ bool same(Interpreter& in, const Value& a, const Value& b) {
 bool text_equals(Interpreter& in, const Value& v, std::string (*change)(std::string_view),
                  bool (*holds)(std::string_view)) {
   std::string s = str(v, in.meter());
+  in.meter().spend_letters(2 * s.size());
   return change(s) == s && holds(s);
 }
 
@@ -98,6 +99,7 @@ constexpr Entry kTests[] = {
 }  // namespace
 
 bool Interpreter::test(const std::string& name, const Value& input, Arguments arguments) {
+  meter_.spend(3);
   for (const Entry& entry : kTests) {
     if (entry.name != name) continue;
     check(arguments.named.empty() && arguments.positional.size() == entry.arguments, "the test {} takes {} arguments",

@@ -6,8 +6,28 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
+
+#include "text/jinja/value.h"
 
 namespace fidelio::jinja {
+
+namespace {
+
+// Where the last code point begins: back over continuation bytes, if they form one.
+size_t last_code_point(std::string_view s) {
+  size_t start = s.size() - 1;
+  while (start > 0 && s.size() - start < 4 && (static_cast<unsigned char>(s[start]) & 0xC0) == 0x80) --start;
+  return next_code_point(s, start) == s.size() ? start : s.size() - 1;
+}
+
+// One more part of a text, with the bytes it has.
+void pay_part(size_t bytes, Meter& meter) {
+  meter.spend_items(1);
+  meter.spend_bytes(bytes);
+}
+
+}  // namespace
 
 size_t next_code_point(std::string_view s, size_t begin) {
   utf8proc_int32_t c;
@@ -71,20 +91,46 @@ bool is_space(char32_t c) {
 
 std::string_view strip(std::string_view s, const std::string* characters, bool left, bool right) {
   std::u32string set = characters ? decode(*characters) : std::u32string();
-  auto dropped = [&](char32_t c) { return characters ? set.find(c) != std::u32string::npos : is_space(c); };
+  std::sort(set.begin(), set.end());
+  auto dropped = [&](char32_t c) { return characters ? std::binary_search(set.begin(), set.end(), c) : is_space(c); };
   while (left && !s.empty()) {
     size_t next = next_code_point(s, 0);
     if (!dropped(decode(s.substr(0, next))[0])) break;
     s.remove_prefix(next);
   }
   while (right && !s.empty()) {
-    size_t start = s.size() - 1;  // walk back over continuation bytes, then see whether they form one code point
-    while (start > 0 && s.size() - start < 4 && (static_cast<unsigned char>(s[start]) & 0xC0) == 0x80) --start;
-    if (next_code_point(s, start) != s.size()) start = s.size() - 1;
+    const size_t start = last_code_point(s);
     if (!dropped(decode(s.substr(start))[0])) break;
     s = s.substr(0, start);
   }
   return s;
+}
+
+size_t find_text(std::string_view s, std::string_view what, size_t from) {
+  if (from > s.size()) return s.npos;
+  if (what.empty()) return from;
+  const void* at = ::memmem(s.data() + from, s.size() - from, what.data(), what.size());
+  return at ? static_cast<size_t>(static_cast<const char*>(at) - s.data()) : s.npos;
+}
+
+// Knuth, Morris and Pratt's search, from right to left.
+size_t find_last_text(std::string_view s, std::string_view what) {
+  const size_t m = what.size();
+  if (m == 0) return s.size();
+  if (m > s.size()) return s.npos;
+  const auto letter = [&](size_t i) { return what[m - 1 - i]; };
+  std::vector<uint32_t> border(m, 0);
+  for (size_t i = 1, k = 0; i < m; ++i) {
+    while (k > 0 && letter(i) != letter(k)) k = border[k - 1];
+    if (letter(i) == letter(k)) ++k;
+    border[i] = static_cast<uint32_t>(k);
+  }
+  for (size_t at = s.size(), k = 0; at-- > 0;) {
+    while (k > 0 && s[at] != letter(k)) k = border[k - 1];
+    if (s[at] == letter(k)) ++k;
+    if (k == m) return at;
+  }
+  return s.npos;
 }
 
 namespace {
@@ -190,11 +236,12 @@ bool is_lower(std::string_view s) { return all_cased(s, UTF8PROC_CATEGORY_LL); }
 
 namespace {
 
-std::vector<std::string> split_white_space(std::string_view s, int64_t max_splits) {
+std::vector<std::string> split_white_space(std::string_view s, int64_t max_splits, Meter& meter) {
   std::vector<std::string> parts;
   s = strip(s, nullptr, true, false);
   while (!s.empty()) {
     if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
+      pay_part(s.size(), meter);
       parts.emplace_back(s);
       break;
     }
@@ -204,26 +251,28 @@ std::vector<std::string> split_white_space(std::string_view s, int64_t max_split
       if (is_space(decode(s.substr(end, next - end))[0])) break;
       end = next;
     }
+    pay_part(end, meter);
     parts.emplace_back(s.substr(0, end));
     s = strip(s.substr(end), nullptr, true, false);
   }
   return parts;
 }
 
-std::vector<std::string> rsplit_white_space(std::string_view s, int64_t max_splits) {
+std::vector<std::string> rsplit_white_space(std::string_view s, int64_t max_splits, Meter& meter) {
   std::vector<std::string> parts;
   s = strip(s, nullptr, false, true);
   while (!s.empty()) {
-    if (max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits) {
-      parts.emplace_back(s);
-      break;
+    const bool rest = static_cast<int64_t>(parts.size()) == max_splits;
+    size_t begin = rest ? 0 : s.size();
+    while (begin > 0) {
+      const size_t previous = last_code_point(s.substr(0, begin));
+      if (is_space(decode(s.substr(previous, begin - previous))[0])) break;
+      begin = previous;
     }
-    std::u32string points = decode(s);
-    size_t begin = points.size();
-    while (begin > 0 && !is_space(points[begin - 1])) --begin;
-    std::string word = encode(std::u32string_view(points).substr(begin));
-    s = strip(s.substr(0, s.size() - word.size()), nullptr, false, true);
-    parts.push_back(std::move(word));
+    pay_part(s.size() - begin, meter);
+    parts.emplace_back(s.substr(begin));
+    if (rest) break;
+    s = strip(s.substr(0, begin), nullptr, false, true);
   }
   std::reverse(parts.begin(), parts.end());
   return parts;
@@ -231,25 +280,30 @@ std::vector<std::string> rsplit_white_space(std::string_view s, int64_t max_spli
 
 }  // namespace
 
-std::vector<std::string> split(std::string_view s, const std::string* separator, int64_t max_splits) {
-  if (!separator) return split_white_space(s, max_splits);
+std::vector<std::string> split(std::string_view s, const std::string* separator, int64_t max_splits, Meter& meter) {
+  if (!separator) return split_white_space(s, max_splits, meter);
   std::vector<std::string> parts;
-  for (;;) {
-    size_t at = max_splits >= 0 && static_cast<int64_t>(parts.size()) == max_splits ? s.npos : s.find(*separator);
-    parts.emplace_back(s.substr(0, at));
+  for (size_t begin = 0;;) {
+    const bool more = max_splits < 0 || static_cast<int64_t>(parts.size()) < max_splits;
+    const size_t at = more ? find_text(s, *separator, begin) : s.npos;
+    pay_part(std::min(at, s.size()) - begin, meter);
+    parts.emplace_back(s.substr(begin, at == s.npos ? at : at - begin));
     if (at == s.npos) return parts;
-    s.remove_prefix(at + separator->size());
+    begin = at + separator->size();
   }
 }
 
-std::vector<std::string> rsplit(std::string_view s, const std::string* separator, int64_t max_splits) {
-  if (max_splits < 0) return split(s, separator, max_splits);
-  if (!separator) return rsplit_white_space(s, max_splits);
+std::vector<std::string> rsplit(std::string_view s, const std::string* separator, int64_t max_splits, Meter& meter) {
+  if (max_splits < 0) return split(s, separator, max_splits, meter);
+  if (!separator) return rsplit_white_space(s, max_splits, meter);
   std::vector<std::string> parts;
   for (;;) {
-    bool more = static_cast<int64_t>(parts.size()) < max_splits && s.size() >= separator->size();
-    size_t at = more ? s.rfind(*separator) : s.npos;
-    parts.emplace_back(at == s.npos ? s : s.substr(at + separator->size()));
+    const bool more = static_cast<int64_t>(parts.size()) < max_splits;
+    meter.spend(more ? separator->size() / 8 : 0);  // the search reads it each time
+    const size_t at = more ? find_last_text(s, *separator) : s.npos;
+    const std::string_view part = at == s.npos ? s : s.substr(at + separator->size());
+    pay_part(part.size(), meter);
+    parts.emplace_back(part);
     if (at == s.npos) break;
     s = s.substr(0, at);
   }
@@ -257,7 +311,7 @@ std::vector<std::string> rsplit(std::string_view s, const std::string* separator
   return parts;
 }
 
-std::vector<std::string> split_lines(std::string_view s, bool keep_ends) {
+std::vector<std::string> split_lines(std::string_view s, bool keep_ends, Meter& meter) {
   std::vector<std::string> lines;
   size_t begin = 0;
   for (size_t i = 0; i < s.size();) {
@@ -265,20 +319,27 @@ std::vector<std::string> split_lines(std::string_view s, bool keep_ends) {
     char32_t c = decode(s.substr(i, next - i))[0];
     if ((c >= 10 && c <= 13) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029) {
       if (c == '\r' && next < s.size() && s[next] == '\n') ++next;
+      pay_part(next - begin, meter);
       lines.emplace_back(s.substr(begin, (keep_ends ? next : i) - begin));
       begin = next;
     }
     i = next;
   }
-  if (begin < s.size()) lines.emplace_back(s.substr(begin));
+  if (begin < s.size()) {
+    pay_part(s.size() - begin, meter);
+    lines.emplace_back(s.substr(begin));
+  }
   return lines;
 }
 
-std::string replace(std::string_view s, std::string_view from, std::string_view to, int64_t count) {
+std::string replace(std::string_view s, std::string_view from, std::string_view to, int64_t count, Meter& meter) {
   std::string out;
   size_t i = 0;
+  meter.spend_bytes(s.size());
   if (from.empty()) {  // Python puts `to` before every code point and at the end
     while (count != 0) {
+      meter.spend(1);
+      meter.spend_bytes(to.size());
       out += to;
       --count;
       if (i >= s.size()) return out;
@@ -289,8 +350,10 @@ std::string replace(std::string_view s, std::string_view from, std::string_view 
     return out += s.substr(i);
   }
   while (count != 0) {
-    size_t at = s.find(from, i);
+    size_t at = find_text(s, from, i);
     if (at == s.npos) break;
+    meter.spend(1);
+    meter.spend_bytes(to.size());
     out += s.substr(i, at - i);
     out += to;
     i = at + from.size();

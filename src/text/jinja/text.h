@@ -7,6 +7,8 @@
 
 namespace fidelio::jinja {
 
+class Meter;
+
 // A byte that is not part of well-formed UTF-8 decodes to kRawByte + byte, and encodes back to itself.
 inline constexpr char32_t kRawByte = 0x200000;
 
@@ -29,10 +31,15 @@ std::string title_filter(std::string_view s);  // the Jinja filter: a word start
 bool is_upper(std::string_view s);
 bool is_lower(std::string_view s);
 
-std::vector<std::string> split(std::string_view s, const std::string* separator, int64_t max_splits);
-std::vector<std::string> rsplit(std::string_view s, const std::string* separator, int64_t max_splits);
-std::vector<std::string> split_lines(std::string_view s, bool keep_ends);
-std::string replace(std::string_view s, std::string_view from, std::string_view to, int64_t count);
+// Where `what` begins in `s`, first at `from` or after or last of all, or npos. Linear in both.
+size_t find_text(std::string_view s, std::string_view what, size_t from);
+size_t find_last_text(std::string_view s, std::string_view what);
+
+// These pay for each part before they make it.
+std::vector<std::string> split(std::string_view s, const std::string* separator, int64_t max_splits, Meter& meter);
+std::vector<std::string> rsplit(std::string_view s, const std::string* separator, int64_t max_splits, Meter& meter);
+std::vector<std::string> split_lines(std::string_view s, bool keep_ends, Meter& meter);
+std::string replace(std::string_view s, std::string_view from, std::string_view to, int64_t count, Meter& meter);
 
 std::string repr(std::string_view s);  // Python's repr of a str
 std::string repr(double x);            // Python's repr of a float: shortest that reads back

@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <unordered_map>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "text/jinja/text.h"
 
 namespace fidelio::jinja {
-
-void Meter::spend(uint64_t units) {
-  check(units <= left_, "the template does more work than a chat template may; it may never end");
-  left_ -= units;
-}
 
 Value* Namespace::find(std::string_view name) {
   for (auto& [key, value] : entries)
@@ -60,13 +57,21 @@ Value Value::tuple(std::vector<Value> items) { return sequence(Kind::tuple, std:
 
 Value Value::dict(std::vector<std::pair<Value, Value>> entries) {
   auto made = std::make_shared<Dict>();
-  Meter meter(uint64_t{1} << 40);  // a literal's or a JSON object's own size bounds this
+  Meter meter(uint64_t{1} << 40);                        // whoever makes keys that are no text has paid for this
+  std::unordered_map<std::string_view, size_t> by_text;  // JSON has text keys only, and perhaps many
   int deepest = 0;
   for (auto& [key, value] : entries) {
     check(hashable(key), "a {} cannot be the key of a dict", type_name(key));
     deepest = std::max({deepest, depth_of(key), depth_of(value)});
-    if (const Value* old = jinja::find(*made, key, meter))
-      const_cast<Value&>(*old) = std::move(value);
+    Value* old = nullptr;
+    if (const std::string* text = key.as_text()) {
+      const auto [place, is_new] = by_text.emplace(*text, made->entries.size());
+      if (!is_new) old = &made->entries[place->second].second;
+    } else {
+      old = const_cast<Value*>(jinja::find(*made, key, meter));
+    }
+    if (old)
+      *old = std::move(value);
     else
       made->entries.emplace_back(std::move(key), std::move(value));
   }
@@ -185,8 +190,8 @@ bool contains(const Value& container, const Value& item, Meter& meter) {
   if (container.is_undefined()) return false;
   if (const std::string* s = container.as_text()) {
     check(item.as_text(), "'in' a str needs a str on its left, not {}", type_name(item));
-    meter.spend_bytes(s->size());
-    return s->find(*item.as_text()) != s->npos;
+    meter.spend(s->size() / 8);
+    return find_text(*s, *item.as_text(), 0) != s->npos;
   }
   if (const Dict* d = container.as_dict()) {
     check(hashable(item), "a {} cannot be the key of a dict", type_name(item));
@@ -219,11 +224,11 @@ std::shared_ptr<const Sequence> iterate(const Value& v, Meter& meter) {
 }
 
 std::optional<double> parse_float(std::string_view text) {
-  std::string s(strip(text, nullptr, true, true));
-  for (size_t i = 1; i + 1 < s.size(); ++i)  // Python allows one underscore between digits
-    if (s[i] == '_' && std::isdigit(static_cast<unsigned char>(s[i - 1])) &&
-        std::isdigit(static_cast<unsigned char>(s[i + 1])))
-      s.erase(i--, 1);
+  const std::string_view given = strip(text, nullptr, true, true);
+  const auto digit = [&](size_t i) { return given[i] >= '0' && given[i] <= '9'; };
+  std::string s;
+  for (size_t i = 0; i < given.size(); ++i)  // Python allows one underscore between digits
+    if (given[i] != '_' || i == 0 || i + 1 == given.size() || !digit(i - 1) || !digit(i + 1)) s += given[i];
   std::string word = lower(s);
   if (!word.empty() && (word[0] == '+' || word[0] == '-')) word.erase(0, 1);
   bool named = word == "inf" || word == "infinity" || word == "nan";
@@ -240,14 +245,13 @@ std::optional<int64_t> parse_integer(std::string_view text, int base) {
   if (!s.empty() && (s[0] == '-' || s[0] == '+')) s.erase(0, 1);
   std::string prefix = lower(std::string_view(s).substr(0, 2));
   if ((base == 16 && prefix == "0x") || (base == 8 && prefix == "0o") || (base == 2 && prefix == "0b")) s.erase(0, 2);
-  for (size_t i = 1; i + 1 < s.size(); ++i)
-    if (s[i] == '_' && s[i - 1] != '_') s.erase(i--, 1);
   if (s.empty() || s[0] == '-') return std::nullopt;
   std::string digits(negative ? 1 : 0, '-');
-  digits += s;
+  for (size_t i = 0; i < s.size(); ++i)
+    if (s[i] != '_' || i == 0 || i + 1 == s.size() || s[i - 1] == '_') digits += s[i];
   int64_t value = 0;
   auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
-  check(error != std::errc::result_out_of_range, "the integer {} does not fit in 64 bits", digits);
+  check(error != std::errc::result_out_of_range, "the integer {} does not fit in 64 bits", foreign(digits));
   return error == std::errc() && end == digits.data() + digits.size() ? std::optional(value) : std::nullopt;
 }
 
@@ -287,6 +291,7 @@ void write_repr(std::string& out, const Value& v, Meter& meter, int depth) {
   } else if (auto d = std::get_if<double>(&v.data())) {
     out += repr(*d);
   } else if (const std::string* s = v.as_text()) {
+    meter.spend_letters(s->size());
     out += repr(std::string_view(*s));
   } else if (const Sequence* s = v.as_sequence()) {
     write_sequence(out, *s, meter, depth + 1);
@@ -309,6 +314,7 @@ void write_repr(std::string& out, const Value& v, Meter& meter, int depth) {
     throw Error("a {} has no text form", type_name(v));
   }
   meter.spend(1 + (out.size() - before) / 8);
+  if (depth == 0) meter.spend_bytes(out.size());
 }
 
 class JsonWriter {
@@ -326,6 +332,7 @@ class JsonWriter {
     } else if (auto d = std::get_if<double>(&v.data())) {
       out += number(*d);
     } else if (const std::string* s = v.as_text()) {
+      meter_.spend_letters(s->size());
       meter_.spend_bytes(s->size());
       out += json_quote(*s, style_.ascii_only);
     } else if (const Dict* d = v.as_dict()) {
@@ -364,6 +371,7 @@ class JsonWriter {
   void write_list(const Sequence& s, int level) {
     out += '[';
     for (size_t i = 0; i < s.items.size(); ++i) {
+      meter_.spend_bytes(style_.item_separator.size());
       if (i > 0) out += style_.item_separator;
       line(level + 1);
       write(s.items[i], level + 1);
@@ -382,7 +390,10 @@ class JsonWriter {
     for (size_t i = 0; i < entries.size(); ++i) {
       if (i > 0) out += style_.item_separator;
       line(level + 1);
-      out += json_quote(key(entries[i]->first), style_.ascii_only) + style_.key_separator;
+      const std::string name = key(entries[i]->first);
+      meter_.spend_letters(name.size());
+      meter_.spend_bytes(name.size() + style_.item_separator.size() + style_.key_separator.size());
+      out += json_quote(name, style_.ascii_only) + style_.key_separator;
       write(entries[i]->second, level + 1);
     }
     if (!entries.empty()) line(level);

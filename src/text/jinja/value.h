@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "core/limits.h"
 #include "text/jinja/jinja.h"
 
 namespace fidelio::jinja {
@@ -13,16 +14,30 @@ class Interpreter;
 // Lists in lists, dicts in dicts ... deeper than this are refused, so that no walk over a value can exhaust the stack.
 inline constexpr int kMaxValueDepth = 100;
 
-// What is left of Limits::work. Every operation whose cost grows with its operands pays here first.
+// What is left of Limits::work and of kMaxMemory (core/limits.h). Every operation whose cost grows with its operands pays
+// here first. Memory is what is built in all: that some of it is dropped again gives nothing back.
 class Meter {
  public:
-  explicit Meter(uint64_t work) : left_(work) {}
-  void spend(uint64_t units);
-  void spend_bytes(uint64_t bytes) { spend(bytes / 8); }
-  void spend_items(uint64_t items) { spend(items * 3); }
+  explicit Meter(uint64_t work) : meter_("the template", work) {}
+  void spend(uint64_t units) { meter_.work(units); }
+  // Text that is built, copied or searched.
+  void spend_bytes(uint64_t bytes) {
+    meter_.work(bytes / 8);
+    meter_.memory(bytes);
+  }
+  // Text that is looked at letter by letter, as code points of four bytes.
+  void spend_letters(uint64_t bytes) {
+    meter_.work(bytes / 2);
+    meter_.passing_memory(5 * bytes);
+  }
+  // Elements of a new sequence or dict, each perhaps a text of its own.
+  void spend_items(uint64_t items) {
+    meter_.work(items * 3);
+    meter_.memory(items * 96);
+  }
 
  private:
-  uint64_t left_;
+  fidelio::Meter meter_;
 };
 
 enum class Kind { list, tuple, range, view, lazy };  // view: dict.keys() and friends; lazy: what map, select ... return

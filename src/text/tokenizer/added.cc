@@ -10,6 +10,8 @@ AddedTokens::AddedTokens(const Json& config, const BpeModel& model, const Normal
   if (config.is_null()) return;
   expect_type(config.is_array(), config, "tokenizer.json: added_tokens", "an array");
   std::unordered_map<std::string, int32_t> seen;
+  Meter meter("tokenizer.json: added_tokens");
+  size_t bytes = 0;
   for (size_t i = 0; i < config.size(); ++i) {
     const Json& entry = config[i];
     const std::string where = fmt::format("tokenizer.json: added_tokens[{}]", i);
@@ -33,55 +35,93 @@ AddedTokens::AddedTokens(const Json& config, const BpeModel& model, const Normal
     check(is_new || first->second == id, "{}: '{}' has id {} here and id {} above", where, token.content, id,
           first->second);
     TextPiece pattern{token.content};
-    if (token.normalized) normalizer.apply(pattern);
+    if (token.normalized) normalizer.apply(pattern, meter);
     token.decoded = pattern.text;
     check(!pattern.text.empty(), "{}: nothing is left of '{}' after the normalizer", where, token.content);
     check(by_id_.emplace(id, token).second, "{}: id {} of '{}' is used twice", where, id, token.content);
-    insert(token.normalized, pattern.text, id);
+    bytes += pattern.text.size();
+    check(bytes <= kMaxAddedBytes, "{}: the added tokens are longer than {} bytes together", where, kMaxAddedBytes);
+    matchers_[token.normalized].insert(pattern.text, id);
+  }
+  for (Matcher& matcher : matchers_) matcher.finish();
+}
+
+void AddedTokens::Matcher::insert(const std::string& token, int32_t id) {
+  uint32_t node = 0;
+  last[static_cast<unsigned char>(token.back())] = true;
+  for (size_t i = token.size(); i-- > 0;) {
+    const uint64_t edge = uint64_t{node} << 8 | static_cast<unsigned char>(token[i]);
+    const auto [next, is_new] = edges.emplace(edge, static_cast<uint32_t>(nodes.size()));
+    if (is_new) nodes.emplace_back();
+    node = next->second;
+  }
+  check(nodes[node].token < 0, "tokenizer.json: the added tokens {} and {} are both written '{}' in the text",
+        nodes[node].token, id, token);
+  nodes[node].token = id;
+  nodes[node].length = static_cast<uint32_t>(token.size());
+}
+
+uint32_t AddedTokens::Matcher::step(uint32_t node, unsigned char byte) const {
+  for (;;) {
+    if (node == 0 && !last[byte]) return 0;
+    const auto next = edges.find(uint64_t{node} << 8 | byte);
+    if (next != edges.end()) return next->second;
+    if (node == 0) return 0;
+    node = nodes[node].shorter;
   }
 }
 
-void AddedTokens::insert(bool normalized, const std::string& pattern, int32_t id) {
-  Trie& trie = tries_[normalized];
-  uint32_t node = 0;
-  trie.first[static_cast<unsigned char>(pattern[0])] = true;
-  for (char c : pattern) {
-    uint64_t edge = uint64_t{node} << 8 | static_cast<unsigned char>(c);
-    auto [next, is_new] = trie.edges.emplace(edge, static_cast<uint32_t>(trie.tokens.size()));
-    if (is_new) trie.tokens.push_back(-1);
-    node = next->second;
+// Breadth first, because a node's `shorter` is nearer to the root.
+void AddedTokens::Matcher::finish() {
+  struct Edge {
+    uint32_t parent, child;
+    unsigned char byte;
+  };
+  std::vector<Edge> all;  // by parent
+  all.reserve(edges.size());
+  for (const auto& [key, child] : edges)
+    all.push_back({static_cast<uint32_t>(key >> 8), child, static_cast<unsigned char>(key)});
+  std::sort(all.begin(), all.end(), [](const Edge& a, const Edge& b) { return a.parent < b.parent; });
+  std::vector<size_t> first(nodes.size() + 1, 0);
+  for (const Edge& edge : all) ++first[edge.parent + 1];
+  for (size_t i = 1; i < first.size(); ++i) first[i] += first[i - 1];
+  std::vector<uint32_t> queue{0};
+  queue.reserve(nodes.size());
+  for (size_t at = 0; at < queue.size(); ++at) {
+    const uint32_t parent = queue[at];
+    for (size_t i = first[parent]; i < first[parent + 1]; ++i) {
+      Node& child = nodes[all[i].child];
+      child.shorter = parent == 0 ? 0 : step(nodes[parent].shorter, all[i].byte);
+      if (child.token < 0) child.token = nodes[child.shorter].token, child.length = nodes[child.shorter].length;
+      queue.push_back(all[i].child);
+    }
   }
-  check(trie.tokens[node] < 0, "tokenizer.json: the added tokens {} and {} are both written '{}' in the text",
-        trie.tokens[node], id, pattern);
-  trie.tokens[node] = id;
 }
 
-bool AddedTokens::longest_match(const Trie& trie, std::string_view text, size_t at, Match* match) const {
-  bool found = false;
+void AddedTokens::Matcher::find(std::string_view text, std::vector<Match>& matches) const {
+  matches.clear();
   uint32_t node = 0;
-  for (size_t i = at; i < text.size(); ++i) {
-    auto next = trie.edges.find(uint64_t{node} << 8 | static_cast<unsigned char>(text[i]));
-    if (next == trie.edges.end()) break;
-    node = next->second;
-    if (trie.tokens[node] >= 0) *match = {at, i + 1, trie.tokens[node]}, found = true;
+  for (size_t at = text.size(); at-- > 0;) {
+    node = step(node, static_cast<unsigned char>(text[at]));
+    if (nodes[node].token >= 0) matches.push_back({at, at + nodes[node].length, nodes[node].token});
   }
-  return found;
 }
 
 // Follows Hugging Face in the corners too: a match that fails single_word is skipped as a whole, lstrip does not reach
 // back over the previous token, and a token that rstrip ran over is still found.
-void AddedTokens::cut(const Trie& trie, TextPiece& piece, std::vector<TextPiece>& result) const {
+void AddedTokens::cut(const Matcher& matcher, TextPiece& piece, std::vector<TextPiece>& result) const {
   const std::string_view text = piece.text;
   size_t covered = 0;
   auto add = [&](size_t begin, size_t end, int32_t id) {
     if (begin < end) result.push_back({std::string(text.substr(begin, end - begin)), id, piece.at_start && begin == 0});
   };
-  Match match{};
-  for (size_t at = 0; at < text.size();) {
-    if (!trie.first[static_cast<unsigned char>(text[at])] || !longest_match(trie, text, at, &match)) {
-      ++at;
-      continue;
-    }
+  std::vector<Match> matches;
+  matcher.find(text, matches);
+  size_t at = 0;         // no token is looked for before this
+  size_t white_end = 0;  // the white space behind an earlier token ends here; looked at once
+  for (auto found = matches.rbegin(); found != matches.rend(); ++found) {
+    if (found->begin < at) continue;
+    Match match = *found;
     at = match.end;
     const AddedToken& token = by_id_.at(match.id);
     size_t length = 0;
@@ -90,11 +130,14 @@ void AddedTokens::cut(const Trie& trie, TextPiece& piece, std::vector<TextPiece>
       continue;
     if (token.lstrip) {
       size_t begin = match.begin;
-      while (begin > 0 && is_white_space(code_point_before(text, begin, &length))) begin -= length;
+      while (begin > covered && is_white_space(code_point_before(text, begin, &length))) begin -= length;
       match.begin = std::max(begin, covered);
     }
-    if (token.rstrip)
+    if (token.rstrip) {
+      match.end = std::max(match.end, white_end);
       while (match.end < text.size() && is_white_space(code_point_at(text, match.end, &length))) match.end += length;
+      white_end = match.end;
+    }
     add(covered, match.begin, -1);
     add(match.begin, match.end, match.id);
     covered = match.end;
@@ -106,13 +149,13 @@ void AddedTokens::cut(const Trie& trie, TextPiece& piece, std::vector<TextPiece>
 }
 
 void AddedTokens::extract(std::vector<TextPiece>& pieces, bool normalized) const {
-  const Trie& trie = tries_[normalized];
+  const Matcher& matcher = matchers_[normalized];
   std::vector<TextPiece> result;
   for (TextPiece& piece : pieces) {
     if (piece.id >= 0)
       result.push_back(std::move(piece));
     else
-      cut(trie, piece, result);
+      cut(matcher, piece, result);
   }
   pieces = std::move(result);
 }

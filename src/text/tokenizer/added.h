@@ -17,34 +17,48 @@ struct AddedToken {
   bool single_word, lstrip, rstrip, normalized, special;
 };
 
+inline constexpr size_t kMaxAddedBytes = 2 << 20;
+
 class AddedTokens {
  public:
   AddedTokens() = default;
   // `config`: the file's array (null: none). Throws Error when an id is out of range, taken or not the vocabulary's,
-  // and when two tokens are written alike.
+  // when two tokens are written alike, and when they are longer together than kMaxAddedBytes.
   AddedTokens(const nlohmann::json& config, const BpeModel& model, const Normalizer& normalizer);
 
   // Cuts the tokens out of the pieces, leftmost and longest first: the not normalized ones, or the normalized ones.
+  // Linear in the text, however long the tokens are and however they overlap.
   void extract(std::vector<TextPiece>& pieces, bool normalized) const;
 
   const std::unordered_map<int32_t, AddedToken>& by_id() const { return by_id_; }
 
  private:
-  // A trie over bytes: child = edges[node << 8 | byte]; tokens[node] is the id of the token that ends there, or -1.
-  struct Trie {
-    std::unordered_map<uint64_t, uint32_t> edges;
-    std::vector<int32_t> tokens{-1};
-    std::vector<bool> first = std::vector<bool>(256, false);
-  };
   struct Match {
     size_t begin, end;
     int32_t id;
   };
-  void insert(bool normalized, const std::string& pattern, int32_t id);
-  bool longest_match(const Trie& trie, std::string_view text, size_t at, Match* match) const;
-  void cut(const Trie& trie, TextPiece& piece, std::vector<TextPiece>& result) const;
+  // Aho and Corasick's automaton (Communications of the ACM 18, 1975) of the tokens written backwards, run from the end
+  // of the text to its beginning. A node stands for the end of a token (its child by a byte for that byte before it);
+  // what the automaton has found at a place are all tokens that begin there, the longest by itself.
+  struct Matcher {
+    struct Node {
+      uint32_t shorter = 0;  // the longest other node whose text begins this one's
+      int32_t token = -1;    // the longest token that begins here: its id, or -1
+      uint32_t length = 0;   // of that token
+    };
+    std::unordered_map<uint64_t, uint32_t> edges;  // (node << 8 | byte) -> child
+    std::vector<Node> nodes{Node{}};
+    std::vector<bool> last = std::vector<bool>(256, false);  // bytes with which a token ends
+
+    void insert(const std::string& token, int32_t id);
+    void finish();  // after the last insert
+    // The longest token at every place where one begins, rightmost place first.
+    void find(std::string_view text, std::vector<Match>& matches) const;
+    uint32_t step(uint32_t node, unsigned char byte) const;
+  };
+  void cut(const Matcher& matcher, TextPiece& piece, std::vector<TextPiece>& result) const;
   std::unordered_map<int32_t, AddedToken> by_id_;
-  Trie tries_[2];  // [normalized]
+  Matcher matchers_[2];  // [normalized]
 };
 
 }  // namespace fidelio::tokenization

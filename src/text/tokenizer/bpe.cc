@@ -78,6 +78,7 @@ BpeModel::BpeModel(const Json& model) {
   fuse_unk_ = bool_field(model, "fuse_unk", false, kModel);
   ignore_merges_ = bool_field(model, "ignore_merges", false, kModel);
   read_vocabulary(field(model, "vocab", kModel));
+  if (has_unk_) unk_id_ = id_of(unk_token_);
   if (bool_field(model, "byte_fallback", false, kModel)) {
     byte_ids_.resize(256);
     for (int b = 0; b < 256; ++b) byte_ids_[b] = id_of(fmt::format("<0x{:02X}>", b)).value_or(-1);
@@ -135,7 +136,7 @@ void BpeModel::find_joints(const std::vector<std::pair<int32_t, int32_t>>& merge
   std::vector<bool> not_a_character(texts_.size(), false);  // symbols a word can start with that are no character
   for (int32_t id : byte_ids_)
     if (id >= 0) not_a_character[id] = true;
-  if (auto unk = has_unk_ ? id_of(unk_token_) : std::nullopt) not_a_character[*unk] = true;
+  if (unk_id_) not_a_character[*unk_id_] = true;
   std::vector<std::pair<int32_t, int32_t>> joints;
   for (auto [left, right] : merges) {
     // The argument above needs every leaf of a merge to be a character of its text. No known tokenizer breaks this.
@@ -185,10 +186,9 @@ void BpeModel::to_symbols(std::string_view word, std::vector<int32_t>& symbols) 
     }
     if (!has_unk_) continue;
     if (waiting >= 0 && !fuse_unk_) symbols.push_back(waiting);
-    auto unk = id_of(unk_token_);
-    check(unk.has_value(), "{}: the text has a character outside the vocabulary, and so is the unk_token '{}'", kModel,
-          unk_token_);
-    waiting = *unk;
+    check(unk_id_.has_value(), "{}: the text has a character outside the vocabulary, and so is the unk_token '{}'",
+          kModel, unk_token_);
+    waiting = *unk_id_;
   }
   if (waiting >= 0) symbols.push_back(waiting);
 }

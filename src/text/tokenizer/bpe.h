@@ -90,6 +90,7 @@ class BpeModel {
   PairMap joints_;
   bool cut_at_joints_ = true;
   std::string unk_token_;
+  std::optional<int32_t> unk_id_;
   bool has_unk_ = false, fuse_unk_ = false, ignore_merges_ = false;
 };
 

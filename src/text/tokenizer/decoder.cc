@@ -62,9 +62,12 @@ int fallback_byte(const std::string& token) {
   return value;
 }
 
-std::string replace_all(const DecoderStep& step, const std::string& token) {
+std::string replace_all(const DecoderStep& step, const std::string& token, Meter& meter) {
   std::vector<TextSpan> spans;
-  step.pattern->find(token, spans);
+  step.pattern->find(token, spans, meter);
+  size_t grown = 0;
+  for (const TextSpan& span : spans) grown += span.match ? step.content.size() : 0;
+  meter.memory(grown);
   std::string out;
   for (const TextSpan& span : spans)
     span.match ? out += step.content : out.append(token, span.begin, span.end - span.begin);
@@ -140,7 +143,10 @@ DecoderRun::~DecoderRun() = default;
 DecoderRun::DecoderRun(DecoderRun&&) noexcept = default;
 DecoderRun& DecoderRun::operator=(DecoderRun&&) noexcept = default;
 
-void DecoderRun::push(const std::string& token, std::string& out) { feed(0, token, out); }
+void DecoderRun::push(const std::string& token, std::string& out) {
+  meter_.allow(1000 + 4 * token.size(), 1000 + 64 * token.size());
+  feed(0, token, out);
+}
 void DecoderRun::finish(std::string& out) { flush(0, out); }
 
 void DecoderRun::feed(size_t stage, const std::string& text, std::string& out) {
@@ -174,7 +180,7 @@ std::string DecoderRun::whole_token(size_t stage, const std::string& text) {
   const bool first = !std::exchange(states_[stage].started, true);
   switch (step.kind) {
     case DecoderStep::kReplace:
-      return replace_all(step, text);
+      return replace_all(step, text, meter_);
     case DecoderStep::kStrip:
       return strip_token(step, text);
     case DecoderStep::kMetaspace:

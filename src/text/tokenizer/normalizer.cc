@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "core/foreign_text.h"
 #include "text/tokenizer/json.h"
 #include "text/tokenizer/text.h"
 
@@ -24,9 +27,12 @@ size_t trailing_space(std::string_view text) {
   return end;
 }
 
-std::string replaced(const TextPattern& pattern, std::string_view text, std::string_view content) {
+std::string replaced(const TextPattern& pattern, std::string_view text, std::string_view content, Meter& meter) {
   std::vector<TextSpan> spans;
-  pattern.find(text, spans);
+  pattern.find(text, spans, meter);
+  size_t grown = 0;
+  for (const TextSpan& span : spans) grown += span.match ? content.size() : 0;
+  meter.memory(grown);
   std::string out;
   out.reserve(text.size());
   for (const TextSpan& span : spans) out += span.match ? content : text.substr(span.begin, span.end - span.begin);
@@ -41,7 +47,7 @@ TextPattern pattern_of(const Json& config, const std::string& where) {
     return TextPattern::literal(string_of(*text, where + ".pattern.String"));
   const Json* regex = find_field(pattern, "Regex", where + ".pattern");
   check(regex != nullptr, "{}.pattern: expected {{\"String\": ...}} or {{\"Regex\": ...}}, found {}", where,
-        pattern.dump(-1, ' ', false, Json::error_handler_t::replace));
+        foreign(pattern.dump()));
   return TextPattern::regex(string_of(*regex, where + ".pattern.Regex"));
 }
 
@@ -81,19 +87,24 @@ void Normalizer::add(const Json& config, int depth) {
   }
 }
 
-void Normalizer::apply(TextPiece& piece) const {
-  for (const Step& step : steps_) apply_step(step, piece);
+void Normalizer::apply(TextPiece& piece, Meter& meter) const {
+  for (const Step& step : steps_) apply_step(step, piece, meter);
 }
 
-void Normalizer::apply_step(const Step& step, TextPiece& piece) const {
+void Normalizer::apply_step(const Step& step, TextPiece& piece, Meter& meter) const {
   std::string& text = piece.text;
   std::visit(Overloaded{
-                 [&](NormalForm form) { text = normalize_utf8(text, form); },
+                 [&](NormalForm form) {
+                   const size_t before = text.size();
+                   text = normalize_utf8(text, form);  // one character can become eighteen
+                   meter.memory(text.size() - std::min(before, text.size()));
+                 },
                  [&](Lowercase) { text = lowercase_utf8(text); },
                  [&](const Prepend& prepend) {
+                   meter.memory(prepend.text.size());
                    if (!text.empty()) text.insert(0, prepend.text);
                  },
-                 [&](const Replace& replace) { text = replaced(replace.pattern, text, replace.content); },
+                 [&](const Replace& replace) { text = replaced(replace.pattern, text, replace.content, meter); },
                  [&](const Strip& strip) {
                    if (strip.right) text.resize(trailing_space(text));
                    size_t begin = strip.left ? leading_space(text) : 0;

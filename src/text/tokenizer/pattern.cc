@@ -3,12 +3,16 @@
 #include <oniguruma.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 
 namespace fidelio::tokenization {
 namespace {
+
+constexpr size_t kMaxExpression = 16 << 10;
 
 const OnigUChar* bytes(const char* p) { return reinterpret_cast<const OnigUChar*>(p); }
 
@@ -18,6 +22,32 @@ std::string reason(int code, OnigErrorInfo* info) {
   return std::string(reinterpret_cast<char*>(text), static_cast<size_t>(length));
 }
 
+// Whether an expression refers back, calls a group, is conditional or has something of open length in a lookaround. No
+// published one does. Errs towards yes: (?=[*]) is taken for one.
+bool may_reread(std::string_view e) {
+  int group = 0, around = 0;  // depth of groups, and the depth inside of which we look around
+  for (size_t i = 0; i < e.size(); ++i) {
+    const std::string_view rest = e.substr(i);
+    if (rest[0] == '\\') {
+      if (rest.size() > 1 && std::string_view("123456789kgK").find(rest[1]) != rest.npos) return true;
+      ++i;
+    } else if (rest[0] == '(') {
+      ++group;
+      const bool looks =
+          rest.starts_with("(?=") || rest.starts_with("(?!") || rest.starts_with("(?<=") || rest.starts_with("(?<!");
+      if (looks && around == 0) around = group;
+      if (rest.starts_with("(?~") || rest.starts_with("(?(") || rest.starts_with("(?{") || rest.starts_with("(*"))
+        return true;
+    } else if (rest[0] == ')') {
+      if (around == group) around = 0;
+      --group;
+    } else if (around > 0 && (rest[0] == '*' || rest[0] == '+' || rest[0] == '{')) {
+      return true;
+    }
+  }
+  return false;
+}
+
 struct FreeRegion {
   void operator()(OnigRegion* region) const { onig_region_free(region, 1); }
 };
@@ -25,20 +55,24 @@ struct FreeRegion {
 }  // namespace
 
 struct TextPattern::Compiled {
-  explicit Compiled(const std::string& expression) : source(expression) {
+  explicit Compiled(const std::string& expression) : source(expression), rereads(may_reread(expression)) {
     // Compiling touches Oniguruma's global tables; searching does not.
     static std::mutex mutex;
     std::lock_guard lock(mutex);
     static const int ready = [] {
       OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+      onig_set_parse_depth_limit(kMaxNesting);
       return onig_initialize(encodings, 1);
     }();
     check(ready == ONIG_NORMAL, "Oniguruma does not start: {}", reason(ready, nullptr));
+    check(source.size() <= kMaxExpression, "a regular expression of {} bytes; at most {} are read", source.size(),
+          kMaxExpression);
     OnigErrorInfo info;
     // ONIG_SYNTAX_DEFAULT and no options, as Hugging Face compiles them.
     int code = onig_new(&program, bytes(source.data()), bytes(source.data() + source.size()), ONIG_OPTION_NONE,
                         ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
-    check(code == ONIG_NORMAL, "the regular expression '{}' does not compile: {}", source, reason(code, &info));
+    check(code == ONIG_NORMAL, "the regular expression '{}' does not compile: {}", foreign(source),
+          reason(code, &info));
   }
   ~Compiled() { onig_free(program); }
   Compiled(const Compiled&) = delete;
@@ -46,6 +80,7 @@ struct TextPattern::Compiled {
 
   std::string source;
   OnigRegex program = nullptr;
+  bool rereads;  // may look at the same part of a text again and again without a step back
 };
 
 TextPattern TextPattern::literal(std::string text) {
@@ -61,36 +96,140 @@ TextPattern TextPattern::regex(const std::string& expression) {
   return pattern;
 }
 
-void TextPattern::find(std::string_view text, std::vector<TextSpan>& spans) const {
-  spans.clear();
-  size_t covered = 0;  // everything before is in `spans`
-  auto add_match = [&](size_t begin, size_t end) {
-    if (covered != begin) spans.push_back({covered, begin, false});
-    spans.push_back({begin, end, true});
-    covered = end;
-  };
-  if (!regex_) {
-    for (size_t at; (at = text.find(literal_, covered)) != std::string_view::npos;) add_match(at, at + literal_.size());
-  } else if (!text.empty()) {
-    std::unique_ptr<OnigRegion, FreeRegion> region(onig_region_new());
-    const OnigUChar *begin = bytes(text.data()), *end = begin + text.size();
-    bool any = false;
-    for (size_t from = 0; from <= text.size();) {
-      int at = onig_search(regex_->program, begin, end, begin + from, end, region.get(), ONIG_OPTION_NONE);
-      if (at == ONIG_MISMATCH) break;
-      check(at >= 0, "the regular expression '{}' fails on a text of {} bytes: {}", regex_->source, text.size(),
-            reason(at, nullptr));
-      size_t match_begin = static_cast<size_t>(region->beg[0]), match_end = static_cast<size_t>(region->end[0]);
-      if (match_begin == match_end && any && match_end == covered) {
-        // Nothing, right after the last match: look again one character further.
-        ++from;
-        while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) ++from;
-        continue;
+namespace {
+
+// What one search may take. Oniguruma counts the steps back of a match attempt ("retries") and the entries of its stack,
+// not all that it does; what it does is at most proportional to these two, but where an expression looks around, refers
+// back or calls itself (Compiled::rereads) to their product.
+constexpr unsigned long kMostSteps = 32ul << 20, kMostRereadingSteps = 8192;
+constexpr unsigned kLeastStack = 160, kMostStack = 2u << 20;  // entries of 40 bytes
+constexpr size_t kFirstWindow = 4096, kLeastWindow = 4, kMostWindow = 1 << 20;
+
+unsigned long first_steps(bool rereads) { return rereads ? 8 : 32; }
+uint64_t work_of(unsigned long steps, bool rereads) { return rereads ? steps * steps / 512 + steps : steps / 8; }
+
+struct FreeParameters {
+  void operator()(OnigMatchParam* p) const { onig_free_match_param(p); }
+};
+
+}  // namespace
+
+// One search after another over one text. A search is tried with few steps, which is enough for a word of a text, and at
+// some thousand places at a time. Where that is not enough, the places become fewer until it is clear which need more;
+// they get four times as many steps again and again, and these are paid for. So a text whose every place takes a few
+// steps costs nothing, whatever the expression, and one that makes it run far ahead from each place is stopped after a
+// time that is linear in the text. What is found does not depend on any of this.
+class TextPattern::Search {
+ public:
+  Search(const Compiled& regex, std::string_view text, Meter& meter)
+      : regex_(regex), text_(text), meter_(meter), region_(onig_region_new()), parameters_(onig_new_match_param()) {
+    onig_set_retry_limit_in_search_of_match_param(parameters_.get(), 0);
+  }
+
+  // Finds the first match that begins at `from` or after.
+  bool next(size_t from, size_t* begin, size_t* end) {
+    for (size_t at = from;;) {
+      const size_t to = boundary(at + std::min(window_, text_.size() - at));
+      int found = run(at, to, first_steps(regex_.rereads));
+      if (is_limit(found)) {
+        if (window_ > kLeastWindow) {
+          window_ = std::max(kLeastWindow, window_ / 8);
+          continue;
+        }
+        found = run_harder(at, to);
+      } else {
+        window_ = std::min(kMostWindow, 2 * window_);
       }
-      add_match(match_begin, match_end);
-      any = true;
-      from = match_end;
+      check(found >= 0 || found == ONIG_MISMATCH, "the regular expression '{}' fails on a text of {} bytes: {}",
+            foreign(regex_.source), text_.size(), found < ONIG_MISMATCH ? reason(found, nullptr) : "");
+      if (found >= 0) {
+        *begin = static_cast<size_t>(region_->beg[0]), *end = static_cast<size_t>(region_->end[0]);
+        return true;
+      }
+      if (to == text_.size()) return false;
+      at = to;
     }
+  }
+
+ private:
+  static bool is_limit(int code) {
+    return code == ONIGERR_MATCH_STACK_LIMIT_OVER || code == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER ||
+           code == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+  }
+  size_t boundary(size_t at) const {
+    while (at < text_.size() && (static_cast<unsigned char>(text_[at]) & 0xC0) == 0x80) ++at;
+    return at;
+  }
+
+  // A match that begins in [from, to] (`to` too, as Oniguruma has it).
+  int run(size_t from, size_t to, unsigned long steps) {
+    if (regex_.rereads) meter_.work(8 * (to - from + 1));
+    onig_set_retry_limit_in_match_of_match_param(parameters_.get(), steps);
+    onig_set_match_stack_limit_size_of_match_param(
+        parameters_.get(), static_cast<unsigned>(std::clamp<unsigned long>(steps, kLeastStack, kMostStack)));
+    const OnigUChar* begin = bytes(text_.data());
+    return onig_search_with_param(regex_.program, begin, begin + text_.size(), begin + from, begin + to, region_.get(),
+                                  ONIG_OPTION_NONE, parameters_.get());
+  }
+
+  int run_harder(size_t from, size_t to) {
+    for (unsigned long steps = 4 * first_steps(regex_.rereads);; steps *= 4) {
+      meter_.work(work_of(steps, regex_.rereads));
+      const int found = run(from, to, steps);
+      if (!is_limit(found)) return found;
+      const bool stack = found == ONIGERR_MATCH_STACK_LIMIT_OVER;
+      check(steps < (regex_.rereads ? kMostRereadingSteps
+                     : stack        ? kMostStack
+                                    : kMostSteps),
+            "the regular expression '{}' takes too long on what follows byte {} of a text of {}; a run of millions of "
+            "like characters (blanks, say) must be broken up",
+            foreign(regex_.source), from, text_.size());
+    }
+  }
+
+  const Compiled& regex_;
+  const std::string_view text_;
+  Meter& meter_;
+  const std::unique_ptr<OnigRegion, FreeRegion> region_;
+  const std::unique_ptr<OnigMatchParam, FreeParameters> parameters_;
+  size_t window_ = kFirstWindow;
+};
+
+void TextPattern::find_regex(std::string_view text, std::vector<TextSpan>& spans, Meter& meter) const {
+  Search search(*regex_, text, meter);
+  size_t covered = 0;  // everything before is in `spans`
+  bool any = false;
+  size_t match_begin = 0, match_end = 0;
+  for (size_t from = 0; from <= text.size();) {
+    if (!search.next(from, &match_begin, &match_end)) break;
+    if (match_begin == match_end && any && match_end == covered) {
+      // Nothing, right after the last match: look again one character further.
+      ++from;
+      while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) ++from;
+      continue;
+    }
+    // \K and lookbehind can give a match that begins before what is covered or ends before it begins.
+    check(match_begin >= covered && match_end >= match_begin, "the regular expression '{}' matches backwards",
+          regex_->source);
+    if (covered != match_begin) spans.push_back({covered, match_begin, false});
+    spans.push_back({match_begin, match_end, true});
+    covered = match_end;
+    any = true;
+    from = match_end;
+  }
+  if (covered != text.size()) spans.push_back({covered, text.size(), false});
+}
+
+void TextPattern::find(std::string_view text, std::vector<TextSpan>& spans, Meter& meter) const {
+  spans.clear();
+  if (text.empty()) return;
+  if (regex_) return find_regex(text, spans, meter);
+  size_t covered = 0;
+  while (const void* found = ::memmem(text.data() + covered, text.size() - covered, literal_.data(), literal_.size())) {
+    const auto at = static_cast<size_t>(static_cast<const char*>(found) - text.data());
+    if (covered != at) spans.push_back({covered, at, false});
+    spans.push_back({at, at + literal_.size(), true});
+    covered = at + literal_.size();
   }
   if (covered != text.size()) spans.push_back({covered, text.size(), false});
 }

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/limits.h"
+
 namespace fidelio::tokenization {
 
 // Bytes [begin, end) of a text. `match`: the pattern matched here (for pieces to be cut: drop this part).
@@ -20,13 +22,16 @@ class TextPattern {
   static TextPattern regex(const std::string& expression);  // throws Error with Oniguruma's reason
 
   // Writes spans that cover `text` (valid UTF-8) without gap or overlap, matches being non-overlapping from the left. A
-  // regular expression may match nothing (an empty span) anywhere but right after another match. Throws Error when
-  // Oniguruma gives up (its limit on backtracking).
-  void find(std::string_view text, std::vector<TextSpan>& spans) const;
+  // regular expression may match nothing (an empty span) anywhere but right after another match. An expression can be
+  // made to look at much of the text at every place of it, so whatever one match takes beyond a few dozen steps is paid
+  // to `meter`; throws Error when that is empty or one match needs more than any published expression does.
+  void find(std::string_view text, std::vector<TextSpan>& spans, Meter& meter) const;
 
  private:
   struct Compiled;
+  class Search;
   TextPattern() = default;
+  void find_regex(std::string_view text, std::vector<TextSpan>& spans, Meter& meter) const;
   std::string literal_;
   std::shared_ptr<const Compiled> regex_;  // null: literal
 };

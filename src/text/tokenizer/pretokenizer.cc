@@ -145,11 +145,11 @@ void PreTokenizer::add_metaspace(const Json& config) {
     steps_.emplace_back(Split{TextPattern::literal(replacement), SplitBehavior::kMergedWithNext, false});
 }
 
-void PreTokenizer::apply(std::vector<TextPiece>& pieces) const {
+void PreTokenizer::apply(std::vector<TextPiece>& pieces, Meter& meter) const {
   for (const Step& step : steps_) {
     if (const Split* split = std::get_if<Split>(&step)) {
       split_pieces(pieces, [&](const TextPiece& piece, std::vector<TextSpan>& spans) {
-        split->pattern.find(piece.text, spans);
+        split->pattern.find(piece.text, spans, meter);
         if (split->invert)
           for (TextSpan& span : spans) span.match = !span.match;
         apply_split_behavior(split->behavior, spans);
@@ -160,13 +160,18 @@ void PreTokenizer::apply(std::vector<TextPiece>& pieces) const {
     for (TextPiece& piece : pieces) {
       if (piece.id >= 0) continue;
       if (metaspace) {
+        const size_t before = piece.text.size();
         replace_spaces(piece.text, metaspace->replacement);
+        meter.memory(piece.text.size() - before);
         const bool wanted = metaspace->prepend && (piece.at_start || !metaspace->first_only);
         if (wanted && !piece.text.starts_with(metaspace->replacement)) piece.text.insert(0, metaspace->replacement);
       } else if (std::holds_alternative<PrefixSpace>(step)) {
         if (!piece.text.starts_with(' ')) piece.text.insert(0, " ");
+        meter.memory(1);
       } else {
+        const size_t before = piece.text.size();
         piece.text = spell_bytes(piece.text);
+        meter.memory(piece.text.size() - before);
       }
     }
   }

@@ -44,7 +44,7 @@ class Normalizer {
  public:
   Normalizer() = default;                             // changes nothing
   explicit Normalizer(const nlohmann::json& config);  // null: changes nothing; throws Error naming what is unsupported
-  void apply(TextPiece& piece) const;
+  void apply(TextPiece& piece, Meter& meter) const;   // meter: the patterns' work, and what the text grows by
 
  private:
   struct Lowercase {};
@@ -60,7 +60,7 @@ class Normalizer {
   };
   using Step = std::variant<NormalForm, Lowercase, Prepend, Replace, Strip>;
   void add(const nlohmann::json& config, int depth);
-  void apply_step(const Step& step, TextPiece& piece) const;
+  void apply_step(const Step& step, TextPiece& piece, Meter& meter) const;
   std::vector<Step> steps_;
 };
 
@@ -69,7 +69,7 @@ class PreTokenizer {
  public:
   PreTokenizer() = default;
   explicit PreTokenizer(const nlohmann::json& config);  // as for Normalizer
-  void apply(std::vector<TextPiece>& pieces) const;
+  void apply(std::vector<TextPiece>& pieces, Meter& meter) const;
 
  private:
   struct Split {

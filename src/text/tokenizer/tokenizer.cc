@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/file.h"
+#include "core/json.h"
 #include "text/tokenizer/added.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/decoder.h"
@@ -124,18 +125,6 @@ void Tokenizer::Parts::read_config(const Json& config) {
   if (add_eos) post_template.push_back({false, {*eos}});
 }
 
-namespace {
-
-Json parse_json(std::string_view text, const std::string& name) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::exception& e) {
-    throw Error("{} is not valid JSON: {}", name, e.what());
-  }
-}
-
-}  // namespace
-
 Tokenizer Tokenizer::from_json(std::string_view tokenizer_json) {
   Json file = parse_json(tokenizer_json, "tokenizer.json");
   expect_type(file.is_object(), file, "tokenizer.json", "an object");
@@ -158,13 +147,16 @@ Tokenizer Tokenizer::load(const std::string& model_folder) {
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+  // A tokenizer may split, replace and repeat as it likes, but not without end: beside the limits of every file, a few
+  // steps and 32 bytes for each byte of the text.
+  Meter meter("the tokenizer", kMaxWork + 4 * text.size(), kMaxMemory / 2 + 32 * text.size());
   std::vector<TextPiece> pieces;
   pieces.push_back({replace_ill_formed_utf8(text), -1, true});
   parts_->added.extract(pieces, false);
   for (TextPiece& piece : pieces)
-    if (piece.id < 0) parts_->normalizer.apply(piece);
+    if (piece.id < 0) parts_->normalizer.apply(piece, meter);
   parts_->added.extract(pieces, true);
-  parts_->pre_tokenizer.apply(pieces);
+  parts_->pre_tokenizer.apply(pieces, meter);
   std::vector<int32_t> ids;
   BpeModel::Workspace workspace;
   for (const TextPiece& piece : pieces) {
@@ -177,6 +169,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) 
   std::vector<int32_t> result;
   for (const TemplatePart& part : parts_->post_template) {
     const std::vector<int32_t>& source = part.is_text ? ids : part.ids;
+    meter.memory(4 * source.size());
     if (part.is_text || add_special) result.insert(result.end(), source.begin(), source.end());
   }
   return result;

@@ -17,6 +17,22 @@ bool all_below(std::string_view text, unsigned char limit) {
   return true;
 }
 
+// utf8proc puts the marks behind a letter in order by exchanging neighbours, which is quadratic in their number. No
+// writing system needs more than a dozen.
+void check_marks(std::string_view text) {
+  constexpr int kMostMarks = 1000;
+  int marks = 0;
+  for (size_t at = 0, length; at < text.size(); at += length) {
+    const char32_t c = code_point_at(text, at, &length);
+    // These three are letters to the tables and two marks each when taken apart.
+    const bool mark = c >= 0x300 && (utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class != 0 ||
+                                     c == 0xF73 || c == 0xF75 || c == 0xF81);
+    marks = mark ? marks + 1 : 0;
+    check(marks <= kMostMarks, "more than {} combining marks behind one letter, up to byte {} of the text", kMostMarks,
+          at);
+  }
+}
+
 // `text` has nothing of kAfterUnicode9.
 std::string normalize_known(std::string_view text, int options) {
   utf8proc_uint8_t* result = nullptr;
@@ -117,8 +133,10 @@ std::string normalize_utf8(std::string_view text, NormalForm form) {
   // A code point the tables do not know never decomposes, composes or moves: it stands between two texts that are
   // normalised by themselves.
   static const TextPattern unknown = TextPattern::regex("[" + std::string(kAfterUnicode9) + "]+");
+  check_marks(text);
   std::vector<TextSpan> spans;
-  unknown.find(text, spans);
+  Meter meter("the Unicode normal form", kMaxWork + text.size());
+  unknown.find(text, spans, meter);
   std::string out;
   for (const TextSpan& span : spans) {
     std::string_view part = text.substr(span.begin, span.end - span.begin);
