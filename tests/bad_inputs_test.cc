@@ -94,7 +94,7 @@ const std::vector<BadInput> kBadInputs = {
     {"HugeSize", "a size beyond reason in config.json", "edit vocab_size 2000000000", "fidelio inspect bad", 1, {"embed_tokens", "2000000000"}},
     {"OneLayerMore", "config.json promises a layer the weights lack", "edit num_hidden_layers 5", "fidelio inspect bad", 1, {"model.layers.4"}},
     {"HugeContext", "a context beyond all memory, and an answer that fills it", "edit max_position_embeddings 2000000000", "fidelio generate bad --prompt Hi --max-tokens 1900000000", 1, {"out of memory"}},
-    {"QuantisedByOthers", "a checkpoint quantised by another program", "edit use_cache 'true, \"quantization_config\": {\"quant_method\": \"awq\"}'", "fidelio inspect bad", 1, {"awq", "quantization_config"}},
+    {"QuantisedByOthers", "a checkpoint quantised by another program", "edit use_cache 'true, \"quantization_config\": {\"quant_method\": \"bitsandbytes\"}'", "fidelio inspect bad", 1, {"bitsandbytes", "quantization_config"}},
     {"NoWeights", "no weights", "copy; rm bad/model.safetensors", "fidelio inspect bad", 1, {"bad", "safetensors"}},
     {"TruncatedWeights", "truncated weights", "copy; rm bad/model.safetensors; head -c 1000000 model/model.safetensors > bad/model.safetensors", "fidelio inspect bad", 1, {"bad/model.safetensors"}},
     {"HeaderTooLong", "a header longer than the file", "copy; rm bad/model.safetensors; printf '\\377\\377\\377\\003\\000\\000\\000\\000{}' > bad/model.safetensors", "fidelio inspect bad", 1, {"bad/model.safetensors"}},

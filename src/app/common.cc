@@ -13,7 +13,11 @@
 namespace fidelio::app {
 
 void add_model(CLI::App& verb, RunOptions& o) {
-  verb.add_option("MODEL", o.model, "Model folder: a Hugging Face checkpoint or one made by fidelio")->required();
+  verb.add_option(
+          "MODEL", o.model,
+          "Model: a Hugging Face folder (quantised by GPTQ, AWQ or compressed-tensors too), one made by fidelio, or a "
+          ".gguf file")
+      ->required();
 }
 
 void add_device(CLI::App& verb, RunOptions& o) {
@@ -122,9 +126,9 @@ RunnerOptions runner_options(const RunOptions& o) {
 
 TextModel open_model(const std::string& folder) {
   Checkpoint checkpoint = Checkpoint::open(folder);
-  Tokenizer tokenizer = Tokenizer::load(folder);
-  auto chat = ChatTemplate::load(folder);
-  auto stop = stop_token_ids(folder, [&](std::string_view token) { return tokenizer.id_of(token); });
+  Tokenizer tokenizer = Tokenizer::load(checkpoint.texts());
+  auto chat = ChatTemplate::load(checkpoint.texts());
+  auto stop = stop_token_ids(checkpoint.texts(), [&](std::string_view token) { return tokenizer.id_of(token); });
   return {std::move(checkpoint), std::move(tokenizer), std::move(chat), std::move(stop)};
 }
 

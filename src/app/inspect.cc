@@ -39,6 +39,8 @@ nlohmann::json inspect(const Checkpoint& c) {
         {"vocabulary", m.v},
         {"context", m.max_positions},
         {"tied_embeddings", m.tie_embeddings}}},
+      {"quantised_by", c.quantised_by()},
+      {"notes", c.notes()},
       {"provenance", nlohmann::json::parse(c.provenance())},
       {"tensors", tensors}};
 }
@@ -53,7 +55,7 @@ void add_inspect(CLI::App& app) {
   CLI::App* verb =
       app.add_subcommand("inspect", "Show what a model folder holds: shapes, formats, true bits per parameter");
   verb->footer("Example:\n  fidelio inspect models/quill-26m");
-  verb->add_option("MODEL", o->model, "Model folder")->required();
+  verb->add_option("MODEL", o->model, "Model folder or .gguf file")->required();
   add_json(*verb, o->json);
   verb->callback([o] {
     const nlohmann::json report = inspect(Checkpoint::open(o->model));
@@ -63,6 +65,8 @@ void add_inspect(CLI::App& app) {
                report["architecture"].get<std::string>(), report["parameters"].get<int64_t>(),
                bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>(),
                report["linear_bits_per_parameter"].get<double>());
+    if (const auto by = report["quantised_by"].get<std::string>(); !by.empty())
+      fmt::print("quantised already, by {}\n", by);
     for (const auto& t : report["tensors"])
       fmt::print("  {:<18} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits\n", t["name"].get<std::string>(),
                  t["format"].get<std::string>(), t["shape"][0].get<int64_t>(), t["shape"][1].get<int64_t>(),

@@ -45,8 +45,8 @@ void set_steps(const Quantize& o, ModelQuantizer& how) {
 
 // The calibration text: `tokens` in all, `samples` of them written by the model.
 Dataset calibration_data(const Quantize& o, const Checkpoint& source, int64_t context) {
-  const Tokenizer tokenizer = Tokenizer::load(o.run.model);
-  const auto chat = ChatTemplate::load(o.run.model);
+  const Tokenizer tokenizer = Tokenizer::load(source.texts());
+  const auto chat = ChatTemplate::load(source.texts());
   check(o.samples <= o.tokens, "--calibration-samples {} are some of the --calibration-tokens, of which there are {}",
         o.samples, o.tokens);
   Dataset data = read_dataset(o.calibration, tokenizer, chat ? &*chat : nullptr, {context, o.tokens});

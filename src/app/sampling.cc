@@ -17,7 +17,7 @@ void add_sampling(CLI::App& verb, Sampling& s) {
 SamplingOptions sampling_of(const Sampling& s, const std::string& model) {
   SamplingOptions o = s.options;
   if (!s.recommended) return o;
-  const GenerationDefaults defaults = GenerationDefaults::load(model);
+  const GenerationDefaults defaults = GenerationDefaults::load(open_text_files(model));
   if (defaults.do_sample == false) return o;
   o.temperature = defaults.temperature.value_or(1.0);
   o.top_k = defaults.top_k.value_or(o.top_k);

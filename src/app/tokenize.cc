@@ -11,13 +11,13 @@ void add_tokenize(CLI::App& app) {
   auto o = std::make_shared<Options>();
   CLI::App* verb = app.add_subcommand("tokenize", "Print the token ids of a text as a JSON list");
   verb->footer("Example:\n  fidelio tokenize models/quill-26m --text \"Hello world\"");
-  verb->add_option("MODEL", o->model, "Model folder")->required();
+  verb->add_option("MODEL", o->model, "Model folder or .gguf file")->required();
   auto* text = verb->add_option("--text", o->text, "The text");
   verb->add_option("--file", o->file, "A file holding the text")->excludes(text);
   verb->add_flag("--no-special", o->no_special, "Without the tokens the tokenizer adds by itself (such as <s>)");
   verb->callback([o, text] {
     check(text->count() > 0 || !o->file.empty(), "tokenize: give --text S or --file F");
-    const Tokenizer tokenizer = Tokenizer::load(o->model);
+    const Tokenizer tokenizer = Tokenizer::load(open_text_files(o->model));
     const std::string source = o->file.empty() ? o->text : read_text_file(o->file);
     fmt::print("{}\n", nlohmann::json(tokenizer.encode(source, !o->no_special)).dump());
   });

@@ -1,6 +1,7 @@
 #include "io/checkpoint.h"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "core/hash.h"
 #include "core/json.h"
 #include "io/hf_config.h"
+#include "io/weights_hash.h"
 
 namespace fidelio {
 namespace {
@@ -39,8 +41,6 @@ std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
   return norms;
 }
 
-namespace {
-
 bool has_bias(const ModelConfig& c, Role role) {
   switch (role) {
     case Role::q:
@@ -57,6 +57,8 @@ bool has_bias(const ModelConfig& c, Role role) {
       return false;
   }
 }
+
+namespace {
 
 FormatSpec dense_spec(DType dtype, const std::string& name) {
   switch (dtype) {
@@ -76,24 +78,6 @@ OwnedTensor as_f32(const OwnedTensor& t) {
   convert_to_float(t.view, out.as<float>());
   return out;
 }
-
-// SHA-256 of "NAME SHA256-OF-BYTES\n" of all tensors by name, which does not depend on their order or files.
-class WeightsHash {
- public:
-  void add(const TensorToWrite& tensor) {
-    Sha256 hash;
-    tensor.produce([&](std::span<const std::byte> bytes) { hash.update(bytes); });
-    tensors_[tensor.name] = hash.hex();
-  }
-  std::string hex() const {
-    Sha256 all;
-    for (const auto& [name, hash] : tensors_) all.update(name + " " + hash + "\n");
-    return all.hex();
-  }
-
- private:
-  std::map<std::string, std::string> tensors_;
-};
 
 // Files beyond this are split into shards, as everybody does.
 constexpr int64_t kShardBytes = 5'000'000'000;
@@ -128,45 +112,78 @@ Shape shape_of(const ModelConfig& c, LinearId id) {
   }
 }
 
-Checkpoint Checkpoint::open(const std::string& folder) {
-  Checkpoint c;
-  c.folder_ = folder;
-  c.config_ = load_config(folder);
-  c.files_ = std::make_shared<const Safetensors>(Safetensors::open(folder));
+namespace {
 
-  std::map<LinearId, FormatSpec> declared;
-  if (const auto found = c.files_->metadata().find("fidelio"); found != c.files_->metadata().end()) {
-    const json meta = parse_json(found->second, folder + ": the \"fidelio\" metadata of the safetensors file");
-    check(
-        meta.is_object() && meta.contains("formats") && meta["formats"].is_object(),
-        "{}: the \"fidelio\" metadata of the safetensors file is not the JSON object it should be; the file is damaged",
-        folder);
-    for (const auto& [name, spec] : meta["formats"].items()) {
-      check(spec.is_string(), "{}: the format of {} is not a string", folder, name);
-      declared.emplace(parse_linear_id(name), parse_format(spec.get<std::string>()));
-    }
-    if (meta.contains("provenance")) c.provenance_ = meta["provenance"].dump();
-    if (const auto hash = meta.find("weights_sha256"); hash != meta.end()) {
-      check(hash->is_string(), "{}: \"weights_sha256\" in the safetensors metadata is not a string", folder);
-      c.written_weights_sha256_ = hash->get<std::string>();
-    }
+// What fidelio wrote beside the weights.
+struct Statement {
+  std::map<LinearId, FormatSpec> formats;
+  std::string provenance = "{}", weights_sha256;
+};
+
+// It stands in the files' metadata; of an export in config.json too, which other programs keep when they write the
+// model anew.
+Statement read_statement(const ModelSource& source) {
+  Statement said;
+  const std::string& place = source.texts.name();
+  json meta;
+  const auto& metadata = source.tensors->metadata();
+  if (const auto found = metadata.find("fidelio"); found != metadata.end()) {
+    meta = parse_json(found->second, place + ": the \"fidelio\" metadata of its weights");
+    check(meta.is_object() && ((meta.contains("formats") && meta["formats"].is_object()) || meta.contains("export")),
+          "{}: the \"fidelio\" metadata of its weights is not the JSON object it should be; the file is damaged",
+          place);
+  } else {
+    const json config = parse_json(source.texts.require("config.json"), source.texts.path("config.json"));
+    if (config.is_object()) meta = config.value("fidelio", json());
   }
+  if (!meta.is_object()) return said;
+  const json formats = meta.value("formats", json::object());
+  for (const auto& [name, spec] : formats.items()) {
+    check(spec.is_string(), "{}: the format of {} is not a string", place, name);
+    said.formats.emplace(parse_linear_id(name), parse_format(spec.get<std::string>()));
+  }
+  if (meta.contains("provenance")) said.provenance = meta["provenance"].dump();
+  if (const auto hash = meta.find("weights_sha256"); hash != meta.end()) {
+    check(hash->is_string(), "{}: \"weights_sha256\" in the \"fidelio\" metadata is not a string", place);
+    said.weights_sha256 = hash->get<std::string>();
+  }
+  return said;
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const std::string& path) {
+  Checkpoint c(open_model_source(path));
+  const std::string& folder = c.folder();
+  c.config_ = load_config(c.texts());
+
+  Statement said = read_statement(c.source_);
+  std::map<LinearId, FormatSpec>& declared = said.formats;
+  c.provenance_ = std::move(said.provenance);
+  c.written_weights_sha256_ = std::move(said.weights_sha256);
   for (LinearId id : linears_of(c.config_)) {
     const auto found = declared.find(id);
+    const auto foreign = c.source_.linears.find(id);
     c.formats_[id] = found != declared.end() ? found->second
-                                             : dense_spec(c.files_->get(weight_name(id)).view.dtype, weight_name(id));
-    c.linear(id);
+                     : foreign != c.source_.linears.end()
+                         ? foreign->second.format
+                         : dense_spec(c.source_.tensors->get(weight_name(id)).view.dtype, weight_name(id));
+    if (foreign == c.source_.linears.end())
+      c.linear(id);
+    else
+      c.bias(id);  // its weight was checked when the source was opened; reading it may decode
     if (found != declared.end()) declared.erase(found);
   }
   check(declared.empty(), "{}: formats are given for linears the model does not have, {} first", folder,
         declared.empty() ? std::string() : to_string(declared.begin()->first));
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
+  for (const std::string& note : c.notes()) spdlog::info("{}: {}", folder, note);
   return c;
 }
 
 FormatSpec Checkpoint::format(LinearId id) const {
   const auto found = formats_.find(id);
-  check(found != formats_.end(), "{} has no linear {}", folder_, to_string(id));
+  check(found != formats_.end(), "{} has no linear {}", folder(), to_string(id));
   return found->second;
 }
 
@@ -174,27 +191,33 @@ LinearWeight Checkpoint::linear(LinearId id) const {
   const FormatSpec spec = format(id);
   const Shape shape = shape_of(config_, id);
   LinearWeight w;
-  if (spec.is_dense()) {
+  if (const auto foreign = source_.linears.find(id); foreign != source_.linears.end()) {
+    w = foreign->second.read();
+  } else if (spec.is_dense()) {
     const DType dtype = spec.kind == Kind::f32 ? DType::f32 : spec.kind == Kind::f16 ? DType::f16 : DType::bf16;
-    w = make_dense(files_->get(weight_name(id), dtype, shape));
+    w = make_dense(source_.tensors->get(weight_name(id), dtype, shape));
   } else {
     w = load_weight(spec, shape[0], shape[1], [&](const std::string& suffix, DType dtype, const Shape& expected) {
       if (suffix == ".bias") return OwnedTensor{};  // kept as the source has it, below
-      return files_->get(module_name(id) + suffix, dtype, expected);
+      return source_.tensors->get(module_name(id) + suffix, dtype, expected);
     });
   }
-  if (has_bias(config_, id.role)) {
-    const OwnedTensor bias = files_->get(bias_name(id));
-    check(bias.view.shape == Shape{shape[0]}, "{} has shape {}, expected [{}]", bias_name(id),
-          to_string(bias.view.shape), shape[0]);
-    w.bias = as_f32(bias);
-  }
+  w.bias = bias(id);
   return w;
+}
+
+OwnedTensor Checkpoint::bias(LinearId id) const {
+  if (!has_bias(config_, id.role)) return {};
+  const OwnedTensor bias = source_.tensors->get(bias_name(id));
+  const int64_t out = shape_of(config_, id)[0];
+  check(bias.view.shape == Shape{out}, "{} has shape {}, expected [{}]", bias_name(id), to_string(bias.view.shape),
+        out);
+  return as_f32(bias);
 }
 
 std::vector<float> Checkpoint::norm(int layer, Norm which) const {
   const std::string name = norm_name(layer, which);
-  const OwnedTensor t = files_->get(name);
+  const OwnedTensor t = source_.tensors->get(name);
   check(t.view.shape == Shape{norm_size(config_, which)}, "{} has shape {}, expected [{}]", name,
         to_string(t.view.shape), norm_size(config_, which));
   std::vector<float> values(static_cast<size_t>(t.view.elements()));
@@ -203,13 +226,14 @@ std::vector<float> Checkpoint::norm(int layer, Norm which) const {
 }
 
 void Checkpoint::drop(LinearId id) const {
+  if (source_.linears.contains(id)) return;  // read through code of its own, which leaves nothing of it in memory
   for (const StoredTensor& stored : stored_tensors(linear(id)))
-    if (stored.suffix != ".bias") files_->drop(stored.tensor);
+    if (stored.suffix != ".bias") source_.tensors->drop(stored.tensor);
 }
 
-OwnedTensor Checkpoint::tensor(const std::string& name) const { return files_->get(name); }
+OwnedTensor Checkpoint::tensor(const std::string& name) const { return source_.tensors->get(name); }
 
-int64_t Checkpoint::file_bytes() const { return files_->file_bytes(); }
+int64_t Checkpoint::file_bytes() const { return source_.tensors->file_bytes(); }
 
 int64_t Checkpoint::parameters() const {
   int64_t n = 0;
@@ -221,19 +245,11 @@ int64_t Checkpoint::parameters() const {
 
 std::string Checkpoint::sha256() const {
   Sha256 hash;
-  for (const std::string& file : files_->files()) hash.update(sha256_file(file));
+  for (const std::string& file : source_.tensors->files()) hash.update(sha256_file(file));
   return hash.hex();
 }
 
-std::string Checkpoint::weights_sha256() const {
-  WeightsHash hash;
-  for (const std::string& name : files_->names()) {
-    const OwnedTensor tensor = files_->get(name);
-    hash.add(to_write(name, tensor));
-    files_->drop(tensor.view);
-  }
-  return hash.hex();
-}
+std::string Checkpoint::weights_sha256() const { return source_.tensors->weights_sha256(); }
 
 void write_checkpoint(const std::string& folder, const Checkpoint& source,
                       const std::map<LinearId, FormatSpec>& formats,
@@ -281,10 +297,10 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
                      {"weights_sha256", hash.hex()}};
   write_sharded_safetensors(temporary.path(), tensors, kShardBytes, {{"fidelio", meta.dump()}});
 
-  json config = read_json_object(source.folder() + "/config.json");
+  json config = parse_json(source.texts().require("config.json"), source.texts().path("config.json"));
   config["quantization_config"] = {{"quant_method", "fidelio"}, {"version", FIDELIO_VERSION}};
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
-  copy_companions(source.folder(), temporary.path());
+  copy_companions(source.texts(), temporary.path());
   temporary.commit();
 }
 
@@ -299,20 +315,22 @@ fs::path home_of(const fs::path& folder) {
   return cached ? model : folder;
 }
 
+// A downloaded folder may hold links to private files of whoever downloads it; their copies would be published.
+void check_own_file(const std::string& folder, const std::string& path) {
+  const fs::path home = home_of(fs::canonical(folder)), real = fs::canonical(path);
+  const fs::path inside = real.lexically_relative(home);
+  check(!inside.empty() && *inside.begin() != "..",
+        "{} is a link to {}, which is outside of {}: put the file itself there if it belongs to the model", path,
+        real.string(), home.string());
+}
+
 }  // namespace
 
-// A downloaded folder may hold links to private files of whoever downloads it; their copies would be published.
-void copy_companions(const std::string& from, const std::string& to) {
-  const fs::path home = home_of(fs::canonical(from));
+void copy_companions(const TextFiles& from, const std::string& to) {
   for (const char* name : kCompanions) {
-    const std::string path = from + "/" + name;
-    if (!fs::exists(path)) continue;
-    const fs::path real = fs::canonical(path);
-    const fs::path inside = real.lexically_relative(home);
-    check(!inside.empty() && *inside.begin() != "..",
-          "{} is a link to {}, which is outside of {}: put the file itself there if it belongs to the model", path,
-          real.string(), home.string());
-    write_file_atomically(to + "/" + name, read_text_file(real.string()));
+    const std::string path = from.path(name);
+    if (fs::exists(path)) check_own_file(from.name(), path);  // what a GGUF file says is no file of its own
+    if (const auto text = from.read(name)) write_file_atomically(to + "/" + name, *text);
   }
 }
 

@@ -20,6 +20,7 @@
 #include "arch/model_config.h"
 #include "arch/weight_names.h"
 #include "formats/linear_weight.h"
+#include "io/model_source.h"
 #include "io/safetensors.h"
 
 namespace fidelio {
@@ -30,18 +31,20 @@ std::vector<LinearId> linears_of(const ModelConfig& config);
 Shape shape_of(const ModelConfig& config, LinearId id);                 // (out, in)
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);  // and every norm
 int64_t norm_size(const ModelConfig& config, Norm which);
+bool has_bias(const ModelConfig& config, Role role);
 
 class Checkpoint {
  public:
   // Checks that every tensor is there with its shape and dtype, so that nothing after this has to.
-  static Checkpoint open(const std::string& folder);
+  static Checkpoint open(const std::string& path);  // anything that io/model_source.h reads
 
-  const std::string& folder() const { return folder_; }
+  const std::string& folder() const { return source_.texts.name(); }  // the path it was opened by
+  const TextFiles& texts() const { return source_.texts; }            // config.json, tokenizer.json, ...
   const ModelConfig& config() const { return config_; }
   FormatSpec format(LinearId id) const;
   LinearWeight linear(LinearId id) const;  // views into the mapped file
   std::vector<float> norm(int layer, Norm which) const;
-  OwnedTensor tensor(const std::string& name) const;  // any tensor by its name in the file
+  OwnedTensor tensor(const std::string& name) const;  // a norm or bias, or any other by its name in the file
   void drop(LinearId id) const;                       // the pages of this linear are not needed in memory any more
   const std::string& provenance() const { return provenance_; }  // JSON text, "{}" for a Hugging Face checkpoint
   int64_t file_bytes() const;                                    // of all safetensors files
@@ -51,11 +54,15 @@ class Checkpoint {
   // the checkpoint ("" for any other). They differ if a byte has changed since.
   std::string weights_sha256() const;
   const std::string& written_weights_sha256() const { return written_weights_sha256_; }
+  // Who quantised it before ("GGUF", "gptq", ...; "" if nobody but us did), and what of that had to be decoded.
+  const std::string& quantised_by() const { return source_.quantised_by; }
+  const std::vector<std::string>& notes() const { return source_.notes; }
 
  private:
-  std::string folder_;
+  explicit Checkpoint(ModelSource source) : source_(std::move(source)) {}
+  OwnedTensor bias(LinearId id) const;
+  ModelSource source_;
   ModelConfig config_;
-  std::shared_ptr<const Safetensors> files_;
   std::map<LinearId, FormatSpec> formats_;
   std::string provenance_ = "{}", written_weights_sha256_;
 };
@@ -69,6 +76,6 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
 
 // Copies what stands beside config.json and the weights: tokenizer, chat template, generation defaults. Throws Error for
 // a link out of the folder, or, in a Hugging Face cache (models--NAME/snapshots/REVISION), out of models--NAME.
-void copy_companions(const std::string& from_folder, const std::string& to_folder);
+void copy_companions(const TextFiles& from, const std::string& to_folder);
 
 }  // namespace fidelio

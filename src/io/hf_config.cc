@@ -4,7 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "core/file.h"
+#include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/json.h"
 
@@ -117,7 +117,8 @@ void refuse_quantised(const Keys& keys) {
     method = (*config)["quant_method"].get<std::string>();
   if (method == "fidelio") return;  // our own: io/checkpoint reads it
   throw Error(
-      "{}: this checkpoint is quantised already, by {} (key \"quantization_config\"); give the original checkpoint",
+      "{}: this checkpoint is quantised already, by {} (key \"quantization_config\"), which is not read here; read are "
+      "gptq, awq and compressed-tensors; give one of those or the original checkpoint",
       keys.where(), method);
 }
 
@@ -318,9 +319,8 @@ ModelConfig parse_config(std::string_view json, const std::string& file) {
   return read_config(Keys(object, file));
 }
 
-ModelConfig load_config(const std::string& folder) {
-  const std::string path = folder + "/config.json";
-  return parse_config(read_text_file(path), path);
+ModelConfig load_config(const TextFiles& files) {
+  return parse_config(files.require("config.json"), files.path("config.json"));
 }
 
 }  // namespace fidelio

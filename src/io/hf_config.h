@@ -12,10 +12,11 @@
 #include <string_view>
 
 #include "arch/model_config.h"
+#include "core/text_files.h"
 
 namespace fidelio {
 
-ModelConfig load_config(const std::string& folder);                        // reads folder/config.json
+ModelConfig load_config(const TextFiles& files);                           // config.json
 ModelConfig parse_config(std::string_view json, const std::string& file);  // `file` is for messages
 
 }  // namespace fidelio

@@ -10,6 +10,8 @@
 #include "core/foreign_text.h"
 #include "core/json.h"
 
+#include "io/weights_hash.h"
+
 namespace fidelio {
 namespace {
 
@@ -270,6 +272,16 @@ int64_t Safetensors::file_bytes() const {
   int64_t bytes = 0;
   for (const auto& file : contents_->files) bytes += static_cast<int64_t>(file->bytes().size());
   return bytes;
+}
+
+std::string Safetensors::weights_sha256() const {
+  WeightsHash hash;
+  for (const std::string& name : names()) {
+    const OwnedTensor tensor = get(name);
+    hash.add(name, {tensor.view.data, static_cast<size_t>(tensor.view.bytes())});
+    drop(tensor.view);
+  }
+  return hash.hex();
 }
 
 void Safetensors::drop(const Tensor& tensor) const {

@@ -20,27 +20,29 @@
 
 #include "core/file.h"
 #include "core/tensor.h"
+#include "io/tensor_files.h"
 
 namespace fidelio {
 
 // One file, or all shards of a folder: the files its index names, else model.safetensors, else every *.safetensors.
 // Copies share the mappings.
-class Safetensors {
+class Safetensors : public TensorFiles {
  public:
   static Safetensors open(const std::string& path);  // a folder or one file
 
-  bool contains(std::string_view name) const;
+  bool contains(std::string_view name) const override;
   // A view into the mapping, which it keeps alive; do not write to it. The format does not align tensors: one that is
   // not aligned to its element size (an odd header, or a byte tensor of odd length before it) comes as a copy in
   // memory.
-  OwnedTensor get(std::string_view name) const;
-  OwnedTensor get(std::string_view name, DType dtype, const Shape& shape) const;  // throws if it is something else
-  std::vector<std::string> names() const;                                         // sorted
+  OwnedTensor get(std::string_view name) const override;
+  OwnedTensor get(std::string_view name, DType dtype, const Shape& shape) const override;
+  std::vector<std::string> names() const override;
   // __metadata__ of all files; of a key that several shards have, the value in the first by file name.
-  const std::map<std::string, std::string>& metadata() const;
-  std::vector<std::string> files() const;  // paths, sorted
-  int64_t file_bytes() const;              // of all files
-  void drop(const Tensor& tensor) const;   // the pages of this view are not needed in memory any more
+  const std::map<std::string, std::string>& metadata() const override;
+  std::vector<std::string> files() const override;
+  int64_t file_bytes() const override;
+  void drop(const Tensor& tensor) const override;
+  std::string weights_sha256() const override;
 
  private:
   struct Contents;

@@ -1,6 +1,5 @@
 #include "text/chat_template.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -17,14 +16,10 @@ using jinja::Value;
 
 constexpr int kMaxJsonDepth = 90;  // below what a template value may have, so that templates can wrap what they get
 
-std::optional<std::string> read_if_present(const std::string& path) {
-  if (!std::filesystem::exists(path)) return std::nullopt;
-  return read_text_file(path);
-}
-
 // The object in a JSON file, or an empty one where there is no file.
-Json read_object(const std::string& path) {
-  auto text = read_if_present(path);
+Json read_object(const TextFiles& files, const std::string& name) {
+  const std::string path = files.path(name);
+  const auto text = files.read(name);
   if (!text) return Json::object();
   Json json = parse_ordered_json(*text, path);
   check(json.is_object(), "{}: expected a JSON object, found {}", path, json.type_name());
@@ -71,8 +66,8 @@ std::optional<std::string> token_text(const Json& config, const char* name, cons
   return it->get<std::string>();
 }
 
-std::optional<std::string> template_source(const std::string& folder, const Json& config, const std::string& path) {
-  if (auto text = read_if_present(folder + "/chat_template.jinja")) return text;
+std::optional<std::string> template_source(const TextFiles& files, const Json& config, const std::string& path) {
+  if (auto text = files.read("chat_template.jinja")) return text;
   auto it = config.find("chat_template");
   if (it == config.end() || it->is_null()) return std::nullopt;
   if (it->is_string()) return it->get<std::string>();
@@ -99,10 +94,10 @@ ChatTemplate::ChatTemplate(std::string_view source, std::vector<std::pair<std::s
   for (auto& [name, text] : special_tokens) variables_.emplace_back(name, Value::text(std::move(text)));
 }
 
-std::optional<ChatTemplate> ChatTemplate::load(const std::string& model_folder) {
-  std::string path = model_folder + "/tokenizer_config.json";
-  Json config = read_object(path);
-  auto source = template_source(model_folder, config, path);
+std::optional<ChatTemplate> ChatTemplate::load(const TextFiles& files) {
+  const std::string path = files.path("tokenizer_config.json");
+  Json config = read_object(files, "tokenizer_config.json");
+  auto source = template_source(files, config, path);
   if (!source) return std::nullopt;
   std::vector<std::pair<std::string, std::string>> tokens;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"})
@@ -110,7 +105,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::string& model_folder) 
   try {
     return ChatTemplate(*source, std::move(tokens));
   } catch (const Error& error) {
-    throw Error("{}: {}", model_folder, error.what());
+    throw Error("{}: {}", files.name(), error.what());
   }
 }
 
@@ -142,12 +137,12 @@ std::string ChatTemplate::render_json(const Json& messages, const Json& extra) c
   return template_.render(variables, clock_);
 }
 
-std::vector<int32_t> stop_token_ids(const std::string& model_folder,
+std::vector<int32_t> stop_token_ids(const TextFiles& files,
                                     const std::function<std::optional<int32_t>(std::string_view)>& id_of) {
   std::set<int32_t> ids;
   for (const char* name : {"generation_config.json", "config.json"}) {
-    std::string path = model_folder + "/" + name;
-    Json config = read_object(path);
+    const std::string path = files.path(name);
+    Json config = read_object(files, name);
     auto it = config.find("eos_token_id");
     if (it == config.end() || it->is_null()) continue;
     for (const Json& id : it->is_array() ? *it : Json::array({*it})) {
@@ -156,15 +151,15 @@ std::vector<int32_t> stop_token_ids(const std::string& model_folder,
       ids.insert(id.get<int32_t>());
     }
   }
-  std::string path = model_folder + "/tokenizer_config.json";
-  if (auto text = token_text(read_object(path), "eos_token", path))
+  const std::string path = files.path("tokenizer_config.json");
+  if (auto text = token_text(read_object(files, "tokenizer_config.json"), "eos_token", path))
     if (auto id = id_of(*text)) ids.insert(*id);
   return {ids.begin(), ids.end()};
 }
 
-GenerationDefaults GenerationDefaults::load(const std::string& model_folder) {
-  std::string path = model_folder + "/generation_config.json";
-  Json config = read_object(path);
+GenerationDefaults GenerationDefaults::load(const TextFiles& files) {
+  const std::string path = files.path("generation_config.json");
+  Json config = read_object(files, "generation_config.json");
   GenerationDefaults out;
   auto read = [&](const char* name, auto& field, bool good_type) {
     auto it = config.find(name);

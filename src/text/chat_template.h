@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/text_files.h"
 #include "text/jinja/jinja.h"
 
 namespace fidelio {
@@ -34,7 +35,7 @@ class ChatTemplate {
   using Clock = std::function<std::tm()>;
 
   // Nothing where the checkpoint has no chat template. Throws Error naming the file when it has a malformed one.
-  static std::optional<ChatTemplate> load(const std::string& model_folder);
+  static std::optional<ChatTemplate> load(const TextFiles& files);
   // `special_tokens` are variables such as bos_token and eos_token. Throws Error with the line when `source` is
   // malformed.
   explicit ChatTemplate(std::string_view source, std::vector<std::pair<std::string, std::string>> special_tokens = {});
@@ -57,7 +58,7 @@ class ChatTemplate {
 // The ids after which generation stops: every eos_token_id (a number or a list) of generation_config.json and
 // config.json, and the eos_token of tokenizer_config.json as `id_of` resolves it. A union, because files that name one
 // of several are common and a model that ignores the others never stops. Sorted, without duplicates.
-std::vector<int32_t> stop_token_ids(const std::string& model_folder,
+std::vector<int32_t> stop_token_ids(const TextFiles& files,
                                     const std::function<std::optional<int32_t>(std::string_view)>& id_of);
 
 // generation_config.json; what it does not say is empty.
@@ -69,7 +70,7 @@ struct GenerationDefaults {
   std::optional<double> min_p;
   std::optional<double> repetition_penalty;
 
-  static GenerationDefaults load(const std::string& model_folder);
+  static GenerationDefaults load(const TextFiles& files);
 };
 
 }  // namespace fidelio

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
+#include "io/weights_hash.h"
 
 namespace fidelio::exporting {
 
@@ -72,8 +73,16 @@ void check_integer_or_dense(const Checkpoint& source, LinearId id, std::string_v
 DType half_type(const ModelConfig& config) { return config.dtype == DType::f16 ? DType::f16 : DType::bf16; }
 
 TensorToWrite dense_tensor(const Checkpoint& source, LinearId id) {
-  if (source.format(id).is_dense()) return to_write(weight_name(id), source.tensor(weight_name(id)));
   const Shape shape = shape_of(source.config(), id);
+  if (source.format(id).is_dense()) {
+    const FormatSpec spec = source.format(id);
+    const DType as_it_is = spec.kind == Kind::f32 ? DType::f32 : spec.kind == Kind::f16 ? DType::f16 : DType::bf16;
+    return {weight_name(id), as_it_is, shape, [&source, id](const ByteSink& sink) {
+              const LinearWeight w = source.linear(id);
+              const Tensor& t = std::get<Dense>(w.main).w.view;
+              sink({t.data, static_cast<size_t>(t.bytes())});
+            }};
+  }
   const DType dtype = half_type(source.config());
   return {weight_name(id), dtype, shape, [&source, id, shape, dtype](const ByteSink& sink) {
             const LinearWeight w = source.linear(id);
@@ -95,20 +104,35 @@ void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& 
 }
 
 nlohmann::json config_json(const Checkpoint& source) {
-  nlohmann::json config = read_json_object(source.folder() + "/config.json");
+  nlohmann::json config = parse_json(source.texts().require("config.json"), source.texts().path("config.json"));
   config.erase("quantization_config");
+  config.erase("fidelio");  // of an export that is exported again
   return config;
 }
 
-void write_folder(const Checkpoint& source, const std::string& folder, const std::vector<TensorToWrite>& tensors,
-                  const nlohmann::json& config, const std::vector<std::pair<std::string, std::string>>& files) {
+nlohmann::json statement_of(const Checkpoint& source, std::string_view target, const std::vector<std::string>& notes,
+                            const std::string& weights_sha256) {
+  return {{"version", FIDELIO_VERSION},
+          {"export", target},
+          {"notes", notes},
+          {"provenance", nlohmann::json::parse(source.provenance())},
+          {"weights_sha256", weights_sha256}};
+}
+
+void write_folder(const Checkpoint& source, const std::string& folder, std::string_view target,
+                  const std::vector<std::string>& notes, const std::vector<TensorToWrite>& tensors,
+                  nlohmann::json config, const std::vector<std::pair<std::string, std::string>>& files) {
   check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
   constexpr int64_t kShardBytes = 5'000'000'000;
   TemporaryFolder temporary(folder);
-  write_sharded_safetensors(temporary.path(), tensors, kShardBytes);
+  WeightsHash hash;
+  for (const TensorToWrite& tensor : tensors) hash.add(tensor);
+  const nlohmann::json statement = statement_of(source, target, notes, hash.hex());
+  config["fidelio"] = statement;
+  write_sharded_safetensors(temporary.path(), tensors, kShardBytes, {{"fidelio", statement.dump()}});
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
   for (const auto& [name, text] : files) write_file_atomically(temporary.path() + "/" + name, text);
-  copy_companions(source.folder(), temporary.path());
+  copy_companions(source.texts(), temporary.path());
   temporary.commit();
 }
 

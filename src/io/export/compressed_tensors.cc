@@ -155,7 +155,7 @@ std::vector<std::string> export_compressed_tensors(const Checkpoint& source, con
   append_small_tensors(source, tensors);
   json config = config_json(source);
   config["quantization_config"] = quantization_config(source);
-  write_folder(source, folder, tensors, config);
+  write_folder(source, folder, kTarget, notes, tensors, std::move(config));
   return notes;
 }
 

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "io/export/common.h"
 #include "io/export/export.h"
+#include "io/weights_hash.h"
 
 namespace fidelio {
 namespace exporting {
@@ -384,6 +386,20 @@ std::vector<std::string> rounding_notes(const Checkpoint& source, bool exact) {
   return notes;
 }
 
+// The certificate stands by itself, as what a reader of the file looks for first.
+void put_statement(GgufKeys& keys, const Checkpoint& source, const std::vector<std::string>& notes,
+                   const std::vector<GgufTensor>& tensors) {
+  WeightsHash hash;
+  for (const GgufTensor& t : tensors) hash.add({t.name, DType::u8, {}, t.produce});
+  nlohmann::json statement = statement_of(source, kTarget, notes, hash.hex());
+  nlohmann::json& provenance = statement["provenance"];
+  if (provenance.is_object() && provenance.contains("certificate")) {
+    keys.put_string("fidelio.certificate", provenance["certificate"].dump());
+    provenance.erase("certificate");
+  }
+  keys.put_string("fidelio.export", statement.dump());
+}
+
 }  // namespace
 
 std::vector<std::string> export_gguf(const Checkpoint& source, const std::string& file, bool exact) {
@@ -394,9 +410,11 @@ std::vector<std::string> export_gguf(const Checkpoint& source, const std::string
   GgufKeys keys;
   put_architecture(keys, source, file_type_of(tensors));
   const ModelConfig& c = source.config();
-  put_tokenizer(keys, source.folder(), c.v, c.eos_ids.empty() ? -1 : c.eos_ids.front());
+  const std::vector<std::string> notes = rounding_notes(source, exact);
+  put_statement(keys, source, notes, tensors);
+  put_tokenizer(keys, source.texts(), c.v, c.eos_ids.empty() ? -1 : c.eos_ids.front());
   write_gguf(file, keys, tensors);
-  return rounding_notes(source, exact);
+  return notes;
 }
 
 }  // namespace fidelio

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/text_files.h"
+
 namespace fidelio::exporting {
 
 class GgufKeys {
@@ -36,10 +38,10 @@ void append_u32(std::string& bytes, uint32_t value);
 void append_u64(std::string& bytes, uint64_t value);
 void append_string(std::string& bytes, std::string_view text);
 
-// tokenizer.ggml.* and tokenizer.chat_template from the files of `folder`, for a vocabulary of `v` rows (ids without a
+// tokenizer.ggml.* and tokenizer.chat_template from these files, for a vocabulary of `v` rows (ids without a
 // token become unused ones). Byte-level BPE becomes "gpt2" with the name llama.cpp has for its splitting pattern;
 // SentencePiece-style BPE becomes "llama", its scores minus the rank of the first merge that makes the token. Throws
 // for any other tokenizer.
-void put_tokenizer(GgufKeys& keys, const std::string& folder, int v, int eos_id);  // eos_id: -1 = none in config.json
+void put_tokenizer(GgufKeys& keys, const TextFiles& files, int v, int eos_id);  // eos_id: -1 = none in config.json
 
 }  // namespace fidelio::exporting

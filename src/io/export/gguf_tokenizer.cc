@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <array>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "core/file.h"
+#include "core/error.h"
+#include "core/json.h"
 #include "io/export/gguf.h"
+#include "io/gguf/splitting.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace fidelio::exporting {
@@ -15,24 +15,9 @@ using nlohmann::json;
 
 enum TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-// Splitting patterns by the names llama.cpp has for them. It applies its own code for each, so only these are possible.
-struct KnownPattern {
-  const char* name;
-  bool ignore_merges;  // llama.cpp's setting for that name
-  const char* regex;
-};
-constexpr std::array<KnownPattern, 3> kPatterns = {{
-    {"qwen2", false,
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-    {"llama-bpe", true,
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-    {"tekken", true,
-     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-}};
-
-json read_json(const std::string& path) {
-  json value = json::parse(read_text_file(path), nullptr, false);
-  check(value.is_object(), "{}: not a JSON object", path);
+json read_json(const TextFiles& files, const std::string& name) {
+  json value = parse_json(files.require(name), files.path(name));
+  check(value.is_object(), "{}: not a JSON object", files.path(name));
   return value;
 }
 
@@ -50,33 +35,30 @@ std::vector<json> flatten(const json& component, const char* parts) {
 
 std::string pre_name(const std::string& file, const std::vector<json>& pre_tokenizers, bool ignore_merges) {
   const json* split = nullptr;
-  bool own_regex = false;
+  bool own_regex = false, single_digits = false;
   for (const json& part : pre_tokenizers) {
     const std::string type = part.value("type", "");
     if (type == "ByteLevel") {
       own_regex = part.value("use_regex", true);
       check(!part.value("add_prefix_space", false),
             "{}: llama.cpp adds no space before the text, as this pre-tokenizer does (add_prefix_space)", file);
+    } else if (type == "Digits" && part.value("individual_digits", false)) {
+      single_digits = true;
     } else {
       check(type == "Split" && split == nullptr, "{}: llama.cpp has no pre-tokenizer {}", file, part.dump());
       split = &part;
     }
   }
-  if (split == nullptr && own_regex) return "gpt-2";
-  check(split != nullptr && !own_regex && split->contains("pattern"),
+  check(own_regex != (split != nullptr) && (split == nullptr || split->contains("pattern")),
         "{}: llama.cpp has no such combination of pre-tokenizers", file);
-  const std::string regex = (*split)["pattern"].value("Regex", "");
-  for (const KnownPattern& known : kPatterns)
-    if (regex == known.regex) {
-      check(ignore_merges == known.ignore_merges,
-            "{}: ignore_merges is {}, but llama.cpp has {} with this pattern ({})", file, ignore_merges,
-            known.ignore_merges, known.name);
-      return known.name;
-    }
+  const std::string regex = split == nullptr ? "" : (*split)["pattern"].value("Regex", "");
+  for (const gguf::Splitting& known : gguf::splittings())
+    if (regex == known.regex && single_digits == known.single_digits && ignore_merges == known.ignore_merges)
+      return std::string(known.name);
   throw Error(
-      "{}: llama.cpp has no name for the splitting pattern {}; known are those of Qwen2, Llama 3, Mistral-Nemo and "
-      "GPT-2",
-      file, regex);
+      "{}: llama.cpp has no name for the splitting pattern {}{} with ignore_merges {}; known are those of Qwen2, Llama "
+      "3, Mistral-Nemo, GPT-2 and SmolLM",
+      file, regex.empty() ? "of GPT-2" : regex, single_digits ? " after single digits" : "", ignore_merges);
 }
 
 // "a b" of either spelling: "a b" or ["a", "b"].
@@ -143,8 +125,8 @@ bool adds_space_prefix(const json& tokenizer) {
   return false;
 }
 
-void put_special(GgufKeys& keys, const std::string& folder, int config_eos) {
-  const Tokenizer tokenizer = Tokenizer::load(folder);
+void put_special(GgufKeys& keys, const TextFiles& files, int config_eos) {
+  const Tokenizer tokenizer = Tokenizer::load(files);
   const int32_t bos = tokenizer.bos_id().value_or(-1), eos = tokenizer.eos_id().value_or(config_eos);
   const std::vector<int32_t> ids = tokenizer.encode("a");
   if (bos >= 0) keys.put_u32("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(bos));
@@ -153,11 +135,10 @@ void put_special(GgufKeys& keys, const std::string& folder, int config_eos) {
   keys.put_bool("tokenizer.ggml.add_eos_token", eos >= 0 && !ids.empty() && ids.back() == eos);
 }
 
-void put_chat_template(GgufKeys& keys, const std::string& folder) {
-  const std::string file = folder + "/chat_template.jinja", config = folder + "/tokenizer_config.json";
-  if (std::filesystem::exists(file)) return keys.put_string("tokenizer.chat_template", read_text_file(file));
-  if (!std::filesystem::exists(config)) return;
-  json text = read_json(config).value("chat_template", json());
+void put_chat_template(GgufKeys& keys, const TextFiles& files) {
+  if (const auto text = files.read("chat_template.jinja")) return keys.put_string("tokenizer.chat_template", *text);
+  if (!files.read("tokenizer_config.json")) return;
+  json text = read_json(files, "tokenizer_config.json").value("chat_template", json());
   if (text.is_array())  // several by name
     for (const json& named : json(text))
       if (named.value("name", "") == "default") text = named.value("template", json());
@@ -166,9 +147,9 @@ void put_chat_template(GgufKeys& keys, const std::string& folder) {
 
 }  // namespace
 
-void put_tokenizer(GgufKeys& keys, const std::string& folder, int v, int eos_id) {
-  const std::string file = folder + "/tokenizer.json";
-  const json tokenizer = read_json(file);
+void put_tokenizer(GgufKeys& keys, const TextFiles& files, int v, int eos_id) {
+  const std::string file = files.path("tokenizer.json");
+  const json tokenizer = read_json(files, "tokenizer.json");
   const json model = tokenizer.value("model", json::object());
   check(model.is_object() && model.contains("vocab") && model["vocab"].is_object(),
         "{}: has no model with a vocabulary", file);
@@ -195,8 +176,8 @@ void put_tokenizer(GgufKeys& keys, const std::string& folder, int v, int eos_id)
   } else {
     keys.put_strings("tokenizer.ggml.merges", merges);
   }
-  put_special(keys, folder, eos_id);
-  put_chat_template(keys, folder);
+  put_special(keys, files, eos_id);
+  put_chat_template(keys, files);
 }
 
 }  // namespace fidelio::exporting

@@ -1,9 +1,7 @@
 #include "text/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <filesystem>
 
-#include "core/file.h"
 #include "core/json.h"
 #include "text/tokenizer/added.h"
 #include "text/tokenizer/bpe.h"
@@ -131,18 +129,17 @@ Tokenizer Tokenizer::from_json(std::string_view tokenizer_json) {
   return Tokenizer(std::make_shared<const Parts>(file));
 }
 
-Tokenizer Tokenizer::load(const std::string& model_folder) {
-  const std::string path = model_folder + "/tokenizer.json", config = model_folder + "/tokenizer_config.json";
-  const std::string text = read_text_file(path);
+Tokenizer Tokenizer::load(const TextFiles& files) {
+  const std::string text = files.require("tokenizer.json");
   try {
     Json file = parse_json(text, "tokenizer.json");
     expect_type(file.is_object(), file, "tokenizer.json", "an object");
     auto parts = std::make_shared<Parts>(file);
-    if (std::filesystem::exists(config))
-      parts->read_config(parse_json(read_text_file(config), "tokenizer_config.json"));
+    if (const auto config = files.read("tokenizer_config.json"))
+      parts->read_config(parse_json(*config, "tokenizer_config.json"));
     return Tokenizer(std::move(parts));
   } catch (const Error& e) {
-    throw Error("{}: {}", model_folder, e.what());
+    throw Error("{}: {}", files.name(), e.what());
   }
 }
 

@@ -15,15 +15,17 @@
 #include <string_view>
 #include <vector>
 
+#include "core/text_files.h"
+
 namespace fidelio {
 
 // Immutable; copies share one vocabulary; all members may be called from several threads at once.
 class Tokenizer {
  public:
-  // `model_folder`/tokenizer.json, and tokenizer_config.json where there is one: its bos_token and eos_token are kept,
+  // tokenizer.json of these files (a folder's path will do), and tokenizer_config.json where there is one: its bos_token and eos_token are kept,
   // and as in transformers an add_bos_token or add_eos_token written there replaces the file's post-processor. Throws
   // Error with the file's name and the reason.
-  static Tokenizer load(const std::string& model_folder);
+  static Tokenizer load(const TextFiles& files);
   static Tokenizer from_json(std::string_view tokenizer_json);
 
   // Ids of `text`. Bytes that are not UTF-8 become U+FFFD first (as Python's errors="replace"). Added tokens written in

@@ -1,0 +1,376 @@
+// What we export, read again as a source: the same weights, bit for bit, where the export rounded nothing; and what the
+// file says, bit for bit, where it did.
+#include <algorithm>
+#include <set>
+
+#include "core/file.h"
+#include "io/export/export_fixture.h"
+#include "io/export/gguf.h"
+#include "io/gguf/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace fidelio {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class ReadBackTest : public ExportTest {
+ protected:
+  std::string gguf() const { return root_ + "/out.gguf"; }
+  // Every value of every linear, bias and norm.
+  static void expect_same(const Checkpoint& a, const Checkpoint& b) {
+    ASSERT_EQ(linears_of(a.config()), linears_of(b.config()));
+    for (LinearId id : linears_of(a.config())) {
+      const LinearWeight wa = a.linear(id), wb = b.linear(id);
+      ASSERT_EQ(decode(wa), decode(wb)) << to_string(id) << ": " << to_string(b.format(id));
+      ASSERT_EQ(static_cast<bool>(wa.bias), static_cast<bool>(wb.bias)) << to_string(id);
+      if (wa.bias)
+        EXPECT_TRUE(std::ranges::equal(wa.bias.as<const float>(), wb.bias.as<const float>())) << to_string(id);
+    }
+    for (auto [layer, which] : norms_of(a.config())) EXPECT_EQ(a.norm(layer, which), b.norm(layer, which));
+    EXPECT_EQ(rope_inverse_frequencies(a.config()), rope_inverse_frequencies(b.config()));
+  }
+  static void expect_same_config(const ModelConfig& a, const ModelConfig& b) {
+    EXPECT_EQ(a.architecture, b.architecture);
+    EXPECT_EQ(std::tie(a.L, a.d, a.f, a.h, a.hk, a.e, a.v), std::tie(b.L, b.d, b.f, b.h, b.hk, b.e, b.v));
+    EXPECT_EQ(a.rms_eps, b.rms_eps);
+    EXPECT_EQ(a.max_positions, b.max_positions);
+    EXPECT_EQ(a.tie_embeddings, b.tie_embeddings);
+    EXPECT_EQ(a.eos_ids, b.eos_ids);
+  }
+  // Formats of the linears of layers that are coded, and F32 for those in `dense`.
+  static void expect_formats(const Checkpoint& ours, const Checkpoint& read, const std::set<std::string>& dense) {
+    for (LinearId id : linears_of(ours.config())) {
+      if (ours.format(id).is_dense() || id.role == Role::embedding) continue;
+      FormatSpec expected = ours.format(id);
+      if (expected.groups(shape_of(ours.config(), id)[1]) == 1) expected.group = 0;  // one group is the row
+      EXPECT_EQ(to_string(read.format(id)), dense.contains(to_string(id)) ? "f32" : to_string(expected))
+          << to_string(id);
+    }
+  }
+};
+
+// Without the embedding, which these exports decode to BF16.
+std::map<std::string, std::string> inner(std::map<std::string, std::string> formats) {
+  formats.erase("embedding");
+  return formats;
+}
+
+TEST_F(ReadBackTest, CompressedTensorsAreTheSameWeights) {
+  const Checkpoint ours = make(inner(kMixed));
+  export_compressed_tensors(ours, out(), ServingProfile::any);
+  const Checkpoint read = Checkpoint::open(out());
+  EXPECT_EQ(read.quantised_by(), "compressed-tensors");
+  expect_same(ours, read);
+  // r s of 8-bit scales is an FP32 number.
+  expect_formats(ours, read, {"layers.0.gate", "layers.0.up"});
+  EXPECT_THAT(read.notes(), testing::ElementsAre(HasSubstr("2 linears are decoded to F32: their scales")));
+  EXPECT_EQ(read.weights_sha256(), read.written_weights_sha256());
+}
+
+TEST_F(ReadBackTest, GptqOfWordsIsTheSameWeights) {
+  auto formats = inner(kWords);
+  formats.erase("layers.1.o");  // its 8-bit scales are rounded
+  const Checkpoint ours = make(formats);
+  export_gptq(ours, out(), ServingProfile::any);
+  const Checkpoint read = Checkpoint::open(out());
+  EXPECT_EQ(read.quantised_by(), "gptq");
+  expect_same(ours, read);
+  expect_formats(ours, read, {});
+  EXPECT_THAT(read.notes(), IsEmpty());
+}
+
+TEST_F(ReadBackTest, GptqOfPlanesIsTheSameWeights) {
+  auto formats = inner(kMixed);
+  formats["layers.0.gate"] = formats["layers.0.up"] = "int6g32z";
+  const Checkpoint ours = make(formats);
+  export_gptq(ours, out(), ServingProfile::any);
+  const Checkpoint read = Checkpoint::open(out());
+  expect_same(ours, read);
+  expect_formats(ours, read, {});
+}
+
+TEST_F(ReadBackTest, ExactGgufIsTheSameModel) {
+  auto formats = kMixed;
+  formats["layers.0.gate"] = formats["layers.0.up"] = "int5g32z";
+  const Checkpoint ours = make(formats);
+  EXPECT_THAT(export_gguf(ours, gguf(), true), IsEmpty());
+  const Checkpoint read = Checkpoint::open(gguf());
+  EXPECT_EQ(read.quantised_by(), "GGUF");
+  expect_same(ours, read);
+  expect_same_config(ours.config(), read.config());
+  EXPECT_EQ(to_string(read.format({1, Role::gate})), "int4g32");  // 2 bits in a block of 4
+  EXPECT_EQ(to_string(read.format({0, Role::o})), "int5g32");
+  EXPECT_EQ(to_string(read.format({0, Role::down})), "int8g32");
+  EXPECT_THAT(read.notes(), IsEmpty());
+  EXPECT_EQ(read.weights_sha256(), read.written_weights_sha256());
+}
+
+// Minima of Q4_1 and Q5_1 are rounded: where one is not a whole number of steps, the values are the file's, in F32.
+TEST_F(ReadBackTest, GgufIsWhatTheFileSays) {
+  const Checkpoint ours = make({{"layers.0.o", "int4g32z"}, {"layers.1.o", "int5g32z"}});
+  export_gguf(ours, gguf(), false);
+  const Checkpoint read = Checkpoint::open(gguf());
+  const Gguf file(gguf());
+  for (const int layer : {0, 1}) {
+    const LinearId id{layer, Role::o};
+    const std::vector<float> values = decode(read.linear(id));
+    const Gguf::Entry& entry = file.tensors.at(fmt::format("blk.{}.attn_output.weight", layer));
+    for (size_t i = 0; i < values.size(); ++i)
+      ASSERT_EQ(values[i], file.element(entry, static_cast<int64_t>(i))) << to_string(id) << " " << i;
+    EXPECT_EQ(to_string(read.format(id)), "f32");
+  }
+  EXPECT_THAT(read.notes(),
+              testing::ElementsAre(HasSubstr("1 linears of type Q4_1"), HasSubstr("1 linears of type Q5_1")));
+}
+
+// Scales that are powers of two make every minimum exact: then the codes are what they were.
+TEST_F(ReadBackTest, MinimaThatAreWholeStepsAreZeroPoints) {
+  make({});
+  const Checkpoint source = Checkpoint::open(root_ + "/source");
+  const LinearId id{0, Role::o};
+  LinearWeight w = random_weight(parse_format("int4g32z"), 64, 64);
+  for (f16& s : std::get<IntGroup>(w.main).scale.as<f16>()) s = to_f16(0.125f);
+  std::filesystem::remove_all(root_ + "/ours");
+  write_checkpoint(
+      root_ + "/ours", source, {{id, w.spec}}, [&](LinearId) { return w; }, json::object());
+  const Checkpoint ours = Checkpoint::open(root_ + "/ours");
+  export_gguf(ours, gguf(), false);
+  const Checkpoint read = Checkpoint::open(gguf());
+  EXPECT_EQ(to_string(read.format(id)), "int4g32z");
+  expect_same(ours, read);
+}
+
+TEST_F(ReadBackTest, AGgufFolderAndACheckpointMadeOfItAreTheSameModel) {
+  const Checkpoint ours = make({{"layers.0.o", "int4g32"}});
+  std::filesystem::create_directory(root_ + "/folder");
+  export_gguf(ours, root_ + "/folder/model.gguf", false);
+  const Checkpoint read = Checkpoint::open(root_ + "/folder");
+  expect_same(ours, read);
+  write_checkpoint(root_ + "/again", read, {}, {}, json::object());
+  const Checkpoint again = Checkpoint::open(root_ + "/again");
+  expect_same(ours, again);
+  EXPECT_EQ(again.quantised_by(), "");
+  const Tokenizer a = Tokenizer::load(ours.texts()), b = Tokenizer::load(again.texts());
+  EXPECT_EQ(a.encode("abcab<end>c<tool>"), b.encode("abcab<end>c<tool>"));
+  EXPECT_EQ(b.eos_id(), a.eos_id());
+}
+
+TEST_F(ReadBackTest, TheCertificateTravels) {
+  make({});
+  const Checkpoint source = Checkpoint::open(root_ + "/source");
+  const LinearId id{0, Role::o};
+  const LinearWeight w = random_weight(parse_format("int4g32"), 64, 64);
+  const json provenance = {{"method", "gptq"}, {"certificate", {{"ear", 0.99}}}};
+  std::filesystem::remove_all(root_ + "/ours");
+  write_checkpoint(
+      root_ + "/ours", source, {{id, w.spec}}, [&](LinearId) { return w; }, provenance);
+  const Checkpoint ours = Checkpoint::open(root_ + "/ours");
+  export_gguf(ours, gguf(), false);
+  export_gptq(ours, root_ + "/gptq", ServingProfile::any);
+  export_compressed_tensors(ours, root_ + "/ct", ServingProfile::any);
+  for (const std::string& path : {gguf(), root_ + "/gptq", root_ + "/ct"})
+    EXPECT_EQ(json::parse(Checkpoint::open(path).provenance()), provenance) << path;
+  EXPECT_EQ(json::parse(Gguf(gguf()).keys["fidelio.certificate"].get<std::string>()), provenance["certificate"]);
+}
+
+// Other programs' layouts, made here from their definitions.
+class ForeignLayouts : public ReadBackTest {
+ protected:
+  // A model whose o of layer 0 is `tensors`, under this configuration.
+  Checkpoint open_with(const std::vector<TensorToWrite>& tensors, const json& quantisation) {
+    make({});
+    const Checkpoint source = Checkpoint::open(root_ + "/source");
+    std::vector<TensorToWrite> all = tensors;
+    const auto& files = Safetensors::open(root_ + "/source");
+    for (const std::string& name : files.names())
+      if (name != weight_name(kId)) all.push_back(to_write(name, files.get(name)));
+    std::filesystem::create_directory(root_ + "/foreign");
+    write_safetensors(root_ + "/foreign/model.safetensors", all);
+    json config = llama_config();
+    config["quantization_config"] = quantisation;
+    std::ofstream(root_ + "/foreign/config.json") << config.dump();
+    return Checkpoint::open(root_ + "/foreign");
+  }
+  // (rows, columns) words from fields of 4 bits: `place(row, column)` says word and nibble.
+  static OwnedTensor words(int64_t rows, int64_t columns) { return OwnedTensor::allocate(DType::i32, {rows, columns}); }
+  static void put(const OwnedTensor& t, int64_t word, int64_t nibble, int value) {
+    auto& w = t.as<int32_t>()[static_cast<size_t>(word)];
+    w = static_cast<int32_t>(static_cast<uint32_t>(w) | static_cast<uint32_t>(value) << (4 * nibble));
+  }
+  OwnedTensor random_scales(Shape shape) {
+    OwnedTensor t = OwnedTensor::allocate(DType::f16, shape);
+    for (f16& s : t.as<f16>()) s = to_f16(0.01f + static_cast<float>(rng_.uniform()));
+    return t;
+  }
+  static constexpr LinearId kId{0, Role::o};
+  static constexpr int64_t kOut = 64, kIn = 64, kGroups = 2;
+};
+
+TEST_F(ForeignLayouts, AwqIsReadInItsOrder) {
+  const OwnedTensor q = words(kIn, kOut / 8), z = words(kGroups, kOut / 8), s = random_scales({kGroups, kOut});
+  constexpr int kOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};  // the output at each nibble
+  std::vector<int> codes(kOut * kIn), zeros(kOut * kGroups);
+  for (int64_t k = 0; k < kIn; ++k)
+    for (int64_t word = 0; word < kOut / 8; ++word)
+      for (int64_t i = 0; i < 8; ++i) {
+        const int64_t n = 8 * word + kOrder[i];
+        codes[static_cast<size_t>(n * kIn + k)] = random_code(4);
+        put(q, k * kOut / 8 + word, i, codes[static_cast<size_t>(n * kIn + k)]);
+        if (k >= kGroups) continue;
+        zeros[static_cast<size_t>(n * kGroups + k)] = random_code(4);
+        put(z, k * kOut / 8 + word, i, zeros[static_cast<size_t>(n * kGroups + k)]);
+      }
+  const std::string m = module_name(kId);
+  const Checkpoint read =
+      open_with({to_write(m + ".qweight", q), to_write(m + ".qzeros", z), to_write(m + ".scales", s)},
+                {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 32}, {"version", "gemm"}});
+  EXPECT_EQ(to_string(read.format(kId)), "int4g32z");
+  const std::vector<float> values = decode(read.linear(kId));
+  for (int64_t n = 0; n < kOut; ++n)
+    for (int64_t k = 0; k < kIn; ++k) {
+      const int64_t g = k / 32;
+      ASSERT_EQ(
+          values[static_cast<size_t>(n * kIn + k)],
+          to_float(s.as<f16>()[static_cast<size_t>(g * kOut + n)]) *
+              static_cast<float>(codes[static_cast<size_t>(n * kIn + k)] - zeros[static_cast<size_t>(n * kGroups + g)]))
+          << n << " " << k;
+    }
+}
+
+// GPTQ's first layout has zero points minus one; act-order gives columns groups of their own, which only F32 holds.
+TEST_F(ForeignLayouts, GptqsFirstLayoutAndActOrder) {
+  for (const bool act_order : {false, true}) {
+    SCOPED_TRACE(act_order);
+    std::filesystem::remove_all(root_ + "/foreign");
+    std::filesystem::remove_all(root_ + "/ours");
+    std::filesystem::remove(root_ + "/source/model.safetensors");
+    const OwnedTensor q = words(kIn / 8, kOut), z = words(kGroups, kOut / 8), s = random_scales({kGroups, kOut});
+    const OwnedTensor index = OwnedTensor::allocate(DType::i32, {kIn});
+    std::vector<int> codes(kOut * kIn), zeros(kOut * kGroups);
+    for (int64_t n = 0; n < kOut; ++n) {
+      for (int64_t k = 0; k < kIn; ++k) {
+        codes[static_cast<size_t>(n * kIn + k)] = random_code(4);
+        put(q, k / 8 * kOut + n, k % 8, codes[static_cast<size_t>(n * kIn + k)]);
+        index.as<int32_t>()[static_cast<size_t>(k)] = static_cast<int32_t>(act_order ? k % 2 : k / 32);
+      }
+      for (int64_t g = 0; g < kGroups; ++g) {
+        zeros[static_cast<size_t>(n * kGroups + g)] = 1 + random_code(4) % 15;
+        put(z, g * kOut / 8 + n / 8, n % 8, zeros[static_cast<size_t>(n * kGroups + g)] - 1);
+      }
+    }
+    const std::string m = module_name(kId);
+    const Checkpoint read = open_with({to_write(m + ".qweight", q), to_write(m + ".qzeros", z),
+                                       to_write(m + ".scales", s), to_write(m + ".g_idx", index)},
+                                      {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}});
+    EXPECT_EQ(to_string(read.format(kId)), act_order ? "f32" : "int4g32z");
+    const std::vector<float> values = decode(read.linear(kId));
+    for (int64_t n = 0; n < kOut; ++n)
+      for (int64_t k = 0; k < kIn; ++k) {
+        const int64_t g = act_order ? k % 2 : k / 32;
+        ASSERT_EQ(values[static_cast<size_t>(n * kIn + k)],
+                  to_float(s.as<f16>()[static_cast<size_t>(g * kOut + n)]) *
+                      static_cast<float>(codes[static_cast<size_t>(n * kIn + k)] -
+                                         zeros[static_cast<size_t>(n * kGroups + g)]))
+            << n << " " << k;
+      }
+  }
+}
+
+TEST_F(ForeignLayouts, Int8OfCompressedTensors) {
+  const OwnedTensor w = OwnedTensor::allocate(DType::i8, {kOut, kIn}), s = random_scales({kOut, 1});
+  for (int8_t& x : w.as<int8_t>()) x = static_cast<int8_t>(random_code(8) - 128);
+  const std::string m = module_name(kId);
+  const Checkpoint read = open_with(
+      {to_write(m + ".weight", w), to_write(m + ".weight_scale", s)},
+      {{"quant_method", "compressed-tensors"},
+       {"format", "int-quantized"},
+       {"config_groups",
+        {{"group_0", {{"weights", {{"num_bits", 8}, {"type", "int"}}}, {"input_activations", {{"num_bits", 8}}}}}}}});
+  EXPECT_EQ(to_string(read.format(kId)), "int8c");
+  EXPECT_THAT(read.notes(), testing::ElementsAre(HasSubstr("activations are meant to be quantised")));
+  const std::vector<float> values = decode(read.linear(kId));
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(values[i], to_float(s.as<f16>()[i / kIn]) * static_cast<float>(w.as<int8_t>()[i]));
+}
+
+TEST_F(ForeignLayouts, WhatIsNotReadIsNamed) {
+  const std::string m = module_name(kId);
+  const auto message = [&](const std::vector<TensorToWrite>& tensors, const json& config) -> std::string {
+    for (const char* name : {"/foreign", "/ours"}) std::filesystem::remove_all(root_ + name);
+    std::filesystem::remove(root_ + "/source/model.safetensors");
+    try {
+      open_with(tensors, config);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "opened";
+  };
+  EXPECT_THAT(message({}, {{"quant_method", "hqq"}}), HasSubstr("quantised already, by hqq"));
+  EXPECT_THAT(message({}, {{"quant_method", "awq"}, {"version", "gemv"}}), HasSubstr("gemv"));
+  EXPECT_THAT(message({}, {{"quant_method", "gptq"}, {"checkpoint_format", "marlin"}}), HasSubstr("marlin"));
+  EXPECT_THAT(message({to_write(m + ".qweight", words(3, kOut))}, {{"quant_method", "gptq"}}),
+              HasSubstr(m + ".qweight is I32 [3, 64]"));
+  const OwnedTensor index = OwnedTensor::allocate(DType::i32, {kIn});
+  index.as<int32_t>()[5] = 9;
+  EXPECT_THAT(message({to_write(m + ".qweight", words(8, kOut)), to_write(m + ".qzeros", words(2, 8)),
+                       to_write(m + ".scales", random_scales({2, kOut})), to_write(m + ".g_idx", index)},
+                      {{"quant_method", "gptq"}}),
+              HasSubstr("column 5 is in group 9"));
+}
+
+// SentencePiece joins whatever two neighbours make a token, so that every cut of a token is a merge.
+void complete_merges(json& model) {
+  json merges = json::array();
+  std::set<std::string> seen;
+  for (const json& merge : model["merges"]) {
+    std::string token =
+        merge.is_string() ? merge.get<std::string>() : merge[0].get<std::string>() + merge[1].get<std::string>();
+    if (merge.is_string()) token.erase(token.find(' '), 1);
+    if (!seen.insert(token).second) continue;
+    for (size_t cut = token.size() - 1; cut > 0; --cut)
+      if (model["vocab"].contains(token.substr(0, cut)) && model["vocab"].contains(token.substr(cut)))
+        merges.push_back({token.substr(0, cut), token.substr(cut)});
+  }
+  model["merges"] = merges;
+}
+
+// A tokenizer that went into a GGUF's keys and came out of them splits text as before.
+TEST(GgufTokenizer, SplitsAsTheOneItWasMadeFrom) {
+  const std::string data = FIDELIO_SOURCE_DIR "/src/text/testdata/tokenizer_",
+                    folder = FIDELIO_BINARY_DIR "/io_test_tok";
+  for (const std::string name : {"llama2", "llama3", "qwen"}) {
+    SCOPED_TRACE(name);
+    json file = json::parse(read_text_file(data + name + ".json"));
+    // GGUF has no place for the options of added tokens: only those that need none.
+    json added = json::array();
+    for (const json& token : file["added_tokens"])
+      if (!token["lstrip"] && !token["rstrip"] && !token["single_word"] && !token["normalized"]) added.push_back(token);
+    file["added_tokens"] = added;
+    file["post_processor"] = nullptr;
+    if (name == "llama2") complete_merges(file["model"]);
+    const TextFiles texts("original", {{"tokenizer.json", file.dump()}});
+    const Tokenizer original = Tokenizer::load(texts);
+    exporting::GgufKeys keys;
+    exporting::put_tokenizer(keys, texts, original.vocab_size(), -1);
+    std::string bytes = "GGUF";
+    exporting::append_u32(bytes, 3);
+    exporting::append_u64(bytes, 0);
+    exporting::append_u64(bytes, keys.count());
+    write_file_atomically(folder + ".gguf", bytes + keys.bytes());
+    const Tokenizer read =
+        Tokenizer::load(TextFiles("read", gguf::tokenizer_files(*gguf::File::open(folder + ".gguf"))));
+    std::filesystem::remove(folder + ".gguf");
+    const json cases = json::parse(read_text_file(data + name + ".cases.json"));
+    for (const json& one : cases["encode"]) {
+      const auto text = one[0].get<std::string>();
+      const auto ids = original.encode(text, false);
+      ASSERT_EQ(read.encode(text, false), ids) << text;
+      ASSERT_EQ(read.decode(ids), original.decode(ids)) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fidelio

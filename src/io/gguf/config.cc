@@ -1,0 +1,275 @@
+#include "io/gguf/config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "arch/model_config.h"
+
+namespace fidelio::gguf {
+namespace {
+
+using nlohmann::json;
+
+struct Family {
+  std::string_view name;        // general.architecture
+  std::string_view class_name;  // Hugging Face's
+  std::string_view model_type;
+  bool paired;  // rows_are_paired()
+};
+constexpr std::array<Family, 8> kFamilies = {{{"llama", "LlamaForCausalLM", "llama", true},
+                                              {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
+                                              {"qwen3", "Qwen3ForCausalLM", "qwen3", false},
+                                              {"phi3", "Phi3ForCausalLM", "phi3", false},
+                                              {"smollm3", "SmolLM3ForCausalLM", "smollm3", true},
+                                              {"granite", "GraniteForCausalLM", "granite", true},
+                                              {"olmo2", "Olmo2ForCausalLM", "olmo2", false},
+                                              {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false}}};
+
+const Family& family_of(const File& file) {
+  const auto name = file.text("general.architecture");
+  check(name.has_value(), "{}: the key \"general.architecture\" is missing", file.path());
+  std::string known;
+  for (const Family& family : kFamilies) {
+    if (family.name == *name) return family;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", family.name);
+  }
+  throw Error("{}: key \"general.architecture\": {} is not supported; supported are {}", file.path(), shown(*name),
+              known);
+}
+
+// The keys of one architecture; remembers which were asked for.
+class Keys {
+ public:
+  Keys(const File& file, std::string_view architecture) : file_(file), prefix_(std::string(architecture) + ".") {}
+
+  std::optional<int64_t> integer(const std::string& name) {
+    asked_.insert(prefix_ + name);
+    return file_.integer(prefix_ + name);
+  }
+  int64_t required(const std::string& name) {
+    const auto value = integer(name);
+    check(value.has_value(), "{}: the key \"{}{}\" is missing", file_.path(), prefix_, name);
+    return *value;
+  }
+  std::optional<double> number(const std::string& name) {
+    asked_.insert(prefix_ + name);
+    return file_.number(prefix_ + name);
+  }
+  std::optional<std::string> text(const std::string& name) {
+    asked_.insert(prefix_ + name);
+    const auto value = file_.text(prefix_ + name);
+    return value ? std::optional(std::string(*value)) : std::nullopt;
+  }
+  std::optional<bool> boolean(const std::string& name) {
+    asked_.insert(prefix_ + name);
+    return file_.boolean(prefix_ + name);
+  }
+  void expect(bool right, const std::string& name, std::string_view expected) const {
+    check(right, "{}: key \"{}{}\": expected {}; a model with something else is not supported", file_.path(), prefix_,
+          name, expected);
+  }
+  // What is left over could change what is computed.
+  void refuse_unknown() const {
+    for (const std::string& key : file_.keys_under(prefix_))
+      check(asked_.contains(key), "{}: the key {} is not understood, so the model might be computed wrongly",
+            file_.path(), shown(key));
+  }
+  const File& file() const { return file_; }
+
+ private:
+  const File& file_;
+  std::string prefix_;
+  std::set<std::string> asked_;
+};
+
+const StoredMatrix& tensor(const File& file, const std::string& name) {
+  const auto found = file.tensors().find(name);
+  check(found != file.tensors().end(), "{}: no tensor \"{}\"", file.path(), name);
+  return found->second;
+}
+bool has_tensor(const File& file, std::string_view name) { return file.tensors().contains(name); }
+
+std::vector<double> vector_of(const File& file, const std::string& name) {
+  const StoredMatrix& m = tensor(file, name);
+  check(m.rows == 1 && m.type->elements == 1, "{}: tensor \"{}\" is no vector of numbers", file.path(), name);
+  std::vector<float> values(static_cast<size_t>(m.columns));
+  decode_row(*m.type, m.row(0), values);
+  return {values.begin(), values.end()};
+}
+
+// Llama 3's scaling is stored as what it divides each frequency by. The parameters it was made from are looked for
+// among those whose every divisor is the file's: 1 and 4 for the two factors, as in all models published, and the
+// original context among powers of two.
+json llama3_scaling(const File& file, double theta, int64_t head_dim) {
+  const std::vector<double> divisors = vector_of(file, "rope_freqs.weight");
+  check(static_cast<int64_t>(divisors.size()) == head_dim / 2,
+        "{}: tensor \"rope_freqs.weight\" has {} values, expected {}", file.path(), divisors.size(), head_dim / 2);
+  ModelConfig c;
+  c.e = static_cast<int>(head_dim);
+  c.rope.theta = theta;
+  const auto plain = rope_inverse_frequencies(c);
+  c.rope.type = RopeType::llama3;
+  c.rope.low_freq_factor = 1, c.rope.high_freq_factor = 4;
+  const double largest = *std::max_element(divisors.begin(), divisors.end());
+  for (int original = 16; original <= 1 << 20; original *= 2) {
+    c.rope.factor = std::nearbyint(largest * 1024) / 1024;
+    c.rope.original_max_positions = original;
+    const auto scaled = rope_inverse_frequencies(c);
+    bool same = c.rope.factor >= 1;
+    // Both are quotients of FP32 numbers that went through some six roundings.
+    for (size_t i = 0; i < divisors.size(); ++i)
+      same = same && std::abs(plain[i] / scaled[i] - divisors[i]) <= 8 * 0x1p-24 * divisors[i];
+    if (same)
+      return {{"rope_type", "llama3"},
+              {"factor", c.rope.factor},
+              {"low_freq_factor", 1.0},
+              {"high_freq_factor", 4.0},
+              {"original_max_position_embeddings", original}};
+  }
+  throw Error("{}: the divisors in \"rope_freqs.weight\" are not those of Llama 3's scaling with factors 1 and 4",
+              file.path());
+}
+
+json rope_scaling(Keys& keys, double theta, int64_t head_dim) {
+  const File& file = keys.file();
+  const std::string type = keys.text("rope.scaling.type").value_or("none");
+  const auto factor = keys.number("rope.scaling.factor"), older = keys.number("rope.scale_linear");
+  const auto original = keys.integer("rope.scaling.original_context_length");
+  const auto attention = keys.number("rope.scaling.attn_factor");
+  keys.boolean("rope.scaling.finetuned");  // says how the model was made, not what it computes
+  if (has_tensor(file, "rope_freqs.weight")) {
+    keys.expect(type == "none", "rope.scaling.type", "none beside the tensor rope_freqs.weight");
+    return llama3_scaling(file, theta, head_dim);
+  }
+  if (has_tensor(file, "rope_factors_short.weight")) {
+    check(original.has_value(), "{}: rope_factors_short.weight stands without rope.scaling.original_context_length",
+          file.path());
+    json scaling = {{"rope_type", "longrope"},
+                    {"short_factor", vector_of(file, "rope_factors_short.weight")},
+                    {"long_factor", vector_of(file, "rope_factors_long.weight")},
+                    {"original_max_position_embeddings", *original}};
+    if (attention) scaling["attention_factor"] = *attention;
+    return scaling;
+  }
+  if (type == "none" || type == "linear") {
+    const double by = factor.value_or(older.value_or(1));
+    if (type == "none" || by == 1) keys.expect(type != "none" || by == 1, "rope.scaling.factor", "1 without a type");
+    return by == 1 ? json() : json{{"rope_type", "linear"}, {"factor", by}};
+  }
+  keys.expect(type == "yarn" && factor && original, "rope.scaling.type",
+              "none, linear, or yarn with its factor and original_context_length");
+  json scaling = {{"rope_type", "yarn"}, {"factor", *factor}, {"original_max_position_embeddings", *original}};
+  if (const auto fast = keys.number("rope.scaling.yarn_beta_fast")) scaling["beta_fast"] = *fast;
+  if (const auto slow = keys.number("rope.scaling.yarn_beta_slow")) scaling["beta_slow"] = *slow;
+  // llama.cpp multiplies the usual factor on cos and sin by this.
+  if (attention && *attention != 1) scaling["attention_factor"] = *attention * (1 + 0.1 * std::log(*factor));
+  return scaling;
+}
+
+// Keys that must be there with one value, or not at all.
+void expect_plain(Keys& keys) {
+  for (const char* name : {"expert_count", "expert_used_count"})
+    keys.expect(keys.integer(name).value_or(0) == 0, name, "0 (no experts)");
+  keys.expect(keys.boolean("attention.causal").value_or(true), "attention.causal", "true");
+  keys.expect(keys.boolean("use_parallel_residual").value_or(false) == false, "use_parallel_residual", "false");
+  keys.text("tensor_data_layout");
+}
+
+void put_family(json& config, Keys& keys, const Family& family, int64_t layers, int64_t head_dim) {
+  if (family.name == "granite") {
+    config["embedding_multiplier"] = keys.number("embedding_scale").value_or(1);
+    config["residual_multiplier"] = keys.number("residual_scale").value_or(1);
+    config["attention_multiplier"] =
+        keys.number("attention.scale").value_or(1 / std::sqrt(static_cast<double>(head_dim)));
+    config["logits_scaling"] = keys.number("logit_scale").value_or(1);
+  } else if (family.name == "gemma3") {
+    config["sliding_window"] = keys.required("attention.sliding_window");
+    config["rope_local_base_freq"] = keys.number("rope.freq_base_swa").value_or(10000);
+    config.erase("hidden_act");
+    config["hidden_activation"] = "gelu_pytorch_tanh";
+    // The 27 billion model alone scales scores by its width a head.
+    config["query_pre_attn_scalar"] =
+        layers == 62 ? config["hidden_size"].get<int64_t>() / config["num_attention_heads"].get<int64_t>() : head_dim;
+    json types = json::array();
+    for (int64_t i = 0; i < layers; ++i) types.push_back(i % 6 == 5 ? "full_attention" : "sliding_attention");
+    config["layer_types"] = std::move(types);
+  } else if (family.name == "smollm3") {
+    json uses = json::array();
+    for (int64_t i = 0; i < layers; ++i) uses.push_back(i % 4 == 3 ? 0 : 1);
+    config["no_rope_layers"] = std::move(uses);
+    config["no_rope_layer_interval"] = 4;
+  } else if (family.name == "phi3") {
+    if (const auto window = keys.integer("attention.sliding_window"); window && *window > 0)
+      config["sliding_window"] = *window;
+    else
+      config["sliding_window"] = nullptr;
+  } else {
+    keys.expect(keys.integer("attention.sliding_window").value_or(0) == 0, "attention.sliding_window", "none");
+  }
+}
+
+void put_tokens(json& config, const File& file) {
+  for (const auto& [key, name] : {std::pair("tokenizer.ggml.bos_token_id", "bos_token_id"),
+                                  std::pair("tokenizer.ggml.eos_token_id", "eos_token_id")}) {
+    const auto id = file.integer(key);
+    config[name] = id ? json(*id) : json();
+  }
+}
+
+const char* dtype_of(const File& file) {
+  const std::string_view type = tensor(file, "token_embd.weight").type->name;
+  return type == "F16" ? "float16" : type == "BF16" ? "bfloat16" : "float32";
+}
+
+}  // namespace
+
+bool rows_are_paired(const File& file) { return family_of(file).paired; }
+
+json config_of(const File& file) {
+  const Family& family = family_of(file);
+  Keys keys(file, family.name);
+  const int64_t layers = keys.required("block_count"), heads = keys.required("attention.head_count"),
+                width = keys.required("embedding_length");
+  keys.expect(heads > 0 && layers > 0 && layers <= 10000 && width > 0, "block_count",
+              "1 to 10000 layers, with heads and width");
+  const int64_t head_dim = keys.integer("attention.key_length").value_or(width / heads);
+  keys.expect(keys.integer("attention.value_length").value_or(head_dim) == head_dim, "attention.value_length",
+              "that of keys");
+  const int64_t rotary = keys.integer("rope.dimension_count").value_or(head_dim);
+  const double theta = keys.number("rope.freq_base").value_or(10000);
+  const auto epsilon = keys.number("attention.layer_norm_rms_epsilon");
+  keys.expect(epsilon.has_value(), "attention.layer_norm_rms_epsilon", "a number");
+  json config = {{"architectures", {family.class_name}},
+                 {"model_type", family.model_type},
+                 {"hidden_size", width},
+                 {"intermediate_size", keys.required("feed_forward_length")},
+                 {"num_hidden_layers", layers},
+                 {"num_attention_heads", heads},
+                 {"num_key_value_heads", keys.integer("attention.head_count_kv").value_or(heads)},
+                 {"head_dim", head_dim},
+                 {"vocab_size", tensor(file, "token_embd.weight").rows},
+                 {"max_position_embeddings", keys.required("context_length")},
+                 // The FP32 number as its shortest decimal, which is what the model's authors wrote.
+                 {"rms_norm_eps", json::parse(fmt::format("{}", static_cast<float>(*epsilon)))},
+                 {"rope_theta", theta},
+                 {"hidden_act", "silu"},
+                 {"tie_word_embeddings", !has_tensor(file, "output.weight")},
+                 {"attention_bias", has_tensor(file, "blk.0.attn_q.bias")},
+                 {"mlp_bias", has_tensor(file, "blk.0.ffn_gate.bias")},
+                 {"torch_dtype", dtype_of(file)}};
+  if (rotary != head_dim) config["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim);
+  keys.integer("vocab_size");  // llama.cpp's own note of the rows of the embedding
+  expect_plain(keys);
+  put_family(config, keys, family, layers, head_dim);
+  if (json scaling = rope_scaling(keys, theta, head_dim); !scaling.is_null())
+    config["rope_scaling"] = std::move(scaling);
+  put_tokens(config, file);
+  keys.refuse_unknown();
+  return config;
+}
+
+}  // namespace fidelio::gguf

@@ -1,0 +1,97 @@
+// A GGUF file, memory-mapped: keys with values, and tensors of blocks. Written from the format's public description.
+//
+//   "GGUF" | u32 version 2 or 3 | u64 tensors | u64 keys | keys | tensor infos | padding to the alignment | data
+//   key:          string name | u32 type | value          string: u64 length | bytes
+//   array value:  u32 element type | u64 length | elements
+//   tensor info:  string name | u32 dimensions | u64 sizes, the fastest first | u32 type | u64 offset in the data
+//
+// All of it is a stranger's: every length is checked against the bytes that are there before it is used, and nothing is
+// allocated that the file's own size does not justify. Errors name the file and the key or tensor.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/file.h"
+#include "io/gguf/blocks.h"
+
+namespace fidelio::gguf {
+
+// The numbers of value types.
+enum ValueType : uint32_t {
+  kU8 = 0,
+  kI8 = 1,
+  kU16 = 2,
+  kI16 = 3,
+  kU32 = 4,
+  kI32 = 5,
+  kF32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kU64 = 10,
+  kI64 = 11,
+  kF64 = 12
+};
+
+// (rows, columns) of blocks along the columns; a vector is one row.
+struct StoredMatrix {
+  const BlockType* type = nullptr;
+  int64_t rows = 0, columns = 0;
+  int dimensions = 0;  // as the file says
+  const std::byte* data = nullptr;
+
+  int64_t row_bytes() const { return columns / type->elements * type->bytes; }
+  int64_t bytes() const { return rows * row_bytes(); }
+  const uint8_t* row(int64_t r) const { return reinterpret_cast<const uint8_t*>(data) + r * row_bytes(); }
+};
+
+class File {
+ public:
+  static std::shared_ptr<const File> open(const std::string& path);
+
+  const std::string& path() const { return mapped_->path(); }
+  const std::shared_ptr<const MappedFile>& mapped() const { return mapped_; }
+
+  // A key's value; nothing where there is no such key. Throws Error if it has another type.
+  bool has(std::string_view key) const { return keys_.contains(key); }
+  std::optional<int64_t> integer(std::string_view key) const;  // of any width
+  std::optional<double> number(std::string_view key) const;    // F32 or F64; finite
+  std::optional<bool> boolean(std::string_view key) const;
+  std::optional<std::string_view> text(std::string_view key) const;
+  std::optional<std::vector<std::string_view>> texts(std::string_view key) const;
+  std::optional<std::vector<int64_t>> integers(std::string_view key) const;
+  std::optional<std::vector<double>> numbers(std::string_view key) const;
+  std::vector<std::string> keys_under(std::string_view prefix) const;
+
+  const std::map<std::string, StoredMatrix, std::less<>>& tensors() const { return tensors_; }
+
+ private:
+  struct Value {
+    uint32_t type = 0, element = 0;  // element and count: of an array
+    uint64_t count = 0;
+    std::span<const std::byte> bytes;
+  };
+  class Reader;
+  const Value* find(std::string_view key) const { return keys_.contains(key) ? &keys_.find(key)->second : nullptr; }
+  const Value* find_array(std::string_view key, std::string_view of) const;
+  [[noreturn]] void refuse(std::string_view key, std::string_view expected) const;
+  static std::optional<int64_t> integer_of(uint32_t type, const std::byte* data);
+  static std::optional<double> number_of(uint32_t type, const std::byte* data);
+  void read_keys(Reader& reader, uint64_t count);
+  void read_tensors(Reader& reader, uint64_t count);
+
+  std::shared_ptr<const MappedFile> mapped_;
+  std::map<std::string, Value, std::less<>> keys_;
+  std::map<std::string, StoredMatrix, std::less<>> tensors_;
+};
+
+// A stranger's name as a message shows it: printable ASCII in quotes, cut where it is long.
+std::string shown(std::string_view foreign);
+
+}  // namespace fidelio::gguf

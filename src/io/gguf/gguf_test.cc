@@ -1,0 +1,126 @@
+// GGUF blocks against the gguf Python package (tools/make_gguf_goldens.py), and files that are damaged.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "core/rng.h"
+#include "io/export/export_fixture.h"
+#include "io/gguf/file.h"
+
+namespace fidelio::gguf {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<uint8_t> bytes_of_hex(const std::string& hex) {
+  std::vector<uint8_t> bytes;
+  for (size_t i = 0; i < hex.size(); i += 2)
+    bytes.push_back(static_cast<uint8_t>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
+TEST(GgufBlocks, DecodeToTheBitsOfTheOtherReader) {
+  const json goldens = json::parse(read_text_file(FIDELIO_SOURCE_DIR "/src/io/testdata/gguf_blocks.json"));
+  EXPECT_EQ(goldens.size(), 14u);
+  for (const json& golden : goldens) {
+    const BlockType* type = block_type(golden["type"].get<uint32_t>());
+    ASSERT_NE(type, nullptr) << golden["type"];
+    EXPECT_EQ(type->name, golden["name"].get<std::string>());
+    const std::vector<uint8_t> blocks = bytes_of_hex(golden["blocks"]), values = bytes_of_hex(golden["values"]);
+    std::vector<float> expected(values.size() / 4), decoded(expected.size());
+    std::memcpy(expected.data(), values.data(), values.size());
+    ASSERT_EQ(static_cast<int64_t>(blocks.size()) * type->elements,
+              static_cast<int64_t>(expected.size()) * type->bytes);
+    decode_row(*type, blocks.data(), decoded);
+    EXPECT_EQ(decoded, expected) << type->name;
+  }
+}
+
+TEST(GgufBlocks, AMinimumIsAZeroPointOnlyIfItIsAWholeNumberOfSteps) {
+  EXPECT_EQ(exact_zero(0.5f, -3.5f, 4), 7);
+  EXPECT_EQ(exact_zero(-0.5f, 1.0f, 4), 2);
+  EXPECT_EQ(exact_zero(0.5f, -8.0f, 4), std::nullopt);  // 16 is beyond 4 bits
+  EXPECT_EQ(exact_zero(0.5f, 0.5f, 4), std::nullopt);
+  EXPECT_EQ(exact_zero(0.5f, -3.501953125f, 4), std::nullopt);
+  EXPECT_EQ(exact_zero(0.0f, 0.0f, 4), 0);
+  EXPECT_EQ(exact_zero(0.0f, -1.0f, 4), std::nullopt);
+}
+
+class GgufFiles : public ExportTest {
+ protected:
+  GgufFiles() {
+    const Checkpoint ours = make({{"layers.0.o", "int4g32"}, {"layers.0.down", "int8g32"}});
+    export_gguf(ours, path(), false);
+    whole_ = read_text_file(path());
+  }
+  std::string path() const { return root_ + "/model.gguf"; }
+  // What opening a file of these bytes says.
+  std::string message(const std::string& bytes) const {
+    std::ofstream(path(), std::ios::binary) << bytes;
+    try {
+      Checkpoint::open(path());
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "opened";
+  }
+  // The bytes with the `n` at the place of `key`'s value (after its name and type) replaced.
+  std::string with_value(const std::string& key, const std::string& value) const {
+    const size_t at = whole_.find(key);
+    EXPECT_NE(at, std::string::npos) << key;
+    std::string bytes = whole_;
+    return bytes.replace(at + key.size() + 4, value.size(), value);
+  }
+  static std::string u64(uint64_t value) { return {reinterpret_cast<const char*>(&value), 8}; }
+  static std::string u32(uint32_t value) { return {reinterpret_cast<const char*>(&value), 4}; }
+  std::string whole_;
+};
+
+TEST_F(GgufFiles, DamageIsNamed) {
+  EXPECT_EQ(message(whole_), "opened");
+  EXPECT_THAT(message(whole_.substr(0, 3)), HasSubstr("truncated"));
+  EXPECT_THAT(message("GGML" + whole_.substr(4)), HasSubstr("no GGUF file"));
+  EXPECT_THAT(message("GGUF" + u32(1) + whole_.substr(8)), HasSubstr("version 1"));
+  EXPECT_THAT(message(whole_.substr(0, 8) + u64(1ull << 62) + whole_.substr(16)), HasSubstr("no room"));
+  EXPECT_THAT(message(whole_.substr(0, 16) + u64(1ull << 62) + whole_.substr(24)), HasSubstr("no room"));
+  EXPECT_THAT(message(with_value("general.name", u64(~0ull))), HasSubstr("truncated"));
+  EXPECT_THAT(message(with_value("tokenizer.ggml.merges", u32(8) + u64(~0ull))), HasSubstr("truncated"));
+  EXPECT_THAT(message(with_value("llama.block_count", u32(3))), HasSubstr("blk.2.attn_q"));
+  EXPECT_THAT(message(with_value("llama.block_count", u32(1))), HasSubstr("blk.1."));
+  EXPECT_THAT(message(with_value("llama.block_count", u32(0))), HasSubstr("block_count"));
+  EXPECT_THAT(message(with_value("llama.attention.head_count", u32(0))), HasSubstr("heads"));
+  EXPECT_THAT(message(with_value("general.alignment", u32(0))), HasSubstr("general.alignment"));
+  EXPECT_THAT(message(with_value("tokenizer.ggml.eos_token_id", u32(99))), HasSubstr("99"));
+  EXPECT_THAT(message(whole_.substr(0, whole_.size() - 64)), HasSubstr("truncated?"));
+  std::string other = whole_;
+  other.replace(other.find("llama.vocab_size"), 16, "llama.vocab_sizf");
+  EXPECT_THAT(message(other), HasSubstr("llama.vocab_sizf"));
+  // Behind a tensor's name: u32 dimensions, two sizes, u32 type, u64 offset.
+  const std::string name = "blk.0.attn_output.weight";
+  EXPECT_THAT(message(with_value(name, u64(1ull << 63))), HasSubstr("dimension"));
+  EXPECT_THAT(message(with_value(name, u64(1ull << 62) + u64(1ull << 62))), HasSubstr("2^63"));
+  EXPECT_THAT(message(with_value(name, u64(64) + u64(64) + u32(16))), HasSubstr("IQ2_XXS"));
+  EXPECT_THAT(message(with_value(name, u64(64) + u64(64) + u32(2) + u64(~0ull))), HasSubstr("offset"));
+  EXPECT_THAT(message(with_value(name, u64(64) + u64(64) + u32(2) + u64(0))), HasSubstr("overlap"));
+  EXPECT_THAT(message(with_value(name, u64(32) + u64(64))), HasSubstr("layers.0.o"));
+}
+
+// Cut anywhere or with any byte changed, a file is refused with an Error or read: it never ends the program.
+TEST_F(GgufFiles, AnyDamageIsAnError) {
+  size_t refused = 0, tried = 0;
+  for (size_t size = 0; size < whole_.size(); size += 37, ++tried)
+    refused += message(whole_.substr(0, size)) != "opened";
+  EXPECT_EQ(refused, tried);
+  const size_t header = whole_.find("blk.1.ffn_down.weight") + 64;
+  for (int i = 0; i < 600; ++i) {
+    std::string bytes = whole_;
+    for (int n = 0; n < 1 + i % 3; ++n)
+      bytes[static_cast<size_t>(rng_.uniform() * static_cast<double>(header))] = static_cast<char>(random_code(8));
+    message(bytes);
+  }
+}
+
+}  // namespace
+}  // namespace fidelio::gguf

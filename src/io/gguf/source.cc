@@ -1,0 +1,326 @@
+#include "io/gguf/source.h"
+#include "core/json.h"
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "io/checkpoint.h"
+#include "io/gguf/config.h"
+#include "io/gguf/tokenizer.h"
+#include "io/hf_config.h"
+#include "io/weights_hash.h"
+
+namespace fidelio::gguf {
+namespace {
+
+std::string stored_name(LinearId id) {
+  switch (id.role) {
+    case Role::embedding:
+      return "token_embd";
+    case Role::head:
+      return "output";
+    case Role::q:
+      return fmt::format("blk.{}.attn_q", id.layer);
+    case Role::k:
+      return fmt::format("blk.{}.attn_k", id.layer);
+    case Role::v:
+      return fmt::format("blk.{}.attn_v", id.layer);
+    case Role::o:
+      return fmt::format("blk.{}.attn_output", id.layer);
+    case Role::gate:
+      return fmt::format("blk.{}.ffn_gate", id.layer);
+    case Role::up:
+      return fmt::format("blk.{}.ffn_up", id.layer);
+    case Role::down:
+      break;
+  }
+  return fmt::format("blk.{}.ffn_down", id.layer);
+}
+
+std::string stored_name(int layer, Norm norm) {
+  switch (norm) {
+    case Norm::attn:
+      return fmt::format("blk.{}.attn_norm.weight", layer);
+    case Norm::mlp:
+      return fmt::format("blk.{}.ffn_norm.weight", layer);
+    case Norm::q:
+      return fmt::format("blk.{}.attn_q_norm.weight", layer);
+    case Norm::k:
+      return fmt::format("blk.{}.attn_k_norm.weight", layer);
+    case Norm::final:
+      break;
+  }
+  return "output_norm.weight";
+}
+
+// Rows of a stored matrix, in the order a linear has them.
+struct Rows {
+  std::shared_ptr<const File> file;
+  StoredMatrix matrix;
+  int64_t first = 0, count = 0;
+  int64_t paired_head = 0;  // rows of a head that are stored in pairs; 0: as they are
+
+  const uint8_t* row(int64_t r) const { return matrix.row(first + (paired_head > 0 ? paired_row(r, paired_head) : r)); }
+};
+
+FormatSpec dense_format(const BlockType& type) {
+  if (type.name == "F16") return {.kind = Kind::f16, .bits = 16};
+  if (type.name == "BF16") return {.kind = Kind::bf16, .bits = 16};
+  return {.kind = Kind::f32, .bits = 32};
+}
+
+// Whether every minimum of these rows is a whole number of steps. Files made by rounding a range have none such in
+// their first blocks, so that this is quick to say no.
+bool minima_are_zero_points(const Rows& rows) {
+  const BlockType& type = *rows.matrix.type;
+  for (int64_t r = 0; r < rows.count; ++r)
+    for (int64_t at = 0; at < rows.matrix.row_bytes(); at += type.bytes) {
+      const uint8_t* block = rows.row(r) + at;
+      if (!exact_zero(scale_of(block), minimum_of(block), type.integer.bits)) return false;
+    }
+  return true;
+}
+
+FormatSpec format_of(const Rows& rows) {
+  const IntegerCoding& coding = rows.matrix.type->integer;
+  if (coding.bits == 0 || (coding.minimum && !minima_are_zero_points(rows))) return dense_format(*rows.matrix.type);
+  return {.kind = Kind::integer, .bits = coding.bits, .group = 32, .symmetric = !coding.minimum};
+}
+
+LinearWeight read_integer(const Rows& rows, const FormatSpec& spec) {
+  const BlockType& type = *rows.matrix.type;
+  const int64_t in = rows.matrix.columns, groups = in / 32;
+  LinearWeight w = allocate_weight(spec, rows.count, in);
+  auto& m = std::get<IntGroup>(w.main);
+  std::vector<uint8_t> codes(static_cast<size_t>(in));
+  for (int64_t r = 0; r < rows.count; ++r) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const uint8_t* block = rows.row(r) + g * type.bytes;
+      type.integer.codes(block, codes.data() + 32 * g);
+      m.scale.as<f16>()[static_cast<size_t>(r * groups + g)] = f16{scale_bits(block)};
+      if (!spec.symmetric) set_zero(m, r, g, exact_zero(scale_of(block), minimum_of(block), spec.bits).value());
+    }
+    m.codes.set_row(r, codes);
+  }
+  return w;
+}
+
+LinearWeight read_dense(const Rows& rows, const FormatSpec& spec) {
+  const BlockType& type = *rows.matrix.type;
+  const int64_t in = rows.matrix.columns;
+  const DType dtype = spec.kind == Kind::f32 ? DType::f32 : spec.kind == Kind::f16 ? DType::f16 : DType::bf16;
+  const bool as_stored = type.elements == 1;
+  const uint8_t* begin = rows.row(0);
+  if (as_stored && rows.paired_head == 0 && reinterpret_cast<uintptr_t>(begin) % static_cast<size_t>(type.bytes) == 0) {
+    auto* data = reinterpret_cast<std::byte*>(const_cast<uint8_t*>(begin));
+    return make_dense({{dtype, {rows.count, in}, data}, rows.file->mapped()});
+  }
+  const OwnedTensor values = OwnedTensor::allocate(dtype, {rows.count, in});
+  for (int64_t r = 0; r < rows.count; ++r) {
+    if (as_stored)
+      std::memcpy(values.view.data + r * rows.matrix.row_bytes(), rows.row(r),
+                  static_cast<size_t>(rows.matrix.row_bytes()));
+    else
+      decode_row(type, rows.row(r), values.as<float>().subspan(static_cast<size_t>(r * in), static_cast<size_t>(in)));
+  }
+  return make_dense(values);
+}
+
+// What our own export says about itself, its certificate where a checkpoint has it; "" for anybody else's file.
+std::string statement_of(const File& file) {
+  const auto text = file.text("fidelio.export"), certificate = file.text("fidelio.certificate");
+  if (!text) return "";
+  nlohmann::json statement = parse_json(*text, "its key fidelio.export");
+  if (!statement.is_object() || !certificate) return std::string(*text);
+  if (!statement["provenance"].is_object()) statement["provenance"] = nlohmann::json::object();
+  statement["provenance"]["certificate"] = parse_json(*certificate, "its key fidelio.certificate");
+  return statement.dump();
+}
+
+// Norms and biases by Hugging Face's names; the other tensors are linears.
+class Vectors : public TensorFiles {
+ public:
+  explicit Vectors(std::shared_ptr<const File> file) : file_(std::move(file)) {
+    if (std::string statement = statement_of(*file_); !statement.empty()) metadata_["fidelio"] = std::move(statement);
+  }
+  void add(const std::string& name, Rows rows, float minus) { vectors_[name] = {std::move(rows), minus}; }
+
+  bool contains(std::string_view name) const override { return vectors_.contains(name); }
+  OwnedTensor get(std::string_view name) const override {
+    const auto found = vectors_.find(name);
+    check(found != vectors_.end(), "{}: no tensor for {}", file_->path(), name);
+    const Rows& rows = found->second.rows;
+    const OwnedTensor values = OwnedTensor::allocate(DType::f32, {rows.count});
+    // A bias has a number for each row of its matrix; here they are columns of one row.
+    std::vector<float> stored(static_cast<size_t>(rows.matrix.columns));
+    decode_row(*rows.matrix.type, rows.matrix.row(0), stored);
+    for (int64_t i = 0; i < rows.count; ++i) {
+      const int64_t there = rows.first + (rows.paired_head > 0 ? paired_row(i, rows.paired_head) : i);
+      values.as<float>()[static_cast<size_t>(i)] = stored[static_cast<size_t>(there)] - found->second.minus;
+    }
+    return values;
+  }
+  OwnedTensor get(std::string_view name, DType dtype, const Shape& shape) const override {
+    OwnedTensor tensor = get(name);
+    check(tensor.view.dtype == dtype && tensor.view.shape == shape, "{}: {}: expected {} {}, got {} {}", file_->path(),
+          name, name_of(dtype), to_string(shape), name_of(tensor.view.dtype), to_string(tensor.view.shape));
+    return tensor;
+  }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, vector] : vectors_) names.push_back(name);
+    return names;
+  }
+  const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+  std::vector<std::string> files() const override { return {file_->path()}; }
+  int64_t file_bytes() const override { return static_cast<int64_t>(file_->mapped()->bytes().size()); }
+  void drop(const Tensor&) const override {}
+  std::string weights_sha256() const override {
+    WeightsHash hash;
+    for (const auto& [name, m] : file_->tensors()) hash.add(name, {m.data, static_cast<size_t>(m.bytes())});
+    return hash.hex();
+  }
+
+ private:
+  struct Vector {
+    Rows rows;
+    float minus = 0;  // taken off every value
+  };
+  std::shared_ptr<const File> file_;
+  std::map<std::string, Vector, std::less<>> vectors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// Finds tensors by their stored names, checks their shapes, and remembers which were used.
+class Finder {
+ public:
+  Finder(std::shared_ptr<const File> file, const ModelConfig& config)
+      : file_(std::move(file)), config_(config), paired_(rows_are_paired(*file_)) {}
+
+  Rows matrix(LinearId id) {
+    const Shape shape = shape_of(config_, id);
+    Rows rows{file_, {}, 0, shape[0], pairs(id)};
+    const StoredMatrix* m = find(stored_name(id) + ".weight");
+    int64_t all = shape[0];
+    if (!m || m->rows != shape[0]) {  // q, k, v or gate, up as one matrix
+      const auto [name, first, total] = fused(id);
+      if (!name.empty()) {
+        m = find(name + ".weight");
+        rows.first = first;
+        all = total;
+      }
+    }
+    check(m != nullptr, "{}: no tensor \"{}.weight\"", file_->path(), stored_name(id));
+    check(m->columns == shape[1] && m->rows == all && m->dimensions == 2,
+          "{}: the tensor of {} is {} x {} in {} dimensions, expected {} x {}", file_->path(), to_string(id), m->rows,
+          m->columns, m->dimensions, all, shape[1]);
+    rows.matrix = *m;
+    return rows;
+  }
+  Rows bias(LinearId id) {
+    const std::string name = stored_name(id) + ".bias";
+    const StoredMatrix* m = find(name);
+    check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
+    return vector(*m, name, shape_of(config_, id)[0], pairs(id));
+  }
+  Rows norm(int layer, Norm which) {
+    const StoredMatrix* m = find(stored_name(layer, which));
+    check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), stored_name(layer, which));
+    return vector(*m, stored_name(layer, which), norm_size(config_, which), 0);
+  }
+  void use(const std::string& name) { used_.insert(name); }
+  // A tensor that is left over would change what is computed.
+  void refuse_unused() const {
+    for (const auto& [name, m] : file_->tensors())
+      check(used_.contains(name), "{}: has a tensor {} that {} does not have here", file_->path(), shown(name),
+            name_of(config_.architecture));
+  }
+
+ private:
+  struct Fused {
+    std::string name;
+    int64_t first = 0, rows = 0;
+  };
+  Fused fused(LinearId id) const {
+    const int64_t q = int64_t{config_.h} * config_.e, kv = int64_t{config_.hk} * config_.e, f = config_.f;
+    const std::string qkv = fmt::format("blk.{}.attn_qkv", id.layer), up = fmt::format("blk.{}.ffn_up", id.layer);
+    switch (id.role) {
+      case Role::q:
+        return {qkv, 0, q + 2 * kv};
+      case Role::k:
+        return {qkv, q, q + 2 * kv};
+      case Role::v:
+        return {qkv, q + kv, q + 2 * kv};
+      case Role::gate:
+        return {up, 0, 2 * f};
+      case Role::up:
+        return {up, f, 2 * f};
+      default:
+        return {};
+    }
+  }
+  int64_t pairs(LinearId id) const { return paired_ && (id.role == Role::q || id.role == Role::k) ? config_.e : 0; }
+  const StoredMatrix* find(const std::string& name) {
+    const auto found = file_->tensors().find(name);
+    if (found == file_->tensors().end()) return nullptr;
+    used_.insert(name);
+    return &found->second;
+  }
+  Rows vector(const StoredMatrix& m, const std::string& what, int64_t size, int64_t paired) const {
+    check(m.rows == 1 && m.columns == size && m.type->elements == 1, "{}: {} has {} x {} numbers of {}, expected {}",
+          file_->path(), what, m.rows, m.columns, m.type->name, size);
+    return {file_, m, 0, size, paired};
+  }
+  std::shared_ptr<const File> file_;
+  const ModelConfig& config_;
+  bool paired_;
+  std::set<std::string> used_;
+};
+
+TextFiles texts_of(const File& file) {
+  auto texts = tokenizer_files(file);
+  texts["config.json"] = config_of(file).dump(2);
+  return {file.path(), std::move(texts)};
+}
+
+// One line for each type of block that had to be decoded.
+std::vector<std::string> notes_of(const std::map<std::string, int>& decoded) {
+  std::vector<std::string> notes;
+  for (const auto& [type, count] : decoded)
+    notes.push_back(
+        fmt::format("{} linears of type {} are decoded to F32, as no format here holds them exactly", count, type));
+  return notes;
+}
+
+}  // namespace
+
+ModelSource open_source(const std::string& path) {
+  const auto file = File::open(path);
+  ModelSource source{texts_of(*file), nullptr, {}, "GGUF", {}};
+  const ModelConfig config = load_config(source.texts);
+  Finder finder(file, config);
+  auto vectors = std::make_shared<Vectors>(file);
+  std::map<std::string, int> decoded;
+  for (LinearId id : linears_of(config)) {
+    const Rows rows = finder.matrix(id);
+    const FormatSpec spec = format_of(rows);
+    if (spec.kind == Kind::f32 && rows.matrix.type->elements > 1) ++decoded[std::string(rows.matrix.type->name)];
+    source.linears[id] = {spec,
+                          [rows, spec] { return spec.is_dense() ? read_dense(rows, spec) : read_integer(rows, spec); }};
+    if (has_bias(config, id.role)) vectors->add(bias_name(id), finder.bias(id), 0);
+  }
+  // llama.cpp's files hold 1 + w of Gemma's norms.
+  const float minus = file->text("general.architecture") == "gemma3" ? 1.0f : 0.0f;
+  for (auto [layer, which] : norms_of(config)) vectors->add(norm_name(layer, which), finder.norm(layer, which), minus);
+  for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"})
+    finder.use(name);  // the configuration has them
+  finder.refuse_unused();
+  source.tensors = vectors;
+  source.notes = notes_of(decoded);
+  return source;
+}
+
+TextFiles open_texts(const std::string& path) { return texts_of(*File::open(path)); }
+
+}  // namespace fidelio::gguf

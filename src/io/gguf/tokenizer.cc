@@ -1,0 +1,237 @@
+#include "io/gguf/tokenizer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <tuple>
+#include <unordered_map>
+
+#include "io/gguf/splitting.h"
+
+namespace fidelio::gguf {
+namespace {
+
+using nlohmann::json;
+
+enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+constexpr const char* kSpace = "\xE2\x96\x81";  // U+2581, SentencePiece's space
+constexpr size_t kLongestPiece = 512;           // bytes; every cut of a piece is looked at
+
+struct Vocabulary {
+  std::vector<std::string_view> tokens;
+  std::vector<int64_t> types;
+};
+
+Vocabulary read_vocabulary(const File& file) {
+  Vocabulary v;
+  auto tokens = file.texts("tokenizer.ggml.tokens");
+  check(tokens.has_value() && !tokens->empty(),
+        "{}: the key \"tokenizer.ggml.tokens\" is missing: the file has no tokenizer", file.path());
+  v.tokens = std::move(*tokens);
+  v.types = file.integers("tokenizer.ggml.token_type").value_or(std::vector<int64_t>(v.tokens.size(), kNormal));
+  check(v.types.size() == v.tokens.size(), "{}: {} tokens, but {} types of tokens", file.path(), v.tokens.size(),
+        v.types.size());
+  for (size_t i = 0; i < v.types.size(); ++i)
+    check(v.types[i] >= kNormal && v.types[i] <= kByte, "{}: token {} has the type {}, expected 1 to 6", file.path(), i,
+          v.types[i]);
+  return v;
+}
+
+// Every token by its text, those of other types than normal too: an id must keep its place.
+json vocabulary_json(const File& file, const Vocabulary& v) {
+  json vocabulary = json::object();
+  for (size_t i = 0; i < v.tokens.size(); ++i)
+    check(vocabulary.emplace(std::string(v.tokens[i]), i).second, "{}: two tokens are written {}", file.path(),
+          shown(v.tokens[i]));
+  return vocabulary;
+}
+
+// Control tokens are special; user-defined ones are found in the text and never split, but shown. The unknown token of
+// SentencePiece is special too, as in the files that Hugging Face has of it.
+json added_tokens(const Vocabulary& v) {
+  json added = json::array();
+  for (size_t i = 0; i < v.tokens.size(); ++i) {
+    const int64_t type = v.types[i];
+    if (type != kControl && type != kUserDefined && type != kUnknown) continue;
+    added.push_back({{"id", i},
+                     {"content", std::string(v.tokens[i])},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", type != kUserDefined}});
+  }
+  return added;
+}
+
+const Splitting& splitting_of(const File& file) {
+  const auto name = file.text("tokenizer.ggml.pre");
+  check(name.has_value(),
+        "{}: the key \"tokenizer.ggml.pre\" is missing, so how text is split is not known; convert the model again",
+        file.path());
+  std::string known;
+  for (const Splitting& s : splittings()) {
+    if (s.name == *name) return s;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", s.name);
+  }
+  throw Error("{}: key \"tokenizer.ggml.pre\": {} is not supported; supported are {}", file.path(), shown(*name),
+              known);
+}
+
+json byte_level(const File& file, const Vocabulary& v) {
+  const Splitting& splitting = splitting_of(file);
+  json steps = json::array();
+  if (splitting.single_digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
+  if (!splitting.regex.empty())
+    steps.push_back({{"type", "Split"},
+                     {"pattern", {{"Regex", std::string(splitting.regex)}}},
+                     {"behavior", "Isolated"},
+                     {"invert", false}});
+  steps.push_back({{"type", "ByteLevel"},
+                   {"add_prefix_space", false},
+                   {"trim_offsets", true},
+                   {"use_regex", splitting.regex.empty()}});
+  const auto merges = file.texts("tokenizer.ggml.merges");
+  check(merges.has_value(), "{}: the key \"tokenizer.ggml.merges\" is missing", file.path());
+  json pairs = json::array();
+  for (std::string_view merge : *merges) {
+    const size_t space = merge.find(' ', 1);
+    check(space != std::string_view::npos && space + 1 < merge.size(),
+          "{}: the merge {} is not two tokens with a space", file.path(), shown(merge));
+    pairs.push_back(json::array({std::string(merge.substr(0, space)), std::string(merge.substr(space + 1))}));
+  }
+  return {{"version", "1.0"},
+          {"added_tokens", added_tokens(v)},
+          {"normalizer", splitting.nfc ? json{{"type", "NFC"}} : json()},
+          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}}},
+          {"post_processor", nullptr},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model",
+           {{"type", "BPE"},
+            {"unk_token", nullptr},
+            {"byte_fallback", false},
+            {"ignore_merges", splitting.ignore_merges},
+            {"vocab", vocabulary_json(file, v)},
+            {"merges", std::move(pairs)}}}};
+}
+
+// SentencePiece joins the two neighbours whose token has the best score; as merges that is every cut of every token
+// into two, by score, of equal ones the longer left part first (as Hugging Face orders them).
+json merges_from_scores(const File& file, const Vocabulary& v) {
+  const auto scores = file.numbers("tokenizer.ggml.scores");
+  check(scores.has_value() && scores->size() == v.tokens.size(), "{}: {} tokens, but {} scores", file.path(),
+        v.tokens.size(), scores ? scores->size() : 0);
+  std::unordered_map<std::string_view, size_t> normal;
+  for (size_t i = 0; i < v.tokens.size(); ++i)
+    if (v.types[i] == kNormal) normal.emplace(v.tokens[i], i);
+  struct Merge {
+    double score;
+    size_t left_bytes, token, left;
+  };
+  std::vector<Merge> merges;
+  for (const auto& [text, id] : normal) {
+    check(text.size() <= kLongestPiece, "{}: the token {} has {} bytes, expected at most {}", file.path(), shown(text),
+          text.size(), kLongestPiece);
+    for (size_t cut = 1; cut < text.size(); ++cut) {
+      const auto left = normal.find(text.substr(0, cut));
+      if (left != normal.end() && normal.contains(text.substr(cut)))
+        merges.push_back({(*scores)[id], cut, id, left->second});
+    }
+  }
+  std::sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) {
+    return std::tuple(-a.score, b.left_bytes, a.left, a.token) < std::tuple(-b.score, a.left_bytes, b.left, b.token);
+  });
+  json pairs = json::array();
+  for (const Merge& m : merges) {
+    const std::string_view text = v.tokens[m.token];
+    pairs.push_back(json::array({std::string(text.substr(0, m.left_bytes)), std::string(text.substr(m.left_bytes))}));
+  }
+  return pairs;
+}
+
+json sentencepiece(const File& file, const Vocabulary& v) {
+  const bool prefix = file.boolean("tokenizer.ggml.add_space_prefix").value_or(true);
+  check(!file.boolean("tokenizer.ggml.remove_extra_whitespaces").value_or(false),
+        "{}: key \"tokenizer.ggml.remove_extra_whitespaces\": expected false", file.path());
+  json normalizers = json::array();
+  if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
+  normalizers.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}});
+  json decoders = {{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
+                   {{"type", "ByteFallback"}},
+                   {{"type", "Fuse"}}};
+  if (prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  json unknown;
+  for (size_t i = 0; i < v.tokens.size(); ++i)
+    if (v.types[i] == kUnknown) unknown = std::string(v.tokens[i]);
+  return {{"version", "1.0"},
+          {"added_tokens", added_tokens(v)},
+          {"normalizer", {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}}},
+          {"pre_tokenizer", nullptr},
+          {"post_processor", nullptr},
+          {"decoder", {{"type", "Sequence"}, {"decoders", std::move(decoders)}}},
+          {"model",
+           {{"type", "BPE"},
+            {"unk_token", unknown},
+            {"fuse_unk", true},
+            {"byte_fallback", true},
+            {"vocab", vocabulary_json(file, v)},
+            {"merges", merges_from_scores(file, v)}}}};
+}
+
+std::optional<std::string> named_token(const File& file, const Vocabulary& v, const char* key) {
+  const auto id = file.integer(key);
+  if (!id) return std::nullopt;
+  check(*id >= 0 && *id < static_cast<int64_t>(v.tokens.size()), "{}: key \"{}\": {} is none of the {} tokens",
+        file.path(), key, *id, v.tokens.size());
+  return std::string(v.tokens[static_cast<size_t>(*id)]);
+}
+
+json tokenizer_config(const File& file, const Vocabulary& v, bool bpe) {
+  json config = json::object();
+  for (const auto& [key, name] :
+       {std::pair("tokenizer.ggml.bos_token_id", "bos_token"), std::pair("tokenizer.ggml.eos_token_id", "eos_token"),
+        std::pair("tokenizer.ggml.unknown_token_id", "unk_token"),
+        std::pair("tokenizer.ggml.padding_token_id", "pad_token")})
+    if (auto text = named_token(file, v, key)) config[name] = *text;
+  config["add_bos_token"] =
+      file.boolean("tokenizer.ggml.add_bos_token").value_or(bpe ? splitting_of(file).adds_bos : true);
+  config["add_eos_token"] = file.boolean("tokenizer.ggml.add_eos_token").value_or(false);
+  return config;
+}
+
+// Ids that end an answer beside eos: end of turn and end of message.
+json generation_config(const File& file, const Vocabulary& v) {
+  json stop = json::array();
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
+    if (named_token(file, v, key)) stop.push_back(*file.integer(key));
+  return stop.empty() ? json::object() : json{{"eos_token_id", stop}};
+}
+
+std::string text_of(const File& file, const json& value) {
+  try {
+    return value.dump(1);
+  } catch (const json::exception&) {
+    throw Error("{}: a token or merge of its tokenizer is not UTF-8", file.path());
+  }
+}
+
+}  // namespace
+
+std::map<std::string, std::string> tokenizer_files(const File& file) {
+  const auto kind = file.text("tokenizer.ggml.model");
+  check(kind.has_value(), "{}: the key \"tokenizer.ggml.model\" is missing: the file has no tokenizer", file.path());
+  const bool bpe = *kind == "gpt2";
+  check(bpe || *kind == "llama",
+        "{}: key \"tokenizer.ggml.model\": {} is not supported; supported are gpt2 (byte-level BPE) and llama "
+        "(SentencePiece's BPE)",
+        file.path(), shown(*kind));
+  const Vocabulary v = read_vocabulary(file);
+  std::map<std::string, std::string> files;
+  files["tokenizer.json"] = text_of(file, bpe ? byte_level(file, v) : sentencepiece(file, v));
+  files["tokenizer_config.json"] = text_of(file, tokenizer_config(file, v, bpe));
+  files["generation_config.json"] = text_of(file, generation_config(file, v));
+  if (const auto chat = file.text("tokenizer.chat_template")) files["chat_template.jinja"] = std::string(*chat);
+  return files;
+}
+
+}  // namespace fidelio::gguf

@@ -1,0 +1,58 @@
+// Integer codes of a linear as other programs pack them: w = scale (q - zero), q of `bits` bits. What one of our
+// formats holds exactly becomes that; the rest is decoded to F32.
+//
+//   compressed-tensors   weight_packed i32 (out, words): a row's codes as one string of b-bit fields, least significant
+//   (pack-quantized)     bit first; weight_zero_point the same down the columns, or i8; weight_scale (out, groups);
+//                        weight_g_idx (in): the group of each column
+//   (int-quantized)      weight i8 (out, in), weight_zero_point i8; weight_scale (out, groups), (out) or (1)
+//   GPTQ                 qweight i32 (in b / 32, out): a column's codes as one string; qzeros i32 (groups, out b / 32)
+//                        along the row, minus one unless checkpoint_format is gptq_v2 or gptq_p; scales (groups, out);
+//                        g_idx (in). gptq_p: of 32 codes the low plane's words first, then the higher ones'
+//   AWQ (gemm)           qweight i32 (in, out / 8): eight outputs a word in the order 0 2 4 6 1 3 5 7; qzeros the same
+//                        (groups, out / 8); scales (groups, out)
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/linear_weight.h"
+#include "io/tensor_files.h"
+
+namespace fidelio::quantised {
+
+class PackedLinear {
+ public:
+  virtual ~PackedLinear() = default;
+  virtual void codes(int64_t row, std::span<uint8_t> q) const = 0;  // of all `in` columns
+  virtual float scale(int64_t row, int64_t group) const = 0;
+  virtual int zero(int64_t row, int64_t group) const = 0;  // 0 to 2^bits, or below in damaged files
+
+  int64_t group_of(int64_t column) const {
+    return group_index.empty() ? column / group_size : group_index[static_cast<size_t>(column)];
+  }
+
+  int bits = 0;
+  int64_t out = 0, in = 0, groups = 0;
+  int64_t group_size = 0;            // columns, where groups are runs of columns
+  std::vector<int32_t> group_index;  // the group of each column, where they are not
+};
+
+// Some rows of a module's tensors ("model.layers.0.self_attn.qkv_proj" holds three linears): out is how many they are.
+struct Place {
+  std::string module;
+  int64_t first_row = 0, module_rows = 0;
+  int64_t out = 0, in = 0;
+};
+
+std::unique_ptr<PackedLinear> open_compressed(const TensorFiles& files, const Place& place,
+                                              std::span<const int> widths);
+std::unique_ptr<PackedLinear> open_gptq(const TensorFiles& files, const Place& place, bool zeros_minus_one,
+                                        bool planar);
+std::unique_ptr<PackedLinear> open_awq(const TensorFiles& files, const Place& place);
+
+// What it becomes: integer if that holds every value exactly; F32 otherwise, with the reason in `why`.
+FormatSpec format_of(const PackedLinear& packed, std::string* why);
+LinearWeight read(const PackedLinear& packed, const FormatSpec& format);
+
+}  // namespace fidelio::quantised

@@ -1,0 +1,145 @@
+#include "io/quantised/source.h"
+#include "core/json.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "io/checkpoint.h"
+#include "io/hf_config.h"
+#include "io/quantised/packed.h"
+
+namespace fidelio::quantised {
+namespace {
+
+using nlohmann::json;
+
+std::string text_of(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// How a method's modules are found and opened.
+struct Method {
+  std::string name;
+  std::vector<std::string> suffixes;  // a module with one of these tensors is quantised
+  std::function<std::unique_ptr<PackedLinear>(const TensorFiles&, const Place&)> open;
+};
+
+std::vector<int> widths_of(const json& config, const std::string& where) {
+  std::set<int> widths;
+  if (const auto groups = config.find("config_groups"); groups != config.end() && groups->is_object())
+    for (const auto& [name, group] : groups->items()) {
+      const json weights = group.is_object() ? group.value("weights", json()) : json();
+      if (!weights.is_object()) continue;
+      const json bits = weights.value("num_bits", json());
+      check(
+          bits.is_number_integer() && bits >= 2 && bits <= 8 && text_of(weights, "type") == "int",
+          "{}: quantization_config: the weights of one of its groups are not integers of 2 to 8 bits, which alone are "
+          "read here",
+          where);
+      widths.insert(bits.get<int>());
+    }
+  check(!widths.empty(), "{}: quantization_config has no config_groups with weights", where);
+  return {widths.begin(), widths.end()};
+}
+
+Method method_of(const json& config, const std::string& where) {
+  const std::string name = text_of(config, "quant_method");
+  if (name == "compressed-tensors") {
+    const std::vector<int> widths = widths_of(config, where);
+    return {name, {".weight_packed", ".weight_scale"}, [widths](const TensorFiles& files, const Place& place) {
+              return open_compressed(files, place, widths);
+            }};
+  }
+  if (name == "gptq") {
+    std::string format = text_of(config, "checkpoint_format");
+    if (format.empty()) format = "gptq";
+    check(format == "gptq" || format == "gptq_v2" || format == "gptq_p",
+          "{}: checkpoint_format {} is not supported; supported are gptq, gptq_v2 and gptq_p", where, format);
+    return {name, {".qweight"}, [format](const TensorFiles& files, const Place& place) {
+              return open_gptq(files, place, format == "gptq", format == "gptq_p");
+            }};
+  }
+  std::string version = text_of(config, "version");
+  for (char& c : version) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  check(version.empty() || version == "gemm", "{}: AWQ's version {} is not supported; supported is gemm", where,
+        version);
+  return {name, {".qweight"}, open_awq};
+}
+
+// The module that holds a linear: its own, or one of q, k, v or of gate, up together. Empty if it is not quantised.
+Place place_of(const ModelConfig& c, LinearId id, const TensorFiles& files, const std::vector<std::string>& suffixes) {
+  const auto has = [&](const std::string& module) {
+    for (const std::string& suffix : suffixes)
+      if (files.contains(module + suffix)) return true;
+    return false;
+  };
+  const Shape shape = shape_of(c, id);
+  const std::string own = module_name(id);
+  if (has(own)) return {own, 0, shape[0], shape[0], shape[1]};
+  const int64_t q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e;
+  const std::string qkv = fmt::format("model.layers.{}.self_attn.qkv_proj", id.layer),
+                    gate_up = fmt::format("model.layers.{}.mlp.gate_up_proj", id.layer);
+  if (id.role == Role::q && has(qkv)) return {qkv, 0, q + 2 * kv, shape[0], shape[1]};
+  if (id.role == Role::k && has(qkv)) return {qkv, q, q + 2 * kv, shape[0], shape[1]};
+  if (id.role == Role::v && has(qkv)) return {qkv, q + kv, q + 2 * kv, shape[0], shape[1]};
+  if (id.role == Role::gate && has(gate_up)) return {gate_up, 0, 2 * shape[0], shape[0], shape[1]};
+  if (id.role == Role::up && has(gate_up)) return {gate_up, shape[0], 2 * shape[0], shape[0], shape[1]};
+  return {};
+}
+
+// compressed-tensors may quantise activations too, which reading the weights does not.
+bool quantises_activations(const json& config) {
+  if (const auto groups = config.find("config_groups"); groups != config.end() && groups->is_object())
+    for (const auto& [name, group] : groups->items())
+      if (group.is_object() && group.contains("input_activations") && group["input_activations"].is_object())
+        return true;
+  return false;
+}
+
+// One line for each reason why codes were decoded.
+std::vector<std::string> notes_of(const json& config, const std::map<std::string, int>& decoded) {
+  std::vector<std::string> notes;
+  for (const auto& [why, count] : decoded)
+    notes.push_back(fmt::format("{} linears are decoded to F32: {}", count, why));
+  if (quantises_activations(config))
+    notes.push_back("its activations are meant to be quantised too; here they are as --activations says");
+  return notes;
+}
+
+}  // namespace
+
+ModelSource open_source(const std::string& folder) {
+  ModelSource source{folder, nullptr, {}, "", {}};
+  json config = parse_json(source.texts.require("config.json"), source.texts.path("config.json"));
+  const json quantisation = config.is_object() ? config.value("quantization_config", json()) : json();
+  const std::string method = quantisation.is_object() ? text_of(quantisation, "quant_method") : "";
+  const bool read_here = method == "gptq" || method == "awq" || method == "compressed-tensors";
+  if (!read_here) {
+    load_config(source.texts);  // what is wrong with it is said before anything about the weights
+    source.tensors = std::make_shared<const Safetensors>(Safetensors::open(folder));
+    return source;
+  }
+  const std::string where = source.texts.path("config.json");
+  const Method how = method_of(quantisation, where);
+  config.erase("quantization_config");
+  source.texts.put("config.json", config.dump(2));
+  source.quantised_by = method;
+  const ModelConfig model = load_config(source.texts);
+  source.tensors = std::make_shared<const Safetensors>(Safetensors::open(folder));
+  std::map<std::string, int> decoded;
+  for (LinearId id : linears_of(model)) {
+    const Place place = place_of(model, id, *source.tensors, how.suffixes);
+    if (place.module.empty()) continue;
+    const std::shared_ptr<const PackedLinear> packed = how.open(*source.tensors, place);
+    std::string why;
+    const FormatSpec format = format_of(*packed, &why);
+    if (!why.empty()) ++decoded[why];
+    source.linears[id] = {format, [packed, format] { return read(*packed, format); }};
+  }
+  check(!source.linears.empty(), "{}: \"quantization_config\" says {}, but no linear has tensors of it", where, method);
+  source.notes = notes_of(quantisation, decoded);
+  return source;
+}
+
+}  // namespace fidelio::quantised

@@ -1,0 +1,13 @@
+// A Hugging Face folder whose linears GPTQ, AWQ or compressed-tensors quantised, as a source (io/model_source.h).
+#pragma once
+#include <string>
+
+#include "io/model_source.h"
+
+namespace fidelio::quantised {
+
+// A folder that nobody quantised, or fidelio did, comes as it is; so does one of another method, which reading its
+// config.json refuses by name.
+ModelSource open_source(const std::string& folder);
+
+}  // namespace fidelio::quantised
