@@ -26,13 +26,18 @@ constexpr std::array<const char*, 9> kCompanions = {
 
 }  // namespace
 
-int64_t norm_size(const ModelConfig& c, Norm which) { return which == Norm::q || which == Norm::k ? c.e : c.d; }
+int64_t norm_size(const ModelConfig& c, Norm which) {
+  if (which != Norm::q && which != Norm::k) return c.d;
+  if (c.blocks.qk_norm == QkNorm::head) return c.e;
+  return int64_t{which == Norm::q ? c.h : c.hk} * c.e;
+}
 
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
   std::vector<std::pair<int, Norm>> norms;
   for (int i = 0; i < c.L; ++i) {
-    norms.insert(norms.end(), {{i, Norm::attn}, {i, Norm::mlp}});
-    if (c.qk_norm) norms.insert(norms.end(), {{i, Norm::q}, {i, Norm::k}});
+    if (c.blocks.norm_before) norms.insert(norms.end(), {{i, Norm::attn}, {i, Norm::mlp}});
+    if (c.blocks.norm_after) norms.insert(norms.end(), {{i, Norm::post_attn}, {i, Norm::post_mlp}});
+    if (c.blocks.qk_norm != QkNorm::none) norms.insert(norms.end(), {{i, Norm::q}, {i, Norm::k}});
   }
   norms.emplace_back(-1, Norm::final);
   return norms;
@@ -133,6 +138,13 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   c.config_ = load_config(folder);
   c.files_ = std::make_shared<const Safetensors>(Safetensors::open(folder));
 
+  // A model that sees images too has its text model under one of these names.
+  const auto has = [&](const char* name) { return c.files_->contains(name); };
+  if (has("language_model.model.embed_tokens.weight"))
+    c.outer_ = "language_model.";
+  else if (has("model.language_model.embed_tokens.weight"))
+    c.inner_ = "model.language_model.";
+
   std::map<LinearId, FormatSpec> declared;
   if (const auto found = c.files_->metadata().find("fidelio"); found != c.files_->metadata().end()) {
     const json meta = json::parse(found->second, nullptr, false);
@@ -152,8 +164,7 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   }
   for (LinearId id : linears_of(c.config_)) {
     const auto found = declared.find(id);
-    c.formats_[id] = found != declared.end() ? found->second
-                                             : dense_spec(c.files_->get(weight_name(id)).view.dtype, weight_name(id));
+    c.formats_[id] = found != declared.end() ? found->second : dense_spec(c.dense(id).view.dtype, weight_name(id));
     c.linear(id);
     if (found != declared.end()) declared.erase(found);
   }
@@ -161,6 +172,25 @@ Checkpoint Checkpoint::open(const std::string& folder) {
         declared.empty() ? std::string() : to_string(declared.begin()->first));
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
   return c;
+}
+
+std::string Checkpoint::stored_name(const std::string& name) const {
+  constexpr std::string_view kModel = "model.";
+  if (files_->contains(name)) return name;
+  return name.starts_with(kModel) ? outer_ + inner_ + name.substr(kModel.size()) : outer_ + name;
+}
+
+OwnedTensor Checkpoint::dense(LinearId id) const {
+  const FusedName fused = fused_name(config_, id);
+  const std::string own = stored_name(weight_name(id));
+  if (fused.weight.empty() || files_->contains(own)) return files_->get(own);
+  OwnedTensor all = files_->get(stored_name(fused.weight));
+  const Shape shape = shape_of(config_, id);
+  check(all.view.shape == Shape{fused.rows, shape[1]}, "{} has shape {}, expected {}", fused.weight,
+        to_string(all.view.shape), to_string(Shape{fused.rows, shape[1]}));
+  all.view.data += fused.first_row * shape[1] * size_of(all.view.dtype);
+  all.view.shape = shape;
+  return all;
 }
 
 FormatSpec Checkpoint::format(LinearId id) const {
@@ -174,16 +204,18 @@ LinearWeight Checkpoint::linear(LinearId id) const {
   const Shape shape = shape_of(config_, id);
   LinearWeight w;
   if (spec.is_dense()) {
-    const DType dtype = spec.kind == Kind::f32 ? DType::f32 : spec.kind == Kind::f16 ? DType::f16 : DType::bf16;
-    w = make_dense(files_->get(weight_name(id), dtype, shape));
+    OwnedTensor rows = dense(id);
+    check(rows.view.shape == shape, "{} has shape {}, expected {}", weight_name(id), to_string(rows.view.shape),
+          to_string(shape));
+    w = make_dense(std::move(rows));
   } else {
     w = load_weight(spec, shape[0], shape[1], [&](const std::string& suffix, DType dtype, const Shape& expected) {
       if (suffix == ".bias") return OwnedTensor{};  // kept as the source has it, below
-      return files_->get(module_name(id) + suffix, dtype, expected);
+      return files_->get(stored_name(module_name(id) + suffix), dtype, expected);
     });
   }
   if (has_bias(config_, id.role)) {
-    const OwnedTensor bias = files_->get(bias_name(id));
+    const OwnedTensor bias = tensor(bias_name(id));
     check(bias.view.shape == Shape{shape[0]}, "{} has shape {}, expected [{}]", bias_name(id),
           to_string(bias.view.shape), shape[0]);
     w.bias = as_f32(bias);
@@ -192,12 +224,14 @@ LinearWeight Checkpoint::linear(LinearId id) const {
 }
 
 std::vector<float> Checkpoint::norm(int layer, Norm which) const {
-  const std::string name = norm_name(layer, which);
-  const OwnedTensor t = files_->get(name);
+  const std::string name = norm_name(config_, layer, which);
+  const OwnedTensor t = tensor(name);
   check(t.view.shape == Shape{norm_size(config_, which)}, "{} has shape {}, expected [{}]", name,
         to_string(t.view.shape), norm_size(config_, which));
   std::vector<float> values(static_cast<size_t>(t.view.elements()));
   convert_to_float(t.view, values);
+  if (config_.blocks.norm_plus_one)
+    for (float& value : values) value += 1;
   return values;
 }
 
@@ -206,7 +240,7 @@ void Checkpoint::drop(LinearId id) const {
     if (stored.suffix != ".bias") files_->drop(stored.tensor);
 }
 
-OwnedTensor Checkpoint::tensor(const std::string& name) const { return files_->get(name); }
+OwnedTensor Checkpoint::tensor(const std::string& name) const { return files_->get(stored_name(name)); }
 
 int64_t Checkpoint::file_bytes() const { return files_->file_bytes(); }
 
@@ -270,7 +304,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     if (has_bias(c, id.role)) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
   }
   for (auto [layer, which] : norms_of(c))
-    tensors.push_back(to_write(norm_name(layer, which), source.tensor(norm_name(layer, which))));
+    tensors.push_back(to_write(norm_name(c, layer, which), source.tensor(norm_name(c, layer, which))));
 
   WeightsHash hash;
   for (const TensorToWrite& tensor : tensors) hash.add(tensor);
@@ -280,7 +314,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
                      {"weights_sha256", hash.hex()}};
   write_sharded_safetensors(temporary.path(), tensors, kShardBytes, {{"fidelio", meta.dump()}});
 
-  json config = json::parse(read_text_file(source.folder() + "/config.json"));
+  json config = text_config(source.folder());
   config["quantization_config"] = {{"quant_method", "fidelio"}, {"version", FIDELIO_VERSION}};
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
   copy_companions(source.folder(), temporary.path());
