@@ -130,6 +130,7 @@ INSTANTIATE_TEST_SUITE_P(Isa, RowInvariance, testing::ValuesIn(isa_names()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(RowInvariance, OfDenseModels) {
+  for (const std::string& model : kFamilyModels) expect_row_invariance({model, GetParam(), KvFormat::f16, false}, {3});
   for (const std::string& model : kTinyModels) expect_row_invariance({model, GetParam(), KvFormat::f16, false}, {3});
 }
 TEST_P(RowInvariance, OfQuantisedModels) {
@@ -155,7 +156,8 @@ int64_t predicted_bytes(const Checkpoint& c) {
     bytes += stored_bytes(c.format(id), shape[0], shape[1]);
     if (c.linear(id).bias) bytes += c.tensor(bias_name(id)).view.bytes();
   }
-  for (const auto& [layer, norm] : norms_of(c.config())) bytes += c.tensor(norm_name(layer, norm)).view.bytes();
+  for (const auto& [layer, norm] : norms_of(c.config()))
+    bytes += c.tensor(norm_name(c.config(), layer, norm)).view.bytes();
   return bytes;
 }
 

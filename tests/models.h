@@ -20,6 +20,11 @@ namespace fidelio {
 inline const std::vector<std::string> kTinyModels = {"llama2", "llama32",     "mistral", "qwen2",
                                                      "qwen3",  "linear_rope", "yarn",    "keys5"};
 
+// The families whose layers differ from Llama's, two models each.
+inline const std::vector<std::string> kFamilyModels = {
+    "smollm3",      "smollm3_window", "ministral",  "ministral3", "mistral_small", "phi3",   "phi4",        "granite",
+    "granite_bias", "olmo2",          "olmo2_bias", "olmo3",      "olmo3_keys5",   "gemma3", "gemma3_image"};
+
 inline std::string source_path(const std::string& path) { return FIDELIO_SOURCE_DIR "/" + path; }
 inline std::string tiny_model(const std::string& name) { return source_path("tests/models/" + name); }
 

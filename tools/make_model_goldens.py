@@ -20,7 +20,7 @@ import warnings
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 transformers.logging.set_verbosity_error()
@@ -28,7 +28,10 @@ warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
 
 TOKENS, GREEDY, COLUMNS = 48, 16, 64
-CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+           "smollm3": "SmolLM3ForCausalLM", "ministral": "MinistralForCausalLM", "ministral3": "Ministral3ForCausalLM",
+           "phi3": "Phi3ForCausalLM", "granite": "GraniteForCausalLM", "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
+           "gemma3_text": "Gemma3ForCausalLM"}
 
 # name -> (dtype of the file, family, keys). Sizes are small and awkward on purpose: d = 48 and f = 80 are multiples of 16 but
 # not of 32 or 64, so that every kernel meets its ragged end.
@@ -53,6 +56,53 @@ MODELS = {
         rope_type="llama3", rope_theta=250000.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
         original_max_position_embeddings=32))),
 }
+# The other families are smaller still: d = 40, f = 56, heads of 8, five for one of keys and values.
+SMALL = dict(BASE, vocab_size=96, hidden_size=40, intermediate_size=56, num_attention_heads=5, num_key_value_heads=1, pad_token_id=None)
+FAMILIES = {
+    # Every fourth layer is not turned; the head is tied without a word.
+    "smollm3": ("bfloat16", "smollm3", dict(num_hidden_layers=5, tie_word_embeddings=True)),
+    # Windows where heads are not turned.
+    "smollm3_window": ("float32", "smollm3", dict(num_hidden_layers=3, no_rope_layers=[1, 0, 1], use_sliding_window=True, sliding_window=20,
+                                                 attention_bias=True, mlp_bias=True, num_attention_heads=6, num_key_value_heads=3, head_dim=16)),
+    # Heads wider than d / h; a window in two layers of three.
+    "ministral": ("float16", "ministral", dict(num_hidden_layers=3, head_dim=16, sliding_window=20, layer_types=[
+        "sliding_attention", "full_attention", "sliding_attention"])),
+    # Queries grow with their position: 48 + 16 positions are four steps of 16.
+    "ministral3": ("bfloat16", "ministral3", dict(head_dim=24, num_attention_heads=4, num_key_value_heads=2, rope_parameters=dict(
+        type="yarn", rope_theta=1e6, factor=4.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0, beta_fast=32.0,
+        beta_slow=1.0, llama_4_scaling_beta=0.3))),
+    # The text model of a model that sees images.
+    "mistral_small": ("bfloat16", "mistral", dict(head_dim=16, sliding_window=None, rope_theta=1e9)),
+    # 64 positions are the short divisors' last; a part of each head is turned; a window.
+    "phi3": ("bfloat16", "phi3", dict(original_max_position_embeddings=64, partial_rotary_factor=0.75, sliding_window=20, rope_scaling=dict(
+        type="longrope", short_factor=[1.0, 1.1, 1.3], long_factor=[1.0, 2.5, 6.0]))),
+    # Beyond 16 positions the long ones hold.
+    "phi4": ("float32", "phi3", dict(hidden_size=48, num_attention_heads=3, num_key_value_heads=3, tie_word_embeddings=True,
+                                     original_max_position_embeddings=16, partial_rotary_factor=0.5, rope_scaling=dict(
+                                         type="longrope", short_factor=[1.0, 1.02, 1.1, 1.2], long_factor=[1.05, 1.5, 3.0, 9.0]))),
+    "granite": ("bfloat16", "granite", dict(embedding_multiplier=12.0, attention_multiplier=0.125, residual_multiplier=0.22, logits_scaling=8.0)),
+    "granite_bias": ("float16", "granite", dict(embedding_multiplier=0.7, attention_multiplier=0.3, residual_multiplier=1.7, logits_scaling=0.6,
+                                                tie_word_embeddings=True, attention_bias=True, mlp_bias=True, num_attention_heads=6,
+                                                num_key_value_heads=2, hidden_size=48)),
+    "olmo2": ("bfloat16", "olmo2", dict()),
+    "olmo2_bias": ("float32", "olmo2", dict(attention_bias=True, hidden_size=48, num_attention_heads=6, num_key_value_heads=2, rope_theta=5e5)),
+    # Every fourth layer sees everything, by a stretched rope that the others do not have.
+    "olmo3": ("bfloat16", "olmo3", dict(num_hidden_layers=5, sliding_window=20, rope_theta=5e5, rope_scaling=dict(
+        rope_type="yarn", factor=4.0, original_max_position_embeddings=24))),
+    "olmo3_keys5": ("float32", "olmo3", dict(num_hidden_layers=2, sliding_window=9, num_key_value_heads=5, layer_types=[
+        "full_attention", "sliding_attention"], rope_parameters=dict(full_attention=dict(rope_type="linear", factor=2.0, rope_theta=3e5),
+                                                                      sliding_attention=dict(rope_type="default", rope_theta=2e4)))),
+    # sqrt(40) is 6.3125 in BF16.
+    "gemma3": ("bfloat16", "gemma3_text", dict(num_hidden_layers=3, head_dim=16, sliding_window=20, sliding_window_pattern=2, rope_theta=1e6,
+                                              query_pre_attn_scalar=24, tie_word_embeddings=True, rope_scaling=dict(rope_type="linear", factor=8.0))),
+    "gemma3_image": ("float32", "gemma3_text", dict(head_dim=8, sliding_window=11, num_hidden_layers=2, tie_word_embeddings=True, layer_types=[
+        "full_attention", "sliding_attention"], rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=1e6),
+                                                                      sliding_attention=dict(rope_type="default", rope_theta=1e4)))),
+}
+MODELS.update(FAMILIES)
+# Text models within models that see images: how their config and their tensors are called there.
+WITHIN = {"mistral_small": ("mistral3", "Mistral3ForConditionalGeneration", lambda key: "language_model." + key),
+          "gemma3_image": ("gemma3", "Gemma3ForConditionalGeneration", lambda key: key.replace("model.", "model.language_model.", 1))}
 PROMPTS = {
     "quill-26m": ["The quick brown fox", "In 1998, the city of", "#include <stdio.h>\n", "A list of the rivers of", "12 + 30 =", "The", None,
                   "To install the package, run", "Für Élise — naïve café", "She said: \""],
@@ -64,10 +114,13 @@ QUESTION = "What is 348 + 5127?"  # in place of None: through the chat template
 
 def write_tiny(folder, name, dtype, family, keys):
     torch.manual_seed(sum(map(ord, name)))
-    text = dict(architectures=[CLASSES[family]], model_type=family, torch_dtype=dtype, **BASE)
+    text = dict(architectures=[CLASSES[family]], model_type=family, torch_dtype=dtype, **(SMALL if name in FAMILIES else BASE))
     text.update(keys)
-    if name == "keys5":
+    if "rope_parameters" in text:
         text.pop("rope_theta")
+    if family == "gemma3_text":
+        text["hidden_activation"] = "gelu_pytorch_tanh"
+        text.pop("hidden_act")
     config = AutoConfig.for_model(**json.loads(json.dumps(text)))
     model = AutoModelForCausalLM.from_config(config).float()
     # Linears keep their input's size; a wide embedding and norms and biases away from 1 and 0, so that leaving one out shows.
@@ -76,7 +129,7 @@ def write_tiny(folder, name, dtype, family, keys):
         if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
         if key.endswith("norm.weight"):
-            value = 1 + 0.3 * torch.randn(value.shape)
+            value = (family != "gemma3_text") + 0.3 * torch.randn(value.shape)
         elif key.endswith(".bias"):
             value = 0.3 * torch.randn(value.shape)
         else:
@@ -95,7 +148,27 @@ def write_tiny(folder, name, dtype, family, keys):
 
 
 def load(folder):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    embedding = model.get_input_embeddings()
+    if hasattr(embedding, "embed_scale"):  # of the dtype that the model is served in, also where all else is FP32
+        dtype = json.load(open(os.path.join(folder, "config.json"), encoding="utf-8"))["torch_dtype"]
+        embedding.embed_scale = embedding.embed_scale.to(getattr(torch, dtype)).float()
+    return model
+
+
+def put_within(folder, name):
+    """The same text model as a part of a model that sees images, whose other parts are left out."""
+    model_type, class_name, rename = WITHIN[name]
+    path = os.path.join(folder, "model.safetensors")
+    tensors = {rename(key): value.clone() for key, value in load_file(path).items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        text = json.load(file)
+    outer = dict(architectures=[class_name], model_type=model_type, torch_dtype=text.pop("torch_dtype"), eos_token_id=text.pop("eos_token_id"),
+                 text_config={key: value for key, value in text.items() if key != "architectures"}, vision_config={})
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(outer, file, indent=1)
+        file.write("\n")
 
 
 @torch.no_grad()
@@ -141,10 +214,12 @@ def tiny(name):
     folder = f"tests/models/{name}"
     write_tiny(folder, name, *MODELS[name])
     model = load(folder)
-    ids = torch.randint(3, BASE["vocab_size"], (TOKENS,), generator=torch.Generator().manual_seed(1)).tolist()
+    ids = torch.randint(3, (SMALL if name in FAMILIES else BASE)["vocab_size"], (TOKENS,), generator=torch.Generator().manual_seed(1)).tolist()
     logits = logits_of(model, ids)
     greedy, gaps = continuation(model, ids, GREEDY, None)
     write_golden(name, dict(ids=ids, greedy=greedy, gap=gaps), logits)
+    if name in WITHIN:
+        put_within(folder, name)
     print(f"{name}: {os.path.getsize(folder + '/model.safetensors')} bytes, logits sd {logits.std():.2f}, smallest gap {min(gaps)}")
 
 

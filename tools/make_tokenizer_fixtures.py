@@ -1,6 +1,6 @@
 """Writes src/text/testdata/tokenizer_*.json: small tokenisers of each family and what Hugging Face `tokenizers` makes of texts.
 
-  python tools/make_tokenizer_fixtures.py
+  python tools/make_tokenizer_fixtures.py [NAME...]
 
 A NAME.json is a tokenizer.json; NAME.cases.json has
   "encode": [[text, add_special, ids], ...]    fuzzed strings
@@ -10,12 +10,13 @@ The strings and ids are random with a fixed seed; the vocabularies are trained h
 """
 import hashlib
 import json
+import sys
 
 from tokenizers import Tokenizer
 
 import tokenizer_families as families
 
-FOLDER = families.ROOT / "src" / "io" / "testdata"
+FOLDER = families.ROOT / "src" / "text" / "testdata"
 STRINGS, DECODES, VOCABULARY, LONGEST = 160, 60, 1000, 70
 
 
@@ -39,11 +40,16 @@ def cases_of(oracle, seed):
 
 def main():
     FOLDER.mkdir(exist_ok=True)
+    names = sys.argv[1:]
     for seed, (name, make) in enumerate(families.FAMILIES.items()):
+        if names and name not in names:
+            continue
         oracle = make(VOCABULARY)
         write(FOLDER / f"tokenizer_{name}.json", json.loads(oracle.to_str()))
         write(FOLDER / f"tokenizer_{name}.cases.json", cases_of(oracle, 100 + seed))
     for seed, name in enumerate(("quill-26m", "quill-1m")):
+        if names and name not in names:
+            continue
         oracle = Tokenizer.from_file(str(families.ROOT / "models" / name / "tokenizer.json"))
         write(FOLDER / f"tokenizer_{name}.cases.json", cases_of(oracle, 200 + seed))
 

@@ -14,6 +14,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "models" / "data"
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+# Words by case (Mistral's Tekken), and the same with contractions (o200k: Phi-4-mini).
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+          r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+O200K = TEKKEN.replace(r"\p{M}]+|", r"\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|").replace(
+    r"\p{M}]*|\p{N}|", r"\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|")
 QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 BYTE_TOKENS = [f"<0x{b:02X}>" for b in range(256)]
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -93,6 +99,22 @@ def sentencepiece(vocabulary, variant):
     return add_tokens(Tokenizer.from_str(json.dumps(file)), [])
 
 
+def gemma(vocabulary):
+    t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t.normalizer = normalizers.Replace(" ", "▁")
+    t.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")  # for the training alone, which keeps words apart
+    t.train_from_iterator(corpus(), trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=["<pad>", "<eos>", "<bos>", "<unk>"] + BYTE_TOKENS, show_progress=False,
+        limit_alphabet=400))
+    t.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    t.post_processor = processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A <bos>:1 $B:1", special_tokens=[("<bos>", 2)])
+    file = json.loads(t.to_str())
+    file["added_tokens"] = [a for a in file["added_tokens"] if a["id"] < 4]
+    return add_tokens(Tokenizer.from_str(json.dumps(file)), ["<start_of_turn>", "<end_of_turn>"])
+
+
 def gpt2(vocabulary):
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
@@ -127,6 +149,9 @@ FAMILIES = {
     "metaspace_always": lambda v: sentencepiece(v, "always"),
     "gpt2_digits": lambda v: gpt2(v),
     "mixed": lambda v: mixed(v),
+    "tekken": lambda v: byte_level(TEKKEN, v, specials=["<s>", "</s>", "[INST]", "[/INST]"], bos="<s>", ignore_merges=True),
+    "o200k": lambda v: byte_level(O200K, v, specials=["<|endoftext|>", "<|user|>", "<|end|>"]),
+    "gemma": lambda v: gemma(v),
 }
 
 

@@ -85,9 +85,10 @@ std::vector<Cpu::Linear> copies_of(Cpu::Linear first, double megabytes) {
 
 AttentionShape no_attention() {
   AttentionShape s;
-  s.layers = s.heads = s.kv_heads = 1;
+  s.layers.resize(1);
+  s.rotations = {{{1}, 1}};
+  s.heads = s.kv_heads = 1;
   s.head_dim = 2;
-  s.inverse_frequencies = {1};
   return s;
 }
 

@@ -38,6 +38,7 @@ void certify(const Certify& o) {
   options.kv = parse_kv(claim.kv);
   options.max_rows = std::max<int64_t>(2048, texts.context);
   options.cache_tokens = 2 * options.max_rows;
+  options.context = texts.context;
   const auto served = make_runner(o.run, model.checkpoint, options);
   options.kv = KvFormat::f32;
   const auto exact = make_runner(o.run, reference, options);

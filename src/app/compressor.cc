@@ -123,6 +123,7 @@ RunnerOptions Compressor::options(Activations mode) const {
   if (mode == Activations::f32) r.kv = KvFormat::f32;
   r.max_rows = std::max<int64_t>(2048, context_);
   r.cache_tokens = 2 * r.max_rows;
+  r.context = context_;
   return r;
 }
 

@@ -237,7 +237,7 @@ int64_t Compressor::header_bytes(const SensitivityTable& table, const Plan& plan
     bytes += 60 + static_cast<int64_t>(tensors * (module_name(id).size() + 92));
   }
   for (const auto& [layer, norm] : norms_of(model_.checkpoint.config()))
-    bytes += static_cast<int64_t>(norm_name(layer, norm).size()) + 80;
+    bytes += static_cast<int64_t>(norm_name(model_.checkpoint.config(), layer, norm).size()) + 80;
   return bytes;
 }
 

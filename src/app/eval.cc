@@ -36,6 +36,7 @@ RunnerOptions measuring(const Eval& o, Activations mode, int64_t longest) {
   // Several windows share a batch where they fit, one long window is fed in chunks.
   options.max_rows = std::max<int64_t>(512, std::min<int64_t>(longest, 2048));
   options.cache_tokens = std::max(longest, 2 * options.max_rows) + kPageTokens;
+  options.context = longest;
   return options;
 }
 

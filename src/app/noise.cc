@@ -86,6 +86,7 @@ NoiseReport measure(const Noise& o) {
   windows.context = window_length("--context", windows.context, model.checkpoint.config());
   options.max_rows = std::max<int64_t>(options.max_rows, windows.context);
   options.cache_tokens = 2 * options.max_rows;
+  options.context = windows.context;
   const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
   const auto exact = make_runner(o.run, model.checkpoint, options);
   std::optional<TaskSet> set;

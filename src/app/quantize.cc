@@ -127,6 +127,7 @@ void quantize(const Quantize& o) {
     options.kv = KvFormat::f32;
     options.max_rows = std::max<int64_t>(context, 2048);
     options.cache_tokens = 2 * options.max_rows;  // ragged sequences leave their last pages partly empty
+    options.context = context;
     const auto runner = make_runner(o.run, source, options);
     std::unique_ptr<Runner> original;
     if (has(o, "feedback")) original = make_runner(o.run, source, options);

@@ -98,6 +98,7 @@ RunnerOptions answering(const RunnerOptions& options, const TextModel& model, co
       set.method == TaskMethod::generate ? std::min(q.batch, static_cast<int64_t>(set.items.size())) : 1;
   r.max_rows = std::max(r.max_rows, side_by_side);
   r.max_logit_rows = std::max(r.max_logit_rows, side_by_side);
+  if (r.context > 0) r.context = std::max(r.context, room);
   // Log-likelihoods share a batch as far as its rows go; their last pages may be partly empty.
   r.cache_tokens =
       std::max({r.cache_tokens, side_by_side * room, set.method == TaskMethod::likelihood ? 2 * r.max_rows : 0});

@@ -21,6 +21,7 @@ std::vector<std::vector<int32_t>> sample_sequences(const RunOptions& run, const 
   RunnerOptions options = runner_options(served);
   options.max_rows = std::max<int64_t>(4 * kSideBySide, options.max_rows);
   options.cache_tokens = kSideBySide * (context + kPageTokens);
+  options.context = context;
   const std::unique_ptr<Runner> runner = make_runner(served, source, options);
 
   const int64_t count = (tokens + context - 1) / context;

@@ -131,7 +131,7 @@ void synth(const std::string& name, const std::string& format, const std::string
          }});
   }
   for (const auto& [layer, norm] : norms_of(config))
-    tensors.push_back({norm_name(layer, norm), DType::bf16, Shape{norm_size(config, norm)},
+    tensors.push_back({norm_name(config, layer, norm), DType::bf16, Shape{norm_size(config, norm)},
                        [size = norm_size(config, norm)](const ByteSink& sink) {
                          const std::vector<bf16> ones(static_cast<size_t>(size), to_bf16(1));
                          sink(std::as_bytes(std::span(ones)));

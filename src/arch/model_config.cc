@@ -9,12 +9,12 @@ namespace {
 
 // Every `float` below is a rounding that torch makes too; every `double` is a Python number there.
 
-// theta^(2i/e), the wavelength of pair i over 2 pi.
-std::vector<float> rotary_powers(const ModelConfig& c) {
-  std::vector<float> powers(static_cast<size_t>(c.e / 2));
+// theta^(2i/rotary), the wavelength of pair i over 2 pi.
+std::vector<float> rotary_powers(double theta, int rotary) {
+  std::vector<float> powers(static_cast<size_t>(rotary / 2));
   for (size_t i = 0; i < powers.size(); ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(c.e);
-    powers[i] = static_cast<float>(std::pow(c.rope.theta, static_cast<double>(exponent)));
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary);
+    powers[i] = static_cast<float>(std::pow(theta, static_cast<double>(exponent)));
   }
   return powers;
 }
@@ -36,11 +36,10 @@ struct Ramp {
   double low, high;
 };
 
-Ramp yarn_ramp(const ModelConfig& c) {
-  const Rope& rope = c.rope;
+Ramp yarn_ramp(const Rope& rope, int rotary) {
   // The pair (a real number) that turns `turns` times over the original context; Peng et al. section 3.2.
   const auto pair_turning = [&](double turns) {
-    return c.e * std::log(rope.original_max_positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(rope.theta));
+    return rotary * std::log(rope.original_max_positions / (turns * 2 * std::numbers::pi)) / (2 * std::log(rope.theta));
   };
   double low = pair_turning(rope.beta_fast), high = pair_turning(rope.beta_slow);
   if (rope.truncate) {
@@ -48,7 +47,7 @@ Ramp yarn_ramp(const ModelConfig& c) {
     high = std::ceil(high);
   }
   low = std::max(low, 0.0);
-  high = std::min(high, c.e - 1.0);
+  high = std::min(high, rotary - 1.0);
   if (low == high) high += 0.001;  // transformers' guard against division by zero
   return {low, high};
 }
@@ -61,26 +60,40 @@ float yarn_scaled(const Rope& rope, const Ramp& ramp, size_t pair, float power) 
   return interpolated * (1.0f - keep) + extrapolated * keep;
 }
 
+constexpr Blocks kQwen3{.qk_norm = QkNorm::head};
+constexpr Blocks kOlmo{.norm_before = false, .norm_after = true, .qk_norm = QkNorm::width};
+constexpr Blocks kGemma3{
+    .norm_after = true, .norm_plus_one = true, .qk_norm = QkNorm::head, .activation = Activation::gelu_tanh};
+constexpr Family kFamilies[] = {
+    {Architecture::llama, "LlamaForCausalLM", "llama", {}},
+    {Architecture::mistral, "MistralForCausalLM", "mistral", {}},
+    {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2", {}},
+    {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3", kQwen3},
+    {Architecture::smollm3, "SmolLM3ForCausalLM", "smollm3", {}},
+    {Architecture::ministral, "MinistralForCausalLM", "ministral", {}},
+    {Architecture::ministral3, "Ministral3ForCausalLM", "ministral3", {}},
+    {Architecture::phi3, "Phi3ForCausalLM", "phi3", {.fused = true}},
+    {Architecture::granite, "GraniteForCausalLM", "granite", {}},
+    {Architecture::olmo2, "Olmo2ForCausalLM", "olmo2", kOlmo},
+    {Architecture::olmo3, "Olmo3ForCausalLM", "olmo3", kOlmo},
+    {Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text", kGemma3},
+};
+
 }  // namespace
 
-std::string_view name_of(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::llama:
-      return "LlamaForCausalLM";
-    case Architecture::mistral:
-      return "MistralForCausalLM";
-    case Architecture::qwen2:
-      return "Qwen2ForCausalLM";
-    case Architecture::qwen3:
-      return "Qwen3ForCausalLM";
-  }
-  return "?";
+std::span<const Family> families() { return kFamilies; }
+const Family& family_of(Architecture architecture) { return kFamilies[static_cast<size_t>(architecture)]; }
+
+LayerKind kind_of(const ModelConfig& config, int layer) {
+  if (config.kinds.empty()) return {config.sliding_window, RopeUse::global};
+  return config.kinds.at(static_cast<size_t>(layer));
 }
 
-std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {
-  const Rope& rope = config.rope;
-  std::vector<float> values = rotary_powers(config);
-  const Ramp ramp = rope.type == RopeType::yarn ? yarn_ramp(config) : Ramp{};
+std::vector<float> rope_inverse_frequencies(const Rope& rope, int rotary, int64_t context) {
+  std::vector<float> values = rotary_powers(rope.theta, rotary);
+  const Ramp ramp = rope.type == RopeType::yarn ? yarn_ramp(rope, rotary) : Ramp{};
+  const std::vector<double>& divisors =
+      context > rope.original_max_positions ? rope.long_divisors : rope.short_divisors;
   for (size_t i = 0; i < values.size(); ++i) {
     const float frequency = 1.0f / values[i];
     switch (rope.type) {
@@ -95,6 +108,9 @@ std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {
         break;
       case RopeType::yarn:
         values[i] = yarn_scaled(rope, ramp, i, values[i]);
+        break;
+      case RopeType::longrope:
+        values[i] = 1.0f / (static_cast<float>(divisors.at(i)) * values[i]);
         break;
     }
   }

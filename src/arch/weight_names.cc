@@ -62,20 +62,47 @@ std::string module_name(LinearId id) {
 std::string weight_name(LinearId id) { return module_name(id) + ".weight"; }
 std::string bias_name(LinearId id) { return module_name(id) + ".bias"; }
 
-std::string norm_name(int layer, Norm norm) {
+std::string norm_name(const ModelConfig& config, int layer, Norm norm) {
+  const auto in_layer = [&](const char* module) { return fmt::format("model.layers.{}.{}.weight", layer, module); };
   switch (norm) {
     case Norm::attn:
-      return fmt::format("model.layers.{}.input_layernorm.weight", layer);
+      return in_layer("input_layernorm");
     case Norm::mlp:
-      return fmt::format("model.layers.{}.post_attention_layernorm.weight", layer);
+      return in_layer(config.blocks.norm_after ? "pre_feedforward_layernorm" : "post_attention_layernorm");
+    case Norm::post_attn:
+      return in_layer("post_attention_layernorm");
+    case Norm::post_mlp:
+      return in_layer("post_feedforward_layernorm");
     case Norm::q:
-      return fmt::format("model.layers.{}.self_attn.q_norm.weight", layer);
+      return in_layer("self_attn.q_norm");
     case Norm::k:
-      return fmt::format("model.layers.{}.self_attn.k_norm.weight", layer);
+      return in_layer("self_attn.k_norm");
     case Norm::final:
       break;
   }
   return "model.norm.weight";
+}
+
+FusedName fused_name(const ModelConfig& c, LinearId id) {
+  if (!c.blocks.fused) return {};
+  const int64_t q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e, f = c.f;
+  const auto in_layer = [&](const char* module, int64_t first_row, int64_t rows) {
+    return FusedName{fmt::format("model.layers.{}.{}.weight", id.layer, module), first_row, rows};
+  };
+  switch (id.role) {
+    case Role::q:
+      return in_layer("self_attn.qkv_proj", 0, q + 2 * kv);
+    case Role::k:
+      return in_layer("self_attn.qkv_proj", q, q + 2 * kv);
+    case Role::v:
+      return in_layer("self_attn.qkv_proj", q + kv, q + 2 * kv);
+    case Role::gate:
+      return in_layer("mlp.gate_up_proj", 0, 2 * f);
+    case Role::up:
+      return in_layer("mlp.gate_up_proj", f, 2 * f);
+    default:
+      return {};
+  }
 }
 
 }  // namespace fidelio

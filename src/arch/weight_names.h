@@ -1,11 +1,13 @@
 // Names of weights. A linear is LinearId{layer, role}; its short name ("layers.3.q", "embedding", "head") is the
 // vocabulary of plans, logs and checkpoint metadata, its Hugging Face name is what the tensors are called in a
-// safetensors file. The four families of model_config.h share all names.
+// safetensors file. Families share the names but for norms, and for matrices that some keep as one (FusedName).
 #pragma once
 #include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "arch/model_config.h"
 
 namespace fidelio {
 
@@ -18,15 +20,26 @@ struct LinearId {
   auto operator<=>(const LinearId&) const = default;
 };
 
-// attn and mlp stand before their block, q and k act per head (Qwen3), final before the head.
-enum class Norm : uint8_t { attn, mlp, q, k, final };
+// attn and mlp stand before their block, post_attn and post_mlp act on what it adds to the stream, q and k on queries
+// and keys, final before the head.
+enum class Norm : uint8_t { attn, mlp, post_attn, post_mlp, q, k, final };
 
 std::string to_string(LinearId id);               // "layers.3.q", "embedding", "head"
 LinearId parse_linear_id(std::string_view text);  // the inverse; throws Error saying what a name looks like
 
-std::string module_name(LinearId id);         // "model.layers.3.self_attn.q_proj"
-std::string weight_name(LinearId id);         // module + ".weight"
-std::string bias_name(LinearId id);           // module + ".bias"
-std::string norm_name(int layer, Norm norm);  // "model.layers.3.input_layernorm.weight"; the layer of final is ignored
+std::string module_name(LinearId id);  // "model.layers.3.self_attn.q_proj"
+std::string weight_name(LinearId id);  // module + ".weight"
+std::string bias_name(LinearId id);    // module + ".bias"
+// "model.layers.3.input_layernorm.weight"; the layer of final is ignored. What Llama calls post_attention_layernorm
+// stands before the MLP; in families with norms after their blocks the name means what it says.
+std::string norm_name(const ModelConfig& config, int layer, Norm norm);
+
+// The matrix that files with Blocks::fused keep a linear's rows in, one under the other.
+struct FusedName {
+  std::string weight;     // "model.layers.3.self_attn.qkv_proj.weight"; empty: the linear has its own
+  int64_t first_row = 0;  // of the linear
+  int64_t rows = 0;       // of the matrix
+};
+FusedName fused_name(const ModelConfig& config, LinearId id);
 
 }  // namespace fidelio

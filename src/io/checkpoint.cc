@@ -29,13 +29,18 @@ constexpr std::array<const char*, 9> kCompanions = {
 
 }  // namespace
 
-int64_t norm_size(const ModelConfig& c, Norm which) { return which == Norm::q || which == Norm::k ? c.e : c.d; }
+int64_t norm_size(const ModelConfig& c, Norm which) {
+  if (which != Norm::q && which != Norm::k) return c.d;
+  if (c.blocks.qk_norm == QkNorm::head) return c.e;
+  return int64_t{which == Norm::q ? c.h : c.hk} * c.e;
+}
 
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
   std::vector<std::pair<int, Norm>> norms;
   for (int i = 0; i < c.L; ++i) {
-    norms.insert(norms.end(), {{i, Norm::attn}, {i, Norm::mlp}});
-    if (c.qk_norm) norms.insert(norms.end(), {{i, Norm::q}, {i, Norm::k}});
+    if (c.blocks.norm_before) norms.insert(norms.end(), {{i, Norm::attn}, {i, Norm::mlp}});
+    if (c.blocks.norm_after) norms.insert(norms.end(), {{i, Norm::post_attn}, {i, Norm::post_mlp}});
+    if (c.blocks.qk_norm != QkNorm::none) norms.insert(norms.end(), {{i, Norm::q}, {i, Norm::k}});
   }
   norms.emplace_back(-1, Norm::final);
   return norms;
@@ -156,6 +161,12 @@ Checkpoint Checkpoint::open(const std::string& path) {
   Checkpoint c(open_model_source(path));
   const std::string& folder = c.folder();
   c.config_ = load_config(c.texts());
+  // A model that sees images too has its text model under one of these names.
+  const auto has = [&](const char* name) { return c.source_.tensors->contains(name); };
+  if (has("language_model.model.embed_tokens.weight"))
+    c.outer_ = "language_model.";
+  else if (has("model.language_model.embed_tokens.weight"))
+    c.inner_ = "model.language_model.";
 
   Statement said = read_statement(c.source_);
   std::map<LinearId, FormatSpec>& declared = said.formats;
@@ -164,10 +175,9 @@ Checkpoint Checkpoint::open(const std::string& path) {
   for (LinearId id : linears_of(c.config_)) {
     const auto found = declared.find(id);
     const auto foreign = c.source_.linears.find(id);
-    c.formats_[id] = found != declared.end() ? found->second
-                     : foreign != c.source_.linears.end()
-                         ? foreign->second.format
-                         : dense_spec(c.source_.tensors->get(weight_name(id)).view.dtype, weight_name(id));
+    c.formats_[id] = found != declared.end()              ? found->second
+                     : foreign != c.source_.linears.end() ? foreign->second.format
+                                                          : dense_spec(c.dense(id).view.dtype, weight_name(id));
     if (foreign == c.source_.linears.end())
       c.linear(id);
     else
@@ -179,6 +189,25 @@ Checkpoint Checkpoint::open(const std::string& path) {
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
   for (const std::string& note : c.notes()) spdlog::info("{}: {}", folder, note);
   return c;
+}
+
+std::string Checkpoint::stored_name(const std::string& name) const {
+  constexpr std::string_view kModel = "model.";
+  if (source_.tensors->contains(name)) return name;
+  return name.starts_with(kModel) ? outer_ + inner_ + name.substr(kModel.size()) : outer_ + name;
+}
+
+OwnedTensor Checkpoint::dense(LinearId id) const {
+  const FusedName fused = fused_name(config_, id);
+  const std::string own = stored_name(weight_name(id));
+  if (fused.weight.empty() || source_.tensors->contains(own)) return source_.tensors->get(own);
+  OwnedTensor all = source_.tensors->get(stored_name(fused.weight));
+  const Shape shape = shape_of(config_, id);
+  check(all.view.shape == Shape{fused.rows, shape[1]}, "{} has shape {}, expected {}", fused.weight,
+        to_string(all.view.shape), to_string(Shape{fused.rows, shape[1]}));
+  all.view.data += fused.first_row * shape[1] * size_of(all.view.dtype);
+  all.view.shape = shape;
+  return all;
 }
 
 FormatSpec Checkpoint::format(LinearId id) const {
@@ -194,12 +223,14 @@ LinearWeight Checkpoint::linear(LinearId id) const {
   if (const auto foreign = source_.linears.find(id); foreign != source_.linears.end()) {
     w = foreign->second.read();
   } else if (spec.is_dense()) {
-    const DType dtype = spec.kind == Kind::f32 ? DType::f32 : spec.kind == Kind::f16 ? DType::f16 : DType::bf16;
-    w = make_dense(source_.tensors->get(weight_name(id), dtype, shape));
+    OwnedTensor rows = dense(id);
+    check(rows.view.shape == shape, "{} has shape {}, expected {}", weight_name(id), to_string(rows.view.shape),
+          to_string(shape));
+    w = make_dense(std::move(rows));
   } else {
     w = load_weight(spec, shape[0], shape[1], [&](const std::string& suffix, DType dtype, const Shape& expected) {
       if (suffix == ".bias") return OwnedTensor{};  // kept as the source has it, below
-      return source_.tensors->get(module_name(id) + suffix, dtype, expected);
+      return source_.tensors->get(stored_name(module_name(id) + suffix), dtype, expected);
     });
   }
   w.bias = bias(id);
@@ -208,7 +239,7 @@ LinearWeight Checkpoint::linear(LinearId id) const {
 
 OwnedTensor Checkpoint::bias(LinearId id) const {
   if (!has_bias(config_, id.role)) return {};
-  const OwnedTensor bias = source_.tensors->get(bias_name(id));
+  const OwnedTensor bias = tensor(bias_name(id));
   const int64_t out = shape_of(config_, id)[0];
   check(bias.view.shape == Shape{out}, "{} has shape {}, expected [{}]", bias_name(id), to_string(bias.view.shape),
         out);
@@ -216,12 +247,14 @@ OwnedTensor Checkpoint::bias(LinearId id) const {
 }
 
 std::vector<float> Checkpoint::norm(int layer, Norm which) const {
-  const std::string name = norm_name(layer, which);
-  const OwnedTensor t = source_.tensors->get(name);
+  const std::string name = norm_name(config_, layer, which);
+  const OwnedTensor t = tensor(name);
   check(t.view.shape == Shape{norm_size(config_, which)}, "{} has shape {}, expected [{}]", name,
         to_string(t.view.shape), norm_size(config_, which));
   std::vector<float> values(static_cast<size_t>(t.view.elements()));
   convert_to_float(t.view, values);
+  if (config_.blocks.norm_plus_one)
+    for (float& value : values) value += 1;
   return values;
 }
 
@@ -231,7 +264,7 @@ void Checkpoint::drop(LinearId id) const {
     if (stored.suffix != ".bias") source_.tensors->drop(stored.tensor);
 }
 
-OwnedTensor Checkpoint::tensor(const std::string& name) const { return source_.tensors->get(name); }
+OwnedTensor Checkpoint::tensor(const std::string& name) const { return source_.tensors->get(stored_name(name)); }
 
 int64_t Checkpoint::file_bytes() const { return source_.tensors->file_bytes(); }
 
@@ -287,7 +320,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     if (has_bias(c, id.role)) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
   }
   for (auto [layer, which] : norms_of(c))
-    tensors.push_back(to_write(norm_name(layer, which), source.tensor(norm_name(layer, which))));
+    tensors.push_back(to_write(norm_name(c, layer, which), source.tensor(norm_name(c, layer, which))));
 
   WeightsHash hash;
   for (const TensorToWrite& tensor : tensors) hash.add(tensor);
@@ -297,7 +330,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
                      {"weights_sha256", hash.hex()}};
   write_sharded_safetensors(temporary.path(), tensors, kShardBytes, {{"fidelio", meta.dump()}});
 
-  json config = parse_json(source.texts().require("config.json"), source.texts().path("config.json"));
+  json config = text_config(source.texts());
   config["quantization_config"] = {{"quant_method", "fidelio"}, {"version", FIDELIO_VERSION}};
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
   copy_companions(source.texts(), temporary.path());

@@ -42,10 +42,11 @@ class Checkpoint {
   const TextFiles& texts() const { return source_.texts; }            // config.json, tokenizer.json, ...
   const ModelConfig& config() const { return config_; }
   FormatSpec format(LinearId id) const;
-  LinearWeight linear(LinearId id) const;  // views into the mapped file
-  std::vector<float> norm(int layer, Norm which) const;
-  OwnedTensor tensor(const std::string& name) const;  // a norm or bias, or any other by its name in the file
-  void drop(LinearId id) const;                       // the pages of this linear are not needed in memory any more
+  LinearWeight linear(LinearId id) const;                // views into the mapped file
+  std::vector<float> norm(int layer, Norm which) const;  // what it multiplies by, whatever the family stores
+  // A norm or bias, or any other tensor by its name in the file, or by the name it has in the file of the text model alone.
+  OwnedTensor tensor(const std::string& name) const;
+  void drop(LinearId id) const;  // the pages of this linear are not needed in memory any more
   const std::string& provenance() const { return provenance_; }  // JSON text, "{}" for a Hugging Face checkpoint
   int64_t file_bytes() const;                                    // of all safetensors files
   int64_t parameters() const;
@@ -61,15 +62,19 @@ class Checkpoint {
  private:
   explicit Checkpoint(ModelSource source) : source_(std::move(source)) {}
   OwnedTensor bias(LinearId id) const;
+  std::string stored_name(const std::string& name) const;
+  OwnedTensor dense(LinearId id) const;  // its rows, where a matrix holds those of several
   ModelSource source_;
   ModelConfig config_;
   std::map<LinearId, FormatSpec> formats_;
+  std::string outer_, inner_ = "model.";  // stored_name()
   std::string provenance_ = "{}", written_weights_sha256_;
 };
 
 // Writes a fidelio checkpoint: weights as asked for one by one (so that only one need be in memory; each twice, as
-// their hash stands before them in the file), norms and biases from `source`, config and tokenizer files copied. The
-// folder appears complete or not at all.
+// their hash stands before them in the file), norms and biases from `source`, config and tokenizer files copied. Every
+// linear has a tensor of its own there, also where the source keeps several as one; of a model that sees images it is
+// the text model. The folder appears complete or not at all.
 void write_checkpoint(const std::string& folder, const Checkpoint& source,
                       const std::map<LinearId, FormatSpec>& formats,
                       const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance);

@@ -1,89 +1,56 @@
 #include "io/hf_config.h"
 
-#include <cmath>
-#include <limits>
-#include <nlohmann/json.hpp>
+#include <algorithm>
 
-#include "core/error.h"
-#include "core/foreign_text.h"
 #include "core/json.h"
+#include "io/hf_keys.h"
 
 namespace fidelio {
 namespace {
 
-using Json = nlohmann::json;
-constexpr int kMaxInt = std::numeric_limits<int>::max();
+using hf::Json;
+using hf::Keys;
+using hf::kMaxInt;
 constexpr int kMaxLayers = 10000;  // far above any model; keeps nonsense from becoming a huge allocation
 
-constexpr Architecture kArchitectures[] = {Architecture::llama, Architecture::mistral, Architecture::qwen2,
-                                           Architecture::qwen3};
-
-// One JSON object with messages that name file, key, expected and got. null counts as absent, as in transformers.
-class Keys {
- public:
-  Keys(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
-
-  const Json* find(const char* key) const {
-    const auto it = object_.find(key);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-  bool present_even_if_null(const char* key) const { return object_.contains(key); }
-
-  [[noreturn]] void refuse(const char* key, std::string_view expected) const {
-    const Json* value = find(key);
-    throw Error("{}: key \"{}\": expected {}, got {}", where_, key, expected,
-                value ? foreign(value->dump()) : "nothing");
-  }
-  int integer(const char* key, int low, int high) const {
-    const Json* value = find(key);
-    if (!value || !value->is_number_integer() || *value < low || *value > high)
-      refuse(key, fmt::format("an integer from {} to {}", low, high));
-    return value->get<int>();
-  }
-  int integer_or(const char* key, int otherwise, int low, int high) const {
-    return find(key) ? integer(key, low, high) : otherwise;
-  }
-  double number(const char* key, double low, double high) const {
-    const Json* value = find(key);
-    const double x = value && value->is_number() ? value->get<double>() : std::nan("");
-    if (!(x >= low && x <= high)) refuse(key, fmt::format("a number from {} to {}", low, high));
-    return x;
-  }
-  double number_or(const char* key, double otherwise, double low, double high) const {
-    return find(key) ? number(key, low, high) : otherwise;
-  }
-  bool boolean_or(const char* key, bool otherwise) const {
-    const Json* value = find(key);
-    if (!value) return otherwise;
-    if (!value->is_boolean()) refuse(key, "true or false");
-    return value->get<bool>();
-  }
-  std::string text_or(const char* key, const char* otherwise) const {
-    const Json* value = find(key);
-    if (!value) return otherwise;
-    if (!value->is_string()) refuse(key, "a string");
-    return value->get<std::string>();
-  }
-  const Json& json() const { return object_; }
-  const std::string& where() const { return where_; }
-
- private:
-  const Json& object_;
-  std::string where_;
+// What transformers takes for a key that is missing, where families differ. hk 0: as many as h; e 0: d / h.
+struct Defaults {
+  int hk, e, positions;
+  double eps;
+  bool tied;
+  int bos, eos;  // -1: none
 };
-
-std::string_view model_type_of(Architecture architecture) {
+Defaults defaults_of(Architecture architecture) {
   switch (architecture) {
     case Architecture::llama:
-      return "llama";
+    case Architecture::granite:
+      return {0, 0, 2048, 1e-6, false, 1, 2};
     case Architecture::mistral:
-      return "mistral";
+    case Architecture::ministral:
+      return {8, 0, 131072, 1e-6, false, 1, 2};
+    case Architecture::ministral3:
+      return {8, 128, 262144, 1e-5, false, 1, 2};
     case Architecture::qwen2:
-      return "qwen2";
+      return {32, 0, 32768, 1e-6, false, -1, -1};
     case Architecture::qwen3:
-      return "qwen3";
+      return {32, 128, 32768, 1e-6, false, -1, -1};
+    case Architecture::smollm3:
+      return {4, 0, 32768, 1e-6, true, 128000, 128001};
+    case Architecture::phi3:
+      return {0, 0, 4096, 1e-5, false, 1, 32000};
+    case Architecture::olmo2:
+    case Architecture::olmo3:
+      return {0, 0, 2048, 1e-5, false, -1, 50279};
+    case Architecture::gemma3:
+      return {4, 256, 131072, 1e-6, true, 2, 1};
   }
-  return "?";
+  return {};
+}
+
+std::string supported_names() {
+  std::string names;
+  for (const Family& family : families()) names += fmt::format("{}{}", names.empty() ? "" : ", ", family.class_name);
+  return names;
 }
 
 // `architectures` (a class) and model_type (a family) say the same thing twice; either may be missing, not both.
@@ -97,16 +64,14 @@ Architecture read_architecture(const Keys& keys) {
   const std::string type = keys.text_or("model_type", "");
   check(!name.empty() || !type.empty(), "{}: neither \"architectures\" nor \"model_type\" says what model this is",
         keys.where());
-  for (const Architecture candidate : kArchitectures) {
-    if (name.empty() ? type != model_type_of(candidate) : name != name_of(candidate)) continue;
-    check(type.empty() || type == model_type_of(candidate), "{}: \"architectures\" says {} but \"model_type\" says {}",
+  for (const Family& family : families()) {
+    if (name.empty() ? type != family.model_type : name != family.class_name) continue;
+    check(type.empty() || type == family.model_type, "{}: \"architectures\" says {} but \"model_type\" says {}",
           keys.where(), name, type);
-    return candidate;
+    return family.architecture;
   }
-  throw Error(
-      "{}: architecture {} is not supported; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and "
-      "Qwen3ForCausalLM",
-      keys.where(), name.empty() ? type : name);
+  throw Error("{}: architecture {} is not supported; supported are {}", keys.where(), name.empty() ? type : name,
+              supported_names());
 }
 
 void refuse_quantised(const Keys& keys) {
@@ -126,21 +91,20 @@ void read_dimensions(const Keys& keys, ModelConfig& c) {
   c.L = keys.integer("num_hidden_layers", 1, kMaxLayers);
   c.d = keys.integer("hidden_size", 1, kMaxInt);
   c.f = keys.integer("intermediate_size", 1, kMaxInt);
-  c.h = keys.integer("num_attention_heads", 1, kMaxInt);
-  c.v = keys.integer("vocab_size", 1, kMaxInt);
-  // null means "as many as h" everywhere; a missing key means that in Llama only.
-  int missing_hk = c.h;
-  if (!keys.present_even_if_null("num_key_value_heads")) {
-    if (c.architecture == Architecture::mistral) missing_hk = 8;
-    if (c.architecture == Architecture::qwen2 || c.architecture == Architecture::qwen3) missing_hk = 32;
-  }
+  // Configs of Gemma 3 that see images leave these out where they are the class's own.
+  const bool gemma = c.architecture == Architecture::gemma3;
+  c.h = gemma ? keys.integer_or("num_attention_heads", 8, 1, kMaxInt) : keys.integer("num_attention_heads", 1, kMaxInt);
+  c.v = gemma ? keys.integer_or("vocab_size", 262208, 1, kMaxInt) : keys.integer("vocab_size", 1, kMaxInt);
+  const Defaults missing = defaults_of(c.architecture);
+  // null means "as many as h" everywhere.
+  const int missing_hk = missing.hk == 0 || keys.present_even_if_null("num_key_value_heads") ? c.h : missing.hk;
   c.hk = keys.integer_or("num_key_value_heads", missing_hk, 1, kMaxInt);
   check(c.h % c.hk == 0, "{}: key \"num_key_value_heads\": expected a divisor of num_attention_heads = {}, got {}",
         keys.where(), c.h, c.hk);
   if (keys.find("head_dim")) {
     c.e = keys.integer("head_dim", 1, kMaxInt);
-  } else if (c.architecture == Architecture::qwen3) {
-    c.e = 128;
+  } else if (missing.e != 0) {
+    c.e = missing.e;
   } else {
     check(c.d % c.h == 0,
           "{}: key \"hidden_size\": expected a multiple of num_attention_heads = {} as \"head_dim\" is absent, got {}",
@@ -151,116 +115,106 @@ void read_dimensions(const Keys& keys, ModelConfig& c) {
   check(int64_t{c.h} * c.e <= kMaxInt, "{}: key \"head_dim\": {} heads of {} are too many", keys.where(), c.h, c.e);
 }
 
-void read_llama3(const Keys& keys, Rope& rope) {
-  rope.low_freq_factor = keys.number("low_freq_factor", 1e-6, 1e6);
-  rope.high_freq_factor = keys.number("high_freq_factor", 1e-6, 1e6);
-  if (rope.high_freq_factor <= rope.low_freq_factor) keys.refuse("high_freq_factor", "a number above low_freq_factor");
-}
-
-// The factor on cos and sin: given, or from the stretch (Peng et al. 2023, equation 22), or DeepSeek's ratio of two
-// such.
-void read_yarn(const Keys& keys, Rope& rope) {
-  // 0 stands for the default here, as in transformers.
-  const auto or_default = [](double value, double otherwise) { return value == 0 ? otherwise : value; };
-  rope.beta_fast = or_default(keys.number_or("beta_fast", 0, 0, 1e6), 32);
-  rope.beta_slow = or_default(keys.number_or("beta_slow", 0, 0, 1e6), 1);
-  if (rope.beta_fast < rope.beta_slow) keys.refuse("beta_fast", fmt::format("at least beta_slow = {}", rope.beta_slow));
-  rope.truncate = keys.boolean_or("truncate", true);
-  const auto scale = [&](double m) { return rope.factor <= 1 ? 1.0 : 0.1 * m * std::log(rope.factor) + 1.0; };
-  const double mscale = keys.number_or("mscale", 0, 0, 1e6), all = keys.number_or("mscale_all_dim", 0, 0, 1e6);
-  const double derived = mscale != 0 && all != 0 ? scale(mscale) / scale(all) : scale(1);
-  rope.attention_factor = keys.number_or("attention_factor", derived, 1e-6, 1e6);
-}
-
-// `scaling` is rope_scaling or rope_parameters, or an empty object.
-Rope read_rope(const Keys& top, const Keys& scaling, int max_positions) {
-  for (const auto& [key, value] : scaling.json().items())
-    check(!value.is_object(),
-          "{}: rope parameters per layer type (\"{}\") are not supported: expected one set for all layers",
-          scaling.where(), key);
-  Rope rope;
-  const Keys& theta_from = scaling.find("rope_theta") ? scaling : top;
-  rope.theta = theta_from.number_or("rope_theta", 10000, 1.000001, 1e30);
-  const Keys& partial_from = scaling.find("partial_rotary_factor") ? scaling : top;
-  if (partial_from.number_or("partial_rotary_factor", 1, 0, 1) != 1)
-    partial_from.refuse("partial_rotary_factor", "1 (RoPE over the whole head)");
-
-  const char* key = scaling.find("rope_type") ? "rope_type" : "type";
-  const std::string type = scaling.text_or(key, "default");
-  if (type == "default") return rope;
-  if (type == "linear")
-    rope.type = RopeType::linear;
-  else if (type == "llama3")
-    rope.type = RopeType::llama3;
-  else if (type == "yarn")
-    rope.type = RopeType::yarn;
-  else
-    scaling.refuse(key, "one of default, linear, llama3, yarn");
-
-  if (rope.type != RopeType::linear) {
-    const Keys& from = top.find("original_max_position_embeddings") ? top : scaling;
-    rope.original_max_positions = from.integer_or("original_max_position_embeddings", max_positions, 1, kMaxInt);
+// Where a window is by default, if layer_types do not say.
+bool has_window(const Keys& keys, const ModelConfig& c, int layer) {
+  switch (c.architecture) {
+    case Architecture::qwen2:
+    case Architecture::qwen3:
+      return layer >= keys.integer_or("max_window_layers", 28, 0, kMaxInt);
+    case Architecture::smollm3:
+      return c.kinds[static_cast<size_t>(layer)].rope == RopeUse::none;
+    case Architecture::olmo3:
+      return (layer + 1) % 4 != 0;
+    case Architecture::gemma3:
+      return (layer + 1) % keys.integer_or("sliding_window_pattern", 6, 1, kMaxInt) != 0;
+    default:
+      return true;
   }
-  // yarn alone may leave it open with an explicit null: the ratio of the two context lengths then.
-  const bool ratio = rope.type == RopeType::yarn && scaling.present_even_if_null("factor") && !scaling.find("factor");
-  rope.factor =
-      ratio ? static_cast<double>(max_positions) / rope.original_max_positions : scaling.number("factor", 1, 1e6);
-  if (rope.type == RopeType::llama3) read_llama3(scaling, rope);
-  if (rope.type == RopeType::yarn) read_yarn(scaling, rope);
-  return rope;
 }
 
-Rope read_rope(const Keys& keys, int max_positions) {
-  static const Json kNone = Json::object();
-  // transformers lets a non-empty rope_scaling win.
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const Json* value = keys.find(key);
-    if (!value) continue;
-    if (!value->is_object()) keys.refuse(key, "an object or null");
-    if (!value->empty()) return read_rope(keys, Keys(*value, keys.where() + ": " + key), max_positions);
-  }
-  return read_rope(keys, Keys(kNone, keys.where()), max_positions);
-}
-
-// Layers from max_window_layers on have the window in Qwen models, all in Mistral, none in Llama.
+// The window of the layers that have one; 0: none has.
 int read_window(const Keys& keys, const ModelConfig& c) {
-  const bool mistral = c.architecture == Architecture::mistral;
-  const bool qwen = c.architecture == Architecture::qwen2 || c.architecture == Architecture::qwen3;
-  int window = 0, first = 0;
-  if (mistral || (qwen && keys.boolean_or("use_sliding_window", false)))
-    window = keys.integer_or("sliding_window", keys.present_even_if_null("sliding_window") ? 0 : 4096, 1, kMaxInt);
-  if (qwen && window > 0) first = keys.integer_or("max_window_layers", 28, 0, kMaxInt);
-  if (const Json* types = keys.find("layer_types")) {
-    if (!types->is_array() || types->size() != static_cast<size_t>(c.L))
-      keys.refuse("layer_types", fmt::format("a list of {} strings", c.L));
-    size_t windowed = 0;
-    for (const Json& type : *types) {
+  const auto window = [&](int otherwise) {
+    return keys.integer_or("sliding_window", keys.present_even_if_null("sliding_window") ? 0 : otherwise, 1, kMaxInt);
+  };
+  switch (c.architecture) {
+    case Architecture::mistral:
+    case Architecture::ministral:
+    case Architecture::olmo3:
+    case Architecture::gemma3:
+      return window(4096);
+    case Architecture::ministral3:
+    case Architecture::phi3:
+      return window(0);
+    case Architecture::qwen2:
+    case Architecture::qwen3:
+      return keys.boolean_or("use_sliding_window", false) ? window(4096) : 0;
+    case Architecture::smollm3:
+      return keys.boolean_or("use_sliding_window", false) ? window(0) : 0;
+    default:
+      return 0;
+  }
+}
+
+// SmolLM3: layers whose heads are not turned.
+void read_unturned(const Keys& keys, ModelConfig& c) {
+  const int interval = keys.integer_or("no_rope_layer_interval", 4, 1, kMaxInt);
+  const Json* list = keys.find("no_rope_layers");
+  if (list && (!list->is_array() || list->size() < static_cast<size_t>(c.L)))
+    keys.refuse("no_rope_layers",
+                fmt::format("a list of {} numbers, 0 for a layer without RoPE and 1 for others", c.L));
+  for (int i = 0; i < c.L; ++i) {
+    const Json turned = list ? (*list)[static_cast<size_t>(i)] : Json((i + 1) % interval != 0 ? 1 : 0);
+    if (!turned.is_number_integer() || (turned != 0 && turned != 1)) keys.refuse("no_rope_layers", "0 or 1 a layer");
+    if (turned == 0) c.kinds[static_cast<size_t>(i)].rope = RopeUse::none;
+  }
+}
+
+// Which layers have a window and which rope.
+void read_layers(const Keys& keys, ModelConfig& c) {
+  c.kinds.assign(static_cast<size_t>(c.L), {});
+  if (c.architecture == Architecture::smollm3) read_unturned(keys, c);
+  const int window = read_window(keys, c);
+  const Json* types = keys.find("layer_types");
+  if (types && (!types->is_array() || types->size() != c.kinds.size()))
+    keys.refuse("layer_types", fmt::format("a list of {} strings", c.L));
+  bool any = false, all = true;
+  for (int i = 0; i < c.L; ++i) {
+    LayerKind& kind = c.kinds[static_cast<size_t>(i)];
+    bool windowed = has_window(keys, c, i) && (window > 0 || c.local_rope);
+    if (types) {
+      const Json& type = (*types)[static_cast<size_t>(i)];
       if (type != "full_attention" && type != "sliding_attention")
         keys.refuse("layer_types", "full_attention or sliding_attention only");
-      windowed += type == "sliding_attention";
+      windowed = type == "sliding_attention";
     }
-    if (windowed != 0 && windowed != types->size()) keys.refuse("layer_types", "the same type in every layer");
-    if (windowed != 0 && window == 0) keys.refuse("layer_types", "full_attention, as no sliding window is set,");
-    if (mistral && windowed == 0 && window != 0)
-      keys.refuse("layer_types", "sliding_attention, as sliding_window is set,");
-    return windowed != 0 ? window : 0;
+    if (windowed && window == 0) keys.refuse("layer_types", "full_attention, as no sliding window is set,");
+    if (windowed) kind.window = window;
+    if (windowed && c.local_rope) kind.rope = RopeUse::local;
+    any = any || windowed;
+    all = all && windowed;
   }
-  if (window == 0 || first >= c.L) return 0;
-  if (first > 0)
-    keys.refuse("max_window_layers",
-                fmt::format("0 or at least num_hidden_layers = {} (the sliding window in all layers or none)", c.L));
-  return window;
+  // transformers does not ask for the layers' types here.
+  const bool uniform = c.architecture == Architecture::mistral || c.architecture == Architecture::ministral3 ||
+                       c.architecture == Architecture::phi3;
+  if (uniform && any != all) keys.refuse("layer_types", "the same type in every layer");
+  if (uniform && !any && window != 0) keys.refuse("layer_types", "sliding_attention, as sliding_window is set,");
+  c.sliding_window = any ? window : 0;
+  if (std::all_of(c.kinds.begin(), c.kinds.end(), [&](const LayerKind& kind) {
+        return kind == LayerKind{c.sliding_window, RopeUse::global};
+      }))
+    c.kinds.clear();
 }
 
 void read_token_ids(const Keys& keys, ModelConfig& c) {
-  const bool sentencepiece = c.architecture == Architecture::llama || c.architecture == Architecture::mistral;
+  const Defaults missing = defaults_of(c.architecture);
   if (keys.find("bos_token_id"))
     c.bos_id = keys.integer("bos_token_id", 0, kMaxInt);
-  else if (sentencepiece && !keys.present_even_if_null("bos_token_id"))
-    c.bos_id = 1;
+  else if (missing.bos >= 0 && !keys.present_even_if_null("bos_token_id"))
+    c.bos_id = missing.bos;
   const Json* eos = keys.find("eos_token_id");
   if (!eos) {
-    if (sentencepiece && !keys.present_even_if_null("eos_token_id")) c.eos_ids = {2};
+    if (missing.eos >= 0 && !keys.present_even_if_null("eos_token_id")) c.eos_ids = {missing.eos};
     return;
   }
   if (!eos->is_array()) {
@@ -285,42 +239,115 @@ std::optional<DType> read_dtype(const Keys& keys) {
   keys.refuse(key, "bfloat16, float16 or float32");
 }
 
+// sqrt(d) as the model multiplies by it: rounded to the dtype it was trained and is served in.
+double gemma_embedding_scale(const ModelConfig& c) {
+  const auto root = static_cast<float>(std::sqrt(static_cast<double>(c.d)));
+  if (c.dtype == DType::bf16) return static_cast<double>(to_float(to_bf16(root)));
+  if (c.dtype == DType::f16) return static_cast<double>(to_float(to_f16(root)));
+  return static_cast<double>(root);
+}
+
+void read_scalars(const Keys& keys, ModelConfig& c) {
+  if (c.architecture == Architecture::granite) {
+    c.embedding_scale = keys.number_or("embedding_multiplier", 1, 1e-9, 1e9);
+    c.attention_scale = keys.number_or("attention_multiplier", 1, 1e-9, 1e9);
+    c.residual_scale = keys.number_or("residual_multiplier", 1, 1e-6, 1e6);
+    c.logit_divisor = keys.number_or("logits_scaling", 1, 1e-9, 1e9);
+  }
+  if (c.architecture != Architecture::gemma3) return;
+  c.embedding_scale = gemma_embedding_scale(c);
+  c.attention_scale = 1 / std::sqrt(keys.number_or("query_pre_attn_scalar", 256, 1e-6, 1e9));
+  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"})
+    if (keys.find(key)) keys.refuse(key, "null (logits and scores are not capped here, as in all of Gemma 3)");
+  if (keys.boolean_or("use_bidirectional_attention", false))
+    keys.refuse("use_bidirectional_attention", "false (a position sees those before it)");
+}
+
+void read_activation(const Keys& keys, const ModelConfig& c) {
+  const bool gelu = c.blocks.activation == Activation::gelu_tanh;
+  const char* key = c.architecture == Architecture::gemma3 ? "hidden_activation" : "hidden_act";
+  const std::string name = keys.text_or(key, gelu ? "gelu_pytorch_tanh" : "silu");
+  if (gelu ? name != "gelu_pytorch_tanh" : name != "silu" && name != "swish")
+    keys.refuse(key, gelu ? "gelu_pytorch_tanh" : "silu");
+}
+
+void read_biases(const Keys& keys, ModelConfig& c) {
+  bool attention = false, mlp = false;  // whether the family reads the key
+  switch (c.architecture) {
+    case Architecture::llama:
+    case Architecture::smollm3:
+    case Architecture::granite:
+      mlp = true;
+      [[fallthrough]];
+    case Architecture::qwen3:
+    case Architecture::olmo2:
+    case Architecture::olmo3:
+    case Architecture::gemma3:
+      attention = true;
+      break;
+    default:
+      break;
+  }
+  c.o_bias = attention && keys.boolean_or("attention_bias", false);
+  c.qkv_bias = c.o_bias || c.architecture == Architecture::qwen2;
+  c.mlp_bias = mlp && keys.boolean_or("mlp_bias", false);
+}
+
 ModelConfig read_config(const Keys& keys) {
   ModelConfig c;
   c.architecture = read_architecture(keys);
+  c.blocks = family_of(c.architecture).blocks;
   refuse_quantised(keys);
-  const bool llama = c.architecture == Architecture::llama, qwen2 = c.architecture == Architecture::qwen2;
+  const Defaults missing = defaults_of(c.architecture);
   read_dimensions(keys, c);
-  const std::string activation = keys.text_or("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") keys.refuse("hidden_act", "silu");
-  c.rms_eps = static_cast<float>(keys.number_or("rms_norm_eps", 1e-6, 0, 1));
-  const int family_positions = llama ? 2048 : c.architecture == Architecture::mistral ? 131072 : 32768;
-  c.max_positions = keys.integer_or("max_position_embeddings", family_positions, 1, kMaxInt);
-  c.rope = read_rope(keys, c.max_positions);
-  c.tie_embeddings = keys.boolean_or("tie_word_embeddings", false);
-  // Mistral and Qwen2 do not read attention_bias, only Llama reads mlp_bias.
-  const bool attention_bias =
-      (llama || c.architecture == Architecture::qwen3) && keys.boolean_or("attention_bias", false);
-  c.qkv_bias = qwen2 || attention_bias;
-  c.o_bias = attention_bias;
-  c.mlp_bias = llama && keys.boolean_or("mlp_bias", false);
-  c.qk_norm = c.architecture == Architecture::qwen3;
-  c.sliding_window = read_window(keys, c);
+  read_activation(keys, c);
+  c.rms_eps = static_cast<float>(keys.number_or("rms_norm_eps", missing.eps, 0, 1));
+  c.max_positions = keys.integer_or("max_position_embeddings", missing.positions, 1, kMaxInt);
+  hf::read_ropes(keys, c);
+  c.tie_embeddings = keys.boolean_or("tie_word_embeddings", missing.tied);
+  read_biases(keys, c);
+  read_layers(keys, c);
   read_token_ids(keys, c);
   c.dtype = read_dtype(keys);
+  read_scalars(keys, c);
   return c;
+}
+
+// Models that see images too keep the text model's config as a part of theirs.
+bool sees_images(const Json& config) {
+  const auto type = config.find("model_type");
+  return type != config.end() && (*type == "mistral3" || *type == "gemma3") && config.contains("text_config");
+}
+
+Json parse_object(std::string_view json, const std::string& file) {
+  const Json object = parse_json(json, file);
+  check(object.is_object(), "{}: expected a JSON object, got a JSON {}", file, object.type_name());
+  if (!sees_images(object)) return object;
+  Json text = object["text_config"];
+  check(text.is_object(), "{}: key \"text_config\": expected an object, got a JSON {}", file, text.type_name());
+  for (const char* key : {"dtype", "torch_dtype", "bos_token_id", "eos_token_id", "tie_word_embeddings",
+                          "quantization_config", "transformers_version"})
+    if (!text.contains(key) && object.contains(key)) text[key] = object[key];
+  text.erase("architectures");
+  for (const Family& family : families())
+    if (text.contains("model_type") && text["model_type"] == family.model_type)
+      text["architectures"] = {family.class_name};
+  return text;
 }
 
 }  // namespace
 
 ModelConfig parse_config(std::string_view json, const std::string& file) {
-  const Json object = parse_json(json, file);
-  check(object.is_object(), "{}: expected a JSON object, got a JSON {}", file, object.type_name());
+  const Json object = parse_object(json, file);
   return read_config(Keys(object, file));
 }
 
 ModelConfig load_config(const TextFiles& files) {
   return parse_config(files.require("config.json"), files.path("config.json"));
+}
+
+nlohmann::json text_config(const TextFiles& files) {
+  return parse_object(files.require("config.json"), files.path("config.json"));
 }
 
 }  // namespace fidelio

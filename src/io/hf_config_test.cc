@@ -45,7 +45,7 @@ TEST(HfConfig, ResolvesAsTransformersDoes) {
     EXPECT_EQ(c.qkv_bias, row["qkv_bias"]);
     EXPECT_EQ(c.o_bias, row["o_bias"]);
     EXPECT_EQ(c.mlp_bias, row["mlp_bias"]);
-    EXPECT_EQ(c.qk_norm, row["qk_norm"]);
+    EXPECT_EQ(c.blocks.qk_norm != QkNorm::none, row["qk_norm"].get<bool>());
     EXPECT_EQ(c.sliding_window, row["window"]);
     EXPECT_EQ(c.eos_ids, row["eos"].get<std::vector<int>>());
     EXPECT_EQ(c.bos_id ? Json(*c.bos_id) : Json(), row["bos"]);
@@ -83,7 +83,7 @@ TEST(HfConfig, RopeFrequenciesAreTransformers) {
 TEST(HfConfig, BundledModels) {
   const ModelConfig large = load_config(FIDELIO_SOURCE_DIR "/models/quill-26m");
   EXPECT_EQ(large.architecture, Architecture::qwen3);
-  EXPECT_TRUE(large.qk_norm && large.tie_embeddings && !large.qkv_bias);
+  EXPECT_TRUE(large.blocks.qk_norm == QkNorm::head && large.tie_embeddings && !large.qkv_bias);
   EXPECT_EQ(large.hk, 4);
   EXPECT_EQ(large.rope.theta, 1e6);
   EXPECT_EQ(large.eos_ids, std::vector<int>{2});
@@ -145,8 +145,9 @@ TEST(HfConfig, RefusesNonsenseByKey) {
       {R"({"partial_rotary_factor":0.5})", "partial_rotary_factor"},
       {R"({"rope_scaling":3})", "\"rope_scaling\": expected an object or null"},
       {R"({"rope_scaling":{"rope_type":"longrope","factor":2}})",
-       "\"rope_type\": expected one of default, linear, llama3, yarn, got \"longrope\""},
-      {R"({"rope_scaling":{"type":"dynamic","factor":2}})", "\"type\": expected one of"},
+       "\"short_factor\": expected a list of 16 numbers above 0, one a pair of columns, got nothing"},
+      {R"({"rope_scaling":{"type":"dynamic","factor":2}})",
+       "\"type\": expected one of default, linear, llama3, yarn, longrope, got \"dynamic\""},
       {R"({"rope_scaling":{"type":"linear"}})", "\"factor\": expected a number from 1"},
       {R"({"rope_scaling":{"type":"linear","factor":0.5}})", "factor"},
       {R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4}})",
@@ -156,16 +157,99 @@ TEST(HfConfig, RefusesNonsenseByKey) {
       {R"({"rope_scaling":{"rope_type":"yarn"}})", "factor"},
       {R"({"rope_parameters":{"full_attention":{"rope_theta":1e4}}})", "per layer type (\"full_attention\")"},
       {R"({"layer_types":["full_attention"]})", "a list of 2 strings"},
-      {R"({"layer_types":["full_attention","sliding_attention"]})", "the same type in every layer"},
+      {R"({"layer_types":["full_attention","sliding_attention"]})", "no sliding window is set"},
       {R"({"layer_types":["sliding_attention","sliding_attention"]})", "no sliding window is set"},
-      {R"({"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","num_key_value_heads":8,"use_sliding_window":true,"max_window_layers":1})",
-       "max_window_layers"},
+      {R"({"rope_scaling":{"llama_4_scaling_beta":0.1}})", "it is supported for Ministral3ForCausalLM"},
   };
   for (const auto& [patch, reason] : cases)
     EXPECT_THAT(refusal(patch), AllOf(HasSubstr(reason), HasSubstr("m/config.json"))) << patch;
   EXPECT_THROW(parse_config("{", "f"), Error);
   EXPECT_THROW(parse_config("[]", "f"), Error);
   EXPECT_THROW(parse_config(R"({"vocab_size":1e999})", "f"), Error);
+}
+
+// A config of the family with this patch: what is refused of it.
+std::string refusal_of(const char* class_name, const char* type, const char* patch) {
+  const std::string family = fmt::format(R"({{"architectures":["{}"],"model_type":"{}"}})", class_name, type);
+  Json json = Json::parse(family);
+  json.merge_patch(Json::parse(patch));
+  return refusal(json.dump().c_str());
+}
+
+TEST(HfConfig, WhatFamiliesDoNotDoIsRefusedByKey) {
+  struct Case {
+    const char *class_name, *type, *patch, *reason;
+  };
+  const Case cases[] = {
+      {"SmolLM3ForCausalLM", "smollm3", R"({"no_rope_layers":[1]})",
+       "\"no_rope_layers\": expected a list of 2 numbers"},
+      {"SmolLM3ForCausalLM", "smollm3", R"({"no_rope_layers":[1,2]})", "0 or 1 a layer"},
+      {"SmolLM3ForCausalLM", "smollm3", R"({"layer_types":["full_attention","sliding_attention"]})",
+       "no sliding window is set"},
+      {"MistralForCausalLM", "mistral", R"({"layer_types":["full_attention","sliding_attention"]})",
+       "the same type in every layer"},
+      {"Phi3ForCausalLM", "phi3", R"({"rope_scaling":{"type":"linear","factor":2}})",
+       "expected one of default, longrope, got \"linear\""},
+      {"Phi3ForCausalLM", "phi3", R"({"partial_rotary_factor":0.1})", "an even number of the 32 columns of a head"},
+      {"Phi3ForCausalLM", "phi3", R"({"rope_scaling":{"type":"su","short_factor":[1],"long_factor":[1]}})",
+       "a list of 16 numbers"},
+      {"GraniteForCausalLM", "granite", R"({"residual_multiplier":0})", "\"residual_multiplier\": expected a number"},
+      {"GraniteForCausalLM", "granite", R"({"hidden_act":"gelu"})", "\"hidden_act\": expected silu"},
+      {"Olmo3ForCausalLM", "olmo3", R"({"sliding_window":null})", "no sliding window is set"},
+      {"Olmo3ForCausalLM", "olmo3", R"({"rope_parameters":{"rope_type":"default"}})",
+       "an object with full_attention and sliding_attention"},
+      {"Gemma3ForCausalLM", "gemma3_text", R"({"final_logit_softcapping":30.0})",
+       "\"final_logit_softcapping\": expected null"},
+      {"Gemma3ForCausalLM", "gemma3_text", R"({"attn_logit_softcapping":50.0})",
+       "\"attn_logit_softcapping\": expected null"},
+      {"Gemma3ForCausalLM", "gemma3_text", R"({"use_bidirectional_attention":true})", "use_bidirectional_attention"},
+      {"Gemma3ForCausalLM", "gemma3_text", R"({"hidden_activation":"gelu"})",
+       "\"hidden_activation\": expected gelu_pytorch_tanh"},
+      {"Gemma3ForCausalLM", "gemma3_text", R"({"sliding_window_pattern":0})", "sliding_window_pattern"},
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(refusal_of(c.class_name, c.type, "{}"), "accepted") << c.class_name;
+    EXPECT_THAT(refusal_of(c.class_name, c.type, c.patch), AllOf(HasSubstr(c.reason), HasSubstr("m/config.json")))
+        << c.patch;
+  }
+  // Gemma 2 caps its logits; its name is refused with the names of those there are.
+  EXPECT_THAT(refusal(R"({"architectures":["Gemma2ForCausalLM"],"model_type":"gemma2"})"),
+              AllOf(HasSubstr("Gemma2ForCausalLM is not supported"), HasSubstr("Phi3ForCausalLM, GraniteForCausalLM")));
+}
+
+TEST(HfConfig, LayersOfOneModelMayDiffer) {
+  Json json = valid();
+  json.merge_patch(Json::parse(R"({"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","num_key_value_heads":8,
+                                   "use_sliding_window":true,"sliding_window":77,"max_window_layers":1})"));
+  const ModelConfig qwen = parse_config(json.dump(), "f");
+  EXPECT_EQ(qwen.kinds, (std::vector<LayerKind>{{0, RopeUse::global}, {77, RopeUse::global}}));
+  EXPECT_EQ(qwen.sliding_window, 77);
+  json = valid();
+  json.merge_patch(Json::parse(R"({"architectures":["Gemma3ForCausalLM"],"model_type":"gemma3_text","sliding_window":77,
+                                   "sliding_window_pattern":2,"rope_theta":500000.0,"head_dim":64})"));
+  const ModelConfig gemma = parse_config(json.dump(), "f");
+  EXPECT_EQ(gemma.kinds, (std::vector<LayerKind>{{77, RopeUse::local}, {0, RopeUse::global}}));
+  EXPECT_EQ(gemma.rope.theta, 500000);
+  EXPECT_EQ(gemma.local_rope->theta, 10000);
+}
+
+// The text model's config within that of a model that sees images, with what the outer one alone says.
+TEST(HfConfig, TextModelsAreFoundWithin) {
+  Json text = valid();
+  text.erase("architectures");
+  text.erase("eos_token_id");
+  text["model_type"] = "mistral";
+  text["sliding_window"] = nullptr;
+  const Json outer = {{"architectures", {"Mistral3ForConditionalGeneration"}},
+                      {"model_type", "mistral3"},
+                      {"torch_dtype", "bfloat16"},
+                      {"eos_token_id", 7},
+                      {"text_config", text}};
+  const ModelConfig c = parse_config(outer.dump(), "f");
+  EXPECT_EQ(c.architecture, Architecture::mistral);
+  EXPECT_EQ(c.eos_ids, std::vector<int>{7});
+  EXPECT_EQ(c.dtype, DType::bf16);
+  EXPECT_THROW(parse_config(R"({"model_type":"gemma3","text_config":[]})", "f"), Error);
 }
 
 TEST(HfConfig, MutatedConfigsAreRefusedOrSane) {
@@ -201,7 +285,7 @@ TEST(WeightNames, AreTransformers) {
   for (const Json& row : golden()) {
     if (!row.contains("tensors")) continue;
     const ModelConfig c = parse_config(row["config"].dump(), "f");
-    std::set<std::string> mine = {weight_name({-1, Role::embedding}), norm_name(0, Norm::final)}, theirs;
+    std::set<std::string> mine = {weight_name({-1, Role::embedding}), norm_name(c, 0, Norm::final)}, theirs;
     if (!c.tie_embeddings) mine.insert(weight_name({-1, Role::head}));
     for (int i = 0; i < c.L; ++i) {
       for (const Role role : {Role::q, Role::k, Role::v, Role::o, Role::gate, Role::up, Role::down}) {
@@ -209,8 +293,8 @@ TEST(WeightNames, AreTransformers) {
         const bool bias = role < Role::o ? c.qkv_bias : role == Role::o ? c.o_bias : c.mlp_bias;
         if (bias) mine.insert(bias_name({i, role}));
       }
-      mine.insert({norm_name(i, Norm::attn), norm_name(i, Norm::mlp)});
-      if (c.qk_norm) mine.insert({norm_name(i, Norm::q), norm_name(i, Norm::k)});
+      mine.insert({norm_name(c, i, Norm::attn), norm_name(c, i, Norm::mlp)});
+      if (c.blocks.qk_norm != QkNorm::none) mine.insert({norm_name(c, i, Norm::q), norm_name(c, i, Norm::k)});
     }
     for (const auto& [name, shape] : row["tensors"].items()) theirs.insert(name);
     EXPECT_EQ(mine, theirs) << row["config"];

@@ -7,6 +7,7 @@
 // Laws every backend keeps (tests/): row invariance, i.e. a row of a result does not depend on which other rows are in
 // the batch, nor on the number of threads; no operation allocates or throws once reserve() was called.
 #pragma once
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -92,19 +93,44 @@ struct Batch {
   }
 };
 
+// One way of turning heads by their position: pairs (i, i + n) of a head's first 2 n columns, n <= e / 2 the number of
+// frequencies (Hugging Face's half-split convention). Columns behind those are left as they are: all, where n is 0.
+struct Rotation {
+  std::vector<float> inverse_frequencies;  // (n) radians a position
+  float scale = 1;                         // on cos and sin (yarn, longrope)
+  bool operator==(const Rotation&) const = default;
+};
+struct LayerAttention {
+  int window = 0;    // a row sees the last `window` positions only; 0 = all
+  int rotation = 0;  // which of the shape's rotations
+  bool operator==(const LayerAttention&) const = default;
+};
 struct AttentionShape {
-  int layers = 0;                          // L
-  int heads = 0;                           // h
-  int kv_heads = 0;                        // hk
-  int head_dim = 0;                        // e
-  int window = 0;                          // a row sees the last `window` positions only; 0 = all
-  float norm_eps = 0;                      // of q_norm and k_norm
-  std::vector<float> inverse_frequencies;  // (e / 2) rotary, in the half-split convention of Hugging Face
-  float rope_scale = 1;                    // yarn's factor on cos and sin
+  std::vector<LayerAttention> layers;  // (L)
+  std::vector<Rotation> rotations;
+  int heads = 0;       // h
+  int kv_heads = 0;    // hk
+  int head_dim = 0;    // e
+  float norm_eps = 0;  // of q_norm and k_norm
+  float query_scale =
+      1;  // q is multiplied by it before anything else, beside the 1 / sqrt(e) of all scores; 1 with q_norm
+  // q of position p is multiplied by 1 + beta log(1 + floor(p / positions)) as well (Llama 4, Ministral 3); 0: it is not.
+  double query_growth = 0;
+  int query_growth_positions = 1;
+
+  int64_t depth() const { return static_cast<int64_t>(layers.size()); }
+  float query_factor(int64_t position) const {
+    const double steps = static_cast<double>(position / query_growth_positions);
+    return query_scale * static_cast<float>(1 + query_growth * std::log1p(steps));
+  }
 };
 
+// What a gate's values pass before they multiply `up`: x / (1 + e^-x), or GELU by tanh, x (1 + tanh(sqrt(2 / pi)
+// (x + .044715 x^3))) / 2.
+enum class Gate : uint8_t { silu, gelu_tanh };
+
 // What a backend must have. Matrix: an FP32 matrix in device memory. Acts: what linears see, i.e. the prepared output
-// of norm, attend, swiglu; it is a light handle on the backend's own scratch and dies at the next call that returns
+// of norm, attend, gated; it is a light handle on the backend's own scratch and dies at the next call that returns
 // one.
 template <class B>
 concept Backend = requires(B b, const LinearWeight& weight, const typename B::Linear& linear,
@@ -122,7 +148,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   b.copy(input, matrix, int64_t{1});                    // `rows` rows
   // A step.
   b.begin(batch, Reading(), attention);
-  b.embed(linear, matrix);                                            // x (n, d) = table rows of the batch's ids
+  b.embed(linear, matrix, 1.0f);  // x (n, d) = table rows of the batch's ids, times a factor
   { b.norm(input, input, 1e-5f) } -> std::same_as<typename B::Acts>;  // rmsnorm(x) * weight
   {
     b.norm_logit_rows(input, input, 1e-5f, int64_t{0}, int64_t{1})
@@ -130,6 +156,8 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   b.linear(acts,
            std::span<const std::pair<const typename B::Linear*, typename B::Matrix*>>{});  // one input, several weights
   b.linear_add(acts, linear, matrix);                                                      // x += W a
+  b.normalise(matrix, input, 1e-5f);          // x = rmsnorm(x) * weight, in place
+  b.add_normed(input, input, 1e-5f, matrix);  // x += rmsnorm(y) * weight
   // What the product after the next one will read: the backend may fetch it while memory would idle. No promise.
   b.upcoming({&linear, &linear});
   // Does `work`, operations of a step; a backend may record them and replay them whenever `what` (the caller's number
@@ -137,9 +165,9 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   b.repeat(uint64_t{0}, std::function<void()>());
   b.rope_append(matrix, matrix, input, &input, &input, cache,
                 0);  // q (n,h,e), k, v (n,hk,e), q_norm or null, k_norm or null
-  { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;  // softmax(q k / sqrt e) v, causal, GQA
-  { b.swiglu(input, input) } -> std::same_as<typename B::Acts>;     // silu(gate) * up
-  {b.read(acts, host_out)};                                         // the input of linears in FP32 (calibration)
+  { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;          // softmax(q k / sqrt e) v, causal, GQA
+  { b.gated(input, input, Gate::silu) } -> std::same_as<typename B::Acts>;  // silu or gelu(gate) * up
+  {b.read(acts, host_out)};                              // the input of linears in FP32 (calibration)
   { b.input(input) } -> std::same_as<typename B::Acts>;  // the inverse: a matrix (n, K) as the input of linears
   { b.kernel_name(linear, Activations::a16) } -> std::convertible_to<std::string>;  // for reports and certificates
   { b.bytes_read(linear, Reading()) } -> std::same_as<int64_t>;  // of the packed weight, by a product of few rows

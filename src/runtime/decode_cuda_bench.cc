@@ -47,7 +47,8 @@ int run(const std::string& format, const std::vector<int>& batches, const std::v
   const FormatSpec spec = parse_format(format);
   const auto shared = [&](const LinearWeight& w) { return std::make_shared<const Cuda::Linear>(b.pack(w)); };
   Model<Cuda> model;
-  model.attention = {kL, kH, kHk, kE, 0, 1e-5f, std::vector<float>(kE / 2, 0.01f), 1.0f};
+  model.attention = {std::vector<LayerAttention>(kL), {{std::vector<float>(kE / 2, 0.01f), 1.0f}}, kH, kHk, kE, 1e-5f};
+  model.scalars.eps = 1e-5f;
   const LinearWeight square = random_weight(spec, kD, kD), narrow = random_weight(spec, kHk * kE, kD),
                      wide = random_weight(spec, kF, kD), deep = random_weight(spec, kD, kF);
   const std::vector<float> ones(kD, 1.0f);
@@ -62,6 +63,8 @@ int run(const std::string& format, const std::vector<int>& batches, const std::v
                   shared(deep),
                   b.allocate(1, kD),
                   b.allocate(1, kD),
+                  {},
+                  {},
                   {},
                   {}};
     b.upload(ones, l.attn_norm);
@@ -89,6 +92,7 @@ void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens)
                     b.allocate(tokens, kHk * kE),
                     b.allocate(tokens, kF),
                     b.allocate(tokens, kF),
+                    {},
                     b.allocate(1, kV)};
   b.reserve(tokens, kF, tokens);
   Batch batch;
@@ -101,8 +105,8 @@ void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens)
   for (int i = 0; i < 7; ++i) {
     const auto start = std::chrono::steady_clock::now();
     b.begin(batch, Activations::a16, model.attention);
-    b.embed(*model.embedding, w.x);
-    for (int layer = 0; layer < kL; ++layer) forward_layer(b, model, layer, 1e-5f, w, cache);
+    b.embed(*model.embedding, w.x, 1);
+    for (int layer = 0; layer < kL; ++layer) forward_layer(b, model, layer, w, cache);
     const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model.head.get(), &w.logits}};
     b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, 1), head);
     b.download(w.logits, 0, 1, logits);
@@ -118,8 +122,13 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
              const std::vector<int>& batches, int context, KvFormat kv) {
   const int most = *std::max_element(batches.begin(), batches.end()), pages = context / kPageTokens + 1;
   Cuda::KvCache cache = b.allocate_cache(model.attention, int64_t{most} * pages, kv);
-  Workspace<Cuda> w{b.allocate(most, kD),       b.allocate(most, kH * kE), b.allocate(most, kHk * kE),
-                    b.allocate(most, kHk * kE), b.allocate(most, kF),      b.allocate(most, kF),
+  Workspace<Cuda> w{b.allocate(most, kD),
+                    b.allocate(most, kH * kE),
+                    b.allocate(most, kHk * kE),
+                    b.allocate(most, kHk * kE),
+                    b.allocate(most, kF),
+                    b.allocate(most, kF),
+                    {},
                     b.allocate(most, kV)};
   b.reserve(most, kF, context + kPageTokens);
   Cuda::HostFloats logits(static_cast<size_t>(kV));
@@ -139,8 +148,8 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
       const auto start = Clock::now();
       b.begin(batch, Activations::a16, model.attention);
       b.repeat(static_cast<uint64_t>(context), [&] {
-        b.embed(*model.embedding, w.x);
-        for (int i = 0; i < kL; ++i) forward_layer(b, model, i, 1e-5f, w, cache);
+        b.embed(*model.embedding, w.x, 1);
+        for (int i = 0; i < kL; ++i) forward_layer(b, model, i, w, cache);
         const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model.head.get(), &w.logits}};
         b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, n), head);
       });

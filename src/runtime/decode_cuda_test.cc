@@ -63,8 +63,13 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
       b.upload(values, m);
       return m;
     };
-    model_.attention = {kLayers, p.h, p.hk, p.e, 0, 1e-5f, std::vector<float>(static_cast<size_t>(p.e / 2), 0.3f),
-                        1.0f};
+    model_.attention = {std::vector<LayerAttention>(kLayers),
+                        {{std::vector<float>(static_cast<size_t>(p.e / 2), 0.3f), 1.0f}},
+                        p.h,
+                        p.hk,
+                        p.e,
+                        1e-5f};
+    model_.scalars.eps = 1e-5f;
     const int64_t q = int64_t{p.h} * p.e, k = int64_t{p.hk} * p.e;
     for (int i = 0; i < kLayers; ++i)
       model_.layers.push_back({linear(p.qkv, q, p.d, true),
@@ -77,12 +82,20 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
                                norm(),
                                norm(),
                                {},
+                               {},
+                               {},
                                {}});
     model_.embedding = model_.head = linear("bf16", kV, p.d);
     model_.final_norm = norm();
     const int64_t n = 2;
-    w_ = {b.allocate(n, p.d), b.allocate(n, q),   b.allocate(n, k), b.allocate(n, k),
-          b.allocate(n, p.f), b.allocate(n, p.f), b.allocate(n, kV)};
+    w_ = {b.allocate(n, p.d),
+          b.allocate(n, q),
+          b.allocate(n, k),
+          b.allocate(n, k),
+          b.allocate(n, p.f),
+          b.allocate(n, p.f),
+          {},
+          b.allocate(n, kV)};
     cache_ = b.allocate_cache(model_.attention, 3 * kPages, p.kv);
     b.reserve(n, std::max(p.d, p.f), kPages * kPageTokens);
   }
@@ -98,8 +111,8 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
     }
     b.begin(batch, Activations::a16, model_.attention);
     b.repeat(0, [&] {
-      b.embed(*model_.embedding, w_.x);
-      for (int i = 0; i < kLayers; ++i) forward_layer(b, model_, i, 1e-5f, w_, cache_);
+      b.embed(*model_.embedding, w_.x, 1);
+      for (int i = 0; i < kLayers; ++i) forward_layer(b, model_, i, w_, cache_);
       const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model_.head.get(), &w_.logits}};
       b.linear(b.norm_logit_rows(w_.x, model_.final_norm, 1e-5f, 0, n), head);
     });

@@ -79,8 +79,8 @@ class FakeRunner final : public Runner {
     check(position / kPageTokens < segment.pages, "position {} of {} pages", position, segment.pages);
     const auto pages = batch_.pages_of(segment);
     check(position >= 0 && position < config_.max_positions, "position {}", position);
-    return cache_.at(static_cast<size_t>(pages[static_cast<size_t>(position / kPageTokens)] * kPageTokens +
-                                         position % kPageTokens));
+    return cache_.at(
+        static_cast<size_t>(pages[static_cast<size_t>(position / kPageTokens)] * kPageTokens + position % kPageTokens));
   }
   static uint64_t mix(uint64_t x) {  // splitmix64
     x += 0x9E3779B97F4A7C15u;

@@ -12,46 +12,68 @@ struct Workspace {
   typename B::Matrix x;         // (n, d) the residual stream
   typename B::Matrix q, k, v;   // (n, h e), (n, hk e), (n, hk e)
   typename B::Matrix gate, up;  // (n, f)
+  typename B::Matrix branch;    // (n, d) what attention or the MLP adds, where it is normalised first; else rows 0
   typename B::Matrix logits;    // (logit rows, v)
 };
 
+// What attention and the MLP see: the stream, normalised where the family does so before them.
+template <Backend B>
+typename B::Acts branch_input(B& b, const typename B::Matrix& x, const typename B::Matrix& norm, float eps) {
+  return norm.rows > 0 ? b.norm(x, norm, eps) : b.input(x);
+}
+
+// x += W a, normalised before it is added where the family does so.
+template <Backend B>
+void add_branch(B& b, const Model<B>& model, typename B::Acts acts, const typename B::Linear& weight,
+                const typename B::Matrix& norm, Workspace<B>& w) {
+  if (norm.rows == 0) return b.linear_add(acts, weight, w.x);
+  const std::pair<const typename B::Linear*, typename B::Matrix*> output[] = {{&weight, &w.branch}};
+  b.linear(acts, output);
+  b.add_normed(w.branch, norm, model.scalars.branch_eps, w.x);
+}
+
 // The two halves of a layer up to the input of their last linear. The stream x is read, not changed.
 template <Backend B>
-typename B::Acts attention_half(B& b, Layer<B>& layer, int index, float eps, Workspace<B>& w,
-                                typename B::KvCache& cache) {
-  const auto optional = [](const typename B::Matrix& m) { return m.rows > 0 ? &m : nullptr; };
+typename B::Acts attention_half(B& b, Model<B>& model, int index, Workspace<B>& w, typename B::KvCache& cache) {
+  Layer<B>& layer = model.layers[static_cast<size_t>(index)];
   const std::pair<const typename B::Linear*, typename B::Matrix*> qkv[] = {
       {layer.q.get(), &w.q}, {layer.k.get(), &w.k}, {layer.v.get(), &w.v}};
   b.upcoming({layer.o.get()});
-  b.linear(b.norm(w.x, layer.attn_norm, eps), qkv);
-  b.rope_append(w.q, w.k, w.v, optional(layer.q_norm), optional(layer.k_norm), cache, index);
+  b.linear(branch_input(b, w.x, layer.attn_norm, model.scalars.eps), qkv);
+  if (model.config.blocks.qk_norm == QkNorm::width) {
+    b.normalise(w.q, layer.q_norm, model.attention.norm_eps);
+    b.normalise(w.k, layer.k_norm, model.attention.norm_eps);
+  }
+  const bool by_head = model.config.blocks.qk_norm == QkNorm::head;
+  b.rope_append(w.q, w.k, w.v, by_head ? &layer.q_norm : nullptr, by_head ? &layer.k_norm : nullptr, cache, index);
   return b.attend(w.q, cache, index);
 }
 
 template <Backend B>
-typename B::Acts mlp_half(B& b, Layer<B>& layer, float eps, Workspace<B>& w) {
+typename B::Acts mlp_half(B& b, Model<B>& model, int index, Workspace<B>& w) {
+  Layer<B>& layer = model.layers[static_cast<size_t>(index)];
   const std::pair<const typename B::Linear*, typename B::Matrix*> gate_up[] = {{layer.gate.get(), &w.gate},
                                                                                {layer.up.get(), &w.up}};
   b.upcoming({layer.down.get()});
-  b.linear(b.norm(w.x, layer.mlp_norm, eps), gate_up);
-  return b.swiglu(w.gate, w.up);
+  b.linear(branch_input(b, w.x, layer.mlp_norm, model.scalars.eps), gate_up);
+  return b.gated(w.gate, w.up, model.config.blocks.activation == Activation::silu ? Gate::silu : Gate::gelu_tanh);
 }
 
 // The whole model's layer `index`.
 template <Backend B>
-void forward_layer(B& b, Model<B>& model, int index, float eps, Workspace<B>& w, typename B::KvCache& cache) {
+void forward_layer(B& b, Model<B>& model, int index, Workspace<B>& w, typename B::KvCache& cache) {
   Layer<B>& layer = model.layers[static_cast<size_t>(index)];
-  const auto attended = attention_half(b, layer, index, eps, w, cache);
+  const auto attended = attention_half(b, model, index, w, cache);
   b.upcoming({layer.gate.get(), layer.up.get()});
-  b.linear_add(attended, *layer.o, w.x);
-  const auto gated = mlp_half(b, layer, eps, w);
+  add_branch(b, model, attended, *layer.o, layer.post_attn_norm, w);
+  const auto gated = mlp_half(b, model, index, w);
   if (static_cast<size_t>(index) + 1 < model.layers.size()) {
     const Layer<B>& next = model.layers[static_cast<size_t>(index) + 1];
     b.upcoming({next.q.get(), next.k.get(), next.v.get()});
   } else {
     b.upcoming({model.head.get()});
   }
-  b.linear_add(gated, *layer.down, w.x);
+  add_branch(b, model, gated, *layer.down, layer.post_mlp_norm, w);
 }
 
 }  // namespace fidelio

@@ -9,6 +9,18 @@
 
 namespace fidelio {
 
+// A model's scalars as the forward has them. Nothing multiplies what attention and the MLP add: the stream is kept
+// divided by residual_scale m instead. x' = x + m f(norm(x)) is, with y = x / m, y' = y + f(norm(y)) where the norm's
+// epsilon is divided by m^2, for a norm does not see the size of its input. What divides logits is in the final norm's
+// weight.
+struct Scalars {
+  float embedding = 1;   // times a row of the table
+  float eps = 0;         // of norms of the stream
+  float branch_eps = 0;  // of norms of what is added to it
+  float final_norm = 1;  // times that norm's weight
+};
+Scalars scalars_of(const ModelConfig& config);
+
 template <Backend B>
 struct Layer {
   using Weight = std::shared_ptr<const typename B::Linear>;  // shared: a search holds many and switches pointers
@@ -17,14 +29,16 @@ struct Layer {
   Weight o;                                                  // (d, h e)
   Weight gate, up;                                           // (f, d)
   Weight down;                                               // (d, f)
-  typename B::Matrix attn_norm, mlp_norm;                    // (1, d)
-  typename B::Matrix q_norm, k_norm;                         // (1, e); rows 0 where the architecture has none
+  // Rows 0 where the family has none: before attention and the MLP (1, d), of what they add (1, d), of queries and keys,
+  // (1, e), or (1, h e) and (1, hk e) for all heads together.
+  typename B::Matrix attn_norm, mlp_norm, post_attn_norm, post_mlp_norm, q_norm, k_norm;
 };
 
 template <Backend B>
 struct Model {
   ModelConfig config;
   AttentionShape attention;
+  Scalars scalars;
   std::shared_ptr<const typename B::Linear> embedding;  // (v, d)
   std::vector<Layer<B>> layers;
   typename B::Matrix final_norm;                   // (1, d)
@@ -54,6 +68,9 @@ struct Model {
   }
 };
 
-AttentionShape attention_shape(const ModelConfig& config);
+// `context`: positions of the longest sequence, which chooses the frequencies of longrope.
+AttentionShape attention_shape(const ModelConfig& config, int64_t context);
+// What weights of q's norm per head are multiplied by, so that scores have the model's scale.
+float query_scale(const ModelConfig& config);
 
 }  // namespace fidelio

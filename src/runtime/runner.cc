@@ -1,5 +1,8 @@
 #include "runtime/runner.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "io/hf_config.h"
 #include "runtime/model.h"
 #include "runtime/noise.h"
@@ -35,17 +38,42 @@ std::span<const float> Runner::step(const Batch& batch, Reading reading) {
   return logits(0, static_cast<int64_t>(batch.logit_rows.size()));
 }
 
-AttentionShape attention_shape(const ModelConfig& c) {
+float query_scale(const ModelConfig& c) {
+  return c.attention_scale == 0 ? 1 : static_cast<float>(c.attention_scale * std::sqrt(static_cast<double>(c.e)));
+}
+
+AttentionShape attention_shape(const ModelConfig& c, int64_t context) {
   AttentionShape shape;
-  shape.layers = c.L;
   shape.heads = c.h;
   shape.kv_heads = c.hk;
   shape.head_dim = c.e;
-  shape.window = c.sliding_window;
   shape.norm_eps = c.rms_eps;
-  shape.inverse_frequencies = rope_inverse_frequencies(c);
-  shape.rope_scale = rope_attention_factor(c);
+  if (c.blocks.qk_norm != QkNorm::head) shape.query_scale = query_scale(c);  // else q_norm has it
+  shape.query_growth = c.query_growth;
+  if (c.query_growth != 0) shape.query_growth_positions = c.rope.original_max_positions;
+  std::vector<RopeUse> uses;  // of the rotations
+  for (int i = 0; i < c.L; ++i) {
+    const LayerKind kind = kind_of(c, i);
+    const auto found = std::find(uses.begin(), uses.end(), kind.rope);
+    shape.layers.push_back({kind.window, static_cast<int>(found - uses.begin())});
+    if (found != uses.end()) continue;
+    uses.push_back(kind.rope);
+    shape.rotations.emplace_back();
+    if (kind.rope == RopeUse::none) continue;
+    const Rope& rope = kind.rope == RopeUse::local ? *c.local_rope : c.rope;
+    shape.rotations.back() = {rope_inverse_frequencies(rope, rotary_columns(c), context),
+                              static_cast<float>(rope.attention_factor)};
+  }
   return shape;
+}
+
+Scalars scalars_of(const ModelConfig& c) {
+  Scalars s;
+  s.embedding = static_cast<float>(c.embedding_scale / c.residual_scale);
+  s.eps = static_cast<float>(static_cast<double>(c.rms_eps) / (c.residual_scale * c.residual_scale));
+  s.branch_eps = c.rms_eps;
+  s.final_norm = static_cast<float>(1 / c.logit_divisor);
+  return s;
 }
 
 }  // namespace fidelio

@@ -32,6 +32,9 @@ struct RunnerOptions {
   int64_t max_rows = 512;        // rows of the largest batch; longer inputs are cut into chunks by the caller
   int64_t max_logit_rows = 128;  // rows of logits computed at once
   int64_t cache_tokens = 0;      // tokens the cache can hold in all; 0 = one sequence of max_positions
+  // Positions of the longest sequence, which chooses between the short and the long frequencies of LongRoPE once for
+  // all sequences; 0 = as many as the cache holds, max_positions at most.
+  int64_t context = 0;
   Activations mode =
       Activations::a16;  // what the caches and weights are prepared for; begin() may ask for less precise ones
 };

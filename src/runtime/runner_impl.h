@@ -18,8 +18,10 @@ class RunnerImpl : public Runner {
       : b_(std::move(backend)), options_(options) {
     model_.config = checkpoint.config();
     const ModelConfig& c = model_.config;
-    model_.attention = attention_shape(c);
     if (options_.cache_tokens == 0) options_.cache_tokens = c.max_positions;
+    if (options_.context == 0) options_.context = std::min(options_.cache_tokens, int64_t{c.max_positions});
+    model_.attention = attention_shape(c, options_.context);
+    model_.scalars = scalars_of(c);
     load(checkpoint);
     allocate_workspace();
   }
@@ -52,15 +54,19 @@ class RunnerImpl : public Runner {
       check(id >= 0 && id < model_.config.v, "token id {} is outside the vocabulary of {}", id, model_.config.v);
     for (int32_t page : batch.pages)
       check(page >= 0 && page < cache_pages(), "page {} is outside the cache of {} pages", page, cache_pages());
-    for (const Segment& s : batch.segments)
+    for (const Segment& s : batch.segments) {
       check(s.position + s.rows <= s.pages * kPageTokens, "position {} of a sequence with {} pages of {}",
             s.position + s.rows - 1, s.pages, kPageTokens);
+      check(s.position + s.rows <= options_.context || model_.config.rope.type != RopeType::longrope,
+            "position {} of a model whose rotary frequencies were chosen for sequences of {} at most",
+            s.position + s.rows - 1, options_.context);
+    }
     rows_ = batch.rows();
     b_.begin(batch, reading, model_.attention);
   }
-  void embed() override { b_.embed(*model_.embedding, w_.x); }
+  void embed() override { b_.embed(*model_.embedding, w_.x, model_.scalars.embedding); }
   void layers(int first, int last) override {
-    for (int i = first; i < last; ++i) forward_layer(b_, model_, i, model_.config.rms_eps, w_, cache_);
+    for (int i = first; i < last; ++i) forward_layer(b_, model_, i, w_, cache_);
   }
   std::span<const float> logits(int64_t first, int64_t count) override {
     check_logit_rows(count);
@@ -88,17 +94,17 @@ class RunnerImpl : public Runner {
   void write_stream(std::span<const float> x) override { b_.upload(x, w_.x); }
 
   void linear_input(int index, InputId which, std::span<float> to) override {
-    const float eps = model_.config.rms_eps;
+    const float eps = model_.scalars.eps;
     const auto acts = [&] {
       switch (which) {
         case InputId::attn_in:
-          return b_.norm(w_.x, layer(index).attn_norm, eps);
+          return branch_input(b_, w_.x, layer(index).attn_norm, eps);
         case InputId::o_in:
-          return attention_half(b_, layer(index), index, eps, w_, cache_);
+          return attention_half(b_, model_, index, w_, cache_);
         case InputId::mlp_in:
-          return b_.norm(w_.x, layer(index).mlp_norm, eps);
+          return branch_input(b_, w_.x, layer(index).mlp_norm, eps);
         default:
-          return mlp_half(b_, layer(index), eps, w_);
+          return mlp_half(b_, model_, index, w_);
       }
     }();
     check(static_cast<int64_t>(to.size()) == acts.rows * acts.columns, "{} rows of {} inputs do not fill {} values",
@@ -108,7 +114,8 @@ class RunnerImpl : public Runner {
   void add_output(int index, Role role, std::span<const float> input) override {
     typename B::Matrix& m = role == Role::o ? w_.q : w_.gate;  // same shape as the input of o, of down
     b_.upload(input, m);
-    b_.linear_add(b_.input(m), *model_.slot({index, role}), w_.x);
+    const typename B::Matrix& norm = role == Role::o ? layer(index).post_attn_norm : layer(index).post_mlp_norm;
+    add_branch(b_, model_, b_.input(m), *model_.slot({index, role}), norm, w_);
   }
 
   PackedLinear pack(const LinearWeight& weight) override {
@@ -129,7 +136,7 @@ class RunnerImpl : public Runner {
           options_.max_logit_rows);
   }
   void multiply_head(int64_t first, int64_t count) {
-    const auto acts = b_.norm_logit_rows(w_.x, model_.final_norm, model_.config.rms_eps, first, count);
+    const auto acts = b_.norm_logit_rows(w_.x, model_.final_norm, model_.scalars.eps, first, count);
     const std::pair<const typename B::Linear*, typename B::Matrix*> head[] = {{model_.head.get(), &w_.logits}};
     b_.linear(acts, head);
   }
@@ -139,10 +146,12 @@ class RunnerImpl : public Runner {
     return host_logits_;
   }
 
-  typename B::Matrix norm(const Checkpoint& checkpoint, int layer, Norm which) {
-    const std::vector<float> values = checkpoint.norm(layer, which);
+  typename B::Matrix norm(const Checkpoint& checkpoint, int layer, Norm which, float factor = 1) {
+    std::vector<float> values = checkpoint.norm(layer, which);
     for (float x : values)
-      check(std::isfinite(x), "{}: {} holds {}: the file is damaged", checkpoint.folder(), norm_name(layer, which), x);
+      check(std::isfinite(x), "{}: {} holds {}: the file is damaged", checkpoint.folder(),
+            norm_name(model_.config, layer, which), x);
+    for (float& value : values) value *= factor;
     typename B::Matrix m = b_.allocate(1, static_cast<int64_t>(values.size()));
     b_.upload(values, m);
     return m;
@@ -164,13 +173,20 @@ class RunnerImpl : public Runner {
     }
     for (int i = 0; i < c.L; ++i) {
       Layer<B>& layer = model_.layers[static_cast<size_t>(i)];
-      layer.attn_norm = norm(checkpoint, i, Norm::attn);
-      layer.mlp_norm = norm(checkpoint, i, Norm::mlp);
-      if (!c.qk_norm) continue;
-      layer.q_norm = norm(checkpoint, i, Norm::q);
+      if (c.blocks.norm_before) {
+        layer.attn_norm = norm(checkpoint, i, Norm::attn);
+        layer.mlp_norm = norm(checkpoint, i, Norm::mlp);
+      }
+      if (c.blocks.norm_after) {
+        layer.post_attn_norm = norm(checkpoint, i, Norm::post_attn);
+        layer.post_mlp_norm = norm(checkpoint, i, Norm::post_mlp);
+      }
+      if (c.blocks.qk_norm == QkNorm::none) continue;
+      const bool by_head = c.blocks.qk_norm == QkNorm::head;
+      layer.q_norm = norm(checkpoint, i, Norm::q, by_head ? query_scale(c) : 1);
       layer.k_norm = norm(checkpoint, i, Norm::k);
     }
-    model_.final_norm = norm(checkpoint, -1, Norm::final);
+    model_.final_norm = norm(checkpoint, -1, Norm::final, model_.scalars.final_norm);
   }
 
   void allocate_workspace() {
@@ -182,6 +198,7 @@ class RunnerImpl : public Runner {
     w_.v = b_.allocate(n, int64_t{c.hk} * c.e);
     w_.gate = b_.allocate(n, c.f);
     w_.up = b_.allocate(n, c.f);
+    if (c.blocks.norm_after) w_.branch = b_.allocate(n, c.d);
     w_.logits = b_.allocate(options_.max_logit_rows, c.v);
     cache_ = b_.allocate_cache(model_.attention, cache_pages(), options_.kv);
     b_.reserve(n, std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f}}),

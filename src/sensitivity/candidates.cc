@@ -87,7 +87,7 @@ int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& gr
     if (w.bias) bytes += source.tensor(bias_name(id)).view.bytes();
   }
   for (const auto& [layer, norm] : norms_of(source.config()))
-    bytes += source.tensor(norm_name(layer, norm)).view.bytes();
+    bytes += source.tensor(norm_name(source.config(), layer, norm)).view.bytes();
   return bytes;
 }
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "core/json.h"
+#include "io/hf_config.h"
 #include "io/weights_hash.h"
 
 namespace fidelio::exporting {
@@ -70,6 +70,13 @@ void check_integer_or_dense(const Checkpoint& source, LinearId id, std::string_v
            "it holds integer codes and dense weights only; formats that fit: int2g128 to int8g128, int4g128z");
 }
 
+void check_separate(const Checkpoint& source, std::string_view target) {
+  check(!source.config().blocks.fused,
+        "{} cannot be exported to {}: readers of {} expect q, k, v and gate, up as one matrix each, and this program "
+        "writes them apart; it opens the checkpoint itself",
+        source.folder(), target, name_of(source.config().architecture));
+}
+
 DType half_type(const ModelConfig& config) { return config.dtype == DType::f16 ? DType::f16 : DType::bf16; }
 
 TensorToWrite dense_tensor(const Checkpoint& source, LinearId id) {
@@ -100,11 +107,12 @@ void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& 
   for (LinearId id : linears_of(source.config()))
     if (source.linear(id).bias) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
   for (auto [layer, which] : norms_of(source.config()))
-    tensors.push_back(to_write(norm_name(layer, which), source.tensor(norm_name(layer, which))));
+    tensors.push_back(
+        to_write(norm_name(source.config(), layer, which), source.tensor(norm_name(source.config(), layer, which))));
 }
 
 nlohmann::json config_json(const Checkpoint& source) {
-  nlohmann::json config = parse_json(source.texts().require("config.json"), source.texts().path("config.json"));
+  nlohmann::json config = text_config(source.texts());
   config.erase("quantization_config");
   config.erase("fidelio");  // of an export that is exported again
   return config;

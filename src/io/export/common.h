@@ -31,6 +31,9 @@ inline bool is_outer(LinearId id) { return id.role == Role::embedding || id.role
 // Refuses grids, fp4 and fp8.
 void check_integer_or_dense(const Checkpoint& source, LinearId id, std::string_view target);
 
+// Refuses families whose readers expect several linears in one tensor.
+void check_separate(const Checkpoint& source, std::string_view target);
+
 DType half_type(const ModelConfig& config);  // the model's own 16-bit type, BF16 if it names none
 // The dense weight as it is, or a coded one decoded to half_type(), as <module>.weight.
 TensorToWrite dense_tensor(const Checkpoint& source, LinearId id);

@@ -14,6 +14,7 @@ using nlohmann::json;
 constexpr std::string_view kTarget = "compressed-tensors";
 
 void check_fits(const Checkpoint& source, ServingProfile profile) {
+  check_separate(source, kTarget);
   for (LinearId id : linears_of(source.config())) {
     check_integer_or_dense(source, id, kTarget);
     const FormatSpec spec = source.format(id);

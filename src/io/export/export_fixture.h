@@ -106,7 +106,7 @@ class ExportTest : public testing::Test {
         tensors.push_back(to_write(bias_name(id), random_tensor(DType::f32, {shape_of(c, id)[0]})));
     }
     for (auto [layer, which] : norms_of(c))
-      tensors.push_back(to_write(norm_name(layer, which), random_tensor(DType::bf16, {norm_size(c, which)})));
+      tensors.push_back(to_write(norm_name(c, layer, which), random_tensor(DType::bf16, {norm_size(c, which)})));
     write_safetensors(root_ + "/source/model.safetensors", tensors);
     const Checkpoint source = Checkpoint::open(root_ + "/source");
     std::map<LinearId, FormatSpec> specs;

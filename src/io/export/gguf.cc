@@ -161,7 +161,7 @@ std::string gguf_name(int layer, Norm norm) {
       return fmt::format("blk.{}.attn_q_norm.weight", layer);
     case Norm::k:
       return fmt::format("blk.{}.attn_k_norm.weight", layer);
-    case Norm::final:
+    default:  // families with others are refused
       break;
   }
   return "output_norm.weight";
@@ -248,8 +248,21 @@ GgufTensor bias_tensor(const Checkpoint& source, LinearId id, const OwnedTensor&
   return vector_tensor(gguf_name(id) + ".bias", std::move(rows));
 }
 
+void no_different_layers(const Checkpoint& source) {
+  check(source.config().kinds.empty() && source.config().rope.type != RopeType::longrope,
+        "{} cannot be exported to gguf: llama.cpp has no windows in some layers and no longrope for {}",
+        source.folder(), name_of(source.config().architecture));
+}
+
 void check_config(const Checkpoint& source) {
   const ModelConfig& c = source.config();
+  constexpr Architecture kKnown[] = {Architecture::llama, Architecture::mistral, Architecture::qwen2,
+                                     Architecture::qwen3};
+  check(std::find(std::begin(kKnown), std::end(kKnown), c.architecture) != std::end(kKnown),
+        "{} cannot be exported to gguf: the export knows Llama, Mistral, Qwen2 and Qwen3, not {}; compressed-tensors "
+        "holds more",
+        source.folder(), name_of(c.architecture));
+  no_different_layers(source);
   const auto no = [&](bool wrong, const char* what) {
     check(!wrong, "{} cannot be exported to gguf: llama.cpp has no {} for {}", source.folder(), what,
           name_of(c.architecture));

@@ -17,6 +17,7 @@ constexpr std::string_view kTarget = "gptq";
 constexpr int64_t kBlock = 32;  // codes that fill whole words at every width
 
 void check_fits(const Checkpoint& source, ServingProfile profile) {
+  check_separate(source, kTarget);
   for (LinearId id : linears_of(source.config())) {
     check_integer_or_dense(source, id, kTarget);
     const FormatSpec spec = source.format(id);

@@ -312,7 +312,8 @@ ModelSource open_source(const std::string& path) {
   }
   // llama.cpp's files hold 1 + w of Gemma's norms.
   const float minus = file->text("general.architecture") == "gemma3" ? 1.0f : 0.0f;
-  for (auto [layer, which] : norms_of(config)) vectors->add(norm_name(layer, which), finder.norm(layer, which), minus);
+  for (auto [layer, which] : norms_of(config))
+    vectors->add(norm_name(config, layer, which), finder.norm(layer, which), minus);
   for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"})
     finder.use(name);  // the configuration has them
   finder.refuse_unused();

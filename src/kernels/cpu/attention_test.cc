@@ -58,8 +58,9 @@ struct Play {
         batch.append(std::vector<int32_t>(static_cast<size_t>(step[s]), 0), done[s], lists[s], 0, RowKind::output);
       }
       cpu.begin(batch, Activations::a16, shape);
-      cpu.rope_append(q, k, v, norms ? &q_norm : nullptr, norms ? &k_norm : nullptr, cache, shape.layers - 1);
-      const Cpu::Acts acts = cpu.attend(q, cache, shape.layers - 1);
+      const int last = static_cast<int>(shape.depth()) - 1;
+      cpu.rope_append(q, k, v, norms ? &q_norm : nullptr, norms ? &k_norm : nullptr, cache, last);
+      const Cpu::Acts acts = cpu.attend(q, cache, last);
       std::vector<float> out(static_cast<size_t>(acts.rows * acts.columns));
       cpu.read(acts, out);
       size_t from = 0;
@@ -84,14 +85,18 @@ struct Play {
 std::vector<double> expected(const Play& run, int sequence, int position, const std::function<double(double)>& kept) {
   const AttentionShape& s = run.shape;
   const int64_t e = s.head_dim;
-  const std::vector<double> frequencies(s.inverse_frequencies.begin(), s.inverse_frequencies.end());
+  const LayerAttention layer = s.layers.back();
+  const Rotation& rotation = s.rotations[static_cast<size_t>(layer.rotation)];
+  const std::vector<double> frequencies(rotation.inverse_frequencies.begin(), rotation.inverse_frequencies.end());
   const auto turned = [&](int at, int which, int heads) {
     std::vector<double> x = widened(Play::row_of(sequence, at, which, heads * e));
     if (run.norms) {
       std::vector<double> weight = widened(normals(e, which == 0 ? 91 : 92));
       x = ref::rmsnorm(x, weight, s.norm_eps, heads, e);
     }
-    ref::rope(x, frequencies, s.rope_scale, at, heads, e);
+    if (which == 0)
+      for (double& value : x) value *= static_cast<double>(s.query_factor(at));
+    ref::rope(x, frequencies, static_cast<double>(rotation.scale), at, heads, e);
     return x;
   };
   std::vector<double> k, v;
@@ -99,7 +104,7 @@ std::vector<double> expected(const Play& run, int sequence, int position, const 
     for (double x : turned(t, 1, s.kv_heads)) k.push_back(kept(x));
     for (double x : widened(Play::row_of(sequence, t, 2, s.kv_heads * e))) v.push_back(kept(x));
   }
-  return ref::attention(turned(position, 0, s.heads), k, v, position, s.heads, s.kv_heads, e, s.window);
+  return ref::attention(turned(position, 0, s.heads), k, v, position, s.heads, s.kv_heads, e, layer.window);
 }
 
 // Tolerance of attention in FP32. Queries and keys are standard normals (norms: times a normal weight), so |q||k| /
@@ -130,8 +135,8 @@ TEST_P(Attention, AgreesWithTheReferenceForEveryShape) {
     Play run;
     run.isa = GetParam();
     run.shape = tiny_shape(c.h, c.hk, c.e, 2);
-    run.shape.window = c.window;
-    run.shape.rope_scale = 1.1f;
+    set_window(run.shape, c.window);
+    run.shape.rotations[0].scale = 1.1f;
     run.norms = c.norms;
     run.lengths = {c.n};
     const auto out = run.outputs();
@@ -144,13 +149,38 @@ TEST_P(Attention, AgreesWithTheReferenceForEveryShape) {
   }
 }
 
+// A layer's own window and rotation: a part of each head turned, nothing turned, queries scaled and growing.
+TEST_P(Attention, LayersMayDiffer) {
+  for (const int pairs : {0, 3, 8})
+    for (const int window : {0, 5}) {
+      Play run;
+      run.isa = GetParam();
+      run.shape = tiny_shape(4, 2, 16, 3);
+      Rotation other{{}, 1.3f};
+      for (int i = 0; i < pairs; ++i) other.inverse_frequencies.push_back(0.7f / static_cast<float>(i + 1));
+      run.shape.rotations.push_back(other);
+      run.shape.layers.back() = {window, 1};  // the layer that Play runs
+      run.shape.query_scale = 0.75f;
+      run.shape.query_growth = 0.3;
+      run.shape.query_growth_positions = 7;
+      run.lengths = {40};
+      const auto out = run.outputs();
+      for (int position : {0, 6, 7, 39}) {
+        const std::vector<double> want = expected(run, 0, position, [](double x) { return x; });
+        for (size_t i = 0; i < want.size(); ++i)
+          ASSERT_NEAR(out[0][static_cast<size_t>(position) * want.size() + i], want[i], attention_tolerance(16, 40))
+              << pairs << " pairs, window " << window << ", position " << position;
+      }
+    }
+}
+
 TEST_P(Attention, LongHistoriesCrossChunks) {
   Play run;
   run.isa = GetParam();
   run.shape = tiny_shape(2, 1, 8);
   run.lengths = {1100};
   for (int window : {0, 600}) {
-    run.shape.window = window;
+    set_window(run.shape, window);
     const auto out = run.outputs();
     for (int position : {511, 512, 513, 1023, 1024, 1099}) {
       const std::vector<double> want = expected(run, 0, position, [](double x) { return x; });
@@ -217,7 +247,7 @@ TEST_P(Attention, ARowDependsOnNothingButItsPast) {
       whole.isa = GetParam();
       whole.format = format;
       whole.shape = tiny_shape(6, 2, 24, 2);
-      whole.shape.window = window;
+      set_window(whole.shape, window);
       whole.lengths = {70, 45};
       const auto want = whole.outputs();
       Play shuffled = whole;  // pages in another order

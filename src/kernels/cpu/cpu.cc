@@ -44,7 +44,7 @@ Cpu::KvCache Cpu::allocate_cache(const AttentionShape& shape, int64_t pages, KvF
   const cpu::KvRecord record{static_cast<cpu::KvKind>(format), shape.head_dim};
   state_->reserve_heads(shape);
   // 64 bytes more: the widening of a record's last row reads whole vectors.
-  const int64_t bytes = int64_t{shape.layers} * pages * shape.kv_heads * record.bytes() + 64;
+  const int64_t bytes = shape.depth() * pages * shape.kv_heads * record.bytes() + 64;
   return {format, pages, shape, Buffer(static_cast<size_t>(bytes))};
 }
 

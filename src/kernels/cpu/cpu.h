@@ -58,17 +58,19 @@ class Cpu {
   void copy(const Matrix& from, Matrix& to, int64_t rows);
 
   void begin(const Batch& batch, Reading reading, const AttentionShape& shape);
-  void embed(const Linear& table, Matrix& x);
+  void embed(const Linear& table, Matrix& x, float scale);
   Acts norm(const Matrix& x, const Matrix& weight, float eps);
   Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
   void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
   void linear_add(Acts input, const Linear& weight, Matrix& x);
+  void normalise(Matrix& x, const Matrix& weight, float eps);
+  void add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x);
   void upcoming(std::initializer_list<const Linear*>) {}
   void repeat(uint64_t, const std::function<void()>& work) { work(); }
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
-  Acts swiglu(const Matrix& gate, const Matrix& up);
+  Acts gated(const Matrix& gate, const Matrix& up, Gate how);
   void read(Acts acts, std::span<float> host);
   Acts input(const Matrix& matrix);
   std::string kernel_name(const Linear& weight, Activations mode) const;

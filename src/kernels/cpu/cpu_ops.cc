@@ -31,16 +31,17 @@ constexpr int64_t kMaxPartials = 4096;  // partial results of attend_split: one 
 void Cpu::State::reserve_heads(const AttentionShape& wanted) {
   const bool same =
       shape.heads == wanted.heads && shape.kv_heads == wanted.kv_heads && shape.head_dim == wanted.head_dim;
-  const int64_t half_bytes = max_rows * wanted.head_dim / 2 * static_cast<int64_t>(sizeof(float));
-  if (!same || shape.inverse_frequencies != wanted.inverse_frequencies) shape = wanted;
-  shape.layers = wanted.layers;
-  shape.window = wanted.window;
+  if (!same || shape.layers != wanted.layers || shape.rotations != wanted.rotations) shape = wanted;
   shape.norm_eps = wanted.norm_eps;
-  shape.rope_scale = wanted.rope_scale;
-  if (static_cast<int64_t>(cosine.size()) < half_bytes) {
-    cosine = Buffer(static_cast<size_t>(half_bytes));
-    sine = Buffer(static_cast<size_t>(half_bytes));
+  shape.query_scale = wanted.query_scale;
+  shape.query_growth = wanted.query_growth;
+  shape.query_growth_positions = wanted.query_growth_positions;
+  const int64_t bytes = max_rows * pairs_before(static_cast<int>(shape.rotations.size())) * int64_t{sizeof(float)};
+  if (static_cast<int64_t>(cosine.size()) < bytes) {
+    cosine = Buffer(static_cast<size_t>(bytes));
+    sine = Buffer(static_cast<size_t>(bytes));
   }
+  query_factor.reserve(static_cast<size_t>(max_rows));
   if (same && attend_scratch.size() > 0) return;
   const int64_t group = shape.heads / shape.kv_heads;
   tile_positions = std::clamp<int64_t>(kTileRows / group, 1, kPageTokens);
@@ -64,18 +65,32 @@ void Cpu::State::cut_tiles(const Batch& batch) {
   }
 }
 
+int64_t Cpu::State::pairs_before(int rotation) const {
+  int64_t pairs = 0;
+  for (int i = 0; i < rotation; ++i)
+    pairs += static_cast<int64_t>(shape.rotations[static_cast<size_t>(i)].inverse_frequencies.size());
+  return pairs;
+}
+
 // cos and sin of every row's position, in double, then rounded: nothing to look up, so no bound on positions.
 void Cpu::State::compute_rotations() {
-  const int64_t half = shape.head_dim / 2;
-  assert(static_cast<int64_t>(shape.inverse_frequencies.size()) == half);
-  for_rows(pool, static_cast<int64_t>(positions.size()), 32 * half, [&](int64_t row) {
-    for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(positions[static_cast<size_t>(row)]) *
-                           static_cast<double>(shape.inverse_frequencies[static_cast<size_t>(i)]);
-      cosine.as<float>()[row * half + i] = static_cast<float>(std::cos(angle) * static_cast<double>(shape.rope_scale));
-      sine.as<float>()[row * half + i] = static_cast<float>(std::sin(angle) * static_cast<double>(shape.rope_scale));
-    }
-  });
+  const auto rows = static_cast<int64_t>(positions.size());
+  int64_t before = 0;
+  for (const Rotation& rotation : shape.rotations) {
+    const auto pairs = static_cast<int64_t>(rotation.inverse_frequencies.size());
+    float *cosines = cosine.as<float>() + max_rows * before, *sines = sine.as<float>() + max_rows * before;
+    for_rows(pool, rows, 32 * pairs, [&](int64_t row) {
+      for (int64_t i = 0; i < pairs; ++i) {
+        const double angle = static_cast<double>(positions[static_cast<size_t>(row)]) *
+                             static_cast<double>(rotation.inverse_frequencies[static_cast<size_t>(i)]);
+        cosines[row * pairs + i] = static_cast<float>(std::cos(angle) * static_cast<double>(rotation.scale));
+        sines[row * pairs + i] = static_cast<float>(std::sin(angle) * static_cast<double>(rotation.scale));
+      }
+    });
+    before += pairs;
+  }
+  query_factor.clear();
+  for (int32_t position : positions) query_factor.push_back(shape.query_factor(position));
 }
 
 void Cpu::begin(const Batch& batch, Reading reading, const AttentionShape& shape) {
@@ -92,11 +107,14 @@ void Cpu::begin(const Batch& batch, Reading reading, const AttentionShape& shape
   s.compute_rotations();
 }
 
-void Cpu::embed(const Linear& table, Matrix& x) {
+void Cpu::embed(const Linear& table, Matrix& x, float scale) {
   State& s = *state_;
   assert(table.in == x.columns);
-  for_rows(s.pool, static_cast<int64_t>(s.ids.size()), x.columns,
-           [&](int64_t row) { s.kernel(table).decode_row(table, s.ids[static_cast<size_t>(row)], x.row(row)); });
+  for_rows(s.pool, static_cast<int64_t>(s.ids.size()), x.columns, [&](int64_t row) {
+    s.kernel(table).decode_row(table, s.ids[static_cast<size_t>(row)], x.row(row));
+    if (scale != 1)
+      for (float& value : std::span(x.row(row), static_cast<size_t>(x.columns))) value *= scale;
+  });
 }
 
 Cpu::Acts Cpu::State::publish(int64_t rows, int64_t columns) {
@@ -124,12 +142,31 @@ Cpu::Acts Cpu::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps,
   return out;
 }
 
-Cpu::Acts Cpu::swiglu(const Matrix& gate, const Matrix& up) {
+void Cpu::normalise(Matrix& x, const Matrix& weight, float eps) {
   State& s = *state_;
+  assert(weight.columns == x.columns);
+  for_rows(s.pool, static_cast<int64_t>(s.ids.size()), x.columns,
+           [&](int64_t row) { s.kernels.norm(x.row(row), weight.data(), eps, x.row(row), x.columns); });
+}
+
+void Cpu::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x) {
+  State& s = *state_;
+  assert(weight.columns == x.columns && y.columns == x.columns);
+  const Acts scratch = s.publish(static_cast<int64_t>(s.ids.size()), x.columns);
+  for_rows(s.pool, scratch.rows, x.columns, [&](int64_t row) {
+    float* normed = s.acts.as<float>() + row * x.columns;
+    s.kernels.norm(y.row(row), weight.data(), eps, normed, x.columns);
+    for (int64_t i = 0; i < x.columns; ++i) x.row(row)[i] += normed[i];
+  });
+}
+
+Cpu::Acts Cpu::gated(const Matrix& gate, const Matrix& up, Gate how) {
+  State& s = *state_;
+  const auto function = how == Gate::silu ? s.kernels.swiglu : s.kernels.geglu;
   const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), gate.columns);
   float* y = s.acts.as<float>();
   for_rows(s.pool, out.rows, out.columns,
-           [&](int64_t row) { s.kernels.swiglu(gate.row(row), up.row(row), y + row * out.columns, out.columns); });
+           [&](int64_t row) { function(gate.row(row), up.row(row), y + row * out.columns, out.columns); });
   return out;
 }
 
@@ -152,14 +189,18 @@ void Cpu::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_nor
   const int64_t e = s.shape.head_dim, h = s.shape.heads, hk = s.shape.kv_heads;
   const cpu::KvRecord record{static_cast<cpu::KvKind>(cache.format), e};
   std::byte* base = cache.storage.data() + layer * cache.pages * hk * record.bytes();
+  const int rotation = s.shape.layers[static_cast<size_t>(layer)].rotation;
+  const int64_t before = s.pairs_before(rotation), pairs = s.pairs_before(rotation + 1) - before;
   s.pool.run(static_cast<int64_t>(s.tiles.size()), [&](int64_t job, int) {
     const State::Tile& tile = s.tiles[static_cast<size_t>(job)];
     for (int64_t row = tile.first_row; row < tile.first_row + tile.rows; ++row) {
-      const float *cosine = s.cosine.as<float>() + row * e / 2, *sine = s.sine.as<float>() + row * e / 2;
+      const int64_t angles = s.max_rows * before + row * pairs;
       const auto turn = [&](float* head, const Matrix* norm) {
         if (norm) s.kernels.norm(head, norm->data(), s.shape.norm_eps, head, e);
-        s.kernels.rotate(head, cosine, sine, e);
+        s.kernels.rotate(head, s.cosine.as<float>() + angles, s.sine.as<float>() + angles, 2 * pairs);
       };
+      if (const float factor = s.query_factor[static_cast<size_t>(row)]; factor != 1)
+        for (int64_t i = 0; i < h * e; ++i) q.row(row)[i] *= factor;
       for (int64_t head = 0; head < h; ++head) turn(q.row(row) + head * e, q_norm);
       const int64_t position = tile.first_position + row - tile.first_row;
       const int64_t page = s.pages[static_cast<size_t>(tile.pages + position / kPageTokens)];
@@ -182,7 +223,7 @@ cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, i
   a.pages = pages.data() + tile.pages;
   a.kv_heads = shape.kv_heads;
   a.heads = shape.heads;
-  a.window = shape.window;
+  a.window = shape.layers[static_cast<size_t>(layer)].window;
   a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
   a.q = q.row(tile.first_row);
   a.out = acts.as<float>() + tile.first_row * row_floats;
@@ -190,7 +231,7 @@ cpu::AttendArgs Cpu::State::attend_args(const Matrix& q, const KvCache& cache, i
   a.first_position = tile.first_position;
   a.kv_head = static_cast<int>(head);
   constexpr int64_t kChunk = int64_t{cpu::kChunkPages} * kPageTokens;
-  a.first_chunk = shape.window > 0 ? std::max<int64_t>(0, tile.first_position - shape.window + 1) / kChunk : 0;
+  a.first_chunk = a.window > 0 ? std::max<int64_t>(0, tile.first_position - a.window + 1) / kChunk : 0;
   a.last_chunk = (tile.first_position + tile.rows - 1) / kChunk + 1;
   return a;
 }

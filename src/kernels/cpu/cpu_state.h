@@ -23,6 +23,7 @@ struct Cpu::State {
   void reserve_heads(const AttentionShape& shape);
   void cut_tiles(const Batch& batch);
   void compute_rotations();
+  int64_t pairs_before(int rotation) const;  // of the rotations before this one, in a row
   Acts publish(int64_t rows, int64_t columns);
   cpu::Prepared prepared(const Acts& input, cpu::Form form, int64_t group, int bits);
   const cpu::LinearKernel& kernel(const Linear& weight) const { return weight.kernel(mode); }
@@ -37,7 +38,7 @@ struct Cpu::State {
   bool bf16_dot;
 
   int64_t max_rows = 0, max_columns = 0, context = 0;
-  Buffer acts;           // (rows, columns) FP32: what the last norm, attend or swiglu left
+  Buffer acts;           // (rows, columns) FP32: what the last norm, attend or gate left
   uint64_t version = 0;  // of acts
   Buffer prepare_scratch;
   cpu::Prepared cached{};  // the last preparation of acts
@@ -47,8 +48,9 @@ struct Cpu::State {
   AttentionShape shape;
   std::vector<int32_t> ids, positions, logit_rows, pages;
   std::vector<Tile> tiles;
-  Buffer cosine, sine;    // (rows, e / 2)
-  Buffer attend_scratch;  // per thread
+  Buffer cosine, sine;              // of each rotation (rows, pairs)
+  std::vector<float> query_factor;  // of each row
+  Buffer attend_scratch;            // per thread
   int64_t attend_scratch_floats = 0, tile_positions = 0;
   Buffer partial;  // of a split decode: attend_split
 };

@@ -89,8 +89,9 @@ struct KernelSet {
   DenseMultiply bf16_bf16;                                  // pairs of BF16, or null where there is no such instruction
   void (*to_bf16)(const float* x, uint16_t* y, int64_t n);  // nearest even
   void (*norm)(const float* x, const float* weight, float eps, float* y, int64_t n);  // y may be x
-  void (*swiglu)(const float* gate, const float* up, float* y, int64_t n);
-  void (*rotate)(float* x, const float* cosine, const float* sine, int64_t e);  // pairs (i, i + e/2)
+  void (*swiglu)(const float* gate, const float* up, float* y, int64_t n);            // silu(gate) up
+  void (*geglu)(const float* gate, const float* up, float* y, int64_t n);             // gelu(gate) up, by tanh
+  void (*rotate)(float* x, const float* cosine, const float* sine, int64_t columns);  // pairs (i, i + columns / 2)
   // key and value (e) of position t (0..31) of a page into its record
   void (*append)(const KvRecord& record, std::byte* page, int t, const float* key, const float* value);
   void (*attend)(const AttendArgs& a);

@@ -13,6 +13,7 @@ const KernelSet kAvx512 = {
     .to_bf16 = to_bf16,
     .norm = norm,
     .swiglu = swiglu,
+    .geglu = geglu,
     .rotate = rotate,
     .append = append,
     .attend = attend,

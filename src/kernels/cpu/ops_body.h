@@ -1,4 +1,4 @@
-// Norm, SwiGLU, rotation, conversion: once per instruction set.
+// Norm, gates, rotation, conversion: once per instruction set.
 #pragma once
 #include "kernels/cpu/kernel_set.h"
 #include "kernels/cpu/simd.h"
@@ -38,18 +38,27 @@ inline void norm(const float* x, const float* weight, float eps, float* y, int64
 
 inline V silu_times(V gate, V up) { return gate / (1.0f + exp(-gate)) * up; }
 
-inline void swiglu(const float* gate, const float* up, float* y, int64_t n) {
+// GELU by tanh: (1 + tanh t) / 2 = 1 / (1 + e^-2t), t = sqrt(2 / pi) (x + .044715 x^3).
+inline V gelu_times(V gate, V up) {
+  const V cube = gate * gate * gate, twice = 1.5957691216057308f * (gate + 0.044715f * cube);
+  return gate / (1.0f + exp(-twice)) * up;
+}
+
+template <V (*kGate)(V, V)>
+inline void gate_times(const float* gate, const float* up, float* y, int64_t n) {
   int64_t i = 0;
-  for (; i + W <= n; i += W) store(y + i, silu_times(load(gate + i), load(up + i)));
+  for (; i + W <= n; i += W) store(y + i, kGate(load(gate + i), load(up + i)));
   if (i == n) return;
   float tail[2][W] = {};
   for (int64_t j = i; j < n; ++j) tail[0][j - i] = gate[j], tail[1][j - i] = up[j];
-  store(tail[0], silu_times(load(tail[0]), load(tail[1])));
+  store(tail[0], kGate(load(tail[0]), load(tail[1])));
   for (int64_t j = i; j < n; ++j) y[j] = tail[0][j - i];
 }
+inline void swiglu(const float* gate, const float* up, float* y, int64_t n) { gate_times<silu_times>(gate, up, y, n); }
+inline void geglu(const float* gate, const float* up, float* y, int64_t n) { gate_times<gelu_times>(gate, up, y, n); }
 
-inline void rotate(float* x, const float* cosine, const float* sine, int64_t e) {
-  const int64_t half = e / 2;
+inline void rotate(float* x, const float* cosine, const float* sine, int64_t columns) {
+  const int64_t half = columns / 2;
   for (int64_t i = 0; i < half; ++i) {
     const float a = x[i], b = x[i + half];
     x[i] = a * cosine[i] - b * sine[i];

@@ -55,7 +55,7 @@ TEST_P(Ops, SwigluAgreesWithTheReferenceOverTheWholeRange) {
   cpu.upload(gate, g);
   cpu.upload(up, u);
   std::vector<float> y(gate.size());
-  cpu.read(cpu.swiglu(g, u), y);
+  cpu.read(cpu.gated(g, u, Gate::silu), y);
   const std::vector<double> want = ref::swiglu(widened(gate), widened(up));
   // exp to 2 ulp = 4 u, the sum, the quotient and the product one rounding each: 8 u. Below e^-88 the exact value is
   // under 300 * 6 * e^-88 and ours is bounded by the same with the clamped exponent.
@@ -64,6 +64,59 @@ TEST_P(Ops, SwigluAgreesWithTheReferenceOverTheWholeRange) {
         y[i], want[i],
         8 * kUnit * std::abs(want[i]) + std::abs(static_cast<double>(gate[i]) * up[i]) * (gate[i] < -85 ? 1e-36 : 0))
         << gate[i];
+}
+
+TEST_P(Ops, GegluAgreesWithTheReferenceOverTheWholeRange) {
+  constexpr int64_t kRows = 3, kColumns = 1003;
+  std::vector<float> gate, up = normals(kRows * kColumns, 4);
+  Rng rng(3);
+  for (int64_t i = 0; i < kRows * kColumns; ++i)
+    gate.push_back(static_cast<float>((rng.uniform() - 0.5) * (i % 3 == 0 ? 1 : i % 3 == 1 ? 8 : 300)));
+  gate[0] = 0, gate[1] = -1e10f, gate[2] = 1e10f, gate[3] = -5.5f;
+  Cpu cpu({.threads = 2, .isa = GetParam()});
+  cpu.reserve(kRows, kColumns, 64);
+  cpu.begin(rows_batch(kRows), Activations::a16, tiny_shape());
+  Cpu::Matrix g = cpu.allocate(kRows, kColumns), u = cpu.allocate(kRows, kColumns);
+  cpu.upload(gate, g);
+  cpu.upload(up, u);
+  std::vector<float> y(gate.size());
+  cpu.read(cpu.gated(g, u, Gate::gelu_tanh), y);
+  const std::vector<double> want = ref::geglu(widened(gate), widened(up));
+  // As for SwiGLU 8 u, and the exponent 2 t is off by six roundings, which move e^-2t by 6 u |2 t|, where |t| is below
+  // 6 for what is not 0 in FP32 beside the others; below that the value is under 1e-14 |x|.
+  for (size_t i = 0; i < y.size(); ++i) {
+    const double size = std::abs(static_cast<double>(gate[i]) * up[i]);
+    ASSERT_NEAR(y[i], want[i], (8 + 6 * 12) * kUnit * std::abs(want[i]) + 1e-14 * size) << gate[i];
+  }
+}
+
+// x = norm(x) and x += norm(y) are norm()'s own values, put there and added; an embedding's factor multiplies it.
+TEST_P(Ops, NormsInPlaceAndBeforeAddingAreThoseOfNorm) {
+  const int64_t rows = 5, d = 203;
+  Cpu cpu({.threads = 2, .isa = GetParam()});
+  cpu.reserve(rows, d, 64);
+  cpu.begin(rows_batch(rows), Activations::a16, tiny_shape());
+  Cpu::Matrix x = cpu.allocate(rows, d), y = cpu.allocate(rows, d), w = cpu.allocate(1, d);
+  const std::vector<float> before = normals(rows * d, 1);
+  cpu.upload(before, x);
+  cpu.upload(normals(rows * d, 2), y);
+  cpu.upload(normals(d, 3), w);
+  std::vector<float> normed(before.size()), got(before.size());
+  cpu.read(cpu.norm(y, w, 1e-5f), normed);
+  cpu.add_normed(y, w, 1e-5f, x);
+  cpu.download(x, 0, rows, got);
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], before[i] + normed[i]);
+  cpu.normalise(y, w, 1e-5f);
+  cpu.download(y, 0, rows, got);
+  EXPECT_EQ(got, normed);
+
+  const Cpu::Linear table = cpu.pack(random_weight(DType::f32, 9, d, false, 5));
+  std::vector<float> once(before.size());
+  cpu.embed(table, x, 1);
+  cpu.download(x, 0, rows, once);
+  cpu.embed(table, x, 12.5f);
+  cpu.download(x, 0, rows, got);
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], once[i] * 12.5f);
 }
 
 TEST_P(Ops, ToBf16RoundsToNearestEven) {

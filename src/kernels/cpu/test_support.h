@@ -51,13 +51,18 @@ inline Batch rows_batch(int64_t rows) { return make_batch({static_cast<int>(rows
 
 inline AttentionShape tiny_shape(int heads = 4, int kv_heads = 2, int e = 8, int layers = 1) {
   AttentionShape s;
-  s.layers = layers;
+  s.layers.resize(static_cast<size_t>(layers));
+  s.rotations.resize(1);
   s.heads = heads;
   s.kv_heads = kv_heads;
   s.head_dim = e;
   s.norm_eps = 1e-6f;
-  for (int i = 0; i < e / 2; ++i) s.inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / e)));
+  for (int i = 0; i < e / 2; ++i)
+    s.rotations[0].inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / e)));
   return s;
+}
+inline void set_window(AttentionShape& shape, int window) {
+  for (LayerAttention& layer : shape.layers) layer.window = window;
 }
 
 }  // namespace fidelio::cpu

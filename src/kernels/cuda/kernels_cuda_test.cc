@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
@@ -55,7 +55,7 @@ class CudaTest : public ::testing::Test {
   std::unique_ptr<Cuda> backend_;
 };
 
-const AttentionShape kShape{1, 4, 2, 64, 0, 1e-5f, std::vector<float>(32, 0.0f), 1.0f};
+const AttentionShape kShape{{{}}, {{std::vector<float>(32, 0.0f), 1.0f}}, 4, 2, 64, 1e-5f};
 
 std::vector<float> normals(Rng& rng, int64_t n, double scale = 1) {
   std::vector<float> values(static_cast<size_t>(n));
@@ -284,7 +284,7 @@ TEST_F(CudaTest, EmbeddingGivesTheDecodedRows) {
     const LinearWeight weight = random_weight(parse_format(format), 150, 200, rng);
     const Cuda::Linear table = b().pack(weight);
     Cuda::Matrix x = b().allocate(6, 200);
-    b().embed(table, x);
+    b().embed(table, x, 1);
     const std::vector<float> got = values_of(x), decoded = decode(weight);
     for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], decoded[i], std::abs(decoded[i]) * 0x1p-22);
   }
@@ -304,9 +304,30 @@ TEST_F(CudaTest, NormAndSwigluAgreeWithTheReference) {
   const std::vector<float> last = values_of(b().norm_logit_rows(mx, mw, 1e-5f, 2, 1));
   EXPECT_EQ(last, std::vector<float>(got.end() - d, got.end()));
   const Cuda::Matrix mu = matrix(std::vector<float>(x.rbegin(), x.rend()), d);
-  const std::vector<float> gated = values_of(b().swiglu(mx, mu));
+  const std::vector<float> gated = values_of(b().gated(mx, mu, Gate::silu));
   const std::vector<double> silu = ref::swiglu(doubles(x), doubles(std::vector<float>(x.rbegin(), x.rend())));
   for (size_t i = 0; i < gated.size(); ++i) EXPECT_NEAR(gated[i], silu[i], std::abs(silu[i]) * 2e-6 + 1e-9);
+}
+
+// GELU as SwiGLU, where the exponent's roundings count as well: 2 t is below 12 where the value is not lost beside 1e-6.
+// Norms in place, and what is added after one, are rms_norm's values.
+TEST_F(CudaTest, OtherBlocksAgreeWithTheReference) {
+  Rng rng(24);
+  const int64_t n = 3, d = 1000;
+  b().reserve(n, d, 128);
+  batch(static_cast<int>(n), 0, 1, kShape);
+  const std::vector<float> x = normals(rng, n * d, 3), y = normals(rng, n * d), weight = normals(rng, d);
+  Cuda::Matrix mx = matrix(x, d), my = matrix(y, d);
+  const Cuda::Matrix mw = matrix(weight, d);
+  const std::vector<float> gated = values_of(b().gated(mx, my, Gate::gelu_tanh));
+  const std::vector<double> gelu = ref::geglu(doubles(x), doubles(y));
+  for (size_t i = 0; i < gated.size(); ++i) EXPECT_NEAR(gated[i], gelu[i], std::abs(gelu[i]) * 1e-5 + 1e-6);
+  const std::vector<float> normed = values_of(b().norm(my, mw, 1e-5f));
+  b().add_normed(my, mw, 1e-5f, mx);
+  const std::vector<float> sum = values_of(mx);
+  for (size_t i = 0; i < sum.size(); ++i) EXPECT_EQ(sum[i], x[i] + normed[i]);
+  b().normalise(my, mw, 1e-5f);
+  EXPECT_EQ(values_of(my), normed);
 }
 
 // The same FP32 operations on the host; x / scale and its sum with a magic number may be fused there, so an element
@@ -354,6 +375,7 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
     int h, hk, e, window;
     KvFormat kv;
     double tolerance;
+    int pairs = -1;  // of columns that turn, where those are not all; queries are scaled and grow then too
   };
   // f32: about a hundred FP32 roundings of values below 4; the others add the rounding of keys and values, and f16, for
   // 290 rows together, of queries and weights. Integers: half a step is 10 / 255 / 2 = .02 at most of a value; of keys
@@ -363,12 +385,15 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
                         Case{4, 4, 128, 70, KvFormat::f32, 1e-5}, Case{4, 2, 64, 0, KvFormat::f16, 6e-3},
                         Case{4, 1, 128, 0, KvFormat::f16, 6e-3}, Case{4, 4, 128, 70, KvFormat::f16, 6e-3},
                         Case{4, 2, 64, 0, KvFormat::bf16, 5e-2}, Case{4, 2, 64, 0, KvFormat::i8, 8e-2},
-                        Case{4, 2, 64, 0, KvFormat::i4x2, 8e-2}, Case{4, 1, 128, 70, KvFormat::i4x2, 8e-2}}) {
+                        Case{4, 2, 64, 0, KvFormat::i4x2, 8e-2}, Case{4, 1, 128, 70, KvFormat::i4x2, 8e-2},
+                        Case{4, 2, 64, 0, KvFormat::f32, 1e-5, 24}, Case{3, 1, 64, 0, KvFormat::f32, 1e-5, 0},
+                        Case{4, 2, 128, 70, KvFormat::f16, 6e-3, 48}}) {
     SCOPED_TRACE(std::to_string(c.h) + " heads, " + std::to_string(c.e) + ", " + std::string(name_of(c.kv)));
     const int total = 300, chunk = 290;
-    AttentionShape shape{1, c.h, c.hk, c.e, c.window, 1e-5f, {}, 1.1f};
-    for (int i = 0; i < c.e / 2; ++i)
-      shape.inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.e)));
+    AttentionShape shape{{{c.window, 0}}, {{{}, 1.1f}}, c.h, c.hk, c.e, 1e-5f};
+    for (int i = 0; i < (c.pairs < 0 ? c.e / 2 : c.pairs); ++i)
+      shape.rotations[0].inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.e)));
+    if (c.pairs >= 0) shape.query_scale = 0.7f, shape.query_growth = 0.1, shape.query_growth_positions = 50;
     const std::vector<float> q = normals(rng, int64_t{total} * c.h * c.e),
                              k = normals(rng, int64_t{total} * c.hk * c.e),
                              v = normals(rng, int64_t{total} * c.hk * c.e);
@@ -387,10 +412,13 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
       const std::vector<float> out = values_of(b().attend(mq, cache, 0));
       got.insert(got.end(), out.begin(), out.end());
     }
-    const std::vector<double> frequencies(shape.inverse_frequencies.begin(), shape.inverse_frequencies.end());
+    const std::vector<float>& single = shape.rotations[0].inverse_frequencies;
+    const std::vector<double> frequencies(single.begin(), single.end());
     std::vector<double> rq = doubles(q), rk = doubles(k);
     const std::vector<double> rv = doubles(v);
     for (int p = 0; p < total; ++p) {
+      for (double& x : std::span(rq).subspan(static_cast<size_t>(p * c.h * c.e), static_cast<size_t>(c.h * c.e)))
+        x *= static_cast<double>(shape.query_factor(p));
       ref::rope(std::span(rq).subspan(static_cast<size_t>(p * c.h * c.e), static_cast<size_t>(c.h * c.e)), frequencies,
                 1.1f, p, c.h, c.e);
       ref::rope(std::span(rk).subspan(static_cast<size_t>(p * c.hk * c.e), static_cast<size_t>(c.hk * c.e)),
@@ -417,7 +445,7 @@ TEST_F(CudaTest, ManyRowsOfAttentionDoNotDependOnTheirBatch) {
   };
   for (const Case& c :
        {Case{0, KvFormat::f16}, Case{40, KvFormat::f16}, Case{0, KvFormat::i4x2}, Case{40, KvFormat::i4x2}}) {
-    const AttentionShape shape{1, 4, 2, 128, c.window, 1e-5f, std::vector<float>(64, 0.3f), 1.0f};
+    const AttentionShape shape{{{c.window, 0}}, {{std::vector<float>(64, 0.3f), 1.0f}}, 4, 2, 128, 1e-5f};
     const int first = 130, total = 260, pages = 6;
     b().reserve(total, 512, 256);
     const std::vector<float> q = normals(rng, total * 512), k = normals(rng, total * 256),
@@ -462,9 +490,9 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
         Case{8, 2, 128, 900, KvFormat::i4x2}, Case{4, 1, 256, 0, KvFormat::i4x2}}) {
     SCOPED_TRACE(std::to_string(c.h) + " heads, " + std::to_string(c.e) + ", " + std::string(name_of(c.kv)));
     const int total = 2304, pages = total / kPageTokens;
-    AttentionShape shape{1, c.h, c.hk, c.e, c.window, 1e-5f, {}, 1.0f};
+    AttentionShape shape{{{c.window, 0}}, {{{}, 1.0f}}, c.h, c.hk, c.e, 1e-5f};
     for (int i = 0; i < c.e / 2; ++i)
-      shape.inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.e)));
+      shape.rotations[0].inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.e)));
     const int64_t q_width = int64_t{c.h} * c.e, k_width = int64_t{c.hk} * c.e;
     const std::vector<float> q = normals(rng, total * q_width), k = normals(rng, total * k_width),
                              v = normals(rng, total * k_width);
@@ -525,7 +553,7 @@ TEST_F(CudaTest, NibblePlanesHoldTheBytesOfAnI8Cache) {
   const cuda::Stream stream = cuda::make_stream();
   for (const int e : {24, 64, 128, 256}) {
     const int hk = 2, rows = 70, pages = 3, slots = pages * hk * kPageTokens;
-    const AttentionShape shape{1, 4, hk, e, 0, 1e-5f, std::vector<float>(static_cast<size_t>(e / 2), 0.3f), 1.0f};
+    const AttentionShape shape{{{}}, {{std::vector<float>(static_cast<size_t>(e / 2), 0.3f), 1.0f}}, 4, hk, e, 1e-5f};
     const std::vector<float> q = normals(rng, rows * 4 * e), k = normals(rng, rows * hk * e),
                              v = normals(rng, rows * hk * e);
     b().reserve(rows, 4 * e, rows);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace fidelio::ref {
 
@@ -31,12 +32,13 @@ std::vector<double> rmsnorm(std::span<const double> x, std::span<const double> w
 
 void rope(std::span<double> x, std::span<const double> inverse_frequencies, double scale, int64_t position,
           int64_t heads, int64_t e) {
+  const auto pairs = static_cast<int64_t>(inverse_frequencies.size());
   for (int64_t head = 0; head < heads; ++head)
-    for (int64_t i = 0; i < e / 2; ++i) {
+    for (int64_t i = 0; i < pairs; ++i) {
       const double angle = static_cast<double>(position) * inverse_frequencies[i];
       const double c = std::cos(angle) * scale, s = std::sin(angle) * scale;
       double& a = x[head * e + i];
-      double& b = x[head * e + i + e / 2];
+      double& b = x[head * e + i + pairs];
       const double rotated = a * c - b * s;
       b = b * c + a * s;
       a = rotated;
@@ -79,6 +81,15 @@ std::vector<double> rounded(std::span<const double> x, int64_t M, int64_t K, int
 std::vector<double> swiglu(std::span<const double> gate, std::span<const double> up) {
   std::vector<double> y(gate.size());
   for (size_t i = 0; i < y.size(); ++i) y[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+  return y;
+}
+
+std::vector<double> geglu(std::span<const double> gate, std::span<const double> up) {
+  std::vector<double> y(gate.size());
+  for (size_t i = 0; i < y.size(); ++i) {
+    const double t = std::sqrt(2 / std::numbers::pi) * (gate[i] + 0.044715 * gate[i] * gate[i] * gate[i]);
+    y[i] = gate[i] * 0.5 * (1 + std::tanh(t)) * up[i];
+  }
   return y;
 }
 

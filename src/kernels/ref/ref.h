@@ -13,7 +13,8 @@ std::vector<double> linear(std::span<const double> x, std::span<const double> w,
 // y (M, d) = x / sqrt(mean(x^2) + eps) * weight
 std::vector<double> rmsnorm(std::span<const double> x, std::span<const double> weight, double eps, int64_t M,
                             int64_t d);
-// x (heads, e) rotated in place for one position: pairs (i, i + e/2), angle position * inverse_frequencies[i]
+// x (heads, e) rotated in place for one position: pairs (i, i + n) of a head's first 2 n columns, n the number of
+// frequencies, angle position * inverse_frequencies[i]
 void rope(std::span<double> x, std::span<const double> inverse_frequencies, double scale, int64_t position,
           int64_t heads, int64_t e);
 // One query row q (h, e) at `position` over keys and values (position + 1, hk, e); window 0 = all. Returns (h, e).
@@ -23,6 +24,8 @@ std::vector<double> attention(std::span<const double> q, std::span<const double>
 // even: activations of 8 bits and fewer. What that means for the row's dot products: each term is off by at most half a
 // scale.
 std::vector<double> rounded(std::span<const double> x, int64_t M, int64_t K, int64_t group, int bits);
+// gelu(gate) * up, GELU by tanh
+std::vector<double> geglu(std::span<const double> gate, std::span<const double> up);
 // silu(gate) * up
 std::vector<double> swiglu(std::span<const double> gate, std::span<const double> up);
 std::vector<double> softmax(std::span<const double> logits);

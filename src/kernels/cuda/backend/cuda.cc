@@ -13,6 +13,22 @@ namespace fidelio {
 
 namespace {
 
+bool turns_whole_head(const AttentionShape& shape, const Rotation& rotation) {
+  return static_cast<int>(rotation.inverse_frequencies.size()) * 2 == shape.head_dim;
+}
+
+// As KvCache's `frequencies`.
+std::vector<float> frequencies_of(const AttentionShape& shape) {
+  std::vector<float> all;
+  for (const Rotation& rotation : shape.rotations) {
+    const size_t first = all.size(), half = static_cast<size_t>(shape.head_dim) / 2;
+    all.resize(first + 2 * half, 0.0f);
+    std::copy(rotation.inverse_frequencies.begin(), rotation.inverse_frequencies.end(),
+              all.begin() + static_cast<std::ptrdiff_t>(first + (turns_whole_head(shape, rotation) ? 0 : half)));
+  }
+  return all;
+}
+
 // Cuts of a context, rounded up to one of few numbers, so that steps of a growing context look alike.
 int cuts_for(int64_t context) {
   const int64_t cuts = (context + cuda::kCut - 1) / cuda::kCut;
@@ -43,10 +59,11 @@ Cuda::KvCache Cuda::allocate_cache(const AttentionShape& shape, int64_t pages, K
         pages, shape.kv_heads);
   KvCache cache{
       format, pages, shape,
-      DeviceBuffer(static_cast<size_t>(shape.layers * 2 * slots *
+      DeviceBuffer(static_cast<size_t>(shape.depth() * 2 * slots *
                                        (shape.head_dim * State::element_bytes(format) + State::scale_bytes(format)))),
-      DeviceBuffer(shape.inverse_frequencies.size() * sizeof(float))};
-  cuda::to_device(state_->stream, cache.frequencies.data(), shape.inverse_frequencies.data(), cache.frequencies.size());
+      DeviceBuffer(shape.rotations.size() * static_cast<size_t>(shape.head_dim) * sizeof(float))};
+  const std::vector<float> frequencies = frequencies_of(shape);
+  cuda::to_device(state_->stream, cache.frequencies.data(), frequencies.data(), cache.frequencies.size());
   cuda::wait_for(state_->stream);
   return cache;
 }
@@ -122,7 +139,7 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   s.fresh = {};
   s.joining = false;
   s.waiting.reset();  // of a step that was given up
-  s.turned = false;
+  s.turned.assign(shape.rotations.size(), 0);
   s.next_count = 0;
   int64_t longest = 0;
   for (const Segment& segment : batch.segments)
@@ -159,7 +176,7 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   const int64_t row_bytes = cuda::attention_parts(shape.heads, shape.head_dim) * 4;
   s.grow(s.attention, std::max(row_bytes, std::min(row_bytes * s.rows, int64_t{32} << 20)));
   s.grow(s.arrived, s.rows * shape.heads * 4);
-  s.grow(s.turns, s.rows * shape.head_dim * 4);
+  s.grow(s.turns, static_cast<int64_t>(shape.rotations.size()) * s.rows * shape.head_dim * 4);
 }
 
 void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
@@ -198,9 +215,10 @@ void Cuda::upcoming(std::initializer_list<const Linear*> weights) {
   }
 }
 
-void Cuda::embed(const Linear& table, Matrix& x) {
+void Cuda::embed(const Linear& table, Matrix& x, float scale) {
   state_->flush();
   cuda::embed(state_->stream, table.values, state_->ids, state_->rows, x.data());
+  if (scale != 1) cuda::scale_values(state_->stream, scale, state_->rows * x.columns, x.data());
 }
 
 Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
@@ -219,6 +237,22 @@ Cuda::Acts Cuda::norm_logit_rows(const Matrix& x, const Matrix& weight, float ep
   cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>(),
                  s.blocks_for(count));
   return y;
+}
+
+void Cuda::normalise(Matrix& x, const Matrix& weight, float eps) {
+  State& s = *state_;
+  s.flush();
+  const Acts y = s.fresh_acts(s.rows, x.columns);
+  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, y.rows, x.columns, s.acts.as<float>(), nullptr);
+  cuda::on_device(s.stream, x.data(), s.acts.data(), static_cast<size_t>(y.rows * x.columns) * sizeof(float));
+}
+
+void Cuda::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x) {
+  State& s = *state_;
+  s.flush();
+  const Acts normed = s.fresh_acts(s.rows, y.columns);
+  cuda::rms_norm(s.stream, y.data(), nullptr, weight.data(), eps, normed.rows, y.columns, s.acts.as<float>(), nullptr);
+  cuda::add_values(s.stream, s.acts.as<float>(), normed.rows * y.columns, x.data());
 }
 
 // Low-bit weights of one shape but for their outputs go in one launch.
@@ -266,16 +300,24 @@ void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_no
   State& s = *state_;
   s.flush();
   const AttentionShape& shape = cache.shape;
-  if (!std::exchange(s.turned, true))
-    cuda::rope_turns(s.stream, s.positions, s.rows, cache.frequencies.as<float>(), shape.head_dim, shape.rope_scale,
-                     s.turns.as<float>());
-  const cuda::FreshHeads fresh{q.data(),
-                               k.data(),
-                               v.data(),
-                               q_norm ? q_norm->data() : nullptr,
-                               k_norm ? k_norm->data() : nullptr,
-                               shape.norm_eps,
-                               s.turns.as<float>()};
+  const int which = shape.layers[static_cast<size_t>(layer)].rotation, e = shape.head_dim;
+  const Rotation& rotation = shape.rotations[static_cast<size_t>(which)];
+  const auto pairs = static_cast<int>(rotation.inverse_frequencies.size());
+  const bool whole = turns_whole_head(shape, rotation);
+  const float* frequencies = cache.frequencies.as<float>() + int64_t{which} * e;
+  float* turns = s.turns.as<float>() + which * s.rows * e;
+  if (!std::exchange(s.turned[static_cast<size_t>(which)], 1))
+    cuda::rope_turns(s.stream, s.positions, s.rows, frequencies, e, whole ? rotation.scale : 1, turns);
+  if ((!whole && pairs > 0) || shape.query_scale != 1 || shape.query_growth != 0) {
+    check(whole || pairs == 0 || !q_norm, "the CUDA backend turns parts of heads only where they are not normalised");
+    cuda::prepare_heads(s.stream, s.positions, s.rows,
+                        {frequencies + e / 2, whole ? 0 : pairs, rotation.scale, shape.query_scale,
+                         static_cast<float>(shape.query_growth), shape.query_growth_positions},
+                        shape.heads, shape.kv_heads, e, q.data(), k.data());
+  }
+  const cuda::FreshHeads fresh{
+      q.data(),       k.data(), v.data(), q_norm ? q_norm->data() : nullptr, k_norm ? k_norm->data() : nullptr,
+      shape.norm_eps, turns};
   if (s.one_row_each &&
       cuda::attention_appends(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim))
     s.fresh = fresh;
@@ -303,10 +345,10 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   return y;
 }
 
-Cuda::Acts Cuda::swiglu(const Matrix& gate, const Matrix& up) {
+Cuda::Acts Cuda::gated(const Matrix& gate, const Matrix& up, Gate how) {
   State& s = *state_;
   const Acts y = s.fresh_acts(s.rows, gate.columns);
-  s.make({gate.data(), up.data(), false, 0, y.rows, gate.columns});
+  s.make({gate.data(), up.data(), false, 0, y.rows, gate.columns, how});
   return y;
 }
 

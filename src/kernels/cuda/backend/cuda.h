@@ -17,8 +17,8 @@
 // A step of sequences with one row each is captured as a CUDA graph the second time that repeat() sees its shape (rows,
 // logit rows, context rounded up) and replayed from then on; nothing waits for the host inside. In such a step
 // rope_append only takes note, and attend does both in one launch. Where it is one row alone, on Hopper, products of
-// integers wait for the next operation too: a norm or swiglu of their outputs, and the rounding that follows it, is
-// made by the same launch (LowbitJoin of lowbit.h). Acts of norm and swiglu are then for products only, not for read().
+// integers wait for the next operation too: a norm or SwiGLU of their outputs, and the rounding that follows it, is
+// made by the same launch (LowbitJoin of lowbit.h). Acts of norms and gates are then for products only, not for read().
 #pragma once
 #include <functional>
 #include <initializer_list>
@@ -70,7 +70,10 @@ class Cuda {
     KvFormat format = KvFormat::f16;
     int64_t pages = 0;
     AttentionShape shape;
-    cuda::DeviceBuffer storage, frequencies;
+    cuda::DeviceBuffer storage;
+    // Of each rotation (e / 2) for the turn that goes with appending, zeros where it turns a part of the head or
+    // nothing, and (e / 2) for the turn of that part, which is done before (ops.h, prepare_heads).
+    cuda::DeviceBuffer frequencies;
     int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
   };
 
@@ -86,17 +89,19 @@ class Cuda {
   void copy(const Matrix& from, Matrix& to, int64_t rows);
 
   void begin(const Batch& batch, Reading reading, const AttentionShape& shape);
-  void embed(const Linear& table, Matrix& x);
+  void embed(const Linear& table, Matrix& x, float scale);
   Acts norm(const Matrix& x, const Matrix& weight, float eps);
   Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
   void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
   void linear_add(Acts input, const Linear& weight, Matrix& x);
+  void normalise(Matrix& x, const Matrix& weight, float eps);
+  void add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x);
   void upcoming(std::initializer_list<const Linear*> weights);
   void repeat(uint64_t what, const std::function<void()>& work);
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
-  Acts swiglu(const Matrix& gate, const Matrix& up);
+  Acts gated(const Matrix& gate, const Matrix& up, Gate how);
   Acts input(const Matrix& x);
   void read(Acts acts, std::span<float> host);
   std::string kernel_name(const Linear& weight, Activations mode) const;

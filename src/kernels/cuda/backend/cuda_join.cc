@@ -16,7 +16,7 @@ void Cuda::State::flush() {
 
 // Launches what waits so that it makes the blocks of `unwritten`, if that is made of its outputs.
 bool Cuda::State::join_waiting() {
-  if (!waiting || !unwritten.x) return false;
+  if (!waiting || !unwritten.x || !unwritten.joins()) return false;
   cuda::LowbitProduct& product = waiting->product;
   const std::span<const cuda::LowbitOutput> outputs(product.outputs, static_cast<size_t>(product.count));
   const auto kind = unwritten.norm ? LowbitJoin::Kind::norm : LowbitJoin::Kind::gate;

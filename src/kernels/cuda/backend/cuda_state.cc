@@ -27,7 +27,8 @@ void Cuda::State::write(const Source& of) {
   if (of.norm)
     cuda::rms_norm(stream, of.x, nullptr, of.with, of.eps, of.rows, of.columns, acts.as<float>(), blocks_for(of.rows));
   else
-    cuda::swiglu(stream, of.x, of.with, of.rows, of.columns, acts.as<float>(), blocks_for(of.rows));
+    cuda::gated(stream, of.gate == Gate::gelu_tanh, of.x, of.with, of.rows, of.columns, acts.as<float>(),
+                blocks_for(of.rows));
 }
 
 void Cuda::State::make(const Source& of) {
@@ -35,7 +36,8 @@ void Cuda::State::make(const Source& of) {
     unwritten = of;
     return;
   }
-  if (mode != Activations::a16 || of.rows <= cuda::kChunkedRows || last_way != Way::many) return write(of);
+  if (mode != Activations::a16 || of.rows <= cuda::kChunkedRows || last_way != Way::many || !of.joins())
+    return write(of);
   if (of.norm)
     cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, many_rows());
   else
@@ -127,7 +129,7 @@ cuda::AttentionArguments Cuda::State::arguments(const KvCache& cache, int layer)
                              s.heads,
                              s.kv_heads,
                              s.head_dim,
-                             s.window,
+                             s.layers[static_cast<size_t>(layer)].window,
                              positions,
                              page_of,
                              sequence,

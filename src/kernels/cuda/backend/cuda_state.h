@@ -40,20 +40,23 @@ struct Cuda::State {
   DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns;
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
 
-  // What norm and swiglu make activations of, rows of `columns`.
+  // What norms and gates make activations of, rows of `columns`.
   struct Source {
     const float *x = nullptr, *with = nullptr;  // the stream and the norm's weight; gate and up
     bool norm = false;
     float eps = 0;
     int64_t rows = 0, columns = 0;
+    Gate gate = Gate::silu;
+    // Products can make it themselves: norms and SwiGLU, of one row or of many.
+    bool joins() const { return norm || gate == Gate::silu; }
   };
-  Source unwritten;        // of the newest activations, if only `many` has them, or nobody yet
-  cuda::FreshHeads fresh;  // what rope_append was given, if attend is to do it
-  bool turned = false;     // `turns` are of this step
+  Source unwritten;          // of the newest activations, if only `many` has them, or nobody yet
+  cuda::FreshHeads fresh;    // what rope_append was given, if attend is to do it
+  std::vector<char> turned;  // of each rotation: its `turns` are of this step
   cuda::Upcoming next[cuda::kMaxTogether] = {};
   size_t next_count = 0;
 
-  // Inside repeat(), a step of one row on Hopper: norm and swiglu stay `unwritten` and the last product waits, until it
+  // Inside repeat(), a step of one row on Hopper: norms and gates stay `unwritten` and the last product waits, until it
   // is clear whether it can make the next one's blocks as well (cuda_join.cc).
   struct Waiting {
     cuda::LowbitProduct product;

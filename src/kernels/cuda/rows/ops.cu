@@ -46,6 +46,19 @@ __global__ void __launch_bounds__(kThreads)
 
 // Thread block (m, i) makes blocks 4 i .. 4 i + 3 of 128 columns of row m, one a warp.
 constexpr int kGateThreads = 128;
+struct Silu {
+  __device__ float4 operator()(float4 g, float4 u) const { return gated(g, u); }
+};
+// GELU by tanh: (1 + tanh t) / 2 = 1 / (1 + e^-2t), t = sqrt(2 / pi) (x + .044715 x^3).
+struct GeluTanh {
+  __device__ static float one(float x) {
+    return __fdividef(x, 1 + expf(-1.5957691216057308f * fmaf(0.044715f * x * x, x, x)));
+  }
+  __device__ float4 operator()(float4 g, float4 u) const {
+    return {one(g.x) * u.x, one(g.y) * u.y, one(g.z) * u.z, one(g.w) * u.w};
+  }
+};
+template <class Function>
 __global__ void __launch_bounds__(kGateThreads)
     gate_up(const float* gate, const float* up, int d, float* y, uint8_t* blocks) {
   begin_kernel();
@@ -54,10 +67,20 @@ __global__ void __launch_bounds__(kGateThreads)
             column = block * kBlockColumns + threadIdx.x % 32 * 4;
   if (block >= column_blocks) return;
   const float4 g = load4(gate + m * int64_t{d}, column, d), u = load4(up + m * int64_t{d}, column, d);
-  const float4 v = gated(g, u);
+  const float4 v = Function()(g, u);
   if (blocks) prepare_block(v, m, gridDim.x, block, column_blocks, blocks);
   store4(y + m * int64_t{d}, column, d, v);
 }
+
+__global__ void __launch_bounds__(kThreads) scale_each(float factor, int64_t count, float* x) {
+  begin_kernel();
+  if (const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count) x[i] *= factor;
+}
+__global__ void __launch_bounds__(kThreads) add_each(const float* y, int64_t count, float* x) {
+  begin_kernel();
+  if (const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count) x[i] += y[i];
+}
+dim3 blocks_of(int64_t count) { return dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)); }
 
 __global__ void __launch_bounds__(kThreads) to_halves(const float* x, int columns, __half* halves, float* factor) {
   begin_kernel();
@@ -108,10 +131,17 @@ void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* w
   if (d <= 4 * kAtOnce) return with(norm_row<4>);
   with(norm_row<16>);
 }
-void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, uint8_t* blocks) {
+void gated(Stream stream, bool gelu, const float* gate, const float* up, int64_t n, int64_t d, float* y,
+           uint8_t* blocks) {
   const int64_t warps = kGateThreads / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
-  launch("swiglu", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((column_blocks + warps - 1) / warps)),
-         kGateThreads, 0, gate_up, gate, up, static_cast<int>(d), y, blocks);
+  launch("gating", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((column_blocks + warps - 1) / warps)),
+         kGateThreads, 0, gelu ? gate_up<GeluTanh> : gate_up<Silu>, gate, up, static_cast<int>(d), y, blocks);
+}
+void scale_values(Stream stream, float factor, int64_t count, float* x) {
+  launch("scaling rows", stream, blocks_of(count), kThreads, 0, scale_each, factor, count, x);
+}
+void add_values(Stream stream, const float* y, int64_t count, float* x) {
+  launch("adding rows", stream, blocks_of(count), kThreads, 0, add_each, y, count, x);
 }
 void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, uint16_t* halves, float* factor) {
   launch("rounding activations", stream, dim3(static_cast<unsigned>(n)), kThreads, 0, to_halves, x,

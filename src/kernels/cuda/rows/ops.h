@@ -44,8 +44,12 @@ void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns
 constexpr int64_t kWidestNorm = 16384;
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
               float* y, uint8_t* blocks);
-// y = silu(gate) * up, with `blocks` also prepared for lowbit.h.
-void swiglu(Stream stream, const float* gate, const float* up, int64_t n, int64_t d, float* y, uint8_t* blocks);
+// y = silu(gate) * up, or with `gelu` that of GELU by tanh; with `blocks` also prepared for lowbit.h.
+void gated(Stream stream, bool gelu, const float* gate, const float* up, int64_t n, int64_t d, float* y,
+           uint8_t* blocks);
+// Of `count` values: x *= factor, x += y.
+void scale_values(Stream stream, float factor, int64_t count, float* x);
+void add_values(Stream stream, const float* y, int64_t count, float* x);
 
 // ---- Attention. One layer's cache: keys then values, (pages, hk, kPageTokens, e), for i4x2 (pages, hk, plane,
 // kPageTokens, e / 2), then for i8 and i4x2 two (pages, hk, kPageTokens) arrays of {scale, lowest} FP32 pairs.
@@ -73,6 +77,17 @@ struct FreshHeads {
 void rope_turns(Stream stream, const int32_t* positions, int64_t n, const float* inverse_frequencies, int64_t e,
                 float rope_scale, float* turns);
 void rope_append(Stream stream, const AttentionArguments& a, const FreshHeads& fresh);
+// What heads need before: q times query_scale (1 + growth log(1 + floor(position / growth_positions))), and the turn of
+// a part of a head, pairs (i, i + pairs) of q (n, h, e) and k (n, hk, e); both in place.
+struct HeadPreparation {
+  const float* frequencies = nullptr;  // (pairs)
+  int pairs = 0;
+  float scale = 1;  // on cos and sin
+  float query_scale = 1, growth = 0;
+  int growth_positions = 1;
+};
+void prepare_heads(Stream stream, const int32_t* positions, int64_t n, const HeadPreparation& how, int h, int hk, int e,
+                   float* q, float* k);
 
 constexpr int kCut = 128;  // positions that a thread block attends to at a time
 constexpr int kDealt = 8;  // shares that a row's cuts are dealt into

@@ -8,16 +8,41 @@ namespace {
 
 constexpr int kAppendWarps = 4;
 
+// {cos, sin} times scale. The angle can be 1e5 and more: brought into [-pi, pi] in double, so that it stays as exact as
+// its FP32 factors.
+__device__ __forceinline__ float2 turn_at(int position, float frequency, float scale) {
+  const double angle = static_cast<double>(position) * static_cast<double>(frequency);
+  float s, c;
+  sincosf(static_cast<float>(angle - 6.283185307179586477 * rint(angle * 0.15915494309189533577)), &s, &c);
+  return {c * scale, s * scale};
+}
+
 __global__ void turns_of_rows(const int32_t* positions, const float* frequencies, int half, float scale,
                               float2* turns) {
   begin_kernel();
   const int position = positions[blockIdx.x];
-  for (int i = threadIdx.x; i < half; i += blockDim.x) {
-    // The angle can be 1e5 and more: brought into [-pi, pi] in double, so that it stays as exact as its FP32 factors.
-    const double angle = static_cast<double>(position) * static_cast<double>(frequencies[i]);
-    float s, c;
-    sincosf(static_cast<float>(angle - 6.283185307179586477 * rint(angle * 0.15915494309189533577)), &s, &c);
-    turns[int64_t{blockIdx.x} * half + i] = {c * scale, s * scale};
+  for (int i = threadIdx.x; i < half; i += blockDim.x)
+    turns[int64_t{blockIdx.x} * half + i] = turn_at(position, frequencies[i], scale);
+}
+
+// Thread block (row, head): a query head, or one of the kv heads behind them. A thread has a pair, or a column of the
+// rest, which is not turned.
+__global__ void heads_of_rows(const int32_t* positions, HeadPreparation how, int h, int hk, int e, float* q, float* k) {
+  begin_kernel();
+  const int row = blockIdx.x, head = blockIdx.y, position = positions[row];
+  const bool query = head < h;
+  float* at = query ? q + (int64_t{row} * h + head) * e : k + (int64_t{row} * hk + head - h) * e;
+  const float factor =
+      query ? how.query_scale * fmaf(how.growth, log1pf(static_cast<float>(position / how.growth_positions)), 1.0f) : 1;
+  for (int i = threadIdx.x; i < e - how.pairs; i += blockDim.x) {
+    if (i >= how.pairs) {
+      at[i + how.pairs] *= factor;
+      continue;
+    }
+    const float2 t = turn_at(position, how.frequencies[i], how.scale);
+    const float x = at[i] * factor, y = at[i + how.pairs] * factor;
+    at[i] = fmaf(x, t.x, -__fmul_rn(y, t.y));
+    at[i + how.pairs] = fmaf(y, t.x, __fmul_rn(x, t.y));
   }
 }
 
@@ -58,6 +83,12 @@ void rope_turns(Stream stream, const int32_t* positions, int64_t n, const float*
                 float rope_scale, float* turns) {
   launch("angles", stream, dim3(static_cast<unsigned>(n)), 64, 0, turns_of_rows, positions, inverse_frequencies,
          static_cast<int>(e / 2), rope_scale, reinterpret_cast<float2*>(turns));
+}
+
+void prepare_heads(Stream stream, const int32_t* positions, int64_t n, const HeadPreparation& how, int h, int hk, int e,
+                   float* q, float* k) {
+  launch("preparing heads", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>(h + hk)), 64, 0, heads_of_rows,
+         positions, how, h, hk, e, q, k);
 }
 
 void rope_append(Stream stream, const AttentionArguments& a, const FreshHeads& fresh) {

@@ -1,0 +1,74 @@
+// Reading config.json key by key. For hf_config.cc and hf_rope.cc.
+#pragma once
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "arch/model_config.h"
+#include "core/error.h"
+#include "core/foreign_text.h"
+
+namespace fidelio::hf {
+
+using Json = nlohmann::json;
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+
+// One JSON object with messages that name file, key, expected and got. null counts as absent, as in transformers.
+class Keys {
+ public:
+  Keys(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
+
+  const Json* find(const char* key) const {
+    const auto it = object_.find(key);
+    return it == object_.end() || it->is_null() ? nullptr : &*it;
+  }
+  bool present_even_if_null(const char* key) const { return object_.contains(key); }
+
+  [[noreturn]] void refuse(const char* key, std::string_view expected) const {
+    const Json* value = find(key);
+    throw Error("{}: key \"{}\": expected {}, got {}", where_, key, expected,
+                value ? foreign(value->dump()) : "nothing");
+  }
+  int integer(const char* key, int low, int high) const {
+    const Json* value = find(key);
+    if (!value || !value->is_number_integer() || *value < low || *value > high)
+      refuse(key, fmt::format("an integer from {} to {}", low, high));
+    return value->get<int>();
+  }
+  int integer_or(const char* key, int otherwise, int low, int high) const {
+    return find(key) ? integer(key, low, high) : otherwise;
+  }
+  double number(const char* key, double low, double high) const {
+    const Json* value = find(key);
+    const double x = value && value->is_number() ? value->get<double>() : std::nan("");
+    if (!(x >= low && x <= high)) refuse(key, fmt::format("a number from {} to {}", low, high));
+    return x;
+  }
+  double number_or(const char* key, double otherwise, double low, double high) const {
+    return find(key) ? number(key, low, high) : otherwise;
+  }
+  bool boolean_or(const char* key, bool otherwise) const {
+    const Json* value = find(key);
+    if (!value) return otherwise;
+    if (!value->is_boolean()) refuse(key, "true or false");
+    return value->get<bool>();
+  }
+  std::string text_or(const char* key, const char* otherwise) const {
+    const Json* value = find(key);
+    if (!value) return otherwise;
+    if (!value->is_string()) refuse(key, "a string");
+    return value->get<std::string>();
+  }
+  const Json& json() const { return object_; }
+  const std::string& where() const { return where_; }
+
+ private:
+  const Json& object_;
+  std::string where_;
+};
+
+// Fills rope, local_rope, rotary and query_growth; architecture, e and max_positions are there already.
+void read_ropes(const Keys& keys, ModelConfig& c);
+
+}  // namespace fidelio::hf

@@ -1,0 +1,173 @@
+// Rotary positions of a config.json: rope_theta and rope_scaling (transformers 4), rope_parameters (5).
+#include "io/hf_keys.h"
+
+namespace fidelio::hf {
+namespace {
+
+void read_llama3(const Keys& keys, Rope& rope) {
+  rope.low_freq_factor = keys.number("low_freq_factor", 1e-6, 1e6);
+  rope.high_freq_factor = keys.number("high_freq_factor", 1e-6, 1e6);
+  if (rope.high_freq_factor <= rope.low_freq_factor) keys.refuse("high_freq_factor", "a number above low_freq_factor");
+}
+
+// The factor on cos and sin: given, or from the stretch (Peng et al. 2023, equation 22), or DeepSeek's ratio of two
+// such.
+void read_yarn(const Keys& keys, Rope& rope) {
+  // 0 stands for the default here, as in transformers.
+  const auto or_default = [](double value, double otherwise) { return value == 0 ? otherwise : value; };
+  rope.beta_fast = or_default(keys.number_or("beta_fast", 0, 0, 1e6), 32);
+  rope.beta_slow = or_default(keys.number_or("beta_slow", 0, 0, 1e6), 1);
+  if (rope.beta_fast < rope.beta_slow) keys.refuse("beta_fast", fmt::format("at least beta_slow = {}", rope.beta_slow));
+  rope.truncate = keys.boolean_or("truncate", true);
+  const auto scale = [&](double m) { return rope.factor <= 1 ? 1.0 : 0.1 * m * std::log(rope.factor) + 1.0; };
+  const double mscale = keys.number_or("mscale", 0, 0, 1e6), all = keys.number_or("mscale_all_dim", 0, 0, 1e6);
+  const double derived = mscale != 0 && all != 0 ? scale(mscale) / scale(all) : scale(1);
+  rope.attention_factor = keys.number_or("attention_factor", derived, 1e-6, 1e6);
+}
+
+std::vector<double> read_divisors(const Keys& keys, const char* key, int pairs) {
+  const Json* list = keys.find(key);
+  const std::string expected = fmt::format("a list of {} numbers above 0, one a pair of columns", pairs);
+  if (!list || !list->is_array() || list->size() != static_cast<size_t>(pairs)) keys.refuse(key, expected);
+  std::vector<double> divisors;
+  for (const Json& value : *list) {
+    if (!value.is_number() || !(value.get<double>() >= 1e-6 && value.get<double>() <= 1e9)) keys.refuse(key, expected);
+    divisors.push_back(value.get<double>());
+  }
+  return divisors;
+}
+
+// The factor on cos and sin: given, or from the stretch (Ding et al. 2024, as in Phi-3's own code).
+void read_longrope(const Keys& keys, int pairs, int max_positions, Rope& rope) {
+  rope.short_divisors = read_divisors(keys, "short_factor", pairs);
+  rope.long_divisors = read_divisors(keys, "long_factor", pairs);
+  const double original = rope.original_max_positions;
+  rope.factor = keys.number_or("factor", max_positions / original, 1e-6, 1e6);
+  const double derived = rope.factor <= 1 ? 1 : std::sqrt(1 + std::log(rope.factor) / std::log(original));
+  rope.attention_factor = keys.number_or("attention_factor", derived, 1e-6, 1e6);
+}
+
+RopeType type_of(const ModelConfig& c, const Keys& scaling, const char* key) {
+  const std::string type = scaling.text_or(key, "default");
+  if (type == "default") return RopeType::plain;
+  if (type == "longrope") return RopeType::longrope;
+  const bool phi = c.architecture == Architecture::phi3;
+  if (phi && (type == "su" || type == "yarn")) return RopeType::longrope;  // names of earlier days
+  if (!phi && type == "linear") return RopeType::linear;
+  if (!phi && type == "llama3") return RopeType::llama3;
+  if (!phi && type == "yarn") return RopeType::yarn;
+  scaling.refuse(key, phi ? "one of default, longrope" : "one of default, linear, llama3, yarn, longrope");
+}
+
+// `scaling` is rope_scaling or rope_parameters or one layer type's part of that, or an empty object.
+Rope read_rope(const Keys& top, const Keys& scaling, double theta, const ModelConfig& c) {
+  for (const auto& [key, value] : scaling.json().items())
+    check(!value.is_object(),
+          "{}: rope parameters per layer type (\"{}\") are not supported for {}: expected one set for all layers; "
+          "supported are those of Gemma3ForCausalLM and Olmo3ForCausalLM",
+          scaling.where(), key, name_of(c.architecture));
+  Rope rope;
+  const Keys& theta_from = scaling.find("rope_theta") ? scaling : top;
+  rope.theta = theta_from.number_or("rope_theta", theta, 1.000001, 1e30);
+
+  const char* key = scaling.find("rope_type") ? "rope_type" : "type";
+  rope.type = type_of(c, scaling, key);
+  if (rope.type == RopeType::plain) return rope;
+  if (rope.type != RopeType::linear) {
+    const Keys& from = top.find("original_max_position_embeddings") ? top : scaling;
+    const int otherwise = c.architecture == Architecture::phi3 ? 4096 : c.max_positions;
+    const int least = rope.type == RopeType::longrope ? 2 : 1;  // its logarithm divides
+    rope.original_max_positions = from.integer_or("original_max_position_embeddings", otherwise, least, kMaxInt);
+    if (rope.original_max_positions < least) from.refuse("original_max_position_embeddings", "an integer above 1");
+  }
+  if (rope.type == RopeType::longrope) {
+    read_longrope(scaling, rotary_columns(c) / 2, c.max_positions, rope);
+    return rope;
+  }
+  // yarn alone may leave it open with an explicit null: the ratio of the two context lengths then.
+  const bool ratio = rope.type == RopeType::yarn && scaling.present_even_if_null("factor") && !scaling.find("factor");
+  rope.factor =
+      ratio ? static_cast<double>(c.max_positions) / rope.original_max_positions : scaling.number("factor", 1, 1e6);
+  if (rope.type == RopeType::llama3) read_llama3(scaling, rope);
+  if (rope.type == RopeType::yarn) read_yarn(scaling, rope);
+  return rope;
+}
+
+// transformers lets a non-empty rope_scaling win.
+const char* scaling_key(const Keys& keys) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json* value = keys.find(key);
+    if (!value) continue;
+    if (!value->is_object()) keys.refuse(key, "an object or null");
+    if (!value->empty()) return key;
+  }
+  return nullptr;
+}
+
+const Json& empty() {
+  static const Json none = Json::object();
+  return none;
+}
+Keys part(const Keys& keys, const char* key) {
+  const Json* value = key ? keys.find(key) : nullptr;
+  return value ? Keys(*value, keys.where() + ": " + key) : Keys(empty(), keys.where());
+}
+
+// Gemma 3 and OLMo 3: one rope for layers that see everything and one for those with a window.
+void read_two_ropes(const Keys& keys, ModelConfig& c) {
+  const bool gemma = c.architecture == Architecture::gemma3;
+  const double global = gemma ? 1e6 : 5e5, local = gemma ? 1e4 : 5e5;
+  c.local_rope.emplace();
+  const Json* both = keys.find("rope_parameters");
+  if (both && both->is_object() && (both->contains("full_attention") || both->contains("sliding_attention"))) {
+    const Keys parameters(*both, keys.where() + ": rope_parameters"), nothing(empty(), keys.where());
+    for (const char* key : {"full_attention", "sliding_attention"}) {
+      if (const Json* one = parameters.find(key); one && !one->is_object()) parameters.refuse(key, "an object");
+      const bool full = key == std::string_view("full_attention");
+      Rope rope = read_rope(nothing, part(parameters, key), full ? global : local, c);
+      (full ? c.rope : *c.local_rope) = std::move(rope);
+    }
+    return;
+  }
+  if (both && !both->empty()) keys.refuse("rope_parameters", "an object with full_attention and sliding_attention");
+  // transformers 4: rope_scaling is of the layers that see everything alone.
+  c.rope = read_rope(keys, part(keys, scaling_key(keys)), global, c);
+  c.local_rope->theta = gemma ? keys.number_or("rope_local_base_freq", local, 1.000001, 1e30) : c.rope.theta;
+}
+
+}  // namespace
+
+void read_ropes(const Keys& keys, ModelConfig& c) {
+  const char* key = scaling_key(keys);
+  const Keys scaling = part(keys, key);
+  const Keys& partial_from = scaling.find("partial_rotary_factor") ? scaling : keys;
+  const double partial = partial_from.number_or("partial_rotary_factor", 1, 0, 1);
+  if (c.architecture == Architecture::phi3) {
+    const int columns = static_cast<int>(c.e * partial);
+    if (columns < 2 || columns % 2 != 0)
+      partial_from.refuse("partial_rotary_factor", fmt::format("an even number of the {} columns of a head", c.e));
+    c.rotary = columns == c.e ? 0 : columns;
+  } else if (partial != 1) {
+    partial_from.refuse("partial_rotary_factor", "1 (RoPE over the whole head; a part of it is supported for Phi-3)");
+  }
+  if (c.architecture == Architecture::gemma3 || c.architecture == Architecture::olmo3) return read_two_ropes(keys, c);
+
+  if (c.architecture == Architecture::ministral3 && !key) {  // transformers' default
+    static const Json kDefault = {{"type", "yarn"},        {"rope_theta", 1e6},
+                                  {"factor", 16.0},        {"mscale", 1.0},
+                                  {"mscale_all_dim", 1.0}, {"original_max_position_embeddings", 16384}};
+    c.rope = read_rope(keys, Keys(kDefault, keys.where()), 1e4, c);
+    c.query_growth = 0.1;
+    return;
+  }
+  c.rope = read_rope(keys, scaling, c.architecture == Architecture::smollm3 ? 2e6 : 1e4, c);
+  if (c.architecture == Architecture::ministral3) {
+    c.query_growth = scaling.number_or("llama_4_scaling_beta", 0, 0, 1e3);
+    if (c.query_growth != 0 && c.rope.original_max_positions == 0)
+      c.rope.original_max_positions = scaling.integer("original_max_position_embeddings", 1, kMaxInt);
+  } else if (scaling.find("llama_4_scaling_beta")) {
+    scaling.refuse("llama_4_scaling_beta", "nothing (it is supported for Ministral3ForCausalLM)");
+  }
+}
+
+}  // namespace fidelio::hf
