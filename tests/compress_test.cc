@@ -205,6 +205,39 @@ TEST(Compress, FloatingPointFormatsAndAllocationByEar) {
   EXPECT_LE(8.0 * static_cast<double>(files) / report["parameters"].get<double>(), 7);
 }
 
+// Several targets are one search: candidates and sensitivities are made once, and a looser target is no larger.
+TEST(Compress, SeveralTargetsComeFromOneSearch) {
+  const Desk folder;
+  const json report = json::parse(run(folder, "fidelio compress " + kFew + "--ear 0.95,0.9 --json - -o out").out);
+  ASSERT_EQ(report["targets"].size(), 2u);
+  for (const json& one : report["targets"]) EXPECT_TRUE(one["certificate"]["met"]);
+  EXPECT_EQ(report["targets"][0]["output"], "out-95");
+  EXPECT_EQ(report["targets"][1]["output"], "out-90");
+  EXPECT_LE(report["targets"][1]["file_bytes"], report["targets"][0]["file_bytes"]);
+  run(folder, "fidelio certify out-90 --reference '" + source_path("models/quill-1m") + "'");
+}
+
+// Where no format offered is fine enough, groups stay as the source has them: there is always a plan.
+TEST(Compress, TheSourcesOwnFormatIsAlwaysOffered) {
+  const Desk folder;
+  const CommandResult result =
+      run(folder, "fidelio compress " + kShort + "--formats int4g64zs8 --ear 0.98 -o out --table table.json");
+  EXPECT_THAT(result.out, HasSubstr("no format everywhere reaches it: int4g64zs8"));
+  EXPECT_THAT(result.out, HasSubstr("of short.txt that the search has not seen"));
+  for (const json& group : json::parse(read_text_file(folder / "table.json"))["groups"]) {
+    EXPECT_EQ(group["options"].back()["format"], "bf16");
+    EXPECT_EQ(group["options"].back()["kl"], 0);
+  }
+}
+
+// A plan for llama.cpp is exported without a line about rounding.
+TEST(Compress, APlanForAnotherProgramIsHeldThereAsItIs) {
+  const Desk folder;
+  run(folder, "fidelio compress " + kShort + "--for llama.cpp --ear 0.95 -o out");
+  const json report = json::parse(run(folder, "fidelio export out --to gguf -o out.gguf --json -").out);
+  for (const json& note : report["notes"]) EXPECT_EQ(note.get<std::string>().find("round"), std::string::npos) << note;
+}
+
 // Questions whose right answers are what quill-1m itself says, so that its accuracy is 1 and every change is a loss.
 void write_own_questions(const Desk& folder) {
   const std::string ask =
@@ -248,7 +281,7 @@ TEST(Compress, ATargetOfTasksBecomesAKlThroughOnePoint) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 
   const json report =
-      json::parse(run(folder, "fidelio compress " + kFew + tasks + "--accuracy-drop 0.88 --fresh --json - -o out").out);
+      json::parse(run(folder, "fidelio compress " + kFew + tasks + "--accuracy-drop 0.88 --json - -o out").out);
   const json& found = report["certificate"]["tasks"];
   const double recovery = found["calibration"]["recovery"]["value"], kl = found["calibration"]["kl"];
   EXPECT_DOUBLE_EQ(found["kl_allowed"].get<double>(), 0.88 * kl / (1 - recovery));
@@ -277,6 +310,12 @@ TEST(Compress, RefusesWhatMakesNoSense) {
       {"--ear 0.9 --method guess", "expected single or every or linear or shapley or unified"},
       {"--bits 5 --search evolve", "nothing to make smaller"},
       {"--ear 0.9 --activations a8 --method linear", "give single, every, shapley or unified"},
+      {"--ear 0.9,0.90", "names a target twice"},
+      {"--ear 0.95,0.9 --kl 0.1", "leave out --kl"},
+      {"--bytes many", "is not a size"},
+      {"--bytes 10kB", "the smallest takes"},
+      {"--ear 0.9 --for vllm", "is not held there as it is"},
+      {"--ear 0.9 --for ollama", "expected fidelio or vllm or gptq or llama.cpp"},
       {"--tasks nowhere.jsonl", "--accuracy-drop go together"}};
   for (const auto& [options, message] : cases) {
     const CommandResult result = run_command(folder.path(), "fidelio compress " + kFew + options + " -o out");

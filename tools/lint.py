@@ -22,6 +22,7 @@ ROOMS = {  # room -> rooms it may include
     "eval": [*RUNTIME, "engine"],
     "serve": [*RUNTIME, "engine"],
     "sensitivity": [*RUNTIME, "engine", "train", "eval", "quant", "alloc"],
+    "compress": [*RUNTIME, "engine", "eval", "quant", "alloc", "sensitivity"],
     "app": None,
 }
 MAX_LINES = {".h": 250, ".cuh": 300, ".cc": 700, ".cu": 700}

@@ -1,5 +1,5 @@
-#include "app/certificate.h"
 #include "app/common.h"
+#include "compress/certificate.h"
 #include "core/thread_pool.h"
 
 namespace fidelio::app {

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "core/file.h"
+#include "core/units.h"
 
 namespace fidelio::app {
 
@@ -146,9 +147,7 @@ std::string folder_name(const std::string& folder) {
 }
 
 std::string bytes_text(int64_t bytes) {
-  if (bytes >= 1'000'000'000) return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
-  if (bytes >= 1'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
-  return fmt::format("{:.1f} kB", static_cast<double>(bytes) / 1e3);
+  return fidelio::bytes_text(bytes);
 }
 
 }  // namespace fidelio::app

@@ -1,5 +1,5 @@
 #include "app/common.h"
-#include "app/self_samples.h"
+#include "compress/self_samples.h"
 #include "core/progress.h"
 #include "quant/quantize_model.h"
 #include "runtime/dataset.h"
@@ -51,7 +51,9 @@ Dataset calibration_data(const Quantize& o, const Checkpoint& source, int64_t co
         o.samples, o.tokens);
   Dataset data = read_dataset(o.calibration, tokenizer, chat ? &*chat : nullptr, {context, o.tokens});
   if (o.samples == 0) return data;
-  const auto written = sample_sequences(o.run, source, data.sequences, o.samples, context, o.seed);
+  const auto written =
+      sample_sequences([&](const RunnerOptions& options) { return make_runner(o.run, source, options); },
+                       runner_options(o.run), data.sequences, o.samples, context, o.seed);
   if (o.samples == o.tokens)
     data.sequences.clear();
   else

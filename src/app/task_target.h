@@ -5,11 +5,12 @@
 #include <functional>
 
 #include "app/questions.h"
+#include "compress/job.h"
 #include "core/estimate.h"
 
 namespace fidelio::app {
 
-class TaskTarget {
+class TaskTarget final : public TaskJudge {
  public:
   // The reference's answers; they and all others are kept in `folder` between runs. Throws Error if it answers nothing
   // right. Refers to `model` and `questions`.
@@ -17,10 +18,11 @@ class TaskTarget {
 
   // Accuracy over the reference's, mean over tasks, bootstrapped by question, of the weights that `put` puts in force.
   // `name`: a file's name, of this plan alone; `change` says what differs from the model's files.
-  Estimate recovery(const std::string& name, const std::string& change, const std::function<void(Runner&)>& put);
+  Estimate recovery(const std::string& name, const std::string& change,
+                    const std::function<void(Runner&)>& put) override;
 
-  int64_t questions() const { return static_cast<int64_t>(set_.items.size()); }
-  const std::string& sha256() const { return set_.sha256; }
+  int64_t questions() const override { return static_cast<int64_t>(set_.items.size()); }
+  const std::string& sha256() const override { return set_.sha256; }
 
  private:
   std::vector<ItemResult> answers(const std::string& name, const std::string& change);

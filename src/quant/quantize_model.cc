@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/progress.h"
+#include "quant/vocabulary.h"
 #include "quant/workbench.h"
 
 namespace fidelio {
@@ -105,23 +106,36 @@ const std::vector<Stop> kStops = {{"qkv", InputId::attn_in, {Role::q, Role::k, R
                                   {"down", InputId::down_in, {Role::down}}};
 std::string stop_name(int layer, const Stop& stop) { return fmt::format("layers.{}.{}", layer, stop.name); }
 
+void quantize_linear(Runner& runner, const Checkpoint& source, LinearId id, Workbench& bench, const ModelQuantizer& how,
+                     const std::function<void(QuantizedLinear)>& done) {
+  const auto formats = how.formats.find(id);
+  if (formats == how.formats.end()) return;
+  const LinearWeight original = source.linear(id);
+  naming(id, [&] { bench.load(original); });
+  for (const FormatSpec& spec : formats->second) {
+    auto result = naming(id, [&] { return bench.quantize(spec, how.options); });
+    result.weight.bias = original.bias;
+    if (how.sequential) runner.set_linear(id, runner.pack(result.weight));
+    done({id, std::move(result.weight), result.report});
+  }
+  source.drop(id);
+}
+
 void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, Workbench& bench,
                    const ModelQuantizer& how, const std::function<void(QuantizedLinear)>& done) {
   bench.factorize(how.options.damping, how.options.act_order);
-  for (Role role : stop.roles) {
-    const LinearId id{layer, role};
-    const auto formats = how.formats.find(id);
-    if (formats == how.formats.end()) continue;
-    const LinearWeight original = source.linear(id);
-    naming(id, [&] { bench.load(original); });
-    for (const FormatSpec& spec : formats->second) {
-      auto result = naming(id, [&] { return bench.quantize(spec, how.options); });
-      result.weight.bias = original.bias;
-      if (how.sequential) runner.set_linear(id, runner.pack(result.weight));
-      done({id, std::move(result.weight), result.report});
-    }
-    source.drop(id);
-  }
+  for (Role role : stop.roles) quantize_linear(runner, source, {layer, role}, bench, how, done);
+}
+
+// The head, and an embedding that is one too: against the final hidden states of the source's own weights, which the
+// runner holds now.
+void quantize_vocabulary(Runner& runner, const Checkpoint& source, Role role, const Dataset& calibration,
+                         const ModelQuantizer& how, ThreadPool& pool,
+                         const std::function<void(QuantizedLinear)>& done) {
+  const std::unique_ptr<Workbench> bench = make_workbench(runner, pool);
+  observe_vocabulary(runner, source, calibration, *bench);
+  bench->factorize(how.options.damping, how.options.act_order);
+  quantize_linear(runner, source, {-1, role}, *bench, how, done);
 }
 
 }  // namespace
@@ -141,13 +155,29 @@ void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, Thr
   }
 }
 
+// What stays in the source's own format is the source's weight: `done` receives it, and it is named no longer.
+ModelQuantizer without_source_formats(const Checkpoint& source, ModelQuantizer how,
+                                      const std::function<void(QuantizedLinear)>& done) {
+  for (auto it = how.formats.begin(); it != how.formats.end();) {
+    std::vector<FormatSpec>& formats = it->second;
+    const auto own = std::find(formats.begin(), formats.end(), source.format(it->first));
+    if (own != formats.end()) {
+      done({it->first, source.linear(it->first), std::nullopt});
+      formats.erase(own);
+    }
+    it = formats.empty() ? how.formats.erase(it) : std::next(it);
+  }
+  return how;
+}
+
 void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration,
-                         const ModelQuantizer& how, ThreadPool& pool,
+                         const ModelQuantizer& asked, ThreadPool& pool,
                          const std::function<void(QuantizedLinear)>& done) {
-  check(how.parts == 1 || (how.store && !how.sequential),
+  check(asked.parts == 1 || (asked.store && !asked.sequential),
         "parts of a model are quantised into a store, each stop by itself");
-  check(!how.original || how.sequential,
+  check(!asked.original || asked.sequential,
         "feedback of earlier layers' errors needs the layers quantised one after another");
+  const ModelQuantizer how = without_source_formats(source, asked, done);
   const ModelConfig& config = source.config();
   const auto kept = [&](const std::string& stop) {
     if (!how.store || !how.store->contains(stop)) return false;
@@ -168,17 +198,29 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
   };
   // Layers first, then embedding and head; stops that another part makes are not ours even where they are missing.
   const auto ours = [&](int64_t number) { return number % how.parts == how.part; };
+  const auto to_do = [&](int64_t number) {
+    const auto& roles = kStops[static_cast<size_t>(number % 4)].roles;
+    return ours(number) && std::any_of(roles.begin(), roles.end(), [&](Role role) {
+             return how.formats.contains({static_cast<int>(number / 4), role});
+           });
+  };
   int64_t missing = 0;
   for (int64_t number = 0; number < int64_t{config.L} * 4; ++number)
-    missing += ours(number) && !(how.store && how.store->contains(stop_name(static_cast<int>(number / 4),
-                                                                            kStops[static_cast<size_t>(number % 4)])));
+    missing += to_do(number) && !(how.store && how.store->contains(stop_name(static_cast<int>(number / 4),
+                                                                             kStops[static_cast<size_t>(number % 4)])));
 
   Progress progress("quantise (gptq)", int64_t{config.L} * 4 / how.parts);
-  for (Role role : {Role::embedding, Role::head}) {
+  // The head first: what it is quantised against are the source's hidden states.
+  for (Role role : {Role::head, Role::embedding}) {
     const std::string name = to_string(LinearId{-1, role});
     if (!how.formats.contains({-1, role}) || kept(name)) continue;
     if (!ours(int64_t{config.L} * 4 + (role == Role::head))) continue;
-    make(name, [&](const auto& emit) { quantize_rtn_linear(source, {-1, role}, how, pool, emit, &runner); });
+    make(name, [&](const auto& emit) {
+      if (role == Role::embedding && !config.tie_embeddings)
+        quantize_rtn_linear(source, {-1, role}, how, pool, emit, &runner);
+      else
+        quantize_vocabulary(runner, source, role, calibration, how, pool, emit);
+    });
   }
   // Nothing is run for stops that are kept, except what brings the streams to the ones that are not.
   std::optional<Passage> passage, own;
@@ -194,7 +236,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     const Stop& stop = kStops[static_cast<size_t>(number % 4)];
     const std::string name = stop_name(layer, stop);
     const int64_t columns = shape_of(config, {layer, stop.roles.front()})[1];
-    if (kept(name) || !ours(number)) {
+    if (!to_do(number) || kept(name)) {
       if (missing > 0) passage->observe(layer, stop.input, columns, nullptr, exact);
     } else {
       bench->begin(columns);

@@ -54,8 +54,9 @@ std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<Linea
 void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, ThreadPool& pool,
                         const std::function<void(QuantizedLinear)>& done);
 
-// GPTQ: `runner` holds the source's weights and, if sequential, is left holding the quantised ones. Embedding and head
-// have no Hessian here (their input is one-hot, or is not worth one): they are rounded to nearest.
+// GPTQ: `runner` holds the source's weights and, if sequential, is left holding the quantised ones. A head is quantised
+// against the source's final hidden states, a tied embedding for both its roles (quant/vocabulary.h); an embedding that
+// is only looked up is rounded to nearest, each of its rows being an input by itself.
 void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration,
                          const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done);
 

@@ -41,25 +41,28 @@ CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Datas
     how.part = 0;
     how.parts = 1;
   }
-  std::map<LinearId, std::vector<double>> errors, output_errors;
+  struct Errors {
+    double relative = 0, output = 0;
+  };
+  std::map<std::pair<LinearId, std::string>, Errors> errors;
   quantize_model_gptq(runner, source, calibration, how, pool, [&](QuantizedLinear q) {
-    errors[q.id].push_back(relative_error(q.weight, source.linear(q.id), pool));
-    output_errors[q.id].push_back(q.report ? q.report->relative_loss() : errors[q.id].back());
+    const double relative = relative_error(q.weight, source.linear(q.id), pool);
+    errors[{q.id, to_string(q.weight.spec)}] = {relative, q.report ? q.report->relative_loss() : relative};
     bytes_ += q.weight.stored_bytes();
     weights_[q.id].push_back(std::move(q.weight));
   });
   for (const LinearGroup& g : groups) {
     CandidateGroup group{g, 0, {}};
     for (LinearId id : g.linears) group.parameters += shape_of(source.config(), id).elements();
-    for (size_t f = 0; f < formats.size(); ++f) {
-      Candidate candidate{formats[f], {}, 0, 0, 0};
+    for (const FormatSpec& format : formats) {
+      Candidate candidate{format, {}, 0, 0, 0};
       for (LinearId id : g.linears) {
-        const LinearWeight& w = weights_.at(id)[f];
-        candidate.weights[id] = runner.pack(w);
+        candidate.weights[id] = runner.pack(weight(id, format));
         const Shape shape = shape_of(source.config(), id);
-        candidate.bytes += stored_bytes(formats[f], shape[0], shape[1]);
-        candidate.relative_error += errors.at(id)[f] / static_cast<double>(g.linears.size());
-        candidate.output_error += output_errors.at(id)[f] / static_cast<double>(g.linears.size());
+        candidate.bytes += stored_bytes(format, shape[0], shape[1]);
+        const Errors& found = errors.at({id, to_string(format)});
+        candidate.relative_error += found.relative / static_cast<double>(g.linears.size());
+        candidate.output_error += found.output / static_cast<double>(g.linears.size());
       }
       group.candidates.push_back(std::move(candidate));
     }
@@ -73,6 +76,24 @@ const LinearWeight& CandidateSet::weight(LinearId id, const FormatSpec& format) 
   for (const LinearWeight& w : weights_.at(id))
     if (w.spec == format) return w;
   throw Error("{} has no candidate in {}", to_string(id), to_string(format));
+}
+
+void offer_source(const Checkpoint& source, const std::vector<LinearGroup>& groups, SensitivityTable& table) {
+  for (Group& g : table.groups) {
+    const auto group =
+        std::find_if(groups.begin(), groups.end(), [&](const LinearGroup& l) { return l.name == g.name; });
+    check(group != groups.end(), "the table's group {} is none of the model's", g.name);
+    Option own{.format = source.format(group->linears.front())};
+    bool one_format = true;
+    for (LinearId id : group->linears) {
+      one_format = one_format && source.format(id) == own.format;
+      const Shape shape = shape_of(source.config(), id);
+      own.bytes += stored_bytes(source.format(id), shape[0], shape[1]);
+    }
+    const bool offered =
+        std::any_of(g.options.begin(), g.options.end(), [&](const Option& o) { return o.format == own.format; });
+    if (one_format && !offered) g.options.push_back(own);
+  }
 }
 
 int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& groups) {

@@ -78,8 +78,10 @@ std::string Journal::stop_path(const std::string& stop) const {
   return fmt::format("{}/{}.safetensors", folder_, stop);
 }
 std::string Journal::measurement_path(int64_t number) const {
-  return fmt::format("{}/measure-{:06}.json", folder_, number);
+  return fmt::format("{}/measure-{}{:06}.json", folder_, stage_, number);
 }
+
+void Journal::begin_stage(const std::string& what) { stage_ = sha256_hex(what).substr(0, 12) + "-"; }
 
 bool Journal::contains(const std::string& stop) const { return fs::exists(stop_path(stop)); }
 

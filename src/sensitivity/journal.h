@@ -3,11 +3,12 @@
 //
 //   OUT.journal/job.json                   what the job is: {"model": ..., "text": ..., "options": ...}
 //               layers.3.qkv.safetensors   all candidates of one stop
-//               measure-000017.json        one measurement of the sensitivity game, by its number
+//               measure-3f9c21d07a44-000017.json   one measurement, by its stage and its number there
 //
 // Every file is complete or absent (core/file.h: written beside, fsynced, renamed), so whatever is found may be used.
-// What is measured depends only on the job and on the measurements before it; their number is therefore enough of a
-// name. Ranks under mpirun share the folder if they share the file system: all numbers differ, and whoever needs what
+// The job is what quantised candidates depend on. What is measured with them depends on a stage besides (which formats
+// are measured how; a search's target is none of that, unless the stage says so) and on the measurements before it in
+// the stage: another target finds what it shares with the one before. Ranks under mpirun share the folder if they share the file system: all numbers differ, and whoever needs what
 // another has finished finds it there.
 #pragma once
 #include <map>
@@ -30,6 +31,8 @@ class Journal final : public StopStore {
   std::vector<QuantizedLinear> load(const std::string& stop) const override;
   void save(const std::string& stop, const std::vector<QuantizedLinear>& linears) override;
 
+  // Measurements from here on are numbered within this stage: all that decides what their numbers mean.
+  void begin_stage(const std::string& what);
   std::optional<MeterResult> measurement(int64_t number) const;
   void save(int64_t number, const MeterResult& result);
 
@@ -43,7 +46,7 @@ class Journal final : public StopStore {
   std::string stop_path(const std::string& stop) const;
   std::string measurement_path(int64_t number) const;
   std::vector<QuantizedLinear> load_stop(const std::string& stop) const;
-  std::string folder_;
+  std::string folder_, stage_;
   bool resumed_ = false;
 };
 

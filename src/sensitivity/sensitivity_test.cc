@@ -650,6 +650,20 @@ TEST(Journal, DamagedFilesAreNamed) {
   }
 }
 
+// Measurements belong to their stage: a number means nothing in another, and is found again in its own.
+TEST(Journal, StagesKeepTheirMeasurementsApart) {
+  const Folder folder;
+  Journal journal(folder / "j", kJob);
+  journal.begin_stage("int4 on this text");
+  journal.save(0, MeterResult{1, 2, {1}, {2}});
+  journal.begin_stage("int6 on this text");
+  EXPECT_FALSE(journal.measurement(0));
+  Journal again(folder / "j", kJob);
+  again.begin_stage("int4 on this text");
+  ASSERT_TRUE(again.measurement(0));
+  EXPECT_EQ(again.measurement(0)->kl, 1);
+}
+
 TEST(Journal, IsRefusedForAnotherJob) {
   const Folder folder;
   { Journal journal(folder / "j", kJob); }

@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "app/seconds.h"
+#include "compress/seconds.h"
 #include "runtime/dataset.h"
 #include "sensitivity/candidates.h"
 
-namespace fidelio::app {
+namespace fidelio {
 
 struct CompressSize {
   const Checkpoint& source;
@@ -53,4 +53,4 @@ struct TimeNeed {
 // linears and of the embedding in every format. The reference is left as it was.
 TimeNeed time_need(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool);
 
-}  // namespace fidelio::app
+}  // namespace fidelio

@@ -5,9 +5,10 @@
 #include "alloc/search.h"
 #include "eval/compare.h"
 #include "io/checkpoint.h"
+#include "runtime/runner.h"
 #include "text/tokenizer/tokenizer.h"
 
-namespace fidelio::app {
+namespace fidelio {
 
 // Text for measuring, cut into windows that are dealt alternately: the even ones guide the search, the odd ones are
 // looked at only when a plan has been chosen. Both halves come from the same documents, so they have the same
@@ -18,6 +19,7 @@ struct SplitTexts {
 };
 SplitTexts split_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer, int64_t context);
 
+// The certificate as it stands in a checkpoint's provenance, and as an export may carry it in its own metadata:
 // {target, ear, kl, perplexity_ratio, top1, texts, context, windows, activations, kv, kernels, looks, reference_sha256}
 nlohmann::json make_certificate(const Target& target, const FidelityReport& report, const Runner& served, int looks,
                                 const std::string& reference_sha256, const std::vector<std::string>& files);
@@ -36,4 +38,4 @@ struct Claim {
 Claim read_claim(const Checkpoint& checkpoint);
 Measurement measurement_of(const FidelityReport& report);
 
-}  // namespace fidelio::app
+}  // namespace fidelio

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <ctime>
 
-namespace fidelio::app {
+namespace fidelio {
 
 struct Seconds {
   double wall = 0, cpu = 0;
@@ -34,4 +34,4 @@ Seconds seconds_of(const Work& work) {
   return Seconds::now() - start;
 }
 
-}  // namespace fidelio::app
+}  // namespace fidelio

@@ -5,22 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "alloc/plan.h"
-#include "app/seconds.h"
-#include "eval/compare.h"
+#include "compress/search.h"
+#include "compress/seconds.h"
 #include "sensitivity/gamma.h"
 
-namespace fidelio::app {
-
-struct UniformPoint {  // every group in one format, on the search text
-  std::string format;
-  double bits = 0, kl = 0, ear = 0;
-};
-struct TrialPoint {  // a plan that was measured on the way
-  double bits = 0, kl = 0;
-  Estimate ear;
-  double predicted_ear = 0;
-};
+namespace fidelio {
 
 // gamma_law of one linear of the source, at kGammaBits.
 struct GammaRow {
@@ -31,18 +20,15 @@ inline constexpr int kGammaBits = 4;
 
 struct CompressStory {
   std::string model;
-  const SensitivityTable& table;
+  const Measured& measured;
   const std::vector<Plan>& front;
-  const Plan& plan;
-  std::vector<UniformPoint> uniform;
-  std::vector<TrialPoint> trials;
+  const Found& found;
   std::vector<GammaRow> gamma;
   int gamma_group = 0;
-  const FidelityReport& certified;
   std::string search, allocate_by;
   const nlohmann::json& report;                          // what --json writes
   std::vector<std::pair<std::string, Seconds>> seconds;  // of this run, by phase
 };
 std::string compress_page(const CompressStory& story);  // self-contained HTML
 
-}  // namespace fidelio::app
+}  // namespace fidelio

@@ -1,4 +1,4 @@
-#include "app/compress_page.h"
+#include "compress/page.h"
 
 #include <fmt/format.h>
 
@@ -8,11 +8,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "app/common.h"
+#include "core/units.h"
 #include "eval/html.h"
 #include "eval/table.h"
 
-namespace fidelio::app {
+namespace fidelio {
 namespace {
 
 std::string card(const std::string& value, std::string_view what) {
@@ -80,9 +80,10 @@ std::string certificate(const CompressStory& s) {
       {"tokens", fmt::format("{}", c["tokens"].get<int64_t>())},
       {"looks at the unseen text", fmt::format("{}", c["looks"].get<int>())},
       {"activations and cache, served", c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
-      {"activations of sensitivities", s.table.activations},
-      {"how it was found", s.table.method + ", " + (s.allocate_by == "kl" ? "KL" : "1 − EAR") + ", " + s.search},
-      {"entries of the sensitivity table", entries_text(s.table)},
+      {"activations of sensitivities", s.measured.table.activations},
+      {"how it was found",
+       s.measured.table.method + ", " + (s.allocate_by == "kl" ? "KL" : "1 − EAR") + ", " + s.search},
+      {"entries of the sensitivity table", entries_text(s.measured.table)},
       {"reference SHA-256", c["reference_sha256"].get<std::string>().substr(0, 16) + "…"}};
   html += to_html(table);
   if (c.contains("tasks")) html += tasks(c.at("tasks"));
@@ -98,20 +99,21 @@ std::string plans(const CompressStory& s) {
   ChartSeries front{"Pareto front", {}, true}, uniform{"one format everywhere", {}, false}, chosen{"chosen", {}, false};
   const size_t step = std::max<size_t>(1, s.front.size() / 40);  // a curve needs no more points
   for (size_t i = 0; i < s.front.size(); i += step)
-    front.points.push_back({s.front[i].kl, bits_per_parameter(s.table, s.front[i])});
-  for (const UniformPoint& u : s.uniform) uniform.points.push_back({u.kl, u.bits});
-  chosen.points.push_back({s.plan.kl, bits_per_parameter(s.table, s.plan)});
+    if (s.front[i].kl > 0) front.points.push_back({s.front[i].kl, bits_per_parameter(s.measured.table, s.front[i])});
+  for (const UniformPoint& u : s.measured.uniform) uniform.points.push_back({u.kl, u.bits});
+  if (s.found.plan.kl > 0)
+    chosen.points.push_back({s.found.plan.kl, bits_per_parameter(s.measured.table, s.found.plan)});
   chart.series = {front, uniform, chosen};
   Table table{"One format everywhere",
-              fmt::format("On the search text, with {} activations.", s.table.activations),
+              fmt::format("On the search text, with {} activations.", s.measured.table.activations),
               {"format", "bits", "KL", "EAR"},
               {}};
-  for (const UniformPoint& u : s.uniform)
+  for (const UniformPoint& u : s.measured.uniform)
     table.rows.push_back({u.format, number_text(u.bits, 3), number_text(u.kl, 6), number_text(u.ear, 5)});
   std::string html = svg_chart(chart) + to_html(table);
-  if (s.trials.empty()) return html;
+  if (s.found.trials.empty()) return html;
   Table trials{"Plans measured on the way", "", {"bits", "KL", "EAR [95%]", "EAR predicted"}, {}};
-  for (const TrialPoint& t : s.trials)
+  for (const TrialPoint& t : s.found.trials)
     trials.rows.push_back(
         {number_text(t.bits, 3), number_text(t.kl, 6), interval_text(t.ear, 5), number_text(t.predicted_ear, 5)});
   return html + to_html(trials);
@@ -220,16 +222,17 @@ std::string heat_map(const SensitivityTable& table) {
 
 std::string bit_map(const CompressStory& s) {
   std::map<int, size_t> row_of;
-  Grid grid = layer_grid(s.table, row_of);
+  Grid grid = layer_grid(s.measured.table, row_of);
   grid.title = "The plan: bits of every group";
   grid.note = "Bits of a code; the stronger the colour, the more bits. Hold the pointer over a cell for its format.";
-  for (const Group& g : s.table.groups) column(grid, place(g.name).second);
+  for (const Group& g : s.measured.table.groups) column(grid, place(g.name).second);
   fill_columns(grid);
-  for (size_t i = 0; i < s.table.groups.size(); ++i) {
-    const Group& g = s.table.groups[i];
-    const Option& o = g.options[static_cast<size_t>(s.plan.choice[i])];
+  for (size_t i = 0; i < s.measured.table.groups.size(); ++i) {
+    const Group& g = s.measured.table.groups[i];
+    const Option& o = g.options[static_cast<size_t>(s.found.plan.choice[i])];
     grid.cells[row_of[place(g.name).first]][column(grid, place(g.name).second)] = {
-        (o.format.bits - 2) / 7.0, fmt::format("{}{}", o.format.kind == Kind::grid ? "g" : "", o.format.bits),
+        std::min(1.0, (o.format.bits - 2) / 7.0),
+        fmt::format("{}{}", o.format.kind == Kind::grid ? "g" : "", o.format.bits),
         fmt::format("{}: {}, {:.3f} bits a parameter, {}", g.name, to_string(o.format),
                     8.0 * static_cast<double>(o.bytes) / static_cast<double>(g.parameters), bytes_text(o.bytes))};
   }
@@ -249,11 +252,11 @@ std::string flips(const CompressStory& s) {
       {}};
   for (size_t bin = 0; bin < kEntropyEdges.size(); ++bin) {
     double positions = 0;
-    for (const WindowFidelity& w : s.certified.windows) positions += w.sums.bin_positions[bin];
+    for (const WindowFidelity& w : s.found.certified.windows) positions += w.sums.bin_positions[bin];
     table.rows.push_back({bin + 1 < kEntropyEdges.size()
                               ? fmt::format("{:g} to {:g}", kEntropyEdges[bin], kEntropyEdges[bin + 1])
                               : fmt::format("{:g} and more", kEntropyEdges[bin]),
-                          fmt::format("{:.0f}", positions), percent(s.certified.flips(bin))});
+                          fmt::format("{:.0f}", positions), percent(s.found.certified.flips(bin))});
   }
   return to_html(table);
 }
@@ -276,9 +279,9 @@ std::string gamma(const CompressStory& s) {
 
 std::string sizes(const CompressStory& s) {
   std::map<std::string, std::array<int64_t, 3>> by_format;  // groups, parameters, bytes
-  for (size_t i = 0; i < s.table.groups.size(); ++i) {
-    const Group& g = s.table.groups[i];
-    const Option& o = g.options[static_cast<size_t>(s.plan.choice[i])];
+  for (size_t i = 0; i < s.measured.table.groups.size(); ++i) {
+    const Group& g = s.measured.table.groups[i];
+    const Option& o = g.options[static_cast<size_t>(s.found.plan.choice[i])];
     auto& sum = by_format[to_string(o.format)];
     sum[0] += 1;
     sum[1] += g.parameters;
@@ -288,8 +291,8 @@ std::string sizes(const CompressStory& s) {
   for (const auto& [format, sum] : by_format)
     table.rows.push_back({format, fmt::format("{}", sum[0]), fmt::format("{}", sum[1]), fmt::format("{}", sum[2])});
   const int64_t file = s.report.at("file_bytes");
-  table.rows.push_back({"everything else", "", "", fmt::format("{}", s.table.fixed_bytes)});
-  table.rows.push_back({"header", "", "", fmt::format("{}", file - s.plan.bytes)});
+  table.rows.push_back({"everything else", "", "", fmt::format("{}", s.measured.table.fixed_bytes)});
+  table.rows.push_back({"header", "", "", fmt::format("{}", file - s.found.plan.bytes)});
   table.rows.push_back(
       {"all files", "", fmt::format("{}", s.report.at("parameters").get<int64_t>()), fmt::format("{}", file)});
   table.rows.push_back({"the source", "", "", fmt::format("{}", s.report.at("source_file_bytes").get<int64_t>())});
@@ -310,9 +313,9 @@ std::string sizes(const CompressStory& s) {
 
 std::string compress_page(const CompressStory& s) {
   const std::string body = certificate(s) + flips(s) + "<h2>Plans</h2>\n" + plans(s) + "<h2>Groups</h2>\n" +
-                           bit_map(s) + heat_map(s.table) + "<h2>Grids</h2>\n" + gamma(s) + "<h2>Size and time</h2>\n" +
-                           sizes(s);
+                           bit_map(s) + heat_map(s.measured.table) + "<h2>Grids</h2>\n" + gamma(s) +
+                           "<h2>Size and time</h2>\n" + sizes(s);
   return html_page("Compressed and certified", body);
 }
 
-}  // namespace fidelio::app
+}  // namespace fidelio

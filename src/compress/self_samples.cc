@@ -1,10 +1,10 @@
-#include "app/self_samples.h"
+#include "compress/self_samples.h"
 
 #include "core/progress.h"
 #include "core/rng.h"
 #include "engine/generate.h"
 
-namespace fidelio::app {
+namespace fidelio {
 namespace {
 
 constexpr int64_t kPrefix = 4;       // tokens of text a sample starts with
@@ -12,17 +12,16 @@ constexpr int64_t kSideBySide = 32;  // sequences
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> sample_sequences(const RunOptions& run, const Checkpoint& source,
-                                                   std::span<const std::vector<int32_t>> text, int64_t tokens,
-                                                   int64_t context, uint64_t seed) {
+std::vector<std::vector<int32_t>> sample_sequences(
+    const std::function<std::unique_ptr<Runner>(const RunnerOptions&)>& make_runner, const RunnerOptions& serving,
+    std::span<const std::vector<int32_t>> text, int64_t tokens, int64_t context, uint64_t seed) {
   check(!text.empty(), "samples of the model itself start with tokens of the calibration text: there is none");
-  RunOptions served = run;
-  served.activations = "a16";
-  RunnerOptions options = runner_options(served);
+  RunnerOptions options = serving;
+  options.mode = Activations::a16;
   options.max_rows = std::max<int64_t>(4 * kSideBySide, options.max_rows);
   options.cache_tokens = kSideBySide * (context + kPageTokens);
   options.context = context;
-  const std::unique_ptr<Runner> runner = make_runner(served, source, options);
+  const std::unique_ptr<Runner> runner = make_runner(options);
 
   const int64_t count = (tokens + context - 1) / context;
   std::vector<GenerationRequest> requests(static_cast<size_t>(count));
@@ -50,4 +49,4 @@ std::vector<std::vector<int32_t>> sample_sequences(const RunOptions& run, const 
   return sequences;
 }
 
-}  // namespace fidelio::app
+}  // namespace fidelio

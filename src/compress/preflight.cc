@@ -1,4 +1,4 @@
-#include "app/preflight.h"
+#include "compress/preflight.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,12 +9,12 @@
 #include <optional>
 
 #include "alloc/evolve.h"
-#include "app/common.h"
 #include "core/file.h"
+#include "core/units.h"
 #include "eval/row_distances.h"
 #include "quant/workbench.h"
 
-namespace fidelio::app {
+namespace fidelio {
 namespace {
 
 // As stored and as packed: about the same, but for floating-point codes, which have no kernel here and are packed as
@@ -212,12 +212,17 @@ class Clock {
         continue;
       const Shape shape = shape_of(config_, id);
       const auto out = static_cast<double>(shape[0]), in = static_cast<double>(shape[1]);
-      if (id.layer < 0) {
+      const bool head = id.role == Role::head || config_.tie_embeddings;
+      if (id.layer < 0 && !head) {
         seconds += embedding(id);
         continue;
       }
       const Seconds quantising = QuantiseRate{flat, slope}.of(out, in);
       seconds += quantising;
+      if (id.layer < 0) {  // its inputs come from a pass of their own, over fewer tokens (quant/vocabulary.h)
+        seconds += std::min(tokens, 32 * in) * (dense_.layers + in * in * narrow.sum) + in * in * in * narrow.factor;
+        continue;
+      }
       building_ += quantising / static_cast<double>(size_.formats.size());
       // Sharers of an input share its Hessian.
       if (id.role == Role::k || id.role == Role::v || id.role == Role::up) continue;
@@ -415,7 +420,10 @@ std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size) {
                   .serving_runner = {"its own matrices and cache", workspace + 2 * cached},
                   .decoded = {"one weight decoded while it is quantised", 6 * 4 * wide * d},
                   .weights = weights};
-  return largest(phases_of(size, h));
+  std::vector<std::vector<MemoryNeed>> phases = phases_of(size, h);
+  phases.push_back(
+      {h.always, h.reference, h.runner, {"the vocabulary's weight while it is quantised", 6 * 4 * c.v * d}});
+  return largest(phases);
 }
 
 int64_t total(const std::vector<MemoryNeed>& needs) {
@@ -449,4 +457,4 @@ TimeNeed time_need(const CompressSize& size, Runner& reference, const Dataset& s
   return Clock(size, reference, sample, pool).need();
 }
 
-}  // namespace fidelio::app
+}  // namespace fidelio

@@ -1,16 +1,18 @@
-#include "app/certificate.h"
+#include "compress/certificate.h"
 
 #include <set>
 
-#include "app/common.h"
-#include "app/texts.h"
+#include "core/file.h"
+#include "core/hash.h"
 
-namespace fidelio::app {
+namespace fidelio {
 
 SplitTexts split_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer, int64_t context) {
   SplitTexts split;
   split.context = context;
-  for (const EvalText& whole : read_texts(files, tokenizer)) {
+  for (const std::string& file : files) {
+    const std::string text = read_text_file(file);
+    const EvalText whole{file, sha256_hex(text), tokenizer.encode(text, false)};
     const std::vector<int32_t>& ids = whole.ids;
     EvalText half[2] = {{whole.name, whole.sha256, {}}, {whole.name, whole.sha256, {}}};
     const auto windows = static_cast<int64_t>(ids.size()) / context;
@@ -100,4 +102,4 @@ Claim read_claim(const Checkpoint& checkpoint) {
   return claim;
 }
 
-}  // namespace fidelio::app
+}  // namespace fidelio

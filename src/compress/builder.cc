@@ -1,0 +1,57 @@
+#include "compress/builder.h"
+
+#include "core/hash.h"
+
+namespace fidelio {
+namespace {
+
+// The stops of one plan, among those of the journal.
+class PlanStore final : public StopStore {
+ public:
+  PlanStore(Journal& journal, const std::string& plan) : journal_(journal), prefix_("plan-" + plan + ".") {}
+  bool contains(const std::string& stop) const override { return journal_.contains(prefix_ + stop); }
+  std::vector<QuantizedLinear> load(const std::string& stop) const override { return journal_.load(prefix_ + stop); }
+  void save(const std::string& stop, const std::vector<QuantizedLinear>& linears) override {
+    journal_.save(prefix_ + stop, linears);
+  }
+
+ private:
+  Journal& journal_;
+  std::string prefix_;
+};
+
+}  // namespace
+
+const Built& Builder::build(const Plan& plan) {
+  if (plan.choice == built_.choice) return built_;
+  built_ = {};
+  desk_.restore_reference();
+  desk_.restore_served();
+  ModelQuantizer how;
+  how.original = desk_.reference.get();
+  std::string name;
+  for (const auto& [id, format] : desk_.quantised_formats(table_, plan)) {
+    name += to_string(id) + " " + to_string(format) + "\n";
+    if (id.layer >= 0) {
+      how.formats[id] = {format};
+      continue;
+    }
+    built_.weights[id] = candidates_.weight(id, format);
+    desk_.served->set_linear(id, desk_.served->pack(built_.weights[id]));
+  }
+  PlanStore store(journal_, sha256_hex(name).substr(0, 16));
+  how.store = &store;
+  quantize_model_gptq(*desk_.served, desk_.source, desk_.calibration, how, desk_.pool,
+                      [&](QuantizedLinear q) { built_.weights[q.id] = std::move(q.weight); });
+  built_.choice = plan.choice;
+  return built_;
+}
+
+void Builder::serve(Runner& runner) const {
+  for (LinearId id : linears_of(desk_.source.config())) {
+    const auto built = built_.weights.find(id);
+    runner.set_linear(id, runner.pack(built == built_.weights.end() ? desk_.source.linear(id) : built->second));
+  }
+}
+
+}  // namespace fidelio

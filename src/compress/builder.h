@@ -1,0 +1,33 @@
+// Plan -> Built: the weights as they are written.
+#pragma once
+#include "compress/desk.h"
+#include "sensitivity/candidates.h"
+
+namespace fidelio {
+
+struct Built {
+  std::vector<int> choice;                   // of the plan
+  std::map<LinearId, LinearWeight> weights;  // of the linears that do not stay as the source has them
+};
+
+class Builder {
+ public:
+  Builder(Desk& desk, const SensitivityTable& table, const CandidateSet& candidates, Journal& journal)
+      : desk_(desk), table_(table), candidates_(candidates), journal_(journal) {}
+  // Candidates were made for the source's own activations, so that any of them fits any other; a plan is quantised once
+  // more, layer by layer, every linear against what the ones before it give and towards what the source makes of its own
+  // (quant/feedback.h). Embedding and head are the candidates. The journal keeps its stops. The weights are left in force
+  // in the desk's served runner; the plan built last is kept.
+  const Built& build(const Plan& plan);
+  const Built& built() const { return built_; }
+  void serve(Runner& runner) const;  // the built plan, on another runner
+
+ private:
+  Desk& desk_;
+  const SensitivityTable& table_;
+  const CandidateSet& candidates_;
+  Journal& journal_;
+  Built built_;
+};
+
+}  // namespace fidelio

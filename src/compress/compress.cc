@@ -1,0 +1,257 @@
+#include "compress/compress.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "compress/page.h"
+#include "compress/search.h"
+#include "core/file.h"
+#include "core/units.h"
+#include "sensitivity/gamma.h"
+
+namespace fidelio {
+namespace {
+
+nlohmann::json to_json(Seconds s) { return {{"wall", s.wall}, {"cpu", s.cpu}}; }
+
+nlohmann::json foresee_memory(const Desk& desk) {
+  nlohmann::json memory;
+  const auto look = [&](const char* key, const char* whose, const std::vector<MemoryNeed>& needs, int64_t available) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const MemoryNeed& need : needs) {
+      desk.note(fmt::format("{:<52} {:>10}", need.what, bytes_text(need.bytes)));
+      rows.push_back({{"what", need.what}, {"bytes", need.bytes}});
+    }
+    desk.note(fmt::format("{:<52} {:>10}   of {} available", whose, bytes_text(total(needs)), bytes_text(available)));
+    memory[key] = {{"parts", rows}, {"bytes", total(needs)}, {"available_bytes", available}};
+    check_memory(needs, available, whose);
+  };
+  look("memory", "memory", memory_needs(desk.size()), available_memory());
+  if (desk.job.on_gpu)
+    look("gpu_memory", "the GPU's memory", gpu_memory_needs(desk.size()), cuda_memory(desk.job.serving.gpu).free);
+  return memory;
+}
+
+// Says what is there already, and removes the unfinished folders that a run killed while it was writing left beside the
+// outputs.
+void resume(const Desk& desk, const Journal& journal) {
+  namespace fs = std::filesystem;
+  desk.note(fmt::format("{}.journal: {} stops and {} measurements are there already", desk.job.out,
+                        journal.finished().first, journal.finished().second));
+  std::vector<fs::path> left;
+  for (const std::string& folder : desk.job.outputs()) {
+    const fs::path out = fs::absolute(folder);
+    for (const auto& entry : fs::directory_iterator(out.parent_path())) {
+      const std::string name = entry.path().filename().string(), prefix = out.filename().string() + ".";
+      if (!name.starts_with(prefix) || !name.ends_with(".tmp")) continue;
+      const std::string middle =
+          name.substr(prefix.size(), std::max(prefix.size() + 4, name.size()) - prefix.size() - 4);
+      if (!middle.empty() &&
+          std::all_of(middle.begin(), middle.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
+        left.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : left) fs::remove_all(path);
+}
+
+nlohmann::json report_of(const Desk& desk, const std::string& out) {
+  const Checkpoint made = Checkpoint::open(out);
+  return {
+      {"output", out},
+      {"file_bytes", made.file_bytes()},
+      {"source_file_bytes", desk.source.file_bytes()},
+      {"parameters", made.parameters()},
+      {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())}};
+}
+
+// A checkpoint that an interrupted run of several targets has written already, if it is that.
+std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
+  const std::string out = desk.job.outputs()[target];
+  if (desk.targets.size() == 1 || !std::filesystem::exists(out)) return std::nullopt;
+  const Claim claim = read_claim(Checkpoint::open(out));
+  check(claim.target.ear == desk.targets[target].ear && claim.reference_sha256 == desk.source.sha256(),
+        "{} is there and was made for something else; move it, or choose another output folder", out);
+  desk.note(fmt::format("{} is there already", out));
+  nlohmann::json report = report_of(desk, out);
+  report["certificate"] = claim.json;
+  report["beside"] = "made by an earlier run";
+  return report;
+}
+
+// What the plan was chosen instead of: the narrowest format everywhere that has the fidelity asked for, or the best
+// within the size. Uniform plans are judged on the text of the sensitivities.
+std::string beside_uniform(const Measured& measured, const Plan& plan, const Target& target) {
+  const double bits = bits_per_parameter(measured.table, plan);
+  const bool by_size = !target.ear && !target.kl;
+  const auto serves = [&](const UniformPoint& u) {
+    if (by_size) return u.bits <= bits;
+    return (!target.ear || u.ear >= *target.ear) && (!target.kl || u.kl <= *target.kl);
+  };
+  const UniformPoint *best = nullptr, *finest = nullptr;
+  for (const UniformPoint& u : measured.uniform) {
+    if (!finest || u.kl < finest->kl) finest = &u;
+    if (serves(u) && (!best || (by_size ? u.kl < best->kl : u.bits < best->bits))) best = &u;
+  }
+  if (best)
+    return fmt::format("{} everywhere: {:.3f} bits, EAR {:.5f} on the search text; this: {:.3f} bits", best->format,
+                       best->bits, best->ear, bits);
+  if (by_size) return fmt::format("no format everywhere is as small; this: {:.3f} bits", bits);
+  return fmt::format(
+      "no format everywhere reaches it: {} ({:.3f} bits) has EAR {:.5f} on the search text; this: {:.3f} bits",
+      finest->format, finest->bits, finest->ear, bits);
+}
+
+nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const Found& found,
+                             const nlohmann::json& certificate) {
+  const SensitivityTable& table = measured.table;
+  return {{"source_sha256", desk.source.sha256()},
+          {"method", "compress"},
+          {"calibration_sha256", desk.calibration.sha256},
+          {"calibration_tokens", desk.calibration.tokens},
+          {"calibration_samples", desk.job.samples},
+          {"sensitivity", table.method},
+          {"sensitivity_entries", {{"measured", entries(table).first}, {"derived", entries(table).second}}},
+          {"sensitivity_tokens", desk.search.tokens},
+          {"sensitivity_activations", table.activations},
+          {"allocated_by", desk.job.allocate_by == Cost::kl ? "kl" : "ear"},
+          {"search", std::string(name_of(desk.job.search))},
+          {"for", std::string(name_of(desk.job.consumer))},
+          {"seed", desk.job.seed},
+          {"plan", to_json(table, found.plan)},
+          {"certificate", certificate}};
+}
+
+nlohmann::json finish(Desk& desk, const Measured& measured, const Found& found, const Built& built,
+                      const std::string& out) {
+  nlohmann::json certificate =
+      make_certificate(found.target, found.certified, *desk.served, found.looks, desk.source.sha256(), desk.job.texts);
+  if (!found.tasks.is_null()) certificate["tasks"] = found.tasks;
+  write_checkpoint(
+      out, desk.source, desk.quantised_formats(measured.table, found.plan),
+      [&](LinearId id) { return built.weights.at(id); }, provenance_of(desk, measured, found, certificate));
+  nlohmann::json report = report_of(desk, out);
+  const auto bytes = report["file_bytes"].get<int64_t>();
+  check(desk.budget() == 0 || bytes <= desk.budget(),
+        "{} has {} bytes, more than the {} asked for: its header is larger than foreseen; ask for {} bytes less", out,
+        bytes, desk.budget(), bytes - desk.budget());
+  report["plan"] = to_json(measured.table, found.plan);
+  report["certificate"] = certificate;
+  report["beside"] = beside_uniform(measured, found.plan, found.target);
+  return report;
+}
+
+void write_page(const Desk& desk, const Measured& measured, const std::vector<Plan>& front, const Found& found,
+                const nlohmann::json& report, const std::vector<std::pair<std::string, Seconds>>& laps,
+                const std::string& file) {
+  std::vector<GammaRow> gamma;
+  const int group = desk.job.formats.front().group;
+  for (LinearId id : linears_of(desk.source.config())) {
+    const LinearWeight w = desk.source.linear(id);
+    gamma.push_back({to_string(id), gamma_law(decode(w), w.out, w.in, group, kGammaBits)});
+    desk.source.drop(id);
+  }
+  write_file_atomically(
+      file, compress_page({desk.job.model, measured, front, found, gamma, group, std::string(name_of(desk.job.search)),
+                           desk.job.allocate_by == Cost::kl ? "kl" : "ear", report, laps}));
+}
+
+// Time since the last call, under the name of what was done.
+class Stopwatch {
+ public:
+  void lap(const std::string& name) {
+    const Seconds now = Seconds::now();
+    laps.emplace_back(name, now - last_);
+    last_ = now;
+  }
+  std::vector<std::pair<std::string, Seconds>> laps;
+
+ private:
+  Seconds last_ = Seconds::now();
+};
+
+// The first rank begins or finds the journal; the others join it.
+Journal open_journal(Desk& desk) {
+  const std::string folder = desk.job.out + ".journal";
+  std::optional<Journal> journal;
+  if (desk.ranks.first()) {
+    if (desk.job.fresh) Journal::remove(folder);
+    journal.emplace(folder, desk.candidates_job());
+    if (journal->resumed()) resume(desk, *journal);
+  }
+  desk.ranks.gather({});
+  return journal ? *journal : Journal(folder, desk.candidates_job());
+}
+
+}  // namespace
+
+nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
+  check_job(job);
+  Desk desk(job, world, ranks);
+  desk.check_budget();
+  nlohmann::json report = foresee_memory(desk);
+  desk.load_reference();
+  const TimeNeed time = time_need(desk.size(), *desk.reference, desk.calibration, desk.pool);
+  const auto phase = [&](const char* what, Seconds s) {
+    desk.note(fmt::format("{:<52} {:>8.0f} s   ({:.0f} s of CPU time)", what, s.wall, s.cpu));
+  };
+  phase("quantising the candidates", time.candidates);
+  phase("sensitivities", time.sensitivities);
+  phase("search and certificate", time.search);
+  phase("time", time.total());
+  if (time.search_at_most.wall > time.search.wall) phase("search and certificate, at most", time.search_at_most);
+  report["seconds"] = {{"candidates", to_json(time.candidates)},
+                       {"sensitivities", to_json(time.sensitivities)},
+                       {"search", to_json(time.search)},
+                       {"search_at_most", to_json(time.search_at_most)},
+                       {"total", to_json(time.total())}};
+  return report;
+}
+
+nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) {
+  check_job(job);
+  Stopwatch watch;
+  Desk desk(job, world, ranks);
+  desk.check_budget();
+  desk.warn_of_codes();
+  check_memory(memory_needs(desk.size()), available_memory() / ranks.on_this_host(), "memory");
+  if (job.on_gpu) check_memory(gpu_memory_needs(desk.size()), cuda_memory(job.serving.gpu).free, "the GPU's memory");
+  desk.load_reference();
+  if (ranks.first()) desk.check_floor();
+  Journal journal = open_journal(desk);
+  watch.lap("reading");
+  const CandidateSet candidates(*desk.reference, desk.source, desk.calibration, desk.groups, job.formats, {}, desk.pool,
+                                &journal, ranks);
+  watch.lap("quantising the candidates");
+  const Measured measured = measure_table(desk, candidates, journal);
+  watch.lap("sensitivities");
+  if (!ranks.first()) return nullptr;
+  if (!job.table_file.empty()) write_file_atomically(job.table_file, to_json(measured.table).dump(1) + "\n");
+  desk.load_served();
+  const std::vector<Plan> front = pareto_front(measured.table, job.allocate_by);
+  desk.note(fmt::format("{} plans on the Pareto front, {:.3f} to {:.3f} bits", front.size(),
+                        bits_per_parameter(measured.table, front.front()),
+                        bits_per_parameter(measured.table, front.back())));
+  Builder builder(desk, measured.table, candidates, journal);
+  Search search(desk, measured, front, candidates, builder, journal);
+  std::vector<nlohmann::json> reports;
+  for (size_t i = 0; i < desk.targets.size(); ++i) {
+    if (const auto there = finished(desk, i)) {
+      reports.push_back(*there);
+      continue;
+    }
+    const Found found = search.run(desk.targets[i]);
+    watch.lap("search and certificate");
+    nlohmann::json report = finish(desk, measured, found, builder.built(), job.outputs()[i]);
+    watch.lap("writing");
+    for (const auto& [name, spent] : watch.laps) report["seconds"][name] = to_json(spent);
+    if (job.on_gpu) report["gpu_bytes_highest"] = cuda_memory(job.serving.gpu).highest;
+    if (!job.page_file.empty()) write_page(desk, measured, front, found, report, watch.laps, job.page(i));
+    reports.push_back(std::move(report));
+  }
+  Journal::remove(job.out + ".journal");
+  if (reports.size() == 1) return reports.front();
+  return {{"targets", reports}};
+}
+
+}  // namespace fidelio

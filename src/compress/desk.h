@@ -1,0 +1,61 @@
+// What every step of one compression works with: the source, the texts, and the two runners that hold weights.
+#pragma once
+#include <optional>
+
+#include "alloc/search.h"
+#include "compress/certificate.h"
+#include "compress/job.h"
+#include "compress/preflight.h"
+#include "runtime/dataset.h"
+#include "sensitivity/journal.h"
+#include "sensitivity/ranks.h"
+
+namespace fidelio {
+
+class Desk {
+ public:
+  Desk(const Job& job, const World& world, const Ranks& ranks);
+
+  const Job& job;
+  const World& world;
+  const Ranks& ranks;
+  const Checkpoint& source;
+  ThreadPool pool;
+  SplitTexts texts;
+  std::vector<Target> targets;  // empty targets where a size or answers are asked for
+  std::vector<LinearGroup> groups;
+  Dataset calibration, search;  // what quantisers see; what sensitivities are measured on
+  std::unique_ptr<Runner> reference, served;
+
+  void note(const std::string& text) const;  // by the first rank alone
+  RunnerOptions options(Activations mode) const;
+  Activations table_mode() const;  // of the candidates while sensitivities are measured
+  CompressSize size() const;
+  int64_t budget() const;  // bytes that all files may take, 0 without a budget
+  int64_t header_bytes(const std::map<LinearId, FormatSpec>& formats) const;  // an upper bound
+  // The formats of those linears that do not stay as the source has them.
+  std::map<LinearId, FormatSpec> quantised_formats(const SensitivityTable& table, const Plan& plan) const;
+
+  void load_reference();
+  void load_served();
+  void restore_reference();
+  void restore_served();
+  // The served weights beside the reference's, on these texts.
+  FidelityReport measure(std::span<const EvalText> on);
+
+  // All that decides what the candidates are, and a stage of measurements with them (sensitivity/journal.h).
+  std::map<std::string, std::string> candidates_job() const;
+  std::string stage(const std::string& what) const;
+
+  // Refusals, before anything is made: a size that nothing has; a target that the kernels miss with the source itself.
+  void check_budget() const;
+  void check_floor();
+  void warn_of_codes() const;  // of a source that is quantised already
+
+ private:
+  void read_calibration();
+  int64_t tokens_ = 0, search_tokens_ = 0;
+  std::map<LinearId, PackedLinear> original_, served_original_;
+};
+
+}  // namespace fidelio

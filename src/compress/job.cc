@@ -1,0 +1,135 @@
+#include "compress/job.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <set>
+
+#include "core/error.h"
+
+namespace fidelio {
+namespace {
+
+template <typename Enum>
+struct Names;
+template <>
+struct Names<SensitivityMethod> {
+  static constexpr std::array<std::string_view, 5> all = {"single", "every", "linear", "shapley", "unified"};
+};
+template <>
+struct Names<SearchKind> {
+  static constexpr std::array<std::string_view, 2> all = {"ilp", "evolve"};
+};
+template <>
+struct Names<Consumer> {
+  static constexpr std::array<std::string_view, 4> all = {"fidelio", "vllm", "gptq", "llama.cpp"};
+};
+template <>
+struct Names<Grouping> {
+  static constexpr std::array<std::string_view, 2> all = {"fused", "single"};
+};
+template <>
+struct Names<Cost> {
+  static constexpr std::array<std::string_view, 2> all = {"kl", "ear"};
+};
+
+std::vector<FormatSpec> formats(std::initializer_list<const char*> names) {
+  std::vector<FormatSpec> all;
+  for (const char* name : names) all.push_back(parse_format(name));
+  return all;
+}
+
+}  // namespace
+
+std::string_view name_of(SensitivityMethod m) { return Names<SensitivityMethod>::all.at(static_cast<size_t>(m)); }
+std::string_view name_of(SearchKind s) { return Names<SearchKind>::all.at(static_cast<size_t>(s)); }
+std::string_view name_of(Consumer c) { return Names<Consumer>::all.at(static_cast<size_t>(c)); }
+std::string_view name_of(Grouping g) { return Names<Grouping>::all.at(static_cast<size_t>(g)); }
+
+template <typename Enum>
+Enum parse_option(const std::string& option, const std::string& text) {
+  const auto& names = Names<Enum>::all;
+  const auto found = std::find(names.begin(), names.end(), text);
+  check(found != names.end(), "{} {}: expected {}", option, text, fmt::join(names, " or "));
+  return static_cast<Enum>(found - names.begin());
+}
+template SensitivityMethod parse_option(const std::string&, const std::string&);
+template SearchKind parse_option(const std::string&, const std::string&);
+template Consumer parse_option(const std::string&, const std::string&);
+template Grouping parse_option(const std::string&, const std::string&);
+template Cost parse_option(const std::string&, const std::string&);
+
+ConsumerRules rules_of(Consumer consumer) {
+  switch (consumer) {
+    case Consumer::vllm:  // zero points at 4 and 8 bits only, the vocabulary dense
+      return {formats({"int2g64", "int3g64", "int4g64z", "int5g64", "int6g64", "int7g64", "int8g64z"}), true, false,
+              "--to compressed-tensors --profile vllm"};
+    case Consumer::gptq:  // the widths that every reader has; 5 to 7 bits are read by GPTQModel alone
+      return {
+          formats({"int2g64z", "int3g64z", "int3g32z", "int4g128z", "int4g64z", "int4g32z", "int8g128z", "int8g32z"}),
+          true, false, "--to gptq"};
+    case Consumer::llama_cpp:  // Q4_0, Q5_0 and Q8_0: blocks of 32 under one FP16 scale
+      return {formats({"int4g32", "int5g32", "int8g32"}), false, true, "--to gguf"};
+    case Consumer::fidelio:
+      break;
+  }
+  // 8-bit scales and groups of 64 are worth 10-14% of KL at equal size, grids more below 4 bits (docs/results.md).
+  return {formats({"lut2g64", "lut3g64", "lut4g64", "int3g64zs8", "int4g64zs8", "int5g64zs8", "int6g64zs8",
+                   "int7g64zs8", "int8g64zs8"}),
+          false, true, ""};
+}
+
+bool ConsumerRules::holds(const FormatSpec& f, Consumer consumer) const {
+  if (consumer == Consumer::fidelio) return true;
+  if (f.kind != Kind::integer || f.scale != ScaleKind::f16) return false;
+  if (consumer == Consumer::llama_cpp) return f.symmetric && f.group == 32 && f.bits >= 4;
+  return consumer == Consumer::gptq || f.symmetric || f.bits == 4 || f.bits == 8;
+}
+
+std::vector<std::string> Job::outputs() const {
+  if (ear.size() < 2) return {out};
+  std::vector<std::string> all;
+  for (double target : ear) all.push_back(fmt::format("{}-{:g}", out, 100 * target));
+  return all;
+}
+
+std::string Job::page(size_t target) const {
+  if (page_file.empty() || ear.size() < 2) return page_file;
+  const std::filesystem::path whole = page_file;
+  return (whole.parent_path() /
+          fmt::format("{}-{:g}{}", whole.stem().string(), 100 * ear[target], whole.extension().string()))
+      .string();
+}
+
+void check_job(const Job& job) {
+  const bool tasks = job.accuracy_drop > 0;
+  check(job.has_target() + (job.bits > 0) + (job.bytes > 0) + tasks == 1,
+        "compress: give a target, --ear X or --kl X, or --tasks FILE --accuracy-drop X, or a size, --bits B or --bytes "
+        "N");
+  check(job.ear.size() < 2 || job.kl == 0, "--ear with several targets: leave out --kl");
+  const std::vector<std::string> outputs = job.outputs();
+  check(std::set<std::string>(outputs.begin(), outputs.end()).size() == outputs.size(), "--ear names a target twice");
+  check(job.search == SearchKind::ilp || (job.bits == 0 && job.bytes == 0),
+        "--search evolve makes a plan smaller at the same fidelity; with a size (--bits, --bytes) there is nothing to "
+        "make smaller");
+  check(job.method != SensitivityMethod::linear || !is_coarse(job.served()),
+        "--method linear puts noise into dense weights, which do not see 8-bit activations as codes do; with "
+        "--activations a8, a6, a4 and aw give single, every, shapley or unified");
+  for (size_t i = 0; i < job.formats.size(); ++i)  // one of them twice would be two candidates that are one
+    check(std::count(job.formats.begin(), job.formats.end(), job.formats[i]) == 1, "--formats names {} twice",
+          to_string(job.formats[i]));
+  if (job.consumer == Consumer::fidelio) return;
+  const ConsumerRules rules = rules_of(job.consumer);
+  check(!rules.fused || job.grouping == Grouping::fused,
+        "--for {}: q k v and gate up are fused there and must share a format; leave out --grouping single",
+        name_of(job.consumer));
+  std::vector<std::string> held;
+  for (const FormatSpec& f : rules.formats) held.push_back(to_string(f));
+  for (const FormatSpec& f : job.formats)
+    check(rules.holds(f, job.consumer), "--for {}: {} is not held there as it is; offer some of {}",
+          name_of(job.consumer), to_string(f), fmt::join(held, ", "));
+}
+
+}  // namespace fidelio

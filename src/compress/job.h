@@ -1,0 +1,103 @@
+// compress: from a model and what is asked of it to a certified checkpoint, as values with a function between each two:
+//
+//   calibration text --CandidateSet--> candidates --measure_table--> Measured (SensitivityTable, uniform plans)
+//     --search--> Found (Plan, certificate's measurement)  with Builder: Plan -> Built (the weights as they are written)
+//     --finish--> checkpoint, certificate
+//
+// A Job is everything that was asked, parsed once; the room sees no command line, no terminal but notes, and no device
+// but what makes it runners.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "alloc/solve.h"
+#include "core/estimate.h"
+#include "runtime/runner.h"
+#include "sensitivity/meter.h"
+#include "text/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace fidelio {
+
+enum class SensitivityMethod : uint8_t { single, every, linear, shapley, unified };
+enum class SearchKind : uint8_t { ilp, evolve };
+// Programs that a plan may be for. Its formats are then those that the program's kernels take as they are from
+// `export`: codes and scales unrounded.
+enum class Consumer : uint8_t { fidelio, vllm, gptq, llama_cpp };
+
+std::string_view name_of(SensitivityMethod method);
+std::string_view name_of(SearchKind search);
+std::string_view name_of(Consumer consumer);
+std::string_view name_of(Grouping grouping);
+// The value of this name. Throws Error naming the option and what it may be.
+template <typename Enum>
+Enum parse_option(const std::string& option, const std::string& text);
+
+// What a consumer holds. q k v, and gate up, are one matrix in some, and then share a format.
+struct ConsumerRules {
+  std::vector<FormatSpec> formats;  // offered by default
+  bool fused = false;
+  bool embedding = true;       // a quantised embedding or head is held too
+  std::string export_options;  // of `fidelio export`
+  bool holds(const FormatSpec& f, Consumer consumer) const;
+};
+ConsumerRules rules_of(Consumer consumer);
+
+struct Job {
+  std::string model, out;   // the source's name, for pages; the folder to write
+  std::vector<double> ear;  // targets; several make one checkpoint each, OUT-99, OUT-98, from one search
+  double kl = 0, bits = 0, accuracy_drop = 0;  // other things that may be asked for; 0 = not
+  int64_t bytes = 0;
+  std::vector<FormatSpec> formats;  // that a plan may choose from, beside the source's own
+  Grouping grouping = Grouping::fused;
+  Consumer consumer = Consumer::fidelio;
+  SensitivityMethod method = SensitivityMethod::single;
+  Cost allocate_by = Cost::kl;
+  SearchKind search = SearchKind::ilp;
+  bool keep_embedding = false, fresh = false;
+  std::vector<std::string> calibration, texts;         // files
+  int64_t tokens = 0, search_tokens = 0, samples = 0;  // 0 tokens: as many as suit the model's size
+  int64_t context = 0;                                 // of all texts
+  int permutations = 8, max_trials = 6, generations = 20;
+  double target_se = 0, calibration_bits = 4;
+  uint64_t seed = 0;
+  RunnerOptions serving;  // activations, cache, threads, GPU as the model will be served with
+  bool on_gpu = false;
+  int64_t answering_tokens = 0;  // room for the questions answered side by side; 0: none are asked
+  std::string table_file;        // where the table goes as soon as it is measured; "": nowhere
+  std::string page_file;         // and the page about each checkpoint
+
+  Activations served() const { return serving.mode; }
+  bool has_target() const { return !ear.empty() || kl > 0; }
+  // The folders that will be written, one per target, and the pages about them.
+  std::vector<std::string> outputs() const;
+  std::string page(size_t target) const;
+};
+// Throws Error where two things that are asked for contradict each other.
+void check_job(const Job& job);
+
+// The questions of a target of tasks, put to a model (SLQ appendix A.3).
+class TaskJudge {
+ public:
+  virtual ~TaskJudge() = default;
+  // Accuracy over the reference's, mean over tasks, bootstrapped by question, of the weights that `put` puts in force.
+  // `name`: a file's name, of this plan alone; `change` says what differs from the model's files.
+  virtual Estimate recovery(const std::string& name, const std::string& change,
+                            const std::function<void(Runner&)>& put) = 0;
+  virtual int64_t questions() const = 0;
+  virtual const std::string& sha256() const = 0;
+};
+
+// What the room needs of the world outside.
+struct World {
+  const Checkpoint& source;
+  const Tokenizer& tokenizer;
+  const ChatTemplate* chat = nullptr;                                        // none: calibration has no conversations
+  std::function<std::unique_ptr<Runner>(const RunnerOptions&)> make_runner;  // of the source, on the device
+  std::function<std::unique_ptr<TaskJudge>(const std::string& folder)> make_judge;  // keeps answers in `folder`
+  std::function<void(const std::string&)> note;                                     // a line for the user
+};
+
+}  // namespace fidelio

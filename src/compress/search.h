@@ -1,0 +1,49 @@
+// From a table to a plan that has been looked at on text the search has not seen.
+#pragma once
+#include <nlohmann/json.hpp>
+
+#include "compress/builder.h"
+#include "compress/table.h"
+
+namespace fidelio {
+
+struct TrialPoint {  // a plan that was measured on the way
+  double bits = 0, kl = 0;
+  Estimate ear;
+  double predicted_ear = 0;
+};
+struct Found {
+  Target target;  // what was searched for; with tasks, the KL they allow
+  Plan plan;
+  FidelityReport certified;  // on the unseen text
+  int looks = 0;             // at it
+  std::vector<TrialPoint> trials;
+  nlohmann::json tasks;  // null without
+};
+
+class Search {
+ public:
+  Search(Desk& desk, const Measured& measured, const std::vector<Plan>& front, const CandidateSet& candidates,
+         Builder& builder, Journal& journal);
+  Found run(const Target& target);
+
+ private:
+  Plan choose();
+  Plan within_budget();
+  Plan evolved(const Plan& start);
+  FidelityReport trial(const Plan& plan, const std::string& what);
+  double kl_of_tasks(TaskJudge& judge);
+  void check_tasks(TaskJudge& judge, const Plan& plan);
+  FidelityReport look(const Plan& plan);
+
+  Desk& desk_;
+  const SensitivityTable& table_;
+  const std::vector<Plan>& front_;
+  const CandidateSet& candidates_;
+  Builder& builder_;
+  Journal& journal_;
+  int64_t next_place_ = 0;
+  Found found_;
+};
+
+}  // namespace fidelio

@@ -1,0 +1,165 @@
+#include "compress/table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/progress.h"
+
+namespace fidelio {
+namespace {
+
+// Every format everywhere and, where activations are coarse, what those cost with the source's weights. Dense weights
+// see finer activations than codes in that mode (kernels/cpu), so most of the cost is measured with each group's codes,
+// as it is when served.
+std::vector<MeterResult> measure_uniform(Desk& desk, Players& players, const CandidateSet& candidates,
+                                         Journal& journal) {
+  const auto reset = [&desk](Game& game) {
+    for (const LinearGroup& g : desk.groups)
+      for (LinearId id : g.linears) game.restore(id);
+  };
+  journal.begin_stage(desk.stage("uniform"));
+  const int64_t place = players.reserve(static_cast<int64_t>(desk.job.formats.size()) + 1);
+  std::vector<GameJob> jobs;
+  for (size_t f = 0; f < desk.job.formats.size(); ++f)
+    jobs.push_back({place + static_cast<int64_t>(f), [&, f](Game& game) {
+                      for (const CandidateGroup& g : candidates.groups()) assign(game, g, desk.job.formats[f]);
+                      const MeterResult found = game.measure();
+                      reset(game);
+                      return std::vector{found};
+                    }});
+  if (desk.table_mode() != Activations::f32)
+    jobs.push_back({place + static_cast<int64_t>(desk.job.formats.size()),
+                    [](Game& game) { return std::vector{game.measure()}; }});
+  std::vector<MeterResult> found;
+  for (const std::vector<MeterResult>& one : players.play(jobs)) found.push_back(one.front());
+  return found;
+}
+
+// The format that `single` measures every group in: of those that a plan may use, the one that is nearest to what is
+// asked for when given to all groups. What lies near it follows from it best. `uniform`: measurements by format.
+FormatSpec measured_format(const Desk& desk, const Measured& measured, const std::vector<MeterResult>& uniform,
+                           const std::vector<CandidateGroup>& useful, double base_kl, double wanted) {
+  const double bits = desk.budget() > 0
+                          ? 8.0 * static_cast<double>(desk.budget()) / static_cast<double>(desk.source.parameters())
+                          : desk.job.calibration_bits;
+  const bool by_size = desk.budget() > 0 || desk.job.accuracy_drop > 0;
+  FormatSpec nearest;
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t f = 0; f < desk.job.formats.size(); ++f) {
+    const auto offers = [&](const CandidateGroup& g) {
+      return std::any_of(g.candidates.begin(), g.candidates.end(),
+                         [&](const Candidate& c) { return c.format == desk.job.formats[f]; });
+    };
+    if (!std::all_of(useful.begin(), useful.end(), offers)) continue;
+    const double distance =
+        by_size ? std::abs(measured.uniform[f].bits - bits)
+                : std::abs(std::log(std::max(uniform[f].kl - base_kl, 1e-300) / std::max(wanted, 1e-300)));
+    if (distance < least) {
+      least = distance;
+      nearest = desk.job.formats[f];
+    }
+  }
+  return nearest;
+}
+
+}  // namespace
+
+Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& journal) {
+  Measured measured;
+  Meter played(*desk.reference, desk.search.sequences, desk.pool, desk.table_mode());
+  JournaledGame game(played, journal);
+  Players players(game, desk.ranks);
+  EstimateOptions options;
+  std::vector<MeterResult> uniform = measure_uniform(desk, players, candidates, journal);
+  if (desk.table_mode() != Activations::f32) {
+    options.base_kl = uniform.back().kl;
+    options.base_loss = uniform.back().loss;
+    uniform.pop_back();
+    desk.note(fmt::format("activations {} with the source's own dense weights: KL {:.6f}  EAR {:.5f}  (search text)",
+                          name_of(desk.table_mode()), options.base_kl, 1 - options.base_loss));
+  }
+  const int64_t fixed = fixed_bytes(desk.source, desk.groups);
+  for (size_t f = 0; f < desk.job.formats.size(); ++f) {
+    desk.note(fmt::format("uniform {:<12} KL {:.6f}  EAR {:.5f}  (search text)", to_string(desk.job.formats[f]),
+                          uniform[f].kl, 1 - uniform[f].loss));
+    int64_t bytes = 0, parameters = 0;
+    for (const CandidateGroup& g : candidates.groups()) {
+      parameters += g.parameters;
+      for (const Candidate& c : g.candidates)
+        if (c.format == desk.job.formats[f]) bytes += c.bytes;
+    }
+    measured.uniform.push_back({to_string(desk.job.formats[f]),
+                                8.0 * static_cast<double>(bytes) / static_cast<double>(parameters), uniform[f].kl,
+                                1 - uniform[f].loss});
+  }
+  const double c = ear_constant(uniform);
+  // KL that the targets allow: of the strictest, of the loosest.
+  double strictest = 1e300, loosest = 0;
+  for (const Target& t : desk.targets) {
+    const double allowed =
+        std::min(t.kl.value_or(1e300), t.ear ? std::pow((1 - *t.ear) / c, 2) : 1e300) - options.base_kl;
+    strictest = std::min(strictest, allowed);
+    loosest = std::max(loosest, allowed);
+  }
+  const double wanted = strictest > 0 && loosest < 1e300 ? std::sqrt(strictest * loosest) : strictest;
+
+  // 64 = three bits either way: KL falls four times a bit. What the activations cost is there with every format.
+  std::vector<CandidateGroup> useful = candidates.groups();
+  for (CandidateGroup& g : useful)
+    std::erase_if(g.candidates, [&](const Candidate& candidate) {
+      const auto at = static_cast<size_t>(
+          std::find(desk.job.formats.begin(), desk.job.formats.end(), candidate.format) - desk.job.formats.begin());
+      const double kl = uniform[at].kl - options.base_kl;
+      return kl > 64 * loosest || kl < strictest / 64;
+    });
+  const bool open = desk.budget() > 0 || desk.job.accuracy_drop > 0;  // no distance is named
+  if (open || useful.front().candidates.empty()) useful = candidates.groups();
+
+  std::unique_ptr<Progress> progress;
+  options.method = name_of(desk.job.method);
+  options.measured = measured_format(desk, measured, uniform, useful, options.base_kl, wanted);
+  options.permutations = desk.job.permutations;
+  options.target_se = desk.job.target_se;
+  options.seed = desk.job.seed;
+  std::string offered;
+  for (const CandidateGroup& g : useful) {
+    offered += "\n" + g.group.name;
+    for (const Candidate& c : g.candidates) offered += " " + to_string(c.format);
+  }
+  journal.begin_stage(desk.stage(fmt::format("table {} in {} permutations {} error {} seed {}{}",
+                                             name_of(desk.job.method), to_string(options.measured),
+                                             desk.job.permutations, desk.job.target_se, desk.job.seed, offered)));
+  int64_t before = 0;
+  Estimation e = estimate(
+      players, useful, options,
+      [&](LinearId id, double sigma, uint64_t stream, bool flat) {
+        return desk.reference->pack_noisy(desk.source.linear(id), sigma, stream, flat);
+      },
+      [&](int64_t done, int64_t total) {
+        if (!desk.ranks.first()) return;
+        if (!progress) progress = std::make_unique<Progress>("sensitivity", total);
+        progress->advance(done - std::exchange(before, done));
+      });
+  desk.restore_reference();
+  measured.next_place = players.reserve(0);
+  e.table.activations = name_of(desk.table_mode());
+  e.table.ear_constant = c;
+  e.table.fixed_bytes = fixed;
+  e.table.provenance = nlohmann::json{
+      {"source_sha256", desk.source.sha256()},
+      {"text_sha256", desk.search.sha256},
+      {"tokens", desk.search.tokens},
+      {"passes", e.passes},
+      {"measured_in",
+       desk.job.method == SensitivityMethod::single ? to_string(options.measured) : std::string("all formats")},
+      {"seed",
+       desk.job.seed}}.dump();
+  make_monotone(e.table);
+  offer_source(desk.source, desk.groups, e.table);
+  measured.table = std::move(e.table);
+  return measured;
+}
+
+}  // namespace fidelio
