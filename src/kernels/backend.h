@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "formats/linear_weight.h"
+#include "kernels/choice.h"
 
 namespace fidelio {
 
@@ -141,6 +142,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   { b.swiglu(input, input) } -> std::same_as<typename B::Acts>;     // silu(gate) * up
   {b.read(acts, host_out)};                                         // the input of linears in FP32 (calibration)
   { b.input(input) } -> std::same_as<typename B::Acts>;  // the inverse: a matrix (n, K) as the input of linears
+  b.choose(input, std::span<const ChoiceRule>{}, std::span<Choice>{});  // from the first rows of logits (rows, v)
   { b.kernel_name(linear, Activations::a16) } -> std::convertible_to<std::string>;  // for reports and certificates
   { b.bytes_read(linear, Reading()) } -> std::same_as<int64_t>;  // of the packed weight, by a product of few rows
 };

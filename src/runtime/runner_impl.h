@@ -71,15 +71,13 @@ class RunnerImpl : public Runner {
     b_.download(w_.logits, 0, count, to);
   }
   std::span<const float> step(const Batch& batch, Reading reading) override {
-    const auto count = static_cast<int64_t>(batch.logit_rows.size());
-    check_logit_rows(count);
-    begin(batch, reading);
-    b_.repeat(weights_version_, [&] {
-      embed();
-      layers(0, model_.config.L);
-      if (count > 0) multiply_head(0, count);
-    });
-    return host_logits(count);
+    run(batch, reading);
+    return host_logits(static_cast<int64_t>(batch.logit_rows.size()));
+  }
+  void step_and_choose(const Batch& batch, Reading reading, std::span<const ChoiceRule> rules,
+                       std::span<Choice> choices) override {
+    run(batch, reading);
+    b_.choose(w_.logits, rules, choices);
   }
 
   void read_stream(std::span<float> x) override { b_.download(w_.x, 0, rows_, x); }
@@ -130,6 +128,16 @@ class RunnerImpl : public Runner {
     const auto acts = b_.norm_logit_rows(w_.x, model_.final_norm, model_.config.rms_eps, first, count);
     const std::pair<const typename B::Linear*, typename B::Matrix*> head[] = {{model_.head.get(), &w_.logits}};
     b_.linear(acts, head);
+  }
+  void run(const Batch& batch, Reading reading) {
+    const auto count = static_cast<int64_t>(batch.logit_rows.size());
+    check_logit_rows(count);
+    begin(batch, reading);
+    b_.repeat(weights_version_, [&] {
+      embed();
+      layers(0, model_.config.L);
+      if (count > 0) multiply_head(0, count);
+    });
   }
   std::span<const float> host_logits(int64_t count) {
     host_logits_.resize(static_cast<size_t>(count * model_.config.v));

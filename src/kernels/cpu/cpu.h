@@ -71,6 +71,7 @@ class Cpu {
   Acts swiglu(const Matrix& gate, const Matrix& up);
   void read(Acts acts, std::span<float> host);
   Acts input(const Matrix& matrix);
+  void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);
   std::string kernel_name(const Linear& weight, Activations mode) const;
   int64_t bytes_read(const Linear& weight, Reading reading) const;
 

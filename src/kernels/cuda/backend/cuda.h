@@ -99,6 +99,7 @@ class Cuda {
   Acts swiglu(const Matrix& gate, const Matrix& up);
   Acts input(const Matrix& x);
   void read(Acts acts, std::span<float> host);
+  void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);
   std::string kernel_name(const Linear& weight, Activations mode) const;
   int64_t bytes_read(const Linear& weight, Reading) const { return weight.bytes(); }
 

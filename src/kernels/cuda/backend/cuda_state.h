@@ -10,10 +10,20 @@
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/gemm.h"
 #include "kernels/cuda/linear/lowbit_many.h"
+#include "kernels/cuda/rows/choose.h"
 
 namespace fidelio {
 
 using cuda::DeviceBuffer;
+
+namespace cuda {
+// Of Cuda::choose: what goes there and what comes back.
+struct ChoiceScratch {
+  using Pinned = std::vector<std::byte, PinnedAllocator<std::byte>>;
+  Pinned sent, received;
+  DeviceBuffer rules, saved, choices;
+};
+}  // namespace cuda
 
 struct Cuda::State {
   explicit State(const Options& options) : info(cuda::open_device(options.device)), stream(cuda::make_stream()) {}
@@ -86,6 +96,7 @@ struct Cuda::State {
     unwritten = {};
     return {acts.as<float>(), n, columns, ++version};
   }
+  cuda::ChoiceScratch choice;
   void grow(DeviceBuffer& buffer, int64_t bytes);
 
   // Activations for lowbit.h, kMaxRows rows at a time, one chunk after the other.
