@@ -121,7 +121,8 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   b.upload(host, matrix);                               // (rows, columns) from the host
   b.download(input, int64_t{0}, int64_t{1}, host_out);  // rows [first, first + count)
   b.copy(input, matrix, int64_t{1});                    // `rows` rows
-  // A step.
+  // A step. Where B::kOneKindAStep, of rows of one kind.
+  { B::kOneKindAStep } -> std::convertible_to<bool>;
   b.begin(batch, Reading(), attention);
   b.embed(linear, matrix);                                            // x (n, d) = table rows of the batch's ids
   { b.norm(input, input, 1e-5f) } -> std::same_as<typename B::Acts>;  // rmsnorm(x) * weight

@@ -43,6 +43,7 @@ class Cpu {
     int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
   };
 
+  static constexpr bool kOneKindAStep = false;  // all rows are computed alike
   using HostFloats = std::vector<float>;
 
   Matrix allocate(int64_t rows, int64_t columns);
