@@ -33,6 +33,8 @@ endfunction()
 
 fidelio_cuda_room(kernels_cuda FOLDERS kernels/cuda/device kernels/cuda/backend kernels/cuda/linear kernels/cuda/attention kernels/cuda/rows
   DEPS fidelio_formats fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt CUDA::cublas)
+# Its numbers are the host's bit for bit (choice_arithmetic.h).
+set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/cuda/rows/choose.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
 fidelio_cuda_room(quant_cuda FOLDERS quant/cuda DEPS fidelio_kernels_cuda CUDA::cusolver)
 fidelio_cuda_room(eval_cuda FOLDERS eval/cuda DEPS fidelio_kernels_cuda)
 file(GLOB_RECURSE cuda_benches CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*_bench.cu)

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "app/bench_linear.h"
+#include "app/bench_sampling.h"
 #include "app/common.h"
 #include "app/probe.h"
 #include "core/rng.h"
@@ -166,6 +167,7 @@ void add_bench(CLI::App& app) {
   add_json(*verb, o->json);
   verb->callback([o] { bench_model(*o); });
   add_bench_linear(*bench);
+  add_bench_sampling(*bench);
 }
 
 }  // namespace fidelio::app

@@ -53,7 +53,7 @@ RunnerOptions Desk::options(Activations mode) const {
   if (mode == Activations::f32) r.kv = KvFormat::f32;
   r.max_rows = std::max<int64_t>(2048, job.context);
   r.cache_tokens = 2 * r.max_rows;
-  r.context = context;
+  r.context = job.context;
   return r;
 }
 

@@ -1,7 +1,6 @@
 #include "engine/generate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -34,13 +33,6 @@ struct GenerationPool::Sequence {
 };
 
 namespace {
-
-float log_probability(std::span<const float> logits, int32_t id) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (float x : logits) sum += std::exp(static_cast<double>(x) - top);
-  return static_cast<float>(static_cast<double>(logits[static_cast<size_t>(id)]) - top - std::log(sum));
-}
 
 // Adds the new piece of text and cuts the text before the first stop string in it, if there is one. A stop string may
 // begin in the text already there, but not more than its own length before the piece.
@@ -128,17 +120,27 @@ bool GenerationPool::plan(Batch& batch) {
   return batch.rows() > 0;
 }
 
-std::vector<int64_t> GenerationPool::accept(std::span<const float> logits, const TokenCallback& on_token) {
-  const auto v = static_cast<size_t>(limits_.vocabulary);
-  check(logits.size() == wanting_.size() * v, "{} logits for {} rows of {}", logits.size(), wanting_.size(), v);
+std::span<const ChoiceRule> GenerationPool::rules() {
+  rules_.resize(wanting_.size());
+  if (changes_.size() < wanting_.size()) changes_.resize(wanting_.size());
+  for (size_t i = 0; i < wanting_.size(); ++i) {
+    const Sequence& s = *wanting_[i];
+    rules_[i] = choice_rule(s.request.sampling, s.history, s.output_begin, s.size(), limits_.vocabulary, changes_[i]);
+    rules_[i].wants_probability = s.request.logprobs;
+  }
+  return rules_;
+}
+
+std::vector<int64_t> GenerationPool::accept(std::span<const Choice> choices, const TokenCallback& on_token) {
+  check(choices.size() == wanting_.size(), "{} tokens were chosen for {} rows", choices.size(), wanting_.size());
+  for (const Choice& choice : choices) check_chosen(choice);
   std::vector<int64_t> ended;
   for (size_t i = 0; i < wanting_.size(); ++i) {
     Sequence& s = *wanting_[i];
-    const auto row = logits.subspan(i * v, v);
-    const int32_t id = sampler_.choose(row, s.history, s.output_begin, s.size(), s.request.sampling);
+    const int32_t id = choices[i].id;
     s.history.push_back(id);
     s.result.ids.push_back(id);
-    if (s.request.logprobs) s.result.logprobs.push_back(log_probability(row, id));
+    if (s.request.logprobs) s.result.logprobs.push_back(log_probability(choices[i]));
     if (on_token) on_token(s.number, id);
     if (!finish_if_done(s, id)) continue;
     pages_.release(s.number);
@@ -173,9 +175,13 @@ std::vector<Generation> generate(Runner& runner, std::vector<GenerationRequest> 
                       options.tokenizer, options.special_in_text);
   for (GenerationRequest& request : requests) pool.add(std::move(request));
   Batch batch;
-  while (pool.plan(batch))
-    for (int64_t request : pool.accept(runner.step(batch, options.mode), options.on_token))
+  std::vector<Choice> choices;
+  while (pool.plan(batch)) {
+    choices.resize(batch.logit_rows.size());
+    runner.step_and_choose(batch, options.mode, pool.rules(), choices);
+    for (int64_t request : pool.accept(choices, options.on_token))
       if (options.on_finish) options.on_finish(request, pool.results()[static_cast<size_t>(request)]);
+  }
   return std::move(pool.results());
 }
 

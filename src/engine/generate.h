@@ -50,7 +50,8 @@ struct PoolLimits {
   int64_t max_sequences = 0;  // running at once; 0 = as many as rows and cache allow
 };
 
-// The pool without the model: plan() says what to compute, accept() takes the logits. Pure but for its own state.
+// The pool without the model: plan() says what to compute, rules() how to choose a token from each of its logit rows,
+// accept() takes the tokens. Pure but for its own state.
 class GenerationPool {
  public:
   explicit GenerationPool(const PoolLimits& limits, const Tokenizer* tokenizer = nullptr, bool special_in_text = false);
@@ -62,9 +63,12 @@ class GenerationPool {
 
   // The next batch; false when every request is done. At most max_logit_rows logit rows.
   bool plan(Batch& batch);
-  // Logits (logit rows, v) of that batch; calls `on_token` for each token chosen. Returns the requests that ended.
+  // Of that batch's logit rows, in their order; valid until accept().
+  std::span<const ChoiceRule> rules();
+  // What was chosen by them; calls `on_token` for each token. Returns the requests that ended. Throws Error where a row
+  // has no best token.
   using TokenCallback = std::function<void(int64_t request, int32_t id)>;
-  std::vector<int64_t> accept(std::span<const float> logits, const TokenCallback& on_token = {});
+  std::vector<int64_t> accept(std::span<const Choice> choices, const TokenCallback& on_token = {});
 
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
   int64_t size() const { return static_cast<int64_t>(results_.size()); }
@@ -79,10 +83,11 @@ class GenerationPool {
   const Tokenizer* tokenizer_;
   bool special_in_text_;
   PageTable pages_;
-  Sampler sampler_;
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<Sequence*> wanting_;  // in the order of the batch's logit rows
+  std::vector<ChoiceRule> rules_;
+  std::vector<std::vector<LogitChange>> changes_;  // that rules_ refer to
   std::vector<Generation> results_;
 };
 

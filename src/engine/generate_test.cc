@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "kernels/cpu/choose.h"
 #include "runtime/fake_runner.h"
 
 namespace fidelio {
@@ -43,13 +44,16 @@ std::vector<GenerationRequest> mixed_requests(int count) {
 // One token at a time from the definition of the model: no batch, no cache.
 Generation by_definition(const GenerationRequest& r, int64_t context) {
   FakeRunner model = make_runner(1, 1);
-  Sampler sampler;
+  cpu::Chooser chooser;
+  std::vector<LogitChange> changes;
   Generation g;
   std::vector<int32_t> history = r.prompt;
   for (;;) {
     const auto logits = model.logits_after(history);
-    const int32_t id = sampler.choose(logits, history, static_cast<int64_t>(r.prompt.size()),
-                                      static_cast<int64_t>(history.size()), r.sampling);
+    const ChoiceRule rule =
+        choice_rule(r.sampling, history, static_cast<int64_t>(r.prompt.size()), static_cast<int64_t>(history.size()),
+                    static_cast<int64_t>(logits.size()), changes);
+    const int32_t id = chooser.choose(logits, rule).id;
     history.push_back(id);
     g.ids.push_back(id);
     if (std::count(r.stop_ids.begin(), r.stop_ids.end(), id) > 0) return g.finish_reason = FinishReason::stop, g;
@@ -175,26 +179,6 @@ TEST(Generate, RefusesImpossibleRequests) {
   r.sampling = {};
   r.stop_strings = {"x"};
   EXPECT_THAT(message(r), HasSubstr("tokenizer"));
-}
-
-// NaN has no order to sort by: a row that holds one is refused, greedy or sampled, wherever it stands. -infinity only
-// says that a token may not be said.
-TEST(Sampler, RefusesRowsThatHaveNoBest) {
-  Sampler sampler;
-  const std::vector<int32_t> history = {1};
-  for (double temperature : {0.0, 0.7})
-    for (size_t at : {size_t{0}, size_t{5}, size_t{63}}) {
-      const SamplingOptions options{.temperature = temperature, .logit_bias = {}};
-      for (float bad : {std::nanf(""), INFINITY}) {
-        std::vector<float> logits(64, 1.0f);
-        logits[at] = bad;
-        EXPECT_THROW(sampler.choose(logits, history, 0, 1, options), Error) << temperature << " " << at;
-      }
-      std::vector<float> logits(64, -INFINITY);
-      EXPECT_THROW(sampler.choose(logits, history, 0, 1, options), Error);
-      logits[at] = -3;
-      EXPECT_EQ(sampler.choose(logits, history, 0, 1, options), static_cast<int32_t>(at));
-    }
 }
 
 TEST(Generate, TextAndStopStrings) {

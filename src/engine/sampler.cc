@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
-#include <unordered_set>
+#include <limits>
 
 #include "core/error.h"
 #include "core/rng.h"
@@ -11,30 +10,29 @@
 namespace fidelio {
 namespace {
 
-void apply_penalties(std::vector<float>& logits, std::span<const int32_t> history, int64_t output_begin,
-                     const SamplingOptions& o) {
-  const auto known = [&](int32_t id) { return id >= 0 && static_cast<size_t>(id) < logits.size(); };
-  if (o.repetition_penalty != 1) {
-    const std::unordered_set<int32_t> seen(history.begin(), history.end());
-    for (int32_t id : seen) {
-      if (!known(id)) continue;
-      float& x = logits[static_cast<size_t>(id)];
-      x = static_cast<float>(x > 0 ? x / o.repetition_penalty : x * o.repetition_penalty);
-    }
-  }
-  if (o.presence_penalty != 0 || o.frequency_penalty != 0) {
-    std::unordered_map<int32_t, int> count;
-    for (int32_t id : history.subspan(static_cast<size_t>(output_begin))) ++count[id];
-    for (auto [id, times] : count)
-      if (known(id))
-        logits[static_cast<size_t>(id)] -= static_cast<float>(o.presence_penalty + o.frequency_penalty * times);
-  }
-  for (auto [id, bias] : o.logit_bias)
-    if (known(id)) logits[static_cast<size_t>(id)] += bias;
-}
-
 bool changes_logits(const SamplingOptions& o) {
   return o.repetition_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0 || !o.logit_bias.empty();
+}
+
+void collect_changes(const SamplingOptions& o, std::span<const int32_t> history, int64_t output_begin,
+                     int64_t vocabulary, std::vector<LogitChange>& changes) {
+  struct Seen {
+    bool anywhere = false;
+    int in_output = 0;
+    float bias = 0;
+  };
+  std::map<int32_t, Seen> tokens;
+  for (size_t i = 0; i < history.size(); ++i) {
+    Seen& seen = tokens[history[i]];
+    seen.anywhere = true;
+    seen.in_output += static_cast<int64_t>(i) >= output_begin;
+  }
+  for (const auto& [id, bias] : o.logit_bias) tokens[id].bias = bias;
+  for (const auto& [id, seen] : tokens) {
+    if (id < 0 || id >= vocabulary) continue;
+    const double less = seen.in_output > 0 ? o.presence_penalty + o.frequency_penalty * seen.in_output : 0.0;
+    changes.push_back({id, seen.anywhere && o.repetition_penalty != 1, static_cast<float>(less), seen.bias});
+  }
 }
 
 }  // namespace
@@ -49,59 +47,34 @@ void validate(const SamplingOptions& o) {
   check(std::isfinite(o.presence_penalty) && std::isfinite(o.frequency_penalty), "penalties must be finite");
 }
 
-// A row that holds NaN or +infinity has no best and no order; -infinity is a token that may not be said.
-void check_orderable(std::span<const float> logits) {
-  const bool orderable = std::all_of(logits.begin(), logits.end(), [](float x) { return x < INFINITY; });
-  check(orderable && *std::max_element(logits.begin(), logits.end()) > -INFINITY,
+ChoiceRule choice_rule(const SamplingOptions& o, std::span<const int32_t> history, int64_t output_begin,
+                       int64_t position, int64_t vocabulary, std::vector<LogitChange>& changes) {
+  changes.clear();
+  if (changes_logits(o)) collect_changes(o, history, output_begin, vocabulary, changes);
+  ChoiceRule rule;
+  rule.changes = changes;
+  rule.repetition = o.repetition_penalty;
+  rule.greedy = o.temperature == 0;
+  if (rule.greedy) return rule;
+  const double log2_e = 1.4426950408889634;
+  rule.scale = static_cast<float>(std::clamp(log2_e / o.temperature, double{std::numeric_limits<float>::min()},
+                                             double{std::numeric_limits<float>::max()}));
+  rule.top_k = o.top_k;
+  rule.top_p = o.top_p;
+  if (o.min_p > 0) rule.farthest = static_cast<float>(-std::log2(o.min_p));
+  constexpr uint64_t kUniformBits = ~uint64_t{0} << 11;  // those that Rng::uniform() uses
+  rule.random = Rng(o.seed, static_cast<uint64_t>(position)).next() & kUniformBits;
+  return rule;
+}
+
+void check_chosen(const Choice& choice) {
+  check(choice.id >= 0,
         "a logit is not finite: the model computes NaN or infinity; its weights are damaged, a format's scale "
         "overflowed, or a penalty or bias is beyond reason");
 }
 
 int32_t argmax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-}
-
-int32_t Sampler::choose(std::span<const float> logits, std::span<const int32_t> history, int64_t output_begin,
-                        int64_t position, const SamplingOptions& o) {
-  if (changes_logits(o)) {
-    adjusted_.assign(logits.begin(), logits.end());
-    apply_penalties(adjusted_, history, output_begin, o);
-    logits = adjusted_;
-  }
-  check_orderable(logits);
-  if (o.temperature == 0) return argmax(logits);
-
-  candidates_.clear();
-  for (size_t i = 0; i < logits.size(); ++i) candidates_.push_back({logits[i], static_cast<int32_t>(i)});
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-  };
-  if (o.top_k > 0 && static_cast<size_t>(o.top_k) < candidates_.size()) {
-    std::nth_element(candidates_.begin(), candidates_.begin() + o.top_k - 1, candidates_.end(), better);
-    candidates_.resize(static_cast<size_t>(o.top_k));
-  }
-  std::sort(candidates_.begin(), candidates_.end(), better);
-
-  const double top = candidates_.front().logit;
-  std::vector<double> weight(candidates_.size());
-  double total = 0;
-  for (size_t i = 0; i < weight.size(); ++i)
-    total += weight[i] = std::exp((candidates_[i].logit - top) / o.temperature);
-  size_t kept = weight.size();
-  if (o.top_p < 1) {
-    double sum = 0;
-    for (kept = 0; kept < weight.size() && sum < o.top_p * total; ++kept) sum += weight[kept];
-  }
-  while (kept > 1 && weight[kept - 1] < o.min_p) --kept;  // weight[0] is 1: the others are relative to the best
-
-  total = 0;
-  for (size_t i = 0; i < kept; ++i) total += weight[i];
-  double u = Rng(o.seed, static_cast<uint64_t>(position)).uniform() * total;
-  for (size_t i = 0; i + 1 < kept; ++i) {
-    if (u < weight[i]) return candidates_[i].id;
-    u -= weight[i];
-  }
-  return candidates_[kept - 1].id;
 }
 
 }  // namespace fidelio

@@ -1,11 +1,18 @@
-// Choosing the next token from logits. The random number of a choice is a pure function of (seed, position), so a
-// sampled token depends on its request's seed and position alone: batching, preemption and speculation cannot change
-// it.
+// What a request asks of its sampling, and the rule for one token that follows from it (kernels/choice.h). The random
+// number of a choice is a pure function of (seed, position), so a sampled token depends on its request's seed, its
+// tokens and its position alone: batching, preemption and speculation cannot change it.
+//
+// Speculation stands on two functions of cpu::Chooser. choose() with the rule of (seed, position) is what plain decoding
+// would choose there: drafts that agree with it are accepted, and the text is that of plain decoding (drafter and
+// verifier share the random number: coupled sampling). distribution() is what is left after filters, as integer weights
+// over their sum, for rejection sampling.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <span>
 #include <vector>
+
+#include "kernels/choice.h"
 
 namespace fidelio {
 
@@ -23,22 +30,14 @@ struct SamplingOptions {
 
 void validate(const SamplingOptions& options);  // throws Error naming the field
 
-// `history` is prompt then output; the output begins at `output_begin`. `position` is the place of the chosen token in
-// the sequence. Order of filters as in Hugging Face: penalties and bias, temperature, top-k, top-p, min-p. Not
-// thread-safe: it keeps scratch between calls.
-class Sampler {
- public:
-  int32_t choose(std::span<const float> logits, std::span<const int32_t> history, int64_t output_begin,
-                 int64_t position, const SamplingOptions& options);
+// The rule for the token at `position` of a sequence. `history` is prompt then output; the output begins at
+// `output_begin`. Order of filters as in Hugging Face: penalties and bias, temperature, top-k, top-p, min-p. `changes`
+// is what the rule refers to: it must live as long.
+ChoiceRule choice_rule(const SamplingOptions& options, std::span<const int32_t> history, int64_t output_begin,
+                       int64_t position, int64_t vocabulary, std::vector<LogitChange>& changes);
 
- private:
-  struct Candidate {
-    float logit;
-    int32_t id;
-  };
-  std::vector<float> adjusted_;
-  std::vector<Candidate> candidates_;
-};
+// Throws Error if the row had no best token.
+void check_chosen(const Choice& choice);
 
 int32_t argmax(std::span<const float> logits);
 

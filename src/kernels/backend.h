@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "formats/linear_weight.h"
+#include "kernels/choice.h"
 
 namespace fidelio {
 
@@ -146,7 +147,8 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   b.upload(host, matrix);                               // (rows, columns) from the host
   b.download(input, int64_t{0}, int64_t{1}, host_out);  // rows [first, first + count)
   b.copy(input, matrix, int64_t{1});                    // `rows` rows
-  // A step.
+  // A step. Where B::kOneKindAStep, of rows of one kind.
+  { B::kOneKindAStep } -> std::convertible_to<bool>;
   b.begin(batch, Reading(), attention);
   b.embed(linear, matrix, 1.0f);  // x (n, d) = table rows of the batch's ids, times a factor
   { b.norm(input, input, 1e-5f) } -> std::same_as<typename B::Acts>;  // rmsnorm(x) * weight
@@ -169,6 +171,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   { b.gated(input, input, Gate::silu) } -> std::same_as<typename B::Acts>;  // silu or gelu(gate) * up
   {b.read(acts, host_out)};                              // the input of linears in FP32 (calibration)
   { b.input(input) } -> std::same_as<typename B::Acts>;  // the inverse: a matrix (n, K) as the input of linears
+  b.choose(input, std::span<const ChoiceRule>{}, std::span<Choice>{});  // from the first rows of logits (rows, v)
   { b.kernel_name(linear, Activations::a16) } -> std::convertible_to<std::string>;  // for reports and certificates
   { b.bytes_read(linear, Reading()) } -> std::same_as<int64_t>;  // of the packed weight, by a product of few rows
 };

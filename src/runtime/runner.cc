@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "io/hf_config.h"
+#include "kernels/cpu/choose.h"
 #include "runtime/model.h"
 #include "runtime/noise.h"
 
@@ -36,6 +37,14 @@ std::span<const float> Runner::step(const Batch& batch, Reading reading) {
   embed();
   layers(0, config().L);
   return logits(0, static_cast<int64_t>(batch.logit_rows.size()));
+}
+
+void Runner::step_and_choose(const Batch& batch, Reading reading, std::span<const ChoiceRule> rules,
+                             std::span<Choice> choices) {
+  const std::span<const float> logits = step(batch, reading);
+  const auto v = static_cast<size_t>(config().v);
+  cpu::Chooser chooser;
+  for (size_t i = 0; i < rules.size(); ++i) choices[i] = chooser.choose(logits.subspan(i * v, v), rules[i]);
 }
 
 float query_scale(const ModelConfig& c) {

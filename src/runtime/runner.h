@@ -21,6 +21,7 @@
 #include "arch/model_config.h"
 #include "io/checkpoint.h"
 #include "kernels/backend.h"
+#include "kernels/choice.h"
 
 namespace fidelio {
 
@@ -87,6 +88,9 @@ class Runner {
   // begin, embed, all layers, all logit rows (batch.logit_rows.size() <= options().max_logit_rows).
   // A backend may record it: the same shape of batch again costs the host next to nothing.
   virtual std::span<const float> step(const Batch& batch, Reading reading);
+  // The same, and a token from each logit row by the rule of that number. Logits stay where they are computed.
+  virtual void step_and_choose(const Batch& batch, Reading reading, std::span<const ChoiceRule> rules,
+                               std::span<Choice> choices);
 };
 
 // Loads every weight of a checkpoint onto the CPU backend. Mapped pages are given back as weights are packed.

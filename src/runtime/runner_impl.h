@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "formats/finite.h"
+#include "runtime/batch_part.h"
 #include "runtime/forward.h"
 #include "runtime/page_table.h"
 #include "runtime/runner.h"
@@ -79,15 +80,33 @@ class RunnerImpl : public Runner {
     b_.download(w_.logits, 0, count, to);
   }
   std::span<const float> step(const Batch& batch, Reading reading) override {
-    const auto count = static_cast<int64_t>(batch.logit_rows.size());
-    check_logit_rows(count);
-    begin(batch, reading);
-    b_.repeat(weights_version_, [&] {
-      embed();
-      layers(0, model_.config.L);
-      if (count > 0) multiply_head(0, count);
+    if (!runs_in_parts(batch)) {
+      run(batch, reading);
+      return host_logits(static_cast<int64_t>(batch.logit_rows.size()));
+    }
+    const auto v = static_cast<size_t>(model_.config.v);
+    host_logits_.resize(batch.logit_rows.size() * v);
+    run_parts(batch, reading, [&] {
+      for (size_t i = 0; i < part_.places.size(); ++i)
+        b_.download(w_.logits, static_cast<int64_t>(i), 1, std::span(host_logits_).subspan(part_.places[i] * v, v));
     });
-    return host_logits(count);
+    return host_logits_;
+  }
+  void step_and_choose(const Batch& batch, Reading reading, std::span<const ChoiceRule> rules,
+                       std::span<Choice> choices) override {
+    if (!runs_in_parts(batch)) {
+      run(batch, reading);
+      return b_.choose(w_.logits, rules, choices);
+    }
+    std::vector<ChoiceRule> own;
+    std::vector<Choice> chosen;
+    run_parts(batch, reading, [&] {
+      own.clear();
+      for (size_t place : part_.places) own.push_back(rules[place]);
+      chosen.resize(own.size());
+      b_.choose(w_.logits, own, chosen);
+      for (size_t i = 0; i < chosen.size(); ++i) choices[part_.places[i]] = chosen[i];
+    });
   }
 
   void read_stream(std::span<float> x) override { b_.download(w_.x, 0, rows_, x); }
@@ -139,6 +158,26 @@ class RunnerImpl : public Runner {
     const auto acts = b_.norm_logit_rows(w_.x, model_.final_norm, model_.scalars.eps, first, count);
     const std::pair<const typename B::Linear*, typename B::Matrix*> head[] = {{model_.head.get(), &w_.logits}};
     b_.linear(acts, head);
+  }
+  static bool runs_in_parts(const Batch& batch) { return B::kOneKindAStep && has_both_kinds(batch); }
+  // Output rows first, which sequences that decode are waiting for; then prompts. `take` sees part_ and its logits.
+  template <typename Take>
+  void run_parts(const Batch& batch, Reading reading, const Take& take) {
+    for (RowKind kind : {RowKind::output, RowKind::prompt}) {
+      take_kind(batch, kind, part_);
+      run(part_.batch, reading);
+      take();
+    }
+  }
+  void run(const Batch& batch, Reading reading) {
+    const auto count = static_cast<int64_t>(batch.logit_rows.size());
+    check_logit_rows(count);
+    begin(batch, reading);
+    b_.repeat(weights_version_, [&] {
+      embed();
+      layers(0, model_.config.L);
+      if (count > 0) multiply_head(0, count);
+    });
   }
   std::span<const float> host_logits(int64_t count) {
     host_logits_.resize(static_cast<size_t>(count * model_.config.v));
@@ -213,6 +252,7 @@ class RunnerImpl : public Runner {
   int64_t rows_ = 0;
   uint64_t weights_version_ = 0;  // of what b_.repeat may have recorded
   typename B::HostFloats host_logits_;
+  BatchPart part_;
 };
 
 }  // namespace fidelio

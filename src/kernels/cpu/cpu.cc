@@ -33,6 +33,13 @@ Cpu::Cpu(Cpu&&) noexcept = default;
 ThreadPool& Cpu::pool() { return state_->pool; }
 cpu::Isa Cpu::isa() const { return state_->isa; }
 
+void Cpu::choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices) {
+  State& s = *state_;
+  while (static_cast<int>(s.choosers.size()) < s.pool.threads()) s.choosers.emplace_back(s.isa);
+  const auto values = static_cast<size_t>(logits.columns) * rules.size();
+  cpu::choose_rows(s.pool, s.choosers, {logits.data(), values}, rules, choices);
+}
+
 // --- memory --------------------------------------------------------------------------------------------------------
 Cpu::Matrix Cpu::allocate(int64_t rows, int64_t columns) {
   return {rows, columns, Buffer(static_cast<size_t>(rows * columns) * sizeof(float))};

@@ -43,6 +43,7 @@ class Cpu {
     int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
   };
 
+  static constexpr bool kOneKindAStep = false;  // all rows are computed alike
   using HostFloats = std::vector<float>;
 
   Matrix allocate(int64_t rows, int64_t columns);
@@ -73,6 +74,7 @@ class Cpu {
   Acts gated(const Matrix& gate, const Matrix& up, Gate how);
   void read(Acts acts, std::span<float> host);
   Acts input(const Matrix& matrix);
+  void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);
   std::string kernel_name(const Linear& weight, Activations mode) const;
   int64_t bytes_read(const Linear& weight, Reading reading) const;
 

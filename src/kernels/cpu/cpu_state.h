@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "kernels/cpu/choose.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dense.h"
 
@@ -53,6 +54,7 @@ struct Cpu::State {
   Buffer attend_scratch;            // per thread
   int64_t attend_scratch_floats = 0, tile_positions = 0;
   Buffer partial;  // of a split decode: attend_split
+  std::vector<cpu::Chooser> choosers;  // one for each thread
 };
 
 }  // namespace fidelio

@@ -26,12 +26,13 @@ class CudaTest : public ::testing::Test {
   Cuda& b() { return *backend_; }
 
   // A batch of `n` rows, one sequence, positions from `start`, pages in reverse order.
-  Batch batch(int n, int start, int pages, const AttentionShape& shape, Activations mode = Activations::a16) {
+  Batch batch(int n, int start, int pages, const AttentionShape& shape, Activations mode = Activations::a16,
+              RowKind kind = RowKind::output) {
     Batch batch;
     std::vector<int32_t> ids(static_cast<size_t>(n)), own(static_cast<size_t>(pages));
     std::iota(ids.begin(), ids.end(), 0);
     std::iota(own.rbegin(), own.rend(), 0);
-    batch.append(ids, start, own, n, RowKind::output);
+    batch.append(ids, start, own, n, kind);
     b().begin(batch, mode, shape);
     return batch;
   }
@@ -98,6 +99,10 @@ constexpr double kTolerance = 2 * 48 * 0x1p-23;
 TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTheBatch) {
   Rng rng(1);
   const int64_t in = 1000, out = 300, rows = 130;
+  const std::pair<RowKind, int64_t> kBatches[] = {
+      {RowKind::output, rows}, {RowKind::output, 96}, {RowKind::output, 32}, {RowKind::output, 17},
+      {RowKind::output, 9},    {RowKind::output, 6},  {RowKind::output, 3},  {RowKind::output, 1},
+      {RowKind::prompt, rows}, {RowKind::prompt, 70}, {RowKind::prompt, 9},  {RowKind::prompt, 1}};
   b().reserve(rows, in, 128);
   std::vector<float> x(static_cast<size_t>(rows * in));
   for (int64_t i = 0; i < rows * in; ++i) {
@@ -119,10 +124,10 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
         ref::linear(doubles(x), doubles(decoded), std::vector<double>(bias.begin(), bias.end()), rows, in, out);
     const Cuda::Linear packed = b().pack(weight);
     for (Activations mode : {Activations::a16, Activations::f32}) {
-      std::vector<float> small_batch;
-      for (int64_t n : {int64_t{32}, int64_t{1}, int64_t{3}, int64_t{6}, int64_t{9}, int64_t{17}, int64_t{96}, rows}) {
+      std::vector<float> whole[2];
+      for (const auto& [kind, n] : kBatches) {
         SCOPED_TRACE(n);
-        batch(static_cast<int>(n), 0, 5, kShape, mode);
+        batch(static_cast<int>(n), 0, 5, kShape, mode, kind);
         const Cuda::Matrix input = matrix(std::vector<float>(x.begin(), x.begin() + n * in), in);
         Cuda::Matrix y = matrix(std::vector<float>(static_cast<size_t>(n * out), NAN), out);
         const std::pair<const Cuda::Linear*, Cuda::Matrix*> outputs[] = {{&packed, &y}};
@@ -136,17 +141,17 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
               inputs += std::abs(double{x[static_cast<size_t>(m * in + k)]});
             }
             magnitude += largest * inputs;
-            // Weights dequantised for many rows are rounded to FP16 once: 2^-12 of each.
-            const double tolerance = kTolerance + (mode == Activations::a16 && n > cuda::kChunkedRows ? 0x1p-12 : 0);
+            // Weights dequantised for prompts are rounded to FP16 once: 2^-12 of each.
+            const bool rounded = mode == Activations::a16 && kind == RowKind::prompt;
+            const double tolerance = kTolerance + (rounded ? 0x1p-12 : 0);
             ASSERT_NEAR(got[static_cast<size_t>(m * out + o)], expected[static_cast<size_t>(m * out + o)],
                         tolerance * magnitude)
                 << "row " << m << " output " << o;
           }
-        if (small_batch.empty()) small_batch = got;
-        if (n <= 32) {
-          ASSERT_EQ(0, std::memcmp(got.data(), small_batch.data(), got.size() * sizeof(float)))
-              << "a row depends on how many there are";
-        }
+        std::vector<float>& all = whole[kind == RowKind::prompt];
+        if (all.empty()) all = got;
+        ASSERT_EQ(0, std::memcmp(got.data(), all.data(), got.size() * sizeof(float)))
+            << "a row depends on how many there are";
       }
     }
   }
@@ -232,7 +237,7 @@ TEST_F(CudaTest, LinearAddAddsAndSeveralWeightsGoTogether) {
   }
 }
 
-// More than kChunkedRows rows: tiles of 128 or 256 rows, whichever fills the device (on an H200 1024 rows of 16800
+// Rows of prompts: tiles of 128 or 256 rows, whichever fills the device (on an H200 1024 rows of 16800
 // outputs take 256 and 300 take 128), alone, beside another weight and added. Rows of few outputs, which the first test
 // knows to be right, are the reference.
 TEST_F(CudaTest, ManyRowsDoNotDependOnTheBatchNorOnWhatIsMultipliedBeside) {
@@ -245,7 +250,7 @@ TEST_F(CudaTest, ManyRowsDoNotDependOnTheBatchNorOnWhatIsMultipliedBeside) {
     const Cuda::Linear wide = b().pack(random_weight(parse_format(format), out, in, rng)),
                        few = b().pack(random_weight(parse_format(format), narrow, in, rng));
     const auto product = [&](int64_t n, const Cuda::Linear& w, bool beside, bool add) {
-      batch(static_cast<int>(n), 0, static_cast<int>(n / kPageTokens) + 1, kShape);
+      batch(static_cast<int>(n), 0, static_cast<int>(n / kPageTokens) + 1, kShape, Activations::a16, RowKind::prompt);
       const Cuda::Matrix input = matrix(std::vector<float>(x.begin(), x.begin() + n * in), in);
       Cuda::Matrix y = matrix(std::vector<float>(static_cast<size_t>(n * w.out), add ? 1.0f : NAN), w.out),
                    other = b().allocate(n, out);
@@ -262,6 +267,7 @@ TEST_F(CudaTest, ManyRowsDoNotDependOnTheBatchNorOnWhatIsMultipliedBeside) {
     EXPECT_TRUE(same(product(300, wide, false, false), product(rows, wide, false, false)));
     const std::vector<float> alone = product(rows, few, false, false);
     EXPECT_TRUE(same(product(130, few, false, false), alone));
+    EXPECT_TRUE(same(product(3, few, false, false), alone));
     EXPECT_TRUE(same(product(rows, few, true, false), alone));
     const std::vector<float> added = product(rows, few, false, true);
     // 1 + (sum + bias) by kernels of our own, (1 + sum) + bias by cuBLAS, which is taken before Hopper: at 5 at most of
@@ -401,7 +407,7 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
     Cuda::KvCache cache = b().allocate_cache(shape, 10, c.kv);
     std::vector<float> got;
     for (const auto& [start, n] : {std::pair{0, chunk}, std::pair{chunk, total - chunk}}) {
-      batch(n, start, 10, shape);
+      batch(n, start, 10, shape, Activations::a16, start == 0 ? RowKind::prompt : RowKind::output);
       const auto part = [&](const std::vector<float>& all, int heads) {
         const int64_t width = int64_t{heads} * c.e;
         return matrix(std::vector<float>(all.begin() + start * width, all.begin() + (start + n) * width), width);
@@ -500,8 +506,9 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
     b().reserve(total, q_width, total);
     Cuda::KvCache cache = b().allocate_cache(shape, pages, c.kv);
     std::vector<float> all;
-    for (int start = 0; start < total; start += cuda::kChunkedRows) {  // of more rows tiles are made
-      const int n = std::min<int>(cuda::kChunkedRows, total - start);
+    constexpr int kChunk = 96;
+    for (int start = 0; start < total; start += kChunk) {
+      const int n = std::min(kChunk, total - start);
       const auto chunk = [&](const std::vector<float>& from, int64_t width) {
         return matrix(std::vector<float>(from.begin() + start * width, from.begin() + (start + n) * width), width);
       };

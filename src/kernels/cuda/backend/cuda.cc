@@ -78,10 +78,8 @@ void Cuda::reserve(int64_t rows, int64_t columns, int64_t context) {
   s.grow(s.blocks, chunks * State::chunk_bytes(k));
   s.grow(s.halves, n * k * 2);
   s.grow(s.half_factor, n * 4);
-  if (n > cuda::kChunkedRows) {
-    s.grow(s.many, cuda::many_bytes(n, k));
-    s.grow(s.many_factor, cuda::many_rows(n) * 4);
-  }
+  s.grow(s.many, cuda::many_bytes(n, k));
+  s.grow(s.many_factor, cuda::many_rows(n) * 4);
   s.grow(s.batch, (4 * n + n * cuts_for(s.context) * (cuda::kCut / kPageTokens)) * 4);
   ++s.version;
 }
@@ -104,13 +102,13 @@ void Cuda::copy(const Matrix& from, Matrix& to, int64_t rows) {
 Cuda::Linear Cuda::pack(const LinearWeight& weight) {
   State& s = *state_;
   Linear w = cuda::pack(s.stream, weight);
-  if (State::way_of(w, Activations::a16, cuda::kChunkedRows + 1) == State::Way::dense && !w.values.half)
+  if (State::way_of(w, Activations::a16, RowKind::prompt) == State::Way::dense && !w.values.half)
     s.grow(s.dequantised, w.out * w.in * 2);
   return w;
 }
 
 std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
-  switch (State::way_of(weight, mode, 1)) {
+  switch (State::way_of(weight, mode, RowKind::output)) {
     case State::Way::single:
       return "f32 cuda";
     case State::Way::many:
@@ -128,14 +126,15 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
         reading.high_bits);
   State& s = *state_;
   const Activations mode = reading.activations;
+  s.kind = batch.segments.empty() ? RowKind::output : batch.segments[0].kind;
+  for (const Segment& segment : batch.segments)
+    check(segment.kind == s.kind, "the CUDA backend computes rows of prompts and rows of output in steps of their own");
   s.mode = mode;
   if (is_coarse(mode)) s.grow(s.rounded, s.max_rows * s.max_columns * 4);
   s.rows = batch.rows();
   s.logit_count = static_cast<int64_t>(batch.logit_rows.size());
   const auto sequences = static_cast<int64_t>(batch.segments.size());
-  s.one_row_each = sequences == batch.rows();
-  constexpr int64_t kLong = 16;
-  s.long_rows = mode == Activations::a16 && s.rows > cuda::kChunkedRows && s.rows >= kLong * sequences;
+  s.one_row_each = s.kind == RowKind::output && sequences == batch.rows();
   s.fresh = {};
   s.joining = false;
   s.waiting.reset();  // of a step that was given up
@@ -153,7 +152,6 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
     for (int32_t i = 0; i < segment.rows; ++i) b.push_back(segment.position + i);
   for (int32_t sequence = 0; sequence < sequences; ++sequence) {
     const int32_t count = batch.segments[static_cast<size_t>(sequence)].rows;
-    s.one_row_each = s.one_row_each && count == 1;
     b.insert(b.end(), static_cast<size_t>(count), sequence);
   }
   b.insert(b.end(), batch.logit_rows.begin(), batch.logit_rows.end());
@@ -181,15 +179,15 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
 
 void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
   State& s = *state_;
-  if (!s.one_row_each || s.rows > cuda::kChunkedRows || s.mode != Activations::a16) return work();
+  if (s.kind != RowKind::output || s.rows > cuda::kRecordedRows || s.mode == Activations::f32) return work();
   const auto joined = [&] {
-    s.joining = s.rows == 1 && cuda::device_code().hopper;
+    s.joining = s.rows == 1 && s.mode == Activations::a16 && cuda::device_code().hopper;
     work();
     s.flush();
     s.joining = false;
   };
   constexpr size_t kMostGraphs = 64;
-  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, s.mode};
+  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, s.one_row_each, s.mode};
   const auto found = s.graphs.find(shape);
   if (found == s.graphs.end()) {  // once without: whatever is done only once happens outside a graph
     joined();
@@ -233,9 +231,9 @@ Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
 Cuda::Acts Cuda::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count) {
   State& s = *state_;
   s.flush();
-  const Acts y = s.fresh_acts(count, x.columns);
+  const Acts y = s.fresh_acts(count, x.columns, RowKind::output);
   cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>(),
-                 s.blocks_for(count));
+                 s.blocks_for(y.kind));
   return y;
 }
 
@@ -261,12 +259,11 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   if (s.defer(input, weights, false)) return;
   s.flush();
   const bool grid = weights[0].first->spec.kind == Kind::grid;  // each has its own table
-  static_assert(cuda::kMaxRows <= cuda::kChunkedRows);
-  const State::Way way = State::way_of(*weights[0].first, s.mode, input.rows);
+  const State::Way way = State::way_of(*weights[0].first, s.mode, input.kind);
   bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether && !grid &&
                     (way == State::Way::codes || way == State::Way::many);
   for (const auto& [w, y] : weights)
-    one_launch = one_launch && State::way_of(*w, s.mode, input.rows) == way &&
+    one_launch = one_launch && State::way_of(*w, s.mode, input.kind) == way &&
                  State::goes_with(w->values.lowbit.shape, weights[0].first->values.lowbit.shape);
   if (!one_launch) {
     for (const auto& [w, y] : weights) s.multiply(input, *w, y->data(), false);
@@ -277,7 +274,6 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
     cuda::LowbitOutput outputs[cuda::kMaxTogether];
     for (size_t i = 0; i < weights.size(); ++i)
       outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data()};
-    s.last_way = way;
     return s.multiply_many(seen, {outputs, weights.size()}, false);
   }
   s.prepare_blocks(seen);
@@ -331,7 +327,7 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   const AttentionShape& shape = cache.shape;
   const Acts y = s.fresh_acts(s.rows, int64_t{shape.heads} * shape.head_dim);
   const cuda::AttentionArguments a = s.arguments(cache, layer);
-  if (s.long_rows && cuda::attends_rows(a)) {
+  if (y.kind == RowKind::prompt && s.mode == Activations::a16 && cuda::attends_rows(a)) {
     cuda::attend_rows(s.stream, a, q.data(), s.acts.as<float>());
     return y;
   }
@@ -341,7 +337,7 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   const bool prepares =
       cuda::attention_prepares(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim);
   cuda::attend(s.stream, a, std::exchange(s.fresh, {}), q.data(), scratch, s.acts.as<float>(),
-               prepares ? s.blocks_for(y.rows) : nullptr);
+               prepares ? s.blocks_for(y.kind) : nullptr);
   return y;
 }
 

@@ -5,20 +5,23 @@
 // else FP16, under a power of two where 128 of a row leave FP16's comfortable range; or FP32 (f32). In the coarse modes
 // codes see the integers that the CPU's kernels see, multiplied as the numbers they stand for; no faster than a16, so
 // that tables and certificates can be made here too. All sums are FP32.
-//   low-bit weights   up to kChunkedRows rows: lowbit.h, kMaxRows rows at a time, so decoding, verifying and short
-//                     prefills agree bit for bit; more rows: lowbit_many.h on Hopper, else dequantised to FP16 once a
-//                     call, then cuBLASLt
+//   low-bit weights   output rows: lowbit.h, kMaxRows rows at a time, so one row decoded alone, beside others and in a
+//                     verification agree bit for bit; prompt rows: lowbit_many.h on Hopper, else dequantised to FP16
+//                     once a call, then cuBLASLt
 //   dense weights     held in FP16: BF16 times a power of two a matrix (exact for values within 2^-32 of its largest);
-//                     few rows lowbit.h, many cuBLASLt
+//                     output rows lowbit.h, prompt rows cuBLASLt
 //   FP32 weights, formats without a kernel here (logged), and all weights in f32: exact.h
-// A step of more than kChunkedRows rows, 16 and more a sequence, attends by tiles of rows (attend_rows of ops.h) where
-// the cache is FP16 and the mode a16.
+// Prompt rows attend by tiles of rows (attend_rows of ops.h) where the cache is FP16 and the mode a16. Which kernels
+// these are is decided by the kind of a step's rows and by the weight, never by how many rows there are, and either
+// family gives a row the same bits in any batch: a prompt may be cut anywhere. A step has rows of one kind (kOneKindAStep);
+// the rows whose logits are wanted are output rows from the last norm on.
 //
-// A step of sequences with one row each is captured as a CUDA graph the second time that repeat() sees its shape (rows,
-// logit rows, context rounded up) and replayed from then on; nothing waits for the host inside. In such a step
-// rope_append only takes note, and attend does both in one launch. Where it is one row alone, on Hopper, products of
-// integers wait for the next operation too: a norm or SwiGLU of their outputs, and the rounding that follows it, is
-// made by the same launch (LowbitJoin of lowbit.h). Acts of norms and gates are then for products only, not for read().
+// A step of at most kRecordedRows output rows is captured as a CUDA graph the second time that repeat() sees its shape
+// (rows, logit rows, context rounded up, one row a sequence or more, reading) and replayed from then on; nothing waits
+// for the host inside. Where each sequence has one row rope_append only takes note, and attend does both in one launch.
+// Where it is one row alone, on Hopper, products of integers wait for the next operation too: a norm or swiglu of their
+// outputs, and the rounding that follows it, is made by the same launch (LowbitJoin of lowbit.h). Acts of norm and
+// swiglu of such a row, and of prompt rows, are then for products only, not for read().
 #pragma once
 #include <functional>
 #include <initializer_list>
@@ -32,7 +35,7 @@
 namespace fidelio {
 namespace cuda {
 
-constexpr int64_t kChunkedRows = 96;
+constexpr int64_t kRecordedRows = 96;  // of more rows kernels take longer than their launches
 
 // A weight in its packed life.
 struct Linear {
@@ -65,6 +68,7 @@ class Cuda {
     const float* values = nullptr;
     int64_t rows = 0, columns = 0;
     uint64_t version = 0;
+    RowKind kind = RowKind::output;  // which products they go to
   };
   struct KvCache {  // per layer what ops.h says under Attention
     KvFormat format = KvFormat::f16;
@@ -77,6 +81,7 @@ class Cuda {
     int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
   };
 
+  static constexpr bool kOneKindAStep = true;  // begin() takes batches of one kind of rows
   using HostFloats = std::vector<float, cuda::PinnedAllocator<float>>;
 
   Matrix allocate(int64_t rows, int64_t columns);
@@ -104,6 +109,7 @@ class Cuda {
   Acts gated(const Matrix& gate, const Matrix& up, Gate how);
   Acts input(const Matrix& x);
   void read(Acts acts, std::span<float> host);
+  void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);
   std::string kernel_name(const Linear& weight, Activations mode) const;
   int64_t bytes_read(const Linear& weight, Reading) const { return weight.bytes(); }
 

@@ -25,25 +25,16 @@ void Cuda::State::prepare_blocks(const Acts& input) {
 void Cuda::State::write(const Source& of) {
   flush();
   if (of.norm)
-    cuda::rms_norm(stream, of.x, nullptr, of.with, of.eps, of.rows, of.columns, acts.as<float>(), blocks_for(of.rows));
+    cuda::rms_norm(stream, of.x, nullptr, of.with, of.eps, of.rows, of.columns, acts.as<float>(), blocks_for(kind));
   else
     cuda::gated(stream, of.gate == Gate::gelu_tanh, of.x, of.with, of.rows, of.columns, acts.as<float>(),
-                blocks_for(of.rows));
+                blocks_for(kind));
 }
 
 void Cuda::State::make(const Source& of) {
-  if (joining) {
-    unwritten = of;
-    return;
-  }
-  if (mode != Activations::a16 || of.rows <= cuda::kChunkedRows || last_way != Way::many || !of.joins())
-    return write(of);
-  if (of.norm)
-    cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, many_rows());
-  else
-    cuda::swiglu_many(stream, of.x, of.with, of.rows, of.columns, many_rows());
-  many_version = version;
-  unwritten = of;
+  if (!joining && (kind == RowKind::output || mode != Activations::a16 || !of.joins())) return write(of);
+  unwritten = source = of;
+  source_version = version;
 }
 
 void Cuda::State::prepare_halves(const Acts& input) {
@@ -66,22 +57,27 @@ Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
     cuda::round_to_integers(stream, input.values, input.rows, input.columns, group,
                             static_cast<float>((1 << (bits - 1)) - 1), rounded.as<float>());
   rounded_version = wanted;
-  return {rounded.as<float>(), input.rows, input.columns, wanted};
+  return {rounded.as<float>(), input.rows, input.columns, wanted, input.kind};
 }
 
+// Straight from what they are made of, whoever else has them written: the bits are those of the form that is read.
 void Cuda::State::prepare_many(const Acts& input) {
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
   if (many_version == input.version) return;
-  write_values();
-  cuda::prepare_many(stream, input.values, input.rows, input.columns, many_rows());
   many_version = input.version;
+  const Source& of = source_version == input.version ? source : Source();
+  if (!of.x)
+    cuda::prepare_many(stream, input.values, input.rows, input.columns, many_rows());
+  else if (of.norm)
+    cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, many_rows());
+  else
+    cuda::swiglu_many(stream, of.x, of.with, of.rows, of.columns, many_rows());
 }
 
 void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, bool add) {
   flush();
   const Acts input = seen_by(w.spec, given);
-  const Way way = way_of(w, mode, input.rows);
-  if (input.rows > cuda::kChunkedRows) last_way = way;
+  const Way way = way_of(w, mode, input.kind);
   switch (way) {
     case Way::single:
       write_values();

@@ -10,10 +10,20 @@
 #include "kernels/cuda/linear/exact.h"
 #include "kernels/cuda/linear/gemm.h"
 #include "kernels/cuda/linear/lowbit_many.h"
+#include "kernels/cuda/rows/choose.h"
 
 namespace fidelio {
 
 using cuda::DeviceBuffer;
+
+namespace cuda {
+// Of Cuda::choose: what goes there and what comes back.
+struct ChoiceScratch {
+  using Pinned = std::vector<std::byte, PinnedAllocator<std::byte>>;
+  Pinned sent, received;
+  DeviceBuffer rules, saved, choices;
+};
+}  // namespace cuda
 
 struct Cuda::State {
   explicit State(const Options& options) : info(cuda::open_device(options.device)), stream(cuda::make_stream()) {}
@@ -28,8 +38,8 @@ struct Cuda::State {
   // The step.
   Activations mode = Activations::a16;
   int64_t rows = 0;
-  bool one_row_each = false;  // of every sequence
-  bool long_rows = false;     // many rows, and many of every sequence: attention may take tiles of them
+  RowKind kind = RowKind::output;
+  bool one_row_each = false;  // of every sequence, to be decoded
   int cuts = 0;               // of attention, at least those of the longest context
   std::vector<int32_t> host_batch;
   DeviceBuffer batch;  // ids, positions, sequence of each row, logit rows, then the page table
@@ -50,7 +60,9 @@ struct Cuda::State {
     // Products can make it themselves: norms and SwiGLU, of one row or of many.
     bool joins() const { return norm || gate == Gate::silu; }
   };
-  Source unwritten;          // of the newest activations, if only `many` has them, or nobody yet
+  Source unwritten;  // of the newest activations, if `acts` does not hold them
+  Source source;     // of those of source_version, written or not
+  uint64_t source_version = 0;
   cuda::FreshHeads fresh;    // what rope_append was given, if attend is to do it
   std::vector<char> turned;  // of each rotation: its `turns` are of this step
   cuda::Upcoming next[cuda::kMaxTogether] = {};
@@ -80,15 +92,17 @@ struct Cuda::State {
 
   // Steps seen, by what they are and by their shape. Addresses of everything but matrices and weights are in them too,
   // so they go when scratch grows.
-  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, Activations>;
+  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, bool, Activations>;
   std::map<Shape, cuda::Graph> graphs;
   int64_t logit_count = 0;
 
-  Acts fresh_acts(int64_t n, int64_t columns) {
+  Acts fresh_acts(int64_t n, int64_t columns) { return fresh_acts(n, columns, kind); }
+  Acts fresh_acts(int64_t n, int64_t columns, RowKind of) {
     assert(n <= max_rows && columns <= max_columns);
     unwritten = {};
-    return {acts.as<float>(), n, columns, ++version};
+    return {acts.as<float>(), n, columns, ++version, of};
   }
+  cuda::ChoiceScratch choice;
   void grow(DeviceBuffer& buffer, int64_t bytes);
 
   // Activations for lowbit.h, kMaxRows rows at a time, one chunk after the other.
@@ -101,8 +115,8 @@ struct Cuda::State {
   bool is_alive(const Acts& input) const { return input.version == version || input.version == rounded_version; }
   void prepare_blocks(const Acts& input);
   // Where an operation that makes activations should also prepare them: null if nobody is going to read them so.
-  uint8_t* blocks_for(int64_t rows) {
-    if (mode != Activations::a16 || rows > cuda::kChunkedRows) return nullptr;
+  uint8_t* blocks_for(RowKind of) {
+    if (mode != Activations::a16 || of != RowKind::output) return nullptr;
     blocks_version = version;
     return blocks.as<uint8_t>();
   }
@@ -110,8 +124,8 @@ struct Cuda::State {
   void write_values() {
     if (unwritten.x) write(std::exchange(unwritten, {}));
   }
-  // Activations for products of many rows alone, if the last such product read them so: whoever reads them otherwise
-  // has them written then.
+  // Activations now, or, of one row that products wait for and of prompt rows, when a product asks: in the form that it
+  // reads.
   void make(const Source& of);
   void prepare_halves(const Acts& input);
   // What a weight sees of its input: in a coarse mode codes see integers, which go on as the numbers they stand for (a
@@ -122,16 +136,15 @@ struct Cuda::State {
   void prepare_many(const Acts& input);
 
   enum class Way : uint8_t { codes, many, dense, single };
-  Way last_way = Way::single;  // of a product of more than kChunkedRows rows
-  static Way way_of(const cuda::Linear& w, Activations mode, int64_t rows) {
+  static Way way_of(const cuda::Linear& w, Activations mode, RowKind kind) {
     if (mode == Activations::f32 || w.values.single) return Way::single;
-    if (rows <= cuda::kChunkedRows) return Way::codes;
+    if (kind == RowKind::output) return Way::codes;
     if (cuda::takes_many(w.values.lowbit, w.factor)) return Way::many;
     return !cuda::Gemm::takes(w.in) || w.out > kLargestDequantised ? Way::codes : Way::dense;
   }
   // Codes that few rows are multiplied by as integers.
   bool is_integers(const cuda::Linear& w) const {
-    return way_of(w, mode, 1) == Way::codes && w.values.lowbit.shape.kind == cuda::CodeKind::integer;
+    return way_of(w, mode, RowKind::output) == Way::codes && w.values.lowbit.shape.kind == cuda::CodeKind::integer;
   }
   static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
 

@@ -1,0 +1,93 @@
+// The arithmetic by which a token is chosen from a row of logits (choice.h), written so that every backend gets the
+// same bits from the same logits, whatever the width of its vectors and the order of its sums: single IEEE operations
+// in FP32, never fused, up to a token's weight; integers from there on.
+//
+//   t  = (top - x) scale        scale = log2(e) / temperature: halvings below the best logit, >= 0, monotone in x
+//   w  = floor(2^-t 2^40)       an integer, so that sums of weights are exact in any order; its relative error is below
+//                               3 t 2^-24 + 2^-22 down to 2^-16 and 2^-40 absolute below
+//
+// Plain inline functions with internal linkage: device code and files compiled for one instruction set include this
+// page.
+#pragma once
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define FIDELIO_ANYWHERE static __host__ __device__ __forceinline__
+#else
+#define FIDELIO_ANYWHERE static inline
+#endif
+
+namespace fidelio::choice {
+
+constexpr int kWeightBits = 40;  // of the best token's weight, 2^40: 2^18 of them are far from 2^64
+constexpr int kMantissaBits = 24;
+constexpr float kNaturalScale = 0x1.715476p+0f;  // log2(e): temperature 1
+constexpr float kFarthest = 63;                  // halvings past which nothing is left of a weight
+
+// 2^-f for f in [0, 1): 1 + f q(f), q minimax of degree 5 for the relative error, which is below 2.1e-9 before
+// rounding.
+template <class F>  // float, or a vector of them
+FIDELIO_ANYWHERE F power_of_half(F f) {
+  F q = f * 0x1.c946d2p-14f + -0x1.4e2aeap-10f;
+  q = q * f + 0x1.39e3fcp-7f;
+  q = q * f + -0x1.c6948ep-5f;
+  q = q * f + 0x1.ebfac0p-3f;
+  q = q * f + -0x1.62e42cp-1f;
+  return q * f + 1.0f;
+}
+
+// Halvings below the best; infinite for -infinity, since scales are positive.
+FIDELIO_ANYWHERE float distance(float top, float x, float scale) { return (top - x) * scale; }
+
+FIDELIO_ANYWHERE uint64_t weight_at(float t) {
+  const float bounded = t < kFarthest ? t : kFarthest;
+  const int32_t halvings = static_cast<int32_t>(bounded);
+  const float power = power_of_half(bounded - static_cast<float>(halvings));
+  const uint32_t mantissa = static_cast<uint32_t>(static_cast<int32_t>(power * 0x1p24f));
+  return (static_cast<uint64_t>(mantissa) << (kWeightBits - kMantissaBits)) >> halvings;
+}
+
+// Integers in the order of the logits, equal for both zeros.
+FIDELIO_ANYWHERE uint32_t key_of(float x) {
+  const float one_zero = x + 0.0f;
+#if defined(__CUDA_ARCH__)
+  const uint32_t bits = __float_as_uint(one_zero);
+#else
+  uint32_t bits;
+  __builtin_memcpy(&bits, &one_zero, sizeof bits);
+#endif
+  return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
+}
+// Larger is better: of equal logits the lower id.
+FIDELIO_ANYWHERE uint64_t rank_of(float x, int32_t id) {
+  return static_cast<uint64_t>(key_of(x)) << 32 | static_cast<uint32_t>(~id);
+}
+FIDELIO_ANYWHERE int32_t id_of(uint64_t rank) { return static_cast<int32_t>(~static_cast<uint32_t>(rank)); }
+
+// The least weight that is at least p of the whole, and at least 1.
+FIDELIO_ANYWHERE uint64_t part_of(double p, uint64_t whole) {
+  const double wanted = p * static_cast<double>(whole);
+  uint64_t part = static_cast<uint64_t>(wanted);
+  if (static_cast<double>(part) < wanted) ++part;
+  return part < 1 ? 1 : part > whole ? whole : part;
+}
+// random / 2^64 of the whole, rounded down: uniform in [0, whole) for a uniform 64-bit random number.
+FIDELIO_ANYWHERE uint64_t place_of(uint64_t random, uint64_t whole) {
+#if defined(__CUDA_ARCH__)
+  return __umul64hi(random, whole);
+#else
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(random) * whole) >> 64);
+#endif
+}
+
+// What penalties and bias make of a logit (choice.h, LogitChange), each operation rounded by itself.
+FIDELIO_ANYWHERE float changed(float x, bool repeated, double repetition, float less, float more) {
+  if (repeated) {
+    const double wide = static_cast<double>(x);
+    x = static_cast<float>(x > 0 ? wide / repetition : wide * repetition);
+  }
+  x = x - less;
+  return x + more;
+}
+
+}  // namespace fidelio::choice

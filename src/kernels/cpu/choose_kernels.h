@@ -1,0 +1,44 @@
+// What choosing a token needs of vectors: one table for each instruction set, as in kernel_set.h. choose_body.h is
+// written once over simd.h and included by choose_{portable,avx2,avx512}.cc.
+#pragma once
+#include <cstdint>
+
+namespace fidelio::cpu {
+
+struct RowRange {
+  float top, lowest;
+  bool orderable;  // no NaN, no +infinity
+};
+
+// How far below the best tokens are: choice_arithmetic.h.
+struct Distances {
+  float top, scale;
+};
+
+// Tokens of a row by their distance, so many bins a halving; the last bin is open.
+constexpr int kChoiceBins = 2048;
+struct ChoiceBins {
+  float per_halving;
+  uint64_t weight[kChoiceBins];
+  uint32_t count[kChoiceBins];
+};
+
+struct ChoiceKernels {
+  RowRange (*range)(const float* x, int64_t n);
+  int64_t (*find)(const float* x, int64_t n, float value);  // the first that equals it; n: none
+  // The sum of weights. Leaves the places of tokens at most `cut` halvings below the best in `found`, in order, and how
+  // many there are in *count; if that is more than `room`, which `found` exceeds by kChoiceSlack, not all are left.
+  uint64_t (*weigh)(const float* x, int64_t n, Distances d, float cut, int64_t room, int32_t* found, int64_t* count);
+  // Adds tokens to bins.
+  void (*fill)(const float* x, int64_t n, Distances d, ChoiceBins* bins);
+  // Places of the tokens of one bin, in order; `found` has room for n + kChoiceSlack. Returns how many.
+  int64_t (*gather)(const float* x, int64_t n, Distances d, float per_halving, int32_t bin, int32_t* found);
+};
+constexpr int64_t kChoiceSlack = 16;
+
+extern const ChoiceKernels kChoicePortable;
+#if defined(__x86_64__)
+extern const ChoiceKernels kChoiceAvx2, kChoiceAvx512;
+#endif
+
+}  // namespace fidelio::cpu
