@@ -24,8 +24,9 @@ Answer answer(Runner& runner, const TextModel& model, GenerationRequest request,
   StreamingDetokenizer detokenizer(model.tokenizer);
   Answer result;
   const std::vector<int32_t> stop_ids = request.stop_ids;
+  const std::vector<std::string> stops = request.stop_strings;
   size_t longest = 1, printed = 0;
-  for (const std::string& stop : request.stop_strings) longest = std::max(longest, stop.size());
+  for (const std::string& stop : stops) longest = std::max(longest, stop.size());
   const auto print_up_to = [&](size_t end) {
     if (end <= printed) return;
     print(result.text.substr(printed, end - printed));
@@ -40,7 +41,9 @@ Answer answer(Runner& runner, const TextModel& model, GenerationRequest request,
     if (result.first_seconds == 0) result.first_seconds = elapsed();
     result.ids.push_back(id);
     if (std::find(stop_ids.begin(), stop_ids.end(), id) == stop_ids.end()) result.text += detokenizer.push(id);
-    print_up_to(result.text.size() - std::min(result.text.size(), longest - 1));
+    size_t end = result.text.size() - std::min(result.text.size(), longest - 1);
+    for (const std::string& stop : stops) end = std::min(end, result.text.find(stop, printed));
+    print_up_to(end);
     if (catcher != nullptr && catcher->asked()) throw Interrupted{};
   };
   try {

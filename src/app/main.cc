@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <new>
@@ -62,7 +63,7 @@ using namespace fidelio::app;
 
 // Verbs that may take long say how far they are.
 void add_progress(CLI::App& app) {
-  for (CLI::App* verb : app.get_subcommands({})) {
+  for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
     const std::string name = verb->get_name();
     if (name == "inspect" || name == "generate" || name == "chat" || name == "tokenize" || name == "logits" ||
         name == "gamma" || name == "bench")
@@ -131,7 +132,8 @@ int run(int argc, char** argv) {
     add(app);
   add_progress(app);
   remember_command(argc, argv);
-  if (argc > 1 && argv[1][0] != '-' && app.get_subcommand_no_throw(argv[1]) == nullptr)
+  const std::vector<std::string> verbs = verbs_of(app);
+  if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())
     return refuse(about_unknown_verb(app, argv[1]));
   try {
     app.parse(argc, argv);  // runs the verb
