@@ -1,9 +1,8 @@
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "app/compressor.h"
-#include "app/texts.h"
-#include "core/progress.h"
 
 namespace fidelio::app {
 namespace {
@@ -17,6 +16,12 @@ const std::vector<std::string> kDefaultFormats = {"lut2g64",    "lut3g64",    "l
 // compressed-tensors).
 const std::vector<std::string> kVllmFormats = {"int2g64", "int3g64", "int4g64z", "int5g64",
                                                "int6g64", "int7g64", "int8g64z"};
+
+// The texts that come with the program, found beside it: build/fidelio -> models/data.
+std::string bundled_text(const char* name) {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  return (program.parent_path().parent_path() / "models" / "data" / name).lexically_normal().string();
+}
 
 void settle_defaults(CompressOptions& o) {
   if (o.calibration.empty()) o.calibration = {bundled_text("docs-calibration.txt")};
@@ -80,11 +85,6 @@ void compress(CompressOptions o) {
   settle_defaults(o);
   apply_profile(o);
   check_formats(o);
-  if (!o.dry_run)
-    set_words_on_interrupt(
-        fmt::format("What was quantised and measured is kept in {0}.journal: the same command goes on there, and removes it "
-                    "at the end. --fresh begins anew; to give up, remove that folder.",
-                    o.out));
   const std::unique_ptr<Ranks> ranks = launched_ranks();
   nlohmann::json report;
   try {

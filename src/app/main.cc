@@ -138,7 +138,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);  // runs the verb
     if (app.get_subcommands().empty()) throw CLI::RequiredError("A verb");
-  } catch (const CLI::ExtrasError& error) {
+  } catch (const CLI::ExtrasError&) {
     return refuse(about_unknown_option(app, app.remaining(true)));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;

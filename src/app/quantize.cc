@@ -139,18 +139,18 @@ void quantize(Quantize o) {
   ThreadPool pool(o.run.threads);
   set_words_on_interrupt(
       fmt::format("Nothing is kept: {} appears when it is complete. The same command begins anew.", o.out));
-  Stages stages("quantize", stages_of(o));
+  std::optional<Stages> stages(std::in_place, "quantize", stages_of(o));
   const auto done = [&](QuantizedLinear q) {
     linears.push_back(report_of(q));
     weights.emplace(q.id, std::move(q.weight));
   };
-  stages.next();
+  stages->next();
   if (how.method == Method::rtn) {
     quantize_model_rtn(source, how, pool, done);
   } else {
     const int64_t context = window_length("--calibration-context", o.context, source.config());
     const Dataset data = calibration_data(o, source, context);
-    if (o.samples > 0) stages.next();
+    if (o.samples > 0) stages->next();
     provenance["calibration_sha256"] = data.sha256;
     provenance["calibration_tokens"] = data.tokens;
     provenance["steps"] = o.steps;
@@ -166,9 +166,10 @@ void quantize(Quantize o) {
     how.original = original.get();
     quantize_model_gptq(*runner, source, data, how, pool, done);
   }
-  stages.next();
+  stages->next();
   write_checkpoint(
       o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance);
+  stages.reset();  // what follows is printed
 
   const Checkpoint made = Checkpoint::open(o.out);
   const nlohmann::json report = {
@@ -181,7 +182,7 @@ void quantize(Quantize o) {
       {"linears", linears}};
   write_json(o.json, report);
   if (quiet(o.json)) return;
-  print_beside_progress(about_embedding(source.config(), o) + "\n");
+  fmt::print("{}\n", about_embedding(source.config(), o));
   for (const auto& row : linears)
     if (row.contains("damping") &&
         (row["damping"].get<double>() > how.options.damping || row["dead_columns"].get<int64_t>() > 0))
