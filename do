@@ -6,7 +6,7 @@ cd "$(dirname "$0")"
 # Debian packages of the build, the tests and the tools.
 packages=(g++ cmake ninja-build ccache pkg-config git
   nlohmann-json3-dev libfmt-dev libspdlog-dev libcli11-dev libopenblas-dev liblapacke-dev libonig-dev libutf8proc-dev
-  coinor-libcbc-dev libssl-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev libbenchmark-dev
+  coinor-libcbc-dev libedit-dev libssl-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev libbenchmark-dev
   clang clang-format clang-tidy libclang-rt-14-dev)
 
 deps() {
@@ -43,8 +43,8 @@ demo() {
   $fidelio compress models/quill-1m --ear 0.98 -o "$out/quill-1m-98" 2>"$out/log" || { cat "$out/log"; return 1; }
   echo; echo "== 2. The certificate, measured again from the file"
   $fidelio certify "$out/quill-1m-98" --reference models/quill-1m
-  echo; echo "== 3. quill-26m in 4 bits (GPTQ, group 128, asymmetric)"
-  $fidelio quantize models/quill-26m --format int4g128z --calibration models/data/docs-calibration.txt -o "$out/quill-26m-int4" 2>"$out/log" ||
+  echo; echo "== 3. quill-26m in 4 bits (GPTQ, group 128, asymmetric; embedding and head in 8)"
+  $fidelio quantize models/quill-26m --format int4g128z -o "$out/quill-26m-int4" 2>"$out/log" ||
     { cat "$out/log"; return 1; }
   $fidelio inspect models/quill-26m | head -1
   $fidelio inspect "$out/quill-26m-int4" | head -1

@@ -75,7 +75,9 @@ const std::vector<BadInput> kBadInputs = {
     {"FormatTwice", "a format offered twice", "", "fidelio compress model --ear 0.9 --formats int4g64,int4g64 -o out", 1, {"--formats", "int4g64", "twice"}},
     {"FewCalibrationTokens", "fewer calibration tokens than a sequence has", "", "fidelio quantize model --format int4g32 --calibration text.txt --calibration-tokens 1 -o out", 1, {"1 tokens", "512"}},
     {"FewSearchTokens", "fewer search tokens than a sequence has", "", "fidelio compress model --ear 0.9 --search-tokens 1 -o out", 1, {"1 tokens", "512"}},
-    {"NoCalibration", "GPTQ without calibration data", "", "fidelio quantize model --format int4g128z -o out", 1, {"--calibration"}},
+    {"EmbeddingTwice", "an embedding both kept and quantised", "", "fidelio quantize model --format int4g32 --keep-embedding --embedding int8g64 -o out", 1, {"--keep-embedding", "--embedding int8g64"}},
+    {"FormatOfLlama", "a format of another program", "", "fidelio quantize model --method rtn --format Q4_K_M -o out", 1, {"Q4_K_M", "int4g32zs8"}},
+    {"NameOnTheHub", "a name on the hub for a folder", "", "fidelio inspect Qwen/Qwen3-0.6B", 2, {"hf download Qwen/Qwen3-0.6B"}},
     {"UnknownActivations", "an unknown kind of activations", "", "fidelio eval model --text text.txt --activations f64", 1, {"--activations", "f64"}},
     {"UnknownCache", "an unknown cache format", "", "fidelio eval model --text text.txt --kv i3", 1, {"--kv", "i3"}},
     {"UnknownIsa", "an unknown instruction set", "", "fidelio eval model --text text.txt --isa neon", 1, {"neon"}},
@@ -165,7 +167,7 @@ std::string table_text(const std::string& text) {
   std::istringstream lines(text);
   std::string row, line;
   while (std::getline(lines, line)) {
-    if (line.starts_with("{\"task\"")) continue;
+    if (line.starts_with("-- ")) continue;
     if (!row.empty()) row += "<br>";
     row += std::regex_replace(line, std::regex(R"(\|)"), R"(\|)");
   }

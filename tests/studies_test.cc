@@ -98,19 +98,25 @@ TEST_F(Studies, SampledAnswersAreAFunctionOfTheSeed) {
 
 TEST_F(Studies, RecoveryIsOneForTheModelItselfAndLessForACoarseOne) {
   run("ln -sfn model same");
-  const json r = report("fidelio recovery model same coarse --greedy --html recovery.html --csv tables" + kOwn);
+  const json r = report("fidelio recovery model same coarse --greedy --report recovery.html --csv tables" + kOwn);
   ASSERT_EQ(r["models"].size(), 3u);
   EXPECT_EQ(r["models"][1]["mean_recovery"]["value"], 1);
   EXPECT_EQ(r["models"][1]["difference"]["value"], 0);
-  EXPECT_TRUE(r["models"][1]["lossless"].get<bool>());
+  // Eight questions show nothing, not even of a model against itself.
+  EXPECT_FALSE(r["models"][1]["lossless"].get<bool>());
   EXPECT_FALSE(r["models"][1]["different"].get<bool>());
+  EXPECT_EQ(r["models"][1]["questions"], 8);
+  EXPECT_EQ(r["models"][1]["questions_needed"], 370);
+  EXPECT_LT(r["models"][1]["mean_recovery"]["ci95"][0], 0.9);
+  for (const json& accuracy : r["models"][1]["accuracy"]) EXPECT_LT(accuracy["ci95"][0], 0.9);
   // Two-bit rounding of so small a model hardly leaves an answer as it was.
   for (const json& accuracy : r["models"][2]["accuracy"]) EXPECT_LT(accuracy["value"], 1);
   EXPECT_LT(r["models"][2]["mean_recovery"]["value"], 1);
   EXPECT_FALSE(r["models"][2]["lossless"].get<bool>());
   EXPECT_TRUE(r["models"][2]["different"].get<bool>());
   const std::string page = read_text_file(path("recovery.html"));
-  for (const char* part : {"Recovery by task", "not shown to be lossless", "<svg", "coarse"})
+  for (const char* part : {"Recovery by task", "not shown to be lossless", "8 questions are too few to tell",
+                           "about 370 needed", "<svg", "coarse"})
     EXPECT_THAT(page, testing::HasSubstr(part));
   EXPECT_THAT(read_text_file(path("tables/1-accuracy-and-recovery.csv")),
               testing::StartsWith("model,bits,recovery [95%],lossless,different,recall,word_problem"));
@@ -121,8 +127,8 @@ TEST_F(Studies, AModelAgreesWithItselfInEveryToken) {
   EXPECT_EQ(same["prompts"].size(), 8u);
   EXPECT_EQ(same["divergent"], 0);
   EXPECT_EQ(same["agreement"]["value"], 1);
-  const json coarse =
-      report("fidelio compare model coarse --prompts own.jsonl --plain --max-tokens 12 --limit 3 --html compare.html");
+  const json coarse = report(
+      "fidelio compare model coarse --prompts own.jsonl --plain --max-tokens 12 --limit 3 --report compare.html");
   EXPECT_EQ(coarse["prompts"].size(), 3u);
   EXPECT_GT(coarse["divergent"], 0);
   EXPECT_NEAR(coarse["agreement"]["value"].get<double>(),
@@ -133,7 +139,7 @@ TEST_F(Studies, AModelAgreesWithItselfInEveryToken) {
 TEST_F(Studies, MoreNoiseCostsMore) {
   const std::string command =
       "fidelio noise model --text data/docs-heldout.txt --context 128 --windows 6 --levels 0.01,0.02,0.4";
-  const json r = report(command + " --html noise.html" + kOwn);
+  const json r = report(command + " --report noise.html" + kOwn);
   const json& levels = r["levels"];
   ASSERT_EQ(levels.size(), 3u);
   for (size_t i = 1; i < levels.size(); ++i) {

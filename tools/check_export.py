@@ -101,7 +101,7 @@ def quantized(args, format):
     folder = args.work / format
     if not folder.exists():
         # F32 means all of it: llama.cpp multiplies a BF16 head by activations rounded to BF16.
-        run(args.fidelio, "quantize", args.model, "--format", format, "--method", "rtn", "-o", folder, *(["--embedding", "f32"] if format == "f32" else []))
+        run(args.fidelio, "quantize", args.model, "--format", format, "--method", "rtn", "-o", folder, *(["--embedding", "f32"] if format == "f32" else ["--keep-embedding"]))
     return folder
 
 

@@ -56,7 +56,7 @@ def row(spec, weight):
     start = time.time()
     calibration = ["--calibration", args.calibration] if args.method == "gptq" else []
     steps = ["--steps", args.steps] if args.steps else []
-    embedding = ["--embedding", args.embedding] if args.embedding else []
+    embedding = ["--embedding", args.embedding] if args.embedding else ["--keep-embedding"]
     view_options = ["--view-bits", args.view_bits, "--view-weight", weight] if args.view_bits else []
     run("quantize", args.model, "--format", spec, "--method", args.method, "--device", args.device, *calibration, *steps, *embedding, *view_options, "-o", out)
     seconds = time.time() - start

@@ -74,7 +74,7 @@ def measure(job):
     shutil.rmtree(folder, ignore_errors=True)
     begin = time.time()
     try:
-        made = run("quantize", args.model, "--format", f"int{width}g64zs8", *ROWS[name], "-o", folder)
+        made = run("quantize", args.model, "--format", f"int{width}g64zs8", "--keep-embedding", *ROWS[name], "-o", folder)
         seconds = time.time() - begin
         found = run("eval", folder, "--reference", args.model, "--text", args.text, "--context", "512", "--windows", str(args.windows), "--activations", "f32")
     except RuntimeError as error:

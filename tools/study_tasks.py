@@ -251,7 +251,7 @@ made = {base: []}
 
 for name in UNIFORM:
     made[name] = [job("checkpoints", "make-" + name,
-                      ["quantize", model, "--format", name, "--calibration", args.calibration, "-o", folders[name]],
+                      ["quantize", model, "--format", name, "--keep-embedding", "--calibration", args.calibration, "-o", folders[name]],
                       threads=max(args.threads, 2), weight=100, makes=folders[name])]
 
 
@@ -335,7 +335,7 @@ rest = [job("noise", f"noise-{level}", noise([level], args.heldout, 1), after=[f
         for level in LEVELS[1:]]
 for kind, text in (("docs", args.heldout), ("tasks", task_text)):
     job("noise", "noise-" + kind,
-        noise(LEVELS, text, args.windows, "--html", out("pages", f"noise-{kind}.html"), "--csv", out("csv", f"noise-{kind}.csv"),
+        noise(LEVELS, text, args.windows, "--report", out("pages", f"noise-{kind}.html"), "--csv", out("csv", f"noise-{kind}.csv"),
               "--json", out("json", f"noise-{kind}.json")), after=[first, *rest], threads=wide, weight=50)
 
 # --- Divergence.
@@ -343,7 +343,7 @@ for name in (dl, tl, "int4g128z"):
     for kind, more in (("tasks", ["--prompts", args.tasks, "--limit", "100"]),
                        ("docs", ["--prompts", prompts, "--plain", "--max-tokens", "400"])):
         job("divergence", f"compare-{name}-{kind}",
-            ["compare", model, folders[name], *more, "--html", out("pages", f"compare-{name}-{kind}.html"),
+            ["compare", model, folders[name], *more, "--report", out("pages", f"compare-{name}-{kind}.html"),
              "--csv", out("csv", f"compare-{name}-{kind}.csv"), "--json", out("json", f"compare-{name}-{kind}.json")],
             after=made[name], weight=5)
 
@@ -456,7 +456,7 @@ def recovery_section(texts, kind, options):
     for old in glob.glob(os.path.join(tables, "*.csv")):
         os.remove(old)
     text = fidelio("recovery-" + kind, ["recovery", *[folders[n] for n in complete], *asking, *options, "--cache", folder("answers"),
-                                        "--html", page, "--csv", tables])
+                                        "--report", page, "--csv", tables])
     fidelio("recovery-" + kind + "-json", ["recovery", *[folders[n] for n in complete], *asking, *options, "--cache",
                                            folder("answers"), "--json", target])
     for row in read_json(target)["models"]:

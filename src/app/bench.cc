@@ -13,8 +13,9 @@ namespace {
 
 struct ModelBench {
   RunOptions run;
-  int64_t pp = 512, tg = 128;
-  std::vector<int64_t> batch = {1};
+  std::vector<std::string> models;
+  std::vector<int64_t> pp = {512}, tg = {128}, batch = {1};
+  std::vector<std::string> activations = {"a16"};
   int repetitions = 5;
   std::string json;
 };
@@ -59,45 +60,55 @@ Timing time_test(const std::string& test, int64_t tokens, int64_t bytes, int rep
   return t;
 }
 
+// Every one of the first with every one of the second.
+std::vector<std::pair<int64_t, int64_t>> pairs(const std::vector<int64_t>& first, const std::vector<int64_t>& second) {
+  std::vector<std::pair<int64_t, int64_t>> all;
+  for (int64_t a : first)
+    for (int64_t b : second) all.emplace_back(a, b);
+  return all;
+}
+
 // llama-bench's definitions: pp = one prompt in batches of max_rows, logits of its last token; tg = single-token steps
 // of `sequences` sequences from an empty context.
 std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {
   RunnerOptions options = runner_options(o.run);
-  const int64_t most = *std::max_element(o.batch.begin(), o.batch.end());
-  options.max_rows = std::max<int64_t>({std::min<int64_t>(o.pp, 512), most, 1});
+  const auto largest = [](const std::vector<int64_t>& all) { return *std::max_element(all.begin(), all.end()); };
+  const int64_t most = largest(o.batch), prompt_tokens = largest(o.pp), made_tokens = largest(o.tg);
+  const int64_t context = c.config().max_positions;
+  check(prompt_tokens <= context, "--pp {} is longer than the model's context of {}", prompt_tokens, context);
+  check(made_tokens <= context, "--tg {} is longer than the model's context of {}", made_tokens, context);
+  options.max_rows = std::max<int64_t>({std::min<int64_t>(prompt_tokens, 512), most, 1});
   options.max_logit_rows = most;
-  options.cache_tokens = std::max(o.pp, most * PageTable::pages_for(o.tg) * kPageTokens);
-  check(
-      options.cache_tokens / std::max<int64_t>(most, 1) <= c.config().max_positions || o.pp <= c.config().max_positions,
-      "--pp {} is longer than the model's context of {}", o.pp, c.config().max_positions);
+  options.cache_tokens = std::max(prompt_tokens, most * PageTable::pages_for(made_tokens) * kPageTokens);
   const auto runner = make_runner(o.run, c, options);
   Rng rng(1);
   const auto token = [&] { return static_cast<int32_t>(rng.below(static_cast<uint64_t>(c.config().v))); };
   const int64_t bytes = step_bytes(c);
 
   std::vector<Timing> rows;
-  if (o.pp > 0) {
-    std::vector<int32_t> prompt(static_cast<size_t>(o.pp));
+  for (int64_t pp : o.pp) {
+    if (pp == 0) continue;
+    std::vector<int32_t> prompt(static_cast<size_t>(pp));
     for (int32_t& id : prompt) id = token();
     PageTable pages(runner->cache_pages());
-    pages.grow(0, o.pp);
-    rows.push_back(time_test(fmt::format("pp{}", o.pp), o.pp, bytes, o.repetitions, [&] {
-      for (int64_t begin = 0; begin < o.pp; begin += options.max_rows) {
-        const int64_t count = std::min(options.max_rows, o.pp - begin);
+    pages.grow(0, pp);
+    rows.push_back(time_test(fmt::format("pp{}", pp), pp, bytes, o.repetitions, [&] {
+      for (int64_t begin = 0; begin < pp; begin += options.max_rows) {
+        const int64_t count = std::min(options.max_rows, pp - begin);
         Batch batch;
         batch.append(std::span(prompt).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin,
-                     pages.pages(0), begin + count == o.pp ? 1 : 0, RowKind::prompt);
+                     pages.pages(0), begin + count == pp ? 1 : 0, RowKind::prompt);
         runner->step(batch, options.mode);
       }
     }));
   }
-  for (int64_t sequences : o.batch) {
-    if (o.tg == 0) break;
+  for (const auto& [tg, sequences] : pairs(o.tg, o.batch)) {
+    if (tg == 0) continue;
     PageTable pages(runner->cache_pages());
-    for (int64_t s = 0; s < sequences; ++s) pages.grow(s, o.tg);
-    const std::string test = sequences == 1 ? fmt::format("tg{}", o.tg) : fmt::format("tg{} x{}", o.tg, sequences);
-    rows.push_back(time_test(test, o.tg * sequences, bytes * o.tg, o.repetitions, [&] {
-      for (int64_t position = 0; position < o.tg; ++position) {
+    for (int64_t s = 0; s < sequences; ++s) pages.grow(s, tg);
+    const std::string test = sequences == 1 ? fmt::format("tg{}", tg) : fmt::format("tg{} x{}", tg, sequences);
+    rows.push_back(time_test(test, tg * sequences, bytes * tg, o.repetitions, [&, tg = tg, sequences = sequences] {
+      for (int64_t position = 0; position < tg; ++position) {
         Batch batch;
         for (int64_t s = 0; s < sequences; ++s) {
           const int32_t id = token();
@@ -110,43 +121,54 @@ std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {
   return rows;
 }
 
-void bench_model(const ModelBench& o) {
+// One model in one mode: its rows in the report and, unless that is standard output, in the table.
+void bench_one(const ModelBench& o, ThreadPool& pool, double& probe, nlohmann::json& report) {
   const Checkpoint c = Checkpoint::open(o.run.model);
-  ThreadPool pool(o.run.threads);
   // Of the memory that the weights are read from.
   const auto bandwidth = [&] {
     return on_gpu(o.run) ? cuda_copy_bandwidth(runner_options(o.run).gpu) : read_bandwidth(pool);
   };
   const double before = bandwidth();
   const std::vector<Timing> rows = time_model(c, o);
-  const double probe = (before + bandwidth()) / 2;
-
-  nlohmann::json report = {{"model", o.run.model},
-                           {"file_bytes", c.file_bytes()},
-                           {"parameters", c.parameters()},
-                           {"device", o.run.device},
-                           {"threads", pool.threads()},
-                           {"activations", o.run.activations},
-                           {"read_bandwidth_gbs", probe / 1e9},
-                           {"rows", nlohmann::json::array()}};
-  if (!quiet(o.json))
-    fmt::print(
-        "| model | size | params | {} | activations | test | t/s | GB/s | % of {:.1f} GB/s {} "
-        "|\n|---|---|---|---|---|---|---|---|---|\n",
-        on_gpu(o.run) ? "device" : "threads", probe / 1e9, on_gpu(o.run) ? "copied" : "read");
+  probe = (before + bandwidth()) / 2;
   for (const Timing& t : rows) {
     const double rate = static_cast<double>(t.bytes) * t.mean() / static_cast<double>(t.tokens);
-    report["rows"].push_back({{"test", t.test},
+    report["rows"].push_back({{"model", o.run.model},
+                              {"file_bytes", c.file_bytes()},
+                              {"parameters", c.parameters()},
+                              {"activations", o.run.activations},
+                              {"test", t.test},
                               {"tokens_per_second", t.mean()},
                               {"deviation", t.deviation()},
                               {"gbs", rate / 1e9},
+                              {"read_bandwidth_gbs", probe / 1e9},
                               {"of_bandwidth", rate / probe}});
-    if (!quiet(o.json))
-      fmt::print("| {} | {} | {:.2f} M | {} | {} | {} | {:.2f} ± {:.2f} | {:.1f} | {:.0f} |\n", o.run.model,
-                 bytes_text(c.file_bytes()), static_cast<double>(c.parameters()) / 1e6,
-                 on_gpu(o.run) ? o.run.device : fmt::format("{}", pool.threads()), o.run.activations, t.test, t.mean(),
-                 t.deviation(), rate / 1e9, 100 * rate / probe);
+    if (quiet(o.json)) continue;
+    fmt::print("| {} | {} | {:.2f} M | {} | {} | {} | {:.2f} ± {:.2f} | {:.1f} | {:.0f} of {:.1f} |\n", o.run.model,
+               bytes_text(c.file_bytes()), static_cast<double>(c.parameters()) / 1e6,
+               on_gpu(o.run) ? o.run.device : fmt::format("{}", pool.threads()), o.run.activations, t.test, t.mean(),
+               t.deviation(), rate / 1e9, 100 * rate / probe, probe / 1e9);
+    std::fflush(stdout);
   }
+}
+
+void bench_model(ModelBench o) {
+  check_can_write({o.json});
+  ThreadPool pool(o.run.threads);
+  nlohmann::json report = {{"device", o.run.device}, {"threads", pool.threads()}, {"rows", nlohmann::json::array()}};
+  if (!quiet(o.json))
+    fmt::print(
+        "| model | size | params | {} | activations | test | t/s | GB/s | % of GB/s {} "
+        "|\n|---|---|---|---|---|---|---|---|---|\n",
+        on_gpu(o.run) ? "device" : "threads", on_gpu(o.run) ? "copied" : "read");
+  double probe = 0;
+  for (const std::string& model : o.models)
+    for (const std::string& mode : o.activations) {
+      o.run.model = model;
+      o.run.activations = mode;
+      bench_one(o, pool, probe, report);
+    }
+  report["read_bandwidth_gbs"] = probe / 1e9;  // the last one's
   write_json(o.json, report);
 }
 
@@ -157,13 +179,17 @@ void add_bench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Measure speed");
   bench->require_subcommand(1);
   CLI::App* verb = bench->add_subcommand("model", "Prompt and decoding speed of a model, llama-bench style");
-  verb->footer("Example:\n  fidelio bench model models/quill-26m --pp 512 --tg 128 --batch 1,4,8");
-  add_model(*verb, o->run);
-  verb->add_option("--pp", o->pp, "Prompt length; 0 = skip")->check(zero_or_more());
-  verb->add_option("--tg", o->tg, "Tokens decoded; 0 = skip")->check(zero_or_more());
+  verb->footer(
+      "Example:\n  fidelio bench model models/quill-26m quill-int4 --pp 128,512 --tg 128 --batch 1,4,8 --activations "
+      "a16,a8");
+  verb->add_option("MODEL", o->models, "Model folders")->required()->check(model_folder());
+  verb->add_option("--pp", o->pp, "Lengths of prompts; 0 = skip")->delimiter(',')->check(zero_or_more());
+  verb->add_option("--tg", o->tg, "Numbers of tokens decoded; 0 = skip")->delimiter(',')->check(zero_or_more());
   verb->add_option("--batch", o->batch, "Numbers of sequences decoded at once")->delimiter(',')->check(above_zero());
   verb->add_option("-r,--repetitions", o->repetitions, "Repetitions")->check(above_zero());
-  add_run_options(*verb, o->run);
+  verb->add_option("--activations", o->activations, "What linears see: a16, a8, f32")->delimiter(',');
+  add_device(*verb, o->run);
+  verb->add_option("--kv", o->run.kv, "Key and value cache: f32, f16, bf16, i8, i4x2 (default f16)");
   add_json(*verb, o->json);
   verb->callback([o] { bench_model(*o); });
   add_bench_linear(*bench);

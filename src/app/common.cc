@@ -3,22 +3,28 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <system_error>
 
+#include "app/suggest.h"
 #include "core/file.h"
 #include "core/units.h"
 
 namespace fidelio::app {
+
+CLI::Validator model_folder() { return CLI::Validator(how_to_download, ""); }
 
 void add_model(CLI::App& verb, RunOptions& o) {
   verb.add_option(
           "MODEL", o.model,
           "Model: a Hugging Face folder (quantised by GPTQ, AWQ or compressed-tensors too), one made by fidelio, or a "
           ".gguf file")
-      ->required();
+      ->required()
+      ->check(model_folder());
 }
 
 void add_device(CLI::App& verb, RunOptions& o) {
@@ -39,6 +45,10 @@ void add_run_options(CLI::App& verb, RunOptions& o) {
 
 void add_json(CLI::App& verb, std::string& path) {
   verb.add_option("--json", path, "Write the report as JSON to this file, - = standard output");
+}
+
+void add_report(CLI::App& verb, std::string& path) {
+  verb.add_option("--report", path, "Write a page with tables and charts to this HTML file");
 }
 
 namespace {
@@ -135,11 +145,14 @@ TextModel open_model(const std::string& folder) {
 
 void write_json(const std::string& path, const nlohmann::json& value) {
   if (path.empty()) return;
+  nlohmann::json report = value;
+  if (report.is_object()) report.update({{"schema", kJsonSchema}, {"fidelio", FIDELIO_VERSION}});
   // Text of models may hold what is not UTF-8; it is replaced, never thrown about.
-  const std::string text = value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  const std::string text = report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   if (path != "-") return write_file_atomically(path, text);
-  check(std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0,
-        "cannot write to standard output");
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!written && errno == EPIPE) throw std::system_error(EPIPE, std::generic_category());
+  check(written, "cannot write to standard output");
 }
 
 std::string folder_name(const std::string& folder) {

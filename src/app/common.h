@@ -23,10 +23,12 @@ struct RunOptions {
   std::string activations = "a16";
   std::string kv;  // "" = f16, or f32 with f32 activations
 };
+CLI::Validator model_folder();  // says how to download what looks like a name on the hub and is no folder here
 void add_model(CLI::App& verb, RunOptions& options);        // MODEL, a folder
 void add_device(CLI::App& verb, RunOptions& options);       // --device --threads --isa
 void add_run_options(CLI::App& verb, RunOptions& options);  // those, --activations --kv
 void add_json(CLI::App& verb, std::string& path);           // --json FILE, - = standard output
+void add_report(CLI::App& verb, std::string& path);         // --report FILE, a page
 
 // Checks of numbers on the command line. CLI11's own let "nan" through, and where there is no upper limit they print
 // the largest double with all its digits.
@@ -61,7 +63,9 @@ struct TextModel {
 };
 TextModel open_model(const std::string& folder);
 
-// Writes to a file atomically, or to standard output for "-". Nothing for "".
+inline constexpr int kJsonSchema = 1;  // docs/json.md; raised when a key changes its meaning or goes
+// Writes to a file atomically, or to standard output for "-", with "schema" and "fidelio" (the version) beside what the
+// verb reports. Nothing for "".
 void write_json(const std::string& path, const nlohmann::json& value);
 // True if the report goes to standard output as JSON, so that human text must not.
 inline bool quiet(const std::string& json_path) { return json_path == "-"; }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "app/about.h"
 #include "app/questions.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -13,7 +14,7 @@ namespace {
 
 struct Compare {
   RunOptions run;  // its model is A
-  std::string other, prompts, html, csv, json;
+  std::string other, prompts, page, csv, json;
   Questions questions{.batch = 16, .max_tokens = 512};
 };
 
@@ -64,7 +65,7 @@ Table by_prompt(const DivergenceReport& r) {
 }
 
 void compare(const Compare& o) {
-  check_can_write({o.json, o.csv, o.html});
+  check_can_write({o.json, o.csv, o.page});
   const TextModel a = open_model(o.run.model), b = open_model(o.other);
   check(a.checkpoint.config().v == b.checkpoint.config().v,
         "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.run.model, a.checkpoint.config().v, o.other,
@@ -108,7 +109,7 @@ void compare(const Compare& o) {
   }
   write_json(o.json, to_json(report, a.tokenizer));
   if (!o.csv.empty()) write_file_atomically(o.csv, to_csv(by_prompt(report)));
-  if (!o.html.empty()) write_file_atomically(o.html, to_html(report, a.tokenizer));
+  if (!o.page.empty()) write_file_atomically(o.page, to_html(report, a.tokenizer, made_by()));
 }
 
 }  // namespace
@@ -119,10 +120,12 @@ void add_compare(CLI::App& app) {
       app.add_subcommand("compare", "Where a model would say another token than the one it is compared with");
   verb->footer(
       "A answers every prompt greedily; its tokens are then forced through B.\n"
-      "Example:\n  fidelio compare models/quill-26m quill-99 --prompts models/data/tasks.jsonl --limit 20 --html "
+      "Example:\n  fidelio compare models/quill-26m quill-99 --prompts models/data/tasks.jsonl --limit 20 --report "
       "compare.html");
-  verb->add_option("A", o->run.model, "Model folder that answers")->required();
-  verb->add_option("B", o->other, "Model folder to compare with it; of the same tokenizer")->required();
+  verb->add_option("A", o->run.model, "Model folder that answers")->required()->check(model_folder());
+  verb->add_option("B", o->other, "Model folder to compare with it; of the same tokenizer")
+      ->required()
+      ->check(model_folder());
   verb->add_option("--prompts", o->prompts,
                    "Prompts, one a line; of a .jsonl file the \"prompt\" or \"question\" of each line")
       ->required();
@@ -130,7 +133,7 @@ void add_compare(CLI::App& app) {
       ->check(above_zero());
   verb->add_option("--max-tokens", o->questions.max_tokens, "Longest answer in tokens")->check(above_zero());
   verb->add_flag("--plain", o->questions.plain, "Give the bare prompt instead of A's chat template");
-  verb->add_option("--html", o->html, "Write a page with every answer annotated");
+  add_report(*verb, o->page);
   verb->add_option("--csv", o->csv, "Write the table by prompt as CSV");
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);

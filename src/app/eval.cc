@@ -82,6 +82,7 @@ void eval(Eval o) {
   const auto candidate = make_runner(o.run, model.checkpoint, measuring(o, mode, longest));
   if (o.view > 0) take_view(*candidate, model.checkpoint, o.view);
   ThreadPool pool(o.run.threads);
+  set_words_on_interrupt("Nothing is kept of an evaluation on text; the same command begins anew.");
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
   const ProgressCallback advance = [&](int64_t done, int64_t total) {
@@ -124,7 +125,8 @@ void add_eval(CLI::App& app) {
       "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --task recall --recommended --seeds 3");
   add_model(*verb, o->run);
   verb->add_option("--text", o->texts, "Text file; may be repeated");
-  CLI::Option* reference = verb->add_option("--reference", o->reference, "Model folder to compare with");
+  CLI::Option* reference =
+      verb->add_option("--reference", o->reference, "Model folder to compare with")->check(model_folder());
   verb->add_option("--reference-activations", o->reference_activations,
                    "What the reference's linears see: f32 (exact, the default), a16, a8")
       ->needs(reference);

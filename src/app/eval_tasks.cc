@@ -10,12 +10,12 @@ namespace {
 
 using nlohmann::json;
 
-// By task; accuracies are Wilson's of one run, else means over seeds with an interval by question.
+// By task; accuracies are means over seeds, with Wilson's interval by question.
 Table accuracy_table(const std::string& name, const std::vector<Answers>& runs, TaskMethod method) {
   const bool generated = method == TaskMethod::generate;
   Table table{name, "", {"task", "questions", "accuracy [95%]"}, {}};
   table.note = runs.size() == 1 ? "Wilson's intervals."
-                                : fmt::format("Means over {} seeds, bootstrap intervals by question.", runs.size());
+                                : fmt::format("Means over {} seeds, Wilson's intervals by question.", runs.size());
   const std::vector<std::string> more = generated ? std::vector<std::string>{"tokens", "thinking", "unfinished"}
                                                   : std::vector<std::string>{"normalised [95%]"};
   table.columns.insert(table.columns.end(), more.begin(), more.end());
@@ -36,7 +36,7 @@ Table accuracy_table(const std::string& name, const std::vector<Answers>& runs, 
       row.insert(row.end(), {number_text(s.output_tokens, 1), number_text(s.thinking_tokens, 1),
                              fmt::format("{}", s.items - (stopped == s.finish_reasons.end() ? 0 : stopped->second))});
     } else {
-      row.push_back(interval_text(wilson(s.correct_normalised, s.items)));
+      row.push_back(interval_text(wilson(static_cast<double>(s.correct_normalised), s.items)));
     }
     table.rows.push_back(std::move(row));
   }
@@ -63,7 +63,7 @@ void print(const Answers& a, const TaskSet& set) {
   for (const ItemResult& r : a.results) correct += r.correct;
   const auto total = static_cast<int64_t>(a.results.size());
   std::string text = fmt::format("{}: accuracy {} over all {} questions", text_of(a.options.sampling),
-                                 interval_text(wilson(correct, total)), total);
+                                 interval_text(wilson(static_cast<double>(correct), total)), total);
   if (a.options.sampling.temperature > 0) text = fmt::format("seed {}, {}", a.options.sampling.seed, text);
   if (a.asked < total) text += fmt::format("; {} from {}", total - a.asked, a.options.cache);
   text += fmt::format("; {:.1f} s", a.seconds);

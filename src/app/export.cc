@@ -1,6 +1,7 @@
 #include <filesystem>
 
 #include "app/common.h"
+#include "core/progress.h"
 #include "io/export/export.h"
 
 namespace fidelio::app {
@@ -31,7 +32,14 @@ void run_export(const Export& o) {
   check(o.profile.empty() || o.profile == "vllm", "--profile {}: expected vllm", o.profile);
   check(o.profile.empty() || o.target != "gguf", "--profile {} does not go with --to gguf", o.profile);
   check(!o.exact || o.target == "gguf", "--exact goes with --to gguf only; {} needs none", o.target);
-  const std::vector<std::string> notes = write_export(o, Checkpoint::open(o.model));
+  check_can_write({o.json});
+  set_words_on_interrupt(fmt::format("Nothing is kept: {} appears when it is complete.", o.out));
+  std::vector<std::string> notes;
+  {
+    Stages stages("export", {{"writing", 1, 0}});
+    stages.next();
+    notes = write_export(o, Checkpoint::open(o.model));
+  }
   const int64_t bytes = bytes_of(o.out);
   write_json(o.json, {{"output", o.out}, {"target", o.target}, {"bytes", bytes}, {"notes", notes}});
   if (quiet(o.json)) return;
@@ -47,7 +55,7 @@ void add_export(CLI::App& app) {
   verb->footer(
       "Examples:\n  fidelio export quill-int4 --to compressed-tensors --profile vllm -o quill-ct\n  fidelio export "
       "quill-int4 --to gguf -o quill.gguf");
-  verb->add_option("MODEL", o->model, "Model folder made by fidelio")->required();
+  verb->add_option("MODEL", o->model, "Model folder made by fidelio")->required()->check(model_folder());
   verb->add_option("--to", o->target, "compressed-tensors, gptq or gguf")->required();
   verb->add_option("--profile", o->profile, "vllm: refuse what vLLM's kernels do not load");
   verb->add_flag("--exact", o->exact, "gguf: zero points as Q8_0, which rounds nothing, at 8.5 bits a weight");

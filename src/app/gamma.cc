@@ -47,7 +47,7 @@ void add_gamma(CLI::App& app) {
   CLI::App* verb = app.add_subcommand(
       "gamma", "What symmetric grids would cost each linear: predicted and measured ratio of rounding variances");
   verb->footer("Example:\n  fidelio gamma models/quill-26m --bits 4 --group 128");
-  verb->add_option("MODEL", o->model, "Model folder with dense weights")->required();
+  verb->add_option("MODEL", o->model, "Model folder with dense weights")->required()->check(model_folder());
   verb->add_option("--bits", o->bits, "Bits of the grids")->check(CLI::Range(2, 8));
   verb->add_option("--group", o->group, "Columns that share a range; 0 = the whole row")->check(CLI::Range(0, 1 << 20));
   add_json(*verb, o->json);

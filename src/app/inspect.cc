@@ -55,7 +55,7 @@ void add_inspect(CLI::App& app) {
   CLI::App* verb =
       app.add_subcommand("inspect", "Show what a model folder holds: shapes, formats, true bits per parameter");
   verb->footer("Example:\n  fidelio inspect models/quill-26m");
-  verb->add_option("MODEL", o->model, "Model folder or .gguf file")->required();
+  verb->add_option("MODEL", o->model, "Model folder or .gguf file")->required()->check(model_folder());
   add_json(*verb, o->json);
   verb->callback([o] {
     const nlohmann::json report = inspect(Checkpoint::open(o->model));

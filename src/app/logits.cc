@@ -37,7 +37,7 @@ std::string npy_header(int64_t rows, int64_t columns) {
 void add_logits(CLI::App& app) {
   struct Options {
     RunOptions run;
-    std::string ids, out;
+    std::string ids, out, json;
   };
   auto o = std::make_shared<Options>();
   CLI::App* verb =
@@ -47,7 +47,9 @@ void add_logits(CLI::App& app) {
   verb->add_option("--ids", o->ids, "JSON list of token ids")->required();
   verb->add_option("-o,--output", o->out, "Output: float32 (tokens, vocabulary)")->required();
   add_run_options(*verb, o->run);
+  add_json(*verb, o->json);
   verb->callback([o] {
+    check_can_write({o->json});
     const std::vector<int32_t> ids = read_ids(o->ids);
     const Checkpoint checkpoint = Checkpoint::open(o->run.model);
     const auto n = static_cast<int64_t>(ids.size());
@@ -70,6 +72,7 @@ void add_logits(CLI::App& app) {
       file.write(std::as_bytes(runner->step(batch, options.mode)));
     }
     file.commit();
+    write_json(o->json, {{"output", o->out}, {"tokens", n}, {"vocabulary", checkpoint.config().v}});
   });
 }
 

@@ -6,14 +6,20 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <new>
+#include <system_error>
 #include <thread>
 
+#include "app/about.h"
 #include "app/common.h"
+#include "app/interrupt.h"
+#include "app/suggest.h"
 #include "core/file.h"
 #include "core/foreign_text.h"
+#include "core/progress.h"
 
 namespace {
 
@@ -34,8 +40,12 @@ void end_cleanly_on_signals() {
   fidelio::check(::pipe2(signal_pipe, O_CLOEXEC) == 0, "cannot make a pipe");
   std::thread([] {
     unsigned char number = 0;
-    while (::read(signal_pipe[0], &number, 1) != 1) {
-    }
+    do {
+      while (::read(signal_pipe[0], &number, 1) != 1) {
+      }
+    } while (number == SIGINT && fidelio::app::interrupt_was_caught());
+    const std::string words = fidelio::words_on_interrupt();
+    if (!words.empty()) fmt::print(stderr, "\n{}\n", words);
     fidelio::remove_unfinished_files();
     ::_exit(128 + number);
   }).detach();
@@ -52,20 +62,87 @@ void end_cleanly_on_signals() {
   ::signal(SIGXFSZ, SIG_IGN);
 }
 
+using namespace fidelio::app;
+
+// Verbs that may take long say how far they are.
+void add_progress(CLI::App& app) {
+  for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const std::string name = verb->get_name();
+    if (name == "inspect" || name == "generate" || name == "chat" || name == "tokenize" || name == "logits" ||
+        name == "gamma" || name == "bench")
+      continue;
+    verb->add_option_function<std::string>(
+            "--progress",
+            [](const std::string& mode) {
+              fidelio::set_progress_mode(mode == "plain"  ? fidelio::ProgressMode::plain
+                                         : mode == "json" ? fidelio::ProgressMode::json
+                                         : mode == "none" ? fidelio::ProgressMode::none
+                                                          : fidelio::ProgressMode::automatic);
+            },
+            "On standard error: auto (a bar on a terminal, else plain), plain, json (a line each second), none")
+        ->check(CLI::IsMember({"auto", "plain", "json", "none"}));
+  }
+}
+
+std::vector<std::string> verbs_of(const CLI::App& app) {
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    verbs.push_back(verb->get_name());
+  return verbs;
+}
+
+int refuse(const std::string& message) {
+  fmt::print(stderr, "{}\nRun with --help for more information.\n", message);
+  return 2;
+}
+
+// CLI11 would say that all arguments were unexpected, in reverse.
+std::string about_unknown_verb(const CLI::App& app, const std::string& word) {
+  const std::string verb = verb_for(word, verbs_of(app));
+  return fmt::format("There is no verb \"{}\"{}", word,
+                     verb.empty() ? fmt::format("; there are {}", fmt::join(verbs_of(app), ", "))
+                                  : fmt::format("; did you mean {}?", verb));
+}
+
+// Of options that a verb does not have, the nearest it has.
+std::string about_unknown_option(const CLI::App& app, const std::vector<std::string>& unknown) {
+  const CLI::App* verb = &app;
+  while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
+  std::vector<std::string> names;
+  for (const CLI::Option* option : verb->get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  std::string message;
+  for (const std::string& word : unknown) {
+    const std::string name = word.substr(0, word.find('='));
+    const std::string near = name.starts_with("--") ? nearest_word(name, names) : "";
+    if (name.starts_with("-"))
+      message += fmt::format("{}{} has no option {}{}", message.empty() ? "" : "\n", verb->get_name(), name,
+                             near.empty() ? "" : fmt::format("; did you mean {}?", near));
+  }
+  return message.empty()
+             ? fmt::format("{} takes no further argument: \"{}\"", verb->get_name(), fmt::join(unknown, " "))
+             : message;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"fidelio makes open-weight language models smaller and faster and proves how little they changed.",
                "fidelio"};
-  app.set_version_flag("--version", FIDELIO_VERSION);
-  app.require_subcommand(0,
-                         1);  // none is refused below: CLI11 would speak of a missing one where an unknown one is given
-  using namespace fidelio::app;
+  app.set_version_flag("--version", version_text(), "What this program is: version, commit, kernels");
+  app.require_subcommand(0, 1);  // none is refused below, by name
   for (auto add :
        {add_inspect, add_compress, add_certify, add_quantize, add_export, add_eval, add_recovery, add_compare,
         add_noise, add_gamma, add_generate, add_chat, add_bench, add_synth, add_tokenize, add_logits})
     add(app);
+  add_progress(app);
+  remember_command(argc, argv);
+  const std::vector<std::string> verbs = verbs_of(app);
+  if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())
+    return refuse(about_unknown_verb(app, argv[1]));
   try {
     app.parse(argc, argv);  // runs the verb
     if (app.get_subcommands().empty()) throw CLI::RequiredError("A verb");
+  } catch (const CLI::ExtrasError&) {
+    return refuse(about_unknown_option(app, app.remaining(true)));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
@@ -81,6 +158,9 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "fidelio: out of memory\n");
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::broken_pipe) return 128 + SIGPIPE;  // `| head` has seen enough: nothing to say
+    fmt::print(stderr, "fidelio: {}\n", error.what());
   } catch (const std::exception& error) {
     fmt::print(stderr, "fidelio: {}\n", fidelio::foreign(error.what(), fidelio::Lines::kept, 3000));
   }

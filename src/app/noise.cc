@@ -2,6 +2,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "app/about.h"
 #include "app/questions.h"
 #include "app/texts.h"
 #include "core/file.h"
@@ -25,7 +26,7 @@ struct Noise {
   Questions questions;
   uint64_t seed = 0;
   double linear_below = 0.01;
-  std::string cache, html, csv, json;
+  std::string cache, page, csv, json;
 };
 
 struct Level {
@@ -186,23 +187,39 @@ json report_of(const NoiseReport& r, const Noise& o) {
   return report;
 }
 
+// On logarithmic axes KL = alpha noise^2 is a line of slope two; where points leave it, contributions no longer add up.
+Chart noise_chart(const NoiseReport& r) {
+  Chart chart{.title = "KL against noise",
+              .x_label = "noise relative to the root mean square",
+              .y_label = "KL, nats a token",
+              .log_x = true,
+              .log_y = true,
+              .series = {{"measured", {}}}};
+  for (const Level& l : r.levels) {
+    const Estimate kl = l.fidelity.kl();
+    chart.series[0].points.push_back({l.sigma, kl.value, kl.ci95.low, kl.ci95.high});
+  }
+  const OriginFit fit = r.power_fit();
+  if (!std::isfinite(fit.slope) || fit.slope <= 0) return chart;
+  ChartSeries line{.name = fmt::format("fit: {:.4g} noise²", fit.slope), .points = {}, .marks = false};
+  for (const Level& l : r.levels) line.points.push_back({l.sigma, fit.slope * l.sigma * l.sigma});
+  chart.series.push_back(std::move(line));
+  chart.y_target = {r.study.linear_below, fmt::format("fitted up to {}", r.study.linear_below)};
+  return chart;
+}
+
 std::string page(const NoiseReport& r) {
   std::string body = "<p class=\"lead\">Uniform noise in every linear of the layers of " +
                      escape_html(folder_name(r.model)) + ".</p>\n<ul>";
   for (const std::string& line : findings(r)) body += "<li>" + escape_html(line) + "</li>";
   body += "</ul>\n";
-  Chart chart{"KL against noise", "noise relative to the root mean square", "KL, nats a token", true, {{"KL", {}}}};
-  for (const Level& l : r.levels) {
-    const Estimate kl = l.fidelity.kl();
-    chart.series[0].points.push_back({l.sigma, kl.value, kl.ci95.low, kl.ci95.high});
-  }
-  body += svg_chart(chart);
+  body += svg_chart(noise_chart(r));
   if (!r.study.points.empty()) body += svg_chart(to_chart(r.study));
-  return html_page("Noise in " + folder_name(r.model), body + to_html(level_table(r)));
+  return html_page("Noise in " + folder_name(r.model), body + to_html(level_table(r)), made_by());
 }
 
 void noise(const Noise& o) {
-  check_can_write({o.json, o.csv, o.html});
+  check_can_write({o.json, o.csv, o.page});
   const NoiseReport report = measure(o);
   if (!quiet(o.json)) {
     fmt::print("{}", to_text(level_table(report)));
@@ -210,7 +227,7 @@ void noise(const Noise& o) {
   }
   write_json(o.json, report_of(report, o));
   if (!o.csv.empty()) write_file_atomically(o.csv, to_csv(level_table(report)));
-  if (!o.html.empty()) write_file_atomically(o.html, page(report));
+  if (!o.page.empty()) write_file_atomically(o.page, page(report));
 }
 
 }  // namespace
@@ -223,7 +240,7 @@ void add_noise(CLI::App& app) {
   verb->footer(
       "Examples:\n  fidelio noise models/quill-26m --text models/data/docs-heldout.txt\n"
       "  fidelio noise models/quill-26m --text models/data/docs-heldout.txt --tasks models/data/tasks.jsonl --limit 60 "
-      "--html noise.html");
+      "--report noise.html");
   add_model(*verb, o->run);
   verb->add_option("--text", o->texts, "Text on which KL is measured; may be repeated")->required();
   verb->add_option("--levels", o->levels,
@@ -241,7 +258,7 @@ void add_noise(CLI::App& app) {
   const auto before = verb->get_options();
   verb->add_option("--cache", o->cache, "Keep the answers in this folder and go on where they end");
   group_with_tasks(*verb, before, tasks);
-  verb->add_option("--html", o->html, "Write a page with charts");
+  add_report(*verb, o->page);
   verb->add_option("--csv", o->csv, "Write the table as CSV");
   add_device(*verb, o->run);
   verb->add_option("--activations", o->run.activations,

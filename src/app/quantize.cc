@@ -1,4 +1,5 @@
 #include "app/common.h"
+#include "app/texts.h"
 #include "compress/self_samples.h"
 #include "core/progress.h"
 #include "quant/quantize_model.h"
@@ -19,6 +20,7 @@ struct Quantize {
   std::vector<std::string> steps = kDefaultSteps;
   int64_t tokens = 131072, samples = 0, context = 0;  // 0: window_length()
   uint64_t seed = 0;
+  bool keep_embedding = false;
   int view_bits = 0;
   float view_weight = 0;
 };
@@ -64,14 +66,33 @@ Dataset calibration_data(const Quantize& o, const Checkpoint& source, int64_t co
   return data;
 }
 
+bool is_outer(LinearId id) { return id.role == Role::embedding || id.role == Role::head; }
+
+// Embedding and head see every token, and in small models are a fifth of the file: eight bits cost them next to nothing.
+constexpr const char* kEmbeddingFormat = "int8g64zs8";
+
 std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quantize& o) {
   std::map<LinearId, FormatSpec> formats;
   for (LinearId id : linears_of(config)) {
-    const bool outer = id.role == Role::embedding || id.role == Role::head;
-    if (outer && o.embedding.empty()) continue;
-    formats[id] = parse_format(outer ? o.embedding : o.format);
+    if (is_outer(id) && o.embedding.empty()) continue;
+    formats[id] = parse_format(is_outer(id) ? o.embedding : o.format);
   }
   return formats;
+}
+
+// What is asked for in part: calibration text and the embedding's format.
+void settle_defaults(Quantize& o) {
+  check(!o.keep_embedding || o.embedding.empty(),
+        "--keep-embedding leaves the embedding as it is: leave out --embedding {}", o.embedding);
+  if (!o.keep_embedding && o.embedding.empty() && !parse_format(o.format).is_dense()) o.embedding = kEmbeddingFormat;
+  if (o.method == "gptq" && o.calibration.empty()) o.calibration = {bundled_text("docs-calibration.txt")};
+}
+
+// "embedding and head: int8g64zs8 (...)": what became of them, for whoever thinks of the linears alone.
+std::string about_embedding(const ModelConfig& config, const Quantize& o) {
+  const char* what = config.tie_embeddings ? "embedding (the head too)" : "embedding and head";
+  if (o.embedding.empty()) return fmt::format("{}: left as they are in the source", what);
+  return fmt::format("{}: {} (--embedding FORMAT for another, --keep-embedding to leave them)", what, o.embedding);
 }
 
 nlohmann::json report_of(const QuantizedLinear& q) {
@@ -84,7 +105,15 @@ nlohmann::json report_of(const QuantizedLinear& q) {
   return row;
 }
 
-void quantize(const Quantize& o) {
+std::vector<Stage> stages_of(const Quantize& o) {
+  std::vector<Stage> stages;
+  if (o.samples > 0) stages.push_back({"writing samples", 1});
+  stages.push_back({"quantising", 4});
+  stages.push_back({"writing", 0.1, 0});
+  return stages;
+}
+
+void quantize(Quantize o) {
   check(o.method == "gptq" || o.method == "rtn", "--method {}: expected gptq or rtn", o.method);
   ModelQuantizer how;
   how.method = o.method == "gptq" ? Method::gptq : Method::rtn;
@@ -96,8 +125,7 @@ void quantize(const Quantize& o) {
           o.view_bits, o.format, o.method);
     how.options.view_bits = o.view_bits, how.options.view_weight = o.view_weight;
   }
-  check(how.method == Method::rtn || !o.calibration.empty(),
-        "quantize --method gptq needs --calibration FILE (text or .jsonl), or use --method rtn");
+  settle_defaults(o);
   set_steps(o, how);
   check_new_folder(o.out);
   check_can_write({o.json});
@@ -111,15 +139,20 @@ void quantize(const Quantize& o) {
   nlohmann::json linears = nlohmann::json::array();
   std::map<LinearId, LinearWeight> weights;
   ThreadPool pool(o.run.threads);
+  set_words_on_interrupt(
+      fmt::format("Nothing is kept: {} appears when it is complete. The same command begins anew.", o.out));
+  std::optional<Stages> stages(std::in_place, "quantize", stages_of(o));
   const auto done = [&](QuantizedLinear q) {
     linears.push_back(report_of(q));
     weights.emplace(q.id, std::move(q.weight));
   };
+  stages->next();
   if (how.method == Method::rtn) {
     quantize_model_rtn(source, how, pool, done);
   } else {
     const int64_t context = window_length("--calibration-context", o.context, source.config());
     const Dataset data = calibration_data(o, source, context);
+    if (o.samples > 0) stages->next();
     provenance["calibration_sha256"] = data.sha256;
     provenance["calibration_tokens"] = data.tokens;
     provenance["steps"] = o.steps;
@@ -136,8 +169,10 @@ void quantize(const Quantize& o) {
     how.original = original.get();
     quantize_model_gptq(*runner, source, data, how, pool, done);
   }
+  stages->next();
   write_checkpoint(
       o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance);
+  stages.reset();  // what follows is printed
 
   const Checkpoint made = Checkpoint::open(o.out);
   const nlohmann::json report = {
@@ -146,9 +181,11 @@ void quantize(const Quantize& o) {
       {"source_file_bytes", source.file_bytes()},
       {"parameters", made.parameters()},
       {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())},
+      {"embedding", o.embedding},
       {"linears", linears}};
   write_json(o.json, report);
   if (quiet(o.json)) return;
+  fmt::print("{}\n", about_embedding(source.config(), o));
   for (const auto& row : linears)
     if (row.contains("damping") &&
         (row["damping"].get<double>() > how.options.damping || row["dead_columns"].get<int64_t>() > 0))
@@ -164,15 +201,18 @@ void add_quantize(CLI::App& app) {
   auto o = std::make_shared<Quantize>();
   CLI::App* verb = app.add_subcommand("quantize", "Quantise every linear of a model to one format");
   verb->footer(
-      "Examples:\n  fidelio quantize models/quill-26m --format int4g128z --calibration "
-      "models/data/docs-calibration.txt -o quill-int4\n"
+      "Examples:\n  fidelio quantize models/quill-26m --format int4g64zs8 -o quill-int4\n"
+      "  fidelio quantize models/quill-26m --format int4g128 --keep-embedding --calibration my.txt -o quill-int4\n"
       "  fidelio quantize models/quill-1m --format int8g64 --method rtn --embedding int8g64 -o quill-int8");
   add_model(*verb, o->run);
   verb->add_option("--format", o->format, "Format of the linears, e.g. int4g128z, int5g64zs8, lut4g64")->required();
-  verb->add_option("--embedding", o->embedding, "Format of the embedding and the head (left as they are otherwise)");
+  verb->add_option("--embedding", o->embedding,
+                   fmt::format("Format of the embedding and the head (default: {})", kEmbeddingFormat));
+  verb->add_flag("--keep-embedding", o->keep_embedding, "Leave embedding and head as they are, as some engines need");
   verb->add_option("--method", o->method, "gptq (calibrated) or rtn (round to nearest)");
   verb->add_option("--calibration", o->calibration,
-                   "Calibration text; .jsonl holds a text or conversation a line; may be repeated");
+                   "Calibration text; .jsonl holds a text or conversation a line; may be repeated (default: the "
+                   "documentation text that comes with fidelio)");
   verb->add_option("--calibration-tokens", o->tokens, "Tokens of calibration data used")->check(above_zero());
   verb->add_option("--calibration-samples", o->samples,
                    "How many of the calibration tokens the model writes itself, at temperature 1, each sequence begun "

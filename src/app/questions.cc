@@ -124,6 +124,9 @@ Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& 
   o.model_identity =
       fmt::format("{}{}, cache {}, {}", model.checkpoint.sha256(), change.empty() ? "" : " with " + change,
                   name_of(runner.options().kv), q.plain ? "plain" : "chat template");
+  set_words_on_interrupt(
+      cache.empty() ? "Nothing is kept: --cache FILE keeps answers, so that the same command goes on with them."
+                    : fmt::format("The answers so far are in {}; the same command goes on there.", cache));
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
   const auto start = std::chrono::steady_clock::now();

@@ -2,6 +2,7 @@
 #include <cctype>
 #include <filesystem>
 
+#include "app/about.h"
 #include "app/questions.h"
 #include "core/file.h"
 #include "eval/html.h"
@@ -21,7 +22,7 @@ struct Recovery {
   uint64_t seed = 0;
   bool greedy = false;
   RecoveryOptions options;
-  std::string cache, html, csv, json;
+  std::string cache, page, csv, json;
 };
 
 // Folders' last names; as they were given where two are alike.
@@ -71,7 +72,7 @@ std::vector<std::string> thinking_tasks(const ModelRuns& reference) {
 
 Table by_task(const RecoveryTable& recovery) {
   Table table{
-      "Recovery by task", "Accuracy over the reference's, paired by question; 95% bootstrap intervals.", {"task"}, {}};
+      "Recovery by task", "Accuracy over the reference's, paired by question; 95% score intervals.", {"task"}, {}};
   for (const std::string& task : recovery.tasks) table.rows.push_back({task});
   for (size_t i = 1; i < recovery.rows.size(); ++i) {
     table.columns.push_back(recovery.rows[i].name);
@@ -83,9 +84,14 @@ Table by_task(const RecoveryTable& recovery) {
 
 std::string sentence(const RecoveryRow& r, const std::string& reference) {
   const Verdict& v = r.verdict;
-  return fmt::format("{}: accuracy {:+.4f} [{:+.4f}, {:+.4f}] against {}: {} within sampling variance (margin {}){}",
-                     r.name, v.difference.value, v.difference.ci95.low, v.difference.ci95.high, reference,
-                     v.lossless ? "lossless" : "not shown to be lossless", v.margin,
+  std::string verdict = v.lossless ? fmt::format("lossless within sampling variance (margin {})", v.margin)
+                                   : fmt::format("not shown to be lossless (margin {})", v.margin);
+  if (v.too_few()) {
+    verdict = fmt::format("{} questions are too few to tell (margin {})", v.questions, v.margin);
+    if (v.needed > 0) verdict += fmt::format("; about {} needed", v.needed);
+  }
+  return fmt::format("{}: accuracy {:+.4f} [{:+.4f}, {:+.4f}] against {}: {}{}", r.name, v.difference.value,
+                     v.difference.ci95.low, v.difference.ci95.high, reference, verdict,
                      v.different ? "; the difference is significant" : "");
 }
 
@@ -114,17 +120,21 @@ std::string page(const Study& study) {
   for (size_t i = 1; i < study.recovery.rows.size(); ++i)
     body += "<li>" + escape_html(sentence(study.recovery.rows[i], reference)) + "</li>";
   body += "</ul>\n";
-  Chart chart{"Recovery against size", "bits a parameter", "recovery", false, {{"models", {}, false}}};
+  Chart chart{.title = "Recovery against size",
+              .x_label = "bits a parameter",
+              .y_label = "recovery",
+              .series = {{.name = "models", .points = {}, .line = false}}};
+  chart.y_target = {1, "nothing lost"};
   for (const RecoveryRow& r : study.recovery.rows) {
     chart.series[0].points.push_back(
-        {r.bits, r.mean_recovery.value, r.mean_recovery.ci95.low, r.mean_recovery.ci95.high});
+        {r.bits, r.mean_recovery.value, r.mean_recovery.ci95.low, r.mean_recovery.ci95.high, r.name});
   }
   if (study.recovery.rows.size() > 1) body += svg_chart(chart);
   if (!study.thinking.empty())
     body += "<h2>Thinking</h2>\n<p>Tasks in which " + escape_html(reference) +
             " thinks: " + escape_html(fmt::format("{}", fmt::join(study.tasks, ", "))) + ".</p>\n";
   for (size_t i = of_accuracy; i < tables.size(); ++i) body += to_html(tables[i]);
-  return html_page("Recovery of " + reference, body);
+  return html_page("Recovery of " + reference, body, made_by());
 }
 
 // One file a table, named by its number and title.
@@ -150,7 +160,7 @@ void recovery(const Recovery& o) {
   folders.insert(folders.end(), o.models.begin(), o.models.end());
   // What cannot be opened is found out before the first model works for an hour.
   for (const std::string& folder : folders) Checkpoint::open(folder);
-  check_can_write({o.json, o.html});
+  check_can_write({o.json, o.page});
   if (!o.cache.empty()) std::filesystem::create_directories(o.cache);
   const std::vector<std::string> names = names_of(folders);
   std::vector<ModelRuns> models;
@@ -181,7 +191,7 @@ void recovery(const Recovery& o) {
   for (const ThinkingRow& row : study.thinking) report["thinking"].push_back(to_json(row));
   write_json(o.json, report);
   write_csv(o.csv, study);
-  if (!o.html.empty()) write_file_atomically(o.html, page(study));
+  if (!o.page.empty()) write_file_atomically(o.page, page(study));
 }
 
 }  // namespace
@@ -192,11 +202,13 @@ void add_recovery(CLI::App& app) {
       "recovery", "Accuracy of models on tasks against a reference's, with intervals and a verdict; thinking tokens");
   verb->footer(
       "Examples:\n  fidelio recovery models/quill-26m quill-99 quill-int4 --tasks models/data/tasks.jsonl --greedy "
-      "--html recovery.html\n"
+      "--report recovery.html\n"
       "  fidelio recovery models/quill-26m quill-99 --tasks models/data/tasks.jsonl --seeds 3 --cache answers --json "
       "recovery.json");
-  verb->add_option("REFERENCE", o->run.model, "Model folder that the others are measured against")->required();
-  verb->add_option("MODEL", o->models, "Model folders to compare with it")->required();
+  verb->add_option("REFERENCE", o->run.model, "Model folder that the others are measured against")
+      ->required()
+      ->check(model_folder());
+  verb->add_option("MODEL", o->models, "Model folders to compare with it")->required()->check(model_folder());
   add_questions(*verb, o->questions)->required();
   verb->add_option("--seeds", o->seeds, "Sample so many times as the reference's generation_config.json recommends")
       ->check(CLI::Range(1, 1000));
@@ -205,7 +217,7 @@ void add_recovery(CLI::App& app) {
   verb->add_option("--margin", o->options.margin, "Accuracy that \"lossless within sampling variance\" may lose")
       ->check(from_to(0, 1));
   verb->add_option("--cache", o->cache, "Keep the answers in this folder and go on where they end");
-  verb->add_option("--html", o->html, "Write a page with tables and chart");
+  add_report(*verb, o->page);
   verb->add_option("--csv", o->csv, "Write the tables as CSV files into this folder");
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);

@@ -146,7 +146,7 @@ void synth(const std::string& name, const std::string& format, const std::string
 
 void add_synth(CLI::App& app) {
   struct Options {
-    std::string shape, format = "bf16", out;
+    std::string shape, format = "bf16", out, json;
   };
   auto o = std::make_shared<Options>();
   CLI::App* verb = app.add_subcommand(
@@ -156,7 +156,13 @@ void add_synth(CLI::App& app) {
   verb->add_option("-o,--output", o->out, "Folder to write")->required();
   verb->add_option("--format", o->format,
                    "Format of every linear: bf16 (default), or random codes, e.g. int4g64zs8, lut4g64");
-  verb->callback([o] { synth(o->shape, o->format, o->out); });
+  add_json(*verb, o->json);
+  verb->callback([o] {
+    check_can_write({o->json});
+    synth(o->shape, o->format, o->out);
+    const Checkpoint made = Checkpoint::open(o->out);
+    write_json(o->json, {{"output", o->out}, {"file_bytes", made.file_bytes()}, {"parameters", made.parameters()}});
+  });
 }
 
 }  // namespace fidelio::app

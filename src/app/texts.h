@@ -11,4 +11,8 @@ namespace fidelio::app {
 // Files of text, tokenised whole without special tokens, as in the protocols of eval/perplexity.h.
 std::vector<EvalText> read_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer);
 
+// A text that comes with the program: in models/data of the source, or where it was installed
+// (PREFIX/share/fidelio/data). Throws Error naming both places if it is in neither.
+std::string bundled_text(const std::string& name);
+
 }  // namespace fidelio::app

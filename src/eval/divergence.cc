@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "eval/proportions.h"
 
 namespace fidelio {
 namespace {
@@ -51,6 +52,8 @@ Estimate DivergenceReport::agreement() const {
     all.push_back(static_cast<double>(p.tokens.size()));
     same.push_back(all.back() - static_cast<double>(p.divergent()));
   }
+  if (divergent() == 0 || divergent() == tokens())  // nothing to draw from
+    return wilson(divergent() == 0 ? static_cast<double>(prompts.size()) : 0.0, std::ssize(prompts));
   return ratio(same, all, bootstrap);
 }
 

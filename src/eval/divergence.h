@@ -66,6 +66,6 @@ std::vector<Substitution> substitutions(const DivergenceReport& report, size_t l
 
 nlohmann::json to_json(const DivergenceReport& report, const Tokenizer& tokenizer);
 // A page: summary, agreement by prompt, by position and by entropy, frequent substitutions, each text annotated.
-std::string to_html(const DivergenceReport& report, const Tokenizer& tokenizer);
+std::string to_html(const DivergenceReport& report, const Tokenizer& tokenizer, std::string_view made_by = {});
 
 }  // namespace fidelio

@@ -5,6 +5,7 @@
 
 #include "eval/divergence.h"
 #include "eval/html.h"
+#include "eval/proportions.h"
 #include "eval/table.h"
 
 namespace fidelio {
@@ -59,9 +60,12 @@ Chart by_position(const DivergenceReport& r) {
       ++total[i * parts / longest];
       right[i * parts / longest] += p.tokens[i].agree();
     }
-  Chart chart{"Agreement along the answer", "position in the answer (tokens)", "agreement", false, {{"agreement", {}}}};
+  Chart chart{.title = "Agreement along the answer",
+              .x_label = "position in the answer (tokens)",
+              .y_label = "agreement",
+              .series = {{"agreement", {}}}};
   for (size_t k = 0; k < parts; ++k) {
-    const Estimate e = wilson(right[k], total[k]);
+    const Estimate e = wilson(static_cast<double>(right[k]), total[k]);
     chart.series[0].points.push_back(
         {(static_cast<double>(k) + 0.5) * static_cast<double>(longest) / static_cast<double>(parts), e.value,
          e.ci95.low, e.ci95.high});
@@ -86,7 +90,7 @@ Table by_entropy(const DivergenceReport& r) {
                                   ? fmt::format("{} – {}", kEntropyEdges[i], kEntropyEdges[i + 1])
                                   : fmt::format("{} and more", kEntropyEdges[i]);
     table.rows.push_back({range, fmt::format("{}", total[i]), fmt::format("{}", differs[i]),
-                          interval_text(wilson(differs[i], total[i]), 4)});
+                          interval_text(wilson(static_cast<double>(differs[i]), total[i]), 4)});
   }
   return table;
 }
@@ -137,7 +141,7 @@ std::string annotated(const PromptDivergence& p, const Tokenizer& tokenizer) {
 
 }  // namespace
 
-std::string to_html(const DivergenceReport& r, const Tokenizer& tokenizer) {
+std::string to_html(const DivergenceReport& r, const Tokenizer& tokenizer, std::string_view made_by) {
   std::string body =
       "<p class=\"lead\">" + escape_html(r.name_a) + " answers greedily; its tokens are forced through " +
       escape_html(r.name_b) +
@@ -155,7 +159,7 @@ std::string to_html(const DivergenceReport& r, const Tokenizer& tokenizer) {
         "<details{}><summary>{} <span class=\"note\">{} tokens, {:.1f}% agree</span></summary>{}</details>\n",
         i < 3 ? " open" : "", escape_html(short_prompt(p.prompt)), p.tokens.size(), agreement, annotated(p, tokenizer));
   }
-  return html_page(r.name_a + " and " + r.name_b + ", token by token", body);
+  return html_page(r.name_a + " and " + r.name_b + ", token by token", body, made_by);
 }
 
 }  // namespace fidelio

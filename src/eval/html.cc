@@ -20,6 +20,8 @@ p.lead,.note{color:var(--soft)}.note{font-size:.85rem}
 figure{margin:1.5rem 0}figcaption{font-weight:600;margin-bottom:.5rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;white-space:nowrap}
 th,td{padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);text-align:right}th:first-child{text-align:left;position:sticky;left:0;background:var(--back)}thead th{color:var(--soft);font-weight:600}
+footer{margin-top:3rem;padding-top:.8rem;border-top:1px solid var(--line);overflow-wrap:anywhere}
+.target{stroke:var(--soft);stroke-dasharray:3 4;fill:none}svg text.label{fill:var(--ink);font-size:.92em}
 svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}@media(max-width:600px){svg{font-size:22px}table{font-size:.82rem}tbody th{white-space:normal}}
 .legend span{white-space:nowrap;margin-right:.9rem}
 .tokens{background:var(--panel);border-radius:.5rem;padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere;font:14px/1.9 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
@@ -69,53 +71,92 @@ std::vector<double> ticks(const Axis& axis) {
 }
 
 bool drawn(const Chart& chart, const ChartPoint& p) {
-  return std::isfinite(p.x) && std::isfinite(p.y) && (!chart.log_x || p.x > 0);
+  return std::isfinite(p.x) && std::isfinite(p.y) && (!chart.log_x || p.x > 0) && (!chart.log_y || p.y > 0);
 }
 
+struct Range {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  void hold(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  // With room at both ends: a share of the length, or of a decade.
+  void widen(bool logarithmic, double share) {
+    if (low > high) low = 1, high = 2;  // nothing to draw: an empty frame
+    if (logarithmic) {
+      const double factor = low == high ? 2 : std::pow(high / low, share);
+      low /= factor, high *= factor;
+    } else {
+      const double room = low == high ? 0.5 : share * (high - low);
+      low -= room, high += room;
+    }
+  }
+};
+
 std::array<Axis, 2> axes_of(const Chart& chart) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  double x0 = kInfinity, x1 = -kInfinity, y0 = kInfinity, y1 = -kInfinity;
+  Range x, y;
   for (const ChartSeries& s : chart.series)
     for (const ChartPoint& p : s.points) {
       if (!drawn(chart, p)) continue;
-      x0 = std::min(x0, p.x);
-      x1 = std::max(x1, p.x);
-      y0 = std::min({y0, p.y, p.low < p.high ? p.low : p.y});
-      y1 = std::max({y1, p.y, p.low < p.high ? p.high : p.y});
+      x.hold(p.x);
+      y.hold(p.y);
+      if (p.low < p.high && (!chart.log_y || p.low > 0)) y.hold(p.low);
+      if (p.low < p.high) y.hold(p.high);
     }
-  if (x0 > x1) x0 = 1, x1 = 2, y0 = 0, y1 = 1;  // nothing to draw: an empty frame
-  if (x0 == x1) x0 *= chart.log_x ? 0.5 : 1, x1 = chart.log_x ? x1 * 2 : x1 + 1;
-  const double margin = y0 == y1 ? 0.5 : 0.06 * (y1 - y0);
-  if (chart.log_x) {
-    x0 /= 1.15;
-    x1 *= 1.15;
-  } else {
-    const double room = 0.02 * (x1 - x0);  // an error bar at the end would lie on the axis
-    x0 -= room;
-    x1 += room;
-  }
-  return {Axis{x0, x1, chart.log_x, kLeft, kWidth - kRight},
-          Axis{y0 - margin, y1 + margin, false, kHeight - kBottom, kTop}};
+  if (!chart.x_target.label.empty()) x.hold(chart.x_target.at);
+  if (!chart.y_target.label.empty()) y.hold(chart.y_target.at);
+  x.widen(chart.log_x, 0.03);
+  y.widen(chart.log_y, 0.06);
+  return {Axis{x.low, x.high, chart.log_x, kLeft, kWidth - kRight},
+          Axis{y.low, y.high, chart.log_y, kHeight - kBottom, kTop}};
 }
 
 std::string draw_series(const Chart& chart, const ChartSeries& series, const Axis& x, const Axis& y, size_t number) {
-  std::string path, marks;
+  std::string path, marks, labels;
   for (const ChartPoint& p : series.points) {
     if (!drawn(chart, p)) continue;
     const double px = x.at(p.x), py = y.at(p.y);
     path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", px, py);
+    if (!series.marks) continue;
     if (p.low < p.high)
-      marks += fmt::format("<path d=\"M{:.1f} {:.1f}V{:.1f}\" stroke-width=\"1.5\"/>", px, y.at(p.low), y.at(p.high));
+      marks += fmt::format("<path d=\"M{:.1f} {:.1f}V{:.1f}\" stroke-width=\"1.5\"/>", px,
+                           chart.log_y && p.low <= 0 ? y.from : y.at(p.low), y.at(p.high));
     marks += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" style=\"fill:var(--s{})\"><title>{}: {:.6g}, "
         "{:.6g}</title></circle>",
-        px, py, number % kColours, escape_html(series.name), p.x, p.y);
+        px, py, number % kColours, escape_html(p.label.empty() ? series.name : p.label), p.x, p.y);
+    const bool right = px < (kLeft + kWidth) * 0.6;  // towards the middle, so that it stays inside
+    if (!p.label.empty())
+      labels += fmt::format("<text class=\"label\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>",
+                            px + (right ? 8 : -8), py - 7, right ? "start" : "end", escape_html(p.label));
   }
   std::string group = fmt::format("<g fill=\"none\"{} style=\"stroke:var(--s{})\">",
                                   series.faint ? " opacity=\".45\"" : "", number % kColours);
   if (series.line && !path.empty())
-    group += fmt::format("<path stroke-width=\"{}\" d=\"{}\"/>", series.faint ? 1.5 : 2.5, path);
-  return group + marks + "</g>";
+    group += fmt::format("<path stroke-width=\"{}\"{} d=\"{}\"/>", series.faint ? 1.5 : 2.5,
+                         series.marks ? "" : " stroke-dasharray=\"6 5\"", path);
+  return group + marks + "</g>" + labels;
+}
+
+// A dashed line across, with its label at the end where the axis begins.
+std::string draw_targets(const Chart& chart, const Axis& x, const Axis& y) {
+  std::string svg;
+  if (!chart.y_target.label.empty()) {
+    const double at = y.at(chart.y_target.at);
+    svg += fmt::format(
+        "<path class=\"target\" d=\"M{} {:.1f}H{}\"/><text class=\"label\" x=\"{}\" y=\"{:.1f}\">{}</text>", kLeft, at,
+        kWidth - kRight, kLeft + 6, at < kTop + 24 ? at + 15 : at - 6, escape_html(chart.y_target.label));
+  }
+  if (!chart.x_target.label.empty()) {
+    const double at = x.at(chart.x_target.at);
+    const bool right = at < (kLeft + kWidth) / 2;
+    svg += fmt::format(
+        "<path class=\"target\" d=\"M{:.1f} {}V{}\"/><text class=\"label\" x=\"{:.1f}\" y=\"{}\" "
+        "text-anchor=\"{}\">{}</text>",
+        at, kTop, kHeight - kBottom, at + (right ? 6 : -6), kTop + 14, right ? "start" : "end",
+        escape_html(chart.x_target.label));
+  }
+  return svg;
 }
 
 }  // namespace
@@ -151,13 +192,15 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
-std::string html_page(std::string_view title, std::string_view body) {
+std::string html_page(std::string_view title, std::string_view body, std::string_view made_by) {
+  const std::string foot =
+      made_by.empty() ? "" : fmt::format("<footer class=\"note\">{}</footer>\n", escape_html(made_by));
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\">"
       "<link rel=\"icon\" "
-      "href=\"data:,\"><title>{}</title><style>{}</style></head>\n<body>\n<h1>{}</h1>\n{}\n</body></html>\n",
-      escape_html(title), kStyle, escape_html(title), body);
+      "href=\"data:,\"><title>{}</title><style>{}</style></head>\n<body>\n<h1>{}</h1>\n{}\n{}</body></html>\n",
+      escape_html(title), kStyle, escape_html(title), body, foot);
 }
 
 std::string svg_chart(const Chart& chart) {
@@ -178,6 +221,7 @@ std::string svg_chart(const Chart& chart) {
                      kHeight - 10, escape_html(chart.x_label));
   svg += fmt::format("<text transform=\"translate(24 {:.0f}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
                      (kTop + kHeight - kBottom) / 2, escape_html(chart.y_label));
+  svg += draw_targets(chart, x, y);
   for (size_t i = 0; i < chart.series.size(); ++i) svg += draw_series(chart, chart.series[i], x, y, i);
   svg += "</svg>";
   std::string legend;

@@ -9,23 +9,30 @@ namespace fidelio {
 
 std::string escape_html(std::string_view text);  // & < > " and '; control characters become U+FFFD
 
-// A whole document.
-std::string html_page(std::string_view title, std::string_view body);
+// A whole document. `made_by`: its last line, what made it (version, date, command).
+std::string html_page(std::string_view title, std::string_view body, std::string_view made_by = {});
 
 struct ChartPoint {
   double x = 0, y = 0;
   double low = 0, high = 0;  // an error bar where low < high
+  std::string label{};       // written beside it
 };
 struct ChartSeries {
   std::string name;
-  std::vector<ChartPoint> points;  // drawn in this order
-  bool line = true;                // joined
-  bool faint = false;              // in the background, e.g. what another series is the mean of
+  std::vector<ChartPoint> points{};  // drawn in this order
+  bool line = true;                  // joined
+  bool faint = false;                // in the background, e.g. what another series is the mean of
+  bool marks = true;                 // a dot for each point; false: the line alone, dashed, as of a fit
+};
+struct ChartTarget {  // a line across the chart
+  double at = 0;
+  std::string label{};  // "" = none
 };
 struct Chart {
-  std::string title, x_label, y_label;
-  bool log_x = false;  // points with x <= 0 are left out
-  std::vector<ChartSeries> series;
+  std::string title{}, x_label{}, y_label{};
+  bool log_x = false, log_y = false;  // points at or below 0 on such an axis are left out
+  std::vector<ChartSeries> series{};
+  ChartTarget x_target{}, y_target{};  // drawn where they fall inside the chart, which grows to hold them
 };
 std::string svg_chart(const Chart& chart);  // a <figure>
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include <nlohmann/json.hpp>
 
@@ -83,15 +84,14 @@ RecoveryTable recovery_table(std::span<const ModelRuns> models, const RecoveryOp
     for (const std::string& task : table.tasks) {
       by_task.push_back(of_task(scores, questions, task));
       reference_by_task.push_back(of_task(reference, questions, task));
-      row.accuracy.push_back(ratio(by_task.back(), std::vector<double>(by_task.back().size(), 1.0), options.bootstrap));
-      row.recovery.push_back(ratio(by_task.back(), reference_by_task.back(), options.bootstrap));
+      row.accuracy.push_back(
+          wilson(std::accumulate(by_task.back().begin(), by_task.back().end(), 0.0), std::ssize(by_task.back())));
+      row.recovery.push_back(paired_ratio(paired_counts(by_task.back(), reference_by_task.back())));
     }
-    std::vector<Stratum> strata;
-    for (size_t i = 0; i < by_task.size(); ++i)
-      if (std::isfinite(row.recovery[i].value))
-        strata.push_back({by_task[i], reference_by_task[i]});  // not where the reference is never right
-    row.mean_recovery = strata.empty() ? Estimate{kNaN, {}} : mean_of_ratios(strata, options.bootstrap);
-    row.verdict = compare_scores(scores, reference, options.margin, options.bootstrap);
+    std::vector<Estimate> kept = row.recovery;  // not where the reference is never right
+    std::erase_if(kept, [](const Estimate& e) { return !std::isfinite(e.value); });
+    row.mean_recovery = kept.empty() ? Estimate{kNaN, {}} : mean_of_estimates(kept);
+    row.verdict = compare_scores(scores, reference, options.margin);
     table.rows.push_back(std::move(row));
   }
   return table;
@@ -106,26 +106,30 @@ json to_json(const RecoveryTable& table) {
                     {"recovery", numbers(r.recovery)},
                     {"mean_recovery", to_json(r.mean_recovery)},
                     {"difference", to_json(r.verdict.difference)},
+                    {"questions", r.verdict.questions},
+                    {"questions_needed", r.verdict.needed},
                     {"lossless", r.verdict.lossless},
                     {"different", r.verdict.different}});
   return {{"tasks", table.tasks}, {"models", rows}, {"margin", table.options.margin}};
 }
 
 Table to_table(const RecoveryTable& table) {
-  Table out{"Accuracy and recovery",
-            fmt::format("Recovery: accuracy over the reference's, mean over tasks, 95% bootstrap interval by question. "
-                        "Lossless: the loss of accuracy over all "
-                        "questions is below {} with 97.5% confidence; different: its interval excludes 0.",
-                        table.options.margin),
-            {"model", "bits", "recovery [95%]", "lossless", "different"},
-            {}};
+  Table out{
+      "Accuracy and recovery",
+      fmt::format("Recovery: accuracy over the reference's, mean over tasks, with the 95% score interval of paired "
+                  "questions. Lossless: the loss of accuracy over all questions is below {} with 97.5% "
+                  "confidence; different: its interval excludes 0; ?: too few questions to tell.",
+                  table.options.margin),
+      {"model", "bits", "recovery [95%]", "lossless", "different"},
+      {}};
   out.columns.insert(out.columns.end(), table.tasks.begin(), table.tasks.end());
   for (size_t i = 0; i < table.rows.size(); ++i) {
     const RecoveryRow& r = table.rows[i];
     std::vector<std::string> cells = {r.name, r.bits > 0 ? fmt::format("{:.2f}", r.bits) : "–"};
     cells.push_back(i == 0 ? "1" : interval_text(r.mean_recovery));
-    cells.push_back(i == 0 ? "–" : r.verdict.lossless ? "yes" : "no");
-    cells.push_back(i == 0 ? "–" : r.verdict.different ? "yes" : "no");
+    const bool unknown = r.verdict.too_few();
+    cells.push_back(i == 0 ? "–" : r.verdict.lossless ? "yes" : unknown ? "?" : "no");
+    cells.push_back(i == 0 ? "–" : r.verdict.different ? "yes" : unknown ? "?" : "no");
     for (const Estimate& e : r.accuracy) cells.push_back(number_text(e.value, 3));
     out.rows.push_back(std::move(cells));
   }
@@ -156,8 +160,12 @@ double NoiseStudy::lossless_up_to() const {
 double NoiseStudy::kl_threshold(double target_recovery) const { return (1 - target_recovery) / linear_fit().slope; }
 
 Chart to_chart(const NoiseStudy& study) {
-  Chart chart{
-      "Recovery against KL under injected noise", "KL to the unperturbed model (nats a token)", "recovery", true, {}};
+  Chart chart{.title = "Recovery against KL under injected noise",
+              .x_label = "KL to the unperturbed model (nats a token)",
+              .y_label = "recovery",
+              .log_x = true,
+              .series = {}};
+  chart.y_target = {1, "nothing lost"};
   for (size_t t = 0; t < study.tasks.size(); ++t) {
     ChartSeries series{.name = study.tasks[t], .points = {}, .faint = true};
     for (const NoisePoint& p : study.points) series.points.push_back({p.kl, p.recovery[t].value, 0, 0});

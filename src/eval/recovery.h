@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "eval/html.h"
+#include "eval/proportions.h"
 #include "eval/table.h"
 #include "eval/tasks.h"
 
@@ -25,14 +26,13 @@ struct ModelRuns {
 void check_same_questions(std::span<const ModelRuns> models);
 
 struct RecoveryOptions {
-  double margin = 0.01;  // of accuracy: what "lossless within sampling variance" may lose (statistics.h, Verdict)
-  BootstrapOptions bootstrap{};
+  double margin = 0.01;  // of accuracy: what "lossless within sampling variance" may lose (proportions.h, Verdict)
 };
 
 struct RecoveryRow {
   std::string name;
   double bits = 0;
-  std::vector<Estimate> accuracy;  // by task: mean over questions and seeds, bootstrapped by question
+  std::vector<Estimate> accuracy;  // by task: mean over questions and seeds, Wilson's interval
   std::vector<Estimate> recovery;  // by task: accuracy over the reference's, paired by question
   Estimate mean_recovery{};        // over tasks, each weighing the same; NaN if the reference is never right
   Verdict verdict{};               // all questions together against the reference

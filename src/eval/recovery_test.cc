@@ -42,7 +42,8 @@ TEST(Recovery, TableSaysWhatWasLost) {
   EXPECT_THAT(table.tasks, ElementsAre("sums", "words"));
   const RecoveryRow &exact = table.rows[0], &same = table.rows[1], &worse = table.rows[2];
   EXPECT_EQ(exact.mean_recovery.value, 1);
-  EXPECT_EQ(exact.mean_recovery.ci95.low, 1);
+  EXPECT_LT(exact.mean_recovery.ci95.low, 1);  // 400 questions are no certainty, even of a model against itself
+  EXPECT_GT(exact.mean_recovery.ci95.high, 1);
   EXPECT_TRUE(same.verdict.lossless);
   EXPECT_FALSE(same.verdict.different);
   EXPECT_FALSE(worse.verdict.lossless);

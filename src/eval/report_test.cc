@@ -55,8 +55,11 @@ TEST(Html, PageIsSelfContained) {
 }
 
 TEST(Html, ChartDrawsEveryPointInsideTheFrame) {
-  const Chart chart{
-      "c", "x", "y", true, {{"first", {{0.001, 1, 0.9, 1.1}, {0.1, 0.5}}}, {"second", {{0, 3}, {1, 0.2}}}}};
+  Chart chart{.title = "c",
+              .x_label = "x",
+              .y_label = "y",
+              .log_x = true,
+              .series = {{"first", {{0.001, 1, 0.9, 1.1}, {0.1, 0.5}}}, {"second", {{0, 3}, {1, 0.2}}}}};
   const std::string svg = svg_chart(chart);
   size_t circles = 0;
   for (size_t at = 0; (at = svg.find("<circle cx=\"", at)) != std::string::npos; at += 12, ++circles) {
@@ -69,8 +72,34 @@ TEST(Html, ChartDrawsEveryPointInsideTheFrame) {
   EXPECT_EQ(circles, 3u);  // x = 0 has no place on a logarithmic axis
   EXPECT_THAT(svg, HasSubstr("second"));
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
-  EXPECT_THAT(svg_chart({"empty", "x", "y", false, {}}), Not(HasSubstr("nan")));
-  EXPECT_THAT(svg_chart({"one", "x", "y", false, {{"s", {{2, 5}}}}}), Not(HasSubstr("nan")));
+  EXPECT_THAT(svg_chart({.title = "empty", .x_label = "x", .y_label = "y", .series = {}}), Not(HasSubstr("nan")));
+  EXPECT_THAT(svg_chart({.title = "one", .x_label = "x", .y_label = "y", .series = {{"s", {{2, 5}}}}}),
+              Not(HasSubstr("nan")));
+  chart.log_y = true;
+  chart.series[1].points.push_back({2, 0});  // nor has y = 0 on the other
+  EXPECT_EQ(svg_chart(chart).find("inf"), std::string::npos);
+}
+
+TEST(Html, ChartsHaveTargetsLabelsAndFits) {
+  Chart chart{.title = "c", .x_label = "x", .y_label = "y", .log_x = true, .log_y = true};
+  chart.series = {{"measured", {{1, 1, 0.5, 2, "the <best>"}, {10, 100}}},
+                  {.name = "fit", .points = {{1, 1}, {10, 100}}, .marks = false}};
+  chart.y_target = {1e4, "wanted"};
+  chart.x_target = {5, "here"};
+  const std::string svg = svg_chart(chart);
+  for (const char* part : {"the &lt;best&gt;", "wanted", "here", "stroke-dasharray"}) EXPECT_THAT(svg, HasSubstr(part));
+  // The fit's line goes through the measured points, and the target lies above all of them but inside the frame.
+  const size_t target = svg.find("class=\"target\" d=\"M92 ");
+  ASSERT_NE(target, std::string::npos);
+  const double at = std::stod(svg.substr(target + 23));
+  EXPECT_GT(at, 14);
+  for (size_t c = svg.find("cy=\""); c != std::string::npos; c = svg.find("cy=\"", c + 1))
+    EXPECT_LT(at, std::stod(svg.substr(c + 4)));
+}
+
+TEST(Html, PagesEndWithWhatMadeThem) {
+  EXPECT_THAT(html_page("t", "b", "fidelio 1 <x>"), HasSubstr("<footer class=\"note\">fidelio 1 &lt;x&gt;</footer>"));
+  EXPECT_THAT(html_page("t", "b"), Not(HasSubstr("<footer")));
 }
 
 }  // namespace

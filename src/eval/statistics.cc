@@ -137,41 +137,6 @@ Estimate ratio(std::span<const double> numerators, std::span<const double> denom
   return e;
 }
 
-Estimate mean_of_ratios(std::span<const Stratum> strata, const BootstrapOptions& options) {
-  check(!strata.empty(), "a mean over strata needs at least one stratum");
-  const auto strata_count = static_cast<double>(strata.size());
-  Estimate e{0, {kNaN, kNaN}};
-  for (const Stratum& s : strata) {
-    check(s.numerators.size() == s.denominators.size() && !s.numerators.empty(),
-          "a stratum needs as many denominators as numerators and at least one: {} and {}", s.denominators.size(),
-          s.numerators.size());
-    e.value += sum(s.numerators) / sum(s.denominators);
-  }
-  e.value /= strata_count;  // at the end: ten recoveries of 1 have a mean of exactly 1
-  Rng rng(options.seed);
-  std::vector<double> resampled;
-  for (int b = 0; b < options.resamples; ++b) {
-    double value = 0;
-    for (const Stratum& s : strata) {
-      const Sums sums = draw(rng, s.numerators, s.denominators);
-      value += sums.numerator / sums.denominator;
-    }
-    if (std::isfinite(value)) resampled.push_back(value / strata_count);
-  }
-  std::sort(resampled.begin(), resampled.end());
-  e.ci95 = {sorted_percentile(resampled, 2.5), sorted_percentile(resampled, 97.5)};
-  return e;
-}
-
-Estimate wilson(int64_t right, int64_t total) {
-  check(right >= 0 && right <= total, "{} right of {} is no accuracy", right, total);
-  if (total == 0) return {kNaN, {kNaN, kNaN}};
-  const double n = static_cast<double>(total), p = static_cast<double>(right) / n, z2 = kZ95 * kZ95;
-  const double centre = (p + z2 / (2 * n)) / (1 + z2 / n);
-  const double half = kZ95 / (1 + z2 / n) * std::sqrt(p * (1 - p) / n + z2 / (4 * n * n));
-  return {p, {std::max(0.0, centre - half), std::min(1.0, centre + half)}};
-}
-
 namespace {
 
 // P(rank sum <= observed) when every sign is a fair coin. Ranks are given doubled, so that the mean ranks of ties are
@@ -236,18 +201,6 @@ std::vector<double> within_query_cv(std::span<const std::vector<double>> runs) {
   for (const std::vector<double>& query : runs)
     if (query.size() >= 2 && mean(query) != 0) cv.push_back(standard_deviation(query) / mean(query));
   return cv;
-}
-
-Verdict compare_scores(std::span<const double> candidate, std::span<const double> reference, double margin,
-                       const BootstrapOptions& options) {
-  check(candidate.size() == reference.size(), "scores are compared question by question: {} and {} questions",
-        candidate.size(), reference.size());
-  std::vector<double> difference(candidate.size());
-  for (size_t i = 0; i < difference.size(); ++i) difference[i] = candidate[i] - reference[i];
-  Verdict v{ratio(difference, std::vector<double>(difference.size(), 1.0), options), margin};
-  v.lossless = v.difference.ci95.low > -margin;
-  v.different = v.difference.ci95.low > 0 || v.difference.ci95.high < 0;
-  return v;
 }
 
 OriginFit fit_through_origin(std::span<const double> x, std::span<const double> y) {

@@ -27,23 +27,12 @@ struct BootstrapOptions {
   uint64_t seed = 0;
 };
 
-// Sum of numerators over sum of denominators: a mean over positions whose sequences differ in length, a recovery
-// (candidate over reference, paired by question), an accuracy (denominators 1). The interval is BCa (Efron 1987):
-// percentiles of the resampled ratio, corrected for its bias and, by the jackknife, for its skew; with some ten
+// Sum of numerators over sum of denominators: a mean over positions whose sequences differ in length. (Shares of
+// questions have intervals of their own: eval/proportions.h.) The interval is BCa (Efron 1987): percentiles of the resampled ratio, corrected for its bias and, by the jackknife, for its skew; with some ten
 // sequences and a skewed KL the plain percentiles miss too often on one side. Resamples whose denominator is zero are
 // left out. Value NaN if the sum of all denominators is zero. Throws Error if sizes differ.
 Estimate ratio(std::span<const double> numerators, std::span<const double> denominators,
                const BootstrapOptions& options = {});
-
-// Mean over strata (tasks) of ratio(numerators, denominators) of each; units are drawn within their stratum. Percentile
-// interval: BCa's jackknife has no agreed form for strata.
-struct Stratum {
-  std::span<const double> numerators, denominators;
-};
-Estimate mean_of_ratios(std::span<const Stratum> strata, const BootstrapOptions& options = {});
-
-// Wilson's score interval for `right` of `total` (Wilson 1927): inside [0, 1], sensible at 0 and at `total`.
-Estimate wilson(int64_t right, int64_t total);
 
 // --- Paired comparisons of a candidate with a reference, one pair per question.
 
@@ -63,17 +52,6 @@ double cohens_d(std::span<const double> differences);
 
 // sd / mean over the runs of each query; queries with fewer than two runs or a mean of 0 are left out.
 std::vector<double> within_query_cv(std::span<const std::vector<double>> runs);
-
-// "Lossless within sampling variance" as a test, not by eye: scores are per-question means over seeds. The candidate is
-// called lossless if the lower end of the bootstrap interval of mean(candidate - reference) is above -margin (it is not
-// worse than the reference by `margin`), and different if that interval excludes zero. Both can hold.
-struct Verdict {
-  Estimate difference{};
-  double margin = 0;
-  bool lossless = false, different = false;
-};
-Verdict compare_scores(std::span<const double> candidate, std::span<const double> reference, double margin,
-                       const BootstrapOptions& options = {});
 
 // Least squares through the origin, y = slope x, e.g. 1 - recovery against KL (SLQ Eq. 4). r2 = 1 - SS_residual / SS
 // about 0.

@@ -287,7 +287,7 @@ json to_json(std::span<const ItemResult> results, const TaskSet& set, const Task
   for (const TaskSummary& s : summaries) {
     json task = {{"task", s.task}, {"items", s.items}, {"accuracy", to_json(s.accuracy())}};
     if (set.method == TaskMethod::likelihood) {
-      task["accuracy_normalised"] = to_json(wilson(s.correct_normalised, s.items));
+      task["accuracy_normalised"] = to_json(wilson(static_cast<double>(s.correct_normalised), s.items));
     } else {
       task["output_tokens"] = s.output_tokens;
       task["thinking_tokens"] = s.thinking_tokens;
@@ -298,7 +298,7 @@ json to_json(std::span<const ItemResult> results, const TaskSet& set, const Task
     mean_accuracy += s.accuracy().value / static_cast<double>(summaries.size());
   }
   return {{"tasks", tasks},
-          {"accuracy", to_json(wilson(correct, static_cast<int64_t>(results.size())))},
+          {"accuracy", to_json(wilson(static_cast<double>(correct), std::ssize(results)))},
           {"mean_accuracy", mean_accuracy},
           {"settings", settings_json(set, options)}};
 }

@@ -15,6 +15,7 @@
 
 #include "engine/generate.h"
 #include "eval/logit_pass.h"
+#include "eval/proportions.h"
 #include "eval/statistics.h"
 #include "eval/task_data.h"
 #include "text/chat_template.h"
@@ -93,7 +94,7 @@ struct TaskSummary {
   int64_t items = 0, correct = 0, correct_normalised = 0;
   double output_tokens = 0, thinking_tokens = 0;  // means
   std::map<std::string, int64_t> finish_reasons;
-  Estimate accuracy() const { return wilson(correct, items); }
+  Estimate accuracy() const { return wilson(static_cast<double>(correct), items); }
 };
 std::vector<TaskSummary> summarise(std::span<const ItemResult> results);  // in the order tasks first appear
 

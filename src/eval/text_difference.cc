@@ -65,7 +65,9 @@ std::map<std::string, std::string> read_answers(const std::string& path) {
   return answers;
 }
 
-Estimate TextComparison::equal() const { return wilson(compared - static_cast<int64_t>(differences.size()), compared); }
+Estimate TextComparison::equal() const {
+  return wilson(static_cast<double>(compared - std::ssize(differences)), compared);
+}
 
 TextComparison compare_texts(const TaskModel& model, const TaskSet& set, const TaskOptions& options,
                              std::span<const ItemResult> results, const std::map<std::string, std::string>& others) {

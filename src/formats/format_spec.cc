@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "formats/foreign_formats.h"
 
 namespace fidelio {
 namespace {
@@ -83,8 +84,9 @@ std::string group_suffix(const FormatSpec& spec) { return spec.group == 0 ? "c" 
 FormatSpec parse_format(std::string_view text) {
   FormatSpec spec;
   Reader reader{text};
-  check(parse(reader, spec) && reader.rest.empty(), "\"{}\" is not a format. A format is one of\n{}", text, kGrammar);
-  return spec;
+  if (parse(reader, spec) && reader.rest.empty()) return spec;
+  const std::string near = nearest_format(text);
+  throw Error("\"{}\" is not a format{}. A format is one of\n{}", text, near.empty() ? "" : ": " + near, kGrammar);
 }
 
 std::string to_string(const FormatSpec& spec) {

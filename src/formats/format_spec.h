@@ -38,7 +38,7 @@ struct FormatSpec {
 };
 
 std::string to_string(const FormatSpec& spec);
-FormatSpec parse_format(std::string_view text);  // throws Error showing the grammar
+FormatSpec parse_format(std::string_view text);  // throws Error showing the nearest and the grammar
 
 // Exact bytes in a file of an (out, in) matrix in this format: codes, scales, zeros, codebook, row scales.
 int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in);

@@ -151,7 +151,7 @@ void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, Thr
   Progress progress("quantise (rtn)", static_cast<int64_t>(how.formats.size()));
   for (LinearId id : linears_of(source.config())) {
     quantize_rtn_linear(source, id, how, pool, done, nullptr);
-    if (how.formats.contains(id)) progress.advance(1, to_string(id));
+    if (how.formats.contains(id)) progress.advance();
   }
 }
 
@@ -248,7 +248,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
       if (missing > 0 && p && stop.input == InputId::o_in) p->advance(layer, Role::o);
       if (missing > 0 && p && stop.input == InputId::down_in) p->advance(layer, Role::down);
     }
-    if (ours(number)) progress.advance(1, fmt::format("layer {}", layer));
+    if (ours(number)) progress.advance();
   }
 }
 

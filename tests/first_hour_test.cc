@@ -1,0 +1,334 @@
+// What somebody meets in the first hour, run as they run it: slips of the pen, defaults, pipes, a chat, the installation.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "models.h"
+
+namespace fidelio {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
+
+const std::string kModel = "'" + source_path("models/quill-1m") + "'",
+                  kTalker = "'" + source_path("models/quill-26m") + "'";
+
+CommandResult run(const TestFolder& folder, const std::string& command) {
+  CommandResult result = run_command(folder.path(), command);
+  EXPECT_EQ(result.code, 0) << command << "\n" << result.err;
+  return result;
+}
+json report(const TestFolder& folder, const std::string& command) {
+  return json::parse(run(folder, command + " --json - 2>/dev/null").out);
+}
+
+TEST(FirstHour, TheVersionSaysWhatWasBuilt) {
+  const TestFolder folder;
+  EXPECT_THAT(run(folder, "fidelio --version").out,
+              MatchesRegex("fidelio [0-9.]+, commit [0-9a-f]+\\+?, cpu [a-z0-9]+, with(out)? CUDA\n"));
+}
+
+TEST(FirstHour, SlipsOfThePenAreUnderstood) {
+  const TestFolder folder;
+  const std::map<std::string, std::string> cases = {
+      {"fidelio quantise m", "did you mean quantize?"},
+      {"fidelio compres m", "did you mean compress?"},
+      {"fidelio run m", "did you mean chat?"},
+      {"fidelio Inspect m", "did you mean inspect?"},
+      {"fidelio perplexity m", "did you mean eval?"},
+      {"fidelio frobnicate m", "there are inspect, compress"},
+      {"fidelio eval " + kModel + " --contxt 12", "eval has no option --contxt; did you mean --context?"},
+      {"fidelio bench model " + kModel + " --repetition 1", "did you mean --repetitions?"},
+      {"fidelio inspect " + kModel + " more", "inspect takes no further argument: \"more\""},
+      {"fidelio inspect Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"}};
+  for (const auto& [command, words] : cases) {
+    const CommandResult result = run_command(folder.path(), command);
+    EXPECT_EQ(result.code, 2) << command;
+    EXPECT_THAT(result.err, HasSubstr(words)) << command;
+  }
+}
+
+TEST(FirstHour, FormatsOfOtherProgramsAreExplained) {
+  const TestFolder folder;
+  const std::map<std::string, std::string> cases = {{"Q4_K_M", "int4g32zs8"},
+                                                    {"q8_0", "int8g32zs8"},
+                                                    {"IQ3_XXS", "lut3g64"},
+                                                    {"int4", "int4g64zs8"},
+                                                    {"4bit", "int4g128z"},
+                                                    {"W4A16", "int4g128"},
+                                                    {"w8a8", "--activations a8"},
+                                                    {"nf4", "lut4g64"},
+                                                    {"MXFP4", "fp4g16"},
+                                                    {"awq", "int4g128z"},
+                                                    {"fp16", "f16"},
+                                                    {"int4g100z", "16, 32, 64 or 128"},
+                                                    {"int9g128", "2 to 8"},
+                                                    {"nonsense", "A format is one of"}};
+  for (const auto& [format, words] : cases) {
+    const CommandResult result =
+        run_command(folder.path(), "fidelio quantize " + kModel + " --method rtn --format " + format + " -o out");
+    EXPECT_EQ(result.code, 1) << format;
+    EXPECT_THAT(result.err, HasSubstr(words)) << format;
+  }
+}
+
+TEST(FirstHour, QuantizeNeedsNoMoreThanAFormat) {
+  const TestFolder folder;
+  const CommandResult plain = run(
+      folder, "fidelio quantize " + kModel + " --format int4g64zs8 --calibration-tokens 2048 -o all --json all.json");
+  EXPECT_THAT(plain.out, HasSubstr("int8g64zs8 (--embedding FORMAT for another, --keep-embedding to leave them)"));
+  EXPECT_EQ(json::parse(read_text_file(folder / "all.json"))["embedding"], "int8g64zs8");
+  const CommandResult kept =
+      run(folder, "fidelio quantize " + kModel + " --format int4g64zs8 --method rtn --keep-embedding -o linears");
+  EXPECT_THAT(kept.out, HasSubstr("left as they are"));
+  const auto format = [&](const std::string& model) {
+    for (const json& tensor : report(folder, "fidelio inspect " + model)["tensors"])
+      if (tensor["name"] == "embedding") return tensor["format"].get<std::string>();
+    return std::string();
+  };
+  EXPECT_EQ(format("all"), "int8g64zs8");
+  EXPECT_EQ(format("linears"), "bf16");
+  EXPECT_THAT(run_command(folder.path(),
+                          "fidelio quantize " + kModel + " --format int4g64 --keep-embedding --embedding int8g64 -o x")
+                  .err,
+              HasSubstr("leave out --embedding"));
+}
+
+TEST(FirstHour, ProgressIsWhatWasAskedFor) {
+  const TestFolder folder;
+  const std::string quantize = "fidelio quantize " + kModel + " --format int4g64zs8 --method rtn -o ";
+  EXPECT_EQ(run(folder, quantize + "none --progress none").err, "");
+  const std::string lines = run(folder, quantize + "lines --progress json").err;
+  std::istringstream text(lines);
+  int stages = 0;
+  double fraction = 0;
+  for (std::string line; std::getline(text, line);) {
+    const json object = json::parse(line);
+    EXPECT_EQ(object["schema"], 1);
+    EXPECT_EQ(object["task"], "quantize");
+    EXPECT_GE(object["fraction"].get<double>(), fraction);
+    fraction = object["fraction"];
+    stages = std::max(stages, object["stage_number"].get<int>());
+  }
+  EXPECT_EQ(fraction, 1);
+  EXPECT_EQ(stages, 2);
+  EXPECT_EQ(run_command(folder.path(), quantize + "x --progress loud").code, 2);
+}
+
+TEST(FirstHour, GenerateTakesAPipeAndStops) {
+  const TestFolder folder;
+  const std::string ask = "fidelio generate " + kTalker + " --chat -n 40";
+  const std::string question = "'What is 3 + 4?'";
+  const json given = report(folder, ask + " -p " + question);
+  EXPECT_EQ(report(folder, "printf %s " + question + " | " + ask)["ids"], given["ids"]);
+  EXPECT_EQ(report(folder, "printf %s " + question + " | " + ask + " -p -")["ids"], given["ids"]);
+  // What is printed piece by piece is the text up to the stop string, wherever tokens cut it.
+  const std::string whole = given["text"];
+  ASSERT_GT(whole.size(), 8u);
+  const std::string stop = whole.substr(whole.size() / 2, 3);
+  const std::string cut = whole.substr(0, whole.find(stop));
+  EXPECT_EQ(run(folder, ask + " -p " + question + " --stop '" + stop + "'").out, cut + "\n");
+  EXPECT_EQ(report(folder, ask + " -p " + question + " --stop '" + stop + "'")["text"], cut);
+  EXPECT_LE(report(folder, "fidelio generate " + kModel + " -p The -n 3")["ids"].size(), 3u);
+}
+
+TEST(FirstHour, AChatHasCommands) {
+  const TestFolder folder;
+  const CommandResult result = run(
+      folder,
+      "printf '/help\\n/system Be brief.\\n/nonsense\\nWhat is 3 + 4?\\n/reset\\n/exit\\nnever\\n' | fidelio chat " +
+          kTalker + " -n 30");
+  for (const char* part : {"/reset", "Ctrl-C stops an answer", "The system message is set", "There is no /nonsense",
+                           "7", "A new conversation begins."})
+    EXPECT_THAT(result.out, HasSubstr(part));
+  EXPECT_THAT(result.out, Not(HasSubstr("\033")));  // no colours into a pipe
+}
+
+// A program at a terminal of its own.
+class Terminal {
+ public:
+  explicit Terminal(const std::vector<std::string>& words) {
+    child_ = ::forkpty(&fd_, nullptr, nullptr, nullptr);
+    check(child_ >= 0, "no pseudo-terminal");
+    if (child_ != 0) return;
+    std::vector<char*> arguments;
+    for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    ::setenv("TERM", "xterm", 1);
+    ::execv(FIDELIO_PROGRAM, arguments.data());
+    ::_exit(127);
+  }
+  ~Terminal() {
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+    ::close(fd_);
+  }
+  void type(const std::string& text) {
+    check(::write(fd_, text.data(), text.size()) == static_cast<ssize_t>(text.size()), "cannot type");
+  }
+  // Reads until `text` has come since the last call; false after `seconds`.
+  bool wait_for(const std::string& text, int seconds = 60) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+    while (std::chrono::steady_clock::now() < end) {
+      const size_t at = seen_.find(text);
+      if (at != std::string::npos) {
+        seen_.erase(0, at + text.size());
+        return true;
+      }
+      pollfd ready = {fd_, POLLIN, 0};
+      if (::poll(&ready, 1, 200) <= 0) continue;
+      char buffer[4096];
+      const ssize_t count = ::read(fd_, buffer, sizeof buffer);
+      if (count <= 0) return seen_.find(text) != std::string::npos;
+      seen_.append(buffer, static_cast<size_t>(count));
+    }
+    return false;
+  }
+  const std::string& seen() const { return seen_; }
+  int exit_code() {
+    int status = 0;
+    for (int i = 0; i < 100 && ::waitpid(child_, &status, WNOHANG) == 0; ++i) ::usleep(100000);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  int fd_ = -1;
+  pid_t child_ = -1;
+  std::string seen_;
+};
+
+TEST(FirstHour, ControlCStopsAnAnswerAndTheChatGoesOn) {
+  // A base model that never stops by itself, and a context that it would take long to fill.
+  Terminal chat(
+      {"fidelio", "chat", source_path("models/quill-26m"), "-n", "900", "--temperature", "5", "--threads", "1"});
+  ASSERT_TRUE(chat.wait_for("/help lists the commands")) << chat.seen();
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  chat.type("Tell me everything.\n");
+  ASSERT_TRUE(chat.wait_for("everything.")) << chat.seen();
+  ASSERT_TRUE(chat.wait_for(" ")) << chat.seen();  // of the answer
+  chat.type("\003");
+  ASSERT_TRUE(chat.wait_for(", stopped]")) << chat.seen();
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  chat.type("/exit\n");
+  EXPECT_EQ(chat.exit_code(), 0);
+}
+
+TEST(FirstHour, AnInterruptSaysWhatIsKept) {
+  const TestFolder folder;
+  Terminal quantize(
+      {"fidelio", "quantize", source_path("models/quill-26m"), "--format", "int4g64zs8", "-o", folder / "out"});
+  ASSERT_TRUE(quantize.wait_for("[1/2] quantising")) << quantize.seen();  // the bar
+  quantize.type("\003");
+  EXPECT_TRUE(quantize.wait_for("Nothing is kept")) << quantize.seen();
+  EXPECT_EQ(quantize.exit_code(), 128 + SIGINT);
+  EXPECT_TRUE(entries(folder.path()).empty());
+}
+
+TEST(FirstHour, AClosedPipeIsNoError) {
+  const TestFolder folder;
+  // More than a pipe holds, read by somebody who stops after a line.
+  const CommandResult result =
+      run_command(folder.path(),
+                  "{ fidelio inspect " + kTalker + " --json - 2>err; echo $? >code; } | head -c 10; cat err; cat code");
+  EXPECT_THAT(result.out, Not(HasSubstr("pipe")));
+  EXPECT_THAT(result.out, Not(HasSubstr("fidelio:")));
+  const CommandResult closed = run_command(
+      folder.path(), "{ sleep 0.2; for i in 1 2 3; do fidelio gamma " + kModel + " --json -; done; } | true");
+  EXPECT_EQ(closed.err, "");
+}
+
+TEST(FirstHour, ACertificateCanBeMeasuredOnOwnText) {
+  const TestFolder folder;
+  const std::string held = read_text_file(source_path("models/data/docs-heldout.txt"));
+  write_file_atomically(folder / "short.txt", held.substr(0, 16000));
+  write_file_atomically(folder / "own.txt", held.substr(40000, 12000));
+  write_file_atomically(folder / "moved.txt", held.substr(0, 16000));
+  write_file_atomically(folder / "tiny.txt", held.substr(0, 300));
+  run(folder, "fidelio compress " + kModel +
+                  " --calibration-tokens 2048 --search-tokens 512 --context 128 --text short.txt "
+                  "--formats int4g64zs8,int6g64zs8,int8g64zs8 --bits 8 -o made");
+  const std::string certify = "fidelio certify made --reference " + kModel;
+  EXPECT_THAT(run(folder, certify + " --text moved.txt").out, HasSubstr("The certificate holds."));
+  const CommandResult own = run(folder, certify + " --text own.txt --json own.json");
+  const json report = json::parse(read_text_file(folder / "own.json"));
+  const double stored = report["claimed"]["ear"]["value"], found = report["own"]["ear"]["value"];
+  EXPECT_NE(stored, found);
+  EXPECT_EQ(report["own"]["texts"][0]["windows"], "all");
+  EXPECT_THAT(own.out, HasSubstr(found < stored ? "it is lower by" : "it is higher by"));
+  const auto width = [](const json& e) { return e["ci95"][1].get<double>() - e["ci95"][0].get<double>(); };
+  EXPECT_THAT(own.out,
+              HasSubstr(width(report["own"]["ear"]) < width(report["claimed"]["ear"]) ? "its interval is narrower"
+                                                                                      : "its interval is wider"));
+  EXPECT_THAT(own.out, HasSubstr("your text (own.txt)"));
+  EXPECT_THAT(run_command(folder.path(), certify + " --text tiny.txt").err, HasSubstr("too little to certify with"));
+}
+
+TEST(FirstHour, BenchTakesLists) {
+  const TestFolder folder;
+  const json rows = report(folder, "fidelio bench model " + kModel + " " + kModel +
+                                       " --pp 8,16 --tg 0,4 --batch 1,2 --activations a16,a8 -r 1")["rows"];
+  EXPECT_EQ(rows.size(), 2u * 2 * (2 + 2));  // models, modes, two prompts and two batches of the one tg
+}
+
+TEST(FirstHour, ReportsAndPagesSayWhereTheyCameFrom) {
+  const TestFolder folder;
+  write_file_atomically(folder / "text.txt",
+                        read_text_file(source_path("models/data/docs-heldout.txt")).substr(0, 6000));
+  run(folder, "fidelio noise " + kModel +
+                  " --text text.txt --context 128 --levels 0.005,0.01,0.3 --report noise.html --json "
+                  "noise.json");
+  const std::string page = read_text_file(folder / "noise.html");
+  for (const char* part : {"fit: ", "noise²", "stroke-dasharray", "--levels 0.005,0.01,0.3", "commit", " UTC;"})
+    EXPECT_THAT(page, HasSubstr(part));
+  const json report = json::parse(read_text_file(folder / "noise.json"));
+  EXPECT_EQ(report["schema"], 1);
+  EXPECT_TRUE(report.contains("fidelio"));
+}
+
+TEST(FirstHour, TheInstallationIsComplete) {
+  const TestFolder folder;
+  const CommandResult installed = run(folder, fmt::format("DESTDIR='{}' cmake --install '{}' --prefix /usr >/dev/null",
+                                                          folder.path(), FIDELIO_BINARY_DIR));
+  ASSERT_EQ(installed.code, 0) << installed.err;
+  const std::string program = folder / "usr/bin/fidelio";
+  const std::string help = run(folder, "'" + program + "' --help").out;
+  const std::string manual = read_text_file(folder / "usr/share/man/man1/fidelio.1");
+  std::istringstream lines(help.substr(help.find("Subcommands:")));
+  std::string line;
+  std::getline(lines, line);
+  int verbs = 0;
+  while (std::getline(lines, line) && line.starts_with("  ")) {
+    if (line[2] == ' ') continue;  // a description that goes on
+    const std::string verb = line.substr(2, line.find(' ', 2) - 2);
+    EXPECT_THAT(manual, HasSubstr("\n.B " + verb + "\n")) << "docs/fidelio.1 lacks this verb";
+    ++verbs;
+  }
+  EXPECT_GE(verbs, 15);
+  // The completion lists what the program lists.
+  const std::string completion = folder / "usr/share/bash-completion/completions/fidelio";
+  const auto complete = [&](const std::string& words, int at) {
+    return run(folder,
+               fmt::format("bash -c '. \"{}\"; PATH=\"{}/usr/bin:$PATH\"; COMP_WORDS=({}); COMP_CWORD={}; _fidelio; "
+                           "echo \"${{COMPREPLY[@]}}\"'",
+                           completion, folder.path(), words, at))
+        .out;
+  };
+  EXPECT_EQ(complete("fidelio comp", 1), "compress compare\n");
+  EXPECT_THAT(complete("fidelio quantize --keep", 2), HasSubstr("--keep-embedding"));
+  // Installed, it finds its texts.
+  run(folder, "'" + program + "' quantize " + kModel + " --format int4g64zs8 --calibration-tokens 1024 -o out");
+}
+
+}  // namespace
+}  // namespace fidelio
