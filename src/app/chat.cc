@@ -118,7 +118,7 @@ class Conversation {
     const Answer a = answer(
         *runner_, model_, std::move(request), options_.mode,
         [&](const std::string& piece) {
-          fmt::print("{}", colours_ ? dimmer.push(piece) : piece);
+          fmt::print("{}", colours_ ? dimmer.push(for_output(piece)) : for_output(piece));
           std::fflush(stdout);
         },
         &catcher);
