@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "core/foreign_text.h"
+
 namespace fidelio::gguf {
 namespace {
 
@@ -47,11 +49,9 @@ size_t fixed_size(uint32_t type) {
 
 }  // namespace
 
-std::string shown(std::string_view foreign) {
+std::string shown(std::string_view text) {
   constexpr size_t kShown = 80;
-  std::string text = "\"";
-  for (char c : foreign.substr(0, kShown)) text += c >= ' ' && c <= '~' && c != '"' ? c : '?';
-  return text + (foreign.size() > kShown ? "...\"" : "\"");
+  return "\"" + fidelio::foreign(text, Lines::escaped, kShown) + "\"";
 }
 
 // Walks the header; every step is checked against the bytes that are left.

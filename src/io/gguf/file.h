@@ -91,7 +91,7 @@ class File {
   std::map<std::string, StoredMatrix, std::less<>> tensors_;
 };
 
-// A stranger's name as a message shows it: printable ASCII in quotes, cut where it is long.
-std::string shown(std::string_view foreign);
+// A stranger's name as a message shows it: in quotes, escaped and cut where it is long (core/foreign_text.h).
+std::string shown(std::string_view text);
 
 }  // namespace fidelio::gguf

@@ -1,10 +1,10 @@
 #include "io/gguf/source.h"
-#include "core/json.h"
 
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/json.h"
 #include "io/checkpoint.h"
 #include "io/gguf/config.h"
 #include "io/gguf/tokenizer.h"
@@ -44,6 +44,10 @@ std::string stored_name(int layer, Norm norm) {
       return fmt::format("blk.{}.attn_norm.weight", layer);
     case Norm::mlp:
       return fmt::format("blk.{}.ffn_norm.weight", layer);
+    case Norm::post_attn:
+      return fmt::format("blk.{}.post_attention_norm.weight", layer);
+    case Norm::post_mlp:
+      return fmt::format("blk.{}.post_ffw_norm.weight", layer);
     case Norm::q:
       return fmt::format("blk.{}.attn_q_norm.weight", layer);
     case Norm::k:
@@ -131,10 +135,10 @@ LinearWeight read_dense(const Rows& rows, const FormatSpec& spec) {
 std::string statement_of(const File& file) {
   const auto text = file.text("fidelio.export"), certificate = file.text("fidelio.certificate");
   if (!text) return "";
-  nlohmann::json statement = parse_json(*text, "its key fidelio.export");
+  nlohmann::json statement = parse_json(*text, file.path() + ": key \"fidelio.export\"");
   if (!statement.is_object() || !certificate) return std::string(*text);
   if (!statement["provenance"].is_object()) statement["provenance"] = nlohmann::json::object();
-  statement["provenance"]["certificate"] = parse_json(*certificate, "its key fidelio.certificate");
+  statement["provenance"]["certificate"] = parse_json(*certificate, file.path() + ": key \"fidelio.certificate\"");
   return statement.dump();
 }
 

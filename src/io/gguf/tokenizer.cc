@@ -98,7 +98,7 @@ json byte_level(const File& file, const Vocabulary& v) {
     const size_t space = merge.find(' ', 1);
     check(space != std::string_view::npos && space + 1 < merge.size(),
           "{}: the merge {} is not two tokens with a space", file.path(), shown(merge));
-    pairs.push_back(json::array({std::string(merge.substr(0, space)), std::string(merge.substr(space + 1))}));
+    pairs.push_back(std::string(merge));
   }
   return {{"version", "1.0"},
           {"added_tokens", added_tokens(v)},
@@ -123,7 +123,8 @@ json merges_from_scores(const File& file, const Vocabulary& v) {
         v.tokens.size(), scores ? scores->size() : 0);
   std::unordered_map<std::string_view, size_t> normal;
   for (size_t i = 0; i < v.tokens.size(); ++i)
-    if (v.types[i] == kNormal) normal.emplace(v.tokens[i], i);
+    if (v.types[i] == kNormal && v.tokens[i].find(' ') == std::string_view::npos)  // spaces of the text are U+2581
+      normal.emplace(v.tokens[i], i);
   struct Merge {
     double score;
     size_t left_bytes, token, left;
@@ -144,7 +145,7 @@ json merges_from_scores(const File& file, const Vocabulary& v) {
   json pairs = json::array();
   for (const Merge& m : merges) {
     const std::string_view text = v.tokens[m.token];
-    pairs.push_back(json::array({std::string(text.substr(0, m.left_bytes)), std::string(text.substr(m.left_bytes))}));
+    pairs.push_back(std::string(text.substr(0, m.left_bytes)) + " " + std::string(text.substr(m.left_bytes)));
   }
   return pairs;
 }
@@ -209,7 +210,7 @@ json generation_config(const File& file, const Vocabulary& v) {
 
 std::string text_of(const File& file, const json& value) {
   try {
-    return value.dump(1);
+    return value.dump();
   } catch (const json::exception&) {
     throw Error("{}: a token or merge of its tokenizer is not UTF-8", file.path());
   }

@@ -1,9 +1,9 @@
 #include "io/quantised/source.h"
-#include "core/json.h"
 
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/json.h"
 #include "io/checkpoint.h"
 #include "io/hf_config.h"
 #include "io/quantised/packed.h"
