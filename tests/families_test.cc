@@ -63,6 +63,8 @@ TEST_P(Families, QuantisedModelsAreNearAndOpenAgain) {
   const std::vector<float> want = run_whole(*exact, ids, Activations::f32);
   ThreadPool pool(1);
   const TestFolder folder;
+  Dataset calibration;
+  calibration.sequences = {ids};
   double errors[2];
   for (const int bits : {8, 4}) {
     ModelQuantizer how;
@@ -72,7 +74,7 @@ TEST_P(Families, QuantisedModelsAreNearAndOpenAgain) {
     how.formats = one_format_each(formats);
     std::map<LinearId, LinearWeight> made;
     const auto quantised = runner();
-    quantize_model_gptq(*quantised, checkpoint, {.sequences = {ids}}, how, pool,
+    quantize_model_gptq(*quantised, checkpoint, calibration, how, pool,
                         [&](QuantizedLinear linear) { made[linear.id] = std::move(linear.weight); });
     EXPECT_EQ(made.size(), formats.size());
     const std::vector<float> got = run_whole(*quantised, ids, Activations::f32);
@@ -102,14 +104,14 @@ TEST_P(Families, ADenseCheckpointIsTheSameModel) {
   EXPECT_EQ(run_whole(*mine, ids, Activations::f32), run_whole(*source, ids, Activations::f32));
 }
 
-// KL of one linear at 4 bits through the meter, which runs the layers behind it alone, and from whole logits. Both are
+// KL of one linear at 2 bits through the meter, which runs the layers behind it alone, and from whole logits. Both are
 // sums of 47 rows in double over FP32 logits of one runner; rows of a step have the same bits in any batch.
 TEST_P(Families, TheMeterMeasuresWhatLogitsSay) {
   const auto measured = runner(), plain = runner();
   ThreadPool pool(1);
   const LinearId id{1, Role::o};
-  LinearWeight changed = quantize_rtn(parse_format("int4g32"), decode(checkpoint.linear(id)), checkpoint.linear(id).out,
-                                      checkpoint.linear(id).in, {}, pool);
+  LinearWeight changed = quantize_rtn(parse_format("int2g32z"), decode(checkpoint.linear(id)),
+                                      checkpoint.linear(id).out, checkpoint.linear(id).in, {}, pool);
   changed.bias = checkpoint.linear(id).bias;
   Meter meter(*measured, {ids}, pool, Activations::f32);
   EXPECT_EQ(meter.measure().kl, 0);
