@@ -114,7 +114,7 @@ TEST_P(DenseLinear, EmbeddingRowsAreTheWeightsOwn) {
   batch.ids = {36, 0, 17, 16};
   cpu.begin(batch, mode, tiny_shape());
   Cpu::Matrix x = cpu.allocate(4, 19);
-  cpu.embed(cpu.pack(weight), x);
+  cpu.embed(cpu.pack(weight), x, 1.0f);
   const std::vector<float> w = decode(weight);
   for (int row = 0; row < 4; ++row)
     for (int k = 0; k < 19; ++k)
