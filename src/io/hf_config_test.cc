@@ -195,7 +195,6 @@ TEST(HfConfig, WhatFamiliesDoNotDoIsRefusedByKey) {
        "a list of 16 numbers"},
       {"GraniteForCausalLM", "granite", R"({"residual_multiplier":0})", "\"residual_multiplier\": expected a number"},
       {"GraniteForCausalLM", "granite", R"({"hidden_act":"gelu"})", "\"hidden_act\": expected silu"},
-      {"Olmo3ForCausalLM", "olmo3", R"({"sliding_window":null})", "no sliding window is set"},
       {"Olmo3ForCausalLM", "olmo3", R"({"rope_parameters":{"rope_type":"default"}})",
        "an object with full_attention and sliding_attention"},
       {"Gemma3ForCausalLM", "gemma3_text", R"({"final_logit_softcapping":30.0})",
@@ -231,6 +230,9 @@ TEST(HfConfig, LayersOfOneModelMayDiffer) {
   EXPECT_EQ(gemma.kinds, (std::vector<LayerKind>{{77, RopeUse::local}, {0, RopeUse::global}}));
   EXPECT_EQ(gemma.rope.theta, 500000);
   EXPECT_EQ(gemma.local_rope->theta, 10000);
+  json["sliding_window"] = nullptr;  // the layers that have one by default have none then
+  EXPECT_THAT([&] { parse_config(json.dump(), "f"); },
+              testing::ThrowsMessage<Error>(HasSubstr("full_attention, as no sliding window is set")));
 }
 
 // The text model's config within that of a model that sees images, with what the outer one alone says.

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 using ::testing::HasSubstr;
 
 Json fixture(const std::string& name) {
-  std::ifstream file(std::string(FIDELIO_SOURCE_DIR) + "/src/io/testdata/chat/" + name);
+  std::ifstream file(std::string(FIDELIO_SOURCE_DIR) + "/src/text/testdata/chat/" + name);
   return Json::parse(file);
 }
 

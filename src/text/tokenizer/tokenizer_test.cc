@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 
 const std::string kSource = FIDELIO_SOURCE_DIR;
-const std::string kData = kSource + "/src/io/testdata/tokenizer_";
+const std::string kData = kSource + "/src/text/testdata/tokenizer_";
 
 // Splits on spaces, byte level; "ab" is merged in two steps, "cd" is in the vocabulary without a merge.
 json small_tokenizer() {
