@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/model.h"
+
 namespace fidelio {
 namespace {
 
@@ -109,7 +111,9 @@ void observe_vocabulary(Runner& runner, const Checkpoint& source, const Dataset&
   const auto part = [&](int64_t tokens) {
     return calibration.tokens <= tokens ? calibration.sequences : spread_evenly(calibration.sequences, tokens);
   };
-  const std::vector<float> norm = source.norm(-1, Norm::final);
+  const Scalars scalars = scalars_of(config);
+  std::vector<float> norm = source.norm(-1, Norm::final);
+  for (float& x : norm) x *= scalars.final_norm;
   const int64_t longest =
       std::max_element(calibration.sequences.begin(), calibration.sequences.end(), [](const auto& a, const auto& b) {
         return a.size() < b.size();
@@ -119,7 +123,7 @@ void observe_vocabulary(Runner& runner, const Checkpoint& source, const Dataset&
   for (const PackedBatch& packed : pack_batches(part(std::max(kTokensAColumn * config.d, longest)),
                                                 runner.options().max_rows, runner.cache_pages())) {
     std::vector<float> x = final_stream(runner, packed.batch);
-    normalise(x, norm, config.rms_eps);
+    normalise(x, norm, scalars.eps);
     bench.add(x);
     tokens += packed.batch.rows();
   }
