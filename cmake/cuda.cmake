@@ -22,12 +22,11 @@ endforeach()
 
 # A room with device code: its .cu files beside its .cc files.
 function(fidelio_cuda_room name)
-  fidelio_room(${name} ${ARGN})
   cmake_parse_arguments(ROOM "" "" "FOLDERS;DEPS" ${ARGN})
   list(TRANSFORM ROOM_FOLDERS REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/\\1/*.cu" OUTPUT_VARIABLE patterns)
   file(GLOB sources CONFIGURE_DEPENDS ${patterns})
   list(FILTER sources EXCLUDE REGEX "_bench\\.cu$")
-  target_sources(fidelio_${name} PRIVATE ${sources})
+  fidelio_room(${name} ${ARGN} SOURCES ${sources})
   target_compile_options(fidelio_${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>)
 endfunction()
 
