@@ -73,15 +73,19 @@ asan() {
 fuzz() {
   local how=${1:-60} name corpus
   [[ $how = -* ]] || how=-max_total_time=$how
-  local names=(json tokenizer template chat safetensors tasks)
+  local names=(json tokenizer template chat safetensors gguf tasks)
   configure_and_build fuzz "${names[@]/#/fuzz_}"
   for name in "${names[@]}"; do
     echo "-- fuzz_$name $how"
     corpus=build-fuzz/found/$name  # what is new stays out of the tree
     mkdir -p "$corpus"
-    build-fuzz/fuzz_$name "$corpus" tests/fuzz/corpus/$name "$how" -timeout=10 -rss_limit_mb=2048 -max_len=4096 \
-      -artifact_prefix="$corpus-" -print_final_stats=1 2>&1 | grep -E '^(stat::number|stat::average|SUMMARY|ERROR|==)|artifact' || true
-    [ "${PIPESTATUS[0]}" -eq 0 ] || { echo "fuzz_$name found something: build-fuzz/found/$name-*"; return 1; }
+    if ! build-fuzz/fuzz_$name "$corpus" tests/fuzz/corpus/$name "$how" -timeout=10 -rss_limit_mb=2048 -max_len=4096 \
+      -artifact_prefix="$corpus-" -print_final_stats=1 >"$corpus.log" 2>&1; then
+      tail -40 "$corpus.log"
+      echo "fuzz_$name found something: build-fuzz/found/$name-*"
+      return 1
+    fi
+    grep -E '^stat::(number_of_executed_units|average)' "$corpus.log"
   done
 }
 

@@ -32,8 +32,8 @@ void pass_on(int signal) {
   errno = before;
 }
 
-// SIGINT, SIGTERM and SIGHUP: files being written are removed and the process ends with 128 + signal. A handler may do next to nothing, so it
-// wakes a thread that may call anything. (Blocking the signals and waiting for them there does not do: OpenBLAS starts
+// SIGINT, SIGTERM and SIGHUP: files being written are removed and the process ends with 128 + signal. A handler may do
+// next to nothing, so it wakes a thread that may call anything. (Blocking the signals and waiting for them there does not do: OpenBLAS starts
 // threads before main(), and those would still take the signal and die of it.) A signal ignored from the start, as by
 // nohup, stays ignored.
 void end_cleanly_on_signals() {

@@ -208,7 +208,7 @@ TEST_F(TaskFiles, HostileFilesAreRefusedOrReadCheaply) {
     return hostile(R"({"activity_label": "L", "ctx_a": ")" + words +
                    R"(", "ctx_b": "", "endings": ["a", "b"], "label": "0"})");
   };
-  for (const std::string& part : {" ", "[", " [title]", "[x]", "  [", "]["})
+  for (const std::string part : {" ", "[", " [title]", "[x]", "  [", "]["})
     EXPECT_EQ(swag(repeated(part, 300'000)), "") << part;
   const std::string swag_line =
       R"({"activity_label": "L", "ctx_a": "a", "ctx_b": "", "endings": ["a", "b"], "label": "0"})";

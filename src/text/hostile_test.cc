@@ -228,7 +228,7 @@ TEST(HostileTokenizer, AddedTokensAreFoundInLinearTime) {
   file["added_tokens"][0]["content"] = std::string(3'000'000, 'a');
   EXPECT_THAT(encoding(file, "a"), HasSubstr("longer than"));
   // White space around tokens is looked at once.
-  file["added_tokens"] = {{{"id", 9}, {"content", " "}, {"lstrip", true}, {"rstrip", true}},
+  file["added_tokens"] = {{{"id", 4}, {"content", " "}, {"lstrip", true}, {"rstrip", true}},
                           {{"id", 10}, {"content", "\n"}, {"lstrip", true}}};
   EXPECT_EQ(encoding(file, repeated(" \n", 200'000)), "");
 }

@@ -92,9 +92,10 @@ Value tojson(Interpreter& in, const Value& v, Arguments a) {
 
 // ---- numbers ----
 
-Value to_int(Interpreter&, const Value& v, Arguments a) {
+Value to_int(Interpreter& in, const Value& v, Arguments a) {
   Bound b("int", {"default", "base"}, 0, std::move(a));
   check(!v.is_undefined(), "int of an undefined value");
+  if (v.as_text()) in.meter().spend_letters(2 * v.as_text()->size());
   Value fallback = b[0].value_or(Value::integer(0));
   std::optional<double> number = as_number(v);
   if (auto i = as_integer(v)) return Value::integer(*i);
@@ -110,9 +111,10 @@ Value to_int(Interpreter&, const Value& v, Arguments a) {
   return Value::integer(static_cast<int64_t>(*number));
 }
 
-Value to_float(Interpreter&, const Value& v, Arguments a) {
+Value to_float(Interpreter& in, const Value& v, Arguments a) {
   Bound b("float", {"default"}, 0, std::move(a));
   check(!v.is_undefined(), "float of an undefined value");
+  if (v.as_text()) in.meter().spend_letters(2 * v.as_text()->size());
   std::optional<double> number = v.as_text() ? parse_float(*v.as_text()) : as_number(v);
   return number ? Value::number(*number) : b[0].value_or(Value::number(0.0));
 }

@@ -213,7 +213,7 @@ Value Interpreter::make_macro(const Statement& s, const ScopePtr& scope) {
   auto made = std::make_shared<Callable>();
   made->name = s.text.empty() ? "caller" : s.text;
   made->run = [&s, scope](Interpreter& in, Arguments a) { return in.call_macro(s, scope, std::move(a)); };
-  meter_.spend_items(4);
+  meter_.spend_items(8);  // the scope that it keeps
   closures_.push_back(scope);
   return Value(Value::Data(std::shared_ptr<const Callable>(std::move(made))));
 }
@@ -256,6 +256,7 @@ Value Interpreter::lookup(const std::string& name, const ScopePtr& scope) {
   }
   meter_.spend(2);
   if (auto global = find_global(name)) return *global;
+  meter_.spend(4);
   return Value::undefined(fmt::format("'{}'", foreign(name)));
 }
 
@@ -470,6 +471,7 @@ Value Interpreter::attribute(const Value& object, const std::string& name) {
     if (Value* v = (*space)->find(name)) return *v;
   }
   if (auto loop = std::get_if<std::shared_ptr<const Loop>>(&object.data())) return loop_attribute(**loop, name);
+  meter_.spend(4);
   return Value::undefined(fmt::format("'{}' of a {}", foreign(name), type_name(object)));
 }
 

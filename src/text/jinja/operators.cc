@@ -95,6 +95,7 @@ Value repeat(const Value& what, int64_t times, Meter& meter) {
   if (const std::string* s = what.as_text()) {
     meter.spend_bytes(n * s->size());
     std::string out;
+    out.reserve(n * s->size());
     for (uint64_t i = 0; i < n && !s->empty(); ++i) out += *s;
     return Value::text(std::move(out));
   }

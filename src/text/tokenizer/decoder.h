@@ -56,7 +56,7 @@ class DecoderRun {
   std::string whole_token(size_t stage, const std::string& text);
   std::shared_ptr<const std::vector<DecoderStep>> steps_;
   std::vector<State> states_;
-  Meter meter_{"the tokenizer's decoder"};  // of the patterns; every token adds to it
+  Meter meter_{"the tokenizer's decoder", kMaxWork, kMaxMemory / 4};  // of the patterns; every token adds to it
 };
 
 }  // namespace fidelio::tokenization

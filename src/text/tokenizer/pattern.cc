@@ -112,6 +112,11 @@ struct FreeParameters {
   void operator()(OnigMatchParam* p) const { onig_free_match_param(p); }
 };
 
+// The spans must fit into the memory that is left, with room to grow. A match adds at most two: each 4096 is seen.
+void pay_spans(const std::vector<TextSpan>& spans, Meter& meter) {
+  if (spans.size() % 4096 < 2) meter.passing_memory(2 * sizeof(TextSpan) * spans.size());
+}
+
 }  // namespace
 
 // One search after another over one text. A search is tried with few steps, which is enough for a word of a text, and at
@@ -211,6 +216,7 @@ void TextPattern::find_regex(std::string_view text, std::vector<TextSpan>& spans
     // \K and lookbehind can give a match that begins before what is covered or ends before it begins.
     check(match_begin >= covered && match_end >= match_begin, "the regular expression '{}' matches backwards",
           regex_->source);
+    pay_spans(spans, meter);
     if (covered != match_begin) spans.push_back({covered, match_begin, false});
     spans.push_back({match_begin, match_end, true});
     covered = match_end;
@@ -227,6 +233,7 @@ void TextPattern::find(std::string_view text, std::vector<TextSpan>& spans, Mete
   size_t covered = 0;
   while (const void* found = ::memmem(text.data() + covered, text.size() - covered, literal_.data(), literal_.size())) {
     const auto at = static_cast<size_t>(static_cast<const char*>(found) - text.data());
+    pay_spans(spans, meter);
     if (covered != at) spans.push_back({covered, at, false});
     spans.push_back({at, at + literal_.size(), true});
     covered = at + literal_.size();

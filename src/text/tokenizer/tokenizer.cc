@@ -145,8 +145,8 @@ Tokenizer Tokenizer::load(const TextFiles& files) {
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
   // A tokenizer may split, replace and repeat as it likes, but not without end: beside the limits of every file, a few
-  // steps and 32 bytes for each byte of the text.
-  Meter meter("the tokenizer", kMaxWork + 4 * text.size(), kMaxMemory / 2 + 32 * text.size());
+  // steps and 64 bytes for each byte of the text.
+  Meter meter("the tokenizer", kMaxWork + 4 * text.size(), kMaxMemory / 2 + 64 * text.size());
   std::vector<TextPiece> pieces;
   pieces.push_back({replace_ill_formed_utf8(text), -1, true});
   parts_->added.extract(pieces, false);

@@ -1,0 +1,33 @@
+// A GGUF file: its keys in every type, the config and tokenizer that they make, and every block of its tensors.
+#include <nlohmann/json.hpp>
+
+#include "fuzz.h"
+#include "io/gguf/config.h"
+#include "io/gguf/file.h"
+#include "io/gguf/tokenizer.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace fidelio;
+  const fuzzing::MemoryFile input(fuzzing::text_of(data, size));
+  fuzzing::try_to([&] {
+    const auto file = gguf::File::open(input.path());
+    for (const std::string& key : file->keys_under("")) {
+      fuzzing::try_to([&] { file->integer(key); });
+      fuzzing::try_to([&] { file->number(key); });
+      fuzzing::try_to([&] { file->boolean(key); });
+      fuzzing::try_to([&] { file->text(key); });
+      fuzzing::try_to([&] { file->texts(key); });
+      fuzzing::try_to([&] { file->integers(key); });
+      fuzzing::try_to([&] { file->numbers(key); });
+    }
+    fuzzing::try_to([&] { gguf::config_of(*file); });
+    fuzzing::try_to([&] { gguf::tokenizer_files(*file); });
+    for (const auto& [name, tensor] : file->tensors()) {
+      std::vector<float> values(static_cast<size_t>(tensor.type->elements));
+      for (int64_t r = 0; r < tensor.rows; ++r)
+        for (int64_t block = 0; block < tensor.columns / tensor.type->elements; ++block)
+          tensor.type->decode(tensor.row(r) + block * tensor.type->bytes, values.data());
+    }
+  });
+  return 0;
+}
