@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "app/about.h"
 #include "app/common.h"
 #include "app/questions.h"
 #include "app/task_target.h"
+#include "app/texts.h"
+#include "core/progress.h"
 #include "core/units.h"
 
 namespace fidelio::app {
@@ -21,12 +24,6 @@ struct CompressOptions {
   std::vector<std::string> formats;
   bool dry_run = false;
 };
-
-// The texts that come with the program, found beside it: build/fidelio -> models/data.
-std::string bundled_text(const char* name) {
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  return (program.parent_path().parent_path() / "models" / "data" / name).lexically_normal().string();
-}
 
 // All of the command line but what depends on the model.
 Job job_of(const CompressOptions& o) {
@@ -97,9 +94,14 @@ void compress(const CompressOptions& o) {
                       return std::make_unique<TaskTarget>(model, o.questions, o.run, folder);
                     },
                     [&](const std::string& text) {
-                      if (!quiet(o.json)) fmt::print("{}\n", text);
-                      std::fflush(stdout);
-                    }};
+                      if (!quiet(o.json)) print_beside_progress(text + "\n");
+                    },
+                    made_by()};
+  if (!o.dry_run)
+    set_words_on_interrupt(fmt::format(
+        "What was quantised and measured is kept in {}.journal: the same command goes on there and removes it at "
+        "the end. --fresh begins anew; to give up, remove that folder.",
+        job.out));
   const std::unique_ptr<Ranks> ranks = launched_ranks();
   nlohmann::json report;
   try {

@@ -7,6 +7,7 @@
 #include "compress/page.h"
 #include "compress/search.h"
 #include "core/file.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "sensitivity/gamma.h"
 
@@ -153,7 +154,7 @@ void write_page(const Desk& desk, const Measured& measured, const std::vector<Pl
   }
   write_file_atomically(
       file, compress_page({desk.job.model, measured, front, found, gamma, group, std::string(name_of(desk.job.search)),
-                           desk.job.allocate_by == Cost::kl ? "kl" : "ear", report, laps}));
+                           desk.job.allocate_by == Cost::kl ? "kl" : "ear", report, laps, desk.world.made_by}));
 }
 
 // Time since the last call, under the name of what was done.
@@ -211,6 +212,15 @@ nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
 nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) {
   check_job(job);
   Stopwatch watch;
+  // One bar, of the first rank. The weights are shares of time on two cores and on a GPU, roughly; each target has some
+  // three trials, and what the bar says of the time left follows from what the stages really take.
+  if (!ranks.first()) set_progress_mode(ProgressMode::none);
+  const int searches = static_cast<int>(std::max<size_t>(job.outputs().size(), 1));
+  Stages stages("compress", {{"reading", 0.2, 1},
+                             {"quantising the candidates", 4},
+                             {"sensitivities", 3},
+                             {"search and certificate", 3.0 * searches, 4 * searches}});
+  stages.next();
   Desk desk(job, world, ranks);
   desk.check_budget();
   desk.warn_of_codes();
@@ -220,11 +230,14 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   if (ranks.first()) desk.check_floor();
   Journal journal = open_journal(desk);
   watch.lap("reading");
+  stages.next();
   const CandidateSet candidates(*desk.reference, desk.source, desk.calibration, desk.groups, job.formats, {}, desk.pool,
                                 &journal, ranks);
   watch.lap("quantising the candidates");
+  stages.next();
   const Measured measured = measure_table(desk, candidates, journal);
   watch.lap("sensitivities");
+  stages.next();
   if (!ranks.first()) return nullptr;
   if (!job.table_file.empty()) write_file_atomically(job.table_file, to_json(measured.table).dump(1) + "\n");
   desk.load_served();

@@ -98,6 +98,7 @@ struct World {
   std::function<std::unique_ptr<Runner>(const RunnerOptions&)> make_runner;  // of the source, on the device
   std::function<std::unique_ptr<TaskJudge>(const std::string& folder)> make_judge;  // keeps answers in `folder`
   std::function<void(const std::string&)> note;                                     // a line for the user
+  std::string made_by{};                                                            // the foot of pages
 };
 
 }  // namespace fidelio

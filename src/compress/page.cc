@@ -90,6 +90,15 @@ std::string certificate(const CompressStory& s) {
   return html;
 }
 
+// Where the target lies on an axis of KL; an EAR by 1 - EAR = c sqrt(KL), with c as measured.
+ChartTarget target_of(const CompressStory& s) {
+  const nlohmann::json& target = s.report.at("certificate").at("target");
+  if (target.contains("kl")) return {target["kl"].get<double>(), fmt::format("KL {:.4g}", target["kl"].get<double>())};
+  if (!target.contains("ear") || s.measured.table.ear_constant <= 0) return {};
+  const double ear = target["ear"].get<double>();
+  return {std::pow((1 - ear) / s.measured.table.ear_constant, 2), fmt::format("EAR {}", ear)};
+}
+
 std::string plans(const CompressStory& s) {
   Chart chart{"Size against distance",
               "KL predicted, nats a token (uniform: measured on the search text)",
@@ -100,10 +109,11 @@ std::string plans(const CompressStory& s) {
   const size_t step = std::max<size_t>(1, s.front.size() / 40);  // a curve needs no more points
   for (size_t i = 0; i < s.front.size(); i += step)
     if (s.front[i].kl > 0) front.points.push_back({s.front[i].kl, bits_per_parameter(s.measured.table, s.front[i])});
-  for (const UniformPoint& u : s.measured.uniform) uniform.points.push_back({u.kl, u.bits});
+  for (const UniformPoint& u : s.measured.uniform) uniform.points.push_back({u.kl, u.bits, 0, 0, u.format});
   if (s.found.plan.kl > 0)
     chosen.points.push_back({s.found.plan.kl, bits_per_parameter(s.measured.table, s.found.plan)});
   chart.series = {front, uniform, chosen};
+  chart.x_target = target_of(s);
   Table table{"One format everywhere",
               fmt::format("On the search text, with {} activations.", s.measured.table.activations),
               {"format", "bits", "KL", "EAR"},
@@ -315,7 +325,7 @@ std::string compress_page(const CompressStory& s) {
   const std::string body = certificate(s) + flips(s) + "<h2>Plans</h2>\n" + plans(s) + "<h2>Groups</h2>\n" +
                            bit_map(s) + heat_map(s.measured.table) + "<h2>Grids</h2>\n" + gamma(s) +
                            "<h2>Size and time</h2>\n" + sizes(s);
-  return html_page("Compressed and certified", body);
+  return html_page("Compressed and certified", body, s.made_by);
 }
 
 }  // namespace fidelio

@@ -28,6 +28,7 @@ struct CompressStory {
   std::string search, allocate_by;
   const nlohmann::json& report;                          // what --json writes
   std::vector<std::pair<std::string, Seconds>> seconds;  // of this run, by phase
+  std::string made_by{};                                 // version, date and command
 };
 std::string compress_page(const CompressStory& story);  // self-contained HTML
 
