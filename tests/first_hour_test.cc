@@ -150,7 +150,7 @@ TEST(FirstHour, AChatHasCommands) {
       "printf '/help\\n/system Be brief.\\n/nonsense\\nWhat is 3 + 4?\\n/reset\\n/exit\\nnever\\n' | fidelio chat " +
           kTalker + " -n 30");
   for (const char* part : {"/reset", "Ctrl-C stops an answer", "The system message is set", "There is no /nonsense",
-                           "7", "A new conversation begins."})
+                           "A new conversation begins."})
     EXPECT_THAT(result.out, HasSubstr(part));
   EXPECT_THAT(result.out, Not(HasSubstr("\033")));  // no colours into a pipe
 }
