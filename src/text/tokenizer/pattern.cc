@@ -103,7 +103,6 @@ namespace {
 // back or calls itself (Compiled::rereads) to their product.
 constexpr unsigned long kMostSteps = 32ul << 20, kMostRereadingSteps = 8192;
 constexpr unsigned kLeastStack = 160, kMostStack = 2u << 20;  // entries of 40 bytes
-constexpr size_t kFirstWindow = 4096, kLeastWindow = 4, kMostWindow = 1 << 20;
 
 unsigned long first_steps(bool rereads) { return rereads ? 8 : 32; }
 uint64_t work_of(unsigned long steps, bool rereads) { return rereads ? steps * steps / 512 + steps : steps / 8; }
@@ -119,40 +118,28 @@ void pay_spans(const std::vector<TextSpan>& spans, Meter& meter) {
 
 }  // namespace
 
-// One search after another over one text. A search is tried with few steps, which is enough for a word of a text, and at
-// some thousand places at a time. Where that is not enough, the places become fewer until it is clear which need more;
-// they get four times as many steps again and again, and these are paid for. So a text whose every place takes a few
-// steps costs nothing, whatever the expression, and one that makes it run far ahead from each place is stopped after a
-// time that is linear in the text. What is found does not depend on any of this.
+// One search after another over one text, place by place: Oniguruma's own search takes a range of places, but lets no
+// match end behind it, so that a word would be cut where a range ends. A place is tried with few steps, which is enough
+// for a word of a text; one that needs more gets four times as many again and again, and these are paid for. So a text
+// whose every place takes a few steps costs nothing, whatever the expression, and one that makes it run far ahead from
+// each place is stopped after a time that is linear in the text. What is found does not depend on any of this.
 class TextPattern::Search {
  public:
   Search(const Compiled& regex, std::string_view text, Meter& meter)
-      : regex_(regex), text_(text), meter_(meter), region_(onig_region_new()), parameters_(onig_new_match_param()) {
-    onig_set_retry_limit_in_search_of_match_param(parameters_.get(), 0);
-  }
+      : regex_(regex), text_(text), meter_(meter), region_(onig_region_new()), parameters_(onig_new_match_param()) {}
 
   // Finds the first match that begins at `from` or after.
   bool next(size_t from, size_t* begin, size_t* end) {
-    for (size_t at = from;;) {
-      const size_t to = boundary(at + std::min(window_, text_.size() - at));
-      int found = run(at, to, first_steps(regex_.rereads));
-      if (is_limit(found)) {
-        if (window_ > kLeastWindow) {
-          window_ = std::max(kLeastWindow, window_ / 8);
-          continue;
-        }
-        found = run_harder(at, to);
-      } else {
-        window_ = std::min(kMostWindow, 2 * window_);
-      }
+    for (size_t at = from;; at = boundary(at + 1)) {
+      int found = run(at, first_steps(regex_.rereads));
+      if (is_limit(found)) found = run_harder(at);
       check(found >= 0 || found == ONIG_MISMATCH, "the regular expression '{}' fails on a text of {} bytes: {}",
             foreign(regex_.source), text_.size(), found < ONIG_MISMATCH ? reason(found, nullptr) : "");
       if (found >= 0) {
         *begin = static_cast<size_t>(region_->beg[0]), *end = static_cast<size_t>(region_->end[0]);
         return true;
       }
-      if (to == text_.size()) return false;
-      at = to;
+      if (at >= text_.size()) return false;
     }
   }
 
@@ -166,21 +153,21 @@ class TextPattern::Search {
     return at;
   }
 
-  // A match that begins in [from, to] (`to` too, as Oniguruma has it).
-  int run(size_t from, size_t to, unsigned long steps) {
-    if (regex_.rereads) meter_.work(8 * (to - from + 1));
+  // A match that begins at `at`.
+  int run(size_t at, unsigned long steps) {
+    if (regex_.rereads) meter_.work(16);
     onig_set_retry_limit_in_match_of_match_param(parameters_.get(), steps);
     onig_set_match_stack_limit_size_of_match_param(
         parameters_.get(), static_cast<unsigned>(std::clamp<unsigned long>(steps, kLeastStack, kMostStack)));
     const OnigUChar* begin = bytes(text_.data());
-    return onig_search_with_param(regex_.program, begin, begin + text_.size(), begin + from, begin + to, region_.get(),
-                                  ONIG_OPTION_NONE, parameters_.get());
+    return onig_match_with_param(regex_.program, begin, begin + text_.size(), begin + at, region_.get(),
+                                 ONIG_OPTION_NONE, parameters_.get());
   }
 
-  int run_harder(size_t from, size_t to) {
+  int run_harder(size_t at) {
     for (unsigned long steps = 4 * first_steps(regex_.rereads);; steps *= 4) {
       meter_.work(work_of(steps, regex_.rereads));
-      const int found = run(from, to, steps);
+      const int found = run(at, steps);
       if (!is_limit(found)) return found;
       const bool stack = found == ONIGERR_MATCH_STACK_LIMIT_OVER;
       check(steps < (regex_.rereads ? kMostRereadingSteps
@@ -188,7 +175,7 @@ class TextPattern::Search {
                                     : kMostSteps),
             "the regular expression '{}' takes too long on what follows byte {} of a text of {}; a run of millions of "
             "like characters (blanks, say) must be broken up",
-            foreign(regex_.source), from, text_.size());
+            foreign(regex_.source), at, text_.size());
     }
   }
 
@@ -197,7 +184,6 @@ class TextPattern::Search {
   Meter& meter_;
   const std::unique_ptr<OnigRegion, FreeRegion> region_;
   const std::unique_ptr<OnigMatchParam, FreeParameters> parameters_;
-  size_t window_ = kFirstWindow;
 };
 
 void TextPattern::find_regex(std::string_view text, std::vector<TextSpan>& spans, Meter& meter) const {
