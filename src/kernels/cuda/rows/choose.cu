@@ -385,6 +385,7 @@ __global__ void __launch_bounds__(kThreads)
     x[changes[i].id] = saved[i];
   __syncthreads();
   if (threadIdx.x != 0) return;
+  if (choice.id < 0) choice = {0, -1, 0, 0};
   if (rule.wants_probability && choice.id >= 0) choice.logit = x[choice.id];
   choices[blockIdx.x] = choice;
 }
