@@ -2,10 +2,36 @@
 
 namespace fidelio {
 
+void check_batch(const Batch& batch, const ModelConfig& config, const RunnerOptions& options, int64_t cache_pages) {
+  check(batch.rows() <= options.max_rows, "a batch of {} rows is larger than the runner's {}", batch.rows(),
+        options.max_rows);
+  for (int32_t id : batch.ids)
+    check(id >= 0 && id < config.v, "token id {} is outside the vocabulary of {}", id, config.v);
+  for (int32_t page : batch.pages)
+    check(page >= 0 && page < cache_pages, "page {} is outside the cache of {} pages", page, cache_pages);
+  for (const Segment& s : batch.segments) {
+    check(s.position + s.rows <= s.pages * kPageTokens, "position {} of a sequence with {} pages of {}",
+          s.position + s.rows - 1, s.pages, kPageTokens);
+    check(s.position + s.rows <= options.context || config.rope.type != RopeType::longrope,
+          "position {} of a model whose rotary frequencies were chosen for sequences of {} at most",
+          s.position + s.rows - 1, options.context);
+  }
+}
+
 bool has_both_kinds(const Batch& batch) {
   for (const Segment& s : batch.segments)
     if (s.kind != batch.segments[0].kind) return true;
   return false;
+}
+
+std::vector<ChoiceRule> BatchPart::rules(std::span<const ChoiceRule> of_whole) const {
+  std::vector<ChoiceRule> own;
+  for (size_t place : places) own.push_back(of_whole[place]);
+  return own;
+}
+
+void BatchPart::put(std::span<const Choice> choices, std::span<Choice> of_whole) const {
+  for (size_t i = 0; i < places.size(); ++i) of_whole[places[i]] = choices[i];
 }
 
 void take_kind(const Batch& whole, RowKind kind, BatchPart& part) {

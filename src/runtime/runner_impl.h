@@ -49,19 +49,7 @@ class RunnerImpl : public Runner {
   }
 
   void begin(const Batch& batch, Reading reading) override {
-    check(batch.rows() <= options_.max_rows, "a batch of {} rows is larger than the runner's {}", batch.rows(),
-          options_.max_rows);
-    for (int32_t id : batch.ids)
-      check(id >= 0 && id < model_.config.v, "token id {} is outside the vocabulary of {}", id, model_.config.v);
-    for (int32_t page : batch.pages)
-      check(page >= 0 && page < cache_pages(), "page {} is outside the cache of {} pages", page, cache_pages());
-    for (const Segment& s : batch.segments) {
-      check(s.position + s.rows <= s.pages * kPageTokens, "position {} of a sequence with {} pages of {}",
-            s.position + s.rows - 1, s.pages, kPageTokens);
-      check(s.position + s.rows <= options_.context || model_.config.rope.type != RopeType::longrope,
-            "position {} of a model whose rotary frequencies were chosen for sequences of {} at most",
-            s.position + s.rows - 1, options_.context);
-    }
+    check_batch(batch, model_.config, options_, cache_pages());
     rows_ = batch.rows();
     b_.begin(batch, reading, model_.attention);
   }
@@ -80,15 +68,17 @@ class RunnerImpl : public Runner {
     b_.download(w_.logits, 0, count, to);
   }
   std::span<const float> step(const Batch& batch, Reading reading) override {
+    const auto count = static_cast<int64_t>(batch.logit_rows.size()), v = int64_t{model_.config.v};
     if (!runs_in_parts(batch)) {
       run(batch, reading);
-      return host_logits(static_cast<int64_t>(batch.logit_rows.size()));
+      return host_logits(count);
     }
-    const auto v = static_cast<size_t>(model_.config.v);
-    host_logits_.resize(batch.logit_rows.size() * v);
+    host_logits_.resize(static_cast<size_t>(count * v));
     run_parts(batch, reading, [&] {
-      for (size_t i = 0; i < part_.places.size(); ++i)
-        b_.download(w_.logits, static_cast<int64_t>(i), 1, std::span(host_logits_).subspan(part_.places[i] * v, v));
+      int64_t next = 0;
+      for (size_t place : part_.places)
+        b_.download(w_.logits, next++, 1,
+                    {host_logits_.data() + static_cast<int64_t>(place) * v, static_cast<size_t>(v)});
     });
     return host_logits_;
   }
@@ -98,14 +88,10 @@ class RunnerImpl : public Runner {
       run(batch, reading);
       return b_.choose(w_.logits, rules, choices);
     }
-    std::vector<ChoiceRule> own;
-    std::vector<Choice> chosen;
     run_parts(batch, reading, [&] {
-      own.clear();
-      for (size_t place : part_.places) own.push_back(rules[place]);
-      chosen.resize(own.size());
-      b_.choose(w_.logits, own, chosen);
-      for (size_t i = 0; i < chosen.size(); ++i) choices[part_.places[i]] = chosen[i];
+      std::vector<Choice> own(part_.places.size());
+      b_.choose(w_.logits, part_.rules(rules), own);
+      part_.put(own, choices);
     });
   }
 

@@ -18,8 +18,9 @@ float log_probability(const Choice& choice) {
 namespace cpu {
 namespace {
 
-constexpr float kNear = 16;          // halvings
-constexpr int64_t kMostNear = 8192;  // tokens
+constexpr float kNear = 16, kNearest = 4;  // halvings: near at most, and at least
+constexpr int64_t kMostNear = 8192;        // tokens
+constexpr float kFlat = 24;                // halvings: rows with all tokens within it have too many near ones
 
 struct Token {
   uint64_t rank, weight;
@@ -120,19 +121,20 @@ bool Chooser::Scratch::begin(std::span<const float> logits, const ChoiceRule& ru
 
 // Sums all weights and ranks the tokens near the best; false if those are too many.
 bool Chooser::Scratch::rank_near() {
+  if (choice::distance(distances.top, lowest, distances.scale) < kFlat && static_cast<int64_t>(row.size()) > kMostNear)
+    return false;
   found.resize(static_cast<size_t>(kMostNear + kChoiceSlack));
-  int64_t count = 0;
-  total =
-      kernels.weigh(row.data(), static_cast<int64_t>(row.size()), distances, kNear, kMostNear, found.data(), &count);
-  if (count > kMostNear) return false;
-  near_ids.assign(found.begin(), found.begin() + count);
+  NearTokens nearest{kNear, kNearest, kMostNear, 0};
+  total = kernels.weigh(row.data(), static_cast<int64_t>(row.size()), distances, &nearest, found.data());
+  if (nearest.cut < 0) return false;
+  near_ids.assign(found.begin(), found.begin() + nearest.count);
   near.resize(near_ids.size());
   std::transform(near_ids.begin(), near_ids.end(), near.begin(),
                  [&](int32_t id) { return row[static_cast<size_t>(id)]; });
   ranked = near;
   ids = near_ids.data();
-  reach = kNear;
-  fill_bins(kNear);
+  reach = nearest.cut;
+  fill_bins(reach);
   return true;
 }
 
@@ -142,6 +144,7 @@ void Chooser::Scratch::rank_all() {
   reach = INFINITY;
   const float farthest = choice::distance(distances.top, lowest, distances.scale);
   fill_bins(std::min(farthest, choice::kFarthest));
+  total = std::accumulate(bins.weight, bins.weight + kChoiceBins, uint64_t{0});
 }
 
 // Bins as fine as the tokens' distances allow.
@@ -244,8 +247,8 @@ Choice Chooser::choose(std::span<const float> logits, const ChoiceRule& rule) {
   choice.logit = logits[static_cast<size_t>(choice.id)];
   choice.top = rule.changes.empty() ? s.distances.top : s.kernels.range(logits.data(), n).top;
   s.found.resize(kChoiceSlack);
-  int64_t count = 0;
-  choice.total = s.kernels.weigh(logits.data(), n, {choice.top, choice::kNaturalScale}, -1, 0, s.found.data(), &count);
+  NearTokens none{-1, 0, 0, 0};
+  choice.total = s.kernels.weigh(logits.data(), n, {choice.top, choice::kNaturalScale}, &none, s.found.data());
   return choice;
 }
 
@@ -276,10 +279,9 @@ TokenDistribution Chooser::distribution(std::span<const float> logits, const Cho
           ? INFINITY
           : choice::distance(s.distances.top, s.row[static_cast<size_t>(choice::id_of(kept->last))], s.distances.scale);
   s.found.resize(static_cast<size_t>(n + kChoiceSlack));
-  int64_t count = 0;
-  s.kernels.weigh(s.row.data(), n, s.distances, std::min({last, rule.farthest, choice::kFarthest}), n, s.found.data(),
-                  &count);
-  for (int64_t i = 0; i < count; ++i) {
+  NearTokens kept_ones{std::min({last, rule.farthest, choice::kFarthest}), 0, n, 0};
+  s.kernels.weigh(s.row.data(), n, s.distances, &kept_ones, s.found.data());
+  for (int64_t i = 0; i < kept_ones.count; ++i) {
     const int32_t id = s.found[static_cast<size_t>(i)];
     const float x = s.row[static_cast<size_t>(id)];
     if (choice::rank_of(x, id) >= kept->last)

@@ -91,18 +91,33 @@ inline int64_t find(const float* x, int64_t n, float value) {
   return n;
 }
 
-inline uint64_t weigh(const float* x, int64_t n, Distances d, float cut, int64_t room, int32_t* found, int64_t* count) {
+// Makes the cut smaller until there is room for the tokens found so far.
+inline void make_room(const float* x, Distances d, NearTokens* near, int32_t* found) {
+  while (near->count > near->room) {
+    near->cut = 0.75f * near->cut < near->least ? -1 : 0.75f * near->cut;
+    int64_t left = 0;
+    for (int64_t i = 0; i < near->count; ++i) {
+      const int32_t place = found[i];
+      found[left] = place;
+      left += choice::distance(d.top, x[place], d.scale) <= near->cut;
+    }
+    near->count = left;
+  }
+}
+
+inline uint64_t weigh(const float* x, int64_t n, Distances d, NearTokens* near, int32_t* found) {
   L even = {}, odd = {};
-  int64_t near = 0;
+  near->count = 0;
   for (int64_t i = 0; i < n; i += W) {
     const V t = distances(d, load_row(x, i, n));
     const Wide w = weights_at(t);
     even += w.even, odd += w.odd;
-    uint32_t bits = bits_of((I)(t <= cut));
+    uint32_t bits = bits_of((I)(t <= near->cut));
+    if (bits == 0) continue;
     if (i + W > n) bits &= (1u << (n - i)) - 1;
-    if (bits != 0 && near <= room) near += put_places(bits, i, found + near);
+    near->count += put_places(bits, i, found + near->count);
+    if (near->count > near->room) make_room(x, d, near, found);
   }
-  *count = near;
   uint64_t total = 0;
   for (int j = 0; j < W / 2; ++j) total += even[j] + odd[j];
   return total;

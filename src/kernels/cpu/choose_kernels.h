@@ -15,6 +15,11 @@ struct Distances {
   float top, scale;
 };
 
+struct NearTokens {
+  float cut, least;
+  int64_t room, count;
+};
+
 // Tokens of a row by their distance, so many bins a halving; the last bin is open.
 constexpr int kChoiceBins = 2048;
 struct ChoiceBins {
@@ -26,9 +31,10 @@ struct ChoiceBins {
 struct ChoiceKernels {
   RowRange (*range)(const float* x, int64_t n);
   int64_t (*find)(const float* x, int64_t n, float value);  // the first that equals it; n: none
-  // The sum of weights. Leaves the places of tokens at most `cut` halvings below the best in `found`, in order, and how
-  // many there are in *count; if that is more than `room`, which `found` exceeds by kChoiceSlack, not all are left.
-  uint64_t (*weigh)(const float* x, int64_t n, Distances d, float cut, int64_t room, int32_t* found, int64_t* count);
+  // The sum of weights. Leaves the places of tokens at most near->cut halvings below the best in `found`, in order, and
+  // how many there are in near->count. While there are more than near->room, which `found` exceeds by kChoiceSlack, the
+  // cut is made smaller, down to near->least; below that it is negative and nothing is found.
+  uint64_t (*weigh)(const float* x, int64_t n, Distances d, NearTokens* near, int32_t* found);
   // Adds tokens to bins.
   void (*fill)(const float* x, int64_t n, Distances d, ChoiceBins* bins);
   // Places of the tokens of one bin, in order; `found` has room for n + kChoiceSlack. Returns how many.

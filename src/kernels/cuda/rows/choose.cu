@@ -324,15 +324,37 @@ __device__ Prefix look_up_in_all(Shared& s, const Row& row, float lowest, Wanted
 
 // ---- A choice.
 
+// How near the tokens are that are gathered: so many that there is room for them, but, since sorting takes time, no more
+// than settle all but one choice in a thousand. By what weigh() counted, so it has no part in what is chosen.
+__device__ int cut_for(const Shared& s, int v, int64_t top_k) {
+  constexpr float kRare = 1e-3f;  // of the best token's weight
+  float beyond[kCuts];            // at most so much weight lies past a cut
+  int64_t tokens = 0;
+#pragma unroll
+  for (int i = 0; i < kCuts; ++i) tokens += s.near[i];
+  float weight = static_cast<float>(v - tokens) * ldexpf(1, -kNearer[kCuts - 1]);
+#pragma unroll
+  for (int i = kCuts - 1; i >= 0; --i) {
+    beyond[i] = weight;
+    weight += static_cast<float>(s.near[i]) * ldexpf(1, i > 0 ? -kNearer[i - 1] : 0);
+  }
+  int cut = 0;
+  bool settled = false;
+  tokens = 0;
+#pragma unroll
+  for (int i = 0; i < kCuts; ++i) {
+    tokens += s.near[i];
+    if (settled || tokens > kRoom) continue;
+    cut = kNearer[i];
+    settled = beyond[i] <= kRare && (top_k <= 0 || top_k > v || tokens >= top_k);
+  }
+  return cut;
+}
+
 // Filters and the place of the random number, among the nearest tokens where they settle it.
 __device__ int32_t sample(Shared& s, const Row& row, float lowest, const DeviceRule& rule) {
   const uint64_t total = weigh(s, row);
-  int cut = 0;  // of the widest near that there is room for
-#pragma unroll
-  for (int i = 0, count = 0; i < kCuts; ++i) {
-    count += static_cast<int>(s.near[i]);
-    if (count <= kRoom) cut = kNearer[i];
-  }
+  const int cut = cut_for(s, row.v, rule.top_k);
   const Sorted nearest = gather(
       s, row, 0, [&](float x, int) { return static_cast<int>(fminf(row.distance(x), choice::kFarthest)) < cut; });
   const auto find = [&](Wanted wanted) {
@@ -385,6 +407,7 @@ __global__ void __launch_bounds__(kThreads)
     x[changes[i].id] = saved[i];
   __syncthreads();
   if (threadIdx.x != 0) return;
+  if (choice.id < 0) choice = {0, -1, 0, 0};
   if (rule.wants_probability && choice.id >= 0) choice.logit = x[choice.id];
   choices[blockIdx.x] = choice;
 }
