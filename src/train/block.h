@@ -27,6 +27,7 @@ template <typename Real>
 struct LayerView {
   LinearView<Real> q, k, v, o, gate, up, down;
   NormView<Real> attn, mlp, q_norm, k_norm;  // the last two null where the model has none
+  AttentionSizes attention;
 };
 template <typename Real>
 struct NetworkView {
@@ -37,7 +38,8 @@ struct NetworkView {
 
 // Throws Error for a model whose forward this room does not know.
 void check_known(const ModelConfig& config);
-AttentionSizes attention_sizes(const ModelConfig& config);
+// Of one layer; without frequencies: its heads are not turned.
+AttentionSizes attention_sizes(const ModelConfig& config, int layer);
 
 template <class D>
 void linear(D& device, const LinearView<typename D::Real>& w, int64_t n, const typename D::Real* x, bool add,
@@ -63,9 +65,8 @@ class Block {
   using Real = typename D::Real;
   using Rows = typename D::Rows;
 
-  Block(D& device, const ModelConfig& config, int64_t rows)
-      : device_(device), config_(config), sizes_(attention_sizes(config)), rows_(rows) {
-    const int64_t d = config.d, f = config.f, qe = sizes_.h * sizes_.e, ke = sizes_.hk * sizes_.e;
+  Block(D& device, const ModelConfig& config, int64_t rows) : device_(device), config_(config), rows_(rows) {
+    const int64_t d = config.d, f = config.f, qe = int64_t{config.h} * config.e, ke = int64_t{config.hk} * config.e;
     check_known(config);
     for (auto [array, columns] : {std::pair{&normed_, d},
                                   {&middle_, d},
@@ -81,15 +82,15 @@ class Block {
                                   {&gate_, f},
                                   {&up_, f},
                                   {&gated_, f},
-                                  {&lse_, sizes_.h}})
+                                  {&lse_, int64_t{config.h}}})
       *array = device.allocate(rows * columns);
-    if (config.qk_norm) q_raw_ = device.allocate(rows * qe), k_raw_ = device.allocate(rows * ke);
+    if (has_qk_norm()) q_raw_ = device.allocate(rows * qe), k_raw_ = device.allocate(rows * ke);
   }
 
   // Bytes of its matrices a row.
   static int64_t row_values(const ModelConfig& c) {
     const int64_t qe = int64_t{c.h} * c.e, ke = int64_t{c.hk} * c.e;
-    return 3 * c.d + 4 * qe + 4 * ke + 3 * c.f + c.h + (c.qk_norm ? qe + ke : 0);
+    return 3 * c.d + 4 * qe + 4 * ke + 3 * c.f + c.h + (c.blocks.qk_norm == QkNorm::head ? qe + ke : 0);
   }
 
   // y (n, d) of x (n, d); they may be the same.
@@ -119,22 +120,28 @@ class Block {
   }
 
  private:
+  bool has_qk_norm() const { return config_.blocks.qk_norm == QkNorm::head; }
+  void turn(const LayerView<Real>& w, const Rows& rows, bool back, Real* q, Real* k) {
+    if (w.attention.frequencies.empty()) return;
+    device_.rope(rows, w.attention, config_.h, back, q);
+    device_.rope(rows, w.attention, config_.hk, back, k);
+  }
+
   // Up to middle_ = x + o(attention).
   void first_half(const LayerView<Real>& w, const Rows& rows, const Real* x) {
     const int64_t n = rows.rows();
     check(n <= rows_, "a step of {} rows, room for {}", n, rows_);
     device_.norm(x, w.attn.weight, config_.rms_eps, n, config_.d, normed_.get());
-    Real *q = config_.qk_norm ? q_raw_.get() : q_.get(), *k = config_.qk_norm ? k_raw_.get() : k_.get();
+    Real *q = has_qk_norm() ? q_raw_.get() : q_.get(), *k = has_qk_norm() ? k_raw_.get() : k_.get();
     linear(device_, w.q, n, normed_.get(), false, q);
     linear(device_, w.k, n, normed_.get(), false, k);
     linear(device_, w.v, n, normed_.get(), false, v_.get());
-    if (config_.qk_norm) {
-      device_.norm(q, w.q_norm.weight, config_.rms_eps, n * sizes_.h, sizes_.e, q_.get());
-      device_.norm(k, w.k_norm.weight, config_.rms_eps, n * sizes_.hk, sizes_.e, k_.get());
+    if (has_qk_norm()) {
+      device_.norm(q, w.q_norm.weight, config_.rms_eps, n * config_.h, config_.e, q_.get());
+      device_.norm(k, w.k_norm.weight, config_.rms_eps, n * config_.hk, config_.e, k_.get());
     }
-    device_.rope(rows, sizes_, sizes_.h, false, q_.get());
-    device_.rope(rows, sizes_, sizes_.hk, false, k_.get());
-    device_.attend(rows, sizes_, q_.get(), k_.get(), v_.get(), attended_.get(), lse_.get());
+    turn(w, rows, false, q_.get(), k_.get());
+    device_.attend(rows, w.attention, q_.get(), k_.get(), v_.get(), attended_.get(), lse_.get());
     device_.copy(x, middle_.get(), n * config_.d);
     linear(device_, w.o, n, attended_.get(), true, middle_.get());
   }
@@ -151,17 +158,16 @@ class Block {
   void attention_backward(const LayerView<Real>& w, const Rows& rows, const Real* x, Real* dy) {
     const int64_t n = rows.rows();
     linear_backward(device_, w.o, n, attended_.get(), dy, false, dattended_.get());
-    device_.attend_backward(rows, sizes_, q_.get(), k_.get(), v_.get(), attended_.get(), lse_.get(), dattended_.get(),
-                            dq_.get(), dk_.get(), dv_.get());
-    device_.rope(rows, sizes_, sizes_.h, true, dq_.get());
-    device_.rope(rows, sizes_, sizes_.hk, true, dk_.get());
-    if (config_.qk_norm) {  // q_ and k_ are not needed any more: their places take the gradients of the raw heads
-      device_.norm_backward(q_raw_.get(), w.q_norm.weight, config_.rms_eps, n * sizes_.h, sizes_.e, dq_.get(), q_.get(),
-                            false, w.q_norm.gradient);
-      device_.norm_backward(k_raw_.get(), w.k_norm.weight, config_.rms_eps, n * sizes_.hk, sizes_.e, dk_.get(),
+    device_.attend_backward(rows, w.attention, q_.get(), k_.get(), v_.get(), attended_.get(), lse_.get(),
+                            dattended_.get(), dq_.get(), dk_.get(), dv_.get());
+    turn(w, rows, true, dq_.get(), dk_.get());
+    if (has_qk_norm()) {  // q_ and k_ are not needed any more: their places take the gradients of the raw heads
+      device_.norm_backward(q_raw_.get(), w.q_norm.weight, config_.rms_eps, n * config_.h, config_.e, dq_.get(),
+                            q_.get(), false, w.q_norm.gradient);
+      device_.norm_backward(k_raw_.get(), w.k_norm.weight, config_.rms_eps, n * config_.hk, config_.e, dk_.get(),
                             k_.get(), false, w.k_norm.gradient);
     }
-    const Real *dq = config_.qk_norm ? q_.get() : dq_.get(), *dk = config_.qk_norm ? k_.get() : dk_.get();
+    const Real *dq = has_qk_norm() ? q_.get() : dq_.get(), *dk = has_qk_norm() ? k_.get() : dk_.get();
     device_.norm(x, w.attn.weight, config_.rms_eps, n, config_.d, normed_.get());
     linear_backward(device_, w.q, n, normed_.get(), dq, false, dnormed_.get());
     linear_backward(device_, w.k, n, normed_.get(), dk, true, dnormed_.get());
@@ -172,7 +178,6 @@ class Block {
   using Array = std::shared_ptr<Real[]>;
   D& device_;
   ModelConfig config_;
-  AttentionSizes sizes_;
   int64_t rows_;
   Array normed_, middle_, dnormed_;                   // (n, d)
   Array q_, k_, v_, attended_, q_raw_, k_raw_, lse_;  // (n, h e), (n, hk e), (n, h)

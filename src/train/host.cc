@@ -67,10 +67,13 @@ void Host<T>::add_absolute(const T* from, T* to, int64_t n) {
 
 template <typename T>
 typename Host<T>::Rows Host<T>::load(const Sequences& sequences) {
-  Rows rows{sequences, std::vector<int32_t>(static_cast<size_t>(sequences.rows()))};
+  const auto n = static_cast<size_t>(sequences.rows());
+  Rows rows{sequences, std::vector<int32_t>(n), std::vector<int32_t>(n, -1)};
   for (int64_t s = 0; s < sequences.count(); ++s)
-    for (int32_t row = sequences.begin[s]; row < sequences.begin[s + 1]; ++row)
+    for (int32_t row = sequences.begin[s]; row < sequences.begin[s + 1]; ++row) {
       rows.positions[row] = row - sequences.begin[s];
+      if (row + 1 < sequences.begin[s + 1]) rows.next[row] = sequences.ids[row + 1];
+    }
   return rows;
 }
 

@@ -17,8 +17,10 @@ class Host {
   struct Rows {
     Sequences sequences;
     std::vector<int32_t> positions;  // (n)
+    std::vector<int32_t> next;       // (n) the next token of the sequence, -1 behind its last
     int64_t rows() const { return sequences.rows(); }
     const int32_t* ids() const { return sequences.ids.data(); }
+    const int32_t* labels() const { return next.data(); }
   };
 
   explicit Host(int threads = 0);

@@ -65,6 +65,8 @@ class DenseNetwork {
   DenseNetwork(D& device, const Checkpoint& checkpoint, bool gradients) : device_(device), gradients_(gradients) {
     const ModelConfig& config = checkpoint.config();
     view_.layers.resize(static_cast<size_t>(config.L));
+    for (int layer = 0; layer < config.L; ++layer)
+      view_.layers[static_cast<size_t>(layer)].attention = attention_sizes(config, layer);
     for (LinearId id : linears_of(config)) {
       const LinearWeight weight = checkpoint.linear(id);
       LinearView<Real>& to = slot(view_, id);
@@ -77,7 +79,7 @@ class DenseNetwork {
       to.bias = bias.value.get(), to.bias_gradient = bias.gradient.get();
     }
     for (auto [layer, which] : norms_of(config)) {
-      const DenseTensor<D>& w = add(norm_name(layer, which), checkpoint.norm(layer, which));
+      const DenseTensor<D>& w = add(norm_name(config, layer, which), checkpoint.norm(layer, which));
       slot(view_, layer, which) = {w.value.get(), w.gradient.get()};
     }
     if (config.tie_embeddings) view_.head = view_.embedding;

@@ -80,7 +80,7 @@ TEST_P(Family, LogitsOfTheServingForward) {
   Batch batch;
   std::vector<int32_t> pages(static_cast<size_t>(PageTable::pages_for(n)));
   for (size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<int32_t>(i);
-  append_sequence(batch, ids, 0, pages, n);
+  batch.append(ids, 0, pages, n, RowKind::prompt);
   const auto served = runner->step(batch, Activations::f32);
   ASSERT_EQ(served.size(), logits.size());
   double difference = 0, norm = 0;

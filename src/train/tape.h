@@ -93,6 +93,9 @@ class Tape {
       device_.scatter(rows, gradient_.get(), config_.d, net.embedding.weight_gradient);
   }
   Real* gradient() { return gradient_.get(); }
+  // Rows (n, d) that tuning a single layer uses for its own.
+  Real* input() { return streams_[0].get(); }
+  Real* target() { return other_.get(); }
 
   void logits_of(const NetworkView<Real>& net, const Real* stream, int64_t n, Real* hidden, Real* logits) {
     device_.norm(stream, net.final.weight, config_.rms_eps, n, config_.d, hidden);
