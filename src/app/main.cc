@@ -17,6 +17,7 @@
 #include "app/common.h"
 #include "app/interrupt.h"
 #include "app/suggest.h"
+#include "app/tune.h"
 #include "core/file.h"
 #include "core/foreign_text.h"
 #include "core/progress.h"
@@ -131,7 +132,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);  // none is refused below, by name
   for (auto add :
        {add_inspect, add_compress, add_certify, add_quantize, add_export, add_eval, add_recovery, add_compare,
-        add_noise, add_gamma, add_generate, add_chat, add_bench, add_synth, add_tokenize, add_logits})
+        add_noise, add_tune, add_gamma, add_generate, add_chat, add_bench, add_synth, add_tokenize, add_logits})
     add(app);
   add_progress(app);
   remember_command(argc, argv);

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "eval/fast_exp.h"
+#include "core/fast_exp.h"
 
 namespace fidelio {
 namespace {

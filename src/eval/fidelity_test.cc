@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "eval/fast_exp.h"
+#include "core/fast_exp.h"
 
 namespace fidelio {
 namespace {

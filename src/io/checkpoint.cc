@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "io/checkpoint_write.h"
 #include "io/hf_config.h"
 #include "io/weights_hash.h"
 
@@ -286,7 +287,8 @@ std::string Checkpoint::weights_sha256() const { return source_.tensors->weights
 
 void write_checkpoint(const std::string& folder, const Checkpoint& source,
                       const std::map<LinearId, FormatSpec>& formats,
-                      const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance) {
+                      const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance,
+                      const std::map<std::string, OwnedTensor>& replaced) {
   check(!fs::exists(folder), "{} exists already; choose another output folder or remove it", folder);
   const ModelConfig& c = source.config();
   // The folder is built under a temporary name and renamed when complete.
@@ -310,6 +312,10 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
                          }});
     }
   };
+  const auto beside = [&](const std::string& name) {
+    const auto found = replaced.find(name);
+    tensors.push_back(to_write(name, found == replaced.end() ? source.tensor(name) : found->second));
+  };
   for (LinearId id : linears_of(c)) {
     const auto found = formats.find(id);
     const FormatSpec spec = found == formats.end() ? source.format(id) : found->second;
@@ -317,10 +323,9 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     if (!spec.is_dense()) format_names[to_string(id)] = to_string(spec);
     declare(id, allocate_weight(spec, shape[0], shape[1]),
             found == formats.end() ? [&source](LinearId i) { return source.linear(i); } : weight);
-    if (has_bias(c, id.role)) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
+    if (has_bias(c, id.role)) beside(bias_name(id));
   }
-  for (auto [layer, which] : norms_of(c))
-    tensors.push_back(to_write(norm_name(c, layer, which), source.tensor(norm_name(c, layer, which))));
+  for (auto [layer, which] : norms_of(c)) beside(norm_name(c, layer, which));
 
   WeightsHash hash;
   for (const TensorToWrite& tensor : tensors) hash.add(tensor);
@@ -335,6 +340,12 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
   copy_companions(source.texts(), temporary.path());
   temporary.commit();
+}
+
+void write_checkpoint(const std::string& folder, const Checkpoint& source,
+                      const std::map<LinearId, FormatSpec>& formats,
+                      const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance) {
+  write_checkpoint(folder, source, formats, weight, provenance, {});
 }
 
 namespace {

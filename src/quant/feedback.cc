@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "quant/blas.h"
+#include "kernels/blas.h"
 
 namespace fidelio {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "quant/blas.h"
+#include "kernels/blas.h"
 
 namespace fidelio {
 namespace {

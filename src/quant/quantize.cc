@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "quant/blas.h"
+#include "kernels/blas.h"
 #include "quant/codebook.h"
 #include "quant/descent.h"
 #include "quant/strip.h"

@@ -30,4 +30,13 @@ void Blas::multiply(int64_t m, int64_t n, int64_t k, float alpha, Window a, bool
              "multiplying");
 }
 
+void Blas::product(int64_t m, int64_t n, int64_t k, const float* a, bool a_transposed, const float* b,
+                   bool b_transposed, float beta, float* c) {
+  if (m == 0 || n == 0) return;
+  const float one = 1;
+  blas_check(cublasSgemm_64(handle_, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            n, m, k, &one, b, b_transposed ? k : n, a, a_transposed ? m : k, &beta, c, n),
+             "multiplying");
+}
+
 }  // namespace fidelio::cuda

@@ -24,6 +24,9 @@ class Blas {
   // c (m, n) = alpha a (m, k) b (k, n) + beta c; with `transposed`, a is given as (k, m).
   void multiply(int64_t m, int64_t n, int64_t k, float alpha, Window a, bool transposed, Window b, float beta,
                 Window c);
+  // c (m, n) = op(a) op(b) + beta c, all dense; with a_transposed a is given as (k, m), with b_transposed b as (n, k).
+  void product(int64_t m, int64_t n, int64_t k, const float* a, bool a_transposed, const float* b, bool b_transposed,
+               float beta, float* c);
 
  private:
   cublasContext* handle_ = nullptr;

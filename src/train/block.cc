@@ -1,0 +1,28 @@
+#include "train/block.h"
+
+namespace fidelio::train {
+
+void check_known(const ModelConfig& c) {
+  const Blocks& b = c.blocks;
+  const auto only = [&](bool known, const char* what) {
+    check(known, "tuning does not know {}, which {} has; it knows the layers of Llama, Mistral, Qwen and SmolLM", what,
+          name_of(c.architecture));
+  };
+  only(b.norm_before && !b.norm_after && !b.norm_plus_one, "norms behind blocks, or stored less one");
+  only(b.qk_norm != QkNorm::width, "a norm over all heads together");
+  only(b.activation == Activation::silu, "a gate of GELU");
+  only(!c.local_rope && (c.rotary == 0 || c.rotary == c.e), "ropes of some columns or layers");
+  only(c.rope.type != RopeType::longrope, "frequencies that depend on the length of a sequence");
+  only(c.embedding_scale == 1 && c.attention_scale == 0 && c.residual_scale == 1 && c.logit_divisor == 1 &&
+           c.query_growth == 0,
+       "scalars in embeddings, attention, blocks or logits");
+}
+
+AttentionSizes attention_sizes(const ModelConfig& c, int layer) {
+  const LayerKind kind = kind_of(c, layer);
+  std::vector<float> frequencies;
+  if (kind.rope != RopeUse::none) frequencies = rope_inverse_frequencies(c);
+  return {c.h, c.hk, c.e, kind.window, std::move(frequencies), static_cast<float>(c.rope.attention_factor)};
+}
+
+}  // namespace fidelio::train

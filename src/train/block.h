@@ -1,0 +1,188 @@
+// A layer and its backward, written once over a Device. A layer's input is all that is kept of its forward: backward()
+// runs the layer again up to its last product and then goes back through it.
+//
+//   x --+-- norm - q k v - (norm of heads) - rope - attend - o --(+)-- m --+-- norm - gate up - swiglu - down --(+)-- y
+//       +---------------------------------------------------------+        +-------------------------------------+
+#pragma once
+#include <vector>
+
+#include "arch/model_config.h"
+#include "train/device.h"
+
+namespace fidelio::train {
+
+// Weights as the operations read them, and where their gradients are added; null gradients: frozen. Nothing is owned.
+template <typename Real>
+struct LinearView {
+  int64_t out = 0, in = 0;
+  const Real *weight = nullptr, *bias = nullptr;
+  Real *weight_gradient = nullptr, *bias_gradient = nullptr;
+};
+template <typename Real>
+struct NormView {
+  const Real* weight = nullptr;
+  Real* gradient = nullptr;
+};
+template <typename Real>
+struct LayerView {
+  LinearView<Real> q, k, v, o, gate, up, down;
+  NormView<Real> attn, mlp, q_norm, k_norm;  // the last two null where the model has none
+  AttentionSizes attention;
+};
+template <typename Real>
+struct NetworkView {
+  LinearView<Real> embedding, head;  // tied: the same pointers
+  std::vector<LayerView<Real>> layers;
+  NormView<Real> final;
+};
+
+// Throws Error for a model whose forward this room does not know.
+void check_known(const ModelConfig& config);
+// Of one layer; without frequencies: its heads are not turned.
+AttentionSizes attention_sizes(const ModelConfig& config, int layer);
+
+template <class D>
+void linear(D& device, const LinearView<typename D::Real>& w, int64_t n, const typename D::Real* x, bool add,
+            typename D::Real* y) {
+  device.multiply({n, w.out, w.in, x, false, w.weight, true, add ? typename D::Real{1} : typename D::Real{0}, y});
+  if (w.bias != nullptr) device.add_bias(w.bias, n, w.out, y);
+}
+
+// dx = dy W (dx += with `add`; null: not wanted), and the weight's own gradients.
+template <class D>
+void linear_backward(D& device, const LinearView<typename D::Real>& w, int64_t n, const typename D::Real* x,
+                     const typename D::Real* dy, bool add, typename D::Real* dx) {
+  using Real = typename D::Real;
+  if (dx != nullptr) device.multiply({n, w.in, w.out, dy, false, w.weight, false, add ? Real{1} : Real{0}, dx});
+  if (w.weight_gradient != nullptr) device.multiply({w.out, w.in, n, dy, true, x, false, Real{1}, w.weight_gradient});
+  if (w.bias_gradient != nullptr) device.sum_rows(dy, n, w.out, w.bias_gradient);
+}
+
+// Layers of one model, of up to `rows` rows at a time.
+template <class D>
+class Block {
+ public:
+  using Real = typename D::Real;
+  using Rows = typename D::Rows;
+
+  Block(D& device, const ModelConfig& config, int64_t rows) : device_(device), config_(config), rows_(rows) {
+    const int64_t d = config.d, f = config.f, qe = int64_t{config.h} * config.e, ke = int64_t{config.hk} * config.e;
+    check_known(config);
+    for (auto [array, columns] : {std::pair{&normed_, d},
+                                  {&middle_, d},
+                                  {&dnormed_, d},
+                                  {&q_, qe},
+                                  {&k_, ke},
+                                  {&v_, ke},
+                                  {&attended_, qe},
+                                  {&dq_, qe},
+                                  {&dk_, ke},
+                                  {&dv_, ke},
+                                  {&dattended_, qe},
+                                  {&gate_, f},
+                                  {&up_, f},
+                                  {&gated_, f},
+                                  {&lse_, int64_t{config.h}}})
+      *array = device.allocate(rows * columns);
+    if (has_qk_norm()) q_raw_ = device.allocate(rows * qe), k_raw_ = device.allocate(rows * ke);
+  }
+
+  // Bytes of its matrices a row.
+  static int64_t row_values(const ModelConfig& c) {
+    const int64_t qe = int64_t{c.h} * c.e, ke = int64_t{c.hk} * c.e;
+    return 3 * c.d + 4 * qe + 4 * ke + 3 * c.f + c.h + (c.blocks.qk_norm == QkNorm::head ? qe + ke : 0);
+  }
+
+  // y (n, d) of x (n, d); they may be the same.
+  void forward(const LayerView<Real>& w, const Rows& rows, const Real* x, Real* y) {
+    const int64_t n = rows.rows();
+    first_half(w, rows, x);
+    second_half(w, n);
+    if (y != middle_.get()) device_.copy(middle_.get(), y, n * config_.d);
+    linear(device_, w.down, n, gated_.get(), true, y);
+  }
+
+  // From dy (n, d) to dx in its place.
+  void backward(const LayerView<Real>& w, const Rows& rows, const Real* x, Real* dy) {
+    const int64_t n = rows.rows();
+    first_half(w, rows, x);
+    second_half(w, n);
+    // gated_ is down's input until its gradient takes its place.
+    if (w.down.weight_gradient != nullptr || w.down.bias_gradient != nullptr)
+      linear_backward<D>(device_, w.down, n, gated_.get(), dy, false, nullptr);
+    device_.multiply({n, w.down.in, w.down.out, dy, false, w.down.weight, false, Real{0}, gated_.get()});
+    device_.swiglu_backward(gate_.get(), up_.get(), n * config_.f, gated_.get());
+    linear_backward(device_, w.gate, n, normed_.get(), gate_.get(), false, dnormed_.get());
+    linear_backward(device_, w.up, n, normed_.get(), up_.get(), true, dnormed_.get());
+    device_.norm_backward(middle_.get(), w.mlp.weight, config_.rms_eps, n, config_.d, dnormed_.get(), dy, true,
+                          w.mlp.gradient);
+    attention_backward(w, rows, x, dy);
+  }
+
+ private:
+  bool has_qk_norm() const { return config_.blocks.qk_norm == QkNorm::head; }
+  void turn(const LayerView<Real>& w, const Rows& rows, bool back, Real* q, Real* k) {
+    if (w.attention.frequencies.empty()) return;
+    device_.rope(rows, w.attention, config_.h, back, q);
+    device_.rope(rows, w.attention, config_.hk, back, k);
+  }
+
+  // Up to middle_ = x + o(attention).
+  void first_half(const LayerView<Real>& w, const Rows& rows, const Real* x) {
+    const int64_t n = rows.rows();
+    check(n <= rows_, "a step of {} rows, room for {}", n, rows_);
+    device_.norm(x, w.attn.weight, config_.rms_eps, n, config_.d, normed_.get());
+    Real *q = has_qk_norm() ? q_raw_.get() : q_.get(), *k = has_qk_norm() ? k_raw_.get() : k_.get();
+    linear(device_, w.q, n, normed_.get(), false, q);
+    linear(device_, w.k, n, normed_.get(), false, k);
+    linear(device_, w.v, n, normed_.get(), false, v_.get());
+    if (has_qk_norm()) {
+      device_.norm(q, w.q_norm.weight, config_.rms_eps, n * config_.h, config_.e, q_.get());
+      device_.norm(k, w.k_norm.weight, config_.rms_eps, n * config_.hk, config_.e, k_.get());
+    }
+    turn(w, rows, false, q_.get(), k_.get());
+    device_.attend(rows, w.attention, q_.get(), k_.get(), v_.get(), attended_.get(), lse_.get());
+    device_.copy(x, middle_.get(), n * config_.d);
+    linear(device_, w.o, n, attended_.get(), true, middle_.get());
+  }
+
+  // Up to gated_, with normed_ the input of gate and up.
+  void second_half(const LayerView<Real>& w, int64_t n) {
+    device_.norm(middle_.get(), w.mlp.weight, config_.rms_eps, n, config_.d, normed_.get());
+    linear(device_, w.gate, n, normed_.get(), false, gate_.get());
+    linear(device_, w.up, n, normed_.get(), false, up_.get());
+    device_.swiglu(gate_.get(), up_.get(), n * config_.f, gated_.get());
+  }
+
+  // dy holds the gradient of middle_ and becomes that of x.
+  void attention_backward(const LayerView<Real>& w, const Rows& rows, const Real* x, Real* dy) {
+    const int64_t n = rows.rows();
+    linear_backward(device_, w.o, n, attended_.get(), dy, false, dattended_.get());
+    device_.attend_backward(rows, w.attention, q_.get(), k_.get(), v_.get(), attended_.get(), lse_.get(),
+                            dattended_.get(), dq_.get(), dk_.get(), dv_.get());
+    turn(w, rows, true, dq_.get(), dk_.get());
+    if (has_qk_norm()) {  // q_ and k_ are not needed any more: their places take the gradients of the raw heads
+      device_.norm_backward(q_raw_.get(), w.q_norm.weight, config_.rms_eps, n * config_.h, config_.e, dq_.get(),
+                            q_.get(), false, w.q_norm.gradient);
+      device_.norm_backward(k_raw_.get(), w.k_norm.weight, config_.rms_eps, n * config_.hk, config_.e, dk_.get(),
+                            k_.get(), false, w.k_norm.gradient);
+    }
+    const Real *dq = has_qk_norm() ? q_.get() : dq_.get(), *dk = has_qk_norm() ? k_.get() : dk_.get();
+    device_.norm(x, w.attn.weight, config_.rms_eps, n, config_.d, normed_.get());
+    linear_backward(device_, w.q, n, normed_.get(), dq, false, dnormed_.get());
+    linear_backward(device_, w.k, n, normed_.get(), dk, true, dnormed_.get());
+    linear_backward(device_, w.v, n, normed_.get(), dv_.get(), true, dnormed_.get());
+    device_.norm_backward(x, w.attn.weight, config_.rms_eps, n, config_.d, dnormed_.get(), dy, true, w.attn.gradient);
+  }
+
+  using Array = std::shared_ptr<Real[]>;
+  D& device_;
+  ModelConfig config_;
+  int64_t rows_;
+  Array normed_, middle_, dnormed_;                   // (n, d)
+  Array q_, k_, v_, attended_, q_raw_, k_raw_, lse_;  // (n, h e), (n, hk e), (n, h)
+  Array dq_, dk_, dv_, dattended_;
+  Array gate_, up_, gated_;  // (n, f)
+};
+
+}  // namespace fidelio::train

@@ -1,0 +1,167 @@
+#include "kernels/cuda/device/cuda_error.cuh"
+#include "train/cuda/kernels.h"
+#include "train/rounding.h"
+
+namespace fidelio::train::gpu {
+namespace {
+
+using cuda::cuda_check;
+
+constexpr int kThreads = 256, kBlocks = 1056, kWarp = 32;
+constexpr int kLevelThreads = 128;  // of a block that adds up gradients of levels
+constexpr int kMostLevels = 32;     // of a grid of 5 bits
+constexpr int64_t kLevelRows = 16;  // rows of such a block
+
+__device__ __forceinline__ int64_t thread_index() { return blockIdx.x * int64_t{blockDim.x} + threadIdx.x; }
+__device__ __forceinline__ int64_t thread_count() { return int64_t{gridDim.x} * blockDim.x; }
+__device__ __forceinline__ float warp_sum(float x) {
+  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
+  return x;
+}
+
+__global__ void adam_all(const float* gradient, const float* unit, int64_t n, Adam how, float* value, float* m,
+                         float* v) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    const float one = unit == nullptr ? 1.0f : unit[i], g = how.clip * gradient[i] * one;
+    m[i] = how.beta1 * m[i] + (1.0f - how.beta1) * g;
+    v[i] = how.beta2 * v[i] + (1.0f - how.beta2) * g * g;
+    const float by = how.rate * one * (m[i] * how.first_correction) / (sqrtf(v[i] * how.second_correction) + how.eps);
+    value[i] = fminf(how.high, fmaxf(how.low, value[i] - by));
+  }
+}
+
+__global__ void round_all(const float* x, int64_t n, Kind kind, float* rounded) {
+  for (int64_t i = thread_index(); i < n; i += thread_count())
+    rounded[i] = kind == Kind::f32 ? x[i] : kind == Kind::f16 ? round_f16(x[i]) : round_bf16(x[i]);
+}
+
+__global__ void resolve_all(ScaleView<float> view, ScaleValues<float> values) {
+  for (int64_t at = thread_index(); at < view.out * view.groups; at += thread_count()) {
+    const float r = view.row_scale == nullptr ? 1.0f : view.row_scale[at / view.groups];
+    values.scale[at] = view.group_scale == nullptr ? r : r * stored_multiple(view.rule, view.group_scale[at]);
+    if (view.zero != nullptr) values.shift[at] = nearest(within(view.zero[at], 0, static_cast<float>(view.zeros - 1)));
+    if (view.group_offset != nullptr) values.offset[at] = r * stored_multiple(view.rule, view.group_offset[at]);
+  }
+}
+
+// A thread has a row.
+__global__ void resolve_rows_backward(ScaleView<float> view, ScaleGradient<float> g) {
+  const int64_t row = thread_index();
+  if (row >= view.out) return;
+  const float r = view.row_scale == nullptr ? 1.0f : view.row_scale[row];
+  float along = 0;
+  for (int64_t at = row * view.groups; at < (row + 1) * view.groups; ++at) {
+    along += g.scale[at] * (view.group_scale == nullptr ? 1.0f : stored_multiple(view.rule, view.group_scale[at]));
+    if (g.group_scale != nullptr) g.group_scale[at] = r * g.scale[at];
+    if (view.group_offset == nullptr) continue;
+    along += g.offset[at] * stored_multiple(view.rule, view.group_offset[at]);
+    if (g.group_offset != nullptr) g.group_offset[at] = r * g.offset[at];
+  }
+  if (g.row_scale != nullptr) g.row_scale[row] = along;
+}
+
+__global__ void decode_all(CodeSizes s, CodeView<float> view, float* values) {
+  for (int64_t c = thread_index(); c < s.out * s.in; c += thread_count()) {
+    const int64_t at = c / s.in * s.groups + c % s.in / s.group;
+    const float shift = view.shift == nullptr ? 0.0f : view.shift[at];
+    const int q = code_of(view.position[c], shift, s.levels);
+    values[c] = view.scale[at] * (view.level[q] - shift) + (view.offset == nullptr ? 0.0f : view.offset[at]);
+  }
+}
+
+// Sums of dL/dvalue over the codes of a level, times their scales: a thread adds up its own columns of some rows, a
+// block's are added in order, so are the blocks'. Before the gradients are overwritten.
+__global__ void level_sums(CodeSizes s, CodeView<float> view, const float* gradient, float* parts) {
+  __shared__ float sums[kMostLevels][kLevelThreads];
+  for (int k = 0; k < s.levels; ++k) sums[k][threadIdx.x] = 0;
+  const int64_t first = blockIdx.x * kLevelRows, last = first + kLevelRows < s.out ? first + kLevelRows : s.out;
+  for (int64_t row = first; row < last; ++row)
+    for (int64_t c = threadIdx.x; c < s.in; c += kLevelThreads) {
+      const int64_t at = row * s.groups + c / s.group, i = row * s.in + c;
+      const float shift = view.shift == nullptr ? 0.0f : view.shift[at];
+      sums[code_of(view.position[i], shift, s.levels)][threadIdx.x] += gradient[i] * view.scale[at];
+    }
+  __syncthreads();
+  if (threadIdx.x >= s.levels) return;
+  float sum = 0;
+  for (int t = 0; t < kLevelThreads; ++t) sum += sums[threadIdx.x][t];
+  parts[blockIdx.x * s.levels + threadIdx.x] = sum;
+}
+__global__ void add_level_sums(const float* parts, int64_t count, int levels, float* to) {
+  if (threadIdx.x >= levels) return;
+  float sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += parts[i * levels + threadIdx.x];
+  to[threadIdx.x] += sum;
+}
+
+// A warp has a group.
+__global__ void decode_groups_backward(CodeSizes s, CodeView<float> view, CodeGradient<float> to) {
+  const int64_t at = thread_index() / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (at >= s.out * s.groups) return;
+  const int64_t row = at / s.groups, g = at % s.groups, end = (g + 1) * s.group < s.in ? (g + 1) * s.group : s.in;
+  const float scale = view.scale[at], shift = view.shift == nullptr ? 0.0f : view.shift[at];
+  float of_scale = 0, of_offset = 0, of_shift = 0;
+  for (int64_t c = row * s.in + g * s.group + lane; c < row * s.in + end; c += kWarp) {
+    const float u = view.position[c], by = to.codes[c];
+    const int q = code_of(u, shift, s.levels);
+    of_scale += by * (view.level[q] - shift);
+    of_offset += by;
+    float along = by * scale * slope_of(view.level, q, s.levels);
+    if (is_clamped(u, shift, s.levels)) {
+      of_shift -= by * scale;
+      if ((u + shift < 0) == (along > 0)) along = 0;
+    }
+    to.codes[c] = along;
+  }
+  of_scale = warp_sum(of_scale), of_offset = warp_sum(of_offset), of_shift = warp_sum(of_shift);
+  if (lane != 0) return;
+  if (to.scale != nullptr) to.scale[at] = of_scale;
+  if (to.offset != nullptr) to.offset[at] = of_offset;
+  if (to.shift != nullptr) to.shift[at] = of_shift;
+}
+
+unsigned blocks_for(int64_t n, int64_t each) { return static_cast<unsigned>((n + each - 1) / each); }
+
+}  // namespace
+
+void adam(Stream s, const float* gradient, const float* unit, int64_t n, const Adam& how, float* value, float* m,
+          float* v) {
+  adam_all<<<kBlocks, kThreads, 0, s>>>(gradient, unit, n, how, value, m, v);
+  cuda_check(cudaGetLastError(), "a step of AdamW");
+}
+
+void round(Stream s, const float* x, int64_t n, Kind kind, float* rounded) {
+  round_all<<<kBlocks, kThreads, 0, s>>>(x, n, kind, rounded);
+  cuda_check(cudaGetLastError(), "rounding");
+}
+
+void resolve(Stream s, const ScaleView<float>& view, const ScaleValues<float>& values) {
+  resolve_all<<<kBlocks, kThreads, 0, s>>>(view, values);
+  cuda_check(cudaGetLastError(), "scales of codes");
+}
+
+void resolve_backward(Stream s, const ScaleView<float>& view, const ScaleGradient<float>& gradient) {
+  resolve_rows_backward<<<blocks_for(view.out, kThreads), kThreads, 0, s>>>(view, gradient);
+  cuda_check(cudaGetLastError(), "gradients of scales");
+}
+
+void decode(Stream s, const CodeSizes& sizes, const CodeView<float>& view, float* values) {
+  decode_all<<<kBlocks, kThreads, 0, s>>>(sizes, view, values);
+  cuda_check(cudaGetLastError(), "decoding codes");
+}
+
+int64_t level_parts(const CodeSizes& sizes) { return (sizes.out + kLevelRows - 1) / kLevelRows * sizes.levels; }
+
+void decode_backward(Stream s, const CodeSizes& sizes, const CodeView<float>& view, const CodeGradient<float>& to,
+                     float* parts) {
+  if (to.level != nullptr) {
+    const unsigned blocks = blocks_for(sizes.out, kLevelRows);
+    level_sums<<<blocks, kLevelThreads, 0, s>>>(sizes, view, to.codes, parts);
+    add_level_sums<<<1, kLevelThreads, 0, s>>>(parts, blocks, sizes.levels, to.level);
+  }
+  decode_groups_backward<<<blocks_for(sizes.out * sizes.groups * kWarp, kThreads), kThreads, 0, s>>>(sizes, view, to);
+  cuda_check(cudaGetLastError(), "gradients of codes");
+}
+
+}  // namespace fidelio::train::gpu

@@ -1,0 +1,210 @@
+#include "train/cuda/gpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace fidelio::train {
+
+Gpu::Gpu(int device) {
+  cuda::open_device(device);
+  stream_ = cuda::make_stream();
+  blas_.emplace(stream_);
+  sums_ = cuda::DeviceBuffer(gpu::kSumParts * sizeof(double));
+}
+
+Gpu::~Gpu() {
+  cuda::wait_for(stream_);
+  blas_.reset();
+  cuda::destroy_stream(stream_);
+}
+
+Gpu::Array Gpu::allocate(int64_t n) {
+  auto owner = std::make_shared<cuda::DeviceBuffer>(static_cast<size_t>(n) * sizeof(float));
+  return Array(owner, owner->as<float>());
+}
+
+void Gpu::upload(std::span<const float> from, float* to) {
+  cuda::to_device(stream_, to, from.data(), from.size_bytes());
+  cuda::wait_for(stream_);  // the caller's memory may change from here on
+}
+void Gpu::download(const float* from, std::span<float> to) {
+  cuda::from_device(stream_, to.data(), from, to.size_bytes());
+}
+void Gpu::download(const float* from, std::span<double> to) {
+  std::vector<float> values(to.size());
+  download(from, values);
+  std::copy(values.begin(), values.end(), to.begin());
+}
+void Gpu::zero(float* x, int64_t n) { cuda::zero_device(stream_, x, static_cast<size_t>(n) * sizeof(float)); }
+void Gpu::copy(const float* from, float* to, int64_t n) {
+  cuda::on_device(stream_, to, from, static_cast<size_t>(n) * sizeof(float));
+}
+void Gpu::add(const float* from, float* to, int64_t n) { gpu::add(stream_, from, to, n, false); }
+void Gpu::add_absolute(const float* from, float* to, int64_t n) { gpu::add(stream_, from, to, n, true); }
+
+namespace {
+
+template <typename T>
+std::shared_ptr<cuda::DeviceBuffer> on_device(cuda::Stream stream, const std::vector<T>& values) {
+  auto buffer = std::make_shared<cuda::DeviceBuffer>(std::max<size_t>(1, values.size()) * sizeof(T));
+  cuda::to_device(stream, buffer->data(), values.data(), values.size() * sizeof(T));
+  cuda::wait_for(stream);
+  return buffer;
+}
+
+}  // namespace
+
+Gpu::Rows Gpu::load(const Sequences& s) {
+  Rows rows;
+  rows.n_ = s.rows();
+  const auto n = static_cast<size_t>(s.rows());
+  std::vector<int32_t> lists(4 * n);
+  std::vector<gpu::Tile> tiles;
+  std::copy(s.ids.begin(), s.ids.end(), lists.begin());
+  for (size_t i = 0; i + 1 < s.begin.size(); ++i) {
+    const int32_t first = s.begin[i], count = s.begin[i + 1] - first;
+    rows.longest_ = std::max<int64_t>(rows.longest_, count);
+    for (int32_t p = 0; p < count; ++p) {
+      const auto row = static_cast<size_t>(first + p);
+      lists[n + row] = p + 1 < count ? s.ids[row + 1] : -1;
+      lists[2 * n + row] = p;
+    }
+    for (int32_t start = 0; start < count; start += gpu::kTile) tiles.push_back({first, count, start});
+  }
+  const auto order = lists.begin() + static_cast<int64_t>(3 * n);
+  std::iota(order, lists.end(), 0);
+  std::stable_sort(order, lists.end(), [&](int32_t a, int32_t b) { return s.ids[a] < s.ids[b]; });
+  std::vector<int32_t> distinct, begins;
+  for (size_t i = 0; i < n; ++i) {
+    const int32_t id = s.ids[static_cast<size_t>(order[static_cast<int64_t>(i)])];
+    if (distinct.empty() || distinct.back() != id) distinct.push_back(id), begins.push_back(static_cast<int32_t>(i));
+  }
+  begins.push_back(static_cast<int32_t>(n));
+  rows.distinct_ = static_cast<int64_t>(distinct.size()), rows.tiles_ = static_cast<int64_t>(tiles.size());
+  distinct.insert(distinct.end(), begins.begin(), begins.end());
+  rows.lists_ = on_device(stream_, lists), rows.begins_ = on_device(stream_, distinct);
+  rows.tile_list_ = on_device(stream_, tiles);
+  return rows;
+}
+
+void Gpu::multiply(const Product<float>& p) {
+  blas_->product(p.m, p.n, p.k, p.a, p.a_transposed, p.b, p.b_transposed, p.beta, p.c);
+}
+void Gpu::add_bias(const float* bias, int64_t rows, int64_t columns, float* y) {
+  gpu::add_bias(stream_, bias, rows, columns, y);
+}
+void Gpu::sum_rows(const float* x, int64_t rows, int64_t columns, float* sums) {
+  gpu::sum_rows(stream_, x, nullptr, nullptr, rows, columns, scratch(gpu::row_parts(rows) * columns), sums);
+}
+void Gpu::gather(const Rows& rows, const float* table, int64_t d, float* x) {
+  gpu::gather(stream_, rows.at(0), rows.n_, table, d, x);
+}
+void Gpu::scatter(const Rows& rows, const float* x, int64_t d, float* table) {
+  const auto* distinct = rows.begins_->as<int32_t>();
+  gpu::scatter(stream_, rows.at(3), distinct + rows.distinct_, distinct, rows.distinct_, x, d, table);
+}
+void Gpu::norm(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, float* y) {
+  gpu::norm(stream_, x, weight, static_cast<float>(eps), rows, columns, y);
+}
+void Gpu::norm_backward(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, const float* dy,
+                        float* dx, bool add, float* dweight) {
+  float* inverse = scratch(rows + gpu::row_parts(rows) * columns);
+  gpu::norm_backward(stream_, x, weight, static_cast<float>(eps), rows, columns, dy, dx, add, inverse);
+  if (dweight != nullptr) gpu::sum_rows(stream_, x, dy, inverse, rows, columns, inverse + rows, dweight);
+}
+
+void Gpu::turn(const AttentionSizes& sizes, int64_t positions) {
+  const int64_t half = sizes.e / 2;
+  if (frequencies_ != sizes.frequencies || rope_scale_ != sizes.rope_scale) turned_ = 0;
+  if (positions <= turned_) return;
+  frequencies_ = sizes.frequencies, rope_scale_ = sizes.rope_scale;
+  std::vector<float> cosine, sine;
+  for (int64_t p = 0; p < positions; ++p)
+    for (int64_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(p) * static_cast<double>(frequencies_[static_cast<size_t>(i)]);
+      cosine.push_back(static_cast<float>(std::cos(angle) * static_cast<double>(rope_scale_)));
+      sine.push_back(static_cast<float>(std::sin(angle) * static_cast<double>(rope_scale_)));
+    }
+  cuda::wait_for(stream_);
+  cosine_ = cuda::DeviceBuffer(cosine.size() * sizeof(float)), sine_ = cuda::DeviceBuffer(sine.size() * sizeof(float));
+  upload(cosine, cosine_.as<float>()), upload(sine, sine_.as<float>());
+  turned_ = positions;
+}
+
+void Gpu::rope(const Rows& rows, const AttentionSizes& sizes, int64_t heads, bool back, float* x) {
+  turn(sizes, rows.longest_);
+  gpu::rope(stream_, rows.at(2), cosine_.as<float>(), sine_.as<float>(), rows.n_, heads, sizes.e, back, x);
+}
+
+gpu::Heads Gpu::heads(const AttentionSizes& s) const {
+  check(s.e % 4 == 0 && s.e <= 256, "tuning on a GPU takes heads of up to 256 dimensions, a multiple of 4, not {}",
+        s.e);
+  return {static_cast<int32_t>(s.h), static_cast<int32_t>(s.hk), static_cast<int32_t>(s.e),
+          static_cast<int32_t>(s.window), 1.0f / std::sqrt(static_cast<float>(s.e))};
+}
+void Gpu::attend(const Rows& rows, const AttentionSizes& sizes, const float* q, const float* k, const float* v,
+                 float* out, float* lse) {
+  gpu::attend(stream_, rows.tile_list_->as<gpu::Tile>(), rows.tiles_, heads(sizes), q, k, v, out, lse);
+}
+void Gpu::attend_backward(const Rows& rows, const AttentionSizes& sizes, const float* q, const float* k, const float* v,
+                          const float* out, const float* lse, const float* dout, float* dq, float* dk, float* dv) {
+  gpu::attend_backward(stream_, rows.tile_list_->as<gpu::Tile>(), rows.tiles_, rows.n_, heads(sizes), q, k, v, out, lse,
+                       dout, scratch(rows.n_ * sizes.h), dq, dk, dv);
+}
+
+void Gpu::swiglu(const float* gate, const float* up, int64_t n, float* y) { gpu::swiglu(stream_, gate, up, n, y); }
+void Gpu::swiglu_backward(float* gate, float* up, int64_t n, const float* dy) {
+  gpu::swiglu_backward(stream_, gate, up, n, dy);
+}
+double Gpu::difference(const float* target, double scale, int64_t n, float* x) {
+  gpu::difference(stream_, target, static_cast<float>(scale), n, x, sums_.as<double>());
+  return sum_of_parts();
+}
+void Gpu::divergence(const float* teacher, float* student, const int32_t* labels, int64_t rows, int64_t v,
+                     const LossMix& mix, double gradient_scale, float* losses) {
+  gpu::divergence(stream_, teacher, student, labels, rows, v,
+                  {static_cast<float>(mix.forward), static_cast<float>(mix.reverse), static_cast<float>(mix.label)},
+                  static_cast<float>(gradient_scale), losses);
+}
+double Gpu::sum_of_squares(const float* x, const float* unit, int64_t n) {
+  gpu::sum_of_squares(stream_, x, unit, n, sums_.as<double>());
+  return sum_of_parts();
+}
+void Gpu::adam(const float* gradient, const float* unit, int64_t n, const AdamStep& how, float* value, float* m,
+               float* v) {
+  const auto step = static_cast<double>(how.step);
+  gpu::adam(stream_, gradient, unit, n,
+            {static_cast<float>(how.rate), static_cast<float>(how.beta1), static_cast<float>(how.beta2),
+             static_cast<float>(how.eps), static_cast<float>(1 / (1 - std::pow(how.beta1, step))),
+             static_cast<float>(1 / (1 - std::pow(how.beta2, step))), static_cast<float>(how.clip),
+             static_cast<float>(how.low), static_cast<float>(how.high)},
+            value, m, v);
+}
+
+void Gpu::round(const float* x, int64_t n, Kind kind, float* rounded) { gpu::round(stream_, x, n, kind, rounded); }
+void Gpu::resolve(const ScaleView<float>& view, const ScaleValues<float>& values) {
+  gpu::resolve(stream_, view, values);
+}
+void Gpu::resolve_backward(const ScaleView<float>& view, const ScaleGradient<float>& gradient) {
+  gpu::resolve_backward(stream_, view, gradient);
+}
+void Gpu::decode(const CodeSizes& sizes, const CodeView<float>& view, float* values) {
+  gpu::decode(stream_, sizes, view, values);
+}
+void Gpu::decode_backward(const CodeSizes& sizes, const CodeView<float>& view, const CodeGradient<float>& gradient) {
+  gpu::decode_backward(stream_, sizes, view, gradient,
+                       gradient.level == nullptr ? nullptr : scratch(gpu::level_parts(sizes)));
+}
+
+float* Gpu::scratch(int64_t values) {
+  cuda::reserve(stream_, scratch_, values * static_cast<int64_t>(sizeof(float)));
+  return scratch_.as<float>();
+}
+double Gpu::sum_of_parts() {
+  std::vector<double> parts(gpu::kSumParts);
+  cuda::from_device(stream_, parts.data(), sums_.data(), parts.size() * sizeof(double));
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
+
+}  // namespace fidelio::train

@@ -1,0 +1,88 @@
+// The operations of train/device.h on a GPU: dense products by cuBLAS in FP32, the rest kernels of this folder. The twin
+// of train/host.h: the same sums in another order.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "kernels/cuda/device/blas.h"
+#include "kernels/cuda/device/device.h"
+#include "train/cuda/kernels.h"
+#include "train/device.h"
+
+namespace fidelio::train {
+
+class Gpu {
+ public:
+  using Real = float;
+  using Array = std::shared_ptr<float[]>;
+
+  class Rows {
+   public:
+    int64_t rows() const { return n_; }
+    const int32_t* labels() const { return at(1); }
+
+   private:
+    friend class Gpu;
+    const int32_t* at(int list) const { return lists_->as<int32_t>() + list * n_; }
+    int64_t n_ = 0, longest_ = 0, distinct_ = 0, tiles_ = 0;
+    // ids, labels, positions, order (n each); distinct ids, where each begins (one more); tiles.
+    std::shared_ptr<cuda::DeviceBuffer> lists_, begins_, tile_list_;
+  };
+
+  explicit Gpu(int device);
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  Array allocate(int64_t n);
+  void upload(std::span<const float> from, float* to);
+  void download(const float* from, std::span<float> to);
+  void download(const float* from, std::span<double> to);
+  void zero(float* x, int64_t n);
+  void copy(const float* from, float* to, int64_t n);
+  void add(const float* from, float* to, int64_t n);
+  void add_absolute(const float* from, float* to, int64_t n);
+  Rows load(const Sequences& sequences);
+
+  void multiply(const Product<float>& p);
+  void add_bias(const float* bias, int64_t rows, int64_t columns, float* y);
+  void sum_rows(const float* x, int64_t rows, int64_t columns, float* sums);
+  void gather(const Rows& rows, const float* table, int64_t d, float* x);
+  void scatter(const Rows& rows, const float* x, int64_t d, float* table);
+  void norm(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, float* y);
+  void norm_backward(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, const float* dy,
+                     float* dx, bool add, float* dweight);
+  void rope(const Rows& rows, const AttentionSizes& sizes, int64_t heads, bool back, float* x);
+  void attend(const Rows& rows, const AttentionSizes& sizes, const float* q, const float* k, const float* v, float* out,
+              float* lse);
+  void attend_backward(const Rows& rows, const AttentionSizes& sizes, const float* q, const float* k, const float* v,
+                       const float* out, const float* lse, const float* dout, float* dq, float* dk, float* dv);
+  void swiglu(const float* gate, const float* up, int64_t n, float* y);
+  void swiglu_backward(float* gate, float* up, int64_t n, const float* dy);
+  double difference(const float* target, double scale, int64_t n, float* x);
+  void divergence(const float* teacher, float* student, const int32_t* labels, int64_t rows, int64_t v,
+                  const LossMix& mix, double gradient_scale, float* losses);
+  double sum_of_squares(const float* x, const float* unit, int64_t n);
+  void adam(const float* gradient, const float* unit, int64_t n, const AdamStep& how, float* value, float* m, float* v);
+
+  void round(const float* x, int64_t n, Kind kind, float* rounded);
+  void resolve(const ScaleView<float>& view, const ScaleValues<float>& values);
+  void resolve_backward(const ScaleView<float>& view, const ScaleGradient<float>& gradient);
+  void decode(const CodeSizes& sizes, const CodeView<float>& view, float* values);
+  void decode_backward(const CodeSizes& sizes, const CodeView<float>& view, const CodeGradient<float>& gradient);
+
+ private:
+  gpu::Heads heads(const AttentionSizes& sizes) const;
+  void turn(const AttentionSizes& sizes, int64_t positions);
+  float* scratch(int64_t values);
+  double sum_of_parts();
+
+  cuda::Stream stream_ = nullptr;
+  std::optional<cuda::Blas> blas_;
+  cuda::DeviceBuffer scratch_, sums_, cosine_, sine_;
+  std::vector<float> frequencies_;
+  float rope_scale_ = 0;
+  int64_t turned_ = 0;  // positions in the tables
+};
+
+}  // namespace fidelio::train

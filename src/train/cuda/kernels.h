@@ -1,0 +1,76 @@
+// The launchers behind gpu.h: pointers into device memory, sums in a fixed order everywhere. FP32.
+#pragma once
+#include <cstdint>
+
+#include "kernels/cuda/device/device.h"
+#include "train/codes.h"
+
+namespace fidelio::train::gpu {
+
+using cuda::Stream;
+
+constexpr int kSumParts = 1024;  // of sums over whole tensors: doubles that the host adds up
+
+// A tile of attention: so many rows of one sequence from `start` on.
+constexpr int kTile = 32;
+struct Tile {
+  int32_t first, n, start;  // first row and rows of the sequence; where in it the tile begins
+};
+struct Heads {
+  int32_t h, hk, e, window;
+  float scale;
+};
+
+// rows.cu
+void add(Stream s, const float* from, float* to, int64_t n, bool absolute);
+void add_bias(Stream s, const float* bias, int64_t rows, int64_t columns, float* y);
+// sums (columns) += over rows of x, or of dy x inverse (inverse per row) where dy is given; parts: scratch of
+// row_parts(rows) x columns.
+int64_t row_parts(int64_t rows);
+void sum_rows(Stream s, const float* x, const float* dy, const float* inverse, int64_t rows, int64_t columns,
+              float* parts, float* sums);
+void gather(Stream s, const int32_t* ids, int64_t rows, const float* table, int64_t d, float* x);
+// `order`: rows by their id, `begin` (distinct + 1): where each id's rows begin there.
+void scatter(Stream s, const int32_t* order, const int32_t* begin, const int32_t* distinct_ids, int64_t distinct,
+             const float* x, int64_t d, float* table);
+void norm(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, float* y);
+void norm_backward(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
+                   const float* dy, float* dx, bool add, float* inverse);
+void rope(Stream s, const int32_t* positions, const float* cosine, const float* sine, int64_t rows, int64_t heads,
+          int64_t e, bool back, float* x);
+void swiglu(Stream s, const float* gate, const float* up, int64_t n, float* y);
+void swiglu_backward(Stream s, float* gate, float* up, int64_t n, const float* dy);
+void difference(Stream s, const float* target, float scale, int64_t n, float* x, double* parts);  // (kSumParts)
+void sum_of_squares(Stream s, const float* x, const float* unit, int64_t n, double* parts);
+
+// attention.cu
+void attend(Stream s, const Tile* tiles, int64_t count, const Heads& a, const float* q, const float* k, const float* v,
+            float* out, float* lse);
+// along (n, h): scratch, sum_e dout out.
+void attend_backward(Stream s, const Tile* tiles, int64_t count, int64_t rows, const Heads& a, const float* q,
+                     const float* k, const float* v, const float* out, const float* lse, const float* dout,
+                     float* along, float* dq, float* dk, float* dv);
+
+// loss.cu
+struct Mix {
+  float forward, reverse, label;
+};
+void divergence(Stream s, const float* teacher, float* student, const int32_t* labels, int64_t rows, int64_t v,
+                const Mix& mix, float gradient_scale, float* losses);
+
+// codes.cu
+struct Adam {
+  float rate, beta1, beta2, eps, first_correction, second_correction, clip, low, high;
+};
+void adam(Stream s, const float* gradient, const float* unit, int64_t n, const Adam& how, float* value, float* m,
+          float* v);
+void round(Stream s, const float* x, int64_t n, Kind kind, float* rounded);
+void resolve(Stream s, const ScaleView<float>& view, const ScaleValues<float>& values);
+void resolve_backward(Stream s, const ScaleView<float>& view, const ScaleGradient<float>& gradient);
+void decode(Stream s, const CodeSizes& sizes, const CodeView<float>& view, float* values);
+// level_parts: scratch of level_parts(sizes) floats where to.level is wanted.
+int64_t level_parts(const CodeSizes& sizes);
+void decode_backward(Stream s, const CodeSizes& sizes, const CodeView<float>& view, const CodeGradient<float>& to,
+                     float* parts);
+
+}  // namespace fidelio::train::gpu

@@ -1,0 +1,216 @@
+#include "kernels/cuda/device/cuda_error.cuh"
+#include "train/cuda/kernels.h"
+
+namespace fidelio::train::gpu {
+namespace {
+
+using cuda::cuda_check;
+
+constexpr int kThreads = 256, kBlocks = 1056, kWarp = 32;
+constexpr int64_t kPartRows = 256;  // rows that one thread adds up
+
+unsigned blocks_for(int64_t n, int64_t each) { return static_cast<unsigned>((n + each - 1) / each); }
+
+__device__ __forceinline__ int64_t thread_index() { return blockIdx.x * int64_t{blockDim.x} + threadIdx.x; }
+__device__ __forceinline__ int64_t thread_count() { return int64_t{gridDim.x} * blockDim.x; }
+
+__device__ __forceinline__ float warp_sum(float x) {
+  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
+  return x;
+}
+
+__global__ void add_all(const float* from, float* to, int64_t n, bool absolute) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) to[i] += absolute ? fabsf(from[i]) : from[i];
+}
+
+__global__ void add_bias_all(const float* bias, int64_t n, int64_t columns, float* y) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) y[i] += bias[i % columns];
+}
+
+__global__ void sum_parts_of_rows(const float* x, const float* dy, const float* inverse, int64_t rows, int64_t columns,
+                                  float* parts) {
+  const int64_t c = thread_index();
+  if (c >= columns) return;
+  const int64_t first = blockIdx.y * kPartRows, last = first + kPartRows < rows ? first + kPartRows : rows;
+  float sum = 0;
+  for (int64_t r = first; r < last; ++r)
+    sum += dy == nullptr ? x[r * columns + c] : dy[r * columns + c] * x[r * columns + c] * inverse[r];
+  parts[blockIdx.y * columns + c] = sum;
+}
+__global__ void add_parts(const float* parts, int64_t count, int64_t columns, float* sums) {
+  const int64_t c = thread_index();
+  if (c >= columns) return;
+  float sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += parts[i * columns + c];
+  sums[c] += sum;
+}
+
+__global__ void gather_rows(const int32_t* ids, int64_t n, const float* table, int64_t d, float* x) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) x[i] = table[ids[i / d] * d + i % d];
+}
+
+// A block has one id, and its threads the columns.
+__global__ void scatter_rows(const int32_t* order, const int32_t* begin, const int32_t* ids, const float* x, int64_t d,
+                             float* table) {
+  float* to = table + int64_t{ids[blockIdx.x]} * d;
+  for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
+    float sum = to[c];
+    for (int32_t i = begin[blockIdx.x]; i < begin[blockIdx.x + 1]; ++i) sum += x[int64_t{order[i]} * d + c];
+    to[c] = sum;
+  }
+}
+
+// A warp has one row.
+__device__ float inverse_of(const float* row, int64_t columns, float eps, int lane) {
+  float square = 0;
+  for (int64_t c = lane; c < columns; c += kWarp) square += row[c] * row[c];
+  return 1.0f / sqrtf(warp_sum(square) / static_cast<float>(columns) + eps);
+}
+__global__ void norm_rows(const float* x, const float* weight, float eps, int64_t rows, int64_t columns, float* y) {
+  const int64_t r = thread_index() / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (r >= rows) return;
+  const float* row = x + r * columns;
+  const float inverse = inverse_of(row, columns, eps, lane);
+  for (int64_t c = lane; c < columns; c += kWarp) y[r * columns + c] = row[c] * inverse * weight[c];
+}
+__global__ void norm_rows_backward(const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
+                                   const float* dy, float* dx, bool add, float* inverses) {
+  const int64_t r = thread_index() / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (r >= rows) return;
+  const float *row = x + r * columns, *g = dy + r * columns;
+  const float inverse = inverse_of(row, columns, eps, lane);
+  if (lane == 0) inverses[r] = inverse;
+  float along = 0;
+  for (int64_t c = lane; c < columns; c += kWarp) along += weight[c] * g[c] * row[c];
+  const float back = inverse * inverse * inverse / static_cast<float>(columns) * warp_sum(along);
+  float* out = dx + r * columns;
+  for (int64_t c = lane; c < columns; c += kWarp)
+    out[c] = (add ? out[c] : 0.0f) + (inverse * weight[c] * g[c] - back * row[c]);
+}
+
+__global__ void rope_rows(const int32_t* positions, const float* cosine, const float* sine, int64_t rows, int64_t heads,
+                          int64_t half, float sign, float* x) {
+  for (int64_t i = thread_index(); i < rows * heads * half; i += thread_count()) {
+    const int64_t pair = i % half, head = i / half, at = positions[head / heads] * half + pair;
+    float *a = x + head * 2 * half + pair, *b = a + half;
+    const float s = sign * sine[at], turned = *a * cosine[at] - *b * s;
+    *b = *b * cosine[at] + *a * s;
+    *a = turned;
+  }
+}
+
+__global__ void swiglu_all(const float* gate, const float* up, int64_t n, float* y) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) y[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+}
+__global__ void swiglu_all_backward(float* gate, float* up, int64_t n, const float* dy) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    const float g = gate[i], s = 1.0f / (1.0f + expf(-g));
+    gate[i] = up[i] * dy[i] * s * (1.0f + g * (1.0f - s));
+    up[i] = g * s * dy[i];
+  }
+}
+
+// The sum of a block's threads, in the order of a tree; thread 0 has it.
+__device__ double block_sum(double x) {
+  __shared__ double part[kThreads];
+  part[threadIdx.x] = x;
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+  }
+  return part[0];
+}
+__global__ void difference_all(const float* target, float scale, int64_t n, float* x, double* parts) {
+  double sum = 0;
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    const float by = x[i] - target[i];
+    sum += static_cast<double>(by) * by;
+    x[i] = scale * by;
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+__global__ void square_all(const float* x, const float* unit, int64_t n, double* parts) {
+  double sum = 0;
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    const float value = unit == nullptr ? x[i] : x[i] * unit[i];
+    sum += static_cast<double>(value) * value;
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+}  // namespace
+
+void add(Stream s, const float* from, float* to, int64_t n, bool absolute) {
+  add_all<<<kBlocks, kThreads, 0, s>>>(from, to, n, absolute);
+  cuda_check(cudaGetLastError(), "adding");
+}
+
+void add_bias(Stream s, const float* bias, int64_t rows, int64_t columns, float* y) {
+  add_bias_all<<<kBlocks, kThreads, 0, s>>>(bias, rows * columns, columns, y);
+  cuda_check(cudaGetLastError(), "adding a bias");
+}
+
+int64_t row_parts(int64_t rows) { return (rows + kPartRows - 1) / kPartRows; }
+
+void sum_rows(Stream s, const float* x, const float* dy, const float* inverse, int64_t rows, int64_t columns,
+              float* parts, float* sums) {
+  const dim3 grid(blocks_for(columns, kThreads), static_cast<unsigned>(row_parts(rows)));
+  sum_parts_of_rows<<<grid, kThreads, 0, s>>>(x, dy, inverse, rows, columns, parts);
+  add_parts<<<blocks_for(columns, kThreads), kThreads, 0, s>>>(parts, row_parts(rows), columns, sums);
+  cuda_check(cudaGetLastError(), "summing rows");
+}
+
+void gather(Stream s, const int32_t* ids, int64_t rows, const float* table, int64_t d, float* x) {
+  gather_rows<<<kBlocks, kThreads, 0, s>>>(ids, rows * d, table, d, x);
+  cuda_check(cudaGetLastError(), "looking up rows of the embedding");
+}
+
+void scatter(Stream s, const int32_t* order, const int32_t* begin, const int32_t* distinct_ids, int64_t distinct,
+             const float* x, int64_t d, float* table) {
+  scatter_rows<<<static_cast<unsigned>(distinct), kThreads, 0, s>>>(order, begin, distinct_ids, x, d, table);
+  cuda_check(cudaGetLastError(), "adding to rows of the embedding");
+}
+
+void norm(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, float* y) {
+  norm_rows<<<blocks_for(rows * kWarp, kThreads), kThreads, 0, s>>>(x, weight, eps, rows, columns, y);
+  cuda_check(cudaGetLastError(), "a norm");
+}
+
+void norm_backward(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
+                   const float* dy, float* dx, bool add, float* inverse) {
+  norm_rows_backward<<<blocks_for(rows * kWarp, kThreads), kThreads, 0, s>>>(x, weight, eps, rows, columns, dy, dx, add,
+                                                                             inverse);
+  cuda_check(cudaGetLastError(), "a norm's backward");
+}
+
+void rope(Stream s, const int32_t* positions, const float* cosine, const float* sine, int64_t rows, int64_t heads,
+          int64_t e, bool back, float* x) {
+  rope_rows<<<kBlocks, kThreads, 0, s>>>(positions, cosine, sine, rows, heads, e / 2, back ? -1.0f : 1.0f, x);
+  cuda_check(cudaGetLastError(), "rotating");
+}
+
+void swiglu(Stream s, const float* gate, const float* up, int64_t n, float* y) {
+  swiglu_all<<<kBlocks, kThreads, 0, s>>>(gate, up, n, y);
+  cuda_check(cudaGetLastError(), "swiglu");
+}
+
+void swiglu_backward(Stream s, float* gate, float* up, int64_t n, const float* dy) {
+  swiglu_all_backward<<<kBlocks, kThreads, 0, s>>>(gate, up, n, dy);
+  cuda_check(cudaGetLastError(), "swiglu's backward");
+}
+
+void difference(Stream s, const float* target, float scale, int64_t n, float* x, double* parts) {
+  difference_all<<<kSumParts, kThreads, 0, s>>>(target, scale, n, x, parts);
+  cuda_check(cudaGetLastError(), "a difference");
+}
+
+void sum_of_squares(Stream s, const float* x, const float* unit, int64_t n, double* parts) {
+  square_all<<<kSumParts, kThreads, 0, s>>>(x, unit, n, parts);
+  cuda_check(cudaGetLastError(), "a sum of squares");
+}
+
+}  // namespace fidelio::train::gpu

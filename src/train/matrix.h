@@ -1,0 +1,121 @@
+// A linear of a checkpoint as something that is tuned: dense values, or codes with their scales, zero points and grids
+// (codes.h). What is multiplied is what the file would hold: decode() comes before a forward, backward() after it.
+#pragma once
+#include <optional>
+
+#include "train/block.h"
+#include "train/levels.h"
+#include "train/parameter.h"
+
+namespace fidelio::train {
+
+template <class D>
+class Matrix {
+ public:
+  using Real = typename D::Real;
+  using Array = std::shared_ptr<Real[]>;
+
+  // `source` (out, in): the values that were quantised, which say where in its cell every code starts; may be empty.
+  Matrix(D& device, const std::string& name, const LinearWeight& start, std::span<const float> source)
+      : device_(device), spec_(start.spec), out_(start.out), in_(start.in) {
+    if (spec_.is_dense()) {
+      const DType stored = std::get<Dense>(start.main).w.view.dtype;
+      dense_.emplace(device, name + ".weight", stored, Shape{out_, in_}, fidelio::decode(start));
+      return;
+    }
+    table_ = level_table(start);
+    const GroupValues groups = group_values(start);
+    codes_.emplace(device, name + ".codes", Share::codes, start_positions(start, table_, groups, source));
+    sizes_ = {out_, in_, spec_.group_size(in_), spec_.groups(in_), static_cast<int>(table_.level.size())};
+    add(group_scale_, name + ".scale", Share::scales, groups.group_scale);
+    add(row_scale_, name + ".row_scale", Share::scales, groups.row_scale);
+    add(zero_, name + ".zero", Share::zeros, groups.zero);
+    add(offset_, name + ".offset", Share::scales, groups.group_offset);
+    if (spec_.kind == Kind::grid) add(grid_, name + ".grid", Share::grid, table_.level);
+    level_ = device.allocate(sizes_.levels);
+    weight_ = device.allocate(out_ * in_);
+    const int64_t n = out_ * sizes_.groups;
+    scale_ = device.allocate(n), dscale_ = device.allocate(n);
+    if (zero_) shift_ = device.allocate(n);
+    if (offset_) stored_offset_ = device.allocate(n), doffset_ = device.allocate(n);
+    decode();
+  }
+
+  LinearView<Real> view() const {
+    LinearView<Real> v{.out = out_, .in = in_};
+    v.weight = dense_ ? dense_->weight() : weight_.get();
+    v.weight_gradient = dense_ ? dense_->gradient() : codes_->gradient.get();
+    return v;
+  }
+
+  void decode() {
+    if (dense_) return dense_->decode(device_);
+    if (grid_) {
+      device_.download(grid_->value.get(), table_.level);
+      keep_ascending(table_.level);
+    }
+    device_.upload(table_.level, level_.get());
+    device_.resolve(scales(), {scale_.get(), shift_.get(), stored_offset_.get()});
+    device_.decode(sizes_, values(), weight_.get());
+  }
+
+  // The gradients of all parameters from that of the weight, which the codes' own takes the place of.
+  void backward() {
+    if (dense_) return;
+    device_.decode_backward(sizes_, values(),
+                            {codes_->gradient.get(), dscale_.get(), zero_ ? zero_->gradient.get() : nullptr,
+                             doffset_.get(), grid_ ? grid_->gradient.get() : nullptr});
+    device_.resolve_backward(
+        scales(), {dscale_.get(), doffset_.get(), group_scale_ ? group_scale_->gradient.get() : nullptr,
+                   row_scale_ ? row_scale_->gradient.get() : nullptr, offset_ ? offset_->gradient.get() : nullptr});
+  }
+
+  // As a checkpoint stores it, after decode().
+  LinearWeight encode() const {
+    if (dense_) return make_dense(dense_->encode(device_));
+    GroupValues groups;
+    for (auto [parameter, to] : {std::pair{&group_scale_, &groups.group_scale},
+                                 {&row_scale_, &groups.row_scale},
+                                 {&zero_, &groups.zero},
+                                 {&offset_, &groups.group_offset}})
+      if (*parameter) *to = downloaded(**parameter);
+    return weight_of(spec_, out_, in_, table_, downloaded(*codes_), groups);
+  }
+
+  void parameters(const std::function<void(Parameter<D>&)>& f) {
+    if (dense_) return f(dense_->parameter());
+    for (auto* p : {&codes_, &group_scale_, &row_scale_, &zero_, &offset_, &grid_})
+      if (*p) f(**p);
+  }
+
+ private:
+  void add(std::optional<Parameter<D>>& to, std::string name, Share share, const std::vector<float>& start) {
+    if (start.empty()) return;
+    to.emplace(device_, std::move(name), share, start);
+    if (share == Share::scales) to->count_in_shares(device_, start);
+  }
+  std::vector<float> downloaded(const Parameter<D>& p) const {
+    std::vector<float> values(static_cast<size_t>(p.n));
+    device_.download(p.value.get(), values);
+    return values;
+  }
+  static const Real* value(const std::optional<Parameter<D>>& p) { return p ? p->value.get() : nullptr; }
+  ScaleView<Real> scales() const {
+    return {scale_rule(spec_), out_,         sizes_.groups, zero_ ? 1 << spec_.bits : 0, value(group_scale_),
+            value(row_scale_), value(zero_), value(offset_)};
+  }
+  CodeView<Real> values() const {
+    return {codes_->value.get(), level_.get(), scale_.get(), shift_.get(), stored_offset_.get()};
+  }
+
+  D& device_;
+  FormatSpec spec_;
+  int64_t out_, in_;
+  CodeSizes sizes_;
+  LevelTable table_;
+  std::optional<DenseParameter<D>> dense_;
+  std::optional<Parameter<D>> codes_, group_scale_, row_scale_, zero_, offset_, grid_;
+  Array level_, weight_, scale_, shift_, stored_offset_, dscale_, doffset_;
+};
+
+}  // namespace fidelio::train

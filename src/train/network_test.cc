@@ -1,0 +1,98 @@
+// Whole models: the gradients of every tensor of one model of each family against finite differences in FP64, and this
+// room's forward against the one that serves.
+#include <fmt/format.h>
+
+#include "runtime/page_table.h"
+#include "runtime/runner.h"
+#include "train/gradient_check.h"
+#include "train/network.h"
+#include "train/tape.h"
+
+namespace fidelio::train {
+namespace {
+
+std::string tiny(const std::string& name) { return FIDELIO_SOURCE_DIR "/tests/models/" + name; }
+
+std::vector<int32_t> random_ids(int64_t n, int v, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<int32_t> ids(static_cast<size_t>(n));
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(v)));
+  return ids;
+}
+
+class Family : public testing::TestWithParam<std::string> {};
+
+// KL from a model whose every weight is 3% off, forward and reverse mixed, on two sequences.
+TEST_P(Family, GradientsOfEveryTensor) {
+  const Checkpoint checkpoint = Checkpoint::open(tiny(GetParam()));
+  const ModelConfig& config = checkpoint.config();
+  ASSERT_GE(config.L, 2);
+  Host<double> host(2);
+  DenseNetwork<Host<double>> student(host, checkpoint, true);
+  const DenseNetwork<Host<double>> teacher(host, checkpoint, false);
+  uint64_t stream = 0;
+  for (const auto& t : student.tensors()) {
+    const std::vector<double> noise = normal_values(++stream, t.n);
+    const double rms = std::sqrt(host.sum_of_squares(t.value.get(), nullptr, t.n) / static_cast<double>(t.n));
+    for (int64_t i = 0; i < t.n; ++i) t.value[i] += 0.03 * rms * noise[static_cast<size_t>(i)];
+  }
+  Sequences sequences;
+  sequences.append(random_ids(33, config.v, 1));
+  sequences.append(random_ids(9, config.v, 2));
+  const auto rows = host.load(sequences);
+  Tape<Host<double>> tape(host, config, rows.rows());
+  const LossMix mix{0.8, 0.2, 0};
+  const auto loss = [&](double gradient_scale) {
+    const double* theirs = tape.forward(teacher.view(), rows, false);
+    const double* ours = tape.forward(student.view(), rows, true);
+    return tape.losses(student.view(), &teacher.view(), theirs, rows, ours, mix, gradient_scale).mixed(mix);
+  };
+  student.zero_gradients();
+  loss(1);
+  tape.backward(student.view(), rows);
+  std::vector<Argument> arguments;
+  for (const auto& t : student.tensors())
+    arguments.push_back(
+        {t.name, {t.value.get(), static_cast<size_t>(t.n)}, {t.gradient.get(), static_cast<size_t>(t.n)}});
+  expect_gradients([&] { return loss(0); }, arguments, 1e-6, 1e-4);
+}
+
+// In FP32: the same logits as the serving forward with FP32 activations and cache. Both round every product and sum of
+// K terms in an order of their own, (K + L) eps relative to the norm of a row at the worst and sqrt of it as a rule.
+TEST_P(Family, LogitsOfTheServingForward) {
+  const Checkpoint checkpoint = Checkpoint::open(tiny(GetParam()));
+  const ModelConfig& config = checkpoint.config();
+  const std::vector<int32_t> ids = random_ids(70, config.v, 5);
+  const auto n = static_cast<int64_t>(ids.size());
+  Host<float> host(2);
+  const DenseNetwork<Host<float>> network(host, checkpoint, false);
+  Tape<Host<float>> tape(host, config, n);
+  Sequences sequences;
+  sequences.append(ids);
+  const auto rows = host.load(sequences);
+  const float* stream = tape.forward(network.view(), rows, false);
+  std::vector<float> logits(static_cast<size_t>(n * config.v));
+  tape.logits_of(network.view(), stream, n, tape.hidden(), tape.logits());
+  host.download(tape.logits(), logits);
+
+  RunnerOptions options{.threads = 2, .isa = "", .kv = KvFormat::f32, .mode = Activations::f32};
+  const auto runner = make_cpu_runner(checkpoint, options);
+  Batch batch;
+  std::vector<int32_t> pages(static_cast<size_t>(PageTable::pages_for(n)));
+  for (size_t i = 0; i < pages.size(); ++i) pages[i] = static_cast<int32_t>(i);
+  batch.append(ids, 0, pages, n, RowKind::prompt);
+  const auto served = runner->step(batch, Activations::f32);
+  ASSERT_EQ(served.size(), logits.size());
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    difference += (double{logits[i]} - served[i]) * (double{logits[i]} - served[i]);
+    norm += double{served[i]} * served[i];
+  }
+  EXPECT_LT(std::sqrt(difference / norm), 32 * 0x1p-24 * std::sqrt(config.f)) << std::sqrt(difference / norm);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Family, testing::Values("llama2", "mistral", "qwen2", "qwen3"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace fidelio::train

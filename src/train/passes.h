@@ -1,0 +1,96 @@
+// Passes of a whole model against its teacher, in parts that fit the tape.
+#pragma once
+#include <algorithm>
+#include <cmath>
+
+#include "train/tape.h"
+#include "train/tuner.h"
+
+namespace fidelio::train {
+
+template <class D>
+class Passes {
+ public:
+  using Real = typename D::Real;
+
+  Passes(D& device, const ModelConfig& config, Tape<D>& tape, const NetworkView<Real>& teacher,
+         const NetworkView<Real>& student)
+      : device_(device), config_(config), tape_(tape), teacher_(teacher), student_(student) {}
+
+  const LossMix& mix() const { return mix_; }
+  // What gradients are taken of; cakld asks the teacher how sure it is on the windows held out.
+  void choose(Loss loss, const std::vector<std::vector<int32_t>>& held) {
+    const double beta = loss == Loss::cakld ? confidence(held) : loss == Loss::reverse_kl ? 1 : 0;
+    mix_ = loss == Loss::label ? LossMix{0, 0, 1} : LossMix{1 - beta, beta, 0};
+  }
+
+  // f(sequences) over parts of at most the tape's rows.
+  template <typename F>
+  void parts(const std::vector<const std::vector<int32_t>*>& windows, const F& f) {
+    Sequences part;
+    for (const auto* w : windows) {
+      if (part.rows() > 0 && part.rows() + static_cast<int64_t>(w->size()) > tape_.capacity()) {
+        f(part);
+        part = {};
+      }
+      part.append(*w);
+    }
+    if (part.rows() > 0) f(part);
+  }
+  static std::vector<const std::vector<int32_t>*> pointers(const std::vector<std::vector<int32_t>>& windows) {
+    std::vector<const std::vector<int32_t>*> all;
+    for (const auto& w : windows) all.push_back(&w);
+    return all;
+  }
+
+  // Losses of a part, with gradients through the whole model if gradient_scale is not 0.
+  LossSums pass(const Sequences& part, double gradient_scale) {
+    const auto rows = device_.load(part);
+    tape_.set_labels(rows.labels());
+    const Real* theirs = tape_.forward(teacher_, rows, false);
+    const Real* ours = tape_.forward(student_, rows, true);
+    const LossSums sums = tape_.losses(student_, &teacher_, theirs, rows, ours, mix_, gradient_scale);
+    if (gradient_scale != 0) tape_.backward(student_, rows);
+    return sums;
+  }
+
+  double evaluate(const std::vector<std::vector<int32_t>>& held) {
+    LossSums sums;
+    parts(pointers(held), [&](const Sequences& part) { sums.add(pass(part, 0)); });
+    return sums.loss[0] / static_cast<double>(sums.rows);
+  }
+
+ private:
+  // The mean, over tokens, of the teacher's largest probability: CAKLD's coefficient.
+  double confidence(const std::vector<std::vector<int32_t>>& held) {
+    double sum = 0;
+    int64_t count = 0;
+    std::vector<float> logits(static_cast<size_t>(Tape<D>::kChunk * config_.v));
+    parts(pointers(held), [&](const Sequences& part) {
+      const auto rows = device_.load(part);
+      const Real* stream = tape_.forward(teacher_, rows, false);
+      for (int64_t first = 0; first < rows.rows(); first += Tape<D>::kChunk) {
+        const int64_t n = std::min(Tape<D>::kChunk, rows.rows() - first);
+        tape_.logits_of(teacher_, stream + first * config_.d, n, tape_.hidden(), tape_.logits());
+        device_.download(tape_.logits(), std::span(logits).first(static_cast<size_t>(n * config_.v)));
+        for (int64_t r = 0; r < n; ++r, ++count) {
+          const auto row =
+              std::span(logits).subspan(static_cast<size_t>(r * config_.v), static_cast<size_t>(config_.v));
+          const float top = *std::max_element(row.begin(), row.end());
+          double mass = 0;
+          for (const float x : row) mass += std::exp(static_cast<double>(x - top));
+          sum += 1 / mass;
+        }
+      }
+    });
+    return sum / static_cast<double>(count);
+  }
+
+  D& device_;
+  ModelConfig config_;
+  Tape<D>& tape_;
+  const NetworkView<Real>&teacher_, &student_;
+  LossMix mix_;
+};
+
+}  // namespace fidelio::train

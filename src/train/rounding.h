@@ -1,0 +1,68 @@
+// What the stored scales round to, as functions of one value that a GPU compiles too.
+#pragma once
+#include <bit>
+#include <cstdint>
+
+#include "train/codes.h"
+
+namespace fidelio::train {
+
+// The nearest whole number, ties to even: adding 1.5 2^23 leaves no place for a fraction. |x| below 2^22.
+constexpr float nearest(float x) {
+  constexpr float kRound = 12582912.0f;
+  return (x + kRound) - kRound;
+}
+constexpr float within(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+
+// The nearest multiple of 2^(e - mantissa bits) for x = 1.m 2^e, never finer than `finest`: FP16 and E4M3 alike.
+constexpr float short_float(float x, int mantissa_bits, float finest, float largest) {
+  const float magnitude = x < 0 ? -x : x;
+  if (magnitude >= largest) return x < 0 ? -largest : largest;
+  const uint32_t exponent = (std::bit_cast<uint32_t>(magnitude) >> 23) & 255u,
+                 down = static_cast<uint32_t>(mantissa_bits);
+  float step = exponent > down ? std::bit_cast<float>((exponent - down) << 23) : finest;
+  if (step < finest) step = finest;
+  const float rounded = nearest(magnitude / step) * step;
+  return x < 0 ? -rounded : rounded;
+}
+constexpr float round_f16(float x) { return short_float(x, 10, 0x1p-24f, 65504.0f); }
+constexpr float round_e4m3(float x) { return short_float(x, 3, 0x1p-9f, 448.0f); }
+constexpr float round_bf16(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u);
+}
+
+// The stored multiple of the row's scale (or the scale itself) that a latent t stands for.
+constexpr float stored_multiple(ScaleRule rule, float t) {
+  switch (rule) {
+    case ScaleRule::f16:
+      return round_f16(t);
+    case ScaleRule::u8:
+      return nearest(within(t, 0, 255));
+    case ScaleRule::i8:
+      return nearest(within(t, -127, 127));
+    case ScaleRule::e4m3:
+      return round_e4m3(t);
+    case ScaleRule::row:
+      return 1;
+  }
+  return 1;
+}
+
+// The code of a position under a zero point, of `levels` codes.
+constexpr int code_of(float position, float shift, int levels) {
+  return static_cast<int>(nearest(within(position + shift, 0, static_cast<float>(levels - 1))));
+}
+// Beyond the ends of the range, half a cell allowed.
+constexpr bool is_clamped(float position, float shift, int levels) {
+  const float q = position + shift;
+  return q < -0.5f || q > static_cast<float>(levels) - 0.5f;
+}
+// The slope of the levels around code q, by whose length a step of the latent moves the value.
+template <typename Real>
+constexpr Real slope_of(const Real* level, int q, int levels) {
+  const int below = q > 0 ? q - 1 : q, above = q + 1 < levels ? q + 1 : q;
+  return (level[above] - level[below]) / static_cast<Real>(above - below);
+}
+
+}  // namespace fidelio::train

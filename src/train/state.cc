@@ -1,0 +1,68 @@
+#include "train/state.h"
+
+#include "core/json.h"
+
+namespace fidelio::train {
+namespace {
+
+OwnedTensor copy_of(const Tensor& view) {
+  OwnedTensor t = OwnedTensor::allocate(view.dtype, view.shape);
+  std::memcpy(t.view.data, view.data, static_cast<size_t>(view.bytes()));
+  return t;
+}
+
+}  // namespace
+
+void add_weights(const TunedWeights& weights, std::vector<TensorToWrite>& tensors) {
+  for (const auto& [id, weight] : weights.linears)
+    for (const StoredTensor& t : stored_tensors(weight))
+      tensors.push_back(to_write("best." + module_name(id) + t.suffix, copy_of(t.tensor)));
+  for (const auto& [name, tensor] : weights.tensors) tensors.push_back(to_write("best." + name, tensor));
+}
+
+TunedWeights load_weights(const Safetensors& file, const Checkpoint& model) {
+  TunedWeights weights;
+  const auto copied = [&](const std::string& name, DType dtype, const Shape& shape) {
+    return copy_of(file.get("best." + name, dtype, shape).view);
+  };
+  for (LinearId id : linears_of(model.config())) {
+    const LinearWeight start = model.linear(id);
+    if (const auto* dense = std::get_if<Dense>(&start.main)) {
+      weights.linears.emplace(id, make_dense(copied(weight_name(id), dense->w.view.dtype, dense->w.view.shape)));
+    } else {
+      weights.linears.emplace(
+          id,
+          load_weight(start.spec, start.out, start.in, [&](const std::string& suffix, DType dtype, const Shape& shape) {
+            return suffix == ".bias" ? OwnedTensor{} : copied(module_name(id) + suffix, dtype, shape);
+          }));
+    }
+    if (!start.bias) continue;
+    const Tensor bias = model.tensor(bias_name(id)).view;
+    weights.tensors.emplace(bias_name(id), copied(bias_name(id), bias.dtype, bias.shape));
+  }
+  for (auto [layer, which] : norms_of(model.config())) {
+    const std::string name = norm_name(model.config(), layer, which);
+    const Tensor norm = model.tensor(name).view;
+    weights.tensors.emplace(name, copied(name, norm.dtype, norm.shape));
+  }
+  return weights;
+}
+
+void write_state(const std::string& path, std::vector<TensorToWrite> tensors, const nlohmann::json& about) {
+  write_safetensors(path, tensors, {{"tuner", about.dump()}});
+}
+
+nlohmann::json read_state(const Safetensors& file, const std::string& path, const nlohmann::json& job) {
+  const auto found = file.metadata().find("tuner");
+  check(found != file.metadata().end(), "{} is not the state of a tuner; remove it", path);
+  nlohmann::json about = parse_json(found->second, path);
+  check(about.is_object() && about.contains("job") && about.contains("step"), "{} is damaged; remove it to begin again",
+        path);
+  for (const auto& [name, value] : job.items())
+    check(about["job"].contains(name) && about["job"][name] == value,
+          "{} belongs to another run: its {} is {}, this one's {}; remove it to begin again", path, name,
+          about["job"].value(name, nlohmann::json()).dump(), value.dump());
+  return about;
+}
+
+}  // namespace fidelio::train

@@ -1,0 +1,37 @@
+// The state of a tuner between two steps, in one safetensors file that is complete or not there (core/file.h):
+//
+//   "NAME.value", "NAME.m", "NAME.v"   F32, every parameter's master and moments
+//   "best.NAME"                        the tensors of the best model so far, as a checkpoint stores them
+//   metadata "tuner": JSON             what the job is, the step, the evaluations so far
+#pragma once
+#include <nlohmann/json.hpp>
+
+#include "io/safetensors.h"
+#include "train/student.h"
+
+namespace fidelio::train {
+
+template <class D>
+void add_parameter(D& device, const Parameter<D>& p, std::vector<TensorToWrite>& tensors) {
+  for (auto [suffix, array] : {std::pair{".value", &p.value}, {".m", &p.m}, {".v", &p.v}}) {
+    OwnedTensor t = OwnedTensor::allocate(DType::f32, Shape{p.n});
+    device.download(array->get(), t.as<float>());
+    tensors.push_back(to_write(p.name + suffix, std::move(t)));
+  }
+}
+template <class D>
+void load_parameter(D& device, const Safetensors& file, Parameter<D>& p) {
+  for (auto [suffix, array] : {std::pair{".value", &p.value}, {".m", &p.m}, {".v", &p.v}}) {
+    const OwnedTensor t = file.get(p.name + suffix, DType::f32, Shape{p.n});
+    device.upload(t.as<const float>(), array->get());
+  }
+}
+
+void add_weights(const TunedWeights& weights, std::vector<TensorToWrite>& tensors);
+TunedWeights load_weights(const Safetensors& file, const Checkpoint& model);
+
+void write_state(const std::string& path, std::vector<TensorToWrite> tensors, const nlohmann::json& about);
+// Throws Error naming the file if it belongs to another job or is damaged.
+nlohmann::json read_state(const Safetensors& file, const std::string& path, const nlohmann::json& job);
+
+}  // namespace fidelio::train

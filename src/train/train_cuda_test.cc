@@ -1,0 +1,152 @@
+// The GPU's operations beside the host's in FP32: every result of the same inputs within what the order of sums may do.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/rng.h"
+#include "runtime/runner.h"
+#include "train/cuda/gpu.h"
+#include "train/host.h"
+#include "train/network.h"
+#include "train/tape.h"
+
+namespace fidelio::train {
+namespace {
+
+std::unique_ptr<Gpu> open_gpu() {
+  try {
+    return std::make_unique<Gpu>(0);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    norm += double{b[i]} * b[i];
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+}
+
+// Losses, and the gradients of every tensor, of a model whose weights are some per cent off, on one device.
+template <class D>
+std::map<std::string, std::vector<float>> gradients(D& device, const Checkpoint& checkpoint, const LossMix& mix) {
+  const ModelConfig& config = checkpoint.config();
+  DenseNetwork<D> student(device, checkpoint, true);
+  const DenseNetwork<D> teacher(device, checkpoint, false);
+  Rng rng(4);
+  for (const auto& t : student.tensors()) {
+    std::vector<float> values(static_cast<size_t>(t.n));
+    device.download(t.value.get(), values);
+    for (float& x : values) x *= 1 + 0.05f * static_cast<float>(rng.normal());
+    device.upload(values, t.value.get());
+  }
+  Sequences sequences;
+  for (const int64_t length : {70, 1, 20}) {
+    std::vector<int32_t> ids(static_cast<size_t>(length));
+    for (int32_t& id : ids) id = static_cast<int32_t>(rng.below(static_cast<uint64_t>(config.v)));
+    sequences.append(ids);
+  }
+  const auto rows = device.load(sequences);
+  Tape<D> tape(device, config, rows.rows());
+  tape.set_labels(rows.labels());
+  student.zero_gradients();
+  const float* theirs = tape.forward(teacher.view(), rows, false);
+  const float* ours = tape.forward(student.view(), rows, true);
+  const LossSums sums = tape.losses(student.view(), &teacher.view(), theirs, rows, ours, mix, 0.01);
+  tape.backward(student.view(), rows);
+  std::map<std::string, std::vector<float>> all;
+  for (const double loss : sums.loss) all["losses"].push_back(static_cast<float>(loss));
+  for (const auto& t : student.tensors())
+    device.download(t.gradient.get(), all[t.name] = std::vector<float>(static_cast<size_t>(t.n)));
+  return all;
+}
+
+// K = 80 terms at most, two layers, some fifteen operations a layer: FP32 eps 6e-8 times sqrt(terms) and operations, and
+// a softmax that doubles it here and there; a wrong term would be of the order of 1.
+TEST(TrainCuda, GradientsOfEveryFamily) {
+  const auto gpu = open_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  Host<float> host(2);
+  for (const std::string name : {"llama2", "mistral", "qwen2", "qwen3"}) {
+    const Checkpoint checkpoint = Checkpoint::open(FIDELIO_SOURCE_DIR "/tests/models/" + name);
+    for (const LossMix mix : {LossMix{1, 0, 0}, LossMix{.3, .6, .2}}) {
+      const auto expected = gradients(host, checkpoint, mix), got = gradients(*gpu, checkpoint, mix);
+      for (const auto& [tensor, values] : expected)
+        EXPECT_LT(relative_distance(got.at(tensor), values), 1e-4) << name << " " << tensor;
+      EXPECT_EQ(gradients(*gpu, checkpoint, mix), got) << name;  // the same bits again
+    }
+  }
+}
+
+// Latents of integers with zero points, of a grid and of floats: values, gradients, a step of AdamW.
+template <class D>
+std::vector<std::vector<float>> codes(D& device, ScaleRule rule, int levels, bool zeros, bool table, bool offset) {
+  constexpr int64_t out = 37, in = 200, group = 64, groups = 4;
+  Rng rng(9);
+  const auto filled = [&](int64_t n, double low, double high) {
+    std::vector<float> values(static_cast<size_t>(n));
+    for (float& x : values) x = static_cast<float>(low + (high - low) * rng.uniform());
+    auto array = device.allocate(n);
+    device.upload(values, array.get());
+    return array;
+  };
+  std::vector<float> ascending(static_cast<size_t>(levels));
+  for (int k = 0; k < levels; ++k) ascending[static_cast<size_t>(k)] = static_cast<float>(zeros ? k : 3 * k - levels);
+  auto level = device.allocate(levels);
+  device.upload(ascending, level.get());
+  const auto position = filled(out * in, zeros ? -levels : -1, levels + 1), zero = filled(out * groups, 0, levels - 1),
+             t = filled(out * groups, 0.5, 120), r = filled(out, 1e-4, 2e-4), o = filled(out * groups, -2, 2),
+             weight = device.allocate(out * in), gradient = filled(out * in, -1, 1);
+  std::shared_ptr<float[]> a[9];
+  for (auto& array : a) array = device.allocate(out * groups);
+  auto dlevel = device.allocate(levels), dr = device.allocate(out);
+  const ScaleView<float> scales{rule,
+                                out,
+                                groups,
+                                zeros ? levels : 0,
+                                t.get(),
+                                rule == ScaleRule::f16 ? nullptr : r.get(),
+                                zeros ? zero.get() : nullptr,
+                                offset ? o.get() : nullptr};
+  device.resolve(scales, {a[0].get(), a[1].get(), a[2].get()});
+  const CodeSizes sizes{out, in, group, groups, levels};
+  const CodeView<float> view{position.get(), level.get(), a[0].get(), zeros ? a[1].get() : nullptr,
+                             offset ? a[2].get() : nullptr};
+  device.decode(sizes, view, weight.get());
+  device.decode_backward(
+      sizes, view,
+      {gradient.get(), a[3].get(), zeros ? a[4].get() : nullptr, a[5].get(), table ? dlevel.get() : nullptr});
+  device.resolve_backward(scales, {a[3].get(), a[5].get(), a[6].get(), rule == ScaleRule::f16 ? nullptr : dr.get(),
+                                   offset ? a[7].get() : nullptr});
+  const double norm = device.sum_of_squares(gradient.get(), weight.get(), out * in);
+  auto m = device.allocate(out * in), v = device.allocate(out * in);
+  device.adam(gradient.get(), nullptr, out * in, {.rate = .1, .step = 3}, position.get(), m.get(), v.get());
+  std::vector<std::vector<float>> all = {{static_cast<float>(norm)}};
+  const auto keep = [&](const std::shared_ptr<float[]>& array, int64_t n) {
+    device.download(array.get(), all.emplace_back(static_cast<size_t>(n)));
+  };
+  keep(weight, out * in), keep(gradient, out * in), keep(position, out * in), keep(dlevel, levels), keep(dr, out);
+  for (const auto& array : a) keep(array, out * groups);
+  return all;
+}
+
+TEST(TrainCuda, Codes) {
+  const auto gpu = open_gpu();
+  if (!gpu) GTEST_SKIP() << "no GPU";
+  Host<float> host(2);
+  const auto same = [&](auto... arguments) {
+    const auto expected = codes(host, arguments...), got = codes(*gpu, arguments...);
+    // Sums of 64 (a group), of 4 groups, of thousands (a level): sqrt of these times 6e-8.
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_LT(relative_distance(got[i], expected[i]), 1e-5) << i;
+  };
+  same(ScaleRule::u8, 8, true, false, false);
+  same(ScaleRule::f16, 16, true, false, false);
+  same(ScaleRule::i8, 8, false, true, false);
+  same(ScaleRule::e4m3, 15, false, false, true);
+}
+
+}  // namespace
+}  // namespace fidelio::train
