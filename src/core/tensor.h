@@ -65,6 +65,10 @@ struct DTypeOf<uint8_t> {
   static constexpr DType value = DType::u8;
 };
 template <>
+struct DTypeOf<uint16_t> {
+  static constexpr DType value = DType::u16;
+};
+template <>
 struct DTypeOf<int32_t> {
   static constexpr DType value = DType::i32;
 };

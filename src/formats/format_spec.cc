@@ -1,9 +1,11 @@
 #include "formats/format_spec.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "core/error.h"
 #include "formats/foreign_formats.h"
+#include "formats/vector_code.h"
 
 namespace fidelio {
 namespace {
@@ -15,7 +17,9 @@ constexpr std::string_view kGrammar =
     "  lut{2..5}{g16|g32|g64|g128}           a grid per matrix, signed 8-bit scales\n"
     "  fp4g16[z]                             E2M1 in blocks of 16, z: an offset a block\n"
     "  fp8                                   E4M3 with one scale a row\n"
-    "for example int4g128z, int5g64zs8, int8c, lut4g64";
+    "  vq8k{9..20}s{1|4|8}[+r{percent}]      vectors of 8: log2 of centroids with their signs, sign bits, corrected "
+    "vectors\n"
+    "for example int4g128z, int5g64zs8, int8c, lut4g64, vq8k16s4+r2.2";
 
 // Reads the string from the left, one piece at a time.
 struct Reader {
@@ -62,6 +66,36 @@ bool parse_grid(Reader& r, FormatSpec& spec) {
   return spec.bits >= 2 && spec.bits <= 5 && r.group(spec, false);
 }
 
+// "2.2" or "2.25": hundredths, written one way only; -1 for anything else.
+int parse_hundredths(Reader& r) {
+  const int whole = r.take("0.") ? 0 : r.number();
+  if (whole < 0 || whole > 20 || (whole > 0 && !r.take("."))) return -1;
+  const auto digit = [&] {
+    if (r.rest.empty() || r.rest[0] < '0' || r.rest[0] > '9') return -1;
+    const int value = r.rest[0] - '0';
+    r.rest.remove_prefix(1);
+    return value;
+  };
+  const int tenths = digit(), hundredths = digit();
+  if (tenths < 0 || hundredths == 0) return -1;
+  return whole * 100 + tenths * 10 + std::max(0, hundredths);
+}
+
+bool parse_vectors(Reader& r, FormatSpec& spec) {
+  spec.kind = Kind::vq;
+  if (!r.take("8k")) return false;
+  spec.bits = r.number();
+  if (!r.take("s")) return false;
+  spec.signs = r.number();
+  if (spec.signs != 1 && spec.signs != 4 && spec.signs != 8) return false;
+  if (spec.bits - spec.signs < 8 || spec.bits - spec.signs > (spec.signs == 1 ? 11 : 12)) return false;
+  if (r.take("+r")) {
+    spec.sparse = parse_hundredths(r);
+    if (spec.sparse < 1 || spec.sparse > 2000) return false;
+  }
+  return true;
+}
+
 bool parse(Reader& r, FormatSpec& spec) {
   if (r.take("bf16")) return spec = {.kind = Kind::bf16, .bits = 16}, true;
   if (r.take("f16")) return spec = {.kind = Kind::f16, .bits = 16}, true;
@@ -74,7 +108,15 @@ bool parse(Reader& r, FormatSpec& spec) {
   }
   if (r.take("int")) return parse_integer(r, spec);
   if (r.take("lut")) return parse_grid(r, spec);
+  if (r.take("vq")) return parse_vectors(r, spec);
   return false;
+}
+
+std::string vectors_to_string(const FormatSpec& spec) {
+  std::string text = fmt::format("vq8k{}s{}", spec.bits, spec.signs);
+  if (spec.sparse == 0) return text;
+  text += fmt::format("+r{}.{}", spec.sparse / 100, spec.sparse / 10 % 10);
+  return spec.sparse % 10 == 0 ? text : text + std::to_string(spec.sparse % 10);
 }
 
 std::string group_suffix(const FormatSpec& spec) { return spec.group == 0 ? "c" : fmt::format("g{}", spec.group); }
@@ -103,6 +145,8 @@ std::string to_string(const FormatSpec& spec) {
       return spec.symmetric ? "fp4g16" : "fp4g16z";
     case Kind::grid:
       return fmt::format("lut{}{}", spec.bits, group_suffix(spec));
+    case Kind::vq:
+      return vectors_to_string(spec);
     case Kind::integer:
       break;
   }
@@ -113,6 +157,7 @@ std::string to_string(const FormatSpec& spec) {
 
 int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in) {
   if (spec.is_dense()) return out * in * spec.bits / 8;
+  if (spec.kind == Kind::vq) return vector_code_bytes(spec, out, in);
   const int64_t groups = spec.groups(in);
   const auto plane = [](int64_t count, int width) { return (count * width + 7) / 8; };
   int64_t row = 0;                   // bytes of one row: codes by plane, then what each group adds, then the row's FP32
@@ -143,6 +188,8 @@ double paper_bits(const FormatSpec& spec) {
       return spec.bits + 8 / group;
     case Kind::fp4:
       return spec.symmetric ? 4.5 : 5.0;
+    case Kind::vq:
+      return scvq_paper_bits(spec.bits, spec.signs, spec.sparse / 10000.0);
     default:
       return spec.bits;
   }

@@ -11,6 +11,8 @@
 //   lut4g64                   a grid of 16 signed bytes per matrix, a signed 8-bit scale a group, one FP32 a row
 //   fp4g16  fp4g16z           E2M1 codes with an E4M3 scale a block of 16, z: and an E4M3 offset
 //   fp8                       E4M3 with one FP32 scale a row
+//   vq8k16s4                  vectors of 8 columns: 2^16 virtual centroids, of which 4 bits are signs and 2^12 are stored
+//   vq8k16s4+r2.2             the same, and 2.2 percent of the vectors have a correction of their own
 #pragma once
 #include <cstdint>
 #include <string>
@@ -18,16 +20,18 @@
 
 namespace fidelio {
 
-enum class Kind : uint8_t { f32, f16, bf16, integer, grid, fp4, fp8 };
+enum class Kind : uint8_t { f32, f16, bf16, integer, grid, fp4, fp8, vq };
 enum class ScaleKind : uint8_t { f16, u8 };  // u8: an unsigned byte times one FP32 a row
 
 struct FormatSpec {
   Kind kind = Kind::bf16;
-  int bits = 16;          // of a code: integer 2..8, grid 2..5, fp4 4, fp8 8, dense 16 or 32
+  int bits = 16;          // of a code: integer 2..8, grid 2..5, fp4 4, fp8 8, vq 9..20 (of 8 weights), dense 16 or 32
   int group = 0;          // columns sharing a scale: 16, 32, 64, 128; 0 = the whole row (integer, fp8, dense)
   bool symmetric = true;  // false: a zero point (integer) or an offset (fp4) per group
   ScaleKind scale =
       ScaleKind::f16;  // integer only; the other kinds have one kind of scale each and leave this as it is
+  int signs = 0;       // vq only: how many of a code's bits are signs: 1, 4 or 8
+  int sparse = 0;      // vq only: vectors with a correction, in hundredths of a percent
   int below = 0;       // integer only: low bits of every code that a view leaves out (high_planes); 0 in every file
 
   bool is_dense() const { return kind == Kind::f32 || kind == Kind::f16 || kind == Kind::bf16; }
@@ -44,6 +48,7 @@ FormatSpec parse_format(std::string_view text);  // throws Error showing the nea
 int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in);
 // The paper's own bits-per-parameter formula (SLQ Table 5: b + 20/128 for every asymmetric width, b + 16/128 symmetric,
 // FP4 4.5 or 5.0, FP8 8.0), which charges a 4-bit zero point at every width; ours is stored_bytes * 8 / (out * in).
+// Vector codes: SCVQ's equation 7 (vector_code.h).
 double paper_bits(const FormatSpec& spec);
 
 }  // namespace fidelio

@@ -20,6 +20,9 @@ std::vector<std::string> all_formats() {
     }
   for (int b = 2; b <= 5; ++b)
     for (int g : {16, 32, 64, 128}) all.push_back(fmt::format("lut{}g{}", b, g));
+  for (const char* vectors :
+       {"vq8k9s1", "vq8k12s1+r2.23", "vq8k12s4", "vq8k14s4+r20.0", "vq8k16s4+r0.1", "vq8k16s8", "vq8k20s8+r4.7"})
+    all.push_back(vectors);
   return all;
 }
 
@@ -27,6 +30,25 @@ struct Size {
   int64_t out, in;
 };
 constexpr Size kSizes[] = {{1, 1}, {3, 7}, {2, 128}, {5, 130}, {4, 257}, {16, 96}};
+
+// Random codes with indices that there are, and corrections spread over the first rows.
+void make_valid(SignedVectors& m, Rng& rng) {
+  const VectorShape& s = m.shape;
+  for (int64_t row = 0; row < s.out; ++row)
+    for (int64_t v = 0; v < s.vectors; ++v)
+      set_vector(m, row, v,
+                 {static_cast<int>(rng.below(static_cast<uint64_t>(s.entries))),
+                  static_cast<uint8_t>(rng.below(uint64_t{1} << s.signs))});
+  if (s.sparse == 0) return;
+  int64_t left = s.sparse;
+  for (int64_t row = 0; row < s.out; ++row) {
+    const int64_t count = std::min(left, (s.sparse + s.out - 1) / s.out);
+    m.sparse_count.as<uint16_t>()[row] = static_cast<uint16_t>(count);
+    for (int64_t i = 0; i < count; ++i)
+      m.sparse_index.as<uint16_t>()[s.sparse - left + i] = static_cast<uint16_t>(s.vectors - count + i);
+    left -= count;
+  }
+}
 
 // Random bytes in every tensor of a weight, except that small floats keep clear of NaN.
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, uint64_t seed) {
@@ -47,6 +69,7 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, uint
       }
     }
   }
+  if (auto* vectors = std::get_if<SignedVectors>(&w.main)) make_valid(*vectors, rng);
   return w;
 }
 
@@ -88,6 +111,17 @@ TEST(FormatSpec, BadStringsShowTheGrammar) {
                            " bf16",
                            "BF16",
                            "int-4g128",
+                           "vq8k12",
+                           "vq8k12s2",
+                           "vq8k8s1",
+                           "vq8k13s1",
+                           "vq8k21s8",
+                           "vq4k12s1",
+                           "vq8k12s1+r",
+                           "vq8k12s1+r2",
+                           "vq8k12s1+r2.20",
+                           "vq8k12s1+r0.0",
+                           "vq8k12s1+r20.1",
                            "int4g99999999999999999999",
                            "w4a4.atom"}) {
     try {
@@ -266,6 +300,63 @@ TEST(Decode, DenseIsTheMatrixItself) {
   EXPECT_THROW(make_dense(OwnedTensor::allocate(DType::i8, {2, 3})), Error);
   EXPECT_THROW(make_dense(OwnedTensor::allocate(DType::f32, {6})), Error);
   EXPECT_THROW(make_dense(w, OwnedTensor::allocate(DType::f32, {3})), Error);  // out is 2
+}
+
+TEST(Decode, VectorCodesByHand) {
+  LinearWeight w = allocate_weight(parse_format("vq8k14s4+r20.0"), 2, 20);  // three vectors, the last of four columns
+  auto& m = std::get<SignedVectors>(w.main);
+  ASSERT_EQ(m.shape.sparse, 1);  // 20 percent of six
+  m.row_scale.as<f16>()[1] = to_f16(0.5f);
+  for (int c = 0; c < 20; ++c) m.column_scale.as<f16>()[c] = to_f16(c == 19 ? 4.0f : 2.0f);
+  for (int j = 0; j < 8; ++j) m.codebook.as<int8_t>()[1023 * 8 + j] = static_cast<int8_t>(j - 128);
+  set_vector(m, 1, 2, {1023, 0b0010});
+  m.sparse_count.as<uint16_t>()[1] = 1;
+  m.sparse_index.as<uint16_t>()[0] = 2;
+  m.sparse_value.as<int8_t>()[1] = -3;
+  m.sparse_scale.as<f16>()[0] = to_f16(0.25f);
+  check_codes(w);
+  std::vector<float> want(40, 0.0f);
+  want[36] = -128, want[37] = -127.75f, want[38] = 126, want[39] = 250;
+  EXPECT_EQ(decode(w), want);
+  EXPECT_EQ(get_vector(m, 1, 2), (VectorChoice{1023, 0b0010}));
+  EXPECT_EQ(get_vector(m, 1, 1), (VectorChoice{0, 0}));
+}
+
+TEST(VectorCode, EquationSevenGivesTheRowsOfThePapersTableSix) {
+  const std::map<std::string, double> rows = {{"vq8k12s1+r2.23", 2.04}, {"vq8k12s1+r4.73", 2.44},
+                                              {"vq8k16s4+r2.23", 2.70}, {"vq8k16s4+r4.73", 3.10},
+                                              {"vq8k20s8+r2.23", 3.20}, {"vq8k20s8+r4.73", 3.60}};
+  for (const auto& [text, bits] : rows) EXPECT_NEAR(paper_bits(parse_format(text)), bits, 0.005) << text;
+}
+
+TEST(VectorCode, BlocksCoverTheRowsOnce) {
+  for (const auto [out, in] : {Size{1, 8}, Size{4096, 4096}, Size{11008, 4096}, Size{9728, 2560}, Size{40, 1 << 19}}) {
+    const VectorShape s = vector_shape(parse_format("vq8k12s1"), out, in);
+    EXPECT_EQ(s.first_row(0), 0);
+    EXPECT_EQ(s.first_row(s.blocks), out);
+    for (int64_t b = 0; b < s.blocks; ++b) {
+      EXPECT_LT(s.first_row(b), s.first_row(b + 1));
+      EXPECT_EQ(s.block_of(s.first_row(b)), b);
+      EXPECT_EQ(s.block_of(s.first_row(b + 1) - 1), b);
+    }
+  }
+}
+
+TEST(VectorCode, WhatAFileMayHaveWrongIsRefused) {
+  const FormatSpec spec = parse_format("vq8k13s4+r20.0");
+  const LinearWeight good = random_weight(spec, 5, 64, 3);
+  check_codes(good);
+  const auto refused = [&](auto damage) {
+    LinearWeight w = random_weight(spec, 5, 64, 3);
+    damage(std::get<SignedVectors>(w.main));
+    EXPECT_THROW(check_codes(w), Error);
+  };
+  refused([](SignedVectors& m) { m.high.as<uint8_t>()[2] = 0x20; });  // entry 512 or more of 512
+  refused([](SignedVectors& m) { m.sparse_count.as<uint16_t>()[0] = 9; });
+  refused([](SignedVectors& m) { m.sparse_count.as<uint16_t>()[4] += 1; });
+  refused([](SignedVectors& m) { m.sparse_count.as<uint16_t>()[0] -= 1; });
+  refused([](SignedVectors& m) { m.sparse_index.as<uint16_t>()[1] = 8; });
+  refused([](SignedVectors& m) { m.sparse_index.as<uint16_t>()[1] = m.sparse_index.as<uint16_t>()[0]; });
 }
 
 TEST(Stored, TensorsRoundTripThroughLoad) {

@@ -41,6 +41,8 @@ void visit_tensors(LinearWeight& w, const Visit& visit) {
     visit(".codebook", DType::i8, Shape{int64_t{1} << vector->codes.bits, vector->dim}, vector->codebook);
     visit(".scale", DType::i8, Shape{out, groups}, vector->scale);
     visit(".row_scale", DType::f32, Shape{out}, vector->row_scale);
+  } else if (auto* vectors = std::get_if<SignedVectors>(&w.main)) {
+    visit_vectors(*vectors, visit);
   } else {
     auto& block = std::get<FpBlock>(w.main);
     visit_codes(block.codes, block.codes.planes, visit);
@@ -59,6 +61,7 @@ LinearWeight empty_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   if (spec.kind == Kind::integer) w.main = IntGroup{.codes = codes, .scale = {}, .row_scale = {}, .zero = {}};
   if (spec.kind == Kind::grid)
     w.main = VectorCode{.dim = 1, .codes = codes, .codebook = {}, .scale = {}, .row_scale = {}};
+  if (spec.kind == Kind::vq) w.main.emplace<SignedVectors>().shape = vector_shape(spec, out, in);
   if (spec.kind == Kind::fp4 || spec.kind == Kind::fp8)
     w.main = FpBlock{.codes = codes, .scale = {}, .offset = {}, .row_scale = {}};
   return w;
@@ -123,6 +126,10 @@ void decode_main(const LinearWeight& w, const FpBlock& m, int64_t row, std::span
     const float offset = m.offset ? e4m3_to_float(raw(m.offset)[at]) : 0.0f;
     values[c] = row_scale * (e4m3_to_float(raw(m.scale)[at]) * kE2m1[q[c]] + offset);
   }
+}
+
+void decode_main(const LinearWeight&, const SignedVectors& m, int64_t row, std::span<float> values) {
+  decode_vectors(m, row, values);
 }
 
 }  // namespace
@@ -270,6 +277,10 @@ std::vector<StoredTensor> stored_tensors(const LinearWeight& w) {
   return tensors;
 }
 
+void check_codes(const LinearWeight& w) {
+  if (const auto* vectors = std::get_if<SignedVectors>(&w.main)) check_vectors(*vectors, to_string(w.spec));
+}
+
 LinearWeight load_weight(
     const FormatSpec& spec, int64_t out, int64_t in,
     const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find) {
@@ -280,6 +291,7 @@ LinearWeight load_weight(
           suffix, name_of(dtype), to_string(shape));
   });
   w.bias = find(".bias", DType::f32, Shape{out});
+  check_codes(w);
   return w;
 }
 

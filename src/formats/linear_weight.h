@@ -16,6 +16,7 @@
 
 #include "core/tensor.h"
 #include "formats/format_spec.h"
+#include "formats/vector_code.h"
 
 namespace fidelio {
 
@@ -68,7 +69,7 @@ struct FpBlock {
 struct LinearWeight {
   int64_t out = 0, in = 0;
   FormatSpec spec;
-  std::variant<Dense, IntGroup, VectorCode, FpBlock> main;
+  std::variant<Dense, IntGroup, VectorCode, FpBlock, SignedVectors> main;
   OwnedTensor bias;  // f32 (out), or empty
 
   int64_t stored_bytes() const;  // equals fidelio::stored_bytes(spec, out, in) + the bias: a law
@@ -100,6 +101,9 @@ struct StoredTensor {
   Tensor tensor;
 };
 std::vector<StoredTensor> stored_tensors(const LinearWeight& w);
+// What of a weight's tensors dtype and shape do not tell, and a damaged file may break: of vector codes, indices and
+// counts. load_weight() checks it. Throws Error.
+void check_codes(const LinearWeight& w);
 // The inverse: `find` returns the tensor of a suffix, already checked to have this dtype and shape. Every tensor of the
 // format is required; ".bias" (f32 (out)) is asked for last, and an empty tensor there means a linear without bias.
 LinearWeight load_weight(
