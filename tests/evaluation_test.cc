@@ -110,7 +110,7 @@ TEST(Evaluation, WhatARequestYieldsDoesNotDependOnTheOthers) {
         open_runner("quill-1m", {.isa = "", .max_rows = 64, .max_logit_rows = 16, .cache_tokens = 4096, .mode = mode});
     const auto alone =
         open_runner("quill-1m", {.threads = 1, .isa = "", .max_rows = 5, .max_logit_rows = 1, .mode = mode});
-    const auto a = generate(*together, requests, {.mode = mode}), b = generate(*alone, requests, {.mode = mode});
+    const auto a = generate(*together, requests, {.reading = mode}), b = generate(*alone, requests, {.reading = mode});
     for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(a[i].ids, b[i].ids) << i << " " << name_of(mode);
   }
 }

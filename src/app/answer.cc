@@ -10,8 +10,6 @@
 namespace fidelio::app {
 namespace {
 
-struct Interrupted {};  // unwinds generate() from its callback
-
 constexpr std::string_view kOpen = "<think>", kClose = "</think>", kDim = "\033[2m", kPlain = "\033[0m";
 
 // Bytes at the end of `text` that may be the beginning of `tag`.
@@ -23,43 +21,41 @@ size_t may_begin(std::string_view text, std::string_view tag) {
 
 }  // namespace
 
-Answer answer(Runner& runner, const TextModel& model, GenerationRequest request, Activations mode,
-              const std::function<void(const std::string&)>& print, const InterruptCatcher* catcher) {
-  StreamingDetokenizer detokenizer(model.tokenizer);
+EngineOptions engine_options(const TextModel& model, Activations mode, const Draft& draft) {
+  EngineOptions options;
+  options.reading = mode;
+  options.tokenizer = &model.tokenizer;
+  options.speculation = draft.how;
+  return options;
+}
+
+Answer answer(Engine& engine, GenerationRequest request, const std::function<void(const std::string&)>& print,
+              const InterruptCatcher* catcher) {
   Answer result;
-  const std::vector<int32_t> stop_ids = request.stop_ids;
-  const std::vector<std::string> stops = request.stop_strings;
-  size_t longest = 1, printed = 0;
-  for (const std::string& stop : stops) longest = std::max(longest, stop.size());
-  const auto print_up_to = [&](size_t end) {
-    if (end <= printed) return;
-    print(result.text.substr(printed, end - printed));
-    printed = end;
-  };
+  size_t printed = 0;
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
-  GenerationOptions options;
-  options.mode = mode;
-  options.tokenizer = &model.tokenizer;
-  options.on_token = [&](int64_t, int32_t id) {
+  RequestEvents events;
+  events.on_token = [&](const NewToken& token) {
     if (result.first_seconds == 0) result.first_seconds = elapsed();
-    result.ids.push_back(id);
-    if (std::find(stop_ids.begin(), stop_ids.end(), id) == stop_ids.end()) result.text += detokenizer.push(id);
-    size_t end = result.text.size() - std::min(result.text.size(), longest - 1);
-    for (const std::string& stop : stops) end = std::min(end, result.text.find(stop, printed));
-    print_up_to(end);
-    if (catcher != nullptr && catcher->asked()) throw Interrupted{};
+    if (!token.text.empty()) print(std::string(token.text));
+    printed += token.text.size();
+    if (catcher != nullptr && catcher->asked()) engine.cancel(token.request);
   };
-  try {
-    Generation made = std::move(generate(runner, {std::move(request)}, options).front());
+  std::string error;
+  events.on_finish = [&](int64_t, Generation&& made) {
     result.ids = std::move(made.ids);
     result.text = std::move(made.text);
     result.finish_reason = made.finish_reason;
-  } catch (const Interrupted&) {
-    result.interrupted = true;
-    result.text += detokenizer.finish();
+    result.interrupted = made.finish_reason == FinishReason::cancelled;
+    result.drafted = made.drafted, result.accepted = made.accepted;
+    error = std::move(made.error);
+  };
+  engine.add(std::move(request), std::move(events));
+  while (engine.step()) {
   }
-  print_up_to(result.text.size());
+  check(error.empty(), "{}", error);
+  if (printed < result.text.size()) print(result.text.substr(printed));
   result.total_seconds = elapsed();
   return result;
 }

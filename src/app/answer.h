@@ -4,8 +4,9 @@
 #include <string>
 
 #include "app/common.h"
+#include "app/draft.h"
 #include "app/interrupt.h"
-#include "engine/generate.h"
+#include "engine/engine.h"
 
 namespace fidelio::app {
 
@@ -14,6 +15,7 @@ struct Answer {
   std::string text;  // up to a stop id or stop string
   FinishReason finish_reason = FinishReason::stop;
   bool interrupted = false;
+  int64_t drafted = 0, accepted = 0;            // tokens guessed, and how many of them were right
   double first_seconds = 0, total_seconds = 0;  // until the first token; in all
   double tokens_per_second() const {            // after the first
     const auto made = static_cast<double>(ids.size());
@@ -21,10 +23,13 @@ struct Answer {
   }
 };
 
+// How `generate` and `chat` run a model.
+EngineOptions engine_options(const TextModel& model, Activations mode, const Draft& draft);
+
 // Runs one request, handing pieces of text to `print` as they become final: what may yet turn out to be a stop string is
 // held back. An interrupt that `catcher` (may be null) has seen ends it after the token in progress.
-Answer answer(Runner& runner, const TextModel& model, GenerationRequest request, Activations mode,
-              const std::function<void(const std::string&)>& print, const InterruptCatcher* catcher = nullptr);
+Answer answer(Engine& engine, GenerationRequest request, const std::function<void(const std::string&)>& print,
+              const InterruptCatcher* catcher = nullptr);
 
 // What a model writes is a stranger's text as its files are: a terminal shows control characters instead of obeying them,
 // a file or pipe gets them as they are.

@@ -3,6 +3,7 @@
 
 #include "app/bench_linear.h"
 #include "app/bench_sampling.h"
+#include "app/bench_speculate.h"
 #include "app/common.h"
 #include "app/probe.h"
 #include "core/rng.h"
@@ -194,6 +195,7 @@ void add_bench(CLI::App& app) {
   verb->callback([o] { bench_model(*o); });
   add_bench_linear(*bench);
   add_bench_sampling(*bench);
+  add_bench_speculate(*bench);
 }
 
 }  // namespace fidelio::app

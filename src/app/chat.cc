@@ -19,6 +19,7 @@ namespace {
 struct Chat {
   RunOptions run;
   Sampling sampling;
+  DraftOptions draft;
   int64_t max_tokens = 1024;
   std::string system;
 };
@@ -59,6 +60,8 @@ class Conversation {
         model_(model),
         options_(runner_options(o.run)),
         runner_(make_runner(o.run, model.checkpoint, options_)),
+        draft_(open_draft(o.draft, *runner_, o.run)),
+        engine_(*runner_, engine_options(model, options_.mode, draft_)),
         colours_(::isatty(1) != 0 && ::isatty(0) != 0) {
     begin(o.system);
   }
@@ -116,7 +119,7 @@ class Conversation {
     ThinkingDimmer dimmer(last != std::string::npos && prompt.substr(0, last + 1).ends_with("<think>"));
     const InterruptCatcher catcher;
     const Answer a = answer(
-        *runner_, model_, std::move(request), options_.mode,
+        engine_, std::move(request),
         [&](const std::string& piece) {
           fmt::print("{}", colours_ ? dimmer.push(for_output(piece)) : for_output(piece));
           std::fflush(stdout);
@@ -136,6 +139,8 @@ class Conversation {
   const TextModel& model_;
   RunnerOptions options_;
   std::unique_ptr<Runner> runner_;
+  Draft draft_;
+  Engine engine_;
   bool colours_;
   std::string system_;
   std::vector<ChatMessage> messages_;
@@ -168,6 +173,7 @@ void add_chat(CLI::App& app) {
   verb->add_option("-n,--max-tokens", o->max_tokens, "Longest answer in tokens")->check(above_zero());
   verb->add_option("--system", o->system, "A system message");
   add_sampling(*verb, o->sampling);
+  add_draft(*verb, o->draft);
   add_run_options(*verb, o->run);
   verb->callback([o] { chat(*o); });
 }

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "app/common.h"
+#include "app/eval_draft.h"
 #include "app/eval_tasks.h"
 #include "app/texts.h"
 #include "core/progress.h"
@@ -17,6 +18,7 @@ struct Eval {
   std::vector<std::string> texts;
   WindowOptions windows{.context = 0};
   int view = 0;
+  EvalDraft draft;
   EvalTasks tasks;
 };
 
@@ -52,17 +54,16 @@ void print(const FidelityReport& r) {
              r.windows.size());
 }
 
-// The candidate read as its integers' high planes alone, as a draft would; linears that cannot be cut stay whole.
-void take_view(Runner& runner, const Checkpoint& checkpoint, int bits) {
-  int cut = 0;
-  for (LinearId id : linears_of(checkpoint.config())) {
-    const FormatSpec spec = checkpoint.format(id);
-    const bool inner = id.role != Role::embedding && id.role != Role::head;
-    if (!inner || spec.kind != Kind::integer || !is_view_width(spec.bits, bits)) continue;
-    runner.set_linear(id, runner.pack(high_planes(checkpoint.linear(id), bits)));
-    ++cut;
-  }
-  check(cut > 0, "--view {}: no linear of this checkpoint has integers that can be cut to {} bits", bits, bits);
+// How the candidate is read: as its integers' high planes alone, as a draft would, if --view asks for it.
+Reading reading_of(const Eval& o, const Runner& candidate, Activations mode) {
+  const Reading reading(mode, o.view);
+  const int64_t read = candidate.bytes_read(reading), whole = candidate.bytes_read(mode);
+  check(o.view == 0 || read < whole, "--view {}: no layer of this checkpoint has integers that can be cut to {} bits",
+        o.view, o.view);
+  if (o.view > 0 && !quiet(o.json))
+    fmt::print("a step reads {} of {} ({:.3f})\n", bytes_text(read), bytes_text(whole),
+               static_cast<double>(read) / static_cast<double>(whole));
+  return reading;
 }
 
 void eval(Eval o) {
@@ -79,8 +80,10 @@ void eval(Eval o) {
   for (const EvalText& text : texts) longest = std::max(longest, static_cast<int64_t>(text.ids.size()));
   longest = std::min<int64_t>(longest, o.windows.context);
   const Activations mode = parse_activations(o.run.activations);
+  if (o.draft.draft.draft != "off")
+    return eval_draft(o.run, model, texts, o.windows, measuring(o, mode, longest), o.draft, o.json);
   const auto candidate = make_runner(o.run, model.checkpoint, measuring(o, mode, longest));
-  if (o.view > 0) take_view(*candidate, model.checkpoint, o.view);
+  const Reading reading = reading_of(o, *candidate, mode);
   ThreadPool pool(o.run.threads);
   set_words_on_interrupt("Nothing is kept of an evaluation on text; the same command begins anew.");
   std::unique_ptr<Progress> progress;
@@ -90,7 +93,7 @@ void eval(Eval o) {
     progress->advance(done - std::exchange(before, done));
   };
   if (o.reference.empty()) {
-    const PerplexityReport report = measure_perplexity(*candidate, texts, {o.windows, mode, {}}, pool, advance);
+    const PerplexityReport report = measure_perplexity(*candidate, texts, {o.windows, reading, {}}, pool, advance);
     progress.reset();
     if (!quiet(o.json))
       fmt::print("perplexity {}, {} tokens in {} windows\n", with_ci(report.perplexity(), 4), report.tokens(),
@@ -104,7 +107,7 @@ void eval(Eval o) {
   const auto exact = make_runner(o.run, reference, measuring(o, reference_mode, longest));
   const FidelityReport report = compare_models(
       *exact, *candidate, texts,
-      {.windows = o.windows, .reference_mode = reference_mode, .candidate_mode = mode, .top_k = 10, .bootstrap = {}},
+      {.windows = o.windows, .reference_mode = reference_mode, .candidate_mode = reading, .top_k = 10, .bootstrap = {}},
       pool, advance);
   progress.reset();
   if (!quiet(o.json)) print(report);
@@ -132,6 +135,13 @@ void add_eval(CLI::App& app) {
       ->needs(reference);
   verb->add_option("--view", o->view, "Read only so many high bits of the integer codes of layers, as a draft would")
       ->check(CLI::Range(1, 7));
+  CLI::Option* draft = verb->add_option("--draft", o->draft.draft.draft,
+                                        "How well a draft guesses: its EAR on the texts, and its acceptance while the "
+                                        "model continues them; as `generate --draft` takes it")
+                           ->excludes(reference);
+  verb->add_option("--draft-temperature", o->draft.temperature, "At which the model continues the texts (default 1)")
+      ->check(above_zero())
+      ->needs(draft);
   verb->add_option("--context", o->windows.context, "Window length in tokens (default: the model's context)")
       ->check(CLI::Range(2, 1 << 24));
   verb->add_option("--stride", o->windows.stride, "Distance of windows (default: the context, i.e. side by side)")
@@ -139,7 +149,7 @@ void add_eval(CLI::App& app) {
   verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")->check(above_zero());
   CLI::Option* tasks = add_eval_tasks(*verb, o->tasks);
   for (const char* of_texts :
-       {"--text", "--reference", "--reference-activations", "--view", "--context", "--stride", "--windows"})
+       {"--text", "--reference", "--reference-activations", "--view", "--draft", "--context", "--stride", "--windows"})
     tasks->excludes(verb->get_option(of_texts));
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);

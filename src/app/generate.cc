@@ -13,6 +13,7 @@ namespace {
 struct Generate {
   RunOptions run;
   Sampling sampling;
+  DraftOptions draft;
   int64_t max_tokens = 256;
   std::string prompt, json;
   std::vector<std::string> stops;
@@ -46,7 +47,9 @@ void generate_once(Generate o, bool given) {
 
   options.cache_tokens = std::min<int64_t>(context, static_cast<int64_t>(prompt.size()) + o.max_tokens);
   const auto runner = make_runner(o.run, model.checkpoint, options);
-  const Answer a = answer(*runner, model, std::move(request), options.mode, [&](const std::string& piece) {
+  const Draft draft = open_draft(o.draft, *runner, o.run);
+  Engine engine(*runner, engine_options(model, options.mode, draft));
+  const Answer a = answer(engine, std::move(request), [&](const std::string& piece) {
     if (quiet(o.json)) return;
     fmt::print("{}", for_output(piece));
     std::fflush(stdout);
@@ -56,6 +59,7 @@ void generate_once(Generate o, bool given) {
                       {"ids", a.ids},
                       {"text", a.text},
                       {"finish_reason", std::string(name_of(a.finish_reason))},
+                      {"draft", {{"drafted", a.drafted}, {"accepted", a.accepted}}},
                       {"timings",
                        {{"prompt_tokens", prompt.size()},
                         {"prompt_seconds", a.first_seconds},
@@ -79,6 +83,7 @@ void add_generate(CLI::App& app) {
   verb->add_option("-n,--max-tokens", o->max_tokens, "Longest answer in tokens")->check(above_zero());
   verb->add_option("--stop", o->stops, "The answer also ends before this text; may be repeated");
   add_sampling(*verb, o->sampling);
+  add_draft(*verb, o->draft);
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
   verb->callback([o, prompt] { generate_once(*o, prompt->count() > 0); });

@@ -34,7 +34,7 @@ Measurement measurement_of(const FidelityReport& report) { return {report.ear(),
 nlohmann::json make_certificate(const Target& target, const FidelityReport& report, const Runner& served, int looks,
                                 const std::string& reference_sha256, const std::vector<std::string>& files) {
   std::set<std::string> kernels;
-  for (LinearId id : linears_of(served.config())) kernels.insert(served.kernel_of(id, report.options.candidate_mode));
+  for (LinearId id : linears_of(served.config())) kernels.insert(served.kernel_of(id, report.options.candidate_mode.activations));
   nlohmann::json texts = nlohmann::json::array();
   for (size_t i = 0; i < report.text_names.size(); ++i)
     texts.push_back({{"name", files[i]}, {"sha256", report.text_sha256[i]}, {"windows", "odd"}});
@@ -51,7 +51,7 @@ nlohmann::json make_certificate(const Target& target, const FidelityReport& repo
           {"windows", report.windows.size()},
           {"context", report.options.windows.context},
           {"texts", texts},
-          {"activations", std::string(name_of(report.options.candidate_mode))},
+          {"activations", std::string(name_of(report.options.candidate_mode.activations))},
           {"kv", std::string(name_of(served.options().kv))},
           {"kernels", kernels},
           {"looks", looks},

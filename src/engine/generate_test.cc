@@ -107,15 +107,6 @@ TEST(Generate, DecodesTogetherAndRefills) {
   EXPECT_EQ(std::accumulate(runner.steps.begin(), runner.steps.end(), int64_t{0}), 3 * (12 + 9 * 4));
 }
 
-TEST(Generate, CacheLimitsHowManyRun) {
-  GenerationPool pool({.max_rows = 64, .max_logit_rows = 64, .cache_pages = 3, .context = 64, .vocabulary = 23});
-  for (int i = 0; i < 5; ++i) pool.add({.prompt = {1, 2}, .max_tokens = 40});  // 41 tokens fed: two pages
-  Batch batch;
-  ASSERT_TRUE(pool.plan(batch));
-  EXPECT_EQ(pool.running(), 1);
-  EXPECT_EQ(pool.size(), 5);
-}
-
 TEST(Generate, CallbacksSeeTokensAndEnds) {
   const auto requests = mixed_requests(9);
   FakeRunner runner = make_runner(32, 32, 256);
@@ -152,10 +143,10 @@ TEST(Generate, LogprobsAreThoseOfTheModel) {
 }
 
 TEST(Generate, RefusesImpossibleRequests) {
-  GenerationPool pool({.max_rows = 64, .max_logit_rows = 64, .cache_pages = 2, .context = 1000, .vocabulary = 23});
+  FakeRunner runner = make_runner(64, 64, 64, {.context = 1000});
   const auto message = [&](GenerationRequest r) {
     try {
-      pool.add(std::move(r));
+      Engine(runner, {}).add(std::move(r));
     } catch (const Error& e) {
       return std::string(e.what());
     }

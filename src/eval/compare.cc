@@ -119,7 +119,8 @@ namespace {
 nlohmann::json settings_json(const CompareOptions& o) {
   nlohmann::json settings = to_json(o.windows);
   settings["reference_activations"] = name_of(o.reference_mode);
-  settings["activations"] = name_of(o.candidate_mode);
+  settings["activations"] = name_of(o.candidate_mode.activations);
+  if (o.candidate_mode.high_bits > 0) settings["high_bits"] = o.candidate_mode.high_bits;
   settings["top_k"] = o.top_k;
   settings["bootstrap"] = {{"resamples", o.bootstrap.resamples}, {"seed", o.bootstrap.seed}, {"unit", "window"}};
   return settings;

@@ -20,7 +20,7 @@ namespace fidelio {
 struct CompareOptions {
   WindowOptions windows{};
   Activations reference_mode = Activations::f32;
-  Activations candidate_mode = Activations::a16;
+  Reading candidate_mode = Activations::a16;
   int top_k = 10;
   BootstrapOptions bootstrap{};
 };

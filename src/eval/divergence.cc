@@ -69,7 +69,7 @@ DivergenceReport measure_divergence(Runner& a, Runner& b, const Tokenizer& token
   // Twice the prompts: first answered, then compared.
   const auto total = static_cast<int64_t>(2 * prompts.size());
   int64_t done = 0;
-  const auto answers = generate(a, requests, {.mode = options.mode_a, .on_finish = [&](int64_t, const Generation&) {
+  const auto answers = generate(a, requests, {.reading = options.mode_a, .on_finish = [&](int64_t, const Generation&) {
                                                 if (progress) progress(++done, total);
                                               }});
   DivergenceReport report{options.name_a, options.name_b, std::vector<PromptDivergence>(prompts.size())};

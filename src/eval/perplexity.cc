@@ -109,7 +109,7 @@ nlohmann::json to_json(const PerplexityReport& report) {
   for (size_t i = 0; i < report.text_names.size(); ++i)
     texts.push_back({{"name", report.text_names[i]}, {"sha256", report.text_sha256[i]}});
   for (const WindowLoss& w : report.windows) windows.push_back({w.nll, w.tokens});
-  settings["activations"] = name_of(report.options.mode);
+  settings["activations"] = name_of(report.options.mode.activations);
   settings["bootstrap"] = {{"resamples", report.options.bootstrap.resamples}, {"seed", report.options.bootstrap.seed}};
   return {{"perplexity", to_json(report.perplexity())},
           {"loss", to_json(report.loss())},

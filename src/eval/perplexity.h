@@ -57,7 +57,7 @@ struct WindowLoss {
 
 struct PerplexityOptions {
   WindowOptions windows{};
-  Activations mode = Activations::a16;
+  Reading mode = Activations::a16;
   BootstrapOptions bootstrap{};
 };
 

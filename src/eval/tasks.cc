@@ -125,7 +125,7 @@ void run_generation(const TaskModel& model, Run& run) {
     run.finish(i, std::move(result));
   };
   generate(*model.runner, std::move(requests),
-           {.mode = run.options.mode,
+           {.reading = run.options.mode,
             .max_sequences = run.options.max_sequences,
             .tokenizer = model.tokenizer,
             .special_in_text = true,

@@ -43,9 +43,10 @@ enum class KvFormat : uint8_t { f32, f16, bf16, i8, i4x2 };
 std::string_view name_of(Activations mode);
 std::string_view name_of(KvFormat format);
 
-// How one step reads the weights. high_bits: of every integer weight and grid at most so many high bits of its codes
-// are read, where its planes can be cut there, else the fewest they can be cut to; a weight that cannot be cut at all,
-// and every weight where high_bits is 0, is read whole. A draft reads {a8, 4} where its verifier reads {a16}.
+// How one step reads the weights. high_bits: of every integer weight of a layer at most so many high bits of its codes
+// are read, where its planes can be cut there, else the fewest they can be cut to. Read whole are weights that cannot be
+// cut at all, the head (what it loses is lost from the logits directly), and all weights where high_bits is 0. A draft
+// reads {a8, 4} where its verifier reads {a16}.
 struct Reading {
   constexpr Reading(Activations a = Activations::a16, int high = 0) : activations(a), high_bits(high) {}
   Activations activations;

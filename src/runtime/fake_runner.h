@@ -18,6 +18,8 @@ class FakeRunner final : public Runner {
     double spread = 4;  // logits lie in [-spread, spread]
     double noise = 0;   // of a quantised twin, from `noise_seed`
     uint64_t noise_seed = 1;
+    double draft_noise = 1;   // of every reading but the whole weights
+    bool kinds_agree = true;  // else output rows leave other bits in the cache than prompt rows
   };
   FakeRunner(Shape shape, RunnerOptions options) : shape_(shape), options_(options) {
     config_.L = 1;
@@ -30,7 +32,10 @@ class FakeRunner final : public Runner {
   const ModelConfig& config() const override { return config_; }
   const RunnerOptions& options() const override { return options_; }
   int64_t weight_bytes() const override { return 0; }
-  int64_t bytes_read(Reading) const override { return 0; }
+  int64_t bytes_read(Reading reading) const override { return reading.high_bits == 0 ? 100 : 10 * reading.high_bits; }
+  bool kinds_agree() const override { return shape_.kinds_agree; }
+  std::unique_ptr<Runner> make_draft(const Checkpoint&) override { return nullptr; }
+  bool shares_cache_with(const Runner& other) const override { return this == &other; }
   int64_t cache_bytes() const override { return 0; }
   int64_t cache_pages() const override { return (options_.cache_tokens + kPageTokens - 1) / kPageTokens; }
   std::string kernel_of(LinearId, Activations) const override { return "fake"; }
@@ -38,10 +43,12 @@ class FakeRunner final : public Runner {
   void begin(const Batch& batch, Reading reading) override {
     check(batch.rows() > 0 && batch.rows() <= options_.max_rows, "{} rows", batch.rows());
     batch_ = batch;
+    drafts_ = reading.high_bits != 0;
     readings.push_back(reading);
     steps.push_back(batch.rows());
     for (const Segment& s : batch.segments)
-      for (int32_t i = 0; i < s.rows; ++i) slot(s, s.position + i) = batch.ids[static_cast<size_t>(s.first_row + i)];
+      for (int32_t i = 0; i < s.rows; ++i)
+        slot(s, s.position + i) = written(batch.ids[static_cast<size_t>(s.first_row + i)], s.kind);
     ran_ = false;
   }
   void embed() override {}
@@ -75,6 +82,10 @@ class FakeRunner final : public Runner {
   std::vector<Reading> readings;  // and how it read the weights
 
  private:
+  // What a row leaves in the cache: a draft's is never what the verifier's would be.
+  int32_t written(int32_t id, RowKind kind) const {
+    return id + (drafts_ ? 1 << 28 : 0) + (!shape_.kinds_agree && kind == RowKind::output ? 1 << 27 : 0);
+  }
   int32_t& slot(const Segment& segment, int64_t position) {
     check(position / kPageTokens < segment.pages, "position {} of {} pages", position, segment.pages);
     const auto pages = batch_.pages_of(segment);
@@ -98,15 +109,17 @@ class FakeRunner final : public Runner {
                                         [](int32_t r, const Segment& s) { return r < s.first_row; });
     const Segment& segment = *(after - 1);
     std::vector<int32_t> history;
-    for (int32_t p = 0; p <= segment.position + row - segment.first_row; ++p) history.push_back(slot(segment, p));
+    for (int32_t p = 0; p <= segment.position + row - segment.first_row; ++p)
+      history.push_back(drafts_ ? slot(segment, p) & ~(1 << 28) : slot(segment, p));
     append_hashed(hash(history));
   }
   void append_hashed(uint64_t h) {
     const auto unit = [](uint64_t x) { return static_cast<double>(x >> 11) * 0x1p-52 - 1; };  // [-1, 1)
     for (int k = 0; k < config_.v; ++k) {
       const uint64_t key = mix(h ^ static_cast<uint64_t>(k) << 32);
-      logits_.push_back(
-          static_cast<float>(shape_.spread * unit(key) + shape_.noise * unit(mix(key ^ shape_.noise_seed))));
+      logits_.push_back(static_cast<float>(shape_.spread * unit(key) +
+                                           shape_.noise * unit(mix(key ^ shape_.noise_seed)) +
+                                           (drafts_ ? shape_.draft_noise * unit(mix(key ^ 0xd4af7)) : 0)));
     }
   }
 
@@ -116,7 +129,7 @@ class FakeRunner final : public Runner {
   Batch batch_;
   std::vector<int32_t> cache_;
   std::vector<float> logits_;
-  bool ran_ = false;
+  bool ran_ = false, drafts_ = false;
 };
 
 }  // namespace fidelio

@@ -16,6 +16,20 @@ struct Workspace {
   typename B::Matrix logits;    // (logit rows, v)
 };
 
+template <Backend B>
+Workspace<B> allocate_matrices(B& b, const ModelConfig& c, int64_t rows, int64_t logit_rows) {
+  Workspace<B> w;
+  w.x = b.allocate(rows, c.d);
+  w.q = b.allocate(rows, int64_t{c.h} * c.e);
+  w.k = b.allocate(rows, int64_t{c.hk} * c.e);
+  w.v = b.allocate(rows, int64_t{c.hk} * c.e);
+  w.gate = b.allocate(rows, c.f);
+  w.up = b.allocate(rows, c.f);
+  if (c.blocks.norm_after) w.branch = b.allocate(rows, c.d);
+  w.logits = b.allocate(logit_rows, c.v);
+  return w;
+}
+
 // What attention and the MLP see: the stream, normalised where the family does so before them.
 template <Backend B>
 typename B::Acts branch_input(B& b, const typename B::Matrix& x, const typename B::Matrix& norm, float eps) {

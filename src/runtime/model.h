@@ -72,5 +72,9 @@ struct Model {
 AttentionShape attention_shape(const ModelConfig& config, int64_t context);
 // What weights of q's norm per head are multiplied by, so that scores have the model's scale.
 float query_scale(const ModelConfig& config);
+// Throws Error, naming what differs, unless one set of matrices and one cache serve both.
+void check_same_shapes(const ModelConfig& draft, const ModelConfig& model);
+// Throws Error, naming what differs, unless one set of matrices and one cache serve both.
+void check_same_shapes(const ModelConfig& draft, const ModelConfig& model);
 
 }  // namespace fidelio

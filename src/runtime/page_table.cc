@@ -2,29 +2,54 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace fidelio {
 
-PageTable::PageTable(int64_t pages) {
+PageTable::PageTable(int64_t pages) : page_(static_cast<size_t>(pages)) {
   for (int64_t i = pages; i-- > 0;) free_.push_back(static_cast<int32_t>(i));
 }
 
+int32_t PageTable::take() {
+  int32_t page;
+  if (!free_.empty()) {
+    page = free_.back();
+    free_.pop_back();
+  } else {
+    page = idle_.front();
+    idle_.pop_front();
+    Page& p = page_[static_cast<size_t>(page)];
+    published_.erase(key_of(p.before, p.tokens));
+    p.serial = 0;
+  }
+  page_[static_cast<size_t>(page)].holders = 1;
+  return page;
+}
+
+void PageTable::give_back(int32_t page) {
+  Page& p = page_[static_cast<size_t>(page)];
+  if (--p.holders > 0) return;
+  if (p.serial == 0)
+    free_.push_back(page);
+  else
+    p.idle = idle_.insert(idle_.end(), page);
+}
+
 bool PageTable::grow(int64_t id, int64_t tokens) {
-  std::vector<int32_t>& held = held_[id];
+  std::vector<int32_t>& held = held_[id].pages;
   const int64_t more = pages_for(tokens) - static_cast<int64_t>(held.size());
   if (more > free_pages()) return false;
-  for (int64_t i = 0; i < more; ++i) {
-    held.push_back(free_.back());
-    free_.pop_back();
-  }
+  for (int64_t i = 0; i < more; ++i) held.push_back(take());
   return true;
 }
 
 void PageTable::shrink(int64_t id, int64_t tokens) {
   const auto found = held_.find(id);
   if (found == held_.end()) return;
-  while (static_cast<int64_t>(found->second.size()) > pages_for(tokens)) {
-    free_.push_back(found->second.back());
-    found->second.pop_back();
+  std::vector<int32_t>& pages = found->second.pages;
+  while (static_cast<int64_t>(pages.size()) > pages_for(tokens)) {
+    give_back(pages.back());
+    pages.pop_back();
   }
 }
 
@@ -36,7 +61,57 @@ void PageTable::release(int64_t id) {
 const std::vector<int32_t>& PageTable::pages(int64_t id) const {
   const auto found = held_.find(id);
   check(found != held_.end(), "sequence {} holds no cache pages", id);
-  return found->second;
+  return found->second.pages;
+}
+
+uint64_t PageTable::key_of(uint64_t before, std::span<const int32_t> tokens) {
+  uint64_t h = before * 0x9E3779B97F4A7C15u;
+  for (int32_t t : tokens) {
+    h = (h ^ static_cast<uint32_t>(t)) * 0xBF58476D1CE4E5B9u;
+    h ^= h >> 29;
+  }
+  return h;
+}
+
+int32_t PageTable::find(uint64_t before, std::span<const int32_t> tokens) const {
+  const auto found = published_.find(key_of(before, tokens));
+  if (found == published_.end()) return -1;
+  const Page& p = page_[static_cast<size_t>(found->second)];
+  const bool same = p.before == before && std::equal(tokens.begin(), tokens.end(), p.tokens.begin());
+  return same ? found->second : -1;
+}
+
+int64_t PageTable::reuse(int64_t id, std::span<const int32_t> tokens, int64_t most) {
+  Held& held = held_[id];
+  check(held.pages.empty(), "sequence {} holds pages already", id);
+  most = std::min(most, static_cast<int64_t>(tokens.size()));
+  for (int64_t at = 0; at + kPageTokens <= most; at += kPageTokens) {
+    const int32_t page = find(held.last_serial, tokens.subspan(static_cast<size_t>(at), kPageTokens));
+    if (page < 0) break;
+    Page& p = page_[static_cast<size_t>(page)];
+    if (p.holders++ == 0) idle_.erase(p.idle);
+    held.pages.push_back(page);
+    held.last_serial = p.serial;
+  }
+  held.published = held.pages.size();
+  return static_cast<int64_t>(held.published) * kPageTokens;
+}
+
+void PageTable::publish(int64_t id, std::span<const int32_t> tokens, int64_t count) {
+  Held& held = held_.at(id);
+  for (; static_cast<int64_t>(held.published + 1) * kPageTokens <= count; ++held.published) {
+    const auto own = tokens.subspan(held.published * kPageTokens, kPageTokens);
+    const int32_t known = find(held.last_serial, own), page = held.pages[held.published];
+    Page& p = page_[static_cast<size_t>(page)];
+    if (known < 0) {
+      p.before = held.last_serial;
+      std::copy(own.begin(), own.end(), p.tokens.begin());
+      // Two keys that collide: the page published first stays the one that is found.
+      if (published_.emplace(key_of(p.before, own), page).second) p.serial = next_serial_++;
+      if (p.serial == 0) return;
+    }
+    held.last_serial = page_[static_cast<size_t>(known < 0 ? page : known)].serial;
+  }
 }
 
 }  // namespace fidelio

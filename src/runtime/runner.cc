@@ -51,6 +51,19 @@ float query_scale(const ModelConfig& c) {
   return c.attention_scale == 0 ? 1 : static_cast<float>(c.attention_scale * std::sqrt(static_cast<double>(c.e)));
 }
 
+void check_same_shapes(const ModelConfig& draft, const ModelConfig& model) {
+  const auto same = [](const char* what, int a, int b) {
+    check(a == b, "the draft has {} {}, the model {}: a draft is the same model in another format", a, what, b);
+  };
+  same("layers", draft.L, model.L);
+  same("model dimensions", draft.d, model.d);
+  same("ffn dimensions", draft.f, model.f);
+  same("heads", draft.h, model.h);
+  same("key and value heads", draft.hk, model.hk);
+  same("head dimensions", draft.e, model.e);
+  same("tokens", draft.v, model.v);
+}
+
 AttentionShape attention_shape(const ModelConfig& c, int64_t context) {
   AttentionShape shape;
   shape.heads = c.h;

@@ -58,6 +58,8 @@ class Runner {
   virtual int64_t bytes_read(Reading reading) const = 0;
   virtual int64_t cache_bytes() const = 0;
   virtual int64_t cache_pages() const = 0;
+  // Whether rows of either kind leave the same bits in the cache.
+  virtual bool kinds_agree() const = 0;
   virtual std::string kernel_of(LinearId id, Activations mode) const = 0;  // name of the kernel row
   // The GPU that runs the model and that allocate()'s memory belongs to; none: the host does.
   virtual std::optional<int> gpu() const { return std::nullopt; }
@@ -84,6 +86,11 @@ class Runner {
   virtual PackedLinear pack_noisy(const LinearWeight& weight, double sigma, uint64_t stream, bool uniform);
   virtual void set_linear(LinearId id, PackedLinear weight) = 0;
   virtual PackedLinear linear(LinearId id) const = 0;
+
+  // Another set of weights of the same shapes that works in this runner's cache and scratch, one step after the other:
+  // a draft in a format of its own. Throws Error if its shapes differ.
+  virtual std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) = 0;
+  virtual bool shares_cache_with(const Runner& other) const = 0;
 
   // begin, embed, all layers, all logit rows (batch.logit_rows.size() <= options().max_logit_rows).
   // A backend may record it: the same shape of batch again costs the host next to nothing.

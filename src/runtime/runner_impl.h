@@ -1,29 +1,32 @@
 // RunnerImpl<B>: Runner over one backend. Included by runner_cpu.cc and runner_cuda.cc alone.
 #pragma once
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "formats/finite.h"
 #include "runtime/batch_part.h"
 #include "runtime/forward.h"
+#include "runtime/load_norms.h"
 #include "runtime/page_table.h"
 #include "runtime/runner.h"
 
 namespace fidelio {
 
+// What runners of one shape share: they work one after the other.
+template <Backend B>
+struct RunnerMemory {
+  B backend;
+  Workspace<B> workspace;
+  typename B::KvCache cache;
+  uint64_t versions = 0;  // given to sets of weights, for what the backend may have recorded
+};
+
 template <Backend B>
 class RunnerImpl : public Runner {
  public:
   RunnerImpl(B backend, const Checkpoint& checkpoint, const RunnerOptions& options)
-      : b_(std::move(backend)), options_(options) {
-    model_.config = checkpoint.config();
-    const ModelConfig& c = model_.config;
-    if (options_.cache_tokens == 0) options_.cache_tokens = c.max_positions;
-    if (options_.context == 0) options_.context = std::min(options_.cache_tokens, int64_t{c.max_positions});
-    model_.attention = attention_shape(c, options_.context);
-    model_.scalars = scalars_of(c);
-    load(checkpoint);
+      : RunnerImpl(std::make_shared<RunnerMemory<B>>(RunnerMemory<B>{std::move(backend), {}, {}}), checkpoint,
+                   options) {
     allocate_workspace();
   }
 
@@ -31,6 +34,15 @@ class RunnerImpl : public Runner {
   const RunnerOptions& options() const override { return options_; }
   int64_t cache_bytes() const override { return cache_.bytes(); }
   int64_t cache_pages() const override { return PageTable::pages_for(options_.cache_tokens); }
+  bool kinds_agree() const override { return !B::kOneKindAStep; }
+  std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) override {
+    check_same_shapes(checkpoint.config(), model_.config);
+    return std::unique_ptr<Runner>(new RunnerImpl(memory_, checkpoint, options_));
+  }
+  bool shares_cache_with(const Runner& other) const override {
+    const auto* runner = dynamic_cast<const RunnerImpl*>(&other);
+    return runner != nullptr && runner->memory_ == memory_;
+  }
 
   int64_t weight_bytes() const override {
     int64_t bytes = 0;
@@ -40,9 +52,9 @@ class RunnerImpl : public Runner {
   int64_t bytes_read(Reading reading) const override {
     int64_t bytes = 0;
     for (LinearId id : linears_of(model_.config))
-      if (id.role != Role::embedding || model_.head == model_.embedding)
+      if (id.role != Role::embedding && id.role != Role::head)
         bytes += b_.bytes_read(*const_cast<Model<B>&>(model_).slot(id), reading);
-    return bytes;
+    return bytes + b_.bytes_read(*model_.head, reading.activations);
   }
   std::string kernel_of(LinearId id, Activations mode) const override {
     return b_.kernel_name(*const_cast<Model<B>&>(model_).slot(id), mode);
@@ -127,13 +139,28 @@ class RunnerImpl : public Runner {
     return std::make_shared<const typename B::Linear>(b_.pack(weight));
   }
   void set_linear(LinearId id, PackedLinear weight) override {
-    ++weights_version_;
+    weights_version_ = ++memory_->versions;
     model_.slot(id) = std::static_pointer_cast<const typename B::Linear>(std::move(weight));
     if (id.role == Role::embedding && model_.config.tie_embeddings) model_.head = model_.embedding;
   }
   PackedLinear linear(LinearId id) const override { return const_cast<Model<B>&>(model_).slot(id); }
 
  private:
+  RunnerImpl(std::shared_ptr<RunnerMemory<B>> memory, const Checkpoint& checkpoint, const RunnerOptions& options)
+      : memory_(std::move(memory)),
+        b_(memory_->backend),
+        options_(options),
+        w_(memory_->workspace),
+        cache_(memory_->cache) {
+    model_.config = checkpoint.config();
+    const ModelConfig& c = model_.config;
+    if (options_.cache_tokens == 0) options_.cache_tokens = c.max_positions;
+    if (options_.context == 0) options_.context = std::min(options_.cache_tokens, int64_t{c.max_positions});
+    model_.attention = attention_shape(c, options_.context);
+    model_.scalars = scalars_of(c);
+    load(checkpoint);
+  }
+
   Layer<B>& layer(int i) { return model_.layers[static_cast<size_t>(i)]; }
 
   void check_logit_rows(int64_t count) const {
@@ -171,23 +198,10 @@ class RunnerImpl : public Runner {
     return host_logits_;
   }
 
-  typename B::Matrix norm(const Checkpoint& checkpoint, int layer, Norm which, float factor = 1) {
-    std::vector<float> values = checkpoint.norm(layer, which);
-    for (float x : values)
-      check(std::isfinite(x), "{}: {} holds {}: the file is damaged", checkpoint.folder(),
-            norm_name(model_.config, layer, which), x);
-    for (float& value : values) value *= factor;
-    typename B::Matrix m = b_.allocate(1, static_cast<int64_t>(values.size()));
-    b_.upload(values, m);
-    return m;
-  }
-
   void load(const Checkpoint& checkpoint) {
-    const ModelConfig& c = model_.config;
-    model_.layers.resize(static_cast<size_t>(c.L));
-    // While a matrix is packed, its pages of the file are resident beside it: the largest two go first, when little
-    // else is in memory yet.
-    std::vector<LinearId> order = linears_of(c);
+    model_.layers.resize(static_cast<size_t>(model_.config.L));
+    // A matrix's pages of the file are resident while it is packed: the largest two go first, when memory is emptiest.
+    std::vector<LinearId> order = linears_of(model_.config);
     std::stable_partition(order.begin(), order.end(),
                           [](LinearId id) { return id.role == Role::embedding || id.role == Role::head; });
     for (LinearId id : order) {
@@ -196,45 +210,23 @@ class RunnerImpl : public Runner {
       set_linear(id, pack(weight));
       checkpoint.drop(id);
     }
-    for (int i = 0; i < c.L; ++i) {
-      Layer<B>& layer = model_.layers[static_cast<size_t>(i)];
-      if (c.blocks.norm_before) {
-        layer.attn_norm = norm(checkpoint, i, Norm::attn);
-        layer.mlp_norm = norm(checkpoint, i, Norm::mlp);
-      }
-      if (c.blocks.norm_after) {
-        layer.post_attn_norm = norm(checkpoint, i, Norm::post_attn);
-        layer.post_mlp_norm = norm(checkpoint, i, Norm::post_mlp);
-      }
-      if (c.blocks.qk_norm == QkNorm::none) continue;
-      const bool by_head = c.blocks.qk_norm == QkNorm::head;
-      layer.q_norm = norm(checkpoint, i, Norm::q, by_head ? query_scale(c) : 1);
-      layer.k_norm = norm(checkpoint, i, Norm::k);
-    }
-    model_.final_norm = norm(checkpoint, -1, Norm::final, model_.scalars.final_norm);
+    load_norms(b_, model_, checkpoint);
   }
 
   void allocate_workspace() {
     const ModelConfig& c = model_.config;
-    const int64_t n = options_.max_rows;
-    w_.x = b_.allocate(n, c.d);
-    w_.q = b_.allocate(n, int64_t{c.h} * c.e);
-    w_.k = b_.allocate(n, int64_t{c.hk} * c.e);
-    w_.v = b_.allocate(n, int64_t{c.hk} * c.e);
-    w_.gate = b_.allocate(n, c.f);
-    w_.up = b_.allocate(n, c.f);
-    if (c.blocks.norm_after) w_.branch = b_.allocate(n, c.d);
-    w_.logits = b_.allocate(options_.max_logit_rows, c.v);
+    w_ = allocate_matrices(b_, c, options_.max_rows, options_.max_logit_rows);
     cache_ = b_.allocate_cache(model_.attention, cache_pages(), options_.kv);
-    b_.reserve(n, std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f}}),
+    b_.reserve(options_.max_rows, std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f}}),
                std::max(options_.cache_tokens, int64_t{c.max_positions}));
   }
 
-  B b_;
+  std::shared_ptr<RunnerMemory<B>> memory_;
+  B& b_;
   RunnerOptions options_;
   Model<B> model_;
-  Workspace<B> w_;
-  typename B::KvCache cache_;
+  Workspace<B>& w_;
+  typename B::KvCache& cache_;
   int64_t rows_ = 0;
   uint64_t weights_version_ = 0;  // of what b_.repeat may have recorded
   typename B::HostFloats host_logits_;

@@ -122,6 +122,20 @@ bool choose_kernels(const LinearWeight& weight, cpu::Isa isa, bool bf16_dot, cpu
   return true;
 }
 
+// The views that a packed weight of integers offers to readings.
+void add_views(cpu::Isa isa, cpu::Linear& linear) {
+  size_t count = 0;
+  for (int bits = 2; bits < linear.spec.bits; bits += 2) {
+    if (linear.spec.kind != Kind::integer || !is_view_width(linear.spec.bits, bits)) continue;
+    cpu::Linear::View view{bits, cpu::unread_bytes(linear, bits), {}};
+    for (const cpu::LinearKernel& row : cpu::view_kernels(isa))
+      if (row.bits == bits && row.layout == linear.kernels[0]->layout &&
+          row.accepts(linear.spec, linear.out, linear.in))
+        view.kernels[static_cast<size_t>(row.mode)] = &row;
+    if (view.kernels[0] && view.kernels[1] && view.kernels[2]) linear.views[count++] = view;
+  }
+}
+
 LinearWeight decoded_to_dense(const LinearWeight& weight) {
   OwnedTensor dense = OwnedTensor::allocate(DType::f32, {weight.out, weight.in});
   for (int64_t row = 0; row < weight.out; ++row)
@@ -142,6 +156,7 @@ Cpu::Linear Cpu::pack(const LinearWeight& weight) {
   linear.out = weight.out;
   linear.in = weight.in;
   linear.spec = weight.spec;
+  add_views(state_->isa, linear);
   linear.packed = state_->weights.keep(linear.kernels[static_cast<size_t>(Activations::a16)]->pack(weight));
   if (weight.bias) {
     linear.bias =
@@ -153,7 +168,10 @@ Cpu::Linear Cpu::pack(const LinearWeight& weight) {
 
 std::string Cpu::kernel_name(const Linear& weight, Activations mode) const { return weight.kernel(mode).name; }
 
-int64_t Cpu::bytes_read(const Linear& weight, Reading) const { return weight.bytes(); }
+int64_t Cpu::bytes_read(const Linear& weight, Reading reading) const {
+  const cpu::Linear::View* view = weight.view(reading);
+  return weight.bytes() - (view ? view->unread : 0);
+}
 
 // --- linears -------------------------------------------------------------------------------------------------------
 cpu::Prepared Cpu::State::prepared(const Acts& input, cpu::Form form, int64_t group, int bits) {
@@ -224,18 +242,18 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
   for (size_t i = 0; i < weights.size(); ++i) {
     if (done[i]) continue;
     // All weights that see the input in the form, group and bits of weight i go into one parallel run.
-    const cpu::Form form = s.kernel(*weights[i].first).form;
+    const cpu::Form form = s.kernel(*weights[i].first, input).form;
     const int64_t group = activation_group(weights[i].first->spec);
-    const int bits = activation_bits(s.mode, weights[i].first->spec);
+    const int bits = activation_bits(s.reading.activations, weights[i].first->spec);
     const cpu::Prepared x = s.prepared(input, form, group, bits);
     Share shares[kMaxWeights];
     int64_t count = 0, jobs = 0;
     for (size_t j = i; j < weights.size(); ++j) {
       const Linear& w = *weights[j].first;
-      const cpu::LinearKernel& kernel = s.kernel(w);
+      const cpu::LinearKernel& kernel = s.kernel(w, input);
       const bool integer = form == cpu::Form::i8x2 || form == cpu::Form::i8;
       if (done[j] || kernel.form != form || (integer && activation_group(w.spec) != group) ||
-          (form == cpu::Form::i8 && activation_bits(s.mode, w.spec) != bits))
+          (form == cpu::Form::i8 && activation_bits(s.reading.activations, w.spec) != bits))
         continue;
       assert(w.in == input.columns && weights[j].second->columns == w.out && weights[j].second->rows >= input.rows);
       done[j] = true;
@@ -251,9 +269,9 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
 void Cpu::linear_add(Acts input, const Linear& weight, Matrix& x) {
   State& s = *state_;
   assert(weight.in == input.columns && x.columns == weight.out && x.rows >= input.rows);
-  const cpu::LinearKernel& kernel = s.kernel(weight);
-  const cpu::Prepared prepared =
-      s.prepared(input, kernel.form, activation_group(weight.spec), activation_bits(s.mode, weight.spec));
+  const cpu::LinearKernel& kernel = s.kernel(weight, input);
+  const cpu::Prepared prepared = s.prepared(input, kernel.form, activation_group(weight.spec),
+                                            activation_bits(s.reading.activations, weight.spec));
   const Share share = share_of(weight, kernel, x, input.rows, true);
   run_shares(s.pool, {&share, 1}, prepared);
 }

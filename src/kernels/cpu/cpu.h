@@ -34,6 +34,7 @@ class Cpu {
     const float* values = nullptr;
     int64_t rows = 0, columns = 0;
     uint64_t version = 0;
+    bool for_head = false;  // logit rows: the weight that sees them is read whole
   };
   struct KvCache {  // records (L, pages, hk) of 32 positions' keys, transposed, and values: drawn in kernel_set.h
     KvFormat format = KvFormat::f16;

@@ -96,7 +96,7 @@ void Cpu::State::compute_rotations() {
 void Cpu::begin(const Batch& batch, Reading reading, const AttentionShape& shape) {
   State& s = *state_;
   assert(batch.rows() <= s.max_rows && "more rows than reserved");
-  s.mode = reading.activations;
+  s.reading = reading;
   s.reserve_heads(shape);
   s.ids.assign(batch.ids.begin(), batch.ids.end());
   s.positions.clear();
@@ -110,8 +110,9 @@ void Cpu::begin(const Batch& batch, Reading reading, const AttentionShape& shape
 void Cpu::embed(const Linear& table, Matrix& x, float scale) {
   State& s = *state_;
   assert(table.in == x.columns);
+  const cpu::LinearKernel& kernel = table.kernel(s.reading.activations);  // single rows cost little: read whole
   for_rows(s.pool, static_cast<int64_t>(s.ids.size()), x.columns, [&](int64_t row) {
-    s.kernel(table).decode_row(table, s.ids[static_cast<size_t>(row)], x.row(row));
+    kernel.decode_row(table, s.ids[static_cast<size_t>(row)], x.row(row));
     if (scale != 1)
       for (float& value : std::span(x.row(row), static_cast<size_t>(x.columns))) value *= scale;
   });
@@ -133,7 +134,8 @@ Cpu::Acts Cpu::norm(const Matrix& x, const Matrix& weight, float eps) {
 
 Cpu::Acts Cpu::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count) {
   State& s = *state_;
-  const Acts out = s.publish(count, x.columns);
+  Acts out = s.publish(count, x.columns);
+  out.for_head = true;
   float* y = s.acts.as<float>();
   for_rows(s.pool, out.rows, out.columns, [&](int64_t row) {
     const int64_t from = s.logit_rows[static_cast<size_t>(first + row)];

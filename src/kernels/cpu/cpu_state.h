@@ -27,7 +27,9 @@ struct Cpu::State {
   int64_t pairs_before(int rotation) const;  // of the rotations before this one, in a row
   Acts publish(int64_t rows, int64_t columns);
   cpu::Prepared prepared(const Acts& input, cpu::Form form, int64_t group, int bits);
-  const cpu::LinearKernel& kernel(const Linear& weight) const { return weight.kernel(mode); }
+  const cpu::LinearKernel& kernel(const Linear& weight, const Acts& input) const {
+    return weight.kernel(input.for_head ? Reading(reading.activations) : reading);
+  }
   float* thread_scratch(int thread) { return attend_scratch.as<float>() + thread * attend_scratch_floats; }
   cpu::AttendArgs attend_args(const Matrix& q, const KvCache& cache, int layer, const Tile& tile, int64_t head);
   bool attend_split(const Matrix& q, const KvCache& cache, int layer);
@@ -45,7 +47,7 @@ struct Cpu::State {
   cpu::Prepared cached{};  // the last preparation of acts
   uint64_t cached_version = 0;
 
-  Activations mode = Activations::a16;
+  Reading reading;
   AttentionShape shape;
   std::vector<int32_t> ids, positions, logit_rows, pages;
   std::vector<Tile> tiles;

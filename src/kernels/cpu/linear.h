@@ -67,8 +67,22 @@ struct Linear {
   Buffer packed;
   Buffer bias;                          // f32 (out) or empty
   const LinearKernel* kernels[3] = {};  // f32, a16, a8
-  const LinearKernel& kernel(Activations mode) const {
-    return *kernels[static_cast<size_t>(std::min(mode, Activations::a8))];
+  // Where the codes can be cut, the fewest bits first; bits 0: there is no such cut.
+  struct View {
+    int bits = 0;
+    int64_t unread = 0;  // bytes of `packed` that it leaves out
+    const LinearKernel* kernels[3] = {};
+  };
+  View views[2] = {};
+  // Null: read whole. The widest view of at most reading.high_bits, else the narrowest there is.
+  const View* view(Reading reading) const {
+    if (reading.high_bits == 0 || reading.high_bits >= spec.bits || views[0].bits == 0) return nullptr;
+    return views[1].bits != 0 && views[1].bits <= reading.high_bits ? &views[1] : &views[0];
+  }
+  const LinearKernel& kernel(Reading reading) const {
+    const View* v = view(reading);
+    const auto mode = static_cast<size_t>(std::min(reading.activations, Activations::a8));
+    return v ? *v->kernels[mode] : *kernels[mode];
   }
   int64_t bytes() const { return static_cast<int64_t>(packed.size() + bias.size()); }
 };
@@ -79,6 +93,8 @@ std::span<const LinearKernel> lowbit_kernels(Isa isa);
 // Rows that multiply by a view (formats' high_planes) of `bits` high bits, in the whole weight's Linear: they read the
 // same packed bytes, less of them. Accepts integers whose planes can be cut there.
 std::span<const LinearKernel> view_kernels(Isa isa);
+// Bytes of the packed form that a view of `bits` bits does not read.
+int64_t unread_bytes(const Linear& w, int bits);
 
 // The bytes of scratch prepare needs.
 size_t prepared_bytes(Form form, int64_t rows, int64_t columns, int64_t group);

@@ -345,6 +345,11 @@ std::span<const LinearKernel> view_kernels(Isa isa) {
                               : views_of<Isa::portable>();
 }
 
+int64_t unread_bytes(const Linear& w, int bits) {
+  const Layout l = layout_of(w.spec, w.out, w.in);
+  return l.blocks * l.spans * 64 * (w.spec.bits - bits);
+}
+
 size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t group) {
   return Parts(form, rows, columns, group).total;
 }

@@ -1,0 +1,354 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/error.h"
+#include "core/rng.h"
+#include "engine/rejection.h"
+
+namespace fidelio {
+
+std::string_view name_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::context:
+      return "context";
+    default:
+      return "cancelled";
+  }
+}
+
+// The drafts stand at the end of the sequence's history while a step is under way.
+struct Engine::Output {
+  Sequence* sequence;
+  int64_t room = 0;  // drafts it may have
+  Controller::Source source = Controller::Source::draft;
+  std::vector<double> sureness{}, reached{};    // of its drafts
+  std::vector<TokenDistribution> drawn_from{};  // its drafts, for rejection
+  int64_t drafts() const { return static_cast<int64_t>(sureness.size()); }
+  bool sampled() const { return sequence->request.sampling.temperature > 0; }
+
+  void append(int32_t id, double sure, double rate) {
+    reached.push_back((reached.empty() ? 1 : reached.back()) * rate);
+    sureness.push_back(sure);
+    sequence->history.push_back(id);
+  }
+  void keep(int64_t count) {
+    sequence->history.resize(sequence->history.size() - static_cast<size_t>(drafts() - count));
+    sureness.resize(static_cast<size_t>(count)), reached.resize(static_cast<size_t>(count));
+  }
+};
+
+namespace {
+
+// Random numbers of drafts and of judging them are not those of the tokens themselves.
+constexpr uint64_t kDraftStream = 0x6472616674, kJudgeStream = 0x6a75646765;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+SchedulerLimits limits_of(const Runner& runner, const EngineOptions& o) {
+  const int64_t most = std::min(runner.options().max_rows, runner.options().max_logit_rows);
+  return {.max_rows = runner.options().max_rows,
+          .max_sequences = o.max_sequences == 0 ? most : std::min(o.max_sequences, most),
+          .cache_pages = runner.cache_pages(),
+          .reuse_prefixes = o.reuse_prefixes,
+          .kinds_agree = runner.kinds_agree()};
+}
+
+double share_of(const Runner& runner, const EngineOptions& o) {
+  const SpeculationOptions& s = o.speculation;
+  if (s.draft == nullptr) return 1;
+  return static_cast<double>(s.draft->bytes_read(s.reading)) /
+         static_cast<double>(std::max<int64_t>(1, runner.bytes_read(o.reading)));
+}
+
+}  // namespace
+
+Engine::Engine(Runner& runner, EngineOptions options)
+    : runner_(runner),
+      options_(std::move(options)),
+      context_(std::min<int64_t>(runner.config().max_positions, runner.cache_pages() * kPageTokens)),
+      vocabulary_(runner.config().v),
+      max_outputs_(std::min(runner.options().max_rows, runner.options().max_logit_rows)),
+      scheduler_(limits_of(runner, options_)),
+      controller_(options_.speculation, share_of(runner, options_)) {
+  const SpeculationOptions& s = options_.speculation;
+  check(s.most >= 1 && s.most <= 64, "{} drafted tokens a cycle: expected 1 to 64", s.most);
+  if (s.draft == nullptr) return;
+  check(s.draft->config().v == vocabulary_, "the draft has {} tokens, the model {}", s.draft->config().v, vocabulary_);
+  check(s.draft == &runner || s.draft->shares_cache_with(runner),
+        "the draft has a cache of its own; it must write into the model's");
+  check(s.reading.high_bits == 0 || s.draft->bytes_read(s.reading) < s.draft->bytes_read(s.reading.activations),
+        "no weight of the draft can be read as {} high bits: its codes are not integers, or cannot be cut",
+        s.reading.high_bits);
+}
+
+Engine::~Engine() = default;
+
+int64_t Engine::add(GenerationRequest request, RequestEvents events) {
+  const auto size = static_cast<int64_t>(request.prompt.size());
+  check(size > 0, "a prompt is empty: there is nothing to continue");
+  check(size < context_,
+        "the prompt has {} tokens, the context holds {} and one must be left for the answer: shorten the prompt", size,
+        context_);
+  check(request.max_tokens >= 1, "max_tokens must be at least 1, not {}", request.max_tokens);
+  for (int32_t id : request.prompt)
+    check(id >= 0 && id < vocabulary_, "the prompt holds token id {}, the vocabulary has {}", id, vocabulary_);
+  validate(request.sampling);
+  const int64_t number = next_number_;
+  auto s = std::make_unique<Sequence>(number, std::move(request), std::move(events), vocabulary_, options_.tokenizer,
+                                      options_.special_in_text);
+  ++next_number_;
+  scheduler_.add(s.get());
+  sequences_.emplace(number, std::move(s));
+  return number;
+}
+
+bool Engine::cancel(int64_t request) {
+  const auto found = sequences_.find(request);
+  if (found == sequences_.end() || found->second->over) return false;
+  finish(*found->second, FinishReason::cancelled);
+  return true;
+}
+
+EngineCounters Engine::counters() const {
+  EngineCounters c = counters_;
+  c.preemptions = scheduler_.preemptions();
+  c.reused_tokens = scheduler_.reused_tokens();
+  return c;
+}
+
+bool Engine::step() {
+  for (const Sequence* s : std::exchange(ended_, {})) lookups_.erase(s->number), sequences_.erase(s->number);
+  if (scheduler_.idle()) return false;
+  collect_outputs();
+  draft();
+  verify();
+  return true;
+}
+
+void Engine::collect_outputs() {
+  outputs_.clear();
+  for (Sequence* s : scheduler_.decoding()) outputs_.push_back({s});
+}
+
+// --- drafting ------------------------------------------------------------------------------------------------------
+// Drafts never take a row from a sequence that decodes, nor a page from one that has it; the last token of an output is
+// never fed.
+void Engine::draft() {
+  const SpeculationOptions& o = options_.speculation;
+  controller_.begin_cycle(static_cast<int64_t>(outputs_.size()));
+  if ((o.draft == nullptr && !o.lookup) || outputs_.empty()) return;
+  // Every sequence that is running may want a row of logits, and each of the outputs as many drafts.
+  const int64_t each = (max_outputs_ - scheduler_.running()) / static_cast<int64_t>(outputs_.size());
+  for (Output& output : outputs_) {
+    const Sequence& s = *output.sequence;
+    const int64_t left =
+        std::min(s.request.max_tokens - static_cast<int64_t>(s.result.ids.size()), context_ - s.size());
+    output.room = std::min({o.most, each, left - 1});
+    output.room = output.room > 0 ? scheduler_.room_for(s, output.room + 1) - 1 : 0;
+    if (o.lookup && output.room > 0) look_up(output);
+  }
+  if (o.draft != nullptr)
+    while (draft_step()) {
+    }
+  for (Output& output : outputs_) {
+    output.keep(controller_.worth_verifying(output.reached));
+    (output.source == Controller::Source::lookup ? counters_.looked_up : counters_.drafted) += output.drafts();
+    output.sequence->result.drafted += output.drafts();
+  }
+}
+
+void Engine::look_up(Output& output) {
+  int64_t matched = 0;
+  const auto found = lookups_[output.sequence->number].propose(output.sequence->history, output.room, matched);
+  if (found.empty()) return;
+  const std::vector<int32_t> ids(found.begin(), found.end());  // the history they lie in grows
+  const double sure = 1 - 1.5 / static_cast<double>(matched);
+  const double rate = controller_.rate(Controller::Source::lookup, output.sampled(), sure);
+  output.source = Controller::Source::lookup;
+  for (int32_t id : ids) output.append(id, sure, rate);
+  if (controller_.prefers_lookup(output.reached)) return;
+  output.keep(0);
+  output.source = Controller::Source::draft;
+}
+
+// One more draft of every sequence for which it pays: the newest token of each is fed, be it drafted or not.
+bool Engine::draft_step() {
+  drafting_.clear();
+  bool any = false;
+  for (const Output& output : outputs_) {
+    const bool drafts = output.source == Controller::Source::draft && output.drafts() < output.room;
+    drafting_.push_back({output.reached.empty() ? 1 : output.reached.back(), output.sampled(), drafts});
+    any = any || drafts;
+  }
+  if (!any || !controller_.continues(drafting_)) return false;
+  batch_.clear();
+  sampler_.clear();
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (!drafting_[i].drafts) {
+      outputs_[i].room = std::min(outputs_[i].room, outputs_[i].drafts());  // and in no later step of this cycle
+      continue;
+    }
+    const Sequence& s = *outputs_[i].sequence;
+    batch_.append(std::span(s.history).last(1), s.size() - 1, scheduler_.pages(s), 1, RowKind::output);
+    const uint64_t random = Rng(s.request.sampling.seed ^ kDraftStream, static_cast<uint64_t>(s.size())).next();
+    sampler_.want(s, false, options_.speculation.adapt, rejects() ? &random : nullptr);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const SpeculationOptions& how = options_.speculation;
+  const auto chosen = rejects() ? sampler_.run(*how.draft, batch_, how.reading, drafted_)
+                                : sampler_.run(*how.draft, batch_, how.reading);
+  const double seconds = seconds_since(start);
+  controller_.drafted(batch_.rows(), seconds);
+  counters_.draft_seconds += seconds;
+  ++counters_.draft_steps;
+  counters_.draft_rows += batch_.rows();
+  size_t row = 0;
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (!drafting_[i].drafts) continue;
+    if (rejects()) outputs_[i].drawn_from.push_back(std::move(drafted_[row]));
+    const Chosen& c = chosen[row++];
+    if (c.id < 0)
+      outputs_[i].room = outputs_[i].drafts();  // the draft cannot say: the verifier will
+    else
+      outputs_[i].append(c.id, c.sureness,
+                         controller_.rate(Controller::Source::draft, drafting_[i].sampled, c.sureness));
+  }
+  return true;
+}
+
+// --- verifying -----------------------------------------------------------------------------------------------------
+void Engine::verify() {
+  batch_.clear();
+  sampler_.clear();
+  for (Output& output : outputs_) {
+    Sequence& s = *output.sequence;
+    const int64_t rows = output.drafts() + 1;
+    batch_.append(std::span(s.history).subspan(static_cast<size_t>(s.fed), static_cast<size_t>(rows)), s.fed,
+                  scheduler_.pages(s), rows, RowKind::output);
+    const std::vector<int32_t> drafts(s.history.end() - output.drafts(), s.history.end());
+    s.history.resize(static_cast<size_t>(s.fed + 1));
+    sampler_.want(s, s.request.logprobs, false);
+    for (int32_t id : drafts) s.history.push_back(id), sampler_.want(s, s.request.logprobs, false);
+  }
+  const int64_t output_rows = batch_.rows();
+  const auto ending = scheduler_.append_chunks(batch_);
+  for (const Sequence* s : ending) sampler_.want(*s, s->request.logprobs, false);
+  const auto start = std::chrono::steady_clock::now();
+  const auto chosen = rejects() ? sampler_.run(runner_, batch_, options_.reading, verified_)
+                                : sampler_.run(runner_, batch_, options_.reading);
+  const double seconds = seconds_since(start);
+  controller_.verified(batch_.rows(), seconds, batch_.rows() == output_rows);
+  ++counters_.steps;
+  counters_.rows += batch_.rows();
+  counters_.prompt_rows += batch_.rows() - output_rows;
+  counters_.step_seconds += seconds;
+
+  const int64_t before = counters_.tokens;
+  size_t row = 0;
+  for (Output& output : outputs_) {
+    const auto rows = static_cast<size_t>(output.drafts()) + 1;
+    judge(output, chosen.subspan(row, rows), row);
+    row += rows;
+  }
+  controller_.end_cycle(counters_.tokens - before);
+  for (Sequence* s : ending) {
+    accept(*s, chosen[row++]);
+    if (!s->over) scheduler_.settle(*s);
+  }
+}
+
+// Row i was computed after i drafts: its token stands if all of those did. The sequence may end on the way.
+void Engine::judge(Output& output, std::span<const Chosen> chosen, size_t first_row) {
+  Sequence& s = *output.sequence;
+  const std::vector<int32_t> drafts(s.history.end() - output.drafts(), s.history.end());
+  s.history.resize(s.history.size() - drafts.size());
+  for (size_t i = 0; !s.over && i < chosen.size(); ++i) {
+    Chosen c = chosen[i];
+    const bool right = i < drafts.size() && stands(output, i, drafts[i], first_row + i, c);
+    if (i < drafts.size()) {
+      controller_.judged(output.source, output.sampled(), output.sureness[i], right);
+      const bool drafted = output.source == Controller::Source::draft;
+      (drafted ? counters_.accepted : counters_.lookup_accepted) += right;
+      counters_.judged += drafted;
+      s.result.accepted += right;
+    }
+    s.fed = s.size();
+    accept(s, c);
+    if (!right) break;
+  }
+  if (!s.over) scheduler_.settle(s);
+}
+
+// Whether a draft stands; `chosen` is what the model says at its place, and becomes what is said.
+bool Engine::stands(Output& output, size_t draft, int32_t drafted, size_t row, Chosen& chosen) {
+  const Sequence& s = *output.sequence;
+  if (chosen.id < 0) return false;
+  if (options_.speculation.replayed_acceptance >= 0) {
+    chosen.id = drafted;
+    return Rng(1, static_cast<uint64_t>(counters_.tokens)).uniform() < options_.speculation.replayed_acceptance;
+  }
+  if (!rejects() || !output.sampled()) return chosen.id == drafted;
+  const TokenDistribution* q = output.source == Controller::Source::draft ? &output.drawn_from[draft] : nullptr;
+  if (q != nullptr) counters_.overlap += overlap(verified_[row], q, drafted);
+  Rng random(s.request.sampling.seed ^ kJudgeStream, static_cast<uint64_t>(s.size()));
+  const Judgement judgement = fidelio::judge(verified_[row], q, drafted, random);
+  if (judgement.id != chosen.id && s.request.logprobs) chosen.logprob = sampler_.logprob_of(row, judgement.id);
+  chosen.id = judgement.id;
+  return judgement.accepted;
+}
+
+void Engine::accept(Sequence& s, const Chosen& chosen) {
+  if (s.over) return;  // cancelled by an owner who heard of another token
+  if (chosen.id < 0) {
+    s.result.error =
+        "a logit is not finite: the model computes NaN or infinity; its weights are damaged, a format's scale "
+        "overflowed, or a penalty or bias is beyond reason";
+    return finish(s, FinishReason::stop);
+  }
+  ++counters_.tokens;
+  s.history.push_back(chosen.id);
+  s.result.ids.push_back(chosen.id);
+  if (s.request.logprobs) s.result.logprobs.push_back(chosen.logprob);
+  const bool ends = ends_at(s, chosen.id);
+  if (s.events.on_token) {
+    const size_t settled = ends ? s.stream.text().size() : s.stream.settled(), from = std::min(s.reported, settled);
+    s.reported = settled;
+    const std::string_view text(s.stream.text());
+    s.events.on_token({s.number, chosen.id, chosen.logprob, text.substr(from, settled - from)});
+  }
+  if (s.over) return;  // its owner cancelled it
+  if (ends) finish(s, s.result.finish_reason);
+}
+
+bool Engine::ends_at(Sequence& s, int32_t id) {
+  const auto& stops = s.request.stop_ids;
+  const bool stopped = std::find(stops.begin(), stops.end(), id) != stops.end();
+  const bool length = static_cast<int64_t>(s.result.ids.size()) >= s.request.max_tokens, full = s.size() >= context_;
+  const bool ends = stopped || length || full;
+  bool cut = !stopped && s.stream.push(id);
+  if (ends && !cut) cut = s.stream.finish();
+  s.result.finish_reason = stopped || cut ? FinishReason::stop : length ? FinishReason::length : FinishReason::context;
+  return ends || cut;
+}
+
+// The sequence itself stays until the next step: whoever called may still be looking at it.
+void Engine::finish(Sequence& s, FinishReason reason) {
+  s.over = true;
+  s.stream.finish();
+  s.result.finish_reason = reason;
+  s.result.text = s.stream.take_text();
+  scheduler_.remove(&s);
+  ended_.push_back(&s);
+  if (s.events.on_finish) s.events.on_finish(s.number, std::move(s.result));
+}
+
+}  // namespace fidelio

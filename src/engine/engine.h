@@ -1,0 +1,91 @@
+// Engine: many requests on one model, each answered as if it were alone.
+//
+//   add ──▶ Scheduler ──▶ drafts (Controller) ──▶ one batch: output rows, then chunks of prompts ──▶ Runner
+//            ▲                                                                                        │
+//            └────────── tokens accepted, text, stops, owners told ◀──────── StepSampler ◀────────────┘
+//
+// What a request yields depends on nothing but itself: not on what runs beside it, on when it was admitted, preempted
+// or drafted for, nor on how its prompt was cut. A row's bits are those of the row alone, and the sampler's randomness
+// is a function of (seed, position). One thread drives an engine: add, cancel and step are called in turn.
+#pragma once
+#include <map>
+#include <memory>
+
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "engine/speculation.h"
+#include "engine/step_sampler.h"
+
+namespace fidelio {
+
+struct EngineOptions {
+  Reading reading{};                     // of the model
+  int64_t max_sequences = 0;             // running at once; 0 = as many as a batch holds
+  const Tokenizer* tokenizer = nullptr;  // fills Generation::text, finds stop strings
+  bool special_in_text = false;          // special tokens are part of the text: <think> is one in many models
+  bool reuse_prefixes = true;
+  SpeculationOptions speculation{};
+};
+
+// Since the engine was made. seconds: in the runner and choosing tokens.
+struct EngineCounters {
+  int64_t steps = 0, rows = 0, prompt_rows = 0, tokens = 0;
+  // judged: drafts whose predecessors were all accepted, so that accepted / judged is the acceptance of one token.
+  int64_t drafted = 0, judged = 0, accepted = 0, looked_up = 0, lookup_accepted = 0, draft_steps = 0, draft_rows = 0;
+  double overlap = 0;  // with rejection: sum over the judged drafts of sum_k min(p_k, q_k); over judged it is an EAR
+  int64_t preemptions = 0, reused_tokens = 0;
+  double step_seconds = 0, draft_seconds = 0;
+};
+
+class Engine {
+ public:
+  // Throws Error where the options ask for what the runner lacks: a draft over another cache, a view that none of its
+  // weights have, more drafts than a batch has rows.
+  Engine(Runner& runner, EngineOptions options);
+  ~Engine();
+
+  // Queues a request and returns its number, from 0. Throws Error if its prompt is empty, does not leave room for one
+  // token in the context (naming both numbers), or holds an id outside the vocabulary; or if an option is impossible.
+  int64_t add(GenerationRequest request, RequestEvents events = {});
+  // Ends a request now; its owner hears of what it has so far. False: it has ended already, or never was.
+  bool cancel(int64_t request);
+  // Computes one step and tells the owners what came of it; false when nothing is left to do.
+  bool step();
+
+  int64_t running() const { return scheduler_.running(); }
+  int64_t waiting() const { return scheduler_.waiting(); }
+  int64_t free_pages() const { return scheduler_.free_pages(); }  // of the cache, those kept for reuse included
+  EngineCounters counters() const;
+
+ private:
+  struct Output;  // a sequence that decodes in this step, and what was drafted for it
+  void collect_outputs();
+  void draft();
+  bool draft_step();
+  void look_up(Output& output);
+  void verify();
+  void judge(Output& output, std::span<const Chosen> chosen, size_t first_row);
+  bool stands(Output& output, size_t draft, int32_t drafted, size_t row, Chosen& chosen);
+  bool rejects() const { return options_.speculation.acceptance == Acceptance::rejection; }
+  void accept(Sequence& s, const Chosen& chosen);
+  void finish(Sequence& s, FinishReason reason);
+  bool ends_at(Sequence& s, int32_t id);
+
+  Runner& runner_;
+  EngineOptions options_;
+  int64_t context_ = 0, vocabulary_ = 0, max_outputs_ = 0;
+  Scheduler scheduler_;
+  Controller controller_;
+  StepSampler sampler_;
+  std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
+  std::map<int64_t, Lookup> lookups_;
+  std::vector<Output> outputs_;
+  std::vector<Controller::Output> drafting_;
+  std::vector<TokenDistribution> verified_, drafted_;  // of the rows of a step, for rejection
+  std::vector<Sequence*> ended_;
+  Batch batch_;
+  EngineCounters counters_;
+  int64_t next_number_ = 0;
+};
+
+}  // namespace fidelio

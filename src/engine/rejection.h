@@ -1,0 +1,22 @@
+// Rejection sampling of drafts: Leviathan et al., Fast Inference from Transformers via Speculative Decoding (arXiv
+// 2211.17192), algorithm 1; Chen et al. (arXiv 2302.01318), algorithm 2. Whatever the draft's distribution q is, the
+// token that comes out has the model's distribution p, and it is the drafted one with probability sum_k min(p_k, q_k).
+#pragma once
+#include <cstdint>
+
+#include "core/rng.h"
+#include "kernels/choice.h"
+
+namespace fidelio {
+
+struct Judgement {
+  bool accepted;
+  int32_t id;  // the drafted token, or one drawn from max(p - q, 0) in its place
+};
+// `drafted` was drawn from q; q null: it was certain. Draws one number from `random`, and a second one on rejection.
+Judgement judge(const TokenDistribution& p, const TokenDistribution* q, int32_t drafted, Rng& random);
+
+// sum_k min(p_k, q_k): how probable acceptance is.
+double overlap(const TokenDistribution& p, const TokenDistribution* q, int32_t drafted);
+
+}  // namespace fidelio

@@ -1,0 +1,98 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+namespace fidelio {
+
+void Scheduler::remove(Sequence* sequence) {
+  pages_.release(sequence->number);
+  std::erase(running_, sequence);
+  std::erase(waiting_, sequence);
+}
+
+// Whoever is preempted is older than all that wait, except those preempted before it.
+void Scheduler::preempt(Sequence* sequence) {
+  ++preemptions_;
+  pages_.release(sequence->number);
+  sequence->fed = 0;
+  std::erase(running_, sequence);
+  const auto older = [](const Sequence* a, const Sequence* b) { return a->number < b->number; };
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), sequence, older), sequence);
+}
+
+// Pages for so many tokens, at the cost of the youngest if it must be; false if that is the sequence itself, which is
+// preempted then.
+bool Scheduler::make_room(const Sequence& sequence, int64_t tokens) {
+  while (!pages_.grow(sequence.number, tokens)) {
+    Sequence* youngest = running_.back();
+    preempt(youngest);
+    if (youngest == &sequence) return false;
+  }
+  return true;
+}
+
+// Tokens as pages are known by: where the kinds of rows leave different bits, the kind is part of it.
+std::span<const int32_t> Scheduler::keys_of(const Sequence& s, int64_t count) {
+  keys_.assign(s.history.begin(), s.history.begin() + count);
+  if (!limits_.kinds_agree)
+    for (int64_t i = s.output_begin; i < count; ++i) keys_[static_cast<size_t>(i)] = ~keys_[static_cast<size_t>(i)];
+  return keys_;
+}
+
+void Scheduler::admit() {
+  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < limits_.max_sequences) {
+    Sequence& s = *waiting_.front();
+    // One token at least is fed, for its logits.
+    if (limits_.reuse_prefixes) s.fed = pages_.reuse(s.number, keys_of(s, s.size() - 1), s.size() - 1);
+    const auto spare = static_cast<int64_t>(running_.size());
+    if (PageTable::pages_for(s.size()) - s.fed / kPageTokens + spare > pages_.free_pages()) {
+      pages_.release(s.number);
+      s.fed = 0;
+      return;
+    }
+    reused_tokens_ += s.fed;
+    pages_.grow(s.number, s.size());
+    running_.push_back(&s);
+    waiting_.pop_front();
+  }
+}
+
+std::span<Sequence* const> Scheduler::decoding() {
+  decoding_.clear();
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence* s = running_[i];
+    if (s->decodes() && make_room(*s, s->size())) decoding_.push_back(s);
+  }
+  admit();  // after those that run have what they need
+  return decoding_;
+}
+
+int64_t Scheduler::room_for(const Sequence& s, int64_t rows) {
+  while (rows > 1 && !pages_.grow(s.number, s.fed + rows)) --rows;
+  return rows;
+}
+
+std::span<Sequence* const> Scheduler::append_chunks(Batch& batch) {
+  ending_.clear();
+  for (Sequence* s : running_) {
+    if (s->decodes()) continue;
+    const bool prompt = s->fed < s->output_begin;
+    const int64_t end = prompt ? s->output_begin : s->size();
+    const int64_t count = std::min(end - s->fed, limits_.max_rows - batch.rows());
+    if (count <= 0) continue;
+    const bool last = s->fed + count == s->size();
+    batch.append(std::span(s->history).subspan(static_cast<size_t>(s->fed), static_cast<size_t>(count)), s->fed,
+                 pages_.pages(s->number), last ? 1 : 0, prompt ? RowKind::prompt : RowKind::output);
+    s->fed += count;
+    if (last) ending_.push_back(s);
+  }
+  return ending_;
+}
+
+void Scheduler::settle(const Sequence& s) {
+  pages_.shrink(s.number, s.size());
+  if (limits_.reuse_prefixes && pages_.published_tokens(s.number) + kPageTokens <= s.fed)
+    pages_.publish(s.number, keys_of(s, s.fed), s.fed);
+}
+
+}  // namespace fidelio

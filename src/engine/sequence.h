@@ -1,0 +1,83 @@
+// engine: generation. What is asked for, what comes back, and a request's life in between.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/sampler.h"
+#include "engine/text_stream.h"
+
+namespace fidelio {
+
+struct GenerationRequest {
+  std::vector<int32_t> prompt;
+  int64_t max_tokens = 256;
+  std::vector<int32_t> stop_ids{};
+  std::vector<std::string> stop_strings{};  // need EngineOptions::tokenizer
+  SamplingOptions sampling{};
+  bool logprobs = false;
+};
+
+// stop: a stop id or stop string; length: max_tokens reached; context: prompt and output fill the context; cancelled:
+// by Engine::cancel.
+enum class FinishReason : uint8_t { stop, length, context, cancelled };
+std::string_view name_of(FinishReason reason);
+
+struct Generation {
+  std::vector<int32_t> ids;     // a stop id that ended it is the last one
+  std::vector<float> logprobs;  // of ids, if asked for: natural log, of the model's own distribution (before penalties
+                                // and temperature)
+  std::string text;             // decoded, up to a stop id or stop string; empty without a tokenizer
+  FinishReason finish_reason = FinishReason::stop;
+  std::string error;  // why it could not go on: a logit was not finite. Empty otherwise
+
+  int64_t drafted = 0, accepted = 0;  // tokens drafted for it, and how many of those were verified
+};
+
+// What a request's owner hears, during Engine::step or cancel. `text` of a token is what became settled by it.
+struct NewToken {
+  int64_t request;
+  int32_t id;
+  float logprob;  // if asked for
+  std::string_view text;
+};
+struct RequestEvents {
+  std::function<void(const NewToken&)> on_token{};
+  std::function<void(int64_t request, Generation&& generation)> on_finish{};
+};
+
+// A request under way: the owner's half (Engine) and the scheduler's.
+//
+//   history   prompt ........ | output ...........
+//   cache     [0, fed): rows computed; the newest token has none yet
+//
+// A sequence decodes when its newest token, one of its own, alone is not in the cache. After preemption `fed` is 0 and everything is fed
+// again: the prompt as prompt rows, its own tokens as output rows, so that the cache holds the same bits as before.
+struct Sequence {
+  Sequence(int64_t n, GenerationRequest&& r, RequestEvents&& e, int64_t tokens, const Tokenizer* tokenizer,
+           bool special_in_text)
+      : number(n),
+        vocabulary(tokens),
+        request(std::move(r)),
+        events(std::move(e)),
+        history(std::move(request.prompt)),
+        output_begin(static_cast<int64_t>(history.size())),
+        stream(tokenizer, special_in_text, request.stop_strings) {}
+
+  int64_t number, vocabulary;
+  GenerationRequest request;  // its prompt moved to
+  RequestEvents events;
+  std::vector<int32_t> history;
+  int64_t output_begin;
+  int64_t fed = 0;
+  TextStream stream;
+  size_t reported = 0;  // bytes of text the owner has heard of
+  Generation result;
+  bool over = false;  // its owner has heard the end
+
+  int64_t size() const { return static_cast<int64_t>(history.size()); }
+  bool decodes() const { return fed >= output_begin && size() - fed == 1; }
+};
+
+}  // namespace fidelio

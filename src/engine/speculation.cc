@@ -1,0 +1,149 @@
+#include "engine/speculation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace fidelio {
+
+// --- costs ---------------------------------------------------------------------------------------------------------
+void StepCost::add(double rows, double seconds) {
+  constexpr double kKeep = 0.993;  // halved in 100 steps
+  for (double* sum : {&weight_, &x_, &xx_, &y_, &xy_}) *sum *= kKeep;
+  weight_ += 1, x_ += rows, xx_ += rows * rows, y_ += seconds, xy_ += rows * seconds;
+}
+
+// Where all steps had about as many rows there is no slope to see: a row is taken to cost a twentieth of a step.
+double StepCost::per_row() const {
+  if (weight_ <= 0) return 0;
+  const double mean = x_ / weight_, variance = xx_ / weight_ - mean * mean, seconds = y_ / weight_;
+  if (variance < 0.05) return seconds / (20 + mean - 1);
+  return std::clamp((xy_ / weight_ - mean * seconds) / variance, 0.0, seconds / std::max(mean, 1.0));
+}
+
+double StepCost::fixed() const { return weight_ <= 0 ? 0 : std::max(0.0, (y_ - per_row() * x_) / weight_); }
+
+// --- acceptance ----------------------------------------------------------------------------------------------------
+AcceptanceTable::
+    AcceptanceTable() {  // as if four drafts of each bin had been seen, accepted as often as they were sure
+  double low = 0;
+  for (size_t i = 0; i < kUpTo.size(); ++i) {
+    made_[i] = 4;
+    accepted_[i] = 4 * (low + std::min(kUpTo[i], 1.0)) / 2;
+    low = kUpTo[i];
+  }
+}
+
+size_t AcceptanceTable::bin_of(double sureness) {
+  return static_cast<size_t>(std::find_if(kUpTo.begin(), kUpTo.end() - 1, [&](double up) { return sureness <= up; }) -
+                             kUpTo.begin());
+}
+
+double AcceptanceTable::rate(double sureness) const {
+  const size_t i = bin_of(sureness);
+  return accepted_[i] / made_[i];
+}
+
+double AcceptanceTable::mean() const {
+  return std::accumulate(accepted_.begin(), accepted_.end(), 0.0) / std::accumulate(made_.begin(), made_.end(), 0.0);
+}
+
+void AcceptanceTable::add(double sureness, bool accepted) {
+  const size_t i = bin_of(sureness);
+  constexpr double kKeep = 0.99;
+  made_[i] = kKeep * made_[i] + 1;
+  accepted_[i] = kKeep * accepted_[i] + (accepted ? 1 : 0);
+}
+
+// --- lookup --------------------------------------------------------------------------------------------------------
+uint64_t Lookup::key(std::span<const int32_t> history, int64_t end) {
+  uint64_t h = 0;
+  for (int64_t i = end - kShortest; i < end; ++i)
+    h = (h ^ static_cast<uint32_t>(history[static_cast<size_t>(i)])) * 0x9E3779B97F4A7C15u + (h >> 31);
+  return h;
+}
+
+std::span<const int32_t> Lookup::propose(std::span<const int32_t> history, int64_t most, int64_t& matched) {
+  const auto size = static_cast<int64_t>(history.size());
+  matched = 0;
+  for (seen_ = std::max(seen_, kShortest); seen_ < size; ++seen_) after_[key(history, seen_)] = seen_;
+  if (size < kShortest) return {};
+  const auto found = after_.find(key(history, size));
+  if (found == after_.end()) return {};
+  const int64_t end = found->second;
+  while (matched < kLongest && matched < end &&
+         history[static_cast<size_t>(end - 1 - matched)] == history[static_cast<size_t>(size - 1 - matched)])
+    ++matched;
+  if (matched < kShortest) return {};  // another end with the same key
+  return history.subspan(static_cast<size_t>(end), static_cast<size_t>(std::min(most, size - end)));
+}
+
+// --- how far -------------------------------------------------------------------------------------------------------
+void Controller::begin_cycle(int64_t outputs) {
+  outputs_ = outputs;
+  seconds_ = 0;
+  drafting_ = trial_ = false;
+  ++waited_;
+  const auto n = static_cast<double>(outputs);
+  const double speedup = steps_ > 0 ? tokens_ / steps_ : 1;
+  rate_ = verify_.known() ? n / verify_.of(n) * std::max(1.0, speedup) : 0;
+}
+
+bool Controller::continues(std::span<Output> outputs) {
+  if (!options_.adapt || !verify_.known()) return true;
+  const double row = rate_ * (draft_row() + verify_.per_row());
+  double yield = 0, cost = rate_ * draft_fixed();
+  for (const Output& o : outputs) {
+    const double next = o.reached * table(Source::draft, o.sampled).mean();
+    if (o.drafts && next > row) yield += next, cost += row;
+  }
+  if (yield > cost) {
+    for (Output& o : outputs) o.drafts = o.drafts && o.reached * table(Source::draft, o.sampled).mean() > row;
+    return drafting_ = true;
+  }
+  if (drafting_ || trial_ || waited_ < interval_) return false;
+  interval_ = std::min<int64_t>(interval_ * 2, 1024);
+  return trial_ = true;
+}
+
+int64_t Controller::worth_verifying(std::span<const double> reached) const {
+  const auto count = static_cast<int64_t>(reached.size());
+  if (!options_.adapt || !verify_.known() || trial_) return count;
+  const double row = rate_ * verify_.per_row();
+  return std::find_if(reached.begin(), reached.end(), [&](double p) { return p <= row; }) - reached.begin();
+}
+
+bool Controller::prefers_lookup(std::span<const double> reached) const {
+  if (!options_.adapt || options_.draft == nullptr) return true;
+  double gain = 0;
+  for (double p : reached) gain += p - rate_ * verify_.per_row();
+  return gain > std::max(0.0, gain_);
+}
+
+void Controller::drafted(int64_t rows, double seconds) {
+  draft_.add(static_cast<double>(rows), seconds);
+  seconds_ += seconds;
+}
+
+// Where a prompt shared the step, its time says nothing about outputs, and the cycle is not counted.
+void Controller::verified(int64_t rows, double seconds, bool only_outputs) {
+  if (only_outputs) verify_.add(static_cast<double>(rows), seconds);
+  seconds_ = only_outputs ? seconds_ + seconds : 0;
+}
+
+void Controller::judged(Source source, bool sampled, double sureness, bool accepted) {
+  tables_[static_cast<size_t>(source)][sampled ? 1 : 0].add(sureness, accepted);
+}
+
+void Controller::end_cycle(int64_t tokens) {
+  if (drafting_ || trial_) waited_ = 0;
+  if (drafting_) interval_ = 8;
+  if (seconds_ <= 0 || outputs_ == 0) return;
+  constexpr double kKeep = 0.97;
+  const auto n = static_cast<double>(outputs_), plain = verify_.of(n), each = static_cast<double>(tokens) / n;
+  tokens_ = kKeep * tokens_ + each;
+  steps_ = kKeep * steps_ + seconds_ / plain;
+  if (drafting_) gain_ = 0.95 * gain_ + 0.05 * (each - 1 - rate_ / n * (seconds_ - plain));
+}
+
+}  // namespace fidelio

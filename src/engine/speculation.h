@@ -1,0 +1,136 @@
+// Speculation: cheap guesses at the next tokens, and how far they are worth making.
+//
+//   draft    g tokens, one step each, under the draft's reading; they write keys and values where the verifier will
+//   verify   the newest token and the g drafted ones, g + 1 output rows under the model's own reading: their bits are
+//            those of plain decoding, and they overwrite what the draft wrote
+//   accept   from the first row on, as long as the token chosen there is the one drafted next; the row after the last
+//            accepted one gives one token more. What was rejected is a smaller length, nothing is copied
+//
+// Acceptance. coupled: each row's token is chosen by the request's own rule and the random number of its position, as
+// without speculation, and the draft's token is chosen by the same rule and number: the text is that of plain decoding,
+// greedy and sampled, whatever the draft says. rejection: Leviathan et al. (arXiv 2211.17192) algorithm 1 after the full
+// sampling chain: the draft samples from its own distribution q, x is accepted with probability min(1, p(x) / q(x)) and
+// else replaced by a sample of max(p - q, 0): the distribution is the model's, the text depends on what was drafted.
+//
+// How far. Let rate be tokens a second. One more draft of a sequence yields on average (probability that all its drafts
+// so far are accepted) x (that the next one is) tokens, and costs a draft row and a verified row: it is made where the
+// yield exceeds rate x cost, and a draft step is made where the yields of those in it exceed rate x its whole cost. The
+// probability that a drafted token is accepted is learnt from what was accepted before, by how sure the draft was; costs
+// are learnt from steps. Where drafting does not pay no draft step is made, but for a trial now and then, ever rarer.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/runner.h"
+
+namespace fidelio {
+
+enum class Acceptance : uint8_t { coupled, rejection };
+
+struct SpeculationOptions {
+  Runner* draft = nullptr;  // the model's own runner, or one that shares its cache (Runner::make_draft); null: no draft
+  Reading reading{};        // of the draft
+  bool lookup = false;      // drafts from what followed the same tokens earlier in the sequence
+  int64_t most = 8;         // drafted tokens of a cycle
+  bool adapt = true;        // false: always `most`, by lookup where it finds anything
+  Acceptance acceptance = Acceptance::coupled;
+  // For measurements on models of random weights: all work is done, and then each draft counts as accepted with this
+  // probability. Negative: off. The text means nothing.
+  double replayed_acceptance = -1;
+};
+
+// Seconds of a step as fixed + per_row x rows: least squares over steps, the weight of each halved 100 steps later.
+class StepCost {
+ public:
+  void add(double rows, double seconds);
+  bool known() const { return weight_ > 0; }
+  double fixed() const;
+  double per_row() const;
+  double of(double rows) const { return fixed() + per_row() * rows; }
+
+ private:
+  double weight_ = 0, x_ = 0, xx_ = 0, y_ = 0, xy_ = 0;  // weighted sums over steps
+};
+
+// How often drafts were accepted, by how sure the draft was: a table with a prior, that forgets slowly.
+class AcceptanceTable {
+ public:
+  AcceptanceTable();
+  double rate(double sureness) const;  // of a draft made with this sureness, 0 to 1
+  double mean() const;                 // of the next one, whatever it will be
+  void add(double sureness, bool accepted);
+
+ private:
+  static constexpr std::array<double, 8> kUpTo = {.2, .4, .6, .75, .87, .95, .99, 2};
+  static size_t bin_of(double sureness);
+  std::array<double, kUpTo.size()> made_{}, accepted_{};
+};
+
+// Where the last tokens of a sequence occurred before, and what followed.
+class Lookup {
+ public:
+  // Tokens of `history` beyond what was seen are taken in. What followed the longest earlier occurrence of its end, at
+  // most `most` tokens; `matched` says how long that was, 0 if shorter than kShortest.
+  std::span<const int32_t> propose(std::span<const int32_t> history, int64_t most, int64_t& matched);
+
+ private:
+  static constexpr int64_t kShortest = 3, kLongest = 32;
+  static uint64_t key(std::span<const int32_t> history, int64_t end);
+  std::unordered_map<uint64_t, int64_t> after_;  // of the last kShortest tokens: where the newest occurrence ended
+  int64_t seen_ = 0;
+};
+
+// What to draft, from the costs and acceptances seen so far. Outputs that share a step share its cost.
+class Controller {
+ public:
+  enum class Source : uint8_t { draft, lookup };
+  struct Output {        // a sequence that decodes in this cycle
+    double reached = 1;  // probability that all its drafts so far are accepted
+    bool sampled = false;
+    bool drafts = true;  // is to be drafted for in the next draft step
+  };
+  // share: of the verifier's bytes that the draft reads, its cost before any draft step was timed.
+  Controller(const SpeculationOptions& options, double share) : options_(options), share_(share) {}
+
+  // A cycle begins, of so many sequences.
+  void begin_cycle(int64_t outputs);
+  // Whether another draft step is made; `drafts` is cleared where it does not pay.
+  bool continues(std::span<Output> outputs);
+  // How many of a sequence's drafts, with these probabilities of being reached and accepted, are worth a verified row.
+  int64_t worth_verifying(std::span<const double> reached) const;
+  // Whether tokens found by lookup are verified instead of drafted ones: their expected number, less their rows' cost,
+  // exceeds what drafting gives.
+  bool prefers_lookup(std::span<const double> reached) const;
+  double rate(Source source, bool sampled, double sureness) const { return table(source, sampled).rate(sureness); }
+
+  void drafted(int64_t rows, double seconds);
+  void verified(int64_t rows, double seconds, bool only_outputs);
+  void judged(Source source, bool sampled, double sureness, bool accepted);
+  void end_cycle(int64_t tokens);
+
+ private:
+  const AcceptanceTable& table(Source source, bool sampled) const {
+    return tables_[static_cast<size_t>(source)][sampled ? 1 : 0];
+  }
+  double draft_fixed() const { return draft_.known() ? draft_.fixed() : share_ * verify_.fixed(); }
+  double draft_row() const { return draft_.known() ? draft_.per_row() : share_ * verify_.per_row(); }
+
+  SpeculationOptions options_;
+  double share_;
+  StepCost draft_, verify_;
+  std::array<std::array<AcceptanceTable, 2>, 2> tables_;
+  double tokens_ = 0, steps_ = 0;      // of cycles, forgetting: tokens a sequence, and plain steps in the same time
+  double gain_ = 0;                    // of drafting: tokens a sequence and cycle beyond its cost
+  int64_t interval_ = 8, waited_ = 0;  // cycles between trials, since drafting last happened
+
+  // Of this cycle.
+  int64_t outputs_ = 0;
+  double rate_ = 0;  // tokens a second
+  double seconds_ = 0;
+  bool drafting_ = false, trial_ = false;
+};
+
+}  // namespace fidelio

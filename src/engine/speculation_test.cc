@@ -1,0 +1,148 @@
+#include "engine/speculation.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "engine/rejection.h"
+#include "runtime/fake_runner.h"
+
+namespace fidelio {
+namespace {
+
+TokenDistribution distribution(std::vector<int32_t> ids, std::vector<uint64_t> weights) {
+  TokenDistribution d;
+  d.total = std::accumulate(weights.begin(), weights.end(), uint64_t{0});
+  d.ids = std::move(ids);
+  d.weights = std::move(weights);
+  return d;
+}
+
+// Chi-square of a million tokens against the model's distribution, for drafts close to it, far from it, with tokens that
+// it lacks and without some that it has, and for certain drafts; and the acceptance against sum min(p, q).
+TEST(Rejection, GivesTheModelsDistributionWhateverWasDrafted) {
+  const TokenDistribution p = distribution({0, 2, 3, 5, 7, 8}, {400, 50, 300, 5, 200, 45});
+  const TokenDistribution qs[] = {p, distribution({0, 2, 3, 5, 7, 8}, {350, 90, 280, 20, 230, 30}),
+                                  distribution({1, 2, 3, 9}, {10, 500, 300, 190}), distribution({4}, {1})};
+  constexpr int kDraws = 1000000;
+  for (int which = 0; which < 5; ++which) {
+    const TokenDistribution* q = which < 4 ? &qs[which] : nullptr;
+    Rng random(static_cast<uint64_t>(which) + 1);
+    std::vector<int64_t> seen(10);
+    int64_t accepted = 0;
+    for (int i = 0; i < kDraws; ++i) {
+      int32_t drafted = 3;
+      if (q) {
+        uint64_t at = random.below(q->total);
+        size_t k = 0;
+        while (at >= q->weights[k]) at -= q->weights[k++];
+        drafted = q->ids[k];
+      }
+      const Judgement j = judge(p, q, drafted, random);
+      EXPECT_EQ(j.accepted ? j.id : drafted, drafted);
+      accepted += j.accepted;
+      ++seen[static_cast<size_t>(j.id)];
+    }
+    double chi = 0;
+    for (size_t i = 0; i < p.ids.size(); ++i) {
+      const double expected = kDraws * static_cast<double>(p.weights[i]) / static_cast<double>(p.total);
+      const double off = static_cast<double>(std::exchange(seen[static_cast<size_t>(p.ids[i])], 0)) - expected;
+      chi += off * off / expected;
+    }
+    EXPECT_LT(chi, 20.5) << which;  // 5 degrees of freedom: exceeded once in a thousand
+    EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), int64_t{0}), 0) << which;  // no token that p lacks
+    const double ear = overlap(p, q, 3);
+    EXPECT_NEAR(static_cast<double>(accepted) / kDraws, ear, 4 * std::sqrt(ear * (1 - ear) / kDraws) + 1e-9) << which;
+  }
+}
+
+TEST(StepCost, FindsFixedAndRowCostsOfNoisySteps) {
+  StepCost cost;
+  EXPECT_FALSE(cost.known());
+  Rng rng(2);
+  for (int i = 0; i < 400; ++i) {
+    const double rows = 1 + static_cast<double>(rng.below(9));
+    cost.add(rows, 0.010 + 0.001 * rows + 0.0005 * rng.normal());
+  }
+  // 143 effective steps of rows with variance 6.7: the slope's error is .0005 / sqrt(143 x 6.7), four of those.
+  EXPECT_NEAR(cost.per_row(), 0.001, 7e-5);
+  EXPECT_NEAR(cost.of(5), 0.015, 2e-4);
+}
+
+TEST(Lookup, ProposesWhatFollowedTheNewestOccurrence) {
+  Lookup lookup;
+  int64_t matched = 0;
+  std::vector<int32_t> history = {9, 1, 2, 3, 4, 5, 8, 1, 2, 3, 6, 7, 1, 2};
+  EXPECT_TRUE(lookup.propose(history, 4, matched).empty());
+  history.push_back(3);
+  const auto found = lookup.propose(history, 4, matched);
+  EXPECT_EQ(std::vector<int32_t>(found.begin(), found.end()), (std::vector<int32_t>{6, 7, 1, 2}));
+  EXPECT_EQ(matched, 3);
+  EXPECT_EQ(lookup.propose(history, 1, matched).size(), 1u);
+}
+
+// A clock of its own: a draft costs `share` of a step, each verified row 2% of one, a draft is right with probability
+// `right`. Tokens in the time of a plain step, over many cycles.
+double simulated_speedup(double share, double right, int64_t outputs) {
+  RunnerOptions runner_options;
+  FakeRunner runner({}, runner_options);
+  SpeculationOptions options;
+  options.draft = &runner;
+  options.most = 8;
+  Controller controller(options, share);
+  Rng rng(3);
+  double seconds = 0;
+  int64_t tokens = 0;
+  const auto cost = [](double of, double rows) { return of * (0.98 + 0.02 * rows) * 0.01; };
+  for (int cycle = 0; cycle < 4000; ++cycle) {
+    controller.begin_cycle(outputs);
+    std::vector<Controller::Output> all(static_cast<size_t>(outputs));
+    std::vector<std::vector<double>> reached(all.size());
+    for (int step = 0; step < options.most && controller.continues(all); ++step) {
+      int64_t rows = 0;
+      for (size_t i = 0; i < all.size(); ++i) {
+        if (!all[i].drafts) continue;
+        ++rows;
+        all[i].reached *= controller.rate(Controller::Source::draft, false, 0.8);
+        reached[i].push_back(all[i].reached);
+      }
+      if (rows == 0) break;
+      const double took = cost(share, static_cast<double>(rows));
+      controller.drafted(rows, took);
+      seconds += took;
+    }
+    int64_t rows = 0, made = 0;
+    for (auto& r : reached) {
+      const int64_t drafts = controller.worth_verifying(r);
+      rows += drafts + 1;
+      ++made;
+      for (int64_t i = 0; i < drafts; ++i) {
+        const bool accepted = rng.uniform() < right;
+        controller.judged(Controller::Source::draft, false, 0.8, accepted);
+        if (!accepted) break;
+        ++made;
+      }
+    }
+    const double took = cost(1, static_cast<double>(rows));
+    controller.verified(rows, took, true);
+    controller.end_cycle(made);
+    seconds += took;
+    tokens += made;
+  }
+  const auto n = static_cast<double>(outputs);
+  return static_cast<double>(tokens) / seconds * cost(1, n) / n;
+}
+
+TEST(Controller, DraftsWhereItPaysAndCostsNothingWhereItDoesNot) {
+  // The best fixed length gives (1 - a^(g+1)) / (1 - a) / (g r + 1 + .02 g): 2.08 for .95 at r = .3, 1.33 for .8 at .4.
+  EXPECT_GT(simulated_speedup(0.3, 0.95, 1), 1.7);
+  EXPECT_GT(simulated_speedup(0.4, 0.80, 1), 1.2);
+  EXPECT_GT(simulated_speedup(0.4, 0.80, 8), 1.0);
+  for (const int64_t outputs : {1, 8})
+    for (const auto& [share, right] : {std::pair{0.9, 0.5}, {0.95, 0.8}, {0.5, 0.1}})
+      EXPECT_GT(simulated_speedup(share, right, outputs), 0.98) << share << " " << right << " " << outputs;
+}
+
+}  // namespace
+}  // namespace fidelio

@@ -1,0 +1,48 @@
+// The vectors of a model that are not linears, from a checkpoint onto a backend. Included by runner_impl.h.
+#pragma once
+#include <cmath>
+
+#include "arch/weight_names.h"
+#include "runtime/model.h"
+
+namespace fidelio {
+
+template <Backend B>
+typename B::Matrix load_norm(B& b, const ModelConfig& config, const Checkpoint& checkpoint, int layer, Norm which,
+                             float factor = 1) {
+  std::vector<float> values = checkpoint.norm(layer, which);
+  for (float x : values)
+    check(std::isfinite(x), "{}: {} holds {}: the file is damaged", checkpoint.folder(),
+          norm_name(config, layer, which), x);
+  for (float& value : values) value *= factor;
+  typename B::Matrix m = b.allocate(1, static_cast<int64_t>(values.size()));
+  b.upload(values, m);
+  return m;
+}
+
+// Of a model whose layers are there.
+template <Backend B>
+void load_norms(B& b, Model<B>& model, const Checkpoint& checkpoint) {
+  const ModelConfig& c = model.config;
+  const auto norm = [&](int layer, Norm which, float factor = 1) {
+    return load_norm(b, c, checkpoint, layer, which, factor);
+  };
+  for (int i = 0; i < c.L; ++i) {
+    Layer<B>& layer = model.layers[static_cast<size_t>(i)];
+    if (c.blocks.norm_before) {
+      layer.attn_norm = norm(i, Norm::attn);
+      layer.mlp_norm = norm(i, Norm::mlp);
+    }
+    if (c.blocks.norm_after) {
+      layer.post_attn_norm = norm(i, Norm::post_attn);
+      layer.post_mlp_norm = norm(i, Norm::post_mlp);
+    }
+    if (c.blocks.qk_norm == QkNorm::none) continue;
+    const bool by_head = c.blocks.qk_norm == QkNorm::head;
+    layer.q_norm = norm(i, Norm::q, by_head ? query_scale(c) : 1);
+    layer.k_norm = norm(i, Norm::k);
+  }
+  model.final_norm = norm(-1, Norm::final, model.scalars.final_norm);
+}
+
+}  // namespace fidelio
