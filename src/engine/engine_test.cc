@@ -103,7 +103,10 @@ TEST(Engine, PreemptedEqualsUninterrupted) {
       FakeRunner::Shape shape = kShape;
       shape.kinds_agree = kinds_agree;
       auto requests = random_requests(40, 4);
-      for (GenerationRequest& r : requests) r.max_tokens += 30;
+      for (GenerationRequest& r : requests) {
+        r.max_tokens += 30;
+        r.stop_ids.clear();
+      }
       const auto expected = alone(requests, shape);
       FakeRunner runner = make_runner(64, 64, 320, shape);
       EngineOptions options;

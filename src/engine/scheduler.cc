@@ -15,6 +15,7 @@ void Scheduler::preempt(Sequence* sequence) {
   ++preemptions_;
   pages_.release(sequence->number);
   sequence->fed = 0;
+  sequence->decoding = false;
   std::erase(running_, sequence);
   const auto older = [](const Sequence* a, const Sequence* b) { return a->number < b->number; };
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), sequence, older), sequence);
@@ -61,7 +62,8 @@ std::span<Sequence* const> Scheduler::decoding() {
   decoding_.clear();
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence* s = running_[i];
-    if (s->decodes() && make_room(*s, s->size())) decoding_.push_back(s);
+    s->decoding = s->decodes() && make_room(*s, s->size());
+    if (s->decoding) decoding_.push_back(s);
   }
   admit();  // after those that run have what they need
   return decoding_;
@@ -75,7 +77,7 @@ int64_t Scheduler::room_for(const Sequence& s, int64_t rows) {
 std::span<Sequence* const> Scheduler::append_chunks(Batch& batch) {
   ending_.clear();
   for (Sequence* s : running_) {
-    if (s->decodes()) continue;
+    if (s->decoding) continue;
     const bool prompt = s->fed < s->output_begin;
     const int64_t end = prompt ? s->output_begin : s->size();
     const int64_t count = std::min(end - s->fed, limits_.max_rows - batch.rows());

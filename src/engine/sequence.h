@@ -71,6 +71,7 @@ struct Sequence {
   std::vector<int32_t> history;
   int64_t output_begin;
   int64_t fed = 0;
+  bool decoding = false;  // in this step: drafts may stand behind its newest token
   TextStream stream;
   size_t reported = 0;  // bytes of text the owner has heard of
   Generation result;
