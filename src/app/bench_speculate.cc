@@ -40,8 +40,8 @@ std::vector<GenerationRequest> read_prompts(const SpeculateBench& o, const TextM
       if (parsed.is_object() && parsed.contains(key) && parsed[key].is_string()) line = parsed[key];
     GenerationRequest r;
     const bool chat = model.chat.has_value() && !o.plain_prompts;
-    r.prompt =
-        chat ? model.tokenizer.encode(model.chat->render({{"user", line}}), false) : model.tokenizer.encode(line);
+    const ChatMessage message{"user", line};
+    r.prompt = chat ? model.tokenizer.encode(model.chat->render({&message, 1}), false) : model.tokenizer.encode(line);
     r.max_tokens = o.max_tokens;
     r.stop_ids = model.stop_ids;
     r.sampling = sampling_of(o.sampling, o.run.model);
