@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "core/rng.h"
-#include "quant/blas.h"
+#include "kernels/blas.h"
 #include "quant/vector_book.h"
 
 namespace fidelio {
