@@ -152,7 +152,7 @@ void bench_speculate(SpeculateBench o) {
         "s | rest s "
         "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   }
-  nlohmann::json report = nlohmann::json::array();
+  nlohmann::json rows = nlohmann::json::array();
   for (int64_t batch : o.batch) {
     std::vector<std::vector<double>> rates(drafts.size()), ratios(drafts.size());
     std::vector<Measured> last(drafts.size());
@@ -167,10 +167,10 @@ void bench_speculate(SpeculateBench o) {
     for (size_t d = 0; d < drafts.size(); ++d) {
       const Line line{drafts[d].name, batch, median(rates[d]), median(ratios[d]), last[d]};
       if (!quiet(o.json)) print(line);
-      report.push_back(to_json(line));
+      rows.push_back(to_json(line));
     }
   }
-  write_json(o.json, report);
+  write_json(o.json, {{"model", o.run.model}, {"rows", rows}});
 }
 
 }  // namespace
