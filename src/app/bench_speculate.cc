@@ -40,8 +40,8 @@ std::vector<GenerationRequest> read_prompts(const SpeculateBench& o, const TextM
       if (parsed.is_object() && parsed.contains(key) && parsed[key].is_string()) line = parsed[key];
     GenerationRequest r;
     const bool chat = model.chat.has_value() && !o.plain_prompts;
-    r.prompt =
-        chat ? model.tokenizer.encode(model.chat->render({{"user", line}}), false) : model.tokenizer.encode(line);
+    const ChatMessage message{"user", line};
+    r.prompt = chat ? model.tokenizer.encode(model.chat->render({&message, 1}), false) : model.tokenizer.encode(line);
     r.max_tokens = o.max_tokens;
     r.stop_ids = model.stop_ids;
     r.sampling = sampling_of(o.sampling, o.run.model);
@@ -152,7 +152,7 @@ void bench_speculate(SpeculateBench o) {
         "s | rest s "
         "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
   }
-  nlohmann::json report = nlohmann::json::array();
+  nlohmann::json rows = nlohmann::json::array();
   for (int64_t batch : o.batch) {
     std::vector<std::vector<double>> rates(drafts.size()), ratios(drafts.size());
     std::vector<Measured> last(drafts.size());
@@ -167,10 +167,10 @@ void bench_speculate(SpeculateBench o) {
     for (size_t d = 0; d < drafts.size(); ++d) {
       const Line line{drafts[d].name, batch, median(rates[d]), median(ratios[d]), last[d]};
       if (!quiet(o.json)) print(line);
-      report.push_back(to_json(line));
+      rows.push_back(to_json(line));
     }
   }
-  write_json(o.json, report);
+  write_json(o.json, {{"model", o.run.model}, {"rows", rows}});
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "quant/codebook.h"
 #include "quant/descent.h"
 #include "quant/strip.h"
+#include "quant/vectors.h"
 
 namespace fidelio {
 namespace {
@@ -93,6 +94,7 @@ LinearWeight quantize_rtn(const FormatSpec& spec, std::span<const float> w, int6
   if (spec.is_dense()) return to_dense(spec, w, out, in);
   const std::vector<float> plain(options.importance.empty() ? static_cast<size_t>(in) : 0, 1.0f);
   const std::span<const float> importance = options.importance.empty() ? std::span(plain) : options.importance;
+  if (spec.kind == Kind::vq) return quantize_vectors(spec, w, out, in, importance, pool);
   LinearWeight weight = allocate_weight(spec, out, in);
   const Levels levels = make_levels(spec, w, out, in, importance, weight, pool);
   pool.run(strips(out), [&](int64_t job, int) {
@@ -117,6 +119,7 @@ GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64
     if (hessian.matrix()[c * in + c] == 0)
       for (int64_t r = 0; r < out; ++r) live[r * in + c] = 0;
 
+  if (spec.kind == Kind::vq) return quantize_vectors(spec, live, out, in, hessian, options.damping, pool);
   GptqResult result{.weight = allocate_weight(spec, out, in),
                     .report = {.damping = factor.damping, .dead_columns = factor.dead}};
   GptqReport& report = result.report;

@@ -1,0 +1,47 @@
+// The codebook of a block of a vector code: salience-weighted k-means under the format's sign symmetry, in bytes.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/thread_pool.h"
+#include "formats/vector_code.h"
+
+namespace fidelio {
+
+// Centroids for the search: entry j of all of them side by side, so that centroids are the lanes of plain loops.
+class VectorBook {
+ public:
+  VectorBook(int64_t entries, int signs);
+  int64_t entries() const { return entries_; }
+  int signs() const { return signs_; }
+  float& at(int64_t index, int64_t j) { return values_[j * entries_ + index]; }
+  float at(int64_t index, int64_t j) const { return values_[j * entries_ + index]; }
+
+  // (entries): sum_j metric[j] b_j^2, what nearest() needs of a metric; metric (8).
+  void norms(const float* metric, float* norm) const;
+  // The centroid and signs that minimise sum_j metric[j] (x[j] -+ b_j)^2; the lowest index of several.
+  VectorChoice nearest(const float* x, const float* metric, const float* norm) const;
+  // +-b_j of a choice (8).
+  void decode(VectorChoice choice, float* values) const;
+
+ private:
+  int64_t entries_;
+  int signs_;
+  std::vector<float> values_;  // (8, entries)
+};
+
+// Vectors to be clustered: x (n, 8), each with the metric of its place (metrics + 8 * place) times `weight`. Samples of
+// one place are neighbours.
+struct VectorSamples {
+  std::vector<float> x, weight;
+  std::vector<int32_t> place;
+  std::span<const float> metrics;
+  int64_t size() const { return static_cast<int64_t>(weight.size()); }
+};
+
+// k-means++ (Arthur and Vassilvitskii 2007) and Lloyd's iterations; centroids are rounded to whole numbers in
+// [-127, 127] at the end, *scale times which they stand for. The same for any number of threads.
+VectorBook fit_vector_book(const VectorSamples& samples, int64_t entries, int signs, ThreadPool& pool, float* scale);
+
+}  // namespace fidelio
