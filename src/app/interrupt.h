@@ -1,5 +1,6 @@
-// app: Ctrl-C that stops an answer instead of the program.
+// app: signals that stop an answer, or a server after its answers, instead of the program.
 #pragma once
+#include <functional>
 
 namespace fidelio::app {
 
@@ -13,7 +14,17 @@ class InterruptCatcher {
   bool asked() const;
 };
 
+// While one is alive, the first SIGINT or SIGTERM calls `stop`, on the thread that waits for signals; a second one ends
+// the program as ever.
+class StopCatcher {
+ public:
+  explicit StopCatcher(std::function<void()> stop);
+  ~StopCatcher();
+  StopCatcher(const StopCatcher&) = delete;
+  StopCatcher& operator=(const StopCatcher&) = delete;
+};
+
 // For the thread that waits for signals: true if somebody catches this one.
-bool interrupt_was_caught();
+bool signal_was_caught(int signal);
 
 }  // namespace fidelio::app

@@ -16,6 +16,7 @@
 #include "app/about.h"
 #include "app/common.h"
 #include "app/interrupt.h"
+#include "app/serve.h"
 #include "app/suggest.h"
 #include "app/tune.h"
 #include "core/file.h"
@@ -44,7 +45,7 @@ void end_cleanly_on_signals() {
     do {
       while (::read(signal_pipe[0], &number, 1) != 1) {
       }
-    } while (number == SIGINT && fidelio::app::interrupt_was_caught());
+    } while (fidelio::app::signal_was_caught(number));
     const std::string words = fidelio::words_on_interrupt();
     if (!words.empty()) fmt::print(stderr, "\n{}\n", words);
     fidelio::remove_unfinished_files();
@@ -70,7 +71,7 @@ void add_progress(CLI::App& app) {
   for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
     const std::string name = verb->get_name();
     if (name == "inspect" || name == "generate" || name == "chat" || name == "tokenize" || name == "logits" ||
-        name == "gamma" || name == "bench")
+        name == "gamma" || name == "bench" || name == "serve")
       continue;
     verb->add_option_function<std::string>(
             "--progress",
@@ -132,7 +133,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);  // none is refused below, by name
   for (auto add :
        {add_inspect, add_compress, add_certify, add_quantize, add_export, add_eval, add_recovery, add_compare,
-        add_noise, add_tune, add_gamma, add_generate, add_chat, add_bench, add_synth, add_tokenize, add_logits})
+        add_noise, add_tune, add_gamma, add_generate, add_chat, add_serve, add_bench, add_synth, add_tokenize, add_logits})
     add(app);
   add_progress(app);
   remember_command(argc, argv);

@@ -1,0 +1,96 @@
+#include "serve/chat_prompt.h"
+
+#include "core/json.h"
+#include "serve/openai_request.h"
+
+namespace fidelio::serve {
+namespace {
+
+// [{"type": "text", "text": ...}, ...] as one text.
+std::string text_of(const Fields& message, const Json& parts) {
+  std::string text;
+  for (const Json& part : parts) {
+    const bool is_text = part.is_object() && part.contains("text") && part["text"].is_string() &&
+                         part.value("type", "text") == std::string("text");
+    if (!is_text) message.refuse("content", "a string or parts of type text: this server reads no others");
+    text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+void read_tool_calls(const Fields& fields, Json& calls) {
+  if (!calls.is_array()) fields.refuse("tool_calls", "an array");
+  for (Json& call : calls) {
+    if (!call.is_object()) fields.refuse("tool_calls", "an array of objects");
+    if (!call.contains("function") || !call["function"].is_object()) continue;
+    Json& function = call["function"];
+    if (function.contains("arguments") && function["arguments"].is_string()) {
+      const std::string text = function["arguments"].get<std::string>();
+      function["arguments"] = text.empty() ? Json::object() : parse_ordered_json(text, "tool_calls.arguments");
+    }
+  }
+}
+
+Json read_messages(const Fields& fields) {
+  const Json* list = fields.find("messages");
+  if (list == nullptr || !list->is_array() || list->empty() || list->size() > kMaxMessages)
+    fields.refuse("messages", fmt::format("an array of 1 to {} messages", kMaxMessages));
+  Json messages = *list;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    Json& message = messages[i];
+    const Fields one(message, fmt::format("messages[{}]", i));
+    if (!one.text("role")) one.refuse("role", "a string");
+    const auto content = message.find("content");
+    if (content != message.end() && content->is_array())
+      *content = text_of(one, *content);
+    else if (content != message.end() && !content->is_string() && !content->is_null())
+      one.refuse("content", "a string, parts of type text, or null");
+    else if (content == message.end() && !message.contains("tool_calls"))
+      one.refuse("content", "a string");
+    if (message.contains("tool_calls") && !message["tool_calls"].is_null()) read_tool_calls(one, message["tool_calls"]);
+  }
+  return messages;
+}
+
+// A template closes the last message; what stands behind its text is taken away again.
+std::string cut_after_last(std::string prompt, const Fields& fields, const Json& messages) {
+  const Json& last = messages.back();
+  if (last["role"] != "assistant" || !last.contains("content") || !last["content"].is_string())
+    fields.refuse("continue_final_message", "false, or a last message of the assistant with text");
+  std::string text = last["content"].get<std::string>();
+  size_t at = prompt.rfind(text);
+  if (at == std::string::npos) {  // templates trim
+    const size_t begin = text.find_first_not_of(" \t\r\n");
+    text = begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
+    at = prompt.rfind(text);
+  }
+  if (text.empty() || at == std::string::npos)
+    fields.refuse("continue_final_message", "a last message whose text the chat template shows");
+  prompt.resize(at + text.size());
+  return prompt;
+}
+
+}  // namespace
+
+std::vector<int32_t> chat_prompt(const Fields& fields, const ServedModel& model) {
+  if (!model.chat)
+    throw RequestError(400, fmt::format("{} has no chat template; /v1/completions continues bare text", model.name));
+  const Json messages = read_messages(fields);
+  const bool continues = fields.boolean("continue_final_message", false);
+  Json extra = Json::object();
+  if (const Json* more = fields.find("chat_template_kwargs")) {
+    if (!more->is_object()) fields.refuse("chat_template_kwargs", "an object");
+    extra = *more;
+  }
+  extra["add_generation_prompt"] = fields.boolean("add_generation_prompt", true) && !continues;
+  const Json* choice = fields.find("tool_choice");
+  if (const Json* tools = fields.find("tools"); tools != nullptr && !(choice != nullptr && *choice == "none")) {
+    if (!tools->is_array()) fields.refuse("tools", "an array");
+    if (!tools->empty()) extra["tools"] = *tools;
+  }
+  std::string prompt = model.chat->render_json(messages, extra);
+  if (continues) prompt = cut_after_last(std::move(prompt), fields, messages);
+  return model.tokenizer.encode(prompt, false);
+}
+
+}  // namespace fidelio::serve

@@ -1,0 +1,192 @@
+#include "serve/openai_request.h"
+
+#include <algorithm>
+#include <random>
+
+#include "core/json.h"
+#include "core/rng.h"
+#include "serve/chat_prompt.h"
+
+namespace fidelio::serve {
+namespace {
+
+constexpr double kAnyNumber = 1e6;
+
+uint64_t seed_of(const Fields& fields) {
+  if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX)) return static_cast<uint64_t>(*seed);
+  thread_local std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+void read_logit_bias(const Fields& fields, int64_t vocabulary, std::map<int32_t, float>& bias) {
+  const Json* value = fields.find("logit_bias");
+  if (value == nullptr) return;
+  if (!value->is_object()) fields.refuse("logit_bias", "an object of numbers by token id");
+  if (value->size() > kMaxBiases) fields.refuse("logit_bias", fmt::format("at most {} tokens", kMaxBiases));
+  for (const auto& [key, amount] : value->items()) {
+    const bool digits = !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
+    if (!digits || std::stoll(key) >= vocabulary)
+      fields.refuse("logit_bias", fmt::format("token ids from 0 to {}", vocabulary - 1));
+    if (!amount.is_number() || !(std::abs(amount.get<double>()) <= 100))
+      fields.refuse("logit_bias", "numbers from -100 to 100");
+    bias[std::stoi(key)] = static_cast<float>(amount.get<double>());
+  }
+}
+
+// The request's own values, those that the checkpoint's authors recommend, and OpenAI's, in this order.
+SamplingOptions read_sampling(const Fields& fields, const ServedModel& model) {
+  const GenerationDefaults& d = model.defaults;
+  SamplingOptions s;
+  s.temperature = fields.number("temperature", 0, 100).value_or(d.do_sample == false ? 0 : d.temperature.value_or(1));
+  s.top_p = fields.number("top_p", 0, 1).value_or(d.top_p.value_or(1));
+  if (s.top_p == 0) s.top_p = 1e-9;  // the best token alone
+  s.top_k = std::max<int64_t>(0, fields.integer("top_k", -1, INT32_MAX).value_or(d.top_k.value_or(0)));
+  s.min_p = fields.number("min_p", 0, 1).value_or(d.min_p.value_or(0));
+  s.repetition_penalty =
+      fields.number("repetition_penalty", 1e-3, kAnyNumber).value_or(d.repetition_penalty.value_or(1));
+  s.presence_penalty = fields.number("presence_penalty", -2, 2).value_or(0);
+  s.frequency_penalty = fields.number("frequency_penalty", -2, 2).value_or(0);
+  read_logit_bias(fields, model.vocabulary, s.logit_bias);
+  s.seed = seed_of(fields);
+  return s;
+}
+
+std::vector<std::string> read_stops(const Fields& fields) {
+  const Json* value = fields.find("stop");
+  if (value == nullptr) return {};
+  const std::string expected =
+      fmt::format("a string, or at most {} strings, of 1 to {} bytes", kMaxStops, kMaxStopBytes);
+  std::vector<std::string> stops;
+  if (value->is_string()) {
+    stops.push_back(value->get<std::string>());
+  } else {
+    if (!value->is_array() || value->size() > kMaxStops) fields.refuse("stop", expected);
+    for (const Json& stop : *value) {
+      if (!stop.is_string()) fields.refuse("stop", expected);
+      stops.push_back(stop.get<std::string>());
+    }
+  }
+  for (const std::string& stop : stops)
+    if (stop.empty() || stop.size() > kMaxStopBytes) fields.refuse("stop", expected);
+  return stops;
+}
+
+std::vector<int32_t> read_stop_ids(const Fields& fields, const ServedModel& model) {
+  std::vector<int32_t> ids;
+  if (!fields.boolean("ignore_eos", false)) ids = model.stop_ids;
+  const Json* more = fields.find("stop_token_ids");
+  if (more == nullptr) return ids;
+  if (!more->is_array() || more->size() > kMaxBiases) fields.refuse("stop_token_ids", "an array of token ids");
+  for (const Json& id : *more) {
+    if (!id.is_number_integer()) fields.refuse("stop_token_ids", "an array of token ids");
+    ids.push_back(static_cast<int32_t>(std::clamp<int64_t>(id.get<int64_t>(), -1, INT32_MAX)));
+  }
+  return ids;
+}
+
+std::vector<int32_t> ids_of(const Fields& fields, const Json& list, const ServedModel& model) {
+  std::vector<int32_t> ids;
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || id < 0 || id >= model.vocabulary)
+      fields.refuse("prompt", fmt::format("token ids from 0 to {}", model.vocabulary - 1));
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+// A text, ids, or a list of either.
+std::vector<std::vector<int32_t>> read_prompts(const Fields& fields, const ServedModel& model) {
+  const std::string expected = "a string, an array of token ids, or an array of either";
+  const Json* prompt = fields.find("prompt");
+  if (prompt == nullptr) fields.refuse("prompt", expected);
+  const bool special = fields.boolean("add_special_tokens", true);
+  const auto encode = [&](const Json& text) { return model.tokenizer.encode(text.get<std::string>(), special); };
+  if (prompt->is_string()) return {encode(*prompt)};
+  if (!prompt->is_array() || prompt->empty()) fields.refuse("prompt", expected);
+  if (prompt->front().is_number()) return {ids_of(fields, *prompt, model)};
+  if (static_cast<int64_t>(prompt->size()) > kMaxChoices)
+    fields.refuse("prompt", fmt::format("at most {} prompts", kMaxChoices));
+  std::vector<std::vector<int32_t>> prompts;
+  for (const Json& one : *prompt) {
+    if (!one.is_string() && !one.is_array()) fields.refuse("prompt", expected);
+    prompts.push_back(one.is_string() ? encode(one) : ids_of(fields, one, model));
+  }
+  return prompts;
+}
+
+void check_length(const std::vector<int32_t>& prompt, const ServedModel& model) {
+  if (prompt.empty()) throw RequestError(400, "the prompt is empty: there is nothing to continue", "prompt");
+  if (static_cast<int64_t>(prompt.size()) < model.context) return;
+  throw RequestError(400,
+                     fmt::format("the prompt has {} tokens, this model's maximum context length is {} and one must be "
+                                 "left for the answer",
+                                 prompt.size(), model.context),
+                     "prompt", "context_length_exceeded");
+}
+
+void check_model(const Fields& fields, const std::vector<std::string>& names) {
+  const auto asked = fields.text("model");
+  if (!asked || std::find(names.begin(), names.end(), *asked) != names.end()) return;
+  throw RequestError(404, fmt::format("there is no model \"{}\"; /v1/models lists what is served", *asked), "model",
+                     "model_not_found");
+}
+
+int64_t read_max_tokens(const Fields& fields, Route route) {
+  if (const auto most = fields.integer("max_completion_tokens", 1, INT32_MAX)) return *most;
+  return fields.integer("max_tokens", 1, INT32_MAX).value_or(route == Route::chat ? INT32_MAX : 16);
+}
+
+bool read_logprobs(const Fields& fields, Route route) {
+  const std::string alternatives = "no more than the chosen token's: alternatives are not computed";
+  if (route == Route::chat) {
+    if (fields.integer("top_logprobs", 0, 20).value_or(0) > 0) fields.refuse("top_logprobs", alternatives);
+    return fields.boolean("logprobs", false);
+  }
+  const auto count = fields.integer("logprobs", 0, 20);
+  return count.has_value();
+}
+
+}  // namespace
+
+Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names) {
+  const Json object = parse_ordered_json(body, "the body");
+  const Fields fields(object);
+  check_model(fields, names);
+  Call call;
+  call.route = route;
+  call.model = model.name;
+  call.stream = fields.boolean("stream", false);
+  if (const Json* options = fields.find("stream_options"))
+    call.include_usage = Fields(*options, "stream_options").boolean("include_usage", false);
+  call.n = fields.integer("n", 1, kMaxChoices).value_or(1);
+  GenerationRequest common;
+  common.max_tokens = read_max_tokens(fields, route);
+  common.stop_ids = read_stop_ids(fields, model);
+  common.stop_strings = read_stops(fields);
+  common.sampling = read_sampling(fields, model);
+  common.logprobs = read_logprobs(fields, route);
+  validate(common.sampling);
+  std::vector<std::vector<int32_t>> prompts;
+  if (route == Route::chat)
+    prompts.push_back(chat_prompt(fields, model));
+  else
+    prompts = read_prompts(fields, model);
+  if (static_cast<int64_t>(prompts.size()) * call.n > kMaxChoices)
+    fields.refuse("n", fmt::format("at most {} choices in all", kMaxChoices));
+  call.echo = route == Route::completions && fields.boolean("echo", false);
+  for (auto& prompt : prompts) {
+    check_length(prompt, model);
+    if (call.echo) call.prompt_texts.push_back(model.tokenizer.decode(prompt));
+    call.prompts.push_back(common);
+    call.prompts.back().prompt = std::move(prompt);
+  }
+  return call;
+}
+
+GenerationRequest choice_of(const GenerationRequest& first, int64_t i) {
+  GenerationRequest request = first;
+  if (i > 0) request.sampling.seed = Rng(first.sampling.seed, static_cast<uint64_t>(i)).next();
+  return request;
+}
+
+}  // namespace fidelio::serve

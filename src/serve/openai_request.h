@@ -1,0 +1,41 @@
+// serve: what a body of /v1/completions or /v1/chat/completions asks for. Pure: bytes in, requests of the engine out.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/sequence.h"
+#include "serve/engine_thread.h"
+#include "serve/fields.h"
+
+namespace fidelio::serve {
+
+enum class Route : uint8_t { completions, chat };
+
+struct Call {
+  Route route = Route::completions;
+  std::string model;  // as it is served
+  bool stream = false, include_usage = false, echo = false;
+  int64_t n = 1;
+  std::vector<GenerationRequest> prompts;  // of each the first choice; choice_of makes the others
+  std::vector<std::string> prompt_texts;   // where they are echoed
+  int64_t prompt_tokens() const {
+    int64_t sum = 0;
+    for (const GenerationRequest& request : prompts) sum += static_cast<int64_t>(request.prompt.size());
+    return sum;
+  }
+  bool logprobs() const { return !prompts.empty() && prompts[0].logprobs; }
+};
+
+// What one request may ask for.
+inline constexpr int64_t kMaxChoices = 128;  // prompts times n
+inline constexpr size_t kMaxStops = 16, kMaxStopBytes = 256, kMaxBiases = 1024, kMaxMessages = 4096;
+
+// Throws RequestError, or Error from JSON, tokenizer and chat template, for what cannot be answered.
+Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names);
+
+// The request of choice i of a prompt: its seed is the request's for the first, and follows from it for the others, so
+// that choice i is the same whatever n is.
+GenerationRequest choice_of(const GenerationRequest& first, int64_t i);
+
+}  // namespace fidelio::serve

@@ -1,0 +1,31 @@
+// serve: what is told to a client whose request cannot be answered, in OpenAI's form.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "serve/http.h"
+
+namespace fidelio::serve {
+
+// An Error that is the client's doing or that a client can wait out, with its HTTP status. Any other Error that meets a
+// client's request while it is read is one of its content: 400.
+class RequestError : public Error {
+ public:
+  RequestError(int status, const std::string& message, std::string param = "", std::string code = "")
+      : Error("{}", message), status_(status), param_(std::move(param)), code_(std::move(code)) {}
+  int status() const { return status_; }
+  const std::string& param() const { return param_; }
+  const std::string& code() const { return code_; }
+
+ private:
+  int status_;
+  std::string param_, code_;
+};
+
+// {"error": {"message", "type", "param", "code"}}; what a stranger wrote in the message stands there in visible form.
+std::string error_body(int status, std::string_view message, const std::string& param = "",
+                       const std::string& code = "");
+HttpResponse error_response(const std::exception& error);
+
+}  // namespace fidelio::serve

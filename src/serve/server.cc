@@ -1,0 +1,187 @@
+#include "serve/server.h"
+
+#include <openssl/crypto.h>
+
+#include <cstring>
+#include <ctime>
+
+#include "serve/answering.h"
+
+namespace fidelio::serve {
+
+Worker::Worker()
+    : thread_([this] {
+        for (;;) {
+          std::function<void()> work;
+          {
+            std::unique_lock lock(mutex_);
+            wake_.wait(lock, [&] { return ending_ || !work_.empty(); });
+            if (ending_) return;
+            work = std::move(work_.front());
+            work_.pop_front();
+          }
+          work();
+        }
+      }) {}
+
+Worker::~Worker() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void Worker::add(std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    work_.push_back(std::move(work));
+  }
+  wake_.notify_one();
+}
+
+Server::Server(ServerOptions options, std::function<Loaded()> load)
+    : options_(std::move(options)),
+      load_(std::move(load)),
+      started_(static_cast<int64_t>(std::time(nullptr))),
+      http_(options_.http,
+            [this](HttpRequest request, std::shared_ptr<Exchange> exchange) { handle(std::move(request), exchange); }) {
+}
+
+Server::~Server() = default;
+
+void Server::run() {
+  engine_ = std::make_unique<EngineThread>([this](std::function<void()> work) { http_.post(std::move(work)); },
+                                           std::move(load_), options_.max_requests,
+                                           [this](std::shared_ptr<const ServedModel> model, const std::string& error) {
+                                             model_ = std::move(model);
+                                             failure_ = error;
+                                             if (model_ == nullptr) return http_.stop();
+                                             names_ = options_.names;
+                                             names_.push_back(model_->name);
+                                             if (ready_) ready_(*model_);
+                                           });
+  http_.run();
+  check(failure_.empty(), "{}", failure_);
+}
+
+const std::vector<Server::RouteTo>& Server::routes() {
+  static const std::vector<RouteTo> all = {
+      {"GET", "/health", true, &Server::health},
+      {"GET", "/version", true, &Server::version},
+      {"GET", "/v1/models", false, &Server::models},
+      {"POST", "/v1/completions", false, &Server::completions},
+      {"POST", "/v1/chat/completions", false, &Server::chat_completions},
+  };
+  return all;
+}
+
+void Server::handle(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  constexpr std::string_view model_path = "/v1/models/";
+  const bool of_model = request.path.starts_with(model_path);
+  std::string allowed = of_model ? "GET" : "";
+  for (const RouteTo& route : routes()) {
+    if (request.path != route.path) continue;
+    allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
+    if (request.method != route.method) continue;
+    if (!route.open) check_key(request);
+    return (this->*route.answer)(std::move(request), exchange);
+  }
+  if (of_model && request.method == "GET") {
+    check_key(request);
+    return model_by_name(request, exchange);
+  }
+  if (allowed.empty()) throw RequestError(404, fmt::format("there is no {}", request.path));
+  HttpResponse response{405,
+                        error_body(405, fmt::format("{} takes {}, not {}", request.path, allowed, request.method))};
+  response.headers.push_back({"Allow", allowed});
+  exchange->respond(std::move(response));
+}
+
+// Compared in time that does not depend on how much of the key is right.
+void Server::check_key(const HttpRequest& request) const {
+  const std::string& key = options_.api_key;
+  if (key.empty()) return;
+  constexpr std::string_view scheme = "Bearer ";
+  const std::string given =
+      request.authorization.starts_with(scheme) ? request.authorization.substr(scheme.size()) : request.api_key;
+  const bool same = given.size() == key.size() && ::CRYPTO_memcmp(given.data(), key.data(), key.size()) == 0;
+  if (!same)
+    throw RequestError(401, "the key is missing or wrong: send \"Authorization: Bearer KEY\"", "", "invalid_api_key");
+}
+
+void Server::check_ready() const {
+  if (model_ == nullptr) throw RequestError(503, "the model is being loaded");
+  if (http_.stopping()) throw RequestError(503, "the server is shutting down");
+  if (engine_->failed()) throw RequestError(503, "the engine has failed; the server must be started again");
+}
+
+void Server::health(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
+  check_ready();
+  exchange->respond({200, R"({"status":"ok"})"});
+}
+
+void Server::version(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
+  exchange->respond({200, Json{{"version", FIDELIO_VERSION}}.dump()});
+}
+
+namespace {
+
+Json card_of(const ServedModel& model, int64_t created) {
+  return {{"id", model.name},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "fidelio"},
+          {"root", model.name},
+          {"max_model_len", model.context},
+          {"fingerprint", model.fingerprint}};
+}
+
+}  // namespace
+
+void Server::models(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
+  check_ready();
+  const Json list = {{"object", "list"}, {"data", Json::array({card_of(*model_, started_)})}};
+  exchange->respond({200, list.dump(-1, ' ', false, Json::error_handler_t::replace)});
+}
+
+void Server::model_by_name(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
+  check_ready();
+  const std::string name = request.path.substr(std::strlen("/v1/models/"));
+  if (std::find(names_.begin(), names_.end(), name) == names_.end())
+    throw RequestError(404, fmt::format("there is no model \"{}\"; /v1/models lists what is served", name), "model",
+                       "model_not_found");
+  exchange->respond({200, card_of(*model_, started_).dump(-1, ' ', false, Json::error_handler_t::replace)});
+}
+
+void Server::completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  call(Route::completions, std::move(request), exchange);
+}
+
+void Server::chat_completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  call(Route::chat, std::move(request), exchange);
+}
+
+void Server::read(const std::shared_ptr<Exchange>& exchange, std::function<void()> work) {
+  check_ready();
+  reader_.add([this, exchange, work = std::move(work)] {
+    try {
+      work();
+    } catch (const std::exception& e) {
+      http_.post([exchange, response = error_response(e)] { exchange->respond(response); });
+    }
+  });
+}
+
+void Server::call(Route route, HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  auto body = std::make_shared<const std::string>(std::move(request.body));
+  read(exchange, [this, route, exchange, body, model = model_] {
+    auto read = std::make_shared<Call>(read_call(route, *body, *model, names_));
+    http_.post([this, exchange, model, read] {
+      std::make_shared<Answering>(std::move(*read), model, *engine_, exchange)->start();
+    });
+  });
+}
+
+}  // namespace fidelio::serve

@@ -1,0 +1,91 @@
+// serve: the server: routes, and the three threads it consists of.
+//
+//   event loop   HTTP, one Answering for each call
+//   reader       bodies to requests: JSON, chat template, tokenizer, so that a long prompt delays nobody's tokens
+//   engine       EngineThread
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "serve/engine_thread.h"
+#include "serve/http.h"
+#include "serve/openai_request.h"
+
+namespace fidelio::serve {
+
+struct ServerOptions {
+  HttpLimits http{};
+  int64_t max_requests = 256;        // under way or waiting for the engine
+  std::string api_key{};             // "" = everybody is served
+  std::vector<std::string> names{};  // further ones that requests may call the model by
+};
+
+// A thread that does one piece of work after the other.
+class Worker {
+ public:
+  Worker();
+  ~Worker();  // what has not begun is dropped
+  void add(std::function<void()> work);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> work_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+class Server {
+ public:
+  // `load` runs in the engine's thread once run() has begun; until it has ended /health says 503. If it throws, run()
+  // ends and throws its message.
+  Server(ServerOptions options, std::function<Loaded()> load);
+  ~Server();
+
+  HttpServer& http() { return http_; }  // to listen, and to stop
+  void run();
+  // On the event loop, after the model is loaded. `loaded` in tests and in logs.
+  void on_ready(std::function<void(const ServedModel&)> callback) { ready_ = std::move(callback); }
+  EngineStatus status() const { return engine_->status(); }
+
+ private:
+  using Answer = void (Server::*)(HttpRequest&&, const std::shared_ptr<Exchange>&);
+  struct RouteTo {
+    const char *method, *path;
+    bool open;  // without the key
+    Answer answer;
+  };
+  static const std::vector<RouteTo>& routes();
+  void handle(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void check_key(const HttpRequest& request) const;
+  void check_ready() const;
+  void health(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
+  void models(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
+  void model_by_name(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void version(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
+  void completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void chat_completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void call(Route route, HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  // Work of the reader, whose exception becomes the answer.
+  void read(const std::shared_ptr<Exchange>& exchange, std::function<void()> work);
+
+  ServerOptions options_;
+  std::function<Loaded()> load_;
+  std::function<void(const ServedModel&)> ready_;
+  std::shared_ptr<const ServedModel> model_;
+  std::string failure_;
+  std::vector<std::string> names_;
+  int64_t started_;
+  HttpServer http_;
+  Worker reader_;
+  std::unique_ptr<EngineThread> engine_;  // first to go: it posts to the loop
+};
+
+}  // namespace fidelio::serve
