@@ -91,7 +91,7 @@ TEST_F(Tune, KilledRunsEndWithTheSameBytes) {
 TEST_F(Tune, ADivergingRunKeepsTheBest) {
   quantize("int4g64zs8", "start");
   const json report =
-      tune("start", "--steps 40 --evaluate-every 4 --code-rate 20 --scale-rate 5 --dense-rate 5", "wild");
+      tune("start", "--steps 40 --evaluate-every 4 --code-rate 2 --scale-rate 5 --dense-rate 5", "wild");
   EXPECT_TRUE(report.at("diverged").get<bool>());
   EXPECT_LT(report.at("steps").get<int>(), 40);
   EXPECT_LE(report.at("kl_after").get<double>(), report.at("kl_before").get<double>());

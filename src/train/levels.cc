@@ -96,6 +96,9 @@ void set_groups(const FormatSpec& spec, const GroupValues& groups, LinearWeight&
 }  // namespace
 
 LevelTable level_table(const LinearWeight& w) {
+  const Kind kind = w.spec.kind;
+  check(kind == Kind::integer || kind == Kind::grid || kind == Kind::fp4 || kind == Kind::fp8,
+        "tuning takes dense weights, integers, grids and floats, not {}", to_string(w.spec));
   const int codes = 1 << w.spec.bits;
   std::vector<int> order;
   for (int code = 0; code < codes; ++code)
@@ -126,7 +129,7 @@ ScaleRule scale_rule(const FormatSpec& spec) {
     case Kind::fp8:
       return ScaleRule::row;
     default:
-      throw Error("{} has no scales", to_string(spec));
+      throw Error("{} has no scales of its own", to_string(spec));
   }
 }
 

@@ -25,8 +25,8 @@ struct TuneOptions {
   int64_t rows = 2048;          // at once on the device; a step of more is taken in parts whose gradients add up
   int64_t evaluate_every = 25;  // steps
   int64_t patience = 8;         // evaluations without a better one before it stops
-  Rates rates = {0.02, 0.002, 0.02, 0.05, 0.001};  // by Share, at the top of the schedule
-  double warmup = 0.05;                            // share of the steps in which rates rise
+  Rates rates = {0.003, 0.002, 0.001, 0.05, 0.0003};  // by Share, at the top of the schedule
+  double warmup = 0.05;                               // share of the steps in which rates rise
   double clip = 3;    // a gradient longer than this many times the running mean is shortened to that
   bool outer = true;  // embedding and head too
   uint64_t seed = 0;

@@ -1,0 +1,43 @@
+// What the vector-code kernels of one instruction set are given. Plain data only: files compiled for a wider instruction
+// set include nothing else of the project.
+//
+// Rows lie as in the file (formats/vector_code.h). For each row of x the kernels are given x times the weight's column
+// scales, so that a vector's share of the product is 8 FP32 multiply-adds with signed bytes of a codebook that stays in
+// the first-level cache. Sums: lane j of accumulator v % 2 adds column 8 v + j, v ascending; then both accumulators,
+// then the lanes. Nothing in that order depends on the number of rows of x: row invariance.
+#pragma once
+#include <cstdint>
+
+namespace fidelio::cpu::vectors {
+
+constexpr int kDim = 8;
+constexpr int kTile = 4;  // rows of x that share one decoding of a weight's row
+
+struct Row {
+  const uint8_t* index;  // (vectors)
+  const uint8_t* high;   // (ceil(vectors / 2)) nibbles, or null
+  const uint8_t* sign;   // 4 signs: nibbles, 8: bytes, 1: null
+  const int8_t* book;    // (entries, 8) of the row's block
+  const uint16_t* sparse_index;
+  const int8_t* sparse_value;  // (sparse, 8)
+  const float* sparse_scale;
+  int64_t sparse;  // corrections of this row
+};
+
+// sums[m] = row . scaled x_m and corrections[m] = its corrections . x_m, for `rows` <= kTile rows of x, `stride` floats
+// apart and padded with zeros to whole vectors.
+struct Job {
+  Row row;
+  int64_t vectors;
+  int signs;
+  const float* scaled;
+  const float* x;
+  int64_t stride, rows;
+  float* sums;
+  float* corrections;
+};
+using Multiply = void (*)(const Job&);
+void multiply_portable(const Job& job);
+void multiply_avx2(const Job& job);
+
+}  // namespace fidelio::cpu::vectors
