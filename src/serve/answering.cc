@@ -4,9 +4,13 @@
 
 namespace fidelio::serve {
 
-Answering::Answering(Call call, std::shared_ptr<const ServedModel> model, EngineThread& engine,
+Answering::Answering(Call call, std::shared_ptr<const ServedModel> model, EngineThread& engine, Metrics& metrics,
                      std::shared_ptr<Exchange> exchange)
-    : call_(std::move(call)), model_(std::move(model)), engine_(engine), exchange_(std::move(exchange)) {
+    : call_(std::move(call)),
+      model_(std::move(model)),
+      engine_(engine),
+      metrics_(metrics),
+      exchange_(std::move(exchange)) {
   envelope_ = {new_id(call_.route), call_.model,       model_->fingerprint, static_cast<int64_t>(std::time(nullptr)),
                call_.route,         &model_->tokenizer};
   usage_.prompt_tokens = call_.prompt_tokens();
@@ -22,6 +26,7 @@ void Answering::start() {
       for (int64_t i = 0; i < call_.n; ++i) {
         const size_t index = choices_.size();
         choices_.push_back({static_cast<int64_t>(index)});
+        newest_.push_back(start_);
         if (call_.echo) choices_.back().text_bytes = call_.prompt_texts[prompt].size();
         tickets_.push_back(engine_.submit(choice_of(call_.prompts[prompt], i),
                                           {[self, index](Piece&& piece) { self->heard(index, std::move(piece)); },
@@ -44,6 +49,10 @@ void Answering::start() {
 
 void Answering::heard(size_t index, Piece&& piece) {
   if (over_) return;
+  const auto now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - newest_[index]).count();
+  newest_[index] == start_ ? metrics_.first_token(seconds) : metrics_.next_token(seconds);
+  newest_[index] = now;
   Choice& choice = choices_[index];
   choice.text += piece.text;
   const size_t offset = choice.text_bytes;
@@ -63,6 +72,9 @@ void Answering::finished(size_t index, Generation&& generation) {
   if (!generation.error.empty()) return failed(RequestError(500, generation.error));
   Choice& choice = choices_[index];
   choice.finish_reason = finish_reason_of(generation.finish_reason);
+  metrics_.finished(choice.finish_reason, std::chrono::duration<double>(Clock::now() - start_).count(),
+                    static_cast<int64_t>(call_.prompts[index / static_cast<size_t>(call_.n)].prompt.size()),
+                    static_cast<int64_t>(generation.ids.size()));
   usage_.completion_tokens += static_cast<int64_t>(generation.ids.size());
   if (call_.stream) {
     if (generation.text.size() > choice.text.size())

@@ -137,13 +137,23 @@ int64_t read_max_tokens(const Fields& fields, Route route) {
 }
 
 bool read_logprobs(const Fields& fields, Route route) {
-  const std::string alternatives = "no more than the chosen token's: alternatives are not computed";
-  if (route == Route::chat) {
-    if (fields.integer("top_logprobs", 0, 20).value_or(0) > 0) fields.refuse("top_logprobs", alternatives);
-    return fields.boolean("logprobs", false);
-  }
-  const auto count = fields.integer("logprobs", 0, 20);
-  return count.has_value();
+  const bool chat = route == Route::chat;
+  const auto alternatives = fields.integer(chat ? "top_logprobs" : "logprobs", 0, 20);
+  if (alternatives.value_or(0) > 0)
+    fields.refuse(chat ? "top_logprobs" : "logprobs", "0: the chosen token's is told, alternatives are not computed");
+  return chat ? fields.boolean("logprobs", false) : alternatives.has_value();
+}
+
+// What would change the answer and is not done is refused, not passed over.
+void refuse_what_is_not_done(const Fields& fields, const Call& call) {
+  if (call.echo && call.logprobs()) fields.refuse("echo", "false with logprobs: those of prompts are not computed");
+  if (fields.integer("best_of", 1, kMaxChoices).value_or(call.n) != call.n) fields.refuse("best_of", "as many as n");
+  if (const auto suffix = fields.text("suffix"); suffix && !suffix->empty()) fields.refuse("suffix", "none");
+  const Json* format = fields.find("response_format");
+  if (format != nullptr && Fields(*format, "response_format").text("type") != "text")
+    fields.refuse("response_format", "type text: no grammar is imposed on answers");
+  const Json* tool = fields.find("tool_choice");
+  if (tool != nullptr && *tool != "auto" && *tool != "none") fields.refuse("tool_choice", "auto or none");
 }
 
 }  // namespace
@@ -180,6 +190,7 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
     call.prompts.push_back(common);
     call.prompts.back().prompt = std::move(prompt);
   }
+  refuse_what_is_not_done(fields, call);
   return call;
 }
 

@@ -331,9 +331,29 @@ TEST(Serve, RefusesInOpenAisForm) {
   refused({{"stop", {""}}}, "stop");
   refused({{"logit_bias", {{"x", 1}}}}, "logit_bias");
   refused({{"max_tokens", 0}}, "max_tokens");
+  refused({{"logprobs", 1}}, "logprobs");
+  refused({{"logprobs", 0}, {"echo", true}}, "echo");
+  refused({{"best_of", 2}}, "best_of");
+  refused({{"response_format", {{"type", "json_object"}}}}, "response_format");
   expect(post("/v1/chat/completions", "{\"messages\": []}"), 400, "messages");
   expect(post("/v1/chat/completions", "{\"messages\": [{\"role\": 3}]}"), 400, "role");
   EXPECT_EQ(serving.ask(get("/health")).status, 200);
+}
+
+TEST(Serve, TellsItsNumbersAndItsTokens) {
+  Serving serving;
+  serving.complete(kGreedy);
+  const std::string numbers = serving.ask(get("/metrics")).body;
+  EXPECT_THAT(numbers, HasSubstr("vllm:generation_tokens_total{model_name=\"quill\"} 24\n"));
+  EXPECT_THAT(numbers, HasSubstr("vllm:request_success_total{model_name=\"quill\",finished_reason=\"length\"} 1\n"));
+  EXPECT_THAT(numbers, HasSubstr("vllm:time_to_first_token_seconds_count{model_name=\"quill\"} 1\n"));
+  EXPECT_THAT(numbers, HasSubstr("vllm:inter_token_latency_seconds_count{model_name=\"quill\"} 23\n"));
+  EXPECT_THAT(numbers, HasSubstr("vllm:num_requests_running{model_name=\"quill\"} 0\n"));
+  const Json tokens = serving.ask(post("/tokenize", R"({"prompt": "Caf\u00e9"})")).json();
+  EXPECT_EQ(tokens["tokens"].get<std::vector<int32_t>>(), tokenizer().encode("Caf\u00e9"));
+  const Json text = serving.ask(post("/detokenize", Json{{"tokens", tokens["tokens"]}}.dump())).json();
+  EXPECT_THAT(text["prompt"].get<std::string>(), HasSubstr("Caf\u00e9"));
+  EXPECT_EQ(serving.ask(post("/detokenize", R"({"tokens": [-1]})")).status, 400);
 }
 
 TEST(Serve, AsksForItsKey) {

@@ -5,7 +5,9 @@
 #include <cstring>
 #include <ctime>
 
+#include "core/json.h"
 #include "serve/answering.h"
+#include "serve/chat_prompt.h"
 
 namespace fidelio::serve {
 
@@ -70,7 +72,10 @@ const std::vector<Server::RouteTo>& Server::routes() {
   static const std::vector<RouteTo> all = {
       {"GET", "/health", true, &Server::health},
       {"GET", "/version", true, &Server::version},
+      {"GET", "/metrics", true, &Server::metrics},
       {"GET", "/v1/models", false, &Server::models},
+      {"POST", "/tokenize", false, &Server::tokenize},
+      {"POST", "/detokenize", false, &Server::detokenize},
       {"POST", "/v1/completions", false, &Server::completions},
       {"POST", "/v1/chat/completions", false, &Server::chat_completions},
   };
@@ -155,6 +160,46 @@ void Server::model_by_name(const HttpRequest& request, const std::shared_ptr<Exc
   exchange->respond({200, card_of(*model_, started_).dump(-1, ' ', false, Json::error_handler_t::replace)});
 }
 
+void Server::metrics(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
+  check_ready();
+  exchange->respond({200, metrics_.text(engine_->status(), model_->name), "text/plain; version=0.0.4; charset=utf-8"});
+}
+
+// {"prompt": text} or {"messages": [...]} to {"tokens", "count", "max_model_len"}, as vLLM has it.
+void Server::tokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  read(exchange, [this, exchange, body = std::move(request.body), model = model_] {
+    const Json object = parse_ordered_json(body, "the body");
+    const Fields fields(object);
+    std::vector<int32_t> ids;
+    if (fields.find("messages") != nullptr)
+      ids = chat_prompt(fields, *model);
+    else if (const auto text = fields.text("prompt"))
+      ids = model->tokenizer.encode(*text, fields.boolean("add_special_tokens", true));
+    else
+      fields.refuse("prompt", "a string");
+    const Json answer = {{"count", ids.size()}, {"max_model_len", model->context}, {"tokens", ids}};
+    http_.post([exchange, text = answer.dump()] { exchange->respond({200, text}); });
+  });
+}
+
+// {"tokens": [ids]} to {"prompt": text}.
+void Server::detokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  read(exchange, [this, exchange, body = std::move(request.body), model = model_] {
+    const Json object = parse_ordered_json(body, "the body");
+    const Fields fields(object);
+    const Json* list = fields.find("tokens");
+    if (list == nullptr || !list->is_array()) fields.refuse("tokens", "an array of token ids");
+    std::vector<int32_t> ids;
+    for (const Json& id : *list) {
+      if (!id.is_number_integer() || id < 0 || id >= model->vocabulary)
+        fields.refuse("tokens", fmt::format("token ids from 0 to {}", model->vocabulary - 1));
+      ids.push_back(id.get<int32_t>());
+    }
+    const Json answer = {{"prompt", model->tokenizer.decode(ids, false)}};
+    http_.post([exchange, text = answer.dump()] { exchange->respond({200, text}); });
+  });
+}
+
 void Server::completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
   call(Route::completions, std::move(request), exchange);
 }
@@ -179,7 +224,7 @@ void Server::call(Route route, HttpRequest&& request, const std::shared_ptr<Exch
   read(exchange, [this, route, exchange, body, model = model_] {
     auto read = std::make_shared<Call>(read_call(route, *body, *model, names_));
     http_.post([this, exchange, model, read] {
-      std::make_shared<Answering>(std::move(*read), model, *engine_, exchange)->start();
+      std::make_shared<Answering>(std::move(*read), model, *engine_, metrics_, exchange)->start();
     });
   });
 }

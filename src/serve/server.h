@@ -16,6 +16,7 @@
 
 #include "serve/engine_thread.h"
 #include "serve/http.h"
+#include "serve/metrics.h"
 #include "serve/openai_request.h"
 
 namespace fidelio::serve {
@@ -70,6 +71,9 @@ class Server {
   void models(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
   void model_by_name(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
   void version(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
+  void metrics(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
+  void tokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void detokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void chat_completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void call(Route route, HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
@@ -83,6 +87,7 @@ class Server {
   std::string failure_;
   std::vector<std::string> names_;
   int64_t started_;
+  Metrics metrics_;
   HttpServer http_;
   Worker reader_;
   std::unique_ptr<EngineThread> engine_;  // first to go: it posts to the loop
