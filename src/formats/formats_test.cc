@@ -359,6 +359,32 @@ TEST(VectorCode, WhatAFileMayHaveWrongIsRefused) {
   refused([](SignedVectors& m) { m.sparse_index.as<uint16_t>()[1] = m.sparse_index.as<uint16_t>()[0]; });
 }
 
+// Bytes changed at random: every weight is refused or decoded from memory of its own (under asan: nothing else is read).
+// Both must happen.
+TEST(VectorCode, ChangedBytesAreRefusedOrDecoded) {
+  int refused = 0, decoded = 0;
+  Rng rng(5);
+  for (int i = 0; i < 2000; ++i) {
+    const char* format = i % 3 == 0 ? "vq8k9s1+r20.0" : i % 3 == 1 ? "vq8k13s4+r5.0" : "vq8k19s8+r9.0";
+    const LinearWeight w = random_weight(parse_format(format), 9, 61, static_cast<uint64_t>(i));
+    auto tensors = stored_tensors(w);
+    const auto changes = 1 + rng.below(4);
+    for (uint64_t change = 0; change < changes; ++change) {
+      Tensor& t = tensors[rng.below(tensors.size())].tensor;
+      t.data[rng.below(static_cast<uint64_t>(t.bytes()))] = std::byte(rng.below(256));
+    }
+    try {
+      check_codes(w);
+      decode(w);
+      ++decoded;
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_GT(decoded, 0);
+}
+
 TEST(Stored, TensorsRoundTripThroughLoad) {
   for (const std::string& text : all_formats())
     for (const auto [out, in] : kSizes)
