@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""OpenAI's own client (PyPI: openai 1.x or 2.x), unmodified, against a running `fidelio serve`.
+"""OpenAI's own client (PyPI: openai; 3.54.0 was used), unmodified, against a running `fidelio serve`.
 
     fidelio serve models/quill-26m --port 8000 &
     python3 -m venv venv && venv/bin/pip install openai && venv/bin/python tools/check_serve.py http://127.0.0.1:8000
