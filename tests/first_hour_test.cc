@@ -93,7 +93,8 @@ TEST(FirstHour, QuantizeNeedsNoMoreThanAFormat) {
       run(folder, "fidelio quantize " + kModel + " --format int4g64zs8 --method rtn --keep-embedding -o linears");
   EXPECT_THAT(kept.out, HasSubstr("left as they are"));
   const auto format = [&](const std::string& model) {
-    for (const json& tensor : report(folder, "fidelio inspect " + model)["tensors"])
+    const json inspected = report(folder, "fidelio inspect " + model);
+    for (const json& tensor : inspected["tensors"])
       if (tensor["name"] == "embedding") return tensor["format"].get<std::string>();
     return std::string();
   };

@@ -130,7 +130,7 @@ double Search::kl_of_tasks(TaskJudge& judge) {
   check(point.has_value(), "--calibration-bits {}: the smallest plan of these formats has {:.3f}",
         desk_.job.calibration_bits, bits_per_parameter(table_, front_.front()));
   const double kl = trial(*point, "calibration").kl().value;
-  const Estimate recovery = judge.recovery("answers-calibration.jsonl", to_json(table_, *point).dump(),
+  const Estimate recovery = judge.recovery("answers-calibration", to_json(table_, *point).dump(),
                                            [&](Runner& r) { builder_.serve(r); });
   desk_.note(fmt::format("calibration on {} questions: recovery {:.4f} [{:.4f}, {:.4f}]", judge.questions(),
                          recovery.value, recovery.ci95.low, recovery.ci95.high));
@@ -161,7 +161,7 @@ double Search::kl_of_tasks(TaskJudge& judge) {
 // The line promised so much; the questions are put to the plan itself.
 void Search::check_tasks(TaskJudge& judge, const Plan& plan) {
   const Estimate recovery =
-      judge.recovery("answers-plan.jsonl", to_json(table_, plan).dump(), [&](Runner& r) { builder_.serve(r); });
+      judge.recovery("answers-plan", to_json(table_, plan).dump(), [&](Runner& r) { builder_.serve(r); });
   desk_.note(fmt::format("the plan on {} questions: recovery {:.4f} [{:.4f}, {:.4f}]", judge.questions(),
                          recovery.value, recovery.ci95.low, recovery.ci95.high));
   check(recovery.ci95.high >= 1 - desk_.job.accuracy_drop,

@@ -8,8 +8,8 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "core/rng.h"
 #include "core/fast_exp.h"
+#include "core/rng.h"
 
 namespace fidelio {
 namespace {

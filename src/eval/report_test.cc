@@ -89,9 +89,10 @@ TEST(Html, ChartsHaveTargetsLabelsAndFits) {
   const std::string svg = svg_chart(chart);
   for (const char* part : {"the &lt;best&gt;", "wanted", "here", "stroke-dasharray"}) EXPECT_THAT(svg, HasSubstr(part));
   // The fit's line goes through the measured points, and the target lies above all of them but inside the frame.
-  const size_t target = svg.find("class=\"target\" d=\"M92 ");
+  const std::string begins = "class=\"target\" d=\"M92 ";
+  const size_t target = svg.find(begins);
   ASSERT_NE(target, std::string::npos);
-  const double at = std::stod(svg.substr(target + 23));
+  const double at = std::stod(svg.substr(target + begins.size()));
   EXPECT_GT(at, 14);
   for (size_t c = svg.find("cy=\""); c != std::string::npos; c = svg.find("cy=\"", c + 1))
     EXPECT_LT(at, std::stod(svg.substr(c + 4)));

@@ -135,7 +135,7 @@ TEST(AnswerFiles, TextsByIdAndBadLines) {
   EXPECT_EQ(read_answers(path).at("a"), "1");
   EXPECT_THAT(refusal("{\"id\": \"a\", \"text\": \"1\"}\n{\"id\": \"a\", \"text\": \"2\"}\n"), HasSubstr("line 2"));
   EXPECT_THAT(refusal("{\"id\": 1, \"text\": \"1\"}\n"), HasSubstr("line 1"));
-  EXPECT_THAT(refusal("hello\n"), HasSubstr("expected an object"));
+  EXPECT_THAT(refusal("hello\n"), HasSubstr("line 1: not valid JSON"));
   EXPECT_THAT(refusal("\n"), HasSubstr("holds no texts"));
 }
 

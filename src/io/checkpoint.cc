@@ -134,7 +134,7 @@ Statement read_statement(const ModelSource& source) {
   json meta;
   const auto& metadata = source.tensors->metadata();
   if (const auto found = metadata.find("fidelio"); found != metadata.end()) {
-    meta = parse_json(found->second, place + ": the \"fidelio\" metadata of its weights");
+    meta = parse_json(found->second, place + ": the file is damaged: the \"fidelio\" metadata of its weights");
     check(meta.is_object() && ((meta.contains("formats") && meta["formats"].is_object()) || meta.contains("export")),
           "{}: the \"fidelio\" metadata of its weights is not the JSON object it should be; the file is damaged",
           place);

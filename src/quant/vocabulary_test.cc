@@ -12,7 +12,7 @@ namespace {
 
 struct Quill {
   Quill()
-      : source(Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-1m")),
+      : source(Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-26m")),
         tokenizer(Tokenizer::load(source.folder())),
         pool(2),
         runner(make_cpu_runner(source, {.threads = 2,
