@@ -96,7 +96,7 @@ TEST_F(SafetensorsTest, RefusesBrokenHeaders) {
   refused(file("[1]", 0), "not JSON");
   refused(file("{\"a\":", 0), "not valid JSON");
   refused(file("{\"\xff\":1}", 0), "not valid JSON");
-  refused(file("{\"a\":" + std::string(100000, '['), 0), "nested deeper");
+  refused(file("{\"a\":" + std::string(100000, '['), 0), "nested more than");
   refused(file("{\"a\":1}", 0), "expected an object");
   refused(file(R"({"__metadata__":[]})", 0), "__metadata__");
   refused(file(R"({"__metadata__":{"k":1}})", 0), "expected a string");
@@ -104,8 +104,8 @@ TEST_F(SafetensorsTest, RefusesBrokenHeaders) {
       file(
           R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
           1),
-      "\"a\" twice");
-  refused(file(one(R"("dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1])"), 1), "\"dtype\" twice");
+      "\"a\" stands twice");
+  refused(file(one(R"("dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1])"), 1), "\"dtype\" stands twice");
 }
 
 TEST_F(SafetensorsTest, RefusesBrokenEntries) {
@@ -245,11 +245,11 @@ TEST_F(SafetensorsTest, RefusesBrokenFolders) {
   refused(index(R"({"weight_map":{"a":"s1.safetensors","c":"s2.safetensors"}})"),
           "s2.safetensors: lacks the tensor \"c\"");
   refused(index(R"({"weight_map":{"a":"s2.safetensors","b":"s1.safetensors"}})"), "lacks the tensor \"a\"");
-  refused(index(R"({"weight_map":{"a":"s1.safetensors","a":"s1.safetensors"}})"), "\"a\" twice");
+  refused(index(R"({"weight_map":{"a":"s1.safetensors","a":"s1.safetensors"}})"), "\"a\" stands twice");
   refused(index(R"({"weight_map":{}})"), "weight_map");
   refused(index(R"({"weight_map":{"a":1}})"), "expected a file name");
   refused(index(R"({})"), "\"weight_map\" is missing");
-  refused(index("[]"), "expected an object");
+  refused(index("[]"), "expected a JSON object");
   refused(index("nonsense"), "not valid JSON");
   for (const char* bad : {"../s1.safetensors", "/etc/passwd", "..", "", "x/s1.safetensors", "s1\\u0000.safetensors"})
     refused(index(fmt::format(R"({{"weight_map":{{"a":"{}"}}}})", bad)), "in the same folder");

@@ -57,25 +57,25 @@ TEST(HostileTemplate, RepeatedOperationsRunOutOfWork) {
                      " }}{% endfor %}{% endfor %}");
   };
   for (const std::string what : {"s[0]",
-                                  "s[:1]",
-                                  "s|length",
-                                  "s.find('b')",
-                                  "s.count('b')",
-                                  "'b' in s",
-                                  "s is lower",
-                                  "s is upper",
-                                  "s.isdigit()",
-                                  "s.startswith('b')",
-                                  "(s|float)",
-                                  "(s|int)",
-                                  "s.strip('b')[0]",
-                                  "s|first",
-                                  "s == s ~ 'b'",
-                                  "s|upper|length",
-                                  "s|reverse|length",
-                                  "s|tojson|length",
-                                  "s.split('b')|length",
-                                  "'%.1s' % s"})
+                                 "s[:1]",
+                                 "s|length",
+                                 "s.find('b')",
+                                 "s.count('b')",
+                                 "'b' in s",
+                                 "s is lower",
+                                 "s is upper",
+                                 "s.isdigit()",
+                                 "s.startswith('b')",
+                                 "(s|float)",
+                                 "(s|int)",
+                                 "s.strip('b')[0]",
+                                 "s|first",
+                                 "s == s ~ 'b'",
+                                 "s|upper|length",
+                                 "s|reverse|length",
+                                 "s|tojson|length",
+                                 "s.split('b')|length",
+                                 "'%.1s' % s"})
     EXPECT_THAT(rendering(often(what)), AnyOf(HasSubstr("more work"), HasSubstr("more memory"))) << what;
 }
 
@@ -196,7 +196,7 @@ TEST(HostileTokenizer, PatternsThatLookFarAheadAreStopped) {
   two["pre_tokenizer"] = {{"type", "Sequence"},
                           {"pretokenizers", {two["pre_tokenizer"], splitting("(?=a*b)c|a")["pre_tokenizer"]}}};
   EXPECT_THAT(encoding(two, repeated(std::string(5000, 'a') + "x", 200)),
-              AnyOf(HasSubstr("takes too long"), HasSubstr("more work")));
+              AnyOf(HasSubstr("takes too long"), HasSubstr("more work"), HasSubstr("compile")));
 }
 
 TEST(HostileTokenizer, MillionsOfBlanksFinishOrAreRefusedClearly) {

@@ -1,6 +1,7 @@
 #include "text/tokenizer/pattern.h"
 
 #include <oniguruma.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cstring>
@@ -55,7 +56,7 @@ struct FreeRegion {
 }  // namespace
 
 struct TextPattern::Compiled {
-  explicit Compiled(const std::string& expression) : source(expression), rereads(may_reread(expression)) {
+  explicit Compiled(const std::string& expression) : source(expression) {
     // Compiling touches Oniguruma's global tables; searching does not.
     static std::mutex mutex;
     std::lock_guard lock(mutex);
@@ -67,6 +68,10 @@ struct TextPattern::Compiled {
     check(ready == ONIG_NORMAL, "Oniguruma does not start: {}", reason(ready, nullptr));
     check(source.size() <= kMaxExpression, "a regular expression of {} bytes; at most {} are read", source.size(),
           kMaxExpression);
+    check(!may_reread(source),
+          "the regular expression '{}' is not compiled: it refers back, calls itself or looks around for something of "
+          "open length, so that one match could take time quadratic in the text; no published tokenizer does",
+          foreign(source));
     OnigErrorInfo info;
     // ONIG_SYNTAX_DEFAULT and no options, as Hugging Face compiles them.
     int code = onig_new(&program, bytes(source.data()), bytes(source.data() + source.size()), ONIG_OPTION_NONE,
@@ -80,7 +85,6 @@ struct TextPattern::Compiled {
 
   std::string source;
   OnigRegex program = nullptr;
-  bool rereads;  // may look at the same part of a text again and again without a step back
 };
 
 TextPattern TextPattern::literal(std::string text) {
@@ -98,14 +102,21 @@ TextPattern TextPattern::regex(const std::string& expression) {
 
 namespace {
 
-// What one search may take. Oniguruma counts the steps back of a match attempt ("retries") and the entries of its stack,
-// not all that it does; what it does is at most proportional to these two, but where an expression looks around, refers
-// back or calls itself (Compiled::rereads) to their product.
-constexpr unsigned long kMostSteps = 32ul << 20, kMostRereadingSteps = 8192;
+// What one match attempt may take. Oniguruma counts its steps back ("retries") and the entries of its stack; running
+// ahead, as a* does, is counted nowhere and is linear in the text for one attempt, so attempts are timed as well.
+constexpr unsigned long kFirstSteps = 32, kMostSteps = 32ul << 20;
 constexpr unsigned kLeastStack = 160, kMostStack = 2u << 20;  // entries of 40 bytes
+uint64_t work_of(unsigned long steps) { return steps / 8; }
 
-unsigned long first_steps(bool rereads) { return rereads ? 8 : 32; }
-uint64_t work_of(unsigned long steps, bool rereads) { return rereads ? steps * steps / 512 + steps : steps / 8; }
+// Every so many attempts the processor time that they took is looked at. Words of a text take less than a microsecond
+// each; attempts that take more on average are paid for, 100 ns a step.
+constexpr int kTimedTogether = 16;
+constexpr int64_t kFreeNanoseconds = kTimedTogether * 20'000;
+int64_t thread_nanoseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 struct FreeParameters {
   void operator()(OnigMatchParam* p) const { onig_free_match_param(p); }
@@ -121,8 +132,8 @@ void pay_spans(const std::vector<TextSpan>& spans, Meter& meter) {
 // One search after another over one text, place by place: Oniguruma's own search takes a range of places, but lets no
 // match end behind it, so that a word would be cut where a range ends. A place is tried with few steps, which is enough
 // for a word of a text; one that needs more gets four times as many again and again, and these are paid for. So a text
-// whose every place takes a few steps costs nothing, whatever the expression, and one that makes it run far ahead from
-// each place is stopped after a time that is linear in the text. What is found does not depend on any of this.
+// whose every place takes a few steps costs nothing, and one that makes the expression run far ahead from each place is
+// stopped in bounded time. What is found does not depend on any of this.
 class TextPattern::Search {
  public:
   Search(const Compiled& regex, std::string_view text, Meter& meter)
@@ -131,7 +142,7 @@ class TextPattern::Search {
   // Finds the first match that begins at `from` or after.
   bool next(size_t from, size_t* begin, size_t* end) {
     for (size_t at = from;; at = boundary(at + 1)) {
-      int found = run(at, first_steps(regex_.rereads));
+      int found = run(at, kFirstSteps);
       if (is_limit(found)) found = run_harder(at);
       check(found >= 0 || found == ONIG_MISMATCH, "the regular expression '{}' fails on a text of {} bytes: {}",
             foreign(regex_.source), text_.size(), found < ONIG_MISMATCH ? reason(found, nullptr) : "");
@@ -155,7 +166,7 @@ class TextPattern::Search {
 
   // A match that begins at `at`.
   int run(size_t at, unsigned long steps) {
-    if (regex_.rereads) meter_.work(16);
+    if (++attempts_ % kTimedTogether == 0) pay_time();
     onig_set_retry_limit_in_match_of_match_param(parameters_.get(), steps);
     onig_set_match_stack_limit_size_of_match_param(
         parameters_.get(), static_cast<unsigned>(std::clamp<unsigned long>(steps, kLeastStack, kMostStack)));
@@ -164,15 +175,19 @@ class TextPattern::Search {
                                  ONIG_OPTION_NONE, parameters_.get());
   }
 
+  void pay_time() {
+    const int64_t now = thread_nanoseconds(), spent = now - paid_;
+    paid_ = now;
+    if (spent > kFreeNanoseconds) meter_.work(static_cast<uint64_t>(spent / 100));
+  }
+
   int run_harder(size_t at) {
-    for (unsigned long steps = 4 * first_steps(regex_.rereads);; steps *= 4) {
-      meter_.work(work_of(steps, regex_.rereads));
+    for (unsigned long steps = 4 * kFirstSteps;; steps *= 4) {
+      meter_.work(work_of(steps));
       const int found = run(at, steps);
       if (!is_limit(found)) return found;
       const bool stack = found == ONIGERR_MATCH_STACK_LIMIT_OVER;
-      check(steps < (regex_.rereads ? kMostRereadingSteps
-                     : stack        ? kMostStack
-                                    : kMostSteps),
+      check(steps < (stack ? kMostStack : kMostSteps),
             "the regular expression '{}' takes too long on what follows byte {} of a text of {}; a run of millions of "
             "like characters (blanks, say) must be broken up",
             foreign(regex_.source), at, text_.size());
@@ -184,6 +199,8 @@ class TextPattern::Search {
   Meter& meter_;
   const std::unique_ptr<OnigRegion, FreeRegion> region_;
   const std::unique_ptr<OnigMatchParam, FreeParameters> parameters_;
+  int64_t paid_ = thread_nanoseconds();
+  unsigned attempts_ = 0;
 };
 
 void TextPattern::find_regex(std::string_view text, std::vector<TextSpan>& spans, Meter& meter) const {
