@@ -112,8 +112,11 @@ void AddedTokens::Matcher::find(std::string_view text, std::vector<Match>& match
 void AddedTokens::cut(const Matcher& matcher, TextPiece& piece, std::vector<TextPiece>& result) const {
   const std::string_view text = piece.text;
   size_t covered = 0;
+  // A token's text is not kept: nobody reads it, and white space that several tokens reach over would be copied for each.
   auto add = [&](size_t begin, size_t end, int32_t id) {
-    if (begin < end) result.push_back({std::string(text.substr(begin, end - begin)), id, piece.at_start && begin == 0});
+    if (begin >= end) return;
+    const std::string_view kept = id >= 0 ? std::string_view() : text.substr(begin, end - begin);
+    result.push_back({std::string(kept), id, piece.at_start && begin == 0});
   };
   std::vector<Match> matches;
   matcher.find(text, matches);

@@ -15,7 +15,7 @@ namespace fidelio::tokenization {
 
 // A part of the text on its way to becoming tokens.
 struct TextPiece {
-  std::string text;       // valid UTF-8
+  std::string text;       // valid UTF-8; empty for an added token
   int32_t id = -1;        // >= 0: an added token was found here; no later stage touches the piece
   bool at_start = false;  // begins where the original text begins (Metaspace's prepend_scheme "first" asks)
 };
