@@ -283,13 +283,13 @@ TEST(Compress, ATargetOfTasksBecomesAKlThroughOnePoint) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 
   const json report =
-      json::parse(run(folder, "fidelio compress " + kFew + tasks + "--accuracy-drop 0.88 --json - -o out").out);
+      json::parse(run(folder, "fidelio compress " + kFew + tasks + "--accuracy-drop 0.8 --json - -o out").out);
   const json& found = report["certificate"]["tasks"];
   const double recovery = found["calibration"]["recovery"]["value"], kl = found["calibration"]["kl"];
-  EXPECT_DOUBLE_EQ(found["kl_allowed"].get<double>(), 0.88 * kl / (1 - recovery));
+  EXPECT_DOUBLE_EQ(found["kl_allowed"].get<double>(), 0.8 * kl / (1 - recovery));
   EXPECT_EQ(report["certificate"]["target"]["kl"], found["kl_allowed"]);
   EXPECT_LE(report["certificate"]["kl"]["ci95"][1], found["kl_allowed"]);
-  EXPECT_GE(found["recovery"]["ci95"][1], 0.12);
+  EXPECT_GE(found["recovery"]["ci95"][1], 0.2);
   const CommandResult refused =
       run_command(folder.path(), "fidelio compress " + kFew + tasks + "--accuracy-drop 0.99 -o refused");
   EXPECT_NE(refused.code, 0);
