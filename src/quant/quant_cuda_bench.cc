@@ -9,7 +9,7 @@
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
 #include "kernels/cuda/device/values.h"
-#include "kernels/cuda/linear/exact.h"
+#include "kernels/cuda/linear/dense/exact.h"
 #include "quant/cuda/gptq.h"
 #include "quant/workbench.h"
 

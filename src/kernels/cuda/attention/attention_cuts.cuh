@@ -20,7 +20,7 @@
 
 #include "kernels/cuda/attention/attention_shares.cuh"
 #include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/linear/prepare.cuh"
+#include "kernels/cuda/linear/layout/prepare.cuh"
 
 namespace fidelio::cuda {
 

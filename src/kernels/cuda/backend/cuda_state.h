@@ -7,9 +7,9 @@
 
 #include "kernels/cuda/backend/cuda.h"
 #include "kernels/cuda/device/graph.h"
-#include "kernels/cuda/linear/exact.h"
-#include "kernels/cuda/linear/gemm.h"
-#include "kernels/cuda/linear/lowbit_many.h"
+#include "kernels/cuda/linear/dense/exact.h"
+#include "kernels/cuda/linear/dense/gemm.h"
+#include "kernels/cuda/linear/prefill/lowbit_many.h"
 #include "kernels/cuda/rows/choose.h"
 
 namespace fidelio {

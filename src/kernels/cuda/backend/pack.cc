@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "kernels/cuda/linear/gemm.h"
+#include "kernels/cuda/linear/dense/gemm.h"
 
 namespace fidelio::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/ptx.cuh"
-#include "kernels/cuda/linear/lowbit.h"
+#include "kernels/cuda/linear/layout/lowbit.h"
 
 namespace fidelio::cuda {
 

@@ -2,7 +2,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/linear/prepare.cuh"
+#include "kernels/cuda/linear/layout/prepare.cuh"
 #include "kernels/cuda/rows/ops.h"
 
 namespace fidelio::cuda {

@@ -4,7 +4,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/linear/lowbit.h"
+#include "kernels/cuda/linear/layout/lowbit.h"
 
 namespace fidelio::cuda {
 

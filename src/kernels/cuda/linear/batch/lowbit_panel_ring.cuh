@@ -1,0 +1,189 @@
+// How lowbit_panel.cuh cuts a product up, what lies where in shared memory, and the threads that ask for it.
+#pragma once
+#include <algorithm>
+
+#include "kernels/cuda/linear/decode/lowbit_kernel.cuh"
+
+namespace fidelio::cuda {
+
+constexpr int kPanelWarps = 16, kPanelAskers = 4, kPanelThreads = (kPanelWarps + kPanelAskers) * 32, kPanelStages = 16;
+
+// How a launch is cut up. A team has kTiles tiles of a row block, all 8 or half of them, or all of two row blocks. A
+// source is what adds up inputs on its own: a team of a thread block of the cluster.
+template <int kTiles>
+struct PanelPlan {
+  int wide;        // row blocks of a thread block, 1 or 2; 1 where it has half of one
+  int cluster;     // thread blocks of a cluster
+  int row_blocks;  // in all
+  int levels = 0;  // a source has 2^levels of the kParts parts
+  int stages = 0, bytes = 0;
+
+  __host__ __device__ int teams() const { return kTiles == 8 ? 3 - wide : 4; }
+  __host__ __device__ int sources() const { return cluster * teams(); }
+  unsigned clusters() const { return static_cast<unsigned>((row_blocks * (8 / kTiles) + wide - 1) / wide); }
+};
+
+// Shared memory: [each team's stages: wide blocks of weights, a block of activations][levels x sums][sums received]
+// [barriers: filled and emptied of each team's stages, received]. Of half a row block the codes, but all its scales and
+// zeros, which come in one copy; of the activations' records those of this group.
+template <typename Traits, int kRows, int kTiles>
+struct PanelShape {
+  static constexpr int kRecords = Traits::kGroups == 1 ? 2 : Traits::kGroups == 2 ? 4 : 8;
+  static constexpr int kInput = kRows * (kInputPlanes + kRecords * 4);  // bytes of a block of activations
+  static constexpr int kCodes = kTiles * Traits::kTileCodes, kScales = 8 * Traits::kGroups * Traits::kTileGroup;
+  static constexpr int kWeights = kCodes + kScales;
+  static constexpr int kTeamStages = kPanelStages * kTiles / 8;  // at most
+  static constexpr int kSums = kPanelWarps * 16 * kRows * 4;     // all sums of a thread block
+  static constexpr int kBarriers = (2 * 2 * kPanelStages + 1) * 8;
+  using Plan = PanelPlan<kTiles>;
+  static __host__ __device__ int stage_bytes(const Plan& plan) { return plan.wide * kWeights + kInput; }
+  static __host__ __device__ int ring_bytes(const Plan& plan) { return plan.teams() * plan.stages * stage_bytes(plan); }
+  // Completes wide, cluster and row_blocks.
+  static Plan fitting(Plan plan) {
+    for (int parts = kParts / plan.sources(); parts > 1; parts /= 2) ++plan.levels;
+    const int rest = plan.levels * kSums + (plan.sources() > 1 ? kSums : 0) + kBarriers;
+    plan.stages = std::min(kTeamStages, (kMostShared - rest) / (plan.teams() * stage_bytes(plan)));
+    plan.bytes = ring_bytes(plan) + rest;
+    return plan;
+  }
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// Where a thread block's things are.
+template <typename Traits, int kRows, int kTiles>
+struct PanelMemory {
+  using Shape = PanelShape<Traits, kRows, kTiles>;
+  using Plan = PanelPlan<kTiles>;
+  uint8_t *ring, *saved, *received;
+  uint32_t filled, emptied, all_received;  // barriers
+  int stage_bytes;
+
+  __device__ __forceinline__ PanelMemory(uint8_t* shared, const Plan& plan)
+      : ring(shared),
+        saved(shared + Shape::ring_bytes(plan)),
+        received(saved + plan.levels * Shape::kSums),
+        filled(ptx::shared_address(received + (plan.sources() > 1 ? Shape::kSums : 0))),
+        emptied(filled + 2 * kPanelStages * 8),
+        all_received(emptied + 2 * kPanelStages * 8),
+        stage_bytes(Shape::stage_bytes(plan)) {}
+  static __device__ __forceinline__ uint32_t barrier(uint32_t first, int team, int stage) {
+    return first + (team * Shape::kTeamStages + stage) * 8;
+  }
+  __device__ __forceinline__ uint8_t* stage(const Plan& plan, int team, int stage) const {
+    return ring + (team * plan.stages + stage) * stage_bytes;
+  }
+};
+
+// Row block `i` of this thread block's; past the last one that one again, for nobody.
+template <typename Traits, int kTiles>
+__device__ __forceinline__ TileAt panel_block(const LowbitArguments& p, const PanelPlan<kTiles>& plan, int i) {
+  const int row_block = static_cast<int>(blockIdx.x) * plan.wide / (8 / kTiles) + i;
+  return tile_at<Traits>(p, min(row_block, plan.row_blocks - 1) * 8);
+}
+// The first of the thread block's tiles in its first row block.
+template <int kTiles>
+__device__ __forceinline__ int first_panel_tile() {
+  return kTiles == 8 ? 0 : blockIdx.x % 2 * 4;
+}
+// The first column block of source `source`.
+template <int kTiles>
+__device__ __forceinline__ int source_begin(const LowbitArguments& p, const PanelPlan<kTiles>& plan, int source) {
+  return part_begin(source << plan.levels, p.column_blocks);
+}
+
+// A team's ring as those who fill it know it.
+template <typename Traits, int kRows, int kTiles>
+struct PanelFiller {
+  using Shape = PanelShape<Traits, kRows, kTiles>;
+  const uint8_t *weights, *activations;  // the next block's, of one of its row blocks
+  uint32_t ring, barriers;               // of filled stages
+  int row_block, wide, stage_bytes, count;
+
+  __device__ __forceinline__ PanelFiller(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
+                                         const PanelMemory<Traits, kRows, kTiles>& at, int team, int row_block)
+      : ring(ptx::shared_address(at.stage(plan, team, 0))),
+        barriers(at.barrier(at.filled, team, 0)),
+        row_block(row_block),
+        wide(plan.wide),
+        stage_bytes(at.stage_bytes) {
+    const int source = blockIdx.z * plan.teams() + team, first = source_begin(p, plan, source);
+    count = source_begin(p, plan, source + 1) - first;
+    weights = panel_block<Traits>(p, plan, row_block).w + int64_t{first} * Traits::kBlockBytes;
+    activations = p.x + int64_t{first} * input_block_bytes(kRows) + rows_at(kRows);
+  }
+  // A stage's share of the row block.
+  __device__ __forceinline__ void fetch_weights(int stage) {
+    const uint32_t barrier = barriers + stage * 8;
+    if (row_block == 0) ptx::expect(barrier, stage_bytes);
+    uint32_t to = ring + stage * stage_bytes + row_block * Shape::kWeights;
+    if constexpr (kTiles == 8) {
+      ptx::fetch(to, weights, Traits::kBlockBytes, barrier);
+    } else {
+      const uint8_t* from = weights;
+      for_planes<Traits::bits>([&](int tile_bytes) {
+        ptx::fetch(to, from + first_panel_tile<kTiles>() * tile_bytes, kTiles * tile_bytes, barrier);
+        from += 8 * tile_bytes, to += kTiles * tile_bytes;
+      });
+      ptx::fetch(to, from, Shape::kScales, barrier);
+    }
+    weights += Traits::kBlockBytes;
+  }
+  __device__ __forceinline__ void fetch_activations(int stage) {
+    ptx::fetch(ring + stage * stage_bytes + wide * Shape::kWeights, activations, Shape::kInput, barriers + stage * 8);
+    activations += input_block_bytes(kRows);
+  }
+};
+
+// All stages' first activations, by a warp that multiplies and would wait for them anyway.
+template <typename Traits, int kRows, int kTiles>
+__device__ __forceinline__ void ask_first_activations(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
+                                                      const PanelMemory<Traits, kRows, kTiles>& at, int team) {
+  PanelFiller<Traits, kRows, kTiles> filler(p, plan, at, team, 0);
+  ptx::dependency_wait();
+#pragma unroll 1
+  for (int stage = 0; stage < min(plan.stages, filler.count); ++stage) filler.fetch_activations(stage);
+}
+
+// A warp that asks, of kPanelAskers: for the weights of a team or of a row block (0, 1) and for the activations of a
+// team (2, 3), or, of four teams, for both of its own. (One thread for all was busy all the time: a step's copies took
+// it longer than the warps the step.) The first weights, which are constants, are asked for while the kernels before
+// end, but only as fast as memory brings them: activations would have to wait until all that was asked for before them
+// is there, and multiplying for them.
+template <typename Traits, int kRows, int kTiles>
+__device__ __forceinline__ void ask_panel(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
+                                          const PanelMemory<Traits, kRows, kTiles>& at, int asker) {
+  using Shape = PanelShape<Traits, kRows, kTiles>;
+  const bool weights = kTiles == 4 || asker < 2, activations = kTiles == 4 || asker >= 2;
+  const int which = asker % 2,
+            team = kTiles == 4      ? asker
+                   : plan.wide == 1 ? which
+                                    : 0,
+            row_block = kTiles == 4 || plan.wide == 1 ? 0 : which;
+  if (!weights && row_block > 0) return;
+  PanelFiller<Traits, kRows, kTiles> filler(p, plan, at, team, row_block);
+  // Measured on an H200, of whose memory a multiprocessor's share is 16: the fewer rows, the less there is to gain.
+  constexpr int kBytesACycle = kRows == 16 ? 40 : 20;
+  const int first = min(plan.stages, filler.count), pace = plan.teams() * plan.wide * Shape::kWeights / kBytesACycle;
+  if (weights) {
+    const uint32_t begin = ptx::cycles();
+#pragma unroll 1
+    for (int stage = 0; stage < first; ++stage) {
+      while (static_cast<int>(ptx::cycles() - begin) < stage * pace) continue;
+      filler.fetch_weights(stage);
+    }
+  }
+  if (activations) filler.activations += first * input_block_bytes(kRows);
+  int parity = 0, stage = 0;
+#pragma unroll 1
+  for (int step = first; step < filler.count; ++step) {
+    ptx::wait(filler.barriers + (2 * kPanelStages + stage) * 8, parity);
+    if (weights) filler.fetch_weights(stage);
+    if (activations) filler.fetch_activations(stage);
+    if (++stage == plan.stages) stage = 0, parity ^= 1;
+  }
+  const int last = filler.count - 1;  // what comes next is asked for once that is there
+  if (last >= 0) ptx::wait(filler.barriers + last % plan.stages * 8, last / plan.stages & 1);
+}
+#endif
+
+}  // namespace fidelio::cuda

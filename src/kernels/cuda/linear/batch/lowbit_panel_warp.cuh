@@ -1,0 +1,68 @@
+// What the warps of lowbit_panel.cuh do that multiply.
+#pragma once
+#include "kernels/cuda/device/warpgroup.cuh"
+#include "kernels/cuda/linear/batch/lowbit_panel_ring.cuh"
+
+namespace fidelio::cuda {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// What a lane knows of its rows of a block, 2 t and 2 t + 1 of each eight: scales and sums of a group.
+template <int kRows>
+struct PanelRecords {
+  float2 scale[kRows / 8];
+  int2 sum[kRows / 8];
+
+  __device__ __forceinline__ void load_scales(const uint8_t* records) {
+#pragma unroll
+    for (int n = 0; n < kRows / 8; ++n) scale[n] = *reinterpret_cast<const float2*>(records + n * 32);
+  }
+  __device__ __forceinline__ void load_sums(const uint8_t* records, int which) {
+#pragma unroll
+    for (int n = 0; n < kRows / 8; ++n)
+      sum[n] = *reinterpret_cast<const int2*>(records + ((7 - which) * kRows + n * 8) * 4);
+  }
+};
+
+// A warp's share of a block, which lies in shared memory, of half a row block from its tile `first_tile` on: `b` names
+// its activations, `records` are the lane's. The end says what finish_integers() of lowbit_multiply.cuh says; a lane
+// has outputs g and g + 8. `meanwhile` is done while the last products are.
+template <typename Traits, int kRows, int kTiles, typename Meanwhile>
+__device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t b, const uint8_t* records, int tile,
+                                               int first_tile, int lane, float (&total)[kRows / 8][4],
+                                               const Meanwhile& meanwhile) {
+  LaneBlock<Traits> w;
+  w.template load<kTiles, kBlockRows / 16>(weights, tile, lane, Plain(), first_tile);
+  PanelRecords<kRows> rows;
+  constexpr int kFirstSum = Traits::kGroupChunks == 1 ? 0 : Traits::kGroupChunks == 2 ? 4 : 6;
+#pragma unroll
+  for (int group = 0; group < Traits::kGroups; ++group) {
+    uint32_t a[Traits::kGroupChunks][4];
+    int acc[kRows];
+#pragma unroll
+    for (int i = 0; i < Traits::kGroupChunks; ++i) w.codes.bytes(group * Traits::kGroupChunks + i, a[i]);
+    ptx::fence_products(a);
+#pragma unroll
+    for (int i = 0; i < Traits::kGroupChunks; ++i)
+      ptx::multiply(acc, a[i], b + (group * Traits::kGroupChunks + i) * (256 >> 4), i == 0);
+    ptx::commit_products();
+    if (group == 0) rows.load_scales(records);
+    rows.load_sums(records, kFirstSum + group);
+    const float2 s = w.scales(group);
+    const int below[2] = {-(w.zero[group] & 255), -(w.zero[group] >> 8)};
+    if (group == Traits::kGroups - 1) meanwhile();
+    ptx::wait_for_products<0>();
+    ptx::settle(acc);
+#pragma unroll
+    for (int n = 0; n < kRows / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int sum =
+            acc[n * 8 + i] * 256 + acc[n * 8 + 4 + i] + below[i / 2] * (i % 2 ? rows.sum[n].y : rows.sum[n].x);
+        total[n][i] = fmaf((i / 2 ? s.y : s.x) * (i % 2 ? rows.scale[n].y : rows.scale[n].x), static_cast<float>(sum),
+                           total[n][i]);
+      }
+  }
+}
+#endif
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,202 @@
+// Packing, preparing activations, and choosing a kernel.
+#include <algorithm>
+
+#include "kernels/cuda/device/cuda_error.cuh"
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/linear/decode/lowbit_launch.cuh"
+#include "kernels/cuda/linear/layout/lowbit_codes.cuh"
+#include "kernels/cuda/linear/layout/prepare.cuh"
+
+namespace fidelio::cuda {
+namespace {
+
+// ---- Packing: one thread writes the words of one lane of one tile of one block (lowbit_codes.cuh).
+
+struct PackArguments {
+  LowbitShape shape;
+  CanonicalWeight from;
+  int widths[3], planes;
+};
+
+__device__ uint32_t canonical_code(const PackArguments& p, int64_t row, int64_t column) {
+  if (row >= p.shape.out || column >= p.shape.in) return 0;
+  uint32_t code = 0;
+  for (int i = 0; i < p.planes; ++i) {
+    const int w = p.widths[i];
+    const int64_t row_bytes = (p.shape.in * w + 7) / 8;
+    const uint32_t byte = p.from.planes[i][row * row_bytes + column * w / 8];
+    code = code << w | ((byte >> (column * w % 8)) & ((1u << w) - 1));
+  }
+  return code;
+}
+
+struct PackedLane {
+  uint32_t high[8] = {}, low[8] = {}, two[4] = {}, one[2] = {};  // 4-bit plane, the second one of 8 bits, 2-bit, 1-bit
+};
+
+__device__ void put(uint32_t& word, uint32_t bits, int width, int at) {  // at modulo 32, wrapping
+  for (int i = 0; i < width; ++i) word |= ((bits >> i) & 1) << ((at + i) & 31);
+}
+
+__device__ void place(PackedLane& lane, CodeKind kind, int bits, int c, int h, int r, int pair, uint32_t q) {
+  const int word4 = (c / 2) * 4 + 2 * (c % 2) + h, nibble = 16 * pair + 4 * r, byte = 16 * pair + 8 * (r / 2),
+            odd = r % 2;
+  if (kind == CodeKind::grid) {
+    if (bits == 4) put(lane.high[word4], q, 4, 8 * r + 4 * pair);
+    if (bits == 3)
+      put(lane.two[c], q >> 1, 2, 8 * r + 2 + 2 * pair + 4 * h),
+          put(lane.one[c / 2], q & 1, 1, 8 * r + 2 * (2 * (c % 2) + h) + pair);
+    if (bits == 2) put(lane.two[c], q, 2, 4 * (4 * h + r) + 2 * pair);
+    return;
+  }
+  if (bits >= 4) put(lane.high[word4], q >> (bits - 4), 4, nibble);
+  if (bits == 8) put(lane.low[word4], q & 15, 4, nibble);
+  if (bits == 7) put(lane.two[c], (q >> 1) & 3, 2, byte + 2 * (2 * h + odd));
+  if (bits == 6) put(lane.two[c], q & 3, 2, byte + 2 * (2 * h + odd));
+  if (bits == 7 || bits == 5) put(lane.one[c / 2], q & 1, 1, byte + 4 * (c % 2) + 2 * h + odd);
+  if (bits == 3)
+    put(lane.two[c], q >> 1, 2, nibble + 1 + 2 * h), put(lane.one[c / 2], q & 1, 1, nibble + 2 * (c % 2) + h);
+  if (bits == 2) put(lane.two[c], q, 2, nibble + 2 * h);
+}
+
+__global__ void pack_codes(PackArguments p, uint8_t* blocks) {
+  const int64_t column_blocks = p.shape.column_blocks(), block = blockIdx.x;
+  const int tile = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, bits = p.shape.bits;
+  const int64_t row0 = block / column_blocks * kBlockRows + tile * 16, column0 = block % column_blocks * kBlockColumns;
+  PackedLane packed;
+  for (int c = 0; c < 4; ++c)
+    for (int h = 0; h < 2; ++h)
+      for (int r = 0; r < 4; ++r)
+        for (int pair = 0; pair < 2; ++pair) {
+          const int64_t row = row0 + g + (r & 1 ? 8 : 0),
+                        column = column0 + 32 * c + 8 * t + 4 * h + (r & 2 ? 2 : 0) + pair;
+          place(packed, p.shape.kind, bits, c, h, r, pair, canonical_code(p, row, column));
+        }
+  uint8_t* to = blocks + block * p.shape.block_bytes();
+  const auto store4 = [&](const uint32_t* words) {
+    for (int i = 0; i < 8; ++i)
+      reinterpret_cast<uint32_t*>(to + tile * 1024 + i / 4 * 512 + lane * 16)[i % 4] = words[i];
+    to += 8192;
+  };
+  if (has_plane4(bits)) store4(packed.high);
+  if (bits == 8) store4(packed.low);
+  if (has_plane2(bits)) {
+    for (int i = 0; i < 4; ++i) reinterpret_cast<uint32_t*>(to + tile * 512 + lane * 16)[i] = packed.two[i];
+    to += 4096;
+  }
+  if (has_plane1(bits))
+    for (int i = 0; i < 2; ++i) reinterpret_cast<uint32_t*>(to + tile * 256 + lane * 8)[i] = packed.one[i];
+}
+
+__global__ void pack_scales(PackArguments p, uint8_t* blocks) {
+  const int64_t column_blocks = p.shape.column_blocks(), block = blockIdx.x;
+  const int bits = p.shape.bits, groups_here = p.shape.groups_per_block();
+  for (int group = 0; group < groups_here; ++group) {
+    const int i = threadIdx.x, tile = i / 16, g = i % 16 / 2, upper = i % 2;
+    uint8_t* scale = blocks + block * p.shape.block_bytes() + p.shape.code_bytes() +
+                     group * (p.shape.scale_bytes() + p.shape.zero_bytes());
+    uint8_t* zero = scale + p.shape.scale_bytes();
+    const int64_t row = block / column_blocks * kBlockRows + tile * 16 + g + 8 * upper;
+    const int64_t column = block % column_blocks * kBlockColumns + group * p.shape.group;
+    const bool there = row < p.shape.out && column < p.shape.in;
+    const int64_t at = there ? row * p.from.groups + column / p.from.group_columns : 0;
+    if (p.shape.kind == CodeKind::integer && !p.shape.byte_scale)
+      reinterpret_cast<uint16_t*>(scale)[i] = there ? static_cast<const uint16_t*>(p.from.scale)[at] : uint16_t{0};
+    else
+      scale[i] = there ? static_cast<const uint8_t*>(p.from.scale)[at] : uint8_t{0};
+    if (p.shape.kind == CodeKind::grid) continue;
+    int z = 1 << (bits - 1);
+    if (p.from.zero && there) {
+      z = 0;
+      const uint8_t* bytes = p.from.zero + row * ((p.from.groups * bits + 7) / 8);
+      const int64_t bit0 = column / p.from.group_columns * bits;
+      for (int j = 0; j < bits; ++j) z |= ((bytes[(bit0 + j) / 8] >> ((bit0 + j) % 8)) & 1) << j;
+    }
+    zero[i] = static_cast<uint8_t>(z << code_shift(p.shape.kind, bits, upper));
+  }
+}
+
+// ---- Activations: thread block (m, i) prepares blocks 8 i .. 8 i + 7 of row m, one a warp.
+__global__ void __launch_bounds__(256) prepare(const float* x, int columns, uint8_t* blocks) {
+  begin_kernel();
+  const int m = blockIdx.x, column_blocks = (columns + kBlockColumns - 1) / kBlockColumns,
+            block = blockIdx.y * 8 + threadIdx.x / 32;
+  if (block >= column_blocks) return;
+  prepare_block(load4(x + m * int64_t{columns}, block * kBlockColumns + threadIdx.x % 32 * 4, columns), m, gridDim.x,
+                block, column_blocks, blocks);
+}
+
+constexpr int kPlaneWidths[9][3] = {{}, {}, {2}, {2, 1}, {4}, {4, 1}, {4, 2}, {4, 2, 1}, {4, 4}};
+
+}  // namespace
+
+void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight& from, uint8_t* blocks) {
+  PackArguments p{shape, from, {}, 0};
+  for (int i = 0; i < 3 && kPlaneWidths[shape.bits][i] > 0; ++i) p.widths[p.planes++] = kPlaneWidths[shape.bits][i];
+  const unsigned count = static_cast<unsigned>(shape.row_blocks() * shape.column_blocks());
+  pack_codes<<<count, 256, 0, stream>>>(p, blocks);
+  pack_scales<<<count, kBlockRows, 0, stream>>>(p, blocks);
+  cuda_check(cudaGetLastError(), "packing a weight");
+}
+
+void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks) {
+  const int64_t column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;
+  launch("preparing activations", stream,
+         dim3(static_cast<unsigned>(rows), static_cast<unsigned>((column_blocks + 7) / 8)), 256, 0, prepare, x,
+         static_cast<int>(columns), blocks);
+}
+
+namespace {
+
+LowbitLauncher launcher_of(const LowbitShape& s) {
+  constexpr CodeKind I = CodeKind::integer, G = CodeKind::grid;
+  static constexpr LowbitLauncher integers[7][2] = {{launch_lowbit_rows<I, 2, false>, launch_lowbit_rows<I, 2, true>},
+                                                    {launch_lowbit_rows<I, 3, false>, launch_lowbit_rows<I, 3, true>},
+                                                    {launch_lowbit_rows<I, 4, false>, launch_lowbit_rows<I, 4, true>},
+                                                    {launch_lowbit_rows<I, 5, false>, launch_lowbit_rows<I, 5, true>},
+                                                    {launch_lowbit_rows<I, 6, false>, launch_lowbit_rows<I, 6, true>},
+                                                    {launch_lowbit_rows<I, 7, false>, launch_lowbit_rows<I, 7, true>},
+                                                    {launch_lowbit_rows<I, 8, false>, launch_lowbit_rows<I, 8, true>}};
+  static constexpr LowbitLauncher grids[3] = {launch_lowbit_rows<G, 2, false>, launch_lowbit_rows<G, 3, false>,
+                                              launch_lowbit_rows<G, 4, false>};
+  if (s.kind == CodeKind::half) return launch_lowbit_rows<CodeKind::half, 16, false>;
+  return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
+}
+
+}  // namespace
+
+bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind) {
+  const bool gate = kind == LowbitJoin::Kind::gate;
+  if (!is_hopper() || outputs.size() != (gate ? 2 : 1)) return false;
+  for (const LowbitOutput& o : outputs)
+    if (o.weight->shape.kind != CodeKind::integer || o.weight->shape.out % kBlockRows != 0 ||
+        o.weight->shape.out != outputs[0].weight->shape.out)
+      return false;
+  return true;
+}
+
+void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const Upcoming> upcoming) {
+  const LowbitShape& shape = product.outputs[0].weight->shape;
+  LowbitArguments p = {};
+  int row_blocks = 0;
+  for (int i = 0; i < product.count; ++i) {
+    const LowbitWeight& w = *product.outputs[i].weight;
+    p.target[p.targets++] = {w.blocks,   w.row_factor, w.bias, product.outputs[i].y, static_cast<int>(w.shape.out),
+                             row_blocks, w.factor};
+    row_blocks += static_cast<int>(w.shape.row_blocks());
+  }
+  p.column_blocks = static_cast<int>(shape.column_blocks());
+  p.block_bytes = static_cast<int>(shape.block_bytes());
+  p.columns = static_cast<int>(shape.in);
+  p.group_chunks = shape.group / 32;
+  p.rows = product.x.rows;
+  p.x = product.x.blocks;
+  p.grid = product.outputs[0].weight->grid;
+  p.add = product.add;
+  p.norm = product.norm;
+  p.join = product.join;
+  for (size_t i = 0; i < upcoming.size(); ++i) p.upcoming[i] = {upcoming[i].data, upcoming[i].bytes, 0};
+  launcher_of(shape)(stream, p, row_blocks);
+}
+
+}  // namespace fidelio::cuda

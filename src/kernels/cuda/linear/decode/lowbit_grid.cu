@@ -1,0 +1,9 @@
+#include "kernels/cuda/linear/decode/lowbit_rows.cuh"
+
+namespace fidelio::cuda {
+
+template void launch_lowbit_rows<CodeKind::grid, 2, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::grid, 3, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::grid, 4, false>(Stream, const LowbitArguments&, int);
+
+}  // namespace fidelio::cuda

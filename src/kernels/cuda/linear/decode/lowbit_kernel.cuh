@@ -1,0 +1,207 @@
+// What all kernels of low-bit products share, and the one of FP16 values and grids, a template over the code, the
+// number of 8-row activation tiles and the 16-output tiles of a warp. (Integers: lowbit_stream.cuh.)
+//
+// A thread block owns kTiles tiles of 16 outputs and has one warp for each of the kParts parts of the inputs; nothing
+// is shared between warps until the end. A warp walks its part block by block (128 inputs):
+//
+//      DRAM --16-byte loads, kDepth blocks ahead--> registers --table--> tensor cores --> acc (a group)
+//                                                                                          |  total += s f acc
+//      L2 (L1) --activations of the block---------------------------------------------------'
+//
+// and at the end the parts' totals meet in shared memory, where they are added as a balanced tree. The first blocks are
+// asked for before the kernel waits for the one before it (weights are constants), and each thread block ends by asking
+// for a share of the next product's weights, so that memory does not idle between the layers of a decode step.
+#pragma once
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/linear/decode/lowbit_launch.cuh"
+#include "kernels/cuda/linear/decode/lowbit_multiply.cuh"
+#include "kernels/cuda/linear/layout/pair_table.cuh"
+
+namespace fidelio::cuda {
+
+// Where the parts begin, in column blocks.
+__device__ __forceinline__ int part_begin(int part, int column_blocks) { return part * column_blocks / kParts; }
+
+// Where a tile of 16 outputs is: its target, the row block there, the tile in it, and the block's first byte of codes.
+struct TileAt {
+  const LowbitTarget* target;
+  int row_block, tile;
+  const uint8_t* w;
+};
+template <typename Traits>
+__device__ __forceinline__ TileAt tile_at(const LowbitArguments& p, int tile) {
+  const int row_block = tile / 8;
+  int which = 0;
+  while (which + 1 < p.targets && row_block >= p.target[which + 1].first_row_block) ++which;
+  const LowbitTarget& target = p.target[which];
+  const int local = row_block - target.first_row_block;
+  const int64_t bytes = Traits::kHalf ? 0 : int64_t{local} * p.column_blocks * Traits::kBlockBytes;
+  return {&target, local, tile % 8, target.blocks + bytes};
+}
+template <typename Traits>
+__device__ __forceinline__ void load_tile(LaneBlock<Traits>& to, const LowbitArguments& p, const TileAt& at, int tile,
+                                          int block) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (Traits::kHalf)
+    to.load(reinterpret_cast<const __half*>(at.w), at.row_block * kBlockRows + (at.tile + tile) * 16 + lane / 4,
+            at.target->out - 1, block * kBlockColumns + lane % 4 * 8, p.columns);
+  else
+    to.load(at.w + int64_t{block} * Traits::kBlockBytes, at.tile + tile, lane);
+}
+
+// What becomes of a sum.
+struct OutputScale {
+  float factor = 1, row_factor = 1, bias = 0;
+  bool has_bias = false;
+
+  __device__ __forceinline__ float operator()(float sum) const {
+    const float value = sum * factor * row_factor;
+    return has_bias ? value + bias : value;
+  }
+};
+__device__ __forceinline__ OutputScale scale_of(const LowbitTarget& target, int output) {
+  return {target.factor, target.row_factor ? target.row_factor[output] : 1, target.bias ? target.bias[output] : 0,
+          target.bias != nullptr};
+}
+
+// A thread's share of a thread block's outputs, [row][output]: one output of every so many rows. Where they go is
+// worked out before the kernel waits for the one before it: what a launch is told is slow to be had for the first time,
+// and at the end, with several targets, that was most of the microsecond from the last sum on.
+template <int kOutputs, int kRows>
+struct OwnOutputs {
+  static constexpr int kThreads = kParts * 32, kCount = (kOutputs * kRows + kThreads - 1) / kThreads;
+  static_assert(kThreads % kOutputs == 0);
+  float* y[kCount] = {};  // null: none
+  float before[kCount] = {};
+  OutputScale scale;
+
+  __device__ __forceinline__ OwnOutputs(const LowbitArguments& p, const TileAt& at) {
+    const LowbitTarget& target = *at.target;
+    const int output = at.row_block * kBlockRows + at.tile * 16 + static_cast<int>(threadIdx.x) % kOutputs;
+    if (output >= target.out) return;
+    scale = scale_of(target, output);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int m = sum_of(i) / kOutputs;
+      if (m < p.rows) y[i] = target.y + int64_t{m} * target.out + output;
+    }
+  }
+  // Which of the thread block's sums is the thread's i-th.
+  static __device__ __forceinline__ int sum_of(int i) { return static_cast<int>(threadIdx.x) + i * kThreads; }
+  // For what the sums are added to; once the kernels before are done.
+  __device__ __forceinline__ void ask(const LowbitArguments& p) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (p.add && y[i]) before[i] = *y[i];
+  }
+  __device__ __forceinline__ float value(const LowbitArguments& p, int i, float sum) const {
+    return p.add ? before[i] + scale(sum) : scale(sum);
+  }
+};
+
+// What a thread block asks for of what comes next, when its own last bytes are on their way: each warp of some one
+// address, since of several lanes' one after the other is asked for.
+__device__ __forceinline__ void ask_for_upcoming(const LowbitArguments& p, int warp) {
+  if (warp >= kMaxTogether || threadIdx.x % 32 > 0) return;
+  const UpcomingShare& u = p.upcoming[warp];
+  const uint32_t begin = (blockIdx.z * gridDim.x + blockIdx.x) * u.share;
+  if (begin < u.bytes)
+    ptx::prefetch_into_l2(static_cast<const uint8_t*>(u.data) + begin, min(u.share, u.bytes - begin));
+}
+inline void share_upcoming(LowbitArguments& p, unsigned thread_blocks) {
+  for (UpcomingShare& u : p.upcoming) u.share = (u.bytes / 16 + thread_blocks - 1) / thread_blocks * 16;
+}
+
+template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>
+__global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __grid_constant__ LowbitArguments p) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  constexpr int kOutputs = kTiles * 16, kRows = kTokenTiles * 8;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  ptx::allow_dependents();
+  const TileAt at = tile_at<Traits>(p, blockIdx.x * kTiles);
+  const int first = part_begin(warp, p.column_blocks), last = part_begin(warp + 1, p.column_blocks);
+  LaneBlock<Traits> ahead[kDepth][kTiles];
+  const uint8_t* codes = Traits::kHalf ? at.w : at.w + first * Traits::kBlockBytes;  // of block `first`, and so on
+  const auto load = [&](LaneBlock<Traits>(&to)[kTiles], int block, int from_codes) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      if constexpr (Traits::kHalf)
+        load_tile(to[tile], p, at, tile, block);
+      else
+        to[tile].load(codes + from_codes * Traits::kBlockBytes, at.tile + tile, lane);
+  };
+#pragma unroll
+  for (int d = 0; d < kDepth; ++d)
+    if (first + d < last) load(ahead[d], first + d, d);
+  float* sums = reinterpret_cast<float*>(shared);  // [part][row m][output]
+  uint8_t* pair_table = shared + kParts * kRows * kOutputs * 4;
+  if constexpr (Traits::kGrid) {
+    fill_pair_table<Traits::bits>(pair_table, p.grid);
+    __syncthreads();
+  }
+  const uint32_t table = ptx::shared_address(pair_table) + lane * 4;
+
+  constexpr int kXBytes = kInputBlockBytes<kRows>;
+  const uint8_t* x = p.x + int64_t{first} * kXBytes;
+  const int row = kTokenTiles == 1 ? min(lane / 4, p.rows - 1) : lane / 4;
+  const uint8_t *halves = x + row * kInputHalves + lane % 4 * 16, *scales = x + half_scales_at(kRows) + lane % 4 * 8;
+  float total[kTiles][kTokenTiles][4] = {};
+  OwnOutputs<kOutputs, kRows> own(p, at);
+  ptx::dependency_wait();
+  own.ask(p);
+#pragma unroll 1
+  for (int block = first; block < last; block += kDepth) {
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) {
+      if (block + d >= last) break;
+      multiply_halves<Traits>(ahead[d], halves + d * kXBytes, scales + d * kXBytes, table, total);
+      if (block + d + kDepth < last) load(ahead[d], block + d + kDepth, d + kDepth);
+    }
+    halves += kDepth * kXBytes, scales += kDepth * kXBytes;
+    codes += kDepth * Traits::kBlockBytes;
+  }
+  ask_for_upcoming(p, warp);
+
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int n = 0; n < kTokenTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int output = tile * 16 + lane / 4 + (i & 2 ? 8 : 0), m = n * 8 + 2 * (lane % 4) + (i & 1);
+        sums[(warp * kRows + m) * kOutputs + output] = total[tile][n][i];
+      }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < own.kCount; ++i) {
+    if (!own.y[i]) continue;
+    const auto part = [&](int from) { return sums[from * kRows * kOutputs + own.sum_of(i)]; };
+    *own.y[i] =
+        own.value(p, i, ((part(0) + part(1)) + (part(2) + part(3))) + ((part(4) + part(5)) + (part(6) + part(7))));
+  }
+}
+
+// So many tiles a multiprocessor, a vocabulary's, make a long kernel, which is not placed before the one before has
+// ended: that saves a microsecond, but after products of integers, which have all of a multiprocessor's L1 as shared
+// memory, it cost a step of llama-3-8b 76 us (probably since thread blocks placed then stay without an L1;
+// docs/results-gpu.md).
+constexpr int kLongTiles = 32;
+
+template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>
+void launch_lowbit(Stream stream, LowbitArguments p, int row_blocks) {
+  const auto kernel = lowbit_kernel<Traits, kTiles, kTokenTiles, kDepth, kResident>;
+  constexpr int kShared = kParts * kTokenTiles * 8 * kTiles * 16 * 4 + Traits::kTableBytes;
+  static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  cuda_check(allowed, "allowing a low-bit kernel its shared memory");
+  const auto thread_blocks = static_cast<unsigned>(row_blocks * 8 / kTiles);
+  share_upcoming(p, thread_blocks);
+  LaunchShape shape{dim3(thread_blocks), kParts * 32, kShared};
+  shape.early = row_blocks * 8 <= kLongTiles * multiprocessors();
+  launch("launching a low-bit product", stream, shape, kernel, p);
+}
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,47 @@
+// What a launch of lowbit_kernel.cuh is told. The launcher of each code is defined in its own lowbit_*.cu, so that they
+// compile side by side.
+#pragma once
+#include "kernels/cuda/linear/layout/lowbit.h"
+
+namespace fidelio::cuda {
+
+constexpr int kMostShared = 227 * 1024;  // of a Hopper multiprocessor, with 1 KB for each thread block on it
+
+struct LowbitTarget {
+  const uint8_t* blocks;
+  const float* row_factor;
+  const float* bias;
+  float* y;
+  int out;
+  int first_row_block;  // of this target within the launch
+  float factor;
+};
+
+// Bytes that are asked for, so many by each thread block.
+struct UpcomingShare {
+  const void* data;
+  uint32_t bytes, share;
+};
+
+struct LowbitArguments {
+  LowbitTarget target[kMaxTogether];
+  int targets;
+  UpcomingShare upcoming[kMaxTogether];
+  int column_blocks;
+  int columns;
+  int block_bytes;
+  int group_chunks;  // group / 32: 1, 2 or 4
+  int rows;
+  const uint8_t* x;
+  const int8_t* grid;
+  bool add;
+  LowbitNorm norm;  // of the row of x
+  LowbitJoin join;
+};
+
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks);
+
+using LowbitLauncher = void (*)(Stream, const LowbitArguments&, int row_blocks);
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,12 @@
+#include "kernels/cuda/linear/decode/lowbit_rows.cuh"
+
+namespace fidelio::cuda {
+
+template void launch_lowbit_rows<CodeKind::integer, 2, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::integer, 2, true>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::integer, 3, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::integer, 3, true>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::integer, 4, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::integer, 4, true>(Stream, const LowbitArguments&, int);
+
+}  // namespace fidelio::cuda

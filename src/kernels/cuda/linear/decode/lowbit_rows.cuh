@@ -1,0 +1,95 @@
+// Which kernel multiplies how many rows. All give a row the same bits.
+#pragma once
+#include "kernels/cuda/linear/batch/lowbit_panel.cuh"
+#include "kernels/cuda/linear/decode/lowbit_stream.cuh"
+
+namespace fidelio::cuda {
+
+// FP16 values and grids. Measured on an H200: what fills the multiprocessors in one go, with enough in flight.
+template <typename Traits>
+void launch_halves(Stream stream, const LowbitArguments& p, int row_blocks) {
+  const int tiles = row_blocks * 8, sms = multiprocessors();
+  if constexpr (Traits::kHalf) {
+    if (p.rows > 16) return launch_lowbit<Traits, 2, 4, 1, 1>(stream, p, row_blocks);
+    if (p.rows > 8) return launch_lowbit<Traits, 1, 2, 1, 3>(stream, p, row_blocks);
+    if (tiles <= 2 * sms) return launch_lowbit<Traits, 1, 1, 2, 2>(stream, p, row_blocks);
+    if (p.rows == 1 && tiles > kLongTiles * sms) return launch_lowbit<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
+    launch_lowbit<Traits, 1, 1, 1, 3>(stream, p, row_blocks);
+  } else {
+    if (p.rows > 16) return launch_lowbit<Traits, 4, 4, 1, 1>(stream, p, row_blocks);
+    if (p.rows > 8) return launch_lowbit<Traits, 2, 2, 2, 2>(stream, p, row_blocks);
+    if (tiles <= 2 * sms) return launch_lowbit<Traits, 1, 1, 3, 2>(stream, p, row_blocks);
+    if (tiles > 4 * sms) return launch_lowbit < Traits, 4, 1, Traits::bits <= 3 ? 2 : 1, 1 > (stream, p, row_blocks);
+    launch_lowbit < Traits, 2, 1, Traits::bits<4 ? 2 : 1, 2>(stream, p, row_blocks);
+  }
+}
+
+// The most stages, up to `most`, with which so many thread blocks are on a multiprocessor.
+template <typename Traits, int kTiles, int kRows, int most, int kResident>
+constexpr int fitting_stages() {
+  using One = StreamShape<Traits, kTiles, kRows, 1>;
+  constexpr int kRoomForRings = kMostShared / kResident - 1024 - kJoinBytes,
+                kFitting = kRoomForRings / (kParts * One::kRings);
+  return std::max(1, std::min(most, kFitting));
+}
+template <typename Traits, int kTiles, int kRows, int kMostStages, int kResident>
+void launch_fitting(Stream stream, const LowbitArguments& p, int row_blocks) {
+  constexpr int kStages = fitting_stages<Traits, kTiles, kRows, kMostStages, kResident>();
+  launch_stream<Traits, kTiles, kRows, kStages, kResident>(stream, p, row_blocks);
+}
+
+// Integers, by the width, the rows and how many tiles there are: `few` leave a multiprocessor one thread block of two
+// tiles, `many` several one after the other. Measured on an H200 (docs/results-gpu.md) for 2, 4, 5, 6 and 8 bits at
+// five shapes. What decides: few tiles want all they can have on its way into shared memory before the activations
+// come; tiles that fill the multiprocessors once want two thread blocks on each with half of a part on its way (of 8
+// bits 3 / 8 fit); many tiles want thread blocks that are small, so that one loads while another multiplies (up to 4
+// bits four of them: the registers are enough). In a decode step every product also wants room for the rings of the
+// next one beside its own: no more stages than a part has blocks; and clusters (of a join) want room for two thread
+// blocks a multiprocessor, or some of them come last, alone (4 bits, 4096 x 14336: 1.79 ms a step so, 1.97 with one).
+// From 5 rows on activations are as many bytes as weights: more outputs share them.
+template <typename Traits>
+void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
+  const int tiles = row_blocks * 8, sms = multiprocessors();
+  const bool few = tiles <= 2 * sms, many = tiles > 4 * sms;
+  if (!is_hopper()) {  // in 96 KB of shared memory
+    if (p.rows == 1) return launch_stream<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
+    if (p.rows <= 8) return launch_stream<Traits, 1, 8, 2, 1>(stream, p, row_blocks);
+    return launch_stream<Traits, 1, kMaxRows, 1, 1>(stream, p, row_blocks);
+  }
+  // Stages that a short part has no blocks for, but without which more than two thread blocks come to some
+  // multiprocessors and none to others.
+  constexpr int kShort = Traits::bits == 2 ? 8 : Traits::bits == 3 ? 6 : 4;
+  if (p.rows == 1) {
+    const bool joins = p.join.kind != LowbitJoin::Kind::none;
+    if (few && (joins || p.column_blocks <= 4 * kParts))
+      return launch_fitting<Traits, 2, 1, kShort, 2>(stream, p, row_blocks);
+    if (few) return launch_fitting<Traits, 2, 1, 8, 1>(stream, p, row_blocks);
+    if (many) return launch_fitting < Traits, 2, 1, 2, Traits::bits <= 4 ? 4 : 3 > (stream, p, row_blocks);
+    return launch_fitting < Traits, 2, 1, 4, Traits::bits == 2 ? 3 : 2 > (stream, p, row_blocks);
+  }
+  if (p.rows <= 4) return launch_fitting<Traits, 4, 4, 3, 1>(stream, p, row_blocks);
+  if (p.rows <= 8) {
+    if (few) return launch_fitting < Traits, 2, 8, Traits::bits == 2 ? 8 : 4, 1 > (stream, p, row_blocks);
+    if (many) return launch_fitting<Traits, 4, 8, 2, 1>(stream, p, row_blocks);
+    return launch_fitting<Traits, 4, 8, 4, 1>(stream, p, row_blocks);
+  }
+  if (p.rows <= 16) return launch_panel<Traits, 16>(stream, p, row_blocks);
+  launch_panel<Traits, 32>(stream, p, row_blocks);
+}
+
+template <typename Traits>
+void launch_lowbit_tiles(Stream stream, const LowbitArguments& p, int row_blocks) {
+  if constexpr (Traits::kCentred)
+    launch_integers<Traits>(stream, p, row_blocks);
+  else
+    launch_halves<Traits>(stream, p, row_blocks);
+}
+
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks) {
+  if (p.group_chunks == 1) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks);
+  if (p.group_chunks == 2) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks);
+  launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks);
+}
+
+}  // namespace fidelio::cuda

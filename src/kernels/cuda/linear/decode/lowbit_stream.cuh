@@ -1,0 +1,183 @@
+// Products of integers, 1 to 8 rows (before Hopper of all rows; more on Hopper: lowbit_panel.cuh). A thread block owns
+// kTiles tiles of 16 outputs and has a warp for each of the kParts parts of the inputs; warps share nothing until the
+// end. A warp walks its part block by block (128 inputs):
+//
+//      DRAM --cp.async, kStages blocks ahead--> a ring of weights --> registers --mask--> tensor cores --> acc (a
+//      group)
+//                                                                                          |
+//                                                                     total += s f (acc - z sum)
+//                                                                                          |
+//      L2 --cp.async, kStages blocks ahead--> a ring of activations ------------------------'
+//
+// and at the end the parts' totals meet in shared memory, where they are added as a balanced tree. The rings of weights
+// (constants) fill before the kernel waits for the one before it.
+//
+// In a decode step it may go on and make the next product's row (lowbit_join.cuh).
+//
+// That activations come through a ring too is what counts: they lie in L2, but while weights stream in an answer from
+// there takes a microsecond as well, and a load of them a block ahead made each of the eight blocks of a part wait for
+// it (8192 x 8192, 4 bits, one row: 10.6 us so, 8.8 with the ring, which is what copying the bytes takes).
+#pragma once
+#include "kernels/cuda/linear/decode/lowbit_join.cuh"
+#include "kernels/cuda/linear/decode/lowbit_ring.cuh"
+
+namespace fidelio::cuda {
+
+template <typename Traits, int kTiles, int kRows, int kStages>
+struct StreamShape {
+  static constexpr int kOutputs = kTiles * 16, kRowTiles = (kRows + kTileRows - 1) / kTileRows;
+  static constexpr int kWeights = TileRing<Traits, kTiles>::kStage, kInput = kRows * kInputRow;  // of a stage
+  static constexpr int kRings = kStages * (kWeights + kInput), kSums = kRowTiles * kTileRows * kOutputs * 4;
+  static constexpr int kWarpBytes = kRings > kSums ? kRings : kSums;  // the sums come where the rings were
+  static constexpr int kThreads = kParts * 32;
+  // Of a thread block that joins others' outputs: gate's and up's 128 come there, and a barrier.
+  static constexpr int kReceived = kParts * kWarpBytes, kShared = kReceived + (kRows == 1 ? kJoinBytes : 0);
+};
+
+// The parts' sums, which lie where their rings were: a balanced tree.
+template <typename Shape>
+__device__ __forceinline__ float joined(const uint8_t* shared, int i) {
+  const auto of = [&](int part) { return reinterpret_cast<const float*>(shared + part * Shape::kWarpBytes)[i]; };
+  return ((of(0) + of(1)) + (of(2) + of(3))) + ((of(4) + of(5)) + (of(6) + of(7)));
+}
+
+template <typename Traits, int kTiles, int kRows, int kStages>
+__device__ __forceinline__ void stream_product(const LowbitArguments& p) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  using Shape = StreamShape<Traits, kTiles, kRows, kStages>;
+  constexpr int kRowTiles = Shape::kRowTiles;
+  // The shuffle shows the compiler that all lanes agree.
+  const int part = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  ptx::allow_dependents();
+  const TileAt at = tile_at<Traits>(p, first_tile<kTiles>(p));
+  const int first = part_begin(part, p.column_blocks), count = part_begin(part + 1, p.column_blocks) - first;
+  uint8_t* const own = shared + part * Shape::kWarpBytes;
+  TileRing<Traits, kTiles> ring(own, at.w + int64_t{first} * Traits::kBlockBytes, at.tile);
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) {
+    if (stage < count) ring.ask(stage);
+    ptx::commit_copies();
+  }
+
+  [[maybe_unused]] float4 norm_weight{};
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if (kRows == 1 && p.join.kind != LowbitJoin::Kind::none) norm_weight = begin_join<Shape>(p, shared);
+#endif
+
+  // What the activations are laid out for. The kernel for kMaxRows takes fewer too.
+  const int room = static_cast<int>(input_rows(kRows == kMaxRows ? p.rows : kRows)),
+            block_bytes = static_cast<int>(input_block_bytes(room));
+  const uint8_t* const inputs = own + kStages * Shape::kWeights;
+  const int pieces = min(kRows, p.rows) * (kInputRow / 16);
+  const uint8_t* from = p.x + int64_t{first} * block_bytes + rows_at(room) + lane * 16;
+  const uint32_t own_input = ring.own + kStages * Shape::kWeights;
+  const auto ask_input = [&](int stage) {
+#pragma unroll
+    for (int i = 0; i < Shape::kInput; i += 512)
+      if (lane + i / 16 < pieces) ptx::copy_async(own_input + stage * Shape::kInput + i, from + i);
+    from += block_bytes;
+  };
+  const uint8_t* const of_products = inputs + min(g / 2, kRows - 1) * kInputRow + g % 2 * 64 + t * 16;
+  const uint8_t* const record = inputs + min(t, kRows - 1) * kInputRow + kInputPlanes;
+  float total[kTiles][kRowTiles][2] = {};
+  OwnOutputs<Shape::kOutputs, kRows> outputs(p, at);
+  ptx::dependency_wait();
+  float factor = 1;  // of the row
+  const bool has_factor = kRows == 1 && p.norm.squares;
+  if (has_factor) factor = share_of_squares(p.norm.squares, p.column_blocks);
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) {
+    if (stage < count) ask_input(stage);
+    ptx::commit_copies();
+  }
+  if (has_factor) factor = norm_factor(sum_of_warp(factor), p.columns, p.norm.eps);
+  outputs.ask(p);
+#pragma unroll 1
+  for (int block = 0; block < count; block += kStages) {
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      if (block + stage >= count) break;
+      ptx::wait_for_copies<kStages - 1>();
+      __syncwarp();
+      const auto load = [&](LaneIntegers<Traits::kGroupChunks>& x, int n) {
+        const int from_first = stage * Shape::kInput + n * kTileRows * kInputRow;
+        x.load(of_products + from_first, record + from_first);
+        if constexpr (kRows == 1) x.row.scale *= factor;
+      };
+      constexpr bool kFew = kRowTiles <= 2;  // they stay in registers for all tiles
+      LaneIntegers<Traits::kGroupChunks> few[kFew ? kRowTiles : 1];
+      if constexpr (kFew)
+#pragma unroll
+        for (int n = 0; n < kRowTiles; ++n) load(few[n], n);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        LaneBlock<Traits> w;
+        ring.load(stage, tile, w);
+        multiply_integers<Traits>(
+            w,
+            [&](int n) {
+              if constexpr (kFew) return few[n];
+              LaneIntegers<Traits::kGroupChunks> x;
+              load(x, n);
+              return x;
+            },
+            total[tile]);
+      }
+      __syncwarp();
+      if (block + stage + kStages < count) ring.ask(stage), ask_input(stage);
+      ptx::commit_copies();
+    }
+  }
+  ask_for_upcoming(p, part);
+
+  float* const sums = reinterpret_cast<float*>(own);
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+    for (int n = 0; n < kRowTiles; ++n)
+#pragma unroll
+      for (int up = 0; up < 2; ++up)
+        sums[(n * kTileRows + t) * Shape::kOutputs + tile * 16 + g + 8 * up] =
+            total[tile][n][up] * integer_unit<Traits>(up != 0);
+  __syncthreads();
+  float value = 0;  // of the last
+#pragma unroll
+  for (int i = 0; i < outputs.kCount; ++i) {
+    if (!outputs.y[i]) continue;
+    value = outputs.value(p, i, joined<Shape>(shared, outputs.sum_of(i)));
+    if (kRows > 1 || p.join.kind != LowbitJoin::Kind::gate) *outputs.y[i] = value;
+  }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if constexpr (kRows == 1)
+    if (p.join.kind != LowbitJoin::Kind::none) join_outputs<Shape>(p, shared, value, norm_weight);
+#endif
+}
+
+template <typename Traits, int kTiles, int kRows, int kStages, int kResident>
+__global__ void __launch_bounds__(kParts * 32, kResident) stream_kernel(const __grid_constant__ LowbitArguments p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL  // as is_hopper() says
+  constexpr bool kUsed = kRows <= 8;
+#else
+  constexpr bool kUsed = kRows == kMaxRows || (kResident == 1 && kStages == 2);  // what is launched there
+#endif
+  if constexpr (kUsed) stream_product<Traits, kTiles, kRows, kStages>(p);
+}
+template <typename Traits, int kTiles, int kRows, int kStages, int kResident>
+void launch_stream(Stream stream, LowbitArguments p, int row_blocks) {
+  using Shape = StreamShape<Traits, kTiles, kRows, kStages>;
+  const auto kernel = stream_kernel<Traits, kTiles, kRows, kStages, kResident>;
+  static const cudaError_t allowed = [&] {
+    const cudaError_t first = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kShared);
+    return first != cudaSuccess ? first
+                                : cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
+  }();
+  cuda_check(allowed, "allowing a low-bit kernel its shared memory");
+  const auto thread_blocks = static_cast<unsigned>(row_blocks * 8 / kTiles),
+             cluster = static_cast<unsigned>(join_cluster(p.join.kind, kTiles));
+  share_upcoming(p, thread_blocks);
+  launch("launching a low-bit product", stream,
+         LaunchShape{dim3(thread_blocks / cluster, 1, cluster), Shape::kThreads, Shape::kShared, cluster}, kernel, p);
+}
+
+}  // namespace fidelio::cuda

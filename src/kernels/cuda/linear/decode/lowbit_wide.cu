@@ -1,0 +1,10 @@
+#include "kernels/cuda/linear/decode/lowbit_rows.cuh"
+
+namespace fidelio::cuda {
+
+template void launch_lowbit_rows<CodeKind::integer, 5, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::integer, 5, true>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::integer, 6, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::integer, 6, true>(Stream, const LowbitArguments&, int);
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,102 @@
+// What one lane holds of a tile of 16 outputs in a block of inputs: codes, scales and zeros as stored, or FP16 values.
+#pragma once
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/linear/decode/lowbit_launch.cuh"
+#include "kernels/cuda/linear/layout/lowbit_codes.cuh"
+#include "kernels/cuda/linear/layout/pair_table.cuh"
+
+namespace fidelio::cuda {
+
+template <CodeKind kind_, int bits_, bool byte_scale, int group_chunks>
+struct CodeTraits {
+  static constexpr CodeKind kind = kind_;
+  static constexpr int bits = bits_, kGroupChunks = group_chunks,
+                       kGroups = 4 / group_chunks;  // chunks of 32 inputs a group; groups a block
+  static constexpr bool kGrid = kind == CodeKind::grid, kHalf = kind == CodeKind::half,
+                        kCentred = kind == CodeKind::integer;
+  static constexpr int kScaleBytes = (kGrid || byte_scale) ? 1 : 2;
+  static constexpr int kTableBytes = kGrid ? pair_table_bytes(bits) : 0;
+  // Of a tile: codes, and scales and zeros of one group.
+  static constexpr int kTileCodes = 16 * kBlockColumns / 8 * bits;
+  static constexpr int kTileGroup = 16 * (kScaleBytes + (kCentred ? 1 : 0));
+  static constexpr int kTileBytes = kTileCodes + kGroups * kTileGroup;
+  static constexpr int kBlockBytes = kBlockRows / 16 * kTileBytes;
+};
+
+struct Streamed {
+  template <typename T>
+  __device__ __forceinline__ T operator()(const T* p) const {
+    return ptx::load_streamed(p);
+  }
+};
+struct Plain {
+  template <typename T>
+  __device__ __forceinline__ T operator()(const T* p) const {
+    return *p;
+  }
+};
+
+// What one lane needs of a tile of a block: codes, and scales and zeros of rows g and g + 8, as stored.
+template <typename Traits>
+struct LaneBlock {
+  LaneCodes<Traits::bits> codes;
+  uint32_t scale[Traits::kGroups];
+  uint16_t zero[Traits::kGroups];
+
+  // From a block, or some of its tiles in the same order; scales and zeros may be of more tiles, of which `first` is
+  // the first one that has codes there.
+  template <int tiles = kBlockRows / 16, int scaled_tiles = tiles, typename From = Streamed>
+  __device__ __forceinline__ void load(const uint8_t* block, int tile, int lane, From from = {}, int first = 0) {
+    codes.template load<tiles>(block, tile, lane, from);
+#pragma unroll
+    for (int group = 0; group < Traits::kGroups; ++group) {
+      const uint8_t* record = block + (tiles * Traits::kTileCodes + scaled_tiles * group * Traits::kTileGroup);
+      const int pair = (first + tile) * 8 + lane / 4;
+      if constexpr (Traits::kScaleBytes == 2)
+        scale[group] = from(reinterpret_cast<const uint32_t*>(record) + pair);
+      else
+        scale[group] = from(reinterpret_cast<const uint16_t*>(record) + pair);
+      if constexpr (Traits::kCentred)
+        zero[group] = from(reinterpret_cast<const uint16_t*>(record + scaled_tiles * 16 * Traits::kScaleBytes) + pair);
+    }
+  }
+  __device__ __forceinline__ float2 scales(int group) const {
+    const uint32_t s = scale[group];
+    if constexpr (Traits::kScaleBytes == 2) return __half22float2(*reinterpret_cast<const __half2*>(&s));
+    if constexpr (Traits::kGrid)
+      return {static_cast<float>(static_cast<int8_t>(s & 255)), static_cast<float>(static_cast<int8_t>(s >> 8))};
+    return {static_cast<float>(s & 255), static_cast<float>(s >> 8)};
+  }
+  __device__ __forceinline__ float2 zeros(int group) const {
+    return {static_cast<float>(zero[group] & 255), static_cast<float>(zero[group] >> 8)};
+  }
+};
+
+// FP16 values: a lane's share of a chunk is 16 bytes of row g and of row g + 8, in the order in which products take
+// them.
+template <int group_chunks>
+struct LaneBlock<CodeTraits<CodeKind::half, 16, false, group_chunks>> {
+  uint4 rows[4][2];
+
+  __device__ __forceinline__ void load(const __half* w, int row, int last_row, int column, int columns) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+#pragma unroll
+      for (int up = 0; up < 2; ++up)
+        rows[c][up] = column + c * 32 < columns
+                          ? ptx::load_streamed(reinterpret_cast<const uint4*>(
+                                w + int64_t{min(row + up * 8, last_row)} * columns + column + c * 32))
+                          : uint4{0, 0, 0, 0};
+  }
+  __device__ __forceinline__ void fragment(int c, int h, uint32_t (&a)[4]) const {
+#pragma unroll
+    for (int up = 0; up < 2; ++up) {
+      a[up] = h ? rows[c][up].z : rows[c][up].x;
+      a[2 + up] = h ? rows[c][up].w : rows[c][up].y;
+    }
+  }
+};
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,189 @@
+// From stored bits to the A fragments of matrix products.
+//
+// A warp owns a tile of 16 rows and walks its 128 columns in four chunks of 32. Each chunk is two m16n8k16 products h =
+// 0, 1. Lane 4 g + t feeds product (c, h) with four half pairs, and so that activations can be read in their natural
+// order a pair's columns are these of the chunk:
+//      a0: row g      columns 8 t + 4 h + {0, 1}         a2: row g      columns 8 t + 4 h + {2, 3}
+//      a1: row g + 8  columns 8 t + 4 h + {0, 1}         a3: row g + 8  columns 8 t + 4 h + {2, 3}
+//
+// Products of integers (m16n8k32, a chunk each) take four codes of a row in a register: the bytes of the same words,
+// their columns 8 t + 4 h + {0, 2, 1, 3}.
+//
+// A code becomes a half by masking alone: the bits q << o with o + b <= 10 are the FP16 subnormal q 2^o 2^-24, exact,
+// and matrix units take subnormals at full speed (the usual 0x6400 | q needs its 1024 subtracted again and costs the
+// sums ten bits). The factor 2^o 2^-24 is taken out at the end, per row; zero points are stored times 2^o.
+//
+// Integers of 2..4 bits: a 32-bit word v holds one product's eight codes as nibbles (high bits of a nibble may be
+// garbage):
+//      bit  31   28 27   24 23   20 19   16 15   12 11    8 7     4 3     0
+//           [a3.hi ][a2.hi ][a1.hi ][a0.hi ][a3.lo ][a2.lo ][a1.lo ][a0.lo ]     .lo: the pair's first column, .hi: its
+//           second
+//      a0 = v & 0x000f000f, a1 = v & 0x00f000f0 (so rows g + 8 carry 2^4), a2, a3 = the same of v >> 8.
+//   4 bits: v is the stored word. 2 bits: product h of a chunk has bits [2 h, 2 h + 2) of each nibble of its chunk's
+//   word. 3 bits: bits 1..2 come from the 2-bit plane's word (stored at nibble bits 1, 2 for h = 0 and, rotated by two,
+//   3, 4 for h = 1), bit 0 from bit 2 (c mod 2) + h of each nibble of the 1-bit plane's word of the half block.
+// Integers of 5..8 bits: the high nibble comes from the 4-bit plane (same word as above), moved to bits 4..7 of each
+// byte (v
+//   even: a0 and a2 from w << 4; v odd: a1 and a3 from w); the lower planes' bits are put right below it, so the code
+//   ends at bit 8 whatever its width (factor 2^(8 - b), both rows):
+//      byte  [h h h h|2 2|1|0]   7 bits = [4,2,1];  [h h h h|l l l l] 8 bits;  [h h h h|2 2|. .] 6 bits;  [h h h h|1|.
+//      . .] 5 bits
+//   Of a 2-bit plane's word (one a chunk) pair p = 2 h + odd of each byte belongs to (h, odd); of a 1-bit plane's word
+//   (one a half block) bit 4 (c mod 2) + 2 h + odd.
+// Grids of 2..4 bits: two codes of a half pair are adjacent and index a table of half pairs in shared memory, copied
+// once
+//   per lane so that lookups never collide: byte a of a 4-bit word; nibble 4 h + a of a chunk's 2-bit word. 3 bits:
+//   index [hi.21 lo.21 hi.0 lo.0]: byte a's bits 2..5 from the 2-bit plane (h = 1: rotated by four), bits 0..1 from
+//   bits 2 s..2 s + 1, s = 2 (c mod 2) + h, of the 1-bit plane's word.
+#pragma once
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/linear/layout/lowbit.h"
+
+namespace fidelio::cuda {
+
+constexpr bool has_plane4(int bits) { return bits >= 4; }
+constexpr bool has_plane2(int bits) { return bits == 2 || bits == 3 || bits == 6 || bits == 7; }
+constexpr bool has_plane1(int bits) { return bits == 3 || bits == 5 || bits == 7; }
+// Calls `plane` with the bytes that a tile has of each plane, in their order.
+template <int bits, typename Plane>
+__device__ __forceinline__ void for_planes(const Plane& plane) {
+  if constexpr (has_plane4(bits)) plane(1024);
+  if constexpr (bits == 8) plane(1024);
+  if constexpr (has_plane2(bits)) plane(512);
+  if constexpr (has_plane1(bits)) plane(256);
+}
+
+// The factor's exponent o of rows g and g + 8.
+__host__ __device__ constexpr int code_shift(CodeKind kind, int bits, bool upper) {
+  return kind != CodeKind::integer ? 0 : bits >= 5 ? 8 - bits : upper ? 4 : 0;
+}
+
+// What a sum over codes as they enter the products is multiplied by; all sums are kept in units of 2^-24 (the epilogue
+// takes it out), which integers have by themselves.
+__host__ __device__ constexpr float code_unit(CodeKind kind, int bits, bool upper) {
+  return kind != CodeKind::integer ? 0x1p-24f : 1.0f / static_cast<float>(1 << code_shift(kind, bits, upper));
+}
+
+// One lane's words of a tile's 128 x 16 codes.
+template <int bits>
+struct LaneCodes {
+  uint4 w4[has_plane4(bits) ? (bits == 8 ? 4 : 2)
+                            : 1];  // word of product (c, h): w4[c / 2][2 (c mod 2) + h]; 8 bits: then the low nibbles
+  uint4 w2;                        // word of chunk c
+  uint2 w1;                        // word of half block c / 2
+
+  // `codes` points at the planes of `tiles` tiles: a block in global memory, or some of its tiles in shared memory.
+  template <int tiles, typename From>
+  __device__ __forceinline__ void load(const uint8_t* codes, int tile, int lane, From from) {
+    if constexpr (has_plane4(bits)) {
+#pragma unroll
+      for (int plane = 0; plane < (bits == 8 ? 2 : 1); ++plane) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          w4[2 * plane + i] = from(reinterpret_cast<const uint4*>(codes + tile * 1024 + i * 512 + lane * 16));
+        codes += tiles * 1024;
+      }
+    }
+    if constexpr (has_plane2(bits)) {
+      w2 = from(reinterpret_cast<const uint4*>(codes + tile * 512 + lane * 16));
+      codes += tiles * 512;
+    }
+    if constexpr (has_plane1(bits)) w1 = from(reinterpret_cast<const uint2*>(codes + tile * 256 + lane * 8));
+  }
+  static __device__ __forceinline__ uint32_t pick(const uint4& v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+  }
+  static __device__ __forceinline__ uint32_t shifted(uint32_t v, int right) {
+    return right >= 0 ? v >> right : v << -right;
+  }
+  static __device__ __forceinline__ uint32_t rotated(uint32_t v, int right) { return __funnelshift_r(v, v, right); }
+
+  // Integers: fragments of product (c, h). All indices are compile-time constants after unrolling.
+  __device__ __forceinline__ void integer(int c, int h, uint32_t (&a)[4]) const {
+    if constexpr (bits <= 4) {
+      const uint32_t v = narrow(c, h);
+      constexpr uint32_t low = ((1u << bits) - 1) * 0x00010001u, high = low << 4;
+      a[0] = v & low;
+      a[1] = v & high;
+      a[2] = (v >> 8) & low;
+      a[3] = (v >> 8) & high;
+    } else {
+      constexpr uint32_t mask = kWideMask * 0x00010001u;
+      for (int odd = 0; odd < 2; ++odd) {
+        const uint32_t v = wide(c, h, odd);
+        a[odd] = v & mask;
+        a[2 + odd] = (v >> 8) & mask;
+      }
+    }
+  }
+  // The same codes as bytes, for products of integers: of chunk c, rows g and g + 8 and their columns 8 t + 4 h + {0,
+  // 2, 1, 3} in a[2 h] and a[2 h + 1]; under the same powers of two.
+  __device__ __forceinline__ void bytes(int c, uint32_t (&a)[4]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if constexpr (bits <= 4) {
+        const uint32_t v = narrow(c, h);
+        constexpr uint32_t low = ((1u << bits) - 1) * 0x01010101u;
+        a[2 * h] = v & low;
+        a[2 * h + 1] = v & low << 4;
+      } else {
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd) a[2 * h + odd] = wide(c, h, odd) & (kWideMask * 0x01010101u);
+      }
+    }
+  }
+  // Of 2 to 4 bits: eight codes, one at the lower end of each half byte, with whatever is above them.
+  __device__ __forceinline__ uint32_t narrow(int c, int h) const {
+    if constexpr (bits == 4) return pick(w4[c / 2], 2 * (c % 2) + h);
+    if constexpr (bits == 2) return shifted(pick(w2, c), 2 * h);
+    if constexpr (bits == 3)
+      return ptx::select_bits<0x66666666>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 2),
+                                          shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (c % 2) + h));
+  }
+  // Of 5 to 8 bits: four codes, each at the upper end of its byte, with whatever is below them.
+  static constexpr uint32_t kWideMask = 0xffu & ~((1u << (8 - bits)) - 1);
+  __device__ __forceinline__ uint32_t wide(int c, int h, int odd) const {
+    const uint32_t w = pick(w4[c / 2], 2 * (c % 2) + h);
+    uint32_t lower;
+    if constexpr (bits == 8) lower = shifted(pick(w4[2 + c / 2], 2 * (c % 2) + h), 4 * odd);
+    if constexpr (bits == 7) lower = ptx::select_bits<0x0c0c0c0c>(two(c, h, odd), one(c, h, odd, 1));
+    if constexpr (bits == 6) lower = two(c, h, odd);
+    if constexpr (bits == 5) lower = one(c, h, odd, 3);
+    return ptx::select_bits<0xf0f0f0f0>(odd ? w : w << 4, lower);
+  }
+  // Bits of the lower planes moved to bits 2..3, or bit `to`, of each byte.
+  __device__ __forceinline__ uint32_t two(int c, int h, int odd) const {
+    return shifted(pick(w2, c), 2 * (2 * h + odd) - 2);
+  }
+  __device__ __forceinline__ uint32_t one(int c, int h, int odd, int to) const {
+    return shifted(c / 2 == 0 ? w1.x : w1.y, 4 * (c % 2) + 2 * h + odd - to);
+  }
+
+  // Grids: `table` is this lane's column of the pair table in shared memory, entries 128 bytes apart.
+  __device__ __forceinline__ void grid(int c, int h, uint32_t table, uint32_t (&a)[4]) const {
+    uint32_t v;
+    if constexpr (bits == 4) v = pick(w4[c / 2], 2 * (c % 2) + h);
+    if constexpr (bits == 2) v = pick(w2, c);
+    if constexpr (bits == 3)
+      v = ptx::select_bits<0x3c3c3c3c>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 4),
+                                       shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (2 * (c % 2) + h)));
+    constexpr uint32_t mask = ((1u << (2 * bits)) - 1) << 7;
+    for (int r = 0; r < 4; ++r) {
+      const uint32_t address = (shifted(v, bits == 2 ? 4 * (4 * h + r) - 7 : 8 * r - 7) & mask) + table;
+      asm("ld.shared.u32 %0, [%1];" : "=r"(a[r]) : "r"(address) : "memory");
+    }
+  }
+};
+
+// Bytes of a grid's pair table, and the two codes of its entry i.
+constexpr int pair_table_bytes(int bits) { return (1 << (2 * bits)) * 128; }
+__device__ __forceinline__ int2 pair_codes(int bits, int i) {
+  if (bits == 3) return {((i >> 2) & 3) << 1 | (i & 1), ((i >> 4) & 3) << 1 | ((i >> 1) & 1)};
+  return {i & ((1 << bits) - 1), i >> bits};
+}
+
+}  // namespace fidelio::cuda

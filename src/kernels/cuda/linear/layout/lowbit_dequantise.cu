@@ -1,0 +1,96 @@
+// Whole weights from codes to FP16, for products of many rows: a warp a tile of 16 outputs by 128 inputs, which it
+// reads as the product kernels do. The fragments' order means that a lane holds eight consecutive values of row g and
+// of row g + 8, so it writes 16 bytes at a time.
+#include "kernels/cuda/linear/decode/lowbit_kernel.cuh"
+
+namespace fidelio::cuda {
+namespace {
+
+template <typename Traits>
+__global__ void __launch_bounds__(256) dequantise_blocks(LowbitWeight w, float inverse, __half* halves) {
+  extern __shared__ __align__(128) uint8_t pair_table[];
+  const int tile = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  if constexpr (Traits::kGrid) {
+    fill_pair_table<Traits::bits>(pair_table, w.grid);
+    __syncthreads();
+  }
+  const uint32_t table = ptx::shared_address(pair_table) + lane * 4;
+  const int64_t blocks = w.shape.row_blocks() * w.shape.column_blocks();
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    LaneBlock<Traits> lane_block;
+    lane_block.load(w.blocks + block * Traits::kBlockBytes, tile, lane);
+    const int64_t row0 = block / w.shape.column_blocks() * kBlockRows + tile * 16 + g,
+                  column0 = block % w.shape.column_blocks() * kBlockColumns + t * 8;
+    float factor[2];
+#pragma unroll
+    for (int up = 0; up < 2; ++up) {
+      const int64_t row = row0 + up * 8;
+      factor[up] = inverse * (w.row_factor && row < w.shape.out ? w.row_factor[row] : 1.0f) * 16777216.0f *
+                   code_unit(Traits::kind, Traits::bits, up != 0);
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int group = c / Traits::kGroupChunks;
+      const float2 scale = lane_block.scales(group);
+      float2 zero{0, 0};
+      if constexpr (Traits::kCentred) zero = lane_block.zeros(group);
+      uint32_t words[2][4];  // [row g, g + 8][pair]
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        uint32_t a[4];
+        if constexpr (Traits::kGrid)
+          lane_block.codes.grid(c, h, table, a);
+        else
+          lane_block.codes.integer(c, h, a);
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          const int up = r % 2;
+          // Codes are multiples of 2^-24, and zeros those of 1 that go with them.
+          constexpr float kUnit = Traits::kCentred ? 16777216.0f : 1.0f;
+          const float2 q = __half22float2(*reinterpret_cast<const __half2*>(&a[r]));
+          const float s = (up ? scale.y : scale.x) * factor[up] / kUnit, z = up ? zero.y : zero.x;
+          const __half2 value = __floats2half2_rn((q.x * kUnit - z) * s, (q.y * kUnit - z) * s);
+          words[up][2 * h + r / 2] = *reinterpret_cast<const uint32_t*>(&value);
+        }
+      }
+      const int64_t column = column0 + c * 32;
+#pragma unroll
+      for (int up = 0; up < 2; ++up)
+        if (row0 + up * 8 < w.shape.out && column < w.shape.in)
+          *reinterpret_cast<uint4*>(halves + (row0 + up * 8) * w.shape.in + column) = {words[up][0], words[up][1],
+                                                                                       words[up][2], words[up][3]};
+    }
+  }
+}
+
+template <CodeKind kind, int bits, bool byte_scale>
+void with_group(Stream stream, const LowbitWeight& w, float inverse, __half* halves) {
+  const auto with = [&](auto traits) {
+    using Traits = decltype(traits);
+    const auto blocks =
+        static_cast<unsigned>(std::min<int64_t>(w.shape.row_blocks() * w.shape.column_blocks(), multiprocessors() * 8));
+    dequantise_blocks<Traits><<<blocks, 256, Traits::kTableBytes, stream>>>(w, inverse, halves);
+    cuda_check(cudaGetLastError(), "dequantising");
+  };
+  if (w.shape.group == 32) return with(CodeTraits<kind, bits, byte_scale, 1>());
+  if (w.shape.group == 64) return with(CodeTraits<kind, bits, byte_scale, 2>());
+  with(CodeTraits<kind, bits, byte_scale, 4>());
+}
+
+}  // namespace
+
+void dequantise(Stream stream, const LowbitWeight& w, float factor, uint16_t* halves) {
+  using Function = void (*)(Stream, const LowbitWeight&, float, __half*);
+  constexpr CodeKind I = CodeKind::integer, G = CodeKind::grid;
+  static constexpr Function integers[7][2] = {
+      {with_group<I, 2, false>, with_group<I, 2, true>}, {with_group<I, 3, false>, with_group<I, 3, true>},
+      {with_group<I, 4, false>, with_group<I, 4, true>}, {with_group<I, 5, false>, with_group<I, 5, true>},
+      {with_group<I, 6, false>, with_group<I, 6, true>}, {with_group<I, 7, false>, with_group<I, 7, true>},
+      {with_group<I, 8, false>, with_group<I, 8, true>}};
+  static constexpr Function grids[3] = {with_group<G, 2, false>, with_group<G, 3, false>, with_group<G, 4, false>};
+  const LowbitShape& s = w.shape;
+  (s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale])(stream, w, 1 / factor,
+                                                                         reinterpret_cast<__half*>(halves));
+}
+
+}  // namespace fidelio::cuda

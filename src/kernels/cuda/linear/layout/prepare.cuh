@@ -1,0 +1,181 @@
+// Rows of FP32 activations into the blocks of lowbit.h, for whichever kernel has 128 columns of a row at hand.
+#pragma once
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/linear/layout/lowbit.h"
+
+namespace fidelio::cuda {
+
+// The sum, or largest, over a thread block of whole warps, by a tree; every thread gets it.
+template <typename Join>
+__device__ float over_block(float value, Join join) {
+  __shared__ float of_warp[32];
+  const int warps = static_cast<int>(blockDim.x) / 32;  // a power of two
+  for (int d = 16; d > 0; d /= 2) value = join(value, __shfl_xor_sync(~0u, value, d));
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = of_warp[static_cast<int>(threadIdx.x) % warps];
+  for (int d = warps / 2; d > 0; d /= 2) value = join(value, __shfl_xor_sync(~0u, value, d));
+  __syncthreads();
+  return value;
+}
+struct Larger {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+// Of magnitudes; what is no number counts as the largest.
+__device__ inline float largest_of(float4 v) {
+  const auto bits = [](float x) { return __float_as_uint(fabsf(x)); };
+  return __uint_as_float(max(max(bits(v.x), bits(v.y)), max(bits(v.z), bits(v.w))));
+}
+
+// Four columns of a row; beyond the last column zeros.
+__device__ inline float4 load4(const float* row, int column, int columns) {
+  if (columns % 4 == 0) return column < columns ? *reinterpret_cast<const float4*>(row + column) : float4{0, 0, 0, 0};
+  const auto at = [&](int i) { return column + i < columns ? row[column + i] : 0.0f; };
+  return {at(0), at(1), at(2), at(3)};
+}
+
+__device__ inline void store4(float* row, int column, int columns, float4 v) {
+  if (columns % 4 == 0 && column < columns) {
+    *reinterpret_cast<float4*>(row + column) = v;
+    return;
+  }
+  const float values[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (column + i < columns) row[column + i] = values[i];
+}
+
+// The power of two that brings amax into [2^14, 2^15), or 1 where FP16 is as good without: from 2^-13 on half an ulp of
+// amax is at least 2^-25, the most that a subnormal half is wrong by.
+__device__ inline float scale_of(float amax) {
+  if (amax == 0 || (amax >= 0x1p-13f && amax < 0x1p15f)) return 1;
+  int exponent;
+  frexpf(amax, &exponent);
+  return ldexpf(1.0f, max(exponent, -100) - 15);
+}
+// Of a normal power of two whose inverse is one too: exact, without a division.
+__device__ inline float inverse_of(float scale) { return __uint_as_float((254u << 23) - __float_as_uint(scale)); }
+
+// The smallest power of two under which amax is at most 127 * 257: both bytes of every integer are then signed ones. By
+// amax's exponent, and not below 2^-115.
+__device__ inline float integer_scale_of(float amax) {
+  const uint32_t exponent = max(__float_as_uint(amax) >> 23, 26u);  // with 2^127 for 1
+  const float scale = __uint_as_float((exponent - 14) << 23);
+  return amax == 0 ? 1 : amax > scale * 32639.0f ? 2 * scale : scale;
+}
+
+// The factor of a whole row of halves: 1 unless the row leaves FP16's comfortable range.
+__device__ inline float row_factor_of(float amax) {
+  if (amax == 0 || (amax >= 0x1p-6f && amax < 0x1p15f)) return 1;
+  int exponent;
+  frexpf(amax, &exponent);
+  return ldexpf(1.0f, max(exponent, -100) - 15);
+}
+
+__device__ inline float silu(float x) { return __fdividef(x, 1 + expf(-x)); }
+__device__ inline float4 gated(float4 gate, float4 up) {
+  return {silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z, silu(gate.w) * up.w};
+}
+
+// Where a row's integers of a block go (lowbit.h).
+struct InputPlaces {
+  uint8_t* rows;
+  int room, row;
+  bool panel;
+
+  __device__ uint32_t* bytes(int plane, int c, int t, int h) const {
+    return reinterpret_cast<uint32_t*>(
+        rows + (panel ? row / 8 * 2048 + plane * 1024 + c * 256 + h * 128 + row % 8 * 16 + t * 4
+                      : row * kInputRow + c / 2 * 128 + plane * 64 + t * 16 + c % 2 * 8 + h * 4));
+  }
+  __device__ int* record(int i) const {
+    return reinterpret_cast<int*>(
+        rows + (panel ? room * kInputPlanes + ((7 - i) * room + row) * 4 : row * kInputRow + kInputPlanes + i * 4));
+  }
+};
+
+// A block of a row, of which lane l of a warp holds columns 4 l .. 4 l + 3, and the largest magnitude of its 128.
+// Magnitudes order like their bits, and what is no number comes last.
+struct RowBlock {
+  float4 v;
+  float amax;
+  __device__ RowBlock(float4 v) : v(v) {
+    amax = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(largest_of(v))));
+  }
+};
+
+// A warp's work: a block as integers, which stand for it times `factor`.
+__device__ inline void prepare_integers(const RowBlock& block, float factor, const InputPlaces& to) {
+  const int lane = threadIdx.x % 32;
+  const float4 v = block.v;
+  const float scale = integer_scale_of(block.amax), inverse = inverse_of(scale);
+  const int x0 = __float2int_rn(v.x * inverse), x1 = __float2int_rn(v.y * inverse), x2 = __float2int_rn(v.z * inverse),
+            x3 = __float2int_rn(v.w * inverse);
+  const auto bytes = [](int a, int b, int c, int d) {
+    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+  };
+  const uint32_t planes[2] = {bytes((x0 + 128) >> 8, (x2 + 128) >> 8, (x1 + 128) >> 8, (x3 + 128) >> 8),
+                              bytes(x0, x2, x1, x3)};
+  const int c = lane / 8, t = lane % 8 / 2, h = lane % 2;
+#pragma unroll
+  for (int plane = 0; plane < 2; ++plane) *to.bytes(plane, c, t, h) = planes[plane];
+  int sum = (x0 + x1) + (x2 + x3);
+  for (int d = 1; d <= 4; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+  if (lane % 8 == 0) *to.record(lane / 8) = sum;  // of 32
+  sum += __shfl_xor_sync(~0u, sum, 8);
+  if (lane % 16 == 0) *to.record(4 + lane / 16) = sum;  // of 64
+  sum += __shfl_xor_sync(~0u, sum, 16);
+  if (lane == 0) *to.record(6) = sum;  // of 128
+  if (lane == 0) *to.record(7) = __float_as_int(block.amax < INFINITY ? scale * factor : NAN);
+}
+
+// A warp's work: block `block` of row m, which is `row`, as integers `unscaled` times `factor`. Rows are in chunks of
+// kMaxRows.
+__device__ inline void prepare_block(const RowBlock& row, const RowBlock& unscaled, float factor, int m, int all_rows,
+                                     int block, int column_blocks, uint8_t* blocks) {
+  const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
+            rows = static_cast<int>(input_rows(min(kMaxRows, all_rows - chunk * kMaxRows)));
+  uint8_t* at = blocks + chunk * input_bytes(kMaxRows, column_blocks) + block * input_block_bytes(rows);
+  const float4 v = row.v;
+  const float half_scale = scale_of(row.amax), to_half = inverse_of(half_scale);
+  const __half2 low = __floats2half2_rn(v.x * to_half, v.y * to_half),
+                high = __floats2half2_rn(v.z * to_half, v.w * to_half);
+  reinterpret_cast<uint2*>(at + local * kInputHalves)[lane] = {*reinterpret_cast<const uint32_t*>(&low),
+                                                               *reinterpret_cast<const uint32_t*>(&high)};
+  if (lane == 0) reinterpret_cast<float*>(at + half_scales_at(rows))[local] = half_scale;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  const bool panel = rows > 8;
+#else
+  constexpr bool panel = false;
+#endif
+  prepare_integers(unscaled, factor, {at + rows_at(rows), rows, local, panel});
+}
+__device__ inline void prepare_block(const RowBlock& row, int m, int all_rows, int block, int column_blocks,
+                                     uint8_t* blocks) {
+  prepare_block(row, row, 1, m, all_rows, block, column_blocks, blocks);
+}
+
+// ---- Norms. A row's squares are summed block by block of 128, by a warp each, and then those sums.
+__device__ inline float4 operator*(float4 a, float4 b) { return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}; }
+__device__ inline float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
+__device__ __forceinline__ float sum_of_warp(float v) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) v += __shfl_xor_sync(~0u, v, apart);
+  return v;
+}
+__device__ __forceinline__ float squares_of_block(float4 v) {
+  return sum_of_warp(fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, __fmul_rn(v.w, v.w)))));
+}
+// A lane's share of a row's squares, which sum_of_warp() makes all of them; and what the row is multiplied by.
+__device__ __forceinline__ float share_of_squares(const float* of_blocks, int blocks) {
+  float sum = 0;
+  for (int i = threadIdx.x % 32; i < blocks; i += 32) sum += of_blocks[i];
+  return sum;
+}
+__device__ __forceinline__ float norm_factor(float squares, int columns, float eps) {
+  return rsqrtf(fmaf(squares, 1 / static_cast<float>(columns), eps));
+}
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,149 @@
+// Activations for products of many rows, and choosing a kernel.
+#include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/linear/layout/prepare.cuh"
+#include "kernels/cuda/linear/prefill/lowbit_many_launch.cuh"
+
+namespace fidelio::cuda {
+
+namespace {
+
+constexpr int kThreads = 512;
+
+// Four columns of row m, of which a warp has 128 at a time: a lane exchanges a pair with its neighbour's neighbour, so
+// that both have eight bytes of a piece.
+__device__ __forceinline__ void put_many(float4 v, float inverse, int m, int64_t padded, int column, uint8_t* to) {
+  const __half2 low = __floats2half2_rn(v.x * inverse, v.y * inverse),
+                high = __floats2half2_rn(v.z * inverse, v.w * inverse);
+  const uint32_t pair[2] = {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
+  const int lane = threadIdx.x % 32, t = lane % 8 / 2, h = lane % 2, odd = t % 2;
+  const uint32_t other = __shfl_xor_sync(~0u, pair[1 - odd], 2);
+  const uint2 halves = odd ? uint2{other, pair[1]} : uint2{pair[0], other};
+  const int piece = lane / 8 % 2 * 4 + h * 2 + odd;
+  *reinterpret_cast<uint2*>(to + (column / 64 * padded + m) * 128 + (piece ^ (m % 8)) * 16 + t / 2 * 8) = halves;
+}
+
+// Row blockIdx.x of values(column), which gives four; kKept times the thread block's 2048 columns are kept, more are
+// made twice.
+template <int kKept, typename Values>
+__device__ __forceinline__ void round_row(const Values& values, int columns, const ManyRows& to) {
+  const int m = blockIdx.x, warp = threadIdx.x / 32,
+            column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;  // a warp's work
+  constexpr int kWarps = kThreads / 32;
+  const auto column = [&](int block) { return block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4; };
+  float4 kept[kKept];
+  float amax = 0;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    const int block = i * kWarps + warp;
+    kept[i] = block < column_blocks ? values(column(block)) : float4{0, 0, 0, 0};
+    amax = fmaxf(amax, largest_of(kept[i]));
+  }
+  for (int block = kKept * kWarps + warp; block < column_blocks; block += kWarps)
+    amax = fmaxf(amax, largest_of(values(column(block))));
+  const float factor = row_factor_of(over_block(amax, Larger())), inverse = 1 / factor;
+  if (threadIdx.x == 0) to.factor[m] = factor;
+  const int64_t padded = many_rows(gridDim.x);
+#pragma unroll
+  for (int i = 0; i < kKept; ++i)
+    if (const int block = i * kWarps + warp; block < column_blocks)
+      put_many(kept[i], inverse, m, padded, column(block), to.halves);
+  for (int block = kKept * kWarps + warp; block < column_blocks; block += kWarps)
+    put_many(values(column(block)), inverse, m, padded, column(block), to.halves);
+}
+
+template <int kKept>
+__global__ void __launch_bounds__(kThreads) round_many(const float* x, int columns, ManyRows to) {
+  begin_kernel();
+  const float* row = x + blockIdx.x * int64_t{columns};
+  round_row<kKept>([&](int column) { return load4(row, column, columns); }, columns, to);
+}
+
+template <int kKept>
+__global__ void __launch_bounds__(kThreads) swiglu_round(const float* gate, const float* up, int columns, ManyRows to) {
+  begin_kernel();
+  const int64_t row = blockIdx.x * int64_t{columns};
+  round_row<kKept>(
+      [&](int column) { return gated(load4(gate + row, column, columns), load4(up + row, column, columns)); }, columns,
+      to);
+}
+
+template <int kKept>
+__global__ void __launch_bounds__(kThreads)
+    norm_round(const float* x, const float* weight, float eps, int columns, ManyRows to) {
+  begin_kernel();
+  const float* row = x + blockIdx.x * int64_t{columns};
+  float squares = 0;
+  for (int column = threadIdx.x * 4; column < columns; column += kThreads * 4) {
+    const float4 v = load4(row, column, columns);
+    squares += (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+  }
+  squares = over_block(squares, [](float a, float b) { return a + b; });
+  const float scale = 1 / sqrtf(squares / static_cast<float>(columns) + eps);
+  round_row<kKept>(
+      [&](int column) {
+        const float4 v = load4(row, column, columns), w = load4(weight, column, columns);
+        return float4{v.x * scale * w.x, v.y * scale * w.y, v.z * scale * w.z, v.w * scale * w.w};
+      },
+      columns, to);
+}
+
+template <typename Kernel1, typename Kernel2, typename... Arguments>
+void launch_rows(const char* doing, Stream stream, int64_t rows, int64_t columns, Kernel1 few, Kernel2 many,
+                 Arguments... arguments) {
+  const dim3 grid(static_cast<unsigned>(rows));
+  if (columns <= 2 * kThreads * 4) return launch(doing, stream, grid, kThreads, 0, few, arguments...);
+  launch(doing, stream, grid, kThreads, 0, many, arguments...);
+}
+
+ManyLauncher launcher_of(const LowbitShape& s) {
+  constexpr CodeKind I = CodeKind::integer, G = CodeKind::grid;
+  static constexpr ManyLauncher integers[7][2] = {
+      {launch_many<I, 2, false>, launch_many<I, 2, true>}, {launch_many<I, 3, false>, launch_many<I, 3, true>},
+      {launch_many<I, 4, false>, launch_many<I, 4, true>}, {launch_many<I, 5, false>, launch_many<I, 5, true>},
+      {launch_many<I, 6, false>, launch_many<I, 6, true>}, {launch_many<I, 7, false>, launch_many<I, 7, true>},
+      {launch_many<I, 8, false>, launch_many<I, 8, true>}};
+  static constexpr ManyLauncher grids[3] = {launch_many<G, 2, false>, launch_many<G, 3, false>,
+                                            launch_many<G, 4, false>};
+  return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
+}
+
+}  // namespace
+
+void prepare_many(Stream stream, const float* x, int64_t rows, int64_t columns, const ManyRows& to) {
+  launch_rows("rounding activations", stream, rows, columns, round_many<2>, round_many<8>, x, static_cast<int>(columns),
+              to);
+}
+void rms_norm_many(Stream stream, const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
+                   const ManyRows& to) {
+  launch_rows("normalising", stream, rows, columns, norm_round<2>, norm_round<8>, x, weight, eps,
+              static_cast<int>(columns), to);
+}
+void swiglu_many(Stream stream, const float* gate, const float* up, int64_t rows, int64_t columns, const ManyRows& to) {
+  launch_rows("swiglu", stream, rows, columns, swiglu_round<2>, swiglu_round<8>, gate, up, static_cast<int>(columns),
+              to);
+}
+
+bool takes_many(const LowbitWeight& w, float factor) {
+  if (!is_hopper() || !w.blocks || w.shape.kind == CodeKind::half) return false;
+  return w.row_factor || factor <= 1;  // codes times scales of a byte are 255^2 at most
+}
+
+void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const LowbitOutput> outputs, bool add) {
+  const LowbitShape& shape = outputs[0].weight->shape;
+  ManyArguments p = {};
+  for (const LowbitOutput& o : outputs) {
+    const LowbitWeight& w = *o.weight;
+    p.target[p.targets++] = {w.blocks,     w.row_factor, w.bias, o.y, static_cast<int>(w.shape.out),
+                             p.row_blocks, w.factor};
+    p.row_blocks += static_cast<int>(w.shape.row_blocks());
+  }
+  p.column_blocks = static_cast<int>(shape.column_blocks());
+  p.rows = static_cast<int>(rows);
+  p.add = add;
+  p.x = x.halves;
+  p.row_factor = x.factor;
+  p.grid = outputs[0].weight->grid;
+  launcher_of(shape)(stream, p, shape.group);
+}
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,243 @@
+// The kernel of lowbit_many.h: codes become FP16 in registers, on their way into the matrix units, and never touch
+// memory as such.
+//
+//      thread block      128 outputs x 256 (or 128) rows of activations, in a cluster of two with the same rows
+//        warpgroup 0     one thread asks for activations, half of each stage, which go to both thread blocks
+//        warpgroups 1, 2 64 outputs each
+//
+//      DRAM, L2 --16-byte loads, a block of 128 inputs ahead--> registers: codes --mask, centre, scale--> A fragments
+//      --.
+//                                                                                                                    wgmma
+//      L2 --bulk copies, kStages x 64 inputs ahead, multicast--> shared memory: activations
+//      ----------------------------'
+//
+// While the matrix units work on a chunk of 32 inputs for one warpgroup the other makes its next chunk. Thread blocks
+// stay, and the next tile's activations arrive while this one's sums are stored. A chunk takes a lane about 30
+// instructions, a tenth of what the multiprocessor issues meanwhile.
+//
+// The value of a code is (q - z) s, exact in FP32 and rounded to FP16 once; sums are FP32 in the order of the inputs.
+#pragma once
+#include <algorithm>
+
+#include "kernels/cuda/device/warpgroup.cuh"
+#include "kernels/cuda/linear/layout/lowbit_values.cuh"
+#include "kernels/cuda/linear/prefill/lowbit_many_store.cuh"
+
+namespace fidelio::cuda {
+
+template <typename Traits, int kTokens>
+struct ManyShape {
+  static constexpr int kStageBytes = kTokens * 128;
+  static constexpr int kStages = kTokens == 256 ? 6 : 8;
+  static constexpr int kBytes = kStages * (kStageBytes + 16) + Traits::kTableBytes + 1024;  // 1024: to align
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// The stages of activations and their barriers, by shared address; `stage` and `parity` move on together.
+template <int kStages>
+struct ManyRing {
+  uint32_t to, filled, emptied;
+  int stage = 0, parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// The tiles that a cluster works on: outputs fastest, so that few activations are in use at a time.
+struct ManyTiles {
+  int pairs, count;
+  template <int kTokens>
+  static __device__ __forceinline__ ManyTiles of(const ManyArguments& p) {
+    const int pairs = (p.row_blocks + 1) / 2;
+    return {pairs, pairs * ((p.rows + kTokens - 1) / kTokens)};
+  }
+};
+
+// A thread block's row block of a tile: past the end the last one, for nobody.
+struct ManyBlocks {
+  const LowbitTarget* target;
+  int row_block;  // of the target
+  bool there;
+  const uint8_t* w;
+};
+template <typename Traits>
+__device__ __forceinline__ ManyBlocks many_blocks(const ManyArguments& p, int row_block) {
+  const int clamped = min(row_block, p.row_blocks - 1);
+  int which = 0;
+  while (which + 1 < p.targets && clamped >= p.target[which + 1].first_row_block) ++which;
+  const LowbitTarget& target = p.target[which];
+  const int local = clamped - target.first_row_block;
+  return {&target, local, row_block < p.row_blocks,
+          target.blocks + int64_t{local} * p.column_blocks * Traits::kBlockBytes};
+}
+
+template <typename Traits, int kTokens>
+__device__ __forceinline__ void ask_for_rows(const ManyArguments& p, ManyRing<ManyShape<Traits, kTokens>::kStages> ring,
+                                             int rank) {
+  const ManyTiles tiles = ManyTiles::of<kTokens>(p);
+  const int64_t padded = many_rows(p.rows);
+  constexpr int kStageBytes = ManyShape<Traits, kTokens>::kStageBytes, kHalf = kStageBytes / 2;
+  constexpr int kFar = 4;  // blocks of weights that L2 is asked for beyond those whose activations are asked for
+  const auto ask_far = [&](const uint8_t* w, int block, int count) {
+    count = min(count, p.column_blocks - block);
+    if (count > 0) ptx::prefetch_into_l2(w + int64_t{block} * Traits::kBlockBytes, count * Traits::kBlockBytes);
+  };
+  for (int tile = blockIdx.x / 2; tile < tiles.count; tile += gridDim.x / 2) {
+    const uint8_t* from = p.x + (int64_t{tile / tiles.pairs} * kTokens + rank * (kTokens / 2)) * 128;
+    const uint8_t* w = many_blocks<Traits>(p, tile % tiles.pairs * 2 + rank).w;
+    ask_far(w, 0, kFar);
+    for (int step = 0; step < 2 * p.column_blocks; ++step) {
+      if (step % 2 == 0) ask_far(w, step / 2 + kFar, 1);
+      ptx::wait(ring.emptied + ring.stage * 8, ring.parity ^ 1);
+      ptx::expect(ring.filled + ring.stage * 8, kStageBytes);
+      ptx::fetch_for(3, ring.to + ring.stage * kStageBytes + rank * kHalf, from + step * padded * 128, kHalf,
+                     ring.filled + ring.stage * 8);
+      ring.advance();
+    }
+  }
+}
+
+template <typename Traits, int kTokens>
+__device__ __forceinline__ void multiply_many(const ManyArguments& p,
+                                              ManyRing<ManyShape<Traits, kTokens>::kStages> ring, int rank,
+                                              uint32_t table) {
+  using Shape = ManyShape<Traits, kTokens>;
+  const int lane = threadIdx.x % 32, tile16 = __shfl_sync(~0u, threadIdx.x / 32, 0) - 4;  // of the block's eight
+  const uint32_t other_emptied = ptx::address_in(lane % 2, ring.emptied);  // lane 0's of thread block 0, lane 1's of 1
+  int held = -1;                                                           // the stage that the products in flight read
+  const auto release = [&](int stage) {
+    __syncwarp();
+    if (lane < 2) ptx::arrive_in_cluster(other_emptied + stage * 8);
+  };
+  const ManyTiles tiles = ManyTiles::of<kTokens>(p);
+  LaneBlock<Traits> next;
+  next.load(many_blocks<Traits>(p, blockIdx.x / 2 % tiles.pairs * 2 + rank).w, tile16, lane);
+  for (int tile = blockIdx.x / 2; tile < tiles.count; tile += gridDim.x / 2) {
+    const ManyBlocks mine = many_blocks<Traits>(p, tile % tiles.pairs * 2 + rank);
+    const uint8_t* w = mine.w;
+    float c[kTokens / 2];
+#pragma unroll 1
+    for (int block = 0; block < p.column_blocks; ++block) {
+      const LaneBlock<Traits> now = next;
+      w += Traits::kBlockBytes;
+      if (block + 1 < p.column_blocks) next.load(w, tile16, lane);
+#pragma unroll
+      for (int chunk = 0; chunk < 4; ++chunk) {
+        uint32_t a[2][4];
+        values_of(now, chunk, table, a);
+        if (chunk % 2 == 0) ptx::wait(ring.filled + ring.stage * 8, ring.parity);
+        const uint64_t b = ptx::swizzled_rows(ring.to + ring.stage * Shape::kStageBytes) + chunk % 2 * 4;
+        ptx::fence_products(a);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) ptx::multiply(c, a[h], b + h * 2, block == 0 && chunk == 0 && h == 0);
+        ptx::commit_products();
+        ptx::wait_for_products<1>();
+        if (chunk % 2 == 0) {
+          if (held >= 0) release(held);
+          held = ring.stage;
+        } else {
+          ring.advance();
+        }
+      }
+    }
+    ptx::wait_for_products<0>();
+    ptx::settle(c);
+    release(held);
+    held = -1;
+    const int following = tile + static_cast<int>(gridDim.x) / 2;  // its first block arrives during the stores
+    if (following < tiles.count) next.load(many_blocks<Traits>(p, following % tiles.pairs * 2 + rank).w, tile16, lane);
+    if (!mine.there) continue;
+    const int first_output = mine.row_block * kBlockRows + tile16 * 16, first_row = tile / tiles.pairs * kTokens,
+              output = first_output + lane / 4, row = first_row + lane % 4 * 2;
+    const bool whole = first_output + 16 <= mine.target->out && first_row + kTokens <= p.rows;
+    if (!whole)
+      store_part<kTokens>(p, *mine.target, output, row, c);
+    else if (p.add)
+      store_whole<true, kTokens>(p, *mine.target, output, row, c);
+    else
+      store_whole<false, kTokens>(p, *mine.target, output, row, c);
+  }
+}
+#endif
+
+template <typename Traits, int kTokens>
+__global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ ManyArguments p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using Shape = ManyShape<Traits, kTokens>;
+  extern __shared__ uint8_t unaligned[];
+  uint8_t* shared = unaligned + (1024 - ptx::shared_address(unaligned) % 1024) % 1024;
+  uint8_t* pair_table = shared + Shape::kStages * Shape::kStageBytes;
+  const uint32_t barriers = ptx::shared_address(pair_table + Traits::kTableBytes);
+  const ManyRing<Shape::kStages> ring{ptx::shared_address(shared), barriers, barriers + Shape::kStages * 8};
+  const int rank = blockIdx.x % 2, warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shape::kStages; ++i)
+      ptx::start_barrier(ring.filled + i * 8, 1), ptx::start_barrier(ring.emptied + i * 8, 2 * 8);
+    ptx::publish_barriers();
+  }
+  if constexpr (Traits::kGrid) fill_pair_table<Traits::bits>(pair_table, p.grid);
+  __syncthreads();
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+  if (warpgroup == 0) {
+    ptx::give_registers<40>();
+    if (threadIdx.x == 0) ask_for_rows<Traits, kTokens>(p, ring, rank);
+    __syncwarp();
+  } else {
+    ptx::take_registers<232>();
+    multiply_many<Traits, kTokens>(p, ring, rank, ptx::shared_address(pair_table) + threadIdx.x % 32 * 4);
+  }
+  // Nobody leaves while copies or arrivals for it are under way.
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+#endif
+}
+
+// What a launch of `tokens` rows a tile comes to: tiles of clusters, and how many of them one has at most.
+struct ManyGrid {
+  int clusters, rounds;
+  ManyGrid(const ManyArguments& p, int tokens) {
+    const int tiles = (p.row_blocks + 1) / 2 * ((p.rows + tokens - 1) / tokens), all = multiprocessors() / 2;
+    clusters = std::min(tiles, all);
+    rounds = (tiles + all - 1) / all;
+  }
+};
+
+template <typename Traits, int kTokens>
+void launch_many_tokens(Stream stream, const ManyArguments& p) {
+  const auto kernel = many_kernel<Traits, kTokens>;
+  constexpr int kBytes = ManyShape<Traits, kTokens>::kBytes;
+  static_assert(kBytes <= 227 * 1024);
+  static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  cuda_check(allowed, "allowing a product of many rows its shared memory");
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(2 * ManyGrid(p, kTokens).clusters));
+  config.blockDim = dim3(384);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = stream;
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {2, 1, 1};
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, p), "launching a product of many rows");
+}
+
+// 256 rows a tile, unless with 128 all are done sooner (a tile of half the rows takes .59 of the time on an H200); the
+// bits are the same.
+template <typename Traits>
+void launch_many_group(Stream stream, const ManyArguments& p) {
+  if (100 * ManyGrid(p, 256).rounds <= 59 * ManyGrid(p, 128).rounds) return launch_many_tokens<Traits, 256>(stream, p);
+  launch_many_tokens<Traits, 128>(stream, p);
+}
+
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_many(Stream stream, const ManyArguments& p, int group) {
+  if (group == 32) return launch_many_group<CodeTraits<kind, bits, byte_scale, 1>>(stream, p);
+  if (group == 64) return launch_many_group<CodeTraits<kind, bits, byte_scale, 2>>(stream, p);
+  launch_many_group<CodeTraits<kind, bits, byte_scale, 4>>(stream, p);
+}
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,39 @@
+// Products of low-bit weights with many rows (prefill), on Hopper: lowbit_many.cuh says how. A row's bits depend
+// neither on how many rows there are nor on what is multiplied beside it.
+//
+// Activations are FP16 times a power of two of the row (row_factor_of in prepare.cuh), in the order in which products
+// take them from shared memory:
+//
+//   [64 columns][row, padded to kManyRows]{128 bytes}    16-byte piece i of row m at i ^ (m % 8); piece 4 c + 2 h + p
+//   holds the columns 32 c + 8 t + 4 h + 2 p + {0, 1} of t = 0..3: pair p of product (c, h) (lowbit_codes.cuh)
+//
+// so that what a thread block needs next, 64 columns of its rows, is one run of bytes.
+#pragma once
+#include "kernels/cuda/linear/layout/lowbit.h"
+
+namespace fidelio::cuda {
+
+constexpr int kManyRows = 256;
+constexpr int64_t many_rows(int64_t rows) { return (rows + kManyRows - 1) / kManyRows * kManyRows; }
+constexpr int64_t many_bytes(int64_t rows, int64_t columns) {
+  return many_rows(rows) * ((columns + kBlockColumns - 1) / kBlockColumns) * kBlockColumns * 2;
+}
+
+struct ManyRows {
+  uint8_t* halves = nullptr;  // many_bytes(rows, columns)
+  float* factor = nullptr;    // (many_rows(rows))
+};
+
+// x (rows, columns) FP32, rounded; x / sqrt(mean(x^2) + eps) * weight, rounded; silu(gate) * up, rounded.
+void prepare_many(Stream stream, const float* x, int64_t rows, int64_t columns, const ManyRows& to);
+void rms_norm_many(Stream stream, const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
+                   const ManyRows& to);
+void swiglu_many(Stream stream, const float* gate, const float* up, int64_t rows, int64_t columns, const ManyRows& to);
+
+// Whether this device has the kernel and the weight's values are in FP16's range: `factor` is what brings its largest
+// below 2^15.
+bool takes_many(const LowbitWeight& w, float factor);
+// y = W x, or y += W x. At most kMaxTogether weights of equal shape but for `out` go in one launch; grids alone.
+void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const LowbitOutput> outputs, bool add);
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,24 @@
+// What a launch of lowbit_many.cuh is told. The launcher of each code is defined in its own lowbit_many_*.cu, so that
+// they compile side by side.
+#pragma once
+#include "kernels/cuda/linear/decode/lowbit_launch.cuh"
+#include "kernels/cuda/linear/prefill/lowbit_many.h"
+
+namespace fidelio::cuda {
+
+struct ManyArguments {
+  LowbitTarget target[kMaxTogether];
+  int targets;
+  int row_blocks, column_blocks, rows;
+  bool add;
+  const uint8_t* x;
+  const float* row_factor;  // of the activations, as many as there is room for rows
+  const int8_t* grid;
+};
+
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_many(Stream stream, const ManyArguments& p, int group);
+
+using ManyLauncher = void (*)(Stream, const ManyArguments&, int group);
+
+}  // namespace fidelio::cuda

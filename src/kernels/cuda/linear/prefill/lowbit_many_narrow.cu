@@ -1,0 +1,12 @@
+#include "kernels/cuda/linear/prefill/lowbit_many.cuh"
+
+namespace fidelio::cuda {
+
+template void launch_many<CodeKind::integer, 2, false>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::integer, 2, true>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::integer, 3, false>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::integer, 3, true>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::integer, 4, false>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::integer, 4, true>(Stream, const ManyArguments&, int);
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,10 @@
+#include "kernels/cuda/linear/prefill/lowbit_many.cuh"
+
+namespace fidelio::cuda {
+
+template void launch_many<CodeKind::integer, 5, false>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::integer, 5, true>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::integer, 6, false>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::integer, 6, true>(Stream, const ManyArguments&, int);
+
+}  // namespace fidelio::cuda

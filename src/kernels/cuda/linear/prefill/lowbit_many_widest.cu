@@ -1,0 +1,10 @@
+#include "kernels/cuda/linear/prefill/lowbit_many.cuh"
+
+namespace fidelio::cuda {
+
+template void launch_many<CodeKind::integer, 7, false>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::integer, 7, true>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::integer, 8, false>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::integer, 8, true>(Stream, const ManyArguments&, int);
+
+}  // namespace fidelio::cuda
