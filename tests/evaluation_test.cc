@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
-#include "eval/compare.h"
-#include "eval/tasks.h"
+#include "eval/studies/compare.h"
+#include "eval/tasks/tasks.h"
 #include "models.h"
 
 namespace fidelio {

@@ -13,7 +13,7 @@
 
 #include "core/thread_pool.h"
 #include "engine/sampler.h"
-#include "eval/perplexity.h"
+#include "eval/fidelity/perplexity.h"
 #include "models.h"
 #include "text/chat_template.h"
 #include "text/tokenizer/tokenizer.h"

@@ -14,7 +14,7 @@
 
 #include "core/rng.h"
 #include "core/thread_pool.h"
-#include "eval/compare.h"
+#include "eval/studies/compare.h"
 #include "io/safetensors.h"
 #include "models.h"
 #include "quant/quantize_model.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/file.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 #include "runtime/page_table.h"
 #include "runtime/runner.h"
 

@@ -1,4 +1,4 @@
-"""Answers of scipy and numpy for src/eval/statistics_test.cc, written to src/eval/testdata/statistics.json.
+"""Answers of scipy and numpy for src/eval/statistics/statistics_test.cc, written to src/eval/testdata/statistics.json.
 
     python3 tools/statistics_fixtures.py          needs numpy and scipy; the file made is committed, tests read only that
 """

@@ -6,7 +6,7 @@
 #include <ctime>
 
 #include "app/commit.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 
 namespace fidelio::app {
 namespace {

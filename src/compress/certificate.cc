@@ -34,7 +34,8 @@ Measurement measurement_of(const FidelityReport& report) { return {report.ear(),
 nlohmann::json make_certificate(const Target& target, const FidelityReport& report, const Runner& served, int looks,
                                 const std::string& reference_sha256, const std::vector<std::string>& files) {
   std::set<std::string> kernels;
-  for (LinearId id : linears_of(served.config())) kernels.insert(served.kernel_of(id, report.options.candidate_mode.activations));
+  for (LinearId id : linears_of(served.config()))
+    kernels.insert(served.kernel_of(id, report.options.candidate_mode.activations));
   nlohmann::json texts = nlohmann::json::array();
   for (size_t i = 0; i < report.text_names.size(); ++i)
     texts.push_back({{"name", files[i]}, {"sha256", report.text_sha256[i]}, {"windows", "odd"}});

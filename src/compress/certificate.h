@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "alloc/search.h"
-#include "eval/compare.h"
+#include "eval/studies/compare.h"
 #include "io/checkpoint.h"
 #include "runtime/runner.h"
 #include "text/tokenizer/tokenizer.h"

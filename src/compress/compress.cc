@@ -7,8 +7,8 @@
 #include "compress/page.h"
 #include "compress/search.h"
 #include "core/file.h"
+#include "core/foreign/units.h"
 #include "core/progress.h"
-#include "core/units.h"
 #include "sensitivity/gamma.h"
 
 namespace fidelio {

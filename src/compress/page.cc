@@ -8,9 +8,9 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "core/units.h"
-#include "eval/html.h"
-#include "eval/table.h"
+#include "core/foreign/units.h"
+#include "eval/report/html.h"
+#include "eval/report/table.h"
 
 namespace fidelio {
 namespace {

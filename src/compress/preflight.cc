@@ -10,9 +10,9 @@
 
 #include "alloc/evolve.h"
 #include "core/file.h"
-#include "core/units.h"
-#include "eval/row_distances.h"
-#include "quant/workbench.h"
+#include "core/foreign/units.h"
+#include "eval/fidelity/row_distances.h"
+#include "quant/device/workbench.h"
 
 namespace fidelio {
 namespace {

@@ -130,8 +130,8 @@ double Search::kl_of_tasks(TaskJudge& judge) {
   check(point.has_value(), "--calibration-bits {}: the smallest plan of these formats has {:.3f}",
         desk_.job.calibration_bits, bits_per_parameter(table_, front_.front()));
   const double kl = trial(*point, "calibration").kl().value;
-  const Estimate recovery = judge.recovery("answers-calibration", to_json(table_, *point).dump(),
-                                           [&](Runner& r) { builder_.serve(r); });
+  const Estimate recovery =
+      judge.recovery("answers-calibration", to_json(table_, *point).dump(), [&](Runner& r) { builder_.serve(r); });
   desk_.note(fmt::format("calibration on {} questions: recovery {:.4f} [{:.4f}, {:.4f}]", judge.questions(),
                          recovery.value, recovery.ci95.low, recovery.ci95.high));
   check(recovery.ci95.high < 1,

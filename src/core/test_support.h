@@ -25,7 +25,7 @@ inline double processor_seconds() {
 }
 
 // Runs `read` on something of `input_bytes` and returns the message of its Error, "" if it finished. Whichever it was,
-// it took at most 2 s of the processor and 256 MB beyond the input: the promise of core/limits.h. (Under a sanitizer,
+// it took at most 2 s of the processor and 256 MB beyond the input: the promise of core/foreign/limits.h. (Under a sanitizer,
 // which takes several times as much of both, only that it ends.)
 template <typename Read>
 std::string message_of_hostile(size_t input_bytes, Read&& read) {

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "kernels/cpu/choose.h"
+#include "kernels/cpu/choice/choose.h"
 #include "runtime/fake_runner.h"
 
 namespace fidelio {

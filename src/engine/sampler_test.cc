@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "kernels/cpu/choose.h"
+#include "kernels/cpu/choice/choose.h"
 
 namespace fidelio {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "engine/sampler.h"
 #include "engine/sequence.h"
-#include "kernels/cpu/choose.h"
+#include "kernels/cpu/choice/choose.h"
 #include "runtime/runner.h"
 
 namespace fidelio {

@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
+#include "core/foreign/json.h"
 #include "core/hash.h"
-#include "core/json.h"
 #include "io/checkpoint_write.h"
 #include "io/hf_config.h"
 #include "io/weights_hash.h"

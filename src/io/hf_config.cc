@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/json.h"
+#include "core/foreign/json.h"
 #include "io/hf_keys.h"
 
 namespace fidelio {

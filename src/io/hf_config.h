@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "arch/model_config.h"
-#include "core/text_files.h"
+#include "core/foreign/text_files.h"
 
 namespace fidelio {
 

@@ -7,7 +7,7 @@
 
 #include "arch/model_config.h"
 #include "core/error.h"
-#include "core/foreign_text.h"
+#include "core/foreign/foreign_text.h"
 
 namespace fidelio::hf {
 

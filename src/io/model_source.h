@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "arch/weight_names.h"
-#include "core/text_files.h"
+#include "core/foreign/text_files.h"
 #include "formats/linear_weight.h"
 #include "io/tensor_files.h"
 

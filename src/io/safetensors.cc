@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/foreign_text.h"
-#include "core/json.h"
+#include "core/foreign/foreign_text.h"
+#include "core/foreign/json.h"
 
 #include "io/weights_hash.h"
 

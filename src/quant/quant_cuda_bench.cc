@@ -11,7 +11,7 @@
 #include "kernels/cuda/device/values.h"
 #include "kernels/cuda/linear/dense/exact.h"
 #include "quant/cuda/gptq.h"
-#include "quant/workbench.h"
+#include "quant/device/workbench.h"
 
 using namespace fidelio;
 

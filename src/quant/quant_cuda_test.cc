@@ -5,16 +5,16 @@
 
 #include "core/file.h"
 #include "core/rng.h"
-#include "eval/compare.h"
-#include "eval/row_distances.h"
+#include "eval/fidelity/row_distances.h"
+#include "eval/studies/compare.h"
 #include "kernels/cuda/device/values.h"
 #include "quant/codebook.h"
 #include "quant/cuda/feedback.h"
 #include "quant/cuda/gptq.h"
+#include "quant/device/workbench.h"
 #include "quant/feedback.h"
 #include "quant/quantize_model.h"
 #include "quant/strip.h"
-#include "quant/workbench.h"
 #include "runtime/noise.h"
 
 namespace fidelio {

@@ -8,7 +8,7 @@
 #include "quant/codebook.h"
 #include "quant/descent.h"
 #include "quant/strip.h"
-#include "quant/vectors.h"
+#include "quant/vectors/vectors.h"
 
 namespace fidelio {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/progress.h"
+#include "quant/device/workbench.h"
 #include "quant/vocabulary.h"
-#include "quant/workbench.h"
 
 namespace fidelio {
 namespace {

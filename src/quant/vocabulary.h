@@ -17,7 +17,7 @@
 // where it costs most (docs/results.md).
 #pragma once
 #include "io/checkpoint.h"
-#include "quant/workbench.h"
+#include "quant/device/workbench.h"
 #include "runtime/dataset.h"
 
 namespace fidelio {

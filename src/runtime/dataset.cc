@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
+#include "core/foreign/json.h"
 #include "core/hash.h"
-#include "core/json.h"
 #include "runtime/page_table.h"
 
 namespace fidelio {

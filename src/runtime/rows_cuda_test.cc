@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "core/rng.h"
-#include "kernels/cpu/choose.h"
+#include "kernels/cpu/choice/choose.h"
 #include "kernels/cuda/device/device.h"
 #include "quant/quantize.h"
 #include "runtime/page_table.h"

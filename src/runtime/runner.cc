@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "io/hf_config.h"
-#include "kernels/cpu/choose.h"
+#include "kernels/cpu/choice/choose.h"
 #include "runtime/model.h"
 #include "runtime/noise.h"
 

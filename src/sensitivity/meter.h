@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/thread_pool.h"
-#include "eval/row_distances.h"
+#include "eval/fidelity/row_distances.h"
 #include "runtime/dataset.h"
 #include "runtime/runner.h"
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "core/rng.h"
-#include "eval/fidelity.h"
+#include "eval/fidelity/fidelity.h"
 #include "runtime/noise.h"
 #include "sensitivity/candidates.h"
 #include "sensitivity/journal.h"

@@ -1,6 +1,6 @@
 #include "serve/chat_prompt.h"
 
-#include "core/json.h"
+#include "core/foreign/json.h"
 #include "serve/openai_request.h"
 
 namespace fidelio::serve {

@@ -2,7 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include "core/foreign_text.h"
+#include "core/foreign/foreign_text.h"
 
 namespace fidelio::serve {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <random>
 
-#include "core/json.h"
+#include "core/foreign/json.h"
 #include "core/rng.h"
 #include "serve/chat_prompt.h"
 

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/foreign_text.h"
+#include "core/foreign/foreign_text.h"
 
 namespace fidelio::serve {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "core/json.h"
+#include "core/foreign/json.h"
 #include "serve/answering.h"
 #include "serve/chat_prompt.h"
 

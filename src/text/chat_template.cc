@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "core/foreign_text.h"
-#include "core/json.h"
+#include "core/foreign/foreign_text.h"
+#include "core/foreign/json.h"
 
 namespace fidelio {
 namespace {

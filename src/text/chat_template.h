@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/text_files.h"
+#include "core/foreign/text_files.h"
 #include "text/jinja/jinja.h"
 
 namespace fidelio {

@@ -4,8 +4,8 @@
 
 #include "formats/small_float.h"
 #include "train/gradient_check.h"
+#include "train/host/rounding.h"
 #include "train/matrix.h"
-#include "train/rounding.h"
 
 namespace fidelio::train {
 namespace {

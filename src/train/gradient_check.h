@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/rng.h"
-#include "train/host.h"
+#include "train/host/host.h"
 
 namespace fidelio::train {
 

@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "train/block.h"
-#include "train/levels.h"
 #include "train/parameter.h"
+#include "train/tune/levels.h"
 
 namespace fidelio::train {
 

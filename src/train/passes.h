@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "train/tape.h"
-#include "train/tuner.h"
+#include "train/tune/tuner.h"
 
 namespace fidelio::train {
 

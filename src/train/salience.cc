@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/rng.h"
-#include "train/host.h"
+#include "train/host/host.h"
 #include "train/network.h"
 #include "train/tape.h"
 

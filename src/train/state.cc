@@ -1,6 +1,6 @@
 #include "train/state.h"
 
-#include "core/json.h"
+#include "core/foreign/json.h"
 
 namespace fidelio::train {
 namespace {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/safetensors.h"
-#include "train/student.h"
+#include "train/tune/student.h"
 
 namespace fidelio::train {
 

@@ -6,7 +6,7 @@
 #include "core/rng.h"
 #include "runtime/runner.h"
 #include "train/cuda/gpu.h"
-#include "train/host.h"
+#include "train/host/host.h"
 #include "train/network.h"
 #include "train/tape.h"
 

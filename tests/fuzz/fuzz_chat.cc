@@ -1,7 +1,7 @@
 // Messages and tools (JSON) for a template that looks at all they may hold.
 #include <nlohmann/json.hpp>
 
-#include "core/json.h"
+#include "core/foreign/json.h"
 #include "fuzz.h"
 #include "text/chat_template.h"
 

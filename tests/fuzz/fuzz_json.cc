@@ -1,8 +1,8 @@
 // JSON itself (what is read prints and reads back), config.json, and text on its way to a terminal.
 #include <nlohmann/json.hpp>
 
-#include "core/foreign_text.h"
-#include "core/json.h"
+#include "core/foreign/foreign_text.h"
+#include "core/foreign/json.h"
 #include "fuzz.h"
 #include "io/hf_config.h"
 

@@ -1,5 +1,5 @@
 // Files of questions.
-#include "eval/task_data.h"
+#include "eval/tasks/task_data.h"
 #include "fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,4 +1,4 @@
-// KL and EAR of rows of logits on the device (eval/fidelity.h says what they are).
+// KL and EAR of rows of logits on the device (eval/fidelity/fidelity.h says what they are).
 #pragma once
 #include <cstdint>
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/text_files.h"
+#include "core/foreign/text_files.h"
 
 namespace fidelio::exporting {
 

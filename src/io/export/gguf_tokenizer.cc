@@ -3,7 +3,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "core/json.h"
+#include "core/foreign/json.h"
 #include "io/export/gguf.h"
 #include "io/gguf/splitting.h"
 #include "text/tokenizer/tokenizer.h"

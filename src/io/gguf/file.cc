@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/foreign_text.h"
+#include "core/foreign/foreign_text.h"
 
 namespace fidelio::gguf {
 namespace {

@@ -91,7 +91,7 @@ class File {
   std::map<std::string, StoredMatrix, std::less<>> tensors_;
 };
 
-// A stranger's name as a message shows it: in quotes, escaped and cut where it is long (core/foreign_text.h).
+// A stranger's name as a message shows it: in quotes, escaped and cut where it is long (core/foreign/foreign_text.h).
 std::string shown(std::string_view text);
 
 }  // namespace fidelio::gguf

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/json.h"
+#include "core/foreign/json.h"
 #include "io/checkpoint.h"
 #include "io/gguf/config.h"
 #include "io/gguf/tokenizer.h"

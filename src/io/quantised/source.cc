@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/json.h"
+#include "core/foreign/json.h"
 #include "io/checkpoint.h"
 #include "io/hf_config.h"
 #include "io/quantised/packed.h"

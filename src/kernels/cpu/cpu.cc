@@ -6,7 +6,7 @@
 #include <cassert>
 
 #include "kernels/cpu/cpu_state.h"
-#include "kernels/cpu/vectors.h"
+#include "kernels/cpu/vectors/vectors.h"
 
 namespace fidelio {
 namespace {

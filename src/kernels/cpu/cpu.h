@@ -9,7 +9,7 @@
 
 #include "core/thread_pool.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 
 namespace fidelio {
 

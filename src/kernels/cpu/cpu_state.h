@@ -2,9 +2,9 @@
 #pragma once
 #include <vector>
 
-#include "kernels/cpu/choose.h"
+#include "kernels/cpu/choice/choose.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/dense.h"
+#include "kernels/cpu/linear/dense.h"
 
 namespace fidelio {
 
@@ -55,7 +55,7 @@ struct Cpu::State {
   std::vector<float> query_factor;  // of each row
   Buffer attend_scratch;            // per thread
   int64_t attend_scratch_floats = 0, tile_positions = 0;
-  Buffer partial;  // of a split decode: attend_split
+  Buffer partial;                      // of a split decode: attend_split
   std::vector<cpu::Chooser> choosers;  // one for each thread
 };
 

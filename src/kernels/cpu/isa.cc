@@ -7,7 +7,7 @@
 #include <unistd.h>
 #endif
 
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/linear/linear.h"
 
 namespace fidelio {
 

@@ -1,5 +1,5 @@
-#include "kernels/cpu/attention_body.h"
-#include "kernels/cpu/dense_body.h"
+#include "kernels/cpu/attention/attention_body.h"
+#include "kernels/cpu/linear/dense_body.h"
 #include "kernels/cpu/ops_body.h"
 
 namespace fidelio::cpu {

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cpu/dense.h"
+#include "kernels/cpu/linear/dense.h"
 #include "kernels/cpu/test_support.h"
 #include "kernels/ref/ref.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/rng.h"
-#include "kernels/cpu/choose.h"
+#include "kernels/cpu/choice/choose.h"
 #include "kernels/cuda/backend/cuda.h"
 
 namespace fidelio {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/foreign_text.h"
+#include "core/foreign/foreign_text.h"
 #include "text/jinja/text.h"
 
 namespace fidelio::jinja {

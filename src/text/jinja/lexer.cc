@@ -4,7 +4,7 @@
 #include <array>
 
 #include "core/error.h"
-#include "core/foreign_text.h"
+#include "core/foreign/foreign_text.h"
 #include "text/jinja/text.h"
 
 namespace fidelio::jinja {

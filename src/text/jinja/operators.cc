@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "core/error.h"
-#include "core/foreign_text.h"
+#include "core/foreign/foreign_text.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/text.h"
 

@@ -3,7 +3,7 @@
 
 #include "text/jinja/parser.h"
 
-#include "core/foreign_text.h"
+#include "core/foreign/foreign_text.h"
 
 namespace fidelio::jinja {
 namespace {

@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "core/foreign_text.h"
+#include "core/foreign/foreign_text.h"
 #include "text/jinja/text.h"
 
 namespace fidelio::jinja {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "core/limits.h"
+#include "core/foreign/limits.h"
 #include "text/jinja/jinja.h"
 
 namespace fidelio::jinja {
@@ -14,7 +14,7 @@ class Interpreter;
 // Lists in lists, dicts in dicts ... deeper than this are refused, so that no walk over a value can exhaust the stack.
 inline constexpr int kMaxValueDepth = 100;
 
-// What is left of Limits::work and of kMaxMemory (core/limits.h). Every operation whose cost grows with its operands pays
+// What is left of Limits::work and of kMaxMemory (core/foreign/limits.h). Every operation whose cost grows with its operands pays
 // here first. Memory is what is built in all: that some of it is dropped again gives nothing back.
 class Meter {
  public:

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "core/foreign_text.h"
+#include "core/foreign/foreign_text.h"
 #include "text/tokenizer/json.h"
 #include "text/tokenizer/text.h"
 

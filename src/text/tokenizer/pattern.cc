@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "core/error.h"
-#include "core/foreign_text.h"
+#include "core/foreign/foreign_text.h"
 
 namespace fidelio::tokenization {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/limits.h"
+#include "core/foreign/limits.h"
 
 namespace fidelio::tokenization {
 

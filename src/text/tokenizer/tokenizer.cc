@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/json.h"
+#include "core/foreign/json.h"
 #include "text/tokenizer/added.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/decoder.h"

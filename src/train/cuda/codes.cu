@@ -1,6 +1,6 @@
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
-#include "train/rounding.h"
+#include "train/host/rounding.h"
 
 namespace fidelio::train::gpu {
 namespace {

@@ -1,5 +1,5 @@
 // The operations of train/device.h on a GPU: dense products by cuBLAS in FP32, the rest kernels of this folder. The twin
-// of train/host.h: the same sums in another order.
+// of train/host/host.h: the same sums in another order.
 #pragma once
 #include <memory>
 #include <optional>

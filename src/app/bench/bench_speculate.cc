@@ -1,0 +1,205 @@
+// bench speculate: what drafts give on a model's own prompts, beside plain decoding in one interleaved run.
+#include "app/bench/bench_speculate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "app/options/common.h"
+#include "app/options/draft.h"
+#include "app/options/sampling.h"
+#include "core/file.h"
+#include "engine/generate.h"
+
+namespace fidelio::app {
+namespace {
+
+struct SpeculateBench {
+  RunOptions run;
+  Sampling sampling;
+  DraftOptions draft;
+  std::vector<std::string> drafts = {"auto"};
+  std::vector<int64_t> batch = {1};
+  std::string prompts, json;
+  int64_t limit = 16, max_tokens = 128;
+  int repetitions = 3;
+  double acceptance = -1;
+  bool plain_prompts = false;
+};
+
+// A line of text, or of JSON with "prompt" or "question".
+std::vector<GenerationRequest> read_prompts(const SpeculateBench& o, const TextModel& model) {
+  const std::string text = read_text_file(o.prompts);
+  std::vector<GenerationRequest> requests;
+  for (size_t begin = 0; begin < text.size() && static_cast<int64_t>(requests.size()) < o.limit;) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.empty()) continue;
+    const auto parsed = nlohmann::json::parse(line, nullptr, false);
+    for (const char* key : {"prompt", "question"})
+      if (parsed.is_object() && parsed.contains(key) && parsed[key].is_string()) line = parsed[key];
+    GenerationRequest r;
+    const bool chat = model.chat.has_value() && !o.plain_prompts;
+    const ChatMessage message{"user", line};
+    r.prompt = chat ? model.tokenizer.encode(model.chat->render({&message, 1}), false) : model.tokenizer.encode(line);
+    r.max_tokens = o.max_tokens;
+    r.stop_ids = model.stop_ids;
+    r.sampling = sampling_of(o.sampling, o.run.model);
+    r.sampling.seed += requests.size();
+    if (o.acceptance >= 0) r.stop_ids.clear();  // the text means nothing
+    requests.push_back(std::move(r));
+  }
+  check(!requests.empty(), "{} holds no prompt", o.prompts);
+  return requests;
+}
+
+struct Measured {
+  EngineCounters counters;
+  double seconds = 0;
+  std::vector<std::vector<int32_t>> ids;
+  double rate() const { return static_cast<double>(counters.tokens) / seconds; }
+};
+
+Measured measure(Runner& runner, const std::vector<GenerationRequest>& requests, Activations mode, int64_t batch,
+                 const SpeculationOptions& how) {
+  Measured m;
+  GenerationOptions options;
+  options.reading = mode;
+  options.max_sequences = batch;
+  options.speculation = how;
+  options.counters = &m.counters;
+  const auto start = std::chrono::steady_clock::now();
+  for (Generation& g : generate(runner, requests, options)) m.ids.push_back(std::move(g.ids));
+  m.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return m;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+struct Line {
+  std::string draft;
+  int64_t batch;
+  double rate, of_plain;
+  Measured last;
+};
+
+void print(const Line& l) {
+  const EngineCounters& c = l.last.counters;
+  const auto share = [](int64_t part, int64_t whole) {
+    return whole == 0 ? std::string("-")
+                      : fmt::format("{:.3f}", static_cast<double>(part) / static_cast<double>(whole));
+  };
+  const auto steps = static_cast<double>(std::max<int64_t>(1, c.steps));
+  fmt::print("| {} | {} | {:.1f} | {:.3f} | {} | {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} |\n", l.draft, l.batch,
+             l.rate, l.of_plain, share(c.accepted, c.judged), share(c.accepted, c.drafted),
+             share(c.lookup_accepted, c.looked_up),
+             static_cast<double>(c.tokens) / steps / static_cast<double>(l.batch), c.draft_seconds, c.step_seconds,
+             l.last.seconds - c.draft_seconds - c.step_seconds);
+}
+
+nlohmann::json to_json(const Line& l) {
+  const EngineCounters& c = l.last.counters;
+  return {{"draft", l.draft},
+          {"batch", l.batch},
+          {"tokens_per_second", l.rate},
+          {"of_plain", l.of_plain},
+          {"drafted", c.drafted},
+          {"judged", c.judged},
+          {"accepted", c.accepted},
+          {"looked_up", c.looked_up},
+          {"lookup_accepted", c.lookup_accepted},
+          {"steps", c.steps},
+          {"draft_steps", c.draft_steps},
+          {"tokens", c.tokens},
+          {"draft_seconds", c.draft_seconds},
+          {"step_seconds", c.step_seconds},
+          {"seconds", l.last.seconds}};
+}
+
+void bench_speculate(SpeculateBench o) {
+  check_can_write({o.json});
+  const TextModel model = open_model(o.run.model);
+  const std::vector<GenerationRequest> requests = read_prompts(o, model);
+  RunnerOptions options = runner_options(o.run);
+  const int64_t most = *std::max_element(o.batch.begin(), o.batch.end()),
+                context = model.checkpoint.config().max_positions;
+  int64_t longest = 0;
+  for (const GenerationRequest& r : requests) longest = std::max(longest, static_cast<int64_t>(r.prompt.size()));
+  options.cache_tokens = most * (std::min(context, longest + o.max_tokens) + kPageTokens);
+  options.max_logit_rows = std::max(options.max_logit_rows, most * (o.draft.most + 1));
+  options.max_rows = std::max(options.max_rows, options.max_logit_rows);
+  const auto runner = make_runner(o.run, model.checkpoint, options);
+  std::vector<Draft> drafts(1);
+  drafts[0].name = "plain";
+  for (const std::string& name : o.drafts) {
+    DraftOptions one = o.draft;
+    one.draft = name;
+    drafts.push_back(open_draft(one, *runner, o.run));
+    drafts.back().how.replayed_acceptance = o.acceptance;
+  }
+  if (!quiet(o.json)) {
+    for (const Draft& d : drafts)
+      if (d.how.draft != nullptr)
+        fmt::print("{} reads {:.3f} of the model's bytes\n", d.name,
+                   static_cast<double>(d.how.draft->bytes_read(d.how.reading)) /
+                       static_cast<double>(runner->bytes_read(options.mode)));
+    fmt::print(
+        "| draft | batch | t/s | of plain | acceptance | of drafted | of looked up | tokens a step | draft s | verify "
+        "s | rest s "
+        "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+  }
+  nlohmann::json rows = nlohmann::json::array();
+  for (int64_t batch : o.batch) {
+    std::vector<std::vector<double>> rates(drafts.size()), ratios(drafts.size());
+    std::vector<Measured> last(drafts.size());
+    for (int i = 0; i < o.repetitions; ++i)
+      for (size_t d = 0; d < drafts.size(); ++d) {
+        last[d] = measure(*runner, requests, options.mode, batch, drafts[d].how);
+        rates[d].push_back(last[d].rate());
+        ratios[d].push_back(last[d].rate() / last[0].rate());
+        check(o.acceptance >= 0 || last[d].ids == last[0].ids,
+              "draft {} changed an answer: speculation is broken, do not use it", drafts[d].name);
+      }
+    for (size_t d = 0; d < drafts.size(); ++d) {
+      const Line line{drafts[d].name, batch, median(rates[d]), median(ratios[d]), last[d]};
+      if (!quiet(o.json)) print(line);
+      rows.push_back(to_json(line));
+    }
+  }
+  write_json(o.json, {{"model", o.run.model}, {"rows", rows}});
+}
+
+}  // namespace
+
+void add_bench_speculate(CLI::App& bench) {
+  auto o = std::make_shared<SpeculateBench>();
+  CLI::App* verb = bench.add_subcommand("speculate", "Speed and acceptance with drafts, beside plain decoding");
+  verb->footer(
+      "Example:\n  fidelio bench speculate quill-8bit --prompts models/data/tasks.jsonl --draft 4,lookup,auto --batch "
+      "1,4");
+  add_model(*verb, o->run);
+  verb->add_option("--prompts", o->prompts, "A prompt a line: text, or JSON with \"prompt\" or \"question\"")
+      ->required();
+  verb->add_option("--limit", o->limit, "Prompts to answer")->check(above_zero());
+  verb->add_option("--max-tokens", o->max_tokens, "Longest answer in tokens")->check(above_zero());
+  verb->add_flag("--plain", o->plain_prompts, "Continue the bare prompts, without the chat template");
+  verb->add_option("--draft", o->drafts, "Drafts to compare, as `generate --draft` takes them")->delimiter(',');
+  verb->add_option("--drafts", o->draft.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 64));
+  verb->add_flag("--fixed-drafts", o->draft.fixed, "Always guess that many, instead of as many as pay");
+  verb->add_option("--batch", o->batch, "Numbers of answers side by side")->delimiter(',')->check(above_zero());
+  verb->add_option("--acceptance", o->acceptance,
+                   "Accept drafts with this probability whatever they are, for models of random weights")
+      ->check(from_to(0, 1));
+  verb->add_option("-r,--repetitions", o->repetitions, "Interleaved repetitions; medians are shown")
+      ->check(above_zero());
+  add_sampling(*verb, o->sampling);
+  add_run_options(*verb, o->run);
+  add_json(*verb, o->json);
+  verb->callback([o] { bench_speculate(*o); });
+}
+
+}  // namespace fidelio::app

@@ -1,0 +1,101 @@
+#include "app/options/answer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/foreign/foreign_text.h"
+
+namespace fidelio::app {
+namespace {
+
+constexpr std::string_view kOpen = "<think>", kClose = "</think>", kDim = "\033[2m", kPlain = "\033[0m";
+
+// Bytes at the end of `text` that may be the beginning of `tag`.
+size_t may_begin(std::string_view text, std::string_view tag) {
+  for (size_t n = std::min(text.size(), tag.size() - 1); n > 0; --n)
+    if (text.ends_with(tag.substr(0, n))) return n;
+  return 0;
+}
+
+}  // namespace
+
+EngineOptions engine_options(const TextModel& model, Activations mode, const Draft& draft) {
+  EngineOptions options;
+  options.reading = mode;
+  options.tokenizer = &model.tokenizer;
+  options.speculation = draft.how;
+  return options;
+}
+
+Answer answer(Engine& engine, GenerationRequest request, const std::function<void(const std::string&)>& print,
+              const InterruptCatcher* catcher) {
+  Answer result;
+  size_t printed = 0;
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  RequestEvents events;
+  events.on_token = [&](const NewToken& token) {
+    if (result.first_seconds == 0) result.first_seconds = elapsed();
+    if (!token.text.empty()) print(std::string(token.text));
+    printed += token.text.size();
+    if (catcher != nullptr && catcher->asked()) engine.cancel(token.request);
+  };
+  std::string error;
+  events.on_finish = [&](int64_t, Generation&& made) {
+    result.ids = std::move(made.ids);
+    result.text = std::move(made.text);
+    result.finish_reason = made.finish_reason;
+    result.interrupted = made.finish_reason == FinishReason::cancelled;
+    result.drafted = made.drafted, result.accepted = made.accepted;
+    error = std::move(made.error);
+  };
+  engine.add(std::move(request), std::move(events));
+  while (engine.step()) {
+  }
+  check(error.empty(), "{}", error);
+  if (printed < result.text.size()) print(result.text.substr(printed));
+  result.total_seconds = elapsed();
+  return result;
+}
+
+std::string for_output(const std::string& piece) {
+  static const bool terminal = ::isatty(1) != 0;
+  return terminal ? visible(piece, Lines::kept) : piece;
+}
+
+std::string chat_text(const TextModel& model, const std::vector<ChatMessage>& messages) {
+  check(model.chat.has_value(),
+        "{} has no chat template (tokenizer_config.json or chat_template.jinja); leave out --chat",
+        model.checkpoint.folder());
+  return model.chat->render(messages);
+}
+
+std::string ThinkingDimmer::push(const std::string& piece) {
+  std::string out;
+  if (thinking_ && !begun_) out += kDim;
+  begun_ = true;
+  held_ += piece;
+  for (;;) {
+    const std::string_view tag = thinking_ ? kClose : kOpen;
+    const size_t at = held_.find(tag);
+    if (at == std::string::npos) break;
+    out += held_.substr(0, at);
+    out += thinking_ ? kPlain : kDim;
+    held_.erase(0, at + tag.size());
+    thinking_ = !thinking_;
+  }
+  const size_t keep = may_begin(held_, thinking_ ? kClose : kOpen);
+  out += held_.substr(0, held_.size() - keep);
+  held_.erase(0, held_.size() - keep);
+  return out;
+}
+
+std::string ThinkingDimmer::finish() {
+  std::string out = std::exchange(held_, {});
+  if (thinking_) out += kPlain;
+  return out;
+}
+
+}  // namespace fidelio::app

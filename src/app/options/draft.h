@@ -1,0 +1,29 @@
+// app: what drafts for a model, from the command line.
+#pragma once
+#include "app/options/common.h"
+#include "engine/speculation.h"
+
+namespace fidelio::app {
+
+struct DraftOptions {
+  std::string draft = "off";
+  int64_t most = 8;
+  bool fixed = false;
+};
+void add_draft(CLI::App& verb, DraftOptions& options);  // --draft --drafts --fixed-drafts
+
+// An opened draft: a copy lives as long as this does.
+struct Draft {
+  std::string name;    // as asked for
+  std::string folder;  // of the copy, if it is one
+  std::unique_ptr<Runner> copy;
+  SpeculationOptions how;
+};
+// off, auto, or parts joined by +, one of them at most a reading or a folder:
+//   lookup       what followed the same tokens earlier in prompt and answer
+//   4, 4:a8, a8  the model's own weights read as their 4 high bits, with activations of their own
+//   FOLDER       the same model in another format; FOLDER:a8
+// auto is lookup and, where codes can be cut to 4 bits or fewer, their view. Throws Error naming what the model lacks.
+Draft open_draft(const DraftOptions& options, Runner& model, const RunOptions& run);
+
+}  // namespace fidelio::app

@@ -1,0 +1,82 @@
+#include "app/options/suggest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <map>
+
+namespace fidelio::app {
+namespace {
+
+// Damerau and Levenshtein's, swaps of neighbours counting once.
+size_t edits(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i)
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  return d[a.size()][b.size()];
+}
+
+const std::map<std::string, std::string> kOtherNames = {
+    {"run", "chat"},          {"talk", "chat"},        {"complete", "generate"}, {"infer", "generate"},
+    {"prompt", "generate"},   {"info", "inspect"},     {"show", "inspect"},      {"ls", "inspect"},
+    {"list", "inspect"},      {"perplexity", "eval"},  {"ppl", "eval"},          {"evaluate", "eval"},
+    {"test", "eval"},         {"convert", "export"},   {"save", "export"},       {"quant", "quantize"},
+    {"quantise", "quantize"}, {"gptq", "quantize"},    {"verify", "certify"},    {"check", "certify"},
+    {"shrink", "compress"},   {"squeeze", "compress"}, {"optimize", "compress"}, {"prune", "compress"},
+    {"benchmark", "bench"},   {"speed", "bench"},      {"diff", "compare"},      {"encode", "tokenize"},
+    {"tokenise", "tokenize"},
+};
+
+}  // namespace
+
+std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t least = std::max<size_t>(1, word.size() / 3) + 1;
+  if (word.size() > 40) return "";
+  for (const std::string& candidate : candidates) {
+    const size_t distance = edits(word, candidate);
+    if (distance < least) least = distance, best = candidate;
+  }
+  return best;
+}
+
+std::string verb_for(const std::string& word, const std::vector<std::string>& verbs) {
+  std::string lower = word;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto known = [&](const std::string& verb) {
+    return std::find(verbs.begin(), verbs.end(), verb) != verbs.end();
+  };
+  if (known(lower)) return lower;
+  const auto found = kOtherNames.find(lower);
+  if (found != kOtherNames.end() && known(found->second)) return found->second;
+  return nearest_word(lower, verbs);
+}
+
+std::string how_to_download(const std::string& folder) {
+  namespace fs = std::filesystem;
+  const size_t slash = folder.find('/');
+  if (slash == std::string::npos || slash == 0 || slash + 1 == folder.size() ||
+      folder.find('/', slash + 1) != std::string::npos)
+    return "";
+  const auto plain = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/'; };
+  const std::string owner = folder.substr(0, slash), name = folder.substr(slash + 1);
+  if (!std::all_of(folder.begin(), folder.end(), plain) || owner[0] == '.' || name[0] == '.') return "";
+  std::error_code ignored;
+  if (fs::exists(folder, ignored) || fs::exists(owner, ignored)) return "";
+  return fmt::format(
+      "there is no folder {0}. If that is a model on the Hugging Face hub, download it first (pip install "
+      "huggingface_hub):\n  hf download {0} --local-dir {1}\nand give the folder: {1}",
+      folder, name);
+}
+
+}  // namespace fidelio::app

@@ -1,0 +1,214 @@
+#include "compress/compress.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "app/about.h"
+#include "app/options/common.h"
+#include "app/options/questions.h"
+#include "app/options/task_target.h"
+#include "app/options/texts.h"
+#include "core/foreign/units.h"
+#include "core/progress.h"
+
+namespace fidelio::app {
+namespace {
+
+// What stands on the command line; job_of() makes a Job of it.
+struct CompressOptions {
+  RunOptions run;
+  Questions questions;
+  Job job;
+  std::string json, bytes, grouping = "fused", consumer = "fidelio", method = "single", allocate_by = "kl",
+                           search = "ilp";
+  std::vector<std::string> formats;
+  bool dry_run = false;
+};
+
+// All of the command line but what depends on the model.
+Job job_of(const CompressOptions& o) {
+  Job job = o.job;
+  check(o.questions.file.empty() == (job.accuracy_drop == 0),
+        "--tasks and --accuracy-drop go together: how much accuracy may be lost");
+  job.model = o.run.model;
+  job.grouping = parse_option<Grouping>("--grouping", o.grouping);
+  job.consumer = parse_option<Consumer>("--for", o.consumer);
+  job.method = parse_option<SensitivityMethod>("--method", o.method);
+  job.allocate_by = parse_option<Cost>("--allocate-by", o.allocate_by);
+  job.search = parse_option<SearchKind>("--search", o.search);
+  if (!o.bytes.empty()) job.bytes = parse_bytes(o.bytes);
+  for (const std::string& name : o.formats) job.formats.push_back(parse_format(name));
+  if (job.formats.empty()) job.formats = rules_of(job.consumer).formats;
+  if (!rules_of(job.consumer).embedding) job.keep_embedding = true;
+  if (job.calibration.empty()) job.calibration = {bundled_text("docs-calibration.txt")};
+  if (job.texts.empty()) job.texts = {bundled_text("docs-heldout.txt")};
+  while (job.out.size() > 1 && job.out.back() == '/') job.out.pop_back();
+  job.serving = runner_options(o.run);
+  job.on_gpu = on_gpu(o.run);
+  constexpr int64_t kPrompt = 256;  // tokens, about
+  if (!o.questions.file.empty()) job.answering_tokens = o.questions.batch * (o.questions.max_tokens + kPrompt);
+  check_job(job);
+  return job;
+}
+
+// Of several outputs some may be there already, if a journal says that a run was interrupted.
+void check_outputs(const Job& job, const std::string& json) {
+  const bool begun = job.ear.size() > 1 && std::filesystem::exists(job.out + ".journal");
+  const std::vector<std::string> outputs = job.outputs();
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!begun || !std::filesystem::exists(outputs[i])) check_new_folder(outputs[i]);
+    check_can_write({job.page(i)});
+  }
+  check_can_write({json, job.table_file});
+}
+
+void say(const Job& job, const nlohmann::json& report) {
+  const nlohmann::json& certificate = report["certificate"];
+  const auto& ear = certificate["ear"];
+  std::vector<std::string> texts;
+  for (const auto& text : certificate["texts"])
+    texts.push_back(std::filesystem::path(text["name"].get<std::string>()).filename().string());
+  const auto out = report["output"].get<std::string>();
+  fmt::print(
+      "{}: {} -> {}, {:.3f} bits/parameter; certified EAR {:.5f} [{:.5f}, {:.5f}] on {} tokens of {} that the search "
+      "has not seen\n",
+      out, bytes_text(report["source_file_bytes"]), bytes_text(report["file_bytes"]),
+      report["bits_per_parameter"].get<double>(), ear["value"].get<double>(), ear["ci95"][0].get<double>(),
+      ear["ci95"][1].get<double>(), certificate["tokens"].get<int64_t>(), fmt::join(texts, ", "));
+  fmt::print("  {}\n", report["beside"].get<std::string>());
+  if (job.consumer != Consumer::fidelio)
+    fmt::print("  {} takes it as it is: fidelio export {} {} -o ...\n", name_of(job.consumer), out,
+               rules_of(job.consumer).export_options);
+}
+
+void compress(const CompressOptions& o) {
+  Job job = job_of(o);
+  check_outputs(job, o.json);
+  const TextModel model = open_model(o.run.model);
+  job.context = window_length("--context", job.context, model.checkpoint.config());
+  const World world{model.checkpoint,
+                    model.tokenizer,
+                    model.chat ? &*model.chat : nullptr,
+                    [&](const RunnerOptions& options) { return make_runner(o.run, model.checkpoint, options); },
+                    [&](const std::string& folder) -> std::unique_ptr<TaskJudge> {
+                      return std::make_unique<TaskTarget>(model, o.questions, o.run, folder);
+                    },
+                    [&](const std::string& text) {
+                      if (!quiet(o.json)) print_beside_progress(text + "\n");
+                    },
+                    made_by()};
+  if (!o.dry_run)
+    set_words_on_interrupt(fmt::format(
+        "What was quantised and measured is kept in {}.journal: the same command goes on there and removes it at "
+        "the end. --fresh begins anew; to give up, remove that folder.",
+        job.out));
+  const std::unique_ptr<Ranks> ranks = launched_ranks();
+  nlohmann::json report;
+  try {
+    report = o.dry_run ? foresee(job, world, *ranks) : fidelio::compress(job, world, *ranks);
+  } catch (const std::exception& error) {
+    ranks->give_up(error.what());
+    throw;
+  }
+  if (!ranks->first()) return;
+  write_json(o.json, report);
+  if (o.dry_run || quiet(o.json)) return;
+  if (report.contains("targets"))
+    for (const nlohmann::json& one : report["targets"]) say(job, one);
+  else
+    say(job, report);
+}
+
+}  // namespace
+
+void add_compress(CLI::App& app) {
+  auto o = std::make_shared<CompressOptions>();
+  CLI::App* verb = app.add_subcommand(
+      "compress", "Find the smallest model that has a fidelity, and certify it on text the search has not seen");
+  verb->footer(
+      "Examples:\n  fidelio compress models/quill-26m --ear 0.99 -o quill-99\n"
+      "  fidelio compress models/quill-26m --tasks models/data/tasks.jsonl --limit 100 --accuracy-drop 0.02 -o "
+      "quill-tasks\n  mpirun -np 8 fidelio compress MODEL --ear 0.99 --method unified -o OUT");
+  add_model(*verb, o->run);
+  verb->add_option("--ear", o->job.ear,
+                   "Expected acceptance rate to reach: the lower confidence bound on unseen text. Several, as "
+                   "0.99,0.98,0.95, make OUTPUT-99, OUTPUT-98, OUTPUT-95 from one search")
+      ->delimiter(',')
+      ->check(above_zero())
+      ->check(from_to(0, 1));
+  verb->add_option("--kl", o->job.kl, "KL in nats a token to stay below: the upper confidence bound")
+      ->check(above_zero());
+  CLI::Option* tasks = add_questions(*verb, o->questions);
+  const auto before = verb->get_options();
+  verb->add_option("--accuracy-drop", o->job.accuracy_drop,
+                   "Share of the model's accuracy on the questions that may be lost")
+      ->check(from_to(0, 1));
+  verb->add_option("--calibration-bits", o->job.calibration_bits,
+                   "Size of the plan at which the loss of accuracy is counted")
+      ->check(above_zero());
+  group_with_tasks(*verb, before, tasks);
+  verb->add_option("--bits", o->job.bits,
+                   "Instead of a target: the best fidelity within so many bits a parameter, of the whole file")
+      ->check(above_zero());
+  verb->add_option("--bytes", o->bytes,
+                   "Instead of a target: the best fidelity within so many bytes, of the whole file: 1200000, 1.2MB, "
+                   "1.2MiB");
+  verb->add_option("-o,--output", o->job.out, "Folder to write; it appears complete or not at all")->required();
+  verb->add_option("--formats", o->formats,
+                   "Formats a plan may choose from beside the source's own (default: grids of 2-4 bits, integers of "
+                   "3-8 bits, groups of 64, "
+                   "8-bit scales)")
+      ->delimiter(',');
+  verb->add_option("--grouping", o->grouping,
+                   "fused: q k v and gate up share a format, as vLLM needs; single: every linear alone");
+  verb->add_option("--for", o->consumer,
+                   "Program that the plan must suit: vllm, gptq or llama.cpp. The formats are then those that its "
+                   "kernels take as they are from `fidelio export`, and fused linears share one where it fuses");
+  verb->add_flag("--keep-embedding", o->job.keep_embedding, "Leave embedding and head as they are");
+  verb->add_option("--method", o->method,
+                   "How sensitivities are measured. single: every group in one format, the others by the error of "
+                   "their weights; every: every group in every format; linear: by noise; shapley, unified: by "
+                   "permutations");
+  verb->add_option("--permutations", o->job.permutations, "Permutations of shapley and unified")
+      ->check(CLI::Range(2, 1 << 20));
+  verb->add_option("--sensitivity-error", o->job.target_se,
+                   "Stop permutations when their standard errors are below this share of the total; 0: use them all")
+      ->check(from_to(0, 1));
+  verb->add_option("--calibration", o->job.calibration,
+                   "Calibration text (default: the documentation text that comes with fidelio); may be repeated");
+  verb->add_option(
+      "--text", o->job.texts,
+      "Text to search on and certify with (default: the held-out text that comes with fidelio); may be repeated");
+  verb->add_option("--calibration-tokens", o->job.tokens,
+                   "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, 32768 at least)")
+      ->check(above_zero());
+  verb->add_option(
+          "--calibration-samples", o->job.samples,
+          "How many of them the model writes itself, at temperature 1, each sequence begun with a few tokens of "
+          "the text")
+      ->check(zero_or_more());
+  verb->add_option("--search-tokens", o->job.search_tokens,
+                   "Tokens sensitivities are measured on (default: 4096; fewer above 100 million parameters, 2048 at "
+                   "least)")
+      ->check(above_zero());
+  verb->add_option("--context", o->job.context,
+                   "Length of the windows of all texts (default: 512, or the model's context if that is shorter)")
+      ->check(CLI::Range(16, 1 << 20));
+  verb->add_option("--allocate-by", o->allocate_by,
+                   "What adds up over groups: kl (it does), or ear (1 - EAR, as the paper has it; for comparison)");
+  verb->add_option("--search", o->search,
+                   "ilp: the knapsack's answer, measured and corrected; evolve: evolution goes on from there");
+  verb->add_option("--generations", o->job.generations, "Of --search evolve")->check(CLI::Range(1, 1 << 20));
+  verb->add_option("--max-trials", o->job.max_trials, "Plans measured before giving up")->check(above_zero());
+  verb->add_option("--seed", o->job.seed, "Of noise, permutations and samples");
+  verb->add_flag("--dry-run", o->dry_run, "Say what memory and time this would take, and stop");
+  verb->add_flag("--fresh", o->job.fresh,
+                 "Begin anew even if OUTPUT.journal holds the work of a run that was interrupted");
+  verb->add_option("--report", o->job.page_file, "Write a page about the plan to this HTML file");
+  verb->add_option("--table", o->job.table_file, "Write the sensitivity table to this JSON file");
+  add_run_options(*verb, o->run);
+  add_json(*verb, o->json);
+  verb->callback([o] { compress(*o); });
+}
+
+}  // namespace fidelio::app

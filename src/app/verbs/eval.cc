@@ -1,0 +1,159 @@
+#include <cmath>
+
+#include "app/options/common.h"
+#include "app/options/texts.h"
+#include "app/verbs/eval_draft.h"
+#include "app/verbs/eval_tasks.h"
+#include "core/progress.h"
+#include "eval/fidelity/perplexity.h"
+#include "eval/report/table.h"
+#include "eval/studies/compare.h"
+
+namespace fidelio::app {
+namespace {
+
+struct Eval {
+  RunOptions run;
+  std::string reference, reference_activations = "f32", json;
+  std::vector<std::string> texts;
+  WindowOptions windows{.context = 0};
+  int view = 0;
+  EvalDraft draft;
+  EvalTasks tasks;
+};
+
+// Without an interval where the data gives none (one window), a dash where it gives no number at all.
+std::string with_ci(const Estimate& e, int digits) {
+  std::string text = number_text(e.value, digits);
+  if (std::isfinite(e.ci95.low) && std::isfinite(e.ci95.high))
+    text += fmt::format("  [{:.{}f}, {:.{}f}]", e.ci95.low, digits, e.ci95.high, digits);
+  return text;
+}
+
+// `longest`: of the windows, in tokens.
+RunnerOptions measuring(const Eval& o, Activations mode, int64_t longest) {
+  RunnerOptions options = runner_options(o.run);
+  options.mode = mode;
+  if (mode == Activations::f32 && o.run.kv.empty()) options.kv = KvFormat::f32;
+  // Several windows share a batch where they fit, one long window is fed in chunks.
+  options.max_rows = std::max<int64_t>(512, std::min<int64_t>(longest, 2048));
+  options.cache_tokens = std::max(longest, 2 * options.max_rows) + kPageTokens;
+  options.context = longest;
+  return options;
+}
+
+void print(const FidelityReport& r) {
+  fmt::print("{:<34} {}\n", "perplexity", with_ci(r.perplexity(), 4));
+  fmt::print("{:<34} {}\n", "perplexity of the reference", with_ci(r.reference_perplexity(), 4));
+  fmt::print("{:<34} {}\n", "KL, nats a token (full vocabulary)", with_ci(r.kl(), 6));
+  fmt::print("{:<34} {}\n", "EAR (full vocabulary)", with_ci(r.ear(), 5));
+  fmt::print("{:<34} {}\n", "EAR (top 10 renormalised)", with_ci(r.mean_of(&FidelitySums::ear_renormalised), 5));
+  fmt::print("{:<34} {}\n", "top-1 agreement", with_ci(r.mean_of(&FidelitySums::agreements), 5));
+  fmt::print("{:<34} {}\n", "margin at disagreement", with_ci(r.mean_over_disagreements(&FidelitySums::margin_p), 4));
+  fmt::print("{} tokens in {} windows; 95% confidence intervals by bootstrap over windows\n", r.positions(),
+             r.windows.size());
+}
+
+// How the candidate is read: as its integers' high planes alone, as a draft would, if --view asks for it.
+Reading reading_of(const Eval& o, const Runner& candidate, Activations mode) {
+  const Reading reading(mode, o.view);
+  const int64_t read = candidate.bytes_read(reading), whole = candidate.bytes_read(mode);
+  check(o.view == 0 || read < whole, "--view {}: no layer of this checkpoint has integers that can be cut to {} bits",
+        o.view, o.view);
+  if (o.view > 0 && !quiet(o.json))
+    fmt::print("a step reads {} of {} ({:.3f})\n", bytes_text(read), bytes_text(whole),
+               static_cast<double>(read) / static_cast<double>(whole));
+  return reading;
+}
+
+void eval(Eval o) {
+  check_can_write({o.json});
+  if (!o.tasks.questions.file.empty()) return eval_tasks(o.run, o.tasks, o.json);
+  check(!o.texts.empty(), "eval: give --text FILE for perplexity and fidelity, or --tasks FILE for accuracy");
+  const TextModel model = open_model(o.run.model);
+  const ModelConfig& config = model.checkpoint.config();
+  if (o.windows.context == 0) o.windows.context = config.max_positions;
+  check(o.windows.context <= config.max_positions, "--context {} is longer than the model's {}", o.windows.context,
+        config.max_positions);
+  const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
+  int64_t longest = 0;
+  for (const EvalText& text : texts) longest = std::max(longest, static_cast<int64_t>(text.ids.size()));
+  longest = std::min<int64_t>(longest, o.windows.context);
+  const Activations mode = parse_activations(o.run.activations);
+  if (o.draft.draft.draft != "off")
+    return eval_draft(o.run, model, texts, o.windows, measuring(o, mode, longest), o.draft, o.json);
+  const auto candidate = make_runner(o.run, model.checkpoint, measuring(o, mode, longest));
+  const Reading reading = reading_of(o, *candidate, mode);
+  ThreadPool pool(o.run.threads);
+  set_words_on_interrupt("Nothing is kept of an evaluation on text; the same command begins anew.");
+  std::unique_ptr<Progress> progress;
+  int64_t before = 0;
+  const ProgressCallback advance = [&](int64_t done, int64_t total) {
+    if (!progress) progress = std::make_unique<Progress>("eval", total);
+    progress->advance(done - std::exchange(before, done));
+  };
+  if (o.reference.empty()) {
+    const PerplexityReport report = measure_perplexity(*candidate, texts, {o.windows, reading, {}}, pool, advance);
+    progress.reset();
+    if (!quiet(o.json))
+      fmt::print("perplexity {}, {} tokens in {} windows\n", with_ci(report.perplexity(), 4), report.tokens(),
+                 report.windows.size());
+    return write_json(o.json, to_json(report));
+  }
+  const Checkpoint reference = Checkpoint::open(o.reference);
+  check(reference.config().v == config.v, "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.reference,
+        reference.config().v, o.run.model, config.v);
+  const Activations reference_mode = parse_activations(o.reference_activations);
+  const auto exact = make_runner(o.run, reference, measuring(o, reference_mode, longest));
+  const FidelityReport report = compare_models(
+      *exact, *candidate, texts,
+      {.windows = o.windows, .reference_mode = reference_mode, .candidate_mode = reading, .top_k = 10, .bootstrap = {}},
+      pool, advance);
+  progress.reset();
+  if (!quiet(o.json)) print(report);
+  write_json(o.json, to_json(report));
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app) {
+  auto o = std::make_shared<Eval>();
+  CLI::App* verb = app.add_subcommand("eval",
+                                      "Perplexity, and fidelity against a reference (KL, EAR, agreement), or accuracy "
+                                      "on tasks, with confidence intervals");
+  verb->footer(
+      "Examples:\n  fidelio eval quill-int4 --reference models/quill-26m --text models/data/docs-heldout.txt --context "
+      "512 --windows 40\n"
+      "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --limit 30 --cache answers.jsonl\n"
+      "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --task recall --recommended --seeds 3");
+  add_model(*verb, o->run);
+  verb->add_option("--text", o->texts, "Text file; may be repeated");
+  CLI::Option* reference =
+      verb->add_option("--reference", o->reference, "Model folder to compare with")->check(model_folder());
+  verb->add_option("--reference-activations", o->reference_activations,
+                   "What the reference's linears see: f32 (exact, the default), a16, a8")
+      ->needs(reference);
+  verb->add_option("--view", o->view, "Read only so many high bits of the integer codes of layers, as a draft would")
+      ->check(CLI::Range(1, 7));
+  CLI::Option* draft = verb->add_option("--draft", o->draft.draft.draft,
+                                        "How well a draft guesses: its EAR on the texts, and its acceptance while the "
+                                        "model continues them; as `generate --draft` takes it")
+                           ->excludes(reference);
+  verb->add_option("--draft-temperature", o->draft.temperature, "At which the model continues the texts (default 1)")
+      ->check(above_zero())
+      ->needs(draft);
+  verb->add_option("--context", o->windows.context, "Window length in tokens (default: the model's context)")
+      ->check(CLI::Range(2, 1 << 24));
+  verb->add_option("--stride", o->windows.stride, "Distance of windows (default: the context, i.e. side by side)")
+      ->check(above_zero());
+  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")->check(above_zero());
+  CLI::Option* tasks = add_eval_tasks(*verb, o->tasks);
+  for (const char* of_texts :
+       {"--text", "--reference", "--reference-activations", "--view", "--draft", "--context", "--stride", "--windows"})
+    tasks->excludes(verb->get_option(of_texts));
+  add_run_options(*verb, o->run);
+  add_json(*verb, o->json);
+  verb->callback([o] { eval(*o); });
+}
+
+}  // namespace fidelio::app

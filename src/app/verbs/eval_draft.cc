@@ -1,0 +1,78 @@
+#include "app/verbs/eval_draft.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/generate.h"
+
+namespace fidelio::app {
+namespace {
+
+// What the model makes of the texts' windows: from the first tokens of each, so many more.
+constexpr int64_t kPrompt = 32, kContinued = 96, kMost = 64;  // of windows
+
+std::vector<GenerationRequest> continuations(const std::vector<EvalText>& texts, const WindowOptions& windows,
+                                             double temperature) {
+  std::vector<GenerationRequest> requests;
+  for (const EvalText& text : texts)
+    for (const TextWindow& w : text_windows(static_cast<int64_t>(text.ids.size()), windows)) {
+      if (static_cast<int64_t>(requests.size()) == kMost || w.end - w.begin < kPrompt) continue;
+      GenerationRequest r;
+      r.prompt.assign(text.ids.begin() + w.begin, text.ids.begin() + w.begin + kPrompt);
+      r.max_tokens = kContinued;
+      r.sampling.temperature = temperature;
+      r.sampling.seed = requests.size();
+      requests.push_back(std::move(r));
+    }
+  check(!requests.empty(), "no window of the texts has {} tokens to begin an answer with", kPrompt);
+  return requests;
+}
+
+}  // namespace
+
+void eval_draft(const RunOptions& run, const TextModel& model, const std::vector<EvalText>& texts,
+                const WindowOptions& windows, const RunnerOptions& measuring, const EvalDraft& o,
+                const std::string& json) {
+  const auto verifier = make_runner(run, model.checkpoint, measuring);
+  const Draft draft = open_draft(o.draft, *verifier, run);
+  check(draft.how.draft != nullptr && !draft.how.lookup,
+        "eval --draft {}: give one reading or folder; what lookup finds depends on the text", o.draft.draft);
+  ThreadPool pool(run.threads);
+  // Two runners side by side need a cache each.
+  const auto alone = draft.folder.empty() ? make_runner(run, model.checkpoint, measuring)
+                                          : make_runner(run, Checkpoint::open(draft.folder), measuring);
+  const FidelityReport report = compare_models(
+      *verifier, *alone, texts,
+      {.windows = windows, .reference_mode = measuring.mode, .candidate_mode = draft.how.reading, .bootstrap = {}},
+      pool);
+  SpeculationOptions how = draft.how;
+  how.adapt = false;
+  how.most = o.draft.most;
+  how.acceptance = Acceptance::rejection;
+  EngineCounters counters;
+  generate(*verifier, continuations(texts, windows, o.temperature),
+           {.reading = measuring.mode, .max_sequences = 8, .speculation = how, .counters = &counters});
+  const auto judged = static_cast<double>(std::max<int64_t>(1, counters.judged));
+  const double acceptance = static_cast<double>(counters.accepted) / judged, expected = counters.overlap / judged;
+  const double share = static_cast<double>(how.draft->bytes_read(how.reading)) /
+                       static_cast<double>(verifier->bytes_read(measuring.mode));
+  const Estimate ear = report.ear();
+  if (!quiet(json)) {
+    fmt::print("{:<44} {:.3f}\n", "bytes a step reads, of the model's", share);
+    fmt::print("{:<44} {:.5f}  [{:.5f}, {:.5f}]\n", "EAR on the texts", ear.value, ear.ci95.low, ear.ci95.high);
+    fmt::print("{:<44} {:.5f}\n", "EAR where drafts were judged", expected);
+    fmt::print("{:<44} {:.5f}  ({} of {})\n", "accepted there", acceptance, counters.accepted, counters.judged);
+    fmt::print("The last two agree within {:.5f}, two standard errors of counting, where all is right.\n",
+               2 * std::sqrt(acceptance * (1 - acceptance) / judged));
+  }
+  write_json(json, {{"draft", draft.name},
+                    {"bytes_share", share},
+                    {"ear", {{"value", ear.value}, {"ci95", {ear.ci95.low, ear.ci95.high}}}},
+                    {"temperature", o.temperature},
+                    {"judged", counters.judged},
+                    {"accepted", counters.accepted},
+                    {"acceptance", acceptance},
+                    {"expected_acceptance", expected}});
+}
+
+}  // namespace fidelio::app

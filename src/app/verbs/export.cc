@@ -1,0 +1,68 @@
+#include <filesystem>
+
+#include "app/options/common.h"
+#include "core/progress.h"
+#include "io/export/export.h"
+
+namespace fidelio::app {
+namespace {
+
+struct Export {
+  std::string model, target, profile, out, json;
+  bool exact = false;
+};
+
+std::vector<std::string> write_export(const Export& o, const Checkpoint& source) {
+  const ServingProfile profile = o.profile == "vllm" ? ServingProfile::vllm : ServingProfile::any;
+  if (o.target == "gguf") return export_gguf(source, o.out, o.exact);
+  return o.target == "gptq" ? export_gptq(source, o.out, profile) : export_compressed_tensors(source, o.out, profile);
+}
+
+int64_t bytes_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  if (!fs::is_directory(path)) return static_cast<int64_t>(fs::file_size(path));
+  int64_t bytes = 0;
+  for (const auto& item : fs::directory_iterator(path)) bytes += static_cast<int64_t>(item.file_size());
+  return bytes;
+}
+
+void run_export(const Export& o) {
+  check(o.target == "compressed-tensors" || o.target == "gptq" || o.target == "gguf",
+        "--to {}: expected compressed-tensors, gptq or gguf", o.target);
+  check(o.profile.empty() || o.profile == "vllm", "--profile {}: expected vllm", o.profile);
+  check(o.profile.empty() || o.target != "gguf", "--profile {} does not go with --to gguf", o.profile);
+  check(!o.exact || o.target == "gguf", "--exact goes with --to gguf only; {} needs none", o.target);
+  check_can_write({o.json});
+  set_words_on_interrupt(fmt::format("Nothing is kept: {} appears when it is complete.", o.out));
+  std::vector<std::string> notes;
+  {
+    Stages stages("export", {{"writing", 1, 0}});
+    stages.next();
+    notes = write_export(o, Checkpoint::open(o.model));
+  }
+  const int64_t bytes = bytes_of(o.out);
+  write_json(o.json, {{"output", o.out}, {"target", o.target}, {"bytes", bytes}, {"notes", notes}});
+  if (quiet(o.json)) return;
+  for (const std::string& note : notes) fmt::print("{}\n", note);
+  fmt::print("{}: {}\n", o.out, bytes_text(bytes));
+}
+
+}  // namespace
+
+void add_export(CLI::App& app) {
+  auto o = std::make_shared<Export>();
+  CLI::App* verb = app.add_subcommand("export", "Write a quantised model for other programs");
+  verb->footer(
+      "Examples:\n  fidelio export quill-int4 --to compressed-tensors --profile vllm -o quill-ct\n  fidelio export "
+      "quill-int4 --to gguf -o quill.gguf");
+  verb->add_option("MODEL", o->model, "Model folder made by fidelio")->required()->check(model_folder());
+  verb->add_option("--to", o->target, "compressed-tensors, gptq or gguf")->required();
+  verb->add_option("--profile", o->profile, "vllm: refuse what vLLM's kernels do not load");
+  verb->add_flag("--exact", o->exact, "gguf: zero points as Q8_0, which rounds nothing, at 8.5 bits a weight");
+  verb->add_option("-o,--output", o->out, "Folder (gguf: file) to write; it appears complete or not at all")
+      ->required();
+  add_json(*verb, o->json);
+  verb->callback([o] { run_export(*o); });
+}
+
+}  // namespace fidelio::app

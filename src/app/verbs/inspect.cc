@@ -1,0 +1,77 @@
+#include "app/options/common.h"
+
+namespace fidelio::app {
+namespace {
+
+nlohmann::json inspect(const Checkpoint& c) {
+  nlohmann::json tensors = nlohmann::json::array();
+  int64_t linear_bytes = 0, linear_parameters = 0;
+  for (LinearId id : linears_of(c.config())) {
+    const FormatSpec spec = c.format(id);
+    const Shape shape = shape_of(c.config(), id);
+    const int64_t bytes = stored_bytes(spec, shape[0], shape[1]);
+    const bool inner = id.role != Role::embedding && id.role != Role::head;
+    if (inner) {
+      linear_bytes += bytes;
+      linear_parameters += shape.elements();
+    }
+    tensors.push_back({{"name", to_string(id)},
+                       {"format", to_string(spec)},
+                       {"shape", {shape[0], shape[1]}},
+                       {"bytes", bytes},
+                       {"bits_per_parameter", 8.0 * static_cast<double>(bytes) / static_cast<double>(shape.elements())},
+                       {"paper_bits", paper_bits(spec)}});
+  }
+  const ModelConfig& m = c.config();
+  return {
+      {"architecture", std::string(name_of(m.architecture))},
+      {"parameters", c.parameters()},
+      {"file_bytes", c.file_bytes()},
+      {"bits_per_parameter", 8.0 * static_cast<double>(c.file_bytes()) / static_cast<double>(c.parameters())},
+      {"linear_bits_per_parameter", 8.0 * static_cast<double>(linear_bytes) / static_cast<double>(linear_parameters)},
+      {"config",
+       {{"layers", m.L},
+        {"d", m.d},
+        {"ffn", m.f},
+        {"heads", m.h},
+        {"kv_heads", m.hk},
+        {"head_dim", m.e},
+        {"vocabulary", m.v},
+        {"context", m.max_positions},
+        {"tied_embeddings", m.tie_embeddings}}},
+      {"quantised_by", c.quantised_by()},
+      {"notes", c.notes()},
+      {"provenance", nlohmann::json::parse(c.provenance())},
+      {"tensors", tensors}};
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  struct Options {
+    std::string model, json;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* verb =
+      app.add_subcommand("inspect", "Show what a model folder holds: shapes, formats, true bits per parameter");
+  verb->footer("Example:\n  fidelio inspect models/quill-26m");
+  verb->add_option("MODEL", o->model, "Model folder or .gguf file")->required()->check(model_folder());
+  add_json(*verb, o->json);
+  verb->callback([o] {
+    const nlohmann::json report = inspect(Checkpoint::open(o->model));
+    write_json(o->json, report);
+    if (quiet(o->json)) return;
+    fmt::print("{}  {} parameters  {}  {:.3f} bits/parameter (whole file), {:.3f} (linears)\n",
+               report["architecture"].get<std::string>(), report["parameters"].get<int64_t>(),
+               bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>(),
+               report["linear_bits_per_parameter"].get<double>());
+    if (const auto by = report["quantised_by"].get<std::string>(); !by.empty())
+      fmt::print("quantised already, by {}\n", by);
+    for (const auto& t : report["tensors"])
+      fmt::print("  {:<18} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits\n", t["name"].get<std::string>(),
+                 t["format"].get<std::string>(), t["shape"][0].get<int64_t>(), t["shape"][1].get<int64_t>(),
+                 bytes_text(t["bytes"]), t["bits_per_parameter"].get<double>());
+  });
+}
+
+}  // namespace fidelio::app

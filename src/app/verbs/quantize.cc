@@ -1,0 +1,244 @@
+#include "app/options/common.h"
+#include "app/options/texts.h"
+#include "compress/self_samples.h"
+#include "core/progress.h"
+#include "quant/quantize_model.h"
+#include "runtime/dataset.h"
+
+namespace fidelio::app {
+namespace {
+
+// What GPTQ may do beyond feeding errors back with scales from each group's own range; docs/results.md says what each
+// is worth. The first five are done by default.
+const std::vector<std::string> kSteps = {"act-order", "range-search", "descent", "refit", "feedback", "source-inputs"};
+const std::vector<std::string> kDefaultSteps(kSteps.begin(), kSteps.begin() + 5);
+
+struct Quantize {
+  RunOptions run;
+  std::string format, method = "gptq", embedding, out, json;
+  std::vector<std::string> calibration;
+  std::vector<std::string> steps = kDefaultSteps;
+  int64_t tokens = 131072, samples = 0, context = 0;  // 0: window_length()
+  uint64_t seed = 0;
+  bool keep_embedding = false;
+  int view_bits = 0;
+  float view_weight = 0;
+};
+
+bool has(const Quantize& o, std::string_view step) {
+  return std::find(o.steps.begin(), o.steps.end(), step) != o.steps.end();
+}
+
+void set_steps(const Quantize& o, ModelQuantizer& how) {
+  for (const std::string& step : o.steps)
+    check(std::find(kSteps.begin(), kSteps.end(), step) != kSteps.end() || o.steps == std::vector<std::string>{"none"},
+          "--steps {}: expected none, or some of {}", step, fmt::join(kSteps, ", "));
+  check(how.method == Method::gptq || o.steps == kDefaultSteps,
+        "--steps are those of GPTQ: leave it out with --method rtn");
+  check(!has(o, "source-inputs") || !has(o, "feedback"),
+        "--steps source-inputs,feedback: feedback puts right what earlier layers lost, which the source's own inputs "
+        "do not show; give one of them");
+  how.options.act_order = has(o, "act-order");
+  how.options.range_search = has(o, "range-search") || how.method == Method::rtn;
+  how.options.descend_codes = has(o, "descent");
+  how.options.refit_scales = has(o, "refit");
+  how.sequential = !has(o, "source-inputs");
+}
+
+// The calibration text: `tokens` in all, `samples` of them written by the model.
+Dataset calibration_data(const Quantize& o, const Checkpoint& source, int64_t context) {
+  const Tokenizer tokenizer = Tokenizer::load(source.texts());
+  const auto chat = ChatTemplate::load(source.texts());
+  check(o.samples <= o.tokens, "--calibration-samples {} are some of the --calibration-tokens, of which there are {}",
+        o.samples, o.tokens);
+  Dataset data = read_dataset(o.calibration, tokenizer, chat ? &*chat : nullptr, {context, o.tokens});
+  if (o.samples == 0) return data;
+  const auto written =
+      sample_sequences([&](const RunnerOptions& options) { return make_runner(o.run, source, options); },
+                       runner_options(o.run), data.sequences, o.samples, context, o.seed);
+  if (o.samples == o.tokens)
+    data.sequences.clear();
+  else
+    data.sequences = spread_evenly(data.sequences, o.tokens - o.samples);
+  data.sequences.insert(data.sequences.end(), written.begin(), written.end());
+  data.tokens = 0;
+  for (const auto& s : data.sequences) data.tokens += static_cast<int64_t>(s.size());
+  return data;
+}
+
+bool is_outer(LinearId id) { return id.role == Role::embedding || id.role == Role::head; }
+
+// Embedding and head see every token, and in small models are a fifth of the file: eight bits cost them next to nothing.
+constexpr const char* kEmbeddingFormat = "int8g64zs8";
+
+std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quantize& o) {
+  std::map<LinearId, FormatSpec> formats;
+  for (LinearId id : linears_of(config)) {
+    if (is_outer(id) && o.embedding.empty()) continue;
+    formats[id] = parse_format(is_outer(id) ? o.embedding : o.format);
+  }
+  return formats;
+}
+
+// What is asked for in part: calibration text and the embedding's format.
+void settle_defaults(Quantize& o) {
+  check(!o.keep_embedding || o.embedding.empty(),
+        "--keep-embedding leaves the embedding as it is: leave out --embedding {}", o.embedding);
+  if (!o.keep_embedding && o.embedding.empty() && !parse_format(o.format).is_dense()) o.embedding = kEmbeddingFormat;
+  if (o.method == "gptq" && o.calibration.empty()) o.calibration = {bundled_text("docs-calibration.txt")};
+}
+
+// "embedding and head: int8g64zs8 (...)": what became of them, for whoever thinks of the linears alone.
+std::string about_embedding(const ModelConfig& config, const Quantize& o) {
+  const char* what = config.tie_embeddings ? "embedding (the head too)" : "embedding and head";
+  if (o.embedding.empty()) return fmt::format("{}: left as they are in the source", what);
+  return fmt::format("{}: {} (--embedding FORMAT for another, --keep-embedding to leave them)", what, o.embedding);
+}
+
+nlohmann::json report_of(const QuantizedLinear& q) {
+  nlohmann::json row = {{"name", to_string(q.id)}, {"format", to_string(q.weight.spec)}};
+  if (q.report)
+    row.update({{"relative_loss", q.report->relative_loss()},
+                {"damping", q.report->damping},
+                {"dead_columns", q.report->dead_columns},
+                {"seconds", q.report->seconds}});
+  return row;
+}
+
+std::vector<Stage> stages_of(const Quantize& o) {
+  std::vector<Stage> stages;
+  if (o.samples > 0) stages.push_back({"writing samples", 1});
+  stages.push_back({"quantising", 4});
+  stages.push_back({"writing", 0.1, 0});
+  return stages;
+}
+
+void quantize(Quantize o) {
+  check(o.method == "gptq" || o.method == "rtn", "--method {}: expected gptq or rtn", o.method);
+  ModelQuantizer how;
+  how.method = o.method == "gptq" ? Method::gptq : Method::rtn;
+  if (o.view_bits > 0) {
+    const FormatSpec spec = parse_format(o.format);
+    check(how.method == Method::gptq && spec.kind == Kind::integer && is_view_width(spec.bits, o.view_bits),
+          "--view-bits {}: {} by {} has no such view; it takes --method gptq and an integer format whose planes can be "
+          "cut there: 3 bits to 2, 5, 6 or 8 to 4, 7 to 4 or 6",
+          o.view_bits, o.format, o.method);
+    how.options.view_bits = o.view_bits, how.options.view_weight = o.view_weight;
+  }
+  settle_defaults(o);
+  set_steps(o, how);
+  check_new_folder(o.out);
+  check_can_write({o.json});
+  const Checkpoint source = Checkpoint::open(o.run.model);
+  const std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
+  how.formats = one_format_each(formats);
+
+  nlohmann::json provenance = {
+      {"source_sha256", source.sha256()}, {"method", o.method}, {"format", o.format}, {"embedding", o.embedding}};
+  if (o.view_bits > 0) provenance.update({{"view_bits", o.view_bits}, {"view_weight", o.view_weight}});
+  nlohmann::json linears = nlohmann::json::array();
+  std::map<LinearId, LinearWeight> weights;
+  ThreadPool pool(o.run.threads);
+  set_words_on_interrupt(
+      fmt::format("Nothing is kept: {} appears when it is complete. The same command begins anew.", o.out));
+  std::optional<Stages> stages(std::in_place, "quantize", stages_of(o));
+  const auto done = [&](QuantizedLinear q) {
+    linears.push_back(report_of(q));
+    weights.emplace(q.id, std::move(q.weight));
+  };
+  stages->next();
+  if (how.method == Method::rtn) {
+    quantize_model_rtn(source, how, pool, done);
+  } else {
+    const int64_t context = window_length("--calibration-context", o.context, source.config());
+    const Dataset data = calibration_data(o, source, context);
+    if (o.samples > 0) stages->next();
+    provenance["calibration_sha256"] = data.sha256;
+    provenance["calibration_tokens"] = data.tokens;
+    provenance["steps"] = o.steps;
+    if (o.samples > 0) provenance.update({{"calibration_samples", o.samples}, {"seed", o.seed}});
+    RunnerOptions options = runner_options(o.run);
+    options.mode = Activations::f32;
+    options.kv = KvFormat::f32;
+    options.max_rows = std::max<int64_t>(context, 2048);
+    options.cache_tokens = 2 * options.max_rows;  // ragged sequences leave their last pages partly empty
+    options.context = context;
+    const auto runner = make_runner(o.run, source, options);
+    std::unique_ptr<Runner> original;
+    if (has(o, "feedback")) original = make_runner(o.run, source, options);
+    how.original = original.get();
+    quantize_model_gptq(*runner, source, data, how, pool, done);
+  }
+  stages->next();
+  write_checkpoint(
+      o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance);
+  stages.reset();  // what follows is printed
+
+  const Checkpoint made = Checkpoint::open(o.out);
+  const nlohmann::json report = {
+      {"output", o.out},
+      {"file_bytes", made.file_bytes()},
+      {"source_file_bytes", source.file_bytes()},
+      {"parameters", made.parameters()},
+      {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())},
+      {"embedding", o.embedding},
+      {"linears", linears}};
+  write_json(o.json, report);
+  if (quiet(o.json)) return;
+  fmt::print("{}\n", about_embedding(source.config(), o));
+  for (const auto& row : linears)
+    if (row.contains("damping") &&
+        (row["damping"].get<double>() > how.options.damping || row["dead_columns"].get<int64_t>() > 0))
+      fmt::print("{}: damping raised to {:.3g} of the mean diagonal, {} dead columns\n", row["name"].get<std::string>(),
+                 row["damping"].get<double>(), row["dead_columns"].get<int64_t>());
+  fmt::print("{}: {} -> {}, {:.3f} bits/parameter\n", o.out, bytes_text(source.file_bytes()),
+             bytes_text(made.file_bytes()), report["bits_per_parameter"].get<double>());
+}
+
+}  // namespace
+
+void add_quantize(CLI::App& app) {
+  auto o = std::make_shared<Quantize>();
+  CLI::App* verb = app.add_subcommand("quantize", "Quantise every linear of a model to one format");
+  verb->footer(
+      "Examples:\n  fidelio quantize models/quill-26m --format int4g64zs8 -o quill-int4\n"
+      "  fidelio quantize models/quill-26m --format int4g128 --keep-embedding --calibration my.txt -o quill-int4\n"
+      "  fidelio quantize models/quill-1m --format int8g64 --method rtn --embedding int8g64 -o quill-int8");
+  add_model(*verb, o->run);
+  verb->add_option("--format", o->format, "Format of the linears, e.g. int4g128z, int5g64zs8, lut4g64")->required();
+  verb->add_option("--embedding", o->embedding,
+                   fmt::format("Format of the embedding and the head (default: {})", kEmbeddingFormat));
+  verb->add_flag("--keep-embedding", o->keep_embedding, "Leave embedding and head as they are, as some engines need");
+  verb->add_option("--method", o->method, "gptq (calibrated) or rtn (round to nearest)");
+  verb->add_option("--calibration", o->calibration,
+                   "Calibration text; .jsonl holds a text or conversation a line; may be repeated (default: the "
+                   "documentation text that comes with fidelio)");
+  verb->add_option("--calibration-tokens", o->tokens, "Tokens of calibration data used")->check(above_zero());
+  verb->add_option("--calibration-samples", o->samples,
+                   "How many of the calibration tokens the model writes itself, at temperature 1, each sequence begun "
+                   "with a few tokens of the text")
+      ->check(zero_or_more());
+  verb->add_option("--seed", o->seed, "Of those samples");
+  verb->add_option(
+          "--steps", o->steps,
+          "What is done beside GPTQ's error feedback. act-order: columns by weight in the Hessian; "
+          "range-search: scales that clip; descent: codes chosen again, one at a time; refit: scales from the "
+          "codes; feedback: make up for what earlier layers lost; source-inputs (not with feedback): calibrate on what "
+          "the source's layers give, not the quantised ones. Default: the first five; none: plain GPTQ")
+      ->delimiter(',');
+  verb->add_option("--calibration-context", o->context,
+                   "Length of a calibration sequence (default: 512, or the model's context if that is shorter)")
+      ->check(CLI::Range(16, 1 << 20));
+  CLI::Option* view = verb->add_option(
+      "--view-bits", o->view_bits, "Choose codes so that their so many high bits alone are a good weight too: a draft");
+  verb->add_option("--view-weight", o->view_weight, "How much the loss of that view counts beside the whole weight's")
+      ->check(from_to(0, 1000))
+      ->needs(view);
+  view->needs(verb->get_option("--view-weight"));
+  add_device(*verb, o->run);
+  verb->add_option("-o,--output", o->out, "Folder to write; it appears complete or not at all")->required();
+  add_json(*verb, o->json);
+  verb->callback([o] { quantize(*o); });
+}
+
+}  // namespace fidelio::app

@@ -1,0 +1,168 @@
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "app/bench/shapes.h"
+#include "app/options/common.h"
+#include "core/file.h"
+#include "core/progress.h"
+#include "core/rng.h"
+#include "core/thread_pool.h"
+#include "io/hf_config.h"
+
+namespace fidelio::app {
+namespace {
+
+nlohmann::json config_of(const NamedShape& s) {
+  return {{"architectures", {s.architecture}},
+          {"model_type", s.model_type},
+          {"hidden_size", s.d},
+          {"intermediate_size", s.f},
+          {"num_hidden_layers", s.L},
+          {"num_attention_heads", s.h},
+          {"num_key_value_heads", s.hk},
+          {"head_dim", s.e},
+          {"vocab_size", s.v},
+          {"max_position_embeddings", s.context},
+          {"rms_norm_eps", s.eps},
+          {"rope_theta", s.theta},
+          {"tie_word_embeddings", s.tied},
+          {"hidden_act", "silu"},
+          {"attention_bias", false},
+          {"torch_dtype", "bfloat16"},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2}};
+}
+
+// Student's t with 5 degrees of freedom: heavy tails like those of trained weights. A table of its 65536 mid-quantiles,
+// drawn uniformly, is the distribution to 16 bits and costs one lookup a value. CDF: 1/2 + (a + (cos a + 2/3 cos^3 a)
+// sin a) / pi with a = atan(t / sqrt 5).
+std::vector<float> student_quantiles() {
+  std::vector<float> table(65536);
+  for (size_t i = 0; i < table.size(); ++i) {
+    const double p = (static_cast<double>(i) + 0.5) / 65536;
+    double low = -1.5707963267948966, high = 1.5707963267948966;  // bisect the angle
+    for (int step = 0; step < 60; ++step) {
+      const double a = (low + high) / 2, c = std::cos(a);
+      (0.5 + (a + (c + 2.0 / 3 * c * c * c) * std::sin(a)) / 3.141592653589793 < p ? low : high) = a;
+    }
+    table[i] = static_cast<float>(std::sqrt(5.0) * std::tan((low + high) / 2));
+  }
+  return table;
+}
+
+void write_random(const ByteSink& sink, const std::vector<float>& quantiles, int64_t elements, float scale,
+                  uint64_t stream, ThreadPool& pool) {
+  std::vector<bf16> table(quantiles.size());
+  for (size_t i = 0; i < table.size(); ++i) table[i] = to_bf16(quantiles[i] * scale);
+  const Rng rng(0, stream);
+  constexpr int64_t kJob = 1 << 16, kJobs = 64;  // eight values come from one draw, so jobs begin with a fresh one
+  std::vector<bf16> block(static_cast<size_t>(std::min(elements, kJob * kJobs)));
+  for (int64_t done = 0; done < elements;) {
+    const int64_t n = std::min(static_cast<int64_t>(block.size()), elements - done);
+    pool.run((n + kJob - 1) / kJob, [&](int64_t job, int) {
+      for (int64_t i = job * kJob; i < std::min(n, (job + 1) * kJob); i += 8) {
+        const auto words = rng.block(static_cast<uint64_t>(done + i) / 8);
+        for (int64_t j = 0; j < 8 && i + j < n; ++j)
+          block[static_cast<size_t>(i + j)] = table[(words[static_cast<size_t>(j / 2)] >> (16 * (j % 2))) & 0xffff];
+      }
+    });
+    sink(std::as_bytes(std::span(block.data(), static_cast<size_t>(n))));
+    done += n;
+  }
+}
+
+// Any bytes are valid codes and zero points; scales are such that the values have about the size of the dense ones.
+void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t in, uint64_t stream) {
+  const float size = 0.6f / std::sqrt(static_cast<float>(in));
+  const auto n = static_cast<size_t>(part.tensor.elements());
+  if (part.suffix == ".row_scale") {
+    const std::vector<float> values(n, size / 1000);
+    return sink(std::as_bytes(std::span(values)));
+  }
+  if (part.tensor.dtype == DType::f16) {
+    const std::vector<f16> values(n, to_f16(size / 8));
+    return sink(std::as_bytes(std::span(values)));
+  }
+  std::vector<uint8_t> bytes(n);
+  const Rng rng(0, stream);
+  for (size_t i = 0; i < n; i += 16) {
+    const auto words = rng.block(i / 16);
+    std::memcpy(bytes.data() + i, words.data(), std::min<size_t>(16, n - i));
+  }
+  if (part.suffix == ".codebook")
+    for (size_t i = 0; i < n; ++i)
+      bytes[i] = static_cast<uint8_t>(static_cast<int>(254 * i / std::max<size_t>(n - 1, 1)) - 127);
+  sink(std::as_bytes(std::span(bytes)));
+}
+
+void synth(const std::string& name, const std::string& format, const std::string& folder) {
+  const FormatSpec spec = parse_format(format);
+  check(spec.kind == Kind::bf16 || spec.kind == Kind::integer || spec.kind == Kind::grid,
+        "synth --format {}: expected bf16, an integer or a grid format", format);
+  const NamedShape* shape = find_shape(name);
+  check(shape != nullptr, "unknown shape \"{}\"; known are {}", name, shape_names());
+  check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
+
+  TemporaryFolder temporary(folder);
+  write_file_atomically(temporary.path() + "/config.json", config_of(*shape).dump(2) + "\n");
+  const ModelConfig config = load_config(temporary.path());
+  const std::vector<float> quantiles = student_quantiles();
+  const std::vector<LinearId> linears = linears_of(config);
+  ThreadPool pool;
+  Progress progress("synth", static_cast<int64_t>(linears.size()));
+  std::vector<TensorToWrite> tensors;
+  nlohmann::json formats = nlohmann::json::object();
+  for (size_t i = 0; i < linears.size(); ++i) {
+    const Shape s = shape_of(config, linears[i]);
+    if (!spec.is_dense()) {
+      formats[to_string(linears[i])] = to_string(spec);
+      for (const StoredTensor& part : stored_tensors(allocate_weight(spec, s[0], s[1])))
+        tensors.push_back({module_name(linears[i]) + part.suffix, part.tensor.dtype, part.tensor.shape,
+                           [part, in = s[1], stream = tensors.size()](const ByteSink& sink) {
+                             write_random_part(sink, part, in, stream);
+                           }});
+      continue;
+    }
+    tensors.push_back(
+        {weight_name(linears[i]), DType::bf16, s, [&quantiles, &progress, &pool, s, i](const ByteSink& sink) {
+           write_random(sink, quantiles, s.elements(), 0.6f / std::sqrt(static_cast<float>(s[1])), i, pool);
+           progress.advance();
+         }});
+  }
+  for (const auto& [layer, norm] : norms_of(config))
+    tensors.push_back({norm_name(config, layer, norm), DType::bf16, Shape{norm_size(config, norm)},
+                       [size = norm_size(config, norm)](const ByteSink& sink) {
+                         const std::vector<bf16> ones(static_cast<size_t>(size), to_bf16(1));
+                         sink(std::as_bytes(std::span(ones)));
+                       }});
+  const nlohmann::json meta = {
+      {"version", FIDELIO_VERSION}, {"formats", formats}, {"provenance", {{"method", "synth"}}}};
+  write_sharded_safetensors(temporary.path(), tensors, 5'000'000'000, {{"fidelio", meta.dump()}});
+  temporary.commit();
+}
+
+}  // namespace
+
+void add_synth(CLI::App& app) {
+  struct Options {
+    std::string shape, format = "bf16", out, json;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* verb = app.add_subcommand(
+      "synth", "Write a checkpoint of a public model's shape with random heavy-tailed weights, for speed work");
+  verb->footer("Shapes: " + shape_names() + "\nExample:\n  fidelio synth tinyllama-1.1b -o /tmp/tinyllama");
+  verb->add_option("SHAPE", o->shape, "Name of the shape")->required();
+  verb->add_option("-o,--output", o->out, "Folder to write")->required();
+  verb->add_option("--format", o->format,
+                   "Format of every linear: bf16 (default), or random codes, e.g. int4g64zs8, lut4g64");
+  add_json(*verb, o->json);
+  verb->callback([o] {
+    check_can_write({o->json});
+    synth(o->shape, o->format, o->out);
+    const Checkpoint made = Checkpoint::open(o->out);
+    write_json(o->json, {{"output", o->out}, {"file_bytes", made.file_bytes()}, {"parameters", made.parameters()}});
+  });
+}
+
+}  // namespace fidelio::app

@@ -1,0 +1,77 @@
+#include "core/foreign/foreign_text.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+namespace fidelio {
+namespace {
+
+// The character at `at` and its length in bytes; length 1 and `valid` false for a byte that begins no UTF-8 character.
+struct Character {
+  char32_t code;
+  size_t length;
+  bool valid;
+};
+
+Character character_at(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return {lead, 1, true};
+  const size_t length = lead >= 0xC2 && lead < 0xE0   ? 2
+                        : lead >= 0xE0 && lead < 0xF0 ? 3
+                        : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                      : 0;
+  if (length == 0 || text.size() - at < length) return {lead, 1, false};
+  char32_t code = lead & (0x7Fu >> length);
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return {lead, 1, false};
+    code = code << 6 | (byte(i) & 0x3Fu);
+  }
+  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool valid = code >= kLeast[length] && code < 0x110000 && (code < 0xD800 || code > 0xDFFF);
+  return valid ? Character{code, length, true} : Character{lead, 1, false};
+}
+
+bool is_obeyed(char32_t c, Lines lines) {
+  if (c == '\n' || c == '\t') return lines == Lines::escaped;
+  if (c < 0x20 || (c >= 0x7F && c <= 0x9F)) return true;
+  return c == 0x61C || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) ||
+         c == 0xFEFF || (c >= 0xE0000 && c <= 0xE007F);
+}
+
+// The last byte at or before `at` where a character begins, four bytes back at most.
+size_t character_begin(std::string_view text, size_t at) {
+  for (size_t back = 0; back < 4 && back <= at; ++back)
+    if ((static_cast<unsigned char>(text[at - back]) & 0xC0) != 0x80) return at - back;
+  return at;
+}
+
+}  // namespace
+
+std::string visible(std::string_view text, Lines lines) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const Character c = character_at(text, at);
+    if (!c.valid || (c.code < 0x100 && is_obeyed(c.code, lines)))
+      c.code == '\n'   ? out += "\\n"
+      : c.code == '\t' ? out += "\\t"
+                       : out += fmt::format("\\x{:02x}", static_cast<unsigned>(c.code));
+    else if (is_obeyed(c.code, lines))
+      fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(c.code));
+    else
+      out.append(text, at, c.length);
+    at += c.length;
+  }
+  return out;
+}
+
+std::string foreign(std::string_view text, Lines lines, size_t most) {
+  if (text.size() <= most) return visible(text, lines);
+  const size_t head = character_begin(text, most * 3 / 4), tail = character_begin(text, text.size() - most / 4);
+  return fmt::format("{}[... {} bytes ...]{}", visible(text.substr(0, head), lines), text.size(),
+                     visible(text.substr(tail), lines));
+}
+
+}  // namespace fidelio

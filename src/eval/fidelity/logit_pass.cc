@@ -1,0 +1,88 @@
+#include "eval/fidelity/logit_pass.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace fidelio {
+
+PassLimits limits_of(const Runner& runner) {
+  return {runner.options().max_rows, runner.options().max_logit_rows, runner.cache_pages(),
+          runner.config().max_positions};
+}
+
+PassPlan::PassPlan(std::span<const ScoredSequence> sequences, const PassLimits& limits)
+    : sequences_(sequences), limits_(limits), pages_(limits.cache_pages) {
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const auto size = static_cast<int64_t>(sequences[i].ids.size());
+    check(sequences[i].first_scored >= 1 && sequences[i].first_scored < size,
+          "sequence {} of {} tokens scores from token {}: it needs at least one token before the first scored one and "
+          "one to score",
+          i, size, sequences[i].first_scored);
+    check(size <= limits.max_positions, "sequence {} has {} tokens, the model's context is {}: use a shorter context",
+          i, size, limits.max_positions);
+    check(PageTable::pages_for(size) <= limits.cache_pages,
+          "sequence {} has {} tokens, the cache holds {}: make it larger", i, size, limits.cache_pages * kPageTokens);
+  }
+}
+
+bool PassPlan::next(Batch& batch, std::vector<ScoredRow>& rows) {
+  batch.clear();
+  rows.clear();
+  for (int64_t id : done_) pages_.release(id);
+  done_.clear();
+  while (sequence_ < sequences_.size()) {
+    const ScoredSequence& s = sequences_[sequence_];
+    const auto id = static_cast<int64_t>(sequence_), total = static_cast<int64_t>(s.ids.size()) - 1;
+    const int64_t room = limits_.max_rows - batch.rows(), count = std::min(total - fed_, limits_.max_rows);
+    if (count > room || !pages_.grow(id, total)) break;
+    for (int64_t i = fed_; i < fed_ + count; ++i)
+      if (i + 1 >= s.first_scored) rows.push_back({id, i + 1, s.ids[static_cast<size_t>(i + 1)]});
+    const int64_t wanted = std::min(count, std::max<int64_t>(0, fed_ + count + 1 - s.first_scored));
+    batch.append(s.ids.subspan(static_cast<size_t>(fed_), static_cast<size_t>(count)), fed_, pages_.pages(id), wanted,
+                 RowKind::output);
+    fed_ += count;
+    if (fed_ < total) break;  // the batch is full
+    done_.push_back(id);
+    ++sequence_;
+    fed_ = 0;
+  }
+  return batch.rows() > 0;
+}
+
+void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence> sequences,
+              const RowsCallback& callback, const ProgressCallback& progress) {
+  check(!models.empty(), "a pass needs a model");
+  PassLimits limits = limits_of(*models[0].runner);
+  for (size_t i = 1; i < models.size(); ++i) {
+    const PassLimits other = limits_of(*models[i].runner);
+    check(models[i].runner->config().v == models[0].runner->config().v,
+          "models with different vocabularies cannot be compared: {} and {} tokens", models[0].runner->config().v,
+          models[i].runner->config().v);
+    for (size_t j = 0; j < i; ++j)
+      check(models[i].runner != models[j].runner,
+            "models run side by side need a runner each: one holds a single cache");
+    limits = {std::min(limits.max_rows, other.max_rows), std::min(limits.max_logit_rows, other.max_logit_rows),
+              std::min(limits.cache_pages, other.cache_pages), std::min(limits.max_positions, other.max_positions)};
+  }
+  PassPlan plan(sequences, limits);
+  Batch batch;
+  std::vector<ScoredRow> rows;
+  std::vector<std::span<const float>> logits(models.size());
+  while (plan.next(batch, rows)) {
+    for (const PassModel& m : models) {
+      m.runner->begin(batch, m.reading);
+      m.runner->embed();
+      m.runner->layers(0, m.runner->config().L);
+    }
+    const auto total = static_cast<int64_t>(rows.size());
+    for (int64_t first = 0; first < total; first += limits.max_logit_rows) {
+      const int64_t count = std::min(limits.max_logit_rows, total - first);
+      for (size_t i = 0; i < models.size(); ++i) logits[i] = models[i].runner->logits(first, count);
+      callback(std::span(rows).subspan(static_cast<size_t>(first), static_cast<size_t>(count)), logits);
+    }
+    if (progress) progress(plan.finished(), static_cast<int64_t>(sequences.size()));
+  }
+}
+
+}  // namespace fidelio

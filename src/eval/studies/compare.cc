@@ -1,0 +1,200 @@
+#include "eval/studies/compare.h"
+
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace fidelio {
+namespace {
+
+// ratio of two numbers taken from every window.
+template <typename Numerator, typename Denominator>
+Estimate window_ratio(const FidelityReport& report, Numerator numerator, Denominator denominator) {
+  std::vector<double> n, d;
+  for (const WindowFidelity& w : report.windows) {
+    n.push_back(numerator(w));
+    d.push_back(denominator(w));
+  }
+  return ratio(n, d, report.options.bootstrap);
+}
+
+double positions_of(const WindowFidelity& w) { return static_cast<double>(w.sums.positions); }
+
+}  // namespace
+
+Estimate FidelityReport::mean_of(double FidelitySums::*sum) const {
+  return window_ratio(
+      *this, [=](const WindowFidelity& w) { return w.sums.*sum; }, positions_of);
+}
+
+Estimate FidelityReport::mean_over_disagreements(double FidelitySums::*sum) const {
+  return window_ratio(
+      *this, [=](const WindowFidelity& w) { return w.sums.*sum; },
+      [](const WindowFidelity& w) { return w.sums.disagreements; });
+}
+
+Estimate FidelityReport::flips(size_t bin) const {
+  return window_ratio(
+      *this, [=](const WindowFidelity& w) { return w.sums.bin_flips[bin]; },
+      [=](const WindowFidelity& w) { return w.sums.bin_positions[bin]; });
+}
+
+int64_t FidelityReport::positions() const {
+  int64_t sum = 0;
+  for (const WindowFidelity& w : windows) sum += w.sums.positions;
+  return sum;
+}
+
+Estimate FidelityReport::perplexity() const {
+  return perplexity_of(window_ratio(
+      *this, [](const WindowFidelity& w) { return w.nll_candidate; }, positions_of));
+}
+
+Estimate FidelityReport::reference_perplexity() const {
+  return perplexity_of(window_ratio(
+      *this, [](const WindowFidelity& w) { return w.nll_reference; }, positions_of));
+}
+
+Estimate FidelityReport::perplexity_ratio() const {
+  return perplexity_of(window_ratio(
+      *this, [](const WindowFidelity& w) { return w.nll_reference - w.nll_candidate; }, positions_of));
+}
+
+double FidelityReport::ear_constant() const { return (1 - ear().value) / std::sqrt(kl().value); }
+
+FidelityReport FidelityReport::of_text(int32_t text) const {
+  const auto i = static_cast<size_t>(text);
+  check(text >= 0 && i < text_names.size(), "a report over {} texts has no text {}", text_names.size(), text);
+  FidelityReport part{options, {text_names[i]}, {text_sha256[i]}, {}};
+  for (WindowFidelity w : windows) {
+    if (w.text != text) continue;
+    w.text = 0;
+    part.windows.push_back(w);
+  }
+  return part;
+}
+
+FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<const EvalText> texts,
+                              const CompareOptions& options, ThreadPool& pool, const ProgressCallback& progress) {
+  check(options.top_k >= 1, "top-K needs K >= 1, not {}", options.top_k);
+  FidelityReport report;
+  report.options = options;
+  for (const EvalText& t : texts) {
+    report.text_names.push_back(t.name);
+    report.text_sha256.push_back(t.sha256);
+  }
+  const WindowSet set = windows_of(texts, options.windows);
+  report.windows.resize(set.sequences.size());
+  for (size_t i = 0; i < set.text.size(); ++i) report.windows[i].text = set.text[i];
+
+  const auto v = static_cast<size_t>(reference.config().v);
+  std::vector<RowComparer> comparers(static_cast<size_t>(pool.threads()), RowComparer(options.top_k));
+  std::vector<PositionFidelity> positions;
+  const PassModel models[] = {{&reference, options.reference_mode}, {&candidate, options.candidate_mode}};
+  run_pass(
+      models, set.sequences,
+      [&](std::span<const ScoredRow> rows, std::span<const std::span<const float>> logits) {
+        positions.resize(rows.size());
+        pool.run(static_cast<int64_t>(rows.size()), [&](int64_t job, int thread) {
+          const auto i = static_cast<size_t>(job);
+          positions[i] =
+              comparers[static_cast<size_t>(thread)].compare(logits[0].subspan(i * v, v), logits[1].subspan(i * v, v));
+        });
+        for (size_t i = 0; i < rows.size(); ++i) {  // in order: the sums do not depend on the threads
+          WindowFidelity& w = report.windows[static_cast<size_t>(rows[i].sequence)];
+          const size_t target = i * v + static_cast<size_t>(rows[i].token);
+          w.sums.add(positions[i]);
+          w.nll_reference += positions[i].log_sum_exp_p - static_cast<double>(logits[0][target]);
+          w.nll_candidate += positions[i].log_sum_exp_q - static_cast<double>(logits[1][target]);
+        }
+      },
+      progress);
+  return report;
+}
+
+namespace {
+
+nlohmann::json settings_json(const CompareOptions& o) {
+  nlohmann::json settings = to_json(o.windows);
+  settings["reference_activations"] = name_of(o.reference_mode);
+  settings["activations"] = name_of(o.candidate_mode.activations);
+  if (o.candidate_mode.high_bits > 0) settings["high_bits"] = o.candidate_mode.high_bits;
+  settings["top_k"] = o.top_k;
+  settings["bootstrap"] = {{"resamples", o.bootstrap.resamples}, {"seed", o.bootstrap.seed}, {"unit", "window"}};
+  return settings;
+}
+
+nlohmann::json texts_json(const FidelityReport& report) {
+  nlohmann::json texts = nlohmann::json::array();
+  for (size_t i = 0; i < report.text_names.size(); ++i) {
+    texts.push_back({{"name", report.text_names[i]}, {"sha256", report.text_sha256[i]}});
+    if (report.text_names.size() == 1) continue;
+    const FidelityReport part = report.of_text(static_cast<int32_t>(i));
+    texts.back()["kl"] = to_json(part.kl());
+    texts.back()["ear"] = to_json(part.ear());
+    texts.back()["perplexity"] = to_json(part.perplexity());
+    texts.back()["tokens"] = part.positions();
+  }
+  return texts;
+}
+
+nlohmann::json windows_json(const FidelityReport& report) {
+  nlohmann::json windows = nlohmann::json::array();
+  for (const WindowFidelity& w : report.windows)
+    windows.push_back({{"text", w.text},
+                       {"tokens", w.sums.positions},
+                       {"kl", w.sums.kl},
+                       {"ear", w.sums.ear},
+                       {"kl_topk_raw", w.sums.kl_raw},
+                       {"ear_topk_raw", w.sums.ear_raw},
+                       {"kl_topk_renormalised", w.sums.kl_renormalised},
+                       {"ear_topk_renormalised", w.sums.ear_renormalised},
+                       {"top1", w.sums.agreements},
+                       {"nll_reference", w.nll_reference},
+                       {"nll", w.nll_candidate}});
+  return windows;
+}
+
+nlohmann::json flips_json(const FidelityReport& report) {
+  nlohmann::json bins = nlohmann::json::array();
+  for (size_t i = 0; i < kEntropyEdges.size(); ++i) {
+    double positions = 0;
+    for (const WindowFidelity& w : report.windows) positions += w.sums.bin_positions[i];
+    bins.push_back({{"entropy_from", kEntropyEdges[i]}, {"positions", positions}, {"flips", to_json(report.flips(i))}});
+  }
+  return bins;
+}
+
+}  // namespace
+
+nlohmann::json to_json(const FidelityReport& report) {
+  using S = FidelitySums;
+  nlohmann::json j;
+  const std::pair<const char*, double S::*> means[] = {{"kl", &S::kl},
+                                                       {"ear", &S::ear},
+                                                       {"kl_topk_raw", &S::kl_raw},
+                                                       {"ear_topk_raw", &S::ear_raw},
+                                                       {"kl_topk_renormalised", &S::kl_renormalised},
+                                                       {"ear_topk_renormalised", &S::ear_renormalised},
+                                                       {"topk_mass", &S::top_k_mass},
+                                                       {"top1", &S::agreements},
+                                                       {"entropy", &S::entropy}};
+  for (const auto& [name, sum] : means) j[name] = to_json(report.mean_of(sum));
+  j["margin"] = to_json(report.mean_over_disagreements(&S::margin_p));
+  j["margin_candidate"] = to_json(report.mean_over_disagreements(&S::margin_q));
+  j["perplexity"] = to_json(report.perplexity());
+  j["reference_perplexity"] = to_json(report.reference_perplexity());
+  j["perplexity_ratio"] = to_json(report.perplexity_ratio());
+  const double constant = report.ear_constant();
+  j["ear_constant"] = std::isfinite(constant) ? nlohmann::json(constant) : nlohmann::json(nullptr);
+  j["tokens"] = report.positions();
+  j["flips_by_entropy"] = flips_json(report);
+  j["settings"] = settings_json(report.options);
+  j["texts"] = texts_json(report);
+  j["windows"] = windows_json(report);
+  return j;
+}
+
+}  // namespace fidelio

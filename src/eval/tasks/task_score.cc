@@ -1,0 +1,123 @@
+#include "eval/tasks/task_score.h"
+
+#include <regex>
+
+#include "core/error.h"
+
+namespace fidelio {
+namespace {
+
+std::string stripped(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r\n"), last = text.find_last_not_of(" \t\r\n");
+  return std::string(first == std::string_view::npos ? "" : text.substr(first, last - first + 1));
+}
+
+// "1,234.50" -> "1234.5"; what is no number comes back as it is.
+std::string plain_number(std::string text) {
+  std::erase(text, ',');
+  std::erase(text, '$');
+  if (!text.empty() && text.back() == '.') text.pop_back();
+  if (text.find('.') != std::string::npos && text.find_first_not_of("-0123456789.") == std::string::npos) {
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.back() == '.') text.pop_back();
+  }
+  return text;
+}
+
+const std::regex& number() {
+  static const std::regex pattern(R"(-?\$?[0-9][0-9,]*(?:\.[0-9]+)?)");
+  return pattern;
+}
+
+std::string last_match(const std::string& text, const std::regex& pattern) {
+  std::string found;
+  for (std::sregex_iterator i(text.begin(), text.end(), pattern), end; i != end; ++i)
+    found = i->size() > 1 ? (*i)[1].str() : i->str();
+  return found;
+}
+
+// The contents of the last \boxed{...}, braces balanced.
+std::string boxed(const std::string& text) {
+  const size_t begin = text.rfind("\\boxed{");
+  if (begin == std::string::npos) return "";
+  int depth = 1;
+  for (size_t i = begin + 7; i < text.size(); ++i) {
+    depth += text[i] == '{' ? 1 : text[i] == '}' ? -1 : 0;
+    if (depth == 0) return text.substr(begin + 7, i - begin - 7);
+  }
+  return "";
+}
+
+// Spellings of one formula: spacing and sizing commands, display fractions, units of typesetting.
+std::string plain_formula(std::string text) {
+  for (const auto& [from, to] : {std::pair{"\\left", ""},
+                                 {"\\right", ""},
+                                 {"\\!", ""},
+                                 {"\\,", ""},
+                                 {"\\;", ""},
+                                 {"\\ ", ""},
+                                 {"\\dfrac", "\\frac"},
+                                 {"\\tfrac", "\\frac"},
+                                 {"\\$", ""},
+                                 {"$", ""},
+                                 {"^\\circ", ""},
+                                 {"^{\\circ}", ""},
+                                 {"\\%", ""},
+                                 {"%", ""},
+                                 {" ", ""}})
+    for (size_t at; (at = text.find(from)) != std::string::npos;) text.replace(at, std::string_view(from).size(), to);
+  return plain_number(text);
+}
+
+std::string normalised(const std::string& answer, Match match) {
+  switch (match) {
+    case Match::after_marker:
+    case Match::last_number:
+      return plain_number(stripped(answer));
+    case Match::boxed:
+      return plain_formula(stripped(answer));
+    default:
+      return stripped(answer);
+  }
+}
+
+}  // namespace
+
+std::string answer_part(std::string_view text) {
+  constexpr std::string_view kOpen = "<think>", kClose = "</think>";
+  const size_t close = text.rfind(kClose), open = text.rfind(kOpen);
+  if (close == std::string_view::npos && open != std::string_view::npos) return "";
+  return stripped(close == std::string_view::npos ? text : text.substr(close + kClose.size()));
+}
+
+std::string extract_answer(std::string_view answer_text, Match match, const std::string& pattern) {
+  const std::string text(answer_text);
+  switch (match) {
+    case Match::exact:
+      return stripped(text);
+    case Match::last_number:
+      return normalised(last_match(text, number()), match);
+    case Match::boxed:
+      return normalised(boxed(text), match);
+    case Match::after_marker: {
+      const size_t marker = text.rfind(pattern);
+      if (marker == std::string::npos) return "";
+      const std::string rest = text.substr(marker + pattern.size());
+      std::smatch found;
+      return std::regex_search(rest, found, number()) ? normalised(found.str(), match) : "";
+    }
+    default:
+      try {
+        return stripped(last_match(text, std::regex(pattern)));
+      } catch (const std::regex_error& e) {
+        throw Error("\"{}\" is no regular expression: {}", pattern, e.what());
+      }
+  }
+}
+
+bool is_correct(std::string_view text, const TaskItem& item, Match match, const std::string& pattern) {
+  const std::string answer = extract_answer(answer_part(text), match, pattern);
+  return !answer.empty() && answer == normalised(item.answer, match);
+}
+
+}  // namespace fidelio

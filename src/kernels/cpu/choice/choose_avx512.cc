@@ -1,0 +1,7 @@
+#include "kernels/cpu/choice/choose_body.h"
+
+namespace fidelio::cpu {
+
+const ChoiceKernels kChoiceAvx512 = kChoiceHere;
+
+}  // namespace fidelio::cpu

@@ -1,0 +1,158 @@
+// The vector loops of choosing a token: once per instruction set.
+#pragma once
+#include "kernels/choice_arithmetic.h"
+#include "kernels/cpu/choice/choose_kernels.h"
+#include "kernels/cpu/simd.h"
+
+namespace fidelio::cpu {
+namespace {
+
+// Two vectors of 64-bit integers hold the even and the odd lanes of one of 32-bit ones.
+typedef uint64_t L __attribute__((vector_size(4 * W)));
+struct Wide {
+  L even, odd;
+};
+inline Wide widen_lanes(U x) { return {(L)x & 0xffffffffu, (L)x >> 32}; }
+
+inline V distances(Distances d, V x) { return (d.top - x) * d.scale; }
+inline V bounded(V t) { return t < splat(choice::kFarthest) ? t : splat(choice::kFarthest); }
+
+// choice::weight_at, lane by lane.
+inline Wide weights_at(V t) {
+  const V near = bounded(t);
+  const I halvings = __builtin_convertvector(near, I);
+  const V power = choice::power_of_half(near - __builtin_convertvector(halvings, V));
+  const Wide mantissa = widen_lanes((U) __builtin_convertvector(power * 0x1p24f, I)), shift = widen_lanes((U)halvings);
+  constexpr int kUp = choice::kWeightBits - choice::kMantissaBits;
+  return {(mantissa.even << kUp) >> shift.even, (mantissa.odd << kUp) >> shift.odd};
+}
+
+// The bin of a distance; monotone.
+inline I bins_of(V t, float per_halving) {
+  const V place = bounded(t) * per_halving;
+  const V last = splat(static_cast<float>(kChoiceBins - 1));
+  return __builtin_convertvector(place < last ? place : last, I);
+}
+
+// Lanes from i on; those past the end are -infinity.
+inline V load_row(const float* x, int64_t i, int64_t n) {
+  if (i + W <= n) return load(x + i);
+  float lanes[W];
+  for (int j = 0; j < W; ++j) lanes[j] = i + j < n ? x[i + j] : -__builtin_inff();
+  return load(lanes);
+}
+
+inline uint32_t bits_of(I mask) {  // a bit a lane
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask((__m512i)mask);
+#elif defined(__AVX2__)
+  return static_cast<uint32_t>(_mm256_movemask_ps((__m256)mask));
+#else
+  uint32_t bits = 0;
+  for (int j = 0; j < W; ++j) bits |= mask[j] ? 1u << j : 0u;
+  return bits;
+#endif
+}
+
+// Writes first + j for each bit j to `to`, in order, and perhaps more behind them: W at most in all.
+inline int64_t put_places(uint32_t bits, int64_t first, int32_t* to) {
+#if defined(__AVX512F__)
+  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i places = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int32_t>(first)));
+  _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(bits), places));
+  return __builtin_popcount(bits);
+#else
+  int64_t count = 0;
+  for (uint32_t left = bits; left != 0; left &= left - 1)
+    to[count++] = static_cast<int32_t>(first + __builtin_ctz(left));
+  return count;
+#endif
+}
+
+inline RowRange range_of(const float* x, int64_t n) {
+  V top = splat(-__builtin_inff()), lowest = splat(__builtin_inff());
+  I bad = {};
+  for (int64_t i = 0; i < n; i += W) {
+    const int64_t at = i + W <= n || n < W ? i : n - W;  // the last vector overlaps the one before
+    const V v = load_row(x, at, n);
+    bad |= ~(I)(v < __builtin_inff());
+    top = v > top ? v : top;
+    lowest = v < lowest ? v : lowest;
+  }
+  return {max_lanes(top), -max_lanes(-lowest), bits_of(bad) == 0};
+}
+
+inline int64_t find(const float* x, int64_t n, float value) {
+  for (int64_t i = 0; i < n; i += W)
+    if (const uint32_t bits = bits_of((I)(load_row(x, i, n) == value)); bits != 0) {
+      const int64_t at = i + __builtin_ctz(bits);
+      return at < n ? at : n;
+    }
+  return n;
+}
+
+// Makes the cut smaller until there is room for the tokens found so far.
+inline void make_room(const float* x, Distances d, NearTokens* near, int32_t* found) {
+  while (near->count > near->room) {
+    near->cut = 0.75f * near->cut < near->least ? -1 : 0.75f * near->cut;
+    int64_t left = 0;
+    for (int64_t i = 0; i < near->count; ++i) {
+      const int32_t place = found[i];
+      found[left] = place;
+      left += choice::distance(d.top, x[place], d.scale) <= near->cut;
+    }
+    near->count = left;
+  }
+}
+
+inline uint64_t weigh(const float* x, int64_t n, Distances d, NearTokens* near, int32_t* found) {
+  L even = {}, odd = {};
+  near->count = 0;
+  for (int64_t i = 0; i < n; i += W) {
+    const V t = distances(d, load_row(x, i, n));
+    const Wide w = weights_at(t);
+    even += w.even, odd += w.odd;
+    uint32_t bits = bits_of((I)(t <= near->cut));
+    if (bits == 0) continue;
+    if (i + W > n) bits &= (1u << (n - i)) - 1;
+    near->count += put_places(bits, i, found + near->count);
+    if (near->count > near->room) make_room(x, d, near, found);
+  }
+  uint64_t total = 0;
+  for (int j = 0; j < W / 2; ++j) total += even[j] + odd[j];
+  return total;
+}
+
+inline void fill(const float* x, int64_t n, Distances d, ChoiceBins* bins) {
+  for (int64_t i = 0; i < n; i += W) {
+    const V t = distances(d, load_row(x, i, n));
+    const Wide w = weights_at(t);
+    const I bin = bins_of(t, bins->per_halving);
+    uint64_t weight[2][W / 2];
+    int32_t at[W];
+    __builtin_memcpy(weight[0], &w.even, sizeof w.even);
+    __builtin_memcpy(weight[1], &w.odd, sizeof w.odd);
+    __builtin_memcpy(at, &bin, sizeof bin);
+    const int lanes = i + W <= n ? W : static_cast<int>(n - i);
+    for (int j = 0; j < lanes; ++j) {
+      bins->weight[at[j]] += weight[j % 2][j / 2];
+      ++bins->count[at[j]];
+    }
+  }
+}
+
+inline int64_t gather(const float* x, int64_t n, Distances d, float per_halving, int32_t bin, int32_t* found) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i += W) {
+    const I bins = bins_of(distances(d, load_row(x, i, n)), per_halving);
+    uint32_t bits = bits_of((I)(bins == bin));
+    if (i + W > n) bits &= (1u << (n - i)) - 1;
+    if (bits != 0) count += put_places(bits, i, found + count);
+  }
+  return count;
+}
+
+constexpr ChoiceKernels kChoiceHere = {range_of, find, weigh, fill, gather};
+
+}  // namespace
+}  // namespace fidelio::cpu

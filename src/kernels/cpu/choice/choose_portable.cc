@@ -1,0 +1,7 @@
+#include "kernels/cpu/choice/choose_body.h"
+
+namespace fidelio::cpu {
+
+const ChoiceKernels kChoicePortable = kChoiceHere;
+
+}  // namespace fidelio::cpu

@@ -1,0 +1,185 @@
+#include "kernels/cpu/choice/choose.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/rng.h"
+#include "kernels/choice_arithmetic.h"
+
+namespace fidelio::cpu {
+namespace {
+
+// A row as models make them: a few good tokens, a normal rest, ties, tokens that may not be said, both zeros.
+std::vector<float> random_row(Rng& rng, int64_t n) {
+  std::vector<float> x(static_cast<size_t>(n));
+  const double spread = std::exp(rng.uniform() * 6 - 3);
+  for (float& v : x) v = static_cast<float>(spread * rng.normal());
+  const auto any = [&]() -> float& { return x[rng.below(x.size())]; };
+  for (uint64_t i = rng.below(8); i > 0; --i) any() += static_cast<float>(10 * rng.uniform());
+  if (rng.below(4) == 0)
+    for (float& v : x) v = std::round(v * 4) / 4;
+  for (uint64_t i = rng.below(4); i > 0; --i) any() = any();
+  if (rng.below(4) == 0) any() = -INFINITY, any() = -0.0f, any() = 0.0f;
+  if (rng.below(16) == 0) std::fill(x.begin(), x.end(), 2.5f);
+  if (!(*std::max_element(x.begin(), x.end()) > -INFINITY)) x[0] = 0;
+  return x;
+}
+
+struct RandomRule {
+  std::vector<LogitChange> changes;
+  ChoiceRule rule;
+  RandomRule(Rng& rng, int64_t n) {
+    rule.greedy = rng.below(8) == 0;
+    rule.scale = static_cast<float>(1.4426950408889634 / std::exp(rng.uniform() * 5 - 3));
+    if (rng.below(3) == 0) rule.top_k = static_cast<int64_t>(1 + rng.below(static_cast<uint64_t>(n + 10)));
+    if (rng.below(3) == 0) rule.top_k = static_cast<int64_t>(1 + rng.below(50));
+    if (rng.below(2) == 0) rule.top_p = 1 - rng.uniform();
+    if (rng.below(3) == 0) rule.farthest = static_cast<float>(-std::log2(1 - rng.uniform()));
+    rule.random = rng.next();
+    rule.wants_probability = rng.below(2) == 0;
+    if (rng.below(3) == 0) {
+      rule.repetition = 1.3;
+      std::vector<int32_t> ids(static_cast<size_t>(n));
+      std::iota(ids.begin(), ids.end(), 0);
+      for (int i = 0; i < 20 && i < n; ++i) {
+        std::swap(ids[static_cast<size_t>(i)], ids[static_cast<size_t>(i) + rng.below(static_cast<uint64_t>(n - i))]);
+        changes.push_back({ids[static_cast<size_t>(i)], rng.below(2) == 0, static_cast<float>(rng.normal()),
+                           static_cast<float>(rng.normal())});
+      }
+      rule.changes = changes;
+    }
+  }
+};
+
+// The definition: all tokens sorted, one filter after the other.
+struct Twin {
+  std::vector<float> row;
+  std::vector<int32_t> order;
+  std::vector<uint64_t> weights;  // of the order
+  size_t kept = 0;
+
+  Twin(std::vector<float> logits, const ChoiceRule& rule) : row(std::move(logits)), order(row.size()) {
+    for (const LogitChange& c : rule.changes) {
+      float& x = row[static_cast<size_t>(c.id)];
+      if (c.repeated) x = static_cast<float>(x > 0 ? x / rule.repetition : x * rule.repetition);
+      x = x - c.less + c.more;
+    }
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logit(a) > logit(b); });
+    for (int32_t id : order)
+      weights.push_back(choice::weight_at(choice::distance(logit(order[0]), logit(id), rule.scale)));
+    kept = order.size();
+    if (rule.top_k > 0) kept = std::min(kept, static_cast<size_t>(rule.top_k));
+    if (rule.top_p < 1) {
+      const uint64_t wanted = choice::part_of(rule.top_p, sum());
+      uint64_t weight = weights[0];
+      for (kept = 1; weight < wanted; ++kept) weight += weights[kept];
+    }
+    while (choice::distance(logit(order[0]), logit(order[kept - 1]), rule.scale) > rule.farthest) --kept;
+    if (rule.greedy) kept = 1;
+  }
+  float logit(int32_t id) const { return row[static_cast<size_t>(id)]; }
+  uint64_t sum() const {
+    return std::accumulate(weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(kept), uint64_t{0});
+  }
+  int32_t choose(uint64_t random) const {
+    uint64_t place = choice::place_of(random, sum());
+    size_t i = 0;
+    for (; place >= weights[i]; ++i) place -= weights[i];
+    return order[i];
+  }
+};
+
+TEST(Choose, EqualsTheDefinitionOnEveryInstructionSet) {
+  for (Isa isa : supported_isas()) {
+    Rng rng(7);
+    Chooser chooser(isa);
+    for (int round = 0; round < 600; ++round) {
+      const int64_t sizes[] = {1, 2, 7, 8, 9, 23, 64, 257, 1000, 4099, 20011};
+      const int64_t n = sizes[rng.below(round % 20 == 0 ? 11 : 10)];
+      const std::vector<float> row = random_row(rng, n);
+      const RandomRule with(rng, n);
+      const Twin twin(row, with.rule);
+      const Choice choice = chooser.choose(row, with.rule);
+      const int32_t expected = twin.choose(with.rule.random);
+      ASSERT_EQ(choice.id, expected) << name_of(isa) << " round " << round << " of " << n;
+
+      const TokenDistribution left = chooser.distribution(row, with.rule);
+      ASSERT_EQ(Chooser::choose_from(left, with.rule.random), expected);
+      EXPECT_TRUE(std::is_sorted(left.ids.begin(), left.ids.end()));
+      std::vector<std::pair<int32_t, uint64_t>> by_id;
+      for (size_t i = 0; i < twin.kept; ++i)
+        if (twin.weights[i] > 0) by_id.emplace_back(twin.order[i], with.rule.greedy ? 1 : twin.weights[i]);
+      std::sort(by_id.begin(), by_id.end());
+      ASSERT_EQ(left.ids.size(), by_id.size());
+      for (size_t i = 0; i < by_id.size(); ++i)
+        ASSERT_EQ(std::make_pair(left.ids[i], left.weights[i]), by_id[i]) << round;
+      EXPECT_EQ(left.total, std::accumulate(left.weights.begin(), left.weights.end(), uint64_t{0}));
+
+      if (!with.rule.wants_probability) continue;
+      const ChoiceRule natural{.changes = {}, .greedy = false, .scale = choice::kNaturalScale};
+      const Twin own(row, natural);
+      EXPECT_EQ(choice.total, own.sum());
+      EXPECT_EQ(choice.logit, row[static_cast<size_t>(choice.id)]);
+      EXPECT_EQ(choice.top, own.logit(own.order[0]));
+    }
+  }
+}
+
+// The bound of choice_arithmetic.h. t itself is exact here; the polynomial's error is 2.1e-9, each of the last two of
+// its operations rounds by 2^-25 of a value that is at least 1/2, those before by less together; then one unit of the
+// mantissa and one of the weight are cut off.
+TEST(Choose, WeightsArePowersOfTwo) {
+  for (int i = 0; i < 1 << 20; ++i) {
+    const float t = static_cast<float>(i) * 0x1p-15f;  // up to 32
+    const double exact = std::ldexp(std::exp2(-static_cast<double>(t)), choice::kWeightBits);
+    EXPECT_NEAR(static_cast<double>(choice::weight_at(t)), exact, exact * 0x1p-22 + 1) << t;
+  }
+  EXPECT_EQ(choice::weight_at(0), uint64_t{1} << choice::kWeightBits);
+  EXPECT_EQ(choice::weight_at(INFINITY), 0u);
+}
+
+// log p in FP32 against double: t = (top - x) log2(e) has three roundings of 2^-24 relative, so a weight is wrong by
+// t 3 ln(2) 2^-24 + 2^-22, of which the sum takes the mean; the result is rounded once more.
+TEST(Choose, LogProbabilityIsTheModels) {
+  Rng rng(3);
+  Chooser chooser;
+  for (int round = 0; round < 50; ++round) {
+    const std::vector<float> row = random_row(rng, 5000);
+    const ChoiceRule rule{.changes = {}, .greedy = false, .scale = 2, .random = rng.next(), .wants_probability = true};
+    const Choice choice = chooser.choose(row, rule);
+    const double top = *std::max_element(row.begin(), row.end());
+    double sum = 0, spread = 0;
+    for (float x : row) sum += std::exp(x - top), spread += x > -INFINITY ? (top - x) * std::exp(x - top) : 0;
+    const double exact = row[static_cast<size_t>(choice.id)] - top - std::log(sum);
+    EXPECT_NEAR(log_probability(choice), exact,
+                3 * 0x1p-24 * spread / sum + 0x1p-22 + 5000 * 0x1p-40 + std::abs(exact) * 0x1p-24);
+  }
+}
+
+TEST(Choose, RowsInParallelAreRowsAlone) {
+  ThreadPool pool(3);
+  std::vector<Chooser> choosers(3);
+  Rng rng(9);
+  constexpr int64_t kRows = 40, kColumns = 3000;
+  std::vector<float> logits;
+  std::vector<RandomRule> with;
+  std::vector<ChoiceRule> rules;
+  with.reserve(kRows);
+  for (int64_t i = 0; i < kRows; ++i) {
+    const std::vector<float> row = random_row(rng, kColumns);
+    logits.insert(logits.end(), row.begin(), row.end());
+    with.emplace_back(rng, kColumns);
+    rules.push_back(with.back().rule);
+  }
+  std::vector<Choice> choices(kRows);
+  choose_rows(pool, choosers, logits, rules, choices);
+  for (size_t i = 0; i < kRows; ++i)
+    EXPECT_EQ(choices[i].id, Chooser().choose(std::span(logits).subspan(i * kColumns, kColumns), rules[i]).id);
+}
+
+}  // namespace
+}  // namespace fidelio::cpu

@@ -1,7 +1,0 @@
-#include "kernels/cpu/choose_body.h"
-
-namespace fidelio::cpu {
-
-const ChoiceKernels kChoiceAvx2 = kChoiceHere;
-
-}  // namespace fidelio::cpu

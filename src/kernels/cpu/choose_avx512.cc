@@ -1,7 +1,0 @@
-#include "kernels/cpu/choose_body.h"
-
-namespace fidelio::cpu {
-
-const ChoiceKernels kChoiceAvx512 = kChoiceHere;
-
-}  // namespace fidelio::cpu

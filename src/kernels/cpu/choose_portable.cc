@@ -1,7 +1,0 @@
-#include "kernels/cpu/choose_body.h"
-
-namespace fidelio::cpu {
-
-const ChoiceKernels kChoicePortable = kChoiceHere;
-
-}  // namespace fidelio::cpu

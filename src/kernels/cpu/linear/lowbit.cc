@@ -1,0 +1,386 @@
+// The low-bit rows of the kernel table, packing, and the bridge from linear.h to the plain structs of lowbit.h.
+#include "kernels/cpu/linear/lowbit.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "formats/small_float.h"
+#include "kernels/cpu/linear/lowbit_linear.h"
+
+namespace fidelio::cpu {
+namespace {
+
+using lowbit::kBlock;
+using lowbit::kSpan;
+using lowbit::Layout;
+
+constexpr int kLayout = 100;  // every row of this file reads the one packing
+
+int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+int coding_of(const FormatSpec& spec) {
+  if (spec.kind == Kind::fp4) return lowbit::kFp4;
+  return spec.kind == Kind::grid ? spec.bits + 5 : spec.bits - 2;
+}
+
+Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
+  Layout l{};
+  const bool fp4 = spec.kind == Kind::fp4;
+  l.coding = coding_of(spec);
+  l.code_bits = spec.bits;
+  l.scale = fp4                           ? lowbit::Scale::e4m3
+            : spec.kind == Kind::grid     ? lowbit::Scale::i8
+            : spec.scale == ScaleKind::u8 ? lowbit::Scale::u8
+                                          : lowbit::Scale::f16;
+  l.has_zero = spec.kind != Kind::grid && !spec.symmetric;
+  l.out = out, l.in = in;
+  l.blocks = (out + kBlock - 1) / kBlock;
+  l.spans = (in + kSpan - 1) / kSpan;
+  l.groups = fp4 ? 2 * l.spans : spec.groups(in);  // the last span has two halves, whatever the row's end
+  l.group_spans = spec.group == 0 ? l.spans : fp4 ? 1 : spec.group / kSpan;
+  l.activation_group_spans = activation_group(spec) / kSpan;
+  l.activation_groups = (l.spans + l.activation_group_spans - 1) / l.activation_group_spans;
+  l.front = lowbit::is_grid(l.coding) ? 64 : 0;
+  l.scale_offset = l.scale == lowbit::Scale::f16 ? 0 : kBlock * 4;
+  l.zero_offset = l.scale_offset + l.groups * kBlock * (l.scale == lowbit::Scale::f16 ? 2 : 1);
+  const int64_t zero_bytes = !l.has_zero ? 0 : fp4 ? kBlock : 2 * spec.bits;  // of a group
+  int64_t at = round_up(l.zero_offset + l.groups * zero_bytes, 64);
+  const auto widths = plane_widths(spec.bits);
+  for (size_t i = 0; i < widths.size(); ++i) {
+    l.plane_offset[i] = at;
+    at += l.spans * 64 * widths[i];
+  }
+  l.block_bytes = at;
+  return l;
+}
+
+// The same packed bytes read as their high `bits` bits.
+Layout as_view(Layout l, int bits) {
+  l.coding = lowbit::kFirstView + (bits - 2) / 2;
+  return l;
+}
+
+// Byte of a span of a plane of this width where row r, column c (0..31) of a block lies, and its bit.
+struct Place {
+  int64_t byte;
+  int shift;
+};
+Place place_of(int width, int r, int c) {
+  const int quads = 8 / width, quad = c / 4;  // quads a vector holds
+  return {64 * (quad / quads) + 4 * r + c % 4, lowbit::field_shift(width, quad % quads)};
+}
+
+// The four codes of the quad at column c (a multiple of 4) of a row of a plane, one a byte. Codes past the row's end
+// are whatever its last byte holds: they only ever meet activations that are zero.
+template <int kWidth>
+uint32_t quad_of(const uint8_t* row, int64_t row_bytes, int64_t c) {
+  const int64_t at = c * kWidth / 8;
+  uint32_t x = row[at];
+  if constexpr (kWidth == 4) {
+    if (at + 1 < row_bytes) x |= uint32_t{row[at + 1]} << 8;
+    x = (x | x << 8) & 0x00ff00ffu;
+    return (x | x << 4) & 0x0f0f0f0fu;
+  }
+  if constexpr (kWidth == 2) {
+    x = (x | x << 12) & 0x000f000fu;
+    return (x | x << 6) & 0x03030303u;
+  }
+  x = (x >> (c % 8)) & 15u;
+  x = (x | x << 14) & 0x00030003u;
+  return (x | x << 7) & 0x01010101u;
+}
+
+template <int kWidth>
+void pack_plane(const uint8_t* row, int64_t row_bytes, int r, int64_t columns, uint8_t* plane) {
+  constexpr int64_t kQuads = 8 / kWidth;  // of a vector
+  for (int64_t quad = 0; 4 * quad < columns; ++quad) {
+    uint8_t* at = plane + quad / kQuads * 64 + 4 * r;
+    uint32_t fields;
+    std::memcpy(&fields, at, 4);
+    fields |= quad_of<kWidth>(row, row_bytes, 4 * quad) << lowbit::field_shift(kWidth, static_cast<int>(quad % kQuads));
+    std::memcpy(at, &fields, 4);
+  }
+}
+
+void pack_codes(const Codes& codes, const Layout& l, int64_t block, uint8_t* base) {
+  const auto widths = plane_widths(codes.bits);
+  for (size_t p = 0; p < widths.size(); ++p) {
+    const auto pack_row = widths[p] == 4 ? pack_plane<4> : widths[p] == 2 ? pack_plane<2> : pack_plane<1>;
+    const int64_t row_bytes = codes.planes[p].view.shape[1];
+    const auto* rows = codes.planes[p].as<const uint8_t>().data();
+    for (int r = 0; r < kBlock && block * kBlock + r < l.out; ++r)
+      pack_row(rows + (block * kBlock + r) * row_bytes, row_bytes, r, l.in, base + l.plane_offset[p]);
+  }
+}
+
+// Scales (or FP4's offsets) of a block, groups x 16 elements of `size` bytes, from (out, groups).
+void pack_scales(const Tensor& scale, const Layout& l, int64_t block, uint8_t* to) {
+  const int64_t size = size_of(scale.dtype), groups = scale.shape[1];
+  const auto* from = reinterpret_cast<const uint8_t*>(scale.data);
+  for (int64_t r = 0; r < kBlock && block * kBlock + r < l.out; ++r)
+    for (int64_t g = 0; g < groups; ++g)
+      std::memcpy(to + (g * kBlock + r) * size, from + ((block * kBlock + r) * groups + g) * size, size);
+}
+
+void pack_zeros(const IntGroup& w, const Layout& l, int64_t block, uint8_t* base) {
+  const int b = w.codes.bits;
+  for (int64_t r = 0; r < kBlock && block * kBlock + r < l.out; ++r)
+    for (int64_t g = 0; g < l.groups; ++g) {
+      const int64_t bit = r * b;
+      const int zero = get_zero(w, block * kBlock + r, g) << (bit % 8);
+      uint8_t* at = base + l.zero_offset + g * 2 * b + bit / 8;
+      at[0] |= static_cast<uint8_t>(zero);
+      if (bit % 8 + b > 8) at[1] |= static_cast<uint8_t>(zero >> 8);
+    }
+}
+
+void pack_row_scales(const OwnedTensor& row_scale, const Layout& l, int64_t block, uint8_t* base) {
+  const int64_t rows = std::min<int64_t>(kBlock, l.out - block * kBlock);
+  std::memcpy(base, row_scale.as<const float>().data() + block * kBlock, static_cast<size_t>(rows) * 4);
+}
+
+Buffer pack(const LinearWeight& w) {
+  const Layout l = layout_of(w.spec, w.out, w.in);
+  Buffer packed(static_cast<size_t>(l.bytes()));
+  auto* bytes = packed.as<uint8_t>();
+  const auto* integer = std::get_if<IntGroup>(&w.main);
+  const auto* grid = std::get_if<VectorCode>(&w.main);
+  const auto* fp4 = std::get_if<FpBlock>(&w.main);
+  check(integer || (grid && grid->dim == 1) || (fp4 && w.spec.kind == Kind::fp4),
+        "a {} weight is neither integers nor a grid", to_string(w.spec));
+  const Codes& codes = integer ? integer->codes : grid ? grid->codes : fp4->codes;
+  const Tensor& scale = (integer ? integer->scale : grid ? grid->scale : fp4->scale).view;
+  const OwnedTensor& row_scale = integer ? integer->row_scale : grid ? grid->row_scale : fp4->row_scale;
+  for (int i = 0; l.front > 0 && i < 1 << codes.bits; ++i)
+    bytes[i] = static_cast<uint8_t>((grid ? grid->codebook.as<const int8_t>()[i] : 2 * kE2m1[i]) + 128);
+  for (int64_t block = 0; block < l.blocks; ++block) {
+    uint8_t* base = bytes + l.front + block * l.block_bytes;
+    pack_codes(codes, l, block, base);
+    pack_scales(scale, l, block, base + l.scale_offset);
+    if (l.scale != lowbit::Scale::f16) pack_row_scales(row_scale, l, block, base);
+    if (l.has_zero && integer) pack_zeros(*integer, l, block, base);
+    if (l.has_zero && fp4) pack_scales(fp4->offset.view, l, block, base + l.zero_offset);
+  }
+  return packed;
+}
+
+float scale_at(const Layout& l, const uint8_t* base, int64_t group, int r) {
+  const uint8_t* p = base + l.scale_offset;
+  const int64_t i = group * kBlock + r;
+  if (l.scale == lowbit::Scale::f16) return to_float(reinterpret_cast<const f16*>(p)[i]);
+  const float row_scale = reinterpret_cast<const float*>(base)[r];
+  return row_scale * static_cast<float>(l.scale == lowbit::Scale::u8 ? p[i] : static_cast<int8_t>(p[i]));
+}
+
+int zero_at(const Layout& l, const uint8_t* base, int64_t group, int r) {
+  const int b = l.code_bits;
+  if (!l.has_zero) return lowbit::is_grid(l.coding) ? 128 : 1 << (b - 1);
+  const uint8_t* p = base + l.zero_offset + group * 2 * b + r * b / 8;
+  return ((p[0] | p[1] << 8) >> (r * b % 8)) & ((1 << b) - 1);  // p[1]: codes follow the zeros
+}
+
+// The values of 32 columns from their codes: what formats' decode_row computes, in the same order.
+void decode_span(const Layout& l, const uint8_t* packed, const uint8_t* base, int64_t s, int r, const int* code,
+                 int64_t columns, float* values) {
+  const int64_t group = s / l.group_spans;
+  if (l.coding == lowbit::kFp4) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t at = (2 * s + c / 16) * kBlock + r;
+      const float offset = l.has_zero ? e4m3_to_float(base[l.zero_offset + at]) : 0.0f;
+      values[c] = reinterpret_cast<const float*>(base)[r] *
+                  (e4m3_to_float(base[l.scale_offset + at]) * kE2m1[static_cast<size_t>(code[c])] + offset);
+    }
+    return;
+  }
+  const float scale = scale_at(l, base, group, r);
+  const int zero = zero_at(l, base, group, r), below = l.code_bits - lowbit::bits_of(l.coding);
+  const float middle = static_cast<float>((1 << below) - 1) / 2;
+  for (int64_t c = 0; c < columns; ++c) {
+    const int value = (l.front != 0 ? packed[code[c]] : code[c] << below) - zero;
+    values[c] = scale * (static_cast<float>(value) + middle);
+  }
+}
+
+// The row's values exactly as formats' decode_row gives them.
+void decode_layout_row(const Linear& w, const Layout& l, int64_t row, float* values) {
+  const auto* packed = w.packed.as<const uint8_t>();
+  const uint8_t* base = packed + l.front + row / kBlock * l.block_bytes;
+  const int r = static_cast<int>(row % kBlock);
+  const auto widths = plane_widths(lowbit::bits_of(l.coding));
+  std::array<std::array<Place, kSpan>, 3> places;
+  for (size_t p = 0; p < widths.size(); ++p)
+    for (int c = 0; c < kSpan; ++c) places[p][c] = place_of(widths[p], r, c);
+  for (int64_t s = 0; s < l.spans; ++s) {
+    const int64_t columns = std::min<int64_t>(kSpan, l.in - s * kSpan);
+    int codes[kSpan];
+    for (int64_t c = 0; c < columns; ++c) {
+      int code = 0;
+      for (size_t p = 0; p < widths.size(); ++p) {
+        const uint8_t byte = base[l.plane_offset[p] + s * 64 * widths[p] + places[p][c].byte];
+        code = code << widths[p] | ((byte >> places[p][c].shift) & ((1 << widths[p]) - 1));
+      }
+      codes[c] = code;
+    }
+    decode_span(l, packed, base, s, r, codes, columns, values + s * kSpan);
+  }
+}
+
+// kBits: of a view; 0: the whole weight.
+template <int kBits>
+Layout layout_of(const Linear& w) {
+  const Layout whole = layout_of(w.spec, w.out, w.in);
+  return kBits == 0 ? whole : as_view(whole, kBits);
+}
+
+template <int kBits>
+void decode_row(const Linear& w, int64_t row, float* values) {
+  decode_layout_row(w, layout_of<kBits>(w), row, values);
+}
+
+const lowbit::Kernels& kernels_of(Isa isa) {
+  return isa >= Isa::avx512 ? lowbit::kAvx512 : isa == Isa::avx2 ? lowbit::kAvx2 : lowbit::kPortable;
+}
+
+template <Isa kIsa, Activations kMode, int kBits>
+void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, float* y, int64_t y_stride, bool add) {
+  const lowbit::Kernels& kernels = kernels_of(kIsa);
+  const lowbit::Job job{.layout = layout_of<kBits>(w),
+                        .packed = w.packed.as<const uint8_t>(),
+                        .bias = w.bias.as<const float>(),
+                        .rows = x.rows,
+                        .planes = static_cast<const int8_t*>(x.plane0),
+                        .scale = x.scale,
+                        .sum = x.sum,
+                        .values = x.values,
+                        .first = first,
+                        .last = last,
+                        .y = y,
+                        .y_stride = y_stride,
+                        .add = add};
+  const lowbit::IntegerProducts& integer = kIsa == Isa::amx ? lowbit::kAmx : kernels.integer;
+  const auto& row = kMode == Activations::f32 ? kernels.f32 : kMode == Activations::a16 ? integer.a16 : integer.a8;
+  row[job.layout.coding](job);
+}
+
+template <int kBits>
+bool accepts(const FormatSpec& spec, int64_t, int64_t) {
+  if (spec.below != 0) return false;  // a view apart from its weight: kernels read it in the weight's own packing
+  if (spec.kind == Kind::fp4) return kBits == 0;
+  return spec.group % kSpan == 0 && (kBits == 0 || is_view_width(spec.bits, kBits));
+}
+
+constexpr const char* kNames[3][4] = {
+    {"lowbit f32 portable", "lowbit f32 avx2", "lowbit f32 avx512", "lowbit f32 avx512"},
+    {"lowbit a16 portable", "lowbit a16 avx2", "lowbit a16 avx512", "lowbit a16 amx"},
+    {"lowbit a8 portable", "lowbit a8 avx2", "lowbit a8 avx512", "lowbit a8 amx"}};
+
+template <Isa kIsa, Activations kMode, int kBits = 0>
+LinearKernel row_of(Kind kind) {
+  return {.name = kNames[static_cast<int>(kMode)][static_cast<int>(kIsa)],
+          .kind = kind,
+          .bits = kBits,
+          .mode = kMode,
+          .isa = kIsa,
+          .form = kMode == Activations::f32   ? Form::f32
+                  : kMode == Activations::a16 ? Form::i8x2
+                                              : Form::i8,
+          .block = kBlock,
+          .accepts = accepts<kBits>,
+          .pack = pack,
+          .layout = kLayout,
+          .multiply = multiply<kIsa, kMode, kBits>,
+          .decode_row = decode_row<kBits>};
+}
+
+template <Isa kIsa>
+std::span<const LinearKernel> rows_of() {
+  static const std::array<LinearKernel, 9> rows = {
+      row_of<kIsa, Activations::f32>(Kind::fp4),     row_of<kIsa, Activations::a16>(Kind::fp4),
+      row_of<kIsa, Activations::a8>(Kind::fp4),      row_of<kIsa, Activations::f32>(Kind::integer),
+      row_of<kIsa, Activations::a16>(Kind::integer), row_of<kIsa, Activations::a8>(Kind::integer),
+      row_of<kIsa, Activations::f32>(Kind::grid),    row_of<kIsa, Activations::a16>(Kind::grid),
+      row_of<kIsa, Activations::a8>(Kind::grid)};
+  return rows;
+}
+
+template <Isa kIsa>
+std::span<const LinearKernel> views_of() {
+  constexpr Activations f32 = Activations::f32, a16 = Activations::a16, a8 = Activations::a8;
+  constexpr Kind kind = Kind::integer;
+  static const std::array<LinearKernel, 9> rows = {
+      row_of<kIsa, f32, 2>(kind), row_of<kIsa, a16, 2>(kind), row_of<kIsa, a8, 2>(kind),
+      row_of<kIsa, f32, 4>(kind), row_of<kIsa, a16, 4>(kind), row_of<kIsa, a8, 4>(kind),
+      row_of<kIsa, f32, 6>(kind), row_of<kIsa, a16, 6>(kind), row_of<kIsa, a8, 6>(kind)};
+  return rows;
+}
+
+// The three arrays of prepared integers, one after the other, each 64-byte aligned.
+struct Parts {
+  int64_t groups, row_bytes;
+  size_t scale, sum, total;
+
+  Parts(Form form, int64_t rows, int64_t columns, int64_t group)
+      : groups((columns + group - 1) / group), row_bytes(form == Form::i8x2 ? 2 * kSpan : kSpan) {
+    const int64_t planes = round_up((columns + kSpan - 1) / kSpan * rows * row_bytes, 64),
+                  one = round_up(groups * rows * 4, 64);
+    scale = static_cast<size_t>(planes), sum = static_cast<size_t>(planes + one),
+    total = static_cast<size_t>(planes + 2 * one);
+  }
+};
+
+}  // namespace
+
+std::span<const LinearKernel> lowbit_kernels(Isa isa) {
+  return isa == Isa::amx      ? rows_of<Isa::amx>()
+         : isa == Isa::avx512 ? rows_of<Isa::avx512>()
+         : isa == Isa::avx2   ? rows_of<Isa::avx2>()
+                              : rows_of<Isa::portable>();
+}
+
+std::span<const LinearKernel> view_kernels(Isa isa) {
+  return isa == Isa::amx      ? views_of<Isa::amx>()
+         : isa == Isa::avx512 ? views_of<Isa::avx512>()
+         : isa == Isa::avx2   ? views_of<Isa::avx2>()
+                              : views_of<Isa::portable>();
+}
+
+int64_t unread_bytes(const Linear& w, int bits) {
+  const Layout l = layout_of(w.spec, w.out, w.in);
+  return l.blocks * l.spans * 64 * (w.spec.bits - bits);
+}
+
+size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t group) {
+  return Parts(form, rows, columns, group).total;
+}
+
+Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, int bits,
+                          std::byte* scratch, int64_t first, int64_t last) {
+  const Parts parts(form, rows, columns, group);
+  const lowbit::PrepareJob job{
+      .x = x,
+      .rows = rows,
+      .columns = columns,
+      .group_spans = group / kSpan,
+      .steps = form == Form::i8x2 ? lowbit::kSteps16 : static_cast<float>((1 << (bits - 1)) - 1),
+      .first = first,
+      .last = last,
+      .planes = reinterpret_cast<int8_t*>(scratch),
+      .scale = reinterpret_cast<float*>(scratch + parts.scale),
+      .sum = reinterpret_cast<int32_t*>(scratch + parts.sum)};
+  const lowbit::Kernels& kernels = kernels_of(isa);
+  (form == Form::i8x2 ? kernels.prepare16 : kernels.prepare8)(job);
+  return {.form = form,
+          .rows = rows,
+          .columns = columns,
+          .group = group,
+          .bits = bits,
+          .values = x,
+          .plane0 = job.planes,
+          .plane1 = job.planes + (form == Form::i8x2 ? kSpan : 0),
+          .scale = job.scale,
+          .sum = job.sum,
+          .stride = parts.row_bytes};
+}
+
+}  // namespace fidelio::cpu

@@ -1,0 +1,419 @@
+// AVX2 + FMA + F16C: the packed layout of lowbit.h in halves of 8 rows.
+//
+// There is no exact u8 x s8 dot product: vpmaddubsw adds two products in a saturating INT16. It is exact where it
+// cannot saturate, so codes are fed so that it cannot, and as many sums as fit are kept in INT16 before they are
+// widened:
+//
+//     codes of b <= 4 bits    15 * 127 * 2 * 8 = 30480       8 quads
+//              5 bits         31 * 127 * 2 * 4 = 31496       4
+//              6 bits         63 * 127 * 2 * 2 = 32004       2
+//              7 bits        127 * 127 * 2     = 32258       1
+//     8 bits and grids: the code - 128 as a signed byte w: |w| times sign(w) x: 128 * 127 * 2 = 32512      1
+//
+// A span of weights is unpacked once into L1 and meets every row of the batch there.
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "kernels/cpu/linear/lowbit_half.h"
+#include "kernels/cpu/linear/lowbit_planes.h"
+#include "kernels/cpu/linear/lowbit_prepare.h"
+
+namespace fidelio::cpu::lowbit {
+namespace {
+
+constexpr int kQuads = kSpan / 4;
+
+using Codes = uint8_t[kQuads][64];
+
+template <int kCoding>
+constexpr bool kSigned = is_grid(kCoding) || bits_of(kCoding) == 8;
+template <int kCoding>
+constexpr int kRun = kSigned<kCoding>        ? 1
+                     : bits_of(kCoding) <= 4 ? 8
+                     : bits_of(kCoding) == 5 ? 4
+                     : bits_of(kCoding) == 6 ? 2
+                                             : 1;
+
+FIDELIO_INLINE __m256i load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+FIDELIO_INLINE __m256i mask(__m256i a, int m) { return _mm256_and_si256(a, _mm256_set1_epi8(static_cast<char>(m))); }
+template <int kShift>  // > 0: left
+FIDELIO_INLINE __m256i shift(__m256i a) {
+  if constexpr (kShift > 0) return _mm256_slli_epi16(a, kShift);
+  if constexpr (kShift < 0) return _mm256_srli_epi16(a, -kShift);
+  return a;
+}
+// mask ? a : b, bit by bit
+FIDELIO_INLINE __m256i select(int m, __m256i a, __m256i b) {
+  const __m256i bits = _mm256_set1_epi8(static_cast<char>(m));
+  return _mm256_or_si256(_mm256_and_si256(bits, a), _mm256_andnot_si256(bits, b));
+}
+
+// The codebook as signed bytes: entries 0..15 and 16..31, repeated where it is shorter.
+struct Table {
+  __m256i low, high;
+};
+template <int kCoding>
+Table load_table(const uint8_t* packed) {
+  Table table{_mm256_setzero_si256(), _mm256_setzero_si256()};
+  if constexpr (is_grid(kCoding)) {
+    alignas(32) uint8_t bytes[32];
+    for (int i = 0; i < 32; ++i) bytes[i] = packed[i & ((1 << bits_of(kCoding)) - 1)] ^ 0x80;
+    const __m256i all = load(bytes);
+    table = {_mm256_permute4x64_epi64(all, 0x44), _mm256_permute4x64_epi64(all, 0xee)};
+  }
+  return table;
+}
+
+// What multiplies activations: the code, the code - 128, or the grid's entry.
+template <int kCoding>
+FIDELIO_INLINE __m256i finish(__m256i code, const Table& table) {
+  if constexpr (kCoding == 10) {
+    const __m256i upper = _mm256_cmpgt_epi8(code, _mm256_set1_epi8(15));
+    return _mm256_blendv_epi8(_mm256_shuffle_epi8(table.low, code), _mm256_shuffle_epi8(table.high, code), upper);
+  }
+  if constexpr (is_grid(kCoding)) return _mm256_shuffle_epi8(table.low, code);
+  if constexpr (bits_of(kCoding) == 8) return _mm256_xor_si256(code, _mm256_set1_epi8(static_cast<char>(0x80)));
+  return code;
+}
+
+// Quads 2 kPair and 2 kPair + 1 of one half (8 rows) of a span; p: the planes at this span and half.
+template <int kCoding, int kPair>
+FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, const Table& table, uint8_t* a_out, uint8_t* b_out) {
+  constexpr int kBits = bits_of(kCoding), kHalf = kPair % 2;
+  __m256i p4 = {}, p2 = {}, p1 = {}, a, b;
+  if constexpr (has_plane4(kBits)) p4 = load(p[0] + 64 * kPair);
+  if constexpr (kBits == 2 || kBits == 3) p2 = shift<-2 * kHalf>(load(p[0] + 64 * (kPair / 2)));
+  if constexpr (kBits == 6 || kBits == 7) p2 = shift<-2 * kHalf>(load(p[1] + 64 * (kPair / 2)));
+  if constexpr (kBits == 3 || kBits == 5) p1 = shift<-kPair>(load(p[1]));
+  if constexpr (kBits == 7) p1 = shift<-kPair>(load(p[2]));
+  if constexpr (kBits == 2) {
+    a = mask(p2, 3), b = mask(shift<-4>(p2), 3);
+  } else if constexpr (kBits == 3) {
+    const __m256i n = select(0x66, shift<1>(p2), p1);
+    a = mask(n, 7), b = mask(shift<-4>(n), 7);
+  } else if constexpr (kBits == 4) {
+    a = mask(p4, 15), b = mask(shift<-4>(p4), 15);
+  } else if constexpr (kBits == 5) {
+    const __m256i low = mask(p1, 0x11);
+    a = select(0x1e, shift<1>(p4), low), b = select(0x1e, shift<-3>(p4), shift<-4>(low));
+  } else if constexpr (kBits == 6) {
+    const __m256i low = mask(p2, 0x33);
+    a = select(0x3c, shift<2>(p4), low), b = select(0x3c, shift<-2>(p4), shift<-4>(low));
+  } else if constexpr (kBits == 7) {
+    const __m256i low = mask(select(0x66, shift<1>(p2), p1), 0x77);
+    a = select(0x78, shift<3>(p4), low), b = select(0x78, shift<-1>(p4), shift<-4>(low));
+  } else {
+    const __m256i low = load(p[1] + 64 * kPair);
+    a = select(0xf0, shift<4>(p4), low), b = select(0xf0, p4, shift<-4>(low));
+  }
+  _mm256_store_si256(reinterpret_cast<__m256i*>(a_out), finish<kCoding>(a, table));
+  _mm256_store_si256(reinterpret_cast<__m256i*>(b_out), finish<kCoding>(b, table));
+}
+
+template <int kCoding>
+void unpack_span(const Planes<kCoding>& planes, int64_t span, const Table& table, Codes& codes) {
+  planes.prefetch(span);
+  for (int half = 0; half < 64; half += 32) {
+    const uint8_t* const at[3] = {planes.at(0, span) + half, planes.at(1, span) + half, planes.at(2, span) + half};
+    unpack_pair<kCoding, 0>(at, table, codes[0] + half, codes[1] + half);
+    unpack_pair<kCoding, 1>(at, table, codes[2] + half, codes[3] + half);
+    unpack_pair<kCoding, 2>(at, table, codes[4] + half, codes[5] + half);
+    unpack_pair<kCoding, 3>(at, table, codes[6] + half, codes[7] + half);
+  }
+}
+
+// A view's integers are doubled (lowbit.h), its scales halved.
+template <int kCoding>
+FIDELIO_INLINE __m256 scales_of(const Layout& l, const uint8_t* base, int64_t group, int half) {
+  if constexpr (is_view(kCoding))
+    return _mm256_mul_ps(scales_of<kCoding - kFirstView>(l, base, group, half), _mm256_set1_ps(0.5f));
+  const int64_t at = group * kBlock + 8 * half;
+  const uint8_t* p = base + l.scale_offset;
+  if (l.scale == Scale::f16) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 2 * at)));
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + at));
+  return _mm256_cvtepi32_ps(l.scale == Scale::u8 ? _mm256_cvtepu8_epi32(bytes) : _mm256_cvtepi8_epi32(bytes));
+}
+
+// Zeros of 8 rows as dwords, less 128 where codes are signed: byte (r b) / 8 of their string and its neighbour, shifted
+// down. Reads up to 16 bytes: codes follow. Of a view: 2 zero - (2^d - 1).
+template <int kCoding>
+struct ZeroReader {
+  __m256i gather, down, keep, offset, low;
+  const uint8_t* base;
+  int bits;
+
+  ZeroReader(const Layout& l, const uint8_t* block) : bits(l.code_bits) {
+    base = l.has_zero && kCoding != kFp4 ? block + l.zero_offset : nullptr;
+    const int minus = kSigned<kCoding> ? 128 : 0, fixed = is_grid(kCoding) ? 128 : 1 << (bits - 1);
+    offset = _mm256_set1_epi32(base ? minus : minus - fixed);
+    low = _mm256_set1_epi32((1 << (bits - bits_of(kCoding))) - 1);
+    keep = _mm256_set1_epi32((1 << bits) - 1);
+    alignas(32) uint32_t at[8], by[8];
+    for (int r = 0; r < 8; ++r)
+      at[r] = static_cast<uint32_t>(r * bits / 8) | static_cast<uint32_t>(r * bits / 8 + 1) << 8 | 0x80800000u;
+    for (int r = 0; r < 8; ++r) by[r] = static_cast<uint32_t>(r * bits % 8);
+    gather = _mm256_load_si256(reinterpret_cast<const __m256i*>(at)),
+    down = _mm256_load_si256(reinterpret_cast<const __m256i*>(by));
+  }
+  __m256i operator()(int64_t group, int half) const {
+    const __m256i zero = whole(group, half);
+    return is_view(kCoding) ? _mm256_sub_epi32(_mm256_slli_epi32(zero, 1), low) : zero;
+  }
+  FIDELIO_INLINE __m256i whole(int64_t group, int half) const {
+    if (!base) return _mm256_sub_epi32(_mm256_setzero_si256(), offset);
+    const __m128i string = _mm_loadu_si128(reinterpret_cast<const __m128i*>(base + (2 * group + half) * bits));
+    const __m256i pairs = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(string), gather);
+    return _mm256_sub_epi32(_mm256_and_si256(_mm256_srlv_epi32(pairs, down), keep), offset);
+  }
+};
+
+FIDELIO_INLINE __m256i broadcast(const int8_t* p) {
+  int32_t x;
+  std::memcpy(&x, p, 4);
+  return _mm256_set1_epi32(x);
+}
+
+// A group's integers as close_group() takes them.
+template <int kCoding>
+FIDELIO_INLINE __m256i placed(const Layout& l, __m256i integer) {
+  return is_view(kCoding) ? _mm256_sll_epi32(integer, _mm_cvtsi32_si128(l.code_bits - bits_of(kCoding) + 1)) : integer;
+}
+
+// sums[half] += codes . x of quads [kFirst, kLast) of one span and one plane, exact
+template <int kCoding, int kFirst = 0, int kLast = kQuads>
+FIDELIO_INLINE void dot_plane(const Codes& codes, const int8_t* x, __m256i (&sums)[2]) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  for (int q = kFirst; q < kLast; q += kRun<kCoding>) {
+    __m256i narrow[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (int i = q; i < q + kRun<kCoding>; ++i) {
+      const __m256i v = broadcast(x + 4 * i);
+      for (int half = 0; half < 2; ++half) {
+        const __m256i w = load(codes[i] + 32 * half);
+        const __m256i pairs = kSigned<kCoding> ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(v, w))
+                                               : _mm256_maddubs_epi16(w, v);
+        narrow[half] = kRun<kCoding> == 1 ? pairs : _mm256_add_epi16(narrow[half], pairs);
+      }
+    }
+    for (int half = 0; half < 2; ++half)
+      sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(narrow[half], ones));
+  }
+}
+
+struct Tile {
+  alignas(32) float partial[kMaxRows][kBlock];
+  alignas(32) int32_t integer[kMaxRows][kBlock];
+};
+
+// y[m, 16 rows of the block] = or += partial * row scale (where the weights lack it) + bias
+void store(const Job& job, int64_t block, int64_t m, const float* partial, bool scale_rows) {
+  const int64_t left = job.layout.out - block * kBlock;
+  const uint8_t* base = job.packed + job.layout.front + block * job.layout.block_bytes;
+  float* y = job.y + m * job.y_stride + block * kBlock;
+  for (int64_t r = 0; r < (left < kBlock ? left : kBlock); ++r) {
+    float value = partial[r], row_scale;
+    if (scale_rows) std::memcpy(&row_scale, base + 4 * r, 4), value *= row_scale;
+    if (job.bias) value += job.bias[block * kBlock + r];
+    y[r] = job.add ? y[r] + value : value;
+  }
+}
+
+// A group's integers become FP32: partial += (s_w s_x) float(integer - zero sum)
+template <int kCoding>
+void close_group(const Job& job, const uint8_t* base, int64_t group, int64_t weight_group, int64_t m0, int64_t rows,
+                 const ZeroReader<kCoding>& zeros, Tile& tile) {
+  for (int half = 0; half < 2; ++half) {
+    const __m256 scale = scales_of<kCoding>(job.layout, base, weight_group, half);
+    const __m256i zero = zeros(weight_group, half);
+    for (int64_t m = 0; m < rows; ++m) {
+      const int64_t at = group * job.rows + m0 + m;
+      auto* integer = reinterpret_cast<__m256i*>(tile.integer[m] + 8 * half);
+      float* partial = tile.partial[m] + 8 * half;
+      const __m256i exact = _mm256_sub_epi32(placed<kCoding>(job.layout, _mm256_load_si256(integer)),
+                                             _mm256_mullo_epi32(zero, _mm256_set1_epi32(job.sum[at])));
+      const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(job.scale[at]));
+      _mm256_store_ps(partial, _mm256_fmadd_ps(_mm256_cvtepi32_ps(exact), factor, _mm256_load_ps(partial)));
+      _mm256_store_si256(integer, _mm256_setzero_si256());
+    }
+  }
+}
+
+template <int kCoding, bool kTwo>
+void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table& table, Tile& tile) {
+  constexpr int64_t kRowBytes = kTwo ? 2 * kSpan : kSpan;
+  const Layout& l = job.layout;
+  const uint8_t* base = job.packed + l.front + block * l.block_bytes;
+  const Planes<kCoding> planes(l, base);
+  const ZeroReader<kCoding> zeros(l, base);
+  alignas(64) Codes codes;
+  std::memset(tile.partial, 0, static_cast<size_t>(rows) * sizeof tile.partial[0]);
+  std::memset(tile.integer, 0, static_cast<size_t>(rows) * sizeof tile.integer[0]);
+  for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
+    const int64_t weight_group = s / l.group_spans;
+    const int64_t end = s + l.activation_group_spans < l.spans ? s + l.activation_group_spans : l.spans;
+    for (; s < end; ++s) {
+      unpack_span<kCoding>(planes, s, table, codes);
+      for (int64_t m = 0; m < rows; ++m) {
+        const int8_t* x = job.planes + (s * job.rows + m0 + m) * kRowBytes;
+        __m256i hi[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}, lo[2] = {hi[0], hi[0]};
+        dot_plane<kCoding>(codes, x, hi);
+        if constexpr (kTwo) dot_plane<kCoding>(codes, x + kSpan, lo);
+        for (int half = 0; half < 2; ++half) {
+          auto* integer = reinterpret_cast<__m256i*>(tile.integer[m] + 8 * half);
+          const __m256i sum = kTwo ? _mm256_add_epi32(_mm256_slli_epi32(hi[half], 7), lo[half]) : hi[half];
+          _mm256_store_si256(integer, _mm256_add_epi32(_mm256_load_si256(integer), sum));
+        }
+      }
+    }
+    close_group(job, base, g, weight_group, m0, rows, zeros, tile);
+  }
+  for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, tile.partial[m], l.scale != Scale::f16);
+}
+
+// E4M3 of 8 rows: an FP32 whose exponent field is 120 too small once its bits are in place, subnormals included.
+FIDELIO_INLINE __m256 load_e4m3(const uint8_t* p) {
+  const __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m256i top = _mm256_set1_epi32(0x7f), magnitude = _mm256_and_si256(code, top),
+                sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(0x80)), 24);
+  const __m256i bits = _mm256_blendv_epi8(_mm256_slli_epi32(magnitude, 20), _mm256_set1_epi32(0x7fc00000),
+                                          _mm256_cmpeq_epi32(magnitude, top));
+  return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(bits, sign)), _mm256_set1_ps(0x1p120f));
+}
+
+// Scale (halved: the grid is 2 x E2M1) and offset of 8 rows in a half of a span.
+struct HalfScales {
+  __m256 scale, offset;
+  HalfScales(const Layout& l, const uint8_t* base, int64_t group, int rows)
+      : scale(_mm256_mul_ps(load_e4m3(base + l.scale_offset + group * kBlock + 8 * rows), _mm256_set1_ps(0.5f))),
+        offset(l.has_zero ? load_e4m3(base + l.zero_offset + group * kBlock + 8 * rows) : _mm256_setzero_ps()) {}
+};
+
+// partial += the half of a span that begins at quad kFirst; sum: of its activations. Codes are signed: no zero.
+template <bool kTwo, int kFirst>
+void add_half(const Codes& codes, const int8_t* x, const HalfScales (&scales)[2], int32_t sum, float scale,
+              float* partial) {
+  __m256i hi[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}, lo[2] = {hi[0], hi[0]};
+  dot_plane<kFp4, kFirst, kFirst + 4>(codes, x, hi);
+  if constexpr (kTwo) dot_plane<kFp4, kFirst, kFirst + 4>(codes, x + kSpan, lo);
+  const __m256 step = _mm256_set1_ps(scale), total = _mm256_set1_ps(static_cast<float>(sum));
+  for (int rows = 0; rows < 2; ++rows) {
+    const __m256i integer = kTwo ? _mm256_add_epi32(_mm256_slli_epi32(hi[rows], 7), lo[rows]) : hi[rows];
+    __m256 p = _mm256_load_ps(partial + 8 * rows);
+    p = _mm256_fmadd_ps(_mm256_cvtepi32_ps(integer), _mm256_mul_ps(scales[rows].scale, step), p);
+    p = _mm256_fmadd_ps(total, _mm256_mul_ps(scales[rows].offset, step), p);
+    _mm256_store_ps(partial + 8 * rows, p);
+  }
+}
+
+// FP4: every half of a span has its scale and offset.
+template <bool kTwo>
+void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table& table, Tile& tile) {
+  const Layout& l = job.layout;
+  const uint8_t* base = job.packed + l.front + block * l.block_bytes;
+  const Planes<kFp4> planes(l, base);
+  alignas(64) Codes codes;
+  std::memset(tile.partial, 0, static_cast<size_t>(rows) * sizeof tile.partial[0]);
+  for (int64_t s = 0; s < l.spans; ++s) {
+    unpack_span<kFp4>(planes, s, table, codes);
+    const HalfScales first[2] = {{l, base, 2 * s, 0}, {l, base, 2 * s, 1}},
+                     second[2] = {{l, base, 2 * s + 1, 0}, {l, base, 2 * s + 1, 1}};
+    for (int64_t m = 0; m < rows; ++m) {
+      const int64_t at = s * job.rows + m0 + m;
+      const int8_t* x = job.planes + at * (kTwo ? 2 * kSpan : kSpan);
+      const int32_t sum = first_half_sum<kTwo>(x);
+      add_half<kTwo, 0>(codes, x, first, sum, job.scale[at], tile.partial[m]);
+      add_half<kTwo, 4>(codes, x, second, job.sum[at] - sum, job.scale[at], tile.partial[m]);
+    }
+  }
+  for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, tile.partial[m], true);
+}
+
+template <int kCoding, bool kTwo>
+void multiply(const Job& job) {
+  const Table table = load_table<kCoding>(job.packed);
+  Tile tile;
+  for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
+    const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
+    for (int64_t block = job.first; block < job.last; ++block) {
+      if constexpr (kCoding == kFp4) {
+        multiply_fp4_tile<kTwo>(job, block, m0, rows, table, tile);
+      } else {
+        multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
+      }
+    }
+  }
+}
+
+// FP32 activations: a span of weights decoded to FP32, columns in order, one FMA a weight. For oracles, not for speed.
+template <int kCoding>
+void multiply_f32(const Job& job) {
+  const Layout& l = job.layout;
+  const Table table = load_table<kCoding>(job.packed);
+  alignas(64) Codes codes;
+  alignas(64) float weights[kSpan][kBlock];
+  Tile tile;
+  for (int64_t block = job.first; block < job.last; ++block) {
+    const uint8_t* base = job.packed + l.front + block * l.block_bytes;
+    const Planes<kCoding> planes(l, base);
+    const ZeroReader<kCoding> zeros(l, base);
+    for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
+      const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
+      std::memset(tile.partial, 0, sizeof tile.partial);
+      for (int64_t s = 0; s < l.spans; ++s) {
+        unpack_span<kCoding>(planes, s, table, codes);
+        for (int half = 0; half < 2; ++half) {
+          __m256 scale = scales_of<kCoding>(l, base, s / l.group_spans, half);
+          const __m256 row_scale = l.scale == Scale::f16
+                                       ? _mm256_set1_ps(1)
+                                       : _mm256_loadu_ps(reinterpret_cast<const float*>(base) + 8 * half);
+          scale = _mm256_mul_ps(row_scale, scale);
+          const __m256i zero = zeros(s / l.group_spans, half);
+          for (int k = 0; k < kSpan; ++k) {  // byte k % 4 of every dword: sign-extended where codes are signed
+            const __m256i up = _mm256_sll_epi32(load(codes[k / 4] + 32 * half), _mm_cvtsi32_si128(24 - 8 * (k % 4)));
+            const __m256i code = kSigned<kCoding> ? _mm256_srai_epi32(up, 24) : _mm256_srli_epi32(up, 24);
+            const __m256 value = _mm256_cvtepi32_ps(_mm256_sub_epi32(placed<kCoding>(l, code), zero));
+            if constexpr (kCoding == kFp4) {
+              const HalfScales h(l, base, 2 * s + k / kHalf, half);
+              const __m256 plain = _mm256_add_ps(_mm256_mul_ps(h.scale, value), h.offset);
+              _mm256_store_ps(weights[k] + 8 * half, _mm256_mul_ps(row_scale, plain));
+            } else {
+              _mm256_store_ps(weights[k] + 8 * half, _mm256_mul_ps(scale, value));
+            }
+          }
+        }
+        const int64_t left = l.in - s * kSpan, columns = left < kSpan ? left : kSpan;
+        for (int64_t m = 0; m < rows; ++m) {
+          const float* x = job.values + (m0 + m) * l.in + s * kSpan;
+          __m256 first = _mm256_load_ps(tile.partial[m]), second = _mm256_load_ps(tile.partial[m] + 8);
+          for (int64_t k = 0; k < columns; ++k) {
+            const __m256 v = _mm256_set1_ps(x[k]);
+            first = _mm256_fmadd_ps(_mm256_load_ps(weights[k]), v, first);
+            second = _mm256_fmadd_ps(_mm256_load_ps(weights[k] + 8), v, second);
+          }
+          _mm256_store_ps(tile.partial[m], first), _mm256_store_ps(tile.partial[m] + 8, second);
+        }
+      }
+      for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, tile.partial[m], false);
+    }
+  }
+}
+
+void prepare16(const PrepareJob& job) { prepare_rows<true>(job); }
+void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
+
+constexpr Kernels kernels() {
+  Kernels all{};
+  for_each_coding([&]<int kCoding>() {
+    all.integer.a16[kCoding] = multiply<kCoding, true>;
+    all.integer.a8[kCoding] = multiply<kCoding, false>;
+    all.f32[kCoding] = multiply_f32<kCoding>;
+  });
+  all.prepare16 = prepare16, all.prepare8 = prepare8;
+  return all;
+}
+
+}  // namespace
+
+constinit const Kernels kAvx2 = kernels();
+
+}  // namespace fidelio::cpu::lowbit

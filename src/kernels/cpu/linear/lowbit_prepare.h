@@ -1,0 +1,83 @@
+// FP32 rows -> INT8 planes (the layout is drawn in lowbit.h). Included once per instruction set: internal linkage, so
+// that every file has its own copy, vectorised by the compiler for its own target; all give the same bits.
+#pragma once
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/linear/lowbit.h"
+
+namespace fidelio::cpu::lowbit {
+namespace {
+
+// Below this the group counts as zero: 16319 / largest would overflow.
+constexpr float kTiny = 1e-30f;
+
+// 32 integers of one span, |q| <= 16319: the planes, and their sum.
+template <bool kTwo>
+inline int32_t split_span(const float* x, float inverse, int8_t* planes) {
+  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer, ties to even
+  uint32_t total = 0;                    // wraps for NaN and infinities; their scale carries them through
+  for (int i = 0; i < kSpan; ++i) {
+    const float shifted = x[i] * inverse + kMagic;
+    uint32_t u;
+    std::memcpy(&u, &shifted, 4);
+    const int32_t q = static_cast<int32_t>(u - 0x4b400000u);
+    total += static_cast<uint32_t>(q);
+    if (kTwo) {
+      const int32_t hi = static_cast<int32_t>(static_cast<uint32_t>(q) + 64u) >> 7;
+      planes[i] = static_cast<int8_t>(hi);
+      planes[kSpan + i] = static_cast<int8_t>(static_cast<uint32_t>(q) - (static_cast<uint32_t>(hi) << 7));
+    } else {
+      planes[i] = static_cast<int8_t>(q);
+    }
+  }
+  return static_cast<int32_t>(total);
+}
+
+// The largest magnitude; NaN counts above everything (as bit patterns of magnitudes do), so it reaches the scale.
+inline float largest_magnitude(const float* x, int64_t n) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t u;
+    std::memcpy(&u, x + i, 4);
+    u &= 0x7fffffffu;
+    largest = u > largest ? u : largest;
+  }
+  float value;
+  std::memcpy(&value, &largest, 4);
+  return value;
+}
+
+template <bool kTwo>
+inline void prepare_rows(const PrepareJob& job) {
+  constexpr int64_t kBytes = kTwo ? 2 * kSpan : kSpan;
+  const int64_t spans = (job.columns + kSpan - 1) / kSpan;
+  for (int64_t m = job.first; m < job.last; ++m) {
+    const float* x = job.x + m * job.columns;
+    for (int64_t s = 0, g = 0; s < spans; s += job.group_spans, ++g) {
+      const int64_t end = s + job.group_spans < spans ? s + job.group_spans : spans;
+      const int64_t column = s * kSpan, columns = (end * kSpan < job.columns ? end * kSpan : job.columns) - column;
+      const float largest = largest_magnitude(x + column, columns);
+      const bool zero = largest < kTiny;
+      const float inverse = zero ? 0.0f : job.steps / largest;
+      uint32_t sum = 0;
+      for (int64_t t = s; t < end; ++t) {
+        int8_t* planes = job.planes + (t * job.rows + m) * kBytes;
+        const int64_t left = job.columns - t * kSpan;
+        if (left >= kSpan) {
+          sum += static_cast<uint32_t>(split_span<kTwo>(x + t * kSpan, inverse, planes));
+        } else {
+          float padded[kSpan] = {};
+          std::memcpy(padded, x + t * kSpan, static_cast<size_t>(left) * sizeof(float));
+          sum += static_cast<uint32_t>(split_span<kTwo>(padded, inverse, planes));
+        }
+      }
+      job.scale[g * job.rows + m] = zero ? 0.0f : largest / job.steps;
+      // NaN or infinity: the integers mean nothing and the scale carries it; their sum must not overflow a kernel.
+      job.sum[g * job.rows + m] = largest <= std::numeric_limits<float>::max() ? static_cast<int32_t>(sum) : 0;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fidelio::cpu::lowbit

@@ -1,0 +1,153 @@
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "kernels/cuda/device/values.h"
+#include "quant/codebook.h"
+#include "quant/cuda/feedback.h"
+#include "quant/cuda/gptq.h"
+#include "quant/device/workbench.h"
+#include "quant/feedback.h"
+#include "quant/strip.h"
+
+namespace fidelio {
+namespace {
+
+// A stream that outlives what is made on it.
+struct OpenStream {
+  explicit OpenStream(int gpu) {
+    cuda::open_device(gpu);
+    stream = cuda::make_stream();
+  }
+  ~OpenStream() { cuda::destroy_stream(stream); }
+  OpenStream(const OpenStream&) = delete;
+  OpenStream& operator=(const OpenStream&) = delete;
+  cuda::Stream stream = nullptr;
+};
+
+class CudaWorkbench final : public Workbench {
+ public:
+  CudaWorkbench(int gpu, ThreadPool& pool)
+      : stream_(gpu), order_(stream_.stream), feedback_(stream_.stream), gptq_(stream_.stream), pool_(pool) {}
+
+  void begin(int64_t in) override {
+    host_.reset();
+    order_.begin(in);
+    feedback_.begin(in);
+  }
+  void add(std::span<const float> x) override { order_.add(x); }
+  void add(std::span<const float> x, std::span<const float> source) override {
+    order_.add(x);
+    feedback_.add(source, x);
+  }
+  void factorize(double damping, bool act_order) override { order_.factorize(damping, act_order); }
+  void load(const LinearWeight& original) override {
+    check(original.in == order_.in(), "a matrix of {} columns needs a Hessian of {}, not {}", original.in, original.in,
+          order_.in());
+    original_ = &original;
+    decoded_.clear();
+    values_ = cuda::values_of(stream_.stream, original);
+    const int64_t bad = cuda::first_not_finite(stream_.stream, values_.as<float>(), original.out * original.in);
+    check(bad < 0, "the weight at row {}, column {} is not finite; only finite weights can be quantised",
+          bad / original.in, bad % original.in);
+    if (!feedback_.empty())
+      feedback_.target(order_, fidelio::Feedback::trust(feedback_.tokens(), original.in), values_.as<float>(),
+                       original.out);
+  }
+
+  GptqResult quantize(const FormatSpec& spec, const GptqOptions& options) override {
+    const bool view = spec.kind == Kind::integer && is_view_width(spec.bits, options.view_bits);
+    const int passes = options.descend_codes || options.refit_scales ? options.descent_passes : 0;
+    const bool half = passes > 0 && options.descend_codes != options.refit_scales;  // of a pass: for studies
+    if (!cuda::Gptq::takes(spec) || (view && options.view_weight > 0) || half) return on_host(spec, options);
+    const auto start = std::chrono::steady_clock::now();
+    const int64_t out = original_->out, in = original_->in;
+    GptqResult result{.weight = allocate_weight(spec, out, in),
+                      .report = {.damping = order_.factor().damping, .dead_columns = order_.factor().dead}};
+    cuda::GptqPlan plan{spec, {}, options.range_search, passes};
+    if (spec.kind == Kind::grid) plan.codebook = codebook(spec, result.weight);
+    const cuda::DeviceBuffer values(values_.size());  // quantise() uses its own up
+    cuda::on_device(stream_.stream, values.data(), values_.data(), values_.size());
+    const cuda::GptqCodes codes = gptq_.quantise(plan, order_, values.as<float>(), out);
+    write(plan, codes, result.weight);
+    result.report.energy = codes.energy;
+    result.report.loss_gptq = codes.before;
+    result.report.loss = codes.after;
+    result.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return result;
+  }
+
+ private:
+  std::vector<int8_t> codebook(const FormatSpec& spec, LinearWeight& weight) {
+    const std::vector<float>& values = decoded();
+    const std::vector<int8_t> book =
+        fit_codebook(spec, values, original_->out, original_->in, order_.factor().weight, pool_);
+    std::copy(book.begin(), book.end(), std::get<VectorCode>(weight.main).codebook.as<int8_t>().begin());
+    return book;
+  }
+
+  // What is quantised, on the host: zero where no calibration token reaches.
+  const std::vector<float>& decoded() {
+    if (!decoded_.empty()) return decoded_;
+    decoded_.resize(static_cast<size_t>(original_->out * original_->in));
+    cuda::from_device(stream_.stream, decoded_.data(), values_.data(), decoded_.size() * sizeof(float));
+    const std::vector<float>& weight = order_.factor().weight;
+    if (order_.factor().dead == 0) return decoded_;
+    for (int64_t r = 0; r < original_->out; ++r)
+      for (int64_t c = 0; c < original_->in; ++c)
+        if (weight[static_cast<size_t>(c)] == 0) decoded_[static_cast<size_t>(r * original_->in + c)] = 0;
+    return decoded_;
+  }
+
+  // Codes and scales into the format's tensors, by the strips that the host's quantisers write.
+  void write(const cuda::GptqPlan& plan, const cuda::GptqCodes& codes, LinearWeight& weight) {
+    const Levels levels = plan.spec.kind == Kind::grid ? Levels(plan.spec, plan.codebook) : Levels(plan.spec);
+    pool_.run(strips(weight.out), [&](int64_t job, int) {
+      Strip strip(plan.spec, weight.out, weight.in, job);
+      for (int64_t r = 0; r < strip.rows; ++r) {
+        const int64_t row = strip.first + r;
+        for (int64_t c = 0; c < strip.in; ++c)
+          strip.level[c * kLanes + r] = levels.level(codes.code[static_cast<size_t>(row * strip.in + c)]);
+        for (int64_t g = 0; g < strip.groups; ++g) {
+          strip.scale[g * kLanes + r] = codes.scale[static_cast<size_t>(row * strip.groups + g)];
+          strip.offset[g * kLanes + r] = codes.offset[static_cast<size_t>(row * strip.groups + g)];
+        }
+        strip.row_scale[r] = codes.row_scale[static_cast<size_t>(row)];
+      }
+      emit(strip, levels, weight);
+    });
+  }
+
+  // By the host's own quantiser, with the device's Hessian factorised once more there.
+  GptqResult on_host(const FormatSpec& spec, const GptqOptions& options) {
+    if (!host_) {
+      spdlog::info("{} with these steps is not quantised on the GPU: the CPU does it", to_string(spec));
+      const int64_t in = order_.in();
+      std::vector<float> matrix(static_cast<size_t>(in * in));
+      cuda::from_device(stream_.stream, matrix.data(), order_.matrix(), matrix.size() * sizeof(float));
+      host_.emplace(Hessian::from_matrix(matrix, in, order_.tokens()), HessianFactor{});
+      host_->second = fidelio::factorize(host_->first, options.damping, options.act_order, pool_);
+    }
+    return quantize_gptq(spec, decoded(), original_->out, original_->in, host_->first, host_->second, options, pool_);
+  }
+
+  OpenStream stream_;
+  cuda::SecondOrder order_;
+  cuda::Feedback feedback_;
+  cuda::Gptq gptq_;
+  ThreadPool& pool_;
+  const LinearWeight* original_ = nullptr;
+  cuda::DeviceBuffer values_;
+  std::vector<float> decoded_;
+  std::optional<std::pair<Hessian, HessianFactor>> host_;
+};
+
+}  // namespace
+
+std::unique_ptr<Workbench> make_cuda_workbench(int gpu, ThreadPool& pool) {
+  return std::make_unique<CudaWorkbench>(gpu, pool);
+}
+
+}  // namespace fidelio

@@ -1,0 +1,140 @@
+#include "quant/vectors/vectors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/rng.h"
+#include "quant/vectors/vector_book.h"
+
+namespace fidelio {
+namespace {
+
+std::vector<float> normal(int64_t n, uint64_t seed) {
+  Rng rng(seed);
+  std::vector<float> x(static_cast<size_t>(n));
+  for (float& v : x) v = static_cast<float>(rng.normal());
+  return x;
+}
+
+// Columns that share sources and differ in power.
+Hessian correlated(int64_t in, ThreadPool& pool) {
+  const int64_t tokens = 3 * in, sources = in / 2 + 1;
+  const std::vector<float> z = normal(tokens * sources, 1), mix = normal(sources * in, 2);
+  std::vector<float> x = normal(tokens * in, 3);
+  for (int64_t t = 0; t < tokens; ++t)
+    for (int64_t c = 0; c < in; ++c) {
+      for (int64_t s = 0; s < sources; ++s)
+        x[t * in + c] += 2 * z[t * sources + s] * mix[s * in + c] / std::sqrt(static_cast<float>(sources));
+      x[t * in + c] *= c % 7 == 0 ? 4.0f : 1.0f;
+    }
+  Hessian h(in);
+  h.add(x, pool);
+  return h;
+}
+
+struct Size {
+  int64_t out, in;
+};
+
+// Against the definition, tried out for every centroid and every sign, in double.
+TEST(VectorBook, NearestIsNoWorseThanAnyCentroidWithAnySigns) {
+  for (const int signs : {1, 4, 8}) {
+    VectorBook book(256, signs);
+    Rng rng(4);
+    for (int64_t k = 0; k < 256; ++k)
+      for (int64_t j = 0; j < 8; ++j) book.at(k, j) = static_cast<float>(rng.below(255)) - 127;
+    for (int trial = 0; trial < 20; ++trial) {
+      float x[8], metric[8], q[8];
+      for (int j = 0; j < 8; ++j) x[j] = static_cast<float>(60 * rng.normal());
+      for (int j = 0; j < 8; ++j) metric[j] = static_cast<float>(0.1 + rng.uniform());
+      std::vector<float> norm(256);
+      book.norms(metric, norm.data());
+      const auto cost = [&](VectorChoice c) {
+        book.decode(c, q);
+        double sum = 0;
+        for (int j = 0; j < 8; ++j) sum += double{metric[j]} * (double{x[j]} - q[j]) * (double{x[j]} - q[j]);
+        return sum;
+      };
+      double best = std::numeric_limits<double>::max(), largest = 0;
+      for (int k = 0; k < 256; ++k)
+        for (int s = 0; s < 1 << signs; ++s) {
+          const double c = cost({k, static_cast<uint8_t>(s)});
+          best = std::min(best, c), largest = std::max(largest, c);
+        }
+      // The search compares sums of 16 FP32 products no larger than the largest cost there is.
+      EXPECT_LE(cost(book.nearest(x, metric, norm.data())), best + 32 * 0x1p-24 * largest) << signs;
+    }
+  }
+}
+
+TEST(Vectors, TheReportIsTheLossOfWhatIsStored) {
+  ThreadPool pool(2);
+  for (const auto [out, in] : {Size{40, 64}, Size{3, 61}, Size{70, 40}}) {
+    const Hessian h = correlated(in, pool);
+    const std::vector<float> w = normal(out * in, 5);
+    for (const char* text : {"vq8k9s1", "vq8k12s4+r3.0", "vq8k17s8+r0.5"}) {
+      const GptqResult made = quantize_gptq(parse_format(text), w, out, in, h, {}, pool);
+      check_codes(made.weight);
+      const double loss = proxy_loss(w, decode(made.weight), out, in, h);
+      const double energy = proxy_loss(w, std::vector<float>(w.size()), out, in, h);
+      // FP32 products with H: in terms, each within in eps of the sum of magnitudes, which is at most in times the trace.
+      const double tolerance = static_cast<double>(2 * in) * 0x1p-24 * static_cast<double>(in) * energy;
+      EXPECT_NEAR(made.report.loss, loss, tolerance) << text << " " << out << "x" << in;
+      EXPECT_NEAR(made.report.energy, energy, tolerance);
+      EXPECT_LE(made.report.loss, made.report.loss_gptq);
+      EXPECT_LT(made.report.loss, energy);
+    }
+  }
+}
+
+TEST(Vectors, ErrorFeedbackAndCorrectionsLowerTheLoss) {
+  ThreadPool pool(2);
+  constexpr int64_t kOut = 64, kIn = 96;
+  const Hessian h = correlated(kIn, pool);
+  const std::vector<float> w = normal(kOut * kIn, 6);
+  const auto loss = [&](const LinearWeight& q) { return proxy_loss(w, decode(q), kOut, kIn, h); };
+  const auto fed_back = [&](const char* text) {
+    return loss(quantize_gptq(parse_format(text), w, kOut, kIn, h, {}, pool).weight);
+  };
+  const double alone = loss(quantize_rtn(parse_format("vq8k12s4"), w, kOut, kIn, {}, pool));
+  EXPECT_LT(fed_back("vq8k12s4"), alone);
+  EXPECT_LT(fed_back("vq8k12s4+r5.0"), fed_back("vq8k12s4"));
+  EXPECT_LT(fed_back("vq8k16s8"), fed_back("vq8k12s4"));
+}
+
+TEST(Vectors, ThreadsChangeNothing) {
+  constexpr int64_t kOut = 150, kIn = 64;
+  ThreadPool one(1), three(3);
+  const Hessian h = correlated(kIn, one);
+  const std::vector<float> w = normal(kOut * kIn, 7);
+  const FormatSpec spec = parse_format("vq8k12s4+r2.2");
+  const GptqResult a = quantize_gptq(spec, w, kOut, kIn, h, {}, one),
+                   b = quantize_gptq(spec, w, kOut, kIn, h, {}, three);
+  EXPECT_EQ(decode(a.weight), decode(b.weight));
+}
+
+// A row of zeros stays one; zeros alone are no special case; a column that no token uses costs nothing.
+TEST(Vectors, ZerosAndDeadColumns) {
+  constexpr int64_t kOut = 20, kIn = 32;
+  ThreadPool pool(1);
+  std::vector<float> w = normal(kOut * kIn, 8);
+  std::fill_n(w.begin() + 3 * kIn, kIn, 0.0f);
+  const Hessian live = correlated(kIn, pool);
+  std::vector<float> matrix(live.matrix().begin(), live.matrix().end());
+  for (int64_t i = 0; i < kIn; ++i) matrix[5 * kIn + i] = matrix[i * kIn + 5] = 0;
+  const Hessian h = Hessian::from_matrix(matrix, kIn, live.tokens());
+  const FormatSpec spec = parse_format("vq8k16s8+r1.0");
+  const GptqResult made = quantize_gptq(spec, w, kOut, kIn, h, {}, pool);
+  const std::vector<float> q = decode(made.weight);
+  for (int64_t i = 0; i < kIn; ++i) EXPECT_EQ(q[3 * kIn + i], 0.0f);
+  EXPECT_EQ(made.report.dead_columns, 1);
+  EXPECT_LT(made.report.relative_loss(), 0.5);
+  const std::vector<float> nothing(kOut * kIn);
+  EXPECT_EQ(decode(quantize_gptq(spec, nothing, kOut, kIn, h, {}, pool).weight), nothing);
+}
+
+}  // namespace
+}  // namespace fidelio

@@ -1,0 +1,226 @@
+// The tuner over a Device; tuner.h says what it does. Only tuner_*.cc include this.
+#pragma once
+#include <chrono>
+#include <filesystem>
+
+#include "train/passes.h"
+#include "train/state.h"
+#include "train/tune/layer_stage.h"
+#include "train/tune/tuner.h"
+
+namespace fidelio::train {
+
+template <class D>
+class Trainer {
+ public:
+  using Real = typename D::Real;
+  using Progress = std::function<void(const TuneProgress&)>;
+
+  Trainer(D& device, const Checkpoint& model, const Checkpoint& source, const TuneData& data,
+          const TuneOptions& options, Progress progress)
+      : device_(device),
+        model_(model),
+        data_(data),
+        options_(options),
+        progress_(std::move(progress)),
+        config_(model.config()),
+        teacher_(device, source, false),
+        student_(device, model, source, options.outer),
+        tape_(device, config_, capacity(data, options)),
+        passes_(device, config_, tape_, teacher_.view(), student_.view()),
+        job_(job_of(model, source, data, options)) {
+    check(!data.windows.empty() && !data.held.empty(), "tuning needs windows to tune on and others to stop by");
+  }
+
+  TuneResult run() {
+    const bool resumed = resume();
+    report_.resumed = resumed;
+    if (!resumed) {
+      report_.kl_before = passes_.evaluate(data_.held);
+      best_ = student_.encode(), best_kl_ = report_.kl_before;
+      note(fmt::format("untuned: KL {:.5g} on the windows held out", best_kl_));
+    }
+    passes_.choose(options_.loss, data_.held);
+    layers();
+    if (report_.evaluations.empty()) judge(0);
+    whole();
+    report_.kl_after = best_kl_;
+    report_.steps = step_;
+    return {std::move(best_), report_};
+  }
+
+ private:
+  static int64_t capacity(const TuneData& data, const TuneOptions& options) {
+    int64_t rows = options.rows;
+    for (const auto* windows : {&data.windows, &data.held})
+      for (const auto& w : *windows) rows = std::max(rows, static_cast<int64_t>(w.size()));
+    return rows;
+  }
+
+  static nlohmann::json job_of(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
+                               const TuneOptions& o) {
+    return {{"model", model.weights_sha256()},
+            {"source", source.weights_sha256()},
+            {"text", data.sha256},
+            {"loss", static_cast<int>(o.loss)},
+            {"layer_steps", o.layer_steps},
+            {"steps", o.steps},
+            {"windows", o.windows},
+            {"rows", o.rows},
+            {"evaluate_every", o.evaluate_every},
+            {"patience", o.patience},
+            {"rates", o.rates},
+            {"warmup", o.warmup},
+            {"clip", o.clip},
+            {"outer", o.outer},
+            {"seed", o.seed}};
+  }
+
+  // The first stage, from the layer where it stopped.
+  void layers() {
+    if (options_.layer_steps == 0 || layers_done_ >= config_.L) return;
+    LayerStage<D> stage(device_, config_, tape_, student_, teacher_.view(), data_, options_);
+    for (int layer = 0; layer < config_.L; ++layer) {
+      if (layer < layers_done_) {
+        stage.skip(layer);
+        continue;
+      }
+      const auto [before, after] = stage.tune(layer);
+      report_.layer_before.push_back(before), report_.layer_after.push_back(after);
+      layers_done_ = layer + 1;
+      note(fmt::format("layer {}: error {:.4g} -> {:.4g} of the output's energy", layer, before, after));
+      save(layer + 1 == config_.L);
+    }
+    student_.parameters([&](Parameter<D>& p) { device_.zero(p.m.get(), p.n), device_.zero(p.v.get(), p.n); });
+  }
+
+  void whole() {
+    const auto begin = std::chrono::steady_clock::now();
+    const int64_t first = step_;
+    while (step_ < options_.steps && !report_.diverged && !report_.stopped_early) {
+      const bool finite = step();
+      ++step_;
+      report_.seconds_a_step = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
+                               static_cast<double>(step_ - first);
+      std::string words;
+      if (!finite) {
+        report_.diverged = true;
+      } else if (step_ % options_.evaluate_every == 0 || step_ == options_.steps) {
+        judge(step_);
+        words = fmt::format("step {}: KL {:.5g} on the windows held out, best {:.5g}", step_,
+                            report_.evaluations.back().kl, best_kl_);
+      }
+      note(words);
+      save(false);
+    }
+  }
+
+  // One step; false if the loss or its gradient is not finite, and then nothing has moved.
+  bool step() {
+    std::vector<const std::vector<int32_t>*> windows;
+    double total = 0;
+    for (const int64_t i :
+         windows_of_step(step_, options_.windows, static_cast<int64_t>(data_.windows.size()), options_.seed)) {
+      windows.push_back(&data_.windows[static_cast<size_t>(i)]);
+      total += static_cast<double>(windows.back()->size());
+    }
+    for (int layer = -1; layer < config_.L; ++layer) student_.zero_gradients(layer);
+    LossSums sums;
+    passes_.parts(windows, [&](const Sequences& part) { sums.add(passes_.pass(part, 1 / total)); });
+    for (int layer = -1; layer < config_.L; ++layer) student_.backward(layer);
+    double norm = 0;
+    student_.parameters([&](Parameter<D>& p) { norm += p.gradient_norm2(device_); });
+    norm = std::sqrt(norm);
+    if (!std::isfinite(sums.mixed(passes_.mix())) || !std::isfinite(norm)) return false;
+    if (mean_norm_ == 0) mean_norm_ = norm;
+    const double kept = std::min(norm, options_.clip * mean_norm_);
+    mean_norm_ += 0.02 * (kept - mean_norm_);
+    const double rise = schedule(step_, options_.steps, options_.warmup);
+    student_.parameters([&](Parameter<D>& p) {
+      p.step(device_, {.rate = rise * options_.rates[static_cast<size_t>(p.share)], .eps = kAdamEps, .step = step_ + 1},
+             norm > 0 ? kept / norm : 1);
+    });
+    for (int layer = -1; layer < config_.L; ++layer) student_.decode(layer);
+    return true;
+  }
+
+  // A measurement on the held windows: the best model is kept, and it may be time to stop.
+  void judge(int64_t at) {
+    const double kl = passes_.evaluate(data_.held);
+    report_.evaluations.push_back({at, kl});
+    if (kl < best_kl_) {
+      best_ = student_.encode(), best_kl_ = kl, report_.best_step = at;
+    } else if (!std::isfinite(kl) || kl > 2 * report_.kl_before) {
+      report_.diverged = true;
+    } else if (at - report_.best_step >= options_.patience * options_.evaluate_every) {
+      report_.stopped_early = true;
+    }
+  }
+
+  void note(const std::string& text) {
+    if (progress_)
+      progress_({layers_done_ * options_.layer_steps + step_, config_.L * options_.layer_steps + options_.steps, text});
+  }
+
+  void save(bool now) {
+    if (options_.state.empty()) return;
+    const auto time = std::chrono::steady_clock::now();
+    if (!now && std::chrono::duration<double>(time - saved_).count() < options_.save_seconds) return;
+    std::vector<TensorToWrite> tensors;
+    student_.parameters([&](Parameter<D>& p) { add_parameter(device_, p, tensors); });
+    add_weights(best_, tensors);
+    nlohmann::json evaluations = nlohmann::json::array();
+    for (const Evaluation& e : report_.evaluations) evaluations.push_back({e.step, e.kl});
+    write_state(options_.state, std::move(tensors),
+                {{"job", job_},
+                 {"step", step_},
+                 {"layers_done", layers_done_},
+                 {"mean_norm", mean_norm_},
+                 {"best_kl", best_kl_},
+                 {"best_step", report_.best_step},
+                 {"kl_before", report_.kl_before},
+                 {"evaluations", evaluations},
+                 {"diverged", report_.diverged},
+                 {"stopped", report_.stopped_early},
+                 {"layer_before", report_.layer_before},
+                 {"layer_after", report_.layer_after}});
+    saved_ = std::chrono::steady_clock::now();
+  }
+
+  bool resume() {
+    if (options_.state.empty() || !std::filesystem::exists(options_.state)) return false;
+    const Safetensors file = Safetensors::open(options_.state);
+    const nlohmann::json about = read_state(file, options_.state, job_);
+    student_.parameters([&](Parameter<D>& p) { load_parameter(device_, file, p); });
+    for (int layer = -1; layer < config_.L; ++layer) student_.decode(layer);
+    best_ = load_weights(file, model_);
+    step_ = about.at("step"), layers_done_ = about.at("layers_done"), mean_norm_ = about.at("mean_norm");
+    best_kl_ = about.at("best_kl"), report_.best_step = about.at("best_step"),
+    report_.kl_before = about.at("kl_before");
+    for (const auto& e : about.at("evaluations")) report_.evaluations.push_back({e.at(0), e.at(1)});
+    report_.diverged = about.at("diverged"), report_.stopped_early = about.at("stopped");
+    report_.layer_before = about.at("layer_before").get<std::vector<double>>();
+    report_.layer_after = about.at("layer_after").get<std::vector<double>>();
+    return true;
+  }
+
+  D& device_;
+  const Checkpoint& model_;
+  const TuneData& data_;
+  TuneOptions options_;
+  Progress progress_;
+  ModelConfig config_;
+  DenseNetwork<D> teacher_;
+  Student<D> student_;
+  Tape<D> tape_;
+  Passes<D> passes_;
+  nlohmann::json job_;
+  TuneReport report_;
+  TunedWeights best_;
+  double best_kl_ = 0, mean_norm_ = 0;
+  int64_t step_ = 0;
+  int layers_done_ = 0;
+  std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace fidelio::train

@@ -1,0 +1,83 @@
+// Tuning: a quantised model is moved towards its source by gradients, layer by layer first (each against the source's
+// own outputs), the whole against the source's distributions after. Formats and bytes stay as they are.
+//
+// Windows are taken in an order that the seed alone gives; the same seed gives the same weights for any number of
+// threads, and a run that was killed goes on from its state file to the same bytes.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "train/tape.h"
+#include "train/tune/student.h"
+
+namespace fidelio::train {
+
+// What distributions are compared by (device.h); cakld: reverse weighted by the teacher's mean confidence, forward by the
+// rest.
+enum class Loss : uint8_t { kl, reverse_kl, cakld, label };
+
+struct TuneOptions {
+  Loss loss = Loss::kl;
+  int64_t layer_steps = 0;      // steps a layer of the first stage; 0: none
+  int64_t steps = 300;          // of the whole model
+  int64_t windows = 8;          // a step
+  int64_t rows = 2048;          // at once on the device; a step of more is taken in parts whose gradients add up
+  int64_t evaluate_every = 25;  // steps
+  int64_t patience = 8;         // evaluations without a better one before it stops
+  Rates rates = {0.003, 0.002, 0.001, 0.05, 0.0003};  // by Share, at the top of the schedule
+  double warmup = 0.05;                               // share of the steps in which rates rise
+  double clip = 3;    // a gradient longer than this many times the running mean is shortened to that
+  bool outer = true;  // embedding and head too
+  uint64_t seed = 0;
+  std::string state;  // file, which the caller removes when it has the result; "": none
+  double save_seconds = 60;
+};
+
+// Windows, and those that nothing is tuned on: they say when to stop.
+struct TuneData {
+  std::vector<std::vector<int32_t>> windows, held;
+  std::string sha256;  // of what they are
+};
+
+struct TuneProgress {
+  int64_t done = 0, total = 0;  // steps of both stages
+  std::string note;             // what was measured, if anything was
+};
+
+struct Evaluation {
+  int64_t step = 0;
+  double kl = 0;  // KL(source || model) on the held windows, nats a token
+};
+
+struct TuneReport {
+  std::vector<Evaluation> evaluations;            // of the second stage; the first before its first step
+  std::vector<double> layer_before, layer_after;  // of the first stage: error over energy on the held windows
+  int64_t best_step = 0, steps = 0;
+  double kl_before = 0, kl_after = 0;  // untuned, and of what is given back
+  double seconds_a_step = 0;
+  bool diverged = false, stopped_early = false, resumed = false;
+};
+
+struct TuneResult {
+  TunedWeights weights;
+  TuneReport report;
+};
+
+// Bytes that tuning holds: weights with their masters, gradients and moments, the source, and a tape of `rows` rows.
+int64_t tune_bytes(const ModelConfig& config, const TuneOptions& options);
+
+// A schedule: the share of the top rate at a step (from 0) of so many; it rises for the first `warmup` of them, then
+// falls along a cosine to zero.
+double schedule(int64_t step, int64_t steps, double warmup);
+// The windows of a step: the endless row of shuffled rounds over `count` windows that the seed gives.
+std::vector<int64_t> windows_of_step(int64_t step, int64_t windows, int64_t count, uint64_t seed);
+
+TuneResult tune_on_host(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
+                        const TuneOptions& options, int threads,
+                        const std::function<void(const TuneProgress&)>& progress);
+// The same on a GPU; throws Error in a build without CUDA or without a usable device.
+TuneResult tune_on_gpu(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
+                       const TuneOptions& options, int gpu, const std::function<void(const TuneProgress&)>& progress);
+
+}  // namespace fidelio::train

@@ -1,0 +1,10 @@
+#include "train/tune/tuner.h"
+
+namespace fidelio::train {
+
+TuneResult tune_on_gpu(const Checkpoint&, const Checkpoint&, const TuneData&, const TuneOptions&, int gpu,
+                       const std::function<void(const TuneProgress&)>&) {
+  throw Error("--device cuda:{}: this build has no CUDA; configure with the preset cuda, or leave the option out", gpu);
+}
+
+}  // namespace fidelio::train
