@@ -4,8 +4,7 @@
 //
 // Metadata keys (all strings): "format" = "pt"; "fidelio" = JSON
 //   {"version", "formats": {"layers.0.q": "int4g128z", ...}, "provenance": {"source_sha256", "calibration_sha256",
-//   "method",
-//    "seed", ...}, "weights_sha256"}
+//    "method", "seed", ...}, "weights_sha256"}
 // Tensors of a compressed linear: "<Hugging Face module name>.plane0", ".plane1", ".scale", ".row_scale", ".zero",
 // ".codebook"; its bias keeps its Hugging Face name. docs/formats.md draws the bytes.
 #pragma once

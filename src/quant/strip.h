@@ -1,9 +1,8 @@
 // How the quantisers see a matrix: in strips of 64 rows, transposed, so that the rows are the lanes of plain loops.
 //
 //          row 0  row 1 ... row 63
-//   col 0 [  .      .         .   ]     Everything the algorithms do to a weight (round, compensate, compare) is the
-//   same col 1 [  .      .         .   ]     for all rows; only scale and offset differ. A loop over 64 floats
-//   vectorises
+//   col 0 [  .      .         .   ]     Everything the algorithms do to a weight (round, compensate, compare) is the same
+//   col 1 [  .      .         .   ]     for all rows; only scale and offset differ. A loop over 64 floats vectorises
 //    ...                                without intrinsics or reductions, and gives the same bits on every machine.
 //
 // A strip is also the unit of parallel work: rows never touch each other, so thread counts cannot change a result.

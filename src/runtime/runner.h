@@ -4,8 +4,8 @@
 //   runner->begin(batch, reading)    the step's rows
 //   runner->embed()                 x = table[ids]
 //   runner->layers(0, L)            the residual stream through layers [first, last)
-//   runner->logits(first, count)    logits of batch.logit_rows[first, first + count), (count, v), valid until the next
-//   call
+//   runner->logits(first, count)    logits of batch.logit_rows[first, first + count), (count, v), valid until
+//                                   the next call
 //
 // Spans of values that functions here read or fill may lie in the host's memory or in what allocate() gave: a GPU's
 // own, so that what only waits between two calls, or is next read by work on that GPU, never travels.

@@ -1,21 +1,17 @@
 // From measurements to a SensitivityTable (SLQ section 3.3, Algorithm 1, appendix A.2).
 //
-//   single    one group at a time switched to one candidate, all others at the reference: a pass a group. The other
-//   candidates
-//             follow by the error of their weights in the Hessian metric, in whose terms KL is linear while it is small
+//   single    one group at a time switched to one candidate, all others at the reference: a pass a group. The
+//             other candidates follow by the error of their weights in the Hessian metric, in whose terms KL is linear while it is small
 //             (the linearity theorem behind `linear`, Malinovskii et al. 2025, with the one constant of a group
 //             measured by rounding instead of noise); 1 - EAR goes by its square root
 //   every     the same in every candidate: groups x formats passes
 //   linear    Gaussian (or uniform) noise of T levels into one group at a time; the slope through the origin of KL
-//   against the relative
-//             noise power, alpha, times each candidate's own relative error e: groups x T passes. R^2 says if it is a
-//             line
+//             against the relative noise power, alpha, times each candidate's own relative error e: groups x T passes.
+//             R^2 says if it is a line
 //   shapley   one binary game per candidate format: all groups start at the best format, are switched in random order,
-//   and
-//             a group's value is its mean marginal cost over permutations (Algorithm 1)
-//   unified   one walk for all formats: a permutation of every (group, next level down) step; the costs of transitions
-//   are summed
-//             from the best format downwards (appendix A.2)
+//             and a group's value is its mean marginal cost over permutations (Algorithm 1)
+//   unified   one walk for all formats: a permutation of every (group, next level down) step; the costs of
+//             transitions are summed from the best format downwards (appendix A.2)
 // Permutations come in antithetic pairs (an order and its reverse); standard errors are over pairs.
 #pragma once
 #include <functional>

@@ -3,10 +3,9 @@
 // Two protocols, told apart by the stride:
 //   stride = context   windows side by side, a ragged rest dropped; the first token of each window is not scored
 //                      (models/data/report.json, GPTQ, llama.cpp's --chunks)
-//   stride < context   Hugging Face's sliding window: window i begins at i * stride; all of the first one is scored but
-//   its first
-//                      token, of each later one only what the windows before did not score (its last `stride` tokens,
-//                      or what is left at the end of the text)
+//   stride < context   Hugging Face's sliding window: window i begins at i * stride; all of the first one is
+//                      scored but its first token, of each later one only what the windows before did not score (its
+//                      last `stride` tokens, or what is left at the end of the text)
 #pragma once
 #include <cstdint>
 #include <span>

@@ -3,13 +3,12 @@
 // not at all.
 //
 //   target              holds                                          what is rounded
-//   compressed-tensors  int2..8 of any group, symmetric or not         nothing: FP16 scales stay FP16, r x s of 8-bit
-//   scales
-//                                                                      becomes FP32 (readers may cast: to the model
-//                                                                      dtype, or multiply in FP16)
+//   compressed-tensors  int2..8 of any group, symmetric or not         nothing: FP16 scales stay FP16, r x s of
+//                                                                      8-bit scales becomes FP32 (readers may cast: to
+//                                                                      the model dtype, or multiply in FP16)
 //   gptq                int2..8, rows and columns multiples of 32      8-bit scales: r x s to FP16
-//   gguf                int2..8 (8 symmetric only), groups of 32 k     8-bit scales as above; -s x z of Q4_1, Q5_1 to
-//   FP16
+//   gguf                int2..8 (8 symmetric only), groups of 32 k     8-bit scales as above; -s x z of Q4_1,
+//                                                                      Q5_1 to FP16
 //
 // FP16 rounding is at most 2^-11 of the value (2^-25 where it is below 2^-14). A quantised embedding or head is decoded
 // to the model's 16-bit type for compressed-tensors and gptq, whose readers expect it dense. Grids, fp4 and fp8 have no

@@ -13,8 +13,8 @@ namespace fidelio::cpu {
 //     f32   k: 16 floats                              64 bytes per k
 //     f16   k: 16 halves                              32 bytes per k
 //     bf16  k / 2: 16 pairs (w[o][k], w[o][k + 1])    64 bytes per pair, K padded to even
-//     fp8   k: 16 bytes of E4M3                       16 bytes per k; before block 0, the row scales: FP32, padded to
-//     16
+//     fp8   k: 16 bytes of E4M3                       16 bytes per k; before block 0, the row scales:
+//                                                     FP32, padded to 16
 // Lanes are outputs, so a sum runs over k one after the other in one accumulator, whatever the tile: row invariance.
 constexpr int kBlock = 16;
 
@@ -38,10 +38,10 @@ using DenseMultiply = void (*)(const DenseArgs& a, int64_t first_block, int64_t 
 // scores of 32 positions are the lanes of one accumulator and no sum runs across lanes.
 //     f32, f16, bf16   keys [e][32]           values [32][e]
 //     i8               keys u8 [e][32]        values u8 [32][e]                    x = zero + scale * code
-//     i4x2             keys high [e][16] low [e][16]; byte j of a row: position j in its low nibble, j + 16 in its high
-//     one
-//                      values high [32][e/2] low [32][e/2]; byte j: feature j, j + e/2        x = zero + scale (16 high
-//                      + low)
+//     i4x2             keys high [e][16] low [e][16]; byte j of a row: position j in its low nibble,
+//                                                      j + 16 in its high one
+//                      values high [32][e/2] low [32][e/2]; byte j: feature j, j + e/2
+//                                                                                    x = zero + scale (16 high + low)
 //     then, integers only: key scale, key zero, value scale, value zero: f32 [32] each
 constexpr int kTokens = 32;
 enum class KvKind : uint8_t { f32, f16, bf16, i8, i4x2 };  // = KvFormat

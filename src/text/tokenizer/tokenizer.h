@@ -1,8 +1,8 @@
 // Text to token ids and back, exactly as Hugging Face `tokenizers` (0.23) does it from the same tokenizer.json: the
 // byte-level BPE of Llama 3, Qwen 2/2.5/3 and Mistral-Nemo, the SentencePiece-style BPE of Llama 2 and Mistral.
 //
-//   text -> added tokens (raw) -> normalizer -> added tokens (normalized) -> pre-tokenizer -> BPE -> post-processor ->
-//   ids ids -> token texts -> decoder -> text
+//   text -> added tokens (raw) -> normalizer -> added tokens (normalized) -> pre-tokenizer -> BPE -> post-processor -> ids
+//   ids -> token texts -> decoder -> text
 //
 // A component that is not supported is refused by name when the file is loaded, and so is a malformed file;
 // `truncation` and `padding` in the file, which concern batches, are ignored.

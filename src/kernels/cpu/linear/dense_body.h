@@ -1,11 +1,11 @@
 // y = x w^T for dense weights, once per instruction set. A tile is R rows of x by NB blocks of 16 outputs, all of K:
 //
-//            k ->            acc[r][b] += x[r][k] * w[b][k][0..15]
+//            k ->                   acc[r][b] += x[r][k] * w[b][k][0..15]
 //     w b0  |################|      Every accumulator is its own chain over k, so M and the tile change nothing in a
-//     result. w b1  |################|      Four blocks are four streams: enough for one core to saturate its share of
-//     memory at M = 1; x r0  |................|      at M = 512 a group of four blocks (16 K bytes of BF16 a column)
-//     stays in L2 while the x r1  |................|      rows of x pass by, read once per group with 1/10 of the
-//     traffic of w.
+//     w b1  |################|      result. Four blocks are four streams: enough for one core to saturate its share of
+//     x r0  |................|      memory at M = 1; at M = 512 a group of four blocks (16 K bytes of BF16 a column)
+//     x r1  |................|      stays in L2 while the rows of x pass by, read once per group with 1/10 of the
+//                                   traffic of w.
 // Not blocked over K: partial sums in y would save nothing until 64 columns of w outgrow L2.
 #pragma once
 #include "kernels/cpu/kernel_set.h"

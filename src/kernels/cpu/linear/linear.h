@@ -1,8 +1,9 @@
 // The frame every CPU linear kernel fits into: y (M, out) = or += x (M, in) w^T + bias.
 //
 //   pack       once per weight: canonical planes -> the kernel's own layout, same number of bytes
-//   prepare    once per input and activation form: FP32 rows -> what the kernel multiplies (INT8 planes, BF16, FP32
-//   itself) multiply   a range of output blocks for all M rows; called from several threads on disjoint ranges
+//   prepare    once per input and activation form: FP32 rows -> what the kernel multiplies (INT8 planes, BF16,
+//              FP32 itself)
+//   multiply   a range of output blocks for all M rows; called from several threads on disjoint ranges
 //
 // A kernel is a row of a table (LinearKernel); the row is chosen once, at pack time, by (format, activations,
 // instruction set). No row: the weight is decoded to dense then, with a logged line.

@@ -31,9 +31,8 @@
 //
 // Prepared activations, x = scale (128 hi + lo) or scale * hi, |128 hi + lo| <= 16319, |hi| <= 127 (31 and 7 for A6 and
 // A4), -64 <= lo <= 63:
-//   planes  (spans, M, 64 or 32): 32 bytes of hi, then (A16) 32 bytes of lo: rows of a batch are neighbours, so a loop
-//   over
-//           M with 64 columns of weights held in registers streams through memory
+//   planes  (spans, M, 64 or 32): 32 bytes of hi, then (A16) 32 bytes of lo: rows of a batch are neighbours, so a
+//           loop over M with 64 columns of weights held in registers streams through memory
 //   scale, sum  (groups, M)
 #pragma once
 #include <cstdint>

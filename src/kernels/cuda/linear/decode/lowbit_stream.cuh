@@ -2,8 +2,7 @@
 // kTiles tiles of 16 outputs and has a warp for each of the kParts parts of the inputs; warps share nothing until the
 // end. A warp walks its part block by block (128 inputs):
 //
-//      DRAM --cp.async, kStages blocks ahead--> a ring of weights --> registers --mask--> tensor cores --> acc (a
-//      group)
+//      DRAM --cp.async, kStages blocks ahead--> a ring of weights --> registers --mask--> tensor cores --> acc (a group)
 //                                                                                          |
 //                                                                     total += s f (acc - z sum)
 //                                                                                          |

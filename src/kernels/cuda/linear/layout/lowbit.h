@@ -4,8 +4,8 @@
 // the scales that go with them, so one bulk copy brings everything a thread block needs next:
 //
 //   row block 0: [block k=0][block k=1] ... [block k=K/128-1]   row block 1: ...
-//   block:       [4-bit plane | 2-bit plane | 1-bit plane (those the width has)] then for each group [128 scales][128
-//   zeros]
+//   block:       [4-bit plane | 2-bit plane | 1-bit plane (those the width has)] then
+//                for each group [128 scales][128 zeros]
 //
 // Within a plane the bytes are in the order in which lanes of a warp consume them as A fragments of m16n8k16 products
 // (lowbit_codes.cuh draws it). Scales of a group lie [tile of 16 rows][g 0..7]{row g, row g + 8}, FP16 or one byte;

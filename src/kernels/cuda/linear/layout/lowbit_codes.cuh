@@ -16,23 +16,21 @@
 // Integers of 2..4 bits: a 32-bit word v holds one product's eight codes as nibbles (high bits of a nibble may be
 // garbage):
 //      bit  31   28 27   24 23   20 19   16 15   12 11    8 7     4 3     0
-//           [a3.hi ][a2.hi ][a1.hi ][a0.hi ][a3.lo ][a2.lo ][a1.lo ][a0.lo ]     .lo: the pair's first column, .hi: its
-//           second
+//           [a3.hi ][a2.hi ][a1.hi ][a0.hi ][a3.lo ][a2.lo ][a1.lo ][a0.lo ]
+//           .lo: the pair's first column, .hi: its second
 //      a0 = v & 0x000f000f, a1 = v & 0x00f000f0 (so rows g + 8 carry 2^4), a2, a3 = the same of v >> 8.
 //   4 bits: v is the stored word. 2 bits: product h of a chunk has bits [2 h, 2 h + 2) of each nibble of its chunk's
 //   word. 3 bits: bits 1..2 come from the 2-bit plane's word (stored at nibble bits 1, 2 for h = 0 and, rotated by two,
 //   3, 4 for h = 1), bit 0 from bit 2 (c mod 2) + h of each nibble of the 1-bit plane's word of the half block.
 // Integers of 5..8 bits: the high nibble comes from the 4-bit plane (same word as above), moved to bits 4..7 of each
-// byte (v
-//   even: a0 and a2 from w << 4; v odd: a1 and a3 from w); the lower planes' bits are put right below it, so the code
-//   ends at bit 8 whatever its width (factor 2^(8 - b), both rows):
-//      byte  [h h h h|2 2|1|0]   7 bits = [4,2,1];  [h h h h|l l l l] 8 bits;  [h h h h|2 2|. .] 6 bits;  [h h h h|1|.
-//      . .] 5 bits
+// byte (v even: a0 and a2 from w << 4; v odd: a1 and a3 from w); the lower planes' bits are put right below it, so the
+// code ends at bit 8 whatever its width (factor 2^(8 - b), both rows):
+//      byte  [h h h h|1|. . .]  5 bits      [h h h h|2 2|. .]  6 bits
+//            [h h h h|2 2|1|0]  7 bits      [h h h h|l l l l]  8 bits
 //   Of a 2-bit plane's word (one a chunk) pair p = 2 h + odd of each byte belongs to (h, odd); of a 1-bit plane's word
 //   (one a half block) bit 4 (c mod 2) + 2 h + odd.
 // Grids of 2..4 bits: two codes of a half pair are adjacent and index a table of half pairs in shared memory, copied
-// once
-//   per lane so that lookups never collide: byte a of a 4-bit word; nibble 4 h + a of a chunk's 2-bit word. 3 bits:
+//   once per lane so that lookups never collide: byte a of a 4-bit word; nibble 4 h + a of a chunk's 2-bit word. 3 bits:
 //   index [hi.21 lo.21 hi.0 lo.0]: byte a's bits 2..5 from the 2-bit plane (h = 1: rotated by four), bits 0..1 from
 //   bits 2 s..2 s + 1, s = 2 (c mod 2) + h, of the 1-bit plane's word.
 #pragma once

@@ -6,10 +6,8 @@
 //        warpgroups 1, 2 64 outputs each
 //
 //      DRAM, L2 --16-byte loads, a block of 128 inputs ahead--> registers: codes --mask, centre, scale--> A fragments
-//      --.
-//                                                                                                                    wgmma
-//      L2 --bulk copies, kStages x 64 inputs ahead, multicast--> shared memory: activations
-//      ----------------------------'
+//                                                                                                         '--> wgmma
+//      L2 --bulk copies, kStages x 64 inputs ahead, multicast--> shared memory: activations ---------------^
 //
 // While the matrix units work on a chunk of 32 inputs for one warpgroup the other makes its next chunk. Thread blocks
 // stay, and the next tile's activations arrive while this one's sums are stored. A chunk takes a lane about 30
