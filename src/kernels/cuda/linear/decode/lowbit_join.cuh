@@ -2,7 +2,7 @@
 // outputs between them, or gate's and up's 128, are a cluster and give their outputs to the first of them, in shared
 // memory: one step, where a kernel of its own would wait for this one's end, ask L2 for the row, and be waited for.
 //
-// Rejected: a whole step as one cooperative kernel whose warps ask for weights without a stop (docs/results-gpu.md).
+// Rejected: a whole step as one cooperative kernel whose warps ask for weights without a stop (docs/lab/gpu.md).
 #pragma once
 #include "kernels/cuda/linear/decode/lowbit_kernel.cuh"
 #include "kernels/cuda/linear/layout/prepare.cuh"
