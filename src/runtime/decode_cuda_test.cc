@@ -15,6 +15,7 @@ struct Plan {
   int d, f, h, hk, e;
   std::string qkv, o, gate, up, down;
   KvFormat kv = KvFormat::f16;
+  int high_bits = 0;
 };
 void PrintTo(const Plan& plan, std::ostream* out) { *out << plan.name; }
 
@@ -109,7 +110,7 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
       std::iota(own.begin(), own.end(), sequences[i] * kPages);
       batch.append({&ids[i], 1}, position, own, 1, RowKind::output);
     }
-    b.begin(batch, Activations::a16, model_.attention);
+    b.begin(batch, {Activations::a16, GetParam().high_bits}, model_.attention);
     b.repeat(0, [&] {
       b.embed(*model_.embedding, w_.x, 1);
       for (int i = 0; i < kLayers; ++i) forward_layer(b, model_, i, w_, cache_);
@@ -159,6 +160,11 @@ std::vector<Plan> plans() {
   all.push_back({"dense between", 256, 384, 4, 2, 64, "int4g128z", "bf16", "int4g128z", "int4g128z", "bf16"});
   all.push_back(
       {"i8 cache", 256, 384, 4, 2, 64, "int4g128z", "int4g128z", "int4g128z", "int4g128z", "int4g128z", KvFormat::i8});
+  for (const char* format : {"int8g64zs8", "int7g128z", "int6g32z", "int5g64zs8"})
+    all.push_back({std::string("view of ") + format, 384, 1280, 6, 2, 64, format, format, format, format, format,
+                   KvFormat::f16, 4});
+  all.push_back({"views beside what is whole", 256, 640, 4, 2, 64, "int8g64zs8", "int4g64zs8", "int6g64zs8",
+                 "int6g64zs8", "int3g64zs8", KvFormat::f16, 4});
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Plans, CudaDecodeTest, ::testing::ValuesIn(plans()));

@@ -19,7 +19,7 @@ struct Kind {
   const char* name;
   std::vector<const char*> formats;  // of the linears, in turns; none: the checkpoint's own
   KvFormat kv = KvFormat::f16;
-  Activations mode = Activations::a16;
+  Reading reading{};
 };
 
 class CudaRows : public ::testing::TestWithParam<Kind> {
@@ -40,7 +40,7 @@ class CudaRows : public ::testing::TestWithParam<Kind> {
     }
     const Checkpoint checkpoint = Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-26m");
     RunnerOptions options;
-    options.mode = GetParam().mode;
+    options.mode = GetParam().reading.activations;
     options.kv = GetParam().kv;
     options.max_rows = 1600;
     options.max_logit_rows = 600;
@@ -68,7 +68,7 @@ class CudaRows : public ::testing::TestWithParam<Kind> {
       const int64_t count = s.fed == 0 ? s.prompt : 1;
       Batch batch;
       batch.append(ids(s, count), s.fed, pages_->pages(s.number), 1, s.fed == 0 ? RowKind::prompt : RowKind::output);
-      const auto logits = runner_->step(batch, GetParam().mode);
+      const auto logits = runner_->step(batch, GetParam().reading);
       s.logits.insert(s.logits.end(), logits.begin(), logits.end());
       s.fed += count;
     }
@@ -126,7 +126,7 @@ TEST_P(CudaRows, MixedIsAloneAndChunkedIsWholeBitForBit) {
       s.fed += count;
       for (int64_t k = wanted; k > 0; --k) mixed.expected.emplace_back(order[i], s.fed - k - (s.prompt - 1));
     }
-    const auto got = runner_->step(mixed.batch, GetParam().mode);
+    const auto got = runner_->step(mixed.batch, GetParam().reading);
     const auto width = static_cast<size_t>(v());
     ASSERT_EQ(got.size(), mixed.expected.size() * width);
     for (size_t row = 0; row < mixed.expected.size(); ++row) {
@@ -148,7 +148,7 @@ TEST_P(CudaRows, MixedIsAloneAndChunkedIsWholeBitForBit) {
     }
     const std::vector<float> logits(got.begin(), got.end());
     std::vector<Choice> choices(rules.size());
-    runner_->step_and_choose(mixed.batch, GetParam().mode, rules, choices);
+    runner_->step_and_choose(mixed.batch, GetParam().reading, rules, choices);
     cpu::Chooser chooser;
     for (size_t row = 0; row < rules.size(); ++row)
       ASSERT_EQ(choices[row].id, chooser.choose(std::span(logits).subspan(row * width, width), rules[row]).id);
@@ -163,6 +163,10 @@ const Kind kKinds[] = {
     {"mixed", {"int3g64zs8", "int8g64zs8", "int5g32z", "lut3g64", "int4g128", "bf16"}},
     {"int4_i8_cache", {"int4g128z"}, KvFormat::i8},
     {"int4_a8", {"int4g64zs8"}, KvFormat::f16, Activations::a8},
+    {"views",
+     {"int8g64zs8", "int6g128z", "int5g32z", "int7g64zs8", "int3g64zs8"},
+     KvFormat::f16,
+     {Activations::a16, 4}},
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, CudaRows, ::testing::ValuesIn(kKinds),
                          [](const auto& info) { return std::string(info.param.name); });

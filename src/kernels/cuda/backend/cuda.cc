@@ -107,6 +107,10 @@ Cuda::Linear Cuda::pack(const LinearWeight& weight) {
   return w;
 }
 
+int64_t Cuda::bytes_read(const Linear& weight, Reading reading) const {
+  return weight.bytes() - (weight.is_viewed(reading.high_bits) ? weight.view.lowbit.shape.unread_bytes() : 0);
+}
+
 std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
   switch (State::way_of(weight, mode, RowKind::output)) {
     case State::Way::single:
@@ -122,10 +126,9 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
 
 // --- a step --------------------------------------------------------------------------------------------------------
 void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shape) {
-  check(reading.high_bits == 0, "the CUDA backend cannot read {} high bits of its weights: read them whole",
-        reading.high_bits);
   State& s = *state_;
   const Activations mode = reading.activations;
+  s.high_bits = reading.high_bits;
   s.kind = batch.segments.empty() ? RowKind::output : batch.segments[0].kind;
   for (const Segment& segment : batch.segments)
     check(segment.kind == s.kind, "the CUDA backend computes rows of prompts and rows of output in steps of their own");
@@ -187,7 +190,7 @@ void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
     s.joining = false;
   };
   constexpr size_t kMostGraphs = 64;
-  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, s.one_row_each, s.mode};
+  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, s.one_row_each, s.mode, s.high_bits};
   const auto found = s.graphs.find(shape);
   if (found == s.graphs.end()) {  // once without: whatever is done only once happens outside a graph
     joined();
@@ -207,6 +210,15 @@ void Cuda::upcoming(std::initializer_list<const Linear*> weights) {
   uint32_t room = uint32_t{integers ? 2u : 5u} << 20;
   for (const Linear* w : weights) {
     if (s.next_count == cuda::kMaxTogether || room == 0) break;
+    if (w->is_viewed(s.high_bits)) {
+      const cuda::LowbitShape& shape = w->view.lowbit.shape;
+      constexpr uint32_t kPlane = cuda::kBlockRows * cuda::kBlockColumns / 2;
+      const auto stride = static_cast<uint32_t>(shape.block_bytes());
+      const auto pieces = static_cast<uint32_t>(std::min<int64_t>(shape.bytes() / stride, room / kPlane));
+      s.next[s.next_count++] = {w->codes.data(), pieces * stride, kPlane, stride};
+      room -= pieces * kPlane;
+      continue;
+    }
     const auto bytes = static_cast<uint32_t>(std::min<size_t>(w->codes.size(), room)) / 16 * 16;
     s.next[s.next_count++] = {w->codes.data(), bytes};
     room -= bytes;
@@ -231,7 +243,8 @@ Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
 Cuda::Acts Cuda::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count) {
   State& s = *state_;
   s.flush();
-  const Acts y = s.fresh_acts(count, x.columns, RowKind::output);
+  Acts y = s.fresh_acts(count, x.columns, RowKind::output);
+  y.whole = true;
   cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>(),
                  s.blocks_for(y.kind));
   return y;
@@ -259,12 +272,13 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   if (s.defer(input, weights, false)) return;
   s.flush();
   const bool grid = weights[0].first->spec.kind == Kind::grid;  // each has its own table
-  const State::Way way = State::way_of(*weights[0].first, s.mode, input.kind);
+  const State::Way way = s.way_of(*weights[0].first, input);
+  const cuda::LowbitShape& first_shape = s.seen_as(input, *weights[0].first).lowbit.shape;
   bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether && !grid &&
                     (way == State::Way::codes || way == State::Way::many);
   for (const auto& [w, y] : weights)
-    one_launch = one_launch && State::way_of(*w, s.mode, input.kind) == way &&
-                 State::goes_with(w->values.lowbit.shape, weights[0].first->values.lowbit.shape);
+    one_launch =
+        one_launch && s.way_of(*w, input) == way && State::goes_with(s.seen_as(input, *w).lowbit.shape, first_shape);
   if (!one_launch) {
     for (const auto& [w, y] : weights) s.multiply(input, *w, y->data(), false);
     return;
@@ -273,14 +287,15 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   if (way == State::Way::many) {
     cuda::LowbitOutput outputs[cuda::kMaxTogether];
     for (size_t i = 0; i < weights.size(); ++i)
-      outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data()};
+      outputs[i] = {&s.seen_as(input, *weights[i].first).lowbit, weights[i].second->data()};
     return s.multiply_many(seen, {outputs, weights.size()}, false);
   }
   s.prepare_blocks(seen);
   for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
     cuda::LowbitOutput outputs[cuda::kMaxTogether];
     for (size_t i = 0; i < weights.size(); ++i)
-      outputs[i] = {&weights[i].first->values.lowbit, weights[i].second->data() + first * weights[i].first->out};
+      outputs[i] = {&s.seen_as(input, *weights[i].first).lowbit,
+                    weights[i].second->data() + first * weights[i].first->out};
     cuda::lowbit_linear(s.stream, s.chunk(seen, first), {outputs, weights.size()}, false,
                         s.upcoming_after(seen, first));
   }

@@ -11,6 +11,8 @@
 //   dense weights     held in FP16: BF16 times a power of two a matrix (exact for values within 2^-32 of its largest);
 //                     output rows lowbit.h, prompt rows cuBLASLt
 //   FP32 weights, formats without a kernel here (logged), and all weights in f32: exact.h
+// Integers of 5 to 8 bits can be read as their four high ones (Reading::high_bits), which lie first in a block: output rows
+// at the bytes of 4 bits by a kernel of lowbit.h, prompt rows dequantised. What has 4 bits or fewer is read whole.
 // Prompt rows attend by tiles of rows (attend_rows of ops.h) where the cache is FP16 and the mode a16. Which kernels
 // these are is decided by the kind of a step's rows and by the weight, never by how many rows there are, and either
 // family gives a row the same bits in any batch: a prompt may be cut anywhere. A step has rows of one kind (kOneKindAStep);
@@ -41,9 +43,11 @@ constexpr int64_t kRecordedRows = 96;  // of more rows kernels take longer than 
 struct Linear {
   int64_t out = 0, in = 0;
   FormatSpec spec;
-  WeightValues values;
-  float factor = 1;  // FP16 form = value / factor, a power of two
+  WeightValues values, view;  // the view's: the four high bits of integers of 5 to 8; of others its blocks are null
+  float factor = 1;           // FP16 form = value / factor, a power of two; the view's is its own
   DeviceBuffer codes, row_factor, grid, bias;
+  // Whether so many high bits (Reading) mean the view: it is the only width at which blocks can be cut.
+  bool is_viewed(int high_bits) const { return high_bits > 0 && high_bits < spec.bits && view.lowbit.blocks; }
   int64_t bytes() const { return static_cast<int64_t>(codes.size() + row_factor.size() + grid.size() + bias.size()); }
 };
 
@@ -69,6 +73,7 @@ class Cuda {
     int64_t rows = 0, columns = 0;
     uint64_t version = 0;
     RowKind kind = RowKind::output;  // which products they go to
+    bool whole = false;              // for the head, which no reading cuts
   };
   struct KvCache {  // per layer what ops.h says under Attention
     KvFormat format = KvFormat::f16;
@@ -111,7 +116,7 @@ class Cuda {
   void read(Acts acts, std::span<float> host);
   void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);
   std::string kernel_name(const Linear& weight, Activations mode) const;
-  int64_t bytes_read(const Linear& weight, Reading) const { return weight.bytes(); }
+  int64_t bytes_read(const Linear& weight, Reading reading) const;
 
  private:
   struct State;

@@ -38,9 +38,9 @@ bool Cuda::State::join_waiting() {
 bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
   if (!joining || weights.size() > cuda::kMaxTogether) return false;
-  const cuda::LowbitShape& first = weights[0].first->values.lowbit.shape;
+  const cuda::LowbitShape& first = seen_as(input, *weights[0].first).lowbit.shape;
   for (const auto& [w, y] : weights)
-    if (!is_integers(*w) || !goes_with(w->values.lowbit.shape, first)) return false;
+    if (!is_integers(*w) || !goes_with(seen_as(input, *w).lowbit.shape, first)) return false;
 
   Waiting next_one;
   cuda::LowbitProduct& product = next_one.product;
@@ -53,7 +53,7 @@ bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
     prepare_blocks(input);
     product.x = chunk(input, 0);
   }
-  for (const auto& [w, y] : weights) product.outputs[product.count++] = {&w->values.lowbit, y->data()};
+  for (const auto& [w, y] : weights) product.outputs[product.count++] = {&seen_as(input, *w).lowbit, y->data()};
   product.add = add;
   next_one.upcoming_count = std::exchange(next_count, 0);
   std::copy_n(next, next_one.upcoming_count, next_one.upcoming);

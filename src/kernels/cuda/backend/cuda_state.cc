@@ -57,7 +57,7 @@ Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
     cuda::round_to_integers(stream, input.values, input.rows, input.columns, group,
                             static_cast<float>((1 << (bits - 1)) - 1), rounded.as<float>());
   rounded_version = wanted;
-  return {rounded.as<float>(), input.rows, input.columns, wanted, input.kind};
+  return {rounded.as<float>(), input.rows, input.columns, wanted, input.kind, input.whole};
 }
 
 // Straight from what they are made of, whoever else has them written: the bits are those of the form that is read.
@@ -77,11 +77,10 @@ void Cuda::State::prepare_many(const Acts& input) {
 void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, bool add) {
   flush();
   const Acts input = seen_by(w.spec, given);
-  const Way way = way_of(w, mode, input.kind);
-  switch (way) {
+  switch (way_of(w, input)) {
     case Way::single:
       write_values();
-      return exact.run(stream, gemm, w.values, w.bias.as<float>(), input.values, input.rows, y, add);
+      return exact.run(stream, gemm, seen_as(input, w), w.bias.as<float>(), input.values, input.rows, y, add);
     case Way::codes:
       return multiply_codes(input, w, y, add);
     case Way::many:
@@ -99,7 +98,7 @@ void Cuda::State::multiply_many(const Acts& input, std::span<const cuda::LowbitO
 void Cuda::State::multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add) {
   prepare_blocks(input);
   for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
-    const cuda::LowbitOutput output{&w.values.lowbit, y + first * w.out};
+    const cuda::LowbitOutput output{&seen_as(input, w).lowbit, y + first * w.out};
     cuda::lowbit_linear(stream, chunk(input, first), {&output, 1}, add, upcoming_after(input, first));
   }
 }
@@ -107,15 +106,17 @@ void Cuda::State::multiply_codes(const Acts& input, const cuda::Linear& w, float
 void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add) {
   prepare_halves(input);
   const uint16_t* weight = w.values.half;
+  const cuda::WeightValues& seen = seen_as(input, w);
+  const float weight_factor = &seen == &w.values ? w.factor : seen.factor;
   if (!weight) {
     grow(dequantised, w.out * w.in * 2);  // a weight may have been packed by another backend of the same device
-    cuda::dequantise(stream, w.values.lowbit, w.factor, dequantised.as<uint16_t>());
+    cuda::dequantise(stream, seen.lowbit, weight_factor, dequantised.as<uint16_t>());
     weight = dequantised.as<uint16_t>();
   }
   // Where rows have a factor, y counts in units of it while the product is added.
   const float *factor = half_factor.as<float>(), *bias = w.bias.as<float>();
   if (add) cuda::divide_rows(stream, factor, input.rows, w.out, y);
-  gemm.run(stream, weight, halves.as<uint16_t>(), w.factor, input.rows, w.out, w.in, y, add);
+  gemm.run(stream, weight, halves.as<uint16_t>(), weight_factor, input.rows, w.out, w.in, y, add);
   cuda::finish_rows(stream, factor, bias, input.rows, w.out, y);
 }
 

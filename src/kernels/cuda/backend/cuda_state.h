@@ -37,6 +37,7 @@ struct Cuda::State {
 
   // The step.
   Activations mode = Activations::a16;
+  int high_bits = 0;  // Reading's
   int64_t rows = 0;
   RowKind kind = RowKind::output;
   bool one_row_each = false;  // of every sequence, to be decoded
@@ -87,12 +88,13 @@ struct Cuda::State {
   bool join_waiting();
   void flush();  // launches what waits: before all else that touches the stream
   static bool goes_with(const cuda::LowbitShape& a, const cuda::LowbitShape& b) {  // in one launch
-    return a.kind == b.kind && a.bits == b.bits && a.group == b.group && a.byte_scale == b.byte_scale && a.in == b.in;
+    return a.kind == b.kind && a.bits == b.bits && a.group == b.group && a.byte_scale == b.byte_scale && a.in == b.in &&
+           a.below == b.below;
   }
 
   // Steps seen, by what they are and by their shape. Addresses of everything but matrices and weights are in them too,
   // so they go when scratch grows.
-  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, bool, Activations>;
+  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, bool, Activations, int>;
   std::map<Shape, cuda::Graph> graphs;
   int64_t logit_count = 0;
 
@@ -100,7 +102,7 @@ struct Cuda::State {
   Acts fresh_acts(int64_t n, int64_t columns, RowKind of) {
     assert(n <= max_rows && columns <= max_columns);
     unwritten = {};
-    return {acts.as<float>(), n, columns, ++version, of};
+    return {acts.as<float>(), n, columns, ++version, of, false};
   }
   cuda::ChoiceScratch choice;
   void grow(DeviceBuffer& buffer, int64_t bytes);
@@ -141,6 +143,15 @@ struct Cuda::State {
     if (kind == RowKind::output) return Way::codes;
     if (cuda::takes_many(w.values.lowbit, w.factor)) return Way::many;
     return !cuda::Gemm::takes(w.in) || w.out > kLargestDequantised ? Way::codes : Way::dense;
+  }
+  Way way_of(const cuda::Linear& w, const Acts& input) const {
+    const Way way = way_of(w, mode, input.kind);
+    if (way != Way::many || &seen_as(input, w) == &w.values) return way;
+    return cuda::Gemm::takes(w.in) && w.out <= kLargestDequantised ? Way::dense : Way::codes;  // of a view
+  }
+  // What is read of a weight.
+  const cuda::WeightValues& seen_as(const Acts& input, const cuda::Linear& w) const {
+    return !input.whole && w.is_viewed(high_bits) ? w.view : w.values;
   }
   // Codes that few rows are multiplied by as integers.
   bool is_integers(const cuda::Linear& w) const {

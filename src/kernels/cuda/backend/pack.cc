@@ -69,6 +69,12 @@ void pack_codes(Stream stream, const LinearWeight& weight, Linear& to) {
   DeviceBuffer amax(sizeof(float));
   largest_value(stream, to.values, amax.as<float>());
   to.factor = factor_of(stream, amax);  // waits, so the canonical tensors may go
+  if (shape.kind == CodeKind::integer && shape.bits > 4) {
+    to.view = to.values;
+    to.view.lowbit.shape.below = shape.bits - 4;
+    largest_value(stream, to.view, amax.as<float>());  // amax raised to the largest of both
+    to.view.factor = factor_of(stream, amax);
+  }
 }
 
 void pack_dense(Stream stream, const Tensor& w, Linear& to) {

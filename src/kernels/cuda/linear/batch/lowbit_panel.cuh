@@ -75,7 +75,7 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
       ++stage, offset += stage_bytes;
       if (stage == stages) stage = 0, offset = 0, parity ^= 1;
       multiply_panel<Traits, kRows, kTiles>(at.ring + (codes + here), b + (here >> 4), at.ring + (records + here),
-                                            in_block, first_panel_tile<kTiles>(), lane, total,
+                                            in_block, first_panel_tile<kTiles>(), lane, p.twice_middle, total,
                                             [&] { filled = ptx::is_over(first_barrier + stage * 8, parity); });
       __syncwarp();  // nothing is left of it where lanes agree, so racecheck reports the other 31
       if (lane == 0) ptx::arrive(barrier + 2 * kPanelStages * 8);
@@ -83,7 +83,7 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
 #pragma unroll
     for (int n = 0; n < kEights; ++n)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) total[n][i] *= integer_unit<Traits>(i >= 2);
+      for (int i = 0; i < 4; ++i) total[n][i] *= integer_unit<Traits>(p, i >= 2);
     // The balanced tree, from its leaves: as many sums wait as the part's number has ones.
     int level = 0;
     for (; part >> level & 1; ++level)

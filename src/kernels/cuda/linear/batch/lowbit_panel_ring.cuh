@@ -97,7 +97,7 @@ struct PanelFiller {
   using Shape = PanelShape<Traits, kRows, kTiles>;
   const uint8_t *weights, *activations;  // the next block's, of one of its row blocks
   uint32_t ring, barriers;               // of filled stages
-  int row_block, wide, stage_bytes, count;
+  int row_block, wide, stage_bytes, count, stride, scales;
 
   __device__ __forceinline__ PanelFiller(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
                                          const PanelMemory<Traits, kRows, kTiles>& at, int team, int row_block)
@@ -105,10 +105,12 @@ struct PanelFiller {
         barriers(at.barrier(at.filled, team, 0)),
         row_block(row_block),
         wide(plan.wide),
-        stage_bytes(at.stage_bytes) {
+        stage_bytes(at.stage_bytes),
+        stride(block_stride<Traits>(p)),
+        scales(scales_at<Traits>(p)) {
     const int source = blockIdx.z * plan.teams() + team, first = source_begin(p, plan, source);
     count = source_begin(p, plan, source + 1) - first;
-    weights = panel_block<Traits>(p, plan, row_block).w + int64_t{first} * Traits::kBlockBytes;
+    weights = panel_block<Traits>(p, plan, row_block).w + int64_t{first} * stride;
     activations = p.x + int64_t{first} * input_block_bytes(kRows) + rows_at(kRows);
   }
   // A stage's share of the row block.
@@ -116,7 +118,10 @@ struct PanelFiller {
     const uint32_t barrier = barriers + stage * 8;
     if (row_block == 0) ptx::expect(barrier, stage_bytes);
     uint32_t to = ring + stage * stage_bytes + row_block * Shape::kWeights;
-    if constexpr (kTiles == 8) {
+    if constexpr (kTiles == 8 && Traits::kHigh) {
+      ptx::fetch(to, weights, Shape::kCodes, barrier);
+      ptx::fetch(to + Shape::kCodes, weights + scales, Shape::kScales, barrier);
+    } else if constexpr (kTiles == 8) {
       ptx::fetch(to, weights, Traits::kBlockBytes, barrier);
     } else {
       const uint8_t* from = weights;
@@ -124,9 +129,9 @@ struct PanelFiller {
         ptx::fetch(to, from + first_panel_tile<kTiles>() * tile_bytes, kTiles * tile_bytes, barrier);
         from += 8 * tile_bytes, to += kTiles * tile_bytes;
       });
-      ptx::fetch(to, from, Shape::kScales, barrier);
+      ptx::fetch(to, weights + scales, Shape::kScales, barrier);
     }
-    weights += Traits::kBlockBytes;
+    weights += stride;
   }
   __device__ __forceinline__ void fetch_activations(int stage) {
     ptx::fetch(ring + stage * stage_bytes + wide * Shape::kWeights, activations, Shape::kInput, barriers + stage * 8);

@@ -28,7 +28,7 @@ struct PanelRecords {
 // has outputs g and g + 8. `meanwhile` is done while the last products are.
 template <typename Traits, int kRows, int kTiles, typename Meanwhile>
 __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t b, const uint8_t* records, int tile,
-                                               int first_tile, int lane, float (&total)[kRows / 8][4],
+                                               int first_tile, int lane, int twice_middle, float (&total)[kRows / 8][4],
                                                const Meanwhile& meanwhile) {
   LaneBlock<Traits> w;
   w.template load<kTiles, kBlockRows / 16>(weights, tile, lane, Plain(), first_tile);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t 
     uint32_t a[Traits::kGroupChunks][4];
     int acc[kRows];
 #pragma unroll
-    for (int i = 0; i < Traits::kGroupChunks; ++i) w.codes.bytes(group * Traits::kGroupChunks + i, a[i]);
+    for (int i = 0; i < Traits::kGroupChunks; ++i) w.bytes(group * Traits::kGroupChunks + i, a[i]);
     ptx::fence_products(a);
 #pragma unroll
     for (int i = 0; i < Traits::kGroupChunks; ++i)
@@ -48,7 +48,10 @@ __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t 
     if (group == 0) rows.load_scales(records);
     rows.load_sums(records, kFirstSum + group);
     const float2 s = w.scales(group);
-    const int below[2] = {-(w.zero[group] & 255), -(w.zero[group] >> 8)};
+    const auto below_zero = [&](int zero) { return Traits::kHigh ? twice_middle - 2 * zero : -zero; };
+    const int below[2] = {below_zero(w.zero[group] & 255), below_zero(w.zero[group] >> 8)};
+    constexpr int kUnits =
+        Traits::kHigh ? 2 : 1;  // halves of a unit, of a view, as in centred() of lowbit_multiply.cuh
     if (group == Traits::kGroups - 1) meanwhile();
     ptx::wait_for_products<0>();
     ptx::settle(acc);
@@ -56,8 +59,8 @@ __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t 
     for (int n = 0; n < kRows / 8; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int sum =
-            acc[n * 8 + i] * 256 + acc[n * 8 + 4 + i] + below[i / 2] * (i % 2 ? rows.sum[n].y : rows.sum[n].x);
+        const int sum = acc[n * 8 + i] * (256 * kUnits) + acc[n * 8 + 4 + i] * kUnits +
+                        below[i / 2] * (i % 2 ? rows.sum[n].y : rows.sum[n].x);
         total[n][i] = fmaf((i / 2 ? s.y : s.x) * (i % 2 ? rows.scale[n].y : rows.scale[n].x), static_cast<float>(sum),
                            total[n][i]);
       }

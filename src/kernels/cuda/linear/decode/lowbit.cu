@@ -160,6 +160,8 @@ LowbitLauncher launcher_of(const LowbitShape& s) {
   static constexpr LowbitLauncher grids[3] = {launch_lowbit_rows<G, 2, false>, launch_lowbit_rows<G, 3, false>,
                                               launch_lowbit_rows<G, 4, false>};
   if (s.kind == CodeKind::half) return launch_lowbit_rows<CodeKind::half, 16, false>;
+  if (s.below > 0)
+    return s.byte_scale ? launch_lowbit_rows<CodeKind::high, 4, true> : launch_lowbit_rows<CodeKind::high, 4, false>;
   return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
 }
 
@@ -187,6 +189,9 @@ void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const 
   }
   p.column_blocks = static_cast<int>(shape.column_blocks());
   p.block_bytes = static_cast<int>(shape.block_bytes());
+  p.scales_at = static_cast<int>(shape.code_bytes());
+  p.twice_middle = shape.twice_middle();
+  p.unit = 0.5f * code_unit(shape.kind, shape.bits, false);
   p.columns = static_cast<int>(shape.in);
   p.group_chunks = shape.group / 32;
   p.rows = product.x.rows;
@@ -195,7 +200,8 @@ void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const 
   p.add = product.add;
   p.norm = product.norm;
   p.join = product.join;
-  for (size_t i = 0; i < upcoming.size(); ++i) p.upcoming[i] = {upcoming[i].data, upcoming[i].bytes, 0};
+  for (size_t i = 0; i < upcoming.size(); ++i)
+    p.upcoming[i] = {upcoming[i].data, upcoming[i].bytes, upcoming[i].piece, upcoming[i].stride};
   launcher_of(shape)(stream, p, row_blocks);
 }
 

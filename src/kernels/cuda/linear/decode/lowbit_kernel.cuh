@@ -39,7 +39,7 @@ __device__ __forceinline__ TileAt tile_at(const LowbitArguments& p, int tile) {
   while (which + 1 < p.targets && row_block >= p.target[which + 1].first_row_block) ++which;
   const LowbitTarget& target = p.target[which];
   const int local = row_block - target.first_row_block;
-  const int64_t bytes = Traits::kHalf ? 0 : int64_t{local} * p.column_blocks * Traits::kBlockBytes;
+  const int64_t bytes = Traits::kHalf ? 0 : int64_t{local} * p.column_blocks * block_stride<Traits>(p);
   return {&target, local, tile % 8, target.blocks + bytes};
 }
 template <typename Traits>
@@ -108,12 +108,13 @@ struct OwnOutputs {
 __device__ __forceinline__ void ask_for_upcoming(const LowbitArguments& p, int warp) {
   if (warp >= kMaxTogether || threadIdx.x % 32 > 0) return;
   const UpcomingShare& u = p.upcoming[warp];
-  const uint32_t begin = (blockIdx.z * gridDim.x + blockIdx.x) * u.share;
+  const uint32_t begin = (blockIdx.z * gridDim.x + blockIdx.x) * u.apart;
   if (begin < u.bytes)
     ptx::prefetch_into_l2(static_cast<const uint8_t*>(u.data) + begin, min(u.share, u.bytes - begin));
 }
 inline void share_upcoming(LowbitArguments& p, unsigned thread_blocks) {
-  for (UpcomingShare& u : p.upcoming) u.share = (u.bytes / 16 + thread_blocks - 1) / thread_blocks * 16;
+  for (UpcomingShare& u : p.upcoming)
+    if (u.apart == 0) u.share = u.apart = (u.bytes / 16 + thread_blocks - 1) / thread_blocks * 16;
 }
 
 template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>

@@ -17,10 +17,10 @@ struct LowbitTarget {
   float factor;
 };
 
-// Bytes that are asked for, so many by each thread block.
+// Bytes that are asked for, so many by each thread block, so far apart.
 struct UpcomingShare {
   const void* data;
-  uint32_t bytes, share;
+  uint32_t bytes, share, apart;
 };
 
 struct LowbitArguments {
@@ -30,8 +30,11 @@ struct LowbitArguments {
   int column_blocks;
   int columns;
   int block_bytes;
+  int scales_at;     // in a block
   int group_chunks;  // group / 32: 1, 2 or 4
   int rows;
+  int twice_middle;  // of a view: LowbitShape's
+  float unit;        // of a view: what its totals are multiplied by in the end
   const uint8_t* x;
   const int8_t* grid;
   bool add;

@@ -33,22 +33,30 @@ struct RowRecord {
   }
 };
 
+// What a group's products of high and low bytes and the sum of its activations make of (codes - zero) x, exact. Of a
+// view twice that, with the middle of what is not read: at most 496 x 128 x 32639 < 2^31.
+template <typename Traits>
+__device__ __forceinline__ int centred(int high, int low, int zero, int sum, int twice_middle) {
+  if constexpr (Traits::kHigh) return high * 512 + low * 2 + (twice_middle - 2 * zero) * sum;
+  return high * 256 + low - zero * sum;
+}
 // total += s f (codes - zero) x of a group: rows g and g + 8 of a tile, and a lane's row of the activations. All
 // kernels do just this, in this order, so a row has the same bits whoever multiplied it.
 template <typename Traits>
 __device__ __forceinline__ void finish_integers(const LaneBlock<Traits>& w, int group,
                                                 const RowRecord<Traits::kGroupChunks>& row, const int (&acc)[4],
-                                                float (&total)[2]) {
+                                                int twice_middle, float (&total)[2]) {
   const float2 s = w.scales(group);
   const int z0 = w.zero[group] & 255, z1 = w.zero[group] >> 8, sum = row.sum[group];
-  const float lower = static_cast<float>(acc[0] * 256 + acc[1] - z0 * sum),
-              upper = static_cast<float>(acc[2] * 256 + acc[3] - z1 * sum);
+  const float lower = static_cast<float>(centred<Traits>(acc[0], acc[1], z0, sum, twice_middle)),
+              upper = static_cast<float>(centred<Traits>(acc[2], acc[3], z1, sum, twice_middle));
   total[0] = fmaf(s.x * row.scale, lower, total[0]);
   total[1] = fmaf(s.y * row.scale, upper, total[1]);
 }
 // What the totals of rows g and g + 8 are multiplied by in the end.
 template <typename Traits>
-constexpr float integer_unit(bool upper) {
+__device__ __forceinline__ float integer_unit(const LowbitArguments& p, bool upper) {
+  if constexpr (Traits::kHigh) return p.unit;
   return 1.0f / static_cast<float>(1 << code_shift(Traits::kind, Traits::bits, upper));
 }
 
@@ -68,13 +76,13 @@ struct LaneIntegers {
 
 // total += this block's share of a tile of 16 outputs: codes become bytes once for all rows.
 template <typename Traits, int kTiles, typename Rows>
-__device__ __forceinline__ void multiply_integers(const LaneBlock<Traits>& w, const Rows& rows,
+__device__ __forceinline__ void multiply_integers(const LaneBlock<Traits>& w, const Rows& rows, int twice_middle,
                                                   float (&total)[kTiles][2]) {
 #pragma unroll
   for (int group = 0; group < Traits::kGroups; ++group) {
     uint32_t a[Traits::kGroupChunks][4];
 #pragma unroll
-    for (int i = 0; i < Traits::kGroupChunks; ++i) w.codes.bytes(group * Traits::kGroupChunks + i, a[i]);
+    for (int i = 0; i < Traits::kGroupChunks; ++i) w.bytes(group * Traits::kGroupChunks + i, a[i]);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       const LaneIntegers<Traits::kGroupChunks>& x = rows(n);
@@ -85,7 +93,7 @@ __device__ __forceinline__ void multiply_integers(const LaneBlock<Traits>& w, co
         const uint4& b = x.bytes[c / 2];
         ptx::mma(acc, a[i], c % 2 ? b.z : b.x, c % 2 ? b.w : b.y);
       }
-      finish_integers<Traits>(w, group, x.row, acc, total[n]);
+      finish_integers<Traits>(w, group, x.row, acc, twice_middle, total[n]);
     }
   }
 }

@@ -16,7 +16,8 @@ struct TileRing {
   int tile;              // the first, in its block
   int records[kRounds];  // the lane's pieces of scales and zeros, from there
 
-  __device__ __forceinline__ TileRing(const uint8_t* ring, const uint8_t* block, int tile) : ring(ring), tile(tile) {
+  __device__ __forceinline__ TileRing(const LowbitArguments& p, const uint8_t* ring, const uint8_t* block, int tile)
+      : ring(ring), tile(tile) {
     const int lane = threadIdx.x % 32;
     own = ptx::shared_address(ring) + lane * 16;
     asm("" : "+r"(own));  // or it is worked out again for each stage
@@ -25,13 +26,13 @@ struct TileRing {
     for (int round = 0; round < kRounds; ++round) {
       const int group = (lane + round * 32) / kPieces, piece = (lane + round * 32) % kPieces;
       records[round] =
-          kBlockRows / 16 * (Traits::kTileCodes + group * Traits::kTileGroup) +
+          scales_at<Traits>(p) + kBlockRows / 16 * group * Traits::kTileGroup +
           (piece < kScalePieces ? tile * 16 * Traits::kScaleBytes + piece * 16
                                 : kBlockRows * Traits::kScaleBytes + tile * 16 + (piece - kScalePieces) * 16) -
           lane * 16;
     }
   }
-  __device__ __forceinline__ void ask(int stage) {
+  __device__ __forceinline__ void ask(const LowbitArguments& p, int stage) {
     const int lane = threadIdx.x % 32;
     uint32_t to = own + stage * kStage;
     int at = 0;
@@ -45,7 +46,7 @@ struct TileRing {
 #pragma unroll
     for (int round = 0; round < kRounds; ++round)
       if (lane + round * 32 < kPieces * Traits::kGroups) ptx::copy_async(to + round * 512, from + records[round]);
-    from += Traits::kBlockBytes;
+    from += block_stride<Traits>(p);
   }
   __device__ __forceinline__ void load(int stage, int tile, LaneBlock<Traits>& w) const {
     w.template load<kTiles>(ring + stage * kStage, tile, threadIdx.x % 32, Plain());

@@ -52,10 +52,10 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
   const TileAt at = tile_at<Traits>(p, first_tile<kTiles>(p));
   const int first = part_begin(part, p.column_blocks), count = part_begin(part + 1, p.column_blocks) - first;
   uint8_t* const own = shared + part * Shape::kWarpBytes;
-  TileRing<Traits, kTiles> ring(own, at.w + int64_t{first} * Traits::kBlockBytes, at.tile);
+  TileRing<Traits, kTiles> ring(p, own, at.w + int64_t{first} * block_stride<Traits>(p), at.tile);
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
-    if (stage < count) ring.ask(stage);
+    if (stage < count) ring.ask(p, stage);
     ptx::commit_copies();
   }
 
@@ -121,10 +121,10 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
               load(x, n);
               return x;
             },
-            total[tile]);
+            p.twice_middle, total[tile]);
       }
       __syncwarp();
-      if (block + stage + kStages < count) ring.ask(stage), ask_input(stage);
+      if (block + stage + kStages < count) ring.ask(p, stage), ask_input(stage);
       ptx::commit_copies();
     }
   }
@@ -138,7 +138,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
 #pragma unroll
       for (int up = 0; up < 2; ++up)
         sums[(n * kTileRows + t) * Shape::kOutputs + tile * 16 + g + 8 * up] =
-            total[tile][n][up] * integer_unit<Traits>(up != 0);
+            total[tile][n][up] * integer_unit<Traits>(p, up != 0);
   __syncthreads();
   float value = 0;  // of the last
 #pragma unroll

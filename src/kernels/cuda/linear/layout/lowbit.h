@@ -33,7 +33,9 @@ constexpr int kBlockRows = 128, kBlockColumns = 128, kParts = 8;
 constexpr int kMaxRows = 32;  // of activations in one launch
 
 // half: no codes but FP16 values, row-major as they are (a lane's 16 bytes of a row are what it needs of a chunk).
-enum class CodeKind : uint8_t { integer, grid, half };
+// high: the four high bits of integers of 5 to 8, which are their first plane; no weight's own kind but a way of reading
+// one (LowbitShape::below).
+enum class CodeKind : uint8_t { integer, grid, half, high };
 
 struct LowbitShape {
   CodeKind kind = CodeKind::integer;
@@ -41,6 +43,9 @@ struct LowbitShape {
   int group = 128;          // 32, 64 or 128
   bool byte_scale = false;  // integer: u8 scales; grids always have i8 scales
   int64_t out = 0, in = 0;
+  // Of a view: low bits that are not read, bits - 4. A code then stands for the middle of what those could be. Blocks are
+  // the whole weight's: its codes' first plane, 8 KB, and its scales are what is read of one.
+  int below = 0;
 
   constexpr int64_t row_blocks() const { return (out + kBlockRows - 1) / kBlockRows; }
   constexpr int64_t column_blocks() const { return (in + kBlockColumns - 1) / kBlockColumns; }
@@ -50,6 +55,11 @@ struct LowbitShape {
     return kBlockRows * (kind == CodeKind::integer && !byte_scale ? 2 : 1);
   }  // of a group
   constexpr int64_t zero_bytes() const { return kind == CodeKind::integer ? kBlockRows : 0; }
+  constexpr int64_t unread_bytes() const {
+    return row_blocks() * column_blocks() * kBlockRows * kBlockColumns / 8 * below;
+  }
+  // Twice the middle, as zeros are stored: times 2^(8 - bits).
+  constexpr int twice_middle() const { return below == 0 ? 0 : ((1 << below) - 1) << (8 - bits); }
   constexpr int64_t block_bytes() const { return code_bytes() + groups_per_block() * (scale_bytes() + zero_bytes()); }
   constexpr int64_t bytes() const { return row_blocks() * column_blocks() * block_bytes(); }
 };
@@ -114,6 +124,8 @@ struct LowbitOutput {
 struct Upcoming {
   const void* data = nullptr;
   uint32_t bytes = 0;  // a multiple of 16
+  // Of a view: pieces of so many bytes are asked for, so many apart; 0: all of it.
+  uint32_t piece = 0, stride = 0;
 };
 // What a product of one row makes of its result for the next one, which then need not wait for a kernel between the
 // two: blocks of integers as above (no halves). norm: of y times `norm`, without the row's factor, for which the

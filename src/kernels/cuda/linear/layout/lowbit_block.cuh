@@ -14,8 +14,8 @@ struct CodeTraits {
   static constexpr CodeKind kind = kind_;
   static constexpr int bits = bits_, kGroupChunks = group_chunks,
                        kGroups = 4 / group_chunks;  // chunks of 32 inputs a group; groups a block
-  static constexpr bool kGrid = kind == CodeKind::grid, kHalf = kind == CodeKind::half,
-                        kCentred = kind == CodeKind::integer;
+  static constexpr bool kGrid = kind == CodeKind::grid, kHalf = kind == CodeKind::half, kHigh = kind == CodeKind::high,
+                        kCentred = kind == CodeKind::integer || kHigh;
   static constexpr int kScaleBytes = (kGrid || byte_scale) ? 1 : 2;
   static constexpr int kTableBytes = kGrid ? pair_table_bytes(bits) : 0;
   // Of a tile: codes, and scales and zeros of one group.
@@ -24,6 +24,16 @@ struct CodeTraits {
   static constexpr int kTileBytes = kTileCodes + kGroups * kTileGroup;
   static constexpr int kBlockBytes = kBlockRows / 16 * kTileBytes;
 };
+
+// From block to block of a weight, and to the scales of one. Of a view these are the whole weight's.
+template <typename Traits>
+__device__ __forceinline__ int block_stride(const LowbitArguments& p) {
+  return Traits::kHigh ? p.block_bytes : Traits::kBlockBytes;
+}
+template <typename Traits>
+__device__ __forceinline__ int scales_at(const LowbitArguments& p) {
+  return Traits::kHigh ? p.scales_at : kBlockRows / 16 * Traits::kTileCodes;
+}
 
 struct Streamed {
   template <typename T>
@@ -61,6 +71,12 @@ struct LaneBlock {
       if constexpr (Traits::kCentred)
         zero[group] = from(reinterpret_cast<const uint16_t*>(record + scaled_tiles * 16 * Traits::kScaleBytes) + pair);
     }
+  }
+  __device__ __forceinline__ void bytes(int c, uint32_t (&a)[4]) const {
+    if constexpr (Traits::kHigh)
+      codes.high_bytes(c, a);
+    else
+      codes.bytes(c, a);
   }
   __device__ __forceinline__ float2 scales(int group) const {
     const uint32_t s = scale[group];

@@ -29,6 +29,7 @@
 //            [h h h h|2 2|1|0]  7 bits      [h h h h|l l l l]  8 bits
 //   Of a 2-bit plane's word (one a chunk) pair p = 2 h + odd of each byte belongs to (h, odd); of a 1-bit plane's word
 //   (one a half block) bit 4 (c mod 2) + 2 h + odd.
+// Of a view the four high bits alone are read: the byte [h h h h|0 0 0 0], whatever the width.
 // Grids of 2..4 bits: two codes of a half pair are adjacent and index a table of half pairs in shared memory, copied
 //   once per lane so that lookups never collide: byte a of a 4-bit word; nibble 4 h + a of a chunk's 2-bit word. 3 bits:
 //   index [hi.21 lo.21 hi.0 lo.0]: byte a's bits 2..5 from the 2-bit plane (h = 1: rotated by four), bits 0..1 from
@@ -132,6 +133,16 @@ struct LaneCodes {
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) a[2 * h + odd] = wide(c, h, odd) & (kWideMask * 0x01010101u);
       }
+    }
+  }
+  // The same of a view, of whose codes these are the high plane: each at the upper end of its byte.
+  __device__ __forceinline__ void high_bytes(int c, uint32_t (&a)[4]) const {
+    static_assert(bits == 4);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t w = pick(w4[c / 2], 2 * (c % 2) + h);
+      a[2 * h] = w << 4 & 0xf0f0f0f0u;
+      a[2 * h + 1] = w & 0xf0f0f0f0u;
     }
   }
   // Of 2 to 4 bits: eight codes, one at the lower end of each half byte, with whatever is above them.

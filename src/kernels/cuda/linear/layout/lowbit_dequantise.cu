@@ -16,6 +16,9 @@ __global__ void __launch_bounds__(256) dequantise_blocks(LowbitWeight w, float i
   }
   const uint32_t table = ptx::shared_address(pair_table) + lane * 4;
   const int64_t blocks = w.shape.row_blocks() * w.shape.column_blocks();
+  // Of a view the four high bits, which of all widths end at bit 8, and the middle of the rest.
+  const uint32_t kept = w.shape.below > 0 ? 0x00f000f0u : ~0u;
+  const float middle = w.shape.below > 0 ? 0.5f * static_cast<float>(w.shape.twice_middle()) : 0.0f;
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
     LaneBlock<Traits> lane_block;
     lane_block.load(w.blocks + block * Traits::kBlockBytes, tile, lane);
@@ -47,8 +50,9 @@ __global__ void __launch_bounds__(256) dequantise_blocks(LowbitWeight w, float i
           const int up = r % 2;
           // Codes are multiples of 2^-24, and zeros those of 1 that go with them.
           constexpr float kUnit = Traits::kCentred ? 16777216.0f : 1.0f;
-          const float2 q = __half22float2(*reinterpret_cast<const __half2*>(&a[r]));
-          const float s = (up ? scale.y : scale.x) * factor[up] / kUnit, z = up ? zero.y : zero.x;
+          const uint32_t code = a[r] & kept;
+          const float2 q = __half22float2(*reinterpret_cast<const __half2*>(&code));
+          const float s = (up ? scale.y : scale.x) * factor[up] / kUnit, z = (up ? zero.y : zero.x) - middle;
           const __half2 value = __floats2half2_rn((q.x * kUnit - z) * s, (q.y * kUnit - z) * s);
           words[up][2 * h + r / 2] = *reinterpret_cast<const uint32_t*>(&value);
         }

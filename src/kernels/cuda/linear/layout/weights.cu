@@ -74,7 +74,8 @@ __device__ float value_at(const WeightValues& w, int64_t row, int64_t column) {
   const float scale =
       s.byte_scale ? static_cast<float>(record[at]) : __half2float(reinterpret_cast<const __half*>(record)[at]);
   const int zero = record[s.scale_bytes() + at] >> code_shift(s.kind, s.bits, upper);
-  return factor * (scale * static_cast<float>(static_cast<int>(code) - zero));
+  const int kept = static_cast<int>(code >> s.below << s.below);
+  return factor * (scale * (static_cast<float>(kept - zero) + 0.5f * static_cast<float>((1 << s.below) - 1)));
 }
 
 __global__ void embed_rows(WeightValues table, const int32_t* ids, float* x) {

@@ -1,0 +1,9 @@
+// Views: the four high bits of integers of 5 to 8, whatever the width.
+#include "kernels/cuda/linear/decode/lowbit_rows.cuh"
+
+namespace fidelio::cuda {
+
+template void launch_lowbit_rows<CodeKind::high, 4, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_rows<CodeKind::high, 4, true>(Stream, const LowbitArguments&, int);
+
+}  // namespace fidelio::cuda
