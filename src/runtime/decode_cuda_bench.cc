@@ -1,8 +1,11 @@
 // Decoding of a llama-3-8b-shaped model on a GPU with random weights, by the very ops that serve (forward.h over Cuda):
 //   decode_cuda_bench FORMAT [batch,batch,...] [context,context,...] [head's format, else bf16] [cache, else f16]
 //   decode_cuda_bench FORMAT prefill [tokens,tokens,...]
+//   decode_cuda_bench FORMAT speculate [batch,...] [context,...] [head's format, else FORMAT] [draft,draft,...]
 // Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the
-// roofline.
+// roofline. speculate: a draft is a number of high bits, or the format of a copy of all weights that shares the cache.
+// Cycles of 1 to 8 drafts, each sequence as many, are timed whole, in turns with plain steps; what they give at an
+// acceptance a of each draft follows: (1 - a^(g + 1)) / (1 - a) tokens a sequence and cycle.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -40,19 +43,21 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
              const std::vector<int>& batches, int context, KvFormat kv);
 void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens);
 
-// No batches: prefills of `contexts` tokens.
-int run(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts,
-        const std::string& head, KvFormat kv) {
-  Cuda b({});
+struct Weights {
+  Model<Cuda> model;
+  int64_t bytes = 0;
+};
+
+Weights make_weights(Cuda& b, const std::string& format, const std::string& head) {
   const FormatSpec spec = parse_format(format);
   const auto shared = [&](const LinearWeight& w) { return std::make_shared<const Cuda::Linear>(b.pack(w)); };
-  Model<Cuda> model;
+  Weights made;
+  Model<Cuda>& model = made.model;
   model.attention = {std::vector<LayerAttention>(kL), {{std::vector<float>(kE / 2, 0.01f), 1.0f}}, kH, kHk, kE, 1e-5f};
   model.scalars.eps = 1e-5f;
   const LinearWeight square = random_weight(spec, kD, kD), narrow = random_weight(spec, kHk * kE, kD),
                      wide = random_weight(spec, kF, kD), deep = random_weight(spec, kD, kF);
   const std::vector<float> ones(kD, 1.0f);
-  int64_t weight_bytes = 0;
   for (int i = 0; i < kL; ++i) {
     Layer<Cuda> l{shared(square),
                   shared(narrow),
@@ -69,31 +74,44 @@ int run(const std::string& format, const std::vector<int>& batches, const std::v
                   {}};
     b.upload(ones, l.attn_norm);
     b.upload(ones, l.mlp_norm);
-    for (const auto* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) weight_bytes += (*w)->bytes();
+    for (const auto* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) made.bytes += (*w)->bytes();
     model.layers.push_back(std::move(l));
   }
   model.embedding = model.head = shared(random_weight(parse_format(head), kV, kD));
-  weight_bytes += model.head->bytes();
+  made.bytes += model.head->bytes();
   model.final_norm = b.allocate(1, kD);
   b.upload(ones, model.final_norm);
+  return made;
+}
+
+// No batches: prefills of `contexts` tokens.
+int run(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts,
+        const std::string& head, KvFormat kv) {
+  Cuda b({});
+  Weights made = make_weights(b, format, head);
   const std::string name = format + ", head " + head + ", cache " + std::string(name_of(kv));
   for (int context : contexts)
-    batches.empty() ? prefill(b, model, name, context) : measure(b, model, name, weight_bytes, batches, context, kv);
+    batches.empty() ? prefill(b, made.model, name, context)
+                    : measure(b, made.model, name, made.bytes, batches, context, kv);
   return 0;
+}
+
+Workspace<Cuda> make_workspace(Cuda& b, int64_t rows, int64_t logit_rows) {
+  return {b.allocate(rows, kD),
+          b.allocate(rows, kH * kE),
+          b.allocate(rows, kHk * kE),
+          b.allocate(rows, kHk * kE),
+          b.allocate(rows, kF),
+          b.allocate(rows, kF),
+          {},
+          b.allocate(logit_rows, kV)};
 }
 
 // One sequence from its start; logits of its last token reach the host.
 void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens) {
   const int pages = (tokens + kPageTokens - 1) / kPageTokens;
   Cuda::KvCache cache = b.allocate_cache(model.attention, pages, KvFormat::f16);
-  Workspace<Cuda> w{b.allocate(tokens, kD),
-                    b.allocate(tokens, kH * kE),
-                    b.allocate(tokens, kHk * kE),
-                    b.allocate(tokens, kHk * kE),
-                    b.allocate(tokens, kF),
-                    b.allocate(tokens, kF),
-                    {},
-                    b.allocate(1, kV)};
+  Workspace<Cuda> w = make_workspace(b, tokens, 1);
   b.reserve(tokens, kF, tokens);
   Batch batch;
   std::vector<int32_t> ids(static_cast<size_t>(tokens)), own(static_cast<size_t>(pages));
@@ -122,14 +140,7 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
              const std::vector<int>& batches, int context, KvFormat kv) {
   const int most = *std::max_element(batches.begin(), batches.end()), pages = context / kPageTokens + 1;
   Cuda::KvCache cache = b.allocate_cache(model.attention, int64_t{most} * pages, kv);
-  Workspace<Cuda> w{b.allocate(most, kD),
-                    b.allocate(most, kH * kE),
-                    b.allocate(most, kHk * kE),
-                    b.allocate(most, kHk * kE),
-                    b.allocate(most, kF),
-                    b.allocate(most, kF),
-                    {},
-                    b.allocate(most, kV)};
+  Workspace<Cuda> w = make_workspace(b, most, most);
   b.reserve(most, kF, context + kPageTokens);
   Cuda::HostFloats logits(static_cast<size_t>(kV));
   for (int n : batches) {
@@ -175,6 +186,139 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
   }
 }
 
+// ---- Speculation.
+constexpr int kMostDrafts = 8;
+
+double median(std::vector<double>& values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Drafts and their verification as the engine does them: greedy, tokens chosen on the device with their probability.
+struct Speculating {
+  Cuda& b;
+  const std::vector<const Weights*> weights;  // the model's, then drafts'
+  Workspace<Cuda> w;
+  Cuda::KvCache cache;
+  int batch, context, pages;
+  uint64_t recorded_as;  // no other instance's matrices are in the graphs of this number
+  Batch rows;
+  std::vector<ChoiceRule> rules;
+  std::vector<Choice> choices;
+
+  Speculating(Cuda& b, std::vector<const Weights*> weights, int batch, int context)
+      : b(b),
+        weights(std::move(weights)),
+        w(make_workspace(b, batch * (kMostDrafts + 1), batch * (kMostDrafts + 1))),
+        batch(batch),
+        context(context),
+        pages((context + kMostDrafts) / kPageTokens + 1),
+        recorded_as(next_number += 2) {
+    cache = b.allocate_cache(this->weights[0]->model.attention, int64_t{batch} * pages, KvFormat::f16);
+    b.reserve(batch * (kMostDrafts + 1), kF, context + kPageTokens);
+    ChoiceRule rule;
+    rule.wants_probability = true;
+    rules.assign(static_cast<size_t>(batch * (kMostDrafts + 1)), rule);
+    choices.resize(rules.size());
+  }
+  // `count` rows of each sequence from `position` on, of these weights.
+  void step(size_t which, Reading reading, int position, int count) {
+    rows.clear();
+    std::vector<int32_t> own(static_cast<size_t>(pages)), ids(static_cast<size_t>(count));
+    for (int i = 0; i < batch; ++i) {
+      std::iota(own.begin(), own.end(), i * pages);
+      std::iota(ids.begin(), ids.end(), i + position);
+      rows.append(ids, position, own, count, RowKind::output);
+    }
+    const Model<Cuda>& model = weights[which]->model;
+    b.begin(rows, reading, model.attention);
+    b.repeat(recorded_as + which, [&] {
+      b.embed(*model.embedding, w.x, 1);
+      for (int i = 0; i < kL; ++i) forward_layer(b, const_cast<Model<Cuda>&>(model), i, w, cache);
+      const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model.head.get(), &w.logits}};
+      b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, rows.rows()), head);
+    });
+    b.choose(w.logits, std::span(rules).first(static_cast<size_t>(rows.rows())), choices);
+  }
+  // Median seconds, in turns, of a plain step, of one of the draft, and of verifications and cycles of 1 to 8 drafts.
+  static inline uint64_t next_number = 0;
+  struct Seconds {
+    double plain, draft, verify[kMostDrafts + 1], cycle[kMostDrafts + 1];
+  };
+  Seconds measure(size_t which, Reading reading, int rounds) {
+    using Clock = std::chrono::steady_clock;
+    std::vector<double> plain, draft, verify[kMostDrafts + 1], cycle[kMostDrafts + 1];
+    const auto timed = [&](std::vector<double>& to, bool counts, const auto& work) {
+      const auto start = Clock::now();
+      work();
+      if (counts) to.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    };
+    for (int round = -3; round < rounds; ++round) {  // a shape is recorded the second time that it is seen
+      const bool counts = round >= 0;
+      for (int g = 1; g <= kMostDrafts; ++g) {
+        timed(plain, counts, [&] { step(0, {}, context, 1); });
+        timed(draft, counts, [&] { step(which, reading, context, 1); });
+        timed(verify[g], counts, [&] { step(0, {}, context, g + 1); });
+        timed(cycle[g], counts, [&] {
+          for (int i = 0; i < g; ++i) step(which, reading, context + i, 1);
+          step(0, {}, context, g + 1);
+        });
+      }
+    }
+    Seconds s{median(plain), median(draft), {}, {}};
+    for (int g = 1; g <= kMostDrafts; ++g) s.verify[g] = median(verify[g]), s.cycle[g] = median(cycle[g]);
+    return s;
+  }
+};
+
+void print_gains(const Speculating::Seconds& s) {
+  for (double acceptance : {.8, .92, .98}) {
+    int best = 0;
+    double gain = 1, tokens = 1, power = 1;
+    for (int g = 1; g <= kMostDrafts; ++g) {
+      tokens += power *= acceptance;
+      if (const double one = tokens * s.plain / s.cycle[g]; one > gain) gain = one, best = g;
+    }
+    std::printf(" | %.2f: %.3f (%d)", acceptance, gain, best);
+  }
+  std::printf("\n");
+}
+
+int speculate(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts,
+              const std::string& head, const std::vector<std::string>& drafts) {
+  Cuda b({});
+  const Weights model = make_weights(b, format, head);
+  for (const std::string& draft : drafts) {
+    const bool view = draft.size() == 1;
+    const Weights copy = view ? Weights() : make_weights(b, draft, draft);
+    const Reading reading(Activations::a16, view ? draft[0] - '0' : 0);
+    const size_t which = view ? 0 : 1;
+    for (int context : contexts)
+      for (int batch : batches) {
+        Speculating speculating(b, view ? std::vector{&model} : std::vector{&model, &copy}, batch, context);
+        const auto s = speculating.measure(which, reading, batch == 1 ? 20 : 10);
+        std::printf(
+            "%s, head %s, draft %s, batch %d, context %d: plain %.3f ms, draft %.3f, verify 2 %.3f 4 %.3f 6 "
+            "%.3f 9 %.3f, cycle of 3 %.3f, gain at (with so many drafts)",
+            format.c_str(), head.c_str(), draft.c_str(), batch, context, s.plain * 1e3, s.draft * 1e3,
+            s.verify[1] * 1e3, s.verify[3] * 1e3, s.verify[5] * 1e3, s.verify[8] * 1e3, s.cycle[3] * 1e3);
+        print_gains(s);
+        std::fflush(stdout);
+      }
+  }
+  return 0;
+}
+
+std::vector<std::string> words(const std::string& text) {
+  std::vector<std::string> all;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    all.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return all;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -185,13 +329,16 @@ int main(int argc, char** argv) {
         all.push_back(static_cast<int>(std::strtol(p, const_cast<char**>(&p), 10)));
       return all;
     };
-    const std::string batches = argc > 2 ? argv[2] : "1";
+    const std::string batches = argc > 2 ? argv[2] : "1", format = argc > 1 ? argv[1] : "int4g128z";
+    if (batches == "speculate")
+      return speculate(format, numbers(argc > 3 ? argv[3] : "1"), numbers(argc > 4 ? argv[4] : "512"),
+                       argc > 5 ? argv[5] : format, words(argc > 6 ? argv[6] : "4"));
     const auto cache_named = [](std::string_view name) {
       for (KvFormat kv : {KvFormat::f32, KvFormat::f16, KvFormat::bf16, KvFormat::i8, KvFormat::i4x2})
         if (name == name_of(kv)) return kv;
       throw Error("no cache is called {}", name);
     };
-    return run(argc > 1 ? argv[1] : "int4g128z", batches == "prefill" ? std::vector<int>() : numbers(batches.c_str()),
+    return run(format, batches == "prefill" ? std::vector<int>() : numbers(batches.c_str()),
                numbers(argc > 3 ? argv[3] : "512"), argc > 4 ? argv[4] : "bf16",
                cache_named(argc > 5 ? argv[5] : "f16"));
   } catch (const Error& e) {
