@@ -1,0 +1,155 @@
+// Speculation on a GPU: the text, and the probabilities told of it, are those of plain decoding bit for bit, whatever
+// drafts, however many at once, beside prompts, after preemption and over reused prefixes. Without a GPU each test is
+// skipped by name.
+#include <gtest/gtest.h>
+
+#include "core/rng.h"
+#include "engine/generate.h"
+#include "kernels/cuda/device/device.h"
+#include "quant/quantize.h"
+
+namespace fidelio {
+namespace {
+
+class CudaSpeculation : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      cuda::open_device(0);
+    } catch (const Error& e) {
+      GTEST_SKIP() << "no GPU: " << e.what();
+    }
+    checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-26m"));
+    RunnerOptions options;
+    options.max_rows = options.max_logit_rows = 300;
+    options.cache_tokens = 40 * kPageTokens;  // for some ten of the 24 requests at once: others are put back
+    runner_ = make_cuda_runner(*checkpoint_, options);
+    fill(*runner_, "int8g64zs8");
+  }
+  void fill(Runner& runner, const char* format) {
+    for (LinearId id : linears_of(checkpoint_->config())) {
+      if (id.role == Role::embedding) continue;
+      const LinearWeight weight = checkpoint_->linear(id);
+      runner.set_linear(
+          id, runner.pack(quantize_rtn(parse_format(format), decode(weight), weight.out, weight.in, {}, pool_)));
+    }
+  }
+  std::unique_ptr<Runner> copy(const char* format) {
+    auto draft = runner_->make_draft(*checkpoint_);
+    EXPECT_TRUE(draft->shares_cache_with(*runner_));
+    fill(*draft, format);
+    return draft;
+  }
+  // Prompts of 1 to 80 tokens, half of them with the same 70 before; every third greedy, others sampled.
+  std::vector<GenerationRequest> requests() const {
+    Rng rng(5);
+    std::vector<int32_t> shared;
+    const auto id = [&] { return static_cast<int32_t>(rng.below(static_cast<uint64_t>(runner_->config().v))); };
+    for (int i = 0; i < 70; ++i) shared.push_back(id());
+    std::vector<GenerationRequest> all(24);
+    for (size_t i = 0; i < all.size(); ++i) {
+      GenerationRequest& r = all[i];
+      if (i % 2 == 0) r.prompt = shared;
+      for (uint64_t n = 1 + rng.below(80); n > 0; --n) r.prompt.push_back(id());
+      r.max_tokens = 20 + static_cast<int64_t>(rng.below(40));
+      r.sampling.temperature = i % 3 == 0 ? 0 : i % 3 == 1 ? 0.3 : 1;
+      r.sampling.top_p = i % 4 == 0 ? 0.9 : 1;
+      if (i % 5 == 0) r.sampling.repetition_penalty = 1.3;
+      r.sampling.seed = i;
+      r.logprobs = true;
+    }
+    return all;
+  }
+  std::vector<Generation> answers(const SpeculationOptions& how, int64_t at_once, EngineCounters& counters) {
+    GenerationOptions options;
+    options.max_sequences = at_once;
+    options.speculation = how;
+    options.counters = &counters;
+    return generate(*runner_, requests(), options);
+  }
+  void expect_plain(SpeculationOptions how, const std::vector<Generation>& plain, bool fixed_too = true) {
+    EngineCounters sum;
+    for (int64_t at_once : {int64_t{1}, int64_t{5}, int64_t{24}})
+      for (int64_t most : {1, 2, 3, 8})
+        for (bool adapt : {false, true}) {
+          if (adapt ? most != 8 : !fixed_too) continue;
+          SCOPED_TRACE(std::to_string(at_once) + " at once, " + std::to_string(most) + " drafts");
+          how.most = most;
+          how.adapt = adapt;
+          EngineCounters counters;
+          const std::vector<Generation> got = answers(how, at_once, counters);
+          ASSERT_EQ(got.size(), plain.size());
+          for (size_t i = 0; i < got.size(); ++i) {
+            ASSERT_EQ(got[i].error, "");
+            ASSERT_EQ(got[i].ids, plain[i].ids) << "request " << i;
+            ASSERT_EQ(got[i].logprobs, plain[i].logprobs) << "request " << i;
+          }
+          sum.drafted += counters.drafted + counters.looked_up;
+          sum.accepted += counters.accepted + counters.lookup_accepted;
+          sum.preemptions += counters.preemptions;
+          sum.reused_tokens += counters.reused_tokens;
+        }
+    EXPECT_GT(sum.drafted, 0);
+    EXPECT_GT(sum.accepted, 0);
+    EXPECT_LT(sum.accepted, sum.drafted);
+    EXPECT_GT(sum.preemptions, 0);
+    EXPECT_GT(sum.reused_tokens, 0);
+  }
+
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Runner> runner_;
+  ThreadPool pool_;
+};
+
+TEST_F(CudaSpeculation, KeepsTheTextOfPlainDecodingWhateverDrafts) {
+  EngineCounters counters;
+  const std::vector<Generation> plain = answers({}, 24, counters);
+  const std::vector<Generation> alone = answers({}, 1, counters);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    ASSERT_EQ(plain[i].ids, alone[i].ids) << i;
+    ASSERT_EQ(plain[i].logprobs, alone[i].logprobs) << i;
+  }
+  SpeculationOptions how;
+  {
+    SCOPED_TRACE("a view");
+    how.draft = runner_.get();
+    how.reading = {Activations::a16, 4};
+    EXPECT_LT(runner_->bytes_read(how.reading), runner_->bytes_read({}));
+    ASSERT_NO_FATAL_FAILURE(expect_plain(how, plain));
+    how.lookup = true;
+    ASSERT_NO_FATAL_FAILURE(expect_plain(how, plain, false));
+    how.lookup = false;
+  }
+  for (const char* format : {"int4g64zs8", "lut4g64"}) {
+    SCOPED_TRACE(format);
+    const std::unique_ptr<Runner> draft = copy(format);
+    how.draft = draft.get();
+    how.reading = {};
+    ASSERT_NO_FATAL_FAILURE(expect_plain(how, plain));
+  }
+}
+
+// The distribution is the model's, not its text: only that it runs, accepts about as often as the distributions overlap
+// and says so.
+TEST_F(CudaSpeculation, RejectionAcceptsAsOftenAsDistributionsOverlap) {
+  SpeculationOptions how;
+  how.draft = runner_.get();
+  how.reading = {Activations::a16, 4};
+  how.acceptance = Acceptance::rejection;
+  how.most = 3;
+  how.adapt = false;
+  EngineCounters counters;
+  GenerationOptions options;
+  options.speculation = how;
+  options.counters = &counters;
+  std::vector<GenerationRequest> sampled = requests();
+  for (GenerationRequest& r : sampled) r.sampling.temperature = 1, r.sampling.repetition_penalty = 1;
+  for (const Generation& g : generate(*runner_, sampled, options)) EXPECT_EQ(g.error, "");
+  ASSERT_GT(counters.judged, 0);
+  const double ear = counters.overlap / static_cast<double>(counters.judged),
+               rate = static_cast<double>(counters.accepted) / static_cast<double>(counters.judged);
+  EXPECT_NEAR(rate, ear, 4 * std::sqrt(0.25 / static_cast<double>(counters.judged)));  // four standard errors, at most
+}
+
+}  // namespace
+}  // namespace fidelio
