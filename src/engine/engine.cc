@@ -30,6 +30,7 @@ struct Engine::Output {
   Controller::Source source = Controller::Source::draft;
   std::vector<double> sureness{}, reached{};    // of its drafts
   std::vector<TokenDistribution> drawn_from{};  // its drafts, for rejection
+  std::vector<int32_t> places{};                // of its drafts, where those are not known yet
   int64_t drafts() const { return static_cast<int64_t>(sureness.size()); }
   bool sampled() const { return sequence->request.sampling.temperature > 0; }
 
@@ -145,6 +146,7 @@ void Engine::collect_outputs() {
 void Engine::draft() {
   const SpeculationOptions& o = options_.speculation;
   controller_.begin_cycle(static_cast<int64_t>(outputs_.size()));
+  enqueued_ = 0;
   if ((o.draft == nullptr && !o.lookup) || outputs_.empty()) return;
   // Every sequence that is running may want a row of logits, and each of the outputs as many drafts.
   const int64_t each = (max_outputs_ - scheduler_.running()) / static_cast<int64_t>(outputs_.size());
@@ -156,9 +158,12 @@ void Engine::draft() {
     output.room = output.room > 0 ? scheduler_.room_for(s, output.room + 1) - 1 : 0;
     if (o.lookup && output.room > 0) look_up(output);
   }
-  if (o.draft != nullptr)
+  if (o.draft != nullptr && drafts_blindly()) {
+    enqueue_drafts();
+  } else if (o.draft != nullptr) {
     while (draft_step()) {
     }
+  }
   for (Output& output : outputs_) {
     output.keep(controller_.worth_verifying(output.reached));
     (output.source == Controller::Source::lookup ? counters_.looked_up : counters_.drafted) += output.drafts();
@@ -225,10 +230,47 @@ bool Engine::draft_step() {
   return true;
 }
 
+// Drafts whose number does not depend on what they are, nor their rules: they are made, and verified, without a wait.
+bool Engine::drafts_blindly() const {
+  if (options_.speculation.adapt || rejects()) return false;
+  return std::none_of(outputs_.begin(), outputs_.end(), [](const Output& output) {
+    const SamplingOptions& s = output.sequence->request.sampling;
+    return s.repetition_penalty != 1 || s.presence_penalty != 0 || s.frequency_penalty != 0;
+  });
+}
+
+// As draft_step(), over and over: the history holds 0 where a draft will stand.
+void Engine::enqueue_drafts() {
+  const SpeculationOptions& how = options_.speculation;
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<Output*> drafting;
+  for (Output& output : outputs_)
+    if (output.source == Controller::Source::draft && output.room > 0) drafting.push_back(&output);
+  while (!drafting.empty()) {
+    batch_.clear();
+    sampler_.clear();
+    from_.clear();
+    for (const Output* output : drafting) {
+      const Sequence& s = *output->sequence;
+      batch_.append(std::span(s.history).last(1), s.size() - 1, scheduler_.pages(s), 1, RowKind::output);
+      from_.push_back(output->places.empty() ? -1 : output->places.back());
+      sampler_.want(s, false, false);
+    }
+    int32_t place = sampler_.enqueue(*how.draft, batch_, how.reading, from_, enqueued_ == 0);
+    for (Output* output : drafting) output->places.push_back(place++), output->append(0, 1, 1);
+    enqueued_ = place;
+    ++counters_.draft_steps;
+    counters_.draft_rows += batch_.rows();
+    std::erase_if(drafting, [](const Output* output) { return output->drafts() == output->room; });
+  }
+  counters_.draft_seconds += seconds_since(start);
+}
+
 // --- verifying -----------------------------------------------------------------------------------------------------
-void Engine::verify() {
+void Engine::append_output_rows() {
   batch_.clear();
   sampler_.clear();
+  from_.clear();
   for (Output& output : outputs_) {
     Sequence& s = *output.sequence;
     const int64_t rows = output.drafts() + 1;
@@ -238,15 +280,36 @@ void Engine::verify() {
     s.history.resize(static_cast<size_t>(s.fed + 1));
     sampler_.want(s, s.request.logprobs, false);
     for (int32_t id : drafts) s.history.push_back(id), sampler_.want(s, s.request.logprobs, false);
+    from_.push_back(-1);
+    for (int64_t i = 0; i < output.drafts(); ++i)
+      from_.push_back(output.places.empty() ? -1 : output.places[static_cast<size_t>(i)]);
   }
+}
+
+// Verifies drafts that are not known yet, which then take their places in histories.
+std::span<const Chosen> Engine::follow_drafts() {
+  from_.resize(static_cast<size_t>(batch_.rows()), -1);
+  const auto first = static_cast<size_t>(sampler_.enqueue(runner_, batch_, options_.reading, from_, false));
+  const auto all = sampler_.collect(runner_);
+  for (Output& output : outputs_)
+    for (size_t i = 0; i < output.places.size(); ++i)
+      *(output.sequence->history.end() - output.drafts() + static_cast<int64_t>(i)) =
+          all[static_cast<size_t>(output.places[i])].id;
+  return all.subspan(first);
+}
+
+void Engine::verify() {
+  append_output_rows();
   const int64_t output_rows = batch_.rows();
   const auto ending = scheduler_.append_chunks(batch_);
   for (const Sequence* s : ending) sampler_.want(*s, s->request.logprobs, false);
   const auto start = std::chrono::steady_clock::now();
-  const auto chosen = rejects() ? sampler_.run(runner_, batch_, options_.reading, verified_)
-                                : sampler_.run(runner_, batch_, options_.reading);
+  const auto chosen = enqueued_ > 0 ? follow_drafts()
+                      : rejects()   ? sampler_.run(runner_, batch_, options_.reading, verified_)
+                                    : sampler_.run(runner_, batch_, options_.reading);
   const double seconds = seconds_since(start);
-  controller_.verified(batch_.rows(), seconds, batch_.rows() == output_rows);
+  controller_.verified(batch_.rows(), seconds, batch_.rows() == output_rows && enqueued_ == 0);
+  enqueued_ = 0;
   ++counters_.steps;
   counters_.rows += batch_.rows();
   counters_.prompt_rows += batch_.rows() - output_rows;
@@ -291,7 +354,7 @@ void Engine::judge(Output& output, std::span<const Chosen> chosen, size_t first_
 // Whether a draft stands; `chosen` is what the model says at its place, and becomes what is said.
 bool Engine::stands(Output& output, size_t draft, int32_t drafted, size_t row, Chosen& chosen) {
   const Sequence& s = *output.sequence;
-  if (chosen.id < 0) return false;
+  if (chosen.id < 0 || drafted < 0) return false;
   if (options_.speculation.replayed_acceptance >= 0) {
     chosen.id = drafted;
     return Rng(1, static_cast<uint64_t>(counters_.tokens)).uniform() < options_.speculation.replayed_acceptance;

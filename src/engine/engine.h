@@ -62,8 +62,12 @@ class Engine {
   void collect_outputs();
   void draft();
   bool draft_step();
+  bool drafts_blindly() const;
+  void enqueue_drafts();
   void look_up(Output& output);
+  void append_output_rows();
   void verify();
+  std::span<const Chosen> follow_drafts();
   void judge(Output& output, std::span<const Chosen> chosen, size_t first_row);
   bool stands(Output& output, size_t draft, int32_t drafted, size_t row, Chosen& chosen);
   bool rejects() const { return options_.speculation.acceptance == Acceptance::rejection; }
@@ -83,6 +87,8 @@ class Engine {
   std::vector<Controller::Output> drafting_;
   std::vector<TokenDistribution> verified_, drafted_;  // of the rows of a step, for rejection
   std::vector<Sequence*> ended_;
+  std::vector<int32_t> from_;  // of the rows of a step that follows from others: places of their tokens
+  int32_t enqueued_ = 0;       // tokens chosen in this cycle that nobody waited for
   Batch batch_;
   EngineCounters counters_;
   int64_t next_number_ = 0;

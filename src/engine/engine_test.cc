@@ -96,6 +96,29 @@ TEST(Engine, SpeculationGivesThePlainTextForEveryWayOfDraftingAndBatching) {
   }
 }
 
+// Without penalties a fixed number of drafts is made and verified before any of them is known.
+TEST(Engine, DraftsThatNobodyWaitsForGiveThePlainText) {
+  auto requests = random_requests(48, 5);
+  for (GenerationRequest& r : requests) r.sampling.repetition_penalty = 1, r.sampling.frequency_penalty = 0;
+  const auto expected = alone(requests, kShape);
+  for (const auto& [rows, cache] : {std::pair{int64_t{512}, int64_t{4096}}, {64, 512}, {40, 224}})
+    for (int64_t most : {1, 3, 8})
+      for (bool lookup : {false, true}) {
+        SCOPED_TRACE(testing::Message() << rows << " rows, " << most << " drafts");
+        FakeRunner runner = make_runner(rows, std::min<int64_t>(rows, 128), cache, kShape);
+        SpeculationOptions how;
+        how.draft = &runner;
+        how.reading = {Activations::a8, 4};
+        how.lookup = lookup;
+        how.most = most;
+        how.adapt = false;
+        EngineCounters counters;
+        expect_same(generate(runner, requests, {.speculation = how, .counters = &counters}), expected);
+        EXPECT_GT(counters.accepted, 0);
+        EXPECT_LT(counters.accepted, counters.drafted);
+      }
+}
+
 // A cache for two of them: the youngest are put back again and again, and replayed.
 TEST(Engine, PreemptedEqualsUninterrupted) {
   for (const bool kinds_agree : {true, false})

@@ -17,11 +17,11 @@ void StepSampler::want(const Sequence& s, bool logprob, bool sureness, const uin
   wanted_.push_back({logprob, sureness});
 }
 
-Chosen StepSampler::chosen_from(const Choice& choice, size_t row) const {
+Chosen StepSampler::chosen_from(const Choice& choice, Wanted wanted) {
   Chosen chosen{choice.id};
-  if (choice.id < 0 || !rules_[row].wants_probability) return chosen;
+  if (choice.id < 0 || !(wanted.logprob || wanted.sureness)) return chosen;
   chosen.logprob = log_probability(choice);
-  if (wanted_[row].sureness) chosen.sureness = std::exp(chosen.logprob);
+  if (wanted.sureness) chosen.sureness = std::exp(chosen.logprob);
   return chosen;
 }
 
@@ -31,7 +31,7 @@ std::span<const Chosen> StepSampler::run(Runner& runner, const Batch& batch, Rea
   choices_.resize(rules_.size());
   chosen_.resize(rules_.size());
   runner.step_and_choose(batch, reading, rules_, choices_);
-  for (size_t i = 0; i < rules_.size(); ++i) chosen_[i] = chosen_from(choices_[i], i);
+  for (size_t i = 0; i < rules_.size(); ++i) chosen_[i] = chosen_from(choices_[i], wanted_[i]);
   return chosen_;
 }
 
@@ -47,9 +47,27 @@ std::span<const Chosen> StepSampler::run(Runner& runner, const Batch& batch, Rea
   for (size_t i = 0; i < rules_.size(); ++i) {
     const auto row = logits_.subspan(i * v, v);
     choices_[i] = chooser_.choose(row, rules_[i]);
-    chosen_[i] = chosen_from(choices_[i], i);
+    chosen_[i] = chosen_from(choices_[i], wanted_[i]);
     distributions[i] = chooser_.distribution(row, rules_[i]);
   }
+  return chosen_;
+}
+
+int32_t StepSampler::enqueue(Runner& runner, const Batch& batch, Reading reading, std::span<const int32_t> from,
+                             bool first) {
+  check(batch.logit_rows.size() == rules_.size(), "{} tokens are wanted of {} rows of logits", rules_.size(),
+        batch.logit_rows.size());
+  if (first) choices_.clear(), enqueued_.clear();
+  const auto place = static_cast<int32_t>(choices_.size());
+  runner.enqueue(batch, reading, from, rules_, choices_);
+  enqueued_.insert(enqueued_.end(), wanted_.begin(), wanted_.end());
+  return place;
+}
+
+std::span<const Chosen> StepSampler::collect(Runner& runner) {
+  runner.collect(choices_);
+  chosen_.resize(choices_.size());
+  for (size_t i = 0; i < choices_.size(); ++i) chosen_[i] = chosen_from(choices_[i], enqueued_[i]);
   return chosen_;
 }
 

@@ -29,17 +29,21 @@ class StepSampler {
   // The same, and what each token was drawn from. The logits come to the host.
   std::span<const Chosen> run(Runner& runner, const Batch& batch, Reading reading,
                               std::vector<TokenDistribution>& distributions);
-  // After the latter: of another token of row i, in the model's own distribution.
+  // The same without waiting, of steps that follow from each other (Runner::enqueue): row i's token is that of place
+  // from[i]. Returns the place of its first row; begins anew where `first`.
+  int32_t enqueue(Runner& runner, const Batch& batch, Reading reading, std::span<const int32_t> from, bool first);
+  std::span<const Chosen> collect(Runner& runner);  // of every place
+  // After a run that gave distributions: of another token of row i, in the model's own distribution.
   float logprob_of(size_t row, int32_t id) const;
 
  private:
-  Chosen chosen_from(const Choice& choice, size_t row) const;
-
   struct Wanted {
     bool logprob, sureness;
   };
+  static Chosen chosen_from(const Choice& choice, Wanted wanted);
+
   std::vector<ChoiceRule> rules_;
-  std::vector<Wanted> wanted_;
+  std::vector<Wanted> wanted_, enqueued_;
   std::deque<std::vector<LogitChange>> changes_;  // that rules_ refer to: they stay where they are
   std::vector<Choice> choices_;
   std::vector<Chosen> chosen_;

@@ -51,4 +51,17 @@ void take_kind(const Batch& whole, RowKind kind, BatchPart& part) {
   }
 }
 
+void feed_known(const Batch& batch, std::span<const int32_t> from, std::span<const Choice> known, FedBatch& to) {
+  to.batch = batch;
+  to.from.assign(batch.ids.size(), -1);
+  for (size_t i = 0; i < from.size(); ++i) {
+    const auto place = static_cast<size_t>(from[i]);
+    if (from[i] < 0) continue;
+    if (place < known.size())
+      to.batch.ids[i] = std::max(0, known[place].id);
+    else
+      to.from[i] = from[i];
+  }
+}
+
 }  // namespace fidelio

@@ -22,4 +22,11 @@ struct BatchPart {
 // Fills `part`, which keeps its memory.
 void take_kind(const Batch& whole, RowKind kind, BatchPart& part);
 
+// Of Runner::enqueue: a batch with the tokens that the host knows, and of other rows whence their tokens come, else -1.
+struct FedBatch {
+  Batch batch;
+  std::vector<int32_t> from;
+};
+void feed_known(const Batch& batch, std::span<const int32_t> from, std::span<const Choice> known, FedBatch& to);
+
 }  // namespace fidelio

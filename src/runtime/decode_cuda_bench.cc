@@ -4,11 +4,13 @@
 //   decode_cuda_bench FORMAT speculate [batch,...] [context,...] [head's format, else FORMAT] [draft,draft,...]
 // Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the
 // roofline. speculate: a draft is a number of high bits, or the format of a copy of all weights that shares the cache.
-// Cycles of 1 to 8 drafts, each sequence as many, are timed whole, in turns with plain steps; what they give at an
-// acceptance a of each draft follows: (1 - a^(g + 1)) / (1 - a) tokens a sequence and cycle.
+// Cycles of 1 to 8 drafts, each sequence as many, are timed whole, in turns with plain steps: with a wait after each
+// step, or one in all. What they give at an acceptance a of each draft follows: (1 - a^(g + 1)) / (1 - a) tokens a
+// sequence and cycle.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 
 #include "core/rng.h"
@@ -34,7 +36,10 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
     else if (t.tensor.dtype == DType::bf16)
       for (bf16& v : t.tensor.as<bf16>()) v = {static_cast<uint16_t>((rng.next() & 0x807f) | 0x3c80)};  // about +-.016
     else
-      for (int64_t i = 0; i < t.tensor.bytes(); ++i) t.tensor.data[i] = static_cast<std::byte>(rng.next());
+      for (int64_t i = 0; i < t.tensor.bytes(); i += 8) {
+        const uint64_t bytes = rng.next();
+        std::memcpy(t.tensor.data + i, &bytes, static_cast<size_t>(std::min<int64_t>(8, t.tensor.bytes() - i)));
+      }
   }
   return w;
 }
@@ -219,10 +224,10 @@ struct Speculating {
     ChoiceRule rule;
     rule.wants_probability = true;
     rules.assign(static_cast<size_t>(batch * (kMostDrafts + 1)), rule);
-    choices.resize(rules.size());
+    choices.resize(2 * rules.size());
   }
   // `count` rows of each sequence from `position` on, of these weights.
-  void step(size_t which, Reading reading, int position, int count) {
+  void launch(size_t which, Reading reading, int position, int count, std::span<const int32_t> from) {
     rows.clear();
     std::vector<int32_t> own(static_cast<size_t>(pages)), ids(static_cast<size_t>(count));
     for (int i = 0; i < batch; ++i) {
@@ -232,22 +237,44 @@ struct Speculating {
     }
     const Model<Cuda>& model = weights[which]->model;
     b.begin(rows, reading, model.attention);
+    b.feed(from);
     b.repeat(recorded_as + which, [&] {
       b.embed(*model.embedding, w.x, 1);
       for (int i = 0; i < kL; ++i) forward_layer(b, const_cast<Model<Cuda>&>(model), i, w, cache);
       const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model.head.get(), &w.logits}};
       b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, rows.rows()), head);
     });
-    b.choose(w.logits, std::span(rules).first(static_cast<size_t>(rows.rows())), choices);
   }
-  // Median seconds, in turns, of a plain step, of one of the draft, and of verifications and cycles of 1 to 8 drafts.
+  std::span<const ChoiceRule> own_rules() const { return std::span(rules).first(static_cast<size_t>(rows.rows())); }
+  void step(size_t which, Reading reading, int position, int count) {
+    launch(which, reading, position, count, {});
+    b.choose(w.logits, own_rules(), choices);
+  }
+  // Every token is fed where it was chosen.
+  void cycle_without_waits(size_t which, Reading reading, int drafts) {
+    int64_t place = 0;
+    std::vector<int32_t> from(static_cast<size_t>(batch), -1);
+    for (int draft = 0; draft < drafts; ++draft) {
+      launch(which, reading, context + draft, 1, from);
+      b.choose_later(w.logits, own_rules(), place);
+      std::iota(from.begin(), from.end(), static_cast<int32_t>(place));
+      place += batch;
+    }
+    from.clear();
+    for (int i = 0; i < batch; ++i)
+      for (int row = 0; row <= drafts; ++row) from.push_back(row == 0 ? -1 : (row - 1) * batch + i);
+    launch(0, {}, context, drafts + 1, from);
+    b.choose_later(w.logits, own_rules(), place);
+    b.collect(0, std::span(choices).first(static_cast<size_t>(place + rows.rows())));
+  }
   static inline uint64_t next_number = 0;
+  // Median seconds, in turns, of a plain step, of one of the draft, and of verifications and cycles of 1 to 8 drafts.
   struct Seconds {
-    double plain, draft, verify[kMostDrafts + 1], cycle[kMostDrafts + 1];
+    double plain, draft, verify[kMostDrafts + 1], cycle[kMostDrafts + 1], queued[kMostDrafts + 1];
   };
   Seconds measure(size_t which, Reading reading, int rounds) {
     using Clock = std::chrono::steady_clock;
-    std::vector<double> plain, draft, verify[kMostDrafts + 1], cycle[kMostDrafts + 1];
+    std::vector<double> plain, draft, verify[kMostDrafts + 1], cycle[kMostDrafts + 1], queued[kMostDrafts + 1];
     const auto timed = [&](std::vector<double>& to, bool counts, const auto& work) {
       const auto start = Clock::now();
       work();
@@ -263,25 +290,26 @@ struct Speculating {
           for (int i = 0; i < g; ++i) step(which, reading, context + i, 1);
           step(0, {}, context, g + 1);
         });
+        timed(queued[g], counts, [&] { cycle_without_waits(which, reading, g); });
       }
     }
-    Seconds s{median(plain), median(draft), {}, {}};
-    for (int g = 1; g <= kMostDrafts; ++g) s.verify[g] = median(verify[g]), s.cycle[g] = median(cycle[g]);
+    Seconds s{median(plain), median(draft), {}, {}, {}};
+    for (int g = 1; g <= kMostDrafts; ++g)
+      s.verify[g] = median(verify[g]), s.cycle[g] = median(cycle[g]), s.queued[g] = median(queued[g]);
     return s;
   }
 };
 
-void print_gains(const Speculating::Seconds& s) {
+void print_gains(double plain, const double (&cycle)[kMostDrafts + 1]) {
   for (double acceptance : {.8, .92, .98}) {
     int best = 0;
     double gain = 1, tokens = 1, power = 1;
     for (int g = 1; g <= kMostDrafts; ++g) {
       tokens += power *= acceptance;
-      if (const double one = tokens * s.plain / s.cycle[g]; one > gain) gain = one, best = g;
+      if (const double one = tokens * plain / cycle[g]; one > gain) gain = one, best = g;
     }
-    std::printf(" | %.2f: %.3f (%d)", acceptance, gain, best);
+    std::printf(" %.2f: %.3f (%d)", acceptance, gain, best);
   }
-  std::printf("\n");
 }
 
 int speculate(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts,
@@ -298,11 +326,15 @@ int speculate(const std::string& format, const std::vector<int>& batches, const 
         Speculating speculating(b, view ? std::vector{&model} : std::vector{&model, &copy}, batch, context);
         const auto s = speculating.measure(which, reading, batch == 1 ? 20 : 10);
         std::printf(
-            "%s, head %s, draft %s, batch %d, context %d: plain %.3f ms, draft %.3f, verify 2 %.3f 4 %.3f 6 "
-            "%.3f 9 %.3f, cycle of 3 %.3f, gain at (with so many drafts)",
+            "%s, head %s, draft %s, batch %d, context %d: plain %.3f ms, draft %.3f, verify 2 %.3f 4 %.3f 6 %.3f 9 "
+            "%.3f, cycle of 3 %.3f, without waits %.3f\n  gain (drafts)",
             format.c_str(), head.c_str(), draft.c_str(), batch, context, s.plain * 1e3, s.draft * 1e3,
-            s.verify[1] * 1e3, s.verify[3] * 1e3, s.verify[5] * 1e3, s.verify[8] * 1e3, s.cycle[3] * 1e3);
-        print_gains(s);
+            s.verify[1] * 1e3, s.verify[3] * 1e3, s.verify[5] * 1e3, s.verify[8] * 1e3, s.cycle[3] * 1e3,
+            s.queued[3] * 1e3);
+        print_gains(s.plain, s.cycle);
+        std::printf(", without waits");
+        print_gains(s.plain, s.queued);
+        std::printf("\n");
         std::fflush(stdout);
       }
   }

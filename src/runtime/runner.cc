@@ -5,6 +5,7 @@
 
 #include "io/hf_config.h"
 #include "kernels/cpu/choice/choose.h"
+#include "runtime/batch_part.h"
 #include "runtime/model.h"
 #include "runtime/noise.h"
 
@@ -45,6 +46,15 @@ void Runner::step_and_choose(const Batch& batch, Reading reading, std::span<cons
   const auto v = static_cast<size_t>(config().v);
   cpu::Chooser chooser;
   for (size_t i = 0; i < rules.size(); ++i) choices[i] = chooser.choose(logits.subspan(i * v, v), rules[i]);
+}
+
+void Runner::enqueue(const Batch& batch, Reading reading, std::span<const int32_t> from,
+                     std::span<const ChoiceRule> rules, std::vector<Choice>& chosen) {
+  FedBatch fed;
+  feed_known(batch, from, chosen, fed);
+  const size_t first = chosen.size();
+  chosen.resize(first + rules.size());
+  step_and_choose(fed.batch, reading, rules, std::span(chosen).subspan(first));
 }
 
 float query_scale(const ModelConfig& c) {

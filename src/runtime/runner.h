@@ -98,6 +98,13 @@ class Runner {
   // The same, and a token from each logit row by the rule of that number. Logits stay where they are computed.
   virtual void step_and_choose(const Batch& batch, Reading reading, std::span<const ChoiceRule> rules,
                                std::span<Choice> choices);
+
+  // Steps that follow from each other, which a GPU does without the host in between: the id of row i is that of
+  // chosen[from[i]], where from[i] >= 0, and else the batch's. Appends a choice for each rule to `chosen`, which may have
+  // no values before collect(); an empty one begins anew. A row after one that had no best token is fed token 0.
+  virtual void enqueue(const Batch& batch, Reading reading, std::span<const int32_t> from,
+                       std::span<const ChoiceRule> rules, std::vector<Choice>& chosen);
+  virtual void collect(std::vector<Choice>&) {}
 };
 
 // Loads every weight of a checkpoint onto the CPU backend. Mapped pages are given back as weights are packed.

@@ -5,21 +5,12 @@
 
 #include "formats/finite.h"
 #include "runtime/batch_part.h"
-#include "runtime/forward.h"
 #include "runtime/load_norms.h"
 #include "runtime/page_table.h"
 #include "runtime/runner.h"
+#include "runtime/runner_memory.h"
 
 namespace fidelio {
-
-// What runners of one shape share: they work one after the other.
-template <Backend B>
-struct RunnerMemory {
-  B backend;
-  Workspace<B> workspace;
-  typename B::KvCache cache;
-  uint64_t versions = 0;  // given to sets of weights, for what the backend may have recorded
-};
 
 template <Backend B>
 class RunnerImpl : public Runner {
@@ -106,6 +97,26 @@ class RunnerImpl : public Runner {
       part_.put(own, choices);
     });
   }
+  void enqueue(const Batch& batch, Reading reading, std::span<const int32_t> from, std::span<const ChoiceRule> rules,
+               std::vector<Choice>& chosen) override {
+    if (chosen.empty()) memory_->collected = 0;
+    if constexpr (kChoosesLater) {
+      if (!runs_in_parts(batch) && chosen.size() + rules.size() <= B::kMostLater) {
+        feed_known(batch, from, std::span(chosen).first(memory_->collected), fed_);
+        run(fed_.batch, reading, fed_.from);
+        b_.choose_later(w_.logits, rules, static_cast<int64_t>(chosen.size()));
+        return chosen.resize(chosen.size() + rules.size());
+      }
+    }
+    collect(chosen);
+    Runner::enqueue(batch, reading, from, rules, chosen);
+    memory_->collected = chosen.size();
+  }
+  void collect(std::vector<Choice>& chosen) override {
+    if constexpr (kChoosesLater)
+      b_.collect(static_cast<int64_t>(memory_->collected), std::span(chosen).subspan(memory_->collected));
+    memory_->collected = chosen.size();
+  }
 
   void read_stream(std::span<float> x) override { b_.download(w_.x, 0, rows_, x); }
   void write_stream(std::span<const float> x) override { b_.upload(x, w_.x); }
@@ -161,6 +172,7 @@ class RunnerImpl : public Runner {
     load(checkpoint);
   }
 
+  static constexpr bool kChoosesLater = requires(B b) { b.feed({}); };  // and then choose_later and collect
   Layer<B>& layer(int i) { return model_.layers[static_cast<size_t>(i)]; }
 
   void check_logit_rows(int64_t count) const {
@@ -182,10 +194,11 @@ class RunnerImpl : public Runner {
       take();
     }
   }
-  void run(const Batch& batch, Reading reading) {
+  void run(const Batch& batch, Reading reading, [[maybe_unused]] std::span<const int32_t> from = {}) {
     const auto count = static_cast<int64_t>(batch.logit_rows.size());
     check_logit_rows(count);
     begin(batch, reading);
+    if constexpr (kChoosesLater) b_.feed(from);
     b_.repeat(weights_version_, [&] {
       embed();
       layers(0, model_.config.L);
@@ -231,6 +244,7 @@ class RunnerImpl : public Runner {
   uint64_t weights_version_ = 0;  // of what b_.repeat may have recorded
   typename B::HostFloats host_logits_;
   BatchPart part_;
+  FedBatch fed_;
 };
 
 }  // namespace fidelio

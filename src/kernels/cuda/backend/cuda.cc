@@ -167,7 +167,7 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   }
   const auto bytes = static_cast<int64_t>(b.size()) * 4;
   s.grow(s.batch, bytes);
-  cuda::to_device(s.stream, s.batch.data(), b.data(), static_cast<size_t>(bytes));
+  s.sending.send(s.stream, s.batch.data(), b.data(), static_cast<size_t>(bytes));
   s.ids = s.batch.as<int32_t>();
   s.positions = s.ids + s.rows;
   s.sequence = s.positions + s.rows;
@@ -189,7 +189,7 @@ void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
     s.flush();
     s.joining = false;
   };
-  constexpr size_t kMostGraphs = 64;
+  constexpr size_t kMostGraphs = 256;
   const State::Shape shape{what, s.rows, s.logit_count, s.cuts, s.one_row_each, s.mode, s.high_bits};
   const auto found = s.graphs.find(shape);
   if (found == s.graphs.end()) {  // once without: whatever is done only once happens outside a graph

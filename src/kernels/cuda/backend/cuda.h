@@ -86,6 +86,7 @@ class Cuda {
     int64_t bytes() const { return static_cast<int64_t>(storage.size()); }
   };
 
+  static constexpr size_t kMostLater = 8192;   // choices between two collect()s
   static constexpr bool kOneKindAStep = true;  // begin() takes batches of one kind of rows
   using HostFloats = std::vector<float, cuda::PinnedAllocator<float>>;
 
@@ -115,6 +116,11 @@ class Cuda {
   Acts input(const Matrix& x);
   void read(Acts acts, std::span<float> host);
   void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);
+  // Choices that stay on the device: of these rules at places [first, ...), to be fed to later steps, and to be collected
+  // by one wait for all. After begin(): the token of row i is the choice at from[i], where that is >= 0.
+  void choose_later(const Matrix& logits, std::span<const ChoiceRule> rules, int64_t first);
+  void feed(std::span<const int32_t> from);
+  void collect(int64_t first, std::span<Choice> choices);
   std::string kernel_name(const Linear& weight, Activations mode) const;
   int64_t bytes_read(const Linear& weight, Reading reading) const;
 

@@ -15,10 +15,10 @@ cuda::DeviceRule device_rule(const ChoiceRule& r, int32_t first_change) {
 }
 
 // What goes to the device in one copy: rules, then changes.
-void gather_rules(std::span<const ChoiceRule> rules, cuda::ChoiceScratch::Pinned& to) {
+std::vector<std::byte> gathered(std::span<const ChoiceRule> rules) {
   size_t changes = 0;
   for (const ChoiceRule& rule : rules) changes += rule.changes.size();
-  to.resize(rules.size() * sizeof(cuda::DeviceRule) + changes * sizeof(cuda::DeviceChange));
+  std::vector<std::byte> to(rules.size() * sizeof(cuda::DeviceRule) + changes * sizeof(cuda::DeviceChange));
   auto* const rule_at = reinterpret_cast<cuda::DeviceRule*>(to.data());
   auto* const change_at = reinterpret_cast<cuda::DeviceChange*>(rule_at + rules.size());
   int32_t next = 0;
@@ -26,34 +26,72 @@ void gather_rules(std::span<const ChoiceRule> rules, cuda::ChoiceScratch::Pinned
     rule_at[i] = device_rule(rules[i], next);
     for (const LogitChange& c : rules[i].changes) change_at[next++] = {c.id, c.repeated, c.less, c.more};
   }
+  return to;
 }
 
+Choice choice_of(const cuda::DeviceChoice& c) { return {c.id, c.logit, c.top, c.total}; }
+
 }  // namespace
+
+void Cuda::State::send_and_choose(const Matrix& logits, std::span<const ChoiceRule> rules,
+                                  cuda::DeviceChoice* choices) {
+  flush();
+  const auto n = static_cast<int64_t>(rules.size());
+  const std::vector<std::byte> sent = gathered(rules);
+  const int64_t changes = (static_cast<int64_t>(sent.size()) - n * static_cast<int64_t>(sizeof(cuda::DeviceRule))) /
+                          static_cast<int64_t>(sizeof(cuda::DeviceChange));
+  cuda::reserve(stream, choice.rules, static_cast<int64_t>(sent.size()));
+  cuda::reserve(stream, choice.saved, std::max<int64_t>(changes, 1) * 4);
+  sending.send(stream, choice.rules.data(), sent.data(), sent.size());
+  const auto* const device_rules = choice.rules.as<cuda::DeviceRule>();
+  cuda::choose(stream, logits.data(), logits.columns, n, device_rules,
+               reinterpret_cast<const cuda::DeviceChange*>(device_rules + n), choice.saved.as<float>(), choices);
+}
 
 void Cuda::choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices) {
   assert(static_cast<int64_t>(rules.size()) <= logits.rows && choices.size() >= rules.size());
   if (rules.empty()) return;
   State& s = *state_;
-  s.flush();
   cuda::ChoiceScratch& c = s.choice;
-  const auto n = static_cast<int64_t>(rules.size());
-  gather_rules(rules, c.sent);
-  const auto sent = static_cast<int64_t>(c.sent.size()), made = n * static_cast<int64_t>(sizeof(cuda::DeviceChoice));
-  const int64_t changes =
-      (sent - n * static_cast<int64_t>(sizeof(cuda::DeviceRule))) / static_cast<int64_t>(sizeof(cuda::DeviceChange));
-  cuda::reserve(s.stream, c.rules, sent);
-  cuda::reserve(s.stream, c.saved, std::max<int64_t>(changes, 1) * 4);
-  cuda::reserve(s.stream, c.choices, made);
-  c.received.resize(static_cast<size_t>(made));
-  cuda::to_device(s.stream, c.rules.data(), c.sent.data(), c.sent.size());
-  const auto* const device_rules = c.rules.as<cuda::DeviceRule>();
-  cuda::choose(s.stream, logits.data(), logits.columns, n, device_rules,
-               reinterpret_cast<const cuda::DeviceChange*>(device_rules + n), c.saved.as<float>(),
-               c.choices.as<cuda::DeviceChoice>());
-  cuda::from_device(s.stream, c.received.data(), c.choices.data(), c.received.size());
+  const size_t made = rules.size() * sizeof(cuda::DeviceChoice);
+  cuda::reserve(s.stream, c.choices, static_cast<int64_t>(made));
+  s.send_and_choose(logits, rules, c.choices.as<cuda::DeviceChoice>());
+  c.received.resize(made);
+  cuda::from_device(s.stream, c.received.data(), c.choices.data(), made);
+  s.sending.arrived();
   const auto* const received = reinterpret_cast<const cuda::DeviceChoice*>(c.received.data());
-  for (size_t i = 0; i < rules.size(); ++i)
-    choices[i] = {received[i].id, received[i].logit, received[i].top, received[i].total};
+  for (size_t i = 0; i < rules.size(); ++i) choices[i] = choice_of(received[i]);
+}
+
+void Cuda::choose_later(const Matrix& logits, std::span<const ChoiceRule> rules, int64_t first) {
+  assert(static_cast<int64_t>(rules.size()) <= logits.rows &&
+         first + static_cast<int64_t>(rules.size()) <= int64_t{kMostLater});
+  if (rules.empty()) return;
+  State& s = *state_;
+  cuda::reserve(s.stream, s.choice.later, static_cast<int64_t>(kMostLater * sizeof(cuda::DeviceChoice)));
+  s.send_and_choose(logits, rules, s.choice.later.as<cuda::DeviceChoice>() + first);
+}
+
+void Cuda::feed(std::span<const int32_t> from) {
+  if (std::all_of(from.begin(), from.end(), [](int32_t place) { return place < 0; })) return;
+  State& s = *state_;
+  assert(static_cast<int64_t>(from.size()) == s.rows);
+  cuda::reserve(s.stream, s.choice.from, static_cast<int64_t>(from.size_bytes()));
+  s.sending.send(s.stream, s.choice.from.data(), from.data(), from.size_bytes());
+  cuda::feed_tokens(s.stream, s.choice.later.as<cuda::DeviceChoice>(), s.choice.from.as<int32_t>(), s.rows,
+                    s.batch.as<int32_t>());
+}
+
+void Cuda::collect(int64_t first, std::span<Choice> choices) {
+  if (choices.empty()) return;
+  State& s = *state_;
+  s.flush();
+  s.choice.received.resize(choices.size() * sizeof(cuda::DeviceChoice));
+  cuda::from_device(s.stream, s.choice.received.data(), s.choice.later.as<cuda::DeviceChoice>() + first,
+                    s.choice.received.size());
+  s.sending.arrived();
+  const auto* const received = reinterpret_cast<const cuda::DeviceChoice*>(s.choice.received.data());
+  for (size_t i = 0; i < choices.size(); ++i) choices[i] = choice_of(received[i]);
 }
 
 }  // namespace fidelio

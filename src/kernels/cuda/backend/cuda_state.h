@@ -1,5 +1,7 @@
 // What a Cuda holds between calls: the step under way, its scratch, recorded graphs. For cuda*.cc alone.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <cassert>
 #include <map>
 #include <optional>
@@ -17,11 +19,29 @@ namespace fidelio {
 using cuda::DeviceBuffer;
 
 namespace cuda {
+using Pinned = std::vector<std::byte, PinnedAllocator<std::byte>>;
+// What is on its way to the device: a buffer is written again once the stream has been waited for.
+class Sending {
+ public:
+  void send(Stream stream, void* to, const void* from, size_t bytes) {
+    if (bytes == 0) return;
+    if (next_ == buffers_.size()) wait_for(stream), next_ = 0;
+    Pinned& buffer = buffers_[next_++];
+    if (buffer.capacity() < bytes) buffer.reserve(std::max(2 * bytes, size_t{16} << 10));  // rarely: it is slow
+    const auto* const begin = static_cast<const std::byte*>(from);
+    buffer.assign(begin, begin + bytes);
+    to_device(stream, to, buffer.data(), bytes);
+  }
+  void arrived() { next_ = 0; }  // the stream was waited for
+
+ private:
+  std::array<Pinned, 96> buffers_;
+  size_t next_ = 0;
+};
 // Of Cuda::choose: what goes there and what comes back.
 struct ChoiceScratch {
-  using Pinned = std::vector<std::byte, PinnedAllocator<std::byte>>;
-  Pinned sent, received;
-  DeviceBuffer rules, saved, choices;
+  Pinned received;
+  DeviceBuffer rules, saved, choices, later, from;
 };
 }  // namespace cuda
 
@@ -104,7 +124,9 @@ struct Cuda::State {
     unwritten = {};
     return {acts.as<float>(), n, columns, ++version, of, false};
   }
+  cuda::Sending sending;
   cuda::ChoiceScratch choice;
+  void send_and_choose(const Matrix& logits, std::span<const ChoiceRule> rules, cuda::DeviceChoice* choices);
   void grow(DeviceBuffer& buffer, int64_t bytes);
 
   // Activations for lowbit.h, kMaxRows rows at a time, one chunk after the other.

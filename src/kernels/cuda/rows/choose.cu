@@ -412,7 +412,17 @@ __global__ void __launch_bounds__(kThreads)
   choices[blockIdx.x] = choice;
 }
 
+__global__ void feed_rows(const DeviceChoice* choices, const int32_t* from, int rows, int32_t* ids) {
+  begin_kernel();
+  for (int i = threadIdx.x; i < rows; i += blockDim.x)
+    if (from[i] >= 0) ids[i] = max(choices[from[i]].id, 0);
+}
+
 }  // namespace
+
+void feed_tokens(Stream stream, const DeviceChoice* choices, const int32_t* from, int64_t rows, int32_t* ids) {
+  launch("feeding tokens", stream, dim3(1), 256, 0, feed_rows, choices, from, static_cast<int>(rows), ids);
+}
 
 void choose(Stream stream, float* logits, int64_t v, int64_t rows, const DeviceRule* rules, const DeviceChange* changes,
             float* saved, DeviceChoice* choices) {

@@ -31,5 +31,7 @@ struct DeviceChoice {
 // choices (rows) from logits (rows, v), which are left as they were. `saved` has room for a float for each change.
 void choose(Stream stream, float* logits, int64_t v, int64_t rows, const DeviceRule* rules, const DeviceChange* changes,
             float* saved, DeviceChoice* choices);
+// ids[i] = the choice at from[i], where that is >= 0; token 0 where it is of a row that had no best.
+void feed_tokens(Stream stream, const DeviceChoice* choices, const int32_t* from, int64_t rows, int32_t* ids);
 
 }  // namespace fidelio::cuda
