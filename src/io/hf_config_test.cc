@@ -31,7 +31,7 @@ TEST(HfConfig, ResolvesAsTransformersDoes) {
   for (const Json& row : golden()) {
     SCOPED_TRACE(row["config"].dump());
     const ModelConfig c = parse_config(row["config"].dump(), "config.json");
-    EXPECT_EQ(std::string(name_of(c.architecture)), row["config"]["architectures"][0]);
+    EXPECT_EQ(std::string(name_of(c.architecture)), row["config"]["architectures"][0].get<std::string>());
     EXPECT_EQ(c.L, 2);
     EXPECT_EQ(c.d, 256);
     EXPECT_EQ(c.f, 512);
