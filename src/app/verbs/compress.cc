@@ -86,6 +86,7 @@ void compress(const CompressOptions& o) {
   check_outputs(job, o.json);
   const TextModel model = open_model(o.run.model);
   job.context = window_length("--context", job.context, model.checkpoint.config());
+  fit_to_columns(job, model.checkpoint.config(), o.formats.empty());
   const World world{model.checkpoint,
                     model.tokenizer,
                     model.chat ? &*model.chat : nullptr,
@@ -180,7 +181,9 @@ void add_compress(CLI::App& app) {
       "--text", o->job.texts,
       "Text to search on and certify with (default: the held-out text that comes with fidelio); may be repeated");
   verb->add_option("--calibration-tokens", o->job.tokens,
-                   "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, 32768 at least)")
+                   "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, on CPUs 30 "
+                   "million, 32768 at "
+                   "least)")
       ->check(above_zero());
   verb->add_option(
           "--calibration-samples", o->job.samples,
