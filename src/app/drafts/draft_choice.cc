@@ -44,11 +44,10 @@ std::vector<WrittenAnswer> write_answers(Runner& model, Reading reading, std::ve
       generate(model, std::move(requests), {.reading = reading, .max_sequences = kSideBySide});
   for (size_t i = 0; i < made.size(); ++i)
     answers[i].ids.insert(answers[i].ids.end(), made[i].ids.begin(), made[i].ids.end());
-  std::erase_if(answers, [](const WrittenAnswer& a) { return static_cast<int64_t>(a.ids.size()) < a.begin + kCycle; });
-  check(answers.size() >= 4, "the model ends {} of its answers at once: there is too little to measure a draft on",
-        made.size() - answers.size());
   return answers;
 }
+
+bool is_view(const std::string& kind) { return kind.size() == 1 && kind[0] >= '1' && kind[0] <= '7'; }
 
 // Embedding and head of 3 bits and fewer lose much and save little.
 FormatSpec outer_format(FormatSpec format) {
@@ -80,7 +79,7 @@ void quantise_copy(const RunOptions& run, const Checkpoint& model, const Dataset
 bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpoint& checkpoint, Runner& model,
                const Dataset& data, Kind& kind) {
   const Activations mode = parse_activations(run.activations);
-  if (kind.name.size() == 1 && kind.name[0] >= '1' && kind.name[0] <= '7') {
+  if (is_view(kind.name)) {
     kind.reading = {mode, kind.name[0] - '0'};
     kind.runner = &model;
     kind.draft = kind.name;
@@ -136,6 +135,8 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   check(!o.keep || fs::is_directory(run.model), "{} is a file: a draft is kept in a model's folder", run.model);
   check(!fs::exists(draft_folder(run.model)) || fs::exists(draft_choice_file(run.model)) || !o.keep,
         "{} is there and is no draft of ours: move it", draft_folder(run.model));
+  for (const std::string& kind : o.kinds)
+    if (!is_view(kind)) parse_format(kind);
   std::vector<GenerationRequest> requests = read_prompts(o.prompts, {}, model);
   RunnerOptions options = runner_options(run);
   int64_t longest = 0;
@@ -153,11 +154,15 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
     data = read_dataset(o.calibration, model.tokenizer, model.chat ? &*model.chat : nullptr,
                         {std::min<int64_t>(512, model.checkpoint.config().max_positions), o.tokens});
   for (size_t i = 0; i < answers.size(); ++i) {
+    const auto size = static_cast<int64_t>(answers[i].ids.size());
+    if (size < answers[i].begin + kCycle) continue;  // ended at once
     if (i / 2 % 2 == 1)
       measured.push_back(answers[i]);
     else
-      data.sequences.push_back(answers[i].ids), data.tokens += static_cast<int64_t>(answers[i].ids.size());
+      data.sequences.push_back(answers[i].ids), data.tokens += size;
   }
+  check(!measured.empty() && !data.sequences.empty(),
+        "the model ends its answers to {} at once: there is nothing to measure a draft on", o.prompts.file);
   const WrittenAnswer& amid =
       *std::max_element(measured.begin(), measured.end(),
                         [](const WrittenAnswer& a, const WrittenAnswer& b) { return a.ids.size() < b.ids.size(); });
