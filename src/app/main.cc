@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "app/about.h"
+#include "app/drafts/draft_verb.h"
 #include "app/options/common.h"
 #include "app/options/interrupt.h"
 #include "app/options/suggest.h"
@@ -133,7 +134,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);  // none is refused below, by name
   for (auto add : {add_inspect, add_compress, add_certify, add_quantize, add_export, add_eval, add_recovery,
                    add_compare, add_noise, add_tune, add_gamma, add_generate, add_chat, add_serve, add_bench, add_synth,
-                   add_tokenize, add_logits})
+                   add_draft_verb, add_tokenize, add_logits})
     add(app);
   add_progress(app);
   remember_command(argc, argv);

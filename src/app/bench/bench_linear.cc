@@ -185,7 +185,7 @@ void bench_linear(const LinearBench& o) {
         for (const int64_t rows : o.rows) {
           const Row r = time_row(cpu, copies, matrix, mode, rows, o.seconds);
           const cpu::Form form = copies[0].kernel(mode).form;
-          const double share = form == cpu::Form::i8x2 ? r.of_int8_rate(2)
+          const double share = form == cpu::Form::i8x2 || form == cpu::Form::i16 ? r.of_int8_rate(2)
                                : form == cpu::Form::i8 ? r.of_int8_rate(1)
                                                        : 0;
           report["rows"].push_back({{"format", to_string(spec)},

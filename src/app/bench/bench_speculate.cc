@@ -6,8 +6,8 @@
 
 #include "app/options/common.h"
 #include "app/options/draft.h"
+#include "app/options/prompts.h"
 #include "app/options/sampling.h"
-#include "core/file.h"
 #include "engine/generate.h"
 
 namespace fidelio::app {
@@ -19,39 +19,11 @@ struct SpeculateBench {
   DraftOptions draft;
   std::vector<std::string> drafts = {"auto"};
   std::vector<int64_t> batch = {1};
-  std::string prompts, json;
-  int64_t limit = 16, max_tokens = 128;
+  PromptOptions prompts;
+  std::string json;
   int repetitions = 3;
   double acceptance = -1;
-  bool plain_prompts = false;
 };
-
-// A line of text, or of JSON with "prompt" or "question".
-std::vector<GenerationRequest> read_prompts(const SpeculateBench& o, const TextModel& model) {
-  const std::string text = read_text_file(o.prompts);
-  std::vector<GenerationRequest> requests;
-  for (size_t begin = 0; begin < text.size() && static_cast<int64_t>(requests.size()) < o.limit;) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (line.empty()) continue;
-    const auto parsed = nlohmann::json::parse(line, nullptr, false);
-    for (const char* key : {"prompt", "question"})
-      if (parsed.is_object() && parsed.contains(key) && parsed[key].is_string()) line = parsed[key];
-    GenerationRequest r;
-    const bool chat = model.chat.has_value() && !o.plain_prompts;
-    const ChatMessage message{"user", line};
-    r.prompt = chat ? model.tokenizer.encode(model.chat->render({&message, 1}), false) : model.tokenizer.encode(line);
-    r.max_tokens = o.max_tokens;
-    r.stop_ids = model.stop_ids;
-    r.sampling = sampling_of(o.sampling, o.run.model);
-    r.sampling.seed += requests.size();
-    if (o.acceptance >= 0) r.stop_ids.clear();  // the text means nothing
-    requests.push_back(std::move(r));
-  }
-  check(!requests.empty(), "{} holds no prompt", o.prompts);
-  return requests;
-}
 
 struct Measured {
   EngineCounters counters;
@@ -123,13 +95,15 @@ nlohmann::json to_json(const Line& l) {
 void bench_speculate(SpeculateBench o) {
   check_can_write({o.json});
   const TextModel model = open_model(o.run.model);
-  const std::vector<GenerationRequest> requests = read_prompts(o, model);
+  std::vector<GenerationRequest> requests = read_prompts(o.prompts, sampling_of(o.sampling, o.run.model), model);
+  if (o.acceptance >= 0)  // the text means nothing
+    for (GenerationRequest& r : requests) r.stop_ids.clear();
   RunnerOptions options = runner_options(o.run);
   const int64_t most = *std::max_element(o.batch.begin(), o.batch.end()),
                 context = model.checkpoint.config().max_positions;
   int64_t longest = 0;
   for (const GenerationRequest& r : requests) longest = std::max(longest, static_cast<int64_t>(r.prompt.size()));
-  options.cache_tokens = most * (std::min(context, longest + o.max_tokens) + kPageTokens);
+  options.cache_tokens = most * (std::min(context, longest + o.prompts.max_tokens) + kPageTokens);
   options.max_logit_rows = std::max(options.max_logit_rows, most * (o.draft.most + 1));
   options.max_rows = std::max(options.max_rows, options.max_logit_rows);
   const auto runner = make_runner(o.run, model.checkpoint, options);
@@ -182,11 +156,11 @@ void add_bench_speculate(CLI::App& bench) {
       "Example:\n  fidelio bench speculate quill-8bit --prompts models/data/tasks.jsonl --draft 4,lookup,auto --batch "
       "1,4");
   add_model(*verb, o->run);
-  verb->add_option("--prompts", o->prompts, "A prompt a line: text, or JSON with \"prompt\" or \"question\"")
+  verb->add_option("--prompts", o->prompts.file, "A prompt a line: text, or JSON with \"prompt\" or \"question\"")
       ->required();
-  verb->add_option("--limit", o->limit, "Prompts to answer")->check(above_zero());
-  verb->add_option("--max-tokens", o->max_tokens, "Longest answer in tokens")->check(above_zero());
-  verb->add_flag("--plain", o->plain_prompts, "Continue the bare prompts, without the chat template");
+  verb->add_option("--limit", o->prompts.limit, "Prompts to answer")->check(above_zero());
+  verb->add_option("--max-tokens", o->prompts.max_tokens, "Longest answer in tokens")->check(above_zero());
+  verb->add_flag("--plain", o->prompts.plain, "Continue the bare prompts, without the chat template");
   verb->add_option("--draft", o->drafts, "Drafts to compare, as `generate --draft` takes them")->delimiter(',');
   verb->add_option("--drafts", o->draft.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 64));
   verb->add_flag("--fixed-drafts", o->draft.fixed, "Always guess that many, instead of as many as pay");

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/file.h"
+#include "core/foreign/json.h"
 
 namespace fidelio::app {
 namespace {
@@ -65,6 +66,13 @@ void add_part(const std::string& part, Runner& model, const RunOptions& run, Dra
   }
 }
 
+// Of weights, as their file states it; computed where it states none.
+std::string weights_of(const std::string& folder) {
+  const Checkpoint checkpoint = Checkpoint::open(folder);
+  return checkpoint.written_weights_sha256().empty() ? checkpoint.weights_sha256()
+                                                     : checkpoint.written_weights_sha256();
+}
+
 }  // namespace
 
 void add_draft(CLI::App& verb, DraftOptions& o) {
@@ -83,17 +91,45 @@ Draft open_draft(const DraftOptions& o, Runner& model, const RunOptions& run) {
   draft.how.most = o.most;
   draft.how.adapt = !o.fixed;
   if (o.draft == "off") return draft;
-  if (o.draft == "auto") {
+  const bool automatic = o.draft == "auto";
+  const std::optional<std::string> chosen = automatic ? chosen_draft(run.model) : std::nullopt;
+  if (automatic && !chosen) {
     draft.how.lookup = true;
     const Reading view(parse_activations(run.activations), 4);
     if (can_read(model, view)) draft.how.draft = &model, draft.how.reading = view;
     return draft;
   }
-  for (const std::string& part : parts_of(o.draft)) {
+  for (const std::string& part : parts_of(chosen.value_or(o.draft))) {
     if (part == "lookup")
       draft.how.lookup = true;
     else
-      add_part(part, model, run, draft);
+      add_part(chosen && part == "copy" ? draft_folder(run.model) : part, model, run, draft);
+  }
+  return draft;
+}
+
+std::string draft_folder(const std::string& model) { return model + "/draft"; }
+std::string draft_choice_file(const std::string& model) { return model + "/draft.json"; }
+
+std::optional<std::string> chosen_draft(const std::string& folder) {
+  const std::string file = draft_choice_file(folder);
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  const nlohmann::json choice = read_json_object(file);
+  const auto text = [&](const char* key) {
+    const auto found = choice.find(key);
+    check(found != choice.end() && found->is_string(), "{}: no \"{}\": the file is damaged; choose a draft anew", file,
+          key);
+    return found->get<std::string>();
+  };
+  const std::string remedy = "`fidelio draft` chooses one for these";
+  check(text("weights_sha256") == weights_of(folder), "{}: the draft was chosen for other weights than those in {}: {}",
+        file, folder, remedy);
+  const std::string draft = text("draft");
+  if (draft.find("copy") != std::string::npos) {
+    const std::string copy = draft_folder(folder);
+    check(std::filesystem::is_directory(copy), "{} names a copy, and there is no {}: {}", file, copy, remedy);
+    check(text("copy_weights_sha256") == weights_of(copy), "{}: {} holds other weights than were measured: {}", file,
+          copy, remedy);
   }
   return draft;
 }

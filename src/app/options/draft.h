@@ -23,7 +23,14 @@ struct Draft {
 //   lookup       what followed the same tokens earlier in prompt and answer
 //   4, 4:a8, a8  the model's own weights read as their 4 high bits, with activations of their own
 //   FOLDER       the same model in another format; FOLDER:a8
-// auto is lookup and, where codes can be cut to 4 bits or fewer, their view. Throws Error naming what the model lacks.
+// auto is what `fidelio draft` has chosen for the model; where it has not, lookup and, where codes can be cut to 4 bits
+// or fewer, their view. Throws Error naming what the model lacks.
 Draft open_draft(const DraftOptions& options, Runner& model, const RunOptions& run);
+
+// Where `fidelio draft` keeps what it has chosen for the model in a folder:
+std::string draft_choice_file(const std::string& model);  // "draft", as --draft takes it, with "copy" for
+std::string draft_folder(const std::string& model);       // a copy in this folder
+// That "draft"; none where nothing was chosen. Throws Error where it was chosen for other weights.
+std::optional<std::string> chosen_draft(const std::string& folder);
 
 }  // namespace fidelio::app

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "app/about.h"
+#include "app/drafts/draft_verb.h"
 #include "app/options/common.h"
 #include "app/options/questions.h"
 #include "app/options/task_target.h"
@@ -22,7 +23,7 @@ struct CompressOptions {
   std::string json, bytes, grouping = "fused", consumer = "fidelio", method = "single", allocate_by = "kl",
                            search = "ilp";
   std::vector<std::string> formats;
-  bool dry_run = false;
+  bool dry_run = false, draft = false;
 };
 
 // All of the command line but what depends on the model.
@@ -81,6 +82,22 @@ void say(const Job& job, const nlohmann::json& report) {
                rules_of(job.consumer).export_options);
 }
 
+// Of every checkpoint made, the draft that makes it fastest.
+void choose_drafts(const CompressOptions& o, nlohmann::json& report) {
+  DraftChoiceOptions how;
+  how.prompts.limit = 48;
+  settle_draft_defaults(how);
+  const auto choose = [&](nlohmann::json& made) {
+    RunOptions run = o.run;
+    run.model = made["output"].get<std::string>();
+    made["draft"] = choose_and_say(run, how, quiet(o.json));
+  };
+  if (report.contains("targets"))
+    for (nlohmann::json& one : report["targets"]) choose(one);
+  else
+    choose(report);
+}
+
 void compress(const CompressOptions& o) {
   Job job = job_of(o);
   check_outputs(job, o.json);
@@ -112,6 +129,7 @@ void compress(const CompressOptions& o) {
     throw;
   }
   if (!ranks->first()) return;
+  if (o.draft && !o.dry_run) choose_drafts(o, report);
   write_json(o.json, report);
   if (o.dry_run || quiet(o.json)) return;
   if (report.contains("targets"))
@@ -204,6 +222,8 @@ void add_compress(CLI::App& app) {
   verb->add_option("--generations", o->job.generations, "Of --search evolve")->check(CLI::Range(1, 1 << 20));
   verb->add_option("--max-trials", o->job.max_trials, "Plans measured before giving up")->check(above_zero());
   verb->add_option("--seed", o->job.seed, "Of noise, permutations and samples");
+  verb->add_flag("--draft", o->draft,
+                 "Choose a draft too, as `fidelio draft` does, and keep it in the output's folder for --draft auto");
   verb->add_flag("--dry-run", o->dry_run, "Say what memory and time this would take, and stop");
   verb->add_flag("--fresh", o->job.fresh,
                  "Begin anew even if OUTPUT.journal holds the work of a run that was interrupted");

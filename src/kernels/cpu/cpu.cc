@@ -65,7 +65,7 @@ void Cpu::State::reserve(int64_t rows, int64_t columns, int64_t positions_below)
   acts = Buffer(static_cast<size_t>(max_rows * max_columns) * sizeof(float));
   ++version;
   size_t bytes = 0;
-  for (cpu::Form form : {cpu::Form::bf16, cpu::Form::i8x2, cpu::Form::i8})
+  for (cpu::Form form : {cpu::Form::bf16, cpu::Form::i8x2, cpu::Form::i8, cpu::Form::i16})
     bytes = std::max(bytes, cpu::prepared_bytes(form, max_rows, max_columns, 32));
   prepare_scratch = Buffer(bytes + 64);
   const auto n = static_cast<size_t>(max_rows);
@@ -253,7 +253,7 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
     for (size_t j = i; j < weights.size(); ++j) {
       const Linear& w = *weights[j].first;
       const cpu::LinearKernel& kernel = s.kernel(w, input);
-      const bool integer = form == cpu::Form::i8x2 || form == cpu::Form::i8;
+      const bool integer = cpu::is_integer(form);
       if (done[j] || kernel.form != form || (integer && activation_group(w.spec) != group) ||
           (form == cpu::Form::i8 && activation_bits(s.reading.activations, w.spec) != bits))
         continue;

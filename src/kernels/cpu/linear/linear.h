@@ -30,14 +30,15 @@ std::span<const Isa> supported_isas();  // of this machine, best last
 
 // What prepare() leaves for multiply(): plain pointers into the backend's scratch, 64-byte aligned, so that files
 // compiled for a wider instruction set need nothing but this struct.
-enum class Form : uint8_t { f32, bf16, i8x2, i8 };
+enum class Form : uint8_t { f32, bf16, i8x2, i8, i16 };
+constexpr bool is_integer(Form form) { return form >= Form::i8x2; }
 struct Prepared {
   Form form;
   int64_t rows, columns;  // M, K
   int64_t group;          // columns per activation scale (integer forms)
   int bits;               // of the integers (i8 only)
   const float* values;    // f32: (M, K)
-  const void* plane0;     // bf16: (M, K padded to even) · i8x2, i8: (K / 32, M, stride), drawn in lowbit.h
+  const void* plane0;     // bf16: (M, K padded to even) · i8x2, i8, i16: (K / 32, M, stride), drawn in lowbit.h
   const void* plane1;     // i8x2: 32 bytes into plane0, the first low plane; x = scale * (128 hi + lo)
   const float* scale;     // (groups, M) FP32
   const int32_t* sum;     // (groups, M): sum of 128 hi + lo (or of the i8 plane) over the group, exact

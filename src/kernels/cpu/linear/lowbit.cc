@@ -258,7 +258,9 @@ void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, f
                         .y = y,
                         .y_stride = y_stride,
                         .add = add};
-  const lowbit::IntegerProducts& integer = kIsa == Isa::amx ? lowbit::kAmx : kernels.integer;
+  const lowbit::IntegerProducts& integer = kIsa == Isa::amx      ? lowbit::kAmx
+                                           : x.form == Form::i16 ? lowbit::kAvx2Words
+                                                                 : kernels.integer;
   const auto& row = kMode == Activations::f32 ? kernels.f32 : kMode == Activations::a16 ? integer.a16 : integer.a8;
   row[job.layout.coding](job);
 }
@@ -275,6 +277,12 @@ constexpr const char* kNames[3][4] = {
     {"lowbit a16 portable", "lowbit a16 avx2", "lowbit a16 avx512", "lowbit a16 amx"},
     {"lowbit a8 portable", "lowbit a8 avx2", "lowbit a8 avx512", "lowbit a8 amx"}};
 
+constexpr Form form_of(Isa isa, Activations mode, Kind kind) {
+  if (mode == Activations::f32) return Form::f32;
+  if (mode != Activations::a16) return Form::i8;
+  return isa == Isa::avx2 && kind != Kind::fp4 ? Form::i16 : Form::i8x2;
+}
+
 template <Isa kIsa, Activations kMode, int kBits = 0>
 LinearKernel row_of(Kind kind) {
   return {.name = kNames[static_cast<int>(kMode)][static_cast<int>(kIsa)],
@@ -282,9 +290,7 @@ LinearKernel row_of(Kind kind) {
           .bits = kBits,
           .mode = kMode,
           .isa = kIsa,
-          .form = kMode == Activations::f32   ? Form::f32
-                  : kMode == Activations::a16 ? Form::i8x2
-                                              : Form::i8,
+          .form = form_of(kIsa, kMode, kind),
           .block = kBlock,
           .accepts = accepts<kBits>,
           .pack = pack,
@@ -321,7 +327,7 @@ struct Parts {
   size_t scale, sum, total;
 
   Parts(Form form, int64_t rows, int64_t columns, int64_t group)
-      : groups((columns + group - 1) / group), row_bytes(form == Form::i8x2 ? 2 * kSpan : kSpan) {
+      : groups((columns + group - 1) / group), row_bytes(form == Form::i8 ? kSpan : 2 * kSpan) {
     const int64_t planes = round_up((columns + kSpan - 1) / kSpan * rows * row_bytes, 64),
                   one = round_up(groups * rows * 4, 64);
     scale = static_cast<size_t>(planes), sum = static_cast<size_t>(planes + one),
@@ -357,19 +363,18 @@ size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t 
 Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, int bits,
                           std::byte* scratch, int64_t first, int64_t last) {
   const Parts parts(form, rows, columns, group);
-  const lowbit::PrepareJob job{
-      .x = x,
-      .rows = rows,
-      .columns = columns,
-      .group_spans = group / kSpan,
-      .steps = form == Form::i8x2 ? lowbit::kSteps16 : static_cast<float>((1 << (bits - 1)) - 1),
-      .first = first,
-      .last = last,
-      .planes = reinterpret_cast<int8_t*>(scratch),
-      .scale = reinterpret_cast<float*>(scratch + parts.scale),
-      .sum = reinterpret_cast<int32_t*>(scratch + parts.sum)};
+  const lowbit::PrepareJob job{.x = x,
+                               .rows = rows,
+                               .columns = columns,
+                               .group_spans = group / kSpan,
+                               .steps = form == Form::i8 ? static_cast<float>((1 << (bits - 1)) - 1) : lowbit::kSteps16,
+                               .first = first,
+                               .last = last,
+                               .planes = reinterpret_cast<int8_t*>(scratch),
+                               .scale = reinterpret_cast<float*>(scratch + parts.scale),
+                               .sum = reinterpret_cast<int32_t*>(scratch + parts.sum)};
   const lowbit::Kernels& kernels = kernels_of(isa);
-  (form == Form::i8x2 ? kernels.prepare16 : kernels.prepare8)(job);
+  (form == Form::i8x2 ? kernels.prepare16 : form == Form::i16 ? kernels.prepare_words : kernels.prepare8)(job);
   return {.form = form,
           .rows = rows,
           .columns = columns,

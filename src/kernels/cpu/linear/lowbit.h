@@ -33,6 +33,8 @@
 // A4), -64 <= lo <= 63:
 //   planes  (spans, M, 64 or 32): 32 bytes of hi, then (A16) 32 bytes of lo: rows of a batch are neighbours, so a
 //           loop over M with 64 columns of weights held in registers streams through memory
+//   words   (spans, M, 64), in place of two planes where the instruction set has no product of bytes (AVX2): 8 quads of
+//           four INT16, columns 0 2 1 3
 //   scale, sum  (groups, M)
 #pragma once
 #include <cstdint>
@@ -121,8 +123,10 @@ struct Kernels {
   void (*f32[kCodings])(const Job&);
   void (*prepare16)(const PrepareJob&);
   void (*prepare8)(const PrepareJob&);
+  void (*prepare_words)(const PrepareJob&);  // null: nothing there multiplies them
 };
 extern const Kernels kPortable, kAvx2, kAvx512;
-extern const IntegerProducts kAmx;  // the rest is kAvx512's
+extern const IntegerProducts kAmx;        // the rest is kAvx512's
+extern const IntegerProducts kAvx2Words;  // a16 of words, FP4 apart; the rest is kAvx2's
 
 }  // namespace fidelio::cpu::lowbit

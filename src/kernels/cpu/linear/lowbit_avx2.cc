@@ -1,4 +1,5 @@
-// AVX2 + FMA + F16C: the packed layout of lowbit.h in halves of 8 rows.
+// AVX2 + FMA + F16C: the packed layout of lowbit.h in halves of 8 rows; activations of 8 bits, FP4 and FP32. Those of 16
+// bits are lowbit_words_avx2.cc.
 //
 // There is no exact u8 x s8 dot product: vpmaddubsw adds two products in a saturating INT16. It is exact where it
 // cannot saturate, so codes are fed so that it cannot, and as many sums as fit are kept in INT16 before they are
@@ -15,8 +16,8 @@
 
 #include <cstring>
 
+#include "kernels/cpu/linear/lowbit_avx2.h"
 #include "kernels/cpu/linear/lowbit_half.h"
-#include "kernels/cpu/linear/lowbit_planes.h"
 #include "kernels/cpu/linear/lowbit_prepare.h"
 
 namespace fidelio::cpu::lowbit {
@@ -35,80 +36,12 @@ constexpr int kRun = kSigned<kCoding>        ? 1
                      : bits_of(kCoding) == 6 ? 2
                                              : 1;
 
-FIDELIO_INLINE __m256i load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-FIDELIO_INLINE __m256i mask(__m256i a, int m) { return _mm256_and_si256(a, _mm256_set1_epi8(static_cast<char>(m))); }
-template <int kShift>  // > 0: left
-FIDELIO_INLINE __m256i shift(__m256i a) {
-  if constexpr (kShift > 0) return _mm256_slli_epi16(a, kShift);
-  if constexpr (kShift < 0) return _mm256_srli_epi16(a, -kShift);
-  return a;
-}
-// mask ? a : b, bit by bit
-FIDELIO_INLINE __m256i select(int m, __m256i a, __m256i b) {
-  const __m256i bits = _mm256_set1_epi8(static_cast<char>(m));
-  return _mm256_or_si256(_mm256_and_si256(bits, a), _mm256_andnot_si256(bits, b));
-}
-
-// The codebook as signed bytes: entries 0..15 and 16..31, repeated where it is shorter.
-struct Table {
-  __m256i low, high;
-};
-template <int kCoding>
-Table load_table(const uint8_t* packed) {
-  Table table{_mm256_setzero_si256(), _mm256_setzero_si256()};
-  if constexpr (is_grid(kCoding)) {
-    alignas(32) uint8_t bytes[32];
-    for (int i = 0; i < 32; ++i) bytes[i] = packed[i & ((1 << bits_of(kCoding)) - 1)] ^ 0x80;
-    const __m256i all = load(bytes);
-    table = {_mm256_permute4x64_epi64(all, 0x44), _mm256_permute4x64_epi64(all, 0xee)};
-  }
-  return table;
-}
-
-// What multiplies activations: the code, the code - 128, or the grid's entry.
-template <int kCoding>
-FIDELIO_INLINE __m256i finish(__m256i code, const Table& table) {
-  if constexpr (kCoding == 10) {
-    const __m256i upper = _mm256_cmpgt_epi8(code, _mm256_set1_epi8(15));
-    return _mm256_blendv_epi8(_mm256_shuffle_epi8(table.low, code), _mm256_shuffle_epi8(table.high, code), upper);
-  }
-  if constexpr (is_grid(kCoding)) return _mm256_shuffle_epi8(table.low, code);
-  if constexpr (bits_of(kCoding) == 8) return _mm256_xor_si256(code, _mm256_set1_epi8(static_cast<char>(0x80)));
-  return code;
-}
-
-// Quads 2 kPair and 2 kPair + 1 of one half (8 rows) of a span; p: the planes at this span and half.
 template <int kCoding, int kPair>
-FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, const Table& table, uint8_t* a_out, uint8_t* b_out) {
-  constexpr int kBits = bits_of(kCoding), kHalf = kPair % 2;
-  __m256i p4 = {}, p2 = {}, p1 = {}, a, b;
-  if constexpr (has_plane4(kBits)) p4 = load(p[0] + 64 * kPair);
-  if constexpr (kBits == 2 || kBits == 3) p2 = shift<-2 * kHalf>(load(p[0] + 64 * (kPair / 2)));
-  if constexpr (kBits == 6 || kBits == 7) p2 = shift<-2 * kHalf>(load(p[1] + 64 * (kPair / 2)));
-  if constexpr (kBits == 3 || kBits == 5) p1 = shift<-kPair>(load(p[1]));
-  if constexpr (kBits == 7) p1 = shift<-kPair>(load(p[2]));
-  if constexpr (kBits == 2) {
-    a = mask(p2, 3), b = mask(shift<-4>(p2), 3);
-  } else if constexpr (kBits == 3) {
-    const __m256i n = select(0x66, shift<1>(p2), p1);
-    a = mask(n, 7), b = mask(shift<-4>(n), 7);
-  } else if constexpr (kBits == 4) {
-    a = mask(p4, 15), b = mask(shift<-4>(p4), 15);
-  } else if constexpr (kBits == 5) {
-    const __m256i low = mask(p1, 0x11);
-    a = select(0x1e, shift<1>(p4), low), b = select(0x1e, shift<-3>(p4), shift<-4>(low));
-  } else if constexpr (kBits == 6) {
-    const __m256i low = mask(p2, 0x33);
-    a = select(0x3c, shift<2>(p4), low), b = select(0x3c, shift<-2>(p4), shift<-4>(low));
-  } else if constexpr (kBits == 7) {
-    const __m256i low = mask(select(0x66, shift<1>(p2), p1), 0x77);
-    a = select(0x78, shift<3>(p4), low), b = select(0x78, shift<-1>(p4), shift<-4>(low));
-  } else {
-    const __m256i low = load(p[1] + 64 * kPair);
-    a = select(0xf0, shift<4>(p4), low), b = select(0xf0, p4, shift<-4>(low));
-  }
-  _mm256_store_si256(reinterpret_cast<__m256i*>(a_out), finish<kCoding>(a, table));
-  _mm256_store_si256(reinterpret_cast<__m256i*>(b_out), finish<kCoding>(b, table));
+FIDELIO_INLINE void store_pair(const uint8_t* const* at, const Table& table, int half, Codes& codes) {
+  __m256i a, b;
+  unpack_pair<kCoding, kPair, kSigned<kCoding>>(at, table, a, b);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(codes[2 * kPair] + half), a);
+  _mm256_store_si256(reinterpret_cast<__m256i*>(codes[2 * kPair + 1] + half), b);
 }
 
 template <int kCoding>
@@ -116,68 +49,11 @@ void unpack_span(const Planes<kCoding>& planes, int64_t span, const Table& table
   planes.prefetch(span);
   for (int half = 0; half < 64; half += 32) {
     const uint8_t* const at[3] = {planes.at(0, span) + half, planes.at(1, span) + half, planes.at(2, span) + half};
-    unpack_pair<kCoding, 0>(at, table, codes[0] + half, codes[1] + half);
-    unpack_pair<kCoding, 1>(at, table, codes[2] + half, codes[3] + half);
-    unpack_pair<kCoding, 2>(at, table, codes[4] + half, codes[5] + half);
-    unpack_pair<kCoding, 3>(at, table, codes[6] + half, codes[7] + half);
+    store_pair<kCoding, 0>(at, table, half, codes);
+    store_pair<kCoding, 1>(at, table, half, codes);
+    store_pair<kCoding, 2>(at, table, half, codes);
+    store_pair<kCoding, 3>(at, table, half, codes);
   }
-}
-
-// A view's integers are doubled (lowbit.h), its scales halved.
-template <int kCoding>
-FIDELIO_INLINE __m256 scales_of(const Layout& l, const uint8_t* base, int64_t group, int half) {
-  if constexpr (is_view(kCoding))
-    return _mm256_mul_ps(scales_of<kCoding - kFirstView>(l, base, group, half), _mm256_set1_ps(0.5f));
-  const int64_t at = group * kBlock + 8 * half;
-  const uint8_t* p = base + l.scale_offset;
-  if (l.scale == Scale::f16) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 2 * at)));
-  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + at));
-  return _mm256_cvtepi32_ps(l.scale == Scale::u8 ? _mm256_cvtepu8_epi32(bytes) : _mm256_cvtepi8_epi32(bytes));
-}
-
-// Zeros of 8 rows as dwords, less 128 where codes are signed: byte (r b) / 8 of their string and its neighbour, shifted
-// down. Reads up to 16 bytes: codes follow. Of a view: 2 zero - (2^d - 1).
-template <int kCoding>
-struct ZeroReader {
-  __m256i gather, down, keep, offset, low;
-  const uint8_t* base;
-  int bits;
-
-  ZeroReader(const Layout& l, const uint8_t* block) : bits(l.code_bits) {
-    base = l.has_zero && kCoding != kFp4 ? block + l.zero_offset : nullptr;
-    const int minus = kSigned<kCoding> ? 128 : 0, fixed = is_grid(kCoding) ? 128 : 1 << (bits - 1);
-    offset = _mm256_set1_epi32(base ? minus : minus - fixed);
-    low = _mm256_set1_epi32((1 << (bits - bits_of(kCoding))) - 1);
-    keep = _mm256_set1_epi32((1 << bits) - 1);
-    alignas(32) uint32_t at[8], by[8];
-    for (int r = 0; r < 8; ++r)
-      at[r] = static_cast<uint32_t>(r * bits / 8) | static_cast<uint32_t>(r * bits / 8 + 1) << 8 | 0x80800000u;
-    for (int r = 0; r < 8; ++r) by[r] = static_cast<uint32_t>(r * bits % 8);
-    gather = _mm256_load_si256(reinterpret_cast<const __m256i*>(at)),
-    down = _mm256_load_si256(reinterpret_cast<const __m256i*>(by));
-  }
-  __m256i operator()(int64_t group, int half) const {
-    const __m256i zero = whole(group, half);
-    return is_view(kCoding) ? _mm256_sub_epi32(_mm256_slli_epi32(zero, 1), low) : zero;
-  }
-  FIDELIO_INLINE __m256i whole(int64_t group, int half) const {
-    if (!base) return _mm256_sub_epi32(_mm256_setzero_si256(), offset);
-    const __m128i string = _mm_loadu_si128(reinterpret_cast<const __m128i*>(base + (2 * group + half) * bits));
-    const __m256i pairs = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(string), gather);
-    return _mm256_sub_epi32(_mm256_and_si256(_mm256_srlv_epi32(pairs, down), keep), offset);
-  }
-};
-
-FIDELIO_INLINE __m256i broadcast(const int8_t* p) {
-  int32_t x;
-  std::memcpy(&x, p, 4);
-  return _mm256_set1_epi32(x);
-}
-
-// A group's integers as close_group() takes them.
-template <int kCoding>
-FIDELIO_INLINE __m256i placed(const Layout& l, __m256i integer) {
-  return is_view(kCoding) ? _mm256_sll_epi32(integer, _mm_cvtsi32_si128(l.code_bits - bits_of(kCoding) + 1)) : integer;
 }
 
 // sums[half] += codes . x of quads [kFirst, kLast) of one span and one plane, exact
@@ -205,23 +81,10 @@ struct Tile {
   alignas(32) int32_t integer[kMaxRows][kBlock];
 };
 
-// y[m, 16 rows of the block] = or += partial * row scale (where the weights lack it) + bias
-void store(const Job& job, int64_t block, int64_t m, const float* partial, bool scale_rows) {
-  const int64_t left = job.layout.out - block * kBlock;
-  const uint8_t* base = job.packed + job.layout.front + block * job.layout.block_bytes;
-  float* y = job.y + m * job.y_stride + block * kBlock;
-  for (int64_t r = 0; r < (left < kBlock ? left : kBlock); ++r) {
-    float value = partial[r], row_scale;
-    if (scale_rows) std::memcpy(&row_scale, base + 4 * r, 4), value *= row_scale;
-    if (job.bias) value += job.bias[block * kBlock + r];
-    y[r] = job.add ? y[r] + value : value;
-  }
-}
-
 // A group's integers become FP32: partial += (s_w s_x) float(integer - zero sum)
 template <int kCoding>
 void close_group(const Job& job, const uint8_t* base, int64_t group, int64_t weight_group, int64_t m0, int64_t rows,
-                 const ZeroReader<kCoding>& zeros, Tile& tile) {
+                 const ZeroReader<kCoding, kSigned<kCoding>>& zeros, Tile& tile) {
   for (int half = 0; half < 2; ++half) {
     const __m256 scale = scales_of<kCoding>(job.layout, base, weight_group, half);
     const __m256i zero = zeros(weight_group, half);
@@ -238,13 +101,12 @@ void close_group(const Job& job, const uint8_t* base, int64_t group, int64_t wei
   }
 }
 
-template <int kCoding, bool kTwo>
+template <int kCoding>
 void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table& table, Tile& tile) {
-  constexpr int64_t kRowBytes = kTwo ? 2 * kSpan : kSpan;
   const Layout& l = job.layout;
   const uint8_t* base = job.packed + l.front + block * l.block_bytes;
   const Planes<kCoding> planes(l, base);
-  const ZeroReader<kCoding> zeros(l, base);
+  const ZeroReader<kCoding, kSigned<kCoding>> zeros(l, base);
   alignas(64) Codes codes;
   std::memset(tile.partial, 0, static_cast<size_t>(rows) * sizeof tile.partial[0]);
   std::memset(tile.integer, 0, static_cast<size_t>(rows) * sizeof tile.integer[0]);
@@ -254,14 +116,11 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, cons
     for (; s < end; ++s) {
       unpack_span<kCoding>(planes, s, table, codes);
       for (int64_t m = 0; m < rows; ++m) {
-        const int8_t* x = job.planes + (s * job.rows + m0 + m) * kRowBytes;
-        __m256i hi[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()}, lo[2] = {hi[0], hi[0]};
-        dot_plane<kCoding>(codes, x, hi);
-        if constexpr (kTwo) dot_plane<kCoding>(codes, x + kSpan, lo);
+        __m256i sums[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+        dot_plane<kCoding>(codes, job.planes + (s * job.rows + m0 + m) * kSpan, sums);
         for (int half = 0; half < 2; ++half) {
           auto* integer = reinterpret_cast<__m256i*>(tile.integer[m] + 8 * half);
-          const __m256i sum = kTwo ? _mm256_add_epi32(_mm256_slli_epi32(hi[half], 7), lo[half]) : hi[half];
-          _mm256_store_si256(integer, _mm256_add_epi32(_mm256_load_si256(integer), sum));
+          _mm256_store_si256(integer, _mm256_add_epi32(_mm256_load_si256(integer), sums[half]));
         }
       }
     }
@@ -328,34 +187,44 @@ void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, 
   for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, tile.partial[m], true);
 }
 
-template <int kCoding, bool kTwo>
-void multiply(const Job& job) {
-  const Table table = load_table<kCoding>(job.packed);
-  Tile tile;
+// of(block, first row, rows), of all blocks for kMaxRows rows at a time.
+template <typename Of>
+void for_each_tile(const Job& job, const Of& of) {
   for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
     const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
-    for (int64_t block = job.first; block < job.last; ++block) {
-      if constexpr (kCoding == kFp4) {
-        multiply_fp4_tile<kTwo>(job, block, m0, rows, table, tile);
-      } else {
-        multiply_tile<kCoding, kTwo>(job, block, m0, rows, table, tile);
-      }
-    }
+    for (int64_t block = job.first; block < job.last; ++block) of(block, m0, rows);
   }
+}
+
+template <int kCoding>
+void multiply(const Job& job) {
+  const Table table = load_table<kCoding, kSigned<kCoding>>(job.packed);
+  Tile tile;
+  for_each_tile(
+      job, [&](int64_t block, int64_t m0, int64_t rows) { multiply_tile<kCoding>(job, block, m0, rows, table, tile); });
+}
+
+template <bool kTwo>
+void multiply_fp4(const Job& job) {
+  const Table table = load_table<kFp4, kSigned<kFp4>>(job.packed);
+  Tile tile;
+  for_each_tile(job, [&](int64_t block, int64_t m0, int64_t rows) {
+    multiply_fp4_tile<kTwo>(job, block, m0, rows, table, tile);
+  });
 }
 
 // FP32 activations: a span of weights decoded to FP32, columns in order, one FMA a weight. For oracles, not for speed.
 template <int kCoding>
 void multiply_f32(const Job& job) {
   const Layout& l = job.layout;
-  const Table table = load_table<kCoding>(job.packed);
+  const Table table = load_table<kCoding, kSigned<kCoding>>(job.packed);
   alignas(64) Codes codes;
   alignas(64) float weights[kSpan][kBlock];
   Tile tile;
   for (int64_t block = job.first; block < job.last; ++block) {
     const uint8_t* base = job.packed + l.front + block * l.block_bytes;
     const Planes<kCoding> planes(l, base);
-    const ZeroReader<kCoding> zeros(l, base);
+    const ZeroReader<kCoding, kSigned<kCoding>> zeros(l, base);
     for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
       const int64_t rows = job.rows - m0 < kMaxRows ? job.rows - m0 : kMaxRows;
       std::memset(tile.partial, 0, sizeof tile.partial);
@@ -398,17 +267,18 @@ void multiply_f32(const Job& job) {
   }
 }
 
-void prepare16(const PrepareJob& job) { prepare_rows<true>(job); }
-void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
+void prepare16(const PrepareJob& job) { prepare_rows<Split::two>(job); }
+void prepare8(const PrepareJob& job) { prepare_rows<Split::one>(job); }
+void prepare_words(const PrepareJob& job) { prepare_rows<Split::words>(job); }
 
 constexpr Kernels kernels() {
   Kernels all{};
   for_each_coding([&]<int kCoding>() {
-    all.integer.a16[kCoding] = multiply<kCoding, true>;
-    all.integer.a8[kCoding] = multiply<kCoding, false>;
+    all.integer.a8[kCoding] = multiply<kCoding>;
     all.f32[kCoding] = multiply_f32<kCoding>;
   });
-  all.prepare16 = prepare16, all.prepare8 = prepare8;
+  all.integer.a16[kFp4] = multiply_fp4<true>, all.integer.a8[kFp4] = multiply_fp4<false>;
+  all.prepare16 = prepare16, all.prepare8 = prepare8, all.prepare_words = prepare_words;
   return all;
 }
 

@@ -297,8 +297,8 @@ void multiply_f32(const Job& job) {
   }
 }
 
-void prepare16(const PrepareJob& job) { prepare_rows<true>(job); }
-void prepare8(const PrepareJob& job) { prepare_rows<false>(job); }
+void prepare16(const PrepareJob& job) { prepare_rows<Split::two>(job); }
+void prepare8(const PrepareJob& job) { prepare_rows<Split::one>(job); }
 
 constexpr Kernels kernels() {
   Kernels all{};

@@ -1,4 +1,4 @@
-// FP32 rows -> INT8 planes (the layout is drawn in lowbit.h). Included once per instruction set: internal linkage, so
+// FP32 rows -> INT8 planes or INT16 words (the layout is drawn in lowbit.h). Included once per instruction set: internal linkage, so
 // that every file has its own copy, vectorised by the compiler for its own target; all give the same bits.
 #pragma once
 #include <cstring>
@@ -12,8 +12,14 @@ namespace {
 // Below this the group counts as zero: 16319 / largest would overflow.
 constexpr float kTiny = 1e-30f;
 
-// 32 integers of one span, |q| <= 16319: the planes, and their sum.
-template <bool kTwo>
+// How an integer of a span is kept: two planes of INT8, one of them, or INT16 words.
+enum class Split { two, one, words };
+
+// Where column c of a quad's four words lies: columns 0 and 2 are the halves of one dword, 1 and 3 of the next.
+constexpr int word_of(int c) { return c % 4 == 1 || c % 4 == 2 ? c ^ 3 : c; }
+
+// 32 integers of one span, |q| <= 16319: how they are kept, and their sum.
+template <Split kSplit>
 inline int32_t split_span(const float* x, float inverse, int8_t* planes) {
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest integer, ties to even
   uint32_t total = 0;                    // wraps for NaN and infinities; their scale carries them through
@@ -23,12 +29,15 @@ inline int32_t split_span(const float* x, float inverse, int8_t* planes) {
     std::memcpy(&u, &shifted, 4);
     const int32_t q = static_cast<int32_t>(u - 0x4b400000u);
     total += static_cast<uint32_t>(q);
-    if (kTwo) {
+    if constexpr (kSplit == Split::two) {
       const int32_t hi = static_cast<int32_t>(static_cast<uint32_t>(q) + 64u) >> 7;
       planes[i] = static_cast<int8_t>(hi);
       planes[kSpan + i] = static_cast<int8_t>(static_cast<uint32_t>(q) - (static_cast<uint32_t>(hi) << 7));
-    } else {
+    } else if constexpr (kSplit == Split::one) {
       planes[i] = static_cast<int8_t>(q);
+    } else {
+      const auto word = static_cast<int16_t>(q);
+      std::memcpy(planes + 2 * word_of(i), &word, 2);
     }
   }
   return static_cast<int32_t>(total);
@@ -48,9 +57,9 @@ inline float largest_magnitude(const float* x, int64_t n) {
   return value;
 }
 
-template <bool kTwo>
+template <Split kSplit>
 inline void prepare_rows(const PrepareJob& job) {
-  constexpr int64_t kBytes = kTwo ? 2 * kSpan : kSpan;
+  constexpr int64_t kBytes = kSplit == Split::one ? kSpan : 2 * kSpan;
   const int64_t spans = (job.columns + kSpan - 1) / kSpan;
   for (int64_t m = job.first; m < job.last; ++m) {
     const float* x = job.x + m * job.columns;
@@ -65,11 +74,11 @@ inline void prepare_rows(const PrepareJob& job) {
         int8_t* planes = job.planes + (t * job.rows + m) * kBytes;
         const int64_t left = job.columns - t * kSpan;
         if (left >= kSpan) {
-          sum += static_cast<uint32_t>(split_span<kTwo>(x + t * kSpan, inverse, planes));
+          sum += static_cast<uint32_t>(split_span<kSplit>(x + t * kSpan, inverse, planes));
         } else {
           float padded[kSpan] = {};
           std::memcpy(padded, x + t * kSpan, static_cast<size_t>(left) * sizeof(float));
-          sum += static_cast<uint32_t>(split_span<kTwo>(padded, inverse, planes));
+          sum += static_cast<uint32_t>(split_span<kSplit>(padded, inverse, planes));
         }
       }
       job.scale[g * job.rows + m] = zero ? 0.0f : largest / job.steps;

@@ -131,6 +131,12 @@ Input prepare_for(const Linear& w, Activations mode, Isa isa, const std::vector<
 int integer_of(const Prepared& p, int64_t m, int64_t c) {
   const auto* span = static_cast<const int8_t*>(p.plane0) + (c / lowbit::kSpan * p.rows + m) * p.stride;
   const int64_t i = c % lowbit::kSpan;
+  if (p.form == Form::i16) {
+    const int64_t place = i % 4 == 1 || i % 4 == 2 ? i ^ 3 : i;
+    int16_t word;
+    std::memcpy(&word, span + 2 * place, 2);
+    return word;
+  }
   return p.form == Form::i8x2 ? 128 * span[i] + span[lowbit::kSpan + i] : span[i];
 }
 
@@ -355,9 +361,10 @@ TEST(Lowbit, PreparedRowsRoundToTheNearestStepAndSumExactlyOnEveryIsa) {
   const int64_t rows = 3, columns = 101, group = 32;
   std::vector<float> x = random_rows(rows, columns, 41);
   for (int64_t c = 32; c < 64; ++c) x[c] = 0;
-  for (const Form form : {Form::i8x2, Form::i8}) {
+  for (const Form form : {Form::i8x2, Form::i8, Form::i16}) {
     std::vector<std::byte> first;
     for (const Isa isa : supported_isas()) {
+      if (form == Form::i16 && isa != Isa::avx2) continue;  // nothing there multiplies it
       Buffer scratch(prepared_bytes(form, rows, columns, group));
       const Prepared p = cpu::prepare(form, isa, x.data(), rows, columns, group, 8, scratch.data(), 0, rows);
       for (int64_t m = 0; m < rows; ++m)

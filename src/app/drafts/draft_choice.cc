@@ -1,0 +1,216 @@
+#include "app/drafts/draft_choice.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "app/options/draft.h"
+#include "core/file.h"
+#include "engine/generate.h"
+#include "quant/quantize_model.h"
+#include "runtime/dataset.h"
+#include "runtime/page_table.h"
+
+namespace fidelio::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSideBySide = 16;  // answers written at once
+constexpr double kWorthIt = 1.02;    // less than that is noise of a few steps' times
+
+struct Kind {
+  std::string name, draft;  // as asked for; as `--draft auto` will have it
+  Runner* runner = nullptr;
+  Reading reading;
+  std::map<LinearId, FormatSpec> formats;  // of a copy
+  std::map<LinearId, LinearWeight> weights;
+  std::unique_ptr<Runner> copy;
+  int64_t bytes = 0;  // of a copy
+  double share = 1;
+  DraftQuality quality;
+  StepTimes times;
+  Prediction greedy, sampled;
+  double speedup() const { return std::sqrt(greedy.speedup * sampled.speedup); }
+};
+
+std::vector<WrittenAnswer> write_answers(Runner& model, Reading reading, std::vector<GenerationRequest> requests,
+                                         double temperature) {
+  std::vector<WrittenAnswer> answers;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].sampling.temperature = i % 2 == 0 ? 0 : temperature;
+    answers.push_back({requests[i].prompt, static_cast<int64_t>(requests[i].prompt.size()), i % 2 == 1});
+  }
+  const std::vector<Generation> made =
+      generate(model, std::move(requests), {.reading = reading, .max_sequences = kSideBySide});
+  for (size_t i = 0; i < made.size(); ++i)
+    answers[i].ids.insert(answers[i].ids.end(), made[i].ids.begin(), made[i].ids.end());
+  return answers;
+}
+
+bool is_view(const std::string& kind) { return kind.size() == 1 && kind[0] >= '1' && kind[0] <= '7'; }
+
+// Embedding and head of 3 bits and fewer lose much and save little.
+FormatSpec outer_format(FormatSpec format) {
+  format.bits = std::max(format.bits, 4);
+  return format;
+}
+
+void quantise_copy(const RunOptions& run, const Checkpoint& model, const Dataset& data, Kind& kind) {
+  const FormatSpec format = parse_format(kind.name);
+  ModelQuantizer how;
+  for (LinearId id : linears_of(model.config())) kind.formats[id] = id.layer >= 0 ? format : outer_format(format);
+  how.formats = one_format_each(kind.formats);
+  RunnerOptions options = runner_options(run);
+  options.mode = Activations::f32;
+  options.kv = KvFormat::f32;
+  int64_t longest = 0;
+  for (const auto& s : data.sequences) longest = std::max(longest, static_cast<int64_t>(s.size()));
+  options.max_rows = std::max<int64_t>(longest, 2048);
+  options.cache_tokens = 2 * options.max_rows;
+  options.context = longest;
+  const auto runner = make_runner(run, model, options);
+  ThreadPool pool(run.threads);
+  quantize_model_gptq(*runner, model, data, how, pool,
+                      [&](QuantizedLinear q) { kind.weights[q.id] = std::move(q.weight); });
+  for (const auto& [id, weight] : kind.weights) kind.bytes += weight.stored_bytes();
+}
+
+// The runner and reading of a kind; false where it would be too large.
+bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpoint& checkpoint, Runner& model,
+               const Dataset& data, Kind& kind) {
+  const Activations mode = parse_activations(run.activations);
+  if (is_view(kind.name)) {
+    kind.reading = {mode, kind.name[0] - '0'};
+    kind.runner = &model;
+    kind.draft = kind.name;
+    check(model.bytes_read(kind.reading) < model.bytes_read(mode),
+          "{}: no layer of {} has integers that can be cut to {} bits", kind.name, run.model, kind.name);
+  } else {
+    quantise_copy(run, checkpoint, data, kind);
+    if (o.bytes > 0 && kind.bytes > o.bytes) return false;
+    kind.copy = model.make_draft(checkpoint);
+    for (const auto& [id, weight] : kind.weights) kind.copy->set_linear(id, kind.copy->pack(weight));
+    kind.runner = kind.copy.get();
+    kind.reading = mode;
+    kind.draft = "copy";
+  }
+  kind.share = static_cast<double>(kind.runner->bytes_read(kind.reading)) / static_cast<double>(model.bytes_read(mode));
+  return true;
+}
+
+nlohmann::json to_json(const Kind& k) {
+  const auto prediction = [](const Prediction& p) {
+    return nlohmann::json{{"drafts", p.drafts}, {"speedup", p.speedup}};
+  };
+  return {{"kind", k.name},
+          {"bytes", k.bytes},
+          {"bytes_share", k.share},
+          {"greedy_agreement", k.quality.greedy},
+          {"ear", k.quality.ear},
+          {"coupled_agreement", k.quality.coupled},
+          {"rows", k.quality.rows},
+          {"draft_seconds", k.times.draft},
+          {"verify_seconds", k.times.verify},
+          {"greedy", prediction(k.greedy)},
+          {"sampled", prediction(k.sampled)}};
+}
+
+// Both appear complete: the folder first, then the line that names it.
+void write_choice(const std::string& folder, const Checkpoint& model, const Kind* best, nlohmann::json report) {
+  fs::remove(draft_choice_file(folder));
+  if (fs::exists(draft_folder(folder))) fs::remove_all(draft_folder(folder));
+  if (best && best->copy) {
+    write_checkpoint(draft_folder(folder), model, best->formats, [&](LinearId id) { return best->weights.at(id); },
+                     {{"method", "draft"}, {"format", best->name}, {"of_weights_sha256", model.weights_sha256()}});
+    report["copy_weights_sha256"] = Checkpoint::open(draft_folder(folder)).weights_sha256();
+  }
+  write_file_atomically(draft_choice_file(folder), report.dump(1) + "\n");
+}
+
+}  // namespace
+
+nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
+                            const std::function<void(const std::string&)>& note) {
+  const TextModel model = open_model(run.model);
+  check(!o.keep || fs::is_directory(run.model), "{} is a file: a draft is kept in a model's folder", run.model);
+  check(!fs::exists(draft_folder(run.model)) || fs::exists(draft_choice_file(run.model)) || !o.keep,
+        "{} is there and is no draft of ours: move it", draft_folder(run.model));
+  for (const std::string& kind : o.kinds)
+    if (!is_view(kind)) parse_format(kind);
+  std::vector<GenerationRequest> requests = read_prompts(o.prompts, {}, model);
+  RunnerOptions options = runner_options(run);
+  int64_t longest = 0;
+  for (const GenerationRequest& r : requests) longest = std::max(longest, static_cast<int64_t>(r.prompt.size()));
+  options.cache_tokens = kSideBySide * (longest + o.prompts.max_tokens + 2 * kPageTokens);
+  options.context = std::min<int64_t>(model.checkpoint.config().max_positions, longest + o.prompts.max_tokens);
+  options.max_logit_rows = kSideBySide * kCycle;
+  const auto runner = make_runner(run, model.checkpoint, options);
+  const Reading reading = options.mode;
+  note(fmt::format("writing {} answers", requests.size()));
+  const std::vector<WrittenAnswer> answers = write_answers(*runner, reading, std::move(requests), o.temperature);
+  std::vector<WrittenAnswer> measured;
+  Dataset data;
+  if (!o.calibration.empty())
+    data = read_dataset(o.calibration, model.tokenizer, model.chat ? &*model.chat : nullptr,
+                        {std::min<int64_t>(512, model.checkpoint.config().max_positions), o.tokens});
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const auto size = static_cast<int64_t>(answers[i].ids.size());
+    if (size < answers[i].begin + kCycle) continue;  // ended at once
+    if (i / 2 % 2 == 1)
+      measured.push_back(answers[i]);
+    else
+      data.sequences.push_back(answers[i].ids), data.tokens += size;
+  }
+  check(!measured.empty() && !data.sequences.empty(),
+        "the model ends its answers to {} at once: there is nothing to measure a draft on", o.prompts.file);
+  const WrittenAnswer& amid =
+      *std::max_element(measured.begin(), measured.end(),
+                        [](const WrittenAnswer& a, const WrittenAnswer& b) { return a.ids.size() < b.ids.size(); });
+  nlohmann::json rows = nlohmann::json::array();
+  std::optional<Kind> best;
+  for (const std::string& name : o.kinds) {
+    Kind kind;
+    kind.name = name;
+    note(fmt::format("{}: making and measuring it", name));
+    if (!make_kind(run, o, model.checkpoint, *runner, data, kind)) {
+      note(fmt::format("{}: {} are more than allowed", name, bytes_text(kind.bytes)));
+      continue;
+    }
+    kind.quality = measure_quality(*runner, reading, *kind.runner, kind.reading, measured, o.temperature);
+    kind.times = measure_times(*runner, reading, kind.runner, kind.reading, amid, o.most + 1);
+    kind.greedy = predict(kind.quality.greedy, kind.times);
+    kind.sampled = predict(kind.quality.coupled, kind.times);
+    rows.push_back(to_json(kind));
+    if (kind.speedup() > (best ? best->speedup() : kWorthIt)) best = std::move(kind);
+  }
+  nlohmann::json report = {{"draft", best ? best->draft + "+lookup" : "lookup"},
+                           {"kind", best ? best->name : "lookup"},
+                           {"temperature", o.temperature},
+                           {"weights_sha256", model.checkpoint.weights_sha256()},
+                           {"kinds", rows}};
+  if (o.keep) write_choice(run.model, model.checkpoint, best ? &*best : nullptr, report);
+  return report;
+}
+
+std::string draft_table(const nlohmann::json& report) {
+  std::string text =
+      "| draft | memory | of the bytes | greedy agreement | EAR | coupled | draft ms | verify 1 / 4 ms | greedy | "
+      "sampled "
+      "|\n|---|---|---|---|---|---|---|---|---|---|\n";
+  for (const nlohmann::json& k : report["kinds"]) {
+    const auto number = [&](const char* key) { return k[key].get<double>(); };
+    const auto& verify = k["verify_seconds"];
+    const auto speed = [&](const char* how) {
+      return fmt::format("{:.2f} ({})", k[how]["speedup"].get<double>(), k[how]["drafts"].get<int64_t>());
+    };
+    text += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.2f} | {:.2f} / {:.2f} | {} | {} |\n",
+                        k["kind"].get<std::string>(), bytes_text(k["bytes"].get<int64_t>()), number("bytes_share"),
+                        number("greedy_agreement"), number("ear"), number("coupled_agreement"),
+                        1e3 * number("draft_seconds"), 1e3 * verify[0].get<double>(),
+                        1e3 * verify[std::min<size_t>(3, verify.size() - 1)].get<double>(), speed("greedy"),
+                        speed("sampled"));
+  }
+  return text + fmt::format("--draft auto: {}\n", report["draft"].get<std::string>());
+}
+
+}  // namespace fidelio::app

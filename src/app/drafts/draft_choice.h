@@ -1,0 +1,31 @@
+// Which draft suits a model: every kind is made, measured on text the model itself writes and timed, and the fastest is
+// kept beside the model's weights, in its folder:
+//
+//   draft.json   what `--draft auto` is to use ("draft"), for which weights, and what every kind gives ("kinds")
+//   draft/       the copy, where that is one (app/options/draft.h reads them)
+//
+// A kind is a view of the codes ("4"), or a copy in a format of its own ("lut4g64"), quantised by GPTQ towards the model
+// on what the model writes and on calibration text. Lookup costs nothing and is always allowed beside.
+#pragma once
+#include "app/drafts/draft_quality.h"
+#include "app/options/prompts.h"
+
+namespace fidelio::app {
+
+struct DraftChoiceOptions {
+  std::vector<std::string> kinds = {"4", "lut4g64", "lut3g64"};
+  PromptOptions prompts;  // half of the answers are for calibration, half for measuring; every second one is greedy
+  double temperature = 0.7;
+  std::vector<std::string> calibration;  // files
+  int64_t tokens = 16384;                // of calibration text beside the answers
+  int64_t most = 8;                      // drafts of a cycle
+  int64_t bytes = 0;                     // that a copy may take; 0: any
+  bool keep = true;                      // write draft.json and draft/; false: only measure
+};
+// The report; `note` hears a line now and then. Throws Error naming a kind that the model cannot have.
+nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& options,
+                            const std::function<void(const std::string&)>& note);
+// A table of what every kind gives.
+std::string draft_table(const nlohmann::json& report);
+
+}  // namespace fidelio::app

@@ -1,0 +1,199 @@
+#include "app/drafts/draft_quality.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/rng.h"
+#include "kernels/choice_arithmetic.h"
+#include "kernels/cpu/choice/choose.h"
+#include "runtime/page_table.h"
+
+namespace fidelio::app {
+namespace {
+
+constexpr int kNumbers = 4;  // random numbers a row is chosen with
+
+// One answer under way: its pages, and how many of its tokens are in the cache.
+struct Course {
+  const WrittenAnswer* answer;
+  std::vector<int32_t> pages;
+  int64_t fed = 0;
+  int64_t rows_left() const { return static_cast<int64_t>(answer->ids.size()) - 1 - fed; }
+};
+
+std::vector<double> probabilities(std::span<const float> logits, double temperature) {
+  const float top = *std::max_element(logits.begin(), logits.end());
+  std::vector<double> p(logits.size());
+  double sum = 0;
+  for (size_t i = 0; i < p.size(); ++i) sum += p[i] = std::exp(static_cast<double>(logits[i] - top) / temperature);
+  for (double& x : p) x /= sum;
+  return p;
+}
+
+struct Sums {
+  int64_t greedy_rows = 0, greedy = 0, sampled_rows = 0, coupled = 0;
+  double ear = 0;
+
+  void add(std::span<const float> p, std::span<const float> q, bool sampled, double temperature, uint64_t stream) {
+    if (!sampled) {
+      ++greedy_rows;
+      greedy += std::max_element(p.begin(), p.end()) - p.begin() == std::max_element(q.begin(), q.end()) - q.begin();
+      return;
+    }
+    ++sampled_rows;
+    const std::vector<double> a = probabilities(p, temperature), b = probabilities(q, temperature);
+    for (size_t i = 0; i < a.size(); ++i) ear += std::min(a[i], b[i]);
+    ChoiceRule rule;
+    rule.greedy = false;
+    rule.scale = static_cast<float>(choice::kNaturalScale / temperature);
+    Rng random(7, stream);
+    for (int i = 0; i < kNumbers; ++i) {
+      rule.random = random.next();
+      coupled += chooser.choose(p, rule).id == chooser.choose(q, rule).id;
+    }
+  }
+  cpu::Chooser chooser;
+};
+
+// Everything before the first row that is judged.
+void feed_prompt(Runner& model, Reading reading, Course& c) {
+  const int64_t end = c.answer->begin - 1;
+  while (c.fed < end) {
+    const int64_t rows = std::min(end - c.fed, model.options().max_rows);
+    Batch batch;
+    batch.append(std::span(c.answer->ids).subspan(static_cast<size_t>(c.fed), static_cast<size_t>(rows)), c.fed,
+                 c.pages, 0, RowKind::prompt);
+    model.step(batch, reading);
+    c.fed += rows;
+  }
+}
+
+// The next rows of all courses, as the draft sees them and then as the model does, which leaves its own in the cache.
+void judge_cycle(Runner& model, Reading reading, Runner& draft, Reading draft_reading, std::vector<Course>& courses,
+                 double temperature, Sums& sums) {
+  const auto v = static_cast<size_t>(model.config().v);
+  std::vector<std::vector<float>> drafted(courses.size());
+  for (int64_t k = 0; k < kCycle; ++k) {
+    Batch batch;
+    std::vector<size_t> which;
+    for (size_t i = 0; i < courses.size(); ++i) {
+      const Course& c = courses[i];
+      if (k >= c.rows_left()) continue;
+      batch.append(std::span(c.answer->ids).subspan(static_cast<size_t>(c.fed + k), 1), c.fed + k, c.pages, 1,
+                   RowKind::output);
+      which.push_back(i);
+    }
+    if (which.empty()) break;
+    const std::span<const float> logits = draft.step(batch, draft_reading);
+    for (size_t i = 0; i < which.size(); ++i)
+      drafted[which[i]].insert(drafted[which[i]].end(), logits.begin() + static_cast<std::ptrdiff_t>(i * v),
+                               logits.begin() + static_cast<std::ptrdiff_t>((i + 1) * v));
+  }
+  Batch batch;
+  for (const Course& c : courses) {
+    const int64_t rows = std::min(kCycle, c.rows_left());
+    if (rows > 0)
+      batch.append(std::span(c.answer->ids).subspan(static_cast<size_t>(c.fed), static_cast<size_t>(rows)), c.fed,
+                   c.pages, rows, RowKind::output);
+  }
+  const std::span<const float> logits = model.step(batch, reading);
+  size_t row = 0;
+  for (size_t i = 0; i < courses.size(); ++i) {
+    Course& c = courses[i];
+    const int64_t rows = std::min(kCycle, c.rows_left());
+    for (int64_t k = 0; k < rows; ++k, ++row, ++c.fed)
+      sums.add(logits.subspan(row * v, v), std::span<const float>(drafted[i]).subspan(static_cast<size_t>(k) * v, v),
+               c.answer->sampled, temperature, static_cast<uint64_t>(sums.sampled_rows));
+  }
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+DraftQuality measure_quality(Runner& model, Reading reading, Runner& draft, Reading draft_reading,
+                             const std::vector<WrittenAnswer>& answers, double temperature) {
+  Sums sums;
+  const int64_t side_by_side =
+      std::max<int64_t>(1, std::min(model.options().max_logit_rows, model.options().max_rows) / kCycle);
+  for (size_t next = 0; next < answers.size();) {
+    std::vector<Course> courses;
+    int32_t page = 0;
+    while (next < answers.size() && static_cast<int64_t>(courses.size()) < side_by_side) {
+      const int64_t pages = PageTable::pages_for(static_cast<int64_t>(answers[next].ids.size()) + kCycle);
+      if (page + pages > model.cache_pages()) break;
+      courses.push_back({&answers[next++], std::vector<int32_t>(static_cast<size_t>(pages)), 0});
+      for (int32_t& p : courses.back().pages) p = page++;
+    }
+    check(!courses.empty(), "the cache of {} tokens does not hold an answer", model.options().cache_tokens);
+    for (Course& c : courses) feed_prompt(model, reading, c);
+    while (std::any_of(courses.begin(), courses.end(), [](const Course& c) { return c.rows_left() > 0; }))
+      judge_cycle(model, reading, draft, draft_reading, courses, temperature, sums);
+  }
+  DraftQuality quality;
+  const auto share = [](double part, int64_t of) { return of > 0 ? part / static_cast<double>(of) : 0; };
+  quality.greedy = share(static_cast<double>(sums.greedy), sums.greedy_rows);
+  quality.ear = share(sums.ear, sums.sampled_rows);
+  quality.coupled = share(static_cast<double>(sums.coupled), kNumbers * sums.sampled_rows);
+  quality.rows = sums.greedy_rows + sums.sampled_rows;
+  return quality;
+}
+
+StepTimes measure_times(Runner& model, Reading reading, Runner* draft, Reading draft_reading,
+                        const WrittenAnswer& answer, int64_t most) {
+  constexpr int kRounds = 9;
+  Course c{&answer, {}, 0};
+  const int64_t rows_of_all = static_cast<int64_t>(answer.ids.size());
+  check(rows_of_all > most + 1, "an answer of {} tokens is too short to time {} rows with", rows_of_all, most);
+  c.pages.resize(static_cast<size_t>(PageTable::pages_for(rows_of_all)));
+  for (size_t i = 0; i < c.pages.size(); ++i) c.pages[i] = static_cast<int32_t>(i);
+  WrittenAnswer prompt = answer;
+  prompt.begin = rows_of_all - most;
+  c.answer = &prompt;
+  feed_prompt(model, reading, c);
+  const auto time = [&](Runner& runner, Reading how, int64_t rows) {
+    Batch batch;
+    batch.append(std::span(answer.ids).subspan(static_cast<size_t>(c.fed), static_cast<size_t>(rows)), c.fed, c.pages,
+                 rows, RowKind::output);
+    std::vector<ChoiceRule> rules(static_cast<size_t>(rows));
+    if (&runner == draft) rules[0].wants_probability = true;
+    std::vector<Choice> choices(rules.size());
+    const auto start = std::chrono::steady_clock::now();
+    runner.step_and_choose(batch, how, rules, choices);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  std::vector<std::vector<double>> verify(static_cast<size_t>(most));
+  std::vector<double> drafted;
+  for (int round = 0; round <= kRounds; ++round)  // the first one warms up
+    for (int64_t rows = 1; rows <= most; ++rows) {
+      if (draft) {
+        const double seconds = time(*draft, draft_reading, 1);
+        if (round > 0) drafted.push_back(seconds);
+      }
+      const double seconds = time(model, reading, rows);
+      if (round > 0) verify[static_cast<size_t>(rows - 1)].push_back(seconds);
+    }
+  StepTimes times;
+  for (const auto& of_rows : verify) times.verify.push_back(median(of_rows));
+  if (draft) times.draft = median(drafted);
+  return times;
+}
+
+Prediction predict(double acceptance, const StepTimes& times) {
+  Prediction best;
+  double expected = 1, reached = 1, seconds = times.verify[0];
+  for (size_t drafts = 1; drafts < times.verify.size(); ++drafts) {
+    reached *= acceptance;
+    expected += reached;
+    seconds = static_cast<double>(drafts) * times.draft + times.verify[drafts];
+    const double speedup = expected * times.verify[0] / seconds;
+    if (speedup > best.speedup) best = {static_cast<int64_t>(drafts), speedup};
+  }
+  return best;
+}
+
+}  // namespace fidelio::app

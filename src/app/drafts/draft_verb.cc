@@ -1,0 +1,72 @@
+#include "app/drafts/draft_verb.h"
+
+#include "app/options/texts.h"
+#include "core/foreign/units.h"
+#include "core/progress.h"
+
+namespace fidelio::app {
+namespace {
+
+struct DraftVerb {
+  RunOptions run;
+  DraftChoiceOptions how;
+  std::string json, bytes;
+  bool dry = false;
+};
+
+}  // namespace
+
+void settle_draft_defaults(DraftChoiceOptions& o) {
+  if (o.prompts.file.empty()) o.prompts.file = bundled_text("chat.txt");
+  if (o.calibration.empty()) o.calibration = {bundled_text("docs-calibration.txt")};
+}
+
+nlohmann::json choose_and_say(const RunOptions& run, const DraftChoiceOptions& o, bool quietly) {
+  const nlohmann::json report = choose_draft(run, o, [&](const std::string& text) {
+    if (!quietly) print_beside_progress(text + "\n");
+  });
+  if (!quietly) fmt::print("{}", draft_table(report));
+  return report;
+}
+
+void add_draft_verb(CLI::App& app) {
+  auto o = std::make_shared<DraftVerb>();
+  o->how.prompts.limit = 48;
+  CLI::App* verb =
+      app.add_subcommand("draft", "Choose what drafts for a model, by measuring, and keep it in its folder");
+  verb->footer(
+      "Examples:\n  fidelio draft quill-99\n"
+      "  fidelio draft quill-99 --kinds 4,lut3g64 --prompts models/data/tasks.jsonl --threads 2\n"
+      "  fidelio generate quill-99 --chat --draft auto -p \"What is 348 + 5127?\"");
+  add_model(*verb, o->run);
+  verb->add_option(
+          "--kinds", o->how.kinds,
+          "Drafts to try: so many high bits of the codes, or a copy in this format (default: 4, lut4g64, lut3g64)")
+      ->delimiter(',');
+  verb->add_option("--prompts", o->how.prompts.file,
+                   "A prompt a line: text, or JSON with \"prompt\" or \"question\" (default: the questions that come "
+                   "with fidelio)");
+  verb->add_option("--limit", o->how.prompts.limit, "Prompts to answer: half for calibration, half to measure on")
+      ->check(CLI::Range(8, 1 << 20));
+  verb->add_option("--max-tokens", o->how.prompts.max_tokens, "Longest answer in tokens")->check(CLI::Range(32, 4096));
+  verb->add_flag("--plain", o->how.prompts.plain, "Continue the bare prompts, without the chat template");
+  verb->add_option("--temperature", o->how.temperature, "Of every second answer; the others are greedy")
+      ->check(above_zero());
+  verb->add_option("--calibration", o->how.calibration,
+                   "Calibration text of copies beside the answers; may be repeated");
+  verb->add_option("--calibration-tokens", o->how.tokens, "Tokens of it")->check(above_zero());
+  verb->add_option("--drafts", o->how.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 16));
+  verb->add_option("--bytes", o->bytes, "Memory that a copy may take: 1200000, 1.2MB, 1.2MiB");
+  verb->add_flag("--dry-run", o->dry, "Only measure: write nothing into the model's folder");
+  add_run_options(*verb, o->run);
+  add_json(*verb, o->json);
+  verb->callback([o] {
+    check_can_write({o->json});
+    if (!o->bytes.empty()) o->how.bytes = parse_bytes(o->bytes);
+    o->how.keep = !o->dry;
+    settle_draft_defaults(o->how);
+    write_json(o->json, choose_and_say(o->run, o->how, quiet(o->json)));
+  });
+}
+
+}  // namespace fidelio::app

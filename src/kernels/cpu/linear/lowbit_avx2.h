@@ -1,0 +1,161 @@
+// What the AVX2 kernels share: unpacking of the layout of lowbit.h in halves of 8 rows, scales and zero points. Internal
+// linkage, included by lowbit_avx2.cc and lowbit_words_avx2.cc.
+#pragma once
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "kernels/cpu/linear/lowbit_planes.h"
+
+namespace fidelio::cpu::lowbit {
+namespace {
+
+FIDELIO_INLINE __m256i load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+FIDELIO_INLINE __m256i mask(__m256i a, int m) { return _mm256_and_si256(a, _mm256_set1_epi8(static_cast<char>(m))); }
+template <int kShift>  // > 0: left
+FIDELIO_INLINE __m256i shift(__m256i a) {
+  if constexpr (kShift > 0) return _mm256_slli_epi16(a, kShift);
+  if constexpr (kShift < 0) return _mm256_srli_epi16(a, -kShift);
+  return a;
+}
+// mask ? a : b, bit by bit
+FIDELIO_INLINE __m256i select(int m, __m256i a, __m256i b) {
+  const __m256i bits = _mm256_set1_epi8(static_cast<char>(m));
+  return _mm256_or_si256(_mm256_and_si256(bits, a), _mm256_andnot_si256(bits, b));
+}
+
+// The codebook's entries 0..15 and 16..31, repeated where it is shorter: signed bytes, or those + 128.
+struct Table {
+  __m256i low, high;
+};
+template <int kCoding, bool kSignedBytes>
+Table load_table(const uint8_t* packed) {
+  Table table{_mm256_setzero_si256(), _mm256_setzero_si256()};
+  if constexpr (is_grid(kCoding)) {
+    alignas(32) uint8_t bytes[32];
+    for (int i = 0; i < 32; ++i) bytes[i] = packed[i & ((1 << bits_of(kCoding)) - 1)] ^ (kSignedBytes ? 0x80 : 0);
+    const __m256i all = load(bytes);
+    table = {_mm256_permute4x64_epi64(all, 0x44), _mm256_permute4x64_epi64(all, 0xee)};
+  }
+  return table;
+}
+
+// What multiplies activations: the code or the table's entry; 8 bits, signed: the code - 128.
+template <int kCoding, bool kSignedBytes>
+FIDELIO_INLINE __m256i finish(__m256i code, const Table& table) {
+  if constexpr (kCoding == 10) {
+    const __m256i upper = _mm256_cmpgt_epi8(code, _mm256_set1_epi8(15));
+    return _mm256_blendv_epi8(_mm256_shuffle_epi8(table.low, code), _mm256_shuffle_epi8(table.high, code), upper);
+  }
+  if constexpr (is_grid(kCoding)) return _mm256_shuffle_epi8(table.low, code);
+  if constexpr (bits_of(kCoding) == 8 && kSignedBytes)
+    return _mm256_xor_si256(code, _mm256_set1_epi8(static_cast<char>(0x80)));
+  return code;
+}
+
+// Quads 2 kPair and 2 kPair + 1 of one half (8 rows) of a span; p: the planes at this span and half.
+template <int kCoding, int kPair, bool kSignedBytes>
+FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, const Table& table, __m256i& a, __m256i& b) {
+  constexpr int kBits = bits_of(kCoding), kHalf = kPair % 2;
+  __m256i p4 = {}, p2 = {}, p1 = {};
+  if constexpr (has_plane4(kBits)) p4 = load(p[0] + 64 * kPair);
+  if constexpr (kBits == 2 || kBits == 3) p2 = shift<-2 * kHalf>(load(p[0] + 64 * (kPair / 2)));
+  if constexpr (kBits == 6 || kBits == 7) p2 = shift<-2 * kHalf>(load(p[1] + 64 * (kPair / 2)));
+  if constexpr (kBits == 3 || kBits == 5) p1 = shift<-kPair>(load(p[1]));
+  if constexpr (kBits == 7) p1 = shift<-kPair>(load(p[2]));
+  if constexpr (kBits == 2) {
+    a = mask(p2, 3), b = mask(shift<-4>(p2), 3);
+  } else if constexpr (kBits == 3) {
+    const __m256i n = select(0x66, shift<1>(p2), p1);
+    a = mask(n, 7), b = mask(shift<-4>(n), 7);
+  } else if constexpr (kBits == 4) {
+    a = mask(p4, 15), b = mask(shift<-4>(p4), 15);
+  } else if constexpr (kBits == 5) {
+    const __m256i low = mask(p1, 0x11);
+    a = select(0x1e, shift<1>(p4), low), b = select(0x1e, shift<-3>(p4), shift<-4>(low));
+  } else if constexpr (kBits == 6) {
+    const __m256i low = mask(p2, 0x33);
+    a = select(0x3c, shift<2>(p4), low), b = select(0x3c, shift<-2>(p4), shift<-4>(low));
+  } else if constexpr (kBits == 7) {
+    const __m256i low = mask(select(0x66, shift<1>(p2), p1), 0x77);
+    a = select(0x78, shift<3>(p4), low), b = select(0x78, shift<-1>(p4), shift<-4>(low));
+  } else {
+    const __m256i low = load(p[1] + 64 * kPair);
+    a = select(0xf0, shift<4>(p4), low), b = select(0xf0, p4, shift<-4>(low));
+  }
+  a = finish<kCoding, kSignedBytes>(a, table);
+  b = finish<kCoding, kSignedBytes>(b, table);
+}
+
+// A view's integers are doubled (lowbit.h), its scales halved.
+template <int kCoding>
+FIDELIO_INLINE __m256 scales_of(const Layout& l, const uint8_t* base, int64_t group, int half) {
+  if constexpr (is_view(kCoding))
+    return _mm256_mul_ps(scales_of<kCoding - kFirstView>(l, base, group, half), _mm256_set1_ps(0.5f));
+  const int64_t at = group * kBlock + 8 * half;
+  const uint8_t* p = base + l.scale_offset;
+  if (l.scale == Scale::f16) return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 2 * at)));
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + at));
+  return _mm256_cvtepi32_ps(l.scale == Scale::u8 ? _mm256_cvtepu8_epi32(bytes) : _mm256_cvtepi8_epi32(bytes));
+}
+
+// Zeros of 8 rows as dwords, less 128 where codes are unpacked to signed bytes: byte (r b) / 8 of their string and its neighbour, shifted
+// down. Reads up to 16 bytes: codes follow. Of a view: 2 zero - (2^d - 1).
+template <int kCoding, bool kSignedBytes>
+struct ZeroReader {
+  __m256i gather, down, keep, offset, low;
+  const uint8_t* base;
+  int bits;
+
+  ZeroReader(const Layout& l, const uint8_t* block) : bits(l.code_bits) {
+    base = l.has_zero && kCoding != kFp4 ? block + l.zero_offset : nullptr;
+    const int minus = kSignedBytes ? 128 : 0, fixed = is_grid(kCoding) ? 128 : 1 << (bits - 1);
+    offset = _mm256_set1_epi32(base ? minus : minus - fixed);
+    low = _mm256_set1_epi32((1 << (bits - bits_of(kCoding))) - 1);
+    keep = _mm256_set1_epi32((1 << bits) - 1);
+    alignas(32) uint32_t at[8], by[8];
+    for (int r = 0; r < 8; ++r)
+      at[r] = static_cast<uint32_t>(r * bits / 8) | static_cast<uint32_t>(r * bits / 8 + 1) << 8 | 0x80800000u;
+    for (int r = 0; r < 8; ++r) by[r] = static_cast<uint32_t>(r * bits % 8);
+    gather = _mm256_load_si256(reinterpret_cast<const __m256i*>(at)),
+    down = _mm256_load_si256(reinterpret_cast<const __m256i*>(by));
+  }
+  __m256i operator()(int64_t group, int half) const {
+    const __m256i zero = whole(group, half);
+    return is_view(kCoding) ? _mm256_sub_epi32(_mm256_slli_epi32(zero, 1), low) : zero;
+  }
+  FIDELIO_INLINE __m256i whole(int64_t group, int half) const {
+    if (!base) return _mm256_sub_epi32(_mm256_setzero_si256(), offset);
+    const __m128i string = _mm_loadu_si128(reinterpret_cast<const __m128i*>(base + (2 * group + half) * bits));
+    const __m256i pairs = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(string), gather);
+    return _mm256_sub_epi32(_mm256_and_si256(_mm256_srlv_epi32(pairs, down), keep), offset);
+  }
+};
+
+FIDELIO_INLINE __m256i broadcast(const int8_t* p) {
+  int32_t x;
+  std::memcpy(&x, p, 4);
+  return _mm256_set1_epi32(x);
+}
+
+// A group's integers as close_group() takes them.
+template <int kCoding>
+FIDELIO_INLINE __m256i placed(const Layout& l, __m256i integer) {
+  return is_view(kCoding) ? _mm256_sll_epi32(integer, _mm_cvtsi32_si128(l.code_bits - bits_of(kCoding) + 1)) : integer;
+}
+
+// y[m, 16 rows of the block] = or += partial * row scale (where the weights lack it) + bias
+void store(const Job& job, int64_t block, int64_t m, const float* partial, bool scale_rows) {
+  const int64_t left = job.layout.out - block * kBlock;
+  const uint8_t* base = job.packed + job.layout.front + block * job.layout.block_bytes;
+  float* y = job.y + m * job.y_stride + block * kBlock;
+  for (int64_t r = 0; r < (left < kBlock ? left : kBlock); ++r) {
+    float value = partial[r], row_scale;
+    if (scale_rows) std::memcpy(&row_scale, base + 4 * r, 4), value *= row_scale;
+    if (job.bias) value += job.bias[block * kBlock + r];
+    y[r] = job.add ? y[r] + value : value;
+  }
+}
+
+}  // namespace
+}  // namespace fidelio::cpu::lowbit

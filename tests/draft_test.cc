@@ -1,0 +1,102 @@
+// `fidelio draft`: what it keeps in a model's folder, that --draft auto uses it without changing a token, and what it
+// refuses. Speeds are not judged here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "models.h"
+
+namespace fidelio {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kModel = source_path("models/quill-1m");
+const std::string kChoose =
+    "fidelio draft q --kinds 4,lut3g64 --plain --limit 12 --max-tokens 48 --calibration-tokens 1024";
+
+CommandResult run_well(const TestFolder& folder, const std::string& command) {
+  const CommandResult result = run_command(folder.path(), command);
+  EXPECT_EQ(result.code, 0) << command << "\n" << result.err;
+  return result;
+}
+
+nlohmann::json choice_in(const TestFolder& folder) {
+  return nlohmann::json::parse(read_text_file(folder / "q/draft.json"));
+}
+
+TEST(Draft, MeasuresEveryKindAndKeepsTheFastestForAuto) {
+  const TestFolder folder;
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
+  const auto before = entries(folder / "q");
+  run_well(folder, kChoose + " --dry-run");
+  EXPECT_EQ(entries(folder / "q"), before);
+  const auto report = nlohmann::json::parse(run_well(folder, kChoose + " --json -").out);
+  ASSERT_EQ(report["kinds"].size(), 2u);
+  for (const auto& kind : report["kinds"]) {
+    SCOPED_TRACE(kind.dump());
+    for (const char* share : {"bytes_share", "greedy_agreement", "ear", "coupled_agreement"}) {
+      EXPECT_GT(kind[share], 0) << share;
+      EXPECT_LE(kind[share], 1) << share;
+    }
+    EXPECT_LE(kind["coupled_agreement"].get<double>(), kind["ear"].get<double>() + 0.1);  // no coupling exceeds it
+    EXPECT_GE(kind["greedy"]["speedup"], 1);
+    EXPECT_EQ(kind["verify_seconds"].size(), 9u);
+  }
+  EXPECT_EQ(report["kinds"][0]["bytes"], 0);  // a view takes no memory
+  EXPECT_GT(report["kinds"][1]["bytes"], 10000);
+  const nlohmann::json kept = choice_in(folder);
+  EXPECT_EQ(kept["draft"], report["draft"]);
+  EXPECT_EQ(std::filesystem::exists(folder / "q/draft"), kept["kind"] == "lut3g64");
+  // A choice replaces the one before it.
+  run_well(folder, kChoose);
+  for (const char* temperature : {"0", "0.8"}) {
+    const std::string generate =
+        "fidelio generate q --chat -p 'What is 12 + 30?' -n 24 --json - --temperature " + std::string(temperature);
+    const auto plain = nlohmann::json::parse(run_well(folder, generate).out),
+               drafted = nlohmann::json::parse(run_well(folder, generate + " --draft auto").out);
+    EXPECT_EQ(plain["ids"], drafted["ids"]);
+  }
+}
+
+TEST(Draft, RefusesWhatDoesNotBelongTogether) {
+  const TestFolder folder;
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int4g64zs8 -o four");
+  const auto refused = [&](const std::string& command) {
+    const CommandResult result = run_command(folder.path(), command);
+    EXPECT_NE(result.code, 0) << command;
+    EXPECT_LT(result.code, 128) << command;
+    return result.err;
+  };
+  const std::string generate = "fidelio generate q -p a -n 4 --draft ";
+  EXPECT_THAT(refused(generate + "nothing"), HasSubstr("expected off, auto, lookup"));
+  EXPECT_THAT(refused("fidelio generate four -p a -n 4 --draft 3"), HasSubstr("cut to 3 bits"));
+  EXPECT_THAT(refused(generate + "4 --drafts 0"), HasSubstr("--drafts"));
+  EXPECT_THAT(refused(generate + "4 --drafts 65"), HasSubstr("--drafts"));
+  EXPECT_THAT(refused(generate + tiny_model("llama2")), HasSubstr("tokenizer.json"));
+  EXPECT_THAT(refused("fidelio draft q --kinds int99"), HasSubstr("is not a format"));
+  EXPECT_THAT(refused("fidelio draft four --kinds 3"), HasSubstr("cut to 3 bits"));
+  // A choice for other weights, one that is damaged, a copy that is gone.
+  const auto write = [&](const std::string& text) { write_file_atomically(folder / "q/draft.json", text); };
+  write(R"({"draft": "4", "weights_sha256": "0"})");
+  EXPECT_THAT(refused(generate + "auto"), HasSubstr("chosen for other weights"));
+  write("{");
+  EXPECT_THAT(refused(generate + "auto"), HasSubstr("draft.json"));
+  write(R"({"weights_sha256": 1})");
+  EXPECT_THAT(refused(generate + "auto"), HasSubstr("damaged"));
+  std::filesystem::remove(folder / "q/draft.json");
+  run_well(folder, kChoose);
+  nlohmann::json choice = choice_in(folder);
+  choice["draft"] = "copy";
+  choice["copy_weights_sha256"] = "0";
+  std::filesystem::remove_all(folder / "q/draft");
+  write(choice.dump());
+  EXPECT_THAT(refused(generate + "auto"), HasSubstr("names a copy"));
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int4g64zs8 -o q/draft");
+  EXPECT_THAT(refused(generate + "auto"), HasSubstr("other weights than were measured"));
+}
+
+}  // namespace
+}  // namespace fidelio
