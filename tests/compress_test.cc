@@ -141,13 +141,15 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
 
   // The metadata is JSON in a JSON string; same lengths keep the header what it was.
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
-           {R"(\"ear\":{\"ci95)", R"(\"eax\":{\"ci95)"},
-           {R"(\"kl\":{\"ci95)", R"(\"kx\":{\"ci95)"},
+           {R"(\"draft\":null,\"ear\":{\"ci95)", R"(\"draft\":null,\"eax\":{\"ci95)"},
+           {R"(],\"kl\":{\"ci95)", R"(],\"kx\":{\"ci95)"},
            {R"(\"target\":{\"ear\":0.95})", R"(\"target\":[\"ear\",0.95])"},
            {R"(\"texts\":[)", R"(\"textz\":[)"},
            {R"(\"context\":128)", R"(\"context\":0.1)"},
            {R"(\"context\":128)", R"(\"context\":000)"},
            {R"(\"context\":128)", R"(\"context\":  0)"},
+           {R"(\"places\":[)", R"(\"placez\":[)"},
+           {R"(\"promise\":\"domain)", R"(\"promise\":\"domaim)"},
            {R"(\"looks\":)", R"(\"luuks\":)"}}) {
     std::string changed = file;
     ASSERT_NE(changed.find(from), std::string::npos) << from;
@@ -338,7 +340,7 @@ TEST(Acceptance, Quill1mAtEar98IsCertifiedAndCertifiedAgain) {
   EXPECT_GE(certificate["ear"]["ci95"][0], 0.98);
   const json again = json::parse(run(folder, "fidelio certify out --reference " + model + " --json -").out);
   EXPECT_TRUE(again["holds"]);
-  for (const char* figure : {"ear", "kl", "top1", "tokens", "kernels"})
+  for (const char* figure : {"ear", "kl", "top1", "tokens", "kernels", "promised", "domains", "sha256"})
     EXPECT_EQ(again["measured"][figure], certificate[figure]) << figure;  // the same kernels on the same weights
 
   int64_t bytes = 0;

@@ -123,10 +123,23 @@ nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const F
           {"certificate", certificate}};
 }
 
+nlohmann::json sets_json(const Desk& desk) {
+  const auto of = [](const Dataset& data) {
+    return nlohmann::json{
+        {"sequences", data.sequences.size()}, {"tokens", data.tokens}, {"sha256", sequences_sha256(data)}};
+  };
+  return {{"calibration", of(desk.calibration)},
+          {"search", of(desk.search)},
+          {"adjustment", to_json(desk.adjustment)},
+          {"certificate", to_json(desk.certificate)}};
+}
+
 nlohmann::json finish(Desk& desk, const Measured& measured, const Found& found, const Built& built,
                       const std::string& out) {
   nlohmann::json certificate =
-      make_certificate(found.target, found.certified, *desk.served, found.looks, desk.source.sha256(), desk.job.texts);
+      make_certificate(found.target, {found.certified, desk.certificate, desk.job.promise, found.looks, desk.floor},
+                       *desk.served, desk.source.sha256(), desk.job.texts);
+  certificate["sets"] = sets_json(desk);
   if (!found.tasks.is_null()) certificate["tasks"] = found.tasks;
   write_checkpoint(
       out, desk.source, desk.quantised_formats(measured.table, found.plan),

@@ -31,6 +31,10 @@ struct Names<Grouping> {
   static constexpr std::array<std::string_view, 2> all = {"fused", "single"};
 };
 template <>
+struct Names<Promise> {
+  static constexpr std::array<std::string_view, 3> all = {"domain", "document", "all"};
+};
+template <>
 struct Names<Cost> {
   static constexpr std::array<std::string_view, 2> all = {"kl", "ear"};
 };
@@ -48,6 +52,8 @@ std::string_view name_of(SearchKind s) { return Names<SearchKind>::all.at(static
 std::string_view name_of(Consumer c) { return Names<Consumer>::all.at(static_cast<size_t>(c)); }
 std::string_view name_of(Grouping g) { return Names<Grouping>::all.at(static_cast<size_t>(g)); }
 
+std::string_view name_of(Promise p) { return Names<Promise>::all.at(static_cast<size_t>(p)); }
+
 template <typename Enum>
 Enum parse_option(const std::string& option, const std::string& text) {
   const auto& names = Names<Enum>::all;
@@ -60,6 +66,7 @@ template SearchKind parse_option(const std::string&, const std::string&);
 template Consumer parse_option(const std::string&, const std::string&);
 template Grouping parse_option(const std::string&, const std::string&);
 template Cost parse_option(const std::string&, const std::string&);
+template Promise parse_option(const std::string&, const std::string&);
 
 ConsumerRules rules_of(Consumer consumer) {
   switch (consumer) {

@@ -14,6 +14,7 @@
 
 #include "alloc/solve.h"
 #include "core/estimate.h"
+#include "eval/fidelity/domains.h"
 #include "runtime/runner.h"
 #include "sensitivity/meter.h"
 #include "text/chat_template.h"
@@ -31,6 +32,7 @@ std::string_view name_of(SensitivityMethod method);
 std::string_view name_of(SearchKind search);
 std::string_view name_of(Consumer consumer);
 std::string_view name_of(Grouping grouping);
+std::string_view name_of(Promise promise);
 // The value of this name. Throws Error naming the option and what it may be.
 template <typename Enum>
 Enum parse_option(const std::string& option, const std::string& text);
@@ -57,7 +59,9 @@ struct Job {
   Cost allocate_by = Cost::kl;
   SearchKind search = SearchKind::ilp;
   bool keep_embedding = false, fresh = false;
-  std::vector<std::string> calibration, texts;         // files
+  std::vector<std::string> calibration, texts;         // as parse_text_source takes them
+  Promise promise = Promise::domain;                   // what the target is promised of
+  int64_t certificate_windows = 240;                   // at most
   int64_t tokens = 0, search_tokens = 0, samples = 0;  // 0 tokens: as many as suit the model's size
   int64_t context = 0;                                 // of all texts
   int permutations = 8, max_trials = 6, generations = 20;

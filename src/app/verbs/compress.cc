@@ -20,7 +20,7 @@ struct CompressOptions {
   Questions questions;
   Job job;
   std::string json, bytes, grouping = "fused", consumer = "fidelio", method = "single", allocate_by = "kl",
-                           search = "ilp";
+                           search = "ilp", promise = "domain";
   std::vector<std::string> formats;
   bool dry_run = false;
 };
@@ -40,8 +40,7 @@ Job job_of(const CompressOptions& o) {
   for (const std::string& name : o.formats) job.formats.push_back(parse_format(name));
   if (job.formats.empty()) job.formats = rules_of(job.consumer).formats;
   if (!rules_of(job.consumer).embedding) job.keep_embedding = true;
-  if (job.calibration.empty()) job.calibration = {bundled_text("docs-calibration.txt")};
-  if (job.texts.empty()) job.texts = {bundled_text("docs-heldout.txt")};
+  job.promise = parse_option<Promise>("--promise", o.promise);
   while (job.out.size() > 1 && job.out.back() == '/') job.out.pop_back();
   job.serving = runner_options(o.run);
   job.on_gpu = on_gpu(o.run);
@@ -64,17 +63,25 @@ void check_outputs(const Job& job, const std::string& json) {
 
 void say(const Job& job, const nlohmann::json& report) {
   const nlohmann::json& certificate = report["certificate"];
-  const auto& ear = certificate["ear"];
+  const nlohmann::json& promised = certificate["promised"];
+  const auto& ear = promised["ear"];
   std::vector<std::string> texts;
   for (const auto& text : certificate["texts"])
     texts.push_back(std::filesystem::path(text["name"].get<std::string>()).filename().string());
   const auto out = report["output"].get<std::string>();
+  const auto promise = certificate["promise"].get<std::string>(), worst = promised["domain"].get<std::string>();
+  const std::string of = promise == "document" ? "of a new document of " + worst
+                         : promise == "all"    ? "over all text"
+                                               : "of " + worst + ", the worst domain,";
   fmt::print(
-      "{}: {} -> {}, {:.3f} bits/parameter; certified EAR {:.5f} [{:.5f}, {:.5f}] on {} tokens of {} that the search "
-      "has not seen\n",
+      "{}: {} -> {}, {:.3f} bits/parameter; certified EAR {} {:.5f} [{:.5f}, {:.5f}] on {} tokens of {} {} of {} that "
+      "the search has not seen, look {}\n",
       out, bytes_text(report["source_file_bytes"]), bytes_text(report["file_bytes"]),
-      report["bits_per_parameter"].get<double>(), ear["value"].get<double>(), ear["ci95"][0].get<double>(),
-      ear["ci95"][1].get<double>(), certificate["tokens"].get<int64_t>(), fmt::join(texts, ", "));
+      report["bits_per_parameter"].get<double>(), of, ear["value"].get<double>(), ear["ci95"][0].get<double>(),
+      ear["ci95"][1].get<double>(), certificate["tokens"].get<int64_t>(), certificate["documents"].get<int64_t>(),
+      certificate["passages"].get<bool>() ? "passages" : "documents", fmt::join(texts, ", "),
+      certificate["looks"].get<int>());
+  print_domains(certificate);
   fmt::print("  {}\n", report["beside"].get<std::string>());
   if (job.consumer != Consumer::fidelio)
     fmt::print("  {} takes it as it is: fidelio export {} {} -o ...\n", name_of(job.consumer), out,
@@ -86,6 +93,9 @@ void compress(const CompressOptions& o) {
   check_outputs(job, o.json);
   const TextModel model = open_model(o.run.model);
   job.context = window_length("--context", job.context, model.checkpoint.config());
+  const BundledTexts bundled = bundled_texts(o.run.model);
+  if (job.calibration.empty()) job.calibration = {bundled.calibration};
+  if (job.texts.empty()) job.texts = {bundled.heldout};
   const World world{model.checkpoint,
                     model.tokenizer,
                     model.chat ? &*model.chat : nullptr,
@@ -175,10 +185,22 @@ void add_compress(CLI::App& app) {
                    "Stop permutations when their standard errors are below this share of the total; 0: use them all")
       ->check(from_to(0, 1));
   verb->add_option("--calibration", o->job.calibration,
-                   "Calibration text (default: the documentation text that comes with fidelio); may be repeated");
+                   "Calibration text, DIR, FILE or JSONL, each with :domain or without (default: what comes with "
+                   "fidelio); may be repeated")
+      ->check(text_source());
   verb->add_option(
-      "--text", o->job.texts,
-      "Text to search on and certify with (default: the held-out text that comes with fidelio); may be repeated");
+          "--text", o->job.texts,
+          "Text to try plans on and to certify with, DIR, FILE or JSONL, each with :domain or without (default: what "
+          "comes with fidelio). Documents are a folder's files, a JSONL's lines, a file's parts between form feeds; "
+          "one "
+          "of three is for trying. May be repeated")
+      ->check(text_source());
+  verb->add_option(
+      "--promise", o->promise,
+      "What --ear and --kl are promised of. domain: every domain's mean; document: a new document of every "
+      "domain; all: the mean over all text");
+  verb->add_option("--certificate-windows", o->job.certificate_windows, "At most so many windows are certified on")
+      ->check(above_zero());
   verb->add_option("--calibration-tokens", o->job.tokens,
                    "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, 32768 at least)")
       ->check(above_zero());
