@@ -1,4 +1,4 @@
-#include "compress/sets.h"
+#include "compress/inputs/sets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "alloc/search.h"
-#include "compress/sets.h"
+#include "compress/inputs/sets.h"
 #include "io/checkpoint.h"
 #include "runtime/runner.h"
 

@@ -112,9 +112,11 @@ std::string Job::page(size_t target) const {
 
 void check_job(const Job& job) {
   const bool tasks = job.accuracy_drop > 0;
-  check(job.has_target() + (job.bits > 0) + (job.bytes > 0) + tasks == 1,
+  check(job.has_target() + (job.bits > 0) + (job.bytes > 0) + tasks + !job.plan_file.empty() == 1,
         "compress: give a target, --ear X or --kl X, or --tasks FILE --accuracy-drop X, or a size, --bits B or --bytes "
-        "N");
+        "N, or a --plan FILE");
+  check(job.plan_file.empty() || (job.from_table.empty() && job.rules.empty() && job.ignored.empty()),
+        "--plan names every format; leave out --from-table, --rule and --ignore");
   check(job.ear.size() < 2 || job.kl == 0, "--ear with several targets: leave out --kl");
   const std::vector<std::string> outputs = job.outputs();
   check(std::set<std::string>(outputs.begin(), outputs.end()).size() == outputs.size(), "--ear names a target twice");

@@ -47,12 +47,22 @@ struct ConsumerRules {
 };
 ConsumerRules rules_of(Consumer consumer);
 
+// What --rule says: linears whose names match get this format.
+struct FormatRule {
+  std::string pattern;
+  FormatSpec format;
+};
+
 struct Job {
   std::string model, out;   // the source's name, for pages; the folder to write
   std::vector<double> ear;  // targets; several make one checkpoint each, OUT-99, OUT-98, from one search
   double kl = 0, bits = 0, accuracy_drop = 0;  // other things that may be asked for; 0 = not
   int64_t bytes = 0;
-  std::vector<FormatSpec> formats;  // that a plan may choose from, beside the source's own
+  std::vector<FormatSpec> formats;  // that candidates are made in: those offered, and those that rules name
+  std::vector<FormatSpec> offered;  // that a plan may choose from where no rule speaks, beside the source's own
+  std::vector<FormatRule> rules;
+  std::vector<std::string> ignored;   // patterns of linears that stay as they are
+  std::string from_table, plan_file;  // measured or chosen before, instead of measuring and searching; "": not
   Grouping grouping = Grouping::fused;
   Consumer consumer = Consumer::fidelio;
   SensitivityMethod method = SensitivityMethod::single;

@@ -40,7 +40,9 @@ Search::Search(Desk& desk, const Measured& measured, const std::vector<Plan>& fr
 Found Search::run(const Target& target) {
   found_ = {};
   found_.target = target;
-  if (desk_.budget() > 0) {
+  if (!desk_.job.plan_file.empty()) {
+    found_.plan = given();
+  } else if (desk_.budget() > 0) {
     found_.plan = within_budget();
   } else if (desk_.job.accuracy_drop == 0) {
     found_.plan = choose();
@@ -192,6 +194,14 @@ void Search::check_tasks(TaskJudge& judge, const Plan& plan) {
         "--ear or --kl",
         desk_.job.accuracy_drop, recovery.value, recovery.ci95.low, recovery.ci95.high);
   found_.tasks["recovery"] = to_json(recovery);
+}
+
+// The one plan there is, looked at once.
+Plan Search::given() {
+  builder_.build(front_.front());
+  desk_.note(fmt::format("the plan: {:.3f} bits", bits_per_parameter(table_, front_.front())));
+  look();
+  return front_.front();
 }
 
 // The best fidelity within a size: one plan, looked at once.

@@ -30,6 +30,7 @@ class Search {
  private:
   Plan choose();
   Plan within_budget();
+  Plan given();
   Plan evolved(const Plan& start);
   Measurement trial(const Plan& plan, const std::string& what);
   double kl_of_tasks(TaskJudge& judge);

@@ -96,6 +96,12 @@ std::string promised_text(const nlohmann::json& certificate) {
                      p["domain"].get<std::string>(), number(p["kl"]["value"]));
 }
 
+nlohmann::json documents_json(const FidelityReport& report, const TextSet& set) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const DocumentFidelity& d : documents_of(report, set)) all.push_back(to_json(d));
+  return all;
+}
+
 // A second certificate, on documents of the user's own, as many as the stored one may have.
 void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim,
                       const Corpus& corpus) {
@@ -108,7 +114,11 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
   const bool met = own["met"].get<bool>();
   const bool lower = !own["promised"]["ear"]["ci95"][0].is_null() &&
                      own["promised"]["ear"]["ci95"][0].get<double>() < claim.promised_ear.ci95.low;
-  write_json(o.json, {{"claimed", claim.json}, {"own", own}, {"met", met}, {"lower", lower ? "own" : "claimed"}});
+  write_json(o.json, {{"claimed", claim.json},
+                      {"own", own},
+                      {"met", met},
+                      {"lower", lower ? "own" : "claimed"},
+                      {"documents", documents_json(report, set)}});
   if (!quiet(o.json)) {
     const std::string stored_name = names_text(claim.sources), own_name = names_text(o.texts);
     const size_t wide = std::max(stored_name.size(), own_name.size()) + 13;
@@ -134,7 +144,9 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   const double ear = measured["ear"]["value"].get<double>();
   const bool holds = measured["met"].get<bool>() &&
                      (claim.target.ear || claim.target.kl || (ear >= claim.ear.ci95.low && ear <= claim.ear.ci95.high));
-  write_json(o.json, {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}});
+  write_json(
+      o.json,
+      {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}, {"documents", documents_json(report, set)}});
   if (!quiet(o.json)) {
     fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\nThe certificate {}.\n", claim.ear.value,
                claim.kl.value, ear, measured["kl"]["value"].get<double>(), holds ? "holds" : "does not hold");

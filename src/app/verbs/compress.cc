@@ -8,6 +8,7 @@
 #include "app/options/questions.h"
 #include "app/options/task_target.h"
 #include "app/options/texts.h"
+#include "compress/inputs/rules.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
 
@@ -21,7 +22,7 @@ struct CompressOptions {
   Job job;
   std::string json, bytes, grouping = "fused", consumer = "fidelio", method = "single", allocate_by = "kl",
                            search = "ilp", promise = "domain";
-  std::vector<std::string> formats;
+  std::vector<std::string> formats, rules;
   bool dry_run = false;
 };
 
@@ -38,7 +39,14 @@ Job job_of(const CompressOptions& o) {
   job.search = parse_option<SearchKind>("--search", o.search);
   if (!o.bytes.empty()) job.bytes = parse_bytes(o.bytes);
   for (const std::string& name : o.formats) job.formats.push_back(parse_format(name));
+  if (!job.plan_file.empty()) job.formats = formats_of_plan(job.plan_file);
   if (job.formats.empty()) job.formats = rules_of(job.consumer).formats;
+  job.offered = job.formats;
+  for (const std::string& rule : o.rules) {
+    job.rules.push_back(parse_rule(rule));
+    const FormatSpec& format = job.rules.back().format;
+    if (std::find(job.formats.begin(), job.formats.end(), format) == job.formats.end()) job.formats.push_back(format);
+  }
   if (!rules_of(job.consumer).embedding) job.keep_embedding = true;
   job.promise = parse_option<Promise>("--promise", o.promise);
   while (job.out.size() > 1 && job.out.back() == '/') job.out.pop_back();
@@ -169,6 +177,16 @@ void add_compress(CLI::App& app) {
                    "3-8 bits, groups of 64, "
                    "8-bit scales)")
       ->delimiter(',');
+  verb->add_option(
+      "--rule", o->rules,
+      "Format of single linears: PATTERN=FORMAT, as 'layers.0.*=int8g64zs8' or 'embedding=int8g64zs8'; may "
+      "be repeated, the last that matches holds");
+  verb->add_option("--ignore", o->job.ignored,
+                   "Leave linears as they are: a pattern, as 'layers.*.down'; may be repeated");
+  verb->add_option("--plan", o->job.plan_file,
+                   "Build and certify this plan (the `plan` of what --json writes), instead of searching");
+  verb->add_option("--from-table", o->job.from_table,
+                   "Search with this sensitivity table, written by --table, instead of measuring one");
   verb->add_option("--grouping", o->grouping,
                    "fused: q k v and gate up share a format, as vLLM needs; single: every linear alone");
   verb->add_option("--for", o->consumer,

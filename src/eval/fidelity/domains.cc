@@ -52,6 +52,12 @@ DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confid
   return measured("all", all, confidence);
 }
 
+nlohmann::json to_json(const DocumentFidelity& d) {
+  const double tokens = static_cast<double>(d.tokens);
+  return {{"domain", d.domain}, {"name", d.name},      {"windows", d.windows},
+          {"tokens", d.tokens}, {"kl", d.kl / tokens}, {"ear", d.ear / tokens}};
+}
+
 nlohmann::json to_json(const DomainFidelity& d) {
   return {
       {"domain", d.domain},      {"documents", d.documents},

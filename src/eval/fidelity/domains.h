@@ -35,5 +35,7 @@ std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> document
 DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confidence = 0.95);
 
 nlohmann::json to_json(const DomainFidelity& domain);
+// {domain, name, windows, tokens, kl, ear}, its means: enough to make every interval again.
+nlohmann::json to_json(const DocumentFidelity& document);
 
 }  // namespace fidelio

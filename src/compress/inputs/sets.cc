@@ -1,4 +1,4 @@
-#include "compress/sets.h"
+#include "compress/inputs/sets.h"
 
 #include <algorithm>
 #include <cstdio>
