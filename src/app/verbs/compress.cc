@@ -101,9 +101,8 @@ void compress(const CompressOptions& o) {
   check_outputs(job, o.json);
   const TextModel model = open_model(o.run.model);
   job.context = window_length("--context", job.context, model.checkpoint.config());
-  const BundledTexts bundled = bundled_texts(o.run.model);
-  if (job.calibration.empty()) job.calibration = {bundled.calibration};
-  if (job.texts.empty()) job.texts = {bundled.heldout};
+  if (job.calibration.empty()) job.calibration = {bundled_texts(o.run.model).calibration};
+  if (job.texts.empty()) job.texts = {bundled_texts(o.run.model).heldout};
   const World world{model.checkpoint,
                     model.tokenizer,
                     model.chat ? &*model.chat : nullptr,
