@@ -221,6 +221,62 @@ TEST(Compress, SeveralTargetsComeFromOneSearch) {
   run(folder, "fidelio certify out-90 --reference '" + source_path("models/quill-1m") + "'");
 }
 
+// What a search measured and chose are files that it can start from: the same plan from the table, the same weights from
+// the plan.
+TEST(Compress, TablesAndPlansAreFiles) {
+  const Desk folder;
+  run(folder, "fidelio compress " + kFew + "--bits 7 --table t.json --json p.json -o made");
+  const json made = json::parse(read_text_file(folder / "p.json"));
+  const json again =
+      json::parse(run(folder, "fidelio compress " + kFew + "--bits 7 --from-table t.json --json - -o again").out);
+  EXPECT_EQ(again["plan"]["groups"], made["plan"]["groups"]);
+  const json built = json::parse(run(folder, "fidelio compress " + kShort + "--plan p.json --json - -o built").out);
+  EXPECT_EQ(built["plan"]["groups"], made["plan"]["groups"]);
+  EXPECT_EQ(built["certificate"]["ear"], made["certificate"]["ear"]);
+  const auto weights = [&](const std::string& name) {
+    const std::string file = read_text_file(folder / (name + "/model.safetensors"));
+    uint64_t header = 0;
+    std::memcpy(&header, file.data(), sizeof header);
+    return file.substr(sizeof header + header);
+  };
+  EXPECT_EQ(weights("again"), weights("made"));
+  EXPECT_EQ(weights("built"), weights("made"));
+  write_file_atomically(folder / "none.json", "{}");
+  for (const auto& [options, message] :
+       std::map<std::string, std::string>{{"--plan none.json", "is no plan"},
+                                          {"--plan p.json --grouping single", "names no format for"},
+                                          {"--plan p.json --ear 0.9", "give a target"},
+                                          {"--bits 7 --from-table none.json", "not a sensitivity table"},
+                                          {"--bits 7 --from-table t.json --grouping single", "groups"}}) {
+    const CommandResult result = run_command(folder.path(), "fidelio compress " + kShort + options + " -o out");
+    EXPECT_EQ(result.code, 1) << options;
+    EXPECT_THAT(result.err, HasSubstr(message)) << options;
+  }
+}
+
+TEST(Compress, RulesDecideSingleLinears) {
+  const Desk folder;
+  const json report = json::parse(run(folder, "fidelio compress " + kFew +
+                                                  "--bits 8 --rule 'layers.0.*=int5g64zs8' --rule "
+                                                  "layers.0.down=int4g64zs8 --ignore 'layers.[23].o' --json - -o out")
+                                      .out);
+  const json& groups = report["plan"]["groups"];
+  EXPECT_EQ(groups["layers.0.qkv"], "int5g64zs8");
+  EXPECT_EQ(groups["layers.0.o"], "int5g64zs8");
+  EXPECT_EQ(groups["layers.0.down"], "int4g64zs8");  // the last rule that matches holds
+  EXPECT_EQ(groups["layers.2.o"], "bf16");
+  EXPECT_NE(groups["layers.1.qkv"], "int5g64zs8");  // not offered where no rule speaks
+  for (const auto& [options, message] :
+       std::map<std::string, std::string>{{"--rule layers.0.q", "expected PATTERN=FORMAT"},
+                                          {"--rule layers.9.q=int8g64zs8", "matches no linear"},
+                                          {"--ignore layers.0.q", "shares a format with"}}) {
+    const CommandResult result =
+        run_command(folder.path(), "fidelio compress " + kFew + "--bits 8 " + options + " -o no");
+    EXPECT_EQ(result.code, 1) << options;
+    EXPECT_THAT(result.err, HasSubstr(message)) << options;
+  }
+}
+
 // Where no format offered is fine enough, groups stay as the source has them: there is always a plan.
 TEST(Compress, TheSourcesOwnFormatIsAlwaysOffered) {
   const Desk folder;

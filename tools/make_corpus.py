@@ -7,7 +7,8 @@
     tools/make_corpus.py --packages packages --answers answers.jsonl
 
 Documents are chosen by the order of their SHA-256, so nobody chose them; each is cut at a line's end to what some windows of 512 tokens
-take. SMOLLM2 is SmolLM2-135M-Instruct (Apache-2.0); its answers are text as a small model writes it, mistakes too."""
+take. SMOLLM2 is SmolLM2-135M-Instruct (Apache-2.0); its answers are text as a small model writes it, mistakes too. Without --answers, and where
+there are too few, conversations are made of this project's generated exercises."""
 import argparse
 import glob
 import hashlib
@@ -118,6 +119,19 @@ def conversations(answers):
             yield {"messages": [{"role": "user", "content": asked[record["id"]]}, {"role": "assistant", "content": record["text"].strip()}]}, record["id"]
 
 
+def exercises(path):
+    """Conversations of generated exercises: a person asks some in turn, and gets the answers with how they were found."""
+    turns = []
+    for line in open(path):
+        question, answer = json.loads(line)["text"].split("<|im_end|>\n<|im_start|>assistant\n")
+        answer = answer.replace("<|im_end|>", "").replace("<think>\n", "").replace("</think>\n\n", "\n").strip()
+        turns.append([{"role": "user", "content": question.split("<|im_start|>user\n")[1]}, {"role": "assistant", "content": answer}])
+    each = 8
+    for number in range(len(turns) // each):
+        # Of every kind of exercise some: they come in no order that would bring like ones together.
+        yield {"messages": [message for turn in turns[number * each : (number + 1) * each] for message in turn]}, f"exercises-{number}"
+
+
 def chosen(documents):
     """Documents long enough, in the order of their hashes, of every source alike."""
     by_source = {}
@@ -150,8 +164,10 @@ records = []  # (domain, source, name, record)
 for domain, documents in (("docs", manuals(args.packages)), ("prose", entries(args.packages)), ("code", sources(args.packages))):
     for _, source, name, text in chosen(documents):
         records.append((domain, source, name, {"text": text}))
-talks = sorted(conversations(args.answers), key=lambda talk: hashlib.sha256(json.dumps(talk[0]).encode()).hexdigest())
-records += [("chat", "SmolLM2-135M-Instruct", name, record) for record, name in talks]
+for source, talks in (("SmolLM2-135M-Instruct", conversations(args.answers) if args.answers else ()), ("fidelio", exercises("models/data/tasks-calibration.jsonl"))):
+    ordered = sorted(talks, key=lambda talk: hashlib.sha256(json.dumps(talk[0]).encode()).hexdigest())
+    there = sum(domain == "chat" for domain, *_ in records)
+    records += [("chat", source, name, record) for record, name in ordered[: HELDOUT + CALIBRATION - there]]
 
 index = {"licences": LICENCES, "files": {}, "documents": []}
 texts = {"corpus-heldout.jsonl": "", "corpus-calibration.jsonl": ""}
