@@ -165,13 +165,15 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
 
   // The metadata is JSON in a JSON string; same lengths keep the header what it was.
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
-           {R"(\"ear\":{\"ci95)", R"(\"eax\":{\"ci95)"},
-           {R"(\"kl\":{\"ci95)", R"(\"kx\":{\"ci95)"},
+           {R"(\"draft\":null,\"ear\":{\"ci95)", R"(\"draft\":null,\"eax\":{\"ci95)"},
+           {R"(],\"kl\":{\"ci95)", R"(],\"kx\":{\"ci95)"},
            {R"(\"target\":{\"ear\":0.95})", R"(\"target\":[\"ear\",0.95])"},
            {R"(\"texts\":[)", R"(\"textz\":[)"},
            {R"(\"context\":128)", R"(\"context\":0.1)"},
            {R"(\"context\":128)", R"(\"context\":000)"},
            {R"(\"context\":128)", R"(\"context\":  0)"},
+           {R"(\"places\":[)", R"(\"placez\":[)"},
+           {R"(\"promise\":\"domain)", R"(\"promise\":\"domaim)"},
            {R"(\"looks\":)", R"(\"luuks\":)"}}) {
     std::string changed = file;
     ASSERT_NE(changed.find(from), std::string::npos) << from;
@@ -241,6 +243,62 @@ TEST(Compress, SeveralTargetsComeFromOneSearch) {
   EXPECT_EQ(report["targets"][1]["output"], "out-90");
   EXPECT_LE(report["targets"][1]["file_bytes"], report["targets"][0]["file_bytes"]);
   run(folder, "fidelio certify out-90 --reference '" + source_path("models/quill-1m") + "'");
+}
+
+// What a search measured and chose are files that it can start from: the same plan from the table, the same weights from
+// the plan.
+TEST(Compress, TablesAndPlansAreFiles) {
+  const Desk folder;
+  run(folder, "fidelio compress " + kFew + "--bits 7 --table t.json --json p.json -o made");
+  const json made = json::parse(read_text_file(folder / "p.json"));
+  const json again =
+      json::parse(run(folder, "fidelio compress " + kFew + "--bits 7 --from-table t.json --json - -o again").out);
+  EXPECT_EQ(again["plan"]["groups"], made["plan"]["groups"]);
+  const json built = json::parse(run(folder, "fidelio compress " + kShort + "--plan p.json --json - -o built").out);
+  EXPECT_EQ(built["plan"]["groups"], made["plan"]["groups"]);
+  EXPECT_EQ(built["certificate"]["ear"], made["certificate"]["ear"]);
+  const auto weights = [&](const std::string& name) {
+    const std::string file = read_text_file(folder / (name + "/model.safetensors"));
+    uint64_t header = 0;
+    std::memcpy(&header, file.data(), sizeof header);
+    return file.substr(sizeof header + header);
+  };
+  EXPECT_EQ(weights("again"), weights("made"));
+  EXPECT_EQ(weights("built"), weights("made"));
+  write_file_atomically(folder / "none.json", "{}");
+  for (const auto& [options, message] :
+       std::map<std::string, std::string>{{"--plan none.json", "is no plan"},
+                                          {"--plan p.json --grouping single", "names no format for"},
+                                          {"--plan p.json --ear 0.9", "give a target"},
+                                          {"--bits 7 --from-table none.json", "not a sensitivity table"},
+                                          {"--bits 7 --from-table t.json --grouping single", "groups"}}) {
+    const CommandResult result = run_command(folder.path(), "fidelio compress " + kShort + options + " -o out");
+    EXPECT_EQ(result.code, 1) << options;
+    EXPECT_THAT(result.err, HasSubstr(message)) << options;
+  }
+}
+
+TEST(Compress, RulesDecideSingleLinears) {
+  const Desk folder;
+  const json report = json::parse(run(folder, "fidelio compress " + kFew +
+                                                  "--bits 8 --rule 'layers.0.*=int5g64zs8' --rule "
+                                                  "layers.0.down=int4g64zs8 --ignore 'layers.[23].o' --json - -o out")
+                                      .out);
+  const json& groups = report["plan"]["groups"];
+  EXPECT_EQ(groups["layers.0.qkv"], "int5g64zs8");
+  EXPECT_EQ(groups["layers.0.o"], "int5g64zs8");
+  EXPECT_EQ(groups["layers.0.down"], "int4g64zs8");  // the last rule that matches holds
+  EXPECT_EQ(groups["layers.2.o"], "bf16");
+  EXPECT_NE(groups["layers.1.qkv"], "int5g64zs8");  // not offered where no rule speaks
+  for (const auto& [options, message] :
+       std::map<std::string, std::string>{{"--rule layers.0.q", "expected PATTERN=FORMAT"},
+                                          {"--rule layers.9.q=int8g64zs8", "matches no linear"},
+                                          {"--ignore layers.0.q", "shares a format with"}}) {
+    const CommandResult result =
+        run_command(folder.path(), "fidelio compress " + kFew + "--bits 8 " + options + " -o no");
+    EXPECT_EQ(result.code, 1) << options;
+    EXPECT_THAT(result.err, HasSubstr(message)) << options;
+  }
 }
 
 // Where no format offered is fine enough, groups stay as the source has them: there is always a plan.
@@ -362,7 +420,7 @@ TEST(Acceptance, Quill1mAtEar98IsCertifiedAndCertifiedAgain) {
   EXPECT_GE(certificate["ear"]["ci95"][0], 0.98);
   const json again = json::parse(run(folder, "fidelio certify out --reference " + model + " --json -").out);
   EXPECT_TRUE(again["holds"]);
-  for (const char* figure : {"ear", "kl", "top1", "tokens", "kernels"})
+  for (const char* figure : {"ear", "kl", "top1", "tokens", "kernels", "promised", "domains", "sha256"})
     EXPECT_EQ(again["measured"][figure], certificate[figure]) << figure;  // the same kernels on the same weights
 
   int64_t bytes = 0;

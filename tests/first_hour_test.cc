@@ -281,7 +281,10 @@ TEST(FirstHour, ACertificateCanBeMeasuredOnOwnText) {
   const json report = json::parse(read_text_file(folder / "own.json"));
   const double stored = report["claimed"]["ear"]["value"], found = report["own"]["ear"]["value"];
   EXPECT_NE(stored, found);
-  EXPECT_EQ(report["own"]["texts"][0]["windows"], "all");
+  EXPECT_EQ(report["own"]["texts"][0]["name"], "own.txt");
+  EXPECT_EQ(report["lower"],
+            report["own"]["promised"]["ear"]["ci95"][0] < report["claimed"]["promised"]["ear"]["ci95"][0] ? "own"
+                                                                                                          : "claimed");
   EXPECT_THAT(own.out, HasSubstr(found < stored ? "it is lower by" : "it is higher by"));
   const auto width = [](const json& e) { return e["ci95"][1].get<double>() - e["ci95"][0].get<double>(); };
   EXPECT_THAT(own.out,

@@ -3,39 +3,64 @@
 #include <nlohmann/json.hpp>
 
 #include "alloc/search.h"
-#include "eval/studies/compare.h"
+#include "compress/inputs/sets.h"
 #include "io/checkpoint.h"
 #include "runtime/runner.h"
-#include "text/tokenizer/tokenizer.h"
 
 namespace fidelio {
 
-// Text for measuring, cut into windows that are dealt alternately: the even ones guide the search, the odd ones are
-// looked at only when a plan has been chosen. Both halves come from the same documents, so they have the same
-// distribution.
-struct SplitTexts {
-  std::vector<EvalText> search, certify;
-  int64_t context = 0;
+// A measurement by documents, judged by a promise.
+struct Judged {
+  std::vector<DomainFidelity> domains;  // 95% intervals
+  DomainFidelity all;
+  std::string worst;     // domain: of the lowest lower end of EAR; "all" where that is what was promised
+  Measurement measured;  // what is compared with a target, its intervals of the confidence asked for
 };
-SplitTexts split_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer, int64_t context);
+Judged judge(std::span<const DocumentFidelity> documents, Promise promise, double confidence = 0.95);
 
-// The certificate as it stands in a checkpoint's provenance, and as an export may carry it in its own metadata:
-// {target, ear, kl, perplexity_ratio, top1, texts, context, windows, activations, kv, kernels, looks, reference_sha256}
-nlohmann::json make_certificate(const Target& target, const FidelityReport& report, const Runner& served, int looks,
-                                const std::string& reference_sha256, const std::vector<std::string>& files);
+// A plan that fails its certificate is changed and looked at again, on the same documents. So that looking often does
+// not make a promise true by chance, look k takes an interval of confidence 1 - .05 / 2^(k - 1): the chance that a plan
+// whose fidelity is below the target passes one of them is below 2.5% + 1.25% + ... = 5%.
+double confidence_of_look(int look);
+inline constexpr int kMostLooks = 4;
+
+// How many times as wide as with kEnoughDocuments these make an interval of a mean, and a sentence about it; 1 and ""
+// where they are enough and so are the windows.
+double widening(const TextSet& set);
+std::string few_documents_text(const TextSet& set);
+
+// All of a certificate but the target's own: what was measured, on what, by which kernels.
+struct Certified {
+  const FidelityReport& report;  // on the set
+  const TextSet& set;
+  Promise promise = Promise::domain;
+  int looks = 1;
+  nlohmann::json floor;  // the source itself through the same kernels (Desk::floor); null: not measured
+};
+// The certificate as it stands in a checkpoint's provenance, and as an export may carry it in its own metadata
+// (docs/json.md). `sources`: what --text was.
+nlohmann::json make_certificate(const Target& target, const Certified& certified, const Runner& served,
+                                const std::string& reference_sha256, const std::vector<std::string>& sources);
+
+// A certificate in sentences for somebody who has never heard of EAR: what was promised, on what text, how sure, what
+// was not tested.
+std::vector<std::string> in_plain_words(const nlohmann::json& certificate);
 
 // What a checkpoint's certificate claims, as far as measuring it again needs. Throws Error for a checkpoint without one
 // and for a damaged one.
 struct Claim {
   Target target;
-  Estimate ear, kl;
-  std::vector<std::string> texts, text_sha256;  // paths; of their contents
+  Promise promise = Promise::domain;
+  Estimate ear, kl;       // over all text
+  Estimate promised_ear;  // what was compared with the target
+  std::string worst;
+  std::vector<std::string> sources;  // as --text takes them
+  std::vector<std::string> places;   // the documents (compress/sets.h)
   int64_t context = 0;
   std::string activations, kv, reference_sha256;
   int looks = 0;
   nlohmann::json json;  // the whole
 };
 Claim read_claim(const Checkpoint& checkpoint);
-Measurement measurement_of(const FidelityReport& report);
 
 }  // namespace fidelio

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "compress/inputs/rules.h"
 #include "compress/page.h"
 #include "compress/search.h"
 #include "core/file.h"
@@ -84,6 +85,9 @@ std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
 // within the size. Uniform plans are judged on the text of the sensitivities.
 std::string beside_uniform(const Measured& measured, const Plan& plan, const Target& target) {
   const double bits = bits_per_parameter(measured.table, plan);
+  if (measured.uniform.empty())
+    return fmt::format("from a {} made before; this: {:.3f} bits", measured.table.method == "given" ? "plan" : "table",
+                       bits);
   const bool by_size = !target.ear && !target.kl;
   const auto serves = [&](const UniformPoint& u) {
     if (by_size) return u.bits <= bits;
@@ -123,10 +127,23 @@ nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const F
           {"certificate", certificate}};
 }
 
+nlohmann::json sets_json(const Desk& desk) {
+  const auto of = [](const Dataset& data) {
+    return nlohmann::json{
+        {"sequences", data.sequences.size()}, {"tokens", data.tokens}, {"sha256", sequences_sha256(data)}};
+  };
+  return {{"calibration", of(desk.calibration)},
+          {"search", of(desk.search)},
+          {"adjustment", to_json(desk.adjustment)},
+          {"certificate", to_json(desk.certificate)}};
+}
+
 nlohmann::json finish(Desk& desk, const Measured& measured, const Found& found, const Built& built,
                       const std::string& out) {
   nlohmann::json certificate =
-      make_certificate(found.target, found.certified, *desk.served, found.looks, desk.source.sha256(), desk.job.texts);
+      make_certificate(found.target, {found.certified, desk.certificate, desk.job.promise, found.looks, desk.floor},
+                       *desk.served, desk.source.sha256(), desk.job.texts);
+  certificate["sets"] = sets_json(desk);
   if (!found.tasks.is_null()) certificate["tasks"] = found.tasks;
   write_checkpoint(
       out, desk.source, desk.quantised_formats(measured.table, found.plan),
@@ -231,15 +248,18 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   Journal journal = open_journal(desk);
   watch.lap("reading");
   stages.next();
-  const CandidateSet candidates(*desk.reference, desk.source, desk.calibration, desk.groups, job.formats, {}, desk.pool,
-                                &journal, ranks);
+  const CandidateSet candidates(*desk.reference, desk.source, desk.calibration, groups_to_quantise(job, desk.groups),
+                                job.formats, {}, desk.pool, &journal, ranks);
   watch.lap("quantising the candidates");
   stages.next();
-  const Measured measured = measure_table(desk, candidates, journal);
+  Measured measured = !job.plan_file.empty()    ? table_of_plan(desk)
+                      : !job.from_table.empty() ? table_from_file(desk)
+                                                : measure_table(desk, candidates, journal);
   watch.lap("sensitivities");
   stages.next();
   if (!ranks.first()) return nullptr;
   if (!job.table_file.empty()) write_file_atomically(job.table_file, to_json(measured.table).dump(1) + "\n");
+  apply_rules(desk, measured.table);
   desk.load_served();
   const std::vector<Plan> front = pareto_front(measured.table, job.allocate_by);
   desk.note(fmt::format("{} plans on the Pareto front, {:.3f} to {:.3f} bits", front.size(),

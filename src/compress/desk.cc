@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "compress/self_samples.h"
@@ -13,22 +14,13 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kFloorTokens = 2048;  // of every text
-
-std::string tokens_sha256(const Dataset& data) {
-  Sha256 hash;
-  for (const auto& ids : data.sequences) {
-    hash.update(fmt::format("{} ", ids.size()));
-    hash.update(std::as_bytes(std::span(ids)));
-  }
-  return hash.hex();
-}
+constexpr int64_t kFloorWindows = 8;        // of every domain, to see what the kernels themselves cost
+constexpr int64_t kAdjustmentWindows = 64;  // of all domains: every plan that is tried runs through them
 
 }  // namespace
 
 Desk::Desk(const Job& asked, const World& outside, const Ranks& all)
     : job(asked), world(outside), ranks(all), source(outside.source), pool(asked.serving.threads) {
-  texts = split_texts(job.texts, world.tokenizer, job.context);
   for (double ear : job.ear) targets.push_back({ear, {}});
   if (targets.empty()) targets.emplace_back();
   if (job.kl > 0) targets.front().kl = job.kl;
@@ -41,7 +33,7 @@ Desk::Desk(const Job& asked, const World& outside, const Ranks& all)
   };
   tokens_ = job.tokens > 0 ? job.tokens : scaled(job.on_gpu ? 1e8 : 3e7, 32768, 131072);
   search_tokens_ = job.search_tokens > 0 ? job.search_tokens : scaled(1e8, 2048, 4096);
-  read_calibration();
+  read_texts();
 }
 
 void Desk::note(const std::string& text) const {
@@ -62,8 +54,6 @@ RunnerOptions Desk::options(Activations mode) const {
 Activations Desk::table_mode() const { return is_coarse(job.served()) ? job.served() : Activations::f32; }
 
 CompressSize Desk::size() const {
-  int64_t trial = 0;
-  for (const EvalText& text : texts.search) trial += static_cast<int64_t>(text.ids.size());
   const RunnerOptions r = options(Activations::f32);
   return {source,
           groups,
@@ -72,7 +62,8 @@ CompressSize Desk::size() const {
           search.tokens,
           r.max_rows,
           r.max_logit_rows,
-          trial,
+          adjustment.tokens,
+          certificate.tokens,
           job.served(),
           table_mode(),
           std::string(name_of(job.method)),
@@ -98,7 +89,11 @@ std::map<LinearId, FormatSpec> Desk::quantised_formats(const SensitivityTable& t
 // Of the file's header: names, shapes and offsets of the tensors (some 80 characters and the name each), the formats,
 // the plan and the certificate. An upper bound.
 int64_t Desk::header_bytes(const std::map<LinearId, FormatSpec>& formats) const {
-  int64_t bytes = 4096 + 60 * static_cast<int64_t>(groups.size());
+  // Of a certificate: its own words, a name of each document and a row of each domain.
+  int64_t bytes = 8192 + 60 * static_cast<int64_t>(groups.size()) +
+                  48 * static_cast<int64_t>(certificate.documents.size()) +
+                  1024 * static_cast<int64_t>(certificate.domains().size());
+  for (const std::string& text : job.texts) bytes += 2 * static_cast<int64_t>(text.size()) + 40;
   for (LinearId id : linears_of(source.config())) {
     const auto found = formats.find(id);
     const FormatSpec format = found == formats.end() ? source.format(id) : found->second;
@@ -125,11 +120,11 @@ void Desk::restore_served() {
   for (const auto& [id, weight] : served_original_) served->set_linear(id, weight);
 }
 
-FidelityReport Desk::measure(std::span<const EvalText> on) {
+FidelityReport Desk::measure(const TextSet& on) {
   CompareOptions options;
   options.windows.context = job.context;
   options.candidate_mode = job.served();
-  return compare_models(*reference, *served, on, options, pool);
+  return compare_models(*reference, *served, on.texts, options, pool);
 }
 
 // A text counts as the tokens it has become.
@@ -138,14 +133,14 @@ std::map<std::string, std::string> Desk::candidates_job() const {
   for (const FormatSpec& f : job.formats) formats.push_back(to_string(f));
   return {{"program", FIDELIO_VERSION},
           {"model", source.sha256()},
-          {"calibration", tokens_sha256(calibration)},
+          {"calibration", sequences_sha256(calibration)},
           {"formats", fmt::format("{}", fmt::join(formats, ","))},
           {"embedding", job.keep_embedding ? "kept" : "quantised"},
           {"kernels", reference->kernel_of({0, Role::q}, Activations::f32)}};
 }
 
 std::string Desk::stage(const std::string& what) const {
-  return fmt::format("{} text {} grouping {} activations {}", what, tokens_sha256(search), name_of(job.grouping),
+  return fmt::format("{} text {} grouping {} activations {}", what, sequences_sha256(search), name_of(job.grouping),
                      name_of(table_mode()));
 }
 
@@ -178,23 +173,30 @@ void Desk::check_budget() const {
 // What the serving kernels make of the source's own weights bounds every plan: a target beyond it is refused before
 // anything is quantised.
 void Desk::check_floor() {
-  if (!job.has_target()) return;
   load_served();
-  std::vector<EvalText> few = texts.search;
-  for (EvalText& text : few) {
-    const int64_t most = std::max<int64_t>(4, kFloorTokens / job.context) * job.context;
-    text.ids.resize(std::min(text.ids.size(), static_cast<size_t>(most)));
+  std::map<std::string, int64_t> taken;
+  TextSet few;
+  for (size_t i = 0; i < adjustment.texts.size(); ++i) {
+    if (++taken[adjustment.documents[i].domain] > kFloorWindows) continue;
+    EvalText text = adjustment.texts[i];
+    text.ids.resize(std::min(text.ids.size(), static_cast<size_t>(job.context)));
+    few.texts.push_back(std::move(text));
+    few.documents.push_back(adjustment.documents[i]);
   }
-  const Measurement floor = measurement_of(measure(few));
+  const Judged judged = judge(documents_of(measure(few), few), job.promise);
   served.reset();
   served_original_.clear();
+  floor = to_json(judged.all);
+  for (const char* key : {"domain", "documents", "next_document"}) floor.erase(key);
+  const Measurement& m = judged.measured;
   for (const Target& t : targets)
     check(
-        !(t.ear && floor.ear.ci95.high < *t.ear) && !(t.kl && floor.kl.ci95.low > *t.kl),
+        !(t.ear && m.ear.ci95.high < *t.ear) && !(t.kl && m.kl.ci95.low > *t.kl),
         "no plan can meet this target: the source's own weights through these kernels (activations {}, cache {}) have "
-        "EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f}. Ask for less, or serve more precisely (--activations f32, --kv f32)",
-        name_of(job.served()), name_of(options(job.served()).kv), floor.ear.value, floor.ear.ci95.low,
-        floor.ear.ci95.high, floor.kl.value);
+        "EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f} ({}). Ask for less, or serve more precisely (--activations f32, --kv "
+        "f32)",
+        name_of(job.served()), name_of(options(job.served()).kv), m.ear.value, m.ear.ci95.low, m.ear.ci95.high,
+        m.kl.value, judged.worst);
 }
 
 // A source that is quantised already: its errors are not in the certificate, which compares with the source as it is.
@@ -209,29 +211,47 @@ void Desk::warn_of_codes() const {
                     job.model, fmt::join(codes, ", ")));
 }
 
-// The last tenth of every calibration file is kept from the quantisers: sensitivities measured on what GPTQ has seen
-// would be too good.
-void Desk::read_calibration() {
-  const Dataset all = read_dataset(job.calibration, world.tokenizer, world.chat, {job.context, 0});
-  const size_t kept = std::max<size_t>(all.sequences.size() / 10, 1);
-  check(all.sequences.size() > kept, "the calibration text has {} sequences of {} tokens: too little",
-        all.sequences.size(), job.context);
-  const auto take = [](std::span<const std::vector<int32_t>> from, int64_t tokens, Dataset& to) {
-    to.sequences = spread_evenly(from, tokens);
-    for (const auto& s : to.sequences) to.tokens += static_cast<int64_t>(s.size());
-  };
-  const std::span<const std::vector<int32_t>> sequences(all.sequences);
-  const std::span<const std::vector<int32_t>> seen = sequences.first(sequences.size() - kept);
+// The four sets (compress/sets.h), printed as they are. Sensitivities measured on what the quantisers have seen would be
+// too good, a plan is tried on what neither saw, and certified on what nothing has.
+void Desk::read_texts() {
+  const Corpus seen = read_corpus(job.calibration, world.tokenizer, world.chat, job.context);
+  Corpus fresh = read_corpus(job.texts, world.tokenizer, world.chat, job.context);
+  const int64_t shared = remove_shared(fresh, seen);
+  if (shared > 0) note(fmt::format("{} documents of --text are in --calibration too, and left out of it", shared));
+  if (const int64_t talks = seen.without_template + fresh.without_template; talks > 0)
+    note(fmt::format("{} conversations are left out: the model has no chat template", talks));
+  check(!seen.documents.empty(), "the calibration text has no document of at least {} tokens", kShortestDocument);
+  check(!fresh.documents.empty(),
+        "the text to certify with has no document of at least {} tokens that calibration "
+        "has not",
+        kShortestDocument);
+  read_calibration(units_of(seen, job.context, "--calibration"));
+  calibration.sha256 = seen.sha256;
+  Division texts = divide(units_of(fresh, job.context, "--text"), 3);
+  adjustment = text_set(std::move(texts.first), job.context, kAdjustmentWindows);
+  certificate = text_set(std::move(texts.second), job.context, job.certificate_windows);
+  note(fmt::format("calibration {} sequences, {} tokens, SHA-256 {}; search {} sequences, {} tokens, SHA-256 {}",
+                   calibration.sequences.size(), calibration.tokens, sequences_sha256(calibration).substr(0, 12),
+                   search.sequences.size(), search.tokens, sequences_sha256(search).substr(0, 12)));
+  note(fmt::format("adjustment {}", describe(adjustment)));
+  note(fmt::format("certificate {}", describe(certificate)));
+  if (const std::string few = few_documents_text(certificate); !few.empty()) note("  " + few);
+}
+
+void Desk::read_calibration(const std::vector<Document>& units) {
+  const Division division = divide(units, 10);
   check(job.samples <= tokens_, "--calibration-samples {} are some of the --calibration-tokens, of which there are {}",
         job.samples, tokens_);
-  if (job.samples < tokens_) take(seen, tokens_ - job.samples, calibration);
-  if (job.samples > 0)
-    for (auto& s : sample_sequences(world.make_runner, job.serving, seen, job.samples, job.context, job.seed)) {
+  if (job.samples < tokens_) calibration = dataset_of(division.second, job.context, tokens_ - job.samples);
+  if (job.samples > 0) {
+    const Dataset starts = dataset_of(division.second, job.context, std::numeric_limits<int64_t>::max());
+    for (auto& s :
+         sample_sequences(world.make_runner, job.serving, starts.sequences, job.samples, job.context, job.seed)) {
       calibration.tokens += static_cast<int64_t>(s.size());
       calibration.sequences.push_back(std::move(s));
     }
-  take(sequences.last(kept), search_tokens_, search);
-  calibration.sha256 = search.sha256 = all.sha256;
+  }
+  search = dataset_of(division.first, job.context, search_tokens_);
 }
 
 }  // namespace fidelio

@@ -21,8 +21,8 @@ class Desk {
   const Ranks& ranks;
   const Checkpoint& source;
   ThreadPool pool;
-  SplitTexts texts;
-  std::vector<Target> targets;  // empty targets where a size or answers are asked for
+  TextSet adjustment, certificate;  // what plans are tried on; what is looked at when one is chosen
+  std::vector<Target> targets;      // empty targets where a size or answers are asked for
   std::vector<LinearGroup> groups;
   Dataset calibration, search;  // what quantisers see; what sensitivities are measured on
   std::unique_ptr<Runner> reference, served;
@@ -41,7 +41,7 @@ class Desk {
   void restore_reference();
   void restore_served();
   // The served weights beside the reference's, on these texts.
-  FidelityReport measure(std::span<const EvalText> on);
+  FidelityReport measure(const TextSet& on);
 
   // All that decides what the candidates are, and a stage of measurements with them (sensitivity/journal.h).
   std::map<std::string, std::string> candidates_job() const;
@@ -50,10 +50,13 @@ class Desk {
   // Refusals, before anything is made: a size that nothing has; a target that the kernels miss with the source itself.
   void check_budget() const;
   void check_floor();
+  // What that found: {ear, kl, top1, windows, tokens} of the source itself through the kernels that serve. Null before.
+  nlohmann::json floor;
   void warn_of_codes() const;  // of a source that is quantised already
 
  private:
-  void read_calibration();
+  void read_texts();
+  void read_calibration(const std::vector<Document>& units);
   int64_t tokens_ = 0, search_tokens_ = 0;
   std::map<LinearId, PackedLinear> original_, served_original_;
 };

@@ -33,6 +33,10 @@ struct Names<Grouping> {
   static constexpr std::array<std::string_view, 2> all = {"fused", "single"};
 };
 template <>
+struct Names<Promise> {
+  static constexpr std::array<std::string_view, 3> all = {"domain", "document", "all"};
+};
+template <>
 struct Names<Cost> {
   static constexpr std::array<std::string_view, 2> all = {"kl", "ear"};
 };
@@ -57,6 +61,8 @@ std::string_view name_of(SearchKind s) { return Names<SearchKind>::all.at(static
 std::string_view name_of(Consumer c) { return Names<Consumer>::all.at(static_cast<size_t>(c)); }
 std::string_view name_of(Grouping g) { return Names<Grouping>::all.at(static_cast<size_t>(g)); }
 
+std::string_view name_of(Promise p) { return Names<Promise>::all.at(static_cast<size_t>(p)); }
+
 template <typename Enum>
 Enum parse_option(const std::string& option, const std::string& text) {
   const auto& names = Names<Enum>::all;
@@ -69,6 +75,7 @@ template SearchKind parse_option(const std::string&, const std::string&);
 template Consumer parse_option(const std::string&, const std::string&);
 template Grouping parse_option(const std::string&, const std::string&);
 template Cost parse_option(const std::string&, const std::string&);
+template Promise parse_option(const std::string&, const std::string&);
 
 ConsumerRules rules_of(Consumer consumer) {
   switch (consumer) {
@@ -114,9 +121,11 @@ std::string Job::page(size_t target) const {
 
 void check_job(const Job& job) {
   const bool tasks = job.accuracy_drop > 0;
-  check(job.has_target() + (job.bits > 0) + (job.bytes > 0) + tasks == 1,
+  check(job.has_target() + (job.bits > 0) + (job.bytes > 0) + tasks + !job.plan_file.empty() == 1,
         "compress: give a target, --ear X or --kl X, or --tasks FILE --accuracy-drop X, or a size, --bits B or --bytes "
-        "N");
+        "N, or a --plan FILE");
+  check(job.plan_file.empty() || (job.from_table.empty() && job.rules.empty() && job.ignored.empty()),
+        "--plan names every format; leave out --from-table, --rule and --ignore");
   check(job.ear.size() < 2 || job.kl == 0, "--ear with several targets: leave out --kl");
   const std::vector<std::string> outputs = job.outputs();
   check(std::set<std::string>(outputs.begin(), outputs.end()).size() == outputs.size(), "--ear names a target twice");

@@ -14,6 +14,7 @@
 
 #include "alloc/solve.h"
 #include "core/estimate.h"
+#include "eval/fidelity/domains.h"
 #include "runtime/runner.h"
 #include "sensitivity/meter.h"
 #include "text/chat_template.h"
@@ -31,6 +32,7 @@ std::string_view name_of(SensitivityMethod method);
 std::string_view name_of(SearchKind search);
 std::string_view name_of(Consumer consumer);
 std::string_view name_of(Grouping grouping);
+std::string_view name_of(Promise promise);
 // The value of this name. Throws Error naming the option and what it may be.
 template <typename Enum>
 Enum parse_option(const std::string& option, const std::string& text);
@@ -45,19 +47,31 @@ struct ConsumerRules {
 };
 ConsumerRules rules_of(Consumer consumer);
 
+// What --rule says: linears whose names match get this format.
+struct FormatRule {
+  std::string pattern;
+  FormatSpec format;
+};
+
 struct Job {
   std::string model, out;   // the source's name, for pages; the folder to write
   std::vector<double> ear;  // targets; several make one checkpoint each, OUT-99, OUT-98, from one search
   double kl = 0, bits = 0, accuracy_drop = 0;  // other things that may be asked for; 0 = not
   int64_t bytes = 0;
-  std::vector<FormatSpec> formats;  // that a plan may choose from, beside the source's own
+  std::vector<FormatSpec> formats;  // that candidates are made in: those offered, and those that rules name
+  std::vector<FormatSpec> offered;  // that a plan may choose from where no rule speaks, beside the source's own
+  std::vector<FormatRule> rules;
+  std::vector<std::string> ignored;   // patterns of linears that stay as they are
+  std::string from_table, plan_file;  // measured or chosen before, instead of measuring and searching; "": not
   Grouping grouping = Grouping::fused;
   Consumer consumer = Consumer::fidelio;
   SensitivityMethod method = SensitivityMethod::single;
   Cost allocate_by = Cost::kl;
   SearchKind search = SearchKind::ilp;
   bool keep_embedding = false, fresh = false;
-  std::vector<std::string> calibration, texts;         // files
+  std::vector<std::string> calibration, texts;         // as parse_text_source takes them
+  Promise promise = Promise::domain;                   // what the target is promised of
+  int64_t certificate_windows = 240;                   // at most
   int64_t tokens = 0, search_tokens = 0, samples = 0;  // 0 tokens: as many as suit the model's size
   int64_t context = 0;                                 // of all texts
   int permutations = 8, max_trials = 6, generations = 20;

@@ -20,8 +20,8 @@ std::string card(const std::string& value, std::string_view what) {
 }
 
 std::string interval(const nlohmann::json& e, int digits) {
-  return fmt::format("{:.{}f} [{:.{}f}, {:.{}f}]", e.at("value").get<double>(), digits, e.at("ci95")[0].get<double>(),
-                     digits, e.at("ci95")[1].get<double>(), digits);
+  const auto number = [&](const nlohmann::json& x) { return x.is_null() ? "?" : number_text(x.get<double>(), digits); };
+  return fmt::format("{} [{}, {}]", number(e.at("value")), number(e.at("ci95")[0]), number(e.at("ci95")[1]));
 }
 
 // What the questions said, where a loss of accuracy was the target.
@@ -48,8 +48,40 @@ std::string entries_text(const SensitivityTable& table) {
                       : fmt::format("{} measured, {} by the error of their weights", measured, derived);
 }
 
+// EAR and KL of every kind of text, and of the source itself through the same kernels.
+std::string domains(const nlohmann::json& c) {
+  Table table{"By kind of text",
+              "Means over tokens, intervals by document; of a new document what it may have, 95%. The floor is the "
+              "source itself through the kernels that serve: no plan can do better.",
+              {"text", "documents", "windows", "EAR", "KL", "EAR of a new document"},
+              {}};
+  const auto row = [&](const std::string& name, const nlohmann::json& d) {
+    const bool counted = d.contains("documents"), next = d.contains("next_document");
+    table.rows.push_back({name, counted ? fmt::format("{}", d["documents"].get<int64_t>()) : "",
+                          fmt::format("{}", d["windows"].get<int64_t>()), interval(d.at("ear"), 5),
+                          interval(d.at("kl"), 6), next ? interval(d["next_document"]["ear"], 5) : ""});
+  };
+  for (const nlohmann::json& d : c.at("domains")) row(d.at("domain"), d);
+  row("all", c);
+  if (c.contains("floor") && c["floor"].is_object()) row("floor", c["floor"]);
+  return to_html(table);
+}
+
+// What was promised, on what text, how sure, what was not tested: before any table.
+std::string plain_words(const nlohmann::json& c) {
+  std::string html;
+  for (const std::string& line : in_plain_words(c)) html += "<p>" + escape_html(line) + "</p>\n";
+  return html;
+}
+
+std::string listed(const nlohmann::json& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name.get<std::string>();
+  return text;
+}
+
 std::string certificate(const CompressStory& s) {
-  const nlohmann::json& c = s.report.at("certificate");
+  const nlohmann::json &c = s.report.at("certificate"), &promised = c.at("promised");
   std::string target;
   for (const auto& [name, value] : c.at("target").items())
     target += fmt::format("{}{} {}", target.empty() ? "" : ", ", name == "ear" ? "EAR ≥" : "KL ≤", value.get<double>());
@@ -57,33 +89,37 @@ std::string certificate(const CompressStory& s) {
                      (target.empty() ? ": the best fidelity within a size."
                                      : ": the smallest plan found with " + escape_html(target) + ".") +
                      "</p>\n";
-  html += "<div class=\"cards\">" +
-          card(fmt::format("{:.5f}", c["ear"]["value"].get<double>()),
-               fmt::format("EAR on unseen text; 95%: {:.5f} to {:.5f}", c["ear"]["ci95"][0].get<double>(),
-                           c["ear"]["ci95"][1].get<double>())) +
-          card(fmt::format("{:.6f}", c["kl"]["value"].get<double>()), "KL, nats a token") +
-          card(fmt::format("{:.3f}", s.report.at("bits_per_parameter").get<double>()), "bits a parameter, whole file") +
-          card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) /
-                                          static_cast<double>(s.report.at("file_bytes").get<int64_t>())),
-               "smaller") +
-          "</div>\n";
+  html +=
+      "<div class=\"cards\">" +
+      card(number_text(promised["ear"]["value"].get<double>(), 5),
+           fmt::format(
+               "EAR on unseen text, {}: {} to {}", promised["domain"].get<std::string>(),
+               promised["ear"]["ci95"][0].is_null() ? "?" : number_text(promised["ear"]["ci95"][0].get<double>(), 5),
+               promised["ear"]["ci95"][1].is_null() ? "?" : number_text(promised["ear"]["ci95"][1].get<double>(), 5))) +
+      card(fmt::format("{:.6f}", c["kl"]["value"].get<double>()), "KL, nats a token") +
+      card(fmt::format("{:.3f}", s.report.at("bits_per_parameter").get<double>()), "bits a parameter, whole file") +
+      card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) /
+                                      static_cast<double>(s.report.at("file_bytes").get<int64_t>())),
+           "smaller") +
+      "</div>\n" + plain_words(c) + domains(c);
   Table table{"Certificate",
-              "Measured through the kernels that serve, on windows that the search has not seen; intervals are "
-              "bootstrapped by window.",
+              "Measured through the kernels that serve, on documents that the search has not seen; intervals are made "
+              "by document.",
               {"figure", "value"},
               {}};
   table.rows = {
-      {"EAR", interval(c["ear"], 5)},
-      {"KL", interval(c["kl"], 6)},
+      {"promised of", c["promise"].get<std::string>()},
       {"same first choice", interval(c["top1"], 5)},
       {"perplexity ratio", interval(c["perplexity_ratio"], 5)},
       {"tokens", fmt::format("{}", c["tokens"].get<int64_t>())},
       {"looks at the unseen text", fmt::format("{}", c["looks"].get<int>())},
+      {"kernels", listed(c["kernels"])},
       {"activations and cache, served", c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
       {"activations of sensitivities", s.measured.table.activations},
       {"how it was found",
        s.measured.table.method + ", " + (s.allocate_by == "kl" ? "KL" : "1 − EAR") + ", " + s.search},
       {"entries of the sensitivity table", entries_text(s.measured.table)},
+      {"text SHA-256", c["sha256"].get<std::string>().substr(0, 16) + "…"},
       {"reference SHA-256", c["reference_sha256"].get<std::string>().substr(0, 16) + "…"}};
   html += to_html(table);
   if (c.contains("tasks")) html += tasks(c.at("tasks"));

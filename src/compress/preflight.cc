@@ -132,12 +132,12 @@ class Clock {
     one += sensitivity_passes(size_) * pass;
     one += sensitivity_measurements(size_) * (head + reference_logits);
     t.sensitivities = tokens * (dense_.layers + (kept ? dense_.head : Seconds{}) + one / size_.ranks);
-    const Seconds look = static_cast<double>(size_.trial_tokens) *
-                         (dense_.layers + dense_.head + served_.layers + served_.head + compare_);
-    const Seconds trial = building_ + look;
+    const Seconds token = dense_.layers + dense_.head + served_.layers + served_.head + compare_;
+    const Seconds look = static_cast<double>(size_.certificate_tokens) * token;
+    const Seconds trial = building_ + static_cast<double>(size_.trial_tokens) * token;
     const Seconds evolution = tokens * evolution_passes(size_) * (codes_.layers + codes_.head + compare_);
     // A size is built and looked at once; a target's last trial is built already when it is looked at.
-    const auto search = [&](int trials) { return (trials == 0 ? trial : trials * trial + look) + evolution; };
+    const auto search = [&](int trials) { return (trials == 0 ? building_ : trials * trial) + look + evolution; };
     t.search = search(std::min(kTypicalTrials, size_.max_trials));
     t.search_at_most = search(size_.max_trials);
     return t;

@@ -17,7 +17,7 @@ struct CompressSize {
   const std::vector<FormatSpec>& formats;
   int64_t calibration_tokens = 0, search_tokens = 0;
   int64_t rows = 0, logit_rows = 0;                                    // of the largest batch
-  int64_t trial_tokens = 0;                                            // of one half of the texts
+  int64_t trial_tokens = 0, certificate_tokens = 0;                    // of adjustment and certificate
   Activations served = Activations::a16, measured = Activations::f32;  // in trials, in sensitivities
   std::string method;
   int permutations = 0, max_trials = 0;  // besides the look at the unseen text

@@ -15,7 +15,7 @@ struct TrialPoint {  // a plan that was measured on the way
 struct Found {
   Target target;  // what was searched for; with tasks, the KL they allow
   Plan plan;
-  FidelityReport certified;  // on the unseen text
+  FidelityReport certified;  // on the certificate's documents
   int looks = 0;             // at it
   std::vector<TrialPoint> trials;
   nlohmann::json tasks;  // null without
@@ -30,11 +30,12 @@ class Search {
  private:
   Plan choose();
   Plan within_budget();
+  Plan given();
   Plan evolved(const Plan& start);
-  FidelityReport trial(const Plan& plan, const std::string& what);
+  Measurement trial(const Plan& plan, const std::string& what);
   double kl_of_tasks(TaskJudge& judge);
   void check_tasks(TaskJudge& judge, const Plan& plan);
-  FidelityReport look(const Plan& plan);
+  Measurement look();
 
   Desk& desk_;
   const SensitivityTable& table_;

@@ -112,6 +112,9 @@ Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& jour
       const auto at = static_cast<size_t>(
           std::find(desk.job.formats.begin(), desk.job.formats.end(), candidate.format) - desk.job.formats.begin());
       const double kl = uniform[at].kl - options.base_kl;
+      if (std::any_of(desk.job.rules.begin(), desk.job.rules.end(),
+                      [&](const FormatRule& r) { return r.format == candidate.format; }))
+        return false;
       return kl > 64 * loosest || kl < strictest / 64;
     });
   const bool open = desk.budget() > 0 || desk.job.accuracy_drop > 0;  // no distance is named

@@ -4,17 +4,16 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/blas.h"
+#include "quant/algebra/products.h"
 
 namespace fidelio {
 namespace {
 
 constexpr int64_t kBlock = 128;  // columns whose changes are gathered before they reach the gradient of all others
 
-// y (n, lanes) += alpha h (n, k) x (k, lanes); h is a window of the symmetric Hessian of row length `in`.
-void multiply(int64_t n, int64_t k, float alpha, const float* h, int64_t in, const float* x, float beta, float* y) {
-  if (n > 0)
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, kLanes, k, alpha, h, in, x, kLanes, beta, y, kLanes);
+// y (n, lanes) = or += alpha h (n, k) x (k, lanes); h is a window of the symmetric Hessian of row length `in`.
+void multiply(int64_t n, int64_t k, float alpha, const float* h, int64_t in, const float* x, bool add, float* y) {
+  fidelio::multiply<float>(n, kLanes, k, alpha, {h, in}, {x, kLanes}, add, y, kLanes);
 }
 
 // What a reader of the codes sees: all of them, or their high planes.
@@ -54,7 +53,7 @@ class Descent {
           reading.value[at] = s_.scales(c)[r] * reading.seen(s_.level[at]) + s_.offsets(c)[r];
           rest[at] = s_.weight[at] - reading.value[at];
         }
-      multiply(s_.in, s_.in, 1.0f, h_, s_.in, rest.data(), 0.0f, reading.gradient.data());
+      multiply(s_.in, s_.in, 1.0f, h_, s_.in, rest.data(), false, reading.gradient.data());
     }
   }
 
@@ -101,7 +100,7 @@ class Descent {
             reading.value[at] = scale[r] * reading.seen(s_.level[at]) + offset[r];
             direction[c * kLanes + r] = reading.value[at] - old;
           }
-        multiply(s_.in, width, -1.0f, h_ + begin, s_.in, direction.data(), 1.0f, reading.gradient.data());
+        multiply(s_.in, width, -1.0f, h_ + begin, s_.in, direction.data(), true, reading.gradient.data());
       }
     }
   }
@@ -168,8 +167,8 @@ class Descent {
   // A block's changes on the gradient of the columns outside it.
   void spread(int64_t begin, int64_t width, const float* change, std::vector<float>& gradient) {
     const int64_t end = begin + width;
-    multiply(begin, width, -1.0f, h_ + begin, s_.in, change, 1.0f, gradient.data());
-    multiply(s_.in - end, width, -1.0f, h_ + end * s_.in + begin, s_.in, change, 1.0f, &gradient[end * kLanes]);
+    multiply(begin, width, -1.0f, h_ + begin, s_.in, change, true, gradient.data());
+    multiply(s_.in - end, width, -1.0f, h_ + end * s_.in + begin, s_.in, change, true, &gradient[end * kLanes]);
   }
 
   // Moves scale (and an integer's offset with it) to the stored neighbour of the optimum t = d.g / d H d where that
@@ -183,7 +182,7 @@ class Descent {
           const float zero = scale[r] == 0 || spec_.kind != Kind::integer ? 0.0f : offset[r] / scale[r];
           direction[c * kLanes + r] = reading.seen(s_.level[(begin + c) * kLanes + r]) + zero;
         }
-      multiply(width, width, 1.0f, h_ + begin * s_.in + begin, s_.in, direction.data(), 0.0f, curved.data());
+      multiply(width, width, 1.0f, h_ + begin * s_.in + begin, s_.in, direction.data(), false, curved.data());
       for (int64_t c = 0; c < width; ++c)
         for (int64_t r = 0; r < kLanes; ++r) {
           const int64_t at = c * kLanes + r;
@@ -215,7 +214,6 @@ class Descent {
 
 DescentLoss descend(const FormatSpec& spec, const Levels& levels, const Hessian& hessian, const DescentOptions& options,
                     const ViewLoss& view, Strip& strip) {
-  use_single_threaded_blas();
   Descent d(spec, levels, hessian, view, strip);
   DescentLoss loss;
   loss.before = d.loss();

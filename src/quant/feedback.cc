@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/blas.h"
+#include "quant/algebra/products.h"
 
 namespace fidelio {
 namespace {
@@ -24,16 +24,15 @@ float Feedback::trust(int64_t tokens, int64_t in) {
 void Feedback::add(std::span<const float> source, std::span<const float> quantised, ThreadPool& pool) {
   check(source.size() == quantised.size() && static_cast<int64_t>(source.size()) % in_ == 0,
         "inputs of {} and {} values are not the same rows of {} columns", source.size(), quantised.size(), in_);
-  use_single_threaded_blas();
   const int64_t tokens = static_cast<int64_t>(source.size()) / in_;
   tokens_ += tokens;
   const int64_t tiles = (in_ + kTile - 1) / kTile;
   pool.run(tiles * tiles, [&](int64_t job, int) {
     const int64_t row = job / tiles * kTile, column = job % tiles * kTile;
     for (int64_t t = 0; t < tokens; t += kTokens)
-      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, std::min(kTile, in_ - row), std::min(kTile, in_ - column),
-                  std::min(kTokens, tokens - t), 1.0f, source.data() + t * in_ + row, in_,
-                  quantised.data() + t * in_ + column, in_, 1.0f, sums_.as<float>() + row * in_ + column, in_);
+      multiply<float>(std::min(kTile, in_ - row), std::min(kTile, in_ - column), std::min(kTokens, tokens - t), 1,
+                      {source.data() + t * in_ + row, in_, true}, {quantised.data() + t * in_ + column, in_}, true,
+                      sums_.as<float>() + row * in_ + column, in_);
   });
 }
 
@@ -41,7 +40,6 @@ std::vector<float> Feedback::target(std::span<const float> w, int64_t out, const
                                     const HessianFactor& factor, ThreadPool& pool) const {
   check(hessian.in() == in_ && factor.in == in_ && static_cast<int64_t>(w.size()) == out * in_,
         "feedback over {} columns for a Hessian of {} and a weight of {} values", in_, hessian.in(), w.size());
-  use_single_threaded_blas();
   // C - H with columns in the order of the factor's steps.
   std::vector<float> difference(static_cast<size_t>(in_ * in_));
   for (int64_t i = 0; i < in_; ++i)
@@ -54,14 +52,14 @@ std::vector<float> Feedback::target(std::span<const float> w, int64_t out, const
   std::vector<float> made(w.begin(), w.end());
   pool.run((out + kRows - 1) / kRows, [&](int64_t job, int) {
     const int64_t first = job * kRows, rows = std::min(kRows, out - first);
-    std::vector<float> change(static_cast<size_t>(rows * in_));
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, in_, in_, 1.0f, w.data() + first * in_, in_,
-                difference.data(), in_, 0.0f, change.data(), in_);
-    // times (H + damping)^-1 = U^T U
-    cblas_strmm(CblasRowMajor, CblasRight, CblasUpper, CblasTrans, CblasNonUnit, rows, in_, 1.0f,
-                factor.upper.as<const float>(), in_, change.data(), in_);
-    cblas_strmm(CblasRowMajor, CblasRight, CblasUpper, CblasNoTrans, CblasNonUnit, rows, in_, 1.0f,
-                factor.upper.as<const float>(), in_, change.data(), in_);
+    std::vector<float> change(static_cast<size_t>(rows * in_)), turned(change.size());
+    const auto times = [&](const float* from, Factor<float> by, std::vector<float>& to) {
+      multiply<float>(rows, in_, in_, 1, {from, in_}, by, false, to.data(), in_);
+    };
+    times(w.data() + first * in_, {difference.data(), in_}, change);
+    // times (H + damping)^-1 = U^T U; U is stored with its zeros
+    times(change.data(), {factor.upper.as<const float>(), in_, true}, turned);
+    times(turned.data(), {factor.upper.as<const float>(), in_}, change);
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t j = 0; j < in_; ++j)
         made[static_cast<size_t>((first + r) * in_ + factor.order[static_cast<size_t>(j)])] +=

@@ -4,14 +4,14 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/blas.h"
+#include "quant/algebra/products.h"
 
 namespace fidelio {
 namespace {
 
 constexpr int64_t kTile = 128;     // of the FP64 factorisation
 constexpr int64_t kSumTile = 256;  // of the accumulation
-constexpr int64_t kTokens = 512;   // summed in FP32 inside one BLAS call, so that any caller's batch rounds alike
+constexpr int64_t kTokens = 512;   // summed in FP32 inside one product, so that any caller's batch rounds alike
 
 int64_t tiles(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 
@@ -40,15 +40,14 @@ bool cholesky(double* a, int64_t n, ThreadPool& pool) {
     if (!cholesky_tile(diagonal, width, n)) return false;
     pool.run(below, [&](int64_t i, int) {
       const int64_t row = begin + (i + 1) * kTile;
-      cblas_dtrsm(CblasRowMajor, CblasRight, CblasLower, CblasTrans, CblasNonUnit, std::min(kTile, n - row), width, 1.0,
-                  diagonal, n, a + row * n + begin, n);
+      solve_right(std::min(kTile, n - row), width, diagonal, n, a + row * n + begin, n);
     });
     pool.run(below * (below + 1) / 2, [&](int64_t job, int) {
       int64_t i = 0;
       while ((i + 1) * (i + 2) / 2 <= job) ++i;
       const int64_t j = job - i * (i + 1) / 2, row = begin + (i + 1) * kTile, column = begin + (j + 1) * kTile;
-      cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, std::min(kTile, n - row), std::min(kTile, n - column), width,
-                  -1.0, a + row * n + begin, n, a + column * n + begin, n, 1.0, a + row * n + column, n);
+      multiply<double>(std::min(kTile, n - row), std::min(kTile, n - column), width, -1, {a + row * n + begin, n},
+                       {a + column * n + begin, n, true}, true, a + row * n + column, n);
     });
   }
   return true;
@@ -93,8 +92,7 @@ void invert_into(const double* lower, int64_t n, float* upper, ThreadPool& pool)
     const int64_t begin = tile * kTile, width = std::min(kTile, n - begin), height = n - begin;
     std::vector<double> x(static_cast<size_t>(height * width), 0.0);
     for (int64_t i = 0; i < width; ++i) x[i * width + i] = 1.0;
-    cblas_dtrsm(CblasRowMajor, CblasLeft, CblasLower, CblasNoTrans, CblasNonUnit, height, width, 1.0,
-                lower + begin * n + begin, n, x.data(), width);
+    solve_left(height, width, lower + begin * n + begin, n, x.data(), width);
     for (int64_t j = 0; j < width; ++j)
       for (int64_t i = j; i < height; ++i)
         upper[(n - 1 - begin - i) * n + (n - 1 - begin - j)] = static_cast<float>(x[i * width + j]);
@@ -117,7 +115,6 @@ Hessian Hessian::from_matrix(std::span<const float> matrix, int64_t in, int64_t 
 void Hessian::add(std::span<const float> x, ThreadPool& pool) {
   const int64_t tokens = static_cast<int64_t>(x.size()) / in_;
   check(tokens * in_ == static_cast<int64_t>(x.size()), "{} values are not rows of {} columns", x.size(), in_);
-  use_single_threaded_blas();
   const int64_t count = tiles(in_, kSumTile);
   pool.run(count * (count + 1) / 2, [&](int64_t job, int) {
     int64_t i = 0;
@@ -126,9 +123,8 @@ void Hessian::add(std::span<const float> x, ThreadPool& pool) {
     const int64_t height = std::min(kSumTile, in_ - row), width = std::min(kSumTile, in_ - column);
     float* sums = sums_.as<float>();
     for (int64_t t = 0; t < tokens; t += kTokens)
-      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, height, width, std::min(kTokens, tokens - t), 1.0f,
-                  x.data() + t * in_ + row, in_, x.data() + t * in_ + column, in_, 1.0f, sums + row * in_ + column,
-                  in_);
+      multiply<float>(height, width, std::min(kTokens, tokens - t), 1, {x.data() + t * in_ + row, in_, true},
+                      {x.data() + t * in_ + column, in_}, true, sums + row * in_ + column, in_);
     for (int64_t r = row; r < row + height;
          ++r)  // the mirror image; inside a diagonal tile both halves come from one side
       for (int64_t c = column; c < std::min(column + width, r); ++c) sums[c * in_ + r] = sums[r * in_ + c];
@@ -137,7 +133,6 @@ void Hessian::add(std::span<const float> x, ThreadPool& pool) {
 }
 
 HessianFactor factorize(const Hessian& h, double damping, bool act_order, ThreadPool& pool) {
-  use_single_threaded_blas();
   const int64_t n = h.in();
   const Diagonal diagonal = inspect(h);
   HessianFactor f{.in = n, .order = {}, .upper = {}, .weight = {}, .damping = damping, .dead = diagonal.dead};

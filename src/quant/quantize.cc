@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "kernels/blas.h"
+#include "quant/algebra/products.h"
 #include "quant/codebook.h"
 #include "quant/descent.h"
 #include "quant/strip.h"
@@ -68,16 +68,15 @@ void error_feedback(const Levels& levels, const HessianFactor& f, Strip& s) {
     const int64_t end = std::min(s.in, begin + kBlock);
     feed_back_block(levels, f, begin, end, s, w.data(), error.data());
     if (end < s.in)
-      cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, s.in - end, kLanes, end - begin, -1.0f,
-                  f.upper.as<const float>() + begin * f.in + end, f.in, error.data(), kLanes, 1.0f, &w[end * kLanes],
-                  kLanes);
+      multiply<float>(s.in - end, kLanes, end - begin, -1, {f.upper.as<const float>() + begin * f.in + end, f.in, true},
+                      {error.data(), kLanes}, true, &w[end * kLanes], kLanes);
   }
 }
 
 double energy_of(const Hessian& h, const Strip& s) {
   std::vector<float> product(s.weight.size());
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, s.in, kLanes, s.in, 1.0f, h.matrix().data(), s.in,
-              s.weight.data(), kLanes, 0.0f, product.data(), kLanes);
+  multiply<float>(s.in, kLanes, s.in, 1, {h.matrix().data(), s.in}, {s.weight.data(), kLanes}, false, product.data(),
+                  kLanes);
   double total = 0;
   for (size_t i = 0; i < product.size(); ++i)
     total += static_cast<double>(s.weight[i]) * static_cast<double>(product[i]);
@@ -112,7 +111,6 @@ GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64
   check_matrix(w, out, in);
   check(hessian.in() == in && factor.in == in, "a matrix of {} columns needs a Hessian and factor of {}, not {} and {}",
         in, in, hessian.in(), factor.in);
-  use_single_threaded_blas();
   const auto start = std::chrono::steady_clock::now();
   std::vector<float> live(w.begin(), w.end());
   for (int64_t c = 0; c < in; ++c)

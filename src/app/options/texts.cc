@@ -1,12 +1,26 @@
 #include "app/options/texts.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "io/model_source.h"
+#include "runtime/texts/corpus.h"
 
 namespace fidelio::app {
+namespace {
+
+// SHA-256 of tokenizer.json of quill-1m and quill-26m.
+constexpr std::array<std::string_view, 2> kQuills = {
+    "0213b7b2c4a8dc0f27b98b871ef93f9eeb6b15a373e668b6aa57fabc393c0154",
+    "3010395a8abab07082d30da470f2f5c32e77adc13c2db36e4d4716773b477f1f"};
+
+}  // namespace
 
 std::vector<EvalText> read_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer) {
   std::vector<EvalText> texts;
@@ -25,6 +39,36 @@ std::string bundled_text(const std::string& name) {
     if (fs::exists(place)) return place.lexically_normal().string();
   throw Error("{} comes with fidelio but is in neither {} nor {}; give a text of your own", name,
               places[0].lexically_normal().string(), places[1].lexically_normal().string());
+}
+
+BundledTexts bundled_texts(const std::string& model) {
+  const auto tokenizer = open_text_files(model).read("tokenizer.json");
+  const std::string hash = tokenizer ? sha256_hex(*tokenizer) : "";
+  if (std::find(kQuills.begin(), kQuills.end(), hash) != kQuills.end())
+    return {bundled_text("docs-calibration.txt") + ":docs", bundled_text("docs-heldout.txt") + ":docs"};
+  return {bundled_text("corpus-calibration.jsonl"), bundled_text("corpus-heldout.jsonl")};
+}
+
+CLI::Validator text_source() {
+  return CLI::Validator(
+      [](std::string& argument) {
+        const std::string path = parse_text_source(argument).path;
+        return std::filesystem::exists(path) ? std::string() : fmt::format("{} is not there", path);
+      },
+      "TEXT");
+}
+
+void print_domains(const nlohmann::json& certificate) {
+  const nlohmann::json& domains = certificate.at("domains");
+  const auto number = [](const nlohmann::json& e) { return e.is_null() ? std::nan("") : e.get<double>(); };
+  for (const nlohmann::json& d : domains) {
+    const nlohmann::json &ear = d.at("ear"), &next = d.at("next_document").at("ear");
+    fmt::print("  {:<10} EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f}; a new document [{:.5f}, {:.5f}]; {} {}, {} windows\n",
+               d.at("domain").get<std::string>(), number(ear["value"]), number(ear["ci95"][0]), number(ear["ci95"][1]),
+               number(d.at("kl")["value"]), number(next["ci95"][0]), number(next["ci95"][1]),
+               d.at("documents").get<int64_t>(), certificate.at("passages").get<bool>() ? "passages" : "documents",
+               d.at("windows").get<int64_t>());
+  }
 }
 
 }  // namespace fidelio::app

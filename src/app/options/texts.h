@@ -1,5 +1,7 @@
 // Texts that fidelity is measured on.
 #pragma once
+#include <CLI/CLI.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -14,5 +16,19 @@ std::vector<EvalText> read_texts(const std::vector<std::string>& files, const To
 // A text that comes with the program: in models/data of the source, or where it was installed
 // (PREFIX/share/fidelio/data). Throws Error naming both places if it is in neither.
 std::string bundled_text(const std::string& name);
+
+// The texts that suit a model: for the two quills, which know only documentation and exercises, the documentation that
+// they were not trained on; for every other model documentation, prose, code and chat (models/data/README.md). A model
+// is a quill if its tokenizer is. `model`: its folder or file.
+struct BundledTexts {
+  std::string calibration, heldout;  // as parse_text_source takes them
+};
+BundledTexts bundled_texts(const std::string& model);
+
+// Checks an argument that parse_text_source takes.
+CLI::Validator text_source();
+
+// A line for each domain of a certificate, where there are several.
+void print_domains(const nlohmann::json& certificate);
 
 }  // namespace fidelio::app

@@ -1,10 +1,12 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "app/options/common.h"
 #include "app/options/texts.h"
 #include "compress/certificate.h"
-#include "core/file.h"
-#include "core/hash.h"
 #include "core/progress.h"
 #include "core/thread_pool.h"
 
@@ -61,75 +63,104 @@ std::string ear_text(const Estimate& e) {
 
 std::string names_text(const std::vector<std::string>& files) {
   std::vector<std::string> names;
-  for (const std::string& file : files) names.push_back(folder_name(file));
+  for (const std::string& file : files) names.push_back(folder_name(parse_text_source(file).path));
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
 // Which of two certificates claims less, and which knows it better.
-std::string compared(const Estimate& stored, const Estimate& own) {
-  const double difference = own.value - stored.value;
+std::string compared(const Claim& stored, const nlohmann::json& own) {
+  const auto end = [&](int i) { return own["promised"]["ear"]["ci95"][static_cast<size_t>(i)].get<double>(); };
+  const Estimate mine{own["promised"]["ear"]["value"].get<double>(), {end(0), end(1)}}, &its = stored.promised_ear;
+  const double difference = mine.value - its.value;
   const auto width = [](const Estimate& e) { return e.ci95.high - e.ci95.low; };
-  const bool apart = own.ci95.high < stored.ci95.low || own.ci95.low > stored.ci95.high;
-  return fmt::format("On your text it is {} by {:.5f}{}; its interval is {} ({:.5f} wide, the stored one {:.5f}).",
-                     difference < 0 ? "lower" : "higher", std::fabs(difference),
-                     apart ? ", more than either interval allows for: the texts differ, not the measurement"
-                           : ", within what the intervals allow for",
-                     width(own) < width(stored) ? "narrower" : "wider", width(own), width(stored));
+  const bool apart = mine.ci95.high < its.ci95.low || mine.ci95.low > its.ci95.high;
+  return fmt::format(
+      "On your text it is {} by {:.5f}{}; its interval is {} ({:.5f} wide, the stored one {:.5f}).\nThe lower of the "
+      "two "
+      "certificates is {}: no less than {:.5f} ({}); the other: {:.5f} ({}).",
+      difference < 0 ? "lower" : "higher", std::fabs(difference),
+      apart ? ", more than either interval allows for: the texts differ, not the measurement"
+            : ", within what the intervals allow for",
+      width(mine) < width(its) ? "narrower" : "wider", width(mine), width(its),
+      mine.ci95.low < its.ci95.low ? "that of your text" : "the stored one", std::min(mine.ci95.low, its.ci95.low),
+      mine.ci95.low < its.ci95.low ? own["promised"]["domain"].get<std::string>() : stored.worst,
+      std::max(mine.ci95.low, its.ci95.low),
+      mine.ci95.low < its.ci95.low ? stored.worst : own["promised"]["domain"].get<std::string>());
 }
 
-// A second certificate, on texts of the user's own, all of them.
-void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim) {
-  const std::vector<EvalText> texts = read_texts(o.texts, model.tokenizer);
-  int64_t windows = 0;
-  for (const EvalText& text : texts) windows += static_cast<int64_t>(text.ids.size()) / claim.context;
-  check(windows >= 4, "{} has fewer than four windows of {} tokens: too little to certify with", names_text(o.texts),
-        claim.context);
+std::string promised_text(const nlohmann::json& certificate) {
+  const nlohmann::json& p = certificate.at("promised");
+  const auto number = [](const nlohmann::json& e) { return e.is_null() ? std::nan("") : e.get<double>(); };
+  return fmt::format("{} ({}), KL {:.6f}",
+                     ear_text({number(p["ear"]["value"]), {number(p["ear"]["ci95"][0]), number(p["ear"]["ci95"][1])}}),
+                     p["domain"].get<std::string>(), number(p["kl"]["value"]));
+}
+
+nlohmann::json documents_json(const FidelityReport& report, const TextSet& set) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const DocumentFidelity& d : documents_of(report, set)) all.push_back(to_json(d));
+  return all;
+}
+
+// A second certificate, on documents of the user's own, as many as the stored one may have.
+void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim,
+                      const Corpus& corpus) {
+  constexpr int64_t kWindows = 1000;
+  const TextSet set = text_set(units_of(corpus, claim.context, names_text(o.texts)), claim.context, kWindows);
   std::unique_ptr<Runner> served;
-  const FidelityReport report = measure(o, model, reference, claim, texts, served);
-  nlohmann::json own = make_certificate(claim.target, report, *served, 1, claim.reference_sha256, o.texts);
-  for (auto& text : own["texts"]) text["windows"] = "all";
+  const FidelityReport report = measure(o, model, reference, claim, set.texts, served);
+  const nlohmann::json own = make_certificate(claim.target, {report, set, claim.promise, 1, nullptr}, *served,
+                                              claim.reference_sha256, o.texts);
   const bool met = own["met"].get<bool>();
-  write_json(o.json, {{"claimed", claim.json}, {"own", own}, {"met", met}});
+  const bool lower = !own["promised"]["ear"]["ci95"][0].is_null() &&
+                     own["promised"]["ear"]["ci95"][0].get<double>() < claim.promised_ear.ci95.low;
+  write_json(o.json, {{"claimed", claim.json},
+                      {"own", own},
+                      {"met", met},
+                      {"lower", lower ? "own" : "claimed"},
+                      {"documents", documents_json(report, set)}});
   if (!quiet(o.json)) {
-    const std::string stored_name = names_text(claim.texts), own_name = names_text(o.texts);
+    const std::string stored_name = names_text(claim.sources), own_name = names_text(o.texts);
     const size_t wide = std::max(stored_name.size(), own_name.size()) + 13;
-    fmt::print("{:<{}} {}, KL {:.6f}\n{:<{}} {}, KL {:.6f}\n{}\n", "stored (" + stored_name + ")", wide,
-               ear_text(claim.ear), claim.kl.value, "your text (" + own_name + ")", wide, ear_text(report.ear()),
-               report.kl().value, compared(claim.ear, report.ear()));
-    if (windows < 20) fmt::print("{} windows are few: take the interval as a rough one.\n", windows);
+    fmt::print("{:<{}} {}\n{:<{}} {}\n", "stored (" + stored_name + ")", wide, promised_text(claim.json),
+               "your text (" + own_name + ")", wide, promised_text(own));
+    print_domains(own);
+    fmt::print("{}\n", compared(claim, own));
+    if (const std::string few = few_documents_text(set); !few.empty()) fmt::print("Your text: {}.\n", few);
   }
   check(met, "{}: the certificate's target is not met on {}", o.run.model, names_text(o.texts));
 }
 
 // Measures again what the certificate claims, from the file, and says whether it holds.
-void certify_again(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim) {
-  const std::vector<std::string> files = o.texts.empty() ? claim.texts : o.texts;
-  const SplitTexts texts = split_texts(files, model.tokenizer, claim.context);
-  for (size_t i = 0; i < files.size(); ++i)
-    check(texts.certify[i].sha256 == claim.text_sha256[i],
-          "{} is not the text the certificate speaks of (its SHA-256 differs)", files[i]);
+void certify_again(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim,
+                   const Corpus& corpus) {
+  const TextSet set = set_of_places(corpus, claim.context, claim.places);
   std::unique_ptr<Runner> served;
-  const FidelityReport report = measure(o, model, reference, claim, texts.certify, served);
-  const nlohmann::json measured =
-      make_certificate(claim.target, report, *served, claim.looks, claim.reference_sha256, files);
+  const FidelityReport report = measure(o, model, reference, claim, set.texts, served);
+  const nlohmann::json measured = make_certificate(
+      claim.target, {report, set, claim.promise, claim.looks, claim.json.value("floor", nlohmann::json())}, *served,
+      claim.reference_sha256, o.texts.empty() ? claim.sources : o.texts);
   // Without a target (--bits, --bytes) the claim is the number itself.
-  const double ear = report.ear().value;
+  const double ear = measured["ear"]["value"].get<double>();
   const bool holds = measured["met"].get<bool>() &&
                      (claim.target.ear || claim.target.kl || (ear >= claim.ear.ci95.low && ear <= claim.ear.ci95.high));
-  write_json(o.json, {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}});
-  if (!quiet(o.json))
+  write_json(
+      o.json,
+      {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}, {"documents", documents_json(report, set)}});
+  if (!quiet(o.json)) {
     fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\nThe certificate {}.\n", claim.ear.value,
-               claim.kl.value, report.ear().value, report.kl().value, holds ? "holds" : "does not hold");
+               claim.kl.value, ear, measured["kl"]["value"].get<double>(), holds ? "holds" : "does not hold");
+    fmt::print("\n{}\n", fmt::join(in_plain_words(measured), "\n"));
+  }
   check(holds, "{}: what is certified is not met", o.run.model);
 }
 
-// The certificate's own texts under other names, or others.
-bool are_the_certificates(const std::vector<std::string>& files, const Claim& claim) {
-  if (files.empty()) return true;
-  if (files.size() != claim.texts.size()) return false;
-  for (size_t i = 0; i < files.size(); ++i)
-    if (sha256_hex(read_text_file(files[i])) != claim.text_sha256[i]) return false;
-  return true;
+// Whether every document that was certified on is here, under whatever names.
+bool are_the_certificates(const Corpus& corpus, const Claim& claim) {
+  std::set<std::string> there;
+  for (const Document& d : corpus.documents) there.insert(d.sha256.substr(0, kPlaceHashDigits));
+  return std::all_of(claim.places.begin(), claim.places.end(),
+                     [&](const std::string& place) { return there.contains(place.substr(0, kPlaceHashDigits)); });
 }
 
 void certify(const Certify& o) {
@@ -138,8 +169,12 @@ void certify(const Certify& o) {
   const Claim claim = read_claim(model.checkpoint);
   const Checkpoint reference = Checkpoint::open(o.reference);
   check_identity(o, model, reference, claim);
-  are_the_certificates(o.texts, claim) ? certify_again(o, model, reference, claim)
-                                       : certify_own_text(o, model, reference, claim);
+  const Corpus corpus = read_corpus(o.texts.empty() ? claim.sources : o.texts, model.tokenizer,
+                                    model.chat ? &*model.chat : nullptr, claim.context);
+  const bool again = are_the_certificates(corpus, claim);
+  check(again || !o.texts.empty(), "{} is not the text the certificate speaks of (documents are missing or changed)",
+        names_text(claim.sources));
+  again ? certify_again(o, model, reference, claim, corpus) : certify_own_text(o, model, reference, claim, corpus);
 }
 
 }  // namespace
@@ -153,9 +188,11 @@ void add_certify(CLI::App& app) {
   add_model(*verb, o->run);
   verb->add_option("--reference", o->reference, "The original model")->required()->check(model_folder());
   verb->add_option(
-      "--text", o->texts,
-      "Measure on this text instead, a second certificate beside the stored one; the certificate's own text, if it "
-      "has moved, is known by its SHA-256; may be repeated");
+          "--text", o->texts,
+          "Measure on this text instead, DIR, FILE or JSONL, each with :domain or without: a second certificate beside "
+          "the stored one. The certificate's own text, if it has moved, is known by its documents' SHA-256. May be "
+          "repeated")
+      ->check(text_source());
   add_device(*verb, o->run);
   add_json(*verb, o->json);
   verb->callback([o] { certify(*o); });

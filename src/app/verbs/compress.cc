@@ -9,6 +9,7 @@
 #include "app/options/questions.h"
 #include "app/options/task_target.h"
 #include "app/options/texts.h"
+#include "compress/inputs/rules.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
 
@@ -21,8 +22,8 @@ struct CompressOptions {
   Questions questions;
   Job job;
   std::string json, bytes, grouping = "fused", consumer = "fidelio", method = "single", allocate_by = "kl",
-                           search = "ilp";
-  std::vector<std::string> formats;
+                           search = "ilp", promise = "domain";
+  std::vector<std::string> formats, rules;
   bool dry_run = false, draft = false;
 };
 
@@ -39,10 +40,16 @@ Job job_of(const CompressOptions& o) {
   job.search = parse_option<SearchKind>("--search", o.search);
   if (!o.bytes.empty()) job.bytes = parse_bytes(o.bytes);
   for (const std::string& name : o.formats) job.formats.push_back(parse_format(name));
+  if (!job.plan_file.empty()) job.formats = formats_of_plan(job.plan_file);
   if (job.formats.empty()) job.formats = rules_of(job.consumer).formats;
+  job.offered = job.formats;
+  for (const std::string& rule : o.rules) {
+    job.rules.push_back(parse_rule(rule));
+    const FormatSpec& format = job.rules.back().format;
+    if (std::find(job.formats.begin(), job.formats.end(), format) == job.formats.end()) job.formats.push_back(format);
+  }
   if (!rules_of(job.consumer).embedding) job.keep_embedding = true;
-  if (job.calibration.empty()) job.calibration = {bundled_text("docs-calibration.txt")};
-  if (job.texts.empty()) job.texts = {bundled_text("docs-heldout.txt")};
+  job.promise = parse_option<Promise>("--promise", o.promise);
   while (job.out.size() > 1 && job.out.back() == '/') job.out.pop_back();
   job.serving = runner_options(o.run);
   job.on_gpu = on_gpu(o.run);
@@ -65,17 +72,25 @@ void check_outputs(const Job& job, const std::string& json) {
 
 void say(const Job& job, const nlohmann::json& report) {
   const nlohmann::json& certificate = report["certificate"];
-  const auto& ear = certificate["ear"];
+  const nlohmann::json& promised = certificate["promised"];
+  const auto& ear = promised["ear"];
   std::vector<std::string> texts;
   for (const auto& text : certificate["texts"])
     texts.push_back(std::filesystem::path(text["name"].get<std::string>()).filename().string());
   const auto out = report["output"].get<std::string>();
+  const auto promise = certificate["promise"].get<std::string>(), worst = promised["domain"].get<std::string>();
+  const std::string of = promise == "document" ? "of a new document of " + worst
+                         : promise == "all"    ? "over all text"
+                                               : "of " + worst + ", the worst domain,";
   fmt::print(
-      "{}: {} -> {}, {:.3f} bits/parameter; certified EAR {:.5f} [{:.5f}, {:.5f}] on {} tokens of {} that the search "
-      "has not seen\n",
+      "{}: {} -> {}, {:.3f} bits/parameter; certified EAR {} {:.5f} [{:.5f}, {:.5f}] on {} tokens of {} {} of {} that "
+      "the search has not seen, look {}\n",
       out, bytes_text(report["source_file_bytes"]), bytes_text(report["file_bytes"]),
-      report["bits_per_parameter"].get<double>(), ear["value"].get<double>(), ear["ci95"][0].get<double>(),
-      ear["ci95"][1].get<double>(), certificate["tokens"].get<int64_t>(), fmt::join(texts, ", "));
+      report["bits_per_parameter"].get<double>(), of, ear["value"].get<double>(), ear["ci95"][0].get<double>(),
+      ear["ci95"][1].get<double>(), certificate["tokens"].get<int64_t>(), certificate["documents"].get<int64_t>(),
+      certificate["passages"].get<bool>() ? "passages" : "documents", fmt::join(texts, ", "),
+      certificate["looks"].get<int>());
+  print_domains(certificate);
   fmt::print("  {}\n", report["beside"].get<std::string>());
   if (job.consumer != Consumer::fidelio)
     fmt::print("  {} takes it as it is: fidelio export {} {} -o ...\n", name_of(job.consumer), out,
@@ -104,6 +119,8 @@ void compress(const CompressOptions& o) {
   const TextModel model = open_model(o.run.model);
   job.context = window_length("--context", job.context, model.checkpoint.config());
   fit_to_columns(job, model.checkpoint.config(), o.formats.empty());
+  if (job.calibration.empty()) job.calibration = {bundled_texts(o.run.model).calibration};
+  if (job.texts.empty()) job.texts = {bundled_texts(o.run.model).heldout};
   const World world{model.checkpoint,
                     model.tokenizer,
                     model.chat ? &*model.chat : nullptr,
@@ -178,6 +195,16 @@ void add_compress(CLI::App& app) {
                    "3-8 bits, groups of 64, "
                    "8-bit scales)")
       ->delimiter(',');
+  verb->add_option(
+      "--rule", o->rules,
+      "Format of single linears: PATTERN=FORMAT, as 'layers.0.*=int8g64zs8' or 'embedding=int8g64zs8'; may "
+      "be repeated, the last that matches holds");
+  verb->add_option("--ignore", o->job.ignored,
+                   "Leave linears as they are: a pattern, as 'layers.*.down'; may be repeated");
+  verb->add_option("--plan", o->job.plan_file,
+                   "Build and certify this plan (the `plan` of what --json writes), instead of searching");
+  verb->add_option("--from-table", o->job.from_table,
+                   "Search with this sensitivity table, written by --table, instead of measuring one");
   verb->add_option("--grouping", o->grouping,
                    "fused: q k v and gate up share a format, as vLLM needs; single: every linear alone");
   verb->add_option("--for", o->consumer,
@@ -194,10 +221,22 @@ void add_compress(CLI::App& app) {
                    "Stop permutations when their standard errors are below this share of the total; 0: use them all")
       ->check(from_to(0, 1));
   verb->add_option("--calibration", o->job.calibration,
-                   "Calibration text (default: the documentation text that comes with fidelio); may be repeated");
+                   "Calibration text, DIR, FILE or JSONL, each with :domain or without (default: what comes with "
+                   "fidelio); may be repeated")
+      ->check(text_source());
   verb->add_option(
-      "--text", o->job.texts,
-      "Text to search on and certify with (default: the held-out text that comes with fidelio); may be repeated");
+          "--text", o->job.texts,
+          "Text to try plans on and to certify with, DIR, FILE or JSONL, each with :domain or without (default: what "
+          "comes with fidelio). Documents are a folder's files, a JSONL's lines, a file's parts between form feeds; "
+          "one "
+          "of three is for trying. May be repeated")
+      ->check(text_source());
+  verb->add_option(
+      "--promise", o->promise,
+      "What --ear and --kl are promised of. domain: every domain's mean; document: a new document of every "
+      "domain; all: the mean over all text");
+  verb->add_option("--certificate-windows", o->job.certificate_windows, "At most so many windows are certified on")
+      ->check(above_zero());
   verb->add_option("--calibration-tokens", o->job.tokens,
                    "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, on CPUs 30 "
                    "million, 32768 at "

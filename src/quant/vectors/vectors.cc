@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "core/rng.h"
-#include "kernels/blas.h"
+#include "quant/algebra/products.h"
 #include "quant/vectors/vector_book.h"
 
 namespace fidelio {
@@ -209,9 +209,9 @@ void choose_rows(Work& k, const HessianFactor* factor, int64_t block, int64_t fi
     }
     const int64_t next = (v + 1) * kVectorDim;
     if (factor && next < k.padded)
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, k.padded - next, kVectorDim, -1.0f, error.data(),
-                  kVectorDim, factor->upper.as<const float>() + v * kVectorDim * k.padded + next, k.padded, 1.0f,
-                  target.data() + next, k.padded);
+      multiply<float>(rows, k.padded - next, kVectorDim, -1, {error.data(), kVectorDim},
+                      {factor->upper.as<const float>() + v * kVectorDim * k.padded + next, k.padded}, true,
+                      target.data() + next, k.padded);
   }
 }
 
@@ -259,7 +259,7 @@ Losses fit_row_scales(Work& k, const Chosen& chosen, std::span<const float> h, T
         error[r * n + i] = wanted[r * n + i] - main[r * n + i];
       }
     const auto times_h = [&](const float* a, float* ah) {
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, n, n, 1.0f, a, n, h.data(), n, 0.0f, ah, n);
+      multiply<float>(rows, n, n, 1, {a, n}, {h.data(), n}, false, ah, n);
     };
     times_h(main.data(), mh.data());
     times_h(k.w.data() + first * n, wh.data());
@@ -374,7 +374,6 @@ LinearWeight quantize_vectors(const FormatSpec& spec, std::span<const float> w, 
 
 GptqResult quantize_vectors(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
                             const Hessian& hessian, double damping, ThreadPool& pool) {
-  use_single_threaded_blas();
   const auto start = std::chrono::steady_clock::now();
   Work k = begin(spec, w, out, in, order_of(hessian));
   const Hessian ordered = reordered(hessian, k);

@@ -1,0 +1,215 @@
+#include "compress/inputs/sets.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+#include "core/hash.h"
+
+namespace fidelio {
+namespace {
+
+constexpr int64_t kLeastUnits = 6;  // documents or passages of a domain, below which no interval is worth its name
+
+int64_t windows_in(const Document& d, int64_t context) {
+  return std::max<int64_t>(1, static_cast<int64_t>(d.ids.size()) / context);
+}
+
+std::map<std::string, std::vector<Document>> by_domain_name(std::vector<Document> documents) {
+  std::map<std::string, std::vector<Document>> of;
+  for (Document& d : documents) of[d.domain].push_back(std::move(d));
+  return of;
+}
+
+}  // namespace
+
+bool TextSet::passages() const {
+  return std::any_of(documents.begin(), documents.end(), [](const Document& d) { return d.passage; });
+}
+
+std::vector<std::string> TextSet::domains() const {
+  std::set<std::string> all;
+  for (const Document& d : documents) all.insert(d.domain);
+  return {all.begin(), all.end()};
+}
+
+nlohmann::json to_json(const TextSet& set) {
+  nlohmann::json domains = nlohmann::json::object();
+  for (const Document& d : set.documents) domains[d.domain] = domains.value(d.domain, 0) + 1;
+  return {{"documents", set.documents.size()},
+          {"windows", set.windows},
+          {"tokens", set.tokens},
+          {"sha256", set.sha256},
+          {"domains", domains}};
+}
+
+std::string describe(const TextSet& set) {
+  return fmt::format("{} {}, {} windows, {} tokens, SHA-256 {}", set.documents.size(),
+                     set.passages() ? "passages" : "documents", set.windows, set.tokens, set.sha256.substr(0, 12));
+}
+
+namespace {
+
+class SetBuilder {
+ public:
+  explicit SetBuilder(int64_t context) : context_(context) {}
+
+  void add(Document d) {
+    set_.windows += windows_in(d, context_);
+    set_.tokens += static_cast<int64_t>(d.ids.size());
+    hash_.update(fmt::format("{} {} {} {}\n", d.domain, d.sha256, d.begin, d.ids.size()));
+    std::vector<int32_t> ids = std::exchange(d.ids, {});
+    set_.texts.push_back({d.name, d.sha256, std::move(ids)});
+    set_.documents.push_back(std::move(d));
+  }
+  TextSet finish() {
+    set_.sha256 = hash_.hex();
+    return std::move(set_);
+  }
+
+ private:
+  int64_t context_;
+  Sha256 hash_;
+  TextSet set_;
+};
+
+}  // namespace
+
+TextSet text_set(std::vector<Document> documents, int64_t context, int64_t windows) {
+  SetBuilder set(context);
+  std::map<std::string, std::vector<Document>> of = by_domain_name(std::move(documents));
+  const int64_t share = std::max<int64_t>(1, windows / std::max<int64_t>(1, static_cast<int64_t>(of.size())));
+  for (auto& [domain, own] : of) {
+    const auto count = static_cast<int64_t>(own.size());
+    const int64_t of_each = std::clamp<int64_t>((share + count - 1) / count, 1, kWindowsOfOne);
+    for (int64_t i = 0, taken = 0; i < count && taken < share; ++i) {
+      Document& d = own[static_cast<size_t>(i)];
+      const int64_t few = std::min({of_each, windows_in(d, context), share - taken});
+      d.ids.resize(std::min(d.ids.size(), static_cast<size_t>(few * context)));
+      taken += few;
+      set.add(std::move(d));
+    }
+  }
+  return set.finish();
+}
+
+std::vector<Document> units_of(const Corpus& corpus, int64_t context, const std::string& what) {
+  std::vector<Document> units;
+  for (auto& [domain, own] : by_domain_name(corpus.documents)) {
+    if (static_cast<int64_t>(own.size()) >= kFewDocuments) {
+      std::stable_sort(own.begin(), own.end(),
+                       [](const Document& a, const Document& b) { return a.sha256 < b.sha256; });
+    } else {
+      int64_t windows = 0;
+      for (const Document& d : own) windows += static_cast<int64_t>(d.ids.size()) / context;
+      // A window is the least that a passage can be; passages of several differ more as documents do.
+      const size_t documents = own.size();
+      own = cut_into_passages(own, context, std::clamp<int64_t>(windows / (2 * kFewDocuments), 1, kWindowsOfOne));
+      check(static_cast<int64_t>(own.size()) >= kLeastUnits,
+            "{}: of the domain {} there are {} documents, {} whole windows of {} tokens: too little to certify with. "
+            "Give {} documents of this kind, or a longer one",
+            what, domain, documents, windows, context, kFewDocuments);
+    }
+    std::move(own.begin(), own.end(), std::back_inserter(units));
+  }
+  return units;
+}
+
+Division divide(const std::vector<Document>& units, int64_t parts) {
+  Division division;
+  for (auto& [domain, own] : by_domain_name(units)) {
+    const bool passages = std::any_of(own.begin(), own.end(), [](const Document& d) { return d.passage; });
+    const auto count = static_cast<int64_t>(own.size());
+    const int64_t first = std::max<int64_t>(count / parts, 1);
+    for (int64_t i = 0; i < count; ++i) {
+      const bool in_first = passages ? i < first : i % parts == parts - 1;
+      (in_first ? division.first : division.second).push_back(std::move(own[static_cast<size_t>(i)]));
+    }
+  }
+  return division;
+}
+
+Dataset dataset_of(const std::vector<Document>& documents, int64_t context, int64_t tokens) {
+  std::vector<std::vector<int32_t>> sequences;
+  Sha256 hash;
+  for (const Document& d : documents) {
+    hash.update(fmt::format("{} {} {}\n", d.sha256, d.begin, d.ids.size()));
+    for (size_t begin = 0; begin < d.ids.size(); begin += static_cast<size_t>(context)) {
+      const size_t end = std::min(d.ids.size(), begin + static_cast<size_t>(context));
+      if (end - begin > 1)
+        sequences.emplace_back(d.ids.begin() + static_cast<int64_t>(begin), d.ids.begin() + static_cast<int64_t>(end));
+    }
+  }
+  Dataset data;
+  data.sequences = spread_evenly(sequences, tokens);
+  for (const auto& s : data.sequences) data.tokens += static_cast<int64_t>(s.size());
+  data.sha256 = hash.hex();
+  return data;
+}
+
+std::string sequences_sha256(const Dataset& data) {
+  Sha256 hash;
+  for (const auto& ids : data.sequences) {
+    hash.update(fmt::format("{} ", ids.size()));
+    hash.update(std::as_bytes(std::span(ids)));
+  }
+  return hash.hex();
+}
+
+int64_t remove_shared(Corpus& corpus, const Corpus& other) {
+  std::set<std::string> seen;
+  for (const Document& d : other.documents) seen.insert(d.sha256);
+  return static_cast<int64_t>(
+      std::erase_if(corpus.documents, [&](const Document& d) { return seen.contains(d.sha256); }));
+}
+
+std::vector<std::string> place_names(const TextSet& set) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < set.documents.size(); ++i)
+    names.push_back(fmt::format("{}@{}+{}{}", set.documents[i].sha256.substr(0, kPlaceHashDigits),
+                                set.documents[i].begin, set.texts[i].ids.size(), set.documents[i].passage ? "p" : ""));
+  return names;
+}
+
+TextSet set_of_places(const Corpus& corpus, int64_t context, const std::vector<std::string>& places) {
+  std::map<std::string, const Document*> of;
+  for (const Document& d : corpus.documents) of.emplace(d.sha256.substr(0, kPlaceHashDigits), &d);
+  SetBuilder set(context);
+  for (const std::string& place : places) {
+    unsigned long long begin = 0, length = 0;
+    char hash[kPlaceHashDigits + 1] = {}, passage[2] = {};
+    const int read = std::sscanf(place.c_str(), "%12[0-9a-f]@%llu+%llu%1[p]", hash, &begin, &length, passage);
+    check(read >= 3, "the certificate names a document {}, which is no hash and place: the file is damaged", place);
+    const auto found = of.find(hash);
+    check(found != of.end(), "the text lacks a document that was certified on, of SHA-256 {}...", hash);
+    const std::vector<int32_t>& ids = found->second->ids;
+    check(length >= 2 && length <= ids.size() && begin <= ids.size() - length,
+          "the certificate speaks of tokens {} to {} of a document of {}: the file is damaged", begin, begin + length,
+          ids.size());
+    Document d{
+        found->second->domain, found->second->name, found->second->sha256, {}, static_cast<int64_t>(begin), read == 4};
+    d.ids.assign(ids.begin() + static_cast<int64_t>(begin), ids.begin() + static_cast<int64_t>(begin + length));
+    set.add(std::move(d));
+  }
+  return set.finish();
+}
+
+std::vector<DocumentFidelity> documents_of(const FidelityReport& report, const TextSet& set) {
+  std::vector<DocumentFidelity> all;
+  for (const Document& d : set.documents) all.push_back({d.domain, d.name});
+  for (const WindowFidelity& w : report.windows) {
+    DocumentFidelity& d = all[static_cast<size_t>(w.text)];
+    ++d.windows;
+    d.tokens += w.sums.positions;
+    d.kl += w.sums.kl;
+    d.ear += w.sums.ear;
+    d.agreements += w.sums.agreements;
+  }
+  return all;
+}
+
+}  // namespace fidelio

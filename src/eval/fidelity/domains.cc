@@ -1,0 +1,69 @@
+#include "eval/fidelity/domains.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "eval/statistics/clusters.h"
+#include "eval/statistics/statistics.h"
+
+namespace fidelio {
+namespace {
+
+// One less a loss: an EAR, an agreement.
+Estimate share(const Estimate& loss) { return {1 - loss.value, {1 - loss.ci95.high, 1 - loss.ci95.low}}; }
+
+DomainFidelity measured(const std::string& name, std::span<const DocumentFidelity* const> documents,
+                        double confidence) {
+  DomainFidelity d;
+  d.domain = name;
+  std::vector<double> kl, loss, flips, tokens;
+  for (const DocumentFidelity* one : documents) {
+    ++d.documents;
+    d.windows += one->windows;
+    d.tokens += one->tokens;
+    const auto count = static_cast<double>(one->tokens);
+    tokens.push_back(count);
+    kl.push_back(one->kl);
+    loss.push_back(count - one->ear);
+    flips.push_back(count - one->agreements);
+  }
+  const ClusterOptions options{.confidence = confidence, .resamples = 2000, .seed = 0};
+  d.kl = cluster_mean(kl, tokens, options);
+  d.ear = share(cluster_mean(loss, tokens, options));
+  d.top1 = share(cluster_mean(flips, tokens, options));
+  d.document_kl = next_document(kl, tokens, confidence);
+  d.document_ear = share(next_document(loss, tokens, confidence));
+  return d;
+}
+
+}  // namespace
+
+std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence) {
+  std::map<std::string, std::vector<const DocumentFidelity*>> of;
+  for (const DocumentFidelity& d : documents) of[d.domain].push_back(&d);
+  std::vector<DomainFidelity> all;
+  for (const auto& [name, own] : of) all.push_back(measured(name, own, confidence));
+  return all;
+}
+
+DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confidence) {
+  std::vector<const DocumentFidelity*> all;
+  for (const DocumentFidelity& d : documents) all.push_back(&d);
+  return measured("all", all, confidence);
+}
+
+nlohmann::json to_json(const DocumentFidelity& d) {
+  const double tokens = static_cast<double>(d.tokens);
+  return {{"domain", d.domain}, {"name", d.name},      {"windows", d.windows},
+          {"tokens", d.tokens}, {"kl", d.kl / tokens}, {"ear", d.ear / tokens}};
+}
+
+nlohmann::json to_json(const DomainFidelity& d) {
+  return {
+      {"domain", d.domain},      {"documents", d.documents},
+      {"windows", d.windows},    {"tokens", d.tokens},
+      {"ear", to_json(d.ear)},   {"kl", to_json(d.kl)},
+      {"top1", to_json(d.top1)}, {"next_document", {{"ear", to_json(d.document_ear)}, {"kl", to_json(d.document_kl)}}}};
+}
+
+}  // namespace fidelio

@@ -1,0 +1,41 @@
+// Fidelity by domain: a comparison (eval/studies/compare.h) on documents of several kinds of text. Of each kind the mean
+// over its positions, which is what the model does to such text on the whole, and what its next document may look like.
+#pragma once
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/estimate.h"
+
+namespace fidelio {
+
+// What a target is promised of: the mean of every domain (so of the worst), a new document of every domain, or the mean
+// over all text together.
+enum class Promise : uint8_t { domain, document, all };
+
+// What was measured on one document.
+struct DocumentFidelity {
+  std::string domain, name;
+  int64_t windows = 0, tokens = 0;
+  double kl = 0, ear = 0, agreements = 0;  // sums over its tokens
+};
+
+struct DomainFidelity {
+  std::string domain;
+  int64_t documents = 0, windows = 0, tokens = 0;
+  Estimate kl, ear, top1;              // means over tokens; intervals by document (eval/statistics/clusters.h)
+  Estimate document_kl, document_ear;  // of a document of this domain that was not measured
+};
+
+// Of the documents of each domain, in alphabetical order; intervals of this confidence.
+std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence = 0.95);
+// Of all of them as one kind of text, named "all".
+DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confidence = 0.95);
+
+nlohmann::json to_json(const DomainFidelity& domain);
+// {domain, name, windows, tokens, kl, ear}, its means: enough to make every interval again.
+nlohmann::json to_json(const DocumentFidelity& document);
+
+}  // namespace fidelio

@@ -1,0 +1,134 @@
+#include "eval/statistics/clusters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/error.h"
+#include "core/rng.h"
+#include "eval/statistics/statistics.h"
+
+namespace fidelio {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kLeast = 1e-15;  // below it a KL or a loss is rounding, and its logarithm would rule all others
+
+// The continued fraction of the incomplete beta function (Abramowitz and Stegun 26.5.8) by Lentz's method.
+double beta_fraction(double x, double a, double b) {
+  constexpr double kTiny = 1e-300;
+  double c = 1, d = 1 / std::max(1 - (a + b) * x / (a + 1), kTiny), f = d;
+  for (int m = 1; m < 10'000; ++m) {
+    double last = 1;
+    for (double numerator : {m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+                             -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))}) {
+      d = 1 + numerator * d;
+      d = 1 / (std::fabs(d) < kTiny ? kTiny : d);
+      c = 1 + numerator / c;
+      c = std::fabs(c) < kTiny ? kTiny : c;
+      last = c * d;
+      f *= last;
+    }
+    if (std::fabs(last - 1) < 1e-15) break;
+  }
+  return f;
+}
+
+double incomplete_beta(double x, double a, double b) {
+  if (x <= 0) return 0;
+  if (x >= 1) return 1;
+  const double front =
+      std::exp(std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x));
+  if (x < (a + 1) / (a + b + 2)) return front * beta_fraction(x, a, b) / a;
+  return 1 - front * beta_fraction(1 - x, b, a) / b;
+}
+
+// The logarithm of a ratio and its standard error, linearised: documents' deviations from the ratio.
+struct LogRatio {
+  double value = 0, error = 0;
+};
+LogRatio log_ratio(std::span<const double> sums, std::span<const double> counts, std::span<const size_t> drawn) {
+  double sum = 0, count = 0, square = 0;
+  for (size_t i : drawn) {
+    sum += sums[i];
+    count += counts[i];
+  }
+  sum = std::max(sum, kLeast * count);
+  for (size_t i : drawn) {
+    const double deviation = sums[i] / sum - counts[i] / count;
+    square += deviation * deviation;
+  }
+  const auto n = static_cast<double>(drawn.size());
+  return {std::log(sum / count), std::sqrt(square * n / (n - 1))};
+}
+
+}  // namespace
+
+double student_cdf(double t, double freedom) {
+  const double tail = 0.5 * incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5);
+  return t < 0 ? tail : 1 - tail;
+}
+
+double student_quantile(double p, double freedom) {
+  check(p > 0 && p < 1, "a quantile of Student's t needs a probability inside (0, 1), not {}", p);
+  if (p < 0.5) return -student_quantile(1 - p, freedom);
+  double low = 0, high = 1;
+  while (student_cdf(high, freedom) < p) high *= 2;
+  for (int i = 0; i < 200 && high - low > 1e-14 * high; ++i) {
+    const double middle = 0.5 * (low + high);
+    (student_cdf(middle, freedom) < p ? low : high) = middle;
+  }
+  return 0.5 * (low + high);
+}
+
+Estimate cluster_mean(std::span<const double> sums, std::span<const double> counts, const ClusterOptions& options) {
+  check(sums.size() == counts.size(), "a mean over documents needs as many counts as sums: {} and {}", counts.size(),
+        sums.size());
+  std::vector<size_t> all;
+  double sum = 0, count = 0;
+  for (size_t i = 0; i < sums.size(); ++i) {
+    all.push_back(i);
+    sum += sums[i];
+    count += counts[i];
+  }
+  if (count == 0) return {kNaN, {kNaN, kNaN}};
+  Estimate e{sum / count, {kNaN, kNaN}};
+  if (all.size() < 2) return e;
+  const LogRatio whole = log_ratio(sums, counts, all);
+  if (whole.error == 0) {
+    e.ci95 = {e.value, e.value};
+    return e;
+  }
+  Rng rng(options.seed);
+  std::vector<double> studentised;
+  std::vector<size_t> drawn(all.size());
+  for (int b = 0; b < options.resamples; ++b) {
+    for (size_t& i : drawn) i = static_cast<size_t>(rng.below(all.size()));
+    const LogRatio one = log_ratio(sums, counts, drawn);
+    if (one.error > 0) studentised.push_back((one.value - whole.value) / one.error);
+  }
+  const double tail = (1 - options.confidence) / 2;
+  const double t = student_quantile(1 - tail, static_cast<double>(all.size()) - 1);
+  const double up = std::max(percentile(studentised, 100 * (1 - tail)), t),
+               down = std::min(percentile(studentised, 100 * tail), -t);
+  e.ci95 = {std::exp(whole.value - up * whole.error), std::exp(whole.value - down * whole.error)};
+  return e;
+}
+
+Estimate next_document(std::span<const double> sums, std::span<const double> counts, double confidence) {
+  check(sums.size() == counts.size(), "documents need as many counts as sums: {} and {}", counts.size(), sums.size());
+  std::vector<double> logs;
+  for (size_t i = 0; i < sums.size(); ++i)
+    if (counts[i] > 0) logs.push_back(std::log(std::max(sums[i] / counts[i], kLeast)));
+  if (logs.empty()) return {kNaN, {kNaN, kNaN}};
+  const double centre = mean(logs);
+  Estimate e{std::exp(centre), {kNaN, kNaN}};
+  if (logs.size() < 2) return e;
+  const auto n = static_cast<double>(logs.size());
+  const double reach =
+      student_quantile(1 - (1 - confidence) / 2, n - 1) * standard_deviation(logs) * std::sqrt(1 + 1 / n);
+  e.ci95 = {std::exp(centre - reach), std::exp(centre + reach)};
+  return e;
+}
+
+}  // namespace fidelio

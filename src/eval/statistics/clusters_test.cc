@@ -1,0 +1,83 @@
+#include "eval/statistics/clusters.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "core/error.h"
+#include "core/rng.h"
+
+namespace fidelio {
+namespace {
+
+// Closed forms: one degree of freedom is Cauchy's distribution; with two, F(t) = 1/2 + t / (2 sqrt(2 + t^2)).
+TEST(Clusters, StudentsTIsItsClosedForms) {
+  for (double t : {-7.0, -1.0, -0.1, 0.0, 0.4, 2.0, 30.0}) {
+    EXPECT_NEAR(student_cdf(t, 1), 0.5 + std::atan(t) / 3.141592653589793, 1e-13) << t;
+    EXPECT_NEAR(student_cdf(t, 2), 0.5 + t / (2 * std::sqrt(2 + t * t)), 1e-13) << t;
+  }
+  for (double p : {0.005, 0.025, 0.3, 0.5, 0.8, 0.975, 0.9999})
+    for (double freedom : {1.0, 3.0, 11.0, 250.0})
+      EXPECT_NEAR(student_cdf(student_quantile(p, freedom), freedom), p, 1e-12) << p << " " << freedom;
+  EXPECT_NEAR(student_quantile(0.975, 1e7), 1.959963984540054, 1e-6);
+  EXPECT_THROW(student_quantile(1, 3), Error);
+}
+
+// Documents of different length whose own means are lognormal, as KL's are (spread .3 to .6 was measured), and within
+// which positions add noise.
+struct Population {
+  double spread;
+  double mean() const { return std::exp(0.5 * spread * spread); }
+  void document(Rng& rng, std::vector<double>& sums, std::vector<double>& counts) const {
+    const double count = 200 + static_cast<double>(rng.below(1800));
+    sums.push_back(count * std::exp(spread * rng.normal()));
+    counts.push_back(count);
+  }
+};
+
+// Of 400 repeats a 95% interval that keeps its word covers 380 +- 4.4; five standard deviations are 22. Percentiles, or
+// windows taken for documents, miss that with ten documents.
+TEST(Clusters, IntervalsCoverWhatTheySay) {
+  constexpr int kRepeats = 400, kAllowed = 22;
+  for (int documents : {10, 40}) {
+    const Population population{0.5};
+    Rng rng(static_cast<uint64_t>(documents));
+    int mean_covered = 0, next_covered = 0;
+    for (int r = 0; r < kRepeats; ++r) {
+      std::vector<double> sums, counts, next, next_count;
+      for (int d = 0; d < documents; ++d) population.document(rng, sums, counts);
+      const Estimate m = cluster_mean(sums, counts, {.resamples = 400, .seed = static_cast<uint64_t>(r)});
+      mean_covered += m.ci95.low <= population.mean() && population.mean() <= m.ci95.high;
+      population.document(rng, next, next_count);
+      const Estimate one = next_document(sums, counts);
+      const double truth = next[0] / next_count[0];
+      next_covered += one.ci95.low <= truth && truth <= one.ci95.high;
+    }
+    EXPECT_NEAR(mean_covered, 0.95 * kRepeats, kAllowed) << documents;
+    EXPECT_NEAR(next_covered, 0.95 * kRepeats, kAllowed) << documents;
+  }
+}
+
+TEST(Clusters, EdgesAreWhatTheyShouldBe) {
+  const std::vector<double> same = {2, 4, 6}, counts = {1, 2, 3};
+  EXPECT_DOUBLE_EQ(cluster_mean(same, counts).value, 2);
+  EXPECT_NEAR(cluster_mean(same, counts).ci95.low, 2, 1e-12);
+  EXPECT_NEAR(next_document(same, counts).ci95.high, 2, 1e-12);
+  const std::vector<double> none = {0, 0, 0};  // nothing lost: a model beside itself
+  EXPECT_EQ(cluster_mean(none, counts).value, 0);
+  EXPECT_LE(cluster_mean(none, counts).ci95.high, 1e-12);
+  EXPECT_LE(next_document(none, counts).ci95.high, 1e-12);
+  EXPECT_TRUE(std::isnan(cluster_mean(std::vector<double>{1}, std::vector<double>{1}).ci95.low));
+  EXPECT_TRUE(std::isnan(cluster_mean({}, {}).value));
+  EXPECT_THROW(cluster_mean(same, std::vector<double>{1}), Error);
+  // More confidence, and fewer documents, make it wider.
+  const std::vector<double> sums = {1, 3, 2, 5, 2, 4}, ones(6, 1.0);
+  const auto width = [](const Estimate& e) { return e.ci95.high - e.ci95.low; };
+  EXPECT_LT(width(cluster_mean(sums, ones)), width(cluster_mean(sums, ones, {.confidence = 0.99})));
+  EXPECT_LT(width(next_document(sums, ones)), width(next_document(std::span(sums).first(4), std::span(ones).first(4))));
+  EXPECT_LT(width(cluster_mean(sums, ones)), width(next_document(sums, ones)));
+}
+
+}  // namespace
+}  // namespace fidelio

@@ -1,0 +1,178 @@
+#include "quant/algebra/products.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace fidelio {
+namespace {
+
+constexpr int64_t kRows = 6;           // of a tile, with 2 vectors of columns: 12 accumulators of 16 registers
+constexpr int64_t kTileBytes = 64;     // of a row of a tile
+constexpr int64_t kRowBlock = 96;      // rows packed together
+constexpr int64_t kColumnBlock = 256;  // columns packed together
+constexpr int64_t kSolveTile = 64;
+
+template <typename T>
+constexpr int64_t kColumns = kTileBytes / static_cast<int64_t>(sizeof(T));
+
+// One tile of products: rows of a packed by k, columns of b packed by k. p (kRows, kColumns).
+template <typename T>
+void tile_plain(int64_t k, const T* a, const T* b, T* p) {
+  T sum[kRows * kColumns<T>] = {};
+  for (int64_t i = 0; i < k; ++i)
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t j = 0; j < kColumns<T>; ++j)
+        sum[r * kColumns<T> + j] = std::fma(a[i * kRows + r], b[i * kColumns<T> + j], sum[r * kColumns<T> + j]);
+  std::copy_n(sum, kRows * kColumns<T>, p);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) void tile_avx2(int64_t k, const float* a, const float* b, float* p) {
+  __m256 sum[kRows][2];
+#pragma GCC unroll 6
+  for (int64_t r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+  for (int64_t i = 0; i < k; ++i) {
+    const __m256 left = _mm256_loadu_ps(b + i * 16), right = _mm256_loadu_ps(b + i * 16 + 8);
+#pragma GCC unroll 6
+    for (int64_t r = 0; r < kRows; ++r) {
+      const __m256 value = _mm256_broadcast_ss(a + i * kRows + r);
+      sum[r][0] = _mm256_fmadd_ps(value, left, sum[r][0]);
+      sum[r][1] = _mm256_fmadd_ps(value, right, sum[r][1]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int64_t r = 0; r < kRows; ++r) {
+    _mm256_storeu_ps(p + r * 16, sum[r][0]);
+    _mm256_storeu_ps(p + r * 16 + 8, sum[r][1]);
+  }
+}
+__attribute__((target("avx2,fma"))) void tile_avx2(int64_t k, const double* a, const double* b, double* p) {
+  __m256d sum[kRows][2];
+#pragma GCC unroll 6
+  for (int64_t r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_pd();
+  for (int64_t i = 0; i < k; ++i) {
+    const __m256d left = _mm256_loadu_pd(b + i * 8), right = _mm256_loadu_pd(b + i * 8 + 4);
+#pragma GCC unroll 6
+    for (int64_t r = 0; r < kRows; ++r) {
+      const __m256d value = _mm256_broadcast_sd(a + i * kRows + r);
+      sum[r][0] = _mm256_fmadd_pd(value, left, sum[r][0]);
+      sum[r][1] = _mm256_fmadd_pd(value, right, sum[r][1]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int64_t r = 0; r < kRows; ++r) {
+    _mm256_storeu_pd(p + r * 8, sum[r][0]);
+    _mm256_storeu_pd(p + r * 8 + 4, sum[r][1]);
+  }
+}
+#endif
+
+template <typename T>
+void tile(int64_t k, const T* a, const T* b, T* p) {
+#if defined(__x86_64__)
+  static const bool vectors = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  if (vectors) return tile_avx2(k, a, b, p);
+#endif
+  tile_plain(k, a, b, p);
+}
+
+// Elements [first, first + count) x [k, k + depth) of a factor by k, `width` side by side, zeros beyond `count`.
+template <typename T>
+void pack(Factor<T> f, bool by_rows, int64_t first, int64_t count, int64_t k, int64_t depth, int64_t width, T scale,
+          T* to) {
+  // Where the packed direction lies in memory: rows of a plain a, and columns of a mirrored b, are `stride` apart.
+  const bool apart = by_rows != f.transposed;
+  for (int64_t begin = 0; begin < count; begin += width, to += depth * width) {
+    const int64_t valid = std::min(width, count - begin);
+    for (int64_t i = 0; i < depth; ++i) {
+      T* row = to + i * width;
+      const T* from =
+          apart ? f.values + (first + begin) * f.stride + k + i : f.values + (k + i) * f.stride + first + begin;
+      const int64_t step = apart ? f.stride : 1;
+      for (int64_t j = 0; j < valid; ++j) row[j] = scale * from[j * step];
+      for (int64_t j = valid; j < width; ++j) row[j] = 0;
+    }
+  }
+}
+
+int64_t rounded_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+}  // namespace
+
+template <typename T>
+void multiply(int64_t m, int64_t n, int64_t k, T alpha, Factor<T> a, Factor<T> b, bool add, T* c, int64_t stride) {
+  constexpr int64_t W = kColumns<T>;
+  thread_local std::vector<T> packed_a, packed_b;
+  packed_a.resize(static_cast<size_t>(rounded_up(kRowBlock, kRows) * kProductRun));
+  packed_b.resize(static_cast<size_t>(rounded_up(kColumnBlock, W) * kProductRun));
+  if (!add)
+    for (int64_t i = 0; i < m; ++i) std::fill_n(c + i * stride, n, T{0});
+  T p[kRows * W];
+  for (int64_t column = 0; column < n; column += kColumnBlock) {
+    const int64_t columns = std::min(kColumnBlock, n - column);
+    for (int64_t run = 0; run < k; run += kProductRun) {
+      const int64_t depth = std::min(kProductRun, k - run);
+      pack(b, false, column, columns, run, depth, W, T{1}, packed_b.data());
+      for (int64_t row = 0; row < m; row += kRowBlock) {
+        const int64_t rows = std::min(kRowBlock, m - row);
+        pack(a, true, row, rows, run, depth, kRows, alpha, packed_a.data());
+        for (int64_t j = 0; j < columns; j += W)
+          for (int64_t i = 0; i < rows; i += kRows) {
+            tile(depth, packed_a.data() + i * depth, packed_b.data() + j * depth, p);
+            for (int64_t r = 0; r < std::min(kRows, rows - i); ++r) {
+              T* to = c + (row + i + r) * stride + column + j;
+              for (int64_t l = 0; l < std::min(W, columns - j); ++l) to[l] += p[r * W + l];
+            }
+          }
+      }
+    }
+  }
+}
+template void multiply(int64_t, int64_t, int64_t, float, Factor<float>, Factor<float>, bool, float*, int64_t);
+template void multiply(int64_t, int64_t, int64_t, double, Factor<double>, Factor<double>, bool, double*, int64_t);
+
+// By tiles of L's diagonal: what the tiles before leave is taken off by a product, the tile itself element by element,
+// so that the innermost loops run over rows of x or of a mirrored tile and have no sums across.
+void solve_right(int64_t rows, int64_t n, const double* lower, int64_t lower_stride, double* x, int64_t stride) {
+  std::vector<double> mirrored(static_cast<size_t>(kSolveTile * kSolveTile));
+  for (int64_t begin = 0; begin < n; begin += kSolveTile) {
+    const int64_t width = std::min(kSolveTile, n - begin);
+    if (begin > 0)
+      multiply<double>(rows, width, begin, -1, {x, stride}, {lower + begin * lower_stride, lower_stride, true}, true,
+                       x + begin, stride);
+    for (int64_t i = 0; i < width; ++i)
+      for (int64_t j = 0; j <= i; ++j)
+        mirrored[static_cast<size_t>(j * width + i)] = lower[(begin + i) * lower_stride + begin + j];
+    for (int64_t r = 0; r < rows; ++r) {
+      double* v = x + r * stride + begin;
+      for (int64_t i = 0; i < width; ++i) {
+        const double* column = mirrored.data() + i * width;
+        v[i] /= column[i];
+        for (int64_t j = i + 1; j < width; ++j) v[j] -= v[i] * column[j];
+      }
+    }
+  }
+}
+
+void solve_left(int64_t n, int64_t columns, const double* lower, int64_t lower_stride, double* x, int64_t stride) {
+  for (int64_t begin = 0; begin < n; begin += kSolveTile) {
+    const int64_t height = std::min(kSolveTile, n - begin);
+    if (begin > 0)
+      multiply<double>(height, columns, begin, -1, {lower + begin * lower_stride, lower_stride}, {x, stride}, true,
+                       x + begin * stride, stride);
+    for (int64_t i = 0; i < height; ++i) {
+      const double* row = lower + (begin + i) * lower_stride + begin;
+      double* v = x + (begin + i) * stride;
+      for (int64_t j = 0; j < i; ++j)
+        for (int64_t l = 0; l < columns; ++l) v[l] -= row[j] * x[(begin + j) * stride + l];
+      for (int64_t l = 0; l < columns; ++l) v[l] /= row[i];
+    }
+  }
+}
+
+}  // namespace fidelio

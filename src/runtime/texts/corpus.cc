@@ -1,0 +1,199 @@
+#include "runtime/texts/corpus.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/foreign/json.h"
+#include "core/hash.h"
+
+namespace fidelio {
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;  // templates print the keys of a message in the order they came in
+
+bool is_domain(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  });
+}
+
+class Reader {
+ public:
+  Reader(const Tokenizer& tokenizer, const ChatTemplate* chat, int64_t context)
+      : tokenizer_(tokenizer), chat_(chat), context_(static_cast<size_t>(context)), lead_(leading_tokens(tokenizer)) {
+    check(lead_.size() + 1 < context_, "a context of {} tokens has no room beside the {} that begin every text",
+          context, lead_.size());
+  }
+
+  void read(const TextSource& source) {
+    const size_t before = corpus_.documents.size();
+    const auto left_out = corpus_.without_template + corpus_.too_short;
+    if (!fs::is_directory(source.path)) {
+      read_file(source.path, source.domain, fs::path(source.path).filename().string());
+    } else {
+      std::set<std::string> paths;
+      for (const auto& entry : fs::recursive_directory_iterator(source.path))
+        if (entry.is_regular_file()) paths.insert(entry.path().string());
+      for (const std::string& path : paths) {
+        const fs::path within = fs::relative(path, source.path);
+        const std::string folder = within.has_parent_path() ? within.begin()->string() : "";
+        read_file(path, source.domain.empty() && is_domain(folder) ? folder : source.domain, within.string());
+      }
+    }
+    check(corpus_.documents.size() > before || corpus_.without_template + corpus_.too_short > left_out,
+          "{} holds no text", source.path);
+  }
+
+  Corpus finish() {
+    corpus_.sha256 = hash_.hex();
+    return std::move(corpus_);
+  }
+
+ private:
+  void read_file(const std::string& path, const std::string& domain, const std::string& name) {
+    const std::string text = read_text_file(path);
+    if (text.find('\0') != std::string::npos) return;  // not text: a picture beside it in a folder
+    hash_.update(text);
+    if (path.ends_with(".jsonl")) return read_lines(path, text, domain, name);
+    const bool several = text.find('\f') != std::string::npos;
+    int64_t number = 0;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\f', begin), text.size());
+      const std::string_view part(text.data() + begin, end - begin);
+      begin = end + 1;
+      ++number;
+      if (part.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
+      add(part, domain.empty() ? "text" : domain, several ? fmt::format("{} part {}", name, number) : name, false);
+    }
+  }
+
+  void read_lines(const std::string& path, const std::string& text, const std::string& domain,
+                  const std::string& name) {
+    int64_t number = 0;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string_view line(text.data() + begin, end - begin);
+      begin = end + 1;
+      ++number;
+      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+      const std::string where = fmt::format("{} line {}", path, number);
+      const json record = parse_ordered_json(line, where);
+      try {
+        read_record(record, domain, fmt::format("{} line {}", name, number));
+      } catch (const Error& e) {
+        throw Error("{}: {}", where, e.what());
+      }
+    }
+  }
+
+  void read_record(const json& record, std::string domain, std::string name) {
+    const auto text_of = [&](const char* key) {
+      return record.is_object() && record.contains(key) && record[key].is_string() ? record[key].get<std::string>()
+                                                                                   : std::string();
+    };
+    const bool conversation = record.is_object() && record.contains("messages");
+    if (domain.empty()) domain = text_of("domain");
+    if (domain.empty()) domain = conversation ? "chat" : "text";
+    check(is_domain(domain), "a domain is a name of letters, digits, - _ and ., not \"{}\"", domain);
+    if (const std::string id = text_of("id"); !id.empty()) name = id;
+    if (conversation) {
+      if (chat_ == nullptr) {
+        ++corpus_.without_template;
+        return;
+      }
+      return add(chat_->render_json(record["messages"], json::object()), domain, name, true);
+    }
+    const bool has_text = record.is_object() && record.contains("text") && record["text"].is_string();
+    check(has_text || (!text_of("prompt").empty() && !text_of("completion").empty()),
+          "expected an object with \"text\", \"messages\" or \"prompt\" and \"completion\"");
+    add(has_text ? text_of("text") : text_of("prompt") + text_of("completion"), domain, name, false);
+  }
+
+  void add(std::string_view text, const std::string& domain, const std::string& name, bool conversation) {
+    std::vector<int32_t> ids = tokenizer_.encode(text, false);
+    if (static_cast<int64_t>(ids.size()) < kShortestDocument) {
+      ++corpus_.too_short;
+      return;
+    }
+    Document document{domain, name, sha256_hex(text), {}};
+    if (conversation) {
+      ids.resize(std::min(ids.size(), context_));
+      document.ids = std::move(ids);
+    } else {
+      for (size_t begin = 0; begin < ids.size();) {
+        document.ids.insert(document.ids.end(), lead_.begin(), lead_.end());
+        const size_t end = std::min(ids.size(), begin + context_ - lead_.size());
+        document.ids.insert(document.ids.end(), ids.begin() + static_cast<int64_t>(begin),
+                            ids.begin() + static_cast<int64_t>(end));
+        begin = end;
+      }
+    }
+    corpus_.documents.push_back(std::move(document));
+  }
+
+  const Tokenizer& tokenizer_;
+  const ChatTemplate* chat_;
+  size_t context_;
+  std::vector<int32_t> lead_;
+  Sha256 hash_;
+  Corpus corpus_;
+};
+
+}  // namespace
+
+TextSource parse_text_source(const std::string& argument) {
+  if (fs::exists(argument)) return {argument, ""};
+  const size_t colon = argument.rfind(':');
+  if (colon == std::string::npos) return {argument, ""};  // reading it says that it is not there
+  const TextSource source{argument.substr(0, colon), argument.substr(colon + 1)};
+  if (!fs::exists(source.path)) return {argument, ""};
+  check(is_domain(source.domain), "{}: a domain is a name of letters, digits, - _ and ., not \"{}\"", argument,
+        source.domain);
+  return source;
+}
+
+std::vector<std::string> Corpus::domains() const {
+  std::set<std::string> all;
+  for (const Document& d : documents) all.insert(d.domain);
+  return {all.begin(), all.end()};
+}
+
+Corpus read_corpus(const std::vector<std::string>& sources, const Tokenizer& tokenizer, const ChatTemplate* chat,
+                   int64_t context) {
+  check(!sources.empty(), "no text file was given");
+  check(context >= 2, "a context of {} tokens is too short, the least is 2", context);
+  Reader reader(tokenizer, chat, context);
+  for (const std::string& source : sources) reader.read(parse_text_source(source));
+  return reader.finish();
+}
+
+std::vector<Document> cut_into_passages(const std::vector<Document>& documents, int64_t context, int64_t windows) {
+  std::vector<Document> passages;
+  const auto length = static_cast<size_t>(context * windows);
+  for (const Document& d : documents) {
+    if (d.ids.size() < 2 * static_cast<size_t>(context)) {
+      passages.push_back(d);
+      continue;
+    }
+    for (size_t begin = 0; begin < d.ids.size(); begin += length) {
+      Document passage{d.domain, d.name, d.sha256, {}, static_cast<int64_t>(begin), true};
+      passage.ids.assign(d.ids.begin() + static_cast<int64_t>(begin),
+                         d.ids.begin() + static_cast<int64_t>(std::min(d.ids.size(), begin + length)));
+      if (static_cast<int64_t>(passage.ids.size()) >= kShortestDocument) passages.push_back(std::move(passage));
+    }
+  }
+  return passages;
+}
+
+std::vector<int32_t> leading_tokens(const Tokenizer& tokenizer) {
+  const std::vector<int32_t> with = tokenizer.encode("a", true), without = tokenizer.encode("a", false);
+  const auto text = std::search(with.begin(), with.end(), without.begin(), without.end());
+  return {with.begin(), text == with.end() ? with.begin() : text};
+}
+
+}  // namespace fidelio

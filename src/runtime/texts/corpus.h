@@ -1,0 +1,53 @@
+// Texts as documents. A document is what is drawn when text is: positions of one are alike, so sets are split by
+// document and intervals are made of documents (eval/statistics/clusters.h). Documents of one kind form a domain.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "text/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace fidelio {
+
+struct Document {
+  std::string domain, name, sha256;  // of its text's bytes, a conversation's as the template renders it
+  // As the model is served with it: each window of `context` tokens begins with what the tokenizer puts before a text
+  // (a BOS token, where the family has one). A conversation is one window, whose special tokens are the template's.
+  std::vector<int32_t> ids;
+  int64_t begin = 0;     // of these ids in the whole document's, of which they may be a part
+  bool passage = false;  // such a part, taken for a document because there are too few
+};
+
+// `DIR|FILE|JSONL[:domain]` of a command line. A path that exists as it stands has no domain after it.
+struct TextSource {
+  std::string path, domain;
+};
+TextSource parse_text_source(const std::string& argument);
+
+struct Corpus {
+  std::vector<Document> documents;
+  std::string sha256;                        // of the files' bytes, in the order given
+  int64_t without_template = 0;              // conversations left out, because the model has no chat template
+  int64_t too_short = 0;                     // documents left out, of fewer than kShortestDocument tokens
+  std::vector<std::string> domains() const;  // in alphabetical order
+};
+inline constexpr int64_t kShortestDocument = 16;
+
+// What documents are:
+//   - of a folder every regular file in it and below it that has text's bytes, in the order of their paths, its domain
+//     the folder's within (a/chat/x.txt of a is of domain "chat"), else "text";
+//   - of a file ending in .jsonl every line, an object with "text", "messages" (rendered by the chat template) or
+//     "prompt" and "completion", whose "domain" and "id" are heeded; its domain otherwise "chat" for messages, else "text";
+//   - of any other file the parts between form feeds (U+000C); without one the file is one document.
+// A domain that is named after the path holds for all of it. Throws Error naming file and line.
+Corpus read_corpus(const std::vector<std::string>& sources, const Tokenizer& tokenizer, const ChatTemplate* chat,
+                   int64_t context);
+
+// Cuts documents of at least two windows of `context` tokens into passages of `windows` of them; what is shorter stays.
+std::vector<Document> cut_into_passages(const std::vector<Document>& documents, int64_t context, int64_t windows);
+
+// What the tokenizer puts before a text.
+std::vector<int32_t> leading_tokens(const Tokenizer& tokenizer);
+
+}  // namespace fidelio
