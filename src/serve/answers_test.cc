@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "serve/forms/answer_parts.h"
 #include "serve/test_server.h"
 
@@ -208,6 +210,30 @@ TEST(Answers, InTheFormThatWasAskedFor) {
     EXPECT_EQ(Json::parse(call["message"]["tool_calls"][0]["function"]["arguments"].get<std::string>()).size(), 3u);
     EXPECT_EQ(serving.ask(get("/health")).status, 200);
   }
+}
+
+// --- the documentation ---------------------------------------------------------------------------------------------
+TEST(Answers, ToTheExamplesOfTheDocumentation) {
+  Serving serving;
+  std::ifstream page(FIDELIO_SOURCE_DIR "/docs/serving.md");
+  const std::string curl = "curl http://127.0.0.1:8000", data = " -d '";
+  int64_t examples = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with(curl)) continue;
+    const size_t body = line.find(data);
+    ASSERT_NE(body, std::string::npos) << line;
+    const std::string path = line.substr(curl.size(), body - curl.size());
+    const Reply reply = serving.ask(post(path, line.substr(body + data.size(), line.rfind('\'') - body - data.size())));
+    EXPECT_EQ(reply.status, 200) << line << reply.body;
+    ++examples;
+  }
+  EXPECT_GE(examples, 5);
+  EXPECT_THAT(serving.ask(get("/")).body, HasSubstr("<!doctype html>"));
+  const Json document = serving.ask(get("/openapi.json")).json();
+  for (const auto& [path, methods] : document["paths"].items())
+    if (!path.ends_with("}")) {
+      EXPECT_NE(serving.ask(get(path)).status, 404) << path;
+    }
 }
 
 // --- the law -----------------------------------------------------------------------------------------------------------
