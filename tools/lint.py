@@ -26,17 +26,17 @@ ROOMS = {  # room -> rooms it may include
     "compress": [*RUNTIME, "engine", "eval", "quant", "alloc", "sensitivity"],
     "app": None,
 }
-MAX_LINES = {".h": 150, ".cuh": 260, ".cc": 500, ".cu": 500}
+MAX_LINES = {".h": 150, ".cuh": 270, ".cc": 500, ".cu": 500}
 MAX_FILES = 24  # a folder
 MAX_FUNCTION = 60
+# Headers that are bodies: compiled once per instruction set, or templates over a backend or a training device.
+BODIES = re.compile(r"_(body|impl|fixture)\.h$|^src/train/|_avx2\.h$")
 # Longer, with the reason. Nothing else may be.
 LONGER = {
-    "src/runtime/runner_impl.h": 240,  # the one template behind Runner, included twice
-    "src/kernels/backend.h": 190,  # the concept of a backend, documented operation by operation
-    "src/train/block.h": 190, "src/train/tune/trainer.h": 240,  # templates over a Device, included for each
-    "src/io/export/export_fixture.h": 250,  # a table of a test
-    "src/kernels/cuda/backend/cuda_state.h": 175, "src/kernels/cuda/linear/layout/lowbit.h": 160, "src/kernels/cpu/simd.h": 160,
-    "src/core/tensor.h": 165, "src/text/jinja/interpreter.cc": 510,
+    "src/kernels/backend.h": 190,  # the concept of a backend, operation by operation
+    "src/kernels/cuda/backend/cuda_state.h": 210, "src/kernels/cuda/linear/layout/lowbit.h": 170,  # a protocol and a layout, told once
+    "src/kernels/cpu/simd.h": 160, "src/core/tensor.h": 165,  # lists of one-line functions
+    "src/text/jinja/interpreter.cc": 510,  # one switch over a language
 }
 LONGER_FUNCTIONS = {
     "src/kernels/cuda/linear/decode/lowbit_stream.cuh", "src/kernels/cuda/linear/decode/lowbit_kernel.cuh",
@@ -64,8 +64,7 @@ def long_functions(path, lines):
 
 def check(path, text, room, name, extension):
     lines = text.split("\n")
-    # A kernel body is a source that is compiled once per instruction set; tests are lists.
-    most = LONGER.get(path, MAX_LINES[".cc"] if name.endswith("_body.h") else MAX_LINES[extension])
+    most = LONGER.get(path, MAX_LINES[".cc"] if BODIES.search(path) else MAX_LINES[extension])
     if len(lines) - 1 > most and "_test." not in name:
         yield f"{path}: {len(lines) - 1} lines, at most {most}"
     if "_test." not in name and "fixture" not in name and path not in LONGER_FUNCTIONS:

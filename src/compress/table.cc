@@ -64,6 +64,86 @@ FormatSpec measured_format(const Desk& desk, const Measured& measured, const std
   return nearest;
 }
 
+// Every format everywhere: said, and kept with its size.
+void note_uniform(Desk& desk, const CandidateSet& candidates, const std::vector<MeterResult>& uniform,
+                  Measured& measured) {
+  for (size_t f = 0; f < desk.job.formats.size(); ++f) {
+    desk.note(fmt::format("uniform {:<12} KL {:.6f}  EAR {:.5f}  (search text)", to_string(desk.job.formats[f]),
+                          uniform[f].kl, 1 - uniform[f].loss));
+    int64_t bytes = 0, parameters = 0;
+    for (const CandidateGroup& g : candidates.groups()) {
+      parameters += g.parameters;
+      for (const Candidate& c : g.candidates)
+        if (c.format == desk.job.formats[f]) bytes += c.bytes;
+    }
+    measured.uniform.push_back({to_string(desk.job.formats[f]),
+                                8.0 * static_cast<double>(bytes) / static_cast<double>(parameters), uniform[f].kl,
+                                1 - uniform[f].loss});
+  }
+}
+
+// KL that the targets allow beside what activations cost.
+struct Allowed {
+  double strictest = 1e300, loosest = 0;
+  double wanted() const { return strictest > 0 && loosest < 1e300 ? std::sqrt(strictest * loosest) : strictest; }
+};
+
+Allowed allowed_by(const std::vector<Target>& targets, double ear_constant, double base_kl) {
+  Allowed a;
+  for (const Target& t : targets) {
+    const double allowed =
+        std::min(t.kl.value_or(1e300), t.ear ? std::pow((1 - *t.ear) / ear_constant, 2) : 1e300) - base_kl;
+    a.strictest = std::min(a.strictest, allowed);
+    a.loosest = std::max(a.loosest, allowed);
+  }
+  return a;
+}
+
+// Candidates whose KL is within reach of a target.
+std::vector<CandidateGroup> useful_candidates(Desk& desk, const CandidateSet& candidates,
+                                              const std::vector<MeterResult>& uniform, const Allowed& allowed,
+                                              double base_kl) {
+  // 64 = three bits either way: KL falls four times a bit. What the activations cost is there with every format.
+  std::vector<CandidateGroup> useful = candidates.groups();
+  for (CandidateGroup& g : useful)
+    std::erase_if(g.candidates, [&](const Candidate& candidate) {
+      const auto at = static_cast<size_t>(
+          std::find(desk.job.formats.begin(), desk.job.formats.end(), candidate.format) - desk.job.formats.begin());
+      const double kl = uniform[at].kl - base_kl;
+      if (std::any_of(desk.job.rules.begin(), desk.job.rules.end(),
+                      [&](const FormatRule& r) { return r.format == candidate.format; }))
+        return false;
+      return kl > 64 * allowed.loosest || kl < allowed.strictest / 64;
+    });
+  const bool open = desk.budget() > 0 || desk.job.accuracy_drop > 0;  // no distance is named
+  if (open || useful.front().candidates.empty()) useful = candidates.groups();
+  return useful;
+}
+
+std::string names_of(const std::vector<CandidateGroup>& useful) {
+  std::string offered;
+  for (const CandidateGroup& g : useful) {
+    offered += "\n" + g.group.name;
+    for (const Candidate& c : g.candidates) offered += " " + to_string(c.format);
+  }
+  return offered;
+}
+
+void describe(Desk& desk, const EstimateOptions& options, double ear_constant, Estimation& e) {
+  e.table.activations = name_of(desk.table_mode());
+  e.table.ear_constant = ear_constant;
+  e.table.fixed_bytes = fixed_bytes(desk.source, desk.groups);
+  e.table.provenance = nlohmann::json{
+      {"source_sha256", desk.source.sha256()},
+      {"text_sha256", desk.search.sha256},
+      {"tokens", desk.search.tokens},
+      {"passes", e.passes},
+      {"measured_in",
+       desk.job.method == SensitivityMethod::single ? to_string(options.measured) : std::string("all formats")},
+      {"seed",
+       desk.job.seed}}.dump();
+}
+
 }  // namespace
 
 Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& journal) {
@@ -80,60 +160,20 @@ Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& jour
     desk.note(fmt::format("activations {} with the source's own dense weights: KL {:.6f}  EAR {:.5f}  (search text)",
                           name_of(desk.table_mode()), options.base_kl, 1 - options.base_loss));
   }
-  const int64_t fixed = fixed_bytes(desk.source, desk.groups);
-  for (size_t f = 0; f < desk.job.formats.size(); ++f) {
-    desk.note(fmt::format("uniform {:<12} KL {:.6f}  EAR {:.5f}  (search text)", to_string(desk.job.formats[f]),
-                          uniform[f].kl, 1 - uniform[f].loss));
-    int64_t bytes = 0, parameters = 0;
-    for (const CandidateGroup& g : candidates.groups()) {
-      parameters += g.parameters;
-      for (const Candidate& c : g.candidates)
-        if (c.format == desk.job.formats[f]) bytes += c.bytes;
-    }
-    measured.uniform.push_back({to_string(desk.job.formats[f]),
-                                8.0 * static_cast<double>(bytes) / static_cast<double>(parameters), uniform[f].kl,
-                                1 - uniform[f].loss});
-  }
+  note_uniform(desk, candidates, uniform, measured);
   const double c = ear_constant(uniform);
-  // KL that the targets allow: of the strictest, of the loosest.
-  double strictest = 1e300, loosest = 0;
-  for (const Target& t : desk.targets) {
-    const double allowed =
-        std::min(t.kl.value_or(1e300), t.ear ? std::pow((1 - *t.ear) / c, 2) : 1e300) - options.base_kl;
-    strictest = std::min(strictest, allowed);
-    loosest = std::max(loosest, allowed);
-  }
-  const double wanted = strictest > 0 && loosest < 1e300 ? std::sqrt(strictest * loosest) : strictest;
-
-  // 64 = three bits either way: KL falls four times a bit. What the activations cost is there with every format.
-  std::vector<CandidateGroup> useful = candidates.groups();
-  for (CandidateGroup& g : useful)
-    std::erase_if(g.candidates, [&](const Candidate& candidate) {
-      const auto at = static_cast<size_t>(
-          std::find(desk.job.formats.begin(), desk.job.formats.end(), candidate.format) - desk.job.formats.begin());
-      const double kl = uniform[at].kl - options.base_kl;
-      if (std::any_of(desk.job.rules.begin(), desk.job.rules.end(),
-                      [&](const FormatRule& r) { return r.format == candidate.format; }))
-        return false;
-      return kl > 64 * loosest || kl < strictest / 64;
-    });
-  const bool open = desk.budget() > 0 || desk.job.accuracy_drop > 0;  // no distance is named
-  if (open || useful.front().candidates.empty()) useful = candidates.groups();
+  const Allowed allowed = allowed_by(desk.targets, c, options.base_kl);
+  const std::vector<CandidateGroup> useful = useful_candidates(desk, candidates, uniform, allowed, options.base_kl);
 
   std::unique_ptr<Progress> progress;
   options.method = name_of(desk.job.method);
-  options.measured = measured_format(desk, measured, uniform, useful, options.base_kl, wanted);
+  options.measured = measured_format(desk, measured, uniform, useful, options.base_kl, allowed.wanted());
   options.permutations = desk.job.permutations;
   options.target_se = desk.job.target_se;
   options.seed = desk.job.seed;
-  std::string offered;
-  for (const CandidateGroup& g : useful) {
-    offered += "\n" + g.group.name;
-    for (const Candidate& c : g.candidates) offered += " " + to_string(c.format);
-  }
-  journal.begin_stage(desk.stage(fmt::format("table {} in {} permutations {} error {} seed {}{}",
-                                             name_of(desk.job.method), to_string(options.measured),
-                                             desk.job.permutations, desk.job.target_se, desk.job.seed, offered)));
+  journal.begin_stage(desk.stage(fmt::format(
+      "table {} in {} permutations {} error {} seed {}{}", name_of(desk.job.method), to_string(options.measured),
+      desk.job.permutations, desk.job.target_se, desk.job.seed, names_of(useful))));
   int64_t before = 0;
   Estimation e = estimate(
       players, useful, options,
@@ -147,18 +187,7 @@ Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& jour
       });
   desk.restore_reference();
   measured.next_place = players.reserve(0);
-  e.table.activations = name_of(desk.table_mode());
-  e.table.ear_constant = c;
-  e.table.fixed_bytes = fixed;
-  e.table.provenance = nlohmann::json{
-      {"source_sha256", desk.source.sha256()},
-      {"text_sha256", desk.search.sha256},
-      {"tokens", desk.search.tokens},
-      {"passes", e.passes},
-      {"measured_in",
-       desk.job.method == SensitivityMethod::single ? to_string(options.measured) : std::string("all formats")},
-      {"seed",
-       desk.job.seed}}.dump();
+  describe(desk, options, c, e);
   make_monotone(e.table);
   offer_source(desk.source, desk.groups, e.table);
   measured.table = std::move(e.table);

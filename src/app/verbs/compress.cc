@@ -155,6 +155,96 @@ void compress(const CompressOptions& o) {
     say(job, report);
 }
 
+void add_answers(CLI::App& verb, CompressOptions* o) {
+  CLI::Option* tasks = add_questions(verb, o->questions);
+  const auto before = verb.get_options();
+  verb.add_option("--accuracy-drop", o->job.accuracy_drop,
+                  "Share of the model's accuracy on the questions that may be lost")
+      ->check(from_to(0, 1));
+  verb.add_option("--calibration-bits", o->job.calibration_bits,
+                  "Size of the plan at which the loss of accuracy is counted")
+      ->check(above_zero());
+  group_with_tasks(verb, before, tasks);
+}
+
+void add_formats(CLI::App& verb, CompressOptions* o) {
+  verb.add_option("--formats", o->formats,
+                  "Formats a plan may choose from beside the source's own (default: grids of 2-4 bits, integers of "
+                  "3-8 bits, groups of 64, "
+                  "8-bit scales)")
+      ->delimiter(',');
+  verb.add_option("--rule", o->rules,
+                  "Format of single linears: PATTERN=FORMAT, as 'layers.0.*=int8g64zs8' or 'embedding=int8g64zs8'; may "
+                  "be repeated, the last that matches holds");
+  verb.add_option("--ignore", o->job.ignored,
+                  "Leave linears as they are: a pattern, as 'layers.*.down'; may be repeated");
+  verb.add_option("--plan", o->job.plan_file,
+                  "Build and certify this plan (the `plan` of what --json writes), instead of searching");
+  verb.add_option("--from-table", o->job.from_table,
+                  "Search with this sensitivity table, written by --table, instead of measuring one");
+  verb.add_option("--grouping", o->grouping,
+                  "fused: q k v and gate up share a format, as vLLM needs; single: every linear alone");
+  verb.add_option("--for", o->consumer,
+                  "Program that the plan must suit: vllm, gptq or llama.cpp. The formats are then those that its "
+                  "kernels take as they are from `fidelio export`, and fused linears share one where it fuses");
+  verb.add_flag("--keep-embedding", o->job.keep_embedding, "Leave embedding and head as they are");
+}
+
+void add_ways(CLI::App& verb, CompressOptions* o) {
+  verb.add_option("--method", o->method,
+                  "How sensitivities are measured. single: every group in one format, the others by the error of "
+                  "their weights; every: every group in every format; linear: by noise; shapley, unified: by "
+                  "permutations");
+  verb.add_option("--permutations", o->job.permutations, "Permutations of shapley and unified")
+      ->check(CLI::Range(2, 1 << 20));
+  verb.add_option("--sensitivity-error", o->job.target_se,
+                  "Stop permutations when their standard errors are below this share of the total; 0: use them all")
+      ->check(from_to(0, 1));
+  verb.add_option("--allocate-by", o->allocate_by,
+                  "What adds up over groups: kl (it does), or ear (1 - EAR, as the paper has it; for comparison)");
+  verb.add_option("--search", o->search,
+                  "ilp: the knapsack's answer, measured and corrected; evolve: evolution goes on from there");
+  verb.add_option("--generations", o->job.generations, "Of --search evolve")->check(CLI::Range(1, 1 << 20));
+  verb.add_option("--max-trials", o->job.max_trials, "Plans measured before giving up")->check(above_zero());
+  verb.add_option("--seed", o->job.seed, "Of noise, permutations and samples");
+}
+
+void add_texts(CLI::App& verb, CompressOptions* o) {
+  verb.add_option("--calibration", o->job.calibration,
+                  "Calibration text, DIR, FILE or JSONL, each with :domain or without (default: what comes with "
+                  "fidelio); may be repeated")
+      ->check(text_source());
+  verb.add_option(
+          "--text", o->job.texts,
+          "Text to try plans on and to certify with, DIR, FILE or JSONL, each with :domain or without (default: what "
+          "comes with fidelio). Documents are a folder's files, a JSONL's lines, a file's parts between form feeds; "
+          "one "
+          "of three is for trying. May be repeated")
+      ->check(text_source());
+  verb.add_option("--promise", o->promise,
+                  "What --ear and --kl are promised of. domain: every domain's mean; document: a new document of every "
+                  "domain; all: the mean over all text");
+  verb.add_option("--certificate-windows", o->job.certificate_windows, "At most so many windows are certified on")
+      ->check(above_zero());
+  verb.add_option("--calibration-tokens", o->job.tokens,
+                  "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, on CPUs 30 "
+                  "million, 32768 at "
+                  "least)")
+      ->check(above_zero());
+  verb.add_option(
+          "--calibration-samples", o->job.samples,
+          "How many of them the model writes itself, at temperature 1, each sequence begun with a few tokens of "
+          "the text")
+      ->check(zero_or_more());
+  verb.add_option("--search-tokens", o->job.search_tokens,
+                  "Tokens sensitivities are measured on (default: 4096; fewer above 100 million parameters, 2048 at "
+                  "least)")
+      ->check(above_zero());
+  verb.add_option("--context", o->job.context,
+                  "Length of the windows of all texts (default: 512, or the model's context if that is shorter)")
+      ->check(CLI::Range(16, 1 << 20));
+}
+
 }  // namespace
 
 void add_compress(CLI::App& app) {
@@ -174,15 +264,7 @@ void add_compress(CLI::App& app) {
       ->check(from_to(0, 1));
   verb->add_option("--kl", o->job.kl, "KL in nats a token to stay below: the upper confidence bound")
       ->check(above_zero());
-  CLI::Option* tasks = add_questions(*verb, o->questions);
-  const auto before = verb->get_options();
-  verb->add_option("--accuracy-drop", o->job.accuracy_drop,
-                   "Share of the model's accuracy on the questions that may be lost")
-      ->check(from_to(0, 1));
-  verb->add_option("--calibration-bits", o->job.calibration_bits,
-                   "Size of the plan at which the loss of accuracy is counted")
-      ->check(above_zero());
-  group_with_tasks(*verb, before, tasks);
+  add_answers(*verb, o.get());
   verb->add_option("--bits", o->job.bits,
                    "Instead of a target: the best fidelity within so many bits a parameter, of the whole file")
       ->check(above_zero());
@@ -190,77 +272,9 @@ void add_compress(CLI::App& app) {
                    "Instead of a target: the best fidelity within so many bytes, of the whole file: 1200000, 1.2MB, "
                    "1.2MiB");
   verb->add_option("-o,--output", o->job.out, "Folder to write; it appears complete or not at all")->required();
-  verb->add_option("--formats", o->formats,
-                   "Formats a plan may choose from beside the source's own (default: grids of 2-4 bits, integers of "
-                   "3-8 bits, groups of 64, "
-                   "8-bit scales)")
-      ->delimiter(',');
-  verb->add_option(
-      "--rule", o->rules,
-      "Format of single linears: PATTERN=FORMAT, as 'layers.0.*=int8g64zs8' or 'embedding=int8g64zs8'; may "
-      "be repeated, the last that matches holds");
-  verb->add_option("--ignore", o->job.ignored,
-                   "Leave linears as they are: a pattern, as 'layers.*.down'; may be repeated");
-  verb->add_option("--plan", o->job.plan_file,
-                   "Build and certify this plan (the `plan` of what --json writes), instead of searching");
-  verb->add_option("--from-table", o->job.from_table,
-                   "Search with this sensitivity table, written by --table, instead of measuring one");
-  verb->add_option("--grouping", o->grouping,
-                   "fused: q k v and gate up share a format, as vLLM needs; single: every linear alone");
-  verb->add_option("--for", o->consumer,
-                   "Program that the plan must suit: vllm, gptq or llama.cpp. The formats are then those that its "
-                   "kernels take as they are from `fidelio export`, and fused linears share one where it fuses");
-  verb->add_flag("--keep-embedding", o->job.keep_embedding, "Leave embedding and head as they are");
-  verb->add_option("--method", o->method,
-                   "How sensitivities are measured. single: every group in one format, the others by the error of "
-                   "their weights; every: every group in every format; linear: by noise; shapley, unified: by "
-                   "permutations");
-  verb->add_option("--permutations", o->job.permutations, "Permutations of shapley and unified")
-      ->check(CLI::Range(2, 1 << 20));
-  verb->add_option("--sensitivity-error", o->job.target_se,
-                   "Stop permutations when their standard errors are below this share of the total; 0: use them all")
-      ->check(from_to(0, 1));
-  verb->add_option("--calibration", o->job.calibration,
-                   "Calibration text, DIR, FILE or JSONL, each with :domain or without (default: what comes with "
-                   "fidelio); may be repeated")
-      ->check(text_source());
-  verb->add_option(
-          "--text", o->job.texts,
-          "Text to try plans on and to certify with, DIR, FILE or JSONL, each with :domain or without (default: what "
-          "comes with fidelio). Documents are a folder's files, a JSONL's lines, a file's parts between form feeds; "
-          "one "
-          "of three is for trying. May be repeated")
-      ->check(text_source());
-  verb->add_option(
-      "--promise", o->promise,
-      "What --ear and --kl are promised of. domain: every domain's mean; document: a new document of every "
-      "domain; all: the mean over all text");
-  verb->add_option("--certificate-windows", o->job.certificate_windows, "At most so many windows are certified on")
-      ->check(above_zero());
-  verb->add_option("--calibration-tokens", o->job.tokens,
-                   "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, on CPUs 30 "
-                   "million, 32768 at "
-                   "least)")
-      ->check(above_zero());
-  verb->add_option(
-          "--calibration-samples", o->job.samples,
-          "How many of them the model writes itself, at temperature 1, each sequence begun with a few tokens of "
-          "the text")
-      ->check(zero_or_more());
-  verb->add_option("--search-tokens", o->job.search_tokens,
-                   "Tokens sensitivities are measured on (default: 4096; fewer above 100 million parameters, 2048 at "
-                   "least)")
-      ->check(above_zero());
-  verb->add_option("--context", o->job.context,
-                   "Length of the windows of all texts (default: 512, or the model's context if that is shorter)")
-      ->check(CLI::Range(16, 1 << 20));
-  verb->add_option("--allocate-by", o->allocate_by,
-                   "What adds up over groups: kl (it does), or ear (1 - EAR, as the paper has it; for comparison)");
-  verb->add_option("--search", o->search,
-                   "ilp: the knapsack's answer, measured and corrected; evolve: evolution goes on from there");
-  verb->add_option("--generations", o->job.generations, "Of --search evolve")->check(CLI::Range(1, 1 << 20));
-  verb->add_option("--max-trials", o->job.max_trials, "Plans measured before giving up")->check(above_zero());
-  verb->add_option("--seed", o->job.seed, "Of noise, permutations and samples");
+  add_formats(*verb, o.get());
+  add_texts(*verb, o.get());
+  add_ways(*verb, o.get());
   verb->add_flag("--draft", o->draft,
                  "Choose a draft too, as `fidelio draft` does, and keep it in the output's folder for --draft auto");
   verb->add_flag("--dry-run", o->dry_run, "Say what memory and time this would take, and stop");

@@ -113,18 +113,54 @@ std::vector<Stage> stages_of(const Quantize& o) {
   return stages;
 }
 
+void set_view(const Quantize& o, ModelQuantizer& how) {
+  const FormatSpec spec = parse_format(o.format);
+  check(how.method == Method::gptq && spec.kind == Kind::integer && is_view_width(spec.bits, o.view_bits),
+        "--view-bits {}: {} by {} has no such view; it takes --method gptq and an integer format whose planes can be "
+        "cut there: 3 bits to 2, 5, 6 or 8 to 4, 7 to 4 or 6",
+        o.view_bits, o.format, o.method);
+  how.options.view_bits = o.view_bits, how.options.view_weight = o.view_weight;
+}
+
+// Calibration text through a runner in FP32; with feedback through a second one beside it, which keeps the source's own.
+void quantise_on_text(const Quantize& o, const Checkpoint& source, ModelQuantizer& how, ThreadPool& pool,
+                      Stages& stages, nlohmann::json& provenance, const std::function<void(QuantizedLinear)>& done) {
+  const int64_t context = window_length("--calibration-context", o.context, source.config());
+  const Dataset data = calibration_data(o, source, context);
+  if (o.samples > 0) stages.next();
+  provenance["calibration_sha256"] = data.sha256;
+  provenance["calibration_tokens"] = data.tokens;
+  provenance["steps"] = o.steps;
+  if (o.samples > 0) provenance.update({{"calibration_samples", o.samples}, {"seed", o.seed}});
+  RunnerOptions options = runner_options(o.run);
+  options.mode = Activations::f32;
+  options.kv = KvFormat::f32;
+  options.max_rows = std::max<int64_t>(context, 2048);
+  options.cache_tokens = 2 * options.max_rows;  // ragged sequences leave their last pages partly empty
+  options.context = context;
+  const auto runner = make_runner(o.run, source, options);
+  std::unique_ptr<Runner> original;
+  if (has(o, "feedback")) original = make_runner(o.run, source, options);
+  how.original = original.get();
+  quantize_model_gptq(*runner, source, data, how, pool, done);
+}
+
+void say(const Quantize& o, const Checkpoint& source, const Checkpoint& made, double damping,
+         const nlohmann::json& report) {
+  fmt::print("{}\n", about_embedding(source.config(), o));
+  for (const auto& row : report["linears"])
+    if (row.contains("damping") && (row["damping"].get<double>() > damping || row["dead_columns"].get<int64_t>() > 0))
+      fmt::print("{}: damping raised to {:.3g} of the mean diagonal, {} dead columns\n", row["name"].get<std::string>(),
+                 row["damping"].get<double>(), row["dead_columns"].get<int64_t>());
+  fmt::print("{}: {} -> {}, {:.3f} bits/parameter\n", o.out, bytes_text(source.file_bytes()),
+             bytes_text(made.file_bytes()), report["bits_per_parameter"].get<double>());
+}
+
 void quantize(Quantize o) {
   check(o.method == "gptq" || o.method == "rtn", "--method {}: expected gptq or rtn", o.method);
   ModelQuantizer how;
   how.method = o.method == "gptq" ? Method::gptq : Method::rtn;
-  if (o.view_bits > 0) {
-    const FormatSpec spec = parse_format(o.format);
-    check(how.method == Method::gptq && spec.kind == Kind::integer && is_view_width(spec.bits, o.view_bits),
-          "--view-bits {}: {} by {} has no such view; it takes --method gptq and an integer format whose planes can be "
-          "cut there: 3 bits to 2, 5, 6 or 8 to 4, 7 to 4 or 6",
-          o.view_bits, o.format, o.method);
-    how.options.view_bits = o.view_bits, how.options.view_weight = o.view_weight;
-  }
+  if (o.view_bits > 0) set_view(o, how);
   settle_defaults(o);
   set_steps(o, how);
   check_new_folder(o.out);
@@ -150,24 +186,7 @@ void quantize(Quantize o) {
   if (how.method == Method::rtn) {
     quantize_model_rtn(source, how, pool, done);
   } else {
-    const int64_t context = window_length("--calibration-context", o.context, source.config());
-    const Dataset data = calibration_data(o, source, context);
-    if (o.samples > 0) stages->next();
-    provenance["calibration_sha256"] = data.sha256;
-    provenance["calibration_tokens"] = data.tokens;
-    provenance["steps"] = o.steps;
-    if (o.samples > 0) provenance.update({{"calibration_samples", o.samples}, {"seed", o.seed}});
-    RunnerOptions options = runner_options(o.run);
-    options.mode = Activations::f32;
-    options.kv = KvFormat::f32;
-    options.max_rows = std::max<int64_t>(context, 2048);
-    options.cache_tokens = 2 * options.max_rows;  // ragged sequences leave their last pages partly empty
-    options.context = context;
-    const auto runner = make_runner(o.run, source, options);
-    std::unique_ptr<Runner> original;
-    if (has(o, "feedback")) original = make_runner(o.run, source, options);
-    how.original = original.get();
-    quantize_model_gptq(*runner, source, data, how, pool, done);
+    quantise_on_text(o, source, how, pool, *stages, provenance, done);
   }
   stages->next();
   write_checkpoint(
@@ -185,14 +204,7 @@ void quantize(Quantize o) {
       {"linears", linears}};
   write_json(o.json, report);
   if (quiet(o.json)) return;
-  fmt::print("{}\n", about_embedding(source.config(), o));
-  for (const auto& row : linears)
-    if (row.contains("damping") &&
-        (row["damping"].get<double>() > how.options.damping || row["dead_columns"].get<int64_t>() > 0))
-      fmt::print("{}: damping raised to {:.3g} of the mean diagonal, {} dead columns\n", row["name"].get<std::string>(),
-                 row["damping"].get<double>(), row["dead_columns"].get<int64_t>());
-  fmt::print("{}: {} -> {}, {:.3f} bits/parameter\n", o.out, bytes_text(source.file_bytes()),
-             bytes_text(made.file_bytes()), report["bits_per_parameter"].get<double>());
+  say(o, source, made, how.options.damping, report);
 }
 
 }  // namespace
