@@ -414,8 +414,10 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void feed_rows(const DeviceChoice* choices, const int32_t* from, int rows, int32_t* ids) {
   begin_kernel();
-  for (int i = threadIdx.x; i < rows; i += blockDim.x)
-    if (from[i] >= 0) ids[i] = max(choices[from[i]].id, 0);
+  for (int i = threadIdx.x; i < rows; i += blockDim.x) {
+    const int place = from[i];  // once: it may lie in the host's memory
+    if (place >= 0) ids[i] = max(choices[place].id, 0);
+  }
 }
 
 }  // namespace
