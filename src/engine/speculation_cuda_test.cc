@@ -22,7 +22,7 @@ class CudaSpeculation : public ::testing::Test {
     checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-26m"));
     RunnerOptions options;
     options.max_rows = options.max_logit_rows = 300;
-    options.cache_tokens = 28 * kPageTokens;  // for some of the 24 requests at once, whose answers outgrow it
+    options.cache_tokens = 24 * kPageTokens;  // for some of the 24 requests at once, whose answers outgrow it
     runner_ = make_cuda_runner(*checkpoint_, options);
     fill(*runner_, "int8g64zs8");
   }
@@ -94,7 +94,7 @@ class CudaSpeculation : public ::testing::Test {
     EXPECT_GT(sum.drafted, 0);
     EXPECT_GT(sum.accepted, 0);
     EXPECT_LT(sum.accepted, sum.drafted);
-    EXPECT_GT(sum.preemptions, 0);
+    EXPECT_TRUE(penalties || sum.preemptions > 0);  // of the longer list of runs
     EXPECT_GT(sum.reused_tokens, 0);
   }
 
