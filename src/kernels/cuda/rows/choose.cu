@@ -379,8 +379,13 @@ __global__ void __launch_bounds__(kThreads)
     choose_rows(float* logits, int v, const DeviceRule* rules, const DeviceChange* changes, float* saved,
                 DeviceChoice* choices) {
   __shared__ Shared s;
+  __shared__ DeviceRule own_rule;
   begin_kernel();
-  const DeviceRule rule = rules[blockIdx.x];
+  if (threadIdx.x < sizeof(DeviceRule) / 4)  // once: it may lie in the host's memory
+    reinterpret_cast<uint32_t*>(&own_rule)[threadIdx.x] =
+        reinterpret_cast<const uint32_t*>(rules + blockIdx.x)[threadIdx.x];
+  __syncthreads();
+  const DeviceRule rule = own_rule;
   float* x = logits + blockIdx.x * int64_t{v};
   Row row{x, v, 0, rule.scale};
   Range range = range_of(s, row);
