@@ -40,10 +40,14 @@ void Cuda::State::send_and_choose(const Matrix& logits, std::span<const ChoiceRu
   const std::vector<std::byte> sent = gathered(rules);
   const int64_t changes = (static_cast<int64_t>(sent.size()) - n * static_cast<int64_t>(sizeof(cuda::DeviceRule))) /
                           static_cast<int64_t>(sizeof(cuda::DeviceChange));
-  cuda::reserve(stream, choice.rules, static_cast<int64_t>(sent.size()));
   cuda::reserve(stream, choice.saved, std::max<int64_t>(changes, 1) * 4);
-  sending.send(stream, choice.rules.data(), sent.data(), sent.size());
-  const auto* const device_rules = choice.rules.as<cuda::DeviceRule>();
+  const auto* device_rules =
+      static_cast<const cuda::DeviceRule*>(sending.hold(stream, sent.data(), sent.size()));  // each is read once
+  if (changes > 0) {
+    cuda::reserve(stream, choice.rules, static_cast<int64_t>(sent.size()));
+    cuda::to_device(stream, choice.rules.data(), device_rules, sent.size());
+    device_rules = choice.rules.as<cuda::DeviceRule>();
+  }
   cuda::choose(stream, logits.data(), logits.columns, n, device_rules,
                reinterpret_cast<const cuda::DeviceChange*>(device_rules + n), choice.saved.as<float>(), choices);
 }
@@ -52,14 +56,11 @@ void Cuda::choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::
   assert(static_cast<int64_t>(rules.size()) <= logits.rows && choices.size() >= rules.size());
   if (rules.empty()) return;
   State& s = *state_;
-  cuda::ChoiceScratch& c = s.choice;
-  const size_t made = rules.size() * sizeof(cuda::DeviceChoice);
-  cuda::reserve(s.stream, c.choices, static_cast<int64_t>(made));
-  s.send_and_choose(logits, rules, c.choices.as<cuda::DeviceChoice>());
-  c.received.resize(made);
-  cuda::from_device(s.stream, c.received.data(), c.choices.data(), made);
+  s.choice.received.resize(rules.size() * sizeof(cuda::DeviceChoice));
+  auto* const received = reinterpret_cast<cuda::DeviceChoice*>(s.choice.received.data());
+  s.send_and_choose(logits, rules, received);
+  cuda::wait_for(s.stream);
   s.sending.arrived();
-  const auto* const received = reinterpret_cast<const cuda::DeviceChoice*>(c.received.data());
   for (size_t i = 0; i < rules.size(); ++i) choices[i] = choice_of(received[i]);
 }
 
@@ -76,10 +77,8 @@ void Cuda::feed(std::span<const int32_t> from) {
   if (std::all_of(from.begin(), from.end(), [](int32_t place) { return place < 0; })) return;
   State& s = *state_;
   assert(static_cast<int64_t>(from.size()) == s.rows);
-  cuda::reserve(s.stream, s.choice.from, static_cast<int64_t>(from.size_bytes()));
-  s.sending.send(s.stream, s.choice.from.data(), from.data(), from.size_bytes());
-  cuda::feed_tokens(s.stream, s.choice.later.as<cuda::DeviceChoice>(), s.choice.from.as<int32_t>(), s.rows,
-                    s.batch.as<int32_t>());
+  const auto* const places = static_cast<const int32_t*>(s.sending.hold(s.stream, from.data(), from.size_bytes()));
+  cuda::feed_tokens(s.stream, s.choice.later.as<cuda::DeviceChoice>(), places, s.rows, s.batch.as<int32_t>());
 }
 
 void Cuda::collect(int64_t first, std::span<Choice> choices) {

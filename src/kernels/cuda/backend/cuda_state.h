@@ -20,17 +20,20 @@ using cuda::DeviceBuffer;
 
 namespace cuda {
 using Pinned = std::vector<std::byte, PinnedAllocator<std::byte>>;
-// What is on its way to the device: a buffer is written again once the stream has been waited for.
+// What is on its way to the device: a buffer is written again once the stream has been waited for. The device reads
+// them where they are as well, which for a few bytes takes less time than a copy that kernels wait for.
 class Sending {
  public:
   void send(Stream stream, void* to, const void* from, size_t bytes) {
-    if (bytes == 0) return;
+    if (bytes > 0) to_device(stream, to, hold(stream, from, bytes), bytes);
+  }
+  const void* hold(Stream stream, const void* from, size_t bytes) {
     if (next_ == buffers_.size()) wait_for(stream), next_ = 0;
     Pinned& buffer = buffers_[next_++];
     if (buffer.capacity() < bytes) buffer.reserve(std::max(2 * bytes, size_t{16} << 10));  // rarely: it is slow
     const auto* const begin = static_cast<const std::byte*>(from);
     buffer.assign(begin, begin + bytes);
-    to_device(stream, to, buffer.data(), bytes);
+    return buffer.data();
   }
   void arrived() { next_ = 0; }  // the stream was waited for
 
@@ -38,10 +41,10 @@ class Sending {
   std::array<Pinned, 96> buffers_;
   size_t next_ = 0;
 };
-// Of Cuda::choose: what goes there and what comes back.
+// Of Cuda::choose: what comes back, written there by the device; changes of logits, and choices that stay.
 struct ChoiceScratch {
   Pinned received;
-  DeviceBuffer rules, saved, choices, later, from;
+  DeviceBuffer rules, saved, later;
 };
 }  // namespace cuda
 
@@ -89,7 +92,7 @@ struct Cuda::State {
   cuda::Upcoming next[cuda::kMaxTogether] = {};
   size_t next_count = 0;
 
-  // Inside repeat(), a step of one row on Hopper: norms and gates stay `unwritten` and the last product waits, until it
+  // Inside repeat(), a step of at most kJoinRows rows on Hopper: norms and gates stay `unwritten` and the last product waits, until it
   // is clear whether it can make the next one's blocks as well (cuda_join.cc).
   struct Waiting {
     cuda::LowbitProduct product;
@@ -148,7 +151,7 @@ struct Cuda::State {
   void write_values() {
     if (unwritten.x) write(std::exchange(unwritten, {}));
   }
-  // Activations now, or, of one row that products wait for and of prompt rows, when a product asks: in the form that it
+  // Activations now, or, of few rows that products wait for and of prompt rows, when a product asks: in the form that it
   // reads.
   void make(const Source& of);
   void prepare_halves(const Acts& input);

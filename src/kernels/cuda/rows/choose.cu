@@ -49,7 +49,7 @@ __device__ Range range_of(Blocks<kBlocks>& blocks, const Row& row) {
 }
 
 struct Weights {
-  uint64_t total, near_enough;  // of all tokens, and of those at most `farthest` below the best
+  uint64_t total, near_enough;  // of all tokens; where `farthest` is finite, of those at most so far below the best
   const Found* found;           // found[block].near[i]: its tokens by the first cut that they are near by
 };
 template <int kBlocks>
@@ -79,7 +79,7 @@ __device__ Weights weigh(Blocks<kBlocks>& blocks, const Row& row, float farthest
     if (sum >> 16 != 0) atomicAdd(&s.near[i + 1], sum >> 16);
   }
   total = sum_of_block(s, total);  // whose barriers complete the counts
-  near_enough = sum_of_block(s, near_enough);
+  if (farthest < __builtin_inff()) near_enough = sum_of_block(s, near_enough);
   const Found* found = blocks.exchange([&](Found& place, int lane) {
     place.near[lane] = s.near[lane];
     if (lane == 0) place.total = total, place.near_enough = near_enough;
@@ -316,8 +316,9 @@ __device__ void plan_gathering(const Blocks<kBlocks>& blocks, const Weights& wei
   const int last =
       settled != 0 ? __ffs(static_cast<int>(settled)) - 1 : 31 - __clz(static_cast<int>(fitting));  // or -1
   uint32_t own = 0;
-  if (lane < kBlocks)
-    for (int j = 0; j <= last; ++j) own += weights.found[lane].near[j];
+#pragma unroll
+  for (int j = 0; j < kCuts; ++j)
+    if (lane < kBlocks && j <= last) own += weights.found[lane].near[j];
   const uint32_t to_here = sum_to_here(own);
   if (lane == blocks.rank()) blocks.s.gathered = to_here - own;
   if (lane == 31) blocks.s.answer[0] = last < 0 ? 0 : kNearer[last], blocks.s.answer[1] = to_here;
@@ -356,9 +357,11 @@ __device__ int32_t look_up_choice(Shared& s, const Row& row, float lowest, const
 
 // What the first block of a row ends with; the others end with no choice.
 template <int kBlocks>
-__device__ DeviceChoice choose_row(Blocks<kBlocks>& blocks, Row& row, const DeviceRule& rule,
-                                   const DeviceChange* changes, float* saved, float* x) {
-  Range range = range_of(blocks, row);
+__device__ DeviceChoice choose_row(Blocks<kBlocks>& blocks, Row& row, const DeviceChange* changes, float* saved,
+                                   float* x) {
+  Range range = range_of(blocks, row);  // while the rule comes
+  const DeviceRule& rule = blocks.s.rule;
+  row.scale = rule.scale;
   DeviceChoice choice{0, -1, 0, 0};
   if (rule.wants_probability && range.orderable) {
     Row natural = row;
@@ -398,13 +401,17 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kBlocks > 1) ptx::cluster_arrive_relaxed();
   begin_kernel();
   Blocks<kBlocks> blocks{s};
-  const DeviceRule rule = rules[blockIdx.x];
+  static_assert(sizeof(DeviceRule) % 4 == 0 && sizeof(DeviceRule) / 4 <= 32);
+  if (threadIdx.x < sizeof(DeviceRule) / 4)  // once: it may lie in the host's memory
+    reinterpret_cast<uint32_t*>(&s.rule)[threadIdx.x] =
+        reinterpret_cast<const uint32_t*>(rules + blockIdx.x)[threadIdx.x];
   float* x = logits + blockIdx.x * int64_t{v};
   const int each = (v + 4 * kBlocks - 1) / (4 * kBlocks) * 4, begin = min(blocks.rank() * each, v);
-  Row row{x, v, begin, min(begin + each, v), 0, rule.scale};
+  Row row{x, v, begin, min(begin + each, v), 0, 0};
   if constexpr (kBlocks > 1) ptx::cluster_wait();  // all have begun, so that they can be told
-  DeviceChoice choice = choose_row(blocks, row, rule, changes, saved, x);
+  DeviceChoice choice = choose_row(blocks, row, changes, saved, x);
   if (blocks.rank() != 0) return;  // having read all it will: the blocks have met since
+  const DeviceRule& rule = s.rule;
   __syncthreads();
   for (int i = rule.first_change + static_cast<int>(threadIdx.x); i < rule.first_change + rule.changes; i += kThreads)
     x[changes[i].id] = saved[i];
@@ -416,8 +423,10 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void feed_rows(const DeviceChoice* choices, const int32_t* from, int rows, int32_t* ids) {
   begin_kernel();
-  for (int i = threadIdx.x; i < rows; i += blockDim.x)
-    if (from[i] >= 0) ids[i] = max(choices[from[i]].id, 0);
+  for (int i = threadIdx.x; i < rows; i += blockDim.x) {
+    const int place = from[i];  // once: it may lie in the host's memory
+    if (place >= 0) ids[i] = max(choices[place].id, 0);
+  }
 }
 
 template <int kBlocks>

@@ -28,7 +28,8 @@ struct DeviceChoice {
   float logit, top;
 };
 
-// choices (rows) from logits (rows, v), which are left as they were. `saved` has room for a float for each change.
+// choices (rows) from logits (rows, v), which are left as they were. Rules, choices and `from` may lie in page-locked
+// memory of the host. `saved` has room for a float for each change.
 void choose(Stream stream, float* logits, int64_t v, int64_t rows, const DeviceRule* rules, const DeviceChange* changes,
             float* saved, DeviceChoice* choices);
 // ids[i] = the choice at from[i], where that is >= 0; token 0 where it is of a row that had no best.

@@ -113,8 +113,16 @@ __device__ __forceinline__ void ask_for_upcoming(const LowbitArguments& p, int w
     ptx::prefetch_into_l2(static_cast<const uint8_t*>(u.data) + begin, min(u.share, u.bytes - begin));
 }
 inline void share_upcoming(LowbitArguments& p, unsigned thread_blocks) {
-  for (UpcomingShare& u : p.upcoming)
-    if (u.apart == 0) u.share = u.apart = (u.bytes / 16 + thread_blocks - 1) / thread_blocks * 16;
+  for (int i = 0; i < kMaxTogether; ++i) {
+    UpcomingShare& u = p.upcoming[i];
+    const uint32_t reach = thread_blocks * u.apart;
+    if (u.apart == 0) {
+      u.share = u.apart = (u.bytes / 16 + thread_blocks - 1) / thread_blocks * 16;
+    } else if (u.bytes > reach && i + 1 < kMaxTogether && p.upcoming[i + 1].bytes == 0) {  // pieces for another warp
+      p.upcoming[i + 1] = {static_cast<const uint8_t*>(u.data) + reach, u.bytes - reach, u.share, u.apart};
+      u.bytes = reach;
+    }
+  }
 }
 
 template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>
