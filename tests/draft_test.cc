@@ -53,7 +53,7 @@ TEST(Draft, MeasuresEveryKindAndKeepsTheFastestForAuto) {
   run_well(folder, kChoose);
   for (const char* temperature : {"0", "0.8"}) {
     const std::string generate =
-        "fidelio generate q --chat -p 'What is 12 + 30?' -n 24 --json - --temperature " + std::string(temperature);
+        "fidelio generate q -p 'What is 12 + 30?' -n 24 --json - --temperature " + std::string(temperature);
     const auto plain = nlohmann::json::parse(run_well(folder, generate).out),
                drafted = nlohmann::json::parse(run_well(folder, generate + " --draft auto").out);
     EXPECT_EQ(plain["ids"], drafted["ids"]);
