@@ -34,7 +34,7 @@ BODIES = re.compile(r"_(body|impl|fixture)\.h$|^src/train/|_avx2\.h$")
 # Longer, with the reason. Nothing else may be.
 LONGER = {
     "src/kernels/backend.h": 190,  # the concept of a backend, operation by operation
-    "src/kernels/cuda/backend/cuda_state.h": 210, "src/kernels/cuda/linear/layout/lowbit.h": 170,  # a protocol and a layout, told once
+    "src/kernels/cuda/backend/cuda_state.h": 220, "src/kernels/cuda/linear/layout/lowbit.h": 170,  # a protocol and a layout, told once
     "src/kernels/cpu/simd.h": 160, "src/core/tensor.h": 165,  # lists of one-line functions
     "src/text/jinja/interpreter.cc": 510,  # one switch over a language
 }
