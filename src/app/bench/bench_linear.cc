@@ -186,8 +186,8 @@ void bench_linear(const LinearBench& o) {
           const Row r = time_row(cpu, copies, matrix, mode, rows, o.seconds);
           const cpu::Form form = copies[0].kernel(mode).form;
           const double share = form == cpu::Form::i8x2 || form == cpu::Form::i16 ? r.of_int8_rate(2)
-                               : form == cpu::Form::i8 ? r.of_int8_rate(1)
-                                                       : 0;
+                               : form == cpu::Form::i8                           ? r.of_int8_rate(1)
+                                                                                 : 0;
           report["rows"].push_back({{"format", to_string(spec)},
                                     {"activations", r.activations},
                                     {"kernel", r.kernel},

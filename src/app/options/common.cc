@@ -86,7 +86,7 @@ CLI::Validator from_to(double low, double high) {
         const std::string message = within(text);
         const double x = std::strtod(text.c_str(), nullptr);
         return message.empty() || !(x >= 50 && x <= 100) ? message
-                                                       : fmt::format("{}; did you mean {}?", message, x / 100);
+                                                         : fmt::format("{}; did you mean {}?", message, x / 100);
       },
       within.get_description());
 }

@@ -219,7 +219,8 @@ void probe(const std::string& model, const std::string& text, int64_t tokens, co
   const Tokenizer tokenizer = Tokenizer::load(source.texts());
   const Dataset data = read_dataset({text}, tokenizer, nullptr, {.context = 512, .max_tokens = tokens});
   const auto runner = make_cpu_runner(
-      source, {.threads = 2, .isa = {}, .kv = KvFormat::f32, .max_rows = 2048, .cache_tokens = 4096, .mode = Activations::f32});
+      source,
+      {.threads = 2, .isa = {}, .kv = KvFormat::f32, .max_rows = 2048, .cache_tokens = 4096, .mode = Activations::f32});
   ThreadPool pool(2);
   std::vector<Method> methods;
   for (const char* name : {"lut2g64", "vq8k16s8", "lut3g64", "lut4g64"}) {

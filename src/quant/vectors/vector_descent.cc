@@ -15,8 +15,7 @@ struct Strip {
   std::vector<float> error, gradient;  // (rows, n): E = W - Q and E H
 };
 
-void times_h(std::span<const float> a, int64_t rows, int64_t n, std::span<const float> h,
-              std::vector<float>& product) {
+void times_h(std::span<const float> a, int64_t rows, int64_t n, std::span<const float> h, std::vector<float>& product) {
   product.resize(static_cast<size_t>(rows * n));
   fidelio::multiply<float>(rows, n, n, 1, {a.data(), n}, {h.data(), n}, false, product.data(), n);
 }
