@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "formats/small_float.h"
+#include "formats/vector_rows.h"
 
 namespace fidelio {
 namespace {
@@ -261,6 +262,11 @@ void decode_row(const LinearWeight& w, int64_t row, std::span<float> values) {
 
 std::vector<float> decode(const LinearWeight& w) {
   std::vector<float> values(static_cast<size_t>(w.out * w.in));
+  if (const auto* vectors = std::get_if<SignedVectors>(&w.main)) {
+    const VectorRows rows(*vectors);
+    for (int64_t row = 0; row < w.out; ++row) rows.decode(row, std::span(values).subspan(row * w.in, w.in));
+    return values;
+  }
   for (int64_t row = 0; row < w.out; ++row) decode_row(w, row, std::span(values).subspan(row * w.in, w.in));
   return values;
 }

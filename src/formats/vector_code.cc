@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "formats/vector_rows.h"
 
 namespace fidelio {
 namespace {
@@ -100,7 +101,10 @@ void check_vectors(const SignedVectors& w, const std::string& format) {
   check(at == s.sparse, "{}: the rows have {} corrections, the matrix {}: the file is damaged", format, at, s.sparse);
 }
 
-void decode_vectors(const SignedVectors& w, int64_t row, std::span<float> values) {
+namespace {
+
+// `at`: where the row's corrections begin.
+void decode_at(const SignedVectors& w, int64_t row, int64_t at, std::span<float> values) {
   const VectorShape& s = w.shape;
   const float row_scale = to_float(w.row_scale.as<const f16>()[row]);
   const auto columns = w.column_scale.as<const f16>();
@@ -116,16 +120,29 @@ void decode_vectors(const SignedVectors& w, int64_t row, std::span<float> values
     }
   }
   if (s.sparse == 0) return;
-  const auto counts = w.sparse_count.as<const uint16_t>();
-  int64_t at = 0;
-  for (int64_t before = 0; before < row; ++before) at += counts[before];
-  for (int64_t i = at; i < at + counts[row]; ++i) {
+  for (int64_t i = at; i < at + w.sparse_count.as<const uint16_t>()[row]; ++i) {
     const float scale = to_float(w.sparse_scale.as<const f16>()[i]);
     const int64_t first = w.sparse_index.as<const uint16_t>()[i] * kVectorDim;
     for (int64_t j = 0; j < kVectorDim && first + j < s.in; ++j)
       values[first + j] += scale * static_cast<float>(w.sparse_value.as<const int8_t>()[i * kVectorDim + j]);
   }
 }
+
+}  // namespace
+
+void decode_vectors(const SignedVectors& w, int64_t row, std::span<float> values) {
+  int64_t at = 0;
+  for (int64_t before = 0; w.shape.sparse > 0 && before < row; ++before)
+    at += w.sparse_count.as<const uint16_t>()[before];
+  decode_at(w, row, at, values);
+}
+
+VectorRows::VectorRows(const SignedVectors& w) : w_(w), begin_(static_cast<size_t>(w.shape.out + 1), 0) {
+  for (int64_t row = 0; w.shape.sparse > 0 && row < w.shape.out; ++row)
+    begin_[row + 1] = begin_[row] + w.sparse_count.as<const uint16_t>()[row];
+}
+
+void VectorRows::decode(int64_t row, std::span<float> values) const { decode_at(w_, row, begin_[row], values); }
 
 int64_t vector_code_bytes(const FormatSpec& spec, int64_t out, int64_t in) {
   const VectorShape s = vector_shape(spec, out, in);
