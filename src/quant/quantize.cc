@@ -119,7 +119,7 @@ GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64
     if (hessian.matrix()[c * in + c] == 0)
       for (int64_t r = 0; r < out; ++r) live[r * in + c] = 0;
 
-  if (spec.kind == Kind::vq) return quantize_vectors(spec, live, out, in, hessian, options.damping, pool);
+  if (spec.kind == Kind::vq) return quantize_vectors(spec, live, out, in, hessian, options, pool);
   GptqResult result{.weight = allocate_weight(spec, out, in),
                     .report = {.damping = factor.damping, .dead_columns = factor.dead}};
   GptqReport& report = result.report;

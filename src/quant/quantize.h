@@ -21,6 +21,12 @@ LinearWeight quantize_rtn(const FormatSpec& spec, std::span<const float> w, int6
                           const RtnOptions& options, ThreadPool& pool);
 
 // GPTQ (Frantar et al. 2023) with static groups, then coordinate descent (descent.h).
+// Vector codes as SCVQ has them (vectors/vector_paper.cc), for comparison: which vectors get a correction of their own,
+// whether k-means weights vectors by salience, and equation 6's alpha.
+struct VectorPaper {
+  bool outliers = true, salient = true, residuals = true, weighted = true;
+  float alpha = 0.25f;
+};
 struct GptqOptions {
   double damping = 0.01;  // of the mean diagonal of H; grows tenfold where the Cholesky fails, and the report says so
   bool act_order = true;  // columns by descending H_ii; storage order is unchanged, groups are static
@@ -31,6 +37,10 @@ struct GptqOptions {
   // weight plus view_weight times that of the view. Other formats ignore it.
   int view_bits = 0;
   float view_weight = 0;
+  // Vector codes alone: as in the paper, and not by feedback and descent, where `gradient` (out, in) has the mean
+  // absolute gradient of every weight.
+  VectorPaper paper = {};
+  std::span<const float> gradient = {};
 };
 struct GptqReport {
   double energy = 0;         // tr(W H W^T): the loss of an all-zero weight

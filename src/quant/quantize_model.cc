@@ -112,8 +112,10 @@ void quantize_linear(Runner& runner, const Checkpoint& source, LinearId id, Work
   if (formats == how.formats.end()) return;
   const LinearWeight original = source.linear(id);
   naming(id, [&] { bench.load(original); });
+  GptqOptions options = how.options;
+  if (how.gradients && how.gradients->contains(id)) options.gradient = how.gradients->at(id);
   for (const FormatSpec& spec : formats->second) {
-    auto result = naming(id, [&] { return bench.quantize(spec, how.options); });
+    auto result = naming(id, [&] { return bench.quantize(spec, options); });
     result.weight.bias = original.bias;
     if (how.sequential) runner.set_linear(id, runner.pack(result.weight));
     done({id, std::move(result.weight), result.report});

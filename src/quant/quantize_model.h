@@ -44,6 +44,8 @@ struct ModelQuantizer {
   // Stops found here are not quantised again; the others go there. With `sequential` a stop depends on the formats of
   // those before it: such a store is for these formats alone.
   StopStore* store = nullptr;
+  // Vector codes as in the paper: the mean absolute gradient of each linear's weights (train/salience.h).
+  const std::map<LinearId, std::vector<float>>* gradients = nullptr;
   // With a store: of the stops, numbered in the order of the model, only those of number part mod parts are made. What
   // the others made is found in the store.
   int part = 0, parts = 1;

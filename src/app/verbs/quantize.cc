@@ -4,6 +4,8 @@
 #include "core/progress.h"
 #include "quant/quantize_model.h"
 #include "runtime/dataset.h"
+#include "train/block.h"
+#include "train/salience.h"
 
 namespace fidelio::app {
 namespace {
@@ -21,6 +23,9 @@ struct Quantize {
   int64_t tokens = 131072, samples = 0, context = 0;  // 0: window_length()
   uint64_t seed = 0;
   bool keep_embedding = false;
+  std::vector<std::string> paper;  // parts of SCVQ as written; empty: vector codes by feedback and descent
+  float alpha = 0.25f;
+  int64_t gradient_tokens = 16384;
   int view_bits = 0;
   float view_weight = 0;
 };
@@ -43,6 +48,26 @@ void set_steps(const Quantize& o, ModelQuantizer& how) {
   how.options.descend_codes = has(o, "descent");
   how.options.refit_scales = has(o, "refit");
   how.sequential = !has(o, "source-inputs");
+}
+
+const std::vector<std::string> kPaperParts = {"outliers", "salient", "residuals", "weights"};
+
+// What `--paper` takes out of an option's defaults; the gradients that it needs, of the source on the calibration text.
+std::map<LinearId, std::vector<float>> set_paper(const Quantize& o, const Checkpoint& source, const Dataset& data,
+                                                 GptqOptions& options) {
+  const auto has_part = [&](std::string_view part) {
+    return std::find(o.paper.begin(), o.paper.end(), part) != o.paper.end();
+  };
+  options.paper = {has_part("outliers"), has_part("salient"), has_part("residuals"), has_part("weights"), o.alpha};
+  train::check_known(source.config());
+  int64_t tokens = 0;
+  std::vector<std::vector<int32_t>> sequences;
+  for (const auto& s : data.sequences) {
+    if (tokens >= o.gradient_tokens) break;
+    tokens += static_cast<int64_t>(s.size());
+    sequences.push_back(s);
+  }
+  return train::mean_absolute_gradient(source, sequences, {.labels = true, .seed = o.seed, .threads = o.run.threads});
 }
 
 // The calibration text: `tokens` in all, `samples` of them written by the model.
@@ -125,6 +150,11 @@ void quantize(Quantize o) {
           o.view_bits, o.format, o.method);
     how.options.view_bits = o.view_bits, how.options.view_weight = o.view_weight;
   }
+  for (const std::string& part : o.paper)
+    check(std::find(kPaperParts.begin(), kPaperParts.end(), part) != kPaperParts.end(),
+          "--paper {}: expected some of {}", part, fmt::join(kPaperParts, ", "));
+  check(o.paper.empty() || (parse_format(o.format).kind == Kind::vq && o.method == "gptq"),
+        "--paper is about vector codes, such as vq8k12s1+r2.2, and not {} by {}", o.format, o.method);
   settle_defaults(o);
   set_steps(o, how);
   check_new_folder(o.out);
@@ -167,6 +197,12 @@ void quantize(Quantize o) {
     std::unique_ptr<Runner> original;
     if (has(o, "feedback")) original = make_runner(o.run, source, options);
     how.original = original.get();
+    std::map<LinearId, std::vector<float>> gradients;
+    if (!o.paper.empty()) {
+      gradients = set_paper(o, source, data, how.options);
+      how.gradients = &gradients;
+      provenance["paper"] = o.paper;
+    }
     quantize_model_gptq(*runner, source, data, how, pool, done);
   }
   stages->next();
@@ -226,6 +262,16 @@ void add_quantize(CLI::App& app) {
           "codes; feedback: make up for what earlier layers lost; source-inputs (not with feedback): calibrate on what "
           "the source's layers give, not the quantised ones. Default: the first five; none: plain GPTQ")
       ->delimiter(',');
+  verb->add_option("--paper", o->paper,
+                   "Vector codes as SCVQ has them, without feedback and descent: which vectors have corrections "
+                   "(outliers, salient, residuals) and whether k-means weights them by salience (weights)")
+      ->delimiter(',');
+  verb->add_option("--alpha", o->alpha, "Of --paper: the power of salience in the choice of residuals")
+      ->check(from_to(0, 4))
+      ->needs("--paper");
+  verb->add_option("--gradient-tokens", o->gradient_tokens, "Of --paper: tokens whose gradients salience is made of")
+      ->check(above_zero())
+      ->needs("--paper");
   verb->add_option("--calibration-context", o->context,
                    "Length of a calibration sequence (default: 512, or the model's context if that is shorter)")
       ->check(CLI::Range(16, 1 << 20));

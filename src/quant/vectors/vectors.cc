@@ -1,45 +1,22 @@
 #include "quant/vectors/vectors.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <numeric>
 
 #include "core/rng.h"
 #include "kernels/blas.h"
-#include "quant/vectors/vector_book.h"
+#include "quant/vectors/vector_work.h"
 
 namespace fidelio {
 namespace {
 
-constexpr int64_t kRows = 64;             // of a job
-constexpr int64_t kSamplesPerEntry = 32;  // vectors that a codebook is fitted to
+constexpr int64_t kSamplesPerEntry = 64;  // vectors that a codebook is fitted to
 
-// Columns in working order: vectors by descending price, the columns of a vector side by side, padded to whole vectors.
-struct Work {
-  VectorShape shape;
-  int64_t padded = 0;              // 8 shape.vectors
-  std::vector<int64_t> vector;     // place -> vector of the file
-  std::vector<float> w, done;      // (out, padded): what is wanted, and what was chosen for it
-  std::vector<float> price;        // (padded): of an error in this column
-  std::vector<float> row, column;  // scales as stored; a row's has its codebook's in it once that is known
-  std::vector<float> metrics;      // (padded): price times the column scale's square
-  std::vector<uint8_t> corrected;  // (out, vectors), by place
-  std::vector<VectorBook> books;
-  std::vector<float> book_scale;
-
-  int64_t column_of(int64_t at) const { return vector[at / kVectorDim] * kVectorDim + at % kVectorDim; }
-  float* row_of(std::vector<float>& m, int64_t r) const { return m.data() + r * padded; }
-};
-
-float stored(double x) {
-  const float value = static_cast<float>(std::clamp(x, 0x1p-20, 60000.0));
-  return to_float(to_f16(value));
-}
-
-Work begin(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, std::vector<int64_t> order) {
-  Work k;
+VectorWork begin(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
+                 std::vector<int64_t> order) {
+  VectorWork k;
   k.shape = vector_shape(spec, out, in);
   k.padded = k.shape.vectors * kVectorDim;
   k.vector = std::move(order);
@@ -54,7 +31,7 @@ Work begin(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_
 
 // Rows to unit root mean square, then columns: one pass, as in the paper. Columns hold a sixteenth of theirs and rows
 // sixteen times: both are normal FP16 then.
-void normalise(Work& k) {
+void normalise(VectorWork& k) {
   k.row.assign(static_cast<size_t>(k.shape.out), 0.0f);
   std::vector<double> squares(static_cast<size_t>(k.padded), 0.0);
   for (int64_t r = 0; r < k.shape.out; ++r) {
@@ -70,18 +47,18 @@ void normalise(Work& k) {
   k.column.assign(static_cast<size_t>(k.padded), 0.0f);
   k.metrics.assign(k.column.size(), 0.0f);
   for (int64_t i = 0; i < k.padded; ++i) {
-    k.column[i] = stored(std::max(0.05, std::sqrt(squares[i] / static_cast<double>(k.shape.out))) / 16);
+    k.column[i] = stored_scale(std::max(0.05, std::sqrt(squares[i] / static_cast<double>(k.shape.out))) / 16);
     k.metrics[i] = k.price[i] * k.column[i] * k.column[i];
   }
 }
 
 // x of a vector in its codebook's terms, `scale` = the row's; zero where the row is.
-void scaled(const Work& k, const float* w, int64_t place, float scale, float* x) {
+void scaled(const VectorWork& k, const float* w, int64_t place, float scale, float* x) {
   for (int64_t j = 0; j < kVectorDim; ++j)
     x[j] = scale > 0 ? w[place * kVectorDim + j] / (scale * k.column[place * kVectorDim + j]) : 0.0f;
 }
 
-VectorSamples sample(const Work& k, int64_t block) {
+VectorSamples sample(const VectorWork& k, int64_t block) {
   const int64_t first = k.shape.first_row(block), rows = k.shape.first_row(block + 1) - first;
   const int64_t wanted = std::max<int64_t>(1, kSamplesPerEntry * k.shape.entries / k.shape.vectors);
   VectorSamples s;
@@ -102,7 +79,7 @@ VectorSamples sample(const Work& k, int64_t block) {
   return s;
 }
 
-void fit_books(Work& k, ThreadPool& pool) {
+void fit_books(VectorWork& k, ThreadPool& pool) {
   k.books.clear();
   k.book_scale.clear();
   for (int64_t b = 0; b < k.shape.blocks; ++b) {
@@ -112,18 +89,8 @@ void fit_books(Work& k, ThreadPool& pool) {
   }
 }
 
-// f(block, first row, last row) over pieces of blocks.
-template <typename F>
-void over_rows(const VectorShape& s, ThreadPool& pool, const F& f) {
-  std::vector<std::array<int64_t, 3>> jobs;
-  for (int64_t b = 0; b < s.blocks; ++b)
-    for (int64_t r = s.first_row(b); r < s.first_row(b + 1); r += kRows)
-      jobs.push_back({b, r, std::min(r + kRows, s.first_row(b + 1))});
-  pool.run(static_cast<int64_t>(jobs.size()), [&](int64_t job, int) { f(jobs[job][0], jobs[job][1], jobs[job][2]); });
-}
-
 // The `sparse` vectors whose error costs most by themselves are corrected.
-void choose_corrections(Work& k, ThreadPool& pool) {
+void choose_corrections(VectorWork& k, ThreadPool& pool) {
   if (k.shape.sparse == 0) return;
   const int64_t V = k.shape.vectors;
   std::vector<float> cost(static_cast<size_t>(k.shape.out * V));
@@ -150,28 +117,6 @@ void choose_corrections(Work& k, ThreadPool& pool) {
   for (int64_t i = 0; i < k.shape.sparse; ++i) k.corrected[order[i]] = 1;
 }
 
-// The correction of a vector: whole numbers in [-127, 127] times an FP16.
-struct Correction {
-  f16 scale{};
-  int8_t value[kVectorDim] = {};
-};
-Correction correct(const float* error) {
-  Correction c;
-  float largest = 0;
-  for (int64_t j = 0; j < kVectorDim; ++j) largest = std::max(largest, std::fabs(error[j]));
-  c.scale = to_f16(std::min(largest / 127, 60000.0f));
-  const float scale = to_float(c.scale);
-  for (int64_t j = 0; j < kVectorDim; ++j)
-    c.value[j] = scale == 0 ? 0 : static_cast<int8_t>(std::clamp(std::nearbyint(error[j] / scale), -127.0f, 127.0f));
-  return c;
-}
-
-// What was chosen, before it goes into the file's order.
-struct Chosen {
-  std::vector<VectorChoice> code;      // (out, vectors) by place
-  std::vector<Correction> correction;  // the same; only where corrected
-};
-
 // e U^-1 of the vector at `first` for one row: what is taken out of later columns is this times their part of U.
 void divide(const HessianFactor& f, int64_t first, float* e) {
   for (int64_t j = 0; j < kVectorDim; ++j) {
@@ -181,7 +126,7 @@ void divide(const HessianFactor& f, int64_t first, float* e) {
 }
 
 // Chooses the codes of rows [first, last), vector by vector; with a factor each one's error goes into later columns.
-void choose_rows(Work& k, const HessianFactor* factor, int64_t block, int64_t first, int64_t last, Chosen& chosen) {
+void choose_rows(VectorWork& k, const HessianFactor* factor, int64_t block, int64_t first, int64_t last) {
   const VectorBook& book = k.books[block];
   const int64_t V = k.shape.vectors, rows = last - first;
   std::vector<float> norm(static_cast<size_t>(book.entries())), error(static_cast<size_t>(rows * kVectorDim));
@@ -195,13 +140,13 @@ void choose_rows(Work& k, const HessianFactor* factor, int64_t block, int64_t fi
       const float scale = k.row[first + r];
       scaled(k, target.data() + r * k.padded, v, scale, x);
       const int64_t at = (first + r) * V + v;
-      chosen.code[at] = book.nearest(x, metric, norm.data());
-      book.decode(chosen.code[at], q);
+      k.code[at] = book.nearest(x, metric, norm.data());
+      book.decode(k.code[at], q);
       for (int64_t j = 0; j < kVectorDim; ++j) q[j] *= scale * k.column[v * kVectorDim + j];
       for (int64_t j = 0; j < kVectorDim; ++j) e[j] = want[j] - q[j];
       if (k.corrected[at]) {
-        const Correction c = chosen.correction[at] = correct(e);
-        for (int64_t j = 0; j < kVectorDim; ++j) q[j] += to_float(c.scale) * static_cast<float>(c.value[j]);
+        const VectorCorrection c = k.correction[at] = correct(e);
+        for (int64_t j = 0; j < kVectorDim; ++j) q[j] += c.at(j);
         for (int64_t j = 0; j < kVectorDim; ++j) e[j] = want[j] - q[j];
       }
       std::copy_n(q, kVectorDim, &k.done[(first + r) * k.padded + v * kVectorDim]);
@@ -215,75 +160,17 @@ void choose_rows(Work& k, const HessianFactor* factor, int64_t block, int64_t fi
   }
 }
 
-Chosen choose(Work& k, const HessianFactor* factor, ThreadPool& pool) {
+void choose(VectorWork& k, const HessianFactor* factor, ThreadPool& pool) {
   for (int64_t b = 0; b < k.shape.blocks; ++b)
     for (int64_t r = k.shape.first_row(b); r < k.shape.first_row(b + 1); ++r)
-      k.row[r] = k.row[r] == 0 ? 0.0f : stored(double{k.row[r]} * k.book_scale[b]);
-  Chosen chosen;
-  chosen.code.resize(k.corrected.size());
-  chosen.correction.resize(k.shape.sparse > 0 ? k.corrected.size() : 0);
+      k.row[r] = k.row[r] == 0 ? 0.0f : stored_scale(double{k.row[r]} * k.book_scale[b]);
+  k.code.resize(k.corrected.size());
+  k.correction.resize(k.shape.sparse > 0 ? k.corrected.size() : 0);
   over_rows(k.shape, pool,
-            [&](int64_t block, int64_t first, int64_t last) { choose_rows(k, factor, block, first, last, chosen); });
-  return chosen;
+            [&](int64_t block, int64_t first, int64_t last) { choose_rows(k, factor, block, first, last); });
 }
 
-struct Losses {
-  double energy = 0, before = 0, after = 0;
-};
-
-// a H b of two rows.
-double product(std::span<const float> ah, const float* b) {
-  double sum = 0;
-  for (size_t i = 0; i < ah.size(); ++i) sum += double{ah[i]} * double{b[i]};
-  return sum;
-}
-
-// The row scale that minimises the loss for the codes there are: with d = what is wanted less corrections and m = the
-// codes' part, d H m / m H m times the scale they have.
-Losses fit_row_scales(Work& k, const Chosen& chosen, std::span<const float> h, ThreadPool& pool) {
-  const int64_t V = k.shape.vectors, n = k.padded;
-  std::vector<Losses> parts(static_cast<size_t>(k.shape.out));
-  over_rows(k.shape, pool, [&](int64_t, int64_t first, int64_t last) {
-    const int64_t rows = last - first;
-    std::vector<float> main(k.done.begin() + first * n, k.done.begin() + last * n), mh(main.size()),
-        wanted(main.size());
-    std::vector<float> wh(main.size()), eh(main.size()), error(main.size());
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t at = (first + r) * V + i / kVectorDim;
-        const float fixed = k.corrected[at] ? to_float(chosen.correction[at].scale) *
-                                                  static_cast<float>(chosen.correction[at].value[i % kVectorDim])
-                                            : 0.0f;
-        main[r * n + i] -= fixed;
-        wanted[r * n + i] = k.w[(first + r) * n + i] - fixed;
-        error[r * n + i] = wanted[r * n + i] - main[r * n + i];
-      }
-    const auto times_h = [&](const float* a, float* ah) {
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, n, n, 1.0f, a, n, h.data(), n, 0.0f, ah, n);
-    };
-    times_h(main.data(), mh.data());
-    times_h(k.w.data() + first * n, wh.data());
-    times_h(error.data(), eh.data());
-    for (int64_t r = 0; r < rows; ++r) {
-      Losses& loss = parts[first + r];
-      const auto row = [&](const std::vector<float>& m) { return std::span(m).subspan(r * n, n); };
-      loss.energy = product(row(wh), k.w.data() + (first + r) * n);
-      loss.before = loss.after = product(row(eh), &error[r * n]);
-      const double mm = product(row(mh), &main[r * n]), em = product(row(eh), &main[r * n]);
-      if (mm <= 0 || k.row[first + r] == 0) continue;
-      const float old = k.row[first + r], now = stored(old * (1 + em / mm));
-      const double step = double{now} / old - 1, after = loss.before - 2 * step * em + step * step * mm;
-      if (!(after < loss.before)) continue;
-      loss.after = after;
-      k.row[first + r] = now;
-    }
-  });
-  Losses all;
-  for (const Losses& p : parts) all.energy += p.energy, all.before += p.before, all.after += p.after;
-  return all;
-}
-
-LinearWeight emit(const FormatSpec& spec, const Work& k, const Chosen& chosen) {
+LinearWeight emit(const FormatSpec& spec, const VectorWork& k) {
   LinearWeight weight = allocate_weight(spec, k.shape.out, k.shape.in);
   auto& m = std::get<SignedVectors>(weight.main);
   const int64_t V = k.shape.vectors;
@@ -300,26 +187,26 @@ LinearWeight emit(const FormatSpec& spec, const Work& k, const Chosen& chosen) {
     m.row_scale.as<f16>()[r] = to_f16(k.row[r]);
     for (int64_t v = 0; v < V; ++v) {
       const int64_t at = r * V + place[v];
-      set_vector(m, r, v, chosen.code[at]);
+      set_vector(m, r, v, k.code[at]);
       if (!k.corrected[at]) continue;
       ++m.sparse_count.as<uint16_t>()[r];
       m.sparse_index.as<uint16_t>()[sparse] = static_cast<uint16_t>(v);
-      m.sparse_scale.as<f16>()[sparse] = chosen.correction[at].scale;
-      std::copy_n(chosen.correction[at].value, kVectorDim, &m.sparse_value.as<int8_t>()[sparse * kVectorDim]);
+      m.sparse_scale.as<f16>()[sparse] = k.correction[at].scale;
+      std::copy_n(k.correction[at].value, kVectorDim, &m.sparse_value.as<int8_t>()[sparse * kVectorDim]);
       ++sparse;
     }
   }
   return weight;
 }
 
-Chosen quantise(Work& k, const HessianFactor* factor, ThreadPool& pool) {
+void quantise(VectorWork& k, const HessianFactor* factor, ThreadPool& pool) {
   normalise(k);
   fit_books(k, pool);
   if (k.shape.sparse > 0) {
     choose_corrections(k, pool);
     fit_books(k, pool);  // without the vectors that are corrected
   }
-  return choose(k, factor, pool);
+  choose(k, factor, pool);
 }
 
 // Vectors by descending sum of their columns' diagonal; a last one that the matrix does not fill stays last.
@@ -334,7 +221,7 @@ std::vector<int64_t> order_of(const Hessian& hessian) {
 }
 
 // H in working order; columns beyond the matrix have a diagonal that keeps them apart from all others.
-Hessian reordered(const Hessian& hessian, const Work& k) {
+Hessian reordered(const Hessian& hessian, const VectorWork& k) {
   const int64_t in = hessian.in(), n = k.padded;
   std::vector<float> h(static_cast<size_t>(n * n), 0.0f);
   for (int64_t a = 0; a < n; ++a)
@@ -361,28 +248,52 @@ std::vector<float> prices(const Hessian& h, const HessianFactor& f) {
 
 }  // namespace
 
+float stored_scale(double x) {
+  const float value = static_cast<float>(std::clamp(x, 0x1p-20, 60000.0));
+  return to_float(to_f16(value));
+}
+
+VectorCorrection correct(const float* error) {
+  VectorCorrection c;
+  float largest = 0;
+  for (int64_t j = 0; j < kVectorDim; ++j) largest = std::max(largest, std::fabs(error[j]));
+  c.scale = to_f16(std::min(largest / 127, 60000.0f));
+  const float scale = to_float(c.scale);
+  for (int64_t j = 0; j < kVectorDim; ++j)
+    c.value[j] = scale == 0 ? 0 : static_cast<int8_t>(std::clamp(std::nearbyint(error[j] / scale), -127.0f, 127.0f));
+  return c;
+}
+
 LinearWeight quantize_vectors(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
                               std::span<const float> price, ThreadPool& pool) {
   std::vector<int64_t> order(static_cast<size_t>((in + kVectorDim - 1) / kVectorDim));
   std::iota(order.begin(), order.end(), 0);
-  Work k = begin(spec, w, out, in, std::move(order));
+  VectorWork k = begin(spec, w, out, in, std::move(order));
   k.price.assign(static_cast<size_t>(k.padded), 0.0f);
   std::copy(price.begin(), price.end(), k.price.begin());
-  const Chosen chosen = quantise(k, nullptr, pool);
-  return emit(spec, k, chosen);
+  quantise(k, nullptr, pool);
+  return emit(spec, k);
 }
 
 GptqResult quantize_vectors(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
-                            const Hessian& hessian, double damping, ThreadPool& pool) {
+                            const Hessian& hessian, const GptqOptions& options, ThreadPool& pool) {
   use_single_threaded_blas();
   const auto start = std::chrono::steady_clock::now();
-  Work k = begin(spec, w, out, in, order_of(hessian));
+  VectorWork k = begin(spec, w, out, in, order_of(hessian));
   const Hessian ordered = reordered(hessian, k);
-  const HessianFactor factor = factorize(ordered, damping, false, pool);
-  k.price = prices(ordered, factor);
-  const Chosen chosen = quantise(k, &factor, pool);
-  const Losses losses = fit_row_scales(k, chosen, ordered.matrix(), pool);
-  GptqResult result{.weight = emit(spec, k, chosen),
+  const HessianFactor factor = factorize(ordered, options.damping, false, pool);
+  VectorDescent descent{options.descent_passes, options.descend_codes, options.refit_scales};
+  if (options.gradient.empty()) {
+    k.price = prices(ordered, factor);
+    quantise(k, &factor, pool);
+  } else {
+    for (int64_t i = 0; i < k.padded; ++i) k.price.push_back(ordered.matrix()[i * k.padded + i]);
+    normalise(k);
+    quantise_as_paper(k, options.gradient, options.paper, pool);
+    descent.passes = 0;
+  }
+  const VectorLosses losses = descend_vectors(k, ordered.matrix(), descent, pool);
+  GptqResult result{.weight = emit(spec, k),
                     .report = {.damping = factor.damping, .dead_columns = factor.dead - (k.padded - in)}};
   result.report.energy = losses.energy;
   result.report.loss_gptq = losses.before;

@@ -12,8 +12,8 @@ namespace fidelio {
 // By distance alone; `price` (in) weights squared errors by column.
 LinearWeight quantize_vectors(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
                               std::span<const float> price, ThreadPool& pool);
-// With error feedback. The loss of the report is after row scales were fitted to the codes, loss_gptq before.
+// With error feedback and descent (vector_work.h). The loss of the report is after descent, loss_gptq before.
 GptqResult quantize_vectors(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
-                            const Hessian& hessian, double damping, ThreadPool& pool);
+                            const Hessian& hessian, const GptqOptions& options, ThreadPool& pool);
 
 }  // namespace fidelio
