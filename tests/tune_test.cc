@@ -50,7 +50,7 @@ class Tune : public testing::Test {
 // Of integers and of a grid: nearer on text that nobody tuned on, as served, and not a byte larger. Layers alone help
 // too.
 TEST_F(Tune, ComesNearerWithTheSameBytes) {
-  for (const std::string format : {"int3g64zs8", "lut2g64"}) {
+  for (const std::string format : {"int3g64zs8", "lut2g64", "vq8k16s8+r1.0"}) {
     quantize(format, format);
     const json report = tune(format, "--steps 60 --evaluate-every 20", "tuned-" + format);
     EXPECT_LT(report.at("kl_after").get<double>(), report.at("kl_before").get<double>());

@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "train/codes.h"
+#include "train/vectors.h"
 
 namespace fidelio::train {
 
@@ -109,6 +110,9 @@ concept Device = requires(D d, typename D::Real* x, const typename D::Real* c, i
   d.resolve_backward(ScaleView<typename D::Real>{}, ScaleGradient<typename D::Real>{});
   d.decode(CodeSizes{}, CodeView<typename D::Real>{}, x);
   d.decode_backward(CodeSizes{}, CodeView<typename D::Real>{}, CodeGradient<typename D::Real>{});
+  // vectors.h
+  d.decode(VectorSizes{}, VectorView<typename D::Real>{}, x);
+  d.decode_backward(VectorSizes{}, VectorView<typename D::Real>{}, VectorGradient<typename D::Real>{});
 };
 
 }  // namespace fidelio::train

@@ -6,6 +6,7 @@
 #include "train/block.h"
 #include "train/parameter.h"
 #include "train/tune/levels.h"
+#include "train/vector_matrix.h"
 
 namespace fidelio::train {
 
@@ -21,6 +22,10 @@ class Matrix {
     if (spec_.is_dense()) {
       const DType stored = std::get<Dense>(start.main).w.view.dtype;
       dense_.emplace(device, name + ".weight", stored, Shape{out_, in_}, fidelio::decode(start));
+      return;
+    }
+    if (spec_.kind == Kind::vq) {
+      vectors_.emplace(device, name, start, source);
       return;
     }
     table_ = level_table(start);
@@ -43,6 +48,10 @@ class Matrix {
 
   LinearView<Real> view() const {
     LinearView<Real> v{.out = out_, .in = in_};
+    if (vectors_) {
+      v.weight = vectors_->weight(), v.weight_gradient = vectors_->weight_gradient();
+      return v;
+    }
     v.weight = dense_ ? dense_->weight() : weight_.get();
     v.weight_gradient = dense_ ? dense_->gradient() : codes_->gradient.get();
     return v;
@@ -50,6 +59,7 @@ class Matrix {
 
   void decode() {
     if (dense_) return dense_->decode(device_);
+    if (vectors_) return vectors_->decode();
     if (grid_) {
       device_.download(grid_->value.get(), table_.level);
       keep_ascending(table_.level);
@@ -62,6 +72,7 @@ class Matrix {
   // The gradients of all parameters from that of the weight, which the codes' own takes the place of.
   void backward() {
     if (dense_) return;
+    if (vectors_) return vectors_->backward();
     device_.decode_backward(sizes_, values(),
                             {codes_->gradient.get(), dscale_.get(), zero_ ? zero_->gradient.get() : nullptr,
                              doffset_.get(), grid_ ? grid_->gradient.get() : nullptr});
@@ -73,6 +84,7 @@ class Matrix {
   // As a checkpoint stores it, after decode().
   LinearWeight encode() const {
     if (dense_) return make_dense(dense_->encode(device_));
+    if (vectors_) return vectors_->encode();
     GroupValues groups;
     for (auto [parameter, to] : {std::pair{&group_scale_, &groups.group_scale},
                                  {&row_scale_, &groups.row_scale},
@@ -84,6 +96,7 @@ class Matrix {
 
   void parameters(const std::function<void(Parameter<D>&)>& f) {
     if (dense_) return f(dense_->parameter());
+    if (vectors_) return vectors_->parameters(f);
     for (auto* p : {&codes_, &group_scale_, &row_scale_, &zero_, &offset_, &grid_})
       if (*p) f(**p);
   }
@@ -114,6 +127,7 @@ class Matrix {
   CodeSizes sizes_;
   LevelTable table_;
   std::optional<DenseParameter<D>> dense_;
+  std::optional<VectorMatrix<D>> vectors_;
   std::optional<Parameter<D>> codes_, group_scale_, row_scale_, zero_, offset_, grid_;
   Array level_, weight_, scale_, shift_, stored_offset_, dscale_, doffset_;
 };

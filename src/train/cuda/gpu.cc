@@ -196,6 +196,13 @@ void Gpu::decode_backward(const CodeSizes& sizes, const CodeView<float>& view, c
   gpu::decode_backward(stream_, sizes, view, gradient,
                        gradient.level == nullptr ? nullptr : scratch(gpu::level_parts(sizes)));
 }
+void Gpu::decode(const VectorSizes& sizes, const VectorView<float>& view, float* values) {
+  gpu::decode(stream_, sizes, view, values);
+}
+void Gpu::decode_backward(const VectorSizes& sizes, const VectorView<float>& view,
+                          const VectorGradient<float>& gradient) {
+  gpu::decode_backward(stream_, sizes, view, gradient);
+}
 
 float* Gpu::scratch(int64_t values) {
   cuda::reserve(stream_, scratch_, values * static_cast<int64_t>(sizeof(float)));

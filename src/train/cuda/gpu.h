@@ -70,6 +70,8 @@ class Gpu {
   void resolve_backward(const ScaleView<float>& view, const ScaleGradient<float>& gradient);
   void decode(const CodeSizes& sizes, const CodeView<float>& view, float* values);
   void decode_backward(const CodeSizes& sizes, const CodeView<float>& view, const CodeGradient<float>& gradient);
+  void decode(const VectorSizes& sizes, const VectorView<float>& view, float* values);
+  void decode_backward(const VectorSizes& sizes, const VectorView<float>& view, const VectorGradient<float>& gradient);
 
  private:
   gpu::Heads heads(const AttentionSizes& sizes) const;

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device/device.h"
 #include "train/codes.h"
+#include "train/vectors.h"
 
 namespace fidelio::train::gpu {
 
@@ -72,5 +73,10 @@ void decode(Stream s, const CodeSizes& sizes, const CodeView<float>& view, float
 int64_t level_parts(const CodeSizes& sizes);
 void decode_backward(Stream s, const CodeSizes& sizes, const CodeView<float>& view, const CodeGradient<float>& to,
                      float* parts);
+
+// vectors.cu
+void decode(Stream s, const VectorSizes& sizes, const VectorView<float>& view, float* values);
+void decode_backward(Stream s, const VectorSizes& sizes, const VectorView<float>& view,
+                     const VectorGradient<float>& to);
 
 }  // namespace fidelio::train::gpu

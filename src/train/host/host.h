@@ -60,6 +60,8 @@ class Host {
   void resolve_backward(const ScaleView<T>& view, const ScaleGradient<T>& gradient);
   void decode(const CodeSizes& sizes, const CodeView<T>& view, T* values);
   void decode_backward(const CodeSizes& sizes, const CodeView<T>& view, const CodeGradient<T>& gradient);
+  void decode(const VectorSizes& sizes, const VectorView<T>& view, T* values);
+  void decode_backward(const VectorSizes& sizes, const VectorView<T>& view, const VectorGradient<T>& gradient);
 
   ThreadPool& pool() { return *pool_; }
 

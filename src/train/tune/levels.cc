@@ -98,7 +98,7 @@ void set_groups(const FormatSpec& spec, const GroupValues& groups, LinearWeight&
 LevelTable level_table(const LinearWeight& w) {
   const Kind kind = w.spec.kind;
   check(kind == Kind::integer || kind == Kind::grid || kind == Kind::fp4 || kind == Kind::fp8,
-        "tuning takes dense weights, integers, grids and floats, not {}", to_string(w.spec));
+        "{} has no table of levels", to_string(w.spec));
   const int codes = 1 << w.spec.bits;
   std::vector<int> order;
   for (int code = 0; code < codes; ++code)

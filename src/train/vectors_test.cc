@@ -1,0 +1,145 @@
+// Vector codes as latents: they give the bytes they came from, decode to what the format decodes to, and their gradients
+// are those of the values.
+#include <cstring>
+
+#include "train/gradient_check.h"
+#include "train/host/vector_rounding.h"
+#include "train/matrix.h"
+
+namespace fidelio::train {
+namespace {
+
+using Values = std::vector<double>;
+
+const std::vector<std::string> kFormats = {"vq8k9s1", "vq8k13s4+r5.0", "vq8k16s8", "vq8k12s4+r2.0", "vq8k20s8"};
+
+// Random but valid; the last vector of a row is ragged.
+LinearWeight random_weight(const std::string& name, int64_t out = 19, int64_t in = 61) {
+  LinearWeight w = allocate_weight(parse_format(name), out, in);
+  auto& m = std::get<SignedVectors>(w.main);
+  const VectorShape& s = m.shape;
+  Rng rng(12);
+  for (int64_t i = 0; i < s.entries * kVector; ++i)
+    m.codebook.as<int8_t>()[i] = static_cast<int8_t>(s.signs == 8 ? rng.below(128) : rng.below(255) - 127);
+  for (f16& x : m.row_scale.as<f16>()) x = to_f16(static_cast<float>(0.5 + rng.uniform()));
+  for (f16& x : m.column_scale.as<f16>()) x = to_f16(static_cast<float>(0.01 + 0.01 * rng.uniform()));
+  for (int64_t r = 0; r < out; ++r)
+    for (int64_t v = 0; v < s.vectors; ++v) {
+      const auto index = static_cast<int>(rng.below(static_cast<uint64_t>(s.entries)));
+      set_vector(m, r, v, {index, static_cast<uint8_t>(rng.below(uint64_t{1} << s.signs))});
+    }
+  for (int64_t i = 0; i < s.sparse; ++i) {
+    ++m.sparse_count.as<uint16_t>()[i % out];
+    m.sparse_scale.as<f16>()[i] = to_f16(static_cast<float>(0.01 + 0.01 * rng.uniform()));
+    for (int j = 0; j < kVector; ++j)
+      m.sparse_value.as<int8_t>()[i * kVector + j] = static_cast<int8_t>(j == 3 ? 127 : rng.below(255) - 127);
+  }
+  for (int64_t r = 0, at = 0; r < out && s.sparse > 0; ++r)
+    for (int64_t i = 0; i < m.sparse_count.as<uint16_t>()[r]; ++i)
+      m.sparse_index.as<uint16_t>()[at++] = static_cast<uint16_t>(2 * i + 1);
+  check_codes(w);
+  return w;
+}
+
+class Vectors : public testing::TestWithParam<std::string> {};
+
+TEST_P(Vectors, LatentsGiveTheValuesAndScalesTheyCameFrom) {
+  const LinearWeight w = random_weight(GetParam());
+  const std::vector<float> expected = decode(w);
+  std::vector<float> source = expected;
+  Rng rng(5);
+  for (float& x : source) x += 0.3f * static_cast<float>(rng.normal());
+  Host<float> host(2);
+  for (const std::vector<float>& from : {source, std::vector<float>{}}) {
+    Matrix<Host<float>> matrix(host, "m", w, from);
+    const LinearWeight back = matrix.encode();
+    // Signs of entries that are zero and equal entries have several codes: what is held to is what they stand for.
+    EXPECT_EQ(decode(back), expected);
+    const auto a = stored_tensors(w), b = stored_tensors(back);
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (a[i].suffix.starts_with(".plane") || a[i].suffix == ".sign") continue;
+      EXPECT_EQ(std::memcmp(a[i].tensor.data, b[i].tensor.data, static_cast<size_t>(a[i].tensor.bytes())), 0)
+          << a[i].suffix;
+    }
+    // Two products and, of corrections, a sum: three roundings of at most the terms' magnitudes.
+    for (size_t i = 0; i < expected.size(); ++i)
+      ASSERT_NEAR(matrix.view().weight[i], expected[i], 4 * 0x1p-24 * (std::abs(expected[i]) + 2 * 2.6)) << i;
+  }
+}
+
+// FP16's rounding is a staircase: masters lie on stored values, and steps of differences are whole steps of it.
+TEST_P(Vectors, GradientsOfScalesAndCodebook) {
+  const LinearWeight w = random_weight(GetParam());
+  const VectorLatents l = vector_latents(w, {});
+  const VectorSizes& s = l.sizes;
+  Host<double> host(2);
+  const auto wide = [](const std::vector<float>& x) { return Values(x.begin(), x.end()); };
+  Values latent = wide(l.latent), book = wide(l.codebook), near = wide(l.neighbours), of_row = wide(l.book),
+         row = wide(l.row), column = wide(l.column), correction = wide(l.correction), place = wide(l.place),
+         code = wide(l.code), value(static_cast<size_t>(s.out * s.in));
+  const VectorView<double> view{latent.data(), book.data(),       near.data(),  of_row.data(), row.data(),
+                                column.data(), correction.data(), place.data(), code.data()};
+  const Values weights = normal_values(8, s.out * s.in);
+  const auto f = [&] {
+    host.decode(s, view, value.data());
+    double sum = 0;
+    for (size_t i = 0; i < value.size(); ++i) sum += weights[i] * value[i];
+    return sum;
+  };
+  f();
+  Values dlatent = weights, drow(row.size()), dcolumn(column.size()), dbook(book.size()),
+         dcorrection(correction.size());
+  host.decode_backward(s, view, {dlatent.data(), drow.data(), dcolumn.data(), dbook.data(), dcorrection.data()});
+  // The function is linear in each of these, so a step of any size that is stored exactly gives its slope.
+  const auto expect_slope = [&](Values& x, const Values& gradient, size_t i, double step) {
+    const double here = x[i], before = f();
+    x[i] = here + step;
+    const double slope = (f() - before) / step;
+    x[i] = here;
+    EXPECT_NEAR(slope, gradient[i], 1e-9 * (1 + std::abs(before) / std::abs(step))) << i;
+  };
+  for (size_t i = 0; i < row.size(); i += 3) expect_slope(row, drow, i, row[i]);  // twice itself
+  for (size_t i = 0; i < column.size(); i += 3) expect_slope(column, dcolumn, i, column[i]);
+  // Codebook values that are small against their entries' distances leave every code where it is.
+  for (size_t i = 0; i < book.size(); i += 97) expect_slope(book, dbook, i, 0x1p-20);
+  // Corrections whose largest value stays: a step of their scale.
+  for (int64_t i = 0; i < s.corrections; ++i) {
+    const double unit = correction_scale(&correction[static_cast<size_t>(i * kVector)]);
+    const auto at = static_cast<size_t>(i * kVector) + 1;
+    expect_slope(correction, dcorrection, at, correction[at] > 0 ? -unit : unit);
+  }
+  for (int64_t r = 0; r < s.out; ++r)
+    for (int64_t c = 0; c < s.in; ++c)
+      EXPECT_EQ(
+          dlatent[static_cast<size_t>(r * s.in + c)],
+          weights[static_cast<size_t>(r * s.in + c)] * row[static_cast<size_t>(r)] * column[static_cast<size_t>(c)]);
+}
+
+// Latents that are moved to another entry take its code.
+TEST(Vectors, TheNearestNeighbourIsTaken) {
+  const LinearWeight w = random_weight("vq8k16s8");
+  VectorLatents l = vector_latents(w, {});
+  const VectorSizes& s = l.sizes;
+  const auto code = static_cast<int64_t>(l.code[0]);
+  const auto other = static_cast<int64_t>(l.neighbours[static_cast<size_t>(code % s.entries * s.neighbours + 5)]);
+  for (size_t j = 0; j < kVector; ++j) l.latent[j] = -l.codebook[static_cast<size_t>(other) * kVector + j];
+  Host<float> host(1);
+  std::vector<float> value(static_cast<size_t>(s.out * s.in));
+  host.decode(s,
+              VectorView<float>{l.latent.data(), l.codebook.data(), l.neighbours.data(), l.book.data(), l.row.data(),
+                                l.column.data(), l.correction.data(), l.place.data(), l.code.data()},
+              value.data());
+  for (size_t j = 0; j < kVector; ++j)
+    EXPECT_EQ(value[j], l.row[0] * l.column[j] * -l.codebook[static_cast<size_t>(other) * kVector + j]);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Vectors, testing::ValuesIn(kFormats), [](const auto& info) {
+  std::string name = info.param;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+});
+
+}  // namespace
+}  // namespace fidelio::train
