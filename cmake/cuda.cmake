@@ -31,7 +31,7 @@ function(fidelio_cuda_room name)
 endfunction()
 
 fidelio_cuda_room(kernels_cuda FOLDERS kernels/cuda/device kernels/cuda/backend kernels/cuda/linear/layout kernels/cuda/linear/decode kernels/cuda/linear/batch
-    kernels/cuda/linear/prefill kernels/cuda/linear/dense kernels/cuda/attention kernels/cuda/rows
+    kernels/cuda/linear/prefill kernels/cuda/linear/dense kernels/cuda/linear/vectors kernels/cuda/attention kernels/cuda/rows
   DEPS fidelio_formats fidelio_kernels_cpu CUDA::cudart_static CUDA::cublasLt CUDA::cublas)
 # Its numbers are the host's bit for bit (choice_arithmetic.h).
 set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/cuda/rows/choose.cu PROPERTIES COMPILE_OPTIONS --fmad=false)

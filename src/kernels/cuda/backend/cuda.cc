@@ -77,6 +77,7 @@ void Cuda::reserve(int64_t rows, int64_t columns, int64_t context) {
   s.grow(s.acts, n * k * 4);
   s.grow(s.blocks, chunks * State::chunk_bytes(k));
   s.grow(s.halves, n * k * 2);
+  s.grow(s.scaled, n * (k + 7) * 4);
   s.grow(s.half_factor, n * 4);
   s.grow(s.many, cuda::many_bytes(n, k));
   s.grow(s.many_factor, cuda::many_rows(n) * 4);
@@ -118,6 +119,8 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
     case State::Way::many:
     case State::Way::dense:
       return "f16 a16 cublaslt";
+    case State::Way::vectors:
+      return fmt::format("{} f32 cuda", to_string(weight.spec));
     case State::Way::codes:
       return weight.values.half ? "f16 a16 cuda" : fmt::format("{} {} cuda", to_string(weight.spec), name_of(mode));
   }

@@ -87,6 +87,8 @@ void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, b
       return multiply_many(input, std::array{cuda::LowbitOutput{&w.values.lowbit, y}}, add);
     case Way::dense:
       return multiply_dense(input, w, y, add);
+    case Way::vectors:
+      return multiply_vectors(input, w, y, add);
   }
 }
 
@@ -103,6 +105,13 @@ void Cuda::State::multiply_codes(const Acts& input, const cuda::Linear& w, float
   }
 }
 
+void Cuda::State::multiply_vectors(const Acts& input, const cuda::Linear& w, float* y, bool add) {
+  assert(is_alive(input) && "an Acts dies at the next call that returns one");
+  write_values();
+  cuda::scale_inputs(stream, w.values.vectors, input.values, input.rows, scaled.as<float>());
+  cuda::vector_linear(stream, w.values.vectors, input.values, scaled.as<float>(), input.rows, y, add);
+}
+
 void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add) {
   prepare_halves(input);
   const uint16_t* weight = w.values.half;
@@ -110,7 +119,10 @@ void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float
   const float weight_factor = &seen == &w.values ? w.factor : seen.factor;
   if (!weight) {
     grow(dequantised, w.out * w.in * 2);  // a weight may have been packed by another backend of the same device
-    cuda::dequantise(stream, seen.lowbit, weight_factor, dequantised.as<uint16_t>());
+    if (w.values.vectors.index)
+      cuda::dequantise_vectors(stream, w.values.vectors, weight_factor, dequantised.as<uint16_t>());
+    else
+      cuda::dequantise(stream, seen.lowbit, weight_factor, dequantised.as<uint16_t>());
     weight = dequantised.as<uint16_t>();
   }
   // Where rows have a factor, y counts in units of it while the product is added.

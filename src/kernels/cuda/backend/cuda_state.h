@@ -71,7 +71,8 @@ struct Cuda::State {
   int pages_per_sequence = 0;
 
   // Scratch.
-  DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns;
+  DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, scaled, attention, arrived,
+      turns;
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
 
   // What norms and gates make activations of, rows of `columns`.
@@ -162,12 +163,15 @@ struct Cuda::State {
   cuda::ManyRows many_rows() const { return {many.as<uint8_t>(), many_factor.as<float>()}; }
   void prepare_many(const Acts& input);
 
-  enum class Way : uint8_t { codes, many, dense, single };
+  enum class Way : uint8_t { codes, many, dense, single, vectors };
   static Way way_of(const cuda::Linear& w, Activations mode, RowKind kind) {
+    if (w.values.vectors.index && kind == RowKind::output) return Way::vectors;
     if (mode == Activations::f32 || w.values.single) return Way::single;
     if (kind == RowKind::output) return Way::codes;
+    const bool fits = cuda::Gemm::takes(w.in) && w.out <= kLargestDequantised;
+    if (w.values.vectors.index) return fits ? Way::dense : Way::vectors;
     if (cuda::takes_many(w.values.lowbit, w.factor)) return Way::many;
-    return !cuda::Gemm::takes(w.in) || w.out > kLargestDequantised ? Way::codes : Way::dense;
+    return fits ? Way::dense : Way::codes;
   }
   Way way_of(const cuda::Linear& w, const Acts& input) const {
     const Way way = way_of(w, mode, input.kind);
@@ -193,6 +197,7 @@ struct Cuda::State {
     return {next, std::exchange(next_count, 0)};
   }
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add);
+  void multiply_vectors(const Acts& input, const cuda::Linear& w, float* y, bool add);  // FP32 activations
 
   cuda::AttentionArguments arguments(const KvCache& cache, int layer) const;
   static cuda::KvKind kind_of(KvFormat format) {

@@ -3,6 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include <cmath>
+#include <cstring>
+#include <vector>
 
 #include "kernels/cuda/linear/dense/gemm.h"
 
@@ -108,6 +110,99 @@ void pack_dense(Stream stream, const Tensor& w, Linear& to) {
                       to.factor};
 }
 
+// A section of a buffer that is put together on the host: where it begins, on a line of 128 bytes.
+template <typename T>
+size_t append(std::vector<std::byte>& bytes, std::span<const T> values) {
+  const size_t at = (bytes.size() + 127) / 128 * 128;
+  bytes.resize(at + values.size_bytes());
+  if (!values.empty()) std::memcpy(bytes.data() + at, values.data(), values.size_bytes());
+  return at;
+}
+
+// Codes in the order of vectors.h.
+struct VectorWords {
+  std::vector<uint32_t> index, sign8;
+  std::vector<uint16_t> high, sign4;
+
+  VectorWords(const SignedVectors& m, int64_t groups) {
+    const VectorShape& s = m.shape;
+    const auto words = static_cast<size_t>(s.out * groups * kVectorLanes);
+    index.resize(words);
+    if (s.has_high) high.resize(words);
+    if (s.signs == 8) sign8.resize(words);
+    if (s.signs == 4) sign4.resize(words);
+    for (int64_t row = 0; row < s.out; ++row)
+      for (int64_t v = 0; v < s.vectors; ++v) {
+        const VectorChoice c = get_vector(m, row, v);
+        const auto at = static_cast<size_t>((row * groups + v / kVectorGroup) * kVectorLanes + v % kVectorLanes);
+        const auto which = static_cast<int>(v % kVectorGroup / kVectorLanes);
+        const int nibble = c.index >> 8 | (s.signs == 1 ? c.signs << 3 : 0);
+        index[at] |= static_cast<uint32_t>(c.index & 255) << (8 * which);
+        if (s.has_high) high[at] = static_cast<uint16_t>(high[at] | nibble << (4 * which));
+        if (s.signs == 8) sign8[at] |= static_cast<uint32_t>(c.signs) << (8 * which);
+        if (s.signs == 4) sign4[at] = static_cast<uint16_t>(sign4[at] | c.signs << (4 * which));
+      }
+  }
+};
+
+std::vector<float> converted(std::span<const f16> from) {
+  std::vector<float> to;
+  for (const f16 x : from) to.push_back(to_float(x));
+  return to;
+}
+
+void pack_vectors(Stream stream, const LinearWeight& weight, Linear& to) {
+  const auto& m = std::get<SignedVectors>(weight.main);
+  const VectorShape& s = m.shape;
+  VectorWeight& w = to.values.vectors;
+  w.out = weight.out, w.in = weight.in, w.vectors = s.vectors, w.blocks = s.blocks, w.entries = s.entries;
+  w.groups = (s.vectors + kVectorGroup - 1) / kVectorGroup;
+  w.signs = s.signs;
+  const VectorWords words(m, w.groups);
+  std::vector<int32_t> first_row;
+  for (int64_t b = 0; b <= s.blocks; ++b) first_row.push_back(static_cast<int32_t>(s.first_row(b)));
+  std::vector<float> column = converted(m.column_scale.as<const f16>());
+  column.resize(static_cast<size_t>(8 * s.vectors));
+  std::vector<std::byte> bytes;
+  const size_t index = append<uint32_t>(bytes, words.index), high = append<uint16_t>(bytes, words.high),
+               sign8 = append<uint32_t>(bytes, words.sign8), sign4 = append<uint16_t>(bytes, words.sign4),
+               book = append<int8_t>(bytes, m.codebook.as<const int8_t>()), first = append<int32_t>(bytes, first_row),
+               row = append<float>(bytes, converted(m.row_scale.as<const f16>())),
+               columns = append<float>(bytes, column);
+  size_t begin = 0, place = 0, value = 0, scale = 0;
+  if (s.sparse > 0) {
+    std::vector<int32_t> begins(1, 0);
+    for (const uint16_t count : m.sparse_count.as<const uint16_t>()) begins.push_back(begins.back() + count);
+    begin = append<int32_t>(bytes, begins);
+    place = append<uint16_t>(bytes, m.sparse_index.as<const uint16_t>());
+    value = append<int8_t>(bytes, m.sparse_value.as<const int8_t>());
+    scale = append<float>(bytes, converted(m.sparse_scale.as<const f16>()));
+  }
+  bytes.resize((bytes.size() + 15) / 16 * 16);
+  to.codes = DeviceBuffer(bytes.size());
+  to_device(stream, to.codes.data(), bytes.data(), bytes.size());
+  wait_for(stream);
+  const std::byte* at = to.codes.as<std::byte>();
+  w.index = reinterpret_cast<const uint32_t*>(at + index);
+  if (s.has_high) w.high = reinterpret_cast<const uint16_t*>(at + high);
+  if (s.signs == 8) w.sign8 = reinterpret_cast<const uint32_t*>(at + sign8);
+  if (s.signs == 4) w.sign4 = reinterpret_cast<const uint16_t*>(at + sign4);
+  w.codebook = reinterpret_cast<const int8_t*>(at + book);
+  w.first_row = reinterpret_cast<const int32_t*>(at + first);
+  w.row = reinterpret_cast<const float*>(at + row);
+  w.column = reinterpret_cast<const float*>(at + columns);
+  w.bias = to.bias.as<float>();
+  if (s.sparse > 0) {
+    w.begin = reinterpret_cast<const int32_t*>(at + begin);
+    w.place = reinterpret_cast<const uint16_t*>(at + place);
+    w.value = reinterpret_cast<const int8_t*>(at + value);
+    w.scale = reinterpret_cast<const float*>(at + scale);
+  }
+  DeviceBuffer amax(sizeof(float));
+  largest_value(stream, to.values, amax.as<float>());
+  to.factor = factor_of(stream, amax);
+}
+
 }  // namespace
 
 Linear pack(Stream stream, const LinearWeight& weight) {
@@ -120,6 +215,8 @@ Linear pack(Stream stream, const LinearWeight& weight) {
   if (weight.bias) to.bias = uploaded(stream, weight.bias.view);
   if (has_kernel(weight.spec)) {
     pack_codes(stream, weight, to);
+  } else if (weight.spec.kind == Kind::vq) {
+    pack_vectors(stream, weight, to);
   } else if (const auto* dense = std::get_if<Dense>(&weight.main)) {
     pack_dense(stream, dense->w.view, to);
   } else {
