@@ -16,8 +16,8 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 // Every width that can be cut, and kinds that cannot, one after the other over a model's linears.
-const std::vector<std::string> kFormats = {"int8g64zs8", "int6g32z", "int5g64",  "int3g64z", "int7g32z",
-                                           "int8c",      "lut4g64",  "int4g64z", "bf16",     "fp4g16"};
+const std::vector<std::string> kFormats = {"int8g64zs8", "int6g32z", "int5g64", "int3g64z", "int7g32z",     "int8c",
+                                           "lut4g64",    "int4g64z", "bf16",    "fp4g16",   "vq8k12s4+r2.2"};
 
 Ids random_ids(Rng& rng, size_t count, int vocabulary) {
   Ids ids(count);

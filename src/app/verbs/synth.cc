@@ -72,6 +72,18 @@ void write_random(const ByteSink& sink, const std::vector<float>& quantiles, int
   }
 }
 
+// The corrections of vector codes, dealt out evenly: how many each row has, and which vectors of it.
+std::vector<uint16_t> corrections(const std::string& suffix, const VectorShape& s) {
+  std::vector<uint16_t> values;
+  for (int64_t row = 0; row < s.out; ++row) {
+    const int64_t count = (row + 1) * s.sparse / s.out - row * s.sparse / s.out;
+    if (suffix == ".sparse_count") values.push_back(static_cast<uint16_t>(count));
+    for (int64_t i = 0; suffix == ".sparse_index" && i < count; ++i)
+      values.push_back(static_cast<uint16_t>(i * s.vectors / count));
+  }
+  return values;
+}
+
 // Any bytes are valid codes and zero points; scales are such that the values have about the size of the dense ones.
 void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t in, uint64_t stream) {
   const float size = 0.6f / std::sqrt(static_cast<float>(in));
@@ -96,10 +108,29 @@ void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t i
   sink(std::as_bytes(std::span(bytes)));
 }
 
+// Vector codes have two scales a value; any index of whole bytes and nibbles is valid.
+void write_random_vectors(const ByteSink& sink, const StoredTensor& part, const VectorShape& s, uint64_t stream) {
+  if (part.tensor.dtype == DType::u16) {
+    const std::vector<uint16_t> values = corrections(part.suffix, s);
+    return sink(std::as_bytes(std::span(values)));
+  }
+  if (part.tensor.dtype != DType::f16) return write_random_part(sink, part, s.in, stream);
+  const float size = 0.6f / std::sqrt(static_cast<float>(s.in)) / 64;  // of a level, of which there are 127
+  const bool sparse = part.suffix == ".sparse_scale";
+  const std::vector<f16> values(static_cast<size_t>(part.tensor.elements()), to_f16(sparse ? size : std::sqrt(size)));
+  sink(std::as_bytes(std::span(values)));
+}
+
 void synth(const std::string& name, const std::string& format, const std::string& folder) {
   const FormatSpec spec = parse_format(format);
-  check(spec.kind == Kind::bf16 || spec.kind == Kind::integer || spec.kind == Kind::grid,
-        "synth --format {}: expected bf16, an integer or a grid format", format);
+  const int entry_bits = spec.bits - spec.signs;
+  const bool whole = spec.signs == 1 ? entry_bits == 11 : entry_bits == 8 || entry_bits == 12;
+  check(
+      spec.kind == Kind::bf16 || spec.kind == Kind::integer || spec.kind == Kind::grid ||
+          (spec.kind == Kind::vq && whole),
+      "synth --format {}: expected bf16, an integer, a grid or a vector format whose codebook has 2^8 or 2^12 entries "
+      "(with one sign 2^11)",
+      format);
   const NamedShape* shape = find_shape(name);
   check(shape != nullptr, "unknown shape \"{}\"; known are {}", name, shape_names());
   check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
@@ -119,8 +150,11 @@ void synth(const std::string& name, const std::string& format, const std::string
       formats[to_string(linears[i])] = to_string(spec);
       for (const StoredTensor& part : stored_tensors(allocate_weight(spec, s[0], s[1])))
         tensors.push_back({module_name(linears[i]) + part.suffix, part.tensor.dtype, part.tensor.shape,
-                           [part, in = s[1], stream = tensors.size()](const ByteSink& sink) {
-                             write_random_part(sink, part, in, stream);
+                           [part, spec, s, stream = tensors.size()](const ByteSink& sink) {
+                             if (spec.kind == Kind::vq)
+                               write_random_vectors(sink, part, vector_shape(spec, s[0], s[1]), stream);
+                             else
+                               write_random_part(sink, part, s[1], stream);
                            }});
       continue;
     }
