@@ -42,7 +42,7 @@ LinearWeight random_vectors(const char* format, int64_t out, int64_t in) {
 // The weight, and what a random gradient of it makes of all parameters' gradients, one after the other.
 template <class D>
 std::vector<std::vector<float>> values_of(D& device, const LinearWeight& w) {
-  Matrix<D> matrix(device, "m", w, {});
+  Matrix<D> matrix(device, "m", w, {}, 0.45f);
   const auto n = static_cast<size_t>(w.out * w.in);
   std::vector<float> gradient(n);
   Rng rng(3);

@@ -51,7 +51,7 @@ TEST_P(Vectors, LatentsGiveTheValuesAndScalesTheyCameFrom) {
   for (float& x : source) x += 0.3f * static_cast<float>(rng.normal());
   Host<float> host(2);
   for (const std::vector<float>& from : {source, std::vector<float>{}}) {
-    Matrix<Host<float>> matrix(host, "m", w, from);
+    Matrix<Host<float>> matrix(host, "m", w, from, 0.45f);
     const LinearWeight back = matrix.encode();
     // Signs of entries that are zero and equal entries have several codes: what is held to is what they stand for.
     EXPECT_EQ(decode(back), expected);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "core/rng.h"
+#include "quant/algebra/products.h"
 #include "quant/vectors/vector_work.h"
 
 namespace fidelio {

@@ -162,7 +162,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
     if (!kJoins || p.join.kind != LowbitJoin::Kind::gate) *outputs.y[i] = values[i];
   }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kJoins)
+  if constexpr (kJoins && Shape::kOutputs % 32 == 0)  // one tile a thread block: launched before Hopper alone
     if (p.join.kind != LowbitJoin::Kind::none) join_outputs<Shape>(p, shared, values, norm_weight);
 #endif
 }
