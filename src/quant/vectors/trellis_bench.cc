@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 
@@ -219,7 +220,8 @@ void probe(const std::string& model, const std::string& text, int64_t tokens, co
   const Tokenizer tokenizer = Tokenizer::load(source.texts());
   const Dataset data = read_dataset({text}, tokenizer, nullptr, {.context = 512, .max_tokens = tokens});
   const auto runner = make_cpu_runner(
-      source, {.threads = 2, .isa = {}, .kv = KvFormat::f32, .max_rows = 2048, .cache_tokens = 4096, .mode = Activations::f32});
+      source,
+      {.threads = 2, .isa = {}, .kv = KvFormat::f32, .max_rows = 2048, .cache_tokens = 4096, .mode = Activations::f32});
   ThreadPool pool(2);
   std::vector<Method> methods;
   for (const char* name : {"lut2g64", "vq8k16s8", "lut3g64", "lut4g64"}) {
@@ -253,8 +255,9 @@ void probe(const std::string& model, const std::string& text, int64_t tokens, co
     fmt::print("{:18} {:.3f} bits, mean relative loss {:.5f}\n", m.name, m.bits / m.weights, m.loss / m.weights);
     std::map<LinearId, FormatSpec> formats;
     for (const auto& [id, w] : m.made) formats[id] = w.spec;
-    write_checkpoint(folder + "/" + m.name, source, formats, [&](LinearId id) { return m.made.at(id); },
-                     {{"method", "trellis_bench"}});
+    write_checkpoint(
+        folder + "/" + m.name, source, formats, [&](LinearId id) { return m.made.at(id); },
+        nlohmann::json{{"method", "trellis_bench"}});
   }
 }
 
