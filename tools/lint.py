@@ -20,6 +20,7 @@ ROOMS = {  # room -> rooms it may include
     "train": RUNTIME,
     "quant": RUNTIME,
     "eval": [*RUNTIME, "engine"],
+    "grammar": [*RUNTIME, "engine"],
     "serve": [*RUNTIME, "engine"],
     "sensitivity": [*RUNTIME, "engine", "train", "eval", "quant", "alloc"],
     "compress": [*RUNTIME, "engine", "eval", "quant", "alloc", "sensitivity"],

@@ -1,0 +1,94 @@
+#include "grammar/automaton.h"
+
+#include <algorithm>
+#include <bitset>
+
+namespace fidelio::grammar {
+namespace {
+
+uint64_t place(NodeId node, int32_t stack) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(stack + 1)) << 32 | static_cast<uint32_t>(node);
+}
+NodeId node_of(uint64_t p) { return static_cast<NodeId>(p & 0xffffffffu); }
+int32_t stack_of(uint64_t p) { return static_cast<int32_t>(p >> 32) - 1; }
+
+}  // namespace
+
+size_t Automaton::HashOf::operator()(const Places& places) const {
+  uint64_t h = places.size();
+  for (const uint64_t p : places) h = (h ^ p) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+  return h;
+}
+
+Automaton::Automaton(Grammar grammar) : grammar_(std::move(grammar)), last_(grammar_.size()) {
+  for (size_t i = 0; i < grammar_.rules(); ++i)
+    last_[static_cast<size_t>(grammar_.rule(static_cast<RuleId>(i)).last)] = 1;
+  std::bitset<257> begins;  // of classes: bytes that no edge tells apart
+  for (size_t i = 0; i < grammar_.size(); ++i)
+    for (const ByteEdge& edge : grammar_.node(static_cast<NodeId>(i)).bytes)
+      begins.set(edge.low), begins.set(size_t{edge.high} + 1);
+  for (size_t byte = 0; byte < 256; ++byte) {
+    if (byte > 0 && begins[byte]) ++classes_;
+    class_of_[byte] = static_cast<uint8_t>(classes_);
+  }
+  ++classes_;
+  enter(grammar_.rule(0).first, -1);
+  close();
+}
+
+int32_t Automaton::push(int32_t stack, NodeId back) {
+  const auto [found, fresh] = frame_of_.try_emplace({stack, back}, static_cast<int32_t>(frames_.size()));
+  if (fresh) frames_.push_back({stack, back});
+  return found->second;
+}
+
+void Automaton::enter(NodeId node, int32_t stack) {
+  const uint64_t p = place(node, stack);
+  if (seen_.emplace(p, 1).second) left_.push_back(p);
+}
+
+Automaton::State Automaton::close() {
+  bool ends = false;
+  entered_.clear();
+  while (!left_.empty()) {
+    const uint64_t p = left_.back();
+    left_.pop_back();
+    const NodeId id = node_of(p);
+    const int32_t stack = stack_of(p);
+    const Node& node = grammar_.node(id);
+    if (!node.bytes.empty()) entered_.push_back(p);
+    for (const NodeId to : node.free) enter(to, stack);
+    for (const CallEdge& call : node.calls) enter(grammar_.rule(call.rule).first, push(stack, call.to));
+    if (last_[static_cast<size_t>(id)] == 0) continue;
+    if (stack < 0)
+      ends = true;
+    else
+      enter(frames_[static_cast<size_t>(stack)].back, frames_[static_cast<size_t>(stack)].below);
+  }
+  seen_.clear();
+  if (entered_.empty() && !ends) return kDead;
+  std::sort(entered_.begin(), entered_.end());
+  if (ends) entered_.push_back(~uint64_t{0});  // part of what the state is known by
+  const auto found = state_of_.find(entered_);
+  if (found != state_of_.end()) return found->second;
+  if (ends_.size() >= kMostStates) return kDead;
+  const auto state = static_cast<State>(ends_.size());
+  places_.push_back(&state_of_.emplace(entered_, state).first->first);
+  ends_.push_back(ends);
+  goes_on_.push_back(entered_.size() > (ends ? 1u : 0u));
+  rows_.resize(rows_.size() + classes_, kUnknown);
+  return state;
+}
+
+Automaton::State Automaton::compute(State state, uint8_t byte) {
+  for (const uint64_t p : *places_[static_cast<size_t>(state)]) {
+    if (p == ~uint64_t{0}) continue;
+    for (const ByteEdge& edge : grammar_.node(node_of(p)).bytes)
+      if (edge.low <= byte && byte <= edge.high) enter(edge.to, stack_of(p));
+  }
+  const State next = close();
+  rows_[static_cast<size_t>(state) * classes_ + class_of_[byte]] = next;
+  return next;
+}
+
+}  // namespace fidelio::grammar

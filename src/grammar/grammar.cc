@@ -1,0 +1,116 @@
+#include "grammar/grammar.h"
+
+#include <set>
+
+#include "core/error.h"
+
+namespace fidelio::grammar {
+
+NodeId Grammar::add_node() {
+  check(nodes_.size() < kMostNodes, "the form asked for has more than {} states: make its counts smaller", kMostNodes);
+  nodes_.emplace_back();
+  return static_cast<NodeId>(nodes_.size() - 1);
+}
+
+RuleId Grammar::add_rule() {
+  rules_.push_back({-1, -1});
+  return static_cast<RuleId>(rules_.size() - 1);
+}
+
+Fragment Grammar::empty() {
+  const NodeId only = add_node();
+  return {only, only};
+}
+
+Fragment Grammar::nothing() { return {add_node(), add_node()}; }
+
+Fragment Grammar::byte(uint8_t low, uint8_t high) {
+  const Fragment f{add_node(), add_node()};
+  nodes_[static_cast<size_t>(f.first)].bytes.push_back({low, high, f.last});
+  return f;
+}
+
+Fragment Grammar::literal(std::string_view text) {
+  Fragment f = empty();
+  for (const char c : text) {
+    const NodeId next = add_node();
+    nodes_[static_cast<size_t>(f.last)].bytes.push_back({static_cast<uint8_t>(c), static_cast<uint8_t>(c), next});
+    f.last = next;
+  }
+  return f;
+}
+
+Fragment Grammar::sequence(Fragment a, Fragment b) {
+  join(a.last, b.first);
+  return {a.first, b.last};
+}
+
+Fragment Grammar::choice(const std::vector<Fragment>& all) {
+  const Fragment f{add_node(), add_node()};
+  for (const Fragment& one : all) {
+    join(f.first, one.first);
+    join(one.last, f.last);
+  }
+  return f;
+}
+
+Fragment Grammar::optional(Fragment a) {
+  const Fragment f{add_node(), add_node()};
+  join(f.first, a.first);
+  join(f.first, f.last);
+  join(a.last, f.last);
+  return f;
+}
+
+Fragment Grammar::star(Fragment a) {
+  const NodeId hub = add_node(), last = add_node();
+  join(hub, a.first);
+  join(a.last, hub);
+  join(hub, last);
+  return {hub, last};
+}
+
+Fragment Grammar::repeat(const std::function<Fragment()>& make, int64_t low, int64_t high) {
+  Fragment all = empty();
+  for (int64_t i = 0; i < low; ++i) all = sequence(all, make());
+  if (high < 0) return sequence(all, star(make()));
+  const NodeId last = add_node();  // every further one may be the last
+  for (int64_t i = low; i < high; ++i) {
+    join(all.last, last);
+    all = sequence(all, make());
+  }
+  join(all.last, last);
+  return {all.first, last};
+}
+
+Fragment Grammar::call(RuleId rule) {
+  const Fragment f{add_node(), add_node()};
+  nodes_[static_cast<size_t>(f.first)].calls.push_back({rule, f.last});
+  return f;
+}
+
+// Rules called before a byte is read. What is called reads a byte at least (rules are JSON values), so nothing behind a
+// call has to be looked at.
+void Grammar::check_recursion() const {
+  enum class Mark : uint8_t { none, open, done };
+  std::vector<Mark> marks(rules_.size(), Mark::none);
+  const std::function<void(RuleId)> visit = [&](RuleId rule) {
+    Mark& mark = marks[static_cast<size_t>(rule)];
+    check(mark != Mark::open, "a schema refers to itself without anything in between");
+    if (mark == Mark::done) return;
+    mark = Mark::open;
+    std::vector<NodeId> left = {rules_[static_cast<size_t>(rule)].first};
+    std::set<NodeId> seen(left.begin(), left.end());
+    while (!left.empty()) {
+      const Node& n = node(left.back());
+      left.pop_back();
+      for (const CallEdge& edge : n.calls) visit(edge.rule);
+      for (NodeId to : n.free)
+        if (seen.insert(to).second) left.push_back(to);
+    }
+    marks[static_cast<size_t>(rule)] = Mark::done;
+  };
+  for (size_t i = 0; i < rules_.size(); ++i) visit(static_cast<RuleId>(i));
+}
+
+}  // namespace fidelio::grammar

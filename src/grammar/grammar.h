@@ -1,0 +1,74 @@
+// grammar: what an answer may look like, as rules over bytes: regular expressions that may call each other.
+//
+//   rule    a nondeterministic automaton from `first` to `last`; edges read a byte of a range, nothing, or a whole rule
+//   calls   nest: what follows a call is kept on a stack (grammar/automaton.h), so JSON inside JSON is one rule
+//
+// A rule that could call itself before it has read a byte would never end; check_recursion refuses it.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+namespace fidelio::grammar {
+
+using NodeId = int32_t;
+using RuleId = int32_t;
+
+// A part under construction: enters at first, leaves at last, which has no edges yet.
+struct Fragment {
+  NodeId first, last;
+};
+
+struct ByteEdge {
+  uint8_t low, high;
+  NodeId to;
+};
+struct CallEdge {
+  RuleId rule;
+  NodeId to;
+};
+struct Node {
+  std::vector<ByteEdge> bytes{};
+  std::vector<NodeId> free{};  // edges that read nothing
+  std::vector<CallEdge> calls{};
+};
+
+inline constexpr size_t kMostNodes = 200'000;
+
+class Grammar {
+ public:
+  // The answer is what rule 0 reads.
+  RuleId add_rule();
+  void define(RuleId rule, Fragment body) { rules_[static_cast<size_t>(rule)] = body; }
+
+  // Parts. All throw Error where there are more than kMostNodes nodes.
+  Fragment empty();
+  Fragment nothing();  // reads no text at all, not even the empty one
+  Fragment byte(uint8_t low, uint8_t high);
+  Fragment literal(std::string_view text);
+  Fragment sequence(Fragment a, Fragment b);
+  Fragment choice(const std::vector<Fragment>& all);
+  Fragment optional(Fragment a);
+  Fragment star(Fragment a);  // a, any number of times
+  // `make` as often as low to high; high < 0: without end.
+  Fragment repeat(const std::function<Fragment()>& make, int64_t low, int64_t high);
+  Fragment call(RuleId rule);
+  void link(NodeId from, NodeId to) { join(from, to); }  // an edge that reads nothing
+
+  void check_recursion() const;  // throws Error
+
+  const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(id)]; }
+  const Fragment& rule(RuleId id) const { return rules_[static_cast<size_t>(id)]; }
+  size_t rules() const { return rules_.size(); }
+  size_t size() const { return nodes_.size(); }
+
+ private:
+  NodeId add_node();
+  void join(NodeId from, NodeId to) { nodes_[static_cast<size_t>(from)].free.push_back(to); }
+
+  std::vector<Node> nodes_;
+  std::vector<Fragment> rules_;
+};
+
+}  // namespace fidelio::grammar

@@ -1,0 +1,340 @@
+// Answers drawn at random within masks, against a validator of its own and against std::regex.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ctime>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "core/error.h"
+#include "grammar/json_schema.h"
+#include "grammar/token_constraint.h"
+
+namespace fidelio::grammar {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using ::testing::HasSubstr;
+
+// A vocabulary of 32k tokens as text would give it: every byte, then words and their beginnings.
+const std::shared_ptr<const TokenTree>& vocabulary() {
+  static const auto tree = [] {
+    std::set<std::string> words;
+    std::ifstream file(FIDELIO_SOURCE_DIR "/models/data/docs-calibration.txt");
+    std::string word;
+    while (file >> word && words.size() < 31'000)
+      for (size_t n = 2; n <= word.size(); ++n) words.insert(word.substr(0, n)), words.insert(" " + word.substr(0, n));
+    for (const char* more :
+         {"{\"", "\":", "\",", "\"}", "],", "}]", "\", \"", ": \"", ", ", "\n  ", "true", "null", "\\n"})
+      words.insert(more);
+    std::vector<std::string> tokens;
+    for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+    tokens.insert(tokens.end(), words.begin(), words.end());
+    tokens.resize(32'000);  // those without a text are in no mask
+    return std::make_shared<const TokenTree>(std::move(tokens));
+  }();
+  return tree;
+}
+
+bool reads(Automaton& machine, const std::string& text) {
+  Automaton::State state = machine.start();
+  for (const char c : text) {
+    state = machine.step(state, static_cast<uint8_t>(c));
+    if (state == Automaton::kDead) return false;
+  }
+  return machine.accepts(state);
+}
+
+TEST(Grammar, ReadsWhatStdRegexMatches) {
+  std::mt19937 random(1);
+  for (const char* pattern :
+       {"a*b", "(ab|ba)+", "[^ab]{2,4}", "a{0,3}b?a", "(a|ab)(c|bcd)?", "[a-c]+\\.[a-c]{2}", "", "a|",
+        "(?:a(?:b|c)*){2}", "\\d+(\\.\\d+)?", "[\\w.]+", "a.c", "((a?){3}){2}b", "\\[a\\]|\\{b\\}"}) {
+    Automaton machine(regex_grammar(pattern));
+    const std::regex twin(pattern, std::regex::ECMAScript);
+    for (int i = 0; i < 4000; ++i) {
+      std::string text;
+      const std::string letters = "abcd.1[]{}";
+      for (unsigned n = random() % 8; n > 0; --n) text += letters[random() % (i % 2 ? letters.size() : 3)];
+      ASSERT_EQ(reads(machine, text), std::regex_match(text, twin)) << pattern << " on " << text;
+    }
+  }
+}
+
+TEST(Grammar, ReadsCharactersAsUtf8) {
+  Automaton machine(regex_grammar("[\\u00e9-\\u{1F600}]"));
+  for (const char* good : {"\u00e9", "\u0800", "\uffff", "\U00010000", "\U0001f600"}) EXPECT_TRUE(reads(machine, good));
+  for (const char* bad : {"e", "\u00e8", "\U0001f601", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc1\xa9"})
+    EXPECT_FALSE(reads(machine, bad));
+  Automaton dot(regex_grammar("."));
+  int64_t count = 0;  // of characters, by what UTF-8 has: 1112064, less the two ends of lines
+  for (int a = 0; a < 256; ++a) {
+    const auto one = dot.step(dot.start(), static_cast<uint8_t>(a));
+    if (one == Automaton::kDead) continue;
+    if (dot.accepts(one)) ++count;
+    for (int b = 0; b < 256; ++b) {
+      const auto two = dot.step(one, static_cast<uint8_t>(b));
+      if (two == Automaton::kDead) continue;
+      if (dot.accepts(two)) ++count;
+      for (int c = 0; c < 256; ++c) {
+        const auto three = dot.step(two, static_cast<uint8_t>(c));
+        if (three == Automaton::kDead) continue;
+        if (dot.accepts(three)) ++count;
+        for (int d = 0; d < 256; ++d) {
+          const auto four = dot.step(three, static_cast<uint8_t>(d));
+          if (four != Automaton::kDead && dot.accepts(four)) ++count;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(count, 0x110000 - 0x800 - 2);
+}
+
+TEST(Grammar, RefusesWhatItCannotImpose) {
+  for (const auto& [pattern, word] : {std::pair{"a(?=b)", "look-ahead"},
+                                      {"(?<!a)b", "look-behind"},
+                                      {"(a)\\1", "\\1"},
+                                      {"\\bword", "\\b"},
+                                      {"a**b(", "group"},
+                                      {"[z-a]", "range"},
+                                      {"a{3,1}", "count"},
+                                      {"x)", ")"},
+                                      {"(((a{999}){999}){999})", "states"}})
+    try {
+      regex_grammar(pattern);
+      ADD_FAILURE() << pattern;
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), HasSubstr(word)) << pattern;
+    }
+  for (const auto& [schema, word] : {std::pair{R"({"not": {}})", "not"},
+                                     {R"({"$ref": "#"})", "itself"},
+                                     {R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})", "itself"},
+                                     {R"({"oneOf": [{"minimum": 1}, {"maximum": 3}]})", "oneOf"},
+                                     {R"({"$ref": "#/nowhere"})", "nowhere"},
+                                     {R"({"type": "array", "uniqueItems": true})", "uniqueItems"},
+                                     {R"({"type": "car"})", "car"},
+                                     {R"([])", "schema"},
+                                     {R"({"type": "number", "minimum": 0.25, "maximum": 0.75})", "bounds"},
+                                     {R"({"type": "integer", "minimum": 3, "maximum": 2})", "bounds"}})
+    try {
+      schema_grammar(Json::parse(schema));
+      ADD_FAILURE() << schema;
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), HasSubstr(word)) << schema;
+    }
+}
+
+// --- random schemas ------------------------------------------------------------------------------------------------
+
+size_t characters(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+// The slow twin: what the specification says of an answer, for the keywords that the generator writes.
+bool valid(const Json& root, const Json& schema, const Json& value) {
+  if (schema.is_boolean()) return schema.get<bool>();
+  if (schema.contains("$ref"))
+    return valid(root, root.at(Json::json_pointer(schema["$ref"].get<std::string>().substr(1))), value);
+  const auto is = [&](const std::string& type) {
+    if (type == "integer")
+      return value.is_number_integer() || (value.is_number() && value.get<double>() == std::floor(value.get<double>()));
+    return type == "null"      ? value.is_null()
+           : type == "boolean" ? value.is_boolean()
+           : type == "number"  ? value.is_number()
+           : type == "string"  ? value.is_string()
+           : type == "array"   ? value.is_array()
+                               : value.is_object();
+  };
+  if (schema.contains("type")) {
+    bool any = false;
+    for (const Json& type : schema["type"].is_array() ? schema["type"] : Json::array({schema["type"]}))
+      any = any || is(type);
+    if (!any) return false;
+  }
+  if (schema.contains("const") && value != schema["const"]) return false;
+  if (schema.contains("enum") && std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
+    return false;
+  for (const char* key : {"anyOf", "oneOf"}) {
+    if (!schema.contains(key)) continue;
+    int64_t met = 0;
+    for (const Json& one : schema[key]) met += valid(root, one, value);
+    if (met == 0 || (key == std::string("oneOf") && met != 1)) return false;
+  }
+  if (value.is_number()) {
+    const double x = value.get<double>();
+    if (schema.contains("minimum") && x < schema["minimum"].get<double>()) return false;
+    if (schema.contains("maximum") && x > schema["maximum"].get<double>()) return false;
+    if (schema.contains("exclusiveMinimum") && x <= schema["exclusiveMinimum"].get<double>()) return false;
+    if (schema.contains("exclusiveMaximum") && x >= schema["exclusiveMaximum"].get<double>()) return false;
+  }
+  if (value.is_string()) {
+    const std::string text = value.get<std::string>();
+    if (characters(text) < schema.value("minLength", size_t{0}) ||
+        characters(text) > schema.value("maxLength", size_t{1} << 30))
+      return false;
+    if (schema.contains("pattern") && !std::regex_search(text, std::regex(schema["pattern"].get<std::string>())))
+      return false;
+  }
+  if (value.is_array()) {
+    if (value.size() < schema.value("minItems", size_t{0}) || value.size() > schema.value("maxItems", size_t{1} << 30))
+      return false;
+    const Json prefix = schema.value("prefixItems", Json::array());
+    for (size_t i = 0; i < value.size(); ++i)
+      if (!valid(root, i < prefix.size() ? prefix[i] : schema.value("items", Json(true)), value[i])) return false;
+  }
+  if (value.is_object()) {
+    const Json properties = schema.value("properties", Json::object());
+    for (const Json& name : schema.value("required", Json::array()))
+      if (!value.contains(name.get<std::string>())) return false;
+    for (const auto& [name, one] : value.items())
+      if (!valid(root, properties.contains(name) ? properties[name] : schema.value("additionalProperties", Json(true)),
+                 one))
+        return false;
+  }
+  return true;
+}
+
+class Generator {
+ public:
+  explicit Generator(uint32_t seed) : random_(seed) {}
+  Json schema(int depth) {
+    switch (pick(depth > 0 ? 13 : 8)) {
+      case 0:
+        return {{"type", "string"}, {"minLength", pick(4)}, {"maxLength", 4 + pick(30)}};
+      case 1:
+        return {{"type", "integer"}, {"minimum", pick(2000) - 1000}, {"maximum", 1000 + pick(100'000)}};
+      case 2:
+        return {{"type", "number"}, {"exclusiveMinimum", pick(20) - 10.5}, {"maximum", 10 + pick(10)}};
+      case 3:
+        return {{"type", "boolean"}, {"description", "yes or no"}};
+      case 4:
+        return {{"enum", {"red", "gr\u00fcn \"x\"", 3, nullptr, {{"a", 1}}, 2.5}}};
+      case 5:
+        return {{"type", "string"}, {"pattern", pick(2) ? "^[A-Z]{2}-[0-9]{3,5}$" : "^(a|b\"c)+$"}};
+      case 6:
+        return {{"const", pick(100)}};
+      case 7:
+        return {{"type", {"integer", "null"}}, {"minimum", 0}, {"maximum", 9}};
+      case 8:
+        return {{"type", "array"}, {"items", schema(depth - 1)}, {"minItems", pick(3)}, {"maxItems", 2 + pick(3)}};
+      case 9:
+        return {{"type", "array"},
+                {"prefixItems", {schema(depth - 1), schema(depth - 1)}},
+                {"items", schema(0)},
+                {"minItems", 2},
+                {"maxItems", 4}};
+      case 10:
+        return {{"anyOf", {schema(depth - 1), schema(depth - 1)}}};
+      default: {
+        Json properties = Json::object(), required = Json::array();
+        const int n = 1 + pick(5);
+        for (int i = 0; i < n; ++i) {
+          const std::string name = std::string("key ") + static_cast<char>('a' + i);
+          properties[name] = schema(depth - 1);
+          if (pick(2)) required.push_back(name);
+        }
+        return {
+            {"type", "object"}, {"properties", properties}, {"required", required}, {"additionalProperties", false}};
+      }
+    }
+  }
+  int pick(int n) { return static_cast<int>(random_() % static_cast<uint32_t>(n)); }
+
+ private:
+  std::mt19937 random_;
+};
+
+// Of this thread: a busy machine does not count.
+double processor_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// An answer drawn from the masks, a token at a time; asks for its end where it may. Empty: longer than `most` tokens.
+std::string drawn(TokenConstraint& constraint, std::mt19937& random, int most, int64_t& tokens, double& seconds) {
+  std::string text;
+  auto state = constraint.start();
+  for (int i = 0; i < most; ++i) {
+    if (constraint.must_end(state) || (constraint.may_end(state) && random() % 4 == 0)) return text;
+    const double start = processor_seconds();
+    const auto mask = constraint.allowed(state);
+    seconds += processor_seconds() - start;
+    ++tokens;
+    std::vector<int32_t> ids;
+    for (size_t id = 0; id < vocabulary()->size(); ++id)
+      if (mask[id / 64] >> (id % 64) & 1) ids.push_back(static_cast<int32_t>(id));
+    if (ids.empty()) {
+      ADD_FAILURE() << "nothing goes on after " << text;
+      return "";
+    }
+    const int32_t id = ids[random() % ids.size()];
+    text += vocabulary()->bytes(id);
+    state = constraint.next(state, id);
+    EXPECT_NE(state, Constraint::kForbidden);
+  }
+  return "";
+}
+
+TEST(Grammar, EveryAnswerIsValidForItsSchema) {
+  std::mt19937 random(7);
+  int64_t answers = 0, tokens = 0, masks = 0;
+  double seconds = 0;
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    const Json schema = Generator(seed).schema(3);
+    TokenConstraint constraint(schema_grammar(schema), vocabulary());
+    for (int i = 0; i < 3; ++i) {
+      const std::string text = drawn(constraint, random, 4000, tokens, seconds);
+      ASSERT_FALSE(text.empty()) << schema;
+      ASSERT_TRUE(Json::accept(text)) << text << "\n" << schema;
+      ASSERT_TRUE(valid(schema, schema, Json::parse(text))) << text << "\n" << schema;
+      ++answers;
+    }
+    masks += constraint.masks_made();
+  }
+  std::printf("%ld answers, %ld tokens, %ld masks made; %.1f us of processor time a token\n", answers, tokens, masks,
+              1e6 * seconds / static_cast<double>(tokens));
+  EXPECT_EQ(answers, 600);
+}
+
+TEST(Grammar, AMaskHoldsWhatCanBeReadAndNothingElse) {
+  std::mt19937 random(3);
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    TokenConstraint constraint(schema_grammar(Generator(seed).schema(2)), vocabulary());
+    auto state = constraint.start();
+    for (int i = 0; i < 12 && !constraint.must_end(state); ++i) {
+      const std::vector<uint64_t> mask(constraint.allowed(state).begin(), constraint.allowed(state).end());
+      std::vector<int32_t> ids;
+      for (int32_t id = 0; id < static_cast<int32_t>(vocabulary()->size()); ++id) {
+        const bool allowed = mask[static_cast<size_t>(id) / 64] >> (id % 64) & 1;
+        ASSERT_EQ(allowed, constraint.next(state, id) != Constraint::kForbidden)
+            << seed << " " << vocabulary()->bytes(id);
+        if (allowed) ids.push_back(id);
+      }
+      ASSERT_FALSE(ids.empty());
+      state = constraint.next(state, ids[random() % ids.size()]);
+    }
+  }
+}
+
+TEST(Grammar, FollowsReferencesInsideThemselves) {
+  const Json schema = Json::parse(R"({"$defs": {"tree": {"type": "object", "properties": {"leaf": {"type": "boolean"},
+    "next": {"$ref": "#/$defs/tree"}}, "required": ["leaf"], "additionalProperties": false}}, "$ref": "#/$defs/tree"})");
+  Automaton machine(schema_grammar(schema));
+  EXPECT_TRUE(reads(machine, R"({"leaf": true, "next": {"leaf": false, "next": {"leaf":true}}})"));
+  EXPECT_FALSE(reads(machine, R"({"next": {"leaf": true}})"));
+  EXPECT_FALSE(reads(machine, R"({"leaf": true, "next": {"leaf": true})"));
+  Automaton any(json_object_grammar());
+  EXPECT_TRUE(reads(any, R"({"a": [1, -2.5e3, {"b": null}, "\u00e9\n"], "c": {}})"));
+  for (const char* bad :
+       {"[]", "{\"a\": 01}", "{\"a\": \"\\ud800\"}", "{\"a\" 1}", "{,}", "{\"a\": 1,}", "{\"a\": \"\n\"}"})
+    EXPECT_FALSE(reads(any, bad)) << bad;
+}
+
+}  // namespace
+}  // namespace fidelio::grammar

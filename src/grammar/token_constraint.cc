@@ -1,0 +1,78 @@
+#include "grammar/token_constraint.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace fidelio::grammar {
+
+TokenTree::TokenTree(std::vector<std::string> tokens) : tokens_(std::move(tokens)), ids_(tokens_.size()) {
+  std::iota(ids_.begin(), ids_.end(), 0);
+  std::erase_if(ids_, [&](int32_t id) { return bytes(id).empty(); });
+  std::sort(ids_.begin(), ids_.end(),
+            [&](int32_t a, int32_t b) { return bytes(a) != bytes(b) ? bytes(a) < bytes(b) : a < b; });
+  std::vector<int32_t> open;  // steps of the bytes of the token before
+  const auto close_to = [&](size_t depth) {
+    for (; open.size() > depth; open.pop_back())
+      steps_[static_cast<size_t>(open.back())].skip = static_cast<int32_t>(steps_.size());
+  };
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    const std::string& token = bytes(ids_[i]);
+    const auto at = static_cast<int32_t>(i);
+    longest_ = std::max(longest_, token.size());
+    size_t common = 0;
+    while (common < std::min(open.size(), token.size()) &&
+           steps_[static_cast<size_t>(open[common])].byte == static_cast<uint8_t>(token[common]))
+      ++common;
+    close_to(common);
+    for (size_t depth = common; depth < token.size(); ++depth) {
+      open.push_back(static_cast<int32_t>(steps_.size()));
+      steps_.push_back({static_cast<uint8_t>(token[depth]), static_cast<int32_t>(depth), 0, at, at});
+    }
+    steps_[static_cast<size_t>(open.back())].last = at + 1;
+  }
+  close_to(0);
+}
+
+TokenConstraint::TokenConstraint(Grammar grammar, std::shared_ptr<const TokenTree> tree)
+    : automaton_(std::move(grammar)), tree_(std::move(tree)), path_(tree_->longest() + 1) {}
+
+TokenConstraint::Mask TokenConstraint::make_mask(State state) {
+  Mask mask((tree_->size() + 63) / 64);
+  path_[0] = state;
+  const auto& steps = tree_->steps();
+  const auto& ids = tree_->ids();
+  for (size_t i = 0; i < steps.size();) {
+    const TokenTree::Step& step = steps[i];
+    const State next = automaton_.step(path_[static_cast<size_t>(step.depth)], step.byte);
+    if (next == Automaton::kDead) {
+      i = static_cast<size_t>(step.skip);
+      continue;
+    }
+    path_[static_cast<size_t>(step.depth) + 1] = next;
+    for (int32_t at = step.first; at < step.last; ++at) {
+      const auto id = static_cast<size_t>(ids[static_cast<size_t>(at)]);
+      mask[id / 64] |= uint64_t{1} << (id % 64);
+    }
+    ++i;
+  }
+  ++masks_made_;
+  return mask;
+}
+
+std::span<const uint64_t> TokenConstraint::allowed(State state) {
+  const auto found = masks_.find(state);
+  if (found != masks_.end()) return found->second;
+  if (masks_.size() >= kMostMasks) masks_.clear();
+  return masks_.emplace(state, make_mask(state)).first->second;
+}
+
+Constraint::State TokenConstraint::next(State state, int32_t id) {
+  if (id < 0 || static_cast<size_t>(id) >= tree_->size() || tree_->bytes(id).empty()) return kForbidden;
+  for (const char byte : tree_->bytes(id)) {
+    state = automaton_.step(state, static_cast<uint8_t>(byte));
+    if (state == Automaton::kDead) return kForbidden;
+  }
+  return state;
+}
+
+}  // namespace fidelio::grammar
