@@ -66,5 +66,21 @@ TEST(BenchLinear, RefusesAShapeItDoesNotKnow) {
   }
 }
 
+TEST(BenchSampling, ComparesEitherChoiceInAModelsSteps) {
+  const TestFolder folder;
+  const CommandResult result = run_command(folder.path(), "fidelio bench sampling " + source_path("models/quill-1m") +
+                                                              " --batch 1,3 --tokens 24 --threads 2 --json -");
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json rows = nlohmann::json::parse(result.out);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1]["sequences"], 3);
+  for (const auto& row : rows)
+    EXPECT_NEAR(row["greedy_tokens_per_second"].get<double>() / row["sampled_tokens_per_second"].get<double>() - 1,
+                row["cost"].get<double>(), 1e-9);
+  EXPECT_THAT(
+      run_command(folder.path(), "fidelio bench sampling " + source_path("models/quill-1m") + " --tokens 5000").err,
+      testing::HasSubstr("longer than the model's context"));
+}
+
 }  // namespace
 }  // namespace fidelio

@@ -50,6 +50,7 @@ TEST(FirstHour, SlipsOfThePenAreUnderstood) {
       {"fidelio frobnicate m", "there are inspect, compress"},
       {"fidelio eval " + kModel + " --contxt 12", "eval has no option --contxt; did you mean --context?"},
       {"fidelio bench model " + kModel + " --repetition 1", "did you mean --repetitions?"},
+      {"fidelio compress " + kModel + " --ear 99 -o out", "did you mean 0.99?"},
       {"fidelio inspect " + kModel + " more", "inspect takes no further argument: \"more\""},
       {"fidelio inspect Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"}};
   for (const auto& [command, words] : cases) {
@@ -178,6 +179,7 @@ class Terminal {
   void type(const std::string& text) {
     check(::write(fd_, text.data(), text.size()) == static_cast<ssize_t>(text.size()), "cannot type");
   }
+  void send(int signal) const { ::kill(child_, signal); }
   // Reads until `text` has come since the last call; false after `seconds`.
   bool wait_for(const std::string& text, int seconds = 60) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
@@ -234,6 +236,19 @@ TEST(FirstHour, AnInterruptSaysWhatIsKept) {
   EXPECT_TRUE(quantize.wait_for("Nothing is kept")) << quantize.seen();
   EXPECT_EQ(quantize.exit_code(), 128 + SIGINT);
   EXPECT_TRUE(entries(folder.path()).empty());
+}
+
+// Whoever ends the program, not the keyboard alone: nothing is left, and the exit status names the signal.
+TEST(FirstHour, EverySignalThatCanBeHeardLeavesNothing) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const TestFolder folder;
+    Terminal quantize(
+        {"fidelio", "quantize", source_path("models/quill-26m"), "--format", "int4g64zs8", "-o", folder / "out"});
+    ASSERT_TRUE(quantize.wait_for("[1/2] quantising")) << quantize.seen();
+    quantize.send(signal);
+    EXPECT_EQ(quantize.exit_code(), 128 + signal);
+    EXPECT_TRUE(entries(folder.path()).empty()) << signal;
+  }
 }
 
 TEST(FirstHour, AClosedPipeIsNoError) {

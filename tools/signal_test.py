@@ -99,6 +99,7 @@ for moment in range(args.moments):
             ended = number.name
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
             ended = "hung"
     killed = ended == "SIGKILL"
     wanted = {"before the signal": (0,), "hung": ()}.get(ended, (-number, 0) if killed else (128 + number, 0, -number))
@@ -110,6 +111,8 @@ for moment in range(args.moments):
         if start(job, folder).wait():
             wrong.append("the next run failed")
         wrong += faults(folder, peace, False)
+        if sorted(os.listdir(folder)) != sorted(os.listdir(peace)):
+            wrong.append("the next run leaves something else than an undisturbed one")
     if wrong:
         failed += 1
         print(f"moment {moment}: {job}, {ended} after {part:.0%}: {', '.join(wrong)}", flush=True)

@@ -3,14 +3,17 @@
 //   decode_cuda_bench FORMAT prefill [tokens,tokens,...]
 //   decode_cuda_bench FORMAT speculate [batch,...] [context,...] [head's format, else FORMAT] [draft,draft,...]
 // Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the
-// roofline. speculate: a draft is a number of high bits, or the format of a copy of all weights that shares the cache.
+// roofline; then what a step takes whose tokens are chosen on the device, greedily and by sampling, in turns.
+// speculate: a draft is a number of high bits, or the format of a copy of all weights that shares the cache.
 // Cycles of 1 to 8 drafts, each sequence as many, are timed whole, in turns with plain steps: with a wait after each
 // step, or one in all. What they give at an acceptance a of each draft follows: (1 - a^(g + 1)) / (1 - a) tokens a
 // sequence and cycle.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <numeric>
 
 #include "core/rng.h"
@@ -141,6 +144,35 @@ void prefill(Cuda& b, Model<Cuda>& model, const std::string& format, int tokens)
               tokens / seconds);
 }
 
+double median(std::vector<double>& values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Steps that end with n tokens chosen on the device: greedily, and at temperature .7 with top-p .9, in turns.
+void compare_choices(Cuda& b, const Cuda::Matrix& logits, int n, const std::function<void()>& run_model) {
+  ChoiceRule sampled;
+  sampled.greedy = false;
+  sampled.scale = static_cast<float>(1.4426950408889634 / 0.7);
+  sampled.top_p = 0.9;
+  const ChoiceRule kinds[] = {ChoiceRule{}, sampled};
+  std::vector<Choice> choices(static_cast<size_t>(n));
+  std::vector<double> times[2];
+  Rng rng(7);
+  for (int i = 0; i < 120; ++i) {
+    std::vector<ChoiceRule> rules(static_cast<size_t>(n), kinds[i % 2]);
+    for (ChoiceRule& rule : rules) rule.random = rng.next();
+    const auto start = std::chrono::steady_clock::now();
+    run_model();
+    b.choose(logits, rules, choices);
+    if (i >= 20)
+      times[i % 2].push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  const double greedy = median(times[0]), sampling = median(times[1]);
+  std::printf("  tokens chosen on the device: greedily %.3f ms a step, sampled %.3f (%+.2f%%)\n", greedy * 1e3,
+              sampling * 1e3, 100 * (sampling / greedy - 1));
+}
+
 void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t weight_bytes,
              const std::vector<int>& batches, int context, KvFormat kv) {
   const int most = *std::max_element(batches.begin(), batches.end()), pages = context / kPageTokens + 1;
@@ -160,7 +192,7 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
       return std::chrono::duration<double>(Clock::now() - start).count();
     };
     double asking = 0;  // of a step: time in which the host only asks for kernels
-    const auto step = [&] {
+    const auto run_model = [&] {
       const auto start = Clock::now();
       b.begin(batch, Activations::a16, model.attention);
       b.repeat(static_cast<uint64_t>(context), [&] {
@@ -170,6 +202,9 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
         b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, n), head);
       });
       asking = since(start);
+    };
+    const auto step = [&] {
+      run_model();
       b.download(w.logits, 0, 1, logits);  // the step's end: a sampler on the host sees logits
     };
     for (int i = 0; i < 5; ++i) step();
@@ -188,16 +223,12 @@ void measure(Cuda& b, Model<Cuda>& model, const std::string& format, int64_t wei
         "of the roofline\n",
         format.c_str(), n, context, seconds * 1e3, asking * 1e3, n / seconds, static_cast<double>(weight_bytes) * 1e-9,
         100 * roof / seconds);
+    compare_choices(b, w.logits, n, run_model);
   }
 }
 
 // ---- Speculation.
 constexpr int kMostDrafts = 8;
-
-double median(std::vector<double>& values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Drafts and their verification as the engine does them: greedy, tokens chosen on the device with their probability.
 struct Speculating {

@@ -1,6 +1,7 @@
 // `bench sampling`: how long choosing a token takes on the host, a row of logits at a time. Rows are peaked as a model's
 // are where it is sure (50 tokens above a normal rest), normal with a deviation of 2.5, and flat: normal with 1, where
-// most of a vocabulary has a share. Greedy reads a row once: what sampling costs beyond that is its own.
+// most of a vocabulary has a share. Greedy reads a row once: what sampling costs beyond that is its own. With a model:
+// what it costs of the steps that make the rows, wherever those are computed.
 #include "app/bench/bench_sampling.h"
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "core/rng.h"
 #include "engine/sampler.h"
 #include "kernels/cpu/choice/choose.h"
+#include "runtime/page_table.h"
 
 namespace fidelio::app {
 namespace {
@@ -19,8 +21,10 @@ namespace {
 constexpr int kRows = 16;
 
 struct SamplingBench {
-  std::vector<int64_t> vocabularies = {49152, 151936};
-  std::string isa, json;
+  RunOptions run;  // without a model: of rows alone
+  std::vector<int64_t> vocabularies = {49152, 151936}, batch = {1, 8};
+  int64_t tokens = 128;
+  std::string json;
   double seconds = 0.2;
 };
 
@@ -52,6 +56,12 @@ std::vector<std::vector<float>> make_rows(const std::string& kind, int64_t v) {
   return rows;
 }
 
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 // Seconds a row: the median of its passes over the rows.
 double time_rows(cpu::Chooser& chooser, const std::vector<std::vector<float>>& rows, const SamplingOptions& options,
                  double seconds) {
@@ -69,12 +79,81 @@ double time_rows(cpu::Chooser& chooser, const std::vector<std::vector<float>>& r
           chooser.choose(row, choice_rule(options, {}, 0, position, static_cast<int64_t>(row.size()), changes)));
     passes.push_back(since(start) / static_cast<double>(rows.size()));
   }
-  std::nth_element(passes.begin(), passes.begin() + static_cast<std::ptrdiff_t>(passes.size() / 2), passes.end());
-  return passes[passes.size() / 2];
+  return median(std::move(passes));
 }
 
-void bench_sampling(const SamplingBench& o) {
-  cpu::Chooser chooser(o.isa.empty() ? cpu::supported_isas().back() : cpu::parse_isa(o.isa));
+struct StepTimes {
+  double greedy, sampled;  // seconds a step, medians
+};
+
+// Sequences that go on by themselves, a token of all of them a step, chosen greedily and sampled in turns: so both kinds
+// see the same machine and the same contexts.
+StepTimes time_steps(Runner& runner, Activations mode, int64_t sequences, int64_t tokens) {
+  SamplingOptions greedy, sampled;
+  sampled.temperature = 0.7;
+  sampled.top_p = 0.9;
+  PageTable pages(runner.cache_pages());
+  const auto v = static_cast<uint64_t>(runner.config().v);
+  std::vector<int32_t> newest;
+  Rng rng(1);
+  for (int64_t s = 0; s < sequences; ++s) {
+    pages.grow(s, tokens);
+    newest.push_back(static_cast<int32_t>(rng.below(v)));
+  }
+  std::vector<double> seconds[2];
+  std::vector<LogitChange> changes;  // which neither kind makes
+  std::vector<Choice> choices(newest.size());
+  const int64_t warm = tokens / 8;
+  for (int64_t position = 0; position < tokens; ++position) {
+    const bool samples = position % 2 == 1;
+    const auto start = std::chrono::steady_clock::now();
+    Batch batch;
+    std::vector<ChoiceRule> rules;
+    for (int64_t s = 0; s < sequences; ++s) {
+      sampled.seed = static_cast<uint64_t>(s);
+      batch.append({&newest[static_cast<size_t>(s)], 1}, position, pages.pages(s), 1, RowKind::output);
+      rules.push_back(choice_rule(samples ? sampled : greedy, {}, 0, position, static_cast<int64_t>(v), changes));
+    }
+    runner.step_and_choose(batch, mode, rules, choices);
+    if (position >= warm)
+      seconds[samples].push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    for (size_t s = 0; s < choices.size(); ++s) {
+      check_chosen(choices[s]);
+      newest[s] = choices[s].id;
+    }
+  }
+  return {median(seconds[0]), median(seconds[1])};
+}
+
+nlohmann::json bench_steps(const SamplingBench& o) {
+  const Checkpoint c = Checkpoint::open(o.run.model);
+  const int64_t most = *std::max_element(o.batch.begin(), o.batch.end());
+  check(o.tokens <= c.config().max_positions, "--tokens {} is longer than the model's context of {}", o.tokens,
+        c.config().max_positions);
+  RunnerOptions options = runner_options(o.run);
+  options.max_rows = options.max_logit_rows = most;
+  options.cache_tokens = most * PageTable::pages_for(o.tokens) * kPageTokens;
+  const auto runner = make_runner(o.run, c, options);
+  nlohmann::json report = nlohmann::json::array();
+  if (!quiet(o.json))
+    fmt::print("| sequences | greedy, tokens/s | t .7, top-p .9, tokens/s | sampling costs |\n|---|---|---|---|\n");
+  for (const int64_t n : o.batch) {
+    const StepTimes t = time_steps(*runner, options.mode, n, o.tokens);
+    const double rows = static_cast<double>(n), greedy = rows / t.greedy, sampled = rows / t.sampled;
+    report.push_back({{"model", o.run.model},
+                      {"sequences", n},
+                      {"greedy_tokens_per_second", greedy},
+                      {"sampled_tokens_per_second", sampled},
+                      {"cost", t.sampled / t.greedy - 1}});
+    if (quiet(o.json)) continue;
+    fmt::print("| {} | {:.1f} | {:.1f} | {:+.2f} % |\n", n, greedy, sampled, 100 * (t.sampled / t.greedy - 1));
+    std::fflush(stdout);
+  }
+  return report;
+}
+
+nlohmann::json bench_rows(const SamplingBench& o) {
+  cpu::Chooser chooser(o.run.isa.empty() ? cpu::supported_isas().back() : cpu::parse_isa(o.run.isa));
   nlohmann::json report = nlohmann::json::array();
   if (!quiet(o.json)) fmt::print("| vocabulary | rows | filters | ms a row |\n|---|---|---|---|\n");
   for (const int64_t v : o.vocabularies)
@@ -89,7 +168,7 @@ void bench_sampling(const SamplingBench& o) {
         std::fflush(stdout);
       }
     }
-  write_json(o.json, report);
+  return report;
 }
 
 }  // namespace
@@ -97,12 +176,25 @@ void bench_sampling(const SamplingBench& o) {
 void add_bench_sampling(CLI::App& bench) {
   auto o = std::make_shared<SamplingBench>();
   CLI::App* verb = bench.add_subcommand("sampling", "How long choosing a token from a row of logits takes");
-  verb->footer("Example:\n  fidelio bench sampling --vocabularies 49152,151936");
-  verb->add_option("--vocabularies", o->vocabularies, "Logits a row")->delimiter(',')->check(above_zero());
-  verb->add_option("--isa", o->isa, "Kernels to use instead of the best ones: portable, avx2, avx512");
-  verb->add_option("--seconds", o->seconds, "Time a row of the table takes")->check(from_to(0, 3600));
+  verb->footer(
+      "Examples:\n  fidelio bench sampling --vocabularies 49152,151936\n"
+      "  fidelio bench sampling models/quill-26m --batch 1,8,64");
+  verb->add_option("MODEL", o->run.model, "A model whose steps are timed with either choice; without it rows alone")
+      ->check(model_folder());
+  verb->add_option("--batch", o->batch, "Of a model: numbers of sequences decoded at once")
+      ->delimiter(',')
+      ->check(above_zero());
+  verb->add_option("--tokens", o->tokens, "Of a model: tokens a sequence")->check(CLI::Range(16, 1 << 20));
+  verb->add_option("--vocabularies", o->vocabularies, "Without a model: logits a row")
+      ->delimiter(',')
+      ->check(above_zero());
+  verb->add_option("--seconds", o->seconds, "Without a model: time a row of the table takes")->check(from_to(0, 3600));
+  add_device(*verb, o->run);
   add_json(*verb, o->json);
-  verb->callback([o] { bench_sampling(*o); });
+  verb->callback([o] {
+    check_can_write({o->json});
+    write_json(o->json, o->run.model.empty() ? bench_rows(*o) : bench_steps(*o));
+  });
 }
 
 }  // namespace fidelio::app

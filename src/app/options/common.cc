@@ -77,8 +77,18 @@ CLI::Validator zero_or_more() {
 }
 
 CLI::Validator from_to(double low, double high) {
-  return number_that([=](double x) { return x >= low && x <= high; }, fmt::format("a number from {} to {}", low, high),
-                     fmt::format("in [{} - {}]", low, high));
+  const CLI::Validator within =
+      number_that([=](double x) { return x >= low && x <= high; }, fmt::format("a number from {} to {}", low, high),
+                  fmt::format("in [{} - {}]", low, high));
+  if (low != 0 || high != 1) return within;
+  return CLI::Validator(  // a share: people write percent
+      [within](std::string& text) {
+        const std::string message = within(text);
+        const double x = std::strtod(text.c_str(), nullptr);
+        return message.empty() || !(x > 1 && x <= 100) ? message
+                                                       : fmt::format("{}; did you mean {}?", message, x / 100);
+      },
+      within.get_description());
 }
 
 void check_new_folder(const std::string& folder) {

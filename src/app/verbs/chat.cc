@@ -160,7 +160,8 @@ void chat(const Chat& o) {
                bytes_text(model.checkpoint.file_bytes()));
   }
   while (const auto line = read_line(terminal))
-    if (!conversation.take(*line)) break;
+    if (!conversation.take(*line)) return;
+  if (terminal) fmt::print("\n");  // the shell's prompt gets a line of its own
 }
 
 }  // namespace

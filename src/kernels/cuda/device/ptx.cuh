@@ -123,6 +123,15 @@ __device__ __forceinline__ uint32_t address_in(int rank, uint32_t shared) {
 __device__ __forceinline__ uint32_t address_in(int rank, const void* shared) {
   return address_in(rank, shared_address(shared));
 }
+// The same thing in the thread block `rank` of the cluster, to be written to as any memory is.
+template <typename T>
+__device__ __forceinline__ T* in_thread_block(int rank, T* shared) {
+  uint64_t there = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(shared), "r"(rank));
+#endif
+  return reinterpret_cast<T*>(there);
+}
 __device__ __forceinline__ void store_in_cluster(uint32_t to, float4 v) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)

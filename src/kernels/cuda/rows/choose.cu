@@ -1,122 +1,29 @@
-// One thread block a row. All sums are of integers and all orders are total, so threads may work in any order.
+// A row is read by a cluster of thread blocks (Hopper; else by one), an equal part each, and settled by the first of
+// them. All sums are of integers and all orders are total, so threads may work in any order.
 //
 //   range     the best token, and whether all can be ordered; the greedy choice ends here
-//   weigh     the sum of all weights, and how many tokens are near the best, for eight ideas of near
-//   gather    as many of the nearest as there is room for into shared memory, sorted, their weights added up: each
-//             filter and the choice are then a look-up
-//   narrow    where the nearest do not settle a look-up (a flat row, a place far down): tokens dealt into bins, the one
-//             bin that matters gathered; if it is too large, dealt again by the digits of their ranks
+//   weigh     the sum of all weights, and how many tokens are near the best, for sixteen ideas of near
+//   gather    as few of the nearest as settle the choice into the first block's shared memory, sorted, their weights
+//             added up: each filter and the choice are then a look-up
+//   narrow    where the nearest do not settle a look-up (a flat row, a place far down): the first block deals the tokens
+//             into bins and gathers the one bin that matters; if it is too large, it is dealt again by the digits of ranks
 //
 // This file is compiled without fused multiply-adds: choice_arithmetic.h has the same bits here and on the host.
-#include "kernels/choice_arithmetic.h"
-#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/rows/choose.h"
+
+#include "kernels/cuda/rows/choose_block.cuh"
 
 namespace fidelio::cuda {
 namespace {
-
-constexpr int kThreads = 1024, kWarps = kThreads / 32;
-constexpr int kRoom = 4096, kEach = kRoom / kThreads;  // tokens gathered
-constexpr int kBins = 2048, kDigitBits = 11;
-constexpr int kCuts = 8;
-// Tokens fewer whole halvings than this below the best are near.
-__device__ constexpr int kNearer[kCuts] = {2, 4, 6, 8, 10, 12, 16, 24};
-
-struct Bins {
-  uint32_t low[kBins], high[kBins], count[kBins];  // weights are high 2^32 + low
-};
-struct Shared {
-  union {
-    uint64_t ranks[kRoom];
-    Bins bins;
-  };
-  uint64_t of_warp[kWarps], of_warp2[kWarps];
-  uint64_t answer[4];
-  uint32_t gathered, near[kCuts];
-};
-
-// ---- Over the thread block; every thread gets the result. All threads call them.
-
-__device__ uint64_t sum_of_block(Shared& s, uint64_t value) {
-  for (int d = 16; d > 0; d /= 2) value += __shfl_xor_sync(~0u, value, d);
-  if (threadIdx.x % 32 == 0) s.of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = s.of_warp[threadIdx.x % 32];
-  for (int d = 16; d > 0; d /= 2) value += __shfl_xor_sync(~0u, value, d);
-  __syncthreads();
-  return value;
-}
-__device__ uint64_t most_of_block(Shared& s, uint64_t value) {
-  for (int d = 16; d > 0; d /= 2) value = max(value, __shfl_xor_sync(~0u, value, d));
-  if (threadIdx.x % 32 == 0) s.of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = s.of_warp[threadIdx.x % 32];
-  for (int d = 16; d > 0; d /= 2) value = max(value, __shfl_xor_sync(~0u, value, d));
-  __syncthreads();
-  return value;
-}
-// The sum of the threads before.
-__device__ uint64_t sum_before(uint64_t* of_warp, uint64_t value) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint64_t sum = value;
-  for (int d = 1; d < 32; d *= 2)
-    if (const uint64_t other = __shfl_up_sync(~0u, sum, d); lane >= d) sum += other;
-  if (lane == 31) of_warp[warp] = sum;
-  __syncthreads();
-  uint64_t before = of_warp[lane];
-  for (int d = 1; d < 32; d *= 2)
-    if (const uint64_t other = __shfl_up_sync(~0u, before, d); lane >= d) before += other;
-  before = __shfl_sync(~0u, before, max(warp - 1, 0));
-  __syncthreads();
-  return (warp > 0 ? before : 0) + sum - value;
-}
-
-// ---- A row.
-
-__device__ __forceinline__ float logit_of(uint64_t rank) {
-  const uint32_t key = static_cast<uint32_t>(rank >> 32);
-  return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
-}
-
-struct Row {
-  const float* x;
-  int v;
-  float top, scale;
-
-  // work(logit, id) for this thread's tokens.
-  template <typename Work>
-  __device__ __forceinline__ void for_tokens(const Work& work) const {
-    if (v % 4 != 0) {
-#pragma unroll 4
-      for (int i = threadIdx.x; i < v; i += kThreads) work(x[i], i);
-      return;
-    }
-    constexpr int kAtOnce = 4, kStep = kThreads * 4;
-    for (int first = threadIdx.x * 4; first < v; first += kAtOnce * kStep) {
-      float4 four[kAtOnce];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j)
-        if (first + j * kStep < v) four[j] = *reinterpret_cast<const float4*>(x + first + j * kStep);
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int id = first + j * kStep;
-        if (id >= v) break;
-        work(four[j].x, id);
-        work(four[j].y, id + 1);
-        work(four[j].z, id + 2);
-        work(four[j].w, id + 3);
-      }
-    }
-  }
-  __device__ __forceinline__ float distance(float logit) const { return choice::distance(top, logit, scale); }
-};
 
 struct Range {
   uint64_t best;  // a rank
   float lowest;
   bool orderable;
 };
-__device__ Range range_of(Shared& s, const Row& row) {
+template <int kBlocks>
+__device__ Range range_of(Blocks<kBlocks>& blocks, const Row& row) {
+  Shared& s = blocks.s;
   uint64_t best = 0, worst = 0;
   bool bad = false;
   row.for_tokens([&](float x, int id) {
@@ -126,33 +33,61 @@ __device__ Range range_of(Shared& s, const Row& row) {
     bad = bad || !(x < __builtin_inff());
   });
   best = most_of_block(s, best);
-  worst = ~most_of_block(s, worst);
-  const bool orderable = !__syncthreads_or(bad) && logit_of(best) > -__builtin_inff();
-  return {best, logit_of(worst), orderable};
+  worst = most_of_block(s, worst);
+  const bool any_bad = __syncthreads_or(bad);
+  const Found* found = blocks.exchange([&](Found& place, int lane) {
+    if (lane == 0) place.best = best, place.worst = worst, place.bad = any_bad;
+  });
+  bool orderable = true;
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i) {
+    best = max(best, found[i].best);
+    worst = max(worst, found[i].worst);
+    orderable = orderable && found[i].bad == 0;
+  }
+  return {best, logit_of(~worst), orderable && logit_of(best) > -__builtin_inff()};
 }
 
-// The sum of all weights; near[i] counts the tokens within kNearer[i].
-__device__ uint64_t weigh(Shared& s, const Row& row) {
+struct Weights {
+  uint64_t total, near_enough;  // of all tokens, and of those at most `farthest` below the best
+  const Found* found;           // found[block].near[i]: its tokens by the first cut that they are near by
+};
+template <int kBlocks>
+__device__ Weights weigh(Blocks<kBlocks>& blocks, const Row& row, float farthest) {
+  Shared& s = blocks.s;
   if (threadIdx.x < kCuts) s.near[threadIdx.x] = 0;
   __syncthreads();
-  uint64_t total = 0, counts[2] = {};  // four counts of 16 bits each
+  uint64_t total = 0, near_enough = 0, counts[kCuts / 4] = {};  // four counts of 16 bits each
   row.for_tokens([&](float x, int) {
     const float t = row.distance(x);
-    total += choice::weight_at(t);
+    const uint64_t weight = choice::weight_at(t);
+    total += weight;
+    if (t <= farthest) near_enough += weight;
     const int halvings = static_cast<int>(fminf(t, choice::kFarthest));
     if (halvings >= kNearer[kCuts - 1]) return;
-    const int cut = halvings < 12 ? halvings / 2 : halvings < 16 ? 6 : 7;
-    if (cut < 4)
-      counts[0] += uint64_t{1} << (16 * cut);
-    else
-      counts[1] += uint64_t{1} << (16 * (cut - 4));
+    const int cut = cut_of(halvings);
+    const uint64_t one = uint64_t{1} << (16 * (cut % 4));
+#pragma unroll
+    for (int i = 0; i < kCuts / 4; ++i)
+      if (cut / 4 == i) counts[i] += one;
   });
 #pragma unroll
-  for (int i = 0; i < kCuts; ++i) {
-    const uint32_t sum = __reduce_add_sync(~0u, static_cast<uint32_t>(counts[i / 4] >> (16 * (i % 4))) & 0xffff);
-    if (threadIdx.x % 32 == 0 && sum > 0) atomicAdd(&s.near[i], sum);
+  for (int i = 0; i < kCuts; i += 2) {  // two at once: a warp counts fewer than 2^16
+    const uint32_t sum = __reduce_add_sync(~0u, static_cast<uint32_t>(counts[i / 4] >> (16 * (i % 4))));
+    if (threadIdx.x % 32 != 0) continue;
+    if ((sum & 0xffff) != 0) atomicAdd(&s.near[i], sum & 0xffff);
+    if (sum >> 16 != 0) atomicAdd(&s.near[i + 1], sum >> 16);
   }
-  return sum_of_block(s, total);  // whose barriers complete the counts
+  total = sum_of_block(s, total);  // whose barriers complete the counts
+  near_enough = sum_of_block(s, near_enough);
+  const Found* found = blocks.exchange([&](Found& place, int lane) {
+    place.near[lane] = s.near[lane];
+    if (lane == 0) place.total = total, place.near_enough = near_enough;
+  });
+  total = near_enough = 0;
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i) total += found[i].total, near_enough += found[i].near_enough;
+  return {total, near_enough, found};
 }
 
 // Tokens in order, kEach of a thread, with the weight of all before; past the last one ranks are 0.
@@ -162,31 +97,43 @@ struct Sorted {
   uint64_t total;
 };
 
-// The tokens that pass, at most kRoom, after others of weight `before`. All threads.
-template <typename Passes>
-__device__ Sorted gather(Shared& s, const Row& row, uint64_t before, const Passes& passes) {
-  __syncthreads();
-  if (threadIdx.x == 0) s.gathered = 0;
-  __syncthreads();
-  row.for_tokens([&](float x, int id) {
-    if (passes(x, id)) s.ranks[atomicAdd(&s.gathered, 1)] = choice::rank_of(x, id);
-  });
-  __syncthreads();
-  const int count = static_cast<int>(s.gathered);
+// Sorts what stands in s.ranks, the best first: a bitonic network, whose exchanges within 32 places are a warp's own.
+__device__ void sort(Shared& s, int count) {
   int size = 32;
   while (size < count) size *= 2;
-  for (int i = count + static_cast<int>(threadIdx.x); i < size; i += kThreads) s.ranks[i] = 0;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = count + thread; i < size; i += kThreads) s.ranks[i] = 0;
   __syncthreads();
-  for (int run = 2; run <= size; run *= 2)  // a bitonic sort, the best first
-    for (int apart = run / 2; apart > 0; apart /= 2) {
-      for (int i = threadIdx.x; i < size; i += kThreads) {
-        const int other = i ^ apart;
-        if (other < i) continue;
+  const auto within_warps = [&](int run) {  // exchanges of fewer than 32 apart, of the runs up to this one
+    for (int i = thread; i < size; i += kThreads) {
+      uint64_t own = s.ranks[i];
+      for (int r = run <= 32 ? 2 : run; r <= run; r *= 2)
+        for (int apart = min(r / 2, 16); apart > 0; apart /= 2) {
+          const uint64_t other = __shfl_xor_sync(~0u, own, apart);
+          const bool best = ((i & apart) == 0) == ((i & r) == 0);
+          own = best == (own > other) ? own : other;
+        }
+      s.ranks[i] = own;
+    }
+    __syncthreads();
+  };
+  within_warps(32);
+  for (int run = 64; run <= size; run *= 2) {
+    for (int apart = run / 2; apart >= 32; apart /= 2) {
+      for (int pair = thread; pair < size / 2; pair += kThreads) {
+        const int i = (pair & ~(apart - 1)) * 2 + (pair & (apart - 1)), other = i + apart;
         const uint64_t a = s.ranks[i], b = s.ranks[other];
         if ((a < b) == ((i & run) == 0)) s.ranks[i] = b, s.ranks[other] = a;
       }
       __syncthreads();
     }
+    within_warps(run);
+  }
+}
+
+// Of the first s.gathered ranks of s, whose tokens come after others of weight `before`. All threads.
+__device__ Sorted sorted(Shared& s, const Row& row, int count, uint64_t before) {
+  sort(s, count);
   Sorted sorted;
   uint64_t own = 0;
 #pragma unroll
@@ -200,6 +147,19 @@ __device__ Sorted gather(Shared& s, const Row& row, uint64_t before, const Passe
   sorted.before = before + sum_before(s.of_warp, own);
   sorted.total = before + sum_of_block(s, own);
   return sorted;
+}
+
+// The tokens that pass, at most kRoom, after others of weight `before`. All threads of the first block alone.
+template <typename Passes>
+__device__ Sorted gather(Shared& s, const Row& row, uint64_t before, const Passes& passes) {
+  __syncthreads();
+  if (threadIdx.x == 0) s.gathered = 0;
+  __syncthreads();
+  row.for_tokens([&](float x, int id) {
+    if (passes(x, id)) s.ranks[atomicAdd(&s.gathered, 1)] = choice::rank_of(x, id);
+  });
+  __syncthreads();
+  return sorted(s, row, static_cast<int>(s.gathered), before);
 }
 
 // A prefix of the order: what it weighs, and its last token.
@@ -324,95 +284,132 @@ __device__ Prefix look_up_in_all(Shared& s, const Row& row, float lowest, Wanted
 
 // ---- A choice.
 
-// How near the tokens are that are gathered: so many that there is room for them, but, since sorting takes time, no more
-// than settle all but one choice in a thousand. By what weigh() counted, so it has no part in what is chosen.
-__device__ int cut_for(const Shared& s, int v, int64_t top_k) {
-  constexpr float kRare = 1e-3f;  // of the best token's weight
-  float beyond[kCuts];            // at most so much weight lies past a cut
-  int64_t tokens = 0;
-#pragma unroll
-  for (int i = 0; i < kCuts; ++i) tokens += s.near[i];
-  float weight = static_cast<float>(v - tokens) * ldexpf(1, -kNearer[kCuts - 1]);
-#pragma unroll
-  for (int i = kCuts - 1; i >= 0; --i) {
-    beyond[i] = weight;
-    weight += static_cast<float>(s.near[i]) * ldexpf(1, i > 0 ? -kNearer[i - 1] : 0);
+// How near the tokens are that are gathered: since sorting takes time, no more than settle the choice, or as many as
+// there is room for. By what weigh() counted, so it has no part in what is chosen. Of the first warp, a lane a cut;
+// then a lane a block: s.gathered is how many the blocks before this one gather, s.answer the cut and how many all do.
+template <int kBlocks>
+__device__ void plan_gathering(const Blocks<kBlocks>& blocks, const Weights& weights, int v, const DeviceRule& rule) {
+  static_assert(kCuts < 32 && kBlocks <= 32);
+  const int lane = static_cast<int>(threadIdx.x);
+  const auto sum_to_here = [&](auto value) {
+    for (int d = 1; d < 32; d *= 2)
+      if (const auto other = __shfl_up_sync(~0u, value, d); lane >= d) value += other;
+    return value;
+  };
+  uint32_t near = 0;
+  uint64_t bound = 0;  // on the weight of the lane's tokens
+  if (lane < kCuts) {
+    for (int i = 0; i < kBlocks; ++i) near += weights.found[i].near[lane];
+    bound = uint64_t{near} << (choice::kWeightBits - (lane > 0 ? kNearer[lane - 1] : 0));
   }
-  int cut = 0;
-  bool settled = false;
-  tokens = 0;
-#pragma unroll
-  for (int i = 0; i < kCuts; ++i) {
-    tokens += s.near[i];
-    if (settled || tokens > kRoom) continue;
-    cut = kNearer[i];
-    settled = beyond[i] <= kRare && (top_k <= 0 || top_k > v || tokens >= top_k);
-  }
-  return cut;
+  const uint32_t tokens = sum_to_here(near), counted = __shfl_sync(~0u, tokens, 31);
+  const uint64_t bounds = sum_to_here(bound),
+                 beyond = __shfl_sync(~0u, bounds, 31) - bounds +
+                          (uint64_t{static_cast<uint32_t>(v) - counted} << (choice::kWeightBits - kNearer[kCuts - 1]));
+  const bool by_count = rule.top_k > 0 && rule.top_k < v;
+  const uint64_t wanted = by_count         ? static_cast<uint64_t>(rule.top_k)
+                          : rule.top_p < 1 ? choice::part_of(rule.top_p, weights.total)
+                                           : choice::place_of(rule.random, weights.total) + 1;
+  const bool fits = lane < kCuts && tokens <= kRoom;
+  const uint32_t fitting = __ballot_sync(~0u, fits),
+                 settled = __ballot_sync(~0u, fits && (by_count ? tokens >= wanted : beyond <= weights.total - wanted));
+  const int last =
+      settled != 0 ? __ffs(static_cast<int>(settled)) - 1 : 31 - __clz(static_cast<int>(fitting));  // or -1
+  uint32_t own = 0;
+  if (lane < kBlocks)
+    for (int j = 0; j <= last; ++j) own += weights.found[lane].near[j];
+  const uint32_t to_here = sum_to_here(own);
+  if (lane == blocks.rank()) blocks.s.gathered = to_here - own;
+  if (lane == 31) blocks.s.answer[0] = last < 0 ? 0 : kNearer[last], blocks.s.answer[1] = to_here;
 }
 
-// Filters and the place of the random number, among the nearest tokens where they settle it.
-__device__ int32_t sample(Shared& s, const Row& row, float lowest, const DeviceRule& rule) {
-  const uint64_t total = weigh(s, row);
-  const int cut = cut_for(s, row.v, rule.top_k);
-  const Sorted nearest = gather(
-      s, row, 0, [&](float x, int) { return static_cast<int>(fminf(row.distance(x), choice::kFarthest)) < cut; });
+// The nearest tokens go to the first block, each block's behind those of the blocks before it. How many there are.
+template <int kBlocks>
+__device__ int gather_nearest(Blocks<kBlocks>& blocks, const Row& row, const Weights& weights, const DeviceRule& rule) {
+  Shared& s = blocks.s;
+  uint64_t* const ranks = blocks.of(0).ranks;
+  if (threadIdx.x < 32) plan_gathering(blocks, weights, row.v, rule);
+  __syncthreads();
+  const int cut = static_cast<int>(s.answer[0]), count = static_cast<int>(s.answer[1]);
+  row.for_tokens([&](float x, int id) {
+    if (static_cast<int>(fminf(row.distance(x), choice::kFarthest)) < cut)
+      ranks[atomicAdd(&s.gathered, 1)] = choice::rank_of(x, id);
+  });
+  blocks.meet();
+  return count;
+}
+
+// Filters and the place of the random number, among the nearest tokens where they settle it. Of the first block.
+__device__ int32_t look_up_choice(Shared& s, const Row& row, float lowest, const DeviceRule& rule,
+                                  const Weights& weights, int gathered) {
+  const Sorted nearest = sorted(s, row, gathered, 0);
   const auto find = [&](Wanted wanted) {
     const uint64_t there = wanted.of_tokens ? static_cast<uint64_t>(nearest.count) : nearest.total;
     return wanted.amount <= there ? look_up(s, nearest, 0, wanted) : look_up_in_all(s, row, lowest, wanted);
   };
-  uint64_t kept = total;
+  uint64_t kept = weights.total;
   if (rule.top_k > 0 && rule.top_k < row.v) kept = find({static_cast<uint64_t>(rule.top_k), true}).weight;
   if (rule.top_p < 1) kept = find({choice::part_of(rule.top_p, kept), false}).weight;
-  if (rule.farthest < __builtin_inff()) {
-    uint64_t near_enough = 0;
-    row.for_tokens([&](float x, int) {
-      const float t = row.distance(x);
-      if (t <= rule.farthest) near_enough += choice::weight_at(t);
-    });
-    kept = min(kept, sum_of_block(s, near_enough));
-  }
+  if (rule.farthest < __builtin_inff()) kept = min(kept, weights.near_enough);
   return choice::id_of(find({choice::place_of(rule.random, kept) + 1, false}).last);
 }
 
+// What the first block of a row ends with; the others end with no choice.
+template <int kBlocks>
+__device__ DeviceChoice choose_row(Blocks<kBlocks>& blocks, Row& row, const DeviceRule& rule,
+                                   const DeviceChange* changes, float* saved, float* x) {
+  Range range = range_of(blocks, row);
+  DeviceChoice choice{0, -1, 0, 0};
+  if (rule.wants_probability && range.orderable) {
+    Row natural = row;
+    natural.top = choice.top = logit_of(range.best);
+    natural.scale = choice::kNaturalScale;
+    choice.total = weigh(blocks, natural, 0).total;
+  }
+  if (rule.changes > 0) {
+    blocks.meet();  // nobody reads what is about to change
+    if (blocks.rank() == 0)
+      for (int i = rule.first_change + static_cast<int>(threadIdx.x); i < rule.first_change + rule.changes;
+           i += kThreads) {
+        const DeviceChange c = changes[i];
+        saved[i] = x[c.id];
+        x[c.id] = choice::changed(x[c.id], c.repeated != 0, rule.repetition, c.less, c.more);
+      }
+    blocks.meet();
+    range = range_of(blocks, row);
+  }
+  if (!range.orderable) return {0, -1, 0, 0};
+  row.top = logit_of(range.best);
+  if (rule.greedy) {
+    choice.id = choice::id_of(range.best);
+    return choice;
+  }
+  const Weights weights = weigh(blocks, row, rule.farthest);
+  const int gathered = gather_nearest(blocks, row, weights, rule);
+  if (blocks.rank() == 0) choice.id = look_up_choice(blocks.s, row.whole(), range.lowest, rule, weights, gathered);
+  return choice;
+}
+
+template <int kBlocks>
 __global__ void __launch_bounds__(kThreads)
     choose_rows(float* logits, int v, const DeviceRule* rules, const DeviceChange* changes, float* saved,
                 DeviceChoice* choices) {
   __shared__ Shared s;
-  __shared__ DeviceRule own_rule;
+  if constexpr (kBlocks > 1) ptx::cluster_arrive_relaxed();
   begin_kernel();
-  if (threadIdx.x < sizeof(DeviceRule) / 4)  // once: it may lie in the host's memory
-    reinterpret_cast<uint32_t*>(&own_rule)[threadIdx.x] =
-        reinterpret_cast<const uint32_t*>(rules + blockIdx.x)[threadIdx.x];
-  __syncthreads();
-  const DeviceRule rule = own_rule;
+  Blocks<kBlocks> blocks{s};
+  const DeviceRule rule = rules[blockIdx.x];
   float* x = logits + blockIdx.x * int64_t{v};
-  Row row{x, v, 0, rule.scale};
-  Range range = range_of(s, row);
-  DeviceChoice choice{0, -1, 0, 0};
-  if (rule.wants_probability && range.orderable) {
-    choice.top = logit_of(range.best);
-    choice.total = weigh(s, {x, v, choice.top, choice::kNaturalScale});
-  }
-  if (rule.changes > 0) {
-    __syncthreads();
-    for (int i = rule.first_change + static_cast<int>(threadIdx.x); i < rule.first_change + rule.changes;
-         i += kThreads) {
-      const DeviceChange c = changes[i];
-      saved[i] = x[c.id];
-      x[c.id] = choice::changed(x[c.id], c.repeated != 0, rule.repetition, c.less, c.more);
-    }
-    __syncthreads();
-    range = range_of(s, row);
-  }
-  row.top = logit_of(range.best);
-  if (range.orderable) choice.id = rule.greedy ? choice::id_of(range.best) : sample(s, row, range.lowest, rule);
+  const int each = (v + 4 * kBlocks - 1) / (4 * kBlocks) * 4, begin = min(blocks.rank() * each, v);
+  Row row{x, v, begin, min(begin + each, v), 0, rule.scale};
+  if constexpr (kBlocks > 1) ptx::cluster_wait();  // all have begun, so that they can be told
+  DeviceChoice choice = choose_row(blocks, row, rule, changes, saved, x);
+  if (blocks.rank() != 0) return;  // having read all it will: the blocks have met since
   __syncthreads();
   for (int i = rule.first_change + static_cast<int>(threadIdx.x); i < rule.first_change + rule.changes; i += kThreads)
     x[changes[i].id] = saved[i];
   __syncthreads();
   if (threadIdx.x != 0) return;
-  if (choice.id < 0) choice = {0, -1, 0, 0};
   if (rule.wants_probability && choice.id >= 0) choice.logit = x[choice.id];
   choices[blockIdx.x] = choice;
 }
@@ -425,6 +422,19 @@ __global__ void feed_rows(const DeviceChoice* choices, const int32_t* from, int 
   }
 }
 
+template <int kBlocks>
+void ask(Stream stream, float* logits, int64_t v, int64_t rows, const DeviceRule* rules, const DeviceChange* changes,
+         float* saved, DeviceChoice* choices) {
+  launch("choosing tokens", stream, LaunchShape{dim3(static_cast<unsigned>(rows), 1, kBlocks), kThreads, 0, kBlocks},
+         choose_rows<kBlocks>, logits, static_cast<int>(v), rules, changes, saved, choices);
+}
+// How many rows the device works on at a time with so many thread blocks each.
+template <int kBlocks>
+int rows_at_once() {
+  static const int count = clusters_at_once(kThreads, 0, kBlocks, choose_rows<kBlocks>);
+  return count;
+}
+
 }  // namespace
 
 void feed_tokens(Stream stream, const DeviceChoice* choices, const int32_t* from, int64_t rows, int32_t* ids) {
@@ -434,8 +444,11 @@ void feed_tokens(Stream stream, const DeviceChoice* choices, const int32_t* from
 void choose(Stream stream, float* logits, int64_t v, int64_t rows, const DeviceRule* rules, const DeviceChange* changes,
             float* saved, DeviceChoice* choices) {
   if (rows == 0) return;
-  launch("choosing tokens", stream, dim3(static_cast<unsigned>(rows)), kThreads, 0, choose_rows, logits,
-         static_cast<int>(v), rules, changes, saved, choices);
+  if (!is_hopper()) return ask<1>(stream, logits, v, rows, rules, changes, saved, choices);
+  if (rows <= rows_at_once<8>()) return ask<8>(stream, logits, v, rows, rules, changes, saved, choices);
+  if (rows <= rows_at_once<4>()) return ask<4>(stream, logits, v, rows, rules, changes, saved, choices);
+  if (rows <= rows_at_once<2>()) return ask<2>(stream, logits, v, rows, rules, changes, saved, choices);
+  ask<1>(stream, logits, v, rows, rules, changes, saved, choices);
 }
 
 }  // namespace fidelio::cuda
