@@ -44,7 +44,7 @@ demo() {
   echo; echo "== 2. The certificate, measured again from the file"
   $fidelio certify "$out/quill-1m-98" --reference models/quill-1m
   echo; echo "== 3. quill-26m in 4 bits (GPTQ, group 128, asymmetric; embedding and head in 8)"
-  $fidelio quantize models/quill-26m --format int4g128z -o "$out/quill-26m-int4" 2>"$out/log" ||
+  $fidelio quantize models/quill-26m --format int4g128z --calibration-tokens 32768 -o "$out/quill-26m-int4" 2>"$out/log" ||
     { cat "$out/log"; return 1; }
   $fidelio inspect models/quill-26m | head -1
   $fidelio inspect "$out/quill-26m-int4" | head -1

@@ -33,13 +33,14 @@ Desk::Desk(const Job& asked, const World& outside, const Ranks& all)
   if (targets.empty()) targets.emplace_back();
   if (job.kl > 0) targets.front().kl = job.kl;
   groups = groups_of(source.config(), job.grouping, !job.keep_embedding);
-  // What is worth its time: estimates get better with tokens, and tokens get dearer with the model.
-  const double scale = 1e8 / static_cast<double>(source.parameters());
-  const auto scaled = [&](int64_t least, int64_t most) {
-    return std::clamp(static_cast<int64_t>(scale * static_cast<double>(most)), least, most);
+  // What is worth its time: estimates get better with tokens, and tokens get dearer with the model; those that plans are
+  // built on are most of the time that CPUs take, and four times as many are worth 1 to 2% of the KL (docs/results.md).
+  const auto scaled = [&](double parameters, int64_t least, int64_t most) {
+    const double share = parameters / static_cast<double>(source.parameters());
+    return std::clamp(static_cast<int64_t>(share * static_cast<double>(most)), least, most);
   };
-  tokens_ = job.tokens > 0 ? job.tokens : scaled(32768, 131072);
-  search_tokens_ = job.search_tokens > 0 ? job.search_tokens : scaled(2048, 4096);
+  tokens_ = job.tokens > 0 ? job.tokens : scaled(job.on_gpu ? 1e8 : 3e7, 32768, 131072);
+  search_tokens_ = job.search_tokens > 0 ? job.search_tokens : scaled(1e8, 2048, 4096);
   read_calibration();
 }
 

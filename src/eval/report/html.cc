@@ -138,14 +138,45 @@ std::string draw_series(const Chart& chart, const ChartSeries& series, const Axi
   return group + marks + "</g>" + labels;
 }
 
-// A dashed line across, with its label at the end where the axis begins.
+struct Box {  // pixels
+  double left, right, top, bottom;
+  bool holds(double px, double py) const { return px >= left && px <= right && py >= top && py <= bottom; }
+};
+
+// Whether a point or a line of the chart lies in the box.
+bool is_taken(const Chart& chart, const Axis& x, const Axis& y, const Box& box) {
+  constexpr int kSteps = 64;
+  for (const ChartSeries& s : chart.series) {
+    const ChartPoint* before = nullptr;
+    for (const ChartPoint& p : s.points) {
+      if (!drawn(chart, p)) continue;
+      const ChartPoint& from = before && s.line ? *before : p;
+      for (int i = 0; i <= kSteps; ++i) {
+        const double part = static_cast<double>(i) / kSteps, px = x.at(from.x), py = y.at(from.y);
+        if (box.holds(px + part * (x.at(p.x) - px), py + part * (y.at(p.y) - py))) return true;
+      }
+      before = &p;
+    }
+  }
+  return false;
+}
+
+// A dashed line across, with its label where the axis begins, or at the other end if the chart's lines pass there and
+// not here. Letters are measured as on narrow screens, where they are largest.
 std::string draw_targets(const Chart& chart, const Axis& x, const Axis& y) {
+  constexpr double kLetter = 11.5, kLine = 24;
   std::string svg;
   if (!chart.y_target.label.empty()) {
-    const double at = y.at(chart.y_target.at);
+    const double at = y.at(chart.y_target.at), length = kLetter * static_cast<double>(chart.y_target.label.size());
+    const bool under = at < kTop + kLine;
+    const Box left{kLeft, kLeft + 6 + length, under ? at : at - kLine, under ? at + kLine : at},
+        right{kWidth - kRight - 6 - length, kWidth - kRight, left.top, left.bottom};
+    const bool at_end = is_taken(chart, x, y, left) && !is_taken(chart, x, y, right);
     svg += fmt::format(
-        "<path class=\"target\" d=\"M{} {:.1f}H{}\"/><text class=\"label\" x=\"{}\" y=\"{:.1f}\">{}</text>", kLeft, at,
-        kWidth - kRight, kLeft + 6, at < kTop + 24 ? at + 15 : at - 6, escape_html(chart.y_target.label));
+        "<path class=\"target\" d=\"M{} {:.1f}H{}\"/><text class=\"label\" x=\"{}\" y=\"{:.1f}\" "
+        "text-anchor=\"{}\">{}</text>",
+        kLeft, at, kWidth - kRight, at_end ? kWidth - kRight - 6 : kLeft + 6, under ? at + 15 : at - 6,
+        at_end ? "end" : "start", escape_html(chart.y_target.label));
   }
   if (!chart.x_target.label.empty()) {
     const double at = x.at(chart.x_target.at);

@@ -103,5 +103,22 @@ TEST(Html, PagesEndWithWhatMadeThem) {
   EXPECT_THAT(html_page("t", "b"), Not(HasSubstr("<footer")));
 }
 
+// The label of a target stands where nothing is drawn: at the left end of a line that rises, except where the line is.
+TEST(Html, ATargetsLabelLeavesTheLineFree) {
+  const auto anchor = [](double target) {
+    const std::string svg = svg_chart({.title = "noise",
+                                       .x_label = "x",
+                                       .y_label = "y",
+                                       .log_x = true,
+                                       .log_y = true,
+                                       .series = {{"measured", {{0.01, 0.0024}, {0.32, 2.9}}}},
+                                       .y_target = {target, "fitted up to 0.01"}});
+    const size_t at = svg.find("text-anchor=", svg.find("class=\"target\""));
+    return svg.substr(at, svg.find('>', at) - at);
+  };
+  EXPECT_EQ(anchor(0.01), "text-anchor=\"end\"");   // the line passes at the left
+  EXPECT_EQ(anchor(1.0), "text-anchor=\"start\"");  // and at the right
+}
+
 }  // namespace
 }  // namespace fidelio
