@@ -85,7 +85,7 @@ CLI::Validator from_to(double low, double high) {
       [within](std::string& text) {
         const std::string message = within(text);
         const double x = std::strtod(text.c_str(), nullptr);
-        return message.empty() || !(x > 1 && x <= 100) ? message
+        return message.empty() || !(x >= 50 && x <= 100) ? message
                                                        : fmt::format("{}; did you mean {}?", message, x / 100);
       },
       within.get_description());
