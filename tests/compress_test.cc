@@ -64,6 +64,30 @@ TEST(Compress, RanksGiveTheSameBytes) {
   }
 }
 
+// What a plan is made for takes it as it is, whatever the model's columns (here 352: no groups of 64), and the export
+// has the certificate, which holds there: codes and scales are the same.
+TEST(Compress, PlansForOtherProgramsAreExportedAndCertified) {
+  const Desk folder;
+  for (const auto& [consumer, options] : std::map<std::string, std::string>{
+           {"vllm", "compressed-tensors --profile vllm"}, {"gptq", "gptq"}, {"llama.cpp", "gguf"}}) {
+    SCOPED_TRACE(consumer);
+    std::filesystem::remove_all(folder / "plan");
+    const std::string made = folder / ("export-" + consumer + (consumer == "llama.cpp" ? ".gguf" : ""));
+    const CommandResult result =
+        run(folder, "fidelio compress " + kShort + "--bits 9.5 --for " + consumer + " -o plan --threads 2");
+    EXPECT_THAT(result.out, HasSubstr(consumer + " takes it as it is"));
+    run(folder, "fidelio export plan --to " + options + " -o " + made);
+    EXPECT_THAT(
+        run(folder, "fidelio certify " + made + " --reference " + source_path("models/quill-1m") + " --text short.txt")
+            .out,
+        HasSubstr("The certificate holds"));
+  }
+  const CommandResult refused =
+      run_command(folder.path(), "fidelio compress " + kShort + "--bits 9.5 --for vllm --formats int4g64z -o no");
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("the 352 columns of layers.0.down are not whole groups"));
+}
+
 // An error in one rank ends all of them, and is said.
 TEST(Compress, AnErrorEndsAllRanks) {
   if (std::system("command -v mpirun >/dev/null 2>&1") != 0)

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "core/error.h"
+#include "io/checkpoint.h"
 
 namespace fidelio {
 namespace {
@@ -39,6 +41,13 @@ std::vector<FormatSpec> formats(std::initializer_list<const char*> names) {
   std::vector<FormatSpec> all;
   for (const char* name : names) all.push_back(parse_format(name));
   return all;
+}
+
+// The first linear whose columns are not whole groups.
+std::optional<LinearId> broken_by(const ModelConfig& config, int group) {
+  for (LinearId id : linears_of(config))
+    if (group > 0 && shape_of(config, id)[1] % group != 0) return id;
+  return {};
 }
 
 }  // namespace
@@ -130,6 +139,24 @@ void check_job(const Job& job) {
   for (const FormatSpec& f : job.formats)
     check(rules.holds(f, job.consumer), "--for {}: {} is not held there as it is; offer some of {}",
           name_of(job.consumer), to_string(f), fmt::join(held, ", "));
+}
+
+void fit_to_columns(Job& job, const ModelConfig& config, bool by_default) {
+  if (job.consumer == Consumer::fidelio) return;
+  std::vector<FormatSpec> fitting;
+  for (const FormatSpec& format : job.formats) {
+    FormatSpec fitted = format;
+    for (int group : {64, 32, 0})
+      if (group < fitted.group && broken_by(config, fitted.group)) fitted.group = group;
+    if (fitted != format) {
+      const LinearId id = *broken_by(config, format.group);
+      check(by_default && rules_of(job.consumer).holds(fitted, job.consumer),
+            "--for {}: {} does not fit, the {} columns of {} are not whole groups", name_of(job.consumer),
+            to_string(format), shape_of(config, id)[1], to_string(id));
+    }
+    if (std::find(fitting.begin(), fitting.end(), fitted) == fitting.end()) fitting.push_back(fitted);
+  }
+  job.formats = fitting;
 }
 
 }  // namespace fidelio

@@ -77,6 +77,9 @@ struct Job {
 };
 // Throws Error where two things that are asked for contradict each other.
 void check_job(const Job& job);
+// A consumer's kernels take whole groups. Formats offered by default get the largest groups up to their own that divide
+// every linear's columns, whole rows if none do; of formats that were asked for one that does not fit is an Error.
+void fit_to_columns(Job& job, const ModelConfig& config, bool by_default);
 
 // The questions of a target of tasks, put to a model (SLQ appendix A.3).
 class TaskJudge {

@@ -86,6 +86,7 @@ void compress(const CompressOptions& o) {
   check_outputs(job, o.json);
   const TextModel model = open_model(o.run.model);
   job.context = window_length("--context", job.context, model.checkpoint.config());
+  fit_to_columns(job, model.checkpoint.config(), o.formats.empty());
   const World world{model.checkpoint,
                     model.tokenizer,
                     model.chat ? &*model.chat : nullptr,
