@@ -71,7 +71,7 @@ TEST(BenchSampling, ComparesEitherChoiceInAModelsSteps) {
   const CommandResult result = run_command(folder.path(), "fidelio bench sampling " + source_path("models/quill-1m") +
                                                               " --batch 1,3 --tokens 24 --threads 2 --json -");
   ASSERT_EQ(result.code, 0) << result.err;
-  const nlohmann::json rows = nlohmann::json::parse(result.out);
+  const nlohmann::json rows = nlohmann::json::parse(result.out)["rows"];
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[1]["sequences"], 3);
   for (const auto& row : rows)

@@ -140,8 +140,7 @@ nlohmann::json bench_steps(const SamplingBench& o) {
   for (const int64_t n : o.batch) {
     const StepTimes t = time_steps(*runner, options.mode, n, o.tokens);
     const double rows = static_cast<double>(n), greedy = rows / t.greedy, sampled = rows / t.sampled;
-    report.push_back({{"model", o.run.model},
-                      {"sequences", n},
+    report.push_back({{"sequences", n},
                       {"greedy_tokens_per_second", greedy},
                       {"sampled_tokens_per_second", sampled},
                       {"cost", t.sampled / t.greedy - 1}});
@@ -193,7 +192,7 @@ void add_bench_sampling(CLI::App& bench) {
   add_json(*verb, o->json);
   verb->callback([o] {
     check_can_write({o->json});
-    write_json(o->json, o->run.model.empty() ? bench_rows(*o) : bench_steps(*o));
+    write_json(o->json, {{"model", o->run.model}, {"rows", o->run.model.empty() ? bench_rows(*o) : bench_steps(*o)}});
   });
 }
 
