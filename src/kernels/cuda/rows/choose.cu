@@ -356,9 +356,11 @@ __device__ int32_t look_up_choice(Shared& s, const Row& row, float lowest, const
 
 // What the first block of a row ends with; the others end with no choice.
 template <int kBlocks>
-__device__ DeviceChoice choose_row(Blocks<kBlocks>& blocks, Row& row, const DeviceRule& rule,
-                                   const DeviceChange* changes, float* saved, float* x) {
-  Range range = range_of(blocks, row);
+__device__ DeviceChoice choose_row(Blocks<kBlocks>& blocks, Row& row, const DeviceChange* changes, float* saved,
+                                   float* x) {
+  Range range = range_of(blocks, row);  // while the rule comes
+  const DeviceRule& rule = blocks.s.rule;
+  row.scale = rule.scale;
   DeviceChoice choice{0, -1, 0, 0};
   if (rule.wants_probability && range.orderable) {
     Row natural = row;
@@ -398,13 +400,17 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kBlocks > 1) ptx::cluster_arrive_relaxed();
   begin_kernel();
   Blocks<kBlocks> blocks{s};
-  const DeviceRule rule = rules[blockIdx.x];
+  static_assert(sizeof(DeviceRule) % 4 == 0 && sizeof(DeviceRule) / 4 <= 32);
+  if (threadIdx.x < sizeof(DeviceRule) / 4)  // once: it may lie in the host's memory
+    reinterpret_cast<uint32_t*>(&s.rule)[threadIdx.x] =
+        reinterpret_cast<const uint32_t*>(rules + blockIdx.x)[threadIdx.x];
   float* x = logits + blockIdx.x * int64_t{v};
   const int each = (v + 4 * kBlocks - 1) / (4 * kBlocks) * 4, begin = min(blocks.rank() * each, v);
-  Row row{x, v, begin, min(begin + each, v), 0, rule.scale};
+  Row row{x, v, begin, min(begin + each, v), 0, 0};
   if constexpr (kBlocks > 1) ptx::cluster_wait();  // all have begun, so that they can be told
-  DeviceChoice choice = choose_row(blocks, row, rule, changes, saved, x);
+  DeviceChoice choice = choose_row(blocks, row, changes, saved, x);
   if (blocks.rank() != 0) return;  // having read all it will: the blocks have met since
+  const DeviceRule& rule = s.rule;
   __syncthreads();
   for (int i = rule.first_change + static_cast<int>(threadIdx.x); i < rule.first_change + rule.changes; i += kThreads)
     x[changes[i].id] = saved[i];

@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels/choice_arithmetic.h"
 #include "kernels/cuda/device/launch.cuh"
+#include "kernels/cuda/rows/choose.h"
 
 namespace fidelio::cuda {
 namespace {
@@ -32,6 +33,7 @@ struct Shared {
     uint64_t ranks[kRoom];
     Bins bins;
   };
+  DeviceRule rule;
   Found found[2][kMostBlocks];  // of every thread block of the cluster, in turns
   uint64_t of_warp[kWarps], of_warp2[kWarps];
   uint64_t answer[4];
