@@ -49,7 +49,7 @@ __device__ Range range_of(Blocks<kBlocks>& blocks, const Row& row) {
 }
 
 struct Weights {
-  uint64_t total, near_enough;  // of all tokens, and of those at most `farthest` below the best
+  uint64_t total, near_enough;  // of all tokens; where `farthest` is finite, of those at most so far below the best
   const Found* found;           // found[block].near[i]: its tokens by the first cut that they are near by
 };
 template <int kBlocks>
@@ -79,7 +79,7 @@ __device__ Weights weigh(Blocks<kBlocks>& blocks, const Row& row, float farthest
     if (sum >> 16 != 0) atomicAdd(&s.near[i + 1], sum >> 16);
   }
   total = sum_of_block(s, total);  // whose barriers complete the counts
-  near_enough = sum_of_block(s, near_enough);
+  if (farthest < __builtin_inff()) near_enough = sum_of_block(s, near_enough);
   const Found* found = blocks.exchange([&](Found& place, int lane) {
     place.near[lane] = s.near[lane];
     if (lane == 0) place.total = total, place.near_enough = near_enough;
@@ -316,8 +316,9 @@ __device__ void plan_gathering(const Blocks<kBlocks>& blocks, const Weights& wei
   const int last =
       settled != 0 ? __ffs(static_cast<int>(settled)) - 1 : 31 - __clz(static_cast<int>(fitting));  // or -1
   uint32_t own = 0;
-  if (lane < kBlocks)
-    for (int j = 0; j <= last; ++j) own += weights.found[lane].near[j];
+#pragma unroll
+  for (int j = 0; j < kCuts; ++j)
+    if (lane < kBlocks && j <= last) own += weights.found[lane].near[j];
   const uint32_t to_here = sum_to_here(own);
   if (lane == blocks.rank()) blocks.s.gathered = to_here - own;
   if (lane == 31) blocks.s.answer[0] = last < 0 ? 0 : kNearer[last], blocks.s.answer[1] = to_here;
