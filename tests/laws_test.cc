@@ -190,7 +190,13 @@ std::vector<float> values_of(const OwnedTensor& tensor) {
 }
 
 struct EveryFormat : testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(All, EveryFormat, testing::ValuesIn(kFormats), [](const auto& info) { return info.param; });
+// A test's name is letters and digits.
+INSTANTIATE_TEST_SUITE_P(All, EveryFormat, testing::ValuesIn(kFormats), [](const auto& info) {
+  std::string name = info.param;
+  for (char& c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  return name;
+});
 
 // How far the logits move if every input of every linear moves by a relative error of this size: W (x (1 + e)) is
 // (W (1 + e)) x, so the weights' columns are moved, by uniform errors, and the exact kernels run. Leaves the runner as
