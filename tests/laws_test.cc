@@ -31,7 +31,7 @@ const std::vector<KvFormat> kCaches = {KvFormat::f32, KvFormat::f16, KvFormat::b
 const std::vector<std::string> kFormats = {"bf16",    "f16",        "f32",      "int2g32z",     "int3g64z", "int4g128z",
                                            "int4g32", "int5g64zs8", "int6g64",  "int7g32z",     "int8c",    "int8g64",
                                            "int4cz",  "lut2g32",    "lut3g64",  "lut4g64",      "lut5g128", "fp4g16",
-                                           "fp4g16z", "fp8",        "vq8k16s8", "vq8k16s4+r2.2"};
+                                           "fp4g16z", "fp8",        "vq8k16s8", "vq8k12s4+r2.2"};
 
 Ids random_ids(size_t count, uint64_t seed, int vocabulary) {
   Rng rng(seed);
@@ -190,7 +190,13 @@ std::vector<float> values_of(const OwnedTensor& tensor) {
 }
 
 struct EveryFormat : testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(All, EveryFormat, testing::ValuesIn(kFormats), [](const auto& info) { return info.param; });
+// A test's name is letters and digits.
+INSTANTIATE_TEST_SUITE_P(All, EveryFormat, testing::ValuesIn(kFormats), [](const auto& info) {
+  std::string name = info.param;
+  for (char& c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  return name;
+});
 
 // How far the logits move if every input of every linear moves by a relative error of this size: W (x (1 + e)) is
 // (W (1 + e)) x, so the weights' columns are moved, by uniform errors, and the exact kernels run. Leaves the runner as

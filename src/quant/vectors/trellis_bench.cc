@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 
@@ -254,8 +255,9 @@ void probe(const std::string& model, const std::string& text, int64_t tokens, co
     fmt::print("{:18} {:.3f} bits, mean relative loss {:.5f}\n", m.name, m.bits / m.weights, m.loss / m.weights);
     std::map<LinearId, FormatSpec> formats;
     for (const auto& [id, w] : m.made) formats[id] = w.spec;
-    write_checkpoint(folder + "/" + m.name, source, formats, [&](LinearId id) { return m.made.at(id); },
-                     {{"method", "trellis_bench"}});
+    write_checkpoint(
+        folder + "/" + m.name, source, formats, [&](LinearId id) { return m.made.at(id); },
+        nlohmann::json{{"method", "trellis_bench"}});
   }
 }
 
