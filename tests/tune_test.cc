@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 
+#include "core/hash.h"
+#include "core/rng.h"
 #include "models.h"
 
 namespace fidelio {
@@ -42,7 +45,7 @@ class Tune : public testing::Test {
                                      "--windows 8 --json - 2>/dev/null");
     return json::parse(result.out).at("kl").at("value");
   }
-  std::string weights(const std::string& out) { return read_text_file(folder_ / out + "/model.safetensors"); }
+  std::string hash(const std::string& out) { return sha256_hex(read_text_file(folder_ / out + "/model.safetensors")); }
 
   TestFolder folder_;
 };
@@ -67,24 +70,45 @@ TEST_F(Tune, ComesNearerWithTheSameBytes) {
   for (size_t i = 0; i < after.size(); ++i) EXPECT_LE(after[i], before[i]);
 }
 
-// The same seed gives the same bytes: for one thread and two, and for a run that is killed after every few steps.
+// The same seed gives the same bytes: for one thread and two, and for a run that is killed at ten random moments.
 TEST_F(Tune, KilledRunsEndWithTheSameBytes) {
   quantize("int2g64zs8", "start");
   const std::string options = "--layer-steps 2 --steps 6 --evaluate-every 2 --save-seconds 0";
+  const auto begin = std::chrono::steady_clock::now();
   tune("start", options, "whole");
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   tune("start", options + " --threads 1", "alone");
-  EXPECT_EQ(weights("whole"), weights("alone"));
+  EXPECT_EQ(hash("whole"), hash("alone"));
   const std::string again = "'" FIDELIO_PROGRAM "'" + tuning("start", options, "killed").substr(7);  // not "fidelio"
+  Rng rng(1);
+  // Some end before anything is kept, some between two states, one perhaps while a state is written; together they last
+  // as long as two whole runs, so that every stage is hit.
   int kills = 0;
-  // Later and later, so that every stage is hit on a machine of any speed; the state appears and moves on meanwhile.
-  for (double seconds = 0.2; seconds < 60; seconds *= 1.3) {
-    const CommandResult result = run_command(folder_.path(), fmt::format("timeout -s KILL {} {}", seconds, again));
-    if (result.code == 0) break;
-    ++kills;
-  }
-  EXPECT_GT(kills, 0);
-  EXPECT_EQ(weights("killed"), weights("whole"));
+  for (int i = 0; i < 10 && !std::filesystem::exists(folder_ / "killed"); ++i)
+    kills +=
+        run_command(folder_.path(), fmt::format("timeout -s KILL {} {}", 0.4 * seconds * rng.uniform(), again)).code !=
+        0;
+  EXPECT_GE(kills, 5);
+  if (!std::filesystem::exists(folder_ / "killed")) run(tuning("start", options, "killed"));
+  EXPECT_EQ(hash("killed"), hash("whole"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "killed.tuning"));
+}
+
+// Killed when the last layer's state is there and no step of the whole has been made: the second stage begins with
+// moments of zero all the same.
+TEST_F(Tune, AKillBetweenTheStagesChangesNothing) {
+  quantize("int2g64zs8", "start");
+  tune("start", "--layer-steps 2 --steps 3 --save-seconds 0", "whole");
+  // States are kept at the last layer's end alone; then the run is ended during the first step or after it.
+  const std::string again =
+      "'" FIDELIO_PROGRAM "'" + tuning("start", "--layer-steps 2 --steps 3 --save-seconds 10000", "killed").substr(7);
+  run_command(folder_.path(),
+              "(" + again +
+                  " > /dev/null & pid=$!; until [ -e killed.tuning ] || ! kill -0 $pid 2> /dev/null; do "
+                  "sleep 0.01; done; kill -9 $pid)");
+  ASSERT_TRUE(std::filesystem::exists(folder_ / "killed.tuning"));
+  run(tuning("start", "--layer-steps 2 --steps 3 --save-seconds 10000", "killed"));
+  EXPECT_EQ(hash("killed"), hash("whole"));
 }
 
 // Rates that are far too high: it is said, and what was there at the start is kept.

@@ -7,19 +7,18 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kPrefix = 4;       // tokens of text a sample starts with
-constexpr int64_t kSideBySide = 32;  // sequences
+constexpr int64_t kPrefix = 4;  // tokens of text a sample starts with
 
 }  // namespace
 
 std::vector<std::vector<int32_t>> sample_sequences(
     const std::function<std::unique_ptr<Runner>(const RunnerOptions&)>& make_runner, const RunnerOptions& serving,
-    std::span<const std::vector<int32_t>> text, int64_t tokens, int64_t context, uint64_t seed) {
+    std::span<const std::vector<int32_t>> text, int64_t tokens, int64_t context, uint64_t seed, int64_t side_by_side) {
   check(!text.empty(), "samples of the model itself start with tokens of the calibration text: there is none");
   RunnerOptions options = serving;
   options.mode = Activations::a16;
-  options.max_rows = std::max<int64_t>(4 * kSideBySide, options.max_rows);
-  options.cache_tokens = kSideBySide * (context + kPageTokens);
+  options.max_rows = std::max<int64_t>(4 * side_by_side, options.max_rows);
+  options.cache_tokens = side_by_side * (context + kPageTokens);
   options.context = context;
   const std::unique_ptr<Runner> runner = make_runner(options);
 
@@ -41,7 +40,7 @@ std::vector<std::vector<int32_t>> sample_sequences(
   for (const GenerationRequest& r : requests) sequences.push_back(r.prompt);
   Progress progress("sampling", count);
   GenerationOptions how;
-  how.max_sequences = kSideBySide;
+  how.max_sequences = side_by_side;
   how.on_finish = [&](int64_t, const Generation&) { progress.advance(1); };
   const std::vector<Generation> made = generate(*runner, std::move(requests), how);
   for (size_t i = 0; i < made.size(); ++i)

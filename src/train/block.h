@@ -1,5 +1,5 @@
 // A layer and its backward, written once over a Device. A layer's input is all that is kept of its forward: backward()
-// runs the layer again up to its last product and then goes back through it.
+// runs the layer again up to its last product, unless that is what was run last, and then goes back through it.
 //
 //   x --+-- norm - q k v - (norm of heads) - rope - attend - o --(+)-- m --+-- norm - gate up - swiglu - down --(+)-- y
 //       +---------------------------------------------------------+        +-------------------------------------+
@@ -98,15 +98,18 @@ class Block {
     const int64_t n = rows.rows();
     first_half(w, rows, x);
     second_half(w, n);
-    if (y != middle_.get()) device_.copy(middle_.get(), y, n * config_.d);
+    device_.copy(middle_.get(), y, n * config_.d);
     linear(device_, w.down, n, gated_.get(), true, y);
   }
 
-  // From dy (n, d) to dx in its place.
-  void backward(const LayerView<Real>& w, const Rows& rows, const Real* x, Real* dy) {
+  // From dy (n, d) to dx in its place. `fresh`: the last forward was this layer's of these rows, and need not be run
+  // again.
+  void backward(const LayerView<Real>& w, const Rows& rows, const Real* x, Real* dy, bool fresh = false) {
     const int64_t n = rows.rows();
-    first_half(w, rows, x);
-    second_half(w, n);
+    if (!fresh) {
+      first_half(w, rows, x);
+      second_half(w, n);
+    }
     // gated_ is down's input until its gradient takes its place.
     if (w.down.weight_gradient != nullptr || w.down.bias_gradient != nullptr)
       linear_backward<D>(device_, w.down, n, gated_.get(), dy, false, nullptr);

@@ -71,7 +71,7 @@ TEST_P(Format, LatentsGiveTheBytesTheyCameFrom) {
   for (float& x : source) x += 0.01f * static_cast<float>(rng.normal());
   Host<float> host(2);
   for (const std::vector<float>& from : {source, std::vector<float>{}}) {
-    Matrix<Host<float>> matrix(host, "m", w, from);
+    Matrix<Host<float>> matrix(host, "m", w, from, 0.45f);
     const LinearWeight back = matrix.encode();
     const auto a = stored_tensors(w), b = stored_tensors(back);
     ASSERT_EQ(a.size(), b.size());
@@ -89,7 +89,7 @@ TEST_P(Format, GradientsOfLatents) {
   const LinearWeight w = random_weight(GetParam());
   const LevelTable table = level_table(w);
   const GroupValues groups = group_values(w);
-  const std::vector<float> positions = start_positions(w, table, groups, {});
+  const std::vector<float> positions = start_positions(w, table, groups, {}, 0.45f);
   const CodeSizes sizes{w.out, w.in, w.spec.group_size(w.in), w.spec.groups(w.in),
                         static_cast<int>(table.level.size())};
   const int64_t n = w.out * w.in, each = w.out * sizes.groups;

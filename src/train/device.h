@@ -98,14 +98,18 @@ concept Device = requires(D d, typename D::Real* x, const typename D::Real* c, i
   d.swiglu_backward(x, x, n, c);  // gate, up become their gradients
   // x = scale (x - target); returns sum of (x - target)^2 as it was.
   { d.difference(c, 1.0, n, x) } -> std::same_as<double>;
+  d.scale_difference(c, 1.0, n, x);  // the same without the sum
   // Rows of logits (rows, v): losses (rows, kLosses); with gradient_scale != 0 the student's logits become
   // gradient_scale times the gradient of the mix. labels (rows): -1 or null where there is none.
   // teacher may be null: labels alone.
   d.divergence(c, x, static_cast<const int32_t*>(nullptr), n, n, LossMix{}, 1.0, x);
   { d.sum_of_squares(c, c, n) } -> std::same_as<double>;  // of value * unit; unit may be null
+  d.add_squares(c, c, n, 1.0);                            // a factor times such a sum to what squares() gives
+  { d.squares() } -> std::same_as<double>;                // ... since it was asked last
   d.adam(c, c, n, AdamStep{}, x, x, x);                   // gradient, unit, .., value, m, v
   d.round(c, n, Kind::bf16, x);                           // to what a dense format stores; f32: a copy
   // codes.h
+  d.keep_ascending(c, n, x);  // a codebook that may be stored, of levels that a step has moved
   d.resolve(ScaleView<typename D::Real>{}, ScaleValues<typename D::Real>{});
   d.resolve_backward(ScaleView<typename D::Real>{}, ScaleGradient<typename D::Real>{});
   d.decode(CodeSizes{}, CodeView<typename D::Real>{}, x);

@@ -16,8 +16,9 @@ class Matrix {
   using Real = typename D::Real;
   using Array = std::shared_ptr<Real[]>;
 
-  // `source` (out, in): the values that were quantised, which say where in its cell every code starts; may be empty.
-  Matrix(D& device, const std::string& name, const LinearWeight& start, std::span<const float> source)
+  // `source` (out, in): the values that were quantised, which say where in its cell every code starts, at most `most`
+  // from the middle; may be empty.
+  Matrix(D& device, const std::string& name, const LinearWeight& start, std::span<const float> source, float most)
       : device_(device), spec_(start.spec), out_(start.out), in_(start.in) {
     if (spec_.is_dense()) {
       const DType stored = std::get<Dense>(start.main).w.view.dtype;
@@ -30,7 +31,7 @@ class Matrix {
     }
     table_ = level_table(start);
     const GroupValues groups = group_values(start);
-    codes_.emplace(device, name + ".codes", Share::codes, start_positions(start, table_, groups, source));
+    codes_.emplace(device, name + ".codes", Share::codes, start_positions(start, table_, groups, source, most));
     sizes_ = {out_, in_, spec_.group_size(in_), spec_.groups(in_), static_cast<int>(table_.level.size())};
     add(group_scale_, name + ".scale", Share::scales, groups.group_scale);
     add(row_scale_, name + ".row_scale", Share::scales, groups.row_scale);
@@ -38,6 +39,7 @@ class Matrix {
     add(offset_, name + ".offset", Share::scales, groups.group_offset);
     if (spec_.kind == Kind::grid) add(grid_, name + ".grid", Share::grid, table_.level);
     level_ = device.allocate(sizes_.levels);
+    device.upload(table_.level, level_.get());
     weight_ = device.allocate(out_ * in_);
     const int64_t n = out_ * sizes_.groups;
     scale_ = device.allocate(n), dscale_ = device.allocate(n);
@@ -60,11 +62,7 @@ class Matrix {
   void decode() {
     if (dense_) return dense_->decode(device_);
     if (vectors_) return vectors_->decode();
-    if (grid_) {
-      device_.download(grid_->value.get(), table_.level);
-      keep_ascending(table_.level);
-    }
-    device_.upload(table_.level, level_.get());
+    if (grid_) device_.keep_ascending(grid_->value.get(), sizes_.levels, level_.get());
     device_.resolve(scales(), {scale_.get(), shift_.get(), stored_offset_.get()});
     device_.decode(sizes_, values(), weight_.get());
   }
@@ -91,7 +89,9 @@ class Matrix {
                                  {&zero_, &groups.zero},
                                  {&offset_, &groups.group_offset}})
       if (*parameter) *to = downloaded(**parameter);
-    return weight_of(spec_, out_, in_, table_, downloaded(*codes_), groups);
+    LevelTable table = table_;
+    device_.download(level_.get(), table.level);
+    return weight_of(spec_, out_, in_, table, downloaded(*codes_), groups);
   }
 
   void parameters(const std::function<void(Parameter<D>&)>& f) {

@@ -54,9 +54,8 @@ struct Parameter {
     if (unit_all == 0) unit_all = 1e-3;  // a bias that starts at zero
   }
 
-  double gradient_norm2(D& device) const {
-    return unit_all * unit_all * device.sum_of_squares(gradient.get(), unit.get(), n);
-  }
+  // The gradient's squares, in units, to what the device adds up.
+  void add_gradient_squares(D& device) const { device.add_squares(gradient.get(), unit.get(), n, unit_all * unit_all); }
   void step(D& device, AdamStep how, double clip) {
     how.rate *= unit_all;
     how.clip = clip * unit_all;

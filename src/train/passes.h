@@ -65,12 +65,12 @@ class Passes {
   double confidence(const std::vector<std::vector<int32_t>>& held) {
     double sum = 0;
     int64_t count = 0;
-    std::vector<float> logits(static_cast<size_t>(Tape<D>::kChunk * config_.v));
+    std::vector<float> logits(static_cast<size_t>(tape_.chunk() * config_.v));
     parts(pointers(held), [&](const Sequences& part) {
       const auto rows = device_.load(part);
       const Real* stream = tape_.forward(teacher_, rows, false);
-      for (int64_t first = 0; first < rows.rows(); first += Tape<D>::kChunk) {
-        const int64_t n = std::min(Tape<D>::kChunk, rows.rows() - first);
+      for (int64_t first = 0; first < rows.rows(); first += tape_.chunk()) {
+        const int64_t n = std::min(tape_.chunk(), rows.rows() - first);
         tape_.logits_of(teacher_, stream + first * config_.d, n, tape_.hidden(), tape_.logits());
         device_.download(tape_.logits(), std::span(logits).first(static_cast<size_t>(n * config_.v)));
         for (int64_t r = 0; r < n; ++r, ++count) {

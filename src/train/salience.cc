@@ -16,13 +16,12 @@ using Network = DenseNetwork<Host<float>>;
 // A token of every row but the last, drawn from its logits; -1 for the last.
 std::vector<int32_t> drawn_labels(Tape<Host<float>>& tape, const Network& net, const Host<float>::Rows& rows, int64_t v,
                                   int64_t d, uint64_t seed, uint64_t stream) {
-  using T = Tape<Host<float>>;
   Rng rng(seed, stream);
   std::vector<int32_t> labels(static_cast<size_t>(rows.rows()), -1);
   std::vector<double> sums(static_cast<size_t>(v));
   const float* hidden = tape.forward(net.view(), rows, false);
-  for (int64_t first = 0; first < rows.rows(); first += T::kChunk) {
-    const int64_t n = std::min(T::kChunk, rows.rows() - first);
+  for (int64_t first = 0; first < rows.rows(); first += tape.chunk()) {
+    const int64_t n = std::min(tape.chunk(), rows.rows() - first);
     tape.logits_of(net.view(), hidden + first * d, n, tape.hidden(), tape.logits());
     for (int64_t r = 0; r < n && first + r + 1 < rows.rows(); ++r) {
       const float* row = tape.logits() + r * v;

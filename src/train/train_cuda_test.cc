@@ -13,9 +13,9 @@
 namespace fidelio::train {
 namespace {
 
-std::unique_ptr<Gpu> open_gpu() {
+std::unique_ptr<Gpu> open_gpu(cuda::Arithmetic arithmetic = cuda::Arithmetic::fp32) {
   try {
-    return std::make_unique<Gpu>(0);
+    return std::make_unique<Gpu>(0, arithmetic);
   } catch (const Error&) {
     return nullptr;
   }
@@ -76,6 +76,26 @@ TEST(TrainCuda, GradientsOfEveryFamily) {
       const auto expected = gradients(host, checkpoint, mix), got = gradients(*gpu, checkpoint, mix);
       for (const auto& [tensor, values] : expected)
         EXPECT_LT(relative_distance(got.at(tensor), values), 1e-4) << name << " " << tensor;
+      EXPECT_EQ(gradients(*gpu, checkpoint, mix), got) << name;  // the same bits again
+    }
+  }
+}
+
+// Factors of products rounded to 11 bits (TF32) or 8 (BF16): half a unit in the last place each, that is eps = 2^-11 or
+// 2^-8 of a value at most, over some thirty roundings one after the other from a weight to its gradient, which add up as
+// their root: 6 eps; a softmax near its tops doubles it here and there. The loss is a small difference of large logits:
+// its gradient q - p carries the logits' error, of models some per cent apart ten times as large, relatively.
+TEST(TrainCuda, RoundedProductsStayNear) {
+  Host<float> host(2);
+  for (auto [arithmetic, eps] : {std::pair{cuda::Arithmetic::tf32, 0x1p-11}, {cuda::Arithmetic::bf16, 0x1p-8}}) {
+    const auto gpu = open_gpu(arithmetic);
+    if (!gpu) GTEST_SKIP() << "no GPU";
+    for (const std::string name : {"llama2", "qwen3"}) {
+      const Checkpoint checkpoint = Checkpoint::open(FIDELIO_SOURCE_DIR "/tests/models/" + name);
+      const LossMix mix{.2, .2, .6};
+      const auto expected = gradients(host, checkpoint, mix), got = gradients(*gpu, checkpoint, mix);
+      for (const auto& [tensor, values] : expected)
+        EXPECT_LT(relative_distance(got.at(tensor), values), 2 * 10 * 6 * eps) << name << " " << tensor;
       EXPECT_EQ(gradients(*gpu, checkpoint, mix), got) << name;  // the same bits again
     }
   }

@@ -4,6 +4,7 @@
 #include "app/bench/bench_linear.h"
 #include "app/bench/bench_sampling.h"
 #include "app/bench/bench_speculate.h"
+#include "app/bench/bench_tune.h"
 #include "app/bench/probe.h"
 #include "app/options/common.h"
 #include "core/rng.h"
@@ -196,6 +197,7 @@ void add_bench(CLI::App& app) {
   add_bench_linear(*bench);
   add_bench_sampling(*bench);
   add_bench_speculate(*bench);
+  add_bench_tune(*bench);
 }
 
 }  // namespace fidelio::app

@@ -4,12 +4,10 @@
 #include <filesystem>
 
 #include "app/options/common.h"
-#include "compress/self_samples.h"
+#include "app/options/tune_text.h"
 #include "core/foreign/json.h"
-#include "core/hash.h"
 #include "core/progress.h"
 #include "io/checkpoint_write.h"
-#include "runtime/dataset.h"
 #include "train/tune/tuner.h"
 
 namespace fidelio::app {
@@ -17,9 +15,9 @@ namespace {
 
 struct Tune {
   RunOptions run;
-  std::string reference, out, json, loss = "kl";
-  std::vector<std::string> calibration;
-  int64_t tokens = 262144, samples = 131072, held = 8192, context = 0;
+  std::string reference, out, json, loss = "kl", products;
+  TuneText text;
+  int64_t context = 0;
   train::TuneOptions how;
   bool keep_outer = false;
 };
@@ -32,46 +30,21 @@ train::Loss parse_loss(const std::string& name) {
   throw Error("--loss {}: expected kl, reverse-kl, cakld or label", name);
 }
 
+// What was left to the device: a GPU takes many more windows a step in the same time.
+void set_defaults(Tune& o, bool gpu, int64_t context) {
+  if (o.how.steps < 0) o.how.steps = gpu ? 1000 : 300;
+  if (o.how.windows == 0) o.how.windows = gpu ? 32 : 8;
+  if (o.how.rows == 0) o.how.rows = gpu ? 16384 : 2048;
+  if (o.text.samples < 0) o.text.samples = gpu ? 1048576 : 131072;
+  o.how.rows = std::max(o.how.rows, context);
+}
+
 void check_same_model(const Checkpoint& model, const Checkpoint& source) {
   const ModelConfig &a = model.config(), &b = source.config();
   check(a.architecture == b.architecture && a.L == b.L && a.d == b.d && a.f == b.f && a.h == b.h && a.hk == b.hk &&
             a.e == b.e && a.v == b.v && a.tie_embeddings == b.tie_embeddings,
         "{} is not {} quantised: their shapes differ; give the model that it was made from", model.folder(),
         source.folder());
-}
-
-// Windows to tune on, and those held out to stop by: every k-th of text and samples alike.
-train::TuneData data_of(const Tune& o, const Checkpoint& source, int64_t context) {
-  const Tokenizer tokenizer = Tokenizer::load(source.texts());
-  const auto chat = ChatTemplate::load(source.texts());
-  Dataset text = read_dataset(o.calibration, tokenizer, chat ? &*chat : nullptr, {context, o.tokens});
-  std::vector<std::vector<int32_t>> all = text.sequences;
-  if (o.samples > 0) {
-    RunOptions run = o.run;
-    run.activations = "a16";
-    const auto written =
-        sample_sequences([&](const RunnerOptions& options) { return make_runner(run, source, options); },
-                         runner_options(run), text.sequences, o.samples, context, o.how.seed);
-    all.insert(all.end(), written.begin(), written.end());
-  }
-  std::erase_if(all, [](const std::vector<int32_t>& s) { return s.size() < 2; });
-  int64_t tokens = 0;
-  for (const auto& s : all) tokens += static_cast<int64_t>(s.size());
-  check(o.held * 2 <= tokens, "--held-tokens {} of a text of {} tokens: at most half may be kept aside", o.held,
-        tokens);
-  const int64_t every = tokens / o.held;
-  train::TuneData data;
-  Sha256 hash;
-  for (size_t i = 0; i < all.size(); ++i) {
-    hash.update(std::as_bytes(std::span(all[i])));
-    (static_cast<int64_t>(i) % every == every - 1 ? data.held : data.windows).push_back(std::move(all[i]));
-  }
-  check(!data.held.empty(),
-        "a text of {} windows is too short to keep some of them aside: give more, or a smaller "
-        "--context",
-        all.size());
-  data.sha256 = hash.hex();
-  return data;
 }
 
 nlohmann::json report_of(const Tune& o, const train::TuneReport& r) {
@@ -86,6 +59,7 @@ nlohmann::json report_of(const Tune& o, const train::TuneReport& r) {
           {"diverged", r.diverged},
           {"stopped_early", r.stopped_early},
           {"resumed", r.resumed},
+          {"codes_moved", r.moved},
           {"layer_error_before", r.layer_before},
           {"layer_error_after", r.layer_after},
           {"evaluations", evaluations}};
@@ -93,8 +67,9 @@ nlohmann::json report_of(const Tune& o, const train::TuneReport& r) {
 
 void print(const train::TuneReport& r) {
   fmt::print(
-      "KL from the source on the windows held out: {:.5g} before, {:.5g} after ({:+.1f}%), best of step {} of {}\n",
-      r.kl_before, r.kl_after, 100 * (r.kl_after / r.kl_before - 1), r.best_step, r.steps);
+      "KL from the source on the windows held out: {:.5g} before, {:.5g} after ({:+.1f}%), best of step {} of {}; "
+      "{:.3g}% of the codes are others\n",
+      r.kl_before, r.kl_after, 100 * (r.kl_after / r.kl_before - 1), r.best_step, r.steps, 100 * r.moved);
   if (r.diverged)
     fmt::print("the loss grew without bound: what is written is the best model before that; lower the rates\n");
   if (r.stopped_early) fmt::print("stopped early: nothing better was found for a while\n");
@@ -111,17 +86,18 @@ void tune(Tune o) {
   check_same_model(model, source);
   train::check_known(model.config());
   const int64_t context = window_length("--context", o.context, model.config());
-  o.how.rows = std::max(o.how.rows, context);
+  set_defaults(o, gpu, context);
+  o.how.products = parse_products(o.products, gpu);
   if (o.how.state.empty()) o.how.state = o.out + ".tuning";
   set_words_on_interrupt(
       fmt::format("{} keeps what is done so far: the same command goes on from there.", o.how.state));
   std::vector<Stage> parts;
-  if (o.samples > 0) parts.push_back({"sampling", 1});
+  if (o.text.samples > 0) parts.push_back({"sampling", 1});
   parts.push_back({"tuning", 6});
   std::optional<Stages> stages(std::in_place, "tune", std::move(parts));
   stages->next();
-  const train::TuneData data = data_of(o, source, context);
-  if (o.samples > 0) stages->next();
+  const train::TuneData data = read_tune_data(o.text, o.run, source, context, o.how.seed);
+  if (o.text.samples > 0) stages->next();
   const auto say = [&](const std::string& text) {
     if (!quiet(o.json)) print_beside_progress(text + "\n");
   };
@@ -147,7 +123,7 @@ void tune(Tune o) {
                          {"layer_steps", o.how.layer_steps},
                          {"steps", result.report.best_step},
                          {"windows", o.how.windows},
-                         {"samples", o.samples},
+                         {"samples", o.text.samples},
                          {"seed", o.how.seed}};
   std::map<LinearId, FormatSpec> formats;
   for (LinearId id : linears_of(model.config())) formats[id] = model.format(id);
@@ -173,23 +149,47 @@ void add_rates(CLI::App& verb, train::TuneOptions& how) {
 }
 
 void add_schedule(CLI::App& verb, Tune& o) {
-  verb.add_option("--steps", o.how.steps, "Steps of the whole model")->check(zero_or_more());
+  o.how.steps = -1, o.how.windows = 0, o.how.rows = 0, o.text.samples = -1;  // as the device allows
+  verb.add_option("--steps", o.how.steps, "Steps of the whole model (default: 300 on a CPU, 1000 on a GPU)")
+      ->check(zero_or_more());
   verb.add_option("--layer-steps", o.how.layer_steps, "Steps of every layer by itself before that")
       ->check(zero_or_more());
-  verb.add_option("--windows", o.how.windows, "Windows a step")->check(above_zero());
-  verb.add_option("--rows", o.how.rows, "Rows of a pass; a step of more is taken in parts")
+  verb.add_option("--windows", o.how.windows, "Windows a step (default: 8 on a CPU, 32 on a GPU)")->check(above_zero());
+  verb.add_option("--rows", o.how.rows,
+                  "Rows of a pass; a step of more is taken in parts (default: 2048 on a CPU, 16384 on a GPU)")
       ->check(CLI::Range(16, 1 << 20));
+  verb.add_option("--products", o.products,
+                  "What a GPU rounds the factors of products to: f32, tf32 (the default), bf16");
   verb.add_option("--evaluate-every", o.how.evaluate_every, "Steps between measurements on the windows held out")
       ->check(above_zero());
   verb.add_option("--patience", o.how.patience, "Measurements without a better one before it stops")
       ->check(above_zero());
   verb.add_option("--warmup", o.how.warmup, "Share of the steps in which rates rise")->check(from_to(0, 1));
+  verb.add_option("--memory", o.how.memory, "Share of a gradient's mean square that a step keeps (AdamW's beta2)")
+      ->check(from_to(0.5, 0.9999));
+  verb.add_option("--start", o.how.start, "How far from the middle of its cell a code may start, towards the source")
+      ->check(from_to(0, 0.49));
   verb.add_option("--clip", o.how.clip, "Gradients longer than so many times their mean length are shortened to that")
       ->check(above_zero());
   verb.add_option("--state", o.how.state,
                   "File that a run which was ended goes on from (default: the output's name, "
                   ".tuning)");
   verb.add_option("--save-seconds", o.how.save_seconds, "Seconds between two states")->check(zero_or_more());
+}
+
+void add_text(CLI::App& verb, TuneText& text) {
+  verb.add_option("--calibration", text.files,
+                  "Text; .jsonl holds a text or conversation a line; may be repeated. Not the text that is measured on")
+      ->required();
+  verb.add_option("--calibration-tokens", text.tokens, "Tokens of it that are used")->check(above_zero());
+  verb.add_option("--calibration-samples", text.samples,
+                  "Tokens beside these that the source writes itself, at temperature 1 (default: 131072 on a CPU, "
+                  "1048576 on a GPU)")
+      ->check(zero_or_more());
+  verb.add_option("--samples-file", text.samples_file,
+                  "Where these are kept: read if it is there and was written for the same model, text and seed");
+  verb.add_option("--held-tokens", text.held, "Tokens of all these that are kept aside to choose the best step by")
+      ->check(above_zero());
 }
 
 }  // namespace
@@ -203,16 +203,7 @@ void add_tune(CLI::App& app) {
       "-o quill-int3-tuned\nThe same command again goes on where a run was ended.");
   add_model(*verb, o->run);
   verb->add_option("--reference", o->reference, "The model that MODEL was quantised from")->required();
-  verb->add_option(
-          "--calibration", o->calibration,
-          "Text; .jsonl holds a text or conversation a line; may be repeated. Not the text that is measured on")
-      ->required();
-  verb->add_option("--calibration-tokens", o->tokens, "Tokens of it that are used")->check(above_zero());
-  verb->add_option("--calibration-samples", o->samples,
-                   "Tokens beside these that the source writes itself, at temperature 1")
-      ->check(zero_or_more());
-  verb->add_option("--held-tokens", o->held, "Tokens of all these that are kept aside to choose the best step by")
-      ->check(above_zero());
+  add_text(*verb, o->text);
   verb->add_option("--context", o->context,
                    "Length of a window (default: 512, or the model's context if that is shorter)")
       ->check(CLI::Range(16, 1 << 20));

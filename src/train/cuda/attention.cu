@@ -1,5 +1,7 @@
-// Attention and its backward in tiles of 32 rows by 32 keys, in FP32: nothing of size n^2 is held. A thread block of 128
-// has a tile; thread t has row t / 4 of it and every fourth column from t % 4 on.
+// What attention does beside its products: whole rows of scores between two batched products (gpu_attention.cc). A warp
+// has a row. Factors of products are T: FP32, or BF16 in memory of its own.
+#include <cuda_bf16.h>
+
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
 
@@ -8,207 +10,158 @@ namespace {
 
 using cuda::cuda_check;
 
-constexpr int kThreads = 128, kEach = 4;  // threads of a row
-constexpr int kMostColumns = 64;          // columns a thread holds: head dims up to 256
+constexpr int kWarp = 32, kRows = 4;  // rows of a thread block
 
-// One head of one sequence.
-struct Place {
-  int64_t first;
-  int n, head, shared;
-  Heads a;
-  __device__ int64_t q_at(int i) const { return ((first + i) * a.h + head) * a.e; }
-  __device__ int64_t kv_at(int j) const { return ((first + j) * a.hk + shared) * a.e; }
-  __device__ int64_t row_at(int i) const { return (first + i) * a.h + head; }
-  __device__ int first_key(int i) const { return a.window > 0 && i - a.window + 1 > 0 ? i - a.window + 1 : 0; }
-  __device__ bool sees(int i, int j) const { return i < n && j <= i && j >= first_key(i); }
+__device__ __forceinline__ float sum_of(float x) {
+  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
+  return x;
+}
+__device__ __forceinline__ float largest_of(float x) {
+  for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, by));
+  return x;
+}
+
+// The row of a warp: query i of a score matrix, and which keys it sees.
+struct Row {
+  int i, length, first, lane;
+  int64_t scores;  // where its row of scores begins
+  int64_t row;     // (n, h) of its query and head
+
+  __device__ Row(const Pairs& p, int heads, int window)
+      : i(static_cast<int>(blockIdx.x) * kRows + static_cast<int>(threadIdx.x) / kWarp),
+        length(static_cast<int>(p.length)),
+        lane(static_cast<int>(threadIdx.x) % kWarp) {
+    first = window > 0 && i - window + 1 > 0 ? i - window + 1 : 0;
+    const int64_t unit = p.start + blockIdx.y / p.each, head = unit % p.shared * p.each + blockIdx.y % p.each;
+    scores = (int64_t{blockIdx.y} * length + i) * length;
+    row = (int64_t{p.begins[unit / p.shared]} + i) * heads + head;
+  }
+  __device__ bool sees(int j) const { return j <= i && j >= first; }
 };
 
-// Rows [start, start + 32) of a matrix whose rows lie `stride` apart into shared memory, zeros behind `n`; rows there
-// are e + 1 apart, so that a column's 32 values lie in 32 banks.
-__device__ void load_tile(const float* from, int64_t stride, int start, int n, int e, float* to) {
-  for (int i = threadIdx.x; i < kTile * e; i += kThreads) {
-    const int row = i / e, c = i % e;
-    to[row * (e + 1) + c] = start + row < n ? from[row * stride + c] : 0.0f;
-  }
-}
-__device__ float dot_rows(const float* a, const float* b, int e) {
-  float sum = 0;
-  for (int c = 0; c < e; ++c) sum += a[c] * b[c];
-  return sum;
-}
-// Of the four threads of a row.
-__device__ float row_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-__device__ float row_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+template <typename T>
+__global__ void softmax_rows(Pairs pairs, int heads, int window, const float* scores, T* p, float* lse) {
+  const Row at(pairs, heads, window);
+  if (at.i >= at.length) return;
+  const float* s = scores + at.scores;
+  float top = -INFINITY, sum = 0;
+  for (int j = at.lane; j <= at.i; j += kWarp)
+    if (at.sees(j)) top = fmaxf(top, s[j]);
+  top = largest_of(top);
+  for (int j = at.lane; j <= at.i; j += kWarp)
+    if (at.sees(j)) sum += expf(s[j] - top);
+  sum = sum_of(sum);
+  const float inverse = 1.0f / sum;
+  for (int j = at.lane; j < at.length; j += kWarp)
+    p[at.scores + j] = static_cast<T>(at.sees(j) ? expf(s[j] - top) * inverse : 0.0f);
+  if (at.lane == 0) lse[at.row] = top + logf(sum);
 }
 
-__global__ void attend_tiles(const Tile* tiles, Heads a, const float* q, const float* k, const float* v, float* out,
-                             float* lse) {
-  extern __shared__ float memory[];
-  const int e = a.e, line = e + 1, r = threadIdx.x / kEach, part = threadIdx.x % kEach;
-  float *tq = memory, *tk = tq + kTile * line, *tv = tk + kTile * line, *p = tv + kTile * line;  // p (32, 33)
-  const Tile tile = tiles[blockIdx.x];
-  const Place at{tile.first, tile.n, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.y) / (a.h / a.hk), a};
-  const int i = tile.start + r, end = min(tile.n, tile.start + kTile);
-  load_tile(q + at.q_at(tile.start), int64_t{a.h} * e, tile.start, tile.n, e, tq);
-  float top = -INFINITY, sum = 0, result[kMostColumns];
-  for (int c = 0; c < e / kEach; ++c) result[c] = 0;
-  for (int j = at.first_key(tile.start) / kTile * kTile; j < end; j += kTile) {
-    __syncthreads();
-    load_tile(k + at.kv_at(j), int64_t{a.hk} * e, j, tile.n, e, tk);
-    load_tile(v + at.kv_at(j), int64_t{a.hk} * e, j, tile.n, e, tv);
-    __syncthreads();
-    float score[kTile / kEach], high = -INFINITY;
-    for (int c = 0; c < kTile / kEach; ++c) {
-      const int key = c * kEach + part;
-      score[c] = at.sees(i, j + key) ? a.scale * dot_rows(tq + r * line, tk + key * line, e) : -INFINITY;
-      high = fmaxf(high, score[c]);
-    }
-    const float now = fmaxf(top, row_max(high)), keep = now == -INFINITY ? 1.0f : expf(top - now);
-    float added = 0;
-    for (int c = 0; c < kTile / kEach; ++c) {
-      const float x = now == -INFINITY ? 0.0f : expf(score[c] - now);
-      p[r * (kTile + 1) + c * kEach + part] = x;
-      added += x;
-    }
-    sum = sum * keep + row_sum(added), top = now;
-    __syncwarp();
-    for (int c = 0; c < e / kEach; ++c) {
-      float x = 0;
-      for (int key = 0; key < kTile; ++key) x += p[r * (kTile + 1) + key] * tv[key * line + c * kEach + part];
-      result[c] = result[c] * keep + x;
-    }
+// From scores and dp = dout v^T to p and ds = p (dp - along) scale. p may be where the scores are, ds where dp is.
+template <typename T>
+__global__ void softmax_rows_backward(Pairs pairs, int heads, int window, float scale, const float* scores,
+                                      const float* dp, const float* lse, const float* along, T* p, T* ds) {
+  const Row at(pairs, heads, window);
+  if (at.i >= at.length) return;
+  const float of_row = lse[at.row], mean = along[at.row];
+  for (int j = at.lane; j < at.length; j += kWarp) {
+    const int64_t k = at.scores + j;
+    const float x = at.sees(j) ? expf(scores[k] - of_row) : 0.0f;
+    const float gradient = at.sees(j) ? x * (dp[k] - mean) * scale : 0.0f;
+    p[k] = static_cast<T>(x);
+    ds[k] = static_cast<T>(gradient);
   }
-  if (i >= tile.n) return;
-  for (int c = 0; c < e / kEach; ++c) out[at.q_at(i) + c * kEach + part] = result[c] / sum;
-  if (part == 0) lse[at.row_at(i)] = top + logf(sum);
 }
 
 // along (n, h) = sum over e of dout out.
 __global__ void along_rows(const float* dout, const float* out, int64_t rows, int e, float* along) {
-  const int64_t row = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  const int64_t row = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) / kWarp;
   if (row >= rows) return;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   float sum = 0;
-  for (int c = 0; c < e; ++c) sum += dout[row * e + c] * out[row * e + c];
-  along[row] = sum;
+  for (int c = lane; c < e; c += kWarp) sum += dout[row * e + c] * out[row * e + c];
+  sum = sum_of(sum);
+  if (lane == 0) along[row] = sum;
 }
 
-// p and ds of this thread's keys of a tile pair, into shared memory (32 queries, 33).
-__device__ void score_gradients(const Place& at, int i0, int j0, const float* tq, const float* tdo, const float* tk,
-                                const float* tv, const float* lse, const float* along, float* p, float* ds) {
-  const int e = at.a.e, line = e + 1, r = threadIdx.x / kEach, part = threadIdx.x % kEach, i = i0 + r;
-  for (int c = 0; c < kTile / kEach; ++c) {
-    const int key = c * kEach + part;
-    float probability = 0, gradient = 0;
-    if (at.sees(i, j0 + key)) {
-      probability = expf(at.a.scale * dot_rows(tq + r * line, tk + key * line, e) - lse[at.row_at(i)]);
-      gradient = probability * (dot_rows(tdo + r * line, tv + key * line, e) - along[at.row_at(i)]) * at.a.scale;
-    }
-    p[r * (kTile + 1) + key] = probability;
-    ds[r * (kTile + 1) + key] = gradient;
+__global__ void point(Pairs p, Pointed what, int member, int members, int64_t count, int64_t table, void** pointers) {
+  const int64_t b = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (b >= count) return;
+  const int64_t unit = b / members, sequence = (p.start + unit) / p.shared, kv = (p.start + unit) % p.shared,
+                head = member + b % members, first = p.begins[sequence];
+  for (int t = 0; t < what.count; ++t) {
+    const Pointed::One& one = what.of[t];
+    int64_t at = 0;
+    if (one.kind == Pointed::queries) at = (first * p.shared * p.each + kv * p.each + head) * p.e;
+    if (one.kind == Pointed::keys) at = (first * p.shared + kv) * p.e;
+    if (one.kind == Pointed::scores) at = (unit * p.each + head) * p.length * p.length;
+    pointers[t * table + b] = static_cast<char*>(one.base) + at * one.size;
   }
 }
 
-// dq of a tile of queries.
-__global__ void query_gradients(const Tile* tiles, Heads a, const float* q, const float* k, const float* v,
-                                const float* lse, const float* along, const float* dout, float* dq) {
-  extern __shared__ float memory[];
-  const int e = a.e, line = e + 1, r = threadIdx.x / kEach, part = threadIdx.x % kEach;
-  float *tq = memory, *tdo = tq + kTile * line, *tk = tdo + kTile * line, *tv = tk + kTile * line;
-  float *p = tv + kTile * line, *ds = p + kTile * (kTile + 1);
-  const Tile tile = tiles[blockIdx.x];
-  const Place at{tile.first, tile.n, static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.y) / (a.h / a.hk), a};
-  load_tile(q + at.q_at(tile.start), int64_t{a.h} * e, tile.start, tile.n, e, tq);
-  load_tile(dout + at.q_at(tile.start), int64_t{a.h} * e, tile.start, tile.n, e, tdo);
-  float result[kMostColumns];
-  for (int c = 0; c < e / kEach; ++c) result[c] = 0;
-  for (int j = at.first_key(tile.start) / kTile * kTile; j < min(tile.n, tile.start + kTile); j += kTile) {
-    __syncthreads();
-    load_tile(k + at.kv_at(j), int64_t{a.hk} * e, j, tile.n, e, tk);
-    load_tile(v + at.kv_at(j), int64_t{a.hk} * e, j, tile.n, e, tv);
-    __syncthreads();
-    score_gradients(at, tile.start, j, tq, tdo, tk, tv, lse, along, p, ds);
-    __syncwarp();
-    for (int c = 0; c < e / kEach; ++c)
-      for (int key = 0; key < kTile; ++key) result[c] += ds[r * (kTile + 1) + key] * tk[key * line + c * kEach + part];
-  }
-  if (tile.start + r >= tile.n) return;
-  for (int c = 0; c < e / kEach; ++c) dq[at.q_at(tile.start + r) + c * kEach + part] = result[c];
+__global__ void to_bf16(const float* from, int64_t n, __nv_bfloat16* to) {
+  const int64_t count = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += count)
+    to[i] = __float2bfloat16_rn(from[i]);
 }
-
-// dk and dv of a tile of keys, from all query heads that share them.
-__global__ void key_gradients(const Tile* tiles, Heads a, const float* q, const float* k, const float* v,
-                              const float* lse, const float* along, const float* dout, float* dk, float* dv) {
-  extern __shared__ float memory[];
-  const int e = a.e, line = e + 1, r = threadIdx.x / kEach, part = threadIdx.x % kEach, each = a.h / a.hk;
-  float *tq = memory, *tdo = tq + kTile * line, *tk = tdo + kTile * line, *tv = tk + kTile * line;
-  float *p = tv + kTile * line, *ds = p + kTile * (kTile + 1);
-  const Tile tile = tiles[blockIdx.x];
-  Place at{tile.first, tile.n, 0, static_cast<int>(blockIdx.y), a};
-  load_tile(k + at.kv_at(tile.start), int64_t{a.hk} * e, tile.start, tile.n, e, tk);
-  load_tile(v + at.kv_at(tile.start), int64_t{a.hk} * e, tile.start, tile.n, e, tv);
-  float of_k[kMostColumns], of_v[kMostColumns];
-  for (int c = 0; c < e / kEach; ++c) of_k[c] = of_v[c] = 0;
-  const int last = a.window > 0 ? min(tile.n, tile.start + kTile - 1 + a.window) : tile.n;  // no query behind sees them
-  for (int head = 0; head < each; ++head) {
-    at.head = at.shared * each + head;
-    for (int i = tile.start; i < last; i += kTile) {
-      __syncthreads();
-      load_tile(q + at.q_at(i), int64_t{a.h} * e, i, tile.n, e, tq);
-      load_tile(dout + at.q_at(i), int64_t{a.h} * e, i, tile.n, e, tdo);
-      __syncthreads();
-      score_gradients(at, i, tile.start, tq, tdo, tk, tv, lse, along, p, ds);
-      __syncthreads();
-      for (int c = 0; c < e / kEach; ++c)
-        for (int query = 0; query < kTile; ++query) {
-          of_k[c] += ds[query * (kTile + 1) + r] * tq[query * line + c * kEach + part];
-          of_v[c] += p[query * (kTile + 1) + r] * tdo[query * line + c * kEach + part];
-        }
-    }
-  }
-  if (tile.start + r >= tile.n) return;
-  for (int c = 0; c < e / kEach; ++c) {
-    dk[at.kv_at(tile.start + r) + c * kEach + part] = of_k[c];
-    dv[at.kv_at(tile.start + r) + c * kEach + part] = of_v[c];
+// Four at a time.
+__global__ void to_bf16_quads(const float4* from, int64_t n, uint2* to) {
+  const int64_t count = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += count) {
+    const float4 x = from[i];
+    const __nv_bfloat162 low = __floats2bfloat162_rn(x.x, x.y), high = __floats2bfloat162_rn(x.z, x.w);
+    to[i] = {*reinterpret_cast<const unsigned*>(&low), *reinterpret_cast<const unsigned*>(&high)};
   }
 }
 
-size_t shared_bytes(const Heads& a, int tiles, int scores) {
-  return sizeof(float) * static_cast<size_t>(tiles * kTile * (a.e + 1) + scores * kTile * (kTile + 1));
-}
-template <typename Kernel>
-void allow(Kernel* kernel, size_t bytes) {
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
-             "asking for shared memory");
+dim3 grid_of(const Pairs& p, int64_t units) {
+  return {static_cast<unsigned>((p.length + kRows - 1) / kRows), static_cast<unsigned>(units * p.each)};
 }
 
 }  // namespace
 
-void attend(Stream s, const Tile* tiles, int64_t count, const Heads& a, const float* q, const float* k, const float* v,
-            float* out, float* lse) {
-  const size_t bytes = shared_bytes(a, 3, 1);
-  allow(attend_tiles, bytes);
-  const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(a.h));
-  attend_tiles<<<grid, kThreads, bytes, s>>>(tiles, a, q, k, v, out, lse);
+void softmax(Stream s, const Pairs& pairs, int64_t units, const Heads& a, const float* scores, void* p, bool bf16,
+             float* lse) {
+  if (bf16)
+    softmax_rows<<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(pairs, a.h, a.window, scores,
+                                                                 static_cast<__nv_bfloat16*>(p), lse);
+  else
+    softmax_rows<<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(pairs, a.h, a.window, scores, static_cast<float*>(p),
+                                                                 lse);
   cuda_check(cudaGetLastError(), "attention");
 }
 
-void attend_backward(Stream s, const Tile* tiles, int64_t count, int64_t rows, const Heads& a, const float* q,
-                     const float* k, const float* v, const float* out, const float* lse, const float* dout,
-                     float* along, float* dq, float* dk, float* dv) {
-  const size_t bytes = shared_bytes(a, 4, 2);
-  allow(query_gradients, bytes), allow(key_gradients, bytes);
-  const int64_t heads = rows * a.h;
-  along_rows<<<static_cast<unsigned>((heads + 255) / 256), 256, 0, s>>>(dout, out, heads, a.e, along);
-  const dim3 queries(static_cast<unsigned>(count), static_cast<unsigned>(a.h)),
-      keys(static_cast<unsigned>(count), static_cast<unsigned>(a.hk));
-  query_gradients<<<queries, kThreads, bytes, s>>>(tiles, a, q, k, v, lse, along, dout, dq);
-  key_gradients<<<keys, kThreads, bytes, s>>>(tiles, a, q, k, v, lse, along, dout, dk, dv);
+void softmax_backward(Stream s, const Pairs& pairs, int64_t units, const Heads& a, const float* scores, const float* dp,
+                      const float* lse, const float* along, void* p, void* ds, bool bf16) {
+  if (bf16)
+    softmax_rows_backward<<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(pairs, a.h, a.window, a.scale, scores, dp,
+                                                                          lse, along, static_cast<__nv_bfloat16*>(p),
+                                                                          static_cast<__nv_bfloat16*>(ds));
+  else
+    softmax_rows_backward<<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(
+        pairs, a.h, a.window, a.scale, scores, dp, lse, along, static_cast<float*>(p), static_cast<float*>(ds));
   cuda_check(cudaGetLastError(), "attention's backward");
+}
+
+void sum_along(Stream s, const float* dout, const float* out, int64_t rows, int64_t e, float* along) {
+  along_rows<<<static_cast<unsigned>((rows * kWarp + 255) / 256), 256, 0, s>>>(dout, out, rows, static_cast<int>(e),
+                                                                               along);
+  cuda_check(cudaGetLastError(), "attention's backward");
+}
+
+void point_at(Stream s, const Pairs& pairs, const Pointed& what, int member, int members, int64_t count, int64_t table,
+              void** pointers) {
+  point<<<static_cast<unsigned>((count + 255) / 256), 256, 0, s>>>(pairs, what, member, members, count, table,
+                                                                   pointers);
+  cuda_check(cudaGetLastError(), "pointing at heads");
+}
+
+void to_bf16(Stream s, const float* from, int64_t n, uint16_t* to) {
+  if (n % 4 == 0)
+    to_bf16_quads<<<1056, 256, 0, s>>>(reinterpret_cast<const float4*>(from), n / 4, reinterpret_cast<uint2*>(to));
+  else
+    to_bf16<<<1056, 256, 0, s>>>(from, n, reinterpret_cast<__nv_bfloat16*>(to));
+  cuda_check(cudaGetLastError(), "rounding to BF16");
 }
 
 }  // namespace fidelio::train::gpu

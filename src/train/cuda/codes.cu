@@ -35,6 +35,10 @@ __global__ void round_all(const float* x, int64_t n, Kind kind, float* rounded) 
     rounded[i] = kind == Kind::f32 ? x[i] : kind == Kind::f16 ? round_f16(x[i]) : round_bf16(x[i]);
 }
 
+__global__ void keep_levels_ascending(const float* grid, int levels, float* level) {
+  train::keep_ascending(grid, levels, level);
+}
+
 __global__ void resolve_all(ScaleView<float> view, ScaleValues<float> values) {
   for (int64_t at = thread_index(); at < view.out * view.groups; at += thread_count()) {
     const float r = view.row_scale == nullptr ? 1.0f : view.row_scale[at / view.groups];
@@ -134,6 +138,11 @@ void adam(Stream s, const float* gradient, const float* unit, int64_t n, const A
 void round(Stream s, const float* x, int64_t n, Kind kind, float* rounded) {
   round_all<<<kBlocks, kThreads, 0, s>>>(x, n, kind, rounded);
   cuda_check(cudaGetLastError(), "rounding");
+}
+
+void keep_ascending(Stream s, const float* grid, int levels, float* level) {
+  keep_levels_ascending<<<1, 1, 0, s>>>(grid, levels, level);
+  cuda_check(cudaGetLastError(), "a codebook");
 }
 
 void resolve(Stream s, const ScaleView<float>& view, const ScaleValues<float>& values) {

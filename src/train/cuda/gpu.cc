@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 namespace fidelio::train {
 
-Gpu::Gpu(int device) {
+Gpu::Gpu(int device, cuda::Arithmetic arithmetic) : arithmetic_(arithmetic) {
   cuda::open_device(device);
   stream_ = cuda::make_stream();
-  blas_.emplace(stream_);
-  sums_ = cuda::DeviceBuffer(gpu::kSumParts * sizeof(double));
+  blas_.emplace(stream_, arithmetic);
+  sums_ = cuda::DeviceBuffer((gpu::kSumParts + 1) * sizeof(double));  // the last: what squares() gives
 }
 
 Gpu::~Gpu() {
@@ -60,7 +61,7 @@ Gpu::Rows Gpu::load(const Sequences& s) {
   rows.n_ = s.rows();
   const auto n = static_cast<size_t>(s.rows());
   std::vector<int32_t> lists(4 * n);
-  std::vector<gpu::Tile> tiles;
+  std::map<int32_t, std::vector<int32_t>> of_length;  // first rows
   std::copy(s.ids.begin(), s.ids.end(), lists.begin());
   for (size_t i = 0; i + 1 < s.begin.size(); ++i) {
     const int32_t first = s.begin[i], count = s.begin[i + 1] - first;
@@ -70,7 +71,7 @@ Gpu::Rows Gpu::load(const Sequences& s) {
       lists[n + row] = p + 1 < count ? s.ids[row + 1] : -1;
       lists[2 * n + row] = p;
     }
-    for (int32_t start = 0; start < count; start += gpu::kTile) tiles.push_back({first, count, start});
+    of_length[count].push_back(first);
   }
   const auto order = lists.begin() + static_cast<int64_t>(3 * n);
   std::iota(order, lists.end(), 0);
@@ -81,15 +82,22 @@ Gpu::Rows Gpu::load(const Sequences& s) {
     if (distinct.empty() || distinct.back() != id) distinct.push_back(id), begins.push_back(static_cast<int32_t>(i));
   }
   begins.push_back(static_cast<int32_t>(n));
-  rows.distinct_ = static_cast<int64_t>(distinct.size()), rows.tiles_ = static_cast<int64_t>(tiles.size());
+  rows.distinct_ = static_cast<int64_t>(distinct.size());
+  std::vector<int32_t> firsts;
+  for (const auto& [length, all] : of_length) {
+    if (length == 0) continue;
+    rows.alike_.push_back({length, static_cast<int64_t>(firsts.size()), static_cast<int64_t>(all.size())});
+    firsts.insert(firsts.end(), all.begin(), all.end());
+  }
   distinct.insert(distinct.end(), begins.begin(), begins.end());
   rows.lists_ = on_device(stream_, lists), rows.begins_ = on_device(stream_, distinct);
-  rows.tile_list_ = on_device(stream_, tiles);
+  rows.sequences_ = on_device(stream_, firsts);
   return rows;
 }
 
 void Gpu::multiply(const Product<float>& p) {
-  blas_->product(p.m, p.n, p.k, p.a, p.a_transposed, p.b, p.b_transposed, p.beta, p.c);
+  blas_->product(p.m, p.n, p.k, factor(p.a, p.m * p.k, 0), p.a_transposed, factor(p.b, p.k * p.n, 1), p.b_transposed,
+                 p.beta, p.c);
 }
 void Gpu::add_bias(const float* bias, int64_t rows, int64_t columns, float* y) {
   gpu::add_bias(stream_, bias, rows, columns, y);
@@ -137,22 +145,6 @@ void Gpu::rope(const Rows& rows, const AttentionSizes& sizes, int64_t heads, boo
   gpu::rope(stream_, rows.at(2), cosine_.as<float>(), sine_.as<float>(), rows.n_, heads, sizes.e, back, x);
 }
 
-gpu::Heads Gpu::heads(const AttentionSizes& s) const {
-  check(s.e % 4 == 0 && s.e <= 256, "tuning on a GPU takes heads of up to 256 dimensions, a multiple of 4, not {}",
-        s.e);
-  return {static_cast<int32_t>(s.h), static_cast<int32_t>(s.hk), static_cast<int32_t>(s.e),
-          static_cast<int32_t>(s.window), 1.0f / std::sqrt(static_cast<float>(s.e))};
-}
-void Gpu::attend(const Rows& rows, const AttentionSizes& sizes, const float* q, const float* k, const float* v,
-                 float* out, float* lse) {
-  gpu::attend(stream_, rows.tile_list_->as<gpu::Tile>(), rows.tiles_, heads(sizes), q, k, v, out, lse);
-}
-void Gpu::attend_backward(const Rows& rows, const AttentionSizes& sizes, const float* q, const float* k, const float* v,
-                          const float* out, const float* lse, const float* dout, float* dq, float* dk, float* dv) {
-  gpu::attend_backward(stream_, rows.tile_list_->as<gpu::Tile>(), rows.tiles_, rows.n_, heads(sizes), q, k, v, out, lse,
-                       dout, scratch(rows.n_ * sizes.h), dq, dk, dv);
-}
-
 void Gpu::swiglu(const float* gate, const float* up, int64_t n, float* y) { gpu::swiglu(stream_, gate, up, n, y); }
 void Gpu::swiglu_backward(float* gate, float* up, int64_t n, const float* dy) {
   gpu::swiglu_backward(stream_, gate, up, n, dy);
@@ -160,6 +152,9 @@ void Gpu::swiglu_backward(float* gate, float* up, int64_t n, const float* dy) {
 double Gpu::difference(const float* target, double scale, int64_t n, float* x) {
   gpu::difference(stream_, target, static_cast<float>(scale), n, x, sums_.as<double>());
   return sum_of_parts();
+}
+void Gpu::scale_difference(const float* target, double scale, int64_t n, float* x) {
+  gpu::difference(stream_, target, static_cast<float>(scale), n, x, sums_.as<double>());
 }
 void Gpu::divergence(const float* teacher, float* student, const int32_t* labels, int64_t rows, int64_t v,
                      const LossMix& mix, double gradient_scale, float* losses) {
@@ -170,6 +165,17 @@ void Gpu::divergence(const float* teacher, float* student, const int32_t* labels
 double Gpu::sum_of_squares(const float* x, const float* unit, int64_t n) {
   gpu::sum_of_squares(stream_, x, unit, n, sums_.as<double>());
   return sum_of_parts();
+}
+void Gpu::add_squares(const float* x, const float* unit, int64_t n, double by) {
+  gpu::sum_of_squares(stream_, x, unit, n, sums_.as<double>());
+  gpu::add_sum(stream_, sums_.as<double>(), by, sums_.as<double>() + gpu::kSumParts);
+}
+double Gpu::squares() {
+  double sum = 0;
+  double* at = sums_.as<double>() + gpu::kSumParts;
+  cuda::from_device(stream_, &sum, at, sizeof sum);
+  cuda::zero_device(stream_, at, sizeof sum);
+  return sum;
 }
 void Gpu::adam(const float* gradient, const float* unit, int64_t n, const AdamStep& how, float* value, float* m,
                float* v) {
@@ -183,6 +189,9 @@ void Gpu::adam(const float* gradient, const float* unit, int64_t n, const AdamSt
 }
 
 void Gpu::round(const float* x, int64_t n, Kind kind, float* rounded) { gpu::round(stream_, x, n, kind, rounded); }
+void Gpu::keep_ascending(const float* grid, int64_t levels, float* level) {
+  gpu::keep_ascending(stream_, grid, static_cast<int>(levels), level);
+}
 void Gpu::resolve(const ScaleView<float>& view, const ScaleValues<float>& values) {
   gpu::resolve(stream_, view, values);
 }
@@ -212,6 +221,13 @@ double Gpu::sum_of_parts() {
   std::vector<double> parts(gpu::kSumParts);
   cuda::from_device(stream_, parts.data(), sums_.data(), parts.size() * sizeof(double));
   return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
+void* Gpu::factor(const float* x, int64_t n, int which) {
+  if (!is_bf16()) return const_cast<float*>(x);  // cuBLAS reads it
+  cuda::DeviceBuffer& to = factors_[which];
+  cuda::reserve(stream_, to, n * static_cast<int64_t>(sizeof(uint16_t)));
+  gpu::to_bf16(stream_, x, n, to.as<uint16_t>());
+  return to.data();
 }
 
 }  // namespace fidelio::train

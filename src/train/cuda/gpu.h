@@ -1,9 +1,10 @@
-// The operations of train/device.h on a GPU: dense products by cuBLAS in FP32, the rest kernels of this folder. The twin
-// of train/host/host.h: the same sums in another order.
+// The operations of train/device.h on a GPU: products by cuBLAS, the rest kernels of this folder, in FP32. The twin of
+// train/host/host.h: under Arithmetic::fp32 the same sums in another order; else the factors of products are rounded.
 #pragma once
 #include <memory>
 #include <optional>
 
+#include "arch/model_config.h"
 #include "kernels/cuda/device/blas.h"
 #include "kernels/cuda/device/device.h"
 #include "train/cuda/kernels.h"
@@ -24,12 +25,18 @@ class Gpu {
    private:
     friend class Gpu;
     const int32_t* at(int list) const { return lists_->as<int32_t>() + list * n_; }
-    int64_t n_ = 0, longest_ = 0, distinct_ = 0, tiles_ = 0;
-    // ids, labels, positions, order (n each); distinct ids, where each begins (one more); tiles.
-    std::shared_ptr<cuda::DeviceBuffer> lists_, begins_, tile_list_;
+    struct Alike {
+      int64_t length, first, count;  // sequences of one length: where in the list of their first rows, how many
+    };
+    int64_t n_ = 0, longest_ = 0, distinct_ = 0;
+    std::vector<Alike> alike_;
+    // ids, labels, positions, order (n each); distinct ids, where each begins (one more); first rows, by length.
+    std::shared_ptr<cuda::DeviceBuffer> lists_, begins_, sequences_;
   };
 
-  explicit Gpu(int device);
+  explicit Gpu(int device, cuda::Arithmetic arithmetic = cuda::Arithmetic::fp32);
+  // Bytes of scratch that a step of so many rows, in sequences of `context`, comes to hold.
+  static int64_t scratch_bytes(const ModelConfig& config, int64_t rows, int64_t context, cuda::Arithmetic arithmetic);
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
@@ -60,12 +67,16 @@ class Gpu {
   void swiglu(const float* gate, const float* up, int64_t n, float* y);
   void swiglu_backward(float* gate, float* up, int64_t n, const float* dy);
   double difference(const float* target, double scale, int64_t n, float* x);
+  void scale_difference(const float* target, double scale, int64_t n, float* x);
   void divergence(const float* teacher, float* student, const int32_t* labels, int64_t rows, int64_t v,
                   const LossMix& mix, double gradient_scale, float* losses);
   double sum_of_squares(const float* x, const float* unit, int64_t n);
+  void add_squares(const float* x, const float* unit, int64_t n, double factor);
+  double squares();
   void adam(const float* gradient, const float* unit, int64_t n, const AdamStep& how, float* value, float* m, float* v);
 
   void round(const float* x, int64_t n, Kind kind, float* rounded);
+  void keep_ascending(const float* grid, int64_t levels, float* level);
   void resolve(const ScaleView<float>& view, const ScaleValues<float>& values);
   void resolve_backward(const ScaleView<float>& view, const ScaleGradient<float>& gradient);
   void decode(const CodeSizes& sizes, const CodeView<float>& view, float* values);
@@ -78,10 +89,18 @@ class Gpu {
   void turn(const AttentionSizes& sizes, int64_t positions);
   float* scratch(int64_t values);
   double sum_of_parts();
+  // x as a product reads it: itself, or its BF16 in the scratch of this number.
+  void* factor(const float* x, int64_t n, int which);
+  bool is_bf16() const { return arithmetic_ == cuda::Arithmetic::bf16; }
+  // f(pairs, units) over what score matrices there is room for at once.
+  template <typename F>
+  void for_pairs(const Rows& rows, const gpu::Heads& a, int buffers, const F& f);
+  void** point(const gpu::Pairs& pairs, const gpu::Pointed& what, int member, int members, int64_t count);
 
+  cuda::Arithmetic arithmetic_;
   cuda::Stream stream_ = nullptr;
   std::optional<cuda::Blas> blas_;
-  cuda::DeviceBuffer scratch_, sums_, cosine_, sine_;
+  cuda::DeviceBuffer scratch_, sums_, cosine_, sine_, factors_[4], scores_, probabilities_, pointers_;
   std::vector<float> frequencies_;
   float rope_scale_ = 0;
   int64_t turned_ = 0;  // positions in the tables

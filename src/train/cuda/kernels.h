@@ -12,10 +12,25 @@ using cuda::Stream;
 
 constexpr int kSumParts = 1024;  // of sums over whole tensors: doubles that the host adds up
 
-// A tile of attention: so many rows of one sequence from `start` on.
-constexpr int kTile = 32;
-struct Tile {
-  int32_t first, n, start;  // first row and rows of the sequence; where in it the tile begins
+// Sequences of one length, and which of their pairs of a sequence and a key head ("units", key heads fastest) a launch
+// begins at. Score matrices (length, length) of a launch lie one behind the other: of a unit its `each` query heads.
+struct Pairs {
+  const int32_t* begins;  // first row of each sequence
+  int64_t length, start;  // rows of a sequence; the first unit
+  int64_t shared, each;   // key heads; query heads of each
+  int64_t e;
+};
+// What pointers a batch of products needs: of matrices of rows (n, heads, e), or of score matrices.
+struct Pointed {
+  enum Kind { queries, keys, scores };
+  struct One {
+    void* base;
+    Kind kind;
+    int64_t size;  // bytes of a value
+  };
+  static constexpr int kMost = 8;
+  int count = 0;
+  One of[kMost];
 };
 struct Heads {
   int32_t h, hk, e, window;
@@ -43,14 +58,22 @@ void swiglu(Stream s, const float* gate, const float* up, int64_t n, float* y);
 void swiglu_backward(Stream s, float* gate, float* up, int64_t n, const float* dy);
 void difference(Stream s, const float* target, float scale, int64_t n, float* x, double* parts);  // (kSumParts)
 void sum_of_squares(Stream s, const float* x, const float* unit, int64_t n, double* parts);
+// to += factor times the sum of the parts, in their order.
+void add_sum(Stream s, const double* parts, double factor, double* to);
 
 // attention.cu
-void attend(Stream s, const Tile* tiles, int64_t count, const Heads& a, const float* q, const float* k, const float* v,
-            float* out, float* lse);
-// along (n, h): scratch, sum_e dout out.
-void attend_backward(Stream s, const Tile* tiles, int64_t count, int64_t rows, const Heads& a, const float* q,
-                     const float* k, const float* v, const float* out, const float* lse, const float* dout,
-                     float* along, float* dq, float* dk, float* dv);
+// Rows of probabilities of scores, which may lie in the same place; lse (n, h).
+void softmax(Stream s, const Pairs& pairs, int64_t units, const Heads& a, const float* scores, void* p, bool bf16,
+             float* lse);
+// From scores and dp = dout v^T to p and ds, the gradient of the scores before their scale.
+void softmax_backward(Stream s, const Pairs& pairs, int64_t units, const Heads& a, const float* scores, const float* dp,
+                      const float* lse, const float* along, void* p, void* ds, bool bf16);
+// along (rows) = sum over e of dout out.
+void sum_along(Stream s, const float* dout, const float* out, int64_t rows, int64_t e, float* along);
+// pointers (what.count, table): the first `count` of each, for query heads [member, member + members) of every unit.
+void point_at(Stream s, const Pairs& pairs, const Pointed& what, int member, int members, int64_t count, int64_t table,
+              void** pointers);
+void to_bf16(Stream s, const float* from, int64_t n, uint16_t* to);
 
 // loss.cu
 struct Mix {
@@ -66,6 +89,8 @@ struct Adam {
 void adam(Stream s, const float* gradient, const float* unit, int64_t n, const Adam& how, float* value, float* m,
           float* v);
 void round(Stream s, const float* x, int64_t n, Kind kind, float* rounded);
+// A codebook that may be stored (train/codes.h) of levels that a step has moved.
+void keep_ascending(Stream s, const float* grid, int levels, float* level);
 void resolve(Stream s, const ScaleView<float>& view, const ScaleValues<float>& values);
 void resolve_backward(Stream s, const ScaleView<float>& view, const ScaleGradient<float>& gradient);
 void decode(Stream s, const CodeSizes& sizes, const CodeView<float>& view, float* values);

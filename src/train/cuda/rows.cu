@@ -141,6 +141,12 @@ __global__ void square_all(const float* x, const float* unit, int64_t n, double*
   sum = block_sum(sum);
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
+__global__ void add_parts_in_order(const double* parts, double factor, double* to) {
+  double sum = 0;
+  for (int i = 0; i < kSumParts / kThreads; ++i) sum += parts[threadIdx.x * (kSumParts / kThreads) + i];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) *to += factor * sum;
+}
 
 }  // namespace
 
@@ -211,6 +217,11 @@ void difference(Stream s, const float* target, float scale, int64_t n, float* x,
 void sum_of_squares(Stream s, const float* x, const float* unit, int64_t n, double* parts) {
   square_all<<<kSumParts, kThreads, 0, s>>>(x, unit, n, parts);
   cuda_check(cudaGetLastError(), "a sum of squares");
+}
+
+void add_sum(Stream s, const double* parts, double factor, double* to) {
+  add_parts_in_order<<<1, kThreads, 0, s>>>(parts, factor, to);
+  cuda_check(cudaGetLastError(), "adding up");
 }
 
 }  // namespace fidelio::train::gpu

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "core/thread_pool.h"
 #include "train/device.h"
@@ -50,12 +51,18 @@ class Host {
   void swiglu(const T* gate, const T* up, int64_t n, T* y);
   void swiglu_backward(T* gate, T* up, int64_t n, const T* dy);
   double difference(const T* target, double scale, int64_t n, T* x);
+  void scale_difference(const T* target, double scale, int64_t n, T* x) { difference(target, scale, n, x); }
   void divergence(const T* teacher, T* student, const int32_t* labels, int64_t rows, int64_t v, const LossMix& mix,
                   double gradient_scale, T* losses);
   double sum_of_squares(const T* x, const T* unit, int64_t n);
+  void add_squares(const T* x, const T* unit, int64_t n, double factor) {
+    squares_ += factor * sum_of_squares(x, unit, n);
+  }
+  double squares() { return std::exchange(squares_, 0); }
   void adam(const T* gradient, const T* unit, int64_t n, const AdamStep& how, T* value, T* m, T* v);
 
   void round(const T* x, int64_t n, Kind kind, T* rounded);
+  void keep_ascending(const T* grid, int64_t levels, T* level);
   void resolve(const ScaleView<T>& view, const ScaleValues<T>& values);
   void resolve_backward(const ScaleView<T>& view, const ScaleGradient<T>& gradient);
   void decode(const CodeSizes& sizes, const CodeView<T>& view, T* values);
@@ -76,7 +83,7 @@ class Host {
 
   std::unique_ptr<ThreadPool> pool_;
   std::vector<float> frequencies_;
-  double rope_scale_ = 0;
+  double rope_scale_ = 0, squares_ = 0;
   std::vector<T> cosine_, sine_;  // (positions, e / 2)
 };
 

@@ -24,6 +24,11 @@ void Host<T>::round(const T* x, int64_t n, Kind kind, T* rounded) {
 }
 
 template <typename T>
+void Host<T>::keep_ascending(const T* grid, int64_t levels, T* level) {
+  train::keep_ascending(grid, static_cast<int>(levels), level);
+}
+
+template <typename T>
 void Host<T>::resolve(const ScaleView<T>& view, const ScaleValues<T>& values) {
   blocks(view.out, kMatrixRows, [&](int64_t first, int64_t last) {
     for (int64_t at = first * view.groups; at < last * view.groups; ++at) {
@@ -109,6 +114,8 @@ void Host<T>::decode_backward(const CodeSizes& s, const CodeView<T>& view, const
 
 template void Host<float>::round(const float*, int64_t, Kind, float*);
 template void Host<double>::round(const double*, int64_t, Kind, double*);
+template void Host<float>::keep_ascending(const float*, int64_t, float*);
+template void Host<double>::keep_ascending(const double*, int64_t, double*);
 template void Host<float>::resolve(const ScaleView<float>&, const ScaleValues<float>&);
 template void Host<double>::resolve(const ScaleView<double>&, const ScaleValues<double>&);
 template void Host<float>::resolve_backward(const ScaleView<float>&, const ScaleGradient<float>&);

@@ -58,6 +58,20 @@ constexpr bool is_clamped(float position, float shift, int levels) {
   const float q = position + shift;
   return q < -0.5f || q > static_cast<float>(levels) - 0.5f;
 }
+// A codebook that may be stored, of levels that a step has moved: signed bytes, strictly ascending.
+template <typename Real>
+constexpr void keep_ascending(const Real* grid, int levels, Real* level) {
+  for (int k = 0; k < levels; ++k) {
+    const float x = nearest(within(static_cast<float>(grid[k]), -127, 127));
+    const float low = k > 0 ? static_cast<float>(level[k - 1]) + 1 : x;
+    level[k] = static_cast<Real>(x > low ? x : low);
+  }
+  for (int k = levels; k-- > 0;) {
+    const float most = static_cast<float>(128 - levels + k);
+    if (static_cast<float>(level[k]) > most) level[k] = static_cast<Real>(most);
+  }
+}
+
 // The slope of the levels around code q, by whose length a step of the latent moves the value.
 template <typename Real>
 constexpr Real slope_of(const Real* level, int q, int levels) {

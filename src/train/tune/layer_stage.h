@@ -1,5 +1,5 @@
 // Tuning layer by layer: layer l, reading what the tuned layers before it give, is moved towards what the source's layer
-// l makes of the source's own stream. Streams between layers wait in the host's memory.
+// l makes of the source's own stream. Streams between layers wait in the device's memory.
 #pragma once
 #include "train/tune/tuner.h"
 
@@ -19,19 +19,28 @@ class LayerStage {
              const TuneData& data, const TuneOptions& options)
       : device_(device), config_(config), tape_(tape), student_(student), teacher_(teacher), options_(options) {
     const size_t tuned = std::min(kWindows, data.windows.size()), held = std::min(kWindows, data.held.size());
-    for (size_t i = 0; i < tuned; ++i) windows_.push_back({data.windows[i], {}, {}});
-    for (size_t i = 0; i < held; ++i) windows_.push_back({data.held[i], {}, {}});
+    for (size_t i = 0; i < tuned; ++i) add(data.windows[i]);
+    for (size_t i = 0; i < held; ++i) add(data.held[i]);
     tuned_ = tuned;
-    for (Window& w : windows_) {
-      const auto rows = rows_of(w);
-      embed(student_.view(), rows, w.ours), embed(teacher_, rows, w.theirs);
-    }
+    ours_ = device.allocate(rows_ * config.d), theirs_ = device.allocate(rows_ * config.d);
+    for_parts(all(0, windows_.size()), [&](const Sequences& part, const std::vector<size_t>& windows) {
+      const auto rows = device_.load(part);
+      for (auto [net, streams] : {std::pair{&student_.view(), ours_.get()}, {&teacher_, theirs_.get()}}) {
+        device_.gather(rows, net->embedding.weight, config_.d, tape_.input());
+        put(windows, tape_.input(), streams);
+      }
+    });
+  }
+
+  // Bytes of the streams that wait between two layers.
+  static int64_t bytes(const ModelConfig& c, int64_t context) {
+    return static_cast<int64_t>(2 * 2 * kWindows * sizeof(Real)) * context * c.d;
   }
 
   // Error over energy of the layer's output on the held windows, before and after; what does not help is taken back.
   std::pair<double, double> tune(int layer) {
     const auto at = static_cast<size_t>(layer);
-    for (Window& w : windows_) advance(teacher_.layers[at], w, w.theirs);  // what is aimed at
+    advance(teacher_.layers[at], theirs_.get());  // what is aimed at
     const double before = error(at);
     const std::vector<std::vector<float>> start = masters(layer);
     for (int64_t step = 0; step < options_.layer_steps; ++step) one_step(layer, step);
@@ -40,72 +49,110 @@ class LayerStage {
       restore(layer, start);
       after = before;
     }
-    for (Window& w : windows_) advance(student_.view().layers[at], w, w.ours);
+    advance(student_.view().layers[at], ours_.get());
     return {before, after};
   }
   // A layer that an earlier run has tuned: only the streams go on.
   void skip(int layer) {
     const auto at = static_cast<size_t>(layer);
-    for (Window& w : windows_) {
-      advance(teacher_.layers[at], w, w.theirs);
-      advance(student_.view().layers[at], w, w.ours);
-    }
+    advance(teacher_.layers[at], theirs_.get());
+    advance(student_.view().layers[at], ours_.get());
   }
 
  private:
   struct Window {
-    std::vector<int32_t> ids;
-    std::vector<float> ours, theirs;  // (n, d) streams: the tuned model's, the source's
+    const std::vector<int32_t>* ids;
+    int64_t first;  // its first row in the streams
+    int64_t rows() const { return static_cast<int64_t>(ids->size()); }
   };
-  typename D::Rows rows_of(const Window& w) {
-    Sequences s;
-    s.append(w.ids);
-    return device_.load(s);
+  void add(const std::vector<int32_t>& ids) {
+    windows_.push_back({&ids, rows_});
+    rows_ += windows_.back().rows();
   }
-  void embed(const NetworkView<Real>& net, const typename D::Rows& rows, std::vector<float>& stream) {
-    device_.gather(rows, net.embedding.weight, config_.d, tape_.gradient());
-    stream.resize(static_cast<size_t>(rows.rows() * config_.d));
-    device_.download(tape_.gradient(), stream);
+  static std::vector<size_t> all(size_t first, size_t last) {
+    std::vector<size_t> list;
+    for (size_t i = first; i < last; ++i) list.push_back(i);
+    return list;
   }
-  void advance(const LayerView<Real>& layer, const Window& w, std::vector<float>& stream) {
-    const auto rows = rows_of(w);
-    device_.upload(stream, tape_.gradient());
-    tape_.block().forward(layer, rows, tape_.gradient(), tape_.gradient());
-    device_.download(tape_.gradient(), stream);
+
+  // f(sequences, windows) over parts of at most the tape's rows.
+  template <typename F>
+  void for_parts(const std::vector<size_t>& windows, const F& f) {
+    Sequences part;
+    std::vector<size_t> of_part;
+    for (const size_t i : windows) {
+      if (part.rows() > 0 && part.rows() + windows_[i].rows() > tape_.capacity()) {
+        f(part, of_part);
+        part = {}, of_part.clear();
+      }
+      part.append(*windows_[i].ids);
+      of_part.push_back(i);
+    }
+    if (part.rows() > 0) f(part, of_part);
+  }
+  // The windows' rows of a stream, one behind the other, and back.
+  void take(const std::vector<size_t>& windows, const Real* streams, Real* rows) {
+    for (const size_t i : windows) {
+      const int64_t n = windows_[i].rows() * config_.d;
+      device_.copy(streams + windows_[i].first * config_.d, rows, n);
+      rows += n;
+    }
+  }
+  void put(const std::vector<size_t>& windows, const Real* rows, Real* streams) {
+    for (const size_t i : windows) {
+      const int64_t n = windows_[i].rows() * config_.d;
+      device_.copy(rows, streams + windows_[i].first * config_.d, n);
+      rows += n;
+    }
+  }
+  void advance(const LayerView<Real>& layer, Real* streams) {
+    for_parts(all(0, windows_.size()), [&](const Sequences& part, const std::vector<size_t>& windows) {
+      take(windows, streams, tape_.input());
+      tape_.block().forward(layer, device_.load(part), tape_.input(), tape_.gradient());
+      put(windows, tape_.gradient(), streams);
+    });
   }
 
   double error(size_t at) {
     double error = 0, energy = 0;
-    for (size_t i = tuned_; i < windows_.size(); ++i) {
-      const Window& w = windows_[i];
-      const int64_t n = static_cast<int64_t>(w.ours.size());
-      device_.upload(w.ours, tape_.input());
-      tape_.block().forward(student_.view().layers[at], rows_of(w), tape_.input(), tape_.gradient());
-      device_.upload(w.theirs, tape_.input());
-      error += device_.difference(tape_.input(), 1, n, tape_.gradient());
-      energy += device_.sum_of_squares(tape_.input(), nullptr, n);
-    }
+    for_parts(all(tuned_, windows_.size()), [&](const Sequences& part, const std::vector<size_t>& windows) {
+      const int64_t n = part.rows() * config_.d;
+      take(windows, ours_.get(), tape_.input());
+      tape_.block().forward(student_.view().layers[at], device_.load(part), tape_.input(), tape_.gradient());
+      take(windows, theirs_.get(), tape_.target());
+      error += device_.difference(tape_.target(), 1, n, tape_.gradient());
+      energy += device_.sum_of_squares(tape_.target(), nullptr, n);
+    });
     return error / energy;
   }
 
   void one_step(int layer, int64_t step) {
     student_.zero_gradients(layer);
     const LayerView<Real>& view = student_.view().layers[static_cast<size_t>(layer)];
+    std::vector<size_t> windows;
+    int64_t rows_of_step = 0;
     for (const int64_t i : windows_of_step(step, options_.windows, static_cast<int64_t>(tuned_),
                                            options_.seed + 1 + static_cast<uint64_t>(layer))) {
-      const Window& w = windows_[static_cast<size_t>(i)];
-      const auto rows = rows_of(w);
-      const int64_t n = static_cast<int64_t>(w.ours.size());
-      device_.upload(w.ours, tape_.input());
-      tape_.block().forward(view, rows, tape_.input(), tape_.gradient());
-      device_.upload(w.theirs, tape_.target());
-      device_.difference(tape_.target(), 1 / static_cast<double>(n), n, tape_.gradient());
-      tape_.block().backward(view, rows, tape_.input(), tape_.gradient());
+      windows.push_back(static_cast<size_t>(i));
+      rows_of_step += windows_[windows.back()].rows();
     }
+    for_parts(windows, [&](const Sequences& part, const std::vector<size_t>& of_part) {
+      const auto rows = device_.load(part);
+      take(of_part, ours_.get(), tape_.input());
+      tape_.block().forward(view, rows, tape_.input(), tape_.gradient());
+      take(of_part, theirs_.get(), tape_.target());
+      device_.scale_difference(tape_.target(), 1 / static_cast<double>(rows_of_step * config_.d),
+                               part.rows() * config_.d, tape_.gradient());
+      tape_.block().backward(view, rows, tape_.input(), tape_.gradient(), true);
+    });
     student_.backward(layer);
     const double rise = schedule(step, options_.layer_steps, options_.warmup);
     student_.parameters(layer, [&](Parameter<D>& p) {
-      p.step(device_, {.rate = rise * options_.rates[static_cast<size_t>(p.share)], .eps = kAdamEps, .step = step + 1},
+      p.step(device_,
+             {.rate = rise * options_.rates[static_cast<size_t>(p.share)],
+              .beta2 = options_.memory,
+              .eps = kAdamEps,
+              .step = step + 1},
              1);
     });
     student_.decode(layer);
@@ -131,6 +178,8 @@ class LayerStage {
   TuneOptions options_;
   std::vector<Window> windows_;  // tuned ones first, then held ones
   size_t tuned_ = 0;
+  int64_t rows_ = 0;
+  std::shared_ptr<Real[]> ours_, theirs_;  // (rows, d) streams: the tuned model's, the source's
 };
 
 }  // namespace fidelio::train

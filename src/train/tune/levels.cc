@@ -54,14 +54,14 @@ Affine affine(ScaleRule rule, const GroupValues& g, int64_t row, int64_t at) {
           g.group_offset.empty() ? 0.0f : r * stored_multiple(rule, g.group_offset[i])};
 }
 
-// How far from level `index` towards its neighbour the value lies, in cells, within +-.45.
-float place_in_cell(const std::vector<float>& level, int index, float value) {
+// How far from level `index` towards its neighbour the value lies, in cells, within +-most.
+float place_in_cell(const std::vector<float>& level, int index, float value, float most) {
   const auto q = static_cast<size_t>(index);
   const float by = value - level[q];
   const bool up = by > 0;
-  if ((up && q + 1 == level.size()) || (!up && q == 0)) return within(by, -0.45f, 0.45f);
+  if ((up && q + 1 == level.size()) || (!up && q == 0)) return within(by, -most, most);
   const float cell = up ? level[q + 1] - level[q] : level[q] - level[q - 1];
-  return cell > 0 && std::isfinite(by) ? within(by / cell, -0.45f, 0.45f) : 0.0f;
+  return cell > 0 && std::isfinite(by) ? within(by / cell, -most, most) : 0.0f;
 }
 
 void set_groups(const FormatSpec& spec, const GroupValues& groups, LinearWeight& w) {
@@ -158,7 +158,7 @@ GroupValues group_values(const LinearWeight& w) {
 }
 
 std::vector<float> start_positions(const LinearWeight& w, const LevelTable& table, const GroupValues& groups,
-                                   std::span<const float> source) {
+                                   std::span<const float> source, float most) {
   std::vector<float> positions(static_cast<size_t>(w.out * w.in));
   std::vector<uint8_t> codes(static_cast<size_t>(w.in));
   const int64_t each = w.spec.groups(w.in), size = w.spec.group_size(w.in);
@@ -171,20 +171,11 @@ std::vector<float> start_positions(const LinearWeight& w, const LevelTable& tabl
       const auto at = static_cast<size_t>(row * w.in + c);
       float place = 0;
       if (!source.empty() && a.scale != 0)
-        place = place_in_cell(table.level, index, (source[at] - a.offset) / a.scale + a.shift);
+        place = place_in_cell(table.level, index, (source[at] - a.offset) / a.scale + a.shift, most);
       positions[at] = static_cast<float>(index) - a.shift + place;
     }
   }
   return positions;
-}
-
-void keep_ascending(std::span<float> level) {
-  for (size_t k = 0; k < level.size(); ++k) {
-    level[k] = nearest(within(level[k], -127, 127));
-    if (k > 0) level[k] = std::max(level[k], level[k - 1] + 1);
-  }
-  float most = 127;
-  for (size_t k = level.size(); k-- > 0; --most) level[k] = std::min(level[k], most);
 }
 
 LinearWeight weight_of(const FormatSpec& spec, int64_t out, int64_t in, const LevelTable& table,
@@ -209,6 +200,17 @@ LinearWeight weight_of(const FormatSpec& spec, int64_t out, int64_t in, const Le
     to.set_row(row, codes);
   }
   return w;
+}
+
+int64_t different_codes(const LinearWeight& a, const LinearWeight& b) {
+  if (a.spec.is_dense()) return 0;
+  int64_t different = 0;
+  std::vector<uint8_t> ours(static_cast<size_t>(a.in)), theirs(ours);
+  for (int64_t row = 0; row < a.out; ++row) {
+    codes_of(a).get_row(row, ours), codes_of(b).get_row(row, theirs);
+    for (size_t c = 0; c < ours.size(); ++c) different += ours[c] != theirs[c];
+  }
+  return different;
 }
 
 }  // namespace fidelio::train

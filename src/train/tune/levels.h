@@ -30,15 +30,15 @@ struct GroupValues {
 GroupValues group_values(const LinearWeight& weight);
 
 // Latents (out, in) that stand for the weight's codes: each where `source` (out, in) would put it within its cell, at
-// most .45 of a cell from the middle. Empty source: in the middle.
+// most `most` of a cell (below .5) from the middle. Empty source: in the middle.
 std::vector<float> start_positions(const LinearWeight& weight, const LevelTable& table, const GroupValues& groups,
-                                   std::span<const float> source);
-
-// A codebook that may be stored: signed bytes, strictly ascending.
-void keep_ascending(std::span<float> level);
+                                   std::span<const float> source, float most);
 
 // The weight that latents stand for. `table.level` of a grid is its codebook as it is now.
 LinearWeight weight_of(const FormatSpec& spec, int64_t out, int64_t in, const LevelTable& table,
                        std::span<const float> positions, const GroupValues& groups);
+
+// Codes of two weights of one format that are not the same; 0 of dense ones.
+int64_t different_codes(const LinearWeight& a, const LinearWeight& b);
 
 }  // namespace fidelio::train

@@ -20,15 +20,16 @@ class Student {
   using Real = typename D::Real;
 
   // `source`: the checkpoint that `model` was quantised from, which says where codes start in their cells. `outer`: the
-  // embedding and the head are tuned too.
-  Student(D& device, const Checkpoint& model, const Checkpoint& source, bool outer)
+  // embedding and the head are tuned too. `most`: how far from the middle of its cell a code starts.
+  Student(D& device, const Checkpoint& model, const Checkpoint& source, bool outer, float most)
       : device_(device), config_(model.config()), outer_(outer) {
     view_.layers.resize(static_cast<size_t>(config_.L));
     for (int layer = 0; layer < config_.L; ++layer)
       view_.layers[static_cast<size_t>(layer)].attention = attention_sizes(config_, layer);
     for (LinearId id : linears_of(config_)) {
       const LinearWeight weight = model.linear(id);
-      auto& matrix = matrices_.try_emplace(id, device, to_string(id), weight, decode(source.linear(id))).first->second;
+      auto& matrix =
+          matrices_.try_emplace(id, device, to_string(id), weight, decode(source.linear(id)), most).first->second;
       slot(view_, id) = matrix.view();
       if (weight.bias) {
         DenseParameter<D>& bias = add(bias_name(id), model);

@@ -25,7 +25,7 @@ class Trainer {
         progress_(std::move(progress)),
         config_(model.config()),
         teacher_(device, source, false),
-        student_(device, model, source, options.outer),
+        student_(device, model, source, options.outer, options.start),
         tape_(device, config_, capacity(data, options)),
         passes_(device, config_, tape_, teacher_.view(), student_.view()),
         job_(job_of(model, source, data, options)) {
@@ -46,6 +46,7 @@ class Trainer {
     whole();
     report_.kl_after = best_kl_;
     report_.steps = step_;
+    count_moved();
     return {std::move(best_), report_};
   }
 
@@ -72,6 +73,9 @@ class Trainer {
             {"rates", o.rates},
             {"warmup", o.warmup},
             {"clip", o.clip},
+            {"memory", o.memory},
+            {"start", o.start},
+            {"products", static_cast<int>(o.products)},
             {"outer", o.outer},
             {"seed", o.seed}};
   }
@@ -88,10 +92,11 @@ class Trainer {
       const auto [before, after] = stage.tune(layer);
       report_.layer_before.push_back(before), report_.layer_after.push_back(after);
       layers_done_ = layer + 1;
+      // The second stage's moments begin at zero, in every state that is kept.
+      student_.parameters(layer, [&](Parameter<D>& p) { device_.zero(p.m.get(), p.n), device_.zero(p.v.get(), p.n); });
       note(fmt::format("layer {}: error {:.4g} -> {:.4g} of the output's energy", layer, before, after));
       save(layer + 1 == config_.L);
     }
-    student_.parameters([&](Parameter<D>& p) { device_.zero(p.m.get(), p.n), device_.zero(p.v.get(), p.n); });
   }
 
   void whole() {
@@ -128,20 +133,32 @@ class Trainer {
     LossSums sums;
     passes_.parts(windows, [&](const Sequences& part) { sums.add(passes_.pass(part, 1 / total)); });
     for (int layer = -1; layer < config_.L; ++layer) student_.backward(layer);
-    double norm = 0;
-    student_.parameters([&](Parameter<D>& p) { norm += p.gradient_norm2(device_); });
-    norm = std::sqrt(norm);
+    student_.parameters([&](Parameter<D>& p) { p.add_gradient_squares(device_); });
+    const double norm = std::sqrt(device_.squares());
     if (!std::isfinite(sums.mixed(passes_.mix())) || !std::isfinite(norm)) return false;
     if (mean_norm_ == 0) mean_norm_ = norm;
     const double kept = std::min(norm, options_.clip * mean_norm_);
     mean_norm_ += 0.02 * (kept - mean_norm_);
     const double rise = schedule(step_, options_.steps, options_.warmup);
     student_.parameters([&](Parameter<D>& p) {
-      p.step(device_, {.rate = rise * options_.rates[static_cast<size_t>(p.share)], .eps = kAdamEps, .step = step_ + 1},
+      p.step(device_,
+             {.rate = rise * options_.rates[static_cast<size_t>(p.share)],
+              .beta2 = options_.memory,
+              .eps = kAdamEps,
+              .step = step_ + 1},
              norm > 0 ? kept / norm : 1);
     });
     for (int layer = -1; layer < config_.L; ++layer) student_.decode(layer);
     return true;
+  }
+
+  void count_moved() {
+    int64_t moved = 0, all = 0;
+    for (const auto& [id, weight] : best_.linears) {
+      moved += different_codes(weight, model_.linear(id));
+      if (!weight.spec.is_dense()) all += weight.out * weight.in;
+    }
+    report_.moved = all > 0 ? static_cast<double>(moved) / static_cast<double>(all) : 0;
   }
 
   // A measurement on the held windows: the best model is kept, and it may be time to stop.

@@ -6,6 +6,7 @@
 
 #include "core/rng.h"
 #include "train/host/host.h"
+#include "train/tune/layer_bench.h"
 #include "train/tune/trainer.h"
 
 namespace fidelio::train {
@@ -46,6 +47,36 @@ TuneResult tune_on_host(const Checkpoint& model, const Checkpoint& source, const
                         const std::function<void(const TuneProgress&)>& progress) {
   Host<float> host(threads);
   return Trainer<Host<float>>(host, model, source, data, options, progress).run();
+}
+
+// Of a weight and a row: two operations forward, two to its input's gradient, two to its own. Attention: two products of
+// L^2 / 2 by e forward, five with the scores again on the way back.
+double layer_operations(const ModelConfig& c, int64_t windows, int64_t context) {
+  double weights = 0;
+  for (LinearId id : linears_of(c))
+    if (id.layer == 0) weights += static_cast<double>(shape_of(c, id).elements());
+  const auto n = static_cast<double>(windows * context), length = static_cast<double>(context);
+  return n * (6 * weights + 7 * length * c.h * c.e);
+}
+
+int64_t layer_bytes(const ModelConfig& c, int64_t windows, int64_t context) {
+  int64_t weights = 0;
+  for (LinearId id : linears_of(c))
+    if (id.layer == 0) weights += shape_of(c, id).elements();
+  // Values, latents, gradients, two moments; three streams.
+  return 4 * (5 * weights + windows * context * (Block<Host<float>>::row_values(c) + 3 * int64_t{c.d}));
+}
+
+LayerTiming time_layer_on_host(const ModelConfig& config, const FormatSpec& spec, int64_t windows, int64_t context,
+                               int steps, int threads) {
+  Host<float> host(threads);
+  LayerBench<Host<float>> bench(host, config, spec, windows, context);
+  LayerTiming t;
+  t.seconds = bench.time(steps);
+  t.operations = layer_operations(config, windows, context);
+  t.product_rate = bench.product_rate(1024);
+  t.bytes_foreseen = layer_bytes(config, windows, context);
+  return t;
 }
 
 }  // namespace fidelio::train

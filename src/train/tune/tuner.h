@@ -17,6 +17,9 @@ namespace fidelio::train {
 // rest.
 enum class Loss : uint8_t { kl, reverse_kl, cakld, label };
 
+// What a GPU rounds the factors of products to; their sums are FP32.
+enum class Products : uint8_t { f32, tf32, bf16 };
+
 struct TuneOptions {
   Loss loss = Loss::kl;
   int64_t layer_steps = 0;      // steps a layer of the first stage; 0: none
@@ -27,6 +30,9 @@ struct TuneOptions {
   int64_t patience = 8;         // evaluations without a better one before it stops
   Rates rates = {0.003, 0.002, 0.001, 0.05, 0.0003};  // by Share, at the top of the schedule
   double warmup = 0.05;                               // share of the steps in which rates rise
+  double memory = 0.999;                              // of the second moments (AdamW's beta2)
+  float start = 0.45F;  // of its cell, from the middle, a code starts at most where the source's value is
+  Products products = Products::tf32;
   double clip = 3;    // a gradient longer than this many times the running mean is shortened to that
   bool outer = true;  // embedding and head too
   uint64_t seed = 0;
@@ -56,6 +62,7 @@ struct TuneReport {
   int64_t best_step = 0, steps = 0;
   double kl_before = 0, kl_after = 0;  // untuned, and of what is given back
   double seconds_a_step = 0;
+  double moved = 0;  // share of codes that are not what they were
   bool diverged = false, stopped_early = false, resumed = false;
 };
 
@@ -79,5 +86,19 @@ TuneResult tune_on_host(const Checkpoint& model, const Checkpoint& source, const
 // The same on a GPU; throws Error in a build without CUDA or without a usable device.
 TuneResult tune_on_gpu(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
                        const TuneOptions& options, int gpu, const std::function<void(const TuneProgress&)>& progress);
+
+// One step of tuning a layer of this shape with random weights, integers of `spec`, on windows of `context` tokens.
+struct LayerTiming {
+  double seconds = 0;       // of a step
+  double operations = 0;    // of its products, forward and backward; attention's below the diagonal alone
+  double product_rate = 0;  // operations a second of a product of 8192 by 8192 by 8192, measured beside it
+  int64_t bytes_foreseen = 0, bytes_held = 0;  // of device memory; held: 0 on a CPU, where it is not counted
+};
+LayerTiming time_layer_on_host(const ModelConfig& config, const FormatSpec& spec, int64_t windows, int64_t context,
+                               int steps, int threads);
+LayerTiming time_layer_on_gpu(const ModelConfig& config, const FormatSpec& spec, int64_t windows, int64_t context,
+                              int steps, Products products, int gpu);
+double layer_operations(const ModelConfig& config, int64_t windows, int64_t context);
+int64_t layer_bytes(const ModelConfig& config, int64_t windows, int64_t context);  // without a device's own scratch
 
 }  // namespace fidelio::train

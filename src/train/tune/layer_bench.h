@@ -1,0 +1,136 @@
+// How long one step of tuning a layer takes and what memory it holds, with random weights: for shapes whose weights are
+// not at hand. The step is that of layer_stage.h: forward, backward, gradients of codes, AdamW, decoding.
+#pragma once
+#include <chrono>
+
+#include "core/rng.h"
+#include "train/matrix.h"
+#include "train/tune/tuner.h"
+
+namespace fidelio::train {
+
+template <class D>
+class LayerBench {
+ public:
+  using Real = typename D::Real;
+  using Clock = std::chrono::steady_clock;
+
+  LayerBench(D& device, const ModelConfig& config, const FormatSpec& spec, int64_t sequences, int64_t context)
+      : device_(device), config_(config), rows_(sequences * context), block_(device, config, rows_) {
+    for (const Role role : {Role::q, Role::k, Role::v, Role::o, Role::gate, Role::up, Role::down}) {
+      const Shape shape = shape_of(config, {0, role});
+      matrices_.push_back(std::make_unique<Matrix<D>>(device, "bench", random_weight(spec, shape[0], shape[1]),
+                                                      std::span<const float>{}, 0.0f));
+      *slot_of(role) = matrices_.back()->view();
+    }
+    const std::vector<float> ones(static_cast<size_t>(std::max(config.d, config.e)), 1.0f);
+    ones_ = device.allocate(static_cast<int64_t>(ones.size()));
+    device.upload(ones, ones_.get());
+    view_.attn.weight = view_.mlp.weight = view_.q_norm.weight = view_.k_norm.weight = ones_.get();
+    view_.attention = attention_sizes(config, 0);
+    for (auto* array : {&input_, &target_, &output_}) *array = device.allocate(rows_ * config.d);
+    std::vector<float> values(static_cast<size_t>(rows_ * config.d));
+    for (float& x : values) x = static_cast<float>(rng_.uniform() - 0.5);
+    device.upload(values, input_.get()), device.upload(values, target_.get());
+    Sequences all;
+    std::vector<int32_t> ids(static_cast<size_t>(context));
+    for (int64_t i = 0; i < sequences; ++i) {
+      for (int32_t& id : ids) id = static_cast<int32_t>(rng_.below(static_cast<uint64_t>(config.v)));
+      all.append(ids);
+    }
+    rows_of_step_ = device.load(all);
+  }
+
+  // Seconds of a step: the median.
+  double time(int steps) {
+    std::vector<double> seconds;
+    one_step(1);  // what libraries load and scratch grows to
+    for (int i = 0; i < steps; ++i) {
+      wait();
+      const auto begin = Clock::now();
+      one_step(i + 2);
+      wait();
+      seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+    std::sort(seconds.begin(), seconds.end());
+    return seconds[seconds.size() / 2];
+  }
+
+  // Operations a second of a product of this size, its factors rounded as a step rounds them.
+  double product_rate(int64_t n) {
+    auto a = device_.allocate(n * n), b = device_.allocate(n * n), c = device_.allocate(n * n);
+    double best = 0;
+    for (int i = 0; i < 5; ++i) {
+      wait();
+      const auto begin = Clock::now();
+      for (int k = 0; k < 4; ++k) device_.multiply({n, n, n, a.get(), false, b.get(), true, Real{0}, c.get()});
+      wait();
+      const double seconds = std::chrono::duration<double>(Clock::now() - begin).count() / 4;
+      best = std::max(best, 2.0 * static_cast<double>(n * n * n) / seconds);
+    }
+    return best;
+  }
+
+ private:
+  LinearView<Real>* slot_of(Role role) {
+    switch (role) {
+      case Role::q:
+        return &view_.q;
+      case Role::k:
+        return &view_.k;
+      case Role::v:
+        return &view_.v;
+      case Role::o:
+        return &view_.o;
+      case Role::gate:
+        return &view_.gate;
+      case Role::up:
+        return &view_.up;
+      default:
+        return &view_.down;
+    }
+  }
+  LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
+    check(spec.kind == Kind::integer && spec.scale == ScaleKind::u8, "a layer of integers with 8-bit scales, not {}",
+          to_string(spec));
+    LinearWeight w = allocate_weight(spec, out, in);
+    auto& integer = std::get<IntGroup>(w.main);
+    for (OwnedTensor& plane : integer.codes.planes)
+      for (uint8_t& x : plane.as<uint8_t>()) x = static_cast<uint8_t>(rng_.below(256));
+    for (uint8_t& x : integer.scale.as<uint8_t>()) x = 128;
+    for (float& x : integer.row_scale.as<float>())
+      x = static_cast<float>(1 / (128.0 * (1 << spec.bits) * std::sqrt(static_cast<double>(in))));
+    for (int64_t row = 0; !spec.symmetric && row < out; ++row)
+      for (int64_t g = 0; g < spec.groups(in); ++g) set_zero(integer, row, g, 1 << (spec.bits - 1));
+    return w;
+  }
+
+  void wait() {
+    std::vector<float> one(1);
+    device_.download(output_.get(), one);
+  }
+  void one_step(int64_t step) {
+    for (auto& m : matrices_) m->parameters([&](Parameter<D>& p) { device_.zero(p.gradient.get(), p.n); });
+    block_.forward(view_, rows_of_step_, input_.get(), output_.get());
+    device_.scale_difference(target_.get(), 1 / static_cast<double>(rows_ * config_.d), rows_ * config_.d,
+                             output_.get());
+    block_.backward(view_, rows_of_step_, input_.get(), output_.get(), true);
+    for (auto& m : matrices_) {
+      m->backward();
+      m->parameters([&](Parameter<D>& p) { p.step(device_, {.rate = 1e-4, .step = step}, 1); });
+      m->decode();
+    }
+  }
+
+  D& device_;
+  ModelConfig config_;
+  int64_t rows_;
+  Rng rng_{1};
+  Block<D> block_;
+  LayerView<Real> view_;
+  std::vector<std::unique_ptr<Matrix<D>>> matrices_;
+  std::shared_ptr<Real[]> ones_, input_, target_, output_;
+  typename D::Rows rows_of_step_;
+};
+
+}  // namespace fidelio::train
