@@ -59,6 +59,8 @@ class Matrix {
     return v;
   }
 
+  bool is_dense() const { return dense_.has_value(); }
+
   void decode() {
     if (dense_) return dense_->decode(device_);
     if (vectors_) return vectors_->decode();

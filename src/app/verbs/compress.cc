@@ -204,6 +204,18 @@ void add_compress(CLI::App& app) {
   verb->add_option("--generations", o->job.generations, "Of --search evolve")->check(CLI::Range(1, 1 << 20));
   verb->add_option("--max-trials", o->job.max_trials, "Plans measured before giving up")->check(above_zero());
   verb->add_option("--seed", o->job.seed, "Of noise, permutations and samples");
+  verb->add_flag("--tune", o->job.tune,
+                 "Tune every plan that is measured, on the calibration text and samples of the model itself, so that a "
+                 "smaller one meets the target");
+  verb->add_option("--tune-steps", o->job.tune_steps, "Steps of that (default: 300 on a CPU, 1000 on a GPU)")
+      ->check(zero_or_more());
+  verb->add_option("--tune-windows", o->job.tune_windows, "Windows a step (default: 8 on a CPU, 32 on a GPU)")
+      ->check(above_zero());
+  verb->add_option("--tune-tokens", o->job.tune_tokens, "Tokens of the calibration text that it is tuned on")
+      ->check(above_zero());
+  verb->add_option("--tune-samples", o->job.tune_samples,
+                   "Tokens beside these that the model writes itself (default: 131072 on a CPU, 1048576 on a GPU)")
+      ->check(zero_or_more());
   verb->add_flag("--dry-run", o->dry_run, "Say what memory and time this would take, and stop");
   verb->add_flag("--fresh", o->job.fresh,
                  "Begin anew even if OUTPUT.journal holds the work of a run that was interrupted");
