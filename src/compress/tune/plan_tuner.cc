@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "core/hash.h"
 #include "core/progress.h"
 
 namespace fidelio {
@@ -23,7 +24,15 @@ const train::TuneData& PlanTuner::data() {
 PlanTuner::Tuned PlanTuner::tune(const std::string& name, const std::map<LinearId, FormatSpec>& formats,
                                  const std::map<LinearId, LinearWeight>& weights) {
   const Job& job = desk_.job;
-  const std::string before = job.out + ".journal/plan-" + name, after = job.out + ".journal/tuned-" + name;
+  train::TuneOptions how;
+  how.steps = job.tune_steps, how.windows = job.tune_windows;
+  how.outer = !job.keep_embedding, how.dense = false, how.seed = job.seed;
+  train::set_defaults(how, job.on_gpu, job.context);
+  // A run that asks for other steps or text finds nothing here.
+  const std::string key =
+      name + "-" + sha256_hex(fmt::format("{} {} {} {}", how.steps, how.windows, how.seed, data().sha256)).substr(0, 8);
+  const std::string before = job.out + ".journal/plan-" + key, after = job.out + ".journal/tuned-" + key;
+  how.state = after + ".tuning";
   const auto write = [&](const std::string& folder, const std::map<LinearId, LinearWeight>& all,
                          const nlohmann::json& about) {
     write_checkpoint(
@@ -31,11 +40,6 @@ PlanTuner::Tuned PlanTuner::tune(const std::string& name, const std::map<LinearI
   };
   if (!std::filesystem::exists(after)) {
     if (!std::filesystem::exists(before)) write(before, weights, nlohmann::json::object());
-    train::TuneOptions how;
-    how.steps = job.tune_steps, how.windows = job.tune_windows;
-    how.outer = !job.keep_embedding, how.dense = false, how.seed = job.seed;
-    how.state = after + ".tuning";
-    train::set_defaults(how, job.on_gpu, job.context);
     const Checkpoint model = Checkpoint::open(before);
     std::optional<Progress> progress;
     int64_t done = 0;
