@@ -74,7 +74,7 @@ double share_moved(const Checkpoint& model, const TunedWeights& weights) {
   int64_t moved = 0, all = 0;
   for (const auto& [id, weight] : weights.linears) {
     moved += different_codes(weight, model.linear(id));
-    if (!weight.spec.is_dense()) all += weight.out * weight.in;
+    if (!weight.spec.is_dense() && weight.spec.kind != Kind::vq) all += weight.out * weight.in;
   }
   return all > 0 ? static_cast<double>(moved) / static_cast<double>(all) : 0;
 }
