@@ -23,7 +23,7 @@ ROOMS = {  # room -> rooms it may include
     "grammar": [*RUNTIME, "engine"],
     "serve": [*RUNTIME, "engine", "grammar"],
     "sensitivity": [*RUNTIME, "engine", "train", "eval", "quant", "alloc"],
-    "compress": [*RUNTIME, "engine", "eval", "quant", "alloc", "sensitivity"],
+    "compress": [*RUNTIME, "engine", "train", "eval", "quant", "alloc", "sensitivity"],
     "app": None,
 }
 MAX_LINES = {".h": 150, ".cuh": 270, ".cc": 500, ".cu": 500}

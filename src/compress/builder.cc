@@ -43,8 +43,16 @@ const Built& Builder::build(const Plan& plan) {
   how.store = &store;
   quantize_model_gptq(*desk_.served, desk_.source, desk_.calibration, how, desk_.pool,
                       [&](QuantizedLinear q) { built_.weights[q.id] = std::move(q.weight); });
+  if (desk_.job.tune && !built_.weights.empty()) tune(sha256_hex(name).substr(0, 16), plan);
   built_.choice = plan.choice;
   return built_;
+}
+
+void Builder::tune(const std::string& name, const Plan& plan) {
+  PlanTuner::Tuned tuned = tuner_.tune(name, desk_.quantised_formats(table_, plan), built_.weights);
+  built_.weights = std::move(tuned.weights);
+  built_.gain = tuned.gain, built_.tuned = tuned.about;
+  for (const auto& [id, weight] : built_.weights) desk_.served->set_linear(id, desk_.served->pack(weight));
 }
 
 void Builder::serve(Runner& runner) const {

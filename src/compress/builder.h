@@ -1,6 +1,6 @@
 // Plan -> Built: the weights as they are written.
 #pragma once
-#include "compress/desk.h"
+#include "compress/tune/plan_tuner.h"
 #include "sensitivity/candidates.h"
 
 namespace fidelio {
@@ -8,25 +8,29 @@ namespace fidelio {
 struct Built {
   std::vector<int> choice;                   // of the plan
   std::map<LinearId, LinearWeight> weights;  // of the linears that do not stay as the source has them
+  double gain = 1;                           // of tuning: KL after over KL before
+  nlohmann::json tuned;                      // about it; null without
 };
 
 class Builder {
  public:
   Builder(Desk& desk, const SensitivityTable& table, const CandidateSet& candidates, Journal& journal)
-      : desk_(desk), table_(table), candidates_(candidates), journal_(journal) {}
+      : desk_(desk), table_(table), candidates_(candidates), journal_(journal), tuner_(desk) {}
   // Candidates were made for the source's own activations, so that any of them fits any other; a plan is quantised once
   // more, layer by layer, every linear against what the ones before it give and towards what the source makes of its own
-  // (quant/feedback.h). Embedding and head are the candidates. The journal keeps its stops. The weights are left in force
+  // (quant/feedback.h). Embedding and head are the candidates. Where the job asks for it, all of them are then tuned. The journal keeps its stops. The weights are left in force
   // in the desk's served runner; the plan built last is kept.
   const Built& build(const Plan& plan);
   const Built& built() const { return built_; }
   void serve(Runner& runner) const;  // the built plan, on another runner
 
  private:
+  void tune(const std::string& name, const Plan& plan);
   Desk& desk_;
   const SensitivityTable& table_;
   const CandidateSet& candidates_;
   Journal& journal_;
+  PlanTuner tuner_;
   Built built_;
 };
 

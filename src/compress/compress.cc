@@ -17,6 +17,23 @@ namespace {
 
 nlohmann::json to_json(Seconds s) { return {{"wall", s.wall}, {"cpu", s.cpu}}; }
 
+// Tuning's, beside the runners that measure.
+std::vector<MemoryNeed> with_tuning(const Desk& desk, std::vector<MemoryNeed> needs, bool there) {
+  if (!desk.job.tune || !there) return needs;
+  train::TuneOptions how;
+  how.windows = desk.job.tune_windows;
+  train::set_defaults(how, desk.job.on_gpu, desk.job.context);
+  needs.push_back(
+      {"tuning: values, latents, gradients and moments; streams", train::tune_bytes(desk.source.config(), how)});
+  return needs;
+}
+std::vector<MemoryNeed> host_needs(const Desk& desk) {
+  return with_tuning(desk, memory_needs(desk.size()), !desk.job.on_gpu);
+}
+std::vector<MemoryNeed> gpu_needs(const Desk& desk) {
+  return with_tuning(desk, gpu_memory_needs(desk.size()), desk.job.on_gpu);
+}
+
 nlohmann::json foresee_memory(const Desk& desk) {
   nlohmann::json memory;
   const auto look = [&](const char* key, const char* whose, const std::vector<MemoryNeed>& needs, int64_t available) {
@@ -29,9 +46,8 @@ nlohmann::json foresee_memory(const Desk& desk) {
     memory[key] = {{"parts", rows}, {"bytes", total(needs)}, {"available_bytes", available}};
     check_memory(needs, available, whose);
   };
-  look("memory", "memory", memory_needs(desk.size()), available_memory());
-  if (desk.job.on_gpu)
-    look("gpu_memory", "the GPU's memory", gpu_memory_needs(desk.size()), cuda_memory(desk.job.serving.gpu).free);
+  look("memory", "memory", host_needs(desk), available_memory());
+  if (desk.job.on_gpu) look("gpu_memory", "the GPU's memory", gpu_needs(desk), cuda_memory(desk.job.serving.gpu).free);
   return memory;
 }
 
@@ -107,24 +123,27 @@ std::string beside_uniform(const Measured& measured, const Plan& plan, const Tar
       finest->format, finest->bits, finest->ear, bits);
 }
 
-nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const Found& found,
+nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const Found& found, const Built& built,
                              const nlohmann::json& certificate) {
   const SensitivityTable& table = measured.table;
-  return {{"source_sha256", desk.source.sha256()},
-          {"method", "compress"},
-          {"calibration_sha256", desk.calibration.sha256},
-          {"calibration_tokens", desk.calibration.tokens},
-          {"calibration_samples", desk.job.samples},
-          {"sensitivity", table.method},
-          {"sensitivity_entries", {{"measured", entries(table).first}, {"derived", entries(table).second}}},
-          {"sensitivity_tokens", desk.search.tokens},
-          {"sensitivity_activations", table.activations},
-          {"allocated_by", desk.job.allocate_by == Cost::kl ? "kl" : "ear"},
-          {"search", std::string(name_of(desk.job.search))},
-          {"for", std::string(name_of(desk.job.consumer))},
-          {"seed", desk.job.seed},
-          {"plan", to_json(table, found.plan)},
-          {"certificate", certificate}};
+  nlohmann::json about = {
+      {"source_sha256", desk.source.sha256()},
+      {"method", "compress"},
+      {"calibration_sha256", desk.calibration.sha256},
+      {"calibration_tokens", desk.calibration.tokens},
+      {"calibration_samples", desk.job.samples},
+      {"sensitivity", table.method},
+      {"sensitivity_entries", {{"measured", entries(table).first}, {"derived", entries(table).second}}},
+      {"sensitivity_tokens", desk.search.tokens},
+      {"sensitivity_activations", table.activations},
+      {"allocated_by", desk.job.allocate_by == Cost::kl ? "kl" : "ear"},
+      {"search", std::string(name_of(desk.job.search))},
+      {"for", std::string(name_of(desk.job.consumer))},
+      {"seed", desk.job.seed},
+      {"plan", to_json(table, found.plan)},
+      {"certificate", certificate}};
+  if (!built.tuned.is_null()) about["tuned"] = built.tuned;
+  return about;
 }
 
 nlohmann::json sets_json(const Desk& desk) {
@@ -147,7 +166,7 @@ nlohmann::json finish(Desk& desk, const Measured& measured, const Found& found, 
   if (!found.tasks.is_null()) certificate["tasks"] = found.tasks;
   write_checkpoint(
       out, desk.source, desk.quantised_formats(measured.table, found.plan),
-      [&](LinearId id) { return built.weights.at(id); }, provenance_of(desk, measured, found, certificate));
+      [&](LinearId id) { return built.weights.at(id); }, provenance_of(desk, measured, found, built, certificate));
   nlohmann::json report = report_of(desk, out);
   const auto bytes = report["file_bytes"].get<int64_t>();
   check(desk.budget() == 0 || bytes <= desk.budget(),
@@ -218,6 +237,7 @@ nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
   phase("search and certificate", time.search);
   phase("time", time.total());
   if (time.search_at_most.wall > time.search.wall) phase("search and certificate, at most", time.search_at_most);
+  if (job.tune) desk.note("tuning of every plan that is measured comes on top");
   report["seconds"] = {{"candidates", to_json(time.candidates)},
                        {"sensitivities", to_json(time.sensitivities)},
                        {"search", to_json(time.search)},
@@ -236,13 +256,13 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   Stages stages("compress", {{"reading", 0.2, 1},
                              {"quantising the candidates", 4},
                              {"sensitivities", 3},
-                             {"search and certificate", 3.0 * searches, 4 * searches}});
+                             {"search and certificate", (job.tune ? 20.0 : 3.0) * searches, 4 * searches}});
   stages.next();
   Desk desk(job, world, ranks);
   desk.check_budget();
   desk.warn_of_codes();
-  check_memory(memory_needs(desk.size()), available_memory() / ranks.on_this_host(), "memory");
-  if (job.on_gpu) check_memory(gpu_memory_needs(desk.size()), cuda_memory(job.serving.gpu).free, "the GPU's memory");
+  check_memory(host_needs(desk), available_memory() / ranks.on_this_host(), "memory");
+  if (job.on_gpu) check_memory(gpu_needs(desk), cuda_memory(job.serving.gpu).free, "the GPU's memory");
   desk.load_reference();
   if (ranks.first()) desk.check_floor();
   Journal journal = open_journal(desk);

@@ -120,6 +120,10 @@ std::string Job::page(size_t target) const {
 }
 
 void check_job(const Job& job) {
+  for (const std::string& text : job.texts)
+    check(!job.tune || std::find(job.calibration.begin(), job.calibration.end(), text) == job.calibration.end(),
+          "--tune: {} is text to tune on and to certify with; a certificate needs text that nothing was tuned on",
+          text);
   const bool tasks = job.accuracy_drop > 0;
   check(job.has_target() + (job.bits > 0) + (job.bytes > 0) + tasks + !job.plan_file.empty() == 1,
         "compress: give a target, --ear X or --kl X, or --tasks FILE --accuracy-drop X, or a size, --bits B or --bytes "

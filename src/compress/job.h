@@ -80,8 +80,10 @@ struct Job {
   RunnerOptions serving;  // activations, cache, threads, GPU as the model will be served with
   bool on_gpu = false;
   int64_t answering_tokens = 0;  // room for the questions answered side by side; 0: none are asked
-  std::string table_file;        // where the table goes as soon as it is measured; "": nowhere
-  std::string page_file;         // and the page about each checkpoint
+  bool tune = false;             // plans are tuned before they are measured (plan_tuner.h)
+  int64_t tune_steps = -1, tune_windows = 0, tune_tokens = 524288, tune_samples = -1;  // -1, 0: as the device allows
+  std::string table_file;  // where the table goes as soon as it is measured; "": nowhere
+  std::string page_file;   // and the page about each checkpoint
 
   Activations served() const { return serving.mode; }
   bool has_target() const { return !ear.empty() || kl > 0; }

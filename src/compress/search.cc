@@ -11,6 +11,8 @@ namespace {
 // A plan built for itself has so much of the KL that its candidates put together have: .75 was measured on quill-1m,
 // .90 to .92 on quill-26m (docs/results.md). Only the first trial depends on it; later ones go by what was measured.
 constexpr double kBuiltRatio = 0.8;
+// What tuning leaves of a plan's KL, before any plan of this model has been tuned: -25% at 4 bits, more below.
+constexpr double kTunedRatio = 0.75;
 // Plans this near in size are not told apart by building both: which weights are rounded which way makes as much of a
 // difference.
 constexpr double kResolution = 0.01;
@@ -35,7 +37,8 @@ Search::Search(Desk& desk, const Measured& measured, const std::vector<Plan>& fr
       candidates_(candidates),
       builder_(builder),
       journal_(journal),
-      next_place_(measured.next_place) {}
+      next_place_(measured.next_place),
+      ratio_(kBuiltRatio * (desk.job.tune ? kTunedRatio : 1)) {}
 
 Found Search::run(const Target& target) {
   found_ = {};
@@ -57,10 +60,14 @@ Found Search::run(const Target& target) {
 
 // A plan served on the documents of adjustment, judged as the promise says.
 Measurement Search::trial(const Plan& plan, const std::string& what) {
-  builder_.build(plan);
+  const Built& built = builder_.build(plan);
+  if (desk_.job.tune) {
+    ratio_ = kBuiltRatio * built.gain;
+    desk_.note(fmt::format("tuned: KL {:+.1f}% on text of the tuning's own", 100 * (built.gain - 1)));
+  }
   const Judged judged = judge(documents_of(desk_.measure(desk_.adjustment), desk_.adjustment), desk_.job.promise);
   const Measurement& m = judged.measured;
-  const double predicted = predicted_ear(table_, plan, kBuiltRatio);
+  const double predicted = predicted_ear(table_, plan, ratio_);
   desk_.note(fmt::format("{} {:.3f} bits: EAR {:.5f} [{:.5f}, {:.5f}] ({}), KL {:.6f}, predicted EAR {:.5f}", what,
                          bits_per_parameter(table_, plan), m.ear.value, m.ear.ci95.low, m.ear.ci95.high, judged.worst,
                          m.kl.value, predicted));
@@ -88,7 +95,7 @@ Plan Search::choose() {
   Target aim = found_.target;
   for (;;) {
     const SearchResult found = search_to_target(
-        table_, front_, aim, {.max_trials = desk_.job.max_trials, .rho = kBuiltRatio, .resolution = kResolution},
+        table_, front_, aim, {.max_trials = desk_.job.max_trials, .rho = ratio_, .resolution = kResolution},
         [&](const Plan& plan) { return cautious(trial(plan, "trial")); });
     // The source itself is the widest plan; where the trials end before anything met the target, it is left.
     Plan plan = found.best >= 0 ? found.trials[static_cast<size_t>(found.best)].plan : front_.back();

@@ -44,6 +44,7 @@ class Search {
   Builder& builder_;
   Journal& journal_;
   int64_t next_place_ = 0;
+  double ratio_;  // of a built plan's KL, tuned where it is, to what the table predicts; as the last one had it
   Found found_;
 };
 

@@ -18,7 +18,8 @@ class Matrix {
 
   // `source` (out, in): the values that were quantised, which say where in its cell every code starts, at most `most`
   // from the middle; may be empty.
-  Matrix(D& device, const std::string& name, const LinearWeight& start, std::span<const float> source, float most)
+  Matrix(D& device, const std::string& name, const LinearWeight& start, std::span<const float> source,
+         float most = 0.45f)
       : device_(device), spec_(start.spec), out_(start.out), in_(start.in) {
     if (spec_.is_dense()) {
       const DType stored = std::get<Dense>(start.main).w.view.dtype;
@@ -58,6 +59,8 @@ class Matrix {
     v.weight_gradient = dense_ ? dense_->gradient() : codes_->gradient.get();
     return v;
   }
+
+  bool is_dense() const { return dense_.has_value(); }
 
   void decode() {
     if (dense_) return dense_->decode(device_);

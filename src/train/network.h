@@ -2,6 +2,7 @@
 // model of dense values (a teacher; a student of studies, whose every value has a gradient).
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 
 #include "io/checkpoint.h"
@@ -52,6 +53,7 @@ NormView<Real>& slot(NetworkView<Real>& net, int index, Norm which) {
 template <class D>
 struct DenseTensor {
   std::string name;
+  int layer = -1;
   int64_t n = 0;
   std::shared_ptr<typename D::Real[]> value, gradient;
 };
@@ -62,13 +64,24 @@ class DenseNetwork {
   using Real = typename D::Real;
 
   // Every weight decoded, every value with a gradient if `gradients`.
-  DenseNetwork(D& device, const Checkpoint& checkpoint, bool gradients) : device_(device), gradients_(gradients) {
-    const ModelConfig& config = checkpoint.config();
-    view_.layers.resize(static_cast<size_t>(config.L));
-    for (int layer = 0; layer < config.L; ++layer)
-      view_.layers[static_cast<size_t>(layer)].attention = attention_sizes(config, layer);
-    for (LinearId id : linears_of(config)) {
-      const LinearWeight weight = checkpoint.linear(id);
+  DenseNetwork(D& device, const Checkpoint& checkpoint, bool gradients)
+      : DenseNetwork(device, checkpoint, gradients, std::nullopt) {
+    for (int layer = -1; layer < config_.L; ++layer) load(layer);
+  }
+  // The same of what load() brings alone.
+  DenseNetwork(D& device, const Checkpoint& checkpoint, bool gradients, std::nullopt_t)
+      : device_(device), checkpoint_(checkpoint), config_(checkpoint.config()), gradients_(gradients) {
+    view_.layers.resize(static_cast<size_t>(config_.L));
+    for (int layer = 0; layer < config_.L; ++layer)
+      view_.layers[static_cast<size_t>(layer)].attention = attention_sizes(config_, layer);
+  }
+
+  // A layer, or (-1) what is outside the layers. release() forgets it.
+  void load(int layer) {
+    layer_ = layer;
+    for (LinearId id : linears_of(config_)) {
+      if (id.layer != layer) continue;
+      const LinearWeight weight = checkpoint_.linear(id);
       LinearView<Real>& to = slot(view_, id);
       to.out = weight.out, to.in = weight.in;
       const DenseTensor<D>& w = add(weight_name(id), decode(weight));
@@ -78,11 +91,15 @@ class DenseNetwork {
       const DenseTensor<D>& bias = add(bias_name(id), {values.begin(), values.end()});
       to.bias = bias.value.get(), to.bias_gradient = bias.gradient.get();
     }
-    for (auto [layer, which] : norms_of(config)) {
-      const DenseTensor<D>& w = add(norm_name(config, layer, which), checkpoint.norm(layer, which));
-      slot(view_, layer, which) = {w.value.get(), w.gradient.get()};
+    for (auto [of, which] : norms_of(config_)) {
+      if ((which == Norm::final ? -1 : of) != layer) continue;
+      const DenseTensor<D>& w = add(norm_name(config_, of, which), checkpoint_.norm(of, which));
+      slot(view_, of, which) = {w.value.get(), w.gradient.get()};
     }
-    if (config.tie_embeddings) view_.head = view_.embedding;
+    if (layer < 0 && config_.tie_embeddings) view_.head = view_.embedding;
+  }
+  void release(int layer) {
+    std::erase_if(tensors_, [&](const DenseTensor<D>& t) { return t.layer == layer; });
   }
 
   const NetworkView<Real>& view() const { return view_; }
@@ -95,13 +112,16 @@ class DenseNetwork {
  private:
   const DenseTensor<D>& add(std::string name, const std::vector<float>& values) {
     const auto n = static_cast<int64_t>(values.size());
-    DenseTensor<D> t{std::move(name), n, device_.allocate(n), gradients_ ? device_.allocate(n) : nullptr};
+    DenseTensor<D> t{std::move(name), layer_, n, device_.allocate(n), gradients_ ? device_.allocate(n) : nullptr};
     device_.upload(values, t.value.get());
     return tensors_.emplace_back(std::move(t));
   }
 
   D& device_;
+  const Checkpoint& checkpoint_;
+  ModelConfig config_;
   bool gradients_;
+  int layer_ = -1;  // of what is being loaded
   NetworkView<Real> view_;
   std::vector<DenseTensor<D>> tensors_;
 };

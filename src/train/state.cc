@@ -20,12 +20,13 @@ void add_weights(const TunedWeights& weights, std::vector<TensorToWrite>& tensor
   for (const auto& [name, tensor] : weights.tensors) tensors.push_back(to_write("best." + name, tensor));
 }
 
-TunedWeights load_weights(const Safetensors& file, const Checkpoint& model) {
+TunedWeights load_weights(const Safetensors& file, const Checkpoint& model, int layers) {
   TunedWeights weights;
   const auto copied = [&](const std::string& name, DType dtype, const Shape& shape) {
     return copy_of(file.get("best." + name, dtype, shape).view);
   };
   for (LinearId id : linears_of(model.config())) {
+    if (id.layer >= layers) continue;
     const LinearWeight start = model.linear(id);
     if (const auto* dense = std::get_if<Dense>(&start.main)) {
       weights.linears.emplace(id, make_dense(copied(weight_name(id), dense->w.view.dtype, dense->w.view.shape)));
@@ -41,6 +42,7 @@ TunedWeights load_weights(const Safetensors& file, const Checkpoint& model) {
     weights.tensors.emplace(bias_name(id), copied(bias_name(id), bias.dtype, bias.shape));
   }
   for (auto [layer, which] : norms_of(model.config())) {
+    if (layer >= layers && which != Norm::final) continue;
     const std::string name = norm_name(model.config(), layer, which);
     const Tensor norm = model.tensor(name).view;
     weights.tensors.emplace(name, copied(name, norm.dtype, norm.shape));

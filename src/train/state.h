@@ -28,7 +28,8 @@ void load_parameter(D& device, const Safetensors& file, Parameter<D>& p) {
 }
 
 void add_weights(const TunedWeights& weights, std::vector<TensorToWrite>& tensors);
-TunedWeights load_weights(const Safetensors& file, const Checkpoint& model);
+// Of what is outside the layers and the first `layers` of them.
+TunedWeights load_weights(const Safetensors& file, const Checkpoint& model, int layers);
 
 void write_state(const std::string& path, std::vector<TensorToWrite> tensors, const nlohmann::json& about);
 // Throws Error naming the file if it belongs to another job or is damaged.

@@ -1,7 +1,6 @@
 #include "app/bench/bench_tune.h"
 
 #include "app/bench/shapes.h"
-#include "app/options/tune_text.h"
 #include "formats/format_spec.h"
 #include "train/tune/tuner.h"
 
@@ -33,8 +32,8 @@ void bench_tune(const TuneBench& o) {
   const FormatSpec spec = parse_format(o.format);
   const bool gpu = on_gpu(o.run);
   const train::LayerTiming t =
-      gpu ? train::time_layer_on_gpu(config, spec, o.windows, o.context, o.repetitions, parse_products(o.products, gpu),
-                                     runner_options(o.run).gpu)
+      gpu ? train::time_layer_on_gpu(config, spec, o.windows, o.context, o.repetitions,
+                                     train::parse_products(o.products, gpu), runner_options(o.run).gpu)
           : train::time_layer_on_host(config, spec, o.windows, o.context, o.repetitions, o.run.threads);
   const double rate = t.operations / t.seconds;
   write_json(o.json, {{"shape", o.shape},

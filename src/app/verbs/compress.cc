@@ -245,6 +245,21 @@ void add_texts(CLI::App& verb, CompressOptions* o) {
       ->check(CLI::Range(16, 1 << 20));
 }
 
+void add_tuning(CLI::App& verb, CompressOptions* o) {
+  verb.add_flag("--tune", o->job.tune,
+                "Tune every plan that is measured, on the calibration text and samples of the model itself, so that a "
+                "smaller one meets the target");
+  verb.add_option("--tune-steps", o->job.tune_steps, "Steps of that (default: 300 on a CPU, 1000 on a GPU)")
+      ->check(zero_or_more());
+  verb.add_option("--tune-windows", o->job.tune_windows, "Windows a step (default: 8 on a CPU, 32 on a GPU)")
+      ->check(above_zero());
+  verb.add_option("--tune-tokens", o->job.tune_tokens, "Tokens of the calibration text that it is tuned on")
+      ->check(above_zero());
+  verb.add_option("--tune-samples", o->job.tune_samples,
+                  "Tokens beside these that the model writes itself (default: 131072 on a CPU, 1048576 on a GPU)")
+      ->check(zero_or_more());
+}
+
 }  // namespace
 
 void add_compress(CLI::App& app) {
@@ -275,6 +290,7 @@ void add_compress(CLI::App& app) {
   add_formats(*verb, o.get());
   add_texts(*verb, o.get());
   add_ways(*verb, o.get());
+  add_tuning(*verb, o.get());
   verb->add_flag("--draft", o->draft,
                  "Choose a draft too, as `fidelio draft` does, and keep it in the output's folder for --draft auto");
   verb->add_flag("--dry-run", o->dry_run, "Say what memory and time this would take, and stop");

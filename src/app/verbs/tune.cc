@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "app/options/common.h"
-#include "app/options/tune_text.h"
+#include "compress/tune/tune_data.h"
 #include "core/foreign/json.h"
 #include "core/progress.h"
 #include "io/checkpoint_write.h"
@@ -19,7 +19,7 @@ struct Tune {
   TuneText text;
   int64_t context = 0;
   train::TuneOptions how;
-  bool keep_outer = false;
+  bool keep_outer = false, keep_dense = false;
 };
 
 train::Loss parse_loss(const std::string& name) {
@@ -81,13 +81,14 @@ void tune(Tune o) {
   check_new_folder(o.out);
   check_can_write({o.json});
   o.how.loss = parse_loss(o.loss);
-  o.how.outer = !o.keep_outer;
+  o.how.outer = !o.keep_outer, o.how.dense = !o.keep_dense;
   const Checkpoint model = Checkpoint::open(o.run.model), source = Checkpoint::open(o.reference);
   check_same_model(model, source);
   train::check_known(model.config());
   const int64_t context = window_length("--context", o.context, model.config());
-  set_defaults(o, gpu, context);
-  o.how.products = parse_products(o.products, gpu);
+  train::set_defaults(o.how, gpu, context);
+  o.how.products = train::parse_products(o.products, gpu);
+  if (o.text.samples < 0) o.text.samples = train::default_samples(gpu);
   if (o.how.state.empty()) o.how.state = o.out + ".tuning";
   set_words_on_interrupt(
       fmt::format("{} keeps what is done so far: the same command goes on from there.", o.how.state));
@@ -96,7 +97,13 @@ void tune(Tune o) {
   parts.push_back({"tuning", 6});
   std::optional<Stages> stages(std::in_place, "tune", std::move(parts));
   stages->next();
-  const train::TuneData data = read_tune_data(o.text, o.run, source, context, o.how.seed);
+  const Tokenizer tokenizer = Tokenizer::load(source.texts());
+  const auto chat = ChatTemplate::load(source.texts());
+  RunOptions serving = o.run;
+  serving.activations = "a16";
+  const TuneSource from{source, tokenizer, chat ? &*chat : nullptr,
+                        [&](const RunnerOptions& options) { return make_runner(serving, source, options); }};
+  const train::TuneData data = read_tune_data(o.text, from, runner_options(serving), gpu, context, o.how.seed);
   if (o.text.samples > 0) stages->next();
   const auto say = [&](const std::string& text) {
     if (!quiet(o.json)) print_beside_progress(text + "\n");
@@ -149,7 +156,7 @@ void add_rates(CLI::App& verb, train::TuneOptions& how) {
 }
 
 void add_schedule(CLI::App& verb, Tune& o) {
-  o.how.steps = -1, o.how.windows = 0, o.how.rows = 0, o.text.samples = -1;  // as the device allows
+  o.text.samples = -1;  // as the device allows
   verb.add_option("--steps", o.how.steps, "Steps of the whole model (default: 300 on a CPU, 1000 on a GPU)")
       ->check(zero_or_more());
   verb.add_option("--layer-steps", o.how.layer_steps, "Steps of every layer by itself before that")
@@ -212,6 +219,7 @@ void add_tune(CLI::App& app) {
                    "text's own next tokens");
   add_schedule(*verb, *o);
   add_rates(*verb, o->how);
+  verb->add_flag("--keep-dense", o->keep_dense, "Leave norms, biases and dense matrices as they are");
   verb->add_flag("--keep-embedding", o->keep_outer, "Leave the embedding and the head as they are");
   verb->add_option("--seed", o->how.seed, "Of samples and of the order of windows");
   add_device(*verb, o->run);

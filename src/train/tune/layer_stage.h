@@ -22,7 +22,7 @@ class LayerStage {
     for (size_t i = 0; i < tuned; ++i) add(data.windows[i]);
     for (size_t i = 0; i < held; ++i) add(data.held[i]);
     tuned_ = tuned;
-    ours_ = device.allocate(rows_ * config.d), theirs_ = device.allocate(rows_ * config.d);
+    for (auto* streams : {&ours_, &theirs_, &before_}) *streams = device.allocate(rows_ * config.d);
     for_parts(all(0, windows_.size()), [&](const Sequences& part, const std::vector<size_t>& windows) {
       const auto rows = device_.load(part);
       for (auto [net, streams] : {std::pair{&student_.view(), ours_.get()}, {&teacher_, theirs_.get()}}) {
@@ -30,17 +30,19 @@ class LayerStage {
         put(windows, tape_.input(), streams);
       }
     });
+    device_.copy(ours_.get(), before_.get(), rows_ * config.d);
   }
 
   // Bytes of the streams that wait between two layers.
   static int64_t bytes(const ModelConfig& c, int64_t context) {
-    return static_cast<int64_t>(2 * 2 * kWindows * sizeof(Real)) * context * c.d;
+    return static_cast<int64_t>(3 * 2 * kWindows * sizeof(Real)) * context * c.d;
   }
 
   // Error over energy of the layer's output on the held windows, before and after; what does not help is taken back.
   std::pair<double, double> tune(int layer) {
     const auto at = static_cast<size_t>(layer);
     advance(teacher_.layers[at], theirs_.get());  // what is aimed at
+    advance(student_.view().layers[at], before_.get(), tuned_);
     const double before = error(at);
     const std::vector<std::vector<float>> start = masters(layer);
     for (int64_t step = 0; step < options_.layer_steps; ++step) one_step(layer, step);
@@ -52,11 +54,31 @@ class LayerStage {
     advance(student_.view().layers[at], ours_.get());
     return {before, after};
   }
+  // Streams of the model as it was, of a layer that holds what it was.
+  void pass_untuned(int layer) { advance(student_.view().layers[static_cast<size_t>(layer)], before_.get(), tuned_); }
   // A layer that an earlier run has tuned: only the streams go on.
   void skip(int layer) {
     const auto at = static_cast<size_t>(layer);
     advance(teacher_.layers[at], theirs_.get());
     advance(student_.view().layers[at], ours_.get());
+  }
+
+  // After the last layer, with what is outside the layers at hand: KL(source || model) on the held windows, as the model
+  // was and as it is.
+  std::pair<double, double> divergence() {
+    double kl[2] = {0, 0};
+    int64_t n = 0;
+    for_parts(all(tuned_, windows_.size()), [&](const Sequences& part, const std::vector<size_t>& windows) {
+      const auto rows = device_.load(part);
+      tape_.set_labels(rows.labels());
+      take(windows, theirs_.get(), tape_.target());
+      for (int i = 0; i < 2; ++i) {
+        take(windows, i == 0 ? before_.get() : ours_.get(), tape_.input());
+        kl[i] += tape_.losses(student_.view(), &teacher_, tape_.target(), rows, tape_.input(), {}, 0).loss[0];
+      }
+      n += part.rows();
+    });
+    return {kl[0] / static_cast<double>(n), kl[1] / static_cast<double>(n)};
   }
 
  private:
@@ -105,8 +127,8 @@ class LayerStage {
       rows += n;
     }
   }
-  void advance(const LayerView<Real>& layer, Real* streams) {
-    for_parts(all(0, windows_.size()), [&](const Sequences& part, const std::vector<size_t>& windows) {
+  void advance(const LayerView<Real>& layer, Real* streams, size_t first = 0) {
+    for_parts(all(first, windows_.size()), [&](const Sequences& part, const std::vector<size_t>& windows) {
       take(windows, streams, tape_.input());
       tape_.block().forward(layer, device_.load(part), tape_.input(), tape_.gradient());
       put(windows, tape_.gradient(), streams);
@@ -179,7 +201,8 @@ class LayerStage {
   std::vector<Window> windows_;  // tuned ones first, then held ones
   size_t tuned_ = 0;
   int64_t rows_ = 0;
-  std::shared_ptr<Real[]> ours_, theirs_;  // (rows, d) streams: the tuned model's, the source's
+  // (rows, d) streams: the tuned model's, the source's; of the held windows the model's as it was.
+  std::shared_ptr<Real[]> ours_, theirs_, before_;
 };
 
 }  // namespace fidelio::train

@@ -203,7 +203,7 @@ LinearWeight weight_of(const FormatSpec& spec, int64_t out, int64_t in, const Le
 }
 
 int64_t different_codes(const LinearWeight& a, const LinearWeight& b) {
-  if (a.spec.is_dense()) return 0;
+  if (a.spec.is_dense() || a.spec.kind == Kind::vq) return 0;
   int64_t different = 0;
   std::vector<uint8_t> ours(static_cast<size_t>(a.in)), theirs(ours);
   for (int64_t row = 0; row < a.out; ++row) {

@@ -38,7 +38,7 @@ std::vector<float> start_positions(const LinearWeight& weight, const LevelTable&
 LinearWeight weight_of(const FormatSpec& spec, int64_t out, int64_t in, const LevelTable& table,
                        std::span<const float> positions, const GroupValues& groups);
 
-// Codes of two weights of one format that are not the same; 0 of dense ones.
+// Codes of two weights of one format that are not the same; 0 of dense ones and of vectors, which are not counted.
 int64_t different_codes(const LinearWeight& a, const LinearWeight& b);
 
 }  // namespace fidelio::train

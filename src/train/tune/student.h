@@ -1,4 +1,5 @@
-// The model that is tuned: every linear a Matrix, every norm and bias a DenseParameter, in one fixed order.
+// The model that is tuned: every linear a Matrix, every norm and bias a DenseParameter, in one fixed order; as much of it
+// at a time as is asked for.
 #pragma once
 #include <map>
 #include <set>
@@ -20,31 +21,51 @@ class Student {
   using Real = typename D::Real;
 
   // `source`: the checkpoint that `model` was quantised from, which says where codes start in their cells. `outer`: the
-  // embedding and the head are tuned too. `most`: how far from the middle of its cell a code starts.
-  Student(D& device, const Checkpoint& model, const Checkpoint& source, bool outer, float most)
-      : device_(device), config_(model.config()), outer_(outer) {
+  // embedding and the head are tuned too; `dense`: norms, biases and dense matrices. `most`: how far from the middle of
+  // its cell a code starts. Nothing is held but what load() brings.
+  Student(D& device, const Checkpoint& model, const Checkpoint& source, bool outer, bool dense, float most)
+      : device_(device),
+        model_(model),
+        source_(source),
+        config_(model.config()),
+        outer_(outer),
+        dense_(dense),
+        most_(most) {
     view_.layers.resize(static_cast<size_t>(config_.L));
     for (int layer = 0; layer < config_.L; ++layer)
       view_.layers[static_cast<size_t>(layer)].attention = attention_sizes(config_, layer);
+  }
+
+  // Brings a layer, or (-1) what is outside the layers, into the device's memory: as `tuned` has it, or as the model's
+  // file does. release() forgets it.
+  void load(int layer, const TunedWeights* tuned = nullptr) {
     for (LinearId id : linears_of(config_)) {
-      const LinearWeight weight = model.linear(id);
+      if (id.layer != layer) continue;
+      const LinearWeight stored = model_.linear(id);
+      const LinearWeight& weight = tuned == nullptr ? stored : tuned->linears.at(id);
       auto& matrix =
-          matrices_.try_emplace(id, device, to_string(id), weight, decode(source.linear(id)), most).first->second;
+          matrices_.try_emplace(id, device_, to_string(id), weight, decode(source_.linear(id)), most_).first->second;
       slot(view_, id) = matrix.view();
-      if (weight.bias) {
-        DenseParameter<D>& bias = add(bias_name(id), model);
-        slot(view_, id).bias = bias.weight(), slot(view_, id).bias_gradient = bias.gradient();
-        vectors_of_[id.layer].push_back(&bias);
+      if (!is_tuned(id, matrix)) slot(view_, id).weight_gradient = nullptr;
+      if (stored.bias) {
+        DenseParameter<D>& bias = add(bias_name(id), tuned);
+        slot(view_, id).bias = bias.weight(), slot(view_, id).bias_gradient = dense_ ? bias.gradient() : nullptr;
+        vectors_of_[layer].push_back(&bias);
       }
-      model.drop(id), source.drop(id);
+      model_.drop(id), source_.drop(id);
     }
-    for (auto [layer, which] : norms_of(config_)) {
-      DenseParameter<D>& norm = add(norm_name(config_, layer, which), model);
-      slot(view_, layer, which) = {norm.weight(), norm.gradient()};
-      vectors_of_[which == Norm::final ? -1 : layer].push_back(&norm);
+    for (auto [of, which] : norms_of(config_)) {
+      if ((which == Norm::final ? -1 : of) != layer) continue;
+      DenseParameter<D>& norm = add(norm_name(config_, of, which), tuned);
+      slot(view_, of, which) = {norm.weight(), dense_ ? norm.gradient() : nullptr};
+      vectors_of_[layer].push_back(&norm);
     }
-    if (config_.tie_embeddings) view_.head = view_.embedding;
-    if (!outer) view_.embedding.weight_gradient = nullptr, view_.head.weight_gradient = nullptr;
+    if (layer < 0 && config_.tie_embeddings) view_.head = view_.embedding;
+  }
+  void release(int layer) {
+    std::erase_if(matrices_, [&](const auto& m) { return m.first.layer == layer; });
+    for (DenseParameter<D>* vector : vectors_of_[layer]) vectors_.erase(std::string(vector->parameter().name));
+    vectors_of_.erase(layer);
   }
 
   const NetworkView<Real>& view() const { return view_; }
@@ -52,8 +73,8 @@ class Student {
   // The parameters of a layer, or (-1) of what is outside the layers; all in a fixed order.
   void parameters(int layer, const std::function<void(Parameter<D>&)>& f) {
     for (auto& [id, matrix] : matrices_)
-      if (id.layer == layer && (layer >= 0 || outer_)) matrix.parameters(f);
-    if (layer < 0 && !outer_) return f(vectors_.at(norm_name(config_, -1, Norm::final)).parameter());
+      if (id.layer == layer && is_tuned(id, matrix)) matrix.parameters(f);
+    if (!dense_) return;
     for (DenseParameter<D>* vector : vectors_of_[layer]) f(vector->parameter());
   }
   void parameters(const std::function<void(Parameter<D>&)>& f) {
@@ -69,28 +90,34 @@ class Student {
   }
   void backward(int layer) {
     for (auto& [id, matrix] : matrices_)
-      if (id.layer == layer && (layer >= 0 || outer_)) matrix.backward();
+      if (id.layer == layer && is_tuned(id, matrix)) matrix.backward();
   }
 
-  TunedWeights encode() const {
-    TunedWeights tuned;
-    for (const auto& [id, matrix] : matrices_) tuned.linears.emplace(id, matrix.encode());
-    for (const auto& [name, vector] : vectors_) tuned.tensors.emplace(name, vector.encode(device_));
-    return tuned;
+  // A layer that is held, or (-1) what is outside the layers, as a checkpoint stores it.
+  void encode(int layer, TunedWeights& to) {
+    for (const auto& [id, matrix] : matrices_)
+      if (id.layer == layer) to.linears.insert_or_assign(id, matrix.encode());
+    for (DenseParameter<D>* vector : vectors_of_[layer])
+      to.tensors.insert_or_assign(vector->parameter().name, vector->encode(device_));
   }
 
  private:
   static std::vector<float> decode(const LinearWeight& w) { return fidelio::decode(w); }
-  DenseParameter<D>& add(const std::string& name, const Checkpoint& model) {
-    const OwnedTensor t = model.tensor(name);
+  bool is_tuned(LinearId id, const Matrix<D>& matrix) const {
+    return (id.layer >= 0 || outer_) && (dense_ || !matrix.is_dense());
+  }
+  DenseParameter<D>& add(const std::string& name, const TunedWeights* tuned) {
+    const OwnedTensor t = tuned == nullptr ? model_.tensor(name) : tuned->tensors.at(name);
     std::vector<float> values(static_cast<size_t>(t.view.elements()));
     convert_to_float(t.view, values);
     return vectors_.try_emplace(name, device_, name, t.view.dtype, t.view.shape, values).first->second;
   }
 
   D& device_;
+  const Checkpoint &model_, &source_;
   ModelConfig config_;
-  bool outer_;
+  bool outer_, dense_;
+  float most_;
   std::map<LinearId, Matrix<D>> matrices_;
   std::map<std::string, DenseParameter<D>> vectors_;
   std::map<int, std::vector<DenseParameter<D>*>> vectors_of_;  // by layer, -1: outside

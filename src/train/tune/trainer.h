@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <filesystem>
+#include <tuple>
 
 #include "train/passes.h"
 #include "train/state.h"
@@ -9,6 +10,17 @@
 #include "train/tune/tuner.h"
 
 namespace fidelio::train {
+
+// All that decides what tuning gives.
+nlohmann::json job_of(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
+                      const TuneOptions& options);
+// The longest pass: options.rows, or a window that is longer.
+int64_t rows_at_once(const TuneData& data, const TuneOptions& options);
+// What a state keeps of a report, and back.
+nlohmann::json kept(const TuneReport& report);
+TuneReport kept(const nlohmann::json& report);
+// Share of the codes that are not the model's.
+double share_moved(const Checkpoint& model, const TunedWeights& weights);
 
 template <class D>
 class Trainer {
@@ -24,20 +36,26 @@ class Trainer {
         options_(options),
         progress_(std::move(progress)),
         config_(model.config()),
-        teacher_(device, source, false),
-        student_(device, model, source, options.outer, options.start),
-        tape_(device, config_, capacity(data, options)),
+        teacher_(device, source, false, std::nullopt),
+        student_(device, model, source, options.outer, options.dense, options.start),
+        tape_(device, config_, rows_at_once(data, options)),
         passes_(device, config_, tape_, teacher_.view(), student_.view()),
         job_(job_of(model, source, data, options)) {
     check(!data.windows.empty() && !data.held.empty(), "tuning needs windows to tune on and others to stop by");
+    for (int layer = -1; layer < (alone() ? 0 : config_.L); ++layer) student_.load(layer), teacher_.load(layer);
   }
 
   TuneResult run() {
     const bool resumed = resume();
     report_.resumed = resumed;
+    if (alone()) {
+      layers_alone();
+      report_.moved = share_moved(model_, best_);
+      return {std::move(best_), report_};
+    }
     if (!resumed) {
       report_.kl_before = passes_.evaluate(data_.held);
-      best_ = student_.encode(), best_kl_ = report_.kl_before;
+      keep_best(), best_kl_ = report_.kl_before;
       note(fmt::format("untuned: KL {:.5g} on the windows held out", best_kl_));
     }
     passes_.choose(options_.loss, data_.held);
@@ -46,40 +64,11 @@ class Trainer {
     whole();
     report_.kl_after = best_kl_;
     report_.steps = step_;
-    count_moved();
+    report_.moved = share_moved(model_, best_);
     return {std::move(best_), report_};
   }
 
  private:
-  static int64_t capacity(const TuneData& data, const TuneOptions& options) {
-    int64_t rows = options.rows;
-    for (const auto* windows : {&data.windows, &data.held})
-      for (const auto& w : *windows) rows = std::max(rows, static_cast<int64_t>(w.size()));
-    return rows;
-  }
-
-  static nlohmann::json job_of(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
-                               const TuneOptions& o) {
-    return {{"model", model.weights_sha256()},
-            {"source", source.weights_sha256()},
-            {"text", data.sha256},
-            {"loss", static_cast<int>(o.loss)},
-            {"layer_steps", o.layer_steps},
-            {"steps", o.steps},
-            {"windows", o.windows},
-            {"rows", o.rows},
-            {"evaluate_every", o.evaluate_every},
-            {"patience", o.patience},
-            {"rates", o.rates},
-            {"warmup", o.warmup},
-            {"clip", o.clip},
-            {"memory", o.memory},
-            {"start", o.start},
-            {"products", static_cast<int>(o.products)},
-            {"outer", o.outer},
-            {"seed", o.seed}};
-  }
-
   // The first stage, from the layer where it stopped.
   void layers() {
     if (options_.layer_steps == 0 || layers_done_ >= config_.L) return;
@@ -89,13 +78,52 @@ class Trainer {
         stage.skip(layer);
         continue;
       }
-      const auto [before, after] = stage.tune(layer);
-      report_.layer_before.push_back(before), report_.layer_after.push_back(after);
-      layers_done_ = layer + 1;
-      // The second stage's moments begin at zero, in every state that is kept.
-      student_.parameters(layer, [&](Parameter<D>& p) { device_.zero(p.m.get(), p.n), device_.zero(p.v.get(), p.n); });
-      note(fmt::format("layer {}: error {:.4g} -> {:.4g} of the output's energy", layer, before, after));
+      tune_layer(stage, layer);
       save(layer + 1 == config_.L);
+    }
+  }
+
+  void keep_best() {
+    for (int layer = -1; layer < config_.L; ++layer) student_.encode(layer, best_);
+  }
+
+  void tune_layer(LayerStage<D>& stage, int layer) {
+    const auto [before, after] = stage.tune(layer);
+    report_.layer_before.push_back(before), report_.layer_after.push_back(after);
+    layers_done_ = layer + 1;
+    // The second stage's moments begin at zero, in every state that is kept.
+    student_.parameters(layer, [&](Parameter<D>& p) { device_.zero(p.m.get(), p.n), device_.zero(p.v.get(), p.n); });
+    note(fmt::format("layer {}: error {:.4g} -> {:.4g} of the output's energy", layer, before, after));
+  }
+
+  // No step of the whole: a layer at a time is all of the model that the device holds.
+  bool alone() const { return options_.steps == 0; }
+  void layers_alone() {
+    LayerStage<D> stage(device_, config_, tape_, student_, teacher_.view(), data_, options_);
+    student_.encode(-1, best_);
+    for (int layer = 0; layer < config_.L; ++layer) {
+      const bool done = layer < layers_done_;
+      teacher_.load(layer), student_.load(layer);
+      if (done) {
+        stage.pass_untuned(layer);
+        student_.release(layer), student_.load(layer, &best_);
+        stage.skip(layer);
+      } else {
+        tune_layer(stage, layer);
+        student_.encode(layer, best_);
+      }
+      student_.release(layer), teacher_.release(layer);
+      if (!done) save(false);
+    }
+    std::tie(report_.kl_before, report_.kl_after) = stage.divergence();
+    report_.evaluations.push_back({0, report_.kl_after});
+    if (report_.kl_after < report_.kl_before) return;
+    note("layer by layer the whole came no nearer: it is left as it was");
+    report_.kl_after = report_.kl_before;
+    for (int layer = 0; layer < config_.L; ++layer) {
+      student_.load(layer);
+      student_.encode(layer, best_);
+      student_.release(layer);
     }
   }
 
@@ -152,21 +180,12 @@ class Trainer {
     return true;
   }
 
-  void count_moved() {
-    int64_t moved = 0, all = 0;
-    for (const auto& [id, weight] : best_.linears) {
-      moved += different_codes(weight, model_.linear(id));
-      if (!weight.spec.is_dense()) all += weight.out * weight.in;
-    }
-    report_.moved = all > 0 ? static_cast<double>(moved) / static_cast<double>(all) : 0;
-  }
-
   // A measurement on the held windows: the best model is kept, and it may be time to stop.
   void judge(int64_t at) {
     const double kl = passes_.evaluate(data_.held);
     report_.evaluations.push_back({at, kl});
     if (kl < best_kl_) {
-      best_ = student_.encode(), best_kl_ = kl, report_.best_step = at;
+      keep_best(), best_kl_ = kl, report_.best_step = at;
     } else if (!std::isfinite(kl) || kl > 2 * report_.kl_before) {
       report_.diverged = true;
     } else if (at - report_.best_step >= options_.patience * options_.evaluate_every) {
@@ -184,23 +203,15 @@ class Trainer {
     const auto time = std::chrono::steady_clock::now();
     if (!now && std::chrono::duration<double>(time - saved_).count() < options_.save_seconds) return;
     std::vector<TensorToWrite> tensors;
-    student_.parameters([&](Parameter<D>& p) { add_parameter(device_, p, tensors); });
+    if (!alone()) student_.parameters([&](Parameter<D>& p) { add_parameter(device_, p, tensors); });
     add_weights(best_, tensors);
-    nlohmann::json evaluations = nlohmann::json::array();
-    for (const Evaluation& e : report_.evaluations) evaluations.push_back({e.step, e.kl});
     write_state(options_.state, std::move(tensors),
                 {{"job", job_},
                  {"step", step_},
                  {"layers_done", layers_done_},
                  {"mean_norm", mean_norm_},
                  {"best_kl", best_kl_},
-                 {"best_step", report_.best_step},
-                 {"kl_before", report_.kl_before},
-                 {"evaluations", evaluations},
-                 {"diverged", report_.diverged},
-                 {"stopped", report_.stopped_early},
-                 {"layer_before", report_.layer_before},
-                 {"layer_after", report_.layer_after}});
+                 {"report", kept(report_)}});
     saved_ = std::chrono::steady_clock::now();
   }
 
@@ -208,16 +219,11 @@ class Trainer {
     if (options_.state.empty() || !std::filesystem::exists(options_.state)) return false;
     const Safetensors file = Safetensors::open(options_.state);
     const nlohmann::json about = read_state(file, options_.state, job_);
-    student_.parameters([&](Parameter<D>& p) { load_parameter(device_, file, p); });
-    for (int layer = -1; layer < config_.L; ++layer) student_.decode(layer);
-    best_ = load_weights(file, model_);
+    if (!alone()) student_.parameters([&](Parameter<D>& p) { load_parameter(device_, file, p); });
+    for (int layer = -1; layer < (alone() ? 0 : config_.L); ++layer) student_.decode(layer);
+    best_ = load_weights(file, model_, alone() ? about.at("layers_done").get<int>() : config_.L);
     step_ = about.at("step"), layers_done_ = about.at("layers_done"), mean_norm_ = about.at("mean_norm");
-    best_kl_ = about.at("best_kl"), report_.best_step = about.at("best_step"),
-    report_.kl_before = about.at("kl_before");
-    for (const auto& e : about.at("evaluations")) report_.evaluations.push_back({e.at(0), e.at(1)});
-    report_.diverged = about.at("diverged"), report_.stopped_early = about.at("stopped");
-    report_.layer_before = about.at("layer_before").get<std::vector<double>>();
-    report_.layer_after = about.at("layer_after").get<std::vector<double>>();
+    best_kl_ = about.at("best_kl"), report_ = kept(about.at("report"));
     return true;
   }
 

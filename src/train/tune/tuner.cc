@@ -12,13 +12,90 @@
 namespace fidelio::train {
 
 int64_t tune_bytes(const ModelConfig& config, const TuneOptions& options) {
-  int64_t weights = 0, outer = 0;
-  for (LinearId id : linears_of(config)) (id.layer < 0 ? outer : weights) += shape_of(config, id).elements();
-  // Values, masters, gradients and two moments of the model, values of the source; of tensors that stay as they are the
-  // moments are never touched. The best model so far is at most its codes and scales.
-  const int64_t all = weights + outer;
-  return 4 * (6 * all) + 2 * all + Tape<Host<float>>::bytes(config, options.rows);
+  int64_t layer = 0, outer = 0;
+  for (LinearId id : linears_of(config))
+    if (id.layer <= 0) (id.layer < 0 ? outer : layer) += shape_of(config, id).elements();
+  // Values, masters, gradients and two moments of the model, values of the source; the best model so far is at most its
+  // codes and scales. Without a step of the whole, a layer at a time.
+  const bool alone = options.steps == 0;
+  const int64_t held = outer + layer * (alone ? 1 : config.L);
+  int64_t bytes = 4 * 6 * held + (alone ? 0 : 2 * held) + Tape<Host<float>>::bytes(config, options.rows);
+  if (options.layer_steps > 0) bytes += LayerStage<Host<float>>::bytes(config, std::min<int64_t>(512, options.rows));
+  return bytes;
 }
+
+nlohmann::json job_of(const Checkpoint& model, const Checkpoint& source, const TuneData& data, const TuneOptions& o) {
+  return {{"model", model.weights_sha256()},
+          {"source", source.weights_sha256()},
+          {"text", data.sha256},
+          {"loss", static_cast<int>(o.loss)},
+          {"layer_steps", o.layer_steps},
+          {"steps", o.steps},
+          {"windows", o.windows},
+          {"rows", o.rows},
+          {"evaluate_every", o.evaluate_every},
+          {"patience", o.patience},
+          {"rates", o.rates},
+          {"warmup", o.warmup},
+          {"clip", o.clip},
+          {"memory", o.memory},
+          {"start", o.start},
+          {"products", static_cast<int>(o.products)},
+          {"outer", o.outer},
+          {"dense", o.dense},
+          {"seed", o.seed}};
+}
+
+int64_t rows_at_once(const TuneData& data, const TuneOptions& options) {
+  int64_t rows = options.rows;
+  for (const auto* windows : {&data.windows, &data.held})
+    for (const auto& w : *windows) rows = std::max(rows, static_cast<int64_t>(w.size()));
+  return rows;
+}
+
+nlohmann::json kept(const TuneReport& r) {
+  nlohmann::json evaluations = nlohmann::json::array();
+  for (const Evaluation& e : r.evaluations) evaluations.push_back({e.step, e.kl});
+  return {{"best_step", r.best_step},    {"kl_before", r.kl_before},   {"evaluations", evaluations},
+          {"diverged", r.diverged},      {"stopped", r.stopped_early}, {"layer_before", r.layer_before},
+          {"layer_after", r.layer_after}};
+}
+TuneReport kept(const nlohmann::json& report) {
+  TuneReport r;
+  r.best_step = report.at("best_step"), r.kl_before = report.at("kl_before");
+  for (const auto& e : report.at("evaluations")) r.evaluations.push_back({e.at(0), e.at(1)});
+  r.diverged = report.at("diverged"), r.stopped_early = report.at("stopped");
+  r.layer_before = report.at("layer_before").get<std::vector<double>>();
+  r.layer_after = report.at("layer_after").get<std::vector<double>>();
+  return r;
+}
+
+double share_moved(const Checkpoint& model, const TunedWeights& weights) {
+  int64_t moved = 0, all = 0;
+  for (const auto& [id, weight] : weights.linears) {
+    moved += different_codes(weight, model.linear(id));
+    if (!weight.spec.is_dense() && weight.spec.kind != Kind::vq) all += weight.out * weight.in;
+  }
+  return all > 0 ? static_cast<double>(moved) / static_cast<double>(all) : 0;
+}
+
+Products parse_products(const std::string& name, bool gpu) {
+  check(gpu || name.empty() || name == "f32", "--products {}: a CPU tunes in FP32; give it with --device cuda", name);
+  if (name.empty()) return gpu ? Products::tf32 : Products::f32;
+  if (name == "f32") return Products::f32;
+  if (name == "tf32") return Products::tf32;
+  if (name == "bf16") return Products::bf16;
+  throw Error("--products {}: expected f32, tf32 or bf16", name);
+}
+
+void set_defaults(TuneOptions& o, bool gpu, int64_t context) {
+  if (o.steps < 0) o.steps = gpu ? 1000 : 300;
+  if (o.windows == 0) o.windows = gpu ? 32 : 8;
+  if (o.rows == 0) o.rows = gpu ? 16384 : 2048;
+  o.rows = std::max(o.rows, context);
+  o.products = gpu ? o.products : Products::f32;
+}
+int64_t default_samples(bool gpu) { return gpu ? 1048576 : 131072; }
 
 double schedule(int64_t step, int64_t steps, double warmup) {
   const double at = static_cast<double>(step), rise = std::max(1.0, warmup * static_cast<double>(steps));

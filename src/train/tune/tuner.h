@@ -23,9 +23,9 @@ enum class Products : uint8_t { f32, tf32, bf16 };
 struct TuneOptions {
   Loss loss = Loss::kl;
   int64_t layer_steps = 0;      // steps a layer of the first stage; 0: none
-  int64_t steps = 300;          // of the whole model
-  int64_t windows = 8;          // a step
-  int64_t rows = 2048;          // at once on the device; a step of more is taken in parts whose gradients add up
+  int64_t steps = -1;           // of the whole model; -1, and 0 of the next two: as set_defaults() has it
+  int64_t windows = 0;          // a step
+  int64_t rows = 0;             // at once on the device; a step of more is taken in parts whose gradients add up
   int64_t evaluate_every = 25;  // steps
   int64_t patience = 8;         // evaluations without a better one before it stops
   Rates rates = {0.003, 0.002, 0.001, 0.05, 0.0003};  // by Share, at the top of the schedule
@@ -35,10 +35,17 @@ struct TuneOptions {
   Products products = Products::tf32;
   double clip = 3;    // a gradient longer than this many times the running mean is shortened to that
   bool outer = true;  // embedding and head too
+  bool dense = true;  // norms, biases and what of the matrices is dense, too
   uint64_t seed = 0;
   std::string state;  // file, which the caller removes when it has the result; "": none
   double save_seconds = 60;
 };
+
+// --products; nothing given: TF32 on a GPU. Throws Error for anything but FP32 on a CPU.
+Products parse_products(const std::string& name, bool gpu);
+// What was left to the device, of which a GPU does far more in the same time.
+void set_defaults(TuneOptions& options, bool gpu, int64_t context);
+int64_t default_samples(bool gpu);  // tokens that the source writes itself
 
 // Windows, and those that nothing is tuned on: they say when to stop.
 struct TuneData {

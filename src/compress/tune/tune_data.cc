@@ -1,6 +1,7 @@
-#include "app/options/tune_text.h"
+#include "compress/tune/tune_data.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "compress/self_samples.h"
 #include "core/file.h"
@@ -8,7 +9,7 @@
 #include "core/hash.h"
 #include "runtime/dataset.h"
 
-namespace fidelio::app {
+namespace fidelio {
 namespace {
 
 using Windows = std::vector<std::vector<int32_t>>;
@@ -27,16 +28,14 @@ std::optional<Windows> read_samples(const std::string& path, const nlohmann::jso
   return windows;
 }
 
-Windows samples_of(const TuneText& text, const RunOptions& asked, const Checkpoint& source, const Dataset& read,
-                   int64_t context, uint64_t seed) {
+Windows samples_of(const TuneText& text, const TuneSource& from, const RunnerOptions& serving, bool on_gpu,
+                   const Dataset& read, int64_t context, uint64_t seed) {
+  const Checkpoint& source = from.source;
   const nlohmann::json job = {{"source", source.weights_sha256()}, {"text", read.sha256}, {"tokens", text.tokens},
                               {"samples", text.samples},           {"context", context},  {"seed", seed}};
   if (auto kept = read_samples(text.samples_file, job, source.config().v)) return *kept;
-  RunOptions run = asked;
-  run.activations = "a16";
   const Windows written =
-      sample_sequences([&](const RunnerOptions& options) { return make_runner(run, source, options); },
-                       runner_options(run), read.sequences, text.samples, context, seed, on_gpu(run) ? 256 : 32);
+      sample_sequences(from.make_runner, serving, read.sequences, text.samples, context, seed, on_gpu ? 256 : 32);
   if (!text.samples_file.empty())
     write_file_atomically(text.samples_file, nlohmann::json{{"samples_of", job}, {"sequences", written}}.dump());
   return written;
@@ -44,14 +43,12 @@ Windows samples_of(const TuneText& text, const RunOptions& asked, const Checkpoi
 
 }  // namespace
 
-train::TuneData read_tune_data(const TuneText& text, const RunOptions& run, const Checkpoint& source, int64_t context,
-                               uint64_t seed) {
-  const Tokenizer tokenizer = Tokenizer::load(source.texts());
-  const auto chat = ChatTemplate::load(source.texts());
-  Dataset read = read_dataset(text.files, tokenizer, chat ? &*chat : nullptr, {context, text.tokens});
+train::TuneData read_tune_data(const TuneText& text, const TuneSource& from, const RunnerOptions& serving, bool on_gpu,
+                               int64_t context, uint64_t seed) {
+  const Dataset read = read_dataset(text.files, from.tokenizer, from.chat, {context, text.tokens});
   Windows all = read.sequences;
   if (text.samples > 0) {
-    const Windows written = samples_of(text, run, source, read, context, seed);
+    const Windows written = samples_of(text, from, serving, on_gpu, read, context, seed);
     all.insert(all.end(), written.begin(), written.end());
   }
   std::erase_if(all, [](const std::vector<int32_t>& s) { return s.size() < 2; });
@@ -74,13 +71,4 @@ train::TuneData read_tune_data(const TuneText& text, const RunOptions& run, cons
   return data;
 }
 
-train::Products parse_products(const std::string& name, bool gpu) {
-  check(gpu || name.empty() || name == "f32", "--products {}: a CPU tunes in FP32; give it with --device cuda", name);
-  if (name.empty()) return gpu ? train::Products::tf32 : train::Products::f32;
-  if (name == "f32") return train::Products::f32;
-  if (name == "tf32") return train::Products::tf32;
-  if (name == "bf16") return train::Products::bf16;
-  throw Error("--products {}: expected f32, tf32 or bf16", name);
-}
-
-}  // namespace fidelio::app
+}  // namespace fidelio

@@ -1,0 +1,34 @@
+// What tuning reads: text, and text that the source writes itself.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/runner.h"
+#include "text/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+#include "train/tune/tuner.h"
+
+namespace fidelio {
+
+struct TuneText {
+  std::vector<std::string> files;
+  int64_t tokens = 524288, samples = 131072, held = 8192;
+  std::string samples_file;  // "": they are not kept
+};
+
+// Who writes the samples, and how text becomes its tokens.
+struct TuneSource {
+  const Checkpoint& source;
+  const Tokenizer& tokenizer;
+  const ChatTemplate* chat = nullptr;
+  std::function<std::unique_ptr<Runner>(const RunnerOptions&)> make_runner;
+};
+
+// Windows of `context` to tune on, and those held out to stop by: every k-th of text and samples alike. Samples that the
+// file holds already are read, if they are of the same model, text and seed.
+train::TuneData read_tune_data(const TuneText& text, const TuneSource& from, const RunnerOptions& serving, bool on_gpu,
+                               int64_t context, uint64_t seed);
+
+}  // namespace fidelio
