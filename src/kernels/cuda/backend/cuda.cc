@@ -187,7 +187,7 @@ void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
   State& s = *state_;
   if (s.kind != RowKind::output || s.rows > cuda::kRecordedRows || s.mode == Activations::f32) return work();
   const auto joined = [&] {
-    s.joining = s.rows <= cuda::kJoinRows && s.mode == Activations::a16 && cuda::device_code().hopper;
+    s.joining = s.rows == 1 && s.mode == Activations::a16 && cuda::device_code().hopper;
     work();
     s.flush();
     s.joining = false;

@@ -1,4 +1,4 @@
-// A step of few output rows: its products wait for what comes next, and make that one's row as well where they can
+// A decode step of one row: its products wait for what comes next, and make that one's row as well where they can
 // (LowbitJoin), so that no kernel stands between the two.
 #include <algorithm>
 
@@ -21,11 +21,11 @@ bool Cuda::State::join_waiting() {
   const std::span<const cuda::LowbitOutput> outputs(product.outputs, static_cast<size_t>(product.count));
   const auto kind = unwritten.norm ? LowbitJoin::Kind::norm : LowbitJoin::Kind::gate;
   if (!cuda::joins(outputs, kind) || outputs[0].y != unwritten.x || outputs[0].weight->shape.out != unwritten.columns ||
-      product.x.rows != unwritten.rows || (!unwritten.norm && outputs[1].y != unwritten.with))
+      (!unwritten.norm && outputs[1].y != unwritten.with))
     return false;
   joined_in = 1 - joined_in;  // the other one may be what it reads
-  grow(joined[joined_in], cuda::input_bytes(cuda::kJoinRows, column_blocks(max_columns)));
-  grow(squares, cuda::kJoinRows * column_blocks(max_columns) * 4);
+  grow(joined[joined_in], cuda::input_bytes(1, column_blocks(max_columns)));
+  grow(squares, column_blocks(max_columns) * 4);
   product.join = {kind, joined[joined_in].as<uint8_t>(), unwritten.norm ? unwritten.with : nullptr,
                   squares.as<float>()};
   joined_norm = {unwritten.norm ? squares.as<float>() : nullptr, unwritten.eps};
@@ -47,7 +47,7 @@ bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
   const bool is_made = joined_version == input.version || join_waiting();
   flush();
   if (is_made) {
-    product.x = {joined[joined_in].as<uint8_t>(), static_cast<int>(input.rows)};
+    product.x = {joined[joined_in].as<uint8_t>(), 1};
     product.norm = joined_norm;
   } else {
     prepare_blocks(input);

@@ -1,4 +1,4 @@
-// The end of a product of few rows that also makes the next one's (LowbitJoin of lowbit.h). Thread blocks that have 128
+// The end of a product of one row that also makes the next one's (LowbitJoin of lowbit.h). Thread blocks that have 128
 // outputs between them, or gate's and up's 128, are a cluster and give their outputs to the first of them, in shared
 // memory: one step, where a kernel of its own would wait for this one's end, ask L2 for the row, and be waited for.
 //
@@ -9,8 +9,8 @@
 
 namespace fidelio::cuda {
 
-// Shared memory of it: of each row gate's and up's 128, and a barrier.
-constexpr int join_bytes(int rows) { return rows <= kJoinRows ? rows * 2 * kBlockRows * 4 + 16 : 0; }
+// Shared memory of it: gate's and up's 128, and a barrier.
+constexpr int kJoinBytes = 2 * kBlockRows * 4 + 16;
 
 // How many thread blocks, a cluster, make what a join makes of 128 outputs: of a weight, or of gate and of up.
 constexpr int join_cluster(LowbitJoin::Kind kind, int tiles) {
@@ -26,60 +26,49 @@ __device__ __forceinline__ int first_tile(const LowbitArguments& p) {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 template <typename Shape>
-__device__ __forceinline__ int joined_rows(const LowbitArguments& p) {
-  return Shape::kMostRows == 1 ? 1 : p.rows;
-}
-template <typename Shape>
 __device__ __forceinline__ uint32_t join_barrier(uint8_t* shared) {
-  return ptx::shared_address(shared + Shape::kReceived + Shape::kJoined);
+  return ptx::shared_address(shared + Shape::kReceived + 2 * kBlockRows * 4);
 }
-// Before the kernel waits for the one before it: the barrier, and the norm's weights of a lane's four outputs, in a warp
-// for each row.
+// Before the kernel waits for the one before it: the barrier, and the norm's weights of a lane's four outputs.
 template <typename Shape>
 __device__ __forceinline__ float4 begin_join(const LowbitArguments& p, uint8_t* shared) {
   float4 w{};
-  if (threadIdx.x < 32 * Shape::kMostRows && blockIdx.z == 0) {
+  if (threadIdx.x < 32 && blockIdx.z == 0) {
     if (threadIdx.x == 0) {
       ptx::start_barrier(join_barrier<Shape>(shared), 1);
       ptx::publish_barriers();
-      ptx::expect(join_barrier<Shape>(shared), joined_rows<Shape>(p) * gridDim.z * Shape::kOutputs * 4);
+      ptx::expect(join_barrier<Shape>(shared), gridDim.z * Shape::kOutputs * 4);
     }
-    if (p.join.norm) w = *reinterpret_cast<const float4*>(p.join.norm + blockIdx.x * kBlockRows + threadIdx.x % 32 * 4);
+    if (p.join.norm) w = *reinterpret_cast<const float4*>(p.join.norm + blockIdx.x * kBlockRows + threadIdx.x * 4);
     __syncwarp();
   }
   ptx::cluster_arrive_relaxed();
   return w;
 }
-// The end of a join: a thread's sums go to the first thread block of the cluster, of which a warp for each row makes a
-// block of that row of the next product.
-template <typename Shape, int kCount>
-__device__ __forceinline__ void join_outputs(const LowbitArguments& p, uint8_t* shared, const float (&values)[kCount],
-                                             float4 w) {
-  static_assert(Shape::kOutputs % 32 == 0 && Shape::kMostRows <= kParts);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, output = threadIdx.x % Shape::kOutputs,
-            rows = joined_rows<Shape>(p), width = gridDim.z * Shape::kOutputs;  // of a row, 128 or 256
+// The end of a join: output `thread` of each thread block goes to the first one of the cluster, of which a warp makes a
+// block of the next product's row.
+template <typename Shape>
+__device__ __forceinline__ void join_outputs(const LowbitArguments& p, uint8_t* shared, float value, float4 w) {
+  const int lane = threadIdx.x % 32;
   uint8_t* const received = shared + Shape::kReceived;
   const uint32_t barrier = join_barrier<Shape>(shared);
-  if (threadIdx.x / Shape::kOutputs >= rows) return;
-  ptx::cluster_wait();  // the barrier is there
-  const uint32_t to_first = ptx::address_in(0, received), arrived = ptx::address_in(0, barrier);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const int row = (threadIdx.x + i * Shape::kThreads) / Shape::kOutputs;
-    if (row < rows)
-      ptx::store_in_cluster(to_first + (row * width + blockIdx.z * Shape::kOutputs + output) * 4, values[i], arrived);
-  }
-  if (blockIdx.z > 0 || warp >= rows) return;
+  const bool norm = p.join.kind == LowbitJoin::Kind::norm;
+  if (threadIdx.x >= Shape::kOutputs) return;
+  static_assert(Shape::kOutputs == 32);  // a warp
+  ptx::cluster_wait();                   // the barrier is there
+  ptx::store_in_cluster(ptx::address_in(0, received) + (blockIdx.z * Shape::kOutputs + lane) * 4, value,
+                        ptx::address_in(0, barrier));
+  if (blockIdx.z > 0) return;
   ptx::wait(barrier, 0);
-  const float4* const of_row = reinterpret_cast<const float4*>(received + warp * width * 4);
-  const float4 v = of_row[lane];
-  const InputPlaces to{p.join.blocks + blockIdx.x * input_block_bytes(1) + rows_at(8), 8, warp, false};
-  if (p.join.kind == LowbitJoin::Kind::norm) {
+  const float4 v = reinterpret_cast<const float4*>(received)[lane];
+  const InputPlaces to{p.join.blocks + blockIdx.x * input_block_bytes(1) + rows_at(8), 8, 0, false};
+  if (norm) {
     prepare_integers(v * w, 1, to);
     const float squares = squares_of_block(v);
-    if (lane == 0) p.join.squares[warp * gridDim.x + blockIdx.x] = squares;
+    if (lane == 0) p.join.squares[blockIdx.x] = squares;
   } else {
-    prepare_integers(gated(v, of_row[32 + lane]), 1, to);
+    const float4 up = reinterpret_cast<const float4*>(received)[32 + lane];
+    prepare_integers(gated(v, up), 1, to);
   }
 }
 #endif

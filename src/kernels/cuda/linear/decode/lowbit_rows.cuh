@@ -28,7 +28,7 @@ void launch_halves(Stream stream, const LowbitArguments& p, int row_blocks) {
 template <typename Traits, int kTiles, int kRows, int most, int kResident>
 constexpr int fitting_stages() {
   using One = StreamShape<Traits, kTiles, kRows, 1>;
-  constexpr int kRoomForRings = kMostShared / kResident - 1024 - join_bytes(kRows <= kJoinRows ? kRows : 1),
+  constexpr int kRoomForRings = kMostShared / kResident - 1024 - kJoinBytes,
                 kFitting = kRoomForRings / (kParts * One::kRings);
   return std::max(1, std::min(most, kFitting));
 }

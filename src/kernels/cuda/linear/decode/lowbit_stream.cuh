@@ -11,7 +11,7 @@
 // and at the end the parts' totals meet in shared memory, where they are added as a balanced tree. The rings of weights
 // (constants) fill before the kernel waits for the one before it.
 //
-// Of few rows in a decode step it may go on and make the next product's (lowbit_join.cuh).
+// In a decode step it may go on and make the next product's row (lowbit_join.cuh).
 //
 // That activations come through a ring too is what counts: they lie in L2, but while weights stream in an answer from
 // there takes a microsecond as well, and a load of them a block ahead made each of the eight blocks of a part wait for
@@ -28,10 +28,9 @@ struct StreamShape {
   static constexpr int kWeights = TileRing<Traits, kTiles>::kStage, kInput = kRows * kInputRow;  // of a stage
   static constexpr int kRings = kStages * (kWeights + kInput), kSums = kRowTiles * kTileRows * kOutputs * 4;
   static constexpr int kWarpBytes = kRings > kSums ? kRings : kSums;  // the sums come where the rings were
-  static constexpr int kThreads = kParts * 32, kMostRows = kRows;
-  // Of a thread block that joins others' outputs: of each row gate's and up's 128 come there, and a barrier.
-  static constexpr int kReceived = kParts * kWarpBytes, kShared = kReceived + join_bytes(kRows),
-                       kJoined = kRows * 2 * kBlockRows * 4;
+  static constexpr int kThreads = kParts * 32;
+  // Of a thread block that joins others' outputs: gate's and up's 128 come there, and a barrier.
+  static constexpr int kReceived = kParts * kWarpBytes, kShared = kReceived + (kRows == 1 ? kJoinBytes : 0);
 };
 
 // The parts' sums, which lie where their rings were: a balanced tree.
@@ -62,8 +61,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
 
   [[maybe_unused]] float4 norm_weight{};
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kRows <= kJoinRows)
-    if (p.join.kind != LowbitJoin::Kind::none) norm_weight = begin_join<Shape>(p, shared);
+  if (kRows == 1 && p.join.kind != LowbitJoin::Kind::none) norm_weight = begin_join<Shape>(p, shared);
 #endif
 
   // What the activations are laid out for. The kernel for kMaxRows takes fewer too.
@@ -84,27 +82,15 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
   float total[kTiles][kRowTiles][2] = {};
   OwnOutputs<Shape::kOutputs, kRows> outputs(p, at);
   ptx::dependency_wait();
-  constexpr bool kJoins = kRows <= kJoinRows;
-  float factor[kJoins ? kRowTiles : 1], squares[kJoins ? kRows : 1] = {};  // of the lane's rows; of all
-#pragma unroll
-  for (float& f : factor) f = 1;
-  const bool has_factor = kJoins && p.norm.squares;
-  if (has_factor)
-#pragma unroll
-    for (int m = 0; m < (kJoins ? kRows : 1); ++m)
-      squares[m] =
-          kRows == 1 || m < p.rows ? share_of_squares(p.norm.squares + m * p.column_blocks, p.column_blocks) : 0;
+  float factor = 1;  // of the row
+  const bool has_factor = kRows == 1 && p.norm.squares;
+  if (has_factor) factor = share_of_squares(p.norm.squares, p.column_blocks);
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
     if (stage < count) ask_input(stage);
     ptx::commit_copies();
   }
-  if (has_factor)
-#pragma unroll
-    for (int m = 0; m < (kJoins ? kRows : 1); ++m) {
-      const float of_row = norm_factor(sum_of_warp(squares[m]), p.columns, p.norm.eps);
-      if (kRows == 1 || t == m % kTileRows) factor[m / kTileRows] = of_row;
-    }
+  if (has_factor) factor = norm_factor(sum_of_warp(factor), p.columns, p.norm.eps);
   outputs.ask(p);
 #pragma unroll 1
   for (int block = 0; block < count; block += kStages) {
@@ -116,7 +102,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
       const auto load = [&](LaneIntegers<Traits::kGroupChunks>& x, int n) {
         const int from_first = stage * Shape::kInput + n * kTileRows * kInputRow;
         x.load(of_products + from_first, record + from_first);
-        if constexpr (kJoins) x.row.scale *= factor[n];
+        if constexpr (kRows == 1) x.row.scale *= factor;
       };
       constexpr bool kFew = kRowTiles <= 2;  // they stay in registers for all tiles
       LaneIntegers<Traits::kGroupChunks> few[kFew ? kRowTiles : 1];
@@ -154,16 +140,16 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
         sums[(n * kTileRows + t) * Shape::kOutputs + tile * 16 + g + 8 * up] =
             total[tile][n][up] * integer_unit<Traits>(p, up != 0);
   __syncthreads();
-  float values[outputs.kCount] = {};
+  float value = 0;  // of the last
 #pragma unroll
   for (int i = 0; i < outputs.kCount; ++i) {
     if (!outputs.y[i]) continue;
-    values[i] = outputs.value(p, i, joined<Shape>(shared, outputs.sum_of(i)));
-    if (!kJoins || p.join.kind != LowbitJoin::Kind::gate) *outputs.y[i] = values[i];
+    value = outputs.value(p, i, joined<Shape>(shared, outputs.sum_of(i)));
+    if (kRows > 1 || p.join.kind != LowbitJoin::Kind::gate) *outputs.y[i] = value;
   }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kJoins && Shape::kOutputs % 32 == 0)  // one tile a thread block: launched before Hopper alone
-    if (p.join.kind != LowbitJoin::Kind::none) join_outputs<Shape>(p, shared, values, norm_weight);
+  if constexpr (kRows == 1)
+    if (p.join.kind != LowbitJoin::Kind::none) join_outputs<Shape>(p, shared, value, norm_weight);
 #endif
 }
 
