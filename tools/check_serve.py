@@ -1,18 +1,60 @@
 #!/usr/bin/env python3
-"""OpenAI's own client (PyPI: openai; 3.54.0 was used), unmodified, against a running `fidelio serve`.
+"""OpenAI's and Anthropic's own clients (PyPI: openai, anthropic; 3.54.0 and 2.12.0 were used), unmodified, against a running `fidelio serve`.
 
     fidelio serve models/quill-26m --port 8000 &
-    python3 -m venv venv && venv/bin/pip install openai && venv/bin/python tools/check_serve.py http://127.0.0.1:8000
+    python3 -m venv venv && venv/bin/pip install openai anthropic && venv/bin/python tools/check_serve.py http://127.0.0.1:8000
 
 Exits 1 at the first thing that is not as it should be."""
 import asyncio
+import json
 import sys
 
+import anthropic
 import openai
 
 
 def texts(choices):
     return [choice.text for choice in choices]
+
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 0, "maximum": 120}},
+          "required": ["name", "age"], "additionalProperties": False}
+
+
+def check_forms(client, model):
+    chat = dict(model=model, messages=[{"role": "user", "content": "Who is it?"}], temperature=0, max_tokens=100)
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+    person = json.loads(client.chat.completions.create(**chat, response_format=form).choices[0].message.content)
+    assert set(person) == {"name", "age"} and 0 <= person["age"] <= 120 and len(person["name"]) <= 20, person
+    tools = [{"type": "function", "function": {"name": "find", "description": "finds somebody", "parameters": SCHEMA}}]
+    call = client.chat.completions.create(**chat, tools=tools, tool_choice="required").choices[0]
+    assert call.finish_reason == "tool_calls" and call.message.tool_calls[0].function.name == "find", call
+    assert set(json.loads(call.message.tool_calls[0].function.arguments)) == {"name", "age"}
+    top = client.chat.completions.create(**chat, logprobs=True, top_logprobs=3).choices[0].logprobs.content
+    assert all(len(t.top_logprobs) == 3 and t.top_logprobs[0].logprob == t.logprob for t in top)
+
+
+def check_anthropic(url, model):
+    client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120)
+    asked = dict(model=model, max_tokens=24, temperature=0, system="Be brief.", messages=[{"role": "user", "content": "What is 3 + 4?"}])
+    message = client.messages.create(**asked)
+    assert message.role == "assistant" and message.stop_reason in ("end_turn", "max_tokens"), message
+    with client.messages.stream(**asked) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == "".join(b.text for b in message.content if b.type == "text") and final.usage.output_tokens == message.usage.output_tokens
+    assert [b.model_dump() for b in final.content] == [b.model_dump() for b in message.content]
+    counted = client.messages.count_tokens(model=model, system="Be brief.", messages=asked["messages"])
+    assert counted.input_tokens == message.usage.input_tokens
+    tool = {"name": "find", "description": "finds somebody", "input_schema": SCHEMA}
+    call = client.messages.create(**{**asked, "max_tokens": 100}, tools=[tool], tool_choice={"type": "any"})
+    assert call.stop_reason == "tool_use" and call.content[-1].name == "find" and set(call.content[-1].input) == {"name", "age"}, call
+    try:
+        client.messages.create(**{**asked, "temperature": -1})
+        raise AssertionError("a negative temperature was taken")
+    except anthropic.BadRequestError as error:
+        assert error.body["error"]["type"] == "invalid_request_error", error.body
+    print(f"anthropic {anthropic.__version__}: the client and {model} understand each other")
 
 
 def main(url):
@@ -54,6 +96,8 @@ def main(url):
             assert texts(a.choices[0] for a in answers[::8]) == texts(a.choices[0] for a in alone)
 
     asyncio.run(many())
+    check_forms(client, model)
+    check_anthropic(url, model)
     print(f"openai {openai.__version__}: the client and {model} understand each other ({answer.choices[0].message.content!r})")
 
 

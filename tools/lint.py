@@ -21,7 +21,7 @@ ROOMS = {  # room -> rooms it may include
     "quant": RUNTIME,
     "eval": [*RUNTIME, "engine"],
     "grammar": [*RUNTIME, "engine"],
-    "serve": [*RUNTIME, "engine"],
+    "serve": [*RUNTIME, "engine", "grammar"],
     "sensitivity": [*RUNTIME, "engine", "train", "eval", "quant", "alloc"],
     "compress": [*RUNTIME, "engine", "eval", "quant", "alloc", "sensitivity"],
     "app": None,

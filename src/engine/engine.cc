@@ -23,6 +23,18 @@ std::string_view name_of(FinishReason reason) {
   }
 }
 
+namespace {
+
+// kForbidden behind a stop id too: nothing comes after it.
+Constraint::State next_state(const Sequence& s, Constraint::State state, int32_t id) {
+  if (state < 0) return state;
+  const auto& stops = s.request.stop_ids;
+  if (std::find(stops.begin(), stops.end(), id) != stops.end()) return Constraint::kForbidden;
+  return s.request.constraint->next(state, id);
+}
+
+}  // namespace
+
 // The drafts stand at the end of the sequence's history while a step is under way.
 struct Engine::Output {
   Sequence* sequence;
@@ -31,17 +43,25 @@ struct Engine::Output {
   std::vector<double> sureness{}, reached{};    // of its drafts
   std::vector<TokenDistribution> drawn_from{};  // its drafts, for rejection
   std::vector<int32_t> places{};                // of its drafts, where those are not known yet
+  std::vector<Constraint::State> states{};      // after each of its drafts
   int64_t drafts() const { return static_cast<int64_t>(sureness.size()); }
   bool sampled() const { return sequence->request.sampling.temperature > 0; }
 
-  void append(int32_t id, double sure, double rate) {
+  Constraint::State state() const { return states.empty() ? sequence->state : states.back(); }
+  // False: the constraint forbids the draft, which is not made.
+  bool append(int32_t id, double sure, double rate) {
+    const Constraint::State next = next_state(*sequence, state(), id);
+    if (next == Constraint::kForbidden) return false;
+    states.push_back(next);
     reached.push_back((reached.empty() ? 1 : reached.back()) * rate);
     sureness.push_back(sure);
     sequence->history.push_back(id);
+    return true;
   }
   void keep(int64_t count) {
     sequence->history.resize(sequence->history.size() - static_cast<size_t>(drafts() - count));
-    sureness.resize(static_cast<size_t>(count)), reached.resize(static_cast<size_t>(count));
+    const auto left = static_cast<size_t>(count);
+    sureness.resize(left), reached.resize(left), states.resize(left);
   }
 };
 
@@ -57,6 +77,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 SchedulerLimits limits_of(const Runner& runner, const EngineOptions& o) {
   const int64_t most = std::min(runner.options().max_rows, runner.options().max_logit_rows);
   return {.max_rows = runner.options().max_rows,
+          .max_logit_rows = most,
           .max_sequences = o.max_sequences == 0 ? most : std::min(o.max_sequences, most),
           .cache_pages = runner.cache_pages(),
           .reuse_prefixes = o.reuse_prefixes,
@@ -99,7 +120,10 @@ int64_t Engine::add(GenerationRequest request, RequestEvents events) {
   check(size < context_,
         "the prompt has {} tokens, the context holds {} and one must be left for the answer: shorten the prompt", size,
         context_);
-  check(request.max_tokens >= 1, "max_tokens must be at least 1, not {}", request.max_tokens);
+  check(request.max_tokens >= (request.prompt_logprobs ? 0 : 1), "max_tokens must be at least 1, not {}",
+        request.max_tokens);
+  check(request.alternatives >= 0 && request.alternatives <= vocabulary_,
+        "{} alternatives are asked for, the vocabulary has {} tokens", request.alternatives, vocabulary_);
   for (int32_t id : request.prompt)
     check(id >= 0 && id < vocabulary_, "the prompt holds token id {}, the vocabulary has {}", id, vocabulary_);
   validate(request.sampling);
@@ -179,7 +203,8 @@ void Engine::look_up(Output& output) {
   const double sure = 1 - 1.5 / static_cast<double>(matched);
   const double rate = controller_.rate(Controller::Source::lookup, output.sampled(), sure);
   output.source = Controller::Source::lookup;
-  for (int32_t id : ids) output.append(id, sure, rate);
+  for (int32_t id : ids)
+    if (!output.append(id, sure, rate)) break;
   if (controller_.prefers_lookup(output.reached)) return;
   output.keep(0);
   output.source = Controller::Source::draft;
@@ -205,7 +230,9 @@ bool Engine::draft_step() {
     const Sequence& s = *outputs_[i].sequence;
     batch_.append(std::span(s.history).last(1), s.size() - 1, scheduler_.pages(s), 1, RowKind::output);
     const uint64_t random = Rng(s.request.sampling.seed ^ kDraftStream, static_cast<uint64_t>(s.size())).next();
-    sampler_.want(s, false, options_.speculation.adapt, rejects() ? &random : nullptr);
+    sampler_.want(s, {.sureness = options_.speculation.adapt,
+                      .state = outputs_[i].state(),
+                      .random = rejects() ? &random : nullptr});
   }
   const auto start = std::chrono::steady_clock::now();
   const SpeculationOptions& how = options_.speculation;
@@ -221,18 +248,22 @@ bool Engine::draft_step() {
     if (!drafting_[i].drafts) continue;
     if (rejects()) outputs_[i].drawn_from.push_back(std::move(drafted_[row]));
     const Chosen& c = chosen[row++];
-    if (c.id < 0)
-      outputs_[i].room = outputs_[i].drafts();  // the draft cannot say: the verifier will
-    else
-      outputs_[i].append(c.id, c.sureness,
-                         controller_.rate(Controller::Source::draft, drafting_[i].sampled, c.sureness));
+    // Where the draft cannot say, the verifier will.
+    const double rate = controller_.rate(Controller::Source::draft, drafting_[i].sampled, c.sureness);
+    if (c.id < 0 || !outputs_[i].append(c.id, c.sureness, rate)) outputs_[i].room = outputs_[i].drafts();
   }
   return true;
 }
 
 // Drafts whose number does not depend on what they are, nor their rules: they are made, and verified, without a wait.
+// Rows of constraints, alternatives and scored prompts are read on the host.
 bool Engine::drafts_blindly() const {
   if (options_.speculation.adapt || rejects()) return false;
+  const bool on_host = std::any_of(sequences_.begin(), sequences_.end(), [](const auto& entry) {
+    const GenerationRequest& r = entry.second->request;
+    return r.constraint != nullptr || r.alternatives > 0 || r.prompt_logprobs;
+  });
+  if (on_host) return false;
   return std::none_of(outputs_.begin(), outputs_.end(), [](const Output& output) {
     const SamplingOptions& s = output.sequence->request.sampling;
     return s.repetition_penalty != 1 || s.presence_penalty != 0 || s.frequency_penalty != 0;
@@ -254,7 +285,7 @@ void Engine::enqueue_drafts() {
       const Sequence& s = *output->sequence;
       batch_.append(std::span(s.history).last(1), s.size() - 1, scheduler_.pages(s), 1, RowKind::output);
       from_.push_back(output->places.empty() ? -1 : output->places.back());
-      sampler_.want(s, false, false);
+      sampler_.want(s, {});
     }
     int32_t place = sampler_.enqueue(*how.draft, batch_, how.reading, from_, enqueued_ == 0);
     for (Output* output : drafting) output->places.push_back(place++), output->append(0, 1, 1);
@@ -278,8 +309,11 @@ void Engine::append_output_rows() {
                   scheduler_.pages(s), rows, RowKind::output);
     const std::vector<int32_t> drafts(s.history.end() - output.drafts(), s.history.end());
     s.history.resize(static_cast<size_t>(s.fed + 1));
-    sampler_.want(s, s.request.logprobs, false);
-    for (int32_t id : drafts) s.history.push_back(id), sampler_.want(s, s.request.logprobs, false);
+    sampler_.want(s, wish_of(s, s.state));
+    for (size_t i = 0; i < drafts.size(); ++i) {
+      s.history.push_back(drafts[i]);
+      sampler_.want(s, wish_of(s, output.states[i]));
+    }
     from_.push_back(-1);
     for (int64_t i = 0; i < output.drafts(); ++i)
       from_.push_back(output.places.empty() ? -1 : output.places[static_cast<size_t>(i)]);
@@ -301,8 +335,8 @@ std::span<const Chosen> Engine::follow_drafts() {
 void Engine::verify() {
   append_output_rows();
   const int64_t output_rows = batch_.rows();
-  const auto ending = scheduler_.append_chunks(batch_);
-  for (const Sequence* s : ending) sampler_.want(*s, s->request.logprobs, false);
+  const auto chunks = scheduler_.append_chunks(batch_);
+  for (const Scheduler::Chunk& chunk : chunks) want(chunk);
   const auto start = std::chrono::steady_clock::now();
   const auto chosen = enqueued_ > 0 ? follow_drafts()
                       : rejects()   ? sampler_.run(runner_, batch_, options_.reading, verified_)
@@ -323,10 +357,41 @@ void Engine::verify() {
     row += rows;
   }
   controller_.end_cycle(counters_.tokens - before);
-  for (Sequence* s : ending) {
-    accept(*s, chosen[row++]);
-    if (!s->over) scheduler_.settle(*s);
+  for (const Scheduler::Chunk& chunk : chunks) {
+    const auto rows = static_cast<size_t>(chunk.rows);
+    take(chunk, chosen.subspan(row, rows));
+    row += rows;
   }
+}
+
+// --- prompts -------------------------------------------------------------------------------------------------------
+// A row of the prompt scores the token after it; the newest token's row chooses one.
+void Engine::want(const Scheduler::Chunk& chunk) {
+  const Sequence& s = *chunk.sequence;
+  for (int64_t i = chunk.first; i < chunk.first + chunk.rows - chunk.last; ++i)
+    sampler_.want_score(s.history[static_cast<size_t>(i) + 1], s.request.alternatives);
+  if (chunk.last) sampler_.want(s, wish_of(s, s.state));
+}
+
+void Engine::take(const Scheduler::Chunk& chunk, std::span<const Chosen> chosen) {
+  Sequence& s = *chunk.sequence;
+  if (s.over) return;  // cancelled by the owner of another
+  if (s.scores_prompt()) {
+    s.prompt_scores.resize(static_cast<size_t>(chunk.first));
+    for (size_t i = 0; i + (chunk.last ? 1 : 0) < chosen.size(); ++i) {
+      const Chosen& c = chosen[i];
+      if (c.id < 0) return accept(s, c);
+      s.prompt_scores.push_back({{c.id, c.logprob}, {c.best.begin(), c.best.end()}});
+    }
+    if (chunk.last) {
+      s.prompt_told = true;
+      if (s.events.on_prompt) s.events.on_prompt(s.number, std::move(s.prompt_scores));
+    }
+  }
+  if (!chunk.last || s.over) return;
+  if (s.request.max_tokens == 0) return finish(s, FinishReason::length);
+  accept(s, chosen.back());
+  if (!s.over) scheduler_.settle(s);
 }
 
 // Row i was computed after i drafts: its token stands if all of those did. The sequence may end on the way.
@@ -345,7 +410,7 @@ void Engine::judge(Output& output, std::span<const Chosen> chosen, size_t first_
       s.result.accepted += right;
     }
     s.fed = s.size();
-    accept(s, c);
+    accept(s, c, right);
     if (!right) break;
   }
   if (!s.over) scheduler_.settle(s);
@@ -369,15 +434,18 @@ bool Engine::stands(Output& output, size_t draft, int32_t drafted, size_t row, C
   return judgement.accepted;
 }
 
-void Engine::accept(Sequence& s, const Chosen& chosen) {
+void Engine::accept(Sequence& s, const Chosen& chosen, bool drafted) {
   if (s.over) return;  // cancelled by an owner who heard of another token
   if (chosen.id < 0) {
     s.result.error =
-        "a logit is not finite: the model computes NaN or infinity; its weights are damaged, a format's scale "
-        "overflowed, or a penalty or bias is beyond reason";
+        s.state >= 0
+            ? "no token of the vocabulary can go on with an answer of the form that was asked for"
+            : "a logit is not finite: the model computes NaN or infinity; its weights are damaged, a format's scale "
+              "overflowed, or a penalty or bias is beyond reason";
     return finish(s, FinishReason::stop);
   }
   ++counters_.tokens;
+  s.state = next_state(s, s.state, chosen.id);
   s.history.push_back(chosen.id);
   s.result.ids.push_back(chosen.id);
   if (s.request.logprobs) s.result.logprobs.push_back(chosen.logprob);
@@ -386,7 +454,7 @@ void Engine::accept(Sequence& s, const Chosen& chosen) {
     const size_t settled = ends ? s.stream.text().size() : s.stream.settled(), from = std::min(s.reported, settled);
     s.reported = settled;
     const std::string_view text(s.stream.text());
-    s.events.on_token({s.number, chosen.id, chosen.logprob, text.substr(from, settled - from)});
+    s.events.on_token({s.number, chosen.id, chosen.logprob, text.substr(from, settled - from), chosen.best, drafted});
   }
   if (s.over) return;  // its owner cancelled it
   if (ends) finish(s, s.result.finish_reason);
@@ -396,10 +464,13 @@ bool Engine::ends_at(Sequence& s, int32_t id) {
   const auto& stops = s.request.stop_ids;
   const bool stopped = std::find(stops.begin(), stops.end(), id) != stops.end();
   const bool length = static_cast<int64_t>(s.result.ids.size()) >= s.request.max_tokens, full = s.size() >= context_;
-  const bool ends = stopped || length || full;
+  const bool whole = s.state >= 0 && s.request.constraint->must_end(s.state);
+  const bool ends = stopped || length || full || whole;
   bool cut = !stopped && s.stream.push(id);
   if (ends && !cut) cut = s.stream.finish();
-  s.result.finish_reason = stopped || cut ? FinishReason::stop : length ? FinishReason::length : FinishReason::context;
+  s.result.finish_reason = stopped || cut || whole ? FinishReason::stop
+                           : length                ? FinishReason::length
+                                                   : FinishReason::context;
   return ends || cut;
 }
 
@@ -408,6 +479,7 @@ void Engine::finish(Sequence& s, FinishReason reason) {
   s.over = true;
   s.stream.finish();
   s.result.finish_reason = reason;
+  s.result.stop_string = s.stream.stop_string();
   s.result.text = s.stream.take_text();
   scheduler_.remove(&s);
   ended_.push_back(&s);

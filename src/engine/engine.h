@@ -71,7 +71,9 @@ class Engine {
   void judge(Output& output, std::span<const Chosen> chosen, size_t first_row);
   bool stands(Output& output, size_t draft, int32_t drafted, size_t row, Chosen& chosen);
   bool rejects() const { return options_.speculation.acceptance == Acceptance::rejection; }
-  void accept(Sequence& s, const Chosen& chosen);
+  void want(const Scheduler::Chunk& chunk);
+  void take(const Scheduler::Chunk& chunk, std::span<const Chosen> chosen);
+  void accept(Sequence& s, const Chosen& chosen, bool drafted = false);
   void finish(Sequence& s, FinishReason reason);
   bool ends_at(Sequence& s, int32_t id);
 

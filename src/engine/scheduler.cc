@@ -36,7 +36,8 @@ bool Scheduler::make_room(const Sequence& sequence, int64_t tokens) {
 std::span<const int32_t> Scheduler::keys_of(const Sequence& s, int64_t count) {
   keys_.assign(s.history.begin(), s.history.begin() + count);
   if (!limits_.kinds_agree)
-    for (int64_t i = s.output_begin; i < count; ++i) keys_[static_cast<size_t>(i)] = ~keys_[static_cast<size_t>(i)];
+    for (int64_t i = s.request.prompt_logprobs ? 0 : s.output_begin; i < count; ++i)
+      keys_[static_cast<size_t>(i)] = ~keys_[static_cast<size_t>(i)];
   return keys_;
 }
 
@@ -44,7 +45,8 @@ void Scheduler::admit() {
   while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < limits_.max_sequences) {
     Sequence& s = *waiting_.front();
     // One token at least is fed, for its logits.
-    if (limits_.reuse_prefixes) s.fed = pages_.reuse(s.number, keys_of(s, s.size() - 1), s.size() - 1);
+    if (limits_.reuse_prefixes && !s.scores_prompt())
+      s.fed = pages_.reuse(s.number, keys_of(s, s.size() - 1), s.size() - 1);
     const auto spare = static_cast<int64_t>(running_.size());
     if (PageTable::pages_for(s.size()) - s.fed / kPageTokens + spare > pages_.free_pages()) {
       pages_.release(s.number);
@@ -74,21 +76,26 @@ int64_t Scheduler::room_for(const Sequence& s, int64_t rows) {
   return rows;
 }
 
-std::span<Sequence* const> Scheduler::append_chunks(Batch& batch) {
-  ending_.clear();
+std::span<const Scheduler::Chunk> Scheduler::append_chunks(Batch& batch) {
+  chunks_.clear();
   for (Sequence* s : running_) {
     if (s->decoding) continue;
     const bool prompt = s->fed < s->output_begin;
+    const bool scored = prompt && s->scores_prompt();
     const int64_t end = prompt ? s->output_begin : s->size();
-    const int64_t count = std::min(end - s->fed, limits_.max_rows - batch.rows());
+    int64_t count = std::min(end - s->fed, limits_.max_rows - batch.rows());
+    if (scored)  // everyone who runs may want a row of logits of its own
+      count = std::min(count, std::max<int64_t>(1, limits_.max_logit_rows - std::ssize(batch.logit_rows) - running()));
     if (count <= 0) continue;
     const bool last = s->fed + count == s->size();
+    const int64_t wanted = scored ? count : last ? 1 : 0;
     batch.append(std::span(s->history).subspan(static_cast<size_t>(s->fed), static_cast<size_t>(count)), s->fed,
-                 pages_.pages(s->number), last ? 1 : 0, prompt ? RowKind::prompt : RowKind::output);
+                 pages_.pages(s->number), wanted,
+                 prompt && !s->request.prompt_logprobs ? RowKind::prompt : RowKind::output);
     s->fed += count;
-    if (last) ending_.push_back(s);
+    if (wanted > 0) chunks_.push_back({s, s->fed - wanted, wanted, last});
   }
-  return ending_;
+  return chunks_;
 }
 
 void Scheduler::settle(const Sequence& s) {

@@ -19,8 +19,9 @@
 namespace fidelio {
 
 struct SchedulerLimits {
-  int64_t max_rows = 0;       // of a step
-  int64_t max_sequences = 0;  // running at once, at most max_rows
+  int64_t max_rows = 0;        // of a step
+  int64_t max_logit_rows = 0;  // of those, whose logits are computed
+  int64_t max_sequences = 0;   // running at once, at most max_rows
   int64_t cache_pages = 0;
   bool reuse_prefixes = true;
   // Whether a prompt row and an output row of the same token leave the same bits in the cache: then an answer's pages
@@ -30,6 +31,12 @@ struct SchedulerLimits {
 
 class Scheduler {
  public:
+  // Rows [first, first + rows) of a sequence whose logits are the batch's next. last: the newest token's is among them.
+  struct Chunk {
+    Sequence* sequence;
+    int64_t first, rows;
+    bool last;
+  };
   explicit Scheduler(const SchedulerLimits& limits) : limits_(limits), pages_(limits.cache_pages) {}
 
   void add(Sequence* sequence) { waiting_.push_back(sequence); }
@@ -41,8 +48,8 @@ class Scheduler {
   // Pages for `rows` rows of a sequence that decodes: how many rows of those have them. Preempts nobody.
   int64_t room_for(const Sequence& sequence, int64_t rows);
   // Appends rows of what does not decode yet to a batch that holds the step's output rows, as far as they fit, and
-  // counts them as fed. Returns the sequences whose last row is in it: their logits are the batch's last.
-  std::span<Sequence* const> append_chunks(Batch& batch);
+  // counts them as fed. Returns those with logits: of a sequence's last row, or of all where the prompt is scored.
+  std::span<const Chunk> append_chunks(Batch& batch);
   // After a step: rows up to `fed` are final and may be reused, what drafts had beyond is given back.
   void settle(const Sequence& sequence);
 
@@ -62,10 +69,11 @@ class Scheduler {
 
   SchedulerLimits limits_;
   PageTable pages_;
-  std::deque<Sequence*> waiting_;             // the oldest first
-  std::vector<Sequence*> running_;            // the oldest first
-  std::vector<Sequence*> decoding_, ending_;  // what decoding() and append_chunks() return
-  std::vector<int32_t> keys_;                 // tokens as pages are known by
+  std::deque<Sequence*> waiting_;    // the oldest first
+  std::vector<Sequence*> running_;   // the oldest first
+  std::vector<Sequence*> decoding_;  // what decoding() returns
+  std::vector<Chunk> chunks_;        // what append_chunks() returns
+  std::vector<int32_t> keys_;        // tokens as pages are known by
   int64_t preemptions_ = 0, reused_tokens_ = 0;
 };
 

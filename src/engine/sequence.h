@@ -2,9 +2,12 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "engine/constraint.h"
 #include "engine/sampler.h"
 #include "engine/text_stream.h"
 
@@ -16,7 +19,21 @@ struct GenerationRequest {
   std::vector<int32_t> stop_ids{};
   std::vector<std::string> stop_strings{};  // need EngineOptions::tokenizer
   SamplingOptions sampling{};
+  bool special_in_text = false;  // besides EngineOptions
   bool logprobs = false;
+  int64_t alternatives = 0;      // with logprobs: the best tokens of each row too, so many
+  bool prompt_logprobs = false;  // those of the prompt's tokens from the second on; its rows are output rows then
+  std::shared_ptr<Constraint> constraint{};  // several requests may share one
+};
+
+// Natural logs of probabilities in the model's own distribution, before penalties, temperature and constraint.
+struct TokenScore {
+  int32_t id;
+  float logprob;
+};
+struct ScoredToken {
+  TokenScore token;
+  std::vector<TokenScore> best{};  // the row's, best first, as many as asked for
 };
 
 // stop: a stop id or stop string; length: max_tokens reached; context: prompt and output fill the context; cancelled:
@@ -30,7 +47,8 @@ struct Generation {
                                 // and temperature)
   std::string text;             // decoded, up to a stop id or stop string; empty without a tokenizer
   FinishReason finish_reason = FinishReason::stop;
-  std::string error;  // why it could not go on: a logit was not finite. Empty otherwise
+  int64_t stop_string = -1;  // which one ended it
+  std::string error;         // why it could not go on: a logit was not finite. Empty otherwise
 
   int64_t drafted = 0, accepted = 0;  // tokens drafted for it, and how many of those were verified
 };
@@ -41,8 +59,11 @@ struct NewToken {
   int32_t id;
   float logprob;  // if asked for
   std::string_view text;
+  std::span<const TokenScore> best{};  // alternatives, best first, if asked for
+  bool drafted = false;                // it was guessed before the model said it
 };
 struct RequestEvents {
+  std::function<void(int64_t request, std::vector<ScoredToken>&& prompt)> on_prompt{};  // before the first token
   std::function<void(const NewToken&)> on_token{};
   std::function<void(int64_t request, Generation&& generation)> on_finish{};
 };
@@ -63,7 +84,9 @@ struct Sequence {
         events(std::move(e)),
         history(std::move(request.prompt)),
         output_begin(static_cast<int64_t>(history.size())),
-        stream(tokenizer, special_in_text, request.stop_strings) {}
+        stream(tokenizer, special_in_text || request.special_in_text, request.stop_strings) {
+    if (request.constraint) state = request.constraint->start();
+  }
 
   int64_t number, vocabulary;
   GenerationRequest request;  // its prompt moved to
@@ -74,10 +97,14 @@ struct Sequence {
   bool decoding = false;  // in this step: drafts may stand behind its newest token
   TextStream stream;
   size_t reported = 0;  // bytes of text the owner has heard of
+  Constraint::State state = Constraint::kFree;
+  std::vector<ScoredToken> prompt_scores{};
+  bool prompt_told = false;
   Generation result;
   bool over = false;  // its owner has heard the end
 
   int64_t size() const { return static_cast<int64_t>(history.size()); }
+  bool scores_prompt() const { return request.prompt_logprobs && !prompt_told; }
   bool decodes() const { return fed >= output_begin && size() - fed == 1; }
 };
 

@@ -1,31 +1,46 @@
 #include "engine/step_sampler.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/error.h"
+#include "kernels/choice_arithmetic.h"
 
 namespace fidelio {
 
-void StepSampler::want(const Sequence& s, bool logprob, bool sureness, const uint64_t* random) {
-  const size_t row = rules_.size();
-  if (changes_.size() <= row) changes_.emplace_back();
-  ChoiceRule rule = choice_rule(s.request.sampling, s.history, s.output_begin, s.size(), s.vocabulary, changes_[row]);
-  rule.wants_probability = logprob || sureness;
-  if (random != nullptr) rule.random = *random;
-  rules_.push_back(rule);
-  wanted_.resize(row);
-  wanted_.push_back({logprob, sureness});
+ChoiceRule& StepSampler::add(const Wanted& wanted) {
+  if (changes_.size() <= rules_.size()) changes_.emplace_back();
+  wanted_.push_back(wanted);
+  return rules_.emplace_back();
 }
 
-Chosen StepSampler::chosen_from(const Choice& choice, Wanted wanted) {
+void StepSampler::want(const Sequence& s, const RowWish& wish) {
+  ChoiceRule& rule = add({wish, &s});
+  rule =
+      choice_rule(s.request.sampling, s.history, s.output_begin, s.size(), s.vocabulary, changes_[rules_.size() - 1]);
+  rule.wants_probability = wish.logprob || wish.sureness;
+  if (wish.random != nullptr) rule.random = *wish.random;
+}
+
+void StepSampler::want_score(int32_t id, int64_t alternatives) {
+  RowWish wish;
+  wish.logprob = true;
+  wish.alternatives = alternatives;
+  add({wish, nullptr, id}).wants_probability = true;
+}
+
+Chosen StepSampler::chosen_from(const Choice& choice, const Wanted& wanted) {
   Chosen chosen{choice.id};
-  if (choice.id < 0 || !(wanted.logprob || wanted.sureness)) return chosen;
+  if (choice.id < 0 || !(wanted.wish.logprob || wanted.wish.sureness)) return chosen;
   chosen.logprob = log_probability(choice);
-  if (wanted.sureness) chosen.sureness = std::exp(chosen.logprob);
+  if (wanted.wish.sureness) chosen.sureness = std::exp(chosen.logprob);
   return chosen;
 }
 
 std::span<const Chosen> StepSampler::run(Runner& runner, const Batch& batch, Reading reading) {
+  if (std::any_of(wanted_.begin(), wanted_.end(), [](const Wanted& w) { return w.on_host(); }))
+    return run_on_host(runner, batch, reading, nullptr);
   check(batch.logit_rows.size() == rules_.size(), "{} tokens are wanted of {} rows of logits", rules_.size(),
         batch.logit_rows.size());
   choices_.resize(rules_.size());
@@ -37,18 +52,44 @@ std::span<const Chosen> StepSampler::run(Runner& runner, const Batch& batch, Rea
 
 std::span<const Chosen> StepSampler::run(Runner& runner, const Batch& batch, Reading reading,
                                          std::vector<TokenDistribution>& distributions) {
+  return run_on_host(runner, batch, reading, &distributions);
+}
+
+std::span<const Chosen> StepSampler::run_on_host(Runner& runner, const Batch& batch, Reading reading,
+                                                 std::vector<TokenDistribution>* distributions) {
   check(batch.logit_rows.size() == rules_.size(), "{} tokens are wanted of {} rows of logits", rules_.size(),
         batch.logit_rows.size());
   logits_ = runner.step(batch, reading);
   const auto v = static_cast<size_t>(runner.config().v);
   choices_.resize(rules_.size());
   chosen_.resize(rules_.size());
-  distributions.resize(rules_.size());
+  if (distributions != nullptr) distributions->resize(rules_.size());
+  best_.clear();
+  size_t most = 0;
+  for (const Wanted& w : wanted_) most += static_cast<size_t>(w.wish.alternatives);
+  best_.reserve(most);  // spans of it are handed out
   for (size_t i = 0; i < rules_.size(); ++i) {
     const auto row = logits_.subspan(i * v, v);
-    choices_[i] = chooser_.choose(row, rules_[i]);
-    chosen_[i] = chosen_from(choices_[i], wanted_[i]);
-    distributions[i] = chooser_.distribution(row, rules_[i]);
+    const Wanted& wanted = wanted_[i];
+    const bool free = wanted.wish.state == Constraint::kFree;
+    Choice& choice = choices_[i];
+    const auto offered = free ? row : masked(row, wanted);
+    if (free || rules_[i].wants_probability) choice = chooser_.choose(row, rules_[i]);
+    if (!free && (!rules_[i].wants_probability || choice.id >= 0)) {
+      choice.id = chooser_.choose(offered, rules_[i]).id;
+      if (choice.id >= 0) choice.logit = row[static_cast<size_t>(choice.id)];
+    }
+    if (wanted.scored >= 0 && choice.id >= 0) {
+      choice.id = wanted.scored;
+      choice.logit = row[static_cast<size_t>(wanted.scored)];
+    }
+    chosen_[i] = chosen_from(choice, wanted);
+    if (choice.id >= 0 && wanted.wish.alternatives > 0) {
+      const size_t first = best_.size();
+      rank(row, choice, wanted.wish.alternatives);
+      chosen_[i].best = std::span<const TokenScore>(best_).subspan(first);
+    }
+    if (distributions != nullptr) (*distributions)[i] = chooser_.distribution(offered, rules_[i]);
   }
   return chosen_;
 }
@@ -69,6 +110,49 @@ std::span<const Chosen> StepSampler::collect(Runner& runner) {
   chosen_.resize(choices_.size());
   for (size_t i = 0; i < choices_.size(); ++i) chosen_[i] = chosen_from(choices_[i], enqueued_[i]);
   return chosen_;
+}
+
+// The row as its constraint leaves it. Stop ids are the request's: they come where the answer may end.
+std::span<const float> StepSampler::masked(std::span<const float> row, const Wanted& wanted) {
+  const Sequence& s = *wanted.sequence;
+  Constraint& constraint = *s.request.constraint;
+  const Constraint::State state = wanted.wish.state;
+  masked_.assign(row.size(), -std::numeric_limits<float>::infinity());
+  if (state == Constraint::kForbidden) return row;  // behind a draft that cannot stand: nobody will read it
+  const std::span<const uint64_t> words = constraint.allowed(state);
+  for (size_t w = 0; w < words.size(); ++w)
+    for (uint64_t left = words[w]; left != 0; left &= left - 1) {
+      const size_t id = w * 64 + static_cast<size_t>(__builtin_ctzll(left));
+      if (id < row.size()) masked_[id] = row[id];
+    }
+  if (constraint.may_end(state))
+    for (int32_t id : s.request.stop_ids)
+      if (id >= 0 && static_cast<size_t>(id) < row.size())
+        masked_[static_cast<size_t>(id)] = row[static_cast<size_t>(id)];
+  return masked_;
+}
+
+void StepSampler::rank(std::span<const float> row, const Choice& choice, int64_t count) {
+  const auto most = std::min(static_cast<size_t>(count), row.size());
+  ranks_.clear();  // a heap, the worst in front
+  const std::greater<uint64_t> worse;
+  for (size_t id = 0; id < row.size(); ++id) {
+    const uint64_t rank = choice::rank_of(row[id], static_cast<int32_t>(id));
+    if (ranks_.size() == most) {
+      if (rank <= ranks_.front()) continue;
+      std::pop_heap(ranks_.begin(), ranks_.end(), worse);
+      ranks_.pop_back();
+    }
+    ranks_.push_back(rank);
+    std::push_heap(ranks_.begin(), ranks_.end(), worse);
+  }
+  std::sort_heap(ranks_.begin(), ranks_.end(), worse);
+  for (uint64_t rank : ranks_) {
+    Choice other = choice;
+    other.id = choice::id_of(rank);
+    other.logit = row[static_cast<size_t>(other.id)];
+    best_.push_back({other.id, log_probability(other)});
+  }
 }
 
 float StepSampler::logprob_of(size_t row, int32_t id) const {

@@ -26,8 +26,11 @@ bool TextStream::append(const std::string& piece) {
   const size_t before = text_.size();
   text_ += piece;
   size_t cut = std::string::npos;
-  for (const std::string& stop : stop_strings_)
-    cut = std::min(cut, text_.find(stop, before - std::min(before, stop.size() - 1)));
+  for (size_t i = 0; i < stop_strings_.size(); ++i) {
+    const std::string& stop = stop_strings_[i];
+    const size_t found = text_.find(stop, before - std::min(before, stop.size() - 1));
+    if (found < cut) cut = found, stop_string_ = static_cast<int64_t>(i);
+  }
   if (cut == std::string::npos) return false;
   text_.resize(cut);
   return over_ = true;

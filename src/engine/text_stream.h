@@ -23,7 +23,8 @@ class TextStream {
   bool finish();
 
   const std::string& text() const { return text_; }
-  size_t settled() const;  // bytes of text() that stay
+  size_t settled() const;                               // bytes of text() that stay
+  int64_t stop_string() const { return stop_string_; }  // which one was completed; -1: none
   std::string take_text() { return std::move(text_); }
 
  private:
@@ -32,6 +33,7 @@ class TextStream {
   std::optional<StreamingDetokenizer> detokenizer_;
   std::vector<std::string> stop_strings_;
   std::string text_;
+  int64_t stop_string_ = -1;
   bool over_ = false;
 };
 

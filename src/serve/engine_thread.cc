@@ -98,8 +98,11 @@ void EngineThread::obey(Engine& engine, Order& order) {
   }
   RequestEvents events;
   events.on_token = [this, ticket](const NewToken& token) {
-    tell(ticket, Piece{token.id, token.logprob, std::string(token.text)});
+    tell(
+        ticket,
+        Piece{token.id, token.logprob, std::string(token.text), {token.best.begin(), token.best.end()}, token.drafted});
   };
+  events.on_prompt = [this, ticket](int64_t, std::vector<ScoredToken>&& prompt) { tell(ticket, std::move(prompt)); };
   events.on_finish = [this, ticket](int64_t, Generation&& generation) {
     numbers_.erase(ticket);
     tell(ticket, std::move(generation));
@@ -112,9 +115,7 @@ void EngineThread::obey(Engine& engine, Order& order) {
   }
 }
 
-void EngineThread::tell(int64_t ticket, std::variant<Piece, Generation, RequestError> what) {
-  fresh_.push_back({ticket, std::move(what)});
-}
+void EngineThread::tell(int64_t ticket, What what) { fresh_.push_back({ticket, std::move(what)}); }
 
 void EngineThread::hand_over() {
   if (fresh_.empty()) return;
@@ -141,6 +142,10 @@ void EngineThread::drain() {
     if (auto* piece = std::get_if<Piece>(&news.what)) {
       const auto hear = found->second.on_token;  // a copy: it may cancel, which takes the listener away
       hear(std::move(*piece));
+      continue;
+    }
+    if (auto* prompt = std::get_if<std::vector<ScoredToken>>(&news.what)) {
+      if (const auto hear = found->second.on_prompt) hear(std::move(*prompt));
       continue;
     }
     const Listener listener = std::move(found->second);

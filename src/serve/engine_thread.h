@@ -20,7 +20,8 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "serve/request_error.h"
+#include "serve/forms/answer_format.h"
+#include "serve/http/request_error.h"
 #include "text/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -34,6 +35,8 @@ struct ServedModel {
   std::vector<int32_t> stop_ids{};
   GenerationDefaults defaults{};
   int64_t context = 0, vocabulary = 0;
+  std::shared_ptr<const grammar::TokenTree> tokens{};
+  std::shared_ptr<AnswerFormats> formats{};
   std::string fingerprint{};  // of weights and version: the same one, the same seed and request, the same bytes
 };
 
@@ -49,8 +52,12 @@ struct Piece {
   int32_t id = 0;
   float logprob = 0;
   std::string text{};
+  std::vector<TokenScore> best{};
+  bool drafted = false;
+  bool scored = true;  // the first token of a prompt is not
 };
 struct Listener {
+  std::function<void(std::vector<ScoredToken>&&)> on_prompt{};  // where its logprobs are asked for
   std::function<void(Piece&&)> on_token{};
   std::function<void(Generation&&)> on_finish{};
   std::function<void(const RequestError&)> on_error{};
@@ -85,15 +92,16 @@ class EngineThread {
     int64_t ticket;
     std::optional<GenerationRequest> request;  // none: cancel
   };
+  using What = std::variant<Piece, Generation, RequestError, std::vector<ScoredToken>>;
   struct News {
     int64_t ticket;
-    std::variant<Piece, Generation, RequestError> what;
+    What what;
   };
   void run(const std::function<Loaded()>& load,
            const std::function<void(std::shared_ptr<const ServedModel>, const std::string&)>& loaded);
   void serve(Loaded& loaded);
   void obey(Engine& engine, Order& order);
-  void tell(int64_t ticket, std::variant<Piece, Generation, RequestError> what);
+  void tell(int64_t ticket, What what);
   void hand_over();
   void drain();
   void fail(const std::string& why);

@@ -1,203 +1,14 @@
 // The server over loopback, with quill-1m behind it: what a client sees. Every wait is bounded.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <nlohmann/json.hpp>
 
 #include "engine/generate.h"
-#include "io/checkpoint.h"
-#include "serve/server.h"
+#include "serve/test_server.h"
 
 namespace fidelio::serve {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr int kWaitMs = 60'000;
-const char* const kTemplate =
-    "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
-
-struct Reply {
-  int status = 0;
-  std::string head, body;
-  Json json() const { return Json::parse(body); }
-  std::vector<Json> events() const {  // of a stream, without [DONE]
-    std::vector<Json> all;
-    for (size_t at = body.find("data: "); at != std::string::npos; at = body.find("data: ", at + 1)) {
-      const std::string line = body.substr(at + 6, body.find('\n', at) - at - 6);
-      if (line != "[DONE]") all.push_back(Json::parse(line));
-    }
-    return all;
-  }
-};
-
-class Client {
- public:
-  explicit Client(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    check(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0, "cannot connect");
-  }
-  ~Client() { close(); }
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
-  void close() {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
-  void send(const std::string& bytes) {
-    for (size_t at = 0; at < bytes.size();) {
-      const ssize_t n = ::send(fd_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
-      check(n > 0, "cannot send");
-      at += static_cast<size_t>(n);
-    }
-  }
-  // False at the end of the connection.
-  bool more() {
-    pollfd descriptor{fd_, POLLIN, 0};
-    check(::poll(&descriptor, 1, kWaitMs) == 1, "no answer within a minute; so far: {}", got_);
-    char bytes[4096];
-    const ssize_t n = ::recv(fd_, bytes, sizeof bytes, 0);
-    if (n > 0) got_.append(bytes, static_cast<size_t>(n));
-    return n > 0;
-  }
-  void read_until(const std::string& mark) {
-    while (got_.find(mark) == std::string::npos) check(more(), "the connection ended before {}", mark);
-  }
-  Reply read() {
-    read_until("\r\n\r\n");
-    Reply reply;
-    const size_t end = got_.find("\r\n\r\n");
-    reply.head = got_.substr(0, end + 2);
-    got_.erase(0, end + 4);
-    reply.status = std::stoi(reply.head.substr(9, 3));
-    const size_t length = reply.head.find("Content-Length: ");
-    if (length != std::string::npos) {
-      const auto bytes = static_cast<size_t>(std::stoll(reply.head.substr(length + 16)));
-      while (got_.size() < bytes) check(more(), "the body ended early");
-      reply.body = got_.substr(0, bytes);
-      got_.erase(0, bytes);
-    } else {
-      for (size_t size = 1; size > 0;) {
-        read_until("\r\n");
-        size = std::stoul(got_, nullptr, 16);
-        got_.erase(0, got_.find("\r\n") + 2);
-        while (got_.size() < size + 2) check(more(), "a chunk ended early");
-        reply.body += got_.substr(0, size);
-        got_.erase(0, size + 2);
-      }
-    }
-    return reply;
-  }
-  bool ended() {  // what comes is nothing more
-    while (more()) {
-    }
-    return got_.empty();
-  }
-
- private:
-  int fd_;
-  std::string got_;
-};
-
-std::string get(const std::string& path, const std::string& header = "") {
-  return "GET " + path + " HTTP/1.1\r\nHost: x\r\n" + header + "\r\n";
-}
-std::string post(const std::string& path, const std::string& body, const std::string& header = "") {
-  return fmt::format("POST {} HTTP/1.1\r\nHost: x\r\n{}Content-Length: {}\r\n\r\n{}", path, header, body.size(), body);
-}
-
-const Checkpoint& quill() {
-  static const Checkpoint checkpoint = Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-1m");
-  return checkpoint;
-}
-const Tokenizer& tokenizer() {
-  static const Tokenizer t = Tokenizer::load(quill().texts());
-  return t;
-}
-
-std::unique_ptr<Runner> make_runner() {
-  RunnerOptions options;
-  options.threads = 1;
-  options.cache_tokens = 8192;
-  return make_cpu_runner(quill(), options);
-}
-
-Loaded load() {
-  auto model = std::make_shared<ServedModel>(ServedModel{"quill", tokenizer(), ChatTemplate(kTemplate), {2}, {}});
-  Loaded loaded;
-  loaded.runner = make_runner();
-  model->vocabulary = loaded.runner->config().v;
-  model->context = loaded.runner->config().max_positions;
-  model->fingerprint = "fp_test";
-  EngineOptions options;
-  options.reading = Activations::a16;
-  options.tokenizer = &model->tokenizer;
-  loaded.engine = std::make_unique<Engine>(*loaded.runner, std::move(options));
-  loaded.model = std::move(model);
-  return loaded;
-}
-
-// A server in a thread, stopped and joined at the end.
-class Serving {
- public:
-  explicit Serving(ServerOptions options = {}) : server_(std::move(options), load) {
-    port_ = server_.http().listen("127.0.0.1", 0);
-    thread_ = std::thread([this] { server_.run(); });
-    for (int i = 0; i < 600 && ask(get("/health")).status != 200; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  ~Serving() {
-    server_.http().stop();
-    thread_.join();
-  }
-  int port() const { return port_; }
-  Server& server() { return server_; }
-  Reply ask(const std::string& request) {
-    Client client(port_);
-    client.send(request);
-    return client.read();
-  }
-  Reply complete(const Json& body) { return ask(post("/v1/completions", body.dump())); }
-  Reply chat(const Json& body) { return ask(post("/v1/chat/completions", body.dump())); }
-  // Waits until the engine has nothing to do.
-  bool idle() {
-    for (int i = 0; i < kWaitMs / 10; ++i) {
-      const EngineStatus s = server_.status();
-      if (s.running + s.waiting == 0) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
-  }
-
- private:
-  Server server_;
-  int port_ = 0;
-  std::thread thread_;
-};
-
-std::string streamed_text(const Reply& reply, int64_t index = 0) {
-  std::string text;
-  for (const Json& event : reply.events())
-    for (const Json& choice : event["choices"])
-      if (choice["index"] == index)
-        text += choice.contains("text") ? choice["text"].get<std::string>() : choice["delta"].value("content", "");
-  return text;
-}
-
-const Json kGreedy = {{"prompt", "The package contains"}, {"max_tokens", 24}, {"temperature", 0}, {"ignore_eos", true}};
-Json with(Json body, const Json& more) {
-  body.update(more);
-  return body;
-}
 
 TEST(Serve, AnswersWithTheTextOfGenerate) {
   Serving serving;
@@ -331,10 +142,14 @@ TEST(Serve, RefusesInOpenAisForm) {
   refused({{"stop", {""}}}, "stop");
   refused({{"logit_bias", {{"x", 1}}}}, "logit_bias");
   refused({{"max_tokens", 0}}, "max_tokens");
-  refused({{"logprobs", 1}}, "logprobs");
-  refused({{"logprobs", 0}, {"echo", true}}, "echo");
-  refused({{"best_of", 2}}, "best_of");
-  refused({{"response_format", {{"type", "json_object"}}}}, "response_format");
+  refused({{"logprobs", 21}}, "logprobs");
+  refused({{"n", 2}, {"best_of", 1}}, "best_of");
+  refused({{"best_of", 2}, {"stream", true}}, "best_of");
+  refused({{"response_format", {{"type", "xml"}}}}, "response_format");
+  refused(
+      {{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", {{"not", {{"type", "null"}}}}}}}}}},
+      "not");
+  refused({{"regex", "a(?=b)"}}, "look-ahead");
   expect(post("/v1/chat/completions", "{\"messages\": []}"), 400, "messages");
   expect(post("/v1/chat/completions", "{\"messages\": [{\"role\": 3}]}"), 400, "role");
   EXPECT_EQ(serving.ask(get("/health")).status, 200);

@@ -6,8 +6,10 @@
 #include <ctime>
 
 #include "core/foreign/json.h"
-#include "serve/answering.h"
-#include "serve/chat_prompt.h"
+#include "serve/forms/answering.h"
+#include "serve/forms/chat_prompt.h"
+#include "serve/forms/messages.h"
+#include "serve/page/embedded.h"
 
 namespace fidelio::serve {
 
@@ -78,11 +80,33 @@ const std::vector<Server::RouteTo>& Server::routes() {
       {"POST", "/detokenize", false, &Server::detokenize},
       {"POST", "/v1/completions", false, &Server::completions},
       {"POST", "/v1/chat/completions", false, &Server::chat_completions},
+      {"POST", "/v1/messages", false, &Server::messages},
+      {"POST", "/v1/messages/count_tokens", false, &Server::count_tokens},
+      {"GET", "/", true, &Server::page},
+      {"GET", "/openapi.json", true, &Server::openapi},
+      {"GET", "/tokenizer_info", false, &Server::tokenizer_info},
   };
   return all;
 }
 
+namespace {
+
+HttpResponse response_to(const std::exception& error, bool of_messages) {
+  return of_messages ? messages_error(error) : error_response(error);
+}
+
+}  // namespace
+
 void Server::handle(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  const bool of_messages = request.path.starts_with("/v1/messages");
+  try {
+    dispatch(std::move(request), exchange);
+  } catch (const std::exception& e) {
+    exchange->respond(response_to(e, of_messages));
+  }
+}
+
+void Server::dispatch(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
   constexpr std::string_view model_path = "/v1/models/";
   const bool of_model = request.path.starts_with(model_path);
   std::string allowed = of_model ? "GET" : "";
@@ -125,6 +149,21 @@ void Server::check_ready() const {
 void Server::health(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
   check_ready();
   exchange->respond({200, R"({"status":"ok"})"});
+}
+
+// Everything the page needs is in it; the policy says so to the browser.
+void Server::page(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
+  HttpResponse response{200, std::string(page_html), "text/html; charset=utf-8"};
+  response.headers = {{"Content-Security-Policy",
+                       "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+                       "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Cache-Control", "no-cache"}};
+  exchange->respond(std::move(response));
+}
+
+void Server::openapi(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
+  exchange->respond({200, std::string(openapi_json)});
 }
 
 void Server::version(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
@@ -172,7 +211,7 @@ void Server::tokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& ex
     const Fields fields(object);
     std::vector<int32_t> ids;
     if (fields.find("messages") != nullptr)
-      ids = chat_prompt(fields, *model);
+      ids = chat_prompt(fields, *model).ids;
     else if (const auto text = fields.text("prompt"))
       ids = model->tokenizer.encode(*text, fields.boolean("add_special_tokens", true));
     else
@@ -200,6 +239,36 @@ void Server::detokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& 
   });
 }
 
+// What a client needs to count tokens as the server does, as vLLM has it.
+void Server::tokenizer_info(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
+  check_ready();
+  const Tokenizer& tokenizer = model_->tokenizer;
+  const auto text_of = [&](std::optional<int32_t> id) { return id ? Json(tokenizer.token_text(*id)) : Json(nullptr); };
+  const Json info = {{"tokenizer_class", "fidelio"},
+                     {"vocab_size", tokenizer.vocab_size()},
+                     {"model_max_length", model_->context},
+                     {"bos_token", text_of(tokenizer.bos_id())},
+                     {"eos_token", text_of(tokenizer.eos_id())},
+                     {"eos_token_ids", model_->stop_ids},
+                     {"chat_template", model_->chat ? Json(model_->chat->source()) : Json(nullptr)}};
+  exchange->respond({200, json_text(info)});
+}
+
+void Server::messages(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  call(Route::messages, std::move(request), exchange);
+}
+
+void Server::count_tokens(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  const auto count = [this, exchange, body = std::move(request.body), model = model_] {
+    Json object = parse_ordered_json(body, "the body");
+    if (object.is_object()) object["max_tokens"] = 1;
+    const Json chat = chat_body_of(object);
+    const Json answer = {{"input_tokens", chat_prompt(Fields(chat), *model).ids.size()}};
+    http_.post([exchange, text = answer.dump()] { exchange->respond({200, text}); });
+  };
+  read(exchange, count, true);
+}
+
 void Server::completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
   call(Route::completions, std::move(request), exchange);
 }
@@ -208,25 +277,28 @@ void Server::chat_completions(HttpRequest&& request, const std::shared_ptr<Excha
   call(Route::chat, std::move(request), exchange);
 }
 
-void Server::read(const std::shared_ptr<Exchange>& exchange, std::function<void()> work) {
+void Server::read(const std::shared_ptr<Exchange>& exchange, std::function<void()> work, bool of_messages) {
   check_ready();
-  reader_.add([this, exchange, work = std::move(work)] {
+  reader_.add([this, exchange, of_messages, work = std::move(work)] {
     try {
       work();
     } catch (const std::exception& e) {
-      http_.post([exchange, response = error_response(e)] { exchange->respond(response); });
+      http_.post([exchange, response = response_to(e, of_messages)] { exchange->respond(response); });
     }
   });
 }
 
 void Server::call(Route route, HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
   auto body = std::make_shared<const std::string>(std::move(request.body));
-  read(exchange, [this, route, exchange, body, model = model_] {
-    auto read = std::make_shared<Call>(read_call(route, *body, *model, names_));
-    http_.post([this, exchange, model, read] {
-      std::make_shared<Answering>(std::move(*read), model, *engine_, metrics_, exchange)->start();
-    });
-  });
+  read(
+      exchange,
+      [this, route, exchange, body, model = model_] {
+        auto read = std::make_shared<Call>(read_call(route, *body, *model, names_));
+        http_.post([this, exchange, model, read] {
+          std::make_shared<Answering>(std::move(*read), model, *engine_, metrics_, exchange)->start();
+        });
+      },
+      route == Route::messages);
 }
 
 }  // namespace fidelio::serve

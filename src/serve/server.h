@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "serve/engine_thread.h"
-#include "serve/http.h"
+#include "serve/forms/openai_request.h"
+#include "serve/http/http.h"
 #include "serve/metrics.h"
-#include "serve/openai_request.h"
 
 namespace fidelio::serve {
 
@@ -65,20 +65,26 @@ class Server {
   };
   static const std::vector<RouteTo>& routes();
   void handle(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void dispatch(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void check_key(const HttpRequest& request) const;
   void check_ready() const;
   void health(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
   void models(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
   void model_by_name(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange);
+  void page(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
+  void openapi(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
   void version(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
   void metrics(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
   void tokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void detokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void chat_completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void messages(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void count_tokens(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void tokenizer_info(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void call(Route route, HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
-  // Work of the reader, whose exception becomes the answer.
-  void read(const std::shared_ptr<Exchange>& exchange, std::function<void()> work);
+  // Work of the reader, whose exception becomes the answer, in Anthropic's form where it is asked in that.
+  void read(const std::shared_ptr<Exchange>& exchange, std::function<void()> work, bool of_messages = false);
 
   ServerOptions options_;
   std::function<Loaded()> load_;

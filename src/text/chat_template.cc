@@ -90,7 +90,7 @@ std::tm local_time() {
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string_view source, std::vector<std::pair<std::string, std::string>> special_tokens)
-    : template_(source), clock_(local_time) {
+    : source_(source), template_(source), clock_(local_time) {
   for (auto& [name, text] : special_tokens) variables_.emplace_back(name, Value::text(std::move(text)));
 }
 

@@ -47,9 +47,11 @@ class ChatTemplate {
   // refuses the messages or exceeds jinja::Limits.
   std::string render_json(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& extra) const;
 
+  const std::string& source() const { return source_; }
   void set_clock(Clock clock) { clock_ = std::move(clock); }  // default: local time
 
  private:
+  std::string source_;
   jinja::Template template_;
   jinja::Variables variables_;
   Clock clock_;

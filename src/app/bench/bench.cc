@@ -3,6 +3,7 @@
 
 #include "app/bench/bench_linear.h"
 #include "app/bench/bench_sampling.h"
+#include "app/bench/bench_serve.h"
 #include "app/bench/bench_speculate.h"
 #include "app/bench/probe.h"
 #include "app/options/common.h"
@@ -196,6 +197,7 @@ void add_bench(CLI::App& app) {
   add_bench_linear(*bench);
   add_bench_sampling(*bench);
   add_bench_speculate(*bench);
+  add_bench_serve(*bench);
 }
 
 }  // namespace fidelio::app

@@ -1,50 +1,20 @@
 #include "app/verbs/serve.h"
 
-#include "app/options/answer.h"
 #include "app/options/common.h"
 #include "app/options/interrupt.h"
+#include "app/options/served.h"
 #include "serve/server.h"
 
 namespace fidelio::app {
 namespace {
 
 struct Serve {
-  RunOptions run;
-  DraftOptions draft;
-  std::string host = "127.0.0.1", socket, name, api_key;
+  ServedOptions served;
+  std::string host = "127.0.0.1", socket, api_key;
   int port = 8000;
-  int64_t max_sequences = 64, cache_tokens = 0, max_requests = 256, connections = 256, body_megabytes = 4;
+  int64_t max_requests = 256, connections = 256, body_megabytes = 4;
   int64_t drain_seconds = 30;
 };
-
-constexpr int64_t kCacheTokens = 16384;  // unless the command line says otherwise, and no more than all could use
-
-// Runs in the engine's thread.
-serve::Loaded load(const Serve& o) {
-  TextModel opened = open_model(o.run.model);
-  const ModelConfig& config = opened.checkpoint.config();
-  auto model = std::make_shared<serve::ServedModel>(
-      serve::ServedModel{o.name.empty() ? folder_name(o.run.model) : o.name, opened.tokenizer, opened.chat,
-                         opened.stop_ids, GenerationDefaults::load(opened.checkpoint.texts())});
-  RunnerOptions options = runner_options(o.run);
-  options.cache_tokens =
-      o.cache_tokens > 0 ? o.cache_tokens : std::min<int64_t>(kCacheTokens, config.max_positions * o.max_sequences);
-  serve::Loaded loaded;
-  loaded.runner = make_runner(o.run, opened.checkpoint, options);
-  const auto draft = std::make_shared<Draft>(open_draft(o.draft, *loaded.runner, o.run));
-  loaded.draft = draft;
-  model->vocabulary = config.v;
-  model->context = std::min<int64_t>(config.max_positions, options.cache_tokens);
-  model->fingerprint = fmt::format("fp_{}_{}", opened.checkpoint.weights_sha256().substr(0, 16), FIDELIO_VERSION);
-  EngineOptions how;
-  how.reading = options.mode;
-  how.max_sequences = o.max_sequences;
-  how.tokenizer = &model->tokenizer;
-  how.speculation = draft->how;
-  loaded.engine = std::make_unique<Engine>(*loaded.runner, std::move(how));
-  loaded.model = std::move(model);
-  return loaded;
-}
 
 void serve_model(const Serve& o) {
   serve::ServerOptions options;
@@ -52,9 +22,9 @@ void serve_model(const Serve& o) {
   options.http.body_bytes = static_cast<size_t>(o.body_megabytes) << 20;
   options.http.drain = std::chrono::seconds(o.drain_seconds);
   options.max_requests = o.max_requests;
-  options.names = {o.run.model, folder_name(o.run.model)};
+  options.names = {o.served.run.model, folder_name(o.served.run.model)};
   options.api_key = o.api_key;
-  serve::Server server(options, [&o] { return load(o); });
+  serve::Server server(options, [&o] { return load_served(o.served); });
   std::string where;
   if (!o.socket.empty()) {
     server.http().listen_unix(o.socket);
@@ -80,14 +50,16 @@ void add_serve(CLI::App& app) {
   verb->footer(
       "Example:\n  fidelio serve models/quill-26m --port 8000\n"
       "  curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"The package\", \"max_tokens\": 32}'");
-  add_model(*verb, o->run);
+  add_model(*verb, o->served.run);
   verb->add_option("--host", o->host, "Address to listen on; 0.0.0.0 is every one of this machine");
   verb->add_option("--port", o->port, "Port to listen on; 0 = a free one")->check(CLI::Range(0, 65535));
   verb->add_option("--socket", o->socket, "Listen on this UNIX socket instead");
-  verb->add_option("--name", o->name, "What the model is called; its folder's name unless said");
+  verb->add_option("--name", o->served.name, "What the model is called; its folder's name unless said");
   verb->add_option("--api-key", o->api_key, "Answer those alone who send this key");
-  verb->add_option("--max-sequences", o->max_sequences, "Answers computed side by side")->check(CLI::Range(1, 128));
-  verb->add_option("--cache-tokens", o->cache_tokens, "Tokens the cache holds in all; 0 = 16384, or as many as needed")
+  verb->add_option("--max-sequences", o->served.max_sequences, "Answers computed side by side")
+      ->check(CLI::Range(1, 128));
+  verb->add_option("--cache-tokens", o->served.cache_tokens,
+                   "Tokens the cache holds in all; 0 = 16384, or as many as needed")
       ->check(zero_or_more());
   verb->add_option("--max-requests", o->max_requests, "Answers under way or waiting, beyond which 503 is said")
       ->check(above_zero());
@@ -95,8 +67,8 @@ void add_serve(CLI::App& app) {
   verb->add_option("--max-body", o->body_megabytes, "Largest request in MiB")->check(CLI::Range(1, 1024));
   verb->add_option("--drain", o->drain_seconds, "Seconds that answers under way have after SIGTERM")
       ->check(zero_or_more());
-  add_draft(*verb, o->draft);
-  add_run_options(*verb, o->run);
+  add_draft(*verb, o->served.draft);
+  add_run_options(*verb, o->served.run);
   verb->callback([o] { serve_model(*o); });
 }
 

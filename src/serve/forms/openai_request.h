@@ -1,4 +1,4 @@
-// serve: what a body of /v1/completions or /v1/chat/completions asks for. Pure: bytes in, requests of the engine out.
+// serve: what a body of /v1/completions, /v1/chat/completions or /v1/messages asks for. Pure: bytes in, requests of the engine out.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,17 +6,19 @@
 
 #include "engine/sequence.h"
 #include "serve/engine_thread.h"
-#include "serve/fields.h"
+#include "serve/http/fields.h"
 
 namespace fidelio::serve {
 
-enum class Route : uint8_t { completions, chat };
+enum class Route : uint8_t { completions, chat, messages };
 
 struct Call {
   Route route = Route::completions;
   std::string model;  // as it is served
   bool stream = false, include_usage = false, echo = false;
-  int64_t n = 1;
+  bool logprobs = false;
+  bool thinking = false, tools = false;    // how the answer is taken apart (serve/forms/answer_parts.h)
+  int64_t n = 1, best_of = 1;              // choices told and computed, of each prompt
   std::vector<GenerationRequest> prompts;  // of each the first choice; choice_of makes the others
   std::vector<std::string> prompt_texts;   // where they are echoed
   int64_t prompt_tokens() const {
@@ -24,12 +26,12 @@ struct Call {
     for (const GenerationRequest& request : prompts) sum += static_cast<int64_t>(request.prompt.size());
     return sum;
   }
-  bool logprobs() const { return !prompts.empty() && prompts[0].logprobs; }
 };
 
 // What one request may ask for.
 inline constexpr int64_t kMaxChoices = 128;  // prompts times n
 inline constexpr size_t kMaxStops = 16, kMaxStopBytes = 256, kMaxBiases = 1024, kMaxMessages = 4096;
+inline constexpr int64_t kMaxAlternatives = 20;
 
 // Throws RequestError, or Error from JSON, tokenizer and chat template, for what cannot be answered.
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names);

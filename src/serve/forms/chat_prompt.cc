@@ -1,7 +1,7 @@
-#include "serve/chat_prompt.h"
+#include "serve/forms/chat_prompt.h"
 
 #include "core/foreign/json.h"
-#include "serve/openai_request.h"
+#include "serve/forms/openai_request.h"
 
 namespace fidelio::serve {
 namespace {
@@ -72,7 +72,7 @@ std::string cut_after_last(std::string prompt, const Fields& fields, const Json&
 
 }  // namespace
 
-std::vector<int32_t> chat_prompt(const Fields& fields, const ServedModel& model) {
+ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
   if (!model.chat)
     throw RequestError(400, fmt::format("{} has no chat template; /v1/completions continues bare text", model.name));
   const Json messages = read_messages(fields);
@@ -90,7 +90,10 @@ std::vector<int32_t> chat_prompt(const Fields& fields, const ServedModel& model)
   }
   std::string prompt = model.chat->render_json(messages, extra);
   if (continues) prompt = cut_after_last(std::move(prompt), fields, messages);
-  return model.tokenizer.encode(prompt, false);
+  const size_t end = prompt.find_last_not_of(" \t\r\n");
+  return {model.tokenizer.encode(prompt, false),
+          end != std::string::npos && std::string_view(prompt).substr(0, end + 1).ends_with("<think>"),
+          extra.contains("tools")};
 }
 
 }  // namespace fidelio::serve

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "serve/http.h"
+#include "serve/http/http.h"
 
 namespace fidelio::serve {
 

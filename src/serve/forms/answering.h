@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "serve/engine_thread.h"
-#include "serve/http.h"
+#include "serve/forms/answer_form.h"
+#include "serve/http/http.h"
 #include "serve/metrics.h"
-#include "serve/openai_response.h"
 
 namespace fidelio::serve {
 
@@ -20,26 +20,37 @@ class Answering : public std::enable_shared_from_this<Answering> {
   void start();
 
  private:
-  void heard(size_t choice, Piece&& piece);
-  void finished(size_t choice, Generation&& generation);
+  using Clock = std::chrono::steady_clock;
+  struct Under {  // a choice under way
+    Choice choice;
+    AnswerParts parts;
+    Clock::time_point newest;  // token; start_ where there is none
+    double logprob = 0;        // sum over its tokens
+    int64_t tokens = 0;
+  };
+  void submit(size_t prompt, int64_t number);
+  void heard_prompt(size_t index, std::vector<ScoredToken>&& prompt);
+  void heard(size_t index, Piece&& piece);
+  void finished(size_t index, Generation&& generation);
+  void tell(Under& under, std::vector<Part> parts, std::vector<Piece> pieces);
   void failed(const RequestError& error);
   void cancel();
   void complete();
+  void keep_the_best();
+  std::vector<Part> parts_of(Under& under, const std::string& text, bool last) const;
 
   Call call_;
   std::shared_ptr<const ServedModel> model_;
   EngineThread& engine_;
   Metrics& metrics_;
   std::shared_ptr<Exchange> exchange_;
-  Envelope envelope_;
-  std::vector<Choice> choices_;
+  std::unique_ptr<AnswerForm> form_;
+  std::vector<Under> choices_;
   std::vector<int64_t> tickets_;
   Usage usage_;
-  using Clock = std::chrono::steady_clock;
   Clock::time_point start_ = Clock::now();
-  std::vector<Clock::time_point> newest_;  // token of each choice; start_ where there is none
   size_t open_ = 0;
-  bool over_ = false;
+  bool over_ = false, streaming_ = false;
 };
 
 }  // namespace fidelio::serve

@@ -1,11 +1,12 @@
-#include "serve/openai_request.h"
+#include "serve/forms/openai_request.h"
 
 #include <algorithm>
 #include <random>
 
 #include "core/foreign/json.h"
 #include "core/rng.h"
-#include "serve/chat_prompt.h"
+#include "serve/forms/chat_prompt.h"
+#include "serve/forms/messages.h"
 
 namespace fidelio::serve {
 namespace {
@@ -131,35 +132,40 @@ void check_model(const Fields& fields, const std::vector<std::string>& names) {
                      "model_not_found");
 }
 
+// 0 tokens are an answer where a prompt is asked about.
 int64_t read_max_tokens(const Fields& fields, Route route) {
-  if (const auto most = fields.integer("max_completion_tokens", 1, INT32_MAX)) return *most;
-  return fields.integer("max_tokens", 1, INT32_MAX).value_or(route == Route::chat ? INT32_MAX : 16);
+  const int64_t least = route == Route::completions && fields.boolean("echo", false) ? 0 : 1;
+  if (const auto most = fields.integer("max_completion_tokens", least, INT32_MAX)) return *most;
+  return fields.integer("max_tokens", least, INT32_MAX).value_or(route == Route::completions ? 16 : INT32_MAX);
 }
 
-bool read_logprobs(const Fields& fields, Route route) {
-  const bool chat = route == Route::chat;
-  const auto alternatives = fields.integer(chat ? "top_logprobs" : "logprobs", 0, 20);
-  if (alternatives.value_or(0) > 0)
-    fields.refuse(chat ? "top_logprobs" : "logprobs", "0: the chosen token's is told, alternatives are not computed");
-  return chat ? fields.boolean("logprobs", false) : alternatives.has_value();
+void read_logprobs(const Fields& fields, Call& call, GenerationRequest& common) {
+  const bool chat = call.route != Route::completions;
+  const auto alternatives = fields.integer(chat ? "top_logprobs" : "logprobs", 0, kMaxAlternatives);
+  call.logprobs = chat ? fields.boolean("logprobs", false) : alternatives.has_value();
+  if (chat && alternatives && !call.logprobs) fields.refuse("top_logprobs", "none, or logprobs to be true");
+  common.logprobs = call.logprobs || call.best_of > call.n;
+  common.alternatives = call.logprobs ? alternatives.value_or(0) : 0;
+  common.prompt_logprobs = call.echo && (call.logprobs || common.max_tokens == 0);
+}
+
+void read_choices(const Fields& fields, Call& call) {
+  call.n = fields.integer("n", 1, kMaxChoices).value_or(1);
+  call.best_of = fields.integer("best_of", 1, kMaxChoices).value_or(call.n);
+  if (call.best_of < call.n) fields.refuse("best_of", "at least n");
+  if (call.best_of > call.n && call.stream) fields.refuse("best_of", "n where the answer is streamed");
 }
 
 // What would change the answer and is not done is refused, not passed over.
-void refuse_what_is_not_done(const Fields& fields, const Call& call) {
-  if (call.echo && call.logprobs()) fields.refuse("echo", "false with logprobs: those of prompts are not computed");
-  if (fields.integer("best_of", 1, kMaxChoices).value_or(call.n) != call.n) fields.refuse("best_of", "as many as n");
+void refuse_what_is_not_done(const Fields& fields) {
   if (const auto suffix = fields.text("suffix"); suffix && !suffix->empty()) fields.refuse("suffix", "none");
-  const Json* format = fields.find("response_format");
-  if (format != nullptr && Fields(*format, "response_format").text("type") != "text")
-    fields.refuse("response_format", "type text: no grammar is imposed on answers");
-  const Json* tool = fields.find("tool_choice");
-  if (tool != nullptr && *tool != "auto" && *tool != "none") fields.refuse("tool_choice", "auto or none");
 }
 
 }  // namespace
 
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names) {
-  const Json object = parse_ordered_json(body, "the body");
+  Json object = parse_ordered_json(body, "the body");
+  if (route == Route::messages) object = chat_body_of(object);
   const Fields fields(object);
   check_model(fields, names);
   Call call;
@@ -168,29 +174,44 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
   call.stream = fields.boolean("stream", false);
   if (const Json* options = fields.find("stream_options"))
     call.include_usage = Fields(*options, "stream_options").boolean("include_usage", false);
-  call.n = fields.integer("n", 1, kMaxChoices).value_or(1);
+  call.echo = route == Route::completions && fields.boolean("echo", false);
+  read_choices(fields, call);
   GenerationRequest common;
   common.max_tokens = read_max_tokens(fields, route);
   common.stop_ids = read_stop_ids(fields, model);
   common.stop_strings = read_stops(fields);
   common.sampling = read_sampling(fields, model);
-  common.logprobs = read_logprobs(fields, route);
+  read_logprobs(fields, call, common);
+  common.special_in_text = !fields.boolean("skip_special_tokens", true);
   validate(common.sampling);
   std::vector<std::vector<int32_t>> prompts;
-  if (route == Route::chat)
-    prompts.push_back(chat_prompt(fields, model));
-  else
+  if (route == Route::completions) {
     prompts = read_prompts(fields, model);
-  if (static_cast<int64_t>(prompts.size()) * call.n > kMaxChoices)
+  } else {
+    ChatPrompt chat = chat_prompt(fields, model);
+    prompts.push_back(std::move(chat.ids));
+    call.thinking = chat.thinking;
+    call.tools = chat.tools;
+    // Marks of calls and of thinking are special tokens in some families.
+    const auto think = model.tokenizer.id_of("<think>");
+    common.special_in_text = common.special_in_text || chat.tools || (think && model.tokenizer.is_special(*think));
+    common.constraint = read_tool_choice(fields, *model.formats);
+  }
+  if (auto format = read_format(fields, *model.formats)) {
+    if (common.constraint) fields.refuse("response_format", "text where tool_choice asks for a call");
+    common.constraint = std::move(format);
+    call.tools = false;
+  }
+  if (common.constraint) call.thinking = false;  // its first character is one of the form
+  if (static_cast<int64_t>(prompts.size()) * call.best_of > kMaxChoices)
     fields.refuse("n", fmt::format("at most {} choices in all", kMaxChoices));
-  call.echo = route == Route::completions && fields.boolean("echo", false);
   for (auto& prompt : prompts) {
     check_length(prompt, model);
     if (call.echo) call.prompt_texts.push_back(model.tokenizer.decode(prompt));
     call.prompts.push_back(common);
     call.prompts.back().prompt = std::move(prompt);
   }
-  refuse_what_is_not_done(fields, call);
+  refuse_what_is_not_done(fields);
   return call;
 }
 

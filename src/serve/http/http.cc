@@ -1,4 +1,4 @@
-#include "serve/http.h"
+#include "serve/http/http.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -21,7 +21,7 @@
 #include <unordered_set>
 
 #include "core/error.h"
-#include "serve/request_error.h"
+#include "serve/http/request_error.h"
 
 namespace fidelio::serve {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "serve/request_error.h"
+#include "serve/http/request_error.h"
 
 namespace fidelio::serve {
 

@@ -4,13 +4,19 @@
 #include <vector>
 
 #include "serve/engine_thread.h"
-#include "serve/fields.h"
+#include "serve/http/fields.h"
 
 namespace fidelio::serve {
+
+struct ChatPrompt {
+  std::vector<int32_t> ids;
+  bool thinking = false;  // it ends inside an opened <think>
+  bool tools = false;     // it shows tools
+};
 
 // Reads messages, tools, add_generation_prompt, continue_final_message and chat_template_kwargs. Content in parts is
 // joined where all are text, and arguments of tool calls become objects, as templates expect them. Throws RequestError
 // where the checkpoint has no template.
-std::vector<int32_t> chat_prompt(const Fields& fields, const ServedModel& model);
+ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model);
 
 }  // namespace fidelio::serve

@@ -1,4 +1,4 @@
-#include "serve/request_error.h"
+#include "serve/http/request_error.h"
 
 #include <nlohmann/json.hpp>
 

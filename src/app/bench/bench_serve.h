@@ -1,0 +1,9 @@
+// The verb `bench serve`.
+#pragma once
+#include <CLI/CLI.hpp>
+
+namespace fidelio::app {
+
+void add_bench_serve(CLI::App& bench);
+
+}  // namespace fidelio::app

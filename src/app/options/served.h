@@ -1,0 +1,21 @@
+// A model as a server holds it.
+#pragma once
+#include <string>
+
+#include "app/options/common.h"
+#include "app/options/draft.h"
+#include "serve/engine_thread.h"
+
+namespace fidelio::app {
+
+struct ServedOptions {
+  RunOptions run;
+  DraftOptions draft;
+  std::string name;  // "": the folder's
+  int64_t max_sequences = 64;
+  int64_t cache_tokens = 0;  // 0: 16384, or as many as all sequences could use
+};
+
+serve::Loaded load_served(const ServedOptions& options);
+
+}  // namespace fidelio::app

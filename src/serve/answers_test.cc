@@ -1,0 +1,301 @@
+// What is told of an answer, and the forms it can be asked in: logprobs, messages, calls, constraints; and the law that
+// an answer is the same whatever else is served, however it is computed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <regex>
+
+#include "serve/forms/answer_parts.h"
+#include "serve/test_server.h"
+
+namespace fidelio::serve {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Answers, ScorePromptsAsTheyScoreWhatTheyGenerate) {
+  Serving serving;
+  const Json generated = serving.complete(with(kGreedy, {{"logprobs", 3}})).json()["choices"][0];
+  // The answer as part of a prompt has the scores it was generated with.
+  const auto prompt = tokenizer().encode("The package contains");
+  auto ids = prompt;
+  const std::vector<std::string> spelled = bytes_of_tokens(tokenizer());
+  for (const Json& event : serving.complete(with(kGreedy, {{"stream", true}, {"logprobs", 0}})).events())
+    for (const Json& choice : event["choices"])
+      if (!choice["logprobs"].is_null())
+        for (const Json& token : choice["logprobs"]["tokens"]) {
+          const auto found = std::find(spelled.begin(), spelled.end(), token.get<std::string>());
+          ASSERT_NE(found, spelled.end()) << token;
+          ids.push_back(static_cast<int32_t>(found - spelled.begin()));
+        }
+  ASSERT_EQ(ids.size(), prompt.size() + 24);
+  for (const int most : {0, 1}) {
+    const Json body = {{"prompt", ids}, {"max_tokens", most}, {"echo", true}, {"logprobs", 3}, {"temperature", 0}};
+    const Json answer = serving.complete(body).json();
+    const Json scored = answer["choices"][0]["logprobs"];
+    ASSERT_EQ(scored["tokens"].size(), ids.size() + static_cast<size_t>(most)) << answer;
+    EXPECT_TRUE(scored["token_logprobs"][0].is_null());
+    EXPECT_TRUE(scored["top_logprobs"][0].is_null());
+    int64_t offset = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(scored["text_offset"][i], offset);
+      offset += static_cast<int64_t>(scored["tokens"][i].get<std::string>().size());
+    }
+    for (size_t i = 0; i < 24; ++i) {
+      const size_t at = prompt.size() + i;
+      EXPECT_EQ(scored["tokens"][at], generated["logprobs"]["tokens"][i]);
+      EXPECT_EQ(scored["token_logprobs"][at], generated["logprobs"]["token_logprobs"][i]);
+      EXPECT_EQ(scored["top_logprobs"][at], generated["logprobs"]["top_logprobs"][i]);
+      // Greedy: no alternative is likelier.
+      ASSERT_GE(scored["top_logprobs"][at].size(), 3u);
+      for (const Json& other : scored["top_logprobs"][at]) EXPECT_LE(other, scored["token_logprobs"][at]);
+    }
+  }
+}
+
+TEST(Answers, TellTheBestTokensOfAChat) {
+  Serving serving;
+  const Json body = {{"messages", {{{"role", "user"}, {"content", "Hello"}}}},
+                     {"temperature", 0},
+                     {"max_tokens", 8},
+                     {"ignore_eos", true},
+                     {"logprobs", true},
+                     {"top_logprobs", 4}};
+  const Json tokens = serving.chat(body).json()["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(tokens.size(), 8u);
+  for (const Json& token : tokens) {
+    ASSERT_EQ(token["top_logprobs"].size(), 4u);
+    EXPECT_EQ(token["top_logprobs"][0]["logprob"], token["logprob"]);
+    EXPECT_EQ(token["top_logprobs"][0]["bytes"], token["bytes"]);
+    double sum = 0;
+    for (size_t i = 0; i < 4; ++i) {
+      sum += std::exp(token["top_logprobs"][i]["logprob"].get<double>());
+      if (i == 0) continue;
+      EXPECT_LE(token["top_logprobs"][i]["logprob"], token["top_logprobs"][i - 1]["logprob"]);
+    }
+    EXPECT_LT(sum, 1 + 1e-5);  // four terms, each rounded to 2^-24, their weights exact to 2^-22
+  }
+  EXPECT_EQ(serving.chat(with(body, {{"logprobs", false}})).status, 400);
+}
+
+TEST(Answers, KeepTheBestOfSeveral) {
+  Serving serving;
+  const Json body = with(kGreedy, {{"temperature", 1.0}, {"seed", 3}, {"logprobs", 0}});
+  const Json six = serving.complete(with(body, {{"n", 6}})).json()["choices"];
+  const auto mean = [](const Json& choice) {
+    double sum = 0;
+    for (const Json& x : choice["logprobs"]["token_logprobs"]) sum += x.get<double>();
+    return sum / static_cast<double>(choice["logprobs"]["token_logprobs"].size());
+  };
+  std::vector<std::pair<double, std::string>> order;
+  for (const Json& choice : six) order.push_back({-mean(choice), choice["text"]});
+  std::sort(order.begin(), order.end());
+  const Json two = serving.complete(with(body, {{"n", 2}, {"best_of", 6}})).json()["choices"];
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_EQ(two[0]["text"], order[0].second);
+  EXPECT_EQ(two[1]["text"], order[1].second);
+}
+
+TEST(Answers, InAnthropicsForm) {
+  Serving serving;
+  const Json body = {{"max_tokens", 12},
+                     {"temperature", 0},
+                     {"system", "Be brief."},
+                     {"messages", {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "Hello"}}}}}}}};
+  const auto ask = [&](const Json& request) { return serving.ask(post("/v1/messages", request.dump())); };
+  const Json answer = ask(body).json();
+  const Json chat =
+      serving
+          .chat(
+              {{"messages", {{{"role", "system"}, {"content", "Be brief."}}, {{"role", "user"}, {"content", "Hello"}}}},
+               {"max_tokens", 12},
+               {"temperature", 0}})
+          .json();
+  EXPECT_EQ(answer["content"][0]["text"], chat["choices"][0]["message"]["content"]);
+  EXPECT_EQ(answer["usage"]["input_tokens"], chat["usage"]["prompt_tokens"]);
+  EXPECT_EQ(answer["type"], "message");
+  std::string text, kinds;
+  for (const Json& event : ask(with(body, {{"stream", true}})).events()) {
+    kinds += event["type"].get<std::string>() + " ";
+    if (event["type"] == "content_block_delta") text += event["delta"]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, answer["content"][0]["text"].get<std::string>());
+  EXPECT_TRUE(kinds.starts_with("message_start content_block_start content_block_delta ")) << kinds;
+  EXPECT_TRUE(kinds.ends_with("content_block_stop message_delta message_stop ")) << kinds;
+  const std::string stop = text.substr(3, 2);
+  const Json stopped = ask(with(body, {{"stop_sequences", {stop}}})).json();
+  EXPECT_EQ(stopped["stop_reason"], "stop_sequence");
+  EXPECT_EQ(stopped["stop_sequence"], stop);
+  Json continued = body;
+  continued["messages"].push_back({{"role", "assistant"}, {"content", text.substr(0, 6)}});
+  EXPECT_EQ(ask(continued).status, 200);
+  const Reply wrong = ask({{"messages", Json::array()}, {"max_tokens", 1}});
+  EXPECT_EQ(wrong.status, 400);
+  EXPECT_EQ(wrong.json()["type"], "error");
+  EXPECT_EQ(wrong.json()["error"]["type"], "invalid_request_error");
+  EXPECT_EQ(serving.ask(post("/v1/messages/count_tokens", body.dump())).json()["input_tokens"],
+            answer["usage"]["input_tokens"]);
+}
+
+// --- parts -----------------------------------------------------------------------------------------------------------
+std::string spelled(const std::string& text, bool thinking, size_t piece) {
+  AnswerParts parts(thinking, true);
+  std::vector<Part> all;
+  for (size_t at = 0; at < text.size(); at += piece)
+    for (Part& part : parts.push(text.substr(at, piece))) append(all, std::move(part));
+  for (Part& part : parts.finish()) append(all, std::move(part));
+  std::string out;
+  for (const Part& part : all)
+    out += part.kind == Part::Kind::call ? "[" + part.name + part.text + "]"
+                                         : (part.kind == Part::Kind::thought ? "(" : "\"") + part.text + "|";
+  return out;
+}
+
+TEST(Answers, AreTakenApart) {
+  const std::vector<std::array<std::string, 2>> cases = {
+      {"Plain <b>text</b> [and] <tool", "\"Plain <b>text</b> [and] <tool|"},
+      {"<think>\nWhy?</think>\n\nSo.", "(\nWhy?|\"So.|"},
+      {"<think>never closed", "(never closed|"},
+      {"Let me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1, "
+       "\"}\"]}}\n</tool_call>\n<tool_call>{\"name\":\"g\"}</tool_call>",
+       "\"Let me see.|[f{\"x\":[1,\"}\"]}][g{}]"},
+      {"<tool_call>no JSON</tool_call> end", "\"<tool_call>no JSON</tool_call> end|"},
+      {"<tool_call>{\"name\": \"f\", \"arguments\": {}}", "[f{}]"},
+      {"{\"name\": \"f\", \"parameters\": {\"y\": 2}}", "[f{\"y\":2}]"},
+      {"<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"z\": null}}",
+       "[f{}][g{\"z\":null}]"},
+      {"{\"answer\": 3}", "\"{\"answer\": 3}|"},
+      {"[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+       "[f{\"a\":1}][g{}]"},
+      {"Well [TOOL_CALLS]f[ARGS]{\"a\": \"[ARGS]\"}[TOOL_CALLS]g{}", "\"Well|[f{\"a\":\"[ARGS]\"}][g{}]"},
+  };
+  for (const auto& [text, expected] : cases)
+    for (const size_t piece : {1u, 3u, 1000u}) EXPECT_EQ(spelled(text, false, piece), expected) << piece;
+  EXPECT_EQ(spelled("I wonder</think>Yes", true, 2), "(I wonder|\"Yes|");
+}
+
+// --- forms -----------------------------------------------------------------------------------------------------------
+const Json kSchema = Json::parse(R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 12},
+  "count": {"type": "integer", "minimum": 1, "maximum": 40}, "tags": {"type": "array", "maxItems": 3, "items": {"enum": ["a", "b"]}}},
+  "required": ["name", "count", "tags"], "additionalProperties": false})");
+
+Json in_schema(const Json& schema) {
+  return {{"response_format", {{"type", "json_schema"}, {"json_schema", {{"name", "x"}, {"schema", schema}}}}}};
+}
+
+TEST(Answers, InTheFormThatWasAskedFor) {
+  for (const bool speculates : {false, true}) {
+    Serving serving({}, {.speculates = speculates});
+    for (int seed = 0; seed < 8; ++seed) {
+      const Json body = with(
+          kGreedy, {{"temperature", seed % 2}, {"seed", seed}, {"max_tokens", 200}, {"ignore_eos", seed % 4 == 3}});
+      const Json choice = serving.complete(with(body, in_schema(kSchema))).json()["choices"][0];
+      EXPECT_EQ(choice["finish_reason"], "stop");
+      const Json value = Json::parse(choice["text"].get<std::string>());
+      EXPECT_LE(value["name"].get<std::string>().size(), 48u);
+      EXPECT_GE(value["count"], 1);
+      EXPECT_LE(value["count"], 40);
+      EXPECT_EQ(value.size(), 3u);
+      const std::string text =
+          serving.complete(with(body, {{"regex", "[A-C]{3}-\\d{2}"}})).json()["choices"][0]["text"];
+      EXPECT_TRUE(std::regex_match(text, std::regex("[A-C]{3}-\\d{2}"))) << text;
+    }
+    const Json call =
+        serving
+            .chat({{"messages", {{{"role", "user"}, {"content", "Hello"}}}},
+                   {"temperature", 0},
+                   {"tools", {{{"type", "function"}, {"function", {{"name", "find"}, {"parameters", kSchema}}}}}},
+                   {"tool_choice", "required"}})
+            .json()["choices"][0];
+    EXPECT_EQ(call["finish_reason"], "tool_calls");
+    EXPECT_EQ(call["message"]["tool_calls"][0]["function"]["name"], "find");
+    EXPECT_EQ(Json::parse(call["message"]["tool_calls"][0]["function"]["arguments"].get<std::string>()).size(), 3u);
+    EXPECT_EQ(serving.ask(get("/health")).status, 200);
+  }
+}
+
+// --- the documentation ---------------------------------------------------------------------------------------------
+TEST(Answers, ToTheExamplesOfTheDocumentation) {
+  Serving serving;
+  std::ifstream page(FIDELIO_SOURCE_DIR "/docs/serving.md");
+  const std::string curl = "curl http://127.0.0.1:8000", data = " -d '";
+  int64_t examples = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with(curl)) continue;
+    const size_t body = line.find(data);
+    ASSERT_NE(body, std::string::npos) << line;
+    const std::string path = line.substr(curl.size(), body - curl.size());
+    const Reply reply = serving.ask(post(path, line.substr(body + data.size(), line.rfind('\'') - body - data.size())));
+    EXPECT_EQ(reply.status, 200) << line << reply.body;
+    ++examples;
+  }
+  EXPECT_GE(examples, 5);
+  EXPECT_THAT(serving.ask(get("/")).body, HasSubstr("<!doctype html>"));
+  const Json document = serving.ask(get("/openapi.json")).json();
+  for (const auto& [path, methods] : document["paths"].items())
+    if (!path.ends_with("}")) {
+      EXPECT_NE(serving.ask(get(path)).status, 404) << path;
+    }
+}
+
+// --- the law -----------------------------------------------------------------------------------------------------------
+// Requests of every kind.
+std::vector<std::pair<std::string, Json>> requests() {
+  std::vector<std::pair<std::string, Json>> all;
+  for (int i = 0; i < 64; ++i) {
+    Json body = {{"max_tokens", 12 + i % 40}, {"seed", i}, {"temperature", (i % 3) * 0.6}, {"ignore_eos", i % 5 != 0}};
+    const std::string text = "Number " + std::to_string(i * i) + std::string(static_cast<size_t>(i), '.');
+    if (i % 4 == 1) {
+      body.update({{"messages", {{{"role", "user"}, {"content", text}}}}, {"logprobs", true}, {"top_logprobs", i % 3}});
+      all.push_back({"/v1/chat/completions", body});
+      continue;
+    }
+    body["prompt"] = text;
+    if (i % 4 == 2) body.update({{"logprobs", i % 4}, {"echo", i % 8 == 2}});
+    if (i % 4 == 3) body.update(in_schema(kSchema));
+    if (i % 16 == 0) body["n"] = 3;
+    all.push_back({"/v1/completions", body});
+  }
+  return all;
+}
+
+// What of an answer depends on nothing but its request.
+Json lasting(Json answer) {
+  answer.erase("id"), answer.erase("created");
+  answer["usage"].erase("completion_tokens_details");
+  for (Json& choice : answer["choices"])
+    if (!choice["logprobs"].is_null() && choice["logprobs"].contains("content"))
+      for (Json& token : choice["logprobs"]["content"]) token.erase("drafted");
+  return answer;
+}
+
+TEST(Laws, TheSameAnswerAloneAmongOthersSpeculatedAndPreempted) {
+  const auto all = requests();
+  const auto together = [&](Serving& serving) {
+    std::vector<std::unique_ptr<Client>> clients;
+    for (const auto& [path, body] : all) {
+      clients.push_back(std::make_unique<Client>(serving.port()));
+      clients.back()->send(post(path, body.dump()));
+    }
+    std::vector<Json> answers;
+    for (auto& client : clients) answers.push_back(lasting(client->read().json()));
+    return answers;
+  };
+  Serving plain, speculating({}, {.speculates = true}), small({}, {.cache_tokens = 384}), both({}, {384, true});
+  const std::vector<Json> expected = together(plain);
+  for (size_t i = 0; i < all.size(); ++i) ASSERT_TRUE(expected[i].contains("choices")) << expected[i];
+  for (size_t i = 0; i < all.size(); i += 5)
+    EXPECT_EQ(lasting(plain.ask(post(all[i].first, all[i].second.dump())).json()), expected[i]) << all[i].second;
+  for (Serving* other : {&speculating, &small, &both}) {
+    const std::vector<Json> answers = together(*other);
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(answers[i], expected[i]) << all[i].second;
+    EXPECT_EQ(other->server().status().free_pages, other->server().status().pages);
+  }
+  EXPECT_GT(speculating.server().status().counters.accepted, 0);
+  EXPECT_GT(small.server().status().counters.preemptions, 0);
+  EXPECT_GT(both.server().status().counters.preemptions, 0);
+}
+
+}  // namespace
+}  // namespace fidelio::serve

@@ -1,0 +1,61 @@
+// serve: how an answer is written: whole, or as the events of a stream. One form for each route that generates.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "serve/forms/answer_parts.h"
+#include "serve/forms/openai_request.h"
+
+namespace fidelio::serve {
+
+// One choice as far as it has come.
+struct Choice {
+  int64_t index = 0;
+  size_t prompt = 0;            // of the call's
+  std::string text{};           // as generated, the echo not included
+  std::vector<Part> parts{};    // of it; in completions one of text
+  std::vector<Piece> pieces{};  // where logprobs are wanted
+  int64_t characters = 0;       // of the text, where the next piece begins; the echo included
+  std::string finish_reason{};  // OpenAI's word
+  std::string stop{};           // the stop string that ended it
+  bool called() const {
+    for (const Part& part : parts)
+      if (part.kind == Part::Kind::call) return true;
+    return false;
+  }
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0, completion_tokens = 0, reused = 0, drafted = 0, accepted = 0;
+};
+
+// What all answers to one call have in common.
+struct Envelope {
+  std::string id, model, fingerprint;
+  int64_t created = 0;
+  std::shared_ptr<const ServedModel> served;
+};
+
+class AnswerForm {
+ public:
+  virtual ~AnswerForm() = default;
+  virtual std::string whole(const std::vector<Choice>& choices, const Usage& usage) = 0;
+  // Events of a stream. `pieces` are new tokens, `parts` what became settled by them; `choice` has neither yet.
+  virtual std::string opening(const Choice& choice, const Usage& usage) = 0;
+  virtual std::string delta(const Choice& choice, const std::vector<Part>& parts, const std::vector<Piece>& pieces) = 0;
+  virtual std::string finish(const Choice& choice, const Usage& usage) = 0;
+  virtual std::string end(const Usage& usage, bool include_usage) = 0;
+  virtual std::string error(const RequestError& error) = 0;
+};
+
+std::unique_ptr<AnswerForm> completion_form(Envelope envelope);
+std::unique_ptr<AnswerForm> chat_form(Envelope envelope);
+std::unique_ptr<AnswerForm> messages_form(Envelope envelope);
+
+std::string new_id(std::string_view prefix);
+// Characters that begin in what a token writes.
+int64_t characters_of(const ServedModel& model, int32_t id);
+std::string json_text(const Json& value);  // what is not UTF-8 is replaced
+
+}  // namespace fidelio::serve

@@ -1,0 +1,34 @@
+// serve: the form that a request asks of its answer, as a constraint on tokens. Constraints that were made are kept, so
+// that requests of one form share masks.
+#pragma once
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "engine/constraint.h"
+#include "grammar/grammar.h"
+#include "grammar/token_constraint.h"
+#include "serve/http/fields.h"
+
+namespace fidelio::serve {
+
+class AnswerFormats {
+ public:
+  explicit AnswerFormats(std::shared_ptr<const grammar::TokenTree> tokens) : tokens_(std::move(tokens)) {}
+  // The constraint called `key`, made of `make`'s grammar where there is none yet.
+  std::shared_ptr<Constraint> get(const std::string& key, const std::function<grammar::Grammar()>& make);
+
+ private:
+  static constexpr size_t kMost = 32;
+  std::shared_ptr<const grammar::TokenTree> tokens_;
+  std::mutex mutex_;
+  std::list<std::pair<std::string, std::shared_ptr<Constraint>>> kept_;  // the newest first
+};
+
+// Of response_format (text, json_object, json_schema) or regex; null: none. Throws RequestError naming the field.
+std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& formats);
+// A call of one of the tools, or of the one that tool_choice names; null: tool_choice leaves it to the model.
+std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, AnswerFormats& formats);
+
+}  // namespace fidelio::serve

@@ -1,0 +1,205 @@
+#include "serve/forms/answering.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "serve/forms/messages.h"
+
+namespace fidelio::serve {
+namespace {
+
+std::unique_ptr<AnswerForm> form_of(const Call& call, std::shared_ptr<const ServedModel> model) {
+  Envelope envelope{"", call.model, model->fingerprint, static_cast<int64_t>(std::time(nullptr)), model};
+  switch (call.route) {
+    case Route::chat:
+      envelope.id = new_id("chatcmpl-");
+      return chat_form(std::move(envelope));
+    case Route::messages:
+      envelope.id = new_id("msg_");
+      return messages_form(std::move(envelope));
+    default:
+      envelope.id = new_id("cmpl-");
+      return completion_form(std::move(envelope));
+  }
+}
+
+double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+Answering::Answering(Call call, std::shared_ptr<const ServedModel> model, EngineThread& engine, Metrics& metrics,
+                     std::shared_ptr<Exchange> exchange)
+    : call_(std::move(call)),
+      model_(std::move(model)),
+      engine_(engine),
+      metrics_(metrics),
+      exchange_(std::move(exchange)),
+      form_(form_of(call_, model_)) {
+  usage_.prompt_tokens = call_.prompt_tokens();
+}
+
+void Answering::start() {
+  exchange_->on_gone([weak = weak_from_this()] {
+    if (const auto answering = weak.lock()) answering->cancel();
+  });
+  try {
+    for (size_t prompt = 0; prompt < call_.prompts.size(); ++prompt)
+      for (int64_t i = 0; i < call_.best_of; ++i) submit(prompt, i);
+  } catch (const RequestError& error) {
+    return failed(error);
+  }
+  open_ = choices_.size();
+  if (!call_.stream) return;
+  streaming_ = true;
+  exchange_->begin_events();
+  for (Under& under : choices_) {
+    exchange_->send(form_->opening(under.choice, usage_));
+    if (call_.echo && !call_.logprobs) tell(under, {{Part::Kind::text, call_.prompt_texts[under.choice.prompt]}}, {});
+  }
+}
+
+void Answering::submit(size_t prompt, int64_t number) {
+  const auto self = shared_from_this();
+  const size_t index = choices_.size();
+  Under under{{}, AnswerParts(call_.thinking, call_.tools), start_};
+  under.choice.index = static_cast<int64_t>(index);
+  under.choice.prompt = prompt;
+  choices_.push_back(std::move(under));
+  Listener listener;
+  listener.on_prompt = [self, index](std::vector<ScoredToken>&& tokens) {
+    self->heard_prompt(index, std::move(tokens));
+  };
+  listener.on_token = [self, index](Piece&& piece) { self->heard(index, std::move(piece)); };
+  listener.on_finish = [self, index](Generation&& generation) { self->finished(index, std::move(generation)); };
+  listener.on_error = [self](const RequestError& error) { self->failed(error); };
+  tickets_.push_back(engine_.submit(choice_of(call_.prompts[prompt], number), std::move(listener)));
+}
+
+// Text by itself in completions; in a conversation what it consists of.
+std::vector<Part> Answering::parts_of(Under& under, const std::string& text, bool last) const {
+  std::vector<Part> parts;
+  if (call_.route == Route::completions) {
+    append(parts, {Part::Kind::text, text});
+    return parts;
+  }
+  parts = under.parts.push(text);
+  if (last)
+    for (Part& part : under.parts.finish()) append(parts, std::move(part));
+  return parts;
+}
+
+// New parts and tokens of a choice: sent, and kept where the whole is told at the end.
+void Answering::tell(Under& under, std::vector<Part> parts, std::vector<Piece> pieces) {
+  Choice& choice = under.choice;
+  if (streaming_ && (!parts.empty() || !pieces.empty())) {
+    std::string events = form_->delta(choice, parts, pieces);
+    if (!events.empty()) exchange_->send(std::move(events));
+  }
+  for (const Piece& piece : pieces) choice.characters += characters_of(*model_, piece.id);
+  for (Part& part : parts) {
+    if (streaming_ && part.kind != Part::Kind::call) continue;
+    append(choice.parts, std::move(part));
+  }
+  if (!streaming_)
+    for (Piece& piece : pieces) choice.pieces.push_back(std::move(piece));
+}
+
+void Answering::heard_prompt(size_t index, std::vector<ScoredToken>&& prompt) {
+  if (over_ || !call_.logprobs) return;
+  Under& under = choices_[index];
+  std::vector<Piece> pieces(1);
+  pieces[0].id = call_.prompts[under.choice.prompt].prompt[0];
+  pieces[0].scored = false;
+  for (ScoredToken& token : prompt) pieces.push_back({token.token.id, token.token.logprob, "", std::move(token.best)});
+  std::vector<Part> parts;
+  if (streaming_) parts.push_back({Part::Kind::text, call_.prompt_texts[under.choice.prompt]});
+  tell(under, std::move(parts), std::move(pieces));
+}
+
+void Answering::heard(size_t index, Piece&& piece) {
+  if (over_) return;
+  const auto now = Clock::now();
+  Under& under = choices_[index];
+  const double seconds = seconds_between(under.newest, now);
+  under.newest == start_ ? metrics_.first_token(seconds) : metrics_.next_token(seconds);
+  under.newest = now;
+  under.choice.text += piece.text;
+  under.logprob += static_cast<double>(piece.logprob);
+  ++under.tokens;
+  std::vector<Part> parts = parts_of(under, piece.text, false);
+  std::vector<Piece> pieces;
+  if (call_.logprobs) pieces.push_back(std::move(piece));
+  tell(under, std::move(parts), std::move(pieces));
+}
+
+void Answering::finished(size_t index, Generation&& generation) {
+  if (over_) return;
+  if (!generation.error.empty()) return failed(RequestError(500, generation.error));
+  Under& under = choices_[index];
+  Choice& choice = under.choice;
+  choice.finish_reason = generation.finish_reason == FinishReason::stop ? "stop" : "length";
+  const GenerationRequest& request = call_.prompts[choice.prompt];
+  if (generation.stop_string >= 0) choice.stop = request.stop_strings[static_cast<size_t>(generation.stop_string)];
+  metrics_.finished(choice.finish_reason, seconds_between(start_, Clock::now()),
+                    static_cast<int64_t>(request.prompt.size()), static_cast<int64_t>(generation.ids.size()));
+  usage_.completion_tokens += static_cast<int64_t>(generation.ids.size());
+  usage_.drafted += generation.drafted;
+  usage_.accepted += generation.accepted;
+  const size_t known = std::min(choice.text.size(), generation.text.size());
+  tell(under, parts_of(under, generation.text.substr(known), true), {});
+  choice.text = std::move(generation.text);
+  if (streaming_) exchange_->send(form_->finish(choice, usage_));
+  if (--open_ == 0) complete();
+}
+
+// Of each prompt's choices the n whose tokens are likeliest on average, in that order.
+void Answering::keep_the_best() {
+  const auto mean = [](const Under& u) { return u.logprob / static_cast<double>(std::max<int64_t>(1, u.tokens)); };
+  std::stable_sort(choices_.begin(), choices_.end(), [&](const Under& a, const Under& b) {
+    return a.choice.prompt != b.choice.prompt ? a.choice.prompt < b.choice.prompt : mean(a) > mean(b);
+  });
+  std::vector<Under> kept;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (static_cast<int64_t>(i) % call_.best_of >= call_.n) continue;
+    choices_[i].choice.index = std::ssize(kept);
+    kept.push_back(std::move(choices_[i]));
+  }
+  choices_ = std::move(kept);
+}
+
+void Answering::complete() {
+  over_ = true;
+  if (streaming_) {
+    exchange_->send(form_->end(usage_, call_.include_usage));
+    return exchange_->end();
+  }
+  if (call_.best_of > call_.n) keep_the_best();
+  std::vector<Choice> all;
+  for (Under& under : choices_) {
+    Choice& choice = under.choice;
+    if (call_.echo) {
+      const std::string text = choice.parts.empty() ? "" : choice.parts[0].text;
+      choice.parts = {{Part::Kind::text, call_.prompt_texts[choice.prompt] + text}};
+    }
+    all.push_back(std::move(choice));
+  }
+  exchange_->respond({200, form_->whole(all, usage_)});
+}
+
+void Answering::failed(const RequestError& error) {
+  if (over_) return;
+  cancel();
+  if (!streaming_)
+    return exchange_->respond(call_.route == Route::messages ? messages_error(error) : error_response(error));
+  exchange_->send(form_->error(error));
+  exchange_->end();
+}
+
+void Answering::cancel() {
+  over_ = true;
+  for (const int64_t ticket : tickets_) engine_.cancel(ticket);
+}
+
+}  // namespace fidelio::serve

@@ -1,0 +1,135 @@
+#include "serve/forms/messages.h"
+
+#include "core/foreign/foreign_text.h"
+#include "serve/forms/openai_request.h"
+
+namespace fidelio::serve {
+namespace {
+
+const Json* list_of(const Fields& fields, const char* name) {
+  const Json* value = fields.find(name);
+  if (value != nullptr && !value->is_array()) fields.refuse(name, "an array");
+  return value;
+}
+
+// A string, or blocks of type text joined.
+std::string text_of(const Fields& where, const char* name, const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) where.refuse(name, "a string or an array of blocks");
+  std::string text;
+  for (const Json& block : content) {
+    const Fields one(block, name);
+    if (one.text("type").value_or("text") != "text" || !one.text("text"))
+      where.refuse(name, "blocks of type text, as this server reads no others there");
+    text += *one.text("text");
+  }
+  return text;
+}
+
+// One message may hold results of tools, which are messages of their own, before what the user says.
+void add_message(Json& messages, const Json& message, size_t number) {
+  const Fields fields(message, fmt::format("messages[{}]", number));
+  const std::string role = fields.text("role").value_or("");
+  if (role != "user" && role != "assistant") fields.refuse("role", "user or assistant");
+  const Json* content = fields.find("content");
+  if (content == nullptr) fields.refuse("content", "a string or an array of blocks");
+  if (content->is_string()) {
+    messages.push_back({{"role", role}, {"content", *content}});
+    return;
+  }
+  if (!content->is_array()) fields.refuse("content", "a string or an array of blocks");
+  std::string text;
+  Json calls = Json::array();
+  for (const Json& block : *content) {
+    const Fields one(block, "content");
+    const std::string type = one.text("type").value_or("");
+    if (type == "text" && one.text("text")) {
+      text += *one.text("text");
+    } else if (type == "tool_use" && one.text("name")) {
+      const Json* input = one.find("input");
+      calls.push_back({{"id", one.text("id").value_or("")},
+                       {"type", "function"},
+                       {"function", {{"name", *one.text("name")}, {"arguments", input ? *input : Json::object()}}}});
+    } else if (type == "tool_result") {
+      const Json* result = one.find("content");
+      messages.push_back({{"role", "tool"},
+                          {"tool_call_id", one.text("tool_use_id").value_or("")},
+                          {"content", result ? text_of(one, "content", *result) : ""}});
+    } else if (type != "thinking" && type != "redacted_thinking") {
+      fields.refuse("content", "blocks of type text, tool_use, tool_result or thinking: this server reads no others");
+    }
+  }
+  if (text.empty() && calls.empty() && role == "user") return;
+  Json all = {{"role", role}, {"content", text}};
+  if (!calls.empty()) all["tool_calls"] = std::move(calls);
+  messages.push_back(std::move(all));
+}
+
+Json tools_of(const Fields& fields, const Json& list) {
+  Json tools = Json::array();
+  for (const Json& tool : list) {
+    const Fields one(tool, "tools");
+    if (!one.text("name")) fields.refuse("tools", "an array of objects with a name");
+    Json function = {{"name", *one.text("name")}};
+    if (const auto text = one.text("description")) function["description"] = *text;
+    const Json* schema = one.find("input_schema");
+    function["parameters"] = schema ? *schema : Json{{"type", "object"}, {"properties", Json::object()}};
+    tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return tools;
+}
+
+Json tool_choice_of(const Fields& fields, const Json& choice) {
+  const Fields one(choice, "tool_choice");
+  const std::string type = one.text("type").value_or("");
+  if (type == "auto" || type == "none") return type;
+  if (type == "any") return "required";
+  if (type == "tool" && one.text("name")) return {{"type", "function"}, {"function", {{"name", *one.text("name")}}}};
+  fields.refuse("tool_choice", "type auto, any, none, or tool with a name");
+}
+
+}  // namespace
+
+Json chat_body_of(const Json& body) {
+  const Fields fields(body);
+  Json chat = Json::object();
+  for (const char* same : {"model", "stream", "temperature", "top_p", "top_k", "seed", "max_tokens", "min_p",
+                           "chat_template_kwargs", "response_format"})
+    if (const Json* value = fields.find(same)) chat[same] = *value;
+  if (!fields.integer("max_tokens", 1, INT32_MAX)) fields.refuse("max_tokens", "an integer of at least 1");
+  if (const Json* stops = fields.find("stop_sequences")) chat["stop"] = *stops;
+  Json messages = Json::array();
+  if (const Json* system = fields.find("system"))
+    messages.push_back({{"role", "system"}, {"content", text_of(fields, "system", *system)}});
+  const Json* list = list_of(fields, "messages");
+  if (list == nullptr || list->empty() || list->size() > kMaxMessages)
+    fields.refuse("messages", fmt::format("an array of 1 to {} messages", kMaxMessages));
+  for (size_t i = 0; i < list->size(); ++i) add_message(messages, (*list)[i], i);
+  chat["continue_final_message"] =
+      !messages.empty() && messages.back()["role"] == "assistant" && !messages.back().contains("tool_calls");
+  chat["messages"] = std::move(messages);
+  if (const Json* tools = list_of(fields, "tools")) chat["tools"] = tools_of(fields, *tools);
+  if (const Json* choice = fields.find("tool_choice")) chat["tool_choice"] = tool_choice_of(fields, *choice);
+  chat["stream_options"] = {{"include_usage", true}};
+  return chat;
+}
+
+std::string messages_error_body(int status, std::string_view message) {
+  const char* type = status == 401   ? "authentication_error"
+                     : status == 404 ? "not_found_error"
+                     : status == 413 ? "request_too_large"
+                     : status == 503 ? "overloaded_error"
+                     : status >= 500 ? "api_error"
+                                     : "invalid_request_error";
+  const nlohmann::json body = {{"type", "error"},
+                               {"error", {{"type", type}, {"message", foreign(message, Lines::kept, 2000)}}}};
+  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+HttpResponse messages_error(const std::exception& error) {
+  HttpResponse response = error_response(error);
+  response.body = messages_error_body(response.status, error.what());
+  return response;
+}
+
+}  // namespace fidelio::serve

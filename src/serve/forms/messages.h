@@ -1,0 +1,18 @@
+// serve: Anthropic's Messages API, said in OpenAI's words: what it asks for is what a chat completion can ask for.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "serve/http/fields.h"
+
+namespace fidelio::serve {
+
+// The chat body that asks for the same: system, text, tool_use and tool_result blocks, stop_sequences, tools,
+// tool_choice; an assistant's message at the end is continued. Throws RequestError naming the field.
+Json chat_body_of(const Json& messages_body);
+
+// {"type": "error", "error": {"type", "message"}}
+std::string messages_error_body(int status, std::string_view message);
+HttpResponse messages_error(const std::exception& error);
+
+}  // namespace fidelio::serve

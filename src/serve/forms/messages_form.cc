@@ -1,0 +1,118 @@
+// Anthropic's form of answers: https://docs.anthropic.com/en/api/messages and .../messages-streaming.
+#include "core/foreign/json.h"
+#include "serve/forms/answer_form.h"
+#include "serve/forms/messages.h"
+
+namespace fidelio::serve {
+namespace {
+
+std::string event_of(const Json& value) {
+  return "event: " + value["type"].get<std::string>() + "\ndata: " + json_text(value) + "\n\n";
+}
+
+Json arguments_of(const Part& call) {
+  try {
+    Json value = parse_ordered_json(call.text, "arguments");
+    if (value.is_object()) return value;
+  } catch (const Error&) {
+  }
+  return Json::object();
+}
+
+Json block_of(const Part& part) {
+  if (part.kind == Part::Kind::thought) return {{"type", "thinking"}, {"thinking", part.text}, {"signature", ""}};
+  if (part.kind == Part::Kind::text) return {{"type", "text"}, {"text", part.text}};
+  return {{"type", "tool_use"}, {"id", part.id}, {"name", part.name}, {"input", arguments_of(part)}};
+}
+
+Json stop_reason(const Choice& c) {
+  if (c.called() && c.finish_reason == "stop") return "tool_use";
+  if (!c.stop.empty()) return "stop_sequence";
+  return c.finish_reason == "stop" ? "end_turn" : "max_tokens";
+}
+Json null_or(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+class MessagesForm final : public AnswerForm {
+ public:
+  explicit MessagesForm(Envelope envelope) : e_(std::move(envelope)) {}
+
+  std::string whole(const std::vector<Choice>& choices, const Usage& usage) override {
+    const Choice& c = choices[0];
+    Json message = head(usage);
+    for (const Part& part : c.parts) message["content"].push_back(block_of(part));
+    message["stop_reason"] = stop_reason(c);
+    message["stop_sequence"] = null_or(c.stop);
+    return json_text(message);
+  }
+  std::string opening(const Choice&, const Usage& usage) override {
+    return event_of({{"type", "message_start"}, {"message", head(usage)}});
+  }
+  // A part of another kind than the one before closes its block and opens one.
+  std::string delta(const Choice&, const std::vector<Part>& parts, const std::vector<Piece>&) override {
+    std::string events;
+    for (const Part& part : parts) {
+      const bool call = part.kind == Part::Kind::call;
+      if (!open_ || part.kind != kind_ || call) {
+        events += close();
+        Json block = block_of(part);
+        if (call) block["input"] = Json::object();
+        if (!call) block[part.kind == Part::Kind::thought ? "thinking" : "text"] = "";
+        events += event_of({{"type", "content_block_start"}, {"index", index_}, {"content_block", block}});
+        open_ = true;
+        kind_ = part.kind;
+      }
+      Json more;
+      if (call)
+        more = {{"type", "input_json_delta"}, {"partial_json", arguments_of(part).dump()}};
+      else if (part.kind == Part::Kind::thought)
+        more = {{"type", "thinking_delta"}, {"thinking", part.text}};
+      else
+        more = {{"type", "text_delta"}, {"text", part.text}};
+      events += event_of({{"type", "content_block_delta"}, {"index", index_}, {"delta", more}});
+    }
+    return events;
+  }
+  std::string finish(const Choice& c, const Usage& usage) override {
+    return close() + event_of({{"type", "message_delta"},
+                               {"delta", {{"stop_reason", stop_reason(c)}, {"stop_sequence", null_or(c.stop)}}},
+                               {"usage", usage_of(usage)}});
+  }
+  std::string end(const Usage&, bool) override { return event_of({{"type", "message_stop"}}); }
+  std::string error(const RequestError& error) override {
+    return "event: error\ndata: " + messages_error_body(error.status(), error.what()) + "\n\n";
+  }
+
+ private:
+  static Json usage_of(const Usage& usage) {
+    return {{"input_tokens", usage.prompt_tokens}, {"output_tokens", usage.completion_tokens}};
+  }
+  Json head(const Usage& usage) const {
+    return {{"id", e_.id},
+            {"type", "message"},
+            {"role", "assistant"},
+            {"model", e_.model},
+            {"content", Json::array()},
+            {"stop_reason", nullptr},
+            {"stop_sequence", nullptr},
+            {"usage", usage_of(usage)},
+            {"system_fingerprint", e_.fingerprint}};
+  }
+  std::string close() {
+    if (!open_) return "";
+    open_ = false;
+    return event_of({{"type", "content_block_stop"}, {"index", index_++}});
+  }
+
+  Envelope e_;
+  bool open_ = false;
+  Part::Kind kind_ = Part::Kind::text;
+  int64_t index_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerForm> messages_form(Envelope envelope) {
+  return std::make_unique<MessagesForm>(std::move(envelope));
+}
+
+}  // namespace fidelio::serve

@@ -1,0 +1,224 @@
+#include <algorithm>
+#include <random>
+
+#include "serve/forms/answer_form.h"
+#include "text/tokenizer/unicode.h"
+
+namespace fidelio::serve {
+
+std::string json_text(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string new_id(std::string_view prefix) {
+  thread_local std::random_device device;
+  return fmt::format("{}{:08x}{:08x}{:08x}", prefix, device(), device(), device());
+}
+
+int64_t characters_of(const ServedModel& model, int32_t id) {
+  const std::string& bytes = model.tokens->bytes(id);
+  return std::count_if(bytes.begin(), bytes.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+namespace {
+
+std::string event_of(const Json& value) { return "data: " + json_text(value) + "\n\n"; }
+
+// A token's name: its text; of one that is a part of a character, its bytes, as OpenAI spells them.
+std::string name_of(const ServedModel& model, int32_t id) {
+  const std::string& bytes = model.tokens->bytes(id);
+  if (bytes.empty()) return model.tokenizer.decode({&id, 1}, false);
+  if (tokenization::is_valid_utf8(bytes)) return bytes;
+  std::string name = "bytes:";
+  for (const char c : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return name;
+}
+
+Json token_of(const ServedModel& model, const TokenScore& score) {
+  std::string bytes = model.tokens->bytes(score.id);
+  const std::string name = name_of(model, score.id);
+  if (bytes.empty()) bytes = name;  // a special token
+  Json list = Json::array();
+  for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
+  return {{"token", name}, {"logprob", score.logprob}, {"bytes", list}};
+}
+
+Json usage_of(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"completion_tokens_details",
+           {{"accepted_prediction_tokens", usage.accepted},
+            {"rejected_prediction_tokens", usage.drafted - usage.accepted}}}};
+}
+
+Json null_or(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+class OpenAiForm : public AnswerForm {
+ public:
+  explicit OpenAiForm(Envelope envelope) : e_(std::move(envelope)) {}
+
+  std::string whole(const std::vector<Choice>& choices, const Usage& usage) override {
+    Json answer = head(false);
+    Json list = Json::array();
+    for (const Choice& c : choices) {
+      Json choice = {{"index", c.index}};
+      add_message(choice, c);
+      choice["logprobs"] = logprobs(c.pieces, 0);
+      choice["finish_reason"] = reason(c);
+      choice["stop_reason"] = null_or(c.stop);
+      list.push_back(std::move(choice));
+    }
+    answer["choices"] = std::move(list);
+    answer["usage"] = usage_of(usage);
+    return json_text(answer);
+  }
+  std::string finish(const Choice& c, const Usage&) override {
+    Json choice = bare(c.index);
+    choice["finish_reason"] = reason(c);
+    choice["stop_reason"] = null_or(c.stop);
+    return chunk(std::move(choice));
+  }
+  std::string end(const Usage& usage, bool include_usage) override {
+    const std::string done = "data: [DONE]\n\n";
+    if (!include_usage) return done;
+    Json last = head(true);
+    last["choices"] = Json::array();
+    last["usage"] = usage_of(usage);
+    return event_of(last) + done;
+  }
+  std::string error(const RequestError& error) override {
+    return "data: " + error_body(error.status(), error.what(), error.param(), error.code()) + "\n\n";
+  }
+
+ protected:
+  virtual const char* object(bool chunk) const = 0;
+  virtual void add_message(Json& choice, const Choice& c) const = 0;
+  virtual Json bare(int64_t index) const = 0;  // a choice of a chunk that says nothing
+  virtual Json logprobs(const std::vector<Piece>& pieces, int64_t characters) const = 0;
+  static std::string reason(const Choice& c) {
+    return c.finish_reason == "stop" && c.called() ? "tool_calls" : c.finish_reason;
+  }
+
+  Json head(bool chunk) const {
+    return {{"id", e_.id},
+            {"object", object(chunk)},
+            {"created", e_.created},
+            {"model", e_.model},
+            {"system_fingerprint", e_.fingerprint}};
+  }
+  std::string chunk(Json choice) const {
+    Json all = head(true);
+    all["choices"] = Json::array({std::move(choice)});
+    return event_of(all);
+  }
+  Envelope e_;
+};
+
+class CompletionForm final : public OpenAiForm {
+ public:
+  using OpenAiForm::OpenAiForm;
+  std::string opening(const Choice&, const Usage&) override { return ""; }
+  std::string delta(const Choice& c, const std::vector<Part>& parts, const std::vector<Piece>& pieces) override {
+    Json choice = bare(c.index);
+    choice["text"] = parts.empty() ? "" : parts[0].text;
+    choice["logprobs"] = logprobs(pieces, c.characters);
+    return chunk(std::move(choice));
+  }
+
+ private:
+  const char* object(bool) const override { return "text_completion"; }
+  void add_message(Json& choice, const Choice& c) const override {
+    choice["text"] = c.parts.empty() ? "" : c.parts[0].text;
+  }
+  Json bare(int64_t index) const override {
+    return {{"index", index}, {"text", ""}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+  }
+  // Parallel arrays. The first token of a prompt has no probability.
+  Json logprobs(const std::vector<Piece>& pieces, int64_t characters) const override {
+    if (pieces.empty()) return nullptr;
+    Json tokens = Json::array(), logprobs = Json::array(), best = Json::array(), offsets = Json::array();
+    for (const Piece& piece : pieces) {
+      tokens.push_back(name_of(*e_.served, piece.id));
+      logprobs.push_back(piece.scored ? Json(piece.logprob) : Json(nullptr));
+      Json row = Json::object();
+      for (const TokenScore& score : piece.best) row[name_of(*e_.served, score.id)] = score.logprob;
+      row[name_of(*e_.served, piece.id)] = piece.logprob;
+      best.push_back(piece.scored ? row : Json(nullptr));
+      offsets.push_back(characters);
+      characters += characters_of(*e_.served, piece.id);
+    }
+    return {{"text_offset", offsets}, {"token_logprobs", logprobs}, {"tokens", tokens}, {"top_logprobs", best}};
+  }
+};
+
+class ChatForm final : public OpenAiForm {
+ public:
+  using OpenAiForm::OpenAiForm;
+  std::string opening(const Choice& c, const Usage&) override {
+    Json choice = bare(c.index);
+    choice["delta"] = {{"role", "assistant"}, {"content", ""}};
+    return chunk(std::move(choice));
+  }
+  std::string delta(const Choice& c, const std::vector<Part>& parts, const std::vector<Piece>& pieces) override {
+    std::string events;
+    int64_t calls = 0;
+    for (const Part& part : c.parts) calls += part.kind == Part::Kind::call;
+    for (size_t i = 0; i < std::max<size_t>(1, parts.size()); ++i) {
+      Json choice = bare(c.index);
+      if (i < parts.size() && parts[i].kind == Part::Kind::call) {
+        choice["delta"]["tool_calls"] = Json::array({call_of(parts[i])});
+        choice["delta"]["tool_calls"][0]["index"] = calls++;
+      } else if (i < parts.size()) {
+        choice["delta"][parts[i].kind == Part::Kind::thought ? "reasoning_content" : "content"] = parts[i].text;
+      }
+      if (i == 0) choice["logprobs"] = logprobs(pieces, 0);
+      events += chunk(std::move(choice));
+    }
+    return events;
+  }
+
+ private:
+  const char* object(bool chunk) const override { return chunk ? "chat.completion.chunk" : "chat.completion"; }
+  static Json call_of(const Part& part) {
+    return {{"id", part.id}, {"type", "function"}, {"function", {{"name", part.name}, {"arguments", part.text}}}};
+  }
+  void add_message(Json& choice, const Choice& c) const override {
+    std::string text, thought;
+    Json calls = Json::array();
+    for (const Part& part : c.parts) {
+      if (part.kind == Part::Kind::call)
+        calls.push_back(call_of(part));
+      else
+        (part.kind == Part::Kind::thought ? thought : text) += part.text;
+    }
+    Json message = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+    if (text.empty() && !calls.empty()) message["content"] = nullptr;
+    if (!thought.empty()) message["reasoning_content"] = thought;
+    if (!calls.empty()) message["tool_calls"] = std::move(calls);
+    choice["message"] = std::move(message);
+  }
+  Json bare(int64_t index) const override {
+    return {{"index", index}, {"delta", Json::object()}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+  }
+  Json logprobs(const std::vector<Piece>& pieces, int64_t) const override {
+    if (pieces.empty()) return nullptr;
+    Json content = Json::array();
+    for (const Piece& piece : pieces) {
+      Json token = token_of(*e_.served, {piece.id, piece.logprob});
+      token["top_logprobs"] = Json::array();
+      for (const TokenScore& score : piece.best) token["top_logprobs"].push_back(token_of(*e_.served, score));
+      token["drafted"] = piece.drafted;
+      content.push_back(std::move(token));
+    }
+    return {{"content", content}, {"refusal", nullptr}};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerForm> completion_form(Envelope envelope) {
+  return std::make_unique<CompletionForm>(std::move(envelope));
+}
+std::unique_ptr<AnswerForm> chat_form(Envelope envelope) { return std::make_unique<ChatForm>(std::move(envelope)); }
+
+}  // namespace fidelio::serve

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""The chat page of a running `fidelio serve` in a headless Chromium (Debian's; PyPI: playwright 1.65.2), by keyboard alone where that
+can be: send, stream, probabilities, stop, regenerate, edit, reload, 400 pixels, dark. Exits 1 where something is not as it
+should be or the console has an error; screenshots go to a folder to be looked at.
+
+    venv/bin/pip install playwright && venv/bin/python tools/check_page.py http://127.0.0.1:8000 FOLDER
+"""
+import sys
+
+from playwright.sync_api import sync_playwright
+
+
+def main(url, folder):
+    wrong = []
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1000, "height": 760}, color_scheme="light")
+        page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda e: wrong.append(str(e)))
+        page.on("request", lambda r: None if r.url.startswith((url, "data:")) else wrong.append("asks " + r.url))
+        page.goto(url + "/")
+        page.wait_for_function("document.getElementById('model').textContent !== 'fidelio'")
+        idle = "document.getElementById('send').textContent === 'Send' && document.querySelectorAll('.assistant .token').length > 0"
+
+        page.keyboard.type("What is 348 + 5127?")  # the box has the focus
+        page.keyboard.press("Enter")
+        page.wait_for_function(idle, timeout=60000)
+        first = page.locator(".assistant .body").last.inner_text() + "".join(page.locator("details.thought").all_inner_texts())
+        assert first.strip(), "an answer without text"
+        assert "tokens" in page.locator(".assistant .facts").inner_text()
+        page.locator(".assistant .token").first.hover()
+        assert "%" in page.locator(".tip").inner_text(), "no probability under the pointer"
+        page.screenshot(path=folder + "/light.png")
+
+        page.locator("summary", has_text="Settings").focus()
+        page.keyboard.press("Enter")
+        for name, value in (("temperature", "1"), ("most", "900")):
+            page.locator("#" + name).fill(value)
+        page.locator("#input").focus()
+        page.keyboard.type("Tell me everything.")
+        page.keyboard.press("Shift+Enter")
+        page.keyboard.type("Really.")
+        page.keyboard.press("Enter")
+        page.wait_for_function("document.querySelectorAll('.assistant').length === 2 && document.querySelectorAll('.assistant:last-child .token').length > 2")
+        page.keyboard.press("Escape")
+        page.wait_for_function(idle)
+        stopped = page.locator(".facts").all_inner_texts()
+        page.get_by_role("button", name="Regenerate").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(300)
+        page.wait_for_function("document.querySelectorAll('.assistant').length === 2")
+        page.keyboard.press("Escape")
+        page.wait_for_function(idle, timeout=60000)
+
+        page.reload()
+        page.wait_for_function("document.querySelectorAll('.assistant').length === 2")
+        page.get_by_role("button", name="Edit").last.focus()
+        page.keyboard.press("Enter")
+        assert "Really." in page.locator("#input").input_value() and page.locator("#messages > li").count() == 2
+
+        page.get_by_role("button", name="Dark").focus()
+        page.keyboard.press("Enter")
+        page.set_viewport_size({"width": 400, "height": 800})
+        page.wait_for_timeout(200)
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 400, f"{width} pixels wide at 400"
+        page.screenshot(path=folder + "/dark-400.png")
+        browser.close()
+    assert not wrong, wrong
+    print("the page sends, streams, stops, regenerates, edits and reloads; stopped:", stopped[-1])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].rstrip("/"), sys.argv[2])
