@@ -120,7 +120,8 @@ int64_t Engine::add(GenerationRequest request, RequestEvents events) {
   check(size < context_,
         "the prompt has {} tokens, the context holds {} and one must be left for the answer: shorten the prompt", size,
         context_);
-  check(request.max_tokens >= 0, "max_tokens must be at least 0, not {}", request.max_tokens);
+  check(request.max_tokens >= (request.prompt_logprobs ? 0 : 1), "max_tokens must be at least 1, not {}",
+        request.max_tokens);
   check(request.alternatives >= 0 && request.alternatives <= vocabulary_,
         "{} alternatives are asked for, the vocabulary has {} tokens", request.alternatives, vocabulary_);
   for (int32_t id : request.prompt)

@@ -200,7 +200,11 @@ bool AnswerParts::say(std::vector<Part>& parts, bool last) {
                mistral = tools_ ? held_.find(kMistral) : std::string::npos, mark = std::min(hermes, mistral);
   const bool found = mark != std::string::npos;
   size_t count = found ? mark : held_.size();
-  if (!found && !last && tools_) count -= std::max(overlap(held_, kCall), overlap(held_, kMistral));
+  if (!found && !last && tools_) {
+    count -= std::max(overlap(held_, kCall), overlap(held_, kMistral));
+    // Blanks before a call are not said.
+    while (count > 0 && kSpace.find(held_[count - 1]) != std::string_view::npos) --count;
+  }
   std::string text = held_.substr(0, count);
   if (found) text.erase(text.find_last_not_of(kSpace) + 1);
   serve::append(parts, {Part::Kind::text, std::move(text)});

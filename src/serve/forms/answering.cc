@@ -107,7 +107,7 @@ void Answering::tell(Under& under, std::vector<Part> parts, std::vector<Piece> p
 }
 
 void Answering::heard_prompt(size_t index, std::vector<ScoredToken>&& prompt) {
-  if (over_) return;
+  if (over_ || !call_.logprobs) return;
   Under& under = choices_[index];
   std::vector<Piece> pieces(1);
   pieces[0].id = call_.prompts[under.choice.prompt].prompt[0];

@@ -146,7 +146,7 @@ void read_logprobs(const Fields& fields, Call& call, GenerationRequest& common) 
   if (chat && alternatives && !call.logprobs) fields.refuse("top_logprobs", "none, or logprobs to be true");
   common.logprobs = call.logprobs || call.best_of > call.n;
   common.alternatives = call.logprobs ? alternatives.value_or(0) : 0;
-  common.prompt_logprobs = call.logprobs && call.echo;
+  common.prompt_logprobs = call.echo && (call.logprobs || common.max_tokens == 0);
 }
 
 void read_choices(const Fields& fields, Call& call) {
