@@ -30,15 +30,6 @@ train::Loss parse_loss(const std::string& name) {
   throw Error("--loss {}: expected kl, reverse-kl, cakld or label", name);
 }
 
-// What was left to the device: a GPU takes many more windows a step in the same time.
-void set_defaults(Tune& o, bool gpu, int64_t context) {
-  if (o.how.steps < 0) o.how.steps = gpu ? 1000 : 300;
-  if (o.how.windows == 0) o.how.windows = gpu ? 32 : 8;
-  if (o.how.rows == 0) o.how.rows = gpu ? 16384 : 2048;
-  if (o.text.samples < 0) o.text.samples = gpu ? 1048576 : 131072;
-  o.how.rows = std::max(o.how.rows, context);
-}
-
 void check_same_model(const Checkpoint& model, const Checkpoint& source) {
   const ModelConfig &a = model.config(), &b = source.config();
   check(a.architecture == b.architecture && a.L == b.L && a.d == b.d && a.f == b.f && a.h == b.h && a.hk == b.hk &&
@@ -74,6 +65,16 @@ void print(const train::TuneReport& r) {
     fmt::print("the loss grew without bound: what is written is the best model before that; lower the rates\n");
   if (r.stopped_early) fmt::print("stopped early: nothing better was found for a while\n");
   if (r.seconds_a_step > 0) fmt::print("{:.3g} s a step\n", r.seconds_a_step);
+}
+
+// What the model's own says, and how it was tuned.
+nlohmann::json provenance_of(const Tune& o, const Checkpoint& model, const Checkpoint& source,
+                             const train::TuneData& data, const train::TuneReport& report) {
+  nlohmann::json provenance = parse_json(model.provenance(), model.folder());
+  provenance["tuned"] = {{"source_sha256", source.sha256()}, {"text_sha256", data.sha256}, {"loss", o.loss},
+                         {"layer_steps", o.how.layer_steps}, {"steps", report.best_step},  {"windows", o.how.windows},
+                         {"samples", o.text.samples},        {"seed", o.how.seed}};
+  return provenance;
 }
 
 void tune(Tune o) {
@@ -123,15 +124,7 @@ void tune(Tune o) {
   progress.reset();
   stages.reset();
 
-  nlohmann::json provenance = parse_json(model.provenance(), model.folder());
-  provenance["tuned"] = {{"source_sha256", source.sha256()},
-                         {"text_sha256", data.sha256},
-                         {"loss", o.loss},
-                         {"layer_steps", o.how.layer_steps},
-                         {"steps", result.report.best_step},
-                         {"windows", o.how.windows},
-                         {"samples", o.text.samples},
-                         {"seed", o.how.seed}};
+  const nlohmann::json provenance = provenance_of(o, model, source, data, result.report);
   std::map<LinearId, FormatSpec> formats;
   for (LinearId id : linears_of(model.config())) formats[id] = model.format(id);
   write_checkpoint(
