@@ -272,7 +272,7 @@ TEST(Compress, TablesAndPlansAreFiles) {
                                           {"--plan p.json --ear 0.9", "give a target"},
                                           {"--bits 7 --from-table none.json", "not a sensitivity table"},
                                           {"--bits 7 --from-table t.json --grouping single", "groups"}}) {
-    const CommandResult result = run_command(folder.path(), "fidelio compress " + kShort + options + " -o out");
+    const CommandResult result = run_command(folder.path(), "fidelio compress " + kShort + options + " --fresh -o out");
     EXPECT_EQ(result.code, 1) << options;
     EXPECT_THAT(result.err, HasSubstr(message)) << options;
   }
