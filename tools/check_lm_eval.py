@@ -75,6 +75,7 @@ def eval_results(program, model, folder, name, *more):
 
 def harness(kind, url, task, folder, **more):
     import lm_eval
+    import lm_eval.tasks
     manager = lm_eval.tasks.TaskManager(include_path=folder, include_defaults=False)
     route = "chat/completions" if kind == "local-chat-completions" else "completions"
     arguments = {"model": "served", "base_url": f"{url}/v1/{route}", "max_retries": 1, "num_concurrent": 4, "timeout": 600, **more}
@@ -103,6 +104,7 @@ def check_choices(results, expected, task):
 
 def main(url, program, model, count):
     import lm_eval
+    import lm_eval.tasks
     with tempfile.TemporaryDirectory() as folder:
         make_questions(folder, count)
         expected = eval_results(program, model, folder, "choices")

@@ -36,7 +36,7 @@ def check_forms(client, model):
 
 def check_anthropic(url, model):
     client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120)
-    asked = dict(model=model, max_tokens=24, temperature=0, system="Be brief.", messages=[{"role": "user", "content": "What is 3 + 4?"}])
+    asked = dict(model=model, max_tokens=24, extra_body={"temperature": 0}, system="Be brief.", messages=[{"role": "user", "content": "What is 3 + 4?"}])
     message = client.messages.create(**asked)
     assert message.role == "assistant" and message.stop_reason in ("end_turn", "max_tokens"), message
     with client.messages.stream(**asked) as stream:
@@ -50,7 +50,7 @@ def check_anthropic(url, model):
     call = client.messages.create(**{**asked, "max_tokens": 100}, tools=[tool], tool_choice={"type": "any"})
     assert call.stop_reason == "tool_use" and call.content[-1].name == "find" and set(call.content[-1].input) == {"name", "age"}, call
     try:
-        client.messages.create(**{**asked, "temperature": -1})
+        client.messages.create(**{**asked, "extra_body": {"temperature": -1}})
         raise AssertionError("a negative temperature was taken")
     except anthropic.BadRequestError as error:
         assert error.body["error"]["type"] == "invalid_request_error", error.body
