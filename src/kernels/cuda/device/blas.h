@@ -1,4 +1,4 @@
-// Dense products in FP32 by cuBLAS, never in TF32: what quantising multiplies. Matrices are row-major.
+// Dense products by cuBLAS, in FP32 unless asked otherwise, never in TF32 by themselves. Matrices are row-major.
 #pragma once
 #include <cstdint>
 
@@ -14,22 +14,42 @@ struct Window {
   int64_t stride = 0;
 };
 
+// What a product's factors are rounded to; sums are FP32 in all of them.
+enum class Arithmetic : uint8_t {
+  fp32,
+  tf32,  // 10 bits of mantissa, by the tensor cores from FP32 in memory
+  bf16,  // factors lie in memory as BF16
+};
+
+// Factors of many products of one shape: an array of pointers in the device's memory, one a product, to FP32 or, under
+// Arithmetic::bf16, BF16; rows lie `stride` values apart.
+struct Factors {
+  const void* const* data;
+  int64_t stride;
+  bool transposed;
+};
+
 class Blas {
  public:
-  explicit Blas(Stream stream);
+  explicit Blas(Stream stream, Arithmetic arithmetic = Arithmetic::fp32);
   ~Blas();
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // c (m, n) = alpha a (m, k) b (k, n) + beta c; with `transposed`, a is given as (k, m).
+  // c (m, n) = alpha a (m, k) b (k, n) + beta c; with `transposed`, a is given as (k, m). FP32 alone.
   void multiply(int64_t m, int64_t n, int64_t k, float alpha, Window a, bool transposed, Window b, float beta,
                 Window c);
   // c (m, n) = op(a) op(b) + beta c, all dense; with a_transposed a is given as (k, m), with b_transposed b as (n, k).
-  void product(int64_t m, int64_t n, int64_t k, const float* a, bool a_transposed, const float* b, bool b_transposed,
+  // a and b are FP32 or, under Arithmetic::bf16, BF16.
+  void product(int64_t m, int64_t n, int64_t k, const void* a, bool a_transposed, const void* b, bool b_transposed,
                float beta, float* c);
+  // `count` times c (m, n; rows c_stride apart) = alpha op(a) op(b) + beta c.
+  void products(int64_t m, int64_t n, int64_t k, float alpha, Factors a, Factors b, float beta, void* const* c,
+                int64_t c_stride, int64_t count);
 
  private:
   cublasContext* handle_ = nullptr;
+  Arithmetic arithmetic_;
 };
 
 }  // namespace fidelio::cuda
