@@ -113,7 +113,7 @@ TEST_P(Families, TheMeterMeasuresWhatLogitsSay) {
   LinearWeight changed = quantize_rtn(parse_format("int2g32z"), decode(checkpoint.linear(id)),
                                       checkpoint.linear(id).out, checkpoint.linear(id).in, {}, pool);
   changed.bias = checkpoint.linear(id).bias;
-  Meter meter(*measured, {ids}, pool, Activations::f32);
+  FidelityMeter meter(*measured, {ids}, pool, Activations::f32);
   EXPECT_EQ(meter.measure().kl, 0);
   meter.assign(id, measured->pack(changed));
   const double kl = meter.measure().kl;

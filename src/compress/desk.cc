@@ -239,7 +239,7 @@ void Desk::read_texts() {
 }
 
 void Desk::read_calibration(const std::vector<Document>& units) {
-  const Division division = divide(units, 10);
+  Division division = divide(units, 10);
   check(job.samples <= tokens_, "--calibration-samples {} are some of the --calibration-tokens, of which there are {}",
         job.samples, tokens_);
   if (job.samples < tokens_) calibration = dataset_of(division.second, job.context, tokens_ - job.samples);
@@ -252,6 +252,7 @@ void Desk::read_calibration(const std::vector<Document>& units) {
     }
   }
   search = dataset_of(division.first, job.context, search_tokens_);
+  calibration_documents = std::move(division.second);
 }
 
 }  // namespace fidelio

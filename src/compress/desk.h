@@ -24,7 +24,8 @@ class Desk {
   TextSet adjustment, certificate;  // what plans are tried on; what is looked at when one is chosen
   std::vector<Target> targets;      // empty targets where a size or answers are asked for
   std::vector<LinearGroup> groups;
-  Dataset calibration, search;  // what quantisers see; what sensitivities are measured on
+  Dataset calibration, search;                  // what quantisers see; what sensitivities are measured on
+  std::vector<Document> calibration_documents;  // what calibration was taken from: what plans are tuned on
   std::unique_ptr<Runner> reference, served;
 
   void note(const std::string& text) const;  // by the first rank alone

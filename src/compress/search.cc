@@ -123,9 +123,9 @@ Plan Search::evolved(const Plan& start) {
   desk_.restore_reference();
   journal_.begin_stage(
       desk_.stage(fmt::format("evolution from {} seed {}", to_json(table_, start).dump(), desk_.job.seed)));
-  Meter whole(*desk_.reference, desk_.search.sequences, desk_.pool, desk_.table_mode());
-  Meter quarter(*desk_.reference, {all.begin(), all.begin() + static_cast<int64_t>(part)}, desk_.pool,
-                desk_.table_mode());
+  FidelityMeter whole(*desk_.reference, desk_.search.sequences, desk_.pool, desk_.table_mode());
+  FidelityMeter quarter(*desk_.reference, {all.begin(), all.begin() + static_cast<int64_t>(part)}, desk_.pool,
+                        desk_.table_mode());
   JournaledGame whole_game(whole, journal_), quarter_game(quarter, journal_);
   const auto measure_kl = [&](const Plan& plan, double share) {
     Game& game = share < 1 ? static_cast<Game&>(quarter_game) : whole_game;

@@ -148,7 +148,7 @@ void describe(Desk& desk, const EstimateOptions& options, double ear_constant, E
 
 Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& journal) {
   Measured measured;
-  Meter played(*desk.reference, desk.search.sequences, desk.pool, desk.table_mode());
+  FidelityMeter played(*desk.reference, desk.search.sequences, desk.pool, desk.table_mode());
   JournaledGame game(played, journal);
   Players players(game, desk.ranks);
   EstimateOptions options;

@@ -37,7 +37,8 @@ std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping,
   return groups;
 }
 
-Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool, Activations mode)
+FidelityMeter::FidelityMeter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool,
+                             Activations mode)
     : runner_(runner), distances_(make_row_distances(runner.gpu(), pool)), mode_(mode) {
   exact_ = runner.allocate(runner.options().max_logit_rows * runner.config().v);
   changed_ = runner.allocate(runner.options().max_logit_rows * runner.config().v);
@@ -72,7 +73,7 @@ Meter::Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences,
 }
 
 // The reference's weights through every layer.
-void Meter::first_pass(State& s, Activations mode) {
+void FidelityMeter::first_pass(State& s, Activations mode) {
   const int L = runner_.config().L;
   runner_.begin(s.packed.batch, mode);
   runner_.embed();
@@ -83,19 +84,19 @@ void Meter::first_pass(State& s, Activations mode) {
   }
 }
 
-void Meter::keep(const State& s, Values& stream) {
+void FidelityMeter::keep(const State& s, Values& stream) {
   stream = runner_.allocate(s.packed.batch.rows() * runner_.config().d);
   runner_.read_stream(all(s, stream));
 }
 
-void Meter::assign(LinearId id, PackedLinear weight) {
+void FidelityMeter::assign(LinearId id, PackedLinear weight) {
   runner_.set_linear(id, weight);
   current_[id] = std::move(weight);
 }
 
-void Meter::restore(LinearId id) { assign(id, original_.at(id)); }
+void FidelityMeter::restore(LinearId id) { assign(id, original_.at(id)); }
 
-MeterResult Meter::measure() {
+MeterResult FidelityMeter::measure() {
   const int L = runner_.config().L;
   first_ = L;
   for (const auto& [id, weight] : current_)
@@ -135,14 +136,14 @@ MeterResult Meter::measure() {
   return result;
 }
 
-void Meter::read_logits(const State& s, const Values& stream, int64_t first, int64_t count, float* to) {
+void FidelityMeter::read_logits(const State& s, const Values& stream, int64_t first, int64_t count, float* to) {
   runner_.write_stream(all(s, stream));
   runner_.read_logits(first, count, {to, static_cast<size_t>(count * runner_.config().v)});
 }
 
 // Rows [first, first + count) of the reference's logits: as kept, or made again from its stream. Leaves the runner with
 // weights and activations of the reference in the second case.
-const float* Meter::reference_logits(const State& s, int64_t first, int64_t count) {
+const float* FidelityMeter::reference_logits(const State& s, int64_t first, int64_t count) {
   if (s.logits) return s.logits.get() + first * runner_.config().v;
   if (mode_ != Activations::f32) runner_.begin(s.packed.batch, Activations::f32);
   runner_.set_linear(head_id(), head_);
@@ -151,7 +152,7 @@ const float* Meter::reference_logits(const State& s, int64_t first, int64_t coun
 }
 
 // Logits of the reference beside those of the stream in force, a few rows at a time.
-void Meter::compare(State& s, MeterResult& result, std::vector<int64_t>& positions) {
+void FidelityMeter::compare(State& s, MeterResult& result, std::vector<int64_t>& positions) {
   const PackedLinear head_now = runner_.linear(head_id());
   const Values& stream = s.fresh.back() ? s.fresh.back() : s.streams.back();
   const auto rows = static_cast<int64_t>(s.packed.batch.logit_rows.size());
@@ -173,7 +174,7 @@ void Meter::compare(State& s, MeterResult& result, std::vector<int64_t>& positio
   }
 }
 
-void Meter::commit() {
+void FidelityMeter::commit() {
   for (State& s : states_)
     for (size_t i = 0; i < s.fresh.size(); ++i)
       if (s.fresh[i]) s.streams[i] = std::move(s.fresh[i]);

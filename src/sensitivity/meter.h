@@ -1,12 +1,12 @@
 // sensitivity: how much the output distribution changes when a group of linears is stored in a coarser format.
 //
-// A Meter answers "KL and EAR of this assignment" many times over the same text. What makes it cheap:
+// A FidelityMeter answers "KL and EAR of this assignment" many times over the same text. What makes it cheap:
 //   - every candidate of every group is packed once; assigning one is a pointer (Runner::set_linear)
 //   - the residual stream before each layer is kept, so only layers from the first change on run again
 //   - KL and EAR come from the same pass
 //   - the reference's logits are kept where they take less than kMostLogitBytes
 // Weights are judged with FP32 activations: BF16 ones alone cost more KL than an 8-bit group (design section 5). For
-// W+A (SLQ D.1) a Meter runs the candidate in a coarser mode; its distance then holds what the activations cost by
+// W+A (SLQ D.1) a FidelityMeter runs the candidate in a coarser mode; its distance then holds what the activations cost by
 // themselves, which measure() of the reference's weights tells.
 #pragma once
 #include <functional>
@@ -49,18 +49,18 @@ class Game {
 };
 
 inline constexpr int64_t kMostLogitBytes = int64_t{3} << 29;  // 1.6 GB: 2,700 positions of 150,000 tokens
-// What a Meter keeps of logits: all of them in FP32, or none.
+// What a FidelityMeter keeps of logits: all of them in FP32, or none.
 constexpr int64_t kept_logit_bytes(int64_t positions, int64_t v) {
   const int64_t bytes = 4 * positions * v;
   return bytes <= kMostLogitBytes ? bytes : 0;
 }
 
-class Meter final : public Game {
+class FidelityMeter final : public Game {
  public:
   // `runner` holds the reference weights now; their logits with FP32 activations are what every assignment, run with
   // activations `mode`, is compared with.
-  Meter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool,
-        Activations mode = Activations::f32);
+  FidelityMeter(Runner& runner, const std::vector<std::vector<int32_t>>& sequences, ThreadPool& pool,
+                Activations mode = Activations::f32);
 
   void assign(LinearId id, PackedLinear weight) override;
   void restore(LinearId id) override;

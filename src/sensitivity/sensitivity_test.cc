@@ -130,11 +130,11 @@ void expect_same_bits(const MeterResult& a, const MeterResult& b) {
 
 // Changes in any order, some committed, some taken back: every measurement is what a runner that never kept anything
 // gives.
-TEST(Meter, PrefixReuseIsFullRecomputationBitForBit) {
+TEST(FidelityMeter, PrefixReuseIsFullRecomputationBitForBit) {
   for (const char* name : {"llama2", "qwen2", "qwen3"}) {
     Tiny tiny(name);
     const auto reference = tiny.make(), candidate = tiny.make();
-    Meter meter(*tiny.runner, tiny.sequences, tiny.pool);
+    FidelityMeter meter(*tiny.runner, tiny.sequences, tiny.pool);
     const std::vector<LinearId> all = linears_of(tiny.checkpoint.config());
     Rng rng(11);
     for (int step = 0; step < 25; ++step) {
@@ -155,9 +155,9 @@ TEST(Meter, PrefixReuseIsFullRecomputationBitForBit) {
   }
 }
 
-TEST(Meter, TheSameWeightsHaveNoDistance) {
+TEST(FidelityMeter, TheSameWeightsHaveNoDistance) {
   Tiny tiny("llama32");
-  Meter meter(*tiny.runner, tiny.sequences, tiny.pool);
+  FidelityMeter meter(*tiny.runner, tiny.sequences, tiny.pool);
   for (LinearId id : linears_of(tiny.checkpoint.config()))
     meter.assign(id, tiny.runner->pack(tiny.checkpoint.linear(id)));
   const MeterResult same = meter.measure();
@@ -605,12 +605,12 @@ TEST(Journal, MeasurementsGoOnWhereTheyStopped) {
                       if (done == killed_after) throw Killed{};
                     });
   };
-  Meter meter(*tiny.runner, tiny.sequences, tiny.pool);
+  FidelityMeter meter(*tiny.runner, tiny.sequences, tiny.pool);
   const Estimation whole = measure(meter, -1);
   const Folder folder;
   for (int64_t killed_after : {int64_t{7}, int64_t{20}, int64_t{-1}}) {
     for (LinearId id : linears_of(tiny.checkpoint.config())) meter.restore(id);
-    Meter fresh(*tiny.runner, tiny.sequences, tiny.pool);
+    FidelityMeter fresh(*tiny.runner, tiny.sequences, tiny.pool);
     Journal journal(folder / "j", kJob);
     JournaledGame game(fresh, journal);
     if (killed_after > 0) {

@@ -15,6 +15,7 @@ namespace {
 
 struct Tune {
   RunOptions run;
+  std::vector<std::string> files;  // texts
   std::string reference, out, json, loss = "kl", products;
   TuneText text;
   int64_t context = 0;
@@ -104,7 +105,9 @@ void tune(Tune o) {
   serving.activations = "a16";
   const TuneSource from{source, tokenizer, chat ? &*chat : nullptr,
                         [&](const RunnerOptions& options) { return make_runner(serving, source, options); }};
-  const train::TuneData data = read_tune_data(o.text, from, runner_options(serving), gpu, context, o.how.seed);
+  const Corpus corpus = read_corpus(o.files, tokenizer, from.chat, context);
+  const train::TuneData data =
+      tune_data_of(corpus.documents, o.text, from, runner_options(serving), gpu, context, o.how.seed);
   if (o.text.samples > 0) stages->next();
   const auto say = [&](const std::string& text) {
     if (!quiet(o.json)) print_beside_progress(text + "\n");
@@ -177,9 +180,11 @@ void add_schedule(CLI::App& verb, Tune& o) {
   verb.add_option("--save-seconds", o.how.save_seconds, "Seconds between two states")->check(zero_or_more());
 }
 
-void add_text(CLI::App& verb, TuneText& text) {
-  verb.add_option("--calibration", text.files,
-                  "Text; .jsonl holds a text or conversation a line; may be repeated. Not the text that is measured on")
+void add_text(CLI::App& verb, Tune& o) {
+  TuneText& text = o.text;
+  verb.add_option("--calibration", o.files,
+                  "Folder, text or .jsonl of documents, each DIR|FILE|JSONL[:domain]; may be repeated. Not the text "
+                  "that is measured on")
       ->required();
   verb.add_option("--calibration-tokens", text.tokens, "Tokens of it that are used")->check(above_zero());
   verb.add_option("--calibration-samples", text.samples,
@@ -203,7 +208,7 @@ void add_tune(CLI::App& app) {
       "-o quill-int3-tuned\nThe same command again goes on where a run was ended.");
   add_model(*verb, o->run);
   verb->add_option("--reference", o->reference, "The model that MODEL was quantised from")->required();
-  add_text(*verb, o->text);
+  add_text(*verb, *o);
   verb->add_option("--context", o->context,
                    "Length of a window (default: 512, or the model's context if that is shorter)")
       ->check(CLI::Range(16, 1 << 20));

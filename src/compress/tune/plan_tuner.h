@@ -18,7 +18,7 @@ class PlanTuner {
     nlohmann::json about;                      // for the checkpoint's provenance
   };
   // `name`: of the plan, for files in the journal, where a run that was killed goes on. Norms, biases and what stays
-  // dense are left alone. The text is the calibration's files and the source's own samples, never the certificate's.
+  // dense are left alone. The text is the calibration's documents and the source's own samples, never the certificate's.
   Tuned tune(const std::string& name, const std::map<LinearId, FormatSpec>& formats,
              const std::map<LinearId, LinearWeight>& weights);
 

@@ -3,11 +3,11 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "compress/inputs/sets.h"
 #include "compress/self_samples.h"
 #include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/hash.h"
-#include "runtime/dataset.h"
 
 namespace fidelio {
 namespace {
@@ -43,9 +43,9 @@ Windows samples_of(const TuneText& text, const TuneSource& from, const RunnerOpt
 
 }  // namespace
 
-train::TuneData read_tune_data(const TuneText& text, const TuneSource& from, const RunnerOptions& serving, bool on_gpu,
-                               int64_t context, uint64_t seed) {
-  const Dataset read = read_dataset(text.files, from.tokenizer, from.chat, {context, text.tokens});
+train::TuneData tune_data_of(const std::vector<Document>& documents, const TuneText& text, const TuneSource& from,
+                             const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed) {
+  const Dataset read = dataset_of(documents, context, text.tokens);
   Windows all = read.sequences;
   if (text.samples > 0) {
     const Windows written = samples_of(text, from, serving, on_gpu, read, context, seed);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/runner.h"
+#include "runtime/texts/corpus.h"
 #include "text/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 #include "train/tune/tuner.h"
@@ -13,7 +14,6 @@
 namespace fidelio {
 
 struct TuneText {
-  std::vector<std::string> files;
   int64_t tokens = 524288, samples = 131072, held = 8192;
   std::string samples_file;  // "": they are not kept
 };
@@ -26,9 +26,10 @@ struct TuneSource {
   std::function<std::unique_ptr<Runner>(const RunnerOptions&)> make_runner;
 };
 
-// Windows of `context` to tune on, and those held out to stop by: every k-th of text and samples alike. Samples that the
-// file holds already are read, if they are of the same model, text and seed.
-train::TuneData read_tune_data(const TuneText& text, const TuneSource& from, const RunnerOptions& serving, bool on_gpu,
-                               int64_t context, uint64_t seed);
+// Windows of `context` of these documents and of samples that begin as they do, to tune on, and those held out to stop
+// by: every k-th of text and samples alike. Samples that the file holds already are read, if they are of the same model,
+// text and seed.
+train::TuneData tune_data_of(const std::vector<Document>& documents, const TuneText& text, const TuneSource& from,
+                             const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed);
 
 }  // namespace fidelio
