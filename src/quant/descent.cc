@@ -16,6 +16,25 @@ void multiply(int64_t n, int64_t k, float alpha, const float* h, int64_t in, con
   fidelio::multiply<float>(n, kLanes, k, alpha, {h, in}, {x, kLanes}, add, y, kLanes);
 }
 
+// gradient (width, lanes) -= h (width) times change (lanes).
+[[gnu::always_inline]] inline void subtract_lanes(const float* h, int64_t width, const float* __restrict change,
+                                                  float* __restrict gradient) {
+  for (int64_t c = 0; c < width; ++c)
+    for (int64_t r = 0; r < kLanes; ++r) gradient[c * kLanes + r] -= h[c] * change[r];
+}
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] void subtract_avx2(const float* h, int64_t width, const float* change, float* gradient) {
+  subtract_lanes(h, width, change, gradient);
+}
+#endif
+void subtract(const float* h, int64_t width, const float* change, float* gradient) {
+#if defined(__x86_64__)
+  static const bool wide = __builtin_cpu_supports("avx2") != 0;
+  if (wide) return subtract_avx2(h, width, change, gradient);
+#endif
+  subtract_lanes(h, width, change, gradient);
+}
+
 // What a reader of the codes sees: all of them, or their high planes.
 struct Reading {
   int below = 0;     // bits left out
@@ -115,7 +134,7 @@ class Descent {
     for (size_t i = 0; i < readings_.size(); ++i)
       for (int64_t r = 0; r < kLanes; ++r)
         target[i][r] = readings_[i].value[j * kLanes + r] + readings_[i].gradient[j * kLanes + r] / curvature;
-    quantise_lanes(levels_, target[0].data(), scale, offset, level.data(), value.data());
+    levels_.quantise(target[0].data(), scale, offset, level.data(), value.data());
     if (readings_.size() == 1) return;
     const Reading& view = readings_[1];
     const auto cell = static_cast<float>(1 << view.below), top = levels_.highest();
@@ -153,11 +172,7 @@ class Descent {
         old = value;
       }
       any |= moved != 0;
-      for (int64_t c = 0; moved != 0 && c < width; ++c) {
-        const float h = h_[j * s_.in + begin + c];
-        float* g = &reading.gradient[(begin + c) * kLanes];
-        for (int64_t r = 0; r < kLanes; ++r) g[r] -= h * change[r];
-      }
+      if (moved != 0) subtract(h_ + j * s_.in + begin, width, change, &reading.gradient[begin * kLanes]);
       change += kBlock * kLanes;
     }
     std::copy(level.begin(), level.end(), &s_.level[j * kLanes]);

@@ -52,7 +52,7 @@ class GroupFit {
     Lanes error{}, level, value;
     for (int64_t c = begin_; c < end_; ++c) {
       const float* w = &strip_.weight[c * kLanes];
-      quantise_lanes(levels_, w, scale.data(), offset.data(), level.data(), value.data());
+      levels_.quantise(w, scale.data(), offset.data(), level.data(), value.data());
       for (int64_t r = 0; r < kLanes; ++r) error[r] += importance_[c] * (w[r] - value[r]) * (w[r] - value[r]);
     }
     for (int64_t r = 0; r < kLanes; ++r)

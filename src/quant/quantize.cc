@@ -40,7 +40,7 @@ Levels make_levels(const FormatSpec& spec, std::span<const float> w, int64_t out
 void round_to_nearest(const Levels& levels, Strip& s) {
   Lanes value;
   for (int64_t c = 0; c < s.in; ++c)
-    quantise_lanes(levels, &s.weight[c * kLanes], s.scales(c), s.offsets(c), &s.level[c * kLanes], value.data());
+    levels.quantise(&s.weight[c * kLanes], s.scales(c), s.offsets(c), &s.level[c * kLanes], value.data());
 }
 
 // One block of the error feedback: rounds the columns of steps [begin, end) and takes each one's error out of the
@@ -53,8 +53,7 @@ void feed_back_block(const Levels& levels, const HessianFactor& f, int64_t begin
     const int64_t column = f.order[j];
     const float* u = upper + j * f.in;
     float* e = error + (j - begin) * kLanes;
-    quantise_lanes(levels, w + j * kLanes, s.scales(column), s.offsets(column), &s.level[column * kLanes],
-                   value.data());
+    levels.quantise(w + j * kLanes, s.scales(column), s.offsets(column), &s.level[column * kLanes], value.data());
     for (int64_t r = 0; r < kLanes; ++r) e[r] = (w[j * kLanes + r] - value[r]) / u[j];
     for (int64_t k = j + 1; k < end; ++k)
       for (int64_t r = 0; r < kLanes; ++r) w[k * kLanes + r] -= u[k] * e[r];

@@ -15,7 +15,7 @@ constexpr float kRound = 12582912.0f;
 
 // Nearest value of a small float with `mantissa` bits, smallest normal exponent `low` and largest value `high`: the
 // same trick with a constant scaled to the value's own exponent.
-void round_float(float* y, int mantissa, float low, float high) {
+[[gnu::always_inline]] inline void round_float(float* y, int mantissa, float low, float high) {
   const float unit = 1.5f * static_cast<float>(1 << (23 - mantissa));
   for (int64_t r = 0; r < kLanes; ++r) {
     const uint32_t bits = std::bit_cast<uint32_t>(y[r]);
@@ -50,7 +50,7 @@ Levels::Levels(const FormatSpec& spec, std::span<const int8_t> codebook) : spec_
   highest_ = book_.back();
 }
 
-void Levels::round(float* y) const {
+[[gnu::always_inline]] inline void Levels::round(float* y) const {
   switch (spec_.kind) {
     case Kind::fp4:
       return round_float(y, 1, 1.0f, highest_);
@@ -74,6 +74,32 @@ void Levels::round(float* y) const {
     for (int64_t r = 0; r < kLanes; ++r) level[r] += y[r] > middle ? step : 0.0f;
   }
   std::copy(level.begin(), level.end(), y);
+}
+
+[[gnu::always_inline]] inline void Levels::quantise_lanes(const float* target, const float* scale, const float* offset,
+                                                          float* level, float* value) const {
+  for (int64_t r = 0; r < kLanes; ++r) {
+    // Without a branch, which keeps a division from being a vector's. 0 / 1 for a scale of zero.
+    const float rest = scale[r] == 0 ? 0.0f : target[r] - offset[r], unit = scale[r] == 0 ? 1.0f : scale[r];
+    level[r] = rest / unit;
+  }
+  round(level);
+  for (int64_t r = 0; r < kLanes; ++r) value[r] = scale[r] * level[r] + offset[r];
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] void Levels::quantise_avx2(const float* target, const float* scale, const float* offset,
+                                                   float* level, float* value) const {
+  quantise_lanes(target, scale, offset, level, value);
+}
+#endif
+
+void Levels::quantise(const float* target, const float* scale, const float* offset, float* level, float* value) const {
+#if defined(__x86_64__)
+  static const bool wide = __builtin_cpu_supports("avx2") != 0;
+  if (wide) return quantise_avx2(target, scale, offset, level, value);
+#endif
+  quantise_lanes(target, scale, offset, level, value);
 }
 
 uint8_t Levels::code(float level) const {

@@ -27,11 +27,16 @@ class Levels {
   Levels(const FormatSpec& spec, std::span<const int8_t> codebook);  // ascending
   float lowest() const { return lowest_; }
   float highest() const { return highest_; }
-  void round(float* y) const;       // (kLanes) in place, each to the nearest level
+  // target (kLanes) -> the nearest level and the value it stands for, under the scale and offset of its group. The same
+  // bits with any instruction set: every lane is a quotient, a rounding, a product and a sum.
+  void quantise(const float* target, const float* scale, const float* offset, float* level, float* value) const;
   uint8_t code(float level) const;  // of an exact level
   float level(uint8_t code) const;
 
  private:
+  void round(float* y) const;  // (kLanes) in place, each to the nearest level
+  void quantise_lanes(const float* target, const float* scale, const float* offset, float* level, float* value) const;
+  void quantise_avx2(const float* target, const float* scale, const float* offset, float* level, float* value) const;
   FormatSpec spec_;
   float lowest_ = 0, highest_ = 0;
   std::vector<float> book_, middle_, step_;  // grids: levels, midpoints between neighbours, distances
@@ -51,14 +56,6 @@ struct Strip {
   const float* offsets(int64_t column) const { return offset.data() + column / group * kLanes; }
 };
 inline int64_t strips(int64_t out) { return (out + kLanes - 1) / kLanes; }
-
-// target (kLanes) -> the nearest level and the value it stands for, under the scale and offset of its group.
-inline void quantise_lanes(const Levels& levels, const float* target, const float* scale, const float* offset,
-                           float* level, float* value) {
-  for (int64_t r = 0; r < kLanes; ++r) level[r] = scale[r] == 0 ? 0.0f : (target[r] - offset[r]) / scale[r];
-  levels.round(level);
-  for (int64_t r = 0; r < kLanes; ++r) value[r] = scale[r] * level[r] + offset[r];
-}
 
 // Chooses scale and offset of every group (and the row scales) of a strip by a search over shrunken ranges that
 // minimises sum_j importance_j (w_j - q_j)^2, with scales as they will be stored. Without `search` the range is the

@@ -81,22 +81,40 @@ void tile(int64_t k, const T* a, const T* b, T* p) {
   tile_plain(k, a, b, p);
 }
 
-// Elements [first, first + count) x [k, k + depth) of a factor by k, `width` side by side, zeros beyond `count`.
-template <typename T>
-void pack(Factor<T> f, bool by_rows, int64_t first, int64_t count, int64_t k, int64_t depth, int64_t width, T scale,
-          T* to) {
+// Elements [first, first + count) x [k, k + depth) of a factor by k, kWidth side by side, zeros beyond `count`.
+template <int64_t kWidth, typename T>
+void pack(Factor<T> f, bool by_rows, int64_t first, int64_t count, int64_t k, int64_t depth, T scale, T* to) {
   // Where the packed direction lies in memory: rows of a plain a, and columns of a mirrored b, are `stride` apart.
   const bool apart = by_rows != f.transposed;
-  for (int64_t begin = 0; begin < count; begin += width, to += depth * width) {
-    const int64_t valid = std::min(width, count - begin);
-    for (int64_t i = 0; i < depth; ++i) {
-      T* row = to + i * width;
-      const T* from =
-          apart ? f.values + (first + begin) * f.stride + k + i : f.values + (k + i) * f.stride + first + begin;
-      const int64_t step = apart ? f.stride : 1;
-      for (int64_t j = 0; j < valid; ++j) row[j] = scale * from[j * step];
-      for (int64_t j = valid; j < width; ++j) row[j] = 0;
+  const int64_t step = apart ? f.stride : 1, next = apart ? 1 : f.stride;
+  for (int64_t begin = 0; begin < count; begin += kWidth, to += depth * kWidth) {
+    const int64_t valid = std::min(kWidth, count - begin);
+    const T* from = apart ? f.values + (first + begin) * f.stride + k : f.values + k * f.stride + first + begin;
+    // Whole tiles by loops of a known length: packing costs a third of a product of 64 columns otherwise.
+    if (valid == kWidth && !apart) {
+      for (int64_t i = 0; i < depth; ++i)
+        for (int64_t j = 0; j < kWidth; ++j) to[i * kWidth + j] = scale * from[i * next + j];
+    } else if (valid == kWidth) {
+      for (int64_t i = 0; i < depth; ++i)
+#pragma GCC unroll 16
+        for (int64_t j = 0; j < kWidth; ++j) to[i * kWidth + j] = scale * from[i + j * step];
+    } else {
+      for (int64_t i = 0; i < depth; ++i)
+        for (int64_t j = 0; j < kWidth; ++j) to[i * kWidth + j] = j < valid ? scale * from[i * next + j * step] : T{0};
     }
+  }
+}
+
+// The products of a tile, of which `rows` and `columns` are wanted, on c.
+template <typename T>
+void add_tile(const T* __restrict p, int64_t rows, int64_t columns, T* __restrict c, int64_t stride) {
+  constexpr int64_t W = kColumns<T>;
+  if (columns >= W) {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t l = 0; l < W; ++l) c[r * stride + l] += p[r * W + l];
+  } else {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t l = 0; l < columns; ++l) c[r * stride + l] += p[r * W + l];
   }
 }
 
@@ -117,17 +135,14 @@ void multiply(int64_t m, int64_t n, int64_t k, T alpha, Factor<T> a, Factor<T> b
     const int64_t columns = std::min(kColumnBlock, n - column);
     for (int64_t run = 0; run < k; run += kProductRun) {
       const int64_t depth = std::min(kProductRun, k - run);
-      pack(b, false, column, columns, run, depth, W, T{1}, packed_b.data());
+      pack<W>(b, false, column, columns, run, depth, T{1}, packed_b.data());
       for (int64_t row = 0; row < m; row += kRowBlock) {
         const int64_t rows = std::min(kRowBlock, m - row);
-        pack(a, true, row, rows, run, depth, kRows, alpha, packed_a.data());
+        pack<kRows>(a, true, row, rows, run, depth, alpha, packed_a.data());
         for (int64_t j = 0; j < columns; j += W)
           for (int64_t i = 0; i < rows; i += kRows) {
             tile(depth, packed_a.data() + i * depth, packed_b.data() + j * depth, p);
-            for (int64_t r = 0; r < std::min(kRows, rows - i); ++r) {
-              T* to = c + (row + i + r) * stride + column + j;
-              for (int64_t l = 0; l < std::min(W, columns - j); ++l) to[l] += p[r * W + l];
-            }
+            add_tile(p, std::min(kRows, rows - i), columns - j, c + (row + i) * stride + column + j, stride);
           }
       }
     }
