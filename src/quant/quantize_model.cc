@@ -140,6 +140,37 @@ void quantize_vocabulary(Runner& runner, const Checkpoint& source, Role role, co
   quantize_linear(runner, source, {-1, role}, *bench, how, done);
 }
 
+// What progress counts in, about multiply-adds: GPTQ and descent meet a row's Hessian some eight times a format, and a
+// pass runs every token through the weight. An embedding is as much work as some layers are, and 3 wide inputs more than
+// 30 narrow ones.
+class Work {
+ public:
+  Work(const ModelConfig& config, const ModelQuantizer& how, int64_t tokens)
+      : config_(config), how_(how), tokens_(tokens * (how.original ? 2 : 1)) {}
+
+  int64_t quantising(LinearId id) const {  // in one format
+    const int64_t out = shape_of(config_, id)[0], in = shape_of(config_, id)[1];
+    return id.layer < 0 && id.role == Role::embedding && !config_.tie_embeddings ? 64 * out * in : 8 * out * in * in;
+  }
+  int64_t passing(int layer, const Stop& stop) const {
+    int64_t weights = 0;
+    for (Role role : stop.roles) weights += shape_of(config_, {layer, role})[0] * shape_of(config_, {layer, role})[1];
+    return tokens_ * weights;
+  }
+  int64_t total() const {
+    int64_t all = 0;
+    for (const auto& [id, formats] : how_.formats) all += quantising(id) * static_cast<int64_t>(formats.size());
+    for (int layer = 0; layer < config_.L; ++layer)
+      for (const Stop& stop : kStops) all += passing(layer, stop);
+    return all;
+  }
+
+ private:
+  const ModelConfig& config_;
+  const ModelQuantizer& how_;
+  int64_t tokens_;
+};
+
 }  // namespace
 
 std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<LinearId, FormatSpec>& formats) {
@@ -181,10 +212,13 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
         "feedback of earlier layers' errors needs the layers quantised one after another");
   const ModelQuantizer how = without_source_formats(source, asked, done);
   const ModelConfig& config = source.config();
+  const Work work(config, how, calibration.tokens);
+  Progress progress("quantise (gptq)", std::max<int64_t>(1, work.total() / how.parts));
   const auto kept = [&](const std::string& stop) {
     if (!how.store || !how.store->contains(stop)) return false;
     for (QuantizedLinear& linear : how.store->load(stop)) {
       if (how.sequential) runner.set_linear(linear.id, runner.pack(linear.weight));
+      progress.advance(work.quantising(linear.id));
       done(std::move(linear));
     }
     return true;
@@ -194,6 +228,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     std::vector<QuantizedLinear> made;
     quantise([&](QuantizedLinear linear) {
       if (how.store) made.push_back(linear);
+      progress.advance(work.quantising(linear.id));
       done(std::move(linear));
     });
     if (how.store) how.store->save(stop, made);
@@ -211,7 +246,6 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     missing += to_do(number) && !(how.store && how.store->contains(stop_name(static_cast<int>(number / 4),
                                                                              kStops[static_cast<size_t>(number % 4)])));
 
-  Progress progress("quantise (gptq)", int64_t{config.L} * 4 / how.parts);
   // The head first: what it is quantised against are the source's hidden states.
   for (Role role : {Role::head, Role::embedding}) {
     const std::string name = to_string(LinearId{-1, role});
@@ -250,7 +284,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
       if (missing > 0 && p && stop.input == InputId::o_in) p->advance(layer, Role::o);
       if (missing > 0 && p && stop.input == InputId::down_in) p->advance(layer, Role::down);
     }
-    if (ours(number)) progress.advance();
+    if (ours(number)) progress.advance(work.passing(layer, stop));
   }
 }
 
