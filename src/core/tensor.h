@@ -91,8 +91,9 @@ struct Tensor {
   template <typename T>
   std::span<T> as() const {
     using Element = std::remove_const_t<T>;
-    check(dtype == detail::DTypeOf<Element>::value, "tensor {} holds {}, not {}", to_string(shape), name_of(dtype),
-          name_of(detail::DTypeOf<Element>::value));
+    if (dtype != detail::DTypeOf<Element>::value) [[unlikely]]  // no check(): its words would be made every time
+      throw Error("tensor {} holds {}, not {}", to_string(shape), name_of(dtype),
+                  name_of(detail::DTypeOf<Element>::value));
     return {reinterpret_cast<T*>(data), static_cast<size_t>(elements())};
   }
 };
