@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""lm-evaluation-harness (PyPI: lm-eval 0.4.9.2), unmodified, against a running `fidelio serve`: its local-completions and
+"""lm-evaluation-harness (PyPI: lm-eval), unmodified, against a running `fidelio serve`: its local-completions and
 local-chat-completions on tasks made of ours, question by question against `fidelio eval`.
 
     fidelio serve models/quill-26m --port 8000 &
-    venv/bin/pip install 'lm-eval[api]==0.4.9.2'
+    venv/bin/pip install 'lm-eval[api]==0.4.9.2' 'transformers<5'
     venv/bin/python tools/check_lm_eval.py http://127.0.0.1:8000 build/fidelio models/quill-26m [questions of each kind]
 
+Versions that were used: lm-eval 0.4.9.2 with transformers 4.57.6 (it does not import beside 5), datasets 5.0.1, evaluate 0.4.6,
+torch 2.15.0; lm-eval 0.4.13 with transformers 5.23.0, datasets 5.2.0, torch 2.15.0. The model needs a chat template.
 Exits 1 where a choice, a greedy flag, an answer or a score differs. Log-likelihoods are sums of the server's FP32 logs, whose
 weights are exact to 2^-22 (kernels/choice_arithmetic.h): they may differ from eval's by 1e-6 a token and a half unit in the last
 place of each."""
@@ -16,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 os.environ["OPENAI_API_KEY"] = "none"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -73,12 +76,18 @@ def eval_results(program, model, folder, name, *more):
     return {r["id"]: r for r in map(json.loads, open(cache)) if "settings" not in r}
 
 
+def served_model(url):
+    with urllib.request.urlopen(f"{url}/v1/models") as answer:
+        return json.load(answer)["data"][0]["id"]
+
+
 def harness(kind, url, task, folder, **more):
     import lm_eval
     import lm_eval.tasks
-    manager = lm_eval.tasks.TaskManager(include_path=folder, include_defaults=False)
+    tasks = os.path.dirname(lm_eval.tasks.__file__)  # where 0.4.9.2 wants every task to be, by the letters of its path
+    manager = lm_eval.tasks.TaskManager(include_path=os.path.join(tasks, os.path.relpath(folder, tasks)), include_defaults=False)
     route = "chat/completions" if kind == "local-chat-completions" else "completions"
-    arguments = {"model": "served", "base_url": f"{url}/v1/{route}", "max_retries": 1, "num_concurrent": 4, "timeout": 600, **more}
+    arguments = {"model": served_model(url), "base_url": f"{url}/v1/{route}", "max_retries": 1, "num_concurrent": 4, "timeout": 600, **more}
     chat = kind == "local-chat-completions"
     if chat:
         arguments["eos_string"] = "<|im_end|>"

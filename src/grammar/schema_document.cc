@@ -58,6 +58,9 @@ const Json& SchemaDocument::resolve(const std::string& where, const Json& ref) c
 }
 
 Json SchemaDocument::merged(const std::string& where, Json a, const Json& b) const {
+  if (a == Json(true)) return b;
+  if (b == Json(true)) return a;
+  if (!a.is_object() || !b.is_object()) refuse(where, "expected a schema: an object, or true");
   if (a.contains("$ref")) {
     const Json target = resolve(where, a["$ref"]);
     a.erase("$ref");
@@ -73,9 +76,11 @@ Json SchemaDocument::merged(const std::string& where, Json a, const Json& b) con
     Json& ours = a[key];
     if (ours == theirs) continue;
     if (key == "properties") {
+      if (!ours.is_object() || !theirs.is_object()) refuse(where, "properties is not an object");
       for (const auto& [name, property] : theirs.items())
         ours[name] = ours.contains(name) ? Json{{"allOf", Json::array({ours[name], property})}} : property;
     } else if (key == "required") {
+      if (!ours.is_array() || !theirs.is_array()) refuse(where, "required is not a list");
       for (const Json& name : theirs)
         if (std::find(ours.begin(), ours.end(), name) == ours.end()) ours.push_back(name);
     } else if (key == "minimum" || key == "minItems" || key == "minLength") {
@@ -89,6 +94,7 @@ Json SchemaDocument::merged(const std::string& where, Json a, const Json& b) con
   return a;
 }
 void SchemaDocument::check_closed(const std::string& where, const Json& part, const Json& whole) const {
+  if (!part.is_object()) return;
   if (part.value("additionalProperties", Json(true)) != Json(false) || !whole.contains("properties")) return;
   const Json own = part.value("properties", Json::object());
   for (const auto& item : whole["properties"].items())

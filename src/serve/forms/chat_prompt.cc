@@ -11,7 +11,7 @@ std::string text_of(const Fields& message, const Json& parts) {
   std::string text;
   for (const Json& part : parts) {
     const bool is_text = part.is_object() && part.contains("text") && part["text"].is_string() &&
-                         part.value("type", "text") == std::string("text");
+                         (!part.contains("type") || part["type"] == "text");
     if (!is_text) message.refuse("content", "a string or parts of type text: this server reads no others");
     text += part["text"].get<std::string>();
   }
@@ -31,6 +31,13 @@ void read_tool_calls(const Fields& fields, Json& calls) {
   }
 }
 
+// Clients give an answer back with all its fields, null where they say nothing; templates ask which are there, and add
+// texts to each other.
+void drop_nulls(Json& message) {
+  for (auto field = message.begin(); field != message.end();)
+    field = field->is_null() ? message.erase(field) : std::next(field);
+}
+
 Json read_messages(const Fields& fields) {
   const Json* list = fields.find("messages");
   if (list == nullptr || !list->is_array() || list->empty() || list->size() > kMaxMessages)
@@ -40,14 +47,18 @@ Json read_messages(const Fields& fields) {
     Json& message = messages[i];
     const Fields one(message, fmt::format("messages[{}]", i));
     if (!one.text("role")) one.refuse("role", "a string");
-    const auto content = message.find("content");
-    if (content != message.end() && content->is_array())
-      *content = text_of(one, *content);
-    else if (content != message.end() && !content->is_string() && !content->is_null())
+    const bool calls = one.find("tool_calls") != nullptr;
+    if (!calls && !message.contains("content")) one.refuse("content", "a string, or parts of type text");
+    drop_nulls(message);
+    Json& content = message["content"];
+    if (content.is_null()) {
+      content = "";
+    } else if (content.is_array()) {
+      content = text_of(one, content);
+    } else if (!content.is_string()) {
       one.refuse("content", "a string, parts of type text, or null");
-    else if (content == message.end() && !message.contains("tool_calls"))
-      one.refuse("content", "a string");
-    if (message.contains("tool_calls") && !message["tool_calls"].is_null()) read_tool_calls(one, message["tool_calls"]);
+    }
+    if (calls) read_tool_calls(one, message["tool_calls"]);
   }
   return messages;
 }

@@ -1,0 +1,115 @@
+// Bodies of requests: whatever stands in a field, the answer is a call or a refusal, never a failure of the server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "serve/test_server.h"
+
+namespace fidelio::serve {
+namespace {
+
+using ::testing::HasSubstr;
+
+const ServedModel& model() {
+  static const Loaded loaded = load();
+  return *loaded.model;
+}
+
+struct Example {
+  Route route;
+  const char* body;
+};
+// Between them every field that is read, each with a value that is taken.
+const std::vector<Example> kExamples = {
+    {Route::completions,
+     R"({"model": "quill", "prompt": ["a", [1, 2]], "echo": true, "logprobs": 2, "n": 1, "best_of": 2,
+      "max_tokens": 3, "temperature": 0.5, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "repetition_penalty": 1.1,
+      "presence_penalty": 0.1, "frequency_penalty": 0.1, "logit_bias": {"3": 1}, "seed": 1, "stop": ["x"],
+      "stop_token_ids": [5], "ignore_eos": true, "skip_special_tokens": true, "add_special_tokens": true, "suffix": "",
+      "stream": false, "stream_options": {"include_usage": true}, "regex": "a+"})"},
+    {Route::chat, R"({"messages": [{"role": "system", "content": "s"},
+      {"role": "user", "content": [{"type": "text", "text": "a"}]},
+      {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "type": "function",
+        "function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
+      {"role": "tool", "tool_call_id": "1", "content": "3"}],
+      "tools": [{"type": "function", "function": {"name": "f", "description": "d", "strict": true,
+        "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}}],
+      "tool_choice": {"type": "function", "function": {"name": "f"}}, "logprobs": true, "top_logprobs": 2,
+      "max_completion_tokens": 4, "chat_template_kwargs": {"a": 1}, "add_generation_prompt": true,
+      "continue_final_message": false})"},
+    {Route::chat, R"({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema",
+      "json_schema": {"name": "n", "strict": true, "schema": {"$defs": {"d": {"type": "string", "pattern": "a"}, "e": {"type": "string", "maxLength": 5}},
+      "type": "object", "properties": {"a": {"$ref": "#/$defs/d", "title": "t"}, "b": {"enum": [1, "x"]},
+        "c": {"anyOf": [{"type": "integer", "minimum": 0, "exclusiveMaximum": 9}, {"const": null}]},
+        "d": {"type": "array", "items": {"type": "number"}, "prefixItems": [true], "minItems": 1, "maxItems": 3},
+        "e": {"allOf": [{"type": "object", "properties": {"x": {}}, "additionalProperties": false}, {"required": ["x"]}]},
+        "f": {"oneOf": [{"type": "object", "properties": {"k": {"const": 1}}, "required": ["k"]},
+                        {"type": "object", "properties": {"k": {"const": 2}}, "required": ["k"]}]},
+        "g": {"type": "string", "format": "date"}, "h": {"type": "object", "minProperties": 1, "maxProperties": 2},
+        "j": {"$ref": "#/$defs/e", "minLength": 1}, "i": {"allOf": [{"type": "integer", "minimum": 1}, {"minimum": 2, "maximum": 3}]}},
+      "required": ["a"], "additionalProperties": false}}}})"},
+    {Route::messages,
+     R"({"model": "quill", "max_tokens": 3, "system": [{"type": "text", "text": "s"}], "stop_sequences": ["x"],
+      "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"x": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "3"}]}]}],
+      "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"}})"},
+};
+
+// Every place in a body, the deepest included.
+void add_places(const Json& value, const Json::json_pointer& at, std::vector<Json::json_pointer>& all) {
+  if (!at.empty()) all.push_back(at);
+  if (value.is_object())
+    for (const auto& [key, one] : value.items()) add_places(one, at / key, all);
+  if (value.is_array())
+    for (size_t i = 0; i < value.size(); ++i) add_places(value[i], at / i, all);
+}
+
+TEST(Requests, WithAnythingAnywhereAreTakenOrRefused) {
+  const std::vector<Json> anything = {nullptr,
+                                      true,
+                                      false,
+                                      0,
+                                      3,
+                                      -1,
+                                      2.5,
+                                      1e300,
+                                      UINT64_MAX,
+                                      "",
+                                      "x",
+                                      "#",
+                                      Json::array(),
+                                      Json::object(),
+                                      Json::array({Json::array()}),
+                                      Json::array({"x"}),
+                                      Json::array({nullptr}),
+                                      Json{{"type", 1}},
+                                      Json{{"type", "object"}, {"properties", 3}, {"required", 4}},
+                                      Json{{"$ref", 1}},
+                                      Json{{"$ref", "#"}}};
+  int64_t taken = 0, refused = 0;
+  for (const auto& [route, text] : kExamples) {
+    const Json example = Json::parse(text);
+    ASSERT_NO_THROW(read_call(route, example.dump(), model(), {"quill"})) << text;
+    std::vector<Json::json_pointer> places;
+    add_places(example, Json::json_pointer(), places);
+    for (const Json::json_pointer& place : places)
+      for (const Json& other : anything) {
+        Json body = example;
+        body[place] = other;
+        try {
+          read_call(route, body.dump(), model(), {"quill"});
+          ++taken;
+        } catch (const Error& e) {
+          ++refused;
+          EXPECT_STRNE(e.what(), "");
+        } catch (const std::exception& e) {  // would be answered with 500
+          ADD_FAILURE() << place.to_string() << " = " << other << ": " << e.what();
+        }
+      }
+  }
+  EXPECT_GT(taken, 500);
+  EXPECT_GT(refused, 500);
+}
+
+}  // namespace
+}  // namespace fidelio::serve
