@@ -28,7 +28,7 @@ inline double processor_seconds() {
 // it took at most 2 s of the processor and 256 MB beyond the input: the promise of core/foreign/limits.h. (Under a sanitizer,
 // which takes several times as much of both, only that it ends.)
 template <typename Read>
-std::string message_of_hostile(size_t input_bytes, Read&& read) {
+std::string message_of_hostile([[maybe_unused]] size_t input_bytes, Read&& read) {
   std::ofstream("/proc/self/clear_refs") << "5";  // the peak of resident memory begins anew
   const int64_t before = status_kilobytes("VmRSS");
   const double start = processor_seconds();

@@ -242,6 +242,23 @@ TEST_F(ExportTest, GgufExactRoundsNothing) {
   expect_gguf_decodes(ours, Gguf(out()), true);
 }
 
+// What `fidelio quantize` makes of an embedding unless told otherwise fits no block.
+TEST_F(ExportTest, GgufDecodesAnEmbeddingThatNoBlockHolds) {
+  const Checkpoint ours = make({{"layers.0.o", "int4g32"}, {"embedding", "int8g64zs8"}});
+  const std::vector<float> expected = decode(ours.linear({-1, Role::embedding}));
+  for (bool exact : {false, true}) {
+    std::filesystem::remove(out());
+    EXPECT_THAT(export_gguf(ours, out(), exact),
+                testing::ElementsAre(
+                    HasSubstr(fmt::format("embedding (int8g64zs8) is decoded to {}", exact ? "F32" : "BF16"))));
+    const Gguf file(out());
+    const Gguf::Entry& t = file.tensors.at("token_embd.weight");
+    EXPECT_EQ(t.type, exact ? 0u : 30u);
+    for (size_t i = 0; i < expected.size(); ++i)
+      ASSERT_EQ(file.element(t, static_cast<int64_t>(i)), exact ? expected[i] : to_float(to_bf16(expected[i]))) << i;
+  }
+}
+
 TEST_F(ExportTest, GgufSaysWhatTheModelIs) {
   const Checkpoint ours = make(kMixed);
   export_gguf(ours, out(), false);

@@ -215,9 +215,48 @@ std::string encode_row(const LinearWeight& w, LinearId id, int64_t row, const Ty
   return bytes;
 }
 
-GgufTensor weight_tensor(const Checkpoint& source, LinearId id, bool exact) {
-  const Type type = type_for(source.format(id), exact);
+// Why no block type holds these integer codes; "" if one does.
+std::string misfit(const Checkpoint& source, LinearId id) {
+  const FormatSpec spec = source.format(id);
+  if (spec.kind != Kind::integer) return "";
+  const int64_t in = shape_of(source.config(), id)[1];
+  if (spec.bits == 8 && !spec.symmetric)
+    return "q - z of 8 bits with a zero point is not a signed byte; formats that fit: int8g128, int7g128z";
+  if (in % kBlock != 0 || spec.group_size(in) % kBlock != 0)
+    return fmt::format(
+        "its {} columns in groups of {} are not in blocks of {}; formats that fit: dense, or groups of 32, 64, 128 "
+        "columns where {} divides the columns",
+        in, spec.group_size(in), kBlock, kBlock);
+  return "";
+}
+
+// Embedding and head are dense where no block type holds them, as in the other exports; layers' linears are refused.
+bool is_decoded(const Checkpoint& source, LinearId id) { return is_outer(id) && !misfit(source, id).empty(); }
+
+Type decoded_type(const Checkpoint& source, bool exact) {
+  return exact ? kTypeF32 : half_type(source.config()) == DType::f16 ? kTypeF16 : kTypeBf16;
+}
+
+GgufTensor decoded_tensor(const Checkpoint& source, LinearId id, bool exact) {
   const Shape shape = shape_of(source.config(), id);
+  const auto in_f32 = [&source, id, shape](const ByteSink& sink) {
+    const LinearWeight w = source.linear(id);
+    std::vector<float> row(static_cast<size_t>(shape[1]));
+    for (int64_t r = 0; r < shape[0]; ++r) {
+      decode_row(w, r, row);
+      sink(bytes_of(row));
+    }
+  };
+  return {gguf_name(id) + ".weight",
+          decoded_type(source, exact),
+          {shape[1], shape[0]},
+          exact ? std::function<void(const ByteSink&)>(in_f32) : dense_tensor(source, id).produce};
+}
+
+GgufTensor weight_tensor(const Checkpoint& source, LinearId id, bool exact) {
+  const Shape shape = shape_of(source.config(), id);
+  if (is_decoded(source, id)) return decoded_tensor(source, id, exact);
+  const Type type = type_for(source.format(id), exact);
   return {gguf_name(id) + ".weight", type, {shape[1], shape[0]}, [&source, id, type, shape](const ByteSink& sink) {
             const LinearWeight w = source.linear(id);
             const auto* dense = std::get_if<Dense>(&w.main);
@@ -281,17 +320,8 @@ void check_config(const Checkpoint& source) {
 void check_fits(const Checkpoint& source) {
   for (LinearId id : linears_of(source.config())) {
     check_integer_or_dense(source, id, kTarget);
-    const FormatSpec spec = source.format(id);
-    if (spec.is_dense()) continue;
-    const int64_t in = shape_of(source.config(), id)[1];
-    if (spec.bits == 8 && !spec.symmetric)
-      refuse(source, id, kTarget,
-             "q - z of 8 bits with a zero point is not a signed byte; formats that fit: int8g128, int7g128z");
-    if (in % kBlock != 0 || spec.group_size(in) % kBlock != 0)
-      refuse(source, id, kTarget,
-             fmt::format("its {} columns in groups of {} are not in blocks of {}; formats that fit: dense, or groups "
-                         "of 32, 64, 128 columns where {} divides the columns",
-                         in, spec.group_size(in), kBlock, kBlock));
+    if (const std::string reason = misfit(source, id); !reason.empty() && !is_outer(id))
+      refuse(source, id, kTarget, reason);
   }
 }
 
@@ -389,6 +419,11 @@ std::vector<std::string> rounding_notes(const Checkpoint& source, bool exact) {
   for (LinearId id : linears_of(source.config())) {
     const FormatSpec spec = source.format(id);
     if (spec.is_dense()) continue;
+    if (is_decoded(source, id)) {
+      notes.push_back(fmt::format("{} ({}) is decoded to {}; int8g32 would stay as it is", to_string(id),
+                                  to_string(spec), exact ? "F32" : name_of(half_type(source.config()))));
+      continue;
+    }
     const bool minimum = type_for(spec, exact).has_minimum, scales = spec.scale == ScaleKind::u8;
     if (minimum || scales)
       notes.push_back(fmt::format("{} ({}): {} rounded to FP16", to_string(id), to_string(spec),
