@@ -54,6 +54,7 @@ void Scheduler::admit() {
       return;
     }
     reused_tokens_ += s.fed;
+    if (s.result.ids.empty()) s.result.reused = s.fed;  // later its own rows are found again
     pages_.grow(s.number, s.size());
     running_.push_back(&s);
     waiting_.pop_front();

@@ -50,6 +50,7 @@ struct Generation {
   int64_t stop_string = -1;  // which one ended it
   std::string error;         // why it could not go on: a logit was not finite. Empty otherwise
 
+  int64_t reused = 0;                 // tokens of the prompt whose rows were in the cache
   int64_t drafted = 0, accepted = 0;  // tokens drafted for it, and how many of those were verified
 };
 

@@ -56,6 +56,7 @@ TokenConstraint::Mask TokenConstraint::make_mask(State state) {
     ++i;
   }
   ++masks_made_;
+  states_.store(automaton_.states(), std::memory_order_relaxed);
   return mask;
 }
 

@@ -1,6 +1,7 @@
 // grammar: which tokens keep an answer within a grammar: the vocabulary as a tree of bytes, walked together with the
 // automaton; the mask of a state is made once.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,9 @@ class TokenConstraint final : public Constraint {
   bool must_end(State state) override { return automaton_.accepts(state) && !automaton_.continues(state); }
 
   int64_t masks_made() const { return masks_made_; }
+  // So many states were met that those who begin with it now might meet its last: a new one should be made for them.
+  // From any thread.
+  bool worn() const { return states_.load(std::memory_order_relaxed) > Automaton::kMostStates / 2; }
 
  private:
   using Mask = std::vector<uint64_t>;
@@ -57,6 +61,7 @@ class TokenConstraint final : public Constraint {
   std::unordered_map<State, Mask> masks_;
   std::vector<State> path_;
   int64_t masks_made_ = 0;
+  std::atomic<size_t> states_ = 0;  // of the automaton, as last seen
 };
 
 }  // namespace fidelio::grammar

@@ -265,7 +265,7 @@ std::vector<std::pair<std::string, Json>> requests() {
 // What of an answer depends on nothing but its request.
 Json lasting(Json answer) {
   answer.erase("id"), answer.erase("created");
-  answer["usage"].erase("completion_tokens_details");
+  answer["usage"].erase("completion_tokens_details"), answer["usage"].erase("prompt_tokens_details");
   for (Json& choice : answer["choices"])
     if (!choice["logprobs"].is_null() && choice["logprobs"].contains("content"))
       for (Json& token : choice["logprobs"]["content"]) token.erase("drafted");

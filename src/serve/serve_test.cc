@@ -124,6 +124,9 @@ TEST(Serve, RefusesInOpenAisForm) {
     expect(post("/v1/completions", with(kGreedy, more).dump()), 400, word);
   };
   expect(get("/nothing"), 404, "/nothing");
+  const Json stranger = serving.complete(with(kGreedy, {{"model", "gpt"}})).json()["error"];
+  EXPECT_EQ(stranger["type"], "invalid_request_error");
+  EXPECT_EQ(stranger["code"], "model_not_found");
   expect(get("/v1/completions"), 405, "POST");
   expect("NONSENSE\r\n\r\n", 400, "HTTP");
   expect(get("/health", "X: " + std::string(20'000, 'x') + "\r\n"), 431, "header");

@@ -8,6 +8,10 @@ std::shared_ptr<Constraint> AnswerFormats::get(const std::string& key, const std
   const std::lock_guard lock(mutex_);
   for (auto at = kept_.begin(); at != kept_.end(); ++at) {
     if (at->first != key) continue;
+    if (at->second->worn()) {
+      kept_.erase(at);
+      break;
+    }
     kept_.splice(kept_.begin(), kept_, at);
     return kept_.front().second;
   }
@@ -51,6 +55,17 @@ std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& for
   return of_schema(*schema, "response_format.json_schema.schema", formats);
 }
 
+// References are from the root of the parameters, which stand at `root` of the schema of all calls.
+void move_references(Json& schema, const std::string& root) {
+  if (schema.is_object() && schema.contains("$ref") && schema["$ref"].is_string()) {
+    const std::string to = schema["$ref"].get<std::string>();
+    if (to.starts_with('#')) schema["$ref"] = root + to.substr(1);
+  }
+  if (!schema.is_structured()) return;
+  for (const auto& item : schema.items())
+    if (item.key() != "const" && item.key() != "enum") move_references(item.value(), root);
+}
+
 std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, AnswerFormats& formats) {
   const Json* choice = fields.find("tool_choice");
   if (choice == nullptr || *choice == "auto" || *choice == "none") return nullptr;
@@ -71,15 +86,13 @@ std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, AnswerFormats
     const auto own = function.text("name");
     if (!own || (!name.empty() && *own != name)) continue;
     const Json* parameters = function.find("parameters");
-    const Json arguments = parameters && !parameters->empty() ? *parameters : Json{{"type", "object"}};
+    Json arguments = parameters && !parameters->empty() ? *parameters : Json{{"type", "object"}};
+    move_references(arguments, fmt::format("#/anyOf/{}/properties/arguments", calls.size()));
     calls.push_back({{"type", "object"},
                      {"properties", {{"name", {{"const", *own}}}, {"arguments", arguments}}},
                      {"required", {"name", "arguments"}}});
   }
   if (calls.empty()) fields.refuse("tool_choice", expected);
-  for (const Json& call : calls)  // references are from the root of the parameters, which is not that of the call
-    if (call.dump().find("\"$ref\"") != std::string::npos)
-      fields.refuse("tool_choice", "auto where the tools' parameters have references");
   return of_schema({{"anyOf", calls}}, "tools", formats);
 }
 

@@ -23,7 +23,7 @@ class AnswerFormats {
   static constexpr size_t kMost = 32;
   std::shared_ptr<const grammar::TokenTree> tokens_;
   std::mutex mutex_;
-  std::list<std::pair<std::string, std::shared_ptr<Constraint>>> kept_;  // the newest first
+  std::list<std::pair<std::string, std::shared_ptr<grammar::TokenConstraint>>> kept_;  // the newest first
 };
 
 // Of response_format (text, json_object, json_schema) or regex; null: none. Throws RequestError naming the field.

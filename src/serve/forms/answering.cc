@@ -145,6 +145,8 @@ void Answering::finished(size_t index, Generation&& generation) {
   metrics_.finished(choice.finish_reason, seconds_between(start_, Clock::now()),
                     static_cast<int64_t>(request.prompt.size()), static_cast<int64_t>(generation.ids.size()));
   usage_.completion_tokens += static_cast<int64_t>(generation.ids.size());
+  // As the prompt is counted: once for all choices, of which the first is the one that may have had to compute it.
+  if (static_cast<int64_t>(index) % call_.best_of == 0) usage_.reused += generation.reused;
   usage_.drafted += generation.drafted;
   usage_.accepted += generation.accepted;
   const size_t known = std::min(choice.text.size(), generation.text.size());

@@ -38,7 +38,14 @@ void drop_nulls(Json& message) {
     field = field->is_null() ? message.erase(field) : std::next(field);
 }
 
-Json read_messages(const Fields& fields) {
+// `developer` is what OpenAI calls the system's message since 2024; few templates know the word.
+void read_role(Json& message, const Fields& fields, bool knows_developer) {
+  const auto role = fields.text("role");
+  if (!role) fields.refuse("role", "a string");
+  if (*role == "developer" && !knows_developer) message["role"] = "system";
+}
+
+Json read_messages(const Fields& fields, bool knows_developer) {
   const Json* list = fields.find("messages");
   if (list == nullptr || !list->is_array() || list->empty() || list->size() > kMaxMessages)
     fields.refuse("messages", fmt::format("an array of 1 to {} messages", kMaxMessages));
@@ -46,7 +53,7 @@ Json read_messages(const Fields& fields) {
   for (size_t i = 0; i < messages.size(); ++i) {
     Json& message = messages[i];
     const Fields one(message, fmt::format("messages[{}]", i));
-    if (!one.text("role")) one.refuse("role", "a string");
+    read_role(message, one, knows_developer);
     const bool calls = one.find("tool_calls") != nullptr;
     if (!calls && !message.contains("content")) one.refuse("content", "a string, or parts of type text");
     drop_nulls(message);
@@ -86,7 +93,7 @@ std::string cut_after_last(std::string prompt, const Fields& fields, const Json&
 ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
   if (!model.chat)
     throw RequestError(400, fmt::format("{} has no chat template; /v1/completions continues bare text", model.name));
-  const Json messages = read_messages(fields);
+  const Json messages = read_messages(fields, model.chat->source().find("developer") != std::string::npos);
   const bool continues = fields.boolean("continue_final_message", false);
   Json extra = Json::object();
   if (const Json* more = fields.find("chat_template_kwargs")) {

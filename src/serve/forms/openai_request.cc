@@ -143,7 +143,8 @@ void read_logprobs(const Fields& fields, Call& call, GenerationRequest& common) 
   const bool chat = call.route != Route::completions;
   const auto alternatives = fields.integer(chat ? "top_logprobs" : "logprobs", 0, kMaxAlternatives);
   call.logprobs = chat ? fields.boolean("logprobs", false) : alternatives.has_value();
-  if (chat && alternatives && !call.logprobs) fields.refuse("top_logprobs", "none, or logprobs to be true");
+  if (chat && alternatives.value_or(0) > 0 && !call.logprobs)
+    fields.refuse("top_logprobs", "none, or logprobs to be true");
   common.logprobs = call.logprobs || call.best_of > call.n;
   common.alternatives = call.logprobs ? alternatives.value_or(0) : 0;
   common.prompt_logprobs = call.echo && (call.logprobs || common.max_tokens == 0);

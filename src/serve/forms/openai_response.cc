@@ -46,6 +46,7 @@ Json usage_of(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.reused}}},
           {"completion_tokens_details",
            {{"accepted_prediction_tokens", usage.accepted},
             {"rejected_prediction_tokens", usage.drafted - usage.accepted}}}};

@@ -111,5 +111,56 @@ TEST(Requests, WithAnythingAnywhereAreTakenOrRefused) {
   EXPECT_GT(refused, 500);
 }
 
+Call chat(const std::string& fields) { return read_call(Route::chat, "{" + fields + "}", model(), {"quill"}); }
+std::string prompt_of(const std::string& messages) {
+  return model().tokenizer.decode(chat("\"messages\": " + messages).prompts[0].prompt);
+}
+
+TEST(Requests, SayTheSameInManyWays) {
+  const std::string plain = prompt_of(R"([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])");
+  EXPECT_THAT(plain, HasSubstr("system: s\nuser: u\n"));
+  EXPECT_EQ(prompt_of(R"([{"role": "developer", "content": "s"}, {"role": "user", "content": "u"}])"), plain);
+  // As a client gives an answer back that called a tool.
+  EXPECT_THAT(prompt_of(R"([{"role": "user", "content": "u"}, {"role": "assistant", "content": null, "refusal": null,
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": ""}}]}])"),
+              HasSubstr("user: u\nassistant: \n"));
+  const std::string messages = R"("messages": [{"role": "user", "content": "u"}])";
+  const Call nulls = chat(messages + R"(, "stop": null, "tools": null, "tool_choice": null, "max_tokens": null,
+    "response_format": null, "logit_bias": null, "seed": null, "n": null, "stream": null, "stream_options": null,
+    "logprobs": null, "top_logprobs": null, "temperature": null, "top_p": null, "user": null)");
+  EXPECT_EQ(nulls.n, 1);
+  EXPECT_EQ(nulls.prompts[0].constraint, nullptr);
+  EXPECT_TRUE(nulls.prompts[0].stop_strings.empty());
+  EXPECT_FALSE(chat(messages + R"(, "top_logprobs": 0)").logprobs);
+  EXPECT_EQ(chat(messages + R"(, "max_tokens": 5, "max_completion_tokens": 7)").prompts[0].max_tokens, 7);
+}
+
+// Reads a text with the call's constraint, by tokens of one byte each.
+bool reads(const Call& call, const std::string& text) {
+  Constraint& constraint = *call.prompts[0].constraint;
+  Constraint::State state = constraint.start();
+  for (const char c : text) {
+    int32_t id = 0;
+    while (model().tokens->bytes(id) != std::string(1, c)) ++id;
+    if ((state = constraint.next(state, id)) == Constraint::kForbidden) return false;
+  }
+  return constraint.may_end(state);
+}
+
+TEST(Requests, ImposeToolsWhoseParametersReferToThemselves) {
+  const std::string tools = R"("messages": [{"role": "user", "content": "u"}], "tools": [
+    {"type": "function", "function": {"name": "f"}},
+    {"type": "function", "function": {"name": "g", "parameters": {"$defs": {"point": {"type": "object",
+      "properties": {"x": {"type": "integer"}}, "required": ["x"]}}, "type": "object",
+      "properties": {"at": {"$ref": "#/$defs/point"}, "more": {"type": "array", "items": {"$ref": "#/$defs/point"}}},
+      "required": ["at"]}}}], )";
+  for (const char* choice : {R"("required")", R"({"type": "function", "function": {"name": "g"}})"}) {
+    const Call call = chat(tools + "\"tool_choice\": " + choice);
+    EXPECT_TRUE(reads(call, R"({"name":"g","arguments":{"at":{"x":3},"more":[{"x":-1}]}})")) << choice;
+    EXPECT_FALSE(reads(call, R"({"name":"g","arguments":{"at":{"x":"3"}}})")) << choice;
+    EXPECT_EQ(reads(call, R"({"name":"f","arguments":{"anything":[1]}})"), choice[0] == '"');
+  }
+}
+
 }  // namespace
 }  // namespace fidelio::serve

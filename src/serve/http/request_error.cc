@@ -7,12 +7,8 @@
 namespace fidelio::serve {
 namespace {
 
-std::string_view type_of(int status) {
-  if (status == 401) return "authentication_error";
-  if (status == 404) return "not_found_error";
-  if (status == 429) return "rate_limit_error";
-  return status >= 500 ? "server_error" : "invalid_request_error";
-}
+// OpenAI's words: a wrong key and a model that is not there are invalid requests, told apart by status and code.
+std::string_view type_of(int status) { return status >= 500 ? "server_error" : "invalid_request_error"; }
 
 }  // namespace
 
