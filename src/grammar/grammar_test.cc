@@ -14,7 +14,6 @@
 #include "core/error.h"
 #include "grammar/json_schema.h"
 #include "grammar/token_constraint.h"
-#include "text/tokenizer/token_bytes.h"
 
 namespace fidelio::grammar {
 namespace {
@@ -22,12 +21,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using ::testing::HasSubstr;
 
-// A vocabulary of 32k tokens as text would give it: every byte, then words and their beginnings. FIDELIO_TEST_TOKENIZER
-// names the folder of a model whose tokens are used instead, to measure with.
+// A vocabulary of 32k tokens as text would give it: every byte, then words and their beginnings.
 const std::shared_ptr<const TokenTree>& vocabulary() {
   static const auto tree = [] {
-    if (const char* folder = std::getenv("FIDELIO_TEST_TOKENIZER"))
-      return std::make_shared<const TokenTree>(bytes_of_tokens(Tokenizer::load(folder)));
     std::set<std::string> words;
     std::ifstream file(FIDELIO_SOURCE_DIR "/models/data/docs-calibration.txt");
     std::string word;
