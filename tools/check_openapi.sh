@@ -36,6 +36,6 @@ walk(document["components"]["schemas"])
 json.dump(document, sys.stdout)
 END
 for document in "$1/openapi.json" "$narrowed"; do
-  schemathesis run "$document" --url "$1" --max-examples "${2:-100}" --request-timeout 60 --generation-database none \
+  schemathesis run "$document" --url "$1" --max-examples "${2:-100}" --request-timeout 300 --generation-database none \
     --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance
 done

@@ -174,6 +174,23 @@ TEST(Serve, TellsItsNumbersAndItsTokens) {
   EXPECT_EQ(serving.ask(post("/detokenize", R"({"tokens": [-1]})")).status, 400);
 }
 
+TEST(Serve, SaysWhatOfAPromptWasInTheCache) {
+  Serving serving;
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 200; ++i) prompt.push_back(300 + i);
+  const auto cached = [&](int n) {
+    const Json usage =
+        serving.complete(with(kGreedy, {{"prompt", prompt}, {"max_tokens", 2}, {"n", n}})).json()["usage"];
+    EXPECT_EQ(usage["prompt_tokens"], 200);
+    return usage["prompt_tokens_details"]["cached_tokens"].get<int64_t>();
+  };
+  EXPECT_EQ(cached(1), 0);
+  const int64_t again = cached(1);
+  EXPECT_GE(again, 128);
+  EXPECT_LT(again, 200);
+  EXPECT_EQ(cached(3), again);  // the prompt is counted once
+}
+
 TEST(Serve, AsksForItsKey) {
   ServerOptions options;
   options.api_key = "secret";
