@@ -107,10 +107,27 @@ std::string about_unknown_verb(const CLI::App& app, const std::string& word) {
                                   : fmt::format("; did you mean {}?", verb));
 }
 
+// A verb of verbs, `bench`, without one of them or with a word that is none; "" where all is well.
+std::string about_part(const CLI::App& verb, int argc, char** argv) {
+  const std::vector<std::string> parts = verbs_of(verb);
+  if (parts.empty() ||
+      (argc > 2 && (argv[2][0] == '-' || std::find(parts.begin(), parts.end(), argv[2]) != parts.end())))
+    return "";
+  const std::string all = fmt::format("{}", fmt::join(parts, ", "));
+  if (argc == 2) return fmt::format("{} needs one of {}", verb.get_name(), all);
+  const std::string near = nearest_word(argv[2], parts);
+  return fmt::format("There is no {} {}; {}", verb.get_name(), argv[2],
+                     near.empty() ? "there are " + all : fmt::format("did you mean {}?", near));
+}
+
 // Of options that a verb does not have, the nearest it has.
 std::string about_unknown_option(const CLI::App& app, const std::vector<std::string>& unknown) {
   const CLI::App* verb = &app;
-  while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
+  std::string whole;
+  while (!verb->get_subcommands().empty()) {
+    verb = verb->get_subcommands().front();
+    whole += (whole.empty() ? "" : " ") + verb->get_name();
+  }
   std::vector<std::string> names;
   for (const CLI::Option* option : verb->get_options())
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
@@ -119,12 +136,11 @@ std::string about_unknown_option(const CLI::App& app, const std::vector<std::str
     const std::string name = word.substr(0, word.find('='));
     const std::string near = name.starts_with("--") ? nearest_word(name, names) : "";
     if (name.starts_with("-"))
-      message += fmt::format("{}{} has no option {}{}", message.empty() ? "" : "\n", verb->get_name(), name,
+      message += fmt::format("{}{} has no option {}{}", message.empty() ? "" : "\n", whole, name,
                              near.empty() ? "" : fmt::format("; did you mean {}?", near));
   }
-  return message.empty()
-             ? fmt::format("{} takes no further argument: \"{}\"", verb->get_name(), fmt::join(unknown, " "))
-             : message;
+  return message.empty() ? fmt::format("{} takes no further argument: \"{}\"", whole, fmt::join(unknown, " "))
+                         : message;
 }
 
 int run(int argc, char** argv) {
@@ -141,6 +157,9 @@ int run(int argc, char** argv) {
   const std::vector<std::string> verbs = verbs_of(app);
   if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())
     return refuse(about_unknown_verb(app, argv[1]));
+  if (argc > 1 && argv[1][0] != '-')
+    if (const std::string wrong = about_part(*app.get_subcommand(argv[1]), argc, argv); !wrong.empty())
+      return refuse(wrong);
   try {
     app.parse(argc, argv);  // runs the verb
     if (app.get_subcommands().empty()) throw CLI::RequiredError("A verb");
