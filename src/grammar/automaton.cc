@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bitset>
 
+#include "core/error.h"
+
 namespace fidelio::grammar {
 namespace {
 
@@ -33,7 +35,7 @@ Automaton::Automaton(Grammar grammar) : grammar_(std::move(grammar)), last_(gram
   }
   ++classes_;
   enter(grammar_.rule(0).first, -1);
-  close();
+  check(close() != kDead, "no text at all fits: a value of it would have to hold another of its kind without end");
 }
 
 int32_t Automaton::push(int32_t stack, NodeId back) {

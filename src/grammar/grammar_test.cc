@@ -340,6 +340,14 @@ TEST(Grammar, WearsOutBeforeAnAnswerMeetsItsLastState) {
   EXPECT_TRUE(constraint.worn());
 }
 
+// Found by a fuzzer: such a machine had no first state to be in.
+TEST(Grammar, RefusesWhatNoTextFits) {
+  const auto constrain = [](const char* schema) { TokenConstraint(schema_grammar(Json::parse(schema)), vocabulary()); };
+  EXPECT_THROW(constrain(R"({"$defs": {"t": {"$ref": "#/$defs/t"}}, "$ref": "#/$defs/t"})"), Error);
+  EXPECT_THROW(constrain(R"({"$defs": {"t": {"anyOf": [{"$ref": "#/$defs/t"}]}}, "$ref": "#/$defs/t"})"), Error);
+  EXPECT_THROW(constrain(R"({"enum": []})"), Error);
+}
+
 TEST(Grammar, FollowsReferencesInsideThemselves) {
   const Json schema = Json::parse(R"({"$defs": {"tree": {"type": "object", "properties": {"leaf": {"type": "boolean"},
     "next": {"$ref": "#/$defs/tree"}}, "required": ["leaf"], "additionalProperties": false}}, "$ref": "#/$defs/tree"})");
