@@ -340,6 +340,14 @@ TEST(Grammar, WearsOutBeforeAnAnswerMeetsItsLastState) {
   EXPECT_TRUE(constraint.worn());
 }
 
+// Keywords that nobody knows say nothing, as JSON Schema has it; a schema of them alone takes any value.
+TEST(Grammar, PassesOverUnknownKeywords) {
+  Automaton machine(schema_grammar(Json::parse(
+      R"({"type": "object", "properties": {"a": {"x-order": 1}, "b": {"type": "integer", "nullable": true}}, "required": ["a", "b"]})")));
+  EXPECT_TRUE(reads(machine, R"({"a": [1, "x"], "b": 3})"));
+  EXPECT_FALSE(reads(machine, R"({"a": 1, "b": "x"})"));
+}
+
 // Found by a fuzzer: such a machine had no first state to be in.
 TEST(Grammar, RefusesWhatNoTextFits) {
   const auto constrain = [](const char* schema) { TokenConstraint(schema_grammar(Json::parse(schema)), vocabulary()); };

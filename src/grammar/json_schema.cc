@@ -17,15 +17,6 @@ namespace {
 constexpr int kMostDepth = 64;
 constexpr int64_t kMostCount = 10'000;
 
-bool imposed(const std::string& key) {
-  static const std::set<std::string> keys = {
-      "type",    "enum",        "const",    "properties", "required",         "additionalProperties",
-      "items",   "prefixItems", "minItems", "maxItems",   "minLength",        "maxLength",
-      "pattern", "format",      "minimum",  "maximum",    "exclusiveMinimum", "exclusiveMaximum",
-      "anyOf",   "oneOf",       "allOf",    "$ref",       "minProperties",    "maxProperties"};
-  return keys.contains(key);
-}
-
 const std::map<std::string, const char*>& formats() {
   static const std::map<std::string, const char*> all = {
       {"date", R"(\d{3}[1-9]-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8]))"},

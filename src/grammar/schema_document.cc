@@ -31,9 +31,18 @@ bool describes(const std::string& key) {
       "$anchor",  "contentEncoding", "contentMediaType", "strict",     "name"};
   return keys.contains(key);
 }
+bool imposed(const std::string& key) {
+  static const std::set<std::string> keys = {
+      "type",    "enum",        "const",    "properties", "required",         "additionalProperties",
+      "items",   "prefixItems", "minItems", "maxItems",   "minLength",        "maxLength",
+      "pattern", "format",      "minimum",  "maximum",    "exclusiveMinimum", "exclusiveMaximum",
+      "anyOf",   "oneOf",       "allOf",    "$ref",       "minProperties",    "maxProperties"};
+  return keys.contains(key);
+}
+
 bool says_something(const Json& schema) {
   for (const auto& item : schema.items())
-    if (!describes(item.key())) return true;
+    if (imposed(item.key())) return true;
   return false;
 }
 

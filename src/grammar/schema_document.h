@@ -12,7 +12,8 @@ using Json = nlohmann::ordered_json;
 [[noreturn]] void refuse(const std::string& where, const std::string& what);
 
 bool describes(const std::string& keyword);  // says nothing about what is valid
-bool says_something(const Json& schema);     // has a keyword that does
+bool imposed(const std::string& keyword);    // the grammar holds answers to it
+bool says_something(const Json& schema);     // has a keyword that is imposed; unknown ones are passed over
 std::string type_of(const Json& value);
 
 class SchemaDocument {
