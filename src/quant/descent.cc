@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "quant/algebra/products.h"
+#include "quant/wide.h"
 
 namespace fidelio {
 namespace {
@@ -17,22 +18,9 @@ void multiply(int64_t n, int64_t k, float alpha, const float* h, int64_t in, con
 }
 
 // gradient (width, lanes) -= h (width) times change (lanes).
-[[gnu::always_inline]] inline void subtract_lanes(const float* h, int64_t width, const float* __restrict change,
-                                                  float* __restrict gradient) {
+FIDELIO_WIDE void subtract(const float* h, int64_t width, const float* __restrict change, float* __restrict gradient) {
   for (int64_t c = 0; c < width; ++c)
     for (int64_t r = 0; r < kLanes; ++r) gradient[c * kLanes + r] -= h[c] * change[r];
-}
-#if defined(__x86_64__)
-[[gnu::target("avx2")]] void subtract_avx2(const float* h, int64_t width, const float* change, float* gradient) {
-  subtract_lanes(h, width, change, gradient);
-}
-#endif
-void subtract(const float* h, int64_t width, const float* change, float* gradient) {
-#if defined(__x86_64__)
-  static const bool wide = __builtin_cpu_supports("avx2") != 0;
-  if (wide) return subtract_avx2(h, width, change, gradient);
-#endif
-  subtract_lanes(h, width, change, gradient);
 }
 
 // What a reader of the codes sees: all of them, or their high planes.

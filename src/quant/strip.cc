@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "formats/small_float.h"
+#include "quant/wide.h"
 
 namespace fidelio {
 namespace {
@@ -76,8 +77,8 @@ Levels::Levels(const FormatSpec& spec, std::span<const int8_t> codebook) : spec_
   std::copy(level.begin(), level.end(), y);
 }
 
-[[gnu::always_inline]] inline void Levels::quantise_lanes(const float* target, const float* scale, const float* offset,
-                                                          float* level, float* value) const {
+FIDELIO_WIDE void Levels::quantise(const float* target, const float* scale, const float* offset, float* level,
+                                   float* value) const {
   for (int64_t r = 0; r < kLanes; ++r) {
     // Without a branch, which keeps a division from being a vector's. 0 / 1 for a scale of zero.
     const float rest = scale[r] == 0 ? 0.0f : target[r] - offset[r], unit = scale[r] == 0 ? 1.0f : scale[r];
@@ -85,21 +86,6 @@ Levels::Levels(const FormatSpec& spec, std::span<const int8_t> codebook) : spec_
   }
   round(level);
   for (int64_t r = 0; r < kLanes; ++r) value[r] = scale[r] * level[r] + offset[r];
-}
-
-#if defined(__x86_64__)
-[[gnu::target("avx2")]] void Levels::quantise_avx2(const float* target, const float* scale, const float* offset,
-                                                   float* level, float* value) const {
-  quantise_lanes(target, scale, offset, level, value);
-}
-#endif
-
-void Levels::quantise(const float* target, const float* scale, const float* offset, float* level, float* value) const {
-#if defined(__x86_64__)
-  static const bool wide = __builtin_cpu_supports("avx2") != 0;
-  if (wide) return quantise_avx2(target, scale, offset, level, value);
-#endif
-  quantise_lanes(target, scale, offset, level, value);
 }
 
 uint8_t Levels::code(float level) const {

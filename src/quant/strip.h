@@ -35,8 +35,6 @@ class Levels {
 
  private:
   void round(float* y) const;  // (kLanes) in place, each to the nearest level
-  void quantise_lanes(const float* target, const float* scale, const float* offset, float* level, float* value) const;
-  void quantise_avx2(const float* target, const float* scale, const float* offset, float* level, float* value) const;
   FormatSpec spec_;
   float lowest_ = 0, highest_ = 0;
   std::vector<float> book_, middle_, step_;  // grids: levels, midpoints between neighbours, distances

@@ -5,14 +5,7 @@
 #include <limits>
 
 #include "core/rng.h"
-
-// The search is most of the quantiser's time. Its loops are compiled for AVX2 too and chosen when the program starts;
-// products and sums are rounded one by one in both, so both give the same codes.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define FIDELIO_WIDE __attribute__((target_clones("avx2", "default")))
-#else
-#define FIDELIO_WIDE
-#endif
+#include "quant/wide.h"
 
 namespace fidelio {
 namespace {
