@@ -56,6 +56,33 @@ TEST(Evaluation, AModelIsFaithfulToItselfExactly) {
   EXPECT_EQ(report.mean_of(&FidelitySums::ear_raw).value, report.mean_of(&FidelitySums::top_k_mass).value);
 }
 
+// What a search measures of its source once: the same figures to the last bit, and the layers do not run again.
+TEST(Evaluation, KeptStreamsGiveTheSameFiguresWithoutTheLayers) {
+  const Tokenizer tokenizer = Tokenizer::load(kModels + "quill-1m");
+  const EvalText text = heldout(tokenizer);
+  const auto reference = open_runner("quill-1m", {.isa = "", .max_rows = 100, .mode = Activations::f32});
+  const auto candidate = open_runner("quill-1m", {.isa = "", .max_rows = 100});
+  ThreadPool pool;
+  const auto compare = [&](Activations mode, KeptStreams* kept) {
+    const CompareOptions how{.windows = {.context = 128, .windows = 4}, .candidate_mode = mode};
+    return to_json(compare_models(*reference, *candidate, std::span(&text, 1), how, pool, {}, kept)).dump();
+  };
+  const std::string a16 = compare(Activations::a16, nullptr), a8 = compare(Activations::a8, nullptr);
+  ASSERT_NE(a16, a8);
+  KeptStreams kept(1 << 30), too_small(1000);
+  EXPECT_EQ(compare(Activations::a16, &kept), a16);
+  EXPECT_EQ(compare(Activations::a16, &too_small), a16);
+  EXPECT_TRUE(kept.complete());
+  EXPECT_FALSE(too_small.complete());
+  reference->set_linear({0, Role::down}, reference->linear({1, Role::down}));
+  EXPECT_EQ(compare(Activations::a8, &kept), a8);       // the source as it was
+  EXPECT_NE(compare(Activations::a8, &too_small), a8);  // run again, with the weight that is there now
+  const EvalText other{"other", "", std::vector<int32_t>(text.ids.begin(), text.ids.begin() + 300)};
+  EXPECT_THROW(
+      compare_models(*reference, *candidate, std::span(&other, 1), {.windows = {.context = 128}}, pool, {}, &kept),
+      Error);
+}
+
 // A text of one window, by a model whose context no memory could hold: the cache is as long as the text, and what one
 // window cannot tell is not printed.
 TEST(Evaluation, AShortTextNeedsNoMoreThanItHas) {

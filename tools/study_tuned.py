@@ -24,6 +24,7 @@ parser.add_argument("--text", default="models/data/docs-heldout.txt")
 parser.add_argument("--second", default="", help="another text that nobody has tuned or searched on")
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--formats", default="", help="instead of compress' own")
+parser.add_argument("--compress", default="", help="options of `compress`, such as --from-table of the same texts")
 parser.add_argument("--tune", default="", help="options of `tune`")
 parser.add_argument("--samples-file", default="", help="where the source's own samples are kept (default: DIR/samples.json)")
 parser.add_argument("--until", type=float, default=1e9, help="begin nothing after so many seconds")
@@ -53,7 +54,7 @@ def row(peer):
     plan, tuned = os.path.join(args.work, "plan-" + kind), os.path.join(args.work, "tuned-" + kind)
     found = {"type": kind, "peer_bytes": peer["tensor_bytes"], "peer_kl": peer["docs"]["kl"]}
     if not os.path.exists(plan):
-        run("compress", args.model, "--bytes", str(peer["tensor_bytes"]), "--calibration", args.calibration, "--text", args.text, *(["--formats", args.formats] if args.formats else []), "-o", plan)
+        run("compress", args.model, "--bytes", str(peer["tensor_bytes"]), "--calibration", args.calibration, "--text", args.text, *args.compress.split(), *(["--formats", args.formats] if args.formats else []), "-o", plan)
     found["compress_seconds"] = time.time() - begin
     begin = time.time()
     if not os.path.exists(tuned):

@@ -120,12 +120,14 @@ void Desk::restore_served() {
   for (const auto& [id, weight] : served_original_) served->set_linear(id, weight);
 }
 
-FidelityReport Desk::measure(const TextSet& on) {
+FidelityReport Desk::measure(const TextSet& on, KeptStreams* kept) {
   CompareOptions options;
   options.windows.context = job.context;
   options.candidate_mode = job.served();
-  return compare_models(*reference, *served, on.texts, options, pool);
+  return compare_models(*reference, *served, on.texts, options, pool, {}, kept);
 }
+FidelityReport Desk::measure_adjustment() { return measure(adjustment, &adjustment_streams_); }
+FidelityReport Desk::measure_certificate() { return measure(certificate, &certificate_streams_); }
 
 // A text counts as the tokens it has become.
 std::map<std::string, std::string> Desk::candidates_job() const {
@@ -183,7 +185,7 @@ void Desk::check_floor() {
     few.texts.push_back(std::move(text));
     few.documents.push_back(adjustment.documents[i]);
   }
-  const Judged judged = judge(documents_of(measure(few), few), job.promise);
+  const Judged judged = judge(documents_of(measure(few, nullptr), few), job.promise);
   served.reset();
   served_original_.clear();
   floor = to_json(judged.all);

@@ -6,6 +6,7 @@
 #include "compress/certificate.h"
 #include "compress/job.h"
 #include "compress/preflight.h"
+#include "eval/fidelity/logit_pass.h"
 #include "runtime/dataset.h"
 #include "sensitivity/journal.h"
 #include "sensitivity/ranks.h"
@@ -41,8 +42,9 @@ class Desk {
   void load_served();
   void restore_reference();
   void restore_served();
-  // The served weights beside the reference's, on these texts.
-  FidelityReport measure(const TextSet& on);
+  // The served weights beside the reference's, on either set. The reference's own must be in place.
+  FidelityReport measure_adjustment();
+  FidelityReport measure_certificate();
 
   // All that decides what the candidates are, and a stage of measurements with them (sensitivity/journal.h).
   std::map<std::string, std::string> candidates_job() const;
@@ -58,8 +60,11 @@ class Desk {
  private:
   void read_texts();
   void read_calibration(const std::vector<Document>& units);
+  FidelityReport measure(const TextSet& on, KeptStreams* kept);
   int64_t tokens_ = 0, search_tokens_ = 0;
   std::map<LinearId, PackedLinear> original_, served_original_;
+  // What the source makes of both sets, kept from the first plan for all others.
+  KeptStreams adjustment_streams_, certificate_streams_;
 };
 
 }  // namespace fidelio

@@ -101,7 +101,7 @@ std::string certificate(const CompressStory& s) {
       card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) /
                                       static_cast<double>(s.report.at("file_bytes").get<int64_t>())),
            "smaller") +
-      "</div>\n" + plain_words(c) + domains(c);
+      "</div>\n" + certificate_html(c);
   Table table{"Certificate",
               "Measured through the kernels that serve, on documents that the search has not seen; intervals are made "
               "by document.",
@@ -355,7 +355,30 @@ std::string sizes(const CompressStory& s) {
   return to_html(table) + to_html(time);
 }
 
+// The documents, those that were kept least faithfully first.
+std::string by_document(const nlohmann::json& documents) {
+  Table table{"By document", "The lowest EAR first.", {"document", "text", "windows", "EAR", "KL"}, {}};
+  std::vector<nlohmann::json> sorted(documents.begin(), documents.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a["ear"].template get<double>() < b["ear"]; });
+  for (const nlohmann::json& d : sorted)
+    table.rows.push_back({d["name"].get<std::string>(), d["domain"].get<std::string>(), d["windows"].dump(),
+                          number_text(d["ear"].get<double>(), 5), number_text(d["kl"].get<double>(), 6)});
+  return to_html(table);
+}
+
 }  // namespace
+
+std::string certificate_html(const nlohmann::json& certificate) {
+  return plain_words(certificate) + domains(certificate);
+}
+
+std::string certify_page(const std::string& model, const std::string& verdict, const nlohmann::json& certificate,
+                         const nlohmann::json& documents, const std::string& made_by) {
+  const std::string lead = "<p class=\"lead\">" + escape_html(model) + ": " + escape_html(verdict) + "</p>\n" +
+                           certificate_html(certificate);
+  return html_page("Certificate of " + model, lead + by_document(documents), made_by);
+}
 
 std::string compress_page(const CompressStory& s) {
   const std::string body = certificate(s) + flips(s) + "<h2>Plans</h2>\n" + plans(s) + "<h2>Groups</h2>\n" +

@@ -65,7 +65,7 @@ Measurement Search::trial(const Plan& plan, const std::string& what) {
     ratio_ = kBuiltRatio * built.gain;
     desk_.note(fmt::format("tuned: KL {:+.1f}% on text of the tuning's own", 100 * (built.gain - 1)));
   }
-  const Judged judged = judge(documents_of(desk_.measure(desk_.adjustment), desk_.adjustment), desk_.job.promise);
+  const Judged judged = judge(documents_of(desk_.measure_adjustment(), desk_.adjustment), desk_.job.promise);
   const Measurement& m = judged.measured;
   const double predicted = predicted_ear(table_, plan, ratio_);
   desk_.note(fmt::format("{} {:.3f} bits: EAR {:.5f} [{:.5f}, {:.5f}] ({}), KL {:.6f}, predicted EAR {:.5f}", what,
@@ -77,7 +77,7 @@ Measurement Search::trial(const Plan& plan, const std::string& what) {
 
 // The plan in force on the documents of the certificate.
 Measurement Search::look() {
-  found_.certified = desk_.measure(desk_.certificate);
+  found_.certified = desk_.measure_certificate();
   ++found_.looks;
   const double confidence = confidence_of_look(found_.looks);
   const Judged judged = judge(documents_of(found_.certified, desk_.certificate), desk_.job.promise, confidence);

@@ -8,14 +8,10 @@
 #include <optional>
 #include <string>
 
+#include "core/foreign/foreign_text.h"
+
 namespace fidelio {
 namespace {
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
-  return out;
-}
 
 // The number at the beginning of `text`, taken off; nothing where there is none of one or two digits.
 std::optional<int> take_number(std::string_view& text) {
@@ -118,7 +114,7 @@ std::string of_group(std::string_view name) {
 
 std::string nearest_format(std::string_view shown) {
   if (shown.size() > 24) return "";
-  const std::string name = lower(shown);
+  const std::string name = lower_case(shown);
   for (const Known& k : kKnown)
     if (name == k.name) return std::string(k.meaning);
   for (std::string found : {of_llama(name, shown), of_widths(name, shown), of_width(name, shown), of_group(name)})

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "core/foreign/foreign_text.h"
 #include "formats/foreign_formats.h"
 #include "formats/vector_code.h"
 
@@ -127,7 +128,11 @@ FormatSpec parse_format(std::string_view text) {
   FormatSpec spec;
   Reader reader{text};
   if (parse(reader, spec) && reader.rest.empty()) return spec;
-  const std::string near = nearest_format(text);
+  const std::string small = lower_case(text);
+  Reader small_reader{small};
+  const std::string near = small != text && parse(small_reader, spec) && small_reader.rest.empty()
+                               ? fmt::format("formats are written in small letters, {}", small)
+                               : nearest_format(text);
   throw Error("\"{}\" is not a format{}. A format is one of\n{}", text, near.empty() ? "" : ": " + near, kGrammar);
 }
 

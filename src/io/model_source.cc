@@ -30,6 +30,11 @@ std::string gguf_file(const std::string& path) {
 
 ModelSource open_model_source(const std::string& path) {
   if (const std::string file = gguf_file(path); !file.empty()) return gguf::open_source(file);
+  if (std::error_code ignored; fs::exists(path, ignored) && !fs::is_directory(path, ignored)) {
+    const std::string folder = fs::path(path).parent_path().string();
+    throw Error("{} is a file: expected a model's folder (such as {}, where it holds config.json) or a .gguf file",
+                path, folder.empty() ? "." : folder);
+  }
   return quantised::open_source(path);
 }
 

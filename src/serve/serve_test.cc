@@ -9,6 +9,7 @@ namespace fidelio::serve {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Serve, AnswersWithTheTextOfGenerate) {
   Serving serving;
@@ -199,6 +200,38 @@ TEST(Serve, AsksForItsKey) {
   EXPECT_EQ(serving.ask(get("/v1/models", "Authorization: Bearer secreT\r\n")).status, 401);
   EXPECT_EQ(serving.ask(get("/v1/models", "Authorization: Bearer secret\r\n")).json()["data"][0]["id"], "quill");
   EXPECT_EQ(serving.ask(get("/v1/models/quill", "Authorization: Bearer secret\r\n")).status, 200);
+}
+
+// Browsers keep a page from reading what another origin answers, unless the answer says that the page may.
+TEST(Serve, LetsPagesOfListedOriginsAsk) {
+  const std::string page = "Origin: https://chat.example\r\n", other = "Origin: https://evil.example\r\n";
+  const auto preflight = [](const std::string& headers) {
+    return "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAccess-Control-Request-Method: POST\r\n"
+           "Access-Control-Request-Headers: authorization,content-type\r\n" +
+           headers + "\r\n";
+  };
+  ServerOptions options;
+  options.api_key = "secret";
+  {
+    Serving serving(options);
+    EXPECT_THAT(serving.ask(get("/health", page)).head, Not(HasSubstr("Access-Control")));
+    EXPECT_EQ(serving.ask(preflight(page)).status, 405);
+  }
+  options.http.origins = {"https://chat.example"};
+  {
+    Serving serving(options);
+    const Reply allowed = serving.ask(preflight(page));
+    EXPECT_EQ(allowed.status, 200);
+    EXPECT_THAT(allowed.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example\r\nVary: Origin\r\n"));
+    EXPECT_THAT(allowed.head, HasSubstr("Access-Control-Allow-Headers: authorization,content-type\r\n"));
+    EXPECT_EQ(serving.ask(preflight(other)).status, 405);
+    EXPECT_THAT(serving.ask(get("/v1/models", page)).head, HasSubstr("Access-Control-Allow-Origin"));  // and 401
+    EXPECT_THAT(serving.ask(get("/health", other)).head, Not(HasSubstr("Access-Control")));
+    EXPECT_THAT(serving.ask(get("/health")).head, Not(HasSubstr("Access-Control")));
+  }
+  options.http.origins = {"*"};
+  Serving serving(options);
+  EXPECT_THAT(serving.ask(get("/health", other)).head, HasSubstr("Access-Control-Allow-Origin: *\r\n"));
 }
 
 TEST(Serve, KeepsConnectionsAndTakesRequestsBehindEachOther) {

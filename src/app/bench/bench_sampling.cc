@@ -12,6 +12,7 @@
 #include "app/options/common.h"
 #include "core/rng.h"
 #include "engine/sampler.h"
+#include "eval/statistics/statistics.h"
 #include "kernels/cpu/choice/choose.h"
 #include "runtime/page_table.h"
 
@@ -56,12 +57,6 @@ std::vector<std::vector<float>> make_rows(const std::string& kind, int64_t v) {
   return rows;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 // Seconds a row: the median of its passes over the rows.
 double time_rows(cpu::Chooser& chooser, const std::vector<std::vector<float>>& rows, const SamplingOptions& options,
                  double seconds) {
@@ -79,7 +74,7 @@ double time_rows(cpu::Chooser& chooser, const std::vector<std::vector<float>>& r
           chooser.choose(row, choice_rule(options, {}, 0, position, static_cast<int64_t>(row.size()), changes)));
     passes.push_back(since(start) / static_cast<double>(rows.size()));
   }
-  return median(std::move(passes));
+  return percentile(passes, 50);
 }
 
 struct StepTimes {
@@ -122,7 +117,7 @@ StepTimes time_steps(Runner& runner, Activations mode, int64_t sequences, int64_
       newest[s] = choices[s].id;
     }
   }
-  return {median(seconds[0]), median(seconds[1])};
+  return {percentile(seconds[0], 50), percentile(seconds[1], 50)};
 }
 
 nlohmann::json bench_steps(const SamplingBench& o) {

@@ -6,11 +6,14 @@
 #include <mutex>
 #include <thread>
 
+#include "app/about.h"
 #include "app/bench/http_client.h"
 #include "app/options/common.h"
 #include "app/options/served.h"
+#include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/rng.h"
+#include "eval/report/html.h"
 #include "eval/report/table.h"
 #include "eval/statistics/statistics.h"
 #include "serve/server.h"
@@ -23,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 struct ServeBench {
   ServedOptions served;
-  std::string target, key, lengths, json, model;
+  std::string target, key, lengths, json, page, model;
   std::vector<int64_t> clients = {1, 4, 16};
   std::vector<double> rates;
   int64_t requests = 64, prompt_words = 96, output_tokens = 64;
@@ -36,7 +39,7 @@ struct Length {
 };
 
 // One answered request.
-struct Measured {
+struct Answered {
   double first = 0, whole = 0;  // seconds from when it was due
   std::vector<double> gaps;     // between one event with text and the next
   int64_t prompt_tokens = 0, tokens = 0;
@@ -72,7 +75,7 @@ std::string prompt_of(uint64_t seed, int64_t number, int64_t words) {
   return text;
 }
 
-Measured measure(HttpClient& client, const ServeBench& o, int64_t number, Length length, Clock::time_point due) {
+Answered measure(HttpClient& client, const ServeBench& o, int64_t number, Length length, Clock::time_point due) {
   const json body = {{"model", o.model},
                      {"prompt", prompt_of(o.seed, number, length.prompt_words)},
                      {"max_tokens", length.output_tokens},
@@ -80,7 +83,7 @@ Measured measure(HttpClient& client, const ServeBench& o, int64_t number, Length
                      {"ignore_eos", true},
                      {"stream", true},
                      {"stream_options", {{"include_usage", true}}}};
-  Measured m;
+  Answered m;
   Clock::time_point newest = due;
   int64_t events = 0;
   std::string answer;
@@ -110,10 +113,10 @@ struct Load {
   double rate = 0;      // or Poisson: requests a second, whoever still waits
 };
 
-std::vector<Measured> run_load(const ServeBench& o, const Load& load, const std::vector<Length>& lengths,
+std::vector<Answered> run_load(const ServeBench& o, const Load& load, const std::vector<Length>& lengths,
                                double& seconds) {
   const ServerAddress address = parse_address(o.target);
-  std::vector<Measured> all(static_cast<size_t>(o.requests));
+  std::vector<Answered> all(static_cast<size_t>(o.requests));
   std::vector<double> due(all.size());  // seconds from the start
   Rng rng(o.seed, 1);
   double at = 0;
@@ -144,15 +147,15 @@ std::vector<Measured> run_load(const ServeBench& o, const Load& load, const std:
     });
   for (std::thread& worker : workers) worker.join();
   seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  const bool any = std::any_of(all.begin(), all.end(), [](const Measured& m) { return m.good; });
+  const bool any = std::any_of(all.begin(), all.end(), [](const Answered& m) { return m.good; });
   check(any, "no request was answered{}{}", failure.empty() ? "" : ": ", failure);
   return all;
 }
 
-json summary_of(const ServeBench& o, const Load& load, const std::vector<Measured>& all, double seconds) {
+json summary_of(const ServeBench& o, const Load& load, const std::vector<Answered>& all, double seconds) {
   std::vector<double> first, gaps, whole;
   int64_t tokens = 0, prompt_tokens = 0, good = 0, within = 0;
-  for (const Measured& m : all) {
+  for (const Answered& m : all) {
     if (!m.good) continue;
     ++good;
     first.push_back(m.first), whole.push_back(m.whole);
@@ -183,7 +186,7 @@ json summary_of(const ServeBench& o, const Load& load, const std::vector<Measure
   return row;
 }
 
-void print(const ServeBench& o, const json& rows) {
+Table load_table(const ServeBench& o, const json& rows) {
   Table table{o.target,
               "",
               {"load", "requests", "failed", "tokens/s", "requests/s", "good/s", "first p50", "p90", "p99", "gap p50",
@@ -204,7 +207,7 @@ void print(const ServeBench& o, const json& rows) {
         cells.push_back(r[what].is_null() ? "–" : number_text(1000 * r[what][p].get<double>(), 1));
     table.rows.push_back(std::move(cells));
   }
-  fmt::print("{}", to_text(table));
+  return table;
 }
 
 void measure_all(ServeBench o) {
@@ -228,13 +231,16 @@ void measure_all(ServeBench o) {
     const auto all = run_load(o, load, lengths, seconds);
     report["rows"].push_back(summary_of(o, load, all, seconds));
   }
-  if (!quiet(o.json)) print(o, report["rows"]);
+  const Table table = load_table(o, report["rows"]);
+  if (!quiet(o.json)) fmt::print("{}", to_text(table));
+  if (!o.page.empty())
+    write_file_atomically(o.page, html_page(folder_name(o.model) + " under load", to_html(table), made_by()));
   write_json(o.json, report);
 }
 
 // A model is served for the time of the measurement, on a free port.
 void bench_serve(ServeBench o) {
-  check_can_write({o.json});
+  check_can_write({o.json, o.page});
   if (o.target.starts_with("http://")) return measure_all(std::move(o));
   o.served.run.model = o.target;
   serve::Server server({}, [&o] { return load_served(o.served); });
@@ -292,6 +298,7 @@ void add_bench_serve(CLI::App& bench) {
   add_draft(*verb, o->served.draft);
   add_run_options(*verb, o->served.run);
   add_json(*verb, o->json);
+  add_report(*verb, o->page);
   verb->callback([o] { bench_serve(*o); });
 }
 

@@ -9,6 +9,7 @@
 #include "app/options/prompts.h"
 #include "app/options/sampling.h"
 #include "engine/generate.h"
+#include "eval/statistics/statistics.h"
 
 namespace fidelio::app {
 namespace {
@@ -44,12 +45,6 @@ Measured measure(Runner& runner, const std::vector<GenerationRequest>& requests,
   for (Generation& g : generate(runner, requests, options)) m.ids.push_back(std::move(g.ids));
   m.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return m;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
 struct Line {
@@ -139,7 +134,7 @@ void bench_speculate(SpeculateBench o) {
               "draft {} changed an answer: speculation is broken, do not use it", drafts[d].name);
       }
     for (size_t d = 0; d < drafts.size(); ++d) {
-      const Line line{drafts[d].name, batch, median(rates[d]), median(ratios[d]), last[d]};
+      const Line line{drafts[d].name, batch, percentile(rates[d], 50), percentile(ratios[d], 50), last[d]};
       if (!quiet(o.json)) print(line);
       rows.push_back(to_json(line));
     }

@@ -6,10 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
+#include "core/foreign/foreign_text.h"
 
 namespace fidelio::app {
 
@@ -98,8 +98,7 @@ int HttpClient::ask(const std::string& method, const std::string& path, const st
   size_t length = 0;
   bool chunked = false, ends = false;
   for (std::string header = line(); !header.empty(); header = line()) {
-    std::transform(header.begin(), header.end(), header.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    header = lower_case(header);
     if (header.starts_with("content-length:")) length = std::stoull(header.substr(15));
     chunked = chunked || header == "transfer-encoding: chunked";
     ends = ends || header == "connection: close";

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/rng.h"
+#include "eval/statistics/statistics.h"
 #include "kernels/choice_arithmetic.h"
 #include "kernels/cpu/choice/choose.h"
 #include "runtime/page_table.h"
@@ -108,11 +109,6 @@ void judge_cycle(Runner& model, Reading reading, Runner& draft, Reading draft_re
   }
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
-
 }  // namespace
 
 DraftQuality measure_quality(Runner& model, Reading reading, Runner& draft, Reading draft_reading,
@@ -178,8 +174,8 @@ StepTimes measure_times(Runner& model, Reading reading, Runner* draft, Reading d
       if (round > 0) verify[static_cast<size_t>(rows - 1)].push_back(seconds);
     }
   StepTimes times;
-  for (const auto& of_rows : verify) times.verify.push_back(median(of_rows));
-  if (draft) times.draft = median(drafted);
+  for (const auto& of_rows : verify) times.verify.push_back(percentile(of_rows, 50));
+  if (draft) times.draft = percentile(drafted, 50);
   return times;
 }
 

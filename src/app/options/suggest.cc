@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <map>
 
+#include "core/foreign/foreign_text.h"
+
 namespace fidelio::app {
 namespace {
 
@@ -51,8 +53,7 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
 }
 
 std::string verb_for(const std::string& word, const std::vector<std::string>& verbs) {
-  std::string lower = word;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string lower = lower_case(word);
   const auto known = [&](const std::string& verb) {
     return std::find(verbs.begin(), verbs.end(), verb) != verbs.end();
   };

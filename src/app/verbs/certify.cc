@@ -4,9 +4,12 @@
 #include <cmath>
 #include <set>
 
+#include "app/about.h"
 #include "app/options/common.h"
 #include "app/options/texts.h"
 #include "compress/certificate.h"
+#include "compress/page.h"
+#include "core/file.h"
 #include "core/progress.h"
 #include "core/thread_pool.h"
 
@@ -15,7 +18,7 @@ namespace {
 
 struct Certify {
   RunOptions run;
-  std::string reference, json;
+  std::string reference, json, page;
   std::vector<std::string> texts;
 };
 
@@ -102,6 +105,12 @@ nlohmann::json documents_json(const FidelityReport& report, const TextSet& set) 
   return all;
 }
 
+void write_page(const Certify& o, const std::string& verdict, const nlohmann::json& certificate,
+                const nlohmann::json& documents) {
+  if (!o.page.empty())
+    write_file_atomically(o.page, certify_page(folder_name(o.run.model), verdict, certificate, documents, made_by()));
+}
+
 // A second certificate, on documents of the user's own, as many as the stored one may have.
 void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim,
                       const Corpus& corpus) {
@@ -114,11 +123,13 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
   const bool met = own["met"].get<bool>();
   const bool lower = !own["promised"]["ear"]["ci95"][0].is_null() &&
                      own["promised"]["ear"]["ci95"][0].get<double>() < claim.promised_ear.ci95.low;
+  const nlohmann::json documents = documents_json(report, set);
   write_json(o.json, {{"claimed", claim.json},
                       {"own", own},
                       {"met", met},
                       {"lower", lower ? "own" : "claimed"},
-                      {"documents", documents_json(report, set)}});
+                      {"documents", documents}});
+  write_page(o, compared(claim, own), own, documents);
   if (!quiet(o.json)) {
     const std::string stored_name = names_text(claim.sources), own_name = names_text(o.texts);
     const size_t wide = std::max(stored_name.size(), own_name.size()) + 13;
@@ -144,12 +155,13 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   const double ear = measured["ear"]["value"].get<double>();
   const bool holds = measured["met"].get<bool>() &&
                      (claim.target.ear || claim.target.kl || (ear >= claim.ear.ci95.low && ear <= claim.ear.ci95.high));
-  write_json(
-      o.json,
-      {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}, {"documents", documents_json(report, set)}});
+  const nlohmann::json documents = documents_json(report, set);
+  const std::string verdict = fmt::format("The certificate {}.", holds ? "holds" : "does not hold");
+  write_json(o.json, {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}, {"documents", documents}});
+  write_page(o, verdict, measured, documents);
   if (!quiet(o.json)) {
-    fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\nThe certificate {}.\n", claim.ear.value,
-               claim.kl.value, ear, measured["kl"]["value"].get<double>(), holds ? "holds" : "does not hold");
+    fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\n{}\n", claim.ear.value, claim.kl.value,
+               ear, measured["kl"]["value"].get<double>(), verdict);
     fmt::print("\n{}\n", fmt::join(in_plain_words(measured), "\n"));
   }
   check(holds, "{}: what is certified is not met", o.run.model);
@@ -164,7 +176,7 @@ bool are_the_certificates(const Corpus& corpus, const Claim& claim) {
 }
 
 void certify(const Certify& o) {
-  check_can_write({o.json});
+  check_can_write({o.json, o.page});
   const TextModel model = open_model(o.run.model);
   const Claim claim = read_claim(model.checkpoint);
   const Checkpoint reference = Checkpoint::open(o.reference);
@@ -195,6 +207,7 @@ void add_certify(CLI::App& app) {
       ->check(text_source());
   add_device(*verb, o->run);
   add_json(*verb, o->json);
+  add_report(*verb, o->page);
   verb->callback([o] { certify(*o); });
 }
 

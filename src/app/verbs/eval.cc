@@ -1,11 +1,16 @@
+#include <fmt/ranges.h>
+
 #include <cmath>
 
+#include "app/about.h"
 #include "app/options/common.h"
 #include "app/options/texts.h"
 #include "app/verbs/eval_draft.h"
 #include "app/verbs/eval_tasks.h"
+#include "core/file.h"
 #include "core/progress.h"
 #include "eval/fidelity/perplexity.h"
+#include "eval/report/html.h"
 #include "eval/report/table.h"
 #include "eval/studies/compare.h"
 
@@ -14,7 +19,7 @@ namespace {
 
 struct Eval {
   RunOptions run;
-  std::string reference, reference_activations = "f32", json;
+  std::string reference, reference_activations = "f32", json, page;
   std::vector<std::string> texts;
   WindowOptions windows{.context = 0};
   int view = 0;
@@ -42,16 +47,35 @@ RunnerOptions measuring(const Eval& o, Activations mode, int64_t longest) {
   return options;
 }
 
-void print(const FidelityReport& r) {
-  fmt::print("{:<34} {}\n", "perplexity", with_ci(r.perplexity(), 4));
-  fmt::print("{:<34} {}\n", "perplexity of the reference", with_ci(r.reference_perplexity(), 4));
-  fmt::print("{:<34} {}\n", "KL, nats a token (full vocabulary)", with_ci(r.kl(), 6));
-  fmt::print("{:<34} {}\n", "EAR (full vocabulary)", with_ci(r.ear(), 5));
-  fmt::print("{:<34} {}\n", "EAR (top 10 renormalised)", with_ci(r.mean_of(&FidelitySums::ear_renormalised), 5));
-  fmt::print("{:<34} {}\n", "top-1 agreement", with_ci(r.mean_of(&FidelitySums::agreements), 5));
-  fmt::print("{:<34} {}\n", "margin at disagreement", with_ci(r.mean_over_disagreements(&FidelitySums::margin_p), 4));
-  fmt::print("{} tokens in {} windows; 95% confidence intervals by bootstrap over windows\n", r.positions(),
-             r.windows.size());
+// What was measured, for the terminal and for a page.
+struct Figures {
+  std::vector<std::vector<std::string>> rows;  // name, value with its interval
+  std::string note;
+};
+
+Figures figures_of(const PerplexityReport& r) {
+  return {{{"perplexity", with_ci(r.perplexity(), 4)}},
+          fmt::format("{} tokens in {} windows", r.tokens(), r.windows.size())};
+}
+
+Figures figures_of(const FidelityReport& r) {
+  return {{{"perplexity", with_ci(r.perplexity(), 4)},
+           {"perplexity of the reference", with_ci(r.reference_perplexity(), 4)},
+           {"KL, nats a token (full vocabulary)", with_ci(r.kl(), 6)},
+           {"EAR (full vocabulary)", with_ci(r.ear(), 5)},
+           {"EAR (top 10 renormalised)", with_ci(r.mean_of(&FidelitySums::ear_renormalised), 5)},
+           {"top-1 agreement", with_ci(r.mean_of(&FidelitySums::agreements), 5)},
+           {"margin at disagreement", with_ci(r.mean_over_disagreements(&FidelitySums::margin_p), 4)}},
+          fmt::format("{} tokens in {} windows; 95% confidence intervals by bootstrap over windows", r.positions(),
+                      r.windows.size())};
+}
+
+void write_page(const Eval& o, const Figures& figures) {
+  if (o.page.empty()) return;
+  const Table table{
+      "On " + fmt::format("{}", fmt::join(o.texts, ", ")), figures.note, {"figure", "value [95%]"}, figures.rows};
+  const std::string against = o.reference.empty() ? "" : " beside " + folder_name(o.reference);
+  write_file_atomically(o.page, html_page(folder_name(o.run.model) + against, to_html(table), made_by()));
 }
 
 // How the candidate is read: as its integers' high planes alone, as a draft would, if --view asks for it.
@@ -67,8 +91,8 @@ Reading reading_of(const Eval& o, const Runner& candidate, Activations mode) {
 }
 
 void eval(Eval o) {
-  check_can_write({o.json});
-  if (!o.tasks.questions.file.empty()) return eval_tasks(o.run, o.tasks, o.json);
+  check_can_write({o.json, o.page});
+  if (!o.tasks.questions.file.empty()) return eval_tasks(o.run, o.tasks, o.json, o.page);
   check(!o.texts.empty(), "eval: give --text FILE for perplexity and fidelity, or --tasks FILE for accuracy");
   const TextModel model = open_model(o.run.model);
   const ModelConfig& config = model.checkpoint.config();
@@ -81,7 +105,7 @@ void eval(Eval o) {
   longest = std::min<int64_t>(longest, o.windows.context);
   const Activations mode = parse_activations(o.run.activations);
   if (o.draft.draft.draft != "off")
-    return eval_draft(o.run, model, texts, o.windows, measuring(o, mode, longest), o.draft, o.json);
+    return eval_draft(o.run, model, texts, o.windows, measuring(o, mode, longest), o.draft, o.json, o.page);
   const auto candidate = make_runner(o.run, model.checkpoint, measuring(o, mode, longest));
   const Reading reading = reading_of(o, *candidate, mode);
   ThreadPool pool(o.run.threads);
@@ -95,9 +119,9 @@ void eval(Eval o) {
   if (o.reference.empty()) {
     const PerplexityReport report = measure_perplexity(*candidate, texts, {o.windows, reading, {}}, pool, advance);
     progress.reset();
-    if (!quiet(o.json))
-      fmt::print("perplexity {}, {} tokens in {} windows\n", with_ci(report.perplexity(), 4), report.tokens(),
-                 report.windows.size());
+    const Figures figures = figures_of(report);
+    if (!quiet(o.json)) fmt::print("{} {}, {}\n", figures.rows[0][0], figures.rows[0][1], figures.note);
+    write_page(o, figures);
     return write_json(o.json, to_json(report));
   }
   const Checkpoint reference = Checkpoint::open(o.reference);
@@ -110,7 +134,12 @@ void eval(Eval o) {
       {.windows = o.windows, .reference_mode = reference_mode, .candidate_mode = reading, .top_k = 10, .bootstrap = {}},
       pool, advance);
   progress.reset();
-  if (!quiet(o.json)) print(report);
+  const Figures figures = figures_of(report);
+  if (!quiet(o.json)) {
+    for (const auto& row : figures.rows) fmt::print("{:<34} {}\n", row[0], row[1]);
+    fmt::print("{}\n", figures.note);
+  }
+  write_page(o, figures);
   write_json(o.json, to_json(report));
 }
 
@@ -153,6 +182,7 @@ void add_eval(CLI::App& app) {
     tasks->excludes(verb->get_option(of_texts));
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
+  add_report(*verb, o->page);
   verb->callback([o] { eval(*o); });
 }
 

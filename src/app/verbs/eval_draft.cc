@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "app/about.h"
+#include "core/file.h"
 #include "engine/generate.h"
+#include "eval/report/html.h"
+#include "eval/report/table.h"
 
 namespace fidelio::app {
 namespace {
@@ -32,7 +36,7 @@ std::vector<GenerationRequest> continuations(const std::vector<EvalText>& texts,
 
 void eval_draft(const RunOptions& run, const TextModel& model, const std::vector<EvalText>& texts,
                 const WindowOptions& windows, const RunnerOptions& measuring, const EvalDraft& o,
-                const std::string& json) {
+                const std::string& json, const std::string& page) {
   const auto verifier = make_runner(run, model.checkpoint, measuring);
   const Draft draft = open_draft(o.draft, *verifier, run);
   check(draft.how.draft != nullptr && !draft.how.lookup,
@@ -57,14 +61,22 @@ void eval_draft(const RunOptions& run, const TextModel& model, const std::vector
   const double share = static_cast<double>(how.draft->bytes_read(how.reading)) /
                        static_cast<double>(verifier->bytes_read(measuring.mode));
   const Estimate ear = report.ear();
+  const Table table{
+      "How well it guesses",
+      fmt::format("The last two agree within {:.5f}, two standard errors of counting, where all is right.",
+                  2 * std::sqrt(acceptance * (1 - acceptance) / judged)),
+      {"figure", "value [95%]"},
+      {{"bytes a step reads, of the model's", fmt::format("{:.3f}", share)},
+       {"EAR on the texts", fmt::format("{:.5f}  [{:.5f}, {:.5f}]", ear.value, ear.ci95.low, ear.ci95.high)},
+       {"EAR where drafts were judged", fmt::format("{:.5f}", expected)},
+       {"accepted there", fmt::format("{:.5f}  ({} of {})", acceptance, counters.accepted, counters.judged)}}};
   if (!quiet(json)) {
-    fmt::print("{:<44} {:.3f}\n", "bytes a step reads, of the model's", share);
-    fmt::print("{:<44} {:.5f}  [{:.5f}, {:.5f}]\n", "EAR on the texts", ear.value, ear.ci95.low, ear.ci95.high);
-    fmt::print("{:<44} {:.5f}\n", "EAR where drafts were judged", expected);
-    fmt::print("{:<44} {:.5f}  ({} of {})\n", "accepted there", acceptance, counters.accepted, counters.judged);
-    fmt::print("The last two agree within {:.5f}, two standard errors of counting, where all is right.\n",
-               2 * std::sqrt(acceptance * (1 - acceptance) / judged));
+    for (const auto& row : table.rows) fmt::print("{:<44} {}\n", row[0], row[1]);
+    fmt::print("{}\n", table.note);
   }
+  if (!page.empty())
+    write_file_atomically(page, html_page(fmt::format("{} drafts for {}", draft.name, folder_name(run.model)),
+                                          to_html(table), made_by()));
   write_json(json, {{"draft", draft.name},
                     {"bytes_share", share},
                     {"ear", {{"value", ear.value}, {"ci95", {ear.ci95.low, ear.ci95.high}}}},

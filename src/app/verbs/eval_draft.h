@@ -17,6 +17,6 @@ struct EvalDraft {
 // `measuring`: the runner's options for windows of texts.
 void eval_draft(const RunOptions& run, const TextModel& model, const std::vector<EvalText>& texts,
                 const WindowOptions& windows, const RunnerOptions& measuring, const EvalDraft& options,
-                const std::string& json);
+                const std::string& json, const std::string& page);
 
 }  // namespace fidelio::app

@@ -1,6 +1,8 @@
 #include "app/verbs/eval_tasks.h"
 
+#include "app/about.h"
 #include "core/file.h"
+#include "eval/report/html.h"
 #include "eval/report/table.h"
 #include "eval/studies/recovery.h"
 #include "eval/studies/text_difference.h"
@@ -97,7 +99,7 @@ CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& o) {
   return tasks;
 }
 
-void eval_tasks(const RunOptions& run, const EvalTasks& o, const std::string& json_path) {
+void eval_tasks(const RunOptions& run, const EvalTasks& o, const std::string& json_path, const std::string& page) {
   check_can_write({o.csv});
   const TaskSet set = read_questions(o.questions);
   const TextModel model = open_model(run.model);
@@ -117,6 +119,8 @@ void eval_tasks(const RunOptions& run, const EvalTasks& o, const std::string& js
     fmt::print("{}", to_text(accuracies));
     for (const Answers& a : runs) print(a, set);
   }
+  if (!page.empty())
+    write_file_atomically(page, html_page(folder_name(run.model) + " on tasks", to_html(accuracies), made_by()));
   if (!o.csv.empty()) write_file_atomically(o.csv, to_csv(accuracies));
   json report = {
       {"model", run.model}, {"file", o.questions.file}, {"batch", o.questions.batch}, {"runs", json::array()}};

@@ -11,6 +11,6 @@ struct EvalTasks {
   std::string cache, against, csv;
 };
 CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& options);  // returns --tasks
-void eval_tasks(const RunOptions& run, const EvalTasks& options, const std::string& json);
+void eval_tasks(const RunOptions& run, const EvalTasks& options, const std::string& json, const std::string& page);
 
 }  // namespace fidelio::app

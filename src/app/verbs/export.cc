@@ -1,6 +1,9 @@
 #include <filesystem>
+#include <map>
 
 #include "app/options/common.h"
+#include "app/options/suggest.h"
+#include "core/foreign/foreign_text.h"
 #include "core/progress.h"
 #include "io/export/export.h"
 
@@ -26,9 +29,25 @@ int64_t bytes_of(const std::string& path) {
   return bytes;
 }
 
+// Who reads an export is a natural answer to "to what", too.
+std::string instead_of(const std::string& target) {
+  static const std::map<std::string, std::string> kReaders = {{"vllm", "--to compressed-tensors --profile vllm"},
+                                                              {"sglang", "--to compressed-tensors"},
+                                                              {"transformers", "--to compressed-tensors"},
+                                                              {"llama.cpp", "--to gguf"},
+                                                              {"llamacpp", "--to gguf"},
+                                                              {"ollama", "--to gguf"},
+                                                              {"gptqmodel", "--to gptq"},
+                                                              {"autogptq", "--to gptq"}};
+  const auto found = kReaders.find(lower_case(target));
+  if (found != kReaders.end()) return fmt::format("; {} reads {}", target, found->second);
+  const std::string near = nearest_word(lower_case(target), {"compressed-tensors", "gptq", "gguf"});
+  return near.empty() ? "" : fmt::format("; did you mean {}?", near);
+}
+
 void run_export(const Export& o) {
   check(o.target == "compressed-tensors" || o.target == "gptq" || o.target == "gguf",
-        "--to {}: expected compressed-tensors, gptq or gguf", o.target);
+        "--to {}: expected compressed-tensors, gptq or gguf{}", o.target, instead_of(o.target));
   check(o.profile.empty() || o.profile == "vllm", "--profile {}: expected vllm", o.profile);
   check(o.profile.empty() || o.target != "gguf", "--profile {} does not go with --to gguf", o.profile);
   check(!o.exact || o.target == "gguf", "--exact goes with --to gguf only; {} needs none", o.target);

@@ -106,6 +106,7 @@ NoiseReport measure(const Noise& o) {
     models.push_back({name, 0, {answer_questions(*noisy, model, *set, o.questions, {}, file, change).results}});
   };
   answer("without", "");
+  KeptStreams kept;
   Progress progress("noise", static_cast<int64_t>(o.levels.size()));
   for (double sigma : o.levels) {
     inject(*noisy, model.checkpoint, sigma, o.seed);
@@ -115,7 +116,7 @@ NoiseReport measure(const Noise& o) {
                                                     .candidate_mode = options.mode,
                                                     .top_k = 10,
                                                     .bootstrap = {}},
-                                                   pool)});
+                                                   pool, {}, &kept)});
     answer(fmt::format("noise-{}", sigma), fmt::format("uniform noise {} seed {}", sigma, o.seed));
     progress.advance();
   }

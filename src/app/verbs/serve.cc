@@ -11,6 +11,7 @@ namespace {
 struct Serve {
   ServedOptions served;
   std::string host = "127.0.0.1", socket, api_key;
+  std::vector<std::string> origins;
   int port = 8000;
   int64_t max_requests = 256, connections = 256, body_megabytes = 4;
   int64_t drain_seconds = 30;
@@ -21,6 +22,7 @@ void serve_model(const Serve& o) {
   options.http.connections = o.connections;
   options.http.body_bytes = static_cast<size_t>(o.body_megabytes) << 20;
   options.http.drain = std::chrono::seconds(o.drain_seconds);
+  options.http.origins = o.origins;
   options.max_requests = o.max_requests;
   options.names = {o.served.run.model, folder_name(o.served.run.model)};
   options.api_key = o.api_key;
@@ -56,6 +58,10 @@ void add_serve(CLI::App& app) {
   verb->add_option("--socket", o->socket, "Listen on this UNIX socket instead");
   verb->add_option("--name", o->served.name, "What the model is called; its folder's name unless said");
   verb->add_option("--api-key", o->api_key, "Answer those alone who send this key");
+  verb->add_option(
+      "--allow-origin", o->origins,
+      "Let pages of this origin, as https://chat.example, ask from a browser (CORS); * = every page; may be "
+      "repeated");
   verb->add_option("--max-sequences", o->served.max_sequences, "Answers computed side by side")
       ->check(CLI::Range(1, 128));
   verb->add_option("--cache-tokens", o->served.cache_tokens,

@@ -13,7 +13,7 @@
 namespace fidelio::app {
 namespace {
 
-nlohmann::json config_of(const NamedShape& s) {
+nlohmann::json hf_config_of(const NamedShape& s) {
   return {{"architectures", {s.architecture}},
           {"model_type", s.model_type},
           {"hidden_size", s.d},
@@ -136,7 +136,7 @@ void synth(const std::string& name, const std::string& format, const std::string
   check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
 
   TemporaryFolder temporary(folder);
-  write_file_atomically(temporary.path() + "/config.json", config_of(*shape).dump(2) + "\n");
+  write_file_atomically(temporary.path() + "/config.json", hf_config_of(*shape).dump(2) + "\n");
   const ModelConfig config = load_config(temporary.path());
   const std::vector<float> quantiles = student_quantiles();
   const std::vector<LinearId> linears = linears_of(config);

@@ -74,4 +74,10 @@ std::string foreign(std::string_view text, Lines lines, size_t most) {
                      visible(text.substr(tail), lines));
 }
 
+std::string lower_case(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
 }  // namespace fidelio

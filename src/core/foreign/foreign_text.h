@@ -20,4 +20,7 @@ std::string visible(std::string_view text, Lines lines = Lines::escaped);
 inline constexpr size_t kForeignBytes = 400;
 std::string foreign(std::string_view text, Lines lines = Lines::escaped, size_t most = kForeignBytes);
 
+// A to Z as a to z; other bytes as they are, whatever the locale.
+std::string lower_case(std::string_view text);
+
 }  // namespace fidelio

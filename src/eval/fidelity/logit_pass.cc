@@ -50,6 +50,44 @@ bool PassPlan::next(Batch& batch, std::vector<ScoredRow>& rows) {
   return batch.rows() > 0;
 }
 
+void KeptStreams::begin(std::span<const ScoredSequence> sequences, int64_t d) {
+  int64_t rows = 0;
+  for (const ScoredSequence& s : sequences) rows += static_cast<int64_t>(s.ids.size()) - 1;
+  check(!complete_ || rows == rows_, "streams of {} rows were kept, the pass has {}: it is over other sequences", rows_,
+        rows);
+  if (complete_) return;
+  rows_ = rows;
+  keeps_ = rows * d * static_cast<int64_t>(sizeof(float)) <= most_bytes_;
+  batches_.clear();
+}
+
+std::vector<float>& KeptStreams::batch(size_t i) {
+  if (i >= batches_.size()) batches_.resize(i + 1);
+  return batches_[i];
+}
+
+namespace {
+
+// The batch's stream after the last layer: computed, or taken from what an earlier pass left.
+void run_layers(const PassModel& m, const Batch& batch, size_t number) {
+  m.runner->begin(batch, m.reading);
+  const auto values = static_cast<size_t>(batch.rows() * m.runner->config().d);
+  if (m.kept && m.kept->complete()) {
+    const std::vector<float>& stream = m.kept->batch(number);
+    check(stream.size() == values, "a kept stream of {} values, the batch has {}: it was batched otherwise",
+          stream.size(), values);
+    return m.runner->write_stream(stream);
+  }
+  m.runner->embed();
+  m.runner->layers(0, m.runner->config().L);
+  if (!m.kept || !m.kept->keeps()) return;
+  std::vector<float>& stream = m.kept->batch(number);
+  stream.resize(values);
+  m.runner->read_stream(stream);
+}
+
+}  // namespace
+
 void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence> sequences,
               const RowsCallback& callback, const ProgressCallback& progress) {
   check(!models.empty(), "a pass needs a model");
@@ -69,12 +107,10 @@ void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence>
   Batch batch;
   std::vector<ScoredRow> rows;
   std::vector<std::span<const float>> logits(models.size());
-  while (plan.next(batch, rows)) {
-    for (const PassModel& m : models) {
-      m.runner->begin(batch, m.reading);
-      m.runner->embed();
-      m.runner->layers(0, m.runner->config().L);
-    }
+  for (const PassModel& m : models)
+    if (m.kept) m.kept->begin(sequences, m.runner->config().d);
+  for (size_t number = 0; plan.next(batch, rows); ++number) {
+    for (const PassModel& m : models) run_layers(m, batch, number);
     const auto total = static_cast<int64_t>(rows.size());
     for (int64_t first = 0; first < total; first += limits.max_logit_rows) {
       const int64_t count = std::min(limits.max_logit_rows, total - first);
@@ -83,6 +119,8 @@ void run_pass(std::span<const PassModel> models, std::span<const ScoredSequence>
     }
     if (progress) progress(plan.finished(), static_cast<int64_t>(sequences.size()));
   }
+  for (const PassModel& m : models)
+    if (m.kept) m.kept->end();
 }
 
 }  // namespace fidelio

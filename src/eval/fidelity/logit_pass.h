@@ -53,9 +53,30 @@ class PassPlan {
   std::vector<int64_t> done_;  // sequences whose pages the next call gives back
 };
 
+// The last residual streams of a model's pass, batch after batch: the first pass fills it, and later passes of the same
+// runner with the same weights over the same sequences compute logits from it, without the layers, to the same bits.
+// A search that measures plan after plan against one source runs the source once.
+class KeptStreams {
+ public:
+  // Keeps nothing where that would take more bytes. The default holds a certificate's 104,960 tokens at 2,048 values
+  // each, which is a model of about a billion parameters.
+  explicit KeptStreams(int64_t most_bytes = int64_t{1} << 30) : most_bytes_(most_bytes) {}
+  void begin(std::span<const ScoredSequence> sequences, int64_t d);
+  bool keeps() const { return keeps_; }
+  bool complete() const { return complete_; }
+  void end() { complete_ = keeps_; }
+  std::vector<float>& batch(size_t i);  // (n, d)
+
+ private:
+  int64_t most_bytes_, rows_ = 0;
+  bool keeps_ = false, complete_ = false;
+  std::vector<std::vector<float>> batches_;
+};
+
 struct PassModel {
   Runner* runner;
   Reading reading;
+  KeptStreams* kept = nullptr;
 };
 // rows (m) and, for each model, logits (m, v), valid during the call.
 using RowsCallback =

@@ -77,7 +77,8 @@ FidelityReport FidelityReport::of_text(int32_t text) const {
 }
 
 FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<const EvalText> texts,
-                              const CompareOptions& options, ThreadPool& pool, const ProgressCallback& progress) {
+                              const CompareOptions& options, ThreadPool& pool, const ProgressCallback& progress,
+                              KeptStreams* kept) {
   check(options.top_k >= 1, "top-K needs K >= 1, not {}", options.top_k);
   FidelityReport report;
   report.options = options;
@@ -92,7 +93,7 @@ FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<co
   const auto v = static_cast<size_t>(reference.config().v);
   std::vector<RowComparer> comparers(static_cast<size_t>(pool.threads()), RowComparer(options.top_k));
   std::vector<PositionFidelity> positions;
-  const PassModel models[] = {{&reference, options.reference_mode}, {&candidate, options.candidate_mode}};
+  const PassModel models[] = {{&reference, options.reference_mode, kept}, {&candidate, options.candidate_mode}};
   run_pass(
       models, set.sequences,
       [&](std::span<const ScoredRow> rows, std::span<const std::span<const float>> logits) {

@@ -13,6 +13,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "eval/fidelity/fidelity.h"
+#include "eval/fidelity/logit_pass.h"
 #include "eval/fidelity/perplexity.h"
 
 namespace fidelio {
@@ -55,8 +56,10 @@ struct FidelityReport {
   FidelityReport of_text(int32_t text) const;
 };
 
+// `kept`: of the reference, between comparisons of several candidates with it over the same texts.
 FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<const EvalText> texts,
-                              const CompareOptions& options, ThreadPool& pool, const ProgressCallback& progress = {});
+                              const CompareOptions& options, ThreadPool& pool, const ProgressCallback& progress = {},
+                              KeptStreams* kept = nullptr);
 
 // {kl, ear, kl_topk_raw, ear_topk_raw, kl_topk_renormalised, ear_topk_renormalised, topk_mass, top1, margin,
 // margin_candidate,

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/foreign/foreign_text.h"
 #include "core/foreign/json.h"
 #include "core/hash.h"
 
@@ -153,9 +154,7 @@ std::string hellaswag_text(const std::string& given) {
 }
 
 TaskItem read_hellaswag(const Line& line) {
-  std::string second = text_of(line, "ctx_b");
-  std::transform(second.begin(), second.end(), second.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::string second = lower_case(text_of(line, "ctx_b"));
   if (!second.empty()) second[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(second[0])));
   TaskItem item =
       item_of(line, "hellaswag",

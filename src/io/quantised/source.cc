@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/foreign/foreign_text.h"
 #include "core/foreign/json.h"
 #include "io/checkpoint.h"
 #include "io/hf_config.h"
@@ -60,8 +61,7 @@ Method method_of(const json& config, const std::string& where) {
               return open_gptq(files, place, format == "gptq", format == "gptq_p");
             }};
   }
-  std::string version = text_of(config, "version");
-  for (char& c : version) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::string version = lower_case(text_of(config, "version"));
   check(version.empty() || version == "gemm", "{}: AWQ's version {} is not supported; supported is gemm", where,
         version);
   return {name, {".qweight"}, open_awq};

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
@@ -34,6 +35,17 @@ using Code = beast::error_code;
 
 constexpr std::chrono::milliseconds kWatch{200}, kLinger{2000}, kRetry{100};
 
+// What lets the page that asks read the answer; "" for one of an origin that is not listed, and for no page at all.
+std::string cors_of(const std::vector<std::string>& origins, beast::string_view asking) {
+  const std::string origin(asking);
+  if (origin.empty()) return "";
+  const auto listed = [&](std::string_view name) {
+    return std::find(origins.begin(), origins.end(), name) != origins.end();
+  };
+  if (listed("*")) return "Access-Control-Allow-Origin: *\r\n";
+  return listed(origin) ? "Access-Control-Allow-Origin: " + origin + "\r\nVary: Origin\r\n" : "";
+}
+
 std::string head_of(int status, const std::string& type, bool keep_alive, bool old_client) {
   std::string head =
       fmt::format("HTTP/1.1 {} {}\r\nServer: fidelio/{}\r\nContent-Type: {}\r\n", status,
@@ -48,7 +60,7 @@ std::string head_of(int status, const std::string& type, bool keep_alive, bool o
 class Session;
 
 struct HttpServer::Loop {
-  Loop(HttpLimits l, Handler h) : limits(l), handler(std::move(h)) {}
+  Loop(HttpLimits l, Handler h) : limits(std::move(l)), handler(std::move(h)) {}
   template <typename Acceptor>
   void accept(Acceptor& acceptor);
   void took(Code error, net::generic::stream_protocol::socket socket);
@@ -90,6 +102,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void read_body();
   void received(Code error);
   void handle();
+  void answer_preflight(const std::string& headers);
   void failed_to_read(Code error);
   void watch();
   void enqueue(std::string bytes);
@@ -105,6 +118,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::deque<std::string> queue_;
   size_t queued_ = 0, written_ = 0;  // bytes of the queue, and of its front those that are gone
   std::shared_ptr<class SessionExchange> exchange_;
+  std::string cors_;  // header lines of the answer
   net::steady_timer watch_;
   bool writing_ = false, keep_alive_ = false, old_client_ = false, head_only_ = false, receiving_ = false,
        closed_ = false;
@@ -117,7 +131,7 @@ class SessionExchange final : public Exchange {
   void respond(HttpResponse r) override {
     if (session_ == nullptr) return;
     Session& s = *session_;
-    std::string head = head_of(r.status, r.type, s.keep_alive_, s.old_client_);
+    std::string head = head_of(r.status, r.type, s.keep_alive_, s.old_client_) + s.cors_;
     for (const auto& [name, value] : r.headers) head += name + ": " + value + "\r\n";
     head += fmt::format("Content-Length: {}\r\n\r\n", r.body.size());
     s.enqueue(std::move(head));
@@ -130,7 +144,7 @@ class SessionExchange final : public Exchange {
     if (session_ == nullptr) return;
     Session& s = *session_;
     if (s.old_client_) s.keep_alive_ = false;
-    std::string head = head_of(200, "text/event-stream; charset=utf-8", s.keep_alive_, s.old_client_);
+    std::string head = head_of(200, "text/event-stream; charset=utf-8", s.keep_alive_, s.old_client_) + s.cors_;
     head += "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
     if (!s.old_client_) head += "Transfer-Encoding: chunked\r\n";
     s.enqueue(head + "\r\n");
@@ -209,16 +223,29 @@ void Session::handle() {
   request.authorization = std::string(message[http::field::authorization]);
   request.api_key = std::string(message["X-Api-Key"]);
   request.body = std::move(message.body());
+  cors_ = cors_of(loop_.limits.origins, message[http::field::origin]);
+  const bool preflight = !cors_.empty() && message.method() == http::verb::options &&
+                         !message[http::field::access_control_request_method].empty();
+  const std::string wanted_headers(message[http::field::access_control_request_headers]);
   parser_.reset();
   const auto exchange = std::make_shared<SessionExchange>(shared_from_this());
   exchange_ = exchange;
   stream_.expires_never();
   watch();
+  if (preflight) return answer_preflight(wanted_headers);
   try {
     loop_.handler(std::move(request), exchange);
   } catch (const std::exception& e) {
     exchange->respond(error_response(e));
   }
+}
+
+// A browser asks whether it may ask, with which headers. It may: the key is checked when it does.
+void Session::answer_preflight(const std::string& headers) {
+  HttpResponse response{200, "", "text/plain"};
+  response.headers = {{"Access-Control-Allow-Methods", "GET, POST"}, {"Access-Control-Max-Age", "600"}};
+  if (!headers.empty()) response.headers.push_back({"Access-Control-Allow-Headers", headers});
+  exchange_->respond(std::move(response));
 }
 
 // What the client did is told to it, unless it is gone or was silent.
@@ -235,6 +262,7 @@ void Session::failed_to_read(Code error) {
 
 void Session::refuse(int status, std::string_view message) {
   keep_alive_ = false;
+  cors_.clear();
   exchange_ = std::make_shared<SessionExchange>(shared_from_this());
   HttpResponse response{status, error_body(status, message)};
   if (status == 503) response.headers.push_back({"Retry-After", "1"});
@@ -359,7 +387,7 @@ void HttpServer::Loop::closed(Session* session) {
 }
 
 HttpServer::HttpServer(HttpLimits limits, Handler handler)
-    : loop_(std::make_unique<Loop>(limits, std::move(handler))) {}
+    : loop_(std::make_unique<Loop>(std::move(limits), std::move(handler))) {}
 
 HttpServer::~HttpServer() {
   for (const std::string& path : loop_->socket_files) ::unlink(path.c_str());

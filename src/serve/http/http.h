@@ -25,6 +25,8 @@ struct HttpLimits {
       30'000};  // from the end of one request to that of the next one's header, and of its body
   std::chrono::milliseconds write{30'000};  // without a byte that the reader took
   std::chrono::milliseconds drain{30'000};  // after stop(), for what is being answered
+  // Origins of pages that a browser lets read our answers (CORS), besides our own page; "*" = every page there is.
+  std::vector<std::string> origins{};
 };
 
 struct HttpRequest {
