@@ -159,10 +159,12 @@ std::vector<std::string> in_plain_words(const nlohmann::json& c) {
     next += fmt::format("{}{} in {}", next.empty() ? "" : ", ", percent(low(d.at("next_document").at("ear"))),
                         d.at("domain").get<std::string>());
   lines.push_back("A single new document may lie lower than the mean: with 97.5% confidence not below " + next + ".");
-  lines.push_back(fmt::format(
-      "It was not tested on other kinds of text or languages, on contexts longer than {} tokens, with other kernels or "
-      "caches than those named here, nor for whether its answers are right: the original's mistakes are kept.",
-      c.at("context").get<int64_t>()));
+  lines.push_back(
+      fmt::format("It was not tested on other kinds or sources of text, in other languages, on contexts longer than {} "
+                  "tokens, with "
+                  "other kernels or caches than those named here, nor for whether its answers are right: the "
+                  "original's mistakes are kept.",
+                  c.at("context").get<int64_t>()));
   return lines;
 }
 

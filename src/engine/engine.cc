@@ -188,8 +188,21 @@ void Engine::draft() {
     while (draft_step()) {
     }
   }
+  keep_what_pays();
+}
+
+// As far as they pay, and where they pay together. (With rejection, what is verified must not depend on what was drawn.)
+void Engine::keep_what_pays() {
+  int64_t drafts = 0;
+  double expected = 0;
   for (Output& output : outputs_) {
     output.keep(controller_.worth_verifying(output.reached));
+    drafts += output.drafts();
+    for (double p : output.reached) expected += p;
+  }
+  const bool all = rejects() || controller_.pays(drafts, expected);
+  for (Output& output : outputs_) {
+    if (!all) output.keep(0);
     (output.source == Controller::Source::lookup ? counters_.looked_up : counters_.drafted) += output.drafts();
     output.sequence->result.drafted += output.drafts();
   }
@@ -278,9 +291,7 @@ void Engine::enqueue_drafts() {
   for (Output& output : outputs_)
     if (output.source == Controller::Source::draft && output.room > 0) drafting.push_back(&output);
   while (!drafting.empty()) {
-    batch_.clear();
-    sampler_.clear();
-    from_.clear();
+    batch_.clear(), sampler_.clear(), from_.clear();
     for (const Output* output : drafting) {
       const Sequence& s = *output->sequence;
       batch_.append(std::span(s.history).last(1), s.size() - 1, scheduler_.pages(s), 1, RowKind::output);

@@ -64,6 +64,7 @@ class Engine {
   bool draft_step();
   bool drafts_blindly() const;
   void enqueue_drafts();
+  void keep_what_pays();
   void look_up(Output& output);
   void append_output_rows();
   void verify();

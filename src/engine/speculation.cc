@@ -11,6 +11,22 @@ void StepCost::add(double rows, double seconds) {
   constexpr double kKeep = 0.993;  // halved in 100 steps
   for (double* sum : {&weight_, &x_, &xx_, &y_, &xy_}) *sum *= kKeep;
   weight_ += 1, x_ += rows, xx_ += rows * rows, y_ += seconds, xy_ += rows * seconds;
+  const auto number = static_cast<size_t>(rows);
+  if (number > kMostRows) return;
+  Mean& mean = by_rows_[number];
+  constexpr double kNew = 0.02;
+  // The first step of as many rows may have been recorded, which the others are not.
+  if (++mean.steps > 1)
+    mean.seconds += (seconds - mean.seconds) * std::max(kNew, 1 / static_cast<double>(mean.steps - 1));
+}
+
+bool StepCost::seen(double rows) const {
+  constexpr int64_t kEnough = 4;
+  return rows <= static_cast<double>(kMostRows) && by_rows_[static_cast<size_t>(rows)].steps >= kEnough;
+}
+
+double StepCost::of(double rows) const {
+  return seen(rows) ? by_rows_[static_cast<size_t>(rows)].seconds : fixed() + per_row() * rows;
 }
 
 // Where all steps had about as many rows there is no slope to see: a row is taken to cost a twentieth of a step.
@@ -81,6 +97,7 @@ std::span<const int32_t> Lookup::propose(std::span<const int32_t> history, int64
 // --- how far -------------------------------------------------------------------------------------------------------
 void Controller::begin_cycle(int64_t outputs) {
   outputs_ = outputs;
+  drafted_ = 0;
   seconds_ = 0;
   drafting_ = trial_ = false;
   ++waited_;
@@ -92,12 +109,16 @@ void Controller::begin_cycle(int64_t outputs) {
 bool Controller::continues(std::span<Output> outputs) {
   if (!options_.adapt || !verify_.known()) return true;
   const double row = rate_ * (draft_row() + verify_.per_row());
-  double yield = 0, cost = rate_ * draft_fixed();
+  double yield = 0, rows = 0;
   for (const Output& o : outputs) {
     const double next = o.reached * table(Source::draft, o.sampled).mean();
-    if (o.drafts && next > row) yield += next, cost += row;
+    if (o.drafts && next > row) yield += next, rows += 1;
   }
-  if (yield > cost) {
+  const auto before = static_cast<double>(outputs_ + drafted_);
+  const double verified = verify_.seen(before) && verify_.seen(before + rows)
+                              ? verify_.of(before + rows) - verify_.of(before)
+                              : rows * verify_.per_row();
+  if (yield > rate_ * (draft_fixed() + rows * draft_row() + verified)) {
     for (Output& o : outputs) o.drafts = o.drafts && o.reached * table(Source::draft, o.sampled).mean() > row;
     return drafting_ = true;
   }
@@ -113,6 +134,14 @@ int64_t Controller::worth_verifying(std::span<const double> reached) const {
   return std::find_if(reached.begin(), reached.end(), [&](double p) { return p <= row; }) - reached.begin();
 }
 
+bool Controller::pays(int64_t drafts, double expected) {
+  constexpr int64_t kBetweenTrials = 64;
+  const auto plain = static_cast<double>(outputs_), rows = plain + static_cast<double>(drafts);
+  if (!options_.adapt || drafts == 0 || trial_ || !verify_.seen(plain) || !verify_.seen(rows)) return true;
+  if (expected > rate_ * (verify_.of(rows) - verify_.of(plain))) return true;
+  return ++refused_ % kBetweenTrials == 0;
+}
+
 bool Controller::prefers_lookup(std::span<const double> reached) const {
   if (!options_.adapt || options_.draft == nullptr) return true;
   double gain = 0;
@@ -122,6 +151,7 @@ bool Controller::prefers_lookup(std::span<const double> reached) const {
 
 void Controller::drafted(int64_t rows, double seconds) {
   draft_.add(static_cast<double>(rows), seconds);
+  drafted_ += rows;
   seconds_ += seconds;
 }
 

@@ -42,17 +42,26 @@ struct SpeculationOptions {
   double replayed_acceptance = -1;
 };
 
-// Seconds of a step as fixed + per_row x rows: least squares over steps, the weight of each halved 100 steps later.
+// Seconds of a step. As fixed + per_row x rows: least squares over steps, the weight of each halved 100 steps later. And
+// as it is, by the number of rows, where steps of as many were seen: kernels for more rows than a few are others, so
+// that the ninth row may cost what fifty more do.
 class StepCost {
  public:
   void add(double rows, double seconds);
   bool known() const { return weight_ > 0; }
   double fixed() const;
   double per_row() const;
-  double of(double rows) const { return fixed() + per_row() * rows; }
+  double of(double rows) const;
+  bool seen(double rows) const;  // of(rows) is what such steps took, not the line
 
  private:
+  struct Mean {
+    double seconds = 0;
+    int64_t steps = 0;
+  };
+  static constexpr size_t kMostRows = 256;
   double weight_ = 0, x_ = 0, xx_ = 0, y_ = 0, xy_ = 0;  // weighted sums over steps
+  std::array<Mean, kMostRows + 1> by_rows_{};
 };
 
 // How often drafts were accepted, by how sure the draft was: a table with a prior, that forgets slowly.
@@ -101,6 +110,9 @@ class Controller {
   bool continues(std::span<Output> outputs);
   // How many of a sequence's drafts, with these probabilities of being reached and accepted, are worth a verified row.
   int64_t worth_verifying(std::span<const double> reached) const;
+  // Whether so many drafts of all sequences together, of which `expected` will be accepted, are worth what their rows
+  // add to the step. Where they are not they are verified all the same now and then, so that costs are known.
+  bool pays(int64_t drafts, double expected);
   // Whether tokens found by lookup are verified instead of drafted ones: their expected number, less their rows' cost,
   // exceeds what drafting gives.
   bool prefers_lookup(std::span<const double> reached) const;
@@ -125,9 +137,10 @@ class Controller {
   double tokens_ = 0, steps_ = 0;      // of cycles, forgetting: tokens a sequence, and plain steps in the same time
   double gain_ = 0;                    // of drafting: tokens a sequence and cycle beyond its cost
   int64_t interval_ = 8, waited_ = 0;  // cycles between trials, since drafting last happened
+  int64_t refused_ = 0;                // cycles whose drafts did not pay together
 
   // Of this cycle.
-  int64_t outputs_ = 0;
+  int64_t outputs_ = 0, drafted_ = 0;
   double rate_ = 0;  // tokens a second
   double seconds_ = 0;
   bool drafting_ = false, trial_ = false;

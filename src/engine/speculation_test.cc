@@ -70,6 +70,41 @@ TEST(StepCost, FindsFixedAndRowCostsOfNoisySteps) {
   EXPECT_NEAR(cost.of(5), 0.015, 2e-4);
 }
 
+// A ninth row brings other kernels, which take a quarter longer; eight more after it cost next to nothing.
+TEST(StepCost, KnowsTheStairsOfWhatItHasSeen) {
+  StepCost cost;
+  const auto took = [](double rows) { return rows <= 8 ? 0.010 : 0.0125 + 1e-5 * rows; };
+  for (int i = 0; i < 40; ++i)
+    for (const double rows : {1.0, 8.0, 9.0, 16.0}) cost.add(rows, i == 0 ? 0.1 : took(rows));  // recorded first
+  for (const double rows : {1.0, 8.0, 9.0, 16.0}) EXPECT_NEAR(cost.of(rows), took(rows), 1e-12) << rows;
+  EXPECT_FALSE(cost.seen(12));
+  EXPECT_FALSE(cost.seen(1e6));
+}
+
+// Eight sequences, one or two of which find something to look up that is right half of the time. A line through the
+// costs would have it pay.
+TEST(Controller, RefusesDraftsThatDoNotPayTogether) {
+  SpeculationOptions options;
+  options.lookup = true;
+  Controller controller(options, 1);
+  Rng rng(5);
+  double seconds = 0;
+  int64_t tokens = 0;
+  const auto took = [](int64_t rows) { return rows <= 8 ? 0.010 : 0.0125; };
+  for (int cycle = 0; cycle < 4000; ++cycle) {
+    controller.begin_cycle(8);
+    const auto drafts = static_cast<int64_t>(rng.below(3));
+    const int64_t kept = controller.pays(drafts, 0.5 * static_cast<double>(drafts)) ? drafts : 0;
+    int64_t made = 8;
+    for (int64_t i = 0; i < kept; ++i) made += rng.uniform() < 0.5;
+    controller.verified(8 + kept, took(8 + kept), true);
+    controller.end_cycle(made);
+    seconds += took(8 + kept);
+    tokens += made;
+  }
+  EXPECT_GT(static_cast<double>(tokens) / seconds * took(8) / 8, 0.99);
+}
+
 TEST(Lookup, ProposesWhatFollowedTheNewestOccurrence) {
   Lookup lookup;
   int64_t matched = 0;

@@ -6,7 +6,18 @@
 namespace fidelio::app {
 namespace {
 
-constexpr int64_t kCacheTokens = 16384;  // unless the command line says otherwise, and no more than all could use
+// Unless the command line says otherwise, and no more than all sequences could use: on a CPU so many; on a GPU so many a
+// sequence, with which a full server seldom has to preempt, within half of what the weights leave of its memory.
+constexpr int64_t kCacheTokens = 16384, kCacheTokensEach = 2048;
+
+int64_t default_cache_tokens(const ServedOptions& o, const Checkpoint& checkpoint, const RunnerOptions& options) {
+  const ModelConfig& c = checkpoint.config();
+  const int64_t all = int64_t{c.max_positions} * o.max_sequences, least = std::min(kCacheTokens, all);
+  if (!on_gpu(o.run)) return least;
+  const int64_t bytes_each = int64_t{2} * c.L * c.hk * c.e * (options.kv == KvFormat::f32 ? 4 : 2);
+  const int64_t room = (cuda_memory(options.gpu).free - checkpoint.file_bytes()) / 2 / bytes_each;
+  return std::clamp(kCacheTokensEach * o.max_sequences, least, std::max(least, std::min(room, all)));
+}
 
 }  // namespace
 
@@ -17,8 +28,7 @@ serve::Loaded load_served(const ServedOptions& o) {
       serve::ServedModel{o.name.empty() ? folder_name(o.run.model) : o.name, opened.tokenizer, opened.chat,
                          opened.stop_ids, GenerationDefaults::load(opened.checkpoint.texts())});
   RunnerOptions options = runner_options(o.run);
-  options.cache_tokens =
-      o.cache_tokens > 0 ? o.cache_tokens : std::min<int64_t>(kCacheTokens, config.max_positions * o.max_sequences);
+  options.cache_tokens = o.cache_tokens > 0 ? o.cache_tokens : default_cache_tokens(o, opened.checkpoint, options);
   serve::Loaded loaded;
   std::vector<std::string> tokens = bytes_of_tokens(model->tokenizer);
   tokens.resize(static_cast<size_t>(std::max<int64_t>(config.v, std::ssize(tokens))));

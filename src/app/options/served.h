@@ -13,7 +13,7 @@ struct ServedOptions {
   DraftOptions draft;
   std::string name;  // "": the folder's
   int64_t max_sequences = 64;
-  int64_t cache_tokens = 0;  // 0: 16384, or as many as all sequences could use
+  int64_t cache_tokens = 0;  // 0: 16384 on a CPU, 2048 a sequence on a GPU that has room
 };
 
 serve::Loaded load_served(const ServedOptions& options);

@@ -65,7 +65,9 @@ void add_serve(CLI::App& app) {
   verb->add_option("--max-sequences", o->served.max_sequences, "Answers computed side by side")
       ->check(CLI::Range(1, 128));
   verb->add_option("--cache-tokens", o->served.cache_tokens,
-                   "Tokens the cache holds in all; 0 = 16384, or as many as needed")
+                   "Tokens the cache holds in all; 0 = 16384, on a GPU with room 2048 for each of --max-sequences, or "
+                   "as many as "
+                   "needed")
       ->check(zero_or_more());
   verb->add_option("--max-requests", o->max_requests, "Answers under way or waiting, beyond which 503 is said")
       ->check(above_zero());
