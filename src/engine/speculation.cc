@@ -25,8 +25,13 @@ bool StepCost::seen(double rows) const {
   return rows <= static_cast<double>(kMostRows) && by_rows_[static_cast<size_t>(rows)].steps >= kEnough;
 }
 
+// What was not seen takes no less than what was seen of fewer rows: a stair is known once its first step is.
 double StepCost::of(double rows) const {
-  return seen(rows) ? by_rows_[static_cast<size_t>(rows)].seconds : fixed() + per_row() * rows;
+  if (seen(rows)) return by_rows_[static_cast<size_t>(rows)].seconds;
+  double most = fixed() + per_row() * rows;
+  for (size_t i = 0; i <= kMostRows && static_cast<double>(i) < rows; ++i)
+    if (seen(static_cast<double>(i))) most = std::max(most, by_rows_[i].seconds);
+  return most;
 }
 
 // Where all steps had about as many rows there is no slope to see: a row is taken to cost a twentieth of a step.
@@ -115,9 +120,8 @@ bool Controller::continues(std::span<Output> outputs) {
     if (o.drafts && next > row) yield += next, rows += 1;
   }
   const auto before = static_cast<double>(outputs_ + drafted_);
-  const double verified = verify_.seen(before) && verify_.seen(before + rows)
-                              ? verify_.of(before + rows) - verify_.of(before)
-                              : rows * verify_.per_row();
+  const double verified =
+      verify_.seen(before) ? verify_.of(before + rows) - verify_.of(before) : rows * verify_.per_row();
   if (yield > rate_ * (draft_fixed() + rows * draft_row() + verified)) {
     for (Output& o : outputs) o.drafts = o.drafts && o.reached * table(Source::draft, o.sampled).mean() > row;
     return drafting_ = true;
@@ -137,7 +141,7 @@ int64_t Controller::worth_verifying(std::span<const double> reached) const {
 bool Controller::pays(int64_t drafts, double expected) {
   constexpr int64_t kBetweenTrials = 64;
   const auto plain = static_cast<double>(outputs_), rows = plain + static_cast<double>(drafts);
-  if (!options_.adapt || drafts == 0 || trial_ || !verify_.seen(plain) || !verify_.seen(rows)) return true;
+  if (!options_.adapt || drafts == 0 || trial_ || !verify_.seen(plain)) return true;
   if (expected > rate_ * (verify_.of(rows) - verify_.of(plain))) return true;
   return ++refused_ % kBetweenTrials == 0;
 }

@@ -78,6 +78,7 @@ TEST(StepCost, KnowsTheStairsOfWhatItHasSeen) {
     for (const double rows : {1.0, 8.0, 9.0, 16.0}) cost.add(rows, i == 0 ? 0.1 : took(rows));  // recorded first
   for (const double rows : {1.0, 8.0, 9.0, 16.0}) EXPECT_NEAR(cost.of(rows), took(rows), 1e-12) << rows;
   EXPECT_FALSE(cost.seen(12));
+  EXPECT_GE(cost.of(12), took(9));
   EXPECT_FALSE(cost.seen(1e6));
 }
 
