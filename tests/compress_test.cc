@@ -308,7 +308,8 @@ TEST(Compress, TheSourcesOwnFormatIsAlwaysOffered) {
       run(folder, "fidelio compress " + kShort + "--formats int4g64zs8 --ear 0.98 -o out --table table.json");
   EXPECT_THAT(result.out, HasSubstr("no format everywhere reaches it: int4g64zs8"));
   EXPECT_THAT(result.out, HasSubstr("of short.txt that the search has not seen"));
-  for (const json& group : json::parse(read_text_file(folder / "table.json"))["groups"]) {
+  const json table = json::parse(read_text_file(folder / "table.json"));
+  for (const json& group : table["groups"]) {
     EXPECT_EQ(group["options"].back()["format"], "bf16");
     EXPECT_EQ(group["options"].back()["kl"], 0);
   }
@@ -365,13 +366,13 @@ TEST(Compress, ATargetOfTasksBecomesAKlThroughOnePoint) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
 
   const json report =
-      json::parse(run(folder, "fidelio compress " + kFew + tasks + "--accuracy-drop 0.8 --json - -o out").out);
+      json::parse(run(folder, "fidelio compress " + kFew + tasks + "--accuracy-drop 0.87 --json - -o out").out);
   const json& found = report["certificate"]["tasks"];
   const double recovery = found["calibration"]["recovery"]["value"], kl = found["calibration"]["kl"];
-  EXPECT_DOUBLE_EQ(found["kl_allowed"].get<double>(), 0.8 * kl / (1 - recovery));
+  EXPECT_DOUBLE_EQ(found["kl_allowed"].get<double>(), 0.87 * kl / (1 - recovery));
   EXPECT_EQ(report["certificate"]["target"]["kl"], found["kl_allowed"]);
   EXPECT_LE(report["certificate"]["kl"]["ci95"][1], found["kl_allowed"]);
-  EXPECT_GE(found["recovery"]["ci95"][1], 0.2);
+  EXPECT_GE(found["recovery"]["ci95"][1], 0.13);
   const CommandResult refused =
       run_command(folder.path(), "fidelio compress " + kFew + tasks + "--accuracy-drop 0.99 -o refused");
   EXPECT_NE(refused.code, 0);

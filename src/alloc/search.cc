@@ -47,12 +47,14 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
   SearchResult result;
   // Plans in (fails, passes) are open: smaller ones failed, larger ones passed.
   int64_t fails = -1, passes = static_cast<int64_t>(front.size());
-  const auto nearly_equal = [&] {
-    if (result.best < 0 || fails < 0) return false;
-    const int64_t passing = front[static_cast<size_t>(passes)].bytes, failing = front[static_cast<size_t>(fails)].bytes;
-    return static_cast<double>(passing - failing) <= options.resolution * static_cast<double>(passing);
+  // Whether a smaller plan counts as one with what meets the target.
+  const auto as_large = [&](int64_t smaller) {
+    const int64_t passing = front[static_cast<size_t>(passes)].bytes;
+    return result.best >= 0 && static_cast<double>(passing - front[static_cast<size_t>(smaller)].bytes) <=
+                                   options.resolution * static_cast<double>(passing);
   };
-  while (static_cast<int>(result.trials.size()) < options.max_trials && passes - fails > 1 && !nearly_equal()) {
+  while (static_cast<int>(result.trials.size()) < options.max_trials && passes - fails > 1 &&
+         !(fails >= 0 && as_large(fails))) {
     int64_t next = passes - 1;
     for (int64_t i = fails + 1; i < passes; ++i)
       if (predicted_to_meet(front[static_cast<size_t>(i)],
@@ -61,6 +63,7 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
         next = i;
         break;
       }
+    if (as_large(next)) break;  // nothing that would pay is expected to meet it
     const Plan& plan = front[static_cast<size_t>(next)];
     const double rho = calibrate(table, result.trials, plan.bytes, options.rho).rho;
     result.trials.push_back({plan, measure(plan), rho});

@@ -17,32 +17,39 @@ Measurement measurement_of(const DomainFidelity& d, Promise promise) {
   return {d.ear, d.kl, 0};
 }
 
+// Of every end the worst domain's: where EAR and KL have different ones, both must do. Its name is of EAR.
+std::pair<std::string, Measurement> worst_of(const std::vector<DomainFidelity>& domains, Promise promise) {
+  std::string worst;
+  Measurement measured;
+  for (const DomainFidelity& d : domains) {
+    const Measurement m = measurement_of(d, promise);
+    if (worst.empty() || !(m.kl.ci95.high <= measured.kl.ci95.high)) measured.kl = m.kl;
+    if (worst.empty() || !(m.ear.ci95.low >= measured.ear.ci95.low)) measured.ear = m.ear, worst = d.domain;
+  }
+  return {worst, measured};
+}
+
 }  // namespace
 
 Judged judge(std::span<const DocumentFidelity> documents, Promise promise, double confidence) {
   Judged judged{by_domain(documents), as_one(documents), "all", {}};
-  const DomainFidelity all = as_one(documents, confidence);
-  judged.measured = measurement_of(all, promise);
-  if (promise == Promise::all) return judged;
-  bool first = true;
-  for (const DomainFidelity& d : by_domain(documents, confidence)) {
-    const Measurement m = measurement_of(d, promise);
-    // Of every end the worst: where EAR and KL have different worst domains, both must do.
-    if (first || !(m.ear.ci95.low >= judged.measured.ear.ci95.low)) {
-      judged.measured.ear = m.ear;
-      judged.worst = d.domain;
-    }
-    if (first || !(m.kl.ci95.high <= judged.measured.kl.ci95.high)) judged.measured.kl = m.kl;
-    first = false;
-  }
+  if (promise == Promise::all)
+    judged.measured = measurement_of(as_one(documents, confidence), promise);
+  else
+    std::tie(judged.worst, judged.measured) = worst_of(by_domain(documents, confidence), promise);
   return judged;
+}
+
+Measurement foreseen(std::span<const DocumentFidelity> documents, Promise promise, double confidence,
+                     const DocumentCounts& certificate) {
+  if (promise == Promise::all) return measurement_of(as_one(documents, confidence, certificate), promise);
+  return worst_of(by_domain(documents, confidence, certificate), promise).second;
 }
 
 double confidence_of_look(int look) { return 1 - 0.05 * std::pow(0.5, look - 1); }
 
 double widening(const TextSet& set) {
-  std::map<std::string, int64_t> documents;
-  for (const Document& d : set.documents) ++documents[d.domain];
+  const DocumentCounts documents = set.counts();
   int64_t fewest = 0;
   for (const auto& [domain, count] : documents) fewest = fewest == 0 ? count : std::min(fewest, count);
   if (fewest < 2) return std::numeric_limits<double>::infinity();

@@ -16,16 +16,6 @@ constexpr double kTunedRatio = 0.75;
 // Plans this near in size are not told apart by building both: which weights are rounded which way makes as much of a
 // difference.
 constexpr double kResolution = 0.01;
-// The certificate's documents are others than those a plan is tried on, and both intervals are of chance. A plan whose
-// lower end just meets the target on the first meets it on the second in one case of two; this many times as far off it
-// does in nine of ten: (1.96 + 1.28 sqrt(2)) / 1.96.
-constexpr double kCaution = 1.92;
-
-Measurement cautious(Measurement m) {
-  m.ear.ci95.low = m.ear.value - kCaution * (m.ear.value - m.ear.ci95.low);
-  m.kl.ci95.high = m.kl.value + kCaution * (m.kl.ci95.high - m.kl.value);
-  return m;
-}
 
 }  // namespace
 
@@ -58,21 +48,23 @@ Found Search::run(const Target& target) {
   return found_;
 }
 
-// A plan served on the documents of adjustment, judged as the promise says.
+// A plan served on the documents of adjustment, judged as the promise says; what it returns is what the certificate's
+// look is foreseen to be.
 Measurement Search::trial(const Plan& plan, const std::string& what) {
   const Built& built = builder_.build(plan);
   if (desk_.job.tune) {
     ratio_ = kBuiltRatio * built.gain;
     desk_.note(fmt::format("tuned: KL {:+.1f}% on text of the tuning's own", 100 * (built.gain - 1)));
   }
-  const Judged judged = judge(documents_of(desk_.measure_adjustment(), desk_.adjustment), desk_.job.promise);
+  const std::vector<DocumentFidelity> documents = documents_of(desk_.measure_adjustment(), desk_.adjustment);
+  const Judged judged = judge(documents, desk_.job.promise);
   const Measurement& m = judged.measured;
   const double predicted = predicted_ear(table_, plan, ratio_);
   desk_.note(fmt::format("{} {:.3f} bits: EAR {:.5f} [{:.5f}, {:.5f}] ({}), KL {:.6f}, predicted EAR {:.5f}", what,
                          bits_per_parameter(table_, plan), m.ear.value, m.ear.ci95.low, m.ear.ci95.high, judged.worst,
                          m.kl.value, predicted));
   found_.trials.push_back({bits_per_parameter(table_, plan), m.kl.value, m.ear, predicted});
-  return m;
+  return foreseen(documents, desk_.job.promise, confidence_of_look(found_.looks + 1), desk_.certificate.counts());
 }
 
 // The plan in force on the documents of the certificate.
@@ -96,12 +88,12 @@ Plan Search::choose() {
   for (;;) {
     const SearchResult found = search_to_target(
         table_, front_, aim, {.max_trials = desk_.job.max_trials, .rho = ratio_, .resolution = kResolution},
-        [&](const Plan& plan) { return cautious(trial(plan, "trial")); });
+        [&](const Plan& plan) { return trial(plan, "trial"); });
     // The source itself is the widest plan; where the trials end before anything met the target, it is left.
     Plan plan = found.best >= 0 ? found.trials[static_cast<size_t>(found.best)].plan : front_.back();
     if (desk_.job.search == SearchKind::evolve) {
       const Plan smaller = evolved(plan);
-      if (smaller.bytes < plan.bytes && meets(cautious(trial(smaller, "evolved")), aim)) plan = smaller;
+      if (smaller.bytes < plan.bytes && meets(trial(smaller, "evolved"), aim)) plan = smaller;
     }
     builder_.build(plan);
     const Measurement m = look();

@@ -164,6 +164,7 @@ TEST(Answers, AreTakenApart) {
        "\"Let me see.|[f{\"x\":[1,\"}\"]}][g{}]"},
       {"<tool_call>no JSON</tool_call> end", "\"<tool_call>no JSON</tool_call> end|"},
       {"<tool_call>{\"name\": \"f\", \"arguments\": {}}", "[f{}]"},
+      {"<tool_call>{\"name\": \"f\"}</tool_call>\n That is  all. ", "[f{}]\"That is  all. |"},
       {"{\"name\": \"f\", \"parameters\": {\"y\": 2}}", "[f{\"y\":2}]"},
       {"<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"z\": null}}",
        "[f{}][g{\"z\":null}]"},

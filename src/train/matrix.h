@@ -109,6 +109,7 @@ class Matrix {
     if (start.empty()) return;
     to.emplace(device_, std::move(name), share, start);
     if (share == Share::scales) to->count_in_shares(device_, start);
+    to->pace = pace_of(share, spec_.bits);
   }
   std::vector<float> downloaded(const Parameter<D>& p) const {
     std::vector<float> values(static_cast<size_t>(p.n));

@@ -20,7 +20,14 @@ enum class Share : uint8_t {
   grid,    // signed bytes of a codebook
   dense,   // shares of the root mean square of a dense matrix, a norm or a bias
 };
-using Rates = std::array<double, 5>;  // by Share
+using Rates = std::array<double, 5>;  // by Share; of codes and scales, where codes have 4 bits
+
+// How much faster codes and scales of so many bits move than those of 4. What was best on quill-26m at 2 to 6 bits
+// (docs/results.md): codes .008, .006, .004, .003, .002 of a cell, scales .002, .001, .0007, .0004, .0003 of themselves.
+inline double pace_of(Share share, int bits) {
+  const double halvings = share == Share::codes ? 0.5 : share == Share::scales ? 0.75 : 0;
+  return std::exp2(halvings * (4 - bits));
+}
 
 template <class D>
 struct Parameter {
@@ -31,6 +38,7 @@ struct Parameter {
   Array value, gradient, m, v;
   Array unit;           // (n) or null: of each value ...
   double unit_all = 1;  // ... times this
+  double pace = 1;      // times the rate of its share
 
   Parameter(D& device, std::string named, Share kind, std::span<const float> start)
       : name(std::move(named)), share(kind), n(static_cast<int64_t>(start.size())) {
@@ -57,7 +65,7 @@ struct Parameter {
   // The gradient's squares, in units, to what the device adds up.
   void add_gradient_squares(D& device) const { device.add_squares(gradient.get(), unit.get(), n, unit_all * unit_all); }
   void step(D& device, AdamStep how, double clip) {
-    how.rate *= unit_all;
+    how.rate *= unit_all * pace;
     how.clip = clip * unit_all;
     device.adam(gradient.get(), unit.get(), n, how, value.get(), m.get(), v.get());
   }

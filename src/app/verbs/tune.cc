@@ -143,8 +143,9 @@ void add_rates(CLI::App& verb, train::TuneOptions& how) {
   const auto rate = [&](const char* name, train::Share share, const char* what) {
     verb.add_option(name, how.rates[static_cast<size_t>(share)], what)->check(zero_or_more());
   };
-  rate("--code-rate", train::Share::codes, "How far codes move a step at most, in cells");
-  rate("--scale-rate", train::Share::scales, "... scales, in shares of themselves");
+  rate("--code-rate", train::Share::codes,
+       "How far codes of 4 bits move a step at most, in cells; those of fewer bits further, of more less far");
+  rate("--scale-rate", train::Share::scales, "... scales, in shares of themselves, likewise");
   rate("--zero-rate", train::Share::zeros, "... zero points, in whole steps");
   rate("--grid-rate", train::Share::grid, "... codebooks, in signed bytes");
   rate("--dense-rate", train::Share::dense,

@@ -31,15 +31,19 @@ bool TextSet::passages() const {
   return std::any_of(documents.begin(), documents.end(), [](const Document& d) { return d.passage; });
 }
 
+std::map<std::string, int64_t> TextSet::counts() const {
+  std::map<std::string, int64_t> all;
+  for (const Document& d : documents) ++all[d.domain];
+  return all;
+}
 std::vector<std::string> TextSet::domains() const {
-  std::set<std::string> all;
-  for (const Document& d : documents) all.insert(d.domain);
-  return {all.begin(), all.end()};
+  std::vector<std::string> names;
+  for (const auto& [name, count] : counts()) names.push_back(name);
+  return names;
 }
 
 nlohmann::json to_json(const TextSet& set) {
-  nlohmann::json domains = nlohmann::json::object();
-  for (const Document& d : set.documents) domains[d.domain] = domains.value(d.domain, 0) + 1;
+  const nlohmann::json domains = set.counts();
   return {{"documents", set.documents.size()},
           {"windows", set.windows},
           {"tokens", set.tokens},

@@ -10,6 +10,7 @@
 // those documents, and the certificate says so.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct TextSet {
 
   bool passages() const;  // whether some are pieces of documents
   std::vector<std::string> domains() const;
+  std::map<std::string, int64_t> counts() const;  // documents of each domain
 };
 nlohmann::json to_json(const TextSet& set);  // {documents, windows, tokens, sha256, domains: {name: documents}}
 std::string describe(const TextSet& set);    // "40 documents, 200 windows, 92,160 tokens"

@@ -1,6 +1,5 @@
 #include "eval/fidelity/domains.h"
 
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "eval/statistics/clusters.h"
@@ -12,8 +11,8 @@ namespace {
 // One less a loss: an EAR, an agreement.
 Estimate share(const Estimate& loss) { return {1 - loss.value, {1 - loss.ci95.high, 1 - loss.ci95.low}}; }
 
-DomainFidelity measured(const std::string& name, std::span<const DocumentFidelity* const> documents,
-                        double confidence) {
+DomainFidelity measured(const std::string& name, std::span<const DocumentFidelity* const> documents, double confidence,
+                        int64_t others) {
   DomainFidelity d;
   d.domain = name;
   std::vector<double> kl, loss, flips, tokens;
@@ -27,6 +26,13 @@ DomainFidelity measured(const std::string& name, std::span<const DocumentFidelit
     loss.push_back(count - one->ear);
     flips.push_back(count - one->agreements);
   }
+  if (others > 0) {
+    d.kl = foreseen_mean(kl, tokens, others, confidence);
+    d.ear = share(foreseen_mean(loss, tokens, others, confidence));
+    d.document_kl = foreseen_document(kl, tokens, others, confidence);
+    d.document_ear = share(foreseen_document(loss, tokens, others, confidence));
+    return d;
+  }
   const ClusterOptions options{.confidence = confidence, .resamples = 2000, .seed = 0};
   d.kl = cluster_mean(kl, tokens, options);
   d.ear = share(cluster_mean(loss, tokens, options));
@@ -38,18 +44,24 @@ DomainFidelity measured(const std::string& name, std::span<const DocumentFidelit
 
 }  // namespace
 
-std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence) {
+std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence,
+                                      const DocumentCounts& others) {
   std::map<std::string, std::vector<const DocumentFidelity*>> of;
   for (const DocumentFidelity& d : documents) of[d.domain].push_back(&d);
   std::vector<DomainFidelity> all;
-  for (const auto& [name, own] : of) all.push_back(measured(name, own, confidence));
+  for (const auto& [name, own] : of) {
+    const auto there = others.find(name);
+    all.push_back(measured(name, own, confidence, there == others.end() ? 0 : there->second));
+  }
   return all;
 }
 
-DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confidence) {
+DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confidence, const DocumentCounts& others) {
   std::vector<const DocumentFidelity*> all;
   for (const DocumentFidelity& d : documents) all.push_back(&d);
-  return measured("all", all, confidence);
+  int64_t there = 0;
+  for (const auto& [name, count] : others) there += count;
+  return measured("all", all, confidence, there);
 }
 
 nlohmann::json to_json(const DocumentFidelity& d) {

@@ -2,6 +2,7 @@
 // over its positions, which is what the model does to such text on the whole, and what its next document may look like.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -29,10 +30,14 @@ struct DomainFidelity {
   Estimate document_kl, document_ear;  // of a document of this domain that was not measured
 };
 
-// Of the documents of each domain, in alphabetical order; intervals of this confidence.
-std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence = 0.95);
+// Of the documents of each domain, in alphabetical order; intervals of this confidence. With `others`, of how many
+// documents by domain, they are the ones foreseen for those (clusters.h), KL and EAR alone.
+using DocumentCounts = std::map<std::string, int64_t>;
+std::vector<DomainFidelity> by_domain(std::span<const DocumentFidelity> documents, double confidence = 0.95,
+                                      const DocumentCounts& others = {});
 // Of all of them as one kind of text, named "all".
-DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confidence = 0.95);
+DomainFidelity as_one(std::span<const DocumentFidelity> documents, double confidence = 0.95,
+                      const DocumentCounts& others = {});
 
 nlohmann::json to_json(const DomainFidelity& domain);
 // {domain, name, windows, tokens, kl, ear}, its means: enough to make every interval again.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "core/error.h"
@@ -62,6 +63,59 @@ LogRatio log_ratio(std::span<const double> sums, std::span<const double> counts,
   return {std::log(sum / count), std::sqrt(square * n / (n - 1))};
 }
 
+// Of n normal values with deviation s, and m more with mean M' and deviation s': the .9 quantile of how many s above the
+// mean of the n lies M' + reach s'. Drawn, since both deviations vary: the .9 quantile of
+//   (z sqrt(1/n + 1/m) + reach c_m) / c_n,   z normal, c_k = sqrt(chi^2_{k-1} / (k - 1)).
+double reach_of_others(size_t n, int64_t m, double reach) {
+  constexpr int kDraws = 1000;
+  Rng rng(0);
+  const auto deviation = [&](int64_t count) {
+    double square = 0;
+    for (int64_t i = 1; i < count; ++i) {
+      const double z = rng.normal();
+      square += z * z;
+    }
+    return std::sqrt(square / static_cast<double>(count - 1));
+  };
+  const double apart = std::sqrt(1 / static_cast<double>(n) + 1 / static_cast<double>(m));
+  std::vector<double> ends;
+  for (int i = 0; i < kDraws; ++i) {
+    const double here = deviation(static_cast<int64_t>(n));
+    ends.push_back((rng.normal() * apart + reach * deviation(m)) / here);
+  }
+  return percentile(ends, 90);
+}
+
+// Means of documents, as logarithms.
+std::vector<double> logs_of(std::span<const double> sums, std::span<const double> counts) {
+  check(sums.size() == counts.size(), "documents need as many counts as sums: {} and {}", counts.size(), sums.size());
+  std::vector<double> logs;
+  for (size_t i = 0; i < sums.size(); ++i)
+    if (counts[i] > 0) logs.push_back(std::log(std::max(sums[i] / counts[i], kLeast)));
+  return logs;
+}
+
+// Sums whose documents' means lie further from the median than three deviations would, by the median distance from it,
+// are brought there.
+std::vector<double> without_strange_ones(std::span<const double> sums, std::span<const double> counts) {
+  const std::vector<double> logs = logs_of(sums, counts);
+  if (logs.empty()) return {sums.begin(), sums.end()};
+  const double middle = percentile(logs, 50);
+  std::vector<double> distances;
+  for (const double x : logs) distances.push_back(std::abs(x - middle));
+  const double furthest = 3 * 1.4826 * percentile(distances, 50);  // 1.4826: of normal values, a deviation
+  std::vector<double> kept;
+  for (size_t i = 0; i < sums.size(); ++i)
+    kept.push_back(counts[i] > 0 ? std::clamp(sums[i], counts[i] * std::exp(middle - furthest),
+                                              counts[i] * std::exp(middle + furthest))
+                                 : sums[i]);
+  return kept;
+}
+
+Estimate around(double log_value, double reach) {
+  return {std::exp(log_value), {std::exp(log_value - reach), std::exp(log_value + reach)}};
+}
+
 }  // namespace
 
 double student_cdf(double t, double freedom) {
@@ -116,19 +170,40 @@ Estimate cluster_mean(std::span<const double> sums, std::span<const double> coun
 }
 
 Estimate next_document(std::span<const double> sums, std::span<const double> counts, double confidence) {
-  check(sums.size() == counts.size(), "documents need as many counts as sums: {} and {}", counts.size(), sums.size());
-  std::vector<double> logs;
-  for (size_t i = 0; i < sums.size(); ++i)
-    if (counts[i] > 0) logs.push_back(std::log(std::max(sums[i] / counts[i], kLeast)));
+  const std::vector<double> logs = logs_of(sums, counts);
   if (logs.empty()) return {kNaN, {kNaN, kNaN}};
   const double centre = mean(logs);
-  Estimate e{std::exp(centre), {kNaN, kNaN}};
-  if (logs.size() < 2) return e;
+  if (logs.size() < 2) return {std::exp(centre), {kNaN, kNaN}};
   const auto n = static_cast<double>(logs.size());
-  const double reach =
-      student_quantile(1 - (1 - confidence) / 2, n - 1) * standard_deviation(logs) * std::sqrt(1 + 1 / n);
-  e.ci95 = {std::exp(centre - reach), std::exp(centre + reach)};
+  return around(centre,
+                student_quantile(1 - (1 - confidence) / 2, n - 1) * standard_deviation(logs) * std::sqrt(1 + 1 / n));
+}
+
+Estimate foreseen_mean(std::span<const double> measured, std::span<const double> counts, int64_t others,
+                       double confidence) {
+  const std::vector<double> sums = without_strange_ones(measured, counts);
+  const double sum = std::accumulate(sums.begin(), sums.end(), 0.0),
+               count = std::accumulate(counts.begin(), counts.end(), 0.0);
+  if (sums.size() < 2 || others < 2 || count == 0) return {sum / count, {kNaN, kNaN}};
+  std::vector<size_t> all(sums.size());
+  std::iota(all.begin(), all.end(), 0);
+  const LogRatio whole = log_ratio(sums, counts, all);
+  const double n = static_cast<double>(all.size()), there = static_cast<double>(others);
+  const double reach = student_quantile(1 - (1 - confidence) / 2, there - 1) / std::sqrt(there);
+  Estimate e = around(whole.value, reach_of_others(all.size(), others, reach) * whole.error * std::sqrt(n));
+  e.value = sum / count;
   return e;
+}
+
+Estimate foreseen_document(std::span<const double> sums, std::span<const double> counts, int64_t others,
+                           double confidence) {
+  const std::vector<double> logs = logs_of(without_strange_ones(sums, counts), counts);
+  if (logs.empty()) return {kNaN, {kNaN, kNaN}};
+  const double centre = mean(logs);
+  if (logs.size() < 2 || others < 2) return {std::exp(centre), {kNaN, kNaN}};
+  const auto there = static_cast<double>(others);
+  const double reach = student_quantile(1 - (1 - confidence) / 2, there - 1) * std::sqrt(1 + 1 / there);
+  return around(centre, reach_of_others(logs.size(), others, reach) * standard_deviation(logs));
 }
 
 }  // namespace fidelio

@@ -31,4 +31,16 @@ Estimate cluster_mean(std::span<const double> sums, std::span<const double> coun
 // the mean and standard deviation of the logarithms of the documents' means, t of n - 1 degrees.
 Estimate next_document(std::span<const double> sums, std::span<const double> counts, double confidence = 0.95);
 
+// What those two will say of `others` documents more of the same kind, before these are measured: in nine of ten
+// cases their upper end lies below this one's (and the lower end above), if logarithms are normal; where lengths differ
+// and tails are heavy, the mean's in three of four. Both means and both deviations are of chance, which is drawn 1,000
+// times. A document that lies more than three deviations off, by the median distance from the median, counts as one that
+// lies just there: which plan is worth looking at need not hang on one strange document, and the look itself leaves none
+// out. (The interval measured on a few documents, widened, will not do: one strange one among ten makes it as wide as if
+// they all were.)
+Estimate foreseen_mean(std::span<const double> sums, std::span<const double> counts, int64_t others,
+                       double confidence = 0.95);
+Estimate foreseen_document(std::span<const double> sums, std::span<const double> counts, int64_t others,
+                           double confidence = 0.95);
+
 }  // namespace fidelio

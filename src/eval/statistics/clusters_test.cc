@@ -59,6 +59,39 @@ TEST(Clusters, IntervalsCoverWhatTheySay) {
   }
 }
 
+// What ten documents foresee of 28 others' intervals. Of normal logarithms 360 of 400 repeats, +- 6, five deviations are 30.
+// The mean's, whose interval knows of tails, at least three of four: 300 +- 8.7. (Bounds that are met always would make
+// plans larger than they need be.)
+TEST(Clusters, ForeseenEndsAreKept) {
+  constexpr int kRepeats = 400, kHere = 10, kThere = 28;
+  const Population population{0.4};
+  Rng rng(7);
+  int mean_kept = 0, document_kept = 0;
+  for (int r = 0; r < kRepeats; ++r) {
+    std::vector<double> sums, counts, others, other_counts;
+    for (int d = 0; d < kHere; ++d) population.document(rng, sums, counts);
+    for (int d = 0; d < kThere; ++d) population.document(rng, others, other_counts);
+    const Estimate m = cluster_mean(others, other_counts, {.resamples = 400, .seed = static_cast<uint64_t>(r)});
+    mean_kept += m.ci95.high <= foreseen_mean(sums, counts, kThere).ci95.high;
+    document_kept += next_document(others, other_counts).ci95.high <= foreseen_document(sums, counts, kThere).ci95.high;
+  }
+  EXPECT_GE(mean_kept, 0.75 * kRepeats - 43);
+  EXPECT_LE(mean_kept, 0.9 * kRepeats + 30);
+  EXPECT_NEAR(document_kept, 0.9 * kRepeats, 30);
+  const std::vector<double> same = {2, 4, 6}, counts = {1, 2, 3};
+  EXPECT_NEAR(foreseen_mean(same, counts, 5).ci95.high, 2, 1e-12);
+  EXPECT_TRUE(std::isnan(foreseen_mean(same, counts, 1).ci95.high));
+  EXPECT_DOUBLE_EQ(foreseen_mean(same, counts, 1).value, 2);
+  // One strange document of ten moves the mean by half, and what is foreseen by less than a fifth.
+  std::vector<double> sums = {1.0, 1.1, 0.9, 1.05, 0.95, 1.02, 0.98, 1.07, 0.93, 1.0};
+  const std::vector<double> ones(10, 1.0);
+  const double before = foreseen_mean(sums, ones, 28).ci95.high,
+               document_before = foreseen_document(sums, ones, 28).ci95.high;
+  sums[3] = 6;
+  EXPECT_LT(foreseen_mean(sums, ones, 28).ci95.high, 1.15 * before);
+  EXPECT_LT(foreseen_document(sums, ones, 28).ci95.high, 1.2 * document_before);
+}
+
 TEST(Clusters, EdgesAreWhatTheyShouldBe) {
   const std::vector<double> same = {2, 4, 6}, counts = {1, 2, 3};
   EXPECT_DOUBLE_EQ(cluster_mean(same, counts).value, 2);

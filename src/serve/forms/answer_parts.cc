@@ -195,7 +195,7 @@ bool AnswerParts::think(std::vector<Part>& parts, bool last) {
 }
 
 bool AnswerParts::say(std::vector<Part>& parts, bool last) {
-  if (called_) strip_front(held_);  // between calls
+  if (called_) strip_front(held_);  // between calls; once something is said, blanks are of that
   const size_t hermes = tools_ ? held_.find(kCall) : std::string::npos,
                mistral = tools_ ? held_.find(kMistral) : std::string::npos, mark = std::min(hermes, mistral);
   const bool found = mark != std::string::npos;
@@ -207,6 +207,7 @@ bool AnswerParts::say(std::vector<Part>& parts, bool last) {
   }
   std::string text = held_.substr(0, count);
   if (found) text.erase(text.find_last_not_of(kSpace) + 1);
+  if (!text.empty()) called_ = false;
   serve::append(parts, {Part::Kind::text, std::move(text)});
   held_.erase(0, count);
   if (!found) return false;

@@ -69,7 +69,8 @@ Value dict(Interpreter& in, Arguments arguments) {
       in.meter().spend_items(2 * d->entries.size());
       entries = d->entries;
     } else {
-      for (const Value& pair : iterate(from, in.meter())->items) {
+      const auto pairs = iterate(from, in.meter());  // held: it may be made of a str
+      for (const Value& pair : pairs->items) {
         auto two = iterate(pair, in.meter());
         in.meter().spend_items(2);
         check(two->items.size() == 2, "dict needs pairs, got {} values", two->items.size());

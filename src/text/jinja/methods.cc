@@ -71,7 +71,8 @@ Value join_method(Interpreter& in, const std::string& s, Arguments a) {
   Bound b("join", {"iterable"}, 1, std::move(a));
   std::string out;
   bool first = true;
-  for (const Value& v : iterate(*b[0], in.meter())->items) {
+  const auto sequence = iterate(*b[0], in.meter());  // held: it may be made of a str
+  for (const Value& v : sequence->items) {
     check(v.as_text(), "join needs str elements, not {}", type_name(v));
     in.meter().spend_bytes(s.size() + v.as_text()->size());
     if (!first) out += s;

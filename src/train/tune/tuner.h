@@ -28,9 +28,9 @@ struct TuneOptions {
   int64_t rows = 0;             // at once on the device; a step of more is taken in parts whose gradients add up
   int64_t evaluate_every = 25;  // steps
   int64_t patience = 8;         // evaluations without a better one before it stops
-  Rates rates = {0.003, 0.002, 0.001, 0.05, 0.0003};  // by Share, at the top of the schedule
-  double warmup = 0.05;                               // share of the steps in which rates rise
-  double memory = 0.999;                              // of the second moments (AdamW's beta2)
+  Rates rates = {0.004, 0.0007, 0.001, 0.05, 0.0003};  // at the top of the schedule
+  double warmup = 0.05;                                // share of the steps in which rates rise
+  double memory = 0.999;                               // of the second moments (AdamW's beta2)
   float start = 0.45F;  // of its cell, from the middle, a code starts at most where the source's value is
   Products products = Products::tf32;
   double clip = 3;    // a gradient longer than this many times the running mean is shortened to that

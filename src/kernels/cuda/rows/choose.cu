@@ -32,9 +32,8 @@ __device__ Range range_of(Blocks<kBlocks>& blocks, const Row& row) {
     worst = max(worst, ~rank);
     bad = bad || !(x < __builtin_inff());
   });
-  best = most_of_block(s, best);
-  worst = most_of_block(s, worst);
   const bool any_bad = __syncthreads_or(bad);
+  over_block(s, best, worst, Most());
   const Found* found = blocks.exchange([&](Found& place, int lane) {
     if (lane == 0) place.best = best, place.worst = worst, place.bad = any_bad;
   });
@@ -78,8 +77,7 @@ __device__ Weights weigh(Blocks<kBlocks>& blocks, const Row& row, float farthest
     if ((sum & 0xffff) != 0) atomicAdd(&s.near[i], sum & 0xffff);
     if (sum >> 16 != 0) atomicAdd(&s.near[i + 1], sum >> 16);
   }
-  total = sum_of_block(s, total);  // whose barriers complete the counts
-  if (farthest < __builtin_inff()) near_enough = sum_of_block(s, near_enough);
+  over_block(s, total, near_enough, Sum());  // whose barrier completes the counts
   const Found* found = blocks.exchange([&](Found& place, int lane) {
     place.near[lane] = s.near[lane];
     if (lane == 0) place.total = total, place.near_enough = near_enough;
@@ -98,16 +96,19 @@ struct Sorted {
 };
 
 // Sorts what stands in s.ranks, the best first: a bitonic network, whose exchanges within 32 places are a warp's own.
-__device__ void sort(Shared& s, int count) {
+__device__ __noinline__ void sort(Shared& s, int count) {
   int size = 32;
   while (size < count) size *= 2;
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = count + thread; i < size; i += kThreads) s.ranks[i] = 0;
   __syncthreads();
   const auto within_warps = [&](int run) {  // exchanges of fewer than 32 apart, of the runs up to this one
+#pragma unroll 1
     for (int i = thread; i < size; i += kThreads) {
       uint64_t own = s.ranks[i];
+#pragma unroll 1
       for (int r = run <= 32 ? 2 : run; r <= run; r *= 2)
+#pragma unroll 1
         for (int apart = min(r / 2, 16); apart > 0; apart /= 2) {
           const uint64_t other = __shfl_xor_sync(~0u, own, apart);
           const bool best = ((i & apart) == 0) == ((i & r) == 0);
@@ -117,9 +118,11 @@ __device__ void sort(Shared& s, int count) {
     }
     __syncthreads();
   };
-  within_warps(32);
-  for (int run = 64; run <= size; run *= 2) {
+#pragma unroll 1
+  for (int run = 32; run <= size; run *= 2) {
+#pragma unroll 1
     for (int apart = run / 2; apart >= 32; apart /= 2) {
+#pragma unroll 1
       for (int pair = thread; pair < size / 2; pair += kThreads) {
         const int i = (pair & ~(apart - 1)) * 2 + (pair & (apart - 1)), other = i + apart;
         const uint64_t a = s.ranks[i], b = s.ranks[other];
@@ -144,8 +147,9 @@ __device__ Sorted sorted(Shared& s, const Row& row, int count, uint64_t before) 
     own += sorted.weight[j];
   }
   sorted.count = count;
-  sorted.before = before + sum_before(s.of_warp, own);
-  sorted.total = before + sum_of_block(s, own);
+  const SumsBefore sums = sum_before(s.of_warp, own);
+  sorted.before = before + sums.before;
+  sorted.total = before + sums.all;
   return sorted;
 }
 
@@ -234,8 +238,8 @@ __device__ int narrow(Shared& s, Wanted wanted, Part& part) {
     weight[j] = uint64_t{s.bins.high[bin]} << 32 | s.bins.low[bin];
     count[j] = s.bins.count[bin];
   }
-  uint64_t weight_before = part.weight_before + sum_before(s.of_warp, weight[0] + weight[1]),
-           tokens_before = part.tokens_before + sum_before(s.of_warp2, count[0] + count[1]);
+  uint64_t weight_before = part.weight_before + sum_before(s.of_warp, weight[0] + weight[1]).before,
+           tokens_before = part.tokens_before + sum_before(s.of_warp2, count[0] + count[1]).before;
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const uint64_t from = wanted.of_tokens ? tokens_before : weight_before,
@@ -256,8 +260,8 @@ __device__ int narrow(Shared& s, Wanted wanted, Part& part) {
   return bin;
 }
 
-// Among all tokens of the row, which have such a prefix.
-__device__ Prefix look_up_in_all(Shared& s, const Row& row, float lowest, Wanted wanted) {
+// Among all tokens of the row, which have such a prefix. Out of the way of what happens each time.
+__device__ __noinline__ Prefix look_up_in_all(Shared& s, const Row& row, float lowest, Wanted wanted) {
   constexpr float kLeast = 1e-6f;
   const Binning binning{static_cast<float>(kBins) / fmaxf(fminf(row.distance(lowest), choice::kFarthest), kLeast)};
   Part part;
@@ -344,15 +348,22 @@ __device__ int gather_nearest(Blocks<kBlocks>& blocks, const Row& row, const Wei
 __device__ int32_t look_up_choice(Shared& s, const Row& row, float lowest, const DeviceRule& rule,
                                   const Weights& weights, int gathered) {
   const Sorted nearest = sorted(s, row, gathered, 0);
-  const auto find = [&](Wanted wanted) {
-    const uint64_t there = wanted.of_tokens ? static_cast<uint64_t>(nearest.count) : nearest.total;
-    return wanted.amount <= there ? look_up(s, nearest, 0, wanted) : look_up_in_all(s, row, lowest, wanted);
-  };
   uint64_t kept = weights.total;
-  if (rule.top_k > 0 && rule.top_k < row.v) kept = find({static_cast<uint64_t>(rule.top_k), true}).weight;
-  if (rule.top_p < 1) kept = find({choice::part_of(rule.top_p, kept), false}).weight;
-  if (rule.farthest < __builtin_inff()) kept = min(kept, weights.near_enough);
-  return choice::id_of(find({choice::place_of(rule.random, kept) + 1, false}).last);
+  Prefix prefix{};
+#pragma unroll 1
+  for (int filter = 0; filter < 3; ++filter) {  // top-k, top-p, the choice: one piece of code for all three
+    if (filter == 0 && (rule.top_k <= 0 || rule.top_k >= row.v)) continue;
+    if (filter == 1 && rule.top_p >= 1) continue;
+    if (filter == 2 && rule.farthest < __builtin_inff()) kept = min(kept, weights.near_enough);
+    const Wanted wanted{filter == 0   ? static_cast<uint64_t>(rule.top_k)
+                        : filter == 1 ? choice::part_of(rule.top_p, kept)
+                                      : choice::place_of(rule.random, kept) + 1,
+                        filter == 0};
+    const uint64_t there = wanted.of_tokens ? static_cast<uint64_t>(nearest.count) : nearest.total;
+    prefix = wanted.amount <= there ? look_up(s, nearest, 0, wanted) : look_up_in_all(s, row, lowest, wanted);
+    kept = prefix.weight;
+  }
+  return choice::id_of(prefix.last);
 }
 
 // What the first block of a row ends with; the others end with no choice.
@@ -407,7 +418,7 @@ __global__ void __launch_bounds__(kThreads)
         reinterpret_cast<const uint32_t*>(rules + blockIdx.x)[threadIdx.x];
   float* x = logits + blockIdx.x * int64_t{v};
   const int each = (v + 4 * kBlocks - 1) / (4 * kBlocks) * 4, begin = min(blocks.rank() * each, v);
-  Row row{x, v, begin, min(begin + each, v), 0, 0};
+  Row row{x, v, begin, min(begin + each, v)};
   if constexpr (kBlocks > 1) ptx::cluster_wait();  // all have begun, so that they can be told
   DeviceChoice choice = choose_row(blocks, row, changes, saved, x);
   if (blocks.rank() != 0) return;  // having read all it will: the blocks have met since

@@ -78,26 +78,30 @@ struct Blocks {
 
 // ---- Over the thread block; every thread gets the result. All threads call them.
 
-__device__ uint64_t sum_of_block(Shared& s, uint64_t value) {
-  for (int d = 16; d > 0; d /= 2) value += __shfl_xor_sync(~0u, value, d);
-  if (threadIdx.x % 32 == 0) s.of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = s.of_warp[threadIdx.x % 32];
-  for (int d = 16; d > 0; d /= 2) value += __shfl_xor_sync(~0u, value, d);
-  __syncthreads();
+struct Sum {
+  __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return a + b; }
+};
+struct Most {
+  __device__ uint64_t operator()(uint64_t a, uint64_t b) const { return max(a, b); }
+};
+template <typename Join>
+__device__ uint64_t over_warp(uint64_t value, const Join& join) {
+  for (int d = 16; d > 0; d /= 2) value = join(value, __shfl_xor_sync(~0u, value, d));
   return value;
 }
-__device__ uint64_t most_of_block(Shared& s, uint64_t value) {
-  for (int d = 16; d > 0; d /= 2) value = max(value, __shfl_xor_sync(~0u, value, d));
-  if (threadIdx.x % 32 == 0) s.of_warp[threadIdx.x / 32] = value;
+// Two at once, between two meetings of all threads: one is here, the other follows before the next call.
+template <typename Join>
+__device__ void over_block(Shared& s, uint64_t& a, uint64_t& b, const Join& join) {
+  a = over_warp(a, join), b = over_warp(b, join);
+  if (threadIdx.x % 32 == 0) s.of_warp[threadIdx.x / 32] = a, s.of_warp2[threadIdx.x / 32] = b;
   __syncthreads();
-  value = s.of_warp[threadIdx.x % 32];
-  for (int d = 16; d > 0; d /= 2) value = max(value, __shfl_xor_sync(~0u, value, d));
-  __syncthreads();
-  return value;
+  a = over_warp(s.of_warp[threadIdx.x % 32], join), b = over_warp(s.of_warp2[threadIdx.x % 32], join);
 }
-// The sum of the threads before.
-__device__ uint64_t sum_before(uint64_t* of_warp, uint64_t value) {
+// The sum of the threads before; and of all.
+struct SumsBefore {
+  uint64_t before, all;
+};
+__device__ SumsBefore sum_before(uint64_t* of_warp, uint64_t value) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   uint64_t sum = value;
   for (int d = 1; d < 32; d *= 2)
@@ -107,9 +111,10 @@ __device__ uint64_t sum_before(uint64_t* of_warp, uint64_t value) {
   uint64_t before = of_warp[lane];
   for (int d = 1; d < 32; d *= 2)
     if (const uint64_t other = __shfl_up_sync(~0u, before, d); lane >= d) before += other;
+  const uint64_t all = __shfl_sync(~0u, before, 31);
   before = __shfl_sync(~0u, before, max(warp - 1, 0));
   __syncthreads();
-  return (warp > 0 ? before : 0) + sum - value;
+  return {(warp > 0 ? before : 0) + sum - value, all};
 }
 
 // ---- A row.
@@ -123,32 +128,31 @@ struct Row {
   const float* x;
   int v;
   int begin, end;  // the part that this thread block reads
-  float top, scale;
+  float top = 0, scale = 0;
 
   __device__ Row whole() const { return {x, v, 0, v, top, scale}; }
-  // work(logit, id) for this thread's tokens, in the order of ids.
+  // work(logit, id) for this thread's tokens, in the order of ids. Not unrolled beyond four: the kernel runs once a step,
+  // and fetching its instructions takes longer than what they wait for.
   template <typename Work>
   __device__ __forceinline__ void for_tokens(const Work& work) const {
     if (v % 4 != 0) {
-#pragma unroll 4
+#pragma unroll 1
       for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kThreads) work(x[i], i);
       return;
     }
-    constexpr int kAtOnce = 4, kStep = kThreads * 4;
-    for (int first = begin + static_cast<int>(threadIdx.x) * 4; first < end; first += kAtOnce * kStep) {
-      float4 four[kAtOnce];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j)
-        if (first + j * kStep < end) four[j] = *reinterpret_cast<const float4*>(x + first + j * kStep);
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const int id = first + j * kStep;
-        if (id >= end) break;
-        work(four[j].x, id);
-        work(four[j].y, id + 1);
-        work(four[j].z, id + 2);
-        work(four[j].w, id + 3);
-      }
+    constexpr int kStep = kThreads * 4;
+    const auto load = [&](int id) { return *reinterpret_cast<const float4*>(x + id); };
+    int id = begin + static_cast<int>(threadIdx.x) * 4;
+    float4 next{};
+    if (id < end) next = load(id);
+#pragma unroll 1
+    for (; id < end; id += kStep) {
+      const float4 four = next;
+      if (id + kStep < end) next = load(id + kStep);
+      work(four.x, id);
+      work(four.y, id + 1);
+      work(four.z, id + 2);
+      work(four.w, id + 3);
     }
   }
   __device__ __forceinline__ float distance(float logit) const { return choice::distance(top, logit, scale); }
