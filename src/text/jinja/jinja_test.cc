@@ -70,6 +70,15 @@ TEST(Jinja, FamiliesMatchJinja2) {
   }
 }
 
+// A sequence that is made of a str lives as long as it is walked over (a fuzzer and ASan found that it did not).
+TEST(Jinja, SequencesMadeOfAStrAreHeld) {
+  EXPECT_EQ(render("{{ ', '.join('a longer text than fits into a small string') }}", Json::array(), Json::object())
+                .get<std::string>()
+                .substr(0, 8),
+            "a,  , l,");
+  EXPECT_EQ(failure("{{ dict('ab') }}").find("no error"), std::string::npos);
+}
+
 TEST(Jinja, ErrorsNameTheLine) {
   EXPECT_THAT(failure("a\n{% if x %}\nb"), HasSubstr("line 3: the template ended before {% endif %}"));
   EXPECT_THAT(failure("a\n\n{{ x.y }}"), HasSubstr("line 3: 'x' is undefined"));
