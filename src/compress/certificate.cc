@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "compress/job.h"
 #include "core/error.h"

@@ -22,8 +22,9 @@ enum class Share : uint8_t {
 };
 using Rates = std::array<double, 5>;  // by Share; of codes and scales, where codes have 4 bits
 
-// How much faster codes and scales of so many bits move than those of 4. What was best on quill-26m at 2 to 6 bits
-// (docs/results.md): codes .008, .006, .004, .003, .002 of a cell, scales .002, .001, .0007, .0004, .0003 of themselves.
+// How much faster codes and scales of so many bits move than those of 4: near the rates of 2 to 6 bits that were best of
+// three on quill-26m (docs/results.md), .008, .006, .004, .003, .002 of a cell, and near those that scales had there,
+// .002, .001, .0007, .0004, .0003 of themselves, beside which no others were tried.
 inline double pace_of(Share share, int bits) {
   const double halvings = share == Share::codes ? 0.5 : share == Share::scales ? 0.75 : 0;
   return std::exp2(halvings * (4 - bits));

@@ -64,7 +64,9 @@ class VectorMatrix {
  private:
   void add(std::optional<Parameter<D>>& to, std::string name, Share share, const std::vector<float>& start) {
     to.emplace(device_, std::move(name), share, start);
-    if (share == Share::scales) to->count_in_shares(device_, start), to->pace = pace_of(share, 2);
+    if (share != Share::scales) return;
+    to->count_in_shares(device_, start);
+    to->pace = pace_of(share, 2);  // vector codes have about two bits a weight, and moved at that rate before
   }
   Array loaded(const std::vector<float>& values) {
     Array array = device_.allocate(std::max<int64_t>(1, static_cast<int64_t>(values.size())));
