@@ -31,7 +31,7 @@ struct Size {
 };
 constexpr Size kSizes[] = {{1, 1}, {3, 7}, {2, 128}, {5, 130}, {4, 257}, {16, 96}};
 
-// Random codes with indices that there are, and corrections spread over the first rows.
+// Random codes with indices that there are, levels that can be negated, and corrections spread over the first rows.
 void make_valid(SignedVectors& m, Rng& rng) {
   const VectorShape& s = m.shape;
   for (int64_t row = 0; row < s.out; ++row)
@@ -39,6 +39,7 @@ void make_valid(SignedVectors& m, Rng& rng) {
       set_vector(m, row, v,
                  {static_cast<int>(rng.below(static_cast<uint64_t>(s.entries))),
                   static_cast<uint8_t>(rng.below(uint64_t{1} << s.signs))});
+  for (int8_t& level : m.codebook.as<int8_t>()) level = std::max<int8_t>(level, -127);
   if (s.sparse == 0) return;
   int64_t left = s.sparse;
   for (int64_t row = 0; row < s.out; ++row) {
@@ -308,7 +309,7 @@ TEST(Decode, VectorCodesByHand) {
   ASSERT_EQ(m.shape.sparse, 1);  // 20 percent of six
   m.row_scale.as<f16>()[1] = to_f16(0.5f);
   for (int c = 0; c < 20; ++c) m.column_scale.as<f16>()[c] = to_f16(c == 19 ? 4.0f : 2.0f);
-  for (int j = 0; j < 8; ++j) m.codebook.as<int8_t>()[1023 * 8 + j] = static_cast<int8_t>(j - 128);
+  for (int j = 0; j < 8; ++j) m.codebook.as<int8_t>()[1023 * 8 + j] = static_cast<int8_t>(j - 127);
   set_vector(m, 1, 2, {1023, 0b0010});
   m.sparse_count.as<uint16_t>()[1] = 1;
   m.sparse_index.as<uint16_t>()[0] = 2;
@@ -316,10 +317,12 @@ TEST(Decode, VectorCodesByHand) {
   m.sparse_scale.as<f16>()[0] = to_f16(0.25f);
   check_codes(w);
   std::vector<float> want(40, 0.0f);
-  want[36] = -128, want[37] = -127.75f, want[38] = 126, want[39] = 250;
+  want[36] = -127, want[37] = -126.75f, want[38] = 125, want[39] = 248;
   EXPECT_EQ(decode(w), want);
   EXPECT_EQ(get_vector(m, 1, 2), (VectorChoice{1023, 0b0010}));
   EXPECT_EQ(get_vector(m, 1, 1), (VectorChoice{0, 0}));
+  m.codebook.as<int8_t>()[77] = -128;  // which no byte is the negative of
+  EXPECT_THROW(check_codes(w), Error);
 }
 
 TEST(VectorCode, EquationSevenGivesTheRowsOfThePapersTableSix) {

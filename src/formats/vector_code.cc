@@ -84,6 +84,9 @@ void check_vectors(const SignedVectors& w, const std::string& format) {
         check(index < s.entries, "{}: vector {} of row {} is entry {} of a codebook of {}: the file is damaged", format,
               v, row, index, s.entries);
       }
+  for (const int8_t level : w.codebook.as<const int8_t>())
+    check(level != -128, "{}: a centroid has an entry of -128, whose negative no byte holds: the file is damaged",
+          format);
   if (s.sparse == 0) return;
   const auto counts = w.sparse_count.as<const uint16_t>();
   const auto indices = w.sparse_index.as<const uint16_t>();

@@ -42,7 +42,7 @@ struct SignedVectors {
   OwnedTensor index;      // u8 (out, vectors): the low byte
   OwnedTensor high;       // u8 (out, ceil(vectors / 2)): vector v in bits 4 (v % 2).. of byte v / 2; or empty
   OwnedTensor sign;       // u8 (out, ceil(vectors / 2)) with 4 signs, (out, vectors) with 8, bit j for pair or entry j
-  OwnedTensor codebook;   // i8 (blocks * entries, 8)
+  OwnedTensor codebook;   // i8 (blocks * entries, 8), from -127 to 127
   OwnedTensor row_scale;  // f16 (out)
   OwnedTensor column_scale;  // f16 (in)
   // Corrections, rows one after the other, vectors of a row ascending.
@@ -79,7 +79,7 @@ void visit_vectors(SignedVectors& m, const Visit& visit) {
   visit(".sparse_scale", DType::f16, Shape{s.sparse}, m.sparse_scale);
 }
 
-// Throws Error where an index reaches beyond its codebook, counts do not add up to the corrections there are, or a
+// Throws Error where an index reaches beyond its codebook, a centroid has an entry of -128, counts do not add up to the corrections there are, or a
 // row's corrections are out of order or of no vector.
 void check_vectors(const SignedVectors& w, const std::string& format);
 

@@ -108,11 +108,19 @@ void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t i
   sink(std::as_bytes(std::span(bytes)));
 }
 
-// Vector codes have two scales a value; any index of whole bytes and nibbles is valid.
+// Vector codes have two scales a value; any index of whole bytes and nibbles is valid, and any level but -128.
 void write_random_vectors(const ByteSink& sink, const StoredTensor& part, const VectorShape& s, uint64_t stream) {
   if (part.tensor.dtype == DType::u16) {
     const std::vector<uint16_t> values = corrections(part.suffix, s);
     return sink(std::as_bytes(std::span(values)));
+  }
+  if (part.suffix == ".codebook") {
+    const auto within = [&](std::span<const std::byte> bytes) {
+      std::vector<std::byte> levels(bytes.begin(), bytes.end());
+      std::replace(levels.begin(), levels.end(), std::byte{0x80}, std::byte{0x81});
+      sink(levels);
+    };
+    return write_random_part(within, part, s.in, stream);
   }
   if (part.tensor.dtype != DType::f16) return write_random_part(sink, part, s.in, stream);
   const float size = 0.6f / std::sqrt(static_cast<float>(s.in)) / 64;  // of a level, of which there are 127

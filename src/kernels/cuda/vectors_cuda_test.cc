@@ -19,7 +19,7 @@ LinearWeight random_vectors(const char* format, int64_t out, int64_t in) {
   const VectorShape& s = m.shape;
   Rng rng(11);
   const auto scale = [&] { return to_f16(static_cast<float>(0.01 + 0.02 * rng.uniform())); };
-  const auto byte = [&] { return static_cast<int8_t>(static_cast<int>(rng.below(256)) - 128); };
+  const auto byte = [&] { return static_cast<int8_t>(static_cast<int>(rng.below(255)) - 127); };
   for (int8_t& b : m.codebook.as<int8_t>()) b = byte();
   for (f16& x : m.row_scale.as<f16>()) x = scale();
   for (f16& x : m.column_scale.as<f16>()) x = scale();
@@ -72,11 +72,44 @@ class VectorsCuda : public ::testing::Test {
   std::unique_ptr<Cuda> backend_;
 };
 
-// A row's sum has, in a lane, 8 products for each of V / 32 vectors, then 5 additions of lanes; the inputs and the
-// weight are rounded once each, row scale, corrections and bias three times more: so many roundings of 2^-24 of the
-// magnitudes, where a correction that cancels its code counts as both. Prompt rows see weights and activations of FP16.
+// What rounding activations to whole numbers can change in each output: half a step of every group of 1024 columns,
+// times the magnitudes of the row's centroids there. steps: the largest whole number.
+std::vector<double> rounding_errors(const LinearWeight& weight, std::span<const float> x, double steps) {
+  const auto& m = std::get<SignedVectors>(weight.main);
+  const std::span<const f16> columns = m.column_scale.as<const f16>(), rows = m.row_scale.as<const f16>();
+  const auto book = m.codebook.as<const int8_t>();
+  std::vector<double> errors(static_cast<size_t>(weight.out));
+  for (int64_t first = 0; first < weight.in; first += 1024) {
+    const int64_t end = std::min(weight.in, first + 1024);
+    double range = 0;
+    for (int64_t k = first; k < end; ++k)
+      range = std::max(range, std::abs(double{x[static_cast<size_t>(k)]} * to_float(columns[static_cast<size_t>(k)])));
+    for (int64_t o = 0; o < weight.out; ++o) {
+      double levels = 0;
+      for (int64_t k = first; k < end; ++k) {
+        const int64_t entry = m.shape.block_of(o) * m.shape.entries + get_vector(m, o, k / 8).index;
+        levels += std::abs(book[static_cast<size_t>(entry * 8 + k % 8)]);
+      }
+      errors[static_cast<size_t>(o)] += levels * to_float(rows[static_cast<size_t>(o)]) * range / steps / 2;
+    }
+  }
+  return errors;
+}
+
+// Rows of output: their inputs are rounded to 16 bits, with FP32 activations to 24, of the largest of 1024; each is then
+// multiplied by its column's scale (one rounding of 2^-24), what a lane adds up of a group is exact, and groups, lanes,
+// corrections (8 + 5 additions of them) and scales are some 40 roundings of the magnitudes, where a correction that
+// cancels its code counts as both. Prompt rows see weights and activations of FP16.
 TEST_F(VectorsCuda, ProductsAgreeWithDecodedWeightsAndRowsDoNotDependOnTheBatch) {
   constexpr int64_t kRows = 9;
+  struct Case {
+    RowKind kind;
+    Activations mode;
+    double steps, eps;
+  };
+  const Case cases[] = {{RowKind::output, Activations::a16, 127 << 8, 40 * 0x1p-24},
+                        {RowKind::output, Activations::f32, 127 << 16, 40 * 0x1p-24},
+                        {RowKind::prompt, Activations::a16, 0, 3 * 0x1p-11}};
   for (const char* format : {"vq8k9s1", "vq8k12s1+r2.2", "vq8k12s4+r9.0", "vq8k16s4", "vq8k16s8", "vq8k20s8+r4.7"})
     for (const auto& [out, in] : {std::pair<int64_t, int64_t>{37, 72}, {300, 1000}, {16, 61}, {1040, 2048}}) {
       SCOPED_TRACE(fmt::format("{} {} x {}", format, out, in));
@@ -86,28 +119,61 @@ TEST_F(VectorsCuda, ProductsAgreeWithDecodedWeightsAndRowsDoNotDependOnTheBatch)
       Rng rng(3);
       std::vector<float> x(static_cast<size_t>(kRows * in));
       for (float& v : x) v = static_cast<float>(rng.normal());
-      const double largest = 0.03 * (0.03 * 128 + 128);
-      for (const RowKind kind : {RowKind::output, RowKind::prompt}) {
-        const std::vector<float> y = product(packed, x, kRows, kind, Activations::a16);
-        const double eps = kind == RowKind::output ? static_cast<double>(in / 32 + 24) * 0x1p-24 : 3 * 0x1p-11;
-        for (int64_t m = 0; m < kRows; ++m)
+      const double largest = 0.03 * (0.03 * 127 + 128);
+      for (const Case& c : cases) {
+        const std::vector<float> y = product(packed, x, kRows, c.kind, c.mode);
+        for (int64_t m = 0; m < kRows; ++m) {
+          const std::span<const float> row = std::span(x).subspan(static_cast<size_t>(m * in), static_cast<size_t>(in));
+          const std::vector<double> rounded =
+              c.steps > 0 ? rounding_errors(weight, row, c.steps) : std::vector<double>(static_cast<size_t>(out));
           for (int64_t o = 0; o < out; ++o) {
             double want = double{weight.bias.as<float>()[static_cast<size_t>(o)]}, magnitude = std::abs(want);
             for (int64_t k = 0; k < in; ++k) {
-              const double at = double{x[static_cast<size_t>(m * in + k)]};
+              const double at = double{row[static_cast<size_t>(k)]};
               const double term = at * double{decoded[static_cast<size_t>(o * in + k)]};
               want += term;
               magnitude += std::abs(term) + (weight.spec.sparse > 0 ? std::abs(at) * largest : 0);
             }
-            ASSERT_NEAR(y[static_cast<size_t>(m * out + o)], want, eps * magnitude) << m << " " << o;
+            ASSERT_NEAR(y[static_cast<size_t>(m * out + o)], want, rounded[static_cast<size_t>(o)] + c.eps * magnitude)
+                << m << " " << o;
           }
+        }
         for (const int64_t rows : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{6}}) {
           const std::vector<float> few =
-              product(packed, std::span(x).first(static_cast<size_t>(rows * in)), rows, kind, Activations::a16);
+              product(packed, std::span(x).first(static_cast<size_t>(rows * in)), rows, c.kind, c.mode);
           EXPECT_TRUE(std::equal(few.begin(), few.end(), y.begin())) << rows;
         }
       }
     }
+}
+
+// Products of one input in one launch have the bits of each alone.
+TEST_F(VectorsCuda, ProductsTogetherAreThoseAlone) {
+  constexpr int64_t kRows = 3, kIn = 1200;
+  Rng rng(5);
+  std::vector<float> x(static_cast<size_t>(kRows * kIn));
+  for (float& v : x) v = static_cast<float>(rng.normal());
+  std::vector<Cuda::Linear> packed;
+  for (const int64_t out : {40, 1000, 17}) packed.push_back(backend_->pack(random_vectors("vq8k12s1+r2.2", out, kIn)));
+  Cuda& b = *backend_;
+  b.reserve(kRows, kIn, 64);
+  Batch batch;
+  const std::vector<int32_t> ids(kRows), pages = {0};
+  batch.append(ids, 0, pages, kRows, RowKind::output);
+  b.begin(batch, Activations::a16, kShape);
+  Cuda::Matrix input = b.allocate(kRows, kIn);
+  b.upload(x, input);
+  std::vector<Cuda::Matrix> outputs;
+  for (const Cuda::Linear& w : packed) outputs.push_back(b.allocate(kRows, w.out));
+  const std::pair<const Cuda::Linear*, Cuda::Matrix*> all[] = {
+      {&packed[0], &outputs[0]}, {&packed[1], &outputs[1]}, {&packed[2], &outputs[2]}};
+  b.linear(b.input(input), all);
+  for (size_t i = 0; i < packed.size(); ++i) {
+    std::vector<float> together(static_cast<size_t>(kRows * packed[i].out));
+    b.download(outputs[i], 0, kRows, together);
+    EXPECT_EQ(together, product(packed[i], x, kRows, RowKind::output, Activations::a16)) << i;
+    b.begin(batch, Activations::a16, kShape);
+  }
 }
 
 // Two products and, where there is a correction, a sum: the values of decode_row(), bit for bit.

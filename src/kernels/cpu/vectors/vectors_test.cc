@@ -15,7 +15,7 @@ LinearWeight random_vectors(const char* format, int64_t out, int64_t in, bool bi
   const VectorShape& s = m.shape;
   Rng rng(11);
   const auto scale = [&] { return to_f16(static_cast<float>(0.01 + rng.uniform())); };
-  for (int8_t& b : m.codebook.as<int8_t>()) b = static_cast<int8_t>(static_cast<int>(rng.below(256)) - 128);
+  for (int8_t& b : m.codebook.as<int8_t>()) b = static_cast<int8_t>(static_cast<int>(rng.below(255)) - 127);
   for (f16& x : m.row_scale.as<f16>()) x = scale();
   for (f16& x : m.column_scale.as<f16>()) x = scale();
   for (int64_t r = 0; r < out; ++r)

@@ -77,7 +77,6 @@ void Cuda::reserve(int64_t rows, int64_t columns, int64_t context) {
   s.grow(s.acts, n * k * 4);
   s.grow(s.blocks, chunks * State::chunk_bytes(k));
   s.grow(s.halves, n * k * 2);
-  s.grow(s.scaled, n * (k + 7) * 4);
   s.grow(s.half_factor, n * 4);
   s.grow(s.many, cuda::many_bytes(n, k));
   s.grow(s.many_factor, cuda::many_rows(n) * 4);
@@ -120,7 +119,7 @@ std::string Cuda::kernel_name(const Linear& weight, Activations mode) const {
     case State::Way::dense:
       return "f16 a16 cublaslt";
     case State::Way::vectors:
-      return fmt::format("{} f32 cuda", to_string(weight.spec));
+      return fmt::format("{} {} cuda", to_string(weight.spec), mode == Activations::f32 ? "a24" : "a16");
     case State::Way::codes:
       return weight.values.half ? "f16 a16 cuda" : fmt::format("{} {} cuda", to_string(weight.spec), name_of(mode));
   }
@@ -277,14 +276,22 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   const bool grid = weights[0].first->spec.kind == Kind::grid;  // each has its own table
   const State::Way way = s.way_of(*weights[0].first, input);
   const cuda::LowbitShape& first_shape = s.seen_as(input, *weights[0].first).lowbit.shape;
+  const bool vectors = way == State::Way::vectors;
   bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether && !grid &&
-                    (way == State::Way::codes || way == State::Way::many);
+                    (vectors || way == State::Way::codes || way == State::Way::many);
   for (const auto& [w, y] : weights)
-    one_launch =
-        one_launch && s.way_of(*w, input) == way && State::goes_with(s.seen_as(input, *w).lowbit.shape, first_shape);
+    one_launch = one_launch && s.way_of(*w, input) == way &&
+                 (vectors ? w->values.vectors.goes_with(weights[0].first->values.vectors)
+                          : State::goes_with(s.seen_as(input, *w).lowbit.shape, first_shape));
   if (!one_launch) {
     for (const auto& [w, y] : weights) s.multiply(input, *w, y->data(), false);
     return;
+  }
+  if (vectors) {
+    cuda::VectorOutput outputs[cuda::kMaxTogether];
+    for (size_t i = 0; i < weights.size(); ++i)
+      outputs[i] = {&weights[i].first->values.vectors, weights[i].second->data()};
+    return s.multiply_vectors(input, {outputs, weights.size()}, false);
   }
   const Acts seen = s.seen_by(weights[0].first->spec, input);
   if (way == State::Way::many) {

@@ -88,7 +88,7 @@ void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, b
     case Way::dense:
       return multiply_dense(input, w, y, add);
     case Way::vectors:
-      return multiply_vectors(input, w, y, add);
+      return multiply_vectors(input, std::array{cuda::VectorOutput{&w.values.vectors, y}}, add);
   }
 }
 
@@ -105,11 +105,10 @@ void Cuda::State::multiply_codes(const Acts& input, const cuda::Linear& w, float
   }
 }
 
-void Cuda::State::multiply_vectors(const Acts& input, const cuda::Linear& w, float* y, bool add) {
+void Cuda::State::multiply_vectors(const Acts& input, std::span<const cuda::VectorOutput> outputs, bool add) {
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
   write_values();
-  cuda::scale_inputs(stream, w.values.vectors, input.values, input.rows, scaled.as<float>());
-  cuda::vector_linear(stream, w.values.vectors, input.values, scaled.as<float>(), input.rows, y, add);
+  cuda::vector_linear(stream, outputs, input.values, input.rows, mode == Activations::f32, add);
 }
 
 void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add) {
@@ -119,7 +118,7 @@ void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float
   const float weight_factor = &seen == &w.values ? w.factor : seen.factor;
   if (!weight) {
     grow(dequantised, w.out * w.in * 2);  // a weight may have been packed by another backend of the same device
-    if (w.values.vectors.index)
+    if (w.values.vectors.codes)
       cuda::dequantise_vectors(stream, w.values.vectors, weight_factor, dequantised.as<uint16_t>());
     else
       cuda::dequantise(stream, seen.lowbit, weight_factor, dequantised.as<uint16_t>());

@@ -71,8 +71,7 @@ struct Cuda::State {
   int pages_per_sequence = 0;
 
   // Scratch.
-  DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, scaled, attention, arrived,
-      turns;
+  DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns;
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
 
   // What norms and gates make activations of, rows of `columns`.
@@ -165,11 +164,11 @@ struct Cuda::State {
 
   enum class Way : uint8_t { codes, many, dense, single, vectors };
   static Way way_of(const cuda::Linear& w, Activations mode, RowKind kind) {
-    if (w.values.vectors.index && kind == RowKind::output) return Way::vectors;
+    if (w.values.vectors.codes && kind == RowKind::output) return Way::vectors;
     if (mode == Activations::f32 || w.values.single) return Way::single;
     if (kind == RowKind::output) return Way::codes;
     const bool fits = cuda::Gemm::takes(w.in) && w.out <= kLargestDequantised;
-    if (w.values.vectors.index) return fits ? Way::dense : Way::vectors;
+    if (w.values.vectors.codes) return fits ? Way::dense : Way::vectors;
     if (cuda::takes_many(w.values.lowbit, w.factor)) return Way::many;
     return fits ? Way::dense : Way::codes;
   }
@@ -197,7 +196,7 @@ struct Cuda::State {
     return {next, std::exchange(next_count, 0)};
   }
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add);
-  void multiply_vectors(const Acts& input, const cuda::Linear& w, float* y, bool add);  // FP32 activations
+  void multiply_vectors(const Acts& input, std::span<const cuda::VectorOutput> outputs, bool add);
 
   cuda::AttentionArguments arguments(const KvCache& cache, int layer) const;
   static cuda::KvKind kind_of(KvFormat format) {

@@ -119,31 +119,39 @@ size_t append(std::vector<std::byte>& bytes, std::span<const T> values) {
   return at;
 }
 
-// Codes in the order of vectors.h.
-struct VectorWords {
-  std::vector<uint32_t> index, sign8;
-  std::vector<uint16_t> high, sign4;
-
-  VectorWords(const SignedVectors& m, int64_t groups) {
-    const VectorShape& s = m.shape;
-    const auto words = static_cast<size_t>(s.out * groups * kVectorLanes);
-    index.resize(words);
-    if (s.has_high) high.resize(words);
-    if (s.signs == 8) sign8.resize(words);
-    if (s.signs == 4) sign4.resize(words);
-    for (int64_t row = 0; row < s.out; ++row)
-      for (int64_t v = 0; v < s.vectors; ++v) {
-        const VectorChoice c = get_vector(m, row, v);
-        const auto at = static_cast<size_t>((row * groups + v / kVectorGroup) * kVectorLanes + v % kVectorLanes);
-        const auto which = static_cast<int>(v % kVectorGroup / kVectorLanes);
-        const int nibble = c.index >> 8 | (s.signs == 1 ? c.signs << 3 : 0);
-        index[at] |= static_cast<uint32_t>(c.index & 255) << (8 * which);
-        if (s.has_high) high[at] = static_cast<uint16_t>(high[at] | nibble << (4 * which));
-        if (s.signs == 8) sign8[at] |= static_cast<uint32_t>(c.signs) << (8 * which);
-        if (s.signs == 4) sign4[at] = static_cast<uint16_t>(sign4[at] | c.signs << (4 * which));
-      }
+// A vector's code at its place in the record of its group (vectors.h).
+void put_code(const VectorWeight& w, const VectorChoice& choice, int64_t v, std::byte* record) {
+  const auto lane = static_cast<size_t>(v % kVectorLanes);
+  const int which = static_cast<int>(v % kVectorGroup / kVectorLanes);
+  const auto add = [&](auto bits, size_t line) {
+    auto* at = record + line + lane * sizeof bits;
+    decltype(bits) there;
+    std::memcpy(&there, at, sizeof there);
+    there = static_cast<decltype(bits)>(there | bits);
+    std::memcpy(at, &there, sizeof there);
+  };
+  const auto code = static_cast<uint64_t>(choice.index + (w.signs == 1 && choice.signs ? w.entries : 0));
+  const uint64_t placed = code << ((w.high ? 12 : 8) * which);
+  add(static_cast<uint32_t>(placed), 0);
+  if (w.high) add(static_cast<uint16_t>(placed >> 32), kVectorLanes * 4);
+  uint32_t signs = 0;
+  for (int j = 0; j < w.signs && w.signs > 1; ++j) {
+    const unsigned negated = choice.signs >> j & 1u;
+    signs |= negated << (w.signs == 8 ? 8 * (j % 4) + 2 * which + j / 4 : 8 * (j % 2) + 2 * which + j / 2);
   }
-};
+  if (w.signs == 8) add(signs, static_cast<size_t>(w.sign_at()));
+  if (w.signs == 4) add(static_cast<uint16_t>(signs), static_cast<size_t>(w.sign_at()));
+}
+
+// The records of all rows.
+std::vector<std::byte> vector_records(const VectorWeight& w, const SignedVectors& m) {
+  const int64_t rows = (w.out + kVectorUnit - 1) / kVectorUnit * kVectorUnit, bytes = w.record_bytes();
+  std::vector<std::byte> records(static_cast<size_t>(rows * w.groups * bytes));
+  for (int64_t row = 0; row < w.out; ++row)
+    for (int64_t v = 0; v < w.vectors; ++v)
+      put_code(w, get_vector(m, row, v), v, records.data() + (row * w.groups + v / kVectorGroup) * bytes);
+  return records;
+}
 
 std::vector<float> converted(std::span<const f16> from) {
   std::vector<float> to;
@@ -155,20 +163,23 @@ void pack_vectors(Stream stream, const LinearWeight& weight, Linear& to) {
   const auto& m = std::get<SignedVectors>(weight.main);
   const VectorShape& s = m.shape;
   VectorWeight& w = to.values.vectors;
-  w.out = weight.out, w.in = weight.in, w.vectors = s.vectors, w.blocks = s.blocks, w.entries = s.entries;
+  w.out = weight.out, w.in = weight.in, w.vectors = s.vectors;
+  w.blocks = static_cast<int>(s.blocks), w.entries = static_cast<int>(s.entries);
   w.groups = (s.vectors + kVectorGroup - 1) / kVectorGroup;
   w.signs = s.signs;
-  const VectorWords words(m, w.groups);
-  std::vector<int32_t> first_row;
-  for (int64_t b = 0; b <= s.blocks; ++b) first_row.push_back(static_cast<int32_t>(s.first_row(b)));
-  std::vector<float> column = converted(m.column_scale.as<const f16>());
+  w.high = s.has_high;
+  check(w.in <= most_vector_columns(),
+        "{} of {} x {}: this GPU multiplies vector codes of at most {} columns; use another format or --device cpu",
+        to_string(weight.spec), w.out, w.in, most_vector_columns());
+  const std::span<const f16> columns_of = m.column_scale.as<const f16>();
+  std::vector<f16> column(columns_of.begin(), columns_of.end());
   column.resize(static_cast<size_t>(8 * s.vectors));
   std::vector<std::byte> bytes;
-  const size_t index = append<uint32_t>(bytes, words.index), high = append<uint16_t>(bytes, words.high),
-               sign8 = append<uint32_t>(bytes, words.sign8), sign4 = append<uint16_t>(bytes, words.sign4),
-               book = append<int8_t>(bytes, m.codebook.as<const int8_t>()), first = append<int32_t>(bytes, first_row),
-               row = append<float>(bytes, converted(m.row_scale.as<const f16>())),
-               columns = append<float>(bytes, column);
+  std::vector<float> rows = converted(m.row_scale.as<const f16>());
+  rows.resize((rows.size() + kVectorUnit - 1) / kVectorUnit * kVectorUnit);
+  const size_t codes = append<std::byte>(bytes, vector_records(w, m)),
+               book = append<int8_t>(bytes, m.codebook.as<const int8_t>()), row = append<float>(bytes, rows),
+               columns = append<f16>(bytes, column);
   size_t begin = 0, place = 0, value = 0, scale = 0;
   if (s.sparse > 0) {
     std::vector<int32_t> begins(1, 0);
@@ -176,27 +187,23 @@ void pack_vectors(Stream stream, const LinearWeight& weight, Linear& to) {
     begin = append<int32_t>(bytes, begins);
     place = append<uint16_t>(bytes, m.sparse_index.as<const uint16_t>());
     value = append<int8_t>(bytes, m.sparse_value.as<const int8_t>());
-    scale = append<float>(bytes, converted(m.sparse_scale.as<const f16>()));
+    scale = append<f16>(bytes, m.sparse_scale.as<const f16>());
   }
   bytes.resize((bytes.size() + 15) / 16 * 16);
   to.codes = DeviceBuffer(bytes.size());
   to_device(stream, to.codes.data(), bytes.data(), bytes.size());
   wait_for(stream);
   const std::byte* at = to.codes.as<std::byte>();
-  w.index = reinterpret_cast<const uint32_t*>(at + index);
-  if (s.has_high) w.high = reinterpret_cast<const uint16_t*>(at + high);
-  if (s.signs == 8) w.sign8 = reinterpret_cast<const uint32_t*>(at + sign8);
-  if (s.signs == 4) w.sign4 = reinterpret_cast<const uint16_t*>(at + sign4);
+  w.codes = reinterpret_cast<const uint8_t*>(at + codes);
   w.codebook = reinterpret_cast<const int8_t*>(at + book);
-  w.first_row = reinterpret_cast<const int32_t*>(at + first);
   w.row = reinterpret_cast<const float*>(at + row);
-  w.column = reinterpret_cast<const float*>(at + columns);
+  w.column = reinterpret_cast<const uint16_t*>(at + columns);
   w.bias = to.bias.as<float>();
   if (s.sparse > 0) {
     w.begin = reinterpret_cast<const int32_t*>(at + begin);
     w.place = reinterpret_cast<const uint16_t*>(at + place);
     w.value = reinterpret_cast<const int8_t*>(at + value);
-    w.scale = reinterpret_cast<const float*>(at + scale);
+    w.scale = reinterpret_cast<const uint16_t*>(at + scale);
   }
   DeviceBuffer amax(sizeof(float));
   largest_value(stream, to.values, amax.as<float>());

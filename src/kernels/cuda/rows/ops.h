@@ -11,7 +11,7 @@ namespace fidelio::cuda {
 // Where a weight's values come from, for what must read them one by one (embedding, FP32 products).
 struct WeightValues {
   LowbitWeight lowbit;             // used if lowbit.blocks
-  VectorWeight vectors;            // used if vectors.index
+  VectorWeight vectors;            // used if vectors.codes
   const uint16_t* half = nullptr;  // (out, in) FP16 times `factor`
   const float* single = nullptr;   // (out, in)
   float factor = 1;

@@ -61,7 +61,7 @@ __device__ uint32_t packed_code(const LowbitShape& s, const uint8_t* block, int 
 __device__ float value_at(const WeightValues& w, int64_t row, int64_t column) {
   if (w.half) return __half2float(reinterpret_cast<const __half*>(w.half)[row * w.in + column]) * w.factor;
   if (w.single) return w.single[row * w.in + column];
-  if (w.vectors.index) return vector_value(w.vectors, row, column);
+  if (w.vectors.codes) return vector_value(w.vectors, row, column);
   const LowbitShape& s = w.lowbit.shape;
   const uint8_t* block =
       w.lowbit.blocks + (row / kBlockRows * s.column_blocks() + column / kBlockColumns) * s.block_bytes();

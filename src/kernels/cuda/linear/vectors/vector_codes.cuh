@@ -1,55 +1,70 @@
 // A vector's code out of the words of vectors.h.
 #pragma once
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/device/ptx.cuh"
 #include "kernels/cuda/linear/vectors/vectors.h"
 
 namespace fidelio::cuda {
 
-struct VectorCodeOf {
-  int index, signs;  // signs: bit j is set where entry j is negated
+struct VectorWords {
+  uint32_t index = 0, high = 0, sign = 0;  // sign: a bit for each byte of half a vector, as with eight signs
 };
 
-// Bits of 1, 4 or 8 signs -> a bit for each of 8 entries.
-template <int kSigns>
-__device__ __forceinline__ int spread(int bits) {
-  if constexpr (kSigns == 8) return bits;
-  if constexpr (kSigns == 1) return bits ? 255 : 0;
-  const int pairs = (bits & 1) | (bits & 2) << 1 | (bits & 4) << 2 | (bits & 8) << 3;
-  return pairs * 3;
+// The pairs of four signs, each for both of its bytes.
+__device__ __forceinline__ uint32_t signs_of_pairs(uint32_t sign4) { return __byte_perm(sign4, 0, 0x1100); }
+
+// A lane's words of the record at `record`.
+template <int kSigns, bool kHigh>
+__device__ __forceinline__ VectorWords vector_words(const uint8_t* record, int lane) {
+  constexpr int kSignAt = kVectorLanes * (kHigh ? 6 : 4);
+  VectorWords words;
+  words.index = ptx::load_streamed(reinterpret_cast<const uint32_t*>(record) + lane);
+  if constexpr (kHigh)
+    words.high = ptx::load_streamed(reinterpret_cast<const uint16_t*>(record + kVectorLanes * 4) + lane);
+  if constexpr (kSigns == 8)
+    words.sign = ptx::load_streamed(reinterpret_cast<const uint32_t*>(record + kSignAt) + lane);
+  if constexpr (kSigns == 4)
+    words.sign = signs_of_pairs(ptx::load_streamed(reinterpret_cast<const uint16_t*>(record + kSignAt) + lane));
+  return words;
 }
 
-// Vector `which` (0 to 3) of a lane's words; words that the format has not are zero.
-template <int kSigns>
-__device__ __forceinline__ VectorCodeOf code_of(uint32_t index, uint32_t high, uint32_t sign, int which) {
-  const int low = static_cast<int>(index >> (8 * which) & 255), nibble = static_cast<int>(high >> (4 * which) & 15);
-  if constexpr (kSigns == 1) return {low | (nibble & 7) << 8, spread<1>(nibble >> 3)};
-  if constexpr (kSigns == 4) return {low | nibble << 8, spread<4>(static_cast<int>(sign >> (4 * which) & 15))};
-  return {low | nibble << 8, static_cast<int>(sign >> (8 * which) & 255)};
+// Where a vector's centroid begins, in bytes, among centroids (8 bytes) that are stored 2^kCopies times each.
+template <bool kHigh, int kCopies>
+__device__ __forceinline__ uint32_t centroid_at(const VectorWords& words, int which) {
+  constexpr int kShift = 3 + kCopies, kBits = kHigh ? 12 : 8;
+  constexpr uint32_t kMask = ((1u << kBits) - 1) << kShift;
+  const int from = kBits * which - kShift;
+  if (from < 0) return words.index << -from & kMask;
+  if (!kHigh || from + kShift + kBits <= 32) return words.index >> from & kMask;
+  if (from >= 32) return words.high >> (from - 32) & kMask;
+  return __funnelshift_r(words.index, words.high, from) & kMask;
 }
 
-// Entry j of a codebook's entry (two words of signed bytes) with its sign.
-__device__ __forceinline__ float entry_of(uint2 levels, int signs, int j) {
-  const uint32_t word = j < 4 ? levels.x : levels.y;
-  const auto level = static_cast<float>(static_cast<int8_t>(word >> (8 * (j % 4)) & 255));
-  return (signs >> j & 1) != 0 ? -level : level;
-}
-
-__device__ inline int64_t vector_block(const VectorWeight& w, int64_t row) {
-  int64_t block = 0;
-  while (block + 1 < w.blocks && w.first_row[block + 1] <= row) ++block;
-  return block;
+// A bit in the lowest place of each of four bytes: those entries of half h of vector `which` are negated.
+__device__ __forceinline__ uint32_t negated(const VectorWords& words, int which, int h) {
+  return words.sign >> (2 * which + h) & 0x01010101u;
 }
 
 // One value, as decode_row() gives it.
 __device__ inline float vector_value(const VectorWeight& w, int64_t row, int64_t column) {
-  const int64_t v = column / 8, at = (row * w.groups + v / kVectorGroup) * kVectorLanes + v % kVectorLanes;
+  const int64_t v = column / 8;
+  const auto lane = static_cast<int>(v % kVectorLanes);
   const int which = static_cast<int>(v % kVectorGroup / kVectorLanes), j = static_cast<int>(column % 8);
-  const uint32_t index = w.index[at], high = w.high ? w.high[at] : 0u;
-  const VectorCodeOf code = w.signs == 1   ? code_of<1>(index, high, 0, which)
-                            : w.signs == 4 ? code_of<4>(index, high, w.sign4[at], which)
-                                           : code_of<8>(index, high, w.sign8[at], which);
-  const int64_t entry = vector_block(w, row) * w.entries + code.index;
-  const auto levels = reinterpret_cast<const uint2*>(w.codebook)[entry];
-  float value = __fmul_rn(__fmul_rn(w.row[row], w.column[column]), entry_of(levels, code.signs, j));
+  const uint8_t* record = w.codes + (row * w.groups + v / kVectorGroup) * w.record_bytes();
+  VectorWords words;
+  words.index = reinterpret_cast<const uint32_t*>(record)[lane];
+  if (w.high) words.high = reinterpret_cast<const uint16_t*>(record + kVectorLanes * 4)[lane];
+  if (w.signs == 8) words.sign = reinterpret_cast<const uint32_t*>(record + w.sign_at())[lane];
+  if (w.signs == 4) words.sign = signs_of_pairs(reinterpret_cast<const uint16_t*>(record + w.sign_at())[lane]);
+  auto code = static_cast<int64_t>(w.high ? ((uint64_t{words.high} << 32 | words.index) >> (12 * which) & 4095)
+                                          : (words.index >> (8 * which) & 255));
+  bool minus = (negated(words, which, j / 4) >> (8 * (j % 4)) & 1) != 0;
+  if (w.signs == 1 && code >= w.entries) code -= w.entries, minus = true;
+  const int64_t entry = int64_t{w.block_of(static_cast<int>(row / kVectorUnit))} * w.entries + code;
+  const auto level = static_cast<float>(w.codebook[entry * 8 + j]);
+  const float scale = __fmul_rn(w.row[row], __half2float(__ushort_as_half(w.column[column])));
+  const float value = __fmul_rn(scale, minus ? -level : level);
   if (!w.begin) return value;
   int low = w.begin[row], end = w.begin[row + 1];
   while (low < end) {
@@ -59,9 +74,9 @@ __device__ inline float vector_value(const VectorWeight& w, int64_t row, int64_t
     else
       end = middle;
   }
-  if (low < w.begin[row + 1] && w.place[low] == v)
-    value = __fadd_rn(value, __fmul_rn(w.scale[low], static_cast<float>(w.value[low * 8 + j])));
-  return value;
+  if (low >= w.begin[row + 1] || w.place[low] != v) return value;
+  return __fadd_rn(value,
+                   __fmul_rn(__half2float(__ushort_as_half(w.scale[low])), static_cast<float>(w.value[low * 8 + j])));
 }
 
 }  // namespace fidelio::cuda
