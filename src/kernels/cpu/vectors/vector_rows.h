@@ -2,16 +2,23 @@
 // set include nothing else of the project.
 //
 // Rows lie as in the file (formats/vector_code.h). For each row of x the kernels are given x times the weight's column
-// scales, so that a vector's share of the product is 8 FP32 multiply-adds with signed bytes of a codebook that stays in
-// the first-level cache. Sums: lane j of accumulator v % 2 adds column 8 v + j, v ascending; then both accumulators,
-// then the lanes. Nothing in that order depends on the number of rows of x: row invariance.
+// scales, so that a vector's share of the product is 8 multiply-adds with signed bytes of a codebook that stays in the
+// first-level cache.
+//
+//   f32     FP32. Lane j of accumulator v % 2 adds column 8 v + j, v ascending; then both accumulators, then the lanes.
+//   words   x as whole numbers of 16 bits under one scale for every 1024 columns. Lane j of 8 adds columns 2 j and
+//           2 j + 1 of every 16 in a group, exactly; groups are scaled and added in FP32, ascending; then the lanes.
+//
+// Nothing in either order depends on the number of rows of x: row invariance.
 #pragma once
 #include <cstdint>
 
 namespace fidelio::cpu::vectors {
 
 constexpr int kDim = 8;
-constexpr int kTile = 4;  // rows of x that share one decoding of a weight's row
+constexpr int kTile = 4;         // rows of x that share one decoding of a weight's row
+constexpr int kGroup = 128;      // vectors that share a scale of words
+constexpr float kSteps = 32767;  // the largest word
 
 struct Row {
   const uint8_t* index;  // (vectors)
@@ -24,13 +31,16 @@ struct Row {
   int64_t sparse;  // corrections of this row
 };
 
-// sums[m] = row . scaled x_m and corrections[m] = its corrections . x_m, for `rows` <= kTile rows of x, `stride` floats
-// apart and padded with zeros to whole vectors.
+// sums[m] = row . scaled x_m and corrections[m] = its corrections . x_m, for `rows` <= kTile rows of x, `stride` values
+// apart and padded with zeros to whole pairs of vectors.
 struct Job {
   Row row;
   int64_t vectors;
   int signs;
-  const float* scaled;
+  const float* scaled;   // f32
+  const int16_t* words;  // words, and
+  const float* scale;    // (rows, groups)
+  int64_t groups;
   const float* x;
   int64_t stride, rows;
   float* sums;
@@ -39,5 +49,7 @@ struct Job {
 using Multiply = void (*)(const Job&);
 void multiply_portable(const Job& job);
 void multiply_avx2(const Job& job);
+void multiply_words_portable(const Job& job);
+void multiply_words_avx2(const Job& job);
 
 }  // namespace fidelio::cpu::vectors

@@ -1,6 +1,9 @@
 #include "kernels/cpu/vectors/vectors.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/vectors/vector_rows.h"
@@ -109,29 +112,77 @@ void entries_of(const vectors::Row& r, int signs, int64_t v, float* values) {
 
 float sum(const float* a) { return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7])); }
 
-// For each tile of rows of x: x padded to whole vectors and x times the column scales, then every row of the range.
-template <vectors::Multiply kMultiply>
+// A tile of rows of x, padded to whole pairs of vectors. A thread keeps its own, which grows to what it has met.
+struct Tile {
+  std::vector<float> plain, scaled, scale;
+  std::vector<int16_t> words;
+  int64_t stride = 0, groups = 0;
+
+  void resize(int64_t vectors, bool as_words) {
+    stride = (vectors + 1) / 2 * 2 * kDim;
+    groups = (vectors + vectors::kGroup - 1) / vectors::kGroup;
+    const auto size = static_cast<size_t>(kTile * stride);
+    if (plain.size() < size) plain.resize(size), scaled.resize(size);
+    if (as_words && words.size() < size) words.resize(size);
+    if (as_words && scale.size() < static_cast<size_t>(kTile * groups))
+      scale.resize(static_cast<size_t>(kTile * groups));
+  }
+
+  void take(int64_t m, const float* x, const float* column, int64_t in) {
+    float *to = plain.data() + m * stride, *times = scaled.data() + m * stride;
+    for (int64_t c = 0; c < in; ++c) to[c] = x[c], times[c] = x[c] * column[c];
+    std::fill(to + in, to + stride, 0.0f);
+    std::fill(times + in, times + stride, 0.0f);
+  }
+
+  // Row m's scaled values as words. What is not finite makes the scale NaN, by which every sum is multiplied.
+  void round(int64_t m) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t begin = g * vectors::kGroup * kDim, end = std::min(stride, begin + vectors::kGroup * kDim);
+      const float* from = scaled.data() + m * stride;
+      int16_t* to = words.data() + m * stride;
+      float range = 0;
+      bool finite = true;
+      for (int64_t c = begin; c < end; ++c) {
+        range = std::max(range, std::fabs(from[c]));
+        finite &= std::fabs(from[c]) <= std::numeric_limits<float>::max();
+      }
+      const bool usual = finite && range > 1e-30f;  // what is less would overflow the factor
+      const float factor = usual ? vectors::kSteps / range : 0.0f;
+      for (int64_t c = begin; c < end; ++c)
+        to[c] = usual ? static_cast<int16_t>(std::nearbyint(from[c] * factor)) : int16_t{0};
+      scale[static_cast<size_t>(m * groups + g)] = usual    ? range / vectors::kSteps
+                                                   : finite ? 0.0f
+                                                            : std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+};
+
+// For each tile of rows of x every row of the range.
+template <vectors::Multiply kMultiply, bool kWords>
 void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, float* y, int64_t y_stride, bool add) {
   const Layout l(w.spec, w.out, w.in);
-  const int64_t stride = l.shape.vectors * kDim, last_row = std::min(w.out, last * kBlock);
-  std::vector<float> plain(static_cast<size_t>(kTile * stride)), scaled(plain.size());
-  const float* column = at<float>(w.packed, l.column);
+  const int64_t last_row = std::min(w.out, last * kBlock);
+  static thread_local Tile tile;
+  tile.resize(l.shape.vectors, kWords);
   const float* bias = w.bias.size() ? w.bias.as<float>() : nullptr;
   for (int64_t m = 0; m < x.rows; m += kTile) {
     const int64_t rows = std::min<int64_t>(kTile, x.rows - m);
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t c = 0; c < w.in; ++c) {
-        plain[i * stride + c] = x.values[(m + i) * w.in + c];
-        scaled[i * stride + c] = plain[i * stride + c] * column[c];
-      }
+    for (int64_t i = 0; i < rows; ++i) {
+      tile.take(i, x.values + (m + i) * w.in, at<float>(w.packed, l.column), w.in);
+      if (kWords) tile.round(i);
+    }
     for (int64_t r = first * kBlock; r < last_row; ++r) {
       float sums[kTile], corrections[kTile];
       kMultiply({.row = row_of(w, l, r),
                  .vectors = l.shape.vectors,
                  .signs = l.shape.signs,
-                 .scaled = scaled.data(),
-                 .x = plain.data(),
-                 .stride = stride,
+                 .scaled = tile.scaled.data(),
+                 .words = tile.words.data(),
+                 .scale = tile.scale.data(),
+                 .groups = tile.groups,
+                 .x = tile.plain.data(),
+                 .stride = tile.stride,
                  .rows = rows,
                  .sums = sums,
                  .corrections = corrections});
@@ -163,16 +214,38 @@ void decode_row(const Linear& w, int64_t row, float* values) {
 
 bool always(const FormatSpec&, int64_t, int64_t) { return true; }
 
-template <vectors::Multiply kMultiply>
-std::span<const LinearKernel> table(const char* name, Isa isa) {
+template <vectors::Multiply kFloats, vectors::Multiply kWords>
+std::span<const LinearKernel> table(const char* floats, const char* words, Isa isa) {
   static const auto rows = [&] {
     const auto row = [&](Activations mode) {
-      return LinearKernel{
-          name, Kind::vq, 0, mode, isa, Form::f32, kBlock, always, pack, kLayout, multiply<kMultiply>, decode_row};
+      const bool whole = mode != Activations::f32;
+      return LinearKernel{.name = whole ? words : floats,
+                          .kind = Kind::vq,
+                          .bits = 0,
+                          .mode = mode,
+                          .isa = isa,
+                          .form = Form::f32,
+                          .block = kBlock,
+                          .accepts = always,
+                          .pack = pack,
+                          .layout = kLayout,
+                          .multiply = whole ? multiply<kWords, true> : multiply<kFloats, false>,
+                          .decode_row = decode_row};
     };
     return std::array{row(Activations::f32), row(Activations::a16), row(Activations::a8)};
   }();
   return rows;
+}
+
+void correct(const vectors::Job& job) {
+  for (int64_t m = 0; m < job.rows; ++m) {
+    float c[kDim] = {};
+    for (int64_t i = 0; i < job.row.sparse; ++i)
+      for (int j = 0; j < kDim; ++j)
+        c[j] += job.row.sparse_scale[i] * static_cast<float>(job.row.sparse_value[i * kDim + j]) *
+                job.x[m * job.stride + job.row.sparse_index[i] * kDim + j];
+    job.corrections[m] = sum(c);
+  }
 }
 
 }  // namespace
@@ -187,20 +260,36 @@ void vectors::multiply_portable(const Job& job) {
   for (int64_t m = 0; m < job.rows; ++m) {
     for (int j = 0; j < kDim; ++j) a[m][0][j] += a[m][1][j];
     job.sums[m] = sum(a[m][0]);
-    float c[kDim] = {};
-    for (int64_t i = 0; i < job.row.sparse; ++i)
-      for (int j = 0; j < kDim; ++j)
-        c[j] += job.row.sparse_scale[i] * static_cast<float>(job.row.sparse_value[i * kDim + j]) *
-                job.x[m * job.stride + job.row.sparse_index[i] * kDim + j];
-    job.corrections[m] = sum(c);
   }
+  correct(job);
+}
+
+void vectors::multiply_words_portable(const Job& job) {
+  float a[kTile][kDim] = {}, entries[kDim];
+  for (int64_t g = 0; g < job.groups; ++g) {
+    int32_t whole[kTile][kDim] = {};
+    for (int64_t v = g * kGroup; v < std::min(job.vectors, (g + 1) * kGroup); ++v) {
+      entries_of(job.row, job.signs, v, entries);
+      for (int64_t m = 0; m < job.rows; ++m)
+        for (int j = 0; j < kDim; ++j)
+          whole[m][v % 2 * 4 + j / 2] += static_cast<int32_t>(entries[j]) * job.words[m * job.stride + v * kDim + j];
+    }
+    for (int64_t m = 0; m < job.rows; ++m)
+      for (int j = 0; j < kDim; ++j)
+        a[m][j] = std::fma(job.scale[m * job.groups + g], static_cast<float>(whole[m][j]), a[m][j]);
+  }
+  for (int64_t m = 0; m < job.rows; ++m) job.sums[m] = sum(a[m]);
+  correct(job);
 }
 
 std::span<const LinearKernel> vector_kernels(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::avx2) return table<vectors::multiply_avx2>("vq x f32 avx2", Isa::avx2);
+  if (isa == Isa::avx2)
+    return table<vectors::multiply_avx2, vectors::multiply_words_avx2>("vq x f32 avx2", "vq a16 avx2", Isa::avx2);
 #endif
-  if (isa == Isa::portable) return table<vectors::multiply_portable>("vq x f32 portable", Isa::portable);
+  if (isa == Isa::portable)
+    return table<vectors::multiply_portable, vectors::multiply_words_portable>("vq x f32 portable", "vq a16 portable",
+                                                                               Isa::portable);
   return {};
 }
 

@@ -4,7 +4,8 @@
 
 namespace fidelio::cpu {
 
-// FP32 activations in every mode. There are rows for portable and AVX2; wider sets find the AVX2 ones.
+// Activations of FP32, or in coarser modes of 16 bits. There are rows for portable and AVX2; wider sets find the AVX2
+// ones.
 std::span<const LinearKernel> vector_kernels(Isa isa);
 
 }  // namespace fidelio::cpu

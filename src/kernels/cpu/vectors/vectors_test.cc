@@ -42,9 +42,9 @@ LinearWeight random_vectors(const char* format, int64_t out, int64_t in, bool bi
   return w;
 }
 
-std::vector<float> run(Cpu& cpu, const Cpu::Linear& w, std::span<const float> x, int64_t rows) {
+std::vector<float> run(Cpu& cpu, const Cpu::Linear& w, std::span<const float> x, int64_t rows, Activations mode) {
   cpu.reserve(rows, w.in, 64);
-  cpu.begin(rows_batch(rows), Activations::a16, tiny_shape());
+  cpu.begin(rows_batch(rows), mode, tiny_shape());
   Cpu::Matrix input = cpu.allocate(rows, w.in), output = cpu.allocate(rows, w.out);
   cpu.upload(x, input);
   std::vector<float> y(static_cast<size_t>(rows * w.out));
@@ -54,15 +54,34 @@ std::vector<float> run(Cpu& cpu, const Cpu::Linear& w, std::span<const float> x,
   return y;
 }
 
-// Every sign count with and without high bits, ragged rows, columns and tiles; several blocks. A product has a rounding
-// for the scaled input and one for its sum, sums at most one for each vector and eight for lanes; corrections the same;
-// row scale, correction and bias three more. The reference's weights have a rounding themselves (two with a correction).
+// What rounding the scaled inputs to 16 bits can change in output o: half a step of every group of 1024 columns, times
+// the magnitudes of the row's centroids there.
+double rounding_error(const LinearWeight& w, std::span<const float> x, int64_t o) {
+  const auto& m = std::get<SignedVectors>(w.main);
+  const auto columns = m.column_scale.as<const f16>();
+  const auto book = m.codebook.as<const int8_t>();
+  double error = 0;
+  for (int64_t first = 0; first < w.in; first += 1024) {
+    double range = 0, levels = 0;
+    for (int64_t k = first; k < std::min(w.in, first + 1024); ++k) {
+      range = std::max(range, std::abs(double{x[k]} * to_float(columns[k])));
+      levels += std::abs(book[(m.shape.block_of(o) * m.shape.entries + get_vector(m, o, k / 8).index) * 8 + k % 8]);
+    }
+    error += levels * to_float(m.row_scale.as<const f16>()[o]) * range / 32767 / 2;
+  }
+  return error;
+}
+
+// Every sign count with and without high bits, ragged rows, columns and tiles; several blocks. FP32: a product has a
+// rounding for the scaled input and one for its sum, sums at most one for each vector and eight for lanes; corrections
+// the same; row scale, correction and bias three more. The reference's weights have a rounding themselves (two with a
+// correction). 16 bits: fewer of those, and inputs are rounded to whole numbers.
 TEST(Vectors, ConformOnEveryIsaAndAreRowInvariant) {
   struct Size {
     int64_t out, in;
   };
   for (const char* format : {"vq8k9s1", "vq8k12s1+r2.2", "vq8k12s4+r9.0", "vq8k16s4", "vq8k16s8", "vq8k20s8+r4.7"})
-    for (const auto [out, in] : {Size{37, 72}, Size{16, 61}, Size{5, 7}, Size{48, 32768}}) {
+    for (const auto [out, in] : {Size{37, 72}, Size{16, 61}, Size{5, 7}, Size{21, 1300}, Size{48, 32768}}) {
       const bool bias = out == 37;
       const LinearWeight w = random_vectors(format, out, in, bias);
       constexpr int64_t kRows = 7;
@@ -70,33 +89,59 @@ TEST(Vectors, ConformOnEveryIsaAndAreRowInvariant) {
       for (const Isa isa : supported_isas()) {
         Cpu cpu({.threads = 2, .isa = isa});
         const Cpu::Linear packed = cpu.pack(w);
-        EXPECT_EQ(packed.kernels[1]->name, "vq x f32 " + std::string(name_of(std::min(isa, Isa::avx2))));
+        const std::string set(name_of(std::min(isa, Isa::avx2)));
+        EXPECT_EQ(packed.kernels[0]->name, "vq x f32 " + set);
+        EXPECT_EQ(packed.kernels[1]->name, "vq a16 " + set);
         std::vector<float> row(static_cast<size_t>(in));
         for (int64_t o = 0; o < out; ++o) {
           packed.kernels[1]->decode_row(packed, o, row.data());
           ASSERT_TRUE(std::equal(row.begin(), row.end(), decoded.begin() + o * in)) << format << " " << o;
         }
-        const std::vector<float> y = run(cpu, packed, x, kRows);
-        for (int64_t m = 0; m < kRows; ++m) {
-          const std::vector<float> one = run(cpu, packed, std::span(x).subspan(m * in, in), 1);
-          for (int64_t o = 0; o < out; ++o) {
-            double want = bias ? double{w.bias.as<float>()[o]} : 0, magnitude = std::abs(want);
-            for (int64_t k = 0; k < in; ++k) {
-              const double term = double{x[m * in + k]} * decoded[o * in + k];
-              want += term, magnitude += std::abs(term);
+        for (const Activations mode : {Activations::f32, Activations::a16}) {
+          const std::vector<float> y = run(cpu, packed, x, kRows, mode);
+          for (int64_t m = 0; m < kRows; ++m) {
+            const std::span<const float> input = std::span(x).subspan(m * in, in);
+            const std::vector<float> one = run(cpu, packed, input, 1, mode);
+            for (int64_t o = 0; o < out; ++o) {
+              double want = bias ? double{w.bias.as<float>()[o]} : 0, magnitude = std::abs(want);
+              for (int64_t k = 0; k < in; ++k) {
+                const double term = double{input[k]} * decoded[o * in + k];
+                want += term, magnitude += std::abs(term);
+              }
+              // Where a correction cancels its code, both are larger than their sum: at most by the codes' and
+              // corrections' largest weights.
+              const double largest = 1.02 * 1.02 * 127 + 1.02 * 128;
+              for (int64_t k = 0; k < in; ++k) magnitude += w.spec.sparse > 0 ? std::abs(input[k]) * largest : 0;
+              const double roundings = static_cast<double>(in / 8 + 16);
+              const double rounded = mode == Activations::f32 ? 0 : rounding_error(w, input, o);
+              const float got = y[m * out + o];
+              EXPECT_NEAR(got, want, rounded + roundings * kUnit * 1.001 * magnitude) << format << " " << m << " " << o;
+              EXPECT_EQ(one[o], got) << format << " " << name_of(isa) << " " << m << " " << o;
             }
-            // Where a correction cancels its code, both are larger than their sum: at most by the codes' and corrections'
-            // largest weights.
-            const double largest = 1.02 * 1.02 * 128 + 1.02 * 128;
-            for (int64_t k = 0; k < in; ++k) magnitude += w.spec.sparse > 0 ? std::abs(x[m * in + k]) * largest : 0;
-            const double roundings = static_cast<double>(in / 8 + 16);
-            const float got = y[m * out + o];
-            EXPECT_NEAR(got, want, roundings * kUnit * 1.001 * magnitude) << format << " " << m << " " << o;
-            EXPECT_EQ(one[o], got) << format << " " << name_of(isa) << " " << m << " " << o;
           }
         }
       }
     }
+}
+
+// A row of x that is not finite is not finite in any output that it reaches, and leaves the others alone.
+TEST(Vectors, WhatIsNotFiniteStaysSo) {
+  const LinearWeight w = random_vectors("vq8k16s8", 20, 96, false);
+  std::vector<float> x = normals(2 * 96, 17);
+  for (const Isa isa : supported_isas()) {
+    Cpu cpu({.threads = 1, .isa = isa});
+    const Cpu::Linear packed = cpu.pack(w);
+    const std::vector<float> good = run(cpu, packed, x, 2, Activations::a16);
+    for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      std::vector<float> with = x;
+      with[5] = bad;
+      const std::vector<float> y = run(cpu, packed, with, 2, Activations::a16);
+      for (int64_t o = 0; o < 20; ++o) {
+        EXPECT_FALSE(std::isfinite(y[o]));
+        EXPECT_EQ(y[20 + o], good[20 + o]);
+      }
+    }
+  }
 }
 
 }  // namespace
