@@ -161,5 +161,38 @@ TEST_F(Studies, MoreNoiseCostsMore) {
   EXPECT_THAT(read_text_file(path("noise.html")), testing::HasSubstr("<svg"));
 }
 
+// Both grids, layer after layer; a side that is a checkpoint ends at what `eval` measures of the checkpoint.
+TEST_F(Studies, LayersOnASymmetricGridLoseMore) {
+  const std::string text = " --text data/docs-heldout.txt --context 128 --windows 6";
+  const json r = report("fidelio gamma model --bits 4 --group 32 --report gamma.html" + text)["text"];
+  const json &symmetric = r["symmetric"]["layers"], &asymmetric = r["asymmetric"]["layers"];
+  ASSERT_GE(symmetric.size(), 2u);
+  ASSERT_EQ(symmetric.size(), asymmetric.size());
+  for (size_t l = 1; l < symmetric.size(); ++l) {
+    EXPECT_GT(symmetric[l]["kl"]["value"], symmetric[l - 1]["kl"]["value"]);
+    EXPECT_GT(asymmetric[l]["kl"]["value"], asymmetric[l - 1]["kl"]["value"]);
+  }
+  EXPECT_GT(symmetric.back()["kl"]["value"], asymmetric.back()["kl"]["value"]);
+  ASSERT_EQ(r["flips_ratio"].size(), 7u);
+  for (size_t bin = 0; bin < 7; ++bin) {
+    const json &s = r["symmetric"]["flips_by_entropy"][bin]["flips"]["value"],
+               &a = r["asymmetric"]["flips_by_entropy"][bin]["flips"]["value"];
+    if (!a.is_number() || a == 0) continue;
+    EXPECT_NEAR(r["flips_ratio"][bin]["ratio"]["value"].get<double>(), s.get<double>() / a.get<double>(), 1e-12);
+  }
+  const std::string page = read_text_file(path("gamma.html"));
+  for (const char* part : {"Flips of the first choice by entropy", "over those of the asymmetric one",
+                           "EAR as layer after layer", "int4g32z", "entropy of the original", "layers on the grid"})
+    EXPECT_THAT(page, testing::HasSubstr(part));
+
+  run("fidelio quantize model --method rtn --format int2g32z --keep-embedding -o rounded");
+  const json given = report("fidelio gamma model --asymmetric rounded" + text)["text"]["asymmetric"];
+  const json whole = report("fidelio eval rounded --reference model --activations f32 --report eval.html" + text);
+  EXPECT_EQ(given["name"], "rounded");
+  EXPECT_EQ(given["layers"].back()["kl"], whole["kl"]);
+  EXPECT_EQ(given["flips_by_entropy"], whole["flips_by_entropy"]);
+  EXPECT_THAT(read_text_file(path("eval.html")), testing::HasSubstr("Flips of the first choice by entropy"));
+}
+
 }  // namespace
 }  // namespace fidelio

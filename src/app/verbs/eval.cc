@@ -12,7 +12,7 @@
 #include "eval/fidelity/perplexity.h"
 #include "eval/report/html.h"
 #include "eval/report/table.h"
-#include "eval/studies/compare.h"
+#include "eval/studies/grids.h"
 
 namespace fidelio::app {
 namespace {
@@ -70,12 +70,18 @@ Figures figures_of(const FidelityReport& r) {
                       r.windows.size())};
 }
 
-void write_page(const Eval& o, const Figures& figures) {
+// `report`: of a comparison with a reference; null without one.
+void write_page(const Eval& o, const Figures& figures, const FidelityReport* report = nullptr) {
   if (o.page.empty()) return;
   const Table table{
       "On " + fmt::format("{}", fmt::join(o.texts, ", ")), figures.note, {"figure", "value [95%]"}, figures.rows};
   const std::string against = o.reference.empty() ? "" : " beside " + folder_name(o.reference);
-  write_file_atomically(o.page, html_page(folder_name(o.run.model) + against, to_html(table), made_by()));
+  std::string body = to_html(table);
+  if (report) {
+    const NamedReport named[] = {{folder_name(o.run.model), report}};
+    body += svg_chart(flips_chart(named)) + to_html(flips_table(named));
+  }
+  write_file_atomically(o.page, html_page(folder_name(o.run.model) + against, body, made_by()));
 }
 
 // How the candidate is read: as its integers' high planes alone, as a draft would, if --view asks for it.
@@ -139,7 +145,7 @@ void eval(Eval o) {
     for (const auto& row : figures.rows) fmt::print("{:<34} {}\n", row[0], row[1]);
     fmt::print("{}\n", figures.note);
   }
-  write_page(o, figures);
+  write_page(o, figures, &report);
   write_json(o.json, to_json(report));
 }
 

@@ -76,26 +76,17 @@ FidelityReport FidelityReport::of_text(int32_t text) const {
   return part;
 }
 
-FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<const EvalText> texts,
-                              const CompareOptions& options, ThreadPool& pool, const ProgressCallback& progress,
-                              KeptStreams* kept) {
+std::vector<WindowFidelity> compare_sequences(Runner& reference, Runner& candidate,
+                                              std::span<const ScoredSequence> sequences, const CompareOptions& options,
+                                              ThreadPool& pool, const ProgressCallback& progress, KeptStreams* kept) {
   check(options.top_k >= 1, "top-K needs K >= 1, not {}", options.top_k);
-  FidelityReport report;
-  report.options = options;
-  for (const EvalText& t : texts) {
-    report.text_names.push_back(t.name);
-    report.text_sha256.push_back(t.sha256);
-  }
-  const WindowSet set = windows_of(texts, options.windows);
-  report.windows.resize(set.sequences.size());
-  for (size_t i = 0; i < set.text.size(); ++i) report.windows[i].text = set.text[i];
-
+  std::vector<WindowFidelity> windows(sequences.size());
   const auto v = static_cast<size_t>(reference.config().v);
   std::vector<RowComparer> comparers(static_cast<size_t>(pool.threads()), RowComparer(options.top_k));
   std::vector<PositionFidelity> positions;
   const PassModel models[] = {{&reference, options.reference_mode, kept}, {&candidate, options.candidate_mode}};
   run_pass(
-      models, set.sequences,
+      models, sequences,
       [&](std::span<const ScoredRow> rows, std::span<const std::span<const float>> logits) {
         positions.resize(rows.size());
         pool.run(static_cast<int64_t>(rows.size()), [&](int64_t job, int thread) {
@@ -104,7 +95,7 @@ FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<co
               comparers[static_cast<size_t>(thread)].compare(logits[0].subspan(i * v, v), logits[1].subspan(i * v, v));
         });
         for (size_t i = 0; i < rows.size(); ++i) {  // in order: the sums do not depend on the threads
-          WindowFidelity& w = report.windows[static_cast<size_t>(rows[i].sequence)];
+          WindowFidelity& w = windows[static_cast<size_t>(rows[i].sequence)];
           const size_t target = i * v + static_cast<size_t>(rows[i].token);
           w.sums.add(positions[i]);
           w.nll_reference += positions[i].log_sum_exp_p - static_cast<double>(logits[0][target]);
@@ -112,6 +103,21 @@ FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<co
         }
       },
       progress);
+  return windows;
+}
+
+FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<const EvalText> texts,
+                              const CompareOptions& options, ThreadPool& pool, const ProgressCallback& progress,
+                              KeptStreams* kept) {
+  FidelityReport report;
+  report.options = options;
+  for (const EvalText& t : texts) {
+    report.text_names.push_back(t.name);
+    report.text_sha256.push_back(t.sha256);
+  }
+  const WindowSet set = windows_of(texts, options.windows);
+  report.windows = compare_sequences(reference, candidate, set.sequences, options, pool, progress, kept);
+  for (size_t i = 0; i < set.text.size(); ++i) report.windows[i].text = set.text[i];
   return report;
 }
 
@@ -158,6 +164,8 @@ nlohmann::json windows_json(const FidelityReport& report) {
   return windows;
 }
 
+}  // namespace
+
 nlohmann::json flips_json(const FidelityReport& report) {
   nlohmann::json bins = nlohmann::json::array();
   for (size_t i = 0; i < kEntropyEdges.size(); ++i) {
@@ -167,8 +175,6 @@ nlohmann::json flips_json(const FidelityReport& report) {
   }
   return bins;
 }
-
-}  // namespace
 
 nlohmann::json to_json(const FidelityReport& report) {
   using S = FidelitySums;

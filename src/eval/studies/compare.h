@@ -57,6 +57,11 @@ struct FidelityReport {
 };
 
 // `kept`: of the reference, between comparisons of several candidates with it over the same texts.
+// Of each sequence its sums; the options' windows do not matter here.
+std::vector<WindowFidelity> compare_sequences(Runner& reference, Runner& candidate,
+                                              std::span<const ScoredSequence> sequences, const CompareOptions& options,
+                                              ThreadPool& pool, const ProgressCallback& progress = {},
+                                              KeptStreams* kept = nullptr);
 FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<const EvalText> texts,
                               const CompareOptions& options, ThreadPool& pool, const ProgressCallback& progress = {},
                               KeptStreams* kept = nullptr);
@@ -68,5 +73,6 @@ FidelityReport compare_models(Runner& reference, Runner& candidate, std::span<co
 // settings, texts (with kl and ear of each if there are several), windows (per-window sums, enough to recompute
 // everything).
 nlohmann::json to_json(const FidelityReport& report);
+nlohmann::json flips_json(const FidelityReport& report);  // [{entropy_from, positions, flips}], by kEntropyEdges
 
 }  // namespace fidelio
