@@ -436,10 +436,12 @@ def fidelity_section():
             if "tasks" in certificate:
                 of = certificate["tasks"]
                 point = of["calibration"]
-                lines.append(f"{name} answers {of['questions']} calibration questions: at {point['bits']:.3f} bits KL "
-                             f"{point['kl']:.5f}, recovery {with_interval(point['recovery'], 4)}, slope {point['alpha']:.4f}; "
-                             f"allowed KL {of['kl_allowed']:.5f}; the plan itself recovers "
-                             f"{with_interval(of['recovery'], 4)}.\n")
+                asked = of["questions"]
+                lines.append(f"{name}: {asked['calibration']} questions of calibration, at {point['bits']:.3f} bits KL on their text "
+                             f"{with_interval(point['kl'], 5)}, recovery {with_interval(point['recovery'], 4)}, loss a nat "
+                             f"{with_interval(point['alpha'], 2)}; allowed KL {of['kl_allowed']:.5f}; on {asked['check']} other "
+                             f"questions the plan recovers {with_interval(of['recovery'], 4)}, predicted "
+                             f"{with_interval(of['predicted_recovery'], 4)}.\n")
     return lines
 
 

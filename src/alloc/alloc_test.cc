@@ -6,6 +6,7 @@
 #include "alloc/evolve.h"
 #include "alloc/search.h"
 #include "alloc/solve.h"
+#include "alloc/task_calibration.h"
 #include "core/error.h"
 #include "core/rng.h"
 
@@ -146,12 +147,43 @@ TEST(Search, FindsTheSmallestPlanThatMeetsTheTargetInFewMeasurements) {
             1.12 * static_cast<double>(exact.trials[static_cast<size_t>(exact.best)].plan.bytes));
 }
 
-TEST(Search, TaskCalibrationRefusesOutsideTheLinearRegime) {
-  const TaskCalibration point{0.02, 0.016, 0.95};
-  EXPECT_NEAR(kl_threshold(point, 0.99, 0.05), 0.004, 1e-12);
-  EXPECT_NEAR(point.rho(), 1.25, 1e-12);
-  EXPECT_THROW(kl_threshold(point, 0.99, 0.001), Error);
-  EXPECT_THROW(kl_threshold({0.02, 0.016, 1.0}, 0.99, 0.05), Error);
+// 300 questions of which a tenth was lost, alpha known within a factor of 1.5; the check asks twice as many.
+const TaskCalibration kPoint{{0.02, {0.018, 0.022}}, 0.016, {0.9, {0.87, 0.93}}, 0.004, 2};
+
+TEST(TaskCalibration, AlphaCarriesBothIntervals) {
+  const Estimate alpha = kPoint.alpha();
+  EXPECT_NEAR(alpha.value, 5, 1e-12);
+  EXPECT_NEAR(kPoint.rho(), 1.25, 1e-12);
+  // Wider than by the recovery's interval alone, narrower than with both at their worst ends.
+  EXPECT_GT(alpha.ci95.high, 0.13 / 0.02);
+  EXPECT_LT(alpha.ci95.high, 0.13 / 0.018);
+  EXPECT_LT(alpha.ci95.low, 0.07 / 0.02);
+  EXPECT_GT(alpha.ci95.low, 0.07 / 0.022);
+  const Estimate predicted = kPoint.predicted(0.004);
+  EXPECT_NEAR(predicted.value, 0.98, 1e-12);
+  EXPECT_NEAR(predicted.ci95.low, 1 - 0.004 * alpha.ci95.high, 1e-12);
+  EXPECT_NEAR(predicted.ci95.high, 1 - 0.004 * alpha.ci95.low, 1e-12);
+}
+
+TEST(TaskCalibration, AllowsTheKlAtWhichTheLowerEndIsStillThere) {
+  for (double drop : {0.006, 0.02, 0.05}) {
+    const double kl = kl_allowed(kPoint, drop, 600), loss = kPoint.alpha().ci95.high * kl;
+    EXPECT_NEAR(loss + kPoint.reach(loss), drop, 1e-9);
+    EXPECT_LT(kl, drop / kPoint.alpha().value);  // what the paper's line allows
+  }
+  EXPECT_EQ(kPoint.reach(0), kPoint.unchanged);
+  EXPECT_NEAR(kPoint.reach(0.1), 0.03 / std::sqrt(2.0), 1e-12);
+}
+
+TEST(TaskCalibration, RefusesWhatTheQuestionsCannotShow) {
+  EXPECT_THROW(kl_allowed(kPoint, 0.004, 600), Error);  // they could not show it of an unchanged model
+  EXPECT_THROW(kl_allowed(kPoint, 0.3, 600), Error);    // beyond the point
+  TaskCalibration same = kPoint;
+  same.recovery = {0.99, {0.97, 1.01}};
+  EXPECT_THROW(kl_allowed(same, 0.05, 600), Error);
+  same = kPoint;
+  same.kl = {0, {0, 0}};
+  EXPECT_THROW(kl_allowed(same, 0.05, 600), Error);
 }
 
 TEST(Evolve, NeverBreaksTheLimitAndShrinks) {

@@ -77,19 +77,4 @@ SearchResult search_to_target(const SensitivityTable& table, const std::vector<P
   return result;
 }
 
-double kl_threshold(const TaskCalibration& point, double target_recovery, double linear_limit) {
-  check(point.kl_actual > 0 && point.kl_predicted > 0, "task calibration: the calibration plan has no measured KL");
-  check(target_recovery > 0 && target_recovery < 1, "a recovery target lies between 0 and 1, not {}", target_recovery);
-  check(point.recovery < 1,
-        "task calibration: the calibration plan loses nothing (recovery {:.4f}), so no slope can be read from it; "
-        "calibrate at a lower width",
-        point.recovery);
-  const double threshold = (1 - target_recovery) / point.alpha();
-  check(threshold <= linear_limit,
-        "task calibration: the KL allowed ({:.4g}) lies beyond the regime where recovery is linear in KL ({:.4g}); the "
-        "single-point method does not hold here",
-        threshold, linear_limit);
-  return threshold;
-}
-
 }  // namespace fidelio

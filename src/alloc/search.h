@@ -44,14 +44,4 @@ struct SearchOptions {
 SearchResult search_to_target(const SensitivityTable& table, const std::vector<Plan>& front, const Target& target,
                               const SearchOptions& options, const MeasurePlan& measure);
 
-// Task-lossless calibration (SLQ appendix A.3, Algorithm 2): recovery = 1 - alpha KL through one measured point.
-struct TaskCalibration {
-  double kl_actual = 0, kl_predicted = 0, recovery = 0;
-  double rho() const { return kl_actual / kl_predicted; }
-  double alpha() const { return (1 - recovery) / kl_actual; }
-};
-// The KL threshold for a recovery target. Throws Error when the linear regime does not hold: no degradation to
-// calibrate on, or a threshold beyond the calibration point or `linear_limit`.
-double kl_threshold(const TaskCalibration& point, double target_recovery, double linear_limit);
-
 }  // namespace fidelio

@@ -124,56 +124,100 @@ nlohmann::json make_certificate(const Target& target, const Certified& c, const 
           {"reference_sha256", reference_sha256}};
 }
 
-std::vector<std::string> in_plain_words(const nlohmann::json& c) {
-  const auto percent = [](double share) { return fmt::format("{:.2f}", 100 * share); };
-  const auto low = [](const nlohmann::json& e) {
-    return e.at("ci95")[0].is_null() ? 0.0 : e.at("ci95")[0].get<double>();
-  };
+namespace {
+
+std::string of_100(const nlohmann::json& share) {
+  return share.is_null() ? "?" : fmt::format("{:.2f}", 100 * share.get<double>());
+}
+// The lower end of an interval, which is not rounded up.
+std::string least_of_100(const nlohmann::json& estimate) {
+  const nlohmann::json& low = estimate.at("ci95")[0];
+  return low.is_null() ? "?" : fmt::format("{:.2f}", std::floor(1e4 * low.get<double>()) / 100);
+}
+
+std::string listed(const std::vector<std::string>& parts) {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  return text;
+}
+
+// Of several domains the worst has a name; where there is one, it need not be told from others.
+std::string promised_words(const nlohmann::json& c) {
+  const nlohmann::json &promised = c.at("promised"), &target = c.at("target");
+  const auto promise = c.at("promise").get<std::string>(), worst = promised.at("domain").get<std::string>();
+  const bool several = c.at("domains").size() > 1;
+  const std::string where = promise == "all"        ? "over all the text named here together"
+                            : promise == "document" ? "in a new document of any kind named here"
+                            : several               ? "in every kind of text named here"
+                                                    : "in text of the kind named here";
+  const std::string of_worst = promise == "all" || !several ? "" : fmt::format(" in {}, where it is lowest", worst);
+  const std::string what =
+      "given the same text before it, this model and the original agree on the next token (a word or a piece of one)";
+  const std::string meaning =
+      " (tables call it EAR: how often two draws agree that are as alike as both models' probabilities allow)";
+  const std::string measured = of_100(promised.at("ear").at("value"));
+  if (target.contains("ear"))
+    return fmt::format("{} at least {} times of 100 {}; measured: {}{}{}.", what, of_100(target.at("ear")), where,
+                       measured, of_worst, meaning);
+  return fmt::format("no figure, but what was found: {} {} times of 100 {}{}{}.", what, measured, where, of_worst,
+                     meaning);
+}
+
+std::string accuracy_words(const nlohmann::json& t) {
+  return fmt::format(
+      "at least {} of 100 right answers are kept; measured: {}, on {} questions that nothing was chosen by, and with "
+      "{:g}% certainty not below {}.",
+      of_100(1 - t.at("accuracy_drop").get<double>()), of_100(t.at("recovery").at("value")),
+      t.at("questions").at("check").get<int64_t>(), 100 * (1 - (1 - t.at("confidence").get<double>()) / 2),
+      least_of_100(t.at("recovery")));
+}
+
+std::string sure_words(const nlohmann::json& c) {
   const nlohmann::json& promised = c.at("promised");
-  const auto promise = c.at("promise").get<std::string>();
-  const std::string where = promise == "all"        ? "over all of the text together"
-                            : promise == "document" ? "in a new document of any of the kinds of text below"
-                                                    : fmt::format("in every kind of text below ({} is the worst)",
-                                                                  promised.at("domain").get<std::string>());
-  std::vector<std::string> lines;
-  const double ear = promised.at("ear").at("value").get<double>();
-  std::string first = fmt::format(
-      "This model chooses the same next token as the one it was made from for {} of 100 tokens {}, if both are let "
-      "choose as alike as their probabilities allow (expected acceptance rate, EAR).",
-      percent(ear), where);
-  if (c.at("target").contains("ear"))
-    first += fmt::format(" At least {} of 100 were promised.", percent(c.at("target").at("ear").get<double>()));
-  lines.push_back(first);
+  const std::string least = least_of_100(promised.at("ear"));
+  const int looks = c.at("looks").get<int>();
+  std::string means = fmt::format("one more document of any of these kinds gives no less than {} times of 100", least);
+  if (c.at("promise") != "document") {
+    std::vector<std::string> next;
+    for (const nlohmann::json& d : c.at("domains"))
+      next.push_back(
+          fmt::format("{} in {}", least_of_100(d.at("next_document").at("ear")), d.at("domain").get<std::string>()));
+    means = fmt::format(
+        "more text of this sort gives no less than {} times of 100 on average, and one new document "
+        "alone no less than {}",
+        least, listed(next));
+  }
+  return fmt::format(
+      "with {:g}% certainty, judged by how much these {} differ from each other, {}{}.",
+      100 * (1 - (1 - promised.at("confidence").get<double>()) / 2),
+      c.at("passages").get<bool>() ? "passages" : "documents", means,
+      looks == 1 ? "" : fmt::format("; it took {} looks at this text, each with twice the caution of the last", looks));
+}
+
+}  // namespace
+
+std::vector<PlainWords> in_plain_words(const nlohmann::json& c) {
+  const bool passages = c.at("passages").get<bool>();
+  const auto context = c.at("context").get<int64_t>();
   std::vector<std::string> kinds;
   for (const nlohmann::json& d : c.at("domains"))
-    kinds.push_back(
-        fmt::format("{} ({} {}, {} tokens)", d.at("domain").get<std::string>(), d.at("documents").get<int64_t>(),
-                    c.at("passages").get<bool>() ? "passages" : "documents", d.at("tokens").get<int64_t>()));
-  std::string named;
-  for (size_t i = 0; i < kinds.size(); ++i) named += (i == 0 ? "" : i + 1 == kinds.size() ? " and " : ", ") + kinds[i];
-  lines.push_back(fmt::format(
-      "That was measured on {}, none of which the search for this model had used; the windows are {} tokens long.",
-      named, c.at("context").get<int64_t>()));
-  lines.push_back(fmt::format(
-      "We are {:g}% sure that it is no lower than {} of 100: documents were drawn again and again to see how much "
-      "others would have changed it.{}",
-      100 * (1 - (1 - promised.at("confidence").get<double>()) / 2), percent(low(promised.at("ear"))),
-      c.at("looks").get<int>() == 1
-          ? std::string(" These documents were looked at once.")
-          : fmt::format(" These documents were looked at {} times, each time with twice the caution of the last.",
-                        c.at("looks").get<int>())));
-  std::string next;
-  for (const nlohmann::json& d : c.at("domains"))
-    next += fmt::format("{}{} in {}", next.empty() ? "" : ", ", percent(low(d.at("next_document").at("ear"))),
-                        d.at("domain").get<std::string>());
-  lines.push_back("A single new document may lie lower than the mean: with 97.5% confidence not below " + next + ".");
-  lines.push_back(
-      fmt::format("It was not tested on other kinds or sources of text, in other languages, on contexts longer than {} "
-                  "tokens, with "
-                  "other kernels or caches than those named here, nor for whether its answers are right: the "
-                  "original's mistakes are kept.",
-                  c.at("context").get<int64_t>()));
-  return lines;
+    kinds.push_back(fmt::format("{} ({} {}, {} tokens)", d.at("domain").get<std::string>(),
+                                d.at("documents").get<int64_t>(), passages ? "passages" : "documents",
+                                d.at("tokens").get<int64_t>()));
+  std::vector<PlainWords> words;
+  if (c.contains("tasks")) words.push_back({"Promised of answers", accuracy_words(c.at("tasks"))});
+  words.push_back({"Promised", promised_words(c)});
+  words.push_back({"On what text", fmt::format("{}, read in pieces of up to {} tokens, which nothing about this model "
+                                               "was made, tried or chosen with.",
+                                               listed(kinds), context)});
+  words.push_back({"How sure", sure_words(c)});
+  words.push_back(
+      {"Not tested",
+       fmt::format("{}other kinds of text and other languages; pieces longer than {} tokens; other "
+                   "programs, processors' kernels and number formats than those that measured; and "
+                   "whether answers are right: the original's mistakes are kept.",
+                   passages ? "other documents than the few that these passages are from; " : "", context)});
+  return words;
 }
 
 namespace {

@@ -46,9 +46,12 @@ struct Certified {
 nlohmann::json make_certificate(const Target& target, const Certified& certified, const Runner& served,
                                 const std::string& reference_sha256, const std::vector<std::string>& sources);
 
-// A certificate in sentences for somebody who has never heard of EAR: what was promised, on what text, how sure, what
-// was not tested.
-std::vector<std::string> in_plain_words(const nlohmann::json& certificate);
+// A certificate for somebody who has never heard of EAR, a sentence each: what was promised, on what text, how sure,
+// what was not tested.
+struct PlainWords {
+  std::string about, sentence;  // "How sure", and what ends with a full stop and begins with a small letter
+};
+std::vector<PlainWords> in_plain_words(const nlohmann::json& certificate);
 
 // What a checkpoint's certificate claims, as far as measuring it again needs. Throws Error for a checkpoint without one
 // and for a damaged one.

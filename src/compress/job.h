@@ -15,6 +15,7 @@
 #include "alloc/solve.h"
 #include "core/estimate.h"
 #include "eval/fidelity/domains.h"
+#include "eval/tasks/tasks.h"
 #include "runtime/runner.h"
 #include "sensitivity/meter.h"
 #include "text/chat_template.h"
@@ -97,16 +98,22 @@ void check_job(const Job& job);
 // every linear's columns, whole rows if none do; of formats that were asked for one that does not fit is an Error.
 void fit_to_columns(Job& job, const ModelConfig& config, bool by_default);
 
+// Questions of a target of tasks: those that the loss of accuracy is read from, and others that say whether it is kept.
+enum class QuestionSet : uint8_t { calibration, check };
+
 // The questions of a target of tasks, put to a model (SLQ appendix A.3).
 class TaskJudge {
  public:
   virtual ~TaskJudge() = default;
-  // Accuracy over the reference's, mean over tasks, bootstrapped by question, of the weights that `put` puts in force.
-  // `name`: a file's name, of this plan alone; `change` says what differs from the model's files.
-  virtual Estimate recovery(const std::string& name, const std::string& change,
-                            const std::function<void(Runner&)>& put) = 0;
-  virtual int64_t questions() const = 0;
-  virtual const std::string& sha256() const = 0;
+  // Accuracy over the reference's, mean over tasks, paired by question (eval/studies/recovery.h), of the weights that
+  // `put` puts in force; an interval of this confidence. `change` says what differs from the model's files.
+  virtual Estimate recovery(QuestionSet set, const std::string& change, const std::function<void(Runner&)>& put,
+                            double confidence) = 0;
+  virtual Estimate unchanged(QuestionSet set, double confidence) const = 0;  // of the reference against itself
+  // The calibration questions with the reference's own answers, of each at most `longest` tokens.
+  virtual std::vector<AnsweredText> own_text(int64_t longest) const = 0;
+  virtual int64_t questions(QuestionSet set) const = 0;
+  virtual nlohmann::json about() const = 0;  // what certificates say of them: {file_sha256, questions, seeds, sampling}
 };
 
 // What the room needs of the world outside.

@@ -11,6 +11,7 @@
 #include "core/foreign/units.h"
 #include "eval/report/html.h"
 #include "eval/report/table.h"
+#include "eval/studies/grids.h"
 
 namespace fidelio {
 namespace {
@@ -26,19 +27,29 @@ std::string interval(const nlohmann::json& e, int digits) {
 
 // What the questions said, where a loss of accuracy was the target.
 std::string tasks(const nlohmann::json& t) {
-  const nlohmann::json& point = t.at("calibration");
-  Table table{"Tasks",
-              "Recovery: accuracy over the source's, mean over tasks, bootstrapped by question. The line through the "
-              "calibration plan says how much KL the drop allows (SLQ, Algorithm 2).",
-              {"figure", "value"},
-              {}};
-  table.rows = {{"questions", fmt::format("{}", t.at("questions").get<int64_t>())},
-                {"accuracy that may be lost", fmt::format("{:.2f}%", 100 * t.at("accuracy_drop").get<double>())},
-                {"calibration plan, bits", number_text(point.at("bits"), 3)},
-                {"its KL", number_text(point.at("kl"), 6)},
-                {"its recovery", interval(point.at("recovery"), 4)},
-                {"KL allowed", number_text(t.at("kl_allowed"), 6)},
-                {"recovery of the plan", interval(t.at("recovery"), 4)}};
+  const nlohmann::json &point = t.at("calibration"), &questions = t.at("questions");
+  Table table{
+      "Tasks",
+      "Recovery: accuracy over the source's, mean over tasks, paired by question. KL is of the answers that the "
+      "source gave to the calibration questions. The line through the calibration plan says how much KL the "
+      "drop allows (SLQ, Algorithm 2); other questions say whether it was right.",
+      {"figure", "value"},
+      {}};
+  table.rows = {
+      {"questions of calibration, of the check",
+       fmt::format("{}, {}", questions.at("calibration").get<int64_t>(), questions.at("check").get<int64_t>())},
+      {"answers, runs", fmt::format("{}, {}", t.at("sampling").get<std::string>(), t.at("runs").get<int64_t>())},
+      {"accuracy that may be lost", fmt::format("{:.2f}%", 100 * t.at("accuracy_drop").get<double>())},
+      {"calibration plan, bits", number_text(point.at("bits"), 3)},
+      {"its KL", interval(point.at("kl"), 6)},
+      {"its recovery", interval(point.at("recovery"), 4)},
+      {"accuracy lost a nat", interval(point.at("alpha"), 3)},
+      {"KL allowed", number_text(t.at("kl_allowed"), 6)},
+      {"KL of the plan", interval(t.at("kl"), 6)},
+      {"recovery of the plan, predicted", interval(t.at("predicted_recovery"), 4)},
+      {fmt::format("recovery of the plan, measured ({:g}%)", 100 * t.at("confidence").get<double>()),
+       interval(t.at("recovery"), 4)},
+      {"plans checked", fmt::format("{}", t.at("looks").get<int>())}};
   return to_html(table);
 }
 
@@ -69,9 +80,10 @@ std::string domains(const nlohmann::json& c) {
 
 // What was promised, on what text, how sure, what was not tested: before any table.
 std::string plain_words(const nlohmann::json& c) {
-  std::string html;
-  for (const std::string& line : in_plain_words(c)) html += "<p>" + escape_html(line) + "</p>\n";
-  return html;
+  std::string html = "<dl class=\"words\">\n";
+  for (const PlainWords& w : in_plain_words(c))
+    html += "<dt>" + escape_html(w.about) + "</dt><dd>" + escape_html(w.sentence) + "</dd>\n";
+  return html + "</dl>\n";
 }
 
 std::string listed(const nlohmann::json& names) {
@@ -90,7 +102,7 @@ std::string certificate(const CompressStory& s) {
                                      : ": the smallest plan found with " + escape_html(target) + ".") +
                      "</p>\n";
   html +=
-      "<div class=\"cards\">" +
+      plain_words(c) + "<div class=\"cards\">" +
       card(number_text(promised["ear"]["value"].get<double>(), 5),
            fmt::format(
                "EAR on unseen text, {}: {} to {}", promised["domain"].get<std::string>(),
@@ -101,7 +113,7 @@ std::string certificate(const CompressStory& s) {
       card(fmt::format("{:.2f}×", static_cast<double>(s.report.at("source_file_bytes").get<int64_t>()) /
                                       static_cast<double>(s.report.at("file_bytes").get<int64_t>())),
            "smaller") +
-      "</div>\n" + certificate_html(c);
+      "</div>\n" + domains(c);
   Table table{"Certificate",
               "Measured through the kernels that serve, on documents that the search has not seen; intervals are made "
               "by document.",
@@ -114,6 +126,7 @@ std::string certificate(const CompressStory& s) {
       {"tokens", fmt::format("{}", c["tokens"].get<int64_t>())},
       {"looks at the unseen text", fmt::format("{}", c["looks"].get<int>())},
       {"kernels", listed(c["kernels"])},
+      {"the same bytes", "from every machine with these kernels; others sum calibration in another order (--isa)"},
       {"activations and cache, served", c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
       {"activations of sensitivities", s.measured.table.activations},
       {"how it was found",
@@ -158,7 +171,11 @@ std::string plans(const CompressStory& s) {
     table.rows.push_back({u.format, number_text(u.bits, 3), number_text(u.kl, 6), number_text(u.ear, 5)});
   std::string html = svg_chart(chart) + to_html(table);
   if (s.found.trials.empty()) return html;
-  Table trials{"Plans measured on the way", "", {"bits", "KL", "EAR [95%]", "EAR predicted"}, {}};
+  const bool of_tasks = s.report.at("certificate").contains("tasks");
+  Table trials{"Plans measured on the way",
+               of_tasks ? "On the calibration questions with the source's answers." : "",
+               {"bits", "KL", "EAR [95%]", "EAR predicted"},
+               {}};
   for (const TrialPoint& t : s.found.trials)
     trials.rows.push_back(
         {number_text(t.bits, 3), number_text(t.kl, 6), interval_text(t.ear, 5), number_text(t.predicted_ear, 5)});
@@ -266,6 +283,22 @@ std::string heat_map(const SensitivityTable& table) {
   return draw(grid);
 }
 
+// Of sensitivities by noise: the line of each group.
+std::string fits(const SensitivityTable& table) {
+  const nlohmann::json about = nlohmann::json::parse(table.provenance);
+  if (!about.contains("fits")) return "";
+  Table lines{
+      "Sensitivity by noise: a line for each group",
+      "KL against the noise's power relative to the weights', through the origin; 95% intervals of the slope by "
+      "Student's t, and how straight the points lie.",
+      {"group", "slope [95%]", "R²"},
+      {}};
+  for (const nlohmann::json& fit : about["fits"])
+    lines.rows.push_back(
+        {fit.at("group").get<std::string>(), interval(fit.at("alpha"), 3), number_text(fit.at("r2").get<double>(), 4)});
+  return to_html(lines);
+}
+
 std::string bit_map(const CompressStory& s) {
   std::map<int, size_t> row_of;
   Grid grid = layer_grid(s.measured.table, row_of);
@@ -286,25 +319,10 @@ std::string bit_map(const CompressStory& s) {
   return draw(grid);
 }
 
-std::string percent(Estimate e) { return interval_text({100 * e.value, {100 * e.ci95.low, 100 * e.ci95.high}}, 2); }
-
-// Where the first choices differ: by how sure the source was.
+// Where the first choices differ: by how sure the source was, on the certificate's text.
 std::string flips(const CompressStory& s) {
-  Table table{
-      "Flips of the first choice by entropy",
-      "On the certificate's text: positions by the entropy of the source's distribution there, and the share of "
-      "them whose most likely token is another; 95% bootstrap intervals by window.",
-      {"entropy, nats", "positions", "flips, %"},
-      {}};
-  for (size_t bin = 0; bin < kEntropyEdges.size(); ++bin) {
-    double positions = 0;
-    for (const WindowFidelity& w : s.found.certified.windows) positions += w.sums.bin_positions[bin];
-    table.rows.push_back({bin + 1 < kEntropyEdges.size()
-                              ? fmt::format("{:g} to {:g}", kEntropyEdges[bin], kEntropyEdges[bin + 1])
-                              : fmt::format("{:g} and more", kEntropyEdges[bin]),
-                          fmt::format("{:.0f}", positions), percent(s.found.certified.flips(bin))});
-  }
-  return to_html(table);
+  const NamedReport plan[] = {{"this plan", &s.found.certified}};
+  return svg_chart(flips_chart(plan)) + to_html(flips_table(plan));
 }
 
 std::string gamma(const CompressStory& s) {
@@ -382,8 +400,8 @@ std::string certify_page(const std::string& model, const std::string& verdict, c
 
 std::string compress_page(const CompressStory& s) {
   const std::string body = certificate(s) + flips(s) + "<h2>Plans</h2>\n" + plans(s) + "<h2>Groups</h2>\n" +
-                           bit_map(s) + heat_map(s.measured.table) + "<h2>Grids</h2>\n" + gamma(s) +
-                           "<h2>Size and time</h2>\n" + sizes(s);
+                           bit_map(s) + heat_map(s.measured.table) + fits(s.measured.table) + "<h2>Grids</h2>\n" +
+                           gamma(s) + "<h2>Size and time</h2>\n" + sizes(s);
   return html_page("Compressed and certified", body, s.made_by);
 }
 

@@ -13,9 +13,6 @@ namespace {
 constexpr double kBuiltRatio = 0.8;
 // What tuning leaves of a plan's KL, before any plan of this model has been tuned: -25% at 4 bits, more below.
 constexpr double kTunedRatio = 0.75;
-// Plans this near in size are not told apart by building both: which weights are rounded which way makes as much of a
-// difference.
-constexpr double kResolution = 0.01;
 
 }  // namespace
 
@@ -41,9 +38,7 @@ Found Search::run(const Target& target) {
     found_.plan = choose();
   } else {
     const std::unique_ptr<TaskJudge> judge = desk_.world.make_judge(desk_.job.out + ".journal");
-    found_.target.kl = kl_of_tasks(*judge);
-    found_.plan = choose();
-    check_tasks(*judge, found_.plan);
+    found_.plan = keep_accuracy(*judge);
   }
   return found_;
 }
@@ -87,7 +82,7 @@ Plan Search::choose() {
   Target aim = found_.target;
   for (;;) {
     const SearchResult found = search_to_target(
-        table_, front_, aim, {.max_trials = desk_.job.max_trials, .rho = ratio_, .resolution = kResolution},
+        table_, front_, aim, {.max_trials = desk_.job.max_trials, .rho = ratio_, .resolution = kPlanResolution},
         [&](const Plan& plan) { return trial(plan, "trial"); });
     // The source itself is the widest plan; where the trials end before anything met the target, it is left.
     Plan plan = found.best >= 0 ? found.trials[static_cast<size_t>(found.best)].plan : front_.back();
@@ -141,58 +136,6 @@ Plan Search::evolved(const Plan& start) {
                   desk_.job.generations, found.measurements, bits_per_parameter(table_, start),
                   bits_per_parameter(table_, found.best), options.kl_limit, found.kl));
   return found.best;
-}
-
-// Algorithm 2: one plan of few bits is measured in KL and in answers, and says how much KL the drop allows.
-double Search::kl_of_tasks(TaskJudge& judge) {
-  int64_t parameters = 0;
-  for (const Group& g : table_.groups) parameters += g.parameters;
-  const std::optional<Plan> point = best_within_bytes(
-      front_,
-      table_.fixed_bytes + static_cast<int64_t>(desk_.job.calibration_bits * static_cast<double>(parameters) / 8));
-  check(point.has_value(), "--calibration-bits {}: the smallest plan of these formats has {:.3f}",
-        desk_.job.calibration_bits, bits_per_parameter(table_, front_.front()));
-  const double kl = trial(*point, "calibration").kl.value;
-  const Estimate recovery =
-      judge.recovery("answers-calibration", to_json(table_, *point).dump(), [&](Runner& r) { builder_.serve(r); });
-  desk_.note(fmt::format("calibration on {} questions: recovery {:.4f} [{:.4f}, {:.4f}]", judge.questions(),
-                         recovery.value, recovery.ci95.low, recovery.ci95.high));
-  check(recovery.ci95.high < 1,
-        "--accuracy-drop: at {:.3f} bits (KL {:.4f}) the answers to {} questions recover {:.4f} [{:.4f}, {:.4f}], "
-        "which does not differ from no loss, so no slope can be read from it. Calibrate lower (--calibration-bits), or "
-        "ask more questions",
-        bits_per_parameter(table_, *point), kl, judge.questions(), recovery.value, recovery.ci95.low,
-        recovery.ci95.high);
-  // Beyond the calibration point the line would be extrapolated: that is where it stops holding.
-  const TaskCalibration calibration{kl, point->kl, recovery.value};
-  const double allowed = kl_threshold(calibration, 1 - desk_.job.accuracy_drop, kl);
-  desk_.note(fmt::format("alpha {:.4f} (loss of accuracy per nat), rho {:.4f}: KL up to {:.6f} allowed",
-                         calibration.alpha(), calibration.rho(), allowed));
-  found_.tasks = {{"file_sha256", judge.sha256()},
-                  {"questions", judge.questions()},
-                  {"accuracy_drop", desk_.job.accuracy_drop},
-                  {"calibration",
-                   {{"bits", bits_per_parameter(table_, *point)},
-                    {"kl", kl},
-                    {"recovery", to_json(recovery)},
-                    {"alpha", calibration.alpha()},
-                    {"rho", calibration.rho()}}},
-                  {"kl_allowed", allowed}};
-  return allowed;
-}
-
-// The line promised so much; the questions are put to the plan itself.
-void Search::check_tasks(TaskJudge& judge, const Plan& plan) {
-  const Estimate recovery =
-      judge.recovery("answers-plan", to_json(table_, plan).dump(), [&](Runner& r) { builder_.serve(r); });
-  desk_.note(fmt::format("the plan on {} questions: recovery {:.4f} [{:.4f}, {:.4f}]", judge.questions(),
-                         recovery.value, recovery.ci95.low, recovery.ci95.high));
-  check(recovery.ci95.high >= 1 - desk_.job.accuracy_drop,
-        "--accuracy-drop {}: the plan recovers {:.4f} [{:.4f}, {:.4f}] although its KL is what the line through the "
-        "calibration point allows: recovery is not linear in KL here, and the single-point method does not hold. Give "
-        "--ear or --kl",
-        desk_.job.accuracy_drop, recovery.value, recovery.ci95.low, recovery.ci95.high);
-  found_.tasks["recovery"] = to_json(recovery);
 }
 
 // The one plan there is, looked at once.

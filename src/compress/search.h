@@ -2,18 +2,23 @@
 #pragma once
 #include <nlohmann/json.hpp>
 
+#include "alloc/task_calibration.h"
 #include "compress/builder.h"
 #include "compress/table.h"
 
 namespace fidelio {
 
+// Plans this near in size are not told apart by building both: which weights are rounded which way makes as much of a
+// difference.
+inline constexpr double kPlanResolution = 0.01;
+
 struct TrialPoint {  // a plan that was measured on the way
   double bits = 0, kl = 0;
   Estimate ear;
-  double predicted_ear = 0;
+  double predicted_ear = 0;  // NaN where KL was what was predicted
 };
 struct Found {
-  Target target;  // what was searched for; with tasks, the KL they allow
+  Target target;  // what was searched for; empty with a size or tasks
   Plan plan;
   FidelityReport certified;  // on the certificate's documents
   int looks = 0;             // at it
@@ -33,9 +38,12 @@ class Search {
   Plan given();
   Plan evolved(const Plan& start);
   Measurement trial(const Plan& plan, const std::string& what);
-  double kl_of_tasks(TaskJudge& judge);
-  void check_tasks(TaskJudge& judge, const Plan& plan);
   Measurement look();
+  // Of a target of tasks (search_tasks.cc).
+  struct OwnText;
+  Plan keep_accuracy(TaskJudge& judge);
+  TaskCalibration calibrate(TaskJudge& judge, OwnText& text);
+  Measurement trial_on(OwnText& text, const Plan& plan, const std::string& what);
 
   Desk& desk_;
   const SensitivityTable& table_;

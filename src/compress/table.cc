@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/progress.h"
+#include "eval/statistics/clusters.h"
+#include "eval/statistics/statistics.h"
 
 namespace fidelio {
 namespace {
@@ -133,15 +135,22 @@ void describe(Desk& desk, const EstimateOptions& options, double ear_constant, E
   e.table.activations = name_of(desk.table_mode());
   e.table.ear_constant = ear_constant;
   e.table.fixed_bytes = fixed_bytes(desk.source, desk.groups);
-  e.table.provenance = nlohmann::json{
-      {"source_sha256", desk.source.sha256()},
-      {"text_sha256", desk.search.sha256},
-      {"tokens", desk.search.tokens},
-      {"passes", e.passes},
-      {"measured_in",
-       desk.job.method == SensitivityMethod::single ? to_string(options.measured) : std::string("all formats")},
-      {"seed",
-       desk.job.seed}}.dump();
+  nlohmann::json about = {{"source_sha256", desk.source.sha256()},
+                          {"text_sha256", desk.search.sha256},
+                          {"tokens", desk.search.tokens},
+                          {"passes", e.passes},
+                          {"measured_in", desk.job.method == SensitivityMethod::single ? to_string(options.measured)
+                                                                                       : std::string("all formats")},
+                          {"seed", desk.job.seed}};
+  // Of the lines through the origin, KL against a group's relative noise power: how straight they are, and alpha's 95%
+  // interval by Student's t.
+  const double reach = options.noise_levels > 1 ? student_quantile(0.975, options.noise_levels - 1) : 0;
+  for (size_t g = 0; g < e.kl_fits.size(); ++g) {
+    const LinearFit& fit = e.kl_fits[g];
+    const Estimate alpha{fit.alpha, {fit.alpha - reach * fit.alpha_se, fit.alpha + reach * fit.alpha_se}};
+    about["fits"].push_back({{"group", e.table.groups[g].name}, {"alpha", to_json(alpha)}, {"r2", fit.r2}});
+  }
+  e.table.provenance = about.dump();
 }
 
 }  // namespace

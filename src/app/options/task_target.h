@@ -1,38 +1,46 @@
-// A target of tasks instead of distance: how much of the reference's accuracy may be lost (SLQ appendix A.3, Algorithm
-// 2). Accuracy is counted at one plan of few bits; a line through that point and the origin says how much KL the drop
-// allows, and the rest is a search to a KL.
+// A target of tasks instead of distance: how much of the reference's accuracy may be lost (compress/search_tasks.cc).
 #pragma once
+#include <array>
 #include <functional>
 
 #include "app/options/questions.h"
 #include "compress/job.h"
 #include "core/estimate.h"
+#include "eval/studies/recovery.h"
 
 namespace fidelio::app {
 
 class TaskTarget final : public TaskJudge {
  public:
-  // The reference's answers; they and all others are kept in `folder` between runs. Throws Error if it answers nothing
-  // right. Refers to `model` and `questions`.
-  TaskTarget(const TextModel& model, const Questions& questions, const RunOptions& run, const std::string& folder);
+  // Puts the questions to the reference: sampled as its generation_config.json recommends, once for each of `seeds`, or
+  // greedily where it recommends nothing or seeds is 0. All answers are kept in `folder` between runs. A question is one
+  // of calibration if the SHA-256 of its words says so, one of three, so that the same words are never in both sets.
+  // Throws Error if either set is empty or answered wrongly throughout. Refers to `model` and `questions`.
+  TaskTarget(const TextModel& model, const Questions& questions, const RunOptions& run, int seeds, uint64_t seed,
+             const std::string& folder);
 
-  // Accuracy over the reference's, mean over tasks, bootstrapped by question, of the weights that `put` puts in force.
-  // `name`: a file's name, of this plan alone; `change` says what differs from the model's files.
-  Estimate recovery(const std::string& name, const std::string& change,
-                    const std::function<void(Runner&)>& put) override;
-
-  int64_t questions() const override { return static_cast<int64_t>(set_.items.size()); }
-  const std::string& sha256() const override { return set_.sha256; }
+  Estimate recovery(QuestionSet set, const std::string& change, const std::function<void(Runner&)>& put,
+                    double confidence) override;
+  Estimate unchanged(QuestionSet set, double confidence) const override;
+  std::vector<AnsweredText> own_text(int64_t longest) const override;
+  int64_t questions(QuestionSet set) const override { return std::ssize(half(set).asked.items); }
+  nlohmann::json about() const override;
 
  private:
-  std::vector<ItemResult> answers(const std::string& name, const std::string& change);
+  struct Half {
+    const char* name;
+    TaskSet asked;
+    ModelRuns reference;
+  };
+  const Half& half(QuestionSet set) const { return halves_[static_cast<size_t>(set)]; }
+  std::vector<std::vector<ItemResult>> answers(const Half& half, const std::string& change) const;
 
   const TextModel& model_;
   const Questions& questions_;
-  TaskSet set_;
   std::string folder_;
+  std::vector<SamplingOptions> samplings_;
   std::unique_ptr<Runner> runner_;
-  std::vector<ItemResult> reference_;
+  std::array<Half, 2> halves_;  // by QuestionSet
 };
 
 }  // namespace fidelio::app

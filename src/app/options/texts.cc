@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "compress/certificate.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
@@ -69,6 +70,10 @@ void print_domains(const nlohmann::json& certificate) {
                d.at("documents").get<int64_t>(), certificate.at("passages").get<bool>() ? "passages" : "documents",
                d.at("windows").get<int64_t>());
   }
+}
+
+void print_plain_words(const nlohmann::json& certificate) {
+  for (const PlainWords& w : in_plain_words(certificate)) fmt::print("  {}: {}\n", w.about, w.sentence);
 }
 
 }  // namespace fidelio::app

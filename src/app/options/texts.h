@@ -30,5 +30,7 @@ CLI::Validator text_source();
 
 // A line for each domain of a certificate, where there are several.
 void print_domains(const nlohmann::json& certificate);
+// And what it says to somebody who does not know its figures, a line each (compress/certificate.h).
+void print_plain_words(const nlohmann::json& certificate);
 
 }  // namespace fidelio::app

@@ -136,6 +136,7 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
     fmt::print("{:<{}} {}\n{:<{}} {}\n", "stored (" + stored_name + ")", wide, promised_text(claim.json),
                "your text (" + own_name + ")", wide, promised_text(own));
     print_domains(own);
+    print_plain_words(own);
     fmt::print("{}\n", compared(claim, own));
     if (const std::string few = few_documents_text(set); !few.empty()) fmt::print("Your text: {}.\n", few);
   }
@@ -162,7 +163,8 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   if (!quiet(o.json)) {
     fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\n{}\n", claim.ear.value, claim.kl.value,
                ear, measured["kl"]["value"].get<double>(), verdict);
-    fmt::print("\n{}\n", fmt::join(in_plain_words(measured), "\n"));
+    fmt::print("\n");
+    print_plain_words(measured);
   }
   check(holds, "{}: what is certified is not met", o.run.model);
 }

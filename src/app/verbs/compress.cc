@@ -25,6 +25,7 @@ struct CompressOptions {
                            search = "ilp", promise = "domain";
   std::vector<std::string> formats, rules;
   bool dry_run = false, draft = false;
+  int seeds = 3;  // of answers
 };
 
 // All of the command line but what depends on the model.
@@ -92,6 +93,7 @@ void say(const Job& job, const nlohmann::json& report) {
       certificate["looks"].get<int>());
   print_domains(certificate);
   fmt::print("  {}\n", report["beside"].get<std::string>());
+  print_plain_words(certificate);
   if (job.consumer != Consumer::fidelio)
     fmt::print("  {} takes it as it is: fidelio export {} {} -o ...\n", name_of(job.consumer), out,
                rules_of(job.consumer).export_options);
@@ -126,7 +128,7 @@ void compress(const CompressOptions& o) {
                     model.chat ? &*model.chat : nullptr,
                     [&](const RunnerOptions& options) { return make_runner(o.run, model.checkpoint, options); },
                     [&](const std::string& folder) -> std::unique_ptr<TaskJudge> {
-                      return std::make_unique<TaskTarget>(model, o.questions, o.run, folder);
+                      return std::make_unique<TaskTarget>(model, o.questions, o.run, o.seeds, o.job.seed, folder);
                     },
                     [&](const std::string& text) {
                       if (!quiet(o.json)) print_beside_progress(text + "\n");
@@ -164,6 +166,10 @@ void add_answers(CLI::App& verb, CompressOptions* o) {
   verb.add_option("--calibration-bits", o->job.calibration_bits,
                   "Size of the plan at which the loss of accuracy is counted")
       ->check(above_zero());
+  verb.add_option("--seeds", o->seeds,
+                  "Answer so many times, sampling as the model's generation_config.json recommends, if it does; 0: "
+                  "once, greedily")
+      ->check(CLI::Range(0, 1000));
   group_with_tasks(verb, before, tasks);
 }
 
@@ -206,7 +212,7 @@ void add_ways(CLI::App& verb, CompressOptions* o) {
                   "ilp: the knapsack's answer, measured and corrected; evolve: evolution goes on from there");
   verb.add_option("--generations", o->job.generations, "Of --search evolve")->check(CLI::Range(1, 1 << 20));
   verb.add_option("--max-trials", o->job.max_trials, "Plans measured before giving up")->check(above_zero());
-  verb.add_option("--seed", o->job.seed, "Of noise, permutations and samples");
+  verb.add_option("--seed", o->job.seed, "Of noise, permutations, samples and answers");
 }
 
 void add_texts(CLI::App& verb, CompressOptions* o) {

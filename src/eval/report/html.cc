@@ -20,6 +20,7 @@ p.lead,.note{color:var(--soft)}.note{font-size:.85rem}
 figure{margin:1.5rem 0}figcaption{font-weight:600;margin-bottom:.5rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;white-space:nowrap}
 th,td{padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);text-align:right}th:first-child{text-align:left;position:sticky;left:0;background:var(--back)}thead th{color:var(--soft);font-weight:600}
+dl.words{display:grid;grid-template-columns:max-content 1fr;gap:.5rem 1.2rem;margin:1.2rem 0}dl.words dt{font-weight:600}dl.words dd{margin:0}@media(max-width:600px){dl.words{grid-template-columns:1fr;gap:.1rem}dl.words dd{margin-bottom:.6rem}}
 footer{margin-top:3rem;padding-top:.8rem;border-top:1px solid var(--line);overflow-wrap:anywhere}
 .target{stroke:var(--soft);stroke-dasharray:3 4;fill:none}svg text.label{fill:var(--ink);font-size:.92em}
 svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}@media(max-width:600px){svg{font-size:22px}table{font-size:.82rem}tbody th{white-space:normal}}

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "eval/statistics/statistics.h"
 
 namespace fidelio {
 namespace {
@@ -162,10 +163,11 @@ Estimate paired_difference(const PairedCounts& c) {
            -lowest_difference(c.reference_only, c.candidate_only, c.total)}};
 }
 
-Estimate paired_ratio(const PairedCounts& c) {
+Estimate paired_ratio(const PairedCounts& c, double confidence) {
   const double candidate = c.both + c.candidate_only, reference = c.both + c.reference_only;
   if (!(reference > 0)) return {kNaN, {kNaN, kNaN}};
   const double n = static_cast<double>(c.total), x = candidate / n, y = reference / n;
+  const double z = normal_quantile(1 - (1 - confidence) / 2);
   const double only = c.candidate_only / n, other = c.reference_only / n, neither = c.neither / n;
   // (x - r y) over its standard error if the ratio is r, the two shares of differing questions at their likeliest.
   const auto statistic = [&](double r) {
@@ -179,9 +181,9 @@ Estimate paired_ratio(const PairedCounts& c) {
   };
   const double value = candidate / reference;
   double high = std::max(2 * value, 2.0);
-  while (statistic(high) > -kZ95 && high < 1e9) high *= 2;
-  const double low = value == 0 ? 0 : boundary(1e-9, value, [&](double r) { return statistic(r) <= kZ95; });
-  return {value, {low, boundary(high, std::max(value, 1e-9), [&](double r) { return statistic(r) >= -kZ95; })}};
+  while (statistic(high) > -z && high < 1e9) high *= 2;
+  const double low = value == 0 ? 0 : boundary(1e-9, value, [&](double r) { return statistic(r) <= z; });
+  return {value, {low, boundary(high, std::max(value, 1e-9), [&](double r) { return statistic(r) >= -z; })}};
 }
 
 Estimate mean_of_estimates(std::span<const Estimate> estimates) {

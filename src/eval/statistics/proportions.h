@@ -34,7 +34,7 @@ Estimate paired_difference(const PairedCounts& counts);
 
 // The candidate's accuracy over the reference's (recovery), by the score test for ratios of paired proportions (Nam and
 // Blackwelder 2002). NaN if the reference is never right.
-Estimate paired_ratio(const PairedCounts& counts);
+Estimate paired_ratio(const PairedCounts& counts, double confidence = 0.95);
 
 // Mean of independent estimates with an interval made from theirs (Zou and Donner 2008): squared distances of the ends
 // from the values add up.

@@ -121,6 +121,11 @@ TEST(Proportions, RatiosHaveScoreIntervals) {
   EXPECT_NEAR(worse.ci95.low * better.ci95.high, 1, 1e-6);
   EXPECT_NEAR(worse.ci95.high * better.ci95.low, 1, 1e-6);
   EXPECT_LT(worse.ci95.high, 1);
+  // More caution, a wider interval around the same value.
+  const Estimate cautious = paired_ratio(table(50, 20, 4, 26), 0.975);
+  EXPECT_EQ(cautious.value, worse.value);
+  EXPECT_LT(cautious.ci95.low, worse.ci95.low);
+  EXPECT_GT(cautious.ci95.high, worse.ci95.high);
   EXPECT_TRUE(std::isnan(paired_ratio(table(0, 0, 3, 4)).value));
   EXPECT_EQ(paired_ratio(table(0, 12, 0, 4)).ci95.low, 0);
 }

@@ -86,7 +86,7 @@ RecoveryTable recovery_table(std::span<const ModelRuns> models, const RecoveryOp
       reference_by_task.push_back(of_task(reference, questions, task));
       row.accuracy.push_back(
           wilson(std::accumulate(by_task.back().begin(), by_task.back().end(), 0.0), std::ssize(by_task.back())));
-      row.recovery.push_back(paired_ratio(paired_counts(by_task.back(), reference_by_task.back())));
+      row.recovery.push_back(paired_ratio(paired_counts(by_task.back(), reference_by_task.back()), options.confidence));
     }
     std::vector<Estimate> kept = row.recovery;  // not where the reference is never right
     std::erase_if(kept, [](const Estimate& e) { return !std::isfinite(e.value); });

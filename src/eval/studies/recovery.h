@@ -26,7 +26,8 @@ struct ModelRuns {
 void check_same_questions(std::span<const ModelRuns> models);
 
 struct RecoveryOptions {
-  double margin = 0.01;  // of accuracy: what "lossless within sampling variance" may lose (proportions.h, Verdict)
+  double margin = 0.01;      // of accuracy: what "lossless within sampling variance" may lose (proportions.h, Verdict)
+  double confidence = 0.95;  // of the intervals of recovery
 };
 
 struct RecoveryRow {

@@ -222,24 +222,48 @@ int64_t count_thinking(std::span<const int32_t> ids, std::optional<int32_t> open
   return end - begin - 1;
 }
 
+AnsweredText continued(const Tokenizer& tokenizer, const Continuation& c) {
+  const size_t spaces = c.context.size() - (c.context.find_last_not_of(' ') + 1);
+  const std::string context = c.context.substr(0, c.context.size() - spaces);
+  const auto first = static_cast<int64_t>(tokenizer.encode(context).size());
+  AnsweredText text{tokenizer.encode(context + std::string(spaces, ' ') + c.text), first};
+  check(first >= 1 && first < static_cast<int64_t>(text.ids.size()),
+        "\"{}\" after \"{}\" has no tokens of its own to score", c.text, c.context);
+  return text;
+}
+
+std::vector<AnsweredText> answered_texts(const TaskModel& model, const TaskSet& set,
+                                         std::span<const ItemResult> results, int64_t longest) {
+  check(results.size() == set.items.size(), "{} answers to {} questions", results.size(), set.items.size());
+  std::vector<AnsweredText> texts;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const TaskItem& item = set.items[i];
+    AnsweredText text;
+    if (set.method == TaskMethod::likelihood) {
+      const auto chosen = static_cast<size_t>(results[i].chosen);
+      text = continued(*model.tokenizer, {choice_context(item, chosen, set.examples), " " + item.choices[chosen]});
+    } else {
+      text.ids = model.prompt(conversation(item, set.examples));
+      text.first_scored = static_cast<int64_t>(text.ids.size());
+      const std::vector<int32_t> answer = model.tokenizer->encode(results[i].text, false);
+      text.ids.insert(text.ids.end(), answer.begin(), answer.end());
+    }
+    if (std::ssize(text.ids) > longest) text.ids.resize(static_cast<size_t>(longest));
+    if (text.first_scored >= 1 && text.first_scored < std::ssize(text.ids)) texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
 std::vector<ContinuationScore> score_continuations(Runner& runner, const Tokenizer& tokenizer,
                                                    std::span<const Continuation> continuations, Activations mode,
                                                    const ProgressCallback& progress) {
-  std::vector<std::vector<int32_t>> ids;
+  std::vector<AnsweredText> texts;
   std::vector<ScoredSequence> sequences;
-  for (const Continuation& c : continuations) {
-    const size_t spaces = c.context.size() - (c.context.find_last_not_of(' ') + 1);
-    const std::string context = c.context.substr(0, c.context.size() - spaces);
-    const auto first = static_cast<int64_t>(tokenizer.encode(context).size());
-    ids.push_back(tokenizer.encode(context + std::string(spaces, ' ') + c.text));
-    check(first >= 1 && first < static_cast<int64_t>(ids.back().size()),
-          "\"{}\" after \"{}\" has no tokens of its own to score", c.text, c.context);
-    sequences.push_back({{}, first});
-  }
-  for (size_t i = 0; i < ids.size(); ++i) sequences[i].ids = ids[i];
+  for (const Continuation& c : continuations) texts.push_back(continued(tokenizer, c));
+  for (const AnsweredText& t : texts) sequences.push_back({t.ids, t.first_scored});
 
   const auto v = static_cast<size_t>(runner.config().v);
-  std::vector<ContinuationScore> scores(ids.size(), {0, true, 0});
+  std::vector<ContinuationScore> scores(texts.size(), {0, true, 0});
   const PassModel models[] = {{&runner, mode}};
   run_pass(
       models, sequences,

@@ -84,6 +84,17 @@ struct ContinuationScore {
   bool greedy = false;
   int64_t tokens = 0;
 };
+// A text whose end is scored: tokens ids[first_scored..].
+struct AnsweredText {
+  std::vector<int32_t> ids;
+  int64_t first_scored = 1;
+};
+AnsweredText continued(const Tokenizer& tokenizer, const Continuation& continuation);
+// The questions' own text: each prompt and the answer a model gave to it (where choices were scored, the one it chose),
+// of which the answer is scored. Of each at most `longest` tokens; those without an answer within them are left out.
+std::vector<AnsweredText> answered_texts(const TaskModel& model, const TaskSet& set,
+                                         std::span<const ItemResult> results, int64_t longest);
+
 std::vector<ContinuationScore> score_continuations(Runner& runner, const Tokenizer& tokenizer,
                                                    std::span<const Continuation> continuations, Activations mode,
                                                    const ProgressCallback& progress = {});

@@ -281,6 +281,41 @@ TEST(Likelihood, ChoosesTheLikeliestAndTheLikeliestPerCharacter) {
   }
 }
 
+// The prompt as it was put and the answer after it, cut where it is asked to be; of choices the one that was chosen.
+TEST(Tasks, OwnTextIsPromptAndAnswer) {
+  FakeRunner runner = make_runner();
+  const TaskModel model{&runner, &tokenizer(), chat_prompt(tokenizer(), chat())};
+  const TaskSet set = questions(3);
+  std::vector<ItemResult> results(3);
+  results[0].text = "nobody knows";
+  results[2].text = "one";  // the second answered nothing
+  const auto all = answered_texts(model, set, results, 100);
+  ASSERT_EQ(all.size(), 2u);
+  const std::vector<int32_t> prompt = model.prompt(conversation(set.items[0], {})),
+                             answer = tokenizer().encode("nobody knows", false);
+  ASSERT_GE(answer.size(), 2u);
+  EXPECT_EQ(all[0].first_scored, std::ssize(prompt));
+  std::vector<int32_t> both = prompt;
+  both.insert(both.end(), answer.begin(), answer.end());
+  EXPECT_EQ(all[0].ids, both);
+  const auto cut = answered_texts(model, set, results, std::ssize(prompt) + 1);
+  ASSERT_FALSE(cut.empty());
+  EXPECT_EQ(cut[0].ids, std::vector<int32_t>(both.begin(), both.begin() + std::ssize(prompt) + 1));
+  EXPECT_TRUE(answered_texts(model, set, results, 3).empty());
+
+  TaskSet choices;
+  choices.method = TaskMethod::likelihood;
+  choices.items = {TaskItem{}};
+  choices.items[0].question = "The sky is";
+  choices.items[0].choices = {"green", "blue and wide"};
+  ItemResult chosen;
+  chosen.chosen = 1;
+  const auto text = answered_texts(model, choices, std::span(&chosen, 1), 100);
+  ASSERT_EQ(text.size(), 1u);
+  EXPECT_EQ(text[0].ids, tokenizer().encode("The sky is blue and wide"));
+  EXPECT_EQ(text[0].first_scored, std::ssize(tokenizer().encode("The sky is")));
+}
+
 TEST(Tasks, ReportCountsByTask) {
   std::vector<ItemResult> results(5);
   for (size_t i = 0; i < 5; ++i) {

@@ -1,0 +1,128 @@
+// A target of tasks: how much of the reference's accuracy may be lost (SLQ appendix A.3, Algorithm 2).
+//
+//   calibration   a plan of few bits answers one question of three, and its KL on their text says what a nat costs
+//   search        plans are tried by that KL, which the table predicts up to the ratio rho, until the smallest is found
+//                 that stays below what the drop allows
+//   check         that one answers the other questions; what it keeps must, by the lower end, be what was asked for. If
+//                 it is not, a larger plan is asked, with twice the caution of the last; if four fail, it is refused
+#include <algorithm>
+#include <cmath>
+
+#include "compress/search.h"
+#include "eval/statistics/clusters.h"
+
+namespace fidelio {
+
+// The questions' own text, and what the reference makes of it.
+struct Search::OwnText {
+  std::vector<AnsweredText> texts;
+  std::vector<ScoredSequence> sequences;
+  KeptStreams kept;
+};
+
+// The plan built and served on the questions' own text; a question is what is drawn.
+Measurement Search::trial_on(OwnText& text, const Plan& plan, const std::string& what) {
+  builder_.build(plan);
+  CompareOptions how;
+  how.candidate_mode = desk_.job.served();
+  std::vector<double> kl, loss, tokens;
+  for (const WindowFidelity& w :
+       compare_sequences(*desk_.reference, *desk_.served, text.sequences, how, desk_.pool, {}, &text.kept)) {
+    tokens.push_back(static_cast<double>(w.sums.positions));
+    kl.push_back(w.sums.kl);
+    loss.push_back(tokens.back() - w.sums.ear);
+  }
+  const Estimate lost = cluster_mean(loss, tokens);
+  const Measurement m{{1 - lost.value, {1 - lost.ci95.high, 1 - lost.ci95.low}}, cluster_mean(kl, tokens), 0};
+  const double bits = bits_per_parameter(table_, plan);
+  desk_.note(fmt::format("{} {:.3f} bits: on the questions' own text KL {:.6f} [{:.6f}, {:.6f}], EAR {:.5f}", what,
+                         bits, m.kl.value, m.kl.ci95.low, m.kl.ci95.high, m.ear.value));
+  found_.trials.push_back({bits, m.kl.value, m.ear, std::nan("")});
+  return m;
+}
+
+TaskCalibration Search::calibrate(TaskJudge& judge, OwnText& text) {
+  int64_t parameters = 0;
+  for (const Group& g : table_.groups) parameters += g.parameters;
+  const std::optional<Plan> plan = best_within_bytes(
+      front_,
+      table_.fixed_bytes + static_cast<int64_t>(desk_.job.calibration_bits * static_cast<double>(parameters) / 8));
+  check(plan.has_value(), "--calibration-bits {}: the smallest plan of these formats has {:.3f}",
+        desk_.job.calibration_bits, bits_per_parameter(table_, front_.front()));
+  TaskCalibration point;
+  point.kl = trial_on(text, *plan, "calibration").kl;
+  point.kl_predicted = plan->kl;
+  point.recovery = judge.recovery(
+      QuestionSet::calibration, to_json(table_, *plan).dump(), [&](Runner& r) { builder_.serve(r); }, 0.95);
+  const Estimate unchanged = judge.unchanged(QuestionSet::check, confidence_of_look(1));
+  point.unchanged = unchanged.value - unchanged.ci95.low;
+  const int64_t asked = judge.questions(QuestionSet::calibration);
+  point.share = static_cast<double>(judge.questions(QuestionSet::check)) / static_cast<double>(asked);
+  desk_.note(fmt::format("calibration on {} questions: recovery {:.4f} [{:.4f}, {:.4f}]", asked, point.recovery.value,
+                         point.recovery.ci95.low, point.recovery.ci95.high));
+  check_calibration(point);
+  const Estimate alpha = point.alpha();
+  desk_.note(fmt::format("alpha {:.4f} [{:.4f}, {:.4f}] (loss of accuracy per nat), rho {:.4f}", alpha.value,
+                         alpha.ci95.low, alpha.ci95.high, point.rho()));
+  found_.tasks = judge.about();
+  found_.tasks.update({{"accuracy_drop", desk_.job.accuracy_drop},
+                       {"calibration",
+                        {{"bits", bits_per_parameter(table_, *plan)},
+                         {"kl", to_json(point.kl)},
+                         {"recovery", to_json(point.recovery)},
+                         {"alpha", to_json(alpha)},
+                         {"rho", point.rho()}}}});
+  return point;
+}
+
+Plan Search::keep_accuracy(TaskJudge& judge) {
+  const PassLimits limits = limits_of(*desk_.reference);
+  OwnText text{judge.own_text(std::min(limits.max_positions, limits.cache_pages * kPageTokens)), {}, KeptStreams()};
+  for (const AnsweredText& t : text.texts) text.sequences.push_back({t.ids, t.first_scored});
+  const TaskCalibration point = calibrate(judge, text);
+  const double drop = desk_.job.accuracy_drop;
+  const int64_t asked = judge.questions(QuestionSet::check);
+  double allowed = kl_allowed(point, drop, asked);
+  for (int number = 1;; ++number) {
+    desk_.note(fmt::format("KL up to {:.6f} allowed", allowed));
+    std::vector<Measurement> measured;
+    const SearchResult found = search_to_target(
+        table_, front_, {{}, allowed},
+        {.max_trials = desk_.job.max_trials, .rho = point.rho(), .resolution = kPlanResolution}, [&](const Plan& plan) {
+          measured.push_back(trial_on(text, plan, "trial"));
+          return measured.back();
+        });
+    // The source itself is the widest plan; where the trials end before anything met the target, it is left.
+    const Plan plan = found.best >= 0 ? found.trials[static_cast<size_t>(found.best)].plan : front_.back();
+    const Measurement m = found.best >= 0 ? measured[static_cast<size_t>(found.best)] : trial_on(text, plan, "widest");
+    builder_.build(plan);
+    const double confidence = confidence_of_look(number);
+    const Estimate kept = judge.recovery(
+        QuestionSet::check, to_json(table_, plan).dump(), [&](Runner& r) { builder_.serve(r); }, confidence);
+    const Estimate predicted = point.predicted(m.kl.value);
+    desk_.note(
+        fmt::format("check {} on {} other questions: recovery {:.4f} [{:.4f}, {:.4f}] at {:g}%, predicted {:.4f} "
+                    "[{:.4f}, {:.4f}]",
+                    number, asked, kept.value, kept.ci95.low, kept.ci95.high, 100 * confidence, predicted.value,
+                    predicted.ci95.low, predicted.ci95.high));
+    found_.tasks.update({{"kl_allowed", allowed},
+                         {"kl", to_json(m.kl)},
+                         {"predicted_recovery", to_json(predicted)},
+                         {"recovery", to_json(kept)},
+                         {"confidence", confidence},
+                         {"looks", number}});
+    if (kept.ci95.low >= 1 - drop) {
+      look();
+      return plan;
+    }
+    check(
+        number < kMostLooks && plan.bytes < front_.back().bytes,
+        "--accuracy-drop {}: after {} plans the last, with a KL of {:.6f} on the questions' own text, keeps {:.4f} "
+        "[{:.4f}, {:.4f}] of the accuracy on {} questions, and the lower end must be {:.4f}. Ask more questions, allow "
+        "more, or give --ear",
+        drop, number, m.kl.value, kept.value, kept.ci95.low, kept.ci95.high, asked, 1 - drop);
+    allowed = std::min(allowed, m.kl.value) * std::clamp(drop / (1 - kept.ci95.low), 0.25, 0.8);
+  }
+}
+
+}  // namespace fidelio
