@@ -132,7 +132,7 @@ std::string of_100(const nlohmann::json& share) {
 // The lower end of an interval, which is not rounded up.
 std::string least_of_100(const nlohmann::json& estimate) {
   const nlohmann::json& low = estimate.at("ci95")[0];
-  return low.is_null() ? "?" : fmt::format("{:.2f}", std::floor(1e4 * low.get<double>()) / 100);
+  return low.is_null() ? "?" : fmt::format("{:.2f}", std::floor(1e4 * low.get<double>() + 1e-6) / 100);
 }
 
 std::string listed(const std::vector<std::string>& parts) {

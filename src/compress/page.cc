@@ -116,7 +116,8 @@ std::string certificate(const CompressStory& s) {
       "</div>\n" + domains(c);
   Table table{"Certificate",
               "Measured through the kernels that serve, on documents that the search has not seen; intervals are made "
-              "by document.",
+              "by document. Every machine with these kernels makes the same bytes; others sum calibration in another "
+              "order and choose some other codes (--isa).",
               {"figure", "value"},
               {}};
   table.rows = {
@@ -126,7 +127,6 @@ std::string certificate(const CompressStory& s) {
       {"tokens", fmt::format("{}", c["tokens"].get<int64_t>())},
       {"looks at the unseen text", fmt::format("{}", c["looks"].get<int>())},
       {"kernels", listed(c["kernels"])},
-      {"the same bytes", "from every machine with these kernels; others sum calibration in another order (--isa)"},
       {"activations and cache, served", c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
       {"activations of sensitivities", s.measured.table.activations},
       {"how it was found",
