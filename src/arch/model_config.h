@@ -104,6 +104,9 @@ struct ModelConfig {
   double embedding_scale = 1, attention_scale = 0, residual_scale = 1, logit_divisor = 1;
   // q of position p is multiplied by 1 + beta log(1 + floor(p / rope.original_max_positions)) (Ministral 3); 0: it is not.
   double query_growth = 0;
+  // QuaRot (quant/rotation.h): what o and down are multiplied by is turned first, by Hadamard matrices over the heads and
+  // over the f columns; their weights hold the way back. Of our own checkpoints alone.
+  bool rotated = false;
   std::optional<int> bos_id;  // config.json's own; stop ids are united with generation_config's and the tokenizer's
   std::vector<int> eos_ids;
   std::optional<DType> dtype;  // the dtype config.json names: f32, f16 or bf16

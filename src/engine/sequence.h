@@ -50,8 +50,9 @@ struct Generation {
   int64_t stop_string = -1;  // which one ended it
   std::string error;         // why it could not go on: a logit was not finite. Empty otherwise
 
-  int64_t reused = 0;                 // tokens of the prompt whose rows were in the cache
-  int64_t drafted = 0, accepted = 0;  // tokens drafted for it, and how many of those were verified
+  int64_t reused = 0;  // tokens of the prompt whose rows were in the cache
+  // Tokens drafted for it; of those, whose predecessors were all accepted; accepted.
+  int64_t drafted = 0, judged = 0, accepted = 0;
 };
 
 // What a request's owner hears, during Engine::step or cancel. `text` of a token is what became settled by it.

@@ -158,8 +158,10 @@ Statement read_statement(const ModelSource& source) {
 
 }  // namespace
 
-Checkpoint Checkpoint::open(const std::string& path) {
-  Checkpoint c(open_model_source(path));
+Checkpoint Checkpoint::open(const std::string& path) { return open(open_model_source(path)); }
+
+Checkpoint Checkpoint::open(ModelSource source) {
+  Checkpoint c(std::move(source));
   const std::string& folder = c.folder();
   c.config_ = load_config(c.texts());
   // A model that sees images too has its text model under one of these names.
@@ -337,6 +339,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
 
   json config = text_config(source.texts());
   config["quantization_config"] = {{"quant_method", "fidelio"}, {"version", FIDELIO_VERSION}};
+  if (c.rotated) config["quantization_config"]["rotation"] = "hadamard";
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
   copy_companions(source.texts(), temporary.path());
   temporary.commit();

@@ -36,6 +36,7 @@ class Checkpoint {
  public:
   // Checks that every tensor is there with its shape and dtype, so that nothing after this has to.
   static Checkpoint open(const std::string& path);  // anything that io/model_source.h reads
+  static Checkpoint open(ModelSource source);
 
   const std::string& folder() const { return source_.texts.name(); }  // the path it was opened by
   const TextFiles& texts() const { return source_.texts; }            // config.json, tokenizer.json, ...

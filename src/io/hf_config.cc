@@ -74,13 +74,21 @@ Architecture read_architecture(const Keys& keys) {
               supported_names());
 }
 
-void refuse_quantised(const Keys& keys) {
+// Refuses what somebody else quantised; of our own, what the weights expect of the forward.
+void read_quantised(const Keys& keys, ModelConfig& c) {
   const Json* config = keys.find("quantization_config");
   if (!config) return;
   std::string method = "an unnamed method";
   if (config->is_object() && config->contains("quant_method") && (*config)["quant_method"].is_string())
     method = (*config)["quant_method"].get<std::string>();
-  if (method == "fidelio") return;  // our own: io/checkpoint reads it
+  if (method == "fidelio") {  // our own: io/checkpoint reads the weights
+    const std::string rotation = Keys(*config, keys.where()).text_or("rotation", "");
+    check(rotation.empty() || rotation == "hadamard",
+          "{}: key \"rotation\" of \"quantization_config\": expected \"hadamard\", got {}", keys.where(),
+          foreign(rotation));
+    c.rotated = !rotation.empty();
+    return;
+  }
   throw Error(
       "{}: this checkpoint is quantised already, by {} (key \"quantization_config\"), which is not read here; read are "
       "gptq, awq and compressed-tensors; give one of those or the original checkpoint",
@@ -297,7 +305,7 @@ ModelConfig read_config(const Keys& keys) {
   ModelConfig c;
   c.architecture = read_architecture(keys);
   c.blocks = family_of(c.architecture).blocks;
-  refuse_quantised(keys);
+  read_quantised(keys, c);
   const Defaults missing = defaults_of(c.architecture);
   read_dimensions(keys, c);
   read_activation(keys, c);

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/hadamard.h"
 #include "formats/linear_weight.h"
 #include "kernels/choice.h"
 
@@ -132,13 +133,13 @@ struct AttentionShape {
 enum class Gate : uint8_t { silu, gelu_tanh };
 
 // What a backend must have. Matrix: an FP32 matrix in device memory. Acts: what linears see, i.e. the prepared output
-// of norm, attend, gated; it is a light handle on the backend's own scratch and dies at the next call that returns
+// of norm, attend, gated, turn; it is a light handle on the backend's own scratch and dies at the next call that returns
 // one.
 template <class B>
 concept Backend = requires(B b, const LinearWeight& weight, const typename B::Linear& linear,
                            typename B::Matrix& matrix, const typename B::Matrix& input, typename B::Acts acts,
                            typename B::KvCache& cache, const Batch& batch, std::span<const float> host,
-                           std::span<float> host_out, const AttentionShape& attention) {
+                           std::span<float> host_out, const AttentionShape& attention, const Hadamard& hadamard) {
   // Memory: matrices, packed weights, a cache of `pages` pages, scratch for up to `rows` rows of `columns` inputs.
   { b.allocate(int64_t{1}, int64_t{1}) } -> std::same_as<typename B::Matrix>;
   typename B::HostFloats;  // a vector of floats that downloads reach fast
@@ -170,6 +171,8 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
                 0);  // q (n,h,e), k, v (n,hk,e), q_norm or null, k_norm or null
   { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;          // softmax(q k / sqrt e) v, causal, GQA
   { b.gated(input, input, Gate::silu) } -> std::same_as<typename B::Acts>;  // silu or gelu(gate) * up
+  // The newest acts, every row turned; `input` has the signs of the matrix's core (K, K) as +1 and -1, nothing if K is 1.
+  { b.turn(acts, hadamard, input) } -> std::same_as<typename B::Acts>;
   {b.read(acts, host_out)};                              // the input of linears in FP32 (calibration)
   { b.input(input) } -> std::same_as<typename B::Acts>;  // the inverse: a matrix (n, K) as the input of linears
   b.choose(input, std::span<const ChoiceRule>{}, std::span<Choice>{});  // from the first rows of logits (rows, v)

@@ -36,6 +36,12 @@ typename B::Acts branch_input(B& b, const typename B::Matrix& x, const typename 
   return norm.rows > 0 ? b.norm(x, norm, eps) : b.input(x);
 }
 
+// What o and down see.
+template <Backend B>
+typename B::Acts turned(B& b, typename B::Acts acts, const Turn<B>& turn) {
+  return turn.how.order > 1 ? b.turn(acts, turn.how, turn.signs) : acts;
+}
+
 // x += W a, normalised before it is added where the family does so.
 template <Backend B>
 void add_branch(B& b, const Model<B>& model, typename B::Acts acts, const typename B::Linear& weight,
@@ -60,7 +66,7 @@ typename B::Acts attention_half(B& b, Model<B>& model, int index, Workspace<B>& 
   }
   const bool by_head = model.config.blocks.qk_norm == QkNorm::head;
   b.rope_append(w.q, w.k, w.v, by_head ? &layer.q_norm : nullptr, by_head ? &layer.k_norm : nullptr, cache, index);
-  return b.attend(w.q, cache, index);
+  return turned(b, b.attend(w.q, cache, index), model.attended);
 }
 
 template <Backend B>
@@ -70,7 +76,8 @@ typename B::Acts mlp_half(B& b, Model<B>& model, int index, Workspace<B>& w) {
                                                                                {layer.up.get(), &w.up}};
   b.upcoming({layer.down.get()});
   b.linear(branch_input(b, w.x, layer.mlp_norm, model.scalars.eps), gate_up);
-  return b.gated(w.gate, w.up, model.config.blocks.activation == Activation::silu ? Gate::silu : Gate::gelu_tanh);
+  const Gate gate = model.config.blocks.activation == Activation::silu ? Gate::silu : Gate::gelu_tanh;
+  return turned(b, b.gated(w.gate, w.up, gate), model.gated);
 }
 
 // The whole model's layer `index`.

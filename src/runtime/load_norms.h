@@ -20,6 +20,16 @@ typename B::Matrix load_norm(B& b, const ModelConfig& config, const Checkpoint& 
   return m;
 }
 
+template <Backend B>
+Turn<B> load_turn(B& b, Hadamard how) {
+  Turn<B> turn{std::move(how), {}};
+  if (turn.how.core == 1) return turn;
+  const std::vector<float> signs(turn.how.signs.begin(), turn.how.signs.end());
+  turn.signs = b.allocate(turn.how.core, turn.how.core);
+  b.upload(signs, turn.signs);
+  return turn;
+}
+
 // Of a model whose layers are there.
 template <Backend B>
 void load_norms(B& b, Model<B>& model, const Checkpoint& checkpoint) {
@@ -43,6 +53,10 @@ void load_norms(B& b, Model<B>& model, const Checkpoint& checkpoint) {
     layer.k_norm = norm(i, Norm::k);
   }
   model.final_norm = norm(-1, Norm::final, model.scalars.final_norm);
+  if (c.rotated) {
+    model.attended = load_turn(b, heads_turn(c));
+    model.gated = load_turn(b, gated_turn(c));
+  }
 }
 
 }  // namespace fidelio

@@ -34,6 +34,16 @@ struct Layer {
   typename B::Matrix attn_norm, mlp_norm, post_attn_norm, post_mlp_norm, q_norm, k_norm;
 };
 
+// What a linear's input is turned by (ModelConfig::rotated).
+template <Backend B>
+struct Turn {
+  Hadamard how;  // of order 1: nothing
+  typename B::Matrix signs;
+};
+// The heads of attention's output among each other; the f columns of the gate's.
+Hadamard heads_turn(const ModelConfig& config);
+Hadamard gated_turn(const ModelConfig& config);
+
 template <Backend B>
 struct Model {
   ModelConfig config;
@@ -41,6 +51,7 @@ struct Model {
   Scalars scalars;
   std::shared_ptr<const typename B::Linear> embedding;  // (v, d)
   std::vector<Layer<B>> layers;
+  Turn<B> attended, gated;                         // of the inputs of o and down
   typename B::Matrix final_norm;                   // (1, d)
   std::shared_ptr<const typename B::Linear> head;  // (v, d); tied: the embedding's own
 
@@ -72,8 +83,6 @@ struct Model {
 AttentionShape attention_shape(const ModelConfig& config, int64_t context);
 // What weights of q's norm per head are multiplied by, so that scores have the model's scale.
 float query_scale(const ModelConfig& config);
-// Throws Error, naming what differs, unless one set of matrices and one cache serve both.
-void check_same_shapes(const ModelConfig& draft, const ModelConfig& model);
 // Throws Error, naming what differs, unless one set of matrices and one cache serve both.
 void check_same_shapes(const ModelConfig& draft, const ModelConfig& model);
 

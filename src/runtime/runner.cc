@@ -72,6 +72,9 @@ void check_same_shapes(const ModelConfig& draft, const ModelConfig& model) {
   same("key and value heads", draft.hk, model.hk);
   same("head dimensions", draft.e, model.e);
   same("tokens", draft.v, model.v);
+  check(draft.rotated == model.rotated,
+        "the draft is {}rotated, the model {}: values in their cache are turned alike or not at all",
+        draft.rotated ? "" : "not ", model.rotated ? "is" : "is not");
 }
 
 AttentionShape attention_shape(const ModelConfig& c, int64_t context) {
@@ -98,6 +101,9 @@ AttentionShape attention_shape(const ModelConfig& c, int64_t context) {
   }
   return shape;
 }
+
+Hadamard heads_turn(const ModelConfig& c) { return hadamard_for(c.h, c.e); }
+Hadamard gated_turn(const ModelConfig& c) { return hadamard_for(c.f); }
 
 Scalars scalars_of(const ModelConfig& c) {
   Scalars s;

@@ -91,13 +91,14 @@ TaskSet read_questions(const Questions& q) {
   return set;
 }
 
-RunnerOptions answering(const RunnerOptions& options, const TextModel& model, const TaskSet& set, const Questions& q) {
+RunnerOptions answering(const RunnerOptions& options, const TextModel& model, const TaskSet& set, const Questions& q,
+                        int64_t rows_each) {
   RunnerOptions r = options;
   const int64_t room = PageTable::pages_for(longest(model, set, q)) * kPageTokens;
   const auto side_by_side =
       set.method == TaskMethod::generate ? std::min(q.batch, static_cast<int64_t>(set.items.size())) : 1;
-  r.max_rows = std::max(r.max_rows, side_by_side);
-  r.max_logit_rows = std::max(r.max_logit_rows, side_by_side);
+  r.max_rows = std::max(r.max_rows, rows_each * side_by_side);
+  r.max_logit_rows = std::max(r.max_logit_rows, rows_each * side_by_side);
   if (r.context > 0) r.context = std::max(r.context, room);
   // Log-likelihoods share a batch as far as its rows go; their last pages may be partly empty.
   r.cache_tokens =
@@ -111,7 +112,8 @@ TaskModel asked_with(Runner& runner, const TextModel& model, const TaskSet& set,
 }
 
 Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& set, const Questions& q,
-                         const SamplingOptions& sampling, const std::string& cache, const std::string& change) {
+                         const SamplingOptions& sampling, const std::string& cache, const std::string& change,
+                         const SpeculationOptions& speculation) {
   Answers answers;
   TaskOptions& o = answers.options;
   o.mode = runner.options().mode;
@@ -120,6 +122,7 @@ Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& 
   o.sampling = sampling;
   o.stop_ids = model.stop_ids;
   o.stop_strings = q.stops;
+  o.speculation = speculation;
   o.cache = cache;
   o.model_identity =
       fmt::format("{}{}, cache {}, {}", model.checkpoint.sha256(), change.empty() ? "" : " with " + change,

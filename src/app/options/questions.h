@@ -29,10 +29,10 @@ PromptBuilder prompts_of(const TextModel& model, bool plain);
 // With the examples asked for. Throws Error naming a task that is not in the file and those that are.
 TaskSet read_questions(const Questions& questions);
 
-// A runner's options with room for the questions: `batch` answers side by side, each as long as it may become. Throws
-// Error naming a question that does not fit into the context.
+// A runner's options with room for the questions: `batch` answers side by side, each as long as it may become, with so
+// many rows a step each (1 and what is drafted). Throws Error naming a question that does not fit into the context.
 RunnerOptions answering(const RunnerOptions& options, const TextModel& model, const TaskSet& set,
-                        const Questions& questions);
+                        const Questions& questions, int64_t rows_each = 1);
 
 // What run_tasks needs to put the questions to the model; refers to `runner` and `model`. Choices are scored after the
 // bare text, so that such a run needs no template.
@@ -47,7 +47,8 @@ struct Answers {
 // `cache` may be "". The cache file names everything the answers depend on: weights, formats, prompts, sampling, seed.
 // `change` says how the runner's weights differ from the model's files; "" = not.
 Answers answer_questions(Runner& runner, const TextModel& model, const TaskSet& set, const Questions& questions,
-                         const SamplingOptions& sampling, const std::string& cache, const std::string& change = {});
+                         const SamplingOptions& sampling, const std::string& cache, const std::string& change = {},
+                         const SpeculationOptions& speculation = {});
 
 // Seeds seed, seed + 1, ... Throws Error if several are wanted of greedy answers, which are all the same.
 std::vector<SamplingOptions> seeds_of(const SamplingOptions& sampling, int seeds);

@@ -98,7 +98,7 @@ Reading reading_of(const Eval& o, const Runner& candidate, Activations mode) {
 
 void eval(Eval o) {
   check_can_write({o.json, o.page});
-  if (!o.tasks.questions.file.empty()) return eval_tasks(o.run, o.tasks, o.json, o.page);
+  if (!o.tasks.questions.file.empty()) return eval_tasks(o.run, o.tasks, o.draft.draft, o.json, o.page);
   check(!o.texts.empty(), "eval: give --text FILE for perplexity and fidelity, or --tasks FILE for accuracy");
   const TextModel model = open_model(o.run.model);
   const ModelConfig& config = model.checkpoint.config();
@@ -160,7 +160,8 @@ void add_eval(CLI::App& app) {
       "Examples:\n  fidelio eval quill-int4 --reference models/quill-26m --text models/data/docs-heldout.txt --context "
       "512 --windows 40\n"
       "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --limit 30 --cache answers.jsonl\n"
-      "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --task recall --recommended --seeds 3");
+      "  fidelio eval models/quill-26m --tasks models/data/tasks.jsonl --task recall --recommended --seeds 3\n"
+      "  fidelio eval quill-quarot --tasks models/data/tasks.jsonl --draft a4 --drafts 3");
   add_model(*verb, o->run);
   verb->add_option("--text", o->texts, "Text file; may be repeated");
   CLI::Option* reference =
@@ -170,10 +171,12 @@ void add_eval(CLI::App& app) {
       ->needs(reference);
   verb->add_option("--view", o->view, "Read only so many high bits of the integer codes of layers, as a draft would")
       ->check(CLI::Range(1, 7));
-  CLI::Option* draft = verb->add_option("--draft", o->draft.draft.draft,
-                                        "How well a draft guesses: its EAR on the texts, and its acceptance while the "
-                                        "model continues them; as `generate --draft` takes it")
-                           ->excludes(reference);
+  CLI::Option* draft =
+      verb->add_option("--draft", o->draft.draft.draft,
+                       "How well a draft guesses: its EAR on the texts, and its acceptance while the "
+                       "model continues them, or its acceptance by task; as `generate --draft` takes it")
+          ->excludes(reference);
+  verb->add_option("--drafts", o->draft.draft.most, "Tokens guessed at once")->check(CLI::Range(1, 64))->needs(draft);
   verb->add_option("--draft-temperature", o->draft.temperature, "At which the model continues the texts (default 1)")
       ->check(above_zero())
       ->needs(draft);
@@ -183,8 +186,8 @@ void add_eval(CLI::App& app) {
       ->check(above_zero());
   verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")->check(above_zero());
   CLI::Option* tasks = add_eval_tasks(*verb, o->tasks);
-  for (const char* of_texts :
-       {"--text", "--reference", "--reference-activations", "--view", "--draft", "--context", "--stride", "--windows"})
+  for (const char* of_texts : {"--text", "--reference", "--reference-activations", "--view", "--draft-temperature",
+                               "--context", "--stride", "--windows"})
     tasks->excludes(verb->get_option(of_texts));
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);

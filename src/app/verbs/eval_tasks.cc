@@ -12,6 +12,10 @@ namespace {
 
 using nlohmann::json;
 
+std::string share_text(int64_t part, int64_t whole) {
+  return whole == 0 ? "-" : fmt::format("{:.4f}", static_cast<double>(part) / static_cast<double>(whole));
+}
+
 // By task; accuracies are means over seeds, with Wilson's interval by question.
 Table accuracy_table(const std::string& name, const std::vector<Answers>& runs, TaskMethod method) {
   const bool generated = method == TaskMethod::generate;
@@ -29,6 +33,8 @@ Table accuracy_table(const std::string& name, const std::vector<Answers>& runs, 
   }
   const RecoveryTable means = recovery_table(std::span(&model, 1));
   const auto summaries = summarise(all);
+  const bool drafted = std::any_of(all.begin(), all.end(), [](const ItemResult& r) { return r.drafted > 0; });
+  if (drafted) table.columns.insert(table.columns.end(), {"accepted", "of all drafted"});
   for (size_t i = 0; i < summaries.size(); ++i) {
     const TaskSummary& s = summaries[i];
     std::vector<std::string> row = {s.task, fmt::format("{}", s.items / static_cast<int64_t>(runs.size())),
@@ -40,6 +46,7 @@ Table accuracy_table(const std::string& name, const std::vector<Answers>& runs, 
     } else {
       row.push_back(interval_text(wilson(static_cast<double>(s.correct_normalised), s.items)));
     }
+    if (drafted) row.insert(row.end(), {share_text(s.accepted, s.judged), share_text(s.accepted, s.drafted)});
     table.rows.push_back(std::move(row));
   }
   return table;
@@ -72,6 +79,11 @@ void print(const Answers& a, const TaskSet& set) {
   if (a.asked == total && set.method == TaskMethod::generate)
     text += fmt::format(", {:.0f} tokens/s", output_tokens(a) / a.seconds);
   fmt::print("{}\n", text);
+  int64_t drafted = 0, judged = 0, accepted = 0;
+  for (const ItemResult& r : a.results) drafted += r.drafted, judged += r.judged, accepted += r.accepted;
+  if (drafted > 0)
+    fmt::print("{} tokens drafted, {} behind accepted ones alone, {} accepted: {} of those, {} of all\n", drafted,
+               judged, accepted, share_text(accepted, judged), share_text(accepted, drafted));
 }
 
 void print(const TextComparison& c, const Tokenizer& tokenizer, const std::string& reference) {
@@ -99,7 +111,8 @@ CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& o) {
   return tasks;
 }
 
-void eval_tasks(const RunOptions& run, const EvalTasks& o, const std::string& json_path, const std::string& page) {
+void eval_tasks(const RunOptions& run, const EvalTasks& o, const DraftOptions& with, const std::string& json_path,
+                const std::string& page) {
   check_can_write({o.csv});
   const TaskSet set = read_questions(o.questions);
   const TextModel model = open_model(run.model);
@@ -110,10 +123,14 @@ void eval_tasks(const RunOptions& run, const EvalTasks& o, const std::string& js
     check(samplings[0].temperature <= 0, "--against compares greedy answers; leave out sampling");
     others = read_answers(o.against);
   }
-  const auto runner = make_runner(run, model.checkpoint, answering(runner_options(run), model, set, o.questions));
+  const int64_t rows_each = with.draft == "off" ? 1 : 1 + with.most;
+  const auto runner =
+      make_runner(run, model.checkpoint, answering(runner_options(run), model, set, o.questions, rows_each));
+  Draft draft = open_draft(with, *runner, run);
+  draft.how.adapt = false;
   std::vector<Answers> runs;
   for (const SamplingOptions& s : samplings)
-    runs.push_back(answer_questions(*runner, model, set, o.questions, s, cache_of(o.cache, s)));
+    runs.push_back(answer_questions(*runner, model, set, o.questions, s, cache_of(o.cache, s), {}, draft.how));
   const Table accuracies = accuracy_table(run.model, runs, set.method);
   if (!quiet(json_path)) {
     fmt::print("{}", to_text(accuracies));
@@ -124,6 +141,7 @@ void eval_tasks(const RunOptions& run, const EvalTasks& o, const std::string& js
   if (!o.csv.empty()) write_file_atomically(o.csv, to_csv(accuracies));
   json report = {
       {"model", run.model}, {"file", o.questions.file}, {"batch", o.questions.batch}, {"runs", json::array()}};
+  if (with.draft != "off") report.update({{"draft", with.draft}, {"drafts", with.most}});
   for (const Answers& a : runs) report["runs"].push_back(report_of(a, set));
   if (!others.empty()) {
     const TextComparison comparison =

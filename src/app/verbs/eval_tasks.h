@@ -1,5 +1,6 @@
 // app: the part of the verb `eval` that puts questions to a model.
 #pragma once
+#include "app/options/draft.h"
 #include "app/options/questions.h"
 
 namespace fidelio::app {
@@ -11,6 +12,8 @@ struct EvalTasks {
   std::string cache, against, csv;
 };
 CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& options);  // returns --tasks
-void eval_tasks(const RunOptions& run, const EvalTasks& options, const std::string& json, const std::string& page);
+// `draft` guesses tokens of the answers, as many at once as it says: how many were right is told by task.
+void eval_tasks(const RunOptions& run, const EvalTasks& options, const DraftOptions& draft, const std::string& json,
+                const std::string& page);
 
 }  // namespace fidelio::app

@@ -3,6 +3,7 @@
 #include "compress/self_samples.h"
 #include "core/progress.h"
 #include "quant/quantize_model.h"
+#include "quant/rotation.h"
 #include "runtime/dataset.h"
 #include "train/block.h"
 #include "train/salience.h"
@@ -22,7 +23,7 @@ struct Quantize {
   std::vector<std::string> steps = kDefaultSteps;
   int64_t tokens = 131072, samples = 0, context = 0;  // 0: window_length()
   uint64_t seed = 0;
-  bool keep_embedding = false;
+  bool keep_embedding = false, rotate = false;
   std::vector<std::string> paper;  // parts of SCVQ as written; empty: vector codes by feedback and descent
   float alpha = 0.25f;
   int64_t gradient_tokens = 16384;
@@ -205,12 +206,14 @@ void quantize(Quantize o) {
   set_steps(o, how);
   check_new_folder(o.out);
   check_can_write({o.json});
-  const Checkpoint source = Checkpoint::open(o.run.model);
+  const Checkpoint source =
+      o.rotate ? Checkpoint::open(open_rotated(o.run.model, o.seed)) : Checkpoint::open(o.run.model);
   const std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
   how.formats = one_format_each(formats);
 
   nlohmann::json provenance = {
       {"source_sha256", source.sha256()}, {"method", o.method}, {"format", o.format}, {"embedding", o.embedding}};
+  if (o.rotate) provenance.update({{"rotation", "hadamard"}, {"seed", o.seed}});
   if (o.view_bits > 0) provenance.update({{"view_bits", o.view_bits}, {"view_weight", o.view_weight}});
   nlohmann::json linears = nlohmann::json::array();
   std::map<LinearId, LinearWeight> weights;
@@ -255,12 +258,16 @@ void add_quantize(CLI::App& app) {
   verb->footer(
       "Examples:\n  fidelio quantize models/quill-26m --format int4g64zs8 -o quill-int4\n"
       "  fidelio quantize models/quill-26m --format int4g128 --keep-embedding --calibration my.txt -o quill-int4\n"
-      "  fidelio quantize models/quill-1m --format int8g64 --method rtn --embedding int8g64 -o quill-int8");
+      "  fidelio quantize models/quill-1m --format int8g64 --method rtn --embedding int8g64 -o quill-int8\n"
+      "  fidelio quantize models/quill-26m --format int4g128 --embedding bf16 --rotate -o quill-quarot");
   add_model(*verb, o->run);
   verb->add_option("--format", o->format, "Format of the linears, e.g. int4g128z, int5g64zs8, lut4g64")->required();
   verb->add_option("--embedding", o->embedding,
                    fmt::format("Format of the embedding and the head (default: {})", kEmbeddingFormat));
   verb->add_flag("--keep-embedding", o->keep_embedding, "Leave embedding and head as they are, as some engines need");
+  verb->add_flag("--rotate", o->rotate,
+                 "Turn activations by Hadamard matrices and weights against them, as QuaRot does: the same function "
+                 "without outliers, for activations of 4 bits (--activations a4, --draft a4)");
   verb->add_option("--method", o->method, "gptq (calibrated) or rtn (round to nearest)");
   verb->add_option("--calibration", o->calibration,
                    "Calibration text; .jsonl holds a text or conversation a line; may be repeated (default: the "
@@ -270,7 +277,7 @@ void add_quantize(CLI::App& app) {
                    "How many of the calibration tokens the model writes itself, at temperature 1, each sequence begun "
                    "with a few tokens of the text")
       ->check(zero_or_more());
-  verb->add_option("--seed", o->seed, "Of those samples");
+  verb->add_option("--seed", o->seed, "Of those samples, and of --rotate");
   verb->add_option(
           "--steps", o->steps,
           "What is done beside GPTQ's error feedback. act-order: columns by weight in the Hessian; "

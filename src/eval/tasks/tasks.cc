@@ -122,6 +122,7 @@ void run_generation(const TaskModel& model, Run& run) {
     result.output_tokens = static_cast<int64_t>(g.ids.size());
     result.thinking_tokens = count_thinking(g.ids, open, close);
     result.finish_reason = name_of(g.finish_reason);
+    result.drafted = g.drafted, result.judged = g.judged, result.accepted = g.accepted;
     run.finish(i, std::move(result));
   };
   generate(*model.runner, std::move(requests),
@@ -129,6 +130,7 @@ void run_generation(const TaskModel& model, Run& run) {
             .max_sequences = run.options.max_sequences,
             .tokenizer = model.tokenizer,
             .special_in_text = true,
+            .speculation = run.options.speculation,
             .on_finish = finish});
 }
 
@@ -294,6 +296,7 @@ std::vector<TaskSummary> summarise(std::span<const ItemResult> results) {
     found->correct_normalised += r.correct_normalised;
     found->output_tokens += static_cast<double>(r.output_tokens);
     found->thinking_tokens += static_cast<double>(r.thinking_tokens);
+    found->drafted += r.drafted, found->judged += r.judged, found->accepted += r.accepted;
     if (!r.finish_reason.empty()) ++found->finish_reasons[r.finish_reason];
   }
   for (TaskSummary& s : summaries) {
@@ -316,6 +319,7 @@ json to_json(std::span<const ItemResult> results, const TaskSet& set, const Task
       task["output_tokens"] = s.output_tokens;
       task["thinking_tokens"] = s.thinking_tokens;
       task["finish_reasons"] = s.finish_reasons;
+      if (s.drafted > 0) task["draft"] = {{"drafted", s.drafted}, {"judged", s.judged}, {"accepted", s.accepted}};
     }
     tasks.push_back(task);
     correct += s.correct;

@@ -36,8 +36,9 @@ struct TaskOptions {
   SamplingOptions sampling{};  // greedy by default; its seed is the run's
   std::vector<int32_t> stop_ids{};
   std::vector<std::string> stop_strings{};
-  std::string cache{};           // JSONL of results; "" = none
-  std::string model_identity{};  // e.g. the checkpoint's sha256: a cache made with another model is refused
+  SpeculationOptions speculation{};  // changes no answer
+  std::string cache{};               // JSONL of results; "" = none
+  std::string model_identity{};      // e.g. the checkpoint's sha256: a cache made with another model is refused
 };
 
 struct ItemResult {
@@ -48,6 +49,7 @@ struct ItemResult {
   int64_t prompt_tokens = 0, output_tokens = 0;
   int64_t thinking_tokens = 0;  // between <think> and </think>; all after <think> if it was never closed
   std::string finish_reason;
+  int64_t drafted = 0, judged = 0, accepted = 0;  // with speculation; of answers from a cache 0
   // likelihood
   bool correct_normalised = false;  // by log-likelihood per character
   int chosen = -1;
@@ -104,6 +106,7 @@ struct TaskSummary {
   std::string task;
   int64_t items = 0, correct = 0, correct_normalised = 0;
   double output_tokens = 0, thinking_tokens = 0;  // means
+  int64_t drafted = 0, judged = 0, accepted = 0;
   std::map<std::string, int64_t> finish_reasons;
   Estimate accuracy() const { return wilson(static_cast<double>(correct), items); }
 };

@@ -31,7 +31,9 @@ inline bool is_outer(LinearId id) { return id.role == Role::embedding || id.role
 // Refuses grids, fp4 and fp8.
 void check_integer_or_dense(const Checkpoint& source, LinearId id, std::string_view target);
 
-// Refuses families whose readers expect several linears in one tensor.
+// Refuses models whose forward turns activations.
+void check_not_rotated(const Checkpoint& source, std::string_view target);
+// Refuses those, and families whose readers expect several linears in one tensor.
 void check_separate(const Checkpoint& source, std::string_view target);
 
 DType half_type(const ModelConfig& config);  // the model's own 16-bit type, BF16 if it names none

@@ -73,6 +73,7 @@ class Cpu {
                    int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how);
+  Acts turn(Acts acts, const Hadamard& how, const Matrix& signs);
   void read(Acts acts, std::span<float> host);
   Acts input(const Matrix& matrix);
   void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);

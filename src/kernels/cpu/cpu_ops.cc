@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <concepts>
 
 #include "kernels/cpu/cpu_state.h"
 
@@ -17,8 +18,12 @@ int64_t rows_per_job(int64_t rows, int64_t columns, int threads) {
 template <typename F>
 void for_rows(ThreadPool& pool, int64_t rows, int64_t columns, F&& f) {
   const int64_t step = rows_per_job(rows, columns, pool.threads());
-  pool.run((rows + step - 1) / step, [&](int64_t job, int) {
-    for (int64_t row = job * step; row < std::min((job + 1) * step, rows); ++row) f(row);
+  pool.run((rows + step - 1) / step, [&](int64_t job, int thread) {
+    for (int64_t row = job * step; row < std::min((job + 1) * step, rows); ++row)
+      if constexpr (std::invocable<F, int64_t, int>)
+        f(row, thread);
+      else
+        f(row);
   });
 }
 
@@ -170,6 +175,19 @@ Cpu::Acts Cpu::gated(const Matrix& gate, const Matrix& up, Gate how) {
   for_rows(s.pool, out.rows, out.columns,
            [&](int64_t row) { function(gate.row(row), up.row(row), y + row * out.columns, out.columns); });
   return out;
+}
+
+Cpu::Acts Cpu::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
+  State& s = *state_;
+  assert(acts.version == s.version && acts.columns == how.columns && "the newest acts are turned");
+  acts.version = ++s.version;  // what was prepared of them is not of these
+  const cpu::TurnArgs args{how.columns, how.stride,   how.doubled * how.stride,
+                           how.core,    signs.data(), static_cast<float>(how.scale())};
+  float *rows = s.acts.as<float>(), *scratch = s.turn_scratch.as<float>();
+  for_rows(s.pool, acts.rows, 16 * acts.columns, [&](int64_t row, int thread) {
+    s.kernels.turn(args, rows + row * acts.columns, scratch + thread * s.max_columns);
+  });
+  return acts;
 }
 
 Cpu::Acts Cpu::input(const Matrix& matrix) {

@@ -43,6 +43,7 @@ struct Cpu::State {
   int64_t max_rows = 0, max_columns = 0, context = 0;
   Buffer acts;           // (rows, columns) FP32: what the last norm, attend or gate left
   uint64_t version = 0;  // of acts
+  Buffer turn_scratch;   // (threads, columns)
   Buffer prepare_scratch;
   cpu::Prepared cached{};  // the last preparation of acts
   uint64_t cached_version = 0;

@@ -84,6 +84,13 @@ constexpr int64_t attend_scratch_floats(int64_t query_rows, int64_t e) {
   return 2 * kTokens * padded_head(e) + query_rows * (kTokens + 2 * padded_head(e) + 8);
 }
 
+// A row turned by Hadamard matrices (core/hadamard.h): blocks of core * part columns, part = stride 2^m.
+struct TurnArgs {
+  int64_t columns, stride, part, core;
+  const float* signs;  // (core, core), +1 and -1
+  float scale;         // 1 / sqrt(order)
+};
+
 struct KernelSet {
   DenseMultiply bf16_f32, f16_f32, f32_f32, e4m3_f32;       // weights_activations, FP32 FMA
   DenseMultiply bf16_bf16;                                  // pairs of BF16, or null where there is no such instruction
@@ -91,6 +98,7 @@ struct KernelSet {
   void (*norm)(const float* x, const float* weight, float eps, float* y, int64_t n);  // y may be x
   void (*swiglu)(const float* gate, const float* up, float* y, int64_t n);            // silu(gate) up
   void (*geglu)(const float* gate, const float* up, float* y, int64_t n);             // gelu(gate) up, by tanh
+  void (*turn)(const TurnArgs& how, float* row, float* scratch);                      // in place; scratch: a block
   void (*rotate)(float* x, const float* cosine, const float* sine, int64_t columns);  // pairs (i, i + columns / 2)
   // key and value (e) of position t (0..31) of a page into its record
   void (*append)(const KvRecord& record, std::byte* page, int t, const float* key, const float* value);

@@ -14,6 +14,7 @@ const KernelSet kPortable = {
     .norm = norm,
     .swiglu = swiglu,
     .geglu = geglu,
+    .turn = turn,
     .rotate = rotate,
     .append = append,
     .attend = attend,

@@ -57,6 +57,32 @@ inline void gate_times(const float* gate, const float* up, float* y, int64_t n) 
 inline void swiglu(const float* gate, const float* up, float* y, int64_t n) { gate_times<silu_times>(gate, up, y, n); }
 inline void geglu(const float* gate, const float* up, float* y, int64_t n) { gate_times<gelu_times>(gate, up, y, n); }
 
+// Sums and differences, first of neighbours `stride` apart; then the dense factor, its terms in order.
+inline void turn(const TurnArgs& how, float* row, float* scratch) {
+  const int64_t block = how.core * how.part;
+  for (float* x = row; x < row + how.columns; x += block) {
+    for (int64_t half = how.stride; half < how.part; half *= 2)
+      for (int64_t first = 0; first < block; first += 2 * half)
+        for (int64_t i = first; i < first + half; ++i) {
+          const float a = x[i], b = x[i + half];
+          x[i] = a + b;
+          x[i + half] = a - b;
+        }
+    if (how.core == 1) {
+      for (int64_t i = 0; i < block; ++i) x[i] *= how.scale;
+      continue;
+    }
+    for (int64_t i = 0; i < how.core; ++i) {
+      const float* signs = how.signs + i * how.core;
+      float* sums = scratch + i * how.part;
+      for (int64_t p = 0; p < how.part; ++p) sums[p] = 0;
+      for (int64_t j = 0; j < how.core; ++j)
+        for (int64_t p = 0; p < how.part; ++p) sums[p] += signs[j] * x[j * how.part + p];
+    }
+    for (int64_t i = 0; i < block; ++i) x[i] = scratch[i] * how.scale;
+  }
+}
+
 inline void rotate(float* x, const float* cosine, const float* sine, int64_t columns) {
   const int64_t half = columns / 2;
   for (int64_t i = 0; i < half; ++i) {

@@ -119,6 +119,42 @@ TEST_P(Ops, NormsInPlaceAndBeforeAddingAreThoseOfNorm) {
   for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], once[i] * 12.5f);
 }
 
+TEST_P(Ops, TurnAgreesWithTheReferenceAndRowsDoNotDependOnTheBatch) {
+  // Heads among each other with and without a dense factor, whole widths, blocks, next to nothing.
+  for (const Hadamard& how : {hadamard_for(8, 64), hadamard_for(12, 5), hadamard_for(1280), hadamard_for(2048),
+                              hadamard_for(576), hadamard_for(156), hadamard_for(20), hadamard_for(14)}) {
+    const int64_t rows = 5, K = how.columns;
+    Cpu cpu({.threads = 2, .isa = GetParam()});
+    cpu.reserve(rows, K, 64);
+    Cpu::Matrix signs = cpu.allocate(how.core, how.core);
+    if (how.core > 1) cpu.upload(std::vector<float>(how.signs.begin(), how.signs.end()), signs);
+    const std::vector<float> values = normals(rows * K, 1);
+    const auto turned = [&](int64_t first, int64_t count) {
+      cpu.begin(rows_batch(count), Activations::a16, tiny_shape());
+      Cpu::Matrix x = cpu.allocate(count, K);
+      cpu.upload(std::span(values).subspan(static_cast<size_t>(first * K), static_cast<size_t>(count * K)), x);
+      std::vector<float> y(static_cast<size_t>(count * K));
+      cpu.read(cpu.turn(cpu.input(x), how, signs), y);
+      return y;
+    };
+    const std::vector<float> got = turned(0, rows);
+    const std::vector<double> x = widened(values), want = ref::turned(x, how, rows);
+    // m sums and differences, K sums of the dense factor, the scale's own rounding and its product's, each of at most the
+    // magnitudes summed.
+    const double roundings = std::log2(static_cast<double>(how.doubled)) + static_cast<double>(how.core) + 2;
+    for (int64_t i = 0; i < rows * K; ++i) {
+      const int64_t block = i / how.block() * how.block();
+      double sum = 0;
+      for (int64_t j = i % how.stride; j < how.block(); j += how.stride)
+        sum += std::abs(x[static_cast<size_t>(block + j)]);
+      ASSERT_NEAR(got[static_cast<size_t>(i)], want[static_cast<size_t>(i)], roundings * kUnit * sum * how.scale())
+          << K;
+    }
+    for (int64_t row = 0; row < rows; ++row)
+      EXPECT_EQ(turned(row, 1), std::vector<float>(got.begin() + row * K, got.begin() + (row + 1) * K)) << K;
+  }
+}
+
 TEST_P(Ops, ToBf16RoundsToNearestEven) {
   std::vector<float> x = normals(1000, 5);
   for (size_t i = 0; i < 300; ++i) {  // ties and their neighbours

@@ -102,4 +102,14 @@ std::vector<double> softmax(std::span<const double> logits) {
   return p;
 }
 
+std::vector<double> turned(std::span<const double> x, const Hadamard& how, int64_t M) {
+  std::vector<double> y(x.size());
+  for (int64_t i = 0; i < M * how.columns; ++i) {
+    const int64_t in_block = i % how.columns % how.block(), element = in_block / how.stride, p = in_block % how.stride;
+    for (int64_t j = 0; j < how.order; ++j)
+      y[i] += how.entry(element, j) * x[i - in_block + j * how.stride + p] * how.scale();
+  }
+  return y;
+}
+
 }  // namespace fidelio::ref

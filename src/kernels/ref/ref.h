@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "core/hadamard.h"
+
 namespace fidelio::ref {
 
 // y (M, N) = x (M, K) * w (N, K)^T + bias (N, may be empty)
@@ -29,5 +31,7 @@ std::vector<double> geglu(std::span<const double> gate, std::span<const double> 
 // silu(gate) * up
 std::vector<double> swiglu(std::span<const double> gate, std::span<const double> up);
 std::vector<double> softmax(std::span<const double> logits);
+// Every row of x (M, how.columns) turned: each element of a block is its sum over the entries of a row of the matrix.
+std::vector<double> turned(std::span<const double> x, const Hadamard& how, int64_t M);
 
 }  // namespace fidelio::ref

@@ -373,6 +373,19 @@ Cuda::Acts Cuda::gated(const Matrix& gate, const Matrix& up, Gate how) {
   return y;
 }
 
+Cuda::Acts Cuda::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
+  State& s = *state_;
+  assert(s.is_alive(acts) && acts.columns == how.columns && "the newest acts are turned");
+  check(how.block() <= cuda::kWidestTurn, "the CUDA backend turns blocks of {} columns at most, not {}",
+        cuda::kWidestTurn, how.block());
+  s.flush();
+  s.write_values();
+  cuda::turn_rows(s.stream,
+                  {how.columns, how.stride, how.doubled * how.stride, how.core, static_cast<float>(how.scale())},
+                  signs.data(), acts.rows, s.acts.as<float>());
+  return s.fresh_acts(acts.rows, acts.columns, acts.kind);  // what was prepared of them is not of these
+}
+
 Cuda::Acts Cuda::input(const Matrix& x) {
   State& s = *state_;
   s.flush();

@@ -113,6 +113,7 @@ class Cuda {
                    int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how);
+  Acts turn(Acts acts, const Hadamard& how, const Matrix& signs);
   Acts input(const Matrix& x);
   void read(Acts acts, std::span<float> host);
   void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);

@@ -48,6 +48,14 @@ void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* w
 // y = silu(gate) * up, or with `gelu` that of GELU by tanh; with `blocks` also prepared for lowbit.h.
 void gated(Stream stream, bool gelu, const float* gate, const float* up, int64_t n, int64_t d, float* y,
            uint8_t* blocks);
+// Rows of x (n, columns) turned in place by Hadamard matrices, blocks of core * part columns (cpu/kernel_set.h, TurnArgs).
+// A block is in shared memory, of which sm_80 and sm_90 have as much for a thread block.
+constexpr int64_t kWidestTurn = 40960;
+struct RowTurn {
+  int64_t columns, stride, part, core;
+  float scale;
+};
+void turn_rows(Stream stream, const RowTurn& how, const float* signs, int64_t n, float* x);
 // Of `count` values: x *= factor, x += y.
 void scale_values(Stream stream, float factor, int64_t count, float* x);
 void add_values(Stream stream, const float* y, int64_t count, float* x);
