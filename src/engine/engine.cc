@@ -418,8 +418,7 @@ void Engine::judge(Output& output, std::span<const Chosen> chosen, size_t first_
       const bool drafted = output.source == Controller::Source::draft;
       (drafted ? counters_.accepted : counters_.lookup_accepted) += right;
       counters_.judged += drafted;
-      ++s.result.judged;
-      s.result.accepted += right;
+      ++s.result.judged, s.result.accepted += right;
     }
     s.fed = s.size();
     accept(s, c, right);
