@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <sstream>
 
 #include "models.h"
 
@@ -58,6 +59,35 @@ TEST(Draft, MeasuresEveryKindAndKeepsTheFastestForAuto) {
                drafted = nlohmann::json::parse(run_well(folder, generate + " --draft auto").out);
     EXPECT_EQ(plain["ids"], drafted["ids"]);
   }
+}
+
+// QSpec's own pair: one rotated set of 4-bit codes drafts with 4-bit activations and verifies with 16-bit ones. Questions
+// are answered as without drafts, text by text; how many drafts were right is told by task.
+TEST(Draft, ActivationsOfFourBitsDraftForAnswersThatStayTheSame) {
+  const TestFolder folder;
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int4g32 --embedding bf16 --rotate -o q");
+  const std::string ask = "fidelio eval q --tasks " + source_path("models/data/tasks.jsonl") +
+                          " --plain --task recall --task expression --limit 2 --max-tokens 40 --cache ";
+  run_well(folder, ask + "plain.jsonl");
+  const auto report = nlohmann::json::parse(run_well(folder, ask + "drafted.jsonl --draft a4 --drafts 3 --json -").out);
+  const auto texts = [&](const std::string& file) {
+    std::map<std::string, std::string> of;
+    std::istringstream lines(read_text_file(folder / file));
+    for (std::string line; std::getline(lines, line);)
+      if (const auto row = nlohmann::json::parse(line); row.contains("id")) of[row["id"]] = row["text"];
+    return of;
+  };
+  EXPECT_EQ(texts("plain.jsonl").size(), 4u);
+  EXPECT_EQ(texts("plain.jsonl"), texts("drafted.jsonl"));
+  const auto& tasks = report["runs"][0]["tasks"];
+  ASSERT_EQ(tasks.size(), 2u);
+  for (const auto& task : tasks) {
+    const auto& draft = task["draft"];
+    EXPECT_GT(draft["accepted"], 0);
+    EXPECT_LE(draft["accepted"], draft["judged"]);
+    EXPECT_LT(draft["judged"], draft["drafted"]);  // 4 bits are wrong now and then, and what follows is not judged
+  }
+  EXPECT_NE(run_command(folder.path(), "fidelio eval q --text x --drafts 3").code, 0);  // of nothing
 }
 
 TEST(Draft, RefusesWhatDoesNotBelongTogether) {
