@@ -82,7 +82,7 @@ fuzz() {
     echo "-- fuzz_$name $how"
     corpus=build-fuzz/found/$name  # what is new stays out of the tree
     mkdir -p "$corpus"
-    if ! build-fuzz/fuzz_$name "$corpus" tests/fuzz/corpus/$name "$how" -timeout=10 -rss_limit_mb=2048 -max_len=4096 \
+    if ! build-fuzz/fuzz_$name "$corpus" tests/fuzz/corpus/$name "$how" -timeout=10 -rss_limit_mb=2048 -max_len=4096 -entropic=0 \
       -artifact_prefix="$corpus-" -print_final_stats=1 >"$corpus.log" 2>&1; then
       tail -40 "$corpus.log"
       echo "fuzz_$name found something: build-fuzz/found/$name-*"

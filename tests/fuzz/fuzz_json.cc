@@ -9,14 +9,24 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace fidelio;
   const std::string_view text = fuzzing::text_of(data, size);
+  bool valid = false;
   fuzzing::try_to([&] {
     const nlohmann::json value = parse_json(text, "input");
+    valid = true;
     const nlohmann::json copy = value;
     if (parse_json(copy.dump(), "copy") != value) __builtin_trap();
   });
-  fuzzing::try_to([&] { parse_unique_json(text, "input"); });
-  fuzzing::try_to([&] { parse_ordered_json(text, "input"); });
-  fuzzing::try_to([&] { parse_config(text, "config.json"); });
+  // What is not valid is refused by every reader: one of them is asked, as to refuse costs more than to read.
+  const auto ask = [&](size_t which, auto&& read) {
+    if (!valid && size % 3 != which) return;
+    fuzzing::try_to([&] {
+      read();
+      if (!valid) __builtin_trap();
+    });
+  };
+  ask(0, [&] { parse_unique_json(text, "input"); });
+  ask(1, [&] { parse_ordered_json(text, "input"); });
+  ask(2, [&] { parse_config(text, "config.json"); });
   const std::string shown = visible(text);
   if (visible(shown) != shown) __builtin_trap();
   for (char c : shown)

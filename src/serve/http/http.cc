@@ -1,20 +1,15 @@
 #include "serve/http/http.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <boost/asio/generic/stream_protocol.hpp>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <deque>
@@ -23,6 +18,7 @@
 
 #include "core/error.h"
 #include "serve/http/request_error.h"
+#include "serve/http/wire.h"
 
 namespace fidelio::serve {
 namespace {
@@ -30,7 +26,6 @@ namespace {
 namespace net = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
-using Stream = beast::basic_stream<net::generic::stream_protocol>;
 using Code = beast::error_code;
 
 constexpr std::chrono::milliseconds kWatch{200}, kLinger{2000}, kRetry{100};
@@ -63,7 +58,8 @@ struct HttpServer::Loop {
   Loop(HttpLimits l, Handler h) : limits(std::move(l)), handler(std::move(h)) {}
   template <typename Acceptor>
   void accept(Acceptor& acceptor);
-  void took(Code error, net::generic::stream_protocol::socket socket);
+  template <typename End>
+  void took(End&& end);
   void begin_stop();
   void closed(Session* session);
 
@@ -83,8 +79,9 @@ struct HttpServer::Loop {
 // timer of the stream watches both.
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  Session(HttpServer::Loop& loop, net::generic::stream_protocol::socket socket)
-      : loop_(loop), stream_(std::move(socket)), watch_(loop.io) {
+  // `end` is a socket or a client in memory.
+  template <typename End>
+  Session(HttpServer::Loop& loop, End&& end) : loop_(loop), stream_(loop.io, std::forward<End>(end)), watch_(loop.io) {
     loop_.sessions.insert(this);
   }
   ~Session() { loop_.closed(this); }
@@ -112,7 +109,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void discard();
 
   HttpServer::Loop& loop_;
-  Stream stream_;
+  Wire stream_;
   beast::flat_buffer buffer_{1 << 20};
   std::optional<http::request_parser<http::string_body>> parser_;
   std::deque<std::string> queue_;
@@ -275,8 +272,7 @@ void Session::watch() {
   watch_.async_wait([self = weak_from_this()](Code error) {
     const auto session = self.lock();
     if (error || session == nullptr || session->closed_ || session->exchange_ == nullptr) return;
-    pollfd descriptor{session->stream_.socket().native_handle(), POLLRDHUP, 0};
-    if (::poll(&descriptor, 1, 0) > 0) return session->close();
+    if (session->stream_.gone()) return session->close();
     session->watch();
   });
 }
@@ -321,8 +317,7 @@ void Session::ended() {
 // A connection closed with bytes unread is reset, and the client would lose the answer: what it still sends is read
 // for a while.
 void Session::linger() {
-  Code ignored;
-  stream_.socket().shutdown(net::socket_base::shutdown_send, ignored);
+  stream_.shutdown_send();
   stream_.expires_after(kLinger);
   discard();
 }
@@ -349,7 +344,7 @@ void HttpServer::Loop::accept(Acceptor& acceptor) {
   acceptor.async_accept([this, &acceptor](Code error, auto socket) {
     if (stopping || error == net::error::operation_aborted) return;
     if (!error) {
-      took(error, net::generic::stream_protocol::socket(std::move(socket)));
+      took(Wire::Socket(std::move(socket)));
       return accept(acceptor);
     }
     retry_timer.expires_after(kRetry);  // no descriptor is free, for one
@@ -359,8 +354,9 @@ void HttpServer::Loop::accept(Acceptor& acceptor) {
   });
 }
 
-void HttpServer::Loop::took(Code, net::generic::stream_protocol::socket socket) {
-  const auto session = std::make_shared<Session>(*this, std::move(socket));
+template <typename End>
+void HttpServer::Loop::took(End&& end) {
+  const auto session = std::make_shared<Session>(*this, std::forward<End>(end));
   if (static_cast<int64_t>(sessions.size()) > limits.connections)
     session->refuse(503, fmt::format("the server has {} connections, which is all it takes", limits.connections));
   else
@@ -438,6 +434,13 @@ void HttpServer::run() {
   loop_->io.run();
   const std::vector<Session*> all(loop_->sessions.begin(), loop_->sessions.end());
   for (Session* session : all) session->close();  // those whose time to be answered is over
+}
+void HttpServer::converse(MemoryClient& client) {
+  loop_->took(client);
+  loop_->io.poll();
+  const std::vector<Session*> all(loop_->sessions.begin(), loop_->sessions.end());
+  for (Session* session : all) session->close();  // whose answer is not ready: the client has gone
+  loop_->io.poll();
 }
 void HttpServer::post(std::function<void()> work) { net::post(loop_->io, std::move(work)); }
 void HttpServer::stop() {

@@ -69,6 +69,10 @@ class HttpServer {
   // A file that this server alone may make; one that a dead server left is replaced.
   void listen_unix(const std::string& path);
 
+  // One connection with a client in memory (serve/http/wire.h), on the caller's thread, where run() is not at work:
+  // comes back when all is answered that can be at once.
+  void converse(struct MemoryClient& client);
+
   void run();                             // until stop(); throws nothing that a client caused
   void post(std::function<void()> work);  // to the event loop, from any thread
   void stop();                  // from any thread: no new connections, those under way are answered, run() returns

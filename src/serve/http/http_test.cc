@@ -1,0 +1,83 @@
+// What a connection answers, by bytes in memory: no socket, no thread, no waiting.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "serve/http/http.h"
+#include "serve/http/wire.h"
+
+namespace fidelio::serve {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// Repeats the body; at /stream letter by letter, at /later never.
+class Echo {
+ public:
+  std::string ask(std::string_view says, size_t piece = SIZE_MAX) {
+    MemoryClient client{says, piece};
+    server_.converse(client);
+    EXPECT_EQ(server_.connections(), 0);
+    return client.hears;
+  }
+  int gone() const { return gone_; }
+
+ private:
+  static HttpLimits limits() {
+    HttpLimits limits;
+    limits.header_bytes = 1024;
+    limits.body_bytes = 2048;
+    return limits;
+  }
+  int gone_ = 0;
+  HttpServer server_{limits(), [this](HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
+                       if (request.path == "/later") return exchange->on_gone([this] { ++gone_; });
+                       if (request.path != "/stream") return exchange->respond({200, request.body});
+                       exchange->begin_events();
+                       for (const char c : request.body) exchange->send(std::string(1, c));
+                       exchange->end();
+                     }};
+};
+
+std::string post(const std::string& path, const std::string& body) {
+  return "POST " + path + " HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+TEST(Http, AnswersPipelinedRequestsWhateverPiecesTheyComeIn) {
+  const std::string chunked =
+      "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+  const std::string all = post("/", "one") + post("/stream", "two") + chunked + "GET /last HTTP/1.0\r\n\r\n";
+  Echo echo;
+  const std::string whole = echo.ask(all);
+  EXPECT_THAT(whole, HasSubstr("\r\n\r\none"));
+  EXPECT_THAT(whole, HasSubstr("1\r\nt\r\n1\r\nw\r\n1\r\no\r\n0\r\n\r\n"));
+  EXPECT_THAT(whole, HasSubstr("HTTP/1.1 100 Continue\r\n\r\n"));
+  EXPECT_THAT(whole, HasSubstr("Content-Length: 5\r\n\r\nabcde"));
+  EXPECT_THAT(whole, HasSubstr("Connection: close\r\n"));  // HTTP/1.0's
+  for (size_t piece = 1; piece < all.size(); piece += piece < 20 ? 1 : 13) EXPECT_EQ(echo.ask(all, piece), whole);
+}
+
+TEST(Http, RefusesWhatIsBeyondALimitAndClosesThen) {
+  Echo echo;
+  const std::string after = post("/", "unheard");
+  for (const size_t piece : {size_t{1}, size_t{100}, SIZE_MAX}) {
+    const auto answer = [&](const std::string& says) { return echo.ask(says + after, piece); };
+    EXPECT_THAT(answer("GET / HTTP/1.1\r\nX: " + std::string(2000, 'x') + "\r\n\r\n"), StartsWith("HTTP/1.1 431"));
+    EXPECT_THAT(answer(post("/", std::string(2049, 'x'))), StartsWith("HTTP/1.1 413"));
+    EXPECT_THAT(answer("What is this?\r\n\r\n"), StartsWith("HTTP/1.1 400"));
+    EXPECT_EQ(answer("no request\n\n").find("unheard"), std::string::npos);
+  }
+  EXPECT_THAT(echo.ask(post("/", std::string(2048, 'x'))), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(Http, AClientThatLeavesIsToldOf) {
+  Echo echo;
+  EXPECT_EQ(echo.ask(post("/later", "x")), "");
+  EXPECT_EQ(echo.gone(), 1);
+  EXPECT_EQ(echo.ask(""), "");
+  EXPECT_EQ(echo.ask("POST / HTTP/1.1\r\nContent-Len"), "");
+  EXPECT_EQ(echo.ask("POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nhal"), "");
+}
+
+}  // namespace
+}  // namespace fidelio::serve
