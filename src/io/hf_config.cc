@@ -11,7 +11,7 @@ namespace {
 using hf::Json;
 using hf::Keys;
 using hf::kMaxInt;
-constexpr int kMaxLayers = 10000;  // far above any model; keeps nonsense from becoming a huge allocation
+constexpr int kMaxLayers = 1000;  // far above any model (126); each is looked up in lists and made room for
 
 // What transformers takes for a key that is missing, where families differ. hk 0: as many as h; e 0: d / h.
 struct Defaults {

@@ -115,7 +115,7 @@ std::string refusal(const char* patch) {
 TEST(HfConfig, RefusesNonsenseByKey) {
   EXPECT_EQ(refusal("{}"), "accepted");
   EXPECT_EQ(refusal(R"({"num_hidden_layers":0})"),
-            "m/config.json: key \"num_hidden_layers\": expected an integer from 1 to 10000, got 0");
+            "m/config.json: key \"num_hidden_layers\": expected an integer from 1 to 1000, got 0");
   for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"})
     for (const char* value : {"null", "0", "-4", "2.5", "\"8\"", "99999999999", "18446744073709551615", "[8]"})
       EXPECT_THAT(refusal(fmt::format(R"({{"{}":{}}})", key, value).c_str()), AllOf(HasSubstr(key), HasSubstr("got")))

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
-
 namespace fidelio {
 namespace {
 
@@ -40,6 +38,13 @@ bool is_obeyed(char32_t c, Lines lines) {
          c == 0xFEFF || (c >= 0xE0000 && c <= 0xE007F);
 }
 
+// Spelt as \x1b or \u202e, with so many digits at least.
+void spell(std::string& out, char letter, char32_t code, int digits) {
+  while (digits < 6 && code >> (4 * digits) != 0) ++digits;
+  (out += '\\') += letter;
+  while (digits-- > 0) out += "0123456789abcdef"[code >> (4 * digits) & 15];
+}
+
 // The last byte at or before `at` where a character begins, four bytes back at most.
 size_t character_begin(std::string_view text, size_t at) {
   for (size_t back = 0; back < 4 && back <= at; ++back)
@@ -52,19 +57,24 @@ size_t character_begin(std::string_view text, size_t at) {
 std::string visible(std::string_view text, Lines lines) {
   std::string out;
   out.reserve(text.size());
+  size_t begin = 0;  // of what is shown as it is, up to `at`
   for (size_t at = 0; at < text.size();) {
+    if (text[at] >= 0x20 && text[at] < 0x7F) {
+      ++at;
+      continue;
+    }
     const Character c = character_at(text, at);
-    if (!c.valid || (c.code < 0x100 && is_obeyed(c.code, lines)))
-      c.code == '\n'   ? out += "\\n"
-      : c.code == '\t' ? out += "\\t"
-                       : out += fmt::format("\\x{:02x}", static_cast<unsigned>(c.code));
-    else if (is_obeyed(c.code, lines))
-      fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(c.code));
-    else
-      out.append(text, at, c.length);
+    if (!c.valid || is_obeyed(c.code, lines)) {
+      out.append(text, begin, at - begin);
+      if (c.code == '\n' || c.code == '\t')
+        out += c.code == '\n' ? "\\n" : "\\t";
+      else
+        spell(out, c.code < 0x100 ? 'x' : 'u', c.code, c.code < 0x100 ? 2 : 4);
+      begin = at + c.length;
+    }
     at += c.length;
   }
-  return out;
+  return out.append(text, begin);
 }
 
 std::string foreign(std::string_view text, Lines lines, size_t most) {

@@ -54,6 +54,23 @@ TEST(HostileJson, ValuesArePaidFor) {
               HasSubstr("lines"));
 }
 
+TEST(HostileJson, ObjectsInTheirOrderAreSearchedFromEndToEnd) {
+  const auto object = [](int members) {
+    std::string text = "{\"0\":0";
+    for (int i = 1; i < members; ++i) text += fmt::format(",\"{}\":0", i);
+    return text + "}";
+  };
+  const auto message = [](const std::string& text) {
+    return message_of_hostile(2 * text.size(), [&] { parse_ordered_json(text, "x.json"); });
+  };
+  EXPECT_EQ(message(object(10'000)), "");  // the added tokens of the largest vocabularies are fewer
+  EXPECT_THAT(message(object(300'000)), HasSubstr("x.json: reading this takes more work"));
+  EXPECT_THAT(message("[" + object(9'000) + "," + object(9'000) + "," + object(9'000) + "]"), HasSubstr("more work"));
+  EXPECT_EQ(message("[{\"a\":0}" + repeated(",{\"a\":{\"b\":0}}", 100'000) + "]"), "");
+  EXPECT_EQ(refusal(object(300'000)), "");  // by name, not by order
+  for (const char* wrong : {"}:::", "]}:{\"a\":1", ":"}) EXPECT_THAT(message(wrong), HasSubstr("not valid JSON"));
+}
+
 TEST(HostileJson, MessagesShowTheTextAndNothingElse) {
   const std::string shown = refusal("{\"a\": \"\x1b]0;owned\x07" + std::string(100'000, 'x'));
   EXPECT_THAT(shown, HasSubstr("x.json: not valid JSON"));

@@ -13,7 +13,8 @@ namespace fidelio {
 // `what` names the text in messages: a path, "tools". Throws Error for text that is not JSON, is nested more than
 // `nesting` deep, or whose values take more memory than kMaxMemory and the text's own size.
 nlohmann::json parse_json(std::string_view text, const std::string& what, int nesting = kMaxNesting);
-// Its objects keep the order of the file.
+// Its objects keep the order of the file and are searched from end to end: what takes more than kMaxWork to build so
+// (one of 12,000 members, say) is refused as well.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& what);
 // One of several texts (lines of a file) whose values live together and are paid for together.
 nlohmann::json parse_json(std::string_view text, const std::string& what, Meter& meter, int nesting = kMaxNesting);

@@ -234,8 +234,8 @@ json config_of(const File& file) {
   Keys keys(file, family.name);
   const int64_t layers = keys.required("block_count"), heads = keys.required("attention.head_count"),
                 width = keys.required("embedding_length");
-  keys.expect(heads > 0 && layers > 0 && layers <= 10000 && width > 0, "block_count",
-              "1 to 10000 layers, with heads and width");
+  keys.expect(heads > 0 && layers > 0 && layers <= 1000 && width > 0, "block_count",
+              "1 to 1000 layers, with heads and width");
   const int64_t head_dim = keys.integer("attention.key_length").value_or(width / heads);
   keys.expect(keys.integer("attention.value_length").value_or(head_dim) == head_dim, "attention.value_length",
               "that of keys");
