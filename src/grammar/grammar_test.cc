@@ -12,6 +12,8 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/foreign/json.h"
+#include "core/test_support.h"
 #include "grammar/json_schema.h"
 #include "grammar/token_constraint.h"
 
@@ -354,6 +356,40 @@ TEST(Grammar, RefusesWhatNoTextFits) {
   EXPECT_THROW(constrain(R"({"$defs": {"t": {"$ref": "#/$defs/t"}}, "$ref": "#/$defs/t"})"), Error);
   EXPECT_THROW(constrain(R"({"$defs": {"t": {"anyOf": [{"$ref": "#/$defs/t"}]}}, "$ref": "#/$defs/t"})"), Error);
   EXPECT_THROW(constrain(R"({"enum": []})"), Error);
+}
+
+// Found by a fuzzer's profile: 2^14 copies of the same digits for {"minimum": 1}.
+TEST(Grammar, BoundsOfNumbersTakeAStateADigitAndPlace) {
+  for (const char* schema : {R"({"type": "integer", "minimum": 1})", R"({"type": "integer", "exclusiveMinimum": 0})",
+                             R"({"type": "number", "minimum": 0.5})", R"({"type": "integer", "maximum": -7})",
+                             R"({"type": "integer", "minimum": 123456789012345, "maximum": 987654321098765})"})
+    EXPECT_LT(schema_grammar(Json::parse(schema)).size(), json_object_grammar().size() + 15 * 15 * 10) << schema;
+  Automaton machine(schema_grammar(Json::parse(R"({"type": "integer", "minimum": 1097, "maximum": 20309})")));
+  for (int i = 0; i < 30'000; ++i) EXPECT_EQ(reads(machine, std::to_string(i)), i >= 1097 && i <= 20309) << i;
+}
+
+// Copies and comparisons that grow with the square of a schema; its size is bounded by the body's alone.
+TEST(Grammar, PaysForWhatGrowsFasterThanTheSchema) {
+  const auto list = [](int count, const auto& item) {
+    std::string text = item(0);
+    for (int i = 1; i < count; ++i) text += "," + item(i);
+    return text;
+  };
+  const auto constant = [](int i) { return fmt::format("{{\"const\":{}}}", i); };
+  const auto property = [](int i) { return fmt::format("\"{}\":{{}}", i); };
+  const auto message = [](const std::string& text) {
+    const Json schema = parse_ordered_json(text, "the schema");
+    return message_of_hostile(text.size(), [&] { schema_grammar(schema); });
+  };
+  const std::string properties = "\"properties\":{" + list(10'000, property) + "}";
+  EXPECT_NE(message("{\"oneOf\":[" + list(100'000, constant) + "]}"), "");
+  EXPECT_NE(message("{" + properties + ",\"anyOf\":[" +
+                    list(30'000, [](int i) { return fmt::format("{{\"minProperties\":{}}}", i % 2); }) + "]}"),
+            "");
+  message("{" + properties + ",\"required\":[" + list(200'000, [](int) { return std::string("\"x\""); }) + "]}");
+  message("{\"$defs\":{" + list(10'000, property) + "},\"anyOf\":[" +
+          list(100'000, [](int i) { return fmt::format("{{\"$ref\":\"#/$defs/{}\"}}", 9'000 + i % 1000); }) + "]}");
+  EXPECT_EQ(message("{\"oneOf\":[" + list(500, constant) + "]}"), "");
 }
 
 TEST(Grammar, FollowsReferencesInsideThemselves) {

@@ -320,9 +320,10 @@ class Compiler {
       return any && least == 0 && most < 0 ? grammar_.call(object_) : map_of(rule, least, most);
     }
     std::vector<Member> members;
-    const auto is_required = [&](const std::string& name) {
-      return std::find(required.begin(), required.end(), Json(name)) != required.end();
-    };
+    std::set<std::string> names;
+    for (const Json& name : required)
+      if (name.is_string()) names.insert(name.get<std::string>());
+    const auto is_required = [&](const std::string& name) { return names.contains(name); };
     int64_t needed = 0;
     for (const auto& [name, property] : properties.items()) {
       if (property == Json(false)) {

@@ -21,13 +21,20 @@ Fragment same_length(Grammar& g, const std::string& low, const std::string& high
   const auto byte = [&](char a, char b) { return g.byte(static_cast<uint8_t>(a), static_cast<uint8_t>(b)); };
   const auto rest = static_cast<int64_t>(low.size() - at - 1);
   if (low[at] == high[at]) return g.sequence(byte(low[at], low[at]), same_length(g, low, high, at + 1));
+  // What follows a first digit in between is any; so it is behind low's where that goes on with zeros, and behind high's
+  // where that goes on with nines. Without looking there the same digits would be made twice at every place.
   std::vector<Fragment> all;
   const std::string nines(low.size(), '9'), zeros(low.size(), '0');
-  all.push_back(g.sequence(byte(low[at], low[at]), same_length(g, low, nines, at + 1)));
-  all.push_back(g.sequence(byte(high[at], high[at]), same_length(g, zeros, high, at + 1)));
-  if (high[at] - low[at] > 1)
-    all.push_back(
-        g.sequence(byte(static_cast<char>(low[at] + 1), static_cast<char>(high[at] - 1)), digits(g, rest, rest)));
+  char first = low[at], last = high[at];
+  if (low.find_first_not_of('0', at + 1) != std::string::npos) {
+    all.push_back(g.sequence(byte(first, first), same_length(g, low, nines, at + 1)));
+    ++first;
+  }
+  if (high.find_first_not_of('9', at + 1) != std::string::npos) {
+    all.push_back(g.sequence(byte(last, last), same_length(g, zeros, high, at + 1)));
+    --last;
+  }
+  if (first <= last) all.push_back(g.sequence(byte(first, last), digits(g, rest, rest)));
   return g.choice(all);
 }
 

@@ -8,6 +8,15 @@ namespace fidelio::grammar {
 namespace {
 
 constexpr int kMostMerges = 1000;
+constexpr uint64_t kPair = 16;  // steps for the types of two cases
+
+// Values in a value, itself included: what its copy takes.
+uint64_t size_of(const Json& value) {
+  uint64_t size = 1;
+  if (value.is_structured())
+    for (const Json& one : value) size += size_of(one);
+  return size;
+}
 
 bool disjoint(const std::set<std::string>& a, const std::set<std::string>& b) {
   if (a.empty() || b.empty()) return false;
@@ -59,14 +68,16 @@ const Json& SchemaDocument::resolve(const std::string& where, const Json& ref) c
   if (!ref.is_string()) refuse(where, "$ref is not a string");
   const std::string name = ref.get<std::string>();
   if (!name.starts_with('#')) refuse(where, "$ref leads out of the schema");
+  if (const auto found = resolved_.find(name); found != resolved_.end()) return *found->second;
   try {
-    return root_.at(Json::json_pointer(name.substr(1)));
+    return *(resolved_[name] = &root_.at(Json::json_pointer(name.substr(1))));
   } catch (const Json::exception&) {
     refuse(where, "$ref leads nowhere: " + name);
   }
 }
 
 Json SchemaDocument::merged(const std::string& where, Json a, const Json& b) const {
+  meter_.work(size_of(a) + size_of(b));
   if (a == Json(true)) return b;
   if (b == Json(true)) return a;
   if (!a.is_object() || !b.is_object()) refuse(where, "expected a schema: an object, or true");
@@ -86,10 +97,12 @@ Json SchemaDocument::merged(const std::string& where, Json a, const Json& b) con
     if (ours == theirs) continue;
     if (key == "properties") {
       if (!ours.is_object() || !theirs.is_object()) refuse(where, "properties is not an object");
+      meter_.work(theirs.size() * (ours.size() + theirs.size()) / 8);
       for (const auto& [name, property] : theirs.items())
         ours[name] = ours.contains(name) ? Json{{"allOf", Json::array({ours[name], property})}} : property;
     } else if (key == "required") {
       if (!ours.is_array() || !theirs.is_array()) refuse(where, "required is not a list");
+      meter_.work(theirs.size() * (ours.size() + theirs.size()) / 8);
       for (const Json& name : theirs)
         if (std::find(ours.begin(), ours.end(), name) == ours.end()) ours.push_back(name);
     } else if (key == "minimum" || key == "minItems" || key == "minLength") {
@@ -106,6 +119,7 @@ void SchemaDocument::check_closed(const std::string& where, const Json& part, co
   if (!part.is_object()) return;
   if (part.value("additionalProperties", Json(true)) != Json(false) || !whole.contains("properties")) return;
   const Json own = part.value("properties", Json::object());
+  meter_.work(size_of(own) + own.size() * whole["properties"].size() / 8);
   for (const auto& item : whole["properties"].items())
     if (!own.contains(item.key()))
       refuse(where, "additionalProperties forbids \"" + item.key() + "\", which another part names");
@@ -116,7 +130,10 @@ std::set<std::string> SchemaDocument::types_of(const Json& schema) const {
   if (schema.contains("const")) return {type_of(schema["const"]) + " " + schema["const"].dump()};
   if (schema.contains("enum") && schema["enum"].is_array()) {
     std::set<std::string> all;
-    for (const Json& one : schema["enum"]) all.insert(type_of(one) + " " + one.dump());
+    for (const Json& one : schema["enum"]) {
+      meter_.work(1 + size_of(one));
+      all.insert(type_of(one) + " " + one.dump());
+    }
     return all;
   }
   if (!schema.contains("type")) return {};
@@ -127,12 +144,15 @@ std::set<std::string> SchemaDocument::types_of(const Json& schema) const {
   return all;
 }
 bool SchemaDocument::exclusive(const Json& a, const Json& b) const {
+  meter_.work(kPair);
   if (disjoint(types_of(a), types_of(b))) return true;
   if (!a.is_object() || !b.is_object() || !a.contains("properties") || !b.contains("properties")) return false;
-  const auto requires_it = [](const Json& schema, const std::string& name) {
+  const auto requires_it = [&](const Json& schema, const std::string& name) {
     const Json list = schema.value("required", Json::array());
+    meter_.work(list.size());
     return std::find(list.begin(), list.end(), Json(name)) != list.end();
   };
+  meter_.work(a["properties"].size() * (1 + b["properties"].size() / 8));
   for (const auto& [name, property] : a["properties"].items())
     if (b["properties"].contains(name) && requires_it(a, name) && requires_it(b, name) &&
         disjoint(types_of(property), types_of(b["properties"][name])))

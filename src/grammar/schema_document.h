@@ -3,6 +3,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <unordered_map>
+
+#include "core/foreign/limits.h"
 
 namespace fidelio::grammar {
 
@@ -35,6 +38,8 @@ class SchemaDocument {
 
   const Json& root_;
   mutable int merges_ = 0;
+  mutable std::unordered_map<std::string, const Json*> resolved_{};
+  mutable Meter meter_{"the schema"};  // copies and comparisons, which may grow faster than the schema
 };
 
 }  // namespace fidelio::grammar
