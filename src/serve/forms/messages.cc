@@ -30,7 +30,7 @@ std::string text_of(const Fields& where, const char* name, const Json& content) 
 void add_message(Json& messages, const Json& message, size_t number) {
   const Fields fields(message, fmt::format("messages[{}]", number));
   const std::string role = fields.text("role").value_or("");
-  if (role != "user" && role != "assistant") fields.refuse("role", "user or assistant");
+  if (role != "user" && role != "assistant" && role != "system") fields.refuse("role", "user, assistant or system");
   const Json* content = fields.find("content");
   if (content == nullptr) fields.refuse("content", "a string or an array of blocks");
   if (content->is_string()) {
@@ -88,6 +88,24 @@ Json tool_choice_of(const Fields& fields, const Json& choice) {
   fields.refuse("tool_choice", "type auto, any, none, or tool with a name");
 }
 
+// "output_config": {"format": {"type": "json_schema", "schema"}}, and "thinking": {"type": "disabled"}, for which templates
+// of families that can leave it have a word.
+void read_configs(const Fields& fields, Json& chat) {
+  if (const Json* config = fields.find("output_config"))
+    if (const Json* format = Fields(*config, "output_config").find("format")) {
+      const Fields one(*format, "output_config.format");
+      const Json* schema = one.find("schema");
+      if (one.text("type") != "json_schema" || schema == nullptr)
+        one.refuse("schema", "a schema, with type json_schema");
+      chat["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
+    }
+  const Json* thinking = fields.find("thinking");
+  if (thinking == nullptr || Fields(*thinking, "thinking").text("type") != "disabled") return;
+  Json& extra = chat["chat_template_kwargs"];
+  if (extra.is_null()) extra = Json::object();
+  if (extra.is_object() && !extra.contains("enable_thinking")) extra["enable_thinking"] = false;
+}
+
 }  // namespace
 
 Json chat_body_of(const Json& body) {
@@ -96,6 +114,7 @@ Json chat_body_of(const Json& body) {
   for (const char* same : {"model", "stream", "temperature", "top_p", "top_k", "seed", "max_tokens", "min_p",
                            "chat_template_kwargs", "response_format"})
     if (const Json* value = fields.find(same)) chat[same] = *value;
+  read_configs(fields, chat);
   if (!fields.integer("max_tokens", 1, INT32_MAX)) fields.refuse("max_tokens", "an integer of at least 1");
   if (const Json* stops = fields.find("stop_sequences")) chat["stop"] = *stops;
   Json messages = Json::array();

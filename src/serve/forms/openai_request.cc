@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "core/foreign/json.h"
 #include "core/rng.h"
@@ -132,11 +133,41 @@ void check_model(const Fields& fields, const std::vector<std::string>& names) {
                      "model_not_found");
 }
 
-// 0 tokens are an answer where a prompt is asked about.
+// 0 tokens are an answer where a prompt is asked about; -1, which many clients send, is as good as nothing said of chat.
 int64_t read_max_tokens(const Fields& fields, Route route) {
-  const int64_t least = route == Route::completions && fields.boolean("echo", false) ? 0 : 1;
-  if (const auto most = fields.integer("max_completion_tokens", least, INT32_MAX)) return *most;
-  return fields.integer("max_tokens", least, INT32_MAX).value_or(route == Route::completions ? 16 : INT32_MAX);
+  const bool echo = route == Route::completions && fields.boolean("echo", false);
+  for (const char* name : {"max_completion_tokens", "max_tokens"}) {
+    const auto most = fields.integer(name, -1, INT32_MAX);
+    if (most == 0 && !echo) fields.refuse(name, "an integer from 1, or -1 for as many as there is room for");
+    if (most) return *most < 0 ? INT32_MAX : *most;
+  }
+  return route == Route::completions ? 16 : INT32_MAX;
+}
+
+// {"type": "allowed_tools"}: of the tools those that are named, and its mode as the choice.
+void take_allowed_tools(Json& body) {
+  const Fields fields(body);
+  const Json* choice = fields.find("tool_choice");
+  if (choice == nullptr || !choice->is_object() || choice->value("type", Json()) != "allowed_tools") return;
+  const Json* allowed = Fields(*choice, "tool_choice").find("allowed_tools");
+  if (allowed == nullptr) fields.refuse("tool_choice.allowed_tools", "an object of mode and tools");
+  const Fields inside(*allowed, "tool_choice.allowed_tools");
+  const std::string mode = inside.text("mode").value_or("auto");
+  if (mode != "auto" && mode != "required") inside.refuse("mode", "auto or required");
+  const auto name_of = [&](const Json& tool) {
+    const Json* function = Fields(tool, "tools").find("function");
+    return function == nullptr ? std::string() : Fields(*function, "tools.function").text("name").value_or("");
+  };
+  std::set<std::string> names;
+  const Json *list = inside.find("tools"), *tools = fields.find("tools");
+  for (const Json& tool : list != nullptr && list->is_array() ? *list : Json::array()) names.insert(name_of(tool));
+  Json kept = Json::array();
+  for (const Json& tool : tools != nullptr && tools->is_array() ? *tools : Json::array())
+    if (names.contains(name_of(tool))) kept.push_back(tool);
+  if (kept.empty())
+    inside.refuse("tools", "an array of {\"type\": \"function\", \"function\": {\"name\"}} of some tools");
+  body["tool_choice"] = mode;
+  body["tools"] = std::move(kept);
 }
 
 void read_logprobs(const Fields& fields, Call& call, GenerationRequest& common) {
@@ -160,6 +191,9 @@ void read_choices(const Fields& fields, Call& call) {
 // What would change the answer and is not done is refused, not passed over.
 void refuse_what_is_not_done(const Fields& fields) {
   if (const auto suffix = fields.text("suffix"); suffix && !suffix->empty()) fields.refuse("suffix", "none");
+  const Json *functions = fields.find("functions"), *modalities = fields.find("modalities");
+  if (functions != nullptr && !functions->empty()) fields.refuse("functions", "none: give them as tools");
+  if (modalities != nullptr && *modalities != Json::array({"text"})) fields.refuse("modalities", "text alone");
 }
 
 }  // namespace
@@ -167,6 +201,7 @@ void refuse_what_is_not_done(const Fields& fields) {
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names) {
   Json object = parse_ordered_json(body, "the body");
   if (route == Route::messages) object = chat_body_of(object);
+  if (route == Route::chat) take_allowed_tools(object);
   const Fields fields(object);
   check_model(fields, names);
   Call call;

@@ -52,7 +52,12 @@ const std::vector<Example> kExamples = {
       "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"x": 1}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "3"}]}]}],
-      "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"}})"},
+      "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"},
+      "thinking": {"type": "disabled"}, "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}})"},
+    {Route::chat,
+     R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": -1, "functions": [], "modalities": ["text"],
+      "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": {"type": "allowed_tools",
+        "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}}})"},
 };
 
 // Every place in a body, the deepest included.
@@ -133,6 +138,12 @@ TEST(Requests, SayTheSameInManyWays) {
   EXPECT_TRUE(nulls.prompts[0].stop_strings.empty());
   EXPECT_FALSE(chat(messages + R"(, "top_logprobs": 0)").logprobs);
   EXPECT_EQ(chat(messages + R"(, "max_tokens": 5, "max_completion_tokens": 7)").prompts[0].max_tokens, 7);
+  EXPECT_EQ(chat(messages + R"(, "max_tokens": -1)").prompts[0].max_tokens, chat(messages).prompts[0].max_tokens);
+  EXPECT_EQ(chat(messages + R"(, "max_completion_tokens": -1)").prompts[0].max_tokens, INT32_MAX);
+  for (const char* wrong : {"0", "-2"}) EXPECT_THROW(chat(messages + R"(, "max_tokens": )" + wrong), RequestError);
+  chat(messages + R"(, "functions": [], "modalities": ["text"], "parallel_tool_calls": false, "store": false)");
+  for (const char* undone : {R"("functions": [{"name": "f"}])", R"("modalities": ["text", "audio"])"})
+    EXPECT_THROW(chat(messages + ", " + undone), RequestError);
 }
 
 // Reads a text with the call's constraint, by tokens of one byte each.
@@ -145,6 +156,58 @@ bool reads(const Call& call, const std::string& text) {
     if ((state = constraint.next(state, id)) == Constraint::kForbidden) return false;
   }
   return constraint.may_end(state);
+}
+
+TEST(Requests, TakeOfTheToolsThoseThatAreAllowed) {
+  const std::string body = R"("messages": [{"role": "user", "content": "u"}], "tools": [
+    {"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}},
+    {"type": "function", "function": {"name": "h"}}], "tool_choice": {"type": "allowed_tools", "allowed_tools": )";
+  const auto named = [](const char* name) {
+    return R"({"type": "function", "function": {"name": ")" + std::string(name) + "\"}}";
+  };
+  const Call call = chat(body + R"({"mode": "required", "tools": [)" + named("g") + "," + named("h") + "]}}");
+  EXPECT_TRUE(reads(call, R"({"name": "g", "arguments": {}})"));
+  EXPECT_TRUE(reads(call, R"({"name": "h", "arguments": {}})"));
+  EXPECT_FALSE(reads(call, R"({"name": "f", "arguments": {}})"));
+  EXPECT_EQ(chat(body + R"({"mode": "auto", "tools": [)" + named("g") + "]}}").prompts[0].constraint, nullptr);
+  for (const char* wrong : {"null", "{}", R"({"mode": "auto", "tools": [{"function": {"name": "x"}}]})", "3"})
+    EXPECT_THROW(chat(body + wrong + "}"), RequestError) << wrong;
+}
+
+TEST(Requests, OfMessagesHaveAFormAndASystemsMessageAnywhere) {
+  const auto read = [](const std::string& fields) {
+    return read_call(Route::messages,
+                     R"({"max_tokens": 9, "messages": [{"role": "user", "content": "u"},
+      {"role": "system", "content": [{"type": "text", "text": "s"}]}, {"role": "user", "content": "v"}])" +
+                         fields + "}",
+                     model(), {"quill"});
+  };
+  EXPECT_THAT(model().tokenizer.decode(read("").prompts[0].prompt), HasSubstr("user: u\nsystem: s\nuser: v\n"));
+  const Call call = read(R"(, "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {
+    "type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": false}}})");
+  EXPECT_TRUE(reads(call, R"({"a": 1})"));
+  EXPECT_FALSE(reads(call, R"({"a": 2})"));
+  EXPECT_EQ(read(R"(, "output_config": {"effort": "low"}, "thinking": {"type": "adaptive"})").prompts[0].constraint,
+            nullptr);
+  for (const char* wrong :
+       {"3", R"({"format": {"type": "json_schema"}})", R"({"format": {"type": "x", "schema": {}}})"})
+    EXPECT_THROW(read(std::string(R"(, "output_config": )") + wrong), RequestError) << wrong;
+}
+
+TEST(Requests, OfMessagesLeaveThinkingOut) {
+  const ChatTemplate asks(
+      "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking is false %} at once{% endif %}");
+  ServedModel other = model();
+  other.chat = asks;
+  const auto prompt = [&](const std::string& fields) {
+    const Call call =
+        read_call(Route::messages, R"({"max_tokens": 9, "messages": [{"role": "user", "content": "u"}])" + fields + "}",
+                  other, {"quill"});
+    return other.tokenizer.decode(call.prompts[0].prompt);
+  };
+  EXPECT_EQ(prompt(R"(, "thinking": {"type": "disabled"})"), "u at once");
+  EXPECT_EQ(prompt(R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), "u");
+  EXPECT_EQ(prompt(R"(, "thinking": {"type": "disabled"}, "chat_template_kwargs": {"enable_thinking": true})"), "u");
 }
 
 TEST(Requests, ImposeToolsWhoseParametersReferToThemselves) {
