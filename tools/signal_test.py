@@ -28,6 +28,10 @@ parser.add_argument("--fidelio", default="build/fidelio")
 parser.add_argument("--jobs", default="quantize,export,gguf,compress")
 args = parser.parse_args()
 
+# A shell starts what it puts in the background with SIGINT ignored, nohup with SIGHUP, and the jobs would inherit that.
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+
 program, model = os.path.abspath(args.fidelio), os.path.abspath(args.model)
 top = tempfile.mkdtemp(prefix="fidelio-signal-")
 quantised = os.path.join(top, "quantised")
