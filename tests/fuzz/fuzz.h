@@ -11,7 +11,7 @@
 
 // A millisecond an input went into the stacks of allocations and into memory that is held back a while; a finding is run
 // again with ASAN_OPTIONS=malloc_context_size=30 to see where its memory came from.
-extern "C" inline const char* __asan_default_options() { return "malloc_context_size=2:quarantine_size_mb=8"; }
+extern "C" const char* __asan_default_options() { return "malloc_context_size=2:quarantine_size_mb=8"; }
 
 namespace fidelio::fuzzing {
 

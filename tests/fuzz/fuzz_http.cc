@@ -77,25 +77,23 @@ void check_answer(const std::string& answer) {
 }
 
 // An answer in pieces is the answer in one.
-void take_apart(std::string_view text) {
-  for (const bool thinking : {false, true}) {
-    AnswerParts whole(thinking, true), pieces(thinking, true);
-    std::vector<Part> expected, parts;
-    const auto add = [](std::vector<Part>& to, std::vector<Part> more) {
-      for (Part& part : more) {
-        part.id.clear();
-        append(to, std::move(part));
-      }
-    };
-    add(expected, whole.push(std::string(text)));
-    add(expected, whole.finish());
-    for (size_t at = 0; at < text.size(); at += 3) add(parts, pieces.push(std::string(text.substr(at, 3))));
-    add(parts, pieces.finish());
-    if (parts.size() != expected.size()) __builtin_trap();
-    for (size_t i = 0; i < parts.size(); ++i)
-      if (parts[i].kind != expected[i].kind || parts[i].text != expected[i].text || parts[i].name != expected[i].name)
-        __builtin_trap();
-  }
+void take_apart(std::string_view text, bool thinking, size_t piece) {
+  AnswerParts whole(thinking, true), pieces(thinking, true);
+  std::vector<Part> expected, parts;
+  const auto add = [](std::vector<Part>& to, std::vector<Part> more) {
+    for (Part& part : more) {
+      part.id.clear();
+      append(to, std::move(part));
+    }
+  };
+  add(expected, whole.push(std::string(text)));
+  add(expected, whole.finish());
+  for (size_t at = 0; at < text.size(); at += piece) add(parts, pieces.push(std::string(text.substr(at, piece))));
+  add(parts, pieces.finish());
+  if (parts.size() != expected.size()) __builtin_trap();
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (parts[i].kind != expected[i].kind || parts[i].text != expected[i].text || parts[i].name != expected[i].name)
+      __builtin_trap();
 }
 
 // A form that was taken allows something, or is over.
@@ -141,7 +139,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       fuzzing::try_to([&] { read_call(static_cast<Route>(data[0] % 8 - 1), text, model(), {"model"}); });
       break;
     case 4:
-      take_apart(text);
+      take_apart(text, data[0] / 8 % 2 != 0, 1 + data[0] / 16);
       break;
     case 5:
       fuzzing::try_to(

@@ -153,9 +153,17 @@ std::vector<std::string> findings(const NoiseReport& r) {
   std::vector<std::string> lines = {fmt::format("KL = {:.4g} noise^2 where KL <= {} (R2 {})", power.slope,
                                                 r.study.linear_below, number_text(power.r2, 4))};
   if (r.study.points.empty()) return lines;
+  const auto measured = [](const NoisePoint& point) { return std::isfinite(point.mean_recovery.value); };
+  if (std::none_of(r.study.points.begin(), r.study.points.end(), measured)) {
+    lines.push_back("without noise no task has a right answer: there is no recovery to measure");
+    return lines;
+  }
   const OriginFit fit = r.study.linear_fit();
-  lines.push_back(fmt::format("1 - recovery = {:.4g} KL where KL <= {} (R2 {})", fit.slope, r.study.linear_below,
-                              number_text(fit.r2, 4)));
+  if (!std::isfinite(fit.slope))
+    lines.push_back(fmt::format("1 - recovery: no level has KL <= {}, so no line is fitted", r.study.linear_below));
+  else
+    lines.push_back(fmt::format("1 - recovery = {:.4g} KL where KL <= {} (R2 {})", fit.slope, r.study.linear_below,
+                                number_text(fit.r2, 4)));
   lines.push_back(fmt::format("recovery cannot be told from 1 up to KL {:.4g}", r.study.lossless_up_to()));
   return lines;
 }

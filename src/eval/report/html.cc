@@ -64,6 +64,8 @@ std::vector<double> ticks(const Axis& axis) {
     for (double k = std::ceil(axis.low / step - 1e-9); k * step <= axis.high + 1e-9 * step; ++k)
       all.push_back(k * step);
   }
+  for (double& t : all)
+    if (!axis.logarithmic && std::fabs(t) < 1e-12) t = 0;  // not -0
   std::erase_if(all, [&](double t) {
     return t < axis.low * (axis.logarithmic ? 0.999 : 1) - 1e-12 ||
            t > axis.high * (axis.logarithmic ? 1.001 : 1) + 1e-12;
@@ -83,7 +85,6 @@ struct Range {
   }
   // With room at both ends: a share of the length, or of a decade.
   void widen(bool logarithmic, double share) {
-    if (low > high) low = 1, high = 2;  // nothing to draw: an empty frame
     if (logarithmic) {
       const double factor = low == high ? 2 : std::pow(high / low, share);
       low /= factor, high *= factor;
@@ -236,6 +237,13 @@ std::string html_page(std::string_view title, std::string_view body, std::string
 }
 
 std::string svg_chart(const Chart& chart) {
+  const bool any = std::any_of(chart.series.begin(), chart.series.end(), [&](const ChartSeries& series) {
+    return std::any_of(series.points.begin(), series.points.end(),
+                       [&](const ChartPoint& point) { return drawn(chart, point); });
+  });
+  if (!any)  // axes of nothing would look like a result
+    return "<figure><figcaption>" + escape_html(chart.title) +
+           "</figcaption><p class=\"note\">No point of this chart could be measured.</p></figure>\n";
   const auto [x, y] = axes_of(chart);
   std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">", kWidth, kHeight,
                                 escape_html(chart.title));
@@ -243,7 +251,7 @@ std::string svg_chart(const Chart& chart) {
     svg += fmt::format(
         "<path d=\"M{0} {1:.1f}H{2}\" style=\"stroke:var(--line)\"/><text x=\"{3}\" y=\"{4:.1f}\" "
         "text-anchor=\"end\">{5:.4g}</text>",
-        kLeft, y.at(t), kWidth - kRight, kLeft - 8, y.at(t) + 4, std::fabs(t) < 1e-12 ? 0.0 : t);
+        kLeft, y.at(t), kWidth - kRight, kLeft - 8, y.at(t) + 4, t);
   for (double t : ticks(x))
     svg += fmt::format(
         "<path d=\"M{0:.1f} {1}v5\" style=\"stroke:var(--soft)\"/><text x=\"{0:.1f}\" y=\"{2}\" "

@@ -72,7 +72,10 @@ TEST(Html, ChartDrawsEveryPointInsideTheFrame) {
   EXPECT_EQ(circles, 3u);  // x = 0 has no place on a logarithmic axis
   EXPECT_THAT(svg, HasSubstr("second"));
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
-  EXPECT_THAT(svg_chart({.title = "empty", .x_label = "x", .y_label = "y", .series = {}}), Not(HasSubstr("nan")));
+  EXPECT_THAT(svg_chart({.title = "empty", .x_label = "x", .y_label = "y", .series = {}}), HasSubstr("No point"));
+  EXPECT_EQ(
+      svg_chart({.title = "from 0", .x_label = "x", .y_label = "y", .series = {{"s", {{2, 5}, {80, 6}}}}}).find(">-0<"),
+      std::string::npos);
   EXPECT_THAT(svg_chart({.title = "one", .x_label = "x", .y_label = "y", .series = {{"s", {{2, 5}}}}}),
               Not(HasSubstr("nan")));
   chart.log_y = true;
