@@ -256,7 +256,7 @@ std::string svg_chart(const Chart& chart) {
     svg += fmt::format(
         "<path d=\"M{0:.1f} {1}v5\" style=\"stroke:var(--soft)\"/><text x=\"{0:.1f}\" y=\"{2}\" "
         "text-anchor=\"middle\">{3:.4g}</text>",
-        x.at(t), kHeight - kBottom, kHeight - kBottom + 26, t);
+        x.at(t), kHeight - kBottom, kHeight - kBottom + 26, std::fabs(t) < 1e-12 ? 0.0 : t);
   svg += fmt::format("<text x=\"{:.0f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", (kLeft + kWidth - kRight) / 2,
                      kHeight - 10, escape_html(chart.x_label));
   svg += fmt::format("<text transform=\"translate(24 {:.0f}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
