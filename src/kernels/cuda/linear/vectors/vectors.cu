@@ -71,6 +71,7 @@ template <int kSigns, bool kHigh, int kRows, int kCount, int kPlanes>
 __device__ __forceinline__ void add_group(const VectorWords (&words)[kRows], const std::byte* book, uint32_t copy,
                                           const VectorInputs<kPlanes>& inputs, int group, float (&sum)[kRows][kCount]) {
   constexpr bool kBiased = kSigns != 1;
+  constexpr int kCopies = kHigh ? 0 : 4;  // of a centroid, as a power of two
   const int lane = threadIdx.x % 32;
   int whole[kRows][kCount][kPlanes] = {}, bias[kCount][kPlanes] = {};
   uint2 entry[4][kRows];  // all asked for at once: a multiprocessor's warps are few
@@ -78,8 +79,7 @@ __device__ __forceinline__ void add_group(const VectorWords (&words)[kRows], con
   for (int which = 0; which < 4; ++which)
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
-      entry[which][r] =
-          *reinterpret_cast<const uint2*>(book + (centroid_at < kHigh, kHigh ? 0 : 4 > (words[r], which) | copy));
+      entry[which][r] = *reinterpret_cast<const uint2*>(book + (centroid_at<kHigh, kCopies>(words[r], which) | copy));
 #pragma unroll
   for (int which = 0; which < 4; ++which) {
     const int at = (group * 4 + which) * kVectorLanes + lane;
@@ -221,7 +221,7 @@ struct Worker {
       for (int m = 0; m < kCount; ++m) make_inputs<kPlanes>(w, p.x + min(m, p.rows - 1) * w.in, inputs, m, largest);
     __syncthreads();
     for (int parity = 0; row < end; row += kSets * kFew, parity ^= 1) {
-      const int next = row + kSets * kFew;
+      const int next = row + kSets * kFew, after = next < end ? next : -1;
       const bool more = has_corrections(w, next + own, end);
       const int next_at = more ? w.begin[next + own] + lane % 16 : 0, next_last = more ? w.begin[next + own + 1] : 0;
       float* mine = partial + (parity * kSets + set) * kFew * kSplit * kCount;
@@ -237,11 +237,8 @@ struct Worker {
       }
 #pragma unroll
       for (int part = 0; part < kFew; part += kAtOnce)
-        sums(w, row + part,
-             part + kAtOnce < kFew ? row + part + kAtOnce
-             : next < end          ? next
-                                   : -1,
-             words, slot, mine + part * kSplit * kCount, scale + part, own - part, fixed);
+        sums(w, row + part, part + kAtOnce < kFew ? row + part + kAtOnce : after, words, slot,
+             mine + part * kSplit * kCount, scale + part, own - part, fixed);
       at = next_at, last = next_last;
       if (at < last) fix = correction(w, at);
       asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "n"(32 * kSplit) : "memory");
