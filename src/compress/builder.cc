@@ -11,8 +11,8 @@ class PlanStore final : public StopStore {
   PlanStore(Journal& journal, const std::string& plan) : journal_(journal), prefix_("plan-" + plan + ".") {}
   bool contains(const std::string& stop) const override { return journal_.contains(prefix_ + stop); }
   std::vector<QuantizedLinear> load(const std::string& stop) const override { return journal_.load(prefix_ + stop); }
-  void save(const std::string& stop, const std::vector<QuantizedLinear>& linears) override {
-    journal_.save(prefix_ + stop, linears);
+  void save(const std::string& stop, std::vector<QuantizedLinear> linears) override {
+    journal_.save(prefix_ + stop, std::move(linears));
   }
 
  private:

@@ -51,6 +51,23 @@ nlohmann::json foresee_memory(const Desk& desk) {
   return memory;
 }
 
+// Candidates wait on disk, where the output goes. What an interrupted run left there is counted as free.
+int64_t check_disk(const Desk& desk) {
+  namespace fs = std::filesystem;
+  const fs::path out = fs::absolute(desk.job.out), journal = desk.job.out + ".journal";
+  check(fs::is_directory(out.parent_path()), "{}: there is no folder {}", desk.job.out, out.parent_path().string());
+  auto free = static_cast<int64_t>(fs::space(out.parent_path()).available);
+  if (fs::is_directory(journal))
+    for (const auto& entry : fs::directory_iterator(journal))
+      if (entry.is_regular_file()) free += static_cast<int64_t>(entry.file_size());
+  const int64_t need = disk_need(desk.size());
+  check(need <= free,
+        "this needs {} beside {} while it runs, for the candidates of every format, and {} are free there. Offer fewer "
+        "--formats, or another place for the output",
+        bytes_text(need), desk.job.out, bytes_text(free));
+  return need;
+}
+
 // Says what is there already, and removes the unfinished folders that a run killed while it was writing left beside the
 // outputs.
 void resume(const Desk& desk, const Journal& journal) {
@@ -227,6 +244,8 @@ nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
   Desk desk(job, world, ranks);
   desk.check_budget();
   nlohmann::json report = foresee_memory(desk);
+  report["disk_bytes"] = check_disk(desk);
+  desk.note(fmt::format("{:<52} {:>10}", "disk, beside the output while it runs", bytes_text(report["disk_bytes"])));
   desk.load_reference();
   const TimeNeed time = time_need(desk.size(), *desk.reference, desk.calibration, desk.pool);
   const auto phase = [&](const char* what, Seconds s) {
@@ -263,13 +282,14 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   desk.warn_of_codes();
   check_memory(host_needs(desk), available_memory() / ranks.on_this_host(), "memory");
   if (job.on_gpu) check_memory(gpu_needs(desk), cuda_memory(job.serving.gpu).free, "the GPU's memory");
+  if (ranks.first()) check_disk(desk);
   desk.load_reference();
   if (ranks.first()) desk.check_floor();
   Journal journal = open_journal(desk);
   watch.lap("reading");
   stages.next();
   const CandidateSet candidates(*desk.reference, desk.source, desk.calibration, groups_to_quantise(job, desk.groups),
-                                job.formats, {}, desk.pool, &journal, ranks);
+                                job.formats, {}, desk.pool, journal, ranks);
   watch.lap("quantising the candidates");
   stages.next();
   Measured measured = !job.plan_file.empty()    ? table_of_plan(desk)

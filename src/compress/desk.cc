@@ -110,14 +110,14 @@ void Desk::load_reference() {
   for (LinearId id : linears_of(source.config())) original_[id] = reference->linear(id);
 }
 void Desk::load_served() {
-  served = world.make_runner(options(job.served()));
-  for (LinearId id : linears_of(source.config())) served_original_[id] = served->linear(id);
+  restore_reference();
+  served = reference->make_sibling(source, options(job.served()));
 }
 void Desk::restore_reference() {
   for (const auto& [id, weight] : original_) reference->set_linear(id, weight);
 }
 void Desk::restore_served() {
-  for (const auto& [id, weight] : served_original_) served->set_linear(id, weight);
+  for (const auto& [id, weight] : original_) served->set_linear(id, weight);
 }
 
 FidelityReport Desk::measure(const TextSet& on, KeptStreams* kept) {
@@ -187,7 +187,6 @@ void Desk::check_floor() {
   }
   const Judged judged = judge(documents_of(measure(few, nullptr), few), job.promise);
   served.reset();
-  served_original_.clear();
   floor = to_json(judged.all);
   for (const char* key : {"domain", "documents", "next_document"}) floor.erase(key);
   const Measurement& m = judged.measured;

@@ -62,7 +62,7 @@ class Desk {
   void read_calibration(const std::vector<Document>& units);
   FidelityReport measure(const TextSet& on, KeptStreams* kept);
   int64_t tokens_ = 0, search_tokens_ = 0;
-  std::map<LinearId, PackedLinear> original_, served_original_;
+  std::map<LinearId, PackedLinear> original_;  // the source's, in both runners
   // What the source makes of both sets, kept from the first plan for all others.
   KeptStreams adjustment_streams_, certificate_streams_;
 };

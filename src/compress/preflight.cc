@@ -17,33 +17,44 @@
 namespace fidelio {
 namespace {
 
-// As stored and as packed: about the same, but for floating-point codes, which have no kernel here and are packed as
+// Of the candidates: all of them as stored; those of the stop and of the format that take most; what of them is held
+// packed. Packed ones are as large as stored ones, but for floating-point codes, which have no kernel here and become
 // FP32.
-std::pair<int64_t, int64_t> candidate_bytes(const CompressSize& size) {
-  std::pair<int64_t, int64_t> bytes{0, 0};
+struct CandidateBytes {
+  int64_t stored = 0, packed = 0, stop = 0, format = 0;
+  int64_t plan() const { return format; }  // no plan of quantised linears has more
+  int64_t held() const { return stored <= CandidateSet::kHeldBytes ? packed : format; }
+};
+CandidateBytes candidate_bytes(const CompressSize& size) {
+  CandidateBytes bytes;
+  std::map<std::string, int64_t> stops, formats;
   for (const LinearGroup& g : size.groups)
     for (LinearId id : g.linears)
       for (const FormatSpec& f : size.formats) {
         const Shape shape = shape_of(size.source.config(), id);
         const int64_t stored = stored_bytes(f, shape[0], shape[1]);
         const bool decoded = f.kind == Kind::fp4 || f.kind == Kind::fp8;
-        bytes.first += stored;
-        bytes.second += decoded ? 4 * shape.elements() : stored;
+        const int64_t packed = decoded ? 4 * shape.elements() : stored;
+        bytes.stored += stored;
+        bytes.packed += packed;
+        bytes.stop = std::max(bytes.stop, stops[stop_of(id)] += stored);
+        bytes.format = std::max(bytes.format, formats[to_string(f)] += packed);
       }
   return bytes;
 }
 
-// Embedding and head in every format, while the larger of them is there as numbers, rounded and compared.
+// Embedding or head in every format, while it is there as numbers, rounded and compared.
 int64_t vocabulary_bytes(const CompressSize& size) {
-  int64_t bytes = 0, largest = 0;
+  int64_t most = 0;
   for (const LinearGroup& g : size.groups)
     for (LinearId id : g.linears) {
       if (id.layer >= 0) continue;
       const Shape shape = shape_of(size.source.config(), id);
-      largest = std::max(largest, shape.elements());
+      int64_t bytes = 4 * 4 * shape.elements();
       for (const FormatSpec& f : size.formats) bytes += stored_bytes(f, shape[0], shape[1]);
+      most = std::max(most, bytes);
     }
-  return bytes + 4 * 4 * largest;
+  return most;
 }
 
 // Forward passes over the search text, in units of a whole one: a change in layer l runs the L - l layers from there.
@@ -309,8 +320,7 @@ std::optional<int64_t> number_in(const std::string& path) {
 
 namespace {
 
-// The phases of a compression, each holding what the others do not: embedding and head are rounded; layers are
-// quantised; sensitivities are measured; plans are served. `always` is there all the time.
+// The phases of a compression, each holding what the others do not: embedding and head are quantised; layers are; sensitivities are measured; plans are served. `always` is there all the time.
 struct Holding {
   MemoryNeed always, reference, runner, serving_runner, decoded;
   int64_t weights = 0;  // of a model, as a runner packs it
@@ -337,34 +347,36 @@ int64_t batch_cache_values(const CompressSize& size) {
 std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const Holding& h) {
   const ModelConfig& c = size.source.config();
   const int64_t d = c.d, wide = widest(c);
-  const auto [stored, packed] = candidate_bytes(size);
-  const auto formats = static_cast<int64_t>(size.formats.size());
-  const MemoryNeed candidates{size.on_gpu ? "candidates, as packed" : "candidates, as stored and as packed",
-                              size.on_gpu ? packed : stored + packed};
-  const int64_t plan = size.on_gpu ? packed / formats : (stored + packed) / formats;
+  const CandidateBytes candidates = candidate_bytes(size);
+  const MemoryNeed held{
+      candidates.stored <= CandidateSet::kHeldBytes ? "candidates, as packed" : "candidates of one format, as packed",
+      candidates.held()};
+  const bool holding = candidates.stored <= CandidateSet::kHeldBytes || size.generations > 0;
+  const int64_t plan = (size.on_gpu ? 1 : 2) * candidates.plan();
   std::vector<std::vector<MemoryNeed>> phases = {
       {h.always,
        h.reference,
        h.runner,
-       {size.on_gpu ? "candidates, as packed" : "candidates, as stored", size.on_gpu ? packed : stored},
+       {"candidates of one input, as stored", size.on_gpu ? 0 : candidates.stop},
        {"calibration: streams, one Hessian and its factor",
         4 * size.calibration_tokens * (d + wide) + 4 * wide * wide + 3 * 8 * wide * wide},
        h.decoded},
       {h.always,
        h.reference,
        h.runner,
-       candidates,
+       held,
        {"sensitivities: streams before every layer", 4 * size.search_tokens * d * (2 * (c.L + 1) + 1)},
        {"sensitivities: the reference's logits", kept_logit_bytes(size.search_tokens, c.v)}},
       {h.always,
        h.reference,
        h.runner,
-       candidates,
-       {"weights of the model served while searching", h.weights},
+       {held.what, holding ? held.bytes : 0},
        h.serving_runner,
        {"building a plan: two streams, three sums, a factor",
         2 * 4 * size.calibration_tokens * (d + wide) + 3 * 4 * wide * wide + 3 * 8 * wide * wide},
-       {"the plan's weights", plan}}};
+       {size.on_gpu ? "the plan's weights, as packed" : "the plan's weights, as stored and as packed", plan}}};
+  for (std::vector<MemoryNeed>& phase : phases)
+    std::erase_if(phase, [](const MemoryNeed& need) { return need.bytes == 0; });
   if (size.answering_tokens > 0)
     phases.back().push_back({"the model that answers questions, and its cache",
                              h.weights + size.answering_tokens * 2 * 2 * int64_t{c.L} * c.hk * c.e});
@@ -378,9 +390,9 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
   const int64_t wide = widest(c), cached = batch_cache_values(size), workspace = workspace_bytes(size);
   if (size.on_gpu)  // holds everything that is packed and all that passes through the layers
     return {{"the program, its libraries, the driver's and texts", 700'000'000},
-            {"candidates, as stored", candidate_bytes(size).first},
-            {"candidates of the vocabulary, or one weight decoded and its codes",
-             std::max(vocabulary_bytes(size), 6 * wide * c.d)}};
+            {"the plan's weights, as stored", candidate_bytes(size).plan()},
+            {"candidates of embedding or head, or of one input while they are made",
+             std::max(vocabulary_bytes(size), candidate_bytes(size).stop + 6 * wide * c.d)}};
   int64_t weights = 0;
   for (LinearId id : linears_of(c)) {
     const Shape shape = shape_of(c, id);
@@ -397,7 +409,7 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
   phases.push_back({h.always,
                     h.reference,
                     h.runner,
-                    {"candidates of the vocabulary, and their weight decoded", vocabulary_bytes(size)}});
+                    {"candidates of embedding or head, and their weight decoded", vocabulary_bytes(size)}});
   return largest(phases);
 }
 
@@ -424,6 +436,11 @@ std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size) {
   phases.push_back(
       {h.always, h.reference, h.runner, {"the vocabulary's weight while it is quantised", 6 * 4 * c.v * d}});
   return largest(phases);
+}
+
+int64_t disk_need(const CompressSize& size) {
+  const CandidateBytes candidates = candidate_bytes(size);
+  return candidates.stored + 2 * candidates.plan() + 64'000'000;
 }
 
 int64_t total(const std::vector<MemoryNeed>& needs) {

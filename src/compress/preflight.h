@@ -35,6 +35,8 @@ struct MemoryNeed {
 // on one.
 std::vector<MemoryNeed> memory_needs(const CompressSize& size);
 std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size);
+// Bytes of the folder beside the output: every candidate, a plan's weights while it is built, and as they are written.
+int64_t disk_need(const CompressSize& size);
 int64_t total(const std::vector<MemoryNeed>& needs);
 // What this process may still take: what the system has available, or less if its control group says so. Throws Error
 // if the system does not say.

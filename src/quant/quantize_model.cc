@@ -32,7 +32,7 @@ void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuant
     });
     weight.bias = original.bias;
     if (runner && how.sequential) runner->set_linear(id, runner->pack(weight));
-    done({id, std::move(weight), std::nullopt});
+    done({id, std::move(weight), std::nullopt, std::nullopt});
   }
 }
 
@@ -106,6 +106,16 @@ const std::vector<Stop> kStops = {{"qkv", InputId::attn_in, {Role::q, Role::k, R
                                   {"down", InputId::down_in, {Role::down}}};
 std::string stop_name(int layer, const Stop& stop) { return fmt::format("layers.{}.{}", layer, stop.name); }
 
+}  // namespace
+
+std::string stop_of(LinearId id) {
+  if (id.layer < 0) return to_string(id);
+  const auto has = [&](const Stop& s) { return std::find(s.roles.begin(), s.roles.end(), id.role) != s.roles.end(); };
+  return stop_name(id.layer, *std::find_if(kStops.begin(), kStops.end(), has));
+}
+
+namespace {
+
 void quantize_linear(Runner& runner, const Checkpoint& source, LinearId id, Workbench& bench, const ModelQuantizer& how,
                      const std::function<void(QuantizedLinear)>& done) {
   const auto formats = how.formats.find(id);
@@ -118,7 +128,7 @@ void quantize_linear(Runner& runner, const Checkpoint& source, LinearId id, Work
     auto result = naming(id, [&] { return bench.quantize(spec, options); });
     result.weight.bias = original.bias;
     if (how.sequential) runner.set_linear(id, runner.pack(result.weight));
-    done({id, std::move(result.weight), result.report});
+    done({id, std::move(result.weight), result.report, std::nullopt});
   }
   source.drop(id);
 }
@@ -195,7 +205,7 @@ ModelQuantizer without_source_formats(const Checkpoint& source, ModelQuantizer h
     std::vector<FormatSpec>& formats = it->second;
     const auto own = std::find(formats.begin(), formats.end(), source.format(it->first));
     if (own != formats.end()) {
-      done({it->first, source.linear(it->first), std::nullopt});
+      done({it->first, source.linear(it->first), std::nullopt, std::nullopt});
       formats.erase(own);
     }
     it = formats.empty() ? how.formats.erase(it) : std::next(it);
@@ -231,7 +241,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
       progress.advance(work.quantising(linear.id));
       done(std::move(linear));
     });
-    if (how.store) how.store->save(stop, made);
+    if (how.store) how.store->save(stop, std::move(made));
   };
   // Layers first, then embedding and head; stops that another part makes are not ours even where they are missing.
   const auto ours = [&](int64_t number) { return number % how.parts == how.part; };

@@ -17,7 +17,8 @@ enum class Method : uint8_t { rtn, gptq };
 struct QuantizedLinear {
   LinearId id;
   LinearWeight weight;
-  std::optional<GptqReport> report;  // none after rounding to nearest
+  std::optional<GptqReport> report;      // none after rounding to nearest
+  std::optional<double> relative_error;  // ||W - Q||^2 / ||W||^2, where somebody wanted it (sensitivity/candidates.h)
 };
 
 // Where finished stops are kept between runs of a long job (sensitivity/journal.h). A stop's name is "embedding",
@@ -27,8 +28,10 @@ class StopStore {
   virtual ~StopStore() = default;
   virtual bool contains(const std::string& stop) const = 0;
   virtual std::vector<QuantizedLinear> load(const std::string& stop) const = 0;
-  virtual void save(const std::string& stop, const std::vector<QuantizedLinear>& linears) = 0;
+  virtual void save(const std::string& stop, std::vector<QuantizedLinear> linears) = 0;
 };
+
+std::string stop_of(LinearId id);
 
 struct ModelQuantizer {
   Method method = Method::gptq;

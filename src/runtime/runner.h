@@ -91,6 +91,9 @@ class Runner {
   // a draft in a format of its own. Throws Error if its shapes differ.
   virtual std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) = 0;
   virtual bool shares_cache_with(const Runner& other) const = 0;
+  // A runner of the same checkpoint on the same device, with a cache, scratch and options of its own; the packed weights
+  // are shared until either is given others.
+  virtual std::unique_ptr<Runner> make_sibling(const Checkpoint& checkpoint, const RunnerOptions& options) const = 0;
 
   // begin, embed, all layers, all logit rows (batch.logit_rows.size() <= options().max_logit_rows).
   // A backend may record it: the same shape of batch again costs the host next to nothing.

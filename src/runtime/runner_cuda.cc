@@ -7,10 +7,15 @@ namespace {
 
 class CudaRunner final : public RunnerImpl<Cuda> {
  public:
-  CudaRunner(Cuda backend, const Checkpoint& checkpoint, const RunnerOptions& options)
-      : RunnerImpl(std::move(backend), checkpoint, options), stream_(cuda::make_stream()) {}
+  CudaRunner(const Checkpoint& checkpoint, const RunnerOptions& options, const CudaRunner* sibling)
+      : RunnerImpl(Cuda({.device = options.gpu}), checkpoint, options, sibling), stream_(cuda::make_stream()) {}
   ~CudaRunner() override { cuda::destroy_stream(stream_); }
 
+  std::unique_ptr<Runner> make_sibling(const Checkpoint& checkpoint, const RunnerOptions& options) const override {
+    check(options.gpu == this->options().gpu, "a sibling's weights are on GPU {}, not {}", this->options().gpu,
+          options.gpu);
+    return std::make_unique<CudaRunner>(checkpoint, options, this);
+  }
   std::optional<int> gpu() const override { return options().gpu; }
   std::shared_ptr<float[]> allocate(int64_t values) override {
     const auto memory = std::make_shared<cuda::DeviceBuffer>(static_cast<size_t>(values) * sizeof(float));
@@ -41,7 +46,7 @@ class CudaRunner final : public RunnerImpl<Cuda> {
 }  // namespace
 
 std::unique_ptr<Runner> make_cuda_runner(const Checkpoint& checkpoint, const RunnerOptions& options) {
-  return std::make_unique<CudaRunner>(Cuda({.device = options.gpu}), checkpoint, options);
+  return std::make_unique<CudaRunner>(checkpoint, options, nullptr);
 }
 
 CudaMemory cuda_memory(int gpu) {

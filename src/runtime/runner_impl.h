@@ -15,9 +15,10 @@ namespace fidelio {
 template <Backend B>
 class RunnerImpl : public Runner {
  public:
-  RunnerImpl(B backend, const Checkpoint& checkpoint, const RunnerOptions& options)
-      : RunnerImpl(std::make_shared<RunnerMemory<B>>(RunnerMemory<B>{std::move(backend), {}, {}}), checkpoint,
-                   options) {
+  // `sibling`: a runner of the same checkpoint on the same device, whose packed weights are taken as they are.
+  RunnerImpl(B backend, const Checkpoint& checkpoint, const RunnerOptions& options, const Runner* sibling = nullptr)
+      : RunnerImpl(std::make_shared<RunnerMemory<B>>(RunnerMemory<B>{std::move(backend), {}, {}}), checkpoint, options,
+                   sibling) {
     allocate_workspace();
   }
 
@@ -28,7 +29,10 @@ class RunnerImpl : public Runner {
   bool kinds_agree() const override { return !B::kOneKindAStep; }
   std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) override {
     check_same_shapes(checkpoint.config(), model_.config);
-    return std::unique_ptr<Runner>(new RunnerImpl(memory_, checkpoint, options_));
+    return std::unique_ptr<Runner>(new RunnerImpl(memory_, checkpoint, options_, nullptr));
+  }
+  std::unique_ptr<Runner> make_sibling(const Checkpoint&, const RunnerOptions&) const override {
+    throw Error("a draft has no siblings; ask the runner that it drafts for");
   }
   bool shares_cache_with(const Runner& other) const override {
     const auto* runner = dynamic_cast<const RunnerImpl*>(&other);
@@ -157,7 +161,8 @@ class RunnerImpl : public Runner {
   PackedLinear linear(LinearId id) const override { return const_cast<Model<B>&>(model_).slot(id); }
 
  private:
-  RunnerImpl(std::shared_ptr<RunnerMemory<B>> memory, const Checkpoint& checkpoint, const RunnerOptions& options)
+  RunnerImpl(std::shared_ptr<RunnerMemory<B>> memory, const Checkpoint& checkpoint, const RunnerOptions& options,
+             const Runner* sibling)
       : memory_(std::move(memory)),
         b_(memory_->backend),
         options_(options),
@@ -169,7 +174,12 @@ class RunnerImpl : public Runner {
     if (options_.context == 0) options_.context = std::min(options_.cache_tokens, int64_t{c.max_positions});
     model_.attention = attention_shape(c, options_.context);
     model_.scalars = scalars_of(c);
-    load(checkpoint);
+    model_.layers.resize(static_cast<size_t>(model_.config.L));
+    if (sibling)
+      for (LinearId id : linears_of(model_.config)) set_linear(id, sibling->linear(id));
+    else
+      load_linears(checkpoint);
+    load_norms(b_, model_, checkpoint);
   }
 
   static constexpr bool kChoosesLater = requires(B b) { b.feed({}); };  // and then choose_later and collect
@@ -211,8 +221,7 @@ class RunnerImpl : public Runner {
     return host_logits_;
   }
 
-  void load(const Checkpoint& checkpoint) {
-    model_.layers.resize(static_cast<size_t>(model_.config.L));
+  void load_linears(const Checkpoint& checkpoint) {
     // A matrix's pages of the file are resident while it is packed: the largest two go first, when memory is emptiest.
     std::vector<LinearId> order = linears_of(model_.config);
     std::stable_partition(order.begin(), order.end(),
@@ -223,7 +232,6 @@ class RunnerImpl : public Runner {
       set_linear(id, pack(weight));
       checkpoint.drop(id);
     }
-    load_norms(b_, model_, checkpoint);
   }
 
   void allocate_workspace() {

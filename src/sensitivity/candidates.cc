@@ -1,6 +1,7 @@
 #include "sensitivity/candidates.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 namespace fidelio {
@@ -24,58 +25,107 @@ double relative_error(const LinearWeight& w, const LinearWeight& original, Threa
   return whole > 0 ? std::accumulate(error.begin(), error.end(), 0.0) / whole : 0;
 }
 
+namespace {
+
+struct Lost {
+  double relative = 0, output = 0;
+};
+
+// A store that notes what every candidate has lost, and gives back no codes: nobody needs them while candidates are
+// made.
+class Shelf final : public StopStore {
+ public:
+  Shelf(CandidateStore& store, const Checkpoint& source, ThreadPool& pool)
+      : store_(store), source_(source), pool_(pool) {}
+  bool contains(const std::string& stop) const override { return store_.contains(stop); }
+  std::vector<QuantizedLinear> load(const std::string& stop) const override {
+    std::vector<QuantizedLinear> linears = store_.list(stop);
+    for (const QuantizedLinear& q : linears) note(q);
+    return linears;
+  }
+  void save(const std::string& stop, std::vector<QuantizedLinear> linears) override {
+    for (QuantizedLinear& q : linears) {
+      q.relative_error = relative_error(q.weight, source_.linear(q.id), pool_);
+      note(q);
+    }
+    for (const QuantizedLinear& q : linears) source_.drop(q.id);
+    store_.save(stop, std::move(linears));
+  }
+  // Nothing, where the format is the source's own.
+  Lost lost(LinearId id, const FormatSpec& format) const {
+    const auto found = lost_.find({id, to_string(format)});
+    return found == lost_.end() ? Lost{} : found->second;
+  }
+
+ private:
+  void note(const QuantizedLinear& q) const {
+    check(q.relative_error.has_value(), "{} has no {} with its error: it was kept for something else", stop_of(q.id),
+          to_string(q.weight.spec));
+    lost_[{q.id, to_string(q.weight.spec)}] = {*q.relative_error,
+                                               q.report ? q.report->relative_loss() : *q.relative_error};
+  }
+  CandidateStore& store_;
+  const Checkpoint& source_;
+  ThreadPool& pool_;
+  mutable std::map<std::pair<LinearId, std::string>, Lost> lost_;
+};
+
+}  // namespace
+
 CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Dataset& calibration,
                            const std::vector<LinearGroup>& groups, const std::vector<FormatSpec>& formats,
-                           const GptqOptions& options, ThreadPool& pool, StopStore* store, const Ranks& ranks) {
+                           const GptqOptions& options, ThreadPool& pool, CandidateStore& store, const Ranks& ranks,
+                           int64_t held_bytes)
+    : runner_(runner), source_(source), store_(store) {
+  Shelf shelf(store, source, pool);
   ModelQuantizer how;
   how.options = options;
   how.sequential = false;
-  how.store = store;
+  how.store = &shelf;
   for (const LinearGroup& g : groups)
     for (LinearId id : g.linears) how.formats[id] = formats;
-  if (ranks.size() > 1) {
-    how.part = ranks.rank();
-    how.parts = ranks.size();
+  const auto make = [&](int part, int parts) {
+    how.part = part;
+    how.parts = parts;
     quantize_model_gptq(runner, source, calibration, how, pool, [](const QuantizedLinear&) {});
-    ranks.gather({});
-    how.part = 0;
-    how.parts = 1;
-  }
-  struct Errors {
-    double relative = 0, output = 0;
   };
-  std::map<std::pair<LinearId, std::string>, Errors> errors;
-  quantize_model_gptq(runner, source, calibration, how, pool, [&](QuantizedLinear q) {
-    const double relative = relative_error(q.weight, source.linear(q.id), pool);
-    errors[{q.id, to_string(q.weight.spec)}] = {relative, q.report ? q.report->relative_loss() : relative};
-    bytes_ += q.weight.stored_bytes();
-    weights_[q.id].push_back(std::move(q.weight));
-  });
+  if (ranks.size() > 1) {
+    make(ranks.rank(), ranks.size());
+    ranks.gather({});
+  }
+  make(0, 1);
+  int64_t bytes = 0;
   for (const LinearGroup& g : groups) {
     CandidateGroup group{g, 0, {}};
     for (LinearId id : g.linears) group.parameters += shape_of(source.config(), id).elements();
     for (const FormatSpec& format : formats) {
-      Candidate candidate{format, {}, 0, 0, 0};
+      Candidate candidate{format, [this, format](LinearId id) { return packed(id, format); }, 0, 0, 0};
       for (LinearId id : g.linears) {
-        candidate.weights[id] = runner.pack(weight(id, format));
         const Shape shape = shape_of(source.config(), id);
         candidate.bytes += stored_bytes(format, shape[0], shape[1]);
-        const Errors& found = errors.at({id, to_string(format)});
-        candidate.relative_error += found.relative / static_cast<double>(g.linears.size());
-        candidate.output_error += found.output / static_cast<double>(g.linears.size());
+        const Lost lost = shelf.lost(id, format);
+        candidate.relative_error += lost.relative / static_cast<double>(g.linears.size());
+        candidate.output_error += lost.output / static_cast<double>(g.linears.size());
       }
+      bytes += candidate.bytes;
       group.candidates.push_back(std::move(candidate));
     }
     std::stable_sort(group.candidates.begin(), group.candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.bytes < b.bytes; });
     groups_.push_back(std::move(group));
   }
+  holds_ = bytes <= held_bytes;
 }
 
-const LinearWeight& CandidateSet::weight(LinearId id, const FormatSpec& format) const {
-  for (const LinearWeight& w : weights_.at(id))
-    if (w.spec == format) return w;
-  throw Error("{} has no candidate in {}", to_string(id), to_string(format));
+LinearWeight CandidateSet::weight(LinearId id, const FormatSpec& format) const {
+  return source_.format(id) == format ? source_.linear(id) : store_.load(stop_of(id), id, format);
+}
+
+PackedLinear CandidateSet::packed(LinearId id, const FormatSpec& format) const {
+  if (!holds_) return runner_.pack(weight(id, format));
+  PackedLinear& held = held_[{id, to_string(format)}];
+  if (!held) held = runner_.pack(weight(id, format));
+  return held;
 }
 
 void offer_source(const Checkpoint& source, const std::vector<LinearGroup>& groups, SensitivityTable& table) {

@@ -155,7 +155,7 @@ class Estimator {
       std::vector<std::pair<double, double>> values;
       walk_permutations(
           groups_.size(), base,
-          [&](Game& game, size_t group, size_t) { assign(game, groups_[group].candidates[level]); },
+          [&](Game& game, size_t group, size_t) { assign(game, groups_[group], groups_[group].candidates[level]); },
           [&] {
             values.assign(groups_.size(), {0.0, 0.0});
           },
@@ -184,7 +184,9 @@ class Estimator {
     std::vector<std::vector<std::pair<double, double>>> sums;
     walk_permutations(
         groups_.size() * (levels - 1), base,
-        [&](Game& game, size_t group, size_t before) { assign(game, groups_[group].candidates[levels - 2 - before]); },
+        [&](Game& game, size_t group, size_t before) {
+          assign(game, groups_[group], groups_[group].candidates[levels - 2 - before]);
+        },
         [&] { sums.assign(groups_.size(), std::vector<std::pair<double, double>>(levels)); },
         [&](size_t group, size_t before, double kl_step, double loss_step) {
           auto& sum = sums[group][levels - 2 - before];
@@ -217,7 +219,7 @@ class Estimator {
       jobs.push_back({expect(static_cast<int64_t>(wanted.size())), [this, &group, wanted](Game& game) {
                         std::vector<MeterResult> found;
                         for (size_t c : wanted) {
-                          assign(game, group.candidates[c]);
+                          assign(game, group, group.candidates[c]);
                           found.push_back(measure(game));
                         }
                         restore(game, group);
@@ -263,7 +265,7 @@ class Estimator {
   }
 
   void start_at_best(Game& game) const {
-    for (const CandidateGroup& g : groups_) assign(game, g.candidates.back());
+    for (const CandidateGroup& g : groups_) assign(game, g, g.candidates.back());
   }
 
   MeterResult best_everywhere() {
@@ -391,13 +393,13 @@ class Estimator {
 
 }  // namespace
 
-void assign(Game& game, const Candidate& candidate) {
-  for (const auto& [id, weight] : candidate.weights) game.assign(id, weight);
+void assign(Game& game, const CandidateGroup& group, const Candidate& candidate) {
+  for (LinearId id : group.group.linears) game.assign(id, candidate.packed(id));
 }
 
 void assign(Game& game, const CandidateGroup& group, const FormatSpec& format) {
   for (const Candidate& c : group.candidates)
-    if (c.format == format) assign(game, c);
+    if (c.format == format) assign(game, group, c);
 }
 
 Estimation estimate(Players& players, const std::vector<CandidateGroup>& groups, const EstimateOptions& options,

@@ -15,7 +15,6 @@
 // Permutations come in antithetic pairs (an order and its reverse); standard errors are over pairs.
 #pragma once
 #include <functional>
-#include <map>
 #include <string>
 
 #include "alloc/plan.h"
@@ -23,10 +22,10 @@
 
 namespace fidelio {
 
-// One format of one group, ready to be assigned.
+// One format of one group.
 struct Candidate {
   FormatSpec format;
-  std::map<LinearId, PackedLinear> weights;
+  std::function<PackedLinear(LinearId)> packed;  // of the group's linears, made or read when it is asked for
   int64_t bytes = 0;
   double relative_error = 0;  // mean over the group's linears of ||W - Q||^2 / ||W||^2
   // Mean over the group's linears of tr((W - Q) H (W - Q)^T) / tr(W H W^T): the error of their outputs on the
@@ -39,7 +38,7 @@ struct CandidateGroup {
   std::vector<Candidate> candidates;  // by ascending bytes
 };
 
-void assign(Game& game, const Candidate& candidate);
+void assign(Game& game, const CandidateGroup& group, const Candidate& candidate);
 // The group's candidate of this format, if it has one.
 void assign(Game& game, const CandidateGroup& group, const FormatSpec& format);
 

@@ -34,14 +34,63 @@ auto reading(const std::string& path, F&& read) {
   }
 }
 
-// SHA-256 of all tensors of a stop.
-std::string hash_of(const std::vector<QuantizedLinear>& linears) {
+// SHA-256 of all tensors of a weight.
+std::string hash_of(const LinearWeight& weight) {
   Sha256 hash;
-  for (const QuantizedLinear& q : linears)
-    for (const StoredTensor& t : stored_tensors(q.weight))
-      hash.update(std::span<const std::byte>(t.tensor.data, static_cast<size_t>(t.tensor.bytes())));
+  for (const StoredTensor& t : stored_tensors(weight))
+    hash.update(std::span<const std::byte>(t.tensor.data, static_cast<size_t>(t.tensor.bytes())));
   return hash.hex();
 }
+
+nlohmann::json described(const QuantizedLinear& q) {
+  nlohmann::json entry = {{"linear", to_string(q.id)},
+                          {"format", to_string(q.weight.spec)},
+                          {"out", q.weight.out},
+                          {"in", q.weight.in},
+                          {"sha256", hash_of(q.weight)}};
+  if (q.report)
+    entry["report"] = {
+        {"energy", q.report->energy},   {"loss_gptq", q.report->loss_gptq},       {"loss", q.report->loss},
+        {"damping", q.report->damping}, {"dead_columns", q.report->dead_columns}, {"seconds", q.report->seconds}};
+  if (q.relative_error) entry["relative_error"] = *q.relative_error;
+  return entry;
+}
+
+// All but the codes.
+QuantizedLinear undescribed(const nlohmann::json& entry) {
+  QuantizedLinear q{parse_linear_id(entry.at("linear").get<std::string>()), {}, {}, {}};
+  q.weight.spec = parse_format(entry.at("format").get<std::string>());
+  q.weight.out = entry.at("out");
+  q.weight.in = entry.at("in");
+  if (const auto found = entry.find("report"); found != entry.end())
+    q.report = {found->at("energy"),  found->at("loss_gptq"),    found->at("loss"),
+                found->at("damping"), found->at("dead_columns"), found->at("seconds")};
+  if (const auto found = entry.find("relative_error"); found != entry.end()) q.relative_error = found->get<double>();
+  return q;
+}
+
+// One stop's file. Weights are views into it.
+class StopFile {
+ public:
+  explicit StopFile(const std::string& path)
+      : file_(Safetensors::open(path)), entries_(nlohmann::json::parse(file_.metadata().at("linears"))) {}
+  size_t size() const { return entries_.size(); }
+  QuantizedLinear described(size_t i) const { return undescribed(entries_.at(i)); }
+  LinearWeight weight(size_t i) const {
+    const QuantizedLinear q = described(i);
+    const std::string prefix = std::to_string(i);
+    LinearWeight weight = load_weight(
+        q.weight.spec, q.weight.out, q.weight.in, [&](const std::string& suffix, DType dtype, const Shape& shape) {
+          return file_.contains(prefix + suffix) ? file_.get(prefix + suffix, dtype, shape) : OwnedTensor{};
+        });
+    check(hash_of(weight) == entries_.at(i).at("sha256"), "what it holds is not what was written");
+    return weight;
+  }
+
+ private:
+  Safetensors file_;
+  nlohmann::json entries_;
+};
 
 }  // namespace
 
@@ -85,46 +134,45 @@ void Journal::begin_stage(const std::string& what) { stage_ = sha256_hex(what).s
 
 bool Journal::contains(const std::string& stop) const { return fs::exists(stop_path(stop)); }
 
-void Journal::save(const std::string& stop, const std::vector<QuantizedLinear>& linears) {
+void Journal::save(const std::string& stop, std::vector<QuantizedLinear> linears) {
   std::vector<TensorToWrite> tensors;
   nlohmann::json list = nlohmann::json::array();
   for (const QuantizedLinear& q : linears) {
     for (const StoredTensor& t : stored_tensors(q.weight))
       tensors.push_back(to_write(std::to_string(list.size()) + t.suffix, {t.tensor, nullptr}));
-    list.push_back({{"linear", to_string(q.id)},
-                    {"format", to_string(q.weight.spec)},
-                    {"out", q.weight.out},
-                    {"in", q.weight.in}});
-    if (q.report)
-      list.back()["report"] = {
-          {"energy", q.report->energy},   {"loss_gptq", q.report->loss_gptq},       {"loss", q.report->loss},
-          {"damping", q.report->damping}, {"dead_columns", q.report->dead_columns}, {"seconds", q.report->seconds}};
+    list.push_back(described(q));
   }
-  write_safetensors(stop_path(stop), tensors, {{"linears", list.dump()}, {"sha256", hash_of(linears)}});
+  write_safetensors(stop_path(stop), tensors, {{"linears", list.dump()}});
 }
 
 std::vector<QuantizedLinear> Journal::load(const std::string& stop) const {
-  return reading(stop_path(stop), [&] { return load_stop(stop); });
+  return reading(stop_path(stop), [&] {
+    const StopFile file(stop_path(stop));
+    std::vector<QuantizedLinear> linears;
+    for (size_t i = 0; i < file.size(); ++i) {
+      linears.push_back(file.described(i));
+      linears.back().weight = file.weight(i);
+    }
+    return linears;
+  });
 }
 
-std::vector<QuantizedLinear> Journal::load_stop(const std::string& stop) const {
-  const Safetensors file = Safetensors::open(stop_path(stop));
-  std::vector<QuantizedLinear> linears;
-  for (const nlohmann::json& entry : nlohmann::json::parse(file.metadata().at("linears"))) {
-    const std::string prefix = std::to_string(linears.size());
-    LinearWeight weight =
-        load_weight(parse_format(entry.at("format").get<std::string>()), entry.at("out"), entry.at("in"),
-                    [&](const std::string& suffix, DType dtype, const Shape& shape) {
-                      return file.contains(prefix + suffix) ? file.get(prefix + suffix, dtype, shape) : OwnedTensor{};
-                    });
-    std::optional<GptqReport> report;
-    if (const auto found = entry.find("report"); found != entry.end())
-      report = {found->at("energy"),  found->at("loss_gptq"),    found->at("loss"),
-                found->at("damping"), found->at("dead_columns"), found->at("seconds")};
-    linears.push_back({parse_linear_id(entry.at("linear").get<std::string>()), std::move(weight), report});
-  }
-  check(hash_of(linears) == file.metadata().at("sha256"), "what it holds is not what was written");
-  return linears;
+std::vector<QuantizedLinear> Journal::list(const std::string& stop) const {
+  return reading(stop_path(stop), [&] {
+    const StopFile file(stop_path(stop));
+    std::vector<QuantizedLinear> linears;
+    for (size_t i = 0; i < file.size(); ++i) linears.push_back(file.described(i));
+    return linears;
+  });
+}
+
+LinearWeight Journal::load(const std::string& stop, LinearId id, const FormatSpec& format) const {
+  return reading(stop_path(stop), [&] {
+    const StopFile file(stop_path(stop));
+    for (size_t i = 0; i < file.size(); ++i)
+      if (const QuantizedLinear q = file.described(i); q.id == id && q.weight.spec == format) return file.weight(i);
+    throw Error("it has no {} in {}", to_string(id), to_string(format));
+  });
 }
 
 std::optional<MeterResult> Journal::measurement(int64_t number) const {

@@ -15,12 +15,12 @@
 #include <optional>
 #include <string>
 
-#include "quant/quantize_model.h"
+#include "sensitivity/candidate_store.h"
 #include "sensitivity/meter.h"
 
 namespace fidelio {
 
-class Journal final : public StopStore {
+class Journal final : public CandidateStore {
  public:
   // Begins a journal in `folder`, or goes on with the one there. Throws Error naming what differs if that one belongs
   // to another job. `job`: whatever determines the result, as (name, value).
@@ -29,7 +29,9 @@ class Journal final : public StopStore {
   // A file that is damaged is named in an Error, never taken for the work it was.
   bool contains(const std::string& stop) const override;
   std::vector<QuantizedLinear> load(const std::string& stop) const override;
-  void save(const std::string& stop, const std::vector<QuantizedLinear>& linears) override;
+  std::vector<QuantizedLinear> list(const std::string& stop) const override;
+  LinearWeight load(const std::string& stop, LinearId id, const FormatSpec& format) const override;
+  void save(const std::string& stop, std::vector<QuantizedLinear> linears) override;
 
   // Measurements from here on are numbered within this stage: all that decides what their numbers mean.
   void begin_stage(const std::string& what);
@@ -45,7 +47,6 @@ class Journal final : public StopStore {
  private:
   std::string stop_path(const std::string& stop) const;
   std::string measurement_path(int64_t number) const;
-  std::vector<QuantizedLinear> load_stop(const std::string& stop) const;
   std::string folder_, stage_;
   bool resumed_ = false;
 };

@@ -234,11 +234,8 @@ std::vector<CandidateGroup> number_groups(const std::vector<double>& costs) {
     CandidateGroup group{{"layers." + std::to_string(g) + ".gate_up", {{g, Role::gate}, {g, Role::up}}}, 100, {}};
     for (size_t level = 0; level < costs.size(); ++level) {
       const PackedLinear w = number(costs[level] * (g + 1) / 2);
-      group.candidates.push_back({formats[level],
-                                  {{{g, Role::gate}, w}, {{g, Role::up}, w}},
-                                  static_cast<int64_t>(10 * (level + 1)),
-                                  costs[level],
-                                  costs[level]});
+      group.candidates.push_back({formats[level], [w](LinearId) { return w; }, static_cast<int64_t>(10 * (level + 1)),
+                                  costs[level], costs[level]});
     }
     groups.push_back(std::move(group));
   }
@@ -537,7 +534,7 @@ std::string bytes_of(const LinearWeight& w) {
 
 struct Killed {};
 
-std::map<std::string, std::string> candidates(Tiny& tiny, StopStore* store) {
+std::map<std::string, std::string> candidates(Tiny& tiny, CandidateStore& store) {
   const CandidateSet set(*tiny.runner, tiny.checkpoint, tiny.dataset(),
                          groups_of(tiny.checkpoint.config(), Grouping::fused, true), kFormats, {}, tiny.pool, store);
   std::map<std::string, std::string> bytes;
@@ -546,14 +543,18 @@ std::map<std::string, std::string> candidates(Tiny& tiny, StopStore* store) {
   return bytes;
 }
 
-class KilledAfter final : public StopStore {
+class KilledAfter final : public CandidateStore {
  public:
   KilledAfter(Journal& journal, int stops) : journal_(journal), left_(stops) {}
   bool contains(const std::string& stop) const override { return journal_.contains(stop); }
   std::vector<QuantizedLinear> load(const std::string& stop) const override { return journal_.load(stop); }
-  void save(const std::string& stop, const std::vector<QuantizedLinear>& linears) override {
+  std::vector<QuantizedLinear> list(const std::string& stop) const override { return journal_.list(stop); }
+  LinearWeight load(const std::string& stop, LinearId id, const FormatSpec& format) const override {
+    return journal_.load(stop, id, format);
+  }
+  void save(const std::string& stop, std::vector<QuantizedLinear> linears) override {
     if (left_-- == 0) throw Killed{};
-    journal_.save(stop, linears);
+    journal_.save(stop, std::move(linears));
   }
 
  private:
@@ -564,7 +565,8 @@ class KilledAfter final : public StopStore {
 TEST(Journal, CandidatesAreTheSameBytesHoweverOftenTheRunDied) {
   Tiny tiny("qwen2");  // with biases
   const Folder folder;
-  const auto whole = candidates(tiny, nullptr);
+  Journal undisturbed(folder / "whole", kJob);
+  const auto whole = candidates(tiny, undisturbed);
   const int stops = 4 * tiny.checkpoint.config().L + (tiny.checkpoint.config().tie_embeddings ? 1 : 2);
   for (int round = 0, done = 0; done < stops; ++round) {
     Journal journal(folder / "j", kJob);
@@ -573,30 +575,35 @@ TEST(Journal, CandidatesAreTheSameBytesHoweverOftenTheRunDied) {
     const int now = std::min(1 + round, stops - done);
     KilledAfter store(journal, now);
     if (done + now < stops)
-      EXPECT_THROW(candidates(tiny, &store), Killed);
+      EXPECT_THROW(candidates(tiny, store), Killed);
     else
-      EXPECT_EQ(candidates(tiny, &store), whole);
+      EXPECT_EQ(candidates(tiny, store), whole);
     done += now;
   }
   Journal journal(folder / "j", kJob);
   KilledAfter nothing(journal, 0);  // all is there: nothing is made
-  EXPECT_EQ(candidates(tiny, &nothing), whole);
+  EXPECT_EQ(candidates(tiny, nothing), whole);
 
-  // What is read back has the errors of what was made, and those fall from a narrow format to a wide one.
+  // What is found has the errors of what was made, and those fall from a narrow format to a wide one.
   const auto groups = groups_of(tiny.checkpoint.config(), Grouping::fused, true);
-  const CandidateSet made(*tiny.runner, tiny.checkpoint, tiny.dataset(), groups, kFormats, {}, tiny.pool);
-  const CandidateSet read(*tiny.runner, tiny.checkpoint, tiny.dataset(), groups, kFormats, {}, tiny.pool, &journal);
+  Journal empty(folder / "empty", kJob);
+  const CandidateSet made(*tiny.runner, tiny.checkpoint, tiny.dataset(), groups, kFormats, {}, tiny.pool, empty);
+  const CandidateSet read(*tiny.runner, tiny.checkpoint, tiny.dataset(), groups, kFormats, {}, tiny.pool, journal);
   for (size_t g = 0; g < groups.size(); ++g) {
-    for (size_t c = 0; c < kFormats.size(); ++c)
+    for (size_t c = 0; c < kFormats.size(); ++c) {
       EXPECT_EQ(made.groups()[g].candidates[c].output_error, read.groups()[g].candidates[c].output_error);
+      EXPECT_EQ(made.groups()[g].candidates[c].relative_error, read.groups()[g].candidates[c].relative_error);
+    }
     EXPECT_GT(read.groups()[g].candidates.front().output_error, 10 * read.groups()[g].candidates.back().output_error);
   }
 }
 
 TEST(Journal, MeasurementsGoOnWhereTheyStopped) {
   Tiny tiny("llama2");
+  const Folder folder;
+  Journal store(folder / "candidates", kJob);
   const CandidateSet set(*tiny.runner, tiny.checkpoint, tiny.dataset(),
-                         groups_of(tiny.checkpoint.config(), Grouping::fused, true), kFormats, {}, tiny.pool);
+                         groups_of(tiny.checkpoint.config(), Grouping::fused, true), kFormats, {}, tiny.pool, store);
   const auto measure = [&](Game& game, int64_t killed_after) {
     const Ranks alone;
     Players players(game, alone);
@@ -607,7 +614,6 @@ TEST(Journal, MeasurementsGoOnWhereTheyStopped) {
   };
   FidelityMeter meter(*tiny.runner, tiny.sequences, tiny.pool);
   const Estimation whole = measure(meter, -1);
-  const Folder folder;
   for (int64_t killed_after : {int64_t{7}, int64_t{20}, int64_t{-1}}) {
     for (LinearId id : linears_of(tiny.checkpoint.config())) meter.restore(id);
     FidelityMeter fresh(*tiny.runner, tiny.sequences, tiny.pool);
@@ -627,12 +633,36 @@ TEST(Journal, MeasurementsGoOnWhereTheyStopped) {
   }
 }
 
+// Read from the store each time, candidates measure what held ones do.
+TEST(Journal, CandidatesNeedNotBeHeld) {
+  Tiny tiny("qwen2");
+  const Folder folder;
+  Journal journal(folder / "j", kJob);
+  const auto groups = groups_of(tiny.checkpoint.config(), Grouping::fused, true);
+  const auto measured = [&](int64_t held_bytes) {
+    const CandidateSet set(*tiny.runner, tiny.checkpoint, tiny.dataset(), groups, kFormats, {}, tiny.pool, journal, {},
+                           held_bytes);
+    FidelityMeter meter(*tiny.runner, tiny.sequences, tiny.pool);
+    const Ranks alone;
+    Players players(meter, alone);
+    const Estimation e = estimate(players, set.groups(), {.method = "every"}, {}, [](int64_t, int64_t) {});
+    // Held, a weight is packed once.
+    const LinearId id{0, Role::q};
+    EXPECT_EQ(set.packed(id, kFormats[0]) == set.packed(id, kFormats[0]), held_bytes > 0);
+    std::vector<double> kl;
+    for (const Group& g : e.table.groups)
+      for (const Option& o : g.options) kl.push_back(o.kl);
+    return kl;
+  };
+  EXPECT_EQ(measured(0), measured(CandidateSet::kHeldBytes));
+}
+
 // Flipped, cut or emptied: never taken for the work it was.
 TEST(Journal, DamagedFilesAreNamed) {
   Tiny tiny("llama2");
   const Folder folder;
   Journal journal(folder / "j", kJob);
-  candidates(tiny, &journal);
+  candidates(tiny, journal);
   journal.save(3, MeterResult{1, 2, {1}, {2}});
   const std::string stop = folder / "j/layers.0.o.safetensors", measurement = folder / "j/measure-000003.json";
   const std::string whole = read_text_file(stop), number = read_text_file(measurement);
