@@ -43,16 +43,17 @@ CandidateBytes candidate_bytes(const CompressSize& size) {
   return bytes;
 }
 
-// Embedding or head in every format, while it is there as numbers, rounded and compared.
+// Embedding or head in every format, while it is there as numbers, rounded and compared, and the other is being written.
 int64_t vocabulary_bytes(const CompressSize& size) {
-  int64_t most = 0;
+  int64_t most = 0, written = 0;
   for (const LinearGroup& g : size.groups)
     for (LinearId id : g.linears) {
       if (id.layer >= 0) continue;
       const Shape shape = shape_of(size.source.config(), id);
-      int64_t bytes = 4 * 4 * shape.elements();
+      int64_t bytes = 0;
       for (const FormatSpec& f : size.formats) bytes += stored_bytes(f, shape[0], shape[1]);
-      most = std::max(most, bytes);
+      most = std::max(most, 4 * 4 * shape.elements() + bytes + written);
+      written = bytes;
     }
   return most;
 }
@@ -357,7 +358,7 @@ std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const H
       {h.always,
        h.reference,
        h.runner,
-       {"candidates of one input, as stored", size.on_gpu ? 0 : candidates.stop},
+       {"candidates of one input, made and being written", size.on_gpu ? 0 : 2 * candidates.stop},
        {"calibration: streams, one Hessian and its factor",
         4 * size.calibration_tokens * (d + wide) + 4 * wide * wide + 3 * 8 * wide * wide},
        h.decoded},
@@ -392,7 +393,7 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
     return {{"the program, its libraries, the driver's and texts", 700'000'000},
             {"the plan's weights, as stored", candidate_bytes(size).plan()},
             {"candidates of embedding or head, or of one input while they are made",
-             std::max(vocabulary_bytes(size), candidate_bytes(size).stop + 6 * wide * c.d)}};
+             std::max(vocabulary_bytes(size), 2 * candidate_bytes(size).stop + 6 * wide * c.d)}};
   int64_t weights = 0;
   for (LinearId id : linears_of(c)) {
     const Shape shape = shape_of(c, id);

@@ -1,6 +1,7 @@
 #include "sensitivity/candidates.h"
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <numeric>
 
@@ -43,13 +44,21 @@ class Shelf final : public StopStore {
     for (const QuantizedLinear& q : linears) note(q);
     return linears;
   }
+  // Hashed and written while the next stop is quantised: minutes of a model whose candidates are tens of gigabytes.
   void save(const std::string& stop, std::vector<QuantizedLinear> linears) override {
     for (QuantizedLinear& q : linears) {
       q.relative_error = relative_error(q.weight, source_.linear(q.id), pool_);
       note(q);
     }
     for (const QuantizedLinear& q : linears) source_.drop(q.id);
-    store_.save(stop, std::move(linears));
+    finish();
+    writing_ = std::async(std::launch::async, [this, stop, linears = std::move(linears)]() mutable {
+      store_.save(stop, std::move(linears));
+    });
+  }
+  // Waits for the last stop to be written. Throws what that threw.
+  void finish() {
+    if (writing_.valid()) writing_.get();
   }
   // Nothing, where the format is the source's own.
   Lost lost(LinearId id, const FormatSpec& format) const {
@@ -68,6 +77,7 @@ class Shelf final : public StopStore {
   const Checkpoint& source_;
   ThreadPool& pool_;
   mutable std::map<std::pair<LinearId, std::string>, Lost> lost_;
+  std::future<void> writing_;  // one stop at most, which a destructor waits for
 };
 
 }  // namespace
@@ -88,6 +98,7 @@ CandidateSet::CandidateSet(Runner& runner, const Checkpoint& source, const Datas
     how.part = part;
     how.parts = parts;
     quantize_model_gptq(runner, source, calibration, how, pool, [](const QuantizedLinear&) {});
+    shelf.finish();
   };
   if (ranks.size() > 1) {
     make(ranks.rank(), ranks.size());
