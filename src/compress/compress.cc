@@ -68,6 +68,12 @@ int64_t check_disk(const Desk& desk) {
   return need;
 }
 
+void check_room(const Desk& desk) {
+  check_memory(host_needs(desk), available_memory() / desk.ranks.on_this_host(), "memory");
+  if (desk.job.on_gpu) check_memory(gpu_needs(desk), cuda_memory(desk.job.serving.gpu).free, "the GPU's memory");
+  if (desk.ranks.first()) check_disk(desk);
+}
+
 // Says what is there already, and removes the unfinished folders that a run killed while it was writing left beside the
 // outputs.
 void resume(const Desk& desk, const Journal& journal) {
@@ -280,9 +286,7 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   Desk desk(job, world, ranks);
   desk.check_budget();
   desk.warn_of_codes();
-  check_memory(host_needs(desk), available_memory() / ranks.on_this_host(), "memory");
-  if (job.on_gpu) check_memory(gpu_needs(desk), cuda_memory(job.serving.gpu).free, "the GPU's memory");
-  if (ranks.first()) check_disk(desk);
+  check_room(desk);
   desk.load_reference();
   if (ranks.first()) desk.check_floor();
   Journal journal = open_journal(desk);
