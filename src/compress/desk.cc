@@ -72,6 +72,7 @@ CompressSize Desk::size() const {
           job.search == SearchKind::evolve ? job.generations : 0,
           ranks.size(),
           job.answering_tokens,
+          budget(),
           job.on_gpu};
 }
 

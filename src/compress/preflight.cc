@@ -22,7 +22,7 @@ namespace {
 // FP32.
 struct CandidateBytes {
   int64_t stored = 0, packed = 0, stop = 0, format = 0;
-  int64_t plan() const { return format; }  // no plan of quantised linears has more
+  int64_t plan = 0;  // no plan's quantised linears have more
   int64_t held() const { return stored <= CandidateSet::kHeldBytes ? packed : format; }
 };
 CandidateBytes candidate_bytes(const CompressSize& size) {
@@ -40,6 +40,7 @@ CandidateBytes candidate_bytes(const CompressSize& size) {
         bytes.stop = std::max(bytes.stop, stops[stop_of(id)] += stored);
         bytes.format = std::max(bytes.format, formats[to_string(f)] += packed);
       }
+  bytes.plan = size.budget > 0 ? std::min(size.budget, bytes.format) : bytes.format;
   return bytes;
 }
 
@@ -353,7 +354,7 @@ std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const H
       candidates.stored <= CandidateSet::kHeldBytes ? "candidates, as packed" : "candidates of one format, as packed",
       candidates.held()};
   const bool holding = candidates.stored <= CandidateSet::kHeldBytes || size.generations > 0;
-  const int64_t plan = (size.on_gpu ? 1 : 2) * candidates.plan();
+  const int64_t plan = (size.on_gpu ? 1 : 2) * candidates.plan;
   std::vector<std::vector<MemoryNeed>> phases = {
       {h.always,
        h.reference,
@@ -391,9 +392,9 @@ std::vector<MemoryNeed> memory_needs(const CompressSize& size) {
   const int64_t wide = widest(c), cached = batch_cache_values(size), workspace = workspace_bytes(size);
   if (size.on_gpu)  // holds everything that is packed and all that passes through the layers
     return {{"the program, its libraries, the driver's and texts", 700'000'000},
-            {"the plan's weights, as stored", candidate_bytes(size).plan()},
-            {"candidates of embedding or head, or of one input while they are made",
-             std::max(vocabulary_bytes(size), 2 * candidate_bytes(size).stop + 6 * wide * c.d)}};
+            {"candidates of embedding, head or one input while they are made, or the plan's weights",
+             std::max({vocabulary_bytes(size), 2 * candidate_bytes(size).stop + 6 * wide * c.d,
+                       candidate_bytes(size).plan + 6 * wide * c.d})}};
   int64_t weights = 0;
   for (LinearId id : linears_of(c)) {
     const Shape shape = shape_of(c, id);
@@ -441,7 +442,7 @@ std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size) {
 
 int64_t disk_need(const CompressSize& size) {
   const CandidateBytes candidates = candidate_bytes(size);
-  return candidates.stored + 2 * candidates.plan() + 64'000'000;
+  return candidates.stored + 2 * candidates.plan + 64'000'000;
 }
 
 int64_t total(const std::vector<MemoryNeed>& needs) {

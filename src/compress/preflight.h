@@ -24,6 +24,7 @@ struct CompressSize {
   int generations = 0;                   // of evolution; 0: there is none
   int ranks = 1;                         // that share candidates and sensitivities
   int64_t answering_tokens = 0;          // room for the questions answered side by side; 0: none are asked
+  int64_t budget = 0;                    // bytes that a plan may have; 0: any number
   bool on_gpu = false;                   // models live there; the host's memory holds what is stored
 };
 
