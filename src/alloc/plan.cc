@@ -22,7 +22,7 @@ json to_json(const SensitivityTable& t) {
   json groups = json::array();
   for (const Group& g : t.groups) {
     json options = json::array();
-    for (const Option& o : g.options)
+    for (const Option& o : g.options) {
       options.push_back({{"format", to_string(o.format)},
                          {"bytes", o.bytes},
                          {"kl", o.kl},
@@ -30,16 +30,21 @@ json to_json(const SensitivityTable& t) {
                          {"loss", o.loss},
                          {"loss_se", o.loss_se},
                          {"measured", o.measured}});
+      if (t.decode) options.back()["seconds"] = o.seconds;
+    }
     groups.push_back({{"name", g.name}, {"linears", g.linears}, {"parameters", g.parameters}, {"options", options}});
   }
-  return {{"method", t.method},
-          {"activations", t.activations},
-          {"base_kl", t.base_kl},
-          {"base_loss", t.base_loss},
-          {"groups", groups},
-          {"fixed_bytes", t.fixed_bytes},
-          {"ear_constant", t.ear_constant},
-          {"provenance", json::parse(t.provenance)}};
+  json table = {{"method", t.method},
+                {"activations", t.activations},
+                {"base_kl", t.base_kl},
+                {"base_loss", t.base_loss},
+                {"groups", groups},
+                {"fixed_bytes", t.fixed_bytes},
+                {"ear_constant", t.ear_constant},
+                {"provenance", json::parse(t.provenance)}};
+  if (t.decode)
+    table["decode"] = {{"seconds", t.decode->seconds}, {"context", t.decode->context}, {"machine", t.decode->machine}};
+  return table;
 }
 
 SensitivityTable table_from_json(const json& value) try {
@@ -51,11 +56,14 @@ SensitivityTable table_from_json(const json& value) try {
   t.fixed_bytes = value.at("fixed_bytes");
   t.ear_constant = value.at("ear_constant");
   t.provenance = value.at("provenance").dump();
+  if (const auto found = value.find("decode"); found != value.end())
+    t.decode = {found->at("seconds"), found->at("context"), found->at("machine")};
   for (const json& g : value.at("groups")) {
     Group group{g.at("name"), g.at("linears"), g.at("parameters"), {}};
     for (const json& o : g.at("options"))
       group.options.push_back({parse_format(o.at("format").get<std::string>()), o.at("bytes"), o.at("kl"),
-                               o.at("kl_se"), o.at("loss"), o.at("loss_se"), o.at("measured")});
+                               o.at("kl_se"), o.at("loss"), o.at("loss_se"), o.at("measured"),
+                               t.decode ? o.at("seconds").get<double>() : 0});
     check(!group.options.empty(), "sensitivity table: group {} offers no format", group.name);
     t.groups.push_back(std::move(group));
   }
@@ -69,11 +77,13 @@ json to_json(const SensitivityTable& t, const Plan& p) {
   json formats = json::object();
   for (size_t i = 0; i < t.groups.size(); ++i)
     formats[t.groups[i].name] = to_string(t.groups[i].options[static_cast<size_t>(p.choice[i])].format);
-  return {{"groups", formats},
-          {"activations", t.activations},
-          {"bytes", p.bytes},
-          {"predicted_kl", p.kl},
-          {"predicted_loss", p.loss}};
+  json plan = {{"groups", formats},
+               {"activations", t.activations},
+               {"bytes", p.bytes},
+               {"predicted_kl", p.kl},
+               {"predicted_loss", p.loss}};
+  if (t.decode) plan["predicted_seconds"] = p.seconds;
+  return plan;
 }
 
 Plan plan_from_json(const SensitivityTable& t, const json& value) {
@@ -96,12 +106,13 @@ Plan plan_from_json(const SensitivityTable& t, const json& value) {
 Plan evaluate(const SensitivityTable& t, std::vector<int> choice) {
   check(choice.size() == t.groups.size(), "a plan of {} choices for a table of {} groups", choice.size(),
         t.groups.size());
-  Plan p{std::move(choice), t.fixed_bytes, t.base_kl, t.base_loss};
+  Plan p{std::move(choice), t.fixed_bytes, t.base_kl, t.base_loss, t.decode ? t.decode->seconds : 0};
   for (size_t i = 0; i < t.groups.size(); ++i) {
     const Option& o = t.groups[i].options.at(static_cast<size_t>(p.choice[i]));
     p.bytes += o.bytes;
     p.kl += o.kl;
     p.loss += o.loss;
+    p.seconds += o.seconds;
   }
   return p;
 }

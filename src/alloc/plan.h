@@ -5,6 +5,7 @@
 // standard errors). A Plan is one choice per group. Both are JSON that people can read and diff.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ struct Option {
   double kl = 0, kl_se = 0;      // predicted KL contribution in nats a token, and its standard error
   double loss = 0, loss_se = 0;  // predicted contribution to 1 - EAR
   bool measured = true;          // in this very format; false: follows from another by the error of the weights
+  double seconds = 0;            // that a token takes longer than with the group in its fastest format; 0: not timed
 };
 
 struct Group {
@@ -26,6 +28,13 @@ struct Group {
   std::vector<std::string> linears;  // short names; all get the same format
   int64_t parameters = 0;
   std::vector<Option> options;  // any order; each format once
+};
+
+// What the formats' times were measured with: times are of one machine and one way to serve.
+struct DecodeTimes {
+  double seconds = 0;   // a token, with every group in its fastest format
+  int64_t context = 0;  // tokens before it
+  std::string machine;  // processor, threads, kernels, activations and cache
 };
 
 struct SensitivityTable {
@@ -36,6 +45,7 @@ struct SensitivityTable {
   int64_t fixed_bytes = 0;            // of everything no group holds (norms, biases, what stays dense)
   double ear_constant = 0;            // c of 1 - EAR = c sqrt(KL), measured with the table
   std::string provenance = "{}";      // JSON: model and text hashes, seeds, tokens, permutations
+  std::optional<DecodeTimes> decode;  // none: options have no seconds
 };
 
 struct Plan {
@@ -43,6 +53,7 @@ struct Plan {
   int64_t bytes = 0;        // fixed_bytes included
   double kl = 0;            // predicted, additive, the activations' share included
   double loss = 0;          // predicted additive 1 - EAR (the paper's prediction)
+  double seconds = 0;       // predicted, additive, a token; 0 without decode times
 };
 
 // Options measured in their own format, and those that follow from another.
