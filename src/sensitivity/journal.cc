@@ -83,7 +83,7 @@ class StopFile {
         q.weight.spec, q.weight.out, q.weight.in, [&](const std::string& suffix, DType dtype, const Shape& shape) {
           return file_.contains(prefix + suffix) ? file_.get(prefix + suffix, dtype, shape) : OwnedTensor{};
         });
-    check(hash_of(weight) == entries_.at(i).at("sha256"), "what it holds is not what was written");
+    check(hash_of(weight) == entries_.at(i).at("sha256").get<std::string>(), "what it holds is not what was written");
     return weight;
   }
 
