@@ -216,6 +216,19 @@ void write_page(const Desk& desk, const Measured& measured, const std::vector<Pl
                            desk.job.allocate_by == Cost::kl ? "kl" : "ear", report, laps, desk.world.made_by}));
 }
 
+// One bar, of the first rank. The weights are shares of time, roughly: a GPU measures sensitivities in no time; each
+// target has some three trials, a size none; what the bar says of the time left follows from what the stages really take.
+Stages stages_of(const Job& job) {
+  const int searches = static_cast<int>(std::max<size_t>(job.outputs().size(), 1));
+  const bool sized = job.bits > 0 || job.bytes > 0;
+  const double trials = job.tune ? 20 : sized && job.on_gpu ? 0.8 : 3;
+  return {"compress",
+          {{"reading", 0.2, 1},
+           {"quantising the candidates", 4},
+           {"sensitivities", job.on_gpu ? 0.5 : 3.0},
+           {"search and certificate", trials * searches, 4 * searches}}};
+}
+
 // Time since the last call, under the name of what was done.
 class Stopwatch {
  public:
@@ -274,14 +287,8 @@ nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
 nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) {
   check_job(job);
   Stopwatch watch;
-  // One bar, of the first rank. The weights are shares of time on two cores and on a GPU, roughly; each target has some
-  // three trials, and what the bar says of the time left follows from what the stages really take.
   if (!ranks.first()) set_progress_mode(ProgressMode::none);
-  const int searches = static_cast<int>(std::max<size_t>(job.outputs().size(), 1));
-  Stages stages("compress", {{"reading", 0.2, 1},
-                             {"quantising the candidates", 4},
-                             {"sensitivities", 3},
-                             {"search and certificate", (job.tune ? 20.0 : 3.0) * searches, 4 * searches}});
+  Stages stages = stages_of(job);
   stages.next();
   Desk desk(job, world, ranks);
   desk.check_budget();

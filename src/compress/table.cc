@@ -26,7 +26,8 @@ std::vector<MeterResult> measure_uniform(Desk& desk, Players& players, const Can
   std::vector<GameJob> jobs;
   for (size_t f = 0; f < desk.job.formats.size(); ++f)
     jobs.push_back({place + static_cast<int64_t>(f), [&, f](Game& game) {
-                      for (const CandidateGroup& g : candidates.groups()) assign(game, g, desk.job.formats[f]);
+                      if (!game.knows())
+                        for (const CandidateGroup& g : candidates.groups()) assign(game, g, desk.job.formats[f]);
                       const MeterResult found = game.measure();
                       reset(game);
                       return std::vector{found};

@@ -219,7 +219,7 @@ class Estimator {
       jobs.push_back({expect(static_cast<int64_t>(wanted.size())), [this, &group, wanted](Game& game) {
                         std::vector<MeterResult> found;
                         for (size_t c : wanted) {
-                          assign(game, group, group.candidates[c]);
+                          if (!game.knows()) assign(game, group, group.candidates[c]);
                           found.push_back(measure(game));
                         }
                         restore(game, group);

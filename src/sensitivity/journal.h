@@ -60,6 +60,7 @@ class JournaledGame final : public Game {
   MeterResult measure() override;
   void commit() override;
   void place(int64_t number) override { next_ = number; }
+  bool knows() const override { return journal_.measurement(next_).has_value(); }
   int64_t played() const { return played_; }  // measurements not found in the journal
 
  private:

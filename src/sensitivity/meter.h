@@ -46,6 +46,8 @@ class Game {
   // The number of the next measurement among all of the job's; those after it follow. For games that keep what was
   // measured.
   virtual void place(int64_t number) { (void)number; }
+  // Whether measure() will return what is kept, so that weights need not be assigned for it.
+  virtual bool knows() const { return false; }
 };
 
 inline constexpr int64_t kMostLogitBytes = int64_t{3} << 29;  // 1.6 GB: 2,700 positions of 150,000 tokens
