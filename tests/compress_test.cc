@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <sstream>
 
 #include "models.h"
@@ -102,18 +103,37 @@ TEST(Compress, AnErrorEndsAllRanks) {
   EXPECT_THAT(result.err, HasSubstr("no plan of these formats fits"));
 }
 
-// Evolution starts from the knapsack's plan and never ends above it; a run that resumes gives the same bytes.
+// Evolution after the knapsack starts from its plan and never ends above it; the same job gives the same bytes.
 TEST(Compress, EvolutionIsNeverLargerThanItsStart) {
   const Desk folder;
   const auto bytes = [&](const std::string& search) {
     return json::parse(run(folder, "fidelio compress " + kFew + "--ear 0.95 --json - -o out" + search).out);
   };
   const json ilp = bytes("-ilp");
-  const json evolved = bytes("-evolve --search evolve --generations 1");
+  const json evolved = bytes("-evolve --search ilp+evolve --generations 1");
   EXPECT_LE(evolved["plan"]["bytes"], ilp["plan"]["bytes"]);
   EXPECT_TRUE(evolved["certificate"]["met"]);
-  run(folder, "mkdir again; fidelio compress " + kFew + "--ear 0.95 --search evolve --generations 1 -o again/out");
+  run(folder, "mkdir again; fidelio compress " + kFew + "--ear 0.95 --search ilp+evolve --generations 1 -o again/out");
   EXPECT_EQ(bytes_of(folder / "out-evolve"), bytes_of(folder / "again/out"));
+}
+
+// Evolution alone goes from the widest format everywhere to a mixed plan that meets the target, without a table; the
+// same job gives the same bytes.
+TEST(Compress, EvolutionAloneMeetsTheTarget) {
+  const Desk folder;
+  const std::string evolve = "fidelio compress " + kFew + "--ear 0.88 --search evolve --generations 20 --max-trials 3 ";
+  const CommandResult result = run(folder, evolve + "-o out --report page.html --json made.json");
+  EXPECT_THAT(result.out, HasSubstr("plans on evolution's way"));
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("Pareto")));
+  EXPECT_THAT(read_text_file(folder / "page.html"), HasSubstr("none: whole plans were measured"));
+  const json made = json::parse(read_text_file(folder / "made.json"));
+  EXPECT_TRUE(made["certificate"]["met"]);
+  EXPECT_GT(made["plan"]["predicted_kl"], 0);
+  std::set<std::string> formats;
+  for (const auto& [group, format] : made["plan"]["groups"].items()) formats.insert(format);
+  EXPECT_GT(formats.size(), 1U);
+  run(folder, "mkdir again; " + evolve + "-o again/out");
+  EXPECT_EQ(bytes_of(folder / "out"), bytes_of(folder / "again/out"));
 }
 
 // The whole way with 8-bit activations: they cost more than 16-bit ones in every uniform plan, so the plan for the same
@@ -413,10 +433,11 @@ TEST(Compress, RefusesWhatMakesNoSense) {
   const std::map<std::string, std::string> cases = {
       {"--ear 0.9 --bits 4", "give a target"},
       {"--ear 0.9 --accuracy-drop 0.1", "--accuracy-drop requires --tasks"},
-      {"--ear 0.9 --search guess", "expected ilp or evolve"},
+      {"--ear 0.9 --search guess", "expected ilp or evolve or ilp+evolve"},
       {"--ear 0.9 --allocate-by bits", "expected kl or ear"},
       {"--ear 0.9 --method guess", "expected single or every or linear or shapley or unified"},
-      {"--bits 5 --search evolve", "nothing to make smaller"},
+      {"--bits 5 --search ilp+evolve", "nothing to make smaller"},
+      {"--ear 0.9 --search evolve --table t.json", "leave out --table"},
       {"--ear 0.9 --activations a8 --method linear", "give single, every, shapley or unified"},
       {"--ear 0.9,0.90", "names a target twice"},
       {"--ear 0.95,0.9 --kl 0.1", "leave out --kl"},

@@ -53,7 +53,7 @@ for method, permutations in (("linear", 0), ("single", 0), ("every", 0), ("shapl
     many = f" {permutations}" if permutations > 4 else ""
     for by in ("kl", "ear"):
         ROWS[f"{method}{many} by {by}"] = ("wide", method + many, ["--bits", "5.2", "--method", method, "--allocate-by", by, *(["--permutations", str(permutations)] if permutations else [])], WIDE)
-ROWS["evolve"] = ("wide", None, ["--ear", "0.95", "--search", "evolve"], WIDE)
+ROWS["evolve"] = ("wide", None, ["--ear", "0.95", "--search", "ilp+evolve"], WIDE)
 ROWS["evolve's start"] = ("wide", None, ["--ear", "0.95"], WIDE)
 ROWS["widths 4,8"] = ("few", None, ["--bits", "5.2"], [WIDE[2], WIDE[6]])
 ROWS["widths 4..8"] = ("some", None, ["--bits", "5.2"], WIDE[2:])

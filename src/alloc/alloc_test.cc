@@ -326,6 +326,46 @@ TEST(Evolve, NeverBreaksTheLimitAndShrinks) {
   EXPECT_LT(e.best.bytes, start.bytes);
   // The exact optimum is a lower bound for any search.
   EXPECT_GE(e.best.bytes, smallest_within_cost(pareto_front(t, Cost::kl), Cost::kl, o.kl_limit)->bytes);
+  // What it went through: from the start to the best, never larger, and of one size only for less KL.
+  EXPECT_EQ(e.path.front().choice, start.choice);
+  EXPECT_EQ(e.path.back().choice, e.best.choice);
+  for (size_t i = 1; i < e.path.size(); ++i) {
+    EXPECT_LE(e.path[i].bytes, e.path[i - 1].bytes);
+    if (e.path[i].bytes == e.path[i - 1].bytes) {
+      EXPECT_LT(e.path[i].kl, e.path[i - 1].kl);
+    }
+    EXPECT_DOUBLE_EQ(e.path[i].kl, evaluate(t, e.path[i].choice).kl);
+  }
+}
+
+// A hundred-thousandth of every KL is the same search: nothing in it knows how large a KL is.
+TEST(Evolve, KnowsNoScale) {
+  SensitivityTable t = random_table(12, 20, {2, 3, 4, 5, 6, 7, 8});
+  const Plan start = uniform_plan(t, {Kind::integer, 8, 128, false, ScaleKind::f16});
+  EvolveOptions o;
+  o.kl_limit = uniform_plan(t, {Kind::integer, 5, 128, false, ScaleKind::f16}).kl;
+  const Evolution large = evolve(t, start, o, [&](const Plan& p, double) { return p.kl; });
+  o.kl_limit *= 1e-5;
+  const Evolution small = evolve(t, start, o, [&](const Plan& p, double) { return p.kl * 1e-5; });
+  EXPECT_EQ(large.best.choice, small.best.choice);
+  EXPECT_EQ(large.measurements, small.measurements);
+}
+
+// Where nothing smaller keeps the limit it ends by itself, with the best arrangement that swaps find: of two groups of a
+// size and two formats, the one that costs less gets the narrow format.
+TEST(Evolve, EndsByItselfAndKeepsImprovementsOfTheSameSize) {
+  const FormatSpec narrow{Kind::integer, 4, 128, false, ScaleKind::f16},
+      wide{Kind::integer, 8, 128, false, ScaleKind::f16};
+  SensitivityTable t;
+  for (double cost : {0.3, 0.1})
+    t.groups.push_back(
+        {"g", {"x"}, 1000, {{.format = narrow, .bytes = 500, .kl = cost}, {.format = wide, .bytes = 1000}}});
+  EvolveOptions o;
+  o.kl_limit = 0.35;
+  o.generations = 1000;
+  const Evolution e = evolve(t, evaluate(t, {0, 1}), o, [&](const Plan& p, double) { return p.kl; });
+  EXPECT_EQ(e.best.choice, (std::vector<int>{1, 0}));
+  EXPECT_LT(e.generations, 20);
 }
 
 }  // namespace

@@ -64,11 +64,12 @@ class Mutator {
   Rng rng_;
 };
 
-// Equation 9, lower is better; the byte saving stands for the bitwidth reduction.
+// Equation 9, lower is better; the byte saving stands for the bitwidth reduction. What is beyond the limit is penalised
+// by its share of the limit: as it stands in the paper, gamma (KL - tau) would reward it wherever KL is below 1 / gamma.
 double fitness(const Plan& child, const Plan& parent, double kl, const EvolveOptions& o) {
   const double saved = static_cast<double>(parent.bytes - child.bytes) / static_cast<double>(parent.bytes);
   if (saved <= 0) return std::numeric_limits<double>::max() / 2;
-  return kl / saved * (kl <= o.kl_limit ? 1.0 : o.penalty * (kl - o.kl_limit));
+  return kl / saved * (kl <= o.kl_limit ? 1.0 : 1 + o.penalty * (kl / o.kl_limit - 1));
 }
 
 }  // namespace
@@ -76,9 +77,18 @@ double fitness(const Plan& child, const Plan& parent, double kl, const EvolveOpt
 Evolution evolve(const SensitivityTable& table, const Plan& start, const EvolveOptions& o, const MeasureKl& measure) {
   check(!o.stages.empty() && o.stages.back().second == 1.0, "the last selection stage must measure on all of the text");
   Mutator mutate(table, o.seed);
-  Evolution result{start, measure(start, 1.0), 1, {}};
-  int stall = 0;
-  for (int generation = 0; generation < o.generations; ++generation) {
+  Evolution result;
+  const auto measured = [&](const Plan& plan, double share) {
+    ++result.measurements;
+    return measure(plan, share);
+  };
+  const auto follow = [&](const Plan& plan, double kl) {
+    result.best = plan;
+    result.best.kl = result.kl = kl;
+    result.path.push_back(result.best);
+  };
+  follow(start, measured(start, 1.0));
+  for (int stall = 0; result.generations < o.generations; ++result.generations) {
     struct Child {
       Plan plan;
       double kl = 0;
@@ -90,30 +100,26 @@ Evolution evolve(const SensitivityTable& table, const Plan& start, const EvolveO
       if (plan.bytes < result.best.bytes && seen.insert(plan.choice).second) pool.push_back({std::move(plan)});
     }
     for (auto [survivors, share] : o.stages) {
-      for (Child& child : pool) child.kl = measure(child.plan, share);
-      result.measurements += static_cast<int>(pool.size());
+      for (Child& child : pool) child.kl = measured(child.plan, share);
       std::stable_sort(pool.begin(), pool.end(), [&](const Child& a, const Child& b) {
         return fitness(a.plan, result.best, a.kl, o) < fitness(b.plan, result.best, b.kl, o);
       });
       pool.resize(std::min(pool.size(), static_cast<size_t>(survivors)));
     }
     if (!pool.empty() && pool.front().kl <= o.kl_limit) {
-      result.best = pool.front().plan;
-      result.kl = pool.front().kl;
+      follow(pool.front().plan, pool.front().kl);
       stall = 0;
     } else if (++stall >= o.stall_limit) {
+      const size_t before = result.path.size();
       for (int i = 0; i < o.offspring; ++i) {
         const Plan swapped = mutate.swapped(result.best);
         if (swapped.choice == result.best.choice) break;
-        const double kl = measure(swapped, 1.0);
-        ++result.measurements;
-        if (kl >= result.kl) continue;
-        result.best = swapped;
-        result.kl = kl;
+        const double kl = measured(swapped, 1.0);
+        if (kl < result.kl) follow(swapped, kl);
       }
+      if (result.path.size() == before) break;
       stall = 0;
     }
-    result.history.emplace_back(result.best.bytes, result.kl);
   }
   return result;
 }

@@ -1,6 +1,6 @@
 // Evolutionary search over plans with measured quality (SLQ appendix A.4, Algorithm 3 and equation 9): the least bytes
-// whose measured KL stays below a threshold. Costs many measurements; started from the knapsack's answer it is a check
-// on it.
+// whose measured KL stays below a threshold, from a plan of many bytes downwards. Needs no sensitivities and many
+// measurements. Started from the knapsack's answer it is a check on it.
 #pragma once
 #include <functional>
 
@@ -9,8 +9,8 @@
 namespace fidelio {
 
 struct EvolveOptions {
-  double kl_limit = 0;  // tau
-  int generations = 30;
+  double kl_limit = 0;    // tau
+  int generations = 30;   // at most: it ends when neither generations nor a curation find anything better
   int offspring = 16;     // lambda
   int stall_limit = 4;    // generations without progress before curation
   double penalty = 1000;  // gamma of equation 9
@@ -25,8 +25,10 @@ using MeasureKl = std::function<double(const Plan& plan, double share)>;
 struct Evolution {
   Plan best;
   double kl = 0;  // measured on all of the search text
-  int measurements = 0;
-  std::vector<std::pair<int64_t, double>> history;  // (bytes, measured KL) of the parent, per generation
+  int measurements = 0, generations = 0;
+  // All parents in turn, the start first and `best` last: no larger than the one before, each with the KL that was
+  // measured of it.
+  std::vector<Plan> path;
 };
 
 Evolution evolve(const SensitivityTable& table, const Plan& start, const EvolveOptions& options,

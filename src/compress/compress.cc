@@ -312,12 +312,14 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   if (!job.table_file.empty()) write_file_atomically(job.table_file, to_json(measured.table).dump(1) + "\n");
   apply_rules(desk, measured.table);
   desk.load_served();
-  const std::vector<Plan> front = pareto_front(measured.table, job.allocate_by);
-  desk.note(fmt::format("{} plans on the Pareto front, {:.3f} to {:.3f} bits", front.size(),
+  PlanEvolution evolution(desk, measured, candidates, journal);
+  const std::vector<Plan> front = plans_to_try(desk, measured.table, evolution);
+  desk.note(fmt::format("{} plans {}, {:.3f} to {:.3f} bits", front.size(),
+                        job.search == SearchKind::evolve ? "on evolution's way" : "on the Pareto front",
                         bits_per_parameter(measured.table, front.front()),
                         bits_per_parameter(measured.table, front.back())));
   Builder builder(desk, measured.table, candidates, journal);
-  Search search(desk, measured, front, candidates, builder, journal);
+  Search search(desk, measured.table, front, evolution, builder);
   std::vector<nlohmann::json> reports;
   for (size_t i = 0; i < desk.targets.size(); ++i) {
     if (const auto there = finished(desk, i)) {

@@ -22,7 +22,7 @@ struct Names<SensitivityMethod> {
 };
 template <>
 struct Names<SearchKind> {
-  static constexpr std::array<std::string_view, 2> all = {"ilp", "evolve"};
+  static constexpr std::array<std::string_view, 3> all = {"ilp", "evolve", "ilp+evolve"};
 };
 template <>
 struct Names<Consumer> {
@@ -120,6 +120,12 @@ std::string Job::page(size_t target) const {
       .string();
 }
 
+int Job::most_generations() const {
+  if (search == SearchKind::ilp) return 0;
+  if (generations > 0) return generations;
+  return search == SearchKind::evolve ? kGenerationsAlone : kGenerationsAfter;
+}
+
 void check_job(const Job& job) {
   for (const std::string& text : job.texts)
     check(!job.tune || std::find(job.calibration.begin(), job.calibration.end(), text) == job.calibration.end(),
@@ -135,8 +141,13 @@ void check_job(const Job& job) {
   const std::vector<std::string> outputs = job.outputs();
   check(std::set<std::string>(outputs.begin(), outputs.end()).size() == outputs.size(), "--ear names a target twice");
   check(job.search == SearchKind::ilp || (job.bits == 0 && job.bytes == 0),
-        "--search evolve makes a plan smaller at the same fidelity; with a size (--bits, --bytes) there is nothing to "
-        "make smaller");
+        "--search {} makes a plan smaller at the same fidelity; with a size (--bits, --bytes) there is nothing to "
+        "make smaller",
+        name_of(job.search));
+  check(
+      job.search != SearchKind::evolve || (job.has_target() && job.from_table.empty() && job.table_file.empty()),
+      "--search evolve measures whole plans, until an --ear or --kl would be missed, and no table: give one of these, "
+      "and leave out --table and --from-table");
   check(job.method != SensitivityMethod::linear || !is_coarse(job.served()),
         "--method linear puts noise into dense weights, which do not see 8-bit activations as codes do; with "
         "--activations a8, a6, a4 and aw give single, every, shapley or unified");

@@ -24,7 +24,7 @@
 namespace fidelio {
 
 enum class SensitivityMethod : uint8_t { single, every, linear, shapley, unified };
-enum class SearchKind : uint8_t { ilp, evolve };
+enum class SearchKind : uint8_t { ilp, evolve, ilp_evolve };
 // Programs that a plan may be for. Its formats are then those that the program's kernels take as they are from
 // `export`: codes and scales unrounded.
 enum class Consumer : uint8_t { fidelio, vllm, gptq, llama_cpp };
@@ -75,7 +75,8 @@ struct Job {
   int64_t certificate_windows = 240;                   // at most
   int64_t tokens = 0, search_tokens = 0, samples = 0;  // 0 tokens: as many as suit the model's size
   int64_t context = 0;                                 // of all texts
-  int permutations = 8, max_trials = 6, generations = 20;
+  int permutations = 8, max_trials = 6;
+  int generations = 0;  // of evolution, at most; 0: as many as suit it
   double target_se = 0, calibration_bits = 4;
   uint64_t seed = 0;
   RunnerOptions serving;  // activations, cache, threads, GPU as the model will be served with
@@ -86,6 +87,8 @@ struct Job {
   std::string table_file;  // where the table goes as soon as it is measured; "": nowhere
   std::string page_file;   // and the page about each checkpoint
 
+  static constexpr int kGenerationsAlone = 500, kGenerationsAfter = 20;  // of evolution; alone it converges before
+  int most_generations() const;                                          // 0: there is no evolution
   Activations served() const { return serving.mode; }
   bool has_target() const { return !ear.empty() || kl > 0; }
   // The folders that will be written, one per target, and the pages about them.

@@ -54,6 +54,7 @@ std::string tasks(const nlohmann::json& t) {
 }
 
 std::string entries_text(const SensitivityTable& table) {
+  if (table.method == "none") return "none: whole plans were measured";
   const auto [measured, derived] = entries(table);
   return derived == 0 ? fmt::format("{} measured", measured)
                       : fmt::format("{} measured, {} by the error of their weights", measured, derived);
@@ -258,6 +259,7 @@ void fill_columns(Grid& grid) {
 }
 
 std::string heat_map(const SensitivityTable& table) {
+  if (table.method == "none") return "";
   Grid grid;
   grid.title = "Sensitivity: what a group in a format costs";
   grid.note =

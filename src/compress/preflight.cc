@@ -68,6 +68,7 @@ double sensitivity_passes(const CompressSize& size) {
     int first = g.linears.front().role == Role::head ? config.L : std::max(g.linears.front().layer, 0);
     once += static_cast<double>(config.L - first) / config.L;
   }
+  if (size.method == "none") return 0;
   if (size.method == "single") return once;
   if (size.method == "every") return once * formats;
   if (size.method == "linear") return once * EstimateOptions{}.noise_levels;
@@ -75,6 +76,7 @@ double sensitivity_passes(const CompressSize& size) {
 }
 double sensitivity_measurements(const CompressSize& size) {
   const auto formats = static_cast<double>(size.formats.size()), groups = static_cast<double>(size.groups.size());
+  if (size.method == "none") return 0;
   if (size.method == "single") return groups;
   if (size.method == "every") return groups * formats;
   if (size.method == "linear") return groups * EstimateOptions{}.noise_levels;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "alloc/evolve.h"
-
 namespace fidelio {
 namespace {
 
@@ -13,19 +11,35 @@ namespace {
 constexpr double kBuiltRatio = 0.8;
 // What tuning leaves of a plan's KL, before any plan of this model has been tuned: -25% at 4 bits, more below.
 constexpr double kTunedRatio = 0.75;
+double foreseen_ratio(const Job& job) { return kBuiltRatio * (job.tune ? kTunedRatio : 1); }
+
+double allowed_kl(const SensitivityTable& table, const Target& t) {
+  return std::min(t.kl.value_or(1e300), t.ear ? std::pow((1 - *t.ear) / table.ear_constant, 2) : 1e300);
+}
+
+// How many times its KL a plan could have and still meet the target, 1 - EAR going by its square root.
+double room(const Measurement& m, const Target& t) {
+  return std::min(t.kl ? *t.kl / m.kl.ci95.high : 1e300,
+                  t.ear ? std::pow((1 - *t.ear) / (1 - m.ear.ci95.low), 2) : 1e300);
+}
 
 }  // namespace
 
-Search::Search(Desk& desk, const Measured& measured, const std::vector<Plan>& front, const CandidateSet& candidates,
-               Builder& builder, Journal& journal)
+std::vector<Plan> plans_to_try(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution) {
+  if (desk.job.search != SearchKind::evolve) return pareto_front(table, desk.job.allocate_by);
+  double loosest = 0;
+  for (const Target& t : desk.targets) loosest = std::max(loosest, allowed_kl(table, t));
+  return evolution.front(loosest / foreseen_ratio(desk.job));
+}
+
+Search::Search(Desk& desk, const SensitivityTable& table, const std::vector<Plan>& front, PlanEvolution& evolution,
+               Builder& builder)
     : desk_(desk),
-      table_(measured.table),
+      table_(table),
       front_(front),
-      candidates_(candidates),
+      evolution_(evolution),
       builder_(builder),
-      journal_(journal),
-      next_place_(measured.next_place),
-      ratio_(kBuiltRatio * (desk.job.tune ? kTunedRatio : 1)) {}
+      ratio_(foreseen_ratio(desk.job)) {}
 
 Found Search::run(const Target& target) {
   found_ = {};
@@ -81,15 +95,7 @@ Measurement Search::look() {
 Plan Search::choose() {
   Target aim = found_.target;
   for (;;) {
-    const SearchResult found = search_to_target(
-        table_, front_, aim, {.max_trials = desk_.job.max_trials, .rho = ratio_, .resolution = kPlanResolution},
-        [&](const Plan& plan) { return trial(plan, "trial"); });
-    // The source itself is the widest plan; where the trials end before anything met the target, it is left.
-    Plan plan = found.best >= 0 ? found.trials[static_cast<size_t>(found.best)].plan : front_.back();
-    if (desk_.job.search == SearchKind::evolve) {
-      const Plan smaller = evolved(plan);
-      if (smaller.bytes < plan.bytes && meets(trial(smaller, "evolved"), aim)) plan = smaller;
-    }
+    const Plan plan = desk_.job.search == SearchKind::evolve ? found_by_evolution(aim) : found_on_front(aim);
     builder_.build(plan);
     const Measurement m = look();
     if (meets(m, found_.target)) return plan;
@@ -103,39 +109,46 @@ Plan Search::choose() {
   }
 }
 
-// Fewer bytes at no more distance than the start's, as measured on the sensitivities' text (SLQ Algorithm 3).
-Plan Search::evolved(const Plan& start) {
-  const std::span<const std::vector<int32_t>> all(desk_.search.sequences);
-  const size_t part = std::max<size_t>(all.size() / 4, 1);
-  desk_.restore_reference();
-  journal_.begin_stage(
-      desk_.stage(fmt::format("evolution from {} seed {}", to_json(table_, start).dump(), desk_.job.seed)));
-  FidelityMeter whole(*desk_.reference, desk_.search.sequences, desk_.pool, desk_.table_mode());
-  FidelityMeter quarter(*desk_.reference, {all.begin(), all.begin() + static_cast<int64_t>(part)}, desk_.pool,
-                        desk_.table_mode());
-  JournaledGame whole_game(whole, journal_), quarter_game(quarter, journal_);
-  const auto measure_kl = [&](const Plan& plan, double share) {
-    Game& game = share < 1 ? static_cast<Game&>(quarter_game) : whole_game;
-    for (LinearId id : linears_of(desk_.source.config())) game.restore(id);
-    const std::map<LinearId, FormatSpec> formats = desk_.quantised_formats(table_, plan);
-    for (const CandidateGroup& g : candidates_.groups())
-      if (const auto found = formats.find(g.group.linears.front()); found != formats.end())
-        assign(game, g, found->second);
-    game.place(next_place_++);
-    return game.measure().kl;
-  };
-  EvolveOptions options;
-  options.generations = desk_.job.generations;
-  options.seed = desk_.job.seed;
-  options.kl_limit = measure_kl(start, 1);
-  const Evolution found = evolve(table_, start, options, measure_kl);
-  desk_.restore_reference();
-  desk_.note(
-      fmt::format("evolution: {} generations, {} measurements, {:.3f} -> {:.3f} bits, KL {:.6f} -> {:.6f} (search "
-                  "text of the sensitivities)",
-                  desk_.job.generations, found.measurements, bits_per_parameter(table_, start),
-                  bits_per_parameter(table_, found.best), options.kl_limit, found.kl));
-  return found.best;
+Plan Search::found_on_front(const Target& aim) {
+  const SearchResult found = search_to_target(
+      table_, front_, aim, {.max_trials = desk_.job.max_trials, .rho = ratio_, .resolution = kPlanResolution},
+      [&](const Plan& plan) { return trial(plan, "trial"); });
+  // The source itself is the widest plan; where the trials end before anything met the target, it is left.
+  const Plan plan = found.best >= 0 ? found.trials[static_cast<size_t>(found.best)].plan : front_.back();
+  if (desk_.job.search == SearchKind::ilp) return plan;
+  // What evolution makes of it is kept if it is smaller, or of the same size and better where plans are tried.
+  const Plan other = evolution_.onwards(plan);
+  if (other.choice == plan.choice) return plan;
+  const Measurement m = trial(other, "evolved");
+  if (!meets(m, aim)) return plan;
+  const bool better = other.bytes < plan.bytes || found.best < 0 ||
+                      m.kl.value < found.trials[static_cast<size_t>(found.best)].measured.kl.value;
+  return better ? other : plan;
+}
+
+// Evolution to the KL at which the target is foreseen to be met; what it ends with is built and tried, and says how much
+// KL there may be: from the plan on its way that has no more than that it is led there, until what is left to gain is
+// within what plans differ by.
+Plan Search::found_by_evolution(const Target& aim) {
+  Plan best = front_.back();  // the source
+  double limit = allowed_kl(table_, aim) / ratio_, failing = 1e300;
+  for (int i = 0; i < desk_.job.max_trials; ++i) {
+    const auto start = std::find_if(front_.begin(), front_.end() - 1, [&](const Plan& p) { return p.kl <= limit; });
+    const Plan plan = evolution_.onwards(*start, limit);
+    if (plan.choice == best.choice) break;  // nothing smaller is left
+    const Measurement m = trial(plan, "trial");
+    const double may_grow = room(m, aim);
+    if (!meets(m, aim)) {
+      failing = std::min(failing, plan.kl);
+    } else if (plan.bytes < best.bytes) {
+      best = plan;
+      if (may_grow < std::pow(4, kPlanResolution * bits_per_parameter(table_, plan))) break;  // KL: 4 times a bit
+    }
+    const double next = std::min(plan.kl * may_grow, 0.97 * failing);
+    if (best.bytes < front_.back().bytes && next <= best.kl) break;
+    limit = next;
+  }
+  return best;
 }
 
 // The one plan there is, looked at once.

@@ -4,7 +4,7 @@
 
 #include "alloc/task_calibration.h"
 #include "compress/builder.h"
-#include "compress/table.h"
+#include "compress/evolution.h"
 
 namespace fidelio {
 
@@ -26,17 +26,21 @@ struct Found {
   nlohmann::json tasks;  // null without
 };
 
+// Plans among which a search looks, by ascending bytes: the table's Pareto front, or what evolution alone goes through.
+std::vector<Plan> plans_to_try(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution);
+
 class Search {
  public:
-  Search(Desk& desk, const Measured& measured, const std::vector<Plan>& front, const CandidateSet& candidates,
-         Builder& builder, Journal& journal);
+  Search(Desk& desk, const SensitivityTable& table, const std::vector<Plan>& front, PlanEvolution& evolution,
+         Builder& builder);
   Found run(const Target& target);
 
  private:
   Plan choose();
   Plan within_budget();
   Plan given();
-  Plan evolved(const Plan& start);
+  Plan found_on_front(const Target& aim);
+  Plan found_by_evolution(const Target& aim);
   Measurement trial(const Plan& plan, const std::string& what);
   Measurement look();
   // Of a target of tasks (search_tasks.cc).
@@ -48,10 +52,8 @@ class Search {
   Desk& desk_;
   const SensitivityTable& table_;
   const std::vector<Plan>& front_;
-  const CandidateSet& candidates_;
+  PlanEvolution& evolution_;
   Builder& builder_;
-  Journal& journal_;
-  int64_t next_place_ = 0;
   double ratio_;  // of a built plan's KL, tuned where it is, to what the table predicts; as the last one had it
   Found found_;
 };

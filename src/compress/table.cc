@@ -176,7 +176,8 @@ Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& jour
   const std::vector<CandidateGroup> useful = useful_candidates(desk, candidates, uniform, allowed, options.base_kl);
 
   std::unique_ptr<Progress> progress;
-  options.method = name_of(desk.job.method);
+  // Evolution alone measures whole plans.
+  options.method = desk.job.search == SearchKind::evolve ? "none" : name_of(desk.job.method);
   options.measured = measured_format(desk, measured, uniform, useful, options.base_kl, allowed.wanted());
   options.permutations = desk.job.permutations;
   options.target_se = desk.job.target_se;

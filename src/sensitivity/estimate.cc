@@ -66,6 +66,12 @@ class Estimator {
     result_.table.base_loss = options.base_loss;
   }
 
+  Estimation none() {
+    for (Group& g : result_.table.groups)
+      for (Option& o : g.options) o.measured = false;
+    return std::move(result_);
+  }
+
   Estimation every() {
     return one_at_a_time([](const CandidateGroup& group) {
       std::vector<size_t> all(group.candidates.size());
@@ -406,12 +412,13 @@ Estimation estimate(Players& players, const std::vector<CandidateGroup>& groups,
                     const NoisyWeight& noisy, const EstimateProgress& progress) {
   check(!groups.empty(), "sensitivity: no groups to measure");
   Estimator e(players, groups, options, progress);
+  if (options.method == "none") return e.none();
   if (options.method == "single") return e.single();
   if (options.method == "every") return e.every();
   if (options.method == "linear") return e.linear(noisy);
   if (options.method == "shapley") return e.shapley();
   if (options.method == "unified") return e.unified();
-  throw Error("sensitivity method {}: expected single, every, linear, shapley or unified", options.method);
+  throw Error("sensitivity method {}: expected none, single, every, linear, shapley or unified", options.method);
 }
 
 double ear_constant(const std::vector<MeterResult>& plans) {

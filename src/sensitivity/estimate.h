@@ -1,5 +1,6 @@
 // From measurements to a SensitivityTable (SLQ section 3.3, Algorithm 1, appendix A.2).
 //
+//   none      nothing is measured: groups, formats and bytes, for a search that measures whole plans
 //   single    one group at a time switched to one candidate, all others at the reference: a pass a group. The
 //             other candidates follow by the error of their weights in the Hessian metric, in whose terms KL is linear while it is small
 //             (the linearity theorem behind `linear`, Malinovskii et al. 2025, with the one constant of a group

@@ -208,9 +208,13 @@ void add_ways(CLI::App& verb, CompressOptions* o) {
       ->check(from_to(0, 1));
   verb.add_option("--allocate-by", o->allocate_by,
                   "What adds up over groups: kl (it does), or ear (1 - EAR, as the paper has it; for comparison)");
-  verb.add_option("--search", o->search,
-                  "ilp: the knapsack's answer, measured and corrected; evolve: evolution goes on from there");
-  verb.add_option("--generations", o->job.generations, "Of --search evolve")->check(CLI::Range(1, 1 << 20));
+  verb.add_option(
+      "--search", o->search,
+      "ilp: the knapsack's answer, measured and corrected; ilp+evolve: evolution goes on from there; evolve: "
+      "evolution alone, from the widest format everywhere, with whole plans measured and no sensitivities");
+  verb.add_option("--generations", o->job.generations,
+                  "Of evolution, at most (default: 20 after the knapsack, 500 alone)")
+      ->check(CLI::Range(1, 1 << 20));
   verb.add_option("--max-trials", o->job.max_trials, "Plans measured before giving up")->check(above_zero());
   verb.add_option("--seed", o->job.seed, "Of noise, permutations, samples and answers");
 }

@@ -84,7 +84,7 @@ void apply_rules(const Desk& desk, SensitivityTable& table) {
 }
 
 std::vector<LinearGroup> groups_to_quantise(const Job& job, const std::vector<LinearGroup>& groups) {
-  if ((job.from_table.empty() || job.search == SearchKind::evolve) && job.plan_file.empty()) return groups;
+  if ((job.from_table.empty() || job.search != SearchKind::ilp) && job.plan_file.empty()) return groups;
   std::vector<LinearGroup> vocabulary;
   for (const LinearGroup& g : groups)
     if (g.linears.front().layer < 0) vocabulary.push_back(g);
