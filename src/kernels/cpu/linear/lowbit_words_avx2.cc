@@ -39,8 +39,9 @@ FIDELIO_INLINE void add_pair(const uint8_t* const* at, const Table& table, const
     FIDELIO_UNROLL for (int i = 0; i < 4; ++i) {
       const __m256i pairs = _mm256_madd_epi16(w[i], broadcast(x + kWordBytes * m + 16 * kPair + 4 * i));
       sums[m] = _mm256_add_epi32(sums[m], pairs);
-      // Here, and not later: g++ is free to add integers in another order, and keeps 64 products on the stack to do so.
-      asm("" : "+x"(sums[m]));
+      // Here, and not later: g++ is free to add integers in another order, and keeps 64 products on the stack to do so. A
+      // row alone has registers enough, and gains by it.
+      if constexpr (kRows > 1) asm("" : "+x"(sums[m]));
     }
   }
 }
