@@ -51,5 +51,7 @@ void multiply_portable(const Job& job);
 void multiply_avx2(const Job& job);
 void multiply_words_portable(const Job& job);
 void multiply_words_avx2(const Job& job);
+void multiply_words_avx512(const Job& job);  // the bits of AVX2's
+void correct_avx2(const Job& job);           // corrections alone
 
 }  // namespace fidelio::cpu::vectors

@@ -284,6 +284,8 @@ void vectors::multiply_words_portable(const Job& job) {
 
 std::span<const LinearKernel> vector_kernels(Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::avx512)
+    return table<vectors::multiply_avx2, vectors::multiply_words_avx512>("vq x f32 avx2", "vq a16 avx512", Isa::avx512);
   if (isa == Isa::avx2)
     return table<vectors::multiply_avx2, vectors::multiply_words_avx2>("vq x f32 avx2", "vq a16 avx2", Isa::avx2);
 #endif

@@ -4,8 +4,7 @@
 
 namespace fidelio::cpu {
 
-// Activations of FP32, or in coarser modes of 16 bits. There are rows for portable and AVX2; wider sets find the AVX2
-// ones.
+// Activations of FP32, or in coarser modes of 16 bits. AVX-512's FP32 is AVX2's; AMX finds the rows of AVX-512.
 std::span<const LinearKernel> vector_kernels(Isa isa);
 
 }  // namespace fidelio::cpu

@@ -63,18 +63,6 @@ void codes(const Job& job) {
   for (int m = 0; m < kRows; ++m) job.sums[m] = sum(_mm256_add_ps(a[m], b[m]));
 }
 
-void corrections(const Job& job) {
-  for (int64_t m = 0; m < job.rows; ++m) {
-    __m256 a = _mm256_setzero_ps();
-    for (int64_t i = 0; i < job.row.sparse; ++i) {
-      const __m256 value =
-          _mm256_mul_ps(widen(job.row.sparse_value + i * kDim), _mm256_set1_ps(job.row.sparse_scale[i]));
-      a = _mm256_fmadd_ps(value, _mm256_loadu_ps(job.x + m * job.stride + job.row.sparse_index[i] * kDim), a);
-    }
-    job.corrections[m] = sum(a);
-  }
-}
-
 // ---- Words. What negates the bytes of two neighbouring vectors: 1, or -1 where a sign is set.
 struct PairSigns {
   alignas(16) int8_t of[256][16];
@@ -207,10 +195,22 @@ void of_format(const Job& job) {
     job.row.high ? of_rows<4, true, kWords>(job) : of_rows<4, false, kWords>(job);
   else
     job.row.high ? of_rows<8, true, kWords>(job) : of_rows<8, false, kWords>(job);
-  corrections(job);
+  correct_avx2(job);
 }
 
 }  // namespace
+
+void correct_avx2(const Job& job) {
+  for (int64_t m = 0; m < job.rows; ++m) {
+    __m256 a = _mm256_setzero_ps();
+    for (int64_t i = 0; i < job.row.sparse; ++i) {
+      const __m256 value =
+          _mm256_mul_ps(widen(job.row.sparse_value + i * kDim), _mm256_set1_ps(job.row.sparse_scale[i]));
+      a = _mm256_fmadd_ps(value, _mm256_loadu_ps(job.x + m * job.stride + job.row.sparse_index[i] * kDim), a);
+    }
+    job.corrections[m] = sum(a);
+  }
+}
 
 void multiply_avx2(const Job& job) { of_format<false>(job); }
 void multiply_words_avx2(const Job& job) { of_format<true>(job); }

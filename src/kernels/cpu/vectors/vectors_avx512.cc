@@ -1,0 +1,191 @@
+// Words by AVX-512 (F BW VL VBMI VNNI), with the bits of vectors_avx2.cc: whole numbers are exact in any order, and
+// what is rounded is rounded in the order of vector_rows.h.
+//
+//   32 vectors   indices unpacked to 16 bits and signs to 8, one bit an entry, both left in memory
+//   4 vectors    their centroids, 8 bytes each, merged into one register as they are loaded; negated under a mask of
+//                the signs; widened to 32 words; added up by vpdpwssd
+#if defined(__x86_64__)
+#if defined(__GNUC__) && !defined(__clang__)  // g++ 12 takes the undefined operands inside its own intrinsics for ours
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include "kernels/cpu/vectors/vector_rows.h"
+
+namespace fidelio::cpu::vectors {
+namespace {
+
+constexpr int kRun = 32;  // vectors unpacked at once
+
+template <typename T>
+inline T read(const void* from) {
+  T value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+
+// Where codes of a run are: in the row itself, or behind the row's last whole run in a copy with zeros after it.
+struct Codes {
+  const uint8_t *index, *high, *sign;
+};
+
+struct Unpacked {
+  alignas(64) uint16_t index[kRun];
+  alignas(32) uint8_t signs[kRun];  // bit j negates entry j
+};
+
+// Word i of the nibbles' bytes twice, and how far it goes down for nibble i to be in bits 8 to 11.
+struct Spread {
+  alignas(64) uint8_t byte[64];
+  alignas(64) uint16_t down[32];
+};
+constexpr Spread spread() {
+  Spread t{};
+  for (int i = 0; i < 64; ++i) t.byte[i] = static_cast<uint8_t>(i / 4);
+  for (int i = 0; i < 32; ++i) t.down[i] = static_cast<uint16_t>(4 * (i % 2));
+  return t;
+}
+constexpr Spread kSpread = spread();
+// Every bit of a nibble twice.
+alignas(16) constexpr uint8_t kTwice[16] = {0x00, 0x03, 0x0c, 0x0f, 0x30, 0x33, 0x3c, 0x3f,
+                                            0xc0, 0xc3, 0xcc, 0xcf, 0xf0, 0xf3, 0xfc, 0xff};
+
+template <int kSigns, bool kHigh>
+inline void unpack(const Codes& from, Unpacked& to) {
+  const __m512i low = _mm512_cvtepu8_epi16(read<__m256i>(from.index));
+  if constexpr (kHigh) {
+    const __m512i pairs =
+        _mm512_permutexvar_epi8(_mm512_load_si512(kSpread.byte), _mm512_castsi128_si512(read<__m128i>(from.high)));
+    const __m512i nibbles = _mm512_srlv_epi16(pairs, _mm512_load_si512(kSpread.down));
+    const __m512i mask = _mm512_set1_epi16(kSigns == 1 ? 0x0700 : 0x0f00);
+    _mm512_store_si512(to.index, _mm512_ternarylogic_epi32(nibbles, mask, low, 0xea));  // (nibbles & mask) | low
+    if constexpr (kSigns == 1) {
+      const __mmask32 negative = _mm512_movepi16_mask(_mm512_slli_epi16(nibbles, 4));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(to.signs), _mm256_movm_epi8(negative));
+    }
+  } else {
+    _mm512_store_si512(to.index, low);
+  }
+  if constexpr (kSigns == 4) {
+    const __m256i bytes = _mm256_cvtepu8_epi16(read<__m128i>(from.sign));
+    const __m256i nibbles = _mm256_and_si256(_mm256_or_si256(bytes, _mm256_slli_epi16(bytes, 4)), _mm256_set1_epi8(15));
+    const __m256i table = _mm256_broadcastsi128_si256(read<__m128i>(kTwice));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(to.signs), _mm256_shuffle_epi8(table, nibbles));
+  }
+  if constexpr (kSigns == 8) _mm256_store_si256(reinterpret_cast<__m256i*>(to.signs), read<__m256i>(from.sign));
+  // Read back from memory: compilers would take indices out of the register one by one, at two operations each.
+  asm volatile("" : "+m"(to));
+}
+
+// 32 signed words of 4 vectors.
+inline __m512i levels_of(const int8_t* book, const uint16_t* index, const uint8_t* signs) {
+  const auto centroid = [&](int i) {
+    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(book + int64_t{index[i]} * kDim));
+  };
+  const __m256i first = _mm256_mask_broadcastq_epi64(_mm256_broadcastq_epi64(centroid(0)), 0b1010, centroid(1));
+  const __m256i second = _mm256_mask_broadcastq_epi64(_mm256_broadcastq_epi64(centroid(2)), 0b1010, centroid(3));
+  const __m256i bytes = _mm256_mask_blend_epi64(0b1100, first, second);
+  return _mm512_cvtepi8_epi16(_mm256_mask_sub_epi8(bytes, read<uint32_t>(signs), _mm256_setzero_si256(), bytes));
+}
+
+template <int kSigns, bool kHigh, int kRows>
+struct WideSums {
+  const Job& job;
+  __m512i whole[kRows][2];  // of every other four vectors: one sum would wait for itself
+
+  // The run of vectors from v, `left` of them in the row; words behind the row's last pair of vectors are not read.
+  template <bool kAll>
+  void run(const Codes& codes, int64_t v, int64_t left) {
+    Unpacked u;
+    unpack<kSigns, kHigh>(codes, u);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRun; i += 4) {
+      if (!kAll && i >= left) return;
+      const __m512i levels = levels_of(job.row.book, u.index + i, u.signs + i);
+      const __mmask32 pairs = kAll || left - i > 2 ? ~__mmask32{0} : 0xffff;
+      for (int m = 0; m < kRows; ++m) {
+        const int16_t* x = job.words + m * job.stride + (v + i) * kDim;
+        const __m512i words = kAll ? read<__m512i>(x) : _mm512_maskz_loadu_epi16(pairs, x);
+        whole[m][i / 4 % 2] = _mm512_dpwssd_epi32(whole[m][i / 4 % 2], levels, words);
+      }
+    }
+  }
+
+  // Vectors [v, end) of a group.
+  void group(int64_t v, int64_t end) {
+    const Row& r = job.row;
+    for (; v + kRun <= end; v += kRun) {
+      const int64_t half = v / 2;
+      run<true>({r.index + v, kHigh ? r.high + half : nullptr,
+                 kSigns == 8   ? r.sign + v
+                 : kSigns == 4 ? r.sign + half
+                               : nullptr},
+                v, kRun);
+    }
+    if (v == end) return;
+    uint8_t index[kRun] = {}, high[kRun / 2] = {}, sign[kRun] = {};
+    const auto left = static_cast<size_t>(end - v), half = (left + 1) / 2;
+    __builtin_memcpy(index, r.index + v, left);
+    if constexpr (kHigh) __builtin_memcpy(high, r.high + v / 2, half);
+    if constexpr (kSigns == 8) __builtin_memcpy(sign, r.sign + v, left);
+    if constexpr (kSigns == 4) __builtin_memcpy(sign, r.sign + v / 2, half);
+    run<false>({index, high, sign}, v, end - v);
+  }
+
+  __m256i total(int m) const {
+    const __m512i both = _mm512_add_epi32(whole[m][0], whole[m][1]);
+    return _mm256_add_epi32(_mm512_castsi512_si256(both), _mm512_extracti64x4_epi64(both, 1));
+  }
+};
+
+inline float sum(__m256 a) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+template <int kSigns, bool kHigh, int kRows>
+void word_sums(const Job& job) {
+  __m256 sums[kRows];
+  for (int m = 0; m < kRows; ++m) sums[m] = _mm256_setzero_ps();
+  for (int64_t g = 0; g < job.groups; ++g) {
+    WideSums<kSigns, kHigh, kRows> of{job, {}};
+    for (int m = 0; m < kRows; ++m) of.whole[m][0] = of.whole[m][1] = _mm512_setzero_si512();
+    const int64_t end = (g + 1) * kGroup;
+    of.group(g * kGroup, end < job.vectors ? end : job.vectors);
+    for (int m = 0; m < kRows; ++m)
+      sums[m] =
+          _mm256_fmadd_ps(_mm256_set1_ps(job.scale[m * job.groups + g]), _mm256_cvtepi32_ps(of.total(m)), sums[m]);
+  }
+  for (int m = 0; m < kRows; ++m) job.sums[m] = sum(sums[m]);
+}
+
+template <int kSigns, bool kHigh>
+void of_rows(const Job& job) {
+  switch (job.rows) {
+    case 1:
+      return word_sums<kSigns, kHigh, 1>(job);
+    case 2:
+      return word_sums<kSigns, kHigh, 2>(job);
+    case 3:
+      return word_sums<kSigns, kHigh, 3>(job);
+    default:
+      return word_sums<kSigns, kHigh, 4>(job);
+  }
+}
+
+}  // namespace
+
+void multiply_words_avx512(const Job& job) {
+  if (job.signs == 1)
+    of_rows<1, true>(job);
+  else if (job.signs == 4)
+    job.row.high ? of_rows<4, true>(job) : of_rows<4, false>(job);
+  else
+    job.row.high ? of_rows<8, true>(job) : of_rows<8, false>(job);
+  correct_avx2(job);
+}
+
+}  // namespace fidelio::cpu::vectors
+#endif
