@@ -1,9 +1,14 @@
 // Words by AVX-512 (F BW VL VBMI VNNI), with the bits of vectors_avx2.cc: whole numbers are exact in any order, and
 // what is rounded is rounded in the order of vector_rows.h.
 //
-//   32 vectors   indices unpacked to 16 bits and signs to 8, one bit an entry, both left in memory
-//   4 vectors    their centroids, 8 bytes each, merged into one register as they are loaded; negated under a mask of
-//                the signs; widened to 32 words; added up by vpdpwssd
+//   32 vectors   where they are not bytes of the row itself, indices are unpacked to 16 bits and signs to 8, one bit an
+//                entry, both left in memory
+//   8 vectors    their centroids, 8 bytes each, gathered; of 256 entries merged into registers as they are loaded;
+//                negated under a mask of the signs; widened to twice 32 words; added up by vpdpwssd
+//
+// On a Xeon (AVX-512 VBMI, 2 GHz) one load an index of 16 bits waited for the store that unpacked it: 13 G weights a
+// second at 12 bits, of which a gather, whose indices are read 8 at a time, makes 22. Bytes of the row itself do not
+// wait: loads make 21 to 25 there, gathers 16 to 23. With more than one row of x gathers of 4 were the faster ones.
 #if defined(__x86_64__)
 #if defined(__GNUC__) && !defined(__clang__)  // g++ 12 takes the undefined operands inside its own intrinsics for ours
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -31,8 +36,8 @@ struct Codes {
 };
 
 struct Unpacked {
-  alignas(64) uint16_t index[kRun];
-  alignas(32) uint8_t signs[kRun];  // bit j negates entry j
+  alignas(64) uint16_t index[kRun];  // of codes with nibbles
+  alignas(32) uint8_t signs[kRun];   // bit j negates entry j; not of 8 signs, which lie so in the row
 };
 
 // Word i of the nibbles' bytes twice, and how far it goes down for nibble i to be in bits 8 to 11.
@@ -53,8 +58,8 @@ alignas(16) constexpr uint8_t kTwice[16] = {0x00, 0x03, 0x0c, 0x0f, 0x30, 0x33, 
 
 template <int kSigns, bool kHigh>
 inline void unpack(const Codes& from, Unpacked& to) {
-  const __m512i low = _mm512_cvtepu8_epi16(read<__m256i>(from.index));
   if constexpr (kHigh) {
+    const __m512i low = _mm512_cvtepu8_epi16(read<__m256i>(from.index));
     const __m512i pairs =
         _mm512_permutexvar_epi8(_mm512_load_si512(kSpread.byte), _mm512_castsi128_si512(read<__m128i>(from.high)));
     const __m512i nibbles = _mm512_srlv_epi16(pairs, _mm512_load_si512(kSpread.down));
@@ -64,8 +69,6 @@ inline void unpack(const Codes& from, Unpacked& to) {
       const __mmask32 negative = _mm512_movepi16_mask(_mm512_slli_epi16(nibbles, 4));
       _mm256_store_si256(reinterpret_cast<__m256i*>(to.signs), _mm256_movm_epi8(negative));
     }
-  } else {
-    _mm512_store_si512(to.index, low);
   }
   if constexpr (kSigns == 4) {
     const __m256i bytes = _mm256_cvtepu8_epi16(read<__m128i>(from.sign));
@@ -73,42 +76,78 @@ inline void unpack(const Codes& from, Unpacked& to) {
     const __m256i table = _mm256_broadcastsi128_si256(read<__m128i>(kTwice));
     _mm256_store_si256(reinterpret_cast<__m256i*>(to.signs), _mm256_shuffle_epi8(table, nibbles));
   }
-  if constexpr (kSigns == 8) _mm256_store_si256(reinterpret_cast<__m256i*>(to.signs), read<__m256i>(from.sign));
   // Read back from memory: compilers would take indices out of the register one by one, at two operations each.
   asm volatile("" : "+m"(to));
 }
 
-// 32 signed words of 4 vectors.
-inline __m512i levels_of(const int8_t* book, const uint16_t* index, const uint8_t* signs) {
+// The signed words of 8 vectors.
+struct Levels {
+  __m512i of[2];
+};
+inline __m512i widen(__m256i bytes, const uint8_t* signs) {
+  return _mm512_cvtepi8_epi16(_mm256_mask_sub_epi8(bytes, read<uint32_t>(signs), _mm256_setzero_si256(), bytes));
+}
+inline __m256i merge(const int8_t* book, const uint8_t* index) {
   const auto centroid = [&](int i) {
     return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(book + int64_t{index[i]} * kDim));
   };
   const __m256i first = _mm256_mask_broadcastq_epi64(_mm256_broadcastq_epi64(centroid(0)), 0b1010, centroid(1));
   const __m256i second = _mm256_mask_broadcastq_epi64(_mm256_broadcastq_epi64(centroid(2)), 0b1010, centroid(3));
-  const __m256i bytes = _mm256_mask_blend_epi64(0b1100, first, second);
-  return _mm512_cvtepi8_epi16(_mm256_mask_sub_epi8(bytes, read<uint32_t>(signs), _mm256_setzero_si256(), bytes));
+  return _mm256_mask_blend_epi64(0b1100, first, second);
 }
+template <int kRows>
+inline Levels levels_of(const int8_t* book, const uint8_t* index, const uint8_t* signs) {
+  return {{widen(merge(book, index), signs), widen(merge(book, index + 4), signs + 4)}};
+}
+template <int kRows>
+inline Levels levels_of(const int8_t* book, const uint16_t* index, const uint8_t* signs) {
+  const auto* from = reinterpret_cast<const long long*>(book);
+  if constexpr (kRows == 1) {
+    __m512i bytes = _mm512_i32gather_epi64(_mm256_cvtepu16_epi32(read<__m128i>(index)), from, kDim);
+    bytes = _mm512_mask_sub_epi8(bytes, read<uint64_t>(signs), _mm512_setzero_si512(), bytes);
+    return {{_mm512_cvtepi8_epi16(_mm512_castsi512_si256(bytes)),
+             _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(bytes, 1))}};
+  } else {
+    const auto four = [&](int i) {
+      const __m128i at = _mm_cvtepu16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(index + i)));
+      return widen(_mm256_i32gather_epi64(from, at, kDim), signs + i);
+    };
+    return {{four(0), four(4)}};
+  }
+}
+
+// Of 4 vectors' words those before the padded end of a row that has `left` more vectors.
+inline __mmask32 pairs_of(int64_t left) { return left > 2 ? ~__mmask32{0} : left > 0 ? 0xffff : 0; }
 
 template <int kSigns, bool kHigh, int kRows>
 struct WideSums {
+  static constexpr int kSums = kRows == 1 ? 4 : 2;  // one sum would wait for itself
   const Job& job;
-  __m512i whole[kRows][2];  // of every other four vectors: one sum would wait for itself
+  __m512i whole[kRows][kSums];
 
   // The run of vectors from v, `left` of them in the row; words behind the row's last pair of vectors are not read.
   template <bool kAll>
   void run(const Codes& codes, int64_t v, int64_t left) {
     Unpacked u;
-    unpack<kSigns, kHigh>(codes, u);
-#pragma GCC unroll 8
-    for (int i = 0; i < kRun; i += 4) {
+    if constexpr (kHigh || kSigns == 4) unpack<kSigns, kHigh>(codes, u);
+    const auto* index = [&] {
+      if constexpr (kHigh)
+        return static_cast<const uint16_t*>(u.index);
+      else
+        return codes.index;
+    }();
+    const uint8_t* signs = kSigns == 8 ? codes.sign : u.signs;
+#pragma GCC unroll 4
+    for (int i = 0; i < kRun; i += 8) {
       if (!kAll && i >= left) return;
-      const __m512i levels = levels_of(job.row.book, u.index + i, u.signs + i);
-      const __mmask32 pairs = kAll || left - i > 2 ? ~__mmask32{0} : 0xffff;
-      for (int m = 0; m < kRows; ++m) {
-        const int16_t* x = job.words + m * job.stride + (v + i) * kDim;
-        const __m512i words = kAll ? read<__m512i>(x) : _mm512_maskz_loadu_epi16(pairs, x);
-        whole[m][i / 4 % 2] = _mm512_dpwssd_epi32(whole[m][i / 4 % 2], levels, words);
-      }
+      const Levels levels = levels_of<kRows>(job.row.book, index + i, signs + i);
+      for (int m = 0; m < kRows; ++m)
+        for (int half = 0; half < 2; ++half) {
+          const int16_t* x = job.words + m * job.stride + (v + i + 4 * half) * kDim;
+          const __m512i words = kAll ? read<__m512i>(x) : _mm512_maskz_loadu_epi16(pairs_of(left - i - 4 * half), x);
+          __m512i& sum = whole[m][(i / 4 + half) % kSums];
+          sum = _mm512_dpwssd_epi32(sum, levels.of[half], words);
+        }
     }
   }
 
@@ -134,7 +173,8 @@ struct WideSums {
   }
 
   __m256i total(int m) const {
-    const __m512i both = _mm512_add_epi32(whole[m][0], whole[m][1]);
+    __m512i both = _mm512_add_epi32(whole[m][0], whole[m][1]);
+    if constexpr (kSums == 4) both = _mm512_add_epi32(both, _mm512_add_epi32(whole[m][2], whole[m][3]));
     return _mm256_add_epi32(_mm512_castsi512_si256(both), _mm512_extracti64x4_epi64(both, 1));
   }
 };
@@ -151,7 +191,8 @@ void word_sums(const Job& job) {
   for (int m = 0; m < kRows; ++m) sums[m] = _mm256_setzero_ps();
   for (int64_t g = 0; g < job.groups; ++g) {
     WideSums<kSigns, kHigh, kRows> of{job, {}};
-    for (int m = 0; m < kRows; ++m) of.whole[m][0] = of.whole[m][1] = _mm512_setzero_si512();
+    for (auto& row : of.whole)
+      for (__m512i& whole : row) whole = _mm512_setzero_si512();
     const int64_t end = (g + 1) * kGroup;
     of.group(g * kGroup, end < job.vectors ? end : job.vectors);
     for (int m = 0; m < kRows; ++m)

@@ -123,6 +123,22 @@ TEST(Vectors, ConformOnEveryIsaAndAreRowInvariant) {
     }
 }
 
+// What is added up is whole, so wider registers change no bit. Rows end within a run, a pair and a group of vectors.
+TEST(Vectors, WordsHaveTheSameBitsOnEveryVectorIsa) {
+  const auto isas = supported_isas();
+  if (std::find(isas.begin(), isas.end(), Isa::avx512) == isas.end()) GTEST_SKIP() << "needs AVX-512";
+  for (const char* format : {"vq8k9s1", "vq8k12s1", "vq8k12s4", "vq8k16s4", "vq8k16s8", "vq8k20s8"})
+    for (const int64_t in : {8, 61, 264, 1024, 1300, 4096}) {
+      const LinearWeight w = random_vectors(format, 37, in, false);
+      const std::vector<float> x = normals(7 * in, 29);
+      const auto bits = [&](Isa isa) {
+        Cpu cpu({.threads = 1, .isa = isa});
+        return run(cpu, cpu.pack(w), x, 7, Activations::a16);
+      };
+      EXPECT_EQ(bits(Isa::avx512), bits(Isa::avx2)) << format << " " << in;
+    }
+}
+
 // A row of x that is not finite is not finite in any output that it reaches, and leaves the others alone.
 TEST(Vectors, WhatIsNotFiniteStaysSo) {
   const LinearWeight w = random_vectors("vq8k16s8", 20, 96, false);
