@@ -6,9 +6,10 @@
 //   8 vectors    their centroids, 8 bytes each, gathered; of 256 entries merged into registers as they are loaded;
 //                negated under a mask of the signs; widened to twice 32 words; added up by vpdpwssd
 //
-// On a Xeon (AVX-512 VBMI, 2 GHz) one load an index of 16 bits waited for the store that unpacked it: 13 G weights a
-// second at 12 bits, of which a gather, whose indices are read 8 at a time, makes 22. Bytes of the row itself do not
-// wait: loads make 21 to 25 there, gathers 16 to 23. With more than one row of x gathers of 4 were the faster ones.
+// On a Xeon (AVX-512 VBMI, 2 GHz; other processors gather slowly) loads by unpacked indices of 16 bits gave 13 G weights
+// a second at 12 bits, probably as each waits for the store that unpacked it; gathers, which read 8 indices at once, 22.
+// With indices that are bytes of the row loads gave 21 to 25, gathers 16 to 23. Of 4 rows of x at 12 bits: 10.8 by
+// loads, 11.3 by gathers of 4. Results has the table.
 #if defined(__x86_64__)
 #if defined(__GNUC__) && !defined(__clang__)  // g++ 12 takes the undefined operands inside its own intrinsics for ours
 #pragma GCC diagnostic ignored "-Wuninitialized"
