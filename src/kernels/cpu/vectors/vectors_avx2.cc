@@ -128,6 +128,7 @@ struct WordSums {
     for (int m = 0; m < kRows; ++m) {
       const auto* x = reinterpret_cast<const __m256i*>(job.words + m * job.stride + v * kDim);
       whole[m] = _mm256_add_epi32(whole[m], _mm256_madd_epi16(levels, _mm256_loadu_si256(x)));
+      asm("" : "+x"(whole[m]));  // added here, in order: else g++ keeps many products and adds them later
     }
   }
 
