@@ -445,7 +445,9 @@ TEST(Compress, RefusesWhatMakesNoSense) {
       {"--bytes 10kB", "the smallest takes"},
       {"--ear 0.9 --for vllm", "is not held there as it is"},
       {"--ear 0.9 --for ollama", "expected fidelio or vllm or gptq or llama.cpp"},
-      {"--tasks nowhere.jsonl", "--accuracy-drop go together"}};
+      {"--tasks nowhere.jsonl", "--accuracy-drop go together"},
+      {"--tokens-per-second 100 --ear 0.9 --bits 4", "give a target"},
+      {"--tokens-per-second 0", "a number above 0"}};
   for (const auto& [options, message] : cases) {
     const CommandResult result = run_command(folder.path(), "fidelio compress " + kFew + options + " -o out");
     EXPECT_NE(result.code, 0) << options;

@@ -6,6 +6,7 @@
 
 #include "compress/inputs/rules.h"
 #include "compress/page.h"
+#include "compress/rate/format_times.h"
 #include "compress/search.h"
 #include "core/file.h"
 #include "core/foreign/units.h"
@@ -166,6 +167,7 @@ nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const F
       {"plan", to_json(table, found.plan)},
       {"certificate", certificate}};
   if (!built.tuned.is_null()) about["tuned"] = built.tuned;
+  if (!found.rate.is_null()) about["rate"] = found.rate;
   return about;
 }
 
@@ -197,6 +199,7 @@ nlohmann::json finish(Desk& desk, const Measured& measured, const Found& found, 
         bytes, desk.budget(), bytes - desk.budget());
   report["plan"] = to_json(measured.table, found.plan);
   report["certificate"] = certificate;
+  if (!found.rate.is_null()) report["rate"] = found.rate;
   report["beside"] = beside_uniform(measured, found.plan, found.target);
   return report;
 }
@@ -256,6 +259,28 @@ Journal open_journal(Desk& desk) {
   return journal ? *journal : Journal(folder, desk.candidates_job());
 }
 
+// The times of the table that is given, if it has them of this machine; else measured, before all that takes longer.
+FormatTimes format_times(Desk& desk, Journal& journal) {
+  check(desk.ranks.size() == 1,
+        "--tokens-per-second: other ranks would share the machine that is timed; write a --table under mpirun, and "
+        "give it "
+        "to a run without as --from-table");
+  std::optional<FormatTimes> times;
+  std::vector<FormatSpec> formats = desk.job.formats;
+  if (!desk.job.from_table.empty()) {
+    const SensitivityTable table = table_from_file(desk).table;
+    times = times_of(desk, table);
+    formats = formats_of(desk, table);
+  }
+  if (!times) {
+    desk.load_served();
+    times = time_formats(desk, formats, journal);
+    desk.served.reset();
+  }
+  check_pace(desk, *times);
+  return *times;
+}
+
 }  // namespace
 
 nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
@@ -297,6 +322,8 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   desk.load_reference();
   if (ranks.first()) desk.check_floor();
   Journal journal = open_journal(desk);
+  std::optional<FormatTimes> times;
+  if (job.tokens_per_second > 0) times = format_times(desk, journal);
   watch.lap("reading");
   stages.next();
   const CandidateSet candidates(*desk.reference, desk.source, desk.calibration, groups_to_quantise(job, desk.groups),
@@ -309,17 +336,18 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   watch.lap("sensitivities");
   stages.next();
   if (!ranks.first()) return nullptr;
+  if (times) put_times(*times, measured.table);
   if (!job.table_file.empty()) write_file_atomically(job.table_file, to_json(measured.table).dump(1) + "\n");
   apply_rules(desk, measured.table);
   desk.load_served();
   PlanEvolution evolution(desk, measured, candidates, journal);
-  const std::vector<Plan> front = plans_to_try(desk, measured.table, evolution);
-  desk.note(fmt::format("{} plans {}, {:.3f} to {:.3f} bits", front.size(),
-                        job.search == SearchKind::evolve ? "on evolution's way" : "on the Pareto front",
-                        bits_per_parameter(measured.table, front.front()),
-                        bits_per_parameter(measured.table, front.back())));
   Builder builder(desk, measured.table, candidates, journal);
-  Search search(desk, measured.table, front, evolution, builder);
+  Pace pace(desk, measured.table, journal);
+  Search search(desk, measured.table, evolution, builder, pace);
+  desk.note(fmt::format("{} plans {}, {:.3f} to {:.3f} bits", search.front().size(),
+                        job.search == SearchKind::evolve ? "on evolution's way" : "on the Pareto front",
+                        bits_per_parameter(measured.table, search.front().front()),
+                        bits_per_parameter(measured.table, search.front().back())));
   std::vector<nlohmann::json> reports;
   for (size_t i = 0; i < desk.targets.size(); ++i) {
     if (const auto there = finished(desk, i)) {
@@ -332,7 +360,7 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
     watch.lap("writing");
     for (const auto& [name, spent] : watch.laps) report["seconds"][name] = to_json(spent);
     if (job.on_gpu) report["gpu_bytes_highest"] = cuda_memory(job.serving.gpu).highest;
-    if (!job.page_file.empty()) write_page(desk, measured, front, found, report, watch.laps, job.page(i));
+    if (!job.page_file.empty()) write_page(desk, measured, search.front(), found, report, watch.laps, job.page(i));
     reports.push_back(std::move(report));
   }
   Journal::remove(job.out + ".journal");

@@ -68,7 +68,7 @@ CompressSize Desk::size() const {
           table_mode(),
           job.search == SearchKind::evolve ? "none" : std::string(name_of(job.method)),
           job.permutations,
-          budget() > 0 ? 0 : job.max_trials,
+          budget() > 0 || job.rate_alone() ? 0 : job.max_trials,
           job.most_generations(),
           ranks.size(),
           job.answering_tokens,

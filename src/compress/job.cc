@@ -132,9 +132,15 @@ void check_job(const Job& job) {
           "--tune: {} is text to tune on and to certify with; a certificate needs text that nothing was tuned on",
           text);
   const bool tasks = job.accuracy_drop > 0;
-  check(job.has_target() + (job.bits > 0) + (job.bytes > 0) + tasks + !job.plan_file.empty() == 1,
+  check(job.tokens_per_second == 0 || !tasks,
+        "--tokens-per-second goes with --ear, --kl, --bits or --bytes, or alone; not with --accuracy-drop");
+  check(job.tokens_per_second == 0 || job.plan_file.empty(),
+        "--plan names every format; leave out --tokens-per-second, and see `bench model` for the speed");
+  check(job.tokens_per_second == 0 || job.search == SearchKind::ilp,
+        "--search evolve knows bytes and distance, no time; leave it out with --tokens-per-second");
+  check(job.has_target() + (job.bits > 0) + (job.bytes > 0) + tasks + !job.plan_file.empty() + job.rate_alone() == 1,
         "compress: give a target, --ear X or --kl X, or --tasks FILE --accuracy-drop X, or a size, --bits B or --bytes "
-        "N, or a --plan FILE");
+        "N, or a --plan FILE; or --tokens-per-second X, alone or beside a target of EAR or KL or a size");
   check(job.plan_file.empty() || (job.from_table.empty() && job.rules.empty() && job.ignored.empty()),
         "--plan names every format; leave out --from-table, --rule and --ignore");
   check(job.ear.size() < 2 || job.kl == 0, "--ear with several targets: leave out --kl");

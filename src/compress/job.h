@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "alloc/solve.h"
+#include "compress/rate/decode_clock.h"
 #include "core/estimate.h"
 #include "eval/fidelity/domains.h"
 #include "eval/tasks/tasks.h"
@@ -59,6 +60,7 @@ struct Job {
   std::vector<double> ear;  // targets; several make one checkpoint each, OUT-99, OUT-98, from one search
   double kl = 0, bits = 0, accuracy_drop = 0;  // other things that may be asked for; 0 = not
   int64_t bytes = 0;
+  double tokens_per_second = 0;     // that a plan must decode at, beside a target or a size, or alone; 0: any
   std::vector<FormatSpec> formats;  // that candidates are made in: those offered, and those that rules name
   std::vector<FormatSpec> offered;  // that a plan may choose from where no rule speaks, beside the source's own
   std::vector<FormatRule> rules;
@@ -91,6 +93,8 @@ struct Job {
   int most_generations() const;                                          // 0: there is no evolution
   Activations served() const { return serving.mode; }
   bool has_target() const { return !ear.empty() || kl > 0; }
+  // Neither a distance nor a size is named: what is left is to be as good as it can be.
+  bool rate_alone() const { return tokens_per_second > 0 && !has_target() && bits == 0 && bytes == 0; }
   // The folders that will be written, one per target, and the pages about them.
   std::vector<std::string> outputs() const;
   std::string page(size_t target) const;
@@ -128,6 +132,7 @@ struct World {
   std::function<std::unique_ptr<TaskJudge>(const std::string& folder)> make_judge;  // keeps answers in `folder`
   std::function<void(const std::string&)> note;                                     // a line for the user
   std::string made_by{};                                                            // the foot of pages
+  StepTimer step_timer{};  // empty: this machine's clock (rate/decode_clock.h)
 };
 
 }  // namespace fidelio

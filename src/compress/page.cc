@@ -98,10 +98,14 @@ std::string certificate(const CompressStory& s) {
   std::string target;
   for (const auto& [name, value] : c.at("target").items())
     target += fmt::format("{}{} {}", target.empty() ? "" : ", ", name == "ear" ? "EAR ≥" : "KL ≤", value.get<double>());
+  const std::string rate = s.report.contains("rate") ? fmt::format(" at {:g} tokens a second or more",
+                                                                   s.report["rate"]["asked"].get<double>())
+                                                     : "";
   std::string html = "<p class=\"lead\">" + escape_html(s.model) +
-                     (target.empty() ? ": the best fidelity within a size."
-                                     : ": the smallest plan found with " + escape_html(target) + ".") +
-                     "</p>\n";
+                     (!target.empty()             ? ": the smallest plan found with " + escape_html(target) + rate
+                      : s.report.contains("rate") ? ": the best fidelity" + rate
+                                                  : ": the best fidelity within a size") +
+                     "." + "</p>\n";
   html +=
       plain_words(c) + "<div class=\"cards\">" +
       card(number_text(promised["ear"]["value"].get<double>(), 5),
@@ -135,6 +139,13 @@ std::string certificate(const CompressStory& s) {
       {"entries of the sensitivity table", entries_text(s.measured.table)},
       {"text SHA-256", c["sha256"].get<std::string>().substr(0, 16) + "…"},
       {"reference SHA-256", c["reference_sha256"].get<std::string>().substr(0, 16) + "…"}};
+  if (s.report.contains("rate")) {
+    const nlohmann::json& r = s.report["rate"];
+    table.rows.push_back({fmt::format("tokens a second, after {} others", r["context"].get<int64_t>()),
+                          fmt::format("{:.4g} measured, {:g} asked for, {:.4g} foreseen", r["measured"].get<double>(),
+                                      r["asked"].get<double>(), r["foreseen"].get<double>())});
+    table.rows.push_back({"timed on", r["machine"].get<std::string>()});
+  }
   html += to_html(table);
   if (c.contains("tasks")) html += tasks(c.at("tasks"));
   return html;

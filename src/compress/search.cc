@@ -25,18 +25,19 @@ double room(const Measurement& m, const Target& t) {
 
 }  // namespace
 
-std::vector<Plan> plans_to_try(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution) {
+std::vector<Plan> plans_to_try(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, const Pace& pace) {
+  if (pace.asked()) return pace.front(desk.targets.front());
   if (desk.job.search != SearchKind::evolve) return pareto_front(table, desk.job.allocate_by);
   double loosest = 0;
   for (const Target& t : desk.targets) loosest = std::max(loosest, allowed_kl(table, t));
   return evolution.front(loosest / foreseen_ratio(desk.job));
 }
 
-Search::Search(Desk& desk, const SensitivityTable& table, const std::vector<Plan>& front, PlanEvolution& evolution,
-               Builder& builder)
+Search::Search(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, Builder& builder, Pace& pace)
     : desk_(desk),
       table_(table),
-      front_(front),
+      pace_(pace),
+      front_(plans_to_try(desk, table, evolution, pace)),
       evolution_(evolution),
       builder_(builder),
       ratio_(foreseen_ratio(desk.job)) {}
@@ -44,9 +45,10 @@ Search::Search(Desk& desk, const SensitivityTable& table, const std::vector<Plan
 Found Search::run(const Target& target) {
   found_ = {};
   found_.target = target;
+  pace_.begin();
   if (!desk_.job.plan_file.empty()) {
     found_.plan = given();
-  } else if (desk_.budget() > 0) {
+  } else if (desk_.budget() > 0 || desk_.job.rate_alone()) {
     found_.plan = within_budget();
   } else if (desk_.job.accuracy_drop == 0) {
     found_.plan = choose();
@@ -54,6 +56,7 @@ Found Search::run(const Target& target) {
     const std::unique_ptr<TaskJudge> judge = desk_.world.make_judge(desk_.job.out + ".journal");
     found_.plan = keep_accuracy(*judge);
   }
+  found_.rate = pace_.about();
   return found_;
 }
 
@@ -97,6 +100,10 @@ Plan Search::choose() {
   for (;;) {
     const Plan plan = desk_.job.search == SearchKind::evolve ? found_by_evolution(aim) : found_on_front(aim);
     builder_.build(plan);
+    if (!pace_.keeps(plan)) {
+      front_ = pace_.front(found_.target);
+      continue;
+    }
     const Measurement m = look();
     if (meets(m, found_.target)) return plan;
     check(found_.looks < kMostLooks && plan.bytes < front_.back().bytes,
@@ -113,6 +120,11 @@ Plan Search::found_on_front(const Target& aim) {
   const SearchResult found = search_to_target(
       table_, front_, aim, {.max_trials = desk_.job.max_trials, .rho = ratio_, .resolution = kPlanResolution},
       [&](const Plan& plan) { return trial(plan, "trial"); });
+  if (pace_.asked()) {  // the source is too slow to be left, and what was measured serves another front
+    const Trial& last = found.best >= 0 ? found.trials[static_cast<size_t>(found.best)] : found.trials.back();
+    ratio_ = last.measured.kl.value / std::max(last.plan.kl, 1e-300);
+    if (found.best < 0) pace_.refuse(found_.target, ratio_);
+  }
   // The source itself is the widest plan; where the trials end before anything met the target, it is left.
   const Plan plan = found.best >= 0 ? found.trials[static_cast<size_t>(found.best)].plan : front_.back();
   if (desk_.job.search == SearchKind::ilp) return plan;
@@ -159,18 +171,29 @@ Plan Search::given() {
   return front_.front();
 }
 
-// The best fidelity within a size: one plan, looked at once.
-Plan Search::within_budget() {
+Plan Search::largest_within_budget() const {
   const auto fits = [&](const Plan& p) {
-    return p.bytes + desk_.header_bytes(desk_.quantised_formats(table_, p)) <= desk_.budget();
+    return desk_.budget() == 0 || p.bytes + desk_.header_bytes(desk_.quantised_formats(table_, p)) <= desk_.budget();
   };
   const auto plan = std::find_if(front_.rbegin(), front_.rend(), fits);
-  check(plan != front_.rend(), "no plan of these formats that could be of use fits {} bytes; the smallest takes {}",
-        desk_.budget(), front_.front().bytes + desk_.header_bytes(desk_.quantised_formats(table_, front_.front())));
-  builder_.build(*plan);
-  desk_.note(fmt::format("the plan: {:.3f} bits", bits_per_parameter(table_, *plan)));
-  look();
+  check(plan != front_.rend(), "no plan of these formats that could be of use fits {} bytes{}; the smallest takes {}",
+        desk_.budget(), pace_.asked() ? " and is fast enough" : "",
+        front_.front().bytes + desk_.header_bytes(desk_.quantised_formats(table_, front_.front())));
   return *plan;
+}
+
+// The best fidelity within a size, or a time, or both: one plan, looked at once.
+Plan Search::within_budget() {
+  for (;;) {
+    const Plan plan = largest_within_budget();
+    builder_.build(plan);
+    desk_.note(fmt::format("the plan: {:.3f} bits", bits_per_parameter(table_, plan)));
+    if (pace_.keeps(plan)) {
+      look();
+      return plan;
+    }
+    front_ = pace_.front(found_.target);
+  }
 }
 
 }  // namespace fidelio

@@ -5,6 +5,7 @@
 #include "alloc/task_calibration.h"
 #include "compress/builder.h"
 #include "compress/evolution.h"
+#include "compress/rate/pace.h"
 
 namespace fidelio {
 
@@ -24,20 +25,23 @@ struct Found {
   int looks = 0;             // at it
   std::vector<TrialPoint> trials;
   nlohmann::json tasks;  // null without
+  nlohmann::json rate;   // null without (Pace::about)
 };
 
 // Plans among which a search looks, by ascending bytes: the table's Pareto front, or what evolution alone goes through.
-std::vector<Plan> plans_to_try(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution);
+std::vector<Plan> plans_to_try(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, const Pace& pace);
 
 class Search {
  public:
-  Search(Desk& desk, const SensitivityTable& table, const std::vector<Plan>& front, PlanEvolution& evolution,
-         Builder& builder);
+  Search(Desk& desk, const SensitivityTable& table, PlanEvolution& evolution, Builder& builder, Pace& pace);
   Found run(const Target& target);
+  // The plans to choose from: those of least distance for their size, of those that are fast enough.
+  const std::vector<Plan>& front() const { return front_; }
 
  private:
   Plan choose();
   Plan within_budget();
+  Plan largest_within_budget() const;
   Plan given();
   Plan found_on_front(const Target& aim);
   Plan found_by_evolution(const Target& aim);
@@ -51,7 +55,8 @@ class Search {
 
   Desk& desk_;
   const SensitivityTable& table_;
-  const std::vector<Plan>& front_;
+  Pace& pace_;
+  std::vector<Plan> front_;
   PlanEvolution& evolution_;
   Builder& builder_;
   double ratio_;  // of a built plan's KL, tuned where it is, to what the table predicts; as the last one had it

@@ -47,7 +47,7 @@ FormatSpec measured_format(const Desk& desk, const Measured& measured, const std
   const double bits = desk.budget() > 0
                           ? 8.0 * static_cast<double>(desk.budget()) / static_cast<double>(desk.source.parameters())
                           : desk.job.calibration_bits;
-  const bool by_size = desk.budget() > 0 || desk.job.accuracy_drop > 0;
+  const bool by_size = !desk.job.has_target();
   FormatSpec nearest;
   double least = std::numeric_limits<double>::infinity();
   for (size_t f = 0; f < desk.job.formats.size(); ++f) {
@@ -118,7 +118,7 @@ std::vector<CandidateGroup> useful_candidates(Desk& desk, const CandidateSet& ca
         return false;
       return kl > 64 * allowed.loosest || kl < allowed.strictest / 64;
     });
-  const bool open = desk.budget() > 0 || desk.job.accuracy_drop > 0;  // no distance is named
+  const bool open = !desk.job.has_target();  // no distance is named
   if (open || useful.front().candidates.empty()) useful = candidates.groups();
   return useful;
 }

@@ -1,5 +1,6 @@
 #include "kernels/cuda/backend/cuda.h"
 #include "kernels/cuda/device/values.h"
+#include "runtime/machine/machine.h"
 #include "runtime/runner_impl.h"
 
 namespace fidelio {
@@ -53,6 +54,8 @@ CudaMemory cuda_memory(int gpu) {
   cuda::open_device(gpu);
   return {cuda::device_bytes_free(), cuda::device_bytes_highest()};
 }
+
+std::string cuda_name(int gpu) { return cuda::open_device(gpu).name; }
 
 double cuda_copy_bandwidth(int gpu) {
   cuda::open_device(gpu);

@@ -1,5 +1,6 @@
 // Stands in for runner_cuda.cc in builds without CUDA, so that nothing else need know which build it is.
 #include "core/error.h"
+#include "runtime/machine/machine.h"
 #include "runtime/runner.h"
 
 namespace fidelio {
@@ -13,5 +14,6 @@ namespace {
 std::unique_ptr<Runner> make_cuda_runner(const Checkpoint&, const RunnerOptions&) { refuse(); }
 CudaMemory cuda_memory(int) { refuse(); }
 double cuda_copy_bandwidth(int) { refuse(); }
+std::string cuda_name(int) { refuse(); }
 
 }  // namespace fidelio

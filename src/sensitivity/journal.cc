@@ -190,6 +190,16 @@ void Journal::save(int64_t number, const MeterResult& r) {
   write_file_atomically(measurement_path(number), value.dump() + "\n");
 }
 
+std::optional<std::string> Journal::kept(const std::string& name) const {
+  const std::string path = folder_ + "/" + name + ".json";
+  if (!fs::exists(path)) return std::nullopt;
+  return read_text_file(path);
+}
+
+void Journal::keep(const std::string& name, const std::string& text) {
+  write_file_atomically(folder_ + "/" + name + ".json", text + "\n");
+}
+
 std::pair<int64_t, int64_t> Journal::finished() const {
   std::pair<int64_t, int64_t> n{0, 0};
   for (const auto& entry : fs::directory_iterator(folder_)) {

@@ -37,6 +37,9 @@ class Journal final : public CandidateStore {
   void begin_stage(const std::string& what);
   std::optional<MeterResult> measurement(int64_t number) const;
   void save(int64_t number, const MeterResult& result);
+  // What was measured once and must not differ where a run goes on, such as times: a text by its name, in any stage.
+  std::optional<std::string> kept(const std::string& name) const;
+  void keep(const std::string& name, const std::string& text);
 
   bool resumed() const { return resumed_; }
   // Stops and measurements there now.

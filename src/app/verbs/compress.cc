@@ -93,6 +93,12 @@ void say(const Job& job, const nlohmann::json& report) {
       certificate["looks"].get<int>());
   print_domains(certificate);
   fmt::print("  {}\n", report["beside"].get<std::string>());
+  if (report.contains("rate")) {
+    const nlohmann::json& rate = report["rate"];
+    fmt::print("  decodes at {:.4g} tokens/s here after {} tokens, {} asked for, {:.4g} foreseen ({})\n",
+               rate["measured"].get<double>(), rate["context"].get<int64_t>(), rate["asked"].get<double>(),
+               rate["foreseen"].get<double>(), rate["machine"].get<std::string>());
+  }
   print_plain_words(certificate);
   if (job.consumer != Consumer::fidelio)
     fmt::print("  {} takes it as it is: fidelio export {} {} -o ...\n", name_of(job.consumer), out,
@@ -296,6 +302,10 @@ void add_compress(CLI::App& app) {
   verb->add_option("--bytes", o->bytes,
                    "Instead of a target: the best fidelity within so many bytes, of the whole file: 1200000, 1.2MB, "
                    "1.2MiB");
+  verb->add_option("--tokens-per-second", o->job.tokens_per_second,
+                   "Decode at so many tokens a second or more here, one sequence at a time, as timed on this machine: "
+                   "alone, the best fidelity within that time; or beside --ear, --kl, --bits or --bytes")
+      ->check(above_zero());
   verb->add_option("-o,--output", o->job.out, "Folder to write; it appears complete or not at all")->required();
   add_formats(*verb, o.get());
   add_texts(*verb, o.get());

@@ -1,0 +1,127 @@
+#include "compress/rate/decode_clock.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "runtime/page_table.h"
+
+namespace fidelio {
+namespace {
+
+constexpr double kBlockSeconds = 0.03;
+constexpr int kLeastSteps = 2, kMostSteps = 64;  // of a block
+constexpr double kSlow = 0.1;                    // a step that fewer blocks are made of
+constexpr int kBlocks = 8, kSlowBlocks = 3;      // that count
+constexpr double kCalm = 1.15;                   // over the fastest block: it counts
+constexpr double kLongest = 5;                   // seconds, and no further blocks are waited for
+
+double quantile(std::vector<double> values, double share) {
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size()));
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+// Times of one state, or of two that take turns, block by block.
+class TimedBlocks {
+ public:
+  void add(double one, double other) { all_.push_back({one, other}); }
+  bool enough() const {
+    const int wanted = all_.back().second < kSlow ? kBlocks : kSlowBlocks;
+    return static_cast<int>(calm().size()) >= wanted || seconds_since_start() > kLongest;
+  }
+  // Medians over the blocks that count.
+  std::pair<double, double> times() const {
+    std::vector<double> one, other;
+    for (const auto& [first, second] : calm()) one.push_back(first), other.push_back(second);
+    return {quantile(one, 0.5), quantile(other, 0.5)};
+  }
+
+ private:
+  std::vector<std::pair<double, double>> calm() const {
+    double fastest[2] = {all_.front().first, all_.front().second};
+    for (const auto& [one, other] : all_)
+      fastest[0] = std::min(fastest[0], one), fastest[1] = std::min(fastest[1], other);
+    std::vector<std::pair<double, double>> kept;
+    for (const auto& [one, other] : all_) {
+      // Of each state by itself: a block of one may be disturbed beside a calm one of the other.
+      if (one <= kCalm * fastest[0] && other <= kCalm * fastest[1]) kept.emplace_back(one, other);
+    }
+    if (kept.empty()) kept.emplace_back(fastest[0], fastest[1]);
+    return kept;
+  }
+  double seconds_since_start() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  std::vector<std::pair<double, double>> all_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+double by_the_clock(Runner& runner, const Batch& batch, Activations mode) {
+  const ChoiceRule best[] = {{}};
+  Choice chosen[1];
+  const auto start = std::chrono::steady_clock::now();
+  runner.step_and_choose(batch, mode, best, chosen);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+DecodeClock::DecodeClock(Runner& runner, int64_t context, StepTimer timer)
+    : runner_(runner), context_(context), timer_(timer ? std::move(timer) : by_the_clock) {
+  PageTable table(runner.cache_pages());
+  check(table.grow(0, context + 1), "a cache of {} pages has no room for {} tokens", runner.cache_pages(), context + 1);
+  pages_ = table.pages(0);
+  std::vector<int32_t> ids(static_cast<size_t>(context));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(runner.config().v));
+  const int64_t most = runner.options().max_rows;
+  for (int64_t first = 0; first < context; first += most) {
+    Batch batch;
+    batch.append(
+        std::span(ids).subspan(static_cast<size_t>(first), static_cast<size_t>(std::min(most, context - first))), first,
+        pages_, 0, RowKind::prompt);
+    runner.step(batch, runner.options().mode);
+  }
+}
+
+double DecodeClock::step() {
+  const int32_t id = 1;
+  Batch batch;
+  batch.append({&id, 1}, context_, pages_, 1, RowKind::output);
+  return timer_(runner_, batch, runner_.options().mode);
+}
+
+// A GPU does the first step of new weights as it comes, records the second and replays the others.
+double DecodeClock::block() {
+  double about = 0;
+  for (int i = 0; i < (runner_.gpu() ? 2 : 1); ++i) about = step();
+  const int steps = std::clamp(static_cast<int>(kBlockSeconds / std::max(about, 1e-9)), kLeastSteps, kMostSteps);
+  std::vector<double> times;
+  for (int i = 0; i < steps; ++i) times.push_back(step());
+  return quantile(std::move(times), 0.1);
+}
+
+double DecodeClock::seconds() {
+  TimedBlocks blocks;
+  do {
+    const double time = block();
+    blocks.add(time, time);
+  } while (!blocks.enough());
+  return blocks.times().first;
+}
+
+DecodeClock::Difference DecodeClock::difference(const std::function<void()>& put_one,
+                                                const std::function<void()>& put_other) {
+  TimedBlocks blocks;
+  do {
+    put_one();
+    const double one = block();
+    put_other();
+    blocks.add(one, block());
+  } while (!blocks.enough());
+  const auto [one, other] = blocks.times();
+  return {one - other, other};
+}
+
+}  // namespace fidelio

@@ -1,0 +1,116 @@
+#include "compress/rate/pace.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "compress/rate/decode_clock.h"
+#include "core/hash.h"
+
+namespace fidelio {
+namespace {
+
+// Plans are foreseen to be this much faster than asked: medians of times differ by some part of it from run to run, and
+// a plan that just misses is built for nothing.
+constexpr double kMargin = 0.99;
+// Of neighbours on the front: half of what sizes are told apart by (search.h).
+constexpr double kFrontResolution = 0.005;
+
+std::string rate_text(double seconds) { return fmt::format("{:.4g}", 1 / seconds); }
+
+// The largest predicted KL that would meet a target; infinity without one.
+double kl_for(const SensitivityTable& table, const Target& target, double rho) {
+  double kl = target.kl.value_or(std::numeric_limits<double>::infinity());
+  if (target.ear && table.ear_constant > 0) kl = std::min(kl, std::pow((1 - *target.ear) / table.ear_constant, 2));
+  return kl / rho;
+}
+
+}  // namespace
+
+void check_pace(const Desk& desk, const FormatTimes& times) {
+  const double asked = desk.job.tokens_per_second;
+  desk.note(fmt::format("a token after {} others: {} a second with every group in its fastest format ({})",
+                        times.decode.context, rate_text(times.decode.seconds), times.decode.machine));
+  check(
+      times.decode.seconds <= kMargin / asked,
+      "--tokens-per-second {}: with every group in the fastest of these formats this model is foreseen to decode at {} "
+      "tokens a second here ({}). Ask for less, or offer faster --formats",
+      asked, rate_text(times.decode.seconds), times.decode.machine);
+}
+
+double Pace::limit() const { return kMargin / (asked_ * ratio_); }
+
+std::vector<Plan> Pace::front(const Target& target) const {
+  FrontWithin front = front_within(table_, desk_.job.allocate_by, limit(), kFrontResolution);
+  if (front.plans.empty()) refuse(target, 1);
+  if (front.gap > 0)
+    desk_.note(
+        fmt::format("plans of so short a time: within {:.2g}% of the least distance there can be", 100 * front.gap));
+  return std::move(front.plans);
+}
+
+bool Pace::keeps(const Plan& plan) {
+  if (!asked()) return true;
+  const std::string name = "rate-" + sha256_hex(machine_of(desk_) + fmt::format(" {} ", decode_context(desk_)) +
+                                                to_json(table_, plan).dump())
+                                         .substr(0, 12);
+  double measured = 0;
+  if (const std::optional<std::string> kept = journal_.kept(name)) {
+    measured = nlohmann::json::parse(*kept).at("seconds");
+  } else {
+    measured = DecodeClock(*desk_.served, decode_context(desk_), desk_.world.step_timer).seconds();
+    journal_.keep(name, nlohmann::json{{"seconds", measured}}.dump());
+  }
+  tries_.push_back({plan.seconds, measured});
+  const bool kept = measured * asked_ <= 1;
+  desk_.note(fmt::format("decodes at {} tokens a second, {} foreseen, {} asked for{}", rate_text(measured),
+                         rate_text(plan.seconds), asked_, kept ? "" : ": too slow, and a faster plan is looked for"));
+  if (kept) return true;
+  ratio_ = std::max(ratio_, measured / plan.seconds);
+  std::vector<std::string> rates;
+  for (const Try& t : tries_) rates.push_back(rate_text(t.measured));
+  check(
+      tries_.size() < kMostPaceTries,
+      "--tokens-per-second {}: {} plans were built, each for a shorter time than the last, and decode at {} tokens a "
+      "second here. Times of this machine vary too much to keep this rate; ask for less, or give it nothing else to do",
+      asked_, tries_.size(), fmt::join(rates, ", "));
+  return false;
+}
+
+// What the fastest plan would do, and the fastest that is predicted to meet the target.
+std::string Pace::fastest_words(const Target& target, double rho) const {
+  const double fastest = least_within(table_, Quantity::seconds, {})->plan.seconds * ratio_;
+  std::string words =
+      fmt::format("the fastest plan of these formats is foreseen at {} tokens a second", rate_text(fastest));
+  const Limit limit{Quantity::kl, kl_for(table_, target, rho)};
+  if (!std::isfinite(limit.most)) return words;
+  const auto meeting = least_within(table_, Quantity::seconds, std::span(&limit, 1));
+  return words + (meeting ? fmt::format(", the fastest that is predicted to meet the target at {}",
+                                        rate_text(meeting->plan.seconds * ratio_))
+                          : ", and none is predicted to meet the target");
+}
+
+void Pace::refuse(const Target& target, double rho) const {
+  std::string wanted;
+  if (target.ear) wanted += fmt::format(" EAR {}", *target.ear);
+  if (target.kl) wanted += fmt::format("{} KL {}", wanted.empty() ? "" : " and", *target.kl);
+  throw Error("no plan {}decodes at {} tokens a second here: {}. Ask for less{}, or offer other --formats",
+              wanted.empty() ? "" : "has" + wanted + " and ", asked_, fastest_words(target, rho),
+              wanted.empty() ? "" : " of one of the two");
+}
+
+nlohmann::json Pace::about() const {
+  if (!asked() || tries_.empty()) return nullptr;
+  nlohmann::json tries = nlohmann::json::array();
+  for (const Try& t : tries_) tries.push_back({{"foreseen", 1 / t.foreseen}, {"measured", 1 / t.measured}});
+  return {{"asked", asked_},
+          {"foreseen", 1 / tries_.back().foreseen},
+          {"measured", 1 / tries_.back().measured},
+          {"context", table_.decode->context},
+          {"machine", table_.decode->machine},
+          {"tries", tries}};
+}
+
+}  // namespace fidelio
