@@ -71,8 +71,10 @@ FIDELIO_INLINE void dot_plane(const Codes& codes, const int8_t* x, __m256i (&sum
         narrow[half] = kRun<kCoding> == 1 ? pairs : _mm256_add_epi16(narrow[half], pairs);
       }
     }
-    for (int half = 0; half < 2; ++half)
+    for (int half = 0; half < 2; ++half) {
       sums[half] = _mm256_add_epi32(sums[half], _mm256_madd_epi16(narrow[half], ones));
+      asm("" : "+x"(sums[half]));  // in order, or g++ keeps all products of a span and adds them later
+    }
   }
 }
 
