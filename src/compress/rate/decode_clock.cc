@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "runtime/page_table.h"
@@ -14,7 +15,7 @@ constexpr int kLeastSteps = 2, kMostSteps = 64;  // of a block
 constexpr double kSlow = 0.1;                    // a step that fewer blocks are made of
 constexpr int kBlocks = 8, kSlowBlocks = 3;      // that count
 constexpr double kCalm = 1.15;                   // over the fastest block: it counts
-constexpr double kLongest = 5;                   // seconds, and no further blocks are waited for
+constexpr double kLongest = 4;                   // seconds, and no further blocks are waited for
 
 double quantile(std::vector<double> values, double share) {
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size()));
@@ -25,6 +26,8 @@ double quantile(std::vector<double> values, double share) {
 // Times of one state, or of two that take turns, block by block.
 class TimedBlocks {
  public:
+  // `other`: the least that a block of the second state is known to take.
+  explicit TimedBlocks(double other = std::numeric_limits<double>::infinity()) : known_(other) {}
   void add(double one, double other) { all_.push_back({one, other}); }
   bool enough() const {
     const int wanted = all_.back().second < kSlow ? kBlocks : kSlowBlocks;
@@ -39,7 +42,7 @@ class TimedBlocks {
 
  private:
   std::vector<std::pair<double, double>> calm() const {
-    double fastest[2] = {all_.front().first, all_.front().second};
+    double fastest[2] = {all_.front().first, std::min(all_.front().second, known_)};
     for (const auto& [one, other] : all_)
       fastest[0] = std::min(fastest[0], one), fastest[1] = std::min(fastest[1], other);
     std::vector<std::pair<double, double>> kept;
@@ -47,12 +50,16 @@ class TimedBlocks {
       // Of each state by itself: a block of one may be disturbed beside a calm one of the other.
       if (one <= kCalm * fastest[0] && other <= kCalm * fastest[1]) kept.emplace_back(one, other);
     }
-    if (kept.empty()) kept.emplace_back(fastest[0], fastest[1]);
+    if (!kept.empty()) return kept;
+    // None is as fast as is known: what is nearest.
+    kept.push_back(
+        *std::min_element(all_.begin(), all_.end(), [](const auto& a, const auto& b) { return a.second < b.second; }));
     return kept;
   }
   double seconds_since_start() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
+  double known_;
   std::vector<std::pair<double, double>> all_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
@@ -113,12 +120,14 @@ double DecodeClock::seconds() {
 
 DecodeClock::Difference DecodeClock::difference(const std::function<void()>& put_one,
                                                 const std::function<void()>& put_other) {
-  TimedBlocks blocks;
+  TimedBlocks blocks(fastest_);
   do {
     put_one();
     const double one = block();
     put_other();
-    blocks.add(one, block());
+    const double other = block();
+    fastest_ = std::min(fastest_, other);
+    blocks.add(one, other);
   } while (!blocks.enough());
   const auto [one, other] = blocks.times();
   return {one - other, other};

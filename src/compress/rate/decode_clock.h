@@ -1,6 +1,7 @@
 // How long a model takes for a token when it decodes, one sequence at a time.
 #pragma once
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "runtime/runner.h"
@@ -22,7 +23,7 @@ class DecodeClock {
   // Blocks go on until enough of them count, for some seconds at most.
   double seconds();
   // Seconds that a step takes longer in one state of the runner than in the other, which is left in force. Blocks of the
-  // two take turns. `other`: what a step of that takes.
+  // two take turns. The other is the same state for all differences of a clock. `other`: what a step of that takes.
   struct Difference {
     double seconds, other;
   };
@@ -36,6 +37,7 @@ class DecodeClock {
   int64_t context_;
   StepTimer timer_;
   std::vector<int32_t> pages_;
+  double fastest_ = std::numeric_limits<double>::infinity();  // block of the other state, of all differences
 };
 
 }  // namespace fidelio
