@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks what the compiler does not: the include rule between rooms (docs/design.md section 2), file sizes, leftovers.
+"""Checks what the compiler does not: the include rule between rooms (docs/design.md section 2), file sizes, leftovers,
+and that every table of results names the command that makes it.
 
 Exits 1 and lists the places if a rule is broken."""
 import os
@@ -80,8 +81,36 @@ def check(path, text, room, name, extension):
         yield f"{path}: {mark}"
 
 
+# What made a figure: a command in backticks; or the words that say that there is none to run any more.
+COMMAND = re.compile(r"fidelio |tools/|tests/|\./do |_bench|_test|compress |eval |tune |quantize |--only |git blame")
+
+
+def names_a_command(lines):
+    words = "\n".join(line for line in lines if not line.startswith("|"))
+    parts = [words, *(line for line in lines if line.startswith("|"))]
+    return "not kept" in words or any(COMMAND.search(code) for part in parts for code in part.split("`")[1::2])
+
+
+def tables_without_command(path, text):
+    """Tables whose section, from its heading to two lines after the table, names nothing that makes them; a page's lead speaks for all of it."""
+    lines, heading = text.split("\n"), 0
+    if names_a_command(re.split(r"\n##", text)[0].split("\n")):
+        return
+    for at, line in enumerate(lines):
+        if line.startswith("#"):
+            heading = at
+        if re.fullmatch(r"\|[-| :]+\|", line):
+            end = next((i for i in range(at, len(lines)) if not lines[i].startswith("|")), len(lines))
+            if not names_a_command(lines[heading:end + 3]):
+                yield f"{path}:{at}: a table, and its section names no command that makes it"
+
+
 def main():
     broken = []
+    for name in sorted(os.listdir("docs")):
+        if re.fullmatch(r"results.*\.md", name):
+            with open(os.path.join("docs", name), encoding="utf-8") as file:
+                broken += tables_without_command(os.path.join("docs", name), file.read())
     for folder, _, files in os.walk("src"):
         if len(files) > MAX_FILES:
             broken.append(f"{folder}: {len(files)} files, at most {MAX_FILES}: divide it")

@@ -148,9 +148,9 @@ int run(int argc, char** argv) {
                "fidelio"};
   app.set_version_flag("--version", version_text(), "What this program is: version, commit, kernels");
   app.require_subcommand(0, 1);  // none is refused below, by name
-  for (auto add : {add_inspect, add_compress, add_certify, add_quantize, add_export, add_eval, add_recovery,
-                   add_compare, add_noise, add_tune, add_gamma, add_generate, add_chat, add_serve, add_bench, add_synth,
-                   add_draft_verb, add_tokenize, add_logits})
+  for (auto add : {add_inspect, add_compress, add_certify, add_quantize,   add_export,   add_eval,  add_recovery,
+                   add_compare, add_noise,    add_tune,    add_gamma,      add_generate, add_chat,  add_serve,
+                   add_bench,   add_samples,  add_synth,   add_draft_verb, add_tokenize, add_logits})
     add(app);
   add_progress(app);
   remember_command(argc, argv);

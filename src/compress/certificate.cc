@@ -211,6 +211,13 @@ std::vector<PlainWords> in_plain_words(const nlohmann::json& c) {
                                                "was made, tried or chosen with.",
                                                listed(kinds), context)});
   words.push_back({"How sure", sure_words(c)});
+  if (const nlohmann::json& draft = c.at("draft"); !draft.is_null())
+    words.push_back(
+        {"With a draft",
+         fmt::format("with the draft \"{}\" every token is the one the model would have chosen alone, since it "
+                     "computes the same of a row whatever rows are beside it; of {} guesses it took {} times of 100.",
+                     draft.at("draft").get<std::string>(), draft.at("judged").get<int64_t>(),
+                     of_100(draft.at("acceptance")))});
   words.push_back(
       {"Not tested",
        fmt::format("{}other kinds of text and other languages; pieces longer than {} tokens; other "

@@ -87,6 +87,7 @@ void add_logits(CLI::App& app);
 void add_noise(CLI::App& app);
 void add_quantize(CLI::App& app);
 void add_recovery(CLI::App& app);
+void add_samples(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_tokenize(CLI::App& app);
 

@@ -7,6 +7,7 @@
 #include "app/about.h"
 #include "app/options/common.h"
 #include "app/options/texts.h"
+#include "app/verbs/eval_draft.h"
 #include "compress/certificate.h"
 #include "compress/page.h"
 #include "core/file.h"
@@ -20,6 +21,7 @@ struct Certify {
   RunOptions run;
   std::string reference, json, page;
   std::vector<std::string> texts;
+  DraftOptions draft;
 };
 
 // The checkpoint must be what was certified, and the reference what it was certified against. Before anything is
@@ -35,15 +37,35 @@ void check_identity(const Certify& o, const TextModel& model, const Checkpoint& 
         "{} is not the model the certificate speaks of (its SHA-256 differs)", o.reference);
 }
 
-// The model as it was certified, beside its reference.
-FidelityReport measure(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim,
-                       const std::vector<EvalText>& texts, std::unique_ptr<Runner>& served) {
+// As the model was certified.
+RunnerOptions as_certified(const Certify& o, const Claim& claim) {
   RunnerOptions options = runner_options(o.run);
   options.mode = parse_activations(claim.activations);
   options.kv = parse_kv(claim.kv);
   options.max_rows = std::max<int64_t>(2048, claim.context);
   options.cache_tokens = 2 * options.max_rows;
   options.context = claim.context;
+  return options;
+}
+
+// With --draft: how often the model takes what it guesses, on the documents' first windows. No token depends on it.
+void add_draft_to(nlohmann::json& certificate, const Certify& o, const TextModel& model, const Claim& claim,
+                  const TextSet& set) {
+  constexpr size_t kTexts = 16;
+  if (o.draft.draft == "off") return;
+  std::vector<EvalText> texts(set.texts.begin(),
+                              set.texts.begin() + static_cast<int64_t>(std::min(kTexts, set.texts.size())));
+  WindowOptions windows;
+  windows.context = claim.context;
+  RunnerOptions options = as_certified(o, claim);
+  options.cache_tokens = std::max<int64_t>(options.cache_tokens, 8 * claim.context);
+  certificate["draft"] = measure_draft("certify", o.run, model, texts, windows, options, {o.draft, 1});
+}
+
+// The model as it was certified, beside its reference.
+FidelityReport measure(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim,
+                       const std::vector<EvalText>& texts, std::unique_ptr<Runner>& served) {
+  RunnerOptions options = as_certified(o, claim);
   served = make_runner(o.run, model.checkpoint, options);
   options.kv = KvFormat::f32;
   const auto exact = make_runner(o.run, reference, options);
@@ -118,8 +140,10 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
   const TextSet set = text_set(units_of(corpus, claim.context, names_text(o.texts)), claim.context, kWindows);
   std::unique_ptr<Runner> served;
   const FidelityReport report = measure(o, model, reference, claim, set.texts, served);
-  const nlohmann::json own = make_certificate(claim.target, {report, set, claim.promise, 1, nullptr}, *served,
-                                              claim.reference_sha256, o.texts);
+  nlohmann::json own = make_certificate(claim.target, {report, set, claim.promise, 1, nullptr}, *served,
+                                        claim.reference_sha256, o.texts);
+  served.reset();
+  add_draft_to(own, o, model, claim, set);
   const bool met = own["met"].get<bool>();
   const bool lower = !own["promised"]["ear"]["ci95"][0].is_null() &&
                      own["promised"]["ear"]["ci95"][0].get<double>() < claim.promised_ear.ci95.low;
@@ -149,9 +173,11 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   const TextSet set = set_of_places(corpus, claim.context, claim.places);
   std::unique_ptr<Runner> served;
   const FidelityReport report = measure(o, model, reference, claim, set.texts, served);
-  const nlohmann::json measured = make_certificate(
+  nlohmann::json measured = make_certificate(
       claim.target, {report, set, claim.promise, claim.looks, claim.json.value("floor", nlohmann::json())}, *served,
       claim.reference_sha256, o.texts.empty() ? claim.sources : o.texts);
+  served.reset();
+  add_draft_to(measured, o, model, claim, set);
   // Without a target (--bits, --bytes) the claim is the number itself.
   const double ear = measured["ear"]["value"].get<double>();
   const bool holds = measured["met"].get<bool>() &&
@@ -207,6 +233,7 @@ void add_certify(CLI::App& app) {
           "the stored one. The certificate's own text, if it has moved, is known by its documents' SHA-256. May be "
           "repeated")
       ->check(text_source());
+  add_draft(*verb, o->draft);
   add_device(*verb, o->run);
   add_json(*verb, o->json);
   add_report(*verb, o->page);
