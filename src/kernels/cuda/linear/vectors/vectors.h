@@ -54,9 +54,7 @@ struct VectorWeight {
     return static_cast<int>(((unit + int64_t{1}) * blocks + units() - 1) / units()) - 1;
   }
   constexpr int sign_at() const { return kVectorLanes * (high ? 6 : 4); }  // in a record
-  constexpr int record_bytes() const {
-    return sign_at() + kVectorLanes * (signs == 8 ? 4 : signs == 4 ? 2 : 0);
-  }
+  constexpr int record_bytes() const { return sign_at() + kVectorLanes * (signs == 8 ? 4 : signs == 4 ? 2 : 0); }
   bool goes_with(const VectorWeight& w) const {  // in one launch
     return in == w.in && signs == w.signs && high == w.high;
   }
