@@ -480,7 +480,7 @@ TEST(Estimate, Errors) {
   NumberGame game(sum);
   auto groups = number_groups({4, 1, 0.125});
   EXPECT_THAT(error_of([&] { play(game, groups, {.method = "guess"}); }),
-              HasSubstr("expected single, every, linear, shapley or unified"));
+              HasSubstr("expected none, single, every, linear, shapley or unified"));
   EXPECT_THAT(error_of([&] { play(game, {}, {}); }), HasSubstr("no groups"));
   EXPECT_THAT(error_of([&] { play(game, groups, {.method = "single", .measured = parse_format("lut4g64")}); }),
               HasSubstr("does not offer lut4g64"));
