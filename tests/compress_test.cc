@@ -309,6 +309,39 @@ TEST(Compress, FloatingPointFormatsAndAllocationByEar) {
   EXPECT_LE(8.0 * static_cast<double>(files) / report["parameters"].get<double>(), 7);
 }
 
+// Vector codes are candidates beside grids and integers; a codebook that linears share is in the file and in the plan's
+// bytes once. What is made is certified again, and refused by exports that cannot hold it.
+TEST(Compress, VectorCodesInAMixedPlan) {
+  const Desk folder;
+  const json report = json::parse(
+      run(folder,
+          "fidelio compress " + kShort +
+              "--formats lut2g64,lut4g64,vq8k12s4m,vq8k16s8m,vq8k12s4 --bits 3 --json - -o made --table table.json")
+          .out);
+  std::set<std::string> used;
+  for (const auto& [group, format] : report["plan"]["groups"].items()) used.insert(format.get<std::string>());
+  EXPECT_TRUE(used.contains("vq8k16s8m")) << report["plan"];
+  EXPECT_GT(used.size(), 1u);
+  EXPECT_LE(8.0 * report["file_bytes"].get<double>() / report["parameters"].get<double>(), 3);
+  const json table = json::parse(read_text_file(folder / "table.json"));
+  int64_t bytes = table["fixed_bytes"];
+  for (const json& group : table["groups"])
+    for (const json& option : group["options"])
+      if (option["format"] == report["plan"]["groups"][group["name"].get<std::string>()])
+        bytes += option["bytes"].get<int64_t>();
+  const json about = json::parse(run(folder, "fidelio inspect made --json -").out);
+  for (const char* format : {"vq8k12s4m", "vq8k16s8m"}) {
+    const std::string name = std::string("codebooks.") + format;
+    EXPECT_EQ(about["codebooks"].contains(name), used.contains(format));
+    if (used.contains(format)) bytes += about["codebooks"][name].get<int64_t>();
+  }
+  EXPECT_EQ(report["plan"]["bytes"], bytes);
+  run(folder, "fidelio certify made --reference '" + source_path("models/quill-1m") + "'");
+  const CommandResult refused = run_command(folder.path(), "fidelio export made --to gptq -o gptq");
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("cannot be exported to gptq"));
+}
+
 // Several targets are one search: candidates and sensitivities are made once, and a looser target is no larger.
 TEST(Compress, SeveralTargetsComeFromOneSearch) {
   const Desk folder;

@@ -1,5 +1,6 @@
 // The laws of docs/design.md section 4 that hold on one machine today, over whole models.
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
@@ -8,7 +9,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -18,20 +21,23 @@
 #include "io/safetensors.h"
 #include "models.h"
 #include "quant/quantize_model.h"
+#include "quant/vectors/shared_codebooks.h"
 
 namespace fidelio {
 namespace {
 
 namespace fs = std::filesystem;
 using Ids = std::vector<int32_t>;
+using testing::AllOf;
+using testing::HasSubstr;
 
 const std::vector<Activations> kModes = {Activations::f32, Activations::a16, Activations::a8};
 const std::vector<KvFormat> kCaches = {KvFormat::f32, KvFormat::f16, KvFormat::bf16, KvFormat::i8, KvFormat::i4x2};
 // Every kind of format, with whole, ragged (48 and 80 columns) and single groups.
-const std::vector<std::string> kFormats = {"bf16",    "f16",        "f32",      "int2g32z",     "int3g64z", "int4g128z",
-                                           "int4g32", "int5g64zs8", "int6g64",  "int7g32z",     "int8c",    "int8g64",
-                                           "int4cz",  "lut2g32",    "lut3g64",  "lut4g64",      "lut5g128", "fp4g16",
-                                           "fp4g16z", "fp8",        "vq8k16s8", "vq8k12s4+r2.2"};
+const std::vector<std::string> kFormats = {
+    "bf16",     "f16",      "f32",     "int2g32z", "int3g64z", "int4g128z",     "int4g32",   "int5g64zs8",
+    "int6g64",  "int7g32z", "int8c",   "int8g64",  "int4cz",   "lut2g32",       "lut3g64",   "lut4g64",
+    "lut5g128", "fp4g16",   "fp4g16z", "fp8",      "vq8k16s8", "vq8k12s4+r2.2", "vq8k12s4m", "vq8k16s8m+r2.2"};
 
 Ids random_ids(size_t count, uint64_t seed, int vocabulary) {
   Rng rng(seed);
@@ -40,9 +46,11 @@ Ids random_ids(size_t count, uint64_t seed, int vocabulary) {
   return ids;
 }
 
-LinearWeight rounded(const Checkpoint& source, LinearId id, const std::string& format, ThreadPool& pool) {
+LinearWeight rounded(const Checkpoint& source, LinearId id, const std::string& format, ThreadPool& pool,
+                     const SharedCodebooks& codebooks = {}) {
   const LinearWeight weight = source.linear(id);
-  LinearWeight q = quantize_rtn(parse_format(format), decode(weight), weight.out, weight.in, {}, pool);
+  LinearWeight q = quantize_rtn(parse_format(format), decode(weight), weight.out, weight.in,
+                                {.importance = {}, .codebooks = &codebooks}, pool);
   q.bias = weight.bias;
   return q;
 }
@@ -148,10 +156,13 @@ TEST_P(RowInvariance, OfEveryThreadCount) {
 
 // ---- Formats end to end.
 
-// The file holds what its formats say: tensors of a checkpoint add up to stored_bytes of its linears plus biases and
-// norms.
+// The file holds what its formats say: tensors of a checkpoint add up to stored_bytes of its linears plus biases, norms
+// and each shared codebook once.
 int64_t predicted_bytes(const Checkpoint& c) {
   int64_t bytes = 0;
+  std::map<std::string, int64_t> codebooks;
+  for (LinearId id : linears_of(c.config())) codebooks[shared_name(c.format(id))] = shared_bytes(c.format(id));
+  for (const auto& [name, shared] : codebooks) bytes += shared;
   for (LinearId id : linears_of(c.config())) {
     const Shape shape = shape_of(c.config(), id);
     bytes += stored_bytes(c.format(id), shape[0], shape[1]);
@@ -235,10 +246,11 @@ TEST_P(EveryFormat, SurvivesTheFileAndComputesWhatItDecodesTo) {
 
     RunnerOptions options = exact_options();
     const auto runner = make_cpu_runner(made, options), decoded = make_cpu_runner(source, options);
+    const SharedCodebooks codebooks = shared_codebooks(source, {parse_format(GetParam())}, pool);
     std::map<LinearId, LinearWeight> weights;
     for (LinearId id : linears_of(source.config())) {
       SCOPED_TRACE(to_string(id));
-      const LinearWeight in_memory = rounded(source, id, GetParam(), pool), from_file = made.linear(id);
+      const LinearWeight in_memory = rounded(source, id, GetParam(), pool, codebooks), from_file = made.linear(id);
       EXPECT_EQ(to_string(made.format(id)), GetParam());
       const std::vector<float> values = decode(in_memory);
       EXPECT_TRUE(decode(from_file) == values);
@@ -264,6 +276,77 @@ TEST_P(EveryFormat, SurvivesTheFileAndComputesWhatItDecodesTo) {
     EXPECT_LE(relative_distance(run_whole(*runner, ids, Activations::a16), expected),
               effect_of_rounding_inputs(*decoded, weights, ids, size));
   }
+}
+
+// ---- A codebook that linears share: a file without it, with one of another size, or with an entry that has no negative
+// is refused; two models' weights are not put into one file; weights quantised anew keep the codebook that is there.
+
+class SharedCodebook : public testing::Test {
+ protected:
+  SharedCodebook() : source_(Checkpoint::open(tiny_model("llama2"))) {
+    write_rounded(folder_ / "out", source_, kFormat, pool_);
+    file_ = read_text_file(folder_ / "out/model.safetensors");
+  }
+  // The error that opening the file gives when what its header says of the codebook is `after`, of the same length.
+  std::string error_after(const std::string& before, const std::string& after) {
+    std::string changed = file_;
+    const size_t at = changed.find(before, changed.find("\"codebooks."));
+    EXPECT_TRUE(at != std::string::npos && before.size() == after.size()) << before;
+    changed.replace(at, before.size(), after);
+    return error_of(changed);
+  }
+  std::string error_of(const std::string& bytes) {
+    std::ofstream(folder_ / "out/model.safetensors", std::ios::binary) << bytes;
+    try {
+      Checkpoint::open(folder_ / "out");
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+
+  static constexpr const char* kFormat = "vq8k12s4m";
+  TestFolder folder_;
+  ThreadPool pool_{2};
+  Checkpoint source_;
+  std::string file_;
+};
+
+TEST_F(SharedCodebook, WhatAFileMayHaveWrongIsRefused) {
+  EXPECT_EQ(error_of(file_), "");
+  EXPECT_THAT(error_after("\"codebooks.vq8k12s4m\"", "\"codebooks.vq8k12s4x\""), HasSubstr("codebooks.vq8k12s4m"));
+  EXPECT_THAT(error_after("\"shape\":[256,8]", "\"shape\":[512,4]"),
+              AllOf(HasSubstr("codebooks.vq8k12s4m"), HasSubstr("[256, 8]")));
+  uint64_t header = 0;
+  std::memcpy(&header, file_.data(), sizeof header);
+  const nlohmann::json about = nlohmann::json::parse(file_.substr(sizeof header, header));
+  const auto first = about.at("codebooks.vq8k12s4m").at("data_offsets").at(0).get<size_t>();
+  std::string changed = file_;
+  changed[sizeof header + header + first + 77] = static_cast<char>(0x80);
+  EXPECT_THAT(error_of(changed), HasSubstr("-128"));
+}
+
+TEST_F(SharedCodebook, TwoInOneFileAreRefused) {
+  const Checkpoint made = Checkpoint::open(folder_ / "out");
+  std::map<LinearId, FormatSpec> formats;
+  for (LinearId id : linears_of(source_.config())) formats[id] = parse_format(kFormat);
+  const auto alone = [&](LinearId id) { return rounded(source_, id, kFormat, pool_); };  // a codebook each
+  EXPECT_THROW(write_checkpoint(folder_ / "two", source_, formats, alone, nlohmann::json::object()), Error);
+  EXPECT_FALSE(fs::exists(folder_ / "two"));
+  // Some linears of `made` quantised once more: with the codebook of those that stay.
+  const SharedCodebooks there = shared_codebooks(made, {parse_format("vq8k12s4m+r2.2")}, pool_);
+  ModelQuantizer how;
+  how.method = Method::rtn;
+  how.formats[{0, Role::up}] = {parse_format("vq8k12s4m+r2.2")};
+  std::map<LinearId, LinearWeight> weights;
+  quantize_model_rtn(made, how, pool_, [&](QuantizedLinear q) { weights.emplace(q.id, std::move(q.weight)); });
+  write_checkpoint(
+      folder_ / "again", made, {{{0, Role::up}, parse_format("vq8k12s4m+r2.2")}},
+      [&](LinearId id) { return weights.at(id); }, nlohmann::json::object());
+  const Checkpoint again = Checkpoint::open(folder_ / "again");
+  const Tensor a = made.tensor("codebooks.vq8k12s4m").view, b = again.tensor("codebooks.vq8k12s4m").view;
+  EXPECT_EQ(std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())), 0);
+  EXPECT_EQ(std::memcmp(a.data, there.at("codebooks.vq8k12s4m").view.data, static_cast<size_t>(a.bytes())), 0);
 }
 
 // ---- Same seed = same bytes.

@@ -18,8 +18,9 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 // Every width that can be cut, and kinds that cannot, one after the other over a model's linears.
-const std::vector<std::string> kFormats = {"int8g64zs8", "int6g32z", "int5g64", "int3g64z", "int7g32z",     "int8c",
-                                           "lut4g64",    "int4g64z", "bf16",    "fp4g16",   "vq8k12s4+r2.2"};
+const std::vector<std::string> kDraftedFormats = {"int8g64zs8", "int6g32z", "int5g64",      "int3g64z",
+                                                  "int7g32z",   "int8c",    "lut4g64",      "int4g64z",
+                                                  "bf16",       "fp4g16",   "vq8k12s4+r2.2"};
 
 Ids random_ids(Rng& rng, size_t count, int vocabulary) {
   Ids ids(count);
@@ -36,7 +37,7 @@ std::unique_ptr<Runner> make_quantised(const Checkpoint& checkpoint, KvFormat kv
   size_t next = first_format;
   for (LinearId id : linears_of(checkpoint.config())) {
     const LinearWeight weight = checkpoint.linear(id);
-    const FormatSpec spec = parse_format(kFormats[next++ % kFormats.size()]);
+    const FormatSpec spec = parse_format(kDraftedFormats[next++ % kDraftedFormats.size()]);
     LinearWeight q = quantize_rtn(spec, decode(weight), weight.out, weight.in, {}, pool);
     q.bias = weight.bias;
     runner->set_linear(id, runner->pack(q));

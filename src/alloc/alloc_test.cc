@@ -73,6 +73,62 @@ TEST(Solve, FrontLeastAndBruteForceAgree) {
   }
 }
 
+// Formats that share a codebook of 2 or 32 kB in tables whose groups have a few hundred bytes: whether one is worth its
+// bytes is a question of the whole plan.
+TEST(Solve, SharedCodebooksArePaidOnce) {
+  int with_one = 0, with_both = 0;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    SensitivityTable t = random_table(seed, 5, {2, 3, 8});
+    Rng rng(100 + seed);
+    for (Group& g : t.groups) {
+      g.parameters *= seed % 3 == 0 ? 64 : 8;
+      for (Option& o : g.options) o.bytes = g.parameters * o.format.bits / 8;
+      for (const char* name : {"vq8k16s8m", "vq8k20s8m", "vq8k20s8m+r2.2"}) {
+        const FormatSpec f = parse_format(name);
+        const double bits = f.bits / 8.0 + f.sparse / 1000.0;
+        g.options.push_back({f, static_cast<int64_t>(static_cast<double>(g.parameters) * bits / 8),
+                             g.options[0].kl * std::pow(4.0, 2 - bits) * (0.4 + 0.2 * rng.uniform()), 0, 0.1, 0});
+      }
+    }
+    const auto front = pareto_front(t, Cost::kl);
+    for (size_t i = 1; i < front.size(); ++i) {
+      EXPECT_LT(front[i - 1].bytes, front[i].bytes);
+      EXPECT_GT(front[i - 1].kl, front[i].kl);
+    }
+    const int64_t low = front.front().bytes, high = front.back().bytes;
+    for (int step = 0; step <= 6; ++step) {
+      const int64_t budget = low + (high - low) * step / 6;
+      Plan best;
+      best.kl = 1e300;
+      for_every_plan(t, [&](const Plan& p) {
+        if (p.bytes <= budget && p.kl < best.kl) best = p;
+      });
+      int64_t summed = t.fixed_bytes;
+      std::map<std::string, int64_t> codebooks;
+      for (size_t g = 0; g < t.groups.size(); ++g) {
+        const Option& o = t.groups[g].options[static_cast<size_t>(best.choice[g])];
+        summed += o.bytes;
+        if (o.format.shared) codebooks[shared_name(o.format)] = shared_bytes(o.format);
+      }
+      for (const auto& [name, bytes] : codebooks) summed += bytes;
+      EXPECT_EQ(best.bytes, summed);
+      with_one += codebooks.size() == 1, with_both += codebooks.size() == 2;
+      const Limit limit{Quantity::bytes, static_cast<double>(budget)};
+      const auto exact = best_within_bytes(front, budget);
+      const auto least = least_within(t, Quantity::kl, std::span(&limit, 1));
+      ASSERT_TRUE(exact && least);
+      EXPECT_LE(exact->bytes, budget);
+      EXPECT_LE(least->plan.bytes, budget);
+      // Sums of the same five numbers in another order differ by a few units in the last place.
+      EXPECT_NEAR(exact->kl, best.kl, 1e-14 * best.kl);
+      EXPECT_NEAR(least->plan.kl, best.kl, 1e-14 * best.kl);
+    }
+    EXPECT_FALSE(best_within_bytes(front, low - 1));
+  }
+  EXPECT_GT(with_one, 0);
+  EXPECT_GT(with_both, 0);
+}
+
 TEST(Solve, FrontIsStrictlyOrderedAndAWiderCandidateSetIsNeverWorse) {
   const SensitivityTable t = random_table(3, 30, {2, 3, 4, 5, 6, 7, 8});
   const SensitivityTable narrow = restrict_formats(

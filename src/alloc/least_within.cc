@@ -3,6 +3,7 @@
 #include <limits>
 #include <map>
 
+#include "alloc/shared_books.h"
 #include "alloc/solve.h"
 #include "core/error.h"
 
@@ -56,6 +57,14 @@ struct Problem {
   double largest = 0;         // no plan costs more than this above the least costs
 };
 
+// Bytes of shared codebooks in a plan.
+int64_t shared_in(const SensitivityTable& table, const Plan& plan) {
+  int64_t bytes = plan.bytes - table.fixed_bytes;
+  for (size_t g = 0; g < table.groups.size(); ++g)
+    bytes -= table.groups[g].options[static_cast<size_t>(plan.choice[g])].bytes;
+  return bytes;
+}
+
 // A weight's unit: a byte; or 2^-40 of all that groups can differ by, rounded down, so that a plan may be above a limit
 // by as many units as there are groups, far less than any time or distance is known to.
 double unit_of(const SensitivityTable& table, Quantity quantity) {
@@ -72,7 +81,8 @@ double unit_of(const SensitivityTable& table, Quantity quantity) {
   return most > 0 ? std::ldexp(most, -40) : 1;
 }
 
-Problem problem_of(const SensitivityTable& table, Quantity least, std::span<const Limit> limits) {
+// `shared`: bytes of codebooks that every plan pays.
+Problem problem_of(const SensitivityTable& table, int64_t shared, Quantity least, std::span<const Limit> limits) {
   check(limits.size() <= 2, "least_within takes at most two limits, not {}", limits.size());
   Problem p{{}, static_cast<int>(limits.size())};
   const Plan nothing = evaluate(table, std::vector<int>(table.groups.size(), 0));
@@ -82,6 +92,8 @@ Problem problem_of(const SensitivityTable& table, Quantity least, std::span<cons
     unit[k] = unit_of(table, limits[k].quantity);
     left[k] = limits[k].most - amount(nothing, limits[k].quantity);
     for (const Group& g : table.groups) left[k] += amount_of(g.options.front(), limits[k].quantity);
+    // That plan pays for the codebooks of its own options, which may be fewer.
+    if (limits[k].quantity == Quantity::bytes) left[k] -= static_cast<double>(shared - shared_in(table, nothing));
   }
   for (const Group& g : table.groups) {
     const auto smallest = [&](Quantity q) {
@@ -286,11 +298,10 @@ class Enumeration {
   std::vector<Rest> rest_;
 };
 
-}  // namespace
-
-std::optional<Solution> least_within(const SensitivityTable& table, Quantity least, std::span<const Limit> limits,
-                                     size_t most_partials) {
-  Problem p = problem_of(table, least, limits);
+// Among plans that pay for the same shared codebooks.
+std::optional<Solution> least_of(const SensitivityTable& table, int64_t shared, Quantity least,
+                                 std::span<const Limit> limits, size_t most_partials) {
+  Problem p = problem_of(table, shared, least, limits);
   for (int k = 0; k < p.limits; ++k)
     if (p.limit[k] < 0) return std::nullopt;
   double price[2] = {0, 0}, everything = 0, reach = kInfinite;
@@ -324,6 +335,23 @@ std::optional<Solution> least_within(const SensitivityTable& table, Quantity lea
     if (!found && near.cut()) most_partials *= 4;
     if (!found && !near.cut() && reach >= everything) return std::nullopt;
   }
+}
+
+}  // namespace
+
+std::optional<Solution> least_within(const SensitivityTable& table, Quantity least, std::span<const Limit> limits,
+                                     size_t most_partials) {
+  std::optional<Solution> best;
+  double bound = kInfinite;
+  for (const PricedTable& set : by_codebooks(table)) {
+    std::optional<Solution> found = least_of(set.table, set.bytes, least, limits, most_partials);
+    if (!found) continue;
+    bound = std::min(bound, found->bound);
+    found->plan.choice = set.choice_of(found->plan.choice);
+    if (!best || amount(found->plan, least) < amount(best->plan, least)) best = std::move(found);
+  }
+  if (best) best->bound = bound;
+  return best;
 }
 
 FrontWithin front_within(const SensitivityTable& table, Cost cost, double seconds, double resolution) {

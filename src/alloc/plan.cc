@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "core/error.h"
 
@@ -106,6 +107,7 @@ Plan plan_from_json(const SensitivityTable& t, const json& value) {
 Plan evaluate(const SensitivityTable& t, std::vector<int> choice) {
   check(choice.size() == t.groups.size(), "a plan of {} choices for a table of {} groups", choice.size(),
         t.groups.size());
+  std::set<std::string> codebooks;
   Plan p{std::move(choice), t.fixed_bytes, t.base_kl, t.base_loss, t.decode ? t.decode->seconds : 0};
   for (size_t i = 0; i < t.groups.size(); ++i) {
     const Option& o = t.groups[i].options.at(static_cast<size_t>(p.choice[i]));
@@ -113,6 +115,7 @@ Plan evaluate(const SensitivityTable& t, std::vector<int> choice) {
     p.kl += o.kl;
     p.loss += o.loss;
     p.seconds += o.seconds;
+    if (o.format.shared && codebooks.insert(shared_name(o.format)).second) p.bytes += shared_bytes(o.format);
   }
   return p;
 }

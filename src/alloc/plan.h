@@ -16,7 +16,7 @@ namespace fidelio {
 
 struct Option {
   FormatSpec format;
-  int64_t bytes = 0;             // true stored bytes of the whole group in this format
+  int64_t bytes = 0;             // true stored bytes of the whole group in this format, a shared codebook left out
   double kl = 0, kl_se = 0;      // predicted KL contribution in nats a token, and its standard error
   double loss = 0, loss_se = 0;  // predicted contribution to 1 - EAR
   bool measured = true;          // in this very format; false: follows from another by the error of the weights
@@ -50,7 +50,7 @@ struct SensitivityTable {
 
 struct Plan {
   std::vector<int> choice;  // option index per group of the table it came from
-  int64_t bytes = 0;        // fixed_bytes included
+  int64_t bytes = 0;        // fixed_bytes included, and every shared codebook that an option names once
   double kl = 0;            // predicted, additive, the activations' share included
   double loss = 0;          // predicted additive 1 - EAR (the paper's prediction)
   double seconds = 0;       // predicted, additive, a token; 0 without decode times

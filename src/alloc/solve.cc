@@ -1,6 +1,9 @@
 #include "alloc/solve.h"
 
 #include <algorithm>
+#include <tuple>
+
+#include "alloc/shared_books.h"
 
 namespace fidelio {
 namespace {
@@ -29,9 +32,8 @@ void keep_undominated(std::vector<Partial>& all) {
   all.resize(kept);
 }
 
-}  // namespace
-
-std::vector<Plan> pareto_front(const SensitivityTable& table, Cost cost) {
+// Of plans that pay for the same shared codebooks.
+std::vector<Plan> front_of(const SensitivityTable& table, Cost cost) {
   std::vector<std::vector<Partial>> stages = {{{table.fixed_bytes, 0.0, -1, -1}}};
   for (const Group& g : table.groups) {
     std::vector<Partial> next;
@@ -51,6 +53,26 @@ std::vector<Plan> pareto_front(const SensitivityTable& table, Cost cost) {
     for (size_t g = table.groups.size(); g-- > 0; p = &stages[g][static_cast<size_t>(p->before)]) choice[g] = p->choice;
     front.push_back(evaluate(table, std::move(choice)));
   }
+  return front;
+}
+
+}  // namespace
+
+std::vector<Plan> pareto_front(const SensitivityTable& table, Cost cost) {
+  const std::vector<PricedTable> sets = by_codebooks(table);
+  std::vector<Plan> all;
+  for (const PricedTable& set : sets)
+    for (Plan& plan : front_of(set.table, cost)) {
+      plan.choice = set.choice_of(plan.choice);
+      all.push_back(std::move(plan));
+    }
+  if (sets.size() < 2) return all;
+  std::sort(all.begin(), all.end(), [&](const Plan& a, const Plan& b) {
+    return std::tuple(a.bytes, cost_of(a, cost), a.choice) < std::tuple(b.bytes, cost_of(b, cost), b.choice);
+  });
+  std::vector<Plan> front;
+  for (Plan& plan : all)
+    if (front.empty() || cost_of(plan, cost) < cost_of(front.back(), cost)) front.push_back(std::move(plan));
   return front;
 }
 

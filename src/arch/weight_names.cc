@@ -12,7 +12,7 @@ struct RoleName {
   Role role;
   std::string_view name, module;  // module: inside "model.layers.N."
 };
-constexpr std::array<RoleName, 7> kLayerRoles = {{{Role::q, "q", "self_attn.q_proj"},
+constexpr std::array<RoleName, 7> kRoleNames = {{{Role::q, "q", "self_attn.q_proj"},
                                                   {Role::k, "k", "self_attn.k_proj"},
                                                   {Role::v, "v", "self_attn.v_proj"},
                                                   {Role::o, "o", "self_attn.o_proj"},
@@ -25,7 +25,7 @@ constexpr std::array<RoleName, 7> kLayerRoles = {{{Role::q, "q", "self_attn.q_pr
 std::string_view name_of(Role role) {
   if (role == Role::embedding) return "embedding";
   if (role == Role::head) return "head";
-  return kLayerRoles[static_cast<size_t>(role)].name;
+  return kRoleNames[static_cast<size_t>(role)].name;
 }
 
 std::string to_string(LinearId id) {
@@ -43,7 +43,7 @@ LinearId parse_linear_id(std::string_view text) {
     int layer = -1;
     const auto [rest, reason] = std::from_chars(first, end, layer);
     if (reason == std::errc() && layer >= 0 && rest != end && *rest == '.')
-      for (const RoleName& row : kLayerRoles) {
+      for (const RoleName& row : kRoleNames) {
         const LinearId id{layer, row.role};
         if (std::string_view(rest + 1, end) == row.name && to_string(id) == text) return id;  // no leading zeros
       }
@@ -56,7 +56,7 @@ LinearId parse_linear_id(std::string_view text) {
 std::string module_name(LinearId id) {
   if (id.role == Role::embedding) return "model.embed_tokens";
   if (id.role == Role::head) return "lm_head";
-  return fmt::format("model.layers.{}.{}", id.layer, kLayerRoles[static_cast<size_t>(id.role)].module);
+  return fmt::format("model.layers.{}.{}", id.layer, kRoleNames[static_cast<size_t>(id.role)].module);
 }
 
 std::string weight_name(LinearId id) { return module_name(id) + ".weight"; }

@@ -29,6 +29,7 @@ const Built& Builder::build(const Plan& plan) {
   desk_.restore_served();
   ModelQuantizer how;
   how.original = desk_.reference.get();
+  how.options.codebooks = &desk_.codebooks;
   std::string name;
   for (const auto& [id, format] : desk_.quantised_formats(table_, plan)) {
     name += to_string(id) + " " + to_string(format) + "\n";

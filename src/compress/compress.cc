@@ -327,7 +327,7 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   watch.lap("reading");
   stages.next();
   const CandidateSet candidates(*desk.reference, desk.source, desk.calibration, groups_to_quantise(job, desk.groups),
-                                job.formats, {}, desk.pool, journal, ranks);
+                                job.formats, {.codebooks = &desk.codebooks}, desk.pool, journal, ranks);
   watch.lap("quantising the candidates");
   stages.next();
   Measured measured = !job.plan_file.empty()    ? table_of_plan(desk)

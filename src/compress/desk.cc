@@ -9,6 +9,7 @@
 
 #include "compress/self_samples.h"
 #include "core/hash.h"
+#include "quant/vectors/shared_codebooks.h"
 #include "sensitivity/candidates.h"
 
 namespace fidelio {
@@ -73,6 +74,7 @@ CompressSize Desk::size() const {
           ranks.size(),
           job.answering_tokens,
           budget(),
+          &codebooks,
           job.on_gpu};
 }
 
@@ -108,6 +110,7 @@ int64_t Desk::header_bytes(const std::map<LinearId, FormatSpec>& formats) const 
 
 void Desk::load_reference() {
   reference = world.make_runner(options(Activations::f32));
+  codebooks = shared_codebooks(source, job.formats, pool);
   for (LinearId id : linears_of(source.config())) original_[id] = reference->linear(id);
 }
 void Desk::load_served() {
@@ -166,6 +169,9 @@ void Desk::check_budget() const {
     }
     smallest += least;
   }
+  std::map<std::string, int64_t> codebooks;
+  for (const auto& [id, f] : formats) codebooks[shared_name(f)] = shared_bytes(f);
+  for (const auto& [name, bytes] : codebooks) smallest += bytes;
   smallest += header_bytes(formats);
   check(smallest <= budget(),
         "no plan of these formats fits {} bytes: the smallest takes {}, {:.3f} bits a parameter. Ask for that much, or "

@@ -28,6 +28,7 @@ class Desk {
   Dataset calibration, search;                  // what quantisers see; what sensitivities are measured on
   std::vector<Document> calibration_documents;  // what calibration was taken from: what plans are tuned on
   std::unique_ptr<Runner> reference, served;
+  SharedCodebooks codebooks;  // of the job's formats; made with the reference
 
   void note(const std::string& text) const;  // by the first rank alone
   RunnerOptions options(Activations mode) const;

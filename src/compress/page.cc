@@ -87,7 +87,7 @@ std::string plain_words(const nlohmann::json& c) {
   return html + "</dl>\n";
 }
 
-std::string listed(const nlohmann::json& names) {
+std::string listed_names(const nlohmann::json& names) {
   std::string text;
   for (const auto& name : names) text += (text.empty() ? "" : ", ") + name.get<std::string>();
   return text;
@@ -131,7 +131,7 @@ std::string certificate(const CompressStory& s) {
       {"perplexity ratio", interval(c["perplexity_ratio"], 5)},
       {"tokens", fmt::format("{}", c["tokens"].get<int64_t>())},
       {"looks at the unseen text", fmt::format("{}", c["looks"].get<int>())},
-      {"kernels", listed(c["kernels"])},
+      {"kernels", listed_names(c["kernels"])},
       {"activations and cache, served", c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
       {"activations of sensitivities", s.measured.table.activations},
       {"how it was found",

@@ -32,7 +32,8 @@ CandidateBytes candidate_bytes(const CompressSize& size) {
     for (LinearId id : g.linears)
       for (const FormatSpec& f : size.formats) {
         const Shape shape = shape_of(size.source.config(), id);
-        const int64_t stored = stored_bytes(f, shape[0], shape[1]);
+        const int64_t stored =
+            stored_bytes(f, shape[0], shape[1]) + shared_bytes(f);  // which the journal has with each
         const bool decoded = f.kind == Kind::fp4 || f.kind == Kind::fp8;
         const int64_t packed = decoded ? 4 * shape.elements() : stored;
         bytes.stored += stored;
@@ -201,7 +202,8 @@ class Clock {
   PackedLinear coded(LinearId id) {
     const LinearWeight weight = size_.source.linear(id);
     return reference_.pack(quantize_rtn(size_.formats[size_.formats.size() / 2], decode(weight), weight.out, weight.in,
-                                        {.range_search = false, .importance = {}}, pool_));
+                                        {.range_search = false, .importance = {}, .codebooks = size_.codebooks},
+                                        pool_));
   }
 
   // Every rank takes the texts through the layers; the quantising is shared out. Building a plan takes them through the
@@ -263,7 +265,7 @@ class Clock {
     std::vector<float> x(static_cast<size_t>(rows * columns)), part;
     reference_.linear_input(0, input, x);
     for (int64_t r = 0; r < rows; ++r) part.insert(part.end(), x.begin() + r * columns, x.begin() + r * columns + in);
-    const GptqOptions options;
+    const GptqOptions options{.codebooks = size_.codebooks};
     const LinearWeight weight = size_.source.linear(id);
     const int64_t out = reference_.gpu() ? weight.out : std::min<int64_t>(weight.out, 512);
     const LinearWeight sample = corner(weight, out, in);
@@ -296,7 +298,8 @@ class Clock {
     Seconds seconds;
     for (const FormatSpec& f : size_.formats)
       seconds += seconds_of([&] {
-        const LinearWeight made = quantize_rtn(f, w, out, weight.in, {}, pool_);
+        const LinearWeight made =
+            quantize_rtn(f, w, out, weight.in, {.importance = {}, .codebooks = size_.codebooks}, pool_);
         reference_.pack(made);
         relative_error(made, sample, pool_);
       });

@@ -25,7 +25,8 @@ struct CompressSize {
   int ranks = 1;                         // that share candidates and sensitivities
   int64_t answering_tokens = 0;          // room for the questions answered side by side; 0: none are asked
   int64_t budget = 0;                    // bytes that a plan may have; 0: any number
-  bool on_gpu = false;                   // models live there; the host's memory holds what is stored
+  const SharedCodebooks* codebooks = nullptr;
+  bool on_gpu = false;  // models live there; the host's memory holds what is stored
 };
 
 struct MemoryNeed {

@@ -73,7 +73,7 @@ void note_uniform(Desk& desk, const CandidateSet& candidates, const std::vector<
   for (size_t f = 0; f < desk.job.formats.size(); ++f) {
     desk.note(fmt::format("uniform {:<12} KL {:.6f}  EAR {:.5f}  (search text)", to_string(desk.job.formats[f]),
                           uniform[f].kl, 1 - uniform[f].loss));
-    int64_t bytes = 0, parameters = 0;
+    int64_t bytes = shared_bytes(desk.job.formats[f]), parameters = 0;
     for (const CandidateGroup& g : candidates.groups()) {
       parameters += g.parameters;
       for (const Candidate& c : g.candidates)

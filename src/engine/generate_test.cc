@@ -17,8 +17,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-FakeRunner make_runner(int64_t max_rows, int64_t max_logit_rows, int64_t cache_tokens = 0,
-                       FakeRunner::Shape shape = {}) {
+FakeRunner generating_runner(int64_t max_rows, int64_t max_logit_rows, int64_t cache_tokens = 0,
+                             FakeRunner::Shape shape = {}) {
   RunnerOptions options;
   options.max_rows = max_rows;
   options.max_logit_rows = max_logit_rows;
@@ -43,7 +43,7 @@ std::vector<GenerationRequest> mixed_requests(int count) {
 
 // One token at a time from the definition of the model: no batch, no cache.
 Generation by_definition(const GenerationRequest& r, int64_t context) {
-  FakeRunner model = make_runner(1, 1);
+  FakeRunner model = generating_runner(1, 1);
   cpu::Chooser chooser;
   std::vector<LogitChange> changes;
   Generation g;
@@ -73,7 +73,7 @@ TEST(Generate, EveryRequestAsIfItWereAloneForEveryWayOfBatching) {
                         {64, 64, 128, 0},
                         {512, 128, 1024, 5},
                         {16, 128, 4096, 0}}) {
-    FakeRunner runner = make_runner(c.rows, c.logit_rows, c.cache);
+    FakeRunner runner = generating_runner(c.rows, c.logit_rows, c.cache);
     const auto results = generate(runner, requests, {.max_sequences = c.sequences});
     ASSERT_EQ(results.size(), requests.size());
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -85,7 +85,7 @@ TEST(Generate, EveryRequestAsIfItWereAloneForEveryWayOfBatching) {
 }
 
 TEST(Generate, EveryReasonToEndOccurs) {
-  FakeRunner runner = make_runner(64, 64, 512);
+  FakeRunner runner = generating_runner(64, 64, 512);
   int reasons[3] = {};
   for (const Generation& g : generate(runner, mixed_requests(40))) ++reasons[static_cast<int>(g.finish_reason)];
   for (int count : reasons) EXPECT_GT(count, 0);
@@ -100,7 +100,7 @@ TEST(Generate, DecodesTogetherAndRefills) {
     r.prompt = {1, 2, 3};
     r.max_tokens = 10;
   }
-  FakeRunner runner = make_runner(64, 4, 512);
+  FakeRunner runner = generating_runner(64, 4, 512);
   generate(runner, requests);
   // Four at a time: one step of 12 prompt rows and nine of 4 rows, three times.
   EXPECT_EQ(runner.steps.size(), 30u);
@@ -109,7 +109,7 @@ TEST(Generate, DecodesTogetherAndRefills) {
 
 TEST(Generate, CallbacksSeeTokensAndEnds) {
   const auto requests = mixed_requests(9);
-  FakeRunner runner = make_runner(32, 32, 256);
+  FakeRunner runner = generating_runner(32, 32, 256);
   std::vector<std::vector<int32_t>> seen(requests.size());
   std::vector<int64_t> ended;
   const auto results = generate(runner, requests,
@@ -129,7 +129,7 @@ TEST(Generate, CallbacksSeeTokensAndEnds) {
 TEST(Generate, LogprobsAreThoseOfTheModel) {
   GenerationRequest request = mixed_requests(4)[3];
   request.logprobs = true;
-  FakeRunner runner = make_runner(32, 32);
+  FakeRunner runner = generating_runner(32, 32);
   const Generation g = generate(runner, {request})[0];
   ASSERT_EQ(g.logprobs.size(), g.ids.size());
   std::vector<int32_t> history = request.prompt;
@@ -143,7 +143,7 @@ TEST(Generate, LogprobsAreThoseOfTheModel) {
 }
 
 TEST(Generate, RefusesImpossibleRequests) {
-  FakeRunner runner = make_runner(64, 64, 64, {.context = 1000});
+  FakeRunner runner = generating_runner(64, 64, 64, {.context = 1000});
   const auto message = [&](GenerationRequest r) {
     try {
       Engine(runner, {}).add(std::move(r));
@@ -174,7 +174,7 @@ TEST(Generate, RefusesImpossibleRequests) {
 
 TEST(Generate, TextAndStopStrings) {
   const Tokenizer tokenizer = Tokenizer::load(FIDELIO_SOURCE_DIR "/models/quill-26m");
-  FakeRunner runner = make_runner(32, 32, 0, {.vocabulary = tokenizer.vocab_size(), .context = 64});
+  FakeRunner runner = generating_runner(32, 32, 0, {.vocabulary = tokenizer.vocab_size(), .context = 64});
   GenerationRequest request;
   request.prompt = {10, 20, 30};
   request.max_tokens = 30;

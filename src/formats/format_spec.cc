@@ -18,8 +18,9 @@ constexpr std::string_view kGrammar =
     "  lut{2..5}{g16|g32|g64|g128}           a grid per matrix, signed 8-bit scales\n"
     "  fp4g16[z]                             E2M1 in blocks of 16, z: an offset a block\n"
     "  fp8                                   E4M3 with one scale a row\n"
-    "  vq8k{9..20}s{1|4|8}[+r{percent}]      vectors of 8: log2 of centroids with their signs, sign bits, corrected "
-    "vectors\n"
+    "  vq8k{9..20}s{1|4|8}[m][+r{percent}]   vectors of 8: log2 of centroids with their signs, sign bits, m: the "
+    "model's "
+    "centroids, corrected vectors\n"
     "for example int4g128z, int5g64zs8, int8c, lut4g64, vq8k16s4+r2.2";
 
 // Reads the string from the left, one piece at a time.
@@ -90,6 +91,7 @@ bool parse_vectors(Reader& r, FormatSpec& spec) {
   spec.signs = r.number();
   if (spec.signs != 1 && spec.signs != 4 && spec.signs != 8) return false;
   if (spec.bits - spec.signs < 8 || spec.bits - spec.signs > (spec.signs == 1 ? 11 : 12)) return false;
+  spec.shared = r.take("m");
   if (r.take("+r")) {
     spec.sparse = parse_hundredths(r);
     if (spec.sparse < 1 || spec.sparse > 2000) return false;
@@ -114,7 +116,7 @@ bool parse(Reader& r, FormatSpec& spec) {
 }
 
 std::string vectors_to_string(const FormatSpec& spec) {
-  std::string text = fmt::format("vq8k{}s{}", spec.bits, spec.signs);
+  std::string text = fmt::format("vq8k{}s{}{}", spec.bits, spec.signs, spec.shared ? "m" : "");
   if (spec.sparse == 0) return text;
   text += fmt::format("+r{}.{}", spec.sparse / 100, spec.sparse / 10 % 10);
   return spec.sparse % 10 == 0 ? text : text + std::to_string(spec.sparse % 10);
@@ -158,6 +160,17 @@ std::string to_string(const FormatSpec& spec) {
   const std::string whole = fmt::format("int{}{}{}{}", spec.bits + spec.below, group_suffix(spec),
                                         spec.symmetric ? "" : "z", spec.scale == ScaleKind::u8 ? "s8" : "");
   return spec.below == 0 ? whole : fmt::format("the {} high bits of {}", spec.bits, whole);
+}
+
+std::string shared_name(const FormatSpec& spec) {
+  if (!spec.shared) return "";
+  FormatSpec plain = spec;
+  plain.sparse = 0;
+  return "codebooks." + to_string(plain);
+}
+
+int64_t shared_bytes(const FormatSpec& spec) {
+  return spec.shared ? (int64_t{1} << (spec.bits - spec.signs)) * kVectorDim : 0;
 }
 
 int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in) {

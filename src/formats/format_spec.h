@@ -13,6 +13,7 @@
 //   fp8                       E4M3 with one FP32 scale a row
 //   vq8k16s4                  vectors of 8 columns: 2^16 virtual centroids, of which 4 bits are signs and 2^12 are stored
 //   vq8k16s4+r2.2             the same, and 2.2 percent of the vectors have a correction of their own
+//   vq8k16s4m                 the 2^12 are the model's: all linears that have them share one codebook, stored once
 #pragma once
 #include <cstdint>
 #include <string>
@@ -29,10 +30,11 @@ struct FormatSpec {
   int group = 0;          // columns sharing a scale: 16, 32, 64, 128; 0 = the whole row (integer, fp8, dense)
   bool symmetric = true;  // false: a zero point (integer) or an offset (fp4) per group
   ScaleKind scale =
-      ScaleKind::f16;  // integer only; the other kinds have one kind of scale each and leave this as it is
-  int signs = 0;       // vq only: how many of a code's bits are signs: 1, 4 or 8
-  int sparse = 0;      // vq only: vectors with a correction, in hundredths of a percent
-  int below = 0;       // integer only: low bits of every code that a view leaves out (high_planes); 0 in every file
+      ScaleKind::f16;   // integer only; the other kinds have one kind of scale each and leave this as it is
+  int signs = 0;        // vq only: how many of a code's bits are signs: 1, 4 or 8
+  int sparse = 0;       // vq only: vectors with a correction, in hundredths of a percent
+  bool shared = false;  // vq only: the codebook is the model's
+  int below = 0;        // integer only: low bits of every code that a view leaves out (high_planes); 0 in every file
 
   bool is_dense() const { return kind == Kind::f32 || kind == Kind::f16 || kind == Kind::bf16; }
   bool operator==(const FormatSpec&) const = default;
@@ -46,6 +48,10 @@ FormatSpec parse_format(std::string_view text);  // throws Error showing the nea
 
 // Exact bytes in a file of an (out, in) matrix in this format: codes, scales, zeros, codebook, row scales.
 int64_t stored_bytes(const FormatSpec& spec, int64_t out, int64_t in);
+// What a file has once where any of its linears has this format: the name of the tensor, "codebooks.vq8k16s4m" whatever
+// corrections there are, and its bytes. "" and 0 for all but shared codebooks.
+std::string shared_name(const FormatSpec& spec);
+int64_t shared_bytes(const FormatSpec& spec);
 // The paper's own bits-per-parameter formula (SLQ Table 5: b + 20/128 for every asymmetric width, b + 16/128 symmetric,
 // FP4 4.5 or 5.0, FP8 8.0), which charges a 4-bit zero point at every width; ours is stored_bytes * 8 / (out * in).
 // Vector codes: SCVQ's equation 7 (vector_code.h).

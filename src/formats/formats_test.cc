@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 
 #include "core/rng.h"
@@ -20,8 +21,8 @@ std::vector<std::string> all_formats() {
     }
   for (int b = 2; b <= 5; ++b)
     for (int g : {16, 32, 64, 128}) all.push_back(fmt::format("lut{}g{}", b, g));
-  for (const char* vectors :
-       {"vq8k9s1", "vq8k12s1+r2.23", "vq8k12s4", "vq8k14s4+r20.0", "vq8k16s4+r0.1", "vq8k16s8", "vq8k20s8+r4.7"})
+  for (const char* vectors : {"vq8k9s1", "vq8k12s1+r2.23", "vq8k12s4", "vq8k14s4+r20.0", "vq8k16s4+r0.1", "vq8k16s8",
+                              "vq8k20s8+r4.7", "vq8k12s4m", "vq8k20s8m+r4.7"})
     all.push_back(vectors);
   return all;
 }
@@ -55,7 +56,7 @@ void make_valid(SignedVectors& m, Rng& rng) {
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, uint64_t seed) {
   LinearWeight w = allocate_weight(spec, out, in);
   Rng rng(seed);
-  for (StoredTensor& t : stored_tensors(w)) {
+  for (StoredTensor& t : whole_tensors(w)) {
     if (t.tensor.dtype == DType::f32 || t.tensor.dtype == DType::f16 || t.tensor.dtype == DType::bf16) {
       std::vector<float> values(static_cast<size_t>(t.tensor.elements()));
       for (float& v : values) v = static_cast<float>(rng.normal());
@@ -117,6 +118,9 @@ TEST(FormatSpec, BadStringsShowTheGrammar) {
                            "vq8k8s1",
                            "vq8k13s1",
                            "vq8k21s8",
+                           "vq8k16m",
+                           "vq8k16s8mm",
+                           "vq8k16s8+r2.2m",
                            "vq4k12s1",
                            "vq8k12s1+r",
                            "vq8k12s1+r2",
@@ -336,6 +340,24 @@ TEST(VectorCode, EquationSevenGivesTheRowsOfThePapersTableSix) {
   for (const auto& [text, bits] : rows) EXPECT_NEAR(paper_bits(parse_format(text)), bits, 0.01) << text;
 }
 
+// Of a matrix of any size and with any corrections there is one, beside what the matrix stores.
+TEST(VectorCode, ASharedCodebookIsTheModelsAlone) {
+  const FormatSpec spec = parse_format("vq8k20s8m+r2.2"), own = parse_format("vq8k20s8+r2.2");
+  const LinearWeight w = random_weight(spec, 5000, 512, 1);  // more than two blocks of 2^20 weights
+  const auto& m = std::get<SignedVectors>(w.main);
+  EXPECT_EQ(m.shape.blocks, 1);
+  EXPECT_EQ(m.shape.block_of(4999), 0);
+  EXPECT_EQ(m.shape.first_row(1), 5000);
+  EXPECT_EQ(shared_codebook(w)->view.shape, (Shape{4096, 8}));
+  EXPECT_EQ(shared_codebook(random_weight(own, 16, 64, 1)), nullptr);
+  for (const StoredTensor& t : stored_tensors(w)) EXPECT_NE(t.suffix, ".codebook");
+  EXPECT_EQ(shared_name(spec), "codebooks.vq8k20s8m");
+  EXPECT_EQ(shared_bytes(spec), 4096 * 8);
+  EXPECT_EQ(shared_name(own), "");
+  EXPECT_EQ(shared_bytes(own), 0);
+  EXPECT_EQ(stored_bytes(spec, 16, 64), stored_bytes(own, 16, 64) - 4096 * 8);  // whose one block has one of its own
+}
+
 TEST(VectorCode, BlocksCoverTheRowsOnce) {
   for (const auto [out, in] : {Size{1, 8}, Size{4096, 4096}, Size{11008, 4096}, Size{9728, 2560}, Size{40, 1 << 19}}) {
     const VectorShape s = vector_shape(parse_format("vq8k12s1"), out, in);
@@ -372,9 +394,9 @@ TEST(VectorCode, ChangedBytesAreRefusedOrDecoded) {
   int refused = 0, decoded = 0;
   Rng rng(5);
   for (int i = 0; i < 2000; ++i) {
-    const char* format = i % 3 == 0 ? "vq8k9s1+r20.0" : i % 3 == 1 ? "vq8k13s4+r5.0" : "vq8k19s8+r9.0";
+    const char* format = std::array{"vq8k9s1+r20.0", "vq8k13s4+r5.0", "vq8k19s8+r9.0", "vq8k18s8m+r9.0"}[i % 4];
     const LinearWeight w = random_weight(parse_format(format), 9, 61, static_cast<uint64_t>(i));
-    auto tensors = stored_tensors(w);
+    auto tensors = whole_tensors(w);
     const auto changes = 1 + rng.below(4);
     for (uint64_t change = 0; change < changes; ++change) {
       Tensor& t = tensors[rng.below(tensors.size())].tensor;
@@ -402,8 +424,7 @@ TEST(Stored, TensorsRoundTripThroughLoad) {
           w.bias.as<float>()[0] = 3;
         }
         std::map<std::string, Tensor> file;
-        for (const StoredTensor& t : stored_tensors(w))
-          EXPECT_TRUE(file.emplace(t.suffix, t.tensor).second) << t.suffix;
+        for (const StoredTensor& t : whole_tensors(w)) EXPECT_TRUE(file.emplace(t.suffix, t.tensor).second) << t.suffix;
         const LinearWeight back =
             load_weight(w.spec, out, in, [&](const std::string& suffix, DType dtype, const Shape& shape) {
               if (!file.contains(suffix)) return OwnedTensor{};

@@ -54,6 +54,19 @@ void visit_tensors(LinearWeight& w, const Visit& visit) {
   }
 }
 
+OwnedTensor* shared_book(LinearWeight& w) {
+  auto* vectors = std::get_if<SignedVectors>(&w.main);
+  return vectors && vectors->shape.shared ? &vectors->codebook : nullptr;
+}
+
+// visit_tensors, and the shared codebook.
+template <typename Visit>
+void visit_whole(LinearWeight& w, const Visit& visit) {
+  visit_tensors(w, visit);
+  if (OwnedTensor* book = shared_book(w))
+    visit(".codebook", DType::i8, codebook_shape(std::get<SignedVectors>(w.main).shape), *book);
+}
+
 // The right alternative of `main` with sizes set and no tensor yet.
 LinearWeight empty_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   check(out > 0 && in > 0, "a linear of shape ({}, {}) cannot be stored: both must be positive", out, in);
@@ -243,7 +256,7 @@ LinearWeight make_dense(OwnedTensor w, OwnedTensor bias) {
 
 LinearWeight allocate_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   LinearWeight w = empty_weight(spec, out, in);
-  visit_tensors(w, [](const std::string&, DType dtype, const Shape& shape, OwnedTensor& t) {
+  visit_whole(w, [](const std::string&, DType dtype, const Shape& shape, OwnedTensor& t) {
     t = OwnedTensor::allocate(dtype, shape);
   });
   return w;
@@ -283,6 +296,17 @@ std::vector<StoredTensor> stored_tensors(const LinearWeight& w) {
   return tensors;
 }
 
+const OwnedTensor* shared_codebook(const LinearWeight& w) {
+  const auto* vectors = std::get_if<SignedVectors>(&w.main);
+  return vectors && vectors->shape.shared ? &vectors->codebook : nullptr;
+}
+
+std::vector<StoredTensor> whole_tensors(const LinearWeight& w) {
+  std::vector<StoredTensor> tensors = stored_tensors(w);
+  if (const OwnedTensor* book = shared_codebook(w)) tensors.push_back({".codebook", book->view});
+  return tensors;
+}
+
 void check_codes(const LinearWeight& w) {
   if (const auto* vectors = std::get_if<SignedVectors>(&w.main)) check_vectors(*vectors, to_string(w.spec));
 }
@@ -291,7 +315,7 @@ LinearWeight load_weight(
     const FormatSpec& spec, int64_t out, int64_t in,
     const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find) {
   LinearWeight w = empty_weight(spec, out, in);
-  visit_tensors(w, [&](const std::string& suffix, DType dtype, const Shape& shape, OwnedTensor& t) {
+  visit_whole(w, [&](const std::string& suffix, DType dtype, const Shape& shape, OwnedTensor& t) {
     t = find(suffix, dtype, shape);
     check(static_cast<bool>(t), "a {} weight of shape ({}, {}) needs a tensor {} of {} {}", to_string(spec), out, in,
           suffix, name_of(dtype), to_string(shape));

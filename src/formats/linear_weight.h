@@ -101,10 +101,15 @@ struct StoredTensor {
   Tensor tensor;
 };
 std::vector<StoredTensor> stored_tensors(const LinearWeight& w);
+// The codebook that a weight shares with others of its format (format_spec.h, shared_name): not among its stored
+// tensors. Null where there is none.
+const OwnedTensor* shared_codebook(const LinearWeight& w);
+// The stored tensors and, as ".codebook", the shared one: all that load_weight asks for.
+std::vector<StoredTensor> whole_tensors(const LinearWeight& w);
 // What of a weight's tensors dtype and shape do not tell, and a damaged file may break: of vector codes, indices and
 // counts. load_weight() checks it. Throws Error.
 void check_codes(const LinearWeight& w);
-// The inverse: `find` returns the tensor of a suffix, already checked to have this dtype and shape. Every tensor of the
+// The inverse of whole_tensors: `find` returns the tensor of a suffix, already checked to have this dtype and shape. Every tensor of the
 // format is required; ".bias" (f32 (out)) is asked for last, and an empty tensor there means a linear without bias.
 LinearWeight load_weight(
     const FormatSpec& spec, int64_t out, int64_t in,

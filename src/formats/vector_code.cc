@@ -25,7 +25,8 @@ VectorShape vector_shape(const FormatSpec& spec, int64_t out, int64_t in) {
   s.vectors = (in + kVectorDim - 1) / kVectorDim;
   check(s.vectors <= 65536, "{} takes at most {} columns, not {}", to_string(spec), 65536 * kVectorDim, in);
   const double weights = static_cast<double>(out) * static_cast<double>(in);
-  s.blocks = std::clamp<int64_t>(std::llround(weights / kBlockWeights), 1, (out + 15) / 16);
+  s.shared = spec.shared;
+  s.blocks = s.shared ? 1 : std::clamp<int64_t>(std::llround(weights / kBlockWeights), 1, (out + 15) / 16);
   s.entries = int64_t{1} << (spec.bits - spec.signs);
   s.signs = spec.signs;
   s.has_high = spec.signs == 1 || s.entries > 256;
@@ -151,7 +152,7 @@ int64_t vector_code_bytes(const FormatSpec& spec, int64_t out, int64_t in) {
   const VectorShape s = vector_shape(spec, out, in);
   const int64_t codes = out * (s.vectors + (s.has_high ? (s.vectors + 1) / 2 : 0) + s.sign_bytes);
   const int64_t corrections = s.sparse > 0 ? 2 * out + s.sparse * (2 + kVectorDim + 2) : 0;
-  return codes + s.blocks * s.entries * kVectorDim + 2 * (out + in) + corrections;
+  return codes + (s.shared ? 0 : s.blocks * s.entries * kVectorDim) + 2 * (out + in) + corrections;
 }
 
 double scvq_paper_bits(int log2_centroids, int signs, double sparse_fraction) {

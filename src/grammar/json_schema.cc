@@ -14,7 +14,7 @@
 namespace fidelio::grammar {
 namespace {
 
-constexpr int kMostDepth = 64;
+constexpr int kDeepestSchema = 64;
 constexpr int64_t kMostCount = 10'000;
 
 const std::map<std::string, const char*>& formats() {
@@ -102,7 +102,7 @@ class Compiler {
   }
   // --- schemas ----------------------------------------------------------------------------------------------------
   Fragment value(const Json& schema, const std::string& where, int depth) {
-    if (depth > kMostDepth) refuse(where, fmt::format("nested deeper than {}", kMostDepth));
+    if (depth > kDeepestSchema) refuse(where, fmt::format("nested deeper than {}", kDeepestSchema));
     if (schema.is_boolean() && schema.get<bool>()) return grammar_.call(any_);
     if (!schema.is_object()) refuse(where, "expected a schema: an object, or true");
     for (const auto& item : schema.items())

@@ -10,7 +10,7 @@ namespace fidelio::grammar {
 namespace {
 
 constexpr int64_t kMostRepeats = 10'000;
-constexpr int kMostDepth = 100;
+constexpr int kDeepestGroups = 100;
 
 struct Tree {
   enum class Kind : uint8_t { characters, sequence, choice, repeat } kind = Kind::sequence;
@@ -55,7 +55,7 @@ class Reader {
   }
 
   Tree choice(int depth) {
-    if (depth > kMostDepth) fail("too many nested groups");
+    if (depth > kDeepestGroups) fail("too many nested groups");
     Tree all{Tree::Kind::choice};
     do all.parts.push_back(sequence(depth));
     while (take('|'));

@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "arch/stops.h"
 #include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/hash.h"
@@ -93,7 +96,7 @@ constexpr int64_t kShardBytes = 5'000'000'000;
 std::vector<LinearId> linears_of(const ModelConfig& c) {
   std::vector<LinearId> ids = {{-1, Role::embedding}};
   for (int i = 0; i < c.L; ++i)
-    for (Role role : {Role::q, Role::k, Role::v, Role::o, Role::gate, Role::up, Role::down}) ids.push_back({i, role});
+    for (Role role : kLayerRoles) ids.push_back({i, role});
   if (!c.tie_embeddings) ids.push_back({-1, Role::head});
   return ids;
 }
@@ -233,6 +236,7 @@ LinearWeight Checkpoint::linear(LinearId id) const {
   } else {
     w = load_weight(spec, shape[0], shape[1], [&](const std::string& suffix, DType dtype, const Shape& expected) {
       if (suffix == ".bias") return OwnedTensor{};  // kept as the source has it, below
+      if (spec.shared && suffix == ".codebook") return source_.tensors->get(shared_name(spec), dtype, expected);
       return source_.tensors->get(stored_name(module_name(id) + suffix), dtype, expected);
     });
   }
@@ -287,6 +291,33 @@ std::string Checkpoint::sha256() const {
 
 std::string Checkpoint::weights_sha256() const { return source_.tensors->weights_sha256(); }
 
+namespace {
+
+// Codebooks that linears share while they are written, once: the one of the first linear that has it.
+class SharedTensors {
+ public:
+  bool declare(const std::string& name) { return names_.insert(name).second; }  // true: nobody has before
+
+  // Throws Error where a linear's codebook is not what the file holds under its name.
+  void see(LinearId id, const LinearWeight& weight) {
+    const OwnedTensor* book = shared_codebook(weight);
+    if (!book) return;
+    const auto [found, first] = written_.emplace(shared_name(weight.spec), *book);
+    const Tensor& there = found->second.view;
+    check(first || (there.data == book->view.data ||
+                    std::memcmp(there.data, book->view.data, static_cast<size_t>(there.bytes())) == 0),
+          "{} ({}) has another codebook than the linears before it, and a file holds one {}: quantise all of them "
+          "together",
+          to_string(id), to_string(weight.spec), found->first);
+  }
+
+ private:
+  std::set<std::string> names_;
+  std::map<std::string, OwnedTensor> written_;
+};
+
+}  // namespace
+
 void write_checkpoint(const std::string& folder, const Checkpoint& source,
                       const std::map<LinearId, FormatSpec>& formats,
                       const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance,
@@ -298,6 +329,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
 
   json format_names = json::object();
   std::vector<TensorToWrite> tensors;
+  SharedTensors shared;
   const auto declare = [&](const LinearId id, const LinearWeight& shape_only,
                            std::function<LinearWeight(LinearId)> make) {
     // One weight is made once and its tensors are written one after the other.
@@ -306,8 +338,8 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     for (size_t i = 0; i < stored.size(); ++i) {
       const bool last = i + 1 == stored.size();
       tensors.push_back({module_name(id) + stored[i].suffix, stored[i].tensor.dtype, stored[i].tensor.shape,
-                         [=](const ByteSink& sink) {
-                           if (!*made) *made = make(id);
+                         [=, &shared](const ByteSink& sink) {
+                           if (!*made) shared.see(id, made->emplace(make(id)));
                            const Tensor t = stored_tensors(**made)[i].tensor;
                            sink({t.data, static_cast<size_t>(t.bytes())});
                            if (last) made->reset();
@@ -323,8 +355,17 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     const FormatSpec spec = found == formats.end() ? source.format(id) : found->second;
     const Shape shape = shape_of(c, id);
     if (!spec.is_dense()) format_names[to_string(id)] = to_string(spec);
-    declare(id, allocate_weight(spec, shape[0], shape[1]),
-            found == formats.end() ? [&source](LinearId i) { return source.linear(i); } : weight);
+    const std::function<LinearWeight(LinearId)> make =
+        found == formats.end() ? [&source](LinearId i) { return source.linear(i); } : weight;
+    const LinearWeight shape_only = allocate_weight(spec, shape[0], shape[1]);
+    if (const OwnedTensor* book = shared_codebook(shape_only); book && shared.declare(shared_name(spec)))
+      tensors.push_back({shared_name(spec), book->view.dtype, book->view.shape, [=, &shared](const ByteSink& sink) {
+                           const LinearWeight first = make(id);
+                           shared.see(id, first);
+                           const Tensor t = shared_codebook(first)->view;
+                           sink({t.data, static_cast<size_t>(t.bytes())});
+                         }});
+    declare(id, shape_only, make);
     if (has_bias(c, id.role)) beside(bias_name(id));
   }
   for (auto [layer, which] : norms_of(c)) beside(norm_name(c, layer, which));

@@ -92,7 +92,7 @@ LinearWeight quantize_rtn(const FormatSpec& spec, std::span<const float> w, int6
   if (spec.is_dense()) return to_dense(spec, w, out, in);
   const std::vector<float> plain(options.importance.empty() ? static_cast<size_t>(in) : 0, 1.0f);
   const std::span<const float> importance = options.importance.empty() ? std::span(plain) : options.importance;
-  if (spec.kind == Kind::vq) return quantize_vectors(spec, w, out, in, importance, pool);
+  if (spec.kind == Kind::vq) return quantize_vectors(spec, w, out, in, importance, options.codebooks, pool);
   LinearWeight weight = allocate_weight(spec, out, in);
   const Levels levels = make_levels(spec, w, out, in, importance, weight, pool);
   pool.run(strips(out), [&](int64_t job, int) {

@@ -3,7 +3,9 @@
 // Any format, any shape (ragged last groups included), w in FP32 row-major (out, in). Results are the same bits for any
 // number of threads.
 #pragma once
+#include <map>
 #include <span>
+#include <string>
 
 #include "core/thread_pool.h"
 #include "formats/linear_weight.h"
@@ -11,11 +13,16 @@
 
 namespace fidelio {
 
+// Codebooks that all linears of a model share, by shared_name() of their format (vectors/shared_codebooks.h). A matrix
+// that is quantised without the one of its format gets one of its own, and is no part of a model then.
+using SharedCodebooks = std::map<std::string, OwnedTensor>;
+
 // Round to nearest. `importance` (in) weights the squared error by column in the range search, e.g. diag(H); empty:
 // plain.
 struct RtnOptions {
   bool range_search = true;  // false: every group's own minimum and maximum (what the laws about ranges speak of)
   std::span<const float> importance;
+  const SharedCodebooks* codebooks = nullptr;
 };
 LinearWeight quantize_rtn(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
                           const RtnOptions& options, ThreadPool& pool);
@@ -41,6 +48,7 @@ struct GptqOptions {
   // absolute gradient of every weight.
   VectorPaper paper = {};
   std::span<const float> gradient = {};
+  const SharedCodebooks* codebooks = nullptr;
 };
 struct GptqReport {
   double energy = 0;         // tr(W H W^T): the loss of an all-zero weight

@@ -4,6 +4,7 @@
 
 #include "core/progress.h"
 #include "quant/device/workbench.h"
+#include "quant/vectors/shared_codebooks.h"
 #include "quant/vocabulary.h"
 
 namespace fidelio {
@@ -27,8 +28,9 @@ void quantize_rtn_linear(const Checkpoint& source, LinearId id, const ModelQuant
   const std::vector<float> values = decode(original);
   for (const FormatSpec& format : found->second) {
     LinearWeight weight = naming(id, [&] {
-      return quantize_rtn(format, values, original.out, original.in,
-                          {.range_search = how.options.range_search, .importance = {}}, pool);
+      return quantize_rtn(
+          format, values, original.out, original.in,
+          {.range_search = how.options.range_search, .importance = {}, .codebooks = how.options.codebooks}, pool);
     });
     weight.bias = original.bias;
     if (runner && how.sequential) runner->set_linear(id, runner->pack(weight));
@@ -93,28 +95,6 @@ class Passage {
   std::vector<std::shared_ptr<float[]>> streams_, inputs_;  // in the runner's memory
   int64_t columns_ = 0;                                     // of the inputs
 };
-
-// Linears that share an input share a Hessian.
-struct Stop {
-  const char* name;
-  InputId input;
-  std::vector<Role> roles;
-};
-const std::vector<Stop> kStops = {{"qkv", InputId::attn_in, {Role::q, Role::k, Role::v}},
-                                  {"o", InputId::o_in, {Role::o}},
-                                  {"gate_up", InputId::mlp_in, {Role::gate, Role::up}},
-                                  {"down", InputId::down_in, {Role::down}}};
-std::string stop_name(int layer, const Stop& stop) { return fmt::format("layers.{}.{}", layer, stop.name); }
-
-}  // namespace
-
-std::string stop_of(LinearId id) {
-  if (id.layer < 0) return to_string(id);
-  const auto has = [&](const Stop& s) { return std::find(s.roles.begin(), s.roles.end(), id.role) != s.roles.end(); };
-  return stop_name(id.layer, *std::find_if(kStops.begin(), kStops.end(), has));
-}
-
-namespace {
 
 void quantize_linear(Runner& runner, const Checkpoint& source, LinearId id, Workbench& bench, const ModelQuantizer& how,
                      const std::function<void(QuantizedLinear)>& done) {
@@ -181,6 +161,20 @@ class Work {
   int64_t tokens_;
 };
 
+// With the codebooks that its formats share; those it has not are made here, and all live in `made` then.
+ModelQuantizer with_codebooks(const Checkpoint& source, ModelQuantizer how, ThreadPool& pool, SharedCodebooks& made) {
+  const SharedCodebooks* given = how.options.codebooks;
+  std::vector<FormatSpec> missing;
+  for (const auto& [id, formats] : how.formats)
+    for (const FormatSpec& format : formats)
+      if (format.shared && !(given && given->contains(shared_name(format)))) missing.push_back(format);
+  if (missing.empty()) return how;
+  made = shared_codebooks(source, missing, pool);
+  if (given) made.insert(given->begin(), given->end());
+  how.options.codebooks = &made;
+  return how;
+}
+
 }  // namespace
 
 std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<LinearId, FormatSpec>& formats) {
@@ -189,8 +183,10 @@ std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<Linea
   return each;
 }
 
-void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& how, ThreadPool& pool,
+void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& asked, ThreadPool& pool,
                         const std::function<void(QuantizedLinear)>& done) {
+  SharedCodebooks made;
+  const ModelQuantizer how = with_codebooks(source, asked, pool, made);
   Progress progress("quantise (rtn)", static_cast<int64_t>(how.formats.size()));
   for (LinearId id : linears_of(source.config())) {
     quantize_rtn_linear(source, id, how, pool, done, nullptr);
@@ -220,7 +216,8 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
         "parts of a model are quantised into a store, each stop by itself");
   check(!asked.original || asked.sequential,
         "feedback of earlier layers' errors needs the layers quantised one after another");
-  const ModelQuantizer how = without_source_formats(source, asked, done);
+  SharedCodebooks codebooks;
+  const ModelQuantizer how = with_codebooks(source, without_source_formats(source, asked, done), pool, codebooks);
   const ModelConfig& config = source.config();
   const Work work(config, how, calibration.tokens);
   Progress progress("quantise (gptq)", std::max<int64_t>(1, work.total() / how.parts));
@@ -291,8 +288,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
       --missing;
     }
     for (Passage* p : {passage ? &*passage : nullptr, exact}) {
-      if (missing > 0 && p && stop.input == InputId::o_in) p->advance(layer, Role::o);
-      if (missing > 0 && p && stop.input == InputId::down_in) p->advance(layer, Role::down);
+      if (missing > 0 && p && stop.adds()) p->advance(layer, stop.roles.front());
     }
     if (ours(number)) progress.advance(work.passing(layer, stop));
   }

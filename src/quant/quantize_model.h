@@ -31,8 +31,6 @@ class StopStore {
   virtual void save(const std::string& stop, std::vector<QuantizedLinear> linears) = 0;
 };
 
-std::string stop_of(LinearId id);
-
 struct ModelQuantizer {
   Method method = Method::gptq;
   GptqOptions options;

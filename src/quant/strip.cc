@@ -80,9 +80,10 @@ Levels::Levels(const FormatSpec& spec, std::span<const int8_t> codebook) : spec_
 FIDELIO_WIDE void Levels::quantise(const float* target, const float* scale, const float* offset, float* level,
                                    float* value) const {
   for (int64_t r = 0; r < kLanes; ++r) {
-    // Without a branch, which keeps a division from being a vector's. 0 / 1 for a scale of zero.
-    const float rest = scale[r] == 0 ? 0.0f : target[r] - offset[r], unit = scale[r] == 0 ? 1.0f : scale[r];
-    level[r] = rest / unit;
+    // The quotient first and the choice after it: an operation inside of a choice stays a branch, and the loop scalar.
+    const bool flat = scale[r] == 0;
+    const float unit = flat ? 1.0f : scale[r], quotient = (target[r] - offset[r]) / unit;
+    level[r] = flat ? 0.0f : quotient;
   }
   round(level);
   for (int64_t r = 0; r < kLanes; ++r) value[r] = scale[r] * level[r] + offset[r];

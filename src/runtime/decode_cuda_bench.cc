@@ -31,7 +31,7 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   LinearWeight w =
       spec.is_dense() ? make_dense(OwnedTensor::allocate(DType::bf16, {out, in})) : allocate_weight(spec, out, in);
   Rng rng(static_cast<uint64_t>(out * in));
-  for (const StoredTensor& t : stored_tensors(w)) {
+  for (const StoredTensor& t : whole_tensors(w)) {
     if (t.tensor.dtype == DType::f16)
       for (f16& v : t.tensor.as<f16>()) v = to_f16(0.002f);
     else if (t.tensor.dtype == DType::f32)

@@ -11,20 +11,6 @@
 
 namespace fidelio {
 
-InputId input_of(Role role) {
-  switch (role) {
-    case Role::o:
-      return InputId::o_in;
-    case Role::gate:
-    case Role::up:
-      return InputId::mlp_in;
-    case Role::down:
-      return InputId::down_in;
-    default:
-      return InputId::attn_in;
-  }
-}
-
 std::shared_ptr<float[]> Runner::allocate(int64_t values) {
   return std::shared_ptr<float[]>(new float[static_cast<size_t>(values)]);
 }

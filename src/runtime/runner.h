@@ -19,6 +19,7 @@
 #include <string>
 
 #include "arch/model_config.h"
+#include "arch/stops.h"
 #include "io/checkpoint.h"
 #include "kernels/backend.h"
 #include "kernels/choice.h"
@@ -42,10 +43,6 @@ struct RunnerOptions {
 
 // A weight packed for some backend; cheap to copy.
 using PackedLinear = std::shared_ptr<const void>;
-
-// The input of a linear, as shared by several: q, k, v see attn_in; gate and up see mlp_in.
-enum class InputId : uint8_t { attn_in, o_in, mlp_in, down_in };
-InputId input_of(Role role);
 
 class Runner {
  public:

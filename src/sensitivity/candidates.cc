@@ -159,17 +159,22 @@ void offer_source(const Checkpoint& source, const std::vector<LinearGroup>& grou
 
 int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& groups) {
   int64_t bytes = 0;
+  std::map<std::string, int64_t> codebooks;
   for (LinearId id : linears_of(source.config())) {
     const bool grouped = std::any_of(groups.begin(), groups.end(), [&](const LinearGroup& g) {
       return std::find(g.linears.begin(), g.linears.end(), id) != g.linears.end();
     });
     const Shape shape = shape_of(source.config(), id);
-    if (!grouped) bytes += stored_bytes(source.format(id), shape[0], shape[1]);
+    if (!grouped) {
+      bytes += stored_bytes(source.format(id), shape[0], shape[1]);
+      codebooks[shared_name(source.format(id))] = shared_bytes(source.format(id));
+    }
     const LinearWeight w = source.linear(id);
     if (w.bias) bytes += source.tensor(bias_name(id)).view.bytes();
   }
   for (const auto& [layer, norm] : norms_of(source.config()))
     bytes += source.tensor(norm_name(source.config(), layer, norm)).view.bytes();
+  for (const auto& [name, shared] : codebooks) bytes += shared;
   return bytes;
 }
 

@@ -43,7 +43,7 @@ double relative_error(const LinearWeight& w, const LinearWeight& original, Threa
 // Adds to every group what it is in the source, at no cost, so that there is a plan for any target that the source itself
 // meets. A group whose linears differ in format has no such option.
 void offer_source(const Checkpoint& source, const std::vector<LinearGroup>& groups, SensitivityTable& table);
-// Bytes of everything no group holds: tensors that stay as the source has them.
+// Bytes of everything no group holds: tensors that stay as the source has them, a shared codebook of theirs among them.
 int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& groups);
 // The formats a plan gives to each linear.
 std::map<LinearId, FormatSpec> formats_of(const SensitivityTable& table, const Plan& plan);

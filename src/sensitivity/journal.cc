@@ -37,7 +37,7 @@ auto reading(const std::string& path, F&& read) {
 // SHA-256 of all tensors of a weight.
 std::string hash_of(const LinearWeight& weight) {
   Sha256 hash;
-  for (const StoredTensor& t : stored_tensors(weight))
+  for (const StoredTensor& t : whole_tensors(weight))
     hash.update(std::span<const std::byte>(t.tensor.data, static_cast<size_t>(t.tensor.bytes())));
   return hash.hex();
 }
@@ -138,7 +138,7 @@ void Journal::save(const std::string& stop, std::vector<QuantizedLinear> linears
   std::vector<TensorToWrite> tensors;
   nlohmann::json list = nlohmann::json::array();
   for (const QuantizedLinear& q : linears) {
-    for (const StoredTensor& t : stored_tensors(q.weight))
+    for (const StoredTensor& t : whole_tensors(q.weight))
       tensors.push_back(to_write(std::to_string(list.size()) + t.suffix, {t.tensor, nullptr}));
     list.push_back(described(q));
   }

@@ -20,19 +20,13 @@ std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping,
     if (!config.tie_embeddings) groups.push_back({"head", {{-1, Role::head}}});
   }
   for (int i = 0; i < config.L; ++i) {
-    const auto add = [&](const char* name, std::vector<Role> roles) {
-      if (grouping == Grouping::single) {
-        for (Role role : roles) groups.push_back({to_string(LinearId{i, role}), {{i, role}}});
-        return;
+    for (const Stop& stop : kStops) {
+      if (grouping == Grouping::fused) groups.push_back({stop_name(i, stop), {}});
+      for (Role role : stop.roles) {
+        if (grouping == Grouping::single) groups.push_back({to_string(LinearId{i, role}), {}});
+        groups.back().linears.push_back({i, role});
       }
-      LinearGroup group{fmt::format("layers.{}.{}", i, name), {}};
-      for (Role role : roles) group.linears.push_back({i, role});
-      groups.push_back(std::move(group));
-    };
-    add("qkv", {Role::q, Role::k, Role::v});
-    add("o", {Role::o});
-    add("gate_up", {Role::gate, Role::up});
-    add("down", {Role::down});
+    }
   }
   return groups;
 }

@@ -166,7 +166,7 @@ TEST(HostileTemplate, LinearSearchesFindWhatTheObviousOnesFind) {
 
 // ---- tokenizers ----
 
-Json small_tokenizer() {
+Json hostile_tokenizer() {
   Json vocabulary = {{"a", 0}, {"b", 1}, {"c", 2}, {"aa", 3}, {" ", 4}, {"\xC4\xA0", 5}, {"x", 6}};
   return {{"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", {"a a"}}}}};
 }
@@ -177,7 +177,7 @@ std::string encoding(const Json& file, const std::string& text) {
 }
 
 Json splitting(const std::string& pattern) {
-  Json file = small_tokenizer();
+  Json file = hostile_tokenizer();
   file["pre_tokenizer"] = {
       {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
   return file;
@@ -219,7 +219,7 @@ TEST(HostileTokenizer, ExpressionsThemselvesAreBounded) {
 }
 
 TEST(HostileTokenizer, AddedTokensAreFoundInLinearTime) {
-  Json file = small_tokenizer();
+  Json file = hostile_tokenizer();
   file["added_tokens"] = {{{"id", 9}, {"content", std::string(40'000, 'a') + "b"}, {"special", true}},
                           {{"id", 10}, {"content", "aaaa"}, {"special", true}}};
   EXPECT_EQ(encoding(file, std::string(1'000'000, 'a')), "");
@@ -243,7 +243,7 @@ TEST(HostileTokenizer, AddedTokensAreThoseTheObviousSearchFinds) {
   };
   for (int round = 0; round < 300; ++round) {
     std::vector<std::string> tokens;
-    Json file = small_tokenizer();
+    Json file = hostile_tokenizer();
     file["added_tokens"] = Json::array();
     for (int i = 0; i < 5; ++i) {
       const std::string token = word(1, 6);
@@ -272,7 +272,7 @@ TEST(HostileTokenizer, AddedTokensAreThoseTheObviousSearchFinds) {
 }
 
 TEST(HostileTokenizer, NormalizersDoNotGrowWithoutEnd) {
-  Json file = small_tokenizer(), steps = Json::array();
+  Json file = hostile_tokenizer(), steps = Json::array();
   for (int i = 0; i < 40; ++i)
     steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
   file["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
@@ -285,7 +285,7 @@ TEST(HostileTokenizer, NormalizersDoNotGrowWithoutEnd) {
 }
 
 TEST(HostileTokenizer, DecodersAndPostProcessorsAreBounded) {
-  Json file = small_tokenizer(), steps = Json::array();
+  Json file = hostile_tokenizer(), steps = Json::array();
   for (int i = 0; i < 40; ++i)
     steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
   file["decoder"] = {{"type", "Sequence"}, {"decoders", steps}};
@@ -293,7 +293,7 @@ TEST(HostileTokenizer, DecodersAndPostProcessorsAreBounded) {
   const std::vector<int32_t> ids(1000, 0);
   EXPECT_THAT(message_of_hostile(json.size(), [&] { Tokenizer::from_json(json).decode(ids); }),
               HasSubstr("more memory"));
-  file = small_tokenizer();
+  file = hostile_tokenizer();
   Json single = Json::array();
   for (int i = 0; i < 100'000; ++i) single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
   file["post_processor"] = {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", Json::object()}};
@@ -305,7 +305,7 @@ TEST(HostileTokenizer, NestedFilesAreRefused) {
     const std::string json = "{\"" + key + "\": " + repeated("[", 300'000) + repeated("]", 300'000) + "}";
     EXPECT_THAT(message_of_hostile(json.size(), [&] { Tokenizer::from_json(json); }), HasSubstr("nested"));
   }
-  Json file = small_tokenizer();
+  Json file = hostile_tokenizer();
   file["model"]["unk_token"] = std::string(1'000'000, 'u');
   file["model"]["vocab"][std::string(1'000'000, 'u')] = 8;
   EXPECT_EQ(encoding(file, std::string(1'000'000, 'z')), "");

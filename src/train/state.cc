@@ -15,7 +15,7 @@ OwnedTensor copy_of(const Tensor& view) {
 
 void add_weights(const TunedWeights& weights, std::vector<TensorToWrite>& tensors) {
   for (const auto& [id, weight] : weights.linears)
-    for (const StoredTensor& t : stored_tensors(weight))
+    for (const StoredTensor& t : whole_tensors(weight))
       tensors.push_back(to_write("best." + module_name(id) + t.suffix, copy_of(t.tensor)));
   for (const auto& [name, tensor] : weights.tensors) tensors.push_back(to_write("best." + name, tensor));
 }

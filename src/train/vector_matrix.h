@@ -19,7 +19,7 @@ class VectorMatrix {
     latent_->unit_all = start_.cell;
     add(row_, name + ".row_scale", Share::scales, start_.row);
     add(column_, name + ".column_scale", Share::scales, start_.column);
-    add(book_, name + ".codebook", Share::grid, start_.codebook);
+    if (!spec_.shared) add(book_, name + ".codebook", Share::grid, start_.codebook);  // the model's stays as it is
     if (sizes_.corrections > 0) {
       add(correction_, name + ".corrections", Share::dense, start_.correction);
       correction_->count_in_rms(start_.correction);

@@ -11,10 +11,10 @@ namespace {
 
 using Values = std::vector<double>;
 
-const std::vector<std::string> kFormats = {"vq8k9s1", "vq8k13s4+r5.0", "vq8k16s8", "vq8k12s4+r2.0", "vq8k20s8"};
+const std::vector<std::string> kVectorFormats = {"vq8k9s1", "vq8k13s4+r5.0", "vq8k16s8", "vq8k12s4+r2.0", "vq8k20s8"};
 
 // Random but valid; the last vector of a row is ragged.
-LinearWeight random_weight(const std::string& name, int64_t out = 19, int64_t in = 61) {
+LinearWeight random_vectors(const std::string& name, int64_t out = 19, int64_t in = 61) {
   LinearWeight w = allocate_weight(parse_format(name), out, in);
   auto& m = std::get<SignedVectors>(w.main);
   const VectorShape& s = m.shape;
@@ -44,7 +44,7 @@ LinearWeight random_weight(const std::string& name, int64_t out = 19, int64_t in
 class Vectors : public testing::TestWithParam<std::string> {};
 
 TEST_P(Vectors, LatentsGiveTheValuesAndScalesTheyCameFrom) {
-  const LinearWeight w = random_weight(GetParam());
+  const LinearWeight w = random_vectors(GetParam());
   const std::vector<float> expected = decode(w);
   std::vector<float> source = expected;
   Rng rng(5);
@@ -70,7 +70,7 @@ TEST_P(Vectors, LatentsGiveTheValuesAndScalesTheyCameFrom) {
 
 // FP16's rounding is a staircase: masters lie on stored values, and steps of differences are whole steps of it.
 TEST_P(Vectors, GradientsOfScalesAndCodebook) {
-  const LinearWeight w = random_weight(GetParam());
+  const LinearWeight w = random_vectors(GetParam());
   const VectorLatents l = vector_latents(w, {});
   const VectorSizes& s = l.sizes;
   Host<double> host(2);
@@ -116,9 +116,29 @@ TEST_P(Vectors, GradientsOfScalesAndCodebook) {
           weights[static_cast<size_t>(r * s.in + c)] * row[static_cast<size_t>(r)] * column[static_cast<size_t>(c)]);
 }
 
+// The model's codebook is no parameter of a matrix: what moves are its codes and scales.
+TEST(Vectors, ASharedCodebookIsNotTuned) {
+  Host<float> host(1);
+  for (const bool shared : {false, true}) {
+    const LinearWeight w = random_vectors(shared ? "vq8k16s8m" : "vq8k16s8");
+    Matrix<Host<float>> matrix(host, "m", w, {}, 0.45f);
+    std::vector<std::string> names;
+    matrix.parameters([&](Parameter<Host<float>>& p) { names.push_back(p.name); });
+    EXPECT_EQ(std::count(names.begin(), names.end(), "m.codebook"), shared ? 0 : 1);
+    EXPECT_EQ(std::count(names.begin(), names.end(), "m.codes"), 1);
+    matrix.decode();
+    matrix.backward();
+    const auto book = [](const LinearWeight& of) {
+      const auto bytes = std::get<SignedVectors>(of.main).codebook.as<const int8_t>();
+      return std::vector<int8_t>(bytes.begin(), bytes.end());
+    };
+    EXPECT_EQ(book(matrix.encode()), book(w));
+  }
+}
+
 // Latents that are moved to another entry take its code.
 TEST(Vectors, TheNearestNeighbourIsTaken) {
-  const LinearWeight w = random_weight("vq8k16s8");
+  const LinearWeight w = random_vectors("vq8k16s8");
   VectorLatents l = vector_latents(w, {});
   const VectorSizes& s = l.sizes;
   const auto code = static_cast<int64_t>(l.code[0]);
@@ -134,7 +154,7 @@ TEST(Vectors, TheNearestNeighbourIsTaken) {
     EXPECT_EQ(value[j], l.row[0] * l.column[j] * -l.codebook[static_cast<size_t>(other) * kVector + j]);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Vectors, testing::ValuesIn(kFormats), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, Vectors, testing::ValuesIn(kVectorFormats), [](const auto& info) {
   std::string name = info.param;
   for (char& c : name)
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';

@@ -52,7 +52,7 @@ std::vector<Matrix> matrices_of(const std::string& text) {
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
   LinearWeight w = allocate_weight(spec, out, in);
   Rng rng(1);
-  for (const StoredTensor& t : stored_tensors(w)) {
+  for (const StoredTensor& t : whole_tensors(w)) {
     if (t.tensor.dtype == DType::f32 || t.tensor.dtype == DType::f16 || t.tensor.dtype == DType::bf16) {
       std::vector<float> values(static_cast<size_t>(t.tensor.elements()));
       for (float& v : values) v = static_cast<float>(0.001 * rng.uniform());

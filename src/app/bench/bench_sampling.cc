@@ -77,13 +77,13 @@ double time_rows(cpu::Chooser& chooser, const std::vector<std::vector<float>>& r
   return percentile(passes, 50);
 }
 
-struct StepTimes {
+struct SampledSteps {
   double greedy, sampled;  // seconds a step, medians
 };
 
 // Sequences that go on by themselves, a token of all of them a step, chosen greedily and sampled in turns: so both kinds
 // see the same machine and the same contexts.
-StepTimes time_steps(Runner& runner, Activations mode, int64_t sequences, int64_t tokens) {
+SampledSteps time_steps(Runner& runner, Activations mode, int64_t sequences, int64_t tokens) {
   SamplingOptions greedy, sampled;
   sampled.temperature = 0.7;
   sampled.top_p = 0.9;
@@ -133,7 +133,7 @@ nlohmann::json bench_steps(const SamplingBench& o) {
   if (!quiet(o.json))
     fmt::print("| sequences | greedy, tokens/s | t .7, top-p .9, tokens/s | sampling costs |\n|---|---|---|---|\n");
   for (const int64_t n : o.batch) {
-    const StepTimes t = time_steps(*runner, options.mode, n, o.tokens);
+    const SampledSteps t = time_steps(*runner, options.mode, n, o.tokens);
     const double rows = static_cast<double>(n), greedy = rows / t.greedy, sampled = rows / t.sampled;
     report.push_back({{"sequences", n},
                       {"greedy_tokens_per_second", greedy},

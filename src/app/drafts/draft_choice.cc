@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kSideBySide = 16;  // answers written at once
 constexpr double kWorthIt = 1.02;    // less than that is noise of a few steps' times
 
-struct Kind {
+struct DraftKind {
   std::string name, draft;  // as asked for; as `--draft auto` will have it
   Runner* runner = nullptr;
   Reading reading;
@@ -55,7 +55,7 @@ FormatSpec outer_format(FormatSpec format) {
   return format;
 }
 
-void quantise_copy(const RunOptions& run, const Checkpoint& model, const Dataset& data, Kind& kind) {
+void quantise_copy(const RunOptions& run, const Checkpoint& model, const Dataset& data, DraftKind& kind) {
   const FormatSpec format = parse_format(kind.name);
   ModelQuantizer how;
   for (LinearId id : linears_of(model.config())) kind.formats[id] = id.layer >= 0 ? format : outer_format(format);
@@ -77,7 +77,7 @@ void quantise_copy(const RunOptions& run, const Checkpoint& model, const Dataset
 
 // The runner and reading of a kind; false where it would be too large.
 bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpoint& checkpoint, Runner& model,
-               const Dataset& data, Kind& kind) {
+               const Dataset& data, DraftKind& kind) {
   const Activations mode = parse_activations(run.activations);
   if (is_view(kind.name)) {
     kind.reading = {mode, kind.name[0] - '0'};
@@ -98,7 +98,7 @@ bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpo
   return true;
 }
 
-nlohmann::json to_json(const Kind& k) {
+nlohmann::json to_json(const DraftKind& k) {
   const auto prediction = [](const Prediction& p) {
     return nlohmann::json{{"drafts", p.drafts}, {"speedup", p.speedup}};
   };
@@ -116,7 +116,7 @@ nlohmann::json to_json(const Kind& k) {
 }
 
 // Both appear complete: the folder first, then the line that names it.
-void write_choice(const std::string& folder, const Checkpoint& model, const Kind* best, nlohmann::json report) {
+void write_choice(const std::string& folder, const Checkpoint& model, const DraftKind* best, nlohmann::json report) {
   fs::remove(draft_choice_file(folder));
   if (fs::exists(draft_folder(folder))) fs::remove_all(draft_folder(folder));
   if (best && best->copy) {
@@ -167,9 +167,9 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
       *std::max_element(measured.begin(), measured.end(),
                         [](const WrittenAnswer& a, const WrittenAnswer& b) { return a.ids.size() < b.ids.size(); });
   nlohmann::json rows = nlohmann::json::array();
-  std::optional<Kind> best;
+  std::optional<DraftKind> best;
   for (const std::string& name : o.kinds) {
-    Kind kind;
+    DraftKind kind;
     kind.name = name;
     note(fmt::format("{}: making and measuring it", name));
     if (!make_kind(run, o, model.checkpoint, *runner, data, kind)) {

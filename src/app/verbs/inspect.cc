@@ -5,6 +5,7 @@ namespace {
 
 nlohmann::json inspect(const Checkpoint& c) {
   nlohmann::json tensors = nlohmann::json::array();
+  nlohmann::json codebooks = nlohmann::json::object();
   int64_t linear_bytes = 0, linear_parameters = 0;
   for (LinearId id : linears_of(c.config())) {
     const FormatSpec spec = c.format(id);
@@ -14,6 +15,10 @@ nlohmann::json inspect(const Checkpoint& c) {
     if (inner) {
       linear_bytes += bytes;
       linear_parameters += shape.elements();
+    }
+    if (spec.shared && !codebooks.contains(shared_name(spec))) {
+      codebooks[shared_name(spec)] = shared_bytes(spec);
+      linear_bytes += shared_bytes(spec);
     }
     tensors.push_back({{"name", to_string(id)},
                        {"format", to_string(spec)},
@@ -42,6 +47,7 @@ nlohmann::json inspect(const Checkpoint& c) {
       {"quantised_by", c.quantised_by()},
       {"notes", c.notes()},
       {"provenance", nlohmann::json::parse(c.provenance())},
+      {"codebooks", codebooks},
       {"tensors", tensors}};
 }
 
@@ -71,6 +77,8 @@ void add_inspect(CLI::App& app) {
       fmt::print("  {:<18} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits\n", t["name"].get<std::string>(),
                  t["format"].get<std::string>(), t["shape"][0].get<int64_t>(), t["shape"][1].get<int64_t>(),
                  bytes_text(t["bytes"]), t["bits_per_parameter"].get<double>());
+    for (const auto& [name, bytes] : report["codebooks"].items())
+      fmt::print("  {:<51} {:>10}\n", name, bytes_text(bytes));
   });
 }
 

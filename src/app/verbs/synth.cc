@@ -133,12 +133,11 @@ void synth(const std::string& name, const std::string& format, const std::string
   const FormatSpec spec = parse_format(format);
   const int entry_bits = spec.bits - spec.signs;
   const bool whole = spec.signs == 1 ? entry_bits == 11 : entry_bits == 8 || entry_bits == 12;
-  check(
-      spec.kind == Kind::bf16 || spec.kind == Kind::integer || spec.kind == Kind::grid ||
-          (spec.kind == Kind::vq && whole),
-      "synth --format {}: expected bf16, an integer, a grid or a vector format whose codebook has 2^8 or 2^12 entries "
-      "(with one sign 2^11)",
-      format);
+  check(spec.kind == Kind::bf16 || spec.kind == Kind::integer || spec.kind == Kind::grid ||
+            (spec.kind == Kind::vq && whole && !spec.shared),
+        "synth --format {}: expected bf16, an integer, a grid or a vector format whose codebooks are its matrices' own "
+        "and have 2^8 or 2^12 entries (with one sign 2^11)",
+        format);
   const NamedShape* shape = find_shape(name);
   check(shape != nullptr, "unknown shape \"{}\"; known are {}", name, shape_names());
   check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);

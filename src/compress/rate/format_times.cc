@@ -70,8 +70,9 @@ class StandIns {
     const auto count = static_cast<size_t>(id.layer < 0 ? 1 : copies_);
     if (packed.empty()) {
       const LinearWeight original = desk_.source.linear(first);
-      LinearWeight weight = quantize_rtn(format, decode(original), original.out, original.in,
-                                         {.range_search = false, .importance = {}}, desk_.pool);
+      LinearWeight weight =
+          quantize_rtn(format, decode(original), original.out, original.in,
+                       {.range_search = false, .importance = {}, .codebooks = &desk_.codebooks}, desk_.pool);
       weight.bias = original.bias;
       for (size_t i = 0; i < count; ++i) packed.push_back(desk_.served->pack(weight));
     }

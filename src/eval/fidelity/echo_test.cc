@@ -11,21 +11,21 @@
 namespace fidelio {
 namespace {
 
-const Tokenizer& tokenizer() {
+const Tokenizer& echo_tokenizer() {
   static const Tokenizer t = Tokenizer::load(FIDELIO_SOURCE_DIR "/models/quill-26m");
   return t;
 }
 
-FakeRunner make_runner(double spread = 4) {
+FakeRunner echo_runner(double spread = 4) {
   RunnerOptions options;
   options.max_rows = 16;
   options.max_logit_rows = 5;
   options.cache_tokens = 256;
-  return FakeRunner({.vocabulary = tokenizer().vocab_size(), .context = 64, .spread = spread}, options);
+  return FakeRunner({.vocabulary = echo_tokenizer().vocab_size(), .context = 64, .spread = spread}, options);
 }
 
 TEST(Echo, EveryTokenAndTheNextOne) {
-  FakeRunner runner = make_runner();
+  FakeRunner runner = echo_runner();
   const std::vector<std::vector<int32_t>> prompts = {{5, 6, 7, 8}, {9}, std::vector<int32_t>(20, 3)};
   const auto echoes = echo(runner, prompts, 3, Activations::f32);
   ASSERT_EQ(echoes.size(), prompts.size());
@@ -56,12 +56,12 @@ TEST(Echo, EveryTokenAndTheNextOne) {
 TEST(Echo, SumsAreTheScoresOfEvalTasks) {
   const std::vector<Continuation> continuations = {
       {"The sky is", " blue and wide"}, {"The sky is", " green"}, {"One two three", " four"}};
-  FakeRunner runner = make_runner();
-  const auto scores = score_continuations(runner, tokenizer(), continuations, Activations::f32);
+  FakeRunner runner = echo_runner();
+  const auto scores = score_continuations(runner, echo_tokenizer(), continuations, Activations::f32);
   std::vector<std::vector<int32_t>> prompts;
-  for (const Continuation& c : continuations) prompts.push_back(tokenizer().encode(c.context + c.text));
+  for (const Continuation& c : continuations) prompts.push_back(echo_tokenizer().encode(c.context + c.text));
   // What greedy decoding says after a context is a fourth, so that both outcomes of "greedy" occur.
-  const auto context = tokenizer().encode(continuations[0].context);
+  const auto context = echo_tokenizer().encode(continuations[0].context);
   prompts.push_back(context);
   prompts.back().push_back(argmax(runner.logits_after(context)));
   const auto echoes = echo(runner, prompts, 1, Activations::f32);
@@ -75,7 +75,7 @@ TEST(Echo, SumsAreTheScoresOfEvalTasks) {
     return std::pair(sum, greedy);
   };
   for (size_t i = 0; i < continuations.size(); ++i) {
-    const auto [sum, greedy] = judge(i, tokenizer().encode(continuations[i].context).size());
+    const auto [sum, greedy] = judge(i, echo_tokenizer().encode(continuations[i].context).size());
     EXPECT_EQ(sum, scores[i].log_likelihood);
     EXPECT_EQ(greedy, scores[i].greedy);
   }
@@ -83,12 +83,12 @@ TEST(Echo, SumsAreTheScoresOfEvalTasks) {
 }
 
 TEST(Echo, Refusals) {
-  FakeRunner runner = make_runner();
+  FakeRunner runner = echo_runner();
   const std::vector<std::vector<int32_t>> empty = {{}}, good = {{1, 2}}, full = {std::vector<int32_t>(64, 1)};
   EXPECT_THROW(echo(runner, empty, 1, Activations::f32), Error);
   EXPECT_THROW(echo(runner, full, 1, Activations::f32), Error);
   EXPECT_THROW(echo(runner, good, 0, Activations::f32), Error);
-  EXPECT_THROW(echo(runner, good, tokenizer().vocab_size() + 1, Activations::f32), Error);
+  EXPECT_THROW(echo(runner, good, echo_tokenizer().vocab_size() + 1, Activations::f32), Error);
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 namespace fidelio {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLeast = 1e-15;  // below it a KL or a loss is rounding, and its logarithm would rule all others
 
 // The continued fraction of the incomplete beta function (Abramowitz and Stegun 26.5.8) by Lentz's method.

@@ -11,8 +11,6 @@
 namespace fidelio {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kZ95 = 1.959963984540054;
 constexpr double kTail = 0.025;  // each end's
 
 double log_choose(int64_t n, int64_t k) {

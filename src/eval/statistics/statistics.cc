@@ -13,9 +13,6 @@
 namespace fidelio {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kZ95 = 1.959963984540054;  // normal_quantile(.975)
-
 double sum(std::span<const double> values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
 // percentile() of values already sorted.

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,9 @@
 #include "core/estimate.h"
 
 namespace fidelio {
+
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+inline constexpr double kZ95 = 1.959963984540054;  // normal_quantile(.975)
 
 nlohmann::json to_json(const Estimate& estimate);  // {"value": x, "ci95": [low, high]}; what is not finite becomes null
 

@@ -20,7 +20,7 @@ const json& fixtures() {
 }
 
 // Both sides are sums of at most some hundred doubles: 1e-10 leaves four orders of magnitude for their rounding.
-constexpr double kSame = 1e-10;
+constexpr double kSameStatistic = 1e-10;
 
 TEST(Statistics, WilcoxonEqualsScipy) {
   for (const json& c : fixtures()["wilcoxon"]) {
@@ -30,7 +30,7 @@ TEST(Statistics, WilcoxonEqualsScipy) {
     EXPECT_DOUBLE_EQ(w.rank_sum_negative, c["negative"]);
     EXPECT_EQ(w.pairs, c["pairs"]);
     EXPECT_EQ(w.exact, c["exact"]);
-    EXPECT_NEAR(w.p, c["p"].get<double>(), kSame);
+    EXPECT_NEAR(w.p, c["p"].get<double>(), kSameStatistic);
   }
 }
 
@@ -42,11 +42,12 @@ TEST(Statistics, WilcoxonWithoutAnyDifferenceIsNoEvidence) {
 
 TEST(Statistics, SummariesEqualNumpy) {
   const json &d = fixtures()["cohens_d"], &cv = fixtures()["within_query_cv"], &p = fixtures()["percentiles"];
-  EXPECT_NEAR(cohens_d(d["differences"].get<std::vector<double>>()), d["d"].get<double>(), kSame);
-  EXPECT_NEAR(mean(within_query_cv(cv["runs"].get<std::vector<std::vector<double>>>())), cv["cv"].get<double>(), kSame);
+  EXPECT_NEAR(cohens_d(d["differences"].get<std::vector<double>>()), d["d"].get<double>(), kSameStatistic);
+  EXPECT_NEAR(mean(within_query_cv(cv["runs"].get<std::vector<std::vector<double>>>())), cv["cv"].get<double>(),
+              kSameStatistic);
   const auto values = p["values"].get<std::vector<double>>();
   for (size_t i = 0; i < p["percents"].size(); ++i)
-    EXPECT_NEAR(percentile(values, p["percents"][i]), p["expected"][i].get<double>(), kSame);
+    EXPECT_NEAR(percentile(values, p["percents"][i]), p["expected"][i].get<double>(), kSameStatistic);
   EXPECT_EQ(cohens_d(std::vector<double>{0, 0, 0}), 0);
   EXPECT_TRUE(std::isnan(standard_deviation(std::vector<double>{1.0})));
 }

@@ -13,30 +13,30 @@
 namespace fidelio {
 namespace {
 
-EvalText random_text(int64_t tokens, uint64_t seed) {
+EvalText random_document(int64_t tokens, uint64_t seed) {
   Rng rng(seed);
   EvalText text{fmt::format("text{}", seed), fmt::format("digest{}", seed), {}};
   for (int64_t i = 0; i < tokens; ++i) text.ids.push_back(static_cast<int32_t>(rng.below(23)));
   return text;
 }
 
-FakeRunner make_runner(double noise, int64_t max_rows = 64, int64_t max_logit_rows = 16, int vocabulary = 23) {
+FakeRunner noisy_runner(double noise, int64_t max_rows = 64, int64_t max_logit_rows = 16, int vocabulary = 23) {
   RunnerOptions options;
   options.max_rows = max_rows;
   options.max_logit_rows = max_logit_rows;
   return FakeRunner({.vocabulary = vocabulary, .noise = noise}, options);
 }
 
-const std::vector<EvalText>& texts() {
-  static const std::vector<EvalText> all = {random_text(400, 1), random_text(300, 2)};
+const std::vector<EvalText>& compared_texts() {
+  static const std::vector<EvalText> all = {random_document(400, 1), random_document(300, 2)};
   return all;
 }
 
 FidelityReport compare(double noise, const CompareOptions& options = {.windows = {.context = 20}}, int64_t rows = 64,
                        int64_t logit_rows = 16, int threads = 2) {
-  FakeRunner reference = make_runner(0), candidate = make_runner(noise, rows, logit_rows);
+  FakeRunner reference = noisy_runner(0), candidate = noisy_runner(noise, rows, logit_rows);
   ThreadPool pool(threads);
-  return compare_models(reference, candidate, texts(), options, pool);
+  return compare_models(reference, candidate, compared_texts(), options, pool);
 }
 
 TEST(Compare, OfAModelWithItselfIsPerfect) {
@@ -54,11 +54,11 @@ TEST(Compare, OfAModelWithItselfIsPerfect) {
 
 TEST(Compare, EqualsTheComparisonOfRowsOneByOne) {
   const FidelityReport report = compare(0.3);
-  FakeRunner reference = make_runner(0), candidate = make_runner(0.3);
+  FakeRunner reference = noisy_runner(0), candidate = noisy_runner(0.3);
   RowComparer comparer;
   double kl = 0, ear = 0, nll = 0;
   int64_t n = 0;
-  for (const EvalText& text : texts())
+  for (const EvalText& text : compared_texts())
     for (const TextWindow& w : text_windows(static_cast<int64_t>(text.ids.size()), report.options.windows))
       for (int64_t i = w.first_scored; i < w.end; ++i, ++n) {
         const auto history =
@@ -87,9 +87,10 @@ TEST(Compare, DoesNotDependOnBatchingOrThreads) {
 }
 
 TEST(Compare, RunsTheReferenceInFp32AndTheCandidateAsServed) {
-  FakeRunner reference = make_runner(0), candidate = make_runner(0.1);
+  FakeRunner reference = noisy_runner(0), candidate = noisy_runner(0.1);
   ThreadPool pool(1);
-  compare_models(reference, candidate, texts(), {.windows = {.context = 20}, .candidate_mode = Activations::a8}, pool);
+  compare_models(reference, candidate, compared_texts(),
+                 {.windows = {.context = 20}, .candidate_mode = Activations::a8}, pool);
   EXPECT_THAT(reference.readings, testing::Each(Reading(Activations::f32)));
   EXPECT_THAT(candidate.readings, testing::Each(Reading(Activations::a8)));
 }
@@ -136,12 +137,12 @@ TEST(Compare, ReportHasEveryFigureAndCanBeSplitByText) {
 }
 
 TEST(Compare, RefusesModelsThatCannotBeCompared) {
-  FakeRunner a = make_runner(0), other = make_runner(0, 64, 16, 24);
+  FakeRunner a = noisy_runner(0), other = noisy_runner(0, 64, 16, 24);
   ThreadPool pool(1);
-  EXPECT_THROW(compare_models(a, other, texts(), {.windows = {.context = 20}}, pool), Error);
-  EXPECT_THROW(compare_models(a, a, texts(), {.windows = {.context = 20}}, pool), Error);
-  FakeRunner b = make_runner(0);
-  EXPECT_THROW(compare_models(a, b, texts(), {.windows = {.context = 20}, .top_k = 0}, pool), Error);
+  EXPECT_THROW(compare_models(a, other, compared_texts(), {.windows = {.context = 20}}, pool), Error);
+  EXPECT_THROW(compare_models(a, a, compared_texts(), {.windows = {.context = 20}}, pool), Error);
+  FakeRunner b = noisy_runner(0);
+  EXPECT_THROW(compare_models(a, b, compared_texts(), {.windows = {.context = 20}, .top_k = 0}, pool), Error);
 }
 
 }  // namespace

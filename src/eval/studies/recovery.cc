@@ -8,13 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "eval/statistics/statistics.h"
 
 namespace fidelio {
 namespace {
 
 using nlohmann::json;
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // Mean over runs of some number of every question.
 template <typename F>

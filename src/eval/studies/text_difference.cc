@@ -15,8 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
 // The stop id the model would rather have said: any of them ends the text alike.
 int32_t likeliest_stop(std::span<const int32_t> stops, std::span<const float> row) {
   check(!stops.empty(), "no stop token is known, and one text ends where the other goes on");
@@ -92,7 +90,7 @@ TextComparison compare_texts(const TaskModel& model, const TaskSet& set, const T
     else if (r.finish_reason == name_of(FinishReason::stop))
       d.own = likeliest_stop(options.stop_ids, row);
     d.other = theirs != other_ids.end() ? *theirs : likeliest_stop(options.stop_ids, row);
-    d.own_logit = d.own < 0 ? kNaN : row[static_cast<size_t>(d.own)];
+    d.own_logit = d.own < 0 ? std::numeric_limits<float>::quiet_NaN() : row[static_cast<size_t>(d.own)];
     d.other_logit = row[static_cast<size_t>(d.other)];
     comparison.differences.push_back(d);
   }

@@ -16,14 +16,14 @@ namespace {
 
 using testing::HasSubstr;
 
-const Tokenizer& tokenizer() {
+const Tokenizer& quill_tokenizer() {
   static const Tokenizer t = Tokenizer::load(FIDELIO_SOURCE_DIR "/models/quill-26m");
   return t;
 }
 
 class TextDifferences : public testing::Test {
  protected:
-  TextDifferences() : runner_({.vocabulary = tokenizer().vocab_size(), .context = 128}, room()) {
+  TextDifferences() : runner_({.vocabulary = quill_tokenizer().vocab_size(), .context = 128}, room()) {
     TaskItem item;
     item.task = "task";
     for (const char* id : {"a", "b", "c", "d"}) {
@@ -50,17 +50,17 @@ class TextDifferences : public testing::Test {
   std::vector<float> logits(size_t i, const std::string& said) {
     const ChatMessage message{"user", set_.items[i].question};
     auto ids = model_.prompt(std::span(&message, 1));
-    for (int32_t id : tokenizer().encode(said, false)) ids.push_back(id);
+    for (int32_t id : quill_tokenizer().encode(said, false)) ids.push_back(id);
     return runner_.logits_after(ids);
   }
   static int32_t only_token(const std::string& text) {
-    const auto ids = tokenizer().encode(text, false);
+    const auto ids = quill_tokenizer().encode(text, false);
     EXPECT_EQ(ids.size(), 1u) << text;
     return ids[0];
   }
 
   FakeRunner runner_;
-  TaskModel model_{&runner_, &tokenizer(), plain_prompt(tokenizer())};
+  TaskModel model_{&runner_, &quill_tokenizer(), plain_prompt(quill_tokenizer())};
   TaskSet set_;
   TaskOptions options_;
   std::vector<ItemResult> results_;
@@ -81,15 +81,15 @@ TEST_F(TextDifferences, PositionAndLogitsAtTheFirstDifference) {
   ASSERT_EQ(c.differences.size(), 1u);
   const TextDifference& d = c.differences[0];
   EXPECT_EQ(d.id, "b");
-  EXPECT_EQ(d.position, static_cast<int64_t>(tokenizer().encode("one two", false).size()));
+  EXPECT_EQ(d.position, static_cast<int64_t>(quill_tokenizer().encode("one two", false).size()));
   EXPECT_EQ(d.own, only_token(" three"));
   EXPECT_EQ(d.other, only_token(" four"));
   const auto row = logits(1, "one two");
   EXPECT_EQ(d.own_logit, row[static_cast<size_t>(d.own)]);
   EXPECT_EQ(d.other_logit, row[static_cast<size_t>(d.other)]);
   EXPECT_DOUBLE_EQ(c.equal().value, 0.75);
-  EXPECT_THAT(to_text(to_table(c, tokenizer(), "other.jsonl")), HasSubstr("\" three\""));
-  const nlohmann::json j = to_json(c, tokenizer());
+  EXPECT_THAT(to_text(to_table(c, quill_tokenizer(), "other.jsonl")), HasSubstr("\" three\""));
+  const nlohmann::json j = to_json(c, quill_tokenizer());
   EXPECT_EQ(j["differences"][0]["other_token"], "\" four\"");
   EXPECT_EQ(j["differences"][0]["position"], d.position);
 }
@@ -108,7 +108,7 @@ TEST_F(TextDifferences, AnEndIsTheLikelierStopToken) {
   EXPECT_EQ(c.differences[1].other, only_token(" two"));
   EXPECT_EQ(c.differences[2].own, -1);  // cut off: no token of its own
   EXPECT_TRUE(std::isnan(c.differences[2].own_logit));
-  EXPECT_TRUE(to_json(c, tokenizer())["differences"][2]["logit"].is_null());
+  EXPECT_TRUE(to_json(c, quill_tokenizer())["differences"][2]["logit"].is_null());
 }
 
 TEST_F(TextDifferences, Refusals) {

@@ -7,7 +7,7 @@
 namespace fidelio {
 namespace {
 
-std::string stripped(std::string_view text) {
+std::string without_spaces_around(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r\n"), last = text.find_last_not_of(" \t\r\n");
   return std::string(first == std::string_view::npos ? "" : text.substr(first, last - first + 1));
 }
@@ -73,11 +73,11 @@ std::string normalised(const std::string& answer, Match match) {
   switch (match) {
     case Match::after_marker:
     case Match::last_number:
-      return plain_number(stripped(answer));
+      return plain_number(without_spaces_around(answer));
     case Match::boxed:
-      return plain_formula(stripped(answer));
+      return plain_formula(without_spaces_around(answer));
     default:
-      return stripped(answer);
+      return without_spaces_around(answer);
   }
 }
 
@@ -87,14 +87,14 @@ std::string answer_part(std::string_view text) {
   constexpr std::string_view kOpen = "<think>", kClose = "</think>";
   const size_t close = text.rfind(kClose), open = text.rfind(kOpen);
   if (close == std::string_view::npos && open != std::string_view::npos) return "";
-  return stripped(close == std::string_view::npos ? text : text.substr(close + kClose.size()));
+  return without_spaces_around(close == std::string_view::npos ? text : text.substr(close + kClose.size()));
 }
 
 std::string extract_answer(std::string_view answer_text, Match match, const std::string& pattern) {
   const std::string text(answer_text);
   switch (match) {
     case Match::exact:
-      return stripped(text);
+      return without_spaces_around(text);
     case Match::last_number:
       return normalised(last_match(text, number()), match);
     case Match::boxed:
@@ -108,7 +108,7 @@ std::string extract_answer(std::string_view answer_text, Match match, const std:
     }
     default:
       try {
-        return stripped(last_match(text, std::regex(pattern)));
+        return without_spaces_around(last_match(text, std::regex(pattern)));
       } catch (const std::regex_error& e) {
         throw Error("\"{}\" is no regular expression: {}", pattern, e.what());
       }

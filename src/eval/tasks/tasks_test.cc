@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-const Tokenizer& tokenizer() {
+const Tokenizer& task_tokenizer() {
   static const Tokenizer t = Tokenizer::load(FIDELIO_SOURCE_DIR "/models/quill-26m");
   return t;
 }
@@ -26,12 +26,12 @@ const ChatTemplate& chat() {
   return t;
 }
 
-FakeRunner make_runner(int64_t rows = 128) {
+FakeRunner task_runner(int64_t rows = 128) {
   RunnerOptions options;
   options.max_rows = rows;
   options.max_logit_rows = 32;
   options.cache_tokens = 1024;
-  return FakeRunner({.vocabulary = tokenizer().vocab_size(), .context = 128}, options);
+  return FakeRunner({.vocabulary = task_tokenizer().vocab_size(), .context = 128}, options);
 }
 
 TaskSet questions(int count) {
@@ -48,7 +48,7 @@ TaskSet questions(int count) {
   return set;
 }
 
-std::vector<std::string> texts(const std::vector<ItemResult>& results) {
+std::vector<std::string> texts_of(const std::vector<ItemResult>& results) {
   std::vector<std::string> all;
   for (const ItemResult& r : results) all.push_back(r.text);
   return all;
@@ -56,11 +56,12 @@ std::vector<std::string> texts(const std::vector<ItemResult>& results) {
 
 TEST(Tasks, PromptsFollowTheTemplate) {
   const std::vector<ChatMessage> messages = {{"user", "How?"}};
-  EXPECT_EQ(chat_prompt(tokenizer(), chat())(messages),
-            tokenizer().encode("<|im_start|>user\nHow?<|im_end|>\n<|im_start|>assistant\n", false));
+  EXPECT_EQ(chat_prompt(task_tokenizer(), chat())(messages),
+            task_tokenizer().encode("<|im_start|>user\nHow?<|im_end|>\n<|im_start|>assistant\n", false));
   const std::vector<ChatMessage> shots = {
       {"user", "Question: 1?\nAnswer:"}, {"assistant", "one"}, {"user", "Question: 2?\nAnswer:"}};
-  EXPECT_EQ(plain_prompt(tokenizer())(shots), tokenizer().encode("Question: 1?\nAnswer: one\n\nQuestion: 2?\nAnswer:"));
+  EXPECT_EQ(plain_prompt(task_tokenizer())(shots),
+            task_tokenizer().encode("Question: 1?\nAnswer: one\n\nQuestion: 2?\nAnswer:"));
 }
 
 TEST(Tasks, ExamplesOfTheOwnTaskStandBeforeTheQuestion) {
@@ -93,8 +94,8 @@ TEST(Tasks, ExamplesChangeAnswersAndAreNamedInTheSettings) {
   TaskSet set = questions(1);
   TaskOptions options;
   options.max_tokens = 4;
-  FakeRunner runner = make_runner();
-  const TaskModel model{&runner, &tokenizer(), chat_prompt(tokenizer(), chat())};
+  FakeRunner runner = task_runner();
+  const TaskModel model{&runner, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())};
   const auto bare = run_tasks(model, set, options);
   const auto bare_settings = to_json(bare, set, options)["settings"];
   set.examples = questions(4).items;
@@ -111,22 +112,25 @@ TEST(Tasks, AnswersDoNotDependOnBatchingAndSamplingDiffersByQuestionAndSeed) {
   const TaskSet set = questions(12);
   TaskOptions options;
   options.max_tokens = 12;
-  FakeRunner one = make_runner(), other = make_runner(20);
-  const auto greedy = run_tasks({&one, &tokenizer(), chat_prompt(tokenizer(), chat())}, set, options);
+  FakeRunner one = task_runner(), other = task_runner(20);
+  const auto greedy = run_tasks({&one, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())}, set, options);
   options.max_sequences = 3;
-  EXPECT_EQ(texts(run_tasks({&other, &tokenizer(), chat_prompt(tokenizer(), chat())}, set, options)), texts(greedy));
+  EXPECT_EQ(texts_of(run_tasks({&other, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())}, set, options)),
+            texts_of(greedy));
 
   options.sampling.temperature = 1;
   options.sampling.seed = 1;
-  const auto first = run_tasks({&one, &tokenizer(), chat_prompt(tokenizer(), chat())}, set, options);
-  EXPECT_EQ(texts(run_tasks({&other, &tokenizer(), chat_prompt(tokenizer(), chat())}, set, options)), texts(first));
+  const auto first = run_tasks({&one, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())}, set, options);
+  EXPECT_EQ(texts_of(run_tasks({&other, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())}, set, options)),
+            texts_of(first));
   options.sampling.seed = 2;
-  EXPECT_NE(texts(run_tasks({&one, &tokenizer(), chat_prompt(tokenizer(), chat())}, set, options)), texts(first));
+  EXPECT_NE(texts_of(run_tasks({&one, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())}, set, options)),
+            texts_of(first));
 
   TaskSet twins = questions(1);
   twins.items.push_back(twins.items[0]);
   twins.items[1].id = "the same question again";
-  const auto answers = run_tasks({&one, &tokenizer(), chat_prompt(tokenizer(), chat())}, twins, options);
+  const auto answers = run_tasks({&one, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())}, twins, options);
   EXPECT_NE(answers[0].text, answers[1].text);
 }
 
@@ -134,8 +138,8 @@ TEST(Tasks, MarksWhatIsRight) {
   TaskSet set = questions(4);
   TaskOptions options;
   options.max_tokens = 5;
-  FakeRunner runner = make_runner();
-  const TaskModel model{&runner, &tokenizer(), chat_prompt(tokenizer(), chat())};
+  FakeRunner runner = task_runner();
+  const TaskModel model{&runner, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())};
   const auto before = run_tasks(model, set, options);
   for (const ItemResult& r : before) EXPECT_FALSE(r.correct);
   set.match = Match::regex;  // the first word of what the model says to question 2
@@ -153,10 +157,11 @@ TEST(Tasks, MarksWhatIsRight) {
 TEST(Tasks, ThinkingIsSeenWhereItsMarksAreSpecialTokens) {
   TaskOptions options;
   options.max_tokens = 5;
-  options.sampling.logit_bias = {{*tokenizer().id_of("<think>"), 1000.f}};
-  FakeRunner runner = make_runner();
-  const ItemResult r = run_tasks({&runner, &tokenizer(), chat_prompt(tokenizer(), chat())}, questions(1), options)[0];
-  EXPECT_TRUE(tokenizer().is_special(*tokenizer().id_of("<think>")));
+  options.sampling.logit_bias = {{*task_tokenizer().id_of("<think>"), 1000.f}};
+  FakeRunner runner = task_runner();
+  const ItemResult r =
+      run_tasks({&runner, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())}, questions(1), options)[0];
+  EXPECT_TRUE(task_tokenizer().is_special(*task_tokenizer().id_of("<think>")));
   EXPECT_THAT(r.text, HasSubstr("<think>"));
   EXPECT_EQ(r.thinking_tokens, 4);
 }
@@ -181,32 +186,33 @@ class CachedTasks : public testing::Test {
     options_.model_identity = "fake";
   }
   std::vector<ItemResult> run(int questions_count, FakeRunner& runner) {
-    return run_tasks({&runner, &tokenizer(), chat_prompt(tokenizer(), chat())}, questions(questions_count), options_);
+    return run_tasks({&runner, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())}, questions(questions_count),
+                     options_);
   }
   std::string folder_;
   TaskOptions options_;
 };
 
 TEST_F(CachedTasks, AnInterruptedRunGoesOn) {
-  FakeRunner runner = make_runner();
+  FakeRunner runner = task_runner();
   const auto all = run(10, runner);
   std::string text = read_text_file(options_.cache);
   // Half of the file, the last line broken.
   text.resize(text.size() / 2);
   ASSERT_NE(text.back(), '\n');
   std::ofstream(options_.cache, std::ios::binary | std::ios::trunc) << text;
-  FakeRunner again = make_runner();
-  EXPECT_EQ(texts(run(10, again)), texts(all));
+  FakeRunner again = task_runner();
+  EXPECT_EQ(texts_of(run(10, again)), texts_of(all));
   EXPECT_GT(again.steps.size(), 0u);
-  FakeRunner idle = make_runner();
+  FakeRunner idle = task_runner();
   const auto cached = run(10, idle);
-  EXPECT_EQ(texts(cached), texts(all));
+  EXPECT_EQ(texts_of(cached), texts_of(all));
   EXPECT_EQ(cached[3].thinking_tokens, all[3].thinking_tokens);
   EXPECT_EQ(idle.steps.size(), 0u);
 }
 
 TEST_F(CachedTasks, RefusesResultsOfOtherSettings) {
-  FakeRunner runner = make_runner();
+  FakeRunner runner = task_runner();
   run(3, runner);
   options_.model_identity = "another model";
   try {
@@ -227,9 +233,9 @@ TEST_F(CachedTasks, RefusesResultsOfOtherSettings) {
 }
 
 double log_likelihood_by_definition(FakeRunner& runner, const std::string& context, const std::string& text) {
-  const auto whole = tokenizer().encode(context + text);
+  const auto whole = task_tokenizer().encode(context + text);
   double sum = 0;
-  for (size_t i = tokenizer().encode(context).size(); i < whole.size(); ++i) {
+  for (size_t i = task_tokenizer().encode(context).size(); i < whole.size(); ++i) {
     const auto logits = runner.logits_after(std::span(whole).first(i));
     double total = 0;
     for (float x : logits) total += std::exp(static_cast<double>(x));
@@ -239,23 +245,23 @@ double log_likelihood_by_definition(FakeRunner& runner, const std::string& conte
 }
 
 TEST(Likelihood, EqualsTheDefinition) {
-  FakeRunner runner = make_runner(16);
+  FakeRunner runner = task_runner(16);
   const std::vector<Continuation> continuations = {
       {"The sky is", " blue and wide"}, {"The sky is", " green"}, {"One two three", " four"}};
-  const auto scores = score_continuations(runner, tokenizer(), continuations, Activations::f32);
+  const auto scores = score_continuations(runner, task_tokenizer(), continuations, Activations::f32);
   for (size_t i = 0; i < scores.size(); ++i)  // FP32 exps with 2e-7, a handful of tokens
     EXPECT_NEAR(scores[i].log_likelihood,
                 log_likelihood_by_definition(runner, continuations[i].context, continuations[i].text), 1e-5);
   // Spaces at the context's end belong to the continuation.
   const std::vector<Continuation> moved = {{"The sky is ", "green"}};
-  EXPECT_EQ(score_continuations(runner, tokenizer(), moved, Activations::f32)[0].log_likelihood,
+  EXPECT_EQ(score_continuations(runner, task_tokenizer(), moved, Activations::f32)[0].log_likelihood,
             scores[1].log_likelihood);
   const std::vector<Continuation> nothing = {{"The sky is", ""}};
-  EXPECT_THROW(score_continuations(runner, tokenizer(), nothing, Activations::f32), Error);
+  EXPECT_THROW(score_continuations(runner, task_tokenizer(), nothing, Activations::f32), Error);
 }
 
 TEST(Likelihood, ChoosesTheLikeliestAndTheLikeliestPerCharacter) {
-  FakeRunner runner = make_runner();
+  FakeRunner runner = task_runner();
   TaskSet set;
   set.method = TaskMethod::likelihood;
   TaskItem item;
@@ -274,7 +280,7 @@ TEST(Likelihood, ChoosesTheLikeliestAndTheLikeliestPerCharacter) {
   ASSERT_NE(best, best_normalised);
   for (int correct = 0; correct < 3; ++correct) {
     set.items[0].correct = correct;
-    const ItemResult r = run_tasks({&runner, &tokenizer(), {}}, set, {.mode = Activations::f32})[0];
+    const ItemResult r = run_tasks({&runner, &task_tokenizer(), {}}, set, {.mode = Activations::f32})[0];
     EXPECT_EQ(r.chosen, best);
     EXPECT_EQ(r.correct, correct == best);
     EXPECT_EQ(r.correct_normalised, correct == best_normalised);
@@ -283,8 +289,8 @@ TEST(Likelihood, ChoosesTheLikeliestAndTheLikeliestPerCharacter) {
 
 // The prompt as it was put and the answer after it, cut where it is asked to be; of choices the one that was chosen.
 TEST(Tasks, OwnTextIsPromptAndAnswer) {
-  FakeRunner runner = make_runner();
-  const TaskModel model{&runner, &tokenizer(), chat_prompt(tokenizer(), chat())};
+  FakeRunner runner = task_runner();
+  const TaskModel model{&runner, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())};
   const TaskSet set = questions(3);
   std::vector<ItemResult> results(3);
   results[0].text = "nobody knows";
@@ -292,7 +298,7 @@ TEST(Tasks, OwnTextIsPromptAndAnswer) {
   const auto all = answered_texts(model, set, results, 100);
   ASSERT_EQ(all.size(), 2u);
   const std::vector<int32_t> prompt = model.prompt(conversation(set.items[0], {})),
-                             answer = tokenizer().encode("nobody knows", false);
+                             answer = task_tokenizer().encode("nobody knows", false);
   ASSERT_GE(answer.size(), 2u);
   EXPECT_EQ(all[0].first_scored, std::ssize(prompt));
   std::vector<int32_t> both = prompt;
@@ -312,8 +318,8 @@ TEST(Tasks, OwnTextIsPromptAndAnswer) {
   chosen.chosen = 1;
   const auto text = answered_texts(model, choices, std::span(&chosen, 1), 100);
   ASSERT_EQ(text.size(), 1u);
-  EXPECT_EQ(text[0].ids, tokenizer().encode("The sky is blue and wide"));
-  EXPECT_EQ(text[0].first_scored, std::ssize(tokenizer().encode("The sky is")));
+  EXPECT_EQ(text[0].ids, task_tokenizer().encode("The sky is blue and wide"));
+  EXPECT_EQ(text[0].first_scored, std::ssize(task_tokenizer().encode("The sky is")));
 }
 
 TEST(Tasks, ReportCountsByTask) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "arch/stops.h"
 #include "io/hf_config.h"
 #include "io/weights_hash.h"
 
@@ -40,12 +41,11 @@ void pack_fields(std::span<const uint8_t> values, int bits, std::span<uint32_t> 
 
 std::vector<std::vector<LinearId>> fused_units(const ModelConfig& config) {
   std::vector<std::vector<LinearId>> units;
-  for (int i = 0; i < config.L; ++i) {
-    units.push_back({LinearId{i, Role::q}, LinearId{i, Role::k}, LinearId{i, Role::v}});
-    units.push_back({LinearId{i, Role::o}});
-    units.push_back({LinearId{i, Role::gate}, LinearId{i, Role::up}});
-    units.push_back({LinearId{i, Role::down}});
-  }
+  for (int i = 0; i < config.L; ++i)
+    for (const Stop& stop : kStops) {
+      units.emplace_back();
+      for (Role role : stop.roles) units.back().push_back({i, role});
+    }
   return units;
 }
 

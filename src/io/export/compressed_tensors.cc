@@ -11,31 +11,31 @@ namespace {
 using namespace exporting;
 using nlohmann::json;
 
-constexpr std::string_view kTarget = "compressed-tensors";
+constexpr std::string_view kCompressedTarget = "compressed-tensors";
 
-void check_fits(const Checkpoint& source, ServingProfile profile) {
-  check_separate(source, kTarget);
+void check_fits_compressed(const Checkpoint& source, ServingProfile profile) {
+  check_separate(source, kCompressedTarget);
   for (LinearId id : linears_of(source.config())) {
-    check_integer_or_dense(source, id, kTarget);
+    check_integer_or_dense(source, id, kCompressedTarget);
     const FormatSpec spec = source.format(id);
     if (is_outer(id) || spec.is_dense()) continue;
     const int64_t in = shape_of(source.config(), id)[1];
     if (in % spec.group_size(in) != 0)
       refuse(
-          source, id, kTarget,
+          source, id, kCompressedTarget,
           fmt::format("its {} columns are not whole groups; use a group that divides them, or the whole row (int{}c)",
                       in, spec.bits));
     if (profile != ServingProfile::vllm) continue;
     if (!spec.symmetric && spec.bits != 4 && spec.bits != 8)
-      refuse(source, id, kTarget,
+      refuse(source, id, kCompressedTarget,
              fmt::format("with --profile vllm zero points go with 4 and 8 bits only; formats that fit: int{}g128, "
                          "int4g128z, int8g128z, or export without the profile",
                          spec.bits));
     if (spec.group == 16)
-      refuse(source, id, kTarget,
+      refuse(source, id, kCompressedTarget,
              "with --profile vllm groups are 32, 64, 128 columns or the whole row; or export without the profile");
   }
-  check_fused(source, kTarget);
+  check_fused(source, kCompressedTarget);
 }
 
 json weights_json(const FormatSpec& spec) {
@@ -51,7 +51,7 @@ json weights_json(const FormatSpec& spec) {
 }
 
 // Targets are exact module names: readers try them on every module, and on the parts of a fused one.
-json quantization_config(const Checkpoint& source) {
+json compressed_json(const Checkpoint& source) {
   std::map<std::tuple<int, int, bool>, std::pair<FormatSpec, json>> groups;
   json ignore = json::array();
   for (LinearId id : linears_of(source.config())) {
@@ -89,7 +89,7 @@ void write_packed(const LinearWeight& w, const ByteSink& sink) {
   }
 }
 
-void write_scales(const LinearWeight& w, const ByteSink& sink) {
+void write_compressed_scales(const LinearWeight& w, const ByteSink& sink) {
   if (w.spec.scale == ScaleKind::f16) {
     const Tensor& t = integer_of(w).scale.view;
     return sink({t.data, static_cast<size_t>(t.bytes())});
@@ -116,7 +116,7 @@ void write_zeros(const LinearWeight& w, const ByteSink& sink) {
   sink(bytes_of(all));
 }
 
-void append_integer(const Checkpoint& source, LinearId id, std::vector<TensorToWrite>& tensors) {
+void append_compressed(const Checkpoint& source, LinearId id, std::vector<TensorToWrite>& tensors) {
   const FormatSpec spec = source.format(id);
   const Shape shape = shape_of(source.config(), id);
   const int64_t out = shape[0], in = shape[1], groups = spec.groups(in);
@@ -129,14 +129,14 @@ void append_integer(const Checkpoint& source, LinearId id, std::vector<TensorToW
   });
   add(".weight_packed", DType::i32, {out, words_for(in, spec.bits)}, write_packed);
   if (!spec.symmetric) add(".weight_zero_point", DType::i32, {words_for(out, spec.bits), groups}, write_zeros);
-  add(".weight_scale", spec.scale == ScaleKind::f16 ? DType::f16 : DType::f32, {out, groups}, write_scales);
+  add(".weight_scale", spec.scale == ScaleKind::f16 ? DType::f16 : DType::f32, {out, groups}, write_compressed_scales);
 }
 
 }  // namespace
 
 std::vector<std::string> export_compressed_tensors(const Checkpoint& source, const std::string& folder,
                                                    ServingProfile profile) {
-  check_fits(source, profile);
+  check_fits_compressed(source, profile);
   std::vector<std::string> notes;
   std::vector<TensorToWrite> tensors;
   bool any = false;
@@ -144,7 +144,7 @@ std::vector<std::string> export_compressed_tensors(const Checkpoint& source, con
     const bool coded = !source.format(id).is_dense();
     if (coded && !is_outer(id)) {
       any = true;
-      append_integer(source, id, tensors);
+      append_compressed(source, id, tensors);
       continue;
     }
     tensors.push_back(dense_tensor(source, id));
@@ -152,11 +152,12 @@ std::vector<std::string> export_compressed_tensors(const Checkpoint& source, con
       notes.push_back(fmt::format("{} ({}) is decoded to {}", to_string(id), to_string(source.format(id)),
                                   name_of(half_type(source.config()))));
   }
-  check(any, "{}: no linear of a layer is quantised; there is nothing to export to {}", source.folder(), kTarget);
+  check(any, "{}: no linear of a layer is quantised; there is nothing to export to {}", source.folder(),
+        kCompressedTarget);
   append_small_tensors(source, tensors);
   json config = config_json(source);
-  config["quantization_config"] = quantization_config(source);
-  write_folder(source, folder, kTarget, notes, tensors, std::move(config));
+  config["quantization_config"] = compressed_json(source);
+  write_folder(source, folder, kCompressedTarget, notes, tensors, std::move(config));
   return notes;
 }
 

@@ -77,7 +77,7 @@ namespace {
 
 using namespace exporting;
 
-constexpr std::string_view kTarget = "gguf";
+constexpr std::string_view kGgufTarget = "gguf";
 constexpr uint64_t kAlignment = 32;
 constexpr int64_t kBlock = 32;
 
@@ -318,11 +318,11 @@ void check_config(const Checkpoint& source) {
      "yarn with other than its usual parameters");
 }
 
-void check_fits(const Checkpoint& source) {
+void check_fits_gguf(const Checkpoint& source) {
   for (LinearId id : linears_of(source.config())) {
-    check_integer_or_dense(source, id, kTarget);
+    check_integer_or_dense(source, id, kGgufTarget);
     if (const std::string reason = misfit(source, id); !reason.empty() && !is_outer(id))
-      refuse(source, id, kTarget, reason);
+      refuse(source, id, kGgufTarget, reason);
   }
 }
 
@@ -440,7 +440,7 @@ void put_statement(GgufKeys& keys, const Checkpoint& source, const std::vector<s
                    const std::vector<GgufTensor>& tensors) {
   WeightsHash hash;
   for (const GgufTensor& t : tensors) hash.add({t.name, DType::u8, {}, t.produce});
-  nlohmann::json statement = statement_of(source, kTarget, notes, hash.hex());
+  nlohmann::json statement = statement_of(source, kGgufTarget, notes, hash.hex());
   nlohmann::json& provenance = statement["provenance"];
   if (provenance.is_object() && provenance.contains("certificate")) {
     keys.put_string("fidelio.certificate", provenance["certificate"].dump());
@@ -454,7 +454,7 @@ void put_statement(GgufKeys& keys, const Checkpoint& source, const std::vector<s
 std::vector<std::string> export_gguf(const Checkpoint& source, const std::string& file, bool exact) {
   check(!std::filesystem::exists(file), "{} exists already; choose another output file or remove it", file);
   check_config(source);
-  check_fits(source);
+  check_fits_gguf(source);
   const std::vector<GgufTensor> tensors = tensors_of(source, exact);
   GgufKeys keys;
   put_architecture(keys, source, file_type_of(tensors));

@@ -13,26 +13,26 @@ namespace {
 using namespace exporting;
 using nlohmann::json;
 
-constexpr std::string_view kTarget = "gptq";
-constexpr int64_t kBlock = 32;  // codes that fill whole words at every width
+constexpr std::string_view kGptqTarget = "gptq";
+constexpr int64_t kWholeWords = 32;  // codes that fill whole words at every width
 
-void check_fits(const Checkpoint& source, ServingProfile profile) {
-  check_separate(source, kTarget);
+void check_fits_gptq(const Checkpoint& source, ServingProfile profile) {
+  check_separate(source, kGptqTarget);
   for (LinearId id : linears_of(source.config())) {
-    check_integer_or_dense(source, id, kTarget);
+    check_integer_or_dense(source, id, kGptqTarget);
     const FormatSpec spec = source.format(id);
     if (is_outer(id) || spec.is_dense()) continue;
     const Shape shape = shape_of(source.config(), id);
-    if (shape[0] % kBlock != 0 || shape[1] % kBlock != 0)
-      refuse(source, id, kTarget,
+    if (shape[0] % kWholeWords != 0 || shape[1] % kWholeWords != 0)
+      refuse(source, id, kGptqTarget,
              fmt::format("its shape {} is not in multiples of {}; leave it dense, or export to compressed-tensors",
-                         to_string(shape), kBlock));
+                         to_string(shape), kWholeWords));
     if (profile == ServingProfile::vllm && (!spec.symmetric || (spec.bits != 4 && spec.bits != 8) || spec.group == 16))
-      refuse(source, id, kTarget,
+      refuse(source, id, kGptqTarget,
              "with --profile vllm it is symmetric, 4 or 8 bits, in groups of 32, 64, 128 or the row; formats that fit: "
              "int4g128, int8g128; compressed-tensors holds more");
   }
-  if (profile == ServingProfile::vllm) check_fused(source, kTarget);
+  if (profile == ServingProfile::vllm) check_fused(source, kGptqTarget);
 }
 
 // Planar: per 32 codes the low plane's words, then the higher planes'.
@@ -59,8 +59,8 @@ std::vector<Plane> low_first_planes(int bits) {
 // values.size() is a multiple of 32.
 void pack_planar(std::span<const uint8_t> values, int bits, std::span<uint32_t> words) {
   const std::vector<Plane> planes = low_first_planes(bits);
-  std::array<uint8_t, kBlock> part;
-  for (size_t begin = 0, word = 0; begin < values.size(); begin += kBlock)
+  std::array<uint8_t, kWholeWords> part;
+  for (size_t begin = 0, word = 0; begin < values.size(); begin += kWholeWords)
     for (const Plane& plane : planes) {
       for (size_t i = 0; i < part.size(); ++i)
         part[i] = static_cast<uint8_t>((values[begin + i] >> plane.shift) & ((1 << plane.width) - 1));
@@ -97,7 +97,7 @@ void write_qzeros(const LinearWeight& w, Packer pack, const ByteSink& sink) {
   }
 }
 
-void write_scales(const LinearWeight& w, LinearId id, const ByteSink& sink) {
+void write_gptq_scales(const LinearWeight& w, LinearId id, const ByteSink& sink) {
   std::vector<f16> row(static_cast<size_t>(w.out));
   for (int64_t g = 0; g < w.spec.groups(w.in); ++g) {
     for (size_t n = 0; n < row.size(); ++n)
@@ -106,7 +106,7 @@ void write_scales(const LinearWeight& w, LinearId id, const ByteSink& sink) {
   }
 }
 
-void append_integer(const Checkpoint& source, LinearId id, Packer pack, std::vector<TensorToWrite>& tensors) {
+void append_gptq(const Checkpoint& source, LinearId id, Packer pack, std::vector<TensorToWrite>& tensors) {
   const FormatSpec spec = source.format(id);
   const Shape shape = shape_of(source.config(), id);
   const int64_t out = shape[0], in = shape[1], groups = spec.groups(in);
@@ -119,7 +119,7 @@ void append_integer(const Checkpoint& source, LinearId id, Packer pack, std::vec
   add(".qzeros", DType::i32, {groups, out * spec.bits / 32},
       [pack](const LinearWeight& w, const ByteSink& sink) { write_qzeros(w, pack, sink); });
   add(".scales", DType::f16, {groups, out},
-      [id](const LinearWeight& w, const ByteSink& sink) { write_scales(w, id, sink); });
+      [id](const LinearWeight& w, const ByteSink& sink) { write_gptq_scales(w, id, sink); });
   add(".g_idx", DType::i32, {in}, [](const LinearWeight& w, const ByteSink& sink) {
     std::vector<int32_t> group(static_cast<size_t>(w.in));
     for (size_t k = 0; k < group.size(); ++k)
@@ -147,7 +147,7 @@ std::string rule(const std::vector<LinearId>& ids, size_t unit_size) {
   return "^" + pattern + "$";
 }
 
-json quantization_config(const Checkpoint& source, bool planar) {
+json gptq_json(const Checkpoint& source, bool planar) {
   // Formats that differ in the kind of scale only are one here.
   const auto key = [](const FormatSpec& s) { return std::tuple(s.is_dense(), s.bits, s.group, s.symmetric); };
   std::map<std::tuple<bool, int, int, bool>, std::pair<int64_t, FormatSpec>> weights;
@@ -160,7 +160,7 @@ json quantization_config(const Checkpoint& source, bool planar) {
       some = spec;
     }
   check(!weights.empty(), "{}: no linear of a layer is quantised; there is nothing to export to {}", source.folder(),
-        kTarget);
+        kGptqTarget);
   const FormatSpec common = std::max_element(weights.begin(), weights.end(), [](const auto& a, const auto& b) {
                               return a.second.first < b.second.first;
                             })->second.second;
@@ -190,21 +190,21 @@ json quantization_config(const Checkpoint& source, bool planar) {
 }  // namespace
 
 std::vector<std::string> export_gptq(const Checkpoint& source, const std::string& folder, ServingProfile profile) {
-  check_fits(source, profile);
+  check_fits_gptq(source, profile);
   const std::vector<LinearId> ids = linears_of(source.config());
   const bool planar = std::any_of(ids.begin(), ids.end(), [&](LinearId id) {
     const FormatSpec spec = source.format(id);
     return !is_outer(id) && spec.kind == Kind::integer && spec.bits >= 5 && spec.bits <= 7;
   });
   json config = config_json(source);
-  config["quantization_config"] = quantization_config(source, planar);
+  config["quantization_config"] = gptq_json(source, planar);
 
   std::vector<std::string> notes;
   std::vector<TensorToWrite> tensors;
   for (LinearId id : ids) {
     const FormatSpec spec = source.format(id);
     if (!spec.is_dense() && !is_outer(id)) {
-      append_integer(source, id, planar ? pack_planar : pack_fields, tensors);
+      append_gptq(source, id, planar ? pack_planar : pack_fields, tensors);
       if (spec.scale == ScaleKind::u8)
         notes.push_back(fmt::format("{} ({}): scales are rounded to FP16", to_string(id), to_string(spec)));
       continue;
@@ -218,7 +218,8 @@ std::vector<std::string> export_gptq(const Checkpoint& source, const std::string
     notes.push_back("checkpoint_format is gptq_p, for 5, 6 or 7 bits: GPTQModel reads it, older readers do not");
   append_small_tensors(source, tensors);
   const std::string quantize_config = config["quantization_config"].dump(2) + "\n";
-  write_folder(source, folder, kTarget, notes, tensors, std::move(config), {{"quantize_config.json", quantize_config}});
+  write_folder(source, folder, kGptqTarget, notes, tensors, std::move(config),
+               {{"quantize_config.json", quantize_config}});
   return notes;
 }
 

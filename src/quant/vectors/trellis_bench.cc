@@ -230,19 +230,11 @@ void probe(const std::string& model, const std::string& text, int64_t tokens, co
   }
   for (int k = 2; k <= 4; ++k) methods.push_back({.name = fmt::format("trellis{}", k), .trellis = k});
   Walk walk(*runner, data);
-  struct Stop {
-    InputId input;
-    std::vector<Role> roles;
-    std::optional<Role> then;
-  };
-  const Stop stops[] = {{InputId::attn_in, {Role::q, Role::k, Role::v}, {}},
-                        {InputId::o_in, {Role::o}, Role::o},
-                        {InputId::mlp_in, {Role::gate, Role::up}, {}},
-                        {InputId::down_in, {Role::down}, Role::down}};
   for (int layer = 0; layer < config.L; ++layer)
-    for (const Stop& stop : stops) {
+    for (const Stop& stop : kStops) {
       const int64_t columns = shape_of(config, {layer, stop.roles[0]})[1];
-      const Hessian h = walk.inputs(layer, stop.input, columns, stop.then, pool);
+      const Hessian h =
+          walk.inputs(layer, stop.input, columns, stop.adds() ? std::optional(stop.roles.front()) : std::nullopt, pool);
       const HessianFactor f = factorize(h, 0.01, true, pool);
       for (const Role role : stop.roles) {
         const LinearWeight original = source.linear({layer, role});

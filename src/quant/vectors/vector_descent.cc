@@ -358,7 +358,7 @@ VectorLosses descend_vectors(VectorWork& k, std::span<const float> h, const Vect
   for (int pass = 0; pass < how.passes; ++pass) {
     // Column scales are found once; codebooks as long as many codes still move.
     if (how.refit && pass == 0) refit_columns(k, h, loss, pool);
-    if (how.refit && pass < kBookPasses) refit_books(k, h, loss, pool);
+    if (how.refit && !k.shared && pass < kBookPasses) refit_books(k, h, loss, pool);
     over_rows(k.shape, pool, [&](int64_t block, int64_t first, int64_t last) {
       Strip s = strip_of(k, h, first, last);
       if (how.codes) descend_codes(k, block, h, s);

@@ -22,13 +22,14 @@ VectorCorrection correct(const float* error);  // the nearest to it (8)
 // Columns in working order: vectors by descending price, the columns of a vector side by side, padded to whole vectors.
 struct VectorWork {
   VectorShape shape;
-  int64_t padded = 0;              // 8 shape.vectors
-  std::vector<int64_t> vector;     // place -> vector of the file
-  std::vector<float> w, done;      // (out, padded): what is wanted, and what was chosen for it
-  std::vector<float> price;        // (padded): of an error in this column
-  std::vector<float> row, column;  // scales as stored; a row's has its codebook's in it once that is known
-  std::vector<float> metrics;      // (padded): price times the column scale's square
-  std::vector<uint8_t> corrected;  // (out, vectors), by place
+  int64_t padded = 0;                   // 8 shape.vectors
+  std::vector<int64_t> vector;          // place -> vector of the file
+  std::vector<float> w, done;           // (out, padded): what is wanted, and what was chosen for it
+  std::vector<float> price;             // (padded): of an error in this column
+  std::vector<float> row, column;       // scales as stored; a row's has its codebook's in it once that is known
+  std::vector<float> metrics;           // (padded): price times the column scale's square
+  std::vector<uint8_t> corrected;       // (out, vectors), by place
+  const OwnedTensor* shared = nullptr;  // the codebook is this one, and stays as it is
   std::vector<VectorBook> books;
   std::vector<float> book_scale;
   // What was chosen, by place.
@@ -40,6 +41,10 @@ struct VectorWork {
 };
 
 inline constexpr int64_t kVectorRows = 64;  // of a job
+
+// `count` vectors of a matrix in its codebook's terms, drawn at random, as samples of place 0.
+void add_normalised(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, int64_t count,
+                    VectorSamples& to);
 
 // f(block, first row, last row) over pieces of blocks.
 template <typename F>

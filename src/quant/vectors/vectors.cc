@@ -13,11 +13,15 @@ namespace fidelio {
 namespace {
 
 constexpr int64_t kSamplesPerEntry = 64;  // vectors that a codebook is fitted to
+constexpr int64_t kScaleSamples = 1024;   // and those that a shared one's scale is fitted to
+constexpr int kScaleRounds = 6;
 
-VectorWork begin(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
-                 std::vector<int64_t> order) {
+VectorWork begin(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, std::vector<int64_t> order,
+                 const SharedCodebooks* codebooks) {
   VectorWork k;
   k.shape = vector_shape(spec, out, in);
+  if (const auto name = shared_name(spec); codebooks && !name.empty() && codebooks->contains(name))
+    k.shared = &codebooks->at(name);
   k.padded = k.shape.vectors * kVectorDim;
   k.vector = std::move(order);
   k.w.assign(static_cast<size_t>(out * k.padded), 0.0f);
@@ -52,6 +56,13 @@ void normalise(VectorWork& k) {
   }
 }
 
+// Vectors in the order of the file.
+std::vector<int64_t> as_stored(int64_t in) {
+  std::vector<int64_t> order(static_cast<size_t>((in + kVectorDim - 1) / kVectorDim));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
 // x of a vector in its codebook's terms, `scale` = the row's; zero where the row is.
 void scaled(const VectorWork& k, const float* w, int64_t place, float scale, float* x) {
   for (int64_t j = 0; j < kVectorDim; ++j)
@@ -79,9 +90,48 @@ VectorSamples sample(const VectorWork& k, int64_t block) {
   return s;
 }
 
+// A shared codebook's scale in this matrix: codes and scale in turn, from where both have the same size.
+float fit_scale(const VectorWork& k, const VectorBook& book) {
+  const VectorSamples s = sample(k, 0);
+  const int64_t step = std::max<int64_t>(1, s.size() / kScaleSamples);
+  double of_book = 0, of_samples = 0, many = 0;
+  for (int64_t i = 0; i < book.entries() * kVectorDim; ++i)
+    of_book += std::pow(book.at(i / kVectorDim, i % kVectorDim), 2) / static_cast<double>(book.entries() * kVectorDim);
+  for (int64_t i = 0; i < s.size(); i += step)
+    for (int64_t j = 0; j < kVectorDim; ++j, ++many) of_samples += std::pow(s.x[i * kVectorDim + j], 2);
+  if (of_book == 0 || of_samples == 0) return 1;
+  double scale = std::sqrt(of_samples / many / of_book);
+  std::vector<float> norm(static_cast<size_t>(book.entries()));
+  for (int round = 0; round < kScaleRounds; ++round) {
+    double both = 0, square = 0;
+    for (int64_t i = 0; i < s.size(); i += step) {
+      const float* metric = s.metrics.data() + int64_t{s.place[i]} * kVectorDim;
+      float x[kVectorDim], q[kVectorDim];
+      for (int64_t j = 0; j < kVectorDim; ++j) x[j] = static_cast<float>(s.x[i * kVectorDim + j] / scale);
+      book.norms(metric, norm.data());
+      book.decode(book.nearest(x, metric, norm.data()), q);
+      for (int64_t j = 0; j < kVectorDim; ++j) {
+        both += double{s.weight[i]} * metric[j] * x[j] * q[j];
+        square += double{s.weight[i]} * metric[j] * q[j] * q[j];
+      }
+    }
+    if (both > 0) scale *= both / square;
+  }
+  return static_cast<float>(scale);
+}
+
 void fit_books(VectorWork& k, ThreadPool& pool) {
   k.books.clear();
   k.book_scale.clear();
+  if (k.shared) {
+    VectorBook book(k.shape.entries, k.shape.signs);
+    const auto levels = k.shared->as<const int8_t>();
+    for (int64_t i = 0; i < k.shape.entries * kVectorDim; ++i)
+      book.at(i / kVectorDim, i % kVectorDim) = static_cast<float>(levels[i]);
+    k.book_scale.push_back(fit_scale(k, book));
+    k.books.push_back(std::move(book));
+    return;
+  }
   for (int64_t b = 0; b < k.shape.blocks; ++b) {
     float scale = 1;
     k.books.push_back(fit_vector_book(sample(k, b), k.shape.entries, k.shape.signs, pool, &scale));
@@ -176,7 +226,8 @@ LinearWeight emit(const FormatSpec& spec, const VectorWork& k) {
   const int64_t V = k.shape.vectors;
   std::vector<int64_t> place(static_cast<size_t>(V));
   for (int64_t i = 0; i < V; ++i) place[k.vector[i]] = i;
-  for (int64_t b = 0; b < k.shape.blocks; ++b)
+  if (k.shared) m.codebook = *k.shared;
+  for (int64_t b = 0; !k.shared && b < k.shape.blocks; ++b)
     for (int64_t i = 0; i < k.shape.entries * kVectorDim; ++i)
       m.codebook.as<int8_t>()[b * k.shape.entries * kVectorDim + i] =
           static_cast<int8_t>(k.books[b].at(i / kVectorDim, i % kVectorDim));
@@ -264,11 +315,26 @@ VectorCorrection correct(const float* error) {
   return c;
 }
 
+void add_normalised(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, int64_t count,
+                    VectorSamples& to) {
+  VectorWork k = begin(spec, w, out, in, as_stored(in), nullptr);
+  k.price.assign(static_cast<size_t>(k.padded), 1.0f);
+  normalise(k);
+  Rng rng(3, static_cast<uint64_t>(to.size()));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto r = static_cast<int64_t>(rng.below(static_cast<uint64_t>(out)));
+    const auto place = static_cast<int64_t>(rng.below(static_cast<uint64_t>(k.shape.vectors)));
+    if (k.row[r] == 0) continue;
+    to.x.resize(to.x.size() + kVectorDim);
+    scaled(k, k.w.data() + r * k.padded, place, k.row[r], to.x.data() + to.x.size() - kVectorDim);
+    to.weight.push_back(1);
+    to.place.push_back(0);
+  }
+}
+
 LinearWeight quantize_vectors(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
-                              std::span<const float> price, ThreadPool& pool) {
-  std::vector<int64_t> order(static_cast<size_t>((in + kVectorDim - 1) / kVectorDim));
-  std::iota(order.begin(), order.end(), 0);
-  VectorWork k = begin(spec, w, out, in, std::move(order));
+                              std::span<const float> price, const SharedCodebooks* codebooks, ThreadPool& pool) {
+  VectorWork k = begin(spec, w, out, in, as_stored(in), codebooks);
   k.price.assign(static_cast<size_t>(k.padded), 0.0f);
   std::copy(price.begin(), price.end(), k.price.begin());
   quantise(k, nullptr, pool);
@@ -278,7 +344,9 @@ LinearWeight quantize_vectors(const FormatSpec& spec, std::span<const float> w, 
 GptqResult quantize_vectors(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
                             const Hessian& hessian, const GptqOptions& options, ThreadPool& pool) {
   const auto start = std::chrono::steady_clock::now();
-  VectorWork k = begin(spec, w, out, in, order_of(hessian));
+  check(options.gradient.empty() || !spec.shared,
+        "{}: as the paper has it every block has a codebook of its own; leave out the m", to_string(spec));
+  VectorWork k = begin(spec, w, out, in, order_of(hessian), options.codebooks);
   const Hessian ordered = reordered(hessian, k);
   const HessianFactor factor = factorize(ordered, options.damping, false, pool);
   VectorDescent descent{options.descent_passes, options.descend_codes, options.refit_scales};

@@ -11,7 +11,7 @@ namespace fidelio {
 
 // By distance alone; `price` (in) weights squared errors by column.
 LinearWeight quantize_vectors(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
-                              std::span<const float> price, ThreadPool& pool);
+                              std::span<const float> price, const SharedCodebooks* codebooks, ThreadPool& pool);
 // With error feedback and descent (vector_work.h). The loss of the report is after descent, loss_gptq before.
 GptqResult quantize_vectors(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
                             const Hessian& hessian, const GptqOptions& options, ThreadPool& pool);

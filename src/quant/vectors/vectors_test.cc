@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "core/rng.h"
-#include "quant/vectors/vector_book.h"
+#include "quant/vectors/vector_work.h"
 
 namespace fidelio {
 namespace {
@@ -114,6 +114,41 @@ TEST(Vectors, ThreadsChangeNothing) {
   const GptqResult a = quantize_gptq(spec, w, kOut, kIn, h, {}, one),
                    b = quantize_gptq(spec, w, kOut, kIn, h, {}, three);
   EXPECT_EQ(decode(a.weight), decode(b.weight));
+}
+
+// Two matrices of other size and shape with one codebook: it is the very same one, stays as it was, and serves a
+// matrix that is a thousand times larger in value.
+TEST(Vectors, ASharedCodebookServesAnyMatrix) {
+  constexpr int64_t kEntries = 256;
+  ThreadPool pool(2);
+  const FormatSpec spec = parse_format("vq8k16s8m+r1.0");
+  VectorSamples samples;
+  const std::vector<float> wide = normal(96 * 128, 9), plain(8, 1.0f);
+  add_normalised(spec, wide, 96, 128, 64 * kEntries, samples);
+  samples.metrics = plain;
+  float scale = 1;
+  const VectorBook book = fit_vector_book(samples, kEntries, spec.signs, pool, &scale);
+  OwnedTensor codebook = OwnedTensor::allocate(DType::i8, {kEntries, kVectorDim});
+  for (int64_t i = 0; i < kEntries * kVectorDim; ++i)
+    codebook.as<int8_t>()[i] = static_cast<int8_t>(book.at(i / kVectorDim, i % kVectorDim));
+  const std::vector<int8_t> before(codebook.as<int8_t>().begin(), codebook.as<int8_t>().end());
+  const SharedCodebooks codebooks = {{shared_name(spec), codebook}};
+
+  for (const auto [out, in] : {Size{40, 64}, Size{70, 61}}) {
+    const Hessian h = correlated(in, pool);
+    std::vector<float> w = normal(out * in, 10);
+    for (float& x : w) x *= out == 40 ? 1 : 1000;
+    const GptqResult made = quantize_gptq(spec, w, out, in, h, {.codebooks = &codebooks}, pool);
+    EXPECT_EQ(shared_codebook(made.weight)->view.data, codebook.view.data);
+    const double loss = proxy_loss(w, decode(made.weight), out, in, h);
+    const LinearWeight alone = quantize_rtn(spec, w, out, in, {.importance = {}, .codebooks = &codebooks}, pool);
+    EXPECT_LT(loss, proxy_loss(w, decode(alone), out, in, h));
+    // Two bits of a normal distribution leave a tenth of its energy (vectors of one matrix do not differ from another's).
+    EXPECT_LT(loss, 0.1 * proxy_loss(w, std::vector<float>(w.size()), out, in, h));
+  }
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), codebook.as<const int8_t>().begin()));
+  const Hessian h = correlated(64, pool);
+  EXPECT_THROW(quantize_gptq(spec, normal(64, 1), 1, 64, h, {.gradient = plain, .codebooks = &codebooks}, pool), Error);
 }
 
 // A row of zeros stays one; zeros alone are no special case; a column that no token uses costs nothing.

@@ -6,7 +6,7 @@
 namespace fidelio::serve {
 namespace {
 
-std::string event_of(const Json& value) {
+std::string message_event(const Json& value) {
   return "event: " + value["type"].get<std::string>() + "\ndata: " + json_text(value) + "\n\n";
 }
 
@@ -30,7 +30,7 @@ Json stop_reason(const Choice& c) {
   if (!c.stop.empty()) return "stop_sequence";
   return c.finish_reason == "stop" ? "end_turn" : "max_tokens";
 }
-Json null_or(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+Json null_or_text(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 class MessagesForm final : public AnswerForm {
  public:
@@ -41,11 +41,11 @@ class MessagesForm final : public AnswerForm {
     Json message = head(usage);
     for (const Part& part : c.parts) message["content"].push_back(block_of(part));
     message["stop_reason"] = stop_reason(c);
-    message["stop_sequence"] = null_or(c.stop);
+    message["stop_sequence"] = null_or_text(c.stop);
     return json_text(message);
   }
   std::string opening(const Choice&, const Usage& usage) override {
-    return event_of({{"type", "message_start"}, {"message", head(usage)}});
+    return message_event({{"type", "message_start"}, {"message", head(usage)}});
   }
   // A part of another kind than the one before closes its block and opens one.
   std::string delta(const Choice&, const std::vector<Part>& parts, const std::vector<Piece>&) override {
@@ -57,7 +57,7 @@ class MessagesForm final : public AnswerForm {
         Json block = block_of(part);
         if (call) block["input"] = Json::object();
         if (!call) block[part.kind == Part::Kind::thought ? "thinking" : "text"] = "";
-        events += event_of({{"type", "content_block_start"}, {"index", index_}, {"content_block", block}});
+        events += message_event({{"type", "content_block_start"}, {"index", index_}, {"content_block", block}});
         open_ = true;
         kind_ = part.kind;
       }
@@ -68,16 +68,17 @@ class MessagesForm final : public AnswerForm {
         more = {{"type", "thinking_delta"}, {"thinking", part.text}};
       else
         more = {{"type", "text_delta"}, {"text", part.text}};
-      events += event_of({{"type", "content_block_delta"}, {"index", index_}, {"delta", more}});
+      events += message_event({{"type", "content_block_delta"}, {"index", index_}, {"delta", more}});
     }
     return events;
   }
   std::string finish(const Choice& c, const Usage& usage) override {
-    return close() + event_of({{"type", "message_delta"},
-                               {"delta", {{"stop_reason", stop_reason(c)}, {"stop_sequence", null_or(c.stop)}}},
-                               {"usage", usage_of(usage)}});
+    return close() +
+           message_event({{"type", "message_delta"},
+                          {"delta", {{"stop_reason", stop_reason(c)}, {"stop_sequence", null_or_text(c.stop)}}},
+                          {"usage", usage_of(usage)}});
   }
-  std::string end(const Usage&, bool) override { return event_of({{"type", "message_stop"}}); }
+  std::string end(const Usage&, bool) override { return message_event({{"type", "message_stop"}}); }
   std::string error(const RequestError& error) override {
     return "event: error\ndata: " + messages_error_body(error.status(), error.what()) + "\n\n";
   }
@@ -100,7 +101,7 @@ class MessagesForm final : public AnswerForm {
   std::string close() {
     if (!open_) return "";
     open_ = false;
-    return event_of({{"type", "content_block_stop"}, {"index", index_++}});
+    return message_event({{"type", "content_block_stop"}, {"index", index_++}});
   }
 
   Envelope e_;

@@ -13,12 +13,12 @@
 namespace fidelio {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using ::testing::HasSubstr;
 
-Json fixture(const std::string& name) {
+OrderedJson fixture(const std::string& name) {
   std::ifstream file(std::string(FIDELIO_SOURCE_DIR) + "/src/text/testdata/chat/" + name);
-  return Json::parse(file);
+  return OrderedJson::parse(file);
 }
 
 std::tm fixed_now() {  // FIXED_NOW of tools/make_chat_fixtures.py
@@ -28,7 +28,8 @@ std::tm fixed_now() {  // FIXED_NOW of tools/make_chat_fixtures.py
 }
 
 // The rendered text, or null with the message in `error`: how the fixtures note what jinja2 raised.
-Json render(const std::string& source, const Json& messages, Json variables, std::string* error = nullptr) {
+OrderedJson render(const std::string& source, const OrderedJson& messages, OrderedJson variables,
+                   std::string* error = nullptr) {
   try {
     ChatTemplate t(source, {});
     t.set_clock(fixed_now);
@@ -48,23 +49,23 @@ std::string failure(const std::string& source, const jinja::Limits& limits = {})
 }
 
 TEST(Jinja, LanguageMatchesJinja2) {
-  Json data = fixture("language.json");
+  OrderedJson data = fixture("language.json");
   ASSERT_GE(data["cases"].size(), 300u);
-  for (const Json& c : data["cases"]) {
+  for (const OrderedJson& c : data["cases"]) {
     std::string source = c[0], error;
-    Json got = render(source, Json::array(), data["variables"], &error);
+    OrderedJson got = render(source, OrderedJson::array(), data["variables"], &error);
     EXPECT_EQ(got, c[1]) << source << "\n" << error;
   }
 }
 
 TEST(Jinja, FamiliesMatchJinja2) {
-  Json data = fixture("families.json");
+  OrderedJson data = fixture("families.json");
   ASSERT_GE(data["cases"].size(), 500u);
-  for (const Json& c : data["cases"]) {
-    Json variables = data["tokens"];
+  for (const OrderedJson& c : data["cases"]) {
+    OrderedJson variables = data["tokens"];
     variables.update(data["extras"][c[2].get<size_t>()]);
     std::string error;
-    Json got =
+    OrderedJson got =
         render(data["templates"][c[0].get<std::string>()], data["chats"][c[1].get<std::string>()], variables, &error);
     EXPECT_EQ(got, c[3]) << c[0] << " / " << c[1] << " / " << c[2] << "\n" << error;
   }
@@ -72,7 +73,8 @@ TEST(Jinja, FamiliesMatchJinja2) {
 
 // A sequence that is made of a str lives as long as it is walked over (a fuzzer and ASan found that it did not).
 TEST(Jinja, SequencesMadeOfAStrAreHeld) {
-  EXPECT_EQ(render("{{ ', '.join('a longer text than fits into a small string') }}", Json::array(), Json::object())
+  EXPECT_EQ(render("{{ ', '.join('a longer text than fits into a small string') }}", OrderedJson::array(),
+                   OrderedJson::object())
                 .get<std::string>()
                 .substr(0, 8),
             "a,  , l,");
@@ -131,8 +133,8 @@ TEST(Jinja, HostileTemplatesEndInAnError) {
 // Random edits of the real sources: any outcome but text or Error fails (a crash, or under the asan preset a leak,
 // a bad access or undefined behaviour). The limits keep each run short.
 TEST(Jinja, MutatedTemplatesNeverCrash) {
-  Json data = fixture("families.json");
-  Json language = fixture("language.json");
+  OrderedJson data = fixture("families.json");
+  OrderedJson language = fixture("language.json");
   std::vector<std::string> sources;
   for (const auto& t : data["templates"]) sources.push_back(t);
   for (const auto& c : language["cases"]) sources.push_back(c[0]);

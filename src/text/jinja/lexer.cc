@@ -10,7 +10,7 @@
 namespace fidelio::jinja {
 namespace {
 
-using Kind = Token::Kind;
+using TokenKind = Token::Kind;
 
 constexpr size_t kMaxTokens = 500'000;  // published templates have some thousands
 
@@ -39,12 +39,12 @@ class Lexer {
 
   std::vector<Token> run() {
     while (!rest_.empty()) outside();
-    push(Kind::end, "");
+    push(TokenKind::end, "");
     return std::move(tokens_);
   }
 
  private:
-  void push(Kind kind, std::string text) {
+  void push(TokenKind kind, std::string text) {
     check(tokens_.size() < kMaxTokens, "chat template line {}: more than {} words and signs", line_, kMaxTokens);
     tokens_.push_back({kind, std::move(text), line_});
   }
@@ -91,19 +91,19 @@ class Lexer {
   void outside() {
     size_t at = find_tag(rest_);
     if (at == rest_.npos) {
-      push(Kind::text, std::string(rest_));
+      push(TokenKind::text, std::string(rest_));
       return skip(rest_.size());
     }
     char what = rest_[at + 1];
     char sign = at + 2 < rest_.size() ? rest_[at + 2] : '\0';
     if (sign != '-' && (sign != '+' || what == '{')) sign = '\0';
     std::string_view text = before_tag(rest_.substr(0, at), sign, what != '{');
-    if (!text.empty()) push(Kind::text, std::string(text));
+    if (!text.empty()) push(TokenKind::text, std::string(text));
     skip(at);
     if (size_t raw = raw_opening(rest_, "raw")) return raw_text(raw);
     skip(sign ? 3 : 2);
     if (what == '#') return comment();
-    push(what == '{' ? Kind::open_print : Kind::open_block, "");
+    push(what == '{' ? TokenKind::open_print : TokenKind::open_block, "");
     inside(what == '{');
   }
 
@@ -135,7 +135,7 @@ class Lexer {
       if (closing) break;
     }
     std::string_view text = before_tag(rest_.substr(0, at), rest_[at + 2], true);
-    if (!text.empty()) push(Kind::text, std::string(text));
+    if (!text.empty()) push(TokenKind::text, std::string(text));
     std::string_view tag = rest_.substr(at, closing);
     bool keeps_newline = tag.ends_with("+%}");
     skip(at + closing);
@@ -167,7 +167,7 @@ class Lexer {
     std::string_view mark = print ? "}}" : "%}";
     char sign = rest_[0] == '-' || (rest_[0] == '+' && !print) ? rest_[0] : '\0';
     if (rest_.substr(sign ? 1 : 0, 2) != mark) return false;
-    push(print ? Kind::close_print : Kind::close_block, "");
+    push(print ? TokenKind::close_print : TokenKind::close_block, "");
     size_t n = sign ? 3 : 2;
     if (!print) {
       after_block(n, sign);
@@ -188,7 +188,7 @@ class Lexer {
   void number() {
     size_t end = digits(0);
     bool real = false;
-    bool after_dot = !tokens_.empty() && tokens_.back().kind == Kind::sign && tokens_.back().text == ".";
+    bool after_dot = !tokens_.empty() && tokens_.back().kind == TokenKind::sign && tokens_.back().text == ".";
     if (!after_dot && end + 1 < rest_.size() && rest_[end] == '.' && is_digit(rest_[end + 1])) {
       end = digits(end + 1);
       real = true;
@@ -207,14 +207,14 @@ class Lexer {
     check(!other_base && (real || text.size() == 1 || text[0] != '0' || text.find_first_not_of('0') == text.npos),
           "chat template line {}: the number {} is not written in plain decimal", line_,
           foreign(rest_.substr(0, end + 1)));
-    push(real ? Kind::number : Kind::integer, std::move(text));
+    push(real ? TokenKind::number : TokenKind::integer, std::move(text));
     skip(end);
   }
 
   void name() {
     size_t end = 1;
     while (end < rest_.size() && (starts_name(rest_[end]) || is_digit(rest_[end]))) ++end;
-    push(Kind::name, std::string(rest_.substr(0, end)));
+    push(TokenKind::name, std::string(rest_.substr(0, end)));
     skip(end);
   }
 
@@ -232,7 +232,7 @@ class Lexer {
             c);
       open_brackets.pop_back();
     }
-    push(Kind::sign, std::string(rest_.substr(0, pair ? 2 : 1)));
+    push(TokenKind::sign, std::string(rest_.substr(0, pair ? 2 : 1)));
     skip(pair ? 2 : 1);
   }
 
@@ -240,7 +240,7 @@ class Lexer {
     size_t end = 1;
     while (end < rest_.size() && rest_[end] != quote) end += rest_[end] == '\\' ? 2 : 1;
     check(end < rest_.size(), "chat template line {}: the string is not closed by {}", line_, quote);
-    push(Kind::string, unescape(rest_.substr(1, end - 1)));
+    push(TokenKind::string, unescape(rest_.substr(1, end - 1)));
     skip(end + 1);
   }
 

@@ -6,43 +6,43 @@
 namespace fidelio::tokenization {
 namespace {
 
-const char* const kWhere = "tokenizer.json: decoder";
+const char* const kDecoderKey = "tokenizer.json: decoder";
 constexpr int32_t kStripLimit = 1 << 16;
 
 void add_steps(const Json& config, int depth, std::vector<DecoderStep>& steps) {
-  check(depth < kNestingLimit, "{}: Sequences are nested deeper than {}", kWhere, kNestingLimit);
-  const std::string& type = string_field(config, "type", kWhere);
+  check(depth < kNestingLimit, "{}: Sequences are nested deeper than {}", kDecoderKey, kNestingLimit);
+  const std::string& type = string_field(config, "type", kDecoderKey);
   DecoderStep step{};
   if (type == "Sequence") {
-    for (const Json& part : array_field(config, "decoders", kWhere)) add_steps(part, depth + 1, steps);
+    for (const Json& part : array_field(config, "decoders", kDecoderKey)) add_steps(part, depth + 1, steps);
     return;
   } else if (type == "ByteLevel") {
     step.kind = DecoderStep::kByteLevel;
   } else if (type == "Replace") {
     step.kind = DecoderStep::kReplace;
-    step.pattern = std::make_shared<const TextPattern>(pattern_of(config, kWhere));
-    step.content = string_field(config, "content", kWhere);
+    step.pattern = std::make_shared<const TextPattern>(pattern_of(config, kDecoderKey));
+    step.content = string_field(config, "content", kDecoderKey);
   } else if (type == "ByteFallback") {
     step.kind = DecoderStep::kByteFallback;
   } else if (type == "Fuse") {
     step.kind = DecoderStep::kFuse;
   } else if (type == "Strip") {
     step.kind = DecoderStep::kStrip;
-    step.content = string_field(config, "content", kWhere);
+    step.content = string_field(config, "content", kDecoderKey);
     size_t length = 0;
     if (!step.content.empty()) code_point_at(step.content, 0, &length);
-    check(length > 0 && length == step.content.size(), "{}: Strip's content '{}' must be one character", kWhere,
+    check(length > 0 && length == step.content.size(), "{}: Strip's content '{}' must be one character", kDecoderKey,
           step.content);
-    step.start = index_of(field(config, "start", kWhere), kStripLimit, std::string(kWhere) + ".start");
-    step.stop = index_of(field(config, "stop", kWhere), kStripLimit, std::string(kWhere) + ".stop");
+    step.start = index_of(field(config, "start", kDecoderKey), kStripLimit, std::string(kDecoderKey) + ".start");
+    step.stop = index_of(field(config, "stop", kDecoderKey), kStripLimit, std::string(kDecoderKey) + ".stop");
   } else if (type == "Metaspace") {
     step.kind = DecoderStep::kMetaspace;
-    step.content = metaspace_replacement(config, kWhere);
-    step.drop_first = prepend_scheme_of(config, kWhere) != PrependScheme::kNever;
+    step.content = metaspace_replacement(config, kDecoderKey);
+    step.drop_first = prepend_scheme_of(config, kDecoderKey) != PrependScheme::kNever;
   } else {
     throw Error(
         "{} '{}' is not supported; supported: ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, Sequence",
-        kWhere, type);
+        kDecoderKey, type);
   }
   steps.push_back(std::move(step));
 }

@@ -7,7 +7,7 @@
 namespace fidelio::tokenization {
 namespace {
 
-const char* const kWhere = "tokenizer.json: normalizer";
+const char* const kNormalizerKey = "tokenizer.json: normalizer";
 template <typename... Visitors>
 struct Overloaded : Visitors... {
   using Visitors::operator()...;
@@ -56,10 +56,10 @@ Normalizer::Normalizer(const Json& config) {
 }
 
 void Normalizer::add(const Json& config, int depth) {
-  check(depth < kNestingLimit, "{}: Sequences are nested deeper than {}", kWhere, kNestingLimit);
-  const std::string& type = string_field(config, "type", kWhere);
+  check(depth < kNestingLimit, "{}: Sequences are nested deeper than {}", kNormalizerKey, kNestingLimit);
+  const std::string& type = string_field(config, "type", kNormalizerKey);
   if (type == "Sequence") {
-    for (const Json& part : array_field(config, "normalizers", kWhere)) add(part, depth + 1);
+    for (const Json& part : array_field(config, "normalizers", kNormalizerKey)) add(part, depth + 1);
   } else if (type == "NFC") {
     steps_.emplace_back(NormalForm::kNfc);
   } else if (type == "NFD") {
@@ -71,19 +71,19 @@ void Normalizer::add(const Json& config, int depth) {
   } else if (type == "Lowercase") {
     steps_.emplace_back(Lowercase{});
   } else if (type == "Prepend") {
-    steps_.emplace_back(Prepend{string_field(config, "prepend", kWhere)});
+    steps_.emplace_back(Prepend{string_field(config, "prepend", kNormalizerKey)});
   } else if (type == "Replace") {
-    steps_.emplace_back(Replace{pattern_of(config, kWhere), string_field(config, "content", kWhere)});
+    steps_.emplace_back(Replace{pattern_of(config, kNormalizerKey), string_field(config, "content", kNormalizerKey)});
   } else if (type == "Strip") {
-    steps_.emplace_back(
-        Strip{bool_field(config, "strip_left", true, kWhere), bool_field(config, "strip_right", true, kWhere)});
+    steps_.emplace_back(Strip{bool_field(config, "strip_left", true, kNormalizerKey),
+                              bool_field(config, "strip_right", true, kNormalizerKey)});
   } else if (type == "StripAccents") {  // of Unicode 9, as the normal forms
     steps_.emplace_back(Replace{TextPattern::regex("[\\p{M}&&[^" + std::string(kAfterUnicode9) + "]]"), ""});
   } else {
     throw Error(
         "{} '{}' is not supported; supported: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, "
         "StripAccents, Sequence",
-        kWhere, type);
+        kNormalizerKey, type);
   }
 }
 

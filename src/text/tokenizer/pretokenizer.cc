@@ -6,7 +6,7 @@
 namespace fidelio::tokenization {
 namespace {
 
-const char* const kWhere = "tokenizer.json: pre_tokenizer";
+const char* const kPreTokenizerKey = "tokenizer.json: pre_tokenizer";
 
 // ByteLevel with use_regex: the GPT-2 pattern, a constant of the format.
 const char* const kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -16,9 +16,9 @@ const char* const kWhitespacePattern =
 const char* const kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";
 
 SplitBehavior behavior_of(const Json& config) {
-  const Json* value = find_field(config, "behavior", kWhere);
+  const Json* value = find_field(config, "behavior", kPreTokenizerKey);
   if (!value) return SplitBehavior::kIsolated;
-  const std::string& name = string_of(*value, std::string(kWhere) + ".behavior");
+  const std::string& name = string_of(*value, std::string(kPreTokenizerKey) + ".behavior");
   if (name == "Isolated") return SplitBehavior::kIsolated;
   if (name == "Removed") return SplitBehavior::kRemoved;
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
@@ -27,7 +27,7 @@ SplitBehavior behavior_of(const Json& config) {
   throw Error(
       "{}.behavior '{}' is not supported; supported: Isolated, Removed, MergedWithPrevious, MergedWithNext, "
       "Contiguous",
-      kWhere, name);
+      kPreTokenizerKey, name);
 }
 
 // Printable Latin-1 bytes spell themselves; the other 68, in order, are U+0100, U+0101, ...
@@ -100,20 +100,20 @@ PreTokenizer::PreTokenizer(const Json& config) {
 }
 
 void PreTokenizer::add(const Json& config, int depth) {
-  check(depth < kNestingLimit, "{}: Sequences are nested deeper than {}", kWhere, kNestingLimit);
-  const std::string& type = string_field(config, "type", kWhere);
+  check(depth < kNestingLimit, "{}: Sequences are nested deeper than {}", kPreTokenizerKey, kNestingLimit);
+  const std::string& type = string_field(config, "type", kPreTokenizerKey);
   if (type == "Sequence") {
-    for (const Json& part : array_field(config, "pretokenizers", kWhere)) add(part, depth + 1);
+    for (const Json& part : array_field(config, "pretokenizers", kPreTokenizerKey)) add(part, depth + 1);
   } else if (type == "Split") {
-    field(config, "behavior", kWhere);
-    steps_.emplace_back(
-        Split{pattern_of(config, kWhere), behavior_of(config), bool_field(config, "invert", false, kWhere)});
+    field(config, "behavior", kPreTokenizerKey);
+    steps_.emplace_back(Split{pattern_of(config, kPreTokenizerKey), behavior_of(config),
+                              bool_field(config, "invert", false, kPreTokenizerKey)});
   } else if (type == "ByteLevel") {
     add_byte_level(config);
   } else if (type == "Metaspace") {
     add_metaspace(config);
   } else if (type == "Digits") {
-    const bool individual = bool_field(config, "individual_digits", false, kWhere);
+    const bool individual = bool_field(config, "individual_digits", false, kPreTokenizerKey);
     steps_.emplace_back(Split{TextPattern::regex(R"(\p{N})"),
                               individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous, false});
   } else if (type == "Punctuation") {
@@ -126,22 +126,22 @@ void PreTokenizer::add(const Json& config, int depth) {
     throw Error(
         "{} '{}' is not supported; supported: Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, "
         "WhitespaceSplit, Sequence",
-        kWhere, type);
+        kPreTokenizerKey, type);
   }
 }
 
 void PreTokenizer::add_byte_level(const Json& config) {
-  if (bool_field(config, "add_prefix_space", true, kWhere)) steps_.emplace_back(PrefixSpace{});
-  if (bool_field(config, "use_regex", true, kWhere))
+  if (bool_field(config, "add_prefix_space", true, kPreTokenizerKey)) steps_.emplace_back(PrefixSpace{});
+  if (bool_field(config, "use_regex", true, kPreTokenizerKey))
     steps_.emplace_back(Split{TextPattern::regex(kGpt2Pattern), SplitBehavior::kIsolated, false});
   steps_.emplace_back(BytesToText{});
 }
 
 void PreTokenizer::add_metaspace(const Json& config) {
-  std::string replacement = metaspace_replacement(config, kWhere);
-  PrependScheme scheme = prepend_scheme_of(config, kWhere);
+  std::string replacement = metaspace_replacement(config, kPreTokenizerKey);
+  PrependScheme scheme = prepend_scheme_of(config, kPreTokenizerKey);
   steps_.emplace_back(Metaspace{replacement, scheme != PrependScheme::kNever, scheme == PrependScheme::kFirst});
-  if (bool_field(config, "split", true, kWhere))
+  if (bool_field(config, "split", true, kPreTokenizerKey))
     steps_.emplace_back(Split{TextPattern::literal(replacement), SplitBehavior::kMergedWithNext, false});
 }
 

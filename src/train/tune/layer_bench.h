@@ -3,6 +3,7 @@
 #pragma once
 #include <chrono>
 
+#include "arch/stops.h"
 #include "core/rng.h"
 #include "train/matrix.h"
 #include "train/tune/tuner.h"
@@ -17,7 +18,7 @@ class LayerBench {
 
   LayerBench(D& device, const ModelConfig& config, const FormatSpec& spec, int64_t sequences, int64_t context)
       : device_(device), config_(config), rows_(sequences * context), block_(device, config, rows_) {
-    for (const Role role : {Role::q, Role::k, Role::v, Role::o, Role::gate, Role::up, Role::down}) {
+    for (const Role role : kLayerRoles) {
       const Shape shape = shape_of(config, {0, role});
       matrices_.push_back(std::make_unique<Matrix<D>>(device, "bench", random_weight(spec, shape[0], shape[1]),
                                                       std::span<const float>{}, 0.0f));

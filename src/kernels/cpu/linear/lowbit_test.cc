@@ -268,15 +268,15 @@ TEST(Lowbit, RowsDoNotDependOnTheBatchOrOnThreads) {
         FormatSpec spec{
             .kind = bits == 5 ? Kind::grid : Kind::integer, .bits = bits, .group = group, .symmetric = bits == 5};
         const Linear w = pack(random_weight(spec, 50, 352, 17, true), isa);
-        const std::vector<float> x = random_rows(100, w.in, 19);
+        const std::vector<float> x = random_rows(140, w.in, 19);
         for (Activations mode : {Activations::f32, Activations::a16, Activations::a8}) {
           SCOPED_TRACE(to_string(spec) + " " + w.kernels[static_cast<int>(mode)]->name);
           std::vector<std::vector<float>> alone;
-          for (int64_t m = 0; m < 100; ++m) {
+          for (int64_t m = 0; m < 140; ++m) {
             const std::vector<float> row(x.begin() + m * w.in, x.begin() + (m + 1) * w.in);
             alone.push_back(multiply(w, mode, prepare_for(w, mode, isa, row, 1)));
           }
-          for (int64_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 33, 100}) {
+          for (int64_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 33, 100, 129, 134, 140}) {
             if (isa == Isa::portable && rows > 3 && rows < 33) continue;  // one code path there
             const std::vector<float> y = multiply(w, mode, prepare_for(w, mode, isa, x, rows));
             for (int64_t m = 0; m < rows; ++m)

@@ -9,7 +9,9 @@
 //     odd  = bytes >> 8           c1    c3    | c1    c3    | ..     times x1 x3 | x1 x3 | ..
 //
 // Codes stay unsigned, grids are entries + 128: 255 * 16319 * 128 columns < 2^30. Eight or fewer rows of activations
-// keep their sums in registers while a half of a block's group passes; the next ones take the block from L1 or L2 once more.
+// keep their sums in registers while a half of a block's group passes; more meet words that were unpacked before.
+#include <cstring>
+
 #include "kernels/cpu/linear/lowbit_avx2.h"
 
 #define FIDELIO_UNROLL _Pragma("GCC unroll 16")
@@ -39,9 +41,8 @@ FIDELIO_INLINE void add_pair(const uint8_t* const* at, const Table& table, const
     FIDELIO_UNROLL for (int i = 0; i < 4; ++i) {
       const __m256i pairs = _mm256_madd_epi16(w[i], broadcast(x + kWordBytes * m + 16 * kPair + 4 * i));
       sums[m] = _mm256_add_epi32(sums[m], pairs);
-      // Here, and not later: g++ is free to add integers in another order, and keeps 64 products on the stack to do so. A
-      // row alone has registers enough, and gains by it.
-      if constexpr (kRows > 1) asm("" : "+x"(sums[m]));
+      // Here, and not later: g++ is free to add integers in another order, and keeps 64 products on the stack to do so.
+      asm("" : "+x"(sums[m]));
     }
   }
 }
@@ -96,26 +97,169 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, const Table& table
   for (int m = 0; m < kRows; ++m) store(job, block, m0 + m, partial[m], l.scale != Scale::f16);
 }
 
-// Verification brings a few rows more than one: what is left of eights is one tile, but for seven, which are four and
-// three. A tile of a row costs nearly what one of three does.
+// One row: both halves of a block at once, so that a word of x is read once for both, each word of a pair its own sum.
+// In order, as above: left to itself g++ adds the sums up at once and keeps parts of them on the stack.
+template <int kCoding, int kPair>
+FIDELIO_INLINE void add_pair_of_row(const uint8_t* const (&at)[2][3], const Table& table, const int8_t* x,
+                                    __m256i (&upper)[4], __m256i (&lower)[4]) {
+  const __m256i even = _mm256_set1_epi16(0x00ff);
+  __m256i a, b, c, d;
+  unpack_pair<kCoding, kPair, false>(at[0], table, a, b);
+  unpack_pair<kCoding, kPair, false>(at[1], table, c, d);
+  const __m256i first[4] = {_mm256_and_si256(a, even), _mm256_srli_epi16(a, 8), _mm256_and_si256(b, even),
+                            _mm256_srli_epi16(b, 8)};
+  const __m256i second[4] = {_mm256_and_si256(c, even), _mm256_srli_epi16(c, 8), _mm256_and_si256(d, even),
+                             _mm256_srli_epi16(d, 8)};
+  FIDELIO_UNROLL for (int i = 0; i < 4; ++i) {
+    const __m256i value = broadcast(x + 16 * kPair + 4 * i);
+    upper[i] = _mm256_add_epi32(upper[i], _mm256_madd_epi16(first[i], value));
+    lower[i] = _mm256_add_epi32(lower[i], _mm256_madd_epi16(second[i], value));
+    asm("" : "+x"(upper[i]), "+x"(lower[i]));
+  }
+}
+
+template <int kCoding>
+void multiply_row(const Job& job, int64_t block, int64_t m, const Table& table) {
+  const Layout& l = job.layout;
+  const Block<kCoding> b(l, job.packed + l.front + block * l.block_bytes);
+  alignas(32) float partial[1][kBlock] = {};
+  for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
+    const int64_t weight_group = s / l.group_spans;
+    const int64_t end = s + l.activation_group_spans < l.spans ? s + l.activation_group_spans : l.spans;
+    __m256i upper[4], lower[4];
+    FIDELIO_UNROLL for (int i = 0; i < 4; ++i) upper[i] = lower[i] = _mm256_setzero_si256();
+    for (; s < end; ++s) {
+      b.planes.prefetch(s);
+      const uint8_t* const at[2][3] = {{b.planes.at(0, s), b.planes.at(1, s), b.planes.at(2, s)},
+                                       {b.planes.at(0, s) + 32, b.planes.at(1, s) + 32, b.planes.at(2, s) + 32}};
+      const int8_t* x = job.planes + (s * job.rows + m) * kWordBytes;
+      add_pair_of_row<kCoding, 0>(at, table, x, upper, lower);
+      add_pair_of_row<kCoding, 1>(at, table, x, upper, lower);
+      add_pair_of_row<kCoding, 2>(at, table, x, upper, lower);
+      add_pair_of_row<kCoding, 3>(at, table, x, upper, lower);
+    }
+    const auto sum = [](const __m256i(&part)[4]) {
+      return _mm256_add_epi32(_mm256_add_epi32(part[0], part[1]), _mm256_add_epi32(part[2], part[3]));
+    };
+    const __m256i sums[2][1] = {{sum(upper)}, {sum(lower)}};
+    close_group(job, b, g, weight_group, m, 0, sums[0], partial);
+    close_group(job, b, g, weight_group, m, 1, sums[1], partial);
+  }
+  store(job, block, m, partial[0], l.scale != Scale::f16);
+}
+
+// Many rows: the words of a group, unpacked once, stay in L1 while tiles of six rows meet all 16 outputs, so a word of x
+// is read for two products in place of one, and unpacking costs a fortieth of what it does for eights.
+//
+//     pair of columns      0          1
+//     words of 8 outputs   half 0 | half 1 | half 0 | half 1 | ..     16 pairs a span
+constexpr int64_t kPairs = kSpan / 2, kPairBytes = 2 * 32, kMostSpans = 128 / kSpan;
+
+struct Group {
+  alignas(64) uint8_t words[kMostSpans * kPairs * kPairBytes];
+  alignas(32) float partial[kMaxRows][kBlock];
+};
+
+template <int kCoding, int kPair>
+FIDELIO_INLINE void store_words(const uint8_t* const* at, const Table& table, uint8_t* to) {
+  __m256i a, b;
+  unpack_pair<kCoding, kPair, false>(at, table, a, b);
+  const __m256i even = _mm256_set1_epi16(0x00ff);
+  const __m256i w[4] = {_mm256_and_si256(a, even), _mm256_srli_epi16(a, 8), _mm256_and_si256(b, even),
+                        _mm256_srli_epi16(b, 8)};
+  for (int i = 0; i < 4; ++i) _mm256_store_si256(reinterpret_cast<__m256i*>(to + (4 * kPair + i) * kPairBytes), w[i]);
+}
+
+template <int kCoding>
+void unpack_group(const Block<kCoding>& block, const Table& table, int64_t first, int64_t last, uint8_t* to) {
+  for (int64_t s = first; s < last; ++s, to += kPairs * kPairBytes) {
+    block.planes.prefetch(s);
+    for (int half = 0; half < 2; ++half) {
+      const uint8_t* const at[3] = {block.planes.at(0, s) + 32 * half, block.planes.at(1, s) + 32 * half,
+                                    block.planes.at(2, s) + 32 * half};
+      store_words<kCoding, 0>(at, table, to + 32 * half);
+      store_words<kCoding, 1>(at, table, to + 32 * half);
+      store_words<kCoding, 2>(at, table, to + 32 * half);
+      store_words<kCoding, 3>(at, table, to + 32 * half);
+    }
+  }
+}
+
+// upper and lower[m] = the group's words of either half . rows m of x, whose spans are `stride` apart. Two arrays and no
+// loop over them: what is indexed by a variable lives in memory.
+template <int kRows>
+FIDELIO_INLINE void add_words(const uint8_t* words, const int8_t* x, int64_t stride, int64_t spans,
+                              __m256i (&upper)[kRows], __m256i (&lower)[kRows]) {
+  FIDELIO_UNROLL for (int m = 0; m < kRows; ++m) upper[m] = lower[m] = _mm256_setzero_si256();
+  for (; spans > 0; --spans, x += stride)
+    for (int64_t pair = 0; pair < kPairs; ++pair, words += kPairBytes) {
+      const __m256i first = load(words), second = load(words + 32);
+      FIDELIO_UNROLL for (int m = 0; m < kRows; ++m) {
+        const __m256i value = broadcast(x + kWordBytes * m + 4 * pair);
+        upper[m] = _mm256_add_epi32(upper[m], _mm256_madd_epi16(first, value));
+        lower[m] = _mm256_add_epi32(lower[m], _mm256_madd_epi16(second, value));
+        asm("" : "+x"(upper[m]), "+x"(lower[m]));  // as above
+      }
+    }
+}
+
+template <int kCoding, int kRows>
+void multiply_group(const Job& job, const Block<kCoding>& block, int64_t group, int64_t first, int64_t last, int64_t m0,
+                    const uint8_t* words, float (*partial)[kBlock]) {
+  const int64_t weight_group = first / job.layout.group_spans;
+  __m256i upper[kRows], lower[kRows];
+  add_words(words, job.planes + (first * job.rows + m0) * kWordBytes, job.rows * kWordBytes, last - first, upper,
+            lower);
+  close_group(job, block, group, weight_group, m0, 0, upper, partial);
+  close_group(job, block, group, weight_group, m0, 1, lower, partial);
+}
+
+template <int kCoding>
+void multiply_many(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table& table) {
+  const Layout& l = job.layout;
+  const Block<kCoding> b(l, job.packed + l.front + block * l.block_bytes);
+  Group group;
+  std::memset(group.partial, 0, static_cast<size_t>(rows) * sizeof group.partial[0]);
+  for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
+    const int64_t end = s + l.activation_group_spans < l.spans ? s + l.activation_group_spans : l.spans;
+    unpack_group(b, table, s, end, group.words);
+    const auto take = [&]<int kRows>(int64_t m) {
+      multiply_group<kCoding, kRows>(job, b, g, s, end, m0 + m, group.words, group.partial + m);
+    };
+    int64_t m = 0;
+    for (; m + 6 <= rows; m += 6) take.template operator()<6>(m);
+    if (rows - m >= 4) take.template operator()<4>(m), m += 4;
+    if (rows - m >= 2) take.template operator()<2>(m), m += 2;
+    if (rows - m == 1) take.template operator()<1>(m);
+    s = end;
+  }
+  for (int64_t m = 0; m < rows; ++m) store(job, block, m0 + m, group.partial[m], l.scale != Scale::f16);
+}
+
+// Verification brings a few rows more than one: up to eight are one tile, but for six, which go the way of many (faster by
+// a twentieth), and seven, which are four and three. A tile of a row costs nearly what one of three does.
 template <int kCoding>
 void multiply(const Job& job) {
   using Of = void (*)(const Job&, int64_t, int64_t, const Table&);
-  constexpr Of kRest[8] = {nullptr,
-                           multiply_tile<kCoding, 1>,
-                           multiply_tile<kCoding, 2>,
-                           multiply_tile<kCoding, 3>,
-                           multiply_tile<kCoding, 4>,
-                           multiply_tile<kCoding, 5>,
-                           multiply_tile<kCoding, 6>,
-                           nullptr};
+  constexpr Of kFew[9] = {nullptr,
+                          multiply_row<kCoding>,
+                          multiply_tile<kCoding, 2>,
+                          multiply_tile<kCoding, 3>,
+                          multiply_tile<kCoding, 4>,
+                          multiply_tile<kCoding, 5>,
+                          nullptr,
+                          nullptr,
+                          multiply_tile<kCoding, 8>};
   const Table table = load_table<kCoding, false>(job.packed);
-  for (int64_t block = job.first; block < job.last; ++block) {
-    int64_t m = 0;
-    for (; m + 8 <= job.rows; m += 8) multiply_tile<kCoding, 8>(job, block, m, table);
-    if (job.rows - m == 7) multiply_tile<kCoding, 4>(job, block, m, table), m += 4;
-    if (m < job.rows) kRest[job.rows - m](job, block, m, table);
-  }
+  for (int64_t block = job.first; block < job.last; ++block)
+    for (int64_t m = 0, rows = 0; m < job.rows; m += rows) {
+      const int64_t left = job.rows - m;
+      rows = left > kMaxRows ? kMaxRows : left == 7 ? 4 : left;
+      if (rows > 8 || rows == 6)
+        multiply_many<kCoding>(job, block, m, rows, table);
+      else
+        kFew[rows](job, block, m, table);
+    }
 }
 
 constexpr IntegerProducts products() {
