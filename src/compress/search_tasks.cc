@@ -121,7 +121,10 @@ Plan Search::keep_accuracy(TaskJudge& judge) {
         "[{:.4f}, {:.4f}] of the accuracy on {} questions, and the lower end must be {:.4f}. Ask more questions, allow "
         "more, or give --ear",
         drop, number, m.kl.value, kept.value, kept.ci95.low, kept.ci95.high, asked, 1 - drop);
-    allowed = std::min(allowed, m.kl.value) * std::clamp(drop / (1 - kept.ci95.low), 0.25, 0.8);
+    // What is near the source loses by sqrt(KL), as 1 - EAR does, and not by KL as the line through one point has it.
+    // The last look aims at half of that: a plan a little too wide is better than none.
+    const double excess = drop / (1 - kept.ci95.low), margin = number + 1 == kMostLooks ? 0.5 : 1;
+    allowed = std::min(allowed, m.kl.value) * std::clamp(margin * excess * excess, 0.1, 0.8);
   }
 }
 
