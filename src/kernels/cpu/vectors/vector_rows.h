@@ -32,7 +32,7 @@ struct Row {
 };
 
 // sums[m] = row . scaled x_m and corrections[m] = its corrections . x_m, for `rows` <= kTile rows of x, `stride` values
-// apart and padded with zeros to whole pairs of vectors.
+// apart and padded with zeros to whole fours of vectors.
 struct Job {
   Row row;
   int64_t vectors;

@@ -112,18 +112,18 @@ void entries_of(const vectors::Row& r, int signs, int64_t v, float* values) {
 
 float sum(const float* a) { return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7])); }
 
-// A tile of rows of x, padded to whole pairs of vectors. A thread keeps its own, which grows to what it has met.
+// A tile of rows of x, padded to whole cache lines of words. A thread keeps its own, which grows to what it has met.
 struct Tile {
   std::vector<float> plain, scaled, scale;
-  std::vector<int16_t> words;
+  Buffer words;  // int16_t; a load of a line that is not aligned reads two
   int64_t stride = 0, groups = 0;
 
   void resize(int64_t vectors, bool as_words) {
-    stride = (vectors + 1) / 2 * 2 * kDim;
+    stride = (vectors + 3) / 4 * 4 * kDim;
     groups = (vectors + vectors::kGroup - 1) / vectors::kGroup;
     const auto size = static_cast<size_t>(kTile * stride);
     if (plain.size() < size) plain.resize(size), scaled.resize(size);
-    if (as_words && words.size() < size) words.resize(size);
+    if (as_words && words.size() < 2 * size) words = Buffer(2 * size);
     if (as_words && scale.size() < static_cast<size_t>(kTile * groups))
       scale.resize(static_cast<size_t>(kTile * groups));
   }
@@ -140,7 +140,7 @@ struct Tile {
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t begin = g * vectors::kGroup * kDim, end = std::min(stride, begin + vectors::kGroup * kDim);
       const float* from = scaled.data() + m * stride;
-      int16_t* to = words.data() + m * stride;
+      int16_t* to = words.as<int16_t>() + m * stride;
       float range = 0;
       bool finite = true;
       for (int64_t c = begin; c < end; ++c) {
@@ -178,7 +178,7 @@ void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, f
                  .vectors = l.shape.vectors,
                  .signs = l.shape.signs,
                  .scaled = tile.scaled.data(),
-                 .words = tile.words.data(),
+                 .words = tile.words.as<const int16_t>(),
                  .scale = tile.scale.data(),
                  .groups = tile.groups,
                  .x = tile.plain.data(),

@@ -1,15 +1,14 @@
 // Words by AVX-512 (F BW VL VBMI VNNI), with the bits of vectors_avx2.cc: whole numbers are exact in any order, and
 // what is rounded is rounded in the order of vector_rows.h.
 //
-//   32 vectors   where they are not bytes of the row itself, indices are unpacked to 16 bits and signs to 8, one bit an
-//                entry, both left in memory
-//   8 vectors    their centroids, 8 bytes each, gathered; of 256 entries merged into registers as they are loaded;
-//                negated under a mask of the signs; widened to twice 32 words; added up by vpdpwssd
+//   a group      where they are not bytes of the row itself, indices are unpacked to 16 bits and signs to 8, one bit an
+//                entry, 32 vectors at a time; both are left in memory
+//   8 vectors    their centroids, 8 bytes each, merged into registers as they are loaded; negated under a mask of the
+//                signs; widened to twice 32 words; added up by vpdpwssd
 //
-// On a Xeon (AVX-512 VBMI, 2 GHz; other processors gather slowly) loads by unpacked indices of 16 bits gave 13 G weights
-// a second at 12 bits, probably as each waits for the store that unpacked it; gathers, which read 8 indices at once, 22.
-// With indices that are bytes of the row loads gave 21 to 25, gathers 16 to 23. Of 4 rows of x at 12 bits: 10.8 by
-// loads, 11.3 by gathers of 4. Results has the table.
+// A whole group is unpacked before its products begin: a load of 2 bytes that comes just after the store of 64 that holds
+// them waits for it. Rejected: gathers, which read 8 indices at once; on a Xeon they gained 5% over this, on a Zen 5 they
+// take twice its time. Results has the tables.
 #if defined(__x86_64__)
 #if defined(__GNUC__) && !defined(__clang__)  // g++ 12 takes the undefined operands inside its own intrinsics for ours
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -88,7 +87,8 @@ struct Levels {
 inline __m512i widen(__m256i bytes, const uint8_t* signs) {
   return _mm512_cvtepi8_epi16(_mm256_mask_sub_epi8(bytes, read<uint32_t>(signs), _mm256_setzero_si256(), bytes));
 }
-inline __m256i merge(const int8_t* book, const uint8_t* index) {
+template <typename Index>
+inline __m256i merge(const int8_t* book, const Index* index) {
   const auto centroid = [&](int i) {
     return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(book + int64_t{index[i]} * kDim));
   };
@@ -96,29 +96,10 @@ inline __m256i merge(const int8_t* book, const uint8_t* index) {
   const __m256i second = _mm256_mask_broadcastq_epi64(_mm256_broadcastq_epi64(centroid(2)), 0b1010, centroid(3));
   return _mm256_mask_blend_epi64(0b1100, first, second);
 }
-template <int kRows>
-inline Levels levels_of(const int8_t* book, const uint8_t* index, const uint8_t* signs) {
+template <typename Index>
+inline Levels levels_of(const int8_t* book, const Index* index, const uint8_t* signs) {
   return {{widen(merge(book, index), signs), widen(merge(book, index + 4), signs + 4)}};
 }
-template <int kRows>
-inline Levels levels_of(const int8_t* book, const uint16_t* index, const uint8_t* signs) {
-  const auto* from = reinterpret_cast<const long long*>(book);
-  if constexpr (kRows == 1) {
-    __m512i bytes = _mm512_i32gather_epi64(_mm256_cvtepu16_epi32(read<__m128i>(index)), from, kDim);
-    bytes = _mm512_mask_sub_epi8(bytes, read<uint64_t>(signs), _mm512_setzero_si512(), bytes);
-    return {{_mm512_cvtepi8_epi16(_mm512_castsi512_si256(bytes)),
-             _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(bytes, 1))}};
-  } else {
-    const auto four = [&](int i) {
-      const __m128i at = _mm_cvtepu16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(index + i)));
-      return widen(_mm256_i32gather_epi64(from, at, kDim), signs + i);
-    };
-    return {{four(0), four(4)}};
-  }
-}
-
-// Of 4 vectors' words those before the padded end of a row that has `left` more vectors.
-inline __mmask32 pairs_of(int64_t left) { return left > 2 ? ~__mmask32{0} : left > 0 ? 0xffff : 0; }
 
 template <int kSigns, bool kHigh, int kRows>
 struct WideSums {
@@ -126,11 +107,9 @@ struct WideSums {
   const Job& job;
   __m512i whole[kRows][kSums];
 
-  // The run of vectors from v, `left` of them in the row; words behind the row's last pair of vectors are not read.
+  // The run of vectors from v, `left` of them in the row; words are padded to whole fours of vectors.
   template <bool kAll>
-  void run(const Codes& codes, int64_t v, int64_t left) {
-    Unpacked u;
-    if constexpr (kHigh || kSigns == 4) unpack<kSigns, kHigh>(codes, u);
+  void run(const Codes& codes, const Unpacked& u, int64_t v, int64_t left) {
     const auto* index = [&] {
       if constexpr (kHigh)
         return static_cast<const uint16_t*>(u.index);
@@ -141,11 +120,11 @@ struct WideSums {
 #pragma GCC unroll 4
     for (int i = 0; i < kRun; i += 8) {
       if (!kAll && i >= left) return;
-      const Levels levels = levels_of<kRows>(job.row.book, index + i, signs + i);
+      const Levels levels = levels_of(job.row.book, index + i, signs + i);
       for (int m = 0; m < kRows; ++m)
         for (int half = 0; half < 2; ++half) {
           const int16_t* x = job.words + m * job.stride + (v + i + 4 * half) * kDim;
-          const __m512i words = kAll ? read<__m512i>(x) : _mm512_maskz_loadu_epi16(pairs_of(left - i - 4 * half), x);
+          const __m512i words = kAll || left > i + 4 * half ? read<__m512i>(x) : _mm512_setzero_si512();
           __m512i& sum = whole[m][(i / 4 + half) % kSums];
           sum = _mm512_dpwssd_epi32(sum, levels.of[half], words);
         }
@@ -154,23 +133,28 @@ struct WideSums {
 
   // Vectors [v, end) of a group.
   void group(int64_t v, int64_t end) {
-    const Row& r = job.row;
-    for (; v + kRun <= end; v += kRun) {
-      const int64_t half = v / 2;
-      run<true>({r.index + v, kHigh ? r.high + half : nullptr,
-                 kSigns == 8   ? r.sign + v
-                 : kSigns == 4 ? r.sign + half
-                               : nullptr},
-                v, kRun);
-    }
+    constexpr bool kUnpacked = kHigh || kSigns == 4;
+    Unpacked u[kGroup / kRun];
+    const int64_t runs = (end - v) / kRun;
+    if constexpr (kUnpacked)
+      for (int64_t i = 0; i < runs; ++i) unpack<kSigns, kHigh>(codes_at(v + i * kRun), u[i]);
+    for (int64_t i = 0; i < runs; ++i, v += kRun) run<true>(codes_at(v), u[i], v, kRun);
     if (v == end) return;
+    const Row& r = job.row;
     uint8_t index[kRun] = {}, high[kRun / 2] = {}, sign[kRun] = {};
     const auto left = static_cast<size_t>(end - v), half = (left + 1) / 2;
     __builtin_memcpy(index, r.index + v, left);
     if constexpr (kHigh) __builtin_memcpy(high, r.high + v / 2, half);
     if constexpr (kSigns == 8) __builtin_memcpy(sign, r.sign + v, left);
     if constexpr (kSigns == 4) __builtin_memcpy(sign, r.sign + v / 2, half);
-    run<false>({index, high, sign}, v, end - v);
+    const Codes last{index, high, sign};
+    if constexpr (kUnpacked) unpack<kSigns, kHigh>(last, u[0]);
+    run<false>(last, u[0], v, end - v);
+  }
+  Codes codes_at(int64_t v) const {
+    const Row& r = job.row;
+    const uint8_t* high = kHigh ? r.high + v / 2 : nullptr;
+    return {r.index + v, high, kSigns == 8 ? r.sign + v : kSigns == 4 ? r.sign + v / 2 : nullptr};
   }
 
   __m256i total(int m) const {
