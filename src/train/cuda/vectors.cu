@@ -43,7 +43,7 @@ __global__ void gather_corrections(VectorSizes s, VectorView<float> view, Vector
   to.correction[at] = c < s.in ? to.latent[row * s.in + c] : 0.0f;
 }
 
-// A thread has a column, an entry's value, a row: each adds up in order what is its own.
+// A thread has a column, a block a row: each adds up in order what is its own.
 __global__ void sum_columns(VectorSizes s, VectorView<float> view, VectorGradient<float> to) {
   const int64_t c = thread_index();
   if (c >= s.in) return;
@@ -52,22 +52,29 @@ __global__ void sum_columns(VectorSizes s, VectorView<float> view, VectorGradien
     sum += to.latent[r * s.in + c] * stored_f16(view.row[r]) * term_of(s, view, r, c).level;
   to.column[c] = sum;
 }
+// A thread block has an entry, a thread one of its values in every kSlices-th row; slices are added up in order.
+constexpr int kSlices = 32;
 __global__ void sum_entries(VectorSizes s, VectorView<float> view, VectorGradient<float> to) {
-  const int64_t at = thread_index(), entry = at / kVector, j = at % kVector;
-  if (entry >= s.books * s.entries) return;
+  __shared__ float sums[kSlices][kVector];
+  const int64_t book = blockIdx.x / s.entries, entry = blockIdx.x % s.entries;
+  const int j = threadIdx.x % kVector, slice = threadIdx.x / kVector;
   float sum = 0;
-  for (int64_t r = 0; r < s.out; ++r) {
-    if (static_cast<int64_t>(view.book[r]) != entry / s.entries) continue;
+  for (int64_t r = slice; r < s.out; r += kSlices) {
+    if (static_cast<int64_t>(view.book[r]) != book) continue;
     const float row = stored_f16(view.row[r]);
     for (int64_t v = 0; v < s.vectors; ++v) {
       const auto code = static_cast<int64_t>(view.code[r * s.vectors + v]);
       const int64_t c = v * kVector + j;
-      if (code % s.entries != entry % s.entries || c >= s.in) continue;
+      if (code % s.entries != entry || c >= s.in) continue;
       const float by = to.latent[r * s.in + c] * row * stored_f16(view.column[c]);
       sum += is_negated(s.signs, static_cast<int>(code / s.entries), j) ? -by : by;
     }
   }
-  to.codebook[at] += sum;
+  sums[slice][j] = sum;
+  __syncthreads();
+  if (slice != 0) return;
+  for (int i = 1; i < kSlices; ++i) sum += sums[i][j];
+  to.codebook[int64_t{blockIdx.x} * kVector + j] += sum;
 }
 __global__ void rows_backward(VectorSizes s, VectorView<float> view, VectorGradient<float> to) {
   __shared__ float sums[kThreads];
@@ -104,7 +111,7 @@ void decode_backward(Stream s, const VectorSizes& sizes, const VectorView<float>
     gather_corrections<<<blocks_for(sizes.corrections * kVector), kThreads, 0, s>>>(sizes, view, to);
   sum_columns<<<blocks_for(sizes.in), kThreads, 0, s>>>(sizes, view, to);
   if (to.codebook != nullptr)
-    sum_entries<<<blocks_for(sizes.books * sizes.entries * kVector), kThreads, 0, s>>>(sizes, view, to);
+    sum_entries<<<static_cast<unsigned>(sizes.books * sizes.entries), kSlices * kVector, 0, s>>>(sizes, view, to);
   rows_backward<<<static_cast<unsigned>(sizes.out), kThreads, 0, s>>>(sizes, view, to);
   cuda_check(cudaGetLastError(), "gradients of vector codes");
 }
