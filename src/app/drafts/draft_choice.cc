@@ -28,7 +28,7 @@ struct DraftKind {
   int64_t bytes = 0;  // of a copy
   double share = 1;
   DraftQuality quality;
-  StepTimes times;
+  double seconds = 0;  // of a step
   Prediction greedy, sampled;
   double speedup() const { return std::sqrt(greedy.speedup * sampled.speedup); }
 };
@@ -98,7 +98,7 @@ bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpo
   return true;
 }
 
-nlohmann::json to_json(const DraftKind& k) {
+nlohmann::json to_json(const DraftKind& k, const StepTimes& times) {
   const auto prediction = [](const Prediction& p) {
     return nlohmann::json{{"drafts", p.drafts}, {"speedup", p.speedup}};
   };
@@ -109,10 +109,28 @@ nlohmann::json to_json(const DraftKind& k) {
           {"ear", k.quality.ear},
           {"coupled_agreement", k.quality.coupled},
           {"rows", k.quality.rows},
-          {"draft_seconds", k.times.draft},
-          {"verify_seconds", k.times.verify},
+          {"draft_seconds", k.seconds},
+          {"verify_seconds", times.verify},
           {"greedy", prediction(k.greedy)},
           {"sampled", prediction(k.sampled)}};
+}
+
+// All kinds are timed side by side; the fastest, if any is worth it, and a row of the report for each.
+const DraftKind* time_and_choose(Runner& model, Reading reading, std::vector<DraftKind>& kinds,
+                                 const WrittenAnswer& amid, int64_t most, nlohmann::json& rows) {
+  std::vector<DraftReading> drafts;
+  for (const DraftKind& kind : kinds) drafts.push_back({kind.runner, kind.reading});
+  const StepTimes times = measure_times(model, reading, drafts, amid, most);
+  const DraftKind* best = nullptr;
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    DraftKind& kind = kinds[i];
+    kind.seconds = times.drafts[i];
+    kind.greedy = predict(kind.quality.greedy, times.verify, kind.seconds);
+    kind.sampled = predict(kind.quality.coupled, times.verify, kind.seconds);
+    rows.push_back(to_json(kind, times));
+    if (kind.speedup() > (best ? best->speedup() : kWorthIt)) best = &kind;
+  }
+  return best;
 }
 
 // Both appear complete: the folder first, then the line that names it.
@@ -166,8 +184,7 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   const WrittenAnswer& amid =
       *std::max_element(measured.begin(), measured.end(),
                         [](const WrittenAnswer& a, const WrittenAnswer& b) { return a.ids.size() < b.ids.size(); });
-  nlohmann::json rows = nlohmann::json::array();
-  std::optional<DraftKind> best;
+  std::vector<DraftKind> kinds;
   for (const std::string& name : o.kinds) {
     DraftKind kind;
     kind.name = name;
@@ -177,18 +194,16 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
       continue;
     }
     kind.quality = measure_quality(*runner, reading, *kind.runner, kind.reading, measured, o.temperature);
-    kind.times = measure_times(*runner, reading, kind.runner, kind.reading, amid, o.most + 1);
-    kind.greedy = predict(kind.quality.greedy, kind.times);
-    kind.sampled = predict(kind.quality.coupled, kind.times);
-    rows.push_back(to_json(kind));
-    if (kind.speedup() > (best ? best->speedup() : kWorthIt)) best = std::move(kind);
+    kinds.push_back(std::move(kind));
   }
+  nlohmann::json rows = nlohmann::json::array();
+  const DraftKind* best = time_and_choose(*runner, reading, kinds, amid, o.most + 1, rows);
   nlohmann::json report = {{"draft", best ? best->draft + "+lookup" : "lookup"},
                            {"kind", best ? best->name : "lookup"},
                            {"temperature", o.temperature},
                            {"weights_sha256", model.checkpoint.weights_sha256()},
                            {"kinds", rows}};
-  if (o.keep) write_choice(run.model, model.checkpoint, best ? &*best : nullptr, report);
+  if (o.keep) write_choice(run.model, model.checkpoint, best, report);
   return report;
 }
 

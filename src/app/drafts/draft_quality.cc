@@ -139,9 +139,9 @@ DraftQuality measure_quality(Runner& model, Reading reading, Runner& draft, Read
   return quality;
 }
 
-StepTimes measure_times(Runner& model, Reading reading, Runner* draft, Reading draft_reading,
+StepTimes measure_times(Runner& model, Reading reading, std::span<const DraftReading> drafts,
                         const WrittenAnswer& answer, int64_t most) {
-  constexpr int kRounds = 9;
+  constexpr int kRounds = 15;
   Course c{&answer, {}, 0};
   const int64_t rows_of_all = static_cast<int64_t>(answer.ids.size());
   check(rows_of_all > most + 1, "an answer of {} tokens is too short to time {} rows with", rows_of_all, most);
@@ -151,42 +151,41 @@ StepTimes measure_times(Runner& model, Reading reading, Runner* draft, Reading d
   prompt.begin = rows_of_all - most;
   c.answer = &prompt;
   feed_prompt(model, reading, c);
-  const auto time = [&](Runner& runner, Reading how, int64_t rows) {
+  const auto time = [&](Runner& runner, Reading how, int64_t rows, bool drafts_it) {
     Batch batch;
     batch.append(std::span(answer.ids).subspan(static_cast<size_t>(c.fed), static_cast<size_t>(rows)), c.fed, c.pages,
                  rows, RowKind::output);
     std::vector<ChoiceRule> rules(static_cast<size_t>(rows));
-    if (&runner == draft) rules[0].wants_probability = true;
+    if (drafts_it) rules[0].wants_probability = true;
     std::vector<Choice> choices(rules.size());
     const auto start = std::chrono::steady_clock::now();
     runner.step_and_choose(batch, how, rules, choices);
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  std::vector<std::vector<double>> verify(static_cast<size_t>(most));
-  std::vector<double> drafted;
+  std::vector<std::vector<double>> verify(static_cast<size_t>(most)), drafted(drafts.size());
   for (int round = 0; round <= kRounds; ++round)  // the first one warms up
     for (int64_t rows = 1; rows <= most; ++rows) {
-      if (draft) {
-        const double seconds = time(*draft, draft_reading, 1);
-        if (round > 0) drafted.push_back(seconds);
+      for (size_t i = 0; i < drafts.size(); ++i) {
+        const double seconds = time(*drafts[i].runner, drafts[i].reading, 1, true);
+        if (round > 0) drafted[i].push_back(seconds);
       }
-      const double seconds = time(model, reading, rows);
+      const double seconds = time(model, reading, rows, false);
       if (round > 0) verify[static_cast<size_t>(rows - 1)].push_back(seconds);
     }
   StepTimes times;
   for (const auto& of_rows : verify) times.verify.push_back(percentile(of_rows, 50));
-  if (draft) times.draft = percentile(drafted, 50);
+  for (const auto& of_draft : drafted) times.drafts.push_back(percentile(of_draft, 50));
   return times;
 }
 
-Prediction predict(double acceptance, const StepTimes& times) {
+Prediction predict(double acceptance, std::span<const double> verify, double draft) {
   Prediction best;
-  double expected = 1, reached = 1, seconds = times.verify[0];
-  for (size_t drafts = 1; drafts < times.verify.size(); ++drafts) {
+  double expected = 1, reached = 1;
+  for (size_t drafts = 1; drafts < verify.size(); ++drafts) {
     reached *= acceptance;
     expected += reached;
-    seconds = static_cast<double>(drafts) * times.draft + times.verify[drafts];
-    const double speedup = expected * times.verify[0] / seconds;
+    const double seconds = static_cast<double>(drafts) * draft + verify[drafts];
+    const double speedup = expected * verify[0] / seconds;
     if (speedup > best.speedup) best = {static_cast<int64_t>(drafts), speedup};
   }
   return best;

@@ -22,13 +22,17 @@ constexpr int64_t kCycle = 4;
 DraftQuality measure_quality(Runner& model, Reading reading, Runner& draft, Reading draft_reading,
                              const std::vector<WrittenAnswer>& answers, double temperature);
 
-// Seconds of steps of one sequence amid an answer, medians of interleaved rounds: of the model with 1 to `most` rows,
-// and of the draft with one.
+// Seconds of steps of one sequence amid an answer: of the model with 1 to `most` rows, and of each draft with one. Medians
+// of rounds in which everything has its turn, so that what else the machine does meets all of it alike.
+struct DraftReading {
+  Runner* runner = nullptr;
+  Reading reading;
+};
 struct StepTimes {
   std::vector<double> verify;  // [rows - 1]
-  double draft = 0;
+  std::vector<double> drafts;
 };
-StepTimes measure_times(Runner& model, Reading reading, Runner* draft, Reading draft_reading,
+StepTimes measure_times(Runner& model, Reading reading, std::span<const DraftReading> drafts,
                         const WrittenAnswer& answer, int64_t most);
 
 // Of drafts accepted with this probability each: tokens a second against plain decoding, with the best number of them.
@@ -36,6 +40,6 @@ struct Prediction {
   int64_t drafts = 0;
   double speedup = 1;
 };
-Prediction predict(double acceptance, const StepTimes& times);
+Prediction predict(double acceptance, std::span<const double> verify, double draft);
 
 }  // namespace fidelio::app
