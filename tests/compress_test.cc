@@ -387,6 +387,19 @@ TEST(Compress, TablesAndPlansAreFiles) {
   }
 }
 
+// Without --formats a table's are offered, which need not be among the default ones, whatever rules there are.
+TEST(Compress, ATableOffersItsOwnFormats) {
+  const Desk folder;
+  const std::string ask = "--bits 6.5 --rule embedding=int8g64zs8 ";
+  const json made = json::parse(
+      run(folder, "fidelio compress " + kShort + ask + "--formats vq8k12s4m,int8g64zs8 --table t.json --json - -o made")
+          .out);
+  EXPECT_THAT(made["plan"]["groups"].dump(), HasSubstr("vq8k12s4m"));
+  const json again =
+      json::parse(run(folder, "fidelio compress " + kShort + ask + "--from-table t.json --json - -o again").out);
+  EXPECT_EQ(again["plan"]["groups"], made["plan"]["groups"]);
+}
+
 TEST(Compress, RulesDecideSingleLinears) {
   const Desk folder;
   const json report = json::parse(run(folder, "fidelio compress " + kFew +

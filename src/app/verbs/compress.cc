@@ -42,6 +42,8 @@ Job job_of(const CompressOptions& o) {
   if (!o.bytes.empty()) job.bytes = parse_bytes(o.bytes);
   for (const std::string& name : o.formats) job.formats.push_back(parse_format(name));
   if (!job.plan_file.empty()) job.formats = formats_of_plan(job.plan_file);
+  if (job.formats.empty() && !job.from_table.empty() && job.consumer == Consumer::fidelio)
+    job.formats = formats_of_table(job.from_table);
   if (job.formats.empty()) job.formats = rules_of(job.consumer).formats;
   job.offered = job.formats;
   for (const std::string& rule : o.rules) {
@@ -180,10 +182,10 @@ void add_answers(CLI::App& verb, CompressOptions* o) {
 }
 
 void add_formats(CLI::App& verb, CompressOptions* o) {
-  verb.add_option("--formats", o->formats,
-                  "Formats a plan may choose from beside the source's own (default: grids of 2-4 bits, integers of "
-                  "3-8 bits, groups of 64, "
-                  "8-bit scales)")
+  verb.add_option(
+          "--formats", o->formats,
+          "Formats a plan may choose from beside the source's own (default: those of --from-table; else grids of "
+          "2-4 bits, integers of 3-8 bits, groups of 64, 8-bit scales)")
       ->delimiter(',');
   verb.add_option("--rule", o->rules,
                   "Format of single linears: PATTERN=FORMAT, as 'layers.0.*=int8g64zs8' or 'embedding=int8g64zs8'; may "

@@ -125,6 +125,15 @@ std::vector<FormatSpec> formats_of_plan(const std::string& file) {
   return formats;
 }
 
+std::vector<FormatSpec> formats_of_table(const std::string& file) {
+  std::vector<FormatSpec> formats;
+  for (const Group& g : table_from_json(read_json_file(file)).groups)
+    for (const Option& o : g.options)
+      if (!o.format.is_dense() && std::find(formats.begin(), formats.end(), o.format) == formats.end())
+        formats.push_back(o.format);
+  return formats;
+}
+
 Measured table_of_plan(const Desk& desk) {
   const nlohmann::json plan = read_plan(desk.job.plan_file);
   Measured measured;

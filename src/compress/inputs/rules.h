@@ -21,6 +21,8 @@ Measured table_from_file(const Desk& desk);
 
 // The formats that --plan names; and a table that offers nothing else.
 std::vector<FormatSpec> formats_of_plan(const std::string& file);
+// That linears are quantised to in a table of --table, in its order.
+std::vector<FormatSpec> formats_of_table(const std::string& file);
 Measured table_of_plan(const Desk& desk);
 
 }  // namespace fidelio
