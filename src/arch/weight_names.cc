@@ -13,12 +13,12 @@ struct RoleName {
   std::string_view name, module;  // module: inside "model.layers.N."
 };
 constexpr std::array<RoleName, 7> kRoleNames = {{{Role::q, "q", "self_attn.q_proj"},
-                                                  {Role::k, "k", "self_attn.k_proj"},
-                                                  {Role::v, "v", "self_attn.v_proj"},
-                                                  {Role::o, "o", "self_attn.o_proj"},
-                                                  {Role::gate, "gate", "mlp.gate_proj"},
-                                                  {Role::up, "up", "mlp.up_proj"},
-                                                  {Role::down, "down", "mlp.down_proj"}}};
+                                                 {Role::k, "k", "self_attn.k_proj"},
+                                                 {Role::v, "v", "self_attn.v_proj"},
+                                                 {Role::o, "o", "self_attn.o_proj"},
+                                                 {Role::gate, "gate", "mlp.gate_proj"},
+                                                 {Role::up, "up", "mlp.up_proj"},
+                                                 {Role::down, "down", "mlp.down_proj"}}};
 
 }  // namespace
 
