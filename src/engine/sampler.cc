@@ -62,8 +62,7 @@ ChoiceRule choice_rule(const SamplingOptions& o, std::span<const int32_t> histor
   rule.top_k = o.top_k;
   rule.top_p = o.top_p;
   if (o.min_p > 0) rule.farthest = static_cast<float>(-std::log2(o.min_p));
-  constexpr uint64_t kUniformBits = ~uint64_t{0} << 11;  // those that Rng::uniform() uses
-  rule.random = Rng(o.seed, static_cast<uint64_t>(position)).next() & kUniformBits;
+  rule.random = Rng(o.seed, static_cast<uint64_t>(position)).next();
   return rule;
 }
 

@@ -4,8 +4,8 @@
 //
 // Speculation stands on two functions of cpu::Chooser. choose() with the rule of (seed, position) is what plain decoding
 // would choose there: drafts that agree with it are accepted, and the text is that of plain decoding (drafter and
-// verifier share the random number: coupled sampling). distribution() is what is left after filters, as integer weights
-// over their sum, for rejection sampling.
+// verifier share the random number: Gumbel-coupled sampling, choice_race.h). distribution() is what is left after
+// filters, as integer weights over their sum, for rejection sampling.
 #pragma once
 #include <cstdint>
 #include <map>

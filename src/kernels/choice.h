@@ -1,9 +1,9 @@
 // Choosing a token from a row of logits: what is asked for and what comes back. A backend chooses where its logits
 // are; from the same logits and rule all choose the same token and report the same numbers, bit for bit.
 //
-// Tokens are ranked by logit, of equal ones the lower id first. Every filter keeps a prefix of that order, and the
-// token is where a random place falls among the kept tokens' weights, laid end to end in that order. Weights are
-// integers (choice_arithmetic.h), so a distribution is a row of integers over their sum, exactly.
+// Tokens are ranked by logit, of equal ones the lower id first. Every filter keeps a prefix of that order, by weights
+// that are integers (choice_arithmetic.h), so that a distribution is a row of integers over their sum, exactly. The kept
+// tokens run a race (choice_race.h), which each wins with the probability of its weight: Gumbel sampling.
 #pragma once
 #include <cstdint>
 #include <span>

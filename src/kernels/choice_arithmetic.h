@@ -36,6 +36,25 @@ FIDELIO_ANYWHERE F power_of_half(F f) {
   return q * f + 1.0f;
 }
 
+FIDELIO_ANYWHERE uint32_t word_of(float x) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(x);
+#else
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+#endif
+}
+FIDELIO_ANYWHERE float float_of(uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __uint_as_float(bits);
+#else
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+#endif
+}
+
 // Halvings below the best; infinite for -infinity, since scales are positive.
 FIDELIO_ANYWHERE float distance(float top, float x, float scale) { return (top - x) * scale; }
 
@@ -49,13 +68,7 @@ FIDELIO_ANYWHERE uint64_t weight_at(float t) {
 
 // Integers in the order of the logits, equal for both zeros.
 FIDELIO_ANYWHERE uint32_t key_of(float x) {
-  const float one_zero = x + 0.0f;
-#if defined(__CUDA_ARCH__)
-  const uint32_t bits = __float_as_uint(one_zero);
-#else
-  uint32_t bits;
-  __builtin_memcpy(&bits, &one_zero, sizeof bits);
-#endif
+  const uint32_t bits = word_of(x + 0.0f);
   return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
 }
 // Larger is better: of equal logits the lower id.
@@ -70,14 +83,6 @@ FIDELIO_ANYWHERE uint64_t part_of(double p, uint64_t whole) {
   uint64_t part = static_cast<uint64_t>(wanted);
   if (static_cast<double>(part) < wanted) ++part;
   return part < 1 ? 1 : part > whole ? whole : part;
-}
-// random / 2^64 of the whole, rounded down: uniform in [0, whole) for a uniform 64-bit random number.
-FIDELIO_ANYWHERE uint64_t place_of(uint64_t random, uint64_t whole) {
-#if defined(__CUDA_ARCH__)
-  return __umul64hi(random, whole);
-#else
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(random) * whole) >> 64);
-#endif
 }
 
 // What penalties and bias make of a logit (choice.h, LogitChange), each operation rounded by itself.

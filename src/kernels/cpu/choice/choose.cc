@@ -5,7 +5,7 @@
 #include <numeric>
 #include <optional>
 
-#include "kernels/choice_arithmetic.h"
+#include "kernels/choice_race.h"
 #include "kernels/cpu/choice/choose_kernels.h"
 
 namespace fidelio {
@@ -93,7 +93,6 @@ struct Chooser::Scratch {
   std::span<Token> tokens_of_bin(int32_t bin);
   std::optional<Prefix> of_weight(uint64_t wanted);
   std::optional<Prefix> of_count(int64_t count);
-  std::optional<uint64_t> of_distance(float farthest);
   std::optional<Prefix> kept_by(const ChoiceRule& rule);
   int32_t sample(const ChoiceRule& rule);
 };
@@ -194,20 +193,7 @@ std::optional<Prefix> Chooser::Scratch::of_count(int64_t count) {
   return std::nullopt;
 }
 
-// The weight of tokens at most so far below the best.
-std::optional<uint64_t> Chooser::Scratch::of_distance(float farthest) {
-  if (farthest > reach) return std::nullopt;
-  const float place = std::min(farthest, choice::kFarthest) * bins.per_halving;  // as the bins themselves are found
-  const auto bin = static_cast<int32_t>(std::min(place, static_cast<float>(kChoiceBins - 1)));
-  uint64_t weight = std::accumulate(bins.weight, bins.weight + bin, uint64_t{0});
-  for (const Token& t : tokens_of_bin(bin)) {
-    const float x = row[static_cast<size_t>(choice::id_of(t.rank))];
-    if (choice::distance(distances.top, x, distances.scale) <= farthest) weight += t.weight;
-  }
-  return weight;
-}
-
-// What the filters leave, but for `farthest` in `last`; none if that cannot be told from the ranked tokens.
+// What top-k and top-p leave; none if that cannot be told from the ranked tokens.
 std::optional<Prefix> Chooser::Scratch::kept_by(const ChoiceRule& rule) {
   Prefix kept{total, 0};
   const auto keep = [&](const std::optional<Prefix>& prefix) {
@@ -217,24 +203,25 @@ std::optional<Prefix> Chooser::Scratch::kept_by(const ChoiceRule& rule) {
   if (rule.top_k > 0 && rule.top_k < static_cast<int64_t>(row.size()) && !keep(of_count(rule.top_k)))
     return std::nullopt;
   if (rule.top_p < 1 && !keep(of_weight(choice::part_of(rule.top_p, kept.weight)))) return std::nullopt;
-  if (rule.farthest < INFINITY) {
-    const std::optional<uint64_t> near_enough = of_distance(rule.farthest);
-    if (!near_enough) return std::nullopt;
-    kept.weight = std::min(kept.weight, *near_enough);
-  }
   return kept;
 }
 
 int32_t Chooser::Scratch::sample(const ChoiceRule& rule) {
-  for (bool is_near : {true, false}) {
-    if (is_near && !rank_near()) continue;
-    if (!is_near) rank_all();
-    const std::optional<Prefix> kept = kept_by(rule);
-    if (!kept) continue;
-    if (const auto chosen = of_weight(choice::place_of(rule.random, kept->weight) + 1))
-      return choice::id_of(chosen->last);
+  Starters starters{std::min(rule.farthest, choice::kLastStarter), -INFINITY, -1};
+  ranked = row;
+  ids = nullptr;
+  const bool all = rule.top_p >= 1 && (rule.top_k <= 0 || rule.top_k >= static_cast<int64_t>(row.size()));
+  if (!all) {
+    std::optional<Prefix> kept;
+    if (rank_near()) kept = kept_by(rule);
+    if (!kept) {
+      rank_all();
+      kept = kept_by(rule);
+    }
+    starters.last_id = choice::id_of(kept->last);
+    starters.last = row[static_cast<size_t>(starters.last_id)];
   }
-  return -1;  // not reached: all tokens have the place
+  return kernels.race(ranked.data(), ids, static_cast<int64_t>(ranked.size()), distances, starters, rule.random);
 }
 
 Choice Chooser::choose(std::span<const float> logits, const ChoiceRule& rule) {
@@ -288,13 +275,6 @@ TokenDistribution Chooser::distribution(std::span<const float> logits, const Cho
       add(id, choice::weight_at(choice::distance(s.distances.top, x, s.distances.scale)));
   }
   return left;
-}
-
-int32_t Chooser::choose_from(const TokenDistribution& distribution, uint64_t random) {
-  std::vector<Token> tokens(distribution.ids.size());
-  for (size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = {choice::rank_of(distribution.logits[i], distribution.ids[i]), distribution.weights[i]};
-  return choice::id_of(shortest(tokens, 0, choice::place_of(random, distribution.total) + 1).last);
 }
 
 void choose_rows(ThreadPool& pool, std::span<Chooser> choosers, std::span<const float> logits,

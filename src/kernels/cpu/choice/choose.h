@@ -1,11 +1,12 @@
 // Choosing tokens on the host (kernels/choice.h says what; choice_arithmetic.h with which bits).
 //
 //   range    the best logit, and whether all can be ordered; the greedy choice ends here
-//   weigh    the sum of all weights, and the few thousand tokens near the best
+//   weigh    the sum of all weights, and the few thousand tokens near the best: where top-k or top-p ask for a prefix
 //   Order    tokens dealt into bins by distance; a prefix of the order ends inside one bin, which alone is looked at
+//   race     the first of the kept tokens to arrive (choice_race.h)
 //
-// Nearly always the near tokens settle the choice; where they do not (a flat row, a place far down), all tokens are
-// binned. No row is ever sorted.
+// Nearly always the near tokens settle a prefix; where they do not (a flat row, a large top-k), all tokens are binned.
+// No row is ever sorted.
 #pragma once
 #include <memory>
 #include <span>
@@ -24,8 +25,6 @@ class Chooser {
   Chooser(Chooser&&) noexcept;
   Choice choose(std::span<const float> logits, const ChoiceRule& rule);
   TokenDistribution distribution(std::span<const float> logits, const ChoiceRule& rule);
-  // The token at rule.random's place: choose() of the same row and rule is choose_from(distribution()).
-  static int32_t choose_from(const TokenDistribution& distribution, uint64_t random);
 
  private:
   struct Scratch;

@@ -1,6 +1,8 @@
 // The vector loops of choosing a token: once per instruction set.
 #pragma once
-#include "kernels/choice_arithmetic.h"
+#include <algorithm>
+
+#include "kernels/choice_race.h"
 #include "kernels/cpu/choice/choose_kernels.h"
 #include "kernels/cpu/simd.h"
 
@@ -152,7 +154,54 @@ inline int64_t gather(const float* x, int64_t n, Distances d, float per_halving,
   return count;
 }
 
-constexpr ChoiceKernels kChoiceHere = {range_of, find, weigh, fill, gather};
+struct VectorLanes {
+  using F = V;
+  using U = fidelio::cpu::U;
+  static V to_float(U x) { return cpu::to_float(x); }
+  static U words(V x) { return (U)x; }
+  static V floats(U x) { return (V)x; }
+  static V where_zero(U x, V yes, V no) { return x == 0 ? yes : no; }
+};
+
+inline I ids_from(const int32_t* ids, int64_t i, int64_t n) {
+  int32_t lanes[W];
+  for (int j = 0; j < W; ++j)
+    lanes[j] = ids == nullptr ? static_cast<int32_t>(i + j) : i + j < n ? ids[i + j] : INT32_MAX;
+  I of;
+  __builtin_memcpy(&of, lanes, sizeof of);
+  return of;
+}
+
+// Most tokens are passed by on a bound: e_i >= v / ln 2 and 2^t >= 2^(whole halvings), so that a token whose coarse bits
+// alone arrive later than the best so far cannot win, and the logarithm is only for those few that may. 1.44 < 1 / ln 2
+// by more than all rounding.
+inline int32_t race(const float* x, const int32_t* ids, int64_t n, Distances d, const Starters& starters,
+                    uint64_t random) {
+  uint64_t first = ~uint64_t{0};
+  float first_time = __builtin_inff();
+  for (int64_t i = 0; i < n; i += W) {
+    const V logits = load_row(x, i, n), t = distances(d, logits);
+    const I of = ids_from(ids, i, n);
+    const I starts = (I)(t <= starters.farthest) &
+                     ((I)(logits > starters.last) | ((I)(logits == starters.last) & (I)(of <= starters.last_id)));
+    if (bits_of(starts) == 0) continue;
+    const V near = bounded(t);
+    const I halvings = __builtin_convertvector(near, I);
+    const choice::RandomWords<U> words = choice::random_words((U)of, random);
+    const V bound = to_float(words.coarse) * (1.44f * 0x1p-31f) * (V)((U)(halvings + 127) << 23);
+    if (bits_of(starts & (I)(bound <= first_time)) == 0) continue;
+    const V power = choice::power_of_half(1.0f - (near - __builtin_convertvector(halvings, V)));
+    const V time = choice::exponential<VectorLanes>(words) * (power * (V)((U)(halvings + 128) << 23));
+    for (uint32_t left = bits_of(starts & (I)(time <= first_time)); left != 0; left &= left - 1) {
+      const int lane = __builtin_ctz(left);
+      first = std::min(first, choice::finish_of(time[lane], of[lane]));
+    }
+    if (first != ~uint64_t{0}) first_time = choice::float_of(static_cast<uint32_t>(first >> 32));
+  }
+  return first == ~uint64_t{0} ? -1 : static_cast<int32_t>(static_cast<uint32_t>(first));
+}
+
+constexpr ChoiceKernels kChoiceHere = {range_of, find, weigh, race, fill, gather};
 
 }  // namespace
 }  // namespace fidelio::cpu

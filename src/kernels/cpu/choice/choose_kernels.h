@@ -20,6 +20,13 @@ struct NearTokens {
   int64_t room, count;
 };
 
+// Who takes part in the race (choice_race.h): tokens at most `farthest` halvings below the best, and as good as the last
+// kept one or better.
+struct Starters {
+  float farthest, last;  // a logit
+  int32_t last_id;
+};
+
 // Tokens of a row by their distance, so many bins a halving; the last bin is open.
 constexpr int kChoiceBins = 2048;
 struct ChoiceBins {
@@ -35,6 +42,9 @@ struct ChoiceKernels {
   // how many there are in near->count. While there are more than near->room, which `found` exceeds by kChoiceSlack, the
   // cut is made smaller, down to near->least; below that it is negative and nothing is found.
   uint64_t (*weigh)(const float* x, int64_t n, Distances d, NearTokens* near, int32_t* found);
+  // The id that wins the race of these tokens; ids null: their places. -1: nobody takes part.
+  int32_t (*race)(const float* x, const int32_t* ids, int64_t n, Distances d, const Starters& starters,
+                  uint64_t random);
   // Adds tokens to bins.
   void (*fill)(const float* x, int64_t n, Distances d, ChoiceBins* bins);
   // Places of the tokens of one bin, in order; `found` has room for n + kChoiceSlack. Returns how many.

@@ -2,10 +2,12 @@
 // them. All sums are of integers and all orders are total, so threads may work in any order.
 //
 //   range     the best token, and whether all can be ordered; the greedy choice ends here
-//   weigh     the sum of all weights, and how many tokens are near the best, for sixteen ideas of near
-//   gather    as few of the nearest as settle the choice into the first block's shared memory, sorted, their weights
-//             added up: each filter and the choice are then a look-up
-//   narrow    where the nearest do not settle a look-up (a flat row, a place far down): the first block deals the tokens
+//   race      the kept tokens' arrivals (choice_race.h), the first of which is the choice; without top-k and top-p all
+//             blocks run it and that is all
+//   weigh     else: the sum of all weights, and how many tokens are near the best, for sixteen ideas of near
+//   gather    as few of the nearest as settle the filters into the first block's shared memory, sorted, their weights
+//             added up: each filter is then a look-up, and the race is among them
+//   narrow    where the nearest do not settle a look-up (a flat row, a large top-k): the first block deals the tokens
 //             into bins and gathers the one bin that matters; if it is too large, it is dealt again by the digits of ranks
 //
 // This file is compiled without fused multiply-adds: choice_arithmetic.h has the same bits here and on the host.
@@ -48,20 +50,18 @@ __device__ Range range_of(Blocks<kBlocks>& blocks, const Row& row) {
 }
 
 struct Weights {
-  uint64_t total, near_enough;  // of all tokens; where `farthest` is finite, of those at most so far below the best
-  const Found* found;           // found[block].near[i]: its tokens by the first cut that they are near by
+  uint64_t total;
+  const Found* found;  // found[block].near[i]: its tokens by the first cut that they are near by
 };
 template <int kBlocks>
-__device__ Weights weigh(Blocks<kBlocks>& blocks, const Row& row, float farthest) {
+__device__ Weights weigh(Blocks<kBlocks>& blocks, const Row& row) {
   Shared& s = blocks.s;
   if (threadIdx.x < kCuts) s.near[threadIdx.x] = 0;
   __syncthreads();
-  uint64_t total = 0, near_enough = 0, counts[kCuts / 4] = {};  // four counts of 16 bits each
+  uint64_t total = 0, unused = 0, counts[kCuts / 4] = {};  // four counts of 16 bits each
   row.for_tokens([&](float x, int) {
     const float t = row.distance(x);
-    const uint64_t weight = choice::weight_at(t);
-    total += weight;
-    if (t <= farthest) near_enough += weight;
+    total += choice::weight_at(t);
     const int halvings = static_cast<int>(fminf(t, choice::kFarthest));
     if (halvings >= kNearer[kCuts - 1]) return;
     const int cut = cut_of(halvings);
@@ -77,15 +77,41 @@ __device__ Weights weigh(Blocks<kBlocks>& blocks, const Row& row, float farthest
     if ((sum & 0xffff) != 0) atomicAdd(&s.near[i], sum & 0xffff);
     if (sum >> 16 != 0) atomicAdd(&s.near[i + 1], sum >> 16);
   }
-  over_block(s, total, near_enough, Sum());  // whose barrier completes the counts
+  over_block(s, total, unused, Sum());  // whose barrier completes the counts
   const Found* found = blocks.exchange([&](Found& place, int lane) {
     place.near[lane] = s.near[lane];
-    if (lane == 0) place.total = total, place.near_enough = near_enough;
+    if (lane == 0) place.total = total;
   });
-  total = near_enough = 0;
+  total = 0;
 #pragma unroll
-  for (int i = 0; i < kBlocks; ++i) total += found[i].total, near_enough += found[i].near_enough;
-  return {total, near_enough, found};
+  for (int i = 0; i < kBlocks; ++i) total += found[i].total;
+  return {total, found};
+}
+
+// The complement of a token's finish, so that the largest is the first; 0: it does not start.
+__device__ uint64_t behind_of(const Row& row, const DeviceRule& rule, float x, int id) {
+  const float t = row.distance(x);
+  if (!(t <= fminf(rule.farthest, choice::kLastStarter))) return 0;
+  return ~choice::finish_of(choice::arrival(id, rule.random, t), id);
+}
+// The race of all tokens of the row, or of those of this rank or a better one.
+__device__ uint64_t race(const Row& row, const DeviceRule& rule, uint64_t last) {
+  uint64_t behind = 0;
+  row.for_tokens([&](float x, int id) {
+    if (choice::rank_of(x, id) >= last) behind = max(behind, behind_of(row, rule, x, id));
+  });
+  return behind;
+}
+template <int kBlocks>
+__device__ int32_t race_of_all(Blocks<kBlocks>& blocks, const Row& row, const DeviceRule& rule) {
+  uint64_t behind = race(row, rule, 0), unused = 0;
+  over_block(blocks.s, behind, unused, Most());
+  const Found* found = blocks.exchange([&](Found& place, int lane) {
+    if (lane == 0) place.behind = behind;
+  });
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i) behind = max(behind, found[i].behind);
+  return static_cast<int32_t>(static_cast<uint32_t>(~behind));
 }
 
 // Tokens in order, kEach of a thread, with the weight of all before; past the last one ranks are 0.
@@ -311,9 +337,7 @@ __device__ void plan_gathering(const Blocks<kBlocks>& blocks, const Weights& wei
                  beyond = __shfl_sync(~0u, bounds, 31) - bounds +
                           (uint64_t{static_cast<uint32_t>(v) - counted} << (choice::kWeightBits - kNearer[kCuts - 1]));
   const bool by_count = rule.top_k > 0 && rule.top_k < v;
-  const uint64_t wanted = by_count         ? static_cast<uint64_t>(rule.top_k)
-                          : rule.top_p < 1 ? choice::part_of(rule.top_p, weights.total)
-                                           : choice::place_of(rule.random, weights.total) + 1;
+  const uint64_t wanted = by_count ? static_cast<uint64_t>(rule.top_k) : choice::part_of(rule.top_p, weights.total);
   const bool fits = lane < kCuts && tokens <= kRoom;
   const uint32_t fitting = __ballot_sync(~0u, fits),
                  settled = __ballot_sync(~0u, fits && (by_count ? tokens >= wanted : beyond <= weights.total - wanted));
@@ -344,26 +368,33 @@ __device__ int gather_nearest(Blocks<kBlocks>& blocks, const Row& row, const Wei
   return count;
 }
 
-// Filters and the place of the random number, among the nearest tokens where they settle it. Of the first block.
-__device__ int32_t look_up_choice(Shared& s, const Row& row, float lowest, const DeviceRule& rule,
-                                  const Weights& weights, int gathered) {
+// Filters, then the race, among the nearest tokens where they settle the filters. Of the first block.
+__device__ int32_t choose_filtered(Shared& s, const Row& row, float lowest, const DeviceRule& rule,
+                                   const Weights& weights, int gathered) {
   const Sorted nearest = sorted(s, row, gathered, 0);
-  uint64_t kept = weights.total;
-  Prefix prefix{};
+  bool intact = true;  // s.ranks, which a look-up in all writes over
+  Prefix kept{weights.total, 0};
 #pragma unroll 1
-  for (int filter = 0; filter < 3; ++filter) {  // top-k, top-p, the choice: one piece of code for all three
+  for (int filter = 0; filter < 2; ++filter) {  // top-k, top-p: one piece of code for both
     if (filter == 0 && (rule.top_k <= 0 || rule.top_k >= row.v)) continue;
     if (filter == 1 && rule.top_p >= 1) continue;
-    if (filter == 2 && rule.farthest < __builtin_inff()) kept = min(kept, weights.near_enough);
-    const Wanted wanted{filter == 0   ? static_cast<uint64_t>(rule.top_k)
-                        : filter == 1 ? choice::part_of(rule.top_p, kept)
-                                      : choice::place_of(rule.random, kept) + 1,
+    const Wanted wanted{filter == 0 ? static_cast<uint64_t>(rule.top_k) : choice::part_of(rule.top_p, kept.weight),
                         filter == 0};
-    const uint64_t there = wanted.of_tokens ? static_cast<uint64_t>(nearest.count) : nearest.total;
-    prefix = wanted.amount <= there ? look_up(s, nearest, 0, wanted) : look_up_in_all(s, row, lowest, wanted);
-    kept = prefix.weight;
+    const bool settled = wanted.amount <= (wanted.of_tokens ? static_cast<uint64_t>(nearest.count) : nearest.total);
+    intact = intact && settled;
+    kept = settled ? look_up(s, nearest, 0, wanted) : look_up_in_all(s, row, lowest, wanted);
   }
-  return choice::id_of(prefix.last);
+  uint64_t behind = 0, unused = 0;
+  if (intact) {
+    for (int i = static_cast<int>(threadIdx.x); i < nearest.count; i += kThreads) {
+      const uint64_t rank = s.ranks[i];
+      if (rank >= kept.last) behind = max(behind, behind_of(row, rule, logit_of(rank), choice::id_of(rank)));
+    }
+  } else {
+    behind = race(row, rule, kept.last);
+  }
+  over_block(s, behind, unused, Most());
+  return static_cast<int32_t>(static_cast<uint32_t>(~behind));
 }
 
 // What the first block of a row ends with; the others end with no choice.
@@ -378,7 +409,7 @@ __device__ DeviceChoice choose_row(Blocks<kBlocks>& blocks, Row& row, const Devi
     Row natural = row;
     natural.top = choice.top = logit_of(range.best);
     natural.scale = choice::kNaturalScale;
-    choice.total = weigh(blocks, natural, 0).total;
+    choice.total = weigh(blocks, natural).total;
   }
   if (rule.changes > 0) {
     blocks.meet();  // nobody reads what is about to change
@@ -398,9 +429,13 @@ __device__ DeviceChoice choose_row(Blocks<kBlocks>& blocks, Row& row, const Devi
     choice.id = choice::id_of(range.best);
     return choice;
   }
-  const Weights weights = weigh(blocks, row, rule.farthest);
+  if (rule.top_p >= 1 && (rule.top_k <= 0 || rule.top_k >= row.v)) {
+    choice.id = race_of_all(blocks, row, rule);
+    return choice;
+  }
+  const Weights weights = weigh(blocks, row);
   const int gathered = gather_nearest(blocks, row, weights, rule);
-  if (blocks.rank() == 0) choice.id = look_up_choice(blocks.s, row.whole(), range.lowest, rule, weights, gathered);
+  if (blocks.rank() == 0) choice.id = choose_filtered(blocks.s, row.whole(), range.lowest, rule, weights, gathered);
   return choice;
 }
 

@@ -1,7 +1,7 @@
 // The thread blocks that choose a token from a row: what they share, sums over them, and the walk over their part of the
 // row. For choose.cu alone.
 #pragma once
-#include "kernels/choice_arithmetic.h"
+#include "kernels/choice_race.h"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/rows/choose.h"
 
@@ -24,8 +24,9 @@ struct Bins {
 };
 // What a thread block found in its part of a row.
 struct Found {
-  uint64_t best, worst;         // ranks; worst is the complement
-  uint64_t total, near_enough;  // weights
+  uint64_t best, worst;  // ranks; worst is the complement
+  uint64_t total;        // weight
+  uint64_t behind;       // the complement of the first finish
   uint32_t bad, near[kCuts];
 };
 struct Shared {
