@@ -165,9 +165,17 @@ struct VectorLanes {
 
 inline I ids_from(const int32_t* ids, int64_t i, int64_t n) {
   int32_t lanes[W];
-  for (int j = 0; j < W; ++j)
-    lanes[j] = ids == nullptr ? static_cast<int32_t>(i + j) : i + j < n ? ids[i + j] : INT32_MAX;
   I of;
+  if (ids == nullptr) {
+    for (int j = 0; j < W; ++j) lanes[j] = j;
+    __builtin_memcpy(&of, lanes, sizeof of);
+    return of + static_cast<int32_t>(i);
+  }
+  if (i + W <= n) {
+    __builtin_memcpy(&of, ids + i, sizeof of);
+    return of;
+  }
+  for (int j = 0; j < W; ++j) lanes[j] = i + j < n ? ids[i + j] : INT32_MAX;
   __builtin_memcpy(&of, lanes, sizeof of);
   return of;
 }

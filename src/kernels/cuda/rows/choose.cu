@@ -88,20 +88,6 @@ __device__ Weights weigh(Blocks<kBlocks>& blocks, const Row& row) {
   return {total, found};
 }
 
-// The complement of a token's finish, so that the largest is the first; 0: it does not start.
-__device__ uint64_t behind_of(const Row& row, const DeviceRule& rule, float x, int id) {
-  const float t = row.distance(x);
-  if (!(t <= fminf(rule.farthest, choice::kLastStarter))) return 0;
-  return ~choice::finish_of(choice::arrival(id, rule.random, t), id);
-}
-// The race of all tokens of the row, or of those of this rank or a better one.
-__device__ uint64_t race(const Row& row, const DeviceRule& rule, uint64_t last) {
-  uint64_t behind = 0;
-  row.for_tokens([&](float x, int id) {
-    if (choice::rank_of(x, id) >= last) behind = max(behind, behind_of(row, rule, x, id));
-  });
-  return behind;
-}
 template <int kBlocks>
 __device__ int32_t race_of_all(Blocks<kBlocks>& blocks, const Row& row, const DeviceRule& rule) {
   uint64_t behind = race(row, rule, 0), unused = 0;
