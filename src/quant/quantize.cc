@@ -6,6 +6,7 @@
 
 #include "quant/algebra/products.h"
 #include "quant/codebook.h"
+#include "quant/curvature.h"
 #include "quant/descent.h"
 #include "quant/strip.h"
 #include "quant/vectors/vectors.h"
@@ -131,18 +132,27 @@ GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64
   const DescentOptions descent{options.descent_passes, options.descend_codes, options.refit_scales};
   std::vector<DescentLoss> losses(static_cast<size_t>(strips(out)));
   std::vector<double> energies(losses.size());
+  std::vector<Strip> kept(options.output_moment.empty() ? 0 : losses.size(), Strip(spec, out, in, 0));
   pool.run(strips(out), [&](int64_t job, int) {
     Strip strip(spec, live, out, in, job);
     energies[job] = energy_of(hessian, strip);
     fit_scales(spec, levels, factor.weight, options.range_search, strip);
     error_feedback(levels, factor, strip);
     losses[job] = descend(spec, levels, hessian, descent, view, strip);
-    emit(strip, levels, result.weight);
+    if (kept.empty())
+      emit(strip, levels, result.weight);
+    else
+      kept[job] = std::move(strip);
   });
   for (size_t i = 0; i < losses.size(); ++i) {
     report.energy += energies[i];
     report.loss_gptq += losses[i].before;
     report.loss += losses[i].after;
+  }
+  if (!kept.empty()) {
+    report.loss =
+        descend_curvature(spec, levels, hessian, options.output_moment, out, kCurvaturePasses, kept, pool).outputs;
+    pool.run(strips(out), [&](int64_t job, int) { emit(kept[static_cast<size_t>(job)], levels, result.weight); });
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

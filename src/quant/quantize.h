@@ -49,7 +49,11 @@ struct GptqOptions {
   VectorPaper paper = {};
   std::span<const float> gradient = {};
   const SharedCodebooks* codebooks = nullptr;
+  // (out, out), the second moment of the KL's gradient by the linear's outputs: descent goes on with it (curvature.h).
+  // Empty: outputs count alike. Not for vector codes, nor with a view.
+  std::span<const float> output_moment = {};
 };
+inline constexpr int kCurvaturePasses = 3;
 struct GptqReport {
   double energy = 0;         // tr(W H W^T): the loss of an all-zero weight
   double loss_gptq = 0;      // tr((W - Q) H (W - Q)^T) after the error feedback

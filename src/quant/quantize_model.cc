@@ -104,6 +104,7 @@ void quantize_linear(Runner& runner, const Checkpoint& source, LinearId id, Work
   naming(id, [&] { bench.load(original); });
   GptqOptions options = how.options;
   if (how.gradients && how.gradients->contains(id)) options.gradient = how.gradients->at(id);
+  if (how.output_moments && how.output_moments->contains(id)) options.output_moment = how.output_moments->at(id);
   for (const FormatSpec& spec : formats->second) {
     auto result = naming(id, [&] { return bench.quantize(spec, options); });
     result.weight.bias = original.bias;

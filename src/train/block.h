@@ -17,6 +17,8 @@ struct LinearView {
   int64_t out = 0, in = 0;
   const Real *weight = nullptr, *bias = nullptr;
   Real *weight_gradient = nullptr, *bias_gradient = nullptr;
+  Real* output_moment = nullptr;  // (out, out): dy^T dy is added (salience.h); null: not wanted
+  bool trains() const { return weight_gradient || bias_gradient || output_moment; }
 };
 template <typename Real>
 struct NormView {
@@ -56,6 +58,7 @@ void linear_backward(D& device, const LinearView<typename D::Real>& w, int64_t n
   if (dx != nullptr) device.multiply({n, w.in, w.out, dy, false, w.weight, false, add ? Real{1} : Real{0}, dx});
   if (w.weight_gradient != nullptr) device.multiply({w.out, w.in, n, dy, true, x, false, Real{1}, w.weight_gradient});
   if (w.bias_gradient != nullptr) device.sum_rows(dy, n, w.out, w.bias_gradient);
+  if (w.output_moment != nullptr) device.multiply({w.out, w.out, n, dy, true, dy, false, Real{1}, w.output_moment});
 }
 
 // Layers of one model, of up to `rows` rows at a time.
@@ -111,8 +114,7 @@ class Block {
       second_half(w, n);
     }
     // gated_ is down's input until its gradient takes its place.
-    if (w.down.weight_gradient != nullptr || w.down.bias_gradient != nullptr)
-      linear_backward<D>(device_, w.down, n, gated_.get(), dy, false, nullptr);
+    if (w.down.trains()) linear_backward<D>(device_, w.down, n, gated_.get(), dy, false, nullptr);
     device_.multiply({n, w.down.in, w.down.out, dy, false, w.down.weight, false, Real{0}, gated_.get()});
     device_.swiglu_backward(gate_.get(), up_.get(), n * config_.f, gated_.get());
     linear_backward(device_, w.gate, n, normed_.get(), gate_.get(), false, dnormed_.get());

@@ -35,40 +35,53 @@ std::vector<int32_t> drawn_labels(Tape<Host<float>>& tape, const Network& net, c
   return labels;
 }
 
-// Leaves the gradients of each sequence's mean loss in the network, one sequence after the other, and calls `use`.
-void for_each_gradient(const Checkpoint& checkpoint, std::span<const std::vector<int32_t>> sequences,
-                       const SalienceOptions& options, const std::function<void(Host<float>&, const Network&)>& use,
-                       const std::function<void(int64_t)>& progress) {
-  check(!sequences.empty(), "gradients need at least one sequence");
-  const ModelConfig& config = checkpoint.config();
-  Host<float> host(options.threads);
-  Network net(host, checkpoint, true);
-  int64_t longest = 0;
-  for (const auto& s : sequences) longest = std::max(longest, static_cast<int64_t>(s.size()));
-  Tape<Host<float>> tape(host, config, longest);
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    check(sequences[i].size() >= 2, "sequence {} has {} tokens; a gradient needs a next token", i, sequences[i].size());
-    Sequences one;
-    one.append(sequences[i]);
-    auto rows = host.load(one);
-    if (!options.labels) rows.next = drawn_labels(tape, net, rows, config.v, config.d, options.seed, i);
-    net.zero_gradients();
-    tape.set_labels(rows.labels());
-    const float* stream = tape.forward(net.view(), rows, true);
-    tape.losses(net.view(), nullptr, nullptr, rows, stream, {0, 0, 1}, 1 / static_cast<double>(one.rows() - 1));
-    tape.backward(net.view(), rows);
-    use(host, net);
-    if (progress) progress(static_cast<int64_t>(i) + 1);
+// Runs the mean loss of each sequence forward and backward, one sequence after the other, and calls `use`. `view`: the
+// network's, with what else the backward is to add up.
+class Gradients {
+ public:
+  Gradients(const Checkpoint& checkpoint, std::span<const std::vector<int32_t>> sequences,
+            const SalienceOptions& options, bool weights)
+      : options_(options),
+        config_(checkpoint.config()),
+        sequences_(sequences),
+        host_(options.threads),
+        net_(host_, checkpoint, weights) {
+    check(!sequences.empty(), "gradients need at least one sequence");
+    for (size_t i = 0; i < sequences.size(); ++i)
+      check(sequences[i].size() >= 2, "sequence {} has {} tokens; a gradient needs a next token", i,
+            sequences[i].size());
   }
-}
 
-// (n, n) scaled by what makes its trace this.
-void scale_to_trace(std::vector<float>& matrix, int64_t n, double trace) {
-  double now = 0;
-  for (int64_t i = 0; i < n; ++i) now += double{matrix[static_cast<size_t>(i * n + i)]};
-  if (now <= 0) return;
-  for (float& x : matrix) x = static_cast<float>(x * (trace / now));
-}
+  Host<float>& host() { return host_; }
+  NetworkView<float> view() const { return net_.view(); }
+
+  void run(const NetworkView<float>& view, const std::function<void()>& use,
+           const std::function<void(int64_t)>& progress) {
+    int64_t longest = 0;
+    for (const auto& s : sequences_) longest = std::max(longest, static_cast<int64_t>(s.size()));
+    Tape<Host<float>> tape(host_, config_, longest);
+    for (size_t i = 0; i < sequences_.size(); ++i) {
+      Sequences one;
+      one.append(sequences_[i]);
+      auto rows = host_.load(one);
+      if (!options_.labels) rows.next = drawn_labels(tape, net_, rows, config_.v, config_.d, options_.seed, i);
+      net_.zero_gradients();
+      tape.set_labels(rows.labels());
+      const float* stream = tape.forward(view, rows, true);
+      tape.losses(view, nullptr, nullptr, rows, stream, {0, 0, 1}, 1 / static_cast<double>(one.rows() - 1));
+      tape.backward(view, rows);
+      use();
+      if (progress) progress(static_cast<int64_t>(i) + 1);
+    }
+  }
+
+ private:
+  const SalienceOptions options_;
+  const ModelConfig& config_;
+  std::span<const std::vector<int32_t>> sequences_;
+  Host<float> host_;
+  Network net_;
+};
 
 }  // namespace
 
@@ -79,12 +92,13 @@ std::map<LinearId, std::vector<float>> mean_absolute_gradient(const Checkpoint& 
   std::map<LinearId, std::vector<float>> sums;
   for (LinearId id : linears_of(checkpoint.config()))
     sums[id].resize(static_cast<size_t>(shape_of(checkpoint.config(), id).elements()));
-  for_each_gradient(
-      checkpoint, sequences, options,
-      [&](Host<float>& host, const Network& net) {
-        NetworkView<float> view = net.view();
+  Gradients gradients(checkpoint, sequences, options, true);
+  NetworkView<float> view = gradients.view();
+  gradients.run(
+      view,
+      [&] {
         for (auto& [id, sum] : sums)
-          host.add_absolute(slot(view, id).weight_gradient, sum.data(), static_cast<int64_t>(sum.size()));
+          gradients.host().add_absolute(slot(view, id).weight_gradient, sum.data(), static_cast<int64_t>(sum.size()));
       },
       progress);
   for (auto& [id, sum] : sums)
@@ -92,41 +106,30 @@ std::map<LinearId, std::vector<float>> mean_absolute_gradient(const Checkpoint& 
   return sums;
 }
 
-std::map<LinearId, KroneckerFactors> kronecker_factors(const Checkpoint& checkpoint,
-                                                       std::span<const std::vector<int32_t>> sequences,
-                                                       const SalienceOptions& options,
-                                                       const std::function<void(int64_t)>& progress) {
+int64_t output_moments_bytes(const ModelConfig& config) {
+  int64_t values = 0;
+  for (LinearId id : linears_of(config))
+    if (id.layer >= 0) values += shape_of(config, id)[0] * shape_of(config, id)[0];
+  return values * static_cast<int64_t>(sizeof(float));
+}
+
+std::map<LinearId, std::vector<float>> output_moments(const Checkpoint& checkpoint,
+                                                      std::span<const std::vector<int32_t>> sequences,
+                                                      const SalienceOptions& options,
+                                                      const std::function<void(int64_t)>& progress) {
   SalienceOptions drawn = options;
   drawn.labels = false;
-  const ModelConfig& config = checkpoint.config();
-  std::map<LinearId, KroneckerFactors> factors;
-  for (LinearId id : linears_of(config)) {
+  Gradients gradients(checkpoint, sequences, drawn, false);
+  NetworkView<float> view = gradients.view();
+  std::map<LinearId, std::vector<float>> moments;
+  for (LinearId id : linears_of(checkpoint.config())) {
     if (id.layer < 0) continue;
-    const Shape s = shape_of(config, id);
-    factors[id].output.resize(static_cast<size_t>(s[0] * s[0]));
-    factors[id].input.resize(static_cast<size_t>(s[1] * s[1]));
+    const int64_t out = shape_of(checkpoint.config(), id)[0];
+    moments[id].resize(static_cast<size_t>(out * out));
+    slot(view, id).output_moment = moments[id].data();
   }
-  for_each_gradient(
-      checkpoint, sequences, drawn,
-      [&](Host<float>& host, const Network& net) {
-        NetworkView<float> view = net.view();
-        for (auto& [id, f] : factors) {
-          const LinearView<float>& w = slot(view, id);
-          const float* g = w.weight_gradient;
-          host.multiply({w.out, w.out, w.in, g, false, g, true, 1.0f, f.output.data()});
-          host.multiply({w.in, w.in, w.out, g, true, g, false, 1.0f, f.input.data()});
-        }
-      },
-      progress);
-  for (auto& [id, f] : factors) {
-    const Shape s = shape_of(config, id);
-    double energy = 0;  // E[|G|^2]: the trace of the whole
-    for (int64_t i = 0; i < s[0]; ++i) energy += double{f.output[static_cast<size_t>(i * s[0] + i)]};
-    energy /= static_cast<double>(sequences.size());
-    scale_to_trace(f.output, s[0], std::sqrt(energy));
-    scale_to_trace(f.input, s[1], std::sqrt(energy));
-  }
-  return factors;
+  gradients.run(view, [] {}, progress);
+  return moments;
 }
 
 }  // namespace fidelio::train

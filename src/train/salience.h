@@ -25,15 +25,14 @@ std::map<LinearId, std::vector<float>> mean_absolute_gradient(const Checkpoint& 
                                                               const SalienceOptions& options,
                                                               const std::function<void(int64_t done)>& progress = {});
 
-// Kronecker factors of the curvature of the KL: of E[vec(G) vec(G)^T] with labels drawn from the model itself, output
-// (out, out) ~ E[G G^T] and input (in, in) ~ E[G^T G], row-major, both scaled so that their product has the trace of the
-// whole, E[|G|^2]. Layers' linears alone.
-struct KroneckerFactors {
-  std::vector<float> output, input;
-};
-std::map<LinearId, KroneckerFactors> kronecker_factors(const Checkpoint& checkpoint,
-                                                       std::span<const std::vector<int32_t>> sequences,
-                                                       const SalienceOptions& options,
-                                                       const std::function<void(int64_t done)>& progress = {});
+// sum over tokens of dy dy^T (out, out), row-major, by linear of a layer: dy the gradient of -ln p by the linear's outputs,
+// for tokens drawn from the model itself (`labels` is not read). The outputs' side of the curvature of the KL
+// (quant/curvature.h).
+std::map<LinearId, std::vector<float>> output_moments(const Checkpoint& checkpoint,
+                                                      std::span<const std::vector<int32_t>> sequences,
+                                                      const SalienceOptions& options,
+                                                      const std::function<void(int64_t done)>& progress = {});
+// Bytes of all of them.
+int64_t output_moments_bytes(const ModelConfig& config);
 
 }  // namespace fidelio::train

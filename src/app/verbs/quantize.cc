@@ -1,5 +1,6 @@
 #include "app/options/common.h"
 #include "app/options/texts.h"
+#include "compress/preflight.h"
 #include "compress/self_samples.h"
 #include "core/progress.h"
 #include "quant/quantize_model.h"
@@ -13,7 +14,8 @@ namespace {
 
 // What GPTQ may do beyond feeding errors back with scales from each group's own range; docs/results.md says what each
 // is worth. The first five are done by default.
-const std::vector<std::string> kSteps = {"act-order", "range-search", "descent", "refit", "feedback", "source-inputs"};
+const std::vector<std::string> kSteps = {"act-order", "range-search",  "descent",  "refit",
+                                         "feedback",  "source-inputs", "curvature"};
 const std::vector<std::string> kDefaultSteps(kSteps.begin(), kSteps.begin() + 5);
 
 struct Quantize {
@@ -26,7 +28,7 @@ struct Quantize {
   bool keep_embedding = false, rotate = false;
   std::vector<std::string> paper;  // parts of SCVQ as written; empty: vector codes by feedback and descent
   float alpha = 0.25f;
-  int64_t gradient_tokens = 16384;
+  int64_t gradient_tokens = 32768;
   int view_bits = 0;
   float view_weight = 0;
 };
@@ -44,11 +46,25 @@ void set_steps(const Quantize& o, ModelQuantizer& how) {
   check(!has(o, "source-inputs") || !has(o, "feedback"),
         "--steps source-inputs,feedback: feedback puts right what earlier layers lost, which the source's own inputs "
         "do not show; give one of them");
+  check(!has(o, "curvature") || (parse_format(o.format).kind != Kind::vq && o.view_weight == 0),
+        "--steps curvature is not for {}; leave it out", o.view_weight > 0 ? "views" : "vector codes");
   how.options.act_order = has(o, "act-order");
   how.options.range_search = has(o, "range-search") || how.method == Method::rtn;
   how.options.descend_codes = has(o, "descent");
   how.options.refit_scales = has(o, "refit");
   how.sequential = !has(o, "source-inputs");
+}
+
+// The calibration text's sequences that gradients are made of.
+std::vector<std::vector<int32_t>> gradient_sequences(const Quantize& o, const Dataset& data) {
+  int64_t tokens = 0;
+  std::vector<std::vector<int32_t>> sequences;
+  for (const auto& s : data.sequences) {
+    if (tokens >= o.gradient_tokens) break;
+    tokens += static_cast<int64_t>(s.size());
+    sequences.push_back(s);
+  }
+  return sequences;
 }
 
 const std::vector<std::string> kPaperParts = {"outliers", "salient", "residuals", "weights"};
@@ -61,14 +77,19 @@ std::map<LinearId, std::vector<float>> set_paper(const Quantize& o, const Checkp
   };
   options.paper = {has_part("outliers"), has_part("salient"), has_part("residuals"), has_part("weights"), o.alpha};
   train::check_known(source.config());
-  int64_t tokens = 0;
-  std::vector<std::vector<int32_t>> sequences;
-  for (const auto& s : data.sequences) {
-    if (tokens >= o.gradient_tokens) break;
-    tokens += static_cast<int64_t>(s.size());
-    sequences.push_back(s);
-  }
-  return train::mean_absolute_gradient(source, sequences, {.labels = true, .seed = o.seed, .threads = o.run.threads});
+  return train::mean_absolute_gradient(source, gradient_sequences(o, data),
+                                       {.labels = true, .seed = o.seed, .threads = o.run.threads});
+}
+
+// Of the source on the same text, for `--steps curvature`.
+std::map<LinearId, std::vector<float>> moments_of(const Quantize& o, const Checkpoint& source, const Dataset& data) {
+  train::check_known(source.config());
+  check_memory({{"the gradients' moments", train::output_moments_bytes(source.config())}}, available_memory(),
+               "--steps curvature");
+  const auto sequences = gradient_sequences(o, data);
+  Progress progress("gradients", static_cast<int64_t>(sequences.size()));
+  return train::output_moments(source, sequences, {.seed = o.seed, .threads = o.run.threads},
+                               [&](int64_t) { progress.advance(); });
 }
 
 // The calibration text: `tokens` in all, `samples` of them written by the model.
@@ -134,6 +155,7 @@ nlohmann::json report_of(const QuantizedLinear& q) {
 std::vector<Stage> stages_of(const Quantize& o) {
   std::vector<Stage> stages;
   if (o.samples > 0) stages.push_back({"writing samples", 1});
+  if (has(o, "curvature")) stages.push_back({"gradients", 2});
   stages.push_back({"quantising", 4});
   stages.push_back({"writing", 0.1, 0});
   return stages;
@@ -173,6 +195,13 @@ void quantise_on_text(const Quantize& o, const Checkpoint& source, ModelQuantize
     gradients = set_paper(o, source, data, how.options);
     how.gradients = &gradients;
     provenance["paper"] = o.paper;
+  }
+  std::map<LinearId, std::vector<float>> moments;
+  if (has(o, "curvature")) {
+    moments = moments_of(o, source, data);
+    how.output_moments = &moments;
+    provenance["gradient_tokens"] = o.gradient_tokens;
+    stages.next();
   }
   quantize_model_gptq(*runner, source, data, how, pool, done);
 }
@@ -283,7 +312,8 @@ void add_quantize(CLI::App& app) {
           "What is done beside GPTQ's error feedback. act-order: columns by weight in the Hessian; "
           "range-search: scales that clip; descent: codes chosen again, one at a time; refit: scales from the "
           "codes; feedback: make up for what earlier layers lost; source-inputs (not with feedback): calibrate on what "
-          "the source's layers give, not the quantised ones. Default: the first five; none: plain GPTQ")
+          "the source's layers give, not the quantised ones; curvature: codes once more, by what the KL's gradients say "
+          "of outputs. Default: the first five; none: plain GPTQ")
       ->delimiter(',');
   verb->add_option("--paper", o->paper,
                    "Vector codes as SCVQ has them, without feedback and descent: which vectors have corrections "
@@ -292,9 +322,8 @@ void add_quantize(CLI::App& app) {
   verb->add_option("--alpha", o->alpha, "Of --paper: the power of salience in the choice of residuals")
       ->check(from_to(0, 4))
       ->needs("--paper");
-  verb->add_option("--gradient-tokens", o->gradient_tokens, "Of --paper: tokens whose gradients salience is made of")
-      ->check(above_zero())
-      ->needs("--paper");
+  verb->add_option("--gradient-tokens", o->gradient_tokens, "Of --paper and --steps curvature: tokens whose gradients are used")
+      ->check(above_zero());
   verb->add_option("--calibration-context", o->context,
                    "Length of a calibration sequence (default: 512, or the model's context if that is shorter)")
       ->check(CLI::Range(16, 1 << 20));

@@ -8,6 +8,7 @@
 #include "quant/codebook.h"
 #include "quant/cuda/feedback.h"
 #include "quant/cuda/gptq.h"
+#include "quant/curvature.h"
 #include "quant/device/workbench.h"
 #include "quant/feedback.h"
 #include "quant/strip.h"
@@ -71,10 +72,10 @@ class CudaWorkbench final : public Workbench {
     const cuda::DeviceBuffer values(values_.size());  // quantise() uses its own up
     cuda::on_device(stream_.stream, values.data(), values_.data(), values_.size());
     const cuda::GptqCodes codes = gptq_.quantise(plan, order_, values.as<float>(), out);
-    write(plan, codes, result.weight);
     result.report.energy = codes.energy;
     result.report.loss_gptq = codes.before;
     result.report.loss = codes.after;
+    write(plan, codes, options.output_moment, result);
     result.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return result;
   }
@@ -101,36 +102,59 @@ class CudaWorkbench final : public Workbench {
     return decoded_;
   }
 
-  // Codes and scales into the format's tensors, by the strips that the host's quantisers write.
-  void write(const cuda::GptqPlan& plan, const cuda::GptqCodes& codes, LinearWeight& weight) {
+  // Codes and scales into the format's tensors, by the strips that the host's quantisers write. With a moment the host
+  // descends on.
+  void write(const cuda::GptqPlan& plan, const cuda::GptqCodes& codes, std::span<const float> moment,
+             GptqResult& result) {
+    const LinearWeight& weight = result.weight;
     const Levels levels = plan.spec.kind == Kind::grid ? Levels(plan.spec, plan.codebook) : Levels(plan.spec);
+    std::vector<Strip> made(static_cast<size_t>(strips(weight.out)), Strip(plan.spec, weight.out, weight.in, 0));
+    if (!moment.empty()) decoded();
     pool_.run(strips(weight.out), [&](int64_t job, int) {
-      Strip strip(plan.spec, weight.out, weight.in, job);
-      for (int64_t r = 0; r < strip.rows; ++r) {
-        const int64_t row = strip.first + r;
-        for (int64_t c = 0; c < strip.in; ++c)
-          strip.level[c * kLanes + r] = levels.level(codes.code[static_cast<size_t>(row * strip.in + c)]);
-        for (int64_t g = 0; g < strip.groups; ++g) {
-          strip.scale[g * kLanes + r] = codes.scale[static_cast<size_t>(row * strip.groups + g)];
-          strip.offset[g * kLanes + r] = codes.offset[static_cast<size_t>(row * strip.groups + g)];
-        }
-        strip.row_scale[r] = codes.row_scale[static_cast<size_t>(row)];
-      }
-      emit(strip, levels, weight);
+      Strip strip = moment.empty() ? Strip(plan.spec, weight.out, weight.in, job)
+                                   : Strip(plan.spec, decoded_, weight.out, weight.in, job);
+      fill(levels, codes, strip);
+      made[static_cast<size_t>(job)] = std::move(strip);
     });
+    if (!moment.empty())
+      result.report.loss =
+          descend_curvature(plan.spec, levels, host_hessian(), moment, weight.out, kCurvaturePasses, made, pool_)
+              .outputs;
+    pool_.run(strips(weight.out),
+              [&](int64_t job, int) { emit(made[static_cast<size_t>(job)], levels, result.weight); });
   }
 
-  // By the host's own quantiser, with the device's Hessian factorised once more there.
-  GptqResult on_host(const FormatSpec& spec, const GptqOptions& options) {
+  static void fill(const Levels& levels, const cuda::GptqCodes& codes, Strip& strip) {
+    for (int64_t r = 0; r < strip.rows; ++r) {
+      const int64_t row = strip.first + r;
+      for (int64_t c = 0; c < strip.in; ++c)
+        strip.level[c * kLanes + r] = levels.level(codes.code[static_cast<size_t>(row * strip.in + c)]);
+      for (int64_t g = 0; g < strip.groups; ++g) {
+        strip.scale[g * kLanes + r] = codes.scale[static_cast<size_t>(row * strip.groups + g)];
+        strip.offset[g * kLanes + r] = codes.offset[static_cast<size_t>(row * strip.groups + g)];
+      }
+      strip.row_scale[r] = codes.row_scale[static_cast<size_t>(row)];
+    }
+  }
+
+  const Hessian& host_hessian() {
     if (!host_) {
-      spdlog::info("{} with these steps is not quantised on the GPU: the CPU does it", to_string(spec));
       const int64_t in = order_.in();
       std::vector<float> matrix(static_cast<size_t>(in * in));
       cuda::from_device(stream_.stream, matrix.data(), order_.matrix(), matrix.size() * sizeof(float));
       host_.emplace(Hessian::from_matrix(matrix, in, order_.tokens()), HessianFactor{});
-      host_->second = fidelio::factorize(host_->first, options.damping, options.act_order, pool_);
     }
-    return quantize_gptq(spec, decoded(), original_->out, original_->in, host_->first, host_->second, options, pool_);
+    return host_->first;
+  }
+
+  // By the host's own quantiser, with the device's Hessian factorised once more there.
+  GptqResult on_host(const FormatSpec& spec, const GptqOptions& options) {
+    const Hessian& hessian = host_hessian();
+    if (host_->second.in == 0) {
+      spdlog::info("{} with these steps is not quantised on the GPU: the CPU does it", to_string(spec));
+      host_->second = fidelio::factorize(hessian, options.damping, options.act_order, pool_);
+    }
+    return quantize_gptq(spec, decoded(), original_->out, original_->in, hessian, host_->second, options, pool_);
   }
 
   OpenStream stream_;
