@@ -74,6 +74,12 @@ class Cuda {
     uint64_t version = 0;
     RowKind kind = RowKind::output;  // which products they go to
     bool whole = false;              // for the head, which no reading cuts
+    int64_t fine = 0;                // last columns that have 8 bits where a coarse mode gives the others fewer
+  };
+  struct Order {  // Backend::gather()
+    cuda::DeviceBuffer columns;
+    int64_t count = 0, kept = 0;
+    bool empty() const { return count == 0; }
   };
   struct KvCache {  // per layer what ops.h says under Attention
     KvFormat format = KvFormat::f16;
@@ -114,6 +120,8 @@ class Cuda {
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how);
   Acts turn(Acts acts, const Hadamard& how, const Matrix& signs);
+  Order make_order(std::span<const int32_t> columns, int64_t kept);
+  Acts gather(Acts acts, const Order& order);
   Acts input(const Matrix& x);
   void read(Acts acts, std::span<float> host);
   void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);

@@ -54,10 +54,10 @@ Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
   const int64_t group = activation_group(weight);
   const uint64_t wanted = uint64_t{1} << 63 | version << 16 | static_cast<uint64_t>(group << 4 | bits);
   if (rounded_version != wanted)
-    cuda::round_to_integers(stream, input.values, input.rows, input.columns, group,
+    cuda::round_to_integers(stream, input.values, input.rows, input.columns, input.fine, group,
                             static_cast<float>((1 << (bits - 1)) - 1), rounded.as<float>());
   rounded_version = wanted;
-  return {rounded.as<float>(), input.rows, input.columns, wanted, input.kind, input.whole};
+  return {rounded.as<float>(), input.rows, input.columns, wanted, input.kind, input.whole, 0};
 }
 
 // Straight from what they are made of, whoever else has them written: the bits are those of the form that is read.

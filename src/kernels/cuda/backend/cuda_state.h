@@ -72,6 +72,8 @@ struct Cuda::State {
 
   // Scratch.
   DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns;
+  DeviceBuffer before_gather;  // acts that are being gathered
+  bool gathers = false;        // there is an Order
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
 
   // What norms and gates make activations of, rows of `columns`.
@@ -125,7 +127,7 @@ struct Cuda::State {
   Acts fresh_acts(int64_t n, int64_t columns, RowKind of) {
     assert(n <= max_rows && columns <= max_columns);
     unwritten = {};
-    return {acts.as<float>(), n, columns, ++version, of, false};
+    return {acts.as<float>(), n, columns, ++version, of, false, 0};
   }
   cuda::Sending sending;
   cuda::ChoiceScratch choice;

@@ -37,8 +37,9 @@ void divide_rows(Stream stream, const float* factor, int64_t n, int64_t d, float
 void finish_rows(Stream stream, const float* factor, const float* bias, int64_t n, int64_t d, float* y);
 
 // y (n, columns) = x as integers of magnitude `steps` at most under one FP32 scale for each `group` columns of a row:
-// largest / steps, the nearest integer, ties to even.
-void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, int64_t group, float steps, float* y);
+// largest / steps, the nearest integer, ties to even. Groups of the last `fine` columns have 127 steps.
+void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, int64_t fine, int64_t group,
+                       float steps, float* y);
 
 // y = x / sqrt(mean(x^2) + eps) * weight; `rows` picks rows of x, null: all in order. With `blocks`, y is also prepared
 // for lowbit.h.
@@ -56,6 +57,14 @@ struct RowTurn {
   float scale;
 };
 void turn_rows(Stream stream, const RowTurn& how, const float* signs, int64_t n, float* x);
+// y (n, columns) = columns order[i] of x (n, from_columns), of which the last 2 `kept` are as they are; others, in groups
+// of `kept`, are at most `clip` times their group's largest magnitude where that is below 1. x is not y.
+struct ColumnOrder {
+  const int32_t* order;
+  int64_t columns, kept;  // a multiple of kept; 32, 64 or 128
+};
+void gather_columns(Stream stream, const float* x, int64_t n, int64_t from_columns, const ColumnOrder& order, float clip,
+                    float* y);
 // Of `count` values: x *= factor, x += y.
 void scale_values(Stream stream, float factor, int64_t count, float* x);
 void add_values(Stream stream, const float* y, int64_t count, float* x);
