@@ -293,11 +293,12 @@ void Checkpoint::check_kept_columns() const {
     if (id.layer < 0) continue;
     const FormatSpec spec = format(id);
     const int64_t in = shape_of(config_, id)[1];
-    check(spec.kind == Kind::integer && spec.group == config_.kept_columns && spec.group >= 32 &&
-              in % spec.group == 0 && in > 2 * spec.group,
-          "{}: {} is {} with {} columns, of which {} are kept twice: expected integers in groups of as many, from 32 to "
-          "128, that divide them; config.json is not this model's",
-          folder(), to_string(id), to_string(spec), in, config_.kept_columns);
+    check(
+        spec.kind == Kind::integer && spec.group == config_.kept_columns && spec.group >= 32 && in % spec.group == 0 &&
+            in > 2 * spec.group,
+        "{}: {} is {} with {} columns, of which {} are kept twice: expected integers in groups of as many, from 32 to "
+        "128, that divide them; config.json is not this model's",
+        folder(), to_string(id), to_string(spec), in, config_.kept_columns);
   }
   for (int layer = 0; layer < config_.L; ++layer)
     for (const Stop& stop : kStops) order(layer, stop);
@@ -358,13 +359,21 @@ class SharedTensors {
 
 }  // namespace
 
+void check_columns_once(const Checkpoint& c) {
+  check(c.config().kept_columns == 0,
+        "{} was made by quantize --atom: its weights have columns in an order of their own, and {} of them twice; give "
+        "the model that it was made of",
+        c.folder(), c.config().kept_columns);
+}
+
 void write_checkpoint(const std::string& folder, const Checkpoint& source,
                       const std::map<LinearId, FormatSpec>& formats,
                       const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance,
                       const std::map<std::string, OwnedTensor>& replaced, const KeptColumns& kept) {
+  check_columns_once(source);
   check(!fs::exists(folder), "{} exists already; choose another output folder or remove it", folder);
   ModelConfig c = source.config();
-  if (kept.count > 0) c.kept_columns = kept.count;
+  c.kept_columns = kept.count;
   // The folder is built under a temporary name and renamed when complete.
   TemporaryFolder temporary(folder);
 
@@ -410,14 +419,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     if (has_bias(c, id.role)) beside(bias_name(id));
   }
   for (auto [layer, which] : norms_of(c)) beside(norm_name(c, layer, which));
-  for (int layer = 0; c.kept_columns > 0 && layer < c.L; ++layer)
-    for (const Stop& stop : kStops) {
-      const std::string name = order_name(layer, stop);
-      if (kept.count > 0)
-        tensors.push_back(to_write(name, kept.orders.at(name)));
-      else
-        beside(name);
-    }
+  for (const auto& [name, order] : kept.orders) tensors.push_back(to_write(name, order));
 
   WeightsHash hash;
   for (const TensorToWrite& tensor : tensors) hash.add(tensor);

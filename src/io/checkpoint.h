@@ -78,6 +78,10 @@ class Checkpoint {
   std::string provenance_ = "{}", written_weights_sha256_;
 };
 
+// Throws Error for a model of quantize --atom, whose weights have columns in an order of their own and some of them twice:
+// it runs, and nothing else is made of it.
+void check_columns_once(const Checkpoint& checkpoint);
+
 // Writes a fidelio checkpoint: weights as asked for one by one (so that only one need be in memory; each twice, as
 // their hash stands before them in the file), norms and biases from `source`, config and tokenizer files copied. Every
 // linear has a tensor of its own there, also where the source keeps several as one; of a model that sees images it is

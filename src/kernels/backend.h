@@ -37,8 +37,7 @@ constexpr bool is_coarse(Activations mode) { return mode >= Activations::a8; }
 // for so many columns of a row (the weight's group, at least 32 and at most 128).
 int activation_bits(Activations mode, const FormatSpec& spec);
 int64_t activation_group(const FormatSpec& spec);
-// A gathered input (Backend::gather) in a mode of fewer than 8 bits: what exceeds this part of its group's largest
-// magnitude becomes that (Atom's clipping). The kept columns are not clipped.
+// A gathered input in a mode of fewer than 8 bits: what exceeds this part of its group's largest magnitude becomes that.
 inline constexpr float kGroupClip = 0.9f;
 constexpr bool clips_groups(Activations mode) { return mode > Activations::a8; }
 // How keys and values are kept. i8 and i4x2 are asymmetric per head and token; i4x2 stores the byte as two nibble

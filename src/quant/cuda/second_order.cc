@@ -40,6 +40,14 @@ void SecondOrder::begin(int64_t in) {
   for (DeviceBuffer* buffer : {&order_, &diagonal_, &weight_}) reserve(stream_, *buffer, in * 4);
 }
 
+void SecondOrder::begin(std::span<const float> matrix, int64_t in, int64_t tokens) {
+  begin(in);
+  to_device(stream_, sums_.data(), matrix.data(), matrix.size_bytes());
+  wait_for(stream_);
+  tokens_ = tokens;
+  mirrored_ = true;
+}
+
 void SecondOrder::add(std::span<const float> x) {
   const int64_t tokens = static_cast<int64_t>(x.size()) / in_;
   check(tokens * in_ == static_cast<int64_t>(x.size()), "{} values are not rows of {} columns", x.size(), in_);

@@ -20,7 +20,8 @@ class SecondOrder {
   SecondOrder(const SecondOrder&) = delete;
   SecondOrder& operator=(const SecondOrder&) = delete;
 
-  void begin(int64_t in);  // H = 0
+  void begin(int64_t in);                                                 // H = 0
+  void begin(std::span<const float> matrix, int64_t in, int64_t tokens);  // on the host
   // Adds the rows of x (tokens, in), which lie in the host's memory or the device's and may be changed afterwards.
   void add(std::span<const float> x);
 

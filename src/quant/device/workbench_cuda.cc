@@ -37,6 +37,10 @@ class CudaWorkbench final : public Workbench {
     order_.begin(in);
     feedback_.begin(in);
   }
+  void begin(const Hessian& hessian) override {
+    begin(hessian.in());
+    order_.begin(hessian.matrix(), hessian.in(), hessian.tokens());
+  }
   void add(std::span<const float> x) override { order_.add(x); }
   void add(std::span<const float> x, std::span<const float> source) override {
     order_.add(x);
@@ -78,6 +82,13 @@ class CudaWorkbench final : public Workbench {
     result.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return result;
   }
+  Hessian hessian() override {
+    const int64_t in = order_.in();
+    std::vector<float> matrix(static_cast<size_t>(in * in));
+    cuda::from_device(stream_.stream, matrix.data(), order_.matrix(), matrix.size() * sizeof(float));
+    return Hessian::from_matrix(matrix, in, order_.tokens());
+  }
+  std::vector<float> values() override { return decoded(); }
 
  private:
   std::vector<int8_t> codebook(const FormatSpec& spec, LinearWeight& weight) {
@@ -124,10 +135,7 @@ class CudaWorkbench final : public Workbench {
   GptqResult on_host(const FormatSpec& spec, const GptqOptions& options) {
     if (!host_) {
       spdlog::info("{} with these steps is not quantised on the GPU: the CPU does it", to_string(spec));
-      const int64_t in = order_.in();
-      std::vector<float> matrix(static_cast<size_t>(in * in));
-      cuda::from_device(stream_.stream, matrix.data(), order_.matrix(), matrix.size() * sizeof(float));
-      host_.emplace(Hessian::from_matrix(matrix, in, order_.tokens()), HessianFactor{});
+      host_.emplace(hessian(), HessianFactor{});
       host_->second = fidelio::factorize(host_->first, options.damping, options.act_order, pool_);
     }
     return quantize_gptq(spec, decoded(), original_->out, original_->in, host_->first, host_->second, options, pool_);

@@ -8,9 +8,8 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 // A warp a group of `group` columns of one row, at most 128; groups before `coarse` are clipped.
-__global__ void __launch_bounds__(kThreads)
-    gather_groups(const float* x, int from_columns, const int32_t* order, int columns, int group, int coarse, float clip,
-                  float* y) {
+__global__ void __launch_bounds__(kThreads) gather_groups(const float* x, int from_columns, const int32_t* order,
+                                                          int columns, int group, int coarse, float clip, float* y) {
   begin_kernel();
   const int lane = threadIdx.x % 32, first = (blockIdx.y * kWarps + threadIdx.x / 32) * group;
   if (first >= columns) return;
@@ -31,13 +30,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void gather_columns(Stream stream, const float* x, int64_t n, int64_t from_columns, const ColumnOrder& order, float clip,
-                    float* y) {
+void gather_columns(Stream stream, const float* x, int64_t n, int64_t from_columns, const ColumnOrder& order,
+                    float clip, float* y) {
   const int64_t groups = order.columns / order.kept;
   launch("gathering columns", stream,
-         dim3(static_cast<unsigned>(n), static_cast<unsigned>((groups + kWarps - 1) / kWarps)), kThreads, 0, gather_groups,
-         x, static_cast<int>(from_columns), order.order, static_cast<int>(order.columns), static_cast<int>(order.kept),
-         static_cast<int>(clip < 1 ? order.columns - 2 * order.kept : 0), clip, y);
+         dim3(static_cast<unsigned>(n), static_cast<unsigned>((groups + kWarps - 1) / kWarps)), kThreads, 0,
+         gather_groups, x, static_cast<int>(from_columns), order.order, static_cast<int>(order.columns),
+         static_cast<int>(order.kept), static_cast<int>(clip < 1 ? order.columns - 2 * order.kept : 0), clip, y);
 }
 
 }  // namespace fidelio::cuda

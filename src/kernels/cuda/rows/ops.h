@@ -63,8 +63,8 @@ struct ColumnOrder {
   const int32_t* order;
   int64_t columns, kept;  // a multiple of kept; 32, 64 or 128
 };
-void gather_columns(Stream stream, const float* x, int64_t n, int64_t from_columns, const ColumnOrder& order, float clip,
-                    float* y);
+void gather_columns(Stream stream, const float* x, int64_t n, int64_t from_columns, const ColumnOrder& order,
+                    float clip, float* y);
 // Of `count` values: x *= factor, x += y.
 void scale_values(Stream stream, float factor, int64_t count, float* x);
 void add_values(Stream stream, const float* y, int64_t count, float* x);
