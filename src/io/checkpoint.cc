@@ -121,6 +121,12 @@ Shape shape_of(const ModelConfig& c, LinearId id) {
   }
 }
 
+int64_t elements_of(const ModelConfig& c, LinearId id) {
+  ModelConfig once = c;
+  once.kept_columns = 0;
+  return shape_of(once, id).elements();
+}
+
 std::string order_name(int layer, const Stop& stop) { return fmt::format("model.{}.order", stop_name(layer, stop)); }
 
 namespace {
@@ -316,10 +322,8 @@ int64_t Checkpoint::file_bytes() const { return source_.tensors->file_bytes(); }
 
 int64_t Checkpoint::parameters() const {
   int64_t n = 0;
-  ModelConfig once = config_;
-  once.kept_columns = 0;
   for (LinearId id : linears_of(config_))
-    n += shape_of(once, id).elements() + (has_bias(config_, id.role) ? shape_of(config_, id)[0] : 0);
+    n += elements_of(config_, id) + (has_bias(config_, id.role) ? shape_of(config_, id)[0] : 0);
   for (auto [layer, which] : norms_of(config_)) n += norm_size(config_, which);
   return n;
 }

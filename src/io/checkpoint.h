@@ -28,7 +28,8 @@ namespace fidelio {
 // Every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer, and the head unless
 // tied.
 std::vector<LinearId> linears_of(const ModelConfig& config);
-Shape shape_of(const ModelConfig& config, LinearId id);                 // (out, in)
+Shape shape_of(const ModelConfig& config, LinearId id);                 // (out, in), columns kept twice included
+int64_t elements_of(const ModelConfig& config, LinearId id);            // with every column once
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);  // and every norm
 int64_t norm_size(const ModelConfig& config, Norm which);
 // Where a model with kept columns says which columns of an input a stop's weights have in turn: "model.layers.3.o.order".
