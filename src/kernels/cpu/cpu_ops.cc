@@ -193,20 +193,20 @@ Cpu::Acts Cpu::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
 Cpu::Order Cpu::make_order(std::span<const int32_t> columns, int64_t kept) {
   State& s = *state_;
   s.gathers = true;
-  if (s.before_gather.size() < s.acts.size()) s.before_gather = Buffer(s.acts.size());
+  if (s.gathered.size() < s.acts.size()) s.gathered = Buffer(s.acts.size());
   return {{columns.begin(), columns.end()}, kept};
 }
 
 Cpu::Acts Cpu::gather(Acts acts, const Order& order) {
   State& s = *state_;
   assert(acts.version == s.version && "the newest acts are gathered");
-  std::memcpy(s.before_gather.data(), s.acts.data(), static_cast<size_t>(acts.rows * acts.columns) * sizeof(float));
   const auto columns = static_cast<int64_t>(order.columns.size()), coarse = columns - 2 * order.kept;
   const bool clips = clips_groups(s.reading.activations);
   Acts out = s.publish(acts.rows, columns);
+  out.values = s.gathered.as<float>();
   out.fine = 2 * order.kept;
-  const float* from = s.before_gather.as<float>();
-  float* to = s.acts.as<float>();
+  const float* from = acts.values;
+  float* to = s.gathered.as<float>();
   for_rows(s.pool, acts.rows, 2 * columns, [&](int64_t row) {
     const float* x = from + row * acts.columns;
     float* y = to + row * columns;

@@ -75,7 +75,7 @@ void Cuda::reserve(int64_t rows, int64_t columns, int64_t context) {
   s.context = std::max(s.context, context);
   const int64_t n = s.max_rows, k = s.max_columns, chunks = (n + cuda::kMaxRows - 1) / cuda::kMaxRows;
   s.grow(s.acts, n * k * 4);
-  if (s.gathers) s.grow(s.before_gather, n * k * 4);
+  if (s.gathers) s.grow(s.gathered, n * k * 4);
   s.grow(s.blocks, chunks * State::chunk_bytes(k));
   s.grow(s.halves, n * k * 2);
   s.grow(s.half_factor, n * 4);
@@ -390,7 +390,7 @@ Cuda::Acts Cuda::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
 Cuda::Order Cuda::make_order(std::span<const int32_t> columns, int64_t kept) {
   State& s = *state_;
   s.gathers = true;
-  s.grow(s.before_gather, static_cast<int64_t>(s.acts.size()));
+  s.grow(s.gathered, static_cast<int64_t>(s.acts.size()));
   Order order{cuda::DeviceBuffer(columns.size_bytes()), static_cast<int64_t>(columns.size()), kept};
   cuda::to_device(s.stream, order.columns.data(), columns.data(), columns.size_bytes());
   cuda::wait_for(s.stream);
@@ -402,12 +402,11 @@ Cuda::Acts Cuda::gather(Acts acts, const Order& order) {
   assert(s.is_alive(acts) && "the newest acts are gathered");
   s.flush();
   s.write_values();
-  cuda::on_device(s.stream, s.before_gather.data(), s.acts.data(),
-                  static_cast<size_t>(acts.rows * acts.columns) * sizeof(float));
-  cuda::gather_columns(s.stream, s.before_gather.as<float>(), acts.rows, acts.columns,
+  cuda::gather_columns(s.stream, acts.values, acts.rows, acts.columns,
                        {order.columns.as<int32_t>(), order.count, order.kept}, clips_groups(s.mode) ? kGroupClip : 1.0f,
-                       s.acts.as<float>());
+                       s.gathered.as<float>());
   Acts out = s.fresh_acts(acts.rows, order.count, acts.kind);
+  out.values = s.gathered.as<float>();
   out.fine = 2 * order.kept;
   return out;
 }
