@@ -64,7 +64,7 @@ void Cpu::State::reserve(int64_t rows, int64_t columns, int64_t positions_below)
   context = std::max(context, positions_below);
   acts = Buffer(static_cast<size_t>(max_rows * max_columns) * sizeof(float));
   turn_scratch = Buffer(static_cast<size_t>(pool.threads() * max_columns) * sizeof(float));
-  if (gathers) gathered = Buffer(acts.size());
+  if (gathers) gathered_acts = Buffer(acts.size());
   ++version;
   size_t bytes = 0;
   for (cpu::Form form : {cpu::Form::bf16, cpu::Form::i8x2, cpu::Form::i8, cpu::Form::i16})

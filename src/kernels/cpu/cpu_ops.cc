@@ -193,7 +193,7 @@ Cpu::Acts Cpu::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
 Cpu::Order Cpu::make_order(std::span<const int32_t> columns, int64_t kept) {
   State& s = *state_;
   s.gathers = true;
-  if (s.gathered.size() < s.acts.size()) s.gathered = Buffer(s.acts.size());
+  if (s.gathered_acts.size() < s.acts.size()) s.gathered_acts = Buffer(s.acts.size());
   return {{columns.begin(), columns.end()}, kept};
 }
 
@@ -203,10 +203,10 @@ Cpu::Acts Cpu::gather(Acts acts, const Order& order) {
   const auto columns = static_cast<int64_t>(order.columns.size()), coarse = columns - 2 * order.kept;
   const bool clips = clips_groups(s.reading.activations);
   Acts out = s.publish(acts.rows, columns);
-  out.values = s.gathered.as<float>();
+  out.values = s.gathered_acts.as<float>();
   out.fine = 2 * order.kept;
   const float* from = acts.values;
-  float* to = s.gathered.as<float>();
+  float* to = s.gathered_acts.as<float>();
   for_rows(s.pool, acts.rows, 2 * columns, [&](int64_t row) {
     const float* x = from + row * acts.columns;
     float* y = to + row * columns;

@@ -45,7 +45,7 @@ struct Cpu::State {
   uint64_t version = 0;  // of acts
   Buffer turn_scratch;   // (threads, columns)
   bool gathers = false;  // there is an Order
-  Buffer gathered;  // (rows, columns) what the newest acts were gathered to
+  Buffer gathered_acts;  // (rows, columns) what the newest acts were gathered to
   Buffer prepare_scratch;
   cpu::Prepared cached{};  // the last preparation of acts
   uint64_t cached_version = 0;

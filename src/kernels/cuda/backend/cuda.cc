@@ -75,7 +75,7 @@ void Cuda::reserve(int64_t rows, int64_t columns, int64_t context) {
   s.context = std::max(s.context, context);
   const int64_t n = s.max_rows, k = s.max_columns, chunks = (n + cuda::kMaxRows - 1) / cuda::kMaxRows;
   s.grow(s.acts, n * k * 4);
-  if (s.gathers) s.grow(s.gathered, n * k * 4);
+  if (s.gathers) s.grow(s.gathered_acts, n * k * 4);
   s.grow(s.blocks, chunks * State::chunk_bytes(k));
   s.grow(s.halves, n * k * 2);
   s.grow(s.half_factor, n * 4);
@@ -390,7 +390,7 @@ Cuda::Acts Cuda::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
 Cuda::Order Cuda::make_order(std::span<const int32_t> columns, int64_t kept) {
   State& s = *state_;
   s.gathers = true;
-  s.grow(s.gathered, static_cast<int64_t>(s.acts.size()));
+  s.grow(s.gathered_acts, static_cast<int64_t>(s.acts.size()));
   Order order{cuda::DeviceBuffer(columns.size_bytes()), static_cast<int64_t>(columns.size()), kept};
   cuda::to_device(s.stream, order.columns.data(), columns.data(), columns.size_bytes());
   cuda::wait_for(s.stream);
@@ -404,9 +404,9 @@ Cuda::Acts Cuda::gather(Acts acts, const Order& order) {
   s.write_values();
   cuda::gather_columns(s.stream, acts.values, acts.rows, acts.columns,
                        {order.columns.as<int32_t>(), order.count, order.kept}, clips_groups(s.mode) ? kGroupClip : 1.0f,
-                       s.gathered.as<float>());
+                       s.gathered_acts.as<float>());
   Acts out = s.fresh_acts(acts.rows, order.count, acts.kind);
-  out.values = s.gathered.as<float>();
+  out.values = s.gathered_acts.as<float>();
   out.fine = 2 * order.kept;
   return out;
 }

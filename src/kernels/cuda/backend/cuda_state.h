@@ -72,7 +72,7 @@ struct Cuda::State {
 
   // Scratch.
   DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns;
-  DeviceBuffer gathered;  // what the newest acts were gathered to
+  DeviceBuffer gathered_acts;  // what the newest acts were gathered to
   bool gathers = false;        // there is an Order
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
 
