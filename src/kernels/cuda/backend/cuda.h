@@ -19,8 +19,9 @@
 // the rows whose logits are wanted are output rows from the last norm on.
 //
 // A step of at most kRecordedRows output rows is captured as a CUDA graph the second time that repeat() sees its shape
-// (rows, logit rows, context rounded up, one row a sequence or more, reading) and replayed from then on; nothing waits
-// for the host inside. Where each sequence has one row rope_append only takes note, and attend does both in one launch.
+// (rows, logit rows, context rounded up, how rows attend together, reading) and replayed from then on; nothing waits for
+// the host inside. Where sequences have few rows rope_append only takes note, and attend does both in one launch: one
+// row, or with an FP16 cache on Hopper up to 16, which there attend together (AttentionUnits of ops.h).
 // Where it is one row alone, on Hopper, products of integers wait for the next operation too: a norm or swiglu of their
 // outputs, and the rounding that follows it, is made by the same launch (LowbitJoin of lowbit.h). Acts of norm and
 // swiglu of such a row, and of prompt rows, are then for products only, not for read().

@@ -63,8 +63,8 @@ struct Cuda::State {
   int high_bits = 0;  // Reading's
   int64_t rows = 0;
   RowKind kind = RowKind::output;
-  bool one_row_each = false;  // of every sequence, to be decoded
-  int cuts = 0;               // of attention, at least those of the longest context
+  cuda::AttentionUnits units;  // of output rows
+  int cuts = 0;                // of attention, at least those of the longest context
   std::vector<int32_t> host_batch;
   DeviceBuffer batch;  // ids, positions, sequence of each row, logit rows, then the page table
   const int32_t *ids = nullptr, *positions = nullptr, *sequence = nullptr, *logit_rows = nullptr, *page_of = nullptr;
@@ -117,7 +117,7 @@ struct Cuda::State {
 
   // Steps seen, by what they are and by their shape. Addresses of everything but matrices and weights are in them too,
   // so they go when scratch grows.
-  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, bool, Activations, int>;
+  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, std::array<int, 3>, Activations, int>;
   std::map<Shape, cuda::Graph> graphs;
   int64_t logit_count = 0;
 
@@ -198,6 +198,7 @@ struct Cuda::State {
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add);
   void multiply_vectors(const Acts& input, std::span<const cuda::VectorOutput> outputs, bool add);
 
+  void cut_units(const Batch& batch, const AttentionShape& shape, std::vector<int32_t>& table);
   cuda::AttentionArguments arguments(const KvCache& cache, int layer) const;
   static cuda::KvKind kind_of(KvFormat format) {
     static_assert(static_cast<int>(cuda::KvKind::i4x2) == static_cast<int>(KvFormat::i4x2));
