@@ -275,11 +275,10 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   State& s = *state_;
   if (s.defer(input, weights, false)) return;
   s.flush();
-  const bool grid = weights[0].first->spec.kind == Kind::grid;  // each has its own table
   const State::Way way = s.way_of(*weights[0].first, input);
   const cuda::LowbitShape& first_shape = s.seen_as(input, *weights[0].first).lowbit.shape;
   const bool vectors = way == State::Way::vectors;
-  bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether && !grid &&
+  bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether &&
                     (vectors || way == State::Way::codes || way == State::Way::many);
   for (const auto& [w, y] : weights)
     one_launch = one_launch && s.way_of(*w, input) == way &&

@@ -181,9 +181,9 @@ struct Cuda::State {
   const cuda::WeightValues& seen_as(const Acts& input, const cuda::Linear& w) const {
     return !input.whole && w.is_viewed(high_bits) ? w.view : w.values;
   }
-  // Codes that few rows are multiplied by as integers.
+  // Codes that rows are multiplied by as integers.
   bool is_integers(const cuda::Linear& w) const {
-    return way_of(w, mode, RowKind::output) == Way::codes && w.values.lowbit.shape.kind == cuda::CodeKind::integer;
+    return way_of(w, mode, RowKind::output) == Way::codes && w.values.lowbit.shape.kind != cuda::CodeKind::half;
   }
   static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
 
