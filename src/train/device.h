@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "ranks/ranks.h"
 #include "train/codes.h"
 #include "train/vectors.h"
 
@@ -72,15 +73,16 @@ struct AdamStep {
 template <class D>
 concept Device = requires(D d, typename D::Real* x, const typename D::Real* c, int64_t n, const typename D::Rows& rows,
                           const AttentionSizes& attention, std::span<const float> in, std::span<float> out,
-                          std::span<double> wide) {
+                          std::span<double> wide, const Ranks& ranks, const std::vector<Message>& messages) {
   { d.allocate(n) } -> std::same_as<std::shared_ptr<typename D::Real[]>>;  // zeroed
   d.upload(in, x);
   d.download(c, out);
   d.download(c, wide);
   d.zero(x, n);
   d.copy(c, x, n);
-  d.add(c, x, n);           // x += c
-  d.add_absolute(c, x, n);  // x += |c|
+  d.add(c, x, n);                         // x += c
+  d.add_absolute(c, x, n);                // x += |c|
+  d.exchange(ranks, messages, messages);  // as Ranks does, in the device's memory; no rank twice on one device
   { d.load(Sequences{}) } -> std::same_as<typename D::Rows>;
   d.multiply(Product<typename D::Real>{});
   d.add_bias(c, n, n, x);    // x (rows, columns) += bias (columns)

@@ -34,6 +34,9 @@ class Host {
   void copy(const T* from, T* to, int64_t n);
   void add(const T* from, T* to, int64_t n);
   void add_absolute(const T* from, T* to, int64_t n);
+  void exchange(const Ranks& ranks, const std::vector<Message>& send, const std::vector<Message>& receive) {
+    ranks.exchange(send, receive);
+  }
   Rows load(const Sequences& sequences);
 
   void multiply(const Product<T>& p);
