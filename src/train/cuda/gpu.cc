@@ -16,6 +16,7 @@ Gpu::Gpu(int device, cuda::Arithmetic arithmetic) : arithmetic_(arithmetic) {
 
 Gpu::~Gpu() {
   cuda::wait_for(stream_);
+  nccl_.reset();
   blas_.reset();
   cuda::destroy_stream(stream_);
 }
@@ -43,6 +44,11 @@ void Gpu::copy(const float* from, float* to, int64_t n) {
 }
 void Gpu::add(const float* from, float* to, int64_t n) { gpu::add(stream_, from, to, n, false); }
 void Gpu::add_absolute(const float* from, float* to, int64_t n) { gpu::add(stream_, from, to, n, true); }
+
+void Gpu::exchange(const Ranks& ranks, const std::vector<Message>& send, const std::vector<Message>& receive) {
+  if (!nccl_) nccl_ = std::make_unique<Nccl>(ranks, stream_);
+  nccl_->exchange(send, receive);
+}
 
 namespace {
 

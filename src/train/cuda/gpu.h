@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/blas.h"
 #include "kernels/cuda/device/device.h"
 #include "train/cuda/kernels.h"
+#include "train/cuda/nccl.h"
 #include "train/device.h"
 
 namespace fidelio::train {
@@ -49,6 +50,8 @@ class Gpu {
   void copy(const float* from, float* to, int64_t n);
   void add(const float* from, float* to, int64_t n);
   void add_absolute(const float* from, float* to, int64_t n);
+  // By NCCL; every rank has a device of its own.
+  void exchange(const Ranks& ranks, const std::vector<Message>& send, const std::vector<Message>& receive);
   Rows load(const Sequences& sequences);
 
   void multiply(const Product<float>& p);
@@ -100,6 +103,7 @@ class Gpu {
   cuda::Arithmetic arithmetic_;
   cuda::Stream stream_ = nullptr;
   std::optional<cuda::Blas> blas_;
+  std::unique_ptr<Nccl> nccl_;  // of the first exchange
   cuda::DeviceBuffer scratch_, sums_, cosine_, sine_, factors_[4], scores_, probabilities_, pointers_;
   std::vector<float> frequencies_;
   float rope_scale_ = 0;

@@ -1,7 +1,7 @@
 // Tuning layer by layer: layer l, reading what the tuned layers before it give, is moved towards what the source's layer
 // l makes of the source's own stream. Streams between layers wait in the device's memory.
 #pragma once
-#include "train/team.h"
+#include "train/tune/team.h"
 #include "train/tune/tuner.h"
 
 namespace fidelio::train {

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <tuple>
 
-#include "train/passes.h"
 #include "train/state.h"
 #include "train/tune/layer_stage.h"
+#include "train/tune/passes.h"
 #include "train/tune/tuner.h"
 
 namespace fidelio::train {

@@ -1,5 +1,5 @@
 // What ranks put together has the same bytes for any number of them.
-#include "train/team.h"
+#include "train/tune/team.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "train/tape.h"
-#include "train/team.h"
+#include "train/tune/team.h"
 #include "train/tune/tuner.h"
 
 namespace fidelio::train {
