@@ -98,13 +98,14 @@ class Gpu {
   // f(pairs, units) over what score matrices there is room for at once.
   template <typename F>
   void for_pairs(const Rows& rows, const gpu::Heads& a, int buffers, const F& f);
-  void** point(const gpu::Pairs& pairs, const gpu::Pointed& what, int member, int members, int64_t count);
+  struct OfHeads;  // a product of every head of some pairs
+  void multiply(const gpu::Pairs& pairs, int64_t units, const std::vector<OfHeads>& products);
 
   cuda::Arithmetic arithmetic_;
   cuda::Stream stream_ = nullptr;
   std::optional<cuda::Blas> blas_;
   std::unique_ptr<Nccl> nccl_;  // of the first exchange
-  cuda::DeviceBuffer scratch_, sums_, cosine_, sine_, factors_[4], scores_, probabilities_, pointers_;
+  cuda::DeviceBuffer scratch_, sums_, cosine_, sine_, factors_[4], scores_, probabilities_, of_heads_, pointers_;
   std::vector<float> frequencies_;
   float rope_scale_ = 0;
   int64_t turned_ = 0;  // positions in the tables
