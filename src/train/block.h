@@ -53,6 +53,7 @@ template <class D>
 void linear_backward(D& device, const LinearView<typename D::Real>& w, int64_t n, const typename D::Real* x,
                      const typename D::Real* dy, bool add, typename D::Real* dx) {
   using Real = typename D::Real;
+  [[maybe_unused]] const auto held = device.hold(dy, n * w.out);
   if (dx != nullptr) device.multiply({n, w.in, w.out, dy, false, w.weight, false, add ? Real{1} : Real{0}, dx});
   if (w.weight_gradient != nullptr) device.multiply({w.out, w.in, n, dy, true, x, false, Real{1}, w.weight_gradient});
   if (w.bias_gradient != nullptr) device.sum_rows(dy, n, w.out, w.bias_gradient);
@@ -110,13 +111,19 @@ class Block {
       first_half(w, rows, x);
       second_half(w, n);
     }
-    // gated_ is down's input until its gradient takes its place.
-    if (w.down.weight_gradient != nullptr || w.down.bias_gradient != nullptr)
-      linear_backward<D>(device_, w.down, n, gated_.get(), dy, false, nullptr);
-    device_.multiply({n, w.down.in, w.down.out, dy, false, w.down.weight, false, Real{0}, gated_.get()});
+    {
+      // gated_ is down's input until its gradient takes its place.
+      [[maybe_unused]] const auto held = device_.hold(dy, n * config_.d);
+      if (w.down.weight_gradient != nullptr || w.down.bias_gradient != nullptr)
+        linear_backward<D>(device_, w.down, n, gated_.get(), dy, false, nullptr);
+      device_.multiply({n, w.down.in, w.down.out, dy, false, w.down.weight, false, Real{0}, gated_.get()});
+    }
     device_.swiglu_backward(gate_.get(), up_.get(), n * config_.f, gated_.get());
-    linear_backward(device_, w.gate, n, normed_.get(), gate_.get(), false, dnormed_.get());
-    linear_backward(device_, w.up, n, normed_.get(), up_.get(), true, dnormed_.get());
+    {
+      [[maybe_unused]] const auto held = device_.hold(normed_.get(), n * config_.d);
+      linear_backward(device_, w.gate, n, normed_.get(), gate_.get(), false, dnormed_.get());
+      linear_backward(device_, w.up, n, normed_.get(), up_.get(), true, dnormed_.get());
+    }
     device_.norm_backward(middle_.get(), w.mlp.weight, config_.rms_eps, n, config_.d, dnormed_.get(), dy, true,
                           w.mlp.gradient);
     attention_backward(w, rows, x, dy);
@@ -136,9 +143,12 @@ class Block {
     check(n <= rows_, "a step of {} rows, room for {}", n, rows_);
     device_.norm(x, w.attn.weight, config_.rms_eps, n, config_.d, normed_.get());
     Real *q = has_qk_norm() ? q_raw_.get() : q_.get(), *k = has_qk_norm() ? k_raw_.get() : k_.get();
-    linear(device_, w.q, n, normed_.get(), false, q);
-    linear(device_, w.k, n, normed_.get(), false, k);
-    linear(device_, w.v, n, normed_.get(), false, v_.get());
+    {
+      [[maybe_unused]] const auto held = device_.hold(normed_.get(), n * config_.d);
+      linear(device_, w.q, n, normed_.get(), false, q);
+      linear(device_, w.k, n, normed_.get(), false, k);
+      linear(device_, w.v, n, normed_.get(), false, v_.get());
+    }
     if (has_qk_norm()) {
       device_.norm(q, w.q_norm.weight, config_.rms_eps, n * config_.h, config_.e, q_.get());
       device_.norm(k, w.k_norm.weight, config_.rms_eps, n * config_.hk, config_.e, k_.get());
@@ -152,6 +162,7 @@ class Block {
   // Up to gated_, with normed_ the input of gate and up.
   void second_half(const LayerView<Real>& w, int64_t n) {
     device_.norm(middle_.get(), w.mlp.weight, config_.rms_eps, n, config_.d, normed_.get());
+    [[maybe_unused]] const auto held = device_.hold(normed_.get(), n * config_.d);
     linear(device_, w.gate, n, normed_.get(), false, gate_.get());
     linear(device_, w.up, n, normed_.get(), false, up_.get());
     device_.swiglu(gate_.get(), up_.get(), n * config_.f, gated_.get());
@@ -172,9 +183,12 @@ class Block {
     }
     const Real *dq = has_qk_norm() ? q_.get() : dq_.get(), *dk = has_qk_norm() ? k_.get() : dk_.get();
     device_.norm(x, w.attn.weight, config_.rms_eps, n, config_.d, normed_.get());
-    linear_backward(device_, w.q, n, normed_.get(), dq, false, dnormed_.get());
-    linear_backward(device_, w.k, n, normed_.get(), dk, true, dnormed_.get());
-    linear_backward(device_, w.v, n, normed_.get(), dv_.get(), true, dnormed_.get());
+    {
+      [[maybe_unused]] const auto held = device_.hold(normed_.get(), n * config_.d);
+      linear_backward(device_, w.q, n, normed_.get(), dq, false, dnormed_.get());
+      linear_backward(device_, w.k, n, normed_.get(), dk, true, dnormed_.get());
+      linear_backward(device_, w.v, n, normed_.get(), dv_.get(), true, dnormed_.get());
+    }
     device_.norm_backward(x, w.attn.weight, config_.rms_eps, n, config_.d, dnormed_.get(), dy, true, w.attn.gradient);
   }
 

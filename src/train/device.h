@@ -84,6 +84,7 @@ concept Device = requires(D d, typename D::Real* x, const typename D::Real* c, i
   d.add_absolute(c, x, n);                // x += |c|
   d.exchange(ranks, messages, messages);  // as Ranks does, in the device's memory; no rank twice on one device
   { d.load(Sequences{}) } -> std::same_as<typename D::Rows>;
+  {d.hold(c, n)};  // while the result lives, products may read these values as they were when it was made
   d.multiply(Product<typename D::Real>{});
   d.add_bias(c, n, n, x);    // x (rows, columns) += bias (columns)
   d.sum_rows(c, n, n, x);    // x (columns) += the sum over rows of c (rows, columns)

@@ -1,11 +1,10 @@
 // What attention does beside its products: rows of scores between two batched products (gpu_attention.cc). A warp has a
 // row. Factors of products are T: FP32, or BF16 in memory of its own.
-#include <cuda_bf16.h>
-
 #include <type_traits>
 
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
+#include "train/cuda/packs.cuh"
 
 namespace fidelio::train::gpu {
 namespace {
@@ -21,31 +20,6 @@ __device__ __forceinline__ float sum_of(float x) {
 __device__ __forceinline__ float largest_of(float x) {
   for (int by = 16; by > 0; by /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, by));
   return x;
-}
-
-// Values that lie together: read and written at once where rows allow it.
-template <int kWide>
-struct alignas(4 * kWide) Pack {
-  float x[kWide];
-};
-template <int kWide>
-__device__ __forceinline__ Pack<kWide> read(const float* from) {
-  return *reinterpret_cast<const Pack<kWide>*>(from);
-}
-template <int kWide>
-__device__ __forceinline__ void write(const Pack<kWide>& values, float* to) {
-  *reinterpret_cast<Pack<kWide>*>(to) = values;
-}
-template <int kWide>
-__device__ __forceinline__ void write(const Pack<kWide>& values, __nv_bfloat16* to) {
-  if constexpr (kWide == 4) {
-    const __nv_bfloat162 low = __floats2bfloat162_rn(values.x[0], values.x[1]),
-                         high = __floats2bfloat162_rn(values.x[2], values.x[3]);
-    *reinterpret_cast<uint2*>(to) = {*reinterpret_cast<const unsigned*>(&low),
-                                     *reinterpret_cast<const unsigned*>(&high)};
-  } else {
-    *to = __float2bfloat16_rn(values.x[0]);
-  }
 }
 
 // The row of a warp: query i of a score matrix, which keys it sees, and where its block's keys end.
@@ -165,9 +139,6 @@ __global__ void to_bf16_quads(const float4* from, int64_t n, uint2* to) {
   }
 }
 
-template <int kWide>
-using Wide = std::integral_constant<int, kWide>;
-
 dim3 grid_of(const Pairs& p, int64_t units) {
   return {static_cast<unsigned>((p.length + kRows - 1) / kRows), static_cast<unsigned>(units * p.each)};
 }
@@ -176,30 +147,39 @@ dim3 grid_of(const Pairs& p, int64_t units) {
 
 void softmax(Stream s, const Pairs& pairs, int64_t units, const Heads& a, int64_t block, const float* scores, void* p,
              bool bf16, float* lse) {
-  const auto run = [&](auto* to, auto wide) {
-    softmax_rows<std::remove_pointer_t<decltype(to)>, decltype(wide)::value>
-        <<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(pairs, a.h, a.window, static_cast<int>(block), scores, to, lse);
+  const auto run = [&](auto* to) {
+    in_packs(
+        pairs.length,
+        [&](auto wide) {
+          softmax_rows<std::remove_pointer_t<decltype(to)>, decltype(wide)::value>
+              <<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(pairs, a.h, a.window, static_cast<int>(block), scores,
+                                                               to, lse);
+        },
+        scores, to);
   };
-  const bool quads = pairs.length % 4 == 0;
   if (bf16)
-    quads ? run(static_cast<__nv_bfloat16*>(p), Wide<4>{}) : run(static_cast<__nv_bfloat16*>(p), Wide<1>{});
+    run(static_cast<__nv_bfloat16*>(p));
   else
-    quads ? run(static_cast<float*>(p), Wide<4>{}) : run(static_cast<float*>(p), Wide<1>{});
+    run(static_cast<float*>(p));
   cuda_check(cudaGetLastError(), "attention");
 }
 
 void softmax_backward(Stream s, const Pairs& pairs, int64_t units, const Heads& a, int64_t block, const float* scores,
                       const float* dp, const float* lse, const float* along, void* p, void* ds, bool bf16) {
-  const auto run = [&](auto* to, auto wide) {
-    using T = std::remove_pointer_t<decltype(to)>;
-    softmax_rows_backward<T, decltype(wide)::value><<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(
-        pairs, a.h, a.window, static_cast<int>(block), a.scale, scores, dp, lse, along, to, static_cast<T*>(ds));
+  const auto run = [&](auto* to, auto* to_scores) {
+    in_packs(
+        pairs.length,
+        [&](auto wide) {
+          softmax_rows_backward<std::remove_pointer_t<decltype(to)>, decltype(wide)::value>
+              <<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(pairs, a.h, a.window, static_cast<int>(block), a.scale,
+                                                               scores, dp, lse, along, to, to_scores);
+        },
+        scores, dp, to, to_scores);
   };
-  const bool quads = pairs.length % 4 == 0;
   if (bf16)
-    quads ? run(static_cast<__nv_bfloat16*>(p), Wide<4>{}) : run(static_cast<__nv_bfloat16*>(p), Wide<1>{});
+    run(static_cast<__nv_bfloat16*>(p), static_cast<__nv_bfloat16*>(ds));
   else
-    quads ? run(static_cast<float*>(p), Wide<4>{}) : run(static_cast<float*>(p), Wide<1>{});
+    run(static_cast<float*>(p), static_cast<float*>(ds));
   cuda_check(cudaGetLastError(), "attention's backward");
 }
 

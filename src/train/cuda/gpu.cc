@@ -101,6 +101,24 @@ Gpu::Rows Gpu::load(const Sequences& s) {
   return rows;
 }
 
+Gpu::Held Gpu::hold(const float* x, int64_t n) {
+  if (!is_bf16()) return {nullptr, 0};
+  const auto bytes = static_cast<size_t>(n) * sizeof(uint16_t);
+  // The smallest copy that nobody needs any more and that is large enough, else the largest, which grows.
+  size_t best = copies_.size();
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    if (copies_[i].of == x) return {nullptr, 0};  // held already
+    if (copies_[i].of != nullptr) continue;
+    const size_t size = copies_[i].values.size(), chosen = best < copies_.size() ? copies_[best].values.size() : 0;
+    if (chosen < bytes ? size >= chosen : size >= bytes && size < chosen) best = i;
+  }
+  if (best == copies_.size()) copies_.emplace_back();
+  Copy& copy = copies_[best];
+  cuda::reserve(stream_, copy.values, static_cast<int64_t>(bytes));
+  gpu::to_bf16(stream_, x, n, copy.values.as<uint16_t>());
+  copy.of = x;
+  return {this, best};
+}
 void Gpu::multiply(const Product<float>& p) {
   blas_->product(p.m, p.n, p.k, factor(p.a, p.m * p.k, 0), p.a_transposed, factor(p.b, p.k * p.n, 1), p.b_transposed,
                  p.beta, p.c);
@@ -230,6 +248,8 @@ double Gpu::sum_of_parts() {
 }
 void* Gpu::factor(const float* x, int64_t n, int which) {
   if (!is_bf16()) return const_cast<float*>(x);  // cuBLAS reads it
+  for (const Copy& copy : copies_)
+    if (copy.of == x) return copy.values.data();
   cuda::DeviceBuffer& to = factors_[which];
   cuda::reserve(stream_, to, n * static_cast<int64_t>(sizeof(uint16_t)));
   gpu::to_bf16(stream_, x, n, to.as<uint16_t>());

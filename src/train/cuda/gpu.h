@@ -35,6 +35,21 @@ class Gpu {
     std::shared_ptr<cuda::DeviceBuffer> lists_, begins_, sequences_;
   };
 
+  // Keeps a rounded copy of values that several products read.
+  class Held {
+   public:
+    Held(Gpu* gpu, size_t copy) : gpu_(gpu), copy_(copy) {}
+    ~Held() {
+      if (gpu_ != nullptr) gpu_->copies_[copy_].of = nullptr;
+    }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+   private:
+    Gpu* gpu_;  // null: products read the values themselves
+    size_t copy_;
+  };
+
   explicit Gpu(int device, cuda::Arithmetic arithmetic = cuda::Arithmetic::fp32);
   // Bytes of scratch that a step of so many rows, in sequences of `context`, comes to hold.
   static int64_t scratch_bytes(const ModelConfig& config, int64_t rows, int64_t context, cuda::Arithmetic arithmetic);
@@ -54,6 +69,7 @@ class Gpu {
   void exchange(const Ranks& ranks, const std::vector<Message>& send, const std::vector<Message>& receive);
   Rows load(const Sequences& sequences);
 
+  Held hold(const float* x, int64_t n);
   void multiply(const Product<float>& p);
   void add_bias(const float* bias, int64_t rows, int64_t columns, float* y);
   void sum_rows(const float* x, int64_t rows, int64_t columns, float* sums);
@@ -92,7 +108,7 @@ class Gpu {
   void turn(const AttentionSizes& sizes, int64_t positions);
   float* scratch(int64_t values);
   double sum_of_parts();
-  // x as a product reads it: itself, or its BF16 in the scratch of this number.
+  // x as a product reads it: itself, or its BF16, which is held or put in the scratch of this number.
   void* factor(const float* x, int64_t n, int which);
   bool is_bf16() const { return arithmetic_ == cuda::Arithmetic::bf16; }
   // f(pairs, units) over what score matrices there is room for at once.
@@ -101,7 +117,13 @@ class Gpu {
   struct OfHeads;  // a product of every head of some pairs
   void multiply(const gpu::Pairs& pairs, int64_t units, const std::vector<OfHeads>& products);
 
+  struct Copy {
+    const float* of = nullptr;  // whose BF16 it has; null: nobody's
+    cuda::DeviceBuffer values;
+  };
+
   cuda::Arithmetic arithmetic_;
+  std::vector<Copy> copies_;
   cuda::Stream stream_ = nullptr;
   std::optional<cuda::Blas> blas_;
   std::unique_ptr<Nccl> nccl_;  // of the first exchange

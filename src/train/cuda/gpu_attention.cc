@@ -13,7 +13,8 @@ namespace fidelio::train {
 namespace {
 
 constexpr int64_t kScores = int64_t{1} << 27;  // values of score matrices at once
-constexpr int64_t kBlocks = 4, kLeast = 128;   // blocks of queries; rows of one at the least, and what they are rounded to
+constexpr int64_t kBlocks = 4,
+                  kLeast = 128;  // blocks of queries; rows of one at the least, and what they are rounded to
 
 using gpu::Pointed;
 using Kind = Pointed::Kind;
@@ -25,7 +26,8 @@ int64_t block_of(int64_t length) {
 // f(first, last) of every block.
 template <typename F>
 void for_blocks(int64_t length, const F& f) {
-  for (int64_t first = 0; first < length; first += block_of(length)) f(first, std::min(length, first + block_of(length)));
+  for (int64_t first = 0; first < length; first += block_of(length))
+    f(first, std::min(length, first + block_of(length)));
 }
 
 }  // namespace
@@ -40,10 +42,10 @@ int64_t Gpu::scratch_bytes(const ModelConfig& c, int64_t rows, int64_t context, 
                 units = std::clamp<int64_t>(kScores / matrices, 1, all), scores = units * matrices,
                 of_heads = each > 1 ? 8 * units * each * context * c.e : 0;
   if (arithmetic != cuda::Arithmetic::bf16) return 8 * scores + of_heads;
-  // Factors: the widest rows and the largest matrix of a layer, q k v and dout of attention.
+  // Factors: the widest rows and the largest matrix of a layer, q k v and dout of attention; and two that are held.
   const int64_t wide = std::max({int64_t{c.f}, int64_t{c.d}, int64_t{c.h} * c.e}), narrow = int64_t{c.hk} * c.e,
                 first = rows * wide, second = std::max(rows * wide, wide * c.d);
-  return 12 * scores + of_heads + 2 * (first + second + rows * (narrow + int64_t{c.h} * c.e));
+  return 12 * scores + of_heads + 2 * (first + second + rows * (narrow + int64_t{c.h} * c.e + wide + c.d));
 }
 
 // `buffers`: FP32 matrices that each pair needs.
@@ -100,11 +102,17 @@ void Gpu::attend(const Rows& rows, const AttentionSizes& sizes, const float* q, 
     void* p = is_bf16() ? probabilities_.data() : scores;
     std::vector<OfHeads> before, after;
     for_blocks(length, [&](int64_t first, int64_t last) {
-      before.push_back({last - first, last, a.e, a.scale,
+      before.push_back({last - first,
+                        last,
+                        a.e,
+                        a.scale,
                         {{tq, Kind::queries, size, first * wide}, wide, false},
                         {{tk, Kind::keys, size, 0}, narrow, true},
                         {{scores, Kind::scores, 4, first * length}, length, false}});
-      after.push_back({last - first, a.e, last, 1,
+      after.push_back({last - first,
+                       a.e,
+                       last,
+                       1,
                        {{p, Kind::scores, size, first * length}, length, false},
                        {{tv, Kind::keys, size, 0}, narrow, false},
                        {{out, Kind::queries, 4, first * wide}, wide, false}});
@@ -137,21 +145,37 @@ void Gpu::attend_backward(const Rows& rows, const AttentionSizes& sizes, const f
     for_blocks(length, [&](int64_t first, int64_t last) {
       const OfHeads::Factor of_q{{tq, Kind::queries, size, first * wide}, wide, false},
           of_dout{{tdo, Kind::queries, size, first * wide}, wide, false}, of_k{{tk, Kind::keys, size, 0}, narrow, true};
-      before.push_back({last - first, last, a.e, a.scale, of_q, of_k,
-                        {{scores, Kind::scores, 4, first * length}, length, false}});
-      before.push_back({last - first, last, a.e, 1, of_dout, {{tv, Kind::keys, size, 0}, narrow, true},
+      before.push_back(
+          {last - first, last, a.e, a.scale, of_q, of_k, {{scores, Kind::scores, 4, first * length}, length, false}});
+      before.push_back({last - first,
+                        last,
+                        a.e,
+                        1,
+                        of_dout,
+                        {{tv, Kind::keys, size, 0}, narrow, true},
                         {{dp, Kind::scores, 4, first * length}, length, false}});
-      after.push_back({last - first, a.e, last, 1,
+      after.push_back({last - first,
+                       a.e,
+                       last,
+                       1,
                        {{ds, Kind::scores, size, first * length}, length, false},
                        {{tk, Kind::keys, size, 0}, narrow, false},
                        {{dq, Kind::queries, 4, first * wide}, wide, false}});
       // Of keys: what queries from their own block on make of them.
       const int64_t corner = first * length + first;
-      after.push_back({last - first, a.e, length - first, 1,
-                       {{ds, Kind::scores, size, corner}, length, true}, of_q,
+      after.push_back({last - first,
+                       a.e,
+                       length - first,
+                       1,
+                       {{ds, Kind::scores, size, corner}, length, true},
+                       of_q,
                        {{dk_heads, keys, 4, first * apart}, apart, false}});
-      after.push_back({last - first, a.e, length - first, 1,
-                       {{p, Kind::scores, size, corner}, length, true}, of_dout,
+      after.push_back({last - first,
+                       a.e,
+                       length - first,
+                       1,
+                       {{p, Kind::scores, size, corner}, length, true},
+                       of_dout,
                        {{dv_heads, keys, 4, first * apart}, apart, false}});
     });
     multiply(pairs, units, before);
