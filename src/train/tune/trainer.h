@@ -183,8 +183,7 @@ class Trainer {
   void check_slices() const {
     const size_t slices = passes_.slices(windows_at(0)).size();
     check(static_cast<size_t>(team_.size()) <= slices,
-          "{} ranks share a step that is cut into {} slices of at most {} rows, which would leave some without work: "
-          "give "
+          "{} ranks share a step that is cut into {} slices of at most {} rows, so that some would have no work: give "
           "fewer --rows, more --windows or fewer ranks",
           team_.size(), slices, tape_.capacity());
   }
