@@ -35,19 +35,23 @@ class Gpu {
     std::shared_ptr<cuda::DeviceBuffer> lists_, begins_, sequences_;
   };
 
-  // Keeps a rounded copy of values that several products read.
+  // A rounded copy of values that products read in their place.
   class Held {
    public:
-    Held(Gpu* gpu, size_t copy) : gpu_(gpu), copy_(copy) {}
+    Held() = default;  // none: products read the values themselves
+    Held(Gpu* gpu, size_t copy) : gpu_(gpu), copy_(copy) { ++gpu_->copies_[copy_].users; }
     ~Held() {
-      if (gpu_ != nullptr) gpu_->copies_[copy_].of = nullptr;
+      if (gpu_ != nullptr) --gpu_->copies_[copy_].users;
     }
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
+    Held(Held&& other) noexcept : gpu_(std::exchange(other.gpu_, nullptr)), copy_(other.copy_) {}
+    Held& operator=(Held&& other) noexcept {
+      std::swap(gpu_, other.gpu_), std::swap(copy_, other.copy_);
+      return *this;
+    }
 
    private:
-    Gpu* gpu_;  // null: products read the values themselves
-    size_t copy_;
+    Gpu* gpu_ = nullptr;
+    size_t copy_ = 0;
   };
 
   explicit Gpu(int device, cuda::Arithmetic arithmetic = cuda::Arithmetic::fp32);
@@ -78,13 +82,14 @@ class Gpu {
   void norm(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, float* y);
   void norm_backward(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, const float* dy,
                      float* dx, bool add, float* dweight);
+  Held norm_for_products(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, float* y);
   void rope(const Rows& rows, const AttentionSizes& sizes, int64_t heads, bool back, float* x);
   void attend(const Rows& rows, const AttentionSizes& sizes, const float* q, const float* k, const float* v, float* out,
               float* lse);
   void attend_backward(const Rows& rows, const AttentionSizes& sizes, const float* q, const float* k, const float* v,
                        const float* out, const float* lse, const float* dout, float* dq, float* dk, float* dv);
-  void swiglu(const float* gate, const float* up, int64_t n, float* y);
-  void swiglu_backward(float* gate, float* up, int64_t n, const float* dy);
+  Held swiglu(const float* gate, const float* up, int64_t n, float* y);
+  std::pair<Held, Held> swiglu_backward(float* gate, float* up, int64_t n, const float* dy, bool others);
   double difference(const float* target, double scale, int64_t n, float* x);
   void scale_difference(const float* target, double scale, int64_t n, float* x);
   void divergence(const float* teacher, float* student, const int32_t* labels, int64_t rows, int64_t v,
@@ -118,9 +123,14 @@ class Gpu {
   void multiply(const gpu::Pairs& pairs, int64_t units, const std::vector<OfHeads>& products);
 
   struct Copy {
-    const float* of = nullptr;  // whose BF16 it has; null: nobody's
-    cuda::DeviceBuffer values;
+    const float* of = nullptr;
+    int users = 0;
+    cuda::DeviceBuffer values;  // BF16
   };
+  Copy* copy_of(const float* x);
+  // Room for the BF16 of n values that stand for those at x.
+  Held make_copy(const float* x, int64_t n);
+  uint16_t* values_of(const float* x) { return copy_of(x)->values.as<uint16_t>(); }
 
   cuda::Arithmetic arithmetic_;
   std::vector<Copy> copies_;

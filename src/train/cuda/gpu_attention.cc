@@ -42,10 +42,12 @@ int64_t Gpu::scratch_bytes(const ModelConfig& c, int64_t rows, int64_t context, 
                 units = std::clamp<int64_t>(kScores / matrices, 1, all), scores = units * matrices,
                 of_heads = each > 1 ? 8 * units * each * context * c.e : 0;
   if (arithmetic != cuda::Arithmetic::bf16) return 8 * scores + of_heads;
-  // Factors: the widest rows and the largest matrix of a layer, q k v and dout of attention; and two that are held.
-  const int64_t wide = std::max({int64_t{c.f}, int64_t{c.d}, int64_t{c.h} * c.e}), narrow = int64_t{c.hk} * c.e,
-                first = rows * wide, second = std::max(rows * wide, wide * c.d);
-  return 12 * scores + of_heads + 2 * (first + second + rows * (narrow + int64_t{c.h} * c.e + wide + c.d));
+  // Factors that are not held: attention's q, k, v and dout, o's input, a matrix; and those that are: normed rows, rows
+  // of d, and two of gated, gate and up.
+  const int64_t wide = int64_t{c.h} * c.e, narrow = int64_t{c.hk} * c.e,
+                matrix = int64_t{c.d} * std::max({int64_t{c.f}, int64_t{c.d}, wide});
+  return 12 * scores + of_heads +
+         2 * (rows * (2 * wide + narrow) + std::max(rows * wide, matrix) + 2 * rows * (int64_t{c.d} + c.f));
 }
 
 // `buffers`: FP32 matrices that each pair needs.

@@ -52,12 +52,16 @@ void gather(Stream s, const int32_t* ids, int64_t rows, const float* table, int6
 void scatter(Stream s, const int32_t* order, const int32_t* begin, const int32_t* distinct_ids, int64_t distinct,
              const float* x, int64_t d, float* table);
 void norm(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, float* y);
+void norm_bf16(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, uint16_t* y);
 void norm_backward(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
                    const float* dy, float* dx, bool add, float* inverse);
 void rope(Stream s, const int32_t* positions, const float* cosine, const float* sine, int64_t rows, int64_t heads,
           int64_t e, bool back, float* x);
 void swiglu(Stream s, const float* gate, const float* up, int64_t n, float* y);
+void swiglu_bf16(Stream s, const float* gate, const float* up, int64_t n, uint16_t* y);
 void swiglu_backward(Stream s, float* gate, float* up, int64_t n, const float* dy);
+void swiglu_backward_bf16(Stream s, const float* gate, const float* up, int64_t n, const float* dy, uint16_t* dgate,
+                          uint16_t* dup);
 void difference(Stream s, const float* target, float scale, int64_t n, float* x, double* parts);  // (kSumParts)
 void sum_of_squares(Stream s, const float* x, const float* unit, int64_t n, double* parts);
 // to += factor times the sum of the parts, in their order.

@@ -77,8 +77,8 @@ __device__ float inverse_of(const float* row, int64_t columns, float eps, int la
   }
   return 1.0f / sqrtf(warp_sum(square) / static_cast<float>(columns) + eps);
 }
-template <int kWide>
-__global__ void norm_rows(const float* x, const float* weight, float eps, int64_t rows, int64_t columns, float* y) {
+template <int kWide, typename T>
+__global__ void norm_rows(const float* x, const float* weight, float eps, int64_t rows, int64_t columns, T* y) {
   const int64_t r = thread_index() / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (r >= rows) return;
@@ -132,8 +132,8 @@ __global__ void rope_rows(const int32_t* positions, const float* cosine, const f
   }
 }
 
-template <int kWide>
-__global__ void swiglu_all(const float* gate, const float* up, int64_t n, float* y) {
+template <int kWide, typename T>
+__global__ void swiglu_all(const float* gate, const float* up, int64_t n, T* y) {
   for (int64_t i = thread_index() * kWide; i < n; i += thread_count() * kWide) {
     const Pack<kWide> g = read<kWide>(gate + i), u = read<kWide>(up + i);
     Pack<kWide> out;
@@ -141,8 +141,9 @@ __global__ void swiglu_all(const float* gate, const float* up, int64_t n, float*
     write(out, y + i);
   }
 }
-template <int kWide>
-__global__ void swiglu_all_backward(float* gate, float* up, int64_t n, const float* dy) {
+// dgate and dup may lie where gate and up do.
+template <int kWide, typename T>
+__global__ void swiglu_all_backward(const float* gate, const float* up, int64_t n, const float* dy, T* dgate, T* dup) {
   for (int64_t i = thread_index() * kWide; i < n; i += thread_count() * kWide) {
     Pack<kWide> g = read<kWide>(gate + i), u = read<kWide>(up + i);
     const Pack<kWide> by = read<kWide>(dy + i);
@@ -151,7 +152,7 @@ __global__ void swiglu_all_backward(float* gate, float* up, int64_t n, const flo
       g.x[k] = u.x[k] * by.x[k] * s * (1.0f + x * (1.0f - s));
       u.x[k] = x * s * by.x[k];
     }
-    write(g, gate + i), write(u, up + i);
+    write(g, dgate + i), write(u, dup + i);
   }
 }
 
@@ -226,7 +227,12 @@ void scatter(Stream s, const int32_t* order, const int32_t* begin, const int32_t
   cuda_check(cudaGetLastError(), "adding to rows of the embedding");
 }
 
-void norm(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, float* y) {
+namespace {
+
+__nv_bfloat16* bf16(uint16_t* x) { return reinterpret_cast<__nv_bfloat16*>(x); }
+
+template <typename T>
+void norm_to(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, T* y) {
   in_packs(
       columns,
       [&](auto wide) {
@@ -235,6 +241,43 @@ void norm(Stream s, const float* x, const float* weight, float eps, int64_t rows
       },
       x, weight, y);
   cuda_check(cudaGetLastError(), "a norm");
+}
+template <typename T>
+void swiglu_to(Stream s, const float* gate, const float* up, int64_t n, T* y) {
+  in_packs(
+      n, [&](auto wide) { swiglu_all<decltype(wide)::value><<<kBlocks, kThreads, 0, s>>>(gate, up, n, y); }, gate, up,
+      y);
+  cuda_check(cudaGetLastError(), "swiglu");
+}
+template <typename T>
+void swiglu_backward_to(Stream s, const float* gate, const float* up, int64_t n, const float* dy, T* dgate, T* dup) {
+  in_packs(
+      n,
+      [&](auto wide) {
+        swiglu_all_backward<decltype(wide)::value><<<kBlocks, kThreads, 0, s>>>(gate, up, n, dy, dgate, dup);
+      },
+      gate, up, dy, dgate, dup);
+  cuda_check(cudaGetLastError(), "swiglu's backward");
+}
+
+}  // namespace
+
+void norm(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, float* y) {
+  norm_to(s, x, weight, eps, rows, columns, y);
+}
+void norm_bf16(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, uint16_t* y) {
+  norm_to(s, x, weight, eps, rows, columns, bf16(y));
+}
+void swiglu(Stream s, const float* gate, const float* up, int64_t n, float* y) { swiglu_to(s, gate, up, n, y); }
+void swiglu_bf16(Stream s, const float* gate, const float* up, int64_t n, uint16_t* y) {
+  swiglu_to(s, gate, up, n, bf16(y));
+}
+void swiglu_backward(Stream s, float* gate, float* up, int64_t n, const float* dy) {
+  swiglu_backward_to(s, gate, up, n, dy, gate, up);
+}
+void swiglu_backward_bf16(Stream s, const float* gate, const float* up, int64_t n, const float* dy, uint16_t* dgate,
+                          uint16_t* dup) {
+  swiglu_backward_to(s, gate, up, n, dy, bf16(dgate), bf16(dup));
 }
 
 void norm_backward(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
@@ -254,20 +297,6 @@ void rope(Stream s, const int32_t* positions, const float* cosine, const float* 
   rope_rows<<<static_cast<unsigned>(rows), kThreads, 0, s>>>(positions, cosine, sine, static_cast<int>(heads),
                                                              static_cast<int>(e / 2), back ? -1.0f : 1.0f, x);
   cuda_check(cudaGetLastError(), "rotating");
-}
-
-void swiglu(Stream s, const float* gate, const float* up, int64_t n, float* y) {
-  in_packs(
-      n, [&](auto wide) { swiglu_all<decltype(wide)::value><<<kBlocks, kThreads, 0, s>>>(gate, up, n, y); }, gate, up,
-      y);
-  cuda_check(cudaGetLastError(), "swiglu");
-}
-
-void swiglu_backward(Stream s, float* gate, float* up, int64_t n, const float* dy) {
-  in_packs(
-      n, [&](auto wide) { swiglu_all_backward<decltype(wide)::value><<<kBlocks, kThreads, 0, s>>>(gate, up, n, dy); },
-      gate, up, dy);
-  cuda_check(cudaGetLastError(), "swiglu's backward");
 }
 
 void difference(Stream s, const float* target, float scale, int64_t n, float* x, double* parts) {
