@@ -4,9 +4,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "core/rng.h"
 #include "core/thread_pool.h"
+#include "io/checkpoint.h"
 #include "quant/quantize.h"
 #include "ranks/thread_ranks_fixture.h"
 #include "train/cuda/gpu.h"
@@ -75,9 +78,11 @@ TEST(TuneCuda, TwoGpusGiveTheBytesOfOne) {
     const Checkpoint model = Checkpoint::open(quantised);
     const TuneData data = random_windows(source.config().v);
     TuneOptions options;
+    options.rates[static_cast<size_t>(Share::codes)] = 0.06;  // codes change within these few steps
     options.layer_steps = 3, options.steps = 4, options.evaluate_every = 2, options.windows = 7, options.rows = 64;
     const TuneResult alone = tune_on_gpu(model, source, data, options, 0, {});
     EXPECT_LT(alone.report.kl_after, alone.report.kl_before);
+    EXPECT_GT(alone.report.moved, 0);
     std::vector<TuneResult> both(2);
     ThreadRanks(2).run([&](const Ranks& ranks) {
       both[static_cast<size_t>(ranks.rank())] = tune_on_gpu(model, source, data, options, ranks.rank(), {}, ranks);
