@@ -36,7 +36,10 @@ fidelio_cuda_room(kernels_cuda FOLDERS kernels/cuda/device kernels/cuda/backend 
 # Its numbers are the host's bit for bit (choice_arithmetic.h).
 set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/cuda/rows/choose.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
 fidelio_cuda_room(quant_cuda FOLDERS quant/cuda DEPS fidelio_kernels_cuda CUDA::cusolver)
-fidelio_cuda_room(train_cuda FOLDERS train/cuda DEPS fidelio_kernels_cuda)
+# NCCL's header alone: its library is opened where ranks on several GPUs share a tuning (train/cuda/nccl.h).
+find_path(NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+fidelio_cuda_room(train_cuda FOLDERS train/cuda DEPS fidelio_kernels_cuda fidelio_ranks ${CMAKE_DL_LIBS})
+target_include_directories(fidelio_train_cuda SYSTEM PRIVATE ${NCCL_INCLUDE})
 fidelio_cuda_room(eval_cuda FOLDERS eval/cuda DEPS fidelio_kernels_cuda)
 file(GLOB_RECURSE cuda_benches CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*_bench.cu)
 
