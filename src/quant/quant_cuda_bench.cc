@@ -149,14 +149,14 @@ void gptq(cuda::Stream stream, int64_t out, int64_t in, ThreadPool& pool) {
   convert_from_float(values(out, in, 0.01f, 4), dense.view);
   const LinearWeight weight = make_dense(std::move(dense));
   const double load = seconds_of(stream, 2, [&] { bench->load(weight); });
-  for (const char* format : {"int4g128z", "int4g64zs8", "lut3g64"})
+  for (const char* format : {"int4g128z", "int4g64zs8", "lut3g64", "vq8k16s8", "vq8k12s1+r2.23", "vq8k20s8+r2.23"})
     for (int passes : {0, 4}) {
       GptqOptions options;
       options.descent_passes = passes;
       GptqReport report;
       const double seconds =
           seconds_of(stream, 1, [&] { report = bench->quantize(parse_format(format), options).report; });
-      std::printf("gptq %5ld x %5ld %-10s %d descent passes: %7.1f ms (load %.1f), relative loss %.5f\n", out, in,
+      std::printf("gptq %5ld x %5ld %-14s %d descent passes: %7.1f ms (load %.1f), relative loss %.5f\n", out, in,
                   format, passes, seconds * 1e3, load * 1e3, report.relative_loss());
     }
 }
