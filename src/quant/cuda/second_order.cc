@@ -63,6 +63,16 @@ void SecondOrder::add(std::span<const float> x) {
   mirrored_ = false;
 }
 
+void SecondOrder::take(SecondOrder& other, std::span<const int32_t> columns) {
+  const auto n = static_cast<int64_t>(columns.size());
+  begin(n);
+  to_device(stream_, order_.data(), columns.data(), columns.size_bytes());
+  gather_square(stream_, other.matrix(), order(), other.in_, n, sums_.as<float>());
+  wait_for(stream_);
+  tokens_ = other.tokens_;
+  mirrored_ = true;
+}
+
 const float* SecondOrder::matrix() {
   if (!std::exchange(mirrored_, true)) mirror(stream_, sums_.as<float>(), in_);
   return sums_.as<float>();

@@ -8,6 +8,7 @@
 #include "quant/codebook.h"
 #include "quant/cuda/feedback.h"
 #include "quant/cuda/gptq.h"
+#include "quant/device/vectors_cuda.h"
 #include "quant/device/workbench.h"
 #include "quant/feedback.h"
 #include "quant/strip.h"
@@ -30,10 +31,16 @@ struct OpenStream {
 class CudaWorkbench final : public Workbench {
  public:
   CudaWorkbench(int gpu, ThreadPool& pool)
-      : stream_(gpu), order_(stream_.stream), feedback_(stream_.stream), gptq_(stream_.stream), pool_(pool) {}
+      : stream_(gpu),
+        order_(stream_.stream),
+        feedback_(stream_.stream),
+        gptq_(stream_.stream),
+        vectors_(stream_.stream),
+        pool_(pool) {}
 
   void begin(int64_t in) override {
     host_.reset();
+    vectors_.forget();
     order_.begin(in);
     feedback_.begin(in);
   }
@@ -46,7 +53,10 @@ class CudaWorkbench final : public Workbench {
     order_.add(x);
     feedback_.add(source, x);
   }
-  void factorize(double damping, bool act_order) override { order_.factorize(damping, act_order); }
+  void factorize(double damping, bool act_order) override {
+    order_.factorize(damping, act_order);
+    vectors_.forget();
+  }
   void load(const LinearWeight& original) override {
     check(original.in == order_.in(), "a matrix of {} columns needs a Hessian of {}, not {}", original.in, original.in,
           order_.in());
@@ -62,6 +72,8 @@ class CudaWorkbench final : public Workbench {
   }
 
   GptqResult quantize(const FormatSpec& spec, const GptqOptions& options) override {
+    if (CudaVectors::takes(spec, options))
+      return vectors_.quantize(spec, options, order_, values_.as<float>(), original_->out, pool_);
     const bool view = spec.kind == Kind::integer && is_view_width(spec.bits, options.view_bits);
     const int passes = options.descend_codes || options.refit_scales ? options.descent_passes : 0;
     const bool half = passes > 0 && options.descend_codes != options.refit_scales;  // of a pass: for studies
@@ -145,6 +157,7 @@ class CudaWorkbench final : public Workbench {
   cuda::SecondOrder order_;
   cuda::Feedback feedback_;
   cuda::Gptq gptq_;
+  CudaVectors vectors_;
   ThreadPool& pool_;
   const LinearWeight* original_ = nullptr;
   cuda::DeviceBuffer values_;

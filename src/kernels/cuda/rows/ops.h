@@ -72,6 +72,12 @@ void add_values(Stream stream, const float* y, int64_t count, float* x);
 // ---- Attention. One layer's cache: keys then values, (pages, hk, kPageTokens, e), for i4x2 (pages, hk, plane,
 // kPageTokens, e / 2), then for i8 and i4x2 two (pages, hk, kPageTokens) arrays of {scale, lowest} FP32 pairs.
 enum class KvKind : uint8_t { f32, f16, bf16, i8, i4x2 };  // = KvFormat
+// Rows of a sequence that follow each other may attend together, so that its keys and values are read once for all.
+struct AttentionUnits {
+  const int32_t* table = nullptr;  // (count) {first row, rows, rows of its sequence before it}; null: each row alone
+  int count = 0;
+  int rows = 1, of_sequence = 1;  // the most of a unit, of a sequence
+};
 struct AttentionArguments {
   int n = 0, h = 0, hk = 0, e = 0, window = 0;
   const int32_t* positions = nullptr;  // (n)
@@ -83,6 +89,7 @@ struct AttentionArguments {
   void* values = nullptr;
   float* key_scales = nullptr;  // i8, i4x2
   float* value_scales = nullptr;
+  AttentionUnits units;
 };
 // q (n, h, e) and k (n, hk, e) are to be normalised per head (weights or null) and turned; k and v go into the cache.
 struct FreshHeads {
@@ -116,10 +123,12 @@ struct AttentionScratch {
   uint32_t* arrived = nullptr;  // rows * h, zeros; left so
 };
 int64_t attention_parts(int h, int e);
-// out (n, h, e). With fresh.k, rows are turned and appended here instead of by rope_append; that asks for sequences of
-// one row and attention_appends(). With `blocks`, which asks for attention_prepares(), out is also prepared for
+// Of a unit the most; where the cache is not FP16 its rows attend alone, with the same bits.
+int rows_together(int h, int hk, int e);
+// out (n, h, e). With fresh.k, rows are turned and appended here instead of by rope_append; that asks for
+// attention_appends() of the most rows that a sequence has, and for units where that is not one. With `blocks`, which asks for attention_prepares(), out is also prepared for
 // lowbit.h.
-bool attention_appends(KvKind kind, int h, int hk, int e);
+bool attention_appends(KvKind kind, int h, int hk, int e, int rows);
 bool attention_prepares(KvKind kind, int h, int hk, int e);
 void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
             const AttentionScratch& scratch, float* out, uint8_t* blocks);
