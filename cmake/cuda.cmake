@@ -36,7 +36,10 @@ fidelio_cuda_room(kernels_cuda FOLDERS kernels/cuda/device kernels/cuda/backend 
 # Its numbers are the host's bit for bit (choice_arithmetic.h).
 set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/cuda/rows/choose.cu PROPERTIES COMPILE_OPTIONS --fmad=false)
 fidelio_cuda_room(quant_cuda FOLDERS quant/cuda DEPS fidelio_kernels_cuda CUDA::cusolver)
-fidelio_cuda_room(train_cuda FOLDERS train/cuda DEPS fidelio_kernels_cuda)
+# NCCL's header alone: its library is opened where ranks on several GPUs share a tuning (train/cuda/nccl.h).
+find_path(NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+fidelio_cuda_room(train_cuda FOLDERS train/cuda DEPS fidelio_kernels_cuda fidelio_ranks ${CMAKE_DL_LIBS})
+target_include_directories(fidelio_train_cuda SYSTEM PRIVATE ${NCCL_INCLUDE})
 fidelio_cuda_room(eval_cuda FOLDERS eval/cuda DEPS fidelio_kernels_cuda)
 file(GLOB_RECURSE cuda_benches CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*_bench.cu)
 
@@ -55,7 +58,7 @@ function(fidelio_cuda_tests)
   add_executable(quant_cuda_bench EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/src/quant/quant_cuda_bench.cc)
   target_link_libraries(quant_cuda_bench PRIVATE fidelio_quant)
   file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/runtime/*cuda_test.cc
-    ${CMAKE_SOURCE_DIR}/src/engine/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/quant/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/train/*cuda_test.cc)
+    ${CMAKE_SOURCE_DIR}/src/engine/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/quant/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/quant/atom/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/quant/device/*cuda_test.cc ${CMAKE_SOURCE_DIR}/src/train/*cuda_test.cc)
   if(WITH_TESTS AND tests)
     add_executable(cuda_test ${tests})
     target_link_libraries(cuda_test PRIVATE fidelio_eval fidelio_quant fidelio_train fidelio_kernels_ref GTest::gtest_main GTest::gmock)

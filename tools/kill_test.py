@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Kills `fidelio compress` at random moments and checks that going on gives the same bytes as a run that was left alone.
+"""Kills `fidelio compress` or `fidelio tune` at random moments and checks that going on gives the same bytes as a run that was left alone.
 
     tools/kill_test.py models/quill-1m --kills 10 [--seed 1] [--fidelio build/fidelio] -- --bits 5 --formats int3g64z,int5g64z
+    tools/kill_test.py QUANTISED --verb tune --kills 10 -- --reference models/quill-1m --calibration FILE --save-seconds 0 ...
 
-What stands after -- goes to `fidelio compress`. First the whole job is done in peace; then again and again it is started, killed
+What stands after -- goes to the verb. First the whole job is done in peace; then again and again it is started, killed
 (SIGKILL) after a random part of that time, and started anew until it ends. Exits 1 if any file differs or anything is left over."""
 import argparse
 import filecmp
+import json
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,6 +20,7 @@ import time
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("model")
+parser.add_argument("--verb", choices=["compress", "tune"], default="compress")
 parser.add_argument("--kills", type=int, default=10)
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--fidelio", default="build/fidelio")
@@ -28,13 +32,20 @@ peace, killed = os.path.join(folder, "peace"), os.path.join(folder, "killed")
 
 
 def start(out):
-    command = [args.fidelio, "compress", args.model, "-o", out, *options]
+    command = [args.fidelio, args.verb, args.model, "-o", out, *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 def done_so_far():
-    journal = killed + ".journal"
-    return len(os.listdir(journal)) if os.path.isdir(journal) else 0
+    journal, state = killed + ".journal", killed + ".tuning"
+    if args.verb == "compress":
+        return f"{len(os.listdir(journal)) if os.path.isdir(journal) else 0} files in the journal"
+    if not os.path.exists(state):
+        return "no state"
+    with open(state, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    about = json.loads(header["__metadata__"]["tuner"])
+    return f"{about['layers_done']} layers and {about['step']} steps of the whole in the state"
 
 
 begin = time.time()
@@ -59,15 +70,17 @@ while True:
         process.kill()
         process.communicate()
         deaths += 1
-        print(f"kill {deaths} after {wait:.1f} s: {done_so_far()} files in the journal", flush=True)
+        print(f"kill {deaths} after {wait:.1f} s: {done_so_far()}", flush=True)
         if os.path.isdir(killed):
             break
 
 compared = filecmp.dircmp(peace, killed)
 _, different, errors = filecmp.cmpfiles(peace, killed, compared.common_files, shallow=False)
 alone = compared.left_only + compared.right_only
-if os.path.isdir(killed + ".journal") and deaths and process.returncode != 0:
-    shutil.rmtree(killed + ".journal")  # killed between the output's arrival and the journal's end
+if deaths and process.returncode != 0:  # killed between the output's arrival and the end of what it was made from
+    shutil.rmtree(killed + ".journal", ignore_errors=True)
+    if os.path.exists(killed + ".tuning"):
+        os.remove(killed + ".tuning")
 left = [name for name in os.listdir(folder) if name not in ("peace", "killed")]
 print(f"{len(compared.common_files)} files, different: {different + errors}, in one only: {alone}, left over: {left}")
 shutil.rmtree(folder)

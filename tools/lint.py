@@ -10,6 +10,7 @@ import sys
 RUNTIME = ["core", "formats", "text", "arch", "io", "kernels", "runtime"]
 ROOMS = {  # room -> rooms it may include
     "core": [],
+    "ranks": ["core"],
     "formats": ["core"],
     "text": ["core"],
     "arch": ["core"],
@@ -18,13 +19,13 @@ ROOMS = {  # room -> rooms it may include
     "alloc": ["core", "formats"],
     "runtime": ["core", "formats", "text", "arch", "io", "kernels"],
     "engine": RUNTIME,
-    "train": RUNTIME,
+    "train": [*RUNTIME, "ranks"],
     "quant": RUNTIME,
     "eval": [*RUNTIME, "engine"],
     "grammar": [*RUNTIME, "engine"],
     "serve": [*RUNTIME, "engine", "grammar"],
-    "sensitivity": [*RUNTIME, "engine", "train", "eval", "quant", "alloc"],
-    "compress": [*RUNTIME, "engine", "train", "eval", "quant", "alloc", "sensitivity"],
+    "sensitivity": [*RUNTIME, "ranks", "engine", "train", "eval", "quant", "alloc"],
+    "compress": [*RUNTIME, "ranks", "engine", "train", "eval", "quant", "alloc", "sensitivity"],
     "app": None,
 }
 MAX_LINES = {".h": 150, ".cuh": 270, ".cc": 500, ".cu": 500}

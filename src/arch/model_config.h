@@ -107,6 +107,9 @@ struct ModelConfig {
   // QuaRot (quant/rotation.h): what o and down are multiplied by is turned first, by Hadamard matrices over the heads and
   // over the f columns; their weights hold the way back. Of our own checkpoints alone.
   bool rotated = false;
+  // Atom (quant/atom/atom.h): so many columns of every layer's inputs, those with most energy, are kept in 8 bits; a weight
+  // has them twice, behind all others. 0: the columns are the input's. Of our own checkpoints alone.
+  int kept_columns = 0;
   std::optional<int> bos_id;  // config.json's own; stop ids are united with generation_config's and the tokenizer's
   std::vector<int> eos_ids;
   std::optional<DType> dtype;  // the dtype config.json names: f32, f16 or bf16

@@ -24,8 +24,8 @@ std::vector<MemoryNeed> with_tuning(const Desk& desk, std::vector<MemoryNeed> ne
   train::TuneOptions how;
   how.windows = desk.job.tune_windows;
   train::set_defaults(how, desk.job.on_gpu, desk.job.context);
-  needs.push_back(
-      {"tuning: values, latents, gradients and moments; streams", train::tune_bytes(desk.source.config(), how)});
+  needs.push_back({"tuning: values, latents, gradients and moments; streams",
+                   train::tune_bytes(desk.source.config(), how, desk.job.context)});
   return needs;
 }
 std::vector<MemoryNeed> host_needs(const Desk& desk) {

@@ -3,7 +3,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "compress/job.h"
-#include "sensitivity/ranks.h"
+#include "ranks/ranks.h"
 
 namespace fidelio {
 

@@ -7,9 +7,9 @@
 #include "compress/job.h"
 #include "compress/preflight.h"
 #include "eval/fidelity/logit_pass.h"
+#include "ranks/ranks.h"
 #include "runtime/dataset.h"
 #include "sensitivity/journal.h"
-#include "sensitivity/ranks.h"
 
 namespace fidelio {
 

@@ -9,11 +9,30 @@ namespace {
 
 constexpr int64_t kPrefix = 4;  // tokens of text a sample starts with
 
+// Those that rank r wrote are r, r + size, ...: all of them, on every rank.
+void share_out(const Ranks& ranks, std::vector<std::vector<int32_t>>& sequences) {
+  const auto size = static_cast<size_t>(ranks.size());
+  std::vector<double> mine;
+  for (auto i = static_cast<size_t>(ranks.rank()); i < sequences.size(); i += size) {
+    mine.push_back(static_cast<double>(sequences[i].size()));
+    mine.insert(mine.end(), sequences[i].begin(), sequences[i].end());
+  }
+  const std::vector<std::vector<double>> all = ranks.gather(mine);
+  std::vector<size_t> at(size);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const auto begin = all[i % size].begin() + static_cast<int64_t>(at[i % size]) + 1;
+    const auto length = static_cast<int64_t>(*(begin - 1));
+    sequences[i].assign(begin, begin + length);
+    at[i % size] += static_cast<size_t>(length) + 1;
+  }
+}
+
 }  // namespace
 
 std::vector<std::vector<int32_t>> sample_sequences(
     const std::function<std::unique_ptr<Runner>(const RunnerOptions&)>& make_runner, const RunnerOptions& serving,
-    std::span<const std::vector<int32_t>> text, int64_t tokens, int64_t context, uint64_t seed, int64_t side_by_side) {
+    std::span<const std::vector<int32_t>> text, int64_t tokens, int64_t context, uint64_t seed, int64_t side_by_side,
+    const Ranks& ranks) {
   check(!text.empty(), "samples of the model itself start with tokens of the calibration text: there is none");
   RunnerOptions options = serving;
   options.mode = Activations::a16;
@@ -23,9 +42,10 @@ std::vector<std::vector<int32_t>> sample_sequences(
   const std::unique_ptr<Runner> runner = make_runner(options);
 
   const int64_t count = (tokens + context - 1) / context;
-  std::vector<GenerationRequest> requests(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    GenerationRequest& r = requests[static_cast<size_t>(i)];
+  std::vector<GenerationRequest> requests;
+  std::vector<std::vector<int32_t>> sequences(static_cast<size_t>(count));
+  for (int64_t i = ranks.rank(); i < count; i += ranks.size()) {
+    GenerationRequest& r = requests.emplace_back();
     const std::vector<int32_t>& start = text[static_cast<size_t>(i * static_cast<int64_t>(text.size()) / count)];
     const int64_t length = std::min(context, tokens - i * context),
                   prefix = std::min({kPrefix, length - 1, static_cast<int64_t>(start.size())});
@@ -35,16 +55,19 @@ std::vector<std::vector<int32_t>> sample_sequences(
     r.max_tokens = length - prefix;
     r.sampling.temperature = 1;
     r.sampling.seed = Rng(seed, static_cast<uint64_t>(i)).next();
+    sequences[static_cast<size_t>(i)] = r.prompt;
   }
-  std::vector<std::vector<int32_t>> sequences;
-  for (const GenerationRequest& r : requests) sequences.push_back(r.prompt);
-  Progress progress("sampling", count);
+  Progress progress("sampling", static_cast<int64_t>(requests.size()));
   GenerationOptions how;
   how.max_sequences = side_by_side;
   how.on_finish = [&](int64_t, const Generation&) { progress.advance(1); };
   const std::vector<Generation> made = generate(*runner, std::move(requests), how);
-  for (size_t i = 0; i < made.size(); ++i)
-    sequences[i].insert(sequences[i].end(), made[i].ids.begin(), made[i].ids.end());
+  auto next = static_cast<size_t>(ranks.rank());
+  for (const Generation& one : made) {
+    sequences[next].insert(sequences[next].end(), one.ids.begin(), one.ids.end());
+    next += static_cast<size_t>(ranks.size());
+  }
+  if (ranks.size() > 1) share_out(ranks, sequences);
   return sequences;
 }
 

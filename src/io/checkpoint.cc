@@ -102,24 +102,32 @@ std::vector<LinearId> linears_of(const ModelConfig& c) {
 }
 
 Shape shape_of(const ModelConfig& c, LinearId id) {
-  const int64_t d = c.d, f = c.f, q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e;
+  const int64_t d = c.d, f = c.f, q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e, twice = c.kept_columns;
   switch (id.role) {
     case Role::q:
-      return {q, d};
+      return {q, d + twice};
     case Role::k:
     case Role::v:
-      return {kv, d};
+      return {kv, d + twice};
     case Role::o:
-      return {d, q};
+      return {d, q + twice};
     case Role::gate:
     case Role::up:
-      return {f, d};
+      return {f, d + twice};
     case Role::down:
-      return {d, f};
+      return {d, f + twice};
     default:
       return {int64_t{c.v}, d};
   }
 }
+
+int64_t elements_of(const ModelConfig& c, LinearId id) {
+  ModelConfig once = c;
+  once.kept_columns = 0;
+  return shape_of(once, id).elements();
+}
+
+std::string order_name(int layer, const Stop& stop) { return fmt::format("model.{}.order", stop_name(layer, stop)); }
 
 namespace {
 
@@ -193,6 +201,7 @@ Checkpoint Checkpoint::open(ModelSource source) {
   check(declared.empty(), "{}: formats are given for linears the model does not have, {} first", folder,
         declared.empty() ? std::string() : to_string(declared.begin()->first));
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
+  if (c.config_.kept_columns > 0) c.check_kept_columns();
   for (const std::string& note : c.notes()) spdlog::info("{}: {}", folder, note);
   return c;
 }
@@ -265,6 +274,42 @@ std::vector<float> Checkpoint::norm(int layer, Norm which) const {
   return values;
 }
 
+std::vector<int32_t> Checkpoint::order(int layer, const Stop& stop) const {
+  const std::string name = order_name(layer, stop);
+  const int64_t stored = shape_of(config_, {layer, stop.roles.front()})[1], in = stored - config_.kept_columns;
+  const OwnedTensor t = source_.tensors->get(stored_name(name), DType::i32, Shape{stored});
+  const auto values = t.as<const int32_t>();
+  std::vector<int32_t> order(values.begin(), values.end());
+  std::vector<bool> seen(static_cast<size_t>(in));
+  for (int64_t i = 0; i < in; ++i) {
+    const int32_t column = order[static_cast<size_t>(i)];
+    check(column >= 0 && column < in && !seen[static_cast<size_t>(column)],
+          "{}: {} is no order of {} columns: {} at {}; the file is damaged", folder(), name, in, column, i);
+    seen[static_cast<size_t>(column)] = true;
+  }
+  check(std::equal(order.begin() + in, order.end(), order.begin() + in - config_.kept_columns),
+        "{}: {} does not end with its last {} columns twice; the file is damaged", folder(), name,
+        config_.kept_columns);
+  return order;
+}
+
+// Kept columns are whole groups of the weights', so that activations round them by themselves.
+void Checkpoint::check_kept_columns() const {
+  for (LinearId id : linears_of(config_)) {
+    if (id.layer < 0) continue;
+    const FormatSpec spec = format(id);
+    const int64_t in = shape_of(config_, id)[1];
+    check(
+        spec.kind == Kind::integer && spec.group == config_.kept_columns && spec.group >= 32 && in % spec.group == 0 &&
+            in > 2 * spec.group,
+        "{}: {} is {} with {} columns, of which {} are kept twice: expected integers in groups of as many, from 32 to "
+        "128, that divide them; config.json is not this model's",
+        folder(), to_string(id), to_string(spec), in, config_.kept_columns);
+  }
+  for (int layer = 0; layer < config_.L; ++layer)
+    for (const Stop& stop : kStops) order(layer, stop);
+}
+
 void Checkpoint::drop(LinearId id) const {
   if (source_.linears.contains(id)) return;  // read through code of its own, which leaves nothing of it in memory
   for (const StoredTensor& stored : stored_tensors(linear(id)))
@@ -278,7 +323,7 @@ int64_t Checkpoint::file_bytes() const { return source_.tensors->file_bytes(); }
 int64_t Checkpoint::parameters() const {
   int64_t n = 0;
   for (LinearId id : linears_of(config_))
-    n += shape_of(config_, id).elements() + (has_bias(config_, id.role) ? shape_of(config_, id)[0] : 0);
+    n += elements_of(config_, id) + (has_bias(config_, id.role) ? shape_of(config_, id)[0] : 0);
   for (auto [layer, which] : norms_of(config_)) n += norm_size(config_, which);
   return n;
 }
@@ -318,12 +363,21 @@ class SharedTensors {
 
 }  // namespace
 
+void check_columns_once(const Checkpoint& c) {
+  check(c.config().kept_columns == 0,
+        "{} was made by quantize --atom: its weights have columns in an order of their own, and {} of them twice; give "
+        "the model that it was made of",
+        c.folder(), c.config().kept_columns);
+}
+
 void write_checkpoint(const std::string& folder, const Checkpoint& source,
                       const std::map<LinearId, FormatSpec>& formats,
                       const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance,
-                      const std::map<std::string, OwnedTensor>& replaced) {
+                      const std::map<std::string, OwnedTensor>& replaced, const KeptColumns& kept) {
+  check_columns_once(source);
   check(!fs::exists(folder), "{} exists already; choose another output folder or remove it", folder);
-  const ModelConfig& c = source.config();
+  ModelConfig c = source.config();
+  c.kept_columns = kept.count;
   // The folder is built under a temporary name and renamed when complete.
   TemporaryFolder temporary(folder);
 
@@ -369,6 +423,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     if (has_bias(c, id.role)) beside(bias_name(id));
   }
   for (auto [layer, which] : norms_of(c)) beside(norm_name(c, layer, which));
+  for (const auto& [name, order] : kept.orders) tensors.push_back(to_write(name, order));
 
   WeightsHash hash;
   for (const TensorToWrite& tensor : tensors) hash.add(tensor);
@@ -381,6 +436,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
   json config = text_config(source.texts());
   config["quantization_config"] = {{"quant_method", "fidelio"}, {"version", FIDELIO_VERSION}};
   if (c.rotated) config["quantization_config"]["rotation"] = "hadamard";
+  if (c.kept_columns > 0) config["quantization_config"]["kept_columns"] = c.kept_columns;
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
   copy_companions(source.texts(), temporary.path());
   temporary.commit();

@@ -17,6 +17,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "arch/model_config.h"
+#include "arch/stops.h"
 #include "arch/weight_names.h"
 #include "formats/linear_weight.h"
 #include "io/model_source.h"
@@ -27,9 +28,12 @@ namespace fidelio {
 // Every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer, and the head unless
 // tied.
 std::vector<LinearId> linears_of(const ModelConfig& config);
-Shape shape_of(const ModelConfig& config, LinearId id);                 // (out, in)
+Shape shape_of(const ModelConfig& config, LinearId id);                 // (out, in), columns kept twice included
+int64_t elements_of(const ModelConfig& config, LinearId id);            // with every column once
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);  // and every norm
 int64_t norm_size(const ModelConfig& config, Norm which);
+// Where a model with kept columns says which columns of an input a stop's weights have in turn: "model.layers.3.o.order".
+std::string order_name(int layer, const Stop& stop);
 bool has_bias(const ModelConfig& config, Role role);
 
 class Checkpoint {
@@ -44,6 +48,9 @@ class Checkpoint {
   FormatSpec format(LinearId id) const;
   LinearWeight linear(LinearId id) const;                // views into the mapped file
   std::vector<float> norm(int layer, Norm which) const;  // what it multiplies by, whatever the family stores
+  // Of a model with kept columns: the input's column of each column that the stop's weights have (order_name()). Those
+  // that are kept come last, twice.
+  std::vector<int32_t> order(int layer, const Stop& stop) const;
   // A norm or bias, or any other tensor by its name in the file, or by the name it has in the file of the text model alone.
   OwnedTensor tensor(const std::string& name) const;
   void drop(LinearId id) const;  // the pages of this linear are not needed in memory any more
@@ -62,6 +69,7 @@ class Checkpoint {
  private:
   explicit Checkpoint(ModelSource source) : source_(std::move(source)) {}
   OwnedTensor bias(LinearId id) const;
+  void check_kept_columns() const;
   std::string stored_name(const std::string& name) const;
   OwnedTensor dense(LinearId id) const;  // its rows, where a matrix holds those of several
   ModelSource source_;
@@ -70,6 +78,10 @@ class Checkpoint {
   std::string outer_, inner_ = "model.";  // stored_name()
   std::string provenance_ = "{}", written_weights_sha256_;
 };
+
+// Throws Error for a model of quantize --atom, whose weights have columns in an order of their own and some of them twice:
+// it runs, and nothing else is made of it.
+void check_columns_once(const Checkpoint& checkpoint);
 
 // Writes a fidelio checkpoint: weights as asked for one by one (so that only one need be in memory; each twice, as
 // their hash stands before them in the file), norms and biases from `source`, config and tokenizer files copied. Every

@@ -87,6 +87,7 @@ void read_quantised(const Keys& keys, ModelConfig& c) {
           "{}: key \"rotation\" of \"quantization_config\": expected \"hadamard\", got {}", keys.where(),
           foreign(rotation));
     c.rotated = !rotation.empty();
+    c.kept_columns = Keys(*config, keys.where()).integer_or("kept_columns", 0, 0, 128);
     return;
   }
   throw Error(

@@ -143,6 +143,7 @@ TEST(HfConfig, RefusesNonsenseByKey) {
       {R"({"quantization_config":{"quant_method":"awq","bits":4}})", "quantised already, by awq"},
       {R"({"quantization_config":{"quant_method":"fidelio","rotation":"givens"}})",
        "expected \"hadamard\", got givens"},
+      {R"({"quantization_config":{"quant_method":"fidelio","kept_columns":129}})", "\"kept_columns\": expected"},
       {R"({"rope_theta":0})", "rope_theta"},
       {R"({"partial_rotary_factor":0.5})", "partial_rotary_factor"},
       {R"({"rope_scaling":3})", "\"rope_scaling\": expected an object or null"},

@@ -37,6 +37,9 @@ constexpr bool is_coarse(Activations mode) { return mode >= Activations::a8; }
 // for so many columns of a row (the weight's group, at least 32 and at most 128).
 int activation_bits(Activations mode, const FormatSpec& spec);
 int64_t activation_group(const FormatSpec& spec);
+// A gathered input in a mode of fewer than 8 bits: what exceeds this part of its group's largest magnitude becomes that.
+inline constexpr float kGroupClip = 0.9f;
+constexpr bool clips_groups(Activations mode) { return mode > Activations::a8; }
 // How keys and values are kept. i8 and i4x2 are asymmetric per head and token; i4x2 stores the byte as two nibble
 // planes so that a draft can read the high one.
 enum class KvFormat : uint8_t { f32, f16, bf16, i8, i4x2 };
@@ -139,7 +142,8 @@ template <class B>
 concept Backend = requires(B b, const LinearWeight& weight, const typename B::Linear& linear,
                            typename B::Matrix& matrix, const typename B::Matrix& input, typename B::Acts acts,
                            typename B::KvCache& cache, const Batch& batch, std::span<const float> host,
-                           std::span<float> host_out, const AttentionShape& attention, const Hadamard& hadamard) {
+                           std::span<float> host_out, const AttentionShape& attention, const Hadamard& hadamard,
+                           const typename B::Order& order) {
   // Memory: matrices, packed weights, a cache of `pages` pages, scratch for up to `rows` rows of `columns` inputs.
   { b.allocate(int64_t{1}, int64_t{1}) } -> std::same_as<typename B::Matrix>;
   typename B::HostFloats;  // a vector of floats that downloads reach fast
@@ -173,6 +177,9 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   { b.gated(input, input, Gate::silu) } -> std::same_as<typename B::Acts>;  // silu or gelu(gate) * up
   // The newest acts, every row turned; `input` has the signs of the matrix's core (K, K) as +1 and -1, nothing if K is 1.
   { b.turn(acts, hadamard, input) } -> std::same_as<typename B::Acts>;
+  // Acts of an input's columns in another order, those that are kept in 8 bits last and twice (ModelConfig::kept_columns).
+  { b.make_order(std::span<const int32_t>(), int64_t{0}) } -> std::same_as<typename B::Order>;
+  { b.gather(acts, order) } -> std::same_as<typename B::Acts>;
   {b.read(acts, host_out)};                              // the input of linears in FP32 (calibration)
   { b.input(input) } -> std::same_as<typename B::Acts>;  // the inverse: a matrix (n, K) as the input of linears
   b.choose(input, std::span<const ChoiceRule>{}, std::span<Choice>{});  // from the first rows of logits (rows, v)

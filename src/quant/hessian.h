@@ -25,6 +25,7 @@ class Hessian {
   std::span<const float> matrix() const { return {sums_.as<const float>(), static_cast<size_t>(in_ * in_)}; }
   // A Hessian from its matrix (symmetric, (in, in)): for statistics read back from a file, and for tests.
   static Hessian from_matrix(std::span<const float> matrix, int64_t in, int64_t tokens);
+  Hessian copy() const { return from_matrix(matrix(), in_, tokens_); }
 
  private:
   int64_t in_ = 0, tokens_ = 0;

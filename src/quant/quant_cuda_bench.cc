@@ -1,5 +1,6 @@
 // The parts of quantising on a GPU, one by one, at the sizes of a llama-3-8b layer: seconds and accuracy.
 //   quant_cuda_bench
+//   quant_cuda_bench vectors FORMAT...    those of vector codes, at the sizes of a llama-2-7b layer
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "kernels/cuda/device/values.h"
 #include "kernels/cuda/linear/dense/exact.h"
 #include "quant/cuda/gptq.h"
+#include "quant/device/vectors_cuda.h"
 #include "quant/device/workbench.h"
 
 using namespace fidelio;
@@ -161,13 +163,76 @@ void gptq(cuda::Stream stream, int64_t out, int64_t in, ThreadPool& pool) {
     }
 }
 
+// Steps of quant/device/vectors_cuda.cc with the codebooks fitted once; the last column is the whole of it.
+void vectors(cuda::Stream stream, const FormatSpec& spec, int64_t out, int64_t in, ThreadPool& pool) {
+  const auto bench = make_cuda_workbench(0, pool);
+  cuda::SecondOrder order(stream), ordered(stream);
+  order.begin(in);
+  bench->begin(in);
+  for (uint64_t i = 0; i < 8; ++i) {
+    const std::vector<float> x = values(kRows, in, 1, 20 + i);
+    order.add(x);
+    bench->add(x);
+  }
+  bench->factorize(0.01, true);
+  std::vector<int32_t> columns;
+  for (int32_t c = 0; c < in; ++c) columns.push_back(c);
+  ordered.take(order, columns);
+  const std::vector<float> w = values(out, in, 0.01f, 5);
+  const cuda::DeviceBuffer weight = uploaded(stream, w);
+  const VectorShape shape = vector_shape(spec, out, in);
+  cuda::Vectors device(stream);
+  std::vector<float> row;
+  cuda::Vectors::Samples samples;
+  const auto timed = [&](const std::function<void()>& step) {
+    const auto start = std::chrono::steady_clock::now();
+    step();
+    cuda::wait_for(stream);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() * 1e3;
+  };
+  const double factor = timed([&] { ordered.factorize(0.01, false); });
+  const double beginning = timed([&] {
+    device.begin(shape, ordered, columns, weight.as<float>());
+    row = device.normalise();
+  });
+  const std::vector<uint8_t> none(static_cast<size_t>(out * shape.vectors));
+  const double sampling = timed([&] {
+    for (int64_t b = 0; b < shape.blocks; ++b) samples.push_back(sample_vectors(shape, b, row, none));
+  });
+  const double books = timed([&] { device.fit_books(samples); });
+  const double costs = timed([&] { device.costs(samples); });
+  const double choosing = timed([&] { device.choose(); });
+  const double descent = timed([&] { device.descend(4, true, true); });
+  const double collecting = timed([&] { device.collect(); });
+  OwnedTensor dense = OwnedTensor::allocate(DType::bf16, {out, in});
+  convert_from_float(w, dense.view);
+  const LinearWeight original = make_dense(std::move(dense));
+  bench->load(original);
+  GptqReport report;
+  const double all = timed([&] { report = bench->quantize(spec, {}).report; });
+  std::printf(
+      "%-15s %5ld x %5ld: factor %.0f, begin %.0f, samples %.0f, codebooks %.0f, costs %.0f, codes %.0f, descent %.0f, "
+      "collect %.0f; all %.0f ms, relative loss %.5f (%.5f fed back)\n",
+      to_string(spec).c_str(), out, in, factor, beginning, sampling, books, costs, choosing, descent, collecting, all,
+      report.relative_loss(), report.loss_gptq / report.energy);
+  std::fflush(stdout);
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   try {
     cuda::open_device(0);
     const cuda::Stream stream = cuda::make_stream();
     ThreadPool pool;
+    if (argc > 1) {
+      for (int i = 2; i < argc; ++i) {
+        vectors(stream, parse_format(argv[i]), 4096, 4096, pool);
+        vectors(stream, parse_format(argv[i]), 11008, 4096, pool);
+        vectors(stream, parse_format(argv[i]), 4096, 11008, pool);
+      }
+      return 0;
+    }
     products(stream, 4096, 4096);
     products(stream, 14336, 4096);
     products(stream, 4096, 14336);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/progress.h"
+#include "quant/atom/atom.h"
 #include "quant/device/workbench.h"
 #include "quant/vectors/shared_codebooks.h"
 #include "quant/vocabulary.h"
@@ -114,9 +115,43 @@ void quantize_linear(Runner& runner, const Checkpoint& source, LinearId id, Work
   source.drop(id);
 }
 
+OwnedTensor order_tensor(const std::vector<int32_t>& order) {
+  OwnedTensor tensor = OwnedTensor::allocate(DType::i32, {static_cast<int64_t>(order.size())});
+  std::copy(order.begin(), order.end(), tensor.as<int32_t>().begin());
+  return tensor;
+}
+
+// With columns kept. The runner goes on with what the codes stand for, in the columns that the source has.
+void quantize_stop_keeping(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, Workbench& bench,
+                           const ModelQuantizer& how, ThreadPool& pool,
+                           const std::function<void(QuantizedLinear)>& done) {
+  const KeptInput input(bench.hessian(), how.kept->count, how.options.damping, pool);
+  how.kept->orders[order_name(layer, stop)] = order_tensor(input.order());
+  const std::unique_ptr<Workbench> others = make_workbench(runner, pool);
+  others->begin(input.others());
+  others->factorize(how.options.damping, how.options.act_order);
+  for (Role role : stop.roles) {
+    const LinearId id{layer, role};
+    const LinearWeight original = source.linear(id);
+    naming(id, [&] { bench.load(original); });
+    const std::vector<float> values = bench.values();
+    OwnedTensor part = OwnedTensor::allocate(DType::f32, {original.out, input.others().in()});
+    std::ranges::copy(input.others_of(values, original.out), part.as<float>().begin());
+    const LinearWeight unkept = make_dense(std::move(part));
+    naming(id, [&] { others->load(unkept); });
+    const GptqResult result = others->quantize(how.formats.at(id).front(), how.options);
+    LinearWeight weight = input.with_kept(result.weight, values);
+    weight.bias = original.bias;
+    if (how.sequential) runner.set_linear(id, runner.pack(in_own_order(weight, input.order(), how.kept->count)));
+    done({id, std::move(weight), result.report, std::nullopt});
+    source.drop(id);
+  }
+}
+
 void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, Workbench& bench,
-                   const ModelQuantizer& how, const std::function<void(QuantizedLinear)>& done) {
+                   const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done) {
   bench.factorize(how.options.damping, how.options.act_order);
+  if (how.kept) return quantize_stop_keeping(runner, source, layer, stop, bench, how, pool, done);
   for (Role role : stop.roles) quantize_linear(runner, source, {layer, role}, bench, how, done);
 }
 
@@ -187,6 +222,7 @@ std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<Linea
 void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& asked, ThreadPool& pool,
                         const std::function<void(QuantizedLinear)>& done) {
   SharedCodebooks made;
+  check_columns_once(source);
   const ModelQuantizer how = with_codebooks(source, asked, pool, made);
   Progress progress("quantise (rtn)", static_cast<int64_t>(how.formats.size()));
   for (LinearId id : linears_of(source.config())) {
@@ -213,6 +249,7 @@ ModelQuantizer without_source_formats(const Checkpoint& source, ModelQuantizer h
 void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset& calibration,
                          const ModelQuantizer& asked, ThreadPool& pool,
                          const std::function<void(QuantizedLinear)>& done) {
+  check_columns_once(source);
   check(asked.parts == 1 || (asked.store && !asked.sequential),
         "parts of a model are quantised into a store, each stop by itself");
   check(!asked.original || asked.sequential,
@@ -285,7 +322,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     } else {
       bench->begin(columns);
       passage->observe(layer, stop.input, columns, bench.get(), exact);
-      make(name, [&](const auto& emit) { quantize_stop(runner, source, layer, stop, *bench, how, emit); });
+      make(name, [&](const auto& emit) { quantize_stop(runner, source, layer, stop, *bench, how, pool, emit); });
       --missing;
     }
     for (Passage* p : {passage ? &*passage : nullptr, exact}) {

@@ -4,7 +4,8 @@
 //   decode_cuda_bench FORMAT speculate [batch,...] [context,...] [head's format, else FORMAT] [draft,draft,...]
 // Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the
 // roofline; then what a step takes whose tokens are chosen on the device, greedily and by sampling, in turns.
-// speculate: a draft is a number of high bits, or the format of a copy of all weights that shares the cache.
+// speculate: a draft is a number of high bits, or the format of a copy of all weights that shares the cache, with
+// /FORMAT for its head if that is to be another.
 // Cycles of 1 to 8 drafts, each sequence as many, are timed whole, in turns with plain steps: with a wait after each
 // step, or one in all. What they give at an acceptance a of each draft follows: (1 - a^(g + 1)) / (1 - a) tokens a
 // sequence and cycle.
@@ -352,7 +353,9 @@ int speculate(const std::string& format, const std::vector<int>& batches, const 
   const Weights model = make_weights(b, format, head);
   for (const std::string& draft : drafts) {
     const bool view = draft.size() == 1;
-    const Weights copy = view ? Weights() : make_weights(b, draft, draft);
+    const size_t slash = draft.find('/');
+    const Weights copy =
+        view ? Weights() : make_weights(b, draft.substr(0, slash), draft.substr(slash == draft.npos ? 0 : slash + 1));
     const Reading reading(Activations::a16, view ? draft[0] - '0' : 0);
     const size_t which = view ? 0 : 1;
     for (int context : contexts)

@@ -36,6 +36,12 @@ typename B::Acts branch_input(B& b, const typename B::Matrix& x, const typename 
   return norm.rows > 0 ? b.norm(x, norm, eps) : b.input(x);
 }
 
+// What weights whose columns have an order of their own see.
+template <Backend B>
+typename B::Acts ordered(B& b, typename B::Acts acts, const typename B::Order& order) {
+  return order.empty() ? acts : b.gather(acts, order);
+}
+
 // What o and down see.
 template <Backend B>
 typename B::Acts turned(B& b, typename B::Acts acts, const Turn<B>& turn) {
@@ -59,14 +65,15 @@ typename B::Acts attention_half(B& b, Model<B>& model, int index, Workspace<B>& 
   const std::pair<const typename B::Linear*, typename B::Matrix*> qkv[] = {
       {layer.q.get(), &w.q}, {layer.k.get(), &w.k}, {layer.v.get(), &w.v}};
   b.upcoming({layer.o.get()});
-  b.linear(branch_input(b, w.x, layer.attn_norm, model.scalars.eps), qkv);
+  const auto input = branch_input(b, w.x, layer.attn_norm, model.scalars.eps);
+  b.linear(ordered(b, input, layer.order(InputId::attn_in)), qkv);
   if (model.config.blocks.qk_norm == QkNorm::width) {
     b.normalise(w.q, layer.q_norm, model.attention.norm_eps);
     b.normalise(w.k, layer.k_norm, model.attention.norm_eps);
   }
   const bool by_head = model.config.blocks.qk_norm == QkNorm::head;
   b.rope_append(w.q, w.k, w.v, by_head ? &layer.q_norm : nullptr, by_head ? &layer.k_norm : nullptr, cache, index);
-  return turned(b, b.attend(w.q, cache, index), model.attended);
+  return ordered(b, turned(b, b.attend(w.q, cache, index), model.attended), layer.order(InputId::o_in));
 }
 
 template <Backend B>
@@ -75,9 +82,10 @@ typename B::Acts mlp_half(B& b, Model<B>& model, int index, Workspace<B>& w) {
   const std::pair<const typename B::Linear*, typename B::Matrix*> gate_up[] = {{layer.gate.get(), &w.gate},
                                                                                {layer.up.get(), &w.up}};
   b.upcoming({layer.down.get()});
-  b.linear(branch_input(b, w.x, layer.mlp_norm, model.scalars.eps), gate_up);
+  const auto input = branch_input(b, w.x, layer.mlp_norm, model.scalars.eps);
+  b.linear(ordered(b, input, layer.order(InputId::mlp_in)), gate_up);
   const Gate gate = model.config.blocks.activation == Activation::silu ? Gate::silu : Gate::gelu_tanh;
-  return turned(b, b.gated(w.gate, w.up, gate), model.gated);
+  return ordered(b, turned(b, b.gated(w.gate, w.up, gate), model.gated), layer.order(InputId::down_in));
 }
 
 // The whole model's layer `index`.

@@ -52,6 +52,10 @@ void load_norms(B& b, Model<B>& model, const Checkpoint& checkpoint) {
     layer.q_norm = norm(i, Norm::q, by_head ? query_scale(c) : 1);
     layer.k_norm = norm(i, Norm::k);
   }
+  for (int i = 0; c.kept_columns > 0 && i < c.L; ++i)
+    for (const Stop& stop : kStops)
+      model.layers[static_cast<size_t>(i)].orders[static_cast<size_t>(stop.input)] =
+          b.make_order(checkpoint.order(i, stop), c.kept_columns);
   model.final_norm = norm(-1, Norm::final, model.scalars.final_norm);
   if (c.rotated) {
     model.attended = load_turn(b, heads_turn(c));

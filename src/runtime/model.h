@@ -1,5 +1,6 @@
 // Model<B>: the weights of a decoder-only transformer as one backend holds them.
 #pragma once
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct Layer {
   // Rows 0 where the family has none: before attention and the MLP (1, d), of what they add (1, d), of queries and keys,
   // (1, e), or (1, h e) and (1, hk e) for all heads together.
   typename B::Matrix attn_norm, mlp_norm, post_attn_norm, post_mlp_norm, q_norm, k_norm;
+  // Of the inputs by InputId: the order in which the weights have their columns; empty: the input's own.
+  std::array<typename B::Order, 4> orders;
+  const typename B::Order& order(InputId input) const { return orders[static_cast<size_t>(input)]; }
 };
 
 // What a linear's input is turned by (ModelConfig::rotated).

@@ -61,6 +61,9 @@ void check_same_shapes(const ModelConfig& draft, const ModelConfig& model) {
   check(draft.rotated == model.rotated,
         "the draft is {}rotated, the model {}: values in their cache are turned alike or not at all",
         draft.rotated ? "" : "not ", model.rotated ? "is" : "is not");
+  check(draft.kept_columns <= model.kept_columns,
+        "the draft keeps {} columns in 8 bits, the model {}: there is no room for the draft's inputs",
+        draft.kept_columns, model.kept_columns);
 }
 
 AttentionShape attention_shape(const ModelConfig& c, int64_t context) {

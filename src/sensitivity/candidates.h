@@ -4,9 +4,9 @@
 #pragma once
 #include <map>
 
+#include "ranks/ranks.h"
 #include "sensitivity/candidate_store.h"
 #include "sensitivity/estimate.h"
-#include "sensitivity/ranks.h"
 
 namespace fidelio {
 

@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
+#include "ranks/ranks.h"
 #include "sensitivity/meter.h"
-#include "sensitivity/ranks.h"
 
 namespace fidelio {
 

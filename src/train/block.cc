@@ -8,6 +8,7 @@ void check_known(const ModelConfig& c) {
     check(known, "tuning does not know {}, which {} has; it knows the layers of Llama, Mistral, Qwen and SmolLM", what,
           name_of(c.architecture));
   };
+  check(c.kept_columns == 0, "a model of quantize --atom is not tuned: tune the one that it was made of");
   check(!c.rotated, "a rotated model is not tuned: rotate the tuned one (quantize --rotate)");
   only(b.norm_before && !b.norm_after && !b.norm_plus_one, "norms behind blocks, or stored less one");
   only(b.qk_norm != QkNorm::width, "a norm over all heads together");

@@ -55,6 +55,7 @@ template <class D>
 void linear_backward(D& device, const LinearView<typename D::Real>& w, int64_t n, const typename D::Real* x,
                      const typename D::Real* dy, bool add, typename D::Real* dx) {
   using Real = typename D::Real;
+  [[maybe_unused]] const typename D::Held held = device.hold(dy, n * w.out);
   if (dx != nullptr) device.multiply({n, w.in, w.out, dy, false, w.weight, false, add ? Real{1} : Real{0}, dx});
   if (w.weight_gradient != nullptr) device.multiply({w.out, w.in, n, dy, true, x, false, Real{1}, w.weight_gradient});
   if (w.bias_gradient != nullptr) device.sum_rows(dy, n, w.out, w.bias_gradient);
@@ -67,6 +68,7 @@ class Block {
  public:
   using Real = typename D::Real;
   using Rows = typename D::Rows;
+  using Held = typename D::Held;
 
   Block(D& device, const ModelConfig& config, int64_t rows) : device_(device), config_(config), rows_(rows) {
     const int64_t d = config.d, f = config.f, qe = int64_t{config.h} * config.e, ke = int64_t{config.hk} * config.e;
@@ -113,12 +115,20 @@ class Block {
       first_half(w, rows, x);
       second_half(w, n);
     }
-    // gated_ is down's input until its gradient takes its place.
-    if (w.down.trains()) linear_backward<D>(device_, w.down, n, gated_.get(), dy, false, nullptr);
-    device_.multiply({n, w.down.in, w.down.out, dy, false, w.down.weight, false, Real{0}, gated_.get()});
-    device_.swiglu_backward(gate_.get(), up_.get(), n * config_.f, gated_.get());
-    linear_backward(device_, w.gate, n, normed_.get(), gate_.get(), false, dnormed_.get());
-    linear_backward(device_, w.up, n, normed_.get(), up_.get(), true, dnormed_.get());
+    {
+      // gated_ is down's input until its gradient takes its place.
+      [[maybe_unused]] const Held held = device_.hold(dy, n * config_.d);
+      if (w.down.trains()) linear_backward<D>(device_, w.down, n, gated_.get(), dy, false, nullptr);
+      held_gated_ = {};
+      device_.multiply({n, w.down.in, w.down.out, dy, false, w.down.weight, false, Real{0}, gated_.get()});
+    }
+    {
+      const bool biased = w.gate.bias_gradient != nullptr || w.up.bias_gradient != nullptr;
+      [[maybe_unused]] const auto held =
+          device_.swiglu_backward(gate_.get(), up_.get(), n * config_.f, gated_.get(), biased);
+      linear_backward(device_, w.gate, n, normed_.get(), gate_.get(), false, dnormed_.get());
+      linear_backward(device_, w.up, n, normed_.get(), up_.get(), true, dnormed_.get());
+    }
     device_.norm_backward(middle_.get(), w.mlp.weight, config_.rms_eps, n, config_.d, dnormed_.get(), dy, true,
                           w.mlp.gradient);
     attention_backward(w, rows, x, dy);
@@ -136,7 +146,7 @@ class Block {
   void first_half(const LayerView<Real>& w, const Rows& rows, const Real* x) {
     const int64_t n = rows.rows();
     check(n <= rows_, "a step of {} rows, room for {}", n, rows_);
-    device_.norm(x, w.attn.weight, config_.rms_eps, n, config_.d, normed_.get());
+    held_normed_ = device_.norm_for_products(x, w.attn.weight, config_.rms_eps, n, config_.d, normed_.get());
     Real *q = has_qk_norm() ? q_raw_.get() : q_.get(), *k = has_qk_norm() ? k_raw_.get() : k_.get();
     linear(device_, w.q, n, normed_.get(), false, q);
     linear(device_, w.k, n, normed_.get(), false, k);
@@ -153,10 +163,10 @@ class Block {
 
   // Up to gated_, with normed_ the input of gate and up.
   void second_half(const LayerView<Real>& w, int64_t n) {
-    device_.norm(middle_.get(), w.mlp.weight, config_.rms_eps, n, config_.d, normed_.get());
+    held_normed_ = device_.norm_for_products(middle_.get(), w.mlp.weight, config_.rms_eps, n, config_.d, normed_.get());
     linear(device_, w.gate, n, normed_.get(), false, gate_.get());
     linear(device_, w.up, n, normed_.get(), false, up_.get());
-    device_.swiglu(gate_.get(), up_.get(), n * config_.f, gated_.get());
+    held_gated_ = device_.swiglu(gate_.get(), up_.get(), n * config_.f, gated_.get());
   }
 
   // dy holds the gradient of middle_ and becomes that of x.
@@ -173,7 +183,7 @@ class Block {
                             k_.get(), false, w.k_norm.gradient);
     }
     const Real *dq = has_qk_norm() ? q_.get() : dq_.get(), *dk = has_qk_norm() ? k_.get() : dk_.get();
-    device_.norm(x, w.attn.weight, config_.rms_eps, n, config_.d, normed_.get());
+    held_normed_ = device_.norm_for_products(x, w.attn.weight, config_.rms_eps, n, config_.d, normed_.get());
     linear_backward(device_, w.q, n, normed_.get(), dq, false, dnormed_.get());
     linear_backward(device_, w.k, n, normed_.get(), dk, true, dnormed_.get());
     linear_backward(device_, w.v, n, normed_.get(), dv_.get(), true, dnormed_.get());
@@ -187,7 +197,8 @@ class Block {
   Array normed_, middle_, dnormed_;                   // (n, d)
   Array q_, k_, v_, attended_, q_raw_, k_raw_, lse_;  // (n, h e), (n, hk e), (n, h)
   Array dq_, dk_, dv_, dattended_;
-  Array gate_, up_, gated_;  // (n, f)
+  Array gate_, up_, gated_;        // (n, f)
+  Held held_normed_, held_gated_;  // normed_ and gated_ are for products alone
 };
 
 }  // namespace fidelio::train

@@ -11,9 +11,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "ranks/ranks.h"
 #include "train/codes.h"
 #include "train/vectors.h"
 
@@ -72,16 +74,18 @@ struct AdamStep {
 template <class D>
 concept Device = requires(D d, typename D::Real* x, const typename D::Real* c, int64_t n, const typename D::Rows& rows,
                           const AttentionSizes& attention, std::span<const float> in, std::span<float> out,
-                          std::span<double> wide) {
+                          std::span<double> wide, const Ranks& ranks, const std::vector<Message>& messages) {
   { d.allocate(n) } -> std::same_as<std::shared_ptr<typename D::Real[]>>;  // zeroed
   d.upload(in, x);
   d.download(c, out);
   d.download(c, wide);
   d.zero(x, n);
   d.copy(c, x, n);
-  d.add(c, x, n);           // x += c
-  d.add_absolute(c, x, n);  // x += |c|
+  d.add(c, x, n);                         // x += c
+  d.add_absolute(c, x, n);                // x += |c|
+  d.exchange(ranks, messages, messages);  // as Ranks does, in the device's memory; no rank twice on one device
   { d.load(Sequences{}) } -> std::same_as<typename D::Rows>;
+  {d.hold(c, n)};  // while the result lives, products may read these values as they were when it was made
   d.multiply(Product<typename D::Real>{});
   d.add_bias(c, n, n, x);    // x (rows, columns) += bias (columns)
   d.sum_rows(c, n, n, x);    // x (columns) += the sum over rows of c (rows, columns)
@@ -90,12 +94,15 @@ concept Device = requires(D d, typename D::Real* x, const typename D::Real* c, i
   // y = x / sqrt(mean(x^2) + eps) weight over rows of `columns`; backward: dx (+= with `add`), dweight += unless null.
   d.norm(c, c, 1.0, n, n, x);
   d.norm_backward(c, c, 1.0, n, n, c, x, true, x);
+  // The same y for products alone, which read it while the result lives.
+  { d.norm_for_products(c, c, 1.0, n, n, x) } -> std::same_as<typename D::Held>;
   d.rope(rows, attention, n, false, x);  // x (n, heads, e) turned in place; true: back, which is the transpose
   // softmax(q k / sqrt e) v, causal within a sequence, windowed; lse (n, h): ln of each row's sum, for the backward.
   d.attend(rows, attention, c, c, c, x, x);
   d.attend_backward(rows, attention, c, c, c, c, c, c, x, x, x);
-  d.swiglu(c, c, n, x);           // silu(gate) up
-  d.swiglu_backward(x, x, n, c);  // gate, up become their gradients
+  { d.swiglu(c, c, n, x) } -> std::same_as<typename D::Held>;  // silu(gate) up, for products alone in the same way
+  // gate, up become their gradients; for products alone unless `others` read them.
+  { d.swiglu_backward(x, x, n, c, false) } -> std::same_as<std::pair<typename D::Held, typename D::Held>>;
   // x = scale (x - target); returns sum of (x - target)^2 as it was.
   { d.difference(c, 1.0, n, x) } -> std::same_as<double>;
   d.scale_difference(c, 1.0, n, x);  // the same without the sum

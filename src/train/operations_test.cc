@@ -148,7 +148,7 @@ TEST_F(Operations, Swiglu) {
   Values gate = normal_values(1, n, 2), up = normal_values(2, n), y = zeros(n);
   const Values dy = normal_values(3, n);
   Values dgate = gate, dup = up;
-  host_.swiglu_backward(dgate.data(), dup.data(), n, dy.data());
+  host_.swiglu_backward(dgate.data(), dup.data(), n, dy.data(), true);
   const auto f = [&] {
     host_.swiglu(gate.data(), up.data(), n, y.data());
     return weighted(y, dy);

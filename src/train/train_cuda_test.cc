@@ -101,6 +101,52 @@ TEST(TrainCuda, RoundedProductsStayNear) {
   }
 }
 
+// Attention of sequences long enough for several blocks of queries, two of one length and ragged ones, with and without
+// shared keys and windows: its outputs and gradients.
+template <class D>
+std::vector<std::vector<float>> attention(D& device, const AttentionSizes& sizes) {
+  Sequences sequences;
+  for (const size_t length : {300, 37, 513, 300, 128, 516}) sequences.append(std::vector<int32_t>(length));
+  const auto rows = device.load(sequences);
+  const int64_t n = rows.rows(), wide = sizes.h * sizes.e, narrow = sizes.hk * sizes.e;
+  Rng rng(6);
+  const auto random = [&](int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& x : values) x = static_cast<float>(rng.normal());
+    auto array = device.allocate(count);
+    device.upload(values, array.get());
+    return array;
+  };
+  const auto q = random(n * wide), k = random(n * narrow), v = random(n * narrow), dout = random(n * wide),
+             out = device.allocate(n * wide), lse = device.allocate(n * sizes.h), dq = device.allocate(n * wide),
+             dk = device.allocate(n * narrow), dv = device.allocate(n * narrow);
+  device.attend(rows, sizes, q.get(), k.get(), v.get(), out.get(), lse.get());
+  device.attend_backward(rows, sizes, q.get(), k.get(), v.get(), out.get(), lse.get(), dout.get(), dq.get(), dk.get(),
+                         dv.get());
+  std::vector<std::vector<float>> all;
+  for (auto [array, count] :
+       {std::pair{&out, n * wide}, {&lse, n * sizes.h}, {&dq, n * wide}, {&dk, n * narrow}, {&dv, n * narrow}})
+    device.download(array->get(), all.emplace_back(static_cast<size_t>(count)));
+  return all;
+}
+
+// FP32: sums of at most 516 terms, sqrt of that times 6e-8, with room for the exponentials. BF16: q, k, v, dout and
+// probabilities rounded to 2^-9 each; scores of 16 products carry it as sqrt(2) 2^-9 of their size, about 1, which
+// exponentials pass on.
+TEST(TrainCuda, AttentionInBlocks) {
+  Host<float> host(2);
+  for (auto [arithmetic, bound] : {std::pair{cuda::Arithmetic::fp32, 2e-5}, {cuda::Arithmetic::bf16, 2e-2}}) {
+    const auto gpu = open_gpu(arithmetic);
+    if (!gpu) GTEST_SKIP() << "no GPU";
+    for (const auto& sizes : {AttentionSizes{4, 2, 16, 0, {}, 1}, {3, 3, 8, 0, {}, 1}, {4, 1, 16, 150, {}, 1}}) {
+      const auto expected = attention(host, sizes), got = attention(*gpu, sizes);
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_LT(relative_distance(got[i], expected[i]), bound) << sizes.h << " heads, result " << i;
+      EXPECT_EQ(attention(*gpu, sizes), got);  // the same bits again
+    }
+  }
+}
+
 // Latents of integers with zero points, of a grid and of floats: values, gradients, a step of AdamW.
 template <class D>
 std::vector<std::vector<float>> codes(D& device, ScaleRule rule, int levels, bool zeros, bool table, bool offset) {

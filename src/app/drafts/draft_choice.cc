@@ -150,6 +150,7 @@ void write_choice(const std::string& folder, const Checkpoint& model, const Draf
 nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
                             const std::function<void(const std::string&)>& note) {
   const TextModel model = open_model(run.model);
+  check_columns_once(model.checkpoint);
   check(!o.keep || fs::is_directory(run.model), "{} is a file: a draft is kept in a model's folder", run.model);
   check(!fs::exists(draft_folder(run.model)) || fs::exists(draft_choice_file(run.model)) || !o.keep,
         "{} is there and is no draft of ours: move it", draft_folder(run.model));

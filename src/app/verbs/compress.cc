@@ -127,6 +127,7 @@ void compress(const CompressOptions& o) {
   Job job = job_of(o);
   check_outputs(job, o.json);
   const TextModel model = open_model(o.run.model);
+  check_columns_once(model.checkpoint);
   job.context = window_length("--context", job.context, model.checkpoint.config());
   fit_to_columns(job, model.checkpoint.config(), o.formats.empty());
   if (job.calibration.empty()) job.calibration = {bundled_texts(o.run.model).calibration};

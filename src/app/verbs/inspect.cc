@@ -14,18 +14,19 @@ nlohmann::json inspect(const Checkpoint& c) {
     const bool inner = id.role != Role::embedding && id.role != Role::head;
     if (inner) {
       linear_bytes += bytes;
-      linear_parameters += shape.elements();
+      linear_parameters += elements_of(c.config(), id);
     }
     if (spec.shared && !codebooks.contains(shared_name(spec))) {
       codebooks[shared_name(spec)] = shared_bytes(spec);
       linear_bytes += shared_bytes(spec);
     }
-    tensors.push_back({{"name", to_string(id)},
-                       {"format", to_string(spec)},
-                       {"shape", {shape[0], shape[1]}},
-                       {"bytes", bytes},
-                       {"bits_per_parameter", 8.0 * static_cast<double>(bytes) / static_cast<double>(shape.elements())},
-                       {"paper_bits", paper_bits(spec)}});
+    tensors.push_back(
+        {{"name", to_string(id)},
+         {"format", to_string(spec)},
+         {"shape", {shape[0], shape[1]}},
+         {"bytes", bytes},
+         {"bits_per_parameter", 8.0 * static_cast<double>(bytes) / static_cast<double>(elements_of(c.config(), id))},
+         {"paper_bits", paper_bits(spec)}});
   }
   const ModelConfig& m = c.config();
   return {

@@ -3,6 +3,7 @@
 #include "compress/preflight.h"
 #include "compress/self_samples.h"
 #include "core/progress.h"
+#include "quant/atom/atom.h"
 #include "quant/quantize_model.h"
 #include "quant/rotation.h"
 #include "runtime/dataset.h"
@@ -25,7 +26,7 @@ struct Quantize {
   std::vector<std::string> steps = kDefaultSteps;
   int64_t tokens = 131072, samples = 0, context = 0;  // 0: window_length()
   uint64_t seed = 0;
-  bool keep_embedding = false, rotate = false;
+  bool keep_embedding = false, rotate = false, atom = false;
   std::vector<std::string> paper;  // parts of SCVQ as written; empty: vector codes by feedback and descent
   float alpha = 0.25f;
   int64_t gradient_tokens = 32768;
@@ -225,6 +226,16 @@ void check_paper(const Quantize& o) {
         "--paper is about vector codes, such as vq8k12s1+r2.2, and not {} by {}", o.format, o.method);
 }
 
+// Columns kept by --atom, as many as a group has.
+KeptColumns kept_columns(const Quantize& o, const ModelConfig& config) {
+  if (!o.atom) return {};
+  check(o.method == "gptq", "--atom orders columns by what calibration shows: leave out --method {}", o.method);
+  check(o.view_bits == 0, "--atom: codes of 4 bits have no view; leave out --view-bits");
+  const FormatSpec spec = parse_format(o.format);
+  check_can_keep(config, spec);
+  return {spec.group, {}};
+}
+
 void quantize(Quantize o) {
   check(o.method == "gptq" || o.method == "rtn", "--method {}: expected gptq or rtn", o.method);
   ModelQuantizer how;
@@ -239,10 +250,13 @@ void quantize(Quantize o) {
       o.rotate ? Checkpoint::open(open_rotated(o.run.model, o.seed)) : Checkpoint::open(o.run.model);
   const std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
   how.formats = one_format_each(formats);
+  KeptColumns kept = kept_columns(o, source.config());
+  if (o.atom) how.kept = &kept;
 
   nlohmann::json provenance = {
       {"source_sha256", source.sha256()}, {"method", o.method}, {"format", o.format}, {"embedding", o.embedding}};
   if (o.rotate) provenance.update({{"rotation", "hadamard"}, {"seed", o.seed}});
+  if (o.atom) provenance["kept_columns"] = kept.count;
   if (o.view_bits > 0) provenance.update({{"view_bits", o.view_bits}, {"view_weight", o.view_weight}});
   nlohmann::json linears = nlohmann::json::array();
   std::map<LinearId, LinearWeight> weights;
@@ -262,7 +276,7 @@ void quantize(Quantize o) {
   }
   stages->next();
   write_checkpoint(
-      o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance);
+      o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance, {}, kept);
   stages.reset();  // what follows is printed
 
   const Checkpoint made = Checkpoint::open(o.out);
@@ -279,6 +293,17 @@ void quantize(Quantize o) {
   say(o, source, made, how.options.damping, report);
 }
 
+// What makes a model's activations ones that few bits hold.
+void add_activation_flags(CLI::App& verb, const std::shared_ptr<Quantize>& o) {
+  verb.add_flag("--rotate", o->rotate,
+                "Turn activations by Hadamard matrices and weights against them, as QuaRot does: the same function "
+                "without outliers, for activations of 4 bits (--activations a4, --draft a4)");
+  verb.add_flag("--atom", o->atom,
+                "Keep the group of columns with most energy of every input in 8 bits, and put the others in order of "
+                "theirs, as Atom does: for the same (int4g128, int4g64 or int4g32)")
+      ->excludes("--rotate");
+}
+
 }  // namespace
 
 void add_quantize(CLI::App& app) {
@@ -288,15 +313,14 @@ void add_quantize(CLI::App& app) {
       "Examples:\n  fidelio quantize models/quill-26m --format int4g64zs8 -o quill-int4\n"
       "  fidelio quantize models/quill-26m --format int4g128 --keep-embedding --calibration my.txt -o quill-int4\n"
       "  fidelio quantize models/quill-1m --format int8g64 --method rtn --embedding int8g64 -o quill-int8\n"
-      "  fidelio quantize models/quill-26m --format int4g128 --embedding bf16 --rotate -o quill-quarot");
+      "  fidelio quantize models/quill-26m --format int4g128 --embedding bf16 --rotate -o quill-quarot\n"
+      "  fidelio quantize models/quill-26m --format int4g128 --embedding bf16 --atom -o quill-atom");
   add_model(*verb, o->run);
   verb->add_option("--format", o->format, "Format of the linears, e.g. int4g128z, int5g64zs8, lut4g64")->required();
   verb->add_option("--embedding", o->embedding,
                    fmt::format("Format of the embedding and the head (default: {})", kEmbeddingFormat));
   verb->add_flag("--keep-embedding", o->keep_embedding, "Leave embedding and head as they are, as some engines need");
-  verb->add_flag("--rotate", o->rotate,
-                 "Turn activations by Hadamard matrices and weights against them, as QuaRot does: the same function "
-                 "without outliers, for activations of 4 bits (--activations a4, --draft a4)");
+  add_activation_flags(*verb, o);
   verb->add_option("--method", o->method, "gptq (calibrated) or rtn (round to nearest)");
   verb->add_option("--calibration", o->calibration,
                    "Calibration text; .jsonl holds a text or conversation a line; may be repeated (default: the "

@@ -78,8 +78,28 @@ nlohmann::json provenance_of(const Tune& o, const Checkpoint& model, const Check
   return provenance;
 }
 
-void tune(Tune o) {
+// Ranks of one host take its GPUs in turn, from the one that was named on.
+void choose_gpu(RunOptions& run, const Ranks& ranks) {
+  if (ranks.size() > 1) run.device = fmt::format("cuda:{}", runner_options(run).gpu + ranks.rank_on_this_host());
+}
+
+train::TuneResult tuned(const Tune& o, const Checkpoint& model, const Checkpoint& source, const train::TuneData& data,
+                        const Ranks& ranks, const std::function<void(const std::string&)>& say) {
+  std::optional<Progress> progress;
+  int64_t before = 0;
+  const auto advance = [&](const train::TuneProgress& p) {
+    if (!progress) progress.emplace("tuning", p.total);
+    progress->advance(p.done - std::exchange(before, p.done));
+    if (!p.note.empty()) say(p.note);
+  };
+  return on_gpu(o.run) ? train::tune_on_gpu(model, source, data, o.how, runner_options(o.run).gpu, advance, ranks)
+                       : train::tune_on_host(model, source, data, o.how, o.run.threads, advance, ranks);
+}
+
+void tune(Tune o, const Ranks& ranks) {
   const bool gpu = on_gpu(o.run);
+  if (gpu) choose_gpu(o.run, ranks);
+  if (!ranks.first()) set_progress_mode(ProgressMode::none);
   check_new_folder(o.out);
   check_can_write({o.json});
   o.how.loss = parse_loss(o.loss);
@@ -107,25 +127,16 @@ void tune(Tune o) {
                         [&](const RunnerOptions& options) { return make_runner(serving, source, options); }};
   const Corpus corpus = read_corpus(o.files, tokenizer, from.chat, context);
   const train::TuneData data =
-      tune_data_of(corpus.documents, o.text, from, runner_options(serving), gpu, context, o.how.seed);
+      tune_data_of(corpus.documents, o.text, from, runner_options(serving), gpu, context, o.how.seed, ranks);
   if (o.text.samples > 0) stages->next();
   const auto say = [&](const std::string& text) {
-    if (!quiet(o.json)) print_beside_progress(text + "\n");
+    if (ranks.first() && !quiet(o.json)) print_beside_progress(text + "\n");
   };
   say(fmt::format("tuning on {} windows, {} held out; {} of memory", data.windows.size(), data.held.size(),
-                  bytes_text(train::tune_bytes(model.config(), o.how))));
-  std::optional<Progress> progress;
-  int64_t before = 0;
-  const auto advance = [&](const train::TuneProgress& p) {
-    if (!progress) progress.emplace("tuning", p.total);
-    progress->advance(p.done - std::exchange(before, p.done));
-    if (!p.note.empty()) say(p.note);
-  };
-  const train::TuneResult result =
-      gpu ? train::tune_on_gpu(model, source, data, o.how, runner_options(o.run).gpu, advance)
-          : train::tune_on_host(model, source, data, o.how, o.run.threads, advance);
-  progress.reset();
+                  bytes_text(train::tune_bytes(model.config(), o.how, context))));
+  const train::TuneResult result = tuned(o, model, source, data, ranks, say);
   stages.reset();
+  if (!ranks.first()) return;
 
   const nlohmann::json provenance = provenance_of(o, model, source, data, result.report);
   std::map<LinearId, FormatSpec> formats;
@@ -137,6 +148,17 @@ void tune(Tune o) {
   std::filesystem::remove(o.how.state);
   write_json(o.json, report_of(o, result.report));
   if (!quiet(o.json)) print(result.report);
+}
+
+// An error of one rank ends all: the others would wait for it.
+void tune_among_ranks(const Tune& o) {
+  const std::unique_ptr<Ranks> ranks = launched_ranks();
+  try {
+    tune(o, *ranks);
+  } catch (const std::exception& error) {
+    ranks->give_up(error.what());
+    throw;
+  }
 }
 
 void add_rates(CLI::App& verb, train::TuneOptions& how) {
@@ -160,7 +182,8 @@ void add_schedule(CLI::App& verb, Tune& o) {
       ->check(zero_or_more());
   verb.add_option("--windows", o.how.windows, "Windows a step (default: 8 on a CPU, 32 on a GPU)")->check(above_zero());
   verb.add_option("--rows", o.how.rows,
-                  "Rows of a pass; a step of more is taken in parts (default: 2048 on a CPU, 16384 on a GPU)")
+                  "Rows of a pass; a step of more is cut into slices, which ranks share (default: 2048 on a CPU, 16384 "
+                  "on a GPU)")
       ->check(CLI::Range(16, 1 << 20));
   verb.add_option("--products", o.products,
                   "What a GPU rounds the factors of products to: f32, tf32 (the default), bf16");
@@ -206,7 +229,8 @@ void add_tune(CLI::App& app) {
       "tune", "Move a quantised model nearer to its source by gradients: the same formats, the same bytes");
   verb->footer(
       "Example:\n  fidelio tune quill-int3 --reference models/quill-26m --calibration models/data/docs-calibration.txt "
-      "-o quill-int3-tuned\nThe same command again goes on where a run was ended.");
+      "-o quill-int3-tuned\nThe same command again goes on where a run was ended. Several ranks share its steps, each "
+      "with a GPU of its own under --device cuda, and give the same bytes:\n  mpirun -np 2 fidelio tune ...");
   add_model(*verb, o->run);
   verb->add_option("--reference", o->reference, "The model that MODEL was quantised from")->required();
   add_text(*verb, *o);
@@ -224,7 +248,7 @@ void add_tune(CLI::App& app) {
   add_device(*verb, o->run);
   verb->add_option("-o,--output", o->out, "Folder to write; it appears complete or not at all")->required();
   add_json(*verb, o->json);
-  verb->callback([o] { tune(*o); });
+  verb->callback([o] { tune_among_ranks(*o); });
 }
 
 }  // namespace fidelio::app

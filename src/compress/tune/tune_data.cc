@@ -1,5 +1,6 @@
 #include "compress/tune/tune_data.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -29,14 +30,17 @@ std::optional<Windows> read_samples(const std::string& path, const nlohmann::jso
 }
 
 Windows samples_of(const TuneText& text, const TuneSource& from, const RunnerOptions& serving, bool on_gpu,
-                   const Dataset& read, int64_t context, uint64_t seed) {
+                   const Dataset& read, int64_t context, uint64_t seed, const Ranks& ranks) {
   const Checkpoint& source = from.source;
   const nlohmann::json job = {{"source", source.weights_sha256()}, {"text", read.sha256}, {"tokens", text.tokens},
                               {"samples", text.samples},           {"context", context},  {"seed", seed}};
-  if (auto kept = read_samples(text.samples_file, job, source.config().v)) return *kept;
-  const Windows written =
-      sample_sequences(from.make_runner, serving, read.sequences, text.samples, context, seed, on_gpu ? 256 : 32);
-  if (!text.samples_file.empty())
+  // What one rank finds and another does not, all write anew.
+  const auto kept = read_samples(text.samples_file, job, source.config().v);
+  const auto found = ranks.gather({kept ? 1.0 : 0.0});
+  if (std::all_of(found.begin(), found.end(), [](const auto& of_rank) { return of_rank[0] != 0; })) return *kept;
+  const Windows written = sample_sequences(from.make_runner, serving, read.sequences, text.samples, context, seed,
+                                           on_gpu ? 256 : 32, ranks);
+  if (ranks.first() && !text.samples_file.empty())
     write_file_atomically(text.samples_file, nlohmann::json{{"samples_of", job}, {"sequences", written}}.dump());
   return written;
 }
@@ -44,11 +48,12 @@ Windows samples_of(const TuneText& text, const TuneSource& from, const RunnerOpt
 }  // namespace
 
 train::TuneData tune_data_of(const std::vector<Document>& documents, const TuneText& text, const TuneSource& from,
-                             const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed) {
+                             const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed,
+                             const Ranks& ranks) {
   const Dataset read = dataset_of(documents, context, text.tokens);
   Windows all = read.sequences;
   if (text.samples > 0) {
-    const Windows written = samples_of(text, from, serving, on_gpu, read, context, seed);
+    const Windows written = samples_of(text, from, serving, on_gpu, read, context, seed, ranks);
     all.insert(all.end(), written.begin(), written.end());
   }
   std::erase_if(all, [](const std::vector<int32_t>& s) { return s.size() < 2; });

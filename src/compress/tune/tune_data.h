@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ranks/ranks.h"
 #include "runtime/runner.h"
 #include "runtime/texts/corpus.h"
 #include "text/chat_template.h"
@@ -28,8 +29,9 @@ struct TuneSource {
 
 // Windows of `context` of these documents and of samples that begin as they do, to tune on, and those held out to stop
 // by: every k-th of text and samples alike. Samples that the file holds already are read, if they are of the same model,
-// text and seed.
+// text and seed. Several ranks deal out the samples, and the first keeps them.
 train::TuneData tune_data_of(const std::vector<Document>& documents, const TuneText& text, const TuneSource& from,
-                             const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed);
+                             const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed,
+                             const Ranks& ranks = Ranks());
 
 }  // namespace fidelio

@@ -70,15 +70,20 @@ void check_integer_or_dense(const Checkpoint& source, LinearId id, std::string_v
            "it holds integer codes and dense weights only; formats that fit: int2g128 to int8g128, int4g128z");
 }
 
-void check_not_rotated(const Checkpoint& source, std::string_view target) {
+void check_plain_inputs(const Checkpoint& source, std::string_view target) {
   check(!source.config().rotated,
         "{} cannot be exported to {}: it is rotated, and readers of {} do not turn activations; quantise the original "
         "without --rotate",
         source.folder(), target, name_of(source.config().architecture));
+  check(source.config().kept_columns == 0,
+        "{} cannot be exported to {}: it was made by quantize --atom, and readers of {} do not put activations in "
+        "another "
+        "order; quantise the original without --atom",
+        source.folder(), target, name_of(source.config().architecture));
 }
 
 void check_separate(const Checkpoint& source, std::string_view target) {
-  check_not_rotated(source, target);
+  check_plain_inputs(source, target);
   check(!source.config().blocks.fused,
         "{} cannot be exported to {}: readers of {} expect q, k, v and gate, up as one matrix each, and this program "
         "writes them apart; it opens the checkpoint itself",

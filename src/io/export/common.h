@@ -31,8 +31,8 @@ inline bool is_outer(LinearId id) { return id.role == Role::embedding || id.role
 // Refuses grids, fp4 and fp8.
 void check_integer_or_dense(const Checkpoint& source, LinearId id, std::string_view target);
 
-// Refuses models whose forward turns activations.
-void check_not_rotated(const Checkpoint& source, std::string_view target);
+// Refuses models whose forward turns activations, or puts them in another order.
+void check_plain_inputs(const Checkpoint& source, std::string_view target);
 // Refuses those, and families whose readers expect several linears in one tensor.
 void check_separate(const Checkpoint& source, std::string_view target);
 

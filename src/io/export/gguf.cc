@@ -295,7 +295,7 @@ void no_different_layers(const Checkpoint& source) {
 
 void check_config(const Checkpoint& source) {
   const ModelConfig& c = source.config();
-  check_not_rotated(source, "gguf");
+  check_plain_inputs(source, "gguf");
   constexpr Architecture kKnown[] = {Architecture::llama, Architecture::mistral, Architecture::qwen2,
                                      Architecture::qwen3};
   check(std::find(std::begin(kKnown), std::end(kKnown), c.architecture) != std::end(kKnown),

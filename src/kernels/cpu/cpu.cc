@@ -64,6 +64,7 @@ void Cpu::State::reserve(int64_t rows, int64_t columns, int64_t positions_below)
   context = std::max(context, positions_below);
   acts = Buffer(static_cast<size_t>(max_rows * max_columns) * sizeof(float));
   turn_scratch = Buffer(static_cast<size_t>(pool.threads() * max_columns) * sizeof(float));
+  if (gathers) gathered_acts = Buffer(acts.size());
   ++version;
   size_t bytes = 0;
   for (cpu::Form form : {cpu::Form::bf16, cpu::Form::i8x2, cpu::Form::i8, cpu::Form::i16})
@@ -182,16 +183,17 @@ cpu::Prepared Cpu::State::prepared(const Acts& input, cpu::Form form, int64_t gr
   if (form == cpu::Form::f32 || form == cpu::Form::bf16) group = input.columns;
   if (form != cpu::Form::i8) bits = 0;
   if (cached_version == version && cached.form == form && cached.group == group && cached.bits == bits) return cached;
+  const cpu::IntegerBits integers = input.fine > 0 ? cpu::IntegerBits(bits, input.columns - input.fine) : bits;
   std::byte* scratch = prepare_scratch.data();
   const int64_t step = std::max<int64_t>(4, (input.rows + pool.threads() * 4 - 1) / (pool.threads() * 4));
   const auto part = [&](int64_t first) {
-    return cpu::prepare(form, isa, input.values, input.rows, input.columns, group, bits, scratch, first,
+    return cpu::prepare(form, isa, input.values, input.rows, input.columns, group, integers, scratch, first,
                         std::min(first + step, input.rows));
   };
   if (form != cpu::Form::f32 && input.rows > step)
     pool.run((input.rows + step - 1) / step, [&](int64_t job, int) { part(job * step); });
   // The view of all rows; for few rows this is the whole preparation.
-  cached = cpu::prepare(form, isa, input.values, input.rows, input.columns, group, bits, scratch, 0,
+  cached = cpu::prepare(form, isa, input.values, input.rows, input.columns, group, integers, scratch, 0,
                         input.rows > step ? 0 : input.rows);
   cached_version = version;
   return cached;

@@ -35,6 +35,12 @@ class Cpu {
     int64_t rows = 0, columns = 0;
     uint64_t version = 0;
     bool for_head = false;  // logit rows: the weight that sees them is read whole
+    int64_t fine = 0;       // last columns that have 8 bits where a coarse mode gives the others fewer
+  };
+  struct Order {  // Backend::gather()
+    std::vector<int32_t> columns;
+    int64_t kept = 0;
+    bool empty() const { return columns.empty(); }
   };
   struct KvCache {  // records (L, pages, hk) of 32 positions' keys, transposed, and values: drawn in kernel_set.h
     KvFormat format = KvFormat::f16;
@@ -74,6 +80,8 @@ class Cpu {
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how);
   Acts turn(Acts acts, const Hadamard& how, const Matrix& signs);
+  Order make_order(std::span<const int32_t> columns, int64_t kept);
+  Acts gather(Acts acts, const Order& order);
   void read(Acts acts, std::span<float> host);
   Acts input(const Matrix& matrix);
   void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);

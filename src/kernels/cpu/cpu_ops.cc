@@ -190,6 +190,38 @@ Cpu::Acts Cpu::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
   return acts;
 }
 
+Cpu::Order Cpu::make_order(std::span<const int32_t> columns, int64_t kept) {
+  State& s = *state_;
+  s.gathers = true;
+  if (s.gathered_acts.size() < s.acts.size()) s.gathered_acts = Buffer(s.acts.size());
+  return {{columns.begin(), columns.end()}, kept};
+}
+
+Cpu::Acts Cpu::gather(Acts acts, const Order& order) {
+  State& s = *state_;
+  assert(acts.version == s.version && "the newest acts are gathered");
+  const auto columns = static_cast<int64_t>(order.columns.size()), coarse = columns - 2 * order.kept;
+  const bool clips = clips_groups(s.reading.activations);
+  Acts out = s.publish(acts.rows, columns);
+  out.values = s.gathered_acts.as<float>();
+  out.fine = 2 * order.kept;
+  const float* from = acts.values;
+  float* to = s.gathered_acts.as<float>();
+  for_rows(s.pool, acts.rows, 2 * columns, [&](int64_t row) {
+    const float* x = from + row * acts.columns;
+    float* y = to + row * columns;
+    for (int64_t i = 0; i < columns; ++i) y[i] = x[order.columns[static_cast<size_t>(i)]];
+    for (int64_t first = 0; clips && first < coarse; first += order.kept) {
+      const std::span group(y + first, static_cast<size_t>(order.kept));
+      float largest = 0;
+      for (const float value : group) largest = std::max(largest, std::fabs(value));
+      const float most = kGroupClip * largest;
+      for (float& value : group) value = std::min(std::max(value, -most), most);
+    }
+  });
+  return out;
+}
+
 Cpu::Acts Cpu::input(const Matrix& matrix) {
   State& s = *state_;
   const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), matrix.columns);

@@ -44,6 +44,8 @@ struct Cpu::State {
   Buffer acts;           // (rows, columns) FP32: what the last norm, attend or gate left
   uint64_t version = 0;  // of acts
   Buffer turn_scratch;   // (threads, columns)
+  bool gathers = false;  // there is an Order
+  Buffer gathered_acts;  // (rows, columns) what the newest acts were gathered to
   Buffer prepare_scratch;
   cpu::Prepared cached{};  // the last preparation of acts
   uint64_t cached_version = 0;

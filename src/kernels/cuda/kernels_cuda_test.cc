@@ -90,7 +90,7 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, Rng&
 
 // Inputs that FP16 and integers of 16 bits hold exactly under a scale a block, of very different size from row to row
 // and in some blocks, so that what remains is the error of FP32 sums: on its way into an output a product meets fewer
-// than 48 additions (integers in a group are added exactly; of grids at most 8 products of 16 columns in a group of
+// than 48 additions (codes in a group are added exactly; of prompt rows at most 8 products of 16 columns in a group of
 // 128; of K / 1024 groups a part, 3 levels of parts, and the scale's, bias's and factor's roundings), each wrong by at
 // most 2^-23 (matrix units truncate) of the magnitudes added so far; those are at most sum |s| (q + z) |x| <= 2 sum
 // |w|max |x| for the formats here, or in the dense case (K additions, 16 at a time) sum |w x|.

@@ -40,6 +40,14 @@ void SecondOrder::begin(int64_t in) {
   for (DeviceBuffer* buffer : {&order_, &diagonal_, &weight_}) reserve(stream_, *buffer, in * 4);
 }
 
+void SecondOrder::begin(std::span<const float> matrix, int64_t in, int64_t tokens) {
+  begin(in);
+  to_device(stream_, sums_.data(), matrix.data(), matrix.size_bytes());
+  wait_for(stream_);
+  tokens_ = tokens;
+  mirrored_ = true;
+}
+
 void SecondOrder::add(std::span<const float> x) {
   const int64_t tokens = static_cast<int64_t>(x.size()) / in_;
   check(tokens * in_ == static_cast<int64_t>(x.size()), "{} values are not rows of {} columns", x.size(), in_);
@@ -53,6 +61,16 @@ void SecondOrder::add(std::span<const float> x) {
   }
   tokens_ += tokens;
   mirrored_ = false;
+}
+
+void SecondOrder::take(SecondOrder& other, std::span<const int32_t> columns) {
+  const auto n = static_cast<int64_t>(columns.size());
+  begin(n);
+  to_device(stream_, order_.data(), columns.data(), columns.size_bytes());
+  gather_square(stream_, other.matrix(), order(), other.in_, n, sums_.as<float>());
+  wait_for(stream_);
+  tokens_ = other.tokens_;
+  mirrored_ = true;
 }
 
 const float* SecondOrder::matrix() {

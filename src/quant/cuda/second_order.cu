@@ -26,6 +26,13 @@ __global__ void mirror_tiles(float* h, int64_t in) {
   }
 }
 
+__global__ void gather_rows(const float* h, const int32_t* order, int64_t in, int64_t n, float* to) {
+  const int64_t row = order[blockIdx.y], j = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (j >= n) return;
+  const int64_t column = order[j];
+  to[blockIdx.y * n + j] = row < 0 || column < 0 ? 0.0f : h[row * in + column];
+}
+
 __global__ void find_not_finite(const float* values, int64_t n, unsigned long long* first) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x)
     if (!isfinite(values[i])) atomicMin(first, static_cast<unsigned long long>(i));
@@ -61,6 +68,11 @@ dim3 row_grid(int64_t in) { return {static_cast<unsigned>((in + 255) / 256), sta
 void mirror(Stream stream, float* h, int64_t in) {
   mirror_tiles<<<tile_grid(in), kTileThreads, 0, stream>>>(h, in);
   cuda_check(cudaGetLastError(), "mirroring a Hessian");
+}
+
+void gather_square(Stream stream, const float* h, const int32_t* order, int64_t in, int64_t n, float* to) {
+  gather_rows<<<row_grid(n), 256, 0, stream>>>(h, order, in, n, to);
+  cuda_check(cudaGetLastError(), "ordering a Hessian");
 }
 
 int64_t first_not_finite(Stream stream, const float* values, int64_t n) {

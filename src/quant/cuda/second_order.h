@@ -20,9 +20,12 @@ class SecondOrder {
   SecondOrder(const SecondOrder&) = delete;
   SecondOrder& operator=(const SecondOrder&) = delete;
 
-  void begin(int64_t in);  // H = 0
+  void begin(int64_t in);                                                 // H = 0
+  void begin(std::span<const float> matrix, int64_t in, int64_t tokens);  // on the host
   // Adds the rows of x (tokens, in), which lie in the host's memory or the device's and may be changed afterwards.
   void add(std::span<const float> x);
+  // H = that of `other` with its columns in this order; a column that is -1 has zeros.
+  void take(SecondOrder& other, std::span<const int32_t> columns);
 
   // The host's part of a factor; the triangle stays on the device.
   struct Factor {
@@ -60,6 +63,8 @@ class SecondOrder {
 // The kernels behind it. H's lower triangle to its upper one; the first entry that is not finite, or -1.
 void mirror(Stream stream, float* h, int64_t in);
 int64_t first_not_finite(Stream stream, const float* values, int64_t n);
+// to (n, n) = rows and columns order[0 .. n - 1] of h (in, in), zeros where that is -1.
+void gather_square(Stream stream, const float* h, const int32_t* order, int64_t in, int64_t n, float* to);
 void read_diagonal(Stream stream, const float* h, int64_t in, float* diagonal);
 // lower (in, in), row-major = H in reverse order of the steps, damped, dead columns alone with a 1.
 void fill_reversed(Stream stream, const float* h, const int32_t* order, int64_t in, double damping, double* lower);

@@ -26,6 +26,10 @@ class HostWorkbench final : public Workbench {
     feedback_.reset();
     hessian_.emplace(in);
   }
+  void begin(const Hessian& hessian) override {
+    begin(hessian.in());
+    hessian_ = hessian.copy();
+  }
   void add(std::span<const float> x) override { hessian_->add(x, pool_); }
   void add(std::span<const float> x, std::span<const float> source) override {
     add(x);
@@ -44,6 +48,8 @@ class HostWorkbench final : public Workbench {
   GptqResult quantize(const FormatSpec& spec, const GptqOptions& options) override {
     return quantize_gptq(spec, values_, out_, in_, *hessian_, *factor_, options, pool_);
   }
+  Hessian hessian() override { return hessian_->copy(); }
+  std::vector<float> values() override { return values_; }
 
  private:
   ThreadPool& pool_;

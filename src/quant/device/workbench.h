@@ -16,6 +16,7 @@ class Workbench {
  public:
   virtual ~Workbench() = default;
   virtual void begin(int64_t in) = 0;  // H = 0
+  virtual void begin(const Hessian& hessian) = 0;
   // Rows of `in` columns, in the host's memory or the runner's.
   virtual void add(std::span<const float> x) = 0;
   // The same, and the rows that the source's own layers give there: what is quantised then is the weight that makes up
@@ -25,6 +26,9 @@ class Workbench {
   virtual void load(const LinearWeight& original) = 0;  // which must outlive its quantising
   // Without a bias. Options as factorize() was given them.
   virtual GptqResult quantize(const FormatSpec& spec, const GptqOptions& options) = 0;
+  // What both of them work on, for those who quantise in parts (atom/atom.h): H, and the loaded weight (out, in).
+  virtual Hessian hessian() = 0;
+  virtual std::vector<float> values() = 0;
 };
 
 // On the device of the runner whose rows it is to see.

@@ -8,7 +8,11 @@
 #include "quant/codebook.h"
 #include "quant/cuda/feedback.h"
 #include "quant/cuda/gptq.h"
+<<<<<<< HEAD
 #include "quant/curvature.h"
+=======
+#include "quant/device/vectors_cuda.h"
+>>>>>>> main
 #include "quant/device/workbench.h"
 #include "quant/feedback.h"
 #include "quant/strip.h"
@@ -31,19 +35,32 @@ struct OpenStream {
 class CudaWorkbench final : public Workbench {
  public:
   CudaWorkbench(int gpu, ThreadPool& pool)
-      : stream_(gpu), order_(stream_.stream), feedback_(stream_.stream), gptq_(stream_.stream), pool_(pool) {}
+      : stream_(gpu),
+        order_(stream_.stream),
+        feedback_(stream_.stream),
+        gptq_(stream_.stream),
+        vectors_(stream_.stream),
+        pool_(pool) {}
 
   void begin(int64_t in) override {
     host_.reset();
+    vectors_.forget();
     order_.begin(in);
     feedback_.begin(in);
+  }
+  void begin(const Hessian& hessian) override {
+    begin(hessian.in());
+    order_.begin(hessian.matrix(), hessian.in(), hessian.tokens());
   }
   void add(std::span<const float> x) override { order_.add(x); }
   void add(std::span<const float> x, std::span<const float> source) override {
     order_.add(x);
     feedback_.add(source, x);
   }
-  void factorize(double damping, bool act_order) override { order_.factorize(damping, act_order); }
+  void factorize(double damping, bool act_order) override {
+    order_.factorize(damping, act_order);
+    vectors_.forget();
+  }
   void load(const LinearWeight& original) override {
     check(original.in == order_.in(), "a matrix of {} columns needs a Hessian of {}, not {}", original.in, original.in,
           order_.in());
@@ -59,6 +76,8 @@ class CudaWorkbench final : public Workbench {
   }
 
   GptqResult quantize(const FormatSpec& spec, const GptqOptions& options) override {
+    if (CudaVectors::takes(spec, options))
+      return vectors_.quantize(spec, options, order_, values_.as<float>(), original_->out, pool_);
     const bool view = spec.kind == Kind::integer && is_view_width(spec.bits, options.view_bits);
     const int passes = options.descend_codes || options.refit_scales ? options.descent_passes : 0;
     const bool half = passes > 0 && options.descend_codes != options.refit_scales;  // of a pass: for studies
@@ -79,6 +98,13 @@ class CudaWorkbench final : public Workbench {
     result.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return result;
   }
+  Hessian hessian() override {
+    const int64_t in = order_.in();
+    std::vector<float> matrix(static_cast<size_t>(in * in));
+    cuda::from_device(stream_.stream, matrix.data(), order_.matrix(), matrix.size() * sizeof(float));
+    return Hessian::from_matrix(matrix, in, order_.tokens());
+  }
+  std::vector<float> values() override { return decoded(); }
 
  private:
   std::vector<int8_t> codebook(const FormatSpec& spec, LinearWeight& weight) {
@@ -139,10 +165,16 @@ class CudaWorkbench final : public Workbench {
 
   const Hessian& host_hessian() {
     if (!host_) {
+<<<<<<< HEAD
       const int64_t in = order_.in();
       std::vector<float> matrix(static_cast<size_t>(in * in));
       cuda::from_device(stream_.stream, matrix.data(), order_.matrix(), matrix.size() * sizeof(float));
       host_.emplace(Hessian::from_matrix(matrix, in, order_.tokens()), HessianFactor{});
+=======
+      spdlog::info("{} with these steps is not quantised on the GPU: the CPU does it", to_string(spec));
+      host_.emplace(hessian(), HessianFactor{});
+      host_->second = fidelio::factorize(host_->first, options.damping, options.act_order, pool_);
+>>>>>>> main
     }
     return host_->first;
   }
@@ -161,6 +193,7 @@ class CudaWorkbench final : public Workbench {
   cuda::SecondOrder order_;
   cuda::Feedback feedback_;
   cuda::Gptq gptq_;
+  CudaVectors vectors_;
   ThreadPool& pool_;
   const LinearWeight* original_ = nullptr;
   cuda::DeviceBuffer values_;

@@ -56,6 +56,22 @@ void over_rows(const VectorShape& s, ThreadPool& pool, const F& f) {
   pool.run(static_cast<int64_t>(jobs.size()), [&](int64_t job, int) { f(jobs[job][0], jobs[job][1], jobs[job][2]); });
 }
 
+// What the host's quantiser and a GPU's have in common (vector_steps.cc).
+//
+// Vectors by descending sum of their columns' diagonal of H; a last one that the matrix does not fill stays last.
+std::vector<int64_t> vector_order(std::span<const float> diagonal);
+// What the codebook of a block is fitted to, row times vectors plus place, those of one place side by side: without what
+// is corrected and rows of zeros. -1 alone, which stands for zeros, if that is nothing.
+std::vector<int32_t> sample_vectors(const VectorShape& shape, int64_t block, std::span<const float> row,
+                                    std::span<const uint8_t> corrected);
+std::vector<int32_t> thinned(std::span<const int32_t> vectors);  // to what a shared codebook's scale is fitted to
+// A shared codebook's scale in a matrix: codes and scale in turn, from where both have the same size.
+float fit_shared_scale(const VectorSamples& samples, const VectorBook& book);
+VectorBook shared_book(const VectorShape& shape, const OwnedTensor& codebook);
+// The `sparse` vectors whose error costs most by themselves.
+void mark_corrections(std::span<const float> cost, int64_t sparse, std::span<uint8_t> corrected);
+LinearWeight to_weight(const FormatSpec& spec, const VectorWork& work);
+
 // A scale as FP16 holds it: positive, within its normal numbers.
 float stored_scale(double x);
 

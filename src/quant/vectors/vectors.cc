@@ -12,10 +12,6 @@
 namespace fidelio {
 namespace {
 
-constexpr int64_t kSamplesPerEntry = 64;  // vectors that a codebook is fitted to
-constexpr int64_t kScaleSamples = 1024;   // and those that a shared one's scale is fitted to
-constexpr int kScaleRounds = 6;
-
 VectorWork begin(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in, std::vector<int64_t> order,
                  const SharedCodebooks* codebooks) {
   VectorWork k;
@@ -69,72 +65,33 @@ void scaled(const VectorWork& k, const float* w, int64_t place, float scale, flo
     x[j] = scale > 0 ? w[place * kVectorDim + j] / (scale * k.column[place * kVectorDim + j]) : 0.0f;
 }
 
-VectorSamples sample(const VectorWork& k, int64_t block) {
-  const int64_t first = k.shape.first_row(block), rows = k.shape.first_row(block + 1) - first;
-  const int64_t wanted = std::max<int64_t>(1, kSamplesPerEntry * k.shape.entries / k.shape.vectors);
+VectorSamples sample(const VectorWork& k, const std::vector<int32_t>& vectors) {
   VectorSamples s;
   s.metrics = k.metrics;
-  Rng rng(2, static_cast<uint64_t>(block));
-  for (int64_t place = 0; place < k.shape.vectors; ++place)
-    for (int64_t i = 0; i < std::min(rows, wanted); ++i) {
-      const int64_t r = first + (wanted >= rows ? i : static_cast<int64_t>(rng.below(static_cast<uint64_t>(rows))));
-      if (k.corrected[r * k.shape.vectors + place] || k.row[r] == 0) continue;
-      s.x.resize(s.x.size() + kVectorDim);
-      scaled(k, k.w.data() + r * k.padded, place, k.row[r], s.x.data() + s.x.size() - kVectorDim);
-      s.weight.push_back(k.row[r] * k.row[r]);
-      s.place.push_back(static_cast<int32_t>(place));
-    }
-  if (s.weight.empty()) {  // nothing but zeros
-    s.x.assign(kVectorDim, 0.0f), s.weight = {1.0f}, s.place = {0};
+  for (const int32_t which : vectors) {
+    const int64_t r = std::max(0, which) / k.shape.vectors, place = std::max(0, which) % k.shape.vectors;
+    s.x.resize(s.x.size() + kVectorDim);
+    scaled(k, k.w.data() + r * k.padded, place, which < 0 ? 0.0f : k.row[r], s.x.data() + s.x.size() - kVectorDim);
+    s.weight.push_back(which < 0 ? 1.0f : k.row[r] * k.row[r]);
+    s.place.push_back(static_cast<int32_t>(place));
   }
   return s;
-}
-
-// A shared codebook's scale in this matrix: codes and scale in turn, from where both have the same size.
-float fit_scale(const VectorWork& k, const VectorBook& book) {
-  const VectorSamples s = sample(k, 0);
-  const int64_t step = std::max<int64_t>(1, s.size() / kScaleSamples);
-  double of_book = 0, of_samples = 0, many = 0;
-  for (int64_t i = 0; i < book.entries() * kVectorDim; ++i)
-    of_book += std::pow(book.at(i / kVectorDim, i % kVectorDim), 2) / static_cast<double>(book.entries() * kVectorDim);
-  for (int64_t i = 0; i < s.size(); i += step)
-    for (int64_t j = 0; j < kVectorDim; ++j, ++many) of_samples += std::pow(s.x[i * kVectorDim + j], 2);
-  if (of_book == 0 || of_samples == 0) return 1;
-  double scale = std::sqrt(of_samples / many / of_book);
-  std::vector<float> norm(static_cast<size_t>(book.entries()));
-  for (int round = 0; round < kScaleRounds; ++round) {
-    double both = 0, square = 0;
-    for (int64_t i = 0; i < s.size(); i += step) {
-      const float* metric = s.metrics.data() + int64_t{s.place[i]} * kVectorDim;
-      float x[kVectorDim], q[kVectorDim];
-      for (int64_t j = 0; j < kVectorDim; ++j) x[j] = static_cast<float>(s.x[i * kVectorDim + j] / scale);
-      book.norms(metric, norm.data());
-      book.decode(book.nearest(x, metric, norm.data()), q);
-      for (int64_t j = 0; j < kVectorDim; ++j) {
-        both += double{s.weight[i]} * metric[j] * x[j] * q[j];
-        square += double{s.weight[i]} * metric[j] * q[j] * q[j];
-      }
-    }
-    if (both > 0) scale *= both / square;
-  }
-  return static_cast<float>(scale);
 }
 
 void fit_books(VectorWork& k, ThreadPool& pool) {
   k.books.clear();
   k.book_scale.clear();
   if (k.shared) {
-    VectorBook book(k.shape.entries, k.shape.signs);
-    const auto levels = k.shared->as<const int8_t>();
-    for (int64_t i = 0; i < k.shape.entries * kVectorDim; ++i)
-      book.at(i / kVectorDim, i % kVectorDim) = static_cast<float>(levels[i]);
-    k.book_scale.push_back(fit_scale(k, book));
+    VectorBook book = shared_book(k.shape, *k.shared);
+    const VectorSamples samples = sample(k, thinned(sample_vectors(k.shape, 0, k.row, k.corrected)));
+    k.book_scale.push_back(fit_shared_scale(samples, book));
     k.books.push_back(std::move(book));
     return;
   }
   for (int64_t b = 0; b < k.shape.blocks; ++b) {
     float scale = 1;
-    k.books.push_back(fit_vector_book(sample(k, b), k.shape.entries, k.shape.signs, pool, &scale));
+    k.books.push_back(fit_vector_book(sample(k, sample_vectors(k.shape, b, k.row, k.corrected)), k.shape.entries,
+                                      k.shape.signs, pool, &scale));
     k.book_scale.push_back(scale);
   }
 }
@@ -160,11 +117,7 @@ void choose_corrections(VectorWork& k, ThreadPool& pool) {
       }
     }
   });
-  std::vector<int64_t> order(cost.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::nth_element(order.begin(), order.begin() + (k.shape.sparse - 1), order.end(),
-                   [&](int64_t a, int64_t b) { return cost[a] != cost[b] ? cost[a] > cost[b] : a < b; });
-  for (int64_t i = 0; i < k.shape.sparse; ++i) k.corrected[order[i]] = 1;
+  mark_corrections(cost, k.shape.sparse, k.corrected);
 }
 
 // e U^-1 of the vector at `first` for one row: what is taken out of later columns is this times their part of U.
@@ -220,36 +173,6 @@ void choose(VectorWork& k, const HessianFactor* factor, ThreadPool& pool) {
             [&](int64_t block, int64_t first, int64_t last) { choose_rows(k, factor, block, first, last); });
 }
 
-LinearWeight emit(const FormatSpec& spec, const VectorWork& k) {
-  LinearWeight weight = allocate_weight(spec, k.shape.out, k.shape.in);
-  auto& m = std::get<SignedVectors>(weight.main);
-  const int64_t V = k.shape.vectors;
-  std::vector<int64_t> place(static_cast<size_t>(V));
-  for (int64_t i = 0; i < V; ++i) place[k.vector[i]] = i;
-  if (k.shared) m.codebook = *k.shared;
-  for (int64_t b = 0; !k.shared && b < k.shape.blocks; ++b)
-    for (int64_t i = 0; i < k.shape.entries * kVectorDim; ++i)
-      m.codebook.as<int8_t>()[b * k.shape.entries * kVectorDim + i] =
-          static_cast<int8_t>(k.books[b].at(i / kVectorDim, i % kVectorDim));
-  for (int64_t i = 0; i < k.padded; ++i)
-    if (k.column_of(i) < k.shape.in) m.column_scale.as<f16>()[k.column_of(i)] = to_f16(k.column[i]);
-  int64_t sparse = 0;
-  for (int64_t r = 0; r < k.shape.out; ++r) {
-    m.row_scale.as<f16>()[r] = to_f16(k.row[r]);
-    for (int64_t v = 0; v < V; ++v) {
-      const int64_t at = r * V + place[v];
-      set_vector(m, r, v, k.code[at]);
-      if (!k.corrected[at]) continue;
-      ++m.sparse_count.as<uint16_t>()[r];
-      m.sparse_index.as<uint16_t>()[sparse] = static_cast<uint16_t>(v);
-      m.sparse_scale.as<f16>()[sparse] = k.correction[at].scale;
-      std::copy_n(k.correction[at].value, kVectorDim, &m.sparse_value.as<int8_t>()[sparse * kVectorDim]);
-      ++sparse;
-    }
-  }
-  return weight;
-}
-
 void quantise(VectorWork& k, const HessianFactor* factor, ThreadPool& pool) {
   normalise(k);
   fit_books(k, pool);
@@ -258,17 +181,6 @@ void quantise(VectorWork& k, const HessianFactor* factor, ThreadPool& pool) {
     fit_books(k, pool);  // without the vectors that are corrected
   }
   choose(k, factor, pool);
-}
-
-// Vectors by descending sum of their columns' diagonal; a last one that the matrix does not fill stays last.
-std::vector<int64_t> order_of(const Hessian& hessian) {
-  const int64_t in = hessian.in(), whole = in / kVectorDim;
-  std::vector<double> sum(static_cast<size_t>(whole), 0.0);
-  for (int64_t c = 0; c < whole * kVectorDim; ++c) sum[c / kVectorDim] += hessian.matrix()[c * in + c];
-  std::vector<int64_t> order(static_cast<size_t>((in + kVectorDim - 1) / kVectorDim));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.begin() + whole, [&](int64_t a, int64_t b) { return sum[a] > sum[b]; });
-  return order;
 }
 
 // H in working order; columns beyond the matrix have a diagonal that keeps them apart from all others.
@@ -338,7 +250,7 @@ LinearWeight quantize_vectors(const FormatSpec& spec, std::span<const float> w, 
   k.price.assign(static_cast<size_t>(k.padded), 0.0f);
   std::copy(price.begin(), price.end(), k.price.begin());
   quantise(k, nullptr, pool);
-  return emit(spec, k);
+  return to_weight(spec, k);
 }
 
 GptqResult quantize_vectors(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
@@ -346,7 +258,9 @@ GptqResult quantize_vectors(const FormatSpec& spec, std::span<const float> w, in
   const auto start = std::chrono::steady_clock::now();
   check(options.gradient.empty() || !spec.shared,
         "{}: as the paper has it every block has a codebook of its own; leave out the m", to_string(spec));
-  VectorWork k = begin(spec, w, out, in, order_of(hessian), options.codebooks);
+  std::vector<float> diagonal;
+  for (int64_t c = 0; c < in; ++c) diagonal.push_back(hessian.matrix()[c * in + c]);
+  VectorWork k = begin(spec, w, out, in, vector_order(diagonal), options.codebooks);
   const Hessian ordered = reordered(hessian, k);
   const HessianFactor factor = factorize(ordered, options.damping, false, pool);
   VectorDescent descent{options.descent_passes, options.descend_codes, options.refit_scales};
@@ -360,7 +274,7 @@ GptqResult quantize_vectors(const FormatSpec& spec, std::span<const float> w, in
     descent.passes = 0;
   }
   const VectorLosses losses = descend_vectors(k, ordered.matrix(), descent, pool);
-  GptqResult result{.weight = emit(spec, k),
+  GptqResult result{.weight = to_weight(spec, k),
                     .report = {.damping = factor.damping, .dead_columns = factor.dead - (k.padded - in)}};
   result.report.energy = losses.energy;
   result.report.loss_gptq = losses.before;

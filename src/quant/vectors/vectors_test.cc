@@ -151,6 +151,38 @@ TEST(Vectors, ASharedCodebookServesAnyMatrix) {
   EXPECT_THROW(quantize_gptq(spec, normal(64, 1), 1, 64, h, {.gradient = plain, .codebooks = &codebooks}, pool), Error);
 }
 
+// Steps that the GPU's quantiser takes of the host's.
+TEST(Vectors, TheDearestAreCorrectedAndTheFirstOfThoseThatCostAsMuch) {
+  const std::vector<float> cost = {1, 5, 3, 3, 0, 3, 9};
+  std::vector<uint8_t> corrected(cost.size());
+  mark_corrections(cost, 4, corrected);
+  EXPECT_EQ(corrected, (std::vector<uint8_t>{0, 1, 1, 1, 0, 0, 1}));
+}
+
+TEST(Vectors, SamplesAreOfTheBlockByPlaceWithoutWhatIsCorrected) {
+  const VectorShape shape = vector_shape(parse_format("vq8k16s8"), 2080, 1024);  // two codebooks
+  ASSERT_EQ(shape.blocks, 2);
+  std::vector<float> row(static_cast<size_t>(shape.out), 1.0f);
+  std::vector<uint8_t> corrected(static_cast<size_t>(shape.out * shape.vectors));
+  row[1100] = 0;
+  for (int64_t v = 0; v < shape.vectors; v += 2) corrected[static_cast<size_t>(1200 * shape.vectors + v)] = 1;
+  const std::vector<int32_t> which = sample_vectors(shape, 1, row, corrected);
+  EXPECT_NEAR(static_cast<double>(which.size()), 64.0 * 256, 0.02 * 64 * 256);  // 64 an entry
+  int64_t last = 0;
+  for (const int32_t v : which) {
+    const int64_t r = v / shape.vectors, place = v % shape.vectors;
+    EXPECT_GE(r, shape.first_row(1));
+    EXPECT_NE(r, 1100);
+    EXPECT_FALSE(corrected[static_cast<size_t>(v)]);
+    EXPECT_GE(place, last);
+    last = place;
+  }
+  std::fill(row.begin(), row.end(), 0.0f);
+  EXPECT_EQ(sample_vectors(shape, 0, row, corrected), std::vector<int32_t>{-1});
+  EXPECT_THAT(vector_order(std::vector<float>{1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 9}),
+              testing::ElementsAre(1, 0, 2));
+}
+
 // A row of zeros stays one; zeros alone are no special case; a column that no token uses costs nothing.
 TEST(Vectors, ZerosAndDeadColumns) {
   constexpr int64_t kOut = 20, kIn = 32;

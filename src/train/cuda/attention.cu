@@ -1,9 +1,10 @@
-// What attention does beside its products: whole rows of scores between two batched products (gpu_attention.cc). A warp
-// has a row. Factors of products are T: FP32, or BF16 in memory of its own.
-#include <cuda_bf16.h>
+// What attention does beside its products: rows of scores between two batched products (gpu_attention.cc). A warp has a
+// row. Factors of products are T: FP32, or BF16 in memory of its own.
+#include <type_traits>
 
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
+#include "train/cuda/packs.cuh"
 
 namespace fidelio::train::gpu {
 namespace {
@@ -21,17 +22,18 @@ __device__ __forceinline__ float largest_of(float x) {
   return x;
 }
 
-// The row of a warp: query i of a score matrix, and which keys it sees.
+// The row of a warp: query i of a score matrix, which keys it sees, and where its block's keys end.
 struct Row {
-  int i, length, first, lane;
+  int i, length, first, end, lane;
   int64_t scores;  // where its row of scores begins
   int64_t row;     // (n, h) of its query and head
 
-  __device__ Row(const Pairs& p, int heads, int window)
+  __device__ Row(const Pairs& p, int heads, int window, int block)
       : i(static_cast<int>(blockIdx.x) * kRows + static_cast<int>(threadIdx.x) / kWarp),
         length(static_cast<int>(p.length)),
         lane(static_cast<int>(threadIdx.x) % kWarp) {
     first = window > 0 && i - window + 1 > 0 ? i - window + 1 : 0;
+    end = min(length, (i / block + 1) * block);
     const int64_t unit = p.start + blockIdx.y / p.each, head = unit % p.shared * p.each + blockIdx.y % p.each;
     scores = (int64_t{blockIdx.y} * length + i) * length;
     row = (int64_t{p.begins[unit / p.shared]} + i) * heads + head;
@@ -39,37 +41,49 @@ struct Row {
   __device__ bool sees(int j) const { return j <= i && j >= first; }
 };
 
-template <typename T>
-__global__ void softmax_rows(Pairs pairs, int heads, int window, const float* scores, T* p, float* lse) {
-  const Row at(pairs, heads, window);
+template <typename T, int kWide>
+__global__ void softmax_rows(Pairs pairs, int heads, int window, int block, const float* scores, T* p, float* lse) {
+  const Row at(pairs, heads, window, block);
   if (at.i >= at.length) return;
   const float* s = scores + at.scores;
-  float top = -INFINITY, sum = 0;
-  for (int j = at.lane; j <= at.i; j += kWarp)
-    if (at.sees(j)) top = fmaxf(top, s[j]);
-  top = largest_of(top);
-  for (int j = at.lane; j <= at.i; j += kWarp)
-    if (at.sees(j)) sum += expf(s[j] - top);
-  sum = sum_of(sum);
+  float top = -INFINITY, sum = 0;  // of what a lane has read so far, the sum relative to the top
+  for (int j = at.lane * kWide; j <= at.i; j += kWarp * kWide) {
+    const Pack<kWide> x = read<kWide>(s + j);
+    float highest = top;
+    for (int k = 0; k < kWide; ++k)
+      if (at.sees(j + k)) highest = fmaxf(highest, x.x[k]);
+    if (highest > top) sum *= expf(top - highest), top = highest;
+    for (int k = 0; k < kWide; ++k)
+      if (at.sees(j + k)) sum += expf(x.x[k] - top);
+  }
+  const float all = largest_of(top);
+  sum = sum_of(top > -INFINITY ? sum * expf(top - all) : 0.0f);
   const float inverse = 1.0f / sum;
-  for (int j = at.lane; j < at.length; j += kWarp)
-    p[at.scores + j] = static_cast<T>(at.sees(j) ? expf(s[j] - top) * inverse : 0.0f);
-  if (at.lane == 0) lse[at.row] = top + logf(sum);
+  for (int j = at.lane * kWide; j < at.end; j += kWarp * kWide) {
+    Pack<kWide> x{};
+    if (j <= at.i) x = read<kWide>(s + j);
+    for (int k = 0; k < kWide; ++k) x.x[k] = at.sees(j + k) ? expf(x.x[k] - all) * inverse : 0.0f;
+    write(x, p + at.scores + j);
+  }
+  if (at.lane == 0) lse[at.row] = all + logf(sum);
 }
 
 // From scores and dp = dout v^T to p and ds = p (dp - along) scale. p may be where the scores are, ds where dp is.
-template <typename T>
-__global__ void softmax_rows_backward(Pairs pairs, int heads, int window, float scale, const float* scores,
+template <typename T, int kWide>
+__global__ void softmax_rows_backward(Pairs pairs, int heads, int window, int block, float scale, const float* scores,
                                       const float* dp, const float* lse, const float* along, T* p, T* ds) {
-  const Row at(pairs, heads, window);
+  const Row at(pairs, heads, window, block);
   if (at.i >= at.length) return;
   const float of_row = lse[at.row], mean = along[at.row];
-  for (int j = at.lane; j < at.length; j += kWarp) {
-    const int64_t k = at.scores + j;
-    const float x = at.sees(j) ? expf(scores[k] - of_row) : 0.0f;
-    const float gradient = at.sees(j) ? x * (dp[k] - mean) * scale : 0.0f;
-    p[k] = static_cast<T>(x);
-    ds[k] = static_cast<T>(gradient);
+  for (int j = at.lane * kWide; j < at.end; j += kWarp * kWide) {
+    Pack<kWide> x{}, g{};
+    if (j <= at.i) x = read<kWide>(scores + at.scores + j), g = read<kWide>(dp + at.scores + j);
+    for (int k = 0; k < kWide; ++k) {
+      x.x[k] = at.sees(j + k) ? expf(x.x[k] - of_row) : 0.0f;
+      g.x[k] = at.sees(j + k) ? x.x[k] * (g.x[k] - mean) * scale : 0.0f;
+    }
+    write(x, p + at.scores + j);
+    write(g, ds + at.scores + j);
   }
 }
 
@@ -84,19 +98,30 @@ __global__ void along_rows(const float* dout, const float* out, int64_t rows, in
   if (lane == 0) along[row] = sum;
 }
 
-__global__ void point(Pairs p, Pointed what, int member, int members, int64_t count, int64_t table, void** pointers) {
+__global__ void point(Pairs p, Pointed what, int64_t count, void** pointers) {
   const int64_t b = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (b >= count) return;
-  const int64_t unit = b / members, sequence = (p.start + unit) / p.shared, kv = (p.start + unit) % p.shared,
-                head = member + b % members, first = p.begins[sequence];
+  const int64_t unit = p.start + b / p.each, kv = unit % p.shared, head = kv * p.each + b % p.each,
+                first = p.begins[unit / p.shared];
   for (int t = 0; t < what.count; ++t) {
     const Pointed::One& one = what.of[t];
-    int64_t at = 0;
-    if (one.kind == Pointed::queries) at = (first * p.shared * p.each + kv * p.each + head) * p.e;
-    if (one.kind == Pointed::keys) at = (first * p.shared + kv) * p.e;
-    if (one.kind == Pointed::scores) at = (unit * p.each + head) * p.length * p.length;
-    pointers[t * table + b] = static_cast<char*>(one.base) + at * one.size;
+    int64_t at = one.shift;
+    if (one.kind == Pointed::queries) at += (first * p.shared * p.each + head) * p.e;
+    if (one.kind == Pointed::keys) at += (first * p.shared + kv) * p.e;
+    if (one.kind == Pointed::scores) at += b * p.length * p.length;
+    if (one.kind == Pointed::own) at += b * p.length * p.e;
+    pointers[t * count + b] = static_cast<char*>(one.base) + at * one.size;
   }
+}
+
+// A thread has a value of a key.
+__global__ void add_heads(Pairs p, const float* rows, float* keys) {
+  const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, all = p.length * p.e;
+  if (c >= all) return;
+  const int64_t unit = p.start + blockIdx.y, row = p.begins[unit / p.shared] + c / p.e;
+  float sum = 0;
+  for (int64_t member = 0; member < p.each; ++member) sum += rows[(blockIdx.y * p.each + member) * all + c];
+  keys[(row * p.shared + unit % p.shared) * p.e + c % p.e] = sum;
 }
 
 __global__ void to_bf16(const float* from, int64_t n, __nv_bfloat16* to) {
@@ -120,26 +145,41 @@ dim3 grid_of(const Pairs& p, int64_t units) {
 
 }  // namespace
 
-void softmax(Stream s, const Pairs& pairs, int64_t units, const Heads& a, const float* scores, void* p, bool bf16,
-             float* lse) {
+void softmax(Stream s, const Pairs& pairs, int64_t units, const Heads& a, int64_t block, const float* scores, void* p,
+             bool bf16, float* lse) {
+  const auto run = [&](auto* to) {
+    in_packs(
+        pairs.length,
+        [&](auto wide) {
+          softmax_rows<std::remove_pointer_t<decltype(to)>, decltype(wide)::value>
+              <<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(pairs, a.h, a.window, static_cast<int>(block), scores,
+                                                               to, lse);
+        },
+        scores, to);
+  };
   if (bf16)
-    softmax_rows<<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(pairs, a.h, a.window, scores,
-                                                                 static_cast<__nv_bfloat16*>(p), lse);
+    run(static_cast<__nv_bfloat16*>(p));
   else
-    softmax_rows<<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(pairs, a.h, a.window, scores, static_cast<float*>(p),
-                                                                 lse);
+    run(static_cast<float*>(p));
   cuda_check(cudaGetLastError(), "attention");
 }
 
-void softmax_backward(Stream s, const Pairs& pairs, int64_t units, const Heads& a, const float* scores, const float* dp,
-                      const float* lse, const float* along, void* p, void* ds, bool bf16) {
+void softmax_backward(Stream s, const Pairs& pairs, int64_t units, const Heads& a, int64_t block, const float* scores,
+                      const float* dp, const float* lse, const float* along, void* p, void* ds, bool bf16) {
+  const auto run = [&](auto* to, auto* to_scores) {
+    in_packs(
+        pairs.length,
+        [&](auto wide) {
+          softmax_rows_backward<std::remove_pointer_t<decltype(to)>, decltype(wide)::value>
+              <<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(pairs, a.h, a.window, static_cast<int>(block), a.scale,
+                                                               scores, dp, lse, along, to, to_scores);
+        },
+        scores, dp, to, to_scores);
+  };
   if (bf16)
-    softmax_rows_backward<<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(pairs, a.h, a.window, a.scale, scores, dp,
-                                                                          lse, along, static_cast<__nv_bfloat16*>(p),
-                                                                          static_cast<__nv_bfloat16*>(ds));
+    run(static_cast<__nv_bfloat16*>(p), static_cast<__nv_bfloat16*>(ds));
   else
-    softmax_rows_backward<<<grid_of(pairs, units), kRows * kWarp, 0, s>>>(
-        pairs, a.h, a.window, a.scale, scores, dp, lse, along, static_cast<float*>(p), static_cast<float*>(ds));
+    run(static_cast<float*>(p), static_cast<float*>(ds));
   cuda_check(cudaGetLastError(), "attention's backward");
 }
 
@@ -149,11 +189,16 @@ void sum_along(Stream s, const float* dout, const float* out, int64_t rows, int6
   cuda_check(cudaGetLastError(), "attention's backward");
 }
 
-void point_at(Stream s, const Pairs& pairs, const Pointed& what, int member, int members, int64_t count, int64_t table,
-              void** pointers) {
-  point<<<static_cast<unsigned>((count + 255) / 256), 256, 0, s>>>(pairs, what, member, members, count, table,
-                                                                   pointers);
+void point_at(Stream s, const Pairs& pairs, const Pointed& what, int64_t units, void** pointers) {
+  const int64_t count = units * pairs.each;
+  point<<<static_cast<unsigned>((count + 255) / 256), 256, 0, s>>>(pairs, what, count, pointers);
   cuda_check(cudaGetLastError(), "pointing at heads");
+}
+
+void sum_of_heads(Stream s, const Pairs& pairs, int64_t units, const float* rows, float* keys) {
+  const dim3 grid(static_cast<unsigned>((pairs.length * pairs.e + 255) / 256), static_cast<unsigned>(units));
+  add_heads<<<grid, 256, 0, s>>>(pairs, rows, keys);
+  cuda_check(cudaGetLastError(), "attention's backward");
 }
 
 void to_bf16(Stream s, const float* from, int64_t n, uint16_t* to) {

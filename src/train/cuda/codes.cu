@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
+#include "train/cuda/packs.cuh"
 #include "train/host/rounding.h"
 
 namespace fidelio::train::gpu {
@@ -7,26 +10,37 @@ namespace {
 
 using cuda::cuda_check;
 
-constexpr int kThreads = 256, kBlocks = 1056, kWarp = 32;
+constexpr int kThreads = 256, kBlocks = 1056;
 constexpr int kLevelThreads = 128;  // of a block that adds up gradients of levels
 constexpr int kMostLevels = 32;     // of a grid of 5 bits
 constexpr int64_t kLevelRows = 16;  // rows of such a block
 
 __device__ __forceinline__ int64_t thread_index() { return blockIdx.x * int64_t{blockDim.x} + threadIdx.x; }
 __device__ __forceinline__ int64_t thread_count() { return int64_t{gridDim.x} * blockDim.x; }
-__device__ __forceinline__ float warp_sum(float x) {
-  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
+// Over so many neighbouring lanes; each has the sum.
+template <int kLanes>
+__device__ __forceinline__ float sum_of_lanes(float x) {
+  for (int by = kLanes / 2; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
   return x;
 }
 
+template <int kWide>
 __global__ void adam_all(const float* gradient, const float* unit, int64_t n, Adam how, float* value, float* m,
                          float* v) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    const float one = unit == nullptr ? 1.0f : unit[i], g = how.clip * gradient[i] * one;
-    m[i] = how.beta1 * m[i] + (1.0f - how.beta1) * g;
-    v[i] = how.beta2 * v[i] + (1.0f - how.beta2) * g * g;
-    const float by = how.rate * one * (m[i] * how.first_correction) / (sqrtf(v[i] * how.second_correction) + how.eps);
-    value[i] = fminf(how.high, fmaxf(how.low, value[i] - by));
+  for (int64_t i = thread_index() * kWide; i < n; i += thread_count() * kWide) {
+    const Pack<kWide> by_value = read<kWide>(gradient + i);
+    Pack<kWide> one, first = read<kWide>(m + i), second = read<kWide>(v + i), x = read<kWide>(value + i);
+    if (unit != nullptr) one = read<kWide>(unit + i);
+    for (int k = 0; k < kWide; ++k) {
+      if (unit == nullptr) one.x[k] = 1.0f;
+      const float g = how.clip * by_value.x[k] * one.x[k];
+      first.x[k] = how.beta1 * first.x[k] + (1.0f - how.beta1) * g;
+      second.x[k] = how.beta2 * second.x[k] + (1.0f - how.beta2) * g * g;
+      const float by = how.rate * one.x[k] * (first.x[k] * how.first_correction) /
+                       (sqrtf(second.x[k] * how.second_correction) + how.eps);
+      x.x[k] = fminf(how.high, fmaxf(how.low, x.x[k] - by));
+    }
+    write(first, m + i), write(second, v + i), write(x, value + i);
   }
 }
 
@@ -64,13 +78,19 @@ __global__ void resolve_rows_backward(ScaleView<float> view, ScaleGradient<float
   if (g.row_scale != nullptr) g.row_scale[row] = along;
 }
 
-__global__ void decode_all(CodeSizes s, CodeView<float> view, float* values) {
-  for (int64_t c = thread_index(); c < s.out * s.in; c += thread_count()) {
-    const int64_t at = c / s.in * s.groups + c % s.in / s.group;
-    const float shift = view.shift == nullptr ? 0.0f : view.shift[at];
-    const int q = code_of(view.position[c], shift, s.levels);
-    values[c] = view.scale[at] * (view.level[q] - shift) + (view.offset == nullptr ? 0.0f : view.offset[at]);
-  }
+// A thread block has a row; a group is whole packs.
+template <int kWide>
+__global__ void decode_rows(CodeSizes s, CodeView<float> view, float* values) {
+  const int in = static_cast<int>(s.in), group = static_cast<int>(s.group);
+  for (int64_t row = blockIdx.x; row < s.out; row += gridDim.x)
+    for (int c = static_cast<int>(threadIdx.x) * kWide; c < in; c += kThreads * kWide) {
+      const int64_t at = row * s.groups + c / group;
+      const float scale = view.scale[at], shift = view.shift == nullptr ? 0.0f : view.shift[at],
+                  offset = view.offset == nullptr ? 0.0f : view.offset[at];
+      Pack<kWide> x = read<kWide>(view.position + row * s.in + c);
+      for (int k = 0; k < kWide; ++k) x.x[k] = scale * (view.level[code_of(x.x[k], shift, s.levels)] - shift) + offset;
+      write(x, values + row * s.in + c);
+    }
 }
 
 // Sums of dL/dvalue over the codes of a level, times their scales: a thread adds up its own columns of some rows, a
@@ -98,32 +118,41 @@ __global__ void add_level_sums(const float* parts, int64_t count, int levels, fl
   to[threadIdx.x] += sum;
 }
 
-// A warp has a group.
+// kLanes neighbouring threads have a group.
+template <int kLanes, int kWide>
 __global__ void decode_groups_backward(CodeSizes s, CodeView<float> view, CodeGradient<float> to) {
-  const int64_t at = thread_index() / kWarp;
-  const int lane = threadIdx.x % kWarp;
+  const int64_t at = thread_index() / kLanes;
+  const int lane = threadIdx.x % kLanes;
   if (at >= s.out * s.groups) return;
   const int64_t row = at / s.groups, g = at % s.groups, end = (g + 1) * s.group < s.in ? (g + 1) * s.group : s.in;
   const float scale = view.scale[at], shift = view.shift == nullptr ? 0.0f : view.shift[at];
   float of_scale = 0, of_offset = 0, of_shift = 0;
-  for (int64_t c = row * s.in + g * s.group + lane; c < row * s.in + end; c += kWarp) {
-    const float u = view.position[c], by = to.codes[c];
-    const int q = code_of(u, shift, s.levels);
-    of_scale += by * (view.level[q] - shift);
-    of_offset += by;
-    float along = by * scale * slope_of(view.level, q, s.levels);
-    if (is_clamped(u, shift, s.levels)) {
-      of_shift -= by * scale;
-      if ((u + shift < 0) == (along > 0)) along = 0;
+  for (int64_t c = row * s.in + g * s.group + lane * kWide; c < row * s.in + end; c += kLanes * kWide) {
+    const Pack<kWide> u = read<kWide>(view.position + c);
+    Pack<kWide> by = read<kWide>(to.codes + c);
+    for (int k = 0; k < kWide; ++k) {
+      const int q = code_of(u.x[k], shift, s.levels);
+      of_scale += by.x[k] * (view.level[q] - shift);
+      of_offset += by.x[k];
+      float along = by.x[k] * scale * slope_of(view.level, q, s.levels);
+      if (is_clamped(u.x[k], shift, s.levels)) {
+        of_shift -= by.x[k] * scale;
+        if ((u.x[k] + shift < 0) == (along > 0)) along = 0;
+      }
+      by.x[k] = along;
     }
-    to.codes[c] = along;
+    write(by, to.codes + c);
   }
-  of_scale = warp_sum(of_scale), of_offset = warp_sum(of_offset), of_shift = warp_sum(of_shift);
+  of_scale = sum_of_lanes<kLanes>(of_scale), of_offset = sum_of_lanes<kLanes>(of_offset);
+  of_shift = sum_of_lanes<kLanes>(of_shift);
   if (lane != 0) return;
   if (to.scale != nullptr) to.scale[at] = of_scale;
   if (to.offset != nullptr) to.offset[at] = of_offset;
   if (to.shift != nullptr) to.shift[at] = of_shift;
 }
+
+// What rows and groups are multiples of, as far as packs go: 4 or 1.
+int64_t whole_packs(const CodeSizes& s) { return s.in % 4 == 0 && s.group % 4 == 0 ? 4 : 1; }
 
 unsigned blocks_for(int64_t n, int64_t each) { return static_cast<unsigned>((n + each - 1) / each); }
 
@@ -131,7 +160,12 @@ unsigned blocks_for(int64_t n, int64_t each) { return static_cast<unsigned>((n +
 
 void adam(Stream s, const float* gradient, const float* unit, int64_t n, const Adam& how, float* value, float* m,
           float* v) {
-  adam_all<<<kBlocks, kThreads, 0, s>>>(gradient, unit, n, how, value, m, v);
+  in_packs(
+      n,
+      [&](auto wide) {
+        adam_all<decltype(wide)::value><<<kBlocks, kThreads, 0, s>>>(gradient, unit, n, how, value, m, v);
+      },
+      gradient, unit, value, m, v);
   cuda_check(cudaGetLastError(), "a step of AdamW");
 }
 
@@ -156,7 +190,11 @@ void resolve_backward(Stream s, const ScaleView<float>& view, const ScaleGradien
 }
 
 void decode(Stream s, const CodeSizes& sizes, const CodeView<float>& view, float* values) {
-  decode_all<<<kBlocks, kThreads, 0, s>>>(sizes, view, values);
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(sizes.out, 8 * kBlocks));
+  in_packs(
+      whole_packs(sizes),
+      [&](auto wide) { decode_rows<decltype(wide)::value><<<blocks, kThreads, 0, s>>>(sizes, view, values); },
+      view.position, values);
   cuda_check(cudaGetLastError(), "decoding codes");
 }
 
@@ -169,7 +207,21 @@ void decode_backward(Stream s, const CodeSizes& sizes, const CodeView<float>& vi
     level_sums<<<blocks, kLevelThreads, 0, s>>>(sizes, view, to.codes, parts);
     add_level_sums<<<1, kLevelThreads, 0, s>>>(parts, blocks, sizes.levels, to.level);
   }
-  decode_groups_backward<<<blocks_for(sizes.out * sizes.groups * kWarp, kThreads), kThreads, 0, s>>>(sizes, view, to);
+  const auto run = [&](auto lanes, auto wide) {
+    decode_groups_backward<decltype(lanes)::value, decltype(wide)::value>
+        <<<blocks_for(sizes.out * sizes.groups * decltype(lanes)::value, kThreads), kThreads, 0, s>>>(sizes, view, to);
+  };
+  in_packs(
+      whole_packs(sizes),
+      [&](auto wide) {
+        if (sizes.group > 16 * decltype(wide)::value)
+          run(Wide<32>{}, wide);
+        else if (sizes.group > 8 * decltype(wide)::value)
+          run(Wide<16>{}, wide);
+        else
+          run(Wide<8>{}, wide);
+      },
+      view.position, to.codes);
   cuda_check(cudaGetLastError(), "gradients of codes");
 }
 

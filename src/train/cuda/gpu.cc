@@ -16,6 +16,7 @@ Gpu::Gpu(int device, cuda::Arithmetic arithmetic) : arithmetic_(arithmetic) {
 
 Gpu::~Gpu() {
   cuda::wait_for(stream_);
+  nccl_.reset();
   blas_.reset();
   cuda::destroy_stream(stream_);
 }
@@ -43,6 +44,11 @@ void Gpu::copy(const float* from, float* to, int64_t n) {
 }
 void Gpu::add(const float* from, float* to, int64_t n) { gpu::add(stream_, from, to, n, false); }
 void Gpu::add_absolute(const float* from, float* to, int64_t n) { gpu::add(stream_, from, to, n, true); }
+
+void Gpu::exchange(const Ranks& ranks, const std::vector<Message>& send, const std::vector<Message>& receive) {
+  if (!nccl_) nccl_ = std::make_unique<Nccl>(ranks, stream_);
+  nccl_->exchange(send, receive);
+}
 
 namespace {
 
@@ -95,6 +101,34 @@ Gpu::Rows Gpu::load(const Sequences& s) {
   return rows;
 }
 
+Gpu::Copy* Gpu::copy_of(const float* x) {
+  for (Copy& copy : copies_)
+    if (copy.users > 0 && copy.of == x) return &copy;
+  return nullptr;
+}
+Gpu::Held Gpu::make_copy(const float* x, int64_t n) {
+  const auto bytes = static_cast<size_t>(n) * sizeof(uint16_t);
+  // The one that these values have already, else the smallest that nobody uses and that is large enough, else the
+  // largest, which grows.
+  size_t best = copies_.size();
+  if (const Copy* now = copy_of(x)) best = static_cast<size_t>(now - copies_.data());
+  for (size_t i = 0; i < copies_.size() && copy_of(x) == nullptr; ++i) {
+    if (copies_[i].users > 0) continue;
+    const size_t size = copies_[i].values.size(), chosen = best < copies_.size() ? copies_[best].values.size() : 0;
+    if (chosen < bytes ? size >= chosen : size >= bytes && size < chosen) best = i;
+  }
+  if (best == copies_.size()) copies_.emplace_back();
+  copies_[best].of = x;
+  cuda::reserve(stream_, copies_[best].values, static_cast<int64_t>(bytes));
+  return {this, best};
+}
+Gpu::Held Gpu::hold(const float* x, int64_t n) {
+  if (!is_bf16()) return {};
+  const bool there = copy_of(x) != nullptr;
+  Held held = make_copy(x, n);
+  if (!there) gpu::to_bf16(stream_, x, n, values_of(x));
+  return held;
+}
 void Gpu::multiply(const Product<float>& p) {
   blas_->product(p.m, p.n, p.k, factor(p.a, p.m * p.k, 0), p.a_transposed, factor(p.b, p.k * p.n, 1), p.b_transposed,
                  p.beta, p.c);
@@ -114,6 +148,16 @@ void Gpu::scatter(const Rows& rows, const float* x, int64_t d, float* table) {
 }
 void Gpu::norm(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, float* y) {
   gpu::norm(stream_, x, weight, static_cast<float>(eps), rows, columns, y);
+}
+Gpu::Held Gpu::norm_for_products(const float* x, const float* weight, double eps, int64_t rows, int64_t columns,
+                                 float* y) {
+  if (!is_bf16()) {
+    norm(x, weight, eps, rows, columns, y);
+    return {};
+  }
+  Held held = make_copy(y, rows * columns);
+  gpu::norm_bf16(stream_, x, weight, static_cast<float>(eps), rows, columns, values_of(y));
+  return held;
 }
 void Gpu::norm_backward(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, const float* dy,
                         float* dx, bool add, float* dweight) {
@@ -145,9 +189,23 @@ void Gpu::rope(const Rows& rows, const AttentionSizes& sizes, int64_t heads, boo
   gpu::rope(stream_, rows.at(2), cosine_.as<float>(), sine_.as<float>(), rows.n_, heads, sizes.e, back, x);
 }
 
-void Gpu::swiglu(const float* gate, const float* up, int64_t n, float* y) { gpu::swiglu(stream_, gate, up, n, y); }
-void Gpu::swiglu_backward(float* gate, float* up, int64_t n, const float* dy) {
-  gpu::swiglu_backward(stream_, gate, up, n, dy);
+Gpu::Held Gpu::swiglu(const float* gate, const float* up, int64_t n, float* y) {
+  if (!is_bf16()) {
+    gpu::swiglu(stream_, gate, up, n, y);
+    return {};
+  }
+  Held held = make_copy(y, n);
+  gpu::swiglu_bf16(stream_, gate, up, n, values_of(y));
+  return held;
+}
+std::pair<Gpu::Held, Gpu::Held> Gpu::swiglu_backward(float* gate, float* up, int64_t n, const float* dy, bool others) {
+  if (!is_bf16() || others) {
+    gpu::swiglu_backward(stream_, gate, up, n, dy);
+    return {};
+  }
+  std::pair<Held, Held> held = {make_copy(gate, n), make_copy(up, n)};
+  gpu::swiglu_backward_bf16(stream_, gate, up, n, dy, values_of(gate), values_of(up));
+  return held;
 }
 double Gpu::difference(const float* target, double scale, int64_t n, float* x) {
   gpu::difference(stream_, target, static_cast<float>(scale), n, x, sums_.as<double>());
@@ -224,6 +282,7 @@ double Gpu::sum_of_parts() {
 }
 void* Gpu::factor(const float* x, int64_t n, int which) {
   if (!is_bf16()) return const_cast<float*>(x);  // cuBLAS reads it
+  if (const Copy* copy = copy_of(x)) return copy->values.data();
   cuda::DeviceBuffer& to = factors_[which];
   cuda::reserve(stream_, to, n * static_cast<int64_t>(sizeof(uint16_t)));
   gpu::to_bf16(stream_, x, n, to.as<uint16_t>());

@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/blas.h"
 #include "kernels/cuda/device/device.h"
 #include "train/cuda/kernels.h"
+#include "train/cuda/nccl.h"
 #include "train/device.h"
 
 namespace fidelio::train {
@@ -34,6 +35,25 @@ class Gpu {
     std::shared_ptr<cuda::DeviceBuffer> lists_, begins_, sequences_;
   };
 
+  // A rounded copy of values that products read in their place.
+  class Held {
+   public:
+    Held() = default;  // none: products read the values themselves
+    Held(Gpu* gpu, size_t copy) : gpu_(gpu), copy_(copy) { ++gpu_->copies_[copy_].users; }
+    ~Held() {
+      if (gpu_ != nullptr) --gpu_->copies_[copy_].users;
+    }
+    Held(Held&& other) noexcept : gpu_(std::exchange(other.gpu_, nullptr)), copy_(other.copy_) {}
+    Held& operator=(Held&& other) noexcept {
+      std::swap(gpu_, other.gpu_), std::swap(copy_, other.copy_);
+      return *this;
+    }
+
+   private:
+    Gpu* gpu_ = nullptr;
+    size_t copy_ = 0;
+  };
+
   explicit Gpu(int device, cuda::Arithmetic arithmetic = cuda::Arithmetic::fp32);
   // Bytes of scratch that a step of so many rows, in sequences of `context`, comes to hold.
   static int64_t scratch_bytes(const ModelConfig& config, int64_t rows, int64_t context, cuda::Arithmetic arithmetic);
@@ -49,8 +69,11 @@ class Gpu {
   void copy(const float* from, float* to, int64_t n);
   void add(const float* from, float* to, int64_t n);
   void add_absolute(const float* from, float* to, int64_t n);
+  // By NCCL; every rank has a device of its own.
+  void exchange(const Ranks& ranks, const std::vector<Message>& send, const std::vector<Message>& receive);
   Rows load(const Sequences& sequences);
 
+  Held hold(const float* x, int64_t n);
   void multiply(const Product<float>& p);
   void add_bias(const float* bias, int64_t rows, int64_t columns, float* y);
   void sum_rows(const float* x, int64_t rows, int64_t columns, float* sums);
@@ -59,13 +82,14 @@ class Gpu {
   void norm(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, float* y);
   void norm_backward(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, const float* dy,
                      float* dx, bool add, float* dweight);
+  Held norm_for_products(const float* x, const float* weight, double eps, int64_t rows, int64_t columns, float* y);
   void rope(const Rows& rows, const AttentionSizes& sizes, int64_t heads, bool back, float* x);
   void attend(const Rows& rows, const AttentionSizes& sizes, const float* q, const float* k, const float* v, float* out,
               float* lse);
   void attend_backward(const Rows& rows, const AttentionSizes& sizes, const float* q, const float* k, const float* v,
                        const float* out, const float* lse, const float* dout, float* dq, float* dk, float* dv);
-  void swiglu(const float* gate, const float* up, int64_t n, float* y);
-  void swiglu_backward(float* gate, float* up, int64_t n, const float* dy);
+  Held swiglu(const float* gate, const float* up, int64_t n, float* y);
+  std::pair<Held, Held> swiglu_backward(float* gate, float* up, int64_t n, const float* dy, bool others);
   double difference(const float* target, double scale, int64_t n, float* x);
   void scale_difference(const float* target, double scale, int64_t n, float* x);
   void divergence(const float* teacher, float* student, const int32_t* labels, int64_t rows, int64_t v,
@@ -89,18 +113,31 @@ class Gpu {
   void turn(const AttentionSizes& sizes, int64_t positions);
   float* scratch(int64_t values);
   double sum_of_parts();
-  // x as a product reads it: itself, or its BF16 in the scratch of this number.
+  // x as a product reads it: itself, or its BF16, which is held or put in the scratch of this number.
   void* factor(const float* x, int64_t n, int which);
   bool is_bf16() const { return arithmetic_ == cuda::Arithmetic::bf16; }
   // f(pairs, units) over what score matrices there is room for at once.
   template <typename F>
   void for_pairs(const Rows& rows, const gpu::Heads& a, int buffers, const F& f);
-  void** point(const gpu::Pairs& pairs, const gpu::Pointed& what, int member, int members, int64_t count);
+  struct OfHeads;  // a product of every head of some pairs
+  void multiply(const gpu::Pairs& pairs, int64_t units, const std::vector<OfHeads>& products);
+
+  struct Copy {
+    const float* of = nullptr;
+    int users = 0;
+    cuda::DeviceBuffer values;  // BF16
+  };
+  Copy* copy_of(const float* x);
+  // Room for the BF16 of n values that stand for those at x.
+  Held make_copy(const float* x, int64_t n);
+  uint16_t* values_of(const float* x) { return copy_of(x)->values.as<uint16_t>(); }
 
   cuda::Arithmetic arithmetic_;
+  std::vector<Copy> copies_;
   cuda::Stream stream_ = nullptr;
   std::optional<cuda::Blas> blas_;
-  cuda::DeviceBuffer scratch_, sums_, cosine_, sine_, factors_[4], scores_, probabilities_, pointers_;
+  std::unique_ptr<Nccl> nccl_;  // of the first exchange
+  cuda::DeviceBuffer scratch_, sums_, cosine_, sine_, factors_[4], scores_, probabilities_, of_heads_, pointers_;
   std::vector<float> frequencies_;
   float rope_scale_ = 0;
   int64_t turned_ = 0;  // positions in the tables

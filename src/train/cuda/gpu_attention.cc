@@ -1,6 +1,6 @@
-// Attention as batched products: the scores of some heads at a time are whole matrices (length, length), FP32, softmax and
-// its backward go over their rows. What lies above the diagonal is multiplied, too: twice the products that a kernel of
-// tiles would need, at a tensor core's speed.
+// Attention as batched products: the scores of some heads at a time are matrices (length, length), FP32, softmax and its
+// backward go over their rows. Queries are taken in four blocks, each against the keys up to its own last: of what lies
+// above the diagonal, which a kernel of tiles would leave out, a quarter is multiplied.
 //
 //   S = scale Q K^T    P = softmax(S)    O = P V
 //   dP = dO V^T        dS = P (dP - sum_e dO O) scale        dQ = dS K    dK = dS^T Q    dV = P^T dO
@@ -12,10 +12,23 @@
 namespace fidelio::train {
 namespace {
 
-constexpr int64_t kScores = int64_t{1} << 26;  // values of score matrices at once
+constexpr int64_t kScores = int64_t{1} << 27;  // values of score matrices at once
+constexpr int64_t kBlocks = 4,
+                  kLeast = 128;  // blocks of queries; rows of one at the least, and what they are rounded to
 
 using gpu::Pointed;
 using Kind = Pointed::Kind;
+
+int64_t block_of(int64_t length) {
+  const int64_t rows = (length + kBlocks - 1) / kBlocks;
+  return (rows + kLeast - 1) / kLeast * kLeast;
+}
+// f(first, last) of every block.
+template <typename F>
+void for_blocks(int64_t length, const F& f) {
+  for (int64_t first = 0; first < length; first += block_of(length))
+    f(first, std::min(length, first + block_of(length)));
+}
 
 }  // namespace
 
@@ -26,12 +39,15 @@ gpu::Heads Gpu::heads(const AttentionSizes& s) const {
 
 int64_t Gpu::scratch_bytes(const ModelConfig& c, int64_t rows, int64_t context, cuda::Arithmetic arithmetic) {
   const int64_t each = c.h / c.hk, matrices = context * context * each, all = (rows + context - 1) / context * c.hk,
-                scores = std::clamp<int64_t>(kScores / matrices, 1, all) * matrices;
-  if (arithmetic != cuda::Arithmetic::bf16) return 8 * scores;
-  // Factors: the widest rows and the largest matrix of a layer, q k v and dout of attention.
-  const int64_t wide = std::max({int64_t{c.f}, int64_t{c.d}, int64_t{c.h} * c.e}), narrow = int64_t{c.hk} * c.e,
-                first = rows * wide, second = std::max(rows * wide, wide * c.d);
-  return 12 * scores + 2 * (first + second + rows * (narrow + int64_t{c.h} * c.e));
+                units = std::clamp<int64_t>(kScores / matrices, 1, all), scores = units * matrices,
+                of_heads = each > 1 ? 8 * units * each * context * c.e : 0;
+  if (arithmetic != cuda::Arithmetic::bf16) return 8 * scores + of_heads;
+  // Factors that are not held: attention's q, k, v and dout, o's input, a matrix; and those that are: normed rows, rows
+  // of d, and two of gated, gate and up.
+  const int64_t wide = int64_t{c.h} * c.e, narrow = int64_t{c.hk} * c.e,
+                matrix = int64_t{c.d} * std::max({int64_t{c.f}, int64_t{c.d}, wide});
+  return 12 * scores + of_heads +
+         2 * (rows * (2 * wide + narrow) + std::max(rows * wide, matrix) + 2 * rows * (int64_t{c.d} + c.f));
 }
 
 // `buffers`: FP32 matrices that each pair needs.
@@ -50,10 +66,31 @@ void Gpu::for_pairs(const Rows& rows, const gpu::Heads& a, int buffers, const F&
   }
 }
 
-void** Gpu::point(const gpu::Pairs& pairs, const Pointed& what, int member, int members, int64_t count) {
+// One product of every query head of every unit: a window of each of three matrices, rows `stride` values apart.
+struct Gpu::OfHeads {
+  struct Factor {
+    Pointed::One at;
+    int64_t stride;
+    bool transposed;
+  };
+  int64_t m, n, k;
+  float alpha;
+  Factor a, b, c;
+};
+
+void Gpu::multiply(const gpu::Pairs& pairs, int64_t units, const std::vector<OfHeads>& products) {
+  Pointed what;
+  for (const OfHeads& p : products)
+    for (const OfHeads::Factor* f : {&p.a, &p.b, &p.c}) what.of[what.count++] = f->at;
+  const int64_t count = units * pairs.each;
   cuda::reserve(stream_, pointers_, what.count * count * static_cast<int64_t>(sizeof(void*)));
-  gpu::point_at(stream_, pairs, what, member, members, count, count, pointers_.as<void*>());
-  return pointers_.as<void*>();
+  void** to = pointers_.as<void*>();
+  gpu::point_at(stream_, pairs, what, units, to);
+  for (const OfHeads& p : products) {
+    blas_->products(p.m, p.n, p.k, p.alpha, {to, p.a.stride, p.a.transposed}, {to + count, p.b.stride, p.b.transposed},
+                    0, to + 2 * count, p.c.stride, count);
+    to += 3 * count;
+  }
 }
 
 void Gpu::attend(const Rows& rows, const AttentionSizes& sizes, const float* q, const float* k, const float* v,
@@ -62,22 +99,29 @@ void Gpu::attend(const Rows& rows, const AttentionSizes& sizes, const float* q, 
   const int64_t n = rows.n_, wide = int64_t{a.h} * a.e, narrow = int64_t{a.hk} * a.e, size = is_bf16() ? 2 : 4;
   void *tq = factor(q, n * wide, 0), *tk = factor(k, n * narrow, 1), *tv = factor(v, n * narrow, 2);
   for_pairs(rows, a, 1, [&](const gpu::Pairs& pairs, int64_t units, int64_t) {
-    const int64_t count = units * pairs.each, length = pairs.length;
+    const int64_t length = pairs.length;
     float* scores = scores_.as<float>();
     void* p = is_bf16() ? probabilities_.data() : scores;
-    const Pointed what{6,
-                       {{tq, Kind::queries, size},
-                        {tk, Kind::keys, size},
-                        {scores, Kind::scores, 4},
-                        {p, Kind::scores, size},
-                        {tv, Kind::keys, size},
-                        {out, Kind::queries, 4}}};
-    void** to = point(pairs, what, 0, static_cast<int>(pairs.each), count);
-    blas_->products(length, length, a.e, a.scale, {to, wide, false}, {to + count, narrow, true}, 0, to + 2 * count,
-                    length, count);
-    gpu::softmax(stream_, pairs, units, a, scores, p, is_bf16(), lse);
-    blas_->products(length, a.e, length, 1, {to + 3 * count, length, false}, {to + 4 * count, narrow, false}, 0,
-                    to + 5 * count, wide, count);
+    std::vector<OfHeads> before, after;
+    for_blocks(length, [&](int64_t first, int64_t last) {
+      before.push_back({last - first,
+                        last,
+                        a.e,
+                        a.scale,
+                        {{tq, Kind::queries, size, first * wide}, wide, false},
+                        {{tk, Kind::keys, size, 0}, narrow, true},
+                        {{scores, Kind::scores, 4, first * length}, length, false}});
+      after.push_back({last - first,
+                       a.e,
+                       last,
+                       1,
+                       {{p, Kind::scores, size, first * length}, length, false},
+                       {{tv, Kind::keys, size, 0}, narrow, false},
+                       {{out, Kind::queries, 4, first * wide}, wide, false}});
+    });
+    multiply(pairs, units, before);
+    gpu::softmax(stream_, pairs, units, a, block_of(length), scores, p, is_bf16(), lse);
+    multiply(pairs, units, after);
   });
 }
 
@@ -85,48 +129,63 @@ void Gpu::attend_backward(const Rows& rows, const AttentionSizes& sizes, const f
                           const float* out, const float* lse, const float* dout, float* dq, float* dk, float* dv) {
   const gpu::Heads a = heads(sizes);
   const int64_t n = rows.n_, wide = int64_t{a.h} * a.e, narrow = int64_t{a.hk} * a.e, size = is_bf16() ? 2 : 4;
+  const bool shared = a.h > a.hk;  // a key's gradients are sums over the query heads that share it
   void *tq = factor(q, n * wide, 0), *tk = factor(k, n * narrow, 1), *tv = factor(v, n * narrow, 2),
        *tdo = factor(dout, n * wide, 3);
   float* along = scratch(n * a.h);
   gpu::sum_along(stream_, dout, out, n * a.h, a.e, along);
   for_pairs(rows, a, 2, [&](const gpu::Pairs& pairs, int64_t units, int64_t matrices) {
-    const int64_t count = units * pairs.each, length = pairs.length;
+    const int64_t length = pairs.length, of_heads = units * pairs.each * length * a.e;
     float *scores = scores_.as<float>(), *dp = scores + matrices;
     void *p = is_bf16() ? probabilities_.data() : scores,
          *ds = is_bf16() ? static_cast<void*>(probabilities_.as<uint16_t>() + matrices) : dp;
-    const Pointed what{8,
-                       {{tq, Kind::queries, size},
-                        {tk, Kind::keys, size},
-                        {scores, Kind::scores, 4},
-                        {tdo, Kind::queries, size},
-                        {tv, Kind::keys, size},
-                        {dp, Kind::scores, 4},
-                        {ds, Kind::scores, size},
-                        {dq, Kind::queries, 4}}};
-    void** to = point(pairs, what, 0, static_cast<int>(pairs.each), count);
-    blas_->products(length, length, a.e, a.scale, {to, wide, false}, {to + count, narrow, true}, 0, to + 2 * count,
-                    length, count);
-    blas_->products(length, length, a.e, 1, {to + 3 * count, wide, false}, {to + 4 * count, narrow, true}, 0,
-                    to + 5 * count, length, count);
-    gpu::softmax_backward(stream_, pairs, units, a, scores, dp, lse, along, p, ds, is_bf16());
-    blas_->products(length, a.e, length, 1, {to + 6 * count, length, false}, {to + count, narrow, false}, 0,
-                    to + 7 * count, wide, count);
-    // A key's gradients come from every query head that shares it, one after the other.
-    for (int member = 0; member < pairs.each; ++member) {
-      const Pointed of_keys{6,
-                            {{ds, Kind::scores, size},
-                             {tq, Kind::queries, size},
-                             {dk, Kind::keys, 4},
-                             {p, Kind::scores, size},
-                             {tdo, Kind::queries, size},
-                             {dv, Kind::keys, 4}}};
-      void** at = point(pairs, of_keys, member, 1, units);
-      const float beta = member == 0 ? 0.0f : 1.0f;
-      blas_->products(length, a.e, length, 1, {at, length, true}, {at + units, wide, false}, beta, at + 2 * units,
-                      narrow, units);
-      blas_->products(length, a.e, length, 1, {at + 3 * units, length, true}, {at + 4 * units, wide, false}, beta,
-                      at + 5 * units, narrow, units);
-    }
+    if (shared) cuda::reserve(stream_, of_heads_, 2 * of_heads * static_cast<int64_t>(sizeof(float)));
+    float *dk_heads = shared ? of_heads_.as<float>() : dk, *dv_heads = shared ? dk_heads + of_heads : dv;
+    const Kind keys = shared ? Kind::own : Kind::keys;
+    const int64_t apart = shared ? a.e : narrow;
+    std::vector<OfHeads> before, after;
+    for_blocks(length, [&](int64_t first, int64_t last) {
+      const OfHeads::Factor of_q{{tq, Kind::queries, size, first * wide}, wide, false},
+          of_dout{{tdo, Kind::queries, size, first * wide}, wide, false}, of_k{{tk, Kind::keys, size, 0}, narrow, true};
+      before.push_back(
+          {last - first, last, a.e, a.scale, of_q, of_k, {{scores, Kind::scores, 4, first * length}, length, false}});
+      before.push_back({last - first,
+                        last,
+                        a.e,
+                        1,
+                        of_dout,
+                        {{tv, Kind::keys, size, 0}, narrow, true},
+                        {{dp, Kind::scores, 4, first * length}, length, false}});
+      after.push_back({last - first,
+                       a.e,
+                       last,
+                       1,
+                       {{ds, Kind::scores, size, first * length}, length, false},
+                       {{tk, Kind::keys, size, 0}, narrow, false},
+                       {{dq, Kind::queries, 4, first * wide}, wide, false}});
+      // Of keys: what queries from their own block on make of them.
+      const int64_t corner = first * length + first;
+      after.push_back({last - first,
+                       a.e,
+                       length - first,
+                       1,
+                       {{ds, Kind::scores, size, corner}, length, true},
+                       of_q,
+                       {{dk_heads, keys, 4, first * apart}, apart, false}});
+      after.push_back({last - first,
+                       a.e,
+                       length - first,
+                       1,
+                       {{p, Kind::scores, size, corner}, length, true},
+                       of_dout,
+                       {{dv_heads, keys, 4, first * apart}, apart, false}});
+    });
+    multiply(pairs, units, before);
+    gpu::softmax_backward(stream_, pairs, units, a, block_of(length), scores, dp, lse, along, p, ds, is_bf16());
+    multiply(pairs, units, after);
+    if (!shared) return;
+    gpu::sum_of_heads(stream_, pairs, units, dk_heads, dk);
+    gpu::sum_of_heads(stream_, pairs, units, dv_heads, dv);
   });
 }
 

@@ -20,15 +20,17 @@ struct Pairs {
   int64_t shared, each;   // key heads; query heads of each
   int64_t e;
 };
-// What pointers a batch of products needs: of matrices of rows (n, heads, e), or of score matrices.
+// What pointers a batch of products needs: of matrices of rows (n, heads, e), of score matrices, or of rows (length, e)
+// that every query head of a launch has for itself.
 struct Pointed {
-  enum Kind { queries, keys, scores };
+  enum Kind { queries, keys, scores, own };
   struct One {
     void* base;
     Kind kind;
-    int64_t size;  // bytes of a value
+    int64_t size;   // bytes of a value
+    int64_t shift;  // values from the matrix's first to the first that is pointed at
   };
-  static constexpr int kMost = 8;
+  static constexpr int kMost = 48;
   int count = 0;
   One of[kMost];
 };
@@ -50,29 +52,35 @@ void gather(Stream s, const int32_t* ids, int64_t rows, const float* table, int6
 void scatter(Stream s, const int32_t* order, const int32_t* begin, const int32_t* distinct_ids, int64_t distinct,
              const float* x, int64_t d, float* table);
 void norm(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, float* y);
+void norm_bf16(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, uint16_t* y);
 void norm_backward(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
                    const float* dy, float* dx, bool add, float* inverse);
 void rope(Stream s, const int32_t* positions, const float* cosine, const float* sine, int64_t rows, int64_t heads,
           int64_t e, bool back, float* x);
 void swiglu(Stream s, const float* gate, const float* up, int64_t n, float* y);
+void swiglu_bf16(Stream s, const float* gate, const float* up, int64_t n, uint16_t* y);
 void swiglu_backward(Stream s, float* gate, float* up, int64_t n, const float* dy);
+void swiglu_backward_bf16(Stream s, const float* gate, const float* up, int64_t n, const float* dy, uint16_t* dgate,
+                          uint16_t* dup);
 void difference(Stream s, const float* target, float scale, int64_t n, float* x, double* parts);  // (kSumParts)
 void sum_of_squares(Stream s, const float* x, const float* unit, int64_t n, double* parts);
 // to += factor times the sum of the parts, in their order.
 void add_sum(Stream s, const double* parts, double factor, double* to);
 
 // attention.cu
-// Rows of probabilities of scores, which may lie in the same place; lse (n, h).
-void softmax(Stream s, const Pairs& pairs, int64_t units, const Heads& a, const float* scores, void* p, bool bf16,
-             float* lse);
+// Queries are taken in blocks of so many, and a block's scores end with its last key: what lies behind is neither made
+// nor read. Rows of probabilities of scores, which may lie in the same place; lse (n, h).
+void softmax(Stream s, const Pairs& pairs, int64_t units, const Heads& a, int64_t block, const float* scores, void* p,
+             bool bf16, float* lse);
 // From scores and dp = dout v^T to p and ds, the gradient of the scores before their scale.
-void softmax_backward(Stream s, const Pairs& pairs, int64_t units, const Heads& a, const float* scores, const float* dp,
-                      const float* lse, const float* along, void* p, void* ds, bool bf16);
+void softmax_backward(Stream s, const Pairs& pairs, int64_t units, const Heads& a, int64_t block, const float* scores,
+                      const float* dp, const float* lse, const float* along, void* p, void* ds, bool bf16);
 // along (rows) = sum over e of dout out.
 void sum_along(Stream s, const float* dout, const float* out, int64_t rows, int64_t e, float* along);
-// pointers (what.count, table): the first `count` of each, for query heads [member, member + members) of every unit.
-void point_at(Stream s, const Pairs& pairs, const Pointed& what, int member, int members, int64_t count, int64_t table,
-              void** pointers);
+// pointers (what.count, units * each): of every query head of every unit.
+void point_at(Stream s, const Pairs& pairs, const Pointed& what, int64_t units, void** pointers);
+// keys (n, hk, e) of these units = the sum over their query heads of rows (units * each, length, e).
+void sum_of_heads(Stream s, const Pairs& pairs, int64_t units, const float* rows, float* keys);
 void to_bf16(Stream s, const float* from, int64_t n, uint16_t* to);
 
 // loss.cu

@@ -1,5 +1,6 @@
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "train/cuda/kernels.h"
+#include "train/cuda/packs.cuh"
 
 namespace fidelio::train::gpu {
 namespace {
@@ -19,8 +20,14 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
+template <int kWide>
 __global__ void add_all(const float* from, float* to, int64_t n, bool absolute) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) to[i] += absolute ? fabsf(from[i]) : from[i];
+  for (int64_t i = thread_index() * kWide; i < n; i += thread_count() * kWide) {
+    const Pack<kWide> x = read<kWide>(from + i);
+    Pack<kWide> sum = read<kWide>(to + i);
+    for (int k = 0; k < kWide; ++k) sum.x[k] += absolute ? fabsf(x.x[k]) : x.x[k];
+    write(sum, to + i);
+  }
 }
 
 __global__ void add_bias_all(const float* bias, int64_t n, int64_t columns, float* y) {
@@ -61,54 +68,91 @@ __global__ void scatter_rows(const int32_t* order, const int32_t* begin, const i
 }
 
 // A warp has one row.
+template <int kWide>
 __device__ float inverse_of(const float* row, int64_t columns, float eps, int lane) {
   float square = 0;
-  for (int64_t c = lane; c < columns; c += kWarp) square += row[c] * row[c];
+  for (int64_t c = lane * kWide; c < columns; c += kWarp * kWide) {
+    const Pack<kWide> x = read<kWide>(row + c);
+    for (int k = 0; k < kWide; ++k) square += x.x[k] * x.x[k];
+  }
   return 1.0f / sqrtf(warp_sum(square) / static_cast<float>(columns) + eps);
 }
-__global__ void norm_rows(const float* x, const float* weight, float eps, int64_t rows, int64_t columns, float* y) {
+template <int kWide, typename T>
+__global__ void norm_rows(const float* x, const float* weight, float eps, int64_t rows, int64_t columns, T* y) {
   const int64_t r = thread_index() / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (r >= rows) return;
   const float* row = x + r * columns;
-  const float inverse = inverse_of(row, columns, eps, lane);
-  for (int64_t c = lane; c < columns; c += kWarp) y[r * columns + c] = row[c] * inverse * weight[c];
+  const float inverse = inverse_of<kWide>(row, columns, eps, lane);
+  for (int64_t c = lane * kWide; c < columns; c += kWarp * kWide) {
+    Pack<kWide> out = read<kWide>(row + c);
+    const Pack<kWide> w = read<kWide>(weight + c);
+    for (int k = 0; k < kWide; ++k) out.x[k] = out.x[k] * inverse * w.x[k];
+    write(out, y + r * columns + c);
+  }
 }
+template <int kWide>
 __global__ void norm_rows_backward(const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
                                    const float* dy, float* dx, bool add, float* inverses) {
   const int64_t r = thread_index() / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (r >= rows) return;
   const float *row = x + r * columns, *g = dy + r * columns;
-  const float inverse = inverse_of(row, columns, eps, lane);
+  float square = 0, along = 0;
+  for (int64_t c = lane * kWide; c < columns; c += kWarp * kWide) {
+    const Pack<kWide> value = read<kWide>(row + c), w = read<kWide>(weight + c), by = read<kWide>(g + c);
+    for (int k = 0; k < kWide; ++k) {
+      square += value.x[k] * value.x[k];
+      along += w.x[k] * by.x[k] * value.x[k];
+    }
+  }
+  const float inverse = 1.0f / sqrtf(warp_sum(square) / static_cast<float>(columns) + eps);
   if (lane == 0) inverses[r] = inverse;
-  float along = 0;
-  for (int64_t c = lane; c < columns; c += kWarp) along += weight[c] * g[c] * row[c];
   const float back = inverse * inverse * inverse / static_cast<float>(columns) * warp_sum(along);
   float* out = dx + r * columns;
-  for (int64_t c = lane; c < columns; c += kWarp)
-    out[c] = (add ? out[c] : 0.0f) + (inverse * weight[c] * g[c] - back * row[c]);
+  for (int64_t c = lane * kWide; c < columns; c += kWarp * kWide) {
+    const Pack<kWide> value = read<kWide>(row + c), w = read<kWide>(weight + c), by = read<kWide>(g + c);
+    Pack<kWide> to{};
+    if (add) to = read<kWide>(out + c);
+    for (int k = 0; k < kWide; ++k) to.x[k] += inverse * w.x[k] * by.x[k] - back * value.x[k];
+    write(to, out + c);
+  }
 }
 
-__global__ void rope_rows(const int32_t* positions, const float* cosine, const float* sine, int64_t rows, int64_t heads,
-                          int64_t half, float sign, float* x) {
-  for (int64_t i = thread_index(); i < rows * heads * half; i += thread_count()) {
-    const int64_t pair = i % half, head = i / half, at = positions[head / heads] * half + pair;
-    float *a = x + head * 2 * half + pair, *b = a + half;
-    const float s = sign * sine[at], turned = *a * cosine[at] - *b * s;
-    *b = *b * cosine[at] + *a * s;
+// A thread block has a row.
+__global__ void rope_rows(const int32_t* positions, const float* cosine, const float* sine, int heads, int half,
+                          float sign, float* x) {
+  const int64_t row = blockIdx.x, angles = int64_t{positions[row]} * half;
+  for (int i = static_cast<int>(threadIdx.x); i < heads * half; i += static_cast<int>(blockDim.x)) {
+    const int head = i / half, pair = i - head * half;
+    float *a = x + (row * heads + head) * 2 * half + pair, *b = a + half;
+    const float c = cosine[angles + pair], s = sign * sine[angles + pair], turned = *a * c - *b * s;
+    *b = *b * c + *a * s;
     *a = turned;
   }
 }
 
-__global__ void swiglu_all(const float* gate, const float* up, int64_t n, float* y) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) y[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+template <int kWide, typename T>
+__global__ void swiglu_all(const float* gate, const float* up, int64_t n, T* y) {
+  for (int64_t i = thread_index() * kWide; i < n; i += thread_count() * kWide) {
+    const Pack<kWide> g = read<kWide>(gate + i), u = read<kWide>(up + i);
+    Pack<kWide> out;
+    for (int k = 0; k < kWide; ++k) out.x[k] = g.x[k] / (1.0f + expf(-g.x[k])) * u.x[k];
+    write(out, y + i);
+  }
 }
-__global__ void swiglu_all_backward(float* gate, float* up, int64_t n, const float* dy) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    const float g = gate[i], s = 1.0f / (1.0f + expf(-g));
-    gate[i] = up[i] * dy[i] * s * (1.0f + g * (1.0f - s));
-    up[i] = g * s * dy[i];
+// dgate and dup may lie where gate and up do.
+template <int kWide, typename T>
+__global__ void swiglu_all_backward(const float* gate, const float* up, int64_t n, const float* dy, T* dgate, T* dup) {
+  for (int64_t i = thread_index() * kWide; i < n; i += thread_count() * kWide) {
+    Pack<kWide> g = read<kWide>(gate + i), u = read<kWide>(up + i);
+    const Pack<kWide> by = read<kWide>(dy + i);
+    for (int k = 0; k < kWide; ++k) {
+      const float x = g.x[k], s = 1.0f / (1.0f + expf(-x));
+      g.x[k] = u.x[k] * by.x[k] * s * (1.0f + x * (1.0f - s));
+      u.x[k] = x * s * by.x[k];
+    }
+    write(g, dgate + i), write(u, dup + i);
   }
 }
 
@@ -151,7 +195,9 @@ __global__ void add_parts_in_order(const double* parts, double factor, double* t
 }  // namespace
 
 void add(Stream s, const float* from, float* to, int64_t n, bool absolute) {
-  add_all<<<kBlocks, kThreads, 0, s>>>(from, to, n, absolute);
+  in_packs(
+      n, [&](auto wide) { add_all<decltype(wide)::value><<<kBlocks, kThreads, 0, s>>>(from, to, n, absolute); }, from,
+      to);
   cuda_check(cudaGetLastError(), "adding");
 }
 
@@ -181,32 +227,76 @@ void scatter(Stream s, const int32_t* order, const int32_t* begin, const int32_t
   cuda_check(cudaGetLastError(), "adding to rows of the embedding");
 }
 
-void norm(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, float* y) {
-  norm_rows<<<blocks_for(rows * kWarp, kThreads), kThreads, 0, s>>>(x, weight, eps, rows, columns, y);
+namespace {
+
+__nv_bfloat16* bf16(uint16_t* x) { return reinterpret_cast<__nv_bfloat16*>(x); }
+
+template <typename T>
+void norm_to(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, T* y) {
+  in_packs(
+      columns,
+      [&](auto wide) {
+        norm_rows<decltype(wide)::value>
+            <<<blocks_for(rows * kWarp, kThreads), kThreads, 0, s>>>(x, weight, eps, rows, columns, y);
+      },
+      x, weight, y);
   cuda_check(cudaGetLastError(), "a norm");
+}
+template <typename T>
+void swiglu_to(Stream s, const float* gate, const float* up, int64_t n, T* y) {
+  in_packs(
+      n, [&](auto wide) { swiglu_all<decltype(wide)::value><<<kBlocks, kThreads, 0, s>>>(gate, up, n, y); }, gate, up,
+      y);
+  cuda_check(cudaGetLastError(), "swiglu");
+}
+template <typename T>
+void swiglu_backward_to(Stream s, const float* gate, const float* up, int64_t n, const float* dy, T* dgate, T* dup) {
+  in_packs(
+      n,
+      [&](auto wide) {
+        swiglu_all_backward<decltype(wide)::value><<<kBlocks, kThreads, 0, s>>>(gate, up, n, dy, dgate, dup);
+      },
+      gate, up, dy, dgate, dup);
+  cuda_check(cudaGetLastError(), "swiglu's backward");
+}
+
+}  // namespace
+
+void norm(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, float* y) {
+  norm_to(s, x, weight, eps, rows, columns, y);
+}
+void norm_bf16(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns, uint16_t* y) {
+  norm_to(s, x, weight, eps, rows, columns, bf16(y));
+}
+void swiglu(Stream s, const float* gate, const float* up, int64_t n, float* y) { swiglu_to(s, gate, up, n, y); }
+void swiglu_bf16(Stream s, const float* gate, const float* up, int64_t n, uint16_t* y) {
+  swiglu_to(s, gate, up, n, bf16(y));
+}
+void swiglu_backward(Stream s, float* gate, float* up, int64_t n, const float* dy) {
+  swiglu_backward_to(s, gate, up, n, dy, gate, up);
+}
+void swiglu_backward_bf16(Stream s, const float* gate, const float* up, int64_t n, const float* dy, uint16_t* dgate,
+                          uint16_t* dup) {
+  swiglu_backward_to(s, gate, up, n, dy, bf16(dgate), bf16(dup));
 }
 
 void norm_backward(Stream s, const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
                    const float* dy, float* dx, bool add, float* inverse) {
-  norm_rows_backward<<<blocks_for(rows * kWarp, kThreads), kThreads, 0, s>>>(x, weight, eps, rows, columns, dy, dx, add,
-                                                                             inverse);
+  in_packs(
+      columns,
+      [&](auto wide) {
+        norm_rows_backward<decltype(wide)::value><<<blocks_for(rows * kWarp, kThreads), kThreads, 0, s>>>(
+            x, weight, eps, rows, columns, dy, dx, add, inverse);
+      },
+      x, weight, dy, dx);
   cuda_check(cudaGetLastError(), "a norm's backward");
 }
 
 void rope(Stream s, const int32_t* positions, const float* cosine, const float* sine, int64_t rows, int64_t heads,
           int64_t e, bool back, float* x) {
-  rope_rows<<<kBlocks, kThreads, 0, s>>>(positions, cosine, sine, rows, heads, e / 2, back ? -1.0f : 1.0f, x);
+  rope_rows<<<static_cast<unsigned>(rows), kThreads, 0, s>>>(positions, cosine, sine, static_cast<int>(heads),
+                                                             static_cast<int>(e / 2), back ? -1.0f : 1.0f, x);
   cuda_check(cudaGetLastError(), "rotating");
-}
-
-void swiglu(Stream s, const float* gate, const float* up, int64_t n, float* y) {
-  swiglu_all<<<kBlocks, kThreads, 0, s>>>(gate, up, n, y);
-  cuda_check(cudaGetLastError(), "swiglu");
-}
-
-void swiglu_backward(Stream s, float* gate, float* up, int64_t n, const float* dy) {
-  swiglu_all_backward<<<kBlocks, kThreads, 0, s>>>(gate, up, n, dy);
-  cuda_check(cudaGetLastError(), "swiglu's backward");
 }
 
 void difference(Stream s, const float* target, float scale, int64_t n, float* x, double* parts) {

@@ -193,17 +193,19 @@ void Host<T>::rope(const Rows& rows, const AttentionSizes& sizes, int64_t heads,
 }
 
 template <typename T>
-void Host<T>::swiglu(const T* gate, const T* up, int64_t n, T* y) {
+typename Host<T>::Held Host<T>::swiglu(const T* gate, const T* up, int64_t n, T* y) {
   blocks(n, kElements, [=](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) y[i] = -gate[i];
     exp_row(y + first, T{0}, last - first, y + first);
     for (int64_t i = first; i < last; ++i) y[i] = gate[i] / (T{1} + y[i]) * up[i];
   });
+  return {};
 }
 
 // With s = 1 / (1 + e^-gate): dup = gate s dy; dgate = up dy s (1 + gate (1 - s)).
 template <typename T>
-void Host<T>::swiglu_backward(T* gate, T* up, int64_t n, const T* dy) {
+std::pair<typename Host<T>::Held, typename Host<T>::Held> Host<T>::swiglu_backward(T* gate, T* up, int64_t n,
+                                                                                   const T* dy, bool) {
   blocks(n, kElements, [=](int64_t first, int64_t last) {
     std::vector<T> e(static_cast<size_t>(last - first));
     for (int64_t i = first; i < last; ++i) e[static_cast<size_t>(i - first)] = -gate[i];
@@ -214,6 +216,7 @@ void Host<T>::swiglu_backward(T* gate, T* up, int64_t n, const T* dy) {
       up[i] = g * s * dy[i];
     }
   });
+  return {};
 }
 
 template <typename T>

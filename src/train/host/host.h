@@ -34,8 +34,13 @@ class Host {
   void copy(const T* from, T* to, int64_t n);
   void add(const T* from, T* to, int64_t n);
   void add_absolute(const T* from, T* to, int64_t n);
+  void exchange(const Ranks& ranks, const std::vector<Message>& send, const std::vector<Message>& receive) {
+    ranks.exchange(send, receive);
+  }
   Rows load(const Sequences& sequences);
 
+  struct Held {};
+  Held hold(const T*, int64_t) { return {}; }
   void multiply(const Product<T>& p);
   void add_bias(const T* bias, int64_t rows, int64_t columns, T* y);
   void sum_rows(const T* x, int64_t rows, int64_t columns, T* sums);
@@ -44,12 +49,16 @@ class Host {
   void norm(const T* x, const T* weight, double eps, int64_t rows, int64_t columns, T* y);
   void norm_backward(const T* x, const T* weight, double eps, int64_t rows, int64_t columns, const T* dy, T* dx,
                      bool add, T* dweight);
+  Held norm_for_products(const T* x, const T* weight, double eps, int64_t rows, int64_t columns, T* y) {
+    norm(x, weight, eps, rows, columns, y);
+    return {};
+  }
   void rope(const Rows& rows, const AttentionSizes& sizes, int64_t heads, bool back, T* x);
   void attend(const Rows& rows, const AttentionSizes& sizes, const T* q, const T* k, const T* v, T* out, T* lse);
   void attend_backward(const Rows& rows, const AttentionSizes& sizes, const T* q, const T* k, const T* v, const T* out,
                        const T* lse, const T* dout, T* dq, T* dk, T* dv);
-  void swiglu(const T* gate, const T* up, int64_t n, T* y);
-  void swiglu_backward(T* gate, T* up, int64_t n, const T* dy);
+  Held swiglu(const T* gate, const T* up, int64_t n, T* y);
+  std::pair<Held, Held> swiglu_backward(T* gate, T* up, int64_t n, const T* dy, bool others);
   double difference(const T* target, double scale, int64_t n, T* x);
   void scale_difference(const T* target, double scale, int64_t n, T* x) { difference(target, scale, n, x); }
   void divergence(const T* teacher, T* student, const int32_t* labels, int64_t rows, int64_t v, const LossMix& mix,

@@ -1,6 +1,7 @@
 // Tuning layer by layer: layer l, reading what the tuned layers before it give, is moved towards what the source's layer
 // l makes of the source's own stream. Streams between layers wait in the device's memory.
 #pragma once
+#include "train/tune/team.h"
 #include "train/tune/tuner.h"
 
 namespace fidelio::train {
@@ -15,21 +16,27 @@ class LayerStage {
   using Real = typename D::Real;
   static constexpr size_t kWindows = 128;  // of the text, at most: what a layer can tell apart
 
-  LayerStage(D& device, const ModelConfig& config, Tape<D>& tape, Student<D>& student, const NetworkView<Real>& teacher,
-             const TuneData& data, const TuneOptions& options)
-      : device_(device), config_(config), tape_(tape), student_(student), teacher_(teacher), options_(options) {
+  LayerStage(D& device, const ModelConfig& config, Tape<D>& tape, Team<D>& team, Student<D>& student,
+             const NetworkView<Real>& teacher, const TuneData& data, const TuneOptions& options)
+      : device_(device),
+        config_(config),
+        tape_(tape),
+        team_(team),
+        student_(student),
+        teacher_(teacher),
+        options_(options) {
     const size_t tuned = std::min(kWindows, data.windows.size()), held = std::min(kWindows, data.held.size());
     for (size_t i = 0; i < tuned; ++i) add(data.windows[i]);
     for (size_t i = 0; i < held; ++i) add(data.held[i]);
     tuned_ = tuned;
     for (auto* streams : {&ours_, &theirs_, &before_}) *streams = device.allocate(rows_ * config.d);
-    for_parts(all(0, windows_.size()), [&](const Sequences& part, const std::vector<size_t>& windows) {
-      const auto rows = device_.load(part);
+    for (const std::vector<size_t>& windows : slices(all(0, windows_.size()))) {
+      const auto rows = device_.load(sequences_of(windows));
       for (auto [net, streams] : {std::pair{&student_.view(), ours_.get()}, {&teacher_, theirs_.get()}}) {
         device_.gather(rows, net->embedding.weight, config_.d, tape_.input());
         put(windows, tape_.input(), streams);
       }
-    });
+    }
     device_.copy(ours_.get(), before_.get(), rows_ * config.d);
   }
 
@@ -66,19 +73,20 @@ class LayerStage {
   // After the last layer, with what is outside the layers at hand: KL(source || model) on the held windows, as the model
   // was and as it is.
   std::pair<double, double> divergence() {
-    double kl[2] = {0, 0};
-    int64_t n = 0;
-    for_parts(all(tuned_, windows_.size()), [&](const Sequences& part, const std::vector<size_t>& windows) {
-      const auto rows = device_.load(part);
+    const auto [before, after] = sums_over_held([&](const std::vector<size_t>& windows) {
+      const auto rows = device_.load(sequences_of(windows));
       tape_.set_labels(rows.labels());
       take(windows, theirs_.get(), tape_.target());
-      for (int i = 0; i < 2; ++i) {
-        take(windows, i == 0 ? before_.get() : ours_.get(), tape_.input());
-        kl[i] += tape_.losses(student_.view(), &teacher_, tape_.target(), rows, tape_.input(), {}, 0).loss[0];
+      std::vector<double> kl;
+      for (const Real* streams : {before_.get(), ours_.get()}) {
+        take(windows, streams, tape_.input());
+        kl.push_back(tape_.losses(student_.view(), &teacher_, tape_.target(), rows, tape_.input(), {}, 0).loss[0]);
       }
-      n += part.rows();
+      return kl;
     });
-    return {kl[0] / static_cast<double>(n), kl[1] / static_cast<double>(n)};
+    int64_t n = 0;
+    for (const size_t i : all(tuned_, windows_.size())) n += windows_[i].rows();
+    return {before / static_cast<double>(n), after / static_cast<double>(n)};
   }
 
  private:
@@ -97,20 +105,28 @@ class LayerStage {
     return list;
   }
 
-  // f(sequences, windows) over parts of at most the tape's rows.
+  // Windows in slices of at most the tape's rows.
+  std::vector<std::vector<size_t>> slices(const std::vector<size_t>& windows) const {
+    std::vector<int64_t> rows;
+    for (const size_t i : windows) rows.push_back(windows_[i].rows());
+    std::vector<std::vector<size_t>> all;
+    for (auto [first, last] : slices_of(rows, tape_.capacity()))
+      all.emplace_back(windows.begin() + static_cast<int64_t>(first), windows.begin() + static_cast<int64_t>(last));
+    return all;
+  }
+  Sequences sequences_of(const std::vector<size_t>& windows) const {
+    Sequences sequences;
+    for (const size_t i : windows) sequences.append(*windows_[i].ids);
+    return sequences;
+  }
+  // Two sums over the held windows, of what f gives for slices of them.
   template <typename F>
-  void for_parts(const std::vector<size_t>& windows, const F& f) {
-    Sequences part;
-    std::vector<size_t> of_part;
-    for (const size_t i : windows) {
-      if (part.rows() > 0 && part.rows() + windows_[i].rows() > tape_.capacity()) {
-        f(part, of_part);
-        part = {}, of_part.clear();
-      }
-      part.append(*windows_[i].ids);
-      of_part.push_back(i);
-    }
-    if (part.rows() > 0) f(part, of_part);
+  std::pair<double, double> sums_over_held(const F& f) {
+    const auto held = slices(all(tuned_, windows_.size()));
+    std::pair<double, double> sums = {0, 0};
+    for (const std::vector<double>& two : team_.collect(held.size(), [&](size_t slice) { return f(held[slice]); }))
+      sums.first += two[0], sums.second += two[1];
+    return sums;
   }
   // The windows' rows of a stream, one behind the other, and back.
   void take(const std::vector<size_t>& windows, const Real* streams, Real* rows) {
@@ -127,29 +143,36 @@ class LayerStage {
       rows += n;
     }
   }
+  // Streams of the windows from `first` on go through a layer; each rank takes some and all have all.
   void advance(const LayerView<Real>& layer, Real* streams, size_t first = 0) {
-    for_parts(all(first, windows_.size()), [&](const Sequences& part, const std::vector<size_t>& windows) {
+    const auto all_slices = slices(all(first, windows_.size()));
+    std::vector<typename Team<D>::Values> made;
+    for (size_t slice = 0; slice < all_slices.size(); ++slice) {
+      const std::vector<size_t>& windows = all_slices[slice];
+      const Sequences sequences = sequences_of(windows);
+      made.push_back({streams + windows_[windows.front()].first * config_.d, sequences.rows() * config_.d});
+      if (!team_.has(slice)) continue;
       take(windows, streams, tape_.input());
-      tape_.block().forward(layer, device_.load(part), tape_.input(), tape_.gradient());
+      tape_.block().forward(layer, device_.load(sequences), tape_.input(), tape_.gradient());
       put(windows, tape_.gradient(), streams);
-    });
+    }
+    team_.pass_on(made);
   }
 
   double error(size_t at) {
-    double error = 0, energy = 0;
-    for_parts(all(tuned_, windows_.size()), [&](const Sequences& part, const std::vector<size_t>& windows) {
-      const int64_t n = part.rows() * config_.d;
+    const auto [error, energy] = sums_over_held([&](const std::vector<size_t>& windows) {
+      const Sequences sequences = sequences_of(windows);
+      const int64_t n = sequences.rows() * config_.d;
       take(windows, ours_.get(), tape_.input());
-      tape_.block().forward(student_.view().layers[at], device_.load(part), tape_.input(), tape_.gradient());
+      tape_.block().forward(student_.view().layers[at], device_.load(sequences), tape_.input(), tape_.gradient());
       take(windows, theirs_.get(), tape_.target());
-      error += device_.difference(tape_.target(), 1, n, tape_.gradient());
-      energy += device_.sum_of_squares(tape_.target(), nullptr, n);
+      const double difference = device_.difference(tape_.target(), 1, n, tape_.gradient());
+      return std::vector<double>{difference, device_.sum_of_squares(tape_.target(), nullptr, n)};
     });
     return error / energy;
   }
 
-  void one_step(int layer, int64_t step) {
-    student_.zero_gradients(layer);
+  void gradients(int layer, int64_t step) {
     const LayerView<Real>& view = student_.view().layers[static_cast<size_t>(layer)];
     std::vector<size_t> windows;
     int64_t rows_of_step = 0;
@@ -158,15 +181,24 @@ class LayerStage {
       windows.push_back(static_cast<size_t>(i));
       rows_of_step += windows_[windows.back()].rows();
     }
-    for_parts(windows, [&](const Sequences& part, const std::vector<size_t>& of_part) {
-      const auto rows = device_.load(part);
-      take(of_part, ours_.get(), tape_.input());
+    std::vector<typename Team<D>::Values> tensors;
+    student_.zero_gradients(layer);
+    student_.pass_gradients(layer, [&](Real* values, int64_t n) { tensors.push_back({values, n}); });
+    const auto of_step = slices(windows);
+    team_.add_up(tensors, of_step.size(), [&](size_t slice) {
+      const Sequences sequences = sequences_of(of_step[slice]);
+      const auto rows = device_.load(sequences);
+      take(of_step[slice], ours_.get(), tape_.input());
       tape_.block().forward(view, rows, tape_.input(), tape_.gradient());
-      take(of_part, theirs_.get(), tape_.target());
+      take(of_step[slice], theirs_.get(), tape_.target());
       device_.scale_difference(tape_.target(), 1 / static_cast<double>(rows_of_step * config_.d),
-                               part.rows() * config_.d, tape_.gradient());
+                               sequences.rows() * config_.d, tape_.gradient());
       tape_.block().backward(view, rows, tape_.input(), tape_.gradient(), true);
     });
+  }
+
+  void one_step(int layer, int64_t step) {
+    gradients(layer, step);
     student_.backward(layer);
     const double rise = schedule(step, options_.layer_steps, options_.warmup);
     student_.parameters(layer, [&](Parameter<D>& p) {
@@ -195,6 +227,7 @@ class LayerStage {
   D& device_;
   ModelConfig config_;
   Tape<D>& tape_;
+  Team<D>& team_;
   Student<D>& student_;
   const NetworkView<Real>& teacher_;
   TuneOptions options_;

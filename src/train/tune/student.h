@@ -80,6 +80,14 @@ class Student {
   void parameters(const std::function<void(Parameter<D>&)>& f) {
     for (int layer = -1; layer < config_.L; ++layer) parameters(layer, f);
   }
+  // The gradients that passes add to, in a fixed order: backward() makes all others of these. f(values, how many).
+  void pass_gradients(int layer, const std::function<void(Real*, int64_t)>& f) {
+    for (auto& [id, matrix] : matrices_)
+      if (id.layer == layer && is_tuned(id, matrix))
+        f(matrix.view().weight_gradient, matrix.view().out * matrix.view().in);
+    if (!dense_) return;
+    for (DenseParameter<D>* vector : vectors_of_[layer]) f(vector->gradient(), vector->parameter().n);
+  }
   void zero_gradients(int layer) {
     parameters(layer, [&](Parameter<D>& p) { device_.zero(p.gradient.get(), p.n); });
   }

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <tuple>
 
-#include "train/passes.h"
 #include "train/state.h"
 #include "train/tune/layer_stage.h"
+#include "train/tune/passes.h"
 #include "train/tune/tuner.h"
 
 namespace fidelio::train {
@@ -29,8 +29,9 @@ class Trainer {
   using Progress = std::function<void(const TuneProgress&)>;
 
   Trainer(D& device, const Checkpoint& model, const Checkpoint& source, const TuneData& data,
-          const TuneOptions& options, Progress progress)
+          const TuneOptions& options, Progress progress, const Ranks& ranks)
       : device_(device),
+        team_(device, ranks),
         model_(model),
         data_(data),
         options_(options),
@@ -39,9 +40,10 @@ class Trainer {
         teacher_(device, source, false, std::nullopt),
         student_(device, model, source, options.outer, options.dense, options.start),
         tape_(device, config_, rows_at_once(data, options)),
-        passes_(device, config_, tape_, teacher_.view(), student_.view()),
+        passes_(device, config_, tape_, team_, teacher_.view(), student_.view()),
         job_(job_of(model, source, data, options)) {
     check(!data.windows.empty() && !data.held.empty(), "tuning needs windows to tune on and others to stop by");
+    check_slices();
     for (int layer = -1; layer < (alone() ? 0 : config_.L); ++layer) student_.load(layer), teacher_.load(layer);
   }
 
@@ -72,7 +74,7 @@ class Trainer {
   // The first stage, from the layer where it stopped.
   void layers() {
     if (options_.layer_steps == 0 || layers_done_ >= config_.L) return;
-    LayerStage<D> stage(device_, config_, tape_, student_, teacher_.view(), data_, options_);
+    LayerStage<D> stage(device_, config_, tape_, team_, student_, teacher_.view(), data_, options_);
     for (int layer = 0; layer < config_.L; ++layer) {
       if (layer < layers_done_) {
         stage.skip(layer);
@@ -99,7 +101,7 @@ class Trainer {
   // No step of the whole: a layer at a time is all of the model that the device holds.
   bool alone() const { return options_.steps == 0; }
   void layers_alone() {
-    LayerStage<D> stage(device_, config_, tape_, student_, teacher_.view(), data_, options_);
+    LayerStage<D> stage(device_, config_, tape_, team_, student_, teacher_.view(), data_, options_);
     student_.encode(-1, best_);
     for (int layer = 0; layer < config_.L; ++layer) {
       const bool done = layer < layers_done_;
@@ -150,16 +152,7 @@ class Trainer {
 
   // One step; false if the loss or its gradient is not finite, and then nothing has moved.
   bool step() {
-    std::vector<const std::vector<int32_t>*> windows;
-    double total = 0;
-    for (const int64_t i :
-         windows_of_step(step_, options_.windows, static_cast<int64_t>(data_.windows.size()), options_.seed)) {
-      windows.push_back(&data_.windows[static_cast<size_t>(i)]);
-      total += static_cast<double>(windows.back()->size());
-    }
-    for (int layer = -1; layer < config_.L; ++layer) student_.zero_gradients(layer);
-    LossSums sums;
-    passes_.parts(windows, [&](const Sequences& part) { sums.add(passes_.pass(part, 1 / total)); });
+    const LossSums sums = gradients();
     for (int layer = -1; layer < config_.L; ++layer) student_.backward(layer);
     student_.parameters([&](Parameter<D>& p) { p.add_gradient_squares(device_); });
     const double norm = std::sqrt(device_.squares());
@@ -178,6 +171,36 @@ class Trainer {
     });
     for (int layer = -1; layer < config_.L; ++layer) student_.decode(layer);
     return true;
+  }
+
+  std::vector<const std::vector<int32_t>*> windows_at(int64_t step) const {
+    std::vector<const std::vector<int32_t>*> windows;
+    for (const int64_t i :
+         windows_of_step(step, options_.windows, static_cast<int64_t>(data_.windows.size()), options_.seed))
+      windows.push_back(&data_.windows[static_cast<size_t>(i)]);
+    return windows;
+  }
+  void check_slices() const {
+    const size_t slices = passes_.slices(windows_at(0)).size();
+    check(static_cast<size_t>(team_.size()) <= slices,
+          "{} ranks share a step that is cut into {} slices of at most {} rows, so that some would have no work: give "
+          "fewer --rows, more --windows or fewer ranks",
+          team_.size(), slices, tape_.capacity());
+  }
+
+  // Of a step's windows, by the weights as they are multiplied: the mean loss, whoever made its slices.
+  LossSums gradients() {
+    const std::vector<Sequences> slices = passes_.slices(windows_at(step_));
+    double total = 0;
+    for (const Sequences& slice : slices) total += static_cast<double>(slice.rows());
+    std::vector<typename Team<D>::Values> tensors;
+    for (int layer = -1; layer < config_.L; ++layer) {
+      student_.zero_gradients(layer);
+      student_.pass_gradients(layer, [&](Real* values, int64_t n) { tensors.push_back({values, n}); });
+    }
+    std::vector<LossSums> made(slices.size());
+    team_.add_up(tensors, slices.size(), [&](size_t slice) { made[slice] = passes_.pass(slices[slice], 1 / total); });
+    return passes_.sum(slices.size(), [&](size_t slice) { return made[slice]; });
   }
 
   // A measurement on the held windows: the best model is kept, and it may be time to stop.
@@ -199,7 +222,7 @@ class Trainer {
   }
 
   void save(bool now) {
-    if (options_.state.empty()) return;
+    if (options_.state.empty() || !team_.first()) return;
     const auto time = std::chrono::steady_clock::now();
     if (!now && std::chrono::duration<double>(time - saved_).count() < options_.save_seconds) return;
     std::vector<TensorToWrite> tensors;
@@ -215,8 +238,14 @@ class Trainer {
     saved_ = std::chrono::steady_clock::now();
   }
 
+  // From the state, which all ranks must find or none.
   bool resume() {
-    if (options_.state.empty() || !std::filesystem::exists(options_.state)) return false;
+    const bool found = !options_.state.empty() && std::filesystem::exists(options_.state);
+    for (const std::vector<double>& of_rank : team_.collect(
+             static_cast<size_t>(team_.size()), [&](size_t) { return std::vector<double>{found ? 1.0 : 0.0}; }))
+      check((of_rank[0] != 0) == found, "ranks disagree about whether {} is there: they must share a file system",
+            options_.state);
+    if (!found) return false;
     const Safetensors file = Safetensors::open(options_.state);
     const nlohmann::json about = read_state(file, options_.state, job_);
     if (!alone()) student_.parameters([&](Parameter<D>& p) { load_parameter(device_, file, p); });
@@ -228,6 +257,7 @@ class Trainer {
   }
 
   D& device_;
+  Team<D> team_;
   const Checkpoint& model_;
   const TuneData& data_;
   TuneOptions options_;

@@ -11,7 +11,7 @@
 
 namespace fidelio::train {
 
-int64_t tune_bytes(const ModelConfig& config, const TuneOptions& options) {
+int64_t tune_bytes(const ModelConfig& config, const TuneOptions& options, int64_t context) {
   int64_t layer = 0, outer = 0;
   for (LinearId id : linears_of(config))
     if (id.layer <= 0) (id.layer < 0 ? outer : layer) += shape_of(config, id).elements();
@@ -19,7 +19,8 @@ int64_t tune_bytes(const ModelConfig& config, const TuneOptions& options) {
   // codes and scales. Without a step of the whole, a layer at a time.
   const bool alone = options.steps == 0;
   const int64_t held = outer + layer * (alone ? 1 : config.L);
-  int64_t bytes = 4 * 6 * held + (alone ? 0 : 2 * held) + Tape<Host<float>>::bytes(config, options.rows);
+  const int64_t sums = options.windows * context <= options.rows ? 0 : alone ? layer : held;
+  int64_t bytes = 4 * (6 * held + sums) + (alone ? 0 : 2 * held) + Tape<Host<float>>::bytes(config, options.rows);
   if (options.layer_steps > 0) bytes += LayerStage<Host<float>>::bytes(config, std::min<int64_t>(512, options.rows));
   return bytes;
 }
@@ -119,11 +120,28 @@ std::vector<int64_t> windows_of_step(int64_t step, int64_t windows, int64_t coun
   return chosen;
 }
 
+std::vector<std::pair<size_t, size_t>> slices_of(std::span<const int64_t> windows, int64_t rows) {
+  const size_t n = windows.size();
+  const int64_t all = std::accumulate(windows.begin(), windows.end(), int64_t{0});
+  for (size_t count = std::max<size_t>(1, static_cast<size_t>((all + rows - 1) / rows));; ++count) {
+    std::vector<std::pair<size_t, size_t>> slices;
+    int64_t most = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t first = n * i / count, last = n * (i + 1) / count;
+      if (first == last) continue;
+      slices.emplace_back(first, last);
+      most = std::max(most, std::accumulate(windows.begin() + static_cast<int64_t>(first),
+                                            windows.begin() + static_cast<int64_t>(last), int64_t{0}));
+    }
+    if (most <= rows || count >= n) return slices;
+  }
+}
+
 TuneResult tune_on_host(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
                         const TuneOptions& options, int threads,
-                        const std::function<void(const TuneProgress&)>& progress) {
+                        const std::function<void(const TuneProgress&)>& progress, const Ranks& ranks) {
   Host<float> host(threads);
-  return Trainer<Host<float>>(host, model, source, data, options, progress).run();
+  return Trainer<Host<float>>(host, model, source, data, options, progress, ranks).run();
 }
 
 // Of a weight and a row: two operations forward, two to its input's gradient, two to its own. Attention: two products of

@@ -2,12 +2,13 @@
 // own outputs), the whole against the source's distributions after. Formats and bytes stay as they are.
 //
 // Windows are taken in an order that the seed alone gives; the same seed gives the same weights for any number of
-// threads, and a run that was killed goes on from its state file to the same bytes.
+// threads and of ranks, and a run that was killed goes on from its state file to the same bytes.
 #pragma once
 #include <functional>
 #include <optional>
 #include <string>
 
+#include "ranks/ranks.h"
 #include "train/tape.h"
 #include "train/tune/student.h"
 
@@ -25,7 +26,7 @@ struct TuneOptions {
   int64_t layer_steps = 0;      // steps a layer of the first stage; 0: none
   int64_t steps = -1;           // of the whole model; -1, and 0 of the next two: as set_defaults() has it
   int64_t windows = 0;          // a step
-  int64_t rows = 0;             // at once on the device; a step of more is taken in parts whose gradients add up
+  int64_t rows = 0;             // at once on the device; a step of more is cut into slices whose gradients add up
   int64_t evaluate_every = 25;  // steps
   int64_t patience = 8;         // evaluations without a better one before it stops
   Rates rates = {0.004, 0.0007, 0.001, 0.05, 0.0003};  // at the top of the schedule
@@ -78,8 +79,9 @@ struct TuneResult {
   TuneReport report;
 };
 
-// Bytes that tuning holds: weights with their masters, gradients and moments, the source, and a tape of `rows` rows.
-int64_t tune_bytes(const ModelConfig& config, const TuneOptions& options);
+// Bytes that tuning holds: weights with their masters, gradients and moments, the source, and a tape of `rows` rows; and
+// sums of gradients where a step is more than one slice.
+int64_t tune_bytes(const ModelConfig& config, const TuneOptions& options, int64_t context);
 
 // A schedule: the share of the top rate at a step (from 0) of so many; it rises for the first `warmup` of them, then
 // falls along a cosine to zero.
@@ -87,12 +89,19 @@ double schedule(int64_t step, int64_t steps, double warmup);
 // The windows of a step: the endless row of shuffled rounds over `count` windows that the seed gives.
 std::vector<int64_t> windows_of_step(int64_t step, int64_t windows, int64_t count, uint64_t seed);
 
+// Windows of so many rows each, cut into slices whose gradients are made one after the other: as few slices as there can
+// be, of at most `rows` rows and about as many windows each. [first, last) of every slice.
+std::vector<std::pair<size_t, size_t>> slices_of(std::span<const int64_t> windows, int64_t rows);
+
+// Several ranks share every step's slices, and measurements; all must call it, each has the result, the first writes the
+// state. The bytes are those of one rank.
 TuneResult tune_on_host(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
                         const TuneOptions& options, int threads,
-                        const std::function<void(const TuneProgress&)>& progress);
-// The same on a GPU; throws Error in a build without CUDA or without a usable device.
+                        const std::function<void(const TuneProgress&)>& progress, const Ranks& ranks = Ranks());
+// The same on a GPU, one for each rank; throws Error in a build without CUDA or without a usable device.
 TuneResult tune_on_gpu(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
-                       const TuneOptions& options, int gpu, const std::function<void(const TuneProgress&)>& progress);
+                       const TuneOptions& options, int gpu, const std::function<void(const TuneProgress&)>& progress,
+                       const Ranks& ranks = Ranks());
 
 // One step of tuning a layer of this shape with random weights, integers of `spec`, on windows of `context` tokens.
 struct LayerTiming {

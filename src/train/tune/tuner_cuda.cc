@@ -14,9 +14,10 @@ cuda::Arithmetic arithmetic_of(Products products) {
 }  // namespace
 
 TuneResult tune_on_gpu(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
-                       const TuneOptions& options, int gpu, const std::function<void(const TuneProgress&)>& progress) {
+                       const TuneOptions& options, int gpu, const std::function<void(const TuneProgress&)>& progress,
+                       const Ranks& ranks) {
   Gpu device(gpu, arithmetic_of(options.products));
-  return Trainer<Gpu>(device, model, source, data, options, progress).run();
+  return Trainer<Gpu>(device, model, source, data, options, progress, ranks).run();
 }
 
 LayerTiming time_layer_on_gpu(const ModelConfig& config, const FormatSpec& spec, int64_t windows, int64_t context,

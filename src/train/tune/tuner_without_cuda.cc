@@ -3,7 +3,7 @@
 namespace fidelio::train {
 
 TuneResult tune_on_gpu(const Checkpoint&, const Checkpoint&, const TuneData&, const TuneOptions&, int gpu,
-                       const std::function<void(const TuneProgress&)>&) {
+                       const std::function<void(const TuneProgress&)>&, const Ranks&) {
   throw Error("--device cuda:{}: this build has no CUDA; configure with the preset cuda, or leave the option out", gpu);
 }
 

@@ -32,6 +32,12 @@ std::span<const Isa> supported_isas();  // of this machine, best last
 // compiled for a wider instruction set need nothing but this struct.
 enum class Form : uint8_t { f32, bf16, i8x2, i8, i16 };
 constexpr bool is_integer(Form form) { return form >= Form::i8x2; }
+// Of i8 integers: at most 2^(most - 1) - 1; in columns from `fine` on, 127.
+struct IntegerBits {
+  constexpr IntegerBits(int most_bits = 8, int64_t fine_columns = INT64_MAX) : most(most_bits), fine(fine_columns) {}
+  int most;
+  int64_t fine;
+};
 struct Prepared {
   Form form;
   int64_t rows, columns;  // M, K
@@ -100,9 +106,8 @@ int64_t unread_bytes(const Linear& w, int bits);
 
 // The bytes of scratch prepare needs.
 size_t prepared_bytes(Form form, int64_t rows, int64_t columns, int64_t group);
-// Rows [first, last) of x into `scratch` laid out for `rows` rows; the returned view covers all rows. `bits`: i8
-// integers are at most 2^(bits - 1) - 1.
-Prepared prepare(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, int bits,
+// Rows [first, last) of x into `scratch` laid out for `rows` rows; the returned view covers all rows.
+Prepared prepare(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, IntegerBits bits,
                  std::byte* scratch, int64_t first, int64_t last);
 
 }  // namespace fidelio::cpu

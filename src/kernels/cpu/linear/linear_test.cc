@@ -261,7 +261,7 @@ TEST(Linear, Fp8ConformsOnEveryIsaAndIsRowInvariant) {
 // own (no value lies within FP32's rounding of the middle of two steps in these), so only FP32's arithmetic is left:
 // per group a product, a scale and a sum, and the scale of the activations, which is rounded once.
 TEST(CoarseActivations, AreTheReferencesRoundedOnesInEveryMode) {
-  constexpr int64_t kIn = 352, kRows = 5;
+  constexpr int64_t kIn = 344, kRows = 5;
   const std::vector<float> x = normals(kRows * kIn, 21);
   const int widths[] = {3, 4, 6};
   std::vector<LinearWeight> weights;
@@ -307,6 +307,68 @@ TEST(CoarseActivations, AreTheReferencesRoundedOnesInEveryMode) {
                 << name_of(mode) << " " << name_of(isa) << " int" << widths[i];
           }
       }
+    }
+}
+
+// Columns in another order, of which the last 64 come twice: others are clipped and have 4 bits, those have 8, in products
+// of all codes alike. Tolerance as above.
+TEST(CoarseActivations, OfGatheredColumnsLeaveTheKeptOnes8Bits) {
+  constexpr int64_t kIn = 256, kKept = 64, kAll = kIn + kKept, kOthers = kIn - kKept, kRows = 5, kOut = 40;
+  const std::vector<float> x = normals(kRows * kIn, 23);
+  std::vector<int32_t> order(kIn);
+  for (int32_t i = 0; i < kIn; ++i) order[static_cast<size_t>(i)] = (i * 37 + 11) % kIn;
+  order.insert(order.end(), order.end() - kKept, order.end());
+  LinearWeight weight = allocate_weight({.kind = Kind::integer, .bits = 4, .group = kKept}, kOut, kAll);
+  for (Rng rng(24); const StoredTensor& t : stored_tensors(weight)) {
+    if (t.tensor.dtype == DType::u8)
+      for (uint8_t& v : t.tensor.as<uint8_t>()) v = static_cast<uint8_t>(rng.below(256));
+    else
+      for (f16& v : t.tensor.as<f16>()) v = to_f16(static_cast<float>(0.02 * rng.normal()));
+  }
+  const std::vector<double> w = widened(decode(weight));
+  for (const Isa isa : supported_isas())
+    for (const auto& [mode, bits] : {std::pair{Activations::f32, 0}, {Activations::a8, 8}, {Activations::a4, 4}}) {
+      std::vector<float> others, kept, together;
+      for (int64_t m = 0; m < kRows; ++m)
+        for (int64_t first = 0; first < kAll; first += kKept) {
+          std::vector<float> group(kKept);
+          for (int64_t i = 0; i < kKept; ++i) group[i] = x[m * kIn + order[first + i]];
+          float largest = 0;
+          for (const float value : group) largest = std::max(largest, std::abs(value));
+          if (bits == 4 && first < kOthers)
+            for (float& value : group) value = std::clamp(value, -kGroupClip * largest, kGroupClip * largest);
+          std::vector<float>& part = first < kOthers ? others : kept;
+          part.insert(part.end(), group.begin(), group.end());
+          together.insert(together.end(), group.begin(), group.end());
+        }
+      Cpu cpu({.threads = 2, .isa = isa});
+      cpu.reserve(kRows, kAll, 64);
+      const Cpu::Order how = cpu.make_order(order, kKept);
+      cpu.begin(rows_batch(kRows), mode, tiny_shape());
+      Cpu::Matrix input = cpu.allocate(kRows, kIn), y = cpu.allocate(kRows, kOut);
+      cpu.upload(x, input);
+      const Cpu::Acts acts = cpu.gather(cpu.input(input), how);
+      std::vector<float> gathered(kRows * kAll), got(kRows * kOut);
+      cpu.read(acts, gathered);
+      EXPECT_EQ(gathered, together) << name_of(mode);
+      if (bits == 0) continue;
+      const Cpu::Linear packed = cpu.pack(weight);
+      cpu.linear(acts, std::array{std::pair<const Cpu::Linear*, Cpu::Matrix*>{&packed, &y}});
+      cpu.download(y, 0, kRows, got);
+      const std::vector<double> few = ref::rounded(widened(others), kRows, kOthers, kKept, bits),
+                                many = ref::rounded(widened(kept), kRows, 2 * kKept, kKept, 8);
+      std::vector<double> seen;
+      for (int64_t m = 0; m < kRows; ++m) {
+        seen.insert(seen.end(), few.begin() + m * kOthers, few.begin() + (m + 1) * kOthers);
+        seen.insert(seen.end(), many.begin() + m * 2 * kKept, many.begin() + (m + 1) * 2 * kKept);
+      }
+      const std::vector<double> want = ref::linear(seen, w, {}, kRows, kAll, kOut);
+      for (int64_t m = 0; m < kRows; ++m)
+        for (int64_t o = 0; o < kOut; ++o) {
+          double magnitude = 0;
+          for (int64_t k = 0; k < kAll; ++k) magnitude += std::abs(seen[m * kAll + k] * w[o * kAll + k]);
+          ASSERT_NEAR(got[m * kOut + o], want[m * kOut + o], 12 * kUnit * magnitude) << name_of(mode) << name_of(isa);
+        }
     }
 }
 

@@ -360,26 +360,28 @@ size_t prepared_integer_bytes(Form form, int64_t rows, int64_t columns, int64_t 
   return Parts(form, rows, columns, group).total;
 }
 
-Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, int bits,
-                          std::byte* scratch, int64_t first, int64_t last) {
+Prepared prepare_integers(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group,
+                          IntegerBits bits, std::byte* scratch, int64_t first, int64_t last) {
   const Parts parts(form, rows, columns, group);
-  const lowbit::PrepareJob job{.x = x,
-                               .rows = rows,
-                               .columns = columns,
-                               .group_spans = group / kSpan,
-                               .steps = form == Form::i8 ? static_cast<float>((1 << (bits - 1)) - 1) : lowbit::kSteps16,
-                               .first = first,
-                               .last = last,
-                               .planes = reinterpret_cast<int8_t*>(scratch),
-                               .scale = reinterpret_cast<float*>(scratch + parts.scale),
-                               .sum = reinterpret_cast<int32_t*>(scratch + parts.sum)};
+  const lowbit::PrepareJob job{
+      .x = x,
+      .rows = rows,
+      .columns = columns,
+      .group_spans = group / kSpan,
+      .steps = form == Form::i8 ? static_cast<float>((1 << (bits.most - 1)) - 1) : lowbit::kSteps16,
+      .fine_spans = form == Form::i8 ? bits.fine / kSpan : std::numeric_limits<int64_t>::max(),
+      .first = first,
+      .last = last,
+      .planes = reinterpret_cast<int8_t*>(scratch),
+      .scale = reinterpret_cast<float*>(scratch + parts.scale),
+      .sum = reinterpret_cast<int32_t*>(scratch + parts.sum)};
   const lowbit::Kernels& kernels = kernels_of(isa);
   (form == Form::i8x2 ? kernels.prepare16 : form == Form::i16 ? kernels.prepare_words : kernels.prepare8)(job);
   return {.form = form,
           .rows = rows,
           .columns = columns,
           .group = group,
-          .bits = bits,
+          .bits = bits.most,
           .values = x,
           .plane0 = job.planes,
           .plane1 = job.planes + (form == Form::i8x2 ? kSpan : 0),

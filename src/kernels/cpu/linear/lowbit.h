@@ -107,7 +107,8 @@ struct Job {
 struct PrepareJob {
   const float* x;
   int64_t rows, columns, group_spans;
-  float steps;  // the largest integer
+  float steps;         // the largest integer
+  int64_t fine_spans;  // spans from this one on have integers up to 127 whatever the steps (Atom's kept columns)
   int64_t first, last;
   int8_t* planes;
   float* scale;

@@ -66,9 +66,9 @@ inline void prepare_rows(const PrepareJob& job) {
     for (int64_t s = 0, g = 0; s < spans; s += job.group_spans, ++g) {
       const int64_t end = s + job.group_spans < spans ? s + job.group_spans : spans;
       const int64_t column = s * kSpan, columns = (end * kSpan < job.columns ? end * kSpan : job.columns) - column;
-      const float largest = largest_magnitude(x + column, columns);
+      const float largest = largest_magnitude(x + column, columns), steps = s >= job.fine_spans ? 127.0f : job.steps;
       const bool zero = largest < kTiny;
-      const float inverse = zero ? 0.0f : job.steps / largest;
+      const float inverse = zero ? 0.0f : steps / largest;
       uint32_t sum = 0;
       for (int64_t t = s; t < end; ++t) {
         int8_t* planes = job.planes + (t * job.rows + m) * kBytes;
@@ -81,7 +81,7 @@ inline void prepare_rows(const PrepareJob& job) {
           sum += static_cast<uint32_t>(split_span<kSplit>(padded, inverse, planes));
         }
       }
-      job.scale[g * job.rows + m] = zero ? 0.0f : largest / job.steps;
+      job.scale[g * job.rows + m] = zero ? 0.0f : largest / steps;
       // NaN or infinity: the integers mean nothing and the scale carries it; their sum must not overflow a kernel.
       job.sum[g * job.rows + m] = largest <= std::numeric_limits<float>::max() ? static_cast<int32_t>(sum) : 0;
     }

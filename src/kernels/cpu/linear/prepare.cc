@@ -20,7 +20,7 @@ size_t prepared_bytes(Form form, int64_t rows, int64_t columns, int64_t group) {
   }
 }
 
-Prepared prepare(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, int bits,
+Prepared prepare(Form form, Isa isa, const float* x, int64_t rows, int64_t columns, int64_t group, IntegerBits bits,
                  std::byte* scratch, int64_t first, int64_t last) {
   if (is_integer(form)) return prepare_integers(form, isa, x, rows, columns, group, bits, scratch, first, last);
   Prepared p{};

@@ -1,6 +1,8 @@
 // Attention over the paged cache: what of it there is, and which kind (attention_cuts.cuh says how).
-#include "kernels/cuda/attention/attention_cuts.cuh"
+#include <algorithm>
+
 #include "kernels/cuda/attention/attention_halves.cuh"
+#include "kernels/cuda/attention/attention_launch.cuh"
 #include "kernels/cuda/attention/attention_walk.cuh"
 
 namespace fidelio::cuda {
@@ -16,7 +18,13 @@ int heads_at_once(KvKind kind, int e) {
 
 int64_t attention_parts(int h, int e) { return int64_t{h} * slot_floats(kDealt, e); }
 
-bool attention_appends(KvKind kind, int h, int hk, int e) { return h / hk <= heads_at_once(kind, e); }
+// As many as fill three tiles of queries; of wide heads one (attention_together.cu).
+int rows_together(int h, int hk, int e) { return is_hopper() ? (e <= 128 ? 24 : 8) / std::min(h / hk, 8) : 1; }
+
+bool attention_appends(KvKind kind, int h, int hk, int e, int rows) {
+  constexpr int kMostFresh = 16;  // that shared memory has room for
+  return h / hk <= heads_at_once(kind, e) && (rows == 1 || (is_hopper() && has_halves(kind, e) && rows <= kMostFresh));
+}
 
 bool attention_prepares(KvKind kind, int h, int hk, int e) {
   const int group = h / hk, heads = std::min(group, heads_at_once(kind, e));
@@ -25,7 +33,10 @@ bool attention_prepares(KvKind kind, int h, int hk, int e) {
 
 void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
             const AttentionScratch& scratch, float* out, uint8_t* blocks) {
-  const AttentionCall call{stream, a, fresh, q, scratch, out, blocks};
+  if (a.units.table && has_halves(a.kind, a.e)) return attend_together({stream, a, fresh, q, scratch, out, blocks});
+  AttentionArguments rows = a;
+  rows.units = {};
+  const AttentionCall call{stream, rows, fresh, q, scratch, out, blocks};
   switch (a.kind) {
     case KvKind::f32:
       return attend_multiplying<KvKind::f32>(call);

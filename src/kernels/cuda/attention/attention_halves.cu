@@ -1,7 +1,7 @@
 // Attention over a cache of FP16.
 #include "kernels/cuda/attention/attention_halves.cuh"
 
-#include "kernels/cuda/attention/attention_cuts.cuh"
+#include "kernels/cuda/attention/attention_launch.cuh"
 #include "kernels/cuda/attention/attention_walk.cuh"
 
 namespace fidelio::cuda {

@@ -1,233 +1,229 @@
-// What a warp does with its spans where the cache is FP16: both products on the tensor cores, with the
-// up to eight query heads of a kv head as rows of A, so that scores leave the first product as the second takes them:
+// What a warp does with its spans where the cache is FP16: both products on the tensor cores, with eight queries (heads
+// of a kv head, of one row or of some) as rows of A, so that scores leave the first product as the second takes them:
 //
-//      S (16 x 16 positions) = Q (16 x e) K^T       rows 0 .. 7 of Q: the heads' FP16 values; 8 .. 15: 2^11 times what
+//      S (16 x 16 positions) = Q (16 x e) K^T       rows 0 .. 7 of Q: the queries' FP16 values; 8 .. 15: 2^11 times what
 //      O (16 x e) += P (16 x 16 positions) V        rounding them left over; P the same. S and O are row h + 2^-11 row
 //                                                   h + 8, as exact as FP32 queries and weights to 2^-22 or so.
 //
-// Lane 4 g + t has head g and, of S, positions 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of the span, of O columns 8 c + 2 t and
-// the next. Keys and values come through a ring in shared memory, of each warp its own: a unit is the keys or the
-// values of a span, kUnits of them are under way or in use at a time. Its rows begin four banks apart, so that ldmatrix
-// meets no bank twice (as it would not with the pieces of rows exchanged, but then each copy has an address of its
-// own).
+// That is a tile; of rows that attend together a warp has several. Lane 4 g + t has query g and, of S, positions 2 t,
+// 2 t + 1, 2 t + 8, 2 t + 9 of the span, of O columns 8 c + 2 t and the next. Keys and values come through a ring.
 #pragma once
-#include "kernels/cuda/attention/attention_spans.cuh"
+#include "kernels/cuda/attention/attention_ring.cuh"
 #include "kernels/cuda/device/ptx.cuh"
 
 namespace fidelio::cuda {
 
-// Shared memory: queries [head][16 columns][t] of {columns 2 t and 2 t + 1, what they left over, 2 t + 8 and 2 t + 9,
-// what they left over}, as a product takes them; rows of heads begin 16 banks apart.
-template <class Spans, int kWidest, int kUnits>  // e at most
-struct HalvesWalk : Spans {                      // where the next unit comes from
-  using Spans::a, Spans::part, Spans::is_there;
+// Shared memory: queries [query][16 columns][t] of {columns 2 t and 2 t + 1, what they left over, 2 t + 8 and 2 t + 9,
+// what they left over}, as a product takes them; they begin 16 banks apart. Fresh keys and values as halves.
+template <class Spans, int kWidest, int kUnits, int kTiles_ = 1, bool kTogether_ = false>  // e at most
+struct HalvesWalk : HalvesRing<Spans, kWidest, kUnits> {
+  using Ring = HalvesRing<Spans, kWidest, kUnits>;
+  using Ring::a, Ring::part, Ring::own, Ring::spare, Ring::lane, Ring::piece_at, Ring::take;
+  using Ring::kPieces, Ring::kUnit;
   static constexpr KvKind kind = KvKind::f16;
-  static constexpr int kHeads = 8, kResident = kUnits <= 3 && kWidest <= 128 ? 2 : 1;
-  static constexpr int kStride = kWidest + 16;  // words of a head's queries
-  static constexpr int kPieces = kWidest / 8, kRow = kWidest * 2 + 16, kUnit = kSpan * kRow;  // bytes of a row, a unit
+  static constexpr bool kTogether = kTogether_;  // several rows
+  static constexpr int kTiles = kTiles_, kHeads = 8;
+  static constexpr int kResident = kUnits <= 3 && kTiles == 1 && kWidest <= 128 ? 2 : 1;
+  static constexpr bool kHeld = kTiles <= 2;    // queries stay in registers
+  static constexpr int kStride = kWidest + 16;  // words of a query
   static constexpr int kSteps = kWidest / 16;
   static constexpr float kRest = 2048;  // 2^11
-  static constexpr int query_floats(int) { return kHeads * kStride; }
+  static constexpr int query_floats(int) { return kTiles * kHeads * kStride; }
+  static constexpr int fresh_floats(int rows, int e) { return rows * e; }
   static constexpr int own_floats(int, int) { return kUnits * kUnit / 4; }
-  // Where four columns of a head's sums are, among a warp's.
-  __device__ static int sum_at(int, int head, int column) {
-    return head * kWidest + (column / 8 ^ head) * 8 + column % 8;
+  // Where four columns of a tile's query's sums are, among a warp's.
+  __device__ static int sum_at(int, int query, int column) {
+    return query * kWidest + (column / 8 ^ query) * 8 + column % 8;
   }
 
-  int readable;                        // the last position that is in the cache
-  int last_slot;                       // of the row's own position
-  int at;                              // of the span at work; past the row's where there is none
-  int unit = 0;                        // of the ring, to be used next
-  bool started = false;                // a unit has been used
-  float peak = -INFINITY, weight = 0;  // of the share so far
-  float* own;                          // the warp's ring
-  uint32_t ring;
-  uint4 queries[kSteps];
-  float sums[kPieces][2] = {};
+  // Of the lane's query of a tile.
+  struct Tile {
+    uint4 queries[kHeld ? kSteps : 1];
+    float sums[kPieces][2] = {};
+    float peak = -INFINITY, weight = 0;  // of the share so far
+    int last;                            // position that its row sees
+  };
+  int at;                // of the span at work; past the rows' where there is none
+  bool started = false;  // a unit has been used
+  const uint4* rows;     // the lane's place in the queries
+  Tile tiles[kTiles];
 
   __device__ HalvesWalk(const AttentionArguments& arguments, const Part& of, bool fresh, float* shared)
-      : Spans(arguments, of),
-        readable(fresh ? of.last - 1 : of.last),
-        last_slot(this->slot_of(of.last, this->page_at(of.last))),
-        at(this->begin),
-        own(shared),
-        ring(ptx::shared_address(shared)) {}
-  __device__ static int lane() { return threadIdx.x % 32; }
+      : Ring(arguments, of, fresh ? of.first_fresh() - 1 : of.last, shared), at(this->begin) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      tiles[tile].last = kTogether ? part.last_of((tile * kHeads + g()) / part.heads) : part.last;
+  }
   __device__ static int g() { return lane() / 4; }
   __device__ static int t() { return lane() % 4; }
   __device__ static int position(int i) { return 2 * t() + i % 2 + i / 2 * 8; }  // the lane's of S
-  __device__ static uint32_t piece_at(int row, int piece) { return row * kRow + piece * 16; }
-  __device__ uint32_t unit_at(int i) const { return ring + i * kUnit; }
-  __device__ int spare() const { return unit == 0 ? kUnits - 1 : unit - 1; }
 
-  // The next unit into the one that was used last. A span of which all is read, as wide as it can be, has one address.
-  template <bool of_values>
-  __device__ void ask() {
-    const int from = this->begin;
-    if (is_there(from)) {
-      constexpr int kRows = 32 / kPieces;  // at a time
-      const int row = lane() / kPieces, piece = lane() % kPieces;
-      const uint32_t to = unit_at(spare()) + piece_at(row, piece);
-      const auto* base = static_cast<const uint16_t*>(of_values ? a.values : a.keys);
-      if (from + kSpan - 1 <= readable && from >= part.first && a.e == kWidest) {
-        const uint16_t* at = base + int64_t{this->slot()} * kWidest + lane() * 8;
-#pragma unroll
-        for (int i = 0; i < kSpan; i += kRows) ptx::copy_async(to + i * kRow, at + i * kWidest);
-      } else {
-#pragma unroll 1
-        for (int i = row; i < kSpan; i += kRows) {
-          const bool there = from + i <= readable && from + i >= part.first && piece * 8 < a.e;
-          ptx::copy_async_or_zeros(to + (i - row) * kRow,
-                                   there ? base + int64_t{this->slot() + i} * a.e + piece * 8 : base, there);
-        }
-      }
-    }
-    ptx::commit_copies();
-    if constexpr (of_values) {
-      this->look_ahead();
-      this->go_on();
-    }
-  }
-  __device__ void load() {
-#pragma unroll
-    for (int i = 0; i < kUnits; ++i) {
-      unit = i + 1;
-      i % 2 == 0 ? ask<false>() : ask<true>();
-    }
-    unit = 0;
-  }
-  // All lanes have read the unit that was used last, keys or values: it may be asked for again.
-  template <bool was_values>
-  __device__ void refill() {
-    __syncwarp();
-    ask<kUnits % 2 == 0 ? was_values : !was_values>();
-  }
-  // The next unit, there.
-  __device__ uint32_t take() {
-    ptx::wait_for_copies<kUnits - 1>();
-    __syncwarp();
-    const uint32_t taken = unit_at(unit);
-    unit = unit + 1 == kUnits ? 0 : unit + 1;
-    return taken;
-  }
-
-  // Of a head of this part, a pair of columns; what is past the heads and columns there are stays zero.
-  __device__ static void put_query(float* to, int, int head, int column, float2 pair) {
+  // Of a query, a pair of columns; what is past the queries and columns there are stays zero.
+  __device__ static void put_query(float* to, int, int query, int column, float2 pair) {
     const __half2 high = __floats2half2_rn(pair.x, pair.y);
     const float2 held = __half22float2(high);
     __half2* words =
-        reinterpret_cast<__half2*>(to) + head * kStride + column / 16 * 16 + column % 8 / 2 * 4 + column % 16 / 8 * 2;
+        reinterpret_cast<__half2*>(to) + query * kStride + column / 16 * 16 + column % 8 / 2 * 4 + column % 16 / 8 * 2;
     words[0] = high;
     words[1] = __floats2half2_rn((pair.x - held.x) * kRest, (pair.y - held.y) * kRest);
   }
   __device__ void take_queries(const float* from) {
-    const uint4* row = reinterpret_cast<const uint4*>(from + g() * kStride) + t();
+    rows = reinterpret_cast<const uint4*>(from + g() * kStride) + t();
+    if constexpr (kHeld)
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) queries[i] = row[4 * i];
+      for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+        for (int i = 0; i < kSteps; ++i) tiles[tile].queries[i] = row_at(tile, i);
+  }
+  __device__ uint4 row_at(int tile, int i) const { return rows[tile * kHeads * kStride / 4 + 4 * i]; }
+  __device__ uint4 query(int tile, int i) const {
+    if constexpr (kHeld) return tiles[tile].queries[i];
+    return row_at(tile, i);
   }
 
-  // The row's own key or value (FP32, in shared memory) into the cache and into its place in the unit.
-  __device__ void append(const float* from, void* cache, uint32_t to) const {
-    const int column = lane() * 8;
-    if (column < a.e) {
-      float eight[8];
-      Stored8<KvKind::f16> stored;
-      eight_of(from, column, a.e, eight);
-      stored.template take<32>(eight, true);
-      stored.save(cache, nullptr, last_slot, a.e, column);
-      ptx::store_shared(to + piece_at(part.last - at, lane()), stored.raw);
-    }
+  // Takes a fresh key or value by pairs of columns.
+  __device__ static auto put_fresh(const AttentionArguments& a, const Part& part, int position, int number, bool is_own,
+                                   float* fresh) {
+    __half2* const here = reinterpret_cast<__half2*>(fresh) + number * a.e / 2;
+    __half2* there = nullptr;
+    if (is_own)
+      there = reinterpret_cast<__half2*>(static_cast<__half*>(number % 2 ? a.values : a.keys) +
+                                         cuda::slot_of(a, part.sequence, position, part.kv_head) * a.e);
+    return [=](int column, float2 pair) {
+      const __half2 halves = __floats2half2_rn(pair.x, pair.y);
+      here[column / 2] = halves;
+      if (there) there[column / 2] = halves;
+    };
+  }
+  // Fresh keys (0) or values (1) of the span at work into their places in the unit.
+  __device__ void append(const float* fresh, int value, uint32_t to) const {
+    const int first = max(at, part.first_fresh()), end = min(at + kSpan, part.last + 1), piece = lane() % kPieces;
+    const __half* from = reinterpret_cast<const __half*>(fresh) + piece * 8;
+    if (piece * 8 < a.e)
+      for (int p = first + lane() / kPieces; p < end; p += 32 / kPieces)
+        ptx::store_shared(to + piece_at(p - at, piece),
+                          *reinterpret_cast<const uint4*>(from + (2 * (p - part.first_fresh()) + value) * a.e));
     __syncwarp();
   }
 
-  // The lane's scores of its head.
-  __device__ void scores_of(uint32_t keys, float (&scores)[4]) const {
-    float products[2][2][4] = {};  // of positions 0 .. 7 and 8 .. 15, of every second step
+  // The lane's scores of its queries.
+  __device__ void scores_of(uint32_t keys, float (&scores)[kTiles][4]) const {
+    float products[kTiles][2][2][4] = {};  // of positions 0 .. 7 and 8 .. 15, of every second step
     const int row = lane() / 16 * 8 + lane() % 8, half = lane() / 8 % 2;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      const uint32_t q[4] = {queries[i].x, queries[i].y, queries[i].z, queries[i].w};
       uint32_t k[4];
       ptx::load_matrices(k, keys + piece_at(row, 2 * i + half));
-      ptx::mma(products[0][i % 2], q, k[0], k[1]);
-      ptx::mma(products[1][i % 2], q, k[2], k[3]);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const uint4 four = query(tile, i);
+        const uint32_t q[4] = {four.x, four.y, four.z, four.w};
+        ptx::mma(products[tile][0][i % 2], q, k[0], k[1]);
+        ptx::mma(products[tile][1][i % 2], q, k[2], k[3]);
+      }
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const auto& [one, two] = products[i / 2];
-      scores[i] = fmaf(one[2 + i % 2] + two[2 + i % 2], 1 / kRest, one[i % 2] + two[i % 2]);
-    }
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto& [one, two] = products[tile][i / 2];
+        scores[tile][i] = fmaf(one[2 + i % 2] + two[2 + i % 2], 1 / kRest, one[i % 2] + two[i % 2]);
+      }
   }
-  // sums = sums * factor + P V
-  __device__ void add_values(uint32_t values, const float (&shares)[4], float factor) {
-    uint32_t p[4];  // positions 2 t, 2 t + 1 and those eight later
+  // What a query does not see has no score.
+  __device__ void hide(const Tile& tile, float (&scores)[4]) const {
+    const int first = !kTogether ? part.first : a.window > 0 ? tile.last - a.window + 1 : 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (const int of = at + position(i); of > tile.last || of < first) scores[i] = -INFINITY;
+  }
+  // Scores become weights; what was summed before shrinks by the factor returned.
+  __device__ __forceinline__ static float weigh(Tile& tile, float (&scores)[4]) {
+    float largest = tile.peak, sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) largest = fmaxf(largest, scores[i]);
+#pragma unroll
+    for (int d = 1; d <= 2; d *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+    const float base = kTogether && largest == -INFINITY ? 0 : largest;  // nothing seen yet
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum += scores[i] = ptx::exp2(scores[i] - base);
+#pragma unroll
+    for (int d = 1; d <= 2; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    const float factor = ptx::exp2(tile.peak - base);
+    tile.peak = largest;
+    tile.weight = fmaf(tile.weight, factor, sum);
+    return factor;
+  }
+  // Weights as halves and what rounding left over: of positions 2 t, 2 t + 1 and those eight later.
+  __device__ static void split(const float (&weights)[4], uint32_t (&p)[4]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const __half2 high = __floats2half2_rn(shares[2 * i], shares[2 * i + 1]);
+      const __half2 high = __floats2half2_rn(weights[2 * i], weights[2 * i + 1]);
       const float2 held = __half22float2(high);
-      const __half2 rest = __floats2half2_rn((shares[2 * i] - held.x) * kRest, (shares[2 * i + 1] - held.y) * kRest);
+      const __half2 rest = __floats2half2_rn((weights[2 * i] - held.x) * kRest, (weights[2 * i + 1] - held.y) * kRest);
       p[2 * i] = *reinterpret_cast<const uint32_t*>(&high);
       p[2 * i + 1] = *reinterpret_cast<const uint32_t*>(&rest);
     }
+  }
+  // sums = sums * factor + P V
+  __device__ void add_values(uint32_t values, const float (&weights)[kTiles][4], const float (&factors)[kTiles]) {
+    uint32_t p[kTiles][4];
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) split(weights[tile], p[tile]);
     const int row = lane() % 16, half = lane() / 16;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       uint32_t v[4];
       ptx::load_transposed(v, values + piece_at(row, 2 * i + half));
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float product[4] = {};
-        ptx::mma(product, p, v[2 * j], v[2 * j + 1]);
+      for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
-        for (int n = 0; n < 2; ++n)
-          sums[2 * i + j][n] = fmaf(sums[2 * i + j][n], factor, fmaf(product[2 + n], 1 / kRest, product[n]));
-      }
+        for (int j = 0; j < 2; ++j) {
+          float product[4] = {};
+          auto& sums = tiles[tile].sums[2 * i + j];
+          ptx::mma(product, p[tile], v[2 * j], v[2 * j + 1]);
+#pragma unroll
+          for (int n = 0; n < 2; ++n)
+            sums[n] = fmaf(sums[n], factors[tile], fmaf(product[2 + n], 1 / kRest, product[n]));
+        }
     }
   }
 
   __device__ bool is_of(int share) const { return this->is_in(at, share); }
-  __device__ void step(bool fresh, float* key) {
-    const bool appends = fresh && part.last < at + kSpan;
-    if (started) refill<true>();
+  __device__ void step(bool fresh, const float* fresh_rows) {
+    const bool appends = fresh && part.first_fresh() < at + kSpan;
+    if (started) this->template refill<true>();
     started = true;
     const uint32_t keys = take();
-    if (appends) append(key, a.keys, keys);
-    float scores[4], largest = peak, sum = 0;
+    if (appends) append(fresh_rows, 0, keys);
+    float scores[kTiles][4], factors[kTiles];
     scores_of(keys, scores);
-    if (at + kSpan - 1 > part.last || at < part.first)
+    if (at + kSpan - 1 > part.last_of(0) || at < part.first + part.rows - 1)
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (const int of = at + position(i); of > part.last || of < part.first) scores[i] = -INFINITY;
+      for (int tile = 0; tile < kTiles; ++tile) hide(tiles[tile], scores[tile]);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) largest = fmaxf(largest, scores[i]);
-#pragma unroll
-    for (int d = 1; d <= 2; d *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sum += scores[i] = ptx::exp2(scores[i] - largest);
-#pragma unroll
-    for (int d = 1; d <= 2; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-    const float factor = ptx::exp2(peak - largest);
-    peak = largest;
-    weight = fmaf(weight, factor, sum);
-    refill<false>();
+    for (int tile = 0; tile < kTiles; ++tile) factors[tile] = weigh(tiles[tile], scores[tile]);
+    this->template refill<false>();
     const uint32_t values = take();
-    if (appends) append(key + a.e, a.values, values);
-    add_values(values, scores, factor);
+    if (appends) append(fresh_rows, 1, values);
+    add_values(values, scores, factors);
     at = this->following(at);
   }
-  // The share's (m, l) and, if it had anything for this warp, o where the last unit was; returns where that is.
-  __device__ const float* leave(float* peaks) {
+  // The share's (m, l) of a tile and, if it had anything for this warp, o where the last unit was; returns where that
+  // is.
+  __device__ __forceinline__ const float* leave(int of, int queries, float2* peaks) {
     float* const to = own + spare() * (kUnit / 4);
+    Tile& tile = tiles[of];
     __syncwarp();
-    if (g() < part.heads && t() == 0) reinterpret_cast<float2*>(peaks)[g()] = {peak, weight};
-    if (g() < part.heads && peak > -INFINITY) {
+    if (g() < queries && t() == 0) peaks[g()] = {tile.peak, tile.weight};
+    if (g() < queries && tile.peak > -INFINITY) {
 #pragma unroll
       for (int c = 0; c < kPieces; ++c)
-        *reinterpret_cast<float2*>(to + g() * kWidest + (c ^ g()) * 8 + 2 * t()) = {sums[c][0], sums[c][1]};
+        *reinterpret_cast<float2*>(to + g() * kWidest + (c ^ g()) * 8 + 2 * t()) = {tile.sums[c][0], tile.sums[c][1]};
     }
-    peak = -INFINITY, weight = 0;
+    tile.peak = -INFINITY, tile.weight = 0;
 #pragma unroll
-    for (auto& two : sums) two[0] = two[1] = 0;
+    for (auto& two : tile.sums) two[0] = two[1] = 0;
     return to;
   }
 };

@@ -1,5 +1,5 @@
 // Attention over a cache of integers.
-#include "kernels/cuda/attention/attention_cuts.cuh"
+#include "kernels/cuda/attention/attention_launch.cuh"
 #include "kernels/cuda/attention/attention_walk.cuh"
 
 namespace fidelio::cuda {

@@ -7,20 +7,20 @@ namespace fidelio::cuda {
 
 constexpr int kWarps = kCut / kSpan, kThreads = kWarps * 32;
 
-// What is left of a share: [head][e], then [head] {m, l}; and room for as many {m, l} again.
-__host__ __device__ constexpr int slot_floats(int heads, int e) { return heads * (e + 4); }
+// What is left of a share: [query][e], then [query] {m, l}; and room for as many {m, l} again.
+__host__ __device__ constexpr int slot_floats(int queries, int e) { return queries * (e + 4); }
 
-// Shared memory, in floats, for so many heads.
+// Shared memory, in floats, for so many queries.
 struct Layout {
-  int e, heads;
-  int query, own;                                                                  // of the queries, of a warp
-  __host__ __device__ int key() const { return query; }                            // and the value after it
-  __host__ __device__ int peaks() const { return key() + 2 * e; }                  // [warp][head] {m, l}
-  __host__ __device__ int places() const { return peaks() + kWarps * heads * 2; }  // [warp]: where its o is
-  __host__ __device__ int warps() const { return places() + kWarps; }              // [warp]: its own
-  __host__ __device__ int shares() const { return warps() + kWarps * own; }        // Shares' own
+  int e, queries;
+  int query, fresh, own;                                           // of the queries, fresh rows, a warp
+  __host__ __device__ int key() const { return query; }            // of fresh rows, and their values
+  __host__ __device__ int peaks() const { return key() + fresh; }  // [warp][query] {m, l}
+  __host__ __device__ int places() const { return peaks() + kWarps * queries * 2; }  // [warp]: where its o is
+  __host__ __device__ int warps() const { return places() + kWarps; }                // [warp]: its own
+  __host__ __device__ int shares() const { return warps() + kWarps * own; }          // Shares' own
   size_t bytes(int ranks, bool cluster) const {
-    const int here = ranks == 1 ? slot_floats(heads, e) : cluster ? kDealt * slot_floats(heads, e) : 0;
+    const int here = ranks == 1 ? slot_floats(queries, e) : cluster ? kDealt * slot_floats(queries, e) : 0;
     return static_cast<size_t>(shares() + here) * 4;
   }
 };
@@ -56,12 +56,13 @@ __device__ __forceinline__ Joined join(const Peak& peak, const Sum& sum) {
   load(0);
 #pragma unroll
   for (int i = 0; i < kWarps; ++i) all.largest = fmaxf(all.largest, i < kAtOnce ? peaks[i % kAtOnce].x : peak(i).x);
+  const float base = all.largest == -INFINITY ? 0 : all.largest;  // nothing seen, of one of several rows
 #pragma unroll
   for (int first = 0; first < kWarps; first += kAtOnce) {
     if (first > 0) load(first);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const float factor = ptx::exp2(peaks[i].x - all.largest);
+      const float factor = ptx::exp2(peaks[i].x - base);
       all.weight = fmaf(factor, peaks[i].y, all.weight);
       all.sum.x = fmaf(factor, sums[i].x, all.sum.x);
       all.sum.y = fmaf(factor, sums[i].y, all.sum.y);
@@ -82,15 +83,19 @@ struct Shares {
   const bool alone = gridDim.z == 1;
   float* const mine;  // alone: o, then {m, l} before and after a share, in turns; first of a cluster: all shares' slots
   float* const parts;  // in memory: all shares' slots
-  const int slot = slot_floats(part.heads, a.e);
+  const int slot = slot_floats(part.queries(), a.e);
 
   template <typename Work>
-  __device__ void for_columns(const Work& work) const {  // four at a time
-    for (int i = threadIdx.x * 4; i < part.heads * a.e; i += kThreads * 4) work(i);
+  __device__ void for_columns(int first, int end, const Work& work) const {  // of queries; four at a time
+    for (int i = first * a.e + threadIdx.x * 4; i < end * a.e; i += kThreads * 4) work(i);
+  }
+  template <typename Work>
+  __device__ void for_columns(const Work& work) const {
+    for_columns(0, part.queries(), work);
   }
   __device__ bool leads_cluster() const { return kClusters && !alone && part.rank == 0; }
   __device__ float2& peak_of(int turn, int i) const {
-    return reinterpret_cast<float2*>(mine + part.heads * a.e)[turn % 2 * part.heads + i / a.e];
+    return reinterpret_cast<float2*>(mine + part.queries() * a.e)[turn % 2 * part.queries() + i / a.e];
   }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   uint32_t all_here = 0;  // of the first thread block: a barrier, the bytes of all shares
@@ -100,7 +105,7 @@ struct Shares {
     if (threadIdx.x == 0 && leads_cluster()) {
       ptx::start_barrier(all_here, 1);
       ptx::publish_barriers();
-      ptx::expect(all_here, __popc(part.shares) * part.heads * (a.e + 2) * 4);
+      ptx::expect(all_here, __popc(part.shares) * part.queries() * (a.e + 2) * 4);
     }
     __syncwarp();
   }
@@ -118,7 +123,7 @@ struct Shares {
   __device__ void put(int turn, int share, int i, const Joined& of) const {
     const float2 peak{of.largest, of.weight};
     const bool once = i % a.e == 0;
-    const int to_peak = part.heads * a.e + i / a.e * 2;
+    const int to_peak = part.queries() * a.e + i / a.e * 2;
     if (alone) {
       Joined all{peak_of(turn, i).x, peak_of(turn, i).y, *reinterpret_cast<float4*>(mine + i)};
       all.add(peak, of.sum);
@@ -180,7 +185,7 @@ struct Shares {
     for (int share = 0; share < kDealt; ++share) {
       peaks[share] = {-INFINITY, 0}, sums[share] = {0, 0, 0, 0};
       if (!part.has_cuts(share)) continue;
-      sums[share] = four(share * slot + i), peaks[share] = two(share * slot + part.heads * a.e + i / a.e * 2);
+      sums[share] = four(share * slot + i), peaks[share] = two(share * slot + part.queries() * a.e + i / a.e * 2);
     }
     Joined all;
 #pragma unroll

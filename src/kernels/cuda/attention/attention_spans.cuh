@@ -6,10 +6,20 @@ namespace fidelio::cuda {
 
 constexpr int kSpan = 16;  // positions that a warp works on at a time
 
-// Which heads, row, positions and cuts a thread block works for: those of shares rank, rank + ranks, ...
+// Which heads, rows, positions and cuts a thread block works for: those of shares rank, rank + ranks, ... Rows are some
+// of one sequence that follow each other; a head of one of them is a query.
 struct Part {
-  int row, sequence, kv_head, head0, heads, first, last, rank, ranks;
+  int row, rows, before;  // the first, how many, and how many of the step's rows their sequence has before them
+  int sequence, kv_head, head0, heads;
+  int first, last;  // positions that any of the rows sees
+  int rank, ranks;
   int shares;  // a bit for each that has cuts
+  __device__ int queries() const { return rows * heads; }
+  __device__ int last_of(int row_here) const { return last - (rows - 1 - row_here); }
+  // The positions that this step appends of the sequence, as far as the rows see them.
+  __device__ int fresh() const { return before + rows; }
+  __device__ int first_fresh() const { return last - fresh() + 1; }
+  __device__ bool has(int position) const { return position / kCut % kDealt % ranks == rank; }
   __device__ int first_cut_of(int share) const {
     const int cut = first / kCut;
     return cut + ((share - cut) & (kDealt - 1));

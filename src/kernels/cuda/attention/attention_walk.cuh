@@ -3,7 +3,7 @@
 #pragma once
 #include <algorithm>
 
-#include "kernels/cuda/attention/attention_cuts.cuh"
+#include "kernels/cuda/attention/attention_launch.cuh"
 
 namespace fidelio::cuda {
 
@@ -42,8 +42,10 @@ template <class Spans, KvKind kind_, int kLanes>
 struct MultiplyingWalk : Spans {
   using Spans::a, Spans::part, Spans::begin, Spans::next, Spans::is_there;
   static constexpr KvKind kind = kind_;
-  static constexpr int kHeads = 4, kResident = 1;
+  static constexpr bool kTogether = false;
+  static constexpr int kHeads = 4, kTiles = 1, kResident = 1;
   static constexpr int query_floats(int e) { return kHeads * e; }
+  static constexpr int fresh_floats(int, int e) { return 2 * e; }
   static constexpr int own_floats(int heads, int e) { return (kSpan + 1) * kHeads + heads * e; }
   __device__ static int sum_at(int e, int head, int column) { return head * e + column; }
   static constexpr int kAtOnce = 32 / kLanes, kSteps = kSpan / kAtOnce;  // positions a step
@@ -97,6 +99,10 @@ struct MultiplyingWalk : Spans {
     *reinterpret_cast<float2*>(queries + head * e + column) = pair;
   }
   __device__ void take_queries(const float* from) { queries = from; }
+  // Takes a fresh key or value by pairs of columns.
+  __device__ static auto put_fresh(const AttentionArguments& a, const Part&, int, int number, bool, float* fresh) {
+    return [here = fresh + number * a.e](int column, float2 pair) { *reinterpret_cast<float2*>(here + column) = pair; };
+  }
   // The row's own key and value (FP32, in shared memory) into the cache and, as they are there, among the span's.
   __device__ void append(const float* key) {
     float eight[8];
@@ -198,7 +204,7 @@ struct MultiplyingWalk : Spans {
 
   __device__ bool is_of(int share) const { return this->is_in(begin, share); }
   // The span whose keys and values have been asked for; those of the next one are then.
-  __device__ void step(bool fresh, float* key) {
+  __device__ void step(bool fresh, const float* key) {
     this->look_ahead();
     if (fresh && part.last < begin + kSpan) append(key);
     scores_of();
@@ -213,12 +219,12 @@ struct MultiplyingWalk : Spans {
     __syncwarp();
   }
   // The share's (m, l); returns where o is.
-  __device__ const float* leave(float* peaks) {
+  __device__ const float* leave(int, int queries_here, float2* peaks) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int head = 2 * i + lane / kSpan;
-      if (lane % kSpan == 0 && head < part.heads) reinterpret_cast<float2*>(peaks)[head] = {peak[i], weight[i]};
+      if (lane % kSpan == 0 && head < queries_here) peaks[head] = {peak[i], weight[i]};
       peak[i] = -INFINITY, weight[i] = 0;
     }
     summed = false;

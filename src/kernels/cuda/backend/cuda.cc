@@ -75,6 +75,7 @@ void Cuda::reserve(int64_t rows, int64_t columns, int64_t context) {
   s.context = std::max(s.context, context);
   const int64_t n = s.max_rows, k = s.max_columns, chunks = (n + cuda::kMaxRows - 1) / cuda::kMaxRows;
   s.grow(s.acts, n * k * 4);
+  if (s.gathers) s.grow(s.gathered_acts, n * k * 4);
   s.grow(s.blocks, chunks * State::chunk_bytes(k));
   s.grow(s.halves, n * k * 2);
   s.grow(s.half_factor, n * 4);
@@ -139,7 +140,6 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   s.rows = batch.rows();
   s.logit_count = static_cast<int64_t>(batch.logit_rows.size());
   const auto sequences = static_cast<int64_t>(batch.segments.size());
-  s.one_row_each = s.kind == RowKind::output && sequences == batch.rows();
   s.fresh = {};
   s.joining = false;
   s.waiting.reset();  // of a step that was given up
@@ -160,6 +160,7 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
     b.insert(b.end(), static_cast<size_t>(count), sequence);
   }
   b.insert(b.end(), batch.logit_rows.begin(), batch.logit_rows.end());
+  s.cut_units(batch, shape, b);
   const auto table = static_cast<int64_t>(b.size());
   for (const Segment& segment : batch.segments) {
     const std::span<const int32_t> pages = batch.pages_of(segment);
@@ -175,9 +176,10 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   s.sequence = s.positions + s.rows;
   s.logit_rows = s.sequence + s.rows;
   s.page_of = s.ids + table;
-  // Scratch for attention, of rows that have several thread blocks, which are few: 32 MB, one row at least.
+  if (s.units.count > 0) s.units.table = s.logit_rows + s.logit_count;
+  // Scratch for attention, of rows that have several thread blocks, which are few: 32 MB, a unit's at least.
   const int64_t row_bytes = cuda::attention_parts(shape.heads, shape.head_dim) * 4;
-  s.grow(s.attention, std::max(row_bytes, std::min(row_bytes * s.rows, int64_t{32} << 20)));
+  s.grow(s.attention, std::max(row_bytes * s.units.rows, std::min(row_bytes * s.rows, int64_t{32} << 20)));
   s.grow(s.arrived, s.rows * shape.heads * 4);
   s.grow(s.turns, static_cast<int64_t>(shape.rotations.size()) * s.rows * shape.head_dim * 4);
 }
@@ -192,7 +194,8 @@ void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
     s.joining = false;
   };
   constexpr size_t kMostGraphs = 256;
-  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, s.one_row_each, s.mode, s.high_bits};
+  const std::array<int, 3> units{s.units.count, s.units.rows, s.units.of_sequence};
+  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, units, s.mode, s.high_bits};
   const auto found = s.graphs.find(shape);
   if (found == s.graphs.end()) {  // once without: whatever is done only once happens outside a graph
     joined();
@@ -273,11 +276,10 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
   State& s = *state_;
   if (s.defer(input, weights, false)) return;
   s.flush();
-  const bool grid = weights[0].first->spec.kind == Kind::grid;  // each has its own table
   const State::Way way = s.way_of(*weights[0].first, input);
   const cuda::LowbitShape& first_shape = s.seen_as(input, *weights[0].first).lowbit.shape;
   const bool vectors = way == State::Way::vectors;
-  bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether && !grid &&
+  bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether &&
                     (vectors || way == State::Way::codes || way == State::Way::many);
   for (const auto& [w, y] : weights)
     one_launch = one_launch && s.way_of(*w, input) == way &&
@@ -339,8 +341,8 @@ void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_no
   const cuda::FreshHeads fresh{
       q.data(),       k.data(), v.data(), q_norm ? q_norm->data() : nullptr, k_norm ? k_norm->data() : nullptr,
       shape.norm_eps, turns};
-  if (s.one_row_each &&
-      cuda::attention_appends(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim))
+  if (s.kind == RowKind::output && cuda::attention_appends(State::kind_of(cache.format), shape.heads, shape.kv_heads,
+                                                           shape.head_dim, s.units.of_sequence))
     s.fresh = fresh;
   else
     cuda::rope_append(s.stream, s.arguments(cache, layer), fresh);
@@ -384,6 +386,30 @@ Cuda::Acts Cuda::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
                   {how.columns, how.stride, how.doubled * how.stride, how.core, static_cast<float>(how.scale())},
                   signs.data(), acts.rows, s.acts.as<float>());
   return s.fresh_acts(acts.rows, acts.columns, acts.kind);  // what was prepared of them is not of these
+}
+
+Cuda::Order Cuda::make_order(std::span<const int32_t> columns, int64_t kept) {
+  State& s = *state_;
+  s.gathers = true;
+  s.grow(s.gathered_acts, static_cast<int64_t>(s.acts.size()));
+  Order order{cuda::DeviceBuffer(columns.size_bytes()), static_cast<int64_t>(columns.size()), kept};
+  cuda::to_device(s.stream, order.columns.data(), columns.data(), columns.size_bytes());
+  cuda::wait_for(s.stream);
+  return order;
+}
+
+Cuda::Acts Cuda::gather(Acts acts, const Order& order) {
+  State& s = *state_;
+  assert(s.is_alive(acts) && "the newest acts are gathered");
+  s.flush();
+  s.write_values();
+  cuda::gather_columns(s.stream, acts.values, acts.rows, acts.columns,
+                       {order.columns.as<int32_t>(), order.count, order.kept}, clips_groups(s.mode) ? kGroupClip : 1.0f,
+                       s.gathered_acts.as<float>());
+  Acts out = s.fresh_acts(acts.rows, order.count, acts.kind);
+  out.values = s.gathered_acts.as<float>();
+  out.fine = 2 * order.kept;
+  return out;
 }
 
 Cuda::Acts Cuda::input(const Matrix& x) {

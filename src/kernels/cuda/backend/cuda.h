@@ -1,7 +1,7 @@
 // Cuda: the Backend on an NVIDIA GPU (compute capability 8.0 and newer). See kernels/backend.h for what each operation
 // means; this page says how it is held. No CUDA header is needed to include it.
 //
-// Linears see activations of 16 bits (a16): integers under a power of two for 128 of a row where weights are integers,
+// Linears see activations of 16 bits (a16): integers under a power of two for 128 of a row where weights are codes,
 // else FP16, under a power of two where 128 of a row leave FP16's comfortable range; or FP32 (f32). In the coarse modes
 // codes see the integers that the CPU's kernels see, multiplied as the numbers they stand for; no faster than a16, so
 // that tables and certificates can be made here too. All sums are FP32.
@@ -19,9 +19,10 @@
 // the rows whose logits are wanted are output rows from the last norm on.
 //
 // A step of at most kRecordedRows output rows is captured as a CUDA graph the second time that repeat() sees its shape
-// (rows, logit rows, context rounded up, one row a sequence or more, reading) and replayed from then on; nothing waits
-// for the host inside. Where each sequence has one row rope_append only takes note, and attend does both in one launch.
-// Where it is one row alone, on Hopper, products of integers wait for the next operation too: a norm or swiglu of their
+// (rows, logit rows, context rounded up, how rows attend together, reading) and replayed from then on; nothing waits for
+// the host inside. Where sequences have few rows rope_append only takes note, and attend does both in one launch: one
+// row, or with an FP16 cache on Hopper up to 16, which there attend together (AttentionUnits of ops.h).
+// Where it is one row alone, on Hopper, products of codes wait for the next operation too: a norm or swiglu of their
 // outputs, and the rounding that follows it, is made by the same launch (LowbitJoin of lowbit.h). Acts of norm and
 // swiglu of such a row, and of prompt rows, are then for products only, not for read().
 #pragma once
@@ -74,6 +75,12 @@ class Cuda {
     uint64_t version = 0;
     RowKind kind = RowKind::output;  // which products they go to
     bool whole = false;              // for the head, which no reading cuts
+    int64_t fine = 0;                // last columns that have 8 bits where a coarse mode gives the others fewer
+  };
+  struct Order {  // Backend::gather()
+    cuda::DeviceBuffer columns;
+    int64_t count = 0, kept = 0;
+    bool empty() const { return count == 0; }
   };
   struct KvCache {  // per layer what ops.h says under Attention
     KvFormat format = KvFormat::f16;
@@ -114,6 +121,8 @@ class Cuda {
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how);
   Acts turn(Acts acts, const Hadamard& how, const Matrix& signs);
+  Order make_order(std::span<const int32_t> columns, int64_t kept);
+  Acts gather(Acts acts, const Order& order);
   Acts input(const Matrix& x);
   void read(Acts acts, std::span<float> host);
   void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);

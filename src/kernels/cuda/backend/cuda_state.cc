@@ -54,10 +54,10 @@ Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
   const int64_t group = activation_group(weight);
   const uint64_t wanted = uint64_t{1} << 63 | version << 16 | static_cast<uint64_t>(group << 4 | bits);
   if (rounded_version != wanted)
-    cuda::round_to_integers(stream, input.values, input.rows, input.columns, group,
+    cuda::round_to_integers(stream, input.values, input.rows, input.columns, input.fine, group,
                             static_cast<float>((1 << (bits - 1)) - 1), rounded.as<float>());
   rounded_version = wanted;
-  return {rounded.as<float>(), input.rows, input.columns, wanted, input.kind, input.whole};
+  return {rounded.as<float>(), input.rows, input.columns, wanted, input.kind, input.whole, 0};
 }
 
 // Straight from what they are made of, whoever else has them written: the bits are those of the form that is read.
@@ -131,6 +131,24 @@ void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float
   cuda::finish_rows(stream, factor, bias, input.rows, w.out, y);
 }
 
+// Output rows of a sequence, cut into as few units as they fit in, as even as can be.
+void Cuda::State::cut_units(const Batch& batch, const AttentionShape& shape, std::vector<int32_t>& table) {
+  units = {};
+  if (kind != RowKind::output) return;
+  for (const Segment& segment : batch.segments) units.of_sequence = std::max(units.of_sequence, segment.rows);
+  const int together = cuda::rows_together(shape.heads, shape.kv_heads, shape.head_dim);
+  if (units.of_sequence == 1 || together == 1) return;
+  for (const Segment& segment : batch.segments) {
+    const int count = (segment.rows + together - 1) / together;
+    for (int i = 0; i < count; ++i) {
+      const int before = segment.rows * i / count, rows = segment.rows * (i + 1) / count - before;
+      table.insert(table.end(), {segment.first_row + before, rows, before});
+      units.rows = std::max(units.rows, rows);
+    }
+    units.count += count;
+  }
+}
+
 cuda::AttentionArguments Cuda::State::arguments(const KvCache& cache, int layer) const {
   const AttentionShape& s = cache.shape;
   cuda::AttentionArguments a{static_cast<int>(rows),
@@ -146,7 +164,8 @@ cuda::AttentionArguments Cuda::State::arguments(const KvCache& cache, int layer)
                              nullptr,
                              nullptr,
                              nullptr,
-                             nullptr};
+                             nullptr,
+                             units};
   const int64_t slots = cache.pages * s.kv_heads * kPageTokens, half = slots * s.head_dim * element_bytes(cache.format);
   const int64_t scales = slots * scale_bytes(cache.format);
   std::byte* at = cache.storage.as<std::byte>() + layer * 2 * (half + scales);

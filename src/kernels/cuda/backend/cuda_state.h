@@ -63,8 +63,8 @@ struct Cuda::State {
   int high_bits = 0;  // Reading's
   int64_t rows = 0;
   RowKind kind = RowKind::output;
-  bool one_row_each = false;  // of every sequence, to be decoded
-  int cuts = 0;               // of attention, at least those of the longest context
+  cuda::AttentionUnits units;  // of output rows
+  int cuts = 0;                // of attention, at least those of the longest context
   std::vector<int32_t> host_batch;
   DeviceBuffer batch;  // ids, positions, sequence of each row, logit rows, then the page table
   const int32_t *ids = nullptr, *positions = nullptr, *sequence = nullptr, *logit_rows = nullptr, *page_of = nullptr;
@@ -72,6 +72,8 @@ struct Cuda::State {
 
   // Scratch.
   DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns;
+  DeviceBuffer gathered_acts;  // what the newest acts were gathered to
+  bool gathers = false;        // there is an Order
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
 
   // What norms and gates make activations of, rows of `columns`.
@@ -117,7 +119,7 @@ struct Cuda::State {
 
   // Steps seen, by what they are and by their shape. Addresses of everything but matrices and weights are in them too,
   // so they go when scratch grows.
-  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, bool, Activations, int>;
+  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, std::array<int, 3>, Activations, int>;
   std::map<Shape, cuda::Graph> graphs;
   int64_t logit_count = 0;
 
@@ -125,7 +127,7 @@ struct Cuda::State {
   Acts fresh_acts(int64_t n, int64_t columns, RowKind of) {
     assert(n <= max_rows && columns <= max_columns);
     unwritten = {};
-    return {acts.as<float>(), n, columns, ++version, of, false};
+    return {acts.as<float>(), n, columns, ++version, of, false, 0};
   }
   cuda::Sending sending;
   cuda::ChoiceScratch choice;
@@ -181,9 +183,9 @@ struct Cuda::State {
   const cuda::WeightValues& seen_as(const Acts& input, const cuda::Linear& w) const {
     return !input.whole && w.is_viewed(high_bits) ? w.view : w.values;
   }
-  // Codes that few rows are multiplied by as integers.
+  // Codes that rows are multiplied by as integers.
   bool is_integers(const cuda::Linear& w) const {
-    return way_of(w, mode, RowKind::output) == Way::codes && w.values.lowbit.shape.kind == cuda::CodeKind::integer;
+    return way_of(w, mode, RowKind::output) == Way::codes && w.values.lowbit.shape.kind != cuda::CodeKind::half;
   }
   static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
 
@@ -198,6 +200,7 @@ struct Cuda::State {
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add);
   void multiply_vectors(const Acts& input, std::span<const cuda::VectorOutput> outputs, bool add);
 
+  void cut_units(const Batch& batch, const AttentionShape& shape, std::vector<int32_t>& table);
   cuda::AttentionArguments arguments(const KvCache& cache, int layer) const;
   static cuda::KvKind kind_of(KvFormat format) {
     static_assert(static_cast<int>(cuda::KvKind::i4x2) == static_cast<int>(KvFormat::i4x2));

@@ -226,6 +226,13 @@ __device__ __forceinline__ uint32_t select_bits(uint32_t a, uint32_t b) {
   asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(r) : "n"(mask), "r"(a), "r"(b));
   return r;
 }
+// Byte i of the result: that of (b, a), eight bytes, which nibble i of `select` counts, or if the nibble's high bit is
+// set eight times that byte's sign.
+__device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t select) {
+  uint32_t r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(select));
+  return r;
+}
 // c (16 x 8, FP32) += a (16 x 16, FP16) b (16 x 8, FP16). Lane 4 g + t holds rows g and g + 8 of a and c, column g of
 // b.
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

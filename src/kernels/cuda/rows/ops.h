@@ -37,8 +37,9 @@ void divide_rows(Stream stream, const float* factor, int64_t n, int64_t d, float
 void finish_rows(Stream stream, const float* factor, const float* bias, int64_t n, int64_t d, float* y);
 
 // y (n, columns) = x as integers of magnitude `steps` at most under one FP32 scale for each `group` columns of a row:
-// largest / steps, the nearest integer, ties to even.
-void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, int64_t group, float steps, float* y);
+// largest / steps, the nearest integer, ties to even. Groups of the last `fine` columns have 127 steps.
+void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, int64_t fine, int64_t group,
+                       float steps, float* y);
 
 // y = x / sqrt(mean(x^2) + eps) * weight; `rows` picks rows of x, null: all in order. With `blocks`, y is also prepared
 // for lowbit.h.
@@ -56,6 +57,14 @@ struct RowTurn {
   float scale;
 };
 void turn_rows(Stream stream, const RowTurn& how, const float* signs, int64_t n, float* x);
+// y (n, columns) = columns order[i] of x (n, from_columns), of which the last 2 `kept` are as they are; others, in groups
+// of `kept`, are at most `clip` times their group's largest magnitude where that is below 1. x is not y.
+struct ColumnOrder {
+  const int32_t* order;
+  int64_t columns, kept;  // a multiple of kept; 32, 64 or 128
+};
+void gather_columns(Stream stream, const float* x, int64_t n, int64_t from_columns, const ColumnOrder& order,
+                    float clip, float* y);
 // Of `count` values: x *= factor, x += y.
 void scale_values(Stream stream, float factor, int64_t count, float* x);
 void add_values(Stream stream, const float* y, int64_t count, float* x);
@@ -63,6 +72,12 @@ void add_values(Stream stream, const float* y, int64_t count, float* x);
 // ---- Attention. One layer's cache: keys then values, (pages, hk, kPageTokens, e), for i4x2 (pages, hk, plane,
 // kPageTokens, e / 2), then for i8 and i4x2 two (pages, hk, kPageTokens) arrays of {scale, lowest} FP32 pairs.
 enum class KvKind : uint8_t { f32, f16, bf16, i8, i4x2 };  // = KvFormat
+// Rows of a sequence that follow each other may attend together, so that its keys and values are read once for all.
+struct AttentionUnits {
+  const int32_t* table = nullptr;  // (count) {first row, rows, rows of its sequence before it}; null: each row alone
+  int count = 0;
+  int rows = 1, of_sequence = 1;  // the most of a unit, of a sequence
+};
 struct AttentionArguments {
   int n = 0, h = 0, hk = 0, e = 0, window = 0;
   const int32_t* positions = nullptr;  // (n)
@@ -74,6 +89,7 @@ struct AttentionArguments {
   void* values = nullptr;
   float* key_scales = nullptr;  // i8, i4x2
   float* value_scales = nullptr;
+  AttentionUnits units;
 };
 // q (n, h, e) and k (n, hk, e) are to be normalised per head (weights or null) and turned; k and v go into the cache.
 struct FreshHeads {
@@ -107,10 +123,12 @@ struct AttentionScratch {
   uint32_t* arrived = nullptr;  // rows * h, zeros; left so
 };
 int64_t attention_parts(int h, int e);
-// out (n, h, e). With fresh.k, rows are turned and appended here instead of by rope_append; that asks for sequences of
-// one row and attention_appends(). With `blocks`, which asks for attention_prepares(), out is also prepared for
+// Of a unit the most; where the cache is not FP16 its rows attend alone, with the same bits.
+int rows_together(int h, int hk, int e);
+// out (n, h, e). With fresh.k, rows are turned and appended here instead of by rope_append; that asks for
+// attention_appends() of the most rows that a sequence has, and for units where that is not one. With `blocks`, which asks for attention_prepares(), out is also prepared for
 // lowbit.h.
-bool attention_appends(KvKind kind, int h, int hk, int e);
+bool attention_appends(KvKind kind, int h, int hk, int e, int rows);
 bool attention_prepares(KvKind kind, int h, int hk, int e);
 void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
             const AttentionScratch& scratch, float* out, uint8_t* blocks);

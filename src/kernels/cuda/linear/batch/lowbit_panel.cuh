@@ -57,6 +57,7 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
     return PanelSlots::of<Traits>(p, plan, blockIdx.z * own + item / 32 / kEights, item / 32 % kEights, lane);
   };
   PanelSlots slots = alone ? PanelSlots::of<Traits>(p, plan, tile, 0, lane) : slots_of(threadIdx.x);
+  const typename Traits::Table table(panel_block<Traits>(p, plan, tile / kTiles).target->grid);
   int stage = 0, offset = 0, parity = 0;
   bool filled = false;  // the stage to come, as far as is known
   float total[kEights][4];
@@ -75,7 +76,7 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
       ++stage, offset += stage_bytes;
       if (stage == stages) stage = 0, offset = 0, parity ^= 1;
       multiply_panel<Traits, kRows, kTiles>(at.ring + (codes + here), b + (here >> 4), at.ring + (records + here),
-                                            in_block, first_panel_tile<kTiles>(), lane, p.twice_middle, total,
+                                            in_block, first_panel_tile<kTiles>(), lane, table, p.twice_middle, total,
                                             [&] { filled = ptx::is_over(first_barrier + stage * 8, parity); });
       __syncwarp();  // nothing is left of it where lanes agree, so racecheck reports the other 31
       if (lane == 0) ptx::arrive(barrier + 2 * kPanelStages * 8);

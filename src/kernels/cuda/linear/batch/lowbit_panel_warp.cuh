@@ -28,7 +28,8 @@ struct PanelRecords {
 // has outputs g and g + 8. `meanwhile` is done while the last products are.
 template <typename Traits, int kRows, int kTiles, typename Meanwhile>
 __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t b, const uint8_t* records, int tile,
-                                               int first_tile, int lane, int twice_middle, float (&total)[kRows / 8][4],
+                                               int first_tile, int lane, const typename Traits::Table& table,
+                                               int twice_middle, float (&total)[kRows / 8][4],
                                                const Meanwhile& meanwhile) {
   LaneBlock<Traits> w;
   w.template load<kTiles, kBlockRows / 16>(weights, tile, lane, Plain(), first_tile);
@@ -39,7 +40,7 @@ __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t 
     uint32_t a[Traits::kGroupChunks][4];
     int acc[kRows];
 #pragma unroll
-    for (int i = 0; i < Traits::kGroupChunks; ++i) w.bytes(group * Traits::kGroupChunks + i, a[i]);
+    for (int i = 0; i < Traits::kGroupChunks; ++i) w.bytes(group * Traits::kGroupChunks + i, table, a[i]);
     ptx::fence_products(a);
 #pragma unroll
     for (int i = 0; i < Traits::kGroupChunks; ++i)
@@ -49,7 +50,8 @@ __device__ __forceinline__ void multiply_panel(const uint8_t* weights, uint32_t 
     rows.load_sums(records, kFirstSum + group);
     const float2 s = w.scales(group);
     const auto below_zero = [&](int zero) { return Traits::kHigh ? twice_middle - 2 * zero : -zero; };
-    const int below[2] = {below_zero(w.zero[group] & 255), below_zero(w.zero[group] >> 8)};
+    const int2 above = w.above(group);
+    const int below[2] = {below_zero(above.x), below_zero(above.y)};
     constexpr int kUnits =
         Traits::kHigh ? 2 : 1;  // halves of a unit, of a view, as in centred() of lowbit_multiply.cuh
     if (group == Traits::kGroups - 1) meanwhile();

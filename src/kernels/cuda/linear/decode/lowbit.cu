@@ -39,14 +39,10 @@ __device__ void put(uint32_t& word, uint32_t bits, int width, int at) {  // at m
 }
 
 __device__ void place(PackedLane& lane, CodeKind kind, int bits, int c, int h, int r, int pair, uint32_t q) {
-  const int word4 = (c / 2) * 4 + 2 * (c % 2) + h, nibble = 16 * pair + 4 * r, byte = 16 * pair + 8 * (r / 2),
+  const int word4 = (c / 2) * 4 + 2 * (c % 2) + h, nibble = nibble_of(kind, r, pair), byte = 16 * pair + 8 * (r / 2),
             odd = r % 2;
-  if (kind == CodeKind::grid) {
-    if (bits == 4) put(lane.high[word4], q, 4, 8 * r + 4 * pair);
-    if (bits == 3)
-      put(lane.two[c], q >> 1, 2, 8 * r + 2 + 2 * pair + 4 * h),
-          put(lane.one[c / 2], q & 1, 1, 8 * r + 2 * (2 * (c % 2) + h) + pair);
-    if (bits == 2) put(lane.two[c], q, 2, 4 * (4 * h + r) + 2 * pair);
+  if (kind == CodeKind::grid && bits == 4) {
+    put(lane.high[word4], q & 7, 3, nibble), put(lane.high[word4], q >> 3, 1, high_bit_of(r, pair));
     return;
   }
   if (bits >= 4) put(lane.high[word4], q >> (bits - 4), 4, nibble);
@@ -171,7 +167,7 @@ bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind) {
   const bool gate = kind == LowbitJoin::Kind::gate;
   if (!is_hopper() || outputs.size() != (gate ? 2 : 1)) return false;
   for (const LowbitOutput& o : outputs)
-    if (o.weight->shape.kind != CodeKind::integer || o.weight->shape.out % kBlockRows != 0 ||
+    if (o.weight->shape.kind == CodeKind::half || o.weight->shape.out % kBlockRows != 0 ||
         o.weight->shape.out != outputs[0].weight->shape.out)
       return false;
   return true;
@@ -183,8 +179,9 @@ void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const 
   int row_blocks = 0;
   for (int i = 0; i < product.count; ++i) {
     const LowbitWeight& w = *product.outputs[i].weight;
-    p.target[p.targets++] = {w.blocks,   w.row_factor, w.bias, product.outputs[i].y, static_cast<int>(w.shape.out),
-                             row_blocks, w.factor};
+    p.target[p.targets++] = {
+        w.blocks,   w.row_factor, w.bias, w.grid, product.outputs[i].y, static_cast<int>(w.shape.out),
+        row_blocks, w.factor};
     row_blocks += static_cast<int>(w.shape.row_blocks());
   }
   p.column_blocks = static_cast<int>(shape.column_blocks());
@@ -196,7 +193,6 @@ void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const 
   p.group_chunks = shape.group / 32;
   p.rows = product.x.rows;
   p.x = product.x.blocks;
-  p.grid = product.outputs[0].weight->grid;
   p.add = product.add;
   p.norm = product.norm;
   p.join = product.join;

@@ -1,12 +1,12 @@
-// What all kernels of low-bit products share, and the one of FP16 values and grids, a template over the code, the
-// number of 8-row activation tiles and the 16-output tiles of a warp. (Integers: lowbit_stream.cuh.)
+// What all kernels of low-bit products share, and the one of FP16 values, a template over the number of 8-row activation
+// tiles and the 16-output tiles of a warp. (Integers and grids: lowbit_stream.cuh.)
 //
 // A thread block owns kTiles tiles of 16 outputs and has one warp for each of the kParts parts of the inputs; nothing
 // is shared between warps until the end. A warp walks its part block by block (128 inputs):
 //
-//      DRAM --16-byte loads, kDepth blocks ahead--> registers --table--> tensor cores --> acc (a group)
-//                                                                                          |  total += s f acc
-//      L2 (L1) --activations of the block---------------------------------------------------'
+//      DRAM --16-byte loads, kDepth blocks ahead--> registers --> tensor cores --> acc (a group)
+//                                                                                   |  total += f acc
+//      L2 (L1) --activations of the block--------------------------------------------'
 //
 // and at the end the parts' totals meet in shared memory, where they are added as a balanced tree. The first blocks are
 // asked for before the kernel waits for the one before it (weights are constants), and each thread block ends by asking
@@ -19,7 +19,6 @@
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/linear/decode/lowbit_launch.cuh"
 #include "kernels/cuda/linear/decode/lowbit_multiply.cuh"
-#include "kernels/cuda/linear/layout/pair_table.cuh"
 
 namespace fidelio::cuda {
 
@@ -46,11 +45,8 @@ template <typename Traits>
 __device__ __forceinline__ void load_tile(LaneBlock<Traits>& to, const LowbitArguments& p, const TileAt& at, int tile,
                                           int block) {
   const int lane = threadIdx.x % 32;
-  if constexpr (Traits::kHalf)
-    to.load(reinterpret_cast<const __half*>(at.w), at.row_block * kBlockRows + (at.tile + tile) * 16 + lane / 4,
-            at.target->out - 1, block * kBlockColumns + lane % 4 * 8, p.columns);
-  else
-    to.load(at.w + int64_t{block} * Traits::kBlockBytes, at.tile + tile, lane);
+  to.load(reinterpret_cast<const __half*>(at.w), at.row_block * kBlockRows + (at.tile + tile) * 16 + lane / 4,
+          at.target->out - 1, block * kBlockColumns + lane % 4 * 8, p.columns);
 }
 
 // What becomes of a sum.
@@ -134,25 +130,14 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
   const TileAt at = tile_at<Traits>(p, blockIdx.x * kTiles);
   const int first = part_begin(warp, p.column_blocks), last = part_begin(warp + 1, p.column_blocks);
   LaneBlock<Traits> ahead[kDepth][kTiles];
-  const uint8_t* codes = Traits::kHalf ? at.w : at.w + first * Traits::kBlockBytes;  // of block `first`, and so on
-  const auto load = [&](LaneBlock<Traits>(&to)[kTiles], int block, int from_codes) {
+  const auto load = [&](LaneBlock<Traits>(&to)[kTiles], int block) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-      if constexpr (Traits::kHalf)
-        load_tile(to[tile], p, at, tile, block);
-      else
-        to[tile].load(codes + from_codes * Traits::kBlockBytes, at.tile + tile, lane);
+    for (int tile = 0; tile < kTiles; ++tile) load_tile(to[tile], p, at, tile, block);
   };
 #pragma unroll
   for (int d = 0; d < kDepth; ++d)
-    if (first + d < last) load(ahead[d], first + d, d);
+    if (first + d < last) load(ahead[d], first + d);
   float* sums = reinterpret_cast<float*>(shared);  // [part][row m][output]
-  uint8_t* pair_table = shared + kParts * kRows * kOutputs * 4;
-  if constexpr (Traits::kGrid) {
-    fill_pair_table<Traits::bits>(pair_table, p.grid);
-    __syncthreads();
-  }
-  const uint32_t table = ptx::shared_address(pair_table) + lane * 4;
 
   constexpr int kXBytes = kInputBlockBytes<kRows>;
   const uint8_t* x = p.x + int64_t{first} * kXBytes;
@@ -167,11 +152,10 @@ __global__ void __launch_bounds__(kParts * 32, kResident) lowbit_kernel(const __
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
       if (block + d >= last) break;
-      multiply_halves<Traits>(ahead[d], halves + d * kXBytes, scales + d * kXBytes, table, total);
-      if (block + d + kDepth < last) load(ahead[d], block + d + kDepth, d + kDepth);
+      multiply_halves<Traits>(ahead[d], halves + d * kXBytes, scales + d * kXBytes, total);
+      if (block + d + kDepth < last) load(ahead[d], block + d + kDepth);
     }
     halves += kDepth * kXBytes, scales += kDepth * kXBytes;
-    codes += kDepth * Traits::kBlockBytes;
   }
   ask_for_upcoming(p, warp);
 
@@ -203,7 +187,7 @@ constexpr int kLongTiles = 32;
 template <typename Traits, int kTiles, int kTokenTiles, int kDepth, int kResident>
 void launch_lowbit(Stream stream, LowbitArguments p, int row_blocks) {
   const auto kernel = lowbit_kernel<Traits, kTiles, kTokenTiles, kDepth, kResident>;
-  constexpr int kShared = kParts * kTokenTiles * 8 * kTiles * 16 * 4 + Traits::kTableBytes;
+  constexpr int kShared = kParts * kTokenTiles * 8 * kTiles * 16 * 4;
   static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   cuda_check(allowed, "allowing a low-bit kernel its shared memory");
   const auto thread_blocks = static_cast<unsigned>(row_blocks * 8 / kTiles);

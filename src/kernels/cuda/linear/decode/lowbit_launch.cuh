@@ -11,6 +11,7 @@ struct LowbitTarget {
   const uint8_t* blocks;
   const float* row_factor;
   const float* bias;
+  const int8_t* grid;  // LowbitWeight's
   float* y;
   int out;
   int first_row_block;  // of this target within the launch
@@ -36,7 +37,6 @@ struct LowbitArguments {
   int twice_middle;  // of a view: LowbitShape's
   float unit;        // of a view: what its totals are multiplied by in the end
   const uint8_t* x;
-  const int8_t* grid;
   bool add;
   LowbitNorm norm;  // of the row of x
   LowbitJoin join;

@@ -47,9 +47,10 @@ __device__ __forceinline__ void finish_integers(const LaneBlock<Traits>& w, int 
                                                 const RowRecord<Traits::kGroupChunks>& row, const int (&acc)[4],
                                                 int twice_middle, float (&total)[2]) {
   const float2 s = w.scales(group);
-  const int z0 = w.zero[group] & 255, z1 = w.zero[group] >> 8, sum = row.sum[group];
-  const float lower = static_cast<float>(centred<Traits>(acc[0], acc[1], z0, sum, twice_middle)),
-              upper = static_cast<float>(centred<Traits>(acc[2], acc[3], z1, sum, twice_middle));
+  const int2 zero = w.above(group);
+  const int sum = row.sum[group];
+  const float lower = static_cast<float>(centred<Traits>(acc[0], acc[1], zero.x, sum, twice_middle)),
+              upper = static_cast<float>(centred<Traits>(acc[2], acc[3], zero.y, sum, twice_middle));
   total[0] = fmaf(s.x * row.scale, lower, total[0]);
   total[1] = fmaf(s.y * row.scale, upper, total[1]);
 }
@@ -76,13 +77,13 @@ struct LaneIntegers {
 
 // total += this block's share of a tile of 16 outputs: codes become bytes once for all rows.
 template <typename Traits, int kTiles, typename Rows>
-__device__ __forceinline__ void multiply_integers(const LaneBlock<Traits>& w, const Rows& rows, int twice_middle,
-                                                  float (&total)[kTiles][2]) {
+__device__ __forceinline__ void multiply_integers(const LaneBlock<Traits>& w, const typename Traits::Table& table,
+                                                  const Rows& rows, int twice_middle, float (&total)[kTiles][2]) {
 #pragma unroll
   for (int group = 0; group < Traits::kGroups; ++group) {
     uint32_t a[Traits::kGroupChunks][4];
 #pragma unroll
-    for (int i = 0; i < Traits::kGroupChunks; ++i) w.bytes(group * Traits::kGroupChunks + i, a[i]);
+    for (int i = 0; i < Traits::kGroupChunks; ++i) w.bytes(group * Traits::kGroupChunks + i, table, a[i]);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       const LaneIntegers<Traits::kGroupChunks>& x = rows(n);
@@ -98,13 +99,12 @@ __device__ __forceinline__ void multiply_integers(const LaneBlock<Traits>& w, co
   }
 }
 
-// ---- FP16 values and grids.
+// ---- FP16 values.
 
 // total += this block's share. `halves` and `scales` are the lane's own places in the block of activations.
 template <typename Traits, int kTiles, int kTokenTiles>
 __device__ __forceinline__ void multiply_halves(const LaneBlock<Traits> (&w)[kTiles], const uint8_t* halves,
-                                                const uint8_t* scales, uint32_t table,
-                                                float (&total)[kTiles][kTokenTiles][4]) {
+                                                const uint8_t* scales, float (&total)[kTiles][kTokenTiles][4]) {
   float acc[kTiles][kTokenTiles][4];
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
@@ -125,24 +125,18 @@ __device__ __forceinline__ void multiply_halves(const LaneBlock<Traits> (&w)[kTi
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         uint32_t a[4];
-        if constexpr (Traits::kHalf)
-          w[tile].fragment(c, h, a);
-        else
-          w[tile].codes.grid(c, h, table, a);
+        w[tile].fragment(c, h, a);
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n) ptx::mma(acc[tile][n], a, h ? b[n].z : b[n].x, h ? b[n].w : b[n].y);
       }
     if (c % Traits::kGroupChunks == Traits::kGroupChunks - 1) {  // a group ends
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        float2 s{1, 1};
-        if constexpr (Traits::kGrid) s = w[tile].scales(c / Traits::kGroupChunks);
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n) {
           const float2 f = *reinterpret_cast<const float2*>(scales + n * 32);
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            total[tile][n][i] = fmaf(i & 2 ? s.y : s.x, acc[tile][n][i] * (i & 1 ? f.y : f.x), total[tile][n][i]);
+          for (int i = 0; i < 4; ++i) total[tile][n][i] = fmaf(acc[tile][n][i], i & 1 ? f.y : f.x, total[tile][n][i]);
         }
       }
     }

@@ -8,7 +8,8 @@ template <typename Traits, int kTiles>
 struct TileRing {
   static constexpr int kStage = kTiles * Traits::kTileBytes;
   // Scales and zeros go in pieces of 16 bytes, one or two a lane.
-  static constexpr int kScalePieces = kTiles * Traits::kScaleBytes, kPieces = kScalePieces + kTiles;
+  static constexpr int kScalePieces = kTiles * Traits::kScaleBytes,
+                       kPieces = kScalePieces + (Traits::kCentred ? kTiles : 0);
   static constexpr int kRounds = (kPieces * Traits::kGroups + 31) / 32;
   const uint8_t* ring;   // in shared memory
   uint32_t own;          // the lane's first 16 bytes there

@@ -5,23 +5,15 @@
 
 namespace fidelio::cuda {
 
-// FP16 values and grids. Measured on an H200: what fills the multiprocessors in one go, with enough in flight.
+// FP16 values. Measured on an H200: what fills the multiprocessors in one go, with enough in flight.
 template <typename Traits>
 void launch_halves(Stream stream, const LowbitArguments& p, int row_blocks) {
   const int tiles = row_blocks * 8, sms = multiprocessors();
-  if constexpr (Traits::kHalf) {
-    if (p.rows > 16) return launch_lowbit<Traits, 2, 4, 1, 1>(stream, p, row_blocks);
-    if (p.rows > 8) return launch_lowbit<Traits, 1, 2, 1, 3>(stream, p, row_blocks);
-    if (tiles <= 2 * sms) return launch_lowbit<Traits, 1, 1, 2, 2>(stream, p, row_blocks);
-    if (p.rows == 1 && tiles > kLongTiles * sms) return launch_lowbit<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
-    launch_lowbit<Traits, 1, 1, 1, 3>(stream, p, row_blocks);
-  } else {
-    if (p.rows > 16) return launch_lowbit<Traits, 4, 4, 1, 1>(stream, p, row_blocks);
-    if (p.rows > 8) return launch_lowbit<Traits, 2, 2, 2, 2>(stream, p, row_blocks);
-    if (tiles <= 2 * sms) return launch_lowbit<Traits, 1, 1, 3, 2>(stream, p, row_blocks);
-    if (tiles > 4 * sms) return launch_lowbit < Traits, 4, 1, Traits::bits <= 3 ? 2 : 1, 1 > (stream, p, row_blocks);
-    launch_lowbit < Traits, 2, 1, Traits::bits<4 ? 2 : 1, 2>(stream, p, row_blocks);
-  }
+  if (p.rows > 16) return launch_lowbit<Traits, 2, 4, 1, 1>(stream, p, row_blocks);
+  if (p.rows > 8) return launch_lowbit<Traits, 1, 2, 1, 3>(stream, p, row_blocks);
+  if (tiles <= 2 * sms) return launch_lowbit<Traits, 1, 1, 2, 2>(stream, p, row_blocks);
+  if (p.rows == 1 && tiles > kLongTiles * sms) return launch_lowbit<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
+  launch_lowbit<Traits, 1, 1, 1, 3>(stream, p, row_blocks);
 }
 
 // The most stages, up to `most`, with which so many thread blocks are on a multiprocessor.
@@ -38,8 +30,8 @@ void launch_fitting(Stream stream, const LowbitArguments& p, int row_blocks) {
   launch_stream<Traits, kTiles, kRows, kStages, kResident>(stream, p, row_blocks);
 }
 
-// Integers, by the width, the rows and how many tiles there are: `few` leave a multiprocessor one thread block of two
-// tiles, `many` several one after the other. Measured on an H200 (docs/lab/gpu.md) for 2, 4, 5, 6 and 8 bits at
+// Integers and grids, by the width, the rows and how many tiles there are: `few` leave a multiprocessor one thread block
+// of two tiles, `many` several one after the other. Measured on an H200 (docs/lab/gpu.md) for 2, 4, 5, 6 and 8 bits at
 // five shapes. What decides: few tiles want all they can have on its way into shared memory before the activations
 // come; tiles that fill the multiprocessors once want two thread blocks on each with half of a part on its way (of 8
 // bits 3 / 8 fit); many tiles want thread blocks that are small, so that one loads while another multiplies (up to 4
@@ -79,10 +71,10 @@ void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
 
 template <typename Traits>
 void launch_lowbit_tiles(Stream stream, const LowbitArguments& p, int row_blocks) {
-  if constexpr (Traits::kCentred)
-    launch_integers<Traits>(stream, p, row_blocks);
-  else
+  if constexpr (Traits::kHalf)
     launch_halves<Traits>(stream, p, row_blocks);
+  else
+    launch_integers<Traits>(stream, p, row_blocks);
 }
 
 template <CodeKind kind, int bits, bool byte_scale>

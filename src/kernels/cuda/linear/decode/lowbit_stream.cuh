@@ -1,5 +1,5 @@
-// Products of integers, 1 to 8 rows (before Hopper of all rows; more on Hopper: lowbit_panel.cuh). A thread block owns
-// kTiles tiles of 16 outputs and has a warp for each of the kParts parts of the inputs; warps share nothing until the
+// Products of integers and grids, 1 to 8 rows (before Hopper of all rows; more on Hopper: lowbit_panel.cuh). A thread
+// block owns kTiles tiles of 16 outputs and has a warp for each of the kParts parts of the inputs; warps share nothing until the
 // end. A warp walks its part block by block (128 inputs):
 //
 //      DRAM --cp.async, kStages blocks ahead--> a ring of weights --> registers --mask--> tensor cores --> acc (a group)
@@ -59,6 +59,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
     ptx::commit_copies();
   }
 
+  const typename Traits::Table table(at.target->grid);
   [[maybe_unused]] float4 norm_weight{};
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if (kRows == 1 && p.join.kind != LowbitJoin::Kind::none) norm_weight = begin_join<Shape>(p, shared);
@@ -114,7 +115,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
         LaneBlock<Traits> w;
         ring.load(stage, tile, w);
         multiply_integers<Traits>(
-            w,
+            w, table,
             [&](int n) {
               if constexpr (kFew) return few[n];
               LaneIntegers<Traits::kGroupChunks> x;

@@ -11,10 +11,10 @@
 // (lowbit_codes.cuh draws it). Scales of a group lie [tile of 16 rows][g 0..7]{row g, row g + 8}, FP16 or one byte;
 // zeros the same, one byte, already multiplied by the factor that the code's place in its half word gives it.
 //
-// Integers are multiplied as integers: activations are two planes of signed bytes under one f a block, so the sum over
-// a group of (code - zero) x is exact, an int32, and a group adds s f times that to an FP32 total. Grids and FP16
-// values are multiplied by activations in FP16, under a power of two f where 128 of a row leave FP16's comfortable
-// range; products and sums of a group are FP32: total += s f acc.
+// Integers and grids are multiplied as integers: activations are two planes of signed bytes under one f a block, so the
+// sum over a group of (code - zero) x, or of entry x, is exact, an int32, and a group adds s f times that to an FP32
+// total. FP16 values are multiplied by activations in FP16, under a power of two f where 128 of a row leave FP16's
+// comfortable range; products and sums of a group are FP32: total += f acc.
 //
 // Order: inputs are cut into kParts contiguous parts; a part's groups are added in order, then the parts as a
 // balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of
@@ -86,7 +86,7 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
 
 // Activations as the kernels read them; there is room for 8, 16 or 32 rows. A row's share of a block of 128 inputs is
 // kept twice over:
-//   halves   [row]{128 halves}, and at the end [row]{the power of two they are under, FP32}: for FP16 values, grids
+//   halves   [row]{128 halves}, and at the end [row]{the power of two they are under, FP32}: for FP16 values
 //   rows     [row]{planes: [chunk / 2][high, low]{64 signed bytes}, record}: x = scale (256 high + low), for integers
 // A record: sums of x / scale over 32 (4), 64 (2) and 128 (1) inputs, int32; the scale, FP32, a power of two, after a
 // norm times the row's factor, which the integers are without; NaN where x is not finite. On Hopper, where there is

@@ -2,10 +2,11 @@
 #pragma once
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/linear/decode/lowbit_launch.cuh"
 #include "kernels/cuda/linear/layout/lowbit_codes.cuh"
-#include "kernels/cuda/linear/layout/pair_table.cuh"
 
 namespace fidelio::cuda {
 
@@ -17,7 +18,7 @@ struct CodeTraits {
   static constexpr bool kGrid = kind == CodeKind::grid, kHalf = kind == CodeKind::half, kHigh = kind == CodeKind::high,
                         kCentred = kind == CodeKind::integer || kHigh;
   static constexpr int kScaleBytes = (kGrid || byte_scale) ? 1 : 2;
-  static constexpr int kTableBytes = kGrid ? pair_table_bytes(bits) : 0;
+  using Table = std::conditional_t<kGrid, GridTable<kGrid ? bits : 2>, NoTable>;
   // Of a tile: codes, and scales and zeros of one group.
   static constexpr int kTileCodes = 16 * kBlockColumns / 8 * bits;
   static constexpr int kTileGroup = 16 * (kScaleBytes + (kCentred ? 1 : 0));
@@ -72,11 +73,25 @@ struct LaneBlock {
         zero[group] = from(reinterpret_cast<const uint16_t*>(record + scaled_tiles * 16 * Traits::kScaleBytes) + pair);
     }
   }
-  __device__ __forceinline__ void bytes(int c, uint32_t (&a)[4]) const {
-    if constexpr (Traits::kHigh)
+  // Of chunk c, as products of integers take them.
+  __device__ __forceinline__ void bytes(int c, const typename Traits::Table& table, uint32_t (&a)[4]) const {
+    if constexpr (Traits::kHigh) {
       codes.high_bytes(c, a);
-    else
+    } else if constexpr (Traits::kGrid) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        uint32_t two[2];
+        codes.entries(c, h, table, two);
+        a[2 * h] = two[0], a[2 * h + 1] = two[1];
+      }
+    } else {
       codes.bytes(c, a);
+    }
+  }
+  // What such bytes are more than what they stand for, of rows g and g + 8.
+  __device__ __forceinline__ int2 above(int group) const {
+    if constexpr (Traits::kGrid) return {128, 128};
+    return {zero[group] & 255, zero[group] >> 8};
   }
   __device__ __forceinline__ float2 scales(int group) const {
     const uint32_t s = scale[group];

@@ -30,10 +30,10 @@
 //   Of a 2-bit plane's word (one a chunk) pair p = 2 h + odd of each byte belongs to (h, odd); of a 1-bit plane's word
 //   (one a half block) bit 4 (c mod 2) + 2 h + odd.
 // Of a view the four high bits alone are read: the byte [h h h h|0 0 0 0], whatever the width.
-// Grids of 2..4 bits: two codes of a half pair are adjacent and index a table of half pairs in shared memory, copied
-//   once per lane so that lookups never collide: byte a of a 4-bit word; nibble 4 h + a of a chunk's 2-bit word. 3 bits:
-//   index [hi.21 lo.21 hi.0 lo.0]: byte a's bits 2..5 from the 2-bit plane (h = 1: rotated by four), bits 0..1 from
-//   bits 2 s..2 s + 1, s = 2 (c mod 2) + h, of the 1-bit plane's word.
+// Grids of 2..4 bits: the same words with their nibbles in another order, row g's four codes in the low half and row g +
+//   8's in the high one, each nibble at its byte's place, so that a half selects four entries of a table in registers
+//   (prmt, of eight bytes). Of 4 bits the nibble's own high bit is that of another code, and all high bits of row g's
+//   codes end bytes: their signs, spread over the bytes, choose between the lower and the upper eight entries.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -66,6 +66,37 @@ __host__ __device__ constexpr int code_shift(CodeKind kind, int bits, bool upper
 __host__ __device__ constexpr float code_unit(CodeKind kind, int bits, bool upper) {
   return kind != CodeKind::integer ? 0x1p-24f : 1.0f / static_cast<float>(1 << code_shift(kind, bits, upper));
 }
+
+// Where a code is in its word: rows g and g + 8 and their columns (a's as above, and which of the pair).
+__host__ __device__ constexpr int nibble_of(CodeKind kind, int r, int pair) {
+  return kind == CodeKind::grid ? 16 * (r % 2) + 4 * (r / 2 + 2 * pair) : 16 * pair + 4 * r;
+}
+// Of a grid's code of 4 bits the highest.
+__host__ __device__ constexpr int high_bit_of(int r, int pair) { return 8 * (r / 2 + 2 * pair) + (r % 2 ? 3 : 7); }
+
+// A grid's entries with their signs turned: what they are more than -128, as products of unsigned bytes take them.
+template <int bits>
+struct GridTable {
+  static constexpr int kWords = bits == 2 ? 1 : 1 << (bits - 2);
+  uint32_t words[kWords];
+
+  __device__ __forceinline__ explicit GridTable(const int8_t* grid) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const uint32_t*>(grid)[i] ^ 0x80808080u;
+  }
+  // Of four codes: nibbles of low bits, and of 4 bits the sign of each byte.
+  __device__ __forceinline__ uint32_t four(uint32_t low, uint32_t high) const {
+    if constexpr (bits == 2) return ptx::permute(words[0], words[0], low);
+    if constexpr (bits == 3) return ptx::permute(words[0], words[1], low);
+    if constexpr (bits == 4) {
+      const uint32_t upper = ptx::permute(high, 0, 0xba98);
+      return (ptx::permute(words[2], words[3], low) & upper) | (ptx::permute(words[0], words[1], low) & ~upper);
+    }
+  }
+};
+struct NoTable {
+  __device__ __forceinline__ explicit NoTable(const int8_t*) {}
+};
 
 // One lane's words of a tile's 128 x 16 codes.
 template <int bits>
@@ -172,27 +203,22 @@ struct LaneCodes {
     return shifted(c / 2 == 0 ? w1.x : w1.y, 4 * (c % 2) + 2 * h + odd - to);
   }
 
-  // Grids: `table` is this lane's column of the pair table in shared memory, entries 128 bytes apart.
-  __device__ __forceinline__ void grid(int c, int h, uint32_t table, uint32_t (&a)[4]) const {
-    uint32_t v;
-    if constexpr (bits == 4) v = pick(w4[c / 2], 2 * (c % 2) + h);
-    if constexpr (bits == 2) v = pick(w2, c);
-    if constexpr (bits == 3)
-      v = ptx::select_bits<0x3c3c3c3c>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 4),
-                                       shifted(c / 2 == 0 ? w1.x : w1.y, 2 * (2 * (c % 2) + h)));
-    constexpr uint32_t mask = ((1u << (2 * bits)) - 1) << 7;
-    for (int r = 0; r < 4; ++r) {
-      const uint32_t address = (shifted(v, bits == 2 ? 4 * (4 * h + r) - 7 : 8 * r - 7) & mask) + table;
-      asm("ld.shared.u32 %0, [%1];" : "=r"(a[r]) : "r"(address) : "memory");
+  // Grids: the entries of product (c, h), as bytes like those of integers, and as halves without what they are more.
+  __device__ __forceinline__ void entries(int c, int h, const GridTable<bits>& table, uint32_t (&a)[2]) const {
+    const uint32_t v = narrow(c, h), low = v & 0x77777777u;
+    a[0] = table.four(low, v);
+    a[1] = table.four(low >> 16, v << 4);
+  }
+  __device__ __forceinline__ void grid(int c, int h, const GridTable<bits>& table, uint32_t (&a)[4]) const {
+    uint32_t four[2];
+    entries(c, h, table, four);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {  // 1024 + b is the half 0x6400 | b
+      const uint32_t more = ptx::permute(four[r % 2], 0x64646464u, r < 2 ? 0x4240 : 0x4341);
+      const __half2 pair = __hsub2(*reinterpret_cast<const __half2*>(&more), __half2half2(__ushort_as_half(0x6480)));
+      a[r] = *reinterpret_cast<const uint32_t*>(&pair);
     }
   }
 };
-
-// Bytes of a grid's pair table, and the two codes of its entry i.
-constexpr int pair_table_bytes(int bits) { return (1 << (2 * bits)) * 128; }
-__device__ __forceinline__ int2 pair_codes(int bits, int i) {
-  if (bits == 3) return {((i >> 2) & 3) << 1 | (i & 1), ((i >> 4) & 3) << 1 | ((i >> 1) & 1)};
-  return {i & ((1 << bits) - 1), i >> bits};
-}
 
 }  // namespace fidelio::cuda

@@ -8,13 +8,8 @@ namespace {
 
 template <typename Traits>
 __global__ void __launch_bounds__(256) dequantise_blocks(LowbitWeight w, float inverse, __half* halves) {
-  extern __shared__ __align__(128) uint8_t pair_table[];
   const int tile = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  if constexpr (Traits::kGrid) {
-    fill_pair_table<Traits::bits>(pair_table, w.grid);
-    __syncthreads();
-  }
-  const uint32_t table = ptx::shared_address(pair_table) + lane * 4;
+  const typename Traits::Table table(w.grid);
   const int64_t blocks = w.shape.row_blocks() * w.shape.column_blocks();
   // Of a view the four high bits, which of all widths end at bit 8, and the middle of the rest.
   const uint32_t kept = w.shape.below > 0 ? 0x00f000f0u : ~0u;
@@ -73,7 +68,7 @@ void with_group(Stream stream, const LowbitWeight& w, float inverse, __half* hal
     using Traits = decltype(traits);
     const auto blocks =
         static_cast<unsigned>(std::min<int64_t>(w.shape.row_blocks() * w.shape.column_blocks(), multiprocessors() * 8));
-    dequantise_blocks<Traits><<<blocks, 256, Traits::kTableBytes, stream>>>(w, inverse, halves);
+    dequantise_blocks<Traits><<<blocks, 256, 0, stream>>>(w, inverse, halves);
     cuda_check(cudaGetLastError(), "dequantising");
   };
   if (w.shape.group == 32) return with(CodeTraits<kind, bits, byte_scale, 1>());

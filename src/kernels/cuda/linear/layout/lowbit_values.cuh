@@ -9,7 +9,8 @@ __device__ __forceinline__ uint32_t as_word(__half2 v) { return *reinterpret_cas
 
 // The fragments of chunk c as values, rounded once.
 template <typename Traits>
-__device__ __forceinline__ void values_of(const LaneBlock<Traits>& w, int c, uint32_t table, uint32_t (&a)[2][4]) {
+__device__ __forceinline__ void values_of(const LaneBlock<Traits>& w, int c, const typename Traits::Table& table,
+                                          uint32_t (&a)[2][4]) {
   const int group = c / Traits::kGroupChunks;
   const uint32_t raw = w.scale[group];
   __half2 s[2], unit[2], centre[2];  // of rows g, g + 8

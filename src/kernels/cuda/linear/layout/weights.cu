@@ -20,7 +20,7 @@ __device__ uint32_t bits_at(uint32_t word, int width, int at) {
 __device__ uint32_t packed_code(const LowbitShape& s, const uint8_t* block, int row, int column) {
   const int tile = row / 16, g = row % 8, upper = row / 8 % 2, c = column / 32, t = column % 32 / 8, h = column % 8 / 4;
   const int r = upper | (column % 4 / 2) << 1, pair = column % 2, lane = 4 * g + t, bits = s.bits;
-  const int word4 = (c / 2) * 4 + 2 * (c % 2) + h, nibble = 16 * pair + 4 * r, byte = 16 * pair + 8 * (r / 2),
+  const int word4 = (c / 2) * 4 + 2 * (c % 2) + h, nibble = nibble_of(s.kind, r, pair), byte = 16 * pair + 8 * (r / 2),
             odd = r % 2;
   const auto high = [&] {
     return reinterpret_cast<const uint32_t*>(block + tile * 1024 + word4 / 4 * 512 + lane * 16)[word4 % 4];
@@ -33,12 +33,8 @@ __device__ uint32_t packed_code(const LowbitShape& s, const uint8_t* block, int 
   const auto one = [&] {
     return reinterpret_cast<const uint32_t*>(after4 + (has_plane2(bits) ? 4096 : 0) + tile * 256 + lane * 8)[c / 2];
   };
-  if (s.kind == CodeKind::grid) {
-    if (bits == 4) return bits_at(high(), 4, 8 * r + 4 * pair);
-    if (bits == 2) return bits_at(two(), 2, 4 * (4 * h + r) + 2 * pair);
-    return bits_at(two(), 2, 8 * r + 2 + 2 * pair + 4 * h) << 1 |
-           bits_at(one(), 1, 8 * r + 2 * (2 * (c % 2) + h) + pair);
-  }
+  if (s.kind == CodeKind::grid && bits == 4)
+    return bits_at(high(), 1, high_bit_of(r, pair)) << 3 | bits_at(high(), 3, nibble);
   switch (bits) {
     case 2:
       return bits_at(two(), 2, nibble + 2 * h);

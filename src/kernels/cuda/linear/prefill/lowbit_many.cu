@@ -133,7 +133,7 @@ void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const
   ManyArguments p = {};
   for (const LowbitOutput& o : outputs) {
     const LowbitWeight& w = *o.weight;
-    p.target[p.targets++] = {w.blocks,     w.row_factor, w.bias, o.y, static_cast<int>(w.shape.out),
+    p.target[p.targets++] = {w.blocks,     w.row_factor, w.bias, w.grid, o.y, static_cast<int>(w.shape.out),
                              p.row_blocks, w.factor};
     p.row_blocks += static_cast<int>(w.shape.row_blocks());
   }
@@ -142,7 +142,6 @@ void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const
   p.add = add;
   p.x = x.halves;
   p.row_factor = x.factor;
-  p.grid = outputs[0].weight->grid;
   launcher_of(shape)(stream, p, shape.group);
 }
 

@@ -27,7 +27,7 @@ template <typename Traits, int kTokens>
 struct ManyShape {
   static constexpr int kStageBytes = kTokens * 128;
   static constexpr int kStages = kTokens == 256 ? 6 : 8;
-  static constexpr int kBytes = kStages * (kStageBytes + 16) + Traits::kTableBytes + 1024;  // 1024: to align
+  static constexpr int kBytes = kStages * (kStageBytes + 16) + 1024;  // 1024: to align
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -99,8 +99,7 @@ __device__ __forceinline__ void ask_for_rows(const ManyArguments& p, ManyRing<Ma
 
 template <typename Traits, int kTokens>
 __device__ __forceinline__ void multiply_many(const ManyArguments& p,
-                                              ManyRing<ManyShape<Traits, kTokens>::kStages> ring, int rank,
-                                              uint32_t table) {
+                                              ManyRing<ManyShape<Traits, kTokens>::kStages> ring, int rank) {
   using Shape = ManyShape<Traits, kTokens>;
   const int lane = threadIdx.x % 32, tile16 = __shfl_sync(~0u, threadIdx.x / 32, 0) - 4;  // of the block's eight
   const uint32_t other_emptied = ptx::address_in(lane % 2, ring.emptied);  // lane 0's of thread block 0, lane 1's of 1
@@ -115,6 +114,7 @@ __device__ __forceinline__ void multiply_many(const ManyArguments& p,
   for (int tile = blockIdx.x / 2; tile < tiles.count; tile += gridDim.x / 2) {
     const ManyBlocks mine = many_blocks<Traits>(p, tile % tiles.pairs * 2 + rank);
     const uint8_t* w = mine.w;
+    const typename Traits::Table table(mine.target->grid);
     float c[kTokens / 2];
 #pragma unroll 1
     for (int block = 0; block < p.column_blocks; ++block) {
@@ -166,8 +166,7 @@ __global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ Ma
   using Shape = ManyShape<Traits, kTokens>;
   extern __shared__ uint8_t unaligned[];
   uint8_t* shared = unaligned + (1024 - ptx::shared_address(unaligned) % 1024) % 1024;
-  uint8_t* pair_table = shared + Shape::kStages * Shape::kStageBytes;
-  const uint32_t barriers = ptx::shared_address(pair_table + Traits::kTableBytes);
+  const uint32_t barriers = ptx::shared_address(shared) + Shape::kStages * Shape::kStageBytes;
   const ManyRing<Shape::kStages> ring{ptx::shared_address(shared), barriers, barriers + Shape::kStages * 8};
   const int rank = blockIdx.x % 2, warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
@@ -175,7 +174,6 @@ __global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ Ma
       ptx::start_barrier(ring.filled + i * 8, 1), ptx::start_barrier(ring.emptied + i * 8, 2 * 8);
     ptx::publish_barriers();
   }
-  if constexpr (Traits::kGrid) fill_pair_table<Traits::bits>(pair_table, p.grid);
   __syncthreads();
   ptx::cluster_arrive();
   ptx::cluster_wait();
@@ -185,7 +183,7 @@ __global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ Ma
     __syncwarp();
   } else {
     ptx::take_registers<232>();
-    multiply_many<Traits, kTokens>(p, ring, rank, ptx::shared_address(pair_table) + threadIdx.x % 32 * 4);
+    multiply_many<Traits, kTokens>(p, ring, rank);
   }
   // Nobody leaves while copies or arrivals for it are under way.
   ptx::cluster_arrive();

@@ -33,7 +33,7 @@ void swiglu_many(Stream stream, const float* gate, const float* up, int64_t rows
 // Whether this device has the kernel and the weight's values are in FP16's range: `factor` is what brings its largest
 // below 2^15.
 bool takes_many(const LowbitWeight& w, float factor);
-// y = W x, or y += W x. At most kMaxTogether weights of equal shape but for `out` go in one launch; grids alone.
+// y = W x, or y += W x. At most kMaxTogether weights of equal shape but for `out` go in one launch.
 void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const LowbitOutput> outputs, bool add);
 
 }  // namespace fidelio::cuda

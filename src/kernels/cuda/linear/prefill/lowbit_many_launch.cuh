@@ -13,7 +13,6 @@ struct ManyArguments {
   bool add;
   const uint8_t* x;
   const float* row_factor;  // of the activations, as many as there is room for rows
-  const int8_t* grid;
 };
 
 template <CodeKind kind, int bits, bool byte_scale>

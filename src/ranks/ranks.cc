@@ -1,4 +1,4 @@
-#include "sensitivity/ranks.h"
+#include "ranks/ranks.h"
 
 // The C++ bindings of MPI were removed from the standard; their headers only warn.
 #define OMPI_SKIP_MPICXX 1
@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -24,6 +25,7 @@ class MpiRanks final : public Ranks {
     MPI_Comm host = MPI_COMM_NULL;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host);
     MPI_Comm_size(host, &on_this_host_);
+    MPI_Comm_rank(host, &rank_on_this_host_);
     MPI_Comm_free(&host);
   }
   ~MpiRanks() override { MPI_Finalize(); }
@@ -31,6 +33,7 @@ class MpiRanks final : public Ranks {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   int on_this_host() const override { return on_this_host_; }
+  int rank_on_this_host() const override { return rank_on_this_host_; }
 
   std::vector<std::vector<double>> gather(const std::vector<double>& mine) const override {
     const auto ranks = static_cast<size_t>(size_);
@@ -51,6 +54,26 @@ class MpiRanks final : public Ranks {
     return parts;
   }
 
+  void exchange(const std::vector<Message>& send, const std::vector<Message>& receive) const override {
+    constexpr int64_t kPiece = int64_t{1} << 30;  // MPI counts in int
+    std::vector<MPI_Request> waiting;
+    const auto each_piece = [&](const std::vector<Message>& messages, const auto& start) {
+      for (const Message& m : messages)
+        for (int64_t at = 0; at < m.bytes; at += kPiece)
+          check(start(static_cast<char*>(m.data) + at, static_cast<int>(std::min(kPiece, m.bytes - at)), m.peer,
+                      &waiting.emplace_back()) == MPI_SUCCESS,
+                "rank {}: no message to or from rank {}", rank_, m.peer);
+    };
+    each_piece(receive, [](char* data, int bytes, int peer, MPI_Request* request) {
+      return MPI_Irecv(data, bytes, MPI_BYTE, peer, 0, MPI_COMM_WORLD, request);
+    });
+    each_piece(send, [](char* data, int bytes, int peer, MPI_Request* request) {
+      return MPI_Isend(data, bytes, MPI_BYTE, peer, 0, MPI_COMM_WORLD, request);
+    });
+    check(MPI_Waitall(static_cast<int>(waiting.size()), waiting.data(), MPI_STATUSES_IGNORE) == MPI_SUCCESS,
+          "rank {}: messages to other ranks failed", rank_);
+  }
+
   void give_up(const std::string& why) const override {
     fmt::print(stderr, "fidelio: rank {} of {}: {}\n", rank_, size_, why);
     std::fflush(stderr);
@@ -58,7 +81,7 @@ class MpiRanks final : public Ranks {
   }
 
  private:
-  int rank_ = 0, size_ = 1, on_this_host_ = 1;
+  int rank_ = 0, size_ = 1, on_this_host_ = 1, rank_on_this_host_ = 0;
 };
 
 }  // namespace

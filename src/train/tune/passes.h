@@ -1,9 +1,10 @@
-// Passes of a whole model against its teacher, in parts that fit the tape.
+// Passes of a whole model against its teacher, in slices that fit the tape.
 #pragma once
 #include <algorithm>
 #include <cmath>
 
 #include "train/tape.h"
+#include "train/tune/team.h"
 #include "train/tune/tuner.h"
 
 namespace fidelio::train {
@@ -13,9 +14,9 @@ class Passes {
  public:
   using Real = typename D::Real;
 
-  Passes(D& device, const ModelConfig& config, Tape<D>& tape, const NetworkView<Real>& teacher,
+  Passes(D& device, const ModelConfig& config, Tape<D>& tape, Team<D>& team, const NetworkView<Real>& teacher,
          const NetworkView<Real>& student)
-      : device_(device), config_(config), tape_(tape), teacher_(teacher), student_(student) {}
+      : device_(device), config_(config), tape_(tape), team_(team), teacher_(teacher), student_(student) {}
 
   const LossMix& mix() const { return mix_; }
   // What gradients are taken of; cakld asks the teacher how sure it is on the windows held out.
@@ -24,28 +25,21 @@ class Passes {
     mix_ = loss == Loss::label ? LossMix{0, 0, 1} : LossMix{1 - beta, beta, 0};
   }
 
-  // f(sequences) over parts of at most the tape's rows.
-  template <typename F>
-  void parts(const std::vector<const std::vector<int32_t>*>& windows, const F& f) {
-    Sequences part;
-    for (const auto* w : windows) {
-      if (part.rows() > 0 && part.rows() + static_cast<int64_t>(w->size()) > tape_.capacity()) {
-        f(part);
-        part = {};
-      }
-      part.append(*w);
+  // These windows in slices of at most the tape's rows.
+  std::vector<Sequences> slices(const std::vector<const std::vector<int32_t>*>& windows) const {
+    std::vector<int64_t> rows;
+    for (const auto* w : windows) rows.push_back(static_cast<int64_t>(w->size()));
+    std::vector<Sequences> all;
+    for (auto [first, last] : slices_of(rows, tape_.capacity())) {
+      Sequences& slice = all.emplace_back();
+      for (size_t i = first; i < last; ++i) slice.append(*windows[i]);
     }
-    if (part.rows() > 0) f(part);
-  }
-  static std::vector<const std::vector<int32_t>*> pointers(const std::vector<std::vector<int32_t>>& windows) {
-    std::vector<const std::vector<int32_t>*> all;
-    for (const auto& w : windows) all.push_back(&w);
     return all;
   }
 
-  // Losses of a part, with gradients through the whole model if gradient_scale is not 0.
-  LossSums pass(const Sequences& part, double gradient_scale) {
-    const auto rows = device_.load(part);
+  // Losses of a slice, with gradients through the whole model if gradient_scale is not 0.
+  LossSums pass(const Sequences& slice, double gradient_scale) {
+    const auto rows = device_.load(slice);
     tape_.set_labels(rows.labels());
     const Real* theirs = tape_.forward(teacher_, rows, false);
     const Real* ours = tape_.forward(student_, rows, true);
@@ -54,20 +48,37 @@ class Passes {
     return sums;
   }
 
-  double evaluate(const std::vector<std::vector<int32_t>>& held) {
+  // What all ranks' slices come to, added up in their order.
+  template <typename F>
+  LossSums sum(size_t slices, const F& losses_of) {
     LossSums sums;
-    parts(pointers(held), [&](const Sequences& part) { sums.add(pass(part, 0)); });
+    for (const std::vector<double>& n : team_.collect(slices, [&](size_t slice) {
+           const LossSums one = losses_of(slice);
+           return std::vector<double>{static_cast<double>(one.rows), one.loss[0], one.loss[1], one.loss[2]};
+         }))
+      sums.add({static_cast<int64_t>(n[0]), {n[1], n[2], n[3]}});
+    return sums;
+  }
+
+  double evaluate(const std::vector<std::vector<int32_t>>& held) {
+    const std::vector<Sequences> all = slices(pointers(held));
+    const LossSums sums = sum(all.size(), [&](size_t slice) { return pass(all[slice], 0); });
     return sums.loss[0] / static_cast<double>(sums.rows);
   }
 
  private:
-  // The mean, over tokens, of the teacher's largest probability: CAKLD's coefficient.
+  static std::vector<const std::vector<int32_t>*> pointers(const std::vector<std::vector<int32_t>>& windows) {
+    std::vector<const std::vector<int32_t>*> all;
+    for (const auto& w : windows) all.push_back(&w);
+    return all;
+  }
+  // The mean, over tokens, of the teacher's largest probability: CAKLD's coefficient. Every rank finds it for itself.
   double confidence(const std::vector<std::vector<int32_t>>& held) {
     double sum = 0;
     int64_t count = 0;
     std::vector<float> logits(static_cast<size_t>(tape_.chunk() * config_.v));
-    parts(pointers(held), [&](const Sequences& part) {
-      const auto rows = device_.load(part);
+    for (const Sequences& slice : slices(pointers(held))) {
+      const auto rows = device_.load(slice);
       const Real* stream = tape_.forward(teacher_, rows, false);
       for (int64_t first = 0; first < rows.rows(); first += tape_.chunk()) {
         const int64_t n = std::min(tape_.chunk(), rows.rows() - first);
@@ -82,13 +93,14 @@ class Passes {
           sum += 1 / mass;
         }
       }
-    });
+    }
     return sum / static_cast<double>(count);
   }
 
   D& device_;
   ModelConfig config_;
   Tape<D>& tape_;
+  Team<D>& team_;
   const NetworkView<Real>&teacher_, &student_;
   LossMix mix_;
 };

@@ -1,0 +1,50 @@
+// Values that lie together, read and written at once: four, where all arrays of a kernel begin at 16 bytes and come out
+// even, else one.
+#pragma once
+#include <cuda_bf16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace fidelio::train::gpu {
+
+template <int kWide>
+struct alignas(4 * kWide) Pack {
+  float x[kWide];
+};
+
+template <int kWide>
+__device__ __forceinline__ Pack<kWide> read(const float* from) {
+  return *reinterpret_cast<const Pack<kWide>*>(from);
+}
+template <int kWide>
+__device__ __forceinline__ void write(const Pack<kWide>& values, float* to) {
+  *reinterpret_cast<Pack<kWide>*>(to) = values;
+}
+template <int kWide>
+__device__ __forceinline__ void write(const Pack<kWide>& values, __nv_bfloat16* to) {
+  if constexpr (kWide == 4) {
+    const __nv_bfloat162 low = __floats2bfloat162_rn(values.x[0], values.x[1]),
+                         high = __floats2bfloat162_rn(values.x[2], values.x[3]);
+    *reinterpret_cast<uint2*>(to) = {*reinterpret_cast<const unsigned*>(&low),
+                                     *reinterpret_cast<const unsigned*>(&high)};
+  } else {
+    *to = __float2bfloat16_rn(values.x[0]);
+  }
+}
+
+template <int kWide>
+using Wide = std::integral_constant<int, kWide>;
+
+// launch(Wide<4>) or launch(Wide<1>): of rows of n values that begin one behind the other in each of these arrays, which
+// may be null.
+template <typename Launch, typename... Array>
+void in_packs(int64_t n, const Launch& launch, const Array*... arrays) {
+  const bool even = n % 4 == 0 && ((reinterpret_cast<uintptr_t>(arrays) % 16 == 0) && ...);
+  if (even)
+    launch(Wide<4>{});
+  else
+    launch(Wide<1>{});
+}
+
+}  // namespace fidelio::train::gpu
