@@ -48,14 +48,11 @@ struct ModelQuantizer {
   StopStore* store = nullptr;
   // Vector codes as in the paper: the mean absolute gradient of each linear's weights (train/salience.h).
   const std::map<LinearId, std::vector<float>>* gradients = nullptr;
-<<<<<<< HEAD
   // GptqOptions::output_moment by linear (train/salience.h).
   const std::map<LinearId, std::vector<float>>* output_moments = nullptr;
-=======
   // Atom (atom/atom.h): the layers' weights keep so many columns in 8 bits, and their orders are put here. One format
   // for all of them; GPTQ alone.
   KeptColumns* kept = nullptr;
->>>>>>> main
   // With a store: of the stops, numbered in the order of the model, only those of number part mod parts are made. What
   // the others made is found in the store.
   int part = 0, parts = 1;

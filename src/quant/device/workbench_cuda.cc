@@ -8,11 +8,8 @@
 #include "quant/codebook.h"
 #include "quant/cuda/feedback.h"
 #include "quant/cuda/gptq.h"
-<<<<<<< HEAD
 #include "quant/curvature.h"
-=======
 #include "quant/device/vectors_cuda.h"
->>>>>>> main
 #include "quant/device/workbench.h"
 #include "quant/feedback.h"
 #include "quant/strip.h"
@@ -165,16 +162,7 @@ class CudaWorkbench final : public Workbench {
 
   const Hessian& host_hessian() {
     if (!host_) {
-<<<<<<< HEAD
-      const int64_t in = order_.in();
-      std::vector<float> matrix(static_cast<size_t>(in * in));
-      cuda::from_device(stream_.stream, matrix.data(), order_.matrix(), matrix.size() * sizeof(float));
-      host_.emplace(Hessian::from_matrix(matrix, in, order_.tokens()), HessianFactor{});
-=======
-      spdlog::info("{} with these steps is not quantised on the GPU: the CPU does it", to_string(spec));
       host_.emplace(hessian(), HessianFactor{});
-      host_->second = fidelio::factorize(host_->first, options.damping, options.act_order, pool_);
->>>>>>> main
     }
     return host_->first;
   }
