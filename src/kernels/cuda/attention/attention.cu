@@ -18,8 +18,14 @@ int heads_at_once(KvKind kind, int e) {
 
 int64_t attention_parts(int h, int e) { return int64_t{h} * slot_floats(kDealt, e); }
 
-// As many as fill three tiles of queries; of wide heads one (attention_together.cu).
-int rows_together(int h, int hk, int e) { return is_hopper() ? (e <= 128 ? 24 : 8) / std::min(h / hk, 8) : 1; }
+// As many as fill three tiles of eight queries; of wide heads one (attention_together.cu). One tile of each where few
+// thread blocks have little to read, which is sooner done by more of them: up to 2,048 positions and eight such units, by
+// measurement (docs/lab/gpu.md).
+int rows_together(int h, int hk, int e, int sequences, int rows, int64_t positions) {
+  if (!is_hopper()) return 1;
+  const int heads = std::min(h / hk, 8), one = 8 / heads, units = sequences * ((rows + one - 1) / one);
+  return e > 128 || (positions <= 2048 && units <= 8) ? one : 24 / heads;
+}
 
 bool attention_appends(KvKind kind, int h, int hk, int e, int rows) {
   constexpr int kMostFresh = 16;  // that shared memory has room for

@@ -135,8 +135,13 @@ void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float
 void Cuda::State::cut_units(const Batch& batch, const AttentionShape& shape, std::vector<int32_t>& table) {
   units = {};
   if (kind != RowKind::output) return;
-  for (const Segment& segment : batch.segments) units.of_sequence = std::max(units.of_sequence, segment.rows);
-  const int together = cuda::rows_together(shape.heads, shape.kv_heads, shape.head_dim);
+  int64_t positions = 0;
+  for (const Segment& segment : batch.segments) {
+    units.of_sequence = std::max(units.of_sequence, segment.rows);
+    positions = std::max(positions, int64_t{segment.position} + segment.rows);
+  }
+  const int together = cuda::rows_together(shape.heads, shape.kv_heads, shape.head_dim,
+                                           static_cast<int>(batch.segments.size()), units.of_sequence, positions);
   if (units.of_sequence == 1 || together == 1) return;
   for (const Segment& segment : batch.segments) {
     const int count = (segment.rows + together - 1) / together;

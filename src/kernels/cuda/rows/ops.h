@@ -123,11 +123,12 @@ struct AttentionScratch {
   uint32_t* arrived = nullptr;  // rows * h, zeros; left so
 };
 int64_t attention_parts(int h, int e);
-// Of a unit the most; where the cache is not FP16 its rows attend alone, with the same bits.
-int rows_together(int h, int hk, int e);
+// The most rows of a unit, of sequences of at most so many rows whose last position is below `positions`; where the cache
+// is not FP16 its rows attend alone, with the same bits.
+int rows_together(int h, int hk, int e, int sequences, int rows, int64_t positions);
 // out (n, h, e). With fresh.k, rows are turned and appended here instead of by rope_append; that asks for
-// attention_appends() of the most rows that a sequence has, and for units where that is not one. With `blocks`, which asks for attention_prepares(), out is also prepared for
-// lowbit.h.
+// attention_appends() of the most rows that a sequence has, and for units where that is not one. With `blocks`, which
+// asks for attention_prepares(), out is also prepared for lowbit.h.
 bool attention_appends(KvKind kind, int h, int hk, int e, int rows);
 bool attention_prepares(KvKind kind, int h, int hk, int e);
 void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
