@@ -34,7 +34,7 @@ struct Layer {
   // (1, e), or (1, h e) and (1, hk e) for all heads together.
   typename B::Matrix attn_norm, mlp_norm, post_attn_norm, post_mlp_norm, q_norm, k_norm;
   // Of the inputs by InputId: the order in which the weights have their columns; empty: the input's own.
-  std::array<typename B::Order, 4> orders;
+  std::array<typename B::Order, 4> orders = {};
   const typename B::Order& order(InputId input) const { return orders[static_cast<size_t>(input)]; }
 };
 
