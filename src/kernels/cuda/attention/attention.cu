@@ -24,7 +24,7 @@ int64_t attention_parts(int h, int e) { return int64_t{h} * slot_floats(kDealt, 
 int rows_together(int h, int hk, int e, int sequences, int rows, int64_t positions) {
   if (!is_hopper()) return 1;
   const int heads = std::min(h / hk, 8), one = 8 / heads, units = sequences * ((rows + one - 1) / one);
-  return e > 128 || (positions <= 2048 && units <= 8) ? one : 24 / heads;
+  return e > 128 || (one > 1 && positions <= 2048 && units <= 8) ? one : 24 / heads;
 }
 
 bool attention_appends(KvKind kind, int h, int hk, int e, int rows) {

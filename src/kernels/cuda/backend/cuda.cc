@@ -341,8 +341,10 @@ void Cuda::rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_no
   const cuda::FreshHeads fresh{
       q.data(),       k.data(), v.data(), q_norm ? q_norm->data() : nullptr, k_norm ? k_norm->data() : nullptr,
       shape.norm_eps, turns};
-  if (s.kind == RowKind::output && cuda::attention_appends(State::kind_of(cache.format), shape.heads, shape.kv_heads,
-                                                           shape.head_dim, s.units.of_sequence))
+  const bool in_units = s.units.count > 0 || s.units.of_sequence == 1;
+  if (s.kind == RowKind::output && in_units &&
+      cuda::attention_appends(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim,
+                              s.units.of_sequence))
     s.fresh = fresh;
   else
     cuda::rope_append(s.stream, s.arguments(cache, layer), fresh);
