@@ -8,7 +8,7 @@
 
 #include "core/rng.h"
 #include "quant/codebook.h"
-#include "quant/descent.h"
+#include "quant/descent/descent.h"
 
 namespace fidelio {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "quant/algebra/products.h"
 #include "quant/codebook.h"
-#include "quant/curvature.h"
-#include "quant/descent.h"
+#include "quant/descent/curvature.h"
+#include "quant/descent/descent.h"
 #include "quant/strip.h"
 #include "quant/vectors/vectors.h"
 

@@ -27,7 +27,7 @@ struct RtnOptions {
 LinearWeight quantize_rtn(const FormatSpec& spec, std::span<const float> w, int64_t out, int64_t in,
                           const RtnOptions& options, ThreadPool& pool);
 
-// GPTQ (Frantar et al. 2023) with static groups, then coordinate descent (descent.h).
+// GPTQ (Frantar et al. 2023) with static groups, then coordinate descent (descent/descent.h).
 // Vector codes as SCVQ has them (vectors/vector_paper.cc), for comparison: which vectors get a correction of their own,
 // whether k-means weights vectors by salience, and equation 6's alpha.
 struct VectorPaper {
@@ -49,7 +49,7 @@ struct GptqOptions {
   VectorPaper paper = {};
   std::span<const float> gradient = {};
   const SharedCodebooks* codebooks = nullptr;
-  // (out, out), the second moment of the KL's gradient by the linear's outputs: descent goes on with it (curvature.h).
+  // (out, out), the second moment of the KL's gradient by the linear's outputs: descent goes on with it (descent/curvature.h).
   // Empty: outputs count alike. Not for vector codes, nor with a view.
   std::span<const float> output_moment = {};
 };

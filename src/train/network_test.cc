@@ -6,6 +6,7 @@
 #include "runtime/runner.h"
 #include "train/gradient_check.h"
 #include "train/network.h"
+#include "train/salience.h"
 #include "train/tape.h"
 
 namespace fidelio::train {
@@ -89,6 +90,30 @@ TEST_P(Family, LogitsOfTheServingForward) {
     norm += double{served[i]} * served[i];
   }
   EXPECT_LT(std::sqrt(difference / norm), 32 * 0x1p-24 * std::sqrt(config.f)) << std::sqrt(difference / norm);
+}
+
+// Of two tokens only the first has a next one, so its gradient dy is the only one there is and the moment is dy dy^T.
+// FP32: an entry is one product, and its square compared with the product of two, so some eps of it.
+TEST_P(Family, OutputMomentsOfOneTokenHaveRankOne) {
+  const Checkpoint checkpoint = Checkpoint::open(tiny(GetParam()));
+  const std::vector<std::vector<int32_t>> sequences = {random_ids(2, checkpoint.config().v, 9)};
+  int64_t bytes = 0;
+  for (const auto& [id, moment] : output_moments(checkpoint, sequences, {.threads = 2})) {
+    const int64_t out = shape_of(checkpoint.config(), id)[0];
+    ASSERT_EQ(static_cast<int64_t>(moment.size()), out * out);
+    bytes += out * out * 4;
+    const auto at = [&](int64_t i, int64_t k) { return double{moment[static_cast<size_t>(i * out + k)]}; };
+    double trace = 0;
+    for (int64_t i = 0; i < out; ++i) {
+      trace += at(i, i);
+      for (int64_t k = 0; k < out; ++k)
+        ASSERT_NEAR(at(i, k) * at(i, k), at(i, i) * at(k, k), 8 * 0x1p-24 * at(i, i) * at(k, k)) << to_string(id);
+    }
+    // Whatever the first token's query and key are, it attends to itself alone.
+    const bool alone = id.role == Role::q || id.role == Role::k;
+    EXPECT_TRUE(alone || trace > 0) << to_string(id);
+  }
+  EXPECT_EQ(bytes, output_moments_bytes(checkpoint.config()));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Family, testing::Values("llama2", "mistral", "qwen2", "qwen3"),

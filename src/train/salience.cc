@@ -128,7 +128,8 @@ std::map<LinearId, std::vector<float>> output_moments(const Checkpoint& checkpoi
     moments[id].resize(static_cast<size_t>(out * out));
     slot(view, id).output_moment = moments[id].data();
   }
-  gradients.run(view, [] {}, progress);
+  gradients.run(
+      view, [] {}, progress);
   return moments;
 }
 

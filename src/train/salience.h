@@ -27,7 +27,7 @@ std::map<LinearId, std::vector<float>> mean_absolute_gradient(const Checkpoint& 
 
 // sum over tokens of dy dy^T (out, out), row-major, by linear of a layer: dy the gradient of -ln p by the linear's outputs,
 // for tokens drawn from the model itself (`labels` is not read). The outputs' side of the curvature of the KL
-// (quant/curvature.h).
+// (quant/descent/curvature.h).
 std::map<LinearId, std::vector<float>> output_moments(const Checkpoint& checkpoint,
                                                       std::span<const std::vector<int32_t>> sequences,
                                                       const SalienceOptions& options,

@@ -336,7 +336,8 @@ void add_quantize(CLI::App& app) {
           "What is done beside GPTQ's error feedback. act-order: columns by weight in the Hessian; "
           "range-search: scales that clip; descent: codes chosen again, one at a time; refit: scales from the "
           "codes; feedback: make up for what earlier layers lost; source-inputs (not with feedback): calibrate on what "
-          "the source's layers give, not the quantised ones; curvature: codes once more, by what the KL's gradients say "
+          "the source's layers give, not the quantised ones; curvature: codes once more, by what the KL's gradients "
+          "say "
           "of outputs. Default: the first five; none: plain GPTQ")
       ->delimiter(',');
   verb->add_option("--paper", o->paper,
@@ -346,7 +347,8 @@ void add_quantize(CLI::App& app) {
   verb->add_option("--alpha", o->alpha, "Of --paper: the power of salience in the choice of residuals")
       ->check(from_to(0, 4))
       ->needs("--paper");
-  verb->add_option("--gradient-tokens", o->gradient_tokens, "Of --paper and --steps curvature: tokens whose gradients are used")
+  verb->add_option("--gradient-tokens", o->gradient_tokens,
+                   "Of --paper and --steps curvature: tokens whose gradients are used")
       ->check(above_zero());
   verb->add_option("--calibration-context", o->context,
                    "Length of a calibration sequence (default: 512, or the model's context if that is shorter)")

@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   }
 }
 
-// The stored neighbour of the optimum scale t = d.g / d H d where it lowers the loss (quant/descent.cc, refit).
+// The stored neighbour of the optimum scale t = d.g / d H d where it lowers the loss (quant/descent/descent.cc, refit).
 __device__ bool refit(const GptqRules& rules, float slope, float curvature, float row_scale, float& scale,
                       float& offset) {
   if (scale == 0 || !(curvature > 0)) return false;

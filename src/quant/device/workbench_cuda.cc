@@ -8,7 +8,7 @@
 #include "quant/codebook.h"
 #include "quant/cuda/feedback.h"
 #include "quant/cuda/gptq.h"
-#include "quant/curvature.h"
+#include "quant/descent/curvature.h"
 #include "quant/device/vectors_cuda.h"
 #include "quant/device/workbench.h"
 #include "quant/feedback.h"

@@ -1,4 +1,4 @@
-#include "quant/descent.h"
+#include "quant/descent/descent.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "quant/curvature.h"
+#include "quant/descent/curvature.h"
 
 #include <algorithm>
 #include <cmath>
@@ -155,10 +155,10 @@ class CurvatureDescent {
   std::vector<Strip>& strips_;
   ThreadPool& pool_;
   std::vector<float> levels_;
-  std::vector<float> moment_;         // (rows, rows)
-  std::vector<float> error_, seen_;   // E and E H
+  std::vector<float> moment_;          // (rows, rows)
+  std::vector<float> error_, seen_;    // E and E H
   std::vector<float> slope_, change_;  // of a block's columns: M E H, and what was added to the weight
-  std::vector<float> moved_;          // (rows)
+  std::vector<float> moved_;           // (rows)
 };
 
 }  // namespace
