@@ -4,8 +4,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
+#include "core/thread_pool.h"
 #include "kernels/cuda/linear/dense/gemm.h"
 
 namespace fidelio::cuda {
@@ -119,8 +121,53 @@ size_t append(std::vector<std::byte>& bytes, std::span<const T> values) {
   return at;
 }
 
+// Lanes that read shared memory at once: which of its two places each centroid is read from.
+struct Meeting {
+  static constexpr int kLanes = 16;
+  int place[kLanes][2] = {}, chosen[kLanes] = {}, count[16] = {};
+  int lanes = 0, most = 1;  // that may meet on a pair of banks
+
+  // Finds a place for a lane, moving others where they have another; pairs in `seen` have been tried.
+  bool settle(int lane, uint32_t& seen) {
+    for (int choice = 0; choice < 2; ++choice) {
+      const int bank = place[lane][choice] % 16;
+      if (seen >> bank & 1) continue;
+      seen |= 1u << bank;
+      if (count[bank] < most) return chosen[lane] = choice, ++count[bank], true;
+      for (int other = 0; other < lanes; ++other) {
+        if (chosen[other] < 0 || place[other][chosen[other]] % 16 != bank) continue;
+        const int was = std::exchange(chosen[other], -1);
+        if (settle(other, seen)) return chosen[lane] = choice, true;
+        chosen[other] = was;
+      }
+    }
+    return false;
+  }
+  bool settle_all() {
+    std::fill_n(count, 16, 0);
+    std::fill_n(chosen, kLanes, -1);
+    for (int lane = 0; lane < lanes; ++lane)
+      if (uint32_t seen = 0; !settle(lane, seen)) return false;
+    return true;
+  }
+};
+
+// Places of up to 16 centroids, two on a pair of banks or as few as may be: that never two meet is too rare to try.
+void choose_places(std::span<int> centroids) {
+  Meeting meeting;
+  meeting.lanes = static_cast<int>(centroids.size());
+  for (int lane = 0; lane < meeting.lanes; ++lane) {
+    meeting.place[lane][0] = centroids[static_cast<size_t>(lane)];
+    meeting.place[lane][1] = second_place(centroids[static_cast<size_t>(lane)]);
+  }
+  do ++meeting.most;
+  while (!meeting.settle_all());
+  for (int lane = 0; lane < meeting.lanes; ++lane)
+    centroids[static_cast<size_t>(lane)] = meeting.place[lane][meeting.chosen[lane]];
+}
+
 // A vector's code at its place in the record of its group (vectors.h).
-void put_code(const VectorWeight& w, const VectorChoice& choice, int64_t v, std::byte* record) {
+void put_code(const VectorWeight& w, int place, const VectorChoice& choice, int64_t v, std::byte* record) {
   const auto lane = static_cast<size_t>(v % kVectorLanes);
   const int which = static_cast<int>(v % kVectorGroup / kVectorLanes);
   const auto add = [&](auto bits, size_t line) {
@@ -130,10 +177,10 @@ void put_code(const VectorWeight& w, const VectorChoice& choice, int64_t v, std:
     there = static_cast<decltype(bits)>(there | bits);
     std::memcpy(at, &there, sizeof there);
   };
-  const auto code = static_cast<uint64_t>(choice.index + (w.signs == 1 && choice.signs ? w.entries : 0));
-  const uint64_t placed = code << ((w.high ? 12 : 8) * which);
-  add(static_cast<uint32_t>(placed), 0);
-  if (w.high) add(static_cast<uint16_t>(placed >> 32), kVectorLanes * 4);
+  if (w.high)
+    add(static_cast<uint64_t>(place) << (kVectorPlaceBits * which), 0);
+  else
+    add(static_cast<uint32_t>(place) << (8 * which), 0);
   uint32_t signs = 0;
   for (int j = 0; j < w.signs && w.signs > 1; ++j) {
     const unsigned negated = choice.signs >> j & 1u;
@@ -143,13 +190,25 @@ void put_code(const VectorWeight& w, const VectorChoice& choice, int64_t v, std:
   if (w.signs == 4) add(static_cast<uint16_t>(signs), static_cast<size_t>(w.sign_at()));
 }
 
-// The records of all rows.
+// The records of all rows, by all threads.
 std::vector<std::byte> vector_records(const VectorWeight& w, const SignedVectors& m) {
   const int64_t rows = (w.out + kVectorUnit - 1) / kVectorUnit * kVectorUnit, bytes = w.record_bytes();
   std::vector<std::byte> records(static_cast<size_t>(rows * w.groups * bytes));
-  for (int64_t row = 0; row < w.out; ++row)
+  ThreadPool pool;
+  pool.run(w.out, [&](int64_t row, int) {
+    std::vector<VectorChoice> choices(static_cast<size_t>(w.vectors));
+    std::vector<int> places(choices.size());
+    for (int64_t v = 0; v < w.vectors; ++v) {
+      const auto at = static_cast<size_t>(v);
+      choices[at] = get_vector(m, row, v);
+      places[at] = choices[at].index + (w.signs == 1 && choices[at].signs ? w.entries : 0);
+    }
+    for (size_t v = 0; w.high && v < places.size(); v += Meeting::kLanes)
+      choose_places(std::span(places).subspan(v, std::min<size_t>(Meeting::kLanes, places.size() - v)));
     for (int64_t v = 0; v < w.vectors; ++v)
-      put_code(w, get_vector(m, row, v), v, records.data() + (row * w.groups + v / kVectorGroup) * bytes);
+      put_code(w, places[static_cast<size_t>(v)], choices[static_cast<size_t>(v)], v,
+               records.data() + (row * w.groups + v / kVectorGroup) * bytes);
+  });
   return records;
 }
 

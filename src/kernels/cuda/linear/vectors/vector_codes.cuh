@@ -17,11 +17,14 @@ __device__ __forceinline__ uint32_t signs_of_pairs(uint32_t sign4) { return __by
 // A lane's words of the record at `record`.
 template <int kSigns, bool kHigh>
 __device__ __forceinline__ VectorWords vector_words(const uint8_t* record, int lane) {
-  constexpr int kSignAt = kVectorLanes * (kHigh ? 6 : 4);
+  constexpr int kSignAt = kVectorLanes * (kHigh ? 8 : 4);
   VectorWords words;
-  words.index = ptx::load_streamed(reinterpret_cast<const uint32_t*>(record) + lane);
-  if constexpr (kHigh)
-    words.high = ptx::load_streamed(reinterpret_cast<const uint16_t*>(record + kVectorLanes * 4) + lane);
+  if constexpr (kHigh) {
+    const uint2 places = ptx::load_streamed(reinterpret_cast<const uint2*>(record) + lane);
+    words.index = places.x, words.high = places.y;
+  } else {
+    words.index = ptx::load_streamed(reinterpret_cast<const uint32_t*>(record) + lane);
+  }
   if constexpr (kSigns == 8)
     words.sign = ptx::load_streamed(reinterpret_cast<const uint32_t*>(record + kSignAt) + lane);
   if constexpr (kSigns == 4)
@@ -32,7 +35,7 @@ __device__ __forceinline__ VectorWords vector_words(const uint8_t* record, int l
 // Where a vector's centroid begins, in bytes, among centroids (8 bytes) that are stored 2^kCopies times each.
 template <bool kHigh, int kCopies>
 __device__ __forceinline__ uint32_t centroid_at(const VectorWords& words, int which) {
-  constexpr int kShift = 3 + kCopies, kBits = kHigh ? 12 : 8;
+  constexpr int kShift = 3 + kCopies, kBits = kHigh ? kVectorPlaceBits : 8;
   constexpr uint32_t kMask = ((1u << kBits) - 1) << kShift;
   const int from = kBits * which - kShift;
   if (from < 0) return words.index << -from & kMask;
@@ -53,12 +56,13 @@ __device__ inline float vector_value(const VectorWeight& w, int64_t row, int64_t
   const int which = static_cast<int>(v % kVectorGroup / kVectorLanes), j = static_cast<int>(column % 8);
   const uint8_t* record = w.codes + (row * w.groups + v / kVectorGroup) * w.record_bytes();
   VectorWords words;
-  words.index = reinterpret_cast<const uint32_t*>(record)[lane];
-  if (w.high) words.high = reinterpret_cast<const uint16_t*>(record + kVectorLanes * 4)[lane];
+  words.index = reinterpret_cast<const uint32_t*>(record)[w.high ? 2 * lane : lane];
+  if (w.high) words.high = reinterpret_cast<const uint32_t*>(record)[2 * lane + 1];
   if (w.signs == 8) words.sign = reinterpret_cast<const uint32_t*>(record + w.sign_at())[lane];
   if (w.signs == 4) words.sign = signs_of_pairs(reinterpret_cast<const uint16_t*>(record + w.sign_at())[lane]);
-  auto code = static_cast<int64_t>(w.high ? ((uint64_t{words.high} << 32 | words.index) >> (12 * which) & 4095)
-                                          : (words.index >> (8 * which) & 255));
+  const uint64_t places = uint64_t{words.high} << 32 | words.index;
+  int64_t code = w.high ? centroid_of(static_cast<int>(places >> (kVectorPlaceBits * which) & (2 * kVectorPlaces - 1)))
+                        : static_cast<int>(words.index >> (8 * which) & 255);
   bool minus = (negated(words, which, j / 4) >> (8 * (j % 4)) & 1) != 0;
   if (w.signs == 1 && code >= w.entries) code -= w.entries, minus = true;
   const int64_t entry = int64_t{w.block_of(static_cast<int>(row / kVectorUnit))} * w.entries + code;

@@ -1,7 +1,7 @@
 // A thread block has a multiprocessor and a run of sixteens of rows, of which it takes those that have two codebooks at
 // a time (a stage):
 //
-//     shared memory:  [codebook][codebook][inputs of up to 4 rows of x][partial sums]
+//     shared memory:  [codebook][codebook][inputs of up to 4 rows of x][partial sums]      one codebook if two are too much
 //     warps:          sets of two; a set takes four rows of W at a time, and warp s of it groups s, s + 2, ... of
 //                     those rows, and of rows 2 s (half the lanes) and 2 s + 1 the corrections and what comes out
 //
@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kWarps = 16, kThreads = 32 * kWarps;
 constexpr int kSplit = 2, kSets = kWarps / kSplit, kFew = 4;  // rows of W that a set takes at a time
-constexpr int kBooks = 2, kBookBytes = 4096 * 8;
+constexpr int kBooks = 2;
+constexpr int book_bytes(bool high) { return kVectorPlaces * 8 * (high ? 2 : 1); }
 constexpr int kMostRows = 4;  // rows of x that share one decoding
 
 struct Product {
@@ -27,12 +28,14 @@ struct Product {
   int count;
   const float* x;
   int rows;
+  int books;  // in shared memory at a time
   bool add;
 };
 
 template <int kPlanes>
-int shared_bytes(int groups, int rows) {
-  return kBooks * kBookBytes + rows * (vector_input_bytes<kPlanes>(groups) + 2 * kWarps * kFew * 4) + 2 * kWarps * 4;
+int shared_bytes(bool high, int books, int groups, int rows) {
+  return books * book_bytes(high) + rows * (vector_input_bytes<kPlanes>(groups) + 2 * kWarps * kFew * 4) +
+         2 * kWarps * 4;
 }
 
 __device__ __forceinline__ int dot_unsigned(uint32_t levels, uint32_t x, int sum) {
@@ -46,15 +49,17 @@ __device__ __forceinline__ int dot(uint32_t levels, uint32_t x, int sum) {
 }
 
 // Entries lie in shared memory as they are multiplied: with one sign also negated; with more, plus 128, where negating
-// u is 256 - u = ~u + 1 without a carry; where there are few, 16 times each, a copy for each pair of banks.
+// u is 256 - u = ~u + 1 without a carry; where there are few, 16 times each, a copy for each pair of banks, else twice.
 template <int kSigns, bool kHigh>
 __device__ void fill_book(const VectorWeight& w, int block, uint2* book) {
   const auto* from = reinterpret_cast<const uint2*>(w.codebook) + int64_t{block} * w.entries;
   const int count = w.entries * (kHigh ? 1 : 16);
   for (int i = threadIdx.x; i < count; i += kThreads) {
     const uint2 e = __ldg(from + (kHigh ? i : i / 16));
-    book[i] = kSigns == 1 ? e : uint2{e.x ^ 0x80808080u, e.y ^ 0x80808080u};
-    if constexpr (kSigns == 1) book[i + count] = {__vneg4(e.x), __vneg4(e.y)};
+    const uint2 plus = kSigns == 1 ? e : uint2{e.x ^ 0x80808080u, e.y ^ 0x80808080u};
+    book[i] = plus;
+    if constexpr (kHigh) book[second_place(i)] = plus;
+    if constexpr (kSigns == 1) book[i + count] = book[second_place(i + count)] = {__vneg4(e.x), __vneg4(e.y)};
   }
 }
 
@@ -187,14 +192,16 @@ struct Worker {
   }
 
   __device__ Worker(const Product& product, std::byte* shared)
-      : p(product), books(shared), inputs{shared + kBooks * kBookBytes, static_cast<int>(product.weight[0].groups)} {
+      : p(product),
+        books(shared),
+        inputs{shared + product.books * book_bytes(kHigh), static_cast<int>(product.weight[0].groups)} {
     partial = reinterpret_cast<float*>(inputs.row(kCount));
     largest = partial + 2 * kWarps * kFew * kCount;
   }
 
   // Rows [first, first + kAtOnce) in a group.
   __device__ void load(const VectorWeight& w, int first, int group, VectorWords (&words)[kAtOnce]) const {
-    constexpr int kRecord = kVectorLanes * ((kHigh ? 6 : 4) + (kSigns == 8 ? 4 : kSigns == 4 ? 2 : 0));
+    constexpr int kRecord = kVectorLanes * ((kHigh ? 8 : 4) + (kSigns == 8 ? 4 : kSigns == 4 ? 2 : 0));
     const uint8_t* at = w.codes + (int64_t{first} * inputs.groups + group) * kRecord;
 #pragma unroll
     for (int r = 0; r < kAtOnce; ++r) words[r] = vector_words<kSigns, kHigh>(at + r * inputs.groups * kRecord, lane);
@@ -215,7 +222,7 @@ struct Worker {
     }
     if (!first) __syncthreads();  // everybody is done with books and inputs
     fill_book<kSigns, kHigh>(w, block, reinterpret_cast<uint2*>(books));
-    if (second < end) fill_book<kSigns, kHigh>(w, block + 1, reinterpret_cast<uint2*>(books + kBookBytes));
+    if (second < end) fill_book<kSigns, kHigh>(w, block + 1, reinterpret_cast<uint2*>(books + book_bytes(kHigh)));
     if (first) ptx::dependency_wait();
     if (fresh)
       for (int m = 0; m < kCount; ++m) make_inputs<kPlanes>(w, p.x + min(m, p.rows - 1) * w.in, inputs, m, largest);
@@ -250,7 +257,7 @@ struct Worker {
   // `fix`, if it is one of these, gets `fixed`.
   __device__ void sums(const VectorWeight& w, int row, int next, VectorWords (&words)[kAtOnce], int slot, float* parts,
                        const float* scale, int fix, const float (&fixed)[kCount]) {
-    const uint32_t copy = static_cast<uint32_t>(slot * kBookBytes + (kHigh ? 0 : lane % 16 * 8));
+    const uint32_t copy = static_cast<uint32_t>(slot * book_bytes(kHigh) + (kHigh ? 0 : lane % 16 * 8));
     float sum[kAtOnce][kCount] = {};
     for (int g = split; g < inputs.groups; g += kSplit) {
       VectorWords coming[kAtOnce] = {};
@@ -297,7 +304,7 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Pro
     while (unit < min(end, p.first_unit[which + 1])) {
       const int from = unit - p.first_unit[which], last = min(end, p.first_unit[which + 1]) - p.first_unit[which];
       const int block = w.block_of(from);
-      const int count = min(last, w.first_unit(block + kBooks)) - from;
+      const int count = min(last, w.first_unit(block + p.books)) - from;
       worker.stage(which, from, count, block, first, fresh);
       first = fresh = false;
       unit += count;
@@ -321,12 +328,14 @@ int most_shared() {
 }
 
 template <int kSigns, bool kHigh, int kCount, int kPlanes>
-void launch_product(Stream stream, const Product& p) {
+void launch_product(Stream stream, Product p) {
   const auto kernel = multiply<kSigns, kHigh, kCount, kPlanes>;
   static const cudaError_t allowed =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared());
   cuda_check(allowed, "asking for shared memory");
-  const auto bytes = static_cast<size_t>(shared_bytes<kPlanes>(static_cast<int>(p.weight[0].groups), kCount));
+  const auto groups = static_cast<int>(p.weight[0].groups);
+  p.books = shared_bytes<kPlanes>(kHigh, kBooks, groups, kCount) <= most_shared() ? kBooks : 1;
+  const auto bytes = static_cast<size_t>(shared_bytes<kPlanes>(kHigh, p.books, groups, kCount));
   const auto grid = static_cast<unsigned>(std::min(multiprocessors(), p.first_unit[p.count]));
   launch("a product of vector codes", stream, dim3(grid), kThreads, bytes, kernel, p);
 }
@@ -344,7 +353,7 @@ void launch_format(Stream stream, const Product& p) {
 }  // namespace
 
 int64_t most_vector_columns() {
-  const int room = most_shared() - shared_bytes<3>(0, 1);
+  const int room = most_shared() - shared_bytes<3>(true, 1, 0, 1);
   return int64_t{room / vector_input_bytes<3>(1)} * kVectorGroup * 8;
 }
 
@@ -360,7 +369,8 @@ void vector_linear(Stream stream, std::span<const VectorOutput> outputs, const f
   }
   for (int64_t m = 0; m < rows; m += p.rows) {
     p.rows = exact ? 1 : static_cast<int>(std::min<int64_t>(kMostRows, rows - m));
-    while (p.rows > 1 && shared_bytes<2>(static_cast<int>(w.groups), p.rows == 3 ? 4 : p.rows) > most_shared())
+    while (p.rows > 1 &&
+           shared_bytes<2>(w.high, 1, static_cast<int>(w.groups), p.rows == 3 ? 4 : p.rows) > most_shared())
       --p.rows;
     p.x = x + m * w.in;
     for (size_t i = 0; i < outputs.size(); ++i) p.y[i] = outputs[i].y + m * p.weight[i].out;

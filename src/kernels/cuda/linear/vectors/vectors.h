@@ -4,15 +4,19 @@
 // Codes lie in groups of 128 vectors of a row. Lane l of a warp has vectors l, l + 32, l + 64 and l + 96 of a group
 // ("which" = 0 to 3), and a group is a record of lines, a word for each lane:
 //
-//     index   32 bits: up to 256 centroids, vector `which` in bits 8 which ..; else 12 which .., with
-//     high    16 bits: what is above those 32; if there are more than 256 or one sign, which is part of the index:
-//             centroids, then the same negated
+//     index   32 bits: up to 256 centroids, vector `which` in bits 8 which ..; if there are more or one sign, which is
+//             part of the index (centroids, then the same negated), 64 bits: a place (below) in bits 13 which ..
 //     sign    8 signs, 32 bits: entry 4 h + j of a vector in bit 8 j + 2 which + h
 //             4 signs, 16 bits: pair 2 h + p in bit 8 p + 2 which + h
 //
-//     row 0: [index 32 x 4][high 32 x 2][sign 32 x 4 or 2] [next group] ...   row 1: ...   whole sixteens of rows
+//     row 0: [index 32 x 4 or 8][sign 32 x 4 or 2] [next group] ...   row 1: ...   whole sixteens of rows
 //
 // so that an address is a shift and a mask, and four signs, shifted and masked, are the lowest bits of four bytes.
+//
+// Sixteen lanes read shared memory at once, and where they meet on a pair of its 16 pairs of banks, one after the other.
+// Up to 256 centroids have a copy for each pair. More have two places, on pairs that have little to do with each other,
+// and the packer chooses between them for each vector, so that lanes meet twice where chance would have them meet three
+// times.
 //
 // Activations times the column scales are rounded to whole numbers of 16 bits (24 where FP32 is asked for) under one
 // scale for every group of 128 vectors, and are multiplied as two (three) planes of bytes by the centroids' bytes
@@ -28,6 +32,13 @@ namespace fidelio::cuda {
 
 constexpr int kVectorLanes = 32, kVectorGroup = 4 * kVectorLanes;
 constexpr int kVectorUnit = 16;  // rows that have one codebook
+constexpr int kVectorPlaces = 4096, kVectorPlaceBits = 13;
+
+// The other place of the centroid at one below kVectorPlaces, and the centroid at any.
+constexpr int second_place(int centroid) { return kVectorPlaces + (centroid ^ ((centroid >> 4 ^ centroid >> 8) & 15)); }
+constexpr int centroid_of(int place) {
+  return place < kVectorPlaces ? place : second_place(place - kVectorPlaces) - kVectorPlaces;
+}
 
 // Device addresses of a packed weight.
 struct VectorWeight {
@@ -53,7 +64,7 @@ struct VectorWeight {
   constexpr int block_of(int unit) const {  // the last one whose first unit is not behind it
     return static_cast<int>(((unit + int64_t{1}) * blocks + units() - 1) / units()) - 1;
   }
-  constexpr int sign_at() const { return kVectorLanes * (high ? 6 : 4); }  // in a record
+  constexpr int sign_at() const { return kVectorLanes * (high ? 8 : 4); }  // in a record
   constexpr int record_bytes() const { return sign_at() + kVectorLanes * (signs == 8 ? 4 : signs == 4 ? 2 : 0); }
   bool goes_with(const VectorWeight& w) const {  // in one launch
     return in == w.in && signs == w.signs && high == w.high;
