@@ -47,8 +47,11 @@ void set_steps(const Quantize& o, ModelQuantizer& how) {
   check(!has(o, "source-inputs") || !has(o, "feedback"),
         "--steps source-inputs,feedback: feedback puts right what earlier layers lost, which the source's own inputs "
         "do not show; give one of them");
-  check(!has(o, "curvature") || (parse_format(o.format).kind != Kind::vq && o.view_weight == 0),
-        "--steps curvature is not for {}; leave it out", o.view_weight > 0 ? "views" : "vector codes");
+  const bool plain_codes = parse_format(o.format).kind != Kind::vq && o.view_weight == 0 && !o.atom;
+  check(!has(o, "curvature") || plain_codes, "--steps curvature is not for {}; leave it out",
+        o.atom              ? "--atom"
+        : o.view_weight > 0 ? "views"
+                            : "vector codes");
   how.options.act_order = has(o, "act-order");
   how.options.range_search = has(o, "range-search") || how.method == Method::rtn;
   how.options.descend_codes = has(o, "descent");
