@@ -131,20 +131,23 @@ class CudaWorkbench final : public Workbench {
              GptqResult& result) {
     const LinearWeight& weight = result.weight;
     const Levels levels = plan.spec.kind == Kind::grid ? Levels(plan.spec, plan.codebook) : Levels(plan.spec);
-    std::vector<Strip> made(static_cast<size_t>(strips(weight.out)), Strip(plan.spec, weight.out, weight.in, 0));
+    std::vector<Strip> kept(moment.empty() ? 0 : static_cast<size_t>(strips(weight.out)),
+                            Strip(plan.spec, weight.out, weight.in, 0));
     if (!moment.empty()) decoded();
     pool_.run(strips(weight.out), [&](int64_t job, int) {
       Strip strip = moment.empty() ? Strip(plan.spec, weight.out, weight.in, job)
                                    : Strip(plan.spec, decoded_, weight.out, weight.in, job);
       fill(levels, codes, strip);
-      made[static_cast<size_t>(job)] = std::move(strip);
+      if (kept.empty())
+        emit(strip, levels, result.weight);
+      else
+        kept[static_cast<size_t>(job)] = std::move(strip);
     });
-    if (!moment.empty())
-      result.report.loss =
-          descend_curvature(plan.spec, levels, host_hessian(), moment, weight.out, kCurvaturePasses, made, pool_)
-              .outputs;
+    if (kept.empty()) return;
+    result.report.loss =
+        descend_curvature(plan.spec, levels, host_hessian(), moment, weight.out, kCurvaturePasses, kept, pool_).outputs;
     pool_.run(strips(weight.out),
-              [&](int64_t job, int) { emit(made[static_cast<size_t>(job)], levels, result.weight); });
+              [&](int64_t job, int) { emit(kept[static_cast<size_t>(job)], levels, result.weight); });
   }
 
   static void fill(const Levels& levels, const cuda::GptqCodes& codes, Strip& strip) {
