@@ -6,6 +6,7 @@
 #include "core/rng.h"
 #include "quant/device/vectors_cuda.h"
 #include "quant/device/workbench.h"
+#include "quant/device/workbench_test_inputs.h"
 
 namespace fidelio {
 namespace {
@@ -22,35 +23,6 @@ class CudaVectorCodes : public ::testing::Test {
   ThreadPool pool_{4};
 };
 
-constexpr int64_t kTokens = 900;
-
-// Correlated integers: sums of their products stay below 2^24, so every order of summing gives the same Hessian.
-std::vector<float> inputs(int64_t in, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> x(static_cast<size_t>(kTokens * in));
-  for (int64_t t = 0; t < kTokens; ++t) {
-    int common[8];
-    for (int& c : common) c = static_cast<int>(rng.below(13)) - 6;
-    for (int64_t c = 0; c < in; ++c)
-      x[static_cast<size_t>(t * in + c)] =
-          static_cast<float>((common[c % 8] + static_cast<int>(rng.below(9)) - 4) * (c % 7 == 0 ? 3 : 1));
-  }
-  return x;
-}
-
-std::vector<float> normal(int64_t n, uint64_t seed) {
-  Rng rng(seed);
-  std::vector<float> w(static_cast<size_t>(n));
-  for (float& v : w) v = static_cast<float>(rng.normal() * (rng.below(50) == 0 ? 0.2 : 0.05));
-  return w;
-}
-
-LinearWeight dense_of(const std::vector<float>& values, int64_t out, int64_t in) {
-  OwnedTensor w = OwnedTensor::allocate(DType::f32, {out, in});
-  std::copy(values.begin(), values.end(), w.as<float>().begin());
-  return make_dense(std::move(w));
-}
-
 // Host and device with the same inputs and weight.
 struct Benches {
   std::unique_ptr<Workbench> host, device;
@@ -63,7 +35,7 @@ struct Benches {
         device(make_cuda_workbench(0, pool)),
         hessian(in),
         w(std::move(weights)),
-        original(dense_of(w, out, in)) {
+        original(dense(w, out, in)) {
     hessian.add(x, pool);
     for (Workbench* bench : {host.get(), device.get()}) {
       bench->begin(in);
@@ -89,14 +61,14 @@ int64_t different_codes(const LinearWeight& a, const LinearWeight& b) {
 // differs only where FP32 scores of two centroids are within their rounding. Of the entries a twentieth may differ.
 TEST_F(CudaVectorCodes, KMeansIsTheHosts) {
   const int64_t out = 96, in = 320;
-  const std::vector<float> w = normal(out * in, 1);
+  const std::vector<float> w = weights(out * in, 1);
   const cuda::Stream stream = cuda::make_stream();
   {
     const cuda::DeviceBuffer values(w.size() * 4);
     cuda::to_device(stream, values.data(), w.data(), values.size());
     cuda::SecondOrder order(stream), ordered(stream);
     order.begin(in);
-    order.add(inputs(in, 2));
+    order.add(activations(in, 2));
     std::vector<int32_t> columns;
     for (int32_t c = 0; c < in; ++c) columns.push_back(c);
     ordered.take(order, columns);
@@ -135,7 +107,7 @@ TEST_F(CudaVectorCodes, KMeansIsTheHosts) {
 // from sums in another order, to FP16.
 TEST_F(CudaVectorCodes, CodesAgreeUpToTies) {
   const int64_t out = 150, in = 304;
-  const Benches benches(normal(out * in, 3), inputs(in, 4), out, in, pool_);
+  const Benches benches(weights(out * in, 3), activations(in, 4), out, in, pool_);
   for (const char* text : {"vq8k12s1m", "vq8k16s4m", "vq8k16s8m", "vq8k16s8m+r2.0"})
     for (int passes : {0, 4}) {
       SCOPED_TRACE(std::string(text) + " " + std::to_string(passes));
@@ -161,7 +133,7 @@ TEST_F(CudaVectorCodes, CodesAgreeUpToTies) {
 TEST_F(CudaVectorCodes, MatricesAreAsGood) {
   const std::pair<int64_t, int64_t> sizes[] = {{40, 64}, {3, 61}, {150, 300}, {1600, 1024}};
   for (const auto& [out, in] : sizes) {
-    const Benches benches(normal(out * in, 6), inputs(in, 7), out, in, pool_);
+    const Benches benches(weights(out * in, 6), activations(in, 7), out, in, pool_);
     for (const char* text : {"vq8k9s1", "vq8k12s4+r3.0", "vq8k16s8+r0.5"}) {
       SCOPED_TRACE(std::string(text) + " " + std::to_string(out) + " x " + std::to_string(in));
       const FormatSpec spec = parse_format(text);
@@ -180,7 +152,7 @@ TEST_F(CudaVectorCodes, MatricesAreAsGood) {
 
 TEST_F(CudaVectorCodes, ZerosAndDeadColumns) {
   const int64_t out = 40, in = 96;
-  std::vector<float> x = inputs(in, 8), w = normal(out * in, 9);
+  std::vector<float> x = activations(in, 8), w = weights(out * in, 9);
   for (int64_t t = 0; t < kTokens; ++t) x[static_cast<size_t>(t * in + 5)] = 0;
   std::fill_n(w.begin() + 3 * in, in, 0.0f);
   const Benches benches(w, x, out, in, pool_);
