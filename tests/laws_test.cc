@@ -34,10 +34,11 @@ using testing::HasSubstr;
 const std::vector<Activations> kModes = {Activations::f32, Activations::a16, Activations::a8};
 const std::vector<KvFormat> kCaches = {KvFormat::f32, KvFormat::f16, KvFormat::bf16, KvFormat::i8, KvFormat::i4x2};
 // Every kind of format, with whole, ragged (48 and 80 columns) and single groups.
-const std::vector<std::string> kFormats = {
-    "bf16",     "f16",      "f32",     "int2g32z", "int3g64z", "int4g128z",     "int4g32",   "int5g64zs8",
-    "int6g64",  "int7g32z", "int8c",   "int8g64",  "int4cz",   "lut2g32",       "lut3g64",   "lut4g64",
-    "lut5g128", "fp4g16",   "fp4g16z", "fp8",      "vq8k16s8", "vq8k12s4+r2.2", "vq8k12s4m", "vq8k16s8m+r2.2"};
+const std::vector<std::string> kFormats = {"bf16",      "f16",      "f32",           "int2g32z",  "int3g64z",
+                                           "int4g128z", "int4g32",  "int5g64zs8",    "int6g64",   "int7g32z",
+                                           "int8c",     "int8g64",  "int4cz",        "lut2g32",   "lut3g64",
+                                           "lut4g64",   "lut5g128", "lut6g64",       "fp4g16",    "fp4g16z",
+                                           "fp8",       "vq8k16s8", "vq8k12s4+r2.2", "vq8k12s4m", "vq8k16s8m+r2.2"};
 
 Ids random_ids(size_t count, uint64_t seed, int vocabulary) {
   Rng rng(seed);

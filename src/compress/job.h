@@ -43,8 +43,9 @@ Enum parse_option(const std::string& option, const std::string& text);
 struct ConsumerRules {
   std::vector<FormatSpec> formats;  // offered by default
   bool fused = false;
-  bool embedding = true;       // a quantised embedding or head is held too
-  std::string export_options;  // of `fidelio export`
+  bool embedding = true;                // a quantised embedding or head is held too
+  std::string export_options;           // of `fidelio export`
+  std::vector<FormatSpec> faster = {};  // offered too where a rate is asked: wider for their fidelity, less work
   bool holds(const FormatSpec& f, Consumer consumer) const;
 };
 ConsumerRules rules_of(Consumer consumer);

@@ -103,7 +103,7 @@ std::string of_group(std::string_view name) {
   if (!grid && !take(rest, "int")) return "";
   const std::optional<int> bits = take_number(rest);
   if (!bits) return "";
-  const int most = grid ? 5 : 8;
+  const int most = grid ? 6 : 8;
   if (*bits < 2 || *bits > most) return fmt::format("there are {} of 2 to {} bits", grid ? "grids" : "integers", most);
   if (!take(rest, "g") && !take(rest, "_g") && !take(rest, "-g")) return "";
   return fmt::format("groups are of 16, 32, 64 or 128 columns, for example {}{}g{}", grid ? "lut" : "int", *bits,

@@ -15,7 +15,7 @@ constexpr std::string_view kGrammar =
     "  bf16 | f16 | f32                      dense\n"
     "  int{2..8}{g16|g32|g64|g128|c}[z][s8]  integer; c: one group a row, z: zero points, s8: 8-bit scales (not with "
     "c)\n"
-    "  lut{2..5}{g16|g32|g64|g128}           a grid per matrix, signed 8-bit scales\n"
+    "  lut{2..6}{g16|g32|g64|g128}           a grid per matrix, signed 8-bit scales\n"
     "  fp4g16[z]                             E2M1 in blocks of 16, z: an offset a block\n"
     "  fp8                                   E4M3 with one scale a row\n"
     "  vq8k{9..20}s{1|4|8}[m][+r{percent}]   vectors of 8: log2 of centroids with their signs, sign bits, m: the "
@@ -65,7 +65,7 @@ bool parse_integer(Reader& r, FormatSpec& spec) {
 bool parse_grid(Reader& r, FormatSpec& spec) {
   spec.kind = Kind::grid;
   spec.bits = r.number();
-  return spec.bits >= 2 && spec.bits <= 5 && r.group(spec, false);
+  return spec.bits >= 2 && spec.bits <= 6 && r.group(spec, false);
 }
 
 // "2.2" or "2.25": hundredths, written one way only; -1 for anything else.

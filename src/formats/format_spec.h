@@ -26,7 +26,7 @@ enum class ScaleKind : uint8_t { f16, u8 };  // u8: an unsigned byte times one F
 
 struct FormatSpec {
   Kind kind = Kind::bf16;
-  int bits = 16;          // of a code: integer 2..8, grid 2..5, fp4 4, fp8 8, vq 9..20 (of 8 weights), dense 16 or 32
+  int bits = 16;          // of a code: integer 2..8, grid 2..6, fp4 4, fp8 8, vq 9..20 (of 8 weights), dense 16 or 32
   int group = 0;          // columns sharing a scale: 16, 32, 64, 128; 0 = the whole row (integer, fp8, dense)
   bool symmetric = true;  // false: a zero point (integer) or an offset (fp4) per group
   ScaleKind scale =

@@ -104,7 +104,7 @@ TEST(FormatSpec, BadStringsShowTheGrammar) {
                            "int4g128zz",
                            "int4cs8",
                            "lut4c",
-                           "lut6g64",
+                           "lut7g64",
                            "lut4g64z",
                            "fp4",
                            "fp4g32",

@@ -159,7 +159,7 @@ TEST_F(CudaQuant, DampingGrowsAsOnTheHost) {
 }
 
 const char* const kFormats[] = {"int2g16z",  "int3g64zs8", "int4g128z", "int4g128", "int5g32zs8", "int6g64z",
-                                "int8g32s8", "lut2g64",    "lut3g16",   "lut4g128", "lut5g32"};
+                                "int8g32s8", "lut2g64",    "lut3g16",   "lut4g128", "lut5g32",    "lut6g64"};
 
 // The same operations in the same order: the same bits.
 TEST_F(CudaQuant, RangesAreTheHostsBitForBit) {

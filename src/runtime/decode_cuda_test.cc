@@ -150,13 +150,13 @@ std::vector<Plan> plans() {
   uniform("int6g64s8", 512, 256, 4, 1, 128);
   uniform("int3g32z", 1152, 640, 9, 3, 128);
   uniform("int4g64z", 320, 448, 5, 1, 64);  // no whole blocks of outputs
-  uniform("lut4g64", 256, 384, 4, 2, 64);
+  for (const char* grid : {"lut4g64", "lut5g64", "lut6g64"}) uniform(grid, 256, 384, 4, 2, 64);
   uniform("bf16", 256, 384, 4, 2, 64);
   all.push_back(
       {"mixed widths", 256, 640, 4, 2, 64, "int5g64zs8", "int8g64zs8", "int3g64zs8", "int3g64zs8", "int6g64zs8"});
   all.push_back(
       {"gate not as up", 256, 384, 4, 2, 64, "int4g128z", "int4g128z", "int4g128z", "int5g128z", "int4g128z"});
-  all.push_back({"grids between", 256, 384, 4, 2, 64, "lut4g64", "int4g128z", "int4g128z", "int4g128z", "lut3g64"});
+  all.push_back({"grids between", 256, 384, 4, 2, 64, "lut6g64", "int4g128z", "int4g128z", "int4g128z", "lut3g64"});
   all.push_back({"dense between", 256, 384, 4, 2, 64, "int4g128z", "bf16", "int4g128z", "int4g128z", "bf16"});
   all.push_back(
       {"i8 cache", 256, 384, 4, 2, 64, "int4g128z", "int4g128z", "int4g128z", "int4g128z", "int4g128z", KvFormat::i8});

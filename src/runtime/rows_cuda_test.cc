@@ -160,7 +160,7 @@ const Kind kKinds[] = {
     {"int4g64zs8", {"int4g64zs8"}},
     {"int8g128z", {"int8g128z"}},
     {"lut4g64", {"lut4g64"}},
-    {"mixed", {"int3g64zs8", "int8g64zs8", "int5g32z", "lut3g64", "int4g128", "bf16"}},
+    {"mixed", {"int3g64zs8", "int8g64zs8", "int5g32z", "lut3g64", "int4g128", "lut5g64", "bf16", "lut6g64"}},
     {"int4_i8_cache", {"int4g128z"}, KvFormat::i8},
     {"int4_a8", {"int4g64zs8"}, KvFormat::f16, Activations::a8},
     {"views",

@@ -13,8 +13,8 @@ namespace {
 using Values = std::vector<double>;
 
 const std::vector<std::string> kFormats = {
-    "int2g64zs8", "int3g64zs8", "int4g128z", "int4g64", "int5g32zs8", "int6g64zs8", "int7g64z", "int8c",
-    "int8g64s8",  "lut2g64",    "lut3g64",   "lut4g64", "lut5g32",    "fp4g16",     "fp4g16z",  "fp8"};
+    "int2g64zs8", "int3g64zs8", "int4g128z", "int4g64", "int5g32zs8", "int6g64zs8", "int7g64z", "int8c", "int8g64s8",
+    "lut2g64",    "lut3g64",    "lut4g64",   "lut5g32", "lut6g64",    "fp4g16",     "fp4g16z",  "fp8"};
 
 std::span<uint8_t> bytes(const OwnedTensor& t) {
   return {reinterpret_cast<uint8_t*>(t.view.data), static_cast<size_t>(t.view.bytes())};

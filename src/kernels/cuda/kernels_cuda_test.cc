@@ -113,9 +113,10 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
     x[static_cast<size_t>(i)] = std::ldexp(static_cast<float>(static_cast<int>(rng.below(2001)) - 1000), exponent);
   }
   for (const char* format :
-       {"int2g32z", "int2g128",   "int3g64z",  "int3g64zs8", "int4g128z",  "int4g128",  "int4g64zs8", "int4c",
-        "int5g32z", "int5g64zs8", "int6g128z", "int7g64z",   "int7g32zs8", "int8g128z", "int8g128",   "int8cz",
-        "lut2g64",  "lut3g32",    "lut4g64",   "lut4g128",   "bf16",       "f16",       "f32",        "fp8"}) {
+       {"int2g32z", "int2g128", "int3g64z",   "int3g64zs8", "int4g128z", "int4g128",   "int4g64zs8",
+        "int4c",    "int5g32z", "int5g64zs8", "int6g128z",  "int7g64z",  "int7g32zs8", "int8g128z",
+        "int8g128", "int8cz",   "lut2g64",    "lut3g32",    "lut4g64",   "lut4g128",   "lut5g64",
+        "lut6g64",  "bf16",     "f16",        "f32",        "fp8"}) {
     SCOPED_TRACE(format);
     const LinearWeight weight = random_weight(parse_format(format), out, in, rng);
     const std::vector<float> decoded = decode(weight);
@@ -245,7 +246,7 @@ TEST_F(CudaTest, ManyRowsDoNotDependOnTheBatchNorOnWhatIsMultipliedBeside) {
   const int64_t in = 392, rows = 1024, out = 16800, narrow = 200;
   b().reserve(rows, in, 128);
   const std::vector<float> x = normals(rng, rows * in);
-  for (const char* format : {"int4g128z", "int3g64zs8", "int8g32", "lut4g64"}) {
+  for (const char* format : {"int4g128z", "int3g64zs8", "int8g32", "lut4g64", "lut5g64", "lut6g64"}) {
     SCOPED_TRACE(format);
     const Cuda::Linear wide = b().pack(random_weight(parse_format(format), out, in, rng)),
                        few = b().pack(random_weight(parse_format(format), narrow, in, rng));
@@ -285,7 +286,7 @@ TEST_F(CudaTest, EmbeddingGivesTheDecodedRows) {
   b().reserve(6, 1024, 128);
   batch(6, 0, 1, kShape);
   for (const char* format : {"int2g32z", "int3g64zs8", "int4g128", "int5g64z", "int6g64z", "int7g64z", "int8g128z",
-                             "lut2g64", "lut3g64", "lut4g64", "bf16"}) {
+                             "lut2g64", "lut3g64", "lut4g64", "lut5g64", "lut6g64", "bf16"}) {
     SCOPED_TRACE(format);
     const LinearWeight weight = random_weight(parse_format(format), 150, 200, rng);
     const Cuda::Linear table = b().pack(weight);

@@ -20,7 +20,7 @@ GptqRules rules_of(const GptqPlan& plan) {
   r.highest = static_cast<float>((1 << spec.bits) - 1);
   if (r.grid) {
     r.levels = static_cast<int>(plan.codebook.size());
-    check(r.levels > 1 && r.levels <= 32, "a grid on the device has 2 to 32 levels, not {}", r.levels);
+    check(r.levels > 1 && r.levels <= 64, "a grid on the device has 2 to 64 levels, not {}", r.levels);
     for (int k = 0; k < r.levels; ++k) r.book[k] = static_cast<float>(plan.codebook[static_cast<size_t>(k)]);
     for (int k = 0; k + 1 < r.levels; ++k) r.middle[k] = (r.book[k] + r.book[k + 1]) / 2;
     r.lowest = r.book[0];
@@ -35,7 +35,7 @@ GptqRules rules_of(const GptqPlan& plan) {
 }  // namespace
 
 bool Gptq::takes(const FormatSpec& spec) {
-  const bool kind = (spec.kind == Kind::integer && spec.below == 0) || (spec.kind == Kind::grid && spec.bits <= 5);
+  const bool kind = (spec.kind == Kind::integer && spec.below == 0) || (spec.kind == Kind::grid && spec.bits <= 6);
   return kind && spec.group >= 16 && kGptqBlock % spec.group == 0;
 }
 

@@ -23,8 +23,8 @@ struct GptqRules {
   float lowest = 0, highest = 0;
   float shrink[kShrinks] = {};
   int levels = 0;         // of a grid
-  float book[32] = {};    // ascending
-  float middle[32] = {};  // between neighbours
+  float book[64] = {};    // ascending
+  float middle[64] = {};  // between neighbours
 };
 
 // What a matrix has become so far.

@@ -12,7 +12,7 @@ using cuda::cuda_check;
 
 constexpr int kThreads = 256, kBlocks = 1056;
 constexpr int kLevelThreads = 128;  // of a block that adds up gradients of levels
-constexpr int kMostLevels = 32;     // of a grid of 5 bits
+constexpr int kMostLevels = 64;     // of a grid of 6 bits
 constexpr int64_t kLevelRows = 16;  // rows of such a block
 
 __device__ __forceinline__ int64_t thread_index() { return blockIdx.x * int64_t{blockDim.x} + threadIdx.x; }

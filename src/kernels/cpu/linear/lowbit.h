@@ -46,8 +46,8 @@ constexpr int kSpan = 32;      // columns of a span
 constexpr int kMaxRows = 128;  // rows of activations a pass over the weights serves; partial sums stay in L1
 constexpr float kSteps16 = 127 * 128 + 63;  // the largest integer of A16
 
-// Codes a kernel knows: integers of 2..8 bits, grids of 2..5, FP4, then views of the 2, 4 or 6 high bits of an integer.
-constexpr int kCodings = 15, kFp4 = 11, kFirstView = 12;
+// Codes a kernel knows: integers of 2..8 bits, grids of 2..6, FP4, then views of the 2, 4 or 6 high bits of an integer.
+constexpr int kCodings = 16, kFp4 = 12, kFirstView = 13;
 constexpr bool is_view(int coding) { return coding >= kFirstView; }
 constexpr bool is_grid(int coding) { return coding >= 7 && !is_view(coding); }
 constexpr int bits_of(int coding) {  // as read

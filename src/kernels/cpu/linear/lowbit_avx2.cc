@@ -37,7 +37,7 @@ constexpr int kRun = kSigned<kCoding>        ? 1
                                              : 1;
 
 template <int kCoding, int kPair>
-FIDELIO_INLINE void store_pair(const uint8_t* const* at, const Table& table, int half, Codes& codes) {
+FIDELIO_INLINE void store_pair(const uint8_t* const* at, const Table<kCoding>& table, int half, Codes& codes) {
   __m256i a, b;
   unpack_pair<kCoding, kPair, kSigned<kCoding>>(at, table, a, b);
   _mm256_store_si256(reinterpret_cast<__m256i*>(codes[2 * kPair] + half), a);
@@ -45,7 +45,7 @@ FIDELIO_INLINE void store_pair(const uint8_t* const* at, const Table& table, int
 }
 
 template <int kCoding>
-void unpack_span(const Planes<kCoding>& planes, int64_t span, const Table& table, Codes& codes) {
+void unpack_span(const Planes<kCoding>& planes, int64_t span, const Table<kCoding>& table, Codes& codes) {
   planes.prefetch(span);
   for (int half = 0; half < 64; half += 32) {
     const uint8_t* const at[3] = {planes.at(0, span) + half, planes.at(1, span) + half, planes.at(2, span) + half};
@@ -104,7 +104,7 @@ void close_group(const Job& job, const uint8_t* base, int64_t group, int64_t wei
 }
 
 template <int kCoding>
-void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table& table, Tile& tile) {
+void multiply_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table<kCoding>& table, Tile& tile) {
   const Layout& l = job.layout;
   const uint8_t* base = job.packed + l.front + block * l.block_bytes;
   const Planes<kCoding> planes(l, base);
@@ -168,7 +168,7 @@ void add_half(const Codes& codes, const int8_t* x, const HalfScales (&scales)[2]
 
 // FP4: every half of a span has its scale and offset.
 template <bool kTwo>
-void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table& table, Tile& tile) {
+void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table<kFp4>& table, Tile& tile) {
   const Layout& l = job.layout;
   const uint8_t* base = job.packed + l.front + block * l.block_bytes;
   const Planes<kFp4> planes(l, base);
@@ -200,7 +200,7 @@ void for_each_tile(const Job& job, const Of& of) {
 
 template <int kCoding>
 void multiply(const Job& job) {
-  const Table table = load_table<kCoding, kSigned<kCoding>>(job.packed);
+  const Table<kCoding> table = load_table<kCoding, kSigned<kCoding>>(job.packed);
   Tile tile;
   for_each_tile(
       job, [&](int64_t block, int64_t m0, int64_t rows) { multiply_tile<kCoding>(job, block, m0, rows, table, tile); });
@@ -208,7 +208,7 @@ void multiply(const Job& job) {
 
 template <bool kTwo>
 void multiply_fp4(const Job& job) {
-  const Table table = load_table<kFp4, kSigned<kFp4>>(job.packed);
+  const Table<kFp4> table = load_table<kFp4, kSigned<kFp4>>(job.packed);
   Tile tile;
   for_each_tile(job, [&](int64_t block, int64_t m0, int64_t rows) {
     multiply_fp4_tile<kTwo>(job, block, m0, rows, table, tile);
@@ -240,7 +240,7 @@ void accumulate_f32(const float (&weights)[kSpan][kBlock], const float* x, int64
 template <int kCoding>
 void multiply_f32(const Job& job) {
   const Layout& l = job.layout;
-  const Table table = load_table<kCoding, kSigned<kCoding>>(job.packed);
+  const Table<kCoding> table = load_table<kCoding, kSigned<kCoding>>(job.packed);
   alignas(64) Codes codes;
   alignas(64) float weights[kSpan][kBlock];
   Tile tile;

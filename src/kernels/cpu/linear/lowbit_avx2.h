@@ -24,30 +24,39 @@ FIDELIO_INLINE __m256i select(int m, __m256i a, __m256i b) {
   return _mm256_or_si256(_mm256_and_si256(bits, a), _mm256_andnot_si256(bits, b));
 }
 
-// The codebook's entries 0..15 and 16..31, repeated where it is shorter: signed bytes, or those + 128.
+// The codebook's entries, sixteen in each, repeated where it is shorter: signed bytes, or those + 128.
+template <int kCoding>
 struct Table {
-  __m256i low, high;
+  static constexpr int kParts = !is_grid(kCoding) || bits_of(kCoding) <= 4 ? 1 : 1 << (bits_of(kCoding) - 4);
+  __m256i part[kParts];
 };
 template <int kCoding, bool kSignedBytes>
-Table load_table(const uint8_t* packed) {
-  Table table{_mm256_setzero_si256(), _mm256_setzero_si256()};
+Table<kCoding> load_table(const uint8_t* packed) {
+  Table<kCoding> table{};
   if constexpr (is_grid(kCoding)) {
-    alignas(32) uint8_t bytes[32];
-    for (int i = 0; i < 32; ++i) bytes[i] = packed[i & ((1 << bits_of(kCoding)) - 1)] ^ (kSignedBytes ? 0x80 : 0);
-    const __m256i all = load(bytes);
-    table = {_mm256_permute4x64_epi64(all, 0x44), _mm256_permute4x64_epi64(all, 0xee)};
+    for (int part = 0; part < Table<kCoding>::kParts; ++part) {
+      alignas(16) uint8_t bytes[16];
+      for (int i = 0; i < 16; ++i)
+        bytes[i] = packed[(16 * part + i) & ((1 << bits_of(kCoding)) - 1)] ^ (kSignedBytes ? 0x80 : 0);
+      table.part[part] = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(bytes)));
+    }
   }
   return table;
 }
 
 // What multiplies activations: the code or the table's entry; 8 bits, signed: the code - 128.
 template <int kCoding, bool kSignedBytes>
-FIDELIO_INLINE __m256i finish(__m256i code, const Table& table) {
-  if constexpr (kCoding == 10) {
-    const __m256i upper = _mm256_cmpgt_epi8(code, _mm256_set1_epi8(15));
-    return _mm256_blendv_epi8(_mm256_shuffle_epi8(table.low, code), _mm256_shuffle_epi8(table.high, code), upper);
+FIDELIO_INLINE __m256i finish(__m256i code, const Table<kCoding>& table) {
+  if constexpr (is_grid(kCoding) && bits_of(kCoding) >= 5) {  // a byte's highest bit chooses; bits 4 and 5 become it
+    const __m256i by4 = shift<3>(code);
+    const auto pair = [&](int i) {
+      return _mm256_blendv_epi8(_mm256_shuffle_epi8(table.part[i], code), _mm256_shuffle_epi8(table.part[i + 1], code),
+                                by4);
+    };
+    if constexpr (bits_of(kCoding) == 5) return pair(0);
+    if constexpr (bits_of(kCoding) == 6) return _mm256_blendv_epi8(pair(0), pair(2), shift<2>(code));
   }
-  if constexpr (is_grid(kCoding)) return _mm256_shuffle_epi8(table.low, code);
+  if constexpr (is_grid(kCoding)) return _mm256_shuffle_epi8(table.part[0], code);
   if constexpr (bits_of(kCoding) == 8 && kSignedBytes)
     return _mm256_xor_si256(code, _mm256_set1_epi8(static_cast<char>(0x80)));
   return code;
@@ -55,7 +64,7 @@ FIDELIO_INLINE __m256i finish(__m256i code, const Table& table) {
 
 // Quads 2 kPair and 2 kPair + 1 of one half (8 rows) of a span; p: the planes at this span and half.
 template <int kCoding, int kPair, bool kSignedBytes>
-FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, const Table& table, __m256i& a, __m256i& b) {
+FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, const Table<kCoding>& table, __m256i& a, __m256i& b) {
   constexpr int kBits = bits_of(kCoding), kHalf = kPair % 2;
   __m256i p4 = {}, p2 = {}, p1 = {};
   if constexpr (has_plane4(kBits)) p4 = load(p[0] + 64 * kPair);

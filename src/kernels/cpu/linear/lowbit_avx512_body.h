@@ -65,9 +65,13 @@ FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i&
     a = _mm512_permutexvar_epi8(n, table), b = _mm512_permutexvar_epi8(shift<-4>(n), table);
   } else if constexpr (is_grid(kCoding) && kBits == 4) {
     a = _mm512_permutexvar_epi8(p4, table), b = _mm512_permutexvar_epi8(shift<-4>(p4), table);
-  } else {
+  } else if constexpr (is_grid(kCoding) && kBits == 5) {
     a = _mm512_permutexvar_epi8(select(0x1e, shift<1>(p4), p1), table);
     b = _mm512_permutexvar_epi8(select(0x1e, shift<-3>(p4), shift<-4>(p1)), table);
+  } else {
+    const __m512i low = shift<-2 * kHalf>(p2);
+    a = _mm512_permutexvar_epi8(select(0x3c, shift<2>(p4), low), table);
+    b = _mm512_permutexvar_epi8(select(0x3c, shift<-2>(p4), shift<-4>(low)), table);
   }
 }
 

@@ -25,7 +25,7 @@ std::vector<FormatSpec> all_specs() {
         for (ScaleKind scale : {ScaleKind::f16, ScaleKind::u8})
           specs.push_back(
               {.kind = Kind::integer, .bits = bits, .group = group, .symmetric = symmetric, .scale = scale});
-    for (int bits = 2; bits <= 5; ++bits) specs.push_back({.kind = Kind::grid, .bits = bits, .group = group});
+    for (int bits = 2; bits <= 6; ++bits) specs.push_back({.kind = Kind::grid, .bits = bits, .group = group});
   }
   return specs;
 }

@@ -31,7 +31,8 @@ struct Block {
 
 // sums[m] += codes of quads 2 kPair and 2 kPair + 1 . x
 template <int kCoding, int kPair, int kRows>
-FIDELIO_INLINE void add_pair(const uint8_t* const* at, const Table& table, const int8_t* x, __m256i (&sums)[kRows]) {
+FIDELIO_INLINE void add_pair(const uint8_t* const* at, const Table<kCoding>& table, const int8_t* x,
+                             __m256i (&sums)[kRows]) {
   __m256i a, b;
   unpack_pair<kCoding, kPair, false>(at, table, a, b);
   const __m256i even = _mm256_set1_epi16(0x00ff);
@@ -49,7 +50,7 @@ FIDELIO_INLINE void add_pair(const uint8_t* const* at, const Table& table, const
 
 // A group's spans for 8 of the block's outputs, half 0 or 1.
 template <int kCoding, int kRows>
-FIDELIO_INLINE void add_group(const Job& job, const Block<kCoding>& block, const Table& table, int64_t first,
+FIDELIO_INLINE void add_group(const Job& job, const Block<kCoding>& block, const Table<kCoding>& table, int64_t first,
                               int64_t last, int64_t m0, int half, __m256i (&sums)[kRows]) {
   for (int64_t s = first; s < last; ++s) {
     if (half == 0) block.planes.prefetch(s);
@@ -80,7 +81,7 @@ FIDELIO_INLINE void close_group(const Job& job, const Block<kCoding>& block, int
 }
 
 template <int kCoding, int kRows>
-void multiply_tile(const Job& job, int64_t block, int64_t m0, const Table& table) {
+void multiply_tile(const Job& job, int64_t block, int64_t m0, const Table<kCoding>& table) {
   const Layout& l = job.layout;
   const Block<kCoding> b(l, job.packed + l.front + block * l.block_bytes);
   alignas(32) float partial[kRows][kBlock] = {};
@@ -100,7 +101,7 @@ void multiply_tile(const Job& job, int64_t block, int64_t m0, const Table& table
 // One row: both halves of a block at once, so that a word of x is read once for both, each word of a pair its own sum.
 // In order, as above: left to itself g++ adds the sums up at once and keeps parts of them on the stack.
 template <int kCoding, int kPair>
-FIDELIO_INLINE void add_pair_of_row(const uint8_t* const (&at)[2][3], const Table& table, const int8_t* x,
+FIDELIO_INLINE void add_pair_of_row(const uint8_t* const (&at)[2][3], const Table<kCoding>& table, const int8_t* x,
                                     __m256i (&upper)[4], __m256i (&lower)[4]) {
   const __m256i even = _mm256_set1_epi16(0x00ff);
   __m256i a, b, c, d;
@@ -119,7 +120,7 @@ FIDELIO_INLINE void add_pair_of_row(const uint8_t* const (&at)[2][3], const Tabl
 }
 
 template <int kCoding>
-void multiply_row(const Job& job, int64_t block, int64_t m, const Table& table) {
+void multiply_row(const Job& job, int64_t block, int64_t m, const Table<kCoding>& table) {
   const Layout& l = job.layout;
   const Block<kCoding> b(l, job.packed + l.front + block * l.block_bytes);
   alignas(32) float partial[1][kBlock] = {};
@@ -161,7 +162,7 @@ struct Group {
 };
 
 template <int kCoding, int kPair>
-FIDELIO_INLINE void store_words(const uint8_t* const* at, const Table& table, uint8_t* to) {
+FIDELIO_INLINE void store_words(const uint8_t* const* at, const Table<kCoding>& table, uint8_t* to) {
   __m256i a, b;
   unpack_pair<kCoding, kPair, false>(at, table, a, b);
   const __m256i even = _mm256_set1_epi16(0x00ff);
@@ -171,7 +172,7 @@ FIDELIO_INLINE void store_words(const uint8_t* const* at, const Table& table, ui
 }
 
 template <int kCoding>
-void unpack_group(const Block<kCoding>& block, const Table& table, int64_t first, int64_t last, uint8_t* to) {
+void unpack_group(const Block<kCoding>& block, const Table<kCoding>& table, int64_t first, int64_t last, uint8_t* to) {
   for (int64_t s = first; s < last; ++s, to += kPairs * kPairBytes) {
     block.planes.prefetch(s);
     for (int half = 0; half < 2; ++half) {
@@ -215,7 +216,7 @@ void multiply_group(const Job& job, const Block<kCoding>& block, int64_t group, 
 }
 
 template <int kCoding>
-void multiply_many(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table& table) {
+void multiply_many(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table<kCoding>& table) {
   const Layout& l = job.layout;
   const Block<kCoding> b(l, job.packed + l.front + block * l.block_bytes);
   Group group;
@@ -240,7 +241,7 @@ void multiply_many(const Job& job, int64_t block, int64_t m0, int64_t rows, cons
 // a twentieth), and seven, which are four and three. A tile of a row costs nearly what one of three does.
 template <int kCoding>
 void multiply(const Job& job) {
-  using Of = void (*)(const Job&, int64_t, int64_t, const Table&);
+  using Of = void (*)(const Job&, int64_t, int64_t, const Table<kCoding>&);
   constexpr Of kFew[9] = {nullptr,
                           multiply_row<kCoding>,
                           multiply_tile<kCoding, 2>,
@@ -250,7 +251,7 @@ void multiply(const Job& job) {
                           nullptr,
                           nullptr,
                           multiply_tile<kCoding, 8>};
-  const Table table = load_table<kCoding, false>(job.packed);
+  const Table<kCoding> table = load_table<kCoding, false>(job.packed);
   for (int64_t block = job.first; block < job.last; ++block)
     for (int64_t m = 0, rows = 0; m < job.rows; m += rows) {
       const int64_t left = job.rows - m;

@@ -32,7 +32,7 @@ float factor_of(Stream stream, const DeviceBuffer& amax) {
 bool has_kernel(const FormatSpec& spec) {
   const bool group = spec.group == 32 || spec.group == 64 || spec.group == 128 || spec.group == 0;
   if (spec.kind == Kind::integer) return spec.below == 0 && spec.bits >= 2 && spec.bits <= 8 && group;
-  return spec.kind == Kind::grid && spec.bits >= 2 && spec.bits <= 4 && group;
+  return spec.kind == Kind::grid && spec.bits >= 2 && spec.bits <= 6 && group;
 }
 
 // A channel-wise weight is one with groups of 128 that share a scale.

@@ -41,8 +41,10 @@ __device__ void put(uint32_t& word, uint32_t bits, int width, int at) {  // at m
 __device__ void place(PackedLane& lane, CodeKind kind, int bits, int c, int h, int r, int pair, uint32_t q) {
   const int word4 = (c / 2) * 4 + 2 * (c % 2) + h, nibble = nibble_of(kind, r, pair), byte = 16 * pair + 8 * (r / 2),
             odd = r % 2;
-  if (kind == CodeKind::grid && bits == 4) {
-    put(lane.high[word4], q & 7, 3, nibble), put(lane.high[word4], q >> 3, 1, high_bit_of(r, pair));
+  if (kind == CodeKind::grid && bits >= 4) {
+    put(lane.high[word4], q & 7, 3, nibble), put(lane.high[word4], q >> 3 & 1, 1, high_bit_of(r, pair));
+    if (bits == 5) put(lane.one[c / 2], q >> 4, 1, byte + 4 * (c % 2) + 2 * h + odd);
+    if (bits == 6) put(lane.two[c], q >> 4, 2, byte + 2 * (2 * h + odd));
     return;
   }
   if (bits >= 4) put(lane.high[word4], q >> (bits - 4), 4, nibble);
@@ -153,8 +155,9 @@ LowbitLauncher launcher_of(const LowbitShape& s) {
                                                     {launch_lowbit_rows<I, 6, false>, launch_lowbit_rows<I, 6, true>},
                                                     {launch_lowbit_rows<I, 7, false>, launch_lowbit_rows<I, 7, true>},
                                                     {launch_lowbit_rows<I, 8, false>, launch_lowbit_rows<I, 8, true>}};
-  static constexpr LowbitLauncher grids[3] = {launch_lowbit_rows<G, 2, false>, launch_lowbit_rows<G, 3, false>,
-                                              launch_lowbit_rows<G, 4, false>};
+  static constexpr LowbitLauncher grids[5] = {launch_lowbit_rows<G, 2, false>, launch_lowbit_rows<G, 3, false>,
+                                              launch_lowbit_rows<G, 4, false>, launch_lowbit_rows<G, 5, false>,
+                                              launch_lowbit_rows<G, 6, false>};
   if (s.kind == CodeKind::half) return launch_lowbit_rows<CodeKind::half, 16, false>;
   if (s.below > 0)
     return s.byte_scale ? launch_lowbit_rows<CodeKind::high, 4, true> : launch_lowbit_rows<CodeKind::high, 4, false>;

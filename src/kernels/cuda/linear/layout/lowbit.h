@@ -39,7 +39,7 @@ enum class CodeKind : uint8_t { integer, grid, half, high };
 
 struct LowbitShape {
   CodeKind kind = CodeKind::integer;
-  int bits = 4;             // integer 2..8, grid 2..4
+  int bits = 4;             // integer 2..8, grid 2..6
   int group = 128;          // 32, 64 or 128
   bool byte_scale = false;  // integer: u8 scales; grids always have i8 scales
   int64_t out = 0, in = 0;

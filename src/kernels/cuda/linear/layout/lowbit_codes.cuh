@@ -30,10 +30,12 @@
 //   Of a 2-bit plane's word (one a chunk) pair p = 2 h + odd of each byte belongs to (h, odd); of a 1-bit plane's word
 //   (one a half block) bit 4 (c mod 2) + 2 h + odd.
 // Of a view the four high bits alone are read: the byte [h h h h|0 0 0 0], whatever the width.
-// Grids of 2..4 bits: the same words with their nibbles in another order, row g's four codes in the low half and row g +
-//   8's in the high one, each nibble at its byte's place, so that a half selects four entries of a table in registers
-//   (prmt, of eight bytes). Of 4 bits the nibble's own high bit is that of another code, and all high bits of row g's
-//   codes end bytes: their signs, spread over the bytes, choose between the lower and the upper eight entries.
+// Grids: the same words with their nibbles in another order, row g's four codes in the low half and row g + 8's in the
+//   high one, each nibble at its byte's place, so that a half selects four entries of a table in registers (prmt, of
+//   eight bytes). Of 4 bits and more a nibble's own high bit is bit 3 of another code, and all of row g's end bytes:
+//   their signs, spread over the bytes, choose between the lower and the upper eight entries. Bits 4 and 5 of codes lie
+//   in the narrower plane where integers have their lowest bits (so the planes of a file, high bits first, are packed
+//   anew); shifted to the ends of bytes they choose among the sixteens, and among the thirty-twos.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -84,13 +86,26 @@ struct GridTable {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const uint32_t*>(grid)[i] ^ 0x80808080u;
   }
-  // Of four codes: nibbles of low bits, and of 4 bits the sign of each byte.
-  __device__ __forceinline__ uint32_t four(uint32_t low, uint32_t high) const {
-    if constexpr (bits == 2) return ptx::permute(words[0], words[0], low);
-    if constexpr (bits == 3) return ptx::permute(words[0], words[1], low);
-    if constexpr (bits == 4) {
-      const uint32_t upper = ptx::permute(high, 0, 0xba98);
-      return (ptx::permute(words[2], words[3], low) & upper) | (ptx::permute(words[0], words[1], low) & ~upper);
+  static __device__ __forceinline__ uint32_t signs(uint32_t v) { return ptx::permute(v, 0, 0xba98); }
+  static __device__ __forceinline__ uint32_t chosen(uint32_t by, uint32_t upper, uint32_t lower) {
+    return (upper & by) | (lower & ~by);
+  }
+  __device__ __forceinline__ uint32_t eight(int i, uint32_t low) const {
+    return ptx::permute(words[2 * i], words[bits == 2 ? 2 * i : 2 * i + 1], low);
+  }
+  __device__ __forceinline__ uint32_t sixteen(int i, uint32_t low, uint32_t by3) const {
+    return chosen(by3, eight(2 * i + 1, low), eight(2 * i, low));
+  }
+  // Of four codes: nibbles of their three low bits, and words whose bytes' signs are bits 3, 4 and 5.
+  __device__ __forceinline__ uint32_t four(uint32_t low, uint32_t bit3, uint32_t bit4, uint32_t bit5) const {
+    if constexpr (bits <= 3) return eight(0, low);
+    if constexpr (bits >= 4) {
+      const uint32_t by3 = signs(bit3);
+      if constexpr (bits == 4) return sixteen(0, low, by3);
+      const uint32_t by4 = signs(bit4), lower = chosen(by4, sixteen(bits >= 5 ? 1 : 0, low, by3), sixteen(0, low, by3));
+      if constexpr (bits == 5) return lower;
+      constexpr int kThird = bits == 6 ? 2 : 0;
+      return chosen(signs(bit5), chosen(by4, sixteen(kThird + 1, low, by3), sixteen(kThird, low, by3)), lower);
     }
   }
 };
@@ -176,9 +191,10 @@ struct LaneCodes {
       a[2 * h + 1] = w & 0xf0f0f0f0u;
     }
   }
-  // Of 2 to 4 bits: eight codes, one at the lower end of each half byte, with whatever is above them.
+  // Of 2 to 4 bits: eight codes, one at the lower end of each half byte, with whatever is above them. Of grids of 5 and
+  // 6 bits their four low bits.
   __device__ __forceinline__ uint32_t narrow(int c, int h) const {
-    if constexpr (bits == 4) return pick(w4[c / 2], 2 * (c % 2) + h);
+    if constexpr (bits >= 4) return pick(w4[c / 2], 2 * (c % 2) + h);
     if constexpr (bits == 2) return shifted(pick(w2, c), 2 * h);
     if constexpr (bits == 3)
       return ptx::select_bits<0x66666666>(h == 0 ? pick(w2, c) : rotated(pick(w2, c), 2),
@@ -206,8 +222,15 @@ struct LaneCodes {
   // Grids: the entries of product (c, h), as bytes like those of integers, and as halves without what they are more.
   __device__ __forceinline__ void entries(int c, int h, const GridTable<bits>& table, uint32_t (&a)[2]) const {
     const uint32_t v = narrow(c, h), low = v & 0x77777777u;
-    a[0] = table.four(low, v);
-    a[1] = table.four(low >> 16, v << 4);
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd)
+      a[odd] = table.four(low >> 16 * odd, v << 4 * odd, above(c, h, odd, 4), above(c, h, odd, 5));
+  }
+  // Bit 4 or 5 of four codes of a grid, moved to the ends of the bytes.
+  __device__ __forceinline__ uint32_t above(int c, int h, int odd, int bit) const {
+    if constexpr (bits == 5) return shifted(c / 2 == 0 ? w1.x : w1.y, 4 * (c % 2) + 2 * h + odd - 7);
+    if constexpr (bits == 6) return shifted(pick(w2, c), 2 * (2 * h + odd) + bit - 4 - 7);
+    return 0;
   }
   __device__ __forceinline__ void grid(int c, int h, const GridTable<bits>& table, uint32_t (&a)[4]) const {
     uint32_t four[2];

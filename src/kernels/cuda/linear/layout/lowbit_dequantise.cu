@@ -86,7 +86,8 @@ void dequantise(Stream stream, const LowbitWeight& w, float factor, uint16_t* ha
       {with_group<I, 4, false>, with_group<I, 4, true>}, {with_group<I, 5, false>, with_group<I, 5, true>},
       {with_group<I, 6, false>, with_group<I, 6, true>}, {with_group<I, 7, false>, with_group<I, 7, true>},
       {with_group<I, 8, false>, with_group<I, 8, true>}};
-  static constexpr Function grids[3] = {with_group<G, 2, false>, with_group<G, 3, false>, with_group<G, 4, false>};
+  static constexpr Function grids[5] = {with_group<G, 2, false>, with_group<G, 3, false>, with_group<G, 4, false>,
+                                        with_group<G, 5, false>, with_group<G, 6, false>};
   const LowbitShape& s = w.shape;
   (s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale])(stream, w, 1 / factor,
                                                                          reinterpret_cast<__half*>(halves));

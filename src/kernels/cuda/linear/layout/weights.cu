@@ -33,8 +33,12 @@ __device__ uint32_t packed_code(const LowbitShape& s, const uint8_t* block, int 
   const auto one = [&] {
     return reinterpret_cast<const uint32_t*>(after4 + (has_plane2(bits) ? 4096 : 0) + tile * 256 + lane * 8)[c / 2];
   };
-  if (s.kind == CodeKind::grid && bits == 4)
-    return bits_at(high(), 1, high_bit_of(r, pair)) << 3 | bits_at(high(), 3, nibble);
+  if (s.kind == CodeKind::grid && bits >= 4) {
+    const uint32_t low = bits_at(high(), 1, high_bit_of(r, pair)) << 3 | bits_at(high(), 3, nibble);
+    if (bits == 5) return low | bits_at(one(), 1, byte + 4 * (c % 2) + 2 * h + odd) << 4;
+    if (bits == 6) return low | bits_at(two(), 2, byte + 2 * (2 * h + odd)) << 4;
+    return low;
+  }
   switch (bits) {
     case 2:
       return bits_at(two(), 2, nibble + 2 * h);

@@ -102,8 +102,9 @@ ManyLauncher launcher_of(const LowbitShape& s) {
       {launch_many<I, 4, false>, launch_many<I, 4, true>}, {launch_many<I, 5, false>, launch_many<I, 5, true>},
       {launch_many<I, 6, false>, launch_many<I, 6, true>}, {launch_many<I, 7, false>, launch_many<I, 7, true>},
       {launch_many<I, 8, false>, launch_many<I, 8, true>}};
-  static constexpr ManyLauncher grids[3] = {launch_many<G, 2, false>, launch_many<G, 3, false>,
-                                            launch_many<G, 4, false>};
+  static constexpr ManyLauncher grids[5] = {launch_many<G, 2, false>, launch_many<G, 3, false>,
+                                            launch_many<G, 4, false>, launch_many<G, 5, false>,
+                                            launch_many<G, 6, false>};
   return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
 }
 
