@@ -151,14 +151,14 @@ std::string to_string(const FormatSpec& spec) {
     case Kind::fp4:
       return spec.symmetric ? "fp4g16" : "fp4g16z";
     case Kind::grid:
-      return fmt::format("lut{}{}", spec.bits, group_suffix(spec));
-    case Kind::vq:
-      return vectors_to_string(spec);
     case Kind::integer:
       break;
+    case Kind::vq:
+      return vectors_to_string(spec);
   }
-  const std::string whole = fmt::format("int{}{}{}{}", spec.bits + spec.below, group_suffix(spec),
-                                        spec.symmetric ? "" : "z", spec.scale == ScaleKind::u8 ? "s8" : "");
+  const std::string whole =
+      fmt::format("{}{}{}{}{}", spec.kind == Kind::grid ? "lut" : "int", spec.bits + spec.below, group_suffix(spec),
+                  spec.symmetric ? "" : "z", spec.scale == ScaleKind::u8 ? "s8" : "");
   return spec.below == 0 ? whole : fmt::format("the {} high bits of {}", spec.bits, whole);
 }
 

@@ -34,7 +34,7 @@ struct FormatSpec {
   int signs = 0;        // vq only: how many of a code's bits are signs: 1, 4 or 8
   int sparse = 0;       // vq only: vectors with a correction, in hundredths of a percent
   bool shared = false;  // vq only: the codebook is the model's
-  int below = 0;        // integer only: low bits of every code that a view leaves out (high_planes); 0 in every file
+  int below = 0;  // integers and grids: low bits of every code that a view leaves out (high_planes); 0 in every file
 
   bool is_dense() const { return kind == Kind::f32 || kind == Kind::f16 || kind == Kind::bf16; }
   bool operator==(const FormatSpec&) const = default;

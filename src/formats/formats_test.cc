@@ -19,7 +19,7 @@ std::vector<std::string> all_formats() {
       for (int g : {16, 32, 64, 128})
         for (const char* scale : {"", "s8"}) all.push_back(fmt::format("int{}g{}{}{}", b, g, zero, scale));
     }
-  for (int b = 2; b <= 5; ++b)
+  for (int b = 2; b <= 6; ++b)
     for (int g : {16, 32, 64, 128}) all.push_back(fmt::format("lut{}g{}", b, g));
   for (const char* vectors : {"vq8k9s1", "vq8k12s1+r2.23", "vq8k12s4", "vq8k14s4+r20.0", "vq8k16s4+r0.1", "vq8k16s8",
                               "vq8k20s8+r4.7", "vq8k12s4m", "vq8k20s8m+r4.7"})
@@ -482,6 +482,39 @@ TEST(HighPlanes, DecodeAtTheMiddleOfWhatTheMissingBitsCouldBe) {
               << format << " to " << bits;
         }
     }
+  }
+}
+
+// A grid's view: the first planes under the means of the entries that share them, to the nearest whole number.
+TEST(HighPlanes, OfAGridAreAGridOfMeans) {
+  const std::map<int, int> cuts = {{3, 2}, {5, 4}, {6, 4}};
+  for (const std::string& format : all_formats()) {
+    const FormatSpec spec = parse_format(format);
+    if (spec.kind != Kind::grid) continue;
+    const LinearWeight w = random_weight(spec, 3, 130, 9);
+    const auto& whole = std::get<VectorCode>(w.main);
+    const auto cut = cuts.find(spec.bits);
+    for (int bits = 1; bits <= 8; ++bits)
+      if (cut == cuts.end() || bits != cut->second) {
+        EXPECT_THROW(high_planes(w, bits), Error) << format << " " << bits;
+      }
+    if (cut == cuts.end()) continue;
+    const LinearWeight view = high_planes(w, cut->second);
+    EXPECT_EQ(to_string(view.spec), "the " + std::to_string(cut->second) + " high bits of " + format);
+    EXPECT_THROW(stored_tensors(view), Error);
+    const std::vector<float> high = decode(view);
+    const auto book = whole.codebook.as<const int8_t>();
+    const int cell = 1 << (spec.bits - cut->second);
+    for (int64_t row = 0; row < 3; ++row)
+      for (int64_t c = 0; c < 130; ++c) {
+        double mean = 0;
+        for (int i = 0; i < cell; ++i)
+          mean += book[whole.codes.get(row, c) / cell * cell + i] / static_cast<double>(cell);
+        const double scale = double{whole.row_scale.as<const float>()[row]} *
+                             whole.scale.as<const int8_t>()[row * spec.groups(130) + c / spec.group];
+        // A half for the whole number, 1e-6 for the two products' roundings in FP32.
+        EXPECT_LE(std::abs(high[row * 130 + c] - scale * mean), std::abs(scale) * (0.5 + 128e-6)) << format;
+      }
   }
 }
 

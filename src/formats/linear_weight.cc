@@ -1,6 +1,7 @@
 #include "formats/linear_weight.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "formats/small_float.h"
 #include "formats/vector_rows.h"
@@ -227,17 +228,32 @@ void set_zero(IntGroup& w, int64_t row, int64_t g, int zero) {
   if (shift + b > 8) bytes[1] = static_cast<uint8_t>((bytes[1] & ~(mask >> 8)) | ((value & mask) >> 8));
 }
 
+void cut_codebook(std::span<const int8_t> whole, int bits, std::span<int8_t> cut) {
+  const auto cell = static_cast<int>(whole.size()) >> bits;  // entries that a view's code stands for
+  for (size_t k = 0; k < cut.size(); ++k) {
+    int sum = 0;
+    for (int i = 0; i < cell; ++i) sum += whole[k * static_cast<size_t>(cell) + static_cast<size_t>(i)];
+    cut[k] = static_cast<int8_t>(std::lround(static_cast<double>(sum) / cell));
+  }
+}
+
 LinearWeight high_planes(const LinearWeight& w, int bits) {
-  check(w.spec.kind == Kind::integer && w.spec.below == 0,
-        "only an integer weight has a view of its high planes, not {}", to_string(w.spec));
+  check((w.spec.kind == Kind::integer || w.spec.kind == Kind::grid) && w.spec.below == 0,
+        "only integers and grids have a view of their high planes, not {}", to_string(w.spec));
   check(is_view_width(w.spec.bits, bits), "{} cannot be cut to its {} high bits: its planes are of {} bits",
         to_string(w.spec), bits, fmt::join(plane_widths(w.spec.bits), ", "));
   LinearWeight view = w;  // views and shared owners: no bytes are copied
   view.spec.bits = bits;
   view.spec.below = w.spec.bits - bits;
-  Codes& codes = std::get<IntGroup>(view.main).codes;
+  auto* grid = std::get_if<VectorCode>(&view.main);
+  Codes& codes = grid ? grid->codes : std::get<IntGroup>(view.main).codes;
   codes.bits = bits;
   codes.planes.resize(plane_widths(bits).size());
+  if (grid) {
+    OwnedTensor cut = OwnedTensor::allocate(DType::i8, {int64_t{1} << bits, 1});
+    cut_codebook(grid->codebook.as<const int8_t>(), bits, cut.as<int8_t>());
+    grid->codebook = std::move(cut);
+  }
   return view;
 }
 

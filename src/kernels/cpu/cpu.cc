@@ -126,14 +126,15 @@ bool choose_kernels(const LinearWeight& weight, cpu::Isa isa, bool bf16_dot, cpu
   return true;
 }
 
-// The views that a packed weight of integers offers to readings.
+// The views that a packed weight of integers or of a grid offers to readings.
 void add_views(cpu::Isa isa, cpu::Linear& linear) {
   size_t count = 0;
   for (int bits = 2; bits < linear.spec.bits; bits += 2) {
-    if (linear.spec.kind != Kind::integer || !is_view_width(linear.spec.bits, bits)) continue;
+    const bool cut = linear.spec.kind == Kind::integer || linear.spec.kind == Kind::grid;
+    if (!cut || !is_view_width(linear.spec.bits, bits)) continue;
     cpu::Linear::View view{bits, cpu::unread_bytes(linear, bits), {}};
     for (const cpu::LinearKernel& row : cpu::view_kernels(isa))
-      if (row.bits == bits && row.layout == linear.kernels[0]->layout &&
+      if (row.bits == bits && row.kind == linear.spec.kind && row.layout == linear.kernels[0]->layout &&
           row.accepts(linear.spec, linear.out, linear.in))
         view.kernels[static_cast<size_t>(row.mode)] = &row;
     if (view.kernels[0] && view.kernels[1] && view.kernels[2]) linear.views[count++] = view;

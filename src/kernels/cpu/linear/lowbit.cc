@@ -15,7 +15,8 @@ using lowbit::kBlock;
 using lowbit::kSpan;
 using lowbit::Layout;
 
-constexpr int kLayout = 100;  // every row of this file reads the one packing
+constexpr int kViewTables = 64;  // where a grid's views have theirs: of 4 bits, then of 2
+constexpr int kLayout = 100;     // every row of this file reads the one packing
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -41,7 +42,7 @@ Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
   l.group_spans = spec.group == 0 ? l.spans : fp4 ? 1 : spec.group / kSpan;
   l.activation_group_spans = activation_group(spec) / kSpan;
   l.activation_groups = (l.spans + l.activation_group_spans - 1) / l.activation_group_spans;
-  l.front = lowbit::is_grid(l.coding) ? 64 : 0;
+  l.front = spec.kind == Kind::grid ? 128 : fp4 ? 64 : 0;
   l.scale_offset = l.scale == lowbit::Scale::f16 ? 0 : kBlock * 4;
   l.zero_offset = l.scale_offset + l.groups * kBlock * (l.scale == lowbit::Scale::f16 ? 2 : 1);
   const int64_t zero_bytes = !l.has_zero ? 0 : fp4 ? kBlock : 2 * spec.bits;  // of a group
@@ -57,7 +58,13 @@ Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
 
 // The same packed bytes read as their high `bits` bits.
 Layout as_view(Layout l, int bits) {
-  l.coding = lowbit::kFirstView + (bits - 2) / 2;
+  if (lowbit::is_grid(l.coding)) {
+    l.coding = coding_of({.kind = Kind::grid, .bits = bits});
+    l.code_bits = bits;
+    l.table = kViewTables + (bits == 4 ? 0 : 16);
+  } else {
+    l.coding = lowbit::kFirstView + (bits - 2) / 2;
+  }
   return l;
 }
 
@@ -140,6 +147,19 @@ void pack_row_scales(const OwnedTensor& row_scale, const Layout& l, int64_t bloc
   std::memcpy(base, row_scale.as<const float>().data() + block * kBlock, static_cast<size_t>(rows) * 4);
 }
 
+void pack_tables(std::span<const int8_t> book, int bits, uint8_t* front) {
+  const auto put = [](std::span<const int8_t> entries, uint8_t* to) {
+    for (size_t i = 0; i < entries.size(); ++i) to[i] = static_cast<uint8_t>(entries[i] + 128);
+  };
+  put(book, front);
+  for (const int view : {4, 2}) {
+    if (!is_view_width(bits, view)) continue;
+    std::vector<int8_t> cut(size_t{1} << view);
+    cut_codebook(book, view, cut);
+    put(cut, front + kViewTables + (view == 4 ? 0 : 16));
+  }
+}
+
 Buffer pack(const LinearWeight& w) {
   const Layout l = layout_of(w.spec, w.out, w.in);
   Buffer packed(static_cast<size_t>(l.bytes()));
@@ -152,8 +172,8 @@ Buffer pack(const LinearWeight& w) {
   const Codes& codes = integer ? integer->codes : grid ? grid->codes : fp4->codes;
   const Tensor& scale = (integer ? integer->scale : grid ? grid->scale : fp4->scale).view;
   const OwnedTensor& row_scale = integer ? integer->row_scale : grid ? grid->row_scale : fp4->row_scale;
-  for (int i = 0; l.front > 0 && i < 1 << codes.bits; ++i)
-    bytes[i] = static_cast<uint8_t>((grid ? grid->codebook.as<const int8_t>()[i] : 2 * kE2m1[i]) + 128);
+  if (grid) pack_tables(grid->codebook.as<const int8_t>(), codes.bits, bytes);
+  for (int i = 0; fp4 && i < 16; ++i) bytes[i] = static_cast<uint8_t>(2 * kE2m1[i] + 128);
   for (int64_t block = 0; block < l.blocks; ++block) {
     uint8_t* base = bytes + l.front + block * l.block_bytes;
     pack_codes(codes, l, block, base);
@@ -197,7 +217,7 @@ void decode_span(const Layout& l, const uint8_t* packed, const uint8_t* base, in
   const int zero = zero_at(l, base, group, r), below = l.code_bits - lowbit::bits_of(l.coding);
   const float middle = static_cast<float>((1 << below) - 1) / 2;
   for (int64_t c = 0; c < columns; ++c) {
-    const int value = (l.front != 0 ? packed[code[c]] : code[c] << below) - zero;
+    const int value = (l.front != 0 ? packed[l.table + code[c]] : code[c] << below) - zero;
     values[c] = scale * (static_cast<float>(value) + middle);
   }
 }
@@ -313,10 +333,11 @@ std::span<const LinearKernel> rows_of() {
 template <Isa kIsa>
 std::span<const LinearKernel> views_of() {
   constexpr Activations f32 = Activations::f32, a16 = Activations::a16, a8 = Activations::a8;
-  constexpr Kind kind = Kind::integer;
-  static const std::array<LinearKernel, 9> rows = {
-      row_of<kIsa, f32, 2>(kind), row_of<kIsa, a16, 2>(kind), row_of<kIsa, a8, 2>(kind),
-      row_of<kIsa, f32, 4>(kind), row_of<kIsa, a16, 4>(kind), row_of<kIsa, a8, 4>(kind),
+  constexpr Kind kind = Kind::integer, grid = Kind::grid;
+  static const std::array<LinearKernel, 15> rows = {
+      row_of<kIsa, f32, 2>(grid), row_of<kIsa, a16, 2>(grid), row_of<kIsa, a8, 2>(grid),  row_of<kIsa, f32, 4>(grid),
+      row_of<kIsa, a16, 4>(grid), row_of<kIsa, a8, 4>(grid),  row_of<kIsa, f32, 2>(kind), row_of<kIsa, a16, 2>(kind),
+      row_of<kIsa, a8, 2>(kind),  row_of<kIsa, f32, 4>(kind), row_of<kIsa, a16, 4>(kind), row_of<kIsa, a8, 4>(kind),
       row_of<kIsa, f32, 6>(kind), row_of<kIsa, a16, 6>(kind), row_of<kIsa, a8, 6>(kind)};
   return rows;
 }

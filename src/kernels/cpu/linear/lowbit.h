@@ -3,7 +3,8 @@
 //
 // Packed weight (stored bytes, one block after the other; blocks are 16 output rows, the last one padded with zeros):
 //
-//   grid only: 2^bits codebook entries, each + 128 as a byte, padded to 64 bytes; FP4 is the grid 2 x E2M1
+//   grid only: 2^bits codebook entries, each + 128 as a byte, padded to 64 bytes, then 64 bytes of its views' entries:
+//           16 of four bits, 4 of two. FP4 is the grid 2 x E2M1
 //   block:  row scales   16 FP32           (8-bit scales only)
 //           scales       groups x 16       as stored: FP16, u8, i8 or E4M3
 //           zeros        groups x 16 b-bit strings of 2b bytes (asymmetric integers), row r at bits [r b, r b + b);
@@ -27,7 +28,7 @@
 // with one activation scale a span. A view of the high planes of an integer weight reads the same packed bytes as the
 // whole weight: a code q missing its low d bits stands for the middle of what they could be, (q 2^d + (2^d - 1) / 2 -
 // zero) scale, which in integers is (q 2^(d+1) - (2 zero - (2^d - 1))) times half the scale. Twice the integers of the
-// whole weight: 511 * 16319 * 128 < 2^31.
+// whole weight: 511 * 16319 * 128 < 2^31. A view of a grid is the grid of its own entries over the first planes.
 //
 // Prepared activations, x = scale (128 hi + lo) or scale * hi, |128 hi + lo| <= 16319, |hi| <= 127 (31 and 7 for A6 and
 // A4), -64 <= lo <= 63:
@@ -83,6 +84,7 @@ struct Layout {
   int64_t activation_groups,
       activation_group_spans;  // of activation scales: a part of a weight group, at most 128 columns
   int64_t front;               // bytes before block 0
+  int64_t table;               // of a grid: where the entries begin, in front
   int64_t scale_offset, zero_offset, plane_offset[3], block_bytes;  // within a block
   int64_t bytes() const { return front + blocks * block_bytes; }
 };

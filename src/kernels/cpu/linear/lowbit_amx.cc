@@ -122,7 +122,7 @@ void multiply_blocks(const Job& job, int64_t block, const Rows& rows, __m512i ta
 template <int kCoding, bool kTwo>
 void multiply(const Job& job) {
   if (kCoding == kFp4 || job.rows < kTileRows) return (kTwo ? kAvx512.integer.a16 : kAvx512.integer.a8)[kCoding](job);
-  const __m512i table = load_table<kCoding>(job.packed);
+  const __m512i table = load_table<kCoding>(job);
   const ZeroReader<kCoding> zeros(job.layout);
   Pass pass;
   _tile_loadconfig(&kShapes);

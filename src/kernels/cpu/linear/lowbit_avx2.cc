@@ -200,7 +200,7 @@ void for_each_tile(const Job& job, const Of& of) {
 
 template <int kCoding>
 void multiply(const Job& job) {
-  const Table<kCoding> table = load_table<kCoding, kSigned<kCoding>>(job.packed);
+  const Table<kCoding> table = load_table<kCoding, kSigned<kCoding>>(job);
   Tile tile;
   for_each_tile(
       job, [&](int64_t block, int64_t m0, int64_t rows) { multiply_tile<kCoding>(job, block, m0, rows, table, tile); });
@@ -208,7 +208,7 @@ void multiply(const Job& job) {
 
 template <bool kTwo>
 void multiply_fp4(const Job& job) {
-  const Table<kFp4> table = load_table<kFp4, kSigned<kFp4>>(job.packed);
+  const Table<kFp4> table = load_table<kFp4, kSigned<kFp4>>(job);
   Tile tile;
   for_each_tile(job, [&](int64_t block, int64_t m0, int64_t rows) {
     multiply_fp4_tile<kTwo>(job, block, m0, rows, table, tile);
@@ -240,7 +240,7 @@ void accumulate_f32(const float (&weights)[kSpan][kBlock], const float* x, int64
 template <int kCoding>
 void multiply_f32(const Job& job) {
   const Layout& l = job.layout;
-  const Table<kCoding> table = load_table<kCoding, kSigned<kCoding>>(job.packed);
+  const Table<kCoding> table = load_table<kCoding, kSigned<kCoding>>(job);
   alignas(64) Codes codes;
   alignas(64) float weights[kSpan][kBlock];
   Tile tile;

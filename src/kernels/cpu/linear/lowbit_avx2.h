@@ -31,7 +31,8 @@ struct Table {
   __m256i part[kParts];
 };
 template <int kCoding, bool kSignedBytes>
-Table<kCoding> load_table(const uint8_t* packed) {
+Table<kCoding> load_table(const Job& job) {
+  const uint8_t* packed = job.packed + job.layout.table;
   Table<kCoding> table{};
   if constexpr (is_grid(kCoding)) {
     for (int part = 0; part < Table<kCoding>::kParts; ++part) {

@@ -66,7 +66,7 @@ FIDELIO_INLINE __m512i dot(const __m512i* w, const int8_t* x, int64_t span_bytes
 template <int kCoding, bool kTwo>
 void multiply_one(const Job& job) {
   const Layout& l = job.layout;
-  const __m512i table = load_table<kCoding>(job.packed);
+  const __m512i table = load_table<kCoding>(job);
   const ZeroReader<kCoding> zeros(l);
   for (int64_t block = job.first; block < job.last; ++block) {
     const uint8_t* base = job.packed + l.front + block * l.block_bytes;
@@ -220,7 +220,7 @@ void multiply_fp4_tile(const Job& job, int64_t block, int64_t m0, int64_t rows, 
 template <int kCoding, bool kTwo>
 void multiply(const Job& job) {
   if (kCoding != kFp4 && job.rows == 1) return multiply_one<kCoding, kTwo>(job);
-  const __m512i table = load_table<kCoding>(job.packed);
+  const __m512i table = load_table<kCoding>(job);
   const ZeroReader<kCoding> zeros(job.layout);
   Tile tile;
   for (int64_t m0 = 0; m0 < job.rows; m0 += kMaxRows) {
@@ -251,7 +251,7 @@ void accumulate_f32(const float (*weights)[kBlock], const float* x, int64_t stri
 template <int kCoding>
 void multiply_f32(const Job& job) {
   const Layout& l = job.layout;
-  const __m512i table = load_table<kCoding>(job.packed);
+  const __m512i table = load_table<kCoding>(job);
   const ZeroReader<kCoding> zeros(l);
   alignas(64) float partial[kMaxRows][kBlock], weights[kSpan][kBlock];
   for (int64_t block = job.first; block < job.last; ++block) {

@@ -87,10 +87,10 @@ FIDELIO_INLINE void unpack_span(const Planes<kCoding>& planes, int64_t span, __m
 
 // The codebook repeated over 64 bytes, so that an index needs no masking.
 template <int kCoding>
-inline __m512i load_table(const uint8_t* packed) {
+inline __m512i load_table(const Job& job) {
   if constexpr (is_grid(kCoding)) {
     alignas(64) uint8_t table[64];
-    for (int i = 0; i < 64; ++i) table[i] = packed[i & ((1 << bits_of(kCoding)) - 1)];
+    for (int i = 0; i < 64; ++i) table[i] = job.packed[job.layout.table + (i & ((1 << bits_of(kCoding)) - 1))];
     return load(table);
   }
   return _mm512_setzero_si512();

@@ -87,7 +87,7 @@ void unpack_span(const Block& block, int64_t s, Codes& codes) {
   if constexpr (has_plane1(kBits)) append_plane<1>(next(1), codes);
   if constexpr (is_grid(kCoding))
     for (auto& quad : codes)
-      for (uint8_t& code : quad) code = block.packed[code];
+      for (uint8_t& code : quad) code = block.packed[block.l.table + code];
 }
 
 void store(const Job& job, int64_t block, int64_t m, const Partial& value, bool scaled) {

@@ -251,7 +251,7 @@ void multiply(const Job& job) {
                           nullptr,
                           nullptr,
                           multiply_tile<kCoding, 8>};
-  const Table<kCoding> table = load_table<kCoding, false>(job.packed);
+  const Table<kCoding> table = load_table<kCoding, false>(job);
   for (int64_t block = job.first; block < job.last; ++block)
     for (int64_t m = 0, rows = 0; m < job.rows; m += rows) {
       const int64_t left = job.rows - m;
