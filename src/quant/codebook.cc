@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "formats/grid_curve.h"
 #include "quant/strip.h"
 
 namespace fidelio {
@@ -46,8 +47,12 @@ std::vector<double> start(const Histogram& h, int count) {
   return centroid;
 }
 
-std::vector<double> lloyd(const Histogram& h, int count) {
-  std::vector<double> centroid = start(h, count);
+struct Centroids {
+  std::vector<double> at, mass;  // ascending
+};
+
+Centroids lloyd(const Histogram& h, int count) {
+  std::vector<double> centroid = start(h, count), last_mass;
   for (int iteration = 0; iteration < 200; ++iteration) {
     std::vector<double> mass(count, 0.0), sum(count, 0.0);
     int k = 0;
@@ -64,9 +69,10 @@ std::vector<double> lloyd(const Histogram& h, int count) {
         moved = std::max(moved, std::fabs(sum[i] / mass[i] - centroid[i]));
         centroid[i] = sum[i] / mass[i];
       }
+    last_mass = std::move(mass);
     if (moved < 1e-5) break;
   }
-  return centroid;
+  return {std::move(centroid), std::move(last_mass)};
 }
 
 // The largest magnitude becomes 127 (the factor goes into the scales); equal neighbours are spread by one.
@@ -104,7 +110,9 @@ std::vector<int8_t> fit_codebook(const FormatSpec& spec, std::span<const float> 
         parts[0].mass[b] += parts[i].mass[b];
         parts[0].sum[b] += parts[i].sum[b];
       }
-    book = to_bytes(lloyd(parts[0], count));
+    const Centroids best = lloyd(parts[0], count);
+    const auto curve = is_curve_width(spec.bits) ? fit_curve(best.at, best.mass) : std::nullopt;
+    book = curve ? *curve : to_bytes(best.at);
   }
   return book;
 }

@@ -18,6 +18,7 @@
 #include <numeric>
 
 #include "core/rng.h"
+#include "formats/grid_curve.h"
 #include "kernels/cuda/backend/cuda.h"
 #include "runtime/forward.h"
 
@@ -44,6 +45,10 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
         const uint64_t bytes = rng.next();
         std::memcpy(t.tensor.data + i, &bytes, static_cast<size_t>(std::min<int64_t>(8, t.tensor.bytes() - i)));
       }
+  }
+  if (spec.kind == Kind::grid && is_curve_width(spec.bits)) {
+    const std::vector<int8_t> grid = typical_grid(spec.bits);
+    std::copy(grid.begin(), grid.end(), std::get<VectorCode>(w.main).codebook.as<int8_t>().begin());
   }
   return w;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <optional>
 
+#include "formats/grid_curve.h"
 #include "train/block.h"
 #include "train/parameter.h"
 #include "train/tune/levels.h"
@@ -38,7 +39,8 @@ class Matrix {
     add(row_scale_, name + ".row_scale", Share::scales, groups.row_scale);
     add(zero_, name + ".zero", Share::zeros, groups.zero);
     add(offset_, name + ".offset", Share::scales, groups.group_offset);
-    if (spec_.kind == Kind::grid) add(grid_, name + ".grid", Share::grid, table_.level);
+    // Grids that are curves (formats/grid_curve.h) stay so: entries that moved by themselves would decode slowly on a GPU.
+    if (spec_.kind == Kind::grid && !is_curve_width(spec_.bits)) add(grid_, name + ".grid", Share::grid, table_.level);
     level_ = device.allocate(sizes_.levels);
     device.upload(table_.level, level_.get());
     weight_ = device.allocate(out_ * in_);

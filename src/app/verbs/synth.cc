@@ -1,3 +1,4 @@
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include "core/progress.h"
 #include "core/rng.h"
 #include "core/thread_pool.h"
+#include "formats/grid_curve.h"
 #include "io/hf_config.h"
 
 namespace fidelio::app {
@@ -102,7 +104,9 @@ void write_random_part(const ByteSink& sink, const StoredTensor& part, int64_t i
     const auto words = rng.block(i / 16);
     std::memcpy(bytes.data() + i, words.data(), std::min<size_t>(16, n - i));
   }
-  if (part.suffix == ".codebook")
+  if (part.suffix == ".codebook" && is_curve_width(std::countr_zero(n)))
+    std::memcpy(bytes.data(), typical_grid(std::countr_zero(n)).data(), n);
+  else if (part.suffix == ".codebook")
     for (size_t i = 0; i < n; ++i)
       bytes[i] = static_cast<uint8_t>(static_cast<int>(254 * i / std::max<size_t>(n - 1, 1)) - 127);
   sink(std::as_bytes(std::span(bytes)));

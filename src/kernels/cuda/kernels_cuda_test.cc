@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/rng.h"
+#include "formats/grid_curve.h"
 #include "kernels/cuda/backend/cuda.h"
 #include "kernels/ref/ref.h"
 
@@ -80,6 +81,10 @@ LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in, Rng&
     if (t.tensor.dtype == DType::f32)
       for (float& v : t.tensor.as<float>()) v = static_cast<float>(0.001 + 0.002 * rng.uniform());
   }
+  if (spec.kind == Kind::grid && is_curve_width(spec.bits) && spec.group == 64) {  // other groups: any entries
+    const std::vector<int8_t> grid = typical_grid(spec.bits);
+    std::copy(grid.begin(), grid.end(), std::get<VectorCode>(w.main).codebook.as<int8_t>().begin());
+  }
   if (spec.kind == Kind::fp8)  // no NaN among the codes: the lowest bit of the exponent is 0
     for (OwnedTensor& plane : std::get<FpBlock>(w.main).codes.planes)
       for (uint8_t& v : plane.as<uint8_t>()) v &= 0x77;
@@ -116,7 +121,7 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
        {"int2g32z", "int2g128", "int3g64z",   "int3g64zs8", "int4g128z", "int4g128",   "int4g64zs8",
         "int4c",    "int5g32z", "int5g64zs8", "int6g128z",  "int7g64z",  "int7g32zs8", "int8g128z",
         "int8g128", "int8cz",   "lut2g64",    "lut3g32",    "lut4g64",   "lut4g128",   "lut5g64",
-        "lut6g64",  "bf16",     "f16",        "f32",        "fp8"}) {
+        "lut5g32",  "lut6g64",  "lut6g128",   "bf16",       "f16",       "f32",        "fp8"}) {
     SCOPED_TRACE(format);
     const LinearWeight weight = random_weight(parse_format(format), out, in, rng);
     const std::vector<float> decoded = decode(weight);
@@ -246,7 +251,8 @@ TEST_F(CudaTest, ManyRowsDoNotDependOnTheBatchNorOnWhatIsMultipliedBeside) {
   const int64_t in = 392, rows = 1024, out = 16800, narrow = 200;
   b().reserve(rows, in, 128);
   const std::vector<float> x = normals(rng, rows * in);
-  for (const char* format : {"int4g128z", "int3g64zs8", "int8g32", "lut4g64", "lut5g64", "lut6g64"}) {
+  for (const char* format :
+       {"int4g128z", "int3g64zs8", "int8g32", "lut4g64", "lut5g64", "lut5g32", "lut6g64", "lut6g128"}) {
     SCOPED_TRACE(format);
     const Cuda::Linear wide = b().pack(random_weight(parse_format(format), out, in, rng)),
                        few = b().pack(random_weight(parse_format(format), narrow, in, rng));
@@ -286,7 +292,7 @@ TEST_F(CudaTest, EmbeddingGivesTheDecodedRows) {
   b().reserve(6, 1024, 128);
   batch(6, 0, 1, kShape);
   for (const char* format : {"int2g32z", "int3g64zs8", "int4g128", "int5g64z", "int6g64z", "int7g64z", "int8g128z",
-                             "lut2g64", "lut3g64", "lut4g64", "lut5g64", "lut6g64", "bf16"}) {
+                             "lut2g64", "lut3g64", "lut4g64", "lut5g64", "lut5g32", "lut6g64", "lut6g128", "bf16"}) {
     SCOPED_TRACE(format);
     const LinearWeight weight = random_weight(parse_format(format), 150, 200, rng);
     const Cuda::Linear table = b().pack(weight);

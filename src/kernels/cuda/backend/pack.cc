@@ -4,10 +4,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "core/thread_pool.h"
+#include "formats/grid_curve.h"
 #include "kernels/cuda/linear/dense/gemm.h"
 
 namespace fidelio::cuda {
@@ -35,6 +38,18 @@ bool has_kernel(const FormatSpec& spec) {
   return spec.kind == Kind::grid && spec.bits >= 2 && spec.bits <= 6 && group;
 }
 
+// The entries, and what their curve is made of (LowbitWeight::grid).
+DeviceBuffer uploaded_grid(Stream stream, std::span<const int8_t> entries, const std::optional<GridCurve>& curve) {
+  OwnedTensor all = OwnedTensor::allocate(DType::i8, {static_cast<int64_t>(entries.size() + (curve ? 8 : 0))});
+  std::copy(entries.begin(), entries.end(), all.as<int8_t>().begin());
+  if (curve) {
+    const f16 terms[4] = {to_f16(curve->a1), to_f16(curve->a3), to_f16(curve->a5),
+                          to_f16(static_cast<float>(1664 + curve->a0))};
+    std::memcpy(all.as<int8_t>().data() + entries.size(), terms, sizeof terms);
+  }
+  return uploaded(stream, all.view);
+}
+
 // A channel-wise weight is one with groups of 128 that share a scale.
 void pack_codes(Stream stream, const LinearWeight& weight, Linear& to) {
   LowbitShape shape{weight.spec.kind == Kind::grid ? CodeKind::grid : CodeKind::integer,
@@ -58,7 +73,10 @@ void pack_codes(Stream stream, const LinearWeight& weight, Linear& to) {
     codes = &grid.codes;
     scale = uploaded(stream, grid.scale.view);
     to.row_factor = uploaded(stream, grid.row_scale.view);
-    to.grid = uploaded(stream, grid.codebook.view);
+    const auto entries = grid.codebook.as<const int8_t>();
+    const std::optional<GridCurve> curve = curve_of(entries);
+    if (curve) shape.kind = CodeKind::curve;
+    to.grid = uploaded_grid(stream, entries, curve);
   }
   for (size_t i = 0; i < codes->planes.size(); ++i) {
     planes[i] = uploaded(stream, codes->planes[i].view);

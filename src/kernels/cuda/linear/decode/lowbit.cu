@@ -102,7 +102,7 @@ __global__ void pack_scales(PackArguments p, uint8_t* blocks) {
       reinterpret_cast<uint16_t*>(scale)[i] = there ? static_cast<const uint16_t*>(p.from.scale)[at] : uint16_t{0};
     else
       scale[i] = there ? static_cast<const uint8_t*>(p.from.scale)[at] : uint8_t{0};
-    if (p.shape.kind == CodeKind::grid) continue;
+    if (has_entries(p.shape.kind)) continue;
     int z = 1 << (bits - 1);
     if (p.from.zero && there) {
       z = 0;
@@ -159,6 +159,8 @@ LowbitLauncher launcher_of(const LowbitShape& s) {
                                               launch_lowbit_rows<G, 4, false>, launch_lowbit_rows<G, 5, false>,
                                               launch_lowbit_rows<G, 6, false>};
   if (s.kind == CodeKind::half) return launch_lowbit_rows<CodeKind::half, 16, false>;
+  if (s.kind == CodeKind::curve)
+    return s.bits == 5 ? launch_lowbit_rows<CodeKind::curve, 5, false> : launch_lowbit_rows<CodeKind::curve, 6, false>;
   if (s.below > 0)
     return s.byte_scale ? launch_lowbit_rows<CodeKind::high, 4, true> : launch_lowbit_rows<CodeKind::high, 4, false>;
   return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];

@@ -15,10 +15,12 @@ struct CodeTraits {
   static constexpr CodeKind kind = kind_;
   static constexpr int bits = bits_, kGroupChunks = group_chunks,
                        kGroups = 4 / group_chunks;  // chunks of 32 inputs a group; groups a block
-  static constexpr bool kGrid = kind == CodeKind::grid, kHalf = kind == CodeKind::half, kHigh = kind == CodeKind::high,
+  static constexpr bool kGrid = has_entries(kind), kHalf = kind == CodeKind::half, kHigh = kind == CodeKind::high,
                         kCentred = kind == CodeKind::integer || kHigh;
   static constexpr int kScaleBytes = (kGrid || byte_scale) ? 1 : 2;
-  using Table = std::conditional_t<kGrid, GridTable<kGrid ? bits : 2>, NoTable>;
+  using Table = std::conditional_t<
+      kind == CodeKind::curve, CurveTable<kind == CodeKind::curve ? bits : 5>,
+      std::conditional_t<kind == CodeKind::grid, GridTable<kind == CodeKind::grid ? bits : 2>, NoTable>>;
   // Of a tile: codes, and scales and zeros of one group.
   static constexpr int kTileCodes = 16 * kBlockColumns / 8 * bits;
   static constexpr int kTileGroup = 16 * (kScaleBytes + (kCentred ? 1 : 0));

@@ -35,7 +35,9 @@
 //   eight bytes). Of 4 bits and more a nibble's own high bit is bit 3 of another code, and all of row g's end bytes:
 //   their signs, spread over the bytes, choose between the lower and the upper eight entries. Bits 4 and 5 of codes lie
 //   in the narrower plane where integers have their lowest bits (so the planes of a file, high bits first, are packed
-//   anew); shifted to the ends of bytes they choose among the sixteens, and among the thirty-twos.
+//   anew); shifted to the ends of bytes they choose among the sixteens, and among the thirty-twos. That is 20
+//   instructions of the integer pipe for four codes of 6 bits, twice what their bytes take to come: where a polynomial
+//   gives the entries it is evaluated instead, in the pipe of halves, and codes lie like integers (curve).
 #pragma once
 #include <cuda_fp16.h>
 
@@ -107,6 +109,28 @@ struct GridTable {
       constexpr int kThird = bits == 6 ? 2 : 0;
       return chosen(signs(bit5), chosen(by4, sixteen(kThird + 1, low, by3), sixteen(kThird, low, by3)), lower);
     }
+  }
+};
+// A grid's curve (formats/grid_curve.h).
+template <int bits>
+struct CurveTable {
+  __half2 a1, a3, a5, a0;
+
+  __device__ __forceinline__ explicit CurveTable(const int8_t* grid) {
+    const __half* c = reinterpret_cast<const __half*>(grid + (1 << bits));
+    a1 = __half2half2(c[0]), a3 = __half2half2(c[1]), a5 = __half2half2(c[2]), a0 = __half2half2(c[3]);
+  }
+  // Of halves 1024 + q 2^(8 - bits) the sums whose low bytes are the entries + 128.
+  __device__ __forceinline__ uint32_t two(uint32_t codes) const {
+    const __half2 u = __hfma2(*reinterpret_cast<const __half2*>(&codes), __float2half2_rn(0x1p-7f),
+                              __float2half2_rn(1.0f / (1 << bits) - 9));
+    const __half2 t = __hmul2(u, u), y = __hfma2(__hfma2(__hfma2(a5, t, a3), t, a1), u, a0);
+    return *reinterpret_cast<const uint32_t*>(&y);
+  }
+  // Of four codes, each at the upper end of its byte, with whatever is below them.
+  __device__ __forceinline__ uint32_t four(uint32_t v) const {
+    constexpr uint32_t mask = (0xffu & ~((1u << (8 - bits)) - 1)) * 0x00010001u;
+    return ptx::permute(two((v & mask) | 0x64006400u), two(((v >> 8) & mask) | 0x64006400u), 0x6240);
   }
 };
 struct NoTable {
@@ -232,7 +256,12 @@ struct LaneCodes {
     if constexpr (bits == 6) return shifted(pick(w2, c), 2 * (2 * h + odd) + bit - 4 - 7);
     return 0;
   }
-  __device__ __forceinline__ void grid(int c, int h, const GridTable<bits>& table, uint32_t (&a)[4]) const {
+  __device__ __forceinline__ void entries(int c, int h, const CurveTable<bits>& curve, uint32_t (&a)[2]) const {
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) a[odd] = curve.four(wide(c, h, odd));
+  }
+  template <typename Table>
+  __device__ __forceinline__ void grid(int c, int h, const Table& table, uint32_t (&a)[4]) const {
     uint32_t four[2];
     entries(c, h, table, four);
 #pragma unroll

@@ -70,7 +70,7 @@ __device__ float value_at(const WeightValues& w, int64_t row, int64_t column) {
   const uint8_t* record = block + s.code_bytes() + c / s.group * (s.scale_bytes() + s.zero_bytes());
   const int at = (r / 16 * 8 + r % 8) * 2 + upper;
   const float factor = w.lowbit.row_factor ? w.lowbit.row_factor[row] : 1.0f;
-  if (s.kind == CodeKind::grid)
+  if (has_entries(s.kind))
     return factor * static_cast<float>(reinterpret_cast<const int8_t*>(record)[at]) *
            static_cast<float>(w.lowbit.grid[code]);
   const float scale =

@@ -1,0 +1,8 @@
+#include "kernels/cuda/linear/prefill/lowbit_many.cuh"
+
+namespace fidelio::cuda {
+
+template void launch_many<CodeKind::curve, 5, false>(Stream, const ManyArguments&, int);
+template void launch_many<CodeKind::curve, 6, false>(Stream, const ManyArguments&, int);
+
+}  // namespace fidelio::cuda
