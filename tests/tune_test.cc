@@ -136,11 +136,12 @@ TEST_F(Tune, RanksGiveTheSameBytes) {
                     two = "--calibration-samples 0 --rows 512 ";  // slices
   const json report = json::parse(run(tuning("start", options, "one", four)).out);
   // Leaks inside MPI are not ours to find. A rank leaves its process id where it can be killed by it.
-  const auto ranked = [&](int ranks, const std::string& sizes, const std::string& out) {
+  const auto ranked = [&](int ranks, const std::string& sizes, const std::string& out,
+                          const std::string& model = "start") {
     return fmt::format(
         "env ASAN_OPTIONS=detect_leaks=0 mpirun --allow-run-as-root --oversubscribe -np {} "
         "sh -c 'echo $$ > pid.$OMPI_COMM_WORLD_RANK; exec \"{}\"{}'",
-        ranks, FIDELIO_PROGRAM, tuning("start", options + " --threads 1", out, sizes).substr(7));
+        ranks, FIDELIO_PROGRAM, tuning(model, options + " --threads 1", out, sizes).substr(7));
   };
   const json shared = json::parse(run(ranked(2, four, "two")).out);  // one report: the first rank's
   EXPECT_EQ(hash("one"), hash("two"));
@@ -152,6 +153,10 @@ TEST_F(Tune, RanksGiveTheSameBytes) {
   ASSERT_TRUE(std::filesystem::exists(folder_ / "three.tuning"));
   EXPECT_TRUE(json::parse(run(ranked(3, four, "three")).out).at("resumed").get<bool>());
   EXPECT_EQ(hash("one"), hash("three"));
+  // A codebook that linears share: every rank moves its own by the same sums.
+  quantize("vq8k12s4m", "vectors");
+  run(tuning("vectors", options, "vectors-one", four)), run(ranked(2, four, "vectors-two", "vectors"));
+  EXPECT_EQ(hash("vectors-one"), hash("vectors-two"));
   // More ranks than slices: said by all, and none waits for another.
   EXPECT_NE(run_command(folder_.path(), "timeout 120 " + ranked(3, two, "none")).code, 124);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "none"));
