@@ -8,6 +8,7 @@
 
 #include "core/hash.h"
 #include "core/rng.h"
+#include "io/safetensors.h"
 #include "models.h"
 
 namespace fidelio {
@@ -74,28 +75,54 @@ TEST_F(Tune, ComesNearerWithTheSameBytes) {
   EXPECT_LT(kl("layers"), kl("lut2g64"));
 }
 
-// The same seed gives the same bytes: for one thread and two, and for a run that is killed at ten random moments.
+// The model's codebook moves with the whole and stays one for all linears of its format; layer by layer, where most of
+// those that read it are not at hand, it is left alone.
+TEST_F(Tune, ASharedCodebookStaysOne) {
+  quantize("vq8k12s4m", "start");
+  const auto book = [&](const std::string& out) {
+    const Safetensors file = Safetensors::open(folder_ / out + "/model.safetensors");
+    std::vector<std::string> named;
+    for (const std::string& name : file.names())
+      if (name.find("codebook") != std::string::npos) named.push_back(name);
+    EXPECT_EQ(named, std::vector<std::string>{"codebooks.vq8k12s4m"});
+    const OwnedTensor tensor = file.get("codebooks.vq8k12s4m", DType::i8, {256, 8});
+    const auto bytes = tensor.as<const int8_t>();
+    return std::vector<int8_t>(bytes.begin(), bytes.end());
+  };
+  const json report = tune("start", "--layer-steps 2 --steps 40 --evaluate-every 10", "tuned");
+  EXPECT_LT(report.at("kl_after").get<double>(), report.at("kl_before").get<double>());
+  EXPECT_LT(kl("tuned"), kl("start"));
+  EXPECT_NE(book("tuned"), book("start"));
+  tune("start", "--layer-steps 4 --steps 0", "layers");
+  EXPECT_EQ(book("layers"), book("start"));
+  EXPECT_NE(hash("layers"), hash("start"));
+}
+
+// The same seed gives the same bytes: for one thread and two, and for a run that is killed at ten random moments. Codes
+// of vectors and a codebook that linears share are part of what it goes on with.
 TEST_F(Tune, KilledRunsEndWithTheSameBytes) {
-  quantize("int2g64zs8", "start");
-  const std::string options = "--layer-steps 2 --steps 6 --evaluate-every 2 --save-seconds 0";
-  const auto begin = std::chrono::steady_clock::now();
-  tune("start", options, "whole");
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  tune("start", options + " --threads 1", "alone");
-  EXPECT_EQ(hash("whole"), hash("alone"));
-  const std::string again = "'" FIDELIO_PROGRAM "'" + tuning("start", options, "killed").substr(7);  // not "fidelio"
-  Rng rng(1);
-  // Some end before anything is kept, some between two states, one perhaps while a state is written; together they last
-  // as long as two whole runs, so that every stage is hit.
-  int kills = 0;
-  for (int i = 0; i < 10 && !std::filesystem::exists(folder_ / "killed"); ++i)
-    kills +=
-        run_command(folder_.path(), fmt::format("timeout -s KILL {} {}", 0.4 * seconds * rng.uniform(), again)).code !=
-        0;
-  EXPECT_GE(kills, 5);
-  if (!std::filesystem::exists(folder_ / "killed")) run(tuning("start", options, "killed"));
-  EXPECT_EQ(hash("killed"), hash("whole"));
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "killed.tuning"));
+  for (const std::string format : {"int2g64zs8", "vq8k12s4m"}) {
+    const std::string start = "start-" + format, whole = "whole-" + format, killed = "killed-" + format;
+    quantize(format, start);
+    const std::string options = "--layer-steps 2 --steps 6 --evaluate-every 2 --save-seconds 0 --code-rate 0.05";
+    const auto begin = std::chrono::steady_clock::now();
+    tune(start, options, whole);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    tune(start, options + " --threads 1", "alone-" + format);
+    EXPECT_EQ(hash(whole), hash("alone-" + format));
+    const std::string again = "'" FIDELIO_PROGRAM "'" + tuning(start, options, killed).substr(7);  // not "fidelio"
+    Rng rng(1);
+    // Some end before anything is kept, some between two states, one perhaps while a state is written; together they
+    // last as long as two whole runs, so that every stage is hit.
+    int kills = 0;
+    for (int i = 0; i < 10 && !std::filesystem::exists(folder_ / killed); ++i)
+      kills += run_command(folder_.path(), fmt::format("timeout -s KILL {} {}", 0.4 * seconds * rng.uniform(), again))
+                   .code != 0;
+    EXPECT_GE(kills, 5);
+    if (!std::filesystem::exists(folder_ / killed)) run(tuning(start, options, killed));
+    EXPECT_EQ(hash(killed), hash(whole)) << format;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / (killed + ".tuning")));
+  }
 }
 
 // Two ranks share both stages, the measurements and the samples of the source, and give the bytes of one; so do three,
@@ -109,11 +136,12 @@ TEST_F(Tune, RanksGiveTheSameBytes) {
                     two = "--calibration-samples 0 --rows 512 ";  // slices
   const json report = json::parse(run(tuning("start", options, "one", four)).out);
   // Leaks inside MPI are not ours to find. A rank leaves its process id where it can be killed by it.
-  const auto ranked = [&](int ranks, const std::string& sizes, const std::string& out) {
+  const auto ranked = [&](int ranks, const std::string& sizes, const std::string& out,
+                          const std::string& model = "start") {
     return fmt::format(
         "env ASAN_OPTIONS=detect_leaks=0 mpirun --allow-run-as-root --oversubscribe -np {} "
         "sh -c 'echo $$ > pid.$OMPI_COMM_WORLD_RANK; exec \"{}\"{}'",
-        ranks, FIDELIO_PROGRAM, tuning("start", options + " --threads 1", out, sizes).substr(7));
+        ranks, FIDELIO_PROGRAM, tuning(model, options + " --threads 1", out, sizes).substr(7));
   };
   const json shared = json::parse(run(ranked(2, four, "two")).out);  // one report: the first rank's
   EXPECT_EQ(hash("one"), hash("two"));
@@ -125,6 +153,10 @@ TEST_F(Tune, RanksGiveTheSameBytes) {
   ASSERT_TRUE(std::filesystem::exists(folder_ / "three.tuning"));
   EXPECT_TRUE(json::parse(run(ranked(3, four, "three")).out).at("resumed").get<bool>());
   EXPECT_EQ(hash("one"), hash("three"));
+  // A codebook that linears share: every rank moves its own by the same sums.
+  quantize("vq8k12s4m", "vectors");
+  run(tuning("vectors", options, "vectors-one", four)), run(ranked(2, four, "vectors-two", "vectors"));
+  EXPECT_EQ(hash("vectors-one"), hash("vectors-two"));
   // More ranks than slices: said by all, and none waits for another.
   EXPECT_NE(run_command(folder_.path(), "timeout 120 " + ranked(3, two, "none")).code, 124);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "none"));

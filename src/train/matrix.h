@@ -18,9 +18,9 @@ class Matrix {
   using Array = std::shared_ptr<Real[]>;
 
   // `source` (out, in): the values that were quantised, which say where in its cell every code starts, at most `most`
-  // from the middle; may be empty.
+  // from the middle; may be empty. `shared`: the codebook that others of its format read too, if there is one.
   Matrix(D& device, const std::string& name, const LinearWeight& start, std::span<const float> source,
-         float most = 0.45f)
+         float most = 0.45f, std::shared_ptr<Codebook<D>> shared = nullptr)
       : device_(device), spec_(start.spec), out_(start.out), in_(start.in) {
     if (spec_.is_dense()) {
       const DType stored = std::get<Dense>(start.main).w.view.dtype;
@@ -28,7 +28,7 @@ class Matrix {
       return;
     }
     if (spec_.kind == Kind::vq) {
-      vectors_.emplace(device, name, start, source);
+      vectors_.emplace(device, name, start, source, std::move(shared));
       return;
     }
     table_ = level_table(start);
@@ -64,18 +64,20 @@ class Matrix {
 
   bool is_dense() const { return dense_.has_value(); }
 
-  void decode() {
+  // Not `choose`: the codes of vectors stay (vector_matrix.h); all others follow from the parameters anyway.
+  void decode(bool choose = true) {
     if (dense_) return dense_->decode(device_);
-    if (vectors_) return vectors_->decode();
+    if (vectors_) return vectors_->decode(choose);
     if (grid_) device_.keep_ascending(grid_->value.get(), sizes_.levels, level_.get());
     device_.resolve(scales(), {scale_.get(), shift_.get(), stored_offset_.get()});
     device_.decode(sizes_, values(), weight_.get());
   }
 
-  // The gradients of all parameters from that of the weight, which the codes' own takes the place of.
-  void backward() {
+  // The gradients of all parameters from that of the weight, which the codes' own takes the place of; with `shared`,
+  // what it comes to is added to that of the shared codebook.
+  void backward(bool shared = true) {
     if (dense_) return;
-    if (vectors_) return vectors_->backward();
+    if (vectors_) return vectors_->backward(shared);
     device_.decode_backward(sizes_, values(),
                             {codes_->gradient.get(), dscale_.get(), zero_ ? zero_->gradient.get() : nullptr,
                              doffset_.get(), grid_ ? grid_->gradient.get() : nullptr});
@@ -104,6 +106,9 @@ class Matrix {
     if (vectors_) return vectors_->parameters(f);
     for (auto* p : {&codes_, &group_scale_, &row_scale_, &zero_, &offset_, &grid_})
       if (*p) f(**p);
+  }
+  void choices(const std::function<void(const std::string&, Real*, int64_t)>& f) {
+    if (vectors_) vectors_->choices(f);
   }
 
  private:

@@ -1,5 +1,7 @@
 #include "train/state.h"
 
+#include <set>
+
 #include "core/foreign/json.h"
 
 namespace fidelio::train {
@@ -14,9 +16,14 @@ OwnedTensor copy_of(const Tensor& view) {
 }  // namespace
 
 void add_weights(const TunedWeights& weights, std::vector<TensorToWrite>& tensors) {
-  for (const auto& [id, weight] : weights.linears)
-    for (const StoredTensor& t : whole_tensors(weight))
+  std::set<std::string> shared;
+  for (const auto& [id, weight] : weights.linears) {
+    for (const StoredTensor& t : stored_tensors(weight))
       tensors.push_back(to_write("best." + module_name(id) + t.suffix, copy_of(t.tensor)));
+    const OwnedTensor* book = shared_codebook(weight);
+    if (const std::string name = shared_name(weight.spec); book && shared.insert(name).second)
+      tensors.push_back(to_write("best." + name, copy_of(book->view)));
+  }
   for (const auto& [name, tensor] : weights.tensors) tensors.push_back(to_write("best." + name, tensor));
 }
 
@@ -34,7 +41,9 @@ TunedWeights load_weights(const Safetensors& file, const Checkpoint& model, int 
       weights.linears.emplace(
           id,
           load_weight(start.spec, start.out, start.in, [&](const std::string& suffix, DType dtype, const Shape& shape) {
-            return suffix == ".bias" ? OwnedTensor{} : copied(module_name(id) + suffix, dtype, shape);
+            if (suffix == ".bias") return OwnedTensor{};
+            const bool shared = start.spec.shared && suffix == ".codebook";
+            return copied(shared ? shared_name(start.spec) : module_name(id) + suffix, dtype, shape);
           }));
     }
     if (!start.bias) continue;

@@ -1,6 +1,7 @@
 // The state of a tuner between two steps, in one safetensors file that is complete or not there (core/file.h):
 //
 //   "NAME.value", "NAME.m", "NAME.v"   F32, every parameter's master and moments
+//   "NAME.chosen"                      F32, the codes of vectors
 //   "best.NAME"                        the tensors of the best model so far, as a checkpoint stores them
 //   metadata "tuner": JSON             what the job is, the step, the evaluations so far
 #pragma once
@@ -12,19 +13,26 @@
 namespace fidelio::train {
 
 template <class D>
+void add_values(D& device, const std::string& name, const typename D::Real* values, int64_t n,
+                std::vector<TensorToWrite>& tensors) {
+  OwnedTensor t = OwnedTensor::allocate(DType::f32, Shape{n});
+  device.download(values, t.as<float>());
+  tensors.push_back(to_write(name, std::move(t)));
+}
+template <class D>
+void load_values(D& device, const Safetensors& file, const std::string& name, int64_t n, typename D::Real* values) {
+  device.upload(file.get(name, DType::f32, Shape{n}).template as<const float>(), values);
+}
+
+template <class D>
 void add_parameter(D& device, const Parameter<D>& p, std::vector<TensorToWrite>& tensors) {
-  for (auto [suffix, array] : {std::pair{".value", &p.value}, {".m", &p.m}, {".v", &p.v}}) {
-    OwnedTensor t = OwnedTensor::allocate(DType::f32, Shape{p.n});
-    device.download(array->get(), t.as<float>());
-    tensors.push_back(to_write(p.name + suffix, std::move(t)));
-  }
+  for (auto [suffix, array] : {std::pair{".value", &p.value}, {".m", &p.m}, {".v", &p.v}})
+    add_values(device, p.name + suffix, array->get(), p.n, tensors);
 }
 template <class D>
 void load_parameter(D& device, const Safetensors& file, Parameter<D>& p) {
-  for (auto [suffix, array] : {std::pair{".value", &p.value}, {".m", &p.m}, {".v", &p.v}}) {
-    const OwnedTensor t = file.get(p.name + suffix, DType::f32, Shape{p.n});
-    device.upload(t.as<const float>(), array->get());
-  }
+  for (auto [suffix, array] : {std::pair{".value", &p.value}, {".m", &p.m}, {".v", &p.v}})
+    load_values(device, file, p.name + suffix, p.n, array->get());
 }
 
 void add_weights(const TunedWeights& weights, std::vector<TensorToWrite>& tensors);

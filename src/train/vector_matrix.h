@@ -1,9 +1,7 @@
-// A linear in vector codes as something that is tuned: latents, scales, the codebook where the file has one, and the
+// A linear in vector codes as something that is tuned: latents, scales, its own codebook or the model's, and the
 // corrections (train/vectors.h). matrix.h has it beside the other formats.
 #pragma once
-#include "train/host/rounding.h"
-#include "train/parameter.h"
-#include "train/tune/vector_latents.h"
+#include "train/codebook.h"
 
 namespace fidelio::train {
 
@@ -13,19 +11,26 @@ class VectorMatrix {
   using Real = typename D::Real;
   using Array = std::shared_ptr<Real[]>;
 
-  VectorMatrix(D& device, const std::string& name, const LinearWeight& start, std::span<const float> source)
-      : device_(device), spec_(start.spec), start_(vector_latents(start, source)), sizes_(start_.sizes) {
+  // `shared`: the model's codebook, which is decoded, moved and kept by who has it; null: one of this matrix's own.
+  VectorMatrix(D& device, const std::string& name, const LinearWeight& start, std::span<const float> source,
+               std::shared_ptr<Codebook<D>> shared)
+      : device_(device),
+        name_(name),
+        spec_(start.spec),
+        owns_book_(shared == nullptr),
+        book_(owns_book_ ? std::make_shared<Codebook<D>>(device, name + ".codebook", start) : std::move(shared)),
+        start_(vector_latents(start, source, book_->near())),
+        sizes_(start_.sizes) {
     latent_.emplace(device, name + ".codes", Share::codes, start_.latent);
-    latent_->unit_all = start_.cell;
+    latent_->unit_all = book_->near().cell;
     add(row_, name + ".row_scale", Share::scales, start_.row);
     add(column_, name + ".column_scale", Share::scales, start_.column);
-    if (!spec_.shared) add(book_, name + ".codebook", Share::grid, start_.codebook);  // the model's stays as it is
     if (sizes_.corrections > 0) {
       add(correction_, name + ".corrections", Share::dense, start_.correction);
       correction_->count_in_rms(start_.correction);
     }
-    levels_ = loaded(start_.codebook), code_ = loaded(start_.code), neighbours_ = loaded(start_.neighbours);
-    of_row_ = loaded(start_.book), place_ = loaded(start_.place);
+    code_ = loaded(start_.code), of_row_ = loaded(start_.book), place_ = loaded(start_.place);
+    start_.latent = {}, start_.neighbours = {};  // the device has them
     weight_ = device.allocate(sizes_.out * sizes_.in);
     decode();
   }
@@ -33,32 +38,38 @@ class VectorMatrix {
   const Real* weight() const { return weight_.get(); }
   Real* weight_gradient() const { return latent_->gradient.get(); }
 
-  void decode() {
-    if (book_) {
-      std::vector<float> levels = downloaded(*book_);
-      for (float& x : levels) x = nearest(within(x, -127, 127));
-      device_.upload(levels, levels_.get());
-    }
-    device_.decode(sizes_, view(), weight_.get());
+  // Not `choose`: codes stay as they are, whatever is nearest to the latents.
+  void decode(bool choose = true) {
+    if (owns_book_) book_->decode();
+    VectorView<Real> from = view();
+    if (!choose) from.latent = nullptr;
+    device_.decode(sizes_, from, weight_.get());
   }
-  void backward() {
+  // `shared`: to the model's codebook too.
+  void backward(bool shared) {
     device_.decode_backward(
         sizes_, view(),
         {latent_->gradient.get(), row_->gradient.get(), column_->gradient.get(),
-         book_ ? book_->gradient.get() : nullptr, correction_ ? correction_->gradient.get() : nullptr});
+         owns_book_ || shared ? book_->gradient() : nullptr, correction_ ? correction_->gradient.get() : nullptr});
   }
 
   LinearWeight encode() const {
     VectorLatents now = start_;
     now.row = downloaded(*row_), now.column = downloaded(*column_);
-    now.code = downloaded(code_, now.code.size()), now.codebook = downloaded(levels_, now.codebook.size());
+    now.code = downloaded(code_, now.code.size()), now.codebook = book_->encode();
     if (correction_) now.correction = downloaded(*correction_);
     return vector_weight_of(spec_, now);
   }
 
   void parameters(const std::function<void(Parameter<D>&)>& f) {
-    for (auto* p : {&latent_, &row_, &column_, &book_, &correction_})
-      if (*p) f(**p);
+    f(*latent_), f(*row_), f(*column_);
+    if (owns_book_) f(book_->parameter());
+    if (correction_) f(*correction_);
+  }
+  // The codes that decode() chose. A choice is looked for around the one before, so that they do not follow from the
+  // parameters: who goes on with a run needs them too. f(name, values, how many).
+  void choices(const std::function<void(const std::string&, Real*, int64_t)>& f) {
+    f(name_ + ".chosen", code_.get(), sizes_.out * sizes_.vectors);
   }
 
  private:
@@ -81,8 +92,8 @@ class VectorMatrix {
   std::vector<float> downloaded(const Parameter<D>& p) const { return downloaded(p.value, static_cast<size_t>(p.n)); }
   VectorView<Real> view() const {
     return {latent_->value.get(),
-            levels_.get(),
-            neighbours_.get(),
+            book_->levels(),
+            book_->neighbours(),
             of_row_.get(),
             row_->value.get(),
             column_->value.get(),
@@ -92,11 +103,14 @@ class VectorMatrix {
   }
 
   D& device_;
+  std::string name_;
   FormatSpec spec_;
-  VectorLatents start_;
+  bool owns_book_;
+  std::shared_ptr<Codebook<D>> book_;
+  VectorLatents start_;  // without latents and neighbours
   VectorSizes sizes_;
-  std::optional<Parameter<D>> latent_, row_, column_, book_, correction_;
-  Array levels_, code_, neighbours_, of_row_, place_, weight_;
+  std::optional<Parameter<D>> latent_, row_, column_, correction_;
+  Array code_, of_row_, place_, weight_;
 };
 
 }  // namespace fidelio::train

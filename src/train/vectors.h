@@ -20,7 +20,7 @@ struct VectorSizes {
 // Everything an array of Real, indices too: the device has no others. Whole numbers below 2^24.
 template <typename Real>
 struct VectorView {
-  const Real* latent;      // (out, in)
+  const Real* latent;      // (out, in); null: codes stay
   const Real* codebook;    // (books, entries, 8) levels, rounded already
   const Real* neighbours;  // (books, entries, neighbours) indices
   const Real* book;        // (out) of a row

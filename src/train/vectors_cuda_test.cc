@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "core/rng.h"
 #include "train/cuda/gpu.h"
@@ -39,21 +42,27 @@ LinearWeight random_vectors(const char* format, int64_t out, int64_t in) {
   return w;
 }
 
-// The weight, and what a random gradient of it makes of all parameters' gradients, one after the other.
+// The weights, and what random gradients of them make of all parameters' gradients, one after the other, and of the
+// codebook's that they share.
 template <class D>
-std::vector<std::vector<float>> values_of(D& device, const LinearWeight& w) {
-  Matrix<D> matrix(device, "m", w, {}, 0.45f);
-  const auto n = static_cast<size_t>(w.out * w.in);
-  std::vector<float> gradient(n);
+std::vector<std::vector<float>> values_of(D& device, const std::vector<LinearWeight>& weights) {
+  std::vector<std::vector<float>> all;
+  const auto download = [&](const float* from, int64_t n) {
+    device.download(from, std::span<float>(all.emplace_back(static_cast<size_t>(n))));
+  };
+  const std::string name = shared_name(weights[0].spec);
+  const auto book = name.empty() ? nullptr : std::make_shared<Codebook<D>>(device, name, weights[0]);
   Rng rng(3);
-  for (float& x : gradient) x = static_cast<float>(rng.normal());
-  std::vector<std::vector<float>> all(1, std::vector<float>(n));
-  device.download(matrix.view().weight, std::span<float>(all[0]));
-  device.upload(gradient, matrix.view().weight_gradient);
-  matrix.backward();
-  matrix.parameters([&](Parameter<D>& p) {
-    device.download(p.gradient.get(), std::span<float>(all.emplace_back(static_cast<size_t>(p.n))));
-  });
+  for (const LinearWeight& w : weights) {
+    Matrix<D> matrix(device, "m", w, {}, 0.45f, book);
+    std::vector<float> gradient(static_cast<size_t>(w.out * w.in));
+    for (float& x : gradient) x = static_cast<float>(rng.normal());
+    download(matrix.view().weight, w.out * w.in);
+    device.upload(gradient, matrix.view().weight_gradient);
+    matrix.backward();
+    matrix.parameters([&](Parameter<D>& p) { download(p.gradient.get(), p.n); });
+  }
+  if (book) download(book->gradient(), book->parameter().n);
   return all;
 }
 
@@ -65,12 +74,17 @@ TEST(TrainVectorsCuda, TheGpuGivesWhatTheHostGives) {
     GTEST_SKIP() << "no GPU: " << e.what();
   }
   Host<float> host(2);
-  for (const char* format : {"vq8k12s1+r5.0", "vq8k13s4+r2.0", "vq8k16s8"}) {
-    const LinearWeight w = random_vectors(format, 100, 200);
-    const auto expected = values_of(host, w), got = values_of(*gpu, w);
+  // 2,200 x 1,500 weights have three codebooks, and the larger ones more codes than a GPU lists at once.
+  const std::vector<std::tuple<const char*, int64_t, int64_t>> cases = {
+      {"vq8k12s1+r5.0", 100, 200}, {"vq8k13s4+r2.0", 100, 200}, {"vq8k16s8", 100, 200},
+      {"vq8k16s8", 2200, 1500},    {"vq8k16s4m", 100, 200},     {"vq8k16s8m", 1100, 1000}};
+  for (const auto& [format, out, in] : cases) {
+    std::vector<LinearWeight> weights = {random_vectors(format, out, in)};
+    if (weights[0].spec.shared) weights.push_back(random_vectors(format, 64, 61));
+    const auto expected = values_of(host, weights), got = values_of(*gpu, weights);
     ASSERT_EQ(expected.size(), got.size());
-    // Values but for one rounding where there is a correction; sums of at most 100 x 25 terms of random sign in another
-    // order: sqrt of that times 6e-8 of their size.
+    // Values but for one rounding where there is a correction; sums of at most 100 x 25 terms, or 2,200, of random
+    // sign in another order: sqrt of that times 6e-8 of their size.
     for (size_t i = 0; i < expected.size(); ++i) {
       double distance = 0, norm = 0;
       for (size_t k = 0; k < expected[i].size(); ++k) {

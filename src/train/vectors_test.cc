@@ -71,7 +71,7 @@ TEST_P(Vectors, LatentsGiveTheValuesAndScalesTheyCameFrom) {
 // FP16's rounding is a staircase: masters lie on stored values, and steps of differences are whole steps of it.
 TEST_P(Vectors, GradientsOfScalesAndCodebook) {
   const LinearWeight w = random_vectors(GetParam());
-  const VectorLatents l = vector_latents(w, {});
+  const VectorLatents l = vector_latents(w, {}, vector_neighbours(w));
   const VectorSizes& s = l.sizes;
   Host<double> host(2);
   const auto wide = [](const std::vector<float>& x) { return Values(x.begin(), x.end()); };
@@ -116,30 +116,148 @@ TEST_P(Vectors, GradientsOfScalesAndCodebook) {
           weights[static_cast<size_t>(r * s.in + c)] * row[static_cast<size_t>(r)] * column[static_cast<size_t>(c)]);
 }
 
-// The model's codebook is no parameter of a matrix: what moves are its codes and scales.
-TEST(Vectors, ASharedCodebookIsNotTuned) {
-  Host<float> host(1);
-  for (const bool shared : {false, true}) {
-    const LinearWeight w = random_vectors(shared ? "vq8k16s8m" : "vq8k16s8");
-    Matrix<Host<float>> matrix(host, "m", w, {}, 0.45f);
-    std::vector<std::string> names;
-    matrix.parameters([&](Parameter<Host<float>>& p) { names.push_back(p.name); });
-    EXPECT_EQ(std::count(names.begin(), names.end(), "m.codebook"), shared ? 0 : 1);
-    EXPECT_EQ(std::count(names.begin(), names.end(), "m.codes"), 1);
-    matrix.decode();
-    matrix.backward();
-    const auto book = [](const LinearWeight& of) {
-      const auto bytes = std::get<SignedVectors>(of.main).codebook.as<const int8_t>();
-      return std::vector<int8_t>(bytes.begin(), bytes.end());
-    };
-    EXPECT_EQ(book(matrix.encode()), book(w));
+// Two matrices of different shapes that read the model's codebook.
+template <class D>
+struct SharedPair {
+  LinearWeight weight[2] = {random_vectors("vq8k16s8m"), random_vectors("vq8k16s8m", 33, 40)};
+  std::shared_ptr<Codebook<D>> book;
+  std::vector<std::unique_ptr<Matrix<D>>> matrix;
+
+  SharedPair(D& device, bool trained)
+      : book(std::make_shared<Codebook<D>>(device, shared_name(weight[0].spec), weight[0], trained)) {
+    for (const LinearWeight& w : weight)
+      matrix.push_back(std::make_unique<Matrix<D>>(device, "m", w, std::span<const float>{}, 0.45f, book));
   }
+  int64_t size(size_t of) const { return weight[of].out * weight[of].in; }
+  void decode(bool choose = true) {
+    book->decode();
+    for (auto& m : matrix) m->decode(choose);
+  }
+};
+
+std::vector<int8_t> codebook_bytes(const LinearWeight& of) {
+  const auto bytes = shared_codebook(of)->as<const int8_t>();
+  return {bytes.begin(), bytes.end()};
+}
+
+// Its gradient is the sum over the matrices. With the codes as they are the values are linear in the levels, which
+// whole steps of the masters are: differences are slopes but for the rounding of a sum of 2,500 terms in FP64.
+TEST(SharedCodebook, ItsGradientIsTheSumOverItsMatrices) {
+  Host<double> host(2);
+  SharedPair<Host<double>> pair(host, true);
+  Values weights[2] = {normal_values(8, pair.size(0)), normal_values(9, pair.size(1))};
+  const auto f = [&] {
+    pair.decode(false);
+    double sum = 0;
+    for (const size_t m : {0, 1})
+      for (size_t i = 0; i < weights[m].size(); ++i) sum += weights[m][i] * pair.matrix[m]->view().weight[i];
+    return sum;
+  };
+  const double before = f();
+  Parameter<Host<double>>& book = pair.book->parameter();
+  EXPECT_EQ(book.name, "codebooks.vq8k16s8m");
+  const auto backward = [&](bool shared) {
+    for (const size_t m : {0, 1}) {
+      std::copy(weights[m].begin(), weights[m].end(), pair.matrix[m]->view().weight_gradient);
+      pair.matrix[m]->backward(shared);
+    }
+  };
+  backward(false);
+  for (int64_t i = 0; i < book.n; ++i) ASSERT_EQ(book.gradient[i], 0) << i;
+  backward(true);
+  double norm = 0;
+  for (int64_t i = 0; i < book.n; ++i) {
+    const double here = book.value[i], step = here > 0 ? -1 : 1;
+    book.value[i] = here + step;
+    EXPECT_NEAR((f() - before) / step, book.gradient[i], 1e-9 * (1 + std::abs(before))) << i;
+    book.value[i] = here;
+    norm += book.gradient[i] * book.gradient[i];
+  }
+  EXPECT_GT(norm, 0);
+}
+
+// What is left of the distance to the same codes with other entries, after some steps; the weights come back in `to`.
+double error_after_steps(bool trained, std::vector<LinearWeight>& to) {
+  Host<float> host(1);
+  SharedPair<Host<float>> pair(host, trained);
+  std::vector<std::vector<float>> target;
+  for (LinearWeight w : pair.weight) {
+    auto& m = std::get<SignedVectors>(w.main);
+    for (int8_t& x : m.codebook.as<int8_t>()) x = static_cast<int8_t>(x * 0.9 + (x % 7) * 1.5);
+    target.push_back(decode(w));
+  }
+  double error = 0;
+  for (int64_t step = 0; step <= 60; ++step) {
+    error = 0;
+    host.zero(pair.book->parameter().gradient.get(), pair.book->parameter().n);
+    for (const size_t m : {0, 1}) {
+      const LinearView<float> view = pair.matrix[m]->view();
+      for (int64_t i = 0; i < pair.size(m); ++i) {
+        const float by = view.weight[i] - target[m][static_cast<size_t>(i)];
+        view.weight_gradient[i] = 2 * by;
+        error += double{by} * by;
+      }
+      pair.matrix[m]->backward();
+    }
+    if (step == 60) break;
+    const auto move = [&](Parameter<Host<float>>& p) {
+      p.step(host, {.rate = p.share == Share::grid ? 0.3 : 0.002, .eps = 1e-12, .step = step + 1}, 1);
+    };
+    for (auto& m : pair.matrix) m->parameters(move);
+    if (trained) move(pair.book->parameter());
+    pair.decode();
+  }
+  to.clear();
+  for (auto& m : pair.matrix) to.push_back(m->encode());
+  return error;
+}
+
+TEST(SharedCodebook, TrainingItLeavesLessOfTheLossAndOneForAll) {
+  const std::vector<int8_t> start = codebook_bytes(random_vectors("vq8k16s8m"));
+  std::vector<LinearWeight> with, without;
+  const double left_with = error_after_steps(true, with), left_without = error_after_steps(false, without);
+  EXPECT_LT(left_with, 0.5 * left_without);
+  EXPECT_EQ(codebook_bytes(with[0]), codebook_bytes(with[1]));
+  EXPECT_NE(codebook_bytes(with[0]), start);
+  for (const LinearWeight& w : without) EXPECT_EQ(codebook_bytes(w), start);
+}
+
+// Who goes on with a run has the same values, though the codes do not follow from the parameters alone.
+TEST(Vectors, ChoicesAreKeptBesideTheParameters) {
+  Host<float> host(1);
+  const LinearWeight w = random_vectors("vq8k16s8");
+  Matrix<Host<float>> first(host, "m", w, {}), second(host, "m", w, {});
+  std::vector<std::vector<float>> state;
+  const auto keep = [&](const float* values, int64_t n) { state.emplace_back(values, values + n); };
+  // Far from where they began, in three walks.
+  for (const uint64_t walk : {1, 2, 3}) {
+    first.parameters([&](Parameter<Host<float>>& p) {
+      const std::vector<double> by = normal_values(walk, p.n, p.share == Share::codes ? 60 : 0);
+      for (int64_t i = 0; i < p.n; ++i) p.value[i] += static_cast<float>(by[static_cast<size_t>(i)]);
+    });
+    first.decode();
+  }
+  first.parameters([&](Parameter<Host<float>>& p) { keep(p.value.get(), p.n); });
+  first.choices([&](const std::string& name, const float* values, int64_t n) {
+    EXPECT_EQ(name, "m.chosen");
+    keep(values, n);
+  });
+  size_t at = 0;
+  second.parameters([&](Parameter<Host<float>>& p) { host.upload(state[at++], p.value.get()); });
+  second.choices([&](const std::string&, float* values, int64_t) { host.upload(state[at++], values); });
+  second.decode(false);
+  const auto values = [&](const Matrix<Host<float>>& m) {
+    return std::vector<float>(m.view().weight, m.view().weight + w.out * w.in);
+  };
+  EXPECT_EQ(values(first), values(second));
+  first.decode(), second.decode();
+  EXPECT_EQ(values(first), values(second));
 }
 
 // Latents that are moved to another entry take its code.
 TEST(Vectors, TheNearestNeighbourIsTaken) {
   const LinearWeight w = random_vectors("vq8k16s8");
-  VectorLatents l = vector_latents(w, {});
+  VectorLatents l = vector_latents(w, {}, vector_neighbours(w));
   const VectorSizes& s = l.sizes;
   const auto code = static_cast<int64_t>(l.code[0]);
   const auto other = static_cast<int64_t>(l.neighbours[static_cast<size_t>(code % s.entries * s.neighbours + 5)]);

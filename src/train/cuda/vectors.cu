@@ -52,29 +52,91 @@ __global__ void sum_columns(VectorSizes s, VectorView<float> view, VectorGradien
     sum += to.latent[r * s.in + c] * stored_f16(view.row[r]) * term_of(s, view, r, c).level;
   to.column[c] = sum;
 }
-// A thread block has an entry, a thread one of its values in every kSlices-th row; slices are added up in order.
-constexpr int kSlices = 32;
-__global__ void sum_entries(VectorSizes s, VectorView<float> view, VectorGradient<float> to) {
-  __shared__ float sums[kSlices][kVector];
-  const int64_t book = blockIdx.x / s.entries, entry = blockIdx.x % s.entries;
-  const int j = threadIdx.x % kVector, slice = threadIdx.x / kVector;
+
+// Gradients of entries. A thread block has kEntries entries of a codebook: of every tile of the codes of the codebook's
+// rows it lists those that stand for one of its entries, and adds up their terms in the list's order, a thread one value
+// of an entry. A block that looked for one entry alone would read all codes as often as there are entries.
+constexpr int kEntries = 32, kSumThreads = 1024, kCodes = 8;  // codes of a tile that a thread looks at
+constexpr int kTile = kSumThreads * kCodes, kBatch = kSumThreads / kVector;
+
+// The first row of a codebook: rows of one lie together, in the order of the codebooks.
+__device__ int64_t first_row(const VectorSizes& s, const VectorView<float>& view, int64_t book) {
+  int64_t low = 0, high = s.out;
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (static_cast<int64_t>(view.book[middle]) < book)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+// What all threads of the block before this one count, and what all do.
+struct Place {
+  int before, all;
+};
+__device__ Place place_of(int count, int* of_warps) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  int upto = count;
+  for (int by = 1; by < 32; by *= 2) {
+    const int others = __shfl_up_sync(~0u, upto, by);
+    if (lane >= by) upto += others;
+  }
+  if (lane == 31) of_warps[warp] = upto;
+  __syncthreads();
+  Place place{0, 0};
+  for (int w = 0; w < kSumThreads / 32; ++w) {
+    if (w == warp) place.before = place.all + upto - count;
+    place.all += of_warps[w];
+  }
+  return place;
+}
+
+// Value j of the term that the code at this place, one of all codes, adds to its entry.
+__device__ float entry_term(const VectorSizes& s, const VectorView<float>& view, const VectorGradient<float>& to,
+                            int64_t at, int j) {
+  const int64_t r = at / s.vectors, c = at % s.vectors * kVector + j;
+  if (c >= s.in) return 0;
+  const float by = to.latent[r * s.in + c] * stored_f16(view.row[r]) * stored_f16(view.column[c]);
+  const auto code = static_cast<int64_t>(view.code[at]);
+  return is_negated(s.signs, static_cast<int>(code / s.entries), j) ? -by : by;
+}
+
+__global__ void __launch_bounds__(kSumThreads)
+    sum_entries(VectorSizes s, VectorView<float> view, VectorGradient<float> to) {
+  __shared__ uint16_t list[kTile];
+  __shared__ float terms[kBatch][kVector];
+  __shared__ int entries[kBatch], of_warps[kSumThreads / 32];
+  const int64_t book = int64_t{blockIdx.x} * kEntries / s.entries;
+  const auto first = static_cast<int>(int64_t{blockIdx.x} * kEntries % s.entries), many = static_cast<int>(s.entries);
+  const int thread = static_cast<int>(threadIdx.x), k = thread / kVector, j = thread % kVector;
+  const int64_t end = first_row(s, view, book + 1) * s.vectors;
   float sum = 0;
-  for (int64_t r = slice; r < s.out; r += kSlices) {
-    if (static_cast<int64_t>(view.book[r]) != book) continue;
-    const float row = stored_f16(view.row[r]);
-    for (int64_t v = 0; v < s.vectors; ++v) {
-      const auto code = static_cast<int64_t>(view.code[r * s.vectors + v]);
-      const int64_t c = v * kVector + j;
-      if (code % s.entries != entry || c >= s.in) continue;
-      const float by = to.latent[r * s.in + c] * row * stored_f16(view.column[c]);
-      sum += is_negated(s.signs, static_cast<int>(code / s.entries), j) ? -by : by;
+  for (int64_t tile = first_row(s, view, book) * s.vectors; tile < end; tile += kTile) {
+    unsigned found = 0;
+    for (int i = 0; i < kCodes; ++i) {
+      const int64_t at = tile + i * kSumThreads + thread;
+      if (at < end && static_cast<int>(view.code[at]) % many / kEntries == first / kEntries) found |= 1u << i;
+    }
+    Place place = place_of(__popc(found), of_warps);
+    for (int i = 0; i < kCodes; ++i)
+      if ((found >> i & 1) != 0) list[place.before++] = static_cast<uint16_t>(i * kSumThreads + thread);
+    __syncthreads();
+    for (int batch = 0; batch < place.all; batch += kBatch) {
+      if (batch + k < place.all) {
+        const int64_t at = tile + list[batch + k];
+        terms[k][j] = entry_term(s, view, to, at, j);
+        if (j == 0) entries[k] = static_cast<int>(view.code[at]) % many - first;
+      }
+      __syncthreads();
+      const int listed = min(kBatch, place.all - batch);
+      for (int i = 0; k < kEntries && i < listed; ++i)
+        if (entries[i] == k) sum += terms[i][j];
+      __syncthreads();
     }
   }
-  sums[slice][j] = sum;
-  __syncthreads();
-  if (slice != 0) return;
-  for (int i = 1; i < kSlices; ++i) sum += sums[i][j];
-  to.codebook[int64_t{blockIdx.x} * kVector + j] += sum;
+  if (k < kEntries) to.codebook[(int64_t{blockIdx.x} * kEntries + k) * kVector + j] += sum;
 }
 __global__ void rows_backward(VectorSizes s, VectorView<float> view, VectorGradient<float> to) {
   __shared__ float sums[kThreads];
@@ -111,7 +173,7 @@ void decode_backward(Stream s, const VectorSizes& sizes, const VectorView<float>
     gather_corrections<<<blocks_for(sizes.corrections * kVector), kThreads, 0, s>>>(sizes, view, to);
   sum_columns<<<blocks_for(sizes.in), kThreads, 0, s>>>(sizes, view, to);
   if (to.codebook != nullptr)
-    sum_entries<<<static_cast<unsigned>(sizes.books * sizes.entries), kSlices * kVector, 0, s>>>(sizes, view, to);
+    sum_entries<<<static_cast<unsigned>(sizes.books * sizes.entries / kEntries), kSumThreads, 0, s>>>(sizes, view, to);
   rows_backward<<<static_cast<unsigned>(sizes.out), kThreads, 0, s>>>(sizes, view, to);
   cuda_check(cudaGetLastError(), "gradients of vector codes");
 }

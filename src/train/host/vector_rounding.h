@@ -10,18 +10,19 @@ constexpr Real stored_f16(Real x) {
   return static_cast<Real>(round_f16(static_cast<float>(x)));
 }
 
-// Chooses the code of vector v of row r anew and writes its values.
+// Chooses the code of vector v of row r anew, unless there are no latents, and writes its values.
 template <typename Real>
 constexpr void decode_vector(const VectorSizes& s, const VectorView<Real>& view, int64_t r, int64_t v, Real* values) {
   const int64_t first = v * kVector, count = s.in - first < kVector ? s.in - first : int64_t{kVector};
   const auto block = static_cast<int64_t>(view.book[r]);
   const Real* book = view.codebook + block * s.entries * kVector;
   Real& code = view.code[r * s.vectors + v];
-  const auto now = static_cast<int64_t>(code) % s.entries;
-  const int chosen =
-      nearest_vector(view.latent + r * s.in + first, count, book,
-                     view.neighbours + (block * s.entries + now) * s.neighbours, s.neighbours, s.entries, s.signs);
-  code = static_cast<Real>(chosen);
+  auto chosen = static_cast<int>(code);
+  if (view.latent != nullptr) {
+    const Real* near = view.neighbours + (block * s.entries + chosen % s.entries) * s.neighbours;
+    chosen = nearest_vector(view.latent + r * s.in + first, count, book, near, s.neighbours, s.entries, s.signs);
+    code = static_cast<Real>(chosen);
+  }
   const Real row = stored_f16(view.row[r]);
   for (int64_t j = 0; j < count; ++j) {
     const Real level = book[chosen % s.entries * kVector + j];

@@ -214,14 +214,18 @@ class LayerStage {
 
   std::vector<std::vector<float>> masters(int layer) {
     std::vector<std::vector<float>> all;
-    student_.parameters(
-        layer, [&](Parameter<D>& p) { device_.download(p.value.get(), all.emplace_back(static_cast<size_t>(p.n))); });
+    const auto keep = [&](const Real* values, int64_t n) {
+      device_.download(values, all.emplace_back(static_cast<size_t>(n)));
+    };
+    student_.parameters(layer, [&](Parameter<D>& p) { keep(p.value.get(), p.n); });
+    student_.choices(layer, [&](const std::string&, Real* values, int64_t n) { keep(values, n); });
     return all;
   }
   void restore(int layer, const std::vector<std::vector<float>>& all) {
     size_t i = 0;
     student_.parameters(layer, [&](Parameter<D>& p) { device_.upload(all[i++], p.value.get()); });
-    student_.decode(layer);
+    student_.choices(layer, [&](const std::string&, Real* values, int64_t) { device_.upload(all[i++], values); });
+    student_.decode(layer, false);
   }
 
   D& device_;

@@ -1,5 +1,6 @@
 // The model that is tuned: every linear a Matrix, every norm and bias a DenseParameter, in one fixed order; as much of it
-// at a time as is asked for.
+// at a time as is asked for. Codebooks that linears share (shared_name) are the model's: held from the first linear that
+// has one on, and moved by steps of the whole alone, because every layer reads them.
 #pragma once
 #include <map>
 #include <set>
@@ -44,7 +45,9 @@ class Student {
       const LinearWeight stored = model_.linear(id);
       const LinearWeight& weight = tuned == nullptr ? stored : tuned->linears.at(id);
       auto& matrix =
-          matrices_.try_emplace(id, device_, to_string(id), weight, decode(source_.linear(id)), most_).first->second;
+          matrices_
+              .try_emplace(id, device_, to_string(id), weight, decode(source_.linear(id)), most_, shared_book(weight))
+              .first->second;
       slot(view_, id) = matrix.view();
       if (!is_tuned(id, matrix)) slot(view_, id).weight_gradient = nullptr;
       if (stored.bias) {
@@ -70,7 +73,8 @@ class Student {
 
   const NetworkView<Real>& view() const { return view_; }
 
-  // The parameters of a layer, or (-1) of what is outside the layers; all in a fixed order.
+  // The parameters of a layer, or (-1) of what is outside the layers; of the whole, shared codebooks too, each once. All
+  // in a fixed order.
   void parameters(int layer, const std::function<void(Parameter<D>&)>& f) {
     for (auto& [id, matrix] : matrices_)
       if (id.layer == layer && is_tuned(id, matrix)) matrix.parameters(f);
@@ -78,7 +82,17 @@ class Student {
     for (DenseParameter<D>* vector : vectors_of_[layer]) f(vector->parameter());
   }
   void parameters(const std::function<void(Parameter<D>&)>& f) {
+    for (auto& [name, book] : books_)
+      if (book->trained()) f(book->parameter());
     for (int layer = -1; layer < config_.L; ++layer) parameters(layer, f);
+  }
+  // What of a layer does not follow from its parameters (vector_matrix.h). f(name, values, how many).
+  void choices(int layer, const std::function<void(const std::string&, Real*, int64_t)>& f) {
+    for (auto& [id, matrix] : matrices_)
+      if (id.layer == layer && is_tuned(id, matrix)) matrix.choices(f);
+  }
+  void choices(const std::function<void(const std::string&, Real*, int64_t)>& f) {
+    for (int layer = -1; layer < config_.L; ++layer) choices(layer, f);
   }
   // The gradients that passes add to, in a fixed order: backward() makes all others of these. f(values, how many).
   void pass_gradients(int layer, const std::function<void(Real*, int64_t)>& f) {
@@ -91,14 +105,23 @@ class Student {
   void zero_gradients(int layer) {
     parameters(layer, [&](Parameter<D>& p) { device_.zero(p.gradient.get(), p.n); });
   }
-  void decode(int layer) {
+  void zero_gradients() {
+    parameters([&](Parameter<D>& p) { device_.zero(p.gradient.get(), p.n); });
+  }
+  // What is multiplied, of the parameters; not `choose`: with the codes of vectors as they are.
+  void decode(int layer, bool choose = true) {
     for (auto& [id, matrix] : matrices_)
-      if (id.layer == layer) matrix.decode();
+      if (id.layer == layer) matrix.decode(choose);
     for (DenseParameter<D>* vector : vectors_of_[layer]) vector->decode(device_);
   }
-  void backward(int layer) {
-    for (auto& [id, matrix] : matrices_)
-      if (id.layer == layer && is_tuned(id, matrix)) matrix.backward();
+  void decode(bool choose = true) {
+    for (auto& [name, book] : books_) book->decode();
+    for (int layer = -1; layer < config_.L; ++layer) decode(layer, choose);
+  }
+  // Of a layer's own parameters; of the whole, every matrix adds to the codebook it shares.
+  void backward(int layer) { backward(layer, false); }
+  void backward() {
+    for (int layer = -1; layer < config_.L; ++layer) backward(layer, true);
   }
 
   // A layer that is held, or (-1) what is outside the layers, as a checkpoint stores it.
@@ -111,6 +134,21 @@ class Student {
 
  private:
   static std::vector<float> decode(const LinearWeight& w) { return fidelio::decode(w); }
+  void backward(int layer, bool shared) {
+    for (auto& [id, matrix] : matrices_)
+      if (id.layer == layer && is_tuned(id, matrix)) matrix.backward(shared);
+  }
+  // The codebook that a weight shares; null where it has its own or none. It stays where linears read it that are to stay.
+  std::shared_ptr<Codebook<D>> shared_book(const LinearWeight& weight) {
+    const std::string name = shared_name(weight.spec);
+    if (name.empty()) return nullptr;
+    std::shared_ptr<Codebook<D>>& book = books_[name];
+    if (book) return book;
+    bool trained = true;
+    for (LinearId id : linears_of(config_))
+      if (id.layer < 0 && !outer_ && shared_name(model_.format(id)) == name) trained = false;
+    return book = std::make_shared<Codebook<D>>(device_, name, weight, trained);
+  }
   bool is_tuned(LinearId id, const Matrix<D>& matrix) const {
     return (id.layer >= 0 || outer_) && (dense_ || !matrix.is_dense());
   }
@@ -126,6 +164,7 @@ class Student {
   ModelConfig config_;
   bool outer_, dense_;
   float most_;
+  std::map<std::string, std::shared_ptr<Codebook<D>>> books_;  // shared ones, by name in the file
   std::map<LinearId, Matrix<D>> matrices_;
   std::map<std::string, DenseParameter<D>> vectors_;
   std::map<int, std::vector<DenseParameter<D>*>> vectors_of_;  // by layer, -1: outside

@@ -153,7 +153,7 @@ class Trainer {
   // One step; false if the loss or its gradient is not finite, and then nothing has moved.
   bool step() {
     const LossSums sums = gradients();
-    for (int layer = -1; layer < config_.L; ++layer) student_.backward(layer);
+    student_.backward();
     student_.parameters([&](Parameter<D>& p) { p.add_gradient_squares(device_); });
     const double norm = std::sqrt(device_.squares());
     if (!std::isfinite(sums.mixed(passes_.mix())) || !std::isfinite(norm)) return false;
@@ -169,7 +169,7 @@ class Trainer {
               .step = step_ + 1},
              norm > 0 ? kept / norm : 1);
     });
-    for (int layer = -1; layer < config_.L; ++layer) student_.decode(layer);
+    student_.decode();
     return true;
   }
 
@@ -194,10 +194,9 @@ class Trainer {
     double total = 0;
     for (const Sequences& slice : slices) total += static_cast<double>(slice.rows());
     std::vector<typename Team<D>::Values> tensors;
-    for (int layer = -1; layer < config_.L; ++layer) {
-      student_.zero_gradients(layer);
+    student_.zero_gradients();
+    for (int layer = -1; layer < config_.L; ++layer)
       student_.pass_gradients(layer, [&](Real* values, int64_t n) { tensors.push_back({values, n}); });
-    }
     std::vector<LossSums> made(slices.size());
     team_.add_up(tensors, slices.size(), [&](size_t slice) { made[slice] = passes_.pass(slices[slice], 1 / total); });
     return passes_.sum(slices.size(), [&](size_t slice) { return made[slice]; });
@@ -226,7 +225,12 @@ class Trainer {
     const auto time = std::chrono::steady_clock::now();
     if (!now && std::chrono::duration<double>(time - saved_).count() < options_.save_seconds) return;
     std::vector<TensorToWrite> tensors;
-    if (!alone()) student_.parameters([&](Parameter<D>& p) { add_parameter(device_, p, tensors); });
+    if (!alone()) {
+      student_.parameters([&](Parameter<D>& p) { add_parameter(device_, p, tensors); });
+      student_.choices([&](const std::string& name, const Real* values, int64_t n) {
+        add_values(device_, name, values, n, tensors);
+      });
+    }
     add_weights(best_, tensors);
     write_state(options_.state, std::move(tensors),
                 {{"job", job_},
@@ -248,8 +252,12 @@ class Trainer {
     if (!found) return false;
     const Safetensors file = Safetensors::open(options_.state);
     const nlohmann::json about = read_state(file, options_.state, job_);
-    if (!alone()) student_.parameters([&](Parameter<D>& p) { load_parameter(device_, file, p); });
-    for (int layer = -1; layer < (alone() ? 0 : config_.L); ++layer) student_.decode(layer);
+    if (!alone()) {
+      student_.parameters([&](Parameter<D>& p) { load_parameter(device_, file, p); });
+      student_.choices(
+          [&](const std::string& name, Real* values, int64_t n) { load_values(device_, file, name, n, values); });
+      student_.decode(false);
+    }
     best_ = load_weights(file, model_, alone() ? about.at("layers_done").get<int>() : config_.L);
     step_ = about.at("step"), layers_done_ = about.at("layers_done"), mean_norm_ = about.at("mean_norm");
     best_kl_ = about.at("best_kl"), report_ = kept(about.at("report"));

@@ -10,13 +10,17 @@ namespace {
 
 constexpr int64_t kNeighbours = 32;
 
-// The entries nearest to each, itself first; its distance to the second is what a cell is.
-struct Neighbours {
-  std::vector<float> index;
-  double cell = 0;
-};
-Neighbours find_neighbours(const VectorSizes& s, const std::vector<float>& codebook) {
-  Neighbours l;
+VectorSizes sizes_of(const VectorShape& m) {
+  return {m.out, m.in, m.vectors, m.entries, std::min(kNeighbours, m.entries), m.blocks, m.sparse, m.signs};
+}
+
+std::vector<float> codebook_of(const SignedVectors& m) {
+  const auto bytes = m.codebook.as<const int8_t>();
+  return {bytes.begin(), bytes.end()};
+}
+
+VectorNeighbours find_neighbours(const VectorSizes& s, const std::vector<float>& codebook) {
+  VectorNeighbours l;
   std::vector<std::pair<float, int32_t>> order(static_cast<size_t>(s.entries));
   double cells = 0;
   for (int64_t b = 0; b < s.books; ++b) {
@@ -73,19 +77,21 @@ void place_vector(VectorLatents& l, int64_t r, int64_t v, const float* x) {
 
 }  // namespace
 
-VectorLatents vector_latents(const LinearWeight& w, std::span<const float> source) {
+VectorNeighbours vector_neighbours(const LinearWeight& w) {
+  const auto& m = std::get<SignedVectors>(w.main);
+  return find_neighbours(sizes_of(m.shape), codebook_of(m));
+}
+
+VectorLatents vector_latents(const LinearWeight& w, std::span<const float> source, const VectorNeighbours& near) {
   const auto& m = std::get<SignedVectors>(w.main);
   const VectorShape& shape = m.shape;
   VectorLatents l;
-  l.sizes = {w.out,        w.in,         shape.vectors, shape.entries, std::min(kNeighbours, shape.entries),
-             shape.blocks, shape.sparse, shape.signs};
+  l.sizes = sizes_of(shape);
   const VectorSizes& s = l.sizes;
-  for (const int8_t x : m.codebook.as<const int8_t>()) l.codebook.push_back(x);
+  l.codebook = codebook_of(m), l.neighbours = near.index;
   for (const f16 x : m.row_scale.as<const f16>()) l.row.push_back(to_float(x));
   for (const f16 x : m.column_scale.as<const f16>()) l.column.push_back(to_float(x));
   for (int64_t r = 0; r < w.out; ++r) l.book.push_back(static_cast<float>(shape.block_of(r)));
-  const Neighbours near = find_neighbours(s, l.codebook);
-  l.neighbours = near.index, l.cell = near.cell;
   read_corrections(m, l);
   std::vector<float> wanted(source.begin(), source.end());
   for (int64_t i = 0; !source.empty() && i < s.corrections; ++i)
