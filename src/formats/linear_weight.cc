@@ -323,13 +323,15 @@ std::vector<StoredTensor> whole_tensors(const LinearWeight& w) {
   return tensors;
 }
 
-void check_codes(const LinearWeight& w) {
-  if (const auto* vectors = std::get_if<SignedVectors>(&w.main)) check_vectors(*vectors, to_string(w.spec));
+void check_codes(const LinearWeight& w, const std::string& name) {
+  if (const auto* vectors = std::get_if<SignedVectors>(&w.main))
+    check_vectors(*vectors, name.empty() ? to_string(w.spec) : fmt::format("{} ({})", name, to_string(w.spec)));
 }
 
 LinearWeight load_weight(
     const FormatSpec& spec, int64_t out, int64_t in,
-    const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find) {
+    const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find,
+    const std::string& name) {
   LinearWeight w = empty_weight(spec, out, in);
   visit_whole(w, [&](const std::string& suffix, DType dtype, const Shape& shape, OwnedTensor& t) {
     t = find(suffix, dtype, shape);
@@ -337,7 +339,7 @@ LinearWeight load_weight(
           suffix, name_of(dtype), to_string(shape));
   });
   w.bias = find(".bias", DType::f32, Shape{out});
-  check_codes(w);
+  check_codes(w, name);
   return w;
 }
 

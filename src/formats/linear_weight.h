@@ -109,12 +109,13 @@ const OwnedTensor* shared_codebook(const LinearWeight& w);
 // The stored tensors and, as ".codebook", the shared one: all that load_weight asks for.
 std::vector<StoredTensor> whole_tensors(const LinearWeight& w);
 // What of a weight's tensors dtype and shape do not tell, and a damaged file may break: of vector codes, indices and
-// counts. load_weight() checks it. Throws Error.
-void check_codes(const LinearWeight& w);
+// counts. load_weight() checks it. Throws Error, which begins with the weight's `name`.
+void check_codes(const LinearWeight& w, const std::string& name = "");
 // The inverse of whole_tensors: `find` returns the tensor of a suffix, already checked to have this dtype and shape. Every tensor of the
 // format is required; ".bias" (f32 (out)) is asked for last, and an empty tensor there means a linear without bias.
 LinearWeight load_weight(
     const FormatSpec& spec, int64_t out, int64_t in,
-    const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find);
+    const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find,
+    const std::string& name = "");
 
 }  // namespace fidelio

@@ -74,7 +74,7 @@ uint8_t spread_signs(int signs, uint8_t bits) {
   return spread;
 }
 
-void check_vectors(const SignedVectors& w, const std::string& format) {
+void check_vectors(const SignedVectors& w, const std::string& name) {
   const VectorShape& s = w.shape;
   // The nibbles' bits that no index of this codebook has; the last nibble of an odd row is not read.
   const int allowed = static_cast<int>((s.entries - 1) >> 8) | (s.signs == 1 ? 8 : 0);
@@ -82,27 +82,27 @@ void check_vectors(const SignedVectors& w, const std::string& format) {
     for (int64_t row = 0; row < s.out; ++row)
       for (int64_t v = 0; v < s.vectors; ++v) {
         const int index = get_vector(w, row, v).index;
-        check(index < s.entries, "{}: vector {} of row {} is entry {} of a codebook of {}: the file is damaged", format,
+        check(index < s.entries, "{}: vector {} of row {} is entry {} of a codebook of {}: the file is damaged", name,
               v, row, index, s.entries);
       }
   for (const int8_t level : w.codebook.as<const int8_t>())
     check(level != -128, "{}: a centroid has an entry of -128, whose negative no byte holds: the file is damaged",
-          format);
+          name);
   if (s.sparse == 0) return;
   const auto counts = w.sparse_count.as<const uint16_t>();
   const auto indices = w.sparse_index.as<const uint16_t>();
   int64_t at = 0;
   for (int64_t row = 0; row < s.out; ++row) {
     check(counts[row] <= s.vectors && at + counts[row] <= s.sparse,
-          "{}: row {} has {} corrections of {} vectors, {} are left: the file is damaged", format, row, counts[row],
+          "{}: row {} has {} corrections of {} vectors, {} are left: the file is damaged", name, row, counts[row],
           s.vectors, s.sparse - at);
     for (int64_t i = at; i < at + counts[row]; ++i)
       check(indices[i] < s.vectors && (i == at || indices[i] > indices[i - 1]),
-            "{}: a correction of row {} is of vector {}, which must ascend below {}: the file is damaged", format, row,
+            "{}: a correction of row {} is of vector {}, which must ascend below {}: the file is damaged", name, row,
             indices[i], s.vectors);
     at += counts[row];
   }
-  check(at == s.sparse, "{}: the rows have {} corrections, the matrix {}: the file is damaged", format, at, s.sparse);
+  check(at == s.sparse, "{}: the rows have {} corrections, the matrix {}: the file is damaged", name, at, s.sparse);
 }
 
 namespace {

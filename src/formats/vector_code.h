@@ -87,7 +87,7 @@ void visit_vectors(SignedVectors& m, const Visit& visit) {
 
 // Throws Error where an index reaches beyond its codebook, a centroid has an entry of -128, counts do not add up to the corrections there are, or a
 // row's corrections are out of order or of no vector.
-void check_vectors(const SignedVectors& w, const std::string& format);
+void check_vectors(const SignedVectors& w, const std::string& name);
 
 void decode_vectors(const SignedVectors& w, int64_t row, std::span<float> values);  // (in); walks the counts before
 int64_t vector_code_bytes(const FormatSpec& spec, int64_t out, int64_t in);         // without a shared codebook

@@ -157,7 +157,11 @@ Statement read_statement(const ModelSource& source) {
   const json formats = meta.value("formats", json::object());
   for (const auto& [name, spec] : formats.items()) {
     check(spec.is_string(), "{}: the format of {} is not a string", place, name);
-    said.formats.emplace(parse_linear_id(name), parse_format(spec.get<std::string>()));
+    try {
+      said.formats.emplace(parse_linear_id(name), parse_format(spec.get<std::string>()));
+    } catch (const Error& e) {
+      throw Error("{}: the format of {} in the \"fidelio\" metadata of its weights: {}", place, name, e.what());
+    }
   }
   if (meta.contains("provenance")) said.provenance = meta["provenance"].dump();
   if (const auto hash = meta.find("weights_sha256"); hash != meta.end()) {
@@ -243,11 +247,12 @@ LinearWeight Checkpoint::linear(LinearId id) const {
           to_string(shape));
     w = make_dense(std::move(rows));
   } else {
-    w = load_weight(spec, shape[0], shape[1], [&](const std::string& suffix, DType dtype, const Shape& expected) {
+    const auto find = [&](const std::string& suffix, DType dtype, const Shape& expected) {
       if (suffix == ".bias") return OwnedTensor{};  // kept as the source has it, below
       if (spec.shared && suffix == ".codebook") return source_.tensors->get(shared_name(spec), dtype, expected);
       return source_.tensors->get(stored_name(module_name(id) + suffix), dtype, expected);
-    });
+    };
+    w = load_weight(spec, shape[0], shape[1], find, fmt::format("{}: {}", folder(), to_string(id)));
   }
   w.bias = bias(id);
   return w;
