@@ -93,8 +93,21 @@ ConsumerRules rules_of(Consumer consumer) {
   }
   // 8-bit scales and groups of 64 are worth 10-14% of KL at equal size, grids 20-30% more up to 6 bits (docs/results.md).
   // The last is a quarter bit wider and a third of the KL less than the one before: a step before BF16's sixteen.
-  return {formats({"lut2g64", "lut3g64", "lut4g64", "lut5g64", "lut6g64", "int7g64zs8", "int8g64zs8", "int8g32zs8"}),
-          false, true, "", formats({"int3g64zs8", "int4g64zs8", "int5g64zs8", "int6g64zs8"})};
+  return {formats({"lut2g64", "lut3g64", "lut4g64", "int7g64zs8", "int8g64zs8", "int8g32zs8"}),
+          false,
+          true,
+          "",
+          formats({"lut5g64", "lut6g64"}),
+          formats({"int3g64zs8", "int4g64zs8", "int5g64zs8", "int6g64zs8"})};
+}
+
+std::vector<FormatSpec> default_formats(Consumer consumer, bool on_gpu, bool by_rate) {
+  const ConsumerRules rules = rules_of(consumer);
+  std::vector<FormatSpec> all = rules.formats;
+  if (!on_gpu) all.insert(all.end(), rules.finest.begin(), rules.finest.end());
+  if (on_gpu || by_rate) all.insert(all.end(), rules.fastest.begin(), rules.fastest.end());
+  std::stable_sort(all.begin(), all.end(), [](const FormatSpec& a, const FormatSpec& b) { return a.bits < b.bits; });
+  return all;
 }
 
 bool ConsumerRules::holds(const FormatSpec& f, Consumer consumer) const {

@@ -43,12 +43,15 @@ Enum parse_option(const std::string& option, const std::string& text);
 struct ConsumerRules {
   std::vector<FormatSpec> formats;  // offered by default
   bool fused = false;
-  bool embedding = true;                // a quantised embedding or head is held too
-  std::string export_options;           // of `fidelio export`
-  std::vector<FormatSpec> faster = {};  // offered too where a rate is asked: wider for their fidelity, less work
+  bool embedding = true;       // a quantised embedding or head is held too
+  std::string export_options;  // of `fidelio export`
+  // Offered too for a CPU (fine grids: a GPU takes longer over them than over 8 bits), and for a GPU or a rate.
+  std::vector<FormatSpec> finest = {}, fastest = {};
   bool holds(const FormatSpec& f, Consumer consumer) const;
 };
 ConsumerRules rules_of(Consumer consumer);
+// What a plan may choose from where nothing else is said.
+std::vector<FormatSpec> default_formats(Consumer consumer, bool on_gpu, bool by_rate);
 
 // What --rule says: linears whose names match get this format.
 struct FormatRule {

@@ -83,12 +83,18 @@ std::vector<int8_t> entries_of(const GridCurve& curve, int bits) {
 
 std::optional<std::vector<int8_t>> fit_curve(std::span<const double> entries, std::span<const double> weights) {
   const int bits = std::countr_zero(entries.size());
-  std::vector<int8_t> grid = entries_of(rounded(least_squares(entries, weights), entries.size(), true), bits);
-  // The curve through rounded entries has other entries now and then; a few rounds later it has its own.
-  for (int round = 0; round < 50 && ascends(grid); ++round) {
-    std::vector<int8_t> again = entries_of(curve_through(grid), bits);
-    if (again == grid) return grid;
-    grid = std::move(again);
+  const GridCurve best = rounded(least_squares(entries, weights), entries.size(), true);
+  // The curve through rounded entries has other entries now and then; a few rounds later it has its own, or goes in
+  // circles: then a neighbour of the best, a unit of FP16 away, is tried.
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    GridCurve start = best;
+    start.a1 += 0.0625f * static_cast<float>(attempt);
+    std::vector<int8_t> grid = entries_of(start, bits);
+    for (int round = 0; round < 20 && ascends(grid); ++round) {
+      std::vector<int8_t> again = entries_of(curve_through(grid), bits);
+      if (again == grid) return grid;
+      grid = std::move(again);
+    }
   }
   return std::nullopt;
 }

@@ -1,6 +1,6 @@
-// Grids of 5 and 6 bits as a curve. A GPU looks a byte up among 8 in one instruction, so 64 entries cost it more than
-// their bytes take to come; evaluating a polynomial in halves does not. Such a grid is stored as any other (its entries,
-// linear_weight.h), and a reader finds the curve again from the entries.
+// Grids of 6 bits as a curve. A GPU looks a byte up among 8 in one instruction, so 64 entries cost it twice the time
+// that a polynomial in halves does (of 32 it is the other way round: docs/lab/gpu.md). Such a grid is stored as any
+// other (its entries, linear_weight.h), and a reader finds the curve again from the entries.
 //
 //   u = (2 q + 1) / 2^b - 1            exact in FP16
 //   entry = nearest integer of u (a1 + t (a3 + t a5)) + a0, t = u^2
@@ -21,7 +21,7 @@ struct GridCurve {
   bool operator==(const GridCurve&) const = default;
 };
 
-constexpr bool is_curve_width(int bits) { return bits == 5 || bits == 6; }
+constexpr bool is_curve_width(int bits) { return bits == 6; }
 // The 2^bits entries. Those of a curve that fit_curve() made are ascending, the largest magnitude 127.
 std::vector<int8_t> entries_of(const GridCurve& curve, int bits);
 // The grid of a curve nearest to these entries (ascending, in any unit; weights: of their squared errors). nullopt where

@@ -44,11 +44,7 @@ Job job_of(const CompressOptions& o) {
   if (!job.plan_file.empty()) job.formats = formats_of_plan(job.plan_file);
   if (job.formats.empty() && !job.from_table.empty() && job.consumer == Consumer::fidelio)
     job.formats = formats_of_table(job.from_table);
-  if (job.formats.empty()) {
-    const ConsumerRules rules = rules_of(job.consumer);
-    job.formats = rules.formats;
-    if (job.tokens_per_second > 0) job.formats.insert(job.formats.end(), rules.faster.begin(), rules.faster.end());
-  }
+  if (job.formats.empty()) job.formats = default_formats(job.consumer, on_gpu(o.run), job.tokens_per_second > 0);
   job.offered = job.formats;
   for (const std::string& rule : o.rules) {
     job.rules.push_back(parse_rule(rule));
@@ -190,7 +186,8 @@ void add_formats(CLI::App& verb, CompressOptions* o) {
   verb.add_option(
           "--formats", o->formats,
           "Formats a plan may choose from beside the source's own (default: those of --from-table; else grids of "
-          "2-6 bits, integers of 7 and 8 and, with --tokens-per-second, of 3-6 bits, groups of 64, 8-bit scales)")
+          "2-4 bits and integers of 7 and 8 in groups of 64 with 8-bit scales; on a CPU grids of 5 and 6, on a GPU or "
+          "with --tokens-per-second integers of 3-6)")
       ->delimiter(',');
   verb.add_option("--rule", o->rules,
                   "Format of single linears: PATTERN=FORMAT, as 'layers.0.*=int8g64zs8' or 'embedding=int8g64zs8'; may "

@@ -159,8 +159,7 @@ LowbitLauncher launcher_of(const LowbitShape& s) {
                                               launch_lowbit_rows<G, 4, false>, launch_lowbit_rows<G, 5, false>,
                                               launch_lowbit_rows<G, 6, false>};
   if (s.kind == CodeKind::half) return launch_lowbit_rows<CodeKind::half, 16, false>;
-  if (s.kind == CodeKind::curve)
-    return s.bits == 5 ? launch_lowbit_rows<CodeKind::curve, 5, false> : launch_lowbit_rows<CodeKind::curve, 6, false>;
+  if (s.kind == CodeKind::curve) return launch_lowbit_rows<CodeKind::curve, 6, false>;
   if (s.below > 0)
     return s.byte_scale ? launch_lowbit_rows<CodeKind::high, 4, true> : launch_lowbit_rows<CodeKind::high, 4, false>;
   return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];

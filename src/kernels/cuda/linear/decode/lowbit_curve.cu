@@ -2,7 +2,6 @@
 
 namespace fidelio::cuda {
 
-template void launch_lowbit_rows<CodeKind::curve, 5, false>(Stream, const LowbitArguments&, int);
 template void launch_lowbit_rows<CodeKind::curve, 6, false>(Stream, const LowbitArguments&, int);
 
 }  // namespace fidelio::cuda

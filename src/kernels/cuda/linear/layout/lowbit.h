@@ -34,14 +34,14 @@ constexpr int kMaxRows = 32;  // of activations in one launch
 
 // half: no codes but FP16 values, row-major as they are (a lane's 16 bytes of a row are what it needs of a chunk).
 // high: the four high bits of integers of 5 to 8, which are their first plane; no weight's own kind but a way of reading
-// one (LowbitShape::below). curve: a grid of 5 or 6 bits whose entries a polynomial gives (formats/grid_curve.h), its
+// one (LowbitShape::below). curve: a grid of 6 bits whose entries a polynomial gives (formats/grid_curve.h), its
 // codes laid out like integers.
 enum class CodeKind : uint8_t { integer, grid, half, high, curve };
 constexpr bool has_entries(CodeKind kind) { return kind == CodeKind::grid || kind == CodeKind::curve; }
 
 struct LowbitShape {
   CodeKind kind = CodeKind::integer;
-  int bits = 4;             // integer 2..8, grid 2..6, curve 5, 6
+  int bits = 4;             // integer 2..8, grid 2..6, curve 6
   int group = 128;          // 32, 64 or 128
   bool byte_scale = false;  // integer: u8 scales; grids always have i8 scales
   int64_t out = 0, in = 0;

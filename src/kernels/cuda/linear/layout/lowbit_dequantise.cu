@@ -88,9 +88,8 @@ void dequantise(Stream stream, const LowbitWeight& w, float factor, uint16_t* ha
       {with_group<I, 8, false>, with_group<I, 8, true>}};
   static constexpr Function grids[5] = {with_group<G, 2, false>, with_group<G, 3, false>, with_group<G, 4, false>,
                                         with_group<G, 5, false>, with_group<G, 6, false>};
-  static constexpr Function curves[2] = {with_group<CodeKind::curve, 5, false>, with_group<CodeKind::curve, 6, false>};
   const LowbitShape& s = w.shape;
-  const Function function = s.kind == CodeKind::curve ? curves[s.bits - 5]
+  const Function function = s.kind == CodeKind::curve ? with_group<CodeKind::curve, 6, false>
                             : s.kind == G             ? grids[s.bits - 2]
                                                       : integers[s.bits - 2][s.byte_scale];
   function(stream, w, 1 / factor, reinterpret_cast<__half*>(halves));

@@ -105,8 +105,7 @@ ManyLauncher launcher_of(const LowbitShape& s) {
   static constexpr ManyLauncher grids[5] = {launch_many<G, 2, false>, launch_many<G, 3, false>,
                                             launch_many<G, 4, false>, launch_many<G, 5, false>,
                                             launch_many<G, 6, false>};
-  if (s.kind == CodeKind::curve)
-    return s.bits == 5 ? launch_many<CodeKind::curve, 5, false> : launch_many<CodeKind::curve, 6, false>;
+  if (s.kind == CodeKind::curve) return launch_many<CodeKind::curve, 6, false>;
   return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
 }
 

@@ -2,7 +2,6 @@
 
 namespace fidelio::cuda {
 
-template void launch_many<CodeKind::curve, 5, false>(Stream, const ManyArguments&, int);
 template void launch_many<CodeKind::curve, 6, false>(Stream, const ManyArguments&, int);
 
 }  // namespace fidelio::cuda
