@@ -250,7 +250,8 @@ class Crowd {
     }
     for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(got[i].ids, alone(requests[i]).ids) << i;
     const int64_t at_once = way_.at_once > 0 ? std::min(way_.at_once, pages / each) : pages / each;
-    EXPECT_EQ(least, pages - each * at_once);
+    // Where drafts are good, all but the last may have ended before that one asks for its last page.
+    EXPECT_LE(least, pages - each * at_once + at_once - 1);
     EXPECT_EQ(engine_.counters().preemptions, preempted);
     EXPECT_EQ(engine_.free_pages(), pages);
   }
@@ -404,12 +405,10 @@ void ask_in_every_way(const std::string& model, int64_t pages, int64_t requests)
 
 TEST(Requests, AreAnsweredOnceWhateverTheOthersDo) { ask_in_every_way("tests/models/llama2", 13, 300); }
 
-// Ten thousand of the tiny model and a thousand of one that writes texts, some minutes with sanitizers:
-//   build-asan/engine_test --gtest_also_run_disabled_tests --gtest_filter='*WhateverTheOthersDoInFull'
-TEST(Requests, DISABLED_AreAnsweredOnceWhateverTheOthersDoInFull) {
-  ask_in_every_way("tests/models/llama2", 13, 10'000);
-  ask_in_every_way("models/quill-1m", 35, 1'000);
-}
+// Ten thousand of them, some minutes with sanitizers, and a thousand to a model that writes texts:
+//   build-asan/engine_test --gtest_also_run_disabled_tests --gtest_filter='Requests.*'
+TEST(Requests, DISABLED_AreAnsweredOnceInFull) { ask_in_every_way("tests/models/llama2", 13, 10'000); }
+TEST(Requests, DISABLED_AreAnsweredOnceInWords) { ask_in_every_way("models/quill-1m", 20, 1'000); }
 
 }  // namespace
 }  // namespace fidelio
