@@ -34,8 +34,7 @@ constexpr int kMaxRows = 32;  // of activations in one launch
 
 // half: no codes but FP16 values, row-major as they are (a lane's 16 bytes of a row are what it needs of a chunk).
 // high: the four high bits of integers of 5 to 8, which are their first plane; no weight's own kind but a way of reading
-// one (LowbitShape::below). curve: a grid of 6 bits whose entries a polynomial gives (formats/grid_curve.h), its
-// codes laid out like integers.
+// one (LowbitShape::below). curve: a grid of 6 bits that a polynomial gives (formats/grid_curve.h), laid out as integers.
 enum class CodeKind : uint8_t { integer, grid, half, high, curve };
 constexpr bool has_entries(CodeKind kind) { return kind == CodeKind::grid || kind == CodeKind::curve; }
 
