@@ -42,17 +42,17 @@ std::array<double, kTerms> least_squares(std::span<const double> y, std::span<co
   return solved;
 }
 
-// The fitted polynomial in units in which its largest magnitude is 127, or what `unit` says.
-GridCurve rounded(const std::array<double, kTerms>& c, size_t count, bool rescale) {
-  double peak = 127;
-  if (rescale) {
-    peak = 0;
-    for (size_t k : {size_t{0}, count - 1}) {
-      const double u = place_of(k, count);
-      peak = std::max(peak, std::fabs(c[0] + u * (c[1] + u * u * (c[2] + u * u * c[3]))));
-    }
+// The unit in which the larger end of a polynomial is 127.
+double unit_of(const std::array<double, kTerms>& c, size_t count) {
+  double peak = 0;
+  for (size_t k : {size_t{0}, count - 1}) {
+    const double u = place_of(k, count);
+    peak = std::max(peak, std::fabs(c[0] + u * (c[1] + u * u * (c[2] + u * u * c[3]))));
   }
-  const double unit = 127 / peak;
+  return 127 / peak;
+}
+
+GridCurve rounded(const std::array<double, kTerms>& c, double unit) {
   const auto to_half = [&](double x) { return static_cast<float>(half(x * unit)); };
   return {to_half(c[1]), to_half(c[2]), to_half(c[3]), static_cast<int>(std::lround(c[0] * unit))};
 }
@@ -65,7 +65,7 @@ bool ascends(std::span<const int8_t> entries) {
 
 GridCurve curve_through(std::span<const int8_t> entries) {
   const std::vector<double> y(entries.begin(), entries.end()), even(entries.size(), 1.0);
-  return rounded(least_squares(y, even), entries.size(), false);
+  return rounded(least_squares(y, even), 1);
 }
 
 }  // namespace
@@ -83,7 +83,8 @@ std::vector<int8_t> entries_of(const GridCurve& curve, int bits) {
 
 std::optional<std::vector<int8_t>> fit_curve(std::span<const double> entries, std::span<const double> weights) {
   const int bits = std::countr_zero(entries.size());
-  const GridCurve best = rounded(least_squares(entries, weights), entries.size(), true);
+  const std::array<double, kTerms> fitted = least_squares(entries, weights);
+  const GridCurve best = rounded(fitted, unit_of(fitted, entries.size()));
   // The curve through rounded entries has other entries now and then; a few rounds later it has its own, or goes in
   // circles: then a neighbour of the best, a unit of FP16 away, is tried.
   for (int attempt = 0; attempt < 16; ++attempt) {

@@ -10,9 +10,11 @@
 namespace fidelio {
 namespace {
 
+constexpr int kBits = 6;  // of the grids that are curves
+
 // Entries such as Lloyd's rounds give: denser in the middle, noisy by a share of a step.
-std::vector<double> noisy_entries(int bits, Rng& rng) {
-  std::vector<double> entries(size_t{1} << bits);
+std::vector<double> noisy_entries(Rng& rng) {
+  std::vector<double> entries(size_t{1} << kBits);
   const double middle = 0.55 + 0.3 * rng.uniform(), offset = 0.02 * rng.normal();
   for (size_t k = 0; k < entries.size(); ++k) {
     const double u = static_cast<double>(2 * k + 1) / static_cast<double>(entries.size()) - 1;
@@ -26,38 +28,35 @@ std::vector<double> noisy_entries(int bits, Rng& rng) {
 TEST(GridCurve, AGridThatWasFittedIsKnownByItsEntries) {
   Rng rng(3);
   int fitted = 0;
-  for (int bits : {6})
-    for (int i = 0; i < 1000; ++i) {
-      const std::vector<double> entries = noisy_entries(bits, rng), even(entries.size(), 1.0);
-      const auto grid = fit_curve(entries, even);
-      if (!grid) continue;
-      ++fitted;
-      const std::optional<GridCurve> curve = curve_of(*grid);
-      ASSERT_TRUE(curve);
-      EXPECT_EQ(entries_of(*curve, bits), *grid);
-      EXPECT_EQ(std::max<int>(grid->back(), -grid->front()), 127);
-      // The noise is fifth of a step of the middle; a curve of four terms through 64 points follows the rest.
-      const double scale = 127 / std::max(entries.back(), -entries.front());
-      double squares = 0;
-      for (size_t k = 0; k < entries.size(); ++k) squares += std::pow((*grid)[k] - scale * entries[k], 2);
-      EXPECT_LT(std::sqrt(squares / static_cast<double>(entries.size())), 4.0);
-    }
+  for (int i = 0; i < 1000; ++i) {
+    const std::vector<double> entries = noisy_entries(rng), even(entries.size(), 1.0);
+    const auto grid = fit_curve(entries, even);
+    if (!grid) continue;
+    ++fitted;
+    const std::optional<GridCurve> curve = curve_of(*grid);
+    ASSERT_TRUE(curve);
+    EXPECT_EQ(entries_of(*curve, kBits), *grid);
+    EXPECT_EQ(std::max<int>(grid->back(), -grid->front()), 127);
+    // The noise is fifth of a step of the middle; a curve of four terms through 64 points follows the rest.
+    const double scale = 127 / std::max(entries.back(), -entries.front());
+    double squares = 0;
+    for (size_t k = 0; k < entries.size(); ++k) squares += std::pow((*grid)[k] - scale * entries[k], 2);
+    EXPECT_LT(std::sqrt(squares / static_cast<double>(entries.size())), 4.0);
+  }
   EXPECT_GE(fitted, 990);  // the rest keep entries of their own
 }
 
 TEST(GridCurve, EntriesOfNoCurveAreNotTakenForOne) {
-  for (int bits : {6}) {
-    std::vector<int8_t> grid = typical_grid(bits);
-    ASSERT_TRUE(curve_of(grid));
-    const size_t middle = grid.size() / 2;
-    ASSERT_GT(grid[middle + 2] - grid[middle], 2);
-    grid[middle + 1] = static_cast<int8_t>(grid[middle] + 1);
-    const auto curve = curve_of(grid);
-    EXPECT_TRUE(!curve || entries_of(*curve, bits) == grid);
-    EXPECT_FALSE(curve);
-    grid[middle + 1] = grid[middle];
-    EXPECT_FALSE(curve_of(grid)) << "does not ascend";
-  }
+  std::vector<int8_t> grid = typical_grid(kBits);
+  ASSERT_TRUE(curve_of(grid));
+  const size_t middle = grid.size() / 2;
+  ASSERT_GT(grid[middle + 2] - grid[middle], 2);
+  grid[middle + 1] = static_cast<int8_t>(grid[middle] + 1);
+  const auto curve = curve_of(grid);
+  EXPECT_TRUE(!curve || entries_of(*curve, kBits) == grid);
+  EXPECT_FALSE(curve);
+  grid[middle + 1] = grid[middle];
+  EXPECT_FALSE(curve_of(grid)) << "does not ascend";
   EXPECT_FALSE(curve_of(std::vector<int8_t>(16, 1)));
   EXPECT_FALSE(curve_of(std::vector<int8_t>(33, 1)));
 }

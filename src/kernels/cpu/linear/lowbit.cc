@@ -15,8 +15,8 @@ using lowbit::kBlock;
 using lowbit::kSpan;
 using lowbit::Layout;
 
-constexpr int kViewTables = 64;  // where a grid's views have theirs: of 4 bits, then of 2
-constexpr int kLayout = 100;     // every row of this file reads the one packing
+constexpr int kViewTable = 64;  // where the entries of a grid's view begin; no width can be cut in two places
+constexpr int kLayout = 100;    // every row of this file reads the one packing
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -61,7 +61,7 @@ Layout as_view(Layout l, int bits) {
   if (lowbit::is_grid(l.coding)) {
     l.coding = coding_of({.kind = Kind::grid, .bits = bits});
     l.code_bits = bits;
-    l.table = kViewTables + (bits == 4 ? 0 : 16);
+    l.table = kViewTable;
   } else {
     l.coding = lowbit::kFirstView + (bits - 2) / 2;
   }
@@ -156,7 +156,7 @@ void pack_tables(std::span<const int8_t> book, int bits, uint8_t* front) {
     if (!is_view_width(bits, view)) continue;
     std::vector<int8_t> cut(size_t{1} << view);
     cut_codebook(book, view, cut);
-    put(cut, front + kViewTables + (view == 4 ? 0 : 16));
+    put(cut, front + kViewTable);
   }
 }
 

@@ -3,8 +3,8 @@
 //
 // Packed weight (stored bytes, one block after the other; blocks are 16 output rows, the last one padded with zeros):
 //
-//   grid only: 2^bits codebook entries, each + 128 as a byte, padded to 64 bytes, then 64 bytes of its views' entries:
-//           16 of four bits, 4 of two. FP4 is the grid 2 x E2M1
+//   grid only: 2^bits codebook entries, each + 128 as a byte, padded to 64 bytes, then its view's entries, likewise; FP4
+//           (64 bytes alone) is the grid 2 x E2M1
 //   block:  row scales   16 FP32           (8-bit scales only)
 //           scales       groups x 16       as stored: FP16, u8, i8 or E4M3
 //           zeros        groups x 16 b-bit strings of 2b bytes (asymmetric integers), row r at bits [r b, r b + b);
