@@ -191,18 +191,24 @@ void Engine::draft() {
   keep_what_pays();
 }
 
-// As far as they pay, and where they pay together. (With rejection, what is verified must not depend on what was drawn.)
+// As far as they pay each, and of those the likeliest, as many as pay together. (With rejection, what is verified must not
+// depend on what was drawn.) A sequence's drafts become less likely one by one, so that what is kept is its first ones.
 void Engine::keep_what_pays() {
-  int64_t drafts = 0;
-  double expected = 0;
-  for (Output& output : outputs_) {
-    output.keep(controller_.worth_verifying(output.reached));
-    drafts += output.drafts();
-    for (double p : output.reached) expected += p;
+  likeliest_.clear();
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    outputs_[i].keep(controller_.worth_verifying(outputs_[i].reached));
+    for (double p : outputs_[i].reached) likeliest_.push_back({p, i});
   }
-  const bool all = rejects() || controller_.pays(drafts, expected);
+  std::stable_sort(likeliest_.begin(), likeliest_.end(), [](auto a, auto b) { return a.first > b.first; });
+  reached_.clear();
+  for (const auto& [p, i] : likeliest_) reached_.push_back(p);
+  const auto all = static_cast<int64_t>(reached_.size());
+  const int64_t kept = rejects() ? all : controller_.worth_together(reached_);
+  for (int64_t dropped = all - 1; dropped >= kept; --dropped) {
+    Output& output = outputs_[likeliest_[static_cast<size_t>(dropped)].second];
+    output.keep(output.drafts() - 1);
+  }
   for (Output& output : outputs_) {
-    if (!all) output.keep(0);
     (output.source == Controller::Source::lookup ? counters_.looked_up : counters_.drafted) += output.drafts();
     output.sequence->result.drafted += output.drafts();
   }

@@ -88,6 +88,8 @@ class Engine {
   std::map<int64_t, Lookup> lookups_;
   std::vector<Output> outputs_;
   std::vector<Controller::Output> drafting_;
+  std::vector<std::pair<double, size_t>> likeliest_;   // drafts and whose they are
+  std::vector<double> reached_;                        // theirs
   std::vector<TokenDistribution> verified_, drafted_;  // of the rows of a step, for rejection
   std::vector<Sequence*> ended_;
   std::vector<int32_t> from_;  // of the rows of a step that follows from others: places of their tokens

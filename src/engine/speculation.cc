@@ -7,30 +7,35 @@
 namespace fidelio {
 
 // --- costs ---------------------------------------------------------------------------------------------------------
+constexpr int64_t kNewSteps = 2;  // the first ones of as many rows
+
+void StepCost::Median::add(double of_step) {
+  last[static_cast<size_t>(steps++) % last.size()] = of_step;
+  std::array<double, 9> sorted = last;
+  const auto count = static_cast<std::ptrdiff_t>(std::min<int64_t>(steps, static_cast<int64_t>(last.size())));
+  std::nth_element(sorted.begin(), sorted.begin() + count / 2, sorted.begin() + count);
+  seconds = sorted[static_cast<size_t>(count / 2)];
+}
+
 void StepCost::add(double rows, double seconds) {
   constexpr double kKeep = 0.993;  // halved in 100 steps
+  if (rows <= kMostRows) by_rows_[static_cast<size_t>(rows)].add(seconds);
+  if (rows <= kMostRows && steps(rows) <= kNewSteps) return;
   for (double* sum : {&weight_, &x_, &xx_, &y_, &xy_}) *sum *= kKeep;
   weight_ += 1, x_ += rows, xx_ += rows * rows, y_ += seconds, xy_ += rows * seconds;
-  const auto number = static_cast<size_t>(rows);
-  if (number > kMostRows) return;
-  Mean& mean = by_rows_[number];
-  constexpr double kNew = 0.02;
-  // The first step of as many rows may have been recorded, which the others are not.
-  if (++mean.steps > 1)
-    mean.seconds += (seconds - mean.seconds) * std::max(kNew, 1 / static_cast<double>(mean.steps - 1));
 }
 
 bool StepCost::seen(double rows) const {
-  constexpr int64_t kEnough = 4;
-  return rows <= static_cast<double>(kMostRows) && by_rows_[static_cast<size_t>(rows)].steps >= kEnough;
+  constexpr int64_t kEnough = 5;  // the median is no longer of the first two
+  return steps(rows) >= kEnough;
 }
 
 // What was not seen takes no less than what was seen of fewer rows: a stair is known once its first step is.
 double StepCost::of(double rows) const {
   if (seen(rows)) return by_rows_[static_cast<size_t>(rows)].seconds;
   double most = fixed() + per_row() * rows;
-  for (size_t i = 0; i <= kMostRows && static_cast<double>(i) < rows; ++i)
-    if (seen(static_cast<double>(i))) most = std::max(most, by_rows_[i].seconds);
+  for (int i = 0; i <= kMostRows && i < rows; ++i)
+    if (seen(i)) most = std::max(most, by_rows_[static_cast<size_t>(i)].seconds);
   return most;
 }
 
@@ -112,7 +117,8 @@ void Controller::begin_cycle(int64_t outputs) {
 }
 
 bool Controller::continues(std::span<Output> outputs) {
-  if (!options_.adapt || !verify_.known()) return true;
+  if (!options_.adapt) return true;
+  if (!verify_.seen(static_cast<double>(outputs_))) return false;
   const double row = rate_ * (draft_row() + verify_.per_row());
   double yield = 0, rows = 0;
   for (const Output& o : outputs) {
@@ -122,7 +128,7 @@ bool Controller::continues(std::span<Output> outputs) {
   const auto before = static_cast<double>(outputs_ + drafted_);
   const double verified =
       verify_.seen(before) ? verify_.of(before + rows) - verify_.of(before) : rows * verify_.per_row();
-  if (yield > rate_ * (draft_fixed() + rows * draft_row() + verified)) {
+  if (account_ >= 0 && yield > rate_ * (draft_fixed() + rows * draft_row() + verified)) {
     for (Output& o : outputs) o.drafts = o.drafts && o.reached * table(Source::draft, o.sampled).mean() > row;
     return drafting_ = true;
   }
@@ -138,12 +144,27 @@ int64_t Controller::worth_verifying(std::span<const double> reached) const {
   return std::find_if(reached.begin(), reached.end(), [&](double p) { return p <= row; }) - reached.begin();
 }
 
-bool Controller::pays(int64_t drafts, double expected) {
+int64_t Controller::worth_together(std::span<const double> reached) {
   constexpr int64_t kBetweenTrials = 64;
-  const auto plain = static_cast<double>(outputs_), rows = plain + static_cast<double>(drafts);
-  if (!options_.adapt || drafts == 0 || trial_ || !verify_.seen(plain)) return true;
-  if (expected > rate_ * (verify_.of(rows) - verify_.of(plain))) return true;
-  return ++refused_ % kBetweenTrials == 0;
+  const auto all = static_cast<int64_t>(reached.size());
+  if (!options_.adapt || all == 0 || trial_) return all;
+  const auto plain = static_cast<double>(outputs_);
+  if (account_ < 0 || !verify_.seen(plain)) return 0;
+  // A number of rows that was begun with is known first, before there is another.
+  const bool may_be_new = new_account_ >= 0;
+  bool begun = false;
+  double expected = 0, most = 0;
+  int64_t best = 0;
+  for (int64_t drafts = 1; drafts <= all; ++drafts) {
+    expected += reached[static_cast<size_t>(drafts - 1)];
+    const double rows = plain + static_cast<double>(drafts);
+    const int64_t steps = verify_.steps(rows);
+    begun = begun || (steps > 0 && steps < kNewSteps);
+    if (steps < kNewSteps && !(may_be_new && (steps > 0 || (drafts == all && !begun)))) continue;
+    const double gain = expected - rate_ * (verify_.of(rows) - verify_.of(plain));
+    if (gain > most) most = gain, best = drafts;
+  }
+  return best == 0 && may_be_new && ++refused_ % kBetweenTrials == 0 ? all : best;
 }
 
 bool Controller::prefers_lookup(std::span<const double> reached) const {
@@ -161,6 +182,8 @@ void Controller::drafted(int64_t rows, double seconds) {
 
 // Where a prompt shared the step, its time says nothing about outputs, and the cycle is not counted.
 void Controller::verified(int64_t rows, double seconds, bool only_outputs) {
+  verified_drafts_ = rows > outputs_;
+  new_rows_ = verify_.steps(static_cast<double>(rows)) < kNewSteps;
   if (only_outputs) verify_.add(static_cast<double>(rows), seconds);
   seconds_ = only_outputs ? seconds_ + seconds : 0;
 }
@@ -175,6 +198,13 @@ void Controller::end_cycle(int64_t tokens) {
   if (seconds_ <= 0 || outputs_ == 0) return;
   constexpr double kKeep = 0.97;
   const auto n = static_cast<double>(outputs_), plain = verify_.of(n), each = static_cast<double>(tokens) / n;
+  for (double* account : {&account_, &new_account_}) {
+    constexpr double kEachCycle = 0.005, kMost = 256;
+    *account += kEachCycle;
+    if (drafted_ > 0 || verified_drafts_)
+      if (account == &new_account_ || !new_rows_) *account += each - seconds_ / plain;
+    *account = std::min(*account, kMost);
+  }
   tokens_ = kKeep * tokens_ + each;
   steps_ = kKeep * steps_ + seconds_ / plain;
   if (drafting_) gain_ = 0.95 * gain_ + 0.05 * (each - 1 - rate_ / n * (seconds_ - plain));

@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
   __shared__ __align__(8) uint64_t all_here;
   ptx::allow_dependents();
   const Part part = part_of<Walk>(a, first);
+  if (Walk::kTogether && part.rows == 0) return;
   const bool works = part.works(part.rank), appends = fresh.k != nullptr;
   Shares<kClusters> shares{
       a, part, gridDim.z == 1, shared + layout.shares(),

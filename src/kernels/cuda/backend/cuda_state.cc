@@ -131,7 +131,9 @@ void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float
   cuda::finish_rows(stream, factor, bias, input.rows, w.out, y);
 }
 
-// Output rows of a sequence, cut into as few units as they fit in, as even as can be.
+// Output rows of a sequence, cut into as few units as they fit in, as even as can be. What launches of units look like is
+// part of a step's shape, and a step is recorded for each: so that it does not matter whose rows they are, units are
+// counted in fours, the last ones without rows, sequences too, and a unit is as tall as its tiles of eight queries.
 void Cuda::State::cut_units(const Batch& batch, const AttentionShape& shape, std::vector<int32_t>& table) {
   units = {};
   if (kind != RowKind::output) return;
@@ -140,9 +142,12 @@ void Cuda::State::cut_units(const Batch& batch, const AttentionShape& shape, std
     units.of_sequence = std::max(units.of_sequence, segment.rows);
     positions = std::max(positions, int64_t{segment.position} + segment.rows);
   }
+  if (units.of_sequence == 1) return;
+  const auto in_fours = [](int n) { return (n + 3) / 4 * 4; };
+  units.of_sequence = in_fours(units.of_sequence);
   const int together = cuda::rows_together(shape.heads, shape.kv_heads, shape.head_dim,
                                            static_cast<int>(batch.segments.size()), units.of_sequence, positions);
-  if (units.of_sequence == 1 || together == 1) return;
+  if (together == 1) return;
   for (const Segment& segment : batch.segments) {
     const int count = (segment.rows + together - 1) / together;
     for (int i = 0; i < count; ++i) {
@@ -152,6 +157,9 @@ void Cuda::State::cut_units(const Batch& batch, const AttentionShape& shape, std
     }
     units.count += count;
   }
+  for (; units.count % 4 != 0; ++units.count) table.insert(table.end(), {0, 0, 0});
+  const int heads = std::min(shape.heads / shape.kv_heads, 8), tiles = (units.rows * heads + 7) / 8;
+  units.rows = tiles * 8 / heads;
 }
 
 cuda::AttentionArguments Cuda::State::arguments(const KvCache& cache, int layer) const {

@@ -74,9 +74,10 @@ void add_values(Stream stream, const float* y, int64_t count, float* x);
 enum class KvKind : uint8_t { f32, f16, bf16, i8, i4x2 };  // = KvFormat
 // Rows of a sequence that follow each other may attend together, so that its keys and values are read once for all.
 struct AttentionUnits {
-  const int32_t* table = nullptr;  // (count) {first row, rows, rows of its sequence before it}; null: each row alone
+  // (count) {first row, rows, of which a unit may have none, rows of its sequence before it}; null: each row alone
+  const int32_t* table = nullptr;
   int count = 0;
-  int rows = 1, of_sequence = 1;  // the most of a unit, of a sequence
+  int rows = 1, of_sequence = 1;  // at least the most of a unit, of a sequence
 };
 struct AttentionArguments {
   int n = 0, h = 0, hk = 0, e = 0, window = 0;
