@@ -1,26 +1,19 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <utility>
 
 #include "core/error.h"
 #include "core/rng.h"
-#include "engine/rejection.h"
+#include "engine/drafts/rejection.h"
 
 namespace fidelio {
 
 std::string_view name_of(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::stop:
-      return "stop";
-    case FinishReason::length:
-      return "length";
-    case FinishReason::context:
-      return "context";
-    default:
-      return "cancelled";
-  }
+  constexpr std::array<std::string_view, 4> kNames = {"stop", "length", "context", "cancelled"};
+  return kNames.at(static_cast<size_t>(reason));
 }
 
 namespace {

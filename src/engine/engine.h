@@ -11,6 +11,8 @@
 #include <map>
 #include <memory>
 
+#include "engine/drafts/controller.h"
+#include "engine/drafts/lookup.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "engine/speculation.h"

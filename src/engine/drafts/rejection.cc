@@ -1,4 +1,4 @@
-#include "engine/rejection.h"
+#include "engine/drafts/rejection.h"
 
 #include <algorithm>
 #include <vector>

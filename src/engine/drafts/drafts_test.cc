@@ -1,11 +1,12 @@
-#include "engine/speculation.h"
+#include "engine/drafts/controller.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 
-#include "engine/rejection.h"
+#include "engine/drafts/lookup.h"
+#include "engine/drafts/rejection.h"
 #include "runtime/fake_runner.h"
 
 namespace fidelio {

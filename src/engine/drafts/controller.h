@@ -1,0 +1,116 @@
+// How far drafts are worth making. Let rate be tokens a second. One more draft of a sequence yields on average (probability that all its drafts
+// so far are accepted) x (that the next one is) tokens, and costs a draft row and a verified row: it is made where the
+// yield exceeds rate x cost, and a draft step is made where the yields of those in it exceed rate x its whole cost. The
+// probability that a drafted token is accepted is learnt from what was accepted before, by how sure the draft was; costs
+// are learnt from steps. Where drafting does not pay no draft step is made, but for a trial now and then, ever rarer.
+// What is foreseen may be wrong, so there is an account, in plain steps, that begins with a few: every cycle adds a two
+// hundredth, one with drafts what it gained or lost. While it is overdrawn nothing is drafted. What new numbers of rows
+// cost (a GPU's step takes as long as several the first two times, when it is made ready and recorded) has an
+// account of its own, which earns the same: while that one is overdrawn only as many rows are verified as have been
+// before. So speculation loses a hundredth at most, and what the accounts began with.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "engine/speculation.h"
+
+namespace fidelio {
+
+// Seconds of a step. As fixed + per_row x rows: least squares over steps, the weight of each halved 100 steps later. And
+// as it is, by the number of rows, where steps of as many were seen: kernels for more rows than a few are others, so
+// that the ninth row may cost what fifty more do. This is the median of the last nine, since a GPU's step takes as long
+// as several the first two times, when it is made ready and recorded; of as many rows these are not in the line.
+class StepCost {
+ public:
+  void add(double rows, double seconds);
+  bool known() const { return weight_ > 0; }
+  int64_t steps(double rows) const { return rows <= kMostRows ? by_rows_[static_cast<size_t>(rows)].steps : 0; }
+  double fixed() const;
+  double per_row() const;
+  double of(double rows) const;
+  bool seen(double rows) const;  // of(rows) is what such steps took, not the line
+
+ private:
+  struct Median {
+    std::array<double, 9> last{};
+    double seconds = 0;
+    int64_t steps = 0;
+    void add(double of_step);
+  };
+  static constexpr int kMostRows = 256;
+  double weight_ = 0, x_ = 0, xx_ = 0, y_ = 0, xy_ = 0;  // weighted sums over steps
+  std::array<Median, kMostRows + 1> by_rows_{};
+};
+
+// How often drafts were accepted, by how sure the draft was: a table with a prior, that forgets slowly.
+class AcceptanceTable {
+ public:
+  AcceptanceTable();
+  double rate(double sureness) const;  // of a draft made with this sureness, 0 to 1
+  double mean() const;                 // of the next one, whatever it will be
+  void add(double sureness, bool accepted);
+
+ private:
+  static constexpr std::array<double, 8> kUpTo = {.2, .4, .6, .75, .87, .95, .99, 2};
+  static size_t bin_of(double sureness);
+  std::array<double, kUpTo.size()> made_{}, accepted_{};
+};
+
+// What to draft, from the costs and acceptances seen so far. Outputs that share a step share its cost.
+class Controller {
+ public:
+  enum class Source : uint8_t { draft, lookup };
+  struct Output {        // a sequence that decodes in this cycle
+    double reached = 1;  // probability that all its drafts so far are accepted
+    bool sampled = false;
+    bool drafts = true;  // is to be drafted for in the next draft step
+  };
+  // share: of the verifier's bytes that the draft reads, its cost before any draft step was timed.
+  Controller(const SpeculationOptions& options, double share) : options_(options), share_(share) {}
+
+  // A cycle begins, of so many sequences.
+  void begin_cycle(int64_t outputs);
+  // Whether another draft step is made; `drafts` is cleared where it does not pay.
+  bool continues(std::span<Output> outputs);
+  // How many of a sequence's drafts, with these probabilities of being reached and accepted, are worth a verified row.
+  int64_t worth_verifying(std::span<const double> reached) const;
+  // How many of all sequences' drafts together, the likeliest first, are worth what their rows add to the step. Where none
+  // is they are verified all the same now and then, so that costs are known.
+  int64_t worth_together(std::span<const double> reached);
+  // Whether tokens found by lookup are verified instead of drafted ones: their expected number, less their rows' cost,
+  // exceeds what drafting gives.
+  bool prefers_lookup(std::span<const double> reached) const;
+  double rate(Source source, bool sampled, double sureness) const { return table(source, sampled).rate(sureness); }
+
+  void drafted(int64_t rows, double seconds);
+  void verified(int64_t rows, double seconds, bool only_outputs);
+  void judged(Source source, bool sampled, double sureness, bool accepted);
+  void end_cycle(int64_t tokens);
+
+ private:
+  const AcceptanceTable& table(Source source, bool sampled) const {
+    return tables_[static_cast<size_t>(source)][sampled ? 1 : 0];
+  }
+  double draft_fixed() const { return draft_.known() ? draft_.fixed() : share_ * verify_.fixed(); }
+  double draft_row() const { return draft_.known() ? draft_.per_row() : share_ * verify_.per_row(); }
+
+  SpeculationOptions options_;
+  double share_;
+  StepCost draft_, verify_;
+  std::array<std::array<AcceptanceTable, 2>, 2> tables_;
+  double tokens_ = 0, steps_ = 0;      // of cycles, forgetting: tokens a sequence, and plain steps in the same time
+  double gain_ = 0;                    // of drafting: tokens a sequence and cycle beyond its cost
+  int64_t interval_ = 8, waited_ = 0;  // cycles between trials, since drafting last happened
+  int64_t refused_ = 0;                // cycles whose drafts did not pay together
+  double account_ = 16, new_account_ = 16;
+
+  // Of this cycle.
+  int64_t outputs_ = 0, drafted_ = 0;
+  bool verified_drafts_ = false, new_rows_ = false;
+  double rate_ = 0;  // tokens a second
+  double seconds_ = 0;
+  bool drafting_ = false, trial_ = false;
+};
+
+}  // namespace fidelio
