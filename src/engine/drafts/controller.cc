@@ -126,7 +126,7 @@ int64_t Controller::worth_together(std::span<const double> reached) {
   const auto all = static_cast<int64_t>(reached.size());
   if (!options_.adapt || all == 0 || trial_) return all;
   const auto plain = static_cast<double>(outputs_);
-  if (account_ < 0 || !verify_.seen(plain)) return 0;
+  if (looks_nothing_up()) return 0;
   // A number of rows that was begun with is known first, before there is another.
   const bool may_be_new = new_account_ >= 0;
   bool begun = false;

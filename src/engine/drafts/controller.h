@@ -71,6 +71,10 @@ class Controller {
 
   // A cycle begins, of so many sequences.
   void begin_cycle(int64_t outputs);
+  // Nothing that is looked up will be verified in this cycle.
+  bool looks_nothing_up() const {
+    return options_.adapt && (account_ < 0 || !verify_.seen(static_cast<double>(outputs_)));
+  }
   // Whether another draft step is made; `drafts` is cleared where it does not pay.
   bool continues(std::span<Output> outputs);
   // How many of a sequence's drafts, with these probabilities of being reached and accepted, are worth a verified row.
@@ -103,7 +107,7 @@ class Controller {
   double gain_ = 0;                    // of drafting: tokens a sequence and cycle beyond its cost
   int64_t interval_ = 8, waited_ = 0;  // cycles between trials, since drafting last happened
   int64_t refused_ = 0;                // cycles whose drafts did not pay together
-  double account_ = 16, new_account_ = 16;
+  double account_ = 8, new_account_ = 8;
 
   // Of this cycle.
   int64_t outputs_ = 0, drafted_ = 0;

@@ -130,11 +130,11 @@ double speedup_with_recording(int64_t most, double right) {
   return tokens / steps;
 }
 
-// The accounts hold 32 steps at first and earn a hundredth a cycle, 40 in all; the last steps may overdraw them by nine
+// The accounts hold 16 steps at first and earn a hundredth a cycle, 40 in all; the last steps may overdraw them by nine
 // each; the first two plain steps, which are not drafting's, take 16. What pays in the end is drafted all the same: twelve
 // rows on average of which half are right give 1.75 tokens in 1.024 steps, less 24 numbers of rows that take 16 steps.
 TEST(Controller, LosesNoMoreThanItsAccountOnStepsThatAreRecorded) {
-  EXPECT_GT(speedup_with_recording(70, 0.02), 1 - (72 + 18 + 16) / 4000.0);
+  EXPECT_GT(speedup_with_recording(70, 0.02), 1 - (56 + 18 + 16) / 4000.0);
   EXPECT_GT(speedup_with_recording(24, 0.5), 0.95 * 1.75 / (1.024 + 24 * 16 / 4000.0));
 }
 

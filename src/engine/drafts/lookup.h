@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
-#include <unordered_map>
+#include <vector>
 
 namespace fidelio {
 
@@ -15,9 +15,12 @@ class Lookup {
 
  private:
   static constexpr int64_t kShortest = 3, kLongest = 32;
-  static uint64_t key(std::span<const int32_t> history, int64_t end);
-  std::unordered_map<uint64_t, int64_t> after_;  // of the last kShortest tokens: where the newest occurrence ended
-  int64_t seen_ = 0;
+  // The slot of the kShortest tokens before `end`: it holds where their newest occurrence ended, or is empty.
+  size_t slot_of(std::span<const int32_t> history, int64_t end) const;
+  void take_in(std::span<const int32_t> history);
+
+  std::vector<int32_t> ends_;  // a table with open addresses, at most half full; -1: empty
+  int64_t seen_ = kShortest;   // ends before this one are in the table
 };
 
 }  // namespace fidelio
