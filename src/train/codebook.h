@@ -19,6 +19,9 @@ class Codebook {
         trained_(trained),
         near_(vector_neighbours(start)),
         parameter_(device, std::move(name), Share::grid, entries_of(start)) {
+    // What all matrices read moves less: quill-26m loses 24% of its KL in 400 steps at a tenth of the rate that suits a
+    // matrix's own book, and 22% at that rate.
+    if (start.spec.shared) parameter_.pace = 0.1;
     neighbours_ = device.allocate(static_cast<int64_t>(near_.index.size()));
     device.upload(near_.index, neighbours_.get());
     levels_ = device.allocate(parameter_.n);
