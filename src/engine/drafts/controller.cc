@@ -130,6 +130,7 @@ int64_t Controller::worth_together(std::span<const double> reached) {
   // A number of rows that was begun with is known first, before there is another.
   const bool may_be_new = new_account_ >= 0;
   bool begun = false;
+  const double plain_cost = verify_.of(plain);
   double expected = 0, most = 0;
   int64_t best = 0;
   for (int64_t drafts = 1; drafts <= all; ++drafts) {
@@ -138,7 +139,7 @@ int64_t Controller::worth_together(std::span<const double> reached) {
     const int64_t steps = verify_.steps(rows);
     begun = begun || (steps > 0 && steps < kNewSteps);
     if (steps < kNewSteps && !(may_be_new && (steps > 0 || (drafts == all && !begun)))) continue;
-    const double gain = expected - rate_ * (verify_.of(rows) - verify_.of(plain));
+    const double gain = expected - rate_ * (verify_.of(rows) - plain_cost);
     if (gain > most) most = gain, best = drafts;
   }
   return best == 0 && may_be_new && ++refused_ % kBetweenTrials == 0 ? all : best;
