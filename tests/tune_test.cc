@@ -89,7 +89,7 @@ TEST_F(Tune, ASharedCodebookStaysOne) {
     const auto bytes = tensor.as<const int8_t>();
     return std::vector<int8_t>(bytes.begin(), bytes.end());
   };
-  const json report = tune("start", "--layer-steps 2 --steps 40 --evaluate-every 10", "tuned");
+  const json report = tune("start", "--layer-steps 2 --steps 40 --evaluate-every 10 --grid-rate 0.5", "tuned");
   EXPECT_LT(report.at("kl_after").get<double>(), report.at("kl_before").get<double>());
   EXPECT_LT(kl("tuned"), kl("start"));
   EXPECT_NE(book("tuned"), book("start"));
@@ -104,7 +104,8 @@ TEST_F(Tune, KilledRunsEndWithTheSameBytes) {
   for (const std::string format : {"int2g64zs8", "vq8k12s4m"}) {
     const std::string start = "start-" + format, whole = "whole-" + format, killed = "killed-" + format;
     quantize(format, start);
-    const std::string options = "--layer-steps 2 --steps 6 --evaluate-every 2 --save-seconds 0 --code-rate 0.05";
+    const std::string options =
+        "--layer-steps 2 --steps 6 --evaluate-every 1 --patience 1 --save-seconds 0 --code-rate 0.05";
     const auto begin = std::chrono::steady_clock::now();
     tune(start, options, whole);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -188,6 +189,21 @@ TEST_F(Tune, ADivergingRunKeepsTheBest) {
   EXPECT_LT(report.at("steps").get<int>(), 40);
   EXPECT_LE(report.at("kl_after").get<double>(), report.at("kl_before").get<double>());
   EXPECT_LE(kl("wild"), 1.05 * kl("start"));
+}
+
+// Nothing moves, so no measurement is better than the first. Of a cosine of 38 steps behind step 2 the run has at 2 all
+// of the rate, and goes on at 21, where half is left; at 4 it is at 23 and goes on at 29, at 6 at 31 and goes on at 34, and
+// at 8 it is at 36, where less than 6% is left, and ends.
+TEST_F(Tune, RatesAreHalvedWhereNothingBetterComes) {
+  quantize("int4g64zs8", "start");
+  const json report = tune("start",
+                           "--steps 40 --evaluate-every 1 --patience 2 --code-rate 0 --scale-rate 0 --zero-rate 0 "
+                           "--dense-rate 0",
+                           "still");
+  EXPECT_TRUE(report.at("stopped_early").get<bool>());
+  EXPECT_EQ(report.at("steps").get<int>(), 8);
+  EXPECT_EQ(report.at("skipped").get<int>(), 19 + 6 + 3);
+  EXPECT_EQ(report.at("kl_after").get<double>(), report.at("kl_before").get<double>());
 }
 
 // `compress --tune`: plans are tuned before they are measured, certified like any other on text that was not tuned on,

@@ -50,6 +50,7 @@ nlohmann::json report_of(const Tune& o, const train::TuneReport& r) {
           {"seconds_a_step", r.seconds_a_step},
           {"diverged", r.diverged},
           {"stopped_early", r.stopped_early},
+          {"skipped", r.skipped},
           {"resumed", r.resumed},
           {"codes_moved", r.moved},
           {"layer_error_before", r.layer_before},
@@ -189,7 +190,8 @@ void add_schedule(CLI::App& verb, Tune& o) {
                   "What a GPU rounds the factors of products to: f32, tf32 (the default), bf16");
   verb.add_option("--evaluate-every", o.how.evaluate_every, "Steps between measurements on the windows held out")
       ->check(above_zero());
-  verb.add_option("--patience", o.how.patience, "Measurements without a better one before it stops")
+  verb.add_option("--patience", o.how.patience,
+                  "Measurements without a better one before rates are halved, or, where they are small, it stops")
       ->check(above_zero());
   verb.add_option("--warmup", o.how.warmup, "Share of the steps in which rates rise")->check(from_to(0, 1));
   verb.add_option("--memory", o.how.memory, "Share of a gradient's mean square that a step keeps (AdamW's beta2)")

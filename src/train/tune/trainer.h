@@ -132,7 +132,7 @@ class Trainer {
   void whole() {
     const auto begin = std::chrono::steady_clock::now();
     const int64_t first = step_;
-    while (step_ < options_.steps && !report_.diverged && !report_.stopped_early) {
+    while (step_ < end() && !report_.diverged && !report_.stopped_early) {
       const bool finite = step();
       ++step_;
       report_.seconds_a_step = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() /
@@ -140,10 +140,12 @@ class Trainer {
       std::string words;
       if (!finite) {
         report_.diverged = true;
-      } else if (step_ % options_.evaluate_every == 0 || step_ == options_.steps) {
+      } else if (step_ % options_.evaluate_every == 0 || step_ == end()) {
+        const int64_t before = end();
         judge(step_);
         words = fmt::format("step {}: KL {:.5g} on the windows held out, best {:.5g}", step_,
                             report_.evaluations.back().kl, best_kl_);
+        if (end() < before) words += fmt::format("; rates are halved, {} steps are left", end() - step_);
       }
       note(words);
       save(false);
@@ -160,7 +162,7 @@ class Trainer {
     if (mean_norm_ == 0) mean_norm_ = norm;
     const double kept = std::min(norm, options_.clip * mean_norm_);
     mean_norm_ += 0.02 * (kept - mean_norm_);
-    const double rise = schedule(step_, options_.steps, options_.warmup);
+    const double rise = rise_at(step_);
     student_.parameters([&](Parameter<D>& p) {
       p.step(device_,
              {.rate = rise * options_.rates[static_cast<size_t>(p.share)],
@@ -202,22 +204,29 @@ class Trainer {
     return passes_.sum(slices.size(), [&](size_t slice) { return made[slice]; });
   }
 
-  // A measurement on the held windows: the best model is kept, and it may be time to stop.
+  int64_t end() const { return options_.steps - report_.skipped; }
+  double rise_at(int64_t step) const { return schedule(step + report_.skipped, options_.steps, options_.warmup); }
+
+  // A measurement on the held windows: the best model is kept. What rates are too high for is won as they fall, so where
+  // nothing better comes for long the schedule goes on where it has half the rate, and a last time it ends.
   void judge(int64_t at) {
+    constexpr double kLeast = 0.03;
     const double kl = passes_.evaluate(data_.held);
     report_.evaluations.push_back({at, kl});
     if (kl < best_kl_) {
       keep_best(), best_kl_ = kl, report_.best_step = at;
     } else if (!std::isfinite(kl) || kl > 2 * report_.kl_before) {
       report_.diverged = true;
-    } else if (at - report_.best_step >= options_.patience * options_.evaluate_every) {
-      report_.stopped_early = true;
+    } else if (at - std::max(report_.best_step, report_.skipped_at) >= options_.patience * options_.evaluate_every) {
+      const double half = rise_at(at) / 2;
+      report_.stopped_early = half < kLeast;
+      for (report_.skipped_at = at; !report_.stopped_early && rise_at(at) > half;) ++report_.skipped;
     }
   }
 
   void note(const std::string& text) {
     if (progress_)
-      progress_({layers_done_ * options_.layer_steps + step_, config_.L * options_.layer_steps + options_.steps, text});
+      progress_({layers_done_ * options_.layer_steps + step_, config_.L * options_.layer_steps + end(), text});
   }
 
   void save(bool now) {

@@ -57,15 +57,16 @@ int64_t rows_at_once(const TuneData& data, const TuneOptions& options) {
 nlohmann::json kept(const TuneReport& r) {
   nlohmann::json evaluations = nlohmann::json::array();
   for (const Evaluation& e : r.evaluations) evaluations.push_back({e.step, e.kl});
-  return {{"best_step", r.best_step},    {"kl_before", r.kl_before},   {"evaluations", evaluations},
-          {"diverged", r.diverged},      {"stopped", r.stopped_early}, {"layer_before", r.layer_before},
-          {"layer_after", r.layer_after}};
+  return {{"best_step", r.best_step},     {"kl_before", r.kl_before},   {"evaluations", evaluations},
+          {"diverged", r.diverged},       {"stopped", r.stopped_early}, {"layer_before", r.layer_before},
+          {"layer_after", r.layer_after}, {"skipped", r.skipped},       {"skipped_at", r.skipped_at}};
 }
 TuneReport kept(const nlohmann::json& report) {
   TuneReport r;
   r.best_step = report.at("best_step"), r.kl_before = report.at("kl_before");
   for (const auto& e : report.at("evaluations")) r.evaluations.push_back({e.at(0), e.at(1)});
   r.diverged = report.at("diverged"), r.stopped_early = report.at("stopped");
+  r.skipped = report.at("skipped"), r.skipped_at = report.at("skipped_at");
   r.layer_before = report.at("layer_before").get<std::vector<double>>();
   r.layer_after = report.at("layer_after").get<std::vector<double>>();
   return r;

@@ -28,7 +28,7 @@ struct TuneOptions {
   int64_t windows = 0;          // a step
   int64_t rows = 0;             // at once on the device; a step of more is cut into slices whose gradients add up
   int64_t evaluate_every = 25;  // steps
-  int64_t patience = 8;         // evaluations without a better one before it stops
+  int64_t patience = 8;         // evaluations without a better one before rates are halved
   Rates rates = {0.004, 0.0007, 0.001, 0.05, 0.0003};  // at the top of the schedule
   double warmup = 0.05;                                // share of the steps in which rates rise
   double memory = 0.999;                               // of the second moments (AdamW's beta2)
@@ -68,7 +68,8 @@ struct TuneReport {
   std::vector<Evaluation> evaluations;            // of the second stage; the first before its first step
   std::vector<double> layer_before, layer_after;  // of the first stage: error over energy on the held windows
   int64_t best_step = 0, steps = 0;
-  double kl_before = 0, kl_after = 0;  // untuned, and of what is given back
+  int64_t skipped = 0, skipped_at = 0;  // steps of the schedule that were left out, the last of them at this one
+  double kl_before = 0, kl_after = 0;   // untuned, and of what is given back
   double seconds_a_step = 0;
   double moved = 0;  // share of codes that are not what they were
   bool diverged = false, stopped_early = false, resumed = false;
