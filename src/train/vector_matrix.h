@@ -75,8 +75,8 @@ class VectorMatrix {
  private:
   void add(std::optional<Parameter<D>>& to, std::string name, Share share, const std::vector<float>& start) {
     to.emplace(device_, std::move(name), share, start);
-    // Of .004, .012 and .03 of a cell the second was best on quill-1m, of .005, .0075 and .015 the last on quill-26m.
-    if (share == Share::codes) to->pace = 4;
+    // Of .005, .0075 and .015 of a cell the last was best on quill-26m, of .016 and .04 the latter on quill-1m.
+    if (share == Share::codes) to->pace = 10;
     if (share != Share::scales) return;
     to->count_in_shares(device_, start);
     to->pace = pace_of(share, 2);  // vector codes have about two bits a weight, and moved at that rate before
