@@ -173,7 +173,7 @@ void Engine::draft() {
         std::min(s.request.max_tokens - static_cast<int64_t>(s.result.ids.size()), context_ - s.size());
     output.room = std::min({o.most, each, left - 1});
     output.room = output.room > 0 ? scheduler_.room_for(s, output.room + 1) - 1 : 0;
-    if (o.lookup && output.room > 0 && !controller_.looks_nothing_up()) look_up(output);
+    if (o.lookup && output.room > 0 && !controller_.holds_back()) look_up(output);
   }
   if (o.draft != nullptr && drafts_blindly()) {
     enqueue_drafts();

@@ -125,11 +125,11 @@ int64_t Controller::worth_together(std::span<const double> reached) {
   constexpr int64_t kBetweenTrials = 64;
   const auto all = static_cast<int64_t>(reached.size());
   if (!options_.adapt || all == 0 || trial_) return all;
-  const auto plain = static_cast<double>(outputs_);
-  if (looks_nothing_up()) return 0;
+  if (holds_back()) return 0;
   // A number of rows that was begun with is known first, before there is another.
   const bool may_be_new = new_account_ >= 0;
   bool begun = false;
+  const auto plain = static_cast<double>(outputs_);
   const double plain_cost = verify_.of(plain);
   double expected = 0, most = 0;
   int64_t best = 0;
@@ -176,13 +176,10 @@ void Controller::end_cycle(int64_t tokens) {
   if (seconds_ <= 0 || outputs_ == 0) return;
   constexpr double kKeep = 0.97;
   const auto n = static_cast<double>(outputs_), plain = verify_.of(n), each = static_cast<double>(tokens) / n;
-  for (double* account : {&account_, &new_account_}) {
-    constexpr double kEachCycle = 0.005, kMost = 256;
-    *account += kEachCycle;
-    if (drafted_ > 0 || verified_drafts_)
-      if (account == &new_account_ || !new_rows_) *account += each - seconds_ / plain;
-    *account = std::min(*account, kMost);
-  }
+  constexpr double kEachCycle = 0.005, kMost = 256;
+  const double gained = drafted_ > 0 || verified_drafts_ ? each - seconds_ / plain : 0;
+  account_ = std::min(account_ + kEachCycle + (new_rows_ ? 0 : gained), kMost);
+  new_account_ = std::min(new_account_ + kEachCycle + gained, kMost);
   tokens_ = kKeep * tokens_ + each;
   steps_ = kKeep * steps_ + seconds_ / plain;
   if (drafting_) gain_ = 0.95 * gain_ + 0.05 * (each - 1 - rate_ / n * (seconds_ - plain));

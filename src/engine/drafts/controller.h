@@ -1,13 +1,16 @@
-// How far drafts are worth making. Let rate be tokens a second. One more draft of a sequence yields on average (probability that all its drafts
-// so far are accepted) x (that the next one is) tokens, and costs a draft row and a verified row: it is made where the
-// yield exceeds rate x cost, and a draft step is made where the yields of those in it exceed rate x its whole cost. The
-// probability that a drafted token is accepted is learnt from what was accepted before, by how sure the draft was; costs
-// are learnt from steps. Where drafting does not pay no draft step is made, but for a trial now and then, ever rarer.
-// What is foreseen may be wrong, so there is an account, in plain steps, that begins with a few: every cycle adds a two
-// hundredth, one with drafts what it gained or lost. While it is overdrawn nothing is drafted. What new numbers of rows
-// cost (a GPU's step takes as long as several the first two times, when it is made ready and recorded) has an
-// account of its own, which earns the same: while that one is overdrawn only as many rows are verified as have been
-// before. So speculation loses a hundredth at most, and what the accounts began with.
+// How far drafts are worth making. Let rate be tokens a second. One more draft of a sequence yields on average
+// (probability that all its drafts so far are accepted) x (that the next one is) tokens, and costs a draft row and a
+// verified row: it is made where the yield exceeds rate x cost, and a draft step is made where the yields of those in it
+// exceed rate x its whole cost. The probability that a drafted token is accepted is learnt from what was accepted before,
+// by how sure the draft was; costs are learnt from steps. Where drafting does not pay no draft step is made, but for a
+// trial now and then, ever rarer.
+//
+// Forecasts may be wrong, so two accounts in plain steps bound the loss. Both begin with eight, and a cycle adds .005.
+//   account_      a cycle with drafts adds what it gained or lost: while it is overdrawn nothing but trials is verified
+//   new_account_  the same, and what new numbers of rows cost (a GPU's step takes as long as several the first two times,
+//                 when it is made ready and recorded), which the other leaves out: while it is overdrawn only numbers of
+//                 rows are verified that are known
+// So speculation loses a hundredth of the time at most, and what the accounts began with.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -71,10 +74,8 @@ class Controller {
 
   // A cycle begins, of so many sequences.
   void begin_cycle(int64_t outputs);
-  // Nothing that is looked up will be verified in this cycle.
-  bool looks_nothing_up() const {
-    return options_.adapt && (account_ < 0 || !verify_.seen(static_cast<double>(outputs_)));
-  }
+  // Nothing but a trial will be verified in this cycle: drafts lost too much, or what a plain step takes is not known yet.
+  bool holds_back() const { return options_.adapt && (account_ < 0 || !verify_.seen(static_cast<double>(outputs_))); }
   // Whether another draft step is made; `drafts` is cleared where it does not pay.
   bool continues(std::span<Output> outputs);
   // How many of a sequence's drafts, with these probabilities of being reached and accepted, are worth a verified row.

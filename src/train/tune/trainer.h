@@ -220,7 +220,8 @@ class Trainer {
     } else if (at - std::max(report_.best_step, report_.skipped_at) >= options_.patience * options_.evaluate_every) {
       const double half = rise_at(at) / 2;
       report_.stopped_early = half < kLeast;
-      for (report_.skipped_at = at; !report_.stopped_early && rise_at(at) > half;) ++report_.skipped;
+      report_.skipped_at = at;
+      while (!report_.stopped_early && rise_at(at) > half) ++report_.skipped;
     }
   }
 

@@ -14,6 +14,10 @@ int heads_at_once(KvKind kind, int e) {
                              : MultiplyingWalk<SpansOfOne, KvKind::f32, 8>::kHeads;
 }
 
+// Of a row that attends together with others, in tiles of so many queries.
+constexpr int kTile = 8;
+int heads_of_unit(int h, int hk) { return std::min(h / hk, kTile); }
+
 }  // namespace
 
 int64_t attention_parts(int h, int e) { return int64_t{h} * slot_floats(kDealt, e); }
@@ -23,8 +27,13 @@ int64_t attention_parts(int h, int e) { return int64_t{h} * slot_floats(kDealt, 
 // measurement (docs/lab/gpu.md).
 int rows_together(int h, int hk, int e, int sequences, int rows, int64_t positions) {
   if (!is_hopper()) return 1;
-  const int heads = std::min(h / hk, 8), one = 8 / heads, units = sequences * ((rows + one - 1) / one);
-  return e > 128 || (one > 1 && positions <= 2048 && units <= 8) ? one : 24 / heads;
+  const int heads = heads_of_unit(h, hk), one = kTile / heads, units = sequences * ((rows + one - 1) / one);
+  return e > 128 || (one > 1 && positions <= 2048 && units <= 8) ? one : 3 * kTile / heads;
+}
+
+int rows_of_tiles(int h, int hk, int rows) {
+  const int heads = heads_of_unit(h, hk), tiles = (rows * heads + kTile - 1) / kTile;
+  return tiles * kTile / heads;
 }
 
 bool attention_appends(KvKind kind, int h, int hk, int e, int rows) {

@@ -158,8 +158,7 @@ void Cuda::State::cut_units(const Batch& batch, const AttentionShape& shape, std
     units.count += count;
   }
   for (; units.count % 4 != 0; ++units.count) table.insert(table.end(), {0, 0, 0});
-  const int heads = std::min(shape.heads / shape.kv_heads, 8), tiles = (units.rows * heads + 7) / 8;
-  units.rows = tiles * 8 / heads;
+  units.rows = cuda::rows_of_tiles(shape.heads, shape.kv_heads, units.rows);
 }
 
 cuda::AttentionArguments Cuda::State::arguments(const KvCache& cache, int layer) const {

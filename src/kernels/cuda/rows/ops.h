@@ -127,6 +127,8 @@ int64_t attention_parts(int h, int e);
 // The most rows of a unit, of sequences of at most so many rows whose last position is below `positions`; where the cache
 // is not FP16 its rows attend alone, with the same bits.
 int rows_together(int h, int hk, int e, int sequences, int rows, int64_t positions);
+// The most rows that fit into as many tiles of eight queries as so many of a unit take.
+int rows_of_tiles(int h, int hk, int rows);
 // out (n, h, e). With fresh.k, rows are turned and appended here instead of by rope_append; that asks for
 // attention_appends() of the most rows that a sequence has, and for units where that is not one. With `blocks`, which
 // asks for attention_prepares(), out is also prepared for lowbit.h.
