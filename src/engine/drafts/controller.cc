@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace fidelio {
 
@@ -70,15 +69,13 @@ double AcceptanceTable::rate(double sureness) const {
   return accepted_[i] / made_[i];
 }
 
-double AcceptanceTable::mean() const {
-  return std::accumulate(accepted_.begin(), accepted_.end(), 0.0) / std::accumulate(made_.begin(), made_.end(), 0.0);
-}
-
 void AcceptanceTable::add(double sureness, bool accepted) {
   const size_t i = bin_of(sureness);
   constexpr double kKeep = 0.99;
   made_[i] = kKeep * made_[i] + 1;
   accepted_[i] = kKeep * accepted_[i] + (accepted ? 1 : 0);
+  all_made_ = kKeep * all_made_ + 1;
+  all_accepted_ = kKeep * all_accepted_ + (accepted ? 1 : 0);
 }
 
 // --- how far -------------------------------------------------------------------------------------------------------
@@ -95,7 +92,7 @@ void Controller::begin_cycle(int64_t outputs) {
 
 bool Controller::continues(std::span<Output> outputs) {
   if (!options_.adapt) return true;
-  if (!verify_.seen(static_cast<double>(outputs_))) return false;
+  if (measures_plain()) return false;
   const double row = rate_ * (draft_row() + verify_.per_row());
   double yield = 0, rows = 0;
   for (const Output& o : outputs) {
@@ -110,7 +107,7 @@ bool Controller::continues(std::span<Output> outputs) {
     return drafting_ = true;
   }
   if (drafting_ || trial_ || waited_ < interval_) return false;
-  interval_ = std::min<int64_t>(interval_ * 2, 1024);
+  interval_ = std::min<int64_t>(interval_ * 2, 128);
   return trial_ = true;
 }
 
@@ -160,9 +157,17 @@ void Controller::drafted(int64_t rows, double seconds) {
 
 // Where a prompt shared the step, its time says nothing about outputs, and the cycle is not counted.
 void Controller::verified(int64_t rows, double seconds, bool only_outputs) {
+  constexpr int64_t kSettled = 2, kMeasured = 3, kRarest = 64;
   verified_drafts_ = rows > outputs_;
   new_rows_ = verify_.steps(static_cast<double>(rows)) < kNewSteps;
-  if (only_outputs) verify_.add(static_cast<double>(rows), seconds);
+  const bool plain = !verified_drafts_ && drafted_ == 0;
+  plain_in_a_row_ = plain && only_outputs ? plain_in_a_row_ + 1 : 0;
+  if (!plain) ++cycles_since_plain_;
+  if (plain_in_a_row_ >= kSettled + kMeasured) {
+    if (cycles_since_plain_ >= plain_interval_) plain_interval_ = std::min(2 * plain_interval_, kRarest);
+    cycles_since_plain_ = 0;
+  }
+  if (only_outputs && (!plain || plain_in_a_row_ > kSettled)) verify_.add(static_cast<double>(rows), seconds);
   seconds_ = only_outputs ? seconds_ + seconds : 0;
 }
 
@@ -173,7 +178,7 @@ void Controller::judged(Source source, bool sampled, double sureness, bool accep
 void Controller::end_cycle(int64_t tokens) {
   if (drafting_ || trial_) waited_ = 0;
   if (drafting_) interval_ = 8;
-  if (seconds_ <= 0 || outputs_ == 0) return;
+  if (seconds_ <= 0 || outputs_ == 0 || !verify_.known()) return;
   constexpr double kKeep = 0.97;
   const auto n = static_cast<double>(outputs_), plain = verify_.of(n), each = static_cast<double>(tokens) / n;
   constexpr double kEachCycle = 0.005, kMost = 256;

@@ -150,20 +150,33 @@ TEST(Lookup, ProposesWhatFollowedTheNewestOccurrence) {
   EXPECT_EQ(lookup.propose(history, 1, matched).size(), 1u);
 }
 
-// A clock of its own: a draft costs `share` of a step, each verified row 2% of one, a draft is right with probability
-// `right`. Tokens in the time of a plain step, over many cycles.
-double simulated_speedup(double share, double right, int64_t outputs) {
+// A clock of its own: a draft costs `share` of a step, each verified row `row` of one, a draft is right with probability
+// `right`, but for the first `wrong_at_first` of them. Steps take twice as long in the first `slow_at_first` cycles, and
+// the first plain step after a draft `cold` times as long.
+// Tokens in the time of a plain step, over the cycles after those.
+struct Simulated {
+  double share = 0.5, right = 0.8, row = 0.02;
+  int64_t outputs = 1, slow_at_first = 0, wrong_at_first = 0;
+  double cold = 1;
+};
+double simulated_speedup(const Simulated& s) {
+  const int64_t outputs = s.outputs;
+  int64_t judged = 0;
   RunnerOptions runner_options;
   FakeRunner runner({}, runner_options);
   SpeculationOptions options;
   options.draft = &runner;
   options.most = 8;
-  Controller controller(options, share);
+  Controller controller(options, s.share);
   Rng rng(3);
   double seconds = 0;
   int64_t tokens = 0;
-  const auto cost = [](double of, double rows) { return of * (0.98 + 0.02 * rows) * 0.01; };
+  double pace = 0.01;
+  bool after_drafts = false;
+  const auto cost = [&](double of, double rows) { return of * (1 - s.row + s.row * rows) * pace; };
   for (int cycle = 0; cycle < 4000; ++cycle) {
+    pace = cycle < s.slow_at_first ? 0.02 : 0.01;
+    if (cycle == s.slow_at_first) seconds = 0, tokens = 0;
     controller.begin_cycle(outputs);
     std::vector<Controller::Output> all(static_cast<size_t>(outputs));
     std::vector<std::vector<double>> reached(all.size());
@@ -176,7 +189,7 @@ double simulated_speedup(double share, double right, int64_t outputs) {
         reached[i].push_back(all[i].reached);
       }
       if (rows == 0) break;
-      const double took = cost(share, static_cast<double>(rows));
+      const double took = cost(s.share, static_cast<double>(rows));
       controller.drafted(rows, took);
       seconds += took;
     }
@@ -186,13 +199,14 @@ double simulated_speedup(double share, double right, int64_t outputs) {
       rows += drafts + 1;
       ++made;
       for (int64_t i = 0; i < drafts; ++i) {
-        const bool accepted = rng.uniform() < right;
+        const bool accepted = judged++ >= s.wrong_at_first && rng.uniform() < s.right;
         controller.judged(Controller::Source::draft, false, 0.8, accepted);
         if (!accepted) break;
         ++made;
       }
     }
-    const double took = cost(1, static_cast<double>(rows));
+    const double took = cost(rows == outputs && after_drafts ? s.cold : 1, static_cast<double>(rows));
+    after_drafts = rows > outputs;
     controller.verified(rows, took, true);
     controller.end_cycle(made);
     seconds += took;
@@ -204,12 +218,25 @@ double simulated_speedup(double share, double right, int64_t outputs) {
 
 TEST(Controller, DraftsWhereItPaysAndCostsNothingWhereItDoesNot) {
   // The best fixed length gives (1 - a^(g+1)) / (1 - a) / (g r + 1 + .02 g): 2.08 for .95 at r = .3, 1.33 for .8 at .4.
-  EXPECT_GT(simulated_speedup(0.3, 0.95, 1), 1.7);
-  EXPECT_GT(simulated_speedup(0.4, 0.80, 1), 1.2);
-  EXPECT_GT(simulated_speedup(0.4, 0.80, 8), 1.0);
+  EXPECT_GT(simulated_speedup({.share = 0.3, .right = 0.95}), 1.7);
+  EXPECT_GT(simulated_speedup({.share = 0.4, .right = 0.80}), 1.2);
+  EXPECT_GT(simulated_speedup({.share = 0.4, .right = 0.80, .outputs = 8}), 1.0);
   for (const int64_t outputs : {1, 8})
     for (const auto& [share, right] : {std::pair{0.9, 0.5}, {0.95, 0.8}, {0.5, 0.1}})
-      EXPECT_GT(simulated_speedup(share, right, outputs), 0.98) << share << " " << right << " " << outputs;
+      EXPECT_GT(simulated_speedup({.share = share, .right = right, .outputs = outputs}), 0.98)
+          << share << " " << right << " " << outputs;
+}
+
+// A draft that pays is found where the model's first steps take long, and where its own first tries fail; one that does
+// not is not made because plain steps took long once.
+TEST(Controller, DoesNotJudgeByWhatWasOnlyAtFirst) {
+  // Two drafts give 2.57 tokens in 2.04 steps, 1.26, the most of all fixed numbers.
+  EXPECT_GT(simulated_speedup({.share = 0.5, .right = 0.85, .slow_at_first = 100}), 1.2);
+  EXPECT_GT(simulated_speedup({.share = 0.5, .right = 0.85, .wrong_at_first = 5}), 1.15);
+  // 1.5 tokens in 1 + .5 + .3 steps: .83 of plain, and 1.67 of a plain step that takes twice as long.
+  EXPECT_GT(simulated_speedup({.share = 0.5, .right = 0.5, .row = 0.3, .slow_at_first = 6}), 0.98);
+  // Nor because the plain steps between drafts take longer than those that follow others.
+  EXPECT_GT(simulated_speedup({.share = 0.5, .right = 0.6, .row = 0.3, .slow_at_first = 6, .cold = 1.5}), 0.98);
 }
 
 }  // namespace
