@@ -29,7 +29,7 @@ struct DraftReading {
   Reading reading;
 };
 struct StepTimes {
-  std::vector<double> verify;  // [rows - 1]
+  std::vector<double> verify;  // [rows - 1]; of one row: plain decoding
   std::vector<double> drafts;
 };
 StepTimes measure_times(Runner& model, Reading reading, std::span<const DraftReading> drafts,

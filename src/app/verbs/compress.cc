@@ -276,7 +276,7 @@ void add_tuning(CLI::App& verb, CompressOptions* o) {
   verb.add_option("--tune-tokens", o->job.tune_tokens, "Tokens of the calibration text that it is tuned on")
       ->check(above_zero());
   verb.add_option("--tune-samples", o->job.tune_samples,
-                  "Tokens beside these that the model writes itself (default: 131072 on a CPU, 1048576 on a GPU)")
+                  "Tokens beside these that the model writes itself (default: 262144 on a CPU, 4194304 on a GPU)")
       ->check(zero_or_more());
 }
 

@@ -214,8 +214,8 @@ void add_text(CLI::App& verb, Tune& o) {
       ->required();
   verb.add_option("--calibration-tokens", text.tokens, "Tokens of it that are used")->check(above_zero());
   verb.add_option("--calibration-samples", text.samples,
-                  "Tokens beside these that the source writes itself, at temperature 1 (default: 131072 on a CPU, "
-                  "1048576 on a GPU)")
+                  "Tokens beside these that the source writes itself, at temperature 1 (default: 262144 on a CPU, "
+                  "4194304 on a GPU)")
       ->check(zero_or_more());
   verb.add_option("--samples-file", text.samples_file,
                   "Where these are kept: read if it is there and was written for the same model, text and seed");

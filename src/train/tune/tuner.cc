@@ -97,7 +97,7 @@ void set_defaults(TuneOptions& o, bool gpu, int64_t context) {
   o.rows = std::max(o.rows, context);
   o.products = gpu ? o.products : Products::f32;
 }
-int64_t default_samples(bool gpu) { return gpu ? 1048576 : 131072; }
+int64_t default_samples(bool gpu) { return gpu ? 4194304 : 262144; }
 
 double schedule(int64_t step, int64_t steps, double warmup) {
   const double at = static_cast<double>(step), rise = std::max(1.0, warmup * static_cast<double>(steps));
