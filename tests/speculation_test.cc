@@ -224,6 +224,7 @@ TEST(Speculation, GivesThePlainTextAndItsProbabilitiesBitForBit) {
                         {runner.get(), runner.get(), {Activations::a16, 4}, 4, false, false},
                         {runner.get(), runner.get(), {Activations::a8, 6}, 8, true, false},
                         {runner.get(), copy.get(), Activations::a8, 3, false, false},
+                        {small.get(), small.get(), {Activations::a8, 4}, 5, false, false},
                         {small.get(), small.get(), {Activations::a8, 4}, 5, false, true},
                         {runner.get(), nullptr, {}, 8, true, false}}) {
     SCOPED_TRACE(fmt::format("{} high bits, {} drafts, lookup {}", c.reading.high_bits, c.most, c.lookup));
@@ -240,6 +241,7 @@ TEST(Speculation, GivesThePlainTextAndItsProbabilitiesBitForBit) {
       EXPECT_EQ(got[i].ids, plain[i].ids) << i;
       EXPECT_EQ(got[i].logprobs, plain[i].logprobs) << i;
     }
+    if (c.adapt) continue;  // what is drafted depends on how long steps take here
     if (c.draft != nullptr) {
       EXPECT_GT(counters.accepted, 0);
     }
