@@ -212,8 +212,8 @@ TEST(Speculation, GivesThePlainTextAndItsProbabilitiesBitForBit) {
   const auto runner = make_quantised(checkpoint, KvFormat::f16, 2, 0, 4096);
   const auto plain = generate(*runner, requests, {.reading = Activations::a16, .max_sequences = 1});
   const auto copy = runner->make_draft(checkpoint);  // unquantised: another kind of weights over the same cache
-  // A cache that cannot hold all who run, so that some are preempted amid it.
-  const auto small = make_quantised(checkpoint, KvFormat::f16, 1, 0, 8 * kPageTokens);
+  // A cache that cannot hold all who run, with drafts or without, so that some are preempted amid it.
+  const auto small = make_quantised(checkpoint, KvFormat::f16, 1, 0, 5 * kPageTokens);
   struct Case {
     Runner *model, *draft;
     Reading reading;
@@ -224,7 +224,6 @@ TEST(Speculation, GivesThePlainTextAndItsProbabilitiesBitForBit) {
                         {runner.get(), runner.get(), {Activations::a16, 4}, 4, false, false},
                         {runner.get(), runner.get(), {Activations::a8, 6}, 8, true, false},
                         {runner.get(), copy.get(), Activations::a8, 3, false, false},
-                        {small.get(), small.get(), {Activations::a8, 4}, 5, false, false},
                         {small.get(), small.get(), {Activations::a8, 4}, 5, false, true},
                         {runner.get(), nullptr, {}, 8, true, false}}) {
     SCOPED_TRACE(fmt::format("{} high bits, {} drafts, lookup {}", c.reading.high_bits, c.most, c.lookup));
@@ -241,7 +240,6 @@ TEST(Speculation, GivesThePlainTextAndItsProbabilitiesBitForBit) {
       EXPECT_EQ(got[i].ids, plain[i].ids) << i;
       EXPECT_EQ(got[i].logprobs, plain[i].logprobs) << i;
     }
-    if (c.adapt) continue;  // what is drafted depends on how long steps take here
     if (c.draft != nullptr) {
       EXPECT_GT(counters.accepted, 0);
     }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/rng.h"
+#include "engine/drafts/controller.h"
 #include "eval/statistics/statistics.h"
 #include "kernels/choice_arithmetic.h"
 #include "kernels/cpu/choice/choose.h"
@@ -141,7 +142,7 @@ DraftQuality measure_quality(Runner& model, Reading reading, Runner& draft, Read
 
 StepTimes measure_times(Runner& model, Reading reading, std::span<const DraftReading> drafts,
                         const WrittenAnswer& answer, int64_t most) {
-  constexpr int kRounds = 15, kSettled = 2;
+  constexpr int kRounds = 15;
   Course c{&answer, {}, 0};
   const int64_t rows_of_all = static_cast<int64_t>(answer.ids.size());
   check(rows_of_all > most + 1, "an answer of {} tokens is too short to time {} rows with", rows_of_all, most);
@@ -163,17 +164,18 @@ StepTimes measure_times(Runner& model, Reading reading, std::span<const DraftRea
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   std::vector<std::vector<double>> verify(static_cast<size_t>(most)), drafted(drafts.size());
-  for (int round = 0; round <= kRounds; ++round)  // the first one warms up
-    for (int64_t rows = 1; rows <= most; ++rows) {
-      // Plain decoding follows plain decoding; verification follows drafts, whose weights a cache then holds.
-      for (int i = 0; rows == 1 && i < kSettled; ++i) time(model, reading, 1, false);
-      for (size_t i = 0; rows > 1 && i < drafts.size(); ++i) {
-        const double seconds = time(*drafts[i].runner, drafts[i].reading, 1, true);
-        if (round > 0) drafted[i].push_back(seconds);
-      }
-      const double seconds = time(model, reading, rows, false);
-      if (round > 0) verify[static_cast<size_t>(rows - 1)].push_back(seconds);
+  // Plain decoding follows plain decoding, verification follows drafts.
+  for (int round = 0; round <= kRounds; ++round) {
+    const auto keep = [&](std::vector<double>& in, double seconds) {
+      if (round > 0) in.push_back(seconds);  // the first round warms up
+    };
+    for (int64_t i = 0; i < kPlainStepsToSettle; ++i) time(model, reading, 1, false);
+    keep(verify[0], time(model, reading, 1, false));
+    for (int64_t rows = 2; rows <= most; ++rows) {
+      for (size_t i = 0; i < drafts.size(); ++i) keep(drafted[i], time(*drafts[i].runner, drafts[i].reading, 1, true));
+      keep(verify[static_cast<size_t>(rows - 1)], time(model, reading, rows, false));
     }
+  }
   StepTimes times;
   for (const auto& of_rows : verify) times.verify.push_back(percentile(of_rows, 50));
   for (const auto& of_draft : drafted) times.drafts.push_back(percentile(of_draft, 50));

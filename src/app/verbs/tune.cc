@@ -176,7 +176,6 @@ void add_rates(CLI::App& verb, train::TuneOptions& how) {
 }
 
 void add_schedule(CLI::App& verb, Tune& o) {
-  o.text.samples = -1;  // as the device allows
   verb.add_option("--steps", o.how.steps, "Steps of the whole model (default: 300 on a CPU, 1000 on a GPU)")
       ->check(zero_or_more());
   verb.add_option("--layer-steps", o.how.layer_steps, "Steps of every layer by itself before that")

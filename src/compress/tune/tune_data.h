@@ -15,8 +15,8 @@
 namespace fidelio {
 
 struct TuneText {
-  int64_t tokens = 524288, samples = 131072, held = 8192;
-  std::string samples_file;  // "": they are not kept
+  int64_t tokens = 524288, samples = -1, held = 8192;  // samples: train::default_samples
+  std::string samples_file;                            // "": they are not kept
 };
 
 // Who writes the samples, and how text becomes its tokens.

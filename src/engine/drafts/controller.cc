@@ -157,17 +157,17 @@ void Controller::drafted(int64_t rows, double seconds) {
 
 // Where a prompt shared the step, its time says nothing about outputs, and the cycle is not counted.
 void Controller::verified(int64_t rows, double seconds, bool only_outputs) {
-  constexpr int64_t kSettled = 2, kMeasured = 3, kRarest = 64;
+  constexpr int64_t kTimed = 3, kRarest = 64;
   verified_drafts_ = rows > outputs_;
   new_rows_ = verify_.steps(static_cast<double>(rows)) < kNewSteps;
-  const bool plain = !verified_drafts_ && drafted_ == 0;
-  plain_in_a_row_ = plain && only_outputs ? plain_in_a_row_ + 1 : 0;
-  if (!plain) ++cycles_since_plain_;
-  if (plain_in_a_row_ >= kSettled + kMeasured) {
+  plain_in_a_row_ = is_plain() && only_outputs ? plain_in_a_row_ + 1 : 0;
+  if (!is_plain()) ++cycles_since_plain_;
+  if (plain_in_a_row_ >= kPlainStepsToSettle + kTimed) {
     if (cycles_since_plain_ >= plain_interval_) plain_interval_ = std::min(2 * plain_interval_, kRarest);
     cycles_since_plain_ = 0;
   }
-  if (only_outputs && (!plain || plain_in_a_row_ > kSettled)) verify_.add(static_cast<double>(rows), seconds);
+  if (only_outputs && (!is_plain() || plain_in_a_row_ > kPlainStepsToSettle))
+    verify_.add(static_cast<double>(rows), seconds);
   seconds_ = only_outputs ? seconds_ + seconds : 0;
 }
 
@@ -182,7 +182,7 @@ void Controller::end_cycle(int64_t tokens) {
   constexpr double kKeep = 0.97;
   const auto n = static_cast<double>(outputs_), plain = verify_.of(n), each = static_cast<double>(tokens) / n;
   constexpr double kEachCycle = 0.005, kMost = 256;
-  const double gained = drafted_ > 0 || verified_drafts_ ? each - seconds_ / plain : 0;
+  const double gained = is_plain() ? 0 : each - seconds_ / plain;
   account_ = std::min(account_ + kEachCycle + (new_rows_ ? 0 : gained), kMost);
   new_account_ = std::min(new_account_ + kEachCycle + gained, kMost);
   tokens_ = kKeep * tokens_ + each;

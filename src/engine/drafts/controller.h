@@ -20,6 +20,10 @@
 
 namespace fidelio {
 
+// Plain steps after drafts that take longer than plain decoding has them: a cache holds what drafts read (1.63 ms where
+// 1.08 are usual, quill-26m on two cores).
+constexpr int64_t kPlainStepsToSettle = 2;
+
 // Seconds of a step. As fixed + per_row x rows: least squares over steps, the weight of each halved 100 steps later. And
 // as it is, by the number of rows, where steps of as many were seen: kernels for more rows than a few are others, so
 // that the ninth row may cost what fifty more do. This is the median of the last nine, since a GPU's step takes as long
@@ -98,9 +102,10 @@ class Controller {
   void end_cycle(int64_t tokens);
 
  private:
-  // All that is judged is compared with plain steps, which a machine that changes its pace may have timed long ago. They
-  // are timed several in a row: after drafts a cache holds their share of the weights, and a step takes longer (1.63 ms
-  // where 1.08 are usual, quill-26m on two cores).
+  // Neither drafted nor verified a draft.
+  bool is_plain() const { return drafted_ == 0 && !verified_drafts_; }
+  // All that is judged is compared with plain steps, which a machine that changes its pace may have timed long ago: after
+  // so many cycles with drafts there are plain ones, until they have settled and a few were timed.
   bool measures_plain() const {
     return cycles_since_plain_ >= plain_interval_ || !verify_.seen(static_cast<double>(outputs_));
   }
@@ -118,7 +123,9 @@ class Controller {
   double gain_ = 0;                    // of drafting: tokens a sequence and cycle beyond its cost
   int64_t interval_ = 8, waited_ = 0;  // cycles between trials, since drafting last happened
   int64_t refused_ = 0;                // cycles whose drafts did not pay together
-  int64_t cycles_since_plain_ = 0, plain_interval_ = 4, plain_in_a_row_ = 0;
+  int64_t cycles_since_plain_ = 0;     // with drafts, since settled plain steps were timed
+  int64_t plain_interval_ = 4;         // how many of them there are until that is done again
+  int64_t plain_in_a_row_ = 0;         // cycles
   double account_ = 8, new_account_ = 8;
 
   // Of this cycle.
