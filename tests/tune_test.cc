@@ -239,6 +239,44 @@ TEST_F(Tune, CompressTunesItsPlans) {
             0);
 }
 
+// What the source wrote is read again in place of being written again, however many tokens there are; samples of another
+// seed, another file and tokens that there are not are refused.
+TEST_F(Tune, SamplesAreKept) {
+  quantize("int3g64zs8", "start");
+  const std::string sizes = "--calibration-samples 1024 --rows 512 --samples-file own.safetensors ",
+                    path = folder_ / "own.safetensors";
+  const auto same = [&](const std::string& out) { return tuning("start", "--steps 2", out, sizes); };
+  run(same("first"));
+  const std::string written = sha256_hex(read_text_file(path));
+  run(same("second"));
+  EXPECT_EQ(hash("first"), hash("second"));
+  EXPECT_EQ(written, sha256_hex(read_text_file(path)));
+
+  const auto refused = [&](const std::string& command, const std::string& why) {
+    const CommandResult result = run_command(folder_.path(), command.substr(0, command.find(" --json")) + " 2>&1");
+    EXPECT_NE(result.code, 0);
+    EXPECT_THAT(result.out, testing::HasSubstr(why));
+  };
+  refused(tuning("start", "--steps 2 --seed 9", "other", sizes), "samples of another model, text or seed");
+  const std::map<std::string, std::string> about = Safetensors::open(path).metadata();
+  const auto rewrite = [&](int64_t tokens, int32_t id, int64_t each) {
+    OwnedTensor ids = OwnedTensor::allocate(DType::i32, Shape{tokens}),
+                ends = OwnedTensor::allocate(DType::i64, Shape{tokens / 128});
+    std::fill_n(ids.as<int32_t>().begin(), tokens, id);
+    for (int64_t i = 0; i < tokens / 128; ++i) ends.as<int64_t>()[static_cast<size_t>(i)] = (i + 1) * each;
+    write_safetensors(path, {to_write("ends", std::move(ends)), to_write("tokens", std::move(ids))}, about);
+  };
+  rewrite(1024, 1 << 20, 128);
+  refused(same("third"), "token 1048576 of");
+  rewrite(1024, 5, 129);
+  refused(same("third"), "a sample ends at 1032 of 1024 tokens");
+  std::filesystem::copy_file(folder_ / "start/model.safetensors", path,
+                             std::filesystem::copy_options::overwrite_existing);
+  refused(same("third"), "holds no samples");
+  rewrite(int64_t{12} << 20, 5, 128);  // three times the default of a GPU
+  run(same("many"));
+}
+
 // A state of another job is refused, with what differs.
 TEST_F(Tune, AStateOfAnotherRunIsRefused) {
   quantize("int4g64zs8", "start");

@@ -13,7 +13,7 @@ const train::TuneData& PlanTuner::data() {
   TuneText text;
   text.samples = job.tune_samples >= 0 ? job.tune_samples : train::default_samples(job.on_gpu);
   text.tokens = job.tune_tokens, text.held = std::min(text.held, (text.tokens + text.samples) / 8);
-  text.samples_file = job.out + ".journal/samples.json";
+  text.samples_file = job.out + ".journal/samples.safetensors";
   const World& w = desk_.world;
   data_ = tune_data_of(desk_.calibration_documents, text, {w.source, w.tokenizer, w.chat, w.make_runner}, job.serving,
                        job.on_gpu, job.context, job.seed);

@@ -6,9 +6,9 @@
 
 #include "compress/inputs/sets.h"
 #include "compress/self_samples.h"
-#include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/hash.h"
+#include "io/safetensors.h"
 
 namespace fidelio {
 namespace {
@@ -18,15 +18,42 @@ using Windows = std::vector<std::vector<int32_t>>;
 // Samples of a file, where it holds those of this job; none if it is not there.
 std::optional<Windows> read_samples(const std::string& path, const nlohmann::json& job, int32_t vocabulary) {
   if (path.empty() || !std::filesystem::exists(path)) return std::nullopt;
-  const nlohmann::json file = parse_json(read_text_file(path), path);
-  check(file.is_object() && file.contains("samples_of") && file.contains("sequences"),
+  const Safetensors file = Safetensors::open(path);
+  const auto found = file.metadata().find("samples_of");
+  check(found != file.metadata().end() && file.contains("tokens") && file.contains("ends"),
         "{} holds no samples; remove it or name another file", path);
-  check(file["samples_of"] == job, "{} holds samples of another model, text or seed: {}; this run asks for {}", path,
-        file["samples_of"].dump(), job.dump());
-  Windows windows = file["sequences"].get<Windows>();
-  for (const auto& w : windows)
-    for (const int32_t id : w) check(id >= 0 && id < vocabulary, "{}: token {} of {}", path, id, vocabulary);
+  const nlohmann::json of = parse_json(found->second, path);
+  check(of == job, "{} holds samples of another model, text or seed: {}; this run asks for {}", path, of.dump(),
+        job.dump());
+  const OwnedTensor tokens = file.get("tokens"), ends = file.get("ends");
+  check(tokens.view.dtype == DType::i32 && ends.view.dtype == DType::i64,
+        "{}: tokens of {} and ends of {}, where I32 and I64 are expected; remove it", path, name_of(tokens.view.dtype),
+        name_of(ends.view.dtype));
+  const auto ids = tokens.as<const int32_t>();
+  for (const int32_t id : ids) check(id >= 0 && id < vocabulary, "{}: token {} of {}", path, id, vocabulary);
+  Windows windows;
+  int64_t begin = 0;
+  for (const int64_t end : ends.as<const int64_t>()) {
+    check(end >= begin && end <= std::ssize(ids), "{}: a sample ends at {} of {} tokens; remove the file", path, end,
+          ids.size());
+    windows.emplace_back(ids.begin() + begin, ids.begin() + end);
+    begin = end;
+  }
   return windows;
+}
+
+void write_samples(const std::string& path, const nlohmann::json& job, const Windows& windows) {
+  int64_t n = 0;
+  for (const auto& w : windows) n += std::ssize(w);
+  OwnedTensor tokens = OwnedTensor::allocate(DType::i32, Shape{n}),
+              ends = OwnedTensor::allocate(DType::i64, Shape{std::ssize(windows)});
+  int64_t at = 0;
+  for (size_t i = 0; i < windows.size(); ++i) {
+    std::copy(windows[i].begin(), windows[i].end(), tokens.as<int32_t>().begin() + at);
+    ends.as<int64_t>()[i] = at += std::ssize(windows[i]);
+  }
+  write_safetensors(path, {to_write("ends", std::move(ends)), to_write("tokens", std::move(tokens))},
+                    {{"samples_of", job.dump()}});
 }
 
 Windows samples_of(const TuneText& text, const TuneSource& from, const RunnerOptions& serving, bool on_gpu,
@@ -40,8 +67,7 @@ Windows samples_of(const TuneText& text, const TuneSource& from, const RunnerOpt
   if (std::all_of(found.begin(), found.end(), [](const auto& of_rank) { return of_rank[0] != 0; })) return *kept;
   const Windows written = sample_sequences(from.make_runner, serving, read.sequences, text.samples, context, seed,
                                            on_gpu ? 256 : 32, ranks);
-  if (ranks.first() && !text.samples_file.empty())
-    write_file_atomically(text.samples_file, nlohmann::json{{"samples_of", job}, {"sequences", written}}.dump());
+  if (ranks.first() && !text.samples_file.empty()) write_samples(text.samples_file, job, written);
   return written;
 }
 
