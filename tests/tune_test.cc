@@ -270,6 +270,8 @@ TEST_F(Tune, SamplesAreKept) {
   refused(same("third"), "token 1048576 of");
   rewrite(1024, 5, 129);
   refused(same("third"), "a sample ends at 1032 of 1024 tokens");
+  rewrite(1024, 5, 127);
+  refused(same("third"), "samples end at 1016 of 1024 tokens");
   std::filesystem::copy_file(folder_ / "start/model.safetensors", path,
                              std::filesystem::copy_options::overwrite_existing);
   refused(same("third"), "holds no samples");

@@ -39,20 +39,20 @@ std::optional<Windows> read_samples(const std::string& path, const nlohmann::jso
     windows.emplace_back(ids.begin() + begin, ids.begin() + end);
     begin = end;
   }
+  check(begin == std::ssize(ids), "{}: samples end at {} of {} tokens; remove the file", path, begin, ids.size());
   return windows;
 }
 
 void write_samples(const std::string& path, const nlohmann::json& job, const Windows& windows) {
-  int64_t n = 0;
-  for (const auto& w : windows) n += std::ssize(w);
-  OwnedTensor tokens = OwnedTensor::allocate(DType::i32, Shape{n}),
-              ends = OwnedTensor::allocate(DType::i64, Shape{std::ssize(windows)});
-  int64_t at = 0;
-  for (size_t i = 0; i < windows.size(); ++i) {
-    std::copy(windows[i].begin(), windows[i].end(), tokens.as<int32_t>().begin() + at);
-    ends.as<int64_t>()[i] = at += std::ssize(windows[i]);
-  }
-  write_safetensors(path, {to_write("ends", std::move(ends)), to_write("tokens", std::move(tokens))},
+  std::vector<int64_t> ends;
+  for (const auto& w : windows) ends.push_back((ends.empty() ? 0 : ends.back()) + std::ssize(w));
+  const auto write_ends = [&](const ByteSink& sink) { sink(std::as_bytes(std::span(ends))); };
+  const auto write_tokens = [&](const ByteSink& sink) {
+    for (const auto& w : windows) sink(std::as_bytes(std::span(w)));
+  };
+  write_safetensors(path,
+                    {{"ends", DType::i64, Shape{std::ssize(ends)}, write_ends},
+                     {"tokens", DType::i32, Shape{ends.empty() ? 0 : ends.back()}, write_tokens}},
                     {{"samples_of", job.dump()}});
 }
 
