@@ -1,6 +1,7 @@
 // Vector codes on a GPU against their decoded weights. Without a GPU each test is skipped by name.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -147,33 +148,74 @@ TEST_F(VectorsCuda, ProductsAgreeWithDecodedWeightsAndRowsDoNotDependOnTheBatch)
     }
 }
 
-// Products of one input in one launch have the bits of each alone.
+// Products of one input in one launch have the bits of each alone, whether sets have one warp (many rows) or two.
 TEST_F(VectorsCuda, ProductsTogetherAreThoseAlone) {
   constexpr int64_t kRows = 3, kIn = 1200;
   Rng rng(5);
   std::vector<float> x(static_cast<size_t>(kRows * kIn));
   for (float& v : x) v = static_cast<float>(rng.normal());
-  std::vector<Cuda::Linear> packed;
-  for (const int64_t out : {40, 1000, 17}) packed.push_back(backend_->pack(random_vectors("vq8k12s1+r2.2", out, kIn)));
   Cuda& b = *backend_;
   b.reserve(kRows, kIn, 64);
   Batch batch;
   const std::vector<int32_t> ids(kRows), pages = {0};
   batch.append(ids, 0, pages, kRows, RowKind::output);
-  b.begin(batch, Activations::a16, kShape);
   Cuda::Matrix input = b.allocate(kRows, kIn);
   b.upload(x, input);
-  std::vector<Cuda::Matrix> outputs;
-  for (const Cuda::Linear& w : packed) outputs.push_back(b.allocate(kRows, w.out));
-  const std::pair<const Cuda::Linear*, Cuda::Matrix*> all[] = {
-      {&packed[0], &outputs[0]}, {&packed[1], &outputs[1]}, {&packed[2], &outputs[2]}};
-  b.linear(b.input(input), all);
-  for (size_t i = 0; i < packed.size(); ++i) {
-    std::vector<float> together(static_cast<size_t>(kRows * packed[i].out));
-    b.download(outputs[i], 0, kRows, together);
-    EXPECT_EQ(together, product(packed[i], x, kRows, RowKind::output, Activations::a16)) << i;
+  for (const std::array<int64_t, 3>& outs : {std::array<int64_t, 3>{40, 1000, 17}, {12000, 11000, 900}}) {
+    std::vector<Cuda::Linear> packed;
+    std::vector<Cuda::Matrix> outputs;
+    for (const int64_t out : outs) {
+      packed.push_back(b.pack(random_vectors("vq8k12s1+r2.2", out, kIn)));
+      outputs.push_back(b.allocate(kRows, out));
+    }
     b.begin(batch, Activations::a16, kShape);
+    const std::pair<const Cuda::Linear*, Cuda::Matrix*> all[] = {
+        {&packed[0], &outputs[0]}, {&packed[1], &outputs[1]}, {&packed[2], &outputs[2]}};
+    b.linear(b.input(input), all);
+    for (size_t i = 0; i < std::size(all); ++i) {
+      std::vector<float> together(static_cast<size_t>(kRows * packed[i].out));
+      b.download(outputs[i], 0, kRows, together);
+      EXPECT_EQ(together, product(packed[i], x, kRows, RowKind::output, Activations::a16)) << i;
+      b.begin(batch, Activations::a16, kShape);
+    }
   }
+}
+
+// Inside repeat() a product of one row normalises or gates its input itself.
+TEST_F(VectorsCuda, ARowThatTheProductMakesHasTheBitsOfOneInMemory) {
+  Cuda& b = *backend_;
+  uint64_t step = 0;
+  for (const char* format : {"vq8k12s1+r2.2", "vq8k16s8", "vq8k20s8+r4.7"})
+    for (const int64_t in : {int64_t{61}, int64_t{1000}, int64_t{5000}}) {
+      SCOPED_TRACE(fmt::format("{} of {}", format, in));
+      const Cuda::Linear packed = b.pack(random_vectors(format, 300, in));
+      b.reserve(1, in, 64);
+      Batch batch;
+      const std::vector<int32_t> ids(1), pages = {0};
+      batch.append(ids, 0, pages, 1, RowKind::output);
+      Rng rng(9);
+      Cuda::Matrix one = b.allocate(1, in), other = b.allocate(1, in), y = b.allocate(1, 300);
+      std::vector<float> values(static_cast<size_t>(in));
+      for (Cuda::Matrix* m : {&one, &other}) {
+        for (float& v : values) v = static_cast<float>(rng.normal());
+        b.upload(values, *m);
+      }
+      const auto product = [&](bool norm, bool repeated) {
+        b.begin(batch, Activations::a16, kShape);
+        const auto work = [&] {
+          const std::pair<const Cuda::Linear*, Cuda::Matrix*> output[] = {{&packed, &y}};
+          b.linear(norm ? b.norm(one, other, 1e-5f) : b.gated(one, other, Gate::silu), output);
+        };
+        if (repeated)
+          b.repeat(++step, work);
+        else
+          work();
+        std::vector<float> got(300);
+        b.download(y, 0, 1, got);
+        return got;
+      };
+      for (const bool norm : {true, false}) EXPECT_EQ(product(norm, true), product(norm, false)) << norm;
+    }
 }
 
 // Two products and, where there is a correction, a sum: the values of decode_row(), bit for bit.

@@ -107,8 +107,16 @@ void Cuda::State::multiply_codes(const Acts& input, const cuda::Linear& w, float
 
 void Cuda::State::multiply_vectors(const Acts& input, std::span<const cuda::VectorOutput> outputs, bool add) {
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
-  write_values();
-  cuda::vector_linear(stream, outputs, input.values, input.rows, mode == Activations::f32, add);
+  using Kind = cuda::VectorInput::Kind;
+  const bool exact = mode == Activations::f32;
+  cuda::VectorInput from{input.values, input.rows};
+  if (unwritten.x && unwritten.joins() && !exact && cuda::makes_vector_input(outputs, from)) {
+    from.kind = unwritten.norm ? Kind::norm : Kind::gate;
+    from.x = unwritten.x, from.with = unwritten.with, from.eps = unwritten.eps;
+  } else {
+    write_values();
+  }
+  cuda::vector_linear(stream, outputs, from, exact, add);
 }
 
 void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add) {

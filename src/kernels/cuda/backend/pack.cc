@@ -241,13 +241,17 @@ void pack_vectors(Stream stream, const LinearWeight& weight, Linear& to) {
   const VectorShape& s = m.shape;
   VectorWeight& w = to.values.vectors;
   w.out = weight.out, w.in = weight.in, w.vectors = s.vectors;
-  w.blocks = static_cast<int>(s.blocks), w.entries = static_cast<int>(s.entries);
+  w.units = Divisor(static_cast<uint32_t>((w.out + kVectorUnit - 1) / kVectorUnit));
+  w.blocks = Divisor(static_cast<uint32_t>(s.blocks)), w.entries = static_cast<int>(s.entries);
   w.groups = (s.vectors + kVectorGroup - 1) / kVectorGroup;
-  w.signs = s.signs;
+  w.signs = s.signs, w.log_warps = vector_log_warps(w);
   w.high = s.has_high;
   check(w.in <= most_vector_columns(),
         "{} of {} x {}: this GPU multiplies vector codes of at most {} columns; use another format or --device cpu",
         to_string(weight.spec), w.out, w.in, most_vector_columns());
+  check(w.fits(),
+        "{} of {} x {} in {} blocks: larger than the CUDA backend can address; use another format or --device cpu",
+        to_string(weight.spec), w.out, w.in, s.blocks);
   const std::span<const f16> columns_of = m.column_scale.as<const f16>();
   std::vector<f16> column(columns_of.begin(), columns_of.end());
   column.resize(static_cast<size_t>(8 * s.vectors));

@@ -168,6 +168,15 @@ __device__ __forceinline__ float sum_of_warp(float v) {
 __device__ __forceinline__ float squares_of_block(float4 v) {
   return sum_of_warp(fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, __fmul_rn(v.w, v.w)))));
 }
+// The same sum where half a warp has a block, a lane columns 8 l .. 8 l + 7 of it.
+__device__ __forceinline__ float squares_of_half(float4 a, float4 b) {
+  const auto of = [](float4 v) { return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, __fmul_rn(v.w, v.w)))); };
+  float even = of(a), odd = of(b);
+#pragma unroll
+  for (int apart = 8; apart > 0; apart /= 2)
+    even += __shfl_xor_sync(~0u, even, apart), odd += __shfl_xor_sync(~0u, odd, apart);
+  return even + odd;
+}
 // A lane's share of a row's squares, which sum_of_warp() makes all of them; and what the row is multiplied by.
 __device__ __forceinline__ float share_of_squares(const float* of_blocks, int blocks) {
   float sum = 0;

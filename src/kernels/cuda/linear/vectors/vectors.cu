@@ -1,24 +1,26 @@
 // A thread block has a multiprocessor and a run of sixteens of rows, of which it takes those that have two codebooks at
 // a time (a stage):
 //
-//     shared memory:  [codebook][codebook][inputs of up to 4 rows of x][partial sums]      one codebook if two are too much
-//     warps:          sets of two; a set takes four rows of W at a time, and warp s of it groups s, s + 2, ... of
-//                     those rows, and of rows 2 s (half the lanes) and 2 s + 1 the corrections and what comes out
+//     shared memory:  [codebook][codebook][inputs of up to 4 rows of x][the row][partial sums]
+//                     one codebook if two are too much; the row, where one has corrections, if it fits
+//     warps:          sets of one or two; a set takes four rows of W at a time. Of two, warp s has groups s, s + 2, ...
+//                     of those rows, and of rows 2 s (half the lanes) and 2 s + 1 the corrections and what comes out;
+//                     one has all four, eight lanes each
 //
 // Within a stage sets wait for nobody. What is read next is asked for while what is there is multiplied: words a group
-// ahead, corrections four rows ahead; the first words and codebooks before the kernel ahead has ended.
+// ahead, corrections four rows ahead; the first words and codebooks before the kernel ahead has ended. Until the first
+// product a thread block takes longer than for some rows of W (docs/lab/gpu.md), so all that it needs is asked for at
+// once, and it has no division.
 #include <algorithm>
 
 #include "kernels/cuda/device/launch.cuh"
-#include "kernels/cuda/linear/vectors/vector_inputs.cuh"
+#include "kernels/cuda/linear/vectors/vector_sums.cuh"
 
 namespace fidelio::cuda {
 namespace {
 
-constexpr int kWarps = 16, kThreads = 32 * kWarps;
-constexpr int kSplit = 2, kSets = kWarps / kSplit, kFew = 4;  // rows of W that a set takes at a time
+constexpr int kFew = 4;  // rows of W that a set takes at a time
 constexpr int kBooks = 2;
-constexpr int book_bytes(bool high) { return kVectorPlaces * 8 * (high ? 2 : 1); }
 constexpr int kMostRows = 4;  // rows of x that share one decoding
 
 struct Product {
@@ -26,152 +28,19 @@ struct Product {
   float* y[kMaxTogether];
   int first_unit[kMaxTogether + 1];
   int count;
-  const float* x;
-  int rows;
-  int books;  // in shared memory at a time
+  int units_each, one_more;  // of a thread block; the first have one more
+  int log_warps;             // of a set: the weights'
+  VectorInput input;
+  int books;   // in shared memory at a time
+  bool keeps;  // the row is in shared memory as well
   bool add;
 };
 
+constexpr int row_bytes(int groups) { return groups * kVectorGroup * 8 * 4; }
 template <int kPlanes>
-int shared_bytes(bool high, int books, int groups, int rows) {
-  return books * book_bytes(high) + rows * (vector_input_bytes<kPlanes>(groups) + 2 * kWarps * kFew * 4) +
-         2 * kWarps * 4;
-}
-
-__device__ __forceinline__ int dot_unsigned(uint32_t levels, uint32_t x, int sum) {
-  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(levels), "r"(x));
-  return sum;
-}
-template <bool kBiased>
-__device__ __forceinline__ int dot(uint32_t levels, uint32_t x, int sum) {
-  if constexpr (kBiased) return dot_unsigned(levels, x, sum);
-  return __dp4a(static_cast<int>(levels), static_cast<int>(x), sum);
-}
-
-// Entries lie in shared memory as they are multiplied: with one sign also negated; with more, plus 128, where negating
-// u is 256 - u = ~u + 1 without a carry; where there are few, 16 times each, a copy for each pair of banks, else twice.
-template <int kSigns, bool kHigh>
-__device__ void fill_book(const VectorWeight& w, int block, uint2* book) {
-  const auto* from = reinterpret_cast<const uint2*>(w.codebook) + int64_t{block} * w.entries;
-  const int count = w.entries * (kHigh ? 1 : 16);
-  for (int i = threadIdx.x; i < count; i += kThreads) {
-    const uint2 e = __ldg(from + (kHigh ? i : i / 16));
-    const uint2 plus = kSigns == 1 ? e : uint2{e.x ^ 0x80808080u, e.y ^ 0x80808080u};
-    book[i] = plus;
-    if constexpr (kHigh) book[second_place(i)] = plus;
-    if constexpr (kSigns == 1) book[i + count] = book[second_place(i + count)] = {__vneg4(e.x), __vneg4(e.y)};
-  }
-}
-
-// Half h of a vector as it is multiplied.
-template <int kSigns>
-__device__ __forceinline__ uint32_t with_signs(uint32_t levels, const VectorWords& words, int which, int h) {
-  if constexpr (kSigns == 1) return levels;
-  const uint32_t minus = negated(words, which, h);
-  return (levels ^ minus * 255) + minus;
-}
-
-// Sums of kRows rows of W and kCount rows of x in one group.
-template <int kSigns, bool kHigh, int kRows, int kCount, int kPlanes>
-__device__ __forceinline__ void add_group(const VectorWords (&words)[kRows], const std::byte* book, uint32_t copy,
-                                          const VectorInputs<kPlanes>& inputs, int group, float (&sum)[kRows][kCount]) {
-  constexpr bool kBiased = kSigns != 1;
-  constexpr int kCopies = kHigh ? 0 : 4;  // of a centroid, as a power of two
-  const int lane = threadIdx.x % 32;
-  int whole[kRows][kCount][kPlanes] = {}, bias[kCount][kPlanes] = {};
-  uint2 entry[4][kRows];  // all asked for at once: a multiprocessor's warps are few
-#pragma unroll
-  for (int which = 0; which < 4; ++which)
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-      entry[which][r] = *reinterpret_cast<const uint2*>(book + (centroid_at<kHigh, kCopies>(words[r], which) | copy));
-#pragma unroll
-  for (int which = 0; which < 4; ++which) {
-    const int at = (group * 4 + which) * kVectorLanes + lane;
-    uint32_t level[kRows][2];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      level[r][0] = with_signs<kSigns>(entry[which][r].x, words[r], which, 0);
-      level[r][1] = with_signs<kSigns>(entry[which][r].y, words[r], which, 1);
-    }
-#pragma unroll
-    for (int m = 0; m < kCount; ++m) {
-      const uint4 two = inputs.planes(m)[at];
-      uint32_t x[kPlanes][2] = {{two.x, two.y}, {two.z, two.w}};
-      if constexpr (kPlanes == 3) {
-        const uint2 third = inputs.third(m)[at];
-        x[2][0] = third.x, x[2][1] = third.y;
-      }
-#pragma unroll
-      for (int p = 0; p < kPlanes; ++p)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          if constexpr (kBiased) bias[m][p] = dot_unsigned(0x80808080u, x[p][h], bias[m][p]);
-#pragma unroll
-          for (int r = 0; r < kRows; ++r) whole[r][m][p] = dot<kBiased>(level[r][h], x[p][h], whole[r][m][p]);
-        }
-    }
-  }
-#pragma unroll
-  for (int m = 0; m < kCount; ++m) {
-    const float scale = inputs.scale(m)[group];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      float total = static_cast<float>((whole[r][m][0] - bias[m][0]) * 256 + (whole[r][m][1] - bias[m][1]));
-      if constexpr (kPlanes == 3) total = fmaf(total, 256.0f, static_cast<float>(whole[r][m][2] - bias[m][2]));
-      sum[r][m] = fmaf(scale, total, sum[r][m]);
-    }
-  }
-}
-
-// Sums over lanes of kCount values, a power of two: lane l's is that of value l / (32 / kCount). Each is added up as a
-// tree, halves of the warp first, however many there are.
-template <int kCount, int kBy = 16>
-__device__ __forceinline__ float sum_of_lanes(float (&v)[kCount], int lane) {
-  if constexpr (kBy == 0) {
-    return v[0];
-  } else if constexpr (kCount == 1) {
-    v[0] += __shfl_xor_sync(~0u, v[0], kBy);
-    return sum_of_lanes<1, kBy / 2>(v, lane);
-  } else {
-    const bool upper = (lane & kBy) != 0;
-    float kept[kCount / 2];
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i)
-      kept[i] = (upper ? v[kCount / 2 + i] : v[i]) + __shfl_xor_sync(~0u, upper ? v[i] : v[kCount / 2 + i], kBy);
-    return sum_of_lanes<kCount / 2, kBy / 2>(kept, lane);
-  }
-}
-
-// A lane's correction.
-struct Correction {
-  uint2 levels = {0, 0};
-  float scale = 0;
-  int first = 0;  // column
-};
-__device__ __forceinline__ Correction correction(const VectorWeight& w, int i) {
-  return {__ldg(reinterpret_cast<const uint2*>(w.value) + i), __half2float(__ushort_as_half(__ldg(w.scale + i))),
-          __ldg(w.place + i) * 8};
-}
-// What it adds: 8 bytes times 8 columns, of which the last may be beyond the matrix. A signed byte b becomes the float
-// 2^23 + 128 + b, less 2^23 + 128.
-__device__ __forceinline__ float corrected(const Correction& c, const float* x, int in) {
-  const uint32_t biased[2] = {c.levels.x ^ 0x80808080u, c.levels.y ^ 0x80808080u};
-  float inputs[8];
-  if (in % 4 == 0 && c.first + 8 <= in) {
-    const auto* four = reinterpret_cast<const float4*>(x + c.first);
-    const float4 low = four[0], high = four[1];
-    inputs[0] = low.x, inputs[1] = low.y, inputs[2] = low.z, inputs[3] = low.w;
-    inputs[4] = high.x, inputs[5] = high.y, inputs[6] = high.z, inputs[7] = high.w;
-  } else {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) inputs[j] = c.first + j < in ? x[c.first + j] : 0.0f;
-  }
-  float sum = 0;
-#pragma unroll
-  for (int j = 0; j < 8; ++j)
-    sum = fmaf(__uint_as_float(__byte_perm(biased[j / 4], 0x4B000000u, 0x7440 + j % 4)) - 8388736.0f, inputs[j], sum);
-  return sum * c.scale;
+int shared_bytes(bool high, int books, int groups, int rows, bool keeps = false) {
+  return books * book_bytes(high) + rows * (vector_input_bytes<kPlanes>(groups) + 2 * kVectorWarps * kFew * 4) +
+         (keeps ? row_bytes(groups) : 0) + 2 * kVectorWarps * 4;
 }
 
 // What a thread block does with its rows.
@@ -181,30 +50,77 @@ struct Worker {
   const Product& p;
   std::byte* books;
   VectorInputs<kPlanes> inputs;
+  float* kept;     // the row, or null
   float* partial;  // [parity][set][row of its four][split][row of x]
   float* largest;
-  const int lane = threadIdx.x % 32, split = threadIdx.x / 32 % kSplit, set = threadIdx.x / 32 / kSplit;
-  const int own = split * 2 + lane / 16;  // the row of its four whose corrections and sums a lane has
-  static_assert(kSplit * 2 == kFew);
-
-  __device__ static bool has_corrections(const VectorWeight& w, int row, int end) {
-    return w.begin && row < end && row < w.out;
-  }
+  const int lane = threadIdx.x % 32, warps = 1 << p.log_warps;  // of a set
+  const int split = threadIdx.x / 32 & (warps - 1), set = threadIdx.x / 32 >> p.log_warps;
+  const int each = 8 << p.log_warps, share = lane & (each - 1);  // lanes that have a row of the four, its corrections
+  const int own = (lane + 32 * split) >> (3 + p.log_warps);      // and what comes out; which row, which of them this is
+  const int step = kVectorWarps * kFew >> p.log_warps;           // rows of all sets
 
   __device__ Worker(const Product& product, std::byte* shared)
       : p(product),
         books(shared),
         inputs{shared + product.books * book_bytes(kHigh), static_cast<int>(product.weight[0].groups)} {
-    partial = reinterpret_cast<float*>(inputs.row(kCount));
-    largest = partial + 2 * kWarps * kFew * kCount;
+    std::byte* const behind = inputs.row(kCount);
+    kept = kCount == 1 && product.keeps ? reinterpret_cast<float*>(behind) : nullptr;
+    partial = reinterpret_cast<float*>(behind + (kept ? row_bytes(inputs.groups) : 0));
+    largest = partial + 2 * kVectorWarps * kFew * kCount;
   }
 
-  // Rows [first, first + kAtOnce) in a group.
-  __device__ void load(const VectorWeight& w, int first, int group, VectorWords (&words)[kAtOnce]) const {
+  // A warp goes through its rows, kAtOnce at a time, and through its groups of each.
+  struct Place {
+    int row, group;
+  };
+  __device__ void advance(Place& at) const {
+    at.group += warps;
+    if (at.group < inputs.groups) return;
+    at.group = split, at.row += kAtOnce;
+    if (at.row % kFew == 0) at.row += step - kFew;
+  }
+  // The words of a place, if there is one before row `end`; and then goes to the next. With signs beside the indices
+  // there are no registers to have them early (measured: 2% of a step lost, where one sign gains 8%).
+  __device__ void load(const VectorWeight& w, int end, Place& at, VectorWords (&words)[kAtOnce]) const {
     constexpr int kRecord = kVectorLanes * ((kHigh ? 8 : 4) + (kSigns == 8 ? 4 : kSigns == 4 ? 2 : 0));
-    const uint8_t* at = w.codes + (int64_t{first} * inputs.groups + group) * kRecord;
+    const bool there = at.row < end;
+    if (kSigns > 1 && !there) return;
+    const uint8_t* from =
+        w.codes + static_cast<uint64_t>(static_cast<uint32_t>(at.row * inputs.groups + at.group)) * kRecord;
 #pragma unroll
-    for (int r = 0; r < kAtOnce; ++r) words[r] = vector_words<kSigns, kHigh>(at + r * inputs.groups * kRecord, lane);
+    for (int r = 0; r < kAtOnce; ++r) {
+      const uint8_t* record = from + r * inputs.groups * kRecord;
+      if constexpr (kSigns == 1)
+        words[r] = places_if(there, record, lane);
+      else
+        words[r] = vector_words<kSigns, kHigh>(record, lane);
+    }
+    advance(at);
+  }
+
+  // Inputs of all rows; `columns` are those of the first.
+  __device__ void make(MadeRow row, RowColumns columns) {
+    const int end = inputs.groups * kVectorGroup, column = threadIdx.x;
+    if (row.from.kind == VectorInput::Kind::norm) row.find_factor(columns, end, partial);
+#pragma unroll 1
+    for (int m = 0; m < kCount; ++m) {
+      if (m > 0) {
+        row.row = min(m, static_cast<int>(p.input.rows) - 1);
+        columns = {};
+        row.load_fixed(column, columns), row.load_made(column, columns);
+      }
+      make_inputs<kPlanes>(row, columns, inputs, m, kept, largest);
+    }
+  }
+
+  __device__ float fix_by(const VectorWeight& w, const Correction& fix, int m, float sum) const {
+    if (kept) {
+      const auto* four = reinterpret_cast<const float4*>(kept) + 2 * fix.place;
+      return corrected(fix, sum, four[0], four[1]);
+    }
+    const auto in = static_cast<int>(w.in);
+    const float* x = p.input.x + min(m, static_cast<int>(p.input.rows) - 1) * in;
+    return corrected(fix, sum, load4(x, fix.place * 8, in), load4(x, fix.place * 8 + 4, in));
   }
 
   // The units of a stage, from `unit` of weight `which` on, that have the books of `block` and the next one.
@@ -212,100 +128,132 @@ struct Worker {
     const VectorWeight& w = p.weight[which];
     const int end = (unit + count) * kVectorUnit, second = w.first_unit(block + 1) * kVectorUnit;
     int row = unit * kVectorUnit + set * kFew;
+    Place place{split < inputs.groups ? row : end, split};  // what is asked for next
     VectorWords words[kAtOnce] = {};
-    if (row < end && split < inputs.groups) load(w, row, split, words);
-    Correction fix;
-    int at = 0, last = 0;
-    if (has_corrections(w, row + own, end)) {
-      at = w.begin[row + own] + lane % 16, last = w.begin[row + own + 1];
-      if (at < last) fix = correction(w, at);
-    }
-    if (!first) __syncthreads();  // everybody is done with books and inputs
-    fill_book<kSigns, kHigh>(w, block, reinterpret_cast<uint2*>(books));
-    if (second < end) fill_book<kSigns, kHigh>(w, block + 1, reinterpret_cast<uint2*>(books + book_bytes(kHigh)));
+    load(w, end, place, words);
+    Fixes fixes = fixes_of(w, row + own, end);
+    Book<kSigns, kHigh> book;
+    book.load(w, block);
+    MadeRow made{w, p.input, 0};
+    RowColumns columns;
+    const auto column = static_cast<int>(threadIdx.x);
+    if (fresh) made.load_fixed(column, columns);
     if (first) ptx::dependency_wait();
-    if (fresh)
-      for (int m = 0; m < kCount; ++m) make_inputs<kPlanes>(w, p.x + min(m, p.rows - 1) * w.in, inputs, m, largest);
+    if (fresh) made.load_made(column, columns);
+    if (!first) __syncthreads();  // everybody is done with books and inputs
+    book.store(w, books);
+    if (second < end) book.load(w, block + 1), book.store(w, books + book_bytes(kHigh));
+    load(w, fixes);
+    if (fresh) make(made, columns);
     __syncthreads();
-    for (int parity = 0; row < end; row += kSets * kFew, parity ^= 1) {
-      const int next = row + kSets * kFew, after = next < end ? next : -1;
-      const bool more = has_corrections(w, next + own, end);
-      const int next_at = more ? w.begin[next + own] + lane % 16 : 0, next_last = more ? w.begin[next + own + 1] : 0;
-      float* mine = partial + (parity * kSets + set) * kFew * kSplit * kCount;
-      const int slot = row < second ? 0 : 1;
-      float scale[kFew], fixed[kCount] = {};
+    const int rows_here = min(end, static_cast<int>(w.out));
+    float* y = share < p.input.rows ? p.y[which] + share * w.out : nullptr;
+    for (int parity = 0; row < end; row += step, parity ^= 1) {
+      Fixes coming = fixes_of(w, row + step + own, end);
+      float* const mine = partial + (parity * kVectorWarps + set * warps) * kFew * kCount;
+      const uint32_t copy = copy_of(row, second);
+      const int out = row + own;
+      const bool writes = y && out < rows_here;
+      const float before = writes && p.add ? y[out] : 0.0f, bias = writes && w.bias ? w.bias[out] : 0.0f,
+                  scale = writes ? __ldg(w.row + out) : 0.0f;
 #pragma unroll
-      for (int r = 0; r < kFew; ++r) scale[r] = __ldg(w.row + row + r);
-      for (; at < last; at += 16) {
+      for (int part = 0; part < kFew; part += kAtOnce) {
+        float sum[kAtOnce][kCount] = {};
+        for (int g = split; g < inputs.groups; g += warps) {
+          VectorWords coming[kAtOnce] = {};
+          load(w, end, place, coming);
+          add_group<kSigns, kHigh, kAtOnce, kCount, kPlanes>(words, books, copy, inputs, g, sum);
 #pragma unroll
-        for (int m = 0; m < kCount; ++m)
-          fixed[m] += corrected(fix, p.x + min(m, p.rows - 1) * static_cast<int>(w.in), static_cast<int>(w.in));
-        if (at + 16 < last) fix = correction(w, at + 16);
+          for (int r = 0; r < kAtOnce; ++r) words[r] = coming[r];
+        }
+        join(sum, mine + part * warps * kCount);
       }
-#pragma unroll
-      for (int part = 0; part < kFew; part += kAtOnce)
-        sums(w, row + part, part + kAtOnce < kFew ? row + part + kAtOnce : after, words, slot,
-             mine + part * kSplit * kCount, scale + part, own - part, fixed);
-      at = next_at, last = next_last;
-      if (at < last) fix = correction(w, at);
-      asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "n"(32 * kSplit) : "memory");
-      if (row + own < w.out && lane % 16 < p.rows) write(w, row + own, which, mine + own * kSplit * kCount);
+      const float fixed = fix(w, fixes);
+      fixes = coming;
+      load(w, fixes);
+      if (warps == 1)
+        __syncwarp();
+      else
+        asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "r"(32 * warps) : "memory");
+      if (writes) {
+        float total = 0;
+        for (int i = 0; i < warps; ++i) total += mine[(own * warps + i) * kCount + share];
+        y[out] = fmaf(scale, total, fixed) + bias + before;
+      }
     }
   }
 
-  // Sums of rows [row, row + kAtOnce); `words` are those of this warp's first group, and then those of `next`'s. Row
-  // `fix`, if it is one of these, gets `fixed`.
-  __device__ void sums(const VectorWeight& w, int row, int next, VectorWords (&words)[kAtOnce], int slot, float* parts,
-                       const float* scale, int fix, const float (&fixed)[kCount]) {
-    const uint32_t copy = static_cast<uint32_t>(slot * book_bytes(kHigh) + (kHigh ? 0 : lane % 16 * 8));
-    float sum[kAtOnce][kCount] = {};
-    for (int g = split; g < inputs.groups; g += kSplit) {
-      VectorWords coming[kAtOnce] = {};
-      if (g + kSplit < inputs.groups)
-        load(w, row, g + kSplit, coming);
-      else if (next >= 0)
-        load(w, next, split, coming);
-      add_group<kSigns, kHigh, kAtOnce, kCount, kPlanes>(words, books, copy, inputs, g, sum);
+  // What centroids' addresses of a row have in common.
+  __device__ uint32_t copy_of(int row, int second) const {
+    return static_cast<uint32_t>((row < second ? 0 : book_bytes(kHigh)) + (kHigh ? 0 : lane % 16 * 8));
+  }
+
+  // Corrections of a lane's row, of which it has one in `each`: two asked for ahead.
+  struct Fixes {
+    int begin = 0, end = 0;
+    Correction two[2];
+  };
+  __device__ Fixes fixes_of(const VectorWeight& w, int row, int end) const {
+    const bool there = w.begin && row < end && row < w.out;
+    return {there ? w.begin[row] : 0, there ? w.begin[row + 1] : 0};
+  }
+  __device__ void load(const VectorWeight& w, Fixes& fixes) const {
 #pragma unroll
-      for (int r = 0; r < kAtOnce; ++r) words[r] = coming[r];
+    for (int i = 0; i < 2; ++i)
+      if (const int at = fixes.begin + share + i * each; at < fixes.end) fixes.two[i] = correction(w, at);
+  }
+  // Their sum of x's row `share`.
+  __device__ __forceinline__ float fix(const VectorWeight& w, Fixes& fixes) const {
+    float fixed[kCount] = {};
+    for (int at = fixes.begin + share; at < fixes.end; at += 2 * each) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (at + i * each >= fixes.end) break;
+#pragma unroll
+        for (int m = 0; m < kCount; ++m) fixed[m] = fix_by(w, fixes.two[i], m, fixed[m]);
+      }
+      fixes.begin += 2 * each;
+      load(w, fixes);
     }
+    if (!w.begin) return 0;
+    float mine = 0;
+#pragma unroll
+    for (int m = 0; m < kCount; ++m) {
+      for (int apart = each / 2; apart > 0; apart /= 2) fixed[m] += __shfl_xor_sync(~0u, fixed[m], apart);
+      if (m == share) mine = fixed[m];
+    }
+    return mine;
+  }
+
+  // The sums of all lanes.
+  __device__ __forceinline__ void join(const float (&sum)[kAtOnce][kCount], float* parts) const {
     float all[kAtOnce * kCount];
 #pragma unroll
-    for (int i = 0; i < kAtOnce * kCount; ++i)
-      all[i] = fmaf(scale[i / kCount], sum[i / kCount][i % kCount], i / kCount == fix ? fixed[i % kCount] : 0.0f);
+    for (int i = 0; i < kAtOnce * kCount; ++i) all[i] = sum[i / kCount][i % kCount];
     const float total = sum_of_lanes(all, lane);
     constexpr int kLanesEach = 32 / (kAtOnce * kCount);
     const int value = lane / kLanesEach;
-    if (lane % kLanesEach == 0) parts[(value / kCount * kSplit + split) * kCount + value % kCount] = total;
-  }
-
-  // Of row `lane % 16` of x.
-  __device__ void write(const VectorWeight& w, int row, int which, const float* parts) const {
-    float value = w.bias ? w.bias[row] : 0.0f;
-#pragma unroll
-    for (int s = 0; s < kSplit; ++s) value += parts[s * kCount + lane % 16];
-    float& to = p.y[which][lane % 16 * w.out + row];
-    to = p.add ? to + value : value;
+    if (lane % kLanesEach == 0) parts[(value / kCount * warps + split) * kCount + value % kCount] = total;
   }
 };
 
 template <int kSigns, bool kHigh, int kCount, int kPlanes>
-__global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Product p) {
+__global__ void __launch_bounds__(kVectorThreads) multiply(const __grid_constant__ Product p) {
   extern __shared__ uint4 shared[];
   ptx::allow_dependents();
   Worker<kSigns, kHigh, kCount, kPlanes> worker(p, reinterpret_cast<std::byte*>(shared));
-  const int units = p.first_unit[p.count];
-  int unit = static_cast<int>(int64_t{units} * blockIdx.x / gridDim.x);
-  const int end = static_cast<int>(int64_t{units} * (blockIdx.x + 1) / gridDim.x);
+  const auto block = static_cast<int>(blockIdx.x);
+  int unit = block * p.units_each + min(block, p.one_more);
+  const int end = unit + p.units_each + (block < p.one_more ? 1 : 0);
   bool first = true;
   for (int which = 0; unit < end; ++which) {
     const VectorWeight& w = p.weight[which];
     bool fresh = true;  // a weight of its own column scales
     while (unit < min(end, p.first_unit[which + 1])) {
       const int from = unit - p.first_unit[which], last = min(end, p.first_unit[which + 1]) - p.first_unit[which];
-      const int block = w.block_of(from);
-      const int count = min(last, w.first_unit(block + p.books)) - from;
-      worker.stage(which, from, count, block, first, fresh);
+      const int book = w.block_of(from);
+      const int count = min(last, w.first_unit(book + p.books)) - from;
+      worker.stage(which, from, count, book, first, fresh);
       first = fresh = false;
       unit += count;
     }
@@ -327,6 +275,10 @@ int most_shared() {
   return bytes;
 }
 
+bool has_corrections(const Product& p) {
+  return std::any_of(p.weight, p.weight + p.count, [](const VectorWeight& w) { return w.begin != nullptr; });
+}
+
 template <int kSigns, bool kHigh, int kCount, int kPlanes>
 void launch_product(Stream stream, Product p) {
   const auto kernel = multiply<kSigns, kHigh, kCount, kPlanes>;
@@ -334,10 +286,12 @@ void launch_product(Stream stream, Product p) {
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared());
   cuda_check(allowed, "asking for shared memory");
   const auto groups = static_cast<int>(p.weight[0].groups);
-  p.books = shared_bytes<kPlanes>(kHigh, kBooks, groups, kCount) <= most_shared() ? kBooks : 1;
-  const auto bytes = static_cast<size_t>(shared_bytes<kPlanes>(kHigh, p.books, groups, kCount));
-  const auto grid = static_cast<unsigned>(std::min(multiprocessors(), p.first_unit[p.count]));
-  launch("a product of vector codes", stream, dim3(grid), kThreads, bytes, kernel, p);
+  p.keeps = kCount == 1 && has_corrections(p) && shared_bytes<kPlanes>(kHigh, 1, groups, 1, true) <= most_shared();
+  p.books = shared_bytes<kPlanes>(kHigh, kBooks, groups, kCount, p.keeps) <= most_shared() ? kBooks : 1;
+  const auto bytes = static_cast<size_t>(shared_bytes<kPlanes>(kHigh, p.books, groups, kCount, p.keeps));
+  const int units = p.first_unit[p.count], grid = std::min(multiprocessors(), units);
+  p.units_each = units / grid, p.one_more = units % grid;
+  launch("a product of vector codes", stream, dim3(static_cast<unsigned>(grid)), kVectorThreads, bytes, kernel, p);
 }
 
 template <int kCount, int kPlanes>
@@ -352,33 +306,48 @@ void launch_format(Stream stream, const Product& p) {
 
 }  // namespace
 
+int vector_log_warps(const VectorWeight& w) {
+  return w.units.by >= 5u * static_cast<uint32_t>(multiprocessors()) ? 0 : 1;
+}
+
 int64_t most_vector_columns() {
   const int room = most_shared() - shared_bytes<3>(true, 1, 0, 1);
   return int64_t{room / vector_input_bytes<3>(1)} * kVectorGroup * 8;
 }
 
-void vector_linear(Stream stream, std::span<const VectorOutput> outputs, const float* x, int64_t rows, bool exact,
+bool makes_vector_input(std::span<const VectorOutput> outputs, const VectorInput& input) {
+  const VectorWeight& w = *outputs[0].weight;
+  bool corrections = false;
+  for (const VectorOutput& o : outputs) corrections = corrections || o.weight->begin;
+  return input.rows == 1 &&
+         (!corrections || shared_bytes<2>(w.high, 1, static_cast<int>(w.groups), 1, true) <= most_shared());
+}
+
+void vector_linear(Stream stream, std::span<const VectorOutput> outputs, const VectorInput& input, bool exact,
                    bool add) {
   Product p = {};
   p.count = static_cast<int>(outputs.size());
   p.add = add;
+  p.log_warps = outputs[0].weight->log_warps;
+  p.input = input;
   const VectorWeight& w = *outputs[0].weight;
   for (size_t i = 0; i < outputs.size(); ++i) {
     p.weight[i] = *outputs[i].weight;
     p.first_unit[i + 1] = p.first_unit[i] + static_cast<int>((p.weight[i].out + kVectorUnit - 1) / kVectorUnit);
   }
-  for (int64_t m = 0; m < rows; m += p.rows) {
-    p.rows = exact ? 1 : static_cast<int>(std::min<int64_t>(kMostRows, rows - m));
-    while (p.rows > 1 &&
-           shared_bytes<2>(w.high, 1, static_cast<int>(w.groups), p.rows == 3 ? 4 : p.rows) > most_shared())
-      --p.rows;
-    p.x = x + m * w.in;
+  for (int64_t m = 0; m < input.rows; m += p.input.rows) {
+    int64_t& rows = p.input.rows;
+    rows = exact ? 1 : std::min<int64_t>(kMostRows, input.rows - m);
+    while (rows > 1 && shared_bytes<2>(w.high, 1, static_cast<int>(w.groups), rows == 3 ? 4 : static_cast<int>(rows)) >
+                           most_shared())
+      --rows;
+    p.input.x = input.x + m * w.in;
     for (size_t i = 0; i < outputs.size(); ++i) p.y[i] = outputs[i].y + m * p.weight[i].out;
     if (exact)
       launch_format<1, 3>(stream, p);
-    else if (p.rows == 1)
+    else if (rows == 1)
       launch_format<1, 2>(stream, p);
-    else if (p.rows == 2)
+    else if (rows == 2)
       launch_format<2, 2>(stream, p);
     else
       launch_format<4, 2>(stream, p);
