@@ -89,7 +89,8 @@ struct MadeRow {
     if (from.kind == VectorInput::Kind::gate) return gated(c.x[i], c.with[i]);
     return c.x[i];
   }
-  // As norm_row of ops.cu has it. squares: a float for every 128 columns, 128 floats for kWidestNorm; `first`: the thread's first vector.
+  // As norm_row of ops.cu has it. squares: a float for every 128 columns, 128 floats for kWidestNorm; `first`: the
+  // thread's first vector.
   __device__ void find_factor(const RowColumns& first, int end, float* squares) {
 #pragma unroll 1
     for (int v = threadIdx.x; v < end; v += blockDim.x) {
