@@ -61,6 +61,34 @@ TEST(Draft, MeasuresEveryKindAndKeepsTheFastestForAuto) {
   }
 }
 
+// Tuned, a copy of as many bytes is nearer to the model: on windows that nothing was tuned on, and on answers to other
+// questions. Chosen by bytes it is kept even where no draft is worth its time. What is written is what was measured.
+TEST(Draft, ATunedCopyAgreesMoreOften) {
+  const TestFolder folder;
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
+  const std::string choose =
+      "fidelio draft q --kinds lut2g64 --plain --limit 16 --max-tokens 48 --calibration-tokens 4096 --by-bytes --json "
+      "- ";
+  const auto untuned = nlohmann::json::parse(run_well(folder, choose + "--dry-run").out)["kinds"][0];
+  EXPECT_TRUE(untuned["tuned"].is_null());
+  const auto report = nlohmann::json::parse(
+      run_well(folder, choose + "--tune --tune-steps 30 --tune-windows 4 --tune-samples 8192").out);
+  const auto tuned = report["kinds"][0];
+  EXPECT_EQ(tuned["bytes"], untuned["bytes"]);
+  EXPECT_LT(tuned["tuned"]["kl_after"], tuned["tuned"]["kl_before"]);
+  const auto agreement = [](const nlohmann::json& kind) {
+    return kind["ear"].get<double>() + kind["greedy_agreement"].get<double>() + kind["coupled_agreement"].get<double>();
+  };
+  EXPECT_GT(agreement(tuned), agreement(untuned));
+  ASSERT_EQ(report["draft"], "copy+lookup");
+  const std::string generate = "fidelio generate q -p 'What is 12 + 30?' -n 24 --json - --draft ";
+  const auto plain = nlohmann::json::parse(run_well(folder, generate + "off").out),
+             drafted = nlohmann::json::parse(run_well(folder, generate + "auto").out);
+  EXPECT_EQ(plain["ids"], drafted["ids"]);
+  const std::vector<std::string> left = entries(folder / "q");
+  EXPECT_THAT(left, testing::Not(testing::Contains(HasSubstr("tun"))));  // no state, no untuned copy
+}
+
 // QSpec's own pair: one rotated set of 4-bit codes drafts with 4-bit activations and verifies with 16-bit ones. Questions
 // are answered as without drafts, text by text; how many drafts were right is told by task.
 TEST(Draft, ActivationsOfFourBitsDraftForAnswersThatStayTheSame) {
@@ -107,6 +135,7 @@ TEST(Draft, RefusesWhatDoesNotBelongTogether) {
   EXPECT_THAT(refused(generate + "4 --drafts 65"), HasSubstr("--drafts"));
   EXPECT_THAT(refused(generate + tiny_model("llama2")), HasSubstr("tokenizer.json"));
   EXPECT_THAT(refused("fidelio draft q --kinds int99"), HasSubstr("is not a format"));
+  EXPECT_THAT(refused("fidelio draft q --tune-steps 5"), HasSubstr("--tune"));
   EXPECT_THAT(refused("fidelio draft four --kinds 3"), HasSubstr("cut to 3 bits"));
   // A choice for other weights, one that is damaged, a copy that is gone.
   const auto write = [&](const std::string& text) { write_file_atomically(folder / "q/draft.json", text); };

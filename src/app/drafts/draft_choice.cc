@@ -24,6 +24,7 @@ struct DraftKind {
   Reading reading;
   std::map<LinearId, FormatSpec> formats;  // of a copy
   std::map<LinearId, LinearWeight> weights;
+  nlohmann::json tuned;  // null: it is not
   std::unique_ptr<Runner> copy;
   int64_t bytes = 0;  // of a copy
   double share = 1;
@@ -45,6 +46,20 @@ std::vector<WrittenAnswer> write_answers(Runner& model, Reading reading, std::ve
   for (size_t i = 0; i < made.size(); ++i)
     answers[i].ids.insert(answers[i].ids.end(), made[i].ids.begin(), made[i].ids.end());
   return answers;
+}
+
+// Every second answer of either kind is measured on; the others join what copies are made with.
+std::vector<WrittenAnswer> keep_half(const std::vector<WrittenAnswer>& answers, Dataset& data) {
+  std::vector<WrittenAnswer> kept;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const auto size = static_cast<int64_t>(answers[i].ids.size());
+    if (size < answers[i].begin + kCycle) continue;  // ended at once
+    if (i / 2 % 2 == 1)
+      kept.push_back(answers[i]);
+    else
+      data.sequences.push_back(answers[i].ids), data.tokens += size;
+  }
+  return kept;
 }
 
 bool is_view(const std::string& kind) { return kind.size() == 1 && kind[0] >= '1' && kind[0] <= '7'; }
@@ -77,7 +92,7 @@ void quantise_copy(const RunOptions& run, const Checkpoint& model, const Dataset
 
 // The runner and reading of a kind; false where it would be too large.
 bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpoint& checkpoint, Runner& model,
-               const Dataset& data, DraftKind& kind) {
+               const Dataset& data, CopyTuner* tuner, DraftKind& kind) {
   const Activations mode = parse_activations(run.activations);
   if (is_view(kind.name)) {
     kind.reading = {mode, kind.name[0] - '0'};
@@ -88,6 +103,7 @@ bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpo
   } else {
     quantise_copy(run, checkpoint, data, kind);
     if (o.bytes > 0 && kind.bytes > o.bytes) return false;
+    if (tuner) kind.tuned = tuner->tune(kind.formats, kind.weights);
     kind.copy = model.make_draft(checkpoint);
     for (const auto& [id, weight] : kind.weights) kind.copy->set_linear(id, kind.copy->pack(weight));
     kind.runner = kind.copy.get();
@@ -104,6 +120,7 @@ nlohmann::json to_json(const DraftKind& k, const StepTimes& times) {
   };
   return {{"kind", k.name},
           {"bytes", k.bytes},
+          {"tuned", k.tuned},
           {"bytes_share", k.share},
           {"greedy_agreement", k.quality.greedy},
           {"ear", k.quality.ear},
@@ -115,9 +132,10 @@ nlohmann::json to_json(const DraftKind& k, const StepTimes& times) {
           {"sampled", prediction(k.sampled)}};
 }
 
-// All kinds are timed side by side; the fastest, if any is worth it, and a row of the report for each.
+// All kinds are timed side by side; the fastest, if any is worth it, and a row of the report for each. By bytes: where
+// memory is all that a step waits for, which verifies several rows in the time of one.
 const DraftKind* time_and_choose(Runner& model, Reading reading, std::vector<DraftKind>& kinds,
-                                 const WrittenAnswer& amid, int64_t most, nlohmann::json& rows) {
+                                 const WrittenAnswer& amid, int64_t most, bool by_bytes, nlohmann::json& rows) {
   std::vector<DraftReading> drafts;
   for (const DraftKind& kind : kinds) drafts.push_back({kind.runner, kind.reading});
   const StepTimes times = measure_times(model, reading, drafts, amid, most);
@@ -125,8 +143,10 @@ const DraftKind* time_and_choose(Runner& model, Reading reading, std::vector<Dra
   for (size_t i = 0; i < kinds.size(); ++i) {
     DraftKind& kind = kinds[i];
     kind.seconds = times.drafts[i];
-    kind.greedy = predict(kind.quality.greedy, times.verify, kind.seconds);
-    kind.sampled = predict(kind.quality.coupled, times.verify, kind.seconds);
+    const std::vector<double> verify = by_bytes ? std::vector<double>(times.verify.size(), 1) : times.verify;
+    const double draft = by_bytes ? kind.share : kind.seconds;
+    kind.greedy = predict(kind.quality.greedy, verify, draft);
+    kind.sampled = predict(kind.quality.coupled, verify, draft);
     rows.push_back(to_json(kind, times));
     if (kind.speedup() > (best ? best->speedup() : kWorthIt)) best = &kind;
   }
@@ -167,30 +187,24 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   const Reading reading = options.mode;
   note(fmt::format("writing {} answers", requests.size()));
   const std::vector<WrittenAnswer> answers = write_answers(*runner, reading, std::move(requests), o.temperature);
-  std::vector<WrittenAnswer> measured;
   Dataset data;
   if (!o.calibration.empty())
     data = read_dataset(o.calibration, model.tokenizer, model.chat ? &*model.chat : nullptr,
                         {std::min<int64_t>(512, model.checkpoint.config().max_positions), o.tokens});
-  for (size_t i = 0; i < answers.size(); ++i) {
-    const auto size = static_cast<int64_t>(answers[i].ids.size());
-    if (size < answers[i].begin + kCycle) continue;  // ended at once
-    if (i / 2 % 2 == 1)
-      measured.push_back(answers[i]);
-    else
-      data.sequences.push_back(answers[i].ids), data.tokens += size;
-  }
+  const std::vector<WrittenAnswer> measured = keep_half(answers, data);
   check(!measured.empty() && !data.sequences.empty(),
         "the model ends its answers to {} at once: there is nothing to measure a draft on", o.prompts.file);
   const WrittenAnswer& amid =
       *std::max_element(measured.begin(), measured.end(),
                         [](const WrittenAnswer& a, const WrittenAnswer& b) { return a.ids.size() < b.ids.size(); });
+  std::optional<CopyTuner> tuner;
+  if (o.tuning.on) tuner.emplace(run, model, data, o.tuning, o.keep ? draft_folder(run.model) : std::string());
   std::vector<DraftKind> kinds;
   for (const std::string& name : o.kinds) {
     DraftKind kind;
     kind.name = name;
     note(fmt::format("{}: making and measuring it", name));
-    if (!make_kind(run, o, model.checkpoint, *runner, data, kind)) {
+    if (!make_kind(run, o, model.checkpoint, *runner, data, tuner ? &*tuner : nullptr, kind)) {
       note(fmt::format("{}: {} are more than allowed", name, bytes_text(kind.bytes)));
       continue;
     }
@@ -198,9 +212,10 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
     kinds.push_back(std::move(kind));
   }
   nlohmann::json rows = nlohmann::json::array();
-  const DraftKind* best = time_and_choose(*runner, reading, kinds, amid, o.most + 1, rows);
+  const DraftKind* best = time_and_choose(*runner, reading, kinds, amid, o.most + 1, o.by_bytes, rows);
   nlohmann::json report = {{"draft", best ? best->draft + "+lookup" : "lookup"},
                            {"kind", best ? best->name : "lookup"},
+                           {"by_bytes", o.by_bytes},
                            {"temperature", o.temperature},
                            {"weights_sha256", model.checkpoint.weights_sha256()},
                            {"kinds", rows}};

@@ -37,6 +37,7 @@ void add_draft_verb(CLI::App& app) {
   verb->footer(
       "Examples:\n  fidelio draft quill-99\n"
       "  fidelio draft quill-99 --kinds 4,lut3g64 --prompts models/data/tasks.jsonl --threads 2\n"
+      "  fidelio draft quill-99 --tune --device cuda --by-bytes\n"
       "  fidelio generate quill-99 --chat --draft auto -p \"What is 348 + 5127?\"");
   add_model(*verb, o->run);
   verb->add_option(
@@ -57,6 +58,22 @@ void add_draft_verb(CLI::App& app) {
   verb->add_option("--calibration-tokens", o->how.tokens, "Tokens of it")->check(above_zero());
   verb->add_option("--drafts", o->how.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 16));
   verb->add_option("--bytes", o->bytes, "Memory that a copy may take: 1200000, 1.2MB, 1.2MiB");
+  verb->add_flag("--by-bytes", o->how.by_bytes,
+                 "Choose by the bytes that drafts read, not by times on this machine: for a model that is to run on "
+                 "another, whose memory is what a step waits for");
+  CLI::Option* tune = verb->add_flag(
+      "--tune", o->how.tuning.on,
+      "Tune copies towards the model, on answers, calibration text and samples that the model writes as they begin");
+  verb->add_option("--tune-steps", o->how.tuning.steps, "Steps of that (default: 300 on a CPU, 1000 on a GPU)")
+      ->check(zero_or_more())
+      ->needs(tune);
+  verb->add_option("--tune-windows", o->how.tuning.windows, "Windows a step (default: 8 on a CPU, 32 on a GPU)")
+      ->check(above_zero())
+      ->needs(tune);
+  verb->add_option("--tune-samples", o->how.tuning.samples,
+                   "Tokens that the model writes for it (default: 262144 on a CPU, 4194304 on a GPU)")
+      ->check(zero_or_more())
+      ->needs(tune);
   verb->add_flag("--dry-run", o->dry, "Only measure: write nothing into the model's folder");
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);

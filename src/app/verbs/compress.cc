@@ -111,6 +111,7 @@ void say(const Job& job, const nlohmann::json& report) {
 void choose_drafts(const CompressOptions& o, nlohmann::json& report) {
   DraftChoiceOptions how;
   how.prompts.limit = 48;
+  how.tuning = {o.job.tune, o.job.tune_steps, o.job.tune_windows, o.job.tune_samples};
   settle_draft_defaults(how);
   const auto choose = [&](nlohmann::json& made) {
     RunOptions run = o.run;
@@ -268,7 +269,7 @@ void add_texts(CLI::App& verb, CompressOptions* o) {
 void add_tuning(CLI::App& verb, CompressOptions* o) {
   verb.add_flag("--tune", o->job.tune,
                 "Tune every plan that is measured, on the calibration text and samples of the model itself, so that a "
-                "smaller one meets the target");
+                "smaller one meets the target; and the copy that --draft makes");
   verb.add_option("--tune-steps", o->job.tune_steps, "Steps of that (default: 300 on a CPU, 1000 on a GPU)")
       ->check(zero_or_more());
   verb.add_option("--tune-windows", o->job.tune_windows, "Windows a step (default: 8 on a CPU, 32 on a GPU)")

@@ -76,7 +76,12 @@ Windows samples_of(const TuneText& text, const TuneSource& from, const RunnerOpt
 train::TuneData tune_data_of(const std::vector<Document>& documents, const TuneText& text, const TuneSource& from,
                              const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed,
                              const Ranks& ranks) {
-  const Dataset read = dataset_of(documents, context, text.tokens);
+  return tune_data_of(dataset_of(documents, context, text.tokens), text, from, serving, on_gpu, context, seed, ranks);
+}
+
+train::TuneData tune_data_of(const Dataset& read, const TuneText& text, const TuneSource& from,
+                             const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed,
+                             const Ranks& ranks) {
   Windows all = read.sequences;
   if (text.samples > 0) {
     const Windows written = samples_of(text, from, serving, on_gpu, read, context, seed, ranks);

@@ -33,5 +33,9 @@ struct TuneSource {
 train::TuneData tune_data_of(const std::vector<Document>& documents, const TuneText& text, const TuneSource& from,
                              const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed,
                              const Ranks& ranks = Ranks());
+// The same of sequences that are windows already; `text.tokens` is not looked at.
+train::TuneData tune_data_of(const Dataset& read, const TuneText& text, const TuneSource& from,
+                             const RunnerOptions& serving, bool on_gpu, int64_t context, uint64_t seed,
+                             const Ranks& ranks = Ranks());
 
 }  // namespace fidelio
