@@ -180,6 +180,45 @@ TEST_F(Tune, AKillBetweenTheStagesChangesNothing) {
   EXPECT_EQ(hash("killed"), hash("whole"));
 }
 
+// Rounds give what runs one after the other give, with the rates that a round has; and so does a run that was killed
+// between two of them. Rounds of another run are refused.
+TEST_F(Tune, RoundsAreRunsOneAfterTheOther) {
+  quantize("int3g64zs8", "start");
+  const auto tensors = [&](const std::string& out) {
+    const Safetensors file = Safetensors::open(folder_ / out + "/model.safetensors");
+    std::map<std::string, std::string> hashes;
+    for (const std::string& name : file.names()) {
+      const OwnedTensor tensor = file.get(name);
+      Sha256 hash;
+      hash.update({tensor.view.data, static_cast<size_t>(tensor.view.bytes())});
+      hashes[name] = hash.hex();
+    }
+    return hashes;
+  };
+  const std::string rates = " --code-rate 0.05 --scale-rate 0.001";
+  const json one = tune("start", "--layer-steps 1 --steps 4" + rates, "one"),
+             two = tune("one", "--steps 4 --code-rate 0.03 --scale-rate 0.001", "two"),
+             three = tune("two", "--steps 2 --code-rate 0 --scale-rate 0.0006", "three");
+  const std::string rounds = "--layer-steps 1 --steps 4 --rounds 2 --settle-steps 2" + rates;
+  const json all = tune("start", rounds, "rounds");
+  ASSERT_EQ(all["rounds"].size(), 3u);
+  EXPECT_EQ(all["kl_before"], one["kl_before"]);
+  EXPECT_EQ(all["kl_after"], three["kl_after"]);
+  EXPECT_EQ(all["rounds"][1]["evaluations"], two["evaluations"]);
+  EXPECT_EQ(all["codes_moved"], 0);  // of the last round
+  EXPECT_EQ(tensors("rounds"), tensors("three"));
+  const std::string again = "'" FIDELIO_PROGRAM "'" + tuning("start", rounds, "killed").substr(7);
+  run_command(folder_.path(),
+              "(" + again +
+                  " > /dev/null & pid=$!; until [ -e killed.round-1 ] || ! kill -0 $pid 2> /dev/null; do "
+                  "sleep 0.01; done; kill -9 $pid)");
+  ASSERT_TRUE(std::filesystem::exists(folder_ / "killed.round-1"));
+  EXPECT_NE(run_command(folder_.path(), tuning("start", "--steps 5 --rounds 2", "killed")).code, 0);
+  tune("start", rounds, "killed");
+  EXPECT_EQ(hash("killed"), hash("rounds"));
+  for (const std::string& name : entries(folder_.path())) EXPECT_EQ(name.find("killed."), std::string::npos) << name;
+}
+
 // Rates that are far too high: it is said, and what was there at the start is kept.
 TEST_F(Tune, ADivergingRunKeepsTheBest) {
   quantize("int4g64zs8", "start");

@@ -224,11 +224,12 @@ void write_page(const Desk& desk, const Measured& measured, const std::vector<Pl
 Stages stages_of(const Job& job) {
   const int searches = static_cast<int>(std::max<size_t>(job.outputs().size(), 1));
   const bool sized = job.bits > 0 || job.bytes > 0;
+  const bool planned = !job.plan_file.empty(), measured = planned || !job.from_table.empty();
   const double trials = job.tune ? 20 : sized && job.on_gpu ? 0.8 : 3;
   return {"compress",
           {{"reading", 0.2, 1},
-           {"quantising the candidates", 4},
-           {"sensitivities", job.on_gpu ? 0.5 : 3.0},
+           {"quantising the candidates", planned ? 0.1 : 4.0},
+           {"sensitivities", measured ? 0.01 : job.on_gpu ? 0.5 : 3.0},
            {"search and certificate", trials * searches, 4 * searches}}};
 }
 

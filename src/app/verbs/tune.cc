@@ -20,6 +20,7 @@ struct Tune {
   TuneText text;
   int64_t context = 0;
   train::TuneOptions how;
+  int64_t rounds = 1, settle_steps = 0;
   bool keep_outer = false, keep_dense = false;
 };
 
@@ -39,11 +40,31 @@ void check_same_model(const Checkpoint& model, const Checkpoint& source) {
         source.folder());
 }
 
-nlohmann::json report_of(const Tune& o, const train::TuneReport& r) {
+// A round is a run of its own: rates rise and fall once more, and codes begin in the cells that they came to lie in.
+// Measured on quill-26m (docs/results.md, "Tuned again, and scales alone at the end").
+std::vector<train::TuneOptions> rounds_of(const Tune& o) {
+  constexpr double kCodes = 0.6, kScales = 0.6;  // of the rates before
+  std::vector<train::TuneOptions> rounds = {o.how};
+  const auto add = [&]() -> train::TuneOptions& {
+    train::TuneOptions next = rounds.back();
+    next.layer_steps = 0;
+    next.state = fmt::format("{}-{}", o.how.state, rounds.size() + 1);
+    return rounds.emplace_back(next);
+  };
+  for (int64_t i = 1; i < o.rounds; ++i) add().rates[static_cast<size_t>(train::Share::codes)] *= kCodes;
+  if (o.settle_steps > 0) {
+    train::TuneOptions& last = add();
+    last.steps = o.settle_steps;
+    last.rates[static_cast<size_t>(train::Share::codes)] = 0;
+    last.rates[static_cast<size_t>(train::Share::scales)] *= kScales;
+  }
+  return rounds;
+}
+
+nlohmann::json report_of(const train::TuneReport& r) {
   nlohmann::json evaluations = nlohmann::json::array();
   for (const train::Evaluation& e : r.evaluations) evaluations.push_back({{"step", e.step}, {"kl", e.kl}});
-  return {{"output", o.out},
-          {"kl_before", r.kl_before},
+  return {{"kl_before", r.kl_before},
           {"kl_after", r.kl_after},
           {"best_step", r.best_step},
           {"steps", r.steps},
@@ -58,24 +79,52 @@ nlohmann::json report_of(const Tune& o, const train::TuneReport& r) {
           {"evaluations", evaluations}};
 }
 
-void print(const train::TuneReport& r) {
-  fmt::print(
-      "KL from the source on the windows held out: {:.5g} before, {:.5g} after ({:+.1f}%), best of step {} of {}; "
-      "{:.3g}% of the codes are others\n",
-      r.kl_before, r.kl_after, 100 * (r.kl_after / r.kl_before - 1), r.best_step, r.steps, 100 * r.moved);
-  if (r.diverged)
-    fmt::print("the loss grew without bound: what is written is the best model before that; lower the rates\n");
-  if (r.stopped_early) fmt::print("stopped early: nothing better was found for a while\n");
-  if (r.seconds_a_step > 0) fmt::print("{:.3g} s a step\n", r.seconds_a_step);
+// The last round's, from what the first began with; and every round's, where there were several.
+nlohmann::json report_of(const Tune& o, const std::vector<nlohmann::json>& rounds) {
+  nlohmann::json report = rounds.back();
+  report["output"] = o.out;
+  report["kl_before"] = rounds.front()["kl_before"];
+  if (rounds.size() > 1) report["rounds"] = rounds;
+  return report;
 }
 
-// What the model's own says, and how it was tuned.
+void print_change(double before, double after) {
+  fmt::print("KL from the source on the windows held out: {:.5g} before, {:.5g} after ({:+.1f}%)", before, after,
+             100 * (after / before - 1));
+}
+
+void print(const std::vector<nlohmann::json>& rounds) {
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    const nlohmann::json& r = rounds[i];
+    if (rounds.size() > 1) fmt::print("Round {}. ", i + 1);
+    print_change(r["kl_before"], r["kl_after"]);
+    fmt::print(", best of step {} of {}; {:.3g}% of the codes are others\n", r["best_step"].get<int64_t>(),
+               r["steps"].get<int64_t>(), 100 * r["codes_moved"].get<double>());
+    if (r["diverged"])
+      fmt::print("the loss grew without bound: what is kept is the best model before that; lower the rates\n");
+    if (r["stopped_early"]) fmt::print("stopped early: nothing better was found for a while\n");
+    if (r["seconds_a_step"] > 0) fmt::print("{:.3g} s a step\n", r["seconds_a_step"].get<double>());
+  }
+  if (rounds.size() == 1) return;
+  fmt::print("All rounds. ");
+  print_change(rounds.front()["kl_before"], rounds.back()["kl_after"]);
+  fmt::print("\n");
+}
+
+// What the model's own says, and how it was tuned, round by round.
 nlohmann::json provenance_of(const Tune& o, const Checkpoint& model, const Checkpoint& source,
-                             const train::TuneData& data, const train::TuneReport& report) {
+                             const train::TuneData& data, const std::vector<nlohmann::json>& rounds) {
   nlohmann::json provenance = parse_json(model.provenance(), model.folder());
-  provenance["tuned"] = {{"source_sha256", source.sha256()}, {"text_sha256", data.sha256}, {"loss", o.loss},
-                         {"layer_steps", o.how.layer_steps}, {"steps", report.best_step},  {"windows", o.how.windows},
-                         {"samples", o.text.samples},        {"seed", o.how.seed}};
+  nlohmann::json steps = nlohmann::json::array();
+  for (const nlohmann::json& r : rounds) steps.push_back(r["best_step"]);
+  provenance["tuned"] = {{"source_sha256", source.sha256()},
+                         {"text_sha256", data.sha256},
+                         {"loss", o.loss},
+                         {"layer_steps", o.how.layer_steps},
+                         {"steps", steps},
+                         {"windows", o.how.windows},
+                         {"samples", o.text.samples},
+                         {"seed", o.how.seed}};
   return provenance;
 }
 
@@ -84,8 +133,10 @@ void choose_gpu(RunOptions& run, const Ranks& ranks) {
   if (ranks.size() > 1) run.device = fmt::format("cuda:{}", runner_options(run).gpu + ranks.rank_on_this_host());
 }
 
-train::TuneResult tuned(const Tune& o, const Checkpoint& model, const Checkpoint& source, const train::TuneData& data,
-                        const Ranks& ranks, const std::function<void(const std::string&)>& say) {
+using Say = std::function<void(const std::string&)>;
+
+train::TuneResult tuned(const Tune& o, const train::TuneOptions& how, const Checkpoint& model, const Checkpoint& source,
+                        const train::TuneData& data, const Ranks& ranks, const Say& say) {
   std::optional<Progress> progress;
   int64_t before = 0;
   const auto advance = [&](const train::TuneProgress& p) {
@@ -93,8 +144,54 @@ train::TuneResult tuned(const Tune& o, const Checkpoint& model, const Checkpoint
     progress->advance(p.done - std::exchange(before, p.done));
     if (!p.note.empty()) say(p.note);
   };
-  return on_gpu(o.run) ? train::tune_on_gpu(model, source, data, o.how, runner_options(o.run).gpu, advance, ranks)
-                       : train::tune_on_host(model, source, data, o.how, o.run.threads, advance, ranks);
+  return on_gpu(o.run) ? train::tune_on_gpu(model, source, data, how, runner_options(o.run).gpu, advance, ranks)
+                       : train::tune_on_host(model, source, data, how, o.run.threads, advance, ranks);
+}
+
+void write_tuned(const std::string& folder, const Checkpoint& model, const train::TuneResult& result,
+                 const nlohmann::json& provenance) {
+  std::map<LinearId, FormatSpec> formats;
+  for (LinearId id : linears_of(model.config())) formats[id] = model.format(id);
+  write_checkpoint(
+      folder, model, formats, [&](LinearId id) { return result.weights.linears.at(id); }, provenance,
+      result.weights.tensors);
+}
+
+// What all rounds give, and the report of each. What a round but the last ended with lies beside the output, for the next
+// one and for the same command after it was ended.
+struct Rounds {
+  train::TuneResult last;
+  std::vector<nlohmann::json> reports;
+  std::vector<std::string> left;  // files and folders to remove once the output is there
+};
+
+Rounds tune_in_rounds(const Tune& o, const Checkpoint& model, const Checkpoint& source, const train::TuneData& data,
+                      const Ranks& ranks, Stages& stages, const Say& say) {
+  Rounds rounds;
+  const std::vector<train::TuneOptions> all = rounds_of(o);
+  std::optional<Checkpoint> before;
+  for (size_t i = 0; i < all.size(); ++i) {
+    stages.next();
+    const Checkpoint& from = before ? *before : model;
+    const std::string folder = fmt::format("{}.round-{}", o.out, i + 1);
+    const nlohmann::json job = train::job_of(from, source, data, all[i]);
+    const bool last = i + 1 == all.size();
+    if (last || !std::filesystem::exists(folder)) {
+      rounds.last = tuned(o, all[i], from, source, data, ranks, say);
+      if (!last && ranks.first())
+        write_tuned(folder, from, rounds.last, {{"job", job}, {"report", report_of(rounds.last.report)}});
+      ranks.gather({});  // all find it
+    }
+    rounds.left.push_back(all[i].state);
+    if (last) break;
+    rounds.left.push_back(folder);
+    before = Checkpoint::open(folder);
+    const nlohmann::json about = parse_json(before->provenance(), folder);
+    check(about.value("job", nlohmann::json()) == job, "{} belongs to another run; remove it to begin again", folder);
+    rounds.reports.push_back(about.at("report"));
+  }
+  rounds.reports.push_back(report_of(rounds.last.report));
+  return rounds;
 }
 
 void tune(Tune o, const Ranks& ranks) {
@@ -117,9 +214,10 @@ void tune(Tune o, const Ranks& ranks) {
       fmt::format("{} keeps what is done so far: the same command goes on from there.", o.how.state));
   std::vector<Stage> parts;
   if (o.text.samples > 0) parts.push_back({"sampling", 1});
-  parts.push_back({"tuning", 6});
+  for (size_t round = 1; round <= rounds_of(o).size(); ++round)
+    parts.push_back({round == 1 ? "tuning" : fmt::format("tuning, round {}", round), 6});
   std::optional<Stages> stages(std::in_place, "tune", std::move(parts));
-  stages->next();
+  if (o.text.samples > 0) stages->next();
   const Tokenizer tokenizer = Tokenizer::load(source.texts());
   const auto chat = ChatTemplate::load(source.texts());
   RunOptions serving = o.run;
@@ -129,26 +227,19 @@ void tune(Tune o, const Ranks& ranks) {
   const Corpus corpus = read_corpus(o.files, tokenizer, from.chat, context);
   const train::TuneData data =
       tune_data_of(corpus.documents, o.text, from, runner_options(serving), gpu, context, o.how.seed, ranks);
-  if (o.text.samples > 0) stages->next();
   const auto say = [&](const std::string& text) {
     if (ranks.first() && !quiet(o.json)) print_beside_progress(text + "\n");
   };
   say(fmt::format("tuning on {} windows, {} held out; {} of memory", data.windows.size(), data.held.size(),
                   bytes_text(train::tune_bytes(model.config(), o.how, context))));
-  const train::TuneResult result = tuned(o, model, source, data, ranks, say);
+  const Rounds rounds = tune_in_rounds(o, model, source, data, ranks, *stages, say);
   stages.reset();
   if (!ranks.first()) return;
-
-  const nlohmann::json provenance = provenance_of(o, model, source, data, result.report);
-  std::map<LinearId, FormatSpec> formats;
-  for (LinearId id : linears_of(model.config())) formats[id] = model.format(id);
-  write_checkpoint(
-      o.out, model, formats, [&](LinearId id) { return result.weights.linears.at(id); }, provenance,
-      result.weights.tensors);
-  // The state is needed until what it would lead to is there.
-  std::filesystem::remove(o.how.state);
-  write_json(o.json, report_of(o, result.report));
-  if (!quiet(o.json)) print(result.report);
+  write_tuned(o.out, model, rounds.last, provenance_of(o, model, source, data, rounds.reports));
+  // They are needed until what they would lead to is there.
+  for (const std::string& path : rounds.left) std::filesystem::remove_all(path);
+  write_json(o.json, report_of(o, rounds.reports));
+  if (!quiet(o.json)) print(rounds.reports);
 }
 
 // An error of one rank ends all: the others would wait for it.
@@ -177,6 +268,13 @@ void add_rates(CLI::App& verb, train::TuneOptions& how) {
 
 void add_schedule(CLI::App& verb, Tune& o) {
   verb.add_option("--steps", o.how.steps, "Steps of the whole model (default: 300 on a CPU, 1000 on a GPU)")
+      ->check(zero_or_more());
+  verb.add_option("--rounds", o.rounds,
+                  "Times that it is tuned: so many steps each, from where the round before came to rest, codes moving "
+                  ".6 times as far as in it")
+      ->check(CLI::Range(1, 16));
+  verb.add_option("--settle-steps", o.settle_steps,
+                  "Steps at the end in which codes stay as they are and all else moves on")
       ->check(zero_or_more());
   verb.add_option("--layer-steps", o.how.layer_steps, "Steps of every layer by itself before that")
       ->check(zero_or_more());

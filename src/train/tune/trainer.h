@@ -11,9 +11,6 @@
 
 namespace fidelio::train {
 
-// All that decides what tuning gives.
-nlohmann::json job_of(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
-                      const TuneOptions& options);
 // The longest pass: options.rows, or a window that is longer.
 int64_t rows_at_once(const TuneData& data, const TuneOptions& options);
 // What a state keeps of a report, and back.

@@ -5,6 +5,7 @@
 // threads and of ranks, and a run that was killed goes on from its state file to the same bytes.
 #pragma once
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -79,6 +80,10 @@ struct TuneResult {
   TunedWeights weights;
   TuneReport report;
 };
+
+// All that a run's result follows from.
+nlohmann::json job_of(const Checkpoint& model, const Checkpoint& source, const TuneData& data,
+                      const TuneOptions& options);
 
 // Bytes that tuning holds: weights with their masters, gradients and moments, the source, and a tape of `rows` rows; and
 // sums of gradients where a step is more than one slice.
