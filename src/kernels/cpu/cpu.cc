@@ -86,6 +86,7 @@ void Cpu::upload(std::span<const float> host, Matrix& matrix) {
 
 void Cpu::download(const Matrix& matrix, int64_t first, int64_t count, std::span<float> host) {
   assert(first + count <= matrix.rows && static_cast<int64_t>(host.size()) >= count * matrix.columns);
+  if (count == 0) return;  // of no logit rows there is no memory, which memcpy may not be given
   std::memcpy(host.data(), matrix.row(first), static_cast<size_t>(count * matrix.columns) * sizeof(float));
 }
 
