@@ -207,6 +207,13 @@ TEST_F(Tune, RoundsAreRunsOneAfterTheOther) {
   EXPECT_EQ(all["rounds"][1]["evaluations"], two["evaluations"]);
   EXPECT_EQ(all["codes_moved"], 0);  // of the last round
   EXPECT_EQ(tensors("rounds"), tensors("three"));
+  tune("start", "--steps 2 --rounds 2 --keep-embedding --keep-dense", "kept");
+  auto kept = tensors("kept");
+  EXPECT_NE(kept, tensors("start"));
+  for (const auto& [name, hash] : tensors("start")) {
+    const bool left = name.find("embed") != std::string::npos || name.find("norm") != std::string::npos;
+    EXPECT_TRUE(!left || kept[name] == hash) << name;
+  }
   const std::string again = "'" FIDELIO_PROGRAM "'" + tuning("start", rounds, "killed").substr(7);
   run_command(folder_.path(),
               "(" + again +

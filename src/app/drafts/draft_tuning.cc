@@ -43,7 +43,7 @@ nlohmann::json CopyTuner::tune(const std::map<LinearId, FormatSpec>& formats,
   const std::string untuned = folder.path() + "/untuned";
   write_checkpoint(
       untuned, model_.checkpoint, formats, [&](LinearId id) { return weights.at(id); }, nlohmann::json::object());
-  const Checkpoint copy = Checkpoint::open(untuned);
+  const Checkpoint& copy = copies_.emplace_back(Checkpoint::open(untuned));
   train::TuneOptions how = options_;
   // A run that asks for something else finds nothing there.
   if (!state_.empty())

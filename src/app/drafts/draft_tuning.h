@@ -19,7 +19,7 @@ class CopyTuner {
   // name is added; "": nowhere.
   CopyTuner(const RunOptions& run, const TextModel& model, const Dataset& read, const DraftTuning& how,
             std::string state);
-  // The weights as they are to be, and about it: steps, kl_before, kl_after (nats a token, on windows held out).
+  // The weights as they are to be, which last as long as this does, and about it: steps, kl_before, kl_after (nats a token, on windows held out).
   nlohmann::json tune(const std::map<LinearId, FormatSpec>& formats, std::map<LinearId, LinearWeight>& weights);
 
  private:
@@ -31,6 +31,7 @@ class CopyTuner {
   int64_t samples_, context_;
   train::TuneOptions options_;
   std::optional<train::TuneData> data_;
+  std::vector<Checkpoint> copies_;  // untuned: weights that were left alone are views into them
 };
 
 }  // namespace fidelio::app

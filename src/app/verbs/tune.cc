@@ -160,6 +160,7 @@ void write_tuned(const std::string& folder, const Checkpoint& model, const train
 // What all rounds give, and the report of each. What a round but the last ended with lies beside the output, for the next
 // one and for the same command after it was ended.
 struct Rounds {
+  std::optional<Checkpoint> before;  // what the last round began with; what it left alone of that lies there
   train::TuneResult last;
   std::vector<nlohmann::json> reports;
   std::vector<std::string> left;  // files and folders to remove once the output is there
@@ -169,10 +170,9 @@ Rounds tune_in_rounds(const Tune& o, const Checkpoint& model, const Checkpoint& 
                       const Ranks& ranks, Stages& stages, const Say& say) {
   Rounds rounds;
   const std::vector<train::TuneOptions> all = rounds_of(o);
-  std::optional<Checkpoint> before;
   for (size_t i = 0; i < all.size(); ++i) {
     stages.next();
-    const Checkpoint& from = before ? *before : model;
+    const Checkpoint& from = rounds.before ? *rounds.before : model;
     const std::string folder = fmt::format("{}.round-{}", o.out, i + 1);
     const nlohmann::json job = train::job_of(from, source, data, all[i]);
     const bool last = i + 1 == all.size();
@@ -185,8 +185,8 @@ Rounds tune_in_rounds(const Tune& o, const Checkpoint& model, const Checkpoint& 
     rounds.left.push_back(all[i].state);
     if (last) break;
     rounds.left.push_back(folder);
-    before = Checkpoint::open(folder);
-    const nlohmann::json about = parse_json(before->provenance(), folder);
+    rounds.before = Checkpoint::open(folder);
+    const nlohmann::json about = parse_json(rounds.before->provenance(), folder);
     check(about.value("job", nlohmann::json()) == job, "{} belongs to another run; remove it to begin again", folder);
     rounds.reports.push_back(about.at("report"));
   }
