@@ -19,7 +19,8 @@ class CopyTuner {
   // name is added; "": nowhere.
   CopyTuner(const RunOptions& run, const TextModel& model, const Dataset& read, const DraftTuning& how,
             std::string state);
-  // The weights as they are to be, which last as long as this does, and about it: steps, kl_before, kl_after (nats a token, on windows held out).
+  // The weights as they are to be, which last as long as this does, and about it: steps, kl_before, kl_after (nats a
+  // token, on windows held out).
   nlohmann::json tune(const std::map<LinearId, FormatSpec>& formats, std::map<LinearId, LinearWeight>& weights);
 
  private:
