@@ -139,11 +139,11 @@ const DraftKind* time_and_choose(Runner& model, Reading reading, std::vector<Dra
   std::vector<DraftReading> drafts;
   for (const DraftKind& kind : kinds) drafts.push_back({kind.runner, kind.reading});
   const StepTimes times = measure_times(model, reading, drafts, amid, most);
+  const std::vector<double> verify = by_bytes ? std::vector<double>(times.verify.size(), 1) : times.verify;
   const DraftKind* best = nullptr;
   for (size_t i = 0; i < kinds.size(); ++i) {
     DraftKind& kind = kinds[i];
     kind.seconds = times.drafts[i];
-    const std::vector<double> verify = by_bytes ? std::vector<double>(times.verify.size(), 1) : times.verify;
     const double draft = by_bytes ? kind.share : kind.seconds;
     kind.greedy = predict(kind.quality.greedy, verify, draft);
     kind.sampled = predict(kind.quality.coupled, verify, draft);

@@ -5,7 +5,8 @@
 //   draft/       the copy, where that is one (app/options/draft.h reads them)
 //
 // A kind is a view of the codes ("4"), or a copy in a format of its own ("lut4g64"), quantised by GPTQ towards the model
-// on what the model writes and on calibration text, and tuned towards it where that is asked for. Lookup costs nothing and is always allowed beside.
+// on what the model writes and on calibration text, and tuned towards it where that is asked for. Lookup costs nothing
+// and is always allowed beside.
 #pragma once
 #include "app/drafts/draft_quality.h"
 #include "app/drafts/draft_tuning.h"

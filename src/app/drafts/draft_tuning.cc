@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "compress/tune/run_tuner.h"
 #include "compress/tune/tune_data.h"
 #include "core/file.h"
 #include "core/hash.h"
-#include "core/progress.h"
 #include "io/checkpoint_write.h"
 
 namespace fidelio::app {
@@ -45,22 +46,10 @@ nlohmann::json CopyTuner::tune(const std::map<LinearId, FormatSpec>& formats,
       untuned, model_.checkpoint, formats, [&](LinearId id) { return weights.at(id); }, nlohmann::json::object());
   const Checkpoint& copy = copies_.emplace_back(Checkpoint::open(untuned));
   train::TuneOptions how = options_;
-  // A run that asks for something else finds nothing there.
-  if (!state_.empty())
-    how.state = state_ + "-" +
-                sha256_hex(fmt::format("{} {} {} {}", copy.weights_sha256(), how.steps, how.windows, data().sha256))
-                    .substr(0, 8) +
-                ".tuning";
-  std::optional<Progress> progress;
-  int64_t before = 0;
-  const auto advance = [&](const train::TuneProgress& p) {
-    if (!progress) progress.emplace("tuning", p.total);
-    progress->advance(p.done - std::exchange(before, p.done));
-  };
-  train::TuneResult result =
-      on_gpu(run_) ? train::tune_on_gpu(copy, model_.checkpoint, data(), how, runner_options(run_).gpu, advance)
-                   : train::tune_on_host(copy, model_.checkpoint, data(), how, run_.threads, advance);
-  progress.reset();
+  if (!state_.empty())  // a run that asks for something else finds nothing there
+    how.state =
+        state_ + "-" + sha256_hex(train::job_of(copy, model_.checkpoint, data(), how).dump()).substr(0, 8) + ".tuning";
+  train::TuneResult result = run_tuner(copy, model_.checkpoint, data(), how, on_gpu(run_), runner_options(run_));
   for (auto& [id, weight] : weights) weight = std::move(result.weights.linears.at(id));
   if (!how.state.empty()) std::filesystem::remove(how.state);
   const train::TuneReport& r = result.report;

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "app/options/common.h"
+#include "compress/tune/run_tuner.h"
 #include "compress/tune/tune_data.h"
 #include "core/foreign/json.h"
 #include "core/progress.h"
@@ -135,19 +136,6 @@ void choose_gpu(RunOptions& run, const Ranks& ranks) {
 
 using Say = std::function<void(const std::string&)>;
 
-train::TuneResult tuned(const Tune& o, const train::TuneOptions& how, const Checkpoint& model, const Checkpoint& source,
-                        const train::TuneData& data, const Ranks& ranks, const Say& say) {
-  std::optional<Progress> progress;
-  int64_t before = 0;
-  const auto advance = [&](const train::TuneProgress& p) {
-    if (!progress) progress.emplace("tuning", p.total);
-    progress->advance(p.done - std::exchange(before, p.done));
-    if (!p.note.empty()) say(p.note);
-  };
-  return on_gpu(o.run) ? train::tune_on_gpu(model, source, data, how, runner_options(o.run).gpu, advance, ranks)
-                       : train::tune_on_host(model, source, data, how, o.run.threads, advance, ranks);
-}
-
 void write_tuned(const std::string& folder, const Checkpoint& model, const train::TuneResult& result,
                  const nlohmann::json& provenance) {
   std::map<LinearId, FormatSpec> formats;
@@ -166,10 +154,10 @@ struct Rounds {
   std::vector<std::string> left;  // files and folders to remove once the output is there
 };
 
-Rounds tune_in_rounds(const Tune& o, const Checkpoint& model, const Checkpoint& source, const train::TuneData& data,
-                      const Ranks& ranks, Stages& stages, const Say& say) {
+Rounds tune_in_rounds(const Tune& o, const std::vector<train::TuneOptions>& all, const Checkpoint& model,
+                      const Checkpoint& source, const train::TuneData& data, const Ranks& ranks, Stages& stages,
+                      const Say& say) {
   Rounds rounds;
-  const std::vector<train::TuneOptions> all = rounds_of(o);
   for (size_t i = 0; i < all.size(); ++i) {
     stages.next();
     const Checkpoint& from = rounds.before ? *rounds.before : model;
@@ -177,7 +165,7 @@ Rounds tune_in_rounds(const Tune& o, const Checkpoint& model, const Checkpoint& 
     const nlohmann::json job = train::job_of(from, source, data, all[i]);
     const bool last = i + 1 == all.size();
     if (last || !std::filesystem::exists(folder)) {
-      rounds.last = tuned(o, all[i], from, source, data, ranks, say);
+      rounds.last = run_tuner(from, source, data, all[i], on_gpu(o.run), runner_options(o.run), ranks, say);
       if (!last && ranks.first())
         write_tuned(folder, from, rounds.last, {{"job", job}, {"report", report_of(rounds.last.report)}});
       ranks.gather({});  // all find it
@@ -214,7 +202,8 @@ void tune(Tune o, const Ranks& ranks) {
       fmt::format("{} keeps what is done so far: the same command goes on from there.", o.how.state));
   std::vector<Stage> parts;
   if (o.text.samples > 0) parts.push_back({"sampling", 1});
-  for (size_t round = 1; round <= rounds_of(o).size(); ++round)
+  const std::vector<train::TuneOptions> all = rounds_of(o);
+  for (size_t round = 1; round <= all.size(); ++round)
     parts.push_back({round == 1 ? "tuning" : fmt::format("tuning, round {}", round), 6});
   std::optional<Stages> stages(std::in_place, "tune", std::move(parts));
   if (o.text.samples > 0) stages->next();
@@ -232,7 +221,7 @@ void tune(Tune o, const Ranks& ranks) {
   };
   say(fmt::format("tuning on {} windows, {} held out; {} of memory", data.windows.size(), data.held.size(),
                   bytes_text(train::tune_bytes(model.config(), o.how, context))));
-  const Rounds rounds = tune_in_rounds(o, model, source, data, ranks, *stages, say);
+  const Rounds rounds = tune_in_rounds(o, all, model, source, data, ranks, *stages, say);
   stages.reset();
   if (!ranks.first()) return;
   write_tuned(o.out, model, rounds.last, provenance_of(o, model, source, data, rounds.reports));

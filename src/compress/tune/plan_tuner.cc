@@ -2,8 +2,8 @@
 
 #include <filesystem>
 
+#include "compress/tune/run_tuner.h"
 #include "core/hash.h"
-#include "core/progress.h"
 
 namespace fidelio {
 
@@ -40,16 +40,7 @@ PlanTuner::Tuned PlanTuner::tune(const std::string& name, const std::map<LinearI
   if (!std::filesystem::exists(after)) {
     if (!std::filesystem::exists(before)) write(before, weights, nlohmann::json::object());
     const Checkpoint model = Checkpoint::open(before);
-    std::optional<Progress> progress;
-    int64_t done = 0;
-    const auto advance = [&](const train::TuneProgress& p) {
-      if (!progress) progress.emplace("tuning", p.total);
-      progress->advance(p.done - std::exchange(done, p.done));
-    };
-    const train::TuneResult result =
-        job.on_gpu ? train::tune_on_gpu(model, desk_.source, data(), how, job.serving.gpu, advance)
-                   : train::tune_on_host(model, desk_.source, data(), how, job.serving.threads, advance);
-    progress.reset();
+    const train::TuneResult result = run_tuner(model, desk_.source, data(), how, job.on_gpu, job.serving);
     const train::TuneReport& r = result.report;
     write(after, result.weights.linears,
           {{"text_sha256", data().sha256},
