@@ -8,6 +8,7 @@
 #include "core/rng.h"
 #include "io/export/export_fixture.h"
 #include "io/gguf/file.h"
+#include "io/gguf/tokenizer.h"
 
 namespace fidelio::gguf {
 namespace {
@@ -105,6 +106,21 @@ TEST_F(GgufFiles, DamageIsNamed) {
   EXPECT_THAT(message(with_value(name, u64(64) + u64(64) + u32(2) + u64(~0ull))), HasSubstr("offset"));
   EXPECT_THAT(message(with_value(name, u64(64) + u64(64) + u32(2) + u64(0))), HasSubstr("overlap"));
   EXPECT_THAT(message(with_value(name, u64(32) + u64(64))), HasSubstr("layers.0.o"));
+}
+
+// Hugging Face's reader of tokenizer.json (tokenizers 0.23) refuses a step that lacks a field, also one with a default.
+TEST_F(GgufFiles, EveryByteLevelStepHasTheFieldsThatOtherReadersWant) {
+  const json tokenizer = json::parse(tokenizer_files(*File::open(path())).at("tokenizer.json"));
+  std::vector<json> steps = tokenizer["pre_tokenizer"]["pretokenizers"];
+  steps.push_back(tokenizer["decoder"]);
+  int64_t found = 0;
+  for (const json& step : steps) {
+    if (step["type"] != "ByteLevel") continue;
+    ++found;
+    for (const char* field : {"add_prefix_space", "trim_offsets", "use_regex"})
+      EXPECT_TRUE(step.contains(field)) << step << " lacks " << field;
+  }
+  EXPECT_EQ(found, 2);
 }
 
 // Cut anywhere or with any byte changed, a file is refused with an Error or read: it never ends the program.

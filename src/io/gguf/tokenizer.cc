@@ -105,7 +105,8 @@ json byte_level(const File& file, const Vocabulary& v) {
           {"normalizer", splitting.nfc ? json{{"type", "NFC"}} : json()},
           {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}}},
           {"post_processor", nullptr},
-          {"decoder", {{"type", "ByteLevel"}}},
+          // All fields are written: Hugging Face's reader refuses a step that lacks one.
+          {"decoder", {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
           {"model",
            {{"type", "BPE"},
             {"unk_token", nullptr},
