@@ -45,6 +45,24 @@ std::string instead_of(const std::string& target) {
   return near.empty() ? "" : fmt::format("; did you mean {}?", near);
 }
 
+// As they are to be read: what is said of many weights in the same words is one line, where the first of them was.
+std::vector<std::string> gathered(const std::vector<std::string>& notes) {
+  std::map<std::string, std::vector<std::string>> who;  // by what is said of them, from the format on
+  const auto said = [](const std::string& note) { return note.substr(std::min(note.find(" ("), note.size())); };
+  for (const std::string& note : notes) who[said(note)].push_back(note.substr(0, note.find(" (")));
+  std::vector<std::string> lines;
+  for (const std::string& note : notes) {
+    std::vector<std::string>& weights = who[said(note)];
+    if (weights.empty()) continue;
+    const std::string what = weights.size() < 3 || said(note).empty()
+                                 ? fmt::format("{}", fmt::join(weights, ", "))
+                                 : fmt::format("{} weights, {} to {}", weights.size(), weights.front(), weights.back());
+    lines.push_back(what + said(note));
+    weights.clear();
+  }
+  return lines;
+}
+
 void run_export(const Export& o) {
   check(o.target == "compressed-tensors" || o.target == "gptq" || o.target == "gguf",
         "--to {}: expected compressed-tensors, gptq or gguf{}", o.target, instead_of(o.target));
@@ -62,7 +80,7 @@ void run_export(const Export& o) {
   const int64_t bytes = bytes_of(o.out);
   write_json(o.json, {{"output", o.out}, {"target", o.target}, {"bytes", bytes}, {"notes", notes}});
   if (quiet(o.json)) return;
-  for (const std::string& note : notes) fmt::print("{}\n", note);
+  for (const std::string& line : gathered(notes)) fmt::print("{}\n", line);
   fmt::print("{}: {}\n", o.out, bytes_text(bytes));
 }
 
