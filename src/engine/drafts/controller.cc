@@ -29,6 +29,17 @@ bool StepCost::seen(double rows) const {
   return steps(rows) >= kEnough;
 }
 
+int StepCost::seen_from(double rows) const {
+  for (int i = static_cast<int>(rows); i <= std::min<double>(rows * 1.25, kMostRows); ++i)
+    if (seen(i)) return i;
+  return -1;
+}
+
+double StepCost::nearby(double rows) const {
+  const int from = seen_from(rows);
+  return from < 0 ? of(rows) : std::min(of(rows), by_rows_[static_cast<size_t>(from)].seconds);
+}
+
 // What was not seen takes no less than what was seen of fewer rows: a stair is known once its first step is.
 double StepCost::of(double rows) const {
   if (seen(rows)) return by_rows_[static_cast<size_t>(rows)].seconds;
@@ -87,7 +98,7 @@ void Controller::begin_cycle(int64_t outputs) {
   ++waited_;
   const auto n = static_cast<double>(outputs);
   const double speedup = steps_ > 0 ? tokens_ / steps_ : 1;
-  rate_ = verify_.known() ? n / verify_.of(n) * std::max(1.0, speedup) : 0;
+  rate_ = verify_.known() ? n / verify_.nearby(n) * std::max(1.0, speedup) : 0;
 }
 
 bool Controller::continues(std::span<Output> outputs) {
@@ -127,7 +138,7 @@ int64_t Controller::worth_together(std::span<const double> reached) {
   const bool may_be_new = new_account_ >= 0;
   bool begun = false;
   const auto plain = static_cast<double>(outputs_);
-  const double plain_cost = verify_.of(plain);
+  const double plain_cost = verify_.nearby(plain);
   double expected = 0, most = 0;
   int64_t best = 0;
   for (int64_t drafts = 1; drafts <= all; ++drafts) {
@@ -180,7 +191,7 @@ void Controller::end_cycle(int64_t tokens) {
   if (drafting_) interval_ = 8;
   if (seconds_ <= 0 || outputs_ == 0 || !verify_.known()) return;
   constexpr double kKeep = 0.97;
-  const auto n = static_cast<double>(outputs_), plain = verify_.of(n), each = static_cast<double>(tokens) / n;
+  const auto n = static_cast<double>(outputs_), plain = verify_.nearby(n), each = static_cast<double>(tokens) / n;
   constexpr double kEachCycle = 0.005, kMost = 256;
   const double gained = is_plain() ? 0 : each - seconds_ / plain;
   account_ = std::min(account_ + kEachCycle + (new_rows_ ? 0 : gained), kMost);

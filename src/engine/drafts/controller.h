@@ -37,6 +37,9 @@ class StepCost {
   double per_row() const;
   double of(double rows) const;
   bool seen(double rows) const;  // of(rows) is what such steps took, not the line
+  // As of(rows), and no more than what a step of a few rows more took; known_nearby: there was one.
+  double nearby(double rows) const;
+  bool known_nearby(double rows) const { return seen_from(rows) >= 0; }
 
  private:
   struct Median {
@@ -46,6 +49,7 @@ class StepCost {
     void add(double of_step);
   };
   static constexpr int kMostRows = 256;
+  int seen_from(double rows) const;  // the fewest rows, as many and a quarter more at most, that were seen; -1: none
   double weight_ = 0, x_ = 0, xx_ = 0, y_ = 0, xy_ = 0;  // weighted sums over steps
   std::array<Median, kMostRows + 1> by_rows_{};
 };
@@ -105,9 +109,10 @@ class Controller {
   // Neither drafted nor verified a draft.
   bool is_plain() const { return drafted_ == 0 && !verified_drafts_; }
   // All that is judged is compared with plain steps, which a machine that changes its pace may have timed long ago: after
-  // so many cycles with drafts there are plain ones, until they have settled and a few were timed.
+  // so many cycles with drafts there are plain ones, until they have settled and a few were timed. (A batch whose
+  // sequences end one by one is not timed anew at each number of them.)
   bool measures_plain() const {
-    return cycles_since_plain_ >= plain_interval_ || !verify_.seen(static_cast<double>(outputs_));
+    return cycles_since_plain_ >= plain_interval_ || !verify_.known_nearby(static_cast<double>(outputs_));
   }
   const AcceptanceTable& table(Source source, bool sampled) const {
     return tables_[static_cast<size_t>(source)][sampled ? 1 : 0];

@@ -154,13 +154,22 @@ TEST(Lookup, ProposesWhatFollowedTheNewestOccurrence) {
 // `right`, but for the first `wrong_at_first` of them. Steps take twice as long in the first `slow_at_first` cycles, and
 // the first plain step after a draft `cold` times as long.
 // Tokens in the time of a plain step, over the cycles after those.
+// Where sequences end one by one, each number of fewer lasts four cycles after 200 of all of them, once, and that is what
+// counts.
 struct Simulated {
   double share = 0.5, right = 0.8, row = 0.02;
   int64_t outputs = 1, slow_at_first = 0, wrong_at_first = 0;
   double cold = 1;
+  bool end_one_by_one = false;
+
+  static constexpr int64_t kWhole = 200, kEach = 4;
+  int64_t cycles() const { return end_one_by_one ? kWhole + kEach * (outputs - 1) : 4000; }
+  int64_t first_that_counts() const { return end_one_by_one ? kWhole : slow_at_first; }
+  int64_t outputs_in(int64_t cycle) const {
+    return end_one_by_one && cycle >= kWhole ? outputs - 1 - (cycle - kWhole) / kEach : outputs;
+  }
 };
 double simulated_speedup(const Simulated& s) {
-  const int64_t outputs = s.outputs;
   int64_t judged = 0;
   RunnerOptions runner_options;
   FakeRunner runner({}, runner_options);
@@ -169,14 +178,14 @@ double simulated_speedup(const Simulated& s) {
   options.most = 8;
   Controller controller(options, s.share);
   Rng rng(3);
-  double seconds = 0;
-  int64_t tokens = 0;
+  double seconds = 0, plain_seconds = 0;
   double pace = 0.01;
   bool after_drafts = false;
   const auto cost = [&](double of, double rows) { return of * (1 - s.row + s.row * rows) * pace; };
-  for (int cycle = 0; cycle < 4000; ++cycle) {
+  for (int64_t cycle = 0; cycle < s.cycles(); ++cycle) {
     pace = cycle < s.slow_at_first ? 0.02 : 0.01;
-    if (cycle == s.slow_at_first) seconds = 0, tokens = 0;
+    if (cycle == s.first_that_counts()) seconds = 0, plain_seconds = 0;
+    const int64_t outputs = s.outputs_in(cycle);
     controller.begin_cycle(outputs);
     std::vector<Controller::Output> all(static_cast<size_t>(outputs));
     std::vector<std::vector<double>> reached(all.size());
@@ -210,10 +219,10 @@ double simulated_speedup(const Simulated& s) {
     controller.verified(rows, took, true);
     controller.end_cycle(made);
     seconds += took;
-    tokens += made;
+    const auto n = static_cast<double>(outputs);
+    plain_seconds += static_cast<double>(made) / n * cost(1, n);
   }
-  const auto n = static_cast<double>(outputs);
-  return static_cast<double>(tokens) / seconds * cost(1, n) / n;
+  return plain_seconds / seconds;
 }
 
 TEST(Controller, DraftsWhereItPaysAndCostsNothingWhereItDoesNot) {
@@ -237,6 +246,14 @@ TEST(Controller, DoesNotJudgeByWhatWasOnlyAtFirst) {
   EXPECT_GT(simulated_speedup({.share = 0.5, .right = 0.5, .row = 0.3, .slow_at_first = 6}), 0.98);
   // Nor because the plain steps between drafts take longer than those that follow others.
   EXPECT_GT(simulated_speedup({.share = 0.5, .right = 0.6, .row = 0.3, .slow_at_first = 6, .cold = 1.5}), 0.98);
+}
+
+// What pays for sixteen sequences is drafted for while fifteen, fourteen and thirteen are left, of which no plain step was
+// ever timed. (Of twelve and fewer some are timed first, for which these sequences end too soon.)
+TEST(Controller, GoesOnAsSequencesEndOneByOne) {
+  const double all = simulated_speedup({.share = 0.4, .right = 0.9, .outputs = 16});
+  const double ending = simulated_speedup({.share = 0.4, .right = 0.9, .outputs = 16, .end_one_by_one = true});
+  EXPECT_GT(ending, 1 + 0.2 * (all - 1)) << all;
 }
 
 }  // namespace
