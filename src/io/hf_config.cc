@@ -197,7 +197,7 @@ void read_layers(const Keys& keys, ModelConfig& c) {
         keys.refuse("layer_types", "full_attention or sliding_attention only");
       windowed = type == "sliding_attention";
     }
-    if (windowed && window == 0) keys.refuse("layer_types", "full_attention, as no sliding window is set,");
+    if (windowed && window == 0) keys.refuse("layer_types", "full_attention, as no sliding window is set");
     if (windowed) kind.window = window;
     if (windowed && c.local_rope) kind.rope = RopeUse::local;
     any = any || windowed;
@@ -207,7 +207,7 @@ void read_layers(const Keys& keys, ModelConfig& c) {
   const bool uniform = c.architecture == Architecture::mistral || c.architecture == Architecture::ministral3 ||
                        c.architecture == Architecture::phi3;
   if (uniform && any != all) keys.refuse("layer_types", "the same type in every layer");
-  if (uniform && !any && window != 0) keys.refuse("layer_types", "sliding_attention, as sliding_window is set,");
+  if (uniform && !any && window != 0) keys.refuse("layer_types", "sliding_attention, as sliding_window is set");
   c.sliding_window = any ? window : 0;
   if (std::all_of(c.kinds.begin(), c.kinds.end(), [&](const LayerKind& kind) {
         return kind == LayerKind{c.sliding_window, RopeUse::global};

@@ -235,7 +235,39 @@ TEST(HfConfig, LayersOfOneModelMayDiffer) {
   EXPECT_EQ(gemma.local_rope->theta, 10000);
   json["sliding_window"] = nullptr;  // the layers that have one by default have none then
   EXPECT_THAT([&] { parse_config(json.dump(), "f"); },
-              testing::ThrowsMessage<Error>(HasSubstr("full_attention, as no sliding window is set")));
+              testing::ThrowsMessage<Error>(HasSubstr("full_attention, as no sliding window is set, got nothing")));
+}
+
+// Of transformers 5.24: parameters of a layer type without a theta take the config's own; Phi-3's original context is the
+// config's, 4096 where it has none, whatever its rope_scaling says.
+TEST(HfConfig, RopesTakeFromTheConfigWhatTransformersTakesThere) {
+  Json json = valid();
+  json.merge_patch(Json::parse(R"({"architectures":["Gemma3ForCausalLM"],"model_type":"gemma3_text","head_dim":64,
+                                   "sliding_window":77,"rope_theta":50000.0,"rope_local_base_freq":777.0,
+                                   "rope_parameters":{"full_attention":{"rope_type":"linear","factor":2.0},
+                                                      "sliding_attention":{"rope_type":"default"}}})"));
+  const ModelConfig gemma = parse_config(json.dump(), "f");
+  EXPECT_EQ(gemma.rope.theta, 50000);
+  EXPECT_EQ(gemma.rope.factor, 2);
+  EXPECT_EQ(gemma.local_rope->theta, 777);
+  json["rope_parameters"]["sliding_attention"]["rope_theta"] = 888.0;
+  EXPECT_EQ(parse_config(json.dump(), "f").local_rope->theta, 888);
+  json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 4.0}};  // transformers puts it over full_attention's
+  EXPECT_THAT([&] { parse_config(json.dump(), "f"); },
+              testing::ThrowsMessage<Error>(HasSubstr("\"rope_scaling\": expected nothing beside")));
+  json = valid();
+  json.merge_patch(Json::parse(R"({"architectures":["Olmo3ForCausalLM"],"model_type":"olmo3","rope_theta":50000.0,
+                                   "rope_parameters":{"full_attention":{"rope_type":"default"},
+                                                      "sliding_attention":{"rope_type":"default"}}})"));
+  EXPECT_EQ(parse_config(json.dump(), "f").rope.theta, 50000);
+  EXPECT_EQ(parse_config(json.dump(), "f").local_rope->theta, 500000);
+  json = valid();
+  json.merge_patch(Json::parse(R"({"architectures":["Phi3ForCausalLM"],"model_type":"phi3","rope_scaling":{
+                                   "type":"longrope","original_max_position_embeddings":64}})"));
+  json["rope_scaling"]["short_factor"] = json["rope_scaling"]["long_factor"] = std::vector<double>(16, 1.5);
+  EXPECT_EQ(parse_config(json.dump(), "f").rope.original_max_positions, 4096);
+  json["original_max_position_embeddings"] = 32;
+  EXPECT_EQ(parse_config(json.dump(), "f").rope.original_max_positions, 32);
 }
 
 // The text model's config within that of a model that sees images, with what the outer one alone says.

@@ -74,8 +74,10 @@ Rope read_rope(const Keys& top, const Keys& scaling, double theta, const ModelCo
   rope.type = type_of(c, scaling, key);
   if (rope.type == RopeType::plain) return rope;
   if (rope.type != RopeType::linear) {
-    const Keys& from = top.find("original_max_position_embeddings") ? top : scaling;
-    const int otherwise = c.architecture == Architecture::phi3 ? 4096 : c.max_positions;
+    // transformers lets the config's own win, and Phi-3's has one where the file has none.
+    const bool phi = c.architecture == Architecture::phi3;
+    const Keys& from = phi || top.find("original_max_position_embeddings") ? top : scaling;
+    const int otherwise = phi ? 4096 : c.max_positions;
     const int least = rope.type == RopeType::longrope ? 2 : 1;  // its logarithm divides
     rope.original_max_positions = from.integer_or("original_max_position_embeddings", otherwise, least, kMaxInt);
     if (rope.original_max_positions < least) from.refuse("original_max_position_embeddings", "an integer above 1");
@@ -116,14 +118,18 @@ Keys part(const Keys& keys, const char* key) {
 // Gemma 3 and OLMo 3: one rope for layers that see everything and one for those with a window.
 void read_two_ropes(const Keys& keys, ModelConfig& c) {
   const bool gemma = c.architecture == Architecture::gemma3;
-  const double global = gemma ? 1e6 : 5e5, local = gemma ? 1e4 : 5e5;
+  const double global = keys.number_or("rope_theta", gemma ? 1e6 : 5e5, 1.000001, 1e30);
+  const double local = gemma ? keys.number_or("rope_local_base_freq", 1e4, 1.000001, 1e30) : 5e5;
   c.local_rope.emplace();
   const Json* both = keys.find("rope_parameters");
   if (both && both->is_object() && (both->contains("full_attention") || both->contains("sliding_attention"))) {
     const Keys parameters(*both, keys.where() + ": rope_parameters"), nothing(empty(), keys.where());
+    if (const Json* older = keys.find("rope_scaling"); older && !older->empty())
+      keys.refuse("rope_scaling", "nothing beside \"rope_parameters\" of each layer type");
     for (const char* key : {"full_attention", "sliding_attention"}) {
       if (const Json* one = parameters.find(key); one && !one->is_object()) parameters.refuse(key, "an object");
       const bool full = key == std::string_view("full_attention");
+      // The config's own theta holds where a layer type names none, but not for OLMo 3's windows.
       Rope rope = read_rope(nothing, part(parameters, key), full ? global : local, c);
       (full ? c.rope : *c.local_rope) = std::move(rope);
     }
@@ -132,7 +138,7 @@ void read_two_ropes(const Keys& keys, ModelConfig& c) {
   if (both && !both->empty()) keys.refuse("rope_parameters", "an object with full_attention and sliding_attention");
   // transformers 4: rope_scaling is of the layers that see everything alone.
   c.rope = read_rope(keys, part(keys, scaling_key(keys)), global, c);
-  c.local_rope->theta = gemma ? keys.number_or("rope_local_base_freq", local, 1.000001, 1e30) : c.rope.theta;
+  c.local_rope->theta = gemma ? local : c.rope.theta;
 }
 
 }  // namespace

@@ -265,8 +265,12 @@ json config_of(const File& file) {
   keys.integer("vocab_size");  // llama.cpp's own note of the rows of the embedding
   expect_plain(keys);
   put_family(config, keys, family, layers, head_dim);
-  if (json scaling = rope_scaling(keys, theta, head_dim); !scaling.is_null())
+  if (json scaling = rope_scaling(keys, theta, head_dim); !scaling.is_null()) {
+    // Phi-3's readers look for it here alone.
+    if (scaling["rope_type"] == "longrope")
+      config["original_max_position_embeddings"] = scaling["original_max_position_embeddings"];
     config["rope_scaling"] = std::move(scaling);
+  }
   put_tokens(config, file);
   keys.refuse_unknown();
   return config;
