@@ -216,10 +216,12 @@ Safetensors Safetensors::open(const std::string& path) {
       return Safetensors(std::move(contents));
     }
     const std::string index = path + "/model.safetensors.index.json", single = path + "/model.safetensors";
-    if (std::filesystem::exists(index)) {
-      contents->add_indexed(path, index);
-    } else if (std::filesystem::exists(single)) {
+    // Where a model in one file was written over one in shards, the index is of the old one; transformers looks for the
+    // one file first too.
+    if (std::filesystem::exists(single)) {
       contents->add(single);
+    } else if (std::filesystem::exists(index)) {
+      contents->add_indexed(path, index);
     } else {
       for (const std::string& file : glob_safetensors(path)) contents->add(file);
     }

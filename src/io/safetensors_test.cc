@@ -227,6 +227,9 @@ TEST_F(SafetensorsTest, ShardsAndTheirIndex) {
   EXPECT_THAT(read_text_file(path("model.safetensors.index.json")), HasSubstr("\"total_size\": 32"));
   EXPECT_THAT([&] { write_sharded_safetensors(folder_, tensors, 12); },
               testing::ThrowsMessage<Error>(HasSubstr("already")));
+  write_safetensors(path("model.safetensors"), {floats("new", {9})});  // over the shards, whose index is left behind
+  EXPECT_EQ(Safetensors::open(folder_).names(), std::vector<std::string>{"new"});
+  std::filesystem::remove(path("model.safetensors"));
   std::filesystem::remove(path("model.safetensors.index.json"));
   EXPECT_EQ(Safetensors::open(folder_).names().size(), 4u);  // without an index: all files
   std::filesystem::create_directories(path("one"));
