@@ -318,6 +318,16 @@ TEST_F(ForeignLayouts, WhatIsNotReadIsNamed) {
                        to_write(m + ".scales", random_scales({2, kOut})), to_write(m + ".g_idx", index)},
                       {{"quant_method", "gptq"}}),
               HasSubstr("column 5 is in group 9"));
+  // Transforms of weights are in the codes; one of activations would be left out.
+  json rotated = {{"quant_method", "compressed-tensors"},
+                  {"config_groups", {{"g", {{"weights", {{"num_bits", 8}, {"type", "int"}}}}}}}};
+  json& applied = rotated["transform_config"]["config_groups"]["R1"]["apply"];
+  applied = json::array({{{"location", "weight_input"}}, {{"location", "weight_output"}}});
+  const std::vector<TensorToWrite> int8 = {to_write(m + ".weight", OwnedTensor::allocate(DType::i8, {kOut, kIn})),
+                                           to_write(m + ".weight_scale", random_scales({kOut, 1}))};
+  EXPECT_EQ(message(int8, rotated), "opened");
+  applied.push_back({{"location", "input"}});
+  EXPECT_THAT(message(int8, rotated), testing::AllOf(HasSubstr("\"transform_config\""), HasSubstr("R1")));
 }
 
 // SentencePiece joins whatever two neighbours make a token, so that every cut of a token is a merge.

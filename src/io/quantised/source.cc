@@ -19,6 +19,24 @@ std::string text_of(const json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+// Rotations beside the codes (QuIP, SpinQuant): those of weights are in the weights that are stored, those of activations
+// are computed as the model runs, which is not done here.
+void check_transforms(const json& config, const std::string& where) {
+  const json transforms = config.value("transform_config", json());
+  if (!transforms.is_object()) return;
+  const json groups = transforms.value("config_groups", json());
+  for (const auto& [name, group] : groups.items()) {
+    const json applied = group.is_object() ? group.value("apply", json()) : json();
+    for (const json& apply : applied) {
+      const std::string location = apply.is_object() ? text_of(apply, "location") : "";
+      check(location == "weight_input" || location == "weight_output",
+            "{}: quantization_config: \"transform_config\": expected transforms of weights alone (weight_input, "
+            "weight_output), got {} at {}",
+            where, foreign(name), foreign(apply.dump()));
+    }
+  }
+}
+
 // How a method's modules are found and opened.
 struct Method {
   std::string name;
@@ -47,6 +65,7 @@ std::vector<int> widths_of(const json& config, const std::string& where) {
 Method method_of(const json& config, const std::string& where) {
   const std::string name = text_of(config, "quant_method");
   if (name == "compressed-tensors") {
+    check_transforms(config, where);
     const std::vector<int> widths = widths_of(config, where);
     return {name, {".weight_packed", ".weight_scale"}, [widths](const TensorFiles& files, const Place& place) {
               return open_compressed(files, place, widths);
