@@ -93,7 +93,7 @@ struct ModelConfig {
   std::optional<Rope> local_rope;  // of layers with RopeUse::local (Gemma 3, OLMo 3)
   int rotary = 0;                  // RoPE turns so many columns of a head, from the first; 0: all e
   int max_positions = 0;           // context length the model was made for
-  bool tie_embeddings = false;     // the head is the embedding; lm_head.weight is absent (or ignored)
+  bool tie_embeddings = false;     // the head is the embedding; lm_head.weight is absent, or equal
   bool qkv_bias = false;           // q, k, v have biases (Qwen2; attention_bias=true elsewhere)
   bool o_bias = false;             // o has one too (attention_bias=true of Llama and Qwen3; never Qwen2)
   bool mlp_bias = false;           // gate, up, down have biases (Llama's mlp_bias=true)

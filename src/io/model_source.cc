@@ -1,9 +1,13 @@
 #include "io/model_source.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "io/gguf/source.h"
+#include "io/hf_config.h"
 #include "io/quantised/source.h"
 #include "io/safetensors.h"
 
@@ -26,6 +30,35 @@ std::string gguf_file(const std::string& path) {
   return found.empty() ? "" : found.front();
 }
 
+// Names of the embedding and the head, of a text model and within one that sees images (Mistral 3, Gemma 3).
+constexpr std::array<std::array<const char*, 2>, 3> kEnds = {
+    {{"model.embed_tokens.weight", "lm_head.weight"},
+     {"language_model.model.embed_tokens.weight", "language_model.lm_head.weight"},
+     {"model.language_model.embed_tokens.weight", "lm_head.weight"}}};
+
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
+}
+
+// Some tune the head of a model whose config.json goes on calling it the embedding. The file is right then, as in
+// transformers: what it holds twice and differently is two matrices.
+void untie_other_head(ModelSource& source) {
+  const TensorFiles& files = *source.tensors;
+  for (const auto& [embedding, head] : kEnds) {
+    if (!files.contains(embedding) || !files.contains(head) || !load_config(source.texts).tie_embeddings) continue;
+    const OwnedTensor a = files.get(embedding), b = files.get(head);
+    const bool same = same_bytes(a.view, b.view);
+    files.drop(a.view);
+    files.drop(b.view);
+    if (same) continue;
+    nlohmann::json config = text_config(source.texts);
+    config["tie_word_embeddings"] = false;
+    source.texts.put("config.json", config.dump(2));
+    source.notes.push_back(fmt::format(
+        "{} is another matrix than the embedding, so it is the head, whatever \"tie_word_embeddings\" says", head));
+  }
+}
+
 }  // namespace
 
 ModelSource open_model_source(const std::string& path) {
@@ -35,7 +68,9 @@ ModelSource open_model_source(const std::string& path) {
     throw Error("{} is a file: expected a model's folder (such as {}, where it holds config.json) or a .gguf file",
                 path, folder.empty() ? "." : folder);
   }
-  return quantised::open_source(path);
+  ModelSource source = quantised::open_source(path);
+  untie_other_head(source);
+  return source;
 }
 
 TextFiles open_text_files(const std::string& path) {

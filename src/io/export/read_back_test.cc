@@ -175,6 +175,37 @@ TEST_F(ReadBackTest, TheCertificateTravels) {
   EXPECT_EQ(json::parse(Gguf(gguf()).keys["fidelio.certificate"].get<std::string>()), provenance["certificate"]);
 }
 
+// As in transformers: where config.json says that the head is the embedding and the file has another one, the file is
+// right, and what is made of the model says so.
+TEST_F(ReadBackTest, AHeadBesideTheEmbeddingIsTheHead) {
+  ASSERT_TRUE(make({}).config().tie_embeddings);
+  const LinearId embedding{-1, Role::embedding}, head{-1, Role::head};
+  const auto files = Safetensors::open(root_ + "/source");
+  const OwnedTensor same = files.get(weight_name(embedding)), other = random_tensor(DType::bf16, same.view.shape);
+  const auto with = [&](const std::string& folder, const OwnedTensor& tensor) {
+    std::filesystem::copy(root_ + "/source", folder);
+    std::filesystem::remove(folder + "/model.safetensors");
+    std::vector<TensorToWrite> all = {to_write(weight_name(head), tensor)};
+    for (const std::string& name : files.names()) all.push_back(to_write(name, files.get(name)));
+    write_safetensors(folder + "/model.safetensors", all);
+    return Checkpoint::open(folder);
+  };
+  const Checkpoint twice = with(root_ + "/twice", same);
+  EXPECT_TRUE(twice.config().tie_embeddings);
+  EXPECT_THAT(twice.notes(), IsEmpty());
+
+  const Checkpoint own = with(root_ + "/own", other);
+  EXPECT_FALSE(own.config().tie_embeddings);
+  EXPECT_EQ(decode(own.linear(head)), decode(make_dense(other)));
+  EXPECT_THAT(own.notes(), testing::ElementsAre(HasSubstr("lm_head.weight is another matrix")));
+  const LinearWeight codes = random_weight(parse_format("int4g32"), 8, 64);
+  write_checkpoint(
+      root_ + "/quantised", own, {{head, codes.spec}}, [&](LinearId) { return codes; }, json::object());
+  EXPECT_EQ(decode(Checkpoint::open(root_ + "/quantised").linear(head)), decode(codes));
+  export_gguf(own, gguf(), false);
+  EXPECT_EQ(decode(Checkpoint::open(gguf()).linear(head)), decode(own.linear(head)));
+}
+
 // Other programs' layouts, made here from their definitions.
 class ForeignLayouts : public ReadBackTest {
  protected:
