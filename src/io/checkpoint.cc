@@ -218,7 +218,11 @@ std::string Checkpoint::stored_name(const std::string& name) const {
 
 OwnedTensor Checkpoint::dense(LinearId id) const {
   const FusedName fused = fused_name(config_, id);
-  const std::string own = stored_name(weight_name(id));
+  std::string own = stored_name(weight_name(id));
+  // Writers that keep one of two equal tensors may keep the head's.
+  if (id.role == Role::embedding && config_.tie_embeddings && !source_.tensors->contains(own))
+    if (const std::string head = stored_name(weight_name({-1, Role::head})); source_.tensors->contains(head))
+      own = head;
   if (fused.weight.empty() || source_.tensors->contains(own)) return source_.tensors->get(own);
   OwnedTensor all = source_.tensors->get(stored_name(fused.weight));
   const Shape shape = shape_of(config_, id);

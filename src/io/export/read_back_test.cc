@@ -182,17 +182,21 @@ TEST_F(ReadBackTest, AHeadBesideTheEmbeddingIsTheHead) {
   const LinearId embedding{-1, Role::embedding}, head{-1, Role::head};
   const auto files = Safetensors::open(root_ + "/source");
   const OwnedTensor same = files.get(weight_name(embedding)), other = random_tensor(DType::bf16, same.view.shape);
-  const auto with = [&](const std::string& folder, const OwnedTensor& tensor) {
+  const auto with = [&](const std::string& folder, const OwnedTensor& tensor, bool alone = false) {
     std::filesystem::copy(root_ + "/source", folder);
     std::filesystem::remove(folder + "/model.safetensors");
     std::vector<TensorToWrite> all = {to_write(weight_name(head), tensor)};
-    for (const std::string& name : files.names()) all.push_back(to_write(name, files.get(name)));
+    for (const std::string& name : files.names())
+      if (!alone || name != weight_name(embedding)) all.push_back(to_write(name, files.get(name)));
     write_safetensors(folder + "/model.safetensors", all);
     return Checkpoint::open(folder);
   };
   const Checkpoint twice = with(root_ + "/twice", same);
   EXPECT_TRUE(twice.config().tie_embeddings);
   EXPECT_THAT(twice.notes(), IsEmpty());
+  const Checkpoint once = with(root_ + "/once", same, true);
+  EXPECT_TRUE(once.config().tie_embeddings);
+  EXPECT_EQ(decode(once.linear(embedding)), decode(make_dense(same)));
 
   const Checkpoint own = with(root_ + "/own", other);
   EXPECT_FALSE(own.config().tie_embeddings);
