@@ -275,6 +275,19 @@ TEST(FirstHour, AClosedPipeIsNoError) {
   EXPECT_EQ(closed.err, "");
 }
 
+TEST(FirstHour, TheCacheOfTheHubIsExplained) {
+  const TestFolder folder;
+  const std::string version = "hub/models--a--b/snapshots/0123";
+  std::filesystem::create_directories(folder / version);
+  for (const std::string& name : entries(source_path("models/quill-1m")))
+    std::filesystem::create_symlink(source_path("models/quill-1m/" + name), folder / version + "/" + name);
+  const CommandResult cache = run_command(folder.path(), "fidelio inspect hub/models--a--b");
+  EXPECT_EQ(cache.code, 2);
+  EXPECT_THAT(cache.err, HasSubstr("give the folder of a version:\n  " + version));
+  run(folder, "fidelio inspect " + version);
+  EXPECT_THAT(run_command(folder.path(), "fidelio inspect ''").err, HasSubstr("expected the folder of a model"));
+}
+
 // Who prints to a full disk is told so by every verb, not by --json - alone.
 TEST(FirstHour, WhatCannotBePrintedIsAnError) {
   const TestFolder folder;

@@ -18,7 +18,7 @@
 
 namespace fidelio::app {
 
-CLI::Validator model_folder() { return CLI::Validator(how_to_download, ""); }
+CLI::Validator model_folder() { return CLI::Validator(about_model, ""); }
 
 void add_model(CLI::App& verb, RunOptions& o) {
   verb.add_option(
