@@ -105,6 +105,18 @@ TEST(Compress, AnErrorEndsAllRanks) {
 }
 
 // Evolution after the knapsack starts from its plan and never ends above it; the same job gives the same bytes.
+// Of two formats the coarse one falls short and the fine one loses far less than is allowed: the plan is of both, not of
+// the coarse one and the source's own weights, and so no larger than the fine one everywhere.
+TEST(Compress, AFormatThatIsMoreThanEnoughIsOffered) {
+  const Desk folder;
+  run(folder,
+      "fidelio compress " + kShort + "--formats int4g64,int8g64 --ear 0.88 -o out --json r.json --table t.json");
+  for (const json& group : json::parse(read_text_file(folder / "t.json"))["groups"])
+    EXPECT_THAT(group["options"].dump(), HasSubstr("int8g64")) << group["name"];
+  const json report = json::parse(read_text_file(folder / "r.json"));
+  EXPECT_LE(report["bits_per_parameter"].get<double>(), 8.3);
+}
+
 TEST(Compress, EvolutionIsNeverLargerThanItsStart) {
   const Desk folder;
   const auto bytes = [&](const std::string& search) {

@@ -118,6 +118,20 @@ TEST(Draft, ActivationsOfFourBitsDraftForAnswersThatStayTheSame) {
   EXPECT_NE(run_command(folder.path(), "fidelio eval q --text x --drafts 3").code, 0);  // of nothing
 }
 
+// Of the usual kinds those are tried that the model can have; one that was asked for is refused, before any work.
+TEST(Draft, AModelWithoutCodesIsOfferedCopies) {
+  const TestFolder folder;
+  run_well(folder, "cp -r " + kModel + " q");
+  const std::string choose = "fidelio draft q --plain --limit 12 --max-tokens 32 --calibration-tokens 1024";
+  const auto kinds = nlohmann::json::parse(run_well(folder, choose + " --dry-run --json -").out)["kinds"];
+  ASSERT_EQ(kinds.size(), 2u);
+  EXPECT_EQ(kinds[0]["kind"], "lut4g64");
+  const CommandResult asked = run_command(folder.path(), choose + " --kinds lut4g64,4");
+  EXPECT_EQ(asked.code, 1);
+  EXPECT_THAT(asked.err, HasSubstr("--kinds 4: no layer of q has integers that can be cut to 4 bits"));
+  EXPECT_THAT(asked.out + asked.err, testing::Not(HasSubstr("writing")));
+}
+
 TEST(Draft, RefusesWhatDoesNotBelongTogether) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");

@@ -275,6 +275,60 @@ TEST(FirstHour, AClosedPipeIsNoError) {
   EXPECT_EQ(closed.err, "");
 }
 
+TEST(FirstHour, TheCacheOfTheHubIsExplained) {
+  const TestFolder folder;
+  const std::string version = "hub/models--a--b/snapshots/0123";
+  std::filesystem::create_directories(folder / version);
+  for (const std::string& name : entries(source_path("models/quill-1m")))
+    std::filesystem::create_symlink(source_path("models/quill-1m/" + name), folder / version + "/" + name);
+  const CommandResult cache = run_command(folder.path(), "fidelio inspect hub/models--a--b");
+  EXPECT_EQ(cache.code, 2);
+  EXPECT_THAT(cache.err, HasSubstr("give the folder of a version:\n  " + version));
+  run(folder, "fidelio inspect " + version);
+  EXPECT_THAT(run_command(folder.path(), "fidelio inspect ''").err, HasSubstr("expected the folder of a model"));
+}
+
+// Who prints to a full disk is told so by every verb, not by --json - alone.
+TEST(FirstHour, WhatCannotBePrintedIsAnError) {
+  const TestFolder folder;
+  for (const std::string& command : {"fidelio inspect " + kModel, "fidelio tokenize " + kModel + " --text Hello",
+                                     "fidelio generate " + kModel + " -p The -n 3", std::string("fidelio --version")}) {
+    const CommandResult result = run_command(folder.path(), command + " > /dev/full");
+    EXPECT_EQ(result.code, 1) << command;
+    EXPECT_THAT(result.err, HasSubstr("cannot write to standard output")) << command;
+    const CommandResult unread = run_command(folder.path(), "{ sleep 0.2; " + command + "; echo $? >code; } | true");
+    EXPECT_EQ(unread.err, "") << command;
+    EXPECT_EQ(read_text_file(folder / "code"), "141\n") << command;
+  }
+}
+
+// The streams that a shell closed are not taken by files and pipes of the program, which would get what it prints.
+TEST(FirstHour, ClosedStreamsAreNobodyElses) {
+  const TestFolder folder;
+  run(folder, "fidelio quantize " + kModel + " --method rtn --format int4g32 -o open");
+  run(folder, "fidelio quantize " + kModel + " --method rtn --format int4g32 -o closed <&- >&- 2>&-");
+  for (const std::string& name : entries(folder / "open"))
+    EXPECT_EQ(read_text_file(folder / "open" + "/" + name), read_text_file(folder / "closed" + "/" + name)) << name;
+  run(folder, "fidelio inspect " + kModel + " <&- >&-");  // more than a pipe of signals would bear
+}
+
+TEST(FirstHour, WholeNumbersAreTakenAsTheyAreWritten) {
+  const TestFolder folder;
+  const std::map<std::string, std::string> cases = {
+      {"-n 99999999999999999999", "--max-tokens: 99999999999999999999 does not fit in 64 bits"},
+      {"-n 1e3", "--max-tokens: \"1e3\" is not a whole number"},
+      {"--seed -1", "--seed: \"-1\" is not a whole number from 0"},
+      {"--seed 18446744073709551616", "does not fit in 64 bits"}};
+  for (const auto& [option, words] : cases) {
+    const CommandResult result = run_command(folder.path(), "fidelio generate " + kModel + " -p Hi " + option);
+    EXPECT_EQ(result.code, 2) << option;
+    EXPECT_THAT(result.err, HasSubstr(words)) << option;
+  }
+  // As long as may be: to the end of the context.
+  const std::string longest = " -n 9223372036854775807 --threads 1";
+  EXPECT_EQ(report(folder, "fidelio generate " + kModel + " -p Hi" + longest)["finish_reason"].is_string(), true);
+}
+
 TEST(FirstHour, ACertificateCanBeMeasuredOnOwnText) {
   const TestFolder folder;
   const std::string held = read_text_file(source_path("models/data/docs-heldout.txt"));

@@ -92,6 +92,13 @@ TEST(Corpus, FilesFoldersLinesAndFormFeedsAreDocuments) {
   ASSERT_EQ(parts.documents.size(), 2u);
   EXPECT_EQ(parts.documents[1].name, "parts.txt part 2");
   EXPECT_EQ(parts.too_short, 1);
+  folder.write("short.txt", words(3, 10));
+  try {
+    folder.read({"short.txt"});
+    FAIL() << "a text of three words is no document";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("short.txt: no document has 16 tokens or more"));
+  }
   const Corpus all = folder.read({"all"});
   ASSERT_EQ(all.documents.size(), 2u);
   EXPECT_EQ(all.domains(), (std::vector<std::string>{"code", "text"}));

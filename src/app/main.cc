@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -33,6 +34,13 @@ void pass_on(int signal) {
   const auto number = static_cast<unsigned char>(signal);
   [[maybe_unused]] const ssize_t written = ::write(signal_pipe[1], &number, 1);
   errno = before;
+}
+
+// A standard stream that was closed from the start is open to nothing: else the first file or pipe that is opened would
+// have its number, and what is printed would go there.
+void hold_standard_streams() {
+  for (int stream : {0, 1, 2})
+    if (::fcntl(stream, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != stream) ::_exit(1);
 }
 
 // SIGINT, SIGTERM and SIGHUP: files being written are removed and the process ends with 128 + signal. A handler may do
@@ -84,6 +92,32 @@ void add_progress(CLI::App& app) {
             },
             "On standard error: auto (a bar on a terminal, else plain), plain, json (a line each second), none")
         ->check(CLI::IsMember({"auto", "plain", "json", "none"}));
+  }
+}
+
+// CLI11 takes a whole number that 64 bits do not hold for the nearest they do, and one below zero for one far above it
+// where none below zero is meant: --seed -1.
+std::string about_whole_number(const std::string& text, bool below_zero) {
+  char* end = nullptr;
+  errno = 0;
+  if (below_zero)
+    std::strtoll(text.c_str(), &end, 0);
+  else
+    std::strtoull(text.c_str(), &end, 0);
+  const bool whole = !text.empty() && *end == '\0' && (below_zero || text[0] != '-');
+  if (!whole) return fmt::format("\"{}\" is not a whole number{}", text, below_zero ? "" : " from 0");
+  return errno == ERANGE ? fmt::format("{} does not fit in 64 bits", text) : "";
+}
+
+void check_whole_numbers(CLI::App& app) {
+  for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    check_whole_numbers(*verb);
+    for (CLI::Option* option : verb->get_options()) {
+      const std::string type = option->get_type_name().substr(0, option->get_type_name().find(':'));
+      if (type != "INT" && type != "UINT") continue;
+      option->check(
+          CLI::Validator([type](const std::string& text) { return about_whole_number(text, type == "INT"); }, ""));
+    }
   }
 }
 
@@ -153,6 +187,7 @@ int run(int argc, char** argv) {
                    add_bench,   add_samples,  add_synth,   add_draft_verb, add_tokenize, add_logits})
     add(app);
   add_progress(app);
+  check_whole_numbers(app);
   remember_command(argc, argv);
   const std::vector<std::string> verbs = verbs_of(app);
   if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())
@@ -175,9 +210,12 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    hold_standard_streams();
     end_cleanly_on_signals();
     spdlog::set_default_logger(spdlog::stderr_logger_mt("fidelio"));  // standard output belongs to results
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    flush_output();
+    return code;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "fidelio: out of memory\n");
   } catch (const std::system_error& error) {

@@ -102,10 +102,16 @@ Allowed allowed_by(const std::vector<Target>& targets, double ear_constant, doub
   return a;
 }
 
-// Candidates whose KL is within reach of a target.
-std::vector<CandidateGroup> useful_candidates(Desk& desk, const CandidateSet& candidates,
+// Candidates whose KL is within reach of a target, and the smallest format that meets the strictest by itself: however
+// far below it stays, without it a plan would have nothing between formats that fall short and the source's weights.
+std::vector<CandidateGroup> useful_candidates(Desk& desk, const CandidateSet& candidates, const Measured& measured,
                                               const std::vector<MeterResult>& uniform, const Allowed& allowed,
                                               double base_kl) {
+  size_t enough = uniform.size();
+  for (size_t f = 0; f < uniform.size(); ++f)
+    if (uniform[f].kl - base_kl <= allowed.strictest &&
+        (enough == uniform.size() || measured.uniform[f].bits < measured.uniform[enough].bits))
+      enough = f;
   // 64 = three bits either way: KL falls four times a bit. What the activations cost is there with every format.
   std::vector<CandidateGroup> useful = candidates.groups();
   for (CandidateGroup& g : useful)
@@ -116,6 +122,7 @@ std::vector<CandidateGroup> useful_candidates(Desk& desk, const CandidateSet& ca
       if (std::any_of(desk.job.rules.begin(), desk.job.rules.end(),
                       [&](const FormatRule& r) { return r.format == candidate.format; }))
         return false;
+      if (at == enough) return false;
       return kl > 64 * allowed.loosest || kl < allowed.strictest / 64;
     });
   const bool open = !desk.job.has_target();  // no distance is named
@@ -173,7 +180,8 @@ Measured measure_table(Desk& desk, const CandidateSet& candidates, Journal& jour
   note_uniform(desk, candidates, uniform, measured);
   const double c = ear_constant(uniform);
   const Allowed allowed = allowed_by(desk.targets, c, options.base_kl);
-  const std::vector<CandidateGroup> useful = useful_candidates(desk, candidates, uniform, allowed, options.base_kl);
+  const std::vector<CandidateGroup> useful =
+      useful_candidates(desk, candidates, measured, uniform, allowed, options.base_kl);
 
   std::unique_ptr<Progress> progress;
   // Evolution alone measures whole plans.

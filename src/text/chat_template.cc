@@ -72,12 +72,23 @@ std::optional<std::string> template_source(const TextFiles& files, const Json& c
   if (it == config.end() || it->is_null()) return std::nullopt;
   if (it->is_string()) return it->get<std::string>();
   check(it->is_array(), "{}: chat_template: expected a string or a list, found {}", path, it->type_name());
+  std::optional<std::string> found;
   for (const Json& entry : *it) {
     bool named = entry.is_object() && entry.contains("name") && entry.contains("template");
     check(named && entry["template"].is_string(), "{}: chat_template: an entry is not {{name, template}}", path);
-    if (entry["name"] == "default") return entry["template"].get<std::string>();
+    if (entry["name"] == "default") found = entry["template"].get<std::string>();
   }
+  if (found) return found;
   throw Error("{}: chat_template: none of its {} templates is named \"default\"", path, it->size());
+}
+
+// Of a list of templates the one for tools.
+std::optional<std::string> source_with_tools(const TextFiles& files, const Json& config) {
+  const auto it = config.find("chat_template");
+  if (files.read("chat_template.jinja") || it == config.end() || !it->is_array()) return std::nullopt;
+  for (const Json& entry : *it)
+    if (entry["name"] == "tool_use") return entry["template"].get<std::string>();
+  return std::nullopt;
 }
 
 std::tm local_time() {
@@ -103,7 +114,9 @@ std::optional<ChatTemplate> ChatTemplate::load(const TextFiles& files) {
   for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"})
     if (auto text = token_text(config, name, path)) tokens.emplace_back(name, *text);
   try {
-    return ChatTemplate(*source, std::move(tokens));
+    ChatTemplate loaded(*source, std::move(tokens));
+    if (const auto tools = source_with_tools(files, config)) loaded.set_with_tools(*tools);
+    return loaded;
   } catch (const Error& error) {
     throw Error("{}: {}", files.name(), error.what());
   }
@@ -134,7 +147,8 @@ std::string ChatTemplate::render_json(const Json& messages, const Json& extra) c
     std::erase_if(variables, [&given = name](const auto& known) { return known.first == given; });
     variables.emplace_back(name, to_value(value));
   }
-  return template_.render(variables, clock_);
+  const bool tools = extra.contains("tools") && !extra["tools"].is_null();
+  return (tools && with_tools_ ? *with_tools_ : template_).render(variables, clock_);
 }
 
 std::vector<int32_t> stop_token_ids(const TextFiles& files,

@@ -1,7 +1,8 @@
 // io: the chat template of a checkpoint, the ids that end its answers, and the sampling its authors recommend.
 //
 // Sources: `chat_template.jinja`, else `chat_template` in tokenizer_config.json (a string, or a list of {name,
-// template} of which "default" is used), as transformers reads them. Rendered text already holds the BOS token where
+// template} of which "tool_use", if there is one, is used where tools are given and "default" else), as transformers reads
+// them. Rendered text already holds the BOS token where
 // the template writes one: tokenise it without adding special tokens again.
 #pragma once
 #include <cstdint>
@@ -47,12 +48,15 @@ class ChatTemplate {
   // refuses the messages or exceeds jinja::Limits.
   std::string render_json(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& extra) const;
 
-  const std::string& source() const { return source_; }
+  // What messages are rendered with where tools are given. Throws Error as the constructor does.
+  void set_with_tools(std::string_view source) { with_tools_.emplace(source); }
+  const std::string& source() const { return source_; }       // of the template without tools
   void set_clock(Clock clock) { clock_ = std::move(clock); }  // default: local time
 
  private:
   std::string source_;
   jinja::Template template_;
+  std::optional<jinja::Template> with_tools_;
   jinja::Variables variables_;
   Clock clock_;
 };

@@ -62,6 +62,23 @@ TEST_F(ChatFolder, SourcesInOrder) {
   EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "file <s>");
 }
 
+TEST_F(ChatFolder, ToolsHaveATemplateOfTheirOwn) {
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "default", "template": "d"},
+                              {"name": "tool_use", "template": "{{ bos_token }}t{{ tools | length }}"}],
+            "bos_token": "<s>"})");
+  ChatOptions tools;
+  tools.tools_json = R"([{"a": 1}])";
+  const auto loaded = ChatTemplate::load(folder_);
+  EXPECT_EQ(loaded->render(hello_), "d");
+  EXPECT_EQ(loaded->render(hello_, tools), "<s>t1");
+  write("tokenizer_config.json",
+        R"({"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "\n{% if %}"}]})");
+  EXPECT_THAT(load_failure(), HasSubstr("line 2"));
+  write("chat_template.jinja", "file");
+  EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_, tools), "file");
+}
+
 TEST_F(ChatFolder, OptionsReachTheTemplate) {
   ChatTemplate t("{{ add_generation_prompt }} {{ enable_thinking }} {{ tools | tojson }} {{ messages }}");
   EXPECT_EQ(t.render(hello_), "True  null [{'role': 'user', 'content': 'hi'}]");

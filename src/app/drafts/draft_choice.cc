@@ -98,8 +98,6 @@ bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpo
     kind.reading = {mode, kind.name[0] - '0'};
     kind.runner = &model;
     kind.draft = kind.name;
-    check(model.bytes_read(kind.reading) < model.bytes_read(mode),
-          "{}: no layer of {} has integers that can be cut to {} bits", kind.name, run.model, kind.name);
   } else {
     quantise_copy(run, checkpoint, data, kind);
     if (o.bytes > 0 && kind.bytes > o.bytes) return false;
@@ -112,6 +110,21 @@ bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpo
   }
   kind.share = static_cast<double>(kind.runner->bytes_read(kind.reading)) / static_cast<double>(model.bytes_read(mode));
   return true;
+}
+
+// The kinds that were asked for, each of which the model must have; unasked the usual ones, those that it has.
+std::vector<std::string> kinds_to_try(const RunOptions& run, const DraftChoiceOptions& o, const Runner& model) {
+  const Activations mode = parse_activations(run.activations);
+  std::vector<std::string> kinds = o.kinds;
+  if (o.kinds.empty()) kinds = {"4", "lut4g64", "lut3g64"};
+  std::erase_if(kinds, [&](const std::string& kind) {
+    if (!is_view(kind) || model.bytes_read({mode, kind[0] - '0'}) < model.bytes_read(mode)) return false;
+    check(o.kinds.empty(),
+          "--kinds {}: no layer of {} has integers that can be cut to {} bits; give formats of a copy, as lut4g64",
+          kind, run.model, kind);
+    return true;
+  });
+  return kinds;
 }
 
 nlohmann::json to_json(const DraftKind& k, const StepTimes& times) {
@@ -185,6 +198,7 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   options.max_logit_rows = kSideBySide * kCycle;
   const auto runner = make_runner(run, model.checkpoint, options);
   const Reading reading = options.mode;
+  const std::vector<std::string> tried = kinds_to_try(run, o, *runner);
   note(fmt::format("writing {} answers", requests.size()));
   const std::vector<WrittenAnswer> answers = write_answers(*runner, reading, std::move(requests), o.temperature);
   Dataset data;
@@ -200,7 +214,7 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   std::optional<CopyTuner> tuner;
   if (o.tuning.on) tuner.emplace(run, model, data, o.tuning, o.keep ? draft_folder(run.model) : std::string());
   std::vector<DraftKind> kinds;
-  for (const std::string& name : o.kinds) {
+  for (const std::string& name : tried) {
     DraftKind kind;
     kind.name = name;
     note(fmt::format("{}: making and measuring it", name));

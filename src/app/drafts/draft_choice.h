@@ -15,7 +15,7 @@
 namespace fidelio::app {
 
 struct DraftChoiceOptions {
-  std::vector<std::string> kinds = {"4", "lut4g64", "lut3g64"};
+  std::vector<std::string> kinds;  // none: 4, lut4g64 and lut3g64, of which a model without such codes cannot have 4
   PromptOptions prompts;  // half of the answers are for calibration, half for measuring; every second one is greedy
   double temperature = 0.7;
   std::vector<std::string> calibration;  // files

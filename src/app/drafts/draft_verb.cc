@@ -42,7 +42,8 @@ void add_draft_verb(CLI::App& app) {
   add_model(*verb, o->run);
   verb->add_option(
           "--kinds", o->how.kinds,
-          "Drafts to try: so many high bits of the codes, or a copy in this format (default: 4, lut4g64, lut3g64)")
+          "Drafts to try: so many high bits of the codes, or a copy in this format (default: 4, if the model's codes "
+          "can be cut to that, lut4g64, lut3g64)")
       ->delimiter(',');
   verb->add_option("--prompts", o->how.prompts.file,
                    "A prompt a line: text, or JSON with \"prompt\" or \"question\" (default: the questions that come "

@@ -1,6 +1,8 @@
 #include "app/options/common.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,7 +18,7 @@
 
 namespace fidelio::app {
 
-CLI::Validator model_folder() { return CLI::Validator(how_to_download, ""); }
+CLI::Validator model_folder() { return CLI::Validator(about_model, ""); }
 
 void add_model(CLI::App& verb, RunOptions& o) {
   verb.add_option(
@@ -160,9 +162,17 @@ void write_json(const std::string& path, const nlohmann::json& value) {
   // Text of models may hold what is not UTF-8; it is replaced, never thrown about.
   const std::string text = report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   if (path != "-") return write_file_atomically(path, text);
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!written && errno == EPIPE) throw std::system_error(EPIPE, std::generic_category());
-  check(written, "cannot write to standard output");
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  flush_output();
+}
+
+void flush_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  // What failed first may have been an earlier write, whose errno is gone; a pipe still says that nobody reads it.
+  pollfd output = {STDOUT_FILENO, POLLOUT, 0};
+  if (::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0)
+    throw std::system_error(EPIPE, std::generic_category());
+  throw Error("cannot write to standard output");
 }
 
 std::string folder_name(const std::string& folder) {

@@ -67,6 +67,8 @@ inline constexpr int kJsonSchema = 1;  // docs/json.md; raised when a key change
 // Writes to a file atomically, or to standard output for "-", with "schema" and "fidelio" (the version) beside what the
 // verb reports. Nothing for "".
 void write_json(const std::string& path, const nlohmann::json& value);
+// What was printed has arrived, or an error says that it has not: a closed pipe as std::errc::broken_pipe.
+void flush_output();
 // True if the report goes to standard output as JSON, so that human text must not.
 inline bool quiet(const std::string& json_path) { return json_path == "-"; }
 

@@ -12,6 +12,8 @@
 namespace fidelio::app {
 namespace {
 
+namespace fs = std::filesystem;
+
 // Damerau and Levenshtein's, swaps of neighbours counting once.
 size_t edits(const std::string& a, const std::string& b) {
   std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
@@ -39,6 +41,22 @@ const std::map<std::string, std::string> kOtherNames = {
     {"tokenise", "tokenize"},
 };
 
+std::string how_to_download(const std::string& folder) {
+  const size_t slash = folder.find('/');
+  if (slash == std::string::npos || slash == 0 || slash + 1 == folder.size() ||
+      folder.find('/', slash + 1) != std::string::npos)
+    return "";
+  const auto plain = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/'; };
+  const std::string owner = folder.substr(0, slash), name = folder.substr(slash + 1);
+  if (!std::all_of(folder.begin(), folder.end(), plain) || owner[0] == '.' || name[0] == '.') return "";
+  std::error_code ignored;
+  if (fs::exists(folder, ignored) || fs::exists(owner, ignored)) return "";
+  return fmt::format(
+      "there is no folder {0}. If that is a model on the Hugging Face hub, download it first (pip install "
+      "huggingface_hub):\n  hf download {0} --local-dir {1}\nand give the folder: {1}",
+      folder, name);
+}
+
 }  // namespace
 
 std::string nearest_word(const std::string& word, const std::vector<std::string>& candidates) {
@@ -63,21 +81,17 @@ std::string verb_for(const std::string& word, const std::vector<std::string>& ve
   return nearest_word(lower, verbs);
 }
 
-std::string how_to_download(const std::string& folder) {
-  namespace fs = std::filesystem;
-  const size_t slash = folder.find('/');
-  if (slash == std::string::npos || slash == 0 || slash + 1 == folder.size() ||
-      folder.find('/', slash + 1) != std::string::npos)
-    return "";
-  const auto plain = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '/'; };
-  const std::string owner = folder.substr(0, slash), name = folder.substr(slash + 1);
-  if (!std::all_of(folder.begin(), folder.end(), plain) || owner[0] == '.' || name[0] == '.') return "";
+std::string about_model(const std::string& folder) {
+  if (folder.empty()) return "expected the folder of a model, got nothing";
   std::error_code ignored;
-  if (fs::exists(folder, ignored) || fs::exists(owner, ignored)) return "";
-  return fmt::format(
-      "there is no folder {0}. If that is a model on the Hugging Face hub, download it first (pip install "
-      "huggingface_hub):\n  hf download {0} --local-dir {1}\nand give the folder: {1}",
-      folder, name);
+  if (fs::exists(fs::path(folder) / "config.json", ignored)) return "";
+  // The hub's cache keeps each version of a model in a folder of its own.
+  std::string versions;
+  for (const auto& entry : fs::directory_iterator(fs::path(folder) / "snapshots", ignored))
+    if (fs::exists(entry.path() / "config.json", ignored)) versions += "\n  " + foreign(entry.path().string());
+  if (!versions.empty())
+    return fmt::format("{} is the hub's cache of a model; give the folder of a version:{}", foreign(folder), versions);
+  return how_to_download(folder);
 }
 
 }  // namespace fidelio::app

@@ -12,7 +12,8 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
 // The verb for `word`, misspelt or called as other programs call it; "" where there is none.
 std::string verb_for(const std::string& word, const std::vector<std::string>& verbs);
 
-// If `folder` is not there and has the form of a name on the Hugging Face hub: how to get it; "" otherwise.
-std::string how_to_download(const std::string& folder);
+// What is wrong with the name of a model's folder, with what to give: nothing, the hub's cache of a model, or one that is
+// not there and has the form of a name on the Hugging Face hub, with how to get it. "" otherwise.
+std::string about_model(const std::string& folder);
 
 }  // namespace fidelio::app

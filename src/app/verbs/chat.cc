@@ -46,7 +46,7 @@ std::optional<std::string> read_line(bool terminal) {
 #endif
   if (terminal) {
     fmt::print("> ");
-    std::fflush(stdout);
+    flush_output();
   }
   std::string line;
   if (!std::getline(std::cin, line)) return {};
@@ -122,7 +122,7 @@ class Conversation {
         engine_, std::move(request),
         [&](const std::string& piece) {
           fmt::print("{}", colours_ ? dimmer.push(for_output(piece)) : for_output(piece));
-          std::fflush(stdout);
+          flush_output();
         },
         &catcher);
     fmt::print("{}\n", colours_ ? dimmer.finish() : "");

@@ -45,14 +45,15 @@ void generate_once(Generate o, bool given) {
   check(static_cast<int64_t>(prompt.size()) < context,
         "the prompt has {} tokens, the model's context of {} leaves no room for an answer", prompt.size(), context);
 
-  options.cache_tokens = std::min<int64_t>(context, static_cast<int64_t>(prompt.size()) + o.max_tokens);
+  options.cache_tokens =
+      std::min<int64_t>(context, static_cast<int64_t>(prompt.size()) + std::min<int64_t>(context, o.max_tokens));
   const auto runner = make_runner(o.run, model.checkpoint, options);
   const Draft draft = open_draft(o.draft, *runner, o.run);
   Engine engine(*runner, engine_options(model, options.mode, draft));
   const Answer a = answer(engine, std::move(request), [&](const std::string& piece) {
     if (quiet(o.json)) return;
     fmt::print("{}", for_output(piece));
-    std::fflush(stdout);
+    flush_output();
   });
   if (!quiet(o.json)) fmt::print("\n");
   write_json(o.json, {{"prompt_ids", prompt},

@@ -49,7 +49,10 @@ class Reader {
           "{} holds no text", source.path);
   }
 
-  Corpus finish() {
+  Corpus finish(const std::vector<std::string>& sources) {
+    check(!corpus_.documents.empty() || corpus_.too_short == 0,
+          "{}: no document has {} tokens or more, the fewest that are used; give longer ones", fmt::join(sources, ", "),
+          kShortestDocument);
     corpus_.sha256 = hash_.hex();
     return std::move(corpus_);
   }
@@ -169,7 +172,7 @@ Corpus read_corpus(const std::vector<std::string>& sources, const Tokenizer& tok
   check(context >= 2, "a context of {} tokens is too short, the least is 2", context);
   Reader reader(tokenizer, chat, context);
   for (const std::string& source : sources) reader.read(parse_text_source(source));
-  return reader.finish();
+  return reader.finish(sources);
 }
 
 std::vector<Document> cut_into_passages(const std::vector<Document>& documents, int64_t context, int64_t windows) {

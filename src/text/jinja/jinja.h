@@ -7,8 +7,8 @@
 //
 // Known differences from jinja2, all refused or harmless: integers are 64-bit decimals (overflow is an Error); a method
 // must be called where it is named and has no text form; case mapping is one letter to one letter but for sharp s; an
-// unknown
-// filter is an Error when it is reached, not when the template is read; `safe` and `escape` know no Markup type;
+// unknown filter is an Error when it is reached, not when the template is read; there is no Markup type, so `safe`
+// changes nothing, and there are no filters for HTML and layout (`escape`, `xmlattr`, `wordwrap`, `center` ...);
 // lazy filter results (map, select, ...) can be iterated more than once; template inheritance, include, import,
 // recursive loops, *args and **kwargs are refused by name.
 #pragma once
