@@ -104,7 +104,6 @@ TEST(Compress, AnErrorEndsAllRanks) {
   EXPECT_THAT(result.err, HasSubstr("no plan of these formats fits"));
 }
 
-// Evolution after the knapsack starts from its plan and never ends above it; the same job gives the same bytes.
 // Of two formats the coarse one falls short and the fine one loses far less than is allowed: the plan is of both, not of
 // the coarse one and the source's own weights, and so no larger than the fine one everywhere.
 TEST(Compress, AFormatThatIsMoreThanEnoughIsOffered) {
@@ -117,6 +116,7 @@ TEST(Compress, AFormatThatIsMoreThanEnoughIsOffered) {
   EXPECT_LE(report["bits_per_parameter"].get<double>(), 8.3);
 }
 
+// Evolution after the knapsack starts from its plan and never ends above it; the same job gives the same bytes.
 TEST(Compress, EvolutionIsNeverLargerThanItsStart) {
   const Desk folder;
   const auto bytes = [&](const std::string& search) {
