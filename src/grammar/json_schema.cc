@@ -1,7 +1,6 @@
 #include "grammar/json_schema.h"
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -10,23 +9,13 @@
 #include "grammar/numbers.h"
 #include "grammar/regex.h"
 #include "grammar/schema_document.h"
+#include "grammar/string_formats.h"
 
 namespace fidelio::grammar {
 namespace {
 
 constexpr int kDeepestSchema = 64;
 constexpr int64_t kMostCount = 10'000;
-
-const std::map<std::string, const char*>& formats() {
-  static const std::map<std::string, const char*> all = {
-      {"date", R"(\d{3}[1-9]-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8]))"},
-      {"time", R"(([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))"},
-      {"date-time",
-       R"(\d{3}[1-9]-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d))"},
-      {"uuid", R"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"},
-      {"ipv4", R"(((25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d))"}};
-  return all;
-}
 
 class Compiler {
  public:
@@ -256,9 +245,11 @@ class Compiler {
     const int64_t least = count(schema, "minLength", where, 0), most = count(schema, "maxLength", where, -1);
     std::string pattern;
     Match match = Match::part;
-    if (schema.contains("format") && schema["format"].is_string() &&
-        formats().contains(schema["format"].get<std::string>()))
-      pattern = formats().at(schema["format"].get<std::string>()), match = Match::whole;
+    const StringFormat* format = schema.contains("format") && schema["format"].is_string()
+                                     ? string_format(schema["format"].get<std::string>())
+                                     : nullptr;
+    const bool more = schema.contains("pattern") || least > 0 || most >= 0;
+    if (format != nullptr && !(more && format->gives_way)) pattern = format->pattern, match = Match::whole;
     if (schema.contains("pattern")) {
       if (!schema["pattern"].is_string() || !pattern.empty()) refuse(where, "pattern is no string, or beside a format");
       pattern = schema["pattern"].get<std::string>();

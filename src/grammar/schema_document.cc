@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/foreign/foreign_text.h"
 
 namespace fidelio::grammar {
 namespace {
@@ -69,11 +70,12 @@ const Json& SchemaDocument::resolve(const std::string& where, const Json& ref) c
   const std::string name = ref.get<std::string>();
   if (!name.starts_with('#')) refuse(where, "$ref leads out of the schema");
   if (const auto found = resolved_.find(name); found != resolved_.end()) return *found->second;
-  try {
-    return *(resolved_[name] = &root_.at(Json::json_pointer(name.substr(1))));
-  } catch (const Json::exception&) {
-    refuse(where, "$ref leads nowhere: " + name);
-  }
+  // A reference is the fragment of a URL, in which generators spell the < of a name as %3C.
+  for (const std::string& path : {name.substr(1), percent_decoded(name.substr(1))}) try {
+      return *(resolved_[name] = &root_.at(Json::json_pointer(path)));
+    } catch (const Json::exception&) {
+    }
+  refuse(where, "$ref leads nowhere: " + name);
 }
 
 Json SchemaDocument::merged(const std::string& where, Json a, const Json& b) const {

@@ -39,6 +39,7 @@ TEST(Serve, AnswersWithTheTextOfGenerate) {
   EXPECT_EQ(streamed_text(stream), expected.text);
   EXPECT_TRUE(stream.body.ends_with("data: [DONE]\n\n"));
   EXPECT_EQ(stream.events().back()["usage"]["completion_tokens"], 24);
+  EXPECT_TRUE(stream.events().front().at("usage").is_null());
 }
 
 TEST(Serve, ChatsInTheCheckpointsTemplate) {
@@ -200,6 +201,20 @@ TEST(Serve, AsksForItsKey) {
   EXPECT_EQ(serving.ask(get("/v1/models", "Authorization: Bearer secreT\r\n")).status, 401);
   EXPECT_EQ(serving.ask(get("/v1/models", "Authorization: Bearer secret\r\n")).json()["data"][0]["id"], "quill");
   EXPECT_EQ(serving.ask(get("/v1/models/quill", "Authorization: Bearer secret\r\n")).status, 200);
+  EXPECT_THAT(serving.ask(get("/v1/models")).head, HasSubstr("WWW-Authenticate: Bearer\r\n"));
+  EXPECT_EQ(serving.ask(get("/v1/models", "Authorization: bearer secret\r\n")).status, 200);
+  EXPECT_EQ(serving.ask(get("/v1/models", "Authorization: Bearer other\r\nX-Api-Key: secret\r\n")).status, 200);
+  EXPECT_EQ(serving.ask(get("/v1/models", "Authorization: Basic secret\r\nX-Api-Key: other\r\n")).status, 401);
+}
+
+TEST(Serve, FindsItsModelByANameWithASlash) {
+  ServerOptions options;
+  options.names = {"owner/model"};
+  Serving serving(options);
+  for (const char* name : {"owner/model", "owner%2Fmodel", "%6Fwner%2fmodel"})
+    EXPECT_EQ(serving.ask(get(std::string("/v1/models/") + name)).status, 200) << name;
+  for (const char* name : {"owner%2", "%", "owner%zzmodel", "owner%00/model"})
+    EXPECT_EQ(serving.ask(get(std::string("/v1/models/") + name)).status, 404) << name;
 }
 
 // Browsers keep a page from reading what another origin answers, unless the answer says that the page may.

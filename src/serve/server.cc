@@ -5,6 +5,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "core/foreign/foreign_text.h"
 #include "core/foreign/json.h"
 #include "serve/forms/answering.h"
 #include "serve/forms/chat_prompt.h"
@@ -89,20 +90,12 @@ const std::vector<Server::RouteTo>& Server::routes() {
   return all;
 }
 
-namespace {
-
-HttpResponse response_to(const std::exception& error, bool of_messages) {
-  return of_messages ? messages_error(error) : error_response(error);
-}
-
-}  // namespace
-
 void Server::handle(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
-  const bool of_messages = request.path.starts_with("/v1/messages");
+  const std::string path = request.path;
   try {
     dispatch(std::move(request), exchange);
   } catch (const std::exception& e) {
-    exchange->respond(response_to(e, of_messages));
+    exchange->respond(error_response(path, e));
   }
 }
 
@@ -122,8 +115,8 @@ void Server::dispatch(HttpRequest&& request, const std::shared_ptr<Exchange>& ex
     return model_by_name(request, exchange);
   }
   if (allowed.empty()) throw RequestError(404, fmt::format("there is no {}", request.path));
-  HttpResponse response{405,
-                        error_body(405, fmt::format("{} takes {}, not {}", request.path, allowed, request.method))};
+  HttpResponse response = error_response(
+      request.path, RequestError(405, fmt::format("{} takes {}, not {}", request.path, allowed, request.method)));
   response.headers.push_back({"Allow", allowed});
   exchange->respond(std::move(response));
 }
@@ -132,12 +125,16 @@ void Server::dispatch(HttpRequest&& request, const std::shared_ptr<Exchange>& ex
 void Server::check_key(const HttpRequest& request) const {
   const std::string& key = options_.api_key;
   if (key.empty()) return;
-  constexpr std::string_view scheme = "Bearer ";
-  const std::string given =
-      request.authorization.starts_with(scheme) ? request.authorization.substr(scheme.size()) : request.api_key;
-  const bool same = given.size() == key.size() && ::CRYPTO_memcmp(given.data(), key.data(), key.size()) == 0;
-  if (!same)
-    throw RequestError(401, "the key is missing or wrong: send \"Authorization: Bearer KEY\"", "", "invalid_api_key");
+  const auto same = [&](std::string_view given) {
+    return given.size() == key.size() && ::CRYPTO_memcmp(given.data(), key.data(), key.size()) == 0;
+  };
+  constexpr std::string_view scheme = "bearer ";
+  const std::string_view given = request.authorization;
+  const bool bears = lower_case(given.substr(0, scheme.size())) == scheme;
+  // Anthropic's client sends both where both are in its environment.
+  if ((bears && same(given.substr(scheme.size()))) || same(request.api_key)) return;
+  throw RequestError(401, "the key is missing or wrong: send \"Authorization: Bearer KEY\" or \"X-Api-Key: KEY\"", "",
+                     "invalid_api_key");
 }
 
 void Server::check_ready() const {
@@ -192,7 +189,8 @@ void Server::models(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
 
 void Server::model_by_name(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange) {
   check_ready();
-  const std::string name = request.path.substr(std::strlen("/v1/models/"));
+  // Clients spell the slash of "owner/model" as %2F.
+  const std::string name = percent_decoded(std::string_view(request.path).substr(std::strlen("/v1/models/")));
   if (std::find(names_.begin(), names_.end(), name) == names_.end())
     throw RequestError(404, fmt::format("there is no model \"{}\"; /v1/models lists what is served", name), "model",
                        "model_not_found");
@@ -206,7 +204,7 @@ void Server::metrics(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
 
 // {"prompt": text} or {"messages": [...]} to {"tokens", "count", "max_model_len"}, as vLLM has it.
 void Server::tokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
-  read(exchange, [this, exchange, body = std::move(request.body), model = model_] {
+  read(request, exchange, [this, exchange, body = std::move(request.body), model = model_] {
     const Json object = parse_ordered_json(body, "the body");
     const Fields fields(object);
     std::vector<int32_t> ids;
@@ -223,7 +221,7 @@ void Server::tokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& ex
 
 // {"tokens": [ids]} to {"prompt": text}.
 void Server::detokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
-  read(exchange, [this, exchange, body = std::move(request.body), model = model_] {
+  read(request, exchange, [this, exchange, body = std::move(request.body), model = model_] {
     const Json object = parse_ordered_json(body, "the body");
     const Fields fields(object);
     const Json* list = fields.find("tokens");
@@ -266,7 +264,7 @@ void Server::count_tokens(HttpRequest&& request, const std::shared_ptr<Exchange>
     const Json answer = {{"input_tokens", chat_prompt(Fields(chat), *model).ids.size()}};
     http_.post([exchange, text = answer.dump()] { exchange->respond({200, text}); });
   };
-  read(exchange, count, true);
+  read(request, exchange, count);
 }
 
 void Server::completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
@@ -277,28 +275,25 @@ void Server::chat_completions(HttpRequest&& request, const std::shared_ptr<Excha
   call(Route::chat, std::move(request), exchange);
 }
 
-void Server::read(const std::shared_ptr<Exchange>& exchange, std::function<void()> work, bool of_messages) {
+void Server::read(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange, std::function<void()> work) {
   check_ready();
-  reader_.add([this, exchange, of_messages, work = std::move(work)] {
+  reader_.add([this, exchange, path = request.path, work = std::move(work)] {
     try {
       work();
     } catch (const std::exception& e) {
-      http_.post([exchange, response = response_to(e, of_messages)] { exchange->respond(response); });
+      http_.post([exchange, response = error_response(path, e)] { exchange->respond(response); });
     }
   });
 }
 
 void Server::call(Route route, HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
   auto body = std::make_shared<const std::string>(std::move(request.body));
-  read(
-      exchange,
-      [this, route, exchange, body, model = model_] {
-        auto read = std::make_shared<Call>(read_call(route, *body, *model, names_));
-        http_.post([this, exchange, model, read] {
-          std::make_shared<Answering>(std::move(*read), model, *engine_, metrics_, exchange)->start();
-        });
-      },
-      route == Route::messages);
+  read(request, exchange, [this, route, exchange, body, model = model_] {
+    auto read = std::make_shared<Call>(read_call(route, *body, *model, names_));
+    http_.post([this, exchange, model, read] {
+      std::make_shared<Answering>(std::move(*read), model, *engine_, metrics_, exchange)->start();
+    });
+  });
 }
 
 }  // namespace fidelio::serve

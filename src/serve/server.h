@@ -83,8 +83,8 @@ class Server {
   void count_tokens(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void tokenizer_info(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void call(Route route, HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
-  // Work of the reader, whose exception becomes the answer, in Anthropic's form where it is asked in that.
-  void read(const std::shared_ptr<Exchange>& exchange, std::function<void()> work, bool of_messages = false);
+  // Work of the reader, whose exception becomes the answer, in the form of the request's path.
+  void read(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange, std::function<void()> work);
 
   ServerOptions options_;
   std::function<Loaded()> load_;

@@ -90,4 +90,19 @@ std::string lower_case(std::string_view text) {
   return out;
 }
 
+std::string percent_decoded(std::string_view text) {
+  const auto digit = [](char c) {
+    const size_t at = std::string_view("0123456789abcdef0123456789ABCDEF").find(c);
+    return at == std::string_view::npos ? -1 : static_cast<int>(at % 16);
+  };
+  std::string out;
+  out.reserve(text.size());
+  for (size_t at = 0; at < text.size(); ++at) {
+    const bool two = text[at] == '%' && text.size() - at > 2 && digit(text[at + 1]) >= 0 && digit(text[at + 2]) >= 0;
+    out += two ? static_cast<char>(digit(text[at + 1]) * 16 + digit(text[at + 2])) : text[at];
+    if (two) at += 2;
+  }
+  return out;
+}
+
 }  // namespace fidelio

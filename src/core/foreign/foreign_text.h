@@ -23,4 +23,7 @@ std::string foreign(std::string_view text, Lines lines = Lines::escaped, size_t 
 // A to Z as a to z; other bytes as they are, whatever the locale.
 std::string lower_case(std::string_view text);
 
+// %2F as /, and so on, as in paths and fragments of URLs; a % before anything else than two digits stays.
+std::string percent_decoded(std::string_view text);
+
 }  // namespace fidelio

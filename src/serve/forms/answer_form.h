@@ -35,6 +35,7 @@ struct Envelope {
   std::string id, model, fingerprint;
   int64_t created = 0;
   std::shared_ptr<const ServedModel> served;
+  bool include_usage = false;  // at the end of a stream
 };
 
 class AnswerForm {
@@ -45,7 +46,7 @@ class AnswerForm {
   virtual std::string opening(const Choice& choice, const Usage& usage) = 0;
   virtual std::string delta(const Choice& choice, const std::vector<Part>& parts, const std::vector<Piece>& pieces) = 0;
   virtual std::string finish(const Choice& choice, const Usage& usage) = 0;
-  virtual std::string end(const Usage& usage, bool include_usage) = 0;
+  virtual std::string end(const Usage& usage) = 0;
   virtual std::string error(const RequestError& error) = 0;
 };
 

@@ -9,7 +9,8 @@ namespace fidelio::serve {
 namespace {
 
 std::unique_ptr<AnswerForm> form_of(const Call& call, std::shared_ptr<const ServedModel> model) {
-  Envelope envelope{"", call.model, model->fingerprint, static_cast<int64_t>(std::time(nullptr)), model};
+  Envelope envelope{"",    call.model,        model->fingerprint, static_cast<int64_t>(std::time(nullptr)),
+                    model, call.include_usage};
   switch (call.route) {
     case Route::chat:
       envelope.id = new_id("chatcmpl-");
@@ -174,7 +175,7 @@ void Answering::keep_the_best() {
 void Answering::complete() {
   over_ = true;
   if (streaming_) {
-    exchange_->send(form_->end(usage_, call_.include_usage));
+    exchange_->send(form_->end(usage_));
     return exchange_->end();
   }
   if (call_.best_of > call_.n) keep_the_best();
@@ -194,7 +195,7 @@ void Answering::failed(const RequestError& error) {
   if (over_) return;
   cancel();
   if (!streaming_)
-    return exchange_->respond(call_.route == Route::messages ? messages_error(error) : error_response(error));
+    return exchange_->respond(error_response(call_.route == Route::messages ? "/v1/messages" : "", error));
   exchange_->send(form_->error(error));
   exchange_->end();
 }

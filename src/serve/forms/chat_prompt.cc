@@ -26,7 +26,11 @@ void read_tool_calls(const Fields& fields, Json& calls) {
     Json& function = call["function"];
     if (function.contains("arguments") && function["arguments"].is_string()) {
       const std::string text = function["arguments"].get<std::string>();
-      function["arguments"] = text.empty() ? Json::object() : parse_ordered_json(text, "tool_calls.arguments");
+      try {
+        function["arguments"] = text.empty() ? Json::object() : parse_ordered_json(text, "arguments");
+      } catch (const Error& e) {
+        fields.refuse("tool_calls", std::string("arguments of a call as a JSON text; ") + e.what());
+      }
     }
   }
 }
@@ -70,6 +74,23 @@ Json read_messages(const Fields& fields, bool knows_developer) {
   return messages;
 }
 
+// What is no function cannot be called here, and a template would show it as if it could.
+void check_tools(const Fields& fields, const Json& tools) {
+  if (!tools.is_array()) fields.refuse("tools", "an array");
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const std::string place = fmt::format("tools[{}]", i);
+    const Fields tool(tools[i], place);
+    if (tool.text("type").value_or("function") != "function")
+      tool.refuse("type", "function: this server has no tools of its own");
+    const Json* function = tool.find("function");
+    if (function == nullptr) tool.refuse("function", "an object with a name");
+    const Fields inside(*function, place + ".function");
+    if (inside.text("name").value_or("").empty()) inside.refuse("name", "a name");
+    const Json* parameters = inside.find("parameters");
+    if (parameters != nullptr && !parameters->is_object()) inside.refuse("parameters", "a JSON schema: an object");
+  }
+}
+
 // A template closes the last message; what stands behind its text is taken away again.
 std::string cut_after_last(std::string prompt, const Fields& fields, const Json& messages) {
   const Json& last = messages.back();
@@ -103,7 +124,7 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
   extra["add_generation_prompt"] = fields.boolean("add_generation_prompt", true) && !continues;
   const Json* choice = fields.find("tool_choice");
   if (const Json* tools = fields.find("tools"); tools != nullptr && !(choice != nullptr && *choice == "none")) {
-    if (!tools->is_array()) fields.refuse("tools", "an array");
+    check_tools(fields, *tools);
     if (!tools->empty()) extra["tools"] = *tools;
   }
   std::string prompt = model.chat->render_json(messages, extra);

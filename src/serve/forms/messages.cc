@@ -1,6 +1,7 @@
 #include "serve/forms/messages.h"
 
-#include "core/foreign/foreign_text.h"
+#include <algorithm>
+
 #include "serve/forms/openai_request.h"
 
 namespace fidelio::serve {
@@ -39,6 +40,7 @@ void add_message(Json& messages, const Json& message, size_t number) {
   }
   if (!content->is_array()) fields.refuse("content", "a string or an array of blocks");
   std::string text;
+  bool results = false;
   Json calls = Json::array();
   for (const Json& block : *content) {
     const Fields one(block, "content");
@@ -51,6 +53,7 @@ void add_message(Json& messages, const Json& message, size_t number) {
                        {"type", "function"},
                        {"function", {{"name", *one.text("name")}, {"arguments", input ? *input : Json::object()}}}});
     } else if (type == "tool_result") {
+      results = true;
       const Json* result = one.find("content");
       messages.push_back({{"role", "tool"},
                           {"tool_call_id", one.text("tool_use_id").value_or("")},
@@ -59,7 +62,10 @@ void add_message(Json& messages, const Json& message, size_t number) {
       fields.refuse("content", "blocks of type text, tool_use, tool_result or thinking: this server reads no others");
     }
   }
-  if (text.empty() && calls.empty() && role == "user") return;
+  if (text.empty() && calls.empty() && role == "user") {
+    if (!results) fields.refuse("content", "a block with text, or a tool_result");
+    return;
+  }
   Json all = {{"role", role}, {"content", text}};
   if (!calls.empty()) all["tool_calls"] = std::move(calls);
   messages.push_back(std::move(all));
@@ -70,6 +76,8 @@ Json tools_of(const Fields& fields, const Json& list) {
   for (const Json& tool : list) {
     const Fields one(tool, "tools");
     if (!one.text("name")) fields.refuse("tools", "an array of objects with a name");
+    if (const std::string type = one.text("type").value_or("custom"); type != "custom")
+      fields.refuse("tools", fmt::format("tools of type custom: this server has no {} of its own", type));
     Json function = {{"name", *one.text("name")}};
     if (const auto text = one.text("description")) function["description"] = *text;
     const Json* schema = one.find("input_schema");
@@ -84,8 +92,12 @@ Json tool_choice_of(const Fields& fields, const Json& choice) {
   const std::string type = one.text("type").value_or("");
   if (type == "auto" || type == "none") return type;
   if (type == "any") return "required";
-  if (type == "tool" && one.text("name")) return {{"type", "function"}, {"function", {{"name", *one.text("name")}}}};
-  fields.refuse("tool_choice", "type auto, any, none, or tool with a name");
+  const std::string name = one.text("name").value_or("");
+  const Json* tools = fields.find("tools");
+  const auto is_it = [&](const Json& tool) { return tool["name"] == name; };
+  if (type == "tool" && tools != nullptr && std::any_of(tools->begin(), tools->end(), is_it))
+    return {{"type", "function"}, {"function", {{"name", name}}}};
+  fields.refuse("tool_choice", "type auto, any, none, or tool with the name of one of the tools");
 }
 
 // "output_config": {"format": {"type": "json_schema", "schema"}}, and "thinking": {"type": "disabled"}, for which templates
@@ -116,7 +128,7 @@ Json chat_body_of(const Json& body) {
     if (const Json* value = fields.find(same)) chat[same] = *value;
   read_configs(fields, chat);
   if (!fields.integer("max_tokens", 1, INT32_MAX)) fields.refuse("max_tokens", "an integer of at least 1");
-  if (const Json* stops = fields.find("stop_sequences")) chat["stop"] = *stops;
+  if (const Json* stops = fields.find("stop_sequences")) chat["stop_sequences"] = *stops;
   Json messages = Json::array();
   if (const Json* system = fields.find("system"))
     messages.push_back({{"role", "system"}, {"content", text_of(fields, "system", *system)}});
@@ -124,31 +136,16 @@ Json chat_body_of(const Json& body) {
   if (list == nullptr || list->empty() || list->size() > kMaxMessages)
     fields.refuse("messages", fmt::format("an array of 1 to {} messages", kMaxMessages));
   for (size_t i = 0; i < list->size(); ++i) add_message(messages, (*list)[i], i);
+  // An answer that is begun with nothing is not begun.
+  if (messages.size() > 1 && messages.back()["role"] == "assistant" && messages.back()["content"] == "" &&
+      !messages.back().contains("tool_calls"))
+    messages.erase(messages.size() - 1);
   chat["continue_final_message"] =
       !messages.empty() && messages.back()["role"] == "assistant" && !messages.back().contains("tool_calls");
   chat["messages"] = std::move(messages);
   if (const Json* tools = list_of(fields, "tools")) chat["tools"] = tools_of(fields, *tools);
   if (const Json* choice = fields.find("tool_choice")) chat["tool_choice"] = tool_choice_of(fields, *choice);
-  chat["stream_options"] = {{"include_usage", true}};
   return chat;
-}
-
-std::string messages_error_body(int status, std::string_view message) {
-  const char* type = status == 401   ? "authentication_error"
-                     : status == 404 ? "not_found_error"
-                     : status == 413 ? "request_too_large"
-                     : status == 503 ? "overloaded_error"
-                     : status >= 500 ? "api_error"
-                                     : "invalid_request_error";
-  const nlohmann::json body = {{"type", "error"},
-                               {"error", {{"type", type}, {"message", foreign(message, Lines::kept, 2000)}}}};
-  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-HttpResponse messages_error(const std::exception& error) {
-  HttpResponse response = error_response(error);
-  response.body = messages_error_body(response.status, error.what());
-  return response;
 }
 
 }  // namespace fidelio::serve

@@ -11,8 +11,4 @@ namespace fidelio::serve {
 // tool_choice; an assistant's message at the end is continued. Throws RequestError naming the field.
 Json chat_body_of(const Json& messages_body);
 
-// {"type": "error", "error": {"type", "message"}}
-std::string messages_error_body(int status, std::string_view message);
-HttpResponse messages_error(const std::exception& error);
-
 }  // namespace fidelio::serve

@@ -78,7 +78,7 @@ class MessagesForm final : public AnswerForm {
                           {"delta", {{"stop_reason", stop_reason(c)}, {"stop_sequence", null_or_text(c.stop)}}},
                           {"usage", usage_of(usage)}});
   }
-  std::string end(const Usage&, bool) override { return message_event({{"type", "message_stop"}}); }
+  std::string end(const Usage&) override { return message_event({{"type", "message_stop"}}); }
   std::string error(const RequestError& error) override {
     return "event: error\ndata: " + messages_error_body(error.status(), error.what()) + "\n\n";
   }

@@ -53,8 +53,8 @@ SamplingOptions read_sampling(const Fields& fields, const ServedModel& model) {
   return s;
 }
 
-std::vector<std::string> read_stops(const Fields& fields) {
-  const Json* value = fields.find("stop");
+std::vector<std::string> read_stops(const Fields& fields, const char* name) {
+  const Json* value = fields.find(name);
   if (value == nullptr) return {};
   const std::string expected =
       fmt::format("a string, or at most {} strings, of 1 to {} bytes", kMaxStops, kMaxStopBytes);
@@ -62,14 +62,14 @@ std::vector<std::string> read_stops(const Fields& fields) {
   if (value->is_string()) {
     stops.push_back(value->get<std::string>());
   } else {
-    if (!value->is_array() || value->size() > kMaxStops) fields.refuse("stop", expected);
+    if (!value->is_array() || value->size() > kMaxStops) fields.refuse(name, expected);
     for (const Json& stop : *value) {
-      if (!stop.is_string()) fields.refuse("stop", expected);
+      if (!stop.is_string()) fields.refuse(name, expected);
       stops.push_back(stop.get<std::string>());
     }
   }
   for (const std::string& stop : stops)
-    if (stop.empty() || stop.size() > kMaxStopBytes) fields.refuse("stop", expected);
+    if (stop.empty() || stop.size() > kMaxStopBytes) fields.refuse(name, expected);
   return stops;
 }
 
@@ -215,7 +215,7 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
   GenerationRequest common;
   common.max_tokens = read_max_tokens(fields, route);
   common.stop_ids = read_stop_ids(fields, model);
-  common.stop_strings = read_stops(fields);
+  common.stop_strings = read_stops(fields, route == Route::messages ? "stop_sequences" : "stop");
   common.sampling = read_sampling(fields, model);
   read_logprobs(fields, call, common);
   common.special_in_text = !fields.boolean("skip_special_tokens", true);

@@ -79,9 +79,9 @@ class OpenAiForm : public AnswerForm {
     choice["stop_reason"] = null_or(c.stop);
     return chunk(std::move(choice));
   }
-  std::string end(const Usage& usage, bool include_usage) override {
+  std::string end(const Usage& usage) override {
     const std::string done = "data: [DONE]\n\n";
-    if (!include_usage) return done;
+    if (!e_.include_usage) return done;
     Json last = head(true);
     last["choices"] = Json::array();
     last["usage"] = usage_of(usage);
@@ -110,6 +110,7 @@ class OpenAiForm : public AnswerForm {
   std::string chunk(Json choice) const {
     Json all = head(true);
     all["choices"] = Json::array({std::move(choice)});
+    if (e_.include_usage) all["usage"] = nullptr;  // it comes last
     return event_of(all);
   }
   Envelope e_;

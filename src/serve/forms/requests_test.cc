@@ -194,6 +194,60 @@ TEST(Requests, OfMessagesHaveAFormAndASystemsMessageAnywhere) {
     EXPECT_THROW(read(std::string(R"(, "output_config": )") + wrong), RequestError) << wrong;
 }
 
+// The refusal of a body, which there must be.
+std::string refusal_of(Route route, const std::string& fields) {
+  try {
+    read_call(route, "{" + fields + "}", model(), {"quill"});
+  } catch (const RequestError& e) {
+    return e.what();
+  }
+  ADD_FAILURE() << fields << " was taken";
+  return "";
+}
+
+TEST(Requests, RefuseToolsThatCannotBeCalled) {
+  const std::string body = R"("messages": [{"role": "user", "content": "u"}], "tools": [)",
+                    good = R"({"type": "function", "function": {"name": "f"}})";
+  chat(body + good + R"(, {"function": {"name": "g", "parameters": {}}}])");
+  for (const auto& [tool, word] : {std::pair{"5", "tools[1] is not an object"},
+                                   {R"({"type": "web_search"})", "tools[1].type"},
+                                   {R"({"type": "custom", "custom": {"name": "x"}})", "tools[1].type"},
+                                   {R"({"type": "function"})", "tools[1].function"},
+                                   {R"({"type": "function", "function": {}})", "tools[1].function.name"},
+                                   {R"({"function": {"name": "g", "parameters": 5}})", "tools[1].function.parameters"}})
+    EXPECT_THAT(refusal_of(Route::chat, body + good + ", " + tool + "]"), HasSubstr(word));
+  EXPECT_THAT(
+      refusal_of(Route::chat, R"("messages": [{"role": "user", "content": "u"}, {"role": "assistant", "tool_calls":
+    [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{x"}}]}])"),
+      HasSubstr("messages[1].tool_calls"));
+}
+
+TEST(Requests, OfMessagesAreRefusedInTheirOwnWords) {
+  const auto refused = [](const std::string& messages, const std::string& fields = "") {
+    return refusal_of(Route::messages, R"("max_tokens": 9, "messages": [)" + messages + "]" + fields);
+  };
+  const std::string user = R"({"role": "user", "content": "u"})",
+                    tool = R"(, "tools": [{"name": "f", "input_schema": {"type": "object"}}])";
+  EXPECT_THAT(refused(user, R"(, "stop_sequences": [""])"), HasSubstr("stop_sequences: "));
+  EXPECT_THAT(refused(user, tool + R"(, "tool_choice": {"type": "tool", "name": "g"})"), HasSubstr("type auto, any"));
+  EXPECT_THAT(refused(user, R"(, "tools": [{"type": "web_search_20250305", "name": "web_search"}])"),
+              HasSubstr("web_search_20250305"));
+  for (const char* empty : {"[]", R"([{"type": "text", "text": ""}])"})
+    EXPECT_THAT(refused(user + R"(, {"role": "user", "content": )" + empty + "}"), HasSubstr("messages[1].content"));
+}
+
+TEST(Requests, OfMessagesMayBeginAnAnswerWithNothing) {
+  const auto prompt = [](const std::string& more) {
+    return read_call(Route::messages,
+                     R"({"max_tokens": 9, "messages": [{"role": "user", "content": "u"})" + more + "]}", model(),
+                     {"quill"})
+        .prompts[0]
+        .prompt;
+  };
+  EXPECT_EQ(prompt(R"(, {"role": "assistant", "content": ""})"), prompt(""));
+  EXPECT_EQ(prompt(R"(, {"role": "assistant", "content": []})"), prompt(""));
+}
+
 TEST(Requests, OfMessagesLeaveThinkingOut) {
   const ChatTemplate asks(
       "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking is false %} at once{% endif %}");

@@ -41,6 +41,35 @@ std::string cors_of(const std::vector<std::string>& origins, beast::string_view 
   return listed(origin) ? "Access-Control-Allow-Origin: " + origin + "\r\nVary: Origin\r\n" : "";
 }
 
+// What a request asks for, without the query. A client that takes us for its proxy names us before it.
+std::string path_of(beast::string_view target) {
+  std::string path(target.substr(0, target.find('?')));
+  for (const beast::string_view scheme : {"http://", "https://"}) {
+    if (!beast::iequals(beast::string_view(path).substr(0, scheme.size()), scheme)) continue;
+    const size_t slash = path.find('/', scheme.size());
+    return slash == std::string::npos ? "/" : path.substr(slash);
+  }
+  return path;
+}
+
+struct Refusal {
+  int status = 0;  // 0: there is none
+  std::string message{};
+};
+
+// Of a header whose body would be misread. Where a body ends that is coded in another way than a proxy before us takes
+// it to be, its rest would be read as a request of its own, which the proxy has not seen.
+Refusal refusal_of(const http::request_parser<http::string_body>& parser) {
+  const auto& header = parser.get();
+  const size_t codings = header.count(http::field::transfer_encoding);
+  if (codings > 1 || (codings == 1 && !beast::iequals(header[http::field::transfer_encoding], "chunked")))
+    return {400, "Transfer-Encoding: expected chunked alone, or Content-Length instead"};
+  const beast::string_view packed = header[http::field::content_encoding];
+  if (!packed.empty() && !beast::iequals(packed, "identity"))
+    return {415, "Content-Encoding: expected none: bodies are read as they are, send this one unpacked"};
+  return {};
+}
+
 std::string head_of(int status, const std::string& type, bool keep_alive, bool old_client) {
   std::string head =
       fmt::format("HTTP/1.1 {} {}\r\nServer: fidelio/{}\r\nContent-Type: {}\r\n", status,
@@ -185,6 +214,7 @@ void Session::read() {
 void Session::received_header(Code error) {
   if (closed_) return;
   if (error) return failed_to_read(error);
+  if (const Refusal refusal = refusal_of(*parser_); refusal.status != 0) return refuse(refusal.status, refusal.message);
   receiving_ = true;
   if (!beast::iequals(parser_->get()[http::field::expect], "100-continue")) return read_body();
   auto text = std::make_shared<std::string>("HTTP/1.1 100 Continue\r\n\r\n");
@@ -215,8 +245,7 @@ void Session::handle() {
   head_only_ = message.method() == http::verb::head;
   HttpRequest request;
   request.method = head_only_ ? "GET" : std::string(message.method_string());
-  const std::string target(message.target());
-  request.path = target.substr(0, target.find('?'));
+  request.path = path_of(message.target());
   request.authorization = std::string(message[http::field::authorization]);
   request.api_key = std::string(message["X-Api-Key"]);
   request.body = std::move(message.body());
@@ -225,6 +254,7 @@ void Session::handle() {
                          !message[http::field::access_control_request_method].empty();
   const std::string wanted_headers(message[http::field::access_control_request_headers]);
   parser_.reset();
+  const std::string path = request.path;
   const auto exchange = std::make_shared<SessionExchange>(shared_from_this());
   exchange_ = exchange;
   stream_.expires_never();
@@ -233,7 +263,7 @@ void Session::handle() {
   try {
     loop_.handler(std::move(request), exchange);
   } catch (const std::exception& e) {
-    exchange->respond(error_response(e));
+    exchange->respond(error_response(path, e));
   }
 }
 
@@ -261,9 +291,8 @@ void Session::refuse(int status, std::string_view message) {
   keep_alive_ = false;
   cors_.clear();
   exchange_ = std::make_shared<SessionExchange>(shared_from_this());
-  HttpResponse response{status, error_body(status, message)};
-  if (status == 503) response.headers.push_back({"Retry-After", "1"});
-  exchange_->respond(std::move(response));
+  const std::string path = parser_ ? path_of(parser_->get().target()) : "";
+  exchange_->respond(error_response(path, RequestError(status, std::string(message))));
 }
 
 // While a client waits nothing is read from it, and it may be gone.

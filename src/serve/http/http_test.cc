@@ -70,6 +70,38 @@ TEST(Http, RefusesWhatIsBeyondALimitAndClosesThen) {
   EXPECT_THAT(echo.ask(post("/", std::string(2048, 'x'))), StartsWith("HTTP/1.1 200"));
 }
 
+// Read as a body that is not there, what follows would be a request that a proxy before us has not seen.
+TEST(Http, RefusesBodiesCodedInAWayThatItDoesNotRead) {
+  Echo echo;
+  const auto answer = [&](const std::string& headers) {
+    return echo.ask("POST / HTTP/1.1\r\n" + headers + "\r\n2\r\n{}\r\n0\r\n\r\n" + post("/", "smuggled"));
+  };
+  const std::string coding = "Transfer-Encoding: ";
+  for (const std::string& headers : {coding + "gzip\r\n", coding + "xchunked\r\n", coding + "chunked, chunked\r\n",
+                                     coding + "gzip, chunked\r\n", coding + "chunked\r\n" + coding + "gzip\r\n",
+                                     coding + "identity\r\n", coding + "chunked\r\nContent-Length: 12\r\n"}) {
+    EXPECT_THAT(answer(headers), StartsWith("HTTP/1.1 400")) << headers;
+    EXPECT_EQ(answer(headers).find("smuggled"), std::string::npos) << headers;
+  }
+  EXPECT_THAT(answer(coding + "chunked\r\nContent-Encoding: gzip\r\n"), StartsWith("HTTP/1.1 415"));
+  EXPECT_THAT(answer(coding + "Chunked\r\nContent-Encoding: identity\r\n"),
+              HasSubstr("smuggled"));  // a request of its own
+}
+
+TEST(Http, TakesAnAddressForAPath) {
+  Echo echo;
+  EXPECT_THAT(echo.ask(post("http://x:80/stream?a", "ab")), HasSubstr("1\r\na\r\n1\r\nb\r\n"));
+  EXPECT_THAT(echo.ask(post("HTTPS://x", "ab")), HasSubstr("\r\n\r\nab"));
+}
+
+TEST(Http, ToldAtMessagesAreInAnthropicsForm) {
+  const std::string large(2049, 'x'), messages = R"({"error":{"message":"the body is larger than 2048 bytes",)"
+                                                 R"("type":"request_too_large"},"type":"error"})";
+  Echo echo;
+  EXPECT_THAT(echo.ask(post("/v1/messages", large)), ::testing::EndsWith(messages));
+  EXPECT_THAT(echo.ask(post("/v1/completions", large)), HasSubstr(R"("param":null,"type":"invalid_request_error"}})"));
+}
+
 TEST(Http, AClientThatLeavesIsToldOf) {
   Echo echo;
   EXPECT_EQ(echo.ask(post("/later", "x")), "");

@@ -22,16 +22,30 @@ std::string error_body(int status, std::string_view message, const std::string& 
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-HttpResponse error_response(const std::exception& error) {
+std::string messages_error_body(int status, std::string_view message) {
+  const char* type = status == 401   ? "authentication_error"
+                     : status == 404 ? "not_found_error"
+                     : status == 413 ? "request_too_large"
+                     : status == 503 ? "overloaded_error"
+                     : status >= 500 ? "api_error"
+                                     : "invalid_request_error";
+  const nlohmann::json body = {{"type", "error"},
+                               {"error", {{"type", type}, {"message", foreign(message, Lines::kept, 2000)}}}};
+  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+HttpResponse error_response(std::string_view path, const std::exception& error) {
+  const auto* request = dynamic_cast<const RequestError*>(&error);
   HttpResponse response;
-  if (const auto* request = dynamic_cast<const RequestError*>(&error)) {
-    response.status = request->status();
-    response.body = error_body(request->status(), request->what(), request->param(), request->code());
-    if (response.status == 503) response.headers.push_back({"Retry-After", "1"});
-    return response;
-  }
-  response.status = dynamic_cast<const Error*>(&error) != nullptr ? 400 : 500;
-  response.body = error_body(response.status, error.what());
+  response.status = request != nullptr ? request->status() : dynamic_cast<const Error*>(&error) != nullptr ? 400 : 500;
+  if (path.starts_with("/v1/messages"))
+    response.body = messages_error_body(response.status, error.what());
+  else if (request != nullptr)
+    response.body = error_body(response.status, request->what(), request->param(), request->code());
+  else
+    response.body = error_body(response.status, error.what());
+  if (response.status == 503) response.headers.push_back({"Retry-After", "1"});
+  if (response.status == 401) response.headers.push_back({"WWW-Authenticate", "Bearer"});
   return response;
 }
 

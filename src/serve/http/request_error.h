@@ -1,4 +1,4 @@
-// serve: what is told to a client whose request cannot be answered, in OpenAI's form.
+// serve: what is told to a client whose request cannot be answered, in OpenAI's form, or in Anthropic's.
 #pragma once
 #include <string>
 #include <string_view>
@@ -26,6 +26,10 @@ class RequestError : public Error {
 // {"error": {"message", "type", "param", "code"}}; what a stranger wrote in the message stands there in visible form.
 std::string error_body(int status, std::string_view message, const std::string& param = "",
                        const std::string& code = "");
-HttpResponse error_response(const std::exception& error);
+// {"type": "error", "error": {"type", "message"}}
+std::string messages_error_body(int status, std::string_view message);
+
+// In the form of whoever asks at this path: Anthropic's for /v1/messages and what is below, else OpenAI's.
+HttpResponse error_response(std::string_view path, const std::exception& error);
 
 }  // namespace fidelio::serve
