@@ -43,7 +43,7 @@ void add_message(Json& messages, const Json& message, size_t number) {
   bool results = false;
   Json calls = Json::array();
   for (const Json& block : *content) {
-    const Fields one(block, "content");
+    const Fields one(block, fmt::format("messages[{}].content", number));
     const std::string type = one.text("type").value_or("");
     if (type == "text" && one.text("text")) {
       text += *one.text("text");

@@ -232,6 +232,10 @@ TEST(Requests, OfMessagesAreRefusedInTheirOwnWords) {
   EXPECT_THAT(refused(user, tool + R"(, "tool_choice": {"type": "tool", "name": "g"})"), HasSubstr("type auto, any"));
   EXPECT_THAT(refused(user, R"(, "tools": [{"type": "web_search_20250305", "name": "web_search"}])"),
               HasSubstr("web_search_20250305"));
+  EXPECT_THAT(
+      refused(
+          R"({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "image"}]}]})"),
+      HasSubstr("messages[0].content.content: "));
   for (const char* empty : {"[]", R"([{"type": "text", "text": ""}])"})
     EXPECT_THAT(refused(user + R"(, {"role": "user", "content": )" + empty + "}"), HasSubstr("messages[1].content"));
 }
