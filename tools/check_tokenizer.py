@@ -21,7 +21,7 @@ import tokenizer_families as families
 def build_driver(build, folder):
     driver = pathlib.Path(folder) / "driver"
     source = pathlib.Path(__file__).with_name("check_tokenizer_driver.cc")
-    subprocess.run(["c++", "-std=c++20", "-O1", f"-I{families.ROOT}/src", source, f"{build}/libfidelio_io.a",
+    subprocess.run(["c++", "-std=c++20", "-O1", f"-I{families.ROOT}/src", source, f"{build}/libfidelio_text.a", f"{build}/libfidelio_io.a",
                     f"{build}/libfidelio_core.a", "-lonig", "-lutf8proc", "-lfmt", "-lcrypto", "-lspdlog", "-o", driver], check=True)
     return driver
 
