@@ -28,7 +28,8 @@ driver = os.path.join(tempfile.mkdtemp(), "driver")
 here = os.path.dirname(os.path.abspath(__file__))
 subprocess.run(
     ["c++", "-std=c++20", "-O2", "-DFMT_SHARED", f"-I{here}/../src", f"{here}/check_certificate_driver.cc"]
-    + [f"{here}/../build/libfidelio_{room}.a" for room in ("eval", "core")] + ["-lfmt", "-lcrypto", "-o", driver],
+    + [f"{here}/../src/eval/statistics/{name}.cc" for name in ("clusters", "proportions", "statistics")]
+    + [f"{here}/../build/libfidelio_core.a", "-lfmt", "-lcrypto", "-lspdlog", "-o", driver],
     check=True,
 )
 
