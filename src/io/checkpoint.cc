@@ -179,13 +179,6 @@ Checkpoint Checkpoint::open(ModelSource source) {
   Checkpoint c(std::move(source));
   const std::string& folder = c.folder();
   c.config_ = load_config(c.texts());
-  // A model that sees images too has its text model under one of these names.
-  const auto has = [&](const char* name) { return c.source_.tensors->contains(name); };
-  if (has("language_model.model.embed_tokens.weight"))
-    c.outer_ = "language_model.";
-  else if (has("model.language_model.embed_tokens.weight"))
-    c.inner_ = "model.language_model.";
-
   Statement said = read_statement(c.source_);
   std::map<LinearId, FormatSpec>& declared = said.formats;
   c.provenance_ = std::move(said.provenance);
@@ -211,9 +204,7 @@ Checkpoint Checkpoint::open(ModelSource source) {
 }
 
 std::string Checkpoint::stored_name(const std::string& name) const {
-  constexpr std::string_view kModel = "model.";
-  if (source_.tensors->contains(name)) return name;
-  return name.starts_with(kModel) ? outer_ + inner_ + name.substr(kModel.size()) : outer_ + name;
+  return fidelio::stored_name(*source_.tensors, name);
 }
 
 OwnedTensor Checkpoint::dense(LinearId id) const {

@@ -75,7 +75,6 @@ class Checkpoint {
   ModelSource source_;
   ModelConfig config_;
   std::map<LinearId, FormatSpec> formats_;
-  std::string outer_, inner_ = "model.";  // stored_name()
   std::string provenance_ = "{}", written_weights_sha256_;
 };
 

@@ -1,7 +1,6 @@
 #include "io/model_source.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -30,12 +29,6 @@ std::string gguf_file(const std::string& path) {
   return found.empty() ? "" : found.front();
 }
 
-// Names of the embedding and the head, of a text model and within one that sees images (Mistral 3, Gemma 3).
-constexpr std::array<std::array<const char*, 2>, 3> kEnds = {
-    {{"model.embed_tokens.weight", "lm_head.weight"},
-     {"language_model.model.embed_tokens.weight", "language_model.lm_head.weight"},
-     {"model.language_model.embed_tokens.weight", "lm_head.weight"}}};
-
 bool same_bytes(const Tensor& a, const Tensor& b) {
   return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
 }
@@ -44,22 +37,32 @@ bool same_bytes(const Tensor& a, const Tensor& b) {
 // transformers: what it holds twice and differently is two matrices.
 void untie_other_head(ModelSource& source) {
   const TensorFiles& files = *source.tensors;
-  for (const auto& [embedding, head] : kEnds) {
-    if (!files.contains(embedding) || !files.contains(head) || !load_config(source.texts).tie_embeddings) continue;
-    const OwnedTensor a = files.get(embedding), b = files.get(head);
-    const bool same = same_bytes(a.view, b.view);
-    files.drop(a.view);
-    files.drop(b.view);
-    if (same) continue;
-    nlohmann::json config = text_config(source.texts);
-    config["tie_word_embeddings"] = false;
-    source.texts.put("config.json", config.dump(2));
-    source.notes.push_back(fmt::format(
-        "{} is another matrix than the embedding, so it is the head, whatever \"tie_word_embeddings\" says", head));
-  }
+  const std::string embedding = stored_name(files, weight_name({-1, Role::embedding})),
+                    head = stored_name(files, weight_name({-1, Role::head}));
+  if (!files.contains(embedding) || !files.contains(head) || !load_config(source.texts).tie_embeddings) return;
+  const OwnedTensor a = files.get(embedding), b = files.get(head);
+  const bool same = same_bytes(a.view, b.view);
+  files.drop(a.view);
+  files.drop(b.view);
+  if (same) return;
+  nlohmann::json config = text_config(source.texts);
+  config["tie_word_embeddings"] = false;
+  source.texts.put("config.json", config.dump(2));
+  source.notes.push_back(fmt::format(
+      "{} is another matrix than the embedding, so it is the head, whatever \"tie_word_embeddings\" says", head));
 }
 
 }  // namespace
+
+std::string stored_name(const TensorFiles& files, const std::string& name) {
+  constexpr std::string_view kModel = "model.";
+  if (files.contains(name)) return name;
+  const std::string inside = name.starts_with(kModel) ? name.substr(kModel.size()) : "";
+  if (files.contains("language_model.model.embed_tokens.weight")) return "language_model." + name;
+  if (!inside.empty() && files.contains("model.language_model.embed_tokens.weight"))
+    return "model.language_model." + inside;
+  return name;
+}
 
 ModelSource open_model_source(const std::string& path) {
   if (const std::string file = gguf_file(path); !file.empty()) return gguf::open_source(file);

@@ -36,6 +36,10 @@ struct ModelSource {
 };
 
 ModelSource open_model_source(const std::string& path);
+
+// Under which name the files hold a tensor of the text model: its own ("model.norm.weight"), or what becomes of that within
+// a model that sees images too (Mistral 3, Gemma 3).
+std::string stored_name(const TensorFiles& files, const std::string& name);
 // The text files alone: what a tokenizer needs.
 TextFiles open_text_files(const std::string& path);
 
