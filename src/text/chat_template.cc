@@ -66,29 +66,26 @@ std::optional<std::string> token_text(const Json& config, const char* name, cons
   return it->get<std::string>();
 }
 
-std::optional<std::string> template_source(const TextFiles& files, const Json& config, const std::string& path) {
-  if (auto text = files.read("chat_template.jinja")) return text;
-  auto it = config.find("chat_template");
-  if (it == config.end() || it->is_null()) return std::nullopt;
-  if (it->is_string()) return it->get<std::string>();
+struct Sources {
+  std::optional<std::string> plain, with_tools;
+};
+
+Sources template_sources(const TextFiles& files, const Json& config, const std::string& path) {
+  if (auto text = files.read("chat_template.jinja")) return {std::move(text), {}};
+  const auto it = config.find("chat_template");
+  if (it == config.end() || it->is_null()) return {};
+  if (it->is_string()) return {it->get<std::string>(), {}};
   check(it->is_array(), "{}: chat_template: expected a string or a list, found {}", path, it->type_name());
-  std::optional<std::string> found;
+  Sources sources;
   for (const Json& entry : *it) {
     bool named = entry.is_object() && entry.contains("name") && entry.contains("template");
     check(named && entry["template"].is_string(), "{}: chat_template: an entry is not {{name, template}}", path);
-    if (entry["name"] == "default") found = entry["template"].get<std::string>();
+    if (entry["name"] == "default") sources.plain = entry["template"].get<std::string>();
+    if (entry["name"] == "tool_use") sources.with_tools = entry["template"].get<std::string>();
   }
-  if (found) return found;
-  throw Error("{}: chat_template: none of its {} templates is named \"default\"", path, it->size());
-}
-
-// Of a list of templates the one for tools.
-std::optional<std::string> source_with_tools(const TextFiles& files, const Json& config) {
-  const auto it = config.find("chat_template");
-  if (files.read("chat_template.jinja") || it == config.end() || !it->is_array()) return std::nullopt;
-  for (const Json& entry : *it)
-    if (entry["name"] == "tool_use") return entry["template"].get<std::string>();
-  return std::nullopt;
+  check(sources.plain.has_value(), "{}: chat_template: none of its {} templates is named \"default\"", path,
+        it->size());
+  return sources;
 }
 
 std::tm local_time() {
@@ -108,14 +105,14 @@ ChatTemplate::ChatTemplate(std::string_view source, std::vector<std::pair<std::s
 std::optional<ChatTemplate> ChatTemplate::load(const TextFiles& files) {
   const std::string path = files.path("tokenizer_config.json");
   Json config = read_object(files, "tokenizer_config.json");
-  auto source = template_source(files, config, path);
-  if (!source) return std::nullopt;
+  const Sources sources = template_sources(files, config, path);
+  if (!sources.plain) return std::nullopt;
   std::vector<std::pair<std::string, std::string>> tokens;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"})
     if (auto text = token_text(config, name, path)) tokens.emplace_back(name, *text);
   try {
-    ChatTemplate loaded(*source, std::move(tokens));
-    if (const auto tools = source_with_tools(files, config)) loaded.set_with_tools(*tools);
+    ChatTemplate loaded(*sources.plain, std::move(tokens));
+    if (sources.with_tools) loaded.set_with_tools(*sources.with_tools);
     return loaded;
   } catch (const Error& error) {
     throw Error("{}: {}", files.name(), error.what());

@@ -2,8 +2,8 @@
 //
 // Sources: `chat_template.jinja`, else `chat_template` in tokenizer_config.json (a string, or a list of {name,
 // template} of which "tool_use", if there is one, is used where tools are given and "default" else), as transformers reads
-// them. Rendered text already holds the BOS token where
-// the template writes one: tokenise it without adding special tokens again.
+// them. Rendered text already holds the BOS token where the template writes one: tokenise it without adding special
+// tokens again.
 #pragma once
 #include <cstdint>
 #include <ctime>
