@@ -71,10 +71,12 @@ const Json& SchemaDocument::resolve(const std::string& where, const Json& ref) c
   if (!name.starts_with('#')) refuse(where, "$ref leads out of the schema");
   if (const auto found = resolved_.find(name); found != resolved_.end()) return *found->second;
   // A reference is the fragment of a URL, in which generators spell the < of a name as %3C.
-  for (const std::string& path : {name.substr(1), percent_decoded(name.substr(1))}) try {
+  for (const std::string& path : {name.substr(1), percent_decoded(name.substr(1))}) {
+    try {
       return *(resolved_[name] = &root_.at(Json::json_pointer(path)));
-    } catch (const Json::exception&) {
+    } catch (const Json::exception&) {  // spelt the other way, or nowhere
     }
+  }
   refuse(where, "$ref leads nowhere: " + name);
 }
 
