@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 
 #include "app/options/common.h"
 #include "app/options/draft.h"
 #include "app/options/prompts.h"
 #include "app/options/sampling.h"
-#include "engine/generate.h"
+#include "engine/engine.h"
 #include "eval/statistics/statistics.h"
 
 namespace fidelio::app {
@@ -26,54 +27,68 @@ struct SpeculateBench {
   double acceptance = -1;
 };
 
-struct Measured {
-  EngineCounters counters;
-  double seconds = 0;
-  std::vector<std::vector<int32_t>> ids;
-  double rate() const { return static_cast<double>(counters.tokens) / seconds; }
-};
+using Answers = std::vector<std::vector<int32_t>>;
 
-Measured measure(Runner& runner, const std::vector<GenerationRequest>& requests, Activations mode, int64_t batch,
-                 const SpeculationOptions& how) {
-  Measured m;
-  GenerationOptions options;
-  options.reading = mode;
-  options.max_sequences = batch;
-  options.speculation = how;
-  options.counters = &m.counters;
-  const auto start = std::chrono::steady_clock::now();
-  for (Generation& g : generate(runner, requests, options)) m.ids.push_back(std::move(g.ids));
-  m.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return m;
-}
-
+// One draft at one batch. Its engine answers every repetition, as a server's does: what drafts cost and give here it
+// learns in the first. Prompts are computed each time.
 struct Line {
   std::string draft;
   int64_t batch;
-  double rate, of_plain;
-  Measured last;
+  std::unique_ptr<Engine> engine;
+  std::vector<double> rates, of_plain;  // by repetition: tokens a second, and over plain decoding's
+  double seconds = 0;                   // of all repetitions
+
+  Line(Runner& runner, const Draft& d, Reading reading, int64_t sequences) : draft(d.name), batch(sequences) {
+    EngineOptions options;
+    options.reading = reading;
+    options.max_sequences = sequences;
+    options.reuse_prefixes = false;
+    options.speculation = d.how;
+    engine = std::make_unique<Engine>(runner, options);
+  }
+
+  Answers repeat(const std::vector<GenerationRequest>& requests) {
+    Answers answers(requests.size());
+    const int64_t before = engine->counters().tokens;
+    const auto start = std::chrono::steady_clock::now();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      RequestEvents events;
+      events.on_finish = [&answers, i](int64_t, Generation&& generation) {
+        check(generation.error.empty(), "{}", generation.error);
+        answers[i] = std::move(generation.ids);
+      };
+      engine->add(requests[i], std::move(events));
+    }
+    while (engine->step()) {
+    }
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    rates.push_back(static_cast<double>(engine->counters().tokens - before) / took);
+    seconds += took;
+    return answers;
+  }
 };
 
 void print(const Line& l) {
-  const EngineCounters& c = l.last.counters;
+  const EngineCounters c = l.engine->counters();
   const auto share = [](int64_t part, int64_t whole) {
     return whole == 0 ? std::string("-")
                       : fmt::format("{:.3f}", static_cast<double>(part) / static_cast<double>(whole));
   };
   const auto steps = static_cast<double>(std::max<int64_t>(1, c.steps));
   fmt::print("| {} | {} | {:.1f} | {:.3f} | {} | {} | {} | {:.2f} | {:.2f} | {:.2f} | {:.2f} |\n", l.draft, l.batch,
-             l.rate, l.of_plain, share(c.accepted, c.judged), share(c.accepted, c.drafted),
-             share(c.lookup_accepted, c.looked_up),
+             percentile(l.rates, 50), percentile(l.of_plain, 50), share(c.accepted, c.judged),
+             share(c.accepted, c.drafted), share(c.lookup_accepted, c.looked_up),
              static_cast<double>(c.tokens) / steps / static_cast<double>(l.batch), c.draft_seconds, c.step_seconds,
-             l.last.seconds - c.draft_seconds - c.step_seconds);
+             l.seconds - c.draft_seconds - c.step_seconds);
 }
 
 nlohmann::json to_json(const Line& l) {
-  const EngineCounters& c = l.last.counters;
+  const EngineCounters c = l.engine->counters();
   return {{"draft", l.draft},
           {"batch", l.batch},
-          {"tokens_per_second", l.rate},
-          {"of_plain", l.of_plain},
+          {"tokens_per_second", percentile(l.rates, 50)},
+          {"of_plain", percentile(l.of_plain, 50)},
+          {"of_plain_by_repetition", l.of_plain},
           {"drafted", c.drafted},
           {"judged", c.judged},
           {"accepted", c.accepted},
@@ -84,7 +99,7 @@ nlohmann::json to_json(const Line& l) {
           {"tokens", c.tokens},
           {"draft_seconds", c.draft_seconds},
           {"step_seconds", c.step_seconds},
-          {"seconds", l.last.seconds}};
+          {"seconds", l.seconds}};
 }
 
 void bench_speculate(SpeculateBench o) {
@@ -123,18 +138,21 @@ void bench_speculate(SpeculateBench o) {
   }
   nlohmann::json rows = nlohmann::json::array();
   for (int64_t batch : o.batch) {
-    std::vector<std::vector<double>> rates(drafts.size()), ratios(drafts.size());
-    std::vector<Measured> last(drafts.size());
-    for (int i = 0; i < o.repetitions; ++i)
-      for (size_t d = 0; d < drafts.size(); ++d) {
-        last[d] = measure(*runner, requests, options.mode, batch, drafts[d].how);
-        rates[d].push_back(last[d].rate());
-        ratios[d].push_back(last[d].rate() / last[0].rate());
-        check(o.acceptance >= 0 || last[d].ids == last[0].ids,
-              "draft {} changed an answer: speculation is broken, do not use it", drafts[d].name);
+    std::vector<Line> lines;
+    for (const Draft& d : drafts) lines.emplace_back(*runner, d, options.mode, batch);
+    for (int i = 0; i < o.repetitions; ++i) {
+      Answers plain;
+      for (Line& line : lines) {
+        Answers answers = line.repeat(requests);
+        if (plain.empty())
+          plain = std::move(answers);
+        else
+          check(o.acceptance >= 0 || answers == plain,
+                "draft {} changed an answer: speculation is broken, do not use it", line.draft);
+        line.of_plain.push_back(line.rates.back() / lines[0].rates.back());
       }
-    for (size_t d = 0; d < drafts.size(); ++d) {
-      const Line line{drafts[d].name, batch, percentile(rates[d], 50), percentile(ratios[d], 50), last[d]};
+    }
+    for (const Line& line : lines) {
       if (!quiet(o.json)) print(line);
       rows.push_back(to_json(line));
     }
