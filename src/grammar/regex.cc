@@ -24,9 +24,14 @@ class Reader {
  public:
   explicit Reader(std::string_view pattern) : text_(tokenization::replace_ill_formed_utf8(pattern)) {}
 
+  struct Ahead {
+    Tree tree{};
+    Meet kind = Meet::both;
+    bool to_end = false;
+  };
   struct Expression {
     Tree tree{};
-    std::vector<std::pair<Tree, Meet>> ahead{};  // what the text begins with, or does not
+    std::vector<Ahead> ahead{};  // what the text begins with, or does not
     bool from_start = false, to_end = false;
   };
 
@@ -34,12 +39,7 @@ class Reader {
   Expression read(Match match) {
     Expression e;
     e.from_start = take('^');
-    while ((e.from_start || match == Match::whole) && (starts("(?!") || starts("(?="))) {
-      const Meet kind = text_[at_ + 2] == '=' ? Meet::both : Meet::without;
-      at_ += 3;
-      e.ahead.emplace_back(choice(1), kind);
-      if (!take(')')) fail("a group without end");
-    }
+    while ((e.from_start || match == Match::whole) && (starts("(?!") || starts("(?="))) e.ahead.push_back(look_ahead());
     // One $ at the very end, unless it is escaped.
     size_t slashes = 0;
     while (slashes + 1 < text_.size() && text_[text_.size() - 2 - slashes] == '\\') ++slashes;
@@ -53,6 +53,20 @@ class Reader {
   }
 
  private:
+  Ahead look_ahead() {
+    Ahead one;
+    one.kind = text_[at_ + 2] == '=' ? Meet::both : Meet::without;
+    at_ += 3;
+    const bool from_start = take('^');  // where it is already
+    looking_ahead_ = true;
+    one.tree = choice(1);
+    looking_ahead_ = false;
+    one.to_end = take('$');
+    if (!take(')')) fail("a group without end");
+    if ((from_start || one.to_end) && one.tree.kind == Tree::Kind::choice)
+      fail("^ or $ of one alternative alone: use a group");
+    return one;
+  }
   [[noreturn]] void fail(const std::string& what) const {
     throw Error("the regular expression has {} at byte {}: it cannot be imposed on an answer", what, at_);
   }
@@ -81,7 +95,9 @@ class Reader {
 
   Tree sequence(int depth) {
     Tree all{Tree::Kind::sequence};
-    while (at_ < text_.size() && !at('|') && !at(')')) all.parts.push_back(repeated(depth));
+    const bool may_end = looking_ahead_ && depth == 1;
+    while (at_ < text_.size() && !at('|') && !at(')') && !(may_end && starts("$)")))
+      all.parts.push_back(repeated(depth));
     return all;
   }
 
@@ -248,6 +264,7 @@ class Reader {
 
   std::string text_;
   size_t at_ = 0;
+  bool looking_ahead_ = false;
 };
 
 Fragment build(Grammar& g, const Tree& tree, Writing writing) {
@@ -282,8 +299,11 @@ Fragment add_regex(Grammar& g, std::string_view pattern, Match match, Writing wr
   };
   if (match == Match::part && !e.from_start) all = g.sequence(anything(), all);
   if (match == Match::part && !e.to_end) all = g.sequence(all, anything());
-  for (const auto& [tree, kind] : e.ahead)
-    all = meet(g, all, g.sequence(build(g, tree, writing), any_text(g, writing)), kind);
+  for (const Reader::Ahead& one : e.ahead) {
+    Fragment begins = build(g, one.tree, writing);
+    if (!one.to_end) begins = g.sequence(begins, any_text(g, writing));
+    all = meet(g, all, begins, one.kind);
+  }
   return all;
 }
 

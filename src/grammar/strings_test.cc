@@ -113,8 +113,8 @@ TEST(Strings, MeetsWithoutDeadEnds) {
 
 TEST(Strings, LooksAheadWhereATextBegins) {
   std::mt19937 random(3);
-  for (const char* pattern :
-       {"^(?!ab)[abc]+", "(?=.*a)(?=.*b)[abc]{2,4}", "^(?!.*aa)(?:a|b)*$", "(?!a|bb).*", "^(?!(ab)+c)(?=..)\\w*"}) {
+  for (const char* pattern : {"^(?!ab)[abc]+", "(?=.*a)(?=.*b)[abc]{2,4}", "^(?!.*aa)(?:a|b)*$", "(?!a|bb).*",
+                              "^(?!(ab)+c)(?=..)\\w*", "^(?!^[ab]*$)[abc]*$", "^(?=a*$)(?!(b|aa)$).*"}) {
     Automaton machine(regex_grammar(pattern));
     const std::regex twin(pattern, std::regex::ECMAScript);
     for (int i = 0; i < 2000; ++i) {
@@ -123,6 +123,8 @@ TEST(Strings, LooksAheadWhereATextBegins) {
       ASSERT_EQ(reads(machine, text), std::regex_match(text, twin)) << pattern << " on " << text;
     }
   }
+  for (const char* unclear : {"^(?!^a|b$)c", "^(?!a$b)c", "^(?!a", "^(?!a)b|c"})
+    EXPECT_THROW(regex_grammar(unclear), Error);
   // Where it would be asked of any place in a text it is refused.
   EXPECT_THROW(schema_grammar(Json{{"type", "string"}, {"pattern", "(?!a)b"}}), Error);
 }
