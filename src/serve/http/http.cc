@@ -96,6 +96,7 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   friend class SessionExchange;
   void received_header(Code error);
+  bool skip_empty_line();
   void read_body();
   void received(Code error);
   void handle();
@@ -115,6 +116,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::optional<http::request_parser<http::string_body>> parser_;
   std::deque<std::string> queue_;
   size_t queued_ = 0, written_ = 0;  // bytes of the queue, and of its front those that are gone
+  size_t empty_line_ = 0;            // bytes of one that were passed over
   std::shared_ptr<class SessionExchange> exchange_;
   std::string cors_;  // header lines of the answer
   net::steady_timer watch_;
@@ -197,6 +199,7 @@ void Session::read() {
 
 void Session::received_header(Code error) {
   if (closed_) return;
+  if (error == http::error::bad_method && skip_empty_line()) return read();
   if (error) return failed_to_read(error);
   if (const Refusal refusal = refusal_of(*parser_); refusal.status != 0) return refuse(refusal.status, refusal.message);
   receiving_ = true;
@@ -206,6 +209,16 @@ void Session::received_header(Code error) {
   net::async_write(stream_, net::buffer(*text), [self = shared_from_this(), text](Code failed, size_t) {
     failed ? self->close() : self->read_body();
   });
+}
+
+// Some clients end a body with a line's end that they do not count (RFC 9112, 2.2). One is passed over, byte by byte as it
+// comes, and no more: whoever sends nothing else is not to be waited for anew each time.
+bool Session::skip_empty_line() {
+  constexpr std::string_view line = "\r\n";
+  if (buffer_.size() == 0 || empty_line_ == line.size()) return false;
+  if (*static_cast<const char*>(buffer_.data().data()) != line[empty_line_]) return false;
+  buffer_.consume(1);
+  return ++empty_line_ > 0;
 }
 
 void Session::read_body() {
@@ -242,6 +255,7 @@ void Session::handle() {
   const auto exchange = std::make_shared<SessionExchange>(shared_from_this());
   exchange_ = exchange;
   silent_ = 0;
+  empty_line_ = 0;
   stream_.expires_never();
   watch();
   if (preflight) return answer_preflight(wanted_headers);
