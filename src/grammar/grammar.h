@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/foreign/limits.h"
+
 namespace fidelio::grammar {
 
 using NodeId = int32_t;
@@ -55,6 +57,9 @@ class Grammar {
   Fragment repeat(const std::function<Fragment()>& make, int64_t low, int64_t high);
   Fragment call(RuleId rule);
   void link(NodeId from, NodeId to) { join(from, to); }  // an edge that reads nothing
+  void read(NodeId from, uint8_t low, uint8_t high, NodeId to) {
+    nodes_[static_cast<size_t>(from)].bytes.push_back({low, high, to});
+  }
 
   void check_recursion() const;  // throws Error
 
@@ -62,6 +67,7 @@ class Grammar {
   const Fragment& rule(RuleId id) const { return rules_[static_cast<size_t>(id)]; }
   size_t rules() const { return rules_.size(); }
   size_t size() const { return nodes_.size(); }
+  Meter& meter() { return meter_; }  // of all work that may grow faster than the form asked for
 
  private:
   NodeId add_node();
@@ -69,6 +75,7 @@ class Grammar {
 
   std::vector<Node> nodes_;
   std::vector<Fragment> rules_;
+  Meter meter_{"the form asked for"};
 };
 
 }  // namespace fidelio::grammar

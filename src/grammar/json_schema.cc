@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "grammar/meet.h"
 #include "grammar/numbers.h"
 #include "grammar/regex.h"
 #include "grammar/schema_document.h"
@@ -241,26 +242,32 @@ class Compiler {
     return n.get<int64_t>();
   }
 
+  // What is asked by several keywords is met by all of them.
   Fragment string(const Json& schema, const std::string& where) {
     const int64_t least = count(schema, "minLength", where, 0), most = count(schema, "maxLength", where, -1);
-    std::string pattern;
-    Match match = Match::part;
+    if (most >= 0 && least > most) refuse(where, "minLength exceeds maxLength");
     const StringFormat* format = schema.contains("format") && schema["format"].is_string()
                                      ? string_format(schema["format"].get<std::string>())
                                      : nullptr;
-    const bool more = schema.contains("pattern") || least > 0 || most >= 0;
-    if (format != nullptr && !(more && format->gives_way)) pattern = format->pattern, match = Match::whole;
-    if (schema.contains("pattern")) {
-      if (!schema["pattern"].is_string() || !pattern.empty()) refuse(where, "pattern is no string, or beside a format");
-      pattern = schema["pattern"].get<std::string>();
+    const bool counted = least > 0 || most >= 0, matched = schema.contains("pattern");
+    if ((matched || counted) && format != nullptr && format->gives_way) format = nullptr;
+    const auto quoted = [&](Fragment inside) { return row({text("\""), inside, text("\"")}); };
+    if (!matched && format == nullptr && !counted) return grammar_.call(string_);
+    if (!matched && format == nullptr)
+      return quoted(grammar_.repeat([&] { return grammar_.call(character_); }, least, most));
+    std::vector<Fragment> all;
+    try {
+      if (matched && !schema["pattern"].is_string()) refuse(where, "pattern is no string");
+      if (matched)
+        all.push_back(add_regex(grammar_, schema["pattern"].get<std::string>(), Match::part, Writing::json_string));
+      if (format != nullptr) all.push_back(add_regex(grammar_, format->pattern, Match::whole, Writing::json_string));
+      const auto character = [&] { return one_of(grammar_, every_character(), Writing::json_string); };
+      if (counted) all.push_back(grammar_.repeat(character, least, most));
+      for (size_t i = 1; i < all.size(); ++i) all[0] = meet(grammar_, all[0], all[i], Meet::both);
+    } catch (const Error& e) {
+      refuse(where, e.what());
     }
-    if (pattern.empty()) {
-      if (most >= 0 && least > most) refuse(where, "minLength exceeds maxLength");
-      if (least == 0 && most < 0) return grammar_.call(string_);
-      return row({text("\""), grammar_.repeat([&] { return grammar_.call(character_); }, least, most), text("\"")});
-    }
-    if (least > 0 || most >= 0) refuse(where, "minLength or maxLength beside a pattern or format");
-    return row({text("\""), add_regex(grammar_, pattern, match, Writing::json_string), text("\"")});
+    return quoted(all[0]);
   }
 
   Fragment number(const Json& schema, const std::string& where, bool integer) {

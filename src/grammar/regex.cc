@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "grammar/meet.h"
 #include "text/tokenizer/unicode.h"
 
 namespace fidelio::grammar {
@@ -23,20 +24,49 @@ class Reader {
  public:
   explicit Reader(std::string_view pattern) : text_(tokenization::replace_ill_formed_utf8(pattern)) {}
 
-  Tree read(bool& from_start, bool& to_end) {
-    from_start = take('^');
+  struct Ahead {
+    Tree tree{};
+    Meet kind = Meet::both;
+    bool to_end = false;
+  };
+  struct Expression {
+    Tree tree{};
+    std::vector<Ahead> ahead{};  // what the text begins with, or does not
+    bool from_start = false, to_end = false;
+  };
+
+  // A look-ahead is read where a match begins, and that is known to be where the text does.
+  Expression read(Match match) {
+    Expression e;
+    e.from_start = take('^');
+    while ((e.from_start || match == Match::whole) && (starts("(?!") || starts("(?="))) e.ahead.push_back(look_ahead());
     // One $ at the very end, unless it is escaped.
     size_t slashes = 0;
     while (slashes + 1 < text_.size() && text_[text_.size() - 2 - slashes] == '\\') ++slashes;
-    to_end = text_.size() > at_ && text_.back() == '$' && slashes % 2 == 0;
-    if (to_end) text_.pop_back();
-    Tree all = choice(0);
+    e.to_end = text_.size() > at_ && text_.back() == '$' && slashes % 2 == 0;
+    if (e.to_end) text_.pop_back();
+    e.tree = choice(0);
     if (at_ < text_.size()) fail("an unmatched )");
-    if ((from_start || to_end) && all.kind == Tree::Kind::choice) fail("^ or $ of one alternative alone: use a group");
-    return all;
+    const bool bound = e.from_start || e.to_end || !e.ahead.empty();
+    if (bound && e.tree.kind == Tree::Kind::choice) fail("^ or $ of one alternative alone: use a group");
+    return e;
   }
 
  private:
+  Ahead look_ahead() {
+    Ahead one;
+    one.kind = text_[at_ + 2] == '=' ? Meet::both : Meet::without;
+    at_ += 3;
+    const bool from_start = take('^');  // where it is already
+    looking_ahead_ = true;
+    one.tree = choice(1);
+    looking_ahead_ = false;
+    one.to_end = take('$');
+    if (!take(')')) fail("a group without end");
+    if ((from_start || one.to_end) && one.tree.kind == Tree::Kind::choice)
+      fail("^ or $ of one alternative alone: use a group");
+    return one;
+  }
   [[noreturn]] void fail(const std::string& what) const {
     throw Error("the regular expression has {} at byte {}: it cannot be imposed on an answer", what, at_);
   }
@@ -46,6 +76,7 @@ class Reader {
     return true;
   }
   bool at(char c) const { return at_ < text_.size() && text_[at_] == c; }
+  bool starts(std::string_view with) const { return std::string_view(text_).substr(at_).starts_with(with); }
   char32_t character() {
     if (at_ >= text_.size()) fail("an end too early");
     size_t length = 0;
@@ -64,7 +95,9 @@ class Reader {
 
   Tree sequence(int depth) {
     Tree all{Tree::Kind::sequence};
-    while (at_ < text_.size() && !at('|') && !at(')')) all.parts.push_back(repeated(depth));
+    const bool may_end = looking_ahead_ && depth == 1;
+    while (at_ < text_.size() && !at('|') && !at(')') && !(may_end && starts("$)")))
+      all.parts.push_back(repeated(depth));
     return all;
   }
 
@@ -135,7 +168,7 @@ class Reader {
         while (at_ < text_.size() && !at('>')) ++at_;
         if (!take('>')) fail("a group without end");
       } else if (!take(':')) {
-        fail("a look-ahead or a flag");
+        fail("a look-ahead that does not stand at the beginning, or a flag");
       }
     }
     Tree inside = choice(depth + 1);
@@ -231,6 +264,7 @@ class Reader {
 
   std::string text_;
   size_t at_ = 0;
+  bool looking_ahead_ = false;
 };
 
 Fragment build(Grammar& g, const Tree& tree, Writing writing) {
@@ -252,17 +286,24 @@ Fragment build(Grammar& g, const Tree& tree, Writing writing) {
   }
 }
 
+// Characters are written in one way each, so that what is read twice is read alike.
+Fragment any_text(Grammar& g, Writing writing) { return g.star(one_of(g, every_character(), writing)); }
+
 }  // namespace
 
 Fragment add_regex(Grammar& g, std::string_view pattern, Match match, Writing writing) {
-  bool from_start = false, to_end = false;
-  const Tree tree = Reader(pattern).read(from_start, to_end);
-  Fragment all = build(g, tree, writing);
+  const Reader::Expression e = Reader(pattern).read(match);
+  Fragment all = build(g, e.tree, writing);
   const auto anything = [&] {
-    return g.star(writing == Writing::json_string ? string_character(g) : one_of(g, every_character(), writing));
+    return writing == Writing::json_string && e.ahead.empty() ? g.star(string_character(g)) : any_text(g, writing);
   };
-  if (match == Match::part && !from_start) all = g.sequence(anything(), all);
-  if (match == Match::part && !to_end) all = g.sequence(all, anything());
+  if (match == Match::part && !e.from_start) all = g.sequence(anything(), all);
+  if (match == Match::part && !e.to_end) all = g.sequence(all, anything());
+  for (const Reader::Ahead& one : e.ahead) {
+    Fragment begins = build(g, one.tree, writing);
+    if (!one.to_end) begins = g.sequence(begins, any_text(g, writing));
+    all = meet(g, all, begins, one.kind);
+  }
   return all;
 }
 

@@ -1,6 +1,7 @@
 // grammar: regular expressions as JavaScript and Python spell them, as far as they are regular: characters, classes,
 // groups, |, * + ? {m,n} (lazy ones alike: what matches is the same), \d \w \s and their complements, ^ and $ at the
-// ends. Back-references, look-around, \b and Unicode properties are refused by name.
+// ends, look-ahead at the text's beginning. Back-references, other look-around, \b and Unicode properties are refused by
+// name.
 #pragma once
 #include <string_view>
 

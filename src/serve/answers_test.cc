@@ -141,8 +141,8 @@ TEST(Answers, InAnthropicsForm) {
 }
 
 // --- parts -----------------------------------------------------------------------------------------------------------
-std::string spelled(const std::string& text, bool thinking, size_t piece) {
-  AnswerParts parts(thinking, true);
+std::string spelled(const std::string& text, bool thinking, size_t piece, bool one_call = false) {
+  AnswerParts parts(thinking, true, one_call);
   std::vector<Part> all;
   for (size_t at = 0; at < text.size(); at += piece)
     for (Part& part : parts.push(text.substr(at, piece))) append(all, std::move(part));
@@ -163,6 +163,8 @@ TEST(Answers, AreTakenApart) {
        "\"}\"]}}\n</tool_call>\n<tool_call>{\"name\":\"g\"}</tool_call>",
        "\"Let me see.|[f{\"x\":[1,\"}\"]}][g{}]"},
       {"<tool_call>no JSON</tool_call> end", "\"<tool_call>no JSON</tool_call> end|"},
+      {"Two \n<tool_call>no JSON</tool_call>", "\"Two \n<tool_call>no JSON</tool_call>|"},
+      {"Three [TOOL_CALLS] no", "\"Three [TOOL_CALLS] no|"},
       {"<tool_call>{\"name\": \"f\", \"arguments\": {}}", "[f{}]"},
       {"<tool_call>{\"name\": \"f\"}</tool_call>\n That is  all. ", "[f{}]\"That is  all. |"},
       {"{\"name\": \"f\", \"parameters\": {\"y\": 2}}", "[f{\"y\":2}]"},
@@ -176,6 +178,17 @@ TEST(Answers, AreTakenApart) {
   for (const auto& [text, expected] : cases)
     for (const size_t piece : {1u, 3u, 1000u}) EXPECT_EQ(spelled(text, false, piece), expected) << piece;
   EXPECT_EQ(spelled("I wonder</think>Yes", true, 2), "(I wonder|\"Yes|");
+}
+
+TEST(Answers, EndWithTheirFirstCallWhereOneAloneIsWanted) {
+  const std::string first = "{\"name\": \"f\", \"arguments\": {}}", second = "{\"name\": \"g\", \"arguments\": {}}";
+  for (const std::string& text :
+       {"<tool_call>" + first + "</tool_call>\n<tool_call>" + second + "</tool_call>", first + "; " + second,
+        "[TOOL_CALLS][" + first + ", " + second + "]", std::string("[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g{}"),
+        "<tool_call>" + first + "</tool_call> and more"})
+    for (const size_t piece : {1u, 3u, 1000u}) EXPECT_EQ(spelled(text, false, piece, true), "[f{}]") << text;
+  EXPECT_EQ(spelled("Well, <tool_call>no</tool_call> is none", false, 1, true),
+            "\"Well, <tool_call>no</tool_call> is none|");
 }
 
 // --- forms -----------------------------------------------------------------------------------------------------------

@@ -37,7 +37,12 @@ int64_t EngineThread::submit(GenerationRequest request, Listener listener) {
 }
 
 void EngineThread::cancel(int64_t ticket) {
-  if (listeners_.erase(ticket) == 0) return;
+  if (!listeners_.contains(ticket)) return;
+  end(ticket);
+  listeners_.erase(ticket);
+}
+
+void EngineThread::end(int64_t ticket) {
   {
     const std::lock_guard lock(mutex_);
     orders_.push_back({ticket, {}});

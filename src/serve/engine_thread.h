@@ -80,9 +80,10 @@ class EngineThread {
   EngineThread& operator=(const EngineThread&) = delete;
 
   // On the event loop. Throws RequestError (503) if there are too many, or the engine has failed. Listeners are called
-  // later, never by these two.
+  // later, never by these three.
   int64_t submit(GenerationRequest request, Listener listener);
   void cancel(int64_t ticket);
+  void end(int64_t ticket);  // as cancel, but its listener hears of the end
   int64_t under_way() const { return static_cast<int64_t>(listeners_.size()); }
   bool failed() const { return failed_; }
   EngineStatus status() const;
@@ -90,7 +91,7 @@ class EngineThread {
  private:
   struct Order {
     int64_t ticket;
-    std::optional<GenerationRequest> request;  // none: cancel
+    std::optional<GenerationRequest> request;  // none: end it
   };
   using What = std::variant<Piece, Generation, RequestError, std::vector<ScoredToken>>;
   struct News {

@@ -276,6 +276,49 @@ TEST(Serve, AClientThatGoesEndsItsAnswers) {
   }
 }
 
+// Whoever has said all may close that half of the connection, as `nc -N` and socat do.
+TEST(Serve, AnswersAClientThatHasSaidAll) {
+  Serving serving;
+  const std::string last = get("/version");
+  for (const bool stream : {true, false}) {
+    const Json body = with(kGreedy, {{"max_tokens", 400}, {"n", 16}, {"prompt", "a"}, {"stream", stream}});
+    const Reply expected = serving.complete(body);
+    Client client(serving.port());
+    client.send(post("/v1/completions", body.dump()) + last);
+    client.says_no_more();
+    Reply reply = client.read();
+    while (reply.status == 100) reply = client.read();
+    ASSERT_EQ(reply.status, 200);
+    for (int64_t i = 0; stream && i < 16; ++i) EXPECT_EQ(streamed_text(reply, i), streamed_text(expected, i));
+    if (!stream) {
+      EXPECT_EQ(reply.json()["choices"], expected.json()["choices"]);
+    }
+    EXPECT_THAT(client.read().body, HasSubstr("version"));
+    EXPECT_TRUE(client.ended());
+  }
+}
+
+// It is told of no more than an interim answer, so that nothing but its system's reset says that it has gone.
+TEST(Serve, AClientThatGoesAfterItHasSaidAllEndsItsAnswer) {
+  Serving serving;
+  const Json endless = with(kGreedy, {{"max_tokens", 480}, {"n", 64}, {"prompt", {"a", "b"}}});
+  for (const std::string version : {"1.1", "1.0"}) {
+    std::string request = post("/v1/completions", endless.dump());
+    request.replace(request.find("1.1"), 3, version);
+    Client client(serving.port());
+    client.send(request);
+    const int64_t before = serving.server().status().counters.tokens;
+    while (serving.server().status().counters.tokens < before + 64) std::this_thread::yield();
+    client.says_no_more();
+    if (version == "1.1") {
+      EXPECT_EQ(client.read().status, 100);
+    }
+    client.close();
+    EXPECT_TRUE(serving.idle());
+    EXPECT_LT(serving.server().status().counters.tokens - before, 128 * 480);
+  }
+}
+
 TEST(Serve, StopsAfterTheAnswersUnderWay) {
   auto serving = std::make_unique<Serving>();
   Client idle(serving->port()), busy(serving->port());

@@ -46,6 +46,7 @@ class Client {
     if (fd_ >= 0) ::close(fd_);
     fd_ = -1;
   }
+  void says_no_more() { ::shutdown(fd_, SHUT_WR); }
   void send(const std::string& bytes) {
     for (size_t at = 0; at < bytes.size();) {
       const ssize_t n = ::send(fd_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
@@ -72,6 +73,7 @@ class Client {
     reply.head = got_.substr(0, end + 2);
     got_.erase(0, end + 4);
     reply.status = std::stoi(reply.head.substr(9, 3));
+    if (reply.status == 100) return reply;
     const size_t length = reply.head.find("Content-Length: ");
     if (length != std::string::npos) {
       const auto bytes = static_cast<size_t>(std::stoll(reply.head.substr(length + 16)));

@@ -10,6 +10,7 @@
 namespace fidelio::serve {
 
 inline const char* const kTemplate =
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
     "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}";
 

@@ -50,7 +50,10 @@ class ChatTemplate {
 
   // What messages are rendered with where tools are given. Throws Error as the constructor does.
   void set_with_tools(std::string_view source) { with_tools_.emplace(source); }
-  const std::string& source() const { return source_; }       // of the template without tools
+  const std::string& source() const { return source_; }  // of the template without tools
+  bool shows_tools() const {
+    return with_tools_ || source_.find("tools") != std::string::npos;
+  }                                                           // it has a word for them
   void set_clock(Clock clock) { clock_ = std::move(clock); }  // default: local time
 
  private:

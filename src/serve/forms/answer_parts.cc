@@ -151,9 +151,13 @@ bool AnswerParts::advance(std::vector<Part>& parts, bool last) {
       return say(parts, last);
     case State::call:
       return close_call(parts, last);
+    case State::over:
+      held_.clear();
+      return false;
     default:
       if (!last || held_.empty()) return false;
       auto calls = calls_of(held_);
+      if (one_call_ && calls.size() > 1) calls.resize(1);
       if (calls.empty()) serve::append(parts, {Part::Kind::text, held_});
       for (Part& call : calls) parts.push_back(std::move(call));
       held_.clear();
@@ -206,7 +210,10 @@ bool AnswerParts::say(std::vector<Part>& parts, bool last) {
     while (count > 0 && kSpace.find(held_[count - 1]) != std::string_view::npos) --count;
   }
   std::string text = held_.substr(0, count);
-  if (found) text.erase(text.find_last_not_of(kSpace) + 1);
+  if (found) {  // the blanks before it stay with it, should it be no call
+    text.erase(text.find_last_not_of(kSpace) + 1);
+    count = text.size();
+  }
   if (!text.empty()) called_ = false;
   serve::append(parts, {Part::Kind::text, std::move(text)});
   held_.erase(0, count);
@@ -219,15 +226,15 @@ bool AnswerParts::close_call(std::vector<Part>& parts, bool last) {
   const size_t end = held_.find(kCalled);
   if (end == std::string::npos && !last) return false;
   const std::string whole = held_.substr(0, end == std::string::npos ? end : end + kCalled.size());
-  const size_t size = (end == std::string::npos ? held_.size() : end) - kCall.size();
+  const size_t begin = held_.find(kCall) + kCall.size(), size = (end == std::string::npos ? held_.size() : end) - begin;
   try {
-    parts.push_back(call_of(parse_ordered_json(stripped(held_.substr(kCall.size(), size)), "a call")));
+    parts.push_back(call_of(parse_ordered_json(stripped(held_.substr(begin, size)), "a call")));
     called_ = true;
   } catch (const Error&) {
     serve::append(parts, {Part::Kind::text, whole});
   }
   held_.erase(0, whole.size());
-  state_ = State::text;
+  state_ = called_ && one_call_ ? State::over : State::text;
   return !held_.empty();
 }
 

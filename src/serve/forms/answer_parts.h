@@ -21,14 +21,15 @@ struct Part {
 
 class AnswerParts {
  public:
-  // thinking: the prompt ends inside an opened <think>; tools: calls are looked for.
-  explicit AnswerParts(bool thinking = false, bool tools = false)
-      : state_(thinking ? State::thought : State::start), tools_(tools) {}
+  // thinking: the prompt ends inside an opened <think>; tools: calls are looked for; one_call: the first ends the answer.
+  explicit AnswerParts(bool thinking = false, bool tools = false, bool one_call = false)
+      : state_(thinking ? State::thought : State::start), tools_(tools), one_call_(one_call) {}
   std::vector<Part> push(const std::string& text);
   std::vector<Part> finish();
+  bool over() const { return state_ == State::over; }  // nothing that may follow is a part
 
  private:
-  enum class State : uint8_t { start, thought, after_thought, text, call, mistral, whole };
+  enum class State : uint8_t { start, thought, after_thought, text, call, mistral, whole, over };
   bool advance(std::vector<Part>& parts, bool last);
   bool begin(bool last);
   bool think(std::vector<Part>& parts, bool last);
@@ -36,7 +37,7 @@ class AnswerParts {
   bool close_call(std::vector<Part>& parts, bool last);
 
   State state_;
-  bool tools_, called_ = false;
+  bool tools_, one_call_, called_ = false;
   std::string held_;
 };
 

@@ -64,7 +64,7 @@ void Answering::start() {
 void Answering::submit(size_t prompt, int64_t number) {
   const auto self = shared_from_this();
   const size_t index = choices_.size();
-  Under under{{}, AnswerParts(call_.thinking, call_.tools), start_};
+  Under under{{}, AnswerParts(call_.thinking, call_.tools, call_.one_call), start_};
   under.choice.index = static_cast<int64_t>(index);
   under.choice.prompt = prompt;
   choices_.push_back(std::move(under));
@@ -120,9 +120,9 @@ void Answering::heard_prompt(size_t index, std::vector<ScoredToken>&& prompt) {
 }
 
 void Answering::heard(size_t index, Piece&& piece) {
-  if (over_) return;
-  const auto now = Clock::now();
   Under& under = choices_[index];
+  if (over_ || under.cut) return;
+  const auto now = Clock::now();
   const double seconds = seconds_between(under.newest, now);
   under.newest == start_ ? metrics_.first_token(seconds) : metrics_.next_token(seconds);
   under.newest = now;
@@ -133,26 +133,35 @@ void Answering::heard(size_t index, Piece&& piece) {
   std::vector<Piece> pieces;
   if (call_.logprobs) pieces.push_back(std::move(piece));
   tell(under, std::move(parts), std::move(pieces));
+  under.cut = under.parts.over();
+  if (under.cut) engine_.end(tickets_[index]);
 }
 
+// Of one that was cut the engine may have said more; its client is told of none of that, so that the answer is the same
+// however soon the engine heard.
 void Answering::finished(size_t index, Generation&& generation) {
   if (over_) return;
   if (!generation.error.empty()) return failed(RequestError(500, generation.error));
   Under& under = choices_[index];
   Choice& choice = under.choice;
-  choice.finish_reason = generation.finish_reason == FinishReason::stop ? "stop" : "length";
+  const bool cut = under.cut;
+  choice.finish_reason = cut || generation.finish_reason == FinishReason::stop ? "stop" : "length";
   const GenerationRequest& request = call_.prompts[choice.prompt];
-  if (generation.stop_string >= 0) choice.stop = request.stop_strings[static_cast<size_t>(generation.stop_string)];
+  if (!cut && generation.stop_string >= 0)
+    choice.stop = request.stop_strings[static_cast<size_t>(generation.stop_string)];
+  const int64_t tokens = cut ? under.tokens : static_cast<int64_t>(generation.ids.size());
   metrics_.finished(choice.finish_reason, seconds_between(start_, Clock::now()),
-                    static_cast<int64_t>(request.prompt.size()), static_cast<int64_t>(generation.ids.size()));
-  usage_.completion_tokens += static_cast<int64_t>(generation.ids.size());
+                    static_cast<int64_t>(request.prompt.size()), tokens);
+  usage_.completion_tokens += tokens;
   // As the prompt is counted: once for all choices, of which the first is the one that may have had to compute it.
   if (static_cast<int64_t>(index) % call_.best_of == 0) usage_.reused += generation.reused;
   usage_.drafted += generation.drafted;
   usage_.accepted += generation.accepted;
-  const size_t known = std::min(choice.text.size(), generation.text.size());
-  tell(under, parts_of(under, generation.text.substr(known), true), {});
-  choice.text = std::move(generation.text);
+  if (!cut) {
+    const size_t known = std::min(choice.text.size(), generation.text.size());
+    tell(under, parts_of(under, generation.text.substr(known), true), {});
+    choice.text = std::move(generation.text);
+  }
   if (streaming_) exchange_->send(form_->finish(choice, usage_));
   if (--open_ == 0) complete();
 }

@@ -126,6 +126,11 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
   if (const Json* tools = fields.find("tools"); tools != nullptr && !(choice != nullptr && *choice == "none")) {
     check_tools(fields, *tools);
     if (!tools->empty()) extra["tools"] = *tools;
+    // A model that is shown no tools calls none: an answer would look as if it had not wanted to.
+    if (!tools->empty() && !model.chat->shows_tools() && (choice == nullptr || *choice == "auto"))
+      fields.refuse("tools", fmt::format("none, as {}'s chat template shows it no tools; a tool_choice that asks for a "
+                                         "call is imposed on the answer all the same",
+                                         model.name));
   }
   std::string prompt = model.chat->render_json(messages, extra);
   if (continues) prompt = cut_after_last(std::move(prompt), fields, messages);

@@ -144,7 +144,10 @@ Json chat_body_of(const Json& body) {
       !messages.empty() && messages.back()["role"] == "assistant" && !messages.back().contains("tool_calls");
   chat["messages"] = std::move(messages);
   if (const Json* tools = list_of(fields, "tools")) chat["tools"] = tools_of(fields, *tools);
-  if (const Json* choice = fields.find("tool_choice")) chat["tool_choice"] = tool_choice_of(fields, *choice);
+  if (const Json* choice = fields.find("tool_choice")) {
+    chat["tool_choice"] = tool_choice_of(fields, *choice);
+    chat["parallel_tool_calls"] = !Fields(*choice, "tool_choice").boolean("disable_parallel_tool_use", false);
+  }
   return chat;
 }
 

@@ -228,6 +228,7 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
     prompts.push_back(std::move(chat.ids));
     call.thinking = chat.thinking;
     call.tools = chat.tools;
+    call.one_call = !fields.boolean("parallel_tool_calls", true);
     // Marks of calls and of thinking are special tokens in some families.
     const auto think = model.tokenizer.id_of("<think>");
     common.special_in_text = common.special_in_text || chat.tools || (think && model.tokenizer.is_special(*think));

@@ -17,7 +17,8 @@ struct Call {
   std::string model;  // as it is served
   bool stream = false, include_usage = false, echo = false;
   bool logprobs = false;
-  bool thinking = false, tools = false;    // how the answer is taken apart (serve/forms/answer_parts.h)
+  // How the answer is taken apart (serve/forms/answer_parts.h).
+  bool thinking = false, tools = false, one_call = false;
   int64_t n = 1, best_of = 1;              // choices told and computed, of each prompt
   std::vector<GenerationRequest> prompts;  // of each the first choice; choice_of makes the others
   std::vector<std::string> prompt_texts;   // where they are echoed

@@ -33,7 +33,7 @@ const std::vector<Example> kExamples = {
       {"role": "tool", "tool_call_id": "1", "content": "3"}],
       "tools": [{"type": "function", "function": {"name": "f", "description": "d", "strict": true,
         "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}}],
-      "tool_choice": {"type": "function", "function": {"name": "f"}}, "logprobs": true, "top_logprobs": 2,
+      "tool_choice": {"type": "function", "function": {"name": "f"}}, "parallel_tool_calls": false, "logprobs": true, "top_logprobs": 2,
       "max_completion_tokens": 4, "chat_template_kwargs": {"a": 1}, "add_generation_prompt": true,
       "continue_final_message": false})"},
     {Route::chat, R"({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema",
@@ -52,7 +52,7 @@ const std::vector<Example> kExamples = {
       "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"x": 1}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "3"}]}]}],
-      "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"},
+      "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto", "disable_parallel_tool_use": true},
       "thinking": {"type": "disabled"}, "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}})"},
     {Route::chat,
      R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": -1, "functions": [], "modalities": ["text"],
@@ -220,6 +220,45 @@ TEST(Requests, RefuseToolsThatCannotBeCalled) {
       refusal_of(Route::chat, R"("messages": [{"role": "user", "content": "u"}, {"role": "assistant", "tool_calls":
     [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{x"}}]}])"),
       HasSubstr("messages[1].tool_calls"));
+}
+
+TEST(Requests, MayAskForOneCallAtMost) {
+  const std::string body = R"("messages": [{"role": "user", "content": "u"}], "max_tokens": 9, "tools": [)";
+  const std::string tool = R"({"type": "function", "function": {"name": "f"}}])",
+                    theirs = R"({"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto")";
+  const auto messages = [&](const std::string& more) {
+    return read_call(Route::messages, "{" + body + theirs + more + "}}", model(), {"quill"});
+  };
+  EXPECT_FALSE(chat(body + tool).one_call);
+  EXPECT_FALSE(chat(body + tool + R"(, "parallel_tool_calls": true)").one_call);
+  EXPECT_TRUE(chat(body + tool + R"(, "parallel_tool_calls": false)").one_call);
+  EXPECT_FALSE(messages("").one_call);
+  EXPECT_FALSE(messages(R"(, "disable_parallel_tool_use": false)").one_call);
+  EXPECT_TRUE(messages(R"(, "disable_parallel_tool_use": true)").one_call);
+}
+
+TEST(Requests, RefuseToolsThatTheModelWouldNotSee) {
+  ServedModel other = model();
+  other.chat = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}");
+  const auto read = [&](const std::string& choice) {
+    return read_call(Route::chat,
+                     R"({"messages": [{"role": "user", "content": "u"}], "tools": [
+      {"type": "function", "function": {"name": "f"}}])" +
+                         choice + "}",
+                     other, {"quill"});
+  };
+  for (const char* choice : {"", R"(, "tool_choice": "auto")", R"(, "tool_choice": null)"}) try {
+      read(choice);
+      ADD_FAILURE() << choice;
+    } catch (const RequestError& e) {
+      EXPECT_EQ(e.status(), 400);
+      EXPECT_THAT(e.what(), HasSubstr("tools: expected none, as quill's chat template shows it no tools"));
+    }
+  // Nothing is lost where no call is wanted, or one is imposed.
+  EXPECT_EQ(read(R"(, "tool_choice": "none")").prompts[0].constraint, nullptr);
+  EXPECT_NE(read(R"(, "tool_choice": "required")").prompts[0].constraint, nullptr);
+  other.chat->set_with_tools("{{ tools | tojson }}");
+  EXPECT_THAT(other.tokenizer.decode(read("").prompts[0].prompt), HasSubstr("\"f\""));
 }
 
 TEST(Requests, OfMessagesAreRefusedInTheirOwnWords) {

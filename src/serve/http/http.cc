@@ -17,6 +17,7 @@
 #include <unordered_set>
 
 #include "core/error.h"
+#include "serve/http/header.h"
 #include "serve/http/request_error.h"
 #include "serve/http/wire.h"
 
@@ -29,28 +30,7 @@ namespace http = beast::http;
 using Code = beast::error_code;
 
 constexpr std::chrono::milliseconds kWatch{200}, kLinger{2000}, kRetry{100};
-
-// What lets the page that asks read the answer; "" for one of an origin that is not listed, and for no page at all.
-std::string cors_of(const std::vector<std::string>& origins, beast::string_view asking) {
-  const std::string origin(asking);
-  if (origin.empty()) return "";
-  const auto listed = [&](std::string_view name) {
-    return std::find(origins.begin(), origins.end(), name) != origins.end();
-  };
-  if (listed("*")) return "Access-Control-Allow-Origin: *\r\n";
-  return listed(origin) ? "Access-Control-Allow-Origin: " + origin + "\r\nVary: Origin\r\n" : "";
-}
-
-// What a request asks for, without the query. A client that takes us for its proxy names us before it.
-std::string path_of(beast::string_view target) {
-  std::string path(target.substr(0, target.find('?')));
-  for (const beast::string_view scheme : {"http://", "https://"}) {
-    if (!beast::iequals(beast::string_view(path).substr(0, scheme.size()), scheme)) continue;
-    const size_t slash = path.find('/', scheme.size());
-    return slash == std::string::npos ? "/" : path.substr(slash);
-  }
-  return path;
-}
+constexpr int kProbe = 5;  // of kWatch
 
 struct Refusal {
   int status = 0;  // 0: there is none
@@ -68,15 +48,6 @@ Refusal refusal_of(const http::request_parser<http::string_body>& parser) {
   if (!packed.empty() && !beast::iequals(packed, "identity"))
     return {415, "Content-Encoding: expected none: bodies are read as they are, send this one unpacked"};
   return {};
-}
-
-std::string head_of(int status, const std::string& type, bool keep_alive, bool old_client) {
-  std::string head =
-      fmt::format("HTTP/1.1 {} {}\r\nServer: fidelio/{}\r\nContent-Type: {}\r\n", status,
-                  std::string(http::obsolete_reason(static_cast<http::status>(status))), FIDELIO_VERSION, type);
-  if (!keep_alive) head += "Connection: close\r\n";
-  if (keep_alive && old_client) head += "Connection: keep-alive\r\n";
-  return head;
 }
 
 }  // namespace
@@ -125,12 +96,14 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   friend class SessionExchange;
   void received_header(Code error);
+  bool skip_empty_line();
   void read_body();
   void received(Code error);
   void handle();
   void answer_preflight(const std::string& headers);
   void failed_to_read(Code error);
   void watch();
+  bool left();
   void enqueue(std::string bytes);
   void write();
   void ended();
@@ -143,9 +116,11 @@ class Session : public std::enable_shared_from_this<Session> {
   std::optional<http::request_parser<http::string_body>> parser_;
   std::deque<std::string> queue_;
   size_t queued_ = 0, written_ = 0;  // bytes of the queue, and of its front those that are gone
+  size_t empty_line_ = 0;            // bytes of one that were passed over
   std::shared_ptr<class SessionExchange> exchange_;
   std::string cors_;  // header lines of the answer
   net::steady_timer watch_;
+  int silent_ = 0;  // watches since a probe was written
   bool writing_ = false, keep_alive_ = false, old_client_ = false, head_only_ = false, receiving_ = false,
        closed_ = false;
 };
@@ -169,6 +144,7 @@ class SessionExchange final : public Exchange {
   void begin_events() override {
     if (session_ == nullptr) return;
     Session& s = *session_;
+    begun_ = true;
     if (s.old_client_) s.keep_alive_ = false;
     std::string head = head_of(200, "text/event-stream; charset=utf-8", s.keep_alive_, s.old_client_) + s.cors_;
     head += "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
@@ -186,6 +162,15 @@ class SessionExchange final : public Exchange {
   }
   void on_gone(std::function<void()> callback) override { gone_ = std::move(callback); }
 
+  // Writes something that says nothing, so that the connection of a client that has gone is reset: an empty interim
+  // answer, or a comment in a stream. False where there is nothing of the kind.
+  bool probe() {
+    if (session_ == nullptr) return true;
+    if (!begun_ && session_->old_client_) return false;
+    begun_ ? send(":\n\n") : session_->enqueue("HTTP/1.1 100 Continue\r\n\r\n");
+    return true;
+  }
+
   // The connection was lost.
   void lost() {
     session_.reset();
@@ -199,6 +184,7 @@ class SessionExchange final : public Exchange {
   }
   std::shared_ptr<Session> session_;
   std::function<void()> gone_;
+  bool begun_ = false;  // a stream
 };
 
 void Session::read() {
@@ -213,6 +199,7 @@ void Session::read() {
 
 void Session::received_header(Code error) {
   if (closed_) return;
+  if (error == http::error::bad_method && skip_empty_line()) return read();
   if (error) return failed_to_read(error);
   if (const Refusal refusal = refusal_of(*parser_); refusal.status != 0) return refuse(refusal.status, refusal.message);
   receiving_ = true;
@@ -222,6 +209,16 @@ void Session::received_header(Code error) {
   net::async_write(stream_, net::buffer(*text), [self = shared_from_this(), text](Code failed, size_t) {
     failed ? self->close() : self->read_body();
   });
+}
+
+// Some clients end a body with a line's end that they do not count (RFC 9112, 2.2). One is passed over, byte by byte as it
+// comes, and no more: whoever sends nothing else is not to be waited for anew each time.
+bool Session::skip_empty_line() {
+  constexpr std::string_view line = "\r\n";
+  if (buffer_.size() == 0 || empty_line_ == line.size()) return false;
+  if (*static_cast<const char*>(buffer_.data().data()) != line[empty_line_]) return false;
+  buffer_.consume(1);
+  return ++empty_line_ > 0;
 }
 
 void Session::read_body() {
@@ -245,11 +242,11 @@ void Session::handle() {
   head_only_ = message.method() == http::verb::head;
   HttpRequest request;
   request.method = head_only_ ? "GET" : std::string(message.method_string());
-  request.path = path_of(message.target());
+  request.path = path_of(std::string(message.target()));
   request.authorization = std::string(message[http::field::authorization]);
   request.api_key = std::string(message["X-Api-Key"]);
   request.body = std::move(message.body());
-  cors_ = cors_of(loop_.limits.origins, message[http::field::origin]);
+  cors_ = cors_of(loop_.limits.origins, std::string(message[http::field::origin]));
   const bool preflight = !cors_.empty() && message.method() == http::verb::options &&
                          !message[http::field::access_control_request_method].empty();
   const std::string wanted_headers(message[http::field::access_control_request_headers]);
@@ -257,6 +254,8 @@ void Session::handle() {
   const std::string path = request.path;
   const auto exchange = std::make_shared<SessionExchange>(shared_from_this());
   exchange_ = exchange;
+  silent_ = 0;
+  empty_line_ = 0;
   stream_.expires_never();
   watch();
   if (preflight) return answer_preflight(wanted_headers);
@@ -291,8 +290,17 @@ void Session::refuse(int status, std::string_view message) {
   keep_alive_ = false;
   cors_.clear();
   exchange_ = std::make_shared<SessionExchange>(shared_from_this());
-  const std::string path = parser_ ? path_of(parser_->get().target()) : "";
+  const std::string path = parser_ ? path_of(std::string(parser_->get().target())) : "";
   exchange_->respond(error_response(path, RequestError(status, std::string(message))));
+}
+
+// One that says nothing more may still wait for its answer. That is asked again and again: it may leave later, which
+// nothing but a write tells.
+bool Session::left() {
+  const Wire::End end = stream_.other_end();
+  if (end != Wire::End::silent) return end == Wire::End::gone;
+  const auto exchange = exchange_;  // a write may end it
+  return silent_++ % kProbe == 0 && !exchange->probe();
 }
 
 // While a client waits nothing is read from it, and it may be gone.
@@ -301,8 +309,7 @@ void Session::watch() {
   watch_.async_wait([self = weak_from_this()](Code error) {
     const auto session = self.lock();
     if (error || session == nullptr || session->closed_ || session->exchange_ == nullptr) return;
-    if (session->stream_.gone()) return session->close();
-    session->watch();
+    session->left() ? session->close() : session->watch();
   });
 }
 

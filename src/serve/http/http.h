@@ -4,7 +4,7 @@
 //
 // Every connection is bounded in what it may send (header, body), in time (a request that comes slowly, a reader that does
 // not read) and in what may wait for its reader. Whoever is beyond a bound is told so where that is possible, and let
-// go; nobody else waits. A client that goes away is noticed within kWatch, also while it waits for an answer.
+// go; nobody else waits. A client that goes away is noticed within two of kWatch, also while it waits for an answer.
 #pragma once
 #include <chrono>
 #include <cstdint>

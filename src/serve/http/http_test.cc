@@ -88,6 +88,16 @@ TEST(Http, RefusesBodiesCodedInAWayThatItDoesNotRead) {
               HasSubstr("smuggled"));  // a request of its own
 }
 
+TEST(Http, PassesOverOneEmptyLineBeforeARequest) {
+  Echo echo;
+  for (const size_t piece : {size_t{1}, SIZE_MAX}) {
+    const std::string answers =
+        echo.ask(post("/", "one") + "\r\n" + post("/", "two") + "\r\n" + post("/", "three"), piece);
+    for (const char* body : {"one", "two", "three"}) EXPECT_THAT(answers, HasSubstr(std::string("\r\n\r\n") + body));
+    EXPECT_THAT(echo.ask("\r\n\r\n" + post("/", "one"), piece), StartsWith("HTTP/1.1 400"));
+  }
+}
+
 TEST(Http, TakesAnAddressForAPath) {
   Echo echo;
   EXPECT_THAT(echo.ask(post("http://x:80/stream?a", "ab")), HasSubstr("1\r\na\r\n1\r\nb\r\n"));

@@ -75,11 +75,14 @@ class Wire {
     if (socket_) socket_->close();
     closed_ = true;
   }
-  // The other end has closed: seen without reading.
-  bool gone() {
-    if (!socket_) return false;
+  // Seen without reading. A client that has closed its connection and one that has closed its half of it, to say that
+  // no more requests come, are `silent` alike, until something is written to them: then the first one's system resets.
+  enum class End : uint8_t { here, silent, gone };
+  End other_end() {
+    if (!socket_) return End::here;
     pollfd descriptor{socket_->socket().native_handle(), POLLRDHUP, 0};
-    return ::poll(&descriptor, 1, 0) > 0;
+    if (::poll(&descriptor, 1, 0) <= 0) return End::here;
+    return (descriptor.revents & (POLLHUP | POLLERR)) != 0 ? End::gone : End::silent;
   }
 
  private:

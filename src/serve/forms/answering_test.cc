@@ -1,0 +1,97 @@
+// A call from its requests to its last byte, with the event loop of the test.
+#include <gtest/gtest.h>
+
+#include "grammar/json_schema.h"
+#include "serve/forms/answering.h"
+#include "serve/test_server.h"
+
+namespace fidelio::serve {
+namespace {
+
+class Answered final : public Exchange {
+ public:
+  void respond(HttpResponse response) override { reply.body = response.body, over = true; }
+  void begin_events() override {}
+  void send(std::string bytes) override { reply.body += bytes; }
+  void end() override { over = true; }
+  void on_gone(std::function<void()>) override {}
+  Reply reply;
+  bool over = false;
+};
+
+// The loop's work is done by whoever waits.
+class OneLoop {
+ public:
+  OneLoop()
+      : engine_([this](std::function<void()> work) { post(std::move(work)); }, [] { return load(); }, 8,
+                [this](std::shared_ptr<const ServedModel> model, const std::string&) { model_ = model; }) {
+    turn([this] { return model_ != nullptr; });
+  }
+  const std::shared_ptr<const ServedModel>& model() const { return model_; }
+  int64_t tokens() const { return engine_.status().counters.tokens; }
+  Reply answer(const Call& call) {
+    const auto exchange = std::make_shared<Answered>();
+    std::make_shared<Answering>(call, model_, engine_, metrics_, exchange)->start();
+    turn([&] { return exchange->over; });
+    return exchange->reply;
+  }
+
+ private:
+  void post(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    work_.push_back(std::move(work));
+    wake_.notify_one();
+  }
+  void turn(const std::function<bool()>& done) {
+    while (!done()) {
+      std::function<void()> work;
+      {
+        std::unique_lock lock(mutex_);
+        check(wake_.wait_for(lock, std::chrono::milliseconds(kWaitMs), [&] { return !work_.empty(); }), "no answer");
+        work = std::move(work_.front());
+        work_.pop_front();
+      }
+      work();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> work_;
+  std::shared_ptr<const ServedModel> model_;
+  Metrics metrics_;
+  EngineThread engine_;
+};
+
+// The model is held to twenty calls and asked for one.
+TEST(Answering, EndsAnAnswerAfterTheOneCallThatWasAskedFor) {
+  OneLoop loop;
+  const char* const calls = R"((<tool_call>\{"name": "f", "arguments": \{\}\}</tool_call>\n){20})";
+  Call call = read_call(Route::chat, R"({"messages": [{"role": "user", "content": "u"}], "temperature": 0, "n": 2,
+    "tools": [{"type": "function", "function": {"name": "f"}}], "logprobs": true})",
+                        *loop.model(), {"quill"});
+  call.prompts[0].constraint = loop.model()->formats->get("calls", [&] { return grammar::regex_grammar(calls); });
+  call.prompts[0].max_tokens = 400;
+  const Json all = loop.answer(call).json();
+  ASSERT_GE(all["choices"][0]["message"]["tool_calls"].size(), 2u) << all;
+  const int64_t before = loop.tokens();
+  call.one_call = true;
+  const Json one = loop.answer(call).json();
+  int64_t tokens = 0;
+  for (const Json& choice : one["choices"]) {
+    EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
+    EXPECT_EQ(choice["finish_reason"], "tool_calls");
+    tokens += static_cast<int64_t>(choice["logprobs"]["content"].size());
+  }
+  EXPECT_EQ(one["usage"]["completion_tokens"], tokens);
+  EXPECT_EQ(one["usage"]["prompt_tokens"], all["usage"]["prompt_tokens"]);
+  EXPECT_LT(loop.tokens() - before, all["usage"]["completion_tokens"].get<int64_t>());
+  call.stream = true;
+  int64_t heard = 0;
+  for (const Json& event : loop.answer(call).events())
+    for (const Json& choice : event["choices"]) heard += choice["delta"].contains("tool_calls");
+  EXPECT_EQ(heard, 2);  // one of each choice
+}
+
+}  // namespace
+}  // namespace fidelio::serve
