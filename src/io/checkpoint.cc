@@ -18,6 +18,7 @@
 #include "io/checkpoint_write.h"
 #include "io/hf_config.h"
 #include "io/weights_hash.h"
+#include "text/chat_template.h"
 
 namespace fidelio {
 namespace {
@@ -26,10 +27,15 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 // Everything beside the weights that a reader of the folder needs; copied from checkpoint to checkpoint.
-constexpr std::array<const char*, 9> kCompanions = {
-    "tokenizer.json",      "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
-    "chat_template.jinja", "added_tokens.json",     "tokenizer.model",         "vocab.json",
-    "merges.txt"};
+// So are the files of chat templates.
+constexpr std::array<const char*, 8> kCompanions = {"tokenizer.json",
+                                                    "tokenizer_config.json",
+                                                    "special_tokens_map.json",
+                                                    "generation_config.json",
+                                                    "added_tokens.json",
+                                                    "tokenizer.model",
+                                                    "vocab.json",
+                                                    "merges.txt"};
 
 }  // namespace
 
@@ -470,10 +476,15 @@ void check_own_file(const std::string& folder, const std::string& path) {
 }  // namespace
 
 void copy_companions(const TextFiles& from, const std::string& to) {
-  for (const char* name : kCompanions) {
+  std::vector<std::string> names = chat_template_files(from);
+  names.insert(names.end(), kCompanions.begin(), kCompanions.end());
+  for (const std::string& name : names) {
     const std::string path = from.path(name);
     if (fs::exists(path)) check_own_file(from.name(), path);  // what a GGUF file says is no file of its own
-    if (const auto text = from.read(name)) write_file_atomically(to + "/" + name, *text);
+    const auto text = from.read(name);
+    if (!text) continue;
+    fs::create_directories(fs::path(to + "/" + name).parent_path());
+    write_file_atomically(to + "/" + name, *text);
   }
 }
 

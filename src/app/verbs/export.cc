@@ -25,7 +25,8 @@ int64_t bytes_of(const std::string& path) {
   namespace fs = std::filesystem;
   if (!fs::is_directory(path)) return static_cast<int64_t>(fs::file_size(path));
   int64_t bytes = 0;
-  for (const auto& item : fs::directory_iterator(path)) bytes += static_cast<int64_t>(item.file_size());
+  for (const auto& item : fs::recursive_directory_iterator(path))
+    if (item.is_regular_file()) bytes += static_cast<int64_t>(item.file_size());
   return bytes;
 }
 

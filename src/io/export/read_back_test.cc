@@ -7,6 +7,7 @@
 #include "io/export/export_fixture.h"
 #include "io/export/gguf.h"
 #include "io/gguf/tokenizer.h"
+#include "text/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace fidelio {
@@ -105,6 +106,25 @@ TEST_F(ReadBackTest, ExactGgufIsTheSameModel) {
   EXPECT_EQ(to_string(read.format({0, Role::down})), "int8g32");
   EXPECT_THAT(read.notes(), IsEmpty());
   EXPECT_EQ(read.weights_sha256(), read.written_weights_sha256());
+}
+
+// The template for tools goes with the model: into a checkpoint, an export of a folder, a GGUF file and a checkpoint of that.
+TEST_F(ReadBackTest, AFurtherChatTemplateTravels) {
+  std::filesystem::create_directories(root_ + "/source/additional_chat_templates");
+  write("additional_chat_templates/tool_use.jinja", "{{ tools }}");
+  const Checkpoint ours = make(inner(kMixed));
+  const auto expect_both = [](const Checkpoint& read) {
+    EXPECT_THAT(chat_templates(read.texts()), testing::ElementsAre(testing::Pair("default", "{{ messages }}"),
+                                                                   testing::Pair("tool_use", "{{ tools }}")));
+  };
+  expect_both(ours);
+  export_compressed_tensors(ours, out(), ServingProfile::any);
+  expect_both(Checkpoint::open(out()));
+  export_gguf(ours, gguf(), true);
+  const Checkpoint read = Checkpoint::open(gguf());
+  expect_both(read);
+  write_checkpoint(root_ + "/again", read, {}, nullptr, json::object());
+  expect_both(Checkpoint::open(root_ + "/again"));
 }
 
 // Minima of Q4_1 and Q5_1 are rounded: where one is not a whole number of steps, the values are the file's, in F32.
