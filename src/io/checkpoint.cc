@@ -205,6 +205,11 @@ Checkpoint Checkpoint::open(ModelSource source) {
         declared.empty() ? std::string() : to_string(declared.begin()->first));
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
   if (c.config_.kept_columns > 0) c.check_kept_columns();
+  if (has_dynamic_rope(c.config_))
+    c.source_.notes.push_back(fmt::format(
+        "its context ends at max_position_embeddings = {}: beyond that its \"dynamic\" rope changes with every token, "
+        "which is not computed here",
+        c.config_.max_positions));
   for (const std::string& note : c.notes()) spdlog::info("{}: {}", folder, note);
   return c;
 }
