@@ -70,6 +70,7 @@ void run_export(const Export& o) {
   check(o.profile.empty() || o.profile == "vllm", "--profile {}: expected vllm", o.profile);
   check(o.profile.empty() || o.target != "gguf", "--profile {} does not go with --to gguf", o.profile);
   check(!o.exact || o.target == "gguf", "--exact goes with --to gguf only; {} needs none", o.target);
+  check_output_name(o.out);
   check_can_write({o.json});
   set_words_on_interrupt(fmt::format("Nothing is kept: {} appears when it is complete.", o.out));
   std::vector<std::string> notes;
