@@ -333,6 +333,32 @@ TEST_F(ForeignLayouts, GptqsFirstLayoutAndActOrder) {
   }
 }
 
+// 64 columns in groups of 48: 48 and 16, not 32 each. A g_idx says so, or the configuration where there is none.
+TEST_F(ForeignLayouts, TheLastGroupMayBeShorter) {
+  for (const bool indexed : {false, true}) {
+    SCOPED_TRACE(indexed);
+    std::filesystem::remove_all(root_ + "/foreign");
+    std::filesystem::remove_all(root_ + "/ours");
+    std::filesystem::remove(root_ + "/source/model.safetensors");
+    const OwnedTensor q = words(kIn / 8, kOut), z = words(kGroups, kOut / 8), s = random_scales({kGroups, kOut});
+    const OwnedTensor index = OwnedTensor::allocate(DType::i32, {kIn});
+    for (int64_t k = 0; k < kIn; ++k) index.as<int32_t>()[static_cast<size_t>(k)] = k < 48 ? 0 : 1;
+    for (int32_t& word : q.as<int32_t>()) word = 0x22222222;  // every code is 2, every zero point 0 + 1
+    const std::string m = module_name(kId);
+    std::vector<TensorToWrite> tensors = {to_write(m + ".qweight", q), to_write(m + ".qzeros", z),
+                                          to_write(m + ".scales", s)};
+    json quantisation = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", indexed ? 128 : 48}};
+    if (indexed) tensors.push_back(to_write(m + ".g_idx", index));
+    const Checkpoint read = open_with(tensors, quantisation);
+    const std::vector<float> values = decode(read.linear(kId));
+    for (int64_t n = 0; n < kOut; ++n)
+      for (int64_t k = 0; k < kIn; ++k)
+        ASSERT_EQ(values[static_cast<size_t>(n * kIn + k)],
+                  to_float(s.as<f16>()[static_cast<size_t>((k < 48 ? 0 : 1) * kOut + n)]))
+            << n << " " << k;
+  }
+}
+
 TEST_F(ForeignLayouts, Int8OfCompressedTensors) {
   const OwnedTensor w = OwnedTensor::allocate(DType::i8, {kOut, kIn}), s = random_scales({kOut, 1});
   for (int8_t& x : w.as<int8_t>()) x = static_cast<int8_t>(random_code(8) - 128);
