@@ -17,6 +17,7 @@
 #include "core/hash.h"
 #include "io/checkpoint_write.h"
 #include "io/hf_config.h"
+#include "io/left_out.h"
 #include "io/weights_hash.h"
 #include "text/chat_template.h"
 
@@ -205,6 +206,7 @@ Checkpoint Checkpoint::open(ModelSource source) {
         declared.empty() ? std::string() : to_string(declared.begin()->first));
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
   if (c.config_.kept_columns > 0) c.check_kept_columns();
+  if (auto note = left_out(c.config_, *c.source_.tensors)) c.source_.notes.push_back(*std::move(note));
   if (has_dynamic_rope(c.config_))
     c.source_.notes.push_back(fmt::format(
         "its context ends at max_position_embeddings = {}: beyond that its \"dynamic\" rope changes with every token, "
