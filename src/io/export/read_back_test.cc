@@ -333,6 +333,36 @@ TEST_F(ForeignLayouts, GptqsFirstLayoutAndActOrder) {
   }
 }
 
+// The text model of one that sees images, whose tensors have that name before theirs.
+TEST_F(ForeignLayouts, CodesWithinAModelThatSeesImages) {
+  json text = llama_config();
+  text.update({{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}, {"sliding_window", nullptr}});
+  for (const char* key : {"attention_bias", "rope_scaling"}) text.erase(key);
+  make({}, text);
+  const auto& files = Safetensors::open(root_ + "/source");
+  const OwnedTensor w = OwnedTensor::allocate(DType::i8, {kOut, kIn}), s = random_scales({kOut, 1});
+  for (int8_t& x : w.as<int8_t>()) x = static_cast<int8_t>(random_code(8) - 128);
+  std::vector<TensorToWrite> all = {to_write("language_model." + module_name(kId) + ".weight", w),
+                                    to_write("language_model." + module_name(kId) + ".weight_scale", s)};
+  for (const std::string& name : files.names())
+    if (name != weight_name(kId)) all.push_back(to_write("language_model." + name, files.get(name)));
+  std::filesystem::create_directory(root_ + "/foreign");
+  write_safetensors(root_ + "/foreign/model.safetensors", all);
+  text.erase("architectures");
+  const json weights = {{"num_bits", 8}, {"type", "int"}};
+  const json config = {{"architectures", {"Mistral3ForConditionalGeneration"}},
+                       {"model_type", "mistral3"},
+                       {"text_config", text},
+                       {"quantization_config",
+                        {{"quant_method", "compressed-tensors"}, {"config_groups", {{"g", {{"weights", weights}}}}}}}};
+  std::ofstream(root_ + "/foreign/config.json") << config.dump();
+  const Checkpoint read = Checkpoint::open(root_ + "/foreign");
+  EXPECT_EQ(to_string(read.format(kId)), "int8c");
+  const std::vector<float> values = decode(read.linear(kId));
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(values[i], to_float(s.as<f16>()[i / kIn]) * static_cast<float>(w.as<int8_t>()[i]));
+}
+
 // 64 columns in groups of 48: 48 and 16, not 32 each. A g_idx says so, or the configuration where there is none.
 TEST_F(ForeignLayouts, TheLastGroupMayBeShorter) {
   for (const bool indexed : {false, true}) {

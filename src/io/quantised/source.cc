@@ -111,11 +111,11 @@ Place place_of(const ModelConfig& c, LinearId id, const TensorFiles& files, cons
     return false;
   };
   const Shape shape = shape_of(c, id);
-  const std::string own = module_name(id);
+  const std::string own = stored_name(files, module_name(id));
   if (has(own)) return {own, 0, shape[0], shape[0], shape[1]};
   const int64_t q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e;
-  const std::string qkv = fmt::format("model.layers.{}.self_attn.qkv_proj", id.layer),
-                    gate_up = fmt::format("model.layers.{}.mlp.gate_up_proj", id.layer);
+  const std::string qkv = stored_name(files, fmt::format("model.layers.{}.self_attn.qkv_proj", id.layer)),
+                    gate_up = stored_name(files, fmt::format("model.layers.{}.mlp.gate_up_proj", id.layer));
   if (id.role == Role::q && has(qkv)) return {qkv, 0, q + 2 * kv, shape[0], shape[1]};
   if (id.role == Role::k && has(qkv)) return {qkv, q, q + 2 * kv, shape[0], shape[1]};
   if (id.role == Role::v && has(qkv)) return {qkv, q + kv, q + 2 * kv, shape[0], shape[1]};
