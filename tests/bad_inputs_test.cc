@@ -152,6 +152,7 @@ const std::vector<BadInput> kBadInputs = {
     {"CompareOtherVocabulary", "a comparison with a model of another vocabulary", "", "fidelio compare model large --prompts text.txt --plain", 1, {"large", "8192", "2048"}},
     // Outputs.
     {"OutputExists", "an output folder that exists", "mkdir out", "fidelio quantize model --method rtn --format int4g32 -o out", 1, {"out", "exists"}},
+    {"OutputToStandardOutput", "a model written to standard output", "", "fidelio quantize model --method rtn --format int4g32 -o -", 1, {"-o -", "name"}},
     {"NoOutputName", "an output folder without a name", "", "fidelio compress model --ear 0.9 -o ''", 1, {"-o"}},
     {"PageFolderMissing", "a page about a plan in a folder that is not there", "", "fidelio compress model --ear 0.9 -o out --report nowhere/page.html", 1, {"nowhere/page.html"}},
     {"ReportIsFolder", "a folder as report", "", "fidelio eval model --text text.txt --json model", 1, {"model", "folder"}},

@@ -40,6 +40,22 @@ TEST(FirstHour, TheVersionSaysWhatWasBuilt) {
               MatchesRegex("fidelio [0-9.]+, commit [0-9a-f]+\\+?, cpu [a-z0-9]+, with(out)? CUDA\n"));
 }
 
+// "-" is standard output elsewhere; here it was a folder or file of that name.
+TEST(FirstHour, NothingIsCalledDash) {
+  const TestFolder folder;
+  write_file_atomically(folder.path() + "/ids.json", "[1]");
+  for (const std::string& verb :
+       {"quantize --method rtn --format int4g32 " + kModel, "compress " + kModel + " --ear 0.9,0.95",
+        "tune --calibration ids.json --reference " + kModel + " " + kModel, "export --to gptq " + kModel,
+        "export --to gguf " + kModel, std::string("synth tinyllama-1.1b"), "samples " + kModel,
+        "logits --ids ids.json " + kModel}) {
+    const CommandResult result = run_command(folder.path(), "fidelio " + verb + " -o -");
+    EXPECT_EQ(result.code, 1) << verb;
+    EXPECT_THAT(result.err, HasSubstr("-o -: expected the name")) << verb;
+    EXPECT_FALSE(std::filesystem::exists(folder.path() + "/-")) << verb;
+  }
+}
+
 TEST(FirstHour, SlipsOfThePenAreUnderstood) {
   const TestFolder folder;
   const std::map<std::string, std::string> cases = {

@@ -7,6 +7,7 @@
 // collects 2 L + 1 of those, each relative to its own small share of the stream, and an angle of rope at position p
 // errs by p u <= 3e-6 here. transformers differs from itself in FP64 by 4e-7 to 1e-6 on the tiny models; 1e-5 leaves
 // room for order alone. What a wrong model does is far above it: one window position too many moves a row by > 1e-1.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -75,6 +76,21 @@ TEST_P(TinyModels, GiveTransformersLogitsAndContinuation) {
           << "row " << row;
     EXPECT_EQ(greedy(*runner, ids, golden["greedy"].size(), {}), golden["greedy"].get<Ids>());
   }
+}
+
+// The golden above goes as far as rope is plain: what lies beyond is refused, and whoever opens the model is told.
+TEST(DynamicRope, EndsWhereItWouldChange) {
+  const Checkpoint checkpoint = Checkpoint::open(tiny_model("dynamic_rope"));
+  EXPECT_THAT(checkpoint.notes(),
+              testing::ElementsAre(testing::HasSubstr("context ends at max_position_embeddings = 64")));
+  RunnerOptions options = exact_options();
+  options.cache_tokens = 128;
+  const auto runner = make_cpu_runner(checkpoint, options);
+  const Ids ids(65, 3);
+  EXPECT_EQ(run_whole(*runner, std::span(ids).first(64), Activations::f32).size(), 64u * 128);
+  EXPECT_THAT(
+      [&] { run_whole(*runner, ids, Activations::f32); },
+      testing::ThrowsMessage<Error>(testing::HasSubstr("position 64 of a model whose rotary frequencies hold")));
 }
 
 struct BundledModels : testing::TestWithParam<std::string> {};

@@ -17,8 +17,8 @@
 namespace fidelio {
 
 // One of each family and each rope; see tools/make_model_goldens.py.
-inline const std::vector<std::string> kTinyModels = {"llama2", "llama32",     "mistral", "qwen2",
-                                                     "qwen3",  "linear_rope", "yarn",    "keys5"};
+inline const std::vector<std::string> kTinyModels = {"llama2",      "llama32",      "mistral", "qwen2", "qwen3",
+                                                     "linear_rope", "dynamic_rope", "yarn",    "keys5"};
 
 // The families whose layers differ from Llama's, two models each.
 inline const std::vector<std::string> kFamilyModels = {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/models/NAME/ (tiny random checkpoints) and tests/golden/NAME.json + NAME.logits (what transformers computes).
 
-Needs torch, transformers, safetensors (made with transformers 5.23.0, torch 2.15 on CPU). Run from the repository root:
+Needs torch, transformers, safetensors (made with transformers 5.23.0, dynamic_rope with 5.24, torch 2.15 on CPU). Run from the repository root:
     python tools/make_model_goldens.py [NAME...]
 Every tiny model is written first and then loaded from its folder by transformers in FP32 with eager attention, so the golden
 is transformers' reading of exactly the files the tests read. Per model:
@@ -50,6 +50,9 @@ MODELS = {
     # head_dim * heads = 64 > hidden_size; norms on q and k.
     "qwen3": ("bfloat16", "qwen3", dict(head_dim=16, rms_norm_eps=1e-6, rope_theta=1e6)),
     "linear_rope": ("bfloat16", "llama", dict(rope_scaling=dict(type="linear", factor=4.0), attention_bias=True, mlp_bias=True)),
+    # The last of 48 + 16 positions is the last at which theta is still the model's own.
+    "dynamic_rope": ("bfloat16", "llama", dict(num_hidden_layers=1, head_dim=8, max_position_embeddings=64, rope_scaling=dict(
+        rope_type="dynamic", factor=4.0))),
     "yarn": ("bfloat16", "llama", dict(head_dim=24, rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=24))),
     # config.json as transformers 5 itself writes it: dtype, rope_parameters, layer_types.
     "keys5": ("bfloat16", "qwen3", dict(head_dim=16, tie_word_embeddings=True, num_hidden_layers=1, rope_parameters=dict(

@@ -98,6 +98,7 @@ std::vector<float> rope_inverse_frequencies(const Rope& rope, int rotary, int64_
     const float frequency = 1.0f / values[i];
     switch (rope.type) {
       case RopeType::plain:
+      case RopeType::dynamic:
         values[i] = frequency;
         break;
       case RopeType::linear:

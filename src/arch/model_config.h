@@ -59,8 +59,9 @@ inline std::string_view name_of(Architecture architecture) { return family_of(ar
 // plain: theta^(-2i/e). linear: all divided by factor. llama3: low frequencies divided, high ones kept, a ramp between
 // (Llama 3.1). yarn: Peng et al. 2023 (arXiv 2309.00071), "NTK by parts" plus a factor on cos and sin. longrope: Ding et
 // al. 2024 (arXiv 2402.13753), a divisor for each frequency, one list up to the original context and one beyond, plus a
-// factor on cos and sin.
-enum class RopeType : uint8_t { plain, linear, llama3, yarn, longrope };
+// factor on cos and sin. dynamic: "dynamic NTK", plain up to max_positions; theta grows with a longer sequence, which
+// would turn every key anew at each token and is not computed.
+enum class RopeType : uint8_t { plain, linear, dynamic, llama3, yarn, longrope };
 
 struct Rope {
   RopeType type = RopeType::plain;
@@ -115,6 +116,10 @@ struct ModelConfig {
   std::optional<DType> dtype;  // the dtype config.json names: f32, f16 or bf16
 };
 
+// Whether frequencies would change beyond max_positions.
+inline bool has_dynamic_rope(const ModelConfig& c) {
+  return c.rope.type == RopeType::dynamic || (c.local_rope && c.local_rope->type == RopeType::dynamic);
+}
 // The window and rope of a layer.
 LayerKind kind_of(const ModelConfig& config, int layer);
 

@@ -17,7 +17,9 @@
 #include "core/hash.h"
 #include "io/checkpoint_write.h"
 #include "io/hf_config.h"
+#include "io/left_out.h"
 #include "io/weights_hash.h"
+#include "text/chat_template.h"
 
 namespace fidelio {
 namespace {
@@ -26,10 +28,15 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 // Everything beside the weights that a reader of the folder needs; copied from checkpoint to checkpoint.
-constexpr std::array<const char*, 9> kCompanions = {
-    "tokenizer.json",      "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
-    "chat_template.jinja", "added_tokens.json",     "tokenizer.model",         "vocab.json",
-    "merges.txt"};
+// So are the files of chat templates.
+constexpr std::array<const char*, 8> kCompanions = {"tokenizer.json",
+                                                    "tokenizer_config.json",
+                                                    "special_tokens_map.json",
+                                                    "generation_config.json",
+                                                    "added_tokens.json",
+                                                    "tokenizer.model",
+                                                    "vocab.json",
+                                                    "merges.txt"};
 
 }  // namespace
 
@@ -199,6 +206,12 @@ Checkpoint Checkpoint::open(ModelSource source) {
         declared.empty() ? std::string() : to_string(declared.begin()->first));
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
   if (c.config_.kept_columns > 0) c.check_kept_columns();
+  if (auto note = left_out(c.config_, *c.source_.tensors)) c.source_.notes.push_back(*std::move(note));
+  if (has_dynamic_rope(c.config_))
+    c.source_.notes.push_back(fmt::format(
+        "its context ends at max_position_embeddings = {}: beyond that its \"dynamic\" rope changes with every token, "
+        "which is not computed here",
+        c.config_.max_positions));
   for (const std::string& note : c.notes()) spdlog::info("{}: {}", folder, note);
   return c;
 }
@@ -470,10 +483,15 @@ void check_own_file(const std::string& folder, const std::string& path) {
 }  // namespace
 
 void copy_companions(const TextFiles& from, const std::string& to) {
-  for (const char* name : kCompanions) {
+  std::vector<std::string> names = chat_template_files(from);
+  names.insert(names.end(), kCompanions.begin(), kCompanions.end());
+  for (const std::string& name : names) {
     const std::string path = from.path(name);
     if (fs::exists(path)) check_own_file(from.name(), path);  // what a GGUF file says is no file of its own
-    if (const auto text = from.read(name)) write_file_atomically(to + "/" + name, *text);
+    const auto text = from.read(name);
+    if (!text) continue;
+    fs::create_directories(fs::path(to + "/" + name).parent_path());
+    write_file_atomically(to + "/" + name, *text);
   }
 }
 

@@ -62,7 +62,8 @@ class Checkpoint {
   // the checkpoint ("" for any other). They differ if a byte has changed since.
   std::string weights_sha256() const;
   const std::string& written_weights_sha256() const { return written_weights_sha256_; }
-  // Who quantised it before ("GGUF", "gptq", ...; "" if nobody but us did), and what of that had to be decoded.
+  // Who quantised it before ("GGUF", "gptq", ...; "" if nobody but us did), and a line for each thing that its files may
+  // not let expect: what of them had to be decoded, where its context ends.
   const std::string& quantised_by() const { return source_.quantised_by; }
   const std::vector<std::string>& notes() const { return source_.notes; }
 

@@ -5,7 +5,7 @@
 // Keys that say what the weights are (hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
 // vocab_size) must be there; a missing optional key has transformers' default for that family. What this program would
 // compute differently from transformers is refused, never ignored: the Error names file, key, what was expected and
-// what was found. Refused so: other architectures, other activations, other rope types (dynamic, ...), rope parameters
+// what was found. Refused so: other architectures, other activations, other rope types, rope parameters
 // per layer type and partial rotation outside the families that have them, capped logits, attention in both
 // directions, already quantised checkpoints.
 #pragma once

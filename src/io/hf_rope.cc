@@ -54,9 +54,10 @@ RopeType type_of(const ModelConfig& c, const Keys& scaling, const char* key) {
   const bool phi = c.architecture == Architecture::phi3;
   if (phi && (type == "su" || type == "yarn")) return RopeType::longrope;  // names of earlier days
   if (!phi && type == "linear") return RopeType::linear;
+  if (!phi && type == "dynamic") return RopeType::dynamic;
   if (!phi && type == "llama3") return RopeType::llama3;
   if (!phi && type == "yarn") return RopeType::yarn;
-  scaling.refuse(key, phi ? "one of default, longrope" : "one of default, linear, llama3, yarn, longrope");
+  scaling.refuse(key, phi ? "one of default, longrope" : "one of default, linear, dynamic, llama3, yarn, longrope");
 }
 
 // `scaling` is rope_scaling or rope_parameters or one layer type's part of that, or an empty object.
@@ -72,7 +73,7 @@ Rope read_rope(const Keys& top, const Keys& scaling, double theta, const ModelCo
 
   const char* key = scaling.find("rope_type") ? "rope_type" : "type";
   rope.type = type_of(c, scaling, key);
-  if (rope.type == RopeType::plain) return rope;
+  if (rope.type == RopeType::plain || rope.type == RopeType::dynamic) return rope;
   if (rope.type != RopeType::linear) {
     // transformers lets the config's own win, and Phi-3's has one where the file has none.
     const bool phi = c.architecture == Architecture::phi3;

@@ -15,6 +15,9 @@ void check_batch(const Batch& batch, const ModelConfig& config, const RunnerOpti
     check(s.position + s.rows <= options.context || config.rope.type != RopeType::longrope,
           "position {} of a model whose rotary frequencies were chosen for sequences of {} at most",
           s.position + s.rows - 1, options.context);
+    check(s.position + s.rows <= config.max_positions || !has_dynamic_rope(config),
+          "position {} of a model whose rotary frequencies hold for {} positions (\"dynamic\" rope)",
+          s.position + s.rows - 1, config.max_positions);
   }
 }
 

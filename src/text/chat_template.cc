@@ -1,5 +1,6 @@
 #include "text/chat_template.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -14,6 +15,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 using jinja::Value;
 
+// Where transformers keeps templates: the one named "default", and a folder of those with other names.
+constexpr const char* kTemplateFile = "chat_template.jinja";
+constexpr const char* kMoreTemplates = "additional_chat_templates";
+constexpr const char* kTemplateEnding = ".jinja";
 constexpr int kMaxJsonDepth = 90;  // below what a template value may have, so that templates can wrap what they get
 
 // The object in a JSON file, or an empty one where there is no file.
@@ -66,26 +71,22 @@ std::optional<std::string> token_text(const Json& config, const char* name, cons
   return it->get<std::string>();
 }
 
-struct Sources {
-  std::optional<std::string> plain, with_tools;
-};
-
-Sources template_sources(const TextFiles& files, const Json& config, const std::string& path) {
-  if (auto text = files.read("chat_template.jinja")) return {std::move(text), {}};
+// By name, of tokenizer_config.json's chat_template.
+std::map<std::string, std::string> templates_of(const Json& config, const std::string& path) {
   const auto it = config.find("chat_template");
   if (it == config.end() || it->is_null()) return {};
-  if (it->is_string()) return {it->get<std::string>(), {}};
+  if (it->is_string()) return {{"default", it->get<std::string>()}};
   check(it->is_array(), "{}: chat_template: expected a string or a list, found {}", path, it->type_name());
-  Sources sources;
+  std::map<std::string, std::string> templates;
   for (const Json& entry : *it) {
-    bool named = entry.is_object() && entry.contains("name") && entry.contains("template");
-    check(named && entry["template"].is_string(), "{}: chat_template: an entry is not {{name, template}}", path);
-    if (entry["name"] == "default") sources.plain = entry["template"].get<std::string>();
-    if (entry["name"] == "tool_use") sources.with_tools = entry["template"].get<std::string>();
+    const bool named = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
+                       entry.contains("template") && entry["template"].is_string();
+    check(named, "{}: chat_template: an entry is not {{name, template}}", path);
+    templates[entry["name"].get<std::string>()] = entry["template"].get<std::string>();
   }
-  check(sources.plain.has_value(), "{}: chat_template: none of its {} templates is named \"default\"", path,
+  check(templates.contains("default"), "{}: chat_template: none of its {} templates is named \"default\"", path,
         it->size());
-  return sources;
+  return templates;
 }
 
 std::tm local_time() {
@@ -102,17 +103,37 @@ ChatTemplate::ChatTemplate(std::string_view source, std::vector<std::pair<std::s
   for (auto& [name, text] : special_tokens) variables_.emplace_back(name, Value::text(std::move(text)));
 }
 
+std::vector<std::string> chat_template_files(const TextFiles& files) {
+  std::vector<std::string> names = files.list(kMoreTemplates, kTemplateEnding);
+  if (files.read(kTemplateFile)) names.insert(names.begin(), kTemplateFile);
+  return names;
+}
+
+std::map<std::string, std::string> chat_templates(const TextFiles& files) {
+  const Json config = read_object(files, "tokenizer_config.json");
+  std::map<std::string, std::string> templates;
+  if (!files.read(kTemplateFile)) templates = templates_of(config, files.path("tokenizer_config.json"));
+  for (const std::string& file : chat_template_files(files)) {
+    const std::string name = std::filesystem::path(file).stem();
+    templates[file == kTemplateFile ? "default" : name] = files.require(file);
+  }
+  check(templates.empty() || templates.contains("default"),
+        "{}: expected {} beside the templates for particular uses in {}, found none", files.name(), kTemplateFile,
+        kMoreTemplates);
+  return templates;
+}
+
 std::optional<ChatTemplate> ChatTemplate::load(const TextFiles& files) {
   const std::string path = files.path("tokenizer_config.json");
   Json config = read_object(files, "tokenizer_config.json");
-  const Sources sources = template_sources(files, config, path);
-  if (!sources.plain) return std::nullopt;
+  const std::map<std::string, std::string> sources = chat_templates(files);
+  if (sources.empty()) return std::nullopt;
   std::vector<std::pair<std::string, std::string>> tokens;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"})
     if (auto text = token_text(config, name, path)) tokens.emplace_back(name, *text);
   try {
-    ChatTemplate loaded(*sources.plain, std::move(tokens));
-    if (sources.with_tools) loaded.set_with_tools(*sources.with_tools);
+    ChatTemplate loaded(sources.at("default"), std::move(tokens));
+    if (const auto tools = sources.find("tool_use"); tools != sources.end()) loaded.set_with_tools(tools->second);
     return loaded;
   } catch (const Error& error) {
     throw Error("{}: {}", files.name(), error.what());

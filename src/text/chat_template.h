@@ -1,13 +1,14 @@
 // io: the chat template of a checkpoint, the ids that end its answers, and the sampling its authors recommend.
 //
-// Sources: `chat_template.jinja`, else `chat_template` in tokenizer_config.json (a string, or a list of {name,
-// template} of which "tool_use", if there is one, is used where tools are given and "default" else), as transformers reads
-// them. Rendered text already holds the BOS token where the template writes one: tokenise it without adding special
+// Sources, as transformers reads them: `chat_template.jinja`, else `chat_template` in tokenizer_config.json (a string, or a
+// list of {name, template}), and `additional_chat_templates/NAME.jinja`. Of several "tool_use", if there is one, is used
+// where tools are given and "default", which is chat_template.jinja's name, else. Rendered text already holds the BOS token where the template writes one: tokenise it without adding special
 // tokens again.
 #pragma once
 #include <cstdint>
 #include <ctime>
 #include <functional>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -63,6 +64,11 @@ class ChatTemplate {
   jinja::Variables variables_;
   Clock clock_;
 };
+
+// All templates by name; empty where there is none, else "default" is among them.
+std::map<std::string, std::string> chat_templates(const TextFiles& files);
+// The files of their own that they stand in: "additional_chat_templates/tool_use.jinja".
+std::vector<std::string> chat_template_files(const TextFiles& files);
 
 // The ids after which generation stops: every eos_token_id (a number or a list) of generation_config.json and
 // config.json, and the eos_token of tokenizer_config.json as `id_of` resolves it. A union, because files that name one

@@ -79,6 +79,27 @@ TEST_F(ChatFolder, ToolsHaveATemplateOfTheirOwn) {
   EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_, tools), "file");
 }
 
+// As transformers writes more than one since 4.51.
+TEST_F(ChatFolder, FurtherTemplatesStandInAFolder) {
+  ChatOptions tools;
+  tools.tools_json = R"([{"a": 1}])";
+  std::filesystem::create_directories(folder_ + "/additional_chat_templates");
+  write("additional_chat_templates/tool_use.jinja", "t{{ tools | length }}");
+  write("additional_chat_templates/rag.jinja", "r");
+  write("additional_chat_templates/notes.txt", "n");
+  EXPECT_THAT(load_failure(), HasSubstr("expected chat_template.jinja beside"));
+  write("tokenizer_config.json", R"({"chat_template": "older"})");
+  EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "older");
+  write("chat_template.jinja", "d");
+  EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "d");
+  EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_, tools), "t1");
+  EXPECT_THAT(chat_template_files(folder_), ElementsAre("chat_template.jinja", "additional_chat_templates/rag.jinja",
+                                                        "additional_chat_templates/tool_use.jinja"));
+  const TextFiles in_memory("m.gguf",
+                            {{"chat_template.jinja", "d"}, {"additional_chat_templates/tool_use.jinja", "t"}});
+  EXPECT_EQ(ChatTemplate::load(in_memory)->render(hello_, tools), "t");
+}
+
 TEST_F(ChatFolder, OptionsReachTheTemplate) {
   ChatTemplate t("{{ add_generation_prompt }} {{ enable_thinking }} {{ tools | tojson }} {{ messages }}");
   EXPECT_EQ(t.render(hello_), "True  null [{'role': 'user', 'content': 'hi'}]");

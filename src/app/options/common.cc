@@ -93,8 +93,15 @@ CLI::Validator from_to(double low, double high) {
       within.get_description());
 }
 
+void check_output_name(const std::string& name) {
+  check(
+      name != "-",
+      "-o -: expected the name of what to write, got standard output, where nothing can appear complete or not at all");
+}
+
 void check_new_folder(const std::string& folder) {
   check(!folder.empty(), "-o: expected the name of a folder to write, got nothing");
+  check_output_name(folder);
   check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
   TemporaryFolder{folder};
 }

@@ -38,6 +38,7 @@ CLI::Validator from_to(double low, double high);
 
 // Outputs that cannot be written are found out before the work: a new folder whose name is free, in one that is there,
 // and files that come at the end ("" and "-" are none).
+void check_output_name(const std::string& name);  // of -o, where "-" is no name
 void check_new_folder(const std::string& folder);
 void check_can_write(const std::vector<std::string>& files);
 

@@ -25,7 +25,8 @@ int64_t bytes_of(const std::string& path) {
   namespace fs = std::filesystem;
   if (!fs::is_directory(path)) return static_cast<int64_t>(fs::file_size(path));
   int64_t bytes = 0;
-  for (const auto& item : fs::directory_iterator(path)) bytes += static_cast<int64_t>(item.file_size());
+  for (const auto& item : fs::recursive_directory_iterator(path))
+    if (item.is_regular_file()) bytes += static_cast<int64_t>(item.file_size());
   return bytes;
 }
 
@@ -69,6 +70,7 @@ void run_export(const Export& o) {
   check(o.profile.empty() || o.profile == "vllm", "--profile {}: expected vllm", o.profile);
   check(o.profile.empty() || o.target != "gguf", "--profile {} does not go with --to gguf", o.profile);
   check(!o.exact || o.target == "gguf", "--exact goes with --to gguf only; {} needs none", o.target);
+  check_output_name(o.out);
   check_can_write({o.json});
   set_words_on_interrupt(fmt::format("Nothing is kept: {} appears when it is complete.", o.out));
   std::vector<std::string> notes;

@@ -49,6 +49,7 @@ void add_logits(CLI::App& app) {
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
   verb->callback([o] {
+    check_output_name(o->out);
     check_can_write({o->json});
     const std::vector<int32_t> ids = read_ids(o->ids);
     const Checkpoint checkpoint = Checkpoint::open(o->run.model);

@@ -20,6 +20,7 @@ struct SampleOptions {
 
 // One document for each sequence, up to where the model ended it.
 void write_samples(const SampleOptions& o) {
+  check_output_name(o.output);
   check_can_write({o.output, o.json});
   const TextModel model = open_model(o.run.model);
   const int64_t length = window_length("--tokens", o.tokens, model.checkpoint.config());

@@ -144,7 +144,7 @@ void synth(const std::string& name, const std::string& format, const std::string
         format);
   const NamedShape* shape = find_shape(name);
   check(shape != nullptr, "unknown shape \"{}\"; known are {}", name, shape_names());
-  check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
+  check_new_folder(folder);
 
   TemporaryFolder temporary(folder);
   write_file_atomically(temporary.path() + "/config.json", hf_config_of(*shape).dump(2) + "\n");

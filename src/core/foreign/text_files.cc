@@ -1,6 +1,7 @@
 #include "core/foreign/text_files.h"
 
 #include <filesystem>
+#include <set>
 
 #include "core/file.h"
 
@@ -11,6 +12,17 @@ std::optional<std::string> TextFiles::read(const std::string& file) const {
   std::error_code ignored;
   if (!on_disk_ || !std::filesystem::exists(path(file), ignored)) return std::nullopt;
   return read_text_file(path(file));
+}
+
+std::vector<std::string> TextFiles::list(const std::string& folder, std::string_view ending) const {
+  std::set<std::string> names;
+  for (const auto& [name, text] : texts_)
+    if (name.starts_with(folder + "/") && name.ends_with(ending)) names.insert(name);
+  std::error_code ignored;
+  if (on_disk_ && std::filesystem::is_directory(path(folder), ignored))
+    for (const auto& entry : std::filesystem::directory_iterator(path(folder), ignored))
+      if (const std::string name = entry.path().filename(); name.ends_with(ending)) names.insert(folder + "/" + name);
+  return {names.begin(), names.end()};
 }
 
 std::string TextFiles::require(const std::string& file) const {

@@ -4,6 +4,8 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace fidelio {
 
@@ -19,6 +21,8 @@ class TextFiles {
   std::string path(const std::string& file) const { return name_ + "/" + file; }  // for messages
   // The text, or nothing where there is no such file. Throws Error for one that cannot be read.
   std::optional<std::string> read(const std::string& file) const;
+  // Names, in order, of the files in a folder within it that end in `ending`: "folder/a.jinja". None where it is not there.
+  std::vector<std::string> list(const std::string& folder, std::string_view ending) const;
   std::string require(const std::string& file) const;  // throws Error where there is none
   void put(const std::string& file, std::string text) { texts_[file] = std::move(text); }  // in place of what is there
 

@@ -6,6 +6,7 @@
 #include "core/foreign/json.h"
 #include "io/export/gguf.h"
 #include "io/gguf/splitting.h"
+#include "text/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace fidelio::exporting {
@@ -136,13 +137,14 @@ void put_special(GgufKeys& keys, const TextFiles& files, int config_eos) {
 }
 
 void put_chat_template(GgufKeys& keys, const TextFiles& files) {
-  if (const auto text = files.read("chat_template.jinja")) return keys.put_string("tokenizer.chat_template", *text);
-  if (!files.read("tokenizer_config.json")) return;
-  json text = read_json(files, "tokenizer_config.json").value("chat_template", json());
-  if (text.is_array())  // several by name
-    for (const json& named : json(text))
-      if (named.value("name", "") == "default") text = named.value("template", json());
-  if (text.is_string()) keys.put_string("tokenizer.chat_template", text.get<std::string>());
+  const auto templates = chat_templates(files);
+  if (const auto found = templates.find("default"); found != templates.end())
+    keys.put_string("tokenizer.chat_template", found->second);
+  const std::string tools[] = {"tool_use"};  // the only other one that anybody asks for
+  if (const auto found = templates.find(tools[0]); found != templates.end()) {
+    keys.put_strings("tokenizer.chat_templates", tools);
+    keys.put_string("tokenizer.chat_template." + found->first, found->second);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "io/export/export_fixture.h"
 #include "io/export/gguf.h"
 #include "io/gguf/tokenizer.h"
+#include "text/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace fidelio {
@@ -105,6 +106,25 @@ TEST_F(ReadBackTest, ExactGgufIsTheSameModel) {
   EXPECT_EQ(to_string(read.format({0, Role::down})), "int8g32");
   EXPECT_THAT(read.notes(), IsEmpty());
   EXPECT_EQ(read.weights_sha256(), read.written_weights_sha256());
+}
+
+// The template for tools goes with the model: into a checkpoint, an export of a folder, a GGUF file and a checkpoint of that.
+TEST_F(ReadBackTest, AFurtherChatTemplateTravels) {
+  std::filesystem::create_directories(root_ + "/source/additional_chat_templates");
+  write("additional_chat_templates/tool_use.jinja", "{{ tools }}");
+  const Checkpoint ours = make(inner(kMixed));
+  const auto expect_both = [](const Checkpoint& read) {
+    EXPECT_THAT(chat_templates(read.texts()), testing::ElementsAre(testing::Pair("default", "{{ messages }}"),
+                                                                   testing::Pair("tool_use", "{{ tools }}")));
+  };
+  expect_both(ours);
+  export_compressed_tensors(ours, out(), ServingProfile::any);
+  expect_both(Checkpoint::open(out()));
+  export_gguf(ours, gguf(), true);
+  const Checkpoint read = Checkpoint::open(gguf());
+  expect_both(read);
+  write_checkpoint(root_ + "/again", read, {}, nullptr, json::object());
+  expect_both(Checkpoint::open(root_ + "/again"));
 }
 
 // Minima of Q4_1 and Q5_1 are rounded: where one is not a whole number of steps, the values are the file's, in F32.
@@ -310,6 +330,62 @@ TEST_F(ForeignLayouts, GptqsFirstLayoutAndActOrder) {
                                          zeros[static_cast<size_t>(n * kGroups + g)]))
             << n << " " << k;
       }
+  }
+}
+
+// The text model of one that sees images, whose tensors have that name before theirs.
+TEST_F(ForeignLayouts, CodesWithinAModelThatSeesImages) {
+  json text = llama_config();
+  text.update({{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}, {"sliding_window", nullptr}});
+  for (const char* key : {"attention_bias", "rope_scaling"}) text.erase(key);
+  make({}, text);
+  const auto& files = Safetensors::open(root_ + "/source");
+  const OwnedTensor w = OwnedTensor::allocate(DType::i8, {kOut, kIn}), s = random_scales({kOut, 1});
+  for (int8_t& x : w.as<int8_t>()) x = static_cast<int8_t>(random_code(8) - 128);
+  std::vector<TensorToWrite> all = {to_write("language_model." + module_name(kId) + ".weight", w),
+                                    to_write("language_model." + module_name(kId) + ".weight_scale", s)};
+  for (const std::string& name : files.names())
+    if (name != weight_name(kId)) all.push_back(to_write("language_model." + name, files.get(name)));
+  std::filesystem::create_directory(root_ + "/foreign");
+  write_safetensors(root_ + "/foreign/model.safetensors", all);
+  text.erase("architectures");
+  const json weights = {{"num_bits", 8}, {"type", "int"}};
+  const json config = {{"architectures", {"Mistral3ForConditionalGeneration"}},
+                       {"model_type", "mistral3"},
+                       {"text_config", text},
+                       {"quantization_config",
+                        {{"quant_method", "compressed-tensors"}, {"config_groups", {{"g", {{"weights", weights}}}}}}}};
+  std::ofstream(root_ + "/foreign/config.json") << config.dump();
+  const Checkpoint read = Checkpoint::open(root_ + "/foreign");
+  EXPECT_EQ(to_string(read.format(kId)), "int8c");
+  const std::vector<float> values = decode(read.linear(kId));
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(values[i], to_float(s.as<f16>()[i / kIn]) * static_cast<float>(w.as<int8_t>()[i]));
+}
+
+// 64 columns in groups of 48: 48 and 16, not 32 each. A g_idx says so, or the configuration where there is none.
+TEST_F(ForeignLayouts, TheLastGroupMayBeShorter) {
+  for (const bool indexed : {false, true}) {
+    SCOPED_TRACE(indexed);
+    std::filesystem::remove_all(root_ + "/foreign");
+    std::filesystem::remove_all(root_ + "/ours");
+    std::filesystem::remove(root_ + "/source/model.safetensors");
+    const OwnedTensor q = words(kIn / 8, kOut), z = words(kGroups, kOut / 8), s = random_scales({kGroups, kOut});
+    const OwnedTensor index = OwnedTensor::allocate(DType::i32, {kIn});
+    for (int64_t k = 0; k < kIn; ++k) index.as<int32_t>()[static_cast<size_t>(k)] = k < 48 ? 0 : 1;
+    for (int32_t& word : q.as<int32_t>()) word = 0x22222222;  // every code is 2, every zero point 0 + 1
+    const std::string m = module_name(kId);
+    std::vector<TensorToWrite> tensors = {to_write(m + ".qweight", q), to_write(m + ".qzeros", z),
+                                          to_write(m + ".scales", s)};
+    json quantisation = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", indexed ? 128 : 48}};
+    if (indexed) tensors.push_back(to_write(m + ".g_idx", index));
+    const Checkpoint read = open_with(tensors, quantisation);
+    const std::vector<float> values = decode(read.linear(kId));
+    for (int64_t n = 0; n < kOut; ++n)
+      for (int64_t k = 0; k < kIn; ++k)
+        ASSERT_EQ(values[static_cast<size_t>(n * kIn + k)],
+                  to_float(s.as<f16>()[static_cast<size_t>((k < 48 ? 0 : 1) * kOut + n)]))
+            << n << " " << k;
   }
 }
 

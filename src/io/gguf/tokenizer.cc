@@ -233,6 +233,8 @@ std::map<std::string, std::string> tokenizer_files(const File& file) {
   files["tokenizer_config.json"] = text_of(file, tokenizer_config(file, v, bpe));
   files["generation_config.json"] = text_of(file, generation_config(file, v));
   if (const auto chat = file.text("tokenizer.chat_template")) files["chat_template.jinja"] = std::string(*chat);
+  if (const auto chat = file.text("tokenizer.chat_template.tool_use"))
+    files["additional_chat_templates/tool_use.jinja"] = std::string(*chat);
   return files;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "core/error.h"
 
@@ -48,28 +49,42 @@ OwnedTensor words_of(const TensorFiles& files, const std::string& name, int64_t 
 void set_groups(PackedLinear& p, const std::string& module, int64_t groups) {
   p.groups = groups;
   check(groups >= 1 && groups <= p.in, "{}: {} groups of {} columns", module, groups, p.in);
-  p.group_size = (p.in + groups - 1) / groups;
 }
 
-// A g_idx: kept where its groups are not simply runs of columns.
-void set_group_index(PackedLinear& p, const TensorFiles& files, const std::string& name) {
-  if (!files.contains(name)) return;
+// A g_idx: kept where its groups are not simply runs of columns, the last of which may be shorter. Whether there is one.
+bool read_group_index(PackedLinear& p, const TensorFiles& files, const std::string& name) {
+  if (!files.contains(name)) return false;
   const OwnedTensor index = files.get(name, DType::i32, {p.in});
   const auto groups = index.as<const int32_t>();
+  p.group_size = std::find_if(groups.begin(), groups.end(), [&](int32_t g) { return g != groups[0]; }) - groups.begin();
   bool plain = true;
   for (int64_t k = 0; k < p.in; ++k) {
     const int32_t g = groups[static_cast<size_t>(k)];
-    if (g == -1) return;  // compressed-tensors' mark of an index that is not used
+    if (g == -1) return false;  // compressed-tensors' mark of an index that is not used
     check(g >= 0 && g < p.groups, "{}: column {} is in group {}, of which there are {}", name, k, g, p.groups);
     plain = plain && g == k / p.group_size;
   }
   if (!plain) p.group_index.assign(groups.begin(), groups.end());
+  return true;
+}
+
+// Which columns are a group, by the sizes that the configuration names: 96 columns in 2 groups are 64 and 32 by one of
+// 64, and 48 each by none.
+void set_group_size(PackedLinear& p, const std::string& module, std::span<const int> sizes) {
+  std::set<int64_t> fitting;
+  for (const int64_t size : sizes)
+    if (size > 0 && (p.in + size - 1) / size == p.groups) fitting.insert(std::min(size, p.in));
+  if (fitting.empty() && p.in % p.groups == 0) fitting.insert(p.in / p.groups);
+  check(fitting.size() == 1, "{}: {} columns are in {} groups, and quantization_config has {} sizes for that", module,
+        p.in, p.groups, fitting.empty() ? "no" : "several");
+  p.group_size = *fitting.begin();
 }
 
 // compressed-tensors.
 class Compressed : public PackedLinear {
  public:
-  Compressed(const TensorFiles& files, const Place& place, std::span<const int> widths) : first_(place.first_row) {
+  Compressed(const TensorFiles& files, const Place& place, std::span<const int> widths, std::span<const int> sizes)
+      : first_(place.first_row) {
     out = place.out, in = place.in;
     const std::string& m = place.module;
     if (files.contains(m + ".weight_packed")) {
@@ -84,7 +99,7 @@ class Compressed : public PackedLinear {
       bits = 8;
     }
     read_scales(files, place);
-    set_group_index(*this, files, m + ".weight_g_idx");
+    if (!read_group_index(*this, files, m + ".weight_g_idx")) set_group_size(*this, m, sizes);
     read_zeros(files, place);
   }
 
@@ -138,7 +153,7 @@ class Compressed : public PackedLinear {
 
 class Gptq : public PackedLinear {
  public:
-  Gptq(const TensorFiles& files, const Place& place, bool zeros_minus_one, bool planar)
+  Gptq(const TensorFiles& files, const Place& place, std::span<const int> sizes, bool zeros_minus_one, bool planar)
       : first_(place.first_row), columns_(place.module_rows), add_(zeros_minus_one ? 1 : 0), planar_(planar) {
     out = place.out, in = place.in;
     const std::string& m = place.module;
@@ -155,7 +170,7 @@ class Gptq : public PackedLinear {
     set_groups(*this, m, scale.view.shape[0]);
     scales_ = floats(scale);
     zeros_ = words_of(files, m + ".qzeros", groups, columns_ * bits / 32);
-    set_group_index(*this, files, m + ".g_idx");
+    if (!read_group_index(*this, files, m + ".g_idx")) set_group_size(*this, m, sizes);
   }
 
   void codes(int64_t row, std::span<uint8_t> q) const override {
@@ -183,7 +198,8 @@ class Gptq : public PackedLinear {
 
 class Awq : public PackedLinear {
  public:
-  Awq(const TensorFiles& files, const Place& place) : first_(place.first_row), columns_(place.module_rows) {
+  Awq(const TensorFiles& files, const Place& place, std::span<const int> sizes)
+      : first_(place.first_row), columns_(place.module_rows) {
     out = place.out, in = place.in, bits = 4;
     const std::string& m = place.module;
     check(columns_ % 8 == 0, "{}: {} outputs are no whole words of eight", m, columns_);
@@ -192,6 +208,7 @@ class Awq : public PackedLinear {
     check(scale.view.shape.rank == 2 && scale.view.shape[1] == columns_,
           "{}.scales has shape {}, expected (groups, {})", m, to_string(scale.view.shape), columns_);
     set_groups(*this, m, scale.view.shape[0]);
+    set_group_size(*this, m, sizes);
     scales_ = floats(scale);
     zeros_ = words_of(files, m + ".qzeros", groups, columns_ / 8);
   }
@@ -224,16 +241,16 @@ bool is_half(float x) { return std::isfinite(x) && to_float(to_f16(x)) == x; }
 
 }  // namespace
 
-std::unique_ptr<PackedLinear> open_compressed(const TensorFiles& files, const Place& place,
-                                              std::span<const int> widths) {
-  return std::make_unique<Compressed>(files, place, widths);
+std::unique_ptr<PackedLinear> open_compressed(const TensorFiles& files, const Place& place, std::span<const int> widths,
+                                              std::span<const int> group_sizes) {
+  return std::make_unique<Compressed>(files, place, widths, group_sizes);
 }
-std::unique_ptr<PackedLinear> open_gptq(const TensorFiles& files, const Place& place, bool zeros_minus_one,
-                                        bool planar) {
-  return std::make_unique<Gptq>(files, place, zeros_minus_one, planar);
+std::unique_ptr<PackedLinear> open_gptq(const TensorFiles& files, const Place& place, std::span<const int> group_sizes,
+                                        bool zeros_minus_one, bool planar) {
+  return std::make_unique<Gptq>(files, place, group_sizes, zeros_minus_one, planar);
 }
-std::unique_ptr<PackedLinear> open_awq(const TensorFiles& files, const Place& place) {
-  return std::make_unique<Awq>(files, place);
+std::unique_ptr<PackedLinear> open_awq(const TensorFiles& files, const Place& place, std::span<const int> group_sizes) {
+  return std::make_unique<Awq>(files, place, group_sizes);
 }
 
 FormatSpec format_of(const PackedLinear& p, std::string* why) {

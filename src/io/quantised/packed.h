@@ -45,11 +45,12 @@ struct Place {
   int64_t out = 0, in = 0;
 };
 
-std::unique_ptr<PackedLinear> open_compressed(const TensorFiles& files, const Place& place,
-                                              std::span<const int> widths);
-std::unique_ptr<PackedLinear> open_gptq(const TensorFiles& files, const Place& place, bool zeros_minus_one,
-                                        bool planar);
-std::unique_ptr<PackedLinear> open_awq(const TensorFiles& files, const Place& place);
+// `group_sizes`: those that the configuration names; a g_idx comes first.
+std::unique_ptr<PackedLinear> open_compressed(const TensorFiles& files, const Place& place, std::span<const int> widths,
+                                              std::span<const int> group_sizes);
+std::unique_ptr<PackedLinear> open_gptq(const TensorFiles& files, const Place& place, std::span<const int> group_sizes,
+                                        bool zeros_minus_one, bool planar);
+std::unique_ptr<PackedLinear> open_awq(const TensorFiles& files, const Place& place, std::span<const int> group_sizes);
 
 // What it becomes: integer if that holds every value exactly; F32 otherwise, with the reason in `why`.
 FormatSpec format_of(const PackedLinear& packed, std::string* why);

@@ -1,5 +1,6 @@
 #include "io/quantised/source.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -62,13 +63,27 @@ std::vector<int> widths_of(const json& config, const std::string& where) {
   return {widths.begin(), widths.end()};
 }
 
+// Every "group_size" of a configuration: the one of all, those of compressed-tensors' config_groups, those of GPTQ's
+// "dynamic" rules. -1 and null are the row.
+void find_group_sizes(const json& config, std::set<int>& sizes) {
+  for (const auto& [key, value] : config.items()) {
+    if (key == "group_size" && value.is_number_integer() && value > 0 && value <= std::numeric_limits<int>::max())
+      sizes.insert(value.get<int>());
+    else if (value.is_object() && key != "input_activations" && key != "output_activations")
+      find_group_sizes(value, sizes);
+  }
+}
+
 Method method_of(const json& config, const std::string& where) {
   const std::string name = text_of(config, "quant_method");
+  std::set<int> found;
+  find_group_sizes(config, found);
+  const std::vector<int> sizes(found.begin(), found.end());
   if (name == "compressed-tensors") {
     check_transforms(config, where);
     const std::vector<int> widths = widths_of(config, where);
-    return {name, {".weight_packed", ".weight_scale"}, [widths](const TensorFiles& files, const Place& place) {
-              return open_compressed(files, place, widths);
+    return {name, {".weight_packed", ".weight_scale"}, [widths, sizes](const TensorFiles& files, const Place& place) {
+              return open_compressed(files, place, widths, sizes);
             }};
   }
   if (name == "gptq") {
@@ -76,14 +91,16 @@ Method method_of(const json& config, const std::string& where) {
     if (format.empty()) format = "gptq";
     check(format == "gptq" || format == "gptq_v2" || format == "gptq_p",
           "{}: checkpoint_format {} is not supported; supported are gptq, gptq_v2 and gptq_p", where, format);
-    return {name, {".qweight"}, [format](const TensorFiles& files, const Place& place) {
-              return open_gptq(files, place, format == "gptq", format == "gptq_p");
+    return {name, {".qweight"}, [format, sizes](const TensorFiles& files, const Place& place) {
+              return open_gptq(files, place, sizes, format == "gptq", format == "gptq_p");
             }};
   }
   const std::string version = lower_case(text_of(config, "version"));
   check(version.empty() || version == "gemm", "{}: AWQ's version {} is not supported; supported is gemm", where,
         version);
-  return {name, {".qweight"}, open_awq};
+  return {name, {".qweight"}, [sizes](const TensorFiles& files, const Place& place) {
+            return open_awq(files, place, sizes);
+          }};
 }
 
 // The module that holds a linear: its own, or one of q, k, v or of gate, up together. Empty if it is not quantised.
@@ -94,11 +111,11 @@ Place place_of(const ModelConfig& c, LinearId id, const TensorFiles& files, cons
     return false;
   };
   const Shape shape = shape_of(c, id);
-  const std::string own = module_name(id);
+  const std::string own = stored_name(files, module_name(id));
   if (has(own)) return {own, 0, shape[0], shape[0], shape[1]};
   const int64_t q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e;
-  const std::string qkv = fmt::format("model.layers.{}.self_attn.qkv_proj", id.layer),
-                    gate_up = fmt::format("model.layers.{}.mlp.gate_up_proj", id.layer);
+  const std::string qkv = stored_name(files, fmt::format("model.layers.{}.self_attn.qkv_proj", id.layer)),
+                    gate_up = stored_name(files, fmt::format("model.layers.{}.mlp.gate_up_proj", id.layer));
   if (id.role == Role::q && has(qkv)) return {qkv, 0, q + 2 * kv, shape[0], shape[1]};
   if (id.role == Role::k && has(qkv)) return {qkv, q, q + 2 * kv, shape[0], shape[1]};
   if (id.role == Role::v && has(qkv)) return {qkv, q + kv, q + 2 * kv, shape[0], shape[1]};

@@ -115,8 +115,7 @@ void AddedTokens::cut(const Matcher& matcher, TextPiece& piece, std::vector<Text
   // A token's text is not kept: nobody reads it, and white space that several tokens reach over would be copied for each.
   auto add = [&](size_t begin, size_t end, int32_t id) {
     if (begin >= end) return;
-    const std::string_view kept = id >= 0 ? std::string_view() : text.substr(begin, end - begin);
-    result.push_back({std::string(kept), id, piece.at_start && begin == 0});
+    result.push_back(id >= 0 ? TextPiece{"", id} : part_of(piece, begin, end));
   };
   std::vector<Match> matches;
   matcher.find(text, matches);
@@ -145,10 +144,9 @@ void AddedTokens::cut(const Matcher& matcher, TextPiece& piece, std::vector<Text
     add(match.begin, match.end, match.id);
     covered = match.end;
   }
-  if (covered == 0 && !text.empty())
-    result.push_back(std::move(piece));
-  else
-    add(covered, text.size(), -1);
+  if (covered > 0 || text.empty()) return add(covered, text.size(), -1);
+  piece.at_start = piece.first > 0;  // as a part that is all of it
+  result.push_back(std::move(piece));
 }
 
 void AddedTokens::extract(std::vector<TextPiece>& pieces, bool normalized) const {

@@ -27,7 +27,8 @@ size_t trailing_space(std::string_view text) {
   return end;
 }
 
-std::string replaced(const TextPattern& pattern, std::string_view text, std::string_view content, Meter& meter) {
+void replace_matches(const TextPattern& pattern, TextPiece& piece, std::string_view content, Meter& meter) {
+  const std::string_view text = piece.text;
   std::vector<TextSpan> spans;
   pattern.find(text, spans, meter);
   size_t grown = 0;
@@ -35,8 +36,39 @@ std::string replaced(const TextPattern& pattern, std::string_view text, std::str
   meter.memory(grown);
   std::string out;
   out.reserve(text.size());
-  for (const TextSpan& span : spans) out += span.match ? content : text.substr(span.begin, span.end - span.begin);
-  return out;
+  size_t first = 0;
+  for (const TextSpan& span : spans) {
+    out += span.match ? content : text.substr(span.begin, span.end - span.begin);
+    // What is put in stands for the last character of what it replaces, for the piece's beginning where there is none.
+    if (!span.match && span.begin < piece.first) first = out.size() - (span.end - std::min(span.end, piece.first));
+    if (span.match && span.end <= piece.first && (span.end > 0 || piece.at_start)) first = out.size();
+  }
+  piece.text = std::move(out);
+  piece.first = first;
+}
+
+void bring_to_form(NormalForm form, TextPiece& piece, Meter& meter) {
+  std::string text = normalize_utf8(piece.text, form);  // one character can become eighteen
+  meter.memory(text.size() - std::min(piece.text.size(), text.size()));
+  if (piece.first > 0) {
+    const std::string alone = normalize_utf8(piece.text.substr(0, piece.first), form);
+    size_t first = 0;  // as many characters, of which the last may have been composed with those behind it
+    for (size_t at = 0, length; at < alone.size() && first < text.size(); at += length) {
+      code_point_at(alone, at, &length);
+      size_t own;
+      code_point_at(text, first, &own);
+      first += own;
+    }
+    piece.first = first;
+  }
+  piece.text = std::move(text);
+}
+
+void strip(bool left, bool right, TextPiece& piece) {
+  if (right) piece.text.resize(trailing_space(piece.text));
+  const size_t begin = left ? leading_space(piece.text) : 0;
+  piece.text.erase(0, begin);
+  piece.first = std::min(piece.first - std::min(piece.first, begin), piece.text.size());
 }
 
 }  // namespace
@@ -92,25 +124,15 @@ void Normalizer::apply(TextPiece& piece, Meter& meter) const {
 }
 
 void Normalizer::apply_step(const Step& step, TextPiece& piece, Meter& meter) const {
-  std::string& text = piece.text;
   std::visit(Overloaded{
-                 [&](NormalForm form) {
-                   const size_t before = text.size();
-                   text = normalize_utf8(text, form);  // one character can become eighteen
-                   meter.memory(text.size() - std::min(before, text.size()));
-                 },
-                 [&](Lowercase) { text = lowercase_utf8(text); },
+                 [&](NormalForm form) { bring_to_form(form, piece, meter); },
+                 [&](Lowercase) { change_characters(piece, lowercase_utf8); },
                  [&](const Prepend& prepend) {
                    meter.memory(prepend.text.size());
-                   if (!text.empty()) text.insert(0, prepend.text);
+                   prepend_to(piece, prepend.text);
                  },
-                 [&](const Replace& replace) { text = replaced(replace.pattern, text, replace.content, meter); },
-                 [&](const Strip& strip) {
-                   if (strip.right) text.resize(trailing_space(text));
-                   size_t begin = strip.left ? leading_space(text) : 0;
-                   if (begin > 0) piece.at_start = false;  // what is left begins further on in the original
-                   text.erase(0, begin);
-                 },
+                 [&](const Replace& replace) { replace_matches(replace.pattern, piece, replace.content, meter); },
+                 [&](const Strip& white) { strip(white.left, white.right, piece); },
              },
              step);
 }

@@ -59,11 +59,11 @@ std::string spell_bytes(std::string_view text) {
   return out;
 }
 
-void replace_spaces(std::string& text, const std::string& replacement) {
+std::string replace_spaces(std::string_view text, const std::string& replacement) {
   std::string out;
   out.reserve(text.size());
   for (char c : text) c == ' ' ? out += replacement : out += c;
-  text = std::move(out);
+  return out;
 }
 
 }  // namespace
@@ -161,16 +161,16 @@ void PreTokenizer::apply(std::vector<TextPiece>& pieces, Meter& meter) const {
       if (piece.id >= 0) continue;
       if (metaspace) {
         const size_t before = piece.text.size();
-        replace_spaces(piece.text, metaspace->replacement);
+        change_characters(piece, [&](const auto& text) { return replace_spaces(text, metaspace->replacement); });
         meter.memory(piece.text.size() - before);
         const bool wanted = metaspace->prepend && (piece.at_start || !metaspace->first_only);
-        if (wanted && !piece.text.starts_with(metaspace->replacement)) piece.text.insert(0, metaspace->replacement);
+        if (wanted && !piece.text.starts_with(metaspace->replacement)) prepend_to(piece, metaspace->replacement);
       } else if (std::holds_alternative<PrefixSpace>(step)) {
-        if (!piece.text.starts_with(' ')) piece.text.insert(0, " ");
+        if (!piece.text.starts_with(' ')) prepend_to(piece, " ");
         meter.memory(1);
       } else {
         const size_t before = piece.text.size();
-        piece.text = spell_bytes(piece.text);
+        change_characters(piece, spell_bytes);
         meter.memory(piece.text.size() - before);
       }
     }

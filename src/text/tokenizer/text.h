@@ -1,6 +1,7 @@
 // What happens to a text before its words reach the model: the `normalizer` and the `pre_tokenizer` of a
 // tokenizer.json.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -15,10 +16,33 @@ namespace fidelio::tokenization {
 
 // A part of the text on its way to becoming tokens.
 struct TextPiece {
-  std::string text;       // valid UTF-8; empty for an added token
-  int32_t id = -1;        // >= 0: an added token was found here; no later stage touches the piece
-  bool at_start = false;  // begins where the original text begins (Metaspace's prepend_scheme "first" asks)
+  std::string text;  // valid UTF-8; empty for an added token
+  int32_t id = -1;   // >= 0: an added token was found here; no later stage touches the piece
+  // Metaspace's prepend_scheme "first" asks whether a piece was cut where the original text begins. It was if its first
+  // byte stands for the original's first character, as `first` bytes do after whatever was done to the piece since.
+  bool at_start = false;
+  size_t first = 0;
 };
+
+// Bytes [begin, end) of a piece that is no token, as a piece.
+inline TextPiece part_of(const TextPiece& whole, size_t begin, size_t end) {
+  const size_t first = std::clamp(whole.first, begin, end) - begin;
+  return {whole.text.substr(begin, end - begin), -1, first > 0, first};
+}
+
+// Text put before a piece's first character stands for the same part of the original.
+inline void prepend_to(TextPiece& piece, const std::string& text) {
+  if (piece.text.empty()) return;
+  piece.text.insert(0, text);
+  if (piece.first > 0) piece.first += text.size();
+}
+
+// Changes every character by itself.
+template <typename Change>
+void change_characters(TextPiece& piece, Change&& change) {
+  if (piece.first > 0) piece.first = change(piece.text.substr(0, piece.first)).size();
+  piece.text = change(piece.text);
+}
 
 // Splits every piece that is no token by `spans_of(text, spans)`; drops spans marked as matches and empty ones.
 template <typename SpansOf>
@@ -33,8 +57,7 @@ void split_pieces(std::vector<TextPiece>& pieces, SpansOf&& spans_of) {
     }
     spans_of(piece, spans);
     for (const TextSpan& span : spans)
-      if (!span.match && span.begin < span.end)
-        result.push_back({piece.text.substr(span.begin, span.end - span.begin), -1, piece.at_start && span.begin == 0});
+      if (!span.match && span.begin < span.end) result.push_back(part_of(piece, span.begin, span.end));
   }
   pieces = std::move(result);
 }

@@ -149,6 +149,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) 
   Meter meter("the tokenizer", kMaxWork + 4 * text.size(), kMaxMemory / 2 + 64 * text.size());
   std::vector<TextPiece> pieces;
   pieces.push_back({replace_ill_formed_utf8(text), -1, true});
+  if (TextPiece& all = pieces.front(); !all.text.empty()) code_point_at(all.text, 0, &all.first);
   parts_->added.extract(pieces, false);
   for (TextPiece& piece : pieces)
     if (piece.id < 0) parts_->normalizer.apply(piece, meter);

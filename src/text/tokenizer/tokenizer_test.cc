@@ -129,6 +129,55 @@ TEST(Tokenizer, MergesByRankAndFindsAddedTokens) {
   EXPECT_EQ(tokenizer.encode("", false), Ids{});
 }
 
+// What tokenizers 0.23 makes of texts whose beginning a normalizer changed: "_" is put before a text that begins with
+// what became of the original's first character.
+TEST(Tokenizer, MetaspaceFirstAsksWhereTheOriginalBegan) {
+  const std::string strip = R"({"type":"Strip","strip_left":true,"strip_right":true})", nfkd = R"({"type":"NFKD"})",
+                    accents = R"({"type":"StripAccents"})";
+  const auto prepend = [](const std::string& text) { return R"({"type":"Prepend","prepend":")" + text + "\"}"; };
+  const auto replace = [](const std::string& pattern, const std::string& content) {
+    return R"({"type":"Replace","pattern":)" + pattern + R"(,"content":")" + content + "\"}";
+  };
+  const std::string of_ab = R"({"String":"ab"})", of_any = R"({"Regex":"[ab]"})", of_start = R"({"Regex":"^a?"})";
+  struct Case {
+    std::vector<std::string> normalizers;
+    std::string text, tokens;
+  };
+  const Case cases[] = {
+      {{strip}, "a b", "_a_b"},
+      {{strip}, " a", "a"},
+      {{nfkd, strip}, "\u00A8a", "_\u0308a"},  // becomes a space, which goes, and an accent
+      {{nfkd, strip}, " \u00A8", "\u0308"},
+      {{nfkd, strip}, "\uFB01", "_fi"},
+      {{replace(R"({"String":"a"})", ""), strip}, "ab", "b"},
+      {{replace(R"({"String":"a"})", ""), strip}, "ba", "_b"},
+      {{prepend(" "), strip}, "ab", "_ab"},
+      {{prepend(" "), strip}, " ab", "ab"},
+      {{replace(of_ab, "d")}, "abb", "db"},  // d stands for the last character it replaces
+      {{replace(of_any, "d")}, "ab", "_dd"},
+      {{replace(of_start, "d")}, "b", "_db"},
+      {{replace(of_start, "d")}, "ab", "_db"},
+      {{strip, replace(R"({"Regex":"^"})", "d")}, " b", "_db"},
+      {{nfkd, accents}, "\u0308a", "a"},
+      {{nfkd, accents}, "\u00E4a", "_aa"},
+      {{prepend("d"), replace(R"({"String":"d"})", "")}, "ab", "_ab"},
+      {{prepend("d"), replace(R"({"String":"d"})", "")}, "db", "b"},
+  };
+  json file = small_tokenizer();
+  file["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "first"}};
+  file["model"]["vocab"] = {{"_", 0}, {"a", 1}, {"b", 2}, {"d", 3}, {"i", 4}, {"\u0308", 5}, {"f", 6}};
+  file["model"]["merges"] = json::array();
+  for (const Case& c : cases) {
+    json parts = json::array();
+    for (const std::string& part : c.normalizers) parts.push_back(json::parse(part));
+    file["normalizer"]["normalizers"] = parts;
+    const Tokenizer tokenizer = tokenizer_of(file);
+    std::string got;
+    for (const int32_t id : tokenizer.encode(c.text, false)) got += tokenizer.token_text(id);
+    EXPECT_EQ(got, c.tokens) << parts << " of " << c.text;
+  }
+}
+
 TEST(Tokenizer, IgnoreMergesTakesWholeWords) {
   json file = small_tokenizer();
   file["model"]["ignore_merges"] = true;

@@ -1,0 +1,51 @@
+#include "io/left_out.h"
+
+#include <algorithm>
+#include <set>
+
+#include "arch/weight_names.h"
+#include "io/checkpoint.h"
+#include "io/model_source.h"
+
+namespace fidelio {
+namespace {
+
+std::set<std::string> names_of(const ModelConfig& config, const TensorFiles& files) {
+  std::set<std::string> names;
+  for (LinearId id : linears_of(config)) {
+    names.insert(stored_name(files, weight_name(id)));
+    if (const FusedName fused = fused_name(config, id); !fused.weight.empty())
+      names.insert(stored_name(files, fused.weight));
+    if (has_bias(config, id.role)) names.insert(stored_name(files, bias_name(id)));
+  }
+  for (const auto& [layer, norm] : norms_of(config)) names.insert(stored_name(files, norm_name(config, layer, norm)));
+  return names;
+}
+
+// GPTQ's writers give every linear a bias, of zeros where the model has none.
+bool is_zero(const TensorFiles& files, const std::string& name) {
+  const OwnedTensor bias = files.get(name);
+  const std::span bytes(static_cast<const std::byte*>(bias.view.data), static_cast<size_t>(bias.view.bytes()));
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+}  // namespace
+
+std::optional<std::string> left_out(const ModelConfig& config, const TensorFiles& files) {
+  const std::set<std::string> read = names_of(config, files);
+  std::vector<std::string> layers;
+  for (int i = 0; i < config.L; ++i) layers.push_back(stored_name(files, fmt::format("model.layers.{}.", i)));
+  std::vector<std::string> left;
+  for (const std::string& name : files.names()) {
+    const bool weight = name.ends_with(".weight"), bias = name.ends_with(".bias");
+    const bool inside = std::any_of(layers.begin(), layers.end(), [&](const auto& at) { return name.starts_with(at); });
+    if ((weight || bias) && inside && !read.contains(name) && !(bias && is_zero(files, name))) left.push_back(name);
+  }
+  if (left.empty()) return std::nullopt;
+  return fmt::format(
+      "{} tensors are no part of the model that its config.json describes and are left out, as by "
+      "transformers: {}{}",
+      left.size(), left.front(), left.size() > 1 ? ", .." : "");
+}
+
+}  // namespace fidelio

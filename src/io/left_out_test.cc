@@ -1,0 +1,48 @@
+#include "io/left_out.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "io/checkpoint.h"
+
+namespace fidelio {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// A tiny model with biases, whose config.json does not speak of them.
+TEST(LeftOut, BiasesThatAConfigDoesNotNameAreNamed) {
+  const std::string model = FIDELIO_SOURCE_DIR "/tests/models/linear_rope";
+  EXPECT_THAT(Checkpoint::open(model).notes(), IsEmpty());
+  const std::string folder = testing::TempDir() + "left_out";
+  std::filesystem::remove_all(folder);
+  std::filesystem::copy(model, folder);
+  nlohmann::json config = nlohmann::json::parse(read_text_file(model + "/config.json"));
+  config.erase("attention_bias");
+  write_file_atomically(folder + "/config.json", config.dump());
+  EXPECT_THAT(Checkpoint::open(folder).notes(),
+              ElementsAre(HasSubstr("8 tensors are no part of the model that its config.json describes")));
+
+  // Zeros, which writers of GPTQ put everywhere, are nothing that is missed; neither are buffers and further layers.
+  const Safetensors files = Safetensors::open(model);
+  const OwnedTensor zeros = OwnedTensor::allocate(DType::bf16, {64});
+  std::memset(zeros.view.data, 0, static_cast<size_t>(zeros.view.bytes()));
+  std::vector<TensorToWrite> tensors;
+  for (const std::string& name : files.names())
+    tensors.push_back(
+        to_write(name, name.find("self_attn") != name.npos && name.ends_with("bias") ? zeros : files.get(name)));
+  for (const char* name : {"model.layers.0.self_attn.rotary_emb.inv_freq", "model.layers.2.mlp.up_proj.weight"})
+    tensors.push_back(to_write(name, zeros));
+  write_safetensors(folder + "/model.safetensors", tensors);
+  EXPECT_THAT(Checkpoint::open(folder).notes(), IsEmpty());
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace fidelio
