@@ -270,6 +270,26 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
     EXPECT_EQ(result.code, 1) << to << result.err;
     EXPECT_THAT(result.err, HasSubstr("damaged")) << to;
   }
+
+  // Better figures than those that the documents give, or more documents, though the target is met as ever.
+  for (const auto& [of, digit, words] : std::vector<std::tuple<std::string, char, std::string>>{
+           {R"(\"draft\":null,\"ear\":{)", '9', "it claims EAR 1.000000 ["},
+           {R"(],\"kl\":{)", '0', "it claims KL 0.000000"},
+           {R"(\"domain\":\"text\",\"ear\":{)", '9', "of text, measured is 0.9"},
+           {R"(\"confidence\":0.95,\"domain\":\"text\",\"ear\":{)", '9', "of the text promised of, measured"},
+           {R"(\"context\":128,\"documents)", '9', "it counts 9"}}) {
+    std::string changed = file;
+    size_t at = changed.find(of);
+    ASSERT_NE(at, std::string::npos) << of;
+    for (at += of.size(); changed[at] != '}' && changed.compare(at, 8, R"(\"domain)") != 0; ++at)
+      if (std::isdigit(static_cast<unsigned char>(changed[at])) != 0 && changed[at - 1] != 'i' &&
+          changed[at - 2] != 'i' && changed[at + 1] != '.')
+        changed[at] = digit;
+    const CommandResult result = certify(changed);
+    EXPECT_EQ(result.code, 1) << of << result.err;
+    EXPECT_THAT(result.err, HasSubstr(words)) << of;
+    EXPECT_THAT(result.out, HasSubstr("The certificate does not hold.")) << of;
+  }
 }
 
 // A layer that copies its input, as models grown in depth have: it costs nothing in any format, and the others are

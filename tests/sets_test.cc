@@ -164,6 +164,15 @@ TEST(Sets, AreDisjointByDocumentAndTheSameFromAnyOrder) {
   std::string beyond = place_names(set)[0];
   beyond.replace(beyond.find('+'), std::string::npos, "+99999999999999999999");
   EXPECT_THROW(set_of_places(corpus, kContext, {beyond}), Error);
+  EXPECT_THROW(set_of_places(corpus, kContext, {}), Error);
+  // Nor may a document count twice, in whole or in part: the interval would be narrower than it is.
+  const std::string whole = place_names(set)[0], hash = whole.substr(0, whole.find('@'));
+  for (const std::string& again_or_part : {whole, hash + "@8+8"})
+    EXPECT_THAT(
+        [&] {
+          set_of_places(corpus, kContext, {whole, again_or_part});
+        },
+        testing::ThrowsMessage<Error>(HasSubstr("twice")));
 
   Corpus rest = corpus;
   EXPECT_EQ(remove_shared(rest, corpus), 60);

@@ -180,8 +180,10 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   add_draft_to(measured, o, model, claim, set);
   // Without a target (--bits, --bytes) the claim is the number itself.
   const double ear = measured["ear"]["value"].get<double>();
-  const bool holds = measured["met"].get<bool>() &&
-                     (claim.target.ear || claim.target.kl || (ear >= claim.ear.ci95.low && ear <= claim.ear.ci95.high));
+  const std::string otherwise = not_borne_out(claim, measured);
+  const bool met = measured["met"].get<bool>() &&
+                   (claim.target.ear || claim.target.kl || (ear >= claim.ear.ci95.low && ear <= claim.ear.ci95.high));
+  const bool holds = met && otherwise.empty();
   const nlohmann::json documents = documents_json(report, set);
   const std::string verdict = fmt::format("The certificate {}.", holds ? "holds" : "does not hold");
   write_json(o.json, {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}, {"documents", documents}});
@@ -192,7 +194,11 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
     fmt::print("\n");
     print_plain_words(measured);
   }
-  check(holds, "{}: what is certified is not met", o.run.model);
+  check(met, "{}: what is certified is not met", o.run.model);
+  check(holds,
+        "{}: the certificate's figures are not those of this model: {}. It was changed, or is of other weights or "
+        "kernels than these; compress the model again for one that holds",
+        o.run.model, otherwise);
 }
 
 // Whether every document that was certified on is here, under whatever names.

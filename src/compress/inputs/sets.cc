@@ -183,6 +183,8 @@ TextSet set_of_places(const Corpus& corpus, int64_t context, const std::vector<s
   std::map<std::string, const Document*> of;
   for (const Document& d : corpus.documents) of.emplace(d.sha256.substr(0, kPlaceHashDigits), &d);
   SetBuilder set(context);
+  std::map<std::string, std::vector<std::pair<uint64_t, uint64_t>>> taken;  // of each document, from and to
+  check(!places.empty(), "the certificate names no documents: the file is damaged");
   for (const std::string& place : places) {
     unsigned long long begin = 0, length = 0;
     char hash[kPlaceHashDigits + 1] = {}, passage[2] = {};
@@ -194,6 +196,14 @@ TextSet set_of_places(const Corpus& corpus, int64_t context, const std::vector<s
     check(length >= 2 && length <= ids.size() && begin <= ids.size() - length,
           "the certificate speaks of tokens {} to {} of a document of {}: the file is damaged", begin, begin + length,
           ids.size());
+    // The same text twice would make an interval narrower than its documents do.
+    auto& of_this = taken[hash];
+    check(std::none_of(of_this.begin(), of_this.end(),
+                       [&](const auto& t) { return begin < t.second && t.first < begin + length; }),
+          "the certificate names tokens of {} twice: it was changed, or made of documents that repeat; compress the "
+          "model again",
+          place);
+    of_this.emplace_back(begin, begin + length);
     Document d{
         found->second->domain, found->second->name, found->second->sha256, {}, static_cast<int64_t>(begin), read == 4};
     d.ids.assign(ids.begin() + static_cast<int64_t>(begin), ids.begin() + static_cast<int64_t>(begin + length));
