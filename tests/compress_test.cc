@@ -90,6 +90,23 @@ TEST(Compress, PlansForOtherProgramsAreExportedAndCertified) {
   EXPECT_THAT(refused.err, HasSubstr("the 352 columns of layers.0.down are not whole groups"));
 }
 
+// What is tried on is not what is certified on, though the text holds every document several times.
+TEST(Compress, ADocumentThatRepeatsIsInOneSet) {
+  const Desk folder;
+  const std::string text = read_text_file(folder / "short.txt");
+  std::string lines, once;
+  for (size_t i = 0; i < 15; ++i) once += json{{"text", text.substr(1000 * i, 1000)}}.dump() + "\n";
+  for (int i = 0; i < 3; ++i) lines += once;
+  write_file_atomically(folder / "lines.jsonl", lines);
+  const CommandResult made =
+      run(folder, "fidelio compress " + kFew.substr(0, kFew.find("--text")) +
+                      "--formats int4g64zs8,int8g64zs8 --text lines.jsonl --bits 6 -o out --json out.json");
+  EXPECT_THAT(made.out + made.err, HasSubstr("30 documents of --text repeat others of it"));
+  const json certificate = json::parse(read_text_file(folder / "out.json"))["certificate"];
+  EXPECT_EQ(certificate["documents"], 10);
+  EXPECT_LT(certificate["ear"]["ci95"][0], certificate["ear"]["ci95"][1]);
+}
+
 // An error in one rank ends all of them, and is said.
 TEST(Compress, AnErrorEndsAllRanks) {
   if (std::system("command -v mpirun >/dev/null 2>&1") != 0)

@@ -178,6 +178,21 @@ TEST(Sets, AreDisjointByDocumentAndTheSameFromAnyOrder) {
   EXPECT_EQ(remove_shared(rest, corpus), 60);
 }
 
+// A document that repeats, as they do in files that were collected, is one: it would otherwise be tried on and certified
+// on, and as several that lose alike make an interval of no width.
+TEST(Sets, ADocumentThatRepeatsCountsOnce) {
+  const Texts folder;
+  for (int i = 0; i < 40; ++i)
+    for (const char* name : {"x/b/{}.txt", "x/a/{}.txt", "x/b/{}-copy.txt"})
+      folder.write(fmt::format(fmt::runtime(name), i), words(30, static_cast<uint64_t>(i % 20)));
+  Corpus corpus = folder.read({"x"});
+  ASSERT_EQ(corpus.documents.size(), 120u);
+  EXPECT_EQ(remove_repeated(corpus), 100);
+  EXPECT_EQ(corpus.domains(), std::vector<std::string>{"a"});
+  EXPECT_EQ(hashes(corpus.documents).size(), 20u);
+  EXPECT_EQ(remove_repeated(corpus), 0);
+}
+
 // A single long text is cut into passages, neighbouring ones on one side, and it is said.
 TEST(Sets, FewDocumentsAreCutIntoPassages) {
   const Texts folder;

@@ -222,8 +222,11 @@ void Desk::warn_of_codes() const {
 // The four sets (compress/sets.h), printed as they are. Sensitivities measured on what the quantisers have seen would be
 // too good, a plan is tried on what neither saw, and certified on what nothing has.
 void Desk::read_texts() {
-  const Corpus seen = read_corpus(job.calibration, world.tokenizer, world.chat, job.context);
+  Corpus seen = read_corpus(job.calibration, world.tokenizer, world.chat, job.context);
   Corpus fresh = read_corpus(job.texts, world.tokenizer, world.chat, job.context);
+  for (const auto& [corpus, option] : {std::pair{&seen, "--calibration"}, std::pair{&fresh, "--text"}})
+    if (const int64_t repeated = remove_repeated(*corpus); repeated > 0)
+      note(fmt::format("{} documents of {} repeat others of it, and are left out", repeated, option));
   const int64_t shared = remove_shared(fresh, seen);
   if (shared > 0) note(fmt::format("{} documents of --text are in --calibration too, and left out of it", shared));
   if (const int64_t talks = seen.without_template + fresh.without_template; talks > 0)

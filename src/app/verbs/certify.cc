@@ -135,8 +135,9 @@ void write_page(const Certify& o, const std::string& verdict, const nlohmann::js
 
 // A second certificate, on documents of the user's own, as many as the stored one may have.
 void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim,
-                      const Corpus& corpus) {
+                      Corpus corpus) {
   constexpr int64_t kWindows = 1000;
+  const int64_t repeated = remove_repeated(corpus);
   const TextSet set = text_set(units_of(corpus, claim.context, names_text(o.texts)), claim.context, kWindows);
   std::unique_ptr<Runner> served;
   const FidelityReport report = measure(o, model, reference, claim, set.texts, served);
@@ -162,6 +163,7 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
     print_domains(own);
     print_plain_words(own);
     fmt::print("{}\n", compared(claim, own));
+    if (repeated > 0) fmt::print("Your text: {} documents repeat others of it, and are left out.\n", repeated);
     if (const std::string few = few_documents_text(set); !few.empty()) fmt::print("Your text: {}.\n", few);
   }
   check(met, "{}: the certificate's target is not met on {}", o.run.model, names_text(o.texts));

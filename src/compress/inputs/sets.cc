@@ -171,6 +171,18 @@ int64_t remove_shared(Corpus& corpus, const Corpus& other) {
       std::erase_if(corpus.documents, [&](const Document& d) { return seen.contains(d.sha256); }));
 }
 
+int64_t remove_repeated(Corpus& corpus) {
+  std::map<std::string, std::string> domain;  // that keeps the document of this hash
+  for (const Document& d : corpus.documents) {
+    const auto [kept, first] = domain.emplace(d.sha256, d.domain);
+    if (!first) kept->second = std::min(kept->second, d.domain);
+  }
+  std::set<std::string> seen;
+  return static_cast<int64_t>(std::erase_if(corpus.documents, [&](const Document& d) {
+    return d.domain != domain.at(d.sha256) || !seen.insert(d.sha256).second;
+  }));
+}
+
 std::vector<std::string> place_names(const TextSet& set) {
   std::vector<std::string> names;
   for (size_t i = 0; i < set.documents.size(); ++i)
