@@ -90,6 +90,16 @@ TEST(Compress, PlansForOtherProgramsAreExportedAndCertified) {
   EXPECT_THAT(refused.err, HasSubstr("the 352 columns of layers.0.down are not whole groups"));
 }
 
+// Sizes beyond the range of numbers of bytes are sizes all the same: too small for any plan, or large enough for all.
+TEST(Compress, SizesBelowAByteAndBeyondAllFiles) {
+  const Desk folder;
+  const CommandResult none = run_command(folder.path(), "fidelio compress " + kFew + "--bits 1e-9 -o none");
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("no plan of these formats fits 1 bytes"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "none.journal"));
+  run(folder, "fidelio compress " + kFew + "--bits 1e300 -o all");
+}
+
 // What is tried on is not what is certified on, though the text holds every document several times.
 TEST(Compress, ADocumentThatRepeatsIsInOneSet) {
   const Desk folder;

@@ -79,8 +79,10 @@ CompressSize Desk::size() const {
 }
 
 int64_t Desk::budget() const {
-  if (job.bytes > 0) return job.bytes;
-  return static_cast<int64_t>(job.bits * static_cast<double>(source.parameters()) / 8);
+  if (job.bytes > 0 || job.bits == 0) return job.bytes;
+  // A size below a byte is not none, and one beyond all files is as good as any.
+  constexpr double kMost = 0x1p62;
+  return static_cast<int64_t>(std::clamp(job.bits * static_cast<double>(source.parameters()) / 8, 1.0, kMost));
 }
 
 std::map<LinearId, FormatSpec> Desk::quantised_formats(const SensitivityTable& table, const Plan& plan) const {
