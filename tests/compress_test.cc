@@ -90,6 +90,33 @@ TEST(Compress, PlansForOtherProgramsAreExportedAndCertified) {
   EXPECT_THAT(refused.err, HasSubstr("the 352 columns of layers.0.down are not whole groups"));
 }
 
+// Sizes beyond the range of numbers of bytes are sizes all the same: too small for any plan, or large enough for all.
+TEST(Compress, SizesBelowAByteAndBeyondAllFiles) {
+  const Desk folder;
+  const CommandResult none = run_command(folder.path(), "fidelio compress " + kFew + "--bits 1e-9 -o none");
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.err, HasSubstr("no plan of these formats fits 1 bytes"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "none.journal"));
+  run(folder, "fidelio compress " + kFew + "--bits 1e300 -o all");
+}
+
+// What is tried on is not what is certified on, though the text holds every document several times.
+TEST(Compress, ADocumentThatRepeatsIsInOneSet) {
+  const Desk folder;
+  const std::string text = read_text_file(folder / "short.txt");
+  std::string lines, once;
+  for (size_t i = 0; i < 15; ++i) once += json{{"text", text.substr(1000 * i, 1000)}}.dump() + "\n";
+  for (int i = 0; i < 3; ++i) lines += once;
+  write_file_atomically(folder / "lines.jsonl", lines);
+  const CommandResult made =
+      run(folder, "fidelio compress " + kFew.substr(0, kFew.find("--text")) +
+                      "--formats int4g64zs8,int8g64zs8 --text lines.jsonl --bits 6 -o out --json out.json");
+  EXPECT_THAT(made.out + made.err, HasSubstr("30 documents of --text repeat others of it"));
+  const json certificate = json::parse(read_text_file(folder / "out.json"))["certificate"];
+  EXPECT_EQ(certificate["documents"], 10);
+  EXPECT_LT(certificate["ear"]["ci95"][0], certificate["ear"]["ci95"][1]);
+}
+
 // An error in one rank ends all of them, and is said.
 TEST(Compress, AnErrorEndsAllRanks) {
   if (std::system("command -v mpirun >/dev/null 2>&1") != 0)
@@ -269,6 +296,26 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
     const CommandResult result = certify(changed);
     EXPECT_EQ(result.code, 1) << to << result.err;
     EXPECT_THAT(result.err, HasSubstr("damaged")) << to;
+  }
+
+  // Better figures than those that the documents give, or more documents, though the target is met as ever.
+  for (const auto& [of, digit, words] : std::vector<std::tuple<std::string, char, std::string>>{
+           {R"(\"draft\":null,\"ear\":{)", '9', "it claims EAR 1.000000 ["},
+           {R"(],\"kl\":{)", '0', "it claims KL 0.000000"},
+           {R"(\"domain\":\"text\",\"ear\":{)", '9', "of text, measured is 0.9"},
+           {R"(\"confidence\":0.95,\"domain\":\"text\",\"ear\":{)", '9', "of the text promised of, measured"},
+           {R"(\"context\":128,\"documents)", '9', "it counts 9"}}) {
+    std::string changed = file;
+    size_t at = changed.find(of);
+    ASSERT_NE(at, std::string::npos) << of;
+    for (at += of.size(); changed[at] != '}' && changed.compare(at, 8, R"(\"domain)") != 0; ++at)
+      if (std::isdigit(static_cast<unsigned char>(changed[at])) != 0 && changed[at - 1] != 'i' &&
+          changed[at - 2] != 'i' && changed[at + 1] != '.')
+        changed[at] = digit;
+    const CommandResult result = certify(changed);
+    EXPECT_EQ(result.code, 1) << of << result.err;
+    EXPECT_THAT(result.err, HasSubstr(words)) << of;
+    EXPECT_THAT(result.out, HasSubstr("The certificate does not hold.")) << of;
   }
 }
 

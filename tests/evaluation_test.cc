@@ -97,6 +97,22 @@ TEST(Evaluation, AShortTextNeedsNoMoreThanItHas) {
   EXPECT_EQ(result.out.find("nan"), std::string::npos) << result.out;
 }
 
+// A bootstrap of few windows misses more often than 5 times of 100, and says so.
+TEST(Evaluation, IntervalsOfFewWindowsSayWhatTheyAreWorth) {
+  const TestFolder folder;
+  const std::string eval =
+      "fidelio eval '" + kModels + "quill-1m' --text '" + kModels + "data/docs-heldout.txt' --context 32 --windows ";
+  const std::string reference = " --reference '" + kModels + "quill-1m'";
+  for (const std::string& with : {std::string(), reference}) {
+    EXPECT_NE(run_command(folder.path(), eval + "2" + with).out.find("too narrow, and cover in about 51"),
+              std::string::npos);
+    EXPECT_NE(run_command(folder.path(), eval + "12" + with).out.find("too narrow, and cover in about 88"),
+              std::string::npos);
+    for (const char* none : {"1", "20"})
+      EXPECT_EQ(run_command(folder.path(), eval + none + with).out.find("too narrow"), std::string::npos);
+  }
+}
+
 TEST(Evaluation, GreedyAnswersAreThoseOfTransformers) {
   std::map<std::string, std::string> expected;
   std::ifstream golden(kModels + "data/tasks-greedy.jsonl");

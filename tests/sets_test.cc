@@ -164,9 +164,33 @@ TEST(Sets, AreDisjointByDocumentAndTheSameFromAnyOrder) {
   std::string beyond = place_names(set)[0];
   beyond.replace(beyond.find('+'), std::string::npos, "+99999999999999999999");
   EXPECT_THROW(set_of_places(corpus, kContext, {beyond}), Error);
+  EXPECT_THROW(set_of_places(corpus, kContext, {}), Error);
+  // Nor may a document count twice, in whole or in part: the interval would be narrower than it is.
+  const std::string whole = place_names(set)[0], hash = whole.substr(0, whole.find('@'));
+  for (const std::string& again_or_part : {whole, hash + "@8+8"})
+    EXPECT_THAT(
+        [&] {
+          set_of_places(corpus, kContext, {whole, again_or_part});
+        },
+        testing::ThrowsMessage<Error>(HasSubstr("twice")));
 
   Corpus rest = corpus;
   EXPECT_EQ(remove_shared(rest, corpus), 60);
+}
+
+// A document that repeats, as they do in files that were collected, is one: it would otherwise be tried on and certified
+// on, and as several that lose alike make an interval of no width.
+TEST(Sets, ADocumentThatRepeatsCountsOnce) {
+  const Texts folder;
+  for (int i = 0; i < 40; ++i)
+    for (const char* name : {"x/b/{}.txt", "x/a/{}.txt", "x/b/{}-copy.txt"})
+      folder.write(fmt::format(fmt::runtime(name), i), words(30, static_cast<uint64_t>(i % 20)));
+  Corpus corpus = folder.read({"x"});
+  ASSERT_EQ(corpus.documents.size(), 120u);
+  EXPECT_EQ(remove_repeated(corpus), 100);
+  EXPECT_EQ(corpus.domains(), std::vector<std::string>{"a"});
+  EXPECT_EQ(hashes(corpus.documents).size(), 20u);
+  EXPECT_EQ(remove_repeated(corpus), 0);
 }
 
 // A single long text is cut into passages, neighbouring ones on one side, and it is said.

@@ -53,6 +53,11 @@ struct PlainWords {
 };
 std::vector<PlainWords> in_plain_words(const nlohmann::json& certificate);
 
+// EAR and KL of some text, as a certificate claims them.
+struct ClaimedFigure {
+  std::string of;  // "all text", "docs"
+  Estimate ear, kl;
+};
 // What a checkpoint's certificate claims, as far as measuring it again needs. Throws Error for a checkpoint without one
 // and for a damaged one.
 struct Claim {
@@ -61,6 +66,8 @@ struct Claim {
   Estimate ear, kl;       // over all text
   Estimate promised_ear;  // what was compared with the target
   std::string worst;
+  std::vector<ClaimedFigure> figures;  // of all text and of each domain
+  int64_t documents = 0, windows = 0, tokens = 0;
   std::vector<std::string> sources;  // as --text takes them
   std::vector<std::string> places;   // the documents (compress/sets.h)
   int64_t context = 0;
@@ -69,5 +76,10 @@ struct Claim {
   nlohmann::json json;  // the whole
 };
 Claim read_claim(const Checkpoint& checkpoint);
+
+// The first of a claim's figures that the certificate `measured` of the same documents does not bear out, as half a
+// sentence; "" where all are. A target that is met says nothing about them: they may have been edited, or be of weights
+// that an export has rounded since.
+std::string not_borne_out(const Claim& claim, const nlohmann::json& measured);
 
 }  // namespace fidelio

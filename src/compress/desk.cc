@@ -79,8 +79,10 @@ CompressSize Desk::size() const {
 }
 
 int64_t Desk::budget() const {
-  if (job.bytes > 0) return job.bytes;
-  return static_cast<int64_t>(job.bits * static_cast<double>(source.parameters()) / 8);
+  if (job.bytes > 0 || job.bits == 0) return job.bytes;
+  // A size below a byte is not none, and one beyond all files is as good as any.
+  constexpr double kMost = 0x1p62;
+  return static_cast<int64_t>(std::clamp(job.bits * static_cast<double>(source.parameters()) / 8, 1.0, kMost));
 }
 
 std::map<LinearId, FormatSpec> Desk::quantised_formats(const SensitivityTable& table, const Plan& plan) const {
@@ -222,8 +224,11 @@ void Desk::warn_of_codes() const {
 // The four sets (compress/sets.h), printed as they are. Sensitivities measured on what the quantisers have seen would be
 // too good, a plan is tried on what neither saw, and certified on what nothing has.
 void Desk::read_texts() {
-  const Corpus seen = read_corpus(job.calibration, world.tokenizer, world.chat, job.context);
+  Corpus seen = read_corpus(job.calibration, world.tokenizer, world.chat, job.context);
   Corpus fresh = read_corpus(job.texts, world.tokenizer, world.chat, job.context);
+  for (const auto& [corpus, option] : {std::pair{&seen, "--calibration"}, std::pair{&fresh, "--text"}})
+    if (const int64_t repeated = remove_repeated(*corpus); repeated > 0)
+      note(fmt::format("{} documents of {} repeat others of it, and are left out", repeated, option));
   const int64_t shared = remove_shared(fresh, seen);
   if (shared > 0) note(fmt::format("{} documents of --text are in --calibration too, and left out of it", shared));
   if (const int64_t talks = seen.without_template + fresh.without_template; talks > 0)

@@ -171,6 +171,18 @@ int64_t remove_shared(Corpus& corpus, const Corpus& other) {
       std::erase_if(corpus.documents, [&](const Document& d) { return seen.contains(d.sha256); }));
 }
 
+int64_t remove_repeated(Corpus& corpus) {
+  std::map<std::string, std::string> domain;  // that keeps the document of this hash
+  for (const Document& d : corpus.documents) {
+    const auto [kept, first] = domain.emplace(d.sha256, d.domain);
+    if (!first) kept->second = std::min(kept->second, d.domain);
+  }
+  std::set<std::string> seen;
+  return static_cast<int64_t>(std::erase_if(corpus.documents, [&](const Document& d) {
+    return d.domain != domain.at(d.sha256) || !seen.insert(d.sha256).second;
+  }));
+}
+
 std::vector<std::string> place_names(const TextSet& set) {
   std::vector<std::string> names;
   for (size_t i = 0; i < set.documents.size(); ++i)
@@ -183,6 +195,8 @@ TextSet set_of_places(const Corpus& corpus, int64_t context, const std::vector<s
   std::map<std::string, const Document*> of;
   for (const Document& d : corpus.documents) of.emplace(d.sha256.substr(0, kPlaceHashDigits), &d);
   SetBuilder set(context);
+  std::map<std::string, std::vector<std::pair<uint64_t, uint64_t>>> taken;  // of each document, from and to
+  check(!places.empty(), "the certificate names no documents: the file is damaged");
   for (const std::string& place : places) {
     unsigned long long begin = 0, length = 0;
     char hash[kPlaceHashDigits + 1] = {}, passage[2] = {};
@@ -194,6 +208,14 @@ TextSet set_of_places(const Corpus& corpus, int64_t context, const std::vector<s
     check(length >= 2 && length <= ids.size() && begin <= ids.size() - length,
           "the certificate speaks of tokens {} to {} of a document of {}: the file is damaged", begin, begin + length,
           ids.size());
+    // The same text twice would make an interval narrower than its documents do.
+    auto& of_this = taken[hash];
+    check(std::none_of(of_this.begin(), of_this.end(),
+                       [&](const auto& t) { return begin < t.second && t.first < begin + length; }),
+          "the certificate names tokens of {} twice: it was changed, or made of documents that repeat; compress the "
+          "model again",
+          place);
+    of_this.emplace_back(begin, begin + length);
     Document d{
         found->second->domain, found->second->name, found->second->sha256, {}, static_cast<int64_t>(begin), read == 4};
     d.ids.assign(ids.begin() + static_cast<int64_t>(begin), ids.begin() + static_cast<int64_t>(begin + length));

@@ -62,6 +62,9 @@ std::string sequences_sha256(const Dataset& data);  // of the tokens themselves
 
 // Documents of `corpus` that `other` has too are taken out; how many these were.
 int64_t remove_shared(Corpus& corpus, const Corpus& other);
+// So are those that it has had already, under whatever name or domain: a document that repeats would be in two sets at
+// once, and count as several that happen to be alike. Of several domains the first by name keeps it.
+int64_t remove_repeated(Corpus& corpus);
 
 // A document of a set as a certificate names it, so that certify finds the same tokens: the beginning of its SHA-256,
 // and where they lie in it. And the set of those that are named so. Throws Error if one is not in the corpus.
