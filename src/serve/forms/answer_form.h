@@ -28,6 +28,7 @@ struct Choice {
 
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0, reused = 0, drafted = 0, accepted = 0;
+  int64_t thought = 0;  // of the completion's
 };
 
 // What all answers to one call have in common.
@@ -36,6 +37,7 @@ struct Envelope {
   int64_t created = 0;
   std::shared_ptr<const ServedModel> served;
   bool include_usage = false;  // at the end of a stream
+  Json repeated{};             // of the request, in a response
 };
 
 class AnswerForm {
@@ -53,10 +55,13 @@ class AnswerForm {
 std::unique_ptr<AnswerForm> completion_form(Envelope envelope);
 std::unique_ptr<AnswerForm> chat_form(Envelope envelope);
 std::unique_ptr<AnswerForm> messages_form(Envelope envelope);
+std::unique_ptr<AnswerForm> responses_form(Envelope envelope);
 
 std::string new_id(std::string_view prefix);
 // Characters that begin in what a token writes.
 int64_t characters_of(const ServedModel& model, int32_t id);
+// A token with its rivals, as chat and responses tell it.
+Json scored_token(const ServedModel& model, const Piece& piece);
 std::string json_text(const Json& value);  // what is not UTF-8 is replaced
 
 }  // namespace fidelio::serve

@@ -1,4 +1,5 @@
 // A call from its requests to its last byte, with the event loop of the test.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "grammar/json_schema.h"
@@ -91,6 +92,30 @@ TEST(Answering, EndsAnAnswerAfterTheOneCallThatWasAskedFor) {
   for (const Json& event : loop.answer(call).events())
     for (const Json& choice : event["choices"]) heard += choice["delta"].contains("tool_calls");
   EXPECT_EQ(heard, 2);  // one of each choice
+}
+
+TEST(Answering, CountsWhatWasThought) {
+  OneLoop loop;
+  Call call =
+      read_call(Route::responses, R"({"input": "u", "temperature": 0, "top_logprobs": 1})", *loop.model(), {"quill"});
+  call.prompts[0].constraint =
+      loop.model()->formats->get("thought", [&] { return grammar::regex_grammar("<think>[a-z]{9}</think>[A-Z]{9}"); });
+  const Json whole = loop.answer(call).json();
+  ASSERT_EQ(whole["output"].size(), 2u) << whole;
+  EXPECT_EQ(whole["output"][0]["content"][0]["text"].get<std::string>().size(), 9u);
+  const Json& said = whole["output"][1]["content"][0];
+  const int64_t thought = whole["usage"]["output_tokens_details"]["reasoning_tokens"],
+                tokens = whole["usage"]["output_tokens"];
+  std::string spelled;
+  for (const Json& token : said["logprobs"]) spelled += token["token"].get<std::string>();
+  // One token may bring the end of the mark and the first letter of what is said; it is of the thought.
+  const std::string text = said["text"];
+  EXPECT_THAT(spelled, ::testing::AnyOf(text, text.substr(1)));
+  EXPECT_EQ(std::ssize(said["logprobs"]), tokens - thought);
+  call.stream = true;
+  const std::vector<Json> events = loop.answer(call).events();
+  EXPECT_EQ(events.back()["response"]["usage"]["output_tokens_details"]["reasoning_tokens"], thought);
+  EXPECT_EQ(events.back()["response"]["output"][1]["content"], whole["output"][1]["content"]);
 }
 
 }  // namespace
