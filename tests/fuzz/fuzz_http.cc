@@ -53,7 +53,7 @@ HttpServer& echo() {
       [](HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
         if (request.path == "/later") return;
         if (request.path != "/stream") return exchange->respond({200, request.body});
-        exchange->begin_events();
+        exchange->begin_events(kComment);
         exchange->send(request.body);
         exchange->end();
       });

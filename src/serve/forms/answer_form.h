@@ -6,6 +6,7 @@
 
 #include "serve/forms/answer_parts.h"
 #include "serve/forms/openai_request.h"
+#include "serve/http/http.h"
 
 namespace fidelio::serve {
 
@@ -49,6 +50,7 @@ class AnswerForm {
   virtual std::string delta(const Choice& choice, const std::vector<Part>& parts, const std::vector<Piece>& pieces) = 0;
   virtual std::string finish(const Choice& choice, const Usage& usage) = 0;
   virtual std::string end(const Usage& usage) = 0;
+  virtual std::string ping() const { return kComment; }  // says nothing but that more may come
   virtual std::string error(const RequestError& error) = 0;
 };
 

@@ -57,7 +57,7 @@ void Answering::start() {
   open_ = choices_.size();
   if (!call_.stream) return;
   streaming_ = true;
-  exchange_->begin_events();
+  exchange_->begin_events(form_->ping());
   for (Under& under : choices_) {
     exchange_->send(form_->opening(under.choice, usage_));
     if (call_.echo && !call_.logprobs) tell(under, {{Part::Kind::text, call_.prompt_texts[under.choice.prompt]}}, {});

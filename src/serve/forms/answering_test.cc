@@ -12,11 +12,12 @@ namespace {
 class Answered final : public Exchange {
  public:
   void respond(HttpResponse response) override { reply.body = response.body, over = true; }
-  void begin_events() override {}
+  void begin_events(std::string text) override { ping = std::move(text); }
   void send(std::string bytes) override { reply.body += bytes; }
   void end() override { over = true; }
   void on_gone(std::function<void()>) override {}
   Reply reply;
+  std::string ping;
   bool over = false;
 };
 
@@ -30,11 +31,12 @@ class OneLoop {
   }
   const std::shared_ptr<const ServedModel>& model() const { return model_; }
   int64_t tokens() const { return engine_.status().counters.tokens; }
-  Reply answer(const Call& call) {
+  Reply answer(const Call& call) { return answered(call)->reply; }
+  std::shared_ptr<Answered> answered(const Call& call) {
     const auto exchange = std::make_shared<Answered>();
     std::make_shared<Answering>(call, model_, engine_, metrics_, exchange)->start();
     turn([&] { return exchange->over; });
-    return exchange->reply;
+    return exchange;
   }
 
  private:
@@ -116,6 +118,19 @@ TEST(Answering, CountsWhatWasThought) {
   const std::vector<Json> events = loop.answer(call).events();
   EXPECT_EQ(events.back()["response"]["usage"]["output_tokens_details"]["reasoning_tokens"], thought);
   EXPECT_EQ(events.back()["response"]["output"][1]["content"], whole["output"][1]["content"]);
+}
+
+TEST(Answering, BreaksItsSilenceInTheClientsForm) {
+  OneLoop loop;
+  const auto ping = [&](Route route, const char* body) {
+    return loop.answered(read_call(route, body, *loop.model(), {"quill"}))->ping;
+  };
+  EXPECT_EQ(ping(Route::chat, R"({"messages": [{"role": "user", "content": "u"}], "max_tokens": 1, "stream": true})"),
+            ":\n\n");
+  EXPECT_EQ(ping(Route::responses, R"({"input": "u", "max_output_tokens": 1, "stream": true})"), ":\n\n");
+  EXPECT_EQ(
+      ping(Route::messages, R"({"messages": [{"role": "user", "content": "u"}], "max_tokens": 1, "stream": true})"),
+      "event: ping\ndata: {\"type\":\"ping\"}\n\n");
 }
 
 }  // namespace
