@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "serve/forms/answer_form.h"
 #include "serve/test_server.h"
 
 namespace fidelio::serve {
