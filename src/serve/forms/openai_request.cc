@@ -197,13 +197,11 @@ void refuse_what_is_not_done(const Fields& fields) {
   if (modalities != nullptr && *modalities != Json::array({"text"})) fields.refuse("modalities", "text alone");
 }
 
-// Every route but completions asks in the words of chat.
-Json in_words_of_chat(Route route, const Json& body) {
-  Json chat = route == Route::messages    ? chat_body_of_messages(body)
-              : route == Route::responses ? chat_body_of_responses(body)
-                                          : body;
-  if (route != Route::completions) take_allowed_tools(chat);
-  return chat;
+// Every route but completions comes to ask in the words of chat.
+void say_in_words_of_chat(Route route, Json& body) {
+  if (route == Route::messages) body = chat_body_of_messages(body);
+  if (route == Route::responses) body = chat_body_of_responses(body);
+  if (route != Route::completions) take_allowed_tools(body);
 }
 
 void read_chat(const Fields& fields, const ServedModel& model, Call& call, GenerationRequest& common,
@@ -236,7 +234,9 @@ void impose_format(const Fields& fields, const ServedModel& model, Call& call, G
 }  // namespace
 
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names) {
-  const Json asked = parse_ordered_json(body, "the body"), object = in_words_of_chat(route, asked);
+  Json object = parse_ordered_json(body, "the body");
+  const Json asked = route == Route::responses ? object : Json();  // what the answer repeats of it
+  say_in_words_of_chat(route, object);
   const Fields fields(object);
   check_model(fields, names);
   Call call;
