@@ -27,7 +27,7 @@ def walk(value):
             value["properties"][key] = {"enum": [model, None]}
         elif key == "role" and one == {"type": "string"}:
             value["properties"][key] = {"enum": ["system", "user", "assistant"]}
-        elif key in ("n", "best_of", "max_tokens", "max_completion_tokens"):
+        elif key in ("n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens"):
             one["maximum"] = 4 if key in ("n", "best_of") else 40
     for one in value.values():
         walk(one)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""OpenAI's and Anthropic's own clients (PyPI: openai, anthropic; 3.54.0 and 2.12.0 were used), unmodified, against a running `fidelio serve`.
+"""OpenAI's and Anthropic's own clients (PyPI: openai, anthropic; 3.57.0 and 2.14.0 were used), unmodified, against a running `fidelio serve`.
 
     fidelio serve models/quill-26m --port 8000 &
     python3 -m venv venv && venv/bin/pip install openai anthropic && venv/bin/python tools/check_serve.py http://127.0.0.1:8000
@@ -11,6 +11,7 @@ import sys
 
 import anthropic
 import openai
+import pydantic
 
 
 def texts(choices):
@@ -32,6 +33,84 @@ def check_forms(client, model):
     assert set(json.loads(call.message.tool_calls[0].function.arguments)) == {"name", "age"}
     top = client.chat.completions.create(**chat, logprobs=True, top_logprobs=3).choices[0].logprobs.content
     assert all(len(t.top_logprobs) == 3 and t.top_logprobs[0].logprob == t.logprob for t in top)
+
+
+class Person(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=20)
+    age: int = pydantic.Field(ge=0, le=120)
+
+
+STREAMED = ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added", "response.output_text.delta",
+            "response.output_text.done", "response.content_part.done", "response.output_item.done"]
+
+
+def lasting(response):
+    """Of a response what its request alone decides."""
+    return [(item.type, [part.text for part in item.content]) if item.type == "message" else (item.type, item.name, item.arguments) for item in response.output]
+
+
+def check_responses_streamed(client, asked, whole):
+    events = list(client.responses.create(**asked, stream=True))
+    kinds = [event.type for event in events]
+    said = max(i for i, kind in enumerate(kinds) if kind == "response.output_item.added")  # what was thought stands before it
+    kinds = kinds[:2] + kinds[said:]
+    assert [kind for i, kind in enumerate(kinds) if kind not in kinds[:i]] == [*STREAMED, "response." + whole.status], kinds
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == whole.output_text == events[-1].response.output_text, (text, whole.output_text)
+    with client.responses.stream(**asked, text_format=Person) as stream:
+        snapshots = [event.snapshot for event in stream if event.type == "response.output_text.delta"]
+        final = stream.get_final_response()
+    assert isinstance(final.output_parsed, Person) and snapshots[-1] == final.output_text, final
+
+
+def check_responses_tools(client, model):
+    tool = openai.pydantic_function_tool(Person, name="find")
+    asked = dict(model=model, instructions="Be brief.", temperature=0, max_output_tokens=100, tools=[{"type": "function", **tool["function"]}])
+    turns = [{"role": "user", "content": "Find somebody."}]
+    called = client.responses.parse(**{**asked, "tools": [tool]}, input=turns, tool_choice="required")
+    call = called.output[-1]
+    assert call.type == "function_call" and call.name == "find" and isinstance(call.parsed_arguments, Person), called
+    with client.responses.stream(**asked, input=turns, tool_choice={"type": "function", "name": "find"}) as stream:
+        kinds = [event.type for event in stream]
+        assert lasting(stream.get_final_response()) == lasting(called)
+    assert kinds[2:-1] == ["response.output_item.added", "response.function_call_arguments.delta", "response.function_call_arguments.done", "response.output_item.done"], kinds
+    # The items of an answer are given back as they came, and what the function gave behind them.
+    turns += [item.to_dict() for item in called.output] + [{"type": "function_call_output", "call_id": call.call_id, "output": "found"}]
+    answer = client.responses.create(**asked, input=turns, tool_choice="none")
+    assert answer.output[-1].type == "message" and answer.usage.input_tokens > called.usage.input_tokens
+    turns += [item.to_dict() for item in answer.output] + [{"role": "user", "content": [{"type": "input_text", "text": "And now?"}]}]
+    assert client.responses.create(**asked, input=turns, tool_choice="none").usage.input_tokens > answer.usage.input_tokens
+
+
+def check_responses(client, model):
+    asked = dict(model=model, input="What is 3 + 4?", instructions="Be brief.", temperature=0, max_output_tokens=200)
+    whole = client.responses.create(**asked, include=["message.output_text.logprobs"], top_logprobs=2, metadata={"a": "b"}, store=True)
+    assert whole.status in ("completed", "incomplete") and whole.output[-1].role == "assistant" and whole.store is False, whole
+    assert whole.metadata == {"a": "b"} and whole.instructions == "Be brief." and whole.max_output_tokens == 200
+    assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
+    tokens = whole.output[-1].content[0].logprobs
+    assert len(tokens) == whole.usage.output_tokens - whole.usage.output_tokens_details.reasoning_tokens
+    assert all(len(t.top_logprobs) == 2 and t.top_logprobs[0].logprob == t.logprob for t in tokens)
+    chat = client.chat.completions.create(model=model, messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 3 + 4?"}], temperature=0, max_tokens=200)
+    assert whole.output_text == chat.choices[0].message.content, (whole.output_text, chat)
+    check_responses_streamed(client, asked, whole)
+    parsed = client.responses.parse(**asked, text_format=Person)
+    assert parsed.status == "completed" and isinstance(parsed.output_parsed, Person), parsed
+    check_responses_tools(client, model)
+    for wrong, kind, word in (({"previous_response_id": whole.id}, openai.BadRequestError, "previous_response_id"),
+                              ({"tools": [{"type": "web_search"}]}, openai.BadRequestError, "web_search"), ({"model": "no such"}, openai.NotFoundError, "no such")):
+        try:
+            client.responses.create(**{**asked, **wrong})
+            raise AssertionError(f"{wrong} was taken")
+        except kind as error:
+            assert word in error.body["message"], error.body
+    for lost in (client.responses.retrieve, client.responses.delete, client.responses.cancel, client.responses.input_items.list):
+        try:
+            lost(whole.id)
+            raise AssertionError("a response was stored")
+        except openai.NotFoundError as error:
+            assert "stored" in error.body["message"], error.body
 
 
 def check_anthropic(url, model):
@@ -99,6 +178,7 @@ def main(url):
 
     asyncio.run(many())
     check_forms(client, model)
+    check_responses(client, model)
     check_anthropic(url, model)
     print(f"openai {openai.__version__}: the client and {model} understand each other ({answer.choices[0].message.content!r})")
 

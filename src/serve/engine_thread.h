@@ -54,7 +54,8 @@ struct Piece {
   std::string text{};
   std::vector<TokenScore> best{};
   bool drafted = false;
-  bool scored = true;  // the first token of a prompt is not
+  bool scored = true;    // the first token of a prompt is not
+  bool thought = false;  // it is not of what is said
 };
 struct Listener {
   std::function<void(std::vector<ScoredToken>&&)> on_prompt{};  // where its logprobs are asked for

@@ -319,6 +319,79 @@ TEST(Serve, AClientThatGoesAfterItHasSaidAllEndsItsAnswer) {
   }
 }
 
+// A server whose handler leaves its exchange to the test: a stream at /stream, at other paths an answer that is awaited.
+class Awaited {
+ public:
+  explicit Awaited(std::chrono::milliseconds silence)
+      : server_(limits(silence), [this](HttpRequest request, auto exchange) {
+          if (request.path == "/stream") exchange->begin_events("(here)");
+          exchanges_.push_back(std::move(exchange));
+        }) {
+    port_ = server_.listen("127.0.0.1", 0);
+    thread_ = std::thread([this] { server_.run(); });
+  }
+  ~Awaited() {
+    server_.stop();
+    thread_.join();
+  }
+  int port() const { return port_; }
+  void send(const std::string& bytes) {
+    server_.post([this, bytes] { exchanges_[0]->send(bytes); });
+  }
+  void answer() {
+    server_.post([this] { exchanges_.back()->respond({200, "answer"}); });
+  }
+  void end() {
+    server_.post([this] { exchanges_[0]->end(); });
+  }
+
+ private:
+  static HttpLimits limits(std::chrono::milliseconds silence) {
+    HttpLimits limits;
+    limits.silence = silence;
+    return limits;
+  }
+  std::vector<std::shared_ptr<Exchange>> exchanges_;
+  HttpServer server_;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+TEST(Serve, AStreamThatIsSilentSaysThatItIsThere) {
+  Awaited server(std::chrono::milliseconds(1));
+  Client stream(server.port()), other(server.port());
+  stream.send(get("/stream"));
+  stream.read_until("(here)\r\n6\r\n(here)");
+  other.send(get("/later"));
+  stream.read_until("(here)\r\n6\r\n(here)\r\n6\r\n(here)\r\n6\r\n(here)");
+  server.answer();
+  EXPECT_TRUE(other.read().head.starts_with("HTTP/1.1 200"));  // its first bytes
+  server.send("words");
+  server.end();
+  EXPECT_THAT(stream.read().body, HasSubstr("(here)words"));
+}
+
+TEST(Serve, AStreamThatSpeaksIsNotInterrupted) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds silence{1000}, watch{200};
+  Awaited server(silence);
+  Client stream(server.port());
+  stream.send(get("/stream"));
+  stream.read_until("\r\n\r\n");
+  Clock::duration longest{};
+  for (auto start = Clock::now(), last = start; Clock::now() - start < 2 * silence;) {
+    server.send("words ");
+    std::this_thread::sleep_for(watch / 4);
+    longest = std::max(longest, Clock::now() - std::exchange(last, Clock::now()));
+  }
+  server.end();
+  const std::string body = stream.read().body;
+  EXPECT_THAT(body, HasSubstr("words words "));
+  if (longest < silence / 2) {  // else this machine was silent, not the stream
+    EXPECT_THAT(body, Not(HasSubstr("(here)")));
+  }
+}
+
 TEST(Serve, StopsAfterTheAnswersUnderWay) {
   auto serving = std::make_unique<Serving>();
   Client idle(serving->port()), busy(serving->port());

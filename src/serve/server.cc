@@ -81,6 +81,7 @@ const std::vector<Server::RouteTo>& Server::routes() {
       {"POST", "/detokenize", false, &Server::detokenize},
       {"POST", "/v1/completions", false, &Server::completions},
       {"POST", "/v1/chat/completions", false, &Server::chat_completions},
+      {"POST", "/v1/responses", false, &Server::responses},
       {"POST", "/v1/messages", false, &Server::messages},
       {"POST", "/v1/messages/count_tokens", false, &Server::count_tokens},
       {"GET", "/", true, &Server::page},
@@ -113,6 +114,12 @@ void Server::dispatch(HttpRequest&& request, const std::shared_ptr<Exchange>& ex
   if (of_model && request.method == "GET") {
     check_key(request);
     return model_by_name(request, exchange);
+  }
+  // What clients ask and delete of answers that OpenAI stores.
+  if (request.path.starts_with("/v1/responses/")) {
+    check_key(request);
+    throw RequestError(
+        404, fmt::format("there is no {}: responses are told to who asks for them, and not stored", request.path));
   }
   if (allowed.empty()) throw RequestError(404, fmt::format("there is no {}", request.path));
   HttpResponse response = error_response(
@@ -256,11 +263,15 @@ void Server::messages(HttpRequest&& request, const std::shared_ptr<Exchange>& ex
   call(Route::messages, std::move(request), exchange);
 }
 
+void Server::responses(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  call(Route::responses, std::move(request), exchange);
+}
+
 void Server::count_tokens(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
   const auto count = [this, exchange, body = std::move(request.body), model = model_] {
     Json object = parse_ordered_json(body, "the body");
     if (object.is_object()) object["max_tokens"] = 1;
-    const Json chat = chat_body_of(object);
+    const Json chat = chat_body_of_messages(object);
     const Json answer = {{"input_tokens", chat_prompt(Fields(chat), *model).ids.size()}};
     http_.post([exchange, text = answer.dump()] { exchange->respond({200, text}); });
   };

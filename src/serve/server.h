@@ -80,6 +80,7 @@ class Server {
   void completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void chat_completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void messages(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void responses(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void count_tokens(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void tokenizer_info(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void call(Route route, HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);

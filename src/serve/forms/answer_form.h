@@ -6,6 +6,7 @@
 
 #include "serve/forms/answer_parts.h"
 #include "serve/forms/openai_request.h"
+#include "serve/http/http.h"
 
 namespace fidelio::serve {
 
@@ -28,6 +29,7 @@ struct Choice {
 
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0, reused = 0, drafted = 0, accepted = 0;
+  int64_t thought = 0;  // of the completion's
 };
 
 // What all answers to one call have in common.
@@ -36,6 +38,7 @@ struct Envelope {
   int64_t created = 0;
   std::shared_ptr<const ServedModel> served;
   bool include_usage = false;  // at the end of a stream
+  Json repeated{};             // of the request, in a response
 };
 
 class AnswerForm {
@@ -47,16 +50,20 @@ class AnswerForm {
   virtual std::string delta(const Choice& choice, const std::vector<Part>& parts, const std::vector<Piece>& pieces) = 0;
   virtual std::string finish(const Choice& choice, const Usage& usage) = 0;
   virtual std::string end(const Usage& usage) = 0;
+  virtual std::string ping() const { return kComment; }  // says nothing but that more may come
   virtual std::string error(const RequestError& error) = 0;
 };
 
 std::unique_ptr<AnswerForm> completion_form(Envelope envelope);
 std::unique_ptr<AnswerForm> chat_form(Envelope envelope);
 std::unique_ptr<AnswerForm> messages_form(Envelope envelope);
+std::unique_ptr<AnswerForm> responses_form(Envelope envelope);
 
 std::string new_id(std::string_view prefix);
 // Characters that begin in what a token writes.
 int64_t characters_of(const ServedModel& model, int32_t id);
+// A token with its rivals, as chat and responses tell it.
+Json scored_token(const ServedModel& model, const Piece& piece);
 std::string json_text(const Json& value);  // what is not UTF-8 is replaced
 
 }  // namespace fidelio::serve

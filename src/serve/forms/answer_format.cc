@@ -33,7 +33,7 @@ std::shared_ptr<Constraint> of_schema(const Json& schema, const std::string& fie
 
 }  // namespace
 
-std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& formats) {
+std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& formats, const std::string& place) {
   const auto pattern = fields.text("regex");
   const Json* format = fields.find("response_format");
   const std::string type = format ? Fields(*format, "response_format").text("type").value_or("") : "text";
@@ -52,7 +52,7 @@ std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& for
   const Json* outer = inside.find("json_schema");
   const Json* schema = outer && outer->is_object() && outer->contains("schema") ? &(*outer)["schema"] : nullptr;
   if (schema == nullptr) inside.refuse("json_schema", "an object with a schema");
-  return of_schema(*schema, "response_format.json_schema.schema", formats);
+  return of_schema(*schema, place, formats);
 }
 
 // References are from the root of the parameters, which stand at `root` of the schema of all calls.

@@ -26,8 +26,10 @@ class AnswerFormats {
   std::list<std::pair<std::string, std::shared_ptr<grammar::TokenConstraint>>> kept_;  // the newest first
 };
 
-// Of response_format (text, json_object, json_schema) or regex; null: none. Throws RequestError naming the field.
-std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& formats);
+// Of response_format (text, json_object, json_schema) or regex; null: none. Throws RequestError naming the field, a
+// schema by the place where the client wrote it.
+std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& formats,
+                                        const std::string& place = "response_format.json_schema.schema");
 // A call of one of the tools, or of the one that tool_choice names; null: tool_choice leaves it to the model.
 std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, AnswerFormats& formats);
 

@@ -26,6 +26,7 @@ class AnswerParts {
       : state_(thinking ? State::thought : State::start), tools_(tools), one_call_(one_call) {}
   std::vector<Part> push(const std::string& text);
   std::vector<Part> finish();
+  bool thinks() const { return state_ == State::thought; }
   bool over() const { return state_ == State::over; }  // nothing that may follow is a part
 
  private:

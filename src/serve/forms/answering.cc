@@ -9,12 +9,15 @@ namespace fidelio::serve {
 namespace {
 
 std::unique_ptr<AnswerForm> form_of(const Call& call, std::shared_ptr<const ServedModel> model) {
-  Envelope envelope{"",    call.model,        model->fingerprint, static_cast<int64_t>(std::time(nullptr)),
-                    model, call.include_usage};
+  Envelope envelope{"",    call.model,         model->fingerprint, static_cast<int64_t>(std::time(nullptr)),
+                    model, call.include_usage, call.repeated};
   switch (call.route) {
     case Route::chat:
       envelope.id = new_id("chatcmpl-");
       return chat_form(std::move(envelope));
+    case Route::responses:
+      envelope.id = new_id("resp_");
+      return responses_form(std::move(envelope));
     case Route::messages:
       envelope.id = new_id("msg_");
       return messages_form(std::move(envelope));
@@ -54,7 +57,7 @@ void Answering::start() {
   open_ = choices_.size();
   if (!call_.stream) return;
   streaming_ = true;
-  exchange_->begin_events();
+  exchange_->begin_events(form_->ping());
   for (Under& under : choices_) {
     exchange_->send(form_->opening(under.choice, usage_));
     if (call_.echo && !call_.logprobs) tell(under, {{Part::Kind::text, call_.prompt_texts[under.choice.prompt]}}, {});
@@ -129,7 +132,11 @@ void Answering::heard(size_t index, Piece&& piece) {
   under.choice.text += piece.text;
   under.logprob += static_cast<double>(piece.logprob);
   ++under.tokens;
+  const bool thought = under.parts.thinks();
   std::vector<Part> parts = parts_of(under, piece.text, false);
+  piece.thought = thought || under.parts.thinks();
+  // Thinking stands first, so that all tokens up to here are of it or of its mark.
+  if (piece.thought) usage_.thought += under.tokens - std::exchange(under.thought, under.tokens);
   std::vector<Piece> pieces;
   if (call_.logprobs) pieces.push_back(std::move(piece));
   tell(under, std::move(parts), std::move(pieces));

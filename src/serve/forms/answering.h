@@ -26,7 +26,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
     AnswerParts parts;
     Clock::time_point newest;  // token; start_ where there is none
     double logprob = 0;        // sum over its tokens
-    int64_t tokens = 0;
+    int64_t tokens = 0, thought = 0;
     bool cut = false;  // it has all its parts, whatever the engine may still say
   };
   void submit(size_t prompt, int64_t number);

@@ -1,4 +1,5 @@
 // A call from its requests to its last byte, with the event loop of the test.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "grammar/json_schema.h"
@@ -11,11 +12,12 @@ namespace {
 class Answered final : public Exchange {
  public:
   void respond(HttpResponse response) override { reply.body = response.body, over = true; }
-  void begin_events() override {}
+  void begin_events(std::string text) override { ping = std::move(text); }
   void send(std::string bytes) override { reply.body += bytes; }
   void end() override { over = true; }
   void on_gone(std::function<void()>) override {}
   Reply reply;
+  std::string ping;
   bool over = false;
 };
 
@@ -29,11 +31,12 @@ class OneLoop {
   }
   const std::shared_ptr<const ServedModel>& model() const { return model_; }
   int64_t tokens() const { return engine_.status().counters.tokens; }
-  Reply answer(const Call& call) {
+  Reply answer(const Call& call) { return answered(call)->reply; }
+  std::shared_ptr<Answered> answered(const Call& call) {
     const auto exchange = std::make_shared<Answered>();
     std::make_shared<Answering>(call, model_, engine_, metrics_, exchange)->start();
     turn([&] { return exchange->over; });
-    return exchange->reply;
+    return exchange;
   }
 
  private:
@@ -91,6 +94,43 @@ TEST(Answering, EndsAnAnswerAfterTheOneCallThatWasAskedFor) {
   for (const Json& event : loop.answer(call).events())
     for (const Json& choice : event["choices"]) heard += choice["delta"].contains("tool_calls");
   EXPECT_EQ(heard, 2);  // one of each choice
+}
+
+TEST(Answering, CountsWhatWasThought) {
+  OneLoop loop;
+  Call call =
+      read_call(Route::responses, R"({"input": "u", "temperature": 0, "top_logprobs": 1})", *loop.model(), {"quill"});
+  call.prompts[0].constraint =
+      loop.model()->formats->get("thought", [&] { return grammar::regex_grammar("<think>[a-z]{9}</think>[A-Z]{9}"); });
+  const Json whole = loop.answer(call).json();
+  ASSERT_EQ(whole["output"].size(), 2u) << whole;
+  EXPECT_EQ(whole["output"][0]["content"][0]["text"].get<std::string>().size(), 9u);
+  const Json& said = whole["output"][1]["content"][0];
+  const int64_t thought = whole["usage"]["output_tokens_details"]["reasoning_tokens"],
+                tokens = whole["usage"]["output_tokens"];
+  std::string spelled;
+  for (const Json& token : said["logprobs"]) spelled += token["token"].get<std::string>();
+  // One token may bring the end of the mark and the first letter of what is said; it is of the thought.
+  const std::string text = said["text"];
+  EXPECT_THAT(spelled, ::testing::AnyOf(text, text.substr(1)));
+  EXPECT_EQ(std::ssize(said["logprobs"]), tokens - thought);
+  call.stream = true;
+  const std::vector<Json> events = loop.answer(call).events();
+  EXPECT_EQ(events.back()["response"]["usage"]["output_tokens_details"]["reasoning_tokens"], thought);
+  EXPECT_EQ(events.back()["response"]["output"][1]["content"], whole["output"][1]["content"]);
+}
+
+TEST(Answering, BreaksItsSilenceInTheClientsForm) {
+  OneLoop loop;
+  const auto ping = [&](Route route, const char* body) {
+    return loop.answered(read_call(route, body, *loop.model(), {"quill"}))->ping;
+  };
+  EXPECT_EQ(ping(Route::chat, R"({"messages": [{"role": "user", "content": "u"}], "max_tokens": 1, "stream": true})"),
+            ":\n\n");
+  EXPECT_EQ(ping(Route::responses, R"({"input": "u", "max_output_tokens": 1, "stream": true})"), ":\n\n");
+  EXPECT_EQ(
+      ping(Route::messages, R"({"messages": [{"role": "user", "content": "u"}], "max_tokens": 1, "stream": true})"),
+      "event: ping\ndata: {\"type\":\"ping\"}\n\n");
 }
 
 }  // namespace

@@ -140,4 +140,10 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
           extra.contains("tools")};
 }
 
+void leave_thinking_out(Json& chat) {
+  Json& extra = chat["chat_template_kwargs"];
+  if (extra.is_null()) extra = Json::object();
+  if (extra.is_object() && !extra.contains("enable_thinking")) extra["enable_thinking"] = false;
+}
+
 }  // namespace fidelio::serve

@@ -19,4 +19,7 @@ struct ChatPrompt {
 // where the checkpoint has no template.
 ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model);
 
+// Asks of the template that the answer does not think, where a chat body says nothing of that itself.
+void leave_thinking_out(Json& chat);
+
 }  // namespace fidelio::serve

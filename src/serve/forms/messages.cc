@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "serve/forms/chat_prompt.h"
 #include "serve/forms/openai_request.h"
 
 namespace fidelio::serve {
@@ -113,14 +114,12 @@ void read_configs(const Fields& fields, Json& chat) {
     }
   const Json* thinking = fields.find("thinking");
   if (thinking == nullptr || Fields(*thinking, "thinking").text("type") != "disabled") return;
-  Json& extra = chat["chat_template_kwargs"];
-  if (extra.is_null()) extra = Json::object();
-  if (extra.is_object() && !extra.contains("enable_thinking")) extra["enable_thinking"] = false;
+  leave_thinking_out(chat);
 }
 
 }  // namespace
 
-Json chat_body_of(const Json& body) {
+Json chat_body_of_messages(const Json& body) {
   const Fields fields(body);
   Json chat = Json::object();
   for (const char* same : {"model", "stream", "temperature", "top_p", "top_k", "seed", "max_tokens", "min_p",

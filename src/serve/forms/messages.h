@@ -9,6 +9,6 @@ namespace fidelio::serve {
 
 // The chat body that asks for the same: system, text, tool_use and tool_result blocks, stop_sequences, tools,
 // tool_choice; an assistant's message at the end is continued. Throws RequestError naming the field.
-Json chat_body_of(const Json& messages_body);
+Json chat_body_of_messages(const Json& body);
 
 }  // namespace fidelio::serve

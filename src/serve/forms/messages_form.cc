@@ -79,6 +79,7 @@ class MessagesForm final : public AnswerForm {
                           {"usage", usage_of(usage)}});
   }
   std::string end(const Usage&) override { return message_event({{"type", "message_stop"}}); }
+  std::string ping() const override { return message_event({{"type", "ping"}}); }
   std::string error(const RequestError& error) override {
     return "event: error\ndata: " + messages_error_body(error.status(), error.what()) + "\n\n";
   }

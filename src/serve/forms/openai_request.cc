@@ -8,6 +8,7 @@
 #include "core/rng.h"
 #include "serve/forms/chat_prompt.h"
 #include "serve/forms/messages.h"
+#include "serve/forms/responses.h"
 
 namespace fidelio::serve {
 namespace {
@@ -196,12 +197,46 @@ void refuse_what_is_not_done(const Fields& fields) {
   if (modalities != nullptr && *modalities != Json::array({"text"})) fields.refuse("modalities", "text alone");
 }
 
+// Every route but completions comes to ask in the words of chat.
+void say_in_words_of_chat(Route route, Json& body) {
+  if (route == Route::messages) body = chat_body_of_messages(body);
+  if (route == Route::responses) body = chat_body_of_responses(body);
+  if (route != Route::completions) take_allowed_tools(body);
+}
+
+void read_chat(const Fields& fields, const ServedModel& model, Call& call, GenerationRequest& common,
+               std::vector<std::vector<int32_t>>& prompts) {
+  ChatPrompt chat = chat_prompt(fields, model);
+  prompts.push_back(std::move(chat.ids));
+  call.thinking = chat.thinking;
+  call.tools = chat.tools;
+  call.one_call = !fields.boolean("parallel_tool_calls", true);
+  // Marks of calls and of thinking are special tokens in some families.
+  const auto think = model.tokenizer.id_of("<think>");
+  common.special_in_text = common.special_in_text || chat.tools || (think && model.tokenizer.is_special(*think));
+  common.constraint = read_tool_choice(fields, *model.formats);
+}
+
+// A form, where one is asked for, in place of what the model would say of itself.
+void impose_format(const Fields& fields, const ServedModel& model, Call& call, GenerationRequest& common) {
+  const bool response = call.route == Route::responses;
+  auto format =
+      read_format(fields, *model.formats, response ? "text.format.schema" : "response_format.json_schema.schema");
+  if (format) {
+    if (common.constraint)
+      fields.refuse(response ? "text.format" : "response_format", "text where tool_choice asks for a call");
+    common.constraint = std::move(format);
+    call.tools = false;
+  }
+  if (common.constraint) call.thinking = false;  // its first character is one of the form
+}
+
 }  // namespace
 
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names) {
   Json object = parse_ordered_json(body, "the body");
-  if (route == Route::messages) object = chat_body_of(object);
-  if (route == Route::chat) take_allowed_tools(object);
+  const Json asked = route == Route::responses ? object : Json();  // what the answer repeats of it
+  say_in_words_of_chat(route, object);
   const Fields fields(object);
   check_model(fields, names);
   Call call;
@@ -220,26 +255,14 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
   read_logprobs(fields, call, common);
   common.special_in_text = !fields.boolean("skip_special_tokens", true);
   validate(common.sampling);
+  if (route == Route::responses) call.repeated = repeated_in_response(asked, common.sampling);
   std::vector<std::vector<int32_t>> prompts;
   if (route == Route::completions) {
     prompts = read_prompts(fields, model);
   } else {
-    ChatPrompt chat = chat_prompt(fields, model);
-    prompts.push_back(std::move(chat.ids));
-    call.thinking = chat.thinking;
-    call.tools = chat.tools;
-    call.one_call = !fields.boolean("parallel_tool_calls", true);
-    // Marks of calls and of thinking are special tokens in some families.
-    const auto think = model.tokenizer.id_of("<think>");
-    common.special_in_text = common.special_in_text || chat.tools || (think && model.tokenizer.is_special(*think));
-    common.constraint = read_tool_choice(fields, *model.formats);
+    read_chat(fields, model, call, common, prompts);
   }
-  if (auto format = read_format(fields, *model.formats)) {
-    if (common.constraint) fields.refuse("response_format", "text where tool_choice asks for a call");
-    common.constraint = std::move(format);
-    call.tools = false;
-  }
-  if (common.constraint) call.thinking = false;  // its first character is one of the form
+  impose_format(fields, model, call, common);
   if (static_cast<int64_t>(prompts.size()) * call.best_of > kMaxChoices)
     fields.refuse("n", fmt::format("at most {} choices in all", kMaxChoices));
   for (auto& prompt : prompts) {

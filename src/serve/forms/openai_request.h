@@ -1,4 +1,4 @@
-// serve: what a body of /v1/completions, /v1/chat/completions or /v1/messages asks for. Pure: bytes in, requests of the engine out.
+// serve: what a body of a route that generates asks for. Pure: bytes in, requests of the engine out.
 #pragma once
 #include <string>
 #include <string_view>
@@ -10,13 +10,14 @@
 
 namespace fidelio::serve {
 
-enum class Route : uint8_t { completions, chat, messages };
+enum class Route : uint8_t { completions, chat, messages, responses };
 
 struct Call {
   Route route = Route::completions;
   std::string model;  // as it is served
   bool stream = false, include_usage = false, echo = false;
   bool logprobs = false;
+  Json repeated{};  // of the body, in a response
   // How the answer is taken apart (serve/forms/answer_parts.h).
   bool thinking = false, tools = false, one_call = false;
   int64_t n = 1, best_of = 1;              // choices told and computed, of each prompt

@@ -42,13 +42,26 @@ Json token_of(const ServedModel& model, const TokenScore& score) {
   return {{"token", name}, {"logprob", score.logprob}, {"bytes", list}};
 }
 
+}  // namespace
+
+Json scored_token(const ServedModel& model, const Piece& piece) {
+  Json token = token_of(model, {piece.id, piece.logprob});
+  token["top_logprobs"] = Json::array();
+  for (const TokenScore& score : piece.best) token["top_logprobs"].push_back(token_of(model, score));
+  token["drafted"] = piece.drafted;
+  return token;
+}
+
+namespace {
+
 Json usage_of(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
           {"prompt_tokens_details", {{"cached_tokens", usage.reused}}},
           {"completion_tokens_details",
-           {{"accepted_prediction_tokens", usage.accepted},
+           {{"reasoning_tokens", usage.thought},
+            {"accepted_prediction_tokens", usage.accepted},
             {"rejected_prediction_tokens", usage.drafted - usage.accepted}}}};
 }
 
@@ -205,13 +218,7 @@ class ChatForm final : public OpenAiForm {
   Json logprobs(const std::vector<Piece>& pieces, int64_t) const override {
     if (pieces.empty()) return nullptr;
     Json content = Json::array();
-    for (const Piece& piece : pieces) {
-      Json token = token_of(*e_.served, {piece.id, piece.logprob});
-      token["top_logprobs"] = Json::array();
-      for (const TokenScore& score : piece.best) token["top_logprobs"].push_back(token_of(*e_.served, score));
-      token["drafted"] = piece.drafted;
-      content.push_back(std::move(token));
-    }
+    for (const Piece& piece : pieces) content.push_back(scored_token(*e_.served, piece));
     return {{"content", content}, {"refusal", nullptr}};
   }
 };

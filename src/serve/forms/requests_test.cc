@@ -58,6 +58,27 @@ const std::vector<Example> kExamples = {
      R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": -1, "functions": [], "modalities": ["text"],
       "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": {"type": "allowed_tools",
         "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}}})"},
+    {Route::responses, R"({"model": "quill", "instructions": "s", "input": [{"role": "user", "content": "a"},
+      {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "b"}], "status": "completed"},
+      {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "c"}]},
+      {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
+        "content": [{"type": "output_text", "text": "d", "annotations": [], "logprobs": []}]},
+      {"type": "function_call", "id": "fc_1", "call_id": "1", "name": "f", "arguments": "{\"x\": 1}", "status": "completed"},
+      {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "3"}]}],
+      "tools": [{"type": "function", "name": "f", "description": "d", "strict": true, "parameters": {"type": "object"}}],
+      "tool_choice": {"type": "function", "name": "f"}, "parallel_tool_calls": false, "max_output_tokens": 4,
+      "temperature": 0.5, "top_p": 0.9, "top_k": 4, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": 0.1,
+      "frequency_penalty": 0.1, "logit_bias": {"3": 1}, "seed": 1, "stop": ["x"], "stop_token_ids": [5],
+      "ignore_eos": true, "skip_special_tokens": true, "chat_template_kwargs": {"a": 1}, "top_logprobs": 2,
+      "include": ["message.output_text.logprobs", "reasoning.encrypted_content"], "reasoning": {"effort": "none", "summary": "auto"},
+      "metadata": {"a": "b"}, "user": "u", "truncation": "auto", "store": true, "background": false, "conversation": null,
+      "previous_response_id": null, "prompt": null, "stream": false, "stream_options": {"include_obfuscation": false}})"},
+    {Route::responses, R"({"input": "a", "text": {"verbosity": "low", "format": {"type": "json_schema", "name": "n",
+      "strict": true, "schema": {"type": "object", "properties": {"a": {"type": "string"}}}}}})"},
+    {Route::responses, R"({"input": "a", "regex": "a+", "text": {"format": {"type": "text"}}, "tool_choice": "none",
+      "tools": [{"type": "function", "name": "f"}]})"},
+    {Route::responses, R"({"input": "a", "tools": [{"type": "function", "name": "f"}],
+      "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}})"},
 };
 
 // Every place in a body, the deepest included.
@@ -205,6 +226,110 @@ std::string refusal_of(Route route, const std::string& fields) {
   return "";
 }
 
+Call response(const std::string& fields) { return read_call(Route::responses, "{" + fields + "}", model(), {"quill"}); }
+
+TEST(Requests, OfResponsesAskForWhatAChatAsksFor) {
+  const std::string common =
+                        R"("seed": 3, "top_k": 5, "temperature": 0.5, "stop": "x", "parallel_tool_calls": false, )",
+                    function = R"("name": "f", "description": "d", "parameters": {"type": "object"}, "strict": true})";
+  const Call theirs = chat(common + R"("max_tokens": 7, "logprobs": true, "top_logprobs": 2, "messages": [
+    {"role": "system", "content": "s"}, {"role": "user", "content": "ab"}, {"role": "assistant", "content": "c",
+      "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}},
+                     {"id": "2", "type": "function", "function": {"name": "f", "arguments": ""}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "3"}, {"role": "tool", "tool_call_id": "2", "content": "4"},
+    {"role": "assistant", "content": "", "tool_calls": [{"id": "3", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "3", "content": "5"}], "tools": [{"type": "function", "function": {)" +
+                           function + "}]");
+  const Call call = response(common + R"("max_output_tokens": 7, "top_logprobs": 2, "instructions": "s", "input": [
+    {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+    {"type": "reasoning", "summary": []},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "c", "annotations": []}]},
+    {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{\"x\": 1}"},
+    {"type": "function_call", "call_id": "2", "name": "f", "arguments": ""},
+    {"type": "function_call_output", "call_id": "1", "output": "3"},
+    {"type": "function_call_output", "call_id": "2", "output": [{"type": "input_text", "text": "4"}]},
+    {"type": "reasoning", "summary": []}, {"type": "function_call", "call_id": "3", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "3", "output": "5"}], "tools": [{"type": "function", )" +
+                             function + "]");
+  const GenerationRequest &one = call.prompts[0], &other = theirs.prompts[0];
+  EXPECT_EQ(model().tokenizer.decode(one.prompt), model().tokenizer.decode(other.prompt));
+  EXPECT_EQ(
+      std::tie(one.max_tokens, one.stop_strings, one.sampling.seed, one.sampling.top_k, one.alternatives),
+      std::tie(other.max_tokens, other.stop_strings, other.sampling.seed, other.sampling.top_k, other.alternatives));
+  EXPECT_TRUE(call.logprobs && call.tools && call.one_call);
+  EXPECT_EQ(response(R"("input": "u")").prompts[0].prompt,
+            response(R"("input": [{"role": "user", "content": "u"}])").prompts[0].prompt);
+  EXPECT_FALSE(response(R"("input": "u", "include": ["reasoning.encrypted_content"])").logprobs);
+  EXPECT_TRUE(response(R"("input": "u", "include": ["message.output_text.logprobs"])").logprobs);
+  EXPECT_EQ(response(R"("input": "u")").prompts[0].max_tokens, INT32_MAX);
+}
+
+TEST(Requests, OfResponsesImposeFormsAndCalls) {
+  const std::string body = R"("input": "u", )", tools = R"("tools": [{"type": "function", "name": "f"},
+    {"type": "function", "name": "g", "parameters": null}, {"type": "function", "name": "h"}], "tool_choice": )";
+  const Call form =
+      response(body + R"("text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object",
+    "properties": {"a": {"const": 1}}, "required": ["a"]}}})");
+  EXPECT_TRUE(reads(form, R"({"a": 1})"));
+  EXPECT_FALSE(reads(form, R"({"a": 2})"));
+  EXPECT_TRUE(reads(response(body + R"("text": {"format": {"type": "json_object"}})"), R"({"b": 2})"));
+  for (const char* none :
+       {R"("text": {"format": {"type": "text"}})", R"("text": {"verbosity": "low"})", R"("text": null)"})
+    EXPECT_EQ(response(body + none).prompts[0].constraint, nullptr);
+  const auto takes = [&](const std::string& choice, const std::string& name) {
+    return reads(response(body + tools + choice), "{\"name\": \"" + name + "\", \"arguments\": {}}");
+  };
+  EXPECT_TRUE(takes("\"required\"", "f") && takes("\"required\"", "h"));
+  EXPECT_TRUE(takes(R"({"type": "function", "name": "g"})", "g"));
+  EXPECT_FALSE(takes(R"({"type": "function", "name": "g"})", "f"));
+  const char* some = R"({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "h"}]})";
+  EXPECT_TRUE(takes(some, "h"));
+  EXPECT_FALSE(takes(some, "g"));
+  for (const char* free : {"\"auto\"", "\"none\"", "null"})
+    EXPECT_EQ(response(body + tools + free).prompts[0].constraint, nullptr);
+}
+
+TEST(Requests, OfResponsesAreRefusedInTheirOwnWords) {
+  const std::string body = R"("input": "u", )", tools = body + R"("tools": [{"type": "function", "name": "f"}], )";
+  for (
+      const auto& [fields, word] : std::vector<std::pair<std::string, std::string>>{
+          {body + R"("previous_response_id": "resp_1")", "previous_response_id: expected none: nothing is stored"},
+          {body + R"("conversation": {"id": "c"})", "conversation: "},
+          {body + R"("prompt": {"id": "p"})", "prompt: "},
+          {body + R"("background": true)", "background: "},
+          {body + R"("store": 1)", "store: "},
+          {body + R"("max_output_tokens": 0)", "max_output_tokens: "},
+          {body + R"("top_logprobs": 21)", "top_logprobs: "},
+          {body + R"("include": "x")", "include: "},
+          {body + R"("metadata": [])", "metadata: "},
+          {body + R"("reasoning": {"effort": 3})", "reasoning.effort: "},
+          {body + R"("tools": [{"type": "web_search"}])",
+           "tools[0].type: expected function: this server has no web_search"},
+          {body + R"("tools": [{"type": "function"}])", "tools[0].name: "},
+          {body + R"("tools": [{"type": "function", "name": "f", "parameters": 5}])", "tools[0].parameters: "},
+          {tools + R"("tool_choice": {"type": "function", "name": "g"})", "tool_choice: "},
+          {tools + R"("tool_choice": {"type": "web_search"})", "tool_choice: "},
+          {tools +
+               R"("tool_choice": {"type": "allowed_tools", "mode": "x", "tools": [{"type": "function", "name": "f"}]})",
+           "tool_choice.mode: "},
+          {tools + R"("tool_choice": "required", "text": {"format": {"type": "json_object"}})", "text.format: "},
+          {body + R"("text": {"format": {"type": "xml"}})", "text.format.type: "},
+          {body + R"("text": {"format": {"type": "json_schema"}})", "text.format.schema: "},
+          {body + R"("text": {"format": {"type": "json_schema", "schema": {"not": {}}}})", "text.format.schema: "},
+          {"", "input: "},
+          {R"("input": [])", "input: "},
+          {R"("input": [{"type": "reasoning", "summary": []}])", "input: "},
+          {R"("input": [{"role": "user", "content": "u"}, {"type": "item_reference", "id": "x"}])", "input[1].type: "},
+          {R"("input": [{"role": "tool", "content": "u"}])", "input[0].role: "},
+          {R"("input": [{"role": "user", "content": [{"type": "input_text", "text": "u"}, {"type": "input_image"}]}])",
+           "input[0].content[1].type: expected input_text or output_text: this server reads no input_image"},
+          {R"("input": [{"type": "function_call_output", "call_id": "1", "output": [{"type": "input_file"}]}])",
+           "input[0].output[0].type: "},
+          {R"("input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{x"}])",
+           "input[0].arguments: "}})
+    EXPECT_THAT(refusal_of(Route::responses, fields), ::testing::StartsWith(word)) << fields;
+}
+
 TEST(Requests, RefuseToolsThatCannotBeCalled) {
   const std::string body = R"("messages": [{"role": "user", "content": "u"}], "tools": [)",
                     good = R"({"type": "function", "function": {"name": "f"}})";
@@ -305,6 +430,20 @@ TEST(Requests, OfMessagesLeaveThinkingOut) {
   EXPECT_EQ(prompt(R"(, "thinking": {"type": "disabled"})"), "u at once");
   EXPECT_EQ(prompt(R"(, "thinking": {"type": "enabled", "budget_tokens": 1024})"), "u");
   EXPECT_EQ(prompt(R"(, "thinking": {"type": "disabled"}, "chat_template_kwargs": {"enable_thinking": true})"), "u");
+}
+
+TEST(Requests, OfResponsesLeaveThinkingOut) {
+  ServedModel other = model();
+  other.chat = ChatTemplate(
+      "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking is false %} at once{% endif %}");
+  const auto prompt = [&](const std::string& effort) {
+    return other.tokenizer.decode(
+        read_call(Route::responses, R"({"input": "u", "reasoning": {"effort": )" + effort + "}}", other, {"quill"})
+            .prompts[0]
+            .prompt);
+  };
+  EXPECT_EQ(prompt("\"none\""), "u at once");
+  for (const char* thinks : {"\"low\"", "null"}) EXPECT_EQ(prompt(thinks), "u");
 }
 
 TEST(Requests, ImposeToolsWhoseParametersReferToThemselves) {

@@ -120,7 +120,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::shared_ptr<class SessionExchange> exchange_;
   std::string cors_;  // header lines of the answer
   net::steady_timer watch_;
-  int silent_ = 0;  // watches since a probe was written
+  int silent_ = 0;                                // watches since a probe was written
+  std::chrono::steady_clock::time_point said_{};  // something last
   bool writing_ = false, keep_alive_ = false, old_client_ = false, head_only_ = false, receiving_ = false,
        closed_ = false;
 };
@@ -141,8 +142,9 @@ class SessionExchange final : public Exchange {
   }
 
   // Chunks, or for HTTP/1.0, which has none, bytes up to the end of the connection.
-  void begin_events() override {
+  void begin_events(std::string ping) override {
     if (session_ == nullptr) return;
+    ping_ = std::move(ping);
     Session& s = *session_;
     begun_ = true;
     if (s.old_client_) s.keep_alive_ = false;
@@ -167,9 +169,12 @@ class SessionExchange final : public Exchange {
   bool probe() {
     if (session_ == nullptr) return true;
     if (!begun_ && session_->old_client_) return false;
-    begun_ ? send(":\n\n") : session_->enqueue("HTTP/1.1 100 Continue\r\n\r\n");
+    begun_ ? send(ping_) : session_->enqueue("HTTP/1.1 100 Continue\r\n\r\n");
     return true;
   }
+
+  // Of a stream that was silent for too long.
+  void ping() { send(begun_ ? ping_ : ""); }
 
   // The connection was lost.
   void lost() {
@@ -185,6 +190,7 @@ class SessionExchange final : public Exchange {
   std::shared_ptr<Session> session_;
   std::function<void()> gone_;
   bool begun_ = false;  // a stream
+  std::string ping_;
 };
 
 void Session::read() {
@@ -303,19 +309,24 @@ bool Session::left() {
   return silent_++ % kProbe == 0 && !exchange->probe();
 }
 
-// While a client waits nothing is read from it, and it may be gone.
+// While a client waits nothing is read from it, and it may be gone, or think that we are.
 void Session::watch() {
   watch_.expires_after(kWatch);
   watch_.async_wait([self = weak_from_this()](Code error) {
     const auto session = self.lock();
     if (error || session == nullptr || session->closed_ || session->exchange_ == nullptr) return;
-    session->left() ? session->close() : session->watch();
+    if (session->left()) return session->close();
+    const auto exchange = session->exchange_;  // a write may end it
+    if (exchange != nullptr && std::chrono::steady_clock::now() - session->said_ >= session->loop_.limits.silence)
+      exchange->ping();
+    session->watch();
   });
 }
 
 void Session::enqueue(std::string bytes) {
   if (closed_) return;
   queued_ += bytes.size();
+  said_ = std::chrono::steady_clock::now();
   // One answer may be larger than what a stream may leave unread; it is bounded by what was asked for.
   if (!queue_.empty() && queued_ > loop_.limits.unsent_bytes) return close();
   queue_.push_back(std::move(bytes));

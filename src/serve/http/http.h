@@ -23,8 +23,9 @@ struct HttpLimits {
   int64_t connections = 256;      // beyond these a connection is told 503
   std::chrono::milliseconds read{
       30'000};  // from the end of one request to that of the next one's header, and of its body
-  std::chrono::milliseconds write{30'000};  // without a byte that the reader took
-  std::chrono::milliseconds drain{30'000};  // after stop(), for what is being answered
+  std::chrono::milliseconds write{30'000};    // without a byte that the reader took
+  std::chrono::milliseconds silence{10'000};  // of a stream, after which it says that it is still there
+  std::chrono::milliseconds drain{30'000};    // after stop(), for what is being answered
   // Origins of pages that a browser lets read our answers (CORS), besides our own page; "*" = every page there is.
   std::vector<std::string> origins{};
 };
@@ -42,14 +43,18 @@ struct HttpResponse {
   std::vector<std::pair<std::string, std::string>> headers{};
 };
 
+// A comment: what says nothing to any reader of events.
+inline constexpr const char* kComment = ":\n\n";
+
 // A request that waits for its answer. All members are called on the event loop; when the client has gone, or after the
 // answer's end, they do nothing.
 class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual void respond(HttpResponse response) = 0;
-  // Or a stream of server-sent events: 200, then what is sent, then the end.
-  virtual void begin_events() = 0;
+  // Or a stream of server-sent events: 200, then what is sent, then the end. Where nothing is sent for a while, as when a
+  // long prompt is computed, it is `ping`, so that neither the client nor a proxy takes it for dead.
+  virtual void begin_events(std::string ping) = 0;
   virtual void send(std::string bytes) = 0;
   virtual void end() = 0;
   // Called once if the client goes away before the end.
