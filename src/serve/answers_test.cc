@@ -217,6 +217,13 @@ TEST(Answers, InTheFormThatWasAskedFor) {
           serving.complete(with(body, {{"regex", "[A-C]{3}-\\d{2}"}})).json()["choices"][0]["text"];
       EXPECT_TRUE(std::regex_match(text, std::regex("[A-C]{3}-\\d{2}"))) << text;
     }
+    // Whole before its first token, whether or not one may come that says so.
+    for (const bool no_stop : {false, true}) {
+      const Reply reply = serving.complete(with(kGreedy, {{"regex", ""}, {"ignore_eos", no_stop}}));
+      ASSERT_EQ(reply.status, 200) << reply.body;
+      EXPECT_EQ(reply.json()["choices"][0]["text"], "");
+      EXPECT_EQ(reply.json()["choices"][0]["finish_reason"], "stop");
+    }
     const Json call =
         serving
             .chat({{"messages", {{{"role", "user"}, {"content", "Hello"}}}},
