@@ -447,8 +447,7 @@ bool Engine::stands(Output& output, size_t draft, int32_t drafted, size_t row, C
 void Engine::accept(Sequence& s, const Chosen& chosen, bool drafted) {
   if (s.over) return;  // cancelled by an owner who heard of another token
   if (chosen.id < 0) {
-    // Whole before its first token, and no stop id is the request's that could say so.
-    if (s.state >= 0 && s.request.constraint->must_end(s.state)) return finish(s, FinishReason::stop);
+    if (s.state >= 0 && s.request.constraint->must_end(s.state)) return finish(s, FinishReason::stop);  // without a word
     s.result.error =
         s.state >= 0
             ? "no token of the vocabulary can go on with an answer of the form that was asked for"
