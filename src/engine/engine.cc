@@ -447,7 +447,7 @@ bool Engine::stands(Output& output, size_t draft, int32_t drafted, size_t row, C
 void Engine::accept(Sequence& s, const Chosen& chosen, bool drafted) {
   if (s.over) return;  // cancelled by an owner who heard of another token
   if (chosen.id < 0) {
-    if (s.state >= 0 && s.request.constraint->must_end(s.state)) return finish(s, FinishReason::stop);  // without a word
+    if (s.state >= 0 && s.request.constraint->must_end(s.state)) return finish(s, FinishReason::stop);  // it says ""
     s.result.error =
         s.state >= 0
             ? "no token of the vocabulary can go on with an answer of the form that was asked for"
