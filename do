@@ -49,8 +49,8 @@ demo() {
   echo; echo "== 3. quill-26m in 4 bits (GPTQ, group 128, asymmetric; embedding and head in 8)"
   $fidelio quantize models/quill-26m --format int4g128z --calibration-tokens 32768 -o "$out/quill-26m-int4" 2>"$out/log" ||
     { cat "$out/log"; return 1; }
-  $fidelio inspect models/quill-26m | head -1
-  $fidelio inspect "$out/quill-26m-int4" | head -1
+  $fidelio inspect models/quill-26m | sed -n 1p
+  $fidelio inspect "$out/quill-26m-int4" | sed -n 1p
   echo; echo "== 4. Its fidelity on held-out text, against the original with FP32 activations"
   $fidelio eval "$out/quill-26m-int4" --reference models/quill-26m --text $heldout --context 512 --windows 40 2>"$out/log" ||
     { cat "$out/log"; return 1; }
