@@ -11,7 +11,9 @@ from gguf.quants import dequantize
 
 # Where FP16 numbers stand in a block: random bits there would be infinities now and then.
 HALVES = {Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q8_0: [0], Type.Q2_K: [80, 82],
-          Type.Q3_K: [108], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.MXFP4: []}
+          Type.Q3_K: [108], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.MXFP4: [], Type.IQ4_NL: [0], Type.IQ4_XS: [0], Type.IQ2_XXS: [0],
+          Type.IQ2_XS: [0], Type.IQ2_S: [0], Type.IQ3_XXS: [0], Type.IQ3_S: [0], Type.IQ1_S: [0], Type.IQ1_M: [],
+          Type.TQ1_0: [52], Type.TQ2_0: [64], Type.NVFP4: []}
 rng = np.random.default_rng(20)
 
 
@@ -22,6 +24,10 @@ def block_of(kind):
         block[at:at + 2] = np.float16(rng.normal() / 100).reshape(1).view(np.uint8)
     if kind == Type.MXFP4:
         block[0] = rng.integers(110, 130)
+    if kind == Type.IQ1_M:  # a nibble of its FP16 number at the top of each word
+        scale = np.float16(rng.normal() / 100).view(np.uint16)
+        for i in range(4):
+            block[49 + 2 * i] = block[49 + 2 * i] & 15 | (scale >> 4 * i & 15) << 4
     return block
 
 

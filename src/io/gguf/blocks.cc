@@ -7,6 +7,7 @@
 
 #include "core/dtype.h"
 #include "formats/small_float.h"
+#include "io/gguf/grid_blocks.h"
 
 namespace fidelio::gguf {
 namespace {
@@ -144,7 +145,7 @@ void decode_mxfp4(const uint8_t* block, float* values) {
 }
 
 constexpr IntegerCoding kNone{0, false, nullptr};
-constexpr std::array<BlockType, 14> kTypes = {{{0, "F32", 1, 4, decode_f32, kNone},
+constexpr std::array<BlockType, 26> kTypes = {{{0, "F32", 1, 4, decode_f32, kNone},
                                                {1, "F16", 1, 2, decode_f16, kNone},
                                                {2, "Q4_0", 32, 18, decode_integer<kQ4_0>, kQ4_0},
                                                {3, "Q4_1", 32, 20, decode_integer<kQ4_1>, kQ4_1},
@@ -156,17 +157,35 @@ constexpr std::array<BlockType, 14> kTypes = {{{0, "F32", 1, 4, decode_f32, kNon
                                                {12, "Q4_K", 256, 144, decode_q4_k, kNone},
                                                {13, "Q5_K", 256, 176, decode_q5_k, kNone},
                                                {14, "Q6_K", 256, 210, decode_q6_k, kNone},
+                                               {16, "IQ2_XXS", 256, 66, decode_iq2_xxs, kNone},
+                                               {17, "IQ2_XS", 256, 74, decode_iq2_xs, kNone},
+                                               {18, "IQ3_XXS", 256, 98, decode_iq3_xxs, kNone},
+                                               {19, "IQ1_S", 256, 50, decode_iq1_s, kNone},
+                                               {20, "IQ4_NL", 32, 18, decode_iq4_nl, kNone},
+                                               {21, "IQ3_S", 256, 110, decode_iq3_s, kNone},
+                                               {22, "IQ2_S", 256, 82, decode_iq2_s, kNone},
+                                               {23, "IQ4_XS", 256, 136, decode_iq4_xs, kNone},
+                                               {29, "IQ1_M", 256, 56, decode_iq1_m, kNone},
                                                {30, "BF16", 1, 2, decode_bf16, kNone},
-                                               {39, "MXFP4", 32, 17, decode_mxfp4, kNone}}};
+                                               {34, "TQ1_0", 256, 54, decode_tq1_0, kNone},
+                                               {35, "TQ2_0", 256, 66, decode_tq2_0, kNone},
+                                               {39, "MXFP4", 32, 17, decode_mxfp4, kNone},
+                                               {40, "NVFP4", 64, 36, decode_nvfp4, kNone}}};
 
 struct Unread {
   uint32_t number;
   std::string_view name;
 };
-constexpr std::array<Unread, 20> kUnread = {
-    {{9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"},
-     {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {24, "I8"},     {25, "I16"},     {26, "I32"},   {27, "I64"},
-     {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {4, "Q4_2"},     {5, "Q4_3"}}};
+constexpr std::array<Unread, 10> kUnread = {{{9, "Q8_1"},
+                                             {15, "Q8_K"},
+                                             {24, "I8"},
+                                             {25, "I16"},
+                                             {26, "I32"},
+                                             {27, "I64"},
+                                             {28, "F64"},
+                                             {4, "Q4_2"},
+                                             {5, "Q4_3"},
+                                             {41, "Q1_0"}}};
 
 }  // namespace
 
@@ -177,7 +196,7 @@ const BlockType* block_type(uint32_t number) {
 }
 
 std::string_view known_block_types() {
-  return "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K and MXFP4";
+  return "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0, MXFP4 and NVFP4";
 }
 
 std::string_view name_of_unread_type(uint32_t number) {

@@ -13,6 +13,8 @@
 //   Q5_K     256    176  d | m | the same 12 bytes | 32 bytes: fifth bits | 128 bytes            d s q - m t
 //   Q6_K     256    210  128 bytes: low nibbles | 64 bytes: high pairs | 16 signed scales | d    d s (q - 32)
 //   MXFP4     32     17  a power of two, E8M0 | 16 bytes of E2M1, as Q4_0's nibbles              2^(x - 127) e2m1(q)
+//
+// IQ, TQ and NVFP4: io/gguf/grid_blocks.h.
 #pragma once
 #include <cstdint>
 #include <optional>

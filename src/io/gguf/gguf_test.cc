@@ -24,7 +24,7 @@ std::vector<uint8_t> bytes_of_hex(const std::string& hex) {
 
 TEST(GgufBlocks, DecodeToTheBitsOfTheOtherReader) {
   const json goldens = json::parse(read_text_file(FIDELIO_SOURCE_DIR "/src/io/testdata/gguf_blocks.json"));
-  EXPECT_EQ(goldens.size(), 14u);
+  EXPECT_EQ(goldens.size(), 26u);
   for (const json& golden : goldens) {
     const BlockType* type = block_type(golden["type"].get<uint32_t>());
     ASSERT_NE(type, nullptr) << golden["type"];
@@ -102,7 +102,7 @@ TEST_F(GgufFiles, DamageIsNamed) {
   const std::string name = "blk.0.attn_output.weight";
   EXPECT_THAT(message(with_value(name, u64(1ull << 63))), HasSubstr("dimension"));
   EXPECT_THAT(message(with_value(name, u64(1ull << 62) + u64(1ull << 62))), HasSubstr("2^63"));
-  EXPECT_THAT(message(with_value(name, u64(64) + u64(64) + u32(16))), HasSubstr("IQ2_XXS"));
+  EXPECT_THAT(message(with_value(name, u64(64) + u64(64) + u32(15))), HasSubstr("Q8_K"));
   EXPECT_THAT(message(with_value(name, u64(64) + u64(64) + u32(2) + u64(~0ull))), HasSubstr("offset"));
   EXPECT_THAT(message(with_value(name, u64(64) + u64(64) + u32(2) + u64(0))), HasSubstr("overlap"));
   EXPECT_THAT(message(with_value(name, u64(32) + u64(64))), HasSubstr("layers.0.o"));
