@@ -114,7 +114,11 @@ TEST(Grammar, RefusesWhatItCannotImpose) {
                                      {R"({"type": "array", "uniqueItems": true})", "uniqueItems"},
                                      {R"({"type": "car"})", "car"},
                                      {R"([])", "schema"},
-                                     {R"({"type": "number", "minimum": 0.25, "maximum": 0.75})", "bounds"},
+                                     {R"({"type": "number", "minimum": 0.75, "maximum": 0.25})", "bounds"},
+                                     {R"({"type": "number", "exclusiveMinimum": 2.5, "maximum": 2.5})", "bounds"},
+                                     {R"({"type": "number", "multipleOf": 0})", "above 0"},
+                                     {R"({"type": "integer", "multipleOf": 1234567})", "multipleOf"},
+                                     {R"({"minimum": 11, "maximum": 19, "multipleOf": 10})", "no text"},
                                      {R"({"type": "integer", "minimum": 3, "maximum": 2})", "bounds"}})
     try {
       schema_grammar(Json::parse(schema));
@@ -131,6 +135,47 @@ TEST(Grammar, FollowsReferencesAsUrlsSpellThem) {
   EXPECT_TRUE(reads(machine, "1"));
   EXPECT_TRUE(reads(machine, "2"));
   EXPECT_FALSE(reads(machine, "3"));
+}
+
+// Every text of up to five characters, and some longer ones, against what they are as numbers.
+TEST(Grammar, NumbersWithinBoundsAndStepsAreAllOfThem) {
+  const auto compare = [](const char* schema, auto&& fits) {
+    Automaton machine(schema_grammar(Json::parse(schema)));
+    const std::string letters = "0123459.-";
+    std::vector<std::string> texts = {""};
+    for (size_t begin = 0, length = 0; length < 5; ++length)
+      for (const size_t end = texts.size(); begin < end; ++begin)
+        for (const char letter : letters) texts.push_back(texts[begin] + letter);
+    for (const char* longer : {"0.750000000000000", "0.750000000000001", "-2.49999999999999", "120.0500"})
+      texts.emplace_back(longer);
+    static const std::regex plain("-?(0|[1-9][0-9]*)([.][0-9]+)?"), minus_zero("-0([.]0+)?");
+    int met = 0;
+    for (const std::string& text : texts) {
+      const bool number = std::regex_match(text, plain) && !std::regex_match(text, minus_zero);
+      const bool wanted = number && fits(std::stold(text));
+      ASSERT_EQ(reads(machine, text), wanted) << schema << " on " << text;
+      met += wanted;
+    }
+    EXPECT_GT(met, 0) << schema;
+  };
+  using Real = long double;
+  const auto steps = [](Real x,
+                        Real unit) {  // both numbers and their quotient are each off by half a unit in the last place
+    return std::abs(x / unit - std::round(x / unit)) <= std::abs(x / unit) * 3 * 0x1p-64L;
+  };
+  compare(R"({"type": "number", "minimum": 0.25, "maximum": 0.75})", [](Real x) { return x >= .25L && x <= .75L; });
+  compare(R"({"type": "number", "exclusiveMinimum": 0.25, "exclusiveMaximum": 0.5})",
+          [](Real x) { return x > .25L && x < .5L; });
+  compare(R"({"type": "number", "minimum": -2.5, "exclusiveMaximum": 13.04})",
+          [](Real x) { return x >= -2.5L && x < 13.04L; });
+  compare(R"({"type": "number", "exclusiveMinimum": -10.5, "maximum": -0.2})",
+          [](Real x) { return x > -10.5L && x <= -.2L; });
+  compare(R"({"type": "number", "minimum": 0.1})", [](Real x) { return x >= .1L; });
+  compare(R"({"type": "number", "exclusiveMinimum": 0})", [](Real x) { return x > 0; });
+  compare(R"({"type": "number", "multipleOf": 0.05})", [&](Real x) { return steps(x, .05L); });
+  compare(R"({"multipleOf": 2.5, "maximum": 100})", [&](Real x) { return x <= 100 && steps(x, 2.5L); });
+  compare(R"({"type": "number", "multipleOf": 30, "exclusiveMinimum": -30})",
+          [&](Real x) { return x > -30 && steps(x, 30); });
 }
 
 // --- random schemas ------------------------------------------------------------------------------------------------
@@ -175,6 +220,11 @@ bool valid(const Json& root, const Json& schema, const Json& value) {
     if (schema.contains("maximum") && x > schema["maximum"].get<double>()) return false;
     if (schema.contains("exclusiveMinimum") && x <= schema["exclusiveMinimum"].get<double>()) return false;
     if (schema.contains("exclusiveMaximum") && x >= schema["exclusiveMaximum"].get<double>()) return false;
+    if (schema.contains("multipleOf")) {
+      // Both numbers and their quotient are each off by half a unit in the last place.
+      const double times = x / schema["multipleOf"].get<double>();
+      if (std::abs(times - std::round(times)) > std::abs(times) * 3 * 0x1p-53) return false;
+    }
   }
   if (value.is_string()) {
     const std::string text = value.get<std::string>();
@@ -207,7 +257,7 @@ class Generator {
  public:
   explicit Generator(uint32_t seed) : random_(seed) {}
   Json schema(int depth) {
-    switch (pick(depth > 0 ? 13 : 8)) {
+    switch (pick(depth > 0 ? 15 : 10)) {
       case 0:
         return {{"type", "string"}, {"minLength", pick(4)}, {"maxLength", 4 + pick(30)}};
       case 1:
@@ -225,14 +275,18 @@ class Generator {
       case 7:
         return {{"type", {"integer", "null"}}, {"minimum", 0}, {"maximum", 9}};
       case 8:
-        return {{"type", "array"}, {"items", schema(depth - 1)}, {"minItems", pick(3)}, {"maxItems", 2 + pick(3)}};
+        return {{"type", "number"}, {"minimum", pick(100) / 64.0 - 1}, {"maximum", 1 + pick(100) / 100.0}};
       case 9:
+        return {{"type", "number"}, {"minimum", -1000}, {"maximum", 1000}, {"multipleOf", (1 + pick(100)) / 20.0}};
+      case 10:
+        return {{"type", "array"}, {"items", schema(depth - 1)}, {"minItems", pick(3)}, {"maxItems", 2 + pick(3)}};
+      case 11:
         return {{"type", "array"},
                 {"prefixItems", {schema(depth - 1), schema(depth - 1)}},
                 {"items", schema(0)},
                 {"minItems", 2},
                 {"maxItems", 4}};
-      case 10:
+      case 12:
         return {{"anyOf", {schema(depth - 1), schema(depth - 1)}}};
       default: {
         Json properties = Json::object(), required = Json::array();

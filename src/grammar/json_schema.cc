@@ -110,7 +110,6 @@ class Compiler {
                                                       "maxContains",
                                                       "propertyNames",
                                                       "patternProperties",
-                                                      "multipleOf",
                                                       "unevaluatedProperties",
                                                       "unevaluatedItems",
                                                       "additionalItems",
@@ -211,7 +210,8 @@ class Compiler {
                                       {"minimum", "number"},
                                       {"maximum", "number"},
                                       {"exclusiveMinimum", "number"},
-                                      {"exclusiveMaximum", "number"}})
+                                      {"exclusiveMaximum", "number"},
+                                      {"multipleOf", "number"}})
         if (schema.contains(key) && types.empty()) types.push_back(type);
     }
     std::vector<Fragment> all;
@@ -285,9 +285,14 @@ class Compiler {
     read("exclusiveMinimum", bounds.low, bounds.low_excluded, true, true);
     read("maximum", bounds.high, bounds.high_excluded, false, false);
     read("exclusiveMaximum", bounds.high, bounds.high_excluded, false, true);
-    if (bounds.none()) return integer ? any_integer(grammar_) : any_number(grammar_);
+    const bool stepped = schema.contains("multipleOf");
+    if (stepped && !(schema["multipleOf"].is_number() && schema["multipleOf"].get<double>() > 0))
+      refuse(where, "multipleOf is not a number above 0");
+    if (bounds.none() && !stepped) return integer ? any_integer(grammar_) : any_number(grammar_);
     try {
-      return integer ? bounded_integer(grammar_, bounds) : bounded_number(grammar_, bounds);
+      const Fragment within = integer ? bounded_integer(grammar_, bounds) : bounded_number(grammar_, bounds);
+      return stepped ? meet(grammar_, within, multiples(grammar_, schema["multipleOf"].get<double>()), Meet::both)
+                     : within;
     } catch (const Error& e) {
       refuse(where, e.what());
     }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "grammar/decimal.h"
 
 namespace fidelio::grammar {
 namespace {
@@ -50,6 +51,17 @@ Fragment range(Grammar& g, int64_t low, int64_t high) {
   return g.choice(all);
 }
 
+// A bound that is not negative, as it is written: 12.0625 is {12, "0625"}, without zeros at the end.
+struct Bound {
+  int64_t whole;
+  std::string fraction;
+  bool excluded;
+  char digit(int at) const { return at < static_cast<int>(fraction.size()) ? fraction[static_cast<size_t>(at)] : '0'; }
+  bool only_zeros(int from) const { return from >= static_cast<int>(fraction.size()); }
+  // Zeros are all that is left of a lower bound that may be met: whatever follows is no less.
+  bool is_passed(int at) const { return only_zeros(at) && !excluded; }
+};
+
 struct Whole {
   int64_t low, high;
 };
@@ -63,18 +75,80 @@ Whole whole_of(const Bounds& b) {
           static_cast<int64_t>(std::clamp(high, -limit - 1, limit))};
 }
 
-// Not negative, within bounds, with or without a fraction.
-void add_decimals(Grammar& g, const Bounds& b, bool zero, std::vector<Fragment>& all, const char* sign) {
-  Whole w = whole_of(b);
-  w.low = std::max<int64_t>(w.low, 0);
-  const auto fraction = [&] { return g.sequence(g.literal("."), digits(g, 1, 15)); };
-  // n.xxx is below n + 1: inside if n is and n + 1 is no higher than the upper bound.
-  const auto whole_units = static_cast<int64_t>(std::floor(std::min(b.high.value_or(1e15), 1e15))) - 1;
-  const auto signed_one = [&](Fragment f) { return g.sequence(g.literal(sign), f); };
-  if (w.low <= std::min(whole_units, kLargest))
-    all.push_back(signed_one(g.sequence(range(g, w.low, std::min(whole_units, kLargest)), g.optional(fraction()))));
-  const int64_t low = zero ? w.low : std::max<int64_t>(w.low, 1);
-  if (low <= w.high) all.push_back(signed_one(range(g, low, w.high)));
+enum class Round : uint8_t { up, down };
+// The number nearest to x, on one side of it, of those that are written here; x itself where it is one.
+Bound rounded(double x, bool excluded, Round to) {
+  const Decimal exact = decimal_of(x);
+  if (exact.before > kPlaces) return {kLargest + (to == Round::up ? 1 : 0), std::string(kPlaces, '9'), false};
+  std::string all = exact.digits;  // of a whole of 15 digits and a fraction of as many
+  all.insert(0, static_cast<size_t>(std::min(kPlaces - exact.before, 2 * kPlaces + 1)), '0');
+  const bool cut = all.find_first_not_of('0', 2 * kPlaces) != std::string::npos;
+  all.resize(2 * kPlaces, '0');
+  for (size_t at = all.size(); cut && to == Round::up && at-- > 0;) {
+    if (all[at]++ != '9') break;
+    all[at] = '0';
+  }
+  std::string fraction = all.substr(kPlaces);
+  fraction.erase(fraction.find_last_not_of('0') + 1);
+  return {std::stoll(all.substr(0, kPlaces)), fraction, excluded && !cut};
+}
+
+// Tails of a fraction: the digits behind the point from the one at `at` on, of numbers that are no less than `low` and no
+// more than `high`, both fractions of the same whole (null where the digits so far have left that bound behind). Nothing
+// where there is none.
+struct Tails {
+  Grammar& g;
+  const Bound *low, *high;
+
+  std::optional<Fragment> from(int at, bool at_low, bool at_high) {
+    if (!at_low && !at_high) return digits(g, at == 0 ? 1 : 0, kPlaces - at);
+    std::vector<Fragment> all;
+    if (at > 0 && may_end(at, at_low, at_high)) all.push_back(g.empty());
+    const char first = at_low ? low->digit(at) : '0', last = at_high ? high->digit(at) : '9';
+    // Digits that stay at a bound go on alone, the run between them goes on as any.
+    const auto add = [&](char from_digit, char to_digit, bool stays_low, bool stays_high) {
+      if (from_digit > to_digit || at == kPlaces) return;
+      const std::optional<Fragment> rest = from(at + 1, stays_low, stays_high);
+      if (rest)
+        all.push_back(g.sequence(g.byte(static_cast<uint8_t>(from_digit), static_cast<uint8_t>(to_digit)), *rest));
+    };
+    const bool low_alone = at_low && !low->is_passed(at), high_alone = at_high;
+    if (low_alone && high_alone && first == last) {
+      add(first, first, true, true);
+    } else {
+      if (low_alone) add(first, first, true, false);
+      if (high_alone) add(last, last, false, true);
+      add(static_cast<char>(first + (low_alone ? 1 : 0)), static_cast<char>(last - (high_alone ? 1 : 0)), false, false);
+    }
+    if (all.empty()) return std::nullopt;
+    return g.choice(all);
+  }
+  // Digits that are not written are zeros.
+  bool may_end(int at, bool at_low, bool at_high) const {
+    return (!at_low || (low->only_zeros(at) && !low->excluded)) &&
+           (!at_high || !high->only_zeros(at) || !high->excluded);
+  }
+  // The whole's text stands before: what may follow it.
+  std::optional<Fragment> after_whole() {
+    std::vector<Fragment> all;
+    if (may_end(0, low != nullptr, high != nullptr)) all.push_back(g.empty());
+    if (const auto tail = from(0, low != nullptr, high != nullptr)) all.push_back(g.sequence(g.literal("."), *tail));
+    if (all.empty()) return std::nullopt;
+    return g.choice(all);
+  }
+};
+
+// Not negative, from low to high, with or without a fraction.
+void add_decimals(Grammar& g, const Bound& low, const Bound& high, std::vector<Fragment>& all, const char* sign) {
+  const auto add = [&](Fragment whole, const Bound* at_low, const Bound* at_high) {
+    if (const auto rest = Tails{g, at_low, at_high}.after_whole())
+      all.push_back(g.sequence(g.literal(sign), g.sequence(whole, *rest)));
+  };
+  if (low.whole > high.whole || (low.whole == high.whole && low.fraction > high.fraction)) return;
+  if (low.whole == high.whole) return add(g.literal(std::to_string(low.whole)), &low, &high);
+  add(g.literal(std::to_string(low.whole)), &low, nullptr);
+  if (low.whole + 1 < high.whole) add(range(g, low.whole + 1, high.whole - 1), nullptr, nullptr);
+  add(g.literal(std::to_string(high.whole)), nullptr, &high);
 }
 
 }  // namespace
@@ -103,17 +177,15 @@ Fragment bounded_integer(Grammar& g, const Bounds& bounds) {
 
 Fragment bounded_number(Grammar& g, const Bounds& b) {
   std::vector<Fragment> all;
-  if (!b.high || *b.high >= 0) add_decimals(g, b, true, all, "");
-  if (!b.low || *b.low < 0) {
-    Bounds mirrored;
-    if (b.high) mirrored.low = -*b.high;
-    if (b.low) mirrored.high = -*b.low;
-    mirrored.low_excluded = b.high_excluded, mirrored.high_excluded = b.low_excluded;
-    // "-0.5" is below a bound of 0 that is excluded, "-0" and "-0.0" are not.
-    if (mirrored.low && *mirrored.low == 0 && mirrored.low_excluded) mirrored.low = 1, mirrored.low_excluded = false;
-    add_decimals(g, mirrored, false, all, "-");
-  }
-  check(!all.empty(), "no number of a plain form is within the bounds: they are less than two whole numbers apart");
+  const Bound zero{0, "", false}, above_zero{0, "", true}, largest{kLargest, std::string(kPlaces, '9'), false};
+  if (!b.high || *b.high >= 0)
+    add_decimals(g, b.low && *b.low >= 0 ? rounded(*b.low, b.low_excluded, Round::up) : zero,
+                 b.high ? rounded(*b.high, b.high_excluded, Round::down) : largest, all, "");
+  // Below zero by their sizes; "-0" is left to "0".
+  if (!b.low || *b.low < 0)
+    add_decimals(g, b.high && *b.high < 0 ? rounded(-*b.high, b.high_excluded, Round::up) : above_zero,
+                 b.low ? rounded(-*b.low, b.low_excluded, Round::down) : largest, all, "-");
+  check(!all.empty(), "no number is within the bounds");
   return g.choice(all);
 }
 

@@ -6,6 +6,8 @@
 
 namespace fidelio::grammar {
 
+inline constexpr int kPlaces = 15;  // the most digits before the point, and the most behind it
+
 struct Bounds {
   std::optional<double> low{}, high{};
   bool low_excluded = false, high_excluded = false;
@@ -14,9 +16,11 @@ struct Bounds {
 
 Fragment any_integer(Grammar& grammar);  // of at most 15 digits
 Fragment any_number(Grammar& grammar);   // with at most 15 further digits and an exponent of two
-// Those within bounds. Of numbers with a fraction those whose whole unit is within them (0.25 to 0.75 has none of its
-// own: Error), without exponents.
+// Those within bounds, without exponents; Error where there is none. Of at most 15 digits before the point and behind it.
 Fragment bounded_integer(Grammar& grammar, const Bounds& bounds);
 Fragment bounded_number(Grammar& grammar, const Bounds& bounds);
+// Texts of digits, with a sign and a fraction or without, whose number is `unit` (above 0) times a whole one: the multiples
+// of 0.25 are remembered by what their digits leave when divided by 25. Throws Error where that takes too many states.
+Fragment multiples(Grammar& grammar, double unit);
 
 }  // namespace fidelio::grammar

@@ -43,10 +43,11 @@ bool describes(const std::string& key) {
 }
 bool imposed(const std::string& key) {
   static const std::set<std::string> keys = {
-      "type",    "enum",        "const",    "properties", "required",         "additionalProperties",
-      "items",   "prefixItems", "minItems", "maxItems",   "minLength",        "maxLength",
-      "pattern", "format",      "minimum",  "maximum",    "exclusiveMinimum", "exclusiveMaximum",
-      "anyOf",   "oneOf",       "allOf",    "$ref",       "minProperties",    "maxProperties"};
+      "type",      "enum",        "const",    "properties", "required",         "additionalProperties",
+      "items",     "prefixItems", "minItems", "maxItems",   "minLength",        "maxLength",
+      "pattern",   "format",      "minimum",  "maximum",    "exclusiveMinimum", "exclusiveMaximum",
+      "anyOf",     "oneOf",       "allOf",    "$ref",       "minProperties",    "maxProperties",
+      "multipleOf"};
   return keys.contains(key);
 }
 
