@@ -2,7 +2,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "grammar/decimal.h"
 #include "grammar/numbers.h"
 
 namespace fidelio::grammar {

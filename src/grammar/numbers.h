@@ -1,10 +1,19 @@
 // grammar: numbers within bounds, as JSON writes them.
 #pragma once
 #include <optional>
+#include <string>
 
 #include "grammar/grammar.h"
 
 namespace fidelio::grammar {
+
+// A double as the shortest decimal that is read back as it, which is what a schema's author wrote: 0.d1 d2 d3 .. times ten
+// to the power of `before`, the number of digits before the point. Digits begin and end with others than 0 (of 0: none).
+struct Decimal {
+  std::string digits;
+  int before;
+};
+Decimal decimal_of(double not_negative);
 
 inline constexpr int kPlaces = 15;  // the most digits before the point, and the most behind it
 
