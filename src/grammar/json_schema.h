@@ -4,8 +4,8 @@
 //
 // Imposed: type, enum, const, properties, required, additionalProperties, items, prefixItems, minItems, maxItems,
 // minLength, maxLength, pattern, format (date, time, date-time, uuid, ipv4; and, where no pattern or length stands
-// beside, duration, email, hostname, ipv6; else those alone), minimum, maximum and their exclusive forms, anyOf, oneOf
-// of cases that exclude each other, allOf of objects, $ref within the document. What else would make an answer invalid
+// beside, duration, email, hostname, ipv6; else those alone), minimum, maximum and their exclusive forms, multipleOf, anyOf,
+// oneOf of cases that exclude each other, allOf of objects, $ref within the document. What else would make an answer invalid
 // is refused by name; what only describes is passed over.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
