@@ -432,6 +432,15 @@ Grammar json_object_grammar() {
   return Compiler(schema).compile();
 }
 
+Grammar choice_grammar(const std::vector<std::string>& texts) {
+  Grammar grammar;
+  const RuleId start = grammar.add_rule();
+  std::vector<Fragment> all;
+  for (const std::string& text : texts) all.push_back(grammar.literal(text));
+  grammar.define(start, grammar.choice(all));
+  return grammar;
+}
+
 Grammar regex_grammar(std::string_view pattern) {
   Grammar grammar;
   const RuleId start = grammar.add_rule();

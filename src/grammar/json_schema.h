@@ -9,7 +9,9 @@
 // is refused by name; what only describes is passed over.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "grammar/grammar.h"
 
@@ -19,5 +21,6 @@ namespace fidelio::grammar {
 Grammar schema_grammar(const nlohmann::ordered_json& schema);
 Grammar json_object_grammar();  // any object
 Grammar regex_grammar(std::string_view pattern);
+Grammar choice_grammar(const std::vector<std::string>& texts);  // one of them
 
 }  // namespace fidelio::grammar

@@ -217,6 +217,16 @@ TEST(Answers, InTheFormThatWasAskedFor) {
           serving.complete(with(body, {{"regex", "[A-C]{3}-\\d{2}"}})).json()["choices"][0]["text"];
       EXPECT_TRUE(std::regex_match(text, std::regex("[A-C]{3}-\\d{2}"))) << text;
     }
+    // As vLLM's clients ask for a form.
+    const auto structured = [&](const Json& form) {
+      const Json body = with(kGreedy, {{"max_tokens", 100}, {"structured_outputs", form}});
+      return serving.complete(body).json()["choices"][0]["text"].get<std::string>();
+    };
+    EXPECT_THAT((std::vector<std::string>{"yes, it is", "no"}),
+                testing::Contains(structured({{"choice", {"yes, it is", "no"}}})));
+    EXPECT_TRUE(std::regex_match(structured({{"regex", "[A-C]{3}"}, {"choice", nullptr}}), std::regex("[A-C]{3}")));
+    EXPECT_EQ(structured({{"json", R"({"const": 42})"}}), "42");
+    EXPECT_EQ(structured({{"json", {{"const", 42}}}}), "42");
     // Whole before its first token, whether or not one may come that says so.
     for (const bool no_stop : {false, true}) {
       const Reply reply = serving.complete(with(kGreedy, {{"regex", ""}, {"ignore_eos", no_stop}}));

@@ -155,6 +155,21 @@ TEST(Serve, RefusesInOpenAisForm) {
       {{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", {{"not", {{"type", "null"}}}}}}}}}},
       "not");
   refused({{"regex", "a(?=b)"}}, "look-ahead");
+  for (const auto& [form, word] : {std::pair<Json, std::string>{Json::object(), "one of json"},
+                                   {{{"grammar", "root ::= \"a\""}}, "one of json"},
+                                   {{{"json", {{"type", "object"}}}, {"regex", "a"}}, "one of json"},
+                                   {{{"json", "{"}}, "structured_outputs.json"},
+                                   {{{"json", {{"not", Json::object()}}}}, "structured_outputs.json"},
+                                   {{{"regex", "("}}, "structured_outputs.regex"},
+                                   {{{"regex", 1}}, "structured_outputs.regex"},
+                                   {{{"choice", Json::array()}}, "structured_outputs.choice"},
+                                   {{{"choice", {"a", ""}}}, "structured_outputs.choice"},
+                                   {{{"choice", "a"}}, "structured_outputs.choice"},
+                                   {"a", "structured_outputs"}})
+    refused({{"structured_outputs", form}}, word);
+  refused({{"structured_outputs", {{"regex", "a"}}}, {"regex", "b"}}, "regex");
+  for (const char* word : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema"})
+    refused({{word, "a"}}, word);
   expect(post("/v1/chat/completions", "{\"messages\": []}"), 400, "messages");
   expect(post("/v1/chat/completions", "{\"messages\": [{\"role\": 3}]}"), 400, "role");
   EXPECT_EQ(serving.ask(get("/health")).status, 200);

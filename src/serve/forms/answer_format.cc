@@ -1,5 +1,6 @@
 #include "serve/forms/answer_format.h"
 
+#include "core/foreign/json.h"
 #include "grammar/json_schema.h"
 
 namespace fidelio::serve {
@@ -31,19 +32,77 @@ std::shared_ptr<Constraint> of_schema(const Json& schema, const std::string& fie
   }
 }
 
+std::shared_ptr<Constraint> of_pattern(const std::string& pattern, const std::string& field, AnswerFormats& formats) {
+  try {
+    return formats.get("regex " + pattern, [&] { return grammar::regex_grammar(pattern); });
+  } catch (const Error& e) {
+    throw RequestError(400, field + ": " + e.what(), field);
+  }
+}
+
+Json schema_in(const std::string& text, const std::string& field) {
+  try {
+    return parse_ordered_json(text, field);
+  } catch (const Error& e) {
+    throw RequestError(400, e.what(), field);
+  }
+}
+
+// {"json": a schema or its text} or {"regex"} or {"choice": some texts} or {"json_object": true}, as vLLM's clients say it.
+std::shared_ptr<Constraint> of_structured_outputs(const Fields& fields, AnswerFormats& formats) {
+  const Json& all = *fields.find("structured_outputs");
+  const Fields inside(all, "structured_outputs");
+  const std::string known = "one of json, regex, choice and json_object";
+  const Json* one = nullptr;
+  std::string kind;
+  for (const auto& item : all.items()) {
+    if (item.value().is_null() || item.value() == Json(false)) continue;
+    if (one != nullptr) fields.refuse("structured_outputs", known);
+    one = &item.value(), kind = item.key();
+  }
+  const std::string field = "structured_outputs." + kind;
+  if (kind == "json")
+    return of_schema(one->is_string() ? schema_in(one->get<std::string>(), field) : *one, field, formats);
+  if (kind == "regex") return of_pattern(*inside.text("regex"), field, formats);
+  if (kind == "json_object" && inside.boolean("json_object", false))
+    return formats.get("object", [] { return grammar::json_object_grammar(); });
+  if (kind != "choice") fields.refuse("structured_outputs", known);
+  std::vector<std::string> texts;
+  for (const Json& text : *one) {
+    if (!one->is_array() || !text.is_string() || text.get<std::string>().empty()) break;
+    texts.push_back(text.get<std::string>());
+  }
+  if (texts.empty() || texts.size() != one->size()) inside.refuse("choice", "an array of texts, none of them empty");
+  return formats.get("choice " + one->dump(), [&] { return grammar::choice_grammar(texts); });
+}
+
+// Other servers' words for a form would leave the answer free if they were passed over.
+void refuse_other_words(const Fields& fields) {
+  for (const auto& [word, ours] : {std::pair{"guided_json", "structured_outputs.json, or response_format"},
+                                   {"guided_regex", "structured_outputs.regex"},
+                                   {"guided_choice", "structured_outputs.choice"},
+                                   {"guided_grammar", "a schema or a regular expression: grammars are not read"},
+                                   {"grammar", "a schema or a regular expression: grammars are not read"},
+                                   {"json_schema", "response_format"}})
+    if (const Json* said = fields.find(word); said != nullptr && *said != "")
+      fields.refuse(word, fmt::format("none: give {}", ours));
+}
+
 }  // namespace
 
 std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& formats, const std::string& place) {
+  refuse_other_words(fields);
   const auto pattern = fields.text("regex");
   const Json* format = fields.find("response_format");
   const std::string type = format ? Fields(*format, "response_format").text("type").value_or("") : "text";
+  const bool structured = fields.find("structured_outputs") != nullptr;
   if (pattern) {
-    if (type != "text") fields.refuse("regex", "none beside a response_format");
-    try {
-      return formats.get("regex " + *pattern, [&] { return grammar::regex_grammar(*pattern); });
-    } catch (const Error& e) {
-      throw RequestError(400, std::string("regex: ") + e.what(), "regex");
-    }
+    if (type != "text" || structured) fields.refuse("regex", "none beside a response_format or structured_outputs");
+    return of_pattern(*pattern, "regex", formats);
+  }
+  if (structured) {
+    if (type != "text") fields.refuse("structured_outputs", "none beside a response_format");
+    return of_structured_outputs(fields, formats);
   }
   if (type == "text") return nullptr;
   if (type == "json_object") return formats.get("object", [] { return grammar::json_object_grammar(); });

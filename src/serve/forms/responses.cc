@@ -170,10 +170,30 @@ Json chat_body_of_responses(const Json& body) {
   const Fields fields(body);
   refuse_what_is_stored(fields);
   Json chat = Json::object();
-  for (const char* same :
-       {"model", "stream", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-        "frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens",
-        "regex", "top_logprobs", "parallel_tool_calls", "chat_template_kwargs"})
+  for (const char* same : {"model",
+                           "stream",
+                           "temperature",
+                           "top_p",
+                           "top_k",
+                           "min_p",
+                           "repetition_penalty",
+                           "presence_penalty",
+                           "frequency_penalty",
+                           "logit_bias",
+                           "seed",
+                           "stop",
+                           "stop_token_ids",
+                           "ignore_eos",
+                           "skip_special_tokens",
+                           "regex",
+                           "structured_outputs",
+                           "guided_json",
+                           "guided_regex",
+                           "guided_choice",
+                           "guided_grammar",
+                           "top_logprobs",
+                           "parallel_tool_calls",
+                           "chat_template_kwargs"})
     if (const Json* value = fields.find(same)) chat[same] = *value;
   if (const auto most = fields.integer("max_output_tokens", 1, INT32_MAX)) chat["max_completion_tokens"] = *most;
   chat["messages"] = messages_of_input(fields);
