@@ -89,6 +89,21 @@ TEST(Serve, StopsReportsAndBiases) {
   EXPECT_EQ(biased["choices"][0]["text"], tokenizer().decode(ids));
 }
 
+TEST(Serve, NoStopIdComesBeforeSoManyTokens) {
+  for (const bool speculates : {false, true}) {
+    Serving serving({}, {.speculates = speculates});
+    const Json wish = {{"logit_bias", {{"65", 100}}}, {"stop_token_ids", {65}}, {"logprobs", 0}};
+    for (const int least : {0, 1, 3, 20}) {
+      const Json choice = serving.complete(with(with(kGreedy, wish), {{"min_tokens", least}})).json()["choices"][0];
+      EXPECT_EQ(choice["finish_reason"], "stop");
+      EXPECT_EQ(choice["logprobs"]["token_logprobs"].size(), static_cast<size_t>(least) + 1);
+    }
+    // Where none would come the answer is what it is without.
+    EXPECT_EQ(serving.complete(with(kGreedy, {{"min_tokens", 20}})).json()["choices"],
+              serving.complete(kGreedy).json()["choices"]);
+  }
+}
+
 TEST(Serve, TheSameBytesAloneAndAmong63Others) {
   Serving serving;
   std::vector<Json> bodies;
@@ -170,6 +185,16 @@ TEST(Serve, RefusesInOpenAisForm) {
   refused({{"structured_outputs", {{"regex", "a"}}}, {"regex", "b"}}, "regex");
   for (const char* word : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema"})
     refused({{word, "a"}}, word);
+  refused({{"repeat_penalty", 1.1}}, "repetition_penalty");
+  refused({{"bad_words", {"a"}}}, "logit_bias");
+  refused({{"use_beam_search", true}}, "use_beam_search");
+  const Json neutral = {
+      {"repeat_penalty", 1}, {"typical_p", 1.0},         {"mirostat", 0},  {"bad_words", Json::array()},
+      {"grammar", ""},       {"use_beam_search", false}, {"n_predict", -1}};
+  EXPECT_EQ(serving.complete(with(kGreedy, neutral)).status, 200);
+  refused({{"min_tokens", 100}, {"max_tokens", 99}}, "min_tokens");
+  refused({{"min_tokens", 1}, {"regex", "a"}}, "min_tokens");
+  refused({{"min_tokens", 1}, {"stop", "a"}}, "min_tokens");
   expect(post("/v1/chat/completions", "{\"messages\": []}"), 400, "messages");
   expect(post("/v1/chat/completions", "{\"messages\": [{\"role\": 3}]}"), 400, "role");
   EXPECT_EQ(serving.ask(get("/health")).status, 200);

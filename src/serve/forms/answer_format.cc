@@ -32,6 +32,25 @@ std::shared_ptr<Constraint> of_schema(const Json& schema, const std::string& fie
   }
 }
 
+// No stop id comes before so many tokens; then nothing is asked.
+class NoStopBefore : public Constraint {
+ public:
+  NoStopBefore(int64_t tokens, int64_t vocabulary, const std::vector<int32_t>& stop_ids)
+      : tokens_(tokens), allowed_(static_cast<size_t>((vocabulary + 63) / 64), ~uint64_t{0}) {
+    for (const int32_t id : stop_ids)
+      if (id >= 0 && id < vocabulary) allowed_[static_cast<size_t>(id) / 64] &= ~(uint64_t{1} << id % 64);
+  }
+  State start() override { return 0; }
+  std::span<const uint64_t> allowed(State) override { return allowed_; }
+  State next(State state, int32_t) override { return state + 1 < tokens_ ? state + 1 : kFree; }
+  bool may_end(State) override { return false; }
+  bool must_end(State) override { return false; }
+
+ private:
+  int64_t tokens_;
+  std::vector<uint64_t> allowed_;
+};
+
 std::shared_ptr<Constraint> of_pattern(const std::string& pattern, const std::string& field, AnswerFormats& formats) {
   try {
     return formats.get("regex " + pattern, [&] { return grammar::regex_grammar(pattern); });
@@ -76,22 +95,9 @@ std::shared_ptr<Constraint> of_structured_outputs(const Fields& fields, AnswerFo
   return formats.get("choice " + one->dump(), [&] { return grammar::choice_grammar(texts); });
 }
 
-// Other servers' words for a form would leave the answer free if they were passed over.
-void refuse_other_words(const Fields& fields) {
-  for (const auto& [word, ours] : {std::pair{"guided_json", "structured_outputs.json, or response_format"},
-                                   {"guided_regex", "structured_outputs.regex"},
-                                   {"guided_choice", "structured_outputs.choice"},
-                                   {"guided_grammar", "a schema or a regular expression: grammars are not read"},
-                                   {"grammar", "a schema or a regular expression: grammars are not read"},
-                                   {"json_schema", "response_format"}})
-    if (const Json* said = fields.find(word); said != nullptr && *said != "")
-      fields.refuse(word, fmt::format("none: give {}", ours));
-}
-
 }  // namespace
 
 std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& formats, const std::string& place) {
-  refuse_other_words(fields);
   const auto pattern = fields.text("regex");
   const Json* format = fields.find("response_format");
   const std::string type = format ? Fields(*format, "response_format").text("type").value_or("") : "text";
@@ -112,6 +118,16 @@ std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& for
   const Json* schema = outer && outer->is_object() && outer->contains("schema") ? &(*outer)["schema"] : nullptr;
   if (schema == nullptr) inside.refuse("json_schema", "an object with a schema");
   return of_schema(*schema, place, formats);
+}
+
+std::shared_ptr<Constraint> read_min_tokens(const Fields& fields, const GenerationRequest& request,
+                                            int64_t vocabulary) {
+  const int64_t least = fields.integer("min_tokens", 0, INT32_MAX).value_or(0);
+  if (least == 0) return nullptr;
+  if (least > request.max_tokens) fields.refuse("min_tokens", "no more than max_tokens");
+  if (request.constraint) fields.refuse("min_tokens", "none where an answer has a form, which says when it ends");
+  if (!request.stop_strings.empty()) fields.refuse("min_tokens", "none beside strings to stop at");
+  return std::make_shared<NoStopBefore>(least, vocabulary, request.stop_ids);
 }
 
 // References are from the root of the parameters, which stand at `root` of the schema of all calls.

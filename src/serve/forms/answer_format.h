@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "engine/constraint.h"
+#include "engine/sequence.h"
 #include "grammar/grammar.h"
 #include "grammar/token_constraint.h"
 #include "serve/http/fields.h"
@@ -30,6 +30,8 @@ class AnswerFormats {
 // schema by the place where the client wrote it.
 std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& formats,
                                         const std::string& place = "response_format.json_schema.schema");
+// Of min_tokens: no stop id before so many; null: none. What `request` stops at has been read.
+std::shared_ptr<Constraint> read_min_tokens(const Fields& fields, const GenerationRequest& request, int64_t vocabulary);
 // A call of one of the tools, or of the one that tool_choice names; null: tool_choice leaves it to the model.
 std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, AnswerFormats& formats);
 

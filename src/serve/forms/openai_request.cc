@@ -1,6 +1,7 @@
 #include "serve/forms/openai_request.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -197,6 +198,50 @@ void refuse_what_is_not_done(const Fields& fields) {
   if (modalities != nullptr && *modalities != Json::array({"text"})) fields.refuse("modalities", "text alone");
 }
 
+// Fields of other servers that would change the answer, unless they say what happens without them (null, false, nothing
+// or a number).
+void refuse_others_fields(const Fields& fields) {
+  struct Other {
+    const char* name;
+    double neutral;
+    const char* instead;
+  };
+  constexpr double kAny = std::numeric_limits<double>::quiet_NaN();
+  static constexpr const char *kNone = "it is not done here",
+                              *kForm = "grammars are not read: give a schema or a regex";
+  static constexpr Other kOthers[] = {{"guided_json", kAny, "give structured_outputs.json or response_format"},
+                                      {"guided_regex", kAny, "give structured_outputs.regex"},
+                                      {"guided_choice", kAny, "give structured_outputs.choice"},
+                                      {"guided_grammar", kAny, kForm},
+                                      {"grammar", kAny, kForm},
+                                      {"json_schema", kAny, "give response_format"},
+                                      {"repeat_penalty", 1, "give repetition_penalty"},
+                                      {"n_predict", -1, "give max_tokens"},
+                                      {"prompt_logprobs", kAny, "give echo and logprobs to /v1/completions"},
+                                      {"chat_template", kAny, "the checkpoint's is used"},
+                                      {"truncate_prompt_tokens", -1, kNone},
+                                      {"allowed_token_ids", kAny, kNone},
+                                      {"bad_words", kAny, "give logit_bias"},
+                                      {"use_beam_search", 0, kNone},
+                                      {"length_penalty", 1, kNone},
+                                      {"typical_p", 1, kNone},
+                                      {"tfs_z", 1, kNone},
+                                      {"top_a", 0, kNone},
+                                      {"top_n_sigma", -1, kNone},
+                                      {"mirostat", 0, kNone},
+                                      {"dry_multiplier", 0, kNone},
+                                      {"xtc_probability", 0, kNone},
+                                      {"dynatemp_range", 0, kNone},
+                                      {"web_search_options", kAny, kNone},
+                                      {"audio", kAny, kNone}};
+  for (const Other& other : kOthers) {
+    const Json* said = fields.find(other.name);
+    if (said == nullptr || *said == Json(false) || *said == "" || (said->is_structured() && said->empty())) continue;
+    if (said->is_number() && said->get<double>() == other.neutral) continue;
+    fields.refuse(other.name, fmt::format("none: {}", other.instead));
+  }
+}
+
 // Every route but completions comes to ask in the words of chat.
 void say_in_words_of_chat(Route route, Json& body) {
   if (route == Route::messages) body = chat_body_of_messages(body);
@@ -236,6 +281,7 @@ void impose_format(const Fields& fields, const ServedModel& model, Call& call, G
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names) {
   Json object = parse_ordered_json(body, "the body");
   const Json asked = route == Route::responses ? object : Json();  // what the answer repeats of it
+  if (route != Route::messages) refuse_others_fields(Fields(object));
   say_in_words_of_chat(route, object);
   const Fields fields(object);
   check_model(fields, names);
@@ -263,6 +309,7 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
     read_chat(fields, model, call, common, prompts);
   }
   impose_format(fields, model, call, common);
+  if (auto least = read_min_tokens(fields, common, model.vocabulary)) common.constraint = std::move(least);
   if (static_cast<int64_t>(prompts.size()) * call.best_of > kMaxChoices)
     fields.refuse("n", fmt::format("at most {} choices in all", kMaxChoices));
   for (auto& prompt : prompts) {

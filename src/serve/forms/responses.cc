@@ -187,10 +187,7 @@ Json chat_body_of_responses(const Json& body) {
                            "skip_special_tokens",
                            "regex",
                            "structured_outputs",
-                           "guided_json",
-                           "guided_regex",
-                           "guided_choice",
-                           "guided_grammar",
+                           "min_tokens",
                            "top_logprobs",
                            "parallel_tool_calls",
                            "chat_template_kwargs"})
