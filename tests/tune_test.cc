@@ -226,6 +226,23 @@ TEST_F(Tune, RoundsAreRunsOneAfterTheOther) {
   for (const std::string& name : entries(folder_.path())) EXPECT_EQ(name.find("killed."), std::string::npos) << name;
 }
 
+// What lies beside the output while it runs has a name of its own where the output's ends with a slash, and what could
+// not be written in the end is found out first.
+TEST_F(Tune, NamesBesideTheOutputAreThere) {
+  quantize("int3g64zs8", "start");
+  tune("start", "--steps 2 --rounds 2 --save-seconds 0", "tuned/");
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "tuned/config.json"));
+  for (const std::string option : {"--state nowhere/x", "--state models", "--samples-file nowhere/x"}) {
+    const CommandResult refused = run_command(folder_.path(),
+                                              "fidelio tune start --reference models/quill-1m --calibration "
+                                              "models/data/docs-calibration.txt --steps 2 -o more " +
+                                                  option);
+    EXPECT_EQ(refused.code, 1) << option;
+    EXPECT_THAT(refused.err, testing::HasSubstr("cannot write " + option.substr(option.find(' ') + 1)));
+    EXPECT_THAT(refused.err, testing::Not(testing::HasSubstr("tuning on")));
+  }
+}
+
 // Rates that are far too high: it is said, and what was there at the start is kept.
 TEST_F(Tune, ADivergingRunKeepsTheBest) {
   quantize("int4g64zs8", "start");
