@@ -264,6 +264,7 @@ TEST_F(ExportTest, GgufSaysWhatTheModelIs) {
   export_gguf(ours, out(), false);
   const Gguf file(out());
   EXPECT_EQ(file.keys["general.architecture"], "llama");
+  EXPECT_EQ(file.keys["general.name"], "ours");
   EXPECT_EQ(file.keys["llama.attention.head_count_kv"], 2);
   EXPECT_EQ(file.keys["llama.feed_forward_length"], 96);
   EXPECT_EQ(file.keys["tokenizer.ggml.model"], "gpt2");
@@ -279,6 +280,9 @@ TEST_F(ExportTest, GgufSaysWhatTheModelIs) {
   ASSERT_EQ(divisors.sizes, (std::vector<int64_t>{8}));
   EXPECT_EQ(file.element(divisors, 0), 1.0f);  // wavelength 2 pi
   EXPECT_EQ(file.element(divisors, 7), 8.0f);  // 2 pi 10000^(7/8)
+  std::filesystem::remove(out());
+  export_gguf(Checkpoint::open(ours.folder() + "/./"), out(), false);
+  EXPECT_EQ(Gguf(out()).keys["general.name"], "ours");
 }
 
 TEST_F(ExportTest, GgufOfQwen3KeepsTheOrderOfRows) {
