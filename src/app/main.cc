@@ -121,6 +121,15 @@ void check_whole_numbers(CLI::App& app) {
   }
 }
 
+// An option that may be repeated takes one word at a time: `--stop . MODEL` leaves MODEL to be the model.
+void take_one_word_each(CLI::App& app) {
+  for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    take_one_word_each(*verb);
+    for (CLI::Option* option : verb->get_options())
+      if (!option->get_positional() && option->get_expected_max() > 1) option->allow_extra_args(false);
+  }
+}
+
 std::vector<std::string> verbs_of(const CLI::App& app) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
@@ -188,6 +197,7 @@ int run(int argc, char** argv) {
     add(app);
   add_progress(app);
   check_whole_numbers(app);
+  take_one_word_each(app);
   remember_command(argc, argv);
   const std::vector<std::string> verbs = verbs_of(app);
   if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())

@@ -1,5 +1,8 @@
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <iterator>
 
@@ -24,7 +27,9 @@ struct Generate {
 std::string prompt_of(const Generate& o, bool given) {
   if (given && o.prompt != "-") return o.prompt;
   check(given || ::isatty(0) == 0, "generate: give a prompt, -p TEXT, or pipe one in; `fidelio chat` is for talking");
-  return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  check(std::ferror(stdin) == 0, "cannot read the prompt from standard input: {}", std::strerror(errno));
+  return text;
 }
 
 void generate_once(Generate o, bool given) {
