@@ -177,6 +177,19 @@ TEST(Draft, AChoiceIsReplacedWhole) {
   EXPECT_THAT(entries(folder / "q"), testing::Not(testing::Contains(HasSubstr("tmp"))));
 }
 
+// Either may be a .gguf file, whose tokens are those of the folder that it was made of.
+TEST(Draft, AFileMayDraftAndBeDraftedFor) {
+  const TestFolder folder;
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g32 --embedding int8g32 -o q");
+  run_well(folder, "fidelio export q --to gguf -o q.gguf");
+  const auto ids = [&](const std::string& command) {
+    return nlohmann::json::parse(
+        run_well(folder, "fidelio generate " + command + " -p 'What is' -n 12 --json -").out)["ids"];
+  };
+  EXPECT_EQ(ids("q --draft q.gguf"), ids("q"));
+  EXPECT_EQ(ids("q.gguf --draft q"), ids("q.gguf"));
+}
+
 TEST(Draft, RefusesWhatDoesNotBelongTogether) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
