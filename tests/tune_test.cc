@@ -243,6 +243,20 @@ TEST_F(Tune, NamesBesideTheOutputAreThere) {
   }
 }
 
+// Nothing is promised of a state that is not there yet.
+TEST_F(Tune, AnInterruptSaysWhereTheNextRunGoesOn) {
+  quantize("int3g64zs8", "start");
+  run_command(folder_.path(),
+              "'" FIDELIO_PROGRAM
+              "' tune start --reference models/quill-1m --calibration models/data/docs-calibration.txt "
+              "--calibration-tokens 16384 --held-tokens 2048 --context 128 --calibration-samples 0 --layer-steps 0 "
+              "--steps 100000 --save-seconds 100000 -o out > said 2>&1 & pid=$!; "
+              "until grep -q untuned said || ! kill -0 $pid; do sleep 0.1; done; kill -TERM $pid; wait $pid");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out.tuning"));
+  EXPECT_THAT(read_text_file(folder_ / "said"),
+              testing::HasSubstr("goes on from out.tuning, where that is: it is written every 100000 seconds"));
+}
+
 // Rates that are far too high: it is said, and what was there at the start is kept.
 TEST_F(Tune, ADivergingRunKeepsTheBest) {
   quantize("int4g64zs8", "start");

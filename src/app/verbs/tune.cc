@@ -200,7 +200,8 @@ void tune(Tune o, const Ranks& ranks) {
   o.how.products = train::parse_products(o.products, gpu);
   if (o.text.samples < 0) o.text.samples = train::default_samples(gpu);
   set_words_on_interrupt(
-      fmt::format("{} keeps what is done so far: the same command goes on from there.", o.how.state));
+      fmt::format("The same command goes on from {}, where that is: it is written every {:g} seconds of tuning.",
+                  o.how.state, o.how.save_seconds));
   std::vector<Stage> parts;
   if (o.text.samples > 0) parts.push_back({"sampling", 1});
   const std::vector<train::TuneOptions> all = rounds_of(o);
