@@ -278,6 +278,22 @@ TEST(FirstHour, ControlCStopsAnAnswerAndTheChatGoesOn) {
   EXPECT_EQ(chat.exit_code(), 0);
 }
 
+// A long message is read in parts, between which it may be stopped: before a first token there is none.
+TEST(FirstHour, ControlCStopsTheReadingOfALongMessage) {
+  Terminal chat({"fidelio", "chat", source_path("models/quill-26m"), "--threads", "1", "--isa", "portable"});
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  std::string words;
+  for (int i = 0; i < 900; ++i) words += "one ";
+  chat.type(words + "end.\n");
+  ASSERT_TRUE(chat.wait_for("end.")) << chat.seen();
+  ::usleep(300000);  // the first half of it takes longer: a second on one thread
+  chat.type("\003");
+  EXPECT_TRUE(chat.wait_for("[0 tokens")) << chat.seen();
+  EXPECT_TRUE(chat.wait_for(", stopped]")) << chat.seen();
+  chat.type("/exit\n");
+  EXPECT_EQ(chat.exit_code(), 0);
+}
+
 TEST(FirstHour, AChatSaysWhatItsTemplateRefusesAndGoesOn) {
   const TestFolder folder;
   run(folder, "cp -r " + kTalker + " model");
