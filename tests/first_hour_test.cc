@@ -71,6 +71,7 @@ TEST(FirstHour, SlipsOfThePenAreUnderstood) {
       {"fidelio bench model " + kModel + " --repetition 1", "did you mean --repetitions?"},
       {"fidelio compress " + kModel + " --ear 99 -o out", "did you mean 0.99?"},
       {"fidelio inspect " + kModel + " more", "inspect takes no further argument: \"more\""},
+      {"fidelio draft --kinds 4 " + kModel + " --dry-run", "MODEL is required; --kinds took all 2 words behind it"},
       {"fidelio bench", "bench needs one of model, linear"},
       {"fidelio bench modle", "There is no bench modle; did you mean model?"},
       {"fidelio inspect Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"}};

@@ -121,15 +121,6 @@ void check_whole_numbers(CLI::App& app) {
   }
 }
 
-// An option that may be repeated takes one word at a time: `--stop . MODEL` leaves MODEL to be the model.
-void take_one_word_each(CLI::App& app) {
-  for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
-    take_one_word_each(*verb);
-    for (CLI::Option* option : verb->get_options())
-      if (!option->get_positional() && option->get_expected_max() > 1) option->allow_extra_args(false);
-  }
-}
-
 std::vector<std::string> verbs_of(const CLI::App& app) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
@@ -186,6 +177,17 @@ std::string about_unknown_option(const CLI::App& app, const std::vector<std::str
                          : message;
 }
 
+// What is missing may have been taken by an option that takes all words behind it: draft --kinds 4 MODEL --dry-run.
+std::string about_missing(const CLI::App& app, const std::string& message) {
+  const CLI::App* verb = &app;
+  while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
+  for (const CLI::Option* option : verb->get_options())
+    if (!option->get_positional() && option->get_expected_max() > 1 && option->results().size() > 1)
+      return fmt::format("{}; {} took all {} words behind it: the model goes before it", message, option->get_name(),
+                         option->results().size());
+  return message;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"fidelio makes open-weight language models smaller and faster and proves how little they changed.",
                "fidelio"};
@@ -197,7 +199,6 @@ int run(int argc, char** argv) {
     add(app);
   add_progress(app);
   check_whole_numbers(app);
-  take_one_word_each(app);
   remember_command(argc, argv);
   const std::vector<std::string> verbs = verbs_of(app);
   if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())
@@ -210,6 +211,8 @@ int run(int argc, char** argv) {
     if (app.get_subcommands().empty()) throw CLI::RequiredError("A verb");
   } catch (const CLI::ExtrasError&) {
     return refuse(about_unknown_option(app, app.remaining(true)));
+  } catch (const CLI::RequiredError& error) {
+    return refuse(about_missing(app, error.what()));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }

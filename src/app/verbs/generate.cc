@@ -87,7 +87,8 @@ void add_generate(CLI::App& app) {
   CLI::Option* prompt = verb->add_option("-p,--prompt", o->prompt, "The prompt; without it, or with -, standard input");
   verb->add_flag("--chat", o->chat, "As a user's message in the model's chat template");
   verb->add_option("-n,--max-tokens", o->max_tokens, "Longest answer in tokens")->check(above_zero());
-  verb->add_option("--stop", o->stops, "The answer also ends before this text; may be repeated");
+  verb->add_option("--stop", o->stops, "The answer also ends before this text; may be repeated")
+      ->allow_extra_args(false);
   add_sampling(*verb, o->sampling);
   add_draft(*verb, o->draft);
   add_run_options(*verb, o->run);
