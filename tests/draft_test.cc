@@ -132,6 +132,64 @@ TEST(Draft, AModelWithoutCodesIsOfferedCopies) {
   EXPECT_THAT(asked.out + asked.err, testing::Not(HasSubstr("writing")));
 }
 
+// What would end it after minutes of measuring ends it before.
+TEST(Draft, RefusesBeforeTheWork) {
+  const TestFolder folder;
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
+  const auto refused = [&](const std::string& options) {
+    const CommandResult result = run_command(folder.path(), kChoose + options);
+    EXPECT_EQ(result.code, 1) << options;
+    EXPECT_THAT(result.out + result.err, testing::Not(HasSubstr("writing")));
+    return result.err;
+  };
+  const auto prompts = [&](const std::string& name, const std::string& text) {
+    write_file_atomically(folder / name, text);
+    return refused(" --prompts " + name);
+  };
+  EXPECT_THAT(refused(" --calibration nothing.txt"), HasSubstr("nothing.txt"));
+  EXPECT_THAT(prompts("lines.txt", "\r\n\r\n"), HasSubstr("lines.txt has no prompts"));
+  EXPECT_THAT(prompts("lines.txt", "one\r\ntwo\r\n\r\n"), HasSubstr("expected 4 or more, a line each, got 2"));
+  EXPECT_THAT(prompts("lines.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": 3}\n"), HasSubstr("lines.jsonl:2: expected"));
+  EXPECT_THAT(prompts("lines.jsonl", "{\"prompt\": \"a\n"), HasSubstr("lines.jsonl:1: not valid JSON"));
+  std::filesystem::create_directories(folder / "q/draft.json");
+  EXPECT_THAT(refused(""), HasSubstr("cannot write q/draft.json: it is a folder"));
+  std::filesystem::remove(folder / "q/draft.json");
+  std::filesystem::create_directories(folder / "q/draft");
+  EXPECT_THAT(refused(""), HasSubstr("is no draft of ours"));
+}
+
+// A run that was ended between the copy and the line that names it leaves a copy that the next one replaces; one that
+// cannot write its copy leaves the choice before.
+TEST(Draft, AChoiceIsReplacedWhole) {
+  const TestFolder folder;
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
+  const std::string choose =
+      "fidelio draft q --kinds lut2g64 --plain --limit 8 --max-tokens 32 --calibration-tokens 1024 --by-bytes";
+  run_well(folder, choose + " --temperature 0.01");
+  ASSERT_TRUE(std::filesystem::exists(folder / "q/draft/config.json")) << choice_in(folder);
+  const std::string before = read_text_file(folder / "q/draft.json");
+  EXPECT_NE(run_command(folder.path(), "ulimit -f 200; " + choose + " --temperature 0.01").code, 0);
+  EXPECT_EQ(read_text_file(folder / "q/draft.json"), before);
+  run_well(folder, "fidelio generate q -p a -n 4 --draft auto");
+  std::filesystem::remove(folder / "q/draft.json");
+  run_well(folder, choose + " --temperature 0.01");
+  EXPECT_EQ(choice_in(folder)["draft"], nlohmann::json::parse(before)["draft"]);
+  EXPECT_THAT(entries(folder / "q"), testing::Not(testing::Contains(HasSubstr("tmp"))));
+}
+
+// Either may be a .gguf file, whose tokens are those of the folder that it was made of.
+TEST(Draft, AFileMayDraftAndBeDraftedFor) {
+  const TestFolder folder;
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g32 --embedding int8g32 -o q");
+  run_well(folder, "fidelio export q --to gguf -o q.gguf");
+  const auto ids = [&](const std::string& command) {
+    return nlohmann::json::parse(
+        run_well(folder, "fidelio generate " + command + " -p 'What is' -n 12 --json -").out)["ids"];
+  };
+  EXPECT_EQ(ids("q --draft q.gguf"), ids("q"));
+  EXPECT_EQ(ids("q.gguf --draft q"), ids("q.gguf"));
+}
+
 TEST(Draft, RefusesWhatDoesNotBelongTogether) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");

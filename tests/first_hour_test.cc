@@ -49,6 +49,8 @@ TEST(FirstHour, NothingIsCalledDash) {
         "tune --calibration ids.json --reference " + kModel + " " + kModel, "export --to gptq " + kModel,
         "export --to gguf " + kModel, std::string("synth tinyllama-1.1b"), "samples " + kModel,
         "logits --ids ids.json " + kModel}) {
+    EXPECT_THAT(run_command(folder.path(), "fidelio " + verb + " -o ''").err, HasSubstr("-o: expected the name"))
+        << verb;
     const CommandResult result = run_command(folder.path(), "fidelio " + verb + " -o -");
     EXPECT_EQ(result.code, 1) << verb;
     EXPECT_THAT(result.err, HasSubstr("-o -: expected the name")) << verb;
@@ -69,6 +71,7 @@ TEST(FirstHour, SlipsOfThePenAreUnderstood) {
       {"fidelio bench model " + kModel + " --repetition 1", "did you mean --repetitions?"},
       {"fidelio compress " + kModel + " --ear 99 -o out", "did you mean 0.99?"},
       {"fidelio inspect " + kModel + " more", "inspect takes no further argument: \"more\""},
+      {"fidelio draft --kinds 4 " + kModel + " --dry-run", "MODEL is required; --kinds took all 2 words behind it"},
       {"fidelio bench", "bench needs one of model, linear"},
       {"fidelio bench modle", "There is no bench modle; did you mean model?"},
       {"fidelio inspect Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"}};
@@ -162,6 +165,13 @@ TEST(FirstHour, GenerateTakesAPipeAndStops) {
   EXPECT_EQ(run(folder, ask + " -p " + question + " --stop '" + stop + "'").out, cut + "\n");
   EXPECT_EQ(report(folder, ask + " -p " + question + " --stop '" + stop + "'")["text"], cut);
   EXPECT_LE(report(folder, "fidelio generate " + kModel + " -p The -n 3")["ids"].size(), 3u);
+  // What may be repeated leaves the word behind its value to be the model.
+  EXPECT_EQ(
+      report(folder, "fidelio generate --chat -n 40 -p " + question + " --stop '" + stop + "' " + kTalker)["text"],
+      cut);
+  const CommandResult unread = run_command(folder.path(), ask + " < .");
+  EXPECT_EQ(unread.code, 1);
+  EXPECT_THAT(unread.err, HasSubstr("cannot read the prompt from standard input: Is a directory"));
 }
 
 TEST(FirstHour, AChatHasCommands) {
@@ -174,6 +184,21 @@ TEST(FirstHour, AChatHasCommands) {
                            "A new conversation begins."})
     EXPECT_THAT(result.out, HasSubstr(part));
   EXPECT_THAT(result.out, Not(HasSubstr("\033")));  // no colours into a pipe
+}
+
+// Lines may end as Windows ends them. A message for which a conversation has no room begins a new one, unless it would
+// fill that too.
+TEST(FirstHour, AChatGoesOnWhereItsContextIsFull) {
+  const TestFolder folder;
+  EXPECT_EQ(run(folder, "printf '/exit\\r\\nnever\\r\\n' | fidelio chat " + kTalker).out, "");
+  const CommandResult result = run(
+      folder, "for words in 300 600 1200 2; do yes one | head -n $words | tr '\\n' ' '; echo; done | fidelio chat " +
+                  kTalker + " -n 4");
+  const size_t anew = result.out.find("a new one begins with this message."), out = result.out.find("it is left out.");
+  ASSERT_NE(anew, std::string::npos) << result.out;
+  ASSERT_NE(out, std::string::npos) << result.out;
+  EXPECT_THAT(result.out.substr(anew), HasSubstr("The message has"));
+  EXPECT_EQ(result.out.find("left out", out + 10), std::string::npos) << result.out;
 }
 
 // A program at a terminal of its own.
@@ -252,6 +277,45 @@ TEST(FirstHour, ControlCStopsAnAnswerAndTheChatGoesOn) {
   ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
   chat.type("/exit\n");
   EXPECT_EQ(chat.exit_code(), 0);
+}
+
+// A long message is read in parts, between which it may be stopped: before a first token there is none.
+TEST(FirstHour, ControlCStopsTheReadingOfALongMessage) {
+  Terminal chat({"fidelio", "chat", source_path("models/quill-26m"), "--threads", "1", "--isa", "portable"});
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  std::string words;
+  for (int i = 0; i < 900; ++i) words += "one ";
+  chat.type(words + "end.\n");
+  ASSERT_TRUE(chat.wait_for("end.")) << chat.seen();
+  ::usleep(300000);  // the first half of it takes longer: a second on one thread
+  chat.type("\003");
+  EXPECT_TRUE(chat.wait_for("[0 tokens")) << chat.seen();
+  EXPECT_TRUE(chat.wait_for(", stopped]")) << chat.seen();
+  chat.type("/exit\n");
+  EXPECT_EQ(chat.exit_code(), 0);
+}
+
+TEST(FirstHour, AChatSaysWhatItsTemplateRefusesAndGoesOn) {
+  const TestFolder folder;
+  run(folder, "cp -r " + kTalker + " model");
+  json config = json::parse(read_text_file(folder / "model/tokenizer_config.json"));
+  config["chat_template"] =
+      "{% if messages[0].role == 'system' %}{{ raise_exception('no system messages') }}{% endif %}" +
+      config["chat_template"].get<std::string>();
+  write_file_atomically(folder / "model/tokenizer_config.json", config.dump());
+  Terminal chat({"fidelio", "chat", folder / "model", "-n", "4", "--system", "Be brief."});
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  chat.type("Hello.\n");
+  ASSERT_TRUE(chat.wait_for("no system messages")) << chat.seen();
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  chat.type("/system\n");
+  ASSERT_TRUE(chat.wait_for("a new conversation begins")) << chat.seen();
+  chat.type("Hello.\n");
+  ASSERT_TRUE(chat.wait_for("tokens/s")) << chat.seen();
+  chat.type("/exit\n");
+  EXPECT_EQ(chat.exit_code(), 0);
+  // Who reads from a pipe is told by the exit status.
+  EXPECT_EQ(run_command(folder.path(), "echo Hello. | fidelio chat model --system 'Be brief.'").code, 1);
 }
 
 TEST(FirstHour, AnInterruptSaysWhatIsKept) {

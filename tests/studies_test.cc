@@ -159,6 +159,9 @@ TEST_F(Studies, MoreNoiseCostsMore) {
     EXPECT_NE(other[i]["kl"], levels[i]["kl"]);
   }
   EXPECT_THAT(read_text_file(path("noise.html")), testing::HasSubstr("<svg"));
+  // Without such a level there is no line, and none is printed.
+  const CommandResult loud = run_command(folder_->path(), command + " --linear-below 1e-9");
+  EXPECT_THAT(loud.out, testing::HasSubstr("KL: no level has KL <= 1e-09, so no line is fitted"));
 }
 
 // Both grids, layer after layer; a side that is a checkpoint ends at what `eval` measures of the checkpoint.

@@ -226,6 +226,37 @@ TEST_F(Tune, RoundsAreRunsOneAfterTheOther) {
   for (const std::string& name : entries(folder_.path())) EXPECT_EQ(name.find("killed."), std::string::npos) << name;
 }
 
+// What lies beside the output while it runs has a name of its own where the output's ends with a slash, and what could
+// not be written in the end is found out first.
+TEST_F(Tune, NamesBesideTheOutputAreThere) {
+  quantize("int3g64zs8", "start");
+  tune("start", "--steps 2 --rounds 2 --save-seconds 0", "tuned/");
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "tuned/config.json"));
+  for (const std::string option : {"--state nowhere/x", "--state models", "--samples-file nowhere/x"}) {
+    const CommandResult refused = run_command(folder_.path(),
+                                              "fidelio tune start --reference models/quill-1m --calibration "
+                                              "models/data/docs-calibration.txt --steps 2 -o more " +
+                                                  option);
+    EXPECT_EQ(refused.code, 1) << option;
+    EXPECT_THAT(refused.err, testing::HasSubstr("cannot write " + option.substr(option.find(' ') + 1)));
+    EXPECT_THAT(refused.err, testing::Not(testing::HasSubstr("tuning on")));
+  }
+}
+
+// Nothing is promised of a state that is not there yet.
+TEST_F(Tune, AnInterruptSaysWhereTheNextRunGoesOn) {
+  quantize("int3g64zs8", "start");
+  run_command(folder_.path(),
+              "'" FIDELIO_PROGRAM
+              "' tune start --reference models/quill-1m --calibration models/data/docs-calibration.txt "
+              "--calibration-tokens 16384 --held-tokens 2048 --context 128 --calibration-samples 0 --layer-steps 0 "
+              "--steps 100000 --save-seconds 100000 -o out > said 2>&1 & pid=$!; "
+              "until grep -q untuned said || ! kill -0 $pid; do sleep 0.1; done; kill -TERM $pid; wait $pid");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out.tuning"));
+  EXPECT_THAT(read_text_file(folder_ / "said"),
+              testing::HasSubstr("goes on from out.tuning, where that is: it is written every 100000 seconds"));
+}
+
 // Rates that are far too high: it is said, and what was there at the start is kept.
 TEST_F(Tune, ADivergingRunKeepsTheBest) {
   quantize("int4g64zs8", "start");

@@ -177,6 +177,17 @@ std::string about_unknown_option(const CLI::App& app, const std::vector<std::str
                          : message;
 }
 
+// What is missing may have been taken by an option that takes all words behind it: draft --kinds 4 MODEL --dry-run.
+std::string about_missing(const CLI::App& app, const std::string& message) {
+  const CLI::App* verb = &app;
+  while (!verb->get_subcommands().empty()) verb = verb->get_subcommands().front();
+  for (const CLI::Option* option : verb->get_options())
+    if (!option->get_positional() && option->get_expected_max() > 1 && option->results().size() > 1)
+      return fmt::format("{}; {} took all {} words behind it: the model goes before it", message, option->get_name(),
+                         option->results().size());
+  return message;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"fidelio makes open-weight language models smaller and faster and proves how little they changed.",
                "fidelio"};
@@ -200,6 +211,8 @@ int run(int argc, char** argv) {
     if (app.get_subcommands().empty()) throw CLI::RequiredError("A verb");
   } catch (const CLI::ExtrasError&) {
     return refuse(about_unknown_option(app, app.remaining(true)));
+  } catch (const CLI::RequiredError& error) {
+    return refuse(about_missing(app, error.what()));
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }

@@ -1,4 +1,6 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <algorithm>
 #include <vector>
 
@@ -126,6 +128,26 @@ TEST(File, AtomicWriteLeavesNothingWithoutCommit) {
   EXPECT_EQ(read_text_file(folder + "/a"), "whole");
   EXPECT_THROW(write_file_atomically(folder + "/none/a", "x"), Error);
   EXPECT_THROW(MappedFile::open(folder), Error);
+}
+
+// Of a superuser, whom no permissions keep from it, a rename would take away /dev/null.
+TEST(File, AtomicWriteLeavesDevicesAndPipesAlone) {
+  const std::string folder = FIDELIO_BINARY_DIR "/core_test_device";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  ASSERT_EQ(::mkfifo((folder + "/pipe").c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/null", folder + "/device");
+  std::filesystem::create_symlink("/proc/self/fd/1", folder + "/stream");
+  for (const std::string name : {"pipe", "device", "stream"}) {
+    try {
+      write_file_atomically(folder + "/" + name, "text");
+      ADD_FAILURE() << name << " was written";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("cannot write " + folder + "/" + name + ": expected")) << name;
+    }
+    EXPECT_FALSE(std::filesystem::is_regular_file(std::filesystem::symlink_status(folder + "/" + name))) << name;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 // Two processes with one output: the second is told what is in its way, whatever failed before.

@@ -70,6 +70,18 @@ void remove_leftovers(const std::string& target) {
   }
 }
 
+// A rename would put a file in the place of a device or a pipe, or of the name of an open stream, as /dev/stdout is.
+void check_replaceable(const std::string& path) {
+  std::error_code ignored;
+  const fs::file_status there = fs::status(path, ignored);
+  const bool stream = fs::read_symlink(path, ignored).string().starts_with("/proc/");
+  check(
+      !stream && (!fs::exists(there) || fs::is_regular_file(there) || fs::is_directory(there)),
+      "cannot write {}: expected the name of a file, got that of a device, a pipe or an open stream, where nothing can "
+      "appear complete or not at all",
+      path);
+}
+
 }  // namespace
 
 void remove_unfinished_files() noexcept {
@@ -129,6 +141,7 @@ void MappedFile::drop(const void* begin, size_t bytes) const {
 }
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  check_replaceable(path_);
   temporary_ = fmt::format("{}.{}.tmp", path_, ::getpid());
   remove_leftovers(path_);
   std::lock_guard lock(unfinished_mutex());

@@ -33,7 +33,7 @@ class MappedFile {
 };
 
 // Streams bytes into `path`; nothing is visible under that name until commit(). Destruction without commit removes the
-// temporary file.
+// temporary file. A device or a pipe of that name is left alone: Error.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);

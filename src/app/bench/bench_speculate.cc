@@ -169,7 +169,8 @@ void add_bench_speculate(CLI::App& bench) {
       "Example:\n  fidelio bench speculate quill-8bit --prompts models/data/tasks.jsonl --draft 4,lookup,auto --batch "
       "1,4");
   add_model(*verb, o->run);
-  verb->add_option("--prompts", o->prompts.file, "A prompt a line: text, or JSON with \"prompt\" or \"question\"")
+  verb->add_option("--prompts", o->prompts.file,
+                   "A prompt a line: text, or of a .jsonl file JSON with \"prompt\" or \"question\"")
       ->required();
   verb->add_option("--limit", o->prompts.limit, "Prompts to answer")->check(above_zero());
   verb->add_option("--max-tokens", o->prompts.max_tokens, "Longest answer in tokens")->check(above_zero());

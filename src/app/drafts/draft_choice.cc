@@ -5,6 +5,7 @@
 
 #include "app/options/draft.h"
 #include "core/file.h"
+#include "core/foreign/json.h"
 #include "engine/generate.h"
 #include "quant/quantize_model.h"
 #include "runtime/dataset.h"
@@ -166,15 +167,36 @@ const DraftKind* time_and_choose(Runner& model, Reading reading, std::vector<Dra
   return best;
 }
 
-// Both appear complete: the folder first, then the line that names it.
-void write_choice(const std::string& folder, const Checkpoint& model, const DraftKind* best, nlohmann::json report) {
-  fs::remove(draft_choice_file(folder));
-  if (fs::exists(draft_folder(folder))) fs::remove_all(draft_folder(folder));
-  if (best && best->copy) {
-    write_checkpoint(draft_folder(folder), model, best->formats, [&](LinearId id) { return best->weights.at(id); },
-                     {{"method", "draft"}, {"format", best->name}, {"of_weights_sha256", model.weights_sha256()}});
-    report["copy_weights_sha256"] = Checkpoint::open(draft_folder(folder)).weights_sha256();
+// Whether the copy in a model's folder is one that we wrote. A run may have ended between it and the line that names it.
+bool is_our_copy(const std::string& copy) {
+  try {
+    return parse_json(Checkpoint::open(copy).provenance(), copy).value("method", "") == "draft";
+  } catch (const std::exception&) {
+    return false;
   }
+}
+
+// What would stop write_choice() is said before the work.
+void check_can_keep(const std::string& folder) {
+  check(fs::is_directory(folder), "{} is a file: a draft is kept in a model's folder", folder);
+  check(!fs::exists(draft_folder(folder)) || fs::exists(draft_choice_file(folder)) || is_our_copy(draft_folder(folder)),
+        "{} is there and is no draft of ours: move it", draft_folder(folder));
+  check_can_write({draft_choice_file(folder)});
+}
+
+// Both appear complete: the folder first, then the line that names it. The choice before stays until the copy is there.
+void write_choice(const std::string& folder, const Checkpoint& model, const DraftKind* best, nlohmann::json report) {
+  const bool copied = best && best->copy;
+  const TemporaryFolder beside(draft_folder(folder));
+  const std::string copy = beside.path() + "/copy";
+  if (copied) {
+    write_checkpoint(copy, model, best->formats, [&](LinearId id) { return best->weights.at(id); },
+                     {{"method", "draft"}, {"format", best->name}, {"of_weights_sha256", model.weights_sha256()}});
+    report["copy_weights_sha256"] = Checkpoint::open(copy).weights_sha256();
+  }
+  fs::remove(draft_choice_file(folder));
+  fs::remove_all(draft_folder(folder));
+  if (copied) fs::rename(copy, draft_folder(folder));
   write_file_atomically(draft_choice_file(folder), report.dump(1) + "\n");
 }
 
@@ -184,12 +206,17 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
                             const std::function<void(const std::string&)>& note) {
   const TextModel model = open_model(run.model);
   check_columns_once(model.checkpoint);
-  check(!o.keep || fs::is_directory(run.model), "{} is a file: a draft is kept in a model's folder", run.model);
-  check(!fs::exists(draft_folder(run.model)) || fs::exists(draft_choice_file(run.model)) || !o.keep,
-        "{} is there and is no draft of ours: move it", draft_folder(run.model));
+  if (o.keep) check_can_keep(run.model);
   for (const std::string& kind : o.kinds)
     if (!is_view(kind)) parse_format(kind);
   std::vector<GenerationRequest> requests = read_prompts(o.prompts, {}, model);
+  constexpr size_t kFewest = 4;  // a greedy and a sampled answer for either half
+  check(requests.size() >= kFewest, "{}: prompts to choose a draft by: expected {} or more, a line each, got {}",
+        o.prompts.file, kFewest, requests.size());
+  Dataset data;
+  if (!o.calibration.empty())
+    data = read_dataset(o.calibration, model.tokenizer, model.chat ? &*model.chat : nullptr,
+                        {std::min<int64_t>(512, model.checkpoint.config().max_positions), o.tokens});
   RunnerOptions options = runner_options(run);
   int64_t longest = 0;
   for (const GenerationRequest& r : requests) longest = std::max(longest, static_cast<int64_t>(r.prompt.size()));
@@ -201,10 +228,6 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   const std::vector<std::string> tried = kinds_to_try(run, o, *runner);
   note(fmt::format("writing {} answers", requests.size()));
   const std::vector<WrittenAnswer> answers = write_answers(*runner, reading, std::move(requests), o.temperature);
-  Dataset data;
-  if (!o.calibration.empty())
-    data = read_dataset(o.calibration, model.tokenizer, model.chat ? &*model.chat : nullptr,
-                        {std::min<int64_t>(512, model.checkpoint.config().max_positions), o.tokens});
   const std::vector<WrittenAnswer> measured = keep_half(answers, data);
   check(!measured.empty() && !data.sequences.empty(),
         "the model ends its answers to {} at once: there is nothing to measure a draft on", o.prompts.file);

@@ -46,8 +46,8 @@ void add_draft_verb(CLI::App& app) {
           "can be cut to that, lut4g64, lut3g64)")
       ->delimiter(',');
   verb->add_option("--prompts", o->how.prompts.file,
-                   "A prompt a line: text, or JSON with \"prompt\" or \"question\" (default: the questions that come "
-                   "with fidelio)");
+                   "A prompt a line: text, or of a .jsonl file JSON with \"prompt\" or \"question\" (default: the "
+                   "questions that come with fidelio)");
   verb->add_option("--limit", o->how.prompts.limit, "Prompts to answer: half for calibration, half to measure on")
       ->check(CLI::Range(8, 1 << 20));
   verb->add_option("--max-tokens", o->how.prompts.max_tokens, "Longest answer in tokens")->check(CLI::Range(32, 4096));

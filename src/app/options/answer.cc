@@ -40,7 +40,6 @@ Answer answer(Engine& engine, GenerationRequest request, const std::function<voi
     if (result.first_seconds == 0) result.first_seconds = elapsed();
     if (!token.text.empty()) print(std::string(token.text));
     printed += token.text.size();
-    if (catcher != nullptr && catcher->asked()) engine.cancel(token.request);
   };
   std::string error;
   events.on_finish = [&](int64_t, Generation&& made) {
@@ -51,9 +50,9 @@ Answer answer(Engine& engine, GenerationRequest request, const std::function<voi
     result.drafted = made.drafted, result.accepted = made.accepted;
     error = std::move(made.error);
   };
-  engine.add(std::move(request), std::move(events));
-  while (engine.step()) {
-  }
+  const int64_t number = engine.add(std::move(request), std::move(events));
+  while (engine.step())  // a part of a long prompt, or tokens
+    if (catcher != nullptr && catcher->asked()) engine.cancel(number);
   check(error.empty(), "{}", error);
   if (printed < result.text.size()) print(result.text.substr(printed));
   result.total_seconds = elapsed();

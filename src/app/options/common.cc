@@ -94,6 +94,7 @@ CLI::Validator from_to(double low, double high) {
 }
 
 void check_output_name(const std::string& name) {
+  check(!name.empty(), "-o: expected the name of what to write, got nothing");
   check(
       name != "-",
       "-o -: expected the name of what to write, got standard output, where nothing can appear complete or not at all");
@@ -104,6 +105,11 @@ void check_new_folder(const std::string& folder) {
   check_output_name(folder);
   check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
   TemporaryFolder{folder};
+}
+
+std::string without_slash(std::string folder) {
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  return folder;
 }
 
 void check_can_write(const std::vector<std::string>& files) {

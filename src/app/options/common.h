@@ -40,6 +40,7 @@ CLI::Validator from_to(double low, double high);
 // and files that come at the end ("" and "-" are none).
 void check_output_name(const std::string& name);  // of -o, where "-" is no name
 void check_new_folder(const std::string& folder);
+std::string without_slash(std::string folder);  // at its end, so that names beside it can be made of it
 void check_can_write(const std::vector<std::string>& files);
 
 // Length of the windows of texts: what `option` asks for, which the model's context must hold; asked for 0, it is 512

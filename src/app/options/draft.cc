@@ -1,9 +1,11 @@
 #include "app/options/draft.h"
 
+#include <algorithm>
 #include <filesystem>
 
-#include "core/file.h"
 #include "core/foreign/json.h"
+#include "io/model_source.h"
+#include "text/tokenizer/token_bytes.h"
 
 namespace fidelio::app {
 namespace {
@@ -28,10 +30,15 @@ bool can_read(const Runner& runner, Reading reading) {
   return runner.bytes_read(reading) < runner.bytes_read(reading.activations);
 }
 
+// A .gguf file's tokenizer.json is made of its keys and may be another text about the same tokens, some of which fill its
+// vocabulary up.
 void check_same_tokens(const std::string& draft, const std::string& model) {
-  const auto tokens = [](const std::string& folder) { return read_text_file(folder + "/tokenizer.json"); };
-  check(tokens(draft) == tokens(model), "--draft {}: its tokenizer.json is not that of {}: its tokens mean others",
-        draft, model);
+  const TextFiles a = open_text_files(draft), b = open_text_files(model);
+  if (a.require("tokenizer.json") == b.require("tokenizer.json")) return;
+  const std::vector<std::string> ours = bytes_of_tokens(Tokenizer::load(a)),
+                                 theirs = bytes_of_tokens(Tokenizer::load(b));
+  check(std::equal(ours.begin(), ours.begin() + std::min(std::ssize(ours), std::ssize(theirs)), theirs.begin()),
+        "--draft {}: its tokenizer.json is not that of {}: its tokens mean others", draft, model);
 }
 
 // One part that is not lookup.
@@ -53,10 +60,9 @@ void add_part(const std::string& part, Runner& model, const RunOptions& run, Dra
     check(can_read(model, draft.how.reading), "--draft {}: no layer of {} has integers that can be cut to {} bits",
           draft.name, run.model, what);
   } else {
-    check(std::filesystem::is_directory(what),
-          "--draft {}: expected off, auto, lookup, a number of bits from 1 to 7, activations, or a model's folder; "
-          "\"{}\" "
-          "is none of these",
+    check(std::filesystem::exists(what),
+          "--draft {}: expected off, auto, lookup, a number of bits from 1 to 7, activations, or a model's folder or "
+          ".gguf file; \"{}\" is none of these",
           draft.name, what);
     check_same_tokens(what, run.model);
     draft.folder = what;
@@ -79,8 +85,8 @@ void add_draft(CLI::App& verb, DraftOptions& o) {
   verb.add_option(
       "--draft", o.draft,
       "What guesses tokens that the model then verifies, without changing the answer: off (the default), "
-      "auto, lookup, so many high bits of the model's codes (4, 4:a8), or the folder of the same model in a "
-      "smaller format; joined by +");
+      "auto, lookup, so many high bits of the model's codes (4, 4:a8), or the same model in a smaller format, "
+      "a folder or a .gguf file; joined by +");
   verb.add_option("--drafts", o.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 64));
   verb.add_flag("--fixed-drafts", o.fixed, "Always guess that many, instead of as many as pay");
 }

@@ -1,21 +1,39 @@
 #include "app/options/prompts.h"
 
+#include <sstream>
+
 #include "core/file.h"
+#include "core/foreign/json.h"
 
 namespace fidelio::app {
 
+std::vector<std::string> read_prompt_lines(const std::string& path) {
+  std::istringstream lines(read_text_file(path));
+  std::vector<std::string> prompts;
+  int64_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.empty()) continue;
+    if (!path.ends_with(".jsonl")) {
+      prompts.push_back(line);
+      continue;
+    }
+    const auto object = parse_json(line, fmt::format("{}:{}", path, number));
+    const char* key = object.is_object() && object.contains("prompt") ? "prompt" : "question";
+    check(object.is_object() && object.contains(key) && object[key].is_string(),
+          "{}:{}: expected an object with \"prompt\" or \"question\", a text", path, number);
+    prompts.push_back(object[key]);
+  }
+  check(!prompts.empty(), "{} has no prompts; one a line is expected", path);
+  return prompts;
+}
+
 std::vector<GenerationRequest> read_prompts(const PromptOptions& o, const SamplingOptions& sampling,
                                             const TextModel& model) {
-  const std::string text = read_text_file(o.file);
   std::vector<GenerationRequest> requests;
-  for (size_t begin = 0; begin < text.size() && static_cast<int64_t>(requests.size()) < o.limit;) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (line.empty()) continue;
-    const auto parsed = nlohmann::json::parse(line, nullptr, false);
-    for (const char* key : {"prompt", "question"})
-      if (parsed.is_object() && parsed.contains(key) && parsed[key].is_string()) line = parsed[key];
+  for (const std::string& line : read_prompt_lines(o.file)) {
+    if (static_cast<int64_t>(requests.size()) == o.limit) break;
     GenerationRequest r;
     const bool chat = model.chat.has_value() && !o.plain;
     const ChatMessage message{"user", line};
@@ -26,7 +44,6 @@ std::vector<GenerationRequest> read_prompts(const PromptOptions& o, const Sampli
     r.sampling.seed += requests.size();
     requests.push_back(std::move(r));
   }
-  check(!requests.empty(), "{} holds no prompt", o.file);
   return requests;
 }
 

@@ -6,14 +6,17 @@
 
 namespace fidelio::app {
 
+// A prompt a line; of a .jsonl file the "prompt" or "question" of each line. Empty lines are none. Throws Error where the
+// file holds none, or a line something else.
+std::vector<std::string> read_prompt_lines(const std::string& path);
+
 struct PromptOptions {
-  std::string file;          // a prompt a line: text, or JSON with "prompt" or "question"
+  std::string file;          // for read_prompt_lines()
   int64_t limit = 16;        // prompts taken
   int64_t max_tokens = 128;  // of an answer
   bool plain = false;        // the bare prompts, without the chat template
 };
-// In the model's chat template where it has one; seeds count up from the sampling's own. Throws Error where the file
-// holds none.
+// In the model's chat template where it has one; seeds count up from the sampling's own.
 std::vector<GenerationRequest> read_prompts(const PromptOptions& options, const SamplingOptions& sampling,
                                             const TextModel& model);
 

@@ -62,7 +62,7 @@ CLI::Option* add_questions(CLI::App& verb, Questions& q) {
   from->needs("--shots");
   verb.add_option("--batch", q.batch, "Answers generated side by side")->check(CLI::Range(1, 4096));
   verb.add_option("--max-tokens", q.max_tokens, "Longest answer in tokens")->check(above_zero());
-  verb.add_option("--stop", q.stops, "An answer also ends at this text; may be repeated");
+  verb.add_option("--stop", q.stops, "An answer also ends at this text; may be repeated")->allow_extra_args(false);
   verb.add_flag("--plain", q.plain, "Ask with the bare question instead of the model's chat template");
   group_with_tasks(verb, before, tasks);
   return tasks;

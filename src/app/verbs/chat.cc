@@ -12,6 +12,7 @@
 #include "app/options/answer.h"
 #include "app/options/common.h"
 #include "app/options/sampling.h"
+#include "core/foreign/foreign_text.h"
 
 namespace fidelio::app {
 namespace {
@@ -50,6 +51,7 @@ std::optional<std::string> read_line(bool terminal) {
   }
   std::string line;
   if (!std::getline(std::cin, line)) return {};
+  if (!line.empty() && line.back() == '\r') line.pop_back();
   return line;
 }
 
@@ -72,7 +74,7 @@ class Conversation {
       line.erase(0, 1);
     else if (line.starts_with("/"))
       return command(line);
-    if (!line.empty()) say(line);
+    if (!line.empty()) talk(line);
     return true;
   }
 
@@ -101,6 +103,19 @@ class Conversation {
     return true;
   }
 
+  // At a terminal what could not be answered, such as a system message that the model's template refuses, is said, and
+  // the conversation goes on without it.
+  void talk(const std::string& line) {
+    const size_t before = messages_.size();
+    try {
+      say(line);
+    } catch (const Error& error) {
+      if (::isatty(0) == 0) throw;
+      messages_.resize(before);
+      fmt::print("{}\n", foreign(error.what(), Lines::kept, 3000));
+    }
+  }
+
   void say(const std::string& line) {
     messages_.push_back({"user", line});
     GenerationRequest request;
@@ -111,9 +126,12 @@ class Conversation {
     request.sampling = sampling_of(o_.sampling, o_.run.model);
     const auto context = model_.checkpoint.config().max_positions;
     if (static_cast<int64_t>(request.prompt.size()) >= context) {
-      fmt::print("The conversation has {} tokens and fills the model's context of {}; it starts anew.\n",
-                 request.prompt.size(), context);
-      return begin(system_);
+      const bool alone = messages_.size() == (system_.empty() ? 1u : 2u);
+      begin(system_);
+      fmt::print("{} has {} tokens and fills the model's context of {}; {}.\n",
+                 alone ? "The message" : "The conversation", request.prompt.size(), context,
+                 alone ? "it is left out" : "a new one begins with this message");
+      return alone ? void() : say(line);
     }
     const size_t last = prompt.find_last_not_of(" \n");
     ThinkingDimmer dimmer(last != std::string::npos && prompt.substr(0, last + 1).ends_with("<think>"));

@@ -1,10 +1,8 @@
 #include <algorithm>
-#include <sstream>
 
 #include "app/about.h"
+#include "app/options/prompts.h"
 #include "app/options/questions.h"
-#include "core/file.h"
-#include "core/foreign/json.h"
 #include "core/progress.h"
 #include "eval/fidelity/divergence.h"
 #include "eval/report/table.h"
@@ -17,29 +15,6 @@ struct Compare {
   std::string other, prompts, page, csv, json;
   Questions questions{.batch = 16, .max_tokens = 512};
 };
-
-// A prompt a line; of a .jsonl file the "prompt" or "question" of each line.
-std::vector<std::string> read_prompts(const std::string& path) {
-  std::istringstream lines(read_text_file(path));
-  std::vector<std::string> prompts;
-  int64_t number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (line.empty()) continue;
-    if (!path.ends_with(".jsonl")) {
-      prompts.push_back(line);
-      continue;
-    }
-    const auto object = parse_json(line, fmt::format("{}:{}", path, number));
-    const char* key = object.is_object() && object.contains("prompt") ? "prompt" : "question";
-    check(object.is_object() && object.contains(key) && object[key].is_string(),
-          "{}:{}: expected an object with \"prompt\" or \"question\", a text", path, number);
-    prompts.push_back(object[key]);
-  }
-  check(!prompts.empty(), "{} has no prompts; one a line is expected", path);
-  return prompts;
-}
 
 // `limit` of them, spread evenly over the file: files of questions are sorted by task.
 std::vector<std::string> spread(const std::vector<std::string>& all, int64_t limit) {
@@ -70,7 +45,7 @@ void compare(const Compare& o) {
   check(a.checkpoint.config().v == b.checkpoint.config().v,
         "{} has a vocabulary of {}, {} of {}: they cannot be compared", o.run.model, a.checkpoint.config().v, o.other,
         b.checkpoint.config().v);
-  const std::vector<std::string> prompts = spread(read_prompts(o.prompts), o.questions.limit);
+  const std::vector<std::string> prompts = spread(read_prompt_lines(o.prompts), o.questions.limit);
   TaskSet set;
   set.path = o.prompts;
   for (const std::string& prompt : prompts) {

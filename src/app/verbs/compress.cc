@@ -53,7 +53,7 @@ Job job_of(const CompressOptions& o) {
   }
   if (!rules_of(job.consumer).embedding) job.keep_embedding = true;
   job.promise = parse_option<Promise>("--promise", o.promise);
-  while (job.out.size() > 1 && job.out.back() == '/') job.out.pop_back();
+  job.out = without_slash(job.out);
   job.serving = runner_options(o.run);
   job.on_gpu = on_gpu(o.run);
   constexpr int64_t kPrompt = 256;  // tokens, about

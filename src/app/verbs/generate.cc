@@ -1,5 +1,8 @@
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <iterator>
 
@@ -24,7 +27,9 @@ struct Generate {
 std::string prompt_of(const Generate& o, bool given) {
   if (given && o.prompt != "-") return o.prompt;
   check(given || ::isatty(0) == 0, "generate: give a prompt, -p TEXT, or pipe one in; `fidelio chat` is for talking");
-  return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  check(std::ferror(stdin) == 0, "cannot read the prompt from standard input: {}", std::strerror(errno));
+  return text;
 }
 
 void generate_once(Generate o, bool given) {
@@ -82,7 +87,8 @@ void add_generate(CLI::App& app) {
   CLI::Option* prompt = verb->add_option("-p,--prompt", o->prompt, "The prompt; without it, or with -, standard input");
   verb->add_flag("--chat", o->chat, "As a user's message in the model's chat template");
   verb->add_option("-n,--max-tokens", o->max_tokens, "Longest answer in tokens")->check(above_zero());
-  verb->add_option("--stop", o->stops, "The answer also ends before this text; may be repeated");
+  verb->add_option("--stop", o->stops, "The answer also ends before this text; may be repeated")
+      ->allow_extra_args(false);
   add_sampling(*verb, o->sampling);
   add_draft(*verb, o->draft);
   add_run_options(*verb, o->run);

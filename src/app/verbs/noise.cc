@@ -148,22 +148,21 @@ Table level_table(const NoiseReport& r) {
   return table;
 }
 
+// What a line fitted through the origin says of `what`, or that no level had so small a KL.
+std::string fit_text(const OriginFit& fit, const char* what, const char* of, double below) {
+  if (!std::isfinite(fit.slope)) return fmt::format("{}: no level has KL <= {}, so no line is fitted", what, below);
+  return fmt::format("{} = {:.4g} {} where KL <= {} (R2 {})", what, fit.slope, of, below, number_text(fit.r2, 4));
+}
+
 std::vector<std::string> findings(const NoiseReport& r) {
-  const OriginFit power = r.power_fit();
-  std::vector<std::string> lines = {fmt::format("KL = {:.4g} noise^2 where KL <= {} (R2 {})", power.slope,
-                                                r.study.linear_below, number_text(power.r2, 4))};
+  std::vector<std::string> lines = {fit_text(r.power_fit(), "KL", "noise^2", r.study.linear_below)};
   if (r.study.points.empty()) return lines;
   const auto measured = [](const NoisePoint& point) { return std::isfinite(point.mean_recovery.value); };
   if (std::none_of(r.study.points.begin(), r.study.points.end(), measured)) {
     lines.push_back("without noise no task has a right answer: there is no recovery to measure");
     return lines;
   }
-  const OriginFit fit = r.study.linear_fit();
-  if (!std::isfinite(fit.slope))
-    lines.push_back(fmt::format("1 - recovery: no level has KL <= {}, so no line is fitted", r.study.linear_below));
-  else
-    lines.push_back(fmt::format("1 - recovery = {:.4g} KL where KL <= {} (R2 {})", fit.slope, r.study.linear_below,
-                                number_text(fit.r2, 4)));
+  lines.push_back(fit_text(r.study.linear_fit(), "1 - recovery", "KL", r.study.linear_below));
   lines.push_back(fmt::format("recovery cannot be told from 1 up to KL {:.4g}", r.study.lossless_up_to()));
   return lines;
 }

@@ -187,7 +187,9 @@ void tune(Tune o, const Ranks& ranks) {
   if (gpu) choose_gpu(o.run, ranks);
   if (!ranks.first()) set_progress_mode(ProgressMode::none);
   check_new_folder(o.out);
-  check_can_write({o.json});
+  o.out = without_slash(o.out);
+  if (o.how.state.empty()) o.how.state = o.out + ".tuning";
+  check_can_write({o.json, o.how.state, o.text.samples_file});
   o.how.loss = parse_loss(o.loss);
   o.how.outer = !o.keep_outer, o.how.dense = !o.keep_dense;
   const Checkpoint model = Checkpoint::open(o.run.model), source = Checkpoint::open(o.reference);
@@ -197,9 +199,9 @@ void tune(Tune o, const Ranks& ranks) {
   train::set_defaults(o.how, gpu, context);
   o.how.products = train::parse_products(o.products, gpu);
   if (o.text.samples < 0) o.text.samples = train::default_samples(gpu);
-  if (o.how.state.empty()) o.how.state = o.out + ".tuning";
   set_words_on_interrupt(
-      fmt::format("{} keeps what is done so far: the same command goes on from there.", o.how.state));
+      fmt::format("The same command goes on from {}, where that is: it is written every {:g} seconds of tuning.",
+                  o.how.state, o.how.save_seconds));
   std::vector<Stage> parts;
   if (o.text.samples > 0) parts.push_back({"sampling", 1});
   const std::vector<train::TuneOptions> all = rounds_of(o);

@@ -139,11 +139,12 @@ std::vector<std::string> export_compressed_tensors(const Checkpoint& source, con
   check_fits_compressed(source, profile);
   std::vector<std::string> notes;
   std::vector<TensorToWrite> tensors;
-  bool any = false;
+  bool any = false, zeros = false;
   for (LinearId id : linears_of(source.config())) {
     const bool coded = !source.format(id).is_dense();
     if (coded && !is_outer(id)) {
       any = true;
+      zeros |= !source.format(id).symmetric;
       append_compressed(source, id, tensors);
       continue;
     }
@@ -154,6 +155,10 @@ std::vector<std::string> export_compressed_tensors(const Checkpoint& source, con
   }
   check(any, "{}: no linear of a layer is quantised; there is nothing to export to {}", source.folder(),
         kCompressedTarget);
+  if (zeros && profile == ServingProfile::any)
+    notes.push_back(
+        "zero points are packed as vLLM reads them; transformers 5.24 with compressed-tensors 0.20 does not open them: "
+        "for it quantise without z, as int4g128");
   append_small_tensors(source, tensors);
   json config = config_json(source);
   config["quantization_config"] = compressed_json(source);

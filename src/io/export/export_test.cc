@@ -65,7 +65,8 @@ TEST_F(ExportTest, CompressedTensorsDecodesToTheSameWeights) {
       }
   }
   EXPECT_EQ(file.get("model.embed_tokens.weight").view.dtype, DType::bf16);
-  EXPECT_THAT(notes, testing::ElementsAre(HasSubstr("embedding (int8g32) is decoded to BF16")));
+  EXPECT_THAT(notes, testing::ElementsAre(HasSubstr("embedding (int8g32) is decoded to BF16"),
+                                          HasSubstr("zero points are packed as vLLM reads them")));
   EXPECT_TRUE(file.contains("model.layers.0.self_attn.q_proj.bias"));
   EXPECT_EQ(file.get("model.layers.1.mlp.down_proj.weight").view.dtype, DType::bf16);
 }
@@ -264,6 +265,7 @@ TEST_F(ExportTest, GgufSaysWhatTheModelIs) {
   export_gguf(ours, out(), false);
   const Gguf file(out());
   EXPECT_EQ(file.keys["general.architecture"], "llama");
+  EXPECT_EQ(file.keys["general.name"], "ours");
   EXPECT_EQ(file.keys["llama.attention.head_count_kv"], 2);
   EXPECT_EQ(file.keys["llama.feed_forward_length"], 96);
   EXPECT_EQ(file.keys["tokenizer.ggml.model"], "gpt2");
@@ -279,6 +281,9 @@ TEST_F(ExportTest, GgufSaysWhatTheModelIs) {
   ASSERT_EQ(divisors.sizes, (std::vector<int64_t>{8}));
   EXPECT_EQ(file.element(divisors, 0), 1.0f);  // wavelength 2 pi
   EXPECT_EQ(file.element(divisors, 7), 8.0f);  // 2 pi 10000^(7/8)
+  std::filesystem::remove(out());
+  export_gguf(Checkpoint::open(ours.folder() + "/./"), out(), false);
+  EXPECT_EQ(Gguf(out()).keys["general.name"], "ours");
 }
 
 TEST_F(ExportTest, GgufOfQwen3KeepsTheOrderOfRows) {

@@ -326,13 +326,18 @@ void check_fits_gguf(const Checkpoint& source) {
   }
 }
 
+// The last part of its path, which may end with a slash or be ".".
+std::string name_of_folder(const std::string& folder) {
+  return std::filesystem::absolute(folder + "/").lexically_normal().parent_path().filename().string();
+}
+
 void put_architecture(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
   const ModelConfig& c = source.config();
   const std::string arch = interleaved(c) ? "llama" : c.architecture == Architecture::qwen2 ? "qwen2" : "qwen3";
   const auto key = [&](const char* name) { return arch + "." + name; };
   const auto number = [](int value) { return static_cast<uint32_t>(value); };
   keys.put_string("general.architecture", arch);
-  keys.put_string("general.name", std::filesystem::path(source.folder()).filename().string());
+  keys.put_string("general.name", name_of_folder(source.folder()));
   keys.put_u32("general.alignment", kAlignment);
   keys.put_u32("general.quantization_version", 2);
   keys.put_u32("general.file_type", file_type);
