@@ -319,6 +319,8 @@ ModelConfig read_config(const Keys& keys) {
   read_token_ids(keys, c);
   c.dtype = read_dtype(keys);
   read_scalars(keys, c);
+  // transformers lets a position of any family see those behind it then, as models that make embeddings do.
+  if (!keys.boolean_or("is_causal", true)) keys.refuse("is_causal", "true (a position sees those before it)");
   return c;
 }
 

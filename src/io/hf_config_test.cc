@@ -152,6 +152,7 @@ TEST(HfConfig, RefusesNonsenseByKey) {
       {R"({"rope_scaling":{"type":"ntk","factor":2}})",
        "\"type\": expected one of default, linear, dynamic, llama3, yarn, longrope, got \"ntk\""},
       {R"({"rope_scaling":{"type":"linear"}})", "\"factor\": expected a number from 1"},
+      {R"({"rope_scaling":{"type":"dynamic","alpha":1000.0}})", "\"factor\": expected a number from 1"},
       {R"({"rope_scaling":{"type":"linear","factor":0.5}})", "factor"},
       {R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4}})",
        "high_freq_factor"},
@@ -163,6 +164,7 @@ TEST(HfConfig, RefusesNonsenseByKey) {
       {R"({"layer_types":["full_attention","sliding_attention"]})", "no sliding window is set"},
       {R"({"layer_types":["sliding_attention","sliding_attention"]})", "no sliding window is set"},
       {R"({"rope_scaling":{"llama_4_scaling_beta":0.1}})", "it is supported for Ministral3ForCausalLM"},
+      {R"({"is_causal":false})", "\"is_causal\": expected true (a position sees those before it), got false"},
   };
   for (const auto& [patch, reason] : cases)
     EXPECT_THAT(refusal(patch), AllOf(HasSubstr(reason), HasSubstr("m/config.json"))) << patch;
