@@ -288,6 +288,11 @@ TEST(HfConfig, TextModelsAreFoundWithin) {
   EXPECT_EQ(c.architecture, Architecture::mistral);
   EXPECT_EQ(c.eos_ids, std::vector<int>{7});
   EXPECT_EQ(c.dtype, DType::bf16);
+  EXPECT_FALSE(c.tie_embeddings);
+  Json tied = outer;  // as transformers 5 writes a model without a head of its own
+  tied["tie_word_embeddings"] = true;
+  tied["text_config"]["tie_word_embeddings"] = false;
+  EXPECT_TRUE(parse_config(tied.dump(), "f").tie_embeddings);
   EXPECT_THROW(parse_config(R"({"model_type":"gemma3","text_config":[]})", "f"), Error);
 }
 
