@@ -319,6 +319,8 @@ ModelConfig read_config(const Keys& keys) {
   read_token_ids(keys, c);
   c.dtype = read_dtype(keys);
   read_scalars(keys, c);
+  // transformers lets a position of any family see those behind it then, as models that make embeddings do.
+  if (!keys.boolean_or("is_causal", true)) keys.refuse("is_causal", "true (a position sees those before it)");
   return c;
 }
 
@@ -337,6 +339,9 @@ Json parse_object(std::string_view json, const std::string& file) {
   for (const char* key : {"dtype", "torch_dtype", "bos_token_id", "eos_token_id", "tie_word_embeddings",
                           "quantization_config", "transformers_version"})
     if (!text.contains(key) && object.contains(key)) text[key] = object[key];
+  // transformers 5 ties the head as the outer config says, and writes a text model's own default beside it.
+  const auto tied = object.find("tie_word_embeddings");
+  if (tied != object.end() && *tied == true) text["tie_word_embeddings"] = true;
   text.erase("architectures");
   for (const Family& family : families())
     if (text.contains("model_type") && text["model_type"] == family.model_type)

@@ -152,6 +152,7 @@ TEST(HfConfig, RefusesNonsenseByKey) {
       {R"({"rope_scaling":{"type":"ntk","factor":2}})",
        "\"type\": expected one of default, linear, dynamic, llama3, yarn, longrope, got \"ntk\""},
       {R"({"rope_scaling":{"type":"linear"}})", "\"factor\": expected a number from 1"},
+      {R"({"rope_scaling":{"type":"dynamic","alpha":1000.0}})", "\"factor\": expected a number from 1"},
       {R"({"rope_scaling":{"type":"linear","factor":0.5}})", "factor"},
       {R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4}})",
        "high_freq_factor"},
@@ -163,6 +164,7 @@ TEST(HfConfig, RefusesNonsenseByKey) {
       {R"({"layer_types":["full_attention","sliding_attention"]})", "no sliding window is set"},
       {R"({"layer_types":["sliding_attention","sliding_attention"]})", "no sliding window is set"},
       {R"({"rope_scaling":{"llama_4_scaling_beta":0.1}})", "it is supported for Ministral3ForCausalLM"},
+      {R"({"is_causal":false})", "\"is_causal\": expected true (a position sees those before it), got false"},
   };
   for (const auto& [patch, reason] : cases)
     EXPECT_THAT(refusal(patch), AllOf(HasSubstr(reason), HasSubstr("m/config.json"))) << patch;
@@ -286,6 +288,11 @@ TEST(HfConfig, TextModelsAreFoundWithin) {
   EXPECT_EQ(c.architecture, Architecture::mistral);
   EXPECT_EQ(c.eos_ids, std::vector<int>{7});
   EXPECT_EQ(c.dtype, DType::bf16);
+  EXPECT_FALSE(c.tie_embeddings);
+  Json tied = outer;  // as transformers 5 writes a model without a head of its own
+  tied["tie_word_embeddings"] = true;
+  tied["text_config"]["tie_word_embeddings"] = false;
+  EXPECT_TRUE(parse_config(tied.dump(), "f").tie_embeddings);
   EXPECT_THROW(parse_config(R"({"model_type":"gemma3","text_config":[]})", "f"), Error);
 }
 

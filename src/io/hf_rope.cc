@@ -73,6 +73,8 @@ Rope read_rope(const Keys& top, const Keys& scaling, double theta, const ModelCo
 
   const char* key = scaling.find("rope_type") ? "rope_type" : "type";
   rope.type = type_of(c, scaling, key);
+  if (rope.type == RopeType::dynamic)
+    scaling.number("factor", 1, 1e6);  // in its place some have an "alpha", another rope
   if (rope.type == RopeType::plain || rope.type == RopeType::dynamic) return rope;
   if (rope.type != RopeType::linear) {
     // transformers lets the config's own win, and Phi-3's has one where the file has none.

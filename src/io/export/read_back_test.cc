@@ -389,6 +389,47 @@ TEST_F(ForeignLayouts, TheLastGroupMayBeShorter) {
   }
 }
 
+// transformers 5 calls GPTQ's checkpoint_format "format"; where both stand, the older one is right.
+TEST_F(ForeignLayouts, GptqsZeroPointsFollowItsFormatUnderEitherName) {
+  const OwnedTensor q = words(kIn / 8, kOut), z = words(kGroups, kOut / 8), s = random_scales({kGroups, kOut});
+  for (int32_t& word : q.as<int32_t>()) word = 0x22222222;  // every code is 2, every zero point 0, or 0 + 1
+  const std::string m = module_name(kId);
+  const std::vector<TensorToWrite> tensors = {to_write(m + ".qweight", q), to_write(m + ".qzeros", z),
+                                              to_write(m + ".scales", s)};
+  const auto first_value = [&](const json& named) {
+    for (const char* name : {"/foreign", "/ours"}) std::filesystem::remove_all(root_ + name);
+    std::filesystem::remove(root_ + "/source/model.safetensors");
+    json quantisation = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}};
+    quantisation.update(named);
+    return decode(open_with(tensors, quantisation).linear(kId)).front();
+  };
+  const float scale = to_float(s.as<f16>()[0]);
+  EXPECT_EQ(first_value(json::object()), scale);
+  EXPECT_EQ(first_value({{"format", "gptq"}}), scale);
+  EXPECT_EQ(first_value({{"format", "gptq_v2"}}), 2 * scale);
+  EXPECT_EQ(first_value({{"format", "GPTQ_V2"}}), 2 * scale);
+  EXPECT_EQ(first_value({{"format", "gptq_v2"}, {"checkpoint_format", "gptq"}}), scale);
+}
+
+// compressed-tensors wrote its configuration as "compression_config" once.
+TEST_F(ForeignLayouts, CompressedTensorsUnderItsOlderKey) {
+  const OwnedTensor w = OwnedTensor::allocate(DType::i8, {kOut, kIn}), s = random_scales({kOut, 1});
+  const std::string m = module_name(kId);
+  const json groups = {{"group_0", {{"weights", {{"num_bits", 8}, {"type", "int"}}}}}};
+  const json quantisation = {{"quant_method", "compressed-tensors"}, {"config_groups", groups}};
+  open_with({to_write(m + ".weight", w), to_write(m + ".weight_scale", s)}, quantisation);
+  json config = llama_config();
+  config["compression_config"] = quantisation;
+  std::ofstream(root_ + "/foreign/config.json") << config.dump();
+  const Checkpoint read = Checkpoint::open(root_ + "/foreign");
+  EXPECT_EQ(read.quantised_by(), "compressed-tensors");
+  EXPECT_EQ(to_string(read.format(kId)), "int8c");
+  config["compression_config"]["quant_method"] = "sparseml";
+  std::ofstream(root_ + "/foreign/config.json") << config.dump();
+  EXPECT_THAT([&] { Checkpoint::open(root_ + "/foreign"); },
+              testing::ThrowsMessage<Error>(HasSubstr("quantised already, by sparseml")));
+}
+
 TEST_F(ForeignLayouts, Int8OfCompressedTensors) {
   const OwnedTensor w = OwnedTensor::allocate(DType::i8, {kOut, kIn}), s = random_scales({kOut, 1});
   for (int8_t& x : w.as<int8_t>()) x = static_cast<int8_t>(random_code(8) - 128);
@@ -420,7 +461,9 @@ TEST_F(ForeignLayouts, WhatIsNotReadIsNamed) {
   };
   EXPECT_THAT(message({}, {{"quant_method", "hqq"}}), HasSubstr("quantised already, by hqq"));
   EXPECT_THAT(message({}, {{"quant_method", "awq"}, {"version", "gemv"}}), HasSubstr("gemv"));
+  EXPECT_THAT(message({}, {{"quant_method", "awq"}, {"format", "gemv"}}), HasSubstr("gemv"));
   EXPECT_THAT(message({}, {{"quant_method", "gptq"}, {"checkpoint_format", "marlin"}}), HasSubstr("marlin"));
+  EXPECT_THAT(message({}, {{"quant_method", "gptq"}, {"format", "marlin"}}), HasSubstr("marlin"));
   EXPECT_THAT(message({to_write(m + ".qweight", words(3, kOut))}, {{"quant_method", "gptq"}}),
               HasSubstr(m + ".qweight is I32 [3, 64]"));
   const OwnedTensor index = OwnedTensor::allocate(DType::i32, {kIn});

@@ -38,6 +38,13 @@ void check_transforms(const json& config, const std::string& where) {
   }
 }
 
+// How GPTQ or AWQ laid its codes out: under the key that each method had first or, as transformers 5 calls it, "format".
+std::string layout_of(const json& config, const char* key, const char* otherwise) {
+  for (const char* name : {key, "format"})
+    if (const std::string layout = text_of(config, name); !layout.empty()) return lower_case(layout);
+  return otherwise;
+}
+
 // How a method's modules are found and opened.
 struct Method {
   std::string name;
@@ -87,17 +94,15 @@ Method method_of(const json& config, const std::string& where) {
             }};
   }
   if (name == "gptq") {
-    std::string format = text_of(config, "checkpoint_format");
-    if (format.empty()) format = "gptq";
+    const std::string format = layout_of(config, "checkpoint_format", "gptq");
     check(format == "gptq" || format == "gptq_v2" || format == "gptq_p",
           "{}: checkpoint_format {} is not supported; supported are gptq, gptq_v2 and gptq_p", where, format);
     return {name, {".qweight"}, [format, sizes](const TensorFiles& files, const Place& place) {
               return open_gptq(files, place, sizes, format == "gptq", format == "gptq_p");
             }};
   }
-  const std::string version = lower_case(text_of(config, "version"));
-  check(version.empty() || version == "gemm", "{}: AWQ's version {} is not supported; supported is gemm", where,
-        version);
+  const std::string version = layout_of(config, "version", "gemm");
+  check(version == "gemm", "{}: AWQ's version {} is not supported; supported is gemm", where, version);
   return {name, {".qweight"}, [sizes](const TensorFiles& files, const Place& place) {
             return open_awq(files, place, sizes);
           }};
@@ -133,6 +138,16 @@ bool quantises_activations(const json& config) {
   return false;
 }
 
+// compressed-tensors wrote its configuration under another key in its first days.
+void rename_older_key(json& config, TextFiles& texts) {
+  constexpr const char* kOlder = "compression_config";
+  if (!config.is_object() || config.contains("quantization_config") || !config.contains(kOlder)) return;
+  if (!config[kOlder].is_object() || !config[kOlder].contains("quant_method")) return;  // what is sparse alone
+  config["quantization_config"] = config[kOlder];
+  config.erase(kOlder);
+  texts.put("config.json", config.dump(2));
+}
+
 // One line for each reason why codes were decoded.
 std::vector<std::string> notes_of(const json& config, const std::map<std::string, int>& decoded) {
   std::vector<std::string> notes;
@@ -148,6 +163,7 @@ std::vector<std::string> notes_of(const json& config, const std::map<std::string
 ModelSource open_source(const std::string& folder) {
   ModelSource source{folder, nullptr, {}, "", {}};
   json config = parse_json(source.texts.require("config.json"), source.texts.path("config.json"));
+  rename_older_key(config, source.texts);
   const json quantisation = config.is_object() ? config.value("quantization_config", json()) : json();
   const std::string method = quantisation.is_object() ? text_of(quantisation, "quant_method") : "";
   const bool read_here = method == "gptq" || method == "awq" || method == "compressed-tensors";

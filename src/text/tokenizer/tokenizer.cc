@@ -1,6 +1,7 @@
 #include "text/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "core/foreign/json.h"
 #include "text/tokenizer/added.h"
@@ -48,6 +49,46 @@ void read_post_processor(const Json& config, int depth, std::vector<TemplatePart
   } else if (type != "ByteLevel") {  // ByteLevel moves offsets only
     throw Error("{} '{}' is not supported; supported: TemplateProcessing, ByteLevel, Sequence", kPost, type);
   }
+}
+
+// Adds to tokenizer.json's added tokens those that tokenizer_config.json alone has, as transformers does: what it describes
+// under "added_tokens_decoder", and the special tokens it names that are ordinary ones in the vocabulary. Not its
+// pad_token: nothing is padded here, and where that is a token of the language it would vanish from answers.
+void complete_added_tokens(Json& file, const Json& config) {
+  const std::string where = "tokenizer_config.json";
+  const auto model = file.find("model");
+  const bool listed = model != file.end() && model->is_object() && model->contains("vocab");
+  const Json none = Json::object(), &vocabulary = listed && (*model)["vocab"].is_object() ? (*model)["vocab"] : none;
+  Json& tokens = file["added_tokens"];
+  if (tokens.is_null()) tokens = Json::array();
+  if (!tokens.is_array()) return;  // refused where it is read
+  std::unordered_set<std::string> known;
+  for (const Json& token : tokens)
+    if (token.is_object() && token.contains("content") && token["content"].is_string()) known.insert(token["content"]);
+  const auto add = [&](Json token, const std::string& text, const Json& id) {
+    if (!known.insert(text).second) return;
+    token["content"] = text;
+    token["id"] = vocabulary.value(text, id);
+    tokens.push_back(std::move(token));
+  };
+  const auto add_named = [&](const Json& token, const std::string& at) {
+    const std::string& text = token.is_object() ? string_field(token, "content", at) : string_of(token, at);
+    if (!vocabulary.contains(text)) return;  // it has no row in the model's embedding
+    Json special = token.is_object() ? token : Json::object();
+    special["special"] = true;
+    add(std::move(special), text, nullptr);
+  };
+  if (const Json* described = find_field(config, "added_tokens_decoder", where)) {
+    const std::string at = where + ": added_tokens_decoder";
+    expect_type(described->is_object(), *described, at, "an object of id: token");
+    for (const auto& [id, token] : described->items())
+      add(token, string_field(token, "content", at + "." + id), Json::accept(id) ? Json::parse(id) : Json(id));
+  }
+  for (const char* key : {"bos_token", "eos_token", "unk_token"})
+    if (const Json* token = find_field(config, key, where)) add_named(*token, where + ": " + key);
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
+    if (const Json* more = find_field(config, key, where); more && more->is_structured())
+      for (const Json& token : *more) add_named(token, where + ": " + key);
 }
 
 }  // namespace
@@ -134,9 +175,11 @@ Tokenizer Tokenizer::load(const TextFiles& files) {
   try {
     Json file = parse_json(text, "tokenizer.json");
     expect_type(file.is_object(), file, "tokenizer.json", "an object");
+    const auto beside = files.read("tokenizer_config.json");
+    const Json config = beside ? parse_json(*beside, "tokenizer_config.json") : Json::object();
+    complete_added_tokens(file, config);
     auto parts = std::make_shared<Parts>(file);
-    if (const auto config = files.read("tokenizer_config.json"))
-      parts->read_config(parse_json(*config, "tokenizer_config.json"));
+    parts->read_config(config);
     return Tokenizer(std::move(parts));
   } catch (const Error& e) {
     throw Error("{}: {}", files.name(), e.what());

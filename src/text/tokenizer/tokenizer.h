@@ -22,9 +22,9 @@ namespace fidelio {
 // Immutable; copies share one vocabulary; all members may be called from several threads at once.
 class Tokenizer {
  public:
-  // tokenizer.json of these files (a folder's path will do), and tokenizer_config.json where there is one: its bos_token and eos_token are kept,
-  // and as in transformers an add_bos_token or add_eos_token written there replaces the file's post-processor. Throws
-  // Error with the file's name and the reason.
+  // tokenizer.json of these files (a folder's path will do), and tokenizer_config.json where there is one: its bos_token and
+  // eos_token are kept, and as in transformers tokens that it alone calls added or special are that, and an add_bos_token
+  // or add_eos_token written there replaces the file's post-processor. Throws Error with the file's name and the reason.
   static Tokenizer load(const TextFiles& files);
   static Tokenizer from_json(std::string_view tokenizer_json);
 

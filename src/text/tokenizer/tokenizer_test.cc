@@ -263,6 +263,22 @@ TEST(Tokenizer, ReadsTheConfigBesideIt) {
   EXPECT_EQ(load(R"({"bos_token": "<s>", "add_bos_token": false})").encode("ab"), (Ids{5}));
   EXPECT_EQ(load(R"({"eos_token": "new", "add_eos_token": true})").encode("ab"), (Ids{5, 10}));
   EXPECT_EQ(load(R"({"bos_token": null, "add_bos_token": true})").encode("ab"), (Ids{5}));
+  // Tokens that it alone has are found in texts as in transformers, with the vocabulary's id where there is one.
+  const std::string described = R"({"added_tokens_decoder": {"11": {"content": "cab", "special": true, "rstrip": true},
+                                                             "0": {"content": "cd", "special": false}}})";
+  EXPECT_EQ(load("{}").encode("cab cd", false), (Ids{2, 5, 4, 2, 3}));
+  EXPECT_EQ(load(described).encode("cab cd", false), (Ids{11, 7}));
+  EXPECT_EQ(load(described).decode(Ids{11, 7}), "cd");
+  EXPECT_EQ(load(R"({"eos_token": "ab"})").encode("abc", false), (Ids{5, 2}));
+  EXPECT_EQ(load(R"({"eos_token": "ab"})").decode(Ids{5, 2}), "c");
+  EXPECT_EQ(load(R"({"extra_special_tokens": {"end": "ab"}})").decode(Ids{5, 2}), "c");
+  EXPECT_EQ(load(R"({"additional_special_tokens": [{"content": "ab", "lstrip": true}]})").encode("a ab", false),
+            (Ids{0, 5}));
+  EXPECT_EQ(load(R"({"pad_token": "ab", "eos_token": "not in it"})").encode("abc", false), (Ids{8}));
+  EXPECT_THROW(load(R"({"added_tokens_decoder": {"x": {"content": "cab"}}})"), Error);
+  EXPECT_THROW(load(R"({"added_tokens_decoder": {"9": {"content": "cab"}}})"), Error);  // "<s>" has it
+  EXPECT_THROW(load(R"({"added_tokens_decoder": [7]})"), Error);
+  EXPECT_THROW(load(R"({"eos_token": 7})"), Error);
   EXPECT_THROW(load(R"({"add_eos_token": true})"), Error);
   EXPECT_THROW(load("{"), Error);
   std::filesystem::remove_all(folder);
