@@ -8,25 +8,32 @@ namespace fidelio {
 // --- costs ---------------------------------------------------------------------------------------------------------
 constexpr int64_t kNewSteps = 2;  // the first ones of as many rows
 
-void StepCost::Median::add(double of_step) {
-  last[static_cast<size_t>(steps++) % last.size()] = of_step;
+void StepCost::Median::add(double of_step, int64_t now) {
+  added = now;
+  if (++steps <= kNewSteps) return;
+  const int64_t counted = steps - kNewSteps;
+  last[static_cast<size_t>(counted - 1) % last.size()] = of_step;
   std::array<double, 9> sorted = last;
-  const auto count = static_cast<std::ptrdiff_t>(std::min<int64_t>(steps, static_cast<int64_t>(last.size())));
+  const auto count = static_cast<std::ptrdiff_t>(std::min<int64_t>(counted, static_cast<int64_t>(last.size())));
   std::nth_element(sorted.begin(), sorted.begin() + count / 2, sorted.begin() + count);
   seconds = sorted[static_cast<size_t>(count / 2)];
 }
 
 void StepCost::add(double rows, double seconds) {
-  constexpr double kKeep = 0.993;  // halved in 100 steps
-  if (rows <= kMostRows) by_rows_[static_cast<size_t>(rows)].add(seconds);
-  if (rows <= kMostRows && steps(rows) <= kNewSteps) return;
+  constexpr double kKeep = 0.993;   // halved in 100 steps
+  constexpr double kHeldUp = 1.25;  // of the median: such a step says nothing of rows
+  ++added_;
+  if (rows <= kMostRows) by_rows_[static_cast<size_t>(rows)].add(seconds, added_);
+  if (rows <= kMostRows && (steps(rows) <= kNewSteps || (seen(rows) && seconds > kHeldUp * of(rows)))) return;
   for (double* sum : {&weight_, &x_, &xx_, &y_, &xy_}) *sum *= kKeep;
   weight_ += 1, x_ += rows, xx_ += rows * rows, y_ += seconds, xy_ += rows * seconds;
 }
 
 bool StepCost::seen(double rows) const {
-  constexpr int64_t kEnough = 5;  // the median is no longer of the first two
-  return steps(rows) >= kEnough;
+  constexpr int64_t kEnough = kNewSteps + 3;  // one of them may have been held up
+  // What was found dear is not tried again, so that it is believed for so many steps alone.
+  constexpr int64_t kBelieved = 1000;
+  return steps(rows) >= kEnough && added_ - by_rows_[static_cast<size_t>(rows)].added <= kBelieved;
 }
 
 int StepCost::seen_from(double rows) const {
@@ -82,7 +89,7 @@ double AcceptanceTable::rate(double sureness) const {
 
 void AcceptanceTable::add(double sureness, bool accepted) {
   const size_t i = bin_of(sureness);
-  constexpr double kKeep = 0.99;
+  constexpr double kKeep = 0.997;
   made_[i] = kKeep * made_[i] + 1;
   accepted_[i] = kKeep * accepted_[i] + (accepted ? 1 : 0);
   all_made_ = kKeep * all_made_ + 1;
@@ -192,10 +199,10 @@ void Controller::end_cycle(int64_t tokens) {
   if (seconds_ <= 0 || outputs_ == 0 || !verify_.known()) return;
   constexpr double kKeep = 0.97;
   const auto n = static_cast<double>(outputs_), plain = verify_.nearby(n), each = static_cast<double>(tokens) / n;
-  constexpr double kEachCycle = 0.005, kMost = 256;
-  const double gained = is_plain() ? 0 : each - seconds_ / plain;
-  account_ = std::min(account_ + kEachCycle + (new_rows_ ? 0 : gained), kMost);
-  new_account_ = std::min(new_account_ + kEachCycle + gained, kMost);
+  constexpr double kEachCycle = 0.005, kMostLost = 8, kMostHeld = 256;
+  const double gained = is_plain() ? 0 : std::max(each - seconds_ / plain, -kMostLost), most = kMostHeld / std::sqrt(n);
+  account_ = std::min(account_ + kEachCycle + (new_rows_ ? 0 : gained), most);
+  new_account_ = std::min(new_account_ + kEachCycle + gained, most);
   tokens_ = kKeep * tokens_ + each;
   steps_ = kKeep * steps_ + seconds_ / plain;
   if (drafting_) gain_ = 0.95 * gain_ + 0.05 * (each - 1 - rate_ / n * (seconds_ - plain));

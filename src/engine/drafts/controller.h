@@ -26,8 +26,9 @@ constexpr int64_t kPlainStepsToSettle = 2;
 
 // Seconds of a step. As fixed + per_row x rows: least squares over steps, the weight of each halved 100 steps later. And
 // as it is, by the number of rows, where steps of as many were seen: kernels for more rows than a few are others, so
-// that the ninth row may cost what fifty more do. This is the median of the last nine, since a GPU's step takes as long
-// as several the first two times, when it is made ready and recorded; of as many rows these are not in the line.
+// that the ninth row may cost what fifty more do. This is the median of the last nine. A GPU's step takes as long as
+// several the first two times, when it is made ready and recorded: of as many rows these are neither in the median nor in
+// the line, nor are in the line those that something else held up.
 class StepCost {
  public:
   void add(double rows, double seconds);
@@ -45,13 +46,14 @@ class StepCost {
   struct Median {
     std::array<double, 9> last{};
     double seconds = 0;
-    int64_t steps = 0;
-    void add(double of_step);
+    int64_t steps = 0, added = 0;
+    void add(double of_step, int64_t now);
   };
   static constexpr int kMostRows = 256;
   int seen_from(double rows) const;  // the fewest rows, as many and a quarter more at most, that were seen; -1: none
   double weight_ = 0, x_ = 0, xx_ = 0, y_ = 0, xy_ = 0;  // weighted sums over steps
   std::array<Median, kMostRows + 1> by_rows_{};
+  int64_t added_ = 0;
 };
 
 // How often drafts were accepted, by how sure the draft was: a table with a prior, that forgets slowly. What the next
