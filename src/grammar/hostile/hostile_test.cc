@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "core/foreign/json.h"
 #include "core/test_support.h"
@@ -53,8 +54,50 @@ TEST(HostileForm, ChainsOfReferencesDoNotTakeTheStack) {
   const std::string text = chain_of_references(45'000);
   const nlohmann::ordered_json schema = parse_ordered_json(text, "the schema");
   EXPECT_EQ(message_of_hostile(text.size(), [&] { schema_grammar(schema); }), "");
+  EXPECT_THAT(message_of_hostile(text.size(), [&] { TokenConstraint(schema_grammar(schema), bytes_and_runs()); }),
+              HasSubstr("too many ways"));
   const auto shorter = nlohmann::ordered_json::parse(chain_of_references(50));
   EXPECT_EQ(message_of_hostile(0, [&] { TokenConstraint(schema_grammar(shorter), bytes_and_runs()); }), "");
+}
+
+// Every bracket may be one of two arrays, so that 40 of them may be any of 2^40.
+TEST(HostileForm, PlacesThatDoubleWithEveryByteEnd) {
+  const auto schema = nlohmann::ordered_json::parse(R"({"$defs": {
+    "a": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}},
+    "b": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/a"}]}}}, "$ref": "#/$defs/a"})");
+  bool worn = false, died = false;
+  EXPECT_EQ(message_of_hostile(0,
+                               [&] {
+                                 TokenConstraint constraint(schema_grammar(schema), bytes_and_runs());
+                                 auto state = constraint.start();
+                                 for (int depth = 0; depth < 60 && state != Constraint::kForbidden; ++depth) {
+                                   constraint.allowed(state);
+                                   state = constraint.next(state, '[');
+                                 }
+                                 worn = constraint.worn(), died = state == Constraint::kForbidden;
+                               }),
+            "");
+  EXPECT_TRUE(worn);
+  EXPECT_TRUE(died);
+}
+
+TEST(HostileForm, StatesOfThousandsOfPlacesEnd) {
+  bool worn = false;
+  size_t bytes = 0;
+  EXPECT_EQ(message_of_hostile(0,
+                               [&] {
+                                 TokenConstraint constraint(regex_grammar("[ab]*a[ab]{8000}"), bytes_and_runs());
+                                 std::mt19937 random(1);
+                                 auto state = constraint.start();
+                                 for (int i = 0; i < 20'000 && state != Constraint::kForbidden; ++i) {
+                                   constraint.allowed(state);
+                                   state = constraint.next(state, "ab"[random() % 2]);
+                                 }
+                                 worn = constraint.worn(), bytes = constraint.bytes();
+                               }),
+            "");
+  EXPECT_TRUE(worn);
+  EXPECT_GT(bytes, size_t{8} << 20);
 }
 
 }  // namespace
