@@ -434,12 +434,26 @@ TEST(Compress, TablesAndPlansAreFiles) {
   EXPECT_EQ(weights("again"), weights("made"));
   EXPECT_EQ(weights("built"), weights("made"));
   write_file_atomically(folder / "none.json", "{}");
-  for (const auto& [options, message] :
-       std::map<std::string, std::string>{{"--plan none.json", "is no plan"},
-                                          {"--plan p.json --grouping single", "names no format for"},
-                                          {"--plan p.json --ear 0.9", "give a target"},
-                                          {"--bits 7 --from-table none.json", "not a sensitivity table"},
-                                          {"--bits 7 --from-table t.json --grouping single", "groups"}}) {
+  const auto damage = [&](const std::string& name, const char* at, const json& value) {
+    json table = json::parse(read_text_file(folder / "t.json"));
+    table[json::json_pointer(at)] = value;
+    write_file_atomically(folder / name, table.dump());
+  };
+  const json second = json::parse(read_text_file(folder / "t.json"))["groups"][1];
+  damage("fixed.json", "/fixed_bytes", INT64_MAX);
+  damage("parameters.json", "/groups/0/parameters", 0);
+  damage("linears.json", "/groups/0/linears", json::array());
+  damage("twice.json", "/groups/0", second);
+  for (const auto& [options, message] : std::map<std::string, std::string>{
+           {"--plan none.json", "is no plan"},
+           {"--plan p.json --grouping single", "names no format for"},
+           {"--plan p.json --ear 0.9", "give a target"},
+           {"--bits 7 --from-table none.json", "none.json: this is not a sensitivity table"},
+           {"--bits 7 --from-table fixed.json", "bytes belong to no group"},
+           {"--bits 7 --from-table parameters.json", "parameters, not 0"},
+           {"--bits 7 --from-table linears.json", "the table is damaged"},
+           {"--bits 7 --from-table twice.json", "twice"},
+           {"--bits 7 --from-table t.json --grouping single", "groups"}}) {
     const CommandResult result = run_command(folder.path(), "fidelio compress " + kShort + options + " --fresh -o out");
     EXPECT_EQ(result.code, 1) << options;
     EXPECT_THAT(result.err, HasSubstr(message)) << options;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bitset>
+#include <utility>
 
 #include "core/error.h"
 
@@ -13,6 +14,11 @@ uint64_t place(NodeId node, int32_t stack) {
 }
 NodeId node_of(uint64_t p) { return static_cast<NodeId>(p & 0xffffffffu); }
 int32_t stack_of(uint64_t p) { return static_cast<int32_t>(p >> 32) - 1; }
+
+// Bytes, about: of a frame and its place in the map, of a state beside its places and its row, of a place looked at.
+constexpr size_t kFrame = 80, kState = 128, kLookedAt = 40;
+constexpr size_t kFewSlots = 256;
+constexpr uint64_t kPlacesAStep = 8;  // that are passed over in the time in which one is entered
 
 }  // namespace
 
@@ -35,24 +41,63 @@ Automaton::Automaton(Grammar grammar) : grammar_(std::move(grammar)), last_(gram
   }
   ++classes_;
   enter(grammar_.rule(0).first, -1);
-  check(close() != kDead, "no text at all fits: a value of it would have to hold another of its kind without end");
+  const State first = close();
+  check(first != kDead || !spent_, "the form asked for begins in too many ways: make its counts smaller");
+  check(first != kDead, "no text at all fits: a value of it would have to hold another of its kind without end");
 }
 
 int32_t Automaton::push(int32_t stack, NodeId back) {
-  const auto [found, fresh] = frame_of_.try_emplace({stack, back}, static_cast<int32_t>(frames_.size()));
-  if (fresh) frames_.push_back({stack, back});
+  const auto [found, fresh] = frame_of_.try_emplace(place(back, stack), static_cast<int32_t>(frames_.size()));
+  if (fresh) frames_.push_back({stack, back}), bytes_ += kFrame;
   return found->second;
 }
 
+bool Automaton::full() {
+  if (work_ > kMostWork || bytes_ + seen_.size() * kLookedAt > kMostBytes) cut_ = spent_ = true;
+  return cut_;
+}
+
 void Automaton::enter(NodeId node, int32_t stack) {
+  if (full()) return;
+  ++work_;
   const uint64_t p = place(node, stack);
-  if (seen_.emplace(p, 1).second) left_.push_back(p);
+  if (seen_.insert(p)) left_.push_back(p);
+}
+
+bool Automaton::PlaceSet::insert(uint64_t p) {
+  if (2 * (size_ + 1) > slots_.size()) {
+    std::vector<uint64_t> old(std::max<size_t>(kFewSlots, 2 * slots_.size()));
+    old.swap(slots_);
+    for (const uint64_t slot : old)
+      if (slot != 0) slots_[free_or(slot)] = slot;
+  }
+  uint64_t& slot = slots_[free_or(p + 1)];
+  if (slot != 0) return false;
+  slot = p + 1;
+  ++size_;
+  return true;
+}
+
+size_t Automaton::PlaceSet::free_or(uint64_t slot) const {
+  const size_t mask = slots_.size() - 1;
+  size_t at = static_cast<size_t>((slot * 0x9E3779B97F4A7C15u) >> 32) & mask;
+  while (slots_[at] != 0 && slots_[at] != slot) at = (at + 1) & mask;
+  return at;
+}
+
+// A table that was large once would take as long to empty ever after.
+void Automaton::PlaceSet::clear() {
+  if (slots_.size() > kFewSlots && size_ < slots_.size() / 16)
+    std::vector<uint64_t>(kFewSlots).swap(slots_);
+  else
+    std::fill(slots_.begin(), slots_.end(), 0);
+  size_ = 0;
 }
 
 Automaton::State Automaton::close() {
   bool ends = false;
   entered_.clear();
-  while (!left_.empty()) {
+  while (!left_.empty() && !cut_) {
     const uint64_t p = left_.back();
     left_.pop_back();
     const NodeId id = node_of(p);
@@ -67,7 +112,9 @@ Automaton::State Automaton::close() {
     else
       enter(frames_[static_cast<size_t>(stack)].back, frames_[static_cast<size_t>(stack)].below);
   }
+  left_.clear();
   seen_.clear();
+  if (std::exchange(cut_, false)) return kDead;
   if (entered_.empty() && !ends) return kDead;
   std::sort(entered_.begin(), entered_.end());
   if (ends) entered_.push_back(~uint64_t{0});  // part of what the state is known by
@@ -79,12 +126,15 @@ Automaton::State Automaton::close() {
   ends_.push_back(ends);
   goes_on_.push_back(entered_.size() > (ends ? 1u : 0u));
   rows_.resize(rows_.size() + classes_, kUnknown);
+  bytes_ += kState + entered_.size() * sizeof(uint64_t) + classes_ * sizeof(State);
   return state;
 }
 
 Automaton::State Automaton::compute(State state, uint8_t byte) {
+  work_ += places_[static_cast<size_t>(state)]->size() / kPlacesAStep;
   for (const uint64_t p : *places_[static_cast<size_t>(state)]) {
     if (p == ~uint64_t{0}) continue;
+    if (full()) break;
     for (const ByteEdge& edge : grammar_.node(node_of(p)).bytes)
       if (edge.low <= byte && byte <= edge.high) enter(edge.to, stack_of(p));
   }

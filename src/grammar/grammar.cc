@@ -90,27 +90,49 @@ Fragment Grammar::call(RuleId rule) {
 }
 
 // Rules called before a byte is read. What is called reads a byte at least (rules are JSON values), so nothing behind a
-// call has to be looked at.
+// call has to be looked at. Rules may call each other in a chain of as many as there are, so the way there is a list.
 void Grammar::check_recursion() const {
   enum class Mark : uint8_t { none, open, done };
-  std::vector<Mark> marks(rules_.size(), Mark::none);
-  const std::function<void(RuleId)> visit = [&](RuleId rule) {
-    Mark& mark = marks[static_cast<size_t>(rule)];
-    check(mark != Mark::open, "a schema refers to itself without anything in between");
-    if (mark == Mark::done) return;
-    mark = Mark::open;
-    std::vector<NodeId> left = {rules_[static_cast<size_t>(rule)].first};
-    std::set<NodeId> seen(left.begin(), left.end());
-    while (!left.empty()) {
-      const Node& n = node(left.back());
-      left.pop_back();
-      for (const CallEdge& edge : n.calls) visit(edge.rule);
-      for (NodeId to : n.free)
-        if (seen.insert(to).second) left.push_back(to);
-    }
-    marks[static_cast<size_t>(rule)] = Mark::done;
+  struct Open {
+    RuleId rule;
+    std::vector<RuleId> calls;  // those not looked at yet
   };
-  for (size_t i = 0; i < rules_.size(); ++i) visit(static_cast<RuleId>(i));
+  std::vector<Mark> marks(rules_.size(), Mark::none);
+  std::vector<Open> way;
+  const auto enter = [&](RuleId rule) {
+    marks[static_cast<size_t>(rule)] = Mark::open;
+    way.push_back({rule, first_calls(rule)});
+  };
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    if (marks[i] == Mark::none) enter(static_cast<RuleId>(i));
+    while (!way.empty()) {
+      Open& last = way.back();
+      if (last.calls.empty()) {
+        marks[static_cast<size_t>(last.rule)] = Mark::done;
+        way.pop_back();
+        continue;
+      }
+      const RuleId next = last.calls.back();
+      last.calls.pop_back();
+      const Mark mark = marks[static_cast<size_t>(next)];
+      check(mark != Mark::open, "a schema refers to itself without anything in between");
+      if (mark == Mark::none) enter(next);
+    }
+  }
+}
+
+std::vector<RuleId> Grammar::first_calls(RuleId rule) const {
+  std::vector<RuleId> calls;
+  std::vector<NodeId> left = {rules_[static_cast<size_t>(rule)].first};
+  std::set<NodeId> seen(left.begin(), left.end());
+  while (!left.empty()) {
+    const Node& n = node(left.back());
+    left.pop_back();
+    for (const CallEdge& edge : n.calls) calls.push_back(edge.rule);
+    for (NodeId to : n.free)
+      if (seen.insert(to).second) left.push_back(to);
+  }
+  return calls;
 }
 
 }  // namespace fidelio::grammar

@@ -71,6 +71,7 @@ class Grammar {
 
  private:
   NodeId add_node();
+  std::vector<RuleId> first_calls(RuleId rule) const;  // those it may call before it reads a byte
   void join(NodeId from, NodeId to) { nodes_[static_cast<size_t>(from)].free.push_back(to); }
 
   std::vector<Node> nodes_;

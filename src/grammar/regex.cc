@@ -101,24 +101,24 @@ class Reader {
     return all;
   }
 
+  // One quantifier alone, as in JavaScript and Python: a row of them would be nested as deep as it is long.
   Tree repeated(int depth) {
     Tree one = atom(depth);
-    while (at_ < text_.size()) {
-      int64_t low = 0, high = -1;
-      if (take('+'))
-        low = 1;
-      else if (take('?'))
-        high = 1;
-      else if (!take('*') && !counts(low, high))
-        break;
-      take('?');  // lazy
-      if (at('+')) fail("a possessive quantifier");
-      Tree many{Tree::Kind::repeat};
-      many.low = low, many.high = high;
-      many.parts.push_back(std::move(one));
-      one = std::move(many);
-    }
-    return one;
+    int64_t low = 0, high = -1, again = 0;
+    if (take('+'))
+      low = 1;
+    else if (take('?'))
+      high = 1;
+    else if (!take('*') && !counts(low, high))
+      return one;
+    take('?');  // lazy
+    if (at('+')) fail("a possessive quantifier");
+    if (at('*') || at('?') || counts(again, again))
+      fail("a quantifier behind another, without a group around the first");
+    Tree many{Tree::Kind::repeat};
+    many.low = low, many.high = high;
+    many.parts.push_back(std::move(one));
+    return many;
   }
 
   // {m}, {m,} or {m,n}; a brace that is none of these is a character.

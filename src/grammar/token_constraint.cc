@@ -4,6 +4,11 @@
 #include <numeric>
 
 namespace fidelio::grammar {
+namespace {
+
+constexpr size_t kNode = 160;  // bytes of a grammar's node with its edges, about
+
+}  // namespace
 
 TokenTree::TokenTree(std::vector<std::string> tokens) : tokens_(std::move(tokens)), ids_(tokens_.size()) {
   std::iota(ids_.begin(), ids_.end(), 0);
@@ -34,7 +39,18 @@ TokenTree::TokenTree(std::vector<std::string> tokens) : tokens_(std::move(tokens
 }
 
 TokenConstraint::TokenConstraint(Grammar grammar, std::shared_ptr<const TokenTree> tree)
-    : automaton_(std::move(grammar)), tree_(std::move(tree)), path_(tree_->longest() + 1) {}
+    : grammar_bytes_(grammar.size() * kNode),
+      automaton_(std::move(grammar)),
+      tree_(std::move(tree)),
+      path_(tree_->longest() + 1) {
+  tell();
+}
+
+void TokenConstraint::tell() {
+  worn_.store(automaton_.worn(), std::memory_order_relaxed);
+  const size_t masks = masks_.size() * (tree_->size() / 8 + 64);
+  bytes_.store(grammar_bytes_ + automaton_.bytes() + masks, std::memory_order_relaxed);
+}
 
 TokenConstraint::Mask TokenConstraint::make_mask(State state) {
   Mask mask((tree_->size() + 63) / 64);
@@ -56,7 +72,7 @@ TokenConstraint::Mask TokenConstraint::make_mask(State state) {
     ++i;
   }
   ++masks_made_;
-  states_.store(automaton_.states(), std::memory_order_relaxed);
+  tell();
   return mask;
 }
 

@@ -48,20 +48,24 @@ class TokenConstraint final : public Constraint {
 
   int64_t masks_made() const { return masks_made_; }
   // So many states were met that those who begin with it now might meet its last: a new one should be made for them.
-  // From any thread.
-  bool worn() const { return states_.load(std::memory_order_relaxed) > Automaton::kMostStates / 2; }
+  // From any thread, as is bytes(), what it takes by now.
+  bool worn() const { return worn_.load(std::memory_order_relaxed); }
+  size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   using Mask = std::vector<uint64_t>;
   static constexpr size_t kMostMasks = 1024;
   Mask make_mask(State state);
+  void tell();  // other threads what has been taken
 
+  size_t grammar_bytes_;
   Automaton automaton_;
   std::shared_ptr<const TokenTree> tree_;
   std::unordered_map<State, Mask> masks_;
   std::vector<State> path_;
   int64_t masks_made_ = 0;
-  std::atomic<size_t> states_ = 0;  // of the automaton, as last seen
+  std::atomic<bool> worn_ = false;
+  std::atomic<size_t> bytes_ = 0;
 };
 
 }  // namespace fidelio::grammar

@@ -305,6 +305,14 @@ TEST(HostileTokenizer, NestedFilesAreRefused) {
     const std::string json = "{\"" + key + "\": " + repeated("[", 300'000) + repeated("]", 300'000) + "}";
     EXPECT_THAT(message_of_hostile(json.size(), [&] { Tokenizer::from_json(json); }), HasSubstr("nested"));
   }
+  // Text that is read as JSON once more would not be bounded by what it stands in.
+  const std::string brackets = repeated("[", 300'000) + repeated("]", 300'000);
+  for (const std::string& id : {brackets, std::string("-1"), std::string("1e2"), std::string("99999999999999999999")}) {
+    const Json config = {{"added_tokens_decoder", {{id, {{"content", "new"}}}}}};
+    const TextFiles files("folder",
+                          {{"tokenizer.json", hostile_tokenizer().dump()}, {"tokenizer_config.json", config.dump()}});
+    EXPECT_THAT(message_of_hostile(id.size(), [&] { Tokenizer::load(files); }), HasSubstr("is no id of a token"));
+  }
   Json file = hostile_tokenizer();
   file["model"]["unk_token"] = std::string(1'000'000, 'u');
   file["model"]["vocab"][std::string(1'000'000, 'u')] = 8;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "compress/inputs/json_file.h"
 
@@ -47,6 +48,42 @@ nlohmann::json read_plan(const std::string& file) {
   for (const auto& [name, format] : plan["groups"].items())
     check(format.is_string(), "{}: the format of {} is no string", file, name);
   return plan;
+}
+
+SensitivityTable read_table(const std::string& file) {
+  const nlohmann::json table = read_json_file(file);
+  try {
+    return table_from_json(table);
+  } catch (const Error& error) {
+    throw Error("{}: {}; --table writes one", file, error.what());
+  }
+}
+
+// What a table says of the model beside its costs: sums that are taken with it need no other bounds then.
+void check_table(const std::string& file, const Desk& desk, const SensitivityTable& table) {
+  const int64_t fixed = fixed_bytes(desk.source, desk.groups);
+  check(table.fixed_bytes == fixed, "{}: {} bytes belong to no group, not {}: the table is damaged", file, fixed,
+        table.fixed_bytes);
+  std::set<std::string> names;
+  for (const Group& g : table.groups) {
+    check(names.insert(g.name).second, "{} has the group {} twice: the table is damaged", file, g.name);
+    const LinearGroup& own = group_named(desk.groups, g.name);
+    std::vector<std::string> linears;
+    int64_t parameters = 0;
+    for (const LinearId id : own.linears) {
+      linears.push_back(to_string(id));
+      parameters += shape_of(desk.source.config(), id).elements();
+    }
+    check(g.linears == linears, "{}: the group {} is of {}, not of {}: the table is damaged", file, g.name,
+          fmt::join(linears, ", "), fmt::join(g.linears, ", "));
+    check(g.parameters == parameters, "{}: {} has {} parameters, not {}: the table is damaged", file, g.name,
+          parameters, g.parameters);
+    for (const Option& o : g.options) {
+      const Option real = option_of(desk.source, own, o.format);
+      check(real.bytes == o.bytes, "{}: {} in {} takes {} bytes, not {}: the table is damaged", file, g.name,
+            to_string(o.format), real.bytes, o.bytes);
+    }
+  }
 }
 
 }  // namespace
@@ -94,7 +131,7 @@ std::vector<LinearGroup> groups_to_quantise(const Job& job, const std::vector<Li
 Measured table_from_file(const Desk& desk) {
   const std::string& file = desk.job.from_table;
   Measured measured;
-  measured.table = table_from_json(read_json_file(file));
+  measured.table = read_table(file);
   const nlohmann::json provenance = nlohmann::json::parse(measured.table.provenance);
   check(provenance.is_object() && provenance.value("source_sha256", "") == desk.source.sha256(),
         "{} was measured on another model than {} (its SHA-256 differs)", file, desk.job.model);
@@ -104,14 +141,7 @@ Measured table_from_file(const Desk& desk) {
   check(measured.table.groups.size() == desk.groups.size(),
         "{} has {} groups, the model {}: give the --grouping and --keep-embedding it was measured with", file,
         measured.table.groups.size(), desk.groups.size());
-  for (Group& g : measured.table.groups) {
-    const LinearGroup& own = group_named(desk.groups, g.name);
-    for (Option& o : g.options) {
-      const Option real = option_of(desk.source, own, o.format);
-      check(real.bytes == o.bytes, "{}: {} in {} takes {} bytes, not {}: the table is damaged", file, g.name,
-            to_string(o.format), real.bytes, o.bytes);
-    }
-  }
+  check_table(file, desk, measured.table);
   return measured;
 }
 
@@ -127,7 +157,7 @@ std::vector<FormatSpec> formats_of_plan(const std::string& file) {
 
 std::vector<FormatSpec> formats_of_table(const std::string& file) {
   std::vector<FormatSpec> formats;
-  for (const Group& g : table_from_json(read_json_file(file)).groups)
+  for (const Group& g : read_table(file).groups)
     for (const Option& o : g.options)
       if (!o.format.is_dense() && std::find(formats.begin(), formats.end(), o.format) == formats.end())
         formats.push_back(o.format);

@@ -240,6 +240,26 @@ TEST(TaskScore, Extraction) {
   EXPECT_THROW(extract_answer("x", Match::regex, "("), Error);
 }
 
+// A model that writes digits until it is stopped took the stack of std::regex, which read numbers before.
+TEST(TaskScore, NumbersMayBeOfAnyLength) {
+  const std::string digits(1'000'000, '7');
+  EXPECT_EQ(extract_answer(digits, Match::last_number, ""), digits);
+  EXPECT_EQ(extract_answer("#### " + digits, Match::after_marker, "####"), digits);
+  for (const auto& [text, number] : {std::pair{"--7", "-7"},
+                                     {"-$-8", "-8"},
+                                     {"$-", ""},
+                                     {"-$5,", "-5"},
+                                     {"1.2.3", "3"},
+                                     {"1..2", "2"},
+                                     {"4.x", "4"},
+                                     {"6,,7.50,", "67.5"},
+                                     {".5-", "5"},
+                                     {"3-4", "-4"},
+                                     {"$$9.0", "9"},
+                                     {"12$", "12"}})
+    EXPECT_EQ(extract_answer(text, Match::last_number, ""), number) << text;
+}
+
 TEST(TaskScore, CorrectnessNormalisesBothSides) {
   TaskItem item;
   item.answer = "\\dfrac{1}{2}";

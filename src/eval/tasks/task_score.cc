@@ -1,6 +1,9 @@
 #include "eval/tasks/task_score.h"
 
+#include <algorithm>
 #include <regex>
+#include <string_view>
+#include <vector>
 
 #include "core/error.h"
 
@@ -24,9 +27,28 @@ std::string plain_number(std::string text) {
   return text;
 }
 
-const std::regex& number() {
-  static const std::regex pattern(R"(-?\$?[0-9][0-9,]*(?:\.[0-9]+)?)");
-  return pattern;
+// The number that begins here, as -$1,234.50, or nothing. By hand, as std::regex calls itself once a character and a model
+// may write digits until it is stopped.
+std::string_view number_at(std::string_view text, size_t at) {
+  const auto digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
+  size_t end = at;
+  if (end < text.size() && text[end] == '-') ++end;
+  if (end < text.size() && text[end] == '$') ++end;
+  if (!digit(end)) return {};
+  while (digit(end) || (end < text.size() && text[end] == ',')) ++end;
+  if (end < text.size() && text[end] == '.' && digit(end + 1))
+    for (++end; digit(end);) ++end;
+  return text.substr(at, end - at);
+}
+
+std::vector<std::string_view> numbers_in(std::string_view text) {
+  std::vector<std::string_view> all;
+  for (size_t at = 0; at < text.size();) {
+    const std::string_view number = number_at(text, at);
+    if (!number.empty()) all.push_back(number);
+    at += std::max<size_t>(number.size(), 1);
+  }
+  return all;
 }
 
 std::string last_match(const std::string& text, const std::regex& pattern) {
@@ -95,16 +117,17 @@ std::string extract_answer(std::string_view answer_text, Match match, const std:
   switch (match) {
     case Match::exact:
       return without_spaces_around(text);
-    case Match::last_number:
-      return normalised(last_match(text, number()), match);
+    case Match::last_number: {
+      const auto numbers = numbers_in(text);
+      return normalised(numbers.empty() ? "" : std::string(numbers.back()), match);
+    }
     case Match::boxed:
       return normalised(boxed(text), match);
     case Match::after_marker: {
       const size_t marker = text.rfind(pattern);
       if (marker == std::string::npos) return "";
-      const std::string rest = text.substr(marker + pattern.size());
-      std::smatch found;
-      return std::regex_search(rest, found, number()) ? normalised(found.str(), match) : "";
+      const auto numbers = numbers_in(std::string_view(text).substr(marker + pattern.size()));
+      return numbers.empty() ? "" : normalised(std::string(numbers.front()), match);
     }
     default:
       try {

@@ -18,7 +18,12 @@ std::shared_ptr<Constraint> AnswerFormats::get(const std::string& key, const std
   }
   auto made = std::make_shared<grammar::TokenConstraint>(make(), tokens_);
   kept_.emplace_front(key, made);
-  if (kept_.size() > kMost) kept_.pop_back();
+  const auto bytes = [&] {
+    size_t all = 0;
+    for (const auto& [name, one] : kept_) all += name.size() + one->bytes();
+    return all;
+  };
+  while (kept_.size() > kMost || (kept_.size() > 1 && bytes() > kMostBytes)) kept_.pop_back();
   return made;
 }
 

@@ -20,7 +20,7 @@ class AnswerFormats {
   std::shared_ptr<Constraint> get(const std::string& key, const std::function<grammar::Grammar()>& make);
 
  private:
-  static constexpr size_t kMost = 32;
+  static constexpr size_t kMost = 32, kMostBytes = 256 << 20;  // of those that are kept, beside what requests hold
   std::shared_ptr<const grammar::TokenTree> tokens_;
   std::mutex mutex_;
   std::list<std::pair<std::string, std::shared_ptr<grammar::TokenConstraint>>> kept_;  // the newest first

@@ -461,5 +461,17 @@ TEST(Requests, ImposeToolsWhoseParametersReferToThemselves) {
   }
 }
 
+// Of forms as large as they may be, few are kept.
+TEST(Requests, OfManyLargeFormsDoNotFillTheMemory) {
+  AnswerFormats formats(std::make_shared<grammar::TokenTree>(std::vector<std::string>{"a"}));
+  std::vector<std::weak_ptr<Constraint>> all;
+  for (int i = 0; i < 20; ++i)
+    all.push_back(
+        formats.get(fmt::format("form {}", i), [] { return grammar::choice_grammar({std::string(190'000, 'a')}); }));
+  EXPECT_TRUE(all.front().expired());
+  EXPECT_FALSE(all[18].expired());
+  EXPECT_FALSE(all.back().expired());
+}
+
 }  // namespace
 }  // namespace fidelio::serve

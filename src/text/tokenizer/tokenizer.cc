@@ -1,8 +1,10 @@
 #include "text/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <charconv>
 #include <unordered_set>
 
+#include "core/foreign/foreign_text.h"
 #include "core/foreign/json.h"
 #include "text/tokenizer/added.h"
 #include "text/tokenizer/bpe.h"
@@ -51,6 +53,15 @@ void read_post_processor(const Json& config, int depth, std::vector<TemplatePart
   }
 }
 
+// An id that is the name of a member. It is a stranger's text, which might as well be brackets in brackets.
+uint32_t index_named(const std::string& name, const std::string& where) {
+  uint32_t id = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+  check(error == std::errc() && end == name.data() + name.size() && id < static_cast<uint32_t>(kTokenIdLimit),
+        "{}: \"{}\" is no id of a token; expected 0 to {}", where, foreign(name), kTokenIdLimit - 1);
+  return id;
+}
+
 // Adds to tokenizer.json's added tokens those that tokenizer_config.json alone has, as transformers does: what it describes
 // under "added_tokens_decoder", and the special tokens it names that are ordinary ones in the vocabulary. Not its
 // pad_token: nothing is padded here, and where that is a token of the language it would vanish from answers.
@@ -81,8 +92,10 @@ void complete_added_tokens(Json& file, const Json& config) {
   if (const Json* described = find_field(config, "added_tokens_decoder", where)) {
     const std::string at = where + ": added_tokens_decoder";
     expect_type(described->is_object(), *described, at, "an object of id: token");
-    for (const auto& [id, token] : described->items())
-      add(token, string_field(token, "content", at + "." + id), Json::accept(id) ? Json::parse(id) : Json(id));
+    for (const auto& [name, token] : described->items()) {
+      const uint32_t id = index_named(name, at);
+      add(token, string_field(token, "content", at + "." + name), id);
+    }
   }
   for (const char* key : {"bos_token", "eos_token", "unk_token"})
     if (const Json* token = find_field(config, key, where)) add_named(*token, where + ": " + key);

@@ -1,0 +1,104 @@
+// What a stranger may ask an answer to look like: it ends in an Error or in a machine that dies, in 2 s and 256 MB beyond
+// its size (core/test_support.h measures it). Each of these took the stack, minutes or all memory before.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "core/foreign/json.h"
+#include "core/test_support.h"
+#include "grammar/json_schema.h"
+#include "grammar/token_constraint.h"
+
+namespace fidelio::grammar {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Every byte, and runs of a few.
+const std::shared_ptr<const TokenTree>& bytes_and_runs() {
+  static const auto tree = [] {
+    std::vector<std::string> tokens;
+    for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+    for (unsigned i = 0; i < 4096; ++i) {
+      std::string text;
+      for (unsigned left = i; text.size() < 6; left /= 4) text += "ab[\""[left % 4];
+      tokens.push_back(text);
+    }
+    return std::make_shared<const TokenTree>(std::move(tokens));
+  }();
+  return tree;
+}
+
+std::string message_of_pattern(const std::string& pattern) {
+  return message_of_hostile(pattern.size(), [&] { regex_grammar(pattern); });
+}
+
+TEST(HostileForm, QuantifiersInARowAreRefused) {
+  for (const char* quantifier : {"*", "{1}", "{0,1}", "??"})
+    EXPECT_THAT(message_of_pattern("a" + repeated(quantifier, 1'000'000)), HasSubstr("a quantifier behind another"));
+  for (const char* pattern : {"a**", "a{2}{3}", "a+*", "a*?*", "(a*){2}*"})
+    EXPECT_THAT(message_of_pattern(pattern), HasSubstr("a quantifier behind another")) << pattern;
+  for (const char* pattern : {"a*?b??c{2}?d+?", "(?:a*)*", "a{x", "a*{x"}) EXPECT_EQ(message_of_pattern(pattern), "");
+}
+
+// Rule after rule, each of which calls the one before, so that none is deep in the text.
+std::string chain_of_references(int length) {
+  std::string schema = R"({"anyOf":[{"type":"null"})";
+  for (int i = 0; i < length; ++i) schema += fmt::format(R"(,{{"$ref":"#/anyOf/{}"}})", i);
+  return schema + "]}";
+}
+
+TEST(HostileForm, ChainsOfReferencesDoNotTakeTheStack) {
+  const std::string text = chain_of_references(45'000);
+  const nlohmann::ordered_json schema = parse_ordered_json(text, "the schema");
+  EXPECT_EQ(message_of_hostile(text.size(), [&] { schema_grammar(schema); }), "");
+  EXPECT_THAT(message_of_hostile(text.size(), [&] { TokenConstraint(schema_grammar(schema), bytes_and_runs()); }),
+              HasSubstr("too many ways"));
+  const auto shorter = nlohmann::ordered_json::parse(chain_of_references(50));
+  EXPECT_EQ(message_of_hostile(0, [&] { TokenConstraint(schema_grammar(shorter), bytes_and_runs()); }), "");
+}
+
+// Every bracket may be one of two arrays, so that 40 of them may be any of 2^40.
+TEST(HostileForm, PlacesThatDoubleWithEveryByteEnd) {
+  const auto schema = nlohmann::ordered_json::parse(R"({"$defs": {
+    "a": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}},
+    "b": {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/a"}]}}}, "$ref": "#/$defs/a"})");
+  bool worn = false, died = false;
+  EXPECT_EQ(message_of_hostile(0,
+                               [&] {
+                                 TokenConstraint constraint(schema_grammar(schema), bytes_and_runs());
+                                 auto state = constraint.start();
+                                 for (int depth = 0; depth < 60 && state != Constraint::kForbidden; ++depth) {
+                                   constraint.allowed(state);
+                                   state = constraint.next(state, '[');
+                                 }
+                                 worn = constraint.worn(), died = state == Constraint::kForbidden;
+                               }),
+            "");
+  EXPECT_TRUE(worn);
+  EXPECT_TRUE(died);
+}
+
+TEST(HostileForm, StatesOfThousandsOfPlacesEnd) {
+  bool worn = false;
+  size_t bytes = 0;
+  EXPECT_EQ(message_of_hostile(0,
+                               [&] {
+                                 TokenConstraint constraint(regex_grammar("[ab]*a[ab]{8000}"), bytes_and_runs());
+                                 std::mt19937 random(1);
+                                 auto state = constraint.start();
+                                 for (int i = 0; i < 20'000 && state != Constraint::kForbidden; ++i) {
+                                   constraint.allowed(state);
+                                   state = constraint.next(state, "ab"[random() % 2]);
+                                 }
+                                 worn = constraint.worn(), bytes = constraint.bytes();
+                               }),
+            "");
+  EXPECT_TRUE(worn);
+  EXPECT_GT(bytes, size_t{8} << 20);
+}
+
+}  // namespace
+}  // namespace fidelio::grammar
