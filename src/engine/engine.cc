@@ -162,7 +162,7 @@ void Engine::collect_outputs() {
 // never fed.
 void Engine::draft() {
   const SpeculationOptions& o = options_.speculation;
-  controller_.begin_cycle(static_cast<int64_t>(outputs_.size()));
+  controller_.begin_cycle(static_cast<int64_t>(outputs_.size()), scheduler_.running());
   enqueued_ = 0;
   if ((o.draft == nullptr && !o.lookup) || outputs_.empty()) return;
   // Every sequence that is running may want a row of logits, and each of the outputs as many drafts.

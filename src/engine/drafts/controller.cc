@@ -97,13 +97,13 @@ void AcceptanceTable::add(double sureness, bool accepted) {
 }
 
 // --- how far -------------------------------------------------------------------------------------------------------
-void Controller::begin_cycle(int64_t outputs) {
+void Controller::begin_cycle(int64_t outputs, int64_t running) {
   outputs_ = outputs;
   drafted_ = 0;
   seconds_ = 0;
   drafting_ = trial_ = false;
   ++waited_;
-  const auto n = static_cast<double>(outputs);
+  const auto n = static_cast<double>(std::max(outputs, running));
   const double speedup = steps_ > 0 ? tokens_ / steps_ : 1;
   rate_ = verify_.known() ? n / verify_.nearby(n) * std::max(1.0, speedup) : 0;
 }

@@ -85,8 +85,10 @@ class Controller {
   // share: of the verifier's bytes that the draft reads, its cost before any draft step was timed.
   Controller(const SpeculationOptions& options, double share) : options_(options), share_(share) {}
 
-  // A cycle begins, of so many sequences.
-  void begin_cycle(int64_t outputs);
+  // A cycle begins, of so many sequences that decode and so many that run: those whose prompts are read beside will decode
+  // too, so that a token now is worth the time it takes then. (Two of four that draft alone beside a long prompt would take
+  // longer than four together later.)
+  void begin_cycle(int64_t outputs, int64_t running);
   // Nothing but a trial will be verified in this cycle: drafts lost too much, or what a plain step takes is not known yet
   // or is measured again.
   bool holds_back() const { return options_.adapt && (account_ < 0 || measures_plain()); }
