@@ -65,6 +65,7 @@ const std::vector<BadInput> kBadInputs = {
     {"NeitherTextNorFile", "nothing to tokenise", "", "fidelio tokenize model", 1, {"--text", "--file"}},
     {"NeitherTextNorTasks", "nothing to evaluate on", "", "fidelio eval model", 1, {"--text", "--tasks"}},
     {"SeedsOfGreedy", "several seeds of greedy answers", "echo '{\"id\": \"a\", \"task\": \"sums\", \"question\": \"1 + 1?\", \"answer\": \"2\"}' > tasks.jsonl", "fidelio eval model --tasks tasks.jsonl --plain --seeds 3", 1, {"--seeds 3", "--temperature"}},
+    {"NameTooLong", "an output whose name no file system takes", "", "fidelio quantize model --method rtn --format int8g64zs8 -o $(printf %0300d 0)", 1, {"cannot use 0000", "File name too long"}},
     {"UnknownFormat", "an unknown format", "", "fidelio quantize model --method rtn --format int9g128 -o out", 1, {"int9g128"}},
     {"UnknownGroup", "a group size there is not", "", "fidelio quantize model --method rtn --format int4g100z -o out", 1, {"int4g100z"}},
     {"BadEmbeddingFormat", "an unknown format of the embedding", "", "fidelio quantize model --method rtn --format int4g32 --embedding q4 -o out", 1, {"q4"}},

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -231,6 +232,9 @@ int main(int argc, char** argv) {
     return code;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "fidelio: out of memory\n");
+  } catch (const std::filesystem::filesystem_error& error) {
+    fmt::print(stderr, "fidelio: cannot use {}: {}\n",
+               fidelio::foreign(error.path1().string(), fidelio::Lines::escaped, 120), error.code().message());
   } catch (const std::system_error& error) {
     if (error.code() == std::errc::broken_pipe) return 128 + SIGPIPE;  // `| head` has seen enough: nothing to say
     fmt::print(stderr, "fidelio: {}\n", error.what());
