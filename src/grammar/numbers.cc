@@ -113,21 +113,20 @@ struct Tails {
       if (rest)
         all.push_back(g.sequence(g.byte(static_cast<uint8_t>(from_digit), static_cast<uint8_t>(to_digit)), *rest));
     };
-    const bool low_alone = at_low && !low->is_passed(at), high_alone = at_high;
-    if (low_alone && high_alone && first == last) {
+    const bool low_alone = at_low && !low->is_passed(at);
+    if (low_alone && at_high && first == last) {
       add(first, first, true, true);
     } else {
       if (low_alone) add(first, first, true, false);
-      if (high_alone) add(last, last, false, true);
-      add(static_cast<char>(first + (low_alone ? 1 : 0)), static_cast<char>(last - (high_alone ? 1 : 0)), false, false);
+      if (at_high) add(last, last, false, true);
+      add(static_cast<char>(first + (low_alone ? 1 : 0)), static_cast<char>(last - (at_high ? 1 : 0)), false, false);
     }
     if (all.empty()) return std::nullopt;
     return g.choice(all);
   }
   // Digits that are not written are zeros.
   bool may_end(int at, bool at_low, bool at_high) const {
-    return (!at_low || (low->only_zeros(at) && !low->excluded)) &&
-           (!at_high || !high->only_zeros(at) || !high->excluded);
+    return (!at_low || low->is_passed(at)) && (!at_high || !high->only_zeros(at) || !high->excluded);
   }
   // The whole's text stands before: what may follow it.
   std::optional<Fragment> after_whole() {
@@ -172,7 +171,7 @@ Fragment any_integer(Grammar& g) {
 }
 
 Fragment any_number(Grammar& g) {
-  const auto fraction = g.optional(g.sequence(g.literal("."), digits(g, 1, 15)));
+  const auto fraction = g.optional(g.sequence(g.literal("."), digits(g, 1, kPlaces)));
   const auto sign = g.optional(g.choice({g.literal("+"), g.literal("-")}));
   const auto exponent =
       g.optional(g.sequence(g.sequence(g.choice({g.literal("e"), g.literal("E")}), sign), digits(g, 1, 2)));

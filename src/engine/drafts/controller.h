@@ -5,7 +5,8 @@
 // by how sure the draft was; costs are learnt from steps. Where drafting does not pay no draft step is made, but for a
 // trial now and then, ever rarer.
 //
-// Forecasts may be wrong, so two accounts in plain steps bound the loss. Both begin with eight, and a cycle adds .005.
+// Forecasts may be wrong, so two accounts in plain steps bound the loss. Both begin with eight, and a cycle adds .005; one
+// cycle takes eight at most, so that what holds a machine up once ends nothing, and 256 / sqrt(sequences) are held at most.
 //   account_      a cycle with drafts adds what it gained or lost: while it is overdrawn nothing but trials is verified
 //   new_account_  the same, and what new numbers of rows cost (a GPU's step takes as long as several the first two times,
 //                 when it is made ready and recorded), which the other leaves out: while it is overdrawn only numbers of

@@ -7,24 +7,16 @@
 
 #include "core/dtype.h"
 #include "formats/small_float.h"
+#include "io/gguf/block_bits.h"
 #include "io/gguf/grid_blocks.h"
 
 namespace fidelio::gguf {
 namespace {
 
-uint16_t bits_at(const uint8_t* bytes) { return static_cast<uint16_t>(bytes[0] | bytes[1] << 8); }
-float half_at(const uint8_t* bytes) { return to_float(f16{bits_at(bytes)}); }
-
 void decode_f32(const uint8_t* block, float* values) { std::memcpy(values, block, 4); }
 void decode_f16(const uint8_t* block, float* values) { *values = half_at(block); }
 void decode_bf16(const uint8_t* block, float* values) { *values = to_float(bf16{bits_at(block)}); }
 
-void nibbles(const uint8_t* bytes, uint8_t* q) {
-  for (int i = 0; i < 16; ++i) {
-    q[i] = bytes[i] & 15;
-    q[i + 16] = bytes[i] >> 4;
-  }
-}
 // u32 of fifth bits, then the nibbles.
 void five_bits(const uint8_t* bytes, uint8_t* q) {
   nibbles(bytes + 4, q);

@@ -29,12 +29,18 @@ std::shared_ptr<Constraint> AnswerFormats::get(const std::string& key, const std
 
 namespace {
 
-std::shared_ptr<Constraint> of_schema(const Json& schema, const std::string& field, AnswerFormats& formats) {
+// A form that cannot be made is refused by the field that asks for it.
+std::shared_ptr<Constraint> get_for(const std::string& field, AnswerFormats& formats, const std::string& key,
+                                    const std::function<grammar::Grammar()>& make) {
   try {
-    return formats.get("schema " + schema.dump(), [&] { return grammar::schema_grammar(schema); });
+    return formats.get(key, make);
   } catch (const Error& e) {
     throw RequestError(400, field + ": " + e.what(), field);
   }
+}
+
+std::shared_ptr<Constraint> of_schema(const Json& schema, const std::string& field, AnswerFormats& formats) {
+  return get_for(field, formats, "schema " + schema.dump(), [&] { return grammar::schema_grammar(schema); });
 }
 
 // No stop id comes before so many tokens; then nothing is asked.
@@ -57,11 +63,7 @@ class NoStopBefore : public Constraint {
 };
 
 std::shared_ptr<Constraint> of_pattern(const std::string& pattern, const std::string& field, AnswerFormats& formats) {
-  try {
-    return formats.get("regex " + pattern, [&] { return grammar::regex_grammar(pattern); });
-  } catch (const Error& e) {
-    throw RequestError(400, field + ": " + e.what(), field);
-  }
+  return get_for(field, formats, "regex " + pattern, [&] { return grammar::regex_grammar(pattern); });
 }
 
 Json schema_in(const std::string& text, const std::string& field) {
@@ -97,7 +99,7 @@ std::shared_ptr<Constraint> of_structured_outputs(const Fields& fields, AnswerFo
     texts.push_back(text.get<std::string>());
   }
   if (texts.empty() || texts.size() != one->size()) inside.refuse("choice", "an array of texts, none of them empty");
-  return formats.get("choice " + one->dump(), [&] { return grammar::choice_grammar(texts); });
+  return get_for(field, formats, "choice " + one->dump(), [&] { return grammar::choice_grammar(texts); });
 }
 
 }  // namespace

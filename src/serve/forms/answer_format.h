@@ -26,8 +26,8 @@ class AnswerFormats {
   std::list<std::pair<std::string, std::shared_ptr<grammar::TokenConstraint>>> kept_;  // the newest first
 };
 
-// Of response_format (text, json_object, json_schema), regex or structured_outputs; null: none. Throws RequestError naming the field, a
-// schema by the place where the client wrote it.
+// Of response_format (text, json_object, json_schema), regex or structured_outputs; null: none. Throws RequestError naming
+// the field, a schema by the place where the client wrote it.
 std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& formats,
                                         const std::string& place = "response_format.json_schema.schema");
 // Of min_tokens: no stop id before so many; null: none. What `request` stops at has been read.
