@@ -133,7 +133,7 @@ TEST_P(Families, TheMeterMeasuresWhatLogitsSay) {
   }
   const double want = sum / static_cast<double>(ids.size() - 1);
   EXPECT_GT(kl, 1e-6);
-  EXPECT_NEAR(kl, want, 1e-3 * want + 1e-7);  // the meter's exponentials are FP32: eval/fast_exp.h
+  EXPECT_NEAR(kl, want, 1e-3 * want + 1e-7);  // the meter's exponentials are FP32: core/fast_exp.h
 }
 
 TEST(FamilyExports, RefuseByNameWhatReadersCannotOpen) {

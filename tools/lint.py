@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks what the compiler does not: the include rule between rooms (docs/design.md section 2), file sizes, leftovers,
-and that every table of results names the command that makes it.
+that files named in pages and comments are there, and that every table of results names the command that makes it.
 
 Exits 1 and lists the places if a rule is broken."""
 import os
@@ -106,8 +106,30 @@ def tables_without_command(path, text):
                 yield f"{path}:{at}: a table, and its section names no command that makes it"
 
 
+# A file's name, with folders or without; x_test.cc is any.
+FILE = re.compile(r"(?<![\w./*{}$-])(?!x_)[\w-]+(?:/[\w.-]+)*\.(?:h|cc|cu|cuh|py|sh)\b")
+PAGES = re.compile(r"(?<!/results)(?<!/results-tasks)\.md$")  # results are of the files of their day
+SOURCES = re.compile(r"\.(?:h|cc|cu|cuh)$")
+
+
+def names_of_no_file():
+    """Files that a page or a comment speaks of and that are not there, or are called otherwise."""
+    paths = [os.path.relpath(os.path.join(folder, name), ".") for top in ("cmake", "docs", "src", "tests", "tools")
+             for folder, _, names in os.walk(top) for name in names]
+    ends = {"/".join(path.split(os.sep)[-n:]) for path in paths for n in range(1, path.count(os.sep) + 2)}
+    for path in [*paths, "README.md", "CONTRIBUTING.md", os.path.join("models", "data", "README.md")]:
+        if not PAGES.search(path) and not SOURCES.search(path):
+            continue
+        with open(path, encoding="utf-8") as file:
+            for at, line in enumerate(file):
+                words = line if PAGES.search(path) else "" if "#include" in line else line.partition("//")[2]
+                for name in FILE.findall(words):
+                    if name not in ends:
+                        yield f"{path}:{at + 1}: there is no {name}"
+
+
 def main():
-    broken = []
+    broken = list(names_of_no_file())
     for name in sorted(os.listdir("docs")):
         if re.fullmatch(r"results.*\.md", name):
             with open(os.path.join("docs", name), encoding="utf-8") as file:

@@ -69,7 +69,7 @@ struct Claim {
   std::vector<ClaimedFigure> figures;  // of all text and of each domain
   int64_t documents = 0, windows = 0, tokens = 0;
   std::vector<std::string> sources;  // as --text takes them
-  std::vector<std::string> places;   // the documents (compress/sets.h)
+  std::vector<std::string> places;   // the documents (compress/inputs/sets.h)
   int64_t context = 0;
   std::string activations, kv, reference_sha256;
   int looks = 0;

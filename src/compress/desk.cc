@@ -221,7 +221,7 @@ void Desk::warn_of_codes() const {
                     job.model, fmt::join(codes, ", ")));
 }
 
-// The four sets (compress/sets.h), printed as they are. Sensitivities measured on what the quantisers have seen would be
+// The four sets (compress/inputs/sets.h), printed as they are. Sensitivities measured on what the quantisers have seen would be
 // too good, a plan is tried on what neither saw, and certified on what nothing has.
 void Desk::read_texts() {
   Corpus seen = read_corpus(job.calibration, world.tokenizer, world.chat, job.context);

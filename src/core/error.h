@@ -1,9 +1,10 @@
 // core: what every room stands on. Nothing in this folder knows what a language model is.
 //
 // Error is the one exception type. It is thrown on cold paths only (files, options, configuration, device set-up) and
-// its message names the thing, what was expected, what was found and, where there is one, the remedy. It is caught in
-// three places: the command line's main, the HTTP handler and the engine loop. Programmer errors are `assert`s; user
-// input never reaches one.
+// its message names the thing, what was expected, what was found and, where there is one, the remedy. It ends in one of
+// three places: the command line's main, the server's threads (an answer with a status) or `chat`, which goes on. What
+// catches it before either throws it on with the place put before it, or has another way to go. Programmer errors are
+// `assert`s; user input never reaches one.
 #pragma once
 #include <fmt/format.h>
 

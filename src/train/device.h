@@ -2,7 +2,7 @@
 // that each have their backward beside them; it gives the logits of the serving forward with FP32 activations (a test).
 //
 // Device is where those operations run. Host<float> is the product, Host<double> lets finite differences judge every
-// backward, a GPU supplies the same members. Everything above (block.h, tape.h, losses.h, matrix.h) is written once.
+// backward, a GPU supplies the same members. Everything above (block.h, tape.h, network.h, matrix.h) is written once.
 //
 // Letters: n rows of a step, d, f, h, hk, e, v, L as everywhere. Matrices are row-major, dense, of Real. "+=" below says
 // that a result is added to what is there; every sum has an order that does not depend on the number of threads.
@@ -54,7 +54,7 @@ struct Product {
 };
 
 // What a row of logits is judged by, in nats: forward KL(teacher || student), reverse KL(student || teacher), label
-// -ln q(next token). CAKLD (papers/scvq.txt section 3.4; Du et al. 2024) is reverse = the teacher's confidence, forward =
+// -ln q(next token). CAKLD (SCVQ section 3.4; Du et al. 2024) is reverse = the teacher's confidence, forward =
 // the rest.
 struct LossMix {
   double forward = 1, reverse = 0, label = 0;

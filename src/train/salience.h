@@ -12,7 +12,7 @@
 namespace fidelio::train {
 
 struct SalienceOptions {
-  // true: the loss is -ln p of the text's own next tokens (papers/scvq.txt, global salience). false: of tokens drawn from
+  // true: the loss is -ln p of the text's own next tokens (SCVQ, global salience). false: of tokens drawn from
   // the model's own distribution, whose squared gradient is the curvature of the KL (Amari 1998).
   bool labels = true;
   uint64_t seed = 0;  // of the draws

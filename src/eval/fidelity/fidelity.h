@@ -5,7 +5,7 @@
 //                                             accepted as one of p under the best coupling
 // Both in three variants, never mixed (design section 5): over the full vocabulary; over the K most likely tokens of p,
 // raw (probabilities as they are, so EAR(p, p) is the mass of those tokens and KL may be negative); over the same
-// tokens with p and q each renormalised to 1 there (what papers/slq.txt calls EAR and KL, notes/slq.md 1.2 and 1.4).
+// tokens with p and q each renormalised to 1 there (what SLQ calls EAR and KL).
 //
 // Laws (tests): EAR(p, p) = 1 exactly, full and renormalised; raw EAR(p, p) = top-K mass; KL >= 0; EAR is symmetric and
 // >= 1 - sqrt(KL / 2) (Pinsker).

@@ -50,7 +50,7 @@ struct FidelityReport {
   Estimate perplexity() const;  // the candidate's
   Estimate reference_perplexity() const;
   Estimate perplexity_ratio() const;  // reference / candidate, as in SLQ's tables: 1 = nothing lost; paired by window
-  double ear_constant() const;        // c of 1 - EAR = c sqrt(KL) (notes: a constant of the text, not of the width)
+  double ear_constant() const;        // c of 1 - EAR = c sqrt(KL) (of the text, hardly of the width)
 
   // The windows of one text alone, e.g. for a report by text.
   FidelityReport of_text(int32_t text) const;

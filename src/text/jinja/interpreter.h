@@ -41,8 +41,8 @@ class Interpreter {
   std::string run(const Body& body);
 
   Meter& meter() { return meter_; }
-  Value filter(const std::string& name, const Value& input, Arguments arguments);  // jinja_filters.cc
-  bool test(const std::string& name, const Value& input, Arguments arguments);     // jinja_tests.cc
+  Value filter(const std::string& name, const Value& input, Arguments arguments);  // filters.cc
+  bool test(const std::string& name, const Value& input, Arguments arguments);     // tests.cc
   Value attribute(const Value& object, const std::string& name);                   // object.name
   Value item(const Value& object, const Value& key);                               // object[key]
   Value make_namespace(Arguments arguments);
@@ -87,18 +87,18 @@ class Interpreter {
   std::vector<std::shared_ptr<Namespace>> namespaces_;
 };
 
-// jinja_operators.cc: Python's operators. All throw Error where Python raises.
+// operators.cc: Python's operators. All throw Error where Python raises.
 Value binary(Op op, const Value& a, const Value& b, Meter& meter);
 Value slice(const Value& object, const Value& start, const Value& stop, const Value& step, Meter& meter);
 std::string percent_format(const std::string& format, const Value& argument, Meter& meter);
 
-// jinja_methods.cc: the methods templates may call on text, lists and dicts.
+// methods.cc: the methods templates may call on text, lists and dicts.
 bool has_method(const Value& object, std::string_view name);
 Value call_method(Interpreter& in, const Value& object, const std::string& name, Arguments arguments);
-// jinja_sequence_filters.cc: the filters over elements; empty when `name` is none of them.
+// sequence_filters.cc: the filters over elements; empty when `name` is none of them.
 std::optional<Value> sequence_filter(Interpreter& in, const std::string& name, const Value& input,
                                      const Arguments& arguments);
-// jinja_globals.cc: range, dict, namespace, raise_exception, strftime_now.
+// globals.cc: range, dict, namespace, raise_exception, strftime_now.
 std::optional<Value> find_global(const std::string& name);
 
 // Arguments matched with a function's parameter names; what was not given is empty.

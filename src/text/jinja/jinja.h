@@ -85,7 +85,7 @@ struct Limits {
   uint64_t output_bytes = 64 << 20;  // bytes of the rendered text
 };
 
-struct Body;  // a parsed template: jinja_ast.h
+struct Body;  // a parsed template: ast.h
 
 class Template {
  public:

@@ -1,5 +1,5 @@
-// Recursive descent over a chat template's tokens: what statements (jinja_parser.cc) and expressions
-// (jinja_parser_expressions.cc) share, and the expressions.
+// Recursive descent over a chat template's tokens: what statements (parser.cc) and expressions
+// (parser_expressions.cc) share, and the expressions.
 #pragma once
 #include <algorithm>
 #include <memory>
