@@ -66,7 +66,7 @@ TEST(FirstHour, SlipsOfThePenAreUnderstood) {
       {"fidelio run m", "did you mean chat?"},
       {"fidelio Inspect m", "did you mean inspect?"},
       {"fidelio perplexity m", "did you mean eval?"},
-      {"fidelio frobnicate m", "there are inspect, compress"},
+      {"fidelio frobnicate m", "there are compress, certify"},
       {"fidelio eval " + kModel + " --contxt 12", "eval has no option --contxt; did you mean --context?"},
       {"fidelio bench model " + kModel + " --repetition 1", "did you mean --repetitions?"},
       {"fidelio compress " + kModel + " --ear 99 -o out", "did you mean 0.99?"},
@@ -438,6 +438,34 @@ TEST(FirstHour, ACertificateCanBeMeasuredOnOwnText) {
   EXPECT_THAT(run_command(folder.path(), certify + " --text tiny.txt").err, HasSubstr("too little to certify with"));
 }
 
+// Verbs as --help lists them, under headings and before its examples.
+std::vector<std::string> verbs_of_help(const std::string& help) {
+  std::istringstream lines(help.substr(0, help.find("Examples:")));
+  std::vector<std::string> verbs;
+  for (std::string line; std::getline(lines, line);)
+    if (line.size() > 2 && line.starts_with("  ") && line[2] >= 'a' && line[2] <= 'z')
+      verbs.push_back(line.substr(2, line.find(' ', 2) - 2));
+  return verbs;
+}
+
+TEST(FirstHour, HelpSaysWhatHoldsWhereNothingIsGiven) {
+  const TestFolder folder;
+  EXPECT_THAT(run(folder, "fidelio serve --help").out, HasSubstr("0 = a free one (default: 8000)"));
+  EXPECT_THAT(run(folder, "fidelio bench model --help").out, HasSubstr("Lengths of prompts; 0 = skip (default: 512)"));
+  // One that is not asked for has no number, and none is said twice.
+  EXPECT_THAT(run(folder, "fidelio compress --help").out, HasSubstr("so many bits a parameter, of the whole file\n"));
+  for (const std::string& verb : verbs_of_help(run(folder, "fidelio --help").out)) {
+    std::istringstream lines(run(folder, "fidelio " + verb + " --help").out);
+    for (std::string line; std::getline(lines, line);) {
+      const size_t said = line.find("default");
+      if (said != std::string::npos) {
+        EXPECT_EQ(line.find("(default: ", said + 1), std::string::npos) << verb << ": " << line;
+      }
+      EXPECT_EQ(line.find("(default: [])"), std::string::npos) << verb << ": " << line;
+    }
+  }
+}
+
 TEST(FirstHour, BenchTakesLists) {
   const TestFolder folder;
   const json rows = report(folder, "fidelio bench model " + kModel + " " + kModel +
@@ -468,17 +496,10 @@ TEST(FirstHour, TheInstallationIsComplete) {
   const std::string program = folder / "usr/bin/fidelio";
   const std::string help = run(folder, "'" + program + "' --help").out;
   const std::string manual = read_text_file(folder / "usr/share/man/man1/fidelio.1");
-  std::istringstream lines(help.substr(help.find("Subcommands:")));
-  std::string line;
-  std::getline(lines, line);
-  int verbs = 0;
-  while (std::getline(lines, line) && line.starts_with("  ")) {
-    if (line[2] == ' ') continue;  // a description that goes on
-    const std::string verb = line.substr(2, line.find(' ', 2) - 2);
+  const std::vector<std::string> verbs = verbs_of_help(help);
+  for (const std::string& verb : verbs)
     EXPECT_THAT(manual, HasSubstr("\n.B " + verb + "\n")) << "docs/fidelio.1 lacks this verb";
-    ++verbs;
-  }
-  EXPECT_GE(verbs, 15);
+  EXPECT_GE(verbs.size(), 15u);
   // The completion lists what the program lists.
   const std::string completion = folder / "usr/share/bash-completion/completions/fidelio";
   const auto complete = [&](const std::string& words, int at) {
@@ -489,6 +510,7 @@ TEST(FirstHour, TheInstallationIsComplete) {
         .out;
   };
   EXPECT_EQ(complete("fidelio comp", 1), "compress compare\n");
+  EXPECT_EQ(complete("fidelio bench s", 2), "sampling speculate serve\n");
   EXPECT_THAT(complete("fidelio quantize --keep", 2), HasSubstr("--keep-embedding"));
   // Installed, it finds its texts.
   run(folder, "'" + program + "' quantize " + kModel + " --format int4g64zs8 --calibration-tokens 1024 -o out");

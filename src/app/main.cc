@@ -122,6 +122,53 @@ void check_whole_numbers(CLI::App& app) {
   }
 }
 
+// What an option has where it is not given, for --help; "" where that is nothing, or a number that the option itself
+// would not take and that stands for "not given".
+std::string default_of(CLI::Option& option) {
+  std::string value = option.capture_default_str()->get_default_str();
+  option.default_str("");  // CLI11 would put it between the type and the range
+  if (value.starts_with('[')) value = value.substr(1, value.size() - 2);
+  const bool zero_is_said = option.get_description().find('0') != std::string::npos ||
+                            option.get_type_name().find("NONNEGATIVE") != std::string::npos;
+  return value.starts_with('-') || (value == "0" && !zero_is_said) ? "" : value;
+}
+
+// Every option says in --help what holds where it is not given, unless its words do.
+void say_defaults(CLI::App& app) {
+  for (CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    say_defaults(*verb);
+    for (CLI::Option* option : verb->get_options()) {
+      const std::string value = default_of(*option), words = option->get_description();
+      if (!value.empty() && !option->get_required() && words.find("default") == std::string::npos)
+        option->description(fmt::format("{} (default: {})", words, value));
+    }
+  }
+}
+
+// The verbs in the order in which somebody meets them. `--help` shows them so, tools/fidelio.bash reads them there.
+void add_verbs(CLI::App& app) {
+  struct Verbs {
+    const char* about;
+    std::vector<void (*)(CLI::App&)> add;
+  };
+  const std::vector<Verbs> all = {
+      {"Make a smaller model", {add_compress, add_certify, add_quantize, add_tune, add_draft_verb, add_export}},
+      {"Use one", {add_chat, add_generate, add_serve}},
+      {"Measure", {add_eval, add_recovery, add_compare, add_noise, add_gamma, add_bench}},
+      {"Look at a model, and make what others read", {add_inspect, add_tokenize, add_logits, add_samples, add_synth}}};
+  for (const Verbs& verbs : all)
+    for (auto add : verbs.add) {
+      add(app);
+      app.get_subcommands([](const CLI::App*) { return true; }).back()->group(verbs.about);
+    }
+  app.get_formatter()->label("SUBCOMMAND", "VERB");
+  app.footer(
+      "Examples:\n"
+      "  fidelio compress MODEL --ear 0.98 -o OUT  the smallest that says the same for 98 of 100 tokens, certified\n"
+      "  fidelio chat OUT                          talk to it\n"
+      "  fidelio VERB --help                       the options of a verb, with examples");
+}
+
 std::vector<std::string> verbs_of(const CLI::App& app) {
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
@@ -194,12 +241,10 @@ int run(int argc, char** argv) {
                "fidelio"};
   app.set_version_flag("--version", version_text(), "What this program is: version, commit, kernels");
   app.require_subcommand(0, 1);  // none is refused below, by name
-  for (auto add : {add_inspect, add_compress, add_certify, add_quantize,   add_export,   add_eval,  add_recovery,
-                   add_compare, add_noise,    add_tune,    add_gamma,      add_generate, add_chat,  add_serve,
-                   add_bench,   add_samples,  add_synth,   add_draft_verb, add_tokenize, add_logits})
-    add(app);
+  add_verbs(app);
   add_progress(app);
   check_whole_numbers(app);
+  say_defaults(app);
   remember_command(argc, argv);
   const std::vector<std::string> verbs = verbs_of(app);
   if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())

@@ -48,7 +48,7 @@ void serve_model(const Serve& o) {
 
 void add_serve(CLI::App& app) {
   auto o = std::make_shared<Serve>();
-  CLI::App* verb = app.add_subcommand("serve", "Answer OpenAI's clients over HTTP");
+  CLI::App* verb = app.add_subcommand("serve", "Answer OpenAI's and Anthropic's clients over HTTP");
   verb->footer(
       "Example:\n  fidelio serve models/quill-26m --port 8000\n"
       "  curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"The package\", \"max_tokens\": 32}'");
