@@ -190,18 +190,10 @@ void read_choices(const Fields& fields, Call& call) {
   if (call.best_of > call.n && call.stream) fields.refuse("best_of", "n where the answer is streamed");
 }
 
-// What would change the answer and is not done is refused, not passed over.
+// Fields that would change the answer and are not done, OpenAI's own and other servers', unless they say what happens
+// without them (null, false, nothing or a number).
 void refuse_what_is_not_done(const Fields& fields) {
-  if (const auto suffix = fields.text("suffix"); suffix && !suffix->empty()) fields.refuse("suffix", "none");
-  const Json *functions = fields.find("functions"), *modalities = fields.find("modalities");
-  if (functions != nullptr && !functions->empty()) fields.refuse("functions", "none: give them as tools");
-  if (modalities != nullptr && *modalities != Json::array({"text"})) fields.refuse("modalities", "text alone");
-}
-
-// Fields of other servers that would change the answer, unless they say what happens without them (null, false, nothing
-// or a number).
-void refuse_others_fields(const Fields& fields) {
-  struct Other {
+  struct Undone {
     const char* name;
     double neutral;
     const char* instead;
@@ -209,37 +201,41 @@ void refuse_others_fields(const Fields& fields) {
   constexpr double kAny = std::numeric_limits<double>::quiet_NaN();
   static constexpr const char *kNone = "it is not done here",
                               *kForm = "grammars are not read: give a schema or a regex";
-  static constexpr Other kOthers[] = {{"guided_json", kAny, "give structured_outputs.json or response_format"},
-                                      {"guided_regex", kAny, "give structured_outputs.regex"},
-                                      {"guided_choice", kAny, "give structured_outputs.choice"},
-                                      {"guided_grammar", kAny, kForm},
-                                      {"grammar", kAny, kForm},
-                                      {"json_schema", kAny, "give response_format"},
-                                      {"repeat_penalty", 1, "give repetition_penalty"},
-                                      {"n_predict", -1, "give max_tokens"},
-                                      {"prompt_logprobs", kAny, "give echo and logprobs to /v1/completions"},
-                                      {"chat_template", kAny, "the checkpoint's is used"},
-                                      {"truncate_prompt_tokens", -1, kNone},
-                                      {"allowed_token_ids", kAny, kNone},
-                                      {"bad_words", kAny, "give logit_bias"},
-                                      {"use_beam_search", 0, kNone},
-                                      {"length_penalty", 1, kNone},
-                                      {"typical_p", 1, kNone},
-                                      {"tfs_z", 1, kNone},
-                                      {"top_a", 0, kNone},
-                                      {"top_n_sigma", -1, kNone},
-                                      {"mirostat", 0, kNone},
-                                      {"dry_multiplier", 0, kNone},
-                                      {"xtc_probability", 0, kNone},
-                                      {"dynatemp_range", 0, kNone},
-                                      {"web_search_options", kAny, kNone},
-                                      {"audio", kAny, kNone}};
-  for (const Other& other : kOthers) {
-    const Json* said = fields.find(other.name);
+  static constexpr Undone kUndone[] = {{"suffix", kAny, kNone},
+                                       {"functions", kAny, "give them as tools"},
+                                       {"guided_json", kAny, "give structured_outputs.json or response_format"},
+                                       {"guided_regex", kAny, "give structured_outputs.regex"},
+                                       {"guided_choice", kAny, "give structured_outputs.choice"},
+                                       {"guided_grammar", kAny, kForm},
+                                       {"grammar", kAny, kForm},
+                                       {"json_schema", kAny, "give response_format"},
+                                       {"repeat_penalty", 1, "give repetition_penalty"},
+                                       {"n_predict", -1, "give max_tokens"},
+                                       {"prompt_logprobs", kAny, "give echo and logprobs to /v1/completions"},
+                                       {"chat_template", kAny, "the checkpoint's is used"},
+                                       {"truncate_prompt_tokens", -1, kNone},
+                                       {"allowed_token_ids", kAny, kNone},
+                                       {"bad_words", kAny, "give logit_bias"},
+                                       {"use_beam_search", 0, kNone},
+                                       {"length_penalty", 1, kNone},
+                                       {"typical_p", 1, kNone},
+                                       {"tfs_z", 1, kNone},
+                                       {"top_a", 0, kNone},
+                                       {"top_n_sigma", -1, kNone},
+                                       {"mirostat", 0, kNone},
+                                       {"dry_multiplier", 0, kNone},
+                                       {"xtc_probability", 0, kNone},
+                                       {"dynatemp_range", 0, kNone},
+                                       {"web_search_options", kAny, kNone},
+                                       {"audio", kAny, kNone}};
+  for (const Undone& undone : kUndone) {
+    const Json* said = fields.find(undone.name);
     if (said == nullptr || *said == Json(false) || *said == "" || (said->is_structured() && said->empty())) continue;
-    if (said->is_number() && said->get<double>() == other.neutral) continue;
-    fields.refuse(other.name, fmt::format("none: {}", other.instead));
+    if (said->is_number() && said->get<double>() == undone.neutral) continue;
+    fields.refuse(undone.name, fmt::format("none: {}", undone.instead));
   }
+  const Json* modalities = fields.find("modalities");
+  if (modalities != nullptr && *modalities != Json::array({"text"})) fields.refuse("modalities", "text alone");
 }
 
 // Every route but completions comes to ask in the words of chat.
@@ -280,8 +276,8 @@ void impose_format(const Fields& fields, const ServedModel& model, Call& call, G
 
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names) {
   Json object = parse_ordered_json(body, "the body");
-  const Json asked = route == Route::responses ? object : Json();  // what the answer repeats of it
-  if (route != Route::messages) refuse_others_fields(Fields(object));
+  const Json asked = route == Route::responses ? object : Json();         // what the answer repeats of it
+  if (route != Route::messages) refuse_what_is_not_done(Fields(object));
   say_in_words_of_chat(route, object);
   const Fields fields(object);
   check_model(fields, names);
@@ -318,7 +314,6 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
     call.prompts.push_back(common);
     call.prompts.back().prompt = std::move(prompt);
   }
-  refuse_what_is_not_done(fields);
   return call;
 }
 

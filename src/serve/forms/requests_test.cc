@@ -294,6 +294,8 @@ TEST(Requests, OfResponsesAreRefusedInTheirOwnWords) {
   for (
       const auto& [fields, word] : std::vector<std::pair<std::string, std::string>>{
           {body + R"("previous_response_id": "resp_1")", "previous_response_id: expected none: nothing is stored"},
+          {body + R"("suffix": "x")", "suffix: expected none: it is not done here"},
+          {body + R"("functions": [{"name": "f"}])", "functions: expected none: give them as tools"},
           {body + R"("conversation": {"id": "c"})", "conversation: "},
           {body + R"("prompt": {"id": "p"})", "prompt: "},
           {body + R"("background": true)", "background: "},
