@@ -87,23 +87,6 @@ json to_json(const SensitivityTable& t, const Plan& p) {
   return plan;
 }
 
-Plan plan_from_json(const SensitivityTable& t, const json& value) {
-  check(value.is_object() && value.contains("groups") && value["groups"].is_object(),
-        "this is not a plan: an object with \"groups\" is expected");
-  std::vector<int> choice;
-  for (const Group& g : t.groups) {
-    const auto found = value["groups"].find(g.name);
-    check(found != value["groups"].end() && found->is_string(), "the plan names no format for group {}", g.name);
-    const FormatSpec wanted = parse_format(found->get<std::string>());
-    const auto option =
-        std::find_if(g.options.begin(), g.options.end(), [&](const Option& o) { return o.format == wanted; });
-    check(option != g.options.end(), "the plan gives {} the format {}, which the table does not offer", g.name,
-          to_string(wanted));
-    choice.push_back(static_cast<int>(option - g.options.begin()));
-  }
-  return evaluate(t, std::move(choice));
-}
-
 Plan evaluate(const SensitivityTable& t, std::vector<int> choice) {
   check(choice.size() == t.groups.size(), "a plan of {} choices for a table of {} groups", choice.size(),
         t.groups.size());
@@ -118,17 +101,6 @@ Plan evaluate(const SensitivityTable& t, std::vector<int> choice) {
     if (o.format.shared && codebooks.insert(shared_name(o.format)).second) p.bytes += shared_bytes(o.format);
   }
   return p;
-}
-
-Plan uniform_plan(const SensitivityTable& t, const FormatSpec& format) {
-  std::vector<int> choice;
-  for (const Group& g : t.groups) {
-    const auto found =
-        std::find_if(g.options.begin(), g.options.end(), [&](const Option& o) { return o.format == format; });
-    check(found != g.options.end(), "group {} does not offer {}", g.name, to_string(format));
-    choice.push_back(static_cast<int>(found - g.options.begin()));
-  }
-  return evaluate(t, std::move(choice));
 }
 
 double bits_per_parameter(const SensitivityTable& t, const Plan& p) {
@@ -187,17 +159,6 @@ void make_monotone(SensitivityTable& t) {
     repair(&Option::kl, &Option::kl_se);
     repair(&Option::loss, &Option::loss_se);
   }
-}
-
-SensitivityTable restrict_formats(const SensitivityTable& t, const std::vector<FormatSpec>& formats) {
-  SensitivityTable r = t;
-  for (Group& g : r.groups) {
-    std::erase_if(g.options, [&](const Option& o) {
-      return std::find(formats.begin(), formats.end(), o.format) == formats.end();
-    });
-    check(!g.options.empty(), "group {} offers none of the formats asked for", g.name);
-  }
-  return r;
 }
 
 }  // namespace fidelio

@@ -62,11 +62,8 @@ std::pair<int64_t, int64_t> entries(const SensitivityTable& table);
 nlohmann::json to_json(const SensitivityTable& table);
 SensitivityTable table_from_json(const nlohmann::json& value);  // throws Error naming what is missing or wrong
 nlohmann::json to_json(const SensitivityTable& table, const Plan& plan);
-Plan plan_from_json(const SensitivityTable& table, const nlohmann::json& value);
 
 Plan evaluate(const SensitivityTable& table, std::vector<int> choice);
-// The plan that gives every group this format; throws Error if a group does not offer it.
-Plan uniform_plan(const SensitivityTable& table, const FormatSpec& format);
 double bits_per_parameter(const SensitivityTable& table,
                           const Plan& plan);  // of the groups' parameters, fixed bytes left out
 // EAR predicted from KL by the table's measured constant: 1 - c sqrt(rho KL).
@@ -75,7 +72,5 @@ double predicted_ear(const SensitivityTable& table, const Plan& plan, double rho
 // In every group, costs made non-increasing in bytes by weighted pooling of adjacent violators: sampling noise must not
 // make a wider format look worse than a narrower one. Formats of one size count as neighbours too.
 void make_monotone(SensitivityTable& table);
-// A table restricted to these formats (for comparisons such as {4,8} against {2..8}).
-SensitivityTable restrict_formats(const SensitivityTable& table, const std::vector<FormatSpec>& formats);
 
 }  // namespace fidelio

@@ -83,10 +83,4 @@ std::optional<Plan> best_within_bytes(const std::vector<Plan>& front, int64_t by
   return *(after - 1);
 }
 
-std::optional<Plan> smallest_within_cost(const std::vector<Plan>& front, Cost cost, double limit) {
-  for (const Plan& p : front)
-    if (cost_of(p, cost) <= limit) return p;
-  return std::nullopt;
-}
-
 }  // namespace fidelio

@@ -15,9 +15,8 @@ enum class Cost : uint8_t { kl, loss };  // what adds up: KL (default: it does),
 // thousands.
 std::vector<Plan> pareto_front(const SensitivityTable& table, Cost cost);
 
-// The cheapest plan of at most `bytes`, or the smallest of at most `cost`, out of a front; empty if none is.
+// The cheapest plan of at most `bytes` out of a front; empty if none is.
 std::optional<Plan> best_within_bytes(const std::vector<Plan>& front, int64_t bytes);
-std::optional<Plan> smallest_within_cost(const std::vector<Plan>& front, Cost cost, double limit);
 
 // What adds up over a plan. Seconds need a table with decode times.
 enum class Quantity : uint8_t { bytes, seconds, kl, loss };

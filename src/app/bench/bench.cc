@@ -8,6 +8,7 @@
 #include "app/bench/bench_tune.h"
 #include "app/bench/probe.h"
 #include "app/options/common.h"
+#include "core/foreign/units.h"
 #include "core/rng.h"
 #include "runtime/page_table.h"
 

@@ -1,6 +1,7 @@
 #include "app/bench/bench_tune.h"
 
 #include "app/bench/shapes.h"
+#include "core/foreign/units.h"
 #include "formats/format_spec.h"
 #include "train/tune/tuner.h"
 

@@ -6,6 +6,7 @@
 #include "app/options/draft.h"
 #include "core/file.h"
 #include "core/foreign/json.h"
+#include "core/foreign/units.h"
 #include "engine/generate.h"
 #include "quant/quantize_model.h"
 #include "runtime/dataset.h"

@@ -192,6 +192,4 @@ std::string folder_name(const std::string& folder) {
   return std::filesystem::path(folder + "/").parent_path().filename().string();
 }
 
-std::string bytes_text(int64_t bytes) { return fidelio::bytes_text(bytes); }
-
 }  // namespace fidelio::app

@@ -75,7 +75,6 @@ void flush_output();
 inline bool quiet(const std::string& json_path) { return json_path == "-"; }
 
 std::string folder_name(const std::string& folder);  // the last part of a path: "models/quill-26m/" -> "quill-26m"
-std::string bytes_text(int64_t bytes);               // "24.4 MB"
 
 void add_bench(CLI::App& app);
 void add_certify(CLI::App& app);

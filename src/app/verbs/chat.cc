@@ -13,6 +13,7 @@
 #include "app/options/common.h"
 #include "app/options/sampling.h"
 #include "core/foreign/foreign_text.h"
+#include "core/foreign/units.h"
 
 namespace fidelio::app {
 namespace {

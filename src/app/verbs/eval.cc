@@ -8,6 +8,7 @@
 #include "app/verbs/eval_draft.h"
 #include "app/verbs/eval_tasks.h"
 #include "core/file.h"
+#include "core/foreign/units.h"
 #include "core/progress.h"
 #include "eval/fidelity/perplexity.h"
 #include "eval/report/html.h"

@@ -4,6 +4,7 @@
 #include "app/options/common.h"
 #include "app/options/suggest.h"
 #include "core/foreign/foreign_text.h"
+#include "core/foreign/units.h"
 #include "core/progress.h"
 #include "io/export/export.h"
 

@@ -1,4 +1,5 @@
 #include "app/options/common.h"
+#include "core/foreign/units.h"
 
 namespace fidelio::app {
 namespace {

@@ -2,6 +2,7 @@
 #include "app/options/texts.h"
 #include "compress/preflight.h"
 #include "compress/self_samples.h"
+#include "core/foreign/units.h"
 #include "core/progress.h"
 #include "quant/atom/atom.h"
 #include "quant/quantize_model.h"

@@ -7,6 +7,7 @@
 #include "compress/tune/run_tuner.h"
 #include "compress/tune/tune_data.h"
 #include "core/foreign/json.h"
+#include "core/foreign/units.h"
 #include "core/progress.h"
 #include "io/checkpoint_write.h"
 #include "train/tune/tuner.h"

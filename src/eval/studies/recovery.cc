@@ -156,8 +156,6 @@ double NoiseStudy::lossless_up_to() const {
   return up_to;
 }
 
-double NoiseStudy::kl_threshold(double target_recovery) const { return (1 - target_recovery) / linear_fit().slope; }
-
 Chart to_chart(const NoiseStudy& study) {
   Chart chart{.title = "Recovery against KL under injected noise",
               .x_label = "KL to the unperturbed model (nats a token)",

@@ -94,8 +94,6 @@ struct NoiseStudy {
   OriginFit linear_fit() const;
   // The largest KL such that there and at every smaller KL the interval of the mean recovery reaches 1; 0 if none does.
   double lossless_up_to() const;
-  // KL at which a target recovery is expected: (1 - target) / alpha (Algorithm 2).
-  double kl_threshold(double target_recovery) const;
 };
 Chart to_chart(const NoiseStudy& study);
 nlohmann::json to_json(const NoiseStudy& study);

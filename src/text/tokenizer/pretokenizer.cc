@@ -68,8 +68,6 @@ std::string replace_spaces(std::string_view text, const std::string& replacement
 
 }  // namespace
 
-char32_t byte_level_character(unsigned char byte) { return byte_level_alphabet().characters[byte]; }
-
 int byte_level_byte(char32_t c) {
   const auto& bytes = byte_level_alphabet().bytes;
   return c < bytes.size() ? bytes[c] : -1;

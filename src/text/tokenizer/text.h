@@ -113,9 +113,9 @@ class PreTokenizer {
   std::vector<Step> steps_;
 };
 
-// The GPT-2 spelling of bytes: each byte is a printable character below U+0144.
-char32_t byte_level_character(unsigned char byte);
-int byte_level_byte(char32_t c);  // -1: not such a character
+// The byte that a character stands for in GPT-2's spelling of bytes, where each is a printable character below U+0144; -1:
+// not such a character.
+int byte_level_byte(char32_t c);
 
 // {"String": s} or {"Regex": r}.
 TextPattern pattern_of(const nlohmann::json& config, const std::string& where);
