@@ -90,8 +90,8 @@ const std::vector<BadInput> kBadInputs = {
     {"UnknownShape", "an unknown shape", "", "fidelio synth llama-9-1b -o out", 1, {"llama-9-1b", "tinyllama-1.1b"}},
     {"NegativeTemperature", "a negative temperature", "", "fidelio generate model --prompt Hi --max-tokens 4 --temperature -1", 1, {"temperature", "-1"}},
     // Model folders.
-    {"NoFolder", "no such model", "", "fidelio inspect nowhere", 1, {"nowhere"}},
-    {"EmptyFolder", "an empty folder", "mkdir bad", "fidelio inspect bad", 1, {"bad/config.json"}},
+    {"NoFolder", "no such model", "", "fidelio inspect nowhere", 1, {"there is no nowhere"}},
+    {"EmptyFolder", "an empty folder", "mkdir bad", "fidelio inspect bad", 1, {"bad is no model's folder"}},
     {"FileForFolder", "a file instead of a folder", "", "fidelio inspect text.txt", 1, {"text.txt is a file"}},
     {"TensorsForFolder", "the file of weights instead of its folder", "", "fidelio inspect model/model.safetensors", 1, {"such as model,"}},
     {"ConfigNotJson", "config.json is not JSON", "copy; rm bad/config.json; echo '{\"hidden_size\": 12' > bad/config.json", "fidelio inspect bad", 1, {"bad/config.json"}},

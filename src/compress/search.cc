@@ -108,8 +108,7 @@ Plan Search::choose() {
     if (meets(m, found_.target)) return plan;
     check(found_.looks < kMostLooks && plan.bytes < front_.back().bytes,
           "the plan that met the target where plans are tried does not on the certificate's documents (EAR {:.5f}, "
-          "lower bound {:.5f}), "
-          "after {} looks",
+          "lower bound {:.5f}), after {} looks. Give more documents (--text), so that both sets know more, or ask less",
           m.ear.value, m.ear.ci95.low, found_.looks);
     if (aim.ear) *aim.ear += std::max(*found_.target.ear - m.ear.ci95.low, 0.05 * (1 - *found_.target.ear));
     if (aim.kl) *aim.kl *= std::min(*found_.target.kl / m.kl.ci95.high, 0.95);

@@ -29,6 +29,26 @@ std::string gguf_file(const std::string& path) {
   return found.empty() ? "" : found.front();
 }
 
+// What is there and cannot be opened is told by who opens it.
+bool is_missing(const std::string& path) {
+  std::error_code ignored;
+  return fs::status(path, ignored).type() == fs::file_type::not_found;
+}
+
+void check_is_there(const std::string& path) {
+  check(!is_missing(path), "there is no {}: expected a model's folder, with config.json, or a .gguf file", path);
+}
+
+void check_is_model_folder(const std::string& path) {
+  std::error_code ignored;
+  const bool folder = fs::is_directory(path, ignored);
+  check(folder || !fs::exists(path, ignored),
+        "{} is a file: expected a model's folder (such as {}, where it holds config.json) or a .gguf file", path,
+        fs::path(path).has_parent_path() ? fs::path(path).parent_path().string() : ".");
+  check(!folder || !is_missing(path + "/config.json"),
+        "{} is no model's folder: it holds neither config.json nor a .gguf file", path);
+}
+
 bool same_bytes(const Tensor& a, const Tensor& b) {
   return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.data, b.data, static_cast<size_t>(a.bytes())) == 0;
 }
@@ -65,18 +85,16 @@ std::string stored_name(const TensorFiles& files, const std::string& name) {
 }
 
 ModelSource open_model_source(const std::string& path) {
+  check_is_there(path);
   if (const std::string file = gguf_file(path); !file.empty()) return gguf::open_source(file);
-  if (std::error_code ignored; fs::exists(path, ignored) && !fs::is_directory(path, ignored)) {
-    const std::string folder = fs::path(path).parent_path().string();
-    throw Error("{} is a file: expected a model's folder (such as {}, where it holds config.json) or a .gguf file",
-                path, folder.empty() ? "." : folder);
-  }
+  check_is_model_folder(path);
   ModelSource source = quantised::open_source(path);
   untie_other_head(source);
   return source;
 }
 
 TextFiles open_text_files(const std::string& path) {
+  check_is_there(path);
   const std::string file = gguf_file(path);
   return file.empty() ? TextFiles(path) : gguf::open_texts(file);
 }

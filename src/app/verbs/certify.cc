@@ -34,7 +34,8 @@ void check_identity(const Certify& o, const TextModel& model, const Checkpoint& 
         "{}: its weights are not those that were certified (their SHA-256 differs): the file is damaged or was changed",
         o.run.model);
   check(reference.sha256() == claim.reference_sha256,
-        "{} is not the model the certificate speaks of (its SHA-256 differs)", o.reference);
+        "{} is not the model the certificate speaks of (its SHA-256 differs): give the one that {} was made of",
+        o.reference, o.run.model);
 }
 
 // As the model was certified.
@@ -220,7 +221,9 @@ void certify(const Certify& o) {
   const Corpus corpus = read_corpus(o.texts.empty() ? claim.sources : o.texts, model.tokenizer,
                                     model.chat ? &*model.chat : nullptr, claim.context);
   const bool again = are_the_certificates(corpus, claim);
-  check(again || !o.texts.empty(), "{} is not the text the certificate speaks of (documents are missing or changed)",
+  check(again || !o.texts.empty(),
+        "{} is not the text the certificate speaks of (documents are missing or changed): give that, wherever it lies "
+        "now, or text of your own, by --text",
         names_text(claim.sources));
   again ? certify_again(o, model, reference, claim, corpus) : certify_own_text(o, model, reference, claim, corpus);
 }

@@ -448,7 +448,7 @@ int HttpServer::listen(const std::string& host, int port) {
   if (!error) acceptor->set_option(net::socket_base::reuse_address(true), error);
   if (!error) acceptor->bind(endpoint, error);
   if (!error) acceptor->listen(net::socket_base::max_listen_connections, error);
-  check(!error, "cannot listen on {} port {}: {}", host, port, error.message());
+  check(!error, "cannot listen on {} port {}: {}; --port and --host name others", host, port, error.message());
   loop_->acceptors.push_back(std::move(acceptor));
   loop_->accept(*loop_->acceptors.back());
   return loop_->acceptors.back()->local_endpoint().port();
