@@ -229,7 +229,9 @@ Stages stages_of(const Job& job) {
   return {"compress",
           {{"reading", 0.2, 1},
            {"quantising the candidates", planned ? 0.1 : 4.0},
-           {"sensitivities", measured ? 0.01 : job.on_gpu ? 0.5 : 3.0},
+           {"sensitivities", measured     ? 0.01
+                             : job.on_gpu ? 0.5
+                                          : 3.0},
            {"search and certificate", trials * searches, 4 * searches}}};
 }
 

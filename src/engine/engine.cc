@@ -212,7 +212,7 @@ void Engine::look_up(Output& output) {
   const auto found = lookups_[output.sequence->number].propose(output.sequence->history, output.room, matched);
   if (found.empty()) return;
   const std::vector<int32_t> ids(found.begin(), found.end());  // the history they lie in grows
-  const double sure = 1 - 1.5 / static_cast<double>(matched);
+  const double sure = 1 - 1.5 / static_cast<double>(matched);  // .5 of 3 tokens, .95 of 32: what rates are learnt by
   const double rate = controller_.rate(Controller::Source::lookup, output.sampled(), sure);
   output.source = Controller::Source::lookup;
   for (int32_t id : ids)

@@ -276,7 +276,7 @@ void impose_format(const Fields& fields, const ServedModel& model, Call& call, G
 
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names) {
   Json object = parse_ordered_json(body, "the body");
-  const Json asked = route == Route::responses ? object : Json();         // what the answer repeats of it
+  const Json asked = route == Route::responses ? object : Json();  // what the answer repeats of it
   if (route != Route::messages) refuse_what_is_not_done(Fields(object));
   say_in_words_of_chat(route, object);
   const Fields fields(object);
