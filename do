@@ -8,9 +8,9 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time
 
 # Debian packages of the build, the tests and the tools.
 packages=(g++ cmake ninja-build ccache pkg-config git
-  nlohmann-json3-dev libfmt-dev libspdlog-dev libcli11-dev libopenblas-dev liblapacke-dev libonig-dev libutf8proc-dev
-  libedit-dev libssl-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev libbenchmark-dev libboost-dev
-  clang clang-format clang-tidy libclang-rt-14-dev)
+  nlohmann-json3-dev libfmt-dev libspdlog-dev libcli11-dev libopenblas-dev libonig-dev libutf8proc-dev
+  libedit-dev libssl-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev libboost-dev
+  clang clang-format libclang-rt-14-dev)
 
 deps() {
   local missing=() p

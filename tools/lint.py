@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Checks what the compiler does not: the include rule between rooms (docs/design.md section 2), file sizes, leftovers,
-that files named in pages and comments are there, and that every table of results names the command that makes it.
+that files named in pages and comments are there, that the map has all rooms, and that every table of results names the command that makes it.
 
 Exits 1 and lists the places if a rule is broken."""
 import os
@@ -128,8 +128,14 @@ def names_of_no_file():
                         yield f"{path}:{at + 1}: there is no {name}"
 
 
+def rooms_off_the_map():
+    with open(os.path.join("docs", "pictures", "map.svg"), encoding="utf-8") as file:
+        picture = file.read()
+    return [f"docs/pictures/map.svg: lacks {room}: tools/make_map.py draws it" for room in ROOMS if f">{room}</text>" not in picture]
+
+
 def main():
-    broken = list(names_of_no_file())
+    broken = [*names_of_no_file(), *rooms_off_the_map()]
     for name in sorted(os.listdir("docs")):
         if re.fullmatch(r"results.*\.md", name):
             with open(os.path.join("docs", name), encoding="utf-8") as file:

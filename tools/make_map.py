@@ -13,7 +13,8 @@ import lint
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "docs" / "pictures" / "map.svg"
 SAYS = {
-    "core": "errors, tensors, threads, files", "formats": "what a weight can be stored as", "text": "tokenizer, chat templates",
+    "core": "errors, tensors, threads, files", "ranks": "processes that share one job", "grammar": "what an answer may look like",
+    "formats": "what a weight can be stored as", "text": "tokenizer, chat templates",
     "arch": "what a model is, as numbers", "io": "checkpoints, GGUF, exports", "kernels": "ref · cpu · cuda",
     "alloc": "exact allocation", "runtime": "the transformer, once", "engine": "scheduler, drafts, text", "train": "backward, tuning",
     "quant": "GPTQ, grids, vectors", "eval": "KL, EAR, tasks", "serve": "HTTP, OpenAI's JSON", "sensitivity": "what each group costs",
@@ -36,7 +37,7 @@ def main():
     def reached(room):
         return rooms[room] | {far for other in rooms[room] for far in reached(other)}
 
-    arrows = [(room, other) for room in rooms for other in rooms[room] if not any(other in reached(via) for via in rooms[room] - {other})]
+    arrows = [(room, other) for room in rooms for other in sorted(rooms[room]) if not any(other in reached(via) for via in rooms[room] - {other})]
     rows = {}
     for room in rooms:
         rows.setdefault(level(room), []).append(room)
