@@ -5,6 +5,7 @@
 
 #include "core/file.h"
 #include "core/foreign/json.h"
+#include "core/foreign/lines.h"
 #include "core/hash.h"
 #include "runtime/page_table.h"
 
@@ -39,13 +40,7 @@ std::vector<std::vector<int32_t>> jsonl_sequences(const std::string& path, const
                                                   const Tokenizer& tokenizer, const ChatTemplate* chat,
                                                   int64_t context) {
   std::vector<std::vector<int32_t>> sequences;
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line(text.data() + begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+  for_each_line(text, [&](std::string_view line, int64_t number) {
     const std::string where = fmt::format("{} line {}", path, number);
     const json parsed = parse_ordered_json(line, where);
     std::vector<int32_t> ids;
@@ -56,7 +51,7 @@ std::vector<std::vector<int32_t>> jsonl_sequences(const std::string& path, const
     }
     ids.resize(std::min(ids.size(), static_cast<size_t>(context)));
     if (ids.size() > 1) sequences.push_back(std::move(ids));
-  }
+  });
   return sequences;
 }
 

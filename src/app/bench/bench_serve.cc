@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cmath>
-#include <fstream>
 #include <mutex>
 #include <thread>
 
@@ -12,6 +11,7 @@
 #include "app/options/served.h"
 #include "core/file.h"
 #include "core/foreign/json.h"
+#include "core/foreign/lines.h"
 #include "core/rng.h"
 #include "eval/report/html.h"
 #include "eval/report/table.h"
@@ -49,17 +49,14 @@ struct Answered {
 // Lines {"prompt": words, "output": tokens}, taken in turn.
 std::vector<Length> read_lengths(const ServeBench& o) {
   if (o.lengths.empty()) return {{o.prompt_words, o.output_tokens}};
-  std::ifstream file(o.lengths);
-  check(bool(file), "{} cannot be read", o.lengths);
   std::vector<Length> all;
-  for (std::string line; std::getline(file, line);) {
-    if (line.empty()) continue;
+  for_each_line(read_text_file(o.lengths), [&](std::string_view line, int64_t number) {
     const json one = parse_json(line, o.lengths);
     check(one.is_object() && one.contains("prompt") && one.contains("output") && one["prompt"].is_number_integer() &&
               one["output"].is_number_integer() && one["prompt"] >= 1 && one["output"] >= 1,
-          "{} line {}: expected {{\"prompt\": words, \"output\": tokens}}", o.lengths, all.size() + 1);
+          "{} line {}: expected {{\"prompt\": words, \"output\": tokens}}", o.lengths, number);
     all.push_back({one["prompt"].get<int64_t>(), one["output"].get<int64_t>()});
-  }
+  });
   check(!all.empty(), "{} has no lengths", o.lengths);
   return all;
 }

@@ -1,30 +1,21 @@
 #include "app/options/prompts.h"
 
-#include <sstream>
-
 #include "core/file.h"
 #include "core/foreign/json.h"
+#include "core/foreign/lines.h"
 
 namespace fidelio::app {
 
 std::vector<std::string> read_prompt_lines(const std::string& path) {
-  std::istringstream lines(read_text_file(path));
   std::vector<std::string> prompts;
-  int64_t number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (line.empty()) continue;
-    if (!path.ends_with(".jsonl")) {
-      prompts.push_back(line);
-      continue;
-    }
+  for_each_line(read_text_file(path), [&](std::string_view line, int64_t number) {
+    if (!path.ends_with(".jsonl")) return prompts.emplace_back(line), void();
     const auto object = parse_json(line, fmt::format("{}:{}", path, number));
     const char* key = object.is_object() && object.contains("prompt") ? "prompt" : "question";
     check(object.is_object() && object.contains(key) && object[key].is_string(),
           "{}:{}: expected an object with \"prompt\" or \"question\", a text", path, number);
     prompts.push_back(object[key]);
-  }
+  });
   check(!prompts.empty(), "{} has no prompts; one a line is expected", path);
   return prompts;
 }

@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/json.h"
+#include "core/foreign/lines.h"
 #include "core/hash.h"
 
 namespace fidelio {
@@ -238,16 +239,10 @@ std::vector<json> parse_lines(const std::string& path, const std::string& text) 
   }
   std::vector<json> values;
   Meter meter(path, kMaxWork, kMaxMemory + text.size());
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line(text.data() + begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+  for_each_line(text, [&](std::string_view line, int64_t number) {
     values.push_back(parse_json(line, fmt::format("{} line {}", path, number), meter));
     check(values.back().is_object(), "{} line {} is not a JSON object", path, number);
-  }
+  });
   return values;
 }
 

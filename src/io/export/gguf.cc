@@ -10,6 +10,7 @@
 
 #include "io/export/common.h"
 #include "io/export/export.h"
+#include "io/gguf/names.h"
 #include "io/weights_hash.h"
 
 namespace fidelio {
@@ -127,46 +128,6 @@ struct GgufTensor {
   }
 };
 
-std::string gguf_name(LinearId id) {
-  switch (id.role) {
-    case Role::embedding:
-      return "token_embd";
-    case Role::head:
-      return "output";
-    case Role::q:
-      return fmt::format("blk.{}.attn_q", id.layer);
-    case Role::k:
-      return fmt::format("blk.{}.attn_k", id.layer);
-    case Role::v:
-      return fmt::format("blk.{}.attn_v", id.layer);
-    case Role::o:
-      return fmt::format("blk.{}.attn_output", id.layer);
-    case Role::gate:
-      return fmt::format("blk.{}.ffn_gate", id.layer);
-    case Role::up:
-      return fmt::format("blk.{}.ffn_up", id.layer);
-    case Role::down:
-      break;
-  }
-  return fmt::format("blk.{}.ffn_down", id.layer);
-}
-
-std::string gguf_name(int layer, Norm norm) {
-  switch (norm) {
-    case Norm::attn:
-      return fmt::format("blk.{}.attn_norm.weight", layer);
-    case Norm::mlp:
-      return fmt::format("blk.{}.ffn_norm.weight", layer);
-    case Norm::q:
-      return fmt::format("blk.{}.attn_q_norm.weight", layer);
-    case Norm::k:
-      return fmt::format("blk.{}.attn_k_norm.weight", layer);
-    default:  // families with others are refused
-      break;
-  }
-  return "output_norm.weight";
-}
-
 // llama.cpp's "llama" rotates dimensions (2i, 2i+1) of a head together, Hugging Face's models (i, i + e/2): its q and k
 // have their rows reordered. Its "qwen2" and "qwen3" rotate as Hugging Face does.
 bool interleaved(const ModelConfig& c) {
@@ -247,7 +208,7 @@ GgufTensor decoded_tensor(const Checkpoint& source, LinearId id, bool exact) {
       sink(bytes_of(row));
     }
   };
-  return {gguf_name(id) + ".weight",
+  return {gguf::tensor_name(id) + ".weight",
           decoded_type(source, exact),
           {shape[1], shape[0]},
           exact ? std::function<void(const ByteSink&)>(in_f32) : dense_tensor(source, id).produce};
@@ -257,19 +218,20 @@ GgufTensor weight_tensor(const Checkpoint& source, LinearId id, bool exact) {
   const Shape shape = shape_of(source.config(), id);
   if (is_decoded(source, id)) return decoded_tensor(source, id, exact);
   const Type type = type_for(source.format(id), exact);
-  return {gguf_name(id) + ".weight", type, {shape[1], shape[0]}, [&source, id, type, shape](const ByteSink& sink) {
-            const LinearWeight w = source.linear(id);
-            const auto* dense = std::get_if<Dense>(&w.main);
-            for (int64_t r = 0; r < shape[0]; ++r) {
-              const int64_t row = source_row(source.config(), id, r);
-              if (dense) {
-                sink({dense->w.view.data + row * shape[1] * type.bytes, static_cast<size_t>(shape[1] * type.bytes)});
-              } else {
-                const std::string bytes = encode_row(w, id, row, type);
-                sink(std::as_bytes(std::span(bytes)));
-              }
-            }
-          }};
+  return {
+      gguf::tensor_name(id) + ".weight", type, {shape[1], shape[0]}, [&source, id, type, shape](const ByteSink& sink) {
+        const LinearWeight w = source.linear(id);
+        const auto* dense = std::get_if<Dense>(&w.main);
+        for (int64_t r = 0; r < shape[0]; ++r) {
+          const int64_t row = source_row(source.config(), id, r);
+          if (dense) {
+            sink({dense->w.view.data + row * shape[1] * type.bytes, static_cast<size_t>(shape[1] * type.bytes)});
+          } else {
+            const std::string bytes = encode_row(w, id, row, type);
+            sink(std::as_bytes(std::span(bytes)));
+          }
+        }
+      }};
 }
 
 GgufTensor vector_tensor(std::string name, std::vector<float> values) {
@@ -284,7 +246,7 @@ GgufTensor bias_tensor(const Checkpoint& source, LinearId id, const OwnedTensor&
   std::vector<float> rows(values.size());
   for (size_t r = 0; r < rows.size(); ++r)
     rows[r] = values[static_cast<size_t>(source_row(source.config(), id, static_cast<int64_t>(r)))];
-  return vector_tensor(gguf_name(id) + ".bias", std::move(rows));
+  return vector_tensor(gguf::tensor_name(id) + ".bias", std::move(rows));
 }
 
 void no_different_layers(const Checkpoint& source) {
@@ -378,7 +340,7 @@ std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
     if (const LinearWeight w = source.linear(id); w.bias) tensors.push_back(bias_tensor(source, id, w.bias));
   }
   for (auto [layer, which] : norms_of(source.config()))
-    tensors.push_back(vector_tensor(gguf_name(layer, which), source.norm(layer, which)));
+    tensors.push_back(vector_tensor(gguf::tensor_name(layer, which), source.norm(layer, which)));
   if (source.config().rope.type == RopeType::llama3)
     tensors.push_back(vector_tensor("rope_freqs.weight", rope_divisors(source.config())));
   return tensors;

@@ -7,56 +7,13 @@
 #include "core/foreign/json.h"
 #include "io/checkpoint.h"
 #include "io/gguf/config.h"
+#include "io/gguf/names.h"
 #include "io/gguf/tokenizer.h"
 #include "io/hf_config.h"
 #include "io/weights_hash.h"
 
 namespace fidelio::gguf {
 namespace {
-
-std::string stored_name(LinearId id) {
-  switch (id.role) {
-    case Role::embedding:
-      return "token_embd";
-    case Role::head:
-      return "output";
-    case Role::q:
-      return fmt::format("blk.{}.attn_q", id.layer);
-    case Role::k:
-      return fmt::format("blk.{}.attn_k", id.layer);
-    case Role::v:
-      return fmt::format("blk.{}.attn_v", id.layer);
-    case Role::o:
-      return fmt::format("blk.{}.attn_output", id.layer);
-    case Role::gate:
-      return fmt::format("blk.{}.ffn_gate", id.layer);
-    case Role::up:
-      return fmt::format("blk.{}.ffn_up", id.layer);
-    case Role::down:
-      break;
-  }
-  return fmt::format("blk.{}.ffn_down", id.layer);
-}
-
-std::string stored_name(int layer, Norm norm) {
-  switch (norm) {
-    case Norm::attn:
-      return fmt::format("blk.{}.attn_norm.weight", layer);
-    case Norm::mlp:
-      return fmt::format("blk.{}.ffn_norm.weight", layer);
-    case Norm::post_attn:
-      return fmt::format("blk.{}.post_attention_norm.weight", layer);
-    case Norm::post_mlp:
-      return fmt::format("blk.{}.post_ffw_norm.weight", layer);
-    case Norm::q:
-      return fmt::format("blk.{}.attn_q_norm.weight", layer);
-    case Norm::k:
-      return fmt::format("blk.{}.attn_k_norm.weight", layer);
-    case Norm::final:
-      break;
-  }
-  return "output_norm.weight";
-}
 
 // Rows of a stored matrix, in the order a linear has them.
 struct Rows {
@@ -205,7 +162,7 @@ class Finder {
   Rows matrix(LinearId id) {
     const Shape shape = shape_of(config_, id);
     Rows rows{file_, {}, 0, shape[0], pairs(id)};
-    const StoredMatrix* m = find(stored_name(id) + ".weight");
+    const StoredMatrix* m = find(tensor_name(id) + ".weight");
     int64_t all = shape[0];
     if (!m || m->rows != shape[0]) {  // q, k, v or gate, up as one matrix
       const auto [name, first, total] = fused(id);
@@ -215,7 +172,7 @@ class Finder {
         all = total;
       }
     }
-    check(m != nullptr, "{}: no tensor \"{}.weight\"", file_->path(), stored_name(id));
+    check(m != nullptr, "{}: no tensor \"{}.weight\"", file_->path(), tensor_name(id));
     check(m->columns == shape[1] && m->rows == all && m->dimensions == 2,
           "{}: the tensor of {} is {} x {} in {} dimensions, expected {} x {}", file_->path(), to_string(id), m->rows,
           m->columns, m->dimensions, all, shape[1]);
@@ -223,15 +180,15 @@ class Finder {
     return rows;
   }
   Rows bias(LinearId id) {
-    const std::string name = stored_name(id) + ".bias";
+    const std::string name = tensor_name(id) + ".bias";
     const StoredMatrix* m = find(name);
     check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
     return vector(*m, name, shape_of(config_, id)[0], pairs(id));
   }
   Rows norm(int layer, Norm which) {
-    const StoredMatrix* m = find(stored_name(layer, which));
-    check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), stored_name(layer, which));
-    return vector(*m, stored_name(layer, which), norm_size(config_, which), 0);
+    const StoredMatrix* m = find(tensor_name(layer, which));
+    check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), tensor_name(layer, which));
+    return vector(*m, tensor_name(layer, which), norm_size(config_, which), 0);
   }
   void use(const std::string& name) { used_.insert(name); }
   // A tensor that is left over would change what is computed.

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/foreign/json.h"
+#include "core/foreign/lines.h"
 #include "core/hash.h"
 
 namespace fidelio {
@@ -77,13 +78,7 @@ class Reader {
 
   void read_lines(const std::string& path, const std::string& text, const std::string& domain,
                   const std::string& name) {
-    int64_t number = 0;
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line(text.data() + begin, end - begin);
-      begin = end + 1;
-      ++number;
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    for_each_line(text, [&](std::string_view line, int64_t number) {
       const std::string where = fmt::format("{} line {}", path, number);
       const json record = parse_ordered_json(line, where);
       try {
@@ -91,7 +86,7 @@ class Reader {
       } catch (const Error& e) {
         throw Error("{}: {}", where, e.what());
       }
-    }
+    });
   }
 
   void read_record(const json& record, std::string domain, std::string name) {

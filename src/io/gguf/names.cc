@@ -1,0 +1,51 @@
+#include "io/gguf/names.h"
+
+#include <fmt/format.h>
+
+namespace fidelio::gguf {
+
+std::string tensor_name(LinearId id) {
+  switch (id.role) {
+    case Role::embedding:
+      return "token_embd";
+    case Role::head:
+      return "output";
+    case Role::q:
+      return fmt::format("blk.{}.attn_q", id.layer);
+    case Role::k:
+      return fmt::format("blk.{}.attn_k", id.layer);
+    case Role::v:
+      return fmt::format("blk.{}.attn_v", id.layer);
+    case Role::o:
+      return fmt::format("blk.{}.attn_output", id.layer);
+    case Role::gate:
+      return fmt::format("blk.{}.ffn_gate", id.layer);
+    case Role::up:
+      return fmt::format("blk.{}.ffn_up", id.layer);
+    case Role::down:
+      break;
+  }
+  return fmt::format("blk.{}.ffn_down", id.layer);
+}
+
+std::string tensor_name(int layer, Norm norm) {
+  switch (norm) {
+    case Norm::attn:
+      return fmt::format("blk.{}.attn_norm.weight", layer);
+    case Norm::mlp:
+      return fmt::format("blk.{}.ffn_norm.weight", layer);
+    case Norm::post_attn:
+      return fmt::format("blk.{}.post_attention_norm.weight", layer);
+    case Norm::post_mlp:
+      return fmt::format("blk.{}.post_ffw_norm.weight", layer);
+    case Norm::q:
+      return fmt::format("blk.{}.attn_q_norm.weight", layer);
+    case Norm::k:
+      return fmt::format("blk.{}.attn_k_norm.weight", layer);
+    case Norm::final:
+      break;
+  }
+  return "output_norm.weight";
+}
+
+}  // namespace fidelio::gguf
