@@ -1,4 +1,4 @@
-// `bench linear`: what it reports is consistent in itself. Speeds are not judged here: a test machine is never quiet.
+// `bench`: what it reports is consistent in itself. Speeds are not judged here: a test machine is never quiet.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,6 +80,22 @@ TEST(BenchSampling, ComparesEitherChoiceInAModelsSteps) {
   EXPECT_THAT(
       run_command(folder.path(), "fidelio bench sampling " + source_path("models/quill-1m") + " --tokens 5000").err,
       testing::HasSubstr("longer than the model's context"));
+}
+
+// An answer that is to be as long as can be is as long as the context, however large the number.
+TEST(BenchSpeculate, HasACacheForTheLongestAnswers) {
+  const TestFolder folder;
+  write_file_atomically(folder / "prompts.txt", "The package\nWhat is\n");
+  const auto tokens = [&](const std::string& most) {
+    const CommandResult result = run_command(
+        folder.path(), "fidelio bench speculate " + source_path("models/quill-1m") +
+                           " --prompts prompts.txt --draft lookup --batch 2 --acceptance 1 -r 1 --threads 2 "
+                           "--json - --max-tokens " +
+                           most);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return nlohmann::json::parse(result.out)["rows"][0]["tokens"].get<int64_t>();
+  };
+  EXPECT_EQ(tokens("512"), tokens("9223372036854775807"));
 }
 
 }  // namespace

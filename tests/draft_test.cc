@@ -61,6 +61,17 @@ TEST(Draft, MeasuresEveryKindAndKeepsTheFastestForAuto) {
   }
 }
 
+// Towards temperature 0 both distributions are their likeliest token: a coupling agrees exactly as often as those do,
+// however small the number.
+TEST(Draft, AgreesAsOftenAsDistributionsOverlapAtTheSmallestTemperatures) {
+  const TestFolder folder;
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
+  const auto report = nlohmann::json::parse(run_well(folder, kChoose + " --temperature 1e-300 --dry-run --json -").out);
+  for (const auto& kind : report["kinds"])
+    EXPECT_NEAR(kind["coupled_agreement"].get<double>(), kind["ear"].get<double>(), 1e-3) << kind.dump();
+  EXPECT_LT(report["kinds"][1]["coupled_agreement"], 1);
+}
+
 // Tuned, a copy of as many bytes is nearer to the model: on windows that nothing was tuned on, and on answers to other
 // questions. Chosen by bytes it is kept even where no draft is worth its time. What is written is what was measured.
 TEST(Draft, ATunedCopyAgreesMoreOften) {
@@ -151,6 +162,9 @@ TEST(Draft, RefusesBeforeTheWork) {
   EXPECT_THAT(prompts("lines.txt", "one\r\ntwo\r\n\r\n"), HasSubstr("expected 4 or more, a line each, got 2"));
   EXPECT_THAT(prompts("lines.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": 3}\n"), HasSubstr("lines.jsonl:2: expected"));
   EXPECT_THAT(prompts("lines.jsonl", "{\"prompt\": \"a\n"), HasSubstr("lines.jsonl:1: not valid JSON"));
+  std::string lines = "one\n\ntwo\n";
+  for (int i = 0; i < 600; ++i) lines += "word ";
+  EXPECT_THAT(prompts("lines.txt", lines + "\nfour\nfive\n"), HasSubstr("lines.txt: prompt 3 has"));
   std::filesystem::create_directories(folder / "q/draft.json");
   EXPECT_THAT(refused(""), HasSubstr("cannot write q/draft.json: it is a folder"));
   std::filesystem::remove(folder / "q/draft.json");
@@ -215,6 +229,11 @@ TEST(Draft, RefusesWhatDoesNotBelongTogether) {
   EXPECT_THAT(refused(generate + "auto"), HasSubstr("chosen for other weights"));
   write("{");
   EXPECT_THAT(refused(generate + "auto"), HasSubstr("draft.json"));
+  // A folder that somebody else made may not name another one here.
+  for (const char* named : {"four", "auto", "4+off", ""}) {
+    write(nlohmann::json({{"draft", named}, {"weights_sha256", "0"}}).dump());
+    EXPECT_THAT(refused(generate + "auto"), HasSubstr("expected lookup, copy or a number of bits")) << named;
+  }
   write(R"({"weights_sha256": 1})");
   EXPECT_THAT(refused(generate + "auto"), HasSubstr("damaged"));
   std::filesystem::remove(folder / "q/draft.json");

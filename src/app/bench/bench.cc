@@ -189,7 +189,9 @@ void add_bench(CLI::App& app) {
   verb->add_option("MODEL", o->models, "Model folders")->required()->check(model_folder());
   verb->add_option("--pp", o->pp, "Lengths of prompts; 0 = skip")->delimiter(',')->check(zero_or_more());
   verb->add_option("--tg", o->tg, "Numbers of tokens decoded; 0 = skip")->delimiter(',')->check(zero_or_more());
-  verb->add_option("--batch", o->batch, "Numbers of sequences decoded at once")->delimiter(',')->check(above_zero());
+  verb->add_option("--batch", o->batch, "Numbers of sequences decoded at once")
+      ->delimiter(',')
+      ->check(from_to(1, kMostSideBySide));
   verb->add_option("-r,--repetitions", o->repetitions, "Repetitions")->check(above_zero());
   verb->add_option("--activations", o->activations, "What linears see: a16, a8, f32")->delimiter(',');
   add_device(*verb, o->run);

@@ -177,11 +177,11 @@ void add_bench_sampling(CLI::App& bench) {
       ->check(model_folder());
   verb->add_option("--batch", o->batch, "Of a model: numbers of sequences decoded at once")
       ->delimiter(',')
-      ->check(above_zero());
+      ->check(from_to(1, kMostSideBySide));
   verb->add_option("--tokens", o->tokens, "Of a model: tokens a sequence")->check(CLI::Range(16, 1 << 20));
   verb->add_option("--vocabularies", o->vocabularies, "Without a model: logits a row")
       ->delimiter(',')
-      ->check(above_zero());
+      ->check(from_to(1, 1 << 28));
   verb->add_option("--seconds", o->seconds, "Without a model: time a row of the table takes")->check(from_to(0, 3600));
   add_device(*verb, o->run);
   add_json(*verb, o->json);

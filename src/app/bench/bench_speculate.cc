@@ -113,7 +113,7 @@ void bench_speculate(SpeculateBench o) {
                 context = model.checkpoint.config().max_positions;
   int64_t longest = 0;
   for (const GenerationRequest& r : requests) longest = std::max(longest, static_cast<int64_t>(r.prompt.size()));
-  options.cache_tokens = most * (std::min(context, longest + o.prompts.max_tokens) + kPageTokens);
+  options.cache_tokens = most * (std::min(context, longest + std::min(context, o.prompts.max_tokens)) + kPageTokens);
   options.max_logit_rows = std::max(options.max_logit_rows, most * (o.draft.most + 1));
   options.max_rows = std::max(options.max_rows, options.max_logit_rows);
   const auto runner = make_runner(o.run, model.checkpoint, options);
@@ -178,7 +178,9 @@ void add_bench_speculate(CLI::App& bench) {
   verb->add_option("--draft", o->drafts, "Drafts to compare, as `generate --draft` takes them")->delimiter(',');
   verb->add_option("--drafts", o->draft.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 64));
   verb->add_flag("--fixed-drafts", o->draft.fixed, "Always guess that many, instead of as many as pay");
-  verb->add_option("--batch", o->batch, "Numbers of answers side by side")->delimiter(',')->check(above_zero());
+  verb->add_option("--batch", o->batch, "Numbers of answers side by side")
+      ->delimiter(',')
+      ->check(from_to(1, kMostSideBySide));
   verb->add_option("--acceptance", o->acceptance,
                    "Accept drafts with this probability whatever they are, for models of random weights")
       ->check(from_to(0, 1));

@@ -46,9 +46,10 @@ struct Sums {
     ++sampled_rows;
     const std::vector<double> a = probabilities(p, temperature), b = probabilities(q, temperature);
     for (size_t i = 0; i < a.size(); ++i) ear += std::min(a[i], b[i]);
-    ChoiceRule rule;
-    rule.greedy = false;
-    rule.scale = static_cast<float>(choice::kNaturalScale / temperature);
+    SamplingOptions options;
+    options.temperature = temperature;
+    std::vector<LogitChange> none;
+    ChoiceRule rule = choice_rule(options, {}, 0, 0, std::ssize(p), none);
     Rng random(7, stream);
     for (int i = 0; i < kNumbers; ++i) {
       rule.random = random.next();

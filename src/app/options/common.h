@@ -35,6 +35,8 @@ void add_report(CLI::App& verb, std::string& path);         // --report FILE, a 
 CLI::Validator above_zero();
 CLI::Validator zero_or_more();
 CLI::Validator from_to(double low, double high);
+// The most of sequences side by side, and of tokens in a cache, that are no slip: products of them fit 64 bits.
+constexpr int64_t kMostSideBySide = int64_t{1} << 20, kMostCacheTokens = int64_t{1} << 40;
 
 // Outputs that cannot be written are found out before the work: a new folder whose name is free, in one that is there,
 // and files that come at the end ("" and "-" are none).

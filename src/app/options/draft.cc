@@ -41,6 +41,8 @@ void check_same_tokens(const std::string& draft, const std::string& model) {
         "--draft {}: its tokenizer.json is not that of {}: its tokens mean others", draft, model);
 }
 
+bool is_bits(const std::string& part) { return part.size() == 1 && part[0] >= '1' && part[0] <= '7'; }
+
 // One part that is not lookup.
 void add_part(const std::string& part, Runner& model, const RunOptions& run, Draft& draft) {
   check(draft.how.draft == nullptr, "--draft {}: one reading or folder, and lookup beside it", draft.name);
@@ -54,7 +56,7 @@ void add_part(const std::string& part, Runner& model, const RunOptions& run, Dra
   if (const auto named = activations_named(what)) {
     draft.how.draft = &model;
     draft.how.reading = *named;
-  } else if (what.size() == 1 && what[0] >= '1' && what[0] <= '7') {
+  } else if (is_bits(what)) {
     draft.how.draft = &model;
     draft.how.reading = {mode, what[0] - '0'};
     check(can_read(model, draft.how.reading), "--draft {}: no layer of {} has integers that can be cut to {} bits",
@@ -82,13 +84,13 @@ std::string weights_of(const std::string& folder) {
 }  // namespace
 
 void add_draft(CLI::App& verb, DraftOptions& o) {
-  verb.add_option(
+  CLI::Option* draft = verb.add_option(
       "--draft", o.draft,
       "What guesses tokens that the model then verifies, without changing the answer: off (the default), "
       "auto, lookup, so many high bits of the model's codes (4, 4:a8), or the same model in a smaller format, "
       "a folder or a .gguf file; joined by +");
-  verb.add_option("--drafts", o.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 64));
-  verb.add_flag("--fixed-drafts", o.fixed, "Always guess that many, instead of as many as pay");
+  verb.add_option("--drafts", o.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 64))->needs(draft);
+  verb.add_flag("--fixed-drafts", o.fixed, "Always guess that many, instead of as many as pay")->needs(draft);
 }
 
 Draft open_draft(const DraftOptions& o, Runner& model, const RunOptions& run) {
@@ -127,10 +129,16 @@ std::optional<std::string> chosen_draft(const std::string& folder) {
           key);
     return found->get<std::string>();
   };
+  // The folder may be a stranger's: what it chooses is of its own, never another folder of this machine.
+  const std::string draft = text("draft");
+  for (const std::string& part : parts_of(draft))
+    check(part == "lookup" || part == "copy" || is_bits(part),
+          "{}: \"draft\" is \"{}\": expected lookup, copy or a number of bits from 1 to 7, joined by +: the file is "
+          "damaged; choose a draft anew",
+          file, draft);
   const std::string remedy = "`fidelio draft` chooses one for these";
   check(text("weights_sha256") == weights_of(folder), "{}: the draft was chosen for other weights than those in {}: {}",
         file, folder, remedy);
-  const std::string draft = text("draft");
   if (draft.find("copy") != std::string::npos) {
     const std::string copy = draft_folder(folder);
     check(std::filesystem::is_directory(copy), "{} names a copy, and there is no {}: {}", file, copy, remedy);

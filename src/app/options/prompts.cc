@@ -23,12 +23,16 @@ std::vector<std::string> read_prompt_lines(const std::string& path) {
 std::vector<GenerationRequest> read_prompts(const PromptOptions& o, const SamplingOptions& sampling,
                                             const TextModel& model) {
   std::vector<GenerationRequest> requests;
+  const int64_t context = model.checkpoint.config().max_positions;
   for (const std::string& line : read_prompt_lines(o.file)) {
     if (static_cast<int64_t>(requests.size()) == o.limit) break;
     GenerationRequest r;
     const bool chat = model.chat.has_value() && !o.plain;
     const ChatMessage message{"user", line};
     r.prompt = chat ? model.tokenizer.encode(model.chat->render({&message, 1}), false) : model.tokenizer.encode(line);
+    const auto size = static_cast<int64_t>(r.prompt.size());
+    check(size < context, "{}: prompt {} has {} tokens, the model's context of {} leaves no room for an answer", o.file,
+          requests.size() + 1, size, context);
     r.max_tokens = o.max_tokens;
     r.stop_ids = model.stop_ids;
     r.sampling = sampling;

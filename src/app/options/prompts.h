@@ -16,7 +16,8 @@ struct PromptOptions {
   int64_t max_tokens = 128;  // of an answer
   bool plain = false;        // the bare prompts, without the chat template
 };
-// In the model's chat template where it has one; seeds count up from the sampling's own.
+// In the model's chat template where it has one; seeds count up from the sampling's own. Throws Error where a prompt
+// fills the model's context.
 std::vector<GenerationRequest> read_prompts(const PromptOptions& options, const SamplingOptions& sampling,
                                             const TextModel& model);
 

@@ -68,7 +68,7 @@ void add_serve(CLI::App& app) {
                    "Tokens the cache holds in all; 0 = 16384, on a GPU with room 2048 for each of --max-sequences, or "
                    "as many as "
                    "needed")
-      ->check(zero_or_more());
+      ->check(from_to(0, kMostCacheTokens));
   verb->add_option("--max-requests", o->max_requests, "Answers under way or waiting, beyond which 503 is said")
       ->check(above_zero());
   verb->add_option("--max-connections", o->connections, "Connections, beyond which 503 is said")->check(above_zero());
