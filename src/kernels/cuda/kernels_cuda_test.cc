@@ -163,21 +163,21 @@ TEST_F(CudaTest, LinearsOfEveryFormatAgreeWithTheReferenceAndRowsDoNotDependOnTh
   }
 }
 
-// Few and many outputs, and 1, 4, 8, 16 and 32 rows, have kernels of their own, and those of many rows are cut up by
-// the outputs; the sums may not be. One row, which the test above knows to be right, is the reference.
+// Few and many outputs, and 1, 4, 8, 16, 32 and 64 rows, have kernels of their own, and those of many rows are cut up
+// by the outputs; the sums may not be. One row, which the test above knows to be right, is the reference.
 TEST_F(CudaTest, RowsDoNotDependOnTheBatchWhateverTheWidth) {
   Rng rng(6);
-  const int64_t in = 2200, rows = 64;
+  const int64_t in = 2200, rows = 130;
   b().reserve(rows, in, 128);
   const std::vector<float> x = normals(rng, rows * in);
-  for (int64_t out : {int64_t{1500}, int64_t{5000}, int64_t{9000}, int64_t{18000}})
+  for (int64_t out : {int64_t{90}, int64_t{1500}, int64_t{5000}, int64_t{9000}, int64_t{18000}})
     for (const char* format : {"int2g32z", "int3g64z", "int4g128z", "int4g64zs8", "int5g32", "int6g64z", "int7g128z",
-                               "int8g128z", "lut4g64", "bf16"}) {
+                               "int8g128z", "int8g64zs8", "lut3g64", "lut4g64", "lut6g64", "bf16"}) {
       SCOPED_TRACE(std::string(format) + " " + std::to_string(out));
       const Cuda::Linear packed = b().pack(random_weight(parse_format(format), out, in, rng));
       std::vector<float> together;
-      for (int64_t n : {rows, int64_t{33}, int64_t{24}, int64_t{16}, int64_t{13}, int64_t{9}, int64_t{8}, int64_t{7},
-                        int64_t{2}, int64_t{1}}) {
+      for (int64_t n : {rows, int64_t{97}, int64_t{65}, int64_t{64}, int64_t{47}, int64_t{33}, int64_t{32}, int64_t{24},
+                        int64_t{16}, int64_t{13}, int64_t{9}, int64_t{8}, int64_t{7}, int64_t{2}, int64_t{1}}) {
         batch(static_cast<int>(n), 0, 1, kShape);
         const Cuda::Matrix input = matrix(std::vector<float>(x.begin(), x.begin() + n * in), in);
         Cuda::Matrix y = matrix(std::vector<float>(static_cast<size_t>(n * out), NAN), out);
@@ -192,13 +192,13 @@ TEST_F(CudaTest, RowsDoNotDependOnTheBatchWhateverTheWidth) {
 
 TEST_F(CudaTest, WhatIsNotFiniteReachesItsRowAndNoOther) {
   Rng rng(7);
-  const int64_t in = 300, out = 40, most = 20;
+  const int64_t in = 300, out = 40, most = 50;
   b().reserve(most, in, 128);
   std::vector<float> x = normals(rng, most * in);
   x[static_cast<size_t>(in + 7)] = INFINITY;
   x[static_cast<size_t>(2 * in + 290)] = NAN;
   for (const char* format : {"int4g128z", "int8g32", "lut4g64", "bf16"})
-    for (int64_t n : {int64_t{3}, int64_t{12}, most}) {
+    for (int64_t n : {int64_t{3}, int64_t{12}, int64_t{20}, most}) {
       SCOPED_TRACE(std::string(format) + " " + std::to_string(n));
       const Cuda::Linear packed = b().pack(random_weight(parse_format(format), out, in, rng));
       batch(static_cast<int>(n), 0, 1, kShape);
@@ -217,12 +217,12 @@ TEST_F(CudaTest, WhatIsNotFiniteReachesItsRowAndNoOther) {
 TEST_F(CudaTest, LinearAddAddsAndSeveralWeightsGoTogether) {
   Rng rng(2);
   const int64_t in = 256, wide = 330, narrow = 72;
-  b().reserve(20, 1024, 128);
+  b().reserve(50, 1024, 128);
   const LinearWeight first = random_weight(parse_format("int4g64z"), narrow, in, rng),
                      second = random_weight(parse_format("int4g64z"), wide, in, rng),
                      third = random_weight(parse_format("int4g64z"), narrow, in, rng);
   const Cuda::Linear a = b().pack(first), c = b().pack(second), d = b().pack(third);
-  for (int64_t n : {int64_t{5}, int64_t{20}}) {
+  for (int64_t n : {int64_t{5}, int64_t{20}, int64_t{50}}) {
     SCOPED_TRACE(n);
     batch(static_cast<int>(n), 0, 1, kShape);
     const Cuda::Matrix x = matrix(normals(rng, n * in), in);

@@ -302,15 +302,10 @@ void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>>
       outputs[i] = {&s.seen_as(input, *weights[i].first).lowbit, weights[i].second->data()};
     return s.multiply_many(seen, {outputs, weights.size()}, false);
   }
-  s.prepare_blocks(seen);
-  for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
-    cuda::LowbitOutput outputs[cuda::kMaxTogether];
-    for (size_t i = 0; i < weights.size(); ++i)
-      outputs[i] = {&s.seen_as(input, *weights[i].first).lowbit,
-                    weights[i].second->data() + first * weights[i].first->out};
-    cuda::lowbit_linear(s.stream, s.chunk(seen, first), {outputs, weights.size()}, false,
-                        s.upcoming_after(seen, first));
-  }
+  cuda::LowbitOutput outputs[cuda::kMaxTogether];
+  for (size_t i = 0; i < weights.size(); ++i)
+    outputs[i] = {&s.seen_as(input, *weights[i].first).lowbit, weights[i].second->data()};
+  s.multiply_blocks(seen, {outputs, weights.size()}, false);
 }
 
 void Cuda::linear_add(Acts input, const Linear& weight, Matrix& x) {

@@ -51,7 +51,7 @@ bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
     product.norm = joined_norm;
   } else {
     prepare_blocks(input);
-    product.x = chunk(input, 0);
+    product.x = prepared(input);
   }
   for (const auto& [w, y] : weights) product.outputs[product.count++] = {&seen_as(input, *w).lowbit, y->data()};
   product.add = add;

@@ -98,11 +98,12 @@ void Cuda::State::multiply_many(const Acts& input, std::span<const cuda::LowbitO
 }
 
 void Cuda::State::multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add) {
+  multiply_blocks(input, std::array{cuda::LowbitOutput{&seen_as(input, w).lowbit, y}}, add);
+}
+
+void Cuda::State::multiply_blocks(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add) {
   prepare_blocks(input);
-  for (int64_t first = 0; first < input.rows; first += cuda::kMaxRows) {
-    const cuda::LowbitOutput output{&seen_as(input, w).lowbit, y + first * w.out};
-    cuda::lowbit_linear(stream, chunk(input, first), {&output, 1}, add, upcoming_after(input, first));
-  }
+  cuda::lowbit_linear(stream, prepared(input), outputs, add, take_upcoming());
 }
 
 void Cuda::State::multiply_vectors(const Acts& input, std::span<const cuda::VectorOutput> outputs, bool add) {

@@ -134,13 +134,10 @@ struct Cuda::State {
   void send_and_choose(const Matrix& logits, std::span<const ChoiceRule> rules, cuda::DeviceChoice* choices);
   void grow(DeviceBuffer& buffer, int64_t bytes);
 
-  // Activations for lowbit.h, kMaxRows rows at a time, one chunk after the other.
+  // Activations for lowbit.h, one chunk of kMaxRows rows after the other.
   static int64_t column_blocks(int64_t columns) { return (columns + cuda::kBlockColumns - 1) / cuda::kBlockColumns; }
   static int64_t chunk_bytes(int64_t columns) { return cuda::input_bytes(cuda::kMaxRows, column_blocks(columns)); }
-  cuda::LowbitInput chunk(const Acts& input, int64_t first) {
-    return {blocks.as<uint8_t>() + first / cuda::kMaxRows * chunk_bytes(input.columns),
-            static_cast<int>(std::min<int64_t>(cuda::kMaxRows, input.rows - first))};
-  }
+  cuda::LowbitInput prepared(const Acts& input) { return {blocks.as<uint8_t>(), static_cast<int>(input.rows)}; }
   bool is_alive(const Acts& input) const { return input.version == version || input.version == rounded_version; }
   void prepare_blocks(const Acts& input);
   // Where an operation that makes activations should also prepare them: null if nobody is going to read them so.
@@ -192,11 +189,10 @@ struct Cuda::State {
   void multiply(const Acts& given, const cuda::Linear& w, float* y, bool add);
   void multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add);
   void multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add);
-  // What the product of rows from `first` on is to ask for: the last one does.
-  std::span<const cuda::Upcoming> upcoming_after(const Acts& input, int64_t first) {
-    if (first + cuda::kMaxRows < input.rows) return {};
-    return {next, std::exchange(next_count, 0)};
-  }
+  // Weights of one shape, as this input sees them.
+  void multiply_blocks(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add);
+  // What the next product is to ask for.
+  std::span<const cuda::Upcoming> take_upcoming() { return {next, std::exchange(next_count, 0)}; }
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add);
   void multiply_vectors(const Acts& input, std::span<const cuda::VectorOutput> outputs, bool add);
 

@@ -1,11 +1,12 @@
-// Products of integers, 9 to 32 rows, on Hopper. What lowbit_stream.cuh fetches of so many rows is more than the
+// Products of integers, 9 to 64 rows, on Hopper. What lowbit_stream.cuh fetches of so many rows is more than the
 // weights: each thread block reads the activations of its share of the inputs. So here shares are made of many outputs
 // and few inputs, and the thread blocks of a cluster add theirs up:
 //
 //      cluster        64, 128 or 256 outputs; each thread block 1/1, 1/2 or 1/4 of the inputs
 //      thread block   16 warps that multiply, each a tile of 16 outputs: 256 outputs, or 128 in two teams, or 64 in
-//                     four, which have equal shares of the thread block's inputs; and four warps of which one thread
-//                     each asks for what comes next
+//                     four, which have equal shares of the thread block's inputs; of more than 32 rows 128 outputs,
+//                     each tile by two warps with 32 rows each; and four warps of which one thread each asks for
+//                     what comes next
 //
 //      DRAM, L2 --bulk copies, all stages ahead--> a team's ring: blocks of weights, a block of activations
 //                                                    |  registers: codes --mask--> A    |
@@ -31,32 +32,35 @@ template <typename Traits, int kRows, int kTiles>
 __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
                                                   const PanelMemory<Traits, kRows, kTiles>& at, int warp) {
   using Shape = PanelShape<Traits, kRows, kTiles>;
-  constexpr int kEights = kRows / 8;
+  constexpr int kEights = kWarpRows<kRows> / 8, kAllEights = kRows / 8;
   int lane = threadIdx.x % 32;
-  const int tiles = plan.wide * kTiles, team = plan.wide == 1 ? warp / kTiles : 0, tile = warp & (tiles - 1),
+  const int tiles = plan.wide * kTiles, team = plan.teams() == 1 ? 0 : warp / kTiles / (kRows > kMaxRows ? 2 : 1),
+            tile = warp & (tiles - 1), chunk = kRows > kMaxRows ? warp / kTiles % 2 : 0,
             source = blockIdx.z * plan.teams() + team;
   float4* const saved = reinterpret_cast<float4*>(at.saved) + threadIdx.x;  // [level][eight rows][thread]
   constexpr int kThreads = kPanelWarps * 32;
-  const uint8_t *const ring = at.stage(plan, team, 0), *const input = ring + plan.wide * Shape::kWeights;
+  const uint8_t *const ring = at.stage(plan, team, 0), *const input = ring + plan.wide * Shape::kWeights +
+                                                                      chunk * Shape::kChunkInput;
   // Opaque, or the compiler works them out again for each block.
   int codes = static_cast<int>(ring - at.ring) + tile / kTiles * Shape::kWeights,
-      records = static_cast<int>(input - at.ring) + kRows * kInputPlanes + lane % 4 * 8, in_block = tile % kTiles;
+      records = static_cast<int>(input - at.ring) + kWarpRows<kRows> * kInputPlanes + lane % 4 * 8,
+      in_block = tile % kTiles;
   asm("" : "+r"(codes), "+r"(records), "+r"(in_block), "+r"(lane));
   // The same of what all lanes agree on: a shuffle's result stays where it is.
   const auto agreed = [](auto value) { return __shfl_sync(~0u, value, 0); };
   const uint32_t b = agreed(ptx::panel_rows(ptx::shared_address(input))),
                  first_barrier = agreed(at.barrier(at.filled, team, 0));
   const int stage_bytes = agreed(at.stage_bytes), stages = agreed(plan.stages);
-  if (tile == 0 && lane == 0) ask_first_activations<Traits, kRows, kTiles>(p, plan, at, team);
+  if (tile == 0 && chunk == 0 && lane == 0) ask_first_activations<Traits, kRows, kTiles>(p, plan, at, team);
   __syncwarp();
   // Who finishes which sums: those who have them, or, if there are several sources, each thread block of the cluster
   // some of the tiles: [source][its tiles][eight rows][lane].
   const int by = plan.cluster / 2, own = tiles >> by;  // cluster = 2^by
   const bool alone = kTiles == 8 && plan.sources() == 1;
   const auto slots_of = [&](int item) {
-    return PanelSlots::of<Traits>(p, plan, blockIdx.z * own + item / 32 / kEights, item / 32 % kEights, lane);
+    return PanelSlots::of<Traits>(p, plan, blockIdx.z * own + item / 32 / kAllEights, item / 32 % kAllEights, lane);
   };
-  PanelSlots slots = alone ? PanelSlots::of<Traits>(p, plan, tile, 0, lane) : slots_of(threadIdx.x);
+  PanelSlots slots = alone ? PanelSlots::of<Traits>(p, plan, tile, chunk * kEights, lane) : slots_of(threadIdx.x);
   const typename Traits::Table table(panel_block<Traits>(p, plan, tile / kTiles).target->grid);
   int stage = 0, offset = 0, parity = 0;
   bool filled = false;  // the stage to come, as far as is known
@@ -75,9 +79,9 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
       if (!filled) ptx::wait(barrier, parity);
       ++stage, offset += stage_bytes;
       if (stage == stages) stage = 0, offset = 0, parity ^= 1;
-      multiply_panel<Traits, kRows, kTiles>(at.ring + (codes + here), b + (here >> 4), at.ring + (records + here),
-                                            in_block, first_panel_tile<kTiles>(), lane, table, p.twice_middle, total,
-                                            [&] { filled = ptx::is_over(first_barrier + stage * 8, parity); });
+      multiply_panel<Traits, kWarpRows<kRows>, kTiles>(
+          at.ring + (codes + here), b + (here >> 4), at.ring + (records + here), in_block, first_panel_tile<kTiles>(),
+          lane, table, p.twice_middle, total, [&] { filled = ptx::is_over(first_barrier + stage * 8, parity); });
       __syncwarp();  // nothing is left of it where lanes agree, so racecheck reports the other 31
       if (lane == 0) ptx::arrive(barrier + 2 * kPanelStages * 8);
     }
@@ -111,9 +115,11 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
     return;
   }
   const int finisher = tile >> (plan.wide + (kTiles == 8 ? 2 : 1) - by);
-  const auto received = [&](int source, int item) { return at.received + (source * own * kEights * 32 + item) * 16; };
-  uint8_t* const to = received(source, (tile & (own - 1)) * kEights * 32 + lane);
-  const int items = own * kEights * 32;
+  const auto received = [&](int source, int item) {
+    return at.received + (source * own * kAllEights * 32 + item) * 16;
+  };
+  uint8_t* const to = received(source, ((tile & (own - 1)) * kAllEights + chunk * kEights) * 32 + lane);
+  const int items = own * kAllEights * 32;
   float4 before{};
   if (threadIdx.x < items) before = slots.before(p, 0);
   if (plan.cluster == 1) {  // whose only thread block knows no asynchronous stores
@@ -131,7 +137,7 @@ __device__ __forceinline__ void multiply_and_join(const LowbitArguments& p, cons
     if (item >= kThreads) slots = slots_of(item), before = slots.before(p, 0);
     const auto of = [&](int source) { return *reinterpret_cast<const float4*>(received(source, item)); };
     float4 sum = of(0) + of(1);
-    if (kTiles == 4 || plan.sources() >= 4) sum = sum + (of(2) + of(3));
+    if ((kTiles == 4 && kRows <= kMaxRows) || plan.sources() >= 4) sum = sum + (of(2) + of(3));
     if (plan.sources() == 8) sum = sum + ((of(4) + of(5)) + (of(6) + of(7)));
     slots.store(p, 0, sum, before);
     if (kTiles * kRows < 8 * 32) break;  // nobody has more
@@ -152,7 +158,7 @@ __global__ void __launch_bounds__(kPanelThreads, 1)
 #pragma unroll
       for (int i = 0; i < 2 * kPanelStages; i += kPanelStages)
         ptx::start_barrier(at.filled + (i + warp) * 8, 1),
-            ptx::start_barrier(at.emptied + (i + warp) * 8, plan.wide * kTiles);
+            ptx::start_barrier(at.emptied + (i + warp) * 8, plan.wide * plan.chunks * kTiles);
     if (warp == kPanelWarps) ptx::start_barrier(at.all_received, 1);
     ptx::publish_barriers();
     if (warp == kPanelWarps && plan.cluster > 1) ptx::expect(at.all_received, PanelShape<Traits, kRows, kTiles>::kSums);
@@ -203,7 +209,15 @@ template <typename Traits, int kRows>
 void launch_panel(Stream stream, const LowbitArguments& p, int row_blocks) {
   static const int at_once[3] = {panels_at_once<Traits, kRows>(1), panels_at_once<Traits, kRows>(2),
                                  panels_at_once<Traits, kRows>(4)};
-  constexpr float kRound = kRows == 16 ? 12.5f : 8, kBeside = kRows == 16 ? 8 : 5, kHalf = 0.95f;
+  constexpr bool kTwo = kRows > kMaxRows;
+  constexpr int kChunks = kTwo ? 2 : 1, kFirstHalf = kTwo ? 1 : 2, kLastHalf = kTwo ? 4 : 2;
+  constexpr float kRound = kTwo          ? 6
+                           : kRows == 16 ? 12.5f
+                                         : 8,
+                  kBeside = kTwo          ? kRound
+                            : kRows == 16 ? 8
+                                          : 5,
+                  kHalf = kTwo ? 1 : 0.95f;
   const auto cost = [&](const auto& cut, float beside, float block) {
     const int fit = at_once[cut.cluster / 2], clusters = static_cast<int>(cut.clusters()),
               rounds = (clusters + fit - 1) / fit, steps = (p.column_blocks + cut.sources() - 1) / cut.sources();
@@ -211,12 +225,13 @@ void launch_panel(Stream stream, const LowbitArguments& p, int row_blocks) {
   };
   const auto cost_whole = [&](const PanelPlan<8>& cut) { return cost(cut, kBeside, 1); };
   const auto cost_half = [&](const PanelPlan<4>& cut) { return cost(cut, kRound, kHalf); };
-  PanelPlan<8> whole = {1, 1, row_blocks};
-  PanelPlan<4> half = {1, 1, row_blocks};
+  PanelPlan<8> whole = {1, 1, row_blocks, kChunks};
+  PanelPlan<4> half = {1, kFirstHalf, row_blocks, kChunks};
   for (int cluster = 1; cluster <= 4; cluster *= 2)
-    for (int wide = 1; wide <= 2; ++wide)
-      if (const PanelPlan<8> cut{wide, cluster, row_blocks}; cost_whole(cut) < cost_whole(whole)) whole = cut;
-  if (const PanelPlan<4> cut{1, 2, row_blocks}; cost_half(cut) < cost_half(half)) half = cut;
+    for (int wide = 1; wide <= 2 / kChunks; ++wide)
+      if (const PanelPlan<8> cut{wide, cluster, row_blocks, kChunks}; cost_whole(cut) < cost_whole(whole)) whole = cut;
+  for (int cluster = kFirstHalf; cluster <= kLastHalf; cluster *= 2)
+    if (const PanelPlan<4> cut{1, cluster, row_blocks, kChunks}; cost_half(cut) < cost_half(half)) half = cut;
   if (cost_half(half) < cost_whole(whole))
     launch_panel_cut<Traits, kRows>(stream, p, half);
   else

@@ -7,18 +7,22 @@
 namespace fidelio::cuda {
 
 constexpr int kPanelWarps = 16, kPanelAskers = 4, kPanelThreads = (kPanelWarps + kPanelAskers) * 32, kPanelStages = 16;
+// Rows of activations that a warp multiplies by. Of more, a chunk more, there are twice as many warps for a tile.
+template <int kRows>
+constexpr int kWarpRows = std::min(kRows, kMaxRows);
 
-// How a launch is cut up. A team has kTiles tiles of a row block, all 8 or half of them, or all of two row blocks. A
-// source is what adds up inputs on its own: a team of a thread block of the cluster.
+// How a launch is cut up. A team has kTiles tiles of a row block, all 8 or half of them, or all of two row blocks, and
+// of two chunks of rows twice the warps. A source is what adds up inputs on its own: a team of a thread block of the cluster.
 template <int kTiles>
 struct PanelPlan {
   int wide;        // row blocks of a thread block, 1 or 2; 1 where it has half of one
   int cluster;     // thread blocks of a cluster
   int row_blocks;  // in all
+  int chunks = 1;  // of rows
   int levels = 0;  // a source has 2^levels of the kParts parts
   int stages = 0, bytes = 0;
 
-  __host__ __device__ int teams() const { return kTiles == 8 ? 3 - wide : 4; }
+  __host__ __device__ int teams() const { return kTiles == 8 ? 4 - wide - chunks : 4 / chunks; }
   __host__ __device__ int sources() const { return cluster * teams(); }
   unsigned clusters() const { return static_cast<unsigned>((row_blocks * (8 / kTiles) + wide - 1) / wide); }
 };
@@ -29,11 +33,12 @@ struct PanelPlan {
 template <typename Traits, int kRows, int kTiles>
 struct PanelShape {
   static constexpr int kRecords = Traits::kGroups == 1 ? 2 : Traits::kGroups == 2 ? 4 : 8;
-  static constexpr int kInput = kRows * (kInputPlanes + kRecords * 4);  // bytes of a block of activations
+  static constexpr int kChunkInput = kWarpRows<kRows> * (kInputPlanes + kRecords * 4),  // of a block of activations
+      kInput = kRows / kWarpRows<kRows> * kChunkInput;
   static constexpr int kCodes = kTiles * Traits::kTileCodes, kScales = 8 * Traits::kGroups * Traits::kTileGroup;
   static constexpr int kWeights = kCodes + kScales;
-  static constexpr int kTeamStages = kPanelStages * kTiles / 8;  // at most
-  static constexpr int kSums = kPanelWarps * 16 * kRows * 4;     // all sums of a thread block
+  static constexpr int kTeamStages = kPanelStages * kTiles / 8;          // at most
+  static constexpr int kSums = kPanelWarps * 16 * kWarpRows<kRows> * 4;  // all sums of a thread block
   static constexpr int kBarriers = (2 * 2 * kPanelStages + 1) * 8;
   using Plan = PanelPlan<kTiles>;
   static __host__ __device__ int stage_bytes(const Plan& plan) { return plan.wide * kWeights + kInput; }
@@ -95,8 +100,10 @@ __device__ __forceinline__ int source_begin(const LowbitArguments& p, const Pane
 template <typename Traits, int kRows, int kTiles>
 struct PanelFiller {
   using Shape = PanelShape<Traits, kRows, kTiles>;
+  static constexpr int64_t kInputStride = input_block_bytes(kWarpRows<kRows>);
   const uint8_t *weights, *activations;  // the next block's, of one of its row blocks
   uint32_t ring, barriers;               // of filled stages
+  int64_t to_second_chunk;
   int row_block, wide, stage_bytes, count, stride, scales;
 
   __device__ __forceinline__ PanelFiller(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
@@ -111,7 +118,8 @@ struct PanelFiller {
     const int source = blockIdx.z * plan.teams() + team, first = source_begin(p, plan, source);
     count = source_begin(p, plan, source + 1) - first;
     weights = panel_block<Traits>(p, plan, row_block).w + int64_t{first} * stride;
-    activations = p.x + int64_t{first} * input_block_bytes(kRows) + rows_at(kRows);
+    activations = p.x + first * kInputStride + rows_at(kWarpRows<kRows>);
+    to_second_chunk = p.column_blocks * kInputStride;
   }
   // A stage's share of the row block.
   __device__ __forceinline__ void fetch_weights(int stage) {
@@ -134,8 +142,11 @@ struct PanelFiller {
     weights += stride;
   }
   __device__ __forceinline__ void fetch_activations(int stage) {
-    ptx::fetch(ring + stage * stage_bytes + wide * Shape::kWeights, activations, Shape::kInput, barriers + stage * 8);
-    activations += input_block_bytes(kRows);
+    const uint32_t to = ring + stage * stage_bytes + wide * Shape::kWeights;
+    ptx::fetch(to, activations, Shape::kChunkInput, barriers + stage * 8);
+    if constexpr (kRows > kMaxRows)
+      ptx::fetch(to + Shape::kChunkInput, activations + to_second_chunk, Shape::kChunkInput, barriers + stage * 8);
+    activations += kInputStride;
   }
 };
 
@@ -158,13 +169,14 @@ template <typename Traits, int kRows, int kTiles>
 __device__ __forceinline__ void ask_panel(const LowbitArguments& p, const PanelPlan<kTiles>& plan,
                                           const PanelMemory<Traits, kRows, kTiles>& at, int asker) {
   using Shape = PanelShape<Traits, kRows, kTiles>;
-  const bool weights = kTiles == 4 || asker < 2, activations = kTiles == 4 || asker >= 2;
+  constexpr bool kFour = kTiles == 4 && kRows <= kMaxRows;
+  const bool weights = kFour || asker < 2, activations = kFour || asker >= 2;
   const int which = asker % 2,
-            team = kTiles == 4      ? asker
+            team = kFour            ? asker
                    : plan.wide == 1 ? which
                                     : 0,
-            row_block = kTiles == 4 || plan.wide == 1 ? 0 : which;
-  if (!weights && row_block > 0) return;
+            row_block = plan.wide == 1 ? 0 : which;
+  if ((!weights && row_block > 0) || team >= plan.teams()) return;
   PanelFiller<Traits, kRows, kTiles> filler(p, plan, at, team, row_block);
   // Measured on an H200, of whose memory a multiprocessor's share is 16: the fewer rows, the less there is to gain.
   constexpr int kBytesACycle = kRows == 16 ? 40 : 20;
@@ -177,7 +189,7 @@ __device__ __forceinline__ void ask_panel(const LowbitArguments& p, const PanelP
       filler.fetch_weights(stage);
     }
   }
-  if (activations) filler.activations += first * input_block_bytes(kRows);
+  if (activations) filler.activations += first * filler.kInputStride;
   int parity = 0, stage = 0;
 #pragma unroll 1
   for (int step = first; step < filler.count; ++step) {

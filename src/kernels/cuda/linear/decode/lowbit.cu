@@ -165,6 +165,11 @@ LowbitLauncher launcher_of(const LowbitShape& s) {
   return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
 }
 
+// How many rows read a weight once: two chunks where there are panels of 64 rows.
+int rows_at_once(const LowbitShape& shape) {
+  return is_hopper() && shape.kind != CodeKind::half && shape.group >= 64 ? 2 * kMaxRows : kMaxRows;
+}
+
 }  // namespace
 
 bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind) {
@@ -195,14 +200,21 @@ void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const 
   p.unit = 0.5f * code_unit(shape.kind, shape.bits, false);
   p.columns = static_cast<int>(shape.in);
   p.group_chunks = shape.group / 32;
-  p.rows = product.x.rows;
-  p.x = product.x.blocks;
   p.add = product.add;
   p.norm = product.norm;
   p.join = product.join;
-  for (size_t i = 0; i < upcoming.size(); ++i)
-    p.upcoming[i] = {upcoming[i].data, upcoming[i].bytes, upcoming[i].piece, upcoming[i].stride};
-  launcher_of(shape)(stream, p, row_blocks);
+  p.room = static_cast<int>(input_rows(product.x.rows));
+  const int most = rows_at_once(shape);
+  for (int first = 0; first < product.x.rows; first += most) {
+    p.x = product.x.blocks + first / kMaxRows * input_bytes(kMaxRows, shape.column_blocks());
+    p.rows = std::min(most, product.x.rows - first);
+    for (int i = 0; i < product.count; ++i)
+      p.target[i].y = product.outputs[i].y + first * product.outputs[i].weight->shape.out;
+    if (first + p.rows == product.x.rows)
+      for (size_t i = 0; i < upcoming.size(); ++i)
+        p.upcoming[i] = {upcoming[i].data, upcoming[i].bytes, upcoming[i].piece, upcoming[i].stride};
+    launcher_of(shape)(stream, p, row_blocks);
+  }
 }
 
 }  // namespace fidelio::cuda

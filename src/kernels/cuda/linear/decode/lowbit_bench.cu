@@ -98,8 +98,9 @@ struct Host {  // canonical tensors with random content
 LowbitInput prepared(Stream stream, const std::vector<float>& x, int rows, int64_t columns) {
   LowbitInput in;
   const int64_t blocks = (columns + kBlockColumns - 1) / kBlockColumns;
-  uint8_t* p = device<uint8_t>(input_bytes(rows, blocks));
-  cuda_check(cudaMemset(p, 0xff, input_bytes(rows, blocks)), "poisoning");
+  const int64_t bytes = (rows + kMaxRows - 1) / kMaxRows * input_bytes(rows, blocks);  // of all chunks
+  uint8_t* p = device<uint8_t>(bytes);
+  cuda_check(cudaMemset(p, 0xff, bytes), "poisoning");
   float* dx = upload(x);
   prepare_input(stream, dx, rows, columns, p);
   cuda_check(cudaDeviceSynchronize(), "preparing");
@@ -273,6 +274,7 @@ void speed(Stream stream, const Rotating& w, const char* name, const std::vector
     printf("%lldx%lld %-10s M=%-2d %6.2f us %.2f TB/s\n", (long long)w.shape.out, (long long)w.shape.in, name, M, us,
            w.shape.bytes() / us / 1e6);
     cudaFree(y);
+    cudaFree(const_cast<uint8_t*>(x.blocks));
   }
 }
 

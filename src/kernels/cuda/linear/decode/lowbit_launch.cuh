@@ -33,7 +33,8 @@ struct LowbitArguments {
   int block_bytes;
   int scales_at;     // in a block
   int group_chunks;  // group / 32: 1, 2 or 4
-  int rows;
+  int rows;          // of this launch
+  int room;          // for rows in a chunk
   int twice_middle;  // of a view: LowbitShape's
   float unit;        // of a view: what its totals are multiplied by in the end
   const uint8_t* x;

@@ -9,8 +9,8 @@ namespace fidelio::cuda {
 template <typename Traits>
 void launch_halves(Stream stream, const LowbitArguments& p, int row_blocks) {
   const int tiles = row_blocks * 8, sms = multiprocessors();
-  if (p.rows > 16) return launch_lowbit<Traits, 2, 4, 1, 1>(stream, p, row_blocks);
-  if (p.rows > 8) return launch_lowbit<Traits, 1, 2, 1, 3>(stream, p, row_blocks);
+  if (p.room > 16) return launch_lowbit<Traits, 2, 4, 1, 1>(stream, p, row_blocks);
+  if (p.room > 8) return launch_lowbit<Traits, 1, 2, 1, 3>(stream, p, row_blocks);
   if (tiles <= 2 * sms) return launch_lowbit<Traits, 1, 1, 2, 2>(stream, p, row_blocks);
   if (p.rows == 1 && tiles > kLongTiles * sms) return launch_lowbit<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
   launch_lowbit<Traits, 1, 1, 1, 3>(stream, p, row_blocks);
@@ -44,10 +44,14 @@ void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   const int tiles = row_blocks * 8, sms = multiprocessors();
   const bool few = tiles <= 2 * sms, many = tiles > 4 * sms;
   if (!is_hopper()) {  // in 96 KB of shared memory
-    if (p.rows == 1) return launch_stream<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
-    if (p.rows <= 8) return launch_stream<Traits, 1, 8, 2, 1>(stream, p, row_blocks);
+    if (p.room == 8 && p.rows == 1) return launch_stream<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
+    if (p.room == 8) return launch_stream<Traits, 1, 8, 2, 1>(stream, p, row_blocks);
     return launch_stream<Traits, 1, kMaxRows, 1, 1>(stream, p, row_blocks);
   }
+  if constexpr (Traits::kGroups <= 2)
+    if (p.rows > kMaxRows) return launch_panel<Traits, 2 * kMaxRows>(stream, p, row_blocks);
+  if (p.room > 16) return launch_panel<Traits, 32>(stream, p, row_blocks);
+  if (p.room > 8) return launch_panel<Traits, 16>(stream, p, row_blocks);
   // Stages that a short part has no blocks for, but without which more than two thread blocks come to some
   // multiprocessors and none to others.
   constexpr int kShort = Traits::bits == 2 ? 8 : Traits::bits == 3 ? 6 : 4;
@@ -60,13 +64,9 @@ void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
     return launch_fitting < Traits, 2, 1, 4, Traits::bits == 2 ? 3 : 2 > (stream, p, row_blocks);
   }
   if (p.rows <= 4) return launch_fitting<Traits, 4, 4, 3, 1>(stream, p, row_blocks);
-  if (p.rows <= 8) {
-    if (few) return launch_fitting < Traits, 2, 8, Traits::bits == 2 ? 8 : 4, 1 > (stream, p, row_blocks);
-    if (many) return launch_fitting<Traits, 4, 8, 2, 1>(stream, p, row_blocks);
-    return launch_fitting<Traits, 4, 8, 4, 1>(stream, p, row_blocks);
-  }
-  if (p.rows <= 16) return launch_panel<Traits, 16>(stream, p, row_blocks);
-  launch_panel<Traits, 32>(stream, p, row_blocks);
+  if (few) return launch_fitting < Traits, 2, 8, Traits::bits == 2 ? 8 : 4, 1 > (stream, p, row_blocks);
+  if (many) return launch_fitting<Traits, 4, 8, 2, 1>(stream, p, row_blocks);
+  launch_fitting<Traits, 4, 8, 4, 1>(stream, p, row_blocks);
 }
 
 template <typename Traits>

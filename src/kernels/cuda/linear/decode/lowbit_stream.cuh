@@ -66,7 +66,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
 #endif
 
   // What the activations are laid out for. The kernel for kMaxRows takes fewer too.
-  const int room = static_cast<int>(input_rows(kRows == kMaxRows ? p.rows : kRows)),
+  const int room = kRows == kMaxRows ? p.room : static_cast<int>(input_rows(kRows)),
             block_bytes = static_cast<int>(input_block_bytes(room));
   const uint8_t* const inputs = own + kStages * Shape::kWeights;
   const int pieces = min(kRows, p.rows) * (kInputRow / 16);

@@ -1,4 +1,4 @@
-// lowbit: y = W x for weights of 2..8 bits, a batch of up to kMaxRows rows of 16-bit activations, FP32 sums.
+// lowbit: y = W x for weights of 2..8 bits, a batch of rows of 16-bit activations, FP32 sums.
 //
 // A weight is cut into blocks of 128 outputs by 128 inputs. A block is one contiguous run of bytes, holding codes and
 // the scales that go with them, so one bulk copy brings everything a thread block needs next:
@@ -18,7 +18,7 @@
 //
 // Order: inputs are cut into kParts contiguous parts; a part's groups are added in order, then the parts as a
 // balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of
-// 32, whoever works on it.
+// 64, whoever works on it.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -30,7 +30,7 @@ namespace fidelio::cuda {
 using Stream = CUstream_st*;
 
 constexpr int kBlockRows = 128, kBlockColumns = 128, kParts = 8;
-constexpr int kMaxRows = 32;  // of activations in one launch
+constexpr int kMaxRows = 32;  // of activations in a chunk; a launch takes one or two
 
 // half: no codes but FP16 values, row-major as they are (a lane's 16 bytes of a row are what it needs of a chunk).
 // high: the four high bits of integers of 5 to 8, which are their first plane; no weight's own kind but a way of reading
@@ -99,8 +99,8 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
 // lose at most 2^-15 / sqrt(3) of their largest on average, which at worst (one large among zeros) is what FP16 loses
 // and as a rule a quarter of it.
 struct LowbitInput {
-  const uint8_t* blocks = nullptr;  // input_bytes(rows, column blocks)
-  int rows = 0;
+  const uint8_t* blocks = nullptr;  // of each chunk input_bytes(rows, column blocks)
+  int rows = 0;                     // all that were prepared together
 };
 constexpr int kInputHalves = 256, kInputPlanes = 256, kInputRecord = 32;  // bytes of a row
 constexpr int kInputRow = kInputPlanes + kInputRecord;
@@ -112,8 +112,7 @@ constexpr int64_t input_block_bytes(int64_t rows) {
   return half_scales_at(static_cast<int>(input_rows(rows))) + input_rows(rows) * 4;
 }
 constexpr int64_t input_bytes(int64_t rows, int64_t column_blocks) { return column_blocks * input_block_bytes(rows); }
-// x (rows, columns) FP32 -> blocks. More than kMaxRows rows become chunks of that many, one after the other, each laid
-// out for the rows it has.
+// x (rows, columns) FP32 -> blocks. More than kMaxRows rows become chunks of that many, one after the other.
 void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks);
 
 struct LowbitOutput {
@@ -155,7 +154,8 @@ struct LowbitProduct {
   bool add = false;
   LowbitJoin join;
 };
-// y = W x, or y += W x. At most kMaxTogether weights of equal shape but for `out` go in one launch.
+// y = W x, or y += W x: on Hopper a launch for every two chunks of rows (of groups of 32 and of FP16 values, and
+// elsewhere, for every chunk), of which the last one asks for what is upcoming. At most kMaxTogether weights of equal shape but for `out` go in one launch.
 void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const Upcoming> upcoming);
 inline void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add,
                           std::span<const Upcoming> upcoming) {

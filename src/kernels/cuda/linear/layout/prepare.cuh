@@ -136,7 +136,7 @@ __device__ inline void prepare_integers(const RowBlock& block, float factor, con
 __device__ inline void prepare_block(const RowBlock& row, const RowBlock& unscaled, float factor, int m, int all_rows,
                                      int block, int column_blocks, uint8_t* blocks) {
   const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
-            rows = static_cast<int>(input_rows(min(kMaxRows, all_rows - chunk * kMaxRows)));
+            rows = static_cast<int>(input_rows(all_rows));
   uint8_t* at = blocks + chunk * input_bytes(kMaxRows, column_blocks) + block * input_block_bytes(rows);
   const float4 v = row.v;
   const float half_scale = scale_of(row.amax), to_half = inverse_of(half_scale);
