@@ -388,21 +388,25 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
     int h, hk, e, window;
     KvFormat kv;
     double tolerance;
-    int pairs = -1;  // of columns that turn, where those are not all; queries are scaled and grow then too
+    int pairs = -1;   // of columns that turn, where those are not all; queries are scaled and grow then too
+    int total = 300;  // the last ten of them not of a prompt
   };
-  // f32: about a hundred FP32 roundings of values below 4; the others add the rounding of keys and values, and f16, for
-  // 290 rows together, of queries and weights. Integers: half a step is 10 / 255 / 2 = .02 at most of a value; of keys
-  // it moves a score by a normal of sd 1.1^2 .04 / sqrt 12 = .014, 5 of which between two positions alike move their
-  // mean by .25 x .07 |v - v'|, .06 where those lie 3.4 apart.
-  for (const Case& c : {Case{4, 2, 64, 0, KvFormat::f32, 1e-5}, Case{12, 1, 32, 0, KvFormat::f32, 1e-5},
-                        Case{4, 4, 128, 70, KvFormat::f32, 1e-5}, Case{4, 2, 64, 0, KvFormat::f16, 6e-3},
-                        Case{4, 1, 128, 0, KvFormat::f16, 6e-3}, Case{4, 4, 128, 70, KvFormat::f16, 6e-3},
-                        Case{4, 2, 64, 0, KvFormat::bf16, 5e-2}, Case{4, 2, 64, 0, KvFormat::i8, 8e-2},
-                        Case{4, 2, 64, 0, KvFormat::i4x2, 8e-2}, Case{4, 1, 128, 70, KvFormat::i4x2, 8e-2},
-                        Case{4, 2, 64, 0, KvFormat::f32, 1e-5, 24}, Case{3, 1, 64, 0, KvFormat::f32, 1e-5, 0},
-                        Case{4, 2, 128, 70, KvFormat::f16, 6e-3, 48}}) {
+  // f32: about a hundred FP32 roundings of values below 4, however long (a warp adds up one span in 2,048 positions); the
+  // others add the rounding of keys and values, and f16, for hundreds of rows together, of queries and weights. Integers:
+  // half a step is 10 / 255 / 2 = .02 at most of a value; of keys it moves a score by a normal of sd
+  // 1.1^2 .04 / sqrt 12 = .014, 5 of which between two positions alike move their mean by .25 x .07 |v - v'|, .06 where
+  // those lie 3.4 apart.
+  for (const Case& c :
+       {Case{4, 2, 64, 0, KvFormat::f32, 1e-5}, Case{12, 1, 32, 0, KvFormat::f32, 1e-5},
+        Case{4, 4, 128, 70, KvFormat::f32, 1e-5}, Case{4, 2, 64, 0, KvFormat::f16, 6e-3},
+        Case{4, 1, 128, 0, KvFormat::f16, 6e-3}, Case{4, 4, 128, 70, KvFormat::f16, 6e-3},
+        Case{4, 2, 64, 0, KvFormat::bf16, 5e-2}, Case{4, 2, 64, 0, KvFormat::i8, 8e-2},
+        Case{4, 2, 64, 0, KvFormat::i4x2, 8e-2}, Case{4, 1, 128, 70, KvFormat::i4x2, 8e-2},
+        Case{4, 2, 64, 0, KvFormat::f32, 1e-5, 24}, Case{3, 1, 64, 0, KvFormat::f32, 1e-5, 0},
+        Case{4, 2, 128, 70, KvFormat::f16, 6e-3, 48}, Case{4, 2, 64, 0, KvFormat::f32, 1e-5, -1, 9000},
+        Case{8, 2, 128, 0, KvFormat::f16, 6e-3, -1, 9000}, Case{2, 2, 64, 0, KvFormat::i8, 8e-2, -1, 2500}}) {
     SCOPED_TRACE(std::to_string(c.h) + " heads, " + std::to_string(c.e) + ", " + std::string(name_of(c.kv)));
-    const int total = 300, chunk = 290;
+    const int total = c.total, chunk = total - 10, pages = (total + kPageTokens - 1) / kPageTokens;
     AttentionShape shape{{{c.window, 0}}, {{{}, 1.1f}}, c.h, c.hk, c.e, 1e-5f};
     for (int i = 0; i < (c.pairs < 0 ? c.e / 2 : c.pairs); ++i)
       shape.rotations[0].inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.e)));
@@ -411,10 +415,10 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
                              k = normals(rng, int64_t{total} * c.hk * c.e),
                              v = normals(rng, int64_t{total} * c.hk * c.e);
     b().reserve(total, int64_t{c.h} * c.e, total);
-    Cuda::KvCache cache = b().allocate_cache(shape, 10, c.kv);
+    Cuda::KvCache cache = b().allocate_cache(shape, pages, c.kv);
     std::vector<float> got;
     for (const auto& [start, n] : {std::pair{0, chunk}, std::pair{chunk, total - chunk}}) {
-      batch(n, start, 10, shape, Activations::a16, start == 0 ? RowKind::prompt : RowKind::output);
+      batch(n, start, pages, shape, Activations::a16, start == 0 ? RowKind::prompt : RowKind::output);
       const auto part = [&](const std::vector<float>& all, int heads) {
         const int64_t width = int64_t{heads} * c.e;
         return matrix(std::vector<float>(all.begin() + start * width, all.begin() + (start + n) * width), width);
@@ -437,7 +441,7 @@ TEST_F(CudaTest, AttentionOverPagesAgreesWithTheReference) {
       ref::rope(std::span(rk).subspan(static_cast<size_t>(p * c.hk * c.e), static_cast<size_t>(c.hk * c.e)),
                 frequencies, 1.1f, p, c.hk, c.e);
     }
-    for (int p : {0, 1, 31, 32, 127, 128, 200, 289, 290, 299}) {
+    for (int p : {0, 1, 31, 32, 127, 128, 200, 289, chunk, total - 1}) {
       const std::vector<double> expected =
           ref::attention(std::span(rq).subspan(static_cast<size_t>(p * c.h * c.e), static_cast<size_t>(c.h * c.e)),
                          std::span(rk).first(static_cast<size_t>((p + 1) * c.hk * c.e)),
@@ -495,14 +499,16 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
   struct Case {
     int h, hk, e, window;
     KvFormat kv;
+    int total = 2304;
   };
   for (const Case& c :
-       {Case{8, 2, 128, 0, KvFormat::f16}, Case{16, 2, 128, 0, KvFormat::f16}, Case{2, 2, 80, 0, KvFormat::f16},
-        Case{16, 2, 64, 900, KvFormat::f16}, Case{4, 1, 256, 0, KvFormat::f16}, Case{4, 2, 64, 0, KvFormat::f32},
-        Case{4, 2, 128, 500, KvFormat::bf16}, Case{3, 1, 24, 0, KvFormat::i8}, Case{3, 1, 24, 0, KvFormat::i4x2},
-        Case{8, 2, 128, 900, KvFormat::i4x2}, Case{4, 1, 256, 0, KvFormat::i4x2}}) {
+       {Case{8, 2, 128, 0, KvFormat::f16, 9600}, Case{4, 2, 64, 8300, KvFormat::f32, 9600},
+        Case{3, 1, 24, 0, KvFormat::i8, 9600}, Case{8, 2, 128, 0, KvFormat::f16}, Case{16, 2, 128, 0, KvFormat::f16},
+        Case{2, 2, 80, 0, KvFormat::f16}, Case{16, 2, 64, 900, KvFormat::f16}, Case{4, 1, 256, 0, KvFormat::f16},
+        Case{4, 2, 64, 0, KvFormat::f32}, Case{4, 2, 128, 500, KvFormat::bf16}, Case{3, 1, 24, 0, KvFormat::i8},
+        Case{3, 1, 24, 0, KvFormat::i4x2}, Case{8, 2, 128, 900, KvFormat::i4x2}, Case{4, 1, 256, 0, KvFormat::i4x2}}) {
     SCOPED_TRACE(std::to_string(c.h) + " heads, " + std::to_string(c.e) + ", " + std::string(name_of(c.kv)));
-    const int total = 2304, pages = total / kPageTokens;
+    const int total = c.total, pages = total / kPageTokens;
     AttentionShape shape{{{c.window, 0}}, {{{}, 1.0f}}, c.h, c.hk, c.e, 1e-5f};
     for (int i = 0; i < c.e / 2; ++i)
       shape.rotations[0].inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.e)));
@@ -527,9 +533,10 @@ TEST_F(CudaTest, AttentionOfARowAloneEqualsThatAmongAllBitForBit) {
       all.insert(all.end(), some.begin(), some.end());
     }
     // So many sequences that a row has a cluster of eight thread blocks, two on a multiprocessor or not, of fewer, some
-    // apart, or one.
-    std::vector<std::vector<int>> batches = {{0}, {1151}, {2303, 7, 128}, {127, 1024, 2047, 1040}};
-    for (const auto& [sequences, longest] : {std::pair{14, 1024}, {13, total}, {40, total}, {140, total}}) {
+    // apart, or one; contexts long and short beside each other.
+    std::vector<std::vector<int>> batches = {
+        {0}, {1151}, {total - 1}, {total - 1, 7, 128}, {127, 1024, 2047, 1040}, {total - 1, total / 2, 2, total - 300}};
+    for (const auto& [sequences, longest] : {std::pair{14, 1024}, {3, total}, {13, total}, {40, total}, {140, total}}) {
       batches.emplace_back();
       for (int i = 0; i < sequences; ++i)
         batches.back().push_back(static_cast<int>(rng.below(static_cast<uint64_t>(longest))));

@@ -16,7 +16,8 @@ namespace {
 struct Case {
   int h, hk, e, window;
   KvFormat kv;
-  int most = 16;  // rows of a sequence in a step
+  int most = 16;   // rows of a sequence in a step
+  int before = 0;  // positions that are there and not compared
 };
 // Where the next rows of a sequence begin, and how many there are.
 struct Next {
@@ -25,8 +26,6 @@ struct Next {
 
 class Together : public ::testing::TestWithParam<Case> {
  protected:
-  static constexpr int kTotal = 1300, kPages = (kTotal + kPageTokens - 1) / kPageTokens;
-
   void SetUp() override {
     try {
       backend_ = std::make_unique<Cuda>(Cuda::Options{});
@@ -36,9 +35,9 @@ class Together : public ::testing::TestWithParam<Case> {
     shape_ = {{{c.window, 0}}, {{{}, 1.0f}}, c.h, c.hk, c.e, 1e-5f};
     for (int i = 0; i < c.e / 2; ++i)
       shape_.rotations[0].inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.e)));
-    q_ = normals(kTotal * q_width()), k_ = normals(kTotal * k_width()), v_ = normals(kTotal * k_width());
+    q_ = normals(total * q_width()), k_ = normals(total * k_width()), v_ = normals(total * k_width());
     q_norm_ = matrix(normals(c.e), c.e), k_norm_ = matrix(normals(c.e), c.e);
-    b().reserve(2000, q_width(), kTotal);
+    b().reserve(total, q_width(), total);
   }
   Cuda& b() { return *backend_; }
   int64_t q_width() const { return int64_t{c.h} * c.e; }
@@ -58,8 +57,8 @@ class Together : public ::testing::TestWithParam<Case> {
     Batch batch;
     std::vector<float> parts[3];
     for (const Next& next : nexts) {
-      std::vector<int32_t> ids(static_cast<size_t>(next.rows)), own(kPages);
-      std::iota(own.rbegin(), own.rend(), next.sequence * kPages);
+      std::vector<int32_t> ids(static_cast<size_t>(next.rows)), own(pages);
+      std::iota(own.rbegin(), own.rend(), next.sequence * pages);
       batch.append(ids, next.position, own, next.rows, kind);
       const auto take = [&](std::vector<float>& to, const std::vector<float>& from, int64_t width) {
         to.insert(to.end(), from.begin() + next.position * width, from.begin() + (next.position + next.rows) * width);
@@ -85,6 +84,7 @@ class Together : public ::testing::TestWithParam<Case> {
   }
 
   const Case c = GetParam();
+  const int total = c.before + 1300, pages = (total + kPageTokens - 1) / kPageTokens;
   Rng rng_{11};
   std::unique_ptr<Cuda> backend_;
   AttentionShape shape_;
@@ -93,27 +93,27 @@ class Together : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(Together, RowsGetWhatTheyGetAloneAndAppendTheSame) {
-  Cuda::KvCache whole = b().allocate_cache(shape_, kPages, c.kv);
-  step({{0, 0, kTotal}}, RowKind::prompt, whole, false);
+  Cuda::KvCache whole = b().allocate_cache(shape_, pages, c.kv);
+  step({{0, 0, total}}, RowKind::prompt, whole, false);
   std::vector<float> alone;
-  for (int position = 0; position < kTotal; ++position) {
+  for (int position = c.before; position < total; ++position) {
     const std::vector<float> row = step({{0, position, 1}}, RowKind::output, whole, true);
     alone.insert(alone.end(), row.begin(), row.end());
   }
   // So many sequences that a unit has a cluster of eight thread blocks, of fewer, some apart, or one.
   for (const int sequences : {1, 2, 5, 40}) {
-    Cuda::KvCache cache = b().allocate_cache(shape_, int64_t{sequences} * kPages, c.kv);
+    Cuda::KvCache cache = b().allocate_cache(shape_, int64_t{sequences} * pages, c.kv);
     std::vector<int> at;  // before some of these a chunk of a prompt, not attended to
     for (int s = 0; s < sequences; ++s) {
-      at.push_back(sequences == 1 ? 0 : static_cast<int>(rng_.below(kTotal - 200)));
+      at.push_back(c.before + (sequences == 1 ? 0 : static_cast<int>(rng_.below(1100))));
       if (at.back() > 0) step({{s, 0, at.back()}}, RowKind::prompt, cache, false);
     }
     for (int round = 0; round < (sequences == 1 ? 400 : 40); ++round) {
       std::vector<Next> nexts;
       for (int s = 0; s < sequences; ++s) {
         const int most = rng_.below(8) == 0 ? 3 * c.most : rng_.below(2) == 0 ? 4 : c.most;
-        const int rows = std::min(kTotal - at[static_cast<size_t>(s)],
-                                  1 + static_cast<int>(rng_.below(static_cast<uint64_t>(most))));
+        const int rows =
+            std::min(total - at[static_cast<size_t>(s)], 1 + static_cast<int>(rng_.below(static_cast<uint64_t>(most))));
         if (rows > 0) nexts.push_back({s, at[static_cast<size_t>(s)], rows});
         at[static_cast<size_t>(s)] += rows;
       }
@@ -122,7 +122,7 @@ TEST_P(Together, RowsGetWhatTheyGetAloneAndAppendTheSame) {
       const float* row = got.data();
       for (const Next& next : nexts)
         for (int i = 0; i < next.rows; ++i, row += q_width())
-          ASSERT_EQ(0, std::memcmp(row, alone.data() + (next.position + i) * q_width(),
+          ASSERT_EQ(0, std::memcmp(row, alone.data() + (next.position - c.before + i) * q_width(),
                                    static_cast<size_t>(q_width()) * sizeof(float)))
               << "row " << i << " of " << next.rows << " at " << next.position << ", " << nexts.size() << " sequences";
     }
@@ -137,7 +137,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Together,
                                            Case{16, 2, 128, 0, KvFormat::f16}, Case{6, 2, 64, 0, KvFormat::f16},
                                            Case{4, 4, 64, 150, KvFormat::f16}, Case{2, 2, 80, 0, KvFormat::f16},
                                            Case{4, 2, 256, 0, KvFormat::f16}, Case{12, 1, 32, 0, KvFormat::f16, 5},
-                                           Case{8, 2, 128, 0, KvFormat::i8}));
+                                           Case{8, 2, 128, 0, KvFormat::i8},
+                                           Case{8, 2, 128, 0, KvFormat::f16, 16, 7600},
+                                           Case{14, 2, 64, 8200, KvFormat::f16, 16, 7600}));
 
 }  // namespace
 }  // namespace fidelio

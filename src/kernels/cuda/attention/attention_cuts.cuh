@@ -142,10 +142,10 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
   const Part part = part_of<Walk>(a, first);
   if (Walk::kTogether && part.rows == 0) return;
   const bool works = part.works(part.rank), appends = fresh.k != nullptr;
-  Shares<kClusters> shares{
-      a, part, gridDim.z == 1, shared + layout.shares(),
+  Shares<kClusters, Walk::kTogether> shares{
+      a, part, gridDim.z == 1, shared + layout.meeting(),
       scratch + (int64_t{blockIdx.x} * a.units.rows * a.h + part.head0 * part.rows) * slot_floats(kDealt, a.e)};
-  if (!works && !shares.leads_cluster()) return;
+  if (!works && !shares.has_chunks()) return;
   shares.begin(&all_here);
   int turn = 0;
   float *queries = shared, *keys = shared + layout.key();
@@ -171,12 +171,12 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
       if (!Walk::kOne || shares.alone) __syncthreads();
       if constexpr (Walk::kOne) break;
     }
-  } else {  // the first of a cluster, where a window begins late
+  } else {  // one that has nothing to attend to but chunks to join
     shares.meet();
     if (appends) ptx::dependency_wait();
   }
   if (!shares.joins(arrived)) return;
-  shares.for_columns([&](int i) { finish(a, part, i, shares.joined(turn, i), out, blocks); });
+  shares.for_joined([&](int i) { finish(a, part, i, shares.joined(turn, i), out, blocks); });
 }
 
 }  // namespace fidelio::cuda

@@ -33,6 +33,8 @@ struct Walks {
   using Apart = Apart_;
 };
 
+constexpr int kMostShared = 226 * 1024;  // of a thread block on Hopper
+
 template <class W>
 struct Launcher {
   AttentionCall call;
@@ -56,8 +58,9 @@ struct Launcher {
   }
   template <class Walk, bool kClusters>
   static void allow() {  // of the 99 KB that the smallest multiprocessors since 8.0 have
-    static const cudaError_t allowed = cudaFuncSetAttribute(
-        attend_cuts<Walk, kClusters>, cudaFuncAttributeMaxDynamicSharedMemorySize, (is_hopper() ? 226 : 96) * 1024);
+    static const cudaError_t allowed =
+        cudaFuncSetAttribute(attend_cuts<Walk, kClusters>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             is_hopper() ? kMostShared : 96 * 1024);
     cuda_check(allowed, "allowing attention its shared memory");
   }
   template <class Walk, bool kClusters>
@@ -66,7 +69,8 @@ struct Launcher {
     for (int first = 0; first < units; first += at_once)
       launch("attention", call.stream,
              LaunchShape{dim3(std::min(units - first, at_once), call.a.hk * passes, ranks), kThreads,
-                         layout.bytes(ranks, kClusters), kClusters ? static_cast<unsigned>(ranks) : 1},
+                         layout.bytes(ranks, kClusters ? joiners_of(ranks, Walk::kTogether) : 0),
+                         kClusters ? static_cast<unsigned>(ranks) : 1},
              attend_cuts<Walk, kClusters>, call.a, call.fresh, call.q, first, layout, call.scratch.parts,
              call.scratch.arrived, call.out, call.blocks);
   }
@@ -74,8 +78,9 @@ struct Launcher {
   bool launched_as_clusters(int ranks) const {
     constexpr int kMostThreads = 2048;                                                           // of a multiprocessor
     if (ranks > 1 && pairs * ranks > kMostThreads / kThreads * multiprocessors()) return false;  // asks nobody
+    const size_t shared = layout<Walk>().bytes(ranks, joiners_of(ranks, Walk::kTogether));
+    if (shared > kMostShared) return false;
     allow<Walk, true>();
-    const size_t shared = layout<Walk>().bytes(ranks, true);
     if (ranks > 1 && pairs > clusters_at_once(kThreads, shared, ranks, attend_cuts<Walk, true>)) return false;
     launch_units<Walk, true>(ranks, units);
     return true;
@@ -85,7 +90,7 @@ struct Launcher {
     allow<Walk, false>();
     int resident = 0;
     cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, attend_cuts<Walk, false>, kThreads,
-                                                             layout<Walk>().bytes(1, false)),
+                                                             layout<Walk>().bytes(1, 0)),
                "counting thread blocks");
     const int ranks = evenly(std::clamp(resident * multiprocessors() / pairs, 1, shares), shares);
     launch_units<Walk, false>(

@@ -9,6 +9,12 @@ constexpr int kWarps = kCut / kSpan, kThreads = kWarps * 32;
 
 // What is left of a share: [query][e], then [query] {m, l}; and room for as many {m, l} again.
 __host__ __device__ constexpr int slot_floats(int queries, int e) { return queries * (e + 4); }
+// Of a cluster so many thread blocks join the shares between them: of the queries' columns, chunk c of 128 is thread
+// block c % joiners's. It has a record of each share for each of its chunks: [lane] four of o, [lane] {m, l}.
+constexpr int kChunk = 128, kRecord = kChunk / 4 * 6;  // columns, floats
+__host__ __device__ constexpr int chunks_of(int columns) { return (columns + kChunk - 1) / kChunk; }
+// All, where there may be much to join; else one, and the others' multiprocessors are the next kernel's sooner.
+__host__ __device__ constexpr int joiners_of(int ranks, bool together) { return together ? ranks : 1; }
 
 // Shared memory, in floats, for so many queries.
 struct Layout {
@@ -18,10 +24,12 @@ struct Layout {
   __host__ __device__ int peaks() const { return key() + fresh; }  // [warp][query] {m, l}
   __host__ __device__ int places() const { return peaks() + kWarps * queries * 2; }  // [warp]: where its o is
   __host__ __device__ int warps() const { return places() + kWarps; }                // [warp]: its own
-  __host__ __device__ int shares() const { return warps() + kWarps * own; }          // Shares' own
-  size_t bytes(int ranks, bool cluster) const {
-    const int here = ranks == 1 ? slot_floats(queries, e) : cluster ? kDealt * slot_floats(queries, e) : 0;
-    return static_cast<size_t>(shares() + here) * 4;
+  __host__ __device__ int meeting() const { return warps() + kWarps * own; }         // Shares' own
+  size_t bytes(int ranks, int joiners) const {                                       // 0: apart
+    const int here = ranks == 1    ? slot_floats(queries, e)
+                     : joiners > 0 ? (chunks_of(queries * e) + joiners - 1) / joiners * kDealt * kRecord
+                                   : 0;
+    return static_cast<size_t>(meeting() + here) * 4;
   }
 };
 
@@ -74,14 +82,13 @@ __device__ __forceinline__ Joined join(const Peak& peak, const Sum& sum) {
 }
 
 // Where a row's shares meet, to be joined in order: a thread block that has all of them keeps what they come to so far;
-// those of a cluster (Hopper) send them to their first; others leave them in memory, and the last to arrive joins them.
-// A thread has the same columns of all shares.
-template <bool kClusters>
+// those of a cluster (Hopper) send each other's chunks; others leave them in memory, and the last to arrive joins them.
+template <bool kClusters, bool kTogether>
 struct Shares {
   const AttentionArguments& a;
   const Part& part;
   const bool alone = gridDim.z == 1;
-  float* const mine;  // alone: o, then {m, l} before and after a share, in turns; first of a cluster: all shares' slots
+  float* const mine;   // alone: o, then {m, l} before and after a share, in turns; of a cluster: records [chunk][share]
   float* const parts;  // in memory: all shares' slots
   const int slot = slot_floats(part.queries(), a.e);
 
@@ -93,19 +100,33 @@ struct Shares {
   __device__ void for_columns(const Work& work) const {
     for_columns(0, part.queries(), work);
   }
-  __device__ bool leads_cluster() const { return kClusters && !alone && part.rank == 0; }
+  __device__ int columns() const { return part.queries() * a.e; }
+  __device__ static int joiners() { return joiners_of(gridDim.z, kTogether); }
+  // Those that this thread block joins; a warp has 128 in a row.
+  template <typename Work>
+  __device__ void for_joined(const Work& work) const {
+    if (!kClusters || alone) return for_columns(work);
+    for (int chunk = part.rank + threadIdx.x / 32 * joiners(); chunk < chunks_of(columns());
+         chunk += kWarps * joiners())
+      if (const int i = chunk * kChunk + threadIdx.x % 32 * 4; i < columns()) work(i);
+  }
+  __device__ bool has_chunks() const { return kClusters && !alone && part.rank < min(joiners(), chunks_of(columns())); }
+  __device__ float* record(int chunk, int share) const { return mine + (chunk / joiners() * kDealt + share) * kRecord; }
   __device__ float2& peak_of(int turn, int i) const {
     return reinterpret_cast<float2*>(mine + part.queries() * a.e)[turn % 2 * part.queries() + i / a.e];
   }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  uint32_t all_here = 0;  // of the first thread block: a barrier, the bytes of all shares
+  uint32_t all_here = 0;  // a barrier: the bytes of all shares, of this thread block's chunks
   __device__ void begin(uint64_t* barrier) {
     if (!kClusters || alone) return;
     all_here = ptx::shared_address(barrier);
-    if (threadIdx.x == 0 && leads_cluster()) {
+    if (threadIdx.x == 0 && has_chunks()) {
+      int own = 0;
+      for (int chunk = part.rank; chunk < chunks_of(columns()); chunk += joiners())
+        own += min(kChunk, columns() - chunk * kChunk);
       ptx::start_barrier(all_here, 1);
       ptx::publish_barriers();
-      ptx::expect(all_here, __popc(part.shares) * part.queries() * (a.e + 2) * 4);
+      ptx::expect(all_here, __popc(part.shares) * own / 4 * (kRecord / 32 * 4));
     }
     __syncwarp();
   }
@@ -133,9 +154,10 @@ struct Shares {
     }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if constexpr (kClusters) {
-      const uint32_t to = ptx::address_in(0, mine + share * slot), at = ptx::address_in(0, all_here);
-      ptx::store_in_cluster(to + i * 4, of.sum, at);
-      if (once) ptx::store_in_cluster(to + to_peak * 4, peak, at);
+      const int chunk = i / kChunk, lane = i % kChunk / 4, owner = chunk % joiners();
+      const uint32_t to = ptx::address_in(owner, record(chunk, share)), at = ptx::address_in(owner, all_here);
+      ptx::store_in_cluster(to + lane * 16, of.sum, at);
+      ptx::store_in_cluster(to + kChunk * 4 + lane * 8, peak, at);
       return;
     }
 #endif
@@ -148,8 +170,8 @@ struct Shares {
     if (alone) return true;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if constexpr (kClusters) {
-      if (leads_cluster()) ptx::wait(all_here, 0);
-      return leads_cluster();
+      if (has_chunks()) ptx::wait(all_here, 0);
+      return has_chunks();
     }
 #endif
     __shared__ bool last_to_arrive;
@@ -168,24 +190,26 @@ struct Shares {
   __device__ Joined joined(int turns, int i) const {
     if (alone) return {peak_of(turns, i).x, peak_of(turns, i).y, *reinterpret_cast<float4*>(mine + i)};
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    if constexpr (kClusters)
-      return joined(
-          i, [&](int at) { return *reinterpret_cast<const float4*>(mine + at); },
-          [&](int at) { return *reinterpret_cast<const float2*>(mine + at); });
+    if constexpr (kClusters) {
+      const float* const first = record(i / kChunk, 0);
+      const int lane = i % kChunk / 4;
+      return joined([&](int share) { return reinterpret_cast<const float4*>(first + share * kRecord)[lane]; },
+                    [&](int share) { return reinterpret_cast<const float2*>(first + share * kRecord + kChunk)[lane]; });
+    }
 #endif
-    return joined(
-        i, [&](int at) { return __ldcg(reinterpret_cast<const float4*>(parts + at)); },
-        [&](int at) { return __ldcg(reinterpret_cast<const float2*>(parts + at)); });
+    const int peak = part.queries() * a.e + i / a.e * 2;
+    return joined([&](int share) { return __ldcg(reinterpret_cast<const float4*>(parts + share * slot + i)); },
+                  [&](int share) { return __ldcg(reinterpret_cast<const float2*>(parts + share * slot + peak)); });
   }
+  // In order.
   template <typename Four, typename Two>
-  __device__ Joined joined(int i, const Four& four, const Two& two) const {
+  __device__ Joined joined(const Four& four, const Two& two) const {
     float2 peaks[kDealt];
     float4 sums[kDealt];
 #pragma unroll
     for (int share = 0; share < kDealt; ++share) {
       peaks[share] = {-INFINITY, 0}, sums[share] = {0, 0, 0, 0};
-      if (!part.has_cuts(share)) continue;
-      sums[share] = four(share * slot + i), peaks[share] = two(share * slot + part.queries() * a.e + i / a.e * 2);
+      if (part.has_cuts(share)) sums[share] = four(share), peaks[share] = two(share);
     }
     Joined all;
 #pragma unroll

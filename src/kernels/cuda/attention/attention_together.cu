@@ -5,16 +5,17 @@
 namespace fidelio::cuda {
 namespace {
 
-// Units of the rings: as many as shared memory has room for beside what a cluster's first thread block joins.
-template <int kWidest, int kTiles>
-constexpr int units_of_ring() {
-  return kWidest > 128 ? 2 : kWidest > 64 ? 6 - kTiles : 5;
-}
+// Units of the rings: as many as shared memory has room for beside the queries and what is joined, which are the more of
+// it for a thread block the fewer there are.
 template <int kWidest, int kTiles>
 void attend_tiles(const AttentionCall& call) {
-  constexpr int kUnits = units_of_ring<kWidest, kTiles>(), kFew = kTiles == 1 && kWidest <= 128 ? 3 : kUnits;
-  using One = HalvesWalk<SpansOfOne, kWidest, kUnits, kTiles, true>;
-  attend_by<Walks<One, One, HalvesWalk<SpansOfSome, kWidest, kUnits, kTiles, true>,
+  constexpr int kMany = kWidest > 128 ? 2 : 5,
+                kSome = kWidest > 128  ? 2
+                        : kWidest > 64 ? 6 - kTiles
+                                       : 5,
+                kFew = kTiles == 1 && kWidest <= 128 ? 3 : kSome;
+  using One = HalvesWalk<SpansOfOne, kWidest, kMany, kTiles, true>;
+  attend_by<Walks<One, One, HalvesWalk<SpansOfSome, kWidest, kSome, kTiles, true>,
                   HalvesWalk<SpansOfSome, kWidest, kFew, kTiles, true>>>(call);
 }
 template <int kWidest>

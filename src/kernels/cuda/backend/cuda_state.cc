@@ -141,8 +141,9 @@ void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float
 }
 
 // Output rows of a sequence, cut into as few units as they fit in, as even as can be. What launches of units look like is
-// part of a step's shape, and a step is recorded for each: so that it does not matter whose rows they are, units are
-// counted in fours, the last ones without rows, sequences too, and a unit is as tall as its tiles of eight queries.
+// part of a step's shape, and a step is recorded for each: so that it does not matter whose rows they are, more than four
+// units are counted in fours, the last ones without rows, sequences too, and a unit is as tall as its tiles of eight
+// queries. Few are counted as they are: those without rows would take thread blocks from the others.
 void Cuda::State::cut_units(const Batch& batch, const AttentionShape& shape, std::vector<int32_t>& table) {
   units = {};
   if (kind != RowKind::output) return;
@@ -166,7 +167,7 @@ void Cuda::State::cut_units(const Batch& batch, const AttentionShape& shape, std
     }
     units.count += count;
   }
-  for (; units.count % 4 != 0; ++units.count) table.insert(table.end(), {0, 0, 0});
+  for (; units.count > 4 && units.count % 4 != 0; ++units.count) table.insert(table.end(), {0, 0, 0});
   units.rows = cuda::rows_of_tiles(shape.heads, shape.kv_heads, units.rows);
 }
 
