@@ -75,28 +75,6 @@ void check_room(const Desk& desk) {
   if (desk.ranks.first()) check_disk(desk);
 }
 
-// Says what is there already, and removes the unfinished folders that a run killed while it was writing left beside the
-// outputs.
-void resume(const Desk& desk, const Journal& journal) {
-  namespace fs = std::filesystem;
-  desk.note(fmt::format("{}.journal: {} stops and {} measurements are there already", desk.job.out,
-                        journal.finished().first, journal.finished().second));
-  std::vector<fs::path> left;
-  for (const std::string& folder : desk.job.outputs()) {
-    const fs::path out = fs::absolute(folder);
-    for (const auto& entry : fs::directory_iterator(out.parent_path())) {
-      const std::string name = entry.path().filename().string(), prefix = out.filename().string() + ".";
-      if (!name.starts_with(prefix) || !name.ends_with(".tmp")) continue;
-      const std::string middle =
-          name.substr(prefix.size(), std::max(prefix.size() + 4, name.size()) - prefix.size() - 4);
-      if (!middle.empty() &&
-          std::all_of(middle.begin(), middle.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
-        left.push_back(entry.path());
-    }
-  }
-  for (const fs::path& path : left) fs::remove_all(path);
-}
-
 nlohmann::json report_of(const Desk& desk, const std::string& out) {
   const Checkpoint made = Checkpoint::open(out);
   return {
@@ -249,14 +227,20 @@ class Stopwatch {
   Seconds last_ = Seconds::now();
 };
 
-// The first rank begins or finds the journal; the others join it.
-Journal open_journal(Desk& desk) {
+// The first rank begins or finds the journal, which no other run may have; the others join it.
+Journal open_journal(Desk& desk, std::optional<JournalLock>& lock) {
   const std::string folder = desk.job.out + ".journal";
   std::optional<Journal> journal;
   if (desk.ranks.first()) {
-    if (desk.job.fresh) Journal::remove(folder);
+    lock.emplace(folder);
+    if (desk.job.fresh) {
+      Journal::remove(folder);
+      lock.emplace(folder);
+    }
     journal.emplace(folder, desk.candidates_job());
-    if (journal->resumed()) resume(desk, *journal);
+    if (journal->resumed())
+      desk.note(fmt::format("{}: {} stops and {} measurements are there already", folder, journal->finished().first,
+                            journal->finished().second));
   }
   desk.ranks.gather({});
   return journal ? *journal : Journal(folder, desk.candidates_job());
@@ -324,7 +308,8 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   check_room(desk);
   desk.load_reference();
   if (ranks.first()) desk.check_floor();
-  Journal journal = open_journal(desk);
+  std::optional<JournalLock> lock;
+  Journal journal = open_journal(desk, lock);
   std::optional<FormatTimes> times;
   if (job.tokens_per_second > 0) times = format_times(desk, journal);
   watch.lap("reading");

@@ -215,4 +215,22 @@ void TemporaryFolder::commit() {
   forget(path_);
 }
 
+void remove_folder(const std::string& path) {
+  remove_leftovers(path);
+  std::error_code failure;
+  if (!fs::exists(fs::symlink_status(path, failure))) return;
+  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
+  {
+    std::lock_guard lock(unfinished_mutex());
+    fs::remove_all(temporary, failure);
+    const int renamed = ::rename(path.c_str(), temporary.c_str());
+    check(renamed == 0, "cannot remove {}: {}", path, std::strerror(errno));
+    unfinished()[temporary] = -1;
+  }
+  fs::remove_all(temporary, failure);
+  std::lock_guard lock(unfinished_mutex());
+  forget(temporary);
+  check(!failure, "cannot remove {}: {}", temporary, failure.message());
+}
+
 }  // namespace fidelio
