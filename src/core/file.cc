@@ -215,11 +215,12 @@ void TemporaryFolder::commit() {
   forget(path_);
 }
 
-void remove_folder(const std::string& path) {
-  remove_leftovers(path);
+void remove_at_once(const std::string& path) {
+  const std::string removed = path + ".removed";
+  remove_leftovers(removed);
   std::error_code failure;
   if (!fs::exists(fs::symlink_status(path, failure))) return;
-  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
+  const std::string temporary = fmt::format("{}.{}.tmp", removed, ::getpid());
   {
     std::lock_guard lock(unfinished_mutex());
     fs::remove_all(temporary, failure);

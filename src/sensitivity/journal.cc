@@ -231,13 +231,13 @@ std::pair<int64_t, int64_t> Journal::finished() const {
 
 void Journal::remove(const std::string& folder) {
   check_is_journal(folder);
-  remove_folder(folder);
+  remove_at_once(folder);
 }
 
 JournalLock::JournalLock(const std::string& folder) {
   check_is_journal(folder);
   // A run that was killed while it removed its journal left that under another name.
-  if (!fs::exists(folder)) remove_folder(folder);
+  if (!fs::exists(folder)) remove_at_once(folder);
   for (struct stat held{}, named{}; fd_ < 0 || held.st_ino != named.st_ino;) {
     if (fd_ >= 0) ::close(fd_);  // the run before removed it in that moment
     std::error_code error;

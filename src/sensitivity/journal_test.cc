@@ -206,7 +206,7 @@ TEST(Journal, OneRunAtATimeHasIt) {
 // Killed while it is removed, a journal is whole or gone, and what is left of it goes with the next.
 TEST(Journal, IsRemovedAtOnce) {
   const Folder folder;
-  const std::string path = folder / "j", left = path + ".999999999.tmp";
+  const std::string path = folder / "j", left = path + ".removed.999999999.tmp";
   fs::create_directory(left);
   std::ofstream(left + "/measure-000001.json") << "{}";
   { const JournalLock lock(path); }

@@ -4,6 +4,7 @@
 //   "NAME.chosen"                      F32, the codes of vectors
 //   "best.NAME"                        the tensors of the best model so far, as a checkpoint stores them
 //   metadata "tuner": JSON             what the job is, the step, the evaluations so far
+//            "sha256"                  of all of these
 #pragma once
 #include <nlohmann/json.hpp>
 
