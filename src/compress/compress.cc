@@ -85,13 +85,30 @@ nlohmann::json report_of(const Desk& desk, const std::string& out) {
       {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())}};
 }
 
+nlohmann::json sets_json(const Desk& desk) {
+  const auto of = [](const Dataset& data) {
+    return nlohmann::json{
+        {"sequences", data.sequences.size()}, {"tokens", data.tokens}, {"sha256", sequences_sha256(data)}};
+  };
+  return {{"calibration", of(desk.calibration)},
+          {"search", of(desk.search)},
+          {"adjustment", to_json(desk.adjustment)},
+          {"certificate", to_json(desk.certificate)}};
+}
+
 // A checkpoint that an interrupted run of several targets has written already, if it is that.
 std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
   const std::string out = desk.job.outputs()[target];
   if (desk.targets.size() == 1 || !std::filesystem::exists(out)) return std::nullopt;
   const Claim claim = read_claim(Checkpoint::open(out));
-  check(claim.target.ear == desk.targets[target].ear && claim.reference_sha256 == desk.source.sha256(),
-        "{} is there and was made for something else; move it, or choose another output folder", out);
+  const Activations mode = desk.job.served();
+  const bool promised = claim.target.ear == desk.targets[target].ear && claim.promise == desk.job.promise &&
+                        claim.activations == name_of(mode) && claim.kv == name_of(desk.options(mode).kv);
+  check(promised && claim.reference_sha256 == desk.source.sha256() &&
+            claim.json.value("sets", nlohmann::json()) == sets_json(desk),
+        "{} is there and was made for something else (another model, target, promise, text or precision); move it, or "
+        "choose another output folder",
+        out);
   desk.note(fmt::format("{} is there already", out));
   nlohmann::json report = report_of(desk, out);
   report["certificate"] = claim.json;
@@ -147,17 +164,6 @@ nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const F
   if (!built.tuned.is_null()) about["tuned"] = built.tuned;
   if (!found.rate.is_null()) about["rate"] = found.rate;
   return about;
-}
-
-nlohmann::json sets_json(const Desk& desk) {
-  const auto of = [](const Dataset& data) {
-    return nlohmann::json{
-        {"sequences", data.sequences.size()}, {"tokens", data.tokens}, {"sha256", sequences_sha256(data)}};
-  };
-  return {{"calibration", of(desk.calibration)},
-          {"search", of(desk.search)},
-          {"adjustment", to_json(desk.adjustment)},
-          {"certificate", to_json(desk.certificate)}};
 }
 
 nlohmann::json finish(Desk& desk, const Measured& measured, const Found& found, const Built& built,
