@@ -71,9 +71,21 @@ void write_state(const std::string& path, std::vector<TensorToWrite> tensors, co
   write_safetensors(path, tensors, {{"tuner", tuner}, {"sha256", seal(tuner, hash.hex())}});
 }
 
+Safetensors open_state(const std::string& path) {
+  try {
+    return Safetensors::open(path);
+  } catch (const Error& e) {
+    throw Error("{} is damaged ({}); remove it to begin again", path, e.what());
+  }
+}
+
 nlohmann::json read_state(const Safetensors& file, const std::string& path, const nlohmann::json& job) {
   const auto found = file.metadata().find("tuner");
   check(found != file.metadata().end(), "{} is not the state of a tuner; remove it", path);
+  const auto sealed = file.metadata().find("sha256");
+  check(sealed != file.metadata().end(), "{} has no SHA-256, as of an earlier fidelio; remove it to begin again", path);
+  check(sealed->second == seal(found->second, file.weights_sha256()),
+        "{} is damaged (its SHA-256 differs); remove it to begin again", path);
   nlohmann::json about = parse_json(found->second, path);
   check(about.is_object() && about.contains("job") && about.contains("step"), "{} is damaged; remove it to begin again",
         path);
@@ -81,9 +93,6 @@ nlohmann::json read_state(const Safetensors& file, const std::string& path, cons
     check(about["job"].contains(name) && about["job"][name] == value,
           "{} belongs to another run: its {} is {}, this one's {}; remove it to begin again", path, name,
           about["job"].value(name, nlohmann::json()).dump(), value.dump());
-  const auto sealed = file.metadata().find("sha256");
-  check(sealed != file.metadata().end() && sealed->second == seal(found->second, file.weights_sha256()),
-        "{} is damaged (its SHA-256 differs); remove it to begin again", path);
   return about;
 }
 

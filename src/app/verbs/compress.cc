@@ -118,6 +118,7 @@ void choose_drafts(const CompressOptions& o, nlohmann::json& report) {
   const auto choose = [&](nlohmann::json& made) {
     RunOptions run = o.run;
     run.model = made["output"].get<std::string>();
+    set_words_on_interrupt(fmt::format("{0} is whole, without a draft: `fidelio draft {0}` chooses one.", run.model));
     made["draft"] = choose_and_say(run, how, quiet(o.json));
   };
   if (report.contains("targets"))

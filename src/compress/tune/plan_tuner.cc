@@ -11,10 +11,13 @@ namespace {
 
 // A checkpoint of the journal: what was damaged since it was written is no work of ours.
 Checkpoint open_whole(const std::string& folder) {
-  Checkpoint checkpoint = Checkpoint::open(folder);
-  check(checkpoint.weights_sha256() == checkpoint.written_weights_sha256(),
-        "{} is damaged (the SHA-256 of its weights differs): remove it, and it is made again", folder);
-  return checkpoint;
+  try {
+    Checkpoint checkpoint = Checkpoint::open(folder);
+    check(checkpoint.weights_sha256() == checkpoint.written_weights_sha256(), "the SHA-256 of its weights differs");
+    return checkpoint;
+  } catch (const std::exception& e) {
+    throw Error("{} is damaged ({}): remove it, and it is made again", folder, e.what());
+  }
 }
 
 }  // namespace
