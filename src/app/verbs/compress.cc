@@ -115,16 +115,20 @@ void choose_drafts(const CompressOptions& o, nlohmann::json& report) {
   how.prompts.limit = 48;
   how.tuning = {o.job.tune, o.job.tune_steps, o.job.tune_windows, o.job.tune_samples};
   settle_draft_defaults(how);
-  const auto choose = [&](nlohmann::json& made) {
+  std::vector<nlohmann::json*> all = {&report};
+  if (report.contains("targets")) {
+    all.clear();
+    for (nlohmann::json& one : report["targets"]) all.push_back(&one);
+  }
+  std::string names;
+  for (const nlohmann::json* made : all) names += (names.empty() ? "" : ", ") + made->at("output").get<std::string>();
+  set_words_on_interrupt(
+      fmt::format("Whole: {}. `fidelio draft FOLDER` chooses the draft of one that has none yet.", names));
+  for (nlohmann::json* made : all) {
     RunOptions run = o.run;
-    run.model = made["output"].get<std::string>();
-    set_words_on_interrupt(fmt::format("{0} is whole, without a draft: `fidelio draft {0}` chooses one.", run.model));
-    made["draft"] = choose_and_say(run, how, quiet(o.json));
-  };
-  if (report.contains("targets"))
-    for (nlohmann::json& one : report["targets"]) choose(one);
-  else
-    choose(report);
+    run.model = made->at("output").get<std::string>();
+    (*made)["draft"] = choose_and_say(run, how, quiet(o.json));
+  }
 }
 
 void compress(const CompressOptions& o) {
