@@ -138,6 +138,7 @@ const std::vector<BadInput> kBadInputs = {
     {"OtherVocabulary", "a reference of another vocabulary", "", "fidelio eval model --reference large --text text.txt", 1, {"large", "8192", "2048"}},
     {"NoCalibrationFile", "calibration data that is not there", "", "fidelio quantize model --format int4g128z --calibration nothing.txt -o out", 1, {"nothing.txt"}},
     {"EmptyCalibration", "empty calibration data", ": > empty.txt", "fidelio quantize model --format int4g128z --calibration empty.txt -o out", 1, {"empty.txt"}},
+    {"ZerosInText", "a text in UTF-16", "iconv -t UTF-16LE text.txt > wide.txt", "fidelio compress model --ear 0.9 --text wide.txt -o out", 1, {"wide.txt", "UTF-8"}},
     {"BadCalibrationLine", "a damaged line of calibration data", "printf '{\"text\": \"one two three\"}\\n{\"text\": 4\\n' > lines.jsonl", "fidelio quantize model --format int4g128z --calibration lines.jsonl -o out", 1, {"lines.jsonl", "2"}},
     {"NoMessages", "messages for a model without chat template", "echo '{\"messages\": []}' > lines.jsonl", "fidelio quantize model --format int4g128z --calibration lines.jsonl -o out", 1, {"lines.jsonl line 1", "chat template"}},
     {"IdsNotJson", "ids that are not JSON", "echo '[1, 2' > bad.json", "fidelio logits model --ids bad.json -o out.npy", 1, {"bad.json"}},
@@ -159,6 +160,7 @@ const std::vector<BadInput> kBadInputs = {
     {"CompareOtherVocabulary", "a comparison with a model of another vocabulary", "", "fidelio compare model large --prompts text.txt --plain", 1, {"large", "8192", "2048"}},
     // Outputs.
     {"OutputExists", "an output folder that exists", "mkdir out", "fidelio quantize model --method rtn --format int4g32 -o out", 1, {"out", "exists"}},
+    {"OutputIsLink", "an output name that is a link to nothing, which no folder can take the place of", "ln -s nowhere out", "fidelio compress model --ear 0.9 -o out", 1, {"out", "exists"}},
     {"OutputToStandardOutput", "a model written to standard output", "", "fidelio quantize model --method rtn --format int4g32 -o -", 1, {"-o -", "name"}},
     {"NoOutputName", "an output folder without a name", "", "fidelio compress model --ear 0.9 -o ''", 1, {"-o"}},
     {"PageFolderMissing", "a page about a plan in a folder that is not there", "", "fidelio compress model --ear 0.9 -o out --report nowhere/page.html", 1, {"nowhere/page.html"}},

@@ -304,6 +304,7 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
            {R"(],\"kl\":{)", '0', "it claims KL 0.000000"},
            {R"(\"domain\":\"text\",\"ear\":{)", '9', "of text, measured is 0.9"},
            {R"(\"confidence\":0.95,\"domain\":\"text\",\"ear\":{)", '9', "of the text promised of, measured"},
+           {R"(\"next_document\":{\"ear\":{)", '9', "of a new document of text, measured is 0.9"},
            {R"(\"context\":128,\"documents)", '9', "it counts 9"}}) {
     std::string changed = file;
     size_t at = changed.find(of);
@@ -411,6 +412,39 @@ TEST(Compress, SeveralTargetsComeFromOneSearch) {
   EXPECT_EQ(report["targets"][1]["output"], "out-90");
   EXPECT_LE(report["targets"][1]["file_bytes"], report["targets"][0]["file_bytes"]);
   run(folder, "fidelio certify out-90 --reference '" + source_path("models/quill-1m") + "'");
+}
+
+// What an interrupted run of several targets has made already stands for this run's only if it promises the same.
+TEST(Compress, AnOutputOfAnotherPromiseIsNotTaken) {
+  const Desk folder;
+  const std::string two = "fidelio compress " + kFew + "--ear 0.95,0.9 -o out";
+  run(folder, two);
+  std::filesystem::remove_all(folder / "out-90");
+  std::filesystem::create_directory(folder / "out.journal");
+  const CommandResult refused = run_command(folder.path(), two + " --promise all");
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("out-95 is there and was made for something else"));
+  run(folder, two);
+}
+
+// One window gives no interval, and a certificate that says so is measured again as any other. Its text is looked for
+// among those that come along where it does not lie as it did; else it is named.
+TEST(Compress, ACertificateOfOneWindowAndOfATextThatMoved) {
+  const Desk folder;
+  const std::string model = "'" + source_path("models/quill-1m") + "'";
+  run(folder, "fidelio compress " + kFew + "--bits 9 --certificate-windows 1 -o one");
+  EXPECT_THAT(run(folder, "fidelio certify one --reference " + model).out, HasSubstr("The certificate holds"));
+  std::filesystem::rename(folder / "short.txt", folder / "moved.txt");
+  const CommandResult refused = run_command(folder.path(), "fidelio certify one --reference " + model);
+  EXPECT_THAT(refused.err, HasSubstr("the text short.txt, which is not there: say by --text where it lies now"));
+  run(folder, "fidelio certify one --reference " + model + " --text moved.txt");
+
+  std::string bundled = kFew;
+  bundled.replace(bundled.find("short.txt"), 9, "docs-heldout.txt:docs");
+  std::filesystem::copy_file(source_path("models/data/docs-heldout.txt"), folder / "docs-heldout.txt");
+  run(folder, "fidelio compress " + bundled + "--bits 9 --certificate-windows 4 -o two");
+  std::filesystem::remove(folder / "docs-heldout.txt");
+  run(folder, "fidelio certify two --reference " + model);
 }
 
 // What a search measured and chose are files that it can start from: the same plan from the table, the same weights from

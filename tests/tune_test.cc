@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -335,7 +336,15 @@ TEST_F(Tune, SamplesAreKept) {
     EXPECT_THAT(result.out, testing::HasSubstr(why));
   };
   refused(tuning("start", "--steps 2 --seed 9", "other", sizes), "samples of another model, text or seed");
-  const std::map<std::string, std::string> about = Safetensors::open(path).metadata();
+  // One token that has become another.
+  const std::string whole = read_text_file(path);
+  std::string other = whole;
+  other[other.size() - 4] = static_cast<char>(other[other.size() - 4] ^ 1);
+  write_file_atomically(path, other);
+  refused(same("third"), "is damaged (its SHA-256 differs)");
+  write_file_atomically(path, whole);
+  std::map<std::string, std::string> about = Safetensors::open(path).metadata();
+  about.erase("sha256");  // as an earlier fidelio wrote them
   const auto rewrite = [&](int64_t tokens, int32_t id, int64_t each) {
     OwnedTensor ids = OwnedTensor::allocate(DType::i32, Shape{tokens}),
                 ends = OwnedTensor::allocate(DType::i64, Shape{tokens / 128});
@@ -354,6 +363,27 @@ TEST_F(Tune, SamplesAreKept) {
   refused(same("third"), "holds no samples");
   rewrite(int64_t{12} << 20, 5, 128);  // three times the default of a GPU
   run(same("many"));
+}
+
+// A flipped bit of a state, in a weight, a moment or the best model so far, is none of what was computed.
+TEST_F(Tune, ADamagedStateIsRefused) {
+  quantize("int3g64zs8", "start");
+  const std::string command = tuning("start", "--steps 400 --save-seconds 0 --evaluate-every 2", "out"),
+                    killed = "'" FIDELIO_PROGRAM "'" + command.substr(7);  // not "fidelio", a function of the shell
+  run_command(folder_.path(), "(" + killed +
+                                  " > /dev/null & pid=$!; until [ -e out.tuning ] || ! kill -0 $pid 2> /dev/null; do "
+                                  "sleep 0.01; done; kill -9 $pid; wait $pid)");
+  const std::string path = folder_ / "out.tuning", whole = read_text_file(path);
+  uint64_t header = 0;
+  std::memcpy(&header, whole.data(), sizeof header);
+  for (const size_t at : {sizeof header + header + 2, whole.find("mean_norm") + 14, whole.size() - 1}) {
+    std::string changed = whole;
+    changed[at] = static_cast<char>(changed[at] ^ 1);
+    write_file_atomically(path, changed);
+    const CommandResult result = run_command(folder_.path(), command.substr(0, command.find(" --json")) + " 2>&1");
+    EXPECT_EQ(result.code, 1) << at;
+    EXPECT_THAT(result.out, testing::HasSubstr("out.tuning is damaged")) << at;
+  }
 }
 
 // A state of another job is refused, with what differs.

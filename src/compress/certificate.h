@@ -53,9 +53,12 @@ struct PlainWords {
 };
 std::vector<PlainWords> in_plain_words(const nlohmann::json& certificate);
 
+// A measured number of a certificate; ends that the data give none of (one document) are null there and NaN here.
+Estimate read_estimate(const nlohmann::json& json);
+
 // EAR and KL of some text, as a certificate claims them.
 struct ClaimedFigure {
-  std::string of;  // "all text", "docs"
+  std::string of;  // "all text", "docs", "a new document of docs"
   Estimate ear, kl;
 };
 // What a checkpoint's certificate claims, as far as measuring it again needs. Throws Error for a checkpoint without one

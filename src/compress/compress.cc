@@ -75,28 +75,6 @@ void check_room(const Desk& desk) {
   if (desk.ranks.first()) check_disk(desk);
 }
 
-// Says what is there already, and removes the unfinished folders that a run killed while it was writing left beside the
-// outputs.
-void resume(const Desk& desk, const Journal& journal) {
-  namespace fs = std::filesystem;
-  desk.note(fmt::format("{}.journal: {} stops and {} measurements are there already", desk.job.out,
-                        journal.finished().first, journal.finished().second));
-  std::vector<fs::path> left;
-  for (const std::string& folder : desk.job.outputs()) {
-    const fs::path out = fs::absolute(folder);
-    for (const auto& entry : fs::directory_iterator(out.parent_path())) {
-      const std::string name = entry.path().filename().string(), prefix = out.filename().string() + ".";
-      if (!name.starts_with(prefix) || !name.ends_with(".tmp")) continue;
-      const std::string middle =
-          name.substr(prefix.size(), std::max(prefix.size() + 4, name.size()) - prefix.size() - 4);
-      if (!middle.empty() &&
-          std::all_of(middle.begin(), middle.end(), [](unsigned char c) { return std::isdigit(c) != 0; }))
-        left.push_back(entry.path());
-    }
-  }
-  for (const fs::path& path : left) fs::remove_all(path);
-}
-
 nlohmann::json report_of(const Desk& desk, const std::string& out) {
   const Checkpoint made = Checkpoint::open(out);
   return {
@@ -107,13 +85,30 @@ nlohmann::json report_of(const Desk& desk, const std::string& out) {
       {"bits_per_parameter", 8.0 * static_cast<double>(made.file_bytes()) / static_cast<double>(made.parameters())}};
 }
 
+nlohmann::json sets_json(const Desk& desk) {
+  const auto of = [](const Dataset& data) {
+    return nlohmann::json{
+        {"sequences", data.sequences.size()}, {"tokens", data.tokens}, {"sha256", sequences_sha256(data)}};
+  };
+  return {{"calibration", of(desk.calibration)},
+          {"search", of(desk.search)},
+          {"adjustment", to_json(desk.adjustment)},
+          {"certificate", to_json(desk.certificate)}};
+}
+
 // A checkpoint that an interrupted run of several targets has written already, if it is that.
 std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
   const std::string out = desk.job.outputs()[target];
   if (desk.targets.size() == 1 || !std::filesystem::exists(out)) return std::nullopt;
   const Claim claim = read_claim(Checkpoint::open(out));
-  check(claim.target.ear == desk.targets[target].ear && claim.reference_sha256 == desk.source.sha256(),
-        "{} is there and was made for something else; move it, or choose another output folder", out);
+  const Activations mode = desk.job.served();
+  const bool promised = claim.target.ear == desk.targets[target].ear && claim.promise == desk.job.promise &&
+                        claim.activations == name_of(mode) && claim.kv == name_of(desk.options(mode).kv);
+  check(promised && claim.reference_sha256 == desk.source.sha256() &&
+            claim.json.value("sets", nlohmann::json()) == sets_json(desk),
+        "{} is there and was made for something else (another model, target, promise, text or precision); move it, or "
+        "choose another output folder",
+        out);
   desk.note(fmt::format("{} is there already", out));
   nlohmann::json report = report_of(desk, out);
   report["certificate"] = claim.json;
@@ -169,17 +164,6 @@ nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const F
   if (!built.tuned.is_null()) about["tuned"] = built.tuned;
   if (!found.rate.is_null()) about["rate"] = found.rate;
   return about;
-}
-
-nlohmann::json sets_json(const Desk& desk) {
-  const auto of = [](const Dataset& data) {
-    return nlohmann::json{
-        {"sequences", data.sequences.size()}, {"tokens", data.tokens}, {"sha256", sequences_sha256(data)}};
-  };
-  return {{"calibration", of(desk.calibration)},
-          {"search", of(desk.search)},
-          {"adjustment", to_json(desk.adjustment)},
-          {"certificate", to_json(desk.certificate)}};
 }
 
 nlohmann::json finish(Desk& desk, const Measured& measured, const Found& found, const Built& built,
@@ -249,14 +233,20 @@ class Stopwatch {
   Seconds last_ = Seconds::now();
 };
 
-// The first rank begins or finds the journal; the others join it.
-Journal open_journal(Desk& desk) {
+// The first rank begins or finds the journal, which no other run may have; the others join it.
+Journal open_journal(Desk& desk, std::optional<JournalLock>& lock) {
   const std::string folder = desk.job.out + ".journal";
   std::optional<Journal> journal;
   if (desk.ranks.first()) {
-    if (desk.job.fresh) Journal::remove(folder);
+    lock.emplace(folder);
+    if (desk.job.fresh) {
+      Journal::remove(folder);
+      lock.emplace(folder);
+    }
     journal.emplace(folder, desk.candidates_job());
-    if (journal->resumed()) resume(desk, *journal);
+    if (journal->resumed())
+      desk.note(fmt::format("{}: {} stops and {} measurements are there already", folder, journal->finished().first,
+                            journal->finished().second));
   }
   desk.ranks.gather({});
   return journal ? *journal : Journal(folder, desk.candidates_job());
@@ -324,7 +314,8 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   check_room(desk);
   desk.load_reference();
   if (ranks.first()) desk.check_floor();
-  Journal journal = open_journal(desk);
+  std::optional<JournalLock> lock;
+  Journal journal = open_journal(desk, lock);
   std::optional<FormatTimes> times;
   if (job.tokens_per_second > 0) times = format_times(desk, journal);
   watch.lap("reading");

@@ -144,7 +144,8 @@ std::map<std::string, std::string> Desk::candidates_job() const {
           {"calibration", sequences_sha256(calibration)},
           {"formats", fmt::format("{}", fmt::join(formats, ","))},
           {"embedding", job.keep_embedding ? "kept" : "quantised"},
-          {"kernels", reference->kernel_of({0, Role::q}, Activations::f32)}};
+          {"kernels", reference->kernel_of({0, Role::q}, Activations::f32)},
+          {"files", "with SHA-256"}};
 }
 
 std::string Desk::stage(const std::string& what) const {

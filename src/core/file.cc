@@ -215,4 +215,23 @@ void TemporaryFolder::commit() {
   forget(path_);
 }
 
+void remove_at_once(const std::string& path) {
+  const std::string removed = path + ".removed";
+  remove_leftovers(removed);
+  std::error_code failure;
+  if (!fs::exists(fs::symlink_status(path, failure))) return;
+  const std::string temporary = fmt::format("{}.{}.tmp", removed, ::getpid());
+  {
+    std::lock_guard lock(unfinished_mutex());
+    fs::remove_all(temporary, failure);
+    const int renamed = ::rename(path.c_str(), temporary.c_str());
+    check(renamed == 0, "cannot remove {}: {}", path, std::strerror(errno));
+    unfinished()[temporary] = -1;
+  }
+  fs::remove_all(temporary, failure);
+  std::lock_guard lock(unfinished_mutex());
+  forget(temporary);
+  check(!failure, "cannot remove {}: {}", temporary, failure.message());
+}
+
 }  // namespace fidelio

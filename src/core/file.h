@@ -64,8 +64,12 @@ class TemporaryFolder {
   bool committed_ = false;
 };
 
+// Removes a file or a folder with all it holds, if it is there: by a rename first, so that nobody finds half of it under
+// its name. It is PATH.removed.PID.tmp meanwhile.
+void remove_at_once(const std::string& path);
+
 // Removes what is being written; no thread can begin or finish a file after it, so the process must end. What one leaves
-// that was killed outright goes when the same target is next written: its process is gone and its lock free.
+// that was killed outright goes when the same target is next written or removed: its process is gone and its lock free.
 void remove_unfinished_files() noexcept;
 
 }  // namespace fidelio

@@ -1,5 +1,12 @@
 #include "sensitivity/journal.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -32,6 +39,18 @@ auto reading(const std::string& path, F&& read) {
   } catch (const std::exception& e) {
     throw Error("{} is damaged ({}): remove it, and it is made again", path, e.what());
   }
+}
+
+// A JSON file with the SHA-256 of what it holds: a digit that was damaged would be a number like any other.
+void write_sealed(const std::string& path, const nlohmann::json& value) {
+  write_file_atomically(path, nlohmann::json{{"sha256", sha256_hex(value.dump())}, {"value", value}}.dump() + "\n");
+}
+nlohmann::json read_sealed(const std::string& path) {
+  return reading(path, [&] {
+    const nlohmann::json file = nlohmann::json::parse(read_text_file(path));
+    check(file.at("sha256") == sha256_hex(file.at("value").dump()), "what it holds is not what was written");
+    return file.at("value");
+  });
 }
 
 // SHA-256 of all tensors of a weight.
@@ -73,7 +92,10 @@ QuantizedLinear undescribed(const nlohmann::json& entry) {
 class StopFile {
  public:
   explicit StopFile(const std::string& path)
-      : file_(Safetensors::open(path)), entries_(nlohmann::json::parse(file_.metadata().at("linears"))) {}
+      : file_(Safetensors::open(path)), entries_(nlohmann::json::parse(file_.metadata().at("linears"))) {
+    check(file_.metadata().at("linears_sha256") == sha256_hex(entries_.dump()),
+          "what it says of its linears is not what was written");
+  }
   size_t size() const { return entries_.size(); }
   QuantizedLinear described(size_t i) const { return undescribed(entries_.at(i)); }
   LinearWeight weight(size_t i) const {
@@ -97,7 +119,7 @@ class StopFile {
 Journal::Journal(std::string folder, const std::map<std::string, std::string>& job) : folder_(std::move(folder)) {
   const std::string path = folder_ + "/job.json";
   if (!fs::exists(path)) {
-    remove(folder_);
+    check_is_journal(folder_);
     std::error_code error;
     fs::create_directory(folder_, error);
     check(!error, "cannot make the folder {}: {}", folder_, error.message());
@@ -142,7 +164,8 @@ void Journal::save(const std::string& stop, std::vector<QuantizedLinear> linears
       tensors.push_back(to_write(std::to_string(list.size()) + t.suffix, {t.tensor, nullptr}));
     list.push_back(described(q));
   }
-  write_safetensors(stop_path(stop), tensors, {{"linears", list.dump()}});
+  const std::string about = list.dump();
+  write_safetensors(stop_path(stop), tensors, {{"linears", about}, {"linears_sha256", sha256_hex(about)}});
 }
 
 std::vector<QuantizedLinear> Journal::load(const std::string& stop) const {
@@ -177,27 +200,24 @@ LinearWeight Journal::load(const std::string& stop, LinearId id, const FormatSpe
 
 std::optional<MeterResult> Journal::measurement(int64_t number) const {
   if (!fs::exists(measurement_path(number))) return std::nullopt;
-  return reading(measurement_path(number), [&] {
-    const nlohmann::json value = nlohmann::json::parse(read_text_file(measurement_path(number)));
-    return MeterResult{value.at("kl"), value.at("loss"), value.at("sequence_kl"), value.at("sequence_loss")};
-  });
+  const nlohmann::json value = read_sealed(measurement_path(number));
+  return MeterResult{value.at("kl"), value.at("loss"), value.at("sequence_kl"), value.at("sequence_loss")};
 }
 
 void Journal::save(int64_t number, const MeterResult& r) {
   // JSON numbers are written with as many digits as bring back the same double.
-  const nlohmann::json value = {
-      {"kl", r.kl}, {"loss", r.loss}, {"sequence_kl", r.sequence_kl}, {"sequence_loss", r.sequence_loss}};
-  write_file_atomically(measurement_path(number), value.dump() + "\n");
+  write_sealed(measurement_path(number),
+               {{"kl", r.kl}, {"loss", r.loss}, {"sequence_kl", r.sequence_kl}, {"sequence_loss", r.sequence_loss}});
 }
 
 std::optional<std::string> Journal::kept(const std::string& name) const {
   const std::string path = folder_ + "/" + name + ".json";
   if (!fs::exists(path)) return std::nullopt;
-  return read_text_file(path);
+  return read_sealed(path).dump();
 }
 
 void Journal::keep(const std::string& name, const std::string& text) {
-  write_file_atomically(folder_ + "/" + name + ".json", text + "\n");
+  write_sealed(folder_ + "/" + name + ".json", nlohmann::json::parse(text));
 }
 
 std::pair<int64_t, int64_t> Journal::finished() const {
@@ -211,10 +231,28 @@ std::pair<int64_t, int64_t> Journal::finished() const {
 
 void Journal::remove(const std::string& folder) {
   check_is_journal(folder);
-  std::error_code error;
-  fs::remove_all(folder, error);
-  check(!error, "cannot remove {}: {}", folder, error.message());
+  remove_at_once(folder);
 }
+
+JournalLock::JournalLock(const std::string& folder) {
+  check_is_journal(folder);
+  // A run that was killed while it removed its journal left that under another name.
+  if (!fs::exists(folder)) remove_at_once(folder);
+  for (struct stat held{}, named{}; fd_ < 0 || held.st_ino != named.st_ino;) {
+    if (fd_ >= 0) ::close(fd_);  // the run before removed it in that moment
+    std::error_code error;
+    fs::create_directory(folder, error);
+    check(!error, "cannot make the folder {}: {}", folder, error.message());
+    fd_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    check(fd_ >= 0, "cannot open {}: {}", folder, std::strerror(errno));
+    const bool busy = ::flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (busy) ::close(fd_);
+    check(!busy, "{} is in use: another run is making the same output. Wait for it, or choose another output folder",
+          folder);
+    if (::fstat(fd_, &held) != 0 || ::stat(folder.c_str(), &named) != 0) named.st_ino = held.st_ino + 1;
+  }
+}
+JournalLock::~JournalLock() { ::close(fd_); }
 
 MeterResult JournaledGame::measure() {
   const int64_t number = next_++;

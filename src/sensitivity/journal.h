@@ -5,11 +5,12 @@
 //               layers.3.qkv.safetensors   all candidates of one stop
 //               measure-3f9c21d07a44-000017.json   one measurement, by its stage and its number there
 //
-// Every file is complete or absent (core/file.h: written beside, fsynced, renamed), so whatever is found may be used.
+// Every file is complete or absent (core/file.h: written beside, fsynced, renamed) and has a SHA-256 of what it holds, so
+// whatever is found is used or, where it was damaged since, refused.
 // The job is what quantised candidates depend on. What is measured with them depends on a stage besides (which formats
 // are measured how; a search's target is none of that, unless the stage says so) and on the measurements before it in
 // the stage: another target finds what it shares with the one before. Ranks under mpirun share the folder if they share the file system: all numbers differ, and whoever needs what
-// another has finished finds it there.
+// another has finished finds it there. Of processes that nobody launched together one at a time has it (JournalLock).
 #pragma once
 #include <map>
 #include <optional>
@@ -52,6 +53,19 @@ class Journal final : public CandidateStore {
   std::string measurement_path(int64_t number) const;
   std::string folder_, stage_;
   bool resumed_ = false;
+};
+
+// Held by the run that makes an output, for as long as it lives: a second one would take a journal's folder from under it.
+class JournalLock {
+ public:
+  // Makes the folder if it is not there. Throws Error if another process holds it, or if it is something else.
+  explicit JournalLock(const std::string& folder);
+  ~JournalLock();
+  JournalLock(const JournalLock&) = delete;
+  JournalLock& operator=(const JournalLock&) = delete;
+
+ private:
+  int fd_ = -1;
 };
 
 // A game whose measurements are kept: those in the journal are not played again.

@@ -167,12 +167,54 @@ TEST(Journal, DamagedFilesAreNamed) {
     write_file_atomically(stop, bytes);
     EXPECT_THAT(error_of([&] { journal.load("layers.0.o"); }), AllOf(HasSubstr(stop), HasSubstr("remove it")));
   }
+  // What a candidate has lost decides which of them are measured.
+  const size_t lost = whole.find("relative_error") + 20;
+  std::string other = whole;
+  other[lost] = other[lost] == '5' ? '6' : '5';
+  write_file_atomically(stop, other);
+  EXPECT_THAT(error_of([&] { journal.list("layers.0.o"); }), AllOf(HasSubstr(stop), HasSubstr("remove it")));
   write_file_atomically(stop, whole);
   EXPECT_FALSE(journal.load("layers.0.o").empty());
-  for (const std::string& bytes : {number.substr(0, 9), std::string("5"), std::string("{\"kl\": \"x\"}")}) {
+  std::string digit = number;
+  digit[number.find("\"kl\":") + 5] = '7';
+  for (const std::string& bytes : {number.substr(0, 9), std::string("5"), std::string("{\"kl\": \"x\"}"), digit}) {
     write_file_atomically(measurement, bytes);
     EXPECT_THAT(error_of([&] { journal.measurement(3); }), AllOf(HasSubstr(measurement), HasSubstr("remove it")));
   }
+  journal.keep("times", "{\"seconds\": 0.25}");
+  EXPECT_EQ(journal.kept("times"), "{\"seconds\":0.25}");
+  const std::string times = folder / "j/times.json";
+  std::string slower = read_text_file(times);
+  slower[slower.find("0.25") + 2] = '7';
+  write_file_atomically(times, slower);
+  EXPECT_THAT(error_of([&] { journal.kept("times"); }), AllOf(HasSubstr(times), HasSubstr("remove it")));
+}
+
+// A second run of one output is told so before it has worked for nothing, and takes nothing from the first.
+TEST(Journal, OneRunAtATimeHasIt) {
+  const Folder folder;
+  const std::string path = folder / "j";
+  std::optional<JournalLock> first(path);
+  const Journal journal(path, kJob);
+  EXPECT_THAT(error_of([&] { const JournalLock second(path); }), AllOf(HasSubstr(path), HasSubstr("another run")));
+  Journal::remove(path);
+  const JournalLock anew(path);  // the first run's folder has gone, and with it what it held
+  first.reset();
+  EXPECT_THAT(error_of([&] { const JournalLock second(path); }), HasSubstr("another run"));
+}
+
+// Killed while it is removed, a journal is whole or gone, and what is left of it goes with the next.
+TEST(Journal, IsRemovedAtOnce) {
+  const Folder folder;
+  const std::string path = folder / "j", left = path + ".removed.999999999.tmp";
+  fs::create_directory(left);
+  std::ofstream(left + "/measure-000001.json") << "{}";
+  { const JournalLock lock(path); }
+  EXPECT_FALSE(fs::exists(left));
+  const Journal journal(path, kJob);
+  fs::create_directory(path + "/sub");
+  Journal::remove(path);
+  EXPECT_TRUE(fs::is_empty(folder / "."));
 }
 
 // Measurements belong to their stage: a number means nothing in another, and is found again in its own.

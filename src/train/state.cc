@@ -3,6 +3,8 @@
 #include <set>
 
 #include "core/foreign/json.h"
+#include "core/hash.h"
+#include "io/weights_hash.h"
 
 namespace fidelio::train {
 namespace {
@@ -12,6 +14,9 @@ OwnedTensor copy_of(const Tensor& view) {
   std::memcpy(t.view.data, view.data, static_cast<size_t>(view.bytes()));
   return t;
 }
+
+// Of all that a state holds: a number that was damaged would be a number like any other.
+std::string seal(const std::string& tuner, const std::string& tensors) { return sha256_hex(tuner + tensors); }
 
 }  // namespace
 
@@ -60,12 +65,27 @@ TunedWeights load_weights(const Safetensors& file, const Checkpoint& model, int 
 }
 
 void write_state(const std::string& path, std::vector<TensorToWrite> tensors, const nlohmann::json& about) {
-  write_safetensors(path, tensors, {{"tuner", about.dump()}});
+  const std::string tuner = about.dump();
+  WeightsHash hash;
+  for (const TensorToWrite& t : tensors) hash.add(t);
+  write_safetensors(path, tensors, {{"tuner", tuner}, {"sha256", seal(tuner, hash.hex())}});
+}
+
+Safetensors open_state(const std::string& path) {
+  try {
+    return Safetensors::open(path);
+  } catch (const Error& e) {
+    throw Error("{} is damaged ({}); remove it to begin again", path, e.what());
+  }
 }
 
 nlohmann::json read_state(const Safetensors& file, const std::string& path, const nlohmann::json& job) {
   const auto found = file.metadata().find("tuner");
   check(found != file.metadata().end(), "{} is not the state of a tuner; remove it", path);
+  const auto sealed = file.metadata().find("sha256");
+  check(sealed != file.metadata().end(), "{} has no SHA-256, as of an earlier fidelio; remove it to begin again", path);
+  check(sealed->second == seal(found->second, file.weights_sha256()),
+        "{} is damaged (its SHA-256 differs); remove it to begin again", path);
   nlohmann::json about = parse_json(found->second, path);
   check(about.is_object() && about.contains("job") && about.contains("step"), "{} is damaged; remove it to begin again",
         path);

@@ -4,6 +4,7 @@
 //   "NAME.chosen"                      F32, the codes of vectors
 //   "best.NAME"                        the tensors of the best model so far, as a checkpoint stores them
 //   metadata "tuner": JSON             what the job is, the step, the evaluations so far
+//            "sha256"                  of all of these
 #pragma once
 #include <nlohmann/json.hpp>
 
@@ -40,7 +41,8 @@ void add_weights(const TunedWeights& weights, std::vector<TensorToWrite>& tensor
 TunedWeights load_weights(const Safetensors& file, const Checkpoint& model, int layers);
 
 void write_state(const std::string& path, std::vector<TensorToWrite> tensors, const nlohmann::json& about);
-// Throws Error naming the file if it belongs to another job or is damaged.
+// Both throw Error naming the file if it is damaged, the second if it belongs to another job.
+Safetensors open_state(const std::string& path);
 nlohmann::json read_state(const Safetensors& file, const std::string& path, const nlohmann::json& job);
 
 }  // namespace fidelio::train

@@ -196,7 +196,7 @@ void write_choice(const std::string& folder, const Checkpoint& model, const Draf
     report["copy_weights_sha256"] = Checkpoint::open(copy).weights_sha256();
   }
   fs::remove(draft_choice_file(folder));
-  fs::remove_all(draft_folder(folder));
+  remove_at_once(draft_folder(folder));
   if (copied) fs::rename(copy, draft_folder(folder));
   write_file_atomically(draft_choice_file(folder), report.dump(1) + "\n");
 }

@@ -103,7 +103,8 @@ void check_output_name(const std::string& name) {
 void check_new_folder(const std::string& folder) {
   check(!folder.empty(), "-o: expected the name of a folder to write, got nothing");
   check_output_name(folder);
-  check(!std::filesystem::exists(folder), "{} exists already; choose another output folder or remove it", folder);
+  check(!std::filesystem::exists(std::filesystem::symlink_status(folder)),
+        "{} exists already; choose another output folder or remove it", folder);
   TemporaryFolder{folder};
 }
 

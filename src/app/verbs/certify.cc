@@ -95,8 +95,7 @@ std::string names_text(const std::vector<std::string>& files) {
 
 // Which of two certificates claims less, and which knows it better.
 std::string compared(const Claim& stored, const nlohmann::json& own) {
-  const auto end = [&](int i) { return own["promised"]["ear"]["ci95"][static_cast<size_t>(i)].get<double>(); };
-  const Estimate mine{own["promised"]["ear"]["value"].get<double>(), {end(0), end(1)}}, &its = stored.promised_ear;
+  const Estimate mine = read_estimate(own["promised"]["ear"]), &its = stored.promised_ear;
   const double difference = mine.value - its.value;
   const auto width = [](const Estimate& e) { return e.ci95.high - e.ci95.low; };
   const bool apart = mine.ci95.high < its.ci95.low || mine.ci95.low > its.ci95.high;
@@ -185,7 +184,7 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   const double ear = measured["ear"]["value"].get<double>();
   const std::string otherwise = not_borne_out(claim, measured);
   const bool met = measured["met"].get<bool>() &&
-                   (claim.target.ear || claim.target.kl || (ear >= claim.ear.ci95.low && ear <= claim.ear.ci95.high));
+                   (claim.target.ear || claim.target.kl || !(ear < claim.ear.ci95.low || ear > claim.ear.ci95.high));
   const bool holds = met && otherwise.empty();
   const nlohmann::json documents = documents_json(report, set);
   const std::string verdict = fmt::format("The certificate {}.", holds ? "holds" : "does not hold");
@@ -204,6 +203,29 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
         o.run.model, otherwise);
 }
 
+// Where the text of a certificate lies: where it says, or, if that is of another machine, with what comes with fidelio.
+std::vector<std::string> find_text(const Certify& o, const Claim& claim) {
+  namespace fs = std::filesystem;
+  std::vector<std::string> found;
+  for (const std::string& source : claim.sources) {
+    if (fs::exists(parse_text_source(source).path)) {
+      found.push_back(source);
+      continue;
+    }
+    const std::string name = fs::path(source).filename().string();
+    const size_t colon = std::min(name.rfind(':'), name.size());
+    try {
+      found.push_back(bundled_text(name.substr(0, colon)) + name.substr(colon));
+    } catch (const Error&) {
+      throw Error(
+          "the certificate of {} speaks of the text {}, which is not there: say by --text where it lies now, or "
+          "give text of your own",
+          o.run.model, source);
+    }
+  }
+  return found;
+}
+
 // Whether every document that was certified on is here, under whatever names.
 bool are_the_certificates(const Corpus& corpus, const Claim& claim) {
   std::set<std::string> there;
@@ -218,7 +240,7 @@ void certify(const Certify& o) {
   const Claim claim = read_claim(model.checkpoint);
   const Checkpoint reference = Checkpoint::open(o.reference);
   check_identity(o, model, reference, claim);
-  const Corpus corpus = read_corpus(o.texts.empty() ? claim.sources : o.texts, model.tokenizer,
+  const Corpus corpus = read_corpus(o.texts.empty() ? find_text(o, claim) : o.texts, model.tokenizer,
                                     model.chat ? &*model.chat : nullptr, claim.context);
   const bool again = are_the_certificates(corpus, claim);
   check(again || !o.texts.empty(),

@@ -9,6 +9,7 @@
 #include "app/options/questions.h"
 #include "app/options/task_target.h"
 #include "app/options/texts.h"
+#include "compress/certificate.h"
 #include "compress/inputs/rules.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
@@ -77,7 +78,7 @@ void check_outputs(const Job& job, const std::string& json) {
 void say(const Job& job, const nlohmann::json& report) {
   const nlohmann::json& certificate = report["certificate"];
   const nlohmann::json& promised = certificate["promised"];
-  const auto& ear = promised["ear"];
+  const Estimate ear = read_estimate(promised["ear"]);
   std::vector<std::string> texts;
   for (const auto& text : certificate["texts"])
     texts.push_back(std::filesystem::path(text["name"].get<std::string>()).filename().string());
@@ -90,8 +91,8 @@ void say(const Job& job, const nlohmann::json& report) {
       "{}: {} -> {}, {:.3f} bits/parameter; certified EAR {} {:.5f} [{:.5f}, {:.5f}] on {} tokens of {} {} of {} that "
       "the search has not seen, look {}\n",
       out, bytes_text(report["source_file_bytes"]), bytes_text(report["file_bytes"]),
-      report["bits_per_parameter"].get<double>(), of, ear["value"].get<double>(), ear["ci95"][0].get<double>(),
-      ear["ci95"][1].get<double>(), certificate["tokens"].get<int64_t>(), certificate["documents"].get<int64_t>(),
+      report["bits_per_parameter"].get<double>(), of, ear.value, ear.ci95.low, ear.ci95.high,
+      certificate["tokens"].get<int64_t>(), certificate["documents"].get<int64_t>(),
       certificate["passages"].get<bool>() ? "passages" : "documents", fmt::join(texts, ", "),
       certificate["looks"].get<int>());
   print_domains(certificate);
@@ -114,15 +115,20 @@ void choose_drafts(const CompressOptions& o, nlohmann::json& report) {
   how.prompts.limit = 48;
   how.tuning = {o.job.tune, o.job.tune_steps, o.job.tune_windows, o.job.tune_samples};
   settle_draft_defaults(how);
-  const auto choose = [&](nlohmann::json& made) {
+  std::vector<nlohmann::json*> all = {&report};
+  if (report.contains("targets")) {
+    all.clear();
+    for (nlohmann::json& one : report["targets"]) all.push_back(&one);
+  }
+  std::string names;
+  for (const nlohmann::json* made : all) names += (names.empty() ? "" : ", ") + made->at("output").get<std::string>();
+  set_words_on_interrupt(
+      fmt::format("Whole: {}. `fidelio draft FOLDER` chooses the draft of one that has none yet.", names));
+  for (nlohmann::json* made : all) {
     RunOptions run = o.run;
-    run.model = made["output"].get<std::string>();
-    made["draft"] = choose_and_say(run, how, quiet(o.json));
-  };
-  if (report.contains("targets"))
-    for (nlohmann::json& one : report["targets"]) choose(one);
-  else
-    choose(report);
+    run.model = made->at("output").get<std::string>();
+    (*made)["draft"] = choose_and_say(run, how, quiet(o.json));
+  }
 }
 
 void compress(const CompressOptions& o) {

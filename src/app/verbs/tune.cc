@@ -6,6 +6,7 @@
 #include "app/options/common.h"
 #include "compress/tune/run_tuner.h"
 #include "compress/tune/tune_data.h"
+#include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
@@ -175,6 +176,8 @@ Rounds tune_in_rounds(const Tune& o, const std::vector<train::TuneOptions>& all,
     if (last) break;
     rounds.left.push_back(folder);
     rounds.before = Checkpoint::open(folder);
+    check(rounds.before->weights_sha256() == rounds.before->written_weights_sha256(),
+          "{} is damaged (the SHA-256 of its weights differs): remove it, and it is made again", folder);
     const nlohmann::json about = parse_json(rounds.before->provenance(), folder);
     check(about.value("job", nlohmann::json()) == job, "{} belongs to another run; remove it to begin again", folder);
     rounds.reports.push_back(about.at("report"));
@@ -229,7 +232,7 @@ void tune(Tune o, const Ranks& ranks) {
   if (!ranks.first()) return;
   write_tuned(o.out, model, rounds.last, provenance_of(o, model, source, data, rounds.reports));
   // They are needed until what they would lead to is there.
-  for (const std::string& path : rounds.left) std::filesystem::remove_all(path);
+  for (const std::string& path : rounds.left) remove_at_once(path);
   write_json(o.json, report_of(o, rounds.reports));
   if (!quiet(o.json)) print(rounds.reports);
 }

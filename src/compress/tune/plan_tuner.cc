@@ -3,9 +3,24 @@
 #include <filesystem>
 
 #include "compress/tune/run_tuner.h"
+#include "core/file.h"
 #include "core/hash.h"
 
 namespace fidelio {
+namespace {
+
+// A checkpoint of the journal: what was damaged since it was written is no work of ours.
+Checkpoint open_whole(const std::string& folder) {
+  try {
+    Checkpoint checkpoint = Checkpoint::open(folder);
+    check(checkpoint.weights_sha256() == checkpoint.written_weights_sha256(), "the SHA-256 of its weights differs");
+    return checkpoint;
+  } catch (const std::exception& e) {
+    throw Error("{} is damaged ({}): remove it, and it is made again", folder, e.what());
+  }
+}
+
+}  // namespace
 
 const train::TuneData& PlanTuner::data() {
   if (data_) return *data_;
@@ -39,7 +54,7 @@ PlanTuner::Tuned PlanTuner::tune(const std::string& name, const std::map<LinearI
   };
   if (!std::filesystem::exists(after)) {
     if (!std::filesystem::exists(before)) write(before, weights, nlohmann::json::object());
-    const Checkpoint model = Checkpoint::open(before);
+    const Checkpoint model = open_whole(before);
     const train::TuneResult result = run_tuner(model, desk_.source, data(), how, job.on_gpu, job.serving);
     const train::TuneReport& r = result.report;
     write(after, result.weights.linears,
@@ -50,9 +65,9 @@ PlanTuner::Tuned PlanTuner::tune(const std::string& name, const std::map<LinearI
            {"kl_after", r.kl_after},
            {"codes_moved", r.moved}});
     std::filesystem::remove(how.state);
-    std::filesystem::remove_all(before);
+    remove_at_once(before);
   }
-  const Checkpoint& made = read_.emplace_back(Checkpoint::open(after));
+  const Checkpoint& made = read_.emplace_back(open_whole(after));
   Tuned tuned;
   for (const auto& [id, weight] : weights) tuned.weights.emplace(id, made.linear(id));
   tuned.about = nlohmann::json::parse(made.provenance());

@@ -9,6 +9,7 @@
 #include "core/foreign/json.h"
 #include "core/hash.h"
 #include "io/safetensors.h"
+#include "io/weights_hash.h"
 
 namespace fidelio {
 namespace {
@@ -39,6 +40,10 @@ std::optional<Windows> read_samples(const std::string& path, const nlohmann::jso
     windows.emplace_back(ids.begin() + begin, ids.begin() + end);
     begin = end;
   }
+  // A file of an earlier fidelio has none.
+  const auto sha256 = file.metadata().find("sha256");
+  check(sha256 == file.metadata().end() || sha256->second == file.weights_sha256(),
+        "{} is damaged (its SHA-256 differs); remove it, and it is written again", path);
   check(begin == std::ssize(ids), "{}: samples end at {} of {} tokens; remove the file", path, begin, ids.size());
   return windows;
 }
@@ -50,10 +55,12 @@ void write_samples(const std::string& path, const nlohmann::json& job, const Win
   const auto write_tokens = [&](const ByteSink& sink) {
     for (const auto& w : windows) sink(std::as_bytes(std::span(w)));
   };
-  write_safetensors(path,
-                    {{"ends", DType::i64, Shape{std::ssize(ends)}, write_ends},
-                     {"tokens", DType::i32, Shape{ends.empty() ? 0 : ends.back()}, write_tokens}},
-                    {{"samples_of", job.dump()}});
+  const std::vector<TensorToWrite> tensors = {
+      {"ends", DType::i64, Shape{std::ssize(ends)}, write_ends},
+      {"tokens", DType::i32, Shape{ends.empty() ? 0 : ends.back()}, write_tokens}};
+  WeightsHash hash;
+  for (const TensorToWrite& t : tensors) hash.add(t);
+  write_safetensors(path, tensors, {{"samples_of", job.dump()}, {"sha256", hash.hex()}});
 }
 
 Windows samples_of(const TuneText& text, const TuneSource& from, const RunnerOptions& serving, bool on_gpu,

@@ -47,7 +47,8 @@ class Reader {
       }
     }
     check(corpus_.documents.size() > before || corpus_.without_template + corpus_.too_short > left_out,
-          "{} holds no text", source.path);
+          "{} holds no text{}", source.path,
+          no_text_ == 0 ? "" : " but bytes of zero, as pictures do and UTF-16: text is expected in UTF-8");
   }
 
   Corpus finish(const std::vector<std::string>& sources) {
@@ -61,7 +62,10 @@ class Reader {
  private:
   void read_file(const std::string& path, const std::string& domain, const std::string& name) {
     const std::string text = read_text_file(path);
-    if (text.find('\0') != std::string::npos) return;  // not text: a picture beside it in a folder
+    if (text.find('\0') != std::string::npos) {  // not text: a picture beside it in a folder
+      ++no_text_;
+      return;
+    }
     hash_.update(text);
     if (path.ends_with(".jsonl")) return read_lines(path, text, domain, name);
     const bool several = text.find('\f') != std::string::npos;
@@ -140,6 +144,7 @@ class Reader {
   std::vector<int32_t> lead_;
   Sha256 hash_;
   Corpus corpus_;
+  int64_t no_text_ = 0;  // files
 };
 
 }  // namespace

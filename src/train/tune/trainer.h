@@ -257,7 +257,7 @@ class Trainer {
       check((of_rank[0] != 0) == found, "ranks disagree about whether {} is there: they must share a file system",
             options_.state);
     if (!found) return false;
-    const Safetensors file = Safetensors::open(options_.state);
+    const Safetensors file = open_state(options_.state);
     const nlohmann::json about = read_state(file, options_.state, job_);
     if (!alone()) {
       student_.parameters([&](Parameter<D>& p) { load_parameter(device_, file, p); });
