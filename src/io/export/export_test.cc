@@ -302,6 +302,19 @@ TEST_F(ExportTest, GgufNamesEveryEndOfAnAnswer) {
   EXPECT_EQ(stop_token_ids(Checkpoint::open(path).texts(), none), (std::vector<int32_t>{2, 4, 5}));
 }
 
+TEST_F(ExportTest, WhatNoFormatsWouldHelpIsKnownBefore) {
+  const Checkpoint ours = make(kMixed);
+  for (const char* target : {"compressed-tensors", "gptq", "gguf"}) EXPECT_NO_THROW(check_exports_to(ours, target));
+  json windows = llama_config();
+  windows.update({{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}, {"sliding_window", 64}});
+  windows.erase("rope_scaling");
+  windows.erase("attention_bias");
+  std::filesystem::remove_all(ours.folder());
+  const Checkpoint mistral = make({}, windows);
+  EXPECT_NO_THROW(check_exports_to(mistral, "gptq"));
+  EXPECT_THAT(refusal([&] { check_exports_to(mistral, "gguf"); }), HasSubstr("sliding window"));
+}
+
 TEST_F(ExportTest, GgufOfQwen3KeepsTheOrderOfRows) {
   json config = llama_config();
   config.update({{"architectures", {"Qwen3ForCausalLM"}}, {"model_type", "qwen3"}, {"attention_bias", false}});
