@@ -90,6 +90,20 @@ TEST(Compress, PlansForOtherProgramsAreExportedAndCertified) {
   EXPECT_THAT(refused.err, HasSubstr("the 352 columns of layers.0.down are not whole groups"));
 }
 
+// A plan whose export would be refused, whatever its formats, is not begun.
+TEST(Compress, APlanThatCannotBeExportedIsNotBegun) {
+  const Desk folder;
+  std::filesystem::copy(source_path("models/quill-1m"), folder / "windows");
+  json config = json::parse(read_text_file(folder / "windows/config.json"));
+  config.update({{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}, {"sliding_window", 64}});
+  write_file_atomically(folder / "windows/config.json", config.dump());
+  const CommandResult refused =
+      run_command(folder.path(), "fidelio compress windows --bits 9.5 --for llama.cpp --text short.txt -o out");
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("cannot be exported to gguf: llama.cpp has no sliding window"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.journal"));
+}
+
 // Sizes beyond the range of numbers of bytes are sizes all the same: too small for any plan, or large enough for all.
 TEST(Compress, SizesBelowAByteAndBeyondAllFiles) {
   const Desk folder;

@@ -81,13 +81,13 @@ ConsumerRules rules_of(Consumer consumer) {
   switch (consumer) {
     case Consumer::vllm:  // zero points at 4 and 8 bits only, the vocabulary dense
       return {formats({"int2g64", "int3g64", "int4g64z", "int5g64", "int6g64", "int7g64", "int8g64z"}), true, false,
-              "--to compressed-tensors --profile vllm"};
+              "compressed-tensors", " --profile vllm"};
     case Consumer::gptq:  // the widths that every reader has; 5 to 7 bits are read by GPTQModel alone
       return {
           formats({"int2g64z", "int3g64z", "int3g32z", "int4g128z", "int4g64z", "int4g32z", "int8g128z", "int8g32z"}),
-          true, false, "--to gptq"};
+          true, false, "gptq"};
     case Consumer::llama_cpp:  // Q4_0, Q5_0 and Q8_0: blocks of 32 under one FP16 scale
-      return {formats({"int4g32", "int5g32", "int8g32"}), false, true, "--to gguf"};
+      return {formats({"int4g32", "int5g32", "int8g32"}), false, true, "gguf"};
     case Consumer::fidelio:
       break;
   }
@@ -96,6 +96,7 @@ ConsumerRules rules_of(Consumer consumer) {
   return {formats({"lut2g64", "lut3g64", "lut4g64", "int7g64zs8", "int8g64zs8", "int8g32zs8"}),
           false,
           true,
+          "",
           "",
           formats({"lut5g64", "lut6g64"}),
           formats({"int3g64zs8", "int4g64zs8", "int5g64zs8", "int6g64zs8"})};

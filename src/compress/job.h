@@ -43,8 +43,8 @@ Enum parse_option(const std::string& option, const std::string& text);
 struct ConsumerRules {
   std::vector<FormatSpec> formats;  // offered by default
   bool fused = false;
-  bool embedding = true;       // a quantised embedding or head is held too
-  std::string export_options;  // of `fidelio export`
+  bool embedding = true;                    // a quantised embedding or head is held too
+  std::string target, export_options = "";  // of `fidelio export`: --to, and what comes behind it
   // Offered too for a CPU (fine grids: a GPU takes longer over them than over 8 bits), and for a GPU or a rate.
   std::vector<FormatSpec> finest = {}, fastest = {};
   bool holds(const FormatSpec& f, Consumer consumer) const;

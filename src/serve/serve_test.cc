@@ -188,9 +188,12 @@ TEST(Serve, RefusesInOpenAisForm) {
   refused({{"repeat_penalty", 1.1}}, "repetition_penalty");
   refused({{"bad_words", {"a"}}}, "logit_bias");
   refused({{"use_beam_search", true}}, "use_beam_search");
+  refused({{"include_stop_str_in_output", true}}, "include_stop_str_in_output");
+  refused({{"documents", {{{"text", "a"}}}}}, "chat_template_kwargs.documents");
+  for (const char* word : {"no_stop_trim", "stop_regex", "ebnf", "lora_path"}) refused({{word, "a"}}, word);
   const Json neutral = {
-      {"repeat_penalty", 1}, {"typical_p", 1.0},         {"mirostat", 0},  {"bad_words", Json::array()},
-      {"grammar", ""},       {"use_beam_search", false}, {"n_predict", -1}};
+      {"repeat_penalty", 1}, {"typical_p", 1.0},         {"mirostat", 0},   {"bad_words", Json::array()},
+      {"grammar", ""},       {"use_beam_search", false}, {"n_predict", -1}, {"include_stop_str_in_output", false}};
   EXPECT_EQ(serving.complete(with(kGreedy, neutral)).status, 200);
   refused({{"min_tokens", 100}, {"max_tokens", 99}}, "min_tokens");
   refused({{"min_tokens", 1}, {"regex", "a"}}, "min_tokens");

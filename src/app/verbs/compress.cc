@@ -13,6 +13,7 @@
 #include "compress/inputs/rules.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
+#include "io/export/export.h"
 
 namespace fidelio::app {
 namespace {
@@ -105,8 +106,8 @@ void say(const Job& job, const nlohmann::json& report) {
   }
   print_plain_words(certificate);
   if (job.consumer != Consumer::fidelio)
-    fmt::print("  {} takes it as it is: fidelio export {} {} -o ...\n", name_of(job.consumer), out,
-               rules_of(job.consumer).export_options);
+    fmt::print("  {} takes it as it is: fidelio export {} --to {}{} -o ...\n", name_of(job.consumer), out,
+               rules_of(job.consumer).target, rules_of(job.consumer).export_options);
 }
 
 // Of every checkpoint made, the draft that makes it fastest.
@@ -136,6 +137,7 @@ void compress(const CompressOptions& o) {
   check_outputs(job, o.json);
   const TextModel model = open_model(o.run.model);
   check_columns_once(model.checkpoint);
+  if (job.consumer != Consumer::fidelio) check_exports_to(model.checkpoint, rules_of(job.consumer).target);
   job.context = window_length("--context", job.context, model.checkpoint.config());
   fit_to_columns(job, model.checkpoint.config(), o.formats.empty());
   if (job.calibration.empty()) job.calibration = {bundled_texts(o.run.model).calibration};

@@ -15,6 +15,7 @@
 // place in any.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/checkpoint.h"
@@ -25,6 +26,10 @@ namespace fidelio {
 // groups of 32, 64, 128 or the row. Linears that serving fuses (q k v · gate up) have one format: compressed-tensors
 // wants it always.
 enum class ServingProfile : uint8_t { any, vllm };
+
+// Refuses a model whose export to the target (compressed-tensors, gptq or gguf) would be refused whatever its formats: for
+// its family, its inputs or its tokenizer. So it is known before a plan is made for the target.
+void check_exports_to(const Checkpoint& source, std::string_view target);
 
 // Each returns a line for everything that was rounded or decoded. `folder` and `file` must not exist.
 

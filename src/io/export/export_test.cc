@@ -1,6 +1,7 @@
 // Exports are read back here by unpackers written from the formats' definitions, bit by bit, and compared with
 // decode(): nothing is shared with the packers. tools/check_export.py does the same with the real readers.
 #include "io/export/export_fixture.h"
+#include "text/chat_template.h"
 
 namespace fidelio {
 namespace {
@@ -284,6 +285,34 @@ TEST_F(ExportTest, GgufSaysWhatTheModelIs) {
   std::filesystem::remove(out());
   export_gguf(Checkpoint::open(ours.folder() + "/./"), out(), false);
   EXPECT_EQ(Gguf(out()).keys["general.name"], "ours");
+}
+
+// Its readers would go on beyond an end that the file does not name.
+TEST_F(ExportTest, GgufNamesEveryEndOfAnAnswer) {
+  write("generation_config.json", R"({"eos_token_id": [2, 4, 5]})");
+  const Checkpoint ours = make(kMixed);
+  std::filesystem::create_directory(out());
+  const std::string path = out() + "/model.gguf";
+  export_gguf(ours, path, false);
+  const Gguf file(path);
+  EXPECT_EQ(file.keys["tokenizer.ggml.eos_token_id"], 4);
+  EXPECT_EQ(file.keys["tokenizer.ggml.eot_token_id"], 2);
+  EXPECT_EQ(file.keys["tokenizer.ggml.eom_token_id"], 5);
+  const auto none = [](std::string_view) { return std::optional<int32_t>(); };
+  EXPECT_EQ(stop_token_ids(Checkpoint::open(path).texts(), none), (std::vector<int32_t>{2, 4, 5}));
+}
+
+TEST_F(ExportTest, WhatNoFormatsWouldHelpIsKnownBefore) {
+  const Checkpoint ours = make(kMixed);
+  for (const char* target : {"compressed-tensors", "gptq", "gguf"}) EXPECT_NO_THROW(check_exports_to(ours, target));
+  json windows = llama_config();
+  windows.update({{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}, {"sliding_window", 64}});
+  windows.erase("rope_scaling");
+  windows.erase("attention_bias");
+  std::filesystem::remove_all(ours.folder());
+  const Checkpoint mistral = make({}, windows);
+  EXPECT_NO_THROW(check_exports_to(mistral, "gptq"));
+  EXPECT_THAT(refusal([&] { check_exports_to(mistral, "gguf"); }), HasSubstr("sliding window"));
 }
 
 TEST_F(ExportTest, GgufOfQwen3KeepsTheOrderOfRows) {

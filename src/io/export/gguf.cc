@@ -261,9 +261,8 @@ void check_config(const Checkpoint& source) {
   constexpr Architecture kKnown[] = {Architecture::llama, Architecture::mistral, Architecture::qwen2,
                                      Architecture::qwen3};
   check(std::find(std::begin(kKnown), std::end(kKnown), c.architecture) != std::end(kKnown),
-        "{} cannot be exported to gguf: the export knows Llama, Mistral, Qwen2 and Qwen3, not {}; compressed-tensors "
-        "holds more",
-        source.folder(), name_of(c.architecture));
+        "{} cannot be exported to gguf: the export knows Llama, Mistral, Qwen2 and Qwen3, not {}{}", source.folder(),
+        name_of(c.architecture), c.blocks.fused ? "" : "; compressed-tensors holds more");
   no_different_layers(source);
   const auto no = [&](bool wrong, const char* what) {
     check(!wrong, "{} cannot be exported to gguf: llama.cpp has no {} for {}", source.folder(), what,
@@ -416,7 +415,19 @@ void put_statement(GgufKeys& keys, const Checkpoint& source, const std::vector<s
   keys.put_string("fidelio.export", statement.dump());
 }
 
+void put_tokenizer_of(const Checkpoint& source, GgufKeys& keys) {
+  const ModelConfig& c = source.config();
+  put_tokenizer(keys, source.texts(), c.v, c.eos_ids.empty() ? -1 : c.eos_ids.front());
+}
+
 }  // namespace
+
+void check_exports_to(const Checkpoint& source, std::string_view target) {
+  if (target != kGgufTarget) return check_separate(source, target);
+  check_config(source);
+  GgufKeys unused;
+  put_tokenizer_of(source, unused);
+}
 
 std::vector<std::string> export_gguf(const Checkpoint& source, const std::string& file, bool exact) {
   check(!std::filesystem::exists(file), "{} exists already; choose another output file or remove it", file);
@@ -425,10 +436,9 @@ std::vector<std::string> export_gguf(const Checkpoint& source, const std::string
   const std::vector<GgufTensor> tensors = tensors_of(source, exact);
   GgufKeys keys;
   put_architecture(keys, source, file_type_of(tensors));
-  const ModelConfig& c = source.config();
   const std::vector<std::string> notes = rounding_notes(source, exact);
   put_statement(keys, source, notes, tensors);
-  put_tokenizer(keys, source.texts(), c.v, c.eos_ids.empty() ? -1 : c.eos_ids.front());
+  put_tokenizer_of(source, keys);
   write_gguf(file, keys, tensors);
   return notes;
 }

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/foreign/json.h"
 #include "io/export/gguf.h"
+#include "io/gguf/names.h"
 #include "io/gguf/splitting.h"
 #include "text/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
@@ -126,12 +127,26 @@ bool adds_space_prefix(const json& tokenizer) {
   return false;
 }
 
-void put_special(GgufKeys& keys, const TextFiles& files, int config_eos) {
+// What ends an answer beside eos. GGUF has keys for two; readers know others by their text, which need none.
+void put_other_ends(GgufKeys& keys, const TextFiles& files, const Vocabulary& vocabulary, const Tokenizer& tokenizer,
+                    int32_t eos) {
+  std::vector<const char*> free = {"tokenizer.ggml.eom_token_id", "tokenizer.ggml.eot_token_id"};
+  for (const int32_t id : stop_token_ids(files, [&](std::string_view text) { return tokenizer.id_of(text); })) {
+    if (free.empty()) break;
+    const auto at = static_cast<size_t>(id);
+    if (id == eos || at >= vocabulary.tokens.size() || gguf::ends_an_answer(vocabulary.tokens[at])) continue;
+    keys.put_u32(free.back(), static_cast<uint32_t>(id));
+    free.pop_back();
+  }
+}
+
+void put_special(GgufKeys& keys, const TextFiles& files, const Vocabulary& vocabulary, int config_eos) {
   const Tokenizer tokenizer = Tokenizer::load(files);
   const int32_t bos = tokenizer.bos_id().value_or(-1), eos = tokenizer.eos_id().value_or(config_eos);
   const std::vector<int32_t> ids = tokenizer.encode("a");
   if (bos >= 0) keys.put_u32("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(bos));
   if (eos >= 0) keys.put_u32("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(eos));
+  put_other_ends(keys, files, vocabulary, tokenizer, eos);
   keys.put_bool("tokenizer.ggml.add_bos_token", bos >= 0 && !ids.empty() && ids.front() == bos);
   keys.put_bool("tokenizer.ggml.add_eos_token", eos >= 0 && !ids.empty() && ids.back() == eos);
 }
@@ -178,7 +193,7 @@ void put_tokenizer(GgufKeys& keys, const TextFiles& files, int v, int eos_id) {
   } else {
     keys.put_strings("tokenizer.ggml.merges", merges);
   }
-  put_special(keys, files, eos_id);
+  put_special(keys, files, vocabulary, eos_id);
   put_chat_template(keys, files);
 }
 

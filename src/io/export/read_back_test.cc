@@ -536,5 +536,27 @@ TEST(GgufTokenizer, SplitsAsTheOneItWasMadeFrom) {
   }
 }
 
+// llama.cpp knows most ends of answers by their text, so that files name none but eos.
+TEST(GgufTokenizer, KnowsEndsOfAnswersByTheirText) {
+  const json tokenizer = json::parse(read_text_file(FIDELIO_SOURCE_DIR "/src/text/testdata/tokenizer_qwen.json"));
+  std::set<int32_t> expected;
+  for (const json& token : tokenizer["added_tokens"])
+    if (token["content"] == "<|im_end|>" || token["content"] == "<|endoftext|>")
+      expected.insert(token["id"].get<int32_t>());
+  ASSERT_EQ(expected.size(), 2u);
+  const TextFiles texts("original", {{"tokenizer.json", tokenizer.dump()}});
+  exporting::GgufKeys keys;
+  exporting::put_tokenizer(keys, texts, Tokenizer::load(texts).vocab_size(), *expected.begin());
+  const std::string path = FIDELIO_BINARY_DIR "/io_test_ends.gguf";
+  std::string bytes = "GGUF";
+  exporting::append_u32(bytes, 3);
+  exporting::append_u64(bytes, 0);
+  exporting::append_u64(bytes, keys.count());
+  write_file_atomically(path, bytes + keys.bytes());
+  const json read = json::parse(gguf::tokenizer_files(*gguf::File::open(path)).at("generation_config.json"));
+  std::filesystem::remove(path);
+  EXPECT_EQ(read["eos_token_id"], json(expected));
+}
+
 }  // namespace
 }  // namespace fidelio

@@ -1,5 +1,7 @@
 #include "io/gguf/names.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace fidelio::gguf {
@@ -46,6 +48,13 @@ std::string tensor_name(int layer, Norm norm) {
       break;
   }
   return "output_norm.weight";
+}
+
+bool ends_an_answer(std::string_view token) {
+  static constexpr std::string_view kEnds[] = {"<|eot_id|>",    "<|eom_id|>",    "<|im_end|>",        "<|end|>",
+                                               "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",   "<EOT>",
+                                               "_<EOT>",        "[EOT]",         "<end_of_utterance>"};
+  return std::find(std::begin(kEnds), std::end(kEnds), token) != std::end(kEnds);
 }
 
 }  // namespace fidelio::gguf

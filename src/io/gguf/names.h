@@ -1,6 +1,8 @@
-// How GGUF calls the tensors of a model (TENSOR_NAMES of gguf-py), for reading and writing.
+// How GGUF calls the tensors of a model (TENSOR_NAMES of gguf-py), for reading and writing; and its tokens whose names say
+// what they are.
 #pragma once
 #include <string>
+#include <string_view>
 
 #include "arch/model_config.h"
 #include "arch/weight_names.h"
@@ -9,5 +11,9 @@ namespace fidelio::gguf {
 
 std::string tensor_name(LinearId id);  // without ".weight" or ".bias"
 std::string tensor_name(int layer, Norm norm);
+
+// A token of this text ends an answer whether a key says so or not: that is how llama.cpp knows it (its
+// special_eog_ids), and why files seldom name more than one.
+bool ends_an_answer(std::string_view token);
 
 }  // namespace fidelio::gguf

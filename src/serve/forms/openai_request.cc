@@ -216,6 +216,13 @@ void refuse_what_is_not_done(const Fields& fields) {
                                        {"truncate_prompt_tokens", -1, kNone},
                                        {"allowed_token_ids", kAny, kNone},
                                        {"bad_words", kAny, "give logit_bias"},
+                                       {"include_stop_str_in_output", kAny, kNone},
+                                       {"no_stop_trim", kAny, kNone},
+                                       {"stop_regex", kAny, "give stop"},
+                                       {"ebnf", kAny, kForm},
+                                       {"documents", kAny, "give chat_template_kwargs.documents"},
+                                       {"lora", kAny, kNone},
+                                       {"lora_path", kAny, kNone},
                                        {"use_beam_search", 0, kNone},
                                        {"length_penalty", 1, kNone},
                                        {"typical_p", 1, kNone},
@@ -242,6 +249,7 @@ void refuse_what_is_not_done(const Fields& fields) {
 void say_in_words_of_chat(Route route, Json& body) {
   if (route == Route::messages) body = chat_body_of_messages(body);
   if (route == Route::responses) body = chat_body_of_responses(body);
+  if (route == Route::chat && body.value("reasoning_effort", Json()) == "none") leave_thinking_out(body);
   if (route != Route::completions) take_allowed_tools(body);
 }
 

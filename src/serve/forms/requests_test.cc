@@ -434,18 +434,23 @@ TEST(Requests, OfMessagesLeaveThinkingOut) {
   EXPECT_EQ(prompt(R"(, "thinking": {"type": "disabled"}, "chat_template_kwargs": {"enable_thinking": true})"), "u");
 }
 
-TEST(Requests, OfResponsesLeaveThinkingOut) {
+TEST(Requests, OfResponsesAndChatLeaveThinkingOut) {
   ServedModel other = model();
   other.chat = ChatTemplate(
       "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking is false %} at once{% endif %}");
-  const auto prompt = [&](const std::string& effort) {
-    return other.tokenizer.decode(
-        read_call(Route::responses, R"({"input": "u", "reasoning": {"effort": )" + effort + "}}", other, {"quill"})
-            .prompts[0]
-            .prompt);
+  const auto prompt = [&](Route route, const std::string& body) {
+    return other.tokenizer.decode(read_call(route, body, other, {"quill"}).prompts[0].prompt);
   };
-  EXPECT_EQ(prompt("\"none\""), "u at once");
-  for (const char* thinks : {"\"low\"", "null"}) EXPECT_EQ(prompt(thinks), "u");
+  const auto response = [&](const std::string& effort) {
+    return prompt(Route::responses, R"({"input": "u", "reasoning": {"effort": )" + effort + "}}");
+  };
+  const auto chat = [&](const std::string& effort) {
+    return prompt(Route::chat,
+                  R"({"messages": [{"role": "user", "content": "u"}], "reasoning_effort": )" + effort + "}");
+  };
+  EXPECT_EQ(response("\"none\""), "u at once");
+  EXPECT_EQ(chat("\"none\""), "u at once");
+  for (const char* thinks : {"\"low\"", "null"}) EXPECT_EQ(response(thinks) + chat(thinks), "uu");
 }
 
 TEST(Requests, ImposeToolsWhoseParametersReferToThemselves) {
