@@ -174,6 +174,17 @@ TEST(FirstHour, GenerateTakesAPipeAndStops) {
   EXPECT_THAT(unread.err, HasSubstr("cannot read the prompt from standard input: Is a directory"));
 }
 
+// A model that chats often has nothing to add to a bare question, and nothing was all that one saw.
+TEST(FirstHour, AnEmptyAnswerPointsToTheChatTemplate) {
+  const TestFolder folder;
+  const auto err = [&](const std::string& options) {
+    return run(folder, "fidelio generate " + kTalker + " --temperature 0 -n 4 " + options).err;
+  };
+  EXPECT_THAT(err("-p 'What is 12 + 30?'"), HasSubstr("It has a chat template: --chat asks in it"));
+  EXPECT_EQ(err("-p 'What is 12 + 30?' --chat"), "");
+  EXPECT_EQ(err("-p 'The package'"), "");
+}
+
 TEST(FirstHour, AChatHasCommands) {
   const TestFolder folder;
   const CommandResult result = run(

@@ -1,3 +1,4 @@
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -61,6 +62,8 @@ void generate_once(Generate o, bool given) {
     flush_output();
   });
   if (!quiet(o.json)) fmt::print("\n");
+  if (a.text.empty() && !o.chat && model.chat)
+    spdlog::info("{} ended its text at once. It has a chat template: --chat asks in it", o.run.model);
   write_json(o.json, {{"prompt_ids", prompt},
                       {"ids", a.ids},
                       {"text", a.text},
