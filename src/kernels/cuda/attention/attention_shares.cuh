@@ -105,10 +105,14 @@ struct Shares {
   // Those that this thread block joins; a warp has 128 in a row.
   template <typename Work>
   __device__ void for_joined(const Work& work) const {
-    if (!kClusters || alone) return for_columns(work);
-    for (int chunk = part.rank + threadIdx.x / 32 * joiners(); chunk < chunks_of(columns());
-         chunk += kWarps * joiners())
-      if (const int i = chunk * kChunk + threadIdx.x % 32 * 4; i < columns()) work(i);
+    if constexpr (kClusters)
+      if (!alone) {
+        for (int chunk = part.rank + threadIdx.x / 32 * joiners(); chunk < chunks_of(columns());
+             chunk += kWarps * joiners())
+          if (const int i = chunk * kChunk + threadIdx.x % 32 * 4; i < columns()) work(i);
+        return;
+      }
+    for_columns(work);
   }
   __device__ bool has_chunks() const { return kClusters && !alone && part.rank < min(joiners(), chunks_of(columns())); }
   __device__ float* record(int chunk, int share) const { return mine + (chunk / joiners() * kDealt + share) * kRecord; }
