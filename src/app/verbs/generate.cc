@@ -62,7 +62,7 @@ void generate_once(Generate o, bool given) {
     flush_output();
   });
   if (!quiet(o.json)) fmt::print("\n");
-  if (a.text.empty() && !o.chat && model.chat)
+  if (a.text.empty() && o.stops.empty() && !o.chat && model.chat)
     spdlog::info("{} ended its text at once. It has a chat template: --chat asks in it", o.run.model);
   write_json(o.json, {{"prompt_ids", prompt},
                       {"ids", a.ids},

@@ -7,20 +7,6 @@
 #include "core/hash.h"
 
 namespace fidelio {
-namespace {
-
-// A checkpoint of the journal: what was damaged since it was written is no work of ours.
-Checkpoint open_whole(const std::string& folder) {
-  try {
-    Checkpoint checkpoint = Checkpoint::open(folder);
-    check(checkpoint.weights_sha256() == checkpoint.written_weights_sha256(), "the SHA-256 of its weights differs");
-    return checkpoint;
-  } catch (const std::exception& e) {
-    throw Error("{} is damaged ({}): remove it, and it is made again", folder, e.what());
-  }
-}
-
-}  // namespace
 
 const train::TuneData& PlanTuner::data() {
   if (data_) return *data_;

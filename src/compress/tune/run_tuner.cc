@@ -18,4 +18,14 @@ train::TuneResult run_tuner(const Checkpoint& model, const Checkpoint& source, c
                 : train::tune_on_host(model, source, data, how, where.threads, advance, ranks);
 }
 
+Checkpoint open_whole(const std::string& folder) {
+  try {
+    Checkpoint checkpoint = Checkpoint::open(folder);
+    check(checkpoint.weights_sha256() == checkpoint.written_weights_sha256(), "the SHA-256 of its weights differs");
+    return checkpoint;
+  } catch (const std::exception& e) {
+    throw Error("{} is damaged ({}): remove it, and it is made again", folder, e.what());
+  }
+}
+
 }  // namespace fidelio

@@ -10,4 +10,7 @@ train::TuneResult run_tuner(const Checkpoint& model, const Checkpoint& source, c
                             const train::TuneOptions& how, bool on_gpu, const RunnerOptions& where,
                             const Ranks& ranks = Ranks(), const std::function<void(const std::string&)>& say = {});
 
+// A checkpoint that a run left for itself to go on with. Throws Error where it was damaged since it was written.
+Checkpoint open_whole(const std::string& folder);
+
 }  // namespace fidelio

@@ -33,8 +33,6 @@ struct Walks {
   using Apart = Apart_;
 };
 
-constexpr int kMostShared = 226 * 1024;  // of a thread block on Hopper
-
 template <class W>
 struct Launcher {
   AttentionCall call;
@@ -56,11 +54,12 @@ struct Launcher {
             call.fresh.k ? Walk::fresh_floats(call.a.units.of_sequence, call.a.e) : 0,
             Walk::own_floats(heads, call.a.e)};
   }
+  // Of a thread block's 227 KB on Hopper, or of the 99 that the smallest multiprocessors since 8.0 have.
+  static int most_shared() { return (is_hopper() ? 226 : 96) * 1024; }
   template <class Walk, bool kClusters>
-  static void allow() {  // of the 99 KB that the smallest multiprocessors since 8.0 have
+  static void allow() {
     static const cudaError_t allowed =
-        cudaFuncSetAttribute(attend_cuts<Walk, kClusters>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             is_hopper() ? kMostShared : 96 * 1024);
+        cudaFuncSetAttribute(attend_cuts<Walk, kClusters>, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared());
     cuda_check(allowed, "allowing attention its shared memory");
   }
   template <class Walk, bool kClusters>
@@ -79,7 +78,7 @@ struct Launcher {
     constexpr int kMostThreads = 2048;                                                           // of a multiprocessor
     if (ranks > 1 && pairs * ranks > kMostThreads / kThreads * multiprocessors()) return false;  // asks nobody
     const size_t shared = layout<Walk>().bytes(ranks, joiners_of(ranks, Walk::kTogether));
-    if (shared > kMostShared) return false;
+    if (shared > static_cast<size_t>(most_shared())) return false;
     allow<Walk, true>();
     if (ranks > 1 && pairs > clusters_at_once(kThreads, shared, ranks, attend_cuts<Walk, true>)) return false;
     launch_units<Walk, true>(ranks, units);

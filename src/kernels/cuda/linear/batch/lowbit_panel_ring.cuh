@@ -12,7 +12,8 @@ template <int kRows>
 constexpr int kWarpRows = std::min(kRows, kMaxRows);
 
 // How a launch is cut up. A team has kTiles tiles of a row block, all 8 or half of them, or all of two row blocks, and
-// of two chunks of rows twice the warps. A source is what adds up inputs on its own: a team of a thread block of the cluster.
+// of two chunks of rows twice the warps. A source is what adds up inputs on its own: a team of a thread block of the
+// cluster.
 template <int kTiles>
 struct PanelPlan {
   int wide;        // row blocks of a thread block, 1 or 2; 1 where it has half of one

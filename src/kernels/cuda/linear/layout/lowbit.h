@@ -154,8 +154,8 @@ struct LowbitProduct {
   bool add = false;
   LowbitJoin join;
 };
-// y = W x, or y += W x: on Hopper a launch for every two chunks of rows (of groups of 32 and of FP16 values, and
-// elsewhere, for every chunk), of which the last one asks for what is upcoming. At most kMaxTogether weights of equal shape but for `out` go in one launch.
+// y = W x, or y += W x, of at most kMaxTogether weights of equal shape but for `out`: a launch for every chunk of rows (on
+// Hopper for two, but of groups of 32 and of FP16 values). The last one asks for what is upcoming.
 void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const Upcoming> upcoming);
 inline void lowbit_linear(Stream stream, const LowbitInput& x, std::span<const LowbitOutput> outputs, bool add,
                           std::span<const Upcoming> upcoming) {
