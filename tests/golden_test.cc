@@ -53,6 +53,8 @@ Ids greedy(Runner& runner, const Ids& prompt, size_t tokens, const std::vector<i
 
 struct TinyModels : testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, TinyModels, testing::ValuesIn(kTinyModels), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Experts, TinyModels, testing::ValuesIn(kExpertModels),
+                         [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Families, TinyModels, testing::ValuesIn(kFamilyModels),
                          [](const auto& info) { return info.param; });
 

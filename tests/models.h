@@ -25,6 +25,9 @@ inline const std::vector<std::string> kFamilyModels = {
     "smollm3",      "smollm3_window", "ministral",  "ministral3", "mistral_small", "phi3",   "phi4",        "granite",
     "granite_bias", "olmo2",          "olmo2_bias", "olmo3",      "olmo3_keys5",   "gemma3", "gemma3_image"};
 
+// Mixtures of experts, of each way in which files keep them.
+inline const std::vector<std::string> kExpertModels = {"mixtral", "olmoe", "qwen3_moe", "granitemoe"};
+
 inline std::string source_path(const std::string& path) { return FIDELIO_SOURCE_DIR "/" + path; }
 inline std::string tiny_model(const std::string& name) { return source_path("tests/models/" + name); }
 

@@ -31,7 +31,8 @@ TOKENS, GREEDY, COLUMNS = 48, 16, 64
 CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
            "smollm3": "SmolLM3ForCausalLM", "ministral": "MinistralForCausalLM", "ministral3": "Ministral3ForCausalLM",
            "phi3": "Phi3ForCausalLM", "granite": "GraniteForCausalLM", "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
-           "gemma3_text": "Gemma3ForCausalLM"}
+           "gemma3_text": "Gemma3ForCausalLM", "mixtral": "MixtralForCausalLM", "olmoe": "OlmoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+           "granitemoe": "GraniteMoeForCausalLM"}
 
 # name -> (dtype of the file, family, keys). Sizes are small and awkward on purpose: d = 48 and f = 80 are multiples of 16 but
 # not of 32 or 64, so that every kernel meets its ragged end.
@@ -101,11 +102,20 @@ FAMILIES = {
     "gemma3_image": ("float32", "gemma3_text", dict(head_dim=8, sliding_window=11, num_hidden_layers=2, tie_word_embeddings=True, layer_types=[
         "full_attention", "sliding_attention"], rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=1e6),
                                                                       sliding_attention=dict(rope_type="default", rope_theta=1e4)))),
+    # Mixtures of experts: of 4, 9, 7 and 5 each row passes 2, 3, 1 and 4.
+    "mixtral": ("bfloat16", "mixtral", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=20)),
+    "olmoe": ("float16", "olmoe", dict(num_experts=9, num_experts_per_tok=3, intermediate_size=24, norm_topk_prob=False)),
+    "qwen3_moe": ("bfloat16", "qwen3_moe", dict(num_experts=7, num_experts_per_tok=1, moe_intermediate_size=40, head_dim=16, norm_topk_prob=True,
+                                               tie_word_embeddings=True, attention_bias=True)),
+    "granitemoe": ("float32", "granitemoe", dict(num_local_experts=5, num_experts_per_tok=4, intermediate_size=32, num_attention_heads=4,
+                                                 num_key_value_heads=2, embedding_multiplier=12.0, attention_multiplier=0.125,
+                                                 residual_multiplier=0.22, logits_scaling=8.0)),
 }
 MODELS.update(FAMILIES)
 # Text models within models that see images: how their config and their tensors are called there.
 WITHIN = {"mistral_small": ("mistral3", "Mistral3ForConditionalGeneration", lambda key: "language_model." + key),
           "gemma3_image": ("gemma3", "Gemma3ForConditionalGeneration", lambda key: key.replace("model.", "model.language_model.", 1))}
+WITH_EXPERTS = ("mixtral", "olmoe", "qwen3_moe", "granitemoe")
 PROMPTS = {
     "quill-26m": ["The quick brown fox", "In 1998, the city of", "#include <stdio.h>\n", "A list of the rivers of", "12 + 30 =", "The", None,
                   "To install the package, run", "Für Élise — naïve café", "She said: \""],
@@ -136,11 +146,18 @@ def write_tiny(folder, name, dtype, family, keys):
         elif key.endswith(".bias"):
             value = 0.3 * torch.randn(value.shape)
         else:
-            value = torch.randn(value.shape) * 1.5 / value.shape[1] ** 0.5
+            value = torch.randn(value.shape) * 1.5 / value.shape[-1] ** 0.5
         tensors[key] = value.to(getattr(torch, dtype)).contiguous()
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+    if family in WITH_EXPERTS:  # transformers keeps them otherwise than files do
+        model.load_state_dict(tensors, strict=False)
+        model.to(getattr(torch, dtype)).save_pretrained(folder)
+        for other in os.listdir(folder):
+            if other != "model.safetensors":
+                os.remove(os.path.join(folder, other))
+    else:
+        save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
     if name == "keys5":
         config.architectures, config.dtype = [CLASSES[family]], getattr(torch, dtype)
         config.save_pretrained(folder)

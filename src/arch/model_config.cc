@@ -77,6 +77,13 @@ constexpr Family kFamilies[] = {
     {Architecture::olmo2, "Olmo2ForCausalLM", "olmo2", kOlmo},
     {Architecture::olmo3, "Olmo3ForCausalLM", "olmo3", kOlmo},
     {Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text", kGemma3},
+    {Architecture::mixtral, "MixtralForCausalLM", "mixtral", {.experts = ExpertFiles::lettered}},
+    {Architecture::olmoe, "OlmoeForCausalLM", "olmoe", {.qk_norm = QkNorm::width, .experts = ExpertFiles::each}},
+    {Architecture::qwen3_moe,
+     "Qwen3MoeForCausalLM",
+     "qwen3_moe",
+     {.qk_norm = QkNorm::head, .experts = ExpertFiles::each}},
+    {Architecture::granite_moe, "GraniteMoeForCausalLM", "granitemoe", {.experts = ExpertFiles::stacked}},
 };
 
 }  // namespace

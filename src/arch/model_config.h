@@ -1,7 +1,8 @@
 // ModelConfig: what a model is, as numbers. hf_config.h fills it from a config.json; everything else only reads it.
 // A plain struct: tests build one by hand.
 //
-// Letters as everywhere: L layers, d model dim, f ffn dim, h heads, hk key/value heads, e head dim, v vocabulary.
+// Letters as everywhere: L layers, d model dim, f ffn dim (of one expert, where there are some), h heads, hk key/value
+// heads, e head dim, v vocabulary.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -26,13 +27,20 @@ enum class Architecture : uint8_t {
   granite,
   olmo2,
   olmo3,
-  gemma3
+  gemma3,
+  mixtral,
+  olmoe,
+  qwen3_moe,
+  granite_moe
 };
 
 enum class Activation : uint8_t { silu, gelu_tanh };
 // RMSNorm of q and k before they are turned: none, of each head over e (Qwen3, Gemma 3), or of all heads together over
 // h e and hk e (OLMo).
 enum class QkNorm : uint8_t { none, head, width };
+// How files keep the experts of a layer: there are none; each under a name of its own, mlp.experts.5.gate_proj (Qwen3,
+// OLMoE) or block_sparse_moe.experts.5.w1 (Mixtral); all in two tensors of three dimensions (Granite).
+enum class ExpertFiles : uint8_t { none, each, lettered, stacked };
 
 // What a family's layers are made of: everything in which one differs from another beside numbers. The transformer is
 // written once (runtime/forward.h) and reads this.
@@ -43,6 +51,7 @@ struct Blocks {
   QkNorm qk_norm = QkNorm::none;
   Activation activation = Activation::silu;  // of the gate
   bool fused = false;                        // files hold q, k, v as one matrix, and gate, up
+  ExpertFiles experts = ExpertFiles::none;   // the MLP is a mixture of experts
 };
 
 // The table of blocks.
@@ -105,6 +114,11 @@ struct ModelConfig {
   double embedding_scale = 1, attention_scale = 0, residual_scale = 1, logit_divisor = 1;
   // q of position p is multiplied by 1 + beta log(1 + floor(p / rope.original_max_positions)) (Ministral 3); 0: it is not.
   double query_growth = 0;
+  // A mixture of experts: E MLPs in place of one, of which a row passes those k to which the layer's router gives most.
+  // What they give is summed under the router's softmax; `renormalised`: under the part of it that the k have, made to
+  // sum to 1. E 0: one MLP and no router.
+  int experts = 0, experts_per_row = 0;
+  bool renormalised = false;
   // QuaRot (quant/rotation.h): what o and down are multiplied by is turned first, by Hadamard matrices over the heads and
   // over the f columns; their weights hold the way back. Of our own checkpoints alone.
   bool rotated = false;

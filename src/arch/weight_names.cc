@@ -30,32 +30,47 @@ std::string_view name_of(Role role) {
 
 std::string to_string(LinearId id) {
   if (id.role == Role::embedding || id.role == Role::head) return std::string(name_of(id.role));
+  if (id.expert >= 0) return fmt::format("layers.{}.experts.{}.{}", id.layer, id.expert, name_of(id.role));
   return fmt::format("layers.{}.{}", id.layer, name_of(id.role));
 }
+
+namespace {
+
+// Takes "PREFIX123." from the front; -1 where it is not there.
+int take_number(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return -1;
+  const char *first = text.data() + prefix.size(), *end = text.data() + text.size();
+  int number = -1;
+  const auto [rest, reason] = std::from_chars(first, end, number);
+  if (reason != std::errc() || rest == end || *rest != '.') return -1;
+  text.remove_prefix(static_cast<size_t>(rest + 1 - text.data()));
+  return number;
+}
+
+}  // namespace
 
 LinearId parse_linear_id(std::string_view text) {
   if (text == "embedding") return {-1, Role::embedding};
   if (text == "head") return {-1, Role::head};
-  constexpr std::string_view kPrefix = "layers.";
-  if (text.starts_with(kPrefix)) {
-    const char* first = text.data() + kPrefix.size();
-    const char* end = text.data() + text.size();
-    int layer = -1;
-    const auto [rest, reason] = std::from_chars(first, end, layer);
-    if (reason == std::errc() && layer >= 0 && rest != end && *rest == '.')
-      for (const RoleName& row : kRoleNames) {
-        const LinearId id{layer, row.role};
-        if (std::string_view(rest + 1, end) == row.name && to_string(id) == text) return id;  // no leading zeros
-      }
+  std::string_view rest = text;
+  const int layer = take_number(rest, "layers."), expert = take_number(rest, "experts.");
+  for (const RoleName& row : kRoleNames) {
+    const LinearId id{layer, row.role, expert};
+    const bool in_mlp = row.role == Role::gate || row.role == Role::up || row.role == Role::down;
+    if (rest == row.name && layer >= 0 && (expert < 0 || in_mlp) && to_string(id) == text)
+      return id;  // no leading zeros
   }
   throw Error(
-      "\"{}\" names no linear: expected layers.N.ROLE with ROLE one of q k v o gate up down, or embedding, or head",
+      "\"{}\" names no linear: expected layers.N.ROLE with ROLE one of q k v o gate up down, or embedding, or head "
+      "(of an expert layers.N.experts.M.ROLE)",
       text);
 }
 
 std::string module_name(LinearId id) {
   if (id.role == Role::embedding) return "model.embed_tokens";
   if (id.role == Role::head) return "lm_head";
+  if (id.expert >= 0)
+    return fmt::format("model.layers.{}.mlp.experts.{}.{}_proj", id.layer, id.expert, name_of(id.role));
   return fmt::format("model.layers.{}.{}", id.layer, kRoleNames[static_cast<size_t>(id.role)].module);
 }
 
@@ -83,7 +98,37 @@ std::string norm_name(const ModelConfig& config, int layer, Norm norm) {
   return "model.norm.weight";
 }
 
+std::string router_name(const ModelConfig& c, int layer) {
+  switch (c.blocks.experts) {
+    case ExpertFiles::none:
+    case ExpertFiles::each:
+      break;
+    case ExpertFiles::lettered:
+      return fmt::format("model.layers.{}.block_sparse_moe.gate.weight", layer);
+    case ExpertFiles::stacked:
+      return fmt::format("model.layers.{}.block_sparse_moe.router.layer.weight", layer);
+  }
+  return fmt::format("model.layers.{}.mlp.gate.weight", layer);
+}
+
+namespace {
+
+FusedName expert_name(const ModelConfig& c, LinearId id) {
+  const int64_t d = c.d, f = c.f, e = id.expert;
+  const std::string module = fmt::format("model.layers.{}.block_sparse_moe", id.layer);
+  if (c.blocks.experts == ExpertFiles::lettered) {
+    const int letter = id.role == Role::gate ? 1 : id.role == Role::down ? 2 : 3;
+    return {fmt::format("{}.experts.{}.w{}.weight", module, e, letter), 0, id.role == Role::down ? d : f};
+  }
+  if (c.blocks.experts != ExpertFiles::stacked) return {};
+  if (id.role == Role::down) return {module + ".output_linear.weight", e * d, c.experts * d};
+  return {module + ".input_linear.weight", 2 * e * f + (id.role == Role::up ? f : 0), 2 * c.experts * f};
+}
+
+}  // namespace
+
 FusedName fused_name(const ModelConfig& c, LinearId id) {
+  if (id.expert >= 0) return expert_name(c, id);
   if (!c.blocks.fused) return {};
   const int64_t q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e, f = c.f;
   const auto in_layer = [&](const char* module, int64_t first_row, int64_t rows) {

@@ -1,5 +1,5 @@
-// Names of weights. A linear is LinearId{layer, role}; its short name ("layers.3.q", "embedding", "head") is the
-// vocabulary of plans, logs and checkpoint metadata, its Hugging Face name is what the tensors are called in a
+// Names of weights. A linear is LinearId{layer, role}, of an expert LinearId{layer, role, expert}; its short name
+// ("layers.3.q", "layers.3.experts.5.gate", "embedding", "head") is the vocabulary of plans, logs and checkpoint metadata, its Hugging Face name is what the tensors are called in a
 // safetensors file. Families share the names but for norms, and for matrices that some keep as one (FusedName).
 #pragma once
 #include <compare>
@@ -17,6 +17,7 @@ std::string_view name_of(Role role);
 struct LinearId {
   int layer = -1;  // -1 for embedding and head
   Role role = Role::embedding;
+  int expert = -1;  // of gate, up and down where a layer has experts
   auto operator<=>(const LinearId&) const = default;
 };
 
@@ -24,19 +25,22 @@ struct LinearId {
 // and keys, final before the head.
 enum class Norm : uint8_t { attn, mlp, post_attn, post_mlp, q, k, final };
 
-std::string to_string(LinearId id);               // "layers.3.q", "embedding", "head"
+std::string to_string(LinearId id);               // "layers.3.q", "layers.3.experts.5.gate", "embedding", "head"
 LinearId parse_linear_id(std::string_view text);  // the inverse; throws Error saying what a name looks like
 
-std::string module_name(LinearId id);  // "model.layers.3.self_attn.q_proj"
+std::string module_name(LinearId id);  // "model.layers.3.self_attn.q_proj", "model.layers.3.mlp.experts.5.gate_proj"
 std::string weight_name(LinearId id);  // module + ".weight"
 std::string bias_name(LinearId id);    // module + ".bias"
 // "model.layers.3.input_layernorm.weight"; the layer of final is ignored. What Llama calls post_attention_layernorm
 // stands before the MLP; in families with norms after their blocks the name means what it says.
 std::string norm_name(const ModelConfig& config, int layer, Norm norm);
+// Of the matrix (E, d) that chooses a layer's experts.
+std::string router_name(const ModelConfig& config, int layer);
 
-// The matrix that files with Blocks::fused keep a linear's rows in, one under the other.
+// The matrix that files keep a linear's rows in, where it is not weight_name(): one of several linears, one under the
+// other (Blocks::fused; stacked experts, whose tensors have three dimensions), or its own under another name.
 struct FusedName {
-  std::string weight;     // "model.layers.3.self_attn.qkv_proj.weight"; empty: the linear has its own
+  std::string weight;     // "model.layers.3.self_attn.qkv_proj.weight"; empty: weight_name()
   int64_t first_row = 0;  // of the linear
   int64_t rows = 0;       // of the matrix
 };

@@ -102,10 +102,30 @@ constexpr int64_t kShardBytes = 5'000'000'000;
 
 std::vector<LinearId> linears_of(const ModelConfig& c) {
   std::vector<LinearId> ids = {{-1, Role::embedding}};
-  for (int i = 0; i < c.L; ++i)
-    for (Role role : kLayerRoles) ids.push_back({i, role});
+  for (int i = 0; i < c.L; ++i) {
+    if (c.experts == 0)
+      for (Role role : kLayerRoles) ids.push_back({i, role});
+    else
+      for (Role role : {Role::q, Role::k, Role::v, Role::o}) ids.push_back({i, role});
+    for (int expert = 0; expert < c.experts; ++expert)
+      for (Role role : {Role::gate, Role::up, Role::down}) ids.push_back({i, role, expert});
+  }
   if (!c.tie_embeddings) ids.push_back({-1, Role::head});
   return ids;
+}
+
+std::vector<LinearId> linears_of(const ModelConfig& c, int layer, const Stop& stop) {
+  std::vector<LinearId> ids;
+  const bool shared = stop.input == InputId::attn_in || stop.input == InputId::o_in;  // by all rows
+  for (int expert = shared || c.experts == 0 ? -1 : 0; expert < (shared ? 0 : c.experts) || ids.empty(); ++expert)
+    for (Role role : stop.roles) ids.push_back({layer, role, expert});
+  return ids;
+}
+
+std::vector<std::string> router_names(const ModelConfig& c) {
+  std::vector<std::string> names;
+  for (int layer = 0; c.experts > 0 && layer < c.L; ++layer) names.push_back(router_name(c, layer));
+  return names;
 }
 
 Shape shape_of(const ModelConfig& c, LinearId id) {
@@ -205,6 +225,7 @@ Checkpoint Checkpoint::open(ModelSource source) {
   check(declared.empty(), "{}: formats are given for linears the model does not have, {} first", folder,
         declared.empty() ? std::string() : to_string(declared.begin()->first));
   for (auto [layer, which] : norms_of(c.config_)) c.norm(layer, which);
+  for (int layer = 0; c.config_.experts > 0 && layer < c.config_.L; ++layer) c.router(layer);
   if (c.config_.kept_columns > 0) c.check_kept_columns();
   if (auto note = left_out(c.config_, *c.source_.tensors)) c.source_.notes.push_back(*std::move(note));
   if (has_dynamic_rope(c.config_))
@@ -229,9 +250,11 @@ OwnedTensor Checkpoint::dense(LinearId id) const {
       own = head;
   if (fused.weight.empty() || source_.tensors->contains(own)) return source_.tensors->get(own);
   OwnedTensor all = source_.tensors->get(stored_name(fused.weight));
-  const Shape shape = shape_of(config_, id);
-  check(all.view.shape == Shape{fused.rows, shape[1]}, "{} has shape {}, expected {}", fused.weight,
-        to_string(all.view.shape), to_string(Shape{fused.rows, shape[1]}));
+  const Shape shape = shape_of(config_, id), stored = all.view.shape;
+  const bool stacked = id.expert >= 0 && config_.blocks.experts == ExpertFiles::stacked;
+  const Shape expected =
+      stacked ? Shape{config_.experts, fused.rows / config_.experts, shape[1]} : Shape{fused.rows, shape[1]};
+  check(stored == expected, "{} has shape {}, expected {}", fused.weight, to_string(stored), to_string(expected));
   all.view.data += fused.first_row * shape[1] * size_of(all.view.dtype);
   all.view.shape = shape;
   return all;
@@ -287,6 +310,15 @@ std::vector<float> Checkpoint::norm(int layer, Norm which) const {
   return values;
 }
 
+LinearWeight Checkpoint::router(int layer) const {
+  const std::string name = router_name(config_, layer);
+  const OwnedTensor stored = tensor(name);
+  const Shape expected{config_.experts, config_.d};
+  check(stored.view.shape == expected, "{} has shape {}, expected {}", name, to_string(stored.view.shape),
+        to_string(expected));
+  return make_dense(as_f32(stored));
+}
+
 std::vector<int32_t> Checkpoint::order(int layer, const Stop& stop) const {
   const std::string name = order_name(layer, stop);
   const int64_t stored = shape_of(config_, {layer, stop.roles.front()})[1], in = stored - config_.kept_columns;
@@ -338,6 +370,7 @@ int64_t Checkpoint::parameters() const {
   for (LinearId id : linears_of(config_))
     n += elements_of(config_, id) + (has_bias(config_, id.role) ? shape_of(config_, id)[0] : 0);
   for (auto [layer, which] : norms_of(config_)) n += norm_size(config_, which);
+  if (config_.experts > 0) n += int64_t{config_.L} * config_.experts * config_.d;
   return n;
 }
 
@@ -436,6 +469,7 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
     if (has_bias(c, id.role)) beside(bias_name(id));
   }
   for (auto [layer, which] : norms_of(c)) beside(norm_name(c, layer, which));
+  for (const std::string& router : router_names(c)) beside(router);
   for (const auto& [name, order] : kept.orders) tensors.push_back(to_write(name, order));
 
   WeightsHash hash;

@@ -25,13 +25,16 @@
 
 namespace fidelio {
 
-// Every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer, and the head unless
-// tied.
+// Every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer (gate up down of each of
+// its experts), and the head unless tied. A router is not one of them: it is small, chooses, and stays as it is.
 std::vector<LinearId> linears_of(const ModelConfig& config);
+// Those of a layer's stop: one for each of its roles, or for each expert and role, an expert's together.
+std::vector<LinearId> linears_of(const ModelConfig& config, int layer, const Stop& stop);
 Shape shape_of(const ModelConfig& config, LinearId id);                 // (out, in), columns kept twice included
 int64_t elements_of(const ModelConfig& config, LinearId id);            // with every column once
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);  // and every norm
 int64_t norm_size(const ModelConfig& config, Norm which);
+std::vector<std::string> router_names(const ModelConfig& config);  // of all layers; none where there are no experts
 // Where a model with kept columns says which columns of an input a stop's weights have in turn: "model.layers.3.o.order".
 std::string order_name(int layer, const Stop& stop);
 bool has_bias(const ModelConfig& config, Role role);
@@ -48,6 +51,7 @@ class Checkpoint {
   FormatSpec format(LinearId id) const;
   LinearWeight linear(LinearId id) const;                // views into the mapped file
   std::vector<float> norm(int layer, Norm which) const;  // what it multiplies by, whatever the family stores
+  LinearWeight router(int layer) const;                  // (E, d), in F32
   // Of a model with kept columns: the input's column of each column that the stop's weights have (order_name()). Those
   // that are kept come last, twice.
   std::vector<int32_t> order(int layer, const Stop& stop) const;

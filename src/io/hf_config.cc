@@ -11,7 +11,8 @@ namespace {
 using hf::Json;
 using hf::Keys;
 using hf::kMaxInt;
-constexpr int kMaxLayers = 1000;  // far above any model (126); each is looked up in lists and made room for
+constexpr int kMaxLayers = 1000;    // far above any model (126); each is looked up in lists and made room for
+constexpr int kMaxExperts = 65536;  // of all layers; likewise (Qwen3-235B has 12,032)
 
 // What transformers takes for a key that is missing, where families differ. hk 0: as many as h; e 0: d / h.
 struct Defaults {
@@ -24,6 +25,7 @@ Defaults defaults_of(Architecture architecture) {
   switch (architecture) {
     case Architecture::llama:
     case Architecture::granite:
+    case Architecture::granite_moe:
       return {0, 0, 2048, 1e-6, false, 1, 2};
     case Architecture::mistral:
     case Architecture::ministral:
@@ -43,6 +45,12 @@ Defaults defaults_of(Architecture architecture) {
       return {0, 0, 2048, 1e-5, false, -1, 50279};
     case Architecture::gemma3:
       return {4, 256, 131072, 1e-6, true, 2, 1};
+    case Architecture::mixtral:
+      return {8, 0, 131072, 1e-5, false, 1, 2};
+    case Architecture::olmoe:
+      return {0, 0, 4096, 1e-5, false, -1, 50279};
+    case Architecture::qwen3_moe:
+      return {4, 0, 32768, 1e-6, false, -1, -1};
   }
   return {};
 }
@@ -99,7 +107,10 @@ void read_quantised(const Keys& keys, ModelConfig& c) {
 void read_dimensions(const Keys& keys, ModelConfig& c) {
   c.L = keys.integer("num_hidden_layers", 1, kMaxLayers);
   c.d = keys.integer("hidden_size", 1, kMaxInt);
-  c.f = keys.integer("intermediate_size", 1, kMaxInt);
+  // Qwen3's intermediate_size is that of layers without experts, of which there are none here.
+  const bool own_width = c.architecture == Architecture::qwen3_moe;
+  c.f = own_width ? keys.integer_or("moe_intermediate_size", 768, 1, kMaxInt)
+                  : keys.integer("intermediate_size", 1, kMaxInt);
   // Configs of Gemma 3 that see images leave these out where they are the class's own.
   const bool gemma = c.architecture == Architecture::gemma3;
   c.h = gemma ? keys.integer_or("num_attention_heads", 8, 1, kMaxInt) : keys.integer("num_attention_heads", 1, kMaxInt);
@@ -122,6 +133,22 @@ void read_dimensions(const Keys& keys, ModelConfig& c) {
   }
   check(c.e % 2 == 0, "{}: key \"head_dim\": expected an even number (RoPE turns pairs), got {}", keys.where(), c.e);
   check(int64_t{c.h} * c.e <= kMaxInt, "{}: key \"head_dim\": {} heads of {} are too many", keys.where(), c.h, c.e);
+}
+
+void read_experts(const Keys& keys, ModelConfig& c) {
+  if (c.blocks.experts == ExpertFiles::none) return;
+  const bool local = c.architecture == Architecture::mixtral || c.architecture == Architecture::granite_moe;
+  const int missing = c.architecture == Architecture::qwen3_moe ? 128 : local ? 8 : 64;
+  const char *name = local ? "num_local_experts" : "num_experts", *other = local ? "num_experts" : "num_local_experts";
+  const char* key = keys.find(name) || !keys.find(other) ? name : other;  // transformers takes either
+  c.experts = keys.integer_or(key, missing, 1, kMaxExperts / c.L);
+  c.experts_per_row = keys.integer_or("num_experts_per_tok", local ? 2 : 8, 1, c.experts);
+  c.renormalised = local || keys.boolean_or("norm_topk_prob", false);
+  if (keys.integer_or("decoder_sparse_step", 1, 0, kMaxInt) != 1)
+    keys.refuse("decoder_sparse_step", "1 (every layer has experts here)");
+  if (const Json* dense = keys.find("mlp_only_layers"); dense && (!dense->is_array() || !dense->empty()))
+    keys.refuse("mlp_only_layers", "an empty list (every layer has experts here)");
+  if (keys.find("clip_qkv")) keys.refuse("clip_qkv", "null (queries, keys and values are not clipped here)");
 }
 
 // Where a window is by default, if layer_types do not say.
@@ -154,9 +181,11 @@ int read_window(const Keys& keys, const ModelConfig& c) {
       return window(4096);
     case Architecture::ministral3:
     case Architecture::phi3:
+    case Architecture::mixtral:
       return window(0);
     case Architecture::qwen2:
     case Architecture::qwen3:
+    case Architecture::qwen3_moe:
       return keys.boolean_or("use_sliding_window", false) ? window(4096) : 0;
     case Architecture::smollm3:
       return keys.boolean_or("use_sliding_window", false) ? window(0) : 0;
@@ -205,7 +234,8 @@ void read_layers(const Keys& keys, ModelConfig& c) {
   }
   // transformers does not ask for the layers' types here.
   const bool uniform = c.architecture == Architecture::mistral || c.architecture == Architecture::ministral3 ||
-                       c.architecture == Architecture::phi3;
+                       c.architecture == Architecture::phi3 || c.architecture == Architecture::mixtral ||
+                       c.architecture == Architecture::qwen3_moe;
   if (uniform && any != all) keys.refuse("layer_types", "the same type in every layer");
   if (uniform && !any && window != 0) keys.refuse("layer_types", "sliding_attention, as sliding_window is set");
   c.sliding_window = any ? window : 0;
@@ -257,7 +287,7 @@ double gemma_embedding_scale(const ModelConfig& c) {
 }
 
 void read_scalars(const Keys& keys, ModelConfig& c) {
-  if (c.architecture == Architecture::granite) {
+  if (c.architecture == Architecture::granite || c.architecture == Architecture::granite_moe) {
     c.embedding_scale = keys.number_or("embedding_multiplier", 1, 1e-9, 1e9);
     c.attention_scale = keys.number_or("attention_multiplier", 1, 1e-9, 1e9);
     c.residual_scale = keys.number_or("residual_multiplier", 1, 1e-6, 1e6);
@@ -292,6 +322,9 @@ void read_biases(const Keys& keys, ModelConfig& c) {
     case Architecture::olmo2:
     case Architecture::olmo3:
     case Architecture::gemma3:
+    case Architecture::olmoe:
+    case Architecture::qwen3_moe:
+    case Architecture::granite_moe:
       attention = true;
       break;
     default:
@@ -309,6 +342,7 @@ ModelConfig read_config(const Keys& keys) {
   read_quantised(keys, c);
   const Defaults missing = defaults_of(c.architecture);
   read_dimensions(keys, c);
+  read_experts(keys, c);
   read_activation(keys, c);
   c.rms_eps = static_cast<float>(keys.number_or("rms_norm_eps", missing.eps, 0, 1));
   c.max_positions = keys.integer_or("max_position_embeddings", missing.positions, 1, kMaxInt);

@@ -20,6 +20,7 @@
 #include "core/hadamard.h"
 #include "formats/linear_weight.h"
 #include "kernels/choice.h"
+#include "kernels/routes.h"
 
 namespace fidelio {
 
@@ -135,6 +136,14 @@ struct AttentionShape {
 // (x + .044715 x^3))) / 2.
 enum class Gate : uint8_t { silu, gelu_tanh };
 
+// A product of some rows of a routed input by the weight of their expert, into the same rows of y.
+template <class Linear, class Matrix>
+struct RoutedLinear {
+  const Linear* weight;
+  Matrix* y;
+  int64_t first, rows;  // slots (routes.h)
+};
+
 // What a backend must have. Matrix: an FP32 matrix in device memory. Acts: what linears see, i.e. the prepared output
 // of norm, attend, gated, turn; it is a light handle on the backend's own scratch and dies at the next call that returns
 // one.
@@ -143,7 +152,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
                            typename B::Matrix& matrix, const typename B::Matrix& input, typename B::Acts acts,
                            typename B::KvCache& cache, const Batch& batch, std::span<const float> host,
                            std::span<float> host_out, const AttentionShape& attention, const Hadamard& hadamard,
-                           const typename B::Order& order) {
+                           const typename B::Order& order, const Routes& routes) {
   // Memory: matrices, packed weights, a cache of `pages` pages, scratch for up to `rows` rows of `columns` inputs.
   { b.allocate(int64_t{1}, int64_t{1}) } -> std::same_as<typename B::Matrix>;
   typename B::HostFloats;  // a vector of floats that downloads reach fast
@@ -173,8 +182,17 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   b.repeat(uint64_t{0}, std::function<void()>());
   b.rope_append(matrix, matrix, input, &input, &input, cache,
                 0);  // q (n,h,e), k, v (n,hk,e), q_norm or null, k_norm or null
-  { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;          // softmax(q k / sqrt e) v, causal, GQA
-  { b.gated(input, input, Gate::silu) } -> std::same_as<typename B::Acts>;  // silu or gelu(gate) * up
+  { b.attend(input, cache, 0) } -> std::same_as<typename B::Acts>;  // softmax(q k / sqrt e) v, causal, GQA
+  {
+    b.gated(input, input, Gate::silu, int64_t{1})
+    } -> std::same_as<typename B::Acts>;  // silu or gelu(gate) * up, rows of them
+  // A mixture of experts. follow() says which slots there are until the next one: n k at most of what reserve() was told.
+  // routed: the rows of x (n, K) in their slots' order, (n k, K). linear_routed: every slot by one weight in all. What
+  // was gated of it has as many rows. add_routed: x (n, d) += the sum of each row's slots of y (n k, d) under their shares.
+  b.follow(routes);
+  { b.routed(input) } -> std::same_as<typename B::Acts>;
+  b.linear_routed(acts, std::span<const RoutedLinear<typename B::Linear, typename B::Matrix>>{});
+  b.add_routed(input, matrix);
   // The newest acts, every row turned; `input` has the signs of the matrix's core (K, K) as +1 and -1, nothing if K is 1.
   { b.turn(acts, hadamard, input) } -> std::same_as<typename B::Acts>;
   // Acts of an input's columns in another order, those that are kept in 8 bits last and twice (ModelConfig::kept_columns).

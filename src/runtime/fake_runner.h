@@ -76,6 +76,9 @@ class FakeRunner final : public Runner {
   void linear_input(int, InputId, std::span<float>) override {}
   void add_output(int, Role, std::span<const float>) override {}
   PackedLinear pack(const LinearWeight&) override { return nullptr; }
+  Routes routes(int) override { return {}; }
+  void expert_input(int, int, InputId, std::span<const int32_t>, std::span<float>) override {}
+  void add_experts(int) override {}
   void set_linear(LinearId, PackedLinear) override {}
   PackedLinear linear(LinearId) const override { return nullptr; }
 

@@ -1,8 +1,9 @@
-// The vectors of a model that are not linears, from a checkpoint onto a backend. Included by runner_impl.h.
+// What a model has beside its linears, norms and routers, from a checkpoint onto a backend. Included by runner_impl.h.
 #pragma once
 #include <cmath>
 
 #include "arch/weight_names.h"
+#include "formats/finite.h"
 #include "runtime/model.h"
 
 namespace fidelio {
@@ -56,6 +57,11 @@ void load_norms(B& b, Model<B>& model, const Checkpoint& checkpoint) {
     for (const Stop& stop : kStops)
       model.layers[static_cast<size_t>(i)].orders[static_cast<size_t>(stop.input)] =
           b.make_order(checkpoint.order(i, stop), c.kept_columns);
+  for (int i = 0; c.experts > 0 && i < c.L; ++i) {
+    const LinearWeight router = checkpoint.router(i);
+    check_finite(router, fmt::format("{}: {}", checkpoint.folder(), router_name(c, i)));
+    model.layers[static_cast<size_t>(i)].router = std::make_shared<const typename B::Linear>(b.pack(router));
+  }
   model.final_norm = norm(-1, Norm::final, model.scalars.final_norm);
   if (c.rotated) {
     model.attended = load_turn(b, heads_turn(c));

@@ -23,6 +23,11 @@ struct Scalars {
 Scalars scalars_of(const ModelConfig& config);
 
 template <Backend B>
+struct Expert {
+  std::shared_ptr<const typename B::Linear> gate, up, down;
+};
+
+template <Backend B>
 struct Layer {
   using Weight = std::shared_ptr<const typename B::Linear>;  // shared: a search holds many and switches pointers
   Weight q;                                                  // (h e, d)
@@ -30,6 +35,8 @@ struct Layer {
   Weight o;                                                  // (d, h e)
   Weight gate, up;                                           // (f, d)
   Weight down;                                               // (d, f)
+  std::vector<Expert<B>> experts;                            // (E) in place of these three, and who chooses
+  Weight router;                                             // (E, d)
   // Rows 0 where the family has none: before attention and the MLP (1, d), of what they add (1, d), of queries and keys,
   // (1, e), or (1, h e) and (1, hk e) for all heads together.
   typename B::Matrix attn_norm, mlp_norm, post_attn_norm, post_mlp_norm, q_norm, k_norm;
@@ -64,6 +71,10 @@ struct Model {
     if (id.role == Role::embedding) return embedding;
     if (id.role == Role::head) return head;
     Layer<B>& layer = layers.at(static_cast<size_t>(id.layer));
+    if (id.expert >= 0) {
+      Expert<B>& expert = layer.experts.at(static_cast<size_t>(id.expert));
+      return id.role == Role::gate ? expert.gate : id.role == Role::up ? expert.up : expert.down;
+    }
     switch (id.role) {
       case Role::q:
         return layer.q;

@@ -58,6 +58,8 @@ void check_same_shapes(const ModelConfig& draft, const ModelConfig& model) {
   same("key and value heads", draft.hk, model.hk);
   same("head dimensions", draft.e, model.e);
   same("tokens", draft.v, model.v);
+  same("experts", draft.experts, model.experts);
+  same("experts a row", draft.experts_per_row, model.experts_per_row);
   check(draft.rotated == model.rotated,
         "the draft is {}rotated, the model {}: values in their cache are turned alike or not at all",
         draft.rotated ? "" : "not ", model.rotated ? "is" : "is not");

@@ -45,10 +45,12 @@ class RunnerImpl : public Runner {
     return bytes;
   }
   int64_t bytes_read(Reading reading) const override {
-    int64_t bytes = 0;
+    int64_t bytes = 0, of_experts = 0;
     for (LinearId id : linears_of(model_.config))
       if (id.role != Role::embedding && id.role != Role::head)
-        bytes += b_.bytes_read(*const_cast<Model<B>&>(model_).slot(id), reading);
+        (id.expert < 0 ? bytes : of_experts) += b_.bytes_read(*const_cast<Model<B>&>(model_).slot(id), reading);
+    const ModelConfig& c = model_.config;
+    if (c.experts > 0) bytes += of_experts / c.experts * c.experts_per_row;  // of one row
     return bytes + b_.bytes_read(*model_.head, reading.activations);
   }
   std::string kernel_of(LinearId id, Activations mode) const override {
@@ -150,6 +152,20 @@ class RunnerImpl : public Runner {
     add_branch(b_, model_, b_.input(m), *model_.slot({index, role}), norm, w_);
   }
 
+  Routes routes(int index) override {
+    choose_experts(b_, model_, index, w_, rows_);
+    return w_.routes;
+  }
+  void expert_input(int index, int expert, InputId which, std::span<const int32_t> rows, std::span<float> to) override {
+    b_.copy(w_.x, w_.normed, rows_);
+    b_.normalise(w_.normed, layer(index).mlp_norm, model_.scalars.eps);
+    route_to(expert, rows, w_.routes);
+    b_.follow(w_.routes);
+    const auto acts = which == InputId::mlp_in ? b_.routed(w_.normed) : experts_half(b_, model_, index, w_);
+    b_.read(acts, to);
+  }
+  void add_experts(int index) override { fidelio::add_experts(b_, model_, index, w_, rows_); }
+
   PackedLinear pack(const LinearWeight& weight) override {
     return std::make_shared<const typename B::Linear>(b_.pack(weight));
   }
@@ -175,6 +191,7 @@ class RunnerImpl : public Runner {
     model_.attention = attention_shape(c, options_.context);
     model_.scalars = scalars_of(c);
     model_.layers.resize(static_cast<size_t>(model_.config.L));
+    for (Layer<B>& layer : model_.layers) layer.experts.resize(static_cast<size_t>(c.experts));
     if (sibling)
       for (LinearId id : linears_of(model_.config)) set_linear(id, sibling->linear(id));
     else
@@ -209,11 +226,13 @@ class RunnerImpl : public Runner {
     check_logit_rows(count);
     begin(batch, reading);
     if constexpr (kChoosesLater) b_.feed(from);
-    b_.repeat(weights_version_, [&] {
+    const auto work = [&] {
       embed();
       layers(0, model_.config.L);
       if (count > 0) multiply_head(0, count);
-    });
+    };
+    if (model_.config.experts > 0) return work();  // the host chooses in between
+    b_.repeat(weights_version_, work);
   }
   std::span<const float> host_logits(int64_t count) {
     host_logits_.resize(static_cast<size_t>(count * model_.config.v));
@@ -238,7 +257,8 @@ class RunnerImpl : public Runner {
     const ModelConfig& c = model_.config;
     w_ = allocate_matrices(b_, c, options_.max_rows, options_.max_logit_rows);
     cache_ = b_.allocate_cache(model_.attention, cache_pages(), options_.kv);
-    b_.reserve(options_.max_rows, std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f}}) + c.kept_columns,
+    b_.reserve(options_.max_rows * std::max(1, c.experts_per_row),
+               std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f}}) + c.kept_columns,
                std::max(options_.cache_tokens, int64_t{c.max_positions}));
   }
 

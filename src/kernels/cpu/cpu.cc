@@ -209,34 +209,36 @@ namespace {
 struct Share {
   const cpu::Linear* weight;
   const cpu::LinearKernel* kernel;
+  const cpu::Prepared* x;
   float* y;
   int64_t y_stride, total, blocks, first_job, jobs;
   bool add;
 
-  void multiply(const cpu::Prepared& x, int64_t first, int64_t last) const {
-    kernel->multiply(*weight, x, first * blocks, std::min(last * blocks, total), y, y_stride, add);
+  void multiply(int64_t first, int64_t last) const {
+    kernel->multiply(*weight, *x, first * blocks, std::min(last * blocks, total), y, y_stride, add);
   }
 };
 
 constexpr int64_t kMaxWeights = 16;
+constexpr int64_t kMaxRouted = 64;  // products of routed rows in one parallel run
 
-Share share_of(const cpu::Linear& weight, const cpu::LinearKernel& kernel, Cpu::Matrix& y, int64_t rows, bool add) {
+Share share_of(const cpu::Linear& weight, const cpu::LinearKernel& kernel, const cpu::Prepared& x, float* y, bool add,
+               int64_t first_job) {
   const int64_t total = (weight.out + kernel.block - 1) / kernel.block;
   const int64_t block_bytes = std::max<int64_t>(1, static_cast<int64_t>(weight.packed.size()) / total);
-  const int64_t blocks = std::max<int64_t>(1, rows > 16 ? 64 / kernel.block : (32 << 10) / block_bytes);
-  return {&weight, &kernel, y.data(), weight.out, total, blocks, 0, (total + blocks - 1) / blocks, add};
+  const int64_t blocks = std::max<int64_t>(1, x.rows > 16 ? 64 / kernel.block : (32 << 10) / block_bytes);
+  return {&weight, &kernel, &x, y, weight.out, total, blocks, first_job, (total + blocks - 1) / blocks, add};
 }
 
-void run_shares(ThreadPool& pool, std::span<const Share> shares, const cpu::Prepared& x) {
+void run_shares(ThreadPool& pool, std::span<const Share> shares) {
   const int64_t jobs = shares.back().first_job + shares.back().jobs;
   const auto range = [&](int64_t first, int64_t last, int) {
-    for (const Share& share : shares) {
-      const int64_t from = std::max(first - share.first_job, int64_t{0}),
-                    to = std::min(last - share.first_job, share.jobs);
-      if (from < to) share.multiply(x, from, to);
-    }
+    auto share = std::ranges::upper_bound(shares, first, {}, &Share::first_job) - 1;
+    for (; share != shares.end() && share->first_job < last; ++share)
+      share->multiply(std::max(first - share->first_job, int64_t{0}), std::min(last - share->first_job, share->jobs));
   };
-  if (x.rows > 16) return pool.run(jobs, [&](int64_t job, int thread) { range(job, job + 1, thread); });
+  const bool many = std::ranges::any_of(shares, [](const Share& share) { return share.x->rows > 16; });
+  if (many) return pool.run(jobs, [&](int64_t job, int thread) { range(job, job + 1, thread); });
   pool.run_ranges(jobs, range);
 }
 
@@ -254,7 +256,8 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
     const int bits = activation_bits(s.reading.activations, weights[i].first->spec);
     const cpu::Prepared x = s.prepared(input, form, group, bits);
     Share shares[kMaxWeights];
-    int64_t count = 0, jobs = 0;
+    size_t count = 0;
+    int64_t jobs = 0;
     for (size_t j = i; j < weights.size(); ++j) {
       const Linear& w = *weights[j].first;
       const cpu::LinearKernel& kernel = s.kernel(w, input);
@@ -264,12 +267,10 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
         continue;
       assert(w.in == input.columns && weights[j].second->columns == w.out && weights[j].second->rows >= input.rows);
       done[j] = true;
-      Share share = share_of(w, kernel, *weights[j].second, input.rows, false);
-      share.first_job = jobs;
-      jobs += share.jobs;
-      shares[count++] = share;
+      shares[count] = share_of(w, kernel, x, weights[j].second->data(), false, jobs);
+      jobs += shares[count++].jobs;
     }
-    run_shares(s.pool, {shares, static_cast<size_t>(count)}, x);
+    run_shares(s.pool, {shares, count});
   }
 }
 
@@ -279,8 +280,71 @@ void Cpu::linear_add(Acts input, const Linear& weight, Matrix& x) {
   const cpu::LinearKernel& kernel = s.kernel(weight, input);
   const cpu::Prepared prepared = s.prepared(input, kernel.form, activation_group(weight.spec),
                                             activation_bits(s.reading.activations, weight.spec));
-  const Share share = share_of(weight, kernel, x, input.rows, true);
-  run_shares(s.pool, {&share, 1}, prepared);
+  const Share share = share_of(weight, kernel, prepared, x.data(), true, 0);
+  run_shares(s.pool, {&share, 1});
+}
+
+namespace {
+
+// What a routed product wants its rows prepared as; neighbours that want the same share it.
+struct RoutedInput {
+  cpu::Form form;
+  int64_t group;
+  int bits;
+  int64_t first, rows;
+  bool operator==(const RoutedInput&) const = default;
+};
+
+}  // namespace
+
+// As many products at a time as there is scratch for, most often all: their rows are prepared, then all are multiplied.
+void Cpu::linear_routed(Acts input, std::span<const RoutedLinear<Linear, Matrix>> products) {
+  State& s = *state_;
+  assert(input.version == s.version && "an Acts dies at the next call that returns one");
+  s.cached_version = 0;  // its scratch is used here
+  RoutedInput inputs[kMaxRouted];
+  cpu::Prepared prepared[kMaxRouted];
+  Share shares[kMaxRouted];
+  size_t offsets[kMaxRouted];
+  for (size_t next = 0; next < products.size();) {
+    size_t count = 0, used = 0, bytes = 0;
+    size_t seen[kMaxRouted];  // which of the inputs a product sees
+    const size_t begin = next;
+    for (; next < products.size() && next - begin < kMaxRouted; ++next) {
+      const auto& [w, y, first, rows] = products[next];
+      assert(w->in == input.columns && y->columns == w->out && y->rows >= first + rows && first + rows <= input.rows);
+      const cpu::Form form = s.kernel(*w, input).form;
+      const bool integer = cpu::is_integer(form);
+      const RoutedInput wanted{form, integer ? activation_group(w->spec) : input.columns,
+                               form == cpu::Form::i8 ? activation_bits(s.reading.activations, w->spec) : 0, first,
+                               rows};
+      if (count == 0 || inputs[count - 1] != wanted) {
+        const size_t own = (cpu::prepared_bytes(form, rows, input.columns, wanted.group) + 63) / 64 * 64;
+        if (count > 0 && bytes + own > s.prepare_scratch.size()) break;
+        inputs[count] = wanted;
+        offsets[count++] = bytes;
+        bytes += own;
+      }
+      seen[next - begin] = count - 1;
+      used = next - begin + 1;
+    }
+    const auto prepare = [&](int64_t i, int) {
+      const RoutedInput& in = inputs[i];
+      prepared[i] = cpu::prepare(in.form, s.isa, input.values + in.first * input.columns, in.rows, input.columns,
+                                 in.group, in.bits, s.prepare_scratch.data() + offsets[i], 0, in.rows);
+    };
+    if (input.rows > 16)
+      s.pool.run(static_cast<int64_t>(count), prepare);
+    else
+      for (size_t i = 0; i < count; ++i) prepare(static_cast<int64_t>(i), 0);
+    int64_t jobs = 0;
+    for (size_t i = 0; i < used; ++i) {
+      const auto& [w, y, first, rows] = products[begin + i];
+      shares[i] = share_of(*w, s.kernel(*w, input), prepared[seen[i]], y->row(first), false, jobs);
+      jobs += shares[i].jobs;
+    }
+    run_shares(s.pool, {shares, used});
+  }
 }
 
 }  // namespace fidelio

@@ -78,7 +78,11 @@ class Cpu {
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
-  Acts gated(const Matrix& gate, const Matrix& up, Gate how);
+  Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
+  void follow(const Routes& routes);
+  Acts routed(const Matrix& x);
+  void linear_routed(Acts input, std::span<const RoutedLinear<Linear, Matrix>> products);
+  void add_routed(const Matrix& y, Matrix& x);
   Acts turn(Acts acts, const Hadamard& how, const Matrix& signs);
   Order make_order(std::span<const int32_t> columns, int64_t kept);
   Acts gather(Acts acts, const Order& order);

@@ -167,14 +167,41 @@ void Cpu::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x
   });
 }
 
-Cpu::Acts Cpu::gated(const Matrix& gate, const Matrix& up, Gate how) {
+Cpu::Acts Cpu::gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows) {
   State& s = *state_;
   const auto function = how == Gate::silu ? s.kernels.swiglu : s.kernels.geglu;
-  const Acts out = s.publish(static_cast<int64_t>(s.ids.size()), gate.columns);
+  const Acts out = s.publish(rows, gate.columns);
   float* y = s.acts.as<float>();
   for_rows(s.pool, out.rows, out.columns,
            [&](int64_t row) { function(gate.row(row), up.row(row), y + row * out.columns, out.columns); });
   return out;
+}
+
+void Cpu::follow(const Routes& routes) { state_->routes = &routes; }
+
+Cpu::Acts Cpu::routed(const Matrix& x) {
+  State& s = *state_;
+  const Acts out = s.publish(s.routes->count(), x.columns);
+  float* y = s.acts.as<float>();
+  for_rows(s.pool, out.rows, out.columns, [&](int64_t slot) {
+    const float* row = x.row(s.routes->rows[static_cast<size_t>(slot)]);
+    std::copy(row, row + x.columns, y + slot * x.columns);
+  });
+  return out;
+}
+
+void Cpu::add_routed(const Matrix& y, Matrix& x) {
+  State& s = *state_;
+  const Routes& routes = *s.routes;
+  assert(y.columns == x.columns && y.rows >= routes.count());
+  for_rows(s.pool, static_cast<int64_t>(s.ids.size()), x.columns * routes.per_row, [&](int64_t row) {
+    float* sum = x.row(row);
+    for (int i = 0; i < routes.per_row; ++i) {
+      const auto slot = static_cast<size_t>(routes.slots[static_cast<size_t>(row * routes.per_row + i)]);
+      const float share = routes.shares[slot], *part = y.row(static_cast<int64_t>(slot));
+      for (int64_t c = 0; c < x.columns; ++c) sum[c] += share * part[c];
+    }
+  });
 }
 
 Cpu::Acts Cpu::turn(Acts acts, const Hadamard& how, const Matrix& signs) {

@@ -55,7 +55,7 @@ TEST_P(Ops, SwigluAgreesWithTheReferenceOverTheWholeRange) {
   cpu.upload(gate, g);
   cpu.upload(up, u);
   std::vector<float> y(gate.size());
-  cpu.read(cpu.gated(g, u, Gate::silu), y);
+  cpu.read(cpu.gated(g, u, Gate::silu, kRows), y);
   const std::vector<double> want = ref::swiglu(widened(gate), widened(up));
   // exp to 2 ulp = 4 u, the sum, the quotient and the product one rounding each: 8 u. Below e^-88 the exact value is
   // under 300 * 6 * e^-88 and ours is bounded by the same with the clamped exponent.
@@ -80,7 +80,7 @@ TEST_P(Ops, GegluAgreesWithTheReferenceOverTheWholeRange) {
   cpu.upload(gate, g);
   cpu.upload(up, u);
   std::vector<float> y(gate.size());
-  cpu.read(cpu.gated(g, u, Gate::gelu_tanh), y);
+  cpu.read(cpu.gated(g, u, Gate::gelu_tanh, kRows), y);
   const std::vector<double> want = ref::geglu(widened(gate), widened(up));
   // As for SwiGLU 8 u, and the exponent 2 t is off by six roundings, which move e^-2t by 6 u |2 t|, where |t| is below
   // 6 for what is not 0 in FP32 beside the others; below that the value is under 1e-14 |x|.

@@ -1,0 +1,84 @@
+#include "runtime/routing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace fidelio {
+namespace {
+
+// The experts of one row, ascending, and their shares.
+struct Chosen {
+  std::vector<int32_t> experts;
+  std::vector<double> shares;
+};
+
+void choose(std::span<const float> logits, const RoutingRule& rule, std::vector<int32_t>& order, Chosen& chosen) {
+  order.resize(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto value = [&](int32_t expert) { return logits[static_cast<size_t>(expert)]; };
+  const auto before = [&](int32_t a, int32_t b) {
+    const float x = value(a), y = value(b);
+    if (std::isnan(x) || std::isnan(y)) return std::isnan(x) == std::isnan(y) ? a < b : std::isnan(y);
+    return x != y ? x > y : a < b;
+  };
+  std::partial_sort(order.begin(), order.begin() + rule.per_row, order.end(), before);
+  const double largest = static_cast<double>(value(order[0]));
+  const auto weight = [&](int32_t expert) { return std::exp(static_cast<double>(value(expert)) - largest); };
+  chosen.experts.assign(order.begin(), order.begin() + rule.per_row);
+  std::ranges::sort(chosen.experts);
+  double sum = 0;
+  if (rule.renormalised)
+    for (const int32_t expert : chosen.experts) sum += weight(expert);
+  else
+    for (int32_t expert = 0; expert < rule.experts; ++expert) sum += weight(expert);
+  chosen.shares.clear();
+  for (const int32_t expert : chosen.experts) chosen.shares.push_back(weight(expert) / sum);
+}
+
+}  // namespace
+
+void route(std::span<const float> logits, const RoutingRule& rule, Routes& routes) {
+  const auto E = static_cast<size_t>(rule.experts), k = static_cast<size_t>(rule.per_row), n = logits.size() / E;
+  thread_local std::vector<int32_t> order;
+  thread_local Chosen chosen;
+  thread_local std::vector<int32_t> experts;  // (n, k)
+  thread_local std::vector<float> shares;     // (n, k)
+  thread_local std::vector<int64_t> next;     // the next slot of each expert
+  experts.clear(), shares.clear();
+  next.assign(E, 0);
+  for (size_t row = 0; row < n; ++row) {
+    choose(logits.subspan(row * E, E), rule, order, chosen);
+    experts.insert(experts.end(), chosen.experts.begin(), chosen.experts.end());
+    for (const double share : chosen.shares) shares.push_back(static_cast<float>(share));
+    for (const int32_t expert : chosen.experts) ++next[static_cast<size_t>(expert)];
+  }
+  routes.per_row = rule.per_row;
+  routes.groups.clear();
+  int64_t slots = 0;
+  for (size_t expert = 0; expert < E; ++expert) {
+    const int64_t count = next[expert];
+    next[expert] = slots;
+    if (count > 0) routes.groups.push_back({static_cast<int>(expert), slots, count});
+    slots += count;
+  }
+  routes.rows.resize(n * k), routes.shares.resize(n * k), routes.slots.resize(n * k);
+  for (size_t i = 0; i < n * k; ++i) {
+    const int64_t slot = next[static_cast<size_t>(experts[i])]++;
+    routes.rows[static_cast<size_t>(slot)] = static_cast<int32_t>(i / k);
+    routes.shares[static_cast<size_t>(slot)] = shares[i];
+    routes.slots[i] = static_cast<int32_t>(slot);
+  }
+}
+
+void route_to(int expert, std::span<const int32_t> rows, Routes& routes) {
+  routes.per_row = 1;
+  routes.rows.assign(rows.begin(), rows.end());
+  routes.shares.assign(rows.size(), 1.0f);
+  routes.slots.resize(rows.size());
+  std::iota(routes.slots.begin(), routes.slots.end(), 0);
+  routes.groups = {{expert, 0, static_cast<int64_t>(rows.size())}};
+}
+
+}  // namespace fidelio
