@@ -107,6 +107,7 @@ int64_t Desk::header_bytes(const std::map<LinearId, FormatSpec>& formats) const 
   }
   for (const auto& [layer, norm] : norms_of(source.config()))
     bytes += static_cast<int64_t>(norm_name(source.config(), layer, norm).size()) + 80;
+  for (const std::string& router : router_names(source.config())) bytes += static_cast<int64_t>(router.size()) + 100;
   return bytes;
 }
 

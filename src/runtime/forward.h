@@ -134,17 +134,21 @@ typename B::Acts experts_half(B& b, const Model<B>& model, int index, Workspace<
   return b.gated(w.gate, w.up, gate_of(model.config), w.routes.count());
 }
 
-// x += what the experts of each row give, under their shares.
+// x += what downs make of that, under the rows' shares.
+template <Backend B>
+void add_given(B& b, const Model<B>& model, int index, Workspace<B>& w, typename B::Acts gated) {
+  const Layer<B>& layer = model.layers[static_cast<size_t>(index)];
+  w.products.clear();
+  for (const auto& [expert, first, slots] : w.routes.groups)
+    w.products.push_back({layer.experts[static_cast<size_t>(expert)].down.get(), &w.given, first, slots});
+  b.linear_routed(gated, w.products);
+  b.add_routed(w.given, w.x);
+}
+
 template <Backend B>
 void add_experts(B& b, const Model<B>& model, int index, Workspace<B>& w, int64_t rows) {
   choose_experts(b, model, index, w, rows);
-  const auto gated = experts_half(b, model, index, w);
-  w.products.clear();
-  for (const auto& [expert, first, slots] : w.routes.groups)
-    w.products.push_back({model.layers[static_cast<size_t>(index)].experts[static_cast<size_t>(expert)].down.get(),
-                          &w.given, first, slots});
-  b.linear_routed(gated, w.products);
-  b.add_routed(w.given, w.x);
+  add_given(b, model, index, w, experts_half(b, model, index, w));
 }
 
 // The whole model's layer `index`.

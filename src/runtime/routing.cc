@@ -72,13 +72,19 @@ void route(std::span<const float> logits, const RoutingRule& rule, Routes& route
   }
 }
 
-void route_to(int expert, std::span<const int32_t> rows, Routes& routes) {
+Routes alone(std::span<const int32_t> rows) {
+  Routes routes;
   routes.per_row = 1;
   routes.rows.assign(rows.begin(), rows.end());
-  routes.shares.assign(rows.size(), 1.0f);
-  routes.slots.resize(rows.size());
-  std::iota(routes.slots.begin(), routes.slots.end(), 0);
-  routes.groups = {{expert, 0, static_cast<int64_t>(rows.size())}};
+  return routes;
+}
+
+Routes as_they_are(int64_t rows) {
+  Routes routes;
+  routes.per_row = 1;
+  routes.rows.resize(static_cast<size_t>(rows));
+  std::iota(routes.rows.begin(), routes.rows.end(), 0);
+  return routes;
 }
 
 }  // namespace fidelio

@@ -15,7 +15,8 @@ struct RoutingRule {
 
 // logits (n, E). Of equal ones the first expert's comes first; NaN last of all.
 void route(std::span<const float> logits, const RoutingRule& rule, Routes& routes);
-// Those rows through one expert, each under a share of 1: what an expert sees and gives by itself.
-void route_to(int expert, std::span<const int32_t> rows, Routes& routes);
+// For Backend::routed alone, without shares: each of these rows in a slot of its own.
+Routes alone(std::span<const int32_t> rows);
+Routes as_they_are(int64_t rows);  // rows 0, 1, ..
 
 }  // namespace fidelio

@@ -156,15 +156,33 @@ class RunnerImpl : public Runner {
     choose_experts(b_, model_, index, w_, rows_);
     return w_.routes;
   }
-  void expert_input(int index, int expert, InputId which, std::span<const int32_t> rows, std::span<float> to) override {
+  void expert_input(int index, const Routes& routes, std::span<float> to) override {
     b_.copy(w_.x, w_.normed, rows_);
     b_.normalise(w_.normed, layer(index).mlp_norm, model_.scalars.eps);
-    route_to(expert, rows, w_.routes);
-    b_.follow(w_.routes);
-    const auto acts = which == InputId::mlp_in ? b_.routed(w_.normed) : experts_half(b_, model_, index, w_);
-    b_.read(acts, to);
+    w_.routes = routes;
+    b_.read(experts_half(b_, model_, index, w_), to);
   }
-  void add_experts(int index) override { fidelio::add_experts(b_, model_, index, w_, rows_); }
+  void add_experts(int index, const Routes& routes, std::span<const float> input) override {
+    b_.upload(input, w_.gate);
+    w_.routes = as_they_are(routes.count());
+    b_.follow(w_.routes);
+    const auto acts = b_.routed(w_.gate);
+    w_.routes = routes;
+    b_.follow(w_.routes);
+    add_given(b_, model_, index, w_, acts);
+  }
+  void take_rows(std::span<const float> x, std::span<const int32_t> rows, std::span<float> to) override {
+    const auto d = static_cast<size_t>(model_.config.d);
+    if (gpu()) {
+      b_.upload(x, w_.normed);
+      w_.routes = alone(rows);
+      b_.follow(w_.routes);
+      return b_.read(b_.routed(w_.normed), to);
+    }
+    for (size_t i = 0; i < rows.size(); ++i)
+      std::ranges::copy(x.subspan(static_cast<size_t>(rows[i]) * d, d),
+                        to.begin() + static_cast<std::ptrdiff_t>(i * d));
+  }
 
   PackedLinear pack(const LinearWeight& weight) override {
     return std::make_shared<const typename B::Linear>(b_.pack(weight));
