@@ -339,10 +339,6 @@ std::optional<int64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
-}  // namespace
-
-namespace {
-
 // The phases of a compression, each holding what the others do not: embedding and head are quantised; layers are; sensitivities are measured; plans are served. `always` is there all the time.
 struct Holding {
   MemoryNeed always, reference, runner, serving_runner, decoded;

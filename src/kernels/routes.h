@@ -5,7 +5,7 @@
 //                                            slot     0    1    2    3    4    5
 //                                            row      0    1    1    2    0    2
 //
-// Who chooses is runtime/routing.h.
+// Who chooses is runtime/forward/routing.h.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "runtime/routing.h"
+#include "runtime/forward/routing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
