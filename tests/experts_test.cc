@@ -209,6 +209,7 @@ TEST(Experts, WhatIsNotBuiltForThemIsRefused) {
   };
   refused("fidelio quantize m --format int4g128 --rotate -o x", "mixture of experts");
   refused("fidelio quantize m --format int4g128 --atom -o x", "mixture of experts");
+  refused("fidelio compress m --ear 0.98 --tune -o x", "mixture of experts");
   refused("fidelio tune m --reference m --calibration " + source_path("models/data/chat.txt") + " -o x",
           "mixture of experts");
   EXPECT_FALSE(std::filesystem::exists(folder / "x"));
