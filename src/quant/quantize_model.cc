@@ -1,5 +1,7 @@
 #include "quant/quantize_model.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 
 #include "core/progress.h"
@@ -221,20 +223,23 @@ void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const St
 }
 
 // One expert after the other, each against the rows that pass it. What no row of the calibration text passes is rounded to
-// nearest.
-void quantize_experts(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, Workbench& bench,
-                      const ModelQuantizer& how, ThreadPool& pool, Passage& passage, Passage* exact,
-                      const std::function<void(QuantizedLinear)>& done) {
+// nearest: the number of those experts.
+int quantize_experts(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, Workbench& bench,
+                     const ModelQuantizer& how, ThreadPool& pool, Passage& passage, Passage* exact,
+                     const std::function<void(QuantizedLinear)>& done) {
+  int unseen = 0;
   for (int expert = 0; expert < source.config().experts; ++expert) {
     bench.begin(shape_of(source.config(), {layer, stop.roles.front(), expert})[1]);
     const bool seen = passage.add_expert(expert, stop.input, bench, exact) > 0;
     if (seen) bench.factorize(how.options.damping, how.options.act_order);
+    unseen += !seen;
     for (Role role : stop.roles)
       if (seen)
         quantize_linear(runner, source, {layer, role, expert}, bench, how, done);
       else
         quantize_rtn_linear(source, {layer, role, expert}, how, pool, done, &runner);
   }
+  return unseen;
 }
 
 // The head, and an embedding that is one too: against the final hidden states of the source's own weights, which the
@@ -398,6 +403,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     bench = make_workbench(runner, pool);
   }
   Passage* const exact = own ? &*own : nullptr;
+  int unseen = 0;  // stops of experts
   for (int64_t number = 0; number < int64_t{config.L} * 4; ++number) {
     const int layer = static_cast<int>(number / 4);
     const Stop& stop = kStops[static_cast<size_t>(number % 4)];
@@ -410,7 +416,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
       if (missing > 0 && !experts) passage->observe(layer, stop.input, columns, nullptr, exact);
     } else if (experts) {
       make(name, [&](const auto& emit) {
-        quantize_experts(runner, source, layer, stop, *bench, how, pool, *passage, exact, emit);
+        unseen += quantize_experts(runner, source, layer, stop, *bench, how, pool, *passage, exact, emit);
       });
       --missing;
     } else {
@@ -424,6 +430,9 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     }
     if (ours(number)) progress.advance(work.passing(layer, stop));
   }
+  if (unseen > 0)
+    spdlog::warn("{} of {} experts are passed by no row of the calibration text: rounded to nearest; give more text",
+                 (unseen + 1) / 2, int64_t{config.L} * config.experts);
 }
 
 }  // namespace fidelio
