@@ -307,6 +307,32 @@ TEST(HfConfig, TextModelsAreFoundWithin) {
   EXPECT_THROW(parse_config(R"({"model_type":"gemma3","text_config":[]})", "f"), Error);
 }
 
+// Qwen's models that see images: their first files have the text model's keys beside the others, later ones in a part; the
+// rope is the plain one for text. Other ropes are still refused.
+TEST(HfConfig, QwenTextModelsAreFoundWithinOrBeside) {
+  Json flat = valid();
+  flat["architectures"] = {"Qwen2_5_VLForConditionalGeneration"};
+  flat["model_type"] = "qwen2_5_vl";
+  flat["vision_config"] = Json::object();
+  flat["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {8, 4, 4}}};
+  flat["rope_theta"] = 1e6;
+  flat["num_key_value_heads"] = 2;
+  const ModelConfig beside = parse_config(flat.dump(), "f");
+  EXPECT_EQ(beside.architecture, Architecture::qwen2);
+  EXPECT_EQ(beside.rope.type, RopeType::plain);
+  EXPECT_EQ(beside.rope.theta, 1e6);
+  Json text = flat;
+  text.erase("architectures"), text.erase("vision_config");
+  text["model_type"] = "qwen2_5_vl_text";
+  Json outer = {{"model_type", "qwen2_5_vl"}, {"text_config", text}, {"tie_word_embeddings", true}};
+  EXPECT_EQ(parse_config(outer.dump(), "f").architecture, Architecture::qwen2);
+  EXPECT_TRUE(parse_config(outer.dump(), "f").tie_embeddings);
+  outer["text_config"]["model_type"] = "gpt2";
+  EXPECT_THROW(parse_config(outer.dump(), "f"), Error);
+  flat["rope_scaling"]["type"] = "ntk";
+  EXPECT_THROW(parse_config(flat.dump(), "f"), Error);
+}
+
 TEST(HfConfig, MutatedConfigsAreRefusedOrSane) {
   const std::string pieces[] = {"-", "0", "null", "1e9", "[]", "{}", "\"", ",", "\"yarn\"", "false", "4294967297", "9"};
   int refused = 0, accepted = 0;
