@@ -102,14 +102,6 @@ struct AttentionShape {
 // (x + .044715 x^3))) / 2.
 enum class Gate : uint8_t { silu, gelu_tanh };
 
-// A product of some rows of a routed input by the weight of their expert, into the same rows of y.
-template <class Linear, class Matrix>
-struct RoutedLinear {
-  const Linear* weight;
-  Matrix* y;
-  int64_t first, rows;  // slots (routes.h)
-};
-
 // What a backend must have. Matrix: an FP32 matrix in device memory. Acts: what linears see, i.e. the prepared output
 // of norm, attend, gated, turn; it is a light handle on the backend's own scratch and dies at the next call that returns
 // one.
@@ -152,12 +144,18 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   {
     b.gated(input, input, Gate::silu, int64_t{1})
     } -> std::same_as<typename B::Acts>;  // silu or gelu(gate) * up, rows of them
-  // A mixture of experts. follow() says which slots there are until the next one: n k at most of what reserve() was told.
-  // routed: the rows of x (n, K) in their slots' order, (n k, K). linear_routed: every slot by one weight in all. What
-  // was gated of it has as many rows. add_routed: x (n, d) += the sum of each row's slots of y (n k, d) under their shares.
+  // A mixture of experts. experts: one matrix of each of a layer's experts, which must outlive it. route: chooses for the
+  // rows of x (n, d), by the router (E, d), whose logits (n, E) are left; follow: takes another's choice. `alone`: where all
+  // products of this choice are of experts that say so (Experts::alone), none of them needs the host, and a step may be
+  // recorded. routed: x in slots, n k at most of what reserve() was told; linear_routed: every slot by its expert; what was
+  // gated of it has as many rows. add_routed: x (n, d) += the sum of each row's slots of y (n k, d) under their shares.
+  { b.experts(std::span<const typename B::Linear* const>()) } -> std::same_as<typename B::Experts>;
+  b.route(input, linear, RoutingRule(), false, matrix);
+  { b.routes_alone(RoutingRule()) } -> std::same_as<bool>;  // in the step that has begun
   b.follow(routes);
+  { b.routes() } -> std::same_as<const Routes&>;
   { b.routed(input) } -> std::same_as<typename B::Acts>;
-  b.linear_routed(acts, std::span<const RoutedLinear<typename B::Linear, typename B::Matrix>>{});
+  b.linear_routed(acts, std::span<const RoutedProduct<typename B::Experts, typename B::Matrix>>{});
   b.add_routed(input, matrix);
   // The newest acts, every row turned; `input` has the signs of the matrix's core (K, K) as +1 and -1, nothing if K is 1.
   { b.turn(acts, hadamard, input) } -> std::same_as<typename B::Acts>;

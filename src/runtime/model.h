@@ -37,6 +37,7 @@ struct Layer {
   Weight down;                                               // (d, f)
   std::vector<Expert<B>> experts;                            // (E) in place of these three, and who chooses
   Weight router;                                             // (E, d)
+  typename B::Experts gates, ups, downs;                     // those of `experts`, once collect_experts() was called
   // Rows 0 where the family has none: before attention and the MLP (1, d), of what they add (1, d), of queries and keys,
   // (1, e), or (1, h e) and (1, hk e) for all heads together.
   typename B::Matrix attn_norm, mlp_norm, post_attn_norm, post_mlp_norm, q_norm, k_norm;

@@ -1,9 +1,7 @@
 // The matrices of one step, of either kind of MLP.
 #pragma once
 #include <algorithm>
-#include <vector>
 
-#include "runtime/forward/routing.h"
 #include "runtime/model.h"
 
 namespace fidelio {
@@ -16,11 +14,8 @@ struct Workspace {
   typename B::Matrix gate, up;  // (n, f), of experts (n k, f)
   typename B::Matrix branch;    // (n, d) what attention or the MLP adds, where it is normalised first; else rows 0
   typename B::Matrix logits;    // (logit rows, v)
-  // Of a model with experts: their input, the router's logits, what they give, and the work that follows from the choice.
+  // Of a model with experts: their input, the router's logits, what they give.
   typename B::Matrix normed, routing, given;  // (n, d), (n, E), (n k, d)
-  typename B::HostFloats host_routing;        // (n, E)
-  Routes routes;
-  std::vector<RoutedLinear<typename B::Linear, typename B::Matrix>> products;
 };
 
 template <Backend B>
@@ -39,8 +34,6 @@ Workspace<B> allocate_matrices(B& b, const ModelConfig& c, int64_t rows, int64_t
   w.normed = b.allocate(rows, c.d);
   w.routing = b.allocate(rows, c.experts);
   w.given = b.allocate(slots, c.d);
-  w.host_routing.resize(static_cast<size_t>(rows * c.experts));
-  w.products.reserve(2 * static_cast<size_t>(c.experts));
   return w;
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/forward/routing.h"
+#include "kernels/cpu/routing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
