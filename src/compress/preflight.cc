@@ -302,8 +302,7 @@ class Clock {
     }
     const Routes routes = reference_.routes(0);
     std::vector<float> x(static_cast<size_t>(routes.count() * columns));
-    reference_.expert_input(0, routes, x);
-    return x;
+    return reference_.expert_input(0, routes, x), x;
   }
 
   Seconds embedding(LinearId id) {
@@ -448,7 +447,8 @@ std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size) {
     if (id.layer >= 0) largest_linear = std::max(largest_linear, shape.elements());
   }
   // Activations in FP32, as blocks, as halves twice and as a product twice; a weight dequantised, or its two halves.
-  const int64_t workspace = workspace_bytes(size) + size.rows * wide * (4 + 3 + 4 + 8) + 4 * largest_linear;
+  const int64_t workspace =
+      workspace_bytes(size) + size.rows * std::max(1, c.experts_per_row) * wide * (4 + 3 + 4 + 8) + 4 * largest_linear;
   const Holding h{.always = {"the driver's own, libraries'", 600'000'000},
                   .reference = {"weights of the reference", weights},
                   .runner = {"the reference's own matrices and cache", workspace + 4 * cached},

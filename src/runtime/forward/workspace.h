@@ -15,7 +15,7 @@ struct Workspace {
   typename B::Matrix branch;    // (n, d) what attention or the MLP adds, where it is normalised first; else rows 0
   typename B::Matrix logits;    // (logit rows, v)
   // Of a model with experts: their input, the router's logits, what they give.
-  typename B::Matrix normed, routing, given;  // (n, d), (n, E), (n k, d)
+  typename B::Matrix normed = {}, routing = {}, given = {};  // (n, d), (n, E), (n k, d)
 };
 
 template <Backend B>

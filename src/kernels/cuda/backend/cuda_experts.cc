@@ -1,0 +1,167 @@
+// Mixtures of experts. Prompts, and output rows of many sequences: the choice comes to the host, which groups slots by
+// expert, and each group is a product like any other. Few output rows: the host knows nothing, every slot is multiplied alone
+// by whatever expert was chosen for it (lowbit_routed.h), and steps are recorded.
+#include <algorithm>
+
+#include "kernels/cpu/routing.h"
+#include "kernels/cuda/backend/cuda_state.h"
+#include "kernels/cuda/linear/decode/lowbit_routed.h"
+#include "kernels/cuda/rows/routes.h"
+
+namespace fidelio {
+
+Cuda::Experts Cuda::experts(std::span<const Linear* const> weights) {
+  Experts all{{weights.begin(), weights.end()}, false, {}, {}};
+  std::vector<const cuda::LowbitWeight*> values, views;
+  for (const Linear* w : weights) {
+    if (!state_->is_integers_at(*w, Activations::a16) ||
+        !State::goes_with(w->values.lowbit.shape, weights[0]->values.lowbit.shape) || w->out != weights[0]->out)
+      return all;
+    values.push_back(&w->values.lowbit);
+    if (w->view.lowbit.blocks) views.push_back(&w->view.lowbit);
+  }
+  const auto send = [&](std::span<const cuda::LowbitWeight* const> of, DeviceBuffer& table) {
+    const std::vector<std::byte> bytes = cuda::routed_table(of);
+    table = DeviceBuffer(bytes.size());
+    cuda::to_device(state_->stream, table.data(), bytes.data(), bytes.size());
+    cuda::wait_for(state_->stream);
+  };
+  all.alone = views.empty() || views.size() == values.size();
+  send(values, all.table);
+  if (!views.empty()) send(views, all.view_table);
+  return all;
+}
+
+// Slots that are alone read a weight each: where an expert has two rows of them on average, it is read twice. It mostly
+// comes from L2 then, and the host would take longer than that.
+bool Cuda::routes_alone(const RoutingRule& rule) const {
+  const State& s = *state_;
+  return s.kind == RowKind::output && s.mode == Activations::a16 && s.rows <= cuda::kRecordedRows &&
+         s.rows * rule.per_row <= 2 * rule.experts;
+}
+
+void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule, bool alone, Matrix& logits) {
+  State& s = *state_;
+  cuda::Routing& r = s.routing;
+  check(rule.experts <= cuda::kMostExperts && rule.per_row <= cuda::kMostPerRow,
+        "the CUDA backend chooses {} of {} experts at most, not {} of {}", cuda::kMostPerRow, cuda::kMostExperts,
+        rule.per_row, rule.experts);
+  const int64_t slots = s.rows * rule.per_row;
+  s.grow(r.chosen, slots * 8);
+  int32_t* const experts = r.chosen.as<int32_t>();
+  float* const shares = r.chosen.as<float>() + slots;
+  if (s.kind == RowKind::output) {
+    s.flush();
+    cuda::router_logits(s.stream, x.data(), router.values.single, s.rows, x.columns, rule.experts, logits.data());
+  } else {
+    s.multiply(input(x), router, logits.data(), false);
+  }
+  cuda::choose_experts(s.stream, logits.data(), s.rows, rule, experts, shares);
+  r.per_row = rule.per_row;
+  r.alone = alone && routes_alone(rule);
+  r.experts = experts, r.shares = shares;
+  if (r.alone) return;
+  std::vector<int32_t> chosen(static_cast<size_t>(slots));
+  std::vector<float> of_chosen(chosen.size());
+  cuda::from_device(s.stream, chosen.data(), experts, chosen.size() * 4);
+  cuda::from_device(s.stream, of_chosen.data(), shares, chosen.size() * 4);
+  s.sending.arrived();
+  deal(chosen, of_chosen, rule, r.host);
+  s.send_routes();
+}
+
+void Cuda::follow(const Routes& routes) {
+  State& s = *state_;
+  s.flush();
+  s.routing.host = routes;
+  s.routing.per_row = routes.per_row;
+  s.routing.alone = false;
+  s.send_routes();
+}
+const Routes& Cuda::routes() const { return state_->routing.host; }
+
+void Cuda::State::send_routes() {
+  const Routes& from = routing.host;
+  const int64_t count = from.count();
+  grow(routing.slots, count * 12);
+  auto* const to = routing.slots.as<int32_t>();
+  const auto send = [&](const auto& values, int64_t at) {
+    sending.send(stream, to + at, values.data(), values.size() * 4);
+  };
+  send(from.rows, 0), send(from.slots, count), send(from.shares, 2 * count);
+  routing.rows = to, routing.of_rows = to + count;
+  routing.shares = reinterpret_cast<const float*>(to + 2 * count);
+}
+
+Cuda::Acts Cuda::routed(const Matrix& x) {
+  State& s = *state_;
+  s.flush();
+  if (s.routing.alone) {
+    Acts y = s.fresh_acts(s.rows * s.routing.per_row, x.columns);
+    y.values = x.data();
+    y.slots_per_input = s.routing.per_row;
+    return y;
+  }
+  const Acts y = s.fresh_acts(s.routing.host.count(), x.columns);
+  cuda::take_rows(s.stream, x.data(), x.columns, s.routing.rows, y.rows, s.acts.as<float>());
+  return y;
+}
+
+void Cuda::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matrix>> products) {
+  State& s = *state_;
+  assert(s.is_alive(input) && products.size() <= 2);
+  s.flush();
+  if (input.slots_per_input > 0) return s.multiply_alone(input, products);
+  s.write_values();
+  for (const auto& [expert, first, slots] : s.routing.host.groups) {
+    Acts rows = input;
+    rows.values += first * input.columns;
+    rows.rows = slots;
+    rows.version = ++s.version;
+    State::Product own[2];
+    for (size_t i = 0; i < products.size(); ++i)
+      own[i] = {products[i].weights->weights[static_cast<size_t>(expert)],
+                products[i].y->data() + first * products[i].y->columns};
+    s.multiply_together(rows, {own, products.size()});
+  }
+}
+
+void Cuda::State::multiply_alone(const Acts& input, std::span<const RoutedProduct<Experts, Matrix>> products) {
+  const int64_t inputs = input.rows / input.slots_per_input, columns = input.columns;
+  grow(routing.blocks, inputs * cuda::input_bytes(1, column_blocks(columns)));
+  if (unwritten.x && unwritten.joins() && !unwritten.norm) {
+    const Source gate = std::exchange(unwritten, {});
+    cuda::gate_alone(stream, gate.x, gate.with, inputs, columns, routing.blocks.as<uint8_t>());
+  } else {
+    write_values();
+    cuda::prepare_alone(stream, input.values, inputs, columns, routing.blocks.as<uint8_t>());
+  }
+  cuda::RoutedLowbit product;
+  product.x = routing.blocks.as<uint8_t>();
+  product.slots = input.rows;
+  product.slots_per_input = input.slots_per_input;
+  product.experts = routing.experts;
+  for (const auto& [weights, y] : products) {
+    const cuda::Linear& first = *weights->weights[0];
+    const bool viewed = first.is_viewed(high_bits);
+    const cuda::LowbitShape& shape = (viewed ? first.view : first.values).lowbit.shape;
+    if (product.count > 0 && !(goes_with(shape, product.shape) && shape.out == product.shape.out)) {
+      cuda::lowbit_routed(stream, product);
+      product.count = 0;
+    }
+    product.shape = shape;
+    product.outputs[product.count++] = {(viewed ? weights->view_table : weights->table).data(), y->data()};
+  }
+  cuda::lowbit_routed(stream, product);
+  routing.gating = products.size() == 2;
+}
+
+void Cuda::add_routed(const Matrix& y, Matrix& x) {
+  State& s = *state_;
+  s.flush();
+  const cuda::Routing& r = s.routing;
+  cuda::add_slots(s.stream, y.data(), s.rows, x.columns, {r.alone ? nullptr : r.of_rows, r.shares, r.per_row},
+                  x.data());
+}
+
+}  // namespace fidelio
