@@ -108,9 +108,8 @@ FAMILIES = {
     "olmoe": ("float16", "olmoe", dict(num_experts=9, num_experts_per_tok=3, intermediate_size=24, norm_topk_prob=False)),
     "qwen3_moe": ("bfloat16", "qwen3_moe", dict(num_experts=7, num_experts_per_tok=1, moe_intermediate_size=40, head_dim=16, norm_topk_prob=True,
                                                tie_word_embeddings=True, attention_bias=True)),
-    "granitemoe": ("float32", "granitemoe", dict(num_local_experts=5, num_experts_per_tok=4, intermediate_size=32, num_attention_heads=4,
-                                                 num_key_value_heads=2, embedding_multiplier=12.0, attention_multiplier=0.125,
-                                                 residual_multiplier=0.22, logits_scaling=8.0)),
+    "granitemoe": ("float32", "granitemoe", dict(num_local_experts=5, num_experts_per_tok=4, intermediate_size=32, embedding_multiplier=12.0,
+                                                 attention_multiplier=0.125, residual_multiplier=0.22, logits_scaling=8.0)),
 }
 MODELS.update(FAMILIES)
 # Text models within models that see images: how their config and their tensors are called there.

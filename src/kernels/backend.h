@@ -132,6 +132,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
            std::span<const std::pair<const typename B::Linear*, typename B::Matrix*>>{});  // one input, several weights
   b.linear_add(acts, linear, matrix);                                                      // x += W a
   b.normalise(matrix, input, 1e-5f);          // x = rmsnorm(x) * weight, in place
+  b.normalise(input, input, 1e-5f, matrix);   // y = rmsnorm(x) * weight
   b.add_normed(input, input, 1e-5f, matrix);  // x += rmsnorm(y) * weight
   // What the product after the next one will read: the backend may fetch it while memory would idle. No promise.
   b.upcoming({&linear, &linear});

@@ -155,12 +155,11 @@ class RunnerImpl : public Runner {
   }
 
   Routes routes(int index) override {
-    choose_experts(b_, model_, index, w_, rows_, false);
+    choose_experts(b_, model_, index, w_, false);
     return b_.routes();
   }
   void expert_input(int index, const Routes& routes, std::span<float> to) override {
-    b_.copy(w_.x, w_.normed, rows_);
-    b_.normalise(w_.normed, layer(index).mlp_norm, model_.scalars.eps);
+    b_.normalise(w_.x, layer(index).mlp_norm, model_.scalars.eps, w_.normed);
     b_.follow(routes);
     b_.read(experts_half(b_, model_, index, w_), to);
   }

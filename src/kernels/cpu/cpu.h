@@ -75,7 +75,8 @@ class Cpu {
   Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
   void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
   void linear_add(Acts input, const Linear& weight, Matrix& x);
-  void normalise(Matrix& x, const Matrix& weight, float eps);
+  void normalise(Matrix& x, const Matrix& weight, float eps) { normalise(x, weight, eps, x); }
+  void normalise(const Matrix& x, const Matrix& weight, float eps, Matrix& y);
   void add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x);
   void upcoming(std::initializer_list<const Linear*>) {}
   void repeat(uint64_t, const std::function<void()>& work) { work(); }

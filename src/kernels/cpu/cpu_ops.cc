@@ -150,11 +150,11 @@ Cpu::Acts Cpu::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps,
   return out;
 }
 
-void Cpu::normalise(Matrix& x, const Matrix& weight, float eps) {
+void Cpu::normalise(const Matrix& x, const Matrix& weight, float eps, Matrix& y) {
   State& s = *state_;
   assert(weight.columns == x.columns);
   for_rows(s.pool, static_cast<int64_t>(s.ids.size()), x.columns,
-           [&](int64_t row) { s.kernels.norm(x.row(row), weight.data(), eps, x.row(row), x.columns); });
+           [&](int64_t row) { s.kernels.norm(x.row(row), weight.data(), eps, y.row(row), x.columns); });
 }
 
 void Cpu::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x) {

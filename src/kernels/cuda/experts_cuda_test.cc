@@ -200,6 +200,52 @@ TEST_F(CudaExperts, GiveARowTheSameBitsInEveryWay) {
     }
 }
 
+// Prompts: all groups in one launch of tiles, each group by itself, and a prompt cut anywhere give a row the same bits.
+TEST_F(CudaExperts, GiveAPromptsRowTheSameBitsInEveryWay) {
+  constexpr int E = 5, k = 2;
+  constexpr int64_t n = 300, d = 384, f = 200;
+  for (const char* format : {"int4g64zs8", "lut3g32", "int6g128z"}) {
+    std::vector<Cuda::Linear> weights[3];
+    Cuda::Experts experts[3];
+    for (int i = 0; i < 3; ++i) {
+      std::vector<const Cuda::Linear*> pointers;
+      for (int e = 0; e < E; ++e) weights[i].push_back(i < 2 ? coded(format, f, d) : coded("int5g64", d, f));
+      for (const Cuda::Linear& w : weights[i]) pointers.push_back(&w);
+      experts[i] = b().experts(pointers);
+    }
+    const Cuda::Linear router = dense(E, d);
+    const std::vector<float> values = normals(n * d, 1);
+    b().reserve(n * k, d, 512);
+    Cuda::Matrix logits = b().allocate(n, E), g = b().allocate(n * k, f), u = b().allocate(n * k, f),
+                 y = b().allocate(n * k, d);
+    const auto all = [&](int64_t first, int64_t rows) {
+      begin(rows, RowKind::prompt);
+      const std::vector<float> own(values.begin() + first * d, values.begin() + (first + rows) * d);
+      const Cuda::Matrix x = matrix(own, d);
+      Cuda::Matrix sum = matrix(own, d);
+      b().route(x, router, {E, k, false}, true, logits);
+      const auto in = b().routed(x);
+      const RoutedProduct<Cuda::Experts, Cuda::Matrix> gate_up[] = {{&experts[0], &g}, {&experts[1], &u}},
+                                                       last[] = {{&experts[2], &y}};
+      b().linear_routed(in, gate_up);
+      b().linear_routed(b().gated(g, u, Gate::silu, in.rows), last);
+      b().add_routed(y, sum);
+      return values_of(sum, rows);
+    };
+    const std::vector<float> whole = all(0, n);
+    std::vector<float> pieces;
+    int64_t at = 0;
+    for (const int64_t rows : {1, 130, 7, 162}) {
+      const std::vector<float> part = all(at, rows);
+      pieces.insert(pieces.end(), part.begin(), part.end());
+      at += rows;
+    }
+    EXPECT_EQ(pieces, whole) << format;
+    for (Cuda::Experts& of : experts) of.many = false;
+    EXPECT_EQ(all(0, n), whole) << format << " by groups";
+  }
+}
+
 // Formats of all sorts, which the host has to group: each row is what its experts' own products give, summed under its shares
 // (k + 1 roundings of their sizes).
 TEST_F(CudaExperts, OfAnyFormatAreSummedUnderTheirShares) {

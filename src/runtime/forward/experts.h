@@ -28,10 +28,9 @@ bool are_alone(const Layer<B>& layer) {
 
 // The stream normalised, in w.normed, and which experts its rows pass.
 template <Backend B>
-void choose_experts(B& b, const Model<B>& model, int index, Workspace<B>& w, int64_t rows, bool alone) {
+void choose_experts(B& b, const Model<B>& model, int index, Workspace<B>& w, bool alone) {
   const Layer<B>& layer = model.layers[static_cast<size_t>(index)];
-  b.copy(w.x, w.normed, rows);
-  b.normalise(w.normed, layer.mlp_norm, model.scalars.eps);
+  b.normalise(w.x, layer.mlp_norm, model.scalars.eps, w.normed);
   b.route(w.normed, *layer.router, routing_rule(model.config), alone, w.routing);
 }
 
@@ -56,8 +55,8 @@ void add_given(B& b, const Model<B>& model, int index, Workspace<B>& w, typename
 }
 
 template <Backend B>
-void add_experts(B& b, const Model<B>& model, int index, Workspace<B>& w, int64_t rows) {
-  choose_experts(b, model, index, w, rows, are_alone(model.layers[static_cast<size_t>(index)]));
+void add_experts(B& b, const Model<B>& model, int index, Workspace<B>& w) {
+  choose_experts(b, model, index, w, are_alone(model.layers[static_cast<size_t>(index)]));
   add_given(b, model, index, w, experts_half(b, model, index, w));
 }
 

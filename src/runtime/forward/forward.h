@@ -71,7 +71,7 @@ void forward_layer(B& b, Model<B>& model, int index, Workspace<B>& w, typename B
   const auto attended = attention_half(b, model, index, w, cache);
   if (layer.experts.empty()) b.upcoming({layer.gate.get(), layer.up.get()});
   add_branch(b, model, attended, *layer.o, layer.post_attn_norm, w);
-  if (!layer.experts.empty()) return add_experts(b, model, index, w, attended.rows);
+  if (!layer.experts.empty()) return add_experts(b, model, index, w);
   const auto gated = mlp_half(b, model, index, w);
   if (static_cast<size_t>(index) + 1 < model.layers.size()) {
     const Layer<B>& next = model.layers[static_cast<size_t>(index) + 1];

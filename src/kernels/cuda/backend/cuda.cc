@@ -263,6 +263,12 @@ void Cuda::normalise(Matrix& x, const Matrix& weight, float eps) {
   cuda::on_device(s.stream, x.data(), s.acts.data(), static_cast<size_t>(y.rows * x.columns) * sizeof(float));
 }
 
+void Cuda::normalise(const Matrix& x, const Matrix& weight, float eps, Matrix& y) {
+  State& s = *state_;
+  s.flush();
+  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, s.rows, x.columns, y.data(), nullptr);
+}
+
 void Cuda::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x) {
   State& s = *state_;
   s.flush();

@@ -102,6 +102,7 @@ class Cuda {
   void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
   void linear_add(Acts input, const Linear& weight, Matrix& x);
   void normalise(Matrix& x, const Matrix& weight, float eps);
+  void normalise(const Matrix& x, const Matrix& weight, float eps, Matrix& y);
   void add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x);
   void upcoming(std::initializer_list<const Linear*> weights);
   void repeat(uint64_t what, const std::function<void()>& work);

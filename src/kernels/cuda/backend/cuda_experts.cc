@@ -1,6 +1,7 @@
-// Mixtures of experts. Prompts, and output rows of many sequences: the choice comes to the host, which groups slots by
-// expert, and each group is a product like any other. Few output rows: the host knows nothing, every slot is multiplied alone
-// by whatever expert was chosen for it (lowbit_routed.h), and steps are recorded.
+// Mixtures of experts. Few output rows: the host knows nothing, every slot is multiplied alone by whatever expert was chosen
+// for it (lowbit_routed.h), and steps are recorded. Prompts: the choice comes to the host, which groups slots by expert, and
+// all groups are one launch (lowbit_many.h). Output rows of many sequences, and what those kernels do not take: each group is
+// a product like any other.
 #include <algorithm>
 
 #include "kernels/cpu/routing.h"
@@ -11,7 +12,7 @@
 namespace fidelio {
 
 Cuda::Experts Cuda::experts(std::span<const Linear* const> weights) {
-  Experts all{{weights.begin(), weights.end()}, false, {}, {}};
+  Experts all{{weights.begin(), weights.end()}, false, false, {}, {}};
   std::vector<const cuda::LowbitWeight*> values, views;
   for (const Linear* w : weights) {
     if (!state_->is_integers_at(*w, Activations::a16) ||
@@ -27,6 +28,9 @@ Cuda::Experts Cuda::experts(std::span<const Linear* const> weights) {
     cuda::wait_for(state_->stream);
   };
   all.alone = views.empty() || views.size() == values.size();
+  all.many = all.alone && std::ranges::all_of(weights, [](const Linear* w) {
+               return State::way_of(*w, Activations::a16, RowKind::prompt) == State::Way::many;
+             });
   send(values, all.table);
   if (!views.empty()) send(views, all.view_table);
   return all;
@@ -80,17 +84,41 @@ void Cuda::follow(const Routes& routes) {
 }
 const Routes& Cuda::routes() const { return state_->routing.host; }
 
+namespace {
+
+// Where the rows of tiles are.
+void lay_out(cuda::Routing& r) {
+  constexpr int kTile = cuda::kRoutedRows;
+  r.tiles.clear();
+  r.places.resize(r.host.rows.size());
+  r.padded = 0;
+  for (const auto& [expert, first, slots] : r.host.groups) {
+    for (int64_t slot = 0; slot < slots; ++slot)
+      r.places[static_cast<size_t>(first + slot)] = static_cast<int32_t>(r.padded + slot);
+    for (int64_t done = 0; done < slots; done += kTile)
+      r.tiles.push_back({expert, static_cast<int32_t>(r.padded + done), static_cast<int32_t>(first + done),
+                         static_cast<int32_t>(std::min<int64_t>(kTile, slots - done))});
+    r.padded += (slots + kTile - 1) / kTile * kTile;
+  }
+}
+
+}  // namespace
+
 void Cuda::State::send_routes() {
-  const Routes& from = routing.host;
-  const int64_t count = from.count();
-  grow(routing.slots, count * 12);
-  auto* const to = routing.slots.as<int32_t>();
-  const auto send = [&](const auto& values, int64_t at) {
-    sending.send(stream, to + at, values.data(), values.size() * 4);
+  cuda::Routing& r = routing;
+  if (kind == RowKind::prompt) lay_out(r);
+  const auto count = r.host.count(), tiles = static_cast<int64_t>(r.tiles.size());
+  grow(r.slots, count * 16 + tiles * static_cast<int64_t>(sizeof(cuda::RoutedTile)));
+  auto* to = r.slots.as<int32_t>();
+  const auto send = [&](const auto& values, int64_t room) {  // counted in 4 bytes
+    sending.send(stream, to, values.data(), values.size() * sizeof(values[0]));
+    return std::exchange(to, to + room);
   };
-  send(from.rows, 0), send(from.slots, count), send(from.shares, 2 * count);
-  routing.rows = to, routing.of_rows = to + count;
-  routing.shares = reinterpret_cast<const float*>(to + 2 * count);
+  r.device_tiles = reinterpret_cast<const cuda::RoutedTile*>(send(r.tiles, 4 * tiles));
+  r.rows = send(r.host.rows, count);
+  r.of_rows = send(r.host.slots, count);
+  r.shares = reinterpret_cast<const float*>(send(r.host.shares, count));
+  r.device_places = send(r.places, count);
 }
 
 Cuda::Acts Cuda::routed(const Matrix& x) {
@@ -112,6 +140,10 @@ void Cuda::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matr
   assert(s.is_alive(input) && products.size() <= 2);
   s.flush();
   if (input.slots_per_input > 0) return s.multiply_alone(input, products);
+  const bool many = std::ranges::all_of(products, [&](const auto& product) {
+    return product.weights->many && !product.weights->weights[0]->is_viewed(s.high_bits);
+  });
+  if (many && input.kind == RowKind::prompt && s.mode == Activations::a16) return s.multiply_tiles(input, products);
   s.write_values();
   for (const auto& [expert, first, slots] : s.routing.host.groups) {
     Acts rows = input;
@@ -126,7 +158,7 @@ void Cuda::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matr
   }
 }
 
-void Cuda::State::multiply_alone(const Acts& input, std::span<const RoutedProduct<Experts, Matrix>> products) {
+void Cuda::State::multiply_alone(const Acts& input, Routed products) {
   const int64_t inputs = input.rows / input.slots_per_input, columns = input.columns;
   grow(routing.blocks, inputs * cuda::input_bytes(1, column_blocks(columns)));
   if (unwritten.x && unwritten.joins() && !unwritten.norm) {
@@ -154,6 +186,34 @@ void Cuda::State::multiply_alone(const Acts& input, std::span<const RoutedProduc
   }
   cuda::lowbit_routed(stream, product);
   routing.gating = products.size() == 2;
+}
+
+void Cuda::State::multiply_tiles(const Acts& input, Routed products) {
+  cuda::Routing& r = routing;
+  grow(r.many, r.padded * column_blocks(input.columns) * cuda::kBlockColumns * 2);
+  grow(r.many_factor, r.padded * 4);
+  const cuda::ManyRows rows{r.many.as<uint8_t>(), r.many_factor.as<float>(), r.device_places, r.padded};
+  if (unwritten.x && unwritten.joins() && !unwritten.norm) {
+    const Source gate = std::exchange(unwritten, {});
+    cuda::swiglu_many(stream, gate.x, gate.with, input.rows, input.columns, rows);
+  } else {
+    write_values();
+    cuda::prepare_many(stream, input.values, input.rows, input.columns, rows);
+  }
+  cuda::RoutedMany product;
+  product.x = rows;
+  product.tiles = r.device_tiles;
+  product.tile_count = static_cast<int64_t>(r.tiles.size());
+  for (const auto& [weights, y] : products) {
+    const cuda::LowbitShape& shape = weights->weights[0]->values.lowbit.shape;
+    if (product.count > 0 && !(goes_with(shape, product.shape) && shape.out == product.shape.out)) {
+      cuda::lowbit_many_routed(stream, product);
+      product.count = 0;
+    }
+    product.shape = shape;
+    product.outputs[product.count++] = {weights->table.data(), y->data()};
+  }
+  cuda::lowbit_many_routed(stream, product);
 }
 
 void Cuda::add_routed(const Matrix& y, Matrix& x) {

@@ -78,7 +78,9 @@ struct Cuda::State {
 
   cuda::Routing routing;
   void send_routes();
-  void multiply_alone(const Acts& input, std::span<const RoutedProduct<Experts, Matrix>> products);
+  using Routed = std::span<const RoutedProduct<Experts, Matrix>>;
+  void multiply_alone(const Acts& input, Routed products);
+  void multiply_tiles(const Acts& input, Routed products);
 
   // What norms and gates make activations of, rows of `columns`.
   struct Source {

@@ -4,6 +4,7 @@
 
 #include "formats/format_spec.h"
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/linear/prefill/lowbit_many.h"
 #include "kernels/cuda/rows/ops.h"
 #include "kernels/routes.h"
 
@@ -25,6 +26,7 @@ struct Linear {
 struct Experts {
   std::vector<const Linear*> weights;
   bool alone = false;              // all are codes of one shape: a kernel finds the expert of a slot
+  bool many = false;               // and products of many rows take them, all groups at once
   DeviceBuffer table, view_table;  // linear/decode/lowbit_routed.h, of the weights and of their views
 };
 
@@ -34,10 +36,17 @@ struct Routing {
   bool gating = false;  // the next gate is of slots that are alone
   int per_row = 0;
   Routes host;
-  DeviceBuffer chosen, slots,
-      blocks;  // experts and shares (n, k); rows, slots and shares of slots; rows prepared alone
+  // Experts and shares (n, k); all that follows; rows prepared alone.
+  DeviceBuffer chosen, slots, blocks;
   const int32_t *experts = nullptr, *rows = nullptr, *of_rows = nullptr;
   const float* shares = nullptr;
+  // Slots as tiles of kRoutedRows (linear/prefill/lowbit_many.h), of which each group fills some.
+  std::vector<RoutedTile> tiles;
+  std::vector<int32_t> places;
+  const RoutedTile* device_tiles = nullptr;
+  const int32_t* device_places = nullptr;
+  int64_t padded = 0;
+  DeviceBuffer many, many_factor;
 };
 
 }  // namespace fidelio::cuda
