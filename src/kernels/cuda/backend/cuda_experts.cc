@@ -27,6 +27,7 @@ Cuda::Experts Cuda::experts(std::span<const Linear* const> weights) {
     cuda::to_device(state_->stream, table.data(), bytes.data(), bytes.size());
     cuda::wait_for(state_->stream);
   };
+  state_->routing.expert_bytes = std::max(state_->routing.expert_bytes, 3 * weights[0]->bytes());
   all.alone = views.empty() || views.size() == values.size();
   all.many = all.alone && std::ranges::all_of(weights, [](const Linear* w) {
                return State::way_of(*w, Activations::a16, RowKind::prompt) == State::Way::many;
@@ -36,12 +37,14 @@ Cuda::Experts Cuda::experts(std::span<const Linear* const> weights) {
   return all;
 }
 
-// Slots that are alone read a weight each: where an expert has two rows of them on average, it is read twice. It mostly
-// comes from L2 then, and the host would take longer than that.
+// Slots that are alone read an expert each; grouped by the host each expert that is passed is read once, and costs launches,
+// in the time of which a device reads some 46 MB.
 bool Cuda::routes_alone(const RoutingRule& rule) const {
   const State& s = *state_;
-  return s.kind == RowKind::output && s.mode == Activations::a16 && s.rows <= cuda::kRecordedRows &&
-         s.rows * rule.per_row <= 2 * rule.experts;
+  constexpr int64_t kLaunches = 46'000'000;
+  const int64_t slots = s.rows * rule.per_row, groups = std::min<int64_t>(slots, rule.experts);
+  return s.kind == RowKind::output && s.mode == Activations::a16 &&
+         (slots - groups) * s.routing.expert_bytes <= groups * kLaunches;
 }
 
 void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule, bool alone, Matrix& logits) {

@@ -35,6 +35,7 @@ struct Routing {
   bool alone = false;   // no host: a row's slots lie together, `host` is not of them
   bool gating = false;  // the next gate is of slots that are alone
   int per_row = 0;
+  int64_t expert_bytes = 0;  // about, of a layer's largest
   Routes host;
   // Experts and shares (n, k); all that follows; rows prepared alone.
   DeviceBuffer chosen, slots, blocks;
