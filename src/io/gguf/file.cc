@@ -158,6 +158,7 @@ void File::read_tensors(Reader& reader, uint64_t count) {
       const auto size = reader.number<uint64_t>("a tensor's size");
       check(size >= 1 && size <= static_cast<uint64_t>(kLongest), "{}: a dimension of {}, expected 1 to 2^63 - 1",
             where, size);
+      if (i == 1) m.rows_each = static_cast<int64_t>(size);
       if (i == 0)
         m.columns = static_cast<int64_t>(size);
       else
