@@ -43,7 +43,7 @@ enum ValueType : uint32_t {
 // under the other.
 struct StoredMatrix {
   const BlockType* type = nullptr;
-  int64_t rows = 0, columns = 0;
+  int64_t rows = 1, columns = 0;
   int64_t rows_each = 1;  // of each matrix
   int dimensions = 0;     // as the file says
   const std::byte* data = nullptr;
