@@ -1,8 +1,24 @@
 #!/usr/bin/env python3
-"""Blocks of every GGUF type that is read, with the FP32 values that the gguf package decodes them to:
-src/io/testdata/gguf_blocks.json. Needs gguf and numpy.
-  python tools/make_gguf_goldens.py > src/io/testdata/gguf_blocks.json"""
+"""What other programs make of and in GGUF files.
+
+Blocks of every type that is read, with the FP32 values that the gguf package decodes them to. Needs gguf and numpy.
+  python tools/make_gguf_goldens.py > src/io/testdata/gguf_blocks.json
+
+Mixtures of experts: what llama.cpp's own convert_hf_to_gguf.py makes of tests/models/. The data are the models' own in another
+order, so what is kept of a file is its header and its SHA-256, from which tests make it again. Needs torch too, and a copy of
+llama.cpp (made with that of llama-cpp-python 0.3.36).
+  python tools/make_gguf_goldens.py LLAMA_CPP > src/io/testdata/gguf_experts.json"""
+import hashlib
 import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+if len(sys.argv) > 1:  # its own gguf package, which knows what its converter does
+    sys.path[:0] = [os.path.join(sys.argv[1], "gguf-py"), sys.argv[1]]
 
 import gguf
 import numpy as np
@@ -35,6 +51,48 @@ def golden(kind, blocks, values):
     return {"type": int(kind), "name": kind.name, "blocks": blocks.tobytes().hex(),
             "values": np.ascontiguousarray(values, dtype=np.float32).tobytes().hex()}
 
+
+EXPERT_MODELS = ("mixtral", "olmoe", "qwen3_moe", "granitemoe")
+
+
+def put_vocabulary(self):
+    """The tiny models have no tokenizer: any that fits."""
+    tokens = ["a", "b", "ab"] + [f"<{i}>" for i in range(3, 96)]
+    self.gguf_writer.add_tokenizer_model("gpt2")
+    self.gguf_writer.add_tokenizer_pre("gpt-2")
+    self.gguf_writer.add_token_list(tokens)
+    self.gguf_writer.add_token_types([1] * len(tokens))
+    self.gguf_writer.add_token_merges(["a b"])
+    self.gguf_writer.add_eos_token_id(2)
+
+
+def convert(name, work):
+    import torch
+    from conversion import get_model_class
+
+    folder, path = os.path.join(work, name), os.path.join(work, name + ".gguf")
+    shutil.copytree(os.path.join("tests/models", name), folder)
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    config.pop("sliding_window", None)  # which llama.cpp would leave out without a word
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    made = get_model_class(config["architectures"][0])
+    made.set_vocab = put_vocabulary
+    kinds = {"float32": gguf.LlamaFileType.ALL_F32, "float16": gguf.LlamaFileType.MOSTLY_F16, "bfloat16": gguf.LlamaFileType.MOSTLY_BF16}
+    with torch.inference_mode():
+        made(Path(folder), kinds[config["torch_dtype"]], Path(path)).write()
+    with open(path, "rb") as file:
+        data = file.read()
+    begin = gguf.GGUFReader(path).data_offset
+    return {"header": data[:begin].hex(), "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+if len(sys.argv) > 1:
+    logging.disable(logging.INFO)
+    with tempfile.TemporaryDirectory() as work:
+        print(json.dumps({name: convert(name, work) for name in EXPERT_MODELS}, indent=0))
+    sys.exit(0)
 
 goldens = []
 some = rng.normal(size=8).astype(np.float32)

@@ -14,28 +14,42 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int64_t kMaxLayers = 1000, kMaxExperts = 65536;  // far above any model; experts of all layers
+
+// What the shares of a row's experts add up to: there are none, 1, or what the softmax over all leaves those chosen.
+// llama.cpp has this in the code of an architecture; files do not say it.
+enum class Shares : uint8_t { none, of_chosen, of_all };
+
 struct Family {
   std::string_view name;        // general.architecture
   std::string_view class_name;  // Hugging Face's
   std::string_view model_type;
   bool paired;  // rows_are_paired()
+  Shares shares = Shares::none;
 };
-constexpr std::array<Family, 8> kFamilies = {{{"llama", "LlamaForCausalLM", "llama", true},
-                                              {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
-                                              {"qwen3", "Qwen3ForCausalLM", "qwen3", false},
-                                              {"phi3", "Phi3ForCausalLM", "phi3", false},
-                                              {"smollm3", "SmolLM3ForCausalLM", "smollm3", true},
-                                              {"granite", "GraniteForCausalLM", "granite", true},
-                                              {"olmo2", "Olmo2ForCausalLM", "olmo2", false},
-                                              {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false}}};
+// Mixtral is a llama with experts.
+constexpr std::array<Family, 12> kFamilies = {
+    {{"llama", "LlamaForCausalLM", "llama", true},
+     {"llama", "MixtralForCausalLM", "mixtral", true, Shares::of_chosen},
+     {"qwen2", "Qwen2ForCausalLM", "qwen2", false},
+     {"qwen3", "Qwen3ForCausalLM", "qwen3", false},
+     {"qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", false, Shares::of_chosen},
+     {"phi3", "Phi3ForCausalLM", "phi3", false},
+     {"smollm3", "SmolLM3ForCausalLM", "smollm3", true},
+     {"granite", "GraniteForCausalLM", "granite", true},
+     {"granitemoe", "GraniteMoeForCausalLM", "granitemoe", true, Shares::of_chosen},
+     {"olmo2", "Olmo2ForCausalLM", "olmo2", false},
+     {"olmoe", "OlmoeForCausalLM", "olmoe", false, Shares::of_all},
+     {"gemma3", "Gemma3ForCausalLM", "gemma3_text", false}}};
 
 const Family& family_of(const File& file) {
   const auto name = file.text("general.architecture");
   check(name.has_value(), "{}: the key \"general.architecture\" is missing", file.path());
+  const bool mixtral = name == "llama" && file.integer("llama.expert_count").value_or(0) != 0;
   std::string known;
   for (const Family& family : kFamilies) {
-    if (family.name == *name) return family;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", family.name);
+    if (family.name == *name && (family.model_type == "mixtral" || !mixtral)) return family;
+    if (family.model_type != "mixtral") known += fmt::format("{}{}", known.empty() ? "" : ", ", family.name);
   }
   throw Error("{}: key \"general.architecture\": {} is not supported; supported are {}", file.path(), shown(*name),
               known);
@@ -172,20 +186,65 @@ json rope_scaling(Keys& keys, double theta, int64_t head_dim) {
 
 // Keys that must be there with one value, or not at all.
 void expect_plain(Keys& keys) {
-  for (const char* name : {"expert_count", "expert_used_count"})
-    keys.expect(keys.integer(name).value_or(0) == 0, name, "0 (no experts)");
   keys.expect(keys.boolean("attention.causal").value_or(true), "attention.causal", "true");
   keys.expect(keys.boolean("use_parallel_residual").value_or(false) == false, "use_parallel_residual", "false");
   keys.text("tensor_data_layout");
 }
 
+// The width of a layer's MLP, or of one of its experts.
+int64_t feed_forward_of(Keys& keys, const Family& family) {
+  const auto own = keys.integer("expert_feed_forward_length");
+  if (family.name != "qwen3moe") {
+    const int64_t width = keys.required("feed_forward_length");
+    keys.expect(own.value_or(width) == width, "expert_feed_forward_length", "that of feed_forward_length");
+    return width;
+  }
+  // The other is that of layers without experts, shared out where there is no key for experts.
+  const int64_t all = own ? keys.integer("feed_forward_length").value_or(0) : keys.required("feed_forward_length");
+  return own.value_or(all / std::max<int64_t>(keys.integer("expert_used_count").value_or(1), 1));
+}
+
+// Which experts there are, and that nothing but the largest of a softmax choose among them.
+void put_experts(json& config, Keys& keys, const Family& family, int64_t layers) {
+  const auto number = [&](const char* name) { return keys.integer(name).value_or(0); };
+  const int64_t experts = number("expert_count"), used = number("expert_used_count");
+  if (family.shares == Shares::none) {
+    keys.expect(experts == 0, "expert_count", "0 (no experts)");
+    keys.expect(used == 0, "expert_used_count", "0 (no experts)");
+    return;
+  }
+  keys.expect(experts >= 1 && experts <= kMaxExperts / layers, "expert_count",
+              fmt::format("1 to {} experts in each of {} layers", kMaxExperts / layers, layers));
+  keys.expect(used >= 1 && used <= experts, "expert_used_count", fmt::format("1 to all of the {} experts", experts));
+  const bool chosen = family.shares == Shares::of_chosen, each = family.name == "qwen3moe" || family.name == "olmoe";
+  keys.expect(keys.boolean("expert_weights_norm").value_or(chosen) == chosen, "expert_weights_norm",
+              chosen ? "true, as llama.cpp computes it for this architecture"
+                     : "false, as llama.cpp computes it for this architecture");
+  const double scale = keys.number("expert_weights_scale").value_or(1);
+  keys.expect(scale == 0 || scale == 1, "expert_weights_scale", "1 (what experts give is not scaled)");
+  const int64_t gate = number("expert_gating_func");
+  keys.expect(gate == 0 || gate == 1, "expert_gating_func", "1 (a softmax)");
+  for (const char* name : {"expert_group_count", "expert_group_used_count"})
+    keys.expect(number(name) == 0 || number(name) == 1, name, "1 (experts are not chosen by groups)");
+  for (const char* name : {"expert_shared_count", "expert_shared_feed_forward_length"})
+    keys.expect(number(name) == 0, name, "0 (no experts that every row passes)");
+  keys.expect(number("leading_dense_block_count") == 0, "leading_dense_block_count", "0 (every layer has experts)");
+  config[each ? "num_experts" : "num_local_experts"] = experts;
+  config["num_experts_per_tok"] = used;
+  if (each) config["norm_topk_prob"] = chosen;
+  if (family.name == "qwen3moe") config["moe_intermediate_size"] = config["intermediate_size"];
+}
+
+// An FP32 number as its shortest decimal, which is what the model's authors wrote.
+json written(double value) { return json::parse(fmt::format("{}", static_cast<float>(value))); }
+
 void put_family(json& config, Keys& keys, const Family& family, int64_t layers, int64_t head_dim) {
-  if (family.name == "granite") {
-    config["embedding_multiplier"] = keys.number("embedding_scale").value_or(1);
-    config["residual_multiplier"] = keys.number("residual_scale").value_or(1);
-    config["attention_multiplier"] =
-        keys.number("attention.scale").value_or(1 / std::sqrt(static_cast<double>(head_dim)));
-    config["logits_scaling"] = keys.number("logit_scale").value_or(1);
+  if (family.name == "granite" || family.name == "granitemoe") {
+    config["embedding_multiplier"] = written(keys.number("embedding_scale").value_or(1));
+    config["residual_multiplier"] = written(keys.number("residual_scale").value_or(1));
+    const auto scale = keys.number("attention.scale");
+    config["attention_multiplier"] = scale ? written(*scale) : json(1 / std::sqrt(static_cast<double>(head_dim)));
+    config["logits_scaling"] = written(keys.number("logit_scale").value_or(1));
   } else if (family.name == "gemma3") {
     config["sliding_window"] = keys.required("attention.sliding_window");
     config["rope_local_base_freq"] = keys.number("rope.freq_base_swa").value_or(10000);
@@ -234,7 +293,7 @@ json config_of(const File& file) {
   Keys keys(file, family.name);
   const int64_t layers = keys.required("block_count"), heads = keys.required("attention.head_count"),
                 width = keys.required("embedding_length");
-  keys.expect(heads > 0 && layers > 0 && layers <= 1000 && width > 0, "block_count",
+  keys.expect(heads > 0 && layers > 0 && layers <= kMaxLayers && width > 0, "block_count",
               "1 to 1000 layers, with heads and width");
   const int64_t head_dim = keys.integer("attention.key_length").value_or(width / heads);
   keys.expect(keys.integer("attention.value_length").value_or(head_dim) == head_dim, "attention.value_length",
@@ -246,15 +305,14 @@ json config_of(const File& file) {
   json config = {{"architectures", {family.class_name}},
                  {"model_type", family.model_type},
                  {"hidden_size", width},
-                 {"intermediate_size", keys.required("feed_forward_length")},
+                 {"intermediate_size", feed_forward_of(keys, family)},
                  {"num_hidden_layers", layers},
                  {"num_attention_heads", heads},
                  {"num_key_value_heads", keys.integer("attention.head_count_kv").value_or(heads)},
                  {"head_dim", head_dim},
                  {"vocab_size", tensor(file, "token_embd.weight").rows},
                  {"max_position_embeddings", keys.required("context_length")},
-                 // The FP32 number as its shortest decimal, which is what the model's authors wrote.
-                 {"rms_norm_eps", json::parse(fmt::format("{}", static_cast<float>(*epsilon)))},
+                 {"rms_norm_eps", written(*epsilon)},
                  {"rope_theta", theta},
                  {"hidden_act", "silu"},
                  {"tie_word_embeddings", !has_tensor(file, "output.weight")},
@@ -264,6 +322,7 @@ json config_of(const File& file) {
   if (rotary != head_dim) config["partial_rotary_factor"] = static_cast<double>(rotary) / static_cast<double>(head_dim);
   keys.integer("vocab_size");  // llama.cpp's own note of the rows of the embedding
   expect_plain(keys);
+  put_experts(config, keys, family, layers);
   put_family(config, keys, family, layers, head_dim);
   if (json scaling = rope_scaling(keys, theta, head_dim); !scaling.is_null()) {
     // Phi-3's readers look for it here alone.

@@ -153,7 +153,6 @@ void File::read_tensors(Reader& reader, uint64_t count) {
     const auto dimensions = reader.number<uint32_t>("a tensor's dimensions");
     check(dimensions >= 1 && dimensions <= 4, "{}: {} dimensions, expected 1 to 4", where, dimensions);
     m.dimensions = static_cast<int>(dimensions);
-    m.rows = 1;
     for (uint32_t i = 0; i < dimensions; ++i) {
       const auto size = reader.number<uint64_t>("a tensor's size");
       check(size >= 1 && size <= static_cast<uint64_t>(kLongest), "{}: a dimension of {}, expected 1 to 2^63 - 1",
@@ -163,6 +162,7 @@ void File::read_tensors(Reader& reader, uint64_t count) {
       else
         check(!__builtin_mul_overflow(m.rows, static_cast<int64_t>(size), &m.rows), "{}: has more than 2^63 rows",
               where);
+      if (i == 1) m.rows_each = m.rows;
     }
     const auto type = reader.number<uint32_t>("a tensor's type");
     m.type = block_type(type);

@@ -39,11 +39,13 @@ enum ValueType : uint32_t {
   kF64 = 12
 };
 
-// (rows, columns) of blocks along the columns; a vector is one row.
+// (rows, columns) of blocks along the columns; a vector is one row, and a tensor of three dimensions several matrices one
+// under the other.
 struct StoredMatrix {
   const BlockType* type = nullptr;
-  int64_t rows = 0, columns = 0;
-  int dimensions = 0;  // as the file says
+  int64_t rows = 1, columns = 0;
+  int64_t rows_each = 1;  // of each matrix
+  int dimensions = 0;     // as the file says
   const std::byte* data = nullptr;
 
   int64_t row_bytes() const { return columns / type->elements * type->bytes; }

@@ -6,7 +6,16 @@
 
 namespace fidelio::gguf {
 
+namespace {
+
+std::string_view in_mlp(Role role) {
+  return role == Role::gate ? "ffn_gate" : role == Role::up ? "ffn_up" : "ffn_down";
+}
+
+}  // namespace
+
 std::string tensor_name(LinearId id) {
+  if (id.expert >= 0) return fmt::format("blk.{}.{}_exps", id.layer, in_mlp(id.role));
   switch (id.role) {
     case Role::embedding:
       return "token_embd";
@@ -21,14 +30,16 @@ std::string tensor_name(LinearId id) {
     case Role::o:
       return fmt::format("blk.{}.attn_output", id.layer);
     case Role::gate:
-      return fmt::format("blk.{}.ffn_gate", id.layer);
     case Role::up:
-      return fmt::format("blk.{}.ffn_up", id.layer);
     case Role::down:
       break;
   }
-  return fmt::format("blk.{}.ffn_down", id.layer);
+  return fmt::format("blk.{}.{}", id.layer, in_mlp(id.role));
 }
+
+std::string older_expert_name(LinearId id) { return fmt::format("blk.{}.{}.{}", id.layer, in_mlp(id.role), id.expert); }
+
+std::string router_tensor_name(int layer) { return fmt::format("blk.{}.ffn_gate_inp.weight", layer); }
 
 std::string tensor_name(int layer, Norm norm) {
   switch (norm) {

@@ -9,7 +9,10 @@
 
 namespace fidelio::gguf {
 
-std::string tensor_name(LinearId id);  // without ".weight" or ".bias"
+// Without ".weight" or ".bias". Of an expert, the tensor of three dimensions that all of a layer are in.
+std::string tensor_name(LinearId id);
+std::string older_expert_name(LinearId id);  // files of before had a tensor for each: "blk.3.ffn_gate.5"
+std::string router_tensor_name(int layer);
 std::string tensor_name(int layer, Norm norm);
 
 // A token of this text ends an answer whether a key says so or not: that is how llama.cpp knows it (its

@@ -88,6 +88,15 @@ LinearWeight read_dense(const Rows& rows, const FormatSpec& spec) {
   return make_dense(values);
 }
 
+OwnedTensor read_rows(const Rows& rows) {
+  const int64_t in = rows.matrix.columns;
+  OwnedTensor values = OwnedTensor::allocate(DType::f32, {rows.count, in});
+  for (int64_t r = 0; r < rows.count; ++r)
+    decode_row(*rows.matrix.type, rows.row(r),
+               values.as<float>().subspan(static_cast<size_t>(r * in), static_cast<size_t>(in)));
+  return values;
+}
+
 // What our own export says about itself, its certificate where a checkpoint has it; "" for anybody else's file.
 std::string statement_of(const File& file) {
   const auto text = file.text("fidelio.export"), certificate = file.text("fidelio.certificate");
@@ -99,19 +108,21 @@ std::string statement_of(const File& file) {
   return statement.dump();
 }
 
-// Norms and biases by Hugging Face's names; the other tensors are linears.
+// Norms, biases and routers by Hugging Face's names; the other tensors are linears.
 class Vectors : public TensorFiles {
  public:
   explicit Vectors(std::shared_ptr<const File> file) : file_(std::move(file)) {
     if (std::string statement = statement_of(*file_); !statement.empty()) metadata_["fidelio"] = std::move(statement);
   }
   void add(const std::string& name, Rows rows, float minus) { vectors_[name] = {std::move(rows), minus}; }
+  void add_matrix(const std::string& name, Rows rows) { vectors_[name] = {std::move(rows), 0, true}; }
 
   bool contains(std::string_view name) const override { return vectors_.contains(name); }
   OwnedTensor get(std::string_view name) const override {
     const auto found = vectors_.find(name);
     check(found != vectors_.end(), "{}: no tensor for {}", file_->path(), name);
     const Rows& rows = found->second.rows;
+    if (found->second.matrix) return read_rows(rows);
     const OwnedTensor values = OwnedTensor::allocate(DType::f32, {rows.count});
     // A bias has a number for each row of its matrix; here they are columns of one row.
     std::vector<float> stored(static_cast<size_t>(rows.matrix.columns));
@@ -146,7 +157,8 @@ class Vectors : public TensorFiles {
  private:
   struct Vector {
     Rows rows;
-    float minus = 0;  // taken off every value
+    float minus = 0;      // taken off every value
+    bool matrix = false;  // of all its rows
   };
   std::shared_ptr<const File> file_;
   std::map<std::string, Vector, std::less<>> vectors_;
@@ -160,6 +172,7 @@ class Finder {
       : file_(std::move(file)), config_(config), paired_(rows_are_paired(*file_)) {}
 
   Rows matrix(LinearId id) {
+    if (id.expert >= 0) return expert(id);
     const Shape shape = shape_of(config_, id);
     Rows rows{file_, {}, 0, shape[0], pairs(id)};
     const StoredMatrix* m = find(tensor_name(id) + ".weight");
@@ -178,6 +191,15 @@ class Finder {
           m->columns, m->dimensions, all, shape[1]);
     rows.matrix = *m;
     return rows;
+  }
+  Rows router(int layer) {
+    const std::string name = router_tensor_name(layer);
+    const StoredMatrix* m = find(name);
+    check(m != nullptr, "{}: no tensor \"{}\"", file_->path(), name);
+    check(m->rows == config_.experts && m->columns == config_.d && m->dimensions <= 2,
+          "{}: {} is {} x {} in {} dimensions, expected {} x {}, a row for each expert", file_->path(), name, m->rows,
+          m->columns, m->dimensions, config_.experts, config_.d);
+    return {file_, *m, 0, m->rows, 0};
   }
   Rows bias(LinearId id) {
     const std::string name = tensor_name(id) + ".bias";
@@ -220,6 +242,24 @@ class Finder {
       default:
         return {};
     }
+  }
+  // In a tensor with all experts of the layer, gate and up in one or in two; older files have a tensor for each.
+  Rows expert(LinearId id) {
+    const Shape shape = shape_of(config_, id);
+    std::string name = tensor_name(id) + ".weight";
+    int64_t experts = config_.experts, each = shape[0], first = id.expert * each;
+    const StoredMatrix* m = find(name);
+    if (const std::string both = fmt::format("blk.{}.ffn_gate_up_exps.weight", id.layer);
+        !m && id.role != Role::down && (m = find(both))) {
+      name = both, each = 2 * shape[0], first = id.expert * each + (id.role == Role::up ? shape[0] : 0);
+    }
+    if (const std::string own = older_expert_name(id) + ".weight"; !m && (m = find(own)))
+      name = own, experts = 1, first = 0;
+    check(m != nullptr, "{}: no tensor \"{}\"; every layer must have {} experts", file_->path(), name, experts);
+    check(m->columns == shape[1] && m->rows_each == each && m->rows == experts * each && m->dimensions <= 3,
+          "{}: {} is {} x {} in all, {} rows each, in {} dimensions; expected {} experts of {} x {}", file_->path(),
+          name, m->rows, m->columns, m->rows_each, m->dimensions, experts, each, shape[1]);
+    return {file_, *m, first, shape[0], 0};
   }
   int64_t pairs(LinearId id) const { return paired_ && (id.role == Role::q || id.role == Role::k) ? config_.e : 0; }
   const StoredMatrix* find(const std::string& name) {
@@ -275,6 +315,8 @@ ModelSource open_source(const std::string& path) {
   const float minus = file->text("general.architecture") == "gemma3" ? 1.0f : 0.0f;
   for (auto [layer, which] : norms_of(config))
     vectors->add(norm_name(config, layer, which), finder.norm(layer, which), minus);
+  for (int layer = 0; config.experts > 0 && layer < config.L; ++layer)
+    vectors->add_matrix(router_name(config, layer), finder.router(layer));
   for (const char* name : {"rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"})
     finder.use(name);  // the configuration has them
   finder.refuse_unused();
