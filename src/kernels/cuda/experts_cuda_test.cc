@@ -280,7 +280,7 @@ TEST_F(CudaExperts, OfAnyFormatAreSummedUnderTheirShares) {
     const Cuda::Linear router = dense(E, f);
     Cuda::Matrix logits = b().allocate(n, E), y = b().allocate(n * k, d),
                  sum = matrix(std::vector<float>(n * d, 1.0f), d);
-    b().route(x, router, {E, k, false}, true, logits);
+    b().route(x, router, {E, k, false}, down.alone, logits);
     const Routes routes = b().routes();
     const RoutedProduct<Cuda::Experts, Cuda::Matrix> product[] = {{&down, &y}};
     b().linear_routed(b().routed(x), product);

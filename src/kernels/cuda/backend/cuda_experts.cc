@@ -15,7 +15,7 @@ Cuda::Experts Cuda::experts(std::span<const Linear* const> weights) {
   Experts all{{weights.begin(), weights.end()}, false, false, {}, {}};
   std::vector<const cuda::LowbitWeight*> values, views;
   for (const Linear* w : weights) {
-    if (!state_->is_integers_at(*w, Activations::a16) ||
+    if (!state_->are_integers(*w, Activations::a16) ||
         !State::goes_with(w->values.lowbit.shape, weights[0]->values.lowbit.shape) || w->out != weights[0]->out)
       return all;
     values.push_back(&w->values.lowbit);
@@ -27,7 +27,6 @@ Cuda::Experts Cuda::experts(std::span<const Linear* const> weights) {
     cuda::to_device(state_->stream, table.data(), bytes.data(), bytes.size());
     cuda::wait_for(state_->stream);
   };
-  state_->routing.expert_bytes = std::max(state_->routing.expert_bytes, 3 * weights[0]->bytes());
   all.alone = views.empty() || views.size() == values.size();
   all.many = all.alone && std::ranges::all_of(weights, [](const Linear* w) {
                return State::way_of(*w, Activations::a16, RowKind::prompt) == State::Way::many;
@@ -37,14 +36,9 @@ Cuda::Experts Cuda::experts(std::span<const Linear* const> weights) {
   return all;
 }
 
-// Slots that are alone read an expert each; grouped by the host each expert that is passed is read once, and costs launches,
-// in the time of which a device reads some 46 MB.
 bool Cuda::routes_alone(const RoutingRule& rule) const {
   const State& s = *state_;
-  constexpr int64_t kLaunches = 46'000'000;
-  const int64_t slots = s.rows * rule.per_row, groups = std::min<int64_t>(slots, rule.experts);
-  return s.kind == RowKind::output && s.mode == Activations::a16 &&
-         (slots - groups) * s.routing.expert_bytes <= groups * kLaunches;
+  return s.kind == RowKind::output && s.mode == Activations::a16 && s.rows * rule.per_row <= cuda::kMostTiled;
 }
 
 void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule, bool alone, Matrix& logits) {
@@ -66,7 +60,9 @@ void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule,
   cuda::choose_experts(s.stream, logits.data(), s.rows, rule, experts, shares);
   r.per_row = rule.per_row;
   r.alone = alone && routes_alone(rule);
-  r.experts = experts, r.shares = shares;
+  r.tiled = r.alone && slots > rule.experts;  // else most experts have a row at most
+  r.experts = experts, r.shares = shares, r.experts_in_all = rule.experts;
+  if (r.tiled) return s.deal_out(slots, rule);
   if (r.alone) return;
   std::vector<int32_t> chosen(static_cast<size_t>(slots));
   std::vector<float> of_chosen(chosen.size());
@@ -77,12 +73,26 @@ void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule,
   s.send_routes();
 }
 
+void Cuda::State::deal_out(int64_t slots, const RoutingRule& rule) {
+  cuda::Routing& r = routing;
+  const int64_t tiles = cuda::most_tiles(slots, rule.experts);
+  grow(r.slots, (tiles * 3 + 1 + slots * 4) * 4);
+  auto* at = r.slots.as<int32_t>();
+  const auto take = [&](int64_t count) { return std::exchange(at, at + count); };
+  r.dealt.tiles = reinterpret_cast<cuda::RoutedRows*>(take(tiles * 3));
+  r.dealt.count = take(1);
+  r.dealt.rows = take(slots), r.dealt.places = take(slots), r.dealt.of_rows = take(slots);
+  r.dealt.shares = reinterpret_cast<float*>(take(slots));
+  cuda::deal_slots(stream, r.experts, r.shares, slots, rule, r.dealt);
+  r.of_rows = r.dealt.of_rows, r.shares = r.dealt.shares;
+}
+
 void Cuda::follow(const Routes& routes) {
   State& s = *state_;
   s.flush();
   s.routing.host = routes;
   s.routing.per_row = routes.per_row;
-  s.routing.alone = false;
+  s.routing.alone = s.routing.tiled = false;
   s.send_routes();
 }
 const Routes& Cuda::routes() const { return state_->routing.host; }
@@ -162,20 +172,27 @@ void Cuda::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matr
 }
 
 void Cuda::State::multiply_alone(const Acts& input, Routed products) {
-  const int64_t inputs = input.rows / input.slots_per_input, columns = input.columns;
-  grow(routing.blocks, inputs * cuda::input_bytes(1, column_blocks(columns)));
+  cuda::Routing& r = routing;
+  const int64_t slots = input.rows, columns = input.columns, inputs = slots / input.slots_per_input,
+                tiles = r.tiled ? cuda::most_tiles(slots, r.experts_in_all) : inputs;
+  grow(r.blocks, tiles * cuda::input_bytes(1, column_blocks(columns)));
+  auto* const blocks = r.blocks.as<uint8_t>();
+  const int32_t* const places = r.tiled ? r.dealt.places : nullptr;
   if (unwritten.x && unwritten.joins() && !unwritten.norm) {
     const Source gate = std::exchange(unwritten, {});
-    cuda::gate_alone(stream, gate.x, gate.with, inputs, columns, routing.blocks.as<uint8_t>());
+    cuda::gate_tiled(stream, gate.x, gate.with, places, slots, columns, blocks);
   } else {
     write_values();
-    cuda::prepare_alone(stream, input.values, inputs, columns, routing.blocks.as<uint8_t>());
+    const bool of_rows = r.tiled && input.values != acts.as<float>();  // the stream's own rows
+    cuda::prepare_tiled(stream, input.values, of_rows ? r.dealt.rows : nullptr, places, r.tiled ? slots : inputs,
+                        columns, blocks);
   }
   cuda::RoutedLowbit product;
-  product.x = routing.blocks.as<uint8_t>();
-  product.slots = input.rows;
+  product.x = blocks;
+  product.slots = slots;
   product.slots_per_input = input.slots_per_input;
-  product.experts = routing.experts;
+  product.experts = r.experts;
+  if (r.tiled) product.tiles = r.dealt.tiles, product.most_tiles = tiles, product.tile_count = r.dealt.count;
   for (const auto& [weights, y] : products) {
     const cuda::Linear& first = *weights->weights[0];
     const bool viewed = first.is_viewed(high_bits);
@@ -223,8 +240,8 @@ void Cuda::add_routed(const Matrix& y, Matrix& x) {
   State& s = *state_;
   s.flush();
   const cuda::Routing& r = s.routing;
-  cuda::add_slots(s.stream, y.data(), s.rows, x.columns, {r.alone ? nullptr : r.of_rows, r.shares, r.per_row},
-                  x.data());
+  cuda::add_slots(s.stream, y.data(), s.rows, x.columns,
+                  {r.alone && !r.tiled ? nullptr : r.of_rows, r.shares, r.per_row}, x.data());
 }
 
 }  // namespace fidelio

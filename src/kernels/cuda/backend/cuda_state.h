@@ -77,7 +77,7 @@ struct Cuda::State {
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
 
   cuda::Routing routing;
-  void send_routes();
+  void send_routes(), deal_out(int64_t slots, const RoutingRule&rule);
   using Routed = std::span<const RoutedProduct<Experts, Matrix>>;
   void multiply_alone(const Acts& input, Routed products);
   void multiply_tiles(const Acts& input, Routed products);
@@ -187,8 +187,8 @@ struct Cuda::State {
     return !input.whole && w.is_viewed(high_bits) ? w.view : w.values;
   }
   // Codes that rows are multiplied by as integers.
-  bool is_integers(const cuda::Linear& w) const { return is_integers_at(w, mode); }
-  static bool is_integers_at(const cuda::Linear& w, Activations at) {
+  bool is_integers(const cuda::Linear& w) const { return are_integers(w, mode); }
+  static bool are_integers(const cuda::Linear& w, Activations at) {
     return way_of(w, at, RowKind::output) == Way::codes && w.values.lowbit.shape.kind != cuda::CodeKind::half;
   }
   static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed

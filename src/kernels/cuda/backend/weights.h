@@ -5,7 +5,7 @@
 #include "formats/format_spec.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/linear/prefill/lowbit_many.h"
-#include "kernels/cuda/rows/ops.h"
+#include "kernels/cuda/rows/routes.h"
 #include "kernels/routes.h"
 
 namespace fidelio::cuda {
@@ -35,7 +35,8 @@ struct Routing {
   bool alone = false;   // no host: a row's slots lie together, `host` is not of them
   bool gating = false;  // the next gate is of slots that are alone
   int per_row = 0;
-  int64_t expert_bytes = 0;  // about, of a layer's largest
+  int experts_in_all = 0;
+  bool tiled = false;  // alone, in tiles of rows that share their expert
   Routes host;
   // Experts and shares (n, k); all that follows; rows prepared alone.
   DeviceBuffer chosen, slots, blocks;
@@ -48,6 +49,7 @@ struct Routing {
   const int32_t* device_places = nullptr;
   int64_t padded = 0;
   DeviceBuffer many, many_factor;
+  TiledSlots dealt;
 };
 
 }  // namespace fidelio::cuda

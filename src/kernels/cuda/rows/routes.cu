@@ -95,22 +95,64 @@ __global__ void __launch_bounds__(kThreads) add_parts(const float* y, int d, Row
   *to = sum;
 }
 
-// A warp a block of 128 columns of a row, which lies alone.
-template <typename Values>
-__device__ __forceinline__ void prepare_one(int columns, uint8_t* blocks, const Values& values) {
+// One thread block: a slot a thread. What stands before a slot is counted by looking at all: a few hundred of them.
+__global__ void __launch_bounds__(kMostTiled)
+    deal(const int32_t* experts, const float* shares, int slots, int all, int per_row, TiledSlots to) {
   begin_kernel();
-  const int column_blocks = (columns + kBlockColumns - 1) / kBlockColumns, block = blockIdx.y * 8 + threadIdx.x / 32;
-  if (block >= column_blocks) return;
-  prepare_block(RowBlock(values(block * kBlockColumns + threadIdx.x % 32 * 4)), 0, 1, block, column_blocks,
-                blocks + blockIdx.x * input_bytes(1, column_blocks));
+  __shared__ int32_t of[kMostTiled];
+  __shared__ int2 before[kMostExperts];  // slots and tiles of an expert and of those before it
+  static_assert(kMostTiled == kMostExperts);
+  const int i = threadIdx.x;
+  of[i] = i < slots ? experts[i] : -1;
+  __syncthreads();
+  int same = 0, earlier = 0, count = 0;
+  for (int j = 0; j < slots; ++j) {
+    earlier += j < i && of[j] == of[i];
+    same += of[j] == of[i];
+    count += of[j] == i;
+  }
+  const auto tiles_of = [](int rows) { return (rows + kTiledRows - 1) / kTiledRows; };
+  before[i] = i < all ? int2{count, tiles_of(count)} : int2{0, 0};
+  for (int apart = 1; apart < kMostExperts; apart *= 2) {
+    __syncthreads();
+    const int2 other = i >= apart ? before[i - apart] : int2{0, 0}, own = before[i];
+    __syncthreads();
+    before[i] = {own.x + other.x, own.y + other.y};
+  }
+  __syncthreads();
+  if (i == 0) *to.count = before[kMostExperts - 1].y;
+  if (i >= slots) return;
+  const int expert = of[i];
+  const int2 through = before[expert];
+  const int slot = through.x - same + earlier, tile = through.y - tiles_of(same) + earlier / kTiledRows;
+  to.rows[slot] = i / per_row;
+  to.shares[slot] = shares[i];
+  to.places[slot] = tile * kTiledRows + earlier % kTiledRows;
+  to.of_rows[i] = slot;
+  if (earlier % kTiledRows == 0) to.tiles[tile] = {expert, slot, min(kTiledRows, same - earlier)};
 }
-__global__ void __launch_bounds__(kThreads) prepare_each(const float* x, int columns, uint8_t* blocks) {
-  prepare_one(columns, blocks, [&](int column) { return load4(x + blockIdx.x * int64_t{columns}, column, columns); });
+
+// A warp a block of 128 columns of a row, which lies alone or in a tile.
+template <typename Values>
+__device__ __forceinline__ void prepare_one(int columns, const int32_t* places, uint8_t* blocks, const Values& values) {
+  const int column_blocks = (columns + kBlockColumns - 1) / kBlockColumns, block = blockIdx.y * 8 + threadIdx.x / 32,
+            place = places ? places[blockIdx.x] : static_cast<int>(blockIdx.x) * kTiledRows;
+  if (block >= column_blocks) return;
+  static_assert(input_rows(1) == kTiledRows);
+  prepare_block(RowBlock(values(block * kBlockColumns + threadIdx.x % 32 * 4)), place % kTiledRows, kTiledRows, block,
+                column_blocks, blocks + place / kTiledRows * input_bytes(kTiledRows, column_blocks));
 }
 __global__ void __launch_bounds__(kThreads)
-    gate_each(const float* gate, const float* up, int columns, uint8_t* blocks) {
+    prepare_each(const float* x, const int32_t* rows, const int32_t* places, int columns, uint8_t* blocks) {
+  begin_kernel();
+  const float* row = x + (rows ? rows[blockIdx.x] : static_cast<int>(blockIdx.x)) * int64_t{columns};
+  prepare_one(columns, places, blocks, [&](int column) { return load4(row, column, columns); });
+}
+__global__ void __launch_bounds__(kThreads)
+    gate_each(const float* gate, const float* up, const int32_t* places, int columns, uint8_t* blocks) {
+  begin_kernel();
   const int64_t first = blockIdx.x * int64_t{columns};
-  prepare_one(columns, blocks, [&](int column) {
+  prepare_one(columns, places, blocks, [&](int column) {
     return gated(load4(gate + first, column, columns), load4(up + first, column, columns));
   });
 }
@@ -147,13 +189,21 @@ void add_slots(Stream stream, const float* y, int64_t n, int64_t d, const RowSlo
          of, x);
 }
 
-void prepare_alone(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks) {
-  launch("preparing rows alone", stream, blocks_of(rows, columns), kThreads, 0, prepare_each, x,
+void deal_slots(Stream stream, const int32_t* experts, const float* shares, int64_t slots, const RoutingRule& rule,
+                const TiledSlots& to) {
+  launch("dealing out slots", stream, dim3(1), kMostTiled, 0, deal, experts, shares, static_cast<int>(slots),
+         rule.experts, rule.per_row, to);
+}
+
+void prepare_tiled(Stream stream, const float* x, const int32_t* rows, const int32_t* places, int64_t slots,
+                   int64_t columns, uint8_t* blocks) {
+  launch("preparing slots", stream, blocks_of(slots, columns), kThreads, 0, prepare_each, x, rows, places,
          static_cast<int>(columns), blocks);
 }
 
-void gate_alone(Stream stream, const float* gate, const float* up, int64_t rows, int64_t columns, uint8_t* blocks) {
-  launch("gating rows alone", stream, blocks_of(rows, columns), kThreads, 0, gate_each, gate, up,
+void gate_tiled(Stream stream, const float* gate, const float* up, const int32_t* places, int64_t slots,
+                int64_t columns, uint8_t* blocks) {
+  launch("gating slots", stream, blocks_of(slots, columns), kThreads, 0, gate_each, gate, up, places,
          static_cast<int>(columns), blocks);
 }
 

@@ -1,5 +1,6 @@
 // Mixtures of experts on the device (kernels/routes.h says what slots are): the choice, and rows into slots and back.
 #pragma once
+#include "kernels/cuda/linear/decode/lowbit_routed.h"
 #include "kernels/cuda/rows/ops.h"
 #include "kernels/routes.h"
 
@@ -22,9 +23,24 @@ struct RowSlots {
   int per_row = 0;
 };
 void add_slots(Stream stream, const float* y, int64_t n, int64_t d, const RowSlots& of, float* x);
-// Rows of x (rows, columns), each for lowbit.h as a row alone, input_bytes(1, column blocks) apart. And those of
-// silu(gate) up.
-void prepare_alone(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks);
-void gate_alone(Stream stream, const float* gate, const float* up, int64_t rows, int64_t columns, uint8_t* blocks);
+// Slots (n k) of few experts, dealt out on the device: an expert's together, in tiles of kTiledRows, of which there are
+// most_tiles() at most. Shares of the slots; a slot's row of x; where it lies, tile times kTiledRows and row; a row's slots.
+constexpr int kMostTiled = 1024;
+struct TiledSlots {
+  RoutedRows* tiles = nullptr;
+  int32_t *count = nullptr, *rows = nullptr, *places = nullptr, *of_rows = nullptr;
+  float* shares = nullptr;
+};
+constexpr int64_t most_tiles(int64_t slots, int experts) {
+  return slots < experts ? slots : experts + slots / kTiledRows;
+}
+void deal_slots(Stream stream, const int32_t* experts, const float* shares, int64_t slots, const RoutingRule& rule,
+                const TiledSlots& to);
+// Rows for lowbit.h, input_bytes(1, column blocks) a tile: row `rows`[i] of x (., columns), null: row i, goes to places[i];
+// null: each into a tile of its own. And those of silu(gate) up.
+void prepare_tiled(Stream stream, const float* x, const int32_t* rows, const int32_t* places, int64_t slots,
+                   int64_t columns, uint8_t* blocks);
+void gate_tiled(Stream stream, const float* gate, const float* up, const int32_t* places, int64_t slots,
+                int64_t columns, uint8_t* blocks);
 
 }  // namespace fidelio::cuda

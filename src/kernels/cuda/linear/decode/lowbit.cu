@@ -151,9 +151,11 @@ namespace {
 struct Launchers {
   LowbitLauncher rows;
   RoutedLauncher routed;
+  TiledLauncher tiled;
 };
 template <CodeKind kind, int bits, bool byte_scale>
-constexpr Launchers kLaunchers{launch_lowbit_rows<kind, bits, byte_scale>, launch_lowbit_routed<kind, bits, byte_scale>};
+constexpr Launchers kLaunchers{launch_lowbit_rows<kind, bits, byte_scale>, launch_lowbit_routed<kind, bits, byte_scale>,
+                               launch_lowbit_tiled<kind, bits, byte_scale>};
 
 Launchers launchers_of(const LowbitShape& s) {
   constexpr CodeKind I = CodeKind::integer, G = CodeKind::grid;
@@ -164,7 +166,7 @@ Launchers launchers_of(const LowbitShape& s) {
       {kLaunchers<I, 8, false>, kLaunchers<I, 8, true>}};
   static constexpr Launchers grids[5] = {kLaunchers<G, 2, false>, kLaunchers<G, 3, false>, kLaunchers<G, 4, false>,
                                          kLaunchers<G, 5, false>, kLaunchers<G, 6, false>};
-  if (s.kind == CodeKind::half) return {launch_lowbit_rows<CodeKind::half, 16, false>, nullptr};
+  if (s.kind == CodeKind::half) return {launch_lowbit_rows<CodeKind::half, 16, false>, nullptr, nullptr};
   if (s.kind == CodeKind::curve) return kLaunchers<CodeKind::curve, 6, false>;
   if (s.below > 0) return s.byte_scale ? kLaunchers<CodeKind::high, 4, true> : kLaunchers<CodeKind::high, 4, false>;
   return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
@@ -235,7 +237,7 @@ std::vector<std::byte> routed_table(std::span<const LowbitWeight* const> weights
 }
 
 void lowbit_routed(Stream stream, const RoutedLowbit& product) {
-  RoutedArguments p = {};
+  TiledArguments p = {};
   tell_shape(product.shape, p);
   p.x = product.x;
   p.rows = 1;
@@ -249,7 +251,13 @@ void lowbit_routed(Stream stream, const RoutedLowbit& product) {
     p.table[i] = static_cast<const LowbitTarget*>(product.outputs[i].table);
     p.y_of[i] = product.outputs[i].y;
   }
-  launchers_of(product.shape).routed(stream, p, static_cast<int>(product.slots) * product.count * p.row_blocks);
+  p.tiles = product.tiles;
+  p.tile_count = product.tile_count;
+  const auto blocks = [&](int64_t of) { return static_cast<int>(of) * product.count * p.row_blocks; };
+  if (product.tiles)
+    launchers_of(product.shape).tiled(stream, p, blocks(product.most_tiles));
+  else
+    launchers_of(product.shape).routed(stream, p, blocks(product.slots));
 }
 
 }  // namespace fidelio::cuda

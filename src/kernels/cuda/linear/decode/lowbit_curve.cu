@@ -4,5 +4,6 @@ namespace fidelio::cuda {
 
 template void launch_lowbit_rows<CodeKind::curve, 6, false>(Stream, const LowbitArguments&, int);
 template void launch_lowbit_routed<CodeKind::curve, 6, false>(Stream, const RoutedArguments&, int);
+template void launch_lowbit_tiled<CodeKind::curve, 6, false>(Stream, const TiledArguments&, int);
 
 }  // namespace fidelio::cuda

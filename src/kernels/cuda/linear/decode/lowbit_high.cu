@@ -5,7 +5,9 @@ namespace fidelio::cuda {
 
 template void launch_lowbit_rows<CodeKind::high, 4, false>(Stream, const LowbitArguments&, int);
 template void launch_lowbit_routed<CodeKind::high, 4, false>(Stream, const RoutedArguments&, int);
+template void launch_lowbit_tiled<CodeKind::high, 4, false>(Stream, const TiledArguments&, int);
 template void launch_lowbit_rows<CodeKind::high, 4, true>(Stream, const LowbitArguments&, int);
 template void launch_lowbit_routed<CodeKind::high, 4, true>(Stream, const RoutedArguments&, int);
+template void launch_lowbit_tiled<CodeKind::high, 4, true>(Stream, const TiledArguments&, int);
 
 }  // namespace fidelio::cuda

@@ -32,6 +32,7 @@ struct TileAt {
   int row_block, tile;
   const uint8_t *w, *x;
   float* y;
+  int rows;
 };
 template <typename Traits>
 __device__ __forceinline__ TileAt tile_at(const LowbitArguments& p, int tile) {
@@ -41,7 +42,7 @@ __device__ __forceinline__ TileAt tile_at(const LowbitArguments& p, int tile) {
   const LowbitTarget& target = p.target[which];
   const int local = row_block - target.first_row_block;
   const int64_t bytes = Traits::kHalf ? 0 : int64_t{local} * p.column_blocks * block_stride<Traits>(p);
-  return {&target, local, tile % 8, target.blocks + bytes, p.x, target.y};
+  return {&target, local, tile % 8, target.blocks + bytes, p.x, target.y, p.rows};
 }
 // Of a slot's expert, which the kernels before have chosen.
 template <typename Traits>
@@ -54,7 +55,24 @@ __device__ __forceinline__ TileAt tile_at(const RoutedArguments& p, int tile) {
           tile % 8,
           target.blocks + int64_t{local} * p.column_blocks * block_stride<Traits>(p),
           p.x + slot / p.slots_per_input * int64_t{p.input_bytes},
-          p.y_of[output] + slot * int64_t{target.out}};
+          p.y_of[output] + slot * int64_t{target.out},
+          1};
+}
+// Of a tile of slots; of what is no tile no rows.
+template <typename Traits>
+__device__ __forceinline__ TileAt tile_at(const TiledArguments& p, int tile) {
+  const int row_block = tile / 8, a_tile = p.outputs * p.row_blocks, index = row_block / a_tile,
+            output = row_block % a_tile / p.row_blocks, local = row_block % p.row_blocks;
+  if (index >= *p.tile_count) return {};
+  const RoutedRows& of = p.tiles[index];
+  const LowbitTarget& target = p.table[output][of.expert];
+  return {&target,
+          local,
+          tile % 8,
+          target.blocks + int64_t{local} * p.column_blocks * block_stride<Traits>(p),
+          p.x + index * int64_t{p.input_bytes},
+          p.y_of[output] + of.first_slot * int64_t{target.out},
+          of.rows};
 }
 template <typename Traits>
 __device__ __forceinline__ void load_tile(LaneBlock<Traits>& to, const LowbitArguments& p, const TileAt& at, int tile,
@@ -98,7 +116,7 @@ struct OwnOutputs {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int m = sum_of(i) / kOutputs;
-      if (m < p.rows) y[i] = at.y + int64_t{m} * target.out + output;
+      if (m < at.rows) y[i] = at.y + int64_t{m} * target.out + output;
     }
   }
   // Which of the thread block's sums is the thread's i-th.

@@ -1,7 +1,7 @@
 // What a launch of lowbit_kernel.cuh is told. The launcher of each code is defined in its own lowbit_*.cu, so that they
 // compile side by side.
 #pragma once
-#include "kernels/cuda/linear/layout/lowbit.h"
+#include "kernels/cuda/linear/decode/lowbit_routed.h"
 
 namespace fidelio::cuda {
 
@@ -51,6 +51,11 @@ struct RoutedArguments : LowbitArguments {
   int outputs, row_blocks;  // of a slot; of each
   int slots_per_input, input_bytes;
 };
+// The same for slots in tiles of rows that share their expert.
+struct TiledArguments : RoutedArguments {
+  const RoutedRows* tiles;
+  const int32_t* tile_count;
+};
 
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks);
@@ -58,7 +63,11 @@ void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks)
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_lowbit_routed(Stream stream, const RoutedArguments& p, int row_blocks);
 
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_lowbit_tiled(Stream stream, const TiledArguments& p, int row_blocks);
+
 using LowbitLauncher = void (*)(Stream, const LowbitArguments&, int row_blocks);
 using RoutedLauncher = void (*)(Stream, const RoutedArguments&, int row_blocks);
+using TiledLauncher = void (*)(Stream, const TiledArguments&, int row_blocks);
 
 }  // namespace fidelio::cuda

@@ -14,6 +14,12 @@ namespace fidelio::cuda {
 // Where the weights of all experts are, to be kept in device memory. Integers or grids of one shape.
 std::vector<std::byte> routed_table(std::span<const LowbitWeight* const> weights);
 
+// Up to kTiledRows slots of one expert, which follow each other.
+constexpr int kTiledRows = 8;
+struct RoutedRows {
+  int32_t expert, first_slot, rows;
+};
+
 struct RoutedOutput {
   const void* table = nullptr;  // on the device
   float* y = nullptr;           // (slots, out)
@@ -24,6 +30,10 @@ struct RoutedLowbit {
   int64_t slots = 0;
   int slots_per_input = 1;           // k where they share their row, 1 where each has its own
   const int32_t* experts = nullptr;  // (slots)
+  // Or tiles of slots, whose inputs were prepared together: at most so many, and how many there are (on the device).
+  const RoutedRows* tiles = nullptr;
+  int64_t most_tiles = 0;
+  const int32_t* tile_count = nullptr;
   RoutedOutput outputs[2];
   int count = 0;
 };

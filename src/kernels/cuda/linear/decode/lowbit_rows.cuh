@@ -99,4 +99,18 @@ void launch_lowbit_routed(Stream stream, const RoutedArguments& p, int row_block
   launch_routed_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks);
 }
 
+template <typename Traits>
+void launch_tiles(Stream stream, const TiledArguments& p, int row_blocks) {
+  if constexpr (!Traits::kHalf) {
+    if (!is_hopper()) return launch_stream<Traits, 1, 8, 2, 1>(stream, p, row_blocks);
+    launch_fitting<Traits, 4, 8, 2, 1>(stream, p, row_blocks);
+  }
+}
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_lowbit_tiled(Stream stream, const TiledArguments& p, int row_blocks) {
+  if (p.group_chunks == 1) return launch_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks);
+  if (p.group_chunks == 2) return launch_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks);
+  launch_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks);
+}
+
 }  // namespace fidelio::cuda

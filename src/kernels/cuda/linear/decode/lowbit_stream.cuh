@@ -44,7 +44,7 @@ __device__ __forceinline__ float joined(const uint8_t* shared, int i) {
 
 template <typename Traits, int kTiles, int kRows, int kStages, typename Arguments>
 __device__ __forceinline__ void stream_product(const Arguments& p) {
-  constexpr bool kRouted = std::is_same_v<Arguments, RoutedArguments>;
+  constexpr bool kRouted = !std::is_same_v<Arguments, LowbitArguments>;
   extern __shared__ __align__(128) uint8_t shared[];
   using Shape = StreamShape<Traits, kTiles, kRows, kStages>;
   constexpr int kRowTiles = Shape::kRowTiles;
@@ -54,6 +54,7 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
   ptx::allow_dependents();
   if constexpr (kRouted) ptx::dependency_wait();  // it says whose weights these are
   const TileAt at = tile_at<Traits>(p, kRouted ? static_cast<int>(blockIdx.x) * kTiles : first_tile<kTiles>(p));
+  if (kRouted && at.rows == 0) return;
   const int first = part_begin(part, p.column_blocks), count = part_begin(part + 1, p.column_blocks) - first;
   uint8_t* const own = shared + part * Shape::kWarpBytes;
   TileRing<Traits, kTiles> ring(p, own, at.w + int64_t{first} * block_stride<Traits>(p), at.tile);
@@ -73,7 +74,7 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
   const int room = kRows == kMaxRows ? p.room : static_cast<int>(input_rows(kRows)),
             block_bytes = static_cast<int>(input_block_bytes(room));
   const uint8_t* const inputs = own + kStages * Shape::kWeights;
-  const int pieces = min(kRows, p.rows) * (kInputRow / 16);
+  const int pieces = min(kRows, at.rows) * (kInputRow / 16);
   const uint8_t* from = at.x + int64_t{first} * block_bytes + rows_at(room) + lane * 16;
   const uint32_t own_input = ring.own + kStages * Shape::kWeights;
   const auto ask_input = [&](int stage) {
