@@ -124,7 +124,7 @@ TensorToWrite dense_tensor(const Checkpoint& source, LinearId id) {
 
 void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& tensors) {
   for (LinearId id : linears_of(source.config()))
-    if (source.linear(id).bias) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
+    if (has_bias(source.config(), id.role)) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
   for (auto [layer, which] : norms_of(source.config()))
     tensors.push_back(
         to_write(norm_name(source.config(), layer, which), source.tensor(norm_name(source.config(), layer, which))));

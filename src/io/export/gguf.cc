@@ -292,7 +292,7 @@ std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
   for (LinearId id : linears_of(source.config())) {
     if (id.expert > 0) continue;
     tensors.push_back(weight_tensor(source, id, exact));
-    if (const LinearWeight w = source.linear(id); w.bias) tensors.push_back(bias_tensor(source, id, w.bias));
+    if (has_bias(source.config(), id.role)) tensors.push_back(bias_tensor(source, id, source.linear(id).bias));
   }
   for (auto [layer, which] : norms_of(source.config()))
     tensors.push_back(vector_tensor(gguf::tensor_name(layer, which), source.norm(layer, which)));
