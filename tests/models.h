@@ -21,9 +21,10 @@ inline const std::vector<std::string> kTinyModels = {"llama2",      "llama32",  
                                                      "linear_rope", "dynamic_rope", "yarn",    "keys5"};
 
 // The families whose layers differ from Llama's, two models each.
-inline const std::vector<std::string> kFamilyModels = {
-    "smollm3",      "smollm3_window", "ministral",  "ministral3", "mistral_small", "phi3",   "phi4",        "granite",
-    "granite_bias", "olmo2",          "olmo2_bias", "olmo3",      "olmo3_keys5",   "gemma3", "gemma3_image"};
+inline const std::vector<std::string> kFamilyModels = {"smollm3",       "smollm3_window", "ministral",    "ministral3",
+                                                       "mistral_small", "phi3",           "phi4",         "granite",
+                                                       "granite_bias",  "olmo2",          "olmo2_bias",   "olmo3",
+                                                       "olmo3_keys5",   "gemma3",         "gemma3_image", "qwen3_vl"};
 
 // Mixtures of experts, of each way in which files keep them.
 inline const std::vector<std::string> kExpertModels = {"mixtral", "olmoe", "qwen3_moe", "granitemoe"};

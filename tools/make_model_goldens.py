@@ -102,19 +102,22 @@ FAMILIES = {
     "gemma3_image": ("float32", "gemma3_text", dict(head_dim=8, sliding_window=11, num_hidden_layers=2, tie_word_embeddings=True, layer_types=[
         "full_attention", "sliding_attention"], rope_parameters=dict(full_attention=dict(rope_type="default", rope_theta=1e6),
                                                                       sliding_attention=dict(rope_type="default", rope_theta=1e4)))),
+    "qwen3_vl": ("bfloat16", "qwen3", dict(head_dim=16, rope_theta=5e6, tie_word_embeddings=True)),
     # Mixtures of experts: of 4, 9, 7 and 5 each row passes 2, 3, 1 and 4.
     "mixtral": ("bfloat16", "mixtral", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=20)),
     "olmoe": ("float16", "olmoe", dict(num_experts=9, num_experts_per_tok=3, intermediate_size=24, norm_topk_prob=False)),
     "qwen3_moe": ("bfloat16", "qwen3_moe", dict(num_experts=7, num_experts_per_tok=1, moe_intermediate_size=40, head_dim=16, norm_topk_prob=True,
                                                tie_word_embeddings=True, attention_bias=True)),
-    "granitemoe": ("float32", "granitemoe", dict(num_local_experts=5, num_experts_per_tok=4, intermediate_size=32, num_attention_heads=4,
-                                                 num_key_value_heads=2, embedding_multiplier=12.0, attention_multiplier=0.125,
-                                                 residual_multiplier=0.22, logits_scaling=8.0)),
+    "granitemoe": ("float32", "granitemoe", dict(num_local_experts=5, num_experts_per_tok=4, intermediate_size=32, embedding_multiplier=12.0,
+                                                 attention_multiplier=0.125, residual_multiplier=0.22, logits_scaling=8.0)),
 }
 MODELS.update(FAMILIES)
 # Text models within models that see images: how their config and their tensors are called there.
 WITHIN = {"mistral_small": ("mistral3", "Mistral3ForConditionalGeneration", lambda key: "language_model." + key),
-          "gemma3_image": ("gemma3", "Gemma3ForConditionalGeneration", lambda key: key.replace("model.", "model.language_model.", 1))}
+          "gemma3_image": ("gemma3", "Gemma3ForConditionalGeneration", lambda key: key.replace("model.", "model.language_model.", 1)),
+          "qwen3_vl": ("qwen3_vl", "Qwen3VLForConditionalGeneration", lambda key: key.replace("model.", "model.language_model.", 1))}
+# What the text model is called there, and its rope, which has rows and columns of pictures too.
+PICTURES = {"qwen3_vl": dict(model_type="qwen3_vl_text", rope_scaling=dict(mrope_interleaved=True, mrope_section=[4, 2, 2], rope_type="default"))}
 WITH_EXPERTS = ("mixtral", "olmoe", "qwen3_moe", "granitemoe")
 PROMPTS = {
     "quill-26m": ["The quick brown fox", "In 1998, the city of", "#include <stdio.h>\n", "A list of the rivers of", "12 + 30 =", "The", None,
@@ -185,7 +188,8 @@ def put_within(folder, name):
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         text = json.load(file)
     outer = dict(architectures=[class_name], model_type=model_type, torch_dtype=text.pop("torch_dtype"), eos_token_id=text.pop("eos_token_id"),
-                 text_config={key: value for key, value in text.items() if key != "architectures"}, vision_config={})
+                 text_config={key: value for key, value in text.items() if key != "architectures"} | PICTURES.get(name, {}),
+                 vision_config={})
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
         json.dump(outer, file, indent=1)
         file.write("\n")

@@ -1,8 +1,7 @@
 // ModelConfig: what a model is, as numbers. hf_config.h fills it from a config.json; everything else only reads it.
 // A plain struct: tests build one by hand.
 //
-// Letters as everywhere: L layers, d model dim, f ffn dim (of one expert, where there are some), h heads, hk key/value
-// heads, e head dim, v vocabulary.
+// Letters as everywhere: L layers, d model dim, f ffn dim (of one expert), h heads, hk key/value heads, e head dim, v vocabulary.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -43,7 +42,7 @@ enum class QkNorm : uint8_t { none, head, width };
 enum class ExpertFiles : uint8_t { none, each, lettered, stacked };
 
 // What a family's layers are made of: everything in which one differs from another beside numbers. The transformer is
-// written once (runtime/forward.h) and reads this.
+// written once (runtime/forward/forward.h) and reads this.
 struct Blocks {
   bool norm_before = true;     // of what attention and the MLP see
   bool norm_after = false;     // of what they add to the stream

@@ -107,6 +107,7 @@ int64_t Desk::header_bytes(const std::map<LinearId, FormatSpec>& formats) const 
   }
   for (const auto& [layer, norm] : norms_of(source.config()))
     bytes += static_cast<int64_t>(norm_name(source.config(), layer, norm).size()) + 80;
+  for (const std::string& router : router_names(source.config())) bytes += static_cast<int64_t>(router.size()) + 100;
   return bytes;
 }
 
@@ -244,15 +245,21 @@ void Desk::read_texts() {
   Division texts = divide(units_of(fresh, job.context, "--text"), 3);
   adjustment = text_set(std::move(texts.first), job.context, kAdjustmentWindows);
   certificate = text_set(std::move(texts.second), job.context, job.certificate_windows);
-  int64_t widest = 0;
-  for (LinearId id : linears_of(source.config())) widest = std::max(widest, shape_of(source.config(), id)[1]);
-  note(fmt::format(
-      "calibration {} sequences, {} tokens ({:.1f} for each column of the widest input), SHA-256 {}; search {} "
-      "sequences, {} tokens, SHA-256 {}",
-      calibration.sequences.size(), calibration.tokens,
-      static_cast<double>(calibration.tokens) / static_cast<double>(widest),
-      sequences_sha256(calibration).substr(0, 12), search.sequences.size(), search.tokens,
-      sequences_sha256(search).substr(0, 12)));
+  const ModelConfig& c = source.config();
+  double fewest = std::numeric_limits<double>::infinity();  // tokens a column
+  bool of_experts = false;
+  for (LinearId id : linears_of(c)) {
+    const double seen_by = id.expert < 0 ? 1 : static_cast<double>(c.experts_per_row) / c.experts;
+    const double tokens = seen_by * static_cast<double>(calibration.tokens) / static_cast<double>(shape_of(c, id)[1]);
+    if (tokens < fewest) fewest = tokens, of_experts = id.expert >= 0;
+  }
+  note(
+      fmt::format("calibration {} sequences, {} tokens ({:.1f} for each column of {}), SHA-256 {}; search {} "
+                  "sequences, {} tokens, SHA-256 {}",
+                  calibration.sequences.size(), calibration.tokens, fewest,
+                  of_experts ? "an expert's widest input, on average" : "the widest input",
+                  sequences_sha256(calibration).substr(0, 12), search.sequences.size(), search.tokens,
+                  sequences_sha256(search).substr(0, 12)));
   note(fmt::format("adjustment {}", describe(adjustment)));
   note(fmt::format("certificate {}", describe(certificate)));
   if (const std::string few = few_documents_text(certificate); !few.empty()) note("  " + few);

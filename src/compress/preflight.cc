@@ -217,7 +217,8 @@ class Clock {
     // sees them whole.
     const auto at_most = [&](int64_t in, int64_t most) { return reference_.gpu() ? in : std::min(in, most); };
     const QuantiseSample narrow = quantise({0, Role::q}, InputId::attn_in, at_most(config_.d, 768));
-    const QuantiseSample wide = quantise({0, Role::down}, InputId::down_in, at_most(config_.f, 2048));
+    const LinearId down = linears_of(config_, 0, kStops[3]).front();
+    const QuantiseSample wide = quantise(down, InputId::down_in, at_most(config_.f, 2048));
     Seconds slope = (wide.quantise - narrow.quantise) / (wide.in - narrow.in);
     slope = {std::max(0.0, slope.wall), std::max(0.0, slope.cpu)};
     Seconds flat = narrow.quantise - narrow.in * slope;
@@ -244,7 +245,8 @@ class Clock {
       // Sharers of an input share its Hessian.
       if (id.role == Role::k || id.role == Role::v || id.role == Role::up) continue;
       const QuantiseSample& near = in < wide.in ? narrow : wide;
-      const Seconds sum = tokens * in * in * near.sum, factor = in * in * in * near.factor;
+      const double share = id.expert < 0 ? 1 : static_cast<double>(config_.experts_per_row) / config_.experts;
+      const Seconds sum = share * tokens * in * in * near.sum, factor = in * in * in * near.factor;
       seconds += sum + factor;
       building_ += 3 * sum + factor;
     }
@@ -261,9 +263,9 @@ class Clock {
     QuantiseSample s{static_cast<double>(in), {}, {}, {}};
     reference_.begin(packed_.batch, Activations::f32);
     reference_.embed();
-    const int64_t rows = packed_.batch.rows(), columns = shape_of(config_, id)[1];
-    std::vector<float> x(static_cast<size_t>(rows * columns)), part;
-    reference_.linear_input(0, input, x);
+    const int64_t columns = shape_of(config_, id)[1];
+    std::vector<float> x = input_of(id, input), part;
+    const int64_t rows = static_cast<int64_t>(x.size()) / columns;
     for (int64_t r = 0; r < rows; ++r) part.insert(part.end(), x.begin() + r * columns, x.begin() + r * columns + in);
     const GptqOptions options{.codebooks = size_.codebooks};
     const LinearWeight weight = size_.source.linear(id);
@@ -288,6 +290,19 @@ class Clock {
                       elements;
     }
     return s;
+  }
+
+  // Rows that a linear of the first layer sees, of an expert those of all.
+  std::vector<float> input_of(LinearId id, InputId input) {
+    const int64_t columns = shape_of(config_, id)[1];
+    if (id.expert < 0) {
+      std::vector<float> x(static_cast<size_t>(packed_.batch.rows() * columns));
+      reference_.linear_input(0, input, x);
+      return x;
+    }
+    const Routes routes = reference_.routes(0);
+    std::vector<float> x(static_cast<size_t>(routes.count() * columns));
+    return reference_.expert_input(0, routes, x), x;
   }
 
   Seconds embedding(LinearId id) {
@@ -323,10 +338,6 @@ std::optional<int64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
-}  // namespace
-
-namespace {
-
 // The phases of a compression, each holding what the others do not: embedding and head are quantised; layers are; sensitivities are measured; plans are served. `always` is there all the time.
 struct Holding {
   MemoryNeed always, reference, runner, serving_runner, decoded;
@@ -339,12 +350,16 @@ const std::vector<MemoryNeed>& largest(const std::vector<std::vector<MemoryNeed>
 }
 
 int64_t widest(const ModelConfig& c) { return std::max<int64_t>({c.f, int64_t{c.h} * c.e, c.d}); }
+// What calibration keeps of a token beside its stream: the widest input, or those of all experts that it passes.
+int64_t kept_input(const ModelConfig& c) { return std::max(widest(c), int64_t{c.f} * std::max(1, c.experts_per_row)); }
 
 // A runner's own matrices: the stream, q k v or gate up, their scratch, the logits twice. Its cache has room for two
 // batches.
 int64_t workspace_bytes(const CompressSize& size) {
   const ModelConfig& c = size.source.config();
-  return 4 * (size.rows * (3 * c.d + int64_t{c.h + 2 * c.hk} * c.e + 4 * int64_t{c.f}) + 2 * size.logit_rows * c.v);
+  const int64_t slots = size.rows * std::max(1, c.experts_per_row), routed = c.experts > 0 ? slots * 3 * c.d : 0;
+  return 4 * (size.rows * (3 * c.d + int64_t{c.h + 2 * c.hk} * c.e) + slots * 4 * int64_t{c.f} + routed +
+              2 * size.logit_rows * c.v);
 }
 int64_t batch_cache_values(const CompressSize& size) {
   const ModelConfig& c = size.source.config();
@@ -366,7 +381,7 @@ std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const H
        h.runner,
        {"candidates of one input, made and being written", size.on_gpu ? 0 : 2 * candidates.stop},
        {"calibration: streams, one Hessian and its factor",
-        4 * size.calibration_tokens * (d + wide) + 4 * wide * wide + 3 * 8 * wide * wide},
+        4 * size.calibration_tokens * (d + kept_input(c)) + 4 * wide * wide + 3 * 8 * wide * wide},
        h.decoded},
       {h.always,
        h.reference,
@@ -380,7 +395,7 @@ std::vector<std::vector<MemoryNeed>> phases_of(const CompressSize& size, const H
        {held.what, holding ? held.bytes : 0},
        h.serving_runner,
        {"building a plan: two streams, three sums, a factor",
-        2 * 4 * size.calibration_tokens * (d + wide) + 3 * 4 * wide * wide + 3 * 8 * wide * wide},
+        2 * 4 * size.calibration_tokens * (d + kept_input(c)) + 3 * 4 * wide * wide + 3 * 8 * wide * wide},
        {size.on_gpu ? "the plan's weights, as packed" : "the plan's weights, as stored and as packed", plan}}};
   for (std::vector<MemoryNeed>& phase : phases)
     std::erase_if(phase, [](const MemoryNeed& need) { return need.bytes == 0; });
@@ -432,7 +447,8 @@ std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size) {
     if (id.layer >= 0) largest_linear = std::max(largest_linear, shape.elements());
   }
   // Activations in FP32, as blocks, as halves twice and as a product twice; a weight dequantised, or its two halves.
-  const int64_t workspace = workspace_bytes(size) + size.rows * wide * (4 + 3 + 4 + 8) + 4 * largest_linear;
+  const int64_t workspace =
+      workspace_bytes(size) + size.rows * std::max(1, c.experts_per_row) * wide * (4 + 3 + 4 + 8) + 4 * largest_linear;
   const Holding h{.always = {"the driver's own, libraries'", 600'000'000},
                   .reference = {"weights of the reference", weights},
                   .runner = {"the reference's own matrices and cache", workspace + 4 * cached},

@@ -358,17 +358,38 @@ ModelConfig read_config(const Keys& keys) {
   return c;
 }
 
-// Models that see images too keep the text model's config as a part of theirs.
-bool sees_images(const Json& config) {
-  const auto type = config.find("model_type");
-  return type != config.end() && (*type == "mistral3" || *type == "gemma3") && config.contains("text_config");
+// Models that see images too keep the text model's config as a part of theirs, Qwen2.5-VL's first files beside the rest.
+struct Within {
+  std::string_view type;         // of the whole
+  std::string_view text_type;    // of the text model as one of its own; empty: as its part says
+  std::string_view text_within;  // what its part calls it
+};
+constexpr Within kWithin[] = {{"mistral3", "", ""},
+                              {"gemma3", "", ""},
+                              {"qwen2_vl", "qwen2", "qwen2_vl_text"},
+                              {"qwen2_5_vl", "qwen2", "qwen2_5_vl_text"},
+                              {"qwen3_vl", "qwen3", "qwen3_vl_text"}};
+
+// "mrope" turns parts of a head by a picture's rows and columns. Text has one position for all of them, by which it is the
+// plain rope.
+void drop_picture_ropes(Json& text) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!text.contains(key) || !text[key].is_object()) continue;
+    Json& rope = text[key];
+    for (const char* of_pictures : {"mrope_section", "mrope_interleaved"}) rope.erase(of_pictures);
+    for (const char* type : {"type", "rope_type"})
+      if (rope.contains(type) && rope[type] == "mrope") rope[type] = "default";
+  }
 }
 
 Json parse_object(std::string_view json, const std::string& file) {
   const Json object = parse_json(json, file);
   check(object.is_object(), "{}: expected a JSON object, got a JSON {}", file, object.type_name());
-  if (!sees_images(object)) return object;
-  Json text = object["text_config"];
+  const Json type = object.value("model_type", Json());
+  const auto* within = std::ranges::find_if(kWithin, [&](const Within& w) { return type == w.type; });
+  const bool flat = within != std::end(kWithin) && !within->text_type.empty() && !object.contains("text_config");
+  if (within == std::end(kWithin) || (!flat && !object.contains("text_config"))) return object;
+  Json text = flat ? object : object["text_config"];
   check(text.is_object(), "{}: key \"text_config\": expected an object, got a JSON {}", file, text.type_name());
   for (const char* key : {"dtype", "torch_dtype", "bos_token_id", "eos_token_id", "tie_word_embeddings",
                           "quantization_config", "transformers_version"})
@@ -377,6 +398,12 @@ Json parse_object(std::string_view json, const std::string& file) {
   const auto tied = object.find("tie_word_embeddings");
   if (tied != object.end() && *tied == true) text["tie_word_embeddings"] = true;
   text.erase("architectures");
+  text.erase("vision_config");
+  if (!within->text_type.empty() &&
+      (flat || text.value("model_type", Json(within->text_within)) == within->text_within)) {
+    text["model_type"] = within->text_type;
+    drop_picture_ropes(text);
+  }
   for (const Family& family : families())
     if (text.contains("model_type") && text["model_type"] == family.model_type)
       text["architectures"] = {family.class_name};

@@ -135,7 +135,7 @@ TEST(HfConfig, RefusesNonsenseByKey) {
       {R"({"torch_dtype":"int8"})", "\"torch_dtype\": expected bfloat16, float16 or float32"},
       {R"({"architectures":["GemmaForCausalLM"]})",
        "architecture GemmaForCausalLM is not supported; supported are LlamaForCausalLM"},
-      {R"({"architectures":null,"model_type":"mixtral"})", "architecture mixtral is not supported"},
+      {R"({"architectures":null,"model_type":"deepseek_v3"})", "architecture deepseek_v3 is not supported"},
       {R"({"architectures":null,"model_type":null})", "neither"},
       {R"({"architectures":["MistralForCausalLM"]})",
        "\"architectures\" says MistralForCausalLM but \"model_type\" says llama"},
@@ -210,6 +210,17 @@ TEST(HfConfig, WhatFamiliesDoNotDoIsRefusedByKey) {
       {"Gemma3ForCausalLM", "gemma3_text", R"({"hidden_activation":"gelu"})",
        "\"hidden_activation\": expected gelu_pytorch_tanh"},
       {"Gemma3ForCausalLM", "gemma3_text", R"({"sliding_window_pattern":0})", "sliding_window_pattern"},
+      {"MixtralForCausalLM", "mixtral", R"({"num_local_experts":0})",
+       "\"num_local_experts\": expected an integer from 1"},
+      {"MixtralForCausalLM", "mixtral", R"({"num_experts":1000000000})", "\"num_experts\": expected an integer from 1"},
+      {"MixtralForCausalLM", "mixtral", R"({"num_experts_per_tok":9})",
+       "\"num_experts_per_tok\": expected an integer from 1 to 8"},
+      {"OlmoeForCausalLM", "olmoe", R"({"clip_qkv":8.0})", "\"clip_qkv\": expected null"},
+      {"OlmoeForCausalLM", "olmoe", R"({"norm_topk_prob":1})", "\"norm_topk_prob\": expected true or false"},
+      {"Qwen3MoeForCausalLM", "qwen3_moe", R"({"decoder_sparse_step":2})", "\"decoder_sparse_step\": expected 1"},
+      {"Qwen3MoeForCausalLM", "qwen3_moe", R"({"mlp_only_layers":[0]})", "\"mlp_only_layers\": expected an empty list"},
+      {"Qwen3MoeForCausalLM", "qwen3_moe", R"({"moe_intermediate_size":0})", "moe_intermediate_size"},
+      {"GraniteMoeForCausalLM", "granitemoe", R"({"num_local_experts":-1})", "num_local_experts"},
   };
   for (const Case& c : cases) {
     EXPECT_EQ(refusal_of(c.class_name, c.type, "{}"), "accepted") << c.class_name;
@@ -296,6 +307,32 @@ TEST(HfConfig, TextModelsAreFoundWithin) {
   EXPECT_THROW(parse_config(R"({"model_type":"gemma3","text_config":[]})", "f"), Error);
 }
 
+// Qwen's models that see images: their first files have the text model's keys beside the others, later ones in a part; the
+// rope is the plain one for text. Other ropes are still refused.
+TEST(HfConfig, QwenTextModelsAreFoundWithinOrBeside) {
+  Json flat = valid();
+  flat["architectures"] = {"Qwen2_5_VLForConditionalGeneration"};
+  flat["model_type"] = "qwen2_5_vl";
+  flat["vision_config"] = Json::object();
+  flat["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {8, 4, 4}}};
+  flat["rope_theta"] = 1e6;
+  flat["num_key_value_heads"] = 2;
+  const ModelConfig beside = parse_config(flat.dump(), "f");
+  EXPECT_EQ(beside.architecture, Architecture::qwen2);
+  EXPECT_EQ(beside.rope.type, RopeType::plain);
+  EXPECT_EQ(beside.rope.theta, 1e6);
+  Json text = flat;
+  text.erase("architectures"), text.erase("vision_config");
+  text["model_type"] = "qwen2_5_vl_text";
+  Json outer = {{"model_type", "qwen2_5_vl"}, {"text_config", text}, {"tie_word_embeddings", true}};
+  EXPECT_EQ(parse_config(outer.dump(), "f").architecture, Architecture::qwen2);
+  EXPECT_TRUE(parse_config(outer.dump(), "f").tie_embeddings);
+  outer["text_config"]["model_type"] = "gpt2";
+  EXPECT_THROW(parse_config(outer.dump(), "f"), Error);
+  flat["rope_scaling"]["type"] = "ntk";
+  EXPECT_THROW(parse_config(flat.dump(), "f"), Error);
+}
+
 TEST(HfConfig, MutatedConfigsAreRefusedOrSane) {
   const std::string pieces[] = {"-", "0", "null", "1e9", "[]", "{}", "\"", ",", "\"yarn\"", "false", "4294967297", "9"};
   int refused = 0, accepted = 0;
@@ -352,9 +389,14 @@ TEST(WeightNames, ShortNamesRoundTrip) {
     EXPECT_EQ(parse_linear_id(to_string(id)), id);
   }
   EXPECT_EQ(to_string({3, Role::q}), "layers.3.q");
+  for (const Role role : {Role::gate, Role::up, Role::down})
+    EXPECT_EQ(parse_linear_id(to_string({7, role, 12})), (LinearId{7, role, 12}));
+  EXPECT_EQ(to_string({3, Role::down, 0}), "layers.3.experts.0.down");
   EXPECT_EQ(parse_linear_id("head"), (LinearId{-1, Role::head}));
   for (const char* bad : {"", "layers", "layers.", "layers.3", "layers.3.", "layers.3.x", "layers.-1.q", "layers.03.q",
-                          "layers.+3.q", "layers.99999999999.q", "layers.3.q ", "layers.3.head", "Head"})
+                          "layers.+3.q", "layers.99999999999.q", "layers.3.q ", "layers.3.head", "Head",
+                          "layers.3.experts.1.q", "layers.3.experts.01.up", "layers.3.experts.-1.up",
+                          "layers.3.experts.up", "experts.1.up", "layers.3.experts.4294967297.up"})
     EXPECT_THAT([&] { parse_linear_id(bad); }, testing::ThrowsMessage<Error>(HasSubstr("names no linear"))) << bad;
 }
 

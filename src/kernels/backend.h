@@ -1,4 +1,4 @@
-// kernels: the arithmetic. A backend (Cpu, Cuda) supplies the same few fused operations; runtime/forward.h is written
+// kernels: the arithmetic. A backend (Cpu, Cuda) supplies the same few fused operations; runtime/forward/forward.h is written
 // once over them. kernels/ref holds their readable twins in double.
 //
 // Letters used everywhere: n tokens of a batch, s sequences, d model dim, f ffn dim, h heads, hk kv heads, e head dim,
@@ -20,44 +20,10 @@
 #include "core/hadamard.h"
 #include "formats/linear_weight.h"
 #include "kernels/choice.h"
+#include "kernels/reading.h"
 #include "kernels/routes.h"
 
 namespace fidelio {
-
-// How linears see their input. f32: exact, for oracles. a16: the default that serves (two INT8 planes with an FP32
-// scale per group for codes; BF16 for dense BF16 weights). a8: one INT8 plane per group, for drafts and targets that
-// allow it. a6, a4: as a8, with 6 or 4 bits of it used; aw: with as many bits as the weight's own codes have (W4A4,
-// W6A6: SLQ's W+A, where a group's width is that of its weights and of what they meet): for studies, they cost what a8
-// costs.
-enum class Activations : uint8_t { f32, a16, a8, a6, a4, aw };
-inline constexpr Activations kAllActivations[] = {Activations::f32, Activations::a16, Activations::a8,
-                                                  Activations::a6,  Activations::a4,  Activations::aw};
-// Integers of 8 bits or fewer: activations that cost as much fidelity as weights do.
-constexpr bool is_coarse(Activations mode) { return mode >= Activations::a8; }
-// What a weight of codes meets in a coarse mode: integers of so many bits, at most 2^(bits - 1) - 1, under one scale
-// for so many columns of a row (the weight's group, at least 32 and at most 128).
-int activation_bits(Activations mode, const FormatSpec& spec);
-int64_t activation_group(const FormatSpec& spec);
-// A gathered input in a mode of fewer than 8 bits: what exceeds this part of its group's largest magnitude becomes that.
-inline constexpr float kGroupClip = 0.9f;
-constexpr bool clips_groups(Activations mode) { return mode > Activations::a8; }
-// How keys and values are kept. i8 and i4x2 are asymmetric per head and token; i4x2 stores the byte as two nibble
-// planes so that a draft can read the high one.
-enum class KvFormat : uint8_t { f32, f16, bf16, i8, i4x2 };
-
-std::string_view name_of(Activations mode);
-std::string_view name_of(KvFormat format);
-
-// How one step reads the weights. high_bits: of every integer weight of a layer at most so many high bits of its codes
-// are read, where its planes can be cut there, else the fewest they can be cut to. Read whole are weights that cannot be
-// cut at all, the head (what it loses is lost from the logits directly), and all weights where high_bits is 0. A draft
-// reads {a8, 4} where its verifier reads {a16}.
-struct Reading {
-  constexpr Reading(Activations a = Activations::a16, int high = 0) : activations(a), high_bits(high) {}
-  Activations activations;
-  int high_bits;
-  bool operator==(const Reading&) const = default;
-};
 
 // What a row is for, which chooses the kernel family; the size of the batch never does. prompt: of a prompt, whose
 // rows come many at a time and may be multiplied in whole tiles. output: decoding, verification, and the replay of
@@ -136,14 +102,6 @@ struct AttentionShape {
 // (x + .044715 x^3))) / 2.
 enum class Gate : uint8_t { silu, gelu_tanh };
 
-// A product of some rows of a routed input by the weight of their expert, into the same rows of y.
-template <class Linear, class Matrix>
-struct RoutedLinear {
-  const Linear* weight;
-  Matrix* y;
-  int64_t first, rows;  // slots (routes.h)
-};
-
 // What a backend must have. Matrix: an FP32 matrix in device memory. Acts: what linears see, i.e. the prepared output
 // of norm, attend, gated, turn; it is a light handle on the backend's own scratch and dies at the next call that returns
 // one.
@@ -174,6 +132,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
            std::span<const std::pair<const typename B::Linear*, typename B::Matrix*>>{});  // one input, several weights
   b.linear_add(acts, linear, matrix);                                                      // x += W a
   b.normalise(matrix, input, 1e-5f);          // x = rmsnorm(x) * weight, in place
+  b.normalise(input, input, 1e-5f, matrix);   // y = rmsnorm(x) * weight
   b.add_normed(input, input, 1e-5f, matrix);  // x += rmsnorm(y) * weight
   // What the product after the next one will read: the backend may fetch it while memory would idle. No promise.
   b.upcoming({&linear, &linear});
@@ -186,12 +145,18 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   {
     b.gated(input, input, Gate::silu, int64_t{1})
     } -> std::same_as<typename B::Acts>;  // silu or gelu(gate) * up, rows of them
-  // A mixture of experts. follow() says which slots there are until the next one: n k at most of what reserve() was told.
-  // routed: the rows of x (n, K) in their slots' order, (n k, K). linear_routed: every slot by one weight in all. What
-  // was gated of it has as many rows. add_routed: x (n, d) += the sum of each row's slots of y (n k, d) under their shares.
+  // A mixture of experts. experts: one matrix of each of a layer's experts, which must outlive it. route: chooses for the
+  // rows of x (n, d), by the router (E, d), whose logits (n, E) are left; follow: takes another's choice. `alone`: where all
+  // products of this choice are of experts that say so (Experts::alone), none of them needs the host, and a step may be
+  // recorded. routed: x in slots, n k at most of what reserve() was told; linear_routed: every slot by its expert; what was
+  // gated of it has as many rows. add_routed: x (n, d) += the sum of each row's slots of y (n k, d) under their shares.
+  { b.experts(std::span<const typename B::Linear* const>()) } -> std::same_as<typename B::Experts>;
+  b.route(input, linear, RoutingRule(), false, matrix);
+  { b.routes_alone(RoutingRule()) } -> std::same_as<bool>;  // in the step that has begun
   b.follow(routes);
+  { b.routes() } -> std::same_as<const Routes&>;
   { b.routed(input) } -> std::same_as<typename B::Acts>;
-  b.linear_routed(acts, std::span<const RoutedLinear<typename B::Linear, typename B::Matrix>>{});
+  b.linear_routed(acts, std::span<const RoutedProduct<typename B::Experts, typename B::Matrix>>{});
   b.add_routed(input, matrix);
   // The newest acts, every row turned; `input` has the signs of the matrix's core (K, K) as +1 and -1, nothing if K is 1.
   { b.turn(acts, hadamard, input) } -> std::same_as<typename B::Acts>;

@@ -5,12 +5,18 @@
 //                                            slot     0    1    2    3    4    5
 //                                            row      0    1    1    2    0    2
 //
-// Who chooses is runtime/routing.h.
+// Who chooses is kernels/cpu/routing.h, and on a GPU kernels/cuda/rows/routes.cu.
 #pragma once
 #include <cstdint>
 #include <vector>
 
 namespace fidelio {
+
+struct RoutingRule {
+  int experts = 0;            // E
+  int per_row = 0;            // k
+  bool renormalised = false;  // a row's k shares sum to 1; else they are what the softmax over all E gives them
+};
 
 struct ExpertRows {
   int expert;
@@ -25,6 +31,13 @@ struct Routes {
   std::vector<ExpertRows> groups;  // of experts with rows, ascending
 
   int64_t count() const { return static_cast<int64_t>(rows.size()); }
+};
+
+// A product of every slot of a routed input by one matrix of its expert.
+template <class Experts, class Matrix>
+struct RoutedProduct {
+  const Experts* weights;
+  Matrix* y;  // a row for each slot
 };
 
 }  // namespace fidelio

@@ -1,5 +1,7 @@
 #include "quant/quantize_model.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 
 #include "core/progress.h"
@@ -46,7 +48,8 @@ class Passage {
   Passage(Runner& runner, const Dataset& data)
       : runner_(runner), batches_(pack_batches(data.sequences, runner.options().max_rows, runner.cache_pages())) {
     const ModelConfig& c = runner_.config();
-    const int64_t widest = std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f}});
+    routes_.resize(batches_.size());
+    const int64_t widest = std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f} * std::max(1, c.experts_per_row)});
     for (size_t i = 0; i < batches_.size(); ++i) {
       runner_.begin(batches_[i].batch, Activations::f32);
       runner_.embed();
@@ -68,12 +71,46 @@ class Passage {
     }
   }
 
+  // The same for the experts of a layer, of which each sees rows of its own: collects the inputs of all, of gates and ups
+  // (mlp_in) or of downs, which advance() finds kept. `source` sees them under the experts that are chosen here, so that
+  // an expert's two inputs are of the same rows.
+  void observe_experts(int layer, InputId which, Passage* source) {
+    for (size_t i = 0; i < batches_.size(); ++i) {
+      if (which == InputId::mlp_in) {
+        collect(i, layer, which, runner_.config().d);
+        routes_[i] = runner_.routes(layer);
+        if (source) source->collect(i, layer, which, runner_.config().d);
+      } else {
+        collect_experts(i, layer, routes_[i]);
+        if (source) source->collect_experts(i, layer, routes_[i]);
+      }
+    }
+  }
+  // Adds one expert's rows to its Hessian; their number.
+  int64_t add_expert(int expert, InputId which, Workbench& bench, Passage* source) {
+    int64_t all = 0;
+    for (size_t i = 0; i < batches_.size(); ++i) {
+      const auto group = std::ranges::find(routes_[i].groups, expert, &ExpertRows::expert);
+      if (group == routes_[i].groups.end()) continue;
+      const std::span<const float> own = expert_rows(i, which, routes_[i], *group);
+      if (source)
+        bench.add(own, source->expert_rows(i, which, routes_[i], *group));
+      else
+        bench.add(own);
+      all += group->slots;
+    }
+    return all;
+  }
+
   // stream += W input, with the weight as it is now.
   void advance(int layer, Role role) {
     for (size_t i = 0; i < batches_.size(); ++i) {
       runner_.begin(batches_[i].batch, Activations::f32);
       runner_.write_stream(stream(i));
-      runner_.add_output(layer, role, input(i));
+      if (role == Role::down && runner_.config().experts > 0)
+        advance_experts(i, layer);
+      else
+        runner_.add_output(layer, role, input(i));
       runner_.read_stream(stream(i));
     }
   }
@@ -85,6 +122,33 @@ class Passage {
     runner_.write_stream(stream(batch));
     runner_.linear_input(layer, which, input(batch));
   }
+  void collect_experts(size_t batch, int layer, const Routes& routes) {
+    runner_.begin(batches_[batch].batch, Activations::f32);
+    runner_.write_stream(stream(batch));
+    runner_.expert_input(layer, routes, slots(batch, routes.count()));
+    chosen_here_ = &routes == &routes_[batch];
+  }
+  // Inputs that were collected under another's choice are not those of this stream.
+  void advance_experts(size_t batch, int layer) {
+    if (chosen_here_) {
+      runner_.add_experts(layer, routes_[batch], slots(batch, routes_[batch].count()));
+    } else {
+      const Routes own = runner_.routes(layer);
+      runner_.expert_input(layer, own, slots(batch, own.count()));
+      runner_.add_experts(layer, own, slots(batch, own.count()));
+    }
+  }
+  std::span<const float> expert_rows(size_t i, InputId which, const Routes& routes, const ExpertRows& group) {
+    const int64_t f = runner_.config().f, d = runner_.config().d;
+    if (which == InputId::down_in)
+      return slots(i, routes.count()).subspan(size(group.first_slot * f), size(group.slots * f));
+    if (taken_ == nullptr) taken_ = runner_.allocate(runner_.options().max_rows * d);
+    const std::span to(taken_.get(), size(group.slots * d));
+    runner_.take_rows(input(i), std::span(routes.rows).subspan(size(group.first_slot), size(group.slots)), to);
+    return to;
+  }
+  static size_t size(int64_t n) { return static_cast<size_t>(n); }
+  std::span<float> slots(size_t i, int64_t count) const { return {inputs_[i].get(), size(count * runner_.config().f)}; }
   int64_t rows(size_t i) const { return batches_[i].batch.rows(); }
   std::span<float> stream(size_t i) const {
     return {streams_[i].get(), static_cast<size_t>(rows(i) * runner_.config().d)};
@@ -95,6 +159,9 @@ class Passage {
   std::vector<PackedBatch> batches_;
   std::vector<std::shared_ptr<float[]>> streams_, inputs_;  // in the runner's memory
   int64_t columns_ = 0;                                     // of the inputs
+  std::vector<Routes> routes_;                              // of the layer's experts
+  bool chosen_here_ = false;                                // by these routes the inputs of downs were collected
+  std::shared_ptr<float[]> taken_;                          // one expert's rows of a batch
 };
 
 void quantize_linear(Runner& runner, const Checkpoint& source, LinearId id, Workbench& bench, const ModelQuantizer& how,
@@ -155,6 +222,26 @@ void quantize_stop(Runner& runner, const Checkpoint& source, int layer, const St
   for (Role role : stop.roles) quantize_linear(runner, source, {layer, role}, bench, how, done);
 }
 
+// One expert after the other, each against the rows that pass it. What no row of the calibration text passes is rounded to
+// nearest: the number of those experts.
+int quantize_experts(Runner& runner, const Checkpoint& source, int layer, const Stop& stop, Workbench& bench,
+                     const ModelQuantizer& how, ThreadPool& pool, Passage& passage, Passage* exact,
+                     const std::function<void(QuantizedLinear)>& done) {
+  int unseen = 0;
+  for (int expert = 0; expert < source.config().experts; ++expert) {
+    bench.begin(shape_of(source.config(), {layer, stop.roles.front(), expert})[1]);
+    const bool seen = passage.add_expert(expert, stop.input, bench, exact) > 0;
+    if (seen) bench.factorize(how.options.damping, how.options.act_order);
+    unseen += !seen;
+    for (Role role : stop.roles)
+      if (seen)
+        quantize_linear(runner, source, {layer, role, expert}, bench, how, done);
+      else
+        quantize_rtn_linear(source, {layer, role, expert}, how, pool, done, &runner);
+  }
+  return unseen;
+}
+
 // The head, and an embedding that is one too: against the final hidden states of the source's own weights, which the
 // runner holds now.
 void quantize_vocabulary(Runner& runner, const Checkpoint& source, Role role, const Dataset& calibration,
@@ -164,6 +251,11 @@ void quantize_vocabulary(Runner& runner, const Checkpoint& source, Role role, co
   observe_vocabulary(runner, source, calibration, *bench);
   bench->factorize(how.options.damping, how.options.act_order);
   quantize_linear(runner, source, {-1, role}, *bench, how, done);
+}
+
+// Whether a stop's linears are the experts'.
+bool is_expert(const ModelConfig& config, const Stop& stop) {
+  return config.experts > 0 && (stop.input == InputId::mlp_in || stop.input == InputId::down_in);
 }
 
 // What progress counts in, about multiply-adds: GPTQ and descent meet a row's Hessian some eight times a format, and a
@@ -181,7 +273,7 @@ class Work {
   int64_t passing(int layer, const Stop& stop) const {
     int64_t weights = 0;
     for (Role role : stop.roles) weights += shape_of(config_, {layer, role})[0] * shape_of(config_, {layer, role})[1];
-    return tokens_ * weights;
+    return tokens_ * weights * (is_expert(config_, stop) ? config_.experts_per_row : 1);
   }
   int64_t total() const {
     int64_t all = 0;
@@ -281,10 +373,9 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
   // Layers first, then embedding and head; stops that another part makes are not ours even where they are missing.
   const auto ours = [&](int64_t number) { return number % how.parts == how.part; };
   const auto to_do = [&](int64_t number) {
-    const auto& roles = kStops[static_cast<size_t>(number % 4)].roles;
-    return ours(number) && std::any_of(roles.begin(), roles.end(), [&](Role role) {
-             return how.formats.contains({static_cast<int>(number / 4), role});
-           });
+    const Stop& stop = kStops[static_cast<size_t>(number % 4)];
+    return ours(number) && std::ranges::any_of(linears_of(config, static_cast<int>(number / 4), stop),
+                                               [&](LinearId id) { return how.formats.contains(id); });
   };
   int64_t missing = 0;
   for (int64_t number = 0; number < int64_t{config.L} * 4; ++number)
@@ -312,13 +403,22 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     bench = make_workbench(runner, pool);
   }
   Passage* const exact = own ? &*own : nullptr;
+  int unseen = 0;  // stops of experts
   for (int64_t number = 0; number < int64_t{config.L} * 4; ++number) {
     const int layer = static_cast<int>(number / 4);
     const Stop& stop = kStops[static_cast<size_t>(number % 4)];
     const std::string name = stop_name(layer, stop);
     const int64_t columns = shape_of(config, {layer, stop.roles.front()})[1];
-    if (!to_do(number) || kept(name)) {
-      if (missing > 0) passage->observe(layer, stop.input, columns, nullptr, exact);
+    const bool experts = is_expert(config, stop);
+    const bool done_already = !to_do(number) || kept(name);
+    if (experts && missing > 0) passage->observe_experts(layer, stop.input, exact);
+    if (done_already) {
+      if (missing > 0 && !experts) passage->observe(layer, stop.input, columns, nullptr, exact);
+    } else if (experts) {
+      make(name, [&](const auto& emit) {
+        unseen += quantize_experts(runner, source, layer, stop, *bench, how, pool, *passage, exact, emit);
+      });
+      --missing;
     } else {
       bench->begin(columns);
       passage->observe(layer, stop.input, columns, bench.get(), exact);
@@ -330,6 +430,9 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     }
     if (ours(number)) progress.advance(work.passing(layer, stop));
   }
+  if (unseen > 0)
+    spdlog::warn("{} of {} experts are passed by no row of the calibration text: rounded to nearest; give more text",
+                 (unseen + 1) / 2, int64_t{config.L} * config.experts);
 }
 
 }  // namespace fidelio

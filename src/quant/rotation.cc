@@ -147,6 +147,8 @@ class Rotation {
 
 void check_can_rotate(const ModelConfig& c) {
   check(!c.rotated, "the model is rotated already: leave out --rotate");
+  check(c.experts == 0, "{} cannot be rotated: a mixture of experts is not known here; leave out --rotate",
+        name_of(c.architecture));
   check(c.blocks.norm_before && !c.blocks.norm_after,
         "{} cannot be rotated: it normalises what its blocks add to the stream, weight by weight; leave out --rotate",
         name_of(c.architecture));

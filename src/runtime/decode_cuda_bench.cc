@@ -20,7 +20,7 @@
 #include "core/rng.h"
 #include "formats/grid_curve.h"
 #include "kernels/cuda/backend/cuda.h"
-#include "runtime/forward.h"
+#include "runtime/forward/forward.h"
 
 using namespace fidelio;
 

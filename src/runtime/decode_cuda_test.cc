@@ -5,7 +5,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
-#include "runtime/forward.h"
+#include "runtime/forward/forward.h"
 
 namespace fidelio {
 namespace {

@@ -77,8 +77,9 @@ class FakeRunner final : public Runner {
   void add_output(int, Role, std::span<const float>) override {}
   PackedLinear pack(const LinearWeight&) override { return nullptr; }
   Routes routes(int) override { return {}; }
-  void expert_input(int, int, InputId, std::span<const int32_t>, std::span<float>) override {}
-  void add_experts(int) override {}
+  void expert_input(int, const Routes&, std::span<float>) override {}
+  void add_experts(int, const Routes&, std::span<const float>) override {}
+  void take_rows(std::span<const float>, std::span<const int32_t>, std::span<float>) override {}
   void set_linear(LinearId, PackedLinear) override {}
   PackedLinear linear(LinearId) const override { return nullptr; }
 

@@ -35,13 +35,15 @@ struct Layer {
   Weight o;                                                  // (d, h e)
   Weight gate, up;                                           // (f, d)
   Weight down;                                               // (d, f)
-  std::vector<Expert<B>> experts;                            // (E) in place of these three, and who chooses
-  Weight router;                                             // (E, d)
   // Rows 0 where the family has none: before attention and the MLP (1, d), of what they add (1, d), of queries and keys,
   // (1, e), or (1, h e) and (1, hk e) for all heads together.
   typename B::Matrix attn_norm, mlp_norm, post_attn_norm, post_mlp_norm, q_norm, k_norm;
   // Of the inputs by InputId: the order in which the weights have their columns; empty: the input's own.
   std::array<typename B::Order, 4> orders = {};
+  // (E) in place of gate, up and down, and who chooses: (E, d).
+  std::vector<Expert<B>> experts = {};
+  Weight router = {};
+  typename B::Experts gates = {}, ups = {}, downs = {};  // those of `experts`, once collect_experts() was called
   const typename B::Order& order(InputId input) const { return orders[static_cast<size_t>(input)]; }
 };
 

@@ -77,13 +77,13 @@ class Runner {
   virtual void linear_input(int layer, InputId which, std::span<float> to) = 0;
   // x += W input, for the layer's o or down.
   virtual void add_output(int layer, Role role, std::span<const float> input) = 0;
-  // Of a layer with experts, whose stream holds the attention's output too: which experts its rows pass; what these rows
-  // are as the input of one expert's gate and up (mlp_in) or down (down_in), (rows, K), whoever chose them; and x += what
-  // all give.
+  // Of a layer with experts, whose stream holds the attention's output too: which experts its rows pass; the inputs of
+  // their downs, (slots, f), by these routes or those that another runner chose; and x += what downs make of such inputs.
+  // Rows of gate's and up's input are those of linear_input: take_rows gives some of x (n, d).
   virtual Routes routes(int layer) = 0;
-  virtual void expert_input(int layer, int expert, InputId which, std::span<const int32_t> rows,
-                            std::span<float> to) = 0;
-  virtual void add_experts(int layer) = 0;
+  virtual void expert_input(int layer, const Routes& routes, std::span<float> to) = 0;
+  virtual void add_experts(int layer, const Routes& routes, std::span<const float> input) = 0;
+  virtual void take_rows(std::span<const float> x, std::span<const int32_t> rows, std::span<float> to) = 0;
 
   virtual PackedLinear pack(const LinearWeight& weight) = 0;
   // The weight with noise added (runtime/noise.h), packed.

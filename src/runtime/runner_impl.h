@@ -1,6 +1,7 @@
 // RunnerImpl<B>: Runner over one backend. Included by runner_cpu.cc and runner_cuda.cc alone.
 #pragma once
 #include <algorithm>
+#include <ranges>
 #include <vector>
 
 #include "formats/finite.h"
@@ -60,6 +61,7 @@ class RunnerImpl : public Runner {
   void begin(const Batch& batch, Reading reading) override {
     check_batch(batch, model_.config, options_, cache_pages());
     rows_ = batch.rows();
+    for (; !stale_.empty(); stale_.pop_back()) collect_experts(b_, layer(stale_.back()));
     b_.begin(batch, reading, model_.attention);
   }
   void embed() override { b_.embed(*model_.embedding, w_.x, model_.scalars.embedding); }
@@ -153,18 +155,32 @@ class RunnerImpl : public Runner {
   }
 
   Routes routes(int index) override {
-    choose_experts(b_, model_, index, w_, rows_);
-    return w_.routes;
+    choose_experts(b_, model_, index, w_, false);
+    return b_.routes();
   }
-  void expert_input(int index, int expert, InputId which, std::span<const int32_t> rows, std::span<float> to) override {
-    b_.copy(w_.x, w_.normed, rows_);
-    b_.normalise(w_.normed, layer(index).mlp_norm, model_.scalars.eps);
-    route_to(expert, rows, w_.routes);
-    b_.follow(w_.routes);
-    const auto acts = which == InputId::mlp_in ? b_.routed(w_.normed) : experts_half(b_, model_, index, w_);
-    b_.read(acts, to);
+  void expert_input(int index, const Routes& routes, std::span<float> to) override {
+    b_.normalise(w_.x, layer(index).mlp_norm, model_.scalars.eps, w_.normed);
+    b_.follow(routes);
+    b_.read(experts_half(b_, model_, index, w_), to);
   }
-  void add_experts(int index) override { fidelio::add_experts(b_, model_, index, w_, rows_); }
+  void add_experts(int index, const Routes& routes, std::span<const float> input) override {
+    b_.upload(input, w_.gate);
+    b_.follow(as_they_are(routes.count()));
+    const auto acts = b_.routed(w_.gate);
+    b_.follow(routes);
+    add_given(b_, model_, index, w_, acts);
+  }
+  void take_rows(std::span<const float> x, std::span<const int32_t> rows, std::span<float> to) override {
+    const auto d = static_cast<size_t>(model_.config.d);
+    if (gpu()) {
+      b_.upload(x, w_.normed);
+      b_.follow(alone(rows));
+      return b_.read(b_.routed(w_.normed), to);
+    }
+    for (size_t i = 0; i < rows.size(); ++i)
+      std::ranges::copy(x.subspan(static_cast<size_t>(rows[i]) * d, d),
+                        to.begin() + static_cast<std::ptrdiff_t>(i * d));
+  }
 
   PackedLinear pack(const LinearWeight& weight) override {
     return std::make_shared<const typename B::Linear>(b_.pack(weight));
@@ -172,6 +188,7 @@ class RunnerImpl : public Runner {
   void set_linear(LinearId id, PackedLinear weight) override {
     weights_version_ = ++memory_->versions;
     model_.slot(id) = std::static_pointer_cast<const typename B::Linear>(std::move(weight));
+    if (id.expert >= 0 && (stale_.empty() || stale_.back() != id.layer)) stale_.push_back(id.layer);
     if (id.role == Role::embedding && model_.config.tie_embeddings) model_.head = model_.embedding;
   }
   PackedLinear linear(LinearId id) const override { return const_cast<Model<B>&>(model_).slot(id); }
@@ -231,8 +248,13 @@ class RunnerImpl : public Runner {
       layers(0, model_.config.L);
       if (count > 0) multiply_head(0, count);
     };
-    if (model_.config.experts > 0) return work();  // the host chooses in between
+    if (chooses_on_host()) return work();
     b_.repeat(weights_version_, work);
+  }
+  // Whether the host chooses experts, or groups rows by them, within the step that has begun.
+  bool chooses_on_host() const {
+    return model_.config.experts > 0 &&
+           !(std::ranges::all_of(model_.layers, are_alone<B>) && b_.routes_alone(routing_rule(model_.config)));
   }
   std::span<const float> host_logits(int64_t count) {
     host_logits_.resize(static_cast<size_t>(count * model_.config.v));
@@ -273,6 +295,7 @@ class RunnerImpl : public Runner {
   typename B::HostFloats host_logits_;
   BatchPart part_;
   FedBatch fed_;
+  std::vector<int> stale_;  // layers whose experts were given other weights
 };
 
 }  // namespace fidelio

@@ -1,6 +1,6 @@
 // RunnerMemory<B>: what RunnerImpl<B>s of one shape share. Included by runner_impl.h alone.
 #pragma once
-#include "runtime/forward.h"
+#include "runtime/forward/forward.h"
 
 namespace fidelio {
 

@@ -174,6 +174,7 @@ int64_t fixed_bytes(const Checkpoint& source, const std::vector<LinearGroup>& gr
   }
   for (const auto& [layer, norm] : norms_of(source.config()))
     bytes += source.tensor(norm_name(source.config(), layer, norm)).view.bytes();
+  for (const std::string& router : router_names(source.config())) bytes += source.tensor(router).view.bytes();
   for (const auto& [name, shared] : codebooks) bytes += shared;
   return bytes;
 }

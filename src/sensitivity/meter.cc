@@ -24,7 +24,8 @@ std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping,
       if (grouping == Grouping::fused) groups.push_back({stop_name(i, stop), {}});
       for (Role role : stop.roles) {
         if (grouping == Grouping::single) groups.push_back({to_string(LinearId{i, role}), {}});
-        groups.back().linears.push_back({i, role});
+        for (LinearId id : linears_of(config, i, stop))  // of all experts
+          if (id.role == role) groups.back().linears.push_back(id);
       }
     }
   }

@@ -10,6 +10,7 @@ void check_known(const ModelConfig& c) {
   };
   check(c.kept_columns == 0, "a model of quantize --atom is not tuned: tune the one that it was made of");
   check(!c.rotated, "a rotated model is not tuned: rotate the tuned one (quantize --rotate)");
+  only(c.experts == 0, "a mixture of experts");
   only(b.norm_before && !b.norm_after && !b.norm_plus_one, "norms behind blocks, or stored less one");
   only(b.qk_norm != QkNorm::width, "a norm over all heads together");
   only(b.activation == Activation::silu, "a gate of GELU");

@@ -41,15 +41,17 @@ struct Timing {
   }
 };
 
-// Bytes of weights one step reads: everything but the embedding's rows that are not looked up.
+// Bytes of weights that a step of one row reads: everything but the embedding's rows that are not looked up, and of
+// experts those that the row passes.
 int64_t step_bytes(const Checkpoint& c) {
-  int64_t bytes = 0;
+  int64_t bytes = 0, of_experts = 0;
   for (LinearId id : linears_of(c.config())) {
     if (id.role == Role::embedding && !c.config().tie_embeddings) continue;
     const Shape s = shape_of(c.config(), id);
-    bytes += stored_bytes(c.format(id), s[0], s[1]);
+    (id.expert < 0 ? bytes : of_experts) += stored_bytes(c.format(id), s[0], s[1]);
   }
-  return bytes;
+  const ModelConfig& m = c.config();
+  return m.experts > 0 ? bytes + of_experts / m.experts * m.experts_per_row : bytes;
 }
 
 template <typename F>

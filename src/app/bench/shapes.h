@@ -14,14 +14,18 @@ struct NamedShape {
   int L, d, h, hk, e, f, v, context;
   bool tied;
   double theta, eps;
+  int experts = 0, experts_per_row = 0;
 };
 // From the public config.json of each model.
-inline constexpr std::array<NamedShape, 5> kShapes = {{
+inline constexpr std::array<NamedShape, 7> kShapes = {{
     {"tinyllama-1.1b", "LlamaForCausalLM", "llama", 22, 2048, 32, 4, 64, 5632, 32000, 2048, false, 1e4, 1e-5},
     {"qwen3-0.6b", "Qwen3ForCausalLM", "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, true, 1e6, 1e-6},
     {"qwen3-8b", "Qwen3ForCausalLM", "qwen3", 36, 4096, 32, 8, 128, 12288, 151936, 40960, false, 1e6, 1e-6},
     {"llama-2-7b", "LlamaForCausalLM", "llama", 32, 4096, 32, 32, 128, 11008, 32000, 4096, false, 1e4, 1e-5},
     {"llama-3-8b", "LlamaForCausalLM", "llama", 32, 4096, 32, 8, 128, 14336, 128256, 8192, false, 5e5, 1e-5},
+    {"olmoe-1b-7b", "OlmoeForCausalLM", "olmoe", 16, 2048, 16, 16, 128, 1024, 50304, 4096, false, 1e4, 1e-5, 64, 8},
+    {"qwen3-30b-a3b", "Qwen3MoeForCausalLM", "qwen3_moe", 48, 2048, 32, 4, 128, 768, 151936, 40960, false, 1e6, 1e-6,
+     128, 8},
 }};
 
 inline const NamedShape* find_shape(std::string_view name) {

@@ -14,6 +14,7 @@
 #include "core/foreign/units.h"
 #include "core/progress.h"
 #include "io/export/export.h"
+#include "train/block.h"
 
 namespace fidelio::app {
 namespace {
@@ -137,6 +138,7 @@ void compress(const CompressOptions& o) {
   check_outputs(job, o.json);
   const TextModel model = open_model(o.run.model);
   check_columns_once(model.checkpoint);
+  if (job.tune) train::check_known(model.checkpoint.config());
   if (job.consumer != Consumer::fidelio) check_exports_to(model.checkpoint, rules_of(job.consumer).target);
   job.context = window_length("--context", job.context, model.checkpoint.config());
   fit_to_columns(job, model.checkpoint.config(), o.formats.empty());

@@ -1,3 +1,5 @@
+#include <map>
+
 #include "app/options/common.h"
 #include "core/foreign/units.h"
 
@@ -45,12 +47,37 @@ nlohmann::json inspect(const Checkpoint& c) {
         {"head_dim", m.e},
         {"vocabulary", m.v},
         {"context", m.max_positions},
+        {"experts", m.experts},
+        {"experts_per_row", m.experts_per_row},
         {"tied_embeddings", m.tie_embeddings}}},
       {"quantised_by", c.quantised_by()},
       {"notes", c.notes()},
       {"provenance", nlohmann::json::parse(c.provenance())},
       {"codebooks", codebooks},
       {"tensors", tensors}};
+}
+
+// For readers: one line for a matrix of all of a layer's experts in one format, of which there may be a hundred.
+nlohmann::json with_experts_together(const nlohmann::json& tensors) {
+  nlohmann::json lines = nlohmann::json::array();
+  std::map<std::pair<std::string, std::string>, size_t> line_of;
+  for (nlohmann::json tensor : tensors) {
+    const LinearId id = parse_linear_id(tensor["name"].get<std::string>());
+    if (id.expert >= 0) {
+      const std::string name = to_string(LinearId{id.layer, id.role});
+      const auto [line, first] = line_of.emplace(std::pair(name, tensor["format"].get<std::string>()), lines.size());
+      if (!first) {
+        nlohmann::json& there = lines[line->second];
+        there["bytes"] = there["bytes"].get<int64_t>() + tensor["bytes"].get<int64_t>();
+        there["experts"] = there["experts"].get<int>() + 1;
+        continue;
+      }
+      tensor["name"] = name;
+      tensor["experts"] = 1;
+    }
+    lines.push_back(std::move(tensor));
+  }
+  return lines;
 }
 
 }  // namespace
@@ -75,10 +102,11 @@ void add_inspect(CLI::App& app) {
                report["linear_bits_per_parameter"].get<double>());
     if (const auto by = report["quantised_by"].get<std::string>(); !by.empty())
       fmt::print("quantised already, by {}\n", by);
-    for (const auto& t : report["tensors"])
-      fmt::print("  {:<18} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits\n", t["name"].get<std::string>(),
+    for (const auto& t : with_experts_together(report["tensors"]))
+      fmt::print("  {:<18} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits{}\n", t["name"].get<std::string>(),
                  t["format"].get<std::string>(), t["shape"][0].get<int64_t>(), t["shape"][1].get<int64_t>(),
-                 bytes_text(t["bytes"]), t["bits_per_parameter"].get<double>());
+                 bytes_text(t["bytes"]), t["bits_per_parameter"].get<double>(),
+                 t.contains("experts") ? fmt::format("  in {} experts", t["experts"].get<int>()) : std::string());
     for (const auto& [name, bytes] : report["codebooks"].items())
       fmt::print("  {:<51} {:>10}\n", name, bytes_text(bytes));
   });

@@ -16,24 +16,29 @@ namespace fidelio::app {
 namespace {
 
 nlohmann::json hf_config_of(const NamedShape& s) {
-  return {{"architectures", {s.architecture}},
-          {"model_type", s.model_type},
-          {"hidden_size", s.d},
-          {"intermediate_size", s.f},
-          {"num_hidden_layers", s.L},
-          {"num_attention_heads", s.h},
-          {"num_key_value_heads", s.hk},
-          {"head_dim", s.e},
-          {"vocab_size", s.v},
-          {"max_position_embeddings", s.context},
-          {"rms_norm_eps", s.eps},
-          {"rope_theta", s.theta},
-          {"tie_word_embeddings", s.tied},
-          {"hidden_act", "silu"},
-          {"attention_bias", false},
-          {"torch_dtype", "bfloat16"},
-          {"bos_token_id", 1},
-          {"eos_token_id", 2}};
+  nlohmann::json config = {{"architectures", {s.architecture}},
+                           {"model_type", s.model_type},
+                           {"hidden_size", s.d},
+                           {"intermediate_size", s.f},
+                           {"num_hidden_layers", s.L},
+                           {"num_attention_heads", s.h},
+                           {"num_key_value_heads", s.hk},
+                           {"head_dim", s.e},
+                           {"vocab_size", s.v},
+                           {"max_position_embeddings", s.context},
+                           {"rms_norm_eps", s.eps},
+                           {"rope_theta", s.theta},
+                           {"tie_word_embeddings", s.tied},
+                           {"hidden_act", "silu"},
+                           {"attention_bias", false},
+                           {"torch_dtype", "bfloat16"},
+                           {"bos_token_id", 1},
+                           {"eos_token_id", 2}};
+  if (s.experts > 0) {
+    config["num_experts"] = s.experts, config["num_experts_per_tok"] = s.experts_per_row;
+    config["moe_intermediate_size"] = s.f, config["norm_topk_prob"] = true;
+  }
+  return config;
 }
 
 // Student's t with 5 degrees of freedom: heavy tails like those of trained weights. A table of its 65536 mid-quantiles,
@@ -181,6 +186,13 @@ void synth(const std::string& name, const std::string& format, const std::string
                          const std::vector<bf16> ones(static_cast<size_t>(size), to_bf16(1));
                          sink(std::as_bytes(std::span(ones)));
                        }});
+  for (const std::string& router : router_names(config)) {
+    const Shape s{config.experts, config.d};
+    tensors.push_back({router, DType::bf16, s, [&, s, stream = tensors.size()](const ByteSink& sink) {
+                         write_random(sink, quantiles, s.elements(), 0.6f / std::sqrt(static_cast<float>(config.d)),
+                                      stream, pool);
+                       }});
+  }
   const nlohmann::json meta = {
       {"version", FIDELIO_VERSION}, {"formats", formats}, {"provenance", {{"method", "synth"}}}};
   write_sharded_safetensors(temporary.path(), tensors, 5'000'000'000, {{"fidelio", meta.dump()}});

@@ -65,7 +65,7 @@ class StandIns {
 
  private:
   PackedLinear copy(LinearId id, const FormatSpec& format) {
-    const LinearId first{std::min(id.layer, 0), id.role};
+    const LinearId first{std::min(id.layer, 0), id.role, id.expert};
     std::vector<PackedLinear>& packed = packed_[{first, to_string(format)}];
     const auto count = static_cast<size_t>(id.layer < 0 ? 1 : copies_);
     if (packed.empty()) {

@@ -298,26 +298,27 @@ struct RoutedInput {
 }  // namespace
 
 // As many products at a time as there is scratch for, most often all: their rows are prepared, then all are multiplied.
-void Cpu::linear_routed(Acts input, std::span<const RoutedLinear<Linear, Matrix>> products) {
+void Cpu::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matrix>> products) {
   State& s = *state_;
   assert(input.version == s.version && "an Acts dies at the next call that returns one");
   s.cached_version = 0;  // its scratch is used here
+  const std::vector<ExpertRows>& groups = s.routes.groups;
+  const size_t all = groups.size() * products.size();
   RoutedInput inputs[kMaxRouted];
   cpu::Prepared prepared[kMaxRouted];
   Share shares[kMaxRouted];
-  size_t offsets[kMaxRouted];
-  for (size_t next = 0; next < products.size();) {
-    size_t count = 0, used = 0, bytes = 0;
-    size_t seen[kMaxRouted];  // which of the inputs a product sees
+  size_t offsets[kMaxRouted], seen[kMaxRouted];  // of an input its scratch; of a product its input
+  for (size_t next = 0; next < all;) {
     const size_t begin = next;
-    for (; next < products.size() && next - begin < kMaxRouted; ++next) {
-      const auto& [w, y, first, rows] = products[next];
-      assert(w->in == input.columns && y->columns == w->out && y->rows >= first + rows && first + rows <= input.rows);
-      const cpu::Form form = s.kernel(*w, input).form;
-      const bool integer = cpu::is_integer(form);
-      const RoutedInput wanted{form, integer ? activation_group(w->spec) : input.columns,
-                               form == cpu::Form::i8 ? activation_bits(s.reading.activations, w->spec) : 0, first,
-                               rows};
+    size_t count = 0, bytes = 0;
+    int64_t jobs = 0;
+    for (; next < all && next - begin < kMaxRouted; ++next) {
+      const auto& [expert, first, rows] = groups[next / products.size()];
+      const Linear& w = *products[next % products.size()].weights->weights[static_cast<size_t>(expert)];
+      assert(w.in == input.columns && first + rows <= input.rows);
+      const cpu::Form form = s.kernel(w, input).form;
+      const RoutedInput wanted{form, cpu::is_integer(form) ? activation_group(w.spec) : input.columns,
+                               form == cpu::Form::i8 ? activation_bits(s.reading.activations, w.spec) : 0, first, rows};
       if (count == 0 || inputs[count - 1] != wanted) {
         const size_t own = (cpu::prepared_bytes(form, rows, input.columns, wanted.group) + 63) / 64 * 64;
         if (count > 0 && bytes + own > s.prepare_scratch.size()) break;
@@ -326,7 +327,6 @@ void Cpu::linear_routed(Acts input, std::span<const RoutedLinear<Linear, Matrix>
         bytes += own;
       }
       seen[next - begin] = count - 1;
-      used = next - begin + 1;
     }
     const auto prepare = [&](int64_t i, int) {
       const RoutedInput& in = inputs[i];
@@ -337,13 +337,16 @@ void Cpu::linear_routed(Acts input, std::span<const RoutedLinear<Linear, Matrix>
       s.pool.run(static_cast<int64_t>(count), prepare);
     else
       for (size_t i = 0; i < count; ++i) prepare(static_cast<int64_t>(i), 0);
-    int64_t jobs = 0;
-    for (size_t i = 0; i < used; ++i) {
-      const auto& [w, y, first, rows] = products[begin + i];
-      shares[i] = share_of(*w, s.kernel(*w, input), prepared[seen[i]], y->row(first), false, jobs);
-      jobs += shares[i].jobs;
+    for (size_t i = begin; i < next; ++i) {
+      const ExpertRows& group = groups[i / products.size()];
+      const auto& [weights, y] = products[i % products.size()];
+      const Linear& w = *weights->weights[static_cast<size_t>(group.expert)];
+      assert(y->columns == w.out && y->rows >= input.rows);
+      Share& share = shares[i - begin] =
+          share_of(w, s.kernel(w, input), prepared[seen[i - begin]], y->row(group.first_slot), false, jobs);
+      jobs += share.jobs;
     }
-    run_shares(s.pool, {shares, used});
+    run_shares(s.pool, {shares, next - begin});
   }
 }
 

@@ -37,6 +37,10 @@ class Cpu {
     bool for_head = false;  // logit rows: the weight that sees them is read whole
     int64_t fine = 0;       // last columns that have 8 bits where a coarse mode gives the others fewer
   };
+  struct Experts {
+    std::vector<const Linear*> weights;
+    static constexpr bool alone = true;  // nothing is recorded
+  };
   struct Order {  // Backend::gather()
     std::vector<int32_t> columns;
     int64_t kept = 0;
@@ -71,7 +75,8 @@ class Cpu {
   Acts norm_logit_rows(const Matrix& x, const Matrix& weight, float eps, int64_t first, int64_t count);
   void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
   void linear_add(Acts input, const Linear& weight, Matrix& x);
-  void normalise(Matrix& x, const Matrix& weight, float eps);
+  void normalise(Matrix& x, const Matrix& weight, float eps) { normalise(x, weight, eps, x); }
+  void normalise(const Matrix& x, const Matrix& weight, float eps, Matrix& y);
   void add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x);
   void upcoming(std::initializer_list<const Linear*>) {}
   void repeat(uint64_t, const std::function<void()>& work) { work(); }
@@ -79,9 +84,13 @@ class Cpu {
                    int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
+  Experts experts(std::span<const Linear* const> weights) { return {{weights.begin(), weights.end()}}; }
+  void route(const Matrix& x, const Linear& router, const RoutingRule& rule, bool alone, Matrix& logits);
+  bool routes_alone(const RoutingRule&) const { return true; }
   void follow(const Routes& routes);
+  const Routes& routes() const;
   Acts routed(const Matrix& x);
-  void linear_routed(Acts input, std::span<const RoutedLinear<Linear, Matrix>> products);
+  void linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matrix>> products);
   void add_routed(const Matrix& y, Matrix& x);
   Acts turn(Acts acts, const Hadamard& how, const Matrix& signs);
   Order make_order(std::span<const int32_t> columns, int64_t kept);

@@ -5,6 +5,7 @@
 #include <concepts>
 
 #include "kernels/cpu/cpu_state.h"
+#include "kernels/cpu/routing.h"
 
 namespace fidelio {
 namespace {
@@ -149,11 +150,11 @@ Cpu::Acts Cpu::norm_logit_rows(const Matrix& x, const Matrix& weight, float eps,
   return out;
 }
 
-void Cpu::normalise(Matrix& x, const Matrix& weight, float eps) {
+void Cpu::normalise(const Matrix& x, const Matrix& weight, float eps, Matrix& y) {
   State& s = *state_;
   assert(weight.columns == x.columns);
   for_rows(s.pool, static_cast<int64_t>(s.ids.size()), x.columns,
-           [&](int64_t row) { s.kernels.norm(x.row(row), weight.data(), eps, x.row(row), x.columns); });
+           [&](int64_t row) { s.kernels.norm(x.row(row), weight.data(), eps, y.row(row), x.columns); });
 }
 
 void Cpu::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x) {
@@ -177,14 +178,21 @@ Cpu::Acts Cpu::gated(const Matrix& gate, const Matrix& up, Gate how, int64_t row
   return out;
 }
 
-void Cpu::follow(const Routes& routes) { state_->routes = &routes; }
+void Cpu::route(const Matrix& x, const Linear& router, const RoutingRule& rule, bool, Matrix& logits) {
+  const std::pair<const Linear*, Matrix*> product[] = {{&router, &logits}};
+  const Acts acts = input(x);
+  linear(acts, product);
+  fidelio::route({logits.data(), static_cast<size_t>(acts.rows * rule.experts)}, rule, state_->routes);
+}
+void Cpu::follow(const Routes& routes) { state_->routes = routes; }
+const Routes& Cpu::routes() const { return state_->routes; }
 
 Cpu::Acts Cpu::routed(const Matrix& x) {
   State& s = *state_;
-  const Acts out = s.publish(s.routes->count(), x.columns);
+  const Acts out = s.publish(s.routes.count(), x.columns);
   float* y = s.acts.as<float>();
   for_rows(s.pool, out.rows, out.columns, [&](int64_t slot) {
-    const float* row = x.row(s.routes->rows[static_cast<size_t>(slot)]);
+    const float* row = x.row(s.routes.rows[static_cast<size_t>(slot)]);
     std::copy(row, row + x.columns, y + slot * x.columns);
   });
   return out;
@@ -192,7 +200,7 @@ Cpu::Acts Cpu::routed(const Matrix& x) {
 
 void Cpu::add_routed(const Matrix& y, Matrix& x) {
   State& s = *state_;
-  const Routes& routes = *s.routes;
+  const Routes& routes = s.routes;
   assert(y.columns == x.columns && y.rows >= routes.count());
   for_rows(s.pool, static_cast<int64_t>(s.ids.size()), x.columns * routes.per_row, [&](int64_t row) {
     float* sum = x.row(row);

@@ -52,7 +52,7 @@ struct Cpu::State {
 
   Reading reading;
   AttentionShape shape;
-  const Routes* routes = nullptr;  // of follow()
+  Routes routes;  // of the step's rows
   std::vector<int32_t> ids, positions, logit_rows, pages;
   std::vector<Tile> tiles;
   Buffer cosine, sine;              // of each rotation (rows, pairs)

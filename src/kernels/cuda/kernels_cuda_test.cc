@@ -317,7 +317,7 @@ TEST_F(CudaTest, NormAndSwigluAgreeWithTheReference) {
   const std::vector<float> last = values_of(b().norm_logit_rows(mx, mw, 1e-5f, 2, 1));
   EXPECT_EQ(last, std::vector<float>(got.end() - d, got.end()));
   const Cuda::Matrix mu = matrix(std::vector<float>(x.rbegin(), x.rend()), d);
-  const std::vector<float> gated = values_of(b().gated(mx, mu, Gate::silu));
+  const std::vector<float> gated = values_of(b().gated(mx, mu, Gate::silu, n));
   const std::vector<double> silu = ref::swiglu(doubles(x), doubles(std::vector<float>(x.rbegin(), x.rend())));
   for (size_t i = 0; i < gated.size(); ++i) EXPECT_NEAR(gated[i], silu[i], std::abs(silu[i]) * 2e-6 + 1e-9);
 }
@@ -332,7 +332,7 @@ TEST_F(CudaTest, OtherBlocksAgreeWithTheReference) {
   const std::vector<float> x = normals(rng, n * d, 3), y = normals(rng, n * d), weight = normals(rng, d);
   Cuda::Matrix mx = matrix(x, d), my = matrix(y, d);
   const Cuda::Matrix mw = matrix(weight, d);
-  const std::vector<float> gated = values_of(b().gated(mx, my, Gate::gelu_tanh));
+  const std::vector<float> gated = values_of(b().gated(mx, my, Gate::gelu_tanh, n));
   const std::vector<double> gelu = ref::geglu(doubles(x), doubles(y));
   for (size_t i = 0; i < gated.size(); ++i) EXPECT_NEAR(gated[i], gelu[i], std::abs(gelu[i]) * 1e-5 + 1e-6);
   const std::vector<float> normed = values_of(b().norm(my, mw, 1e-5f));

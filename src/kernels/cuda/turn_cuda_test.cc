@@ -47,10 +47,10 @@ TEST(Turn, AgreesWithTheReferenceAndRowsDoNotDependOnTheBatch) {
       b->upload({gate.data() + first * K, static_cast<size_t>(count * K)}, of);
       std::vector<float> values(static_cast<size_t>(count * K));
       if (before) {
-        b->read(b->gated(of, up, Gate::silu), values);
+        b->read(b->gated(of, up, Gate::silu, count), values);
         before->assign(values.begin(), values.end());
       }
-      b->read(b->turn(b->gated(of, up, Gate::silu), how, core), values);
+      b->read(b->turn(b->gated(of, up, Gate::silu, count), how, core), values);
       return values;
     };
     std::vector<double> before;

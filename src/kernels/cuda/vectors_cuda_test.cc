@@ -204,7 +204,7 @@ TEST_F(VectorsCuda, ARowThatTheProductMakesHasTheBitsOfOneInMemory) {
         b.begin(batch, Activations::a16, kShape);
         const auto work = [&] {
           const std::pair<const Cuda::Linear*, Cuda::Matrix*> output[] = {{&packed, &y}};
-          b.linear(norm ? b.norm(one, other, 1e-5f) : b.gated(one, other, Gate::silu), output);
+          b.linear(norm ? b.norm(one, other, 1e-5f) : b.gated(one, other, Gate::silu, 1), output);
         };
         if (repeated)
           b.repeat(++step, work);

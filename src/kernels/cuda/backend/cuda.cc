@@ -263,6 +263,12 @@ void Cuda::normalise(Matrix& x, const Matrix& weight, float eps) {
   cuda::on_device(s.stream, x.data(), s.acts.data(), static_cast<size_t>(y.rows * x.columns) * sizeof(float));
 }
 
+void Cuda::normalise(const Matrix& x, const Matrix& weight, float eps, Matrix& y) {
+  State& s = *state_;
+  s.flush();
+  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, s.rows, x.columns, y.data(), nullptr);
+}
+
 void Cuda::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x) {
   State& s = *state_;
   s.flush();
@@ -271,41 +277,13 @@ void Cuda::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& 
   cuda::add_values(s.stream, s.acts.as<float>(), normed.rows * y.columns, x.data());
 }
 
-// Low-bit weights of one shape but for their outputs go in one launch.
 void Cuda::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights) {
   State& s = *state_;
   if (s.defer(input, weights, false)) return;
-  s.flush();
-  const State::Way way = s.way_of(*weights[0].first, input);
-  const cuda::LowbitShape& first_shape = s.seen_as(input, *weights[0].first).lowbit.shape;
-  const bool vectors = way == State::Way::vectors;
-  bool one_launch = weights.size() > 1 && weights.size() <= cuda::kMaxTogether &&
-                    (vectors || way == State::Way::codes || way == State::Way::many);
-  for (const auto& [w, y] : weights)
-    one_launch = one_launch && s.way_of(*w, input) == way &&
-                 (vectors ? w->values.vectors.goes_with(weights[0].first->values.vectors)
-                          : State::goes_with(s.seen_as(input, *w).lowbit.shape, first_shape));
-  if (!one_launch) {
-    for (const auto& [w, y] : weights) s.multiply(input, *w, y->data(), false);
-    return;
-  }
-  if (vectors) {
-    cuda::VectorOutput outputs[cuda::kMaxTogether];
-    for (size_t i = 0; i < weights.size(); ++i)
-      outputs[i] = {&weights[i].first->values.vectors, weights[i].second->data()};
-    return s.multiply_vectors(input, {outputs, weights.size()}, false);
-  }
-  const Acts seen = s.seen_by(weights[0].first->spec, input);
-  if (way == State::Way::many) {
-    cuda::LowbitOutput outputs[cuda::kMaxTogether];
-    for (size_t i = 0; i < weights.size(); ++i)
-      outputs[i] = {&s.seen_as(input, *weights[i].first).lowbit, weights[i].second->data()};
-    return s.multiply_many(seen, {outputs, weights.size()}, false);
-  }
-  cuda::LowbitOutput outputs[cuda::kMaxTogether];
-  for (size_t i = 0; i < weights.size(); ++i)
-    outputs[i] = {&s.seen_as(input, *weights[i].first).lowbit, weights[i].second->data()};
-  s.multiply_blocks(seen, {outputs, weights.size()}, false);
+  State::Product products[8];
+  assert(weights.size() <= std::size(products));
+  for (size_t i = 0; i < weights.size(); ++i) products[i] = {weights[i].first, weights[i].second->data()};
+  s.multiply_together(input, {products, weights.size()});
 }
 
 void Cuda::linear_add(Acts input, const Linear& weight, Matrix& x) {
@@ -365,10 +343,16 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   return y;
 }
 
-Cuda::Acts Cuda::gated(const Matrix& gate, const Matrix& up, Gate how) {
+Cuda::Acts Cuda::gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows) {
   State& s = *state_;
-  const Acts y = s.fresh_acts(s.rows, gate.columns);
-  s.make({gate.data(), up.data(), false, 0, y.rows, gate.columns, how});
+  Acts y = s.fresh_acts(rows, gate.columns);
+  const State::Source source{gate.data(), up.data(), false, 0, rows, gate.columns, how};
+  if (!std::exchange(s.routing.gating, false)) {
+    s.make(source);
+    return y;
+  }
+  s.unwritten = source;  // multiply_alone() prepares them so
+  y.slots_per_input = 1;
   return y;
 }
 

@@ -32,25 +32,12 @@
 #include <string>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/device/device.h"
-#include "kernels/cuda/rows/ops.h"
+#include "kernels/cuda/backend/weights.h"
 
 namespace fidelio {
 namespace cuda {
 
 constexpr int64_t kRecordedRows = 96;  // of more rows kernels take longer than their launches
-
-// A weight in its packed life.
-struct Linear {
-  int64_t out = 0, in = 0;
-  FormatSpec spec;
-  WeightValues values, view;  // the view's: the four high bits of integers of 5 to 8; of others its blocks are null
-  float factor = 1;           // FP16 form = value / factor, a power of two; the view's is its own
-  DeviceBuffer codes, row_factor, grid, bias;
-  // Whether so many high bits (Reading) mean the view: it is the only width at which blocks can be cut.
-  bool is_viewed(int high_bits) const { return high_bits > 0 && high_bits < spec.bits && view.lowbit.blocks; }
-  int64_t bytes() const { return static_cast<int64_t>(codes.size() + row_factor.size() + grid.size() + bias.size()); }
-};
 
 }  // namespace cuda
 
@@ -64,6 +51,7 @@ class Cuda {
   Cuda(Cuda&&) noexcept;
 
   using Linear = cuda::Linear;
+  using Experts = cuda::Experts;
   struct Matrix {
     int64_t rows = 0, columns = 0;
     cuda::DeviceBuffer buffer;
@@ -76,6 +64,7 @@ class Cuda {
     RowKind kind = RowKind::output;  // which products they go to
     bool whole = false;              // for the head, which no reading cuts
     int64_t fine = 0;                // last columns that have 8 bits where a coarse mode gives the others fewer
+    int slots_per_input = 0;  // of routed rows that need no host: k slots share a row of `values`, or each has one
   };
   struct Order {  // Backend::gather()
     cuda::DeviceBuffer columns;
@@ -113,13 +102,22 @@ class Cuda {
   void linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> weights);
   void linear_add(Acts input, const Linear& weight, Matrix& x);
   void normalise(Matrix& x, const Matrix& weight, float eps);
+  void normalise(const Matrix& x, const Matrix& weight, float eps, Matrix& y);
   void add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x);
   void upcoming(std::initializer_list<const Linear*> weights);
   void repeat(uint64_t what, const std::function<void()>& work);
   void rope_append(Matrix& q, Matrix& k, const Matrix& v, const Matrix* q_norm, const Matrix* k_norm, KvCache& cache,
                    int layer);
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
-  Acts gated(const Matrix& gate, const Matrix& up, Gate how);
+  Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
+  Experts experts(std::span<const Linear* const> weights);
+  void route(const Matrix& x, const Linear& router, const RoutingRule& rule, bool alone, Matrix& logits);
+  bool routes_alone(const RoutingRule& rule) const;
+  void follow(const Routes& routes);
+  const Routes& routes() const;
+  Acts routed(const Matrix& x);
+  void linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matrix>> products);
+  void add_routed(const Matrix& y, Matrix& x);
   Acts turn(Acts acts, const Hadamard& how, const Matrix& signs);
   Order make_order(std::span<const int32_t> columns, int64_t kept);
   Acts gather(Acts acts, const Order& order);

@@ -57,7 +57,7 @@ Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
     cuda::round_to_integers(stream, input.values, input.rows, input.columns, input.fine, group,
                             static_cast<float>((1 << (bits - 1)) - 1), rounded.as<float>());
   rounded_version = wanted;
-  return {rounded.as<float>(), input.rows, input.columns, wanted, input.kind, input.whole, 0};
+  return {rounded.as<float>(), input.rows, input.columns, wanted, input.kind, input.whole, 0, 0};
 }
 
 // Straight from what they are made of, whoever else has them written: the bits are those of the form that is read.
@@ -72,6 +72,34 @@ void Cuda::State::prepare_many(const Acts& input) {
     cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, many_rows());
   else
     cuda::swiglu_many(stream, of.x, of.with, of.rows, of.columns, many_rows());
+}
+
+void Cuda::State::multiply_together(const Acts& input, std::span<const Product> products) {
+  flush();
+  const Way way = way_of(*products[0].first, input);
+  const cuda::LowbitShape& first_shape = seen_as(input, *products[0].first).lowbit.shape;
+  const bool vectors = way == Way::vectors;
+  bool one_launch = products.size() > 1 && products.size() <= cuda::kMaxTogether &&
+                    (vectors || way == Way::codes || way == Way::many);
+  for (const auto& [w, y] : products)
+    one_launch = one_launch && way_of(*w, input) == way &&
+                 (vectors ? w->values.vectors.goes_with(products[0].first->values.vectors)
+                          : goes_with(seen_as(input, *w).lowbit.shape, first_shape));
+  if (!one_launch) {
+    for (const auto& [w, y] : products) multiply(input, *w, y, false);
+    return;
+  }
+  if (vectors) {
+    cuda::VectorOutput outputs[cuda::kMaxTogether];
+    for (size_t i = 0; i < products.size(); ++i) outputs[i] = {&products[i].first->values.vectors, products[i].second};
+    return multiply_vectors(input, {outputs, products.size()}, false);
+  }
+  const Acts seen = seen_by(products[0].first->spec, input);
+  cuda::LowbitOutput outputs[cuda::kMaxTogether];
+  for (size_t i = 0; i < products.size(); ++i)
+    outputs[i] = {&seen_as(input, *products[i].first).lowbit, products[i].second};
+  if (way == Way::many) return multiply_many(seen, {outputs, products.size()}, false);
+  multiply_blocks(seen, {outputs, products.size()}, false);
 }
 
 void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, bool add) {

@@ -76,6 +76,12 @@ struct Cuda::State {
   bool gathers = false;        // there is an Order
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
 
+  cuda::Routing routing;
+  void send_routes();
+  using Routed = std::span<const RoutedProduct<Experts, Matrix>>;
+  void multiply_alone(const Acts& input, Routed products);
+  void multiply_tiles(const Acts& input, Routed products);
+
   // What norms and gates make activations of, rows of `columns`.
   struct Source {
     const float *x = nullptr, *with = nullptr;  // the stream and the norm's weight; gate and up
@@ -127,7 +133,7 @@ struct Cuda::State {
   Acts fresh_acts(int64_t n, int64_t columns, RowKind of) {
     assert(n <= max_rows && columns <= max_columns);
     unwritten = {};
-    return {acts.as<float>(), n, columns, ++version, of, false, 0};
+    return {acts.as<float>(), n, columns, ++version, of, false, 0, 0};
   }
   cuda::Sending sending;
   cuda::ChoiceScratch choice;
@@ -181,11 +187,15 @@ struct Cuda::State {
     return !input.whole && w.is_viewed(high_bits) ? w.view : w.values;
   }
   // Codes that rows are multiplied by as integers.
-  bool is_integers(const cuda::Linear& w) const {
-    return way_of(w, mode, RowKind::output) == Way::codes && w.values.lowbit.shape.kind != cuda::CodeKind::half;
+  bool is_integers(const cuda::Linear& w) const { return is_integers_at(w, mode); }
+  static bool is_integers_at(const cuda::Linear& w, Activations at) {
+    return way_of(w, at, RowKind::output) == Way::codes && w.values.lowbit.shape.kind != cuda::CodeKind::half;
   }
   static constexpr int64_t kLargestDequantised = 65536;  // outputs: vocabularies stay packed
 
+  // y = W input of several weights: in one launch where their shapes go together.
+  using Product = std::pair<const cuda::Linear*, float*>;
+  void multiply_together(const Acts& input, std::span<const Product> products);
   void multiply(const Acts& given, const cuda::Linear& w, float* y, bool add);
   void multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add);
   void multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add);

@@ -4,6 +4,7 @@
 #include "kernels/cuda/device/cuda_error.cuh"
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/linear/decode/lowbit_launch.cuh"
+#include "kernels/cuda/linear/decode/lowbit_routed.h"
 #include "kernels/cuda/linear/layout/lowbit_codes.cuh"
 #include "kernels/cuda/linear/layout/prepare.cuh"
 
@@ -146,23 +147,40 @@ void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns,
 
 namespace {
 
-LowbitLauncher launcher_of(const LowbitShape& s) {
+// The launchers of a code, for rows and for experts' slots.
+struct Launchers {
+  LowbitLauncher rows;
+  RoutedLauncher routed;
+};
+template <CodeKind kind, int bits, bool byte_scale>
+constexpr Launchers kLaunchers{launch_lowbit_rows<kind, bits, byte_scale>, launch_lowbit_routed<kind, bits, byte_scale>};
+
+Launchers launchers_of(const LowbitShape& s) {
   constexpr CodeKind I = CodeKind::integer, G = CodeKind::grid;
-  static constexpr LowbitLauncher integers[7][2] = {{launch_lowbit_rows<I, 2, false>, launch_lowbit_rows<I, 2, true>},
-                                                    {launch_lowbit_rows<I, 3, false>, launch_lowbit_rows<I, 3, true>},
-                                                    {launch_lowbit_rows<I, 4, false>, launch_lowbit_rows<I, 4, true>},
-                                                    {launch_lowbit_rows<I, 5, false>, launch_lowbit_rows<I, 5, true>},
-                                                    {launch_lowbit_rows<I, 6, false>, launch_lowbit_rows<I, 6, true>},
-                                                    {launch_lowbit_rows<I, 7, false>, launch_lowbit_rows<I, 7, true>},
-                                                    {launch_lowbit_rows<I, 8, false>, launch_lowbit_rows<I, 8, true>}};
-  static constexpr LowbitLauncher grids[5] = {launch_lowbit_rows<G, 2, false>, launch_lowbit_rows<G, 3, false>,
-                                              launch_lowbit_rows<G, 4, false>, launch_lowbit_rows<G, 5, false>,
-                                              launch_lowbit_rows<G, 6, false>};
-  if (s.kind == CodeKind::half) return launch_lowbit_rows<CodeKind::half, 16, false>;
-  if (s.kind == CodeKind::curve) return launch_lowbit_rows<CodeKind::curve, 6, false>;
-  if (s.below > 0)
-    return s.byte_scale ? launch_lowbit_rows<CodeKind::high, 4, true> : launch_lowbit_rows<CodeKind::high, 4, false>;
+  static constexpr Launchers integers[7][2] = {
+      {kLaunchers<I, 2, false>, kLaunchers<I, 2, true>}, {kLaunchers<I, 3, false>, kLaunchers<I, 3, true>},
+      {kLaunchers<I, 4, false>, kLaunchers<I, 4, true>}, {kLaunchers<I, 5, false>, kLaunchers<I, 5, true>},
+      {kLaunchers<I, 6, false>, kLaunchers<I, 6, true>}, {kLaunchers<I, 7, false>, kLaunchers<I, 7, true>},
+      {kLaunchers<I, 8, false>, kLaunchers<I, 8, true>}};
+  static constexpr Launchers grids[5] = {kLaunchers<G, 2, false>, kLaunchers<G, 3, false>, kLaunchers<G, 4, false>,
+                                         kLaunchers<G, 5, false>, kLaunchers<G, 6, false>};
+  if (s.kind == CodeKind::half) return {launch_lowbit_rows<CodeKind::half, 16, false>, nullptr};
+  if (s.kind == CodeKind::curve) return kLaunchers<CodeKind::curve, 6, false>;
+  if (s.below > 0) return s.byte_scale ? kLaunchers<CodeKind::high, 4, true> : kLaunchers<CodeKind::high, 4, false>;
   return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
+}
+
+LowbitTarget target_of(const LowbitWeight& w, float* y, int first_row_block) {
+  return {w.blocks, w.row_factor, w.bias, w.grid, y, static_cast<int>(w.shape.out), first_row_block, w.factor};
+}
+void tell_shape(const LowbitShape& shape, LowbitArguments& p) {
+  p.column_blocks = static_cast<int>(shape.column_blocks());
+  p.block_bytes = static_cast<int>(shape.block_bytes());
+  p.scales_at = static_cast<int>(shape.code_bytes());
+  p.twice_middle = shape.twice_middle();
+  p.unit = 0.5f * code_unit(shape.kind, shape.bits, false);
+  p.columns = static_cast<int>(shape.in);
+  p.group_chunks = shape.group / 32;
 }
 
 // How many rows read a weight once: two chunks where there are panels of 64 rows.
@@ -188,18 +206,10 @@ void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const 
   int row_blocks = 0;
   for (int i = 0; i < product.count; ++i) {
     const LowbitWeight& w = *product.outputs[i].weight;
-    p.target[p.targets++] = {
-        w.blocks,   w.row_factor, w.bias, w.grid, product.outputs[i].y, static_cast<int>(w.shape.out),
-        row_blocks, w.factor};
+    p.target[p.targets++] = target_of(w, product.outputs[i].y, row_blocks);
     row_blocks += static_cast<int>(w.shape.row_blocks());
   }
-  p.column_blocks = static_cast<int>(shape.column_blocks());
-  p.block_bytes = static_cast<int>(shape.block_bytes());
-  p.scales_at = static_cast<int>(shape.code_bytes());
-  p.twice_middle = shape.twice_middle();
-  p.unit = 0.5f * code_unit(shape.kind, shape.bits, false);
-  p.columns = static_cast<int>(shape.in);
-  p.group_chunks = shape.group / 32;
+  tell_shape(shape, p);
   p.add = product.add;
   p.norm = product.norm;
   p.join = product.join;
@@ -213,8 +223,33 @@ void lowbit_linear(Stream stream, const LowbitProduct& product, std::span<const 
     if (first + p.rows == product.x.rows)
       for (size_t i = 0; i < upcoming.size(); ++i)
         p.upcoming[i] = {upcoming[i].data, upcoming[i].bytes, upcoming[i].piece, upcoming[i].stride};
-    launcher_of(shape)(stream, p, row_blocks);
+    launchers_of(shape).rows(stream, p, row_blocks);
   }
+}
+
+std::vector<std::byte> routed_table(std::span<const LowbitWeight* const> weights) {
+  std::vector<LowbitTarget> targets;
+  for (const LowbitWeight* w : weights) targets.push_back(target_of(*w, nullptr, 0));
+  const auto bytes = std::as_bytes(std::span(targets));
+  return {bytes.begin(), bytes.end()};
+}
+
+void lowbit_routed(Stream stream, const RoutedLowbit& product) {
+  RoutedArguments p = {};
+  tell_shape(product.shape, p);
+  p.x = product.x;
+  p.rows = 1;
+  p.room = static_cast<int>(input_rows(1));
+  p.outputs = product.count;
+  p.row_blocks = static_cast<int>(product.shape.row_blocks());
+  p.experts = product.experts;
+  p.slots_per_input = product.slots_per_input;
+  p.input_bytes = static_cast<int>(input_bytes(1, product.shape.column_blocks()));
+  for (int i = 0; i < product.count; ++i) {
+    p.table[i] = static_cast<const LowbitTarget*>(product.outputs[i].table);
+    p.y_of[i] = product.outputs[i].y;
+  }
+  launchers_of(product.shape).routed(stream, p, static_cast<int>(product.slots) * product.count * p.row_blocks);
 }
 
 }  // namespace fidelio::cuda

@@ -3,7 +3,10 @@
 namespace fidelio::cuda {
 
 template void launch_lowbit_rows<CodeKind::grid, 2, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::grid, 2, false>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::grid, 3, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::grid, 3, false>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::grid, 4, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::grid, 4, false>(Stream, const RoutedArguments&, int);
 
 }  // namespace fidelio::cuda

@@ -3,6 +3,8 @@
 namespace fidelio::cuda {
 
 template void launch_lowbit_rows<CodeKind::grid, 5, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::grid, 5, false>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::grid, 6, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::grid, 6, false>(Stream, const RoutedArguments&, int);
 
 }  // namespace fidelio::cuda

@@ -4,6 +4,8 @@
 namespace fidelio::cuda {
 
 template void launch_lowbit_rows<CodeKind::high, 4, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::high, 4, false>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::high, 4, true>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::high, 4, true>(Stream, const RoutedArguments&, int);
 
 }  // namespace fidelio::cuda

@@ -25,11 +25,13 @@ namespace fidelio::cuda {
 // Where the parts begin, in column blocks.
 __device__ __forceinline__ int part_begin(int part, int column_blocks) { return part * column_blocks / kParts; }
 
-// Where a tile of 16 outputs is: its target, the row block there, the tile in it, and the block's first byte of codes.
+// Where a tile of 16 outputs is: its target, the row block there, the tile in it, the block's first byte of codes; its
+// inputs, and where the target's outputs go.
 struct TileAt {
   const LowbitTarget* target;
   int row_block, tile;
-  const uint8_t* w;
+  const uint8_t *w, *x;
+  float* y;
 };
 template <typename Traits>
 __device__ __forceinline__ TileAt tile_at(const LowbitArguments& p, int tile) {
@@ -39,7 +41,20 @@ __device__ __forceinline__ TileAt tile_at(const LowbitArguments& p, int tile) {
   const LowbitTarget& target = p.target[which];
   const int local = row_block - target.first_row_block;
   const int64_t bytes = Traits::kHalf ? 0 : int64_t{local} * p.column_blocks * block_stride<Traits>(p);
-  return {&target, local, tile % 8, target.blocks + bytes};
+  return {&target, local, tile % 8, target.blocks + bytes, p.x, target.y};
+}
+// Of a slot's expert, which the kernels before have chosen.
+template <typename Traits>
+__device__ __forceinline__ TileAt tile_at(const RoutedArguments& p, int tile) {
+  const int row_block = tile / 8, a_slot = p.outputs * p.row_blocks, slot = row_block / a_slot,
+            output = row_block % a_slot / p.row_blocks, local = row_block % p.row_blocks;
+  const LowbitTarget& target = p.table[output][p.experts[slot]];
+  return {&target,
+          local,
+          tile % 8,
+          target.blocks + int64_t{local} * p.column_blocks * block_stride<Traits>(p),
+          p.x + slot / p.slots_per_input * int64_t{p.input_bytes},
+          p.y_of[output] + slot * int64_t{target.out}};
 }
 template <typename Traits>
 __device__ __forceinline__ void load_tile(LaneBlock<Traits>& to, const LowbitArguments& p, const TileAt& at, int tile,
@@ -83,7 +98,7 @@ struct OwnOutputs {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int m = sum_of(i) / kOutputs;
-      if (m < p.rows) y[i] = target.y + int64_t{m} * target.out + output;
+      if (m < p.rows) y[i] = at.y + int64_t{m} * target.out + output;
     }
   }
   // Which of the thread block's sums is the thread's i-th.

@@ -43,9 +43,22 @@ struct LowbitArguments {
   LowbitJoin join;
 };
 
+// Of lowbit_routed.h: in place of targets.
+struct RoutedArguments : LowbitArguments {
+  const LowbitTarget* table[2];
+  float* y_of[2];
+  const int32_t* experts;
+  int outputs, row_blocks;  // of a slot; of each
+  int slots_per_input, input_bytes;
+};
+
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks);
 
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_lowbit_routed(Stream stream, const RoutedArguments& p, int row_blocks);
+
 using LowbitLauncher = void (*)(Stream, const LowbitArguments&, int row_blocks);
+using RoutedLauncher = void (*)(Stream, const RoutedArguments&, int row_blocks);
 
 }  // namespace fidelio::cuda

@@ -3,10 +3,16 @@
 namespace fidelio::cuda {
 
 template void launch_lowbit_rows<CodeKind::integer, 2, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::integer, 2, false>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::integer, 2, true>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::integer, 2, true>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::integer, 3, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::integer, 3, false>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::integer, 3, true>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::integer, 3, true>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::integer, 4, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::integer, 4, false>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::integer, 4, true>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::integer, 4, true>(Stream, const RoutedArguments&, int);
 
 }  // namespace fidelio::cuda

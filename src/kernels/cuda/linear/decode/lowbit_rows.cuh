@@ -24,8 +24,8 @@ constexpr int fitting_stages() {
                 kFitting = kRoomForRings / (kParts * One::kRings);
   return std::max(1, std::min(most, kFitting));
 }
-template <typename Traits, int kTiles, int kRows, int kMostStages, int kResident>
-void launch_fitting(Stream stream, const LowbitArguments& p, int row_blocks) {
+template <typename Traits, int kTiles, int kRows, int kMostStages, int kResident, typename Arguments>
+void launch_fitting(Stream stream, const Arguments& p, int row_blocks) {
   constexpr int kStages = fitting_stages<Traits, kTiles, kRows, kMostStages, kResident>();
   launch_stream<Traits, kTiles, kRows, kStages, kResident>(stream, p, row_blocks);
 }
@@ -82,6 +82,21 @@ void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks)
   if (p.group_chunks == 1) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks);
   if (p.group_chunks == 2) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks);
   launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks);
+}
+
+// Experts' slots: a row each, and of a hundred thread blocks or more, as `many` above.
+template <typename Traits>
+void launch_routed_tiles(Stream stream, const RoutedArguments& p, int row_blocks) {
+  if constexpr (!Traits::kHalf) {
+    if (!is_hopper()) return launch_stream<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
+    launch_fitting<Traits, 2, 1, 2, Traits::bits <= 4 ? 4 : 3>(stream, p, row_blocks);
+  }
+}
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_lowbit_routed(Stream stream, const RoutedArguments& p, int row_blocks) {
+  if (p.group_chunks == 1) return launch_routed_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks);
+  if (p.group_chunks == 2) return launch_routed_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks);
+  launch_routed_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks);
 }
 
 }  // namespace fidelio::cuda

@@ -17,6 +17,8 @@
 // there takes a microsecond as well, and a load of them a block ahead made each of the eight blocks of a part wait for
 // it (8192 x 8192, 4 bits, one row: 10.6 us so, 8.8 with the ring, which is what copying the bytes takes).
 #pragma once
+#include <type_traits>
+
 #include "kernels/cuda/linear/decode/lowbit_join.cuh"
 #include "kernels/cuda/linear/decode/lowbit_ring.cuh"
 
@@ -40,8 +42,9 @@ __device__ __forceinline__ float joined(const uint8_t* shared, int i) {
   return ((of(0) + of(1)) + (of(2) + of(3))) + ((of(4) + of(5)) + (of(6) + of(7)));
 }
 
-template <typename Traits, int kTiles, int kRows, int kStages>
-__device__ __forceinline__ void stream_product(const LowbitArguments& p) {
+template <typename Traits, int kTiles, int kRows, int kStages, typename Arguments>
+__device__ __forceinline__ void stream_product(const Arguments& p) {
+  constexpr bool kRouted = std::is_same_v<Arguments, RoutedArguments>;
   extern __shared__ __align__(128) uint8_t shared[];
   using Shape = StreamShape<Traits, kTiles, kRows, kStages>;
   constexpr int kRowTiles = Shape::kRowTiles;
@@ -49,7 +52,8 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
   const int part = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   ptx::allow_dependents();
-  const TileAt at = tile_at<Traits>(p, first_tile<kTiles>(p));
+  if constexpr (kRouted) ptx::dependency_wait();  // it says whose weights these are
+  const TileAt at = tile_at<Traits>(p, kRouted ? static_cast<int>(blockIdx.x) * kTiles : first_tile<kTiles>(p));
   const int first = part_begin(part, p.column_blocks), count = part_begin(part + 1, p.column_blocks) - first;
   uint8_t* const own = shared + part * Shape::kWarpBytes;
   TileRing<Traits, kTiles> ring(p, own, at.w + int64_t{first} * block_stride<Traits>(p), at.tile);
@@ -62,7 +66,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
   const typename Traits::Table table(at.target->grid);
   [[maybe_unused]] float4 norm_weight{};
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if (kRows == 1 && p.join.kind != LowbitJoin::Kind::none) norm_weight = begin_join<Shape>(p, shared);
+  if (kRows == 1 && !kRouted && p.join.kind != LowbitJoin::Kind::none) norm_weight = begin_join<Shape>(p, shared);
 #endif
 
   // What the activations are laid out for. The kernel for kMaxRows takes fewer too.
@@ -70,7 +74,7 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
             block_bytes = static_cast<int>(input_block_bytes(room));
   const uint8_t* const inputs = own + kStages * Shape::kWeights;
   const int pieces = min(kRows, p.rows) * (kInputRow / 16);
-  const uint8_t* from = p.x + int64_t{first} * block_bytes + rows_at(room) + lane * 16;
+  const uint8_t* from = at.x + int64_t{first} * block_bytes + rows_at(room) + lane * 16;
   const uint32_t own_input = ring.own + kStages * Shape::kWeights;
   const auto ask_input = [&](int stage) {
 #pragma unroll
@@ -82,9 +86,9 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
   const uint8_t* const record = inputs + min(t, kRows - 1) * kInputRow + kInputPlanes;
   float total[kTiles][kRowTiles][2] = {};
   OwnOutputs<Shape::kOutputs, kRows> outputs(p, at);
-  ptx::dependency_wait();
+  if constexpr (!kRouted) ptx::dependency_wait();
   float factor = 1;  // of the row
-  const bool has_factor = kRows == 1 && p.norm.squares;
+  const bool has_factor = kRows == 1 && !kRouted && p.norm.squares;
   if (has_factor) factor = share_of_squares(p.norm.squares, p.column_blocks);
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
@@ -146,16 +150,16 @@ __device__ __forceinline__ void stream_product(const LowbitArguments& p) {
   for (int i = 0; i < outputs.kCount; ++i) {
     if (!outputs.y[i]) continue;
     value = outputs.value(p, i, joined<Shape>(shared, outputs.sum_of(i)));
-    if (kRows > 1 || p.join.kind != LowbitJoin::Kind::gate) *outputs.y[i] = value;
+    if (kRows > 1 || kRouted || p.join.kind != LowbitJoin::Kind::gate) *outputs.y[i] = value;
   }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kRows == 1)
+  if constexpr (kRows == 1 && !kRouted)
     if (p.join.kind != LowbitJoin::Kind::none) join_outputs<Shape>(p, shared, value, norm_weight);
 #endif
 }
 
-template <typename Traits, int kTiles, int kRows, int kStages, int kResident>
-__global__ void __launch_bounds__(kParts * 32, kResident) stream_kernel(const __grid_constant__ LowbitArguments p) {
+template <typename Traits, int kTiles, int kRows, int kStages, int kResident, typename Arguments>
+__global__ void __launch_bounds__(kParts * 32, kResident) stream_kernel(const __grid_constant__ Arguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // as is_hopper() says
   constexpr bool kUsed = kRows <= 8;
 #else
@@ -163,10 +167,10 @@ __global__ void __launch_bounds__(kParts * 32, kResident) stream_kernel(const __
 #endif
   if constexpr (kUsed) stream_product<Traits, kTiles, kRows, kStages>(p);
 }
-template <typename Traits, int kTiles, int kRows, int kStages, int kResident>
-void launch_stream(Stream stream, LowbitArguments p, int row_blocks) {
+template <typename Traits, int kTiles, int kRows, int kStages, int kResident, typename Arguments>
+void launch_stream(Stream stream, Arguments p, int row_blocks) {
   using Shape = StreamShape<Traits, kTiles, kRows, kStages>;
-  const auto kernel = stream_kernel<Traits, kTiles, kRows, kStages, kResident>;
+  const auto kernel = stream_kernel<Traits, kTiles, kRows, kStages, kResident, Arguments>;
   static const cudaError_t allowed = [&] {
     const cudaError_t first = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kShared);
     return first != cudaSuccess ? first

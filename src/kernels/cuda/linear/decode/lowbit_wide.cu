@@ -3,8 +3,12 @@
 namespace fidelio::cuda {
 
 template void launch_lowbit_rows<CodeKind::integer, 5, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::integer, 5, false>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::integer, 5, true>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::integer, 5, true>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::integer, 6, false>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::integer, 6, false>(Stream, const RoutedArguments&, int);
 template void launch_lowbit_rows<CodeKind::integer, 6, true>(Stream, const LowbitArguments&, int);
+template void launch_lowbit_routed<CodeKind::integer, 6, true>(Stream, const RoutedArguments&, int);
 
 }  // namespace fidelio::cuda

@@ -26,7 +26,7 @@ __device__ __forceinline__ void put_many(float4 v, float inverse, int m, int64_t
 // made twice.
 template <int kKept, typename Values>
 __device__ __forceinline__ void round_row(const Values& values, int columns, const ManyRows& to) {
-  const int m = blockIdx.x, warp = threadIdx.x / 32,
+  const int m = to.places ? to.places[blockIdx.x] : static_cast<int>(blockIdx.x), warp = threadIdx.x / 32,
             column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;  // a warp's work
   constexpr int kWarps = kThreads / 32;
   const auto column = [&](int block) { return block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4; };
@@ -42,7 +42,7 @@ __device__ __forceinline__ void round_row(const Values& values, int columns, con
     amax = fmaxf(amax, largest_of(values(column(block))));
   const float factor = row_factor_of(over_block(amax, Larger())), inverse = 1 / factor;
   if (threadIdx.x == 0) to.factor[m] = factor;
-  const int64_t padded = many_rows(gridDim.x);
+  const int64_t padded = to.places ? to.padded : many_rows(gridDim.x);
 #pragma unroll
   for (int i = 0; i < kKept; ++i)
     if (const int block = i * kWarps + warp; block < column_blocks)
@@ -95,17 +95,23 @@ void launch_rows(const char* doing, Stream stream, int64_t rows, int64_t columns
   launch(doing, stream, grid, kThreads, 0, many, arguments...);
 }
 
-ManyLauncher launcher_of(const LowbitShape& s) {
+struct Launchers {
+  ManyLauncher rows;
+  RoutedManyLauncher routed;
+};
+template <CodeKind kind, int bits, bool byte_scale>
+constexpr Launchers kLaunchers{launch_many<kind, bits, byte_scale>, launch_many_routed<kind, bits, byte_scale>};
+
+Launchers launchers_of(const LowbitShape& s) {
   constexpr CodeKind I = CodeKind::integer, G = CodeKind::grid;
-  static constexpr ManyLauncher integers[7][2] = {
-      {launch_many<I, 2, false>, launch_many<I, 2, true>}, {launch_many<I, 3, false>, launch_many<I, 3, true>},
-      {launch_many<I, 4, false>, launch_many<I, 4, true>}, {launch_many<I, 5, false>, launch_many<I, 5, true>},
-      {launch_many<I, 6, false>, launch_many<I, 6, true>}, {launch_many<I, 7, false>, launch_many<I, 7, true>},
-      {launch_many<I, 8, false>, launch_many<I, 8, true>}};
-  static constexpr ManyLauncher grids[5] = {launch_many<G, 2, false>, launch_many<G, 3, false>,
-                                            launch_many<G, 4, false>, launch_many<G, 5, false>,
-                                            launch_many<G, 6, false>};
-  if (s.kind == CodeKind::curve) return launch_many<CodeKind::curve, 6, false>;
+  static constexpr Launchers integers[7][2] = {
+      {kLaunchers<I, 2, false>, kLaunchers<I, 2, true>}, {kLaunchers<I, 3, false>, kLaunchers<I, 3, true>},
+      {kLaunchers<I, 4, false>, kLaunchers<I, 4, true>}, {kLaunchers<I, 5, false>, kLaunchers<I, 5, true>},
+      {kLaunchers<I, 6, false>, kLaunchers<I, 6, true>}, {kLaunchers<I, 7, false>, kLaunchers<I, 7, true>},
+      {kLaunchers<I, 8, false>, kLaunchers<I, 8, true>}};
+  static constexpr Launchers grids[5] = {kLaunchers<G, 2, false>, kLaunchers<G, 3, false>, kLaunchers<G, 4, false>,
+                                         kLaunchers<G, 5, false>, kLaunchers<G, 6, false>};
+  if (s.kind == CodeKind::curve) return kLaunchers<CodeKind::curve, 6, false>;
   return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
 }
 
@@ -144,7 +150,24 @@ void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const
   p.add = add;
   p.x = x.halves;
   p.row_factor = x.factor;
-  launcher_of(shape)(stream, p, shape.group);
+  launchers_of(shape).rows(stream, p, shape.group);
+}
+
+void lowbit_many_routed(Stream stream, const RoutedMany& product) {
+  RoutedManyArguments p = {};
+  p.column_blocks = static_cast<int>(product.shape.column_blocks());
+  p.blocks_each = static_cast<int>(product.shape.row_blocks());
+  p.row_blocks = p.blocks_each * product.count;
+  p.x = product.x.halves;
+  p.row_factor = product.x.factor;
+  p.padded = product.x.padded;
+  p.tiles = product.tiles;
+  p.tile_count = static_cast<int>(product.tile_count);
+  for (int i = 0; i < product.count; ++i) {
+    p.table[i] = static_cast<const LowbitTarget*>(product.outputs[i].table);
+    p.y_of[i] = product.outputs[i].y;
+  }
+  launchers_of(product.shape).routed(stream, p, product.shape.group);
 }
 
 }  // namespace fidelio::cuda

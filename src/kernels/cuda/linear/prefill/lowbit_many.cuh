@@ -19,7 +19,7 @@
 
 #include "kernels/cuda/device/warpgroup.cuh"
 #include "kernels/cuda/linear/layout/lowbit_values.cuh"
-#include "kernels/cuda/linear/prefill/lowbit_many_store.cuh"
+#include "kernels/cuda/linear/prefill/lowbit_many_tiles.cuh"
 
 namespace fidelio::cuda {
 
@@ -43,39 +43,11 @@ struct ManyRing {
   }
 };
 
-// The tiles that a cluster works on: outputs fastest, so that few activations are in use at a time.
-struct ManyTiles {
-  int pairs, count;
-  template <int kTokens>
-  static __device__ __forceinline__ ManyTiles of(const ManyArguments& p) {
-    const int pairs = (p.row_blocks + 1) / 2;
-    return {pairs, pairs * ((p.rows + kTokens - 1) / kTokens)};
-  }
-};
-
-// A thread block's row block of a tile: past the end the last one, for nobody.
-struct ManyBlocks {
-  const LowbitTarget* target;
-  int row_block;  // of the target
-  bool there;
-  const uint8_t* w;
-};
-template <typename Traits>
-__device__ __forceinline__ ManyBlocks many_blocks(const ManyArguments& p, int row_block) {
-  const int clamped = min(row_block, p.row_blocks - 1);
-  int which = 0;
-  while (which + 1 < p.targets && clamped >= p.target[which + 1].first_row_block) ++which;
-  const LowbitTarget& target = p.target[which];
-  const int local = clamped - target.first_row_block;
-  return {&target, local, row_block < p.row_blocks,
-          target.blocks + int64_t{local} * p.column_blocks * Traits::kBlockBytes};
-}
-
-template <typename Traits, int kTokens>
-__device__ __forceinline__ void ask_for_rows(const ManyArguments& p, ManyRing<ManyShape<Traits, kTokens>::kStages> ring,
+template <typename Traits, int kTokens, typename Arguments>
+__device__ __forceinline__ void ask_for_rows(const Arguments& p, ManyRing<ManyShape<Traits, kTokens>::kStages> ring,
                                              int rank) {
   const ManyTiles tiles = ManyTiles::of<kTokens>(p);
-  const int64_t padded = many_rows(p.rows);
+  const int64_t padded = padded_of(p);
   constexpr int kStageBytes = ManyShape<Traits, kTokens>::kStageBytes, kHalf = kStageBytes / 2;
   constexpr int kFar = 4;  // blocks of weights that L2 is asked for beyond those whose activations are asked for
   const auto ask_far = [&](const uint8_t* w, int block, int count) {
@@ -83,8 +55,9 @@ __device__ __forceinline__ void ask_for_rows(const ManyArguments& p, ManyRing<Ma
     if (count > 0) ptx::prefetch_into_l2(w + int64_t{block} * Traits::kBlockBytes, count * Traits::kBlockBytes);
   };
   for (int tile = blockIdx.x / 2; tile < tiles.count; tile += gridDim.x / 2) {
-    const uint8_t* from = p.x + (int64_t{tile / tiles.pairs} * kTokens + rank * (kTokens / 2)) * 128;
-    const uint8_t* w = many_blocks<Traits>(p, tile % tiles.pairs * 2 + rank).w;
+    const int of_rows = tile / tiles.pairs;
+    const uint8_t* from = p.x + (first_row_of(p, of_rows, kTokens) + rank * (kTokens / 2)) * 128;
+    const uint8_t* w = many_blocks<Traits>(p, tile % tiles.pairs * 2 + rank, of_rows).w;
     ask_far(w, 0, kFar);
     for (int step = 0; step < 2 * p.column_blocks; ++step) {
       if (step % 2 == 0) ask_far(w, step / 2 + kFar, 1);
@@ -97,9 +70,9 @@ __device__ __forceinline__ void ask_for_rows(const ManyArguments& p, ManyRing<Ma
   }
 }
 
-template <typename Traits, int kTokens>
-__device__ __forceinline__ void multiply_many(const ManyArguments& p,
-                                              ManyRing<ManyShape<Traits, kTokens>::kStages> ring, int rank) {
+template <typename Traits, int kTokens, typename Arguments>
+__device__ __forceinline__ void multiply_many(const Arguments& p, ManyRing<ManyShape<Traits, kTokens>::kStages> ring,
+                                              int rank) {
   using Shape = ManyShape<Traits, kTokens>;
   const int lane = threadIdx.x % 32, tile16 = __shfl_sync(~0u, threadIdx.x / 32, 0) - 4;  // of the block's eight
   const uint32_t other_emptied = ptx::address_in(lane % 2, ring.emptied);  // lane 0's of thread block 0, lane 1's of 1
@@ -110,9 +83,12 @@ __device__ __forceinline__ void multiply_many(const ManyArguments& p,
   };
   const ManyTiles tiles = ManyTiles::of<kTokens>(p);
   LaneBlock<Traits> next;
-  next.load(many_blocks<Traits>(p, blockIdx.x / 2 % tiles.pairs * 2 + rank).w, tile16, lane);
+  const auto blocks_of = [&](int tile) {
+    return many_blocks<Traits>(p, tile % tiles.pairs * 2 + rank, tile / tiles.pairs);
+  };
+  next.load(blocks_of(blockIdx.x / 2).w, tile16, lane);
   for (int tile = blockIdx.x / 2; tile < tiles.count; tile += gridDim.x / 2) {
-    const ManyBlocks mine = many_blocks<Traits>(p, tile % tiles.pairs * 2 + rank);
+    const ManyBlocks mine = blocks_of(tile);
     const uint8_t* w = mine.w;
     const typename Traits::Table table(mine.target->grid);
     float c[kTokens / 2];
@@ -145,23 +121,24 @@ __device__ __forceinline__ void multiply_many(const ManyArguments& p,
     release(held);
     held = -1;
     const int following = tile + static_cast<int>(gridDim.x) / 2;  // its first block arrives during the stores
-    if (following < tiles.count) next.load(many_blocks<Traits>(p, following % tiles.pairs * 2 + rank).w, tile16, lane);
+    if (following < tiles.count) next.load(blocks_of(following).w, tile16, lane);
     if (!mine.there) continue;
-    const int first_output = mine.row_block * kBlockRows + tile16 * 16, first_row = tile / tiles.pairs * kTokens,
-              output = first_output + lane / 4, row = first_row + lane % 4 * 2;
-    const bool whole = first_output + 16 <= mine.target->out && first_row + kTokens <= p.rows;
+    const ManyRowsAt rows = rows_of_tile<kTokens>(p, tile / tiles.pairs, *mine.target, mine.output);
+    const int first_output = mine.row_block * kBlockRows + tile16 * 16, output = first_output + lane / 4,
+              row = rows.first + lane % 4 * 2;
+    const bool whole = first_output + 16 <= mine.target->out && rows.first + kTokens <= rows.rows;
     if (!whole)
-      store_part<kTokens>(p, *mine.target, output, row, c);
+      store_part<kTokens>(rows, *mine.target, output, row, c);
     else if (p.add)
-      store_whole<true, kTokens>(p, *mine.target, output, row, c);
+      store_whole<true, kTokens>(rows, *mine.target, output, row, c);
     else
-      store_whole<false, kTokens>(p, *mine.target, output, row, c);
+      store_whole<false, kTokens>(rows, *mine.target, output, row, c);
   }
 }
 #endif
 
-template <typename Traits, int kTokens>
-__global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ ManyArguments p) {
+template <typename Traits, int kTokens, typename Arguments>
+__global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ Arguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using Shape = ManyShape<Traits, kTokens>;
   extern __shared__ uint8_t unaligned[];
@@ -194,16 +171,20 @@ __global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ Ma
 // What a launch of `tokens` rows a tile comes to: tiles of clusters, and how many of them one has at most.
 struct ManyGrid {
   int clusters, rounds;
-  ManyGrid(const ManyArguments& p, int tokens) {
-    const int tiles = (p.row_blocks + 1) / 2 * ((p.rows + tokens - 1) / tokens), all = multiprocessors() / 2;
+  ManyGrid(const ManyArguments& p, int tokens) : ManyGrid((p.row_blocks + 1) / 2 * ((p.rows + tokens - 1) / tokens)) {}
+  ManyGrid(const RoutedManyArguments& p, int) : ManyGrid((p.row_blocks + 1) / 2 * p.tile_count) {}
+
+ private:
+  explicit ManyGrid(int tiles) {
+    const int all = multiprocessors() / 2;
     clusters = std::min(tiles, all);
     rounds = (tiles + all - 1) / all;
   }
 };
 
-template <typename Traits, int kTokens>
-void launch_many_tokens(Stream stream, const ManyArguments& p) {
-  const auto kernel = many_kernel<Traits, kTokens>;
+template <typename Traits, int kTokens, typename Arguments>
+void launch_many_tokens(Stream stream, const Arguments& p) {
+  const auto kernel = many_kernel<Traits, kTokens, Arguments>;
   constexpr int kBytes = ManyShape<Traits, kTokens>::kBytes;
   static_assert(kBytes <= 227 * 1024);
   static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
@@ -234,6 +215,13 @@ void launch_many(Stream stream, const ManyArguments& p, int group) {
   if (group == 32) return launch_many_group<CodeTraits<kind, bits, byte_scale, 1>>(stream, p);
   if (group == 64) return launch_many_group<CodeTraits<kind, bits, byte_scale, 2>>(stream, p);
   launch_many_group<CodeTraits<kind, bits, byte_scale, 4>>(stream, p);
+}
+
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_many_routed(Stream stream, const RoutedManyArguments& p, int group) {
+  if (group == 32) return launch_many_tokens<CodeTraits<kind, bits, byte_scale, 1>, kRoutedRows>(stream, p);
+  if (group == 64) return launch_many_tokens<CodeTraits<kind, bits, byte_scale, 2>, kRoutedRows>(stream, p);
+  launch_many_tokens<CodeTraits<kind, bits, byte_scale, 4>, kRoutedRows>(stream, p);
 }
 
 }  // namespace fidelio::cuda

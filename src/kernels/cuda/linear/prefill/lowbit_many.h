@@ -22,6 +22,9 @@ constexpr int64_t many_bytes(int64_t rows, int64_t columns) {
 struct ManyRows {
   uint8_t* halves = nullptr;  // many_bytes(rows, columns)
   float* factor = nullptr;    // (many_rows(rows))
+  // Where rows lie apart: the place of each among `padded`; null: in their order.
+  const int32_t* places = nullptr;
+  int64_t padded = 0;
 };
 
 // x (rows, columns) FP32, rounded; x / sqrt(mean(x^2) + eps) * weight, rounded; silu(gate) * up, rounded.
@@ -35,5 +38,24 @@ void swiglu_many(Stream stream, const float* gate, const float* up, int64_t rows
 bool takes_many(const LowbitWeight& w, float factor);
 // y = W x, or y += W x. At most kMaxTogether weights of equal shape but for `out` go in one launch.
 void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const LowbitOutput> outputs, bool add);
+
+// The same for a mixture's slots (kernels/routes.h), grouped by expert, all groups in one launch: a group's rows begin at a
+// multiple of kRoutedRows among the padded ones, and are as many tiles as they fill, the last with rows for nobody.
+constexpr int kRoutedRows = 128;
+struct RoutedTile {
+  int32_t expert, first_row, first_slot, rows;  // first_row: padded
+};
+struct RoutedMany {
+  LowbitShape shape;  // of every weight
+  ManyRows x;
+  const RoutedTile* tiles = nullptr;  // on the device
+  int64_t tile_count = 0;
+  struct {
+    const void* table = nullptr;  // routed_table() of lowbit_routed.h, on the device
+    float* y = nullptr;           // (slots, out)
+  } outputs[2];
+  int count = 0;
+};
+void lowbit_many_routed(Stream stream, const RoutedMany& product);
 
 }  // namespace fidelio::cuda

@@ -3,5 +3,6 @@
 namespace fidelio::cuda {
 
 template void launch_many<CodeKind::curve, 6, false>(Stream, const ManyArguments&, int);
+template void launch_many_routed<CodeKind::curve, 6, false>(Stream, const RoutedManyArguments&, int);
 
 }  // namespace fidelio::cuda

@@ -3,6 +3,8 @@
 namespace fidelio::cuda {
 
 template void launch_many<CodeKind::grid, 5, false>(Stream, const ManyArguments&, int);
+template void launch_many_routed<CodeKind::grid, 5, false>(Stream, const RoutedManyArguments&, int);
 template void launch_many<CodeKind::grid, 6, false>(Stream, const ManyArguments&, int);
+template void launch_many_routed<CodeKind::grid, 6, false>(Stream, const RoutedManyArguments&, int);
 
 }  // namespace fidelio::cuda

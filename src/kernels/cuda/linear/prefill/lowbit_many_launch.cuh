@@ -15,9 +15,22 @@ struct ManyArguments {
   const float* row_factor;  // of the activations, as many as there is room for rows
 };
 
+// Of experts' slots: in place of targets and rows (lowbit_many.h).
+struct RoutedManyArguments : ManyArguments {
+  const LowbitTarget* table[2];
+  float* y_of[2];
+  int blocks_each;  // row blocks of each output
+  const RoutedTile* tiles;
+  int tile_count;
+  int64_t padded;
+};
+
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_many(Stream stream, const ManyArguments& p, int group);
+template <CodeKind kind, int bits, bool byte_scale>
+void launch_many_routed(Stream stream, const RoutedManyArguments& p, int group);
 
 using ManyLauncher = void (*)(Stream, const ManyArguments&, int group);
+using RoutedManyLauncher = void (*)(Stream, const RoutedManyArguments&, int group);
 
 }  // namespace fidelio::cuda

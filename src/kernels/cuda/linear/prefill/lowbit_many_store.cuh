@@ -5,6 +5,15 @@
 
 namespace fidelio::cuda {
 
+// Where a tile's rows are: all there are of the product, or of an expert's group.
+struct ManyRowsAt {
+  int64_t padded_row;  // of the tile's first row among the activations
+  int first, rows;     // which row of y that is, and how many there are
+  float* y;
+  const float* row_factor;  // of row 0
+  bool add;
+};
+
 // Sums to memory: a lane has rows g and g + 8 of its warp's outputs, columns (activation rows) 8 n + 2 t + {0, 1}.
 // `output` and `row` are its first ones. What became of a column's four sums:
 struct ManyFactors {
@@ -24,15 +33,15 @@ struct ManyFactors {
 
 // A tile of which all exists. Some columns are stored while what the next ones need is on its way.
 template <bool kAdd, int kTokens>
-__device__ __forceinline__ void store_whole(const ManyArguments& p, const LowbitTarget& target, int output, int row,
+__device__ __forceinline__ void store_whole(const ManyRowsAt& at, const LowbitTarget& target, int output, int row,
                                             const float (&c)[kTokens / 2]) {
   const ManyFactors finished(target, output);
   constexpr int kAtOnce = 4, kGroups = kTokens / 8 / kAtOnce;
   const int64_t step = int64_t{8} * target.out;
   float *to[2], *from[2];  // of the two columns
-  to[0] = from[0] = target.y + int64_t{row} * target.out + output;
+  to[0] = from[0] = at.y + int64_t{row} * target.out + output;
   to[1] = from[1] = to[0] + target.out;
-  const float2* of_rows = reinterpret_cast<const float2*>(p.row_factor + row);
+  const float2* of_rows = reinterpret_cast<const float2*>(at.row_factor + row);
   float before[2][kAtOnce][4];
   float2 of_row[2][kAtOnce];
   const auto ask = [&](int group) {
@@ -64,20 +73,20 @@ __device__ __forceinline__ void store_whole(const ManyArguments& p, const Lowbit
 
 // What exists of a tile.
 template <int kTokens>
-__device__ __forceinline__ void store_part(const ManyArguments& p, const LowbitTarget& target, int output, int row,
+__device__ __forceinline__ void store_part(const ManyRowsAt& at, const LowbitTarget& target, int output, int row,
                                            const float (&c)[kTokens / 2]) {
   const ManyFactors finished(target, output);
 #pragma unroll
   for (int n = 0; n < kTokens / 8; ++n) {
-    if (row + n * 8 >= p.rows) return;
-    const float2 of_row = *reinterpret_cast<const float2*>(p.row_factor + row + n * 8);
+    if (row + n * 8 >= at.rows) return;
+    const float2 of_row = *reinterpret_cast<const float2*>(at.row_factor + row + n * 8);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int m = row + n * 8 + (i & 1), o = output + (i & 2 ? 8 : 0);
-      if (m >= p.rows || o >= target.out) continue;
-      float& y = target.y[int64_t{m} * target.out + o];
+      if (m >= at.rows || o >= target.out) continue;
+      float& y = at.y[int64_t{m} * target.out + o];
       const float value = finished(c[n * 4 + i], of_row, i);
-      y = p.add ? y + value : value;
+      y = at.add ? y + value : value;
     }
   }
 }

@@ -1,47 +1,10 @@
 // The transformer, written once. Every backend, mode and use (prefill, decode, verify, perplexity, calibration) runs
 // this.
 #pragma once
-#include "runtime/model.h"
-#include "runtime/routing.h"
+#include "runtime/forward/experts.h"
 #include "runtime/runner.h"
 
 namespace fidelio {
-
-// The matrices of one step, (rows, columns) of the largest batch.
-template <Backend B>
-struct Workspace {
-  typename B::Matrix x;         // (n, d) the residual stream
-  typename B::Matrix q, k, v;   // (n, h e), (n, hk e), (n, hk e)
-  typename B::Matrix gate, up;  // (n, f), of experts (n k, f)
-  typename B::Matrix branch;    // (n, d) what attention or the MLP adds, where it is normalised first; else rows 0
-  typename B::Matrix logits;    // (logit rows, v)
-  // Of a model with experts: their input, the router's logits, what they give, and the work that follows from the choice.
-  typename B::Matrix normed, routing, given;  // (n, d), (n, E), (n k, d)
-  typename B::HostFloats host_routing;        // (n, E)
-  Routes routes;
-  std::vector<RoutedLinear<typename B::Linear, typename B::Matrix>> products;
-};
-
-template <Backend B>
-Workspace<B> allocate_matrices(B& b, const ModelConfig& c, int64_t rows, int64_t logit_rows) {
-  Workspace<B> w;
-  w.x = b.allocate(rows, c.d);
-  w.q = b.allocate(rows, int64_t{c.h} * c.e);
-  w.k = b.allocate(rows, int64_t{c.hk} * c.e);
-  w.v = b.allocate(rows, int64_t{c.hk} * c.e);
-  const int64_t slots = rows * std::max(1, c.experts_per_row);
-  w.gate = b.allocate(slots, c.f);
-  w.up = b.allocate(slots, c.f);
-  if (c.blocks.norm_after) w.branch = b.allocate(rows, c.d);
-  w.logits = b.allocate(logit_rows, c.v);
-  if (c.experts == 0) return w;
-  w.normed = b.allocate(rows, c.d);
-  w.routing = b.allocate(rows, c.experts);
-  w.given = b.allocate(slots, c.d);
-  w.host_routing.resize(static_cast<size_t>(rows * c.experts));
-  w.products.reserve(2 * static_cast<size_t>(c.experts));
-  return w;
-}
 
 // What attention and the MLP see: the stream, normalised where the family does so before them.
 template <Backend B>
@@ -89,10 +52,6 @@ typename B::Acts attention_half(B& b, Model<B>& model, int index, Workspace<B>& 
   return ordered(b, turned(b, b.attend(w.q, cache, index), model.attended), layer.order(InputId::o_in));
 }
 
-inline Gate gate_of(const ModelConfig& config) {
-  return config.blocks.activation == Activation::silu ? Gate::silu : Gate::gelu_tanh;
-}
-
 template <Backend B>
 typename B::Acts mlp_half(B& b, Model<B>& model, int index, Workspace<B>& w) {
   Layer<B>& layer = model.layers[static_cast<size_t>(index)];
@@ -105,48 +64,6 @@ typename B::Acts mlp_half(B& b, Model<B>& model, int index, Workspace<B>& w) {
                  layer.order(InputId::down_in));
 }
 
-// Which experts the rows of the stream pass; their input is in w.normed then.
-template <Backend B>
-void choose_experts(B& b, const Model<B>& model, int index, Workspace<B>& w, int64_t rows) {
-  const Layer<B>& layer = model.layers[static_cast<size_t>(index)];
-  const ModelConfig& c = model.config;
-  b.copy(w.x, w.normed, rows);
-  b.normalise(w.normed, layer.mlp_norm, model.scalars.eps);
-  const std::pair<const typename B::Linear*, typename B::Matrix*> router[] = {{layer.router.get(), &w.routing}};
-  b.linear(b.input(w.normed), router);
-  const std::span logits(w.host_routing.data(), static_cast<size_t>(rows * c.experts));
-  b.download(w.routing, 0, rows, logits);
-  route(logits, {c.experts, c.experts_per_row, c.renormalised}, w.routes);
-}
-
-// Gate and up of the experts that w.routes names, up to the input of their down.
-template <Backend B>
-typename B::Acts experts_half(B& b, const Model<B>& model, int index, Workspace<B>& w) {
-  const Layer<B>& layer = model.layers[static_cast<size_t>(index)];
-  b.follow(w.routes);
-  w.products.clear();
-  for (const auto& [expert, first, slots] : w.routes.groups) {
-    const Expert<B>& of = layer.experts[static_cast<size_t>(expert)];
-    w.products.push_back({of.gate.get(), &w.gate, first, slots});
-    w.products.push_back({of.up.get(), &w.up, first, slots});
-  }
-  b.linear_routed(b.routed(w.normed), w.products);
-  return b.gated(w.gate, w.up, gate_of(model.config), w.routes.count());
-}
-
-// x += what the experts of each row give, under their shares.
-template <Backend B>
-void add_experts(B& b, const Model<B>& model, int index, Workspace<B>& w, int64_t rows) {
-  choose_experts(b, model, index, w, rows);
-  const auto gated = experts_half(b, model, index, w);
-  w.products.clear();
-  for (const auto& [expert, first, slots] : w.routes.groups)
-    w.products.push_back({model.layers[static_cast<size_t>(index)].experts[static_cast<size_t>(expert)].down.get(),
-                          &w.given, first, slots});
-  b.linear_routed(gated, w.products);
-  b.add_routed(w.given, w.x);
-}
-
 // The whole model's layer `index`.
 template <Backend B>
 void forward_layer(B& b, Model<B>& model, int index, Workspace<B>& w, typename B::KvCache& cache) {
@@ -154,7 +71,7 @@ void forward_layer(B& b, Model<B>& model, int index, Workspace<B>& w, typename B
   const auto attended = attention_half(b, model, index, w, cache);
   if (layer.experts.empty()) b.upcoming({layer.gate.get(), layer.up.get()});
   add_branch(b, model, attended, *layer.o, layer.post_attn_norm, w);
-  if (!layer.experts.empty()) return add_experts(b, model, index, w, attended.rows);
+  if (!layer.experts.empty()) return add_experts(b, model, index, w);
   const auto gated = mlp_half(b, model, index, w);
   if (static_cast<size_t>(index) + 1 < model.layers.size()) {
     const Layer<B>& next = model.layers[static_cast<size_t>(index) + 1];

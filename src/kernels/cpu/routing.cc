@@ -1,4 +1,4 @@
-#include "runtime/routing.h"
+#include "kernels/cpu/routing.h"
 
 #include <algorithm>
 #include <cmath>
@@ -40,31 +40,36 @@ void choose(std::span<const float> logits, const RoutingRule& rule, std::vector<
 }  // namespace
 
 void route(std::span<const float> logits, const RoutingRule& rule, Routes& routes) {
-  const auto E = static_cast<size_t>(rule.experts), k = static_cast<size_t>(rule.per_row), n = logits.size() / E;
+  const auto E = static_cast<size_t>(rule.experts), n = logits.size() / E;
   thread_local std::vector<int32_t> order;
   thread_local Chosen chosen;
   thread_local std::vector<int32_t> experts;  // (n, k)
   thread_local std::vector<float> shares;     // (n, k)
-  thread_local std::vector<int64_t> next;     // the next slot of each expert
   experts.clear(), shares.clear();
-  next.assign(E, 0);
   for (size_t row = 0; row < n; ++row) {
     choose(logits.subspan(row * E, E), rule, order, chosen);
     experts.insert(experts.end(), chosen.experts.begin(), chosen.experts.end());
     for (const double share : chosen.shares) shares.push_back(static_cast<float>(share));
-    for (const int32_t expert : chosen.experts) ++next[static_cast<size_t>(expert)];
   }
+  deal(experts, shares, rule, routes);
+}
+
+void deal(std::span<const int32_t> experts, std::span<const float> shares, const RoutingRule& rule, Routes& routes) {
+  const size_t all = experts.size(), k = static_cast<size_t>(rule.per_row);
+  thread_local std::vector<int64_t> next;  // the next slot of each expert
+  next.assign(static_cast<size_t>(rule.experts), 0);
+  for (const int32_t expert : experts) ++next[static_cast<size_t>(expert)];
   routes.per_row = rule.per_row;
   routes.groups.clear();
   int64_t slots = 0;
-  for (size_t expert = 0; expert < E; ++expert) {
+  for (size_t expert = 0; expert < next.size(); ++expert) {
     const int64_t count = next[expert];
     next[expert] = slots;
     if (count > 0) routes.groups.push_back({static_cast<int>(expert), slots, count});
     slots += count;
   }
-  routes.rows.resize(n * k), routes.shares.resize(n * k), routes.slots.resize(n * k);
-  for (size_t i = 0; i < n * k; ++i) {
+  routes.rows.resize(all), routes.shares.resize(all), routes.slots.resize(all);
+  for (size_t i = 0; i < all; ++i) {
     const int64_t slot = next[static_cast<size_t>(experts[i])]++;
     routes.rows[static_cast<size_t>(slot)] = static_cast<int32_t>(i / k);
     routes.shares[static_cast<size_t>(slot)] = shares[i];
@@ -72,13 +77,19 @@ void route(std::span<const float> logits, const RoutingRule& rule, Routes& route
   }
 }
 
-void route_to(int expert, std::span<const int32_t> rows, Routes& routes) {
+Routes alone(std::span<const int32_t> rows) {
+  Routes routes;
   routes.per_row = 1;
   routes.rows.assign(rows.begin(), rows.end());
-  routes.shares.assign(rows.size(), 1.0f);
-  routes.slots.resize(rows.size());
-  std::iota(routes.slots.begin(), routes.slots.end(), 0);
-  routes.groups = {{expert, 0, static_cast<int64_t>(rows.size())}};
+  return routes;
+}
+
+Routes as_they_are(int64_t rows) {
+  Routes routes;
+  routes.per_row = 1;
+  routes.rows.resize(static_cast<size_t>(rows));
+  std::iota(routes.rows.begin(), routes.rows.end(), 0);
+  return routes;
 }
 
 }  // namespace fidelio

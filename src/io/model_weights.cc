@@ -1,0 +1,97 @@
+#include "io/model_weights.h"
+
+#include <fmt/format.h>
+
+namespace fidelio {
+
+int64_t norm_size(const ModelConfig& c, Norm which) {
+  if (which != Norm::q && which != Norm::k) return c.d;
+  if (c.blocks.qk_norm == QkNorm::head) return c.e;
+  return int64_t{which == Norm::q ? c.h : c.hk} * c.e;
+}
+
+std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& c) {
+  std::vector<std::pair<int, Norm>> norms;
+  for (int i = 0; i < c.L; ++i) {
+    if (c.blocks.norm_before) norms.insert(norms.end(), {{i, Norm::attn}, {i, Norm::mlp}});
+    if (c.blocks.norm_after) norms.insert(norms.end(), {{i, Norm::post_attn}, {i, Norm::post_mlp}});
+    if (c.blocks.qk_norm != QkNorm::none) norms.insert(norms.end(), {{i, Norm::q}, {i, Norm::k}});
+  }
+  norms.emplace_back(-1, Norm::final);
+  return norms;
+}
+
+bool has_bias(const ModelConfig& c, Role role) {
+  switch (role) {
+    case Role::q:
+    case Role::k:
+    case Role::v:
+      return c.qkv_bias;
+    case Role::o:
+      return c.o_bias;
+    case Role::gate:
+    case Role::up:
+    case Role::down:
+      return c.mlp_bias;
+    default:
+      return false;
+  }
+}
+
+std::vector<LinearId> linears_of(const ModelConfig& c) {
+  std::vector<LinearId> ids = {{-1, Role::embedding}};
+  for (int i = 0; i < c.L; ++i) {
+    if (c.experts == 0)
+      for (Role role : kLayerRoles) ids.push_back({i, role});
+    else
+      for (Role role : {Role::q, Role::k, Role::v, Role::o}) ids.push_back({i, role});
+    for (int expert = 0; expert < c.experts; ++expert)
+      for (Role role : {Role::gate, Role::up, Role::down}) ids.push_back({i, role, expert});
+  }
+  if (!c.tie_embeddings) ids.push_back({-1, Role::head});
+  return ids;
+}
+
+std::vector<LinearId> linears_of(const ModelConfig& c, int layer, const Stop& stop) {
+  std::vector<LinearId> ids;
+  const bool shared = stop.input == InputId::attn_in || stop.input == InputId::o_in;  // by all rows
+  for (int expert = shared || c.experts == 0 ? -1 : 0; expert < (shared ? 0 : c.experts) || ids.empty(); ++expert)
+    for (Role role : stop.roles) ids.push_back({layer, role, expert});
+  return ids;
+}
+
+std::vector<std::string> router_names(const ModelConfig& c) {
+  std::vector<std::string> names;
+  for (int layer = 0; c.experts > 0 && layer < c.L; ++layer) names.push_back(router_name(c, layer));
+  return names;
+}
+
+Shape shape_of(const ModelConfig& c, LinearId id) {
+  const int64_t d = c.d, f = c.f, q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e, twice = c.kept_columns;
+  switch (id.role) {
+    case Role::q:
+      return {q, d + twice};
+    case Role::k:
+    case Role::v:
+      return {kv, d + twice};
+    case Role::o:
+      return {d, q + twice};
+    case Role::gate:
+    case Role::up:
+      return {f, d + twice};
+    case Role::down:
+      return {d, f + twice};
+    default:
+      return {int64_t{c.v}, d};
+  }
+}
+
+int64_t elements_of(const ModelConfig& c, LinearId id) {
+  ModelConfig once = c;
+  once.kept_columns = 0;
+  return shape_of(once, id).elements();
+}
+
+std::string order_name(int layer, const Stop& stop) { return fmt::format("model.{}.order", stop_name(layer, stop)); }
+
+}  // namespace fidelio

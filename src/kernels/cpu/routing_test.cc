@@ -1,0 +1,107 @@
+#include "kernels/cpu/routing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "core/rng.h"
+
+namespace fidelio {
+namespace {
+
+using testing::ElementsAre;
+
+// Slots lie as drawn in kernels/routes.h, and of equal logits the first expert is taken.
+TEST(Routing, DealsRowsOutToTheirExperts) {
+  Routes routes;
+  const std::vector<float> logits = {0, 0, 5, 0, 0, 0, 0, 4,   // 2 7
+                                     0, 0, 3, 0, 0, 3, 0, 0,   // 2 5
+                                     0, 0, 0, 0, 0, 2, 0, 9};  // 5 7
+  route(logits, {8, 2, true}, routes);
+  EXPECT_THAT(routes.rows, ElementsAre(0, 1, 1, 2, 0, 2));
+  EXPECT_THAT(routes.slots, ElementsAre(0, 4, 1, 2, 3, 5));
+  ASSERT_EQ(routes.groups.size(), 3u);
+  EXPECT_EQ(routes.groups[1].expert, 5);
+  EXPECT_EQ(routes.groups[1].first_slot, 2);
+  EXPECT_EQ(routes.groups[1].slots, 2);
+  route(std::vector<float>(8, 1.0f), {8, 3, true}, routes);
+  EXPECT_THAT(routes.groups, testing::SizeIs(3));
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(routes.groups[i].expert, static_cast<int>(i));
+}
+
+// Every row's k largest, with the softmax over all or over those k: in double, rounded once.
+TEST(Routing, SharesAreTheSoftmaxOfTheLargest) {
+  Rng rng(1);
+  for (int round = 0; round < 200; ++round) {
+    const int E = 1 + static_cast<int>(rng.uniform() * 40), k = 1 + static_cast<int>(rng.uniform() * E),
+              n = 1 + round % 7;
+    std::vector<float> logits(static_cast<size_t>(n * E));
+    for (float& x : logits) x = static_cast<float>(rng.normal() * 20);
+    const bool renormalised = round % 2 == 0;
+    Routes routes;
+    route(logits, {E, k, renormalised}, routes);
+    ASSERT_EQ(routes.count(), n * k);
+    std::map<int32_t, int> expert_of;
+    for (const ExpertRows& group : routes.groups)
+      for (int64_t slot = group.first_slot; slot < group.first_slot + group.slots; ++slot)
+        expert_of[static_cast<int32_t>(slot)] = group.expert;
+    for (int row = 0; row < n; ++row) {
+      const std::span own(logits.data() + row * E, static_cast<size_t>(E));
+      std::vector<float> sorted(own.begin(), own.end());
+      std::ranges::sort(sorted, std::greater());
+      double sum = 0;
+      for (int i = 0; i < (renormalised ? k : E); ++i)
+        sum += std::exp(double{sorted[static_cast<size_t>(i)]} - sorted[0]);
+      int before = -1;
+      for (int i = 0; i < k; ++i) {
+        const int32_t slot = routes.slots[static_cast<size_t>(row * k + i)];
+        EXPECT_EQ(routes.rows[static_cast<size_t>(slot)], row);
+        const int expert = expert_of.at(slot);
+        EXPECT_GT(expert, before) << "a row's slots ascend";
+        before = expert;
+        const float logit = own[static_cast<size_t>(expert)];
+        EXPECT_GE(logit, sorted[static_cast<size_t>(k - 1)]);
+        const double share = std::exp(double{logit} - sorted[0]) / sum;
+        EXPECT_NEAR(routes.shares[static_cast<size_t>(slot)], share, share * 0x1p-23 + 1e-45);
+      }
+    }
+  }
+}
+
+// What a row passes does not depend on the rows beside it.
+TEST(Routing, ARowChoosesAlone) {
+  Rng rng(2);
+  constexpr int E = 13, k = 4, n = 50;
+  std::vector<float> logits(E * n);
+  for (float& x : logits) x = static_cast<float>(rng.normal());
+  Routes all, one;
+  route(logits, {E, k, true}, all);
+  for (int row = 0; row < n; ++row) {
+    route(std::span(logits).subspan(static_cast<size_t>(row * E), E), {E, k, true}, one);
+    for (size_t i = 0; i < k; ++i)
+      EXPECT_EQ(one.shares[static_cast<size_t>(one.slots[i])],
+                all.shares[static_cast<size_t>(all.slots[static_cast<size_t>(row * k) + i])]);
+  }
+}
+
+// A router of a damaged model: experts whose logits are no numbers come last, and every row has k experts all the same.
+TEST(Routing, TakesWhatIsNoNumberLast) {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  Routes routes;
+  route(std::vector<float>{nan, 1, nan, -inf, 2}, {5, 3, true}, routes);
+  ASSERT_EQ(routes.groups.size(), 3u);
+  EXPECT_EQ(routes.groups[0].expert, 1);
+  EXPECT_EQ(routes.groups[1].expert, 3);
+  EXPECT_EQ(routes.groups[2].expert, 4);
+  EXPECT_EQ(routes.shares[1], 0);
+  route(std::vector<float>(5, nan), {5, 2, false}, routes);
+  EXPECT_EQ(routes.count(), 2);
+}
+
+}  // namespace
+}  // namespace fidelio

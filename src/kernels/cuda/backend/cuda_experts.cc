@@ -1,0 +1,230 @@
+// Mixtures of experts. Few output rows: the host knows nothing, every slot is multiplied alone by whatever expert was chosen
+// for it (lowbit_routed.h), and steps are recorded. Prompts: the choice comes to the host, which groups slots by expert, and
+// all groups are one launch (lowbit_many.h). Output rows of many sequences, and what those kernels do not take: each group is
+// a product like any other.
+#include <algorithm>
+
+#include "kernels/cpu/routing.h"
+#include "kernels/cuda/backend/cuda_state.h"
+#include "kernels/cuda/linear/decode/lowbit_routed.h"
+#include "kernels/cuda/rows/routes.h"
+
+namespace fidelio {
+
+Cuda::Experts Cuda::experts(std::span<const Linear* const> weights) {
+  Experts all{{weights.begin(), weights.end()}, false, false, {}, {}};
+  std::vector<const cuda::LowbitWeight*> values, views;
+  for (const Linear* w : weights) {
+    if (!state_->is_integers_at(*w, Activations::a16) ||
+        !State::goes_with(w->values.lowbit.shape, weights[0]->values.lowbit.shape) || w->out != weights[0]->out)
+      return all;
+    values.push_back(&w->values.lowbit);
+    if (w->view.lowbit.blocks) views.push_back(&w->view.lowbit);
+  }
+  const auto send = [&](std::span<const cuda::LowbitWeight* const> of, DeviceBuffer& table) {
+    const std::vector<std::byte> bytes = cuda::routed_table(of);
+    table = DeviceBuffer(bytes.size());
+    cuda::to_device(state_->stream, table.data(), bytes.data(), bytes.size());
+    cuda::wait_for(state_->stream);
+  };
+  state_->routing.expert_bytes = std::max(state_->routing.expert_bytes, 3 * weights[0]->bytes());
+  all.alone = views.empty() || views.size() == values.size();
+  all.many = all.alone && std::ranges::all_of(weights, [](const Linear* w) {
+               return State::way_of(*w, Activations::a16, RowKind::prompt) == State::Way::many;
+             });
+  send(values, all.table);
+  if (!views.empty()) send(views, all.view_table);
+  return all;
+}
+
+// Slots that are alone read an expert each; grouped by the host each expert that is passed is read once, and costs launches,
+// in the time of which a device reads some 46 MB.
+bool Cuda::routes_alone(const RoutingRule& rule) const {
+  const State& s = *state_;
+  constexpr int64_t kLaunches = 46'000'000;
+  const int64_t slots = s.rows * rule.per_row, groups = std::min<int64_t>(slots, rule.experts);
+  return s.kind == RowKind::output && s.mode == Activations::a16 &&
+         (slots - groups) * s.routing.expert_bytes <= groups * kLaunches;
+}
+
+void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule, bool alone, Matrix& logits) {
+  State& s = *state_;
+  cuda::Routing& r = s.routing;
+  check(rule.experts <= cuda::kMostExperts && rule.per_row <= cuda::kMostPerRow,
+        "the CUDA backend chooses {} of {} experts at most, not {} of {}", cuda::kMostPerRow, cuda::kMostExperts,
+        rule.per_row, rule.experts);
+  const int64_t slots = s.rows * rule.per_row;
+  s.grow(r.chosen, slots * 8);
+  int32_t* const experts = r.chosen.as<int32_t>();
+  float* const shares = r.chosen.as<float>() + slots;
+  if (s.kind == RowKind::output) {
+    s.flush();
+    cuda::router_logits(s.stream, x.data(), router.values.single, s.rows, x.columns, rule.experts, logits.data());
+  } else {
+    s.multiply(input(x), router, logits.data(), false);
+  }
+  cuda::choose_experts(s.stream, logits.data(), s.rows, rule, experts, shares);
+  r.per_row = rule.per_row;
+  r.alone = alone && routes_alone(rule);
+  r.experts = experts, r.shares = shares;
+  if (r.alone) return;
+  std::vector<int32_t> chosen(static_cast<size_t>(slots));
+  std::vector<float> of_chosen(chosen.size());
+  cuda::from_device(s.stream, chosen.data(), experts, chosen.size() * 4);
+  cuda::from_device(s.stream, of_chosen.data(), shares, chosen.size() * 4);
+  s.sending.arrived();
+  deal(chosen, of_chosen, rule, r.host);
+  s.send_routes();
+}
+
+void Cuda::follow(const Routes& routes) {
+  State& s = *state_;
+  s.flush();
+  s.routing.host = routes;
+  s.routing.per_row = routes.per_row;
+  s.routing.alone = false;
+  s.send_routes();
+}
+const Routes& Cuda::routes() const { return state_->routing.host; }
+
+namespace {
+
+// Where the rows of tiles are.
+void lay_out(cuda::Routing& r) {
+  constexpr int kTile = cuda::kRoutedRows;
+  r.tiles.clear();
+  r.places.resize(r.host.rows.size());
+  r.padded = 0;
+  for (const auto& [expert, first, slots] : r.host.groups) {
+    for (int64_t slot = 0; slot < slots; ++slot)
+      r.places[static_cast<size_t>(first + slot)] = static_cast<int32_t>(r.padded + slot);
+    for (int64_t done = 0; done < slots; done += kTile)
+      r.tiles.push_back({expert, static_cast<int32_t>(r.padded + done), static_cast<int32_t>(first + done),
+                         static_cast<int32_t>(std::min<int64_t>(kTile, slots - done))});
+    r.padded += (slots + kTile - 1) / kTile * kTile;
+  }
+}
+
+}  // namespace
+
+void Cuda::State::send_routes() {
+  cuda::Routing& r = routing;
+  if (kind == RowKind::prompt) lay_out(r);
+  const auto count = r.host.count(), tiles = static_cast<int64_t>(r.tiles.size());
+  grow(r.slots, count * 16 + tiles * static_cast<int64_t>(sizeof(cuda::RoutedTile)));
+  auto* to = r.slots.as<int32_t>();
+  const auto send = [&](const auto& values, int64_t room) {  // counted in 4 bytes
+    sending.send(stream, to, values.data(), values.size() * sizeof(values[0]));
+    return std::exchange(to, to + room);
+  };
+  r.device_tiles = reinterpret_cast<const cuda::RoutedTile*>(send(r.tiles, 4 * tiles));
+  r.rows = send(r.host.rows, count);
+  r.of_rows = send(r.host.slots, count);
+  r.shares = reinterpret_cast<const float*>(send(r.host.shares, count));
+  r.device_places = send(r.places, count);
+}
+
+Cuda::Acts Cuda::routed(const Matrix& x) {
+  State& s = *state_;
+  s.flush();
+  if (s.routing.alone) {
+    Acts y = s.fresh_acts(s.rows * s.routing.per_row, x.columns);
+    y.values = x.data();
+    y.slots_per_input = s.routing.per_row;
+    return y;
+  }
+  const Acts y = s.fresh_acts(s.routing.host.count(), x.columns);
+  cuda::take_rows(s.stream, x.data(), x.columns, s.routing.rows, y.rows, s.acts.as<float>());
+  return y;
+}
+
+void Cuda::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matrix>> products) {
+  State& s = *state_;
+  assert(s.is_alive(input) && products.size() <= 2);
+  s.flush();
+  if (input.slots_per_input > 0) return s.multiply_alone(input, products);
+  const bool many = std::ranges::all_of(products, [&](const auto& product) {
+    return product.weights->many && !product.weights->weights[0]->is_viewed(s.high_bits);
+  });
+  if (many && input.kind == RowKind::prompt && s.mode == Activations::a16) return s.multiply_tiles(input, products);
+  s.write_values();
+  for (const auto& [expert, first, slots] : s.routing.host.groups) {
+    Acts rows = input;
+    rows.values += first * input.columns;
+    rows.rows = slots;
+    rows.version = ++s.version;
+    State::Product own[2];
+    for (size_t i = 0; i < products.size(); ++i)
+      own[i] = {products[i].weights->weights[static_cast<size_t>(expert)],
+                products[i].y->data() + first * products[i].y->columns};
+    s.multiply_together(rows, {own, products.size()});
+  }
+}
+
+void Cuda::State::multiply_alone(const Acts& input, Routed products) {
+  const int64_t inputs = input.rows / input.slots_per_input, columns = input.columns;
+  grow(routing.blocks, inputs * cuda::input_bytes(1, column_blocks(columns)));
+  if (unwritten.x && unwritten.joins() && !unwritten.norm) {
+    const Source gate = std::exchange(unwritten, {});
+    cuda::gate_alone(stream, gate.x, gate.with, inputs, columns, routing.blocks.as<uint8_t>());
+  } else {
+    write_values();
+    cuda::prepare_alone(stream, input.values, inputs, columns, routing.blocks.as<uint8_t>());
+  }
+  cuda::RoutedLowbit product;
+  product.x = routing.blocks.as<uint8_t>();
+  product.slots = input.rows;
+  product.slots_per_input = input.slots_per_input;
+  product.experts = routing.experts;
+  for (const auto& [weights, y] : products) {
+    const cuda::Linear& first = *weights->weights[0];
+    const bool viewed = first.is_viewed(high_bits);
+    const cuda::LowbitShape& shape = (viewed ? first.view : first.values).lowbit.shape;
+    if (product.count > 0 && !(goes_with(shape, product.shape) && shape.out == product.shape.out)) {
+      cuda::lowbit_routed(stream, product);
+      product.count = 0;
+    }
+    product.shape = shape;
+    product.outputs[product.count++] = {(viewed ? weights->view_table : weights->table).data(), y->data()};
+  }
+  cuda::lowbit_routed(stream, product);
+  routing.gating = products.size() == 2;
+}
+
+void Cuda::State::multiply_tiles(const Acts& input, Routed products) {
+  cuda::Routing& r = routing;
+  grow(r.many, r.padded * column_blocks(input.columns) * cuda::kBlockColumns * 2);
+  grow(r.many_factor, r.padded * 4);
+  const cuda::ManyRows rows{r.many.as<uint8_t>(), r.many_factor.as<float>(), r.device_places, r.padded};
+  if (unwritten.x && unwritten.joins() && !unwritten.norm) {
+    const Source gate = std::exchange(unwritten, {});
+    cuda::swiglu_many(stream, gate.x, gate.with, input.rows, input.columns, rows);
+  } else {
+    write_values();
+    cuda::prepare_many(stream, input.values, input.rows, input.columns, rows);
+  }
+  cuda::RoutedMany product;
+  product.x = rows;
+  product.tiles = r.device_tiles;
+  product.tile_count = static_cast<int64_t>(r.tiles.size());
+  for (const auto& [weights, y] : products) {
+    const cuda::LowbitShape& shape = weights->weights[0]->values.lowbit.shape;
+    if (product.count > 0 && !(goes_with(shape, product.shape) && shape.out == product.shape.out)) {
+      cuda::lowbit_many_routed(stream, product);
+      product.count = 0;
+    }
+    product.shape = shape;
+    product.outputs[product.count++] = {weights->table.data(), y->data()};
+  }
+  cuda::lowbit_many_routed(stream, product);
+}
+
+void Cuda::add_routed(const Matrix& y, Matrix& x) {
+  State& s = *state_;
+  s.flush();
+  const cuda::Routing& r = s.routing;
+  cuda::add_slots(s.stream, y.data(), s.rows, x.columns, {r.alone ? nullptr : r.of_rows, r.shares, r.per_row},
+                  x.data());
+}
+
+}  // namespace fidelio

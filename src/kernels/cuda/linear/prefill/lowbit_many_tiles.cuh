@@ -1,0 +1,70 @@
+// What a tile of lowbit_many.cuh is: which rows of activations, which rows of which weight.
+#pragma once
+#include "kernels/cuda/linear/layout/lowbit_values.cuh"
+#include "kernels/cuda/linear/prefill/lowbit_many_store.cuh"
+
+namespace fidelio::cuda {
+
+// The tiles that a cluster works on: outputs fastest, so that few activations are in use at a time.
+struct ManyTiles {
+  int pairs, count;
+  template <int kTokens>
+  static __device__ __forceinline__ ManyTiles of(const ManyArguments& p) {
+    const int pairs = (p.row_blocks + 1) / 2;
+    return {pairs, pairs * ((p.rows + kTokens - 1) / kTokens)};
+  }
+  template <int kTokens>
+  static __device__ __forceinline__ ManyTiles of(const RoutedManyArguments& p) {
+    const int pairs = (p.row_blocks + 1) / 2;
+    return {pairs, pairs * p.tile_count};
+  }
+};
+
+template <int kTokens>
+__device__ __forceinline__ ManyRowsAt rows_of_tile(const ManyArguments& p, int tile, const LowbitTarget& target, int) {
+  return {int64_t{tile} * kTokens, tile * kTokens, p.rows, target.y, p.row_factor, p.add};
+}
+template <int kTokens>
+__device__ __forceinline__ ManyRowsAt rows_of_tile(const RoutedManyArguments& p, int tile, const LowbitTarget& target,
+                                                   int output) {
+  const RoutedTile& of = p.tiles[tile];
+  return {of.first_row, 0, of.rows, p.y_of[output] + int64_t{of.first_slot} * target.out, p.row_factor + of.first_row,
+          false};
+}
+__device__ __forceinline__ int64_t padded_of(const ManyArguments& p) { return many_rows(p.rows); }
+__device__ __forceinline__ int64_t padded_of(const RoutedManyArguments& p) { return p.padded; }
+__device__ __forceinline__ int64_t first_row_of(const ManyArguments&, int tile, int tokens) {
+  return int64_t{tile} * tokens;
+}
+__device__ __forceinline__ int64_t first_row_of(const RoutedManyArguments& p, int tile, int) {
+  return p.tiles[tile].first_row;
+}
+
+// A thread block's row block of a tile: past the end the last one, for nobody.
+struct ManyBlocks {
+  const LowbitTarget* target;
+  int row_block;  // of the target
+  bool there;
+  const uint8_t* w;
+  int output;  // which of the targets
+};
+template <typename Traits>
+__device__ __forceinline__ ManyBlocks many_blocks(const RoutedManyArguments& p, int row_block, int tile) {
+  const int clamped = min(row_block, p.row_blocks - 1), output = clamped / p.blocks_each,
+            local = clamped % p.blocks_each;
+  const LowbitTarget& target = p.table[output][p.tiles[tile].expert];
+  return {&target, local, row_block < p.row_blocks,
+          target.blocks + int64_t{local} * p.column_blocks * Traits::kBlockBytes, output};
+}
+template <typename Traits>
+__device__ __forceinline__ ManyBlocks many_blocks(const ManyArguments& p, int row_block, int) {
+  const int clamped = min(row_block, p.row_blocks - 1);
+  int which = 0;
+  while (which + 1 < p.targets && clamped >= p.target[which + 1].first_row_block) ++which;
+  const LowbitTarget& target = p.target[which];
+  const int local = clamped - target.first_row_block;
+  return {&target, local, row_block < p.row_blocks,
+          target.blocks + int64_t{local} * p.column_blocks * Traits::kBlockBytes, which};
+}
+
+}  // namespace fidelio::cuda

@@ -1,0 +1,30 @@
+// Mixtures of experts on the device (kernels/routes.h says what slots are): the choice, and rows into slots and back.
+#pragma once
+#include "kernels/cuda/rows/ops.h"
+#include "kernels/routes.h"
+
+namespace fidelio::cuda {
+
+constexpr int kMostExperts = 1024, kMostPerRow = 32;  // what a warp chooses from, and chooses
+
+// logits (n, E) = x (n, d) w^T in FP32, each by a warp, in an order that depends on d alone.
+void router_logits(Stream stream, const float* x, const float* w, int64_t n, int64_t d, int experts, float* logits);
+// As kernels/cpu/routing.h: a row's experts (n, k), ascending, and their shares.
+void choose_experts(Stream stream, const float* logits, int64_t n, const RoutingRule& rule, int32_t* experts,
+                    float* shares);
+// y (count, columns) = rows of x.
+void take_rows(Stream stream, const float* x, int64_t columns, const int32_t* rows, int64_t count, float* y);
+// x (n, d) += the sum over a row's slots, in their order, of share times y (slots, d). `slots` (n, k), null: a row's lie
+// together, rows in their order; shares are of slots.
+struct RowSlots {
+  const int32_t* slots = nullptr;
+  const float* shares = nullptr;
+  int per_row = 0;
+};
+void add_slots(Stream stream, const float* y, int64_t n, int64_t d, const RowSlots& of, float* x);
+// Rows of x (rows, columns), each for lowbit.h as a row alone, input_bytes(1, column blocks) apart. And those of
+// silu(gate) up.
+void prepare_alone(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks);
+void gate_alone(Stream stream, const float* gate, const float* up, int64_t rows, int64_t columns, uint8_t* blocks);
+
+}  // namespace fidelio::cuda
