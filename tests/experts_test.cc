@@ -199,6 +199,34 @@ TEST(Experts, AreCompressedCertifiedAndDrafted) {
   EXPECT_EQ(run(generate + "--draft lookup").out, plain);
 }
 
+// A plan for another program has the formats that it takes of experts, so that the export is not refused after the work.
+TEST(Experts, ArePlannedForOtherPrograms) {
+  const TestFolder folder;
+  write_mixture(folder / "m", 4, 2, 0.1f);
+  const auto run = [&](const std::string& command) {
+    const CommandResult result = run_command(folder.path(), command);
+    EXPECT_EQ(result.code, 0) << command << "\n" << result.err;
+  };
+  const std::string short_ones = " --threads 2 --calibration-tokens 4096 --search-tokens 1024 --certificate-windows 4";
+  for (const auto& [consumer, bits, to, made] : {std::tuple("vllm", "7", "compressed-tensors --profile vllm", "ct"),
+                                                 std::tuple("llama.cpp", "6", "gguf", "out.gguf")}) {
+    SCOPED_TRACE(consumer);
+    run(fmt::format("fidelio compress m --bits {} --for {} -o {}-plan{}", bits, consumer, consumer, short_ones));
+    run(fmt::format("fidelio export {}-plan --to {} -o {}", consumer, to, made));
+    const auto runner = make_cpu_runner(Checkpoint::open(folder / (std::string(consumer) + "-plan")), exact_options()),
+               read = make_cpu_runner(Checkpoint::open(folder / made), exact_options());
+    const std::vector<int32_t> ids = some_ids(40);
+    EXPECT_EQ(run_whole(*read, ids, Activations::f32), run_whole(*runner, ids, Activations::f32));
+  }
+  const CommandResult refused = run_command(folder.path(), "fidelio compress m --ear 0.9 --for gptq -o no");
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("how the experts"));
+  const CommandResult narrow =
+      run_command(folder.path(), "fidelio compress m --ear 0.9 --for vllm --formats int3g32 -o no");
+  EXPECT_EQ(narrow.code, 1);
+  EXPECT_THAT(narrow.err, HasSubstr("int3g32 is not held by its kernels for experts"));
+}
+
 TEST(Experts, WhatIsNotBuiltForThemIsRefused) {
   const TestFolder folder;
   write_mixture(folder / "m", 2, 1, 0.1f);

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/hash.h"
+#include "core/rng.h"
 #include "io/gguf/file.h"
 #include "models.h"
 
@@ -279,6 +280,27 @@ TEST_P(GgufExperts, WhatIsWrongWithThemIsNamed) {
                   p.tensors.push_back({name, {8}, 0, std::string(32, '\0')});
                 }),
                 HasSubstr(name));
+}
+
+// With any bytes of the header changed, a file is refused with an Error or read: it never ends the program.
+TEST_P(GgufExperts, AnyDamageIsAnError) {
+  Rng rng(11, 0);
+  const std::string whole = parts_.bytes();
+  const size_t header = golden_["header"].get<std::string>().size() / 2;
+  int refused = 0;
+  for (int i = 0; i < 400; ++i) {
+    std::string bytes = whole;
+    for (int n = 0; n < 1 + i % 3; ++n)
+      bytes[static_cast<size_t>(rng.uniform() * static_cast<double>(header))] =
+          static_cast<char>(static_cast<int>(rng.uniform() * 256));
+    write(bytes);
+    try {
+      Checkpoint::open(path());
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
 }
 
 }  // namespace

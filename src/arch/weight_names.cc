@@ -127,6 +127,12 @@ FusedName expert_name(const ModelConfig& c, LinearId id) {
 
 }  // namespace
 
+std::string file_module_name(const ModelConfig& c, LinearId id) {
+  if (id.expert < 0 || c.blocks.experts != ExpertFiles::lettered) return module_name(id);
+  const std::string weight = expert_name(c, id).weight;
+  return weight.substr(0, weight.rfind('.'));
+}
+
 FusedName fused_name(const ModelConfig& c, LinearId id) {
   if (id.expert >= 0) return expert_name(c, id);
   if (!c.blocks.fused) return {};

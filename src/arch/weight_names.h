@@ -45,5 +45,8 @@ struct FusedName {
   int64_t rows = 0;       // of the matrix
 };
 FusedName fused_name(const ModelConfig& config, LinearId id);
+// What the family's own files call a linear's module: module_name(), but "model.layers.3.block_sparse_moe.experts.5.w1" in
+// Mixtral.
+std::string file_module_name(const ModelConfig& config, LinearId id);
 
 }  // namespace fidelio

@@ -25,7 +25,7 @@ Desk::Desk(const Job& asked, const World& outside, const Ranks& all)
   for (double ear : job.ear) targets.push_back({ear, {}});
   if (targets.empty()) targets.emplace_back();
   if (job.kl > 0) targets.front().kl = job.kl;
-  groups = groups_of(source.config(), job.grouping, !job.keep_embedding);
+  groups = groups_of(source.config(), job.grouping, !job.keep_embedding, rules_of(job.consumer).fused);
   // What is worth its time: estimates get better with tokens, and tokens get dearer with the model; those that plans are
   // built on are most of the time that CPUs take, and four times as many are worth 1 to 2% of the KL (docs/results.md).
   const auto scaled = [&](double parameters, int64_t least, int64_t most) {

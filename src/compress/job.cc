@@ -203,4 +203,23 @@ void fit_to_columns(Job& job, const ModelConfig& config, bool by_default) {
   job.formats = fitting;
 }
 
+void fit_to_experts(Job& job, const ModelConfig& config, bool by_default) {
+  if (job.consumer != Consumer::vllm || config.experts == 0) return;
+  const std::vector<FormatSpec> held = formats({"int4g128", "int4g64", "int4g32", "int8g64"});
+  if (by_default && job.plan_file.empty()) {
+    std::erase_if(job.formats, [&](const FormatSpec& f) {  // all but those that rules name
+      return std::find(job.offered.begin(), job.offered.end(), f) != job.offered.end();
+    });
+    job.formats.insert(job.formats.begin(), held.begin(), held.end());
+    job.offered = held;
+    return;
+  }
+  for (const FormatSpec& f : job.offered)
+    check(
+        f.symmetric && (f.bits == 4 || f.bits == 8),
+        "--for {}: {} is not held by its kernels for experts, which {} has; offer some of int4g128, int4g64, int4g32, "
+        "int8g64",
+        name_of(job.consumer), to_string(f), job.model);
+}
+
 }  // namespace fidelio

@@ -39,7 +39,7 @@ std::string_view name_of(Promise promise);
 template <typename Enum>
 Enum parse_option(const std::string& option, const std::string& text);
 
-// What a consumer holds. q k v, and gate up, are one matrix in some, and then share a format.
+// What a consumer holds. q k v, and gate up, are one matrix in some, and then share a format, as do all experts of a layer.
 struct ConsumerRules {
   std::vector<FormatSpec> formats;  // offered by default
   bool fused = false;
@@ -108,6 +108,8 @@ void check_job(const Job& job);
 // A consumer's kernels take whole groups. Formats offered by default get the largest groups up to their own that divide
 // every linear's columns, whole rows if none do; of formats that were asked for one that does not fit is an Error.
 void fit_to_columns(Job& job, const ModelConfig& config, bool by_default);
+// vLLM's kernels for experts take fewer formats than those for other linears: of a mixture these alone are offered.
+void fit_to_experts(Job& job, const ModelConfig& config, bool by_default);
 
 // Questions of a target of tasks: those that the loss of accuracy is read from, and others that say whether it is kept.
 enum class QuestionSet : uint8_t { calibration, check };

@@ -13,7 +13,8 @@ int first_layer_of(const ModelConfig& config, LinearId id) {
 
 }  // namespace
 
-std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping, bool with_embedding) {
+std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping, bool with_embedding,
+                                   bool experts_whole) {
   std::vector<LinearGroup> groups;
   if (with_embedding) {
     groups.push_back({"embedding", {{-1, Role::embedding}}});
@@ -21,10 +22,17 @@ std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping,
   }
   for (int i = 0; i < config.L; ++i) {
     for (const Stop& stop : kStops) {
+      const std::vector<LinearId> ids = linears_of(config, i, stop);
+      if (experts_whole && ids.front().expert >= 0) {
+        const std::string name = fmt::format("layers.{}.experts", i);
+        if (groups.back().name != name) groups.push_back({name, {}});
+        groups.back().linears.insert(groups.back().linears.end(), ids.begin(), ids.end());
+        continue;
+      }
       if (grouping == Grouping::fused) groups.push_back({stop_name(i, stop), {}});
       for (Role role : stop.roles) {
         if (grouping == Grouping::single) groups.push_back({to_string(LinearId{i, role}), {}});
-        for (LinearId id : linears_of(config, i, stop))  // of all experts
+        for (LinearId id : ids)  // of all experts
           if (id.role == role) groups.back().linears.push_back(id);
       }
     }

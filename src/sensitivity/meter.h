@@ -26,7 +26,9 @@ struct LinearGroup {
   std::vector<LinearId> linears;
 };
 enum class Grouping : uint8_t { fused, single };
-std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping, bool with_embedding);
+// `experts_whole`: gate, up and down of all a layer's experts are one, "layers.3.experts".
+std::vector<LinearGroup> groups_of(const ModelConfig& config, Grouping grouping, bool with_embedding,
+                                   bool experts_whole = false);
 
 struct MeterResult {
   double kl = 0, loss = 0;                         // means over positions: KL in nats, 1 - EAR

@@ -126,6 +126,24 @@ TEST(Groups, FusedSingleAndWithoutEmbedding) {
   EXPECT_EQ(seen.size(), linears_of(config).size());
 }
 
+TEST(Groups, ExpertsOfALayerShareAFormatByStopOrWhole) {
+  ModelConfig config;
+  config.L = 2;
+  config.experts = 3;
+  config.tie_embeddings = true;
+  const auto names = [&](bool whole) {
+    std::vector<std::string> list;
+    for (const LinearGroup& g : groups_of(config, Grouping::fused, false, whole))
+      list.push_back(g.name + ":" + std::to_string(g.linears.size()));
+    return list;
+  };
+  EXPECT_EQ(names(false),
+            (std::vector<std::string>{"layers.0.qkv:3", "layers.0.o:1", "layers.0.gate_up:6", "layers.0.down:3",
+                                      "layers.1.qkv:3", "layers.1.o:1", "layers.1.gate_up:6", "layers.1.down:3"}));
+  EXPECT_EQ(names(true), (std::vector<std::string>{"layers.0.qkv:3", "layers.0.o:1", "layers.0.experts:9",
+                                                   "layers.1.qkv:3", "layers.1.o:1", "layers.1.experts:9"}));
+}
+
 // ||N||^2 / ||W||^2 = sigma^2 up to the spread of a mean of n squares: variance 2/n relative for Gaussian noise, 0.8/n
 // for uniform; n = 96 * 96 here or more, five standard errors.
 TEST(Noise, HasTheRelativePowerAskedFor) {

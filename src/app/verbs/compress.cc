@@ -141,6 +141,7 @@ void compress(const CompressOptions& o) {
   if (job.tune) train::check_known(model.checkpoint.config());
   if (job.consumer != Consumer::fidelio) check_exports_to(model.checkpoint, rules_of(job.consumer).target);
   job.context = window_length("--context", job.context, model.checkpoint.config());
+  fit_to_experts(job, model.checkpoint.config(), o.formats.empty());
   fit_to_columns(job, model.checkpoint.config(), o.formats.empty());
   if (job.calibration.empty()) job.calibration = {bundled_texts(o.run.model).calibration};
   if (job.texts.empty()) job.texts = {bundled_texts(o.run.model).heldout};

@@ -43,8 +43,10 @@ std::vector<std::vector<LinearId>> fused_units(const ModelConfig& config) {
   std::vector<std::vector<LinearId>> units;
   for (int i = 0; i < config.L; ++i)
     for (const Stop& stop : kStops) {
-      units.emplace_back();
-      for (Role role : stop.roles) units.back().push_back({i, role});
+      const std::vector<LinearId> ids = linears_of(config, i, stop);
+      const bool further = ids.front().expert >= 0 && units.back().front().expert >= 0;  // down behind gate and up
+      if (!further) units.emplace_back();
+      units.back().insert(units.back().end(), ids.begin(), ids.end());
     }
   return units;
 }
@@ -54,8 +56,9 @@ void check_fused(const Checkpoint& source, std::string_view target) {
     for (LinearId id : unit)
       if (source.format(id) != source.format(unit.front()))
         refuse(source, id, target,
-               fmt::format("serving engines run it in one matmul with {}, which is {}; give them one format",
-                           to_string(unit.front()), to_string(source.format(unit.front()))));
+               fmt::format("serving engines run it in one {} with {}, which is {}; give them one format",
+                           id.expert < 0 ? "matmul" : "kernel for all experts of a layer", to_string(unit.front()),
+                           to_string(source.format(unit.front()))));
 }
 
 void refuse(const Checkpoint& source, LinearId id, std::string_view target, const std::string& reason) {
@@ -84,10 +87,12 @@ void check_plain_inputs(const Checkpoint& source, std::string_view target) {
 
 void check_separate(const Checkpoint& source, std::string_view target) {
   check_plain_inputs(source, target);
-  check(!source.config().blocks.fused,
-        "{} cannot be exported to {}: readers of {} expect q, k, v and gate, up as one matrix each, and this program "
-        "writes them apart; it opens the checkpoint itself",
-        source.folder(), target, name_of(source.config().architecture));
+  const auto [fused, experts] = std::pair(source.config().blocks.fused, source.config().blocks.experts);
+  check(!fused && experts != ExpertFiles::stacked,
+        "{} cannot be exported to {}: readers of {} expect {}, and this program writes them apart; it opens the "
+        "checkpoint itself",
+        source.folder(), target, name_of(source.config().architecture),
+        fused ? "q, k, v and gate, up as one matrix each" : "all experts of a layer in one tensor");
 }
 
 DType half_type(const ModelConfig& config) { return config.dtype == DType::f16 ? DType::f16 : DType::bf16; }
@@ -97,14 +102,15 @@ TensorToWrite dense_tensor(const Checkpoint& source, LinearId id) {
   if (source.format(id).is_dense()) {
     const FormatSpec spec = source.format(id);
     const DType as_it_is = spec.kind == Kind::f32 ? DType::f32 : spec.kind == Kind::f16 ? DType::f16 : DType::bf16;
-    return {weight_name(id), as_it_is, shape, [&source, id](const ByteSink& sink) {
+    return {file_module_name(source.config(), id) + ".weight", as_it_is, shape, [&source, id](const ByteSink& sink) {
               const LinearWeight w = source.linear(id);
               const Tensor& t = std::get<Dense>(w.main).w.view;
               sink({t.data, static_cast<size_t>(t.bytes())});
             }};
   }
   const DType dtype = half_type(source.config());
-  return {weight_name(id), dtype, shape, [&source, id, shape, dtype](const ByteSink& sink) {
+  return {file_module_name(source.config(), id) + ".weight", dtype, shape,
+          [&source, id, shape, dtype](const ByteSink& sink) {
             const LinearWeight w = source.linear(id);
             std::vector<float> row(static_cast<size_t>(shape[1]));
             const OwnedTensor rounded = OwnedTensor::allocate(dtype, {shape[1]});
@@ -118,10 +124,12 @@ TensorToWrite dense_tensor(const Checkpoint& source, LinearId id) {
 
 void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& tensors) {
   for (LinearId id : linears_of(source.config()))
-    if (source.linear(id).bias) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
+    if (has_bias(source.config(), id.role)) tensors.push_back(to_write(bias_name(id), source.tensor(bias_name(id))));
   for (auto [layer, which] : norms_of(source.config()))
     tensors.push_back(
         to_write(norm_name(source.config(), layer, which), source.tensor(norm_name(source.config(), layer, which))));
+  for (const std::string& router : router_names(source.config()))
+    tensors.push_back(to_write(router, source.tensor(router)));
 }
 
 nlohmann::json config_json(const Checkpoint& source) {

@@ -20,7 +20,7 @@ f16 f16_or_throw(float value, LinearId id, std::string_view what);
 // words: ceil(values.size() * bits / 32).
 void pack_fields(std::span<const uint8_t> values, int bits, std::span<uint32_t> words);
 
-// The linears of one matmul of a serving engine, in every layer: q k v, o, gate up, down.
+// The linears of one matmul of a serving engine, in every layer: q k v, o, gate up, down; or all experts' gate, up and down.
 std::vector<std::vector<LinearId>> fused_units(const ModelConfig& config);
 // Throws where two of one unit differ in format, naming both.
 void check_fused(const Checkpoint& source, std::string_view target);
@@ -33,13 +33,13 @@ void check_integer_or_dense(const Checkpoint& source, LinearId id, std::string_v
 
 // Refuses models whose forward turns activations, or puts them in another order.
 void check_plain_inputs(const Checkpoint& source, std::string_view target);
-// Refuses those, and families whose readers expect several linears in one tensor.
+// Refuses those, and families whose readers expect several linears or experts in one tensor.
 void check_separate(const Checkpoint& source, std::string_view target);
 
 DType half_type(const ModelConfig& config);  // the model's own 16-bit type, BF16 if it names none
-// The dense weight as it is, or a coded one decoded to half_type(), as <module>.weight.
+// The dense weight as it is, or a coded one decoded to half_type(), as <module>.weight, by the family's name.
 TensorToWrite dense_tensor(const Checkpoint& source, LinearId id);
-// Biases and norms as they are in the source.
+// Biases, norms and routers as they are in the source.
 void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& tensors);
 
 nlohmann::json config_json(const Checkpoint& source);  // config.json without fidelio's quantization_config

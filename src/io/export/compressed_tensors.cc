@@ -1,5 +1,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "io/export/common.h"
@@ -26,6 +27,10 @@ void check_fits_compressed(const Checkpoint& source, ServingProfile profile) {
           fmt::format("its {} columns are not whole groups; use a group that divides them, or the whole row (int{}c)",
                       in, spec.bits));
     if (profile != ServingProfile::vllm) continue;
+    if (id.expert >= 0 && (!spec.symmetric || (spec.bits != 4 && spec.bits != 8)))
+      refuse(source, id, kCompressedTarget,
+             "with --profile vllm experts are symmetric and have 4 or 8 bits; formats that fit: int4g128, int8g128, or "
+             "export without the profile");
     if (!spec.symmetric && spec.bits != 4 && spec.bits != 8)
       refuse(source, id, kCompressedTarget,
              fmt::format("with --profile vllm zero points go with 4 and 8 bits only; formats that fit: int{}g128, "
@@ -50,21 +55,34 @@ json weights_json(const FormatSpec& spec) {
   return weights;
 }
 
-// Targets are exact module names: readers try them on every module, and on the parts of a fused one.
+// All experts of a layer, which have one format. vLLM asks by the names gate_proj, up_proj and down_proj whatever the
+// files call them, and transformers takes the first group with a pattern of experts for that of all experts.
+std::string experts_pattern(const ModelConfig& config, LinearId id) {
+  const std::string module = file_module_name(config, id), experts = ".experts.";
+  std::string pattern = "re:^";
+  for (char c : module.substr(0, module.find(experts) + experts.size()))
+    pattern += c == '.' ? std::string("\\.") : std::string(1, c);
+  return pattern;
+}
+
+// Targets are exact module names, but for experts: readers try them on every module, and on the parts of a fused one.
 json compressed_json(const Checkpoint& source) {
-  std::map<std::tuple<int, int, bool>, std::pair<FormatSpec, json>> groups;
+  const ModelConfig& c = source.config();
+  std::map<std::tuple<bool, int, int, bool>, std::pair<FormatSpec, json>> groups;
   json ignore = json::array();
-  for (LinearId id : linears_of(source.config())) {
-    if (id.role == Role::embedding) continue;
+  for (LinearId id : linears_of(c)) {
+    if (id.role == Role::embedding || id.expert > 0 || (id.expert == 0 && id.role != Role::gate)) continue;
     const FormatSpec spec = source.format(id);
+    const std::string target = id.expert < 0 ? module_name(id) : experts_pattern(c, id);
     if (spec.is_dense() || id.role == Role::head) {
-      ignore.push_back(module_name(id));
+      ignore.push_back(target);
       continue;
     }
-    auto& group = groups.try_emplace({spec.bits, spec.group, spec.symmetric}, spec, json::array()).first->second;
-    group.second.push_back(module_name(id));
+    const std::tuple key{id.expert >= 0, spec.bits, spec.group, spec.symmetric};
+    groups.try_emplace(key, spec, json::array()).first->second.second.push_back(target);
   }
-  if (source.config().tie_embeddings) ignore.push_back("lm_head");  // no tensor of its own, but a Linear all the same
+  for (const std::string& router : router_names(c)) ignore.push_back(router.substr(0, router.rfind('.')));
+  if (c.tie_embeddings) ignore.push_back("lm_head");  // no tensor of its own, but a Linear all the same
   json named = json::object();
   for (auto& [key, group] : groups)
     named[fmt::format("group_{}", named.size())] = {{"targets", std::move(group.second)},
@@ -121,7 +139,7 @@ void append_compressed(const Checkpoint& source, LinearId id, std::vector<Tensor
   const Shape shape = shape_of(source.config(), id);
   const int64_t out = shape[0], in = shape[1], groups = spec.groups(in);
   const auto add = [&](const char* suffix, DType dtype, Shape s, void (*write)(const LinearWeight&, const ByteSink&)) {
-    tensors.push_back({module_name(id) + suffix, dtype, s,
+    tensors.push_back({file_module_name(source.config(), id) + suffix, dtype, s,
                        [&source, id, write](const ByteSink& sink) { write(source.linear(id), sink); }});
   };
   add(".weight_shape", DType::i64, {2}, [](const LinearWeight& w, const ByteSink& sink) {
@@ -130,6 +148,13 @@ void append_compressed(const Checkpoint& source, LinearId id, std::vector<Tensor
   add(".weight_packed", DType::i32, {out, words_for(in, spec.bits)}, write_packed);
   if (!spec.symmetric) add(".weight_zero_point", DType::i32, {words_for(out, spec.bits), groups}, write_zeros);
   add(".weight_scale", spec.scale == ScaleKind::f16 ? DType::f16 : DType::f32, {out, groups}, write_compressed_scales);
+}
+
+std::set<std::string> formats_of_experts(const Checkpoint& source) {
+  std::set<std::string> formats;
+  for (LinearId id : linears_of(source.config()))
+    if (id.expert >= 0) formats.insert(to_string(source.format(id)));
+  return formats;
 }
 
 }  // namespace
@@ -159,6 +184,10 @@ std::vector<std::string> export_compressed_tensors(const Checkpoint& source, con
     notes.push_back(
         "zero points are packed as vLLM reads them; transformers 5.24 with compressed-tensors 0.20 does not open them: "
         "for it quantise without z, as int4g128");
+  if (formats_of_experts(source).size() > 1)
+    notes.push_back(
+        "layers have experts of different formats: vLLM reads each layer's, but transformers 5.24 reads all by one of "
+        "them");
   append_small_tensors(source, tensors);
   json config = config_json(source);
   config["quantization_config"] = compressed_json(source);

@@ -10,6 +10,9 @@
 //   gguf                int2..8 (8 symmetric only), groups of 32 k     8-bit scales as above; -s x z of Q4_1,
 //                                                                      Q5_1 to FP16
 //
+// Of a mixture of experts gguf has those of a layer in one tensor, of one type; compressed-tensors each under the family's
+// name, all of a layer in one format; gptq none.
+//
 // FP16 rounding is at most 2^-11 of the value (2^-25 where it is below 2^-14). A quantised embedding or head is decoded
 // to the model's 16-bit type for compressed-tensors and gptq, whose readers expect it dense. Grids, fp4 and fp8 have no
 // place in any.

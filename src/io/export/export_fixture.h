@@ -100,13 +100,15 @@ class ExportTest : public testing::Test {
     const ModelConfig c = load_config(root_ + "/source");
     std::vector<TensorToWrite> tensors;
     for (LinearId id : linears_of(c)) {
-      tensors.push_back(to_write(weight_name(id), random_tensor(DType::bf16, shape_of(c, id))));
+      tensors.push_back(to_write(file_module_name(c, id) + ".weight", random_tensor(DType::bf16, shape_of(c, id))));
       const bool attention = id.role == Role::q || id.role == Role::k || id.role == Role::v;
       if ((attention && c.qkv_bias) || (id.role == Role::o && c.o_bias))
         tensors.push_back(to_write(bias_name(id), random_tensor(DType::f32, {shape_of(c, id)[0]})));
     }
     for (auto [layer, which] : norms_of(c))
       tensors.push_back(to_write(norm_name(c, layer, which), random_tensor(DType::bf16, {norm_size(c, which)})));
+    for (const std::string& router : router_names(c))
+      tensors.push_back(to_write(router, random_tensor(DType::bf16, {c.experts, c.d})));
     write_safetensors(root_ + "/source/model.safetensors", tensors);
     const Checkpoint source = Checkpoint::open(root_ + "/source");
     std::map<LinearId, FormatSpec> specs;

@@ -128,14 +128,8 @@ struct GgufTensor {
   }
 };
 
-// llama.cpp's "llama" rotates dimensions (2i, 2i+1) of a head together, Hugging Face's models (i, i + e/2): its q and k
-// have their rows reordered. Its "qwen2" and "qwen3" rotate as Hugging Face does.
-bool interleaved(const ModelConfig& c) {
-  return c.architecture == Architecture::llama || c.architecture == Architecture::mistral;
-}
-
 int64_t source_row(const ModelConfig& c, LinearId id, int64_t row) {
-  if (!interleaved(c) || (id.role != Role::q && id.role != Role::k)) return row;
+  if (!rows_in_pairs(c) || (id.role != Role::q && id.role != Role::k)) return row;
   const int64_t head = row / c.e, j = row % c.e;
   return head * c.e + (j % 2) * (c.e / 2) + j / 2;
 }
@@ -214,24 +208,42 @@ GgufTensor decoded_tensor(const Checkpoint& source, LinearId id, bool exact) {
           exact ? std::function<void(const ByteSink&)>(in_f32) : dense_tensor(source, id).produce};
 }
 
+void write_rows(const Checkpoint& source, LinearId id, const Type& type, const ByteSink& sink) {
+  const LinearWeight w = source.linear(id);
+  const auto* dense = std::get_if<Dense>(&w.main);
+  for (int64_t r = 0; r < w.out; ++r) {
+    const int64_t row = source_row(source.config(), id, r);
+    if (dense) {
+      sink({dense->w.view.data + row * w.in * type.bytes, static_cast<size_t>(w.in * type.bytes)});
+    } else {
+      const std::string bytes = encode_row(w, id, row, type);
+      sink(std::as_bytes(std::span(bytes)));
+    }
+  }
+}
+
+// Of the first expert, the tensor of all in the layer.
 GgufTensor weight_tensor(const Checkpoint& source, LinearId id, bool exact) {
   const Shape shape = shape_of(source.config(), id);
   if (is_decoded(source, id)) return decoded_tensor(source, id, exact);
   const Type type = type_for(source.format(id), exact);
-  return {
-      gguf::tensor_name(id) + ".weight", type, {shape[1], shape[0]}, [&source, id, type, shape](const ByteSink& sink) {
-        const LinearWeight w = source.linear(id);
-        const auto* dense = std::get_if<Dense>(&w.main);
-        for (int64_t r = 0; r < shape[0]; ++r) {
-          const int64_t row = source_row(source.config(), id, r);
-          if (dense) {
-            sink({dense->w.view.data + row * shape[1] * type.bytes, static_cast<size_t>(shape[1] * type.bytes)});
-          } else {
-            const std::string bytes = encode_row(w, id, row, type);
-            sink(std::as_bytes(std::span(bytes)));
-          }
-        }
-      }};
+  GgufTensor tensor{gguf::tensor_name(id) + ".weight", type, {shape[1], shape[0]}, nullptr};
+  const int experts = source.config().experts;
+  if (id.expert == 0) tensor.sizes.push_back(experts);
+  tensor.produce = [&source, id, type, experts](const ByteSink& sink) {
+    LinearId one = id;
+    do write_rows(source, one, type, sink);
+    while (id.expert == 0 && ++one.expert < experts);
+  };
+  return tensor;
+}
+
+GgufTensor router_tensor(const Checkpoint& source, int layer) {
+  const ModelConfig& c = source.config();
+  return {gguf::router_tensor_name(layer), kTypeF32, {c.d, c.experts}, [&source, layer](const ByteSink& sink) {
+            const LinearWeight router = source.router(layer);
+            sink(std::as_bytes(std::get<Dense>(router.main).w.as<const float>()));
+          }};
 }
 
 GgufTensor vector_tensor(std::string name, std::vector<float> values) {
@@ -249,77 +261,20 @@ GgufTensor bias_tensor(const Checkpoint& source, LinearId id, const OwnedTensor&
   return vector_tensor(gguf::tensor_name(id) + ".bias", std::move(rows));
 }
 
-void no_different_layers(const Checkpoint& source) {
-  check(source.config().kinds.empty() && source.config().rope.type != RopeType::longrope,
-        "{} cannot be exported to gguf: llama.cpp has no windows in some layers and no longrope for {}",
-        source.folder(), name_of(source.config().architecture));
-}
-
-void check_config(const Checkpoint& source) {
-  const ModelConfig& c = source.config();
-  check_plain_inputs(source, "gguf");
-  constexpr Architecture kKnown[] = {Architecture::llama, Architecture::mistral, Architecture::qwen2,
-                                     Architecture::qwen3};
-  check(std::find(std::begin(kKnown), std::end(kKnown), c.architecture) != std::end(kKnown),
-        "{} cannot be exported to gguf: the export knows Llama, Mistral, Qwen2 and Qwen3, not {}{}", source.folder(),
-        name_of(c.architecture), c.blocks.fused ? "" : "; compressed-tensors holds more");
-  no_different_layers(source);
-  const auto no = [&](bool wrong, const char* what) {
-    check(!wrong, "{} cannot be exported to gguf: llama.cpp has no {} for {}", source.folder(), what,
-          name_of(c.architecture));
-  };
-  no(c.sliding_window > 0 && c.sliding_window < c.max_positions, "sliding window");
-  const bool qwen = !interleaved(c);
-  no(qwen && c.mlp_bias, "biases on gate, up, down");
-  no(qwen && c.o_bias, "bias on o");
-  no(c.architecture == Architecture::qwen3 && c.qkv_bias, "biases on q, k, v");
-  const double yarn = 1 + 0.1 * std::log(c.rope.factor);
-  no(c.rope.type == RopeType::yarn && (c.rope.beta_fast != 32 || c.rope.beta_slow != 1 || !c.rope.truncate ||
-                                       std::abs(c.rope.attention_factor - yarn) > 1e-6),
-     "yarn with other than its usual parameters");
-}
-
-void check_fits_gguf(const Checkpoint& source) {
+void check_fits_gguf(const Checkpoint& source, bool exact) {
   for (LinearId id : linears_of(source.config())) {
     check_integer_or_dense(source, id, kGgufTarget);
     if (const std::string reason = misfit(source, id); !reason.empty() && !is_outer(id))
       refuse(source, id, kGgufTarget, reason);
+    if (id.expert <= 0) continue;
+    const LinearId first{id.layer, id.role, 0};
+    if (type_for(source.format(id), exact).number != type_for(source.format(first), exact).number)
+      refuse(
+          source, id, kGgufTarget,
+          fmt::format("llama.cpp keeps all experts of a layer in one tensor of one type, and {} is {}; give them one "
+                      "format",
+                      to_string(first), to_string(source.format(first))));
   }
-}
-
-// The last part of its path, which may end with a slash or be ".".
-std::string name_of_folder(const std::string& folder) {
-  return std::filesystem::absolute(folder + "/").lexically_normal().parent_path().filename().string();
-}
-
-void put_architecture(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
-  const ModelConfig& c = source.config();
-  const std::string arch = interleaved(c) ? "llama" : c.architecture == Architecture::qwen2 ? "qwen2" : "qwen3";
-  const auto key = [&](const char* name) { return arch + "." + name; };
-  const auto number = [](int value) { return static_cast<uint32_t>(value); };
-  keys.put_string("general.architecture", arch);
-  keys.put_string("general.name", name_of_folder(source.folder()));
-  keys.put_u32("general.alignment", kAlignment);
-  keys.put_u32("general.quantization_version", 2);
-  keys.put_u32("general.file_type", file_type);
-  keys.put_u32(key("context_length"), number(c.max_positions));
-  keys.put_u32(key("embedding_length"), number(c.d));
-  keys.put_u32(key("block_count"), number(c.L));
-  keys.put_u32(key("feed_forward_length"), number(c.f));
-  keys.put_u32(key("attention.head_count"), number(c.h));
-  keys.put_u32(key("attention.head_count_kv"), number(c.hk));
-  keys.put_u32(key("attention.key_length"), number(c.e));
-  keys.put_u32(key("attention.value_length"), number(c.e));
-  keys.put_f32(key("attention.layer_norm_rms_epsilon"), c.rms_eps);
-  keys.put_f32(key("rope.freq_base"), static_cast<float>(c.rope.theta));
-  keys.put_u32(key("rope.dimension_count"), number(c.e));
-  keys.put_u32(key("vocab_size"), number(c.v));
-  if (c.rope.type == RopeType::linear || c.rope.type == RopeType::yarn) {
-    keys.put_string(key("rope.scaling.type"), c.rope.type == RopeType::yarn ? "yarn" : "linear");
-    keys.put_f32(key("rope.scaling.factor"), static_cast<float>(c.rope.factor));
-  }
-  if (c.rope.type == RopeType::yarn)
-    keys.put_u32(key("rope.scaling.original_context_length"), number(c.rope.original_max_positions));
 }
 
 // Llama 3's scaling is a tensor of divisors of the plain frequencies.
@@ -335,11 +290,14 @@ std::vector<float> rope_divisors(const ModelConfig& c) {
 std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
   std::vector<GgufTensor> tensors;
   for (LinearId id : linears_of(source.config())) {
+    if (id.expert > 0) continue;
     tensors.push_back(weight_tensor(source, id, exact));
-    if (const LinearWeight w = source.linear(id); w.bias) tensors.push_back(bias_tensor(source, id, w.bias));
+    if (has_bias(source.config(), id.role)) tensors.push_back(bias_tensor(source, id, source.linear(id).bias));
   }
   for (auto [layer, which] : norms_of(source.config()))
     tensors.push_back(vector_tensor(gguf::tensor_name(layer, which), source.norm(layer, which)));
+  for (int layer = 0; source.config().experts > 0 && layer < source.config().L; ++layer)
+    tensors.push_back(router_tensor(source, layer));
   if (source.config().rope.type == RopeType::llama3)
     tensors.push_back(vector_tensor("rope_freqs.weight", rope_divisors(source.config())));
   return tensors;
@@ -349,7 +307,7 @@ std::vector<GgufTensor> tensors_of(const Checkpoint& source, bool exact) {
 uint32_t file_type_of(const std::vector<GgufTensor>& tensors) {
   std::map<uint32_t, uint64_t> bytes;
   for (const GgufTensor& t : tensors)
-    if (t.sizes.size() == 2) bytes[t.type.file_type] += t.bytes();
+    if (t.sizes.size() >= 2) bytes[t.type.file_type] += t.bytes();
   return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })
       ->first;
 }
@@ -381,23 +339,43 @@ void write_gguf(const std::string& path, const GgufKeys& keys, const std::vector
   file.commit();
 }
 
+// What is rounded of a linear, to stand behind its format; "" if nothing is.
+std::string rounded(const Checkpoint& source, LinearId id, bool exact) {
+  const FormatSpec spec = source.format(id);
+  if (spec.is_dense()) return "";
+  if (is_decoded(source, id))
+    return fmt::format(" is decoded to {}; int8g32 would stay as it is",
+                       exact ? "F32" : name_of(half_type(source.config())));
+  const bool minimum = type_for(spec, exact).has_minimum, scales = spec.scale == ScaleKind::u8;
+  if (!minimum && !scales) return "";
+  return minimum && scales ? ": scales and minima are rounded to FP16"
+         : minimum         ? ": minima are rounded to FP16"
+                           : ": scales are rounded to FP16";
+}
+
+// A line for a linear, and one for all of a layer's experts of which the same can be said.
 std::vector<std::string> rounding_notes(const Checkpoint& source, bool exact) {
-  std::vector<std::string> notes;
+  struct Said {
+    LinearId first;
+    std::string what;
+    int others = 0;
+  };
+  std::vector<Said> all;
+  std::map<std::tuple<int, Role, std::string>, size_t> experts;
   for (LinearId id : linears_of(source.config())) {
-    const FormatSpec spec = source.format(id);
-    if (spec.is_dense()) continue;
-    if (is_decoded(source, id)) {
-      notes.push_back(fmt::format("{} ({}) is decoded to {}; int8g32 would stay as it is", to_string(id),
-                                  to_string(spec), exact ? "F32" : name_of(half_type(source.config()))));
-      continue;
-    }
-    const bool minimum = type_for(spec, exact).has_minimum, scales = spec.scale == ScaleKind::u8;
-    if (minimum || scales)
-      notes.push_back(fmt::format("{} ({}): {} rounded to FP16", to_string(id), to_string(spec),
-                                  minimum && scales ? "scales and minima are"
-                                  : minimum         ? "minima are"
-                                                    : "scales are"));
+    std::string what = rounded(source, id, exact);
+    if (what.empty()) continue;
+    what = fmt::format("({}){}", to_string(source.format(id)), what);
+    const auto [found, is_new] = experts.try_emplace({id.layer, id.role, id.expert < 0 ? "" : what}, all.size());
+    if (is_new)
+      all.push_back({id, std::move(what)});
+    else
+      ++all[found->second].others;
   }
+  std::vector<std::string> notes;
+  for (const Said& said : all)
+    notes.push_back(fmt::format("{}{} {}", to_string(said.first),
+                                said.others > 0 ? fmt::format(" and {} other experts", said.others) : "", said.what));
   return notes;
 }
 
@@ -423,19 +401,26 @@ void put_tokenizer_of(const Checkpoint& source, GgufKeys& keys) {
 }  // namespace
 
 void check_exports_to(const Checkpoint& source, std::string_view target) {
-  if (target != kGgufTarget) return check_separate(source, target);
-  check_config(source);
-  GgufKeys unused;
-  put_tokenizer_of(source, unused);
+  if (target == kGgufTarget) {
+    check_gguf_model(source);
+    GgufKeys unused;
+    return put_tokenizer_of(source, unused);
+  }
+  check_separate(source, target);
+  check(target != "gptq" || source.config().experts == 0,
+        "{} cannot be exported to gptq: its readers disagree on how the experts of {} are kept; compressed-tensors and "
+        "gguf hold them",
+        source.folder(), name_of(source.config().architecture));
 }
 
 std::vector<std::string> export_gguf(const Checkpoint& source, const std::string& file, bool exact) {
   check(!std::filesystem::exists(file), "{} exists already; choose another output file or remove it", file);
-  check_config(source);
-  check_fits_gguf(source);
+  check_gguf_model(source);
+  check_fits_gguf(source, exact);
   const std::vector<GgufTensor> tensors = tensors_of(source, exact);
   GgufKeys keys;
-  put_architecture(keys, source, file_type_of(tensors));
+  put_model(keys, source, file_type_of(tensors));
+  keys.put_u32("general.alignment", kAlignment);
   const std::vector<std::string> notes = rounding_notes(source, exact);
   put_statement(keys, source, notes, tensors);
   put_tokenizer_of(source, keys);

@@ -1,4 +1,4 @@
-// GGUF's key-value section, and the tokenizer in it. docs: the format's own numbers, little-endian, version 3.
+// GGUF's key-value section, and what it says of the model and the tokenizer. docs: the format's own numbers, little-endian, version 3.
 //
 //   "GGUF" | u32 3 | u64 tensors | u64 keys | keys | tensor infos | padding to 32 | data, each tensor padded to 32
 //   key:          string name | u32 type | value          string: u64 length | bytes
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/foreign/text_files.h"
+#include "io/checkpoint.h"
 
 namespace fidelio::exporting {
 
@@ -37,6 +38,12 @@ class GgufKeys {
 void append_u32(std::string& bytes, uint32_t value);
 void append_u64(std::string& bytes, uint64_t value);
 void append_string(std::string& bytes, std::string_view text);
+
+// Throws where llama.cpp does not compute the model: for its family, windows, biases, rope or router.
+void check_gguf_model(const Checkpoint& source);
+// general.* and the keys of the architecture.
+void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type);
+bool rows_in_pairs(const ModelConfig& config);  // of q and k (io/gguf/config.h)
 
 // tokenizer.ggml.* and tokenizer.chat_template from these files, for a vocabulary of `v` rows (ids without a
 // token become unused ones). Byte-level BPE becomes "gpt2" with the name llama.cpp has for its splitting pattern;

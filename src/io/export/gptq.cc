@@ -17,7 +17,7 @@ constexpr std::string_view kGptqTarget = "gptq";
 constexpr int64_t kWholeWords = 32;  // codes that fill whole words at every width
 
 void check_fits_gptq(const Checkpoint& source, ServingProfile profile) {
-  check_separate(source, kGptqTarget);
+  check_exports_to(source, kGptqTarget);
   for (LinearId id : linears_of(source.config())) {
     check_integer_or_dense(source, id, kGptqTarget);
     const FormatSpec spec = source.format(id);

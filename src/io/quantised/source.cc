@@ -116,8 +116,9 @@ Place place_of(const ModelConfig& c, LinearId id, const TensorFiles& files, cons
     return false;
   };
   const Shape shape = shape_of(c, id);
-  const std::string own = stored_name(files, module_name(id));
+  const std::string own = stored_name(files, file_module_name(c, id));
   if (has(own)) return {own, 0, shape[0], shape[0], shape[1]};
+  if (id.expert >= 0) return {};
   const int64_t q = int64_t{c.h} * c.e, kv = int64_t{c.hk} * c.e;
   const std::string qkv = stored_name(files, fmt::format("model.layers.{}.self_attn.qkv_proj", id.layer)),
                     gate_up = stored_name(files, fmt::format("model.layers.{}.mlp.gate_up_proj", id.layer));

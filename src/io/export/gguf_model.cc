@@ -1,0 +1,121 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+
+#include "io/export/common.h"
+#include "io/export/gguf.h"
+
+namespace fidelio::exporting {
+namespace {
+
+// llama.cpp's "llama", and what it derives from that, rotates dimensions (2i, 2i+1) of a head together, Hugging Face's
+// models (i, i + e/2): its q and k have their rows reordered. The others rotate as Hugging Face does.
+struct Family {
+  Architecture architecture;
+  std::string_view name;  // general.architecture
+  bool paired;
+};
+constexpr std::array<Family, 8> kFamilies = {{{Architecture::llama, "llama", true},
+                                              {Architecture::mistral, "llama", true},
+                                              {Architecture::mixtral, "llama", true},
+                                              {Architecture::qwen2, "qwen2", false},
+                                              {Architecture::qwen3, "qwen3", false},
+                                              {Architecture::qwen3_moe, "qwen3moe", false},
+                                              {Architecture::olmoe, "olmoe", false},
+                                              {Architecture::granite_moe, "granitemoe", true}}};
+
+const Family* family_of(const ModelConfig& c) {
+  const auto* found = std::ranges::find(kFamilies, c.architecture, &Family::architecture);
+  return found == kFamilies.end() ? nullptr : found;
+}
+
+// What the code of llama.cpp's architectures of mixtures leaves no choice of.
+void check_experts(const ModelConfig& c, const std::function<void(bool, const char*)>& no) {
+  if (c.experts == 0) return;
+  const bool olmoe = c.architecture == Architecture::olmoe;
+  no(!olmoe && !c.renormalised, "shares of experts that do not sum to 1 (norm_topk_prob false)");
+  no(olmoe && c.renormalised, "shares of experts that are made to sum to 1 (norm_topk_prob true)");
+  no(olmoe && (c.hk != c.h || c.h * c.e != c.d), "fewer keys than queries, or heads wider than hidden_size / heads,");
+  no(olmoe && c.tie_embeddings, "tied embeddings");
+}
+
+// The last part of its path, which may end with a slash or be ".".
+std::string name_of_folder(const std::string& folder) {
+  return std::filesystem::absolute(folder + "/").lexically_normal().parent_path().filename().string();
+}
+
+void put_experts(GgufKeys& keys, const ModelConfig& c, const std::string& prefix) {
+  if (c.experts == 0) return;
+  keys.put_u32(prefix + "expert_count", static_cast<uint32_t>(c.experts));
+  keys.put_u32(prefix + "expert_used_count", static_cast<uint32_t>(c.experts_per_row));
+  if (c.architecture == Architecture::qwen3_moe)
+    keys.put_u32(prefix + "expert_feed_forward_length", static_cast<uint32_t>(c.f));
+  if (c.architecture != Architecture::granite_moe) return;
+  keys.put_f32(prefix + "embedding_scale", static_cast<float>(c.embedding_scale));
+  keys.put_f32(prefix + "residual_scale", static_cast<float>(c.residual_scale));
+  keys.put_f32(prefix + "attention.scale", static_cast<float>(c.attention_scale));
+  keys.put_f32(prefix + "logit_scale", static_cast<float>(c.logit_divisor));
+}
+
+}  // namespace
+
+bool rows_in_pairs(const ModelConfig& c) { return family_of(c) && family_of(c)->paired; }
+
+void check_gguf_model(const Checkpoint& source) {
+  const ModelConfig& c = source.config();
+  check_plain_inputs(source, "gguf");
+  check(family_of(c) != nullptr,
+        "{} cannot be exported to gguf: the export knows Llama, Mistral, Mixtral, Qwen2, Qwen3 with and without "
+        "experts, OLMoE and Granite with experts, not {}{}",
+        source.folder(), name_of(c.architecture), c.blocks.fused ? "" : "; compressed-tensors holds more");
+  check(c.kinds.empty() && c.rope.type != RopeType::longrope,
+        "{} cannot be exported to gguf: llama.cpp has no windows in some layers and no longrope for {}",
+        source.folder(), name_of(c.architecture));
+  const auto no = [&](bool wrong, const char* what) {
+    check(!wrong, "{} cannot be exported to gguf: llama.cpp has no {} for {}", source.folder(), what,
+          name_of(c.architecture));
+  };
+  no(c.sliding_window > 0 && c.sliding_window < c.max_positions, "sliding window");
+  const bool paired = rows_in_pairs(c), qwen2 = c.architecture == Architecture::qwen2;
+  no(!paired && c.mlp_bias, "biases on gate, up, down");
+  no(!paired && c.o_bias, "bias on o");
+  no(!paired && !qwen2 && c.qkv_bias, "biases on q, k, v");
+  const double yarn = 1 + 0.1 * std::log(c.rope.factor);
+  no(c.rope.type == RopeType::yarn && (c.rope.beta_fast != 32 || c.rope.beta_slow != 1 || !c.rope.truncate ||
+                                       std::abs(c.rope.attention_factor - yarn) > 1e-6),
+     "yarn with other than its usual parameters");
+  check_experts(c, no);
+}
+
+void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
+  const ModelConfig& c = source.config();
+  const std::string arch(family_of(c)->name);
+  const auto key = [&](const char* name) { return arch + "." + name; };
+  const auto number = [](int value) { return static_cast<uint32_t>(value); };
+  keys.put_string("general.architecture", arch);
+  keys.put_string("general.name", name_of_folder(source.folder()));
+  keys.put_u32("general.quantization_version", 2);
+  keys.put_u32("general.file_type", file_type);
+  keys.put_u32(key("context_length"), number(c.max_positions));
+  keys.put_u32(key("embedding_length"), number(c.d));
+  keys.put_u32(key("block_count"), number(c.L));
+  keys.put_u32(key("feed_forward_length"), number(c.f));
+  keys.put_u32(key("attention.head_count"), number(c.h));
+  keys.put_u32(key("attention.head_count_kv"), number(c.hk));
+  keys.put_u32(key("attention.key_length"), number(c.e));
+  keys.put_u32(key("attention.value_length"), number(c.e));
+  keys.put_f32(key("attention.layer_norm_rms_epsilon"), c.rms_eps);
+  keys.put_f32(key("rope.freq_base"), static_cast<float>(c.rope.theta));
+  keys.put_u32(key("rope.dimension_count"), number(c.e));
+  keys.put_u32(key("vocab_size"), number(c.v));
+  put_experts(keys, c, arch + ".");
+  if (c.rope.type == RopeType::linear || c.rope.type == RopeType::yarn) {
+    keys.put_string(key("rope.scaling.type"), c.rope.type == RopeType::yarn ? "yarn" : "linear");
+    keys.put_f32(key("rope.scaling.factor"), static_cast<float>(c.rope.factor));
+  }
+  if (c.rope.type == RopeType::yarn)
+    keys.put_u32(key("rope.scaling.original_context_length"), number(c.rope.original_max_positions));
+}
+
+}  // namespace fidelio::exporting
