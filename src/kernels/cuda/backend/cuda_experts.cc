@@ -1,7 +1,7 @@
-// Mixtures of experts. Few output rows: the host knows nothing, every slot is multiplied alone by whatever expert was chosen
-// for it (lowbit_routed.h), and steps are recorded. Prompts: the choice comes to the host, which groups slots by expert, and
-// all groups are one launch (lowbit_many.h). Output rows of many sequences, and what those kernels do not take: each group is
-// a product like any other.
+// Mixtures of experts. Output rows: the host knows nothing, every slot is multiplied alone by whatever expert was chosen for
+// it, or in a tile with others of that expert (lowbit_routed.h), and steps are recorded. Prompts: the choice comes to the
+// host, which groups slots by expert, and all groups are one launch (lowbit_many.h). More than 1,024 slots of output rows,
+// and what those kernels do not take: each group is a product like any other.
 #include <algorithm>
 
 #include "kernels/cpu/routing.h"
