@@ -84,6 +84,9 @@ TEST(Compress, PlansForOtherProgramsAreExportedAndCertified) {
             .out,
         HasSubstr("The certificate holds"));
   }
+  // A rule for one linear leaves the others the formats that fit, not the source's 16 bits alone.
+  run(folder, "fidelio compress " + kShort + "--ear 0.8 --for vllm --ignore 'layers.0.o' -o ruled --json r.json");
+  EXPECT_LT(json::parse(read_text_file(folder / "r.json"))["bits_per_parameter"], 12);
   const CommandResult refused =
       run_command(folder.path(), "fidelio compress " + kShort + "--bits 9.5 --for vllm --formats int4g64z -o no");
   EXPECT_EQ(refused.code, 1);

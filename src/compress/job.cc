@@ -187,20 +187,22 @@ void check_job(const Job& job) {
 
 void fit_to_columns(Job& job, const ModelConfig& config, bool by_default) {
   if (job.consumer == Consumer::fidelio) return;
-  std::vector<FormatSpec> fitting;
-  for (const FormatSpec& format : job.formats) {
-    FormatSpec fitted = format;
-    for (int group : {64, 32, 0})
-      if (group < fitted.group && broken_by(config, fitted.group)) fitted.group = group;
-    if (fitted != format) {
-      const LinearId id = *broken_by(config, format.group);
-      check(by_default && rules_of(job.consumer).holds(fitted, job.consumer),
-            "--for {}: {} does not fit, the {} columns of {} are not whole groups", name_of(job.consumer),
-            to_string(format), shape_of(config, id)[1], to_string(id));
+  for (std::vector<FormatSpec>* formats : {&job.formats, &job.offered}) {
+    std::vector<FormatSpec> fitting;
+    for (const FormatSpec& format : *formats) {
+      FormatSpec fitted = format;
+      for (int group : {64, 32, 0})
+        if (group < fitted.group && broken_by(config, fitted.group)) fitted.group = group;
+      if (fitted != format) {
+        const LinearId id = *broken_by(config, format.group);
+        check(by_default && rules_of(job.consumer).holds(fitted, job.consumer),
+              "--for {}: {} does not fit, the {} columns of {} are not whole groups", name_of(job.consumer),
+              to_string(format), shape_of(config, id)[1], to_string(id));
+      }
+      if (std::find(fitting.begin(), fitting.end(), fitted) == fitting.end()) fitting.push_back(fitted);
     }
-    if (std::find(fitting.begin(), fitting.end(), fitted) == fitting.end()) fitting.push_back(fitted);
+    *formats = fitting;
   }
-  job.formats = fitting;
 }
 
 void fit_to_experts(Job& job, const ModelConfig& config, bool by_default) {
