@@ -36,7 +36,7 @@ nlohmann::json hf_config_of(const NamedShape& s) {
                            {"eos_token_id", 2}};
   if (s.experts > 0) {
     config["num_experts"] = s.experts, config["num_experts_per_tok"] = s.experts_per_row;
-    config["moe_intermediate_size"] = s.f, config["norm_topk_prob"] = true;
+    config["moe_intermediate_size"] = s.f, config["norm_topk_prob"] = std::string_view(s.model_type) == "qwen3_moe";
   }
   return config;
 }
