@@ -1,8 +1,10 @@
 // Products of a mixture of experts where every slot (kernels/routes.h) is a row by itself: y[slot] = W[expert of the slot]
 // x[slot's input]. Which expert that is the device alone knows, so a step with such products can be recorded. A thread block
 // looks its slot's expert up and goes on as in lowbit_stream.cuh with one row: the bits are those of any other product.
+// Where there are more slots than experts, those of one expert share its weights in tiles of kTiledRows (rows/routes.h deals
+// them out), with the kernel of eight rows; thread blocks of tiles that there are not end at once.
 //
-//   grid   slot 0: [gate: row blocks][up: row blocks]   slot 1: ...
+//   grid   slot or tile 0: [gate: row blocks][up: row blocks]   slot or tile 1: ...
 #pragma once
 #include <cstddef>
 #include <vector>
