@@ -143,6 +143,7 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   s.fresh = {};
   s.joining = false;
   s.waiting.reset();  // of a step that was given up
+  s.routing.alone = false;
   s.turned.assign(shape.rotations.size(), 0);
   s.next_count = 0;
   int64_t longest = 0;
@@ -347,7 +348,7 @@ Cuda::Acts Cuda::gated(const Matrix& gate, const Matrix& up, Gate how, int64_t r
   State& s = *state_;
   Acts y = s.fresh_acts(rows, gate.columns);
   const State::Source source{gate.data(), up.data(), false, 0, rows, gate.columns, how};
-  if (!std::exchange(s.routing.gating, false)) {
+  if (!s.routing.alone) {
     s.make(source);
     return y;
   }

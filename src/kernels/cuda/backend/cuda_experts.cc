@@ -60,31 +60,37 @@ void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule,
   cuda::choose_experts(s.stream, logits.data(), s.rows, rule, experts, shares);
   r.per_row = rule.per_row;
   r.alone = alone && routes_alone(rule);
-  r.tiled = r.alone && slots > rule.experts;  // else most experts have a row at most
-  r.experts = experts, r.shares = shares, r.experts_in_all = rule.experts;
-  if (r.tiled) return s.deal_out(slots, rule);
-  if (r.alone) return;
-  std::vector<int32_t> chosen(static_cast<size_t>(slots));
-  std::vector<float> of_chosen(chosen.size());
-  cuda::from_device(s.stream, chosen.data(), experts, chosen.size() * 4);
-  cuda::from_device(s.stream, of_chosen.data(), shares, chosen.size() * 4);
+  if (r.alone && slots > rule.experts) return s.deal_out(experts, shares, slots, rule);
+  if (r.alone) {  // most experts have a row at most
+    r.at = {};
+    r.at.shares = shares;
+    return;
+  }
+  const auto count = static_cast<size_t>(slots);
+  r.received.resize(count * 8);
+  cuda::from_device(s.stream, r.received.data(), experts, r.received.size());
   s.sending.arrived();
-  deal(chosen, of_chosen, rule, r.host);
+  deal({reinterpret_cast<const int32_t*>(r.received.data()), count},
+       {reinterpret_cast<const float*>(r.received.data()) + count, count}, rule, r.host);
   s.send_routes();
 }
 
-void Cuda::State::deal_out(int64_t slots, const RoutingRule& rule) {
+cuda::TiledSlots Cuda::State::room_for(int64_t slots, int64_t tiles) {
   cuda::Routing& r = routing;
-  const int64_t tiles = cuda::most_tiles(slots, rule.experts);
-  grow(r.slots, (tiles * 3 + 1 + slots * 4) * 4);
+  constexpr int64_t kTileWords = sizeof(cuda::RoutedTile) / 4;
+  grow(r.slots, (tiles * kTileWords + 1 + slots * 4) * 4);
   auto* at = r.slots.as<int32_t>();
   const auto take = [&](int64_t count) { return std::exchange(at, at + count); };
-  r.dealt.tiles = reinterpret_cast<cuda::RoutedRows*>(take(tiles * 3));
-  r.dealt.count = take(1);
-  r.dealt.rows = take(slots), r.dealt.places = take(slots), r.dealt.of_rows = take(slots);
-  r.dealt.shares = reinterpret_cast<float*>(take(slots));
-  cuda::deal_slots(stream, r.experts, r.shares, slots, rule, r.dealt);
-  r.of_rows = r.dealt.of_rows, r.shares = r.dealt.shares;
+  r.tile_count = tiles;
+  r.at.tiles = reinterpret_cast<cuda::RoutedTile*>(take(tiles * kTileWords));
+  r.at.count = take(1);
+  r.at.rows = take(slots), r.at.places = take(slots), r.at.of_rows = take(slots);
+  r.at.shares = reinterpret_cast<float*>(take(slots));
+  return r.at;
+}
+
+void Cuda::State::deal_out(const int32_t* experts, const float* shares, int64_t slots, const RoutingRule& rule) {
+  cuda::deal_slots(stream, experts, shares, slots, rule, room_for(slots, cuda::most_tiles(slots, rule.experts)));
 }
 
 void Cuda::follow(const Routes& routes) {
@@ -92,26 +98,24 @@ void Cuda::follow(const Routes& routes) {
   s.flush();
   s.routing.host = routes;
   s.routing.per_row = routes.per_row;
-  s.routing.alone = s.routing.tiled = false;
+  s.routing.alone = false;
   s.send_routes();
 }
 const Routes& Cuda::routes() const { return state_->routing.host; }
 
 namespace {
 
-// Where the rows of tiles are.
+// Tiles of what is in the routes' groups, and where its rows are.
 void lay_out(cuda::Routing& r) {
   constexpr int kTile = cuda::kRoutedRows;
-  r.tiles.clear();
   r.places.resize(r.host.rows.size());
-  r.padded = 0;
   for (const auto& [expert, first, slots] : r.host.groups) {
+    const auto padded = static_cast<int64_t>(r.tiles.size()) * kTile;
     for (int64_t slot = 0; slot < slots; ++slot)
-      r.places[static_cast<size_t>(first + slot)] = static_cast<int32_t>(r.padded + slot);
+      r.places[static_cast<size_t>(first + slot)] = static_cast<int32_t>(padded + slot);
     for (int64_t done = 0; done < slots; done += kTile)
-      r.tiles.push_back({expert, static_cast<int32_t>(r.padded + done), static_cast<int32_t>(first + done),
-                         static_cast<int32_t>(std::min<int64_t>(kTile, slots - done))});
-    r.padded += (slots + kTile - 1) / kTile * kTile;
+      r.tiles.push_back(
+          {expert, static_cast<int32_t>(first + done), static_cast<int32_t>(std::min<int64_t>(kTile, slots - done))});
   }
 }
 
@@ -119,19 +123,18 @@ void lay_out(cuda::Routing& r) {
 
 void Cuda::State::send_routes() {
   cuda::Routing& r = routing;
+  r.tiles.clear();
+  r.places.clear();
   if (kind == RowKind::prompt) lay_out(r);
-  const auto count = r.host.count(), tiles = static_cast<int64_t>(r.tiles.size());
-  grow(r.slots, count * 16 + tiles * static_cast<int64_t>(sizeof(cuda::RoutedTile)));
-  auto* to = r.slots.as<int32_t>();
-  const auto send = [&](const auto& values, int64_t room) {  // counted in 4 bytes
+  const cuda::TiledSlots at = room_for(r.host.count(), static_cast<int64_t>(r.tiles.size()));
+  const auto send = [&](void* to, const auto& values) {
     sending.send(stream, to, values.data(), values.size() * sizeof(values[0]));
-    return std::exchange(to, to + room);
   };
-  r.device_tiles = reinterpret_cast<const cuda::RoutedTile*>(send(r.tiles, 4 * tiles));
-  r.rows = send(r.host.rows, count);
-  r.of_rows = send(r.host.slots, count);
-  r.shares = reinterpret_cast<const float*>(send(r.host.shares, count));
-  r.device_places = send(r.places, count);
+  send(at.tiles, r.tiles);
+  send(at.rows, r.host.rows);
+  send(at.places, r.places);
+  send(at.of_rows, r.host.slots);
+  send(at.shares, r.host.shares);
 }
 
 Cuda::Acts Cuda::routed(const Matrix& x) {
@@ -144,7 +147,7 @@ Cuda::Acts Cuda::routed(const Matrix& x) {
     return y;
   }
   const Acts y = s.fresh_acts(s.routing.host.count(), x.columns);
-  cuda::take_rows(s.stream, x.data(), x.columns, s.routing.rows, y.rows, s.acts.as<float>());
+  cuda::take_rows(s.stream, x.data(), x.columns, s.routing.at.rows, y.rows, s.acts.as<float>());
   return y;
 }
 
@@ -171,48 +174,54 @@ void Cuda::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matr
   }
 }
 
-void Cuda::State::multiply_alone(const Acts& input, Routed products) {
-  cuda::Routing& r = routing;
-  const int64_t slots = input.rows, columns = input.columns, inputs = slots / input.slots_per_input,
-                tiles = r.tiled ? cuda::most_tiles(slots, r.experts_in_all) : inputs;
-  grow(r.blocks, tiles * cuda::input_bytes(1, column_blocks(columns)));
-  auto* const blocks = r.blocks.as<uint8_t>();
-  const int32_t* const places = r.tiled ? r.dealt.places : nullptr;
-  if (unwritten.x && unwritten.joins() && !unwritten.norm) {
-    const Source gate = std::exchange(unwritten, {});
-    cuda::gate_tiled(stream, gate.x, gate.with, places, slots, columns, blocks);
-  } else {
-    write_values();
-    const bool of_rows = r.tiled && input.values != acts.as<float>();  // the stream's own rows
-    cuda::prepare_tiled(stream, input.values, of_rows ? r.dealt.rows : nullptr, places, r.tiled ? slots : inputs,
-                        columns, blocks);
-  }
-  cuda::RoutedLowbit product;
-  product.x = blocks;
-  product.slots = slots;
-  product.slots_per_input = input.slots_per_input;
-  product.experts = r.experts;
-  if (r.tiled) product.tiles = r.dealt.tiles, product.most_tiles = tiles, product.tile_count = r.dealt.count;
+template <typename Launch>
+void Cuda::State::launch_by_shape(Routed products, const Launch& launch) const {
+  cuda::RoutedOutputs outputs;
   for (const auto& [weights, y] : products) {
     const cuda::Linear& first = *weights->weights[0];
     const bool viewed = first.is_viewed(high_bits);
     const cuda::LowbitShape& shape = (viewed ? first.view : first.values).lowbit.shape;
-    if (product.count > 0 && !(goes_with(shape, product.shape) && shape.out == product.shape.out)) {
-      cuda::lowbit_routed(stream, product);
-      product.count = 0;
+    if (outputs.count > 0 && !(goes_with(shape, outputs.shape) && shape.out == outputs.shape.out)) {
+      launch(outputs);
+      outputs.count = 0;
     }
-    product.shape = shape;
-    product.outputs[product.count++] = {(viewed ? weights->view_table : weights->table).data(), y->data()};
+    outputs.shape = shape;
+    outputs.of[outputs.count++] = {(viewed ? weights->view_table : weights->table).data(), y->data()};
   }
-  cuda::lowbit_routed(stream, product);
-  routing.gating = products.size() == 2;
+  launch(outputs);
+}
+
+void Cuda::State::multiply_alone(const Acts& input, Routed products) {
+  cuda::Routing& r = routing;
+  const bool tiled = r.at.tiles;
+  const int64_t slots = input.rows, columns = input.columns, inputs = slots / input.slots_per_input,
+                tiles = tiled ? r.tile_count : inputs;
+  grow(r.blocks, tiles * cuda::input_bytes(1, column_blocks(columns)));
+  auto* const blocks = r.blocks.as<uint8_t>();
+  if (unwritten.x && unwritten.joins() && !unwritten.norm) {
+    const Source gate = std::exchange(unwritten, {});
+    cuda::gate_tiled(stream, gate.x, gate.with, r.at.places, slots, columns, blocks);
+  } else {
+    write_values();
+    const bool of_rows = input.values != acts.as<float>();  // the stream's own rows
+    cuda::prepare_tiled(stream, input.values, of_rows ? r.at.rows : nullptr, r.at.places, tiled ? slots : inputs,
+                        columns, blocks);
+  }
+  cuda::RoutedInput to;
+  to.x = blocks;
+  to.slots = slots;
+  to.slots_per_input = input.slots_per_input;
+  to.experts = r.chosen.as<int32_t>();
+  if (tiled) to.tiles = r.at.tiles, to.most_tiles = tiles, to.tile_count = r.at.count;
+  launch_by_shape(products, [&](const cuda::RoutedOutputs& outputs) { cuda::lowbit_routed(stream, to, outputs); });
 }
 
 void Cuda::State::multiply_tiles(const Acts& input, Routed products) {
   cuda::Routing& r = routing;
-  grow(r.many, r.padded * column_blocks(input.columns) * cuda::kBlockColumns * 2);
-  grow(r.many_factor, r.padded * 4);
-  const cuda::ManyRows rows{r.many.as<uint8_t>(), r.many_factor.as<float>(), r.device_places, r.padded};
+  const int64_t padded = r.tile_count * cuda::kRoutedRows;
+  grow(r.many, padded * column_blocks(input.columns) * cuda::kBlockColumns * 2);
+  grow(r.many_factor, padded * 4);
+  const cuda::ManyRows rows{r.many.as<uint8_t>(), r.many_factor.as<float>(), r.at.places, padded};
   if (unwritten.x && unwritten.joins() && !unwritten.norm) {
     const Source gate = std::exchange(unwritten, {});
     cuda::swiglu_many(stream, gate.x, gate.with, input.rows, input.columns, rows);
@@ -220,28 +229,16 @@ void Cuda::State::multiply_tiles(const Acts& input, Routed products) {
     write_values();
     cuda::prepare_many(stream, input.values, input.rows, input.columns, rows);
   }
-  cuda::RoutedMany product;
-  product.x = rows;
-  product.tiles = r.device_tiles;
-  product.tile_count = static_cast<int64_t>(r.tiles.size());
-  for (const auto& [weights, y] : products) {
-    const cuda::LowbitShape& shape = weights->weights[0]->values.lowbit.shape;
-    if (product.count > 0 && !(goes_with(shape, product.shape) && shape.out == product.shape.out)) {
-      cuda::lowbit_many_routed(stream, product);
-      product.count = 0;
-    }
-    product.shape = shape;
-    product.outputs[product.count++] = {weights->table.data(), y->data()};
-  }
-  cuda::lowbit_many_routed(stream, product);
+  launch_by_shape(products, [&](const cuda::RoutedOutputs& outputs) {
+    cuda::lowbit_many_routed(stream, rows, r.at.tiles, r.tile_count, outputs);
+  });
 }
 
 void Cuda::add_routed(const Matrix& y, Matrix& x) {
   State& s = *state_;
   s.flush();
   const cuda::Routing& r = s.routing;
-  cuda::add_slots(s.stream, y.data(), s.rows, x.columns,
-                  {r.alone && !r.tiled ? nullptr : r.of_rows, r.shares, r.per_row}, x.data());
+  cuda::add_slots(s.stream, y.data(), s.rows, x.columns, {r.at.of_rows, r.at.shares, r.per_row}, x.data());
 }
 
 }  // namespace fidelio

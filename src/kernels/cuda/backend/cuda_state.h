@@ -1,6 +1,5 @@
 // What a Cuda holds between calls: the step under way, its scratch, recorded graphs. For cuda*.cc alone.
 #pragma once
-#include <algorithm>
 #include <array>
 #include <cassert>
 #include <map>
@@ -8,6 +7,7 @@
 #include <tuple>
 
 #include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/backend/sending.h"
 #include "kernels/cuda/device/graph.h"
 #include "kernels/cuda/linear/dense/exact.h"
 #include "kernels/cuda/linear/dense/gemm.h"
@@ -19,28 +19,6 @@ namespace fidelio {
 using cuda::DeviceBuffer;
 
 namespace cuda {
-using Pinned = std::vector<std::byte, PinnedAllocator<std::byte>>;
-// What is on its way to the device: a buffer is written again once the stream has been waited for. The device reads
-// them where they are as well, which for a few bytes takes less time than a copy that kernels wait for.
-class Sending {
- public:
-  void send(Stream stream, void* to, const void* from, size_t bytes) {
-    if (bytes > 0) to_device(stream, to, hold(stream, from, bytes), bytes);
-  }
-  const void* hold(Stream stream, const void* from, size_t bytes) {
-    if (next_ == buffers_.size()) wait_for(stream), next_ = 0;
-    Pinned& buffer = buffers_[next_++];
-    if (buffer.capacity() < bytes) buffer.reserve(std::max(2 * bytes, size_t{16} << 10));  // rarely: it is slow
-    const auto* const begin = static_cast<const std::byte*>(from);
-    buffer.assign(begin, begin + bytes);
-    return buffer.data();
-  }
-  void arrived() { next_ = 0; }  // the stream was waited for
-
- private:
-  std::array<Pinned, 96> buffers_;
-  size_t next_ = 0;
-};
 // Of Cuda::choose: what comes back, written there by the device; changes of logits, and choices that stay.
 struct ChoiceScratch {
   Pinned received;
@@ -76,9 +54,14 @@ struct Cuda::State {
   bool gathers = false;        // there is an Order
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
 
+  // Mixtures of experts (cuda_experts.cc).
   cuda::Routing routing;
-  void send_routes(), deal_out(int64_t slots, const RoutingRule&rule);
+  cuda::TiledSlots room_for(int64_t slots, int64_t tiles);
+  void send_routes();
+  void deal_out(const int32_t* experts, const float* shares, int64_t slots, const RoutingRule& rule);
   using Routed = std::span<const RoutedProduct<Experts, Matrix>>;
+  template <typename Launch>  // (RoutedOutputs): products of one shape at a time
+  void launch_by_shape(Routed products, const Launch& launch) const;
   void multiply_alone(const Acts& input, Routed products);
   void multiply_tiles(const Acts& input, Routed products);
 

@@ -32,24 +32,17 @@ struct Experts {
 
 // Experts of a step's rows: chosen on the device, and where the host groups slots by them, sent there again.
 struct Routing {
-  bool alone = false;   // no host: a row's slots lie together, `host` is not of them
-  bool gating = false;  // the next gate is of slots that are alone
+  bool alone = false;  // no host: `host` and its tiles are not of these slots
   int per_row = 0;
-  int experts_in_all = 0;
-  bool tiled = false;  // alone, in tiles of rows that share their expert
   Routes host;
-  // Experts and shares (n, k); all that follows; rows prepared alone.
-  DeviceBuffer chosen, slots, blocks;
-  const int32_t *experts = nullptr, *rows = nullptr, *of_rows = nullptr;
-  const float* shares = nullptr;
-  // Slots as tiles of kRoutedRows (linear/prefill/lowbit_many.h), of which each group fills some.
+  // Tiles of kRoutedRows (linear/prefill/lowbit_many.h), of a prompt alone; where its rows lie in them.
   std::vector<RoutedTile> tiles;
   std::vector<int32_t> places;
-  const RoutedTile* device_tiles = nullptr;
-  const int32_t* device_places = nullptr;
-  int64_t padded = 0;
-  DeviceBuffer many, many_factor;
-  TiledSlots dealt;
+  // Of the slots, in memory of `slots`: null but for the shares where each slot is multiplied alone.
+  TiledSlots at;
+  int64_t tile_count = 0;  // dealt out by the device: at most
+  std::vector<std::byte> received;
+  DeviceBuffer chosen, slots, blocks, many, many_factor;  // experts and shares (n, k); `at`; activations of slots
 };
 
 }  // namespace fidelio::cuda

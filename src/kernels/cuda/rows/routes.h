@@ -27,7 +27,7 @@ void add_slots(Stream stream, const float* y, int64_t n, int64_t d, const RowSlo
 // most_tiles() at most. Shares of the slots; a slot's row of x; where it lies, tile times kTiledRows and row; a row's slots.
 constexpr int kMostTiled = 1024;
 struct TiledSlots {
-  RoutedRows* tiles = nullptr;
+  RoutedTile* tiles = nullptr;
   int32_t *count = nullptr, *rows = nullptr, *places = nullptr, *of_rows = nullptr;
   float* shares = nullptr;
 };

@@ -154,22 +154,18 @@ struct Launchers {
   TiledLauncher tiled;
 };
 template <CodeKind kind, int bits, bool byte_scale>
-constexpr Launchers kLaunchers{launch_lowbit_rows<kind, bits, byte_scale>, launch_lowbit_routed<kind, bits, byte_scale>,
-                               launch_lowbit_tiled<kind, bits, byte_scale>};
+struct Launching {
+  static constexpr Launchers launchers{launch_lowbit_rows<kind, bits, byte_scale>,
+                                       launch_lowbit_routed<kind, bits, byte_scale>,
+                                       launch_lowbit_tiled<kind, bits, byte_scale>};
+};
 
 Launchers launchers_of(const LowbitShape& s) {
-  constexpr CodeKind I = CodeKind::integer, G = CodeKind::grid;
-  static constexpr Launchers integers[7][2] = {
-      {kLaunchers<I, 2, false>, kLaunchers<I, 2, true>}, {kLaunchers<I, 3, false>, kLaunchers<I, 3, true>},
-      {kLaunchers<I, 4, false>, kLaunchers<I, 4, true>}, {kLaunchers<I, 5, false>, kLaunchers<I, 5, true>},
-      {kLaunchers<I, 6, false>, kLaunchers<I, 6, true>}, {kLaunchers<I, 7, false>, kLaunchers<I, 7, true>},
-      {kLaunchers<I, 8, false>, kLaunchers<I, 8, true>}};
-  static constexpr Launchers grids[5] = {kLaunchers<G, 2, false>, kLaunchers<G, 3, false>, kLaunchers<G, 4, false>,
-                                         kLaunchers<G, 5, false>, kLaunchers<G, 6, false>};
   if (s.kind == CodeKind::half) return {launch_lowbit_rows<CodeKind::half, 16, false>, nullptr, nullptr};
-  if (s.kind == CodeKind::curve) return kLaunchers<CodeKind::curve, 6, false>;
-  if (s.below > 0) return s.byte_scale ? kLaunchers<CodeKind::high, 4, true> : kLaunchers<CodeKind::high, 4, false>;
-  return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
+  if (s.below > 0)
+    return s.byte_scale ? Launching<CodeKind::high, 4, true>::launchers
+                        : Launching<CodeKind::high, 4, false>::launchers;
+  return launchers_of<Launching>(s);
 }
 
 LowbitTarget target_of(const LowbitWeight& w, float* y, int first_row_block) {
@@ -236,28 +232,24 @@ std::vector<std::byte> routed_table(std::span<const LowbitWeight* const> weights
   return {bytes.begin(), bytes.end()};
 }
 
-void lowbit_routed(Stream stream, const RoutedLowbit& product) {
+void lowbit_routed(Stream stream, const RoutedInput& input, const RoutedOutputs& outputs) {
   TiledArguments p = {};
-  tell_shape(product.shape, p);
-  p.x = product.x;
+  static_cast<RoutedTargets&>(p) = targets_of(outputs);
+  tell_shape(outputs.shape, p);
+  p.x = input.x;
   p.rows = 1;
   p.room = static_cast<int>(input_rows(1));
-  p.outputs = product.count;
-  p.row_blocks = static_cast<int>(product.shape.row_blocks());
-  p.experts = product.experts;
-  p.slots_per_input = product.slots_per_input;
-  p.input_bytes = static_cast<int>(input_bytes(1, product.shape.column_blocks()));
-  for (int i = 0; i < product.count; ++i) {
-    p.table[i] = static_cast<const LowbitTarget*>(product.outputs[i].table);
-    p.y_of[i] = product.outputs[i].y;
-  }
-  p.tiles = product.tiles;
-  p.tile_count = product.tile_count;
-  const auto blocks = [&](int64_t of) { return static_cast<int>(of) * product.count * p.row_blocks; };
-  if (product.tiles)
-    launchers_of(product.shape).tiled(stream, p, blocks(product.most_tiles));
+  p.experts = input.experts;
+  p.slots_per_input = input.slots_per_input;
+  p.input_bytes = static_cast<int>(input_bytes(1, outputs.shape.column_blocks()));
+  p.tiles = input.tiles;
+  p.tile_count = input.tile_count;
+  const auto blocks = [&](int64_t of) { return static_cast<int>(of) * p.outputs * p.blocks_each; };
+  const Launchers launch = launchers_of(outputs.shape);
+  if (input.tiles)
+    launch.tiled(stream, p, blocks(input.most_tiles));
   else
-    launchers_of(product.shape).routed(stream, p, blocks(product.slots));
+    launch.routed(stream, p, blocks(input.slots));
 }
 
 }  // namespace fidelio::cuda

@@ -47,8 +47,8 @@ __device__ __forceinline__ TileAt tile_at(const LowbitArguments& p, int tile) {
 // Of a slot's expert, which the kernels before have chosen.
 template <typename Traits>
 __device__ __forceinline__ TileAt tile_at(const RoutedArguments& p, int tile) {
-  const int row_block = tile / 8, a_slot = p.outputs * p.row_blocks, slot = row_block / a_slot,
-            output = row_block % a_slot / p.row_blocks, local = row_block % p.row_blocks;
+  const int row_block = tile / 8, a_slot = p.outputs * p.blocks_each, slot = row_block / a_slot,
+            output = row_block % a_slot / p.blocks_each, local = row_block % p.blocks_each;
   const LowbitTarget& target = p.table[output][p.experts[slot]];
   return {&target,
           local,
@@ -61,10 +61,10 @@ __device__ __forceinline__ TileAt tile_at(const RoutedArguments& p, int tile) {
 // Of a tile of slots; of what is no tile no rows.
 template <typename Traits>
 __device__ __forceinline__ TileAt tile_at(const TiledArguments& p, int tile) {
-  const int row_block = tile / 8, a_tile = p.outputs * p.row_blocks, index = row_block / a_tile,
-            output = row_block % a_tile / p.row_blocks, local = row_block % p.row_blocks;
+  const int row_block = tile / 8, a_tile = p.outputs * p.blocks_each, index = row_block / a_tile,
+            output = row_block % a_tile / p.blocks_each, local = row_block % p.blocks_each;
   if (index >= *p.tile_count) return {};
-  const RoutedRows& of = p.tiles[index];
+  const RoutedTile& of = p.tiles[index];
   const LowbitTarget& target = p.table[output][of.expert];
   return {&target,
           local,

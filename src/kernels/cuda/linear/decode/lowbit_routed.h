@@ -16,29 +16,32 @@ namespace fidelio::cuda {
 // Where the weights of all experts are, to be kept in device memory. Integers or grids of one shape.
 std::vector<std::byte> routed_table(std::span<const LowbitWeight* const> weights);
 
-// Up to kTiledRows slots of one expert, which follow each other.
+// Slots of one expert, which follow each other: up to kTiledRows, and of prompts kRoutedRows (prefill/lowbit_many.h).
 constexpr int kTiledRows = 8;
-struct RoutedRows {
+struct RoutedTile {
   int32_t expert, first_slot, rows;
 };
 
-struct RoutedOutput {
-  const void* table = nullptr;  // on the device
-  float* y = nullptr;           // (slots, out)
+// Up to two matrices of each expert, such as gate and up.
+struct RoutedOutputs {
+  LowbitShape shape;  // of every weight
+  struct {
+    const void* table = nullptr;  // routed_table(), on the device
+    float* y = nullptr;           // (slots, out)
+  } of[2];
+  int count = 0;
 };
-struct RoutedLowbit {
-  LowbitShape shape;           // of every weight
+
+struct RoutedInput {
   const uint8_t* x = nullptr;  // inputs, each prepared alone (rows/routes.h)
   int64_t slots = 0;
   int slots_per_input = 1;           // k where they share their row, 1 where each has its own
   const int32_t* experts = nullptr;  // (slots)
   // Or tiles of slots, whose inputs were prepared together: at most so many, and how many there are (on the device).
-  const RoutedRows* tiles = nullptr;
+  const RoutedTile* tiles = nullptr;
   int64_t most_tiles = 0;
   const int32_t* tile_count = nullptr;
-  RoutedOutput outputs[2];
-  int count = 0;
 };
-void lowbit_routed(Stream stream, const RoutedLowbit& product);
+void lowbit_routed(Stream stream, const RoutedInput& input, const RoutedOutputs& outputs);
 
 }  // namespace fidelio::cuda

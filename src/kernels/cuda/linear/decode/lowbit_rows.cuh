@@ -79,9 +79,9 @@ void launch_lowbit_tiles(Stream stream, const LowbitArguments& p, int row_blocks
 
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks) {
-  if (p.group_chunks == 1) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks);
-  if (p.group_chunks == 2) return launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks);
-  launch_lowbit_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks);
+  with_group<kind, bits, byte_scale>(p.group_chunks, [&]<typename Traits>(std::type_identity<Traits>) {
+    launch_lowbit_tiles<Traits>(stream, p, row_blocks);
+  });
 }
 
 // Experts' slots: a row each, and of a hundred thread blocks or more, as `many` above.
@@ -94,9 +94,9 @@ void launch_routed_tiles(Stream stream, const RoutedArguments& p, int row_blocks
 }
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_lowbit_routed(Stream stream, const RoutedArguments& p, int row_blocks) {
-  if (p.group_chunks == 1) return launch_routed_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks);
-  if (p.group_chunks == 2) return launch_routed_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks);
-  launch_routed_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks);
+  with_group<kind, bits, byte_scale>(p.group_chunks, [&]<typename Traits>(std::type_identity<Traits>) {
+    launch_routed_tiles<Traits>(stream, p, row_blocks);
+  });
 }
 
 template <typename Traits>
@@ -108,9 +108,9 @@ void launch_tiles(Stream stream, const TiledArguments& p, int row_blocks) {
 }
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_lowbit_tiled(Stream stream, const TiledArguments& p, int row_blocks) {
-  if (p.group_chunks == 1) return launch_tiles<CodeTraits<kind, bits, byte_scale, 1>>(stream, p, row_blocks);
-  if (p.group_chunks == 2) return launch_tiles<CodeTraits<kind, bits, byte_scale, 2>>(stream, p, row_blocks);
-  launch_tiles<CodeTraits<kind, bits, byte_scale, 4>>(stream, p, row_blocks);
+  with_group<kind, bits, byte_scale>(p.group_chunks, [&]<typename Traits>(std::type_identity<Traits>) {
+    launch_tiles<Traits>(stream, p, row_blocks);
+  });
 }
 
 }  // namespace fidelio::cuda

@@ -28,6 +28,14 @@ struct CodeTraits {
   static constexpr int kBlockBytes = kBlockRows / 16 * kTileBytes;
 };
 
+// launch(std::type_identity<CodeTraits>) of a weight whose groups are so many chunks of 32 inputs: 1, 2 or 4.
+template <CodeKind kind, int bits, bool byte_scale, typename Launch>
+void with_group(int chunks, const Launch& launch) {
+  if (chunks == 1) return launch(std::type_identity<CodeTraits<kind, bits, byte_scale, 1>>());
+  if (chunks == 2) return launch(std::type_identity<CodeTraits<kind, bits, byte_scale, 2>>());
+  launch(std::type_identity<CodeTraits<kind, bits, byte_scale, 4>>());
+}
+
 // From block to block of a weight, and to the scales of one. Of a view these are the whole weight's.
 template <typename Traits>
 __device__ __forceinline__ int block_stride(const LowbitArguments& p) {

@@ -63,36 +63,24 @@ __global__ void __launch_bounds__(256) dequantise_blocks(LowbitWeight w, float i
 }
 
 template <CodeKind kind, int bits, bool byte_scale>
-void with_group(Stream stream, const LowbitWeight& w, float inverse, __half* halves) {
-  const auto with = [&](auto traits) {
-    using Traits = decltype(traits);
+void launch_dequantise(Stream stream, const LowbitWeight& w, float inverse, __half* halves) {
+  with_group<kind, bits, byte_scale>(w.shape.group / 32, [&]<typename Traits>(std::type_identity<Traits>) {
     const auto blocks =
         static_cast<unsigned>(std::min<int64_t>(w.shape.row_blocks() * w.shape.column_blocks(), multiprocessors() * 8));
     dequantise_blocks<Traits><<<blocks, 256, 0, stream>>>(w, inverse, halves);
     cuda_check(cudaGetLastError(), "dequantising");
-  };
-  if (w.shape.group == 32) return with(CodeTraits<kind, bits, byte_scale, 1>());
-  if (w.shape.group == 64) return with(CodeTraits<kind, bits, byte_scale, 2>());
-  with(CodeTraits<kind, bits, byte_scale, 4>());
+  });
 }
+
+template <CodeKind kind, int bits, bool byte_scale>
+struct Launching {
+  static constexpr auto launchers = launch_dequantise<kind, bits, byte_scale>;
+};
 
 }  // namespace
 
 void dequantise(Stream stream, const LowbitWeight& w, float factor, uint16_t* halves) {
-  using Function = void (*)(Stream, const LowbitWeight&, float, __half*);
-  constexpr CodeKind I = CodeKind::integer, G = CodeKind::grid;
-  static constexpr Function integers[7][2] = {
-      {with_group<I, 2, false>, with_group<I, 2, true>}, {with_group<I, 3, false>, with_group<I, 3, true>},
-      {with_group<I, 4, false>, with_group<I, 4, true>}, {with_group<I, 5, false>, with_group<I, 5, true>},
-      {with_group<I, 6, false>, with_group<I, 6, true>}, {with_group<I, 7, false>, with_group<I, 7, true>},
-      {with_group<I, 8, false>, with_group<I, 8, true>}};
-  static constexpr Function grids[5] = {with_group<G, 2, false>, with_group<G, 3, false>, with_group<G, 4, false>,
-                                        with_group<G, 5, false>, with_group<G, 6, false>};
-  const LowbitShape& s = w.shape;
-  const Function function = s.kind == CodeKind::curve ? with_group<CodeKind::curve, 6, false>
-                            : s.kind == G             ? grids[s.bits - 2]
-                                                      : integers[s.bits - 2][s.byte_scale];
-  function(stream, w, 1 / factor, reinterpret_cast<__half*>(halves));
+  launchers_of<Launching>(w.shape)(stream, w, 1 / factor, reinterpret_cast<__half*>(halves));
 }
 
 }  // namespace fidelio::cuda

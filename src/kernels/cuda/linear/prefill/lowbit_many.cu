@@ -100,20 +100,9 @@ struct Launchers {
   RoutedManyLauncher routed;
 };
 template <CodeKind kind, int bits, bool byte_scale>
-constexpr Launchers kLaunchers{launch_many<kind, bits, byte_scale>, launch_many_routed<kind, bits, byte_scale>};
-
-Launchers launchers_of(const LowbitShape& s) {
-  constexpr CodeKind I = CodeKind::integer, G = CodeKind::grid;
-  static constexpr Launchers integers[7][2] = {
-      {kLaunchers<I, 2, false>, kLaunchers<I, 2, true>}, {kLaunchers<I, 3, false>, kLaunchers<I, 3, true>},
-      {kLaunchers<I, 4, false>, kLaunchers<I, 4, true>}, {kLaunchers<I, 5, false>, kLaunchers<I, 5, true>},
-      {kLaunchers<I, 6, false>, kLaunchers<I, 6, true>}, {kLaunchers<I, 7, false>, kLaunchers<I, 7, true>},
-      {kLaunchers<I, 8, false>, kLaunchers<I, 8, true>}};
-  static constexpr Launchers grids[5] = {kLaunchers<G, 2, false>, kLaunchers<G, 3, false>, kLaunchers<G, 4, false>,
-                                         kLaunchers<G, 5, false>, kLaunchers<G, 6, false>};
-  if (s.kind == CodeKind::curve) return kLaunchers<CodeKind::curve, 6, false>;
-  return s.kind == G ? grids[s.bits - 2] : integers[s.bits - 2][s.byte_scale];
-}
+struct Launching {
+  static constexpr Launchers launchers{launch_many<kind, bits, byte_scale>, launch_many_routed<kind, bits, byte_scale>};
+};
 
 }  // namespace
 
@@ -150,24 +139,20 @@ void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const
   p.add = add;
   p.x = x.halves;
   p.row_factor = x.factor;
-  launchers_of(shape).rows(stream, p, shape.group);
+  launchers_of<Launching>(shape).rows(stream, p, shape.group);
 }
 
-void lowbit_many_routed(Stream stream, const RoutedMany& product) {
+void lowbit_many_routed(Stream stream, const ManyRows& x, const RoutedTile* tiles, int64_t tile_count,
+                        const RoutedOutputs& outputs) {
   RoutedManyArguments p = {};
-  p.column_blocks = static_cast<int>(product.shape.column_blocks());
-  p.blocks_each = static_cast<int>(product.shape.row_blocks());
-  p.row_blocks = p.blocks_each * product.count;
-  p.x = product.x.halves;
-  p.row_factor = product.x.factor;
-  p.padded = product.x.padded;
-  p.tiles = product.tiles;
-  p.tile_count = static_cast<int>(product.tile_count);
-  for (int i = 0; i < product.count; ++i) {
-    p.table[i] = static_cast<const LowbitTarget*>(product.outputs[i].table);
-    p.y_of[i] = product.outputs[i].y;
-  }
-  launchers_of(product.shape).routed(stream, p, product.shape.group);
+  static_cast<RoutedTargets&>(p) = targets_of(outputs);
+  p.column_blocks = static_cast<int>(outputs.shape.column_blocks());
+  p.row_blocks = p.blocks_each * p.outputs;
+  p.x = x.halves;
+  p.row_factor = x.factor;
+  p.tiles = tiles;
+  p.tile_count = static_cast<int>(tile_count);
+  launchers_of<Launching>(outputs.shape).routed(stream, p, outputs.shape.group);
 }
 
 }  // namespace fidelio::cuda

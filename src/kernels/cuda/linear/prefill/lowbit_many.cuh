@@ -56,7 +56,7 @@ __device__ __forceinline__ void ask_for_rows(const Arguments& p, ManyRing<ManySh
   };
   for (int tile = blockIdx.x / 2; tile < tiles.count; tile += gridDim.x / 2) {
     const int of_rows = tile / tiles.pairs;
-    const uint8_t* from = p.x + (first_row_of(p, of_rows, kTokens) + rank * (kTokens / 2)) * 128;
+    const uint8_t* from = p.x + (int64_t{of_rows} * kTokens + rank * (kTokens / 2)) * 128;
     const uint8_t* w = many_blocks<Traits>(p, tile % tiles.pairs * 2 + rank, of_rows).w;
     ask_far(w, 0, kFar);
     for (int step = 0; step < 2 * p.column_blocks; ++step) {
@@ -212,16 +212,15 @@ void launch_many_group(Stream stream, const ManyArguments& p) {
 
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_many(Stream stream, const ManyArguments& p, int group) {
-  if (group == 32) return launch_many_group<CodeTraits<kind, bits, byte_scale, 1>>(stream, p);
-  if (group == 64) return launch_many_group<CodeTraits<kind, bits, byte_scale, 2>>(stream, p);
-  launch_many_group<CodeTraits<kind, bits, byte_scale, 4>>(stream, p);
+  with_group<kind, bits, byte_scale>(
+      group / 32, [&]<typename Traits>(std::type_identity<Traits>) { launch_many_group<Traits>(stream, p); });
 }
 
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_many_routed(Stream stream, const RoutedManyArguments& p, int group) {
-  if (group == 32) return launch_many_tokens<CodeTraits<kind, bits, byte_scale, 1>, kRoutedRows>(stream, p);
-  if (group == 64) return launch_many_tokens<CodeTraits<kind, bits, byte_scale, 2>, kRoutedRows>(stream, p);
-  launch_many_tokens<CodeTraits<kind, bits, byte_scale, 4>, kRoutedRows>(stream, p);
+  with_group<kind, bits, byte_scale>(group / 32, [&]<typename Traits>(std::type_identity<Traits>) {
+    launch_many_tokens<Traits, kRoutedRows>(stream, p);
+  });
 }
 
 }  // namespace fidelio::cuda

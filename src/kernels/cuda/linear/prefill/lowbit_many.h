@@ -9,7 +9,7 @@
 //
 // so that what a thread block needs next, 64 columns of its rows, is one run of bytes.
 #pragma once
-#include "kernels/cuda/linear/layout/lowbit.h"
+#include "kernels/cuda/linear/decode/lowbit_routed.h"
 
 namespace fidelio::cuda {
 
@@ -39,23 +39,11 @@ bool takes_many(const LowbitWeight& w, float factor);
 // y = W x, or y += W x. At most kMaxTogether weights of equal shape but for `out` go in one launch.
 void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const LowbitOutput> outputs, bool add);
 
-// The same for a mixture's slots (kernels/routes.h), grouped by expert, all groups in one launch: a group's rows begin at a
-// multiple of kRoutedRows among the padded ones, and are as many tiles as they fill, the last with rows for nobody.
+// The same for a mixture's slots (kernels/routes.h), grouped by expert, all groups in one launch. Tile i has the rows from
+// kRoutedRows * i on of x.padded = kRoutedRows * tile_count; an expert has as many tiles as its slots fill, the last with
+// rows for nobody. The tiles are on the device.
 constexpr int kRoutedRows = 128;
-struct RoutedTile {
-  int32_t expert, first_row, first_slot, rows;  // first_row: padded
-};
-struct RoutedMany {
-  LowbitShape shape;  // of every weight
-  ManyRows x;
-  const RoutedTile* tiles = nullptr;  // on the device
-  int64_t tile_count = 0;
-  struct {
-    const void* table = nullptr;  // routed_table() of lowbit_routed.h, on the device
-    float* y = nullptr;           // (slots, out)
-  } outputs[2];
-  int count = 0;
-};
-void lowbit_many_routed(Stream stream, const RoutedMany& product);
+void lowbit_many_routed(Stream stream, const ManyRows& x, const RoutedTile* tiles, int64_t tile_count,
+                        const RoutedOutputs& outputs);
 
 }  // namespace fidelio::cuda

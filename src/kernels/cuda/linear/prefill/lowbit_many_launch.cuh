@@ -16,13 +16,9 @@ struct ManyArguments {
 };
 
 // Of experts' slots: in place of targets and rows (lowbit_many.h).
-struct RoutedManyArguments : ManyArguments {
-  const LowbitTarget* table[2];
-  float* y_of[2];
-  int blocks_each;  // row blocks of each output
+struct RoutedManyArguments : ManyArguments, RoutedTargets {
   const RoutedTile* tiles;
   int tile_count;
-  int64_t padded;
 };
 
 template <CodeKind kind, int bits, bool byte_scale>

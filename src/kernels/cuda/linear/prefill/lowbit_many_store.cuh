@@ -7,8 +7,7 @@ namespace fidelio::cuda {
 
 // Where a tile's rows are: all there are of the product, or of an expert's group.
 struct ManyRowsAt {
-  int64_t padded_row;  // of the tile's first row among the activations
-  int first, rows;     // which row of y that is, and how many there are
+  int first, rows;  // which row of y that is, and how many there are
   float* y;
   const float* row_factor;  // of row 0
   bool add;

@@ -22,22 +22,18 @@ struct ManyTiles {
 
 template <int kTokens>
 __device__ __forceinline__ ManyRowsAt rows_of_tile(const ManyArguments& p, int tile, const LowbitTarget& target, int) {
-  return {int64_t{tile} * kTokens, tile * kTokens, p.rows, target.y, p.row_factor, p.add};
+  return {tile * kTokens, p.rows, target.y, p.row_factor, p.add};
 }
 template <int kTokens>
 __device__ __forceinline__ ManyRowsAt rows_of_tile(const RoutedManyArguments& p, int tile, const LowbitTarget& target,
                                                    int output) {
   const RoutedTile& of = p.tiles[tile];
-  return {of.first_row, 0, of.rows, p.y_of[output] + int64_t{of.first_slot} * target.out, p.row_factor + of.first_row,
+  return {0, of.rows, p.y_of[output] + int64_t{of.first_slot} * target.out, p.row_factor + int64_t{tile} * kTokens,
           false};
 }
 __device__ __forceinline__ int64_t padded_of(const ManyArguments& p) { return many_rows(p.rows); }
-__device__ __forceinline__ int64_t padded_of(const RoutedManyArguments& p) { return p.padded; }
-__device__ __forceinline__ int64_t first_row_of(const ManyArguments&, int tile, int tokens) {
-  return int64_t{tile} * tokens;
-}
-__device__ __forceinline__ int64_t first_row_of(const RoutedManyArguments& p, int tile, int) {
-  return p.tiles[tile].first_row;
+__device__ __forceinline__ int64_t padded_of(const RoutedManyArguments& p) {
+  return int64_t{p.tile_count} * kRoutedRows;
 }
 
 // A thread block's row block of a tile: past the end the last one, for nobody.
