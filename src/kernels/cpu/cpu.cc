@@ -180,15 +180,20 @@ int64_t Cpu::bytes_read(const Linear& weight, Reading reading) const {
 }
 
 // --- linears -------------------------------------------------------------------------------------------------------
-cpu::Prepared Cpu::State::prepared(const Acts& input, cpu::Form form, int64_t group, int bits) {
+Cpu::State::InputForm Cpu::State::form_of(const Linear& weight, const Acts& input) const {
+  const cpu::Form form = kernel(weight, input).form;
+  return {form, cpu::is_integer(form) ? activation_group(weight.spec) : input.columns,
+          form == cpu::Form::i8 ? activation_bits(reading.activations, weight.spec) : 0};
+}
+
+cpu::Prepared Cpu::State::prepared(const Acts& input, const InputForm& as) {
+  const auto& [form, group, bits] = as;
   assert(input.version == version && "an Acts dies at the next call that returns one");
-  if (form == cpu::Form::f32 || form == cpu::Form::bf16) group = input.columns;
-  if (form != cpu::Form::i8) bits = 0;
   if (cached_version == version && cached.form == form && cached.group == group && cached.bits == bits) return cached;
   const cpu::IntegerBits integers = input.fine > 0 ? cpu::IntegerBits(bits, input.columns - input.fine) : bits;
   std::byte* scratch = prepare_scratch.data();
   const int64_t step = std::max<int64_t>(4, (input.rows + pool.threads() * 4 - 1) / (pool.threads() * 4));
-  const auto part = [&](int64_t first) {
+  const auto part = [&, form = as.form, group = as.group](int64_t first) {
     return cpu::prepare(form, isa, input.values, input.rows, input.columns, group, integers, scratch, first,
                         std::min(first + step, input.rows));
   };
@@ -250,24 +255,18 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
   bool done[kMaxWeights] = {};
   for (size_t i = 0; i < weights.size(); ++i) {
     if (done[i]) continue;
-    // All weights that see the input in the form, group and bits of weight i go into one parallel run.
-    const cpu::Form form = s.kernel(*weights[i].first, input).form;
-    const int64_t group = activation_group(weights[i].first->spec);
-    const int bits = activation_bits(s.reading.activations, weights[i].first->spec);
-    const cpu::Prepared x = s.prepared(input, form, group, bits);
+    // All weights that see the input as weight i does go into one parallel run.
+    const State::InputForm form = s.form_of(*weights[i].first, input);
+    const cpu::Prepared x = s.prepared(input, form);
     Share shares[kMaxWeights];
     size_t count = 0;
     int64_t jobs = 0;
     for (size_t j = i; j < weights.size(); ++j) {
       const Linear& w = *weights[j].first;
-      const cpu::LinearKernel& kernel = s.kernel(w, input);
-      const bool integer = cpu::is_integer(form);
-      if (done[j] || kernel.form != form || (integer && activation_group(w.spec) != group) ||
-          (form == cpu::Form::i8 && activation_bits(s.reading.activations, w.spec) != bits))
-        continue;
+      if (done[j] || s.form_of(w, input) != form) continue;
       assert(w.in == input.columns && weights[j].second->columns == w.out && weights[j].second->rows >= input.rows);
       done[j] = true;
-      shares[count] = share_of(w, kernel, x, weights[j].second->data(), false, jobs);
+      shares[count] = share_of(w, s.kernel(w, input), x, weights[j].second->data(), false, jobs);
       jobs += shares[count++].jobs;
     }
     run_shares(s.pool, {shares, count});
@@ -277,25 +276,10 @@ void Cpu::linear(Acts input, std::span<const std::pair<const Linear*, Matrix*>> 
 void Cpu::linear_add(Acts input, const Linear& weight, Matrix& x) {
   State& s = *state_;
   assert(weight.in == input.columns && x.columns == weight.out && x.rows >= input.rows);
-  const cpu::LinearKernel& kernel = s.kernel(weight, input);
-  const cpu::Prepared prepared = s.prepared(input, kernel.form, activation_group(weight.spec),
-                                            activation_bits(s.reading.activations, weight.spec));
-  const Share share = share_of(weight, kernel, prepared, x.data(), true, 0);
+  const cpu::Prepared prepared = s.prepared(input, s.form_of(weight, input));
+  const Share share = share_of(weight, s.kernel(weight, input), prepared, x.data(), true, 0);
   run_shares(s.pool, {&share, 1});
 }
-
-namespace {
-
-// What a routed product wants its rows prepared as; neighbours that want the same share it.
-struct RoutedInput {
-  cpu::Form form;
-  int64_t group;
-  int bits;
-  int64_t first, rows;
-  bool operator==(const RoutedInput&) const = default;
-};
-
-}  // namespace
 
 // As many products at a time as there is scratch for, most often all: their rows are prepared, then all are multiplied.
 void Cpu::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matrix>> products) {
@@ -304,7 +288,12 @@ void Cpu::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matri
   s.cached_version = 0;  // its scratch is used here
   const std::vector<ExpertRows>& groups = s.routes.groups;
   const size_t all = groups.size() * products.size();
-  RoutedInput inputs[kMaxRouted];
+  struct Input {  // what a product wants its rows prepared as; neighbours that want the same share it
+    State::InputForm form;
+    int64_t first, rows;
+    bool operator==(const Input&) const = default;
+  };
+  Input inputs[kMaxRouted];
   cpu::Prepared prepared[kMaxRouted];
   Share shares[kMaxRouted];
   size_t offsets[kMaxRouted], seen[kMaxRouted];  // of an input its scratch; of a product its input
@@ -316,11 +305,10 @@ void Cpu::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matri
       const auto& [expert, first, rows] = groups[next / products.size()];
       const Linear& w = *products[next % products.size()].weights->weights[static_cast<size_t>(expert)];
       assert(w.in == input.columns && first + rows <= input.rows);
-      const cpu::Form form = s.kernel(w, input).form;
-      const RoutedInput wanted{form, cpu::is_integer(form) ? activation_group(w.spec) : input.columns,
-                               form == cpu::Form::i8 ? activation_bits(s.reading.activations, w.spec) : 0, first, rows};
+      const Input wanted{s.form_of(w, input), first, rows};
       if (count == 0 || inputs[count - 1] != wanted) {
-        const size_t own = (cpu::prepared_bytes(form, rows, input.columns, wanted.group) + 63) / 64 * 64;
+        const auto& [form, group, bits] = wanted.form;
+        const size_t own = (cpu::prepared_bytes(form, rows, input.columns, group) + 63) / 64 * 64;
         if (count > 0 && bytes + own > s.prepare_scratch.size()) break;
         inputs[count] = wanted;
         offsets[count++] = bytes;
@@ -329,9 +317,9 @@ void Cpu::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matri
       seen[next - begin] = count - 1;
     }
     const auto prepare = [&](int64_t i, int) {
-      const RoutedInput& in = inputs[i];
-      prepared[i] = cpu::prepare(in.form, s.isa, input.values + in.first * input.columns, in.rows, input.columns,
-                                 in.group, in.bits, s.prepare_scratch.data() + offsets[i], 0, in.rows);
+      const auto& [as, first, rows] = inputs[i];
+      prepared[i] = cpu::prepare(as.form, s.isa, input.values + first * input.columns, rows, input.columns, as.group,
+                                 as.bits, s.prepare_scratch.data() + offsets[i], 0, rows);
     };
     if (input.rows > 16)
       s.pool.run(static_cast<int64_t>(count), prepare);

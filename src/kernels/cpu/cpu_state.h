@@ -26,7 +26,15 @@ struct Cpu::State {
   void compute_rotations();
   int64_t pairs_before(int rotation) const;  // of the rotations before this one, in a row
   Acts publish(int64_t rows, int64_t columns);
-  cpu::Prepared prepared(const Acts& input, cpu::Form form, int64_t group, int bits);
+  // What a product reads its rows as; group and bits of integers alone.
+  struct InputForm {
+    cpu::Form form;
+    int64_t group;
+    int bits;
+    bool operator==(const InputForm&) const = default;
+  };
+  InputForm form_of(const Linear& weight, const Acts& input) const;
+  cpu::Prepared prepared(const Acts& input, const InputForm& as);
   const cpu::LinearKernel& kernel(const Linear& weight, const Acts& input) const {
     return weight.kernel(input.for_head ? Reading(reading.activations) : reading);
   }
