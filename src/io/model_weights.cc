@@ -52,12 +52,20 @@ std::vector<LinearId> linears_of(const ModelConfig& c) {
   return ids;
 }
 
+bool of_experts(const ModelConfig& c, const Stop& stop) {
+  return c.experts > 0 && (stop.input == InputId::mlp_in || stop.input == InputId::down_in);
+}
+
 std::vector<LinearId> linears_of(const ModelConfig& c, int layer, const Stop& stop) {
   std::vector<LinearId> ids;
-  const bool shared = stop.input == InputId::attn_in || stop.input == InputId::o_in;  // by all rows
-  for (int expert = shared || c.experts == 0 ? -1 : 0; expert < (shared ? 0 : c.experts) || ids.empty(); ++expert)
+  const bool experts = of_experts(c, stop);
+  for (int expert = experts ? 0 : -1; expert < (experts ? c.experts : 0); ++expert)
     for (Role role : stop.roles) ids.push_back({layer, role, expert});
   return ids;
+}
+
+double share_of_rows(const ModelConfig& c, LinearId id) {
+  return id.expert < 0 ? 1 : static_cast<double>(c.experts_per_row) / c.experts;
 }
 
 std::vector<std::string> router_names(const ModelConfig& c) {

@@ -14,8 +14,12 @@ namespace fidelio {
 // Every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer (gate up down of each of
 // its experts), and the head unless tied. A router is not one of them: it is small, chooses, and stays as it is.
 std::vector<LinearId> linears_of(const ModelConfig& config);
+// Whether a stop's linears are the experts'.
+bool of_experts(const ModelConfig& config, const Stop& stop);
 // Those of a layer's stop: one for each of its roles, or for each expert and role, an expert's together.
 std::vector<LinearId> linears_of(const ModelConfig& config, int layer, const Stop& stop);
+// Which part of all rows passes a linear: k / E of an expert's, on average.
+double share_of_rows(const ModelConfig& config, LinearId id);
 Shape shape_of(const ModelConfig& config, LinearId id);                 // (out, in), columns kept twice included
 int64_t elements_of(const ModelConfig& config, LinearId id);            // with every column once
 std::vector<std::pair<int, Norm>> norms_of(const ModelConfig& config);  // and every norm

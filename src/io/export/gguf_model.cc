@@ -5,25 +5,23 @@
 
 #include "io/export/common.h"
 #include "io/export/gguf.h"
+#include "io/gguf/config.h"
 
 namespace fidelio::exporting {
 namespace {
 
-// llama.cpp's "llama", and what it derives from that, rotates dimensions (2i, 2i+1) of a head together, Hugging Face's
-// models (i, i + e/2): its q and k have their rows reordered. The others rotate as Hugging Face does.
 struct Family {
   Architecture architecture;
   std::string_view name;  // general.architecture
-  bool paired;
 };
-constexpr std::array<Family, 8> kFamilies = {{{Architecture::llama, "llama", true},
-                                              {Architecture::mistral, "llama", true},
-                                              {Architecture::mixtral, "llama", true},
-                                              {Architecture::qwen2, "qwen2", false},
-                                              {Architecture::qwen3, "qwen3", false},
-                                              {Architecture::qwen3_moe, "qwen3moe", false},
-                                              {Architecture::olmoe, "olmoe", false},
-                                              {Architecture::granite_moe, "granitemoe", true}}};
+constexpr std::array<Family, 8> kFamilies = {{{Architecture::llama, "llama"},
+                                              {Architecture::mistral, "llama"},
+                                              {Architecture::mixtral, "llama"},
+                                              {Architecture::qwen2, "qwen2"},
+                                              {Architecture::qwen3, "qwen3"},
+                                              {Architecture::qwen3_moe, "qwen3moe"},
+                                              {Architecture::olmoe, "olmoe"},
+                                              {Architecture::granite_moe, "granitemoe"}}};
 
 const Family* family_of(const ModelConfig& c) {
   const auto* found = std::ranges::find(kFamilies, c.architecture, &Family::architecture);
@@ -60,7 +58,7 @@ void put_experts(GgufKeys& keys, const ModelConfig& c, const std::string& prefix
 
 }  // namespace
 
-bool rows_in_pairs(const ModelConfig& c) { return family_of(c) && family_of(c)->paired; }
+bool rows_in_pairs(const ModelConfig& c) { return family_of(c) && gguf::rows_are_paired(family_of(c)->name); }
 
 void check_gguf_model(const Checkpoint& source) {
   const ModelConfig& c = source.config();

@@ -286,7 +286,10 @@ const char* dtype_of(const File& file) {
 
 }  // namespace
 
-bool rows_are_paired(const File& file) { return family_of(file).paired; }
+bool rows_are_paired(std::string_view architecture) {
+  const auto* const family = std::ranges::find(kFamilies, architecture, &Family::name);
+  return family != kFamilies.end() && family->paired;
+}
 
 json config_of(const File& file) {
   const Family& family = family_of(file);

@@ -169,7 +169,9 @@ class Vectors : public TensorFiles {
 class Finder {
  public:
   Finder(std::shared_ptr<const File> file, const ModelConfig& config)
-      : file_(std::move(file)), config_(config), paired_(rows_are_paired(*file_)) {}
+      : file_(std::move(file)),
+        config_(config),
+        paired_(rows_are_paired(file_->text("general.architecture").value_or(""))) {}
 
   Rows matrix(LinearId id) {
     if (id.expert >= 0) return expert(id);
