@@ -133,14 +133,14 @@ struct ModelConfig {
 inline bool has_dynamic_rope(const ModelConfig& c) {
   return c.rope.type == RopeType::dynamic || (c.local_rope && c.local_rope->type == RopeType::dynamic);
 }
+inline int slots_per_row(const ModelConfig& c) { return c.experts > 0 ? c.experts_per_row : 1; }  // MLPs it passes
 // The window and rope of a layer.
 LayerKind kind_of(const ModelConfig& config, int layer);
 
 // Angular frequencies in radians per position for pairs of columns (i, i + rotary / 2) of a head, rotary / 2 of them.
 // Follows transformers' ROPE_INIT_FUNCTIONS operation by operation in FP32 (the models were trained with those
 // roundings), except that theta^x is rounded correctly where torch's vector pow may be 1 ulp off: then a frequency
-// differs by at most 2 ulp. `context`: the longest sequence the frequencies are for, which chooses longrope's divisors;
-// transformers chooses them call by call, by the sequence as it is then.
+// differs by at most 2 ulp. `context`: the longest sequence, which chooses longrope's divisors (transformers: call by call).
 std::vector<float> rope_inverse_frequencies(const Rope& rope, int rotary, int64_t context = 0);
 inline int rotary_columns(const ModelConfig& config) { return config.rotary == 0 ? config.e : config.rotary; }
 inline std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {

@@ -201,14 +201,16 @@ void Desk::check_floor() {
   floor = to_json(judged.all);
   for (const char* key : {"domain", "documents", "next_document"}) floor.erase(key);
   const Measurement& m = judged.measured;
+  const KvFormat cache = options(job.served()).kv;
   for (const Target& t : targets)
     check(
         !(t.ear && m.ear.ci95.high < *t.ear) && !(t.kl && m.kl.ci95.low > *t.kl),
         "no plan can meet this target: the source's own weights through these kernels (activations {}, cache {}) have "
-        "EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f} ({}). Ask for less, or serve more precisely (--activations f32, --kv "
-        "f32)",
-        name_of(job.served()), name_of(options(job.served()).kv), m.ear.value, m.ear.ci95.low, m.ear.ci95.high,
-        m.kl.value, judged.worst);
+        "EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f} ({}). Ask for less{}",
+        name_of(job.served()), name_of(cache), m.ear.value, m.ear.ci95.low, m.ear.ci95.high, m.kl.value, judged.worst,
+        job.served() == Activations::f32 && cache == KvFormat::f32
+            ? ""
+            : ", or serve more precisely (--activations f32, --kv f32)");
 }
 
 // A source that is quantised already: its errors are not in the certificate, which compares with the source as it is.
@@ -249,8 +251,8 @@ void Desk::read_texts() {
   double fewest = std::numeric_limits<double>::infinity();  // tokens a column
   bool of_experts = false;
   for (LinearId id : linears_of(c)) {
-    const double seen_by = id.expert < 0 ? 1 : static_cast<double>(c.experts_per_row) / c.experts;
-    const double tokens = seen_by * static_cast<double>(calibration.tokens) / static_cast<double>(shape_of(c, id)[1]);
+    const double tokens =
+        share_of_rows(c, id) * static_cast<double>(calibration.tokens) / static_cast<double>(shape_of(c, id)[1]);
     if (tokens < fewest) fewest = tokens, of_experts = id.expert >= 0;
   }
   note(

@@ -245,7 +245,7 @@ class Clock {
       // Sharers of an input share its Hessian.
       if (id.role == Role::k || id.role == Role::v || id.role == Role::up) continue;
       const QuantiseSample& near = in < wide.in ? narrow : wide;
-      const double share = id.expert < 0 ? 1 : static_cast<double>(config_.experts_per_row) / config_.experts;
+      const double share = share_of_rows(config_, id);
       const Seconds sum = share * tokens * in * in * near.sum, factor = in * in * in * near.factor;
       seconds += sum + factor;
       building_ += 3 * sum + factor;
@@ -351,13 +351,13 @@ const std::vector<MemoryNeed>& largest(const std::vector<std::vector<MemoryNeed>
 
 int64_t widest(const ModelConfig& c) { return std::max<int64_t>({c.f, int64_t{c.h} * c.e, c.d}); }
 // What calibration keeps of a token beside its stream: the widest input, or those of all experts that it passes.
-int64_t kept_input(const ModelConfig& c) { return std::max(widest(c), int64_t{c.f} * std::max(1, c.experts_per_row)); }
+int64_t kept_input(const ModelConfig& c) { return std::max(widest(c), int64_t{c.f} * slots_per_row(c)); }
 
 // A runner's own matrices: the stream, q k v or gate up, their scratch, the logits twice. Its cache has room for two
 // batches.
 int64_t workspace_bytes(const CompressSize& size) {
   const ModelConfig& c = size.source.config();
-  const int64_t slots = size.rows * std::max(1, c.experts_per_row), routed = c.experts > 0 ? slots * 3 * c.d : 0;
+  const int64_t slots = size.rows * slots_per_row(c), routed = c.experts > 0 ? slots * 3 * c.d : 0;
   return 4 * (size.rows * (3 * c.d + int64_t{c.h + 2 * c.hk} * c.e) + slots * 4 * int64_t{c.f} + routed +
               2 * size.logit_rows * c.v);
 }
@@ -448,7 +448,7 @@ std::vector<MemoryNeed> gpu_memory_needs(const CompressSize& size) {
   }
   // Activations in FP32, as blocks, as halves twice and as a product twice; a weight dequantised, or its two halves.
   const int64_t workspace =
-      workspace_bytes(size) + size.rows * std::max(1, c.experts_per_row) * wide * (4 + 3 + 4 + 8) + 4 * largest_linear;
+      workspace_bytes(size) + size.rows * slots_per_row(c) * wide * (4 + 3 + 4 + 8) + 4 * largest_linear;
   const Holding h{.always = {"the driver's own, libraries'", 600'000'000},
                   .reference = {"weights of the reference", weights},
                   .runner = {"the reference's own matrices and cache", workspace + 4 * cached},

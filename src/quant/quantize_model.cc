@@ -49,7 +49,7 @@ class Passage {
       : runner_(runner), batches_(pack_batches(data.sequences, runner.options().max_rows, runner.cache_pages())) {
     const ModelConfig& c = runner_.config();
     routes_.resize(batches_.size());
-    const int64_t widest = std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f} * std::max(1, c.experts_per_row)});
+    const int64_t widest = std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f} * slots_per_row(c)});
     for (size_t i = 0; i < batches_.size(); ++i) {
       runner_.begin(batches_[i].batch, Activations::f32);
       runner_.embed();
@@ -253,11 +253,6 @@ void quantize_vocabulary(Runner& runner, const Checkpoint& source, Role role, co
   quantize_linear(runner, source, {-1, role}, *bench, how, done);
 }
 
-// Whether a stop's linears are the experts'.
-bool is_expert(const ModelConfig& config, const Stop& stop) {
-  return config.experts > 0 && (stop.input == InputId::mlp_in || stop.input == InputId::down_in);
-}
-
 // What progress counts in, about multiply-adds: GPTQ and descent meet a row's Hessian some eight times a format, and a
 // pass runs every token through the weight. An embedding is as much work as some layers are, and 3 wide inputs more than
 // 30 narrow ones.
@@ -273,7 +268,7 @@ class Work {
   int64_t passing(int layer, const Stop& stop) const {
     int64_t weights = 0;
     for (Role role : stop.roles) weights += shape_of(config_, {layer, role})[0] * shape_of(config_, {layer, role})[1];
-    return tokens_ * weights * (is_expert(config_, stop) ? config_.experts_per_row : 1);
+    return tokens_ * weights * (of_experts(config_, stop) ? config_.experts_per_row : 1);
   }
   int64_t total() const {
     int64_t all = 0;
@@ -409,7 +404,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     const Stop& stop = kStops[static_cast<size_t>(number % 4)];
     const std::string name = stop_name(layer, stop);
     const int64_t columns = shape_of(config, {layer, stop.roles.front()})[1];
-    const bool experts = is_expert(config, stop);
+    const bool experts = of_experts(config, stop);
     const bool done_already = !to_do(number) || kept(name);
     if (experts && missing > 0) passage->observe_experts(layer, stop.input, exact);
     if (done_already) {

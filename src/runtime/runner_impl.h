@@ -279,7 +279,7 @@ class RunnerImpl : public Runner {
     const ModelConfig& c = model_.config;
     w_ = allocate_matrices(b_, c, options_.max_rows, options_.max_logit_rows);
     cache_ = b_.allocate_cache(model_.attention, cache_pages(), options_.kv);
-    b_.reserve(options_.max_rows * std::max(1, c.experts_per_row),
+    b_.reserve(options_.max_rows * slots_per_row(c),
                std::max({int64_t{c.d}, int64_t{c.h} * c.e, int64_t{c.f}}) + c.kept_columns,
                std::max(options_.cache_tokens, int64_t{c.max_positions}));
   }

@@ -25,7 +25,7 @@ Workspace<B> allocate_matrices(B& b, const ModelConfig& c, int64_t rows, int64_t
   w.q = b.allocate(rows, int64_t{c.h} * c.e);
   w.k = b.allocate(rows, int64_t{c.hk} * c.e);
   w.v = b.allocate(rows, int64_t{c.hk} * c.e);
-  const int64_t slots = rows * std::max(1, c.experts_per_row);
+  const int64_t slots = rows * slots_per_row(c);
   w.gate = b.allocate(slots, c.f);
   w.up = b.allocate(slots, c.f);
   if (c.blocks.norm_after) w.branch = b.allocate(rows, c.d);
