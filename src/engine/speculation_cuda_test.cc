@@ -6,6 +6,7 @@
 #include "core/rng.h"
 #include "engine/generate.h"
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/test_device.h"
 #include "quant/quantize.h"
 
 namespace fidelio {
@@ -14,11 +15,7 @@ namespace {
 class CudaSpeculation : public ::testing::Test {
  protected:
   void SetUp() override {
-    try {
-      cuda::open_device(0);
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
     checkpoint_ = std::make_unique<Checkpoint>(Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-26m"));
     RunnerOptions options;
     options.max_rows = options.max_logit_rows = 300;

@@ -11,6 +11,7 @@
 #include "core/thread_pool.h"
 #include "io/checkpoint_write.h"
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/test_device.h"
 #include "quant/quantize.h"
 #include "runtime/runner.h"
 
@@ -20,11 +21,7 @@ namespace {
 class CudaMixtures : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    try {
-      cuda::open_device(0);
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
     checkpoint_ =
         std::make_unique<Checkpoint>(Checkpoint::open(std::string(FIDELIO_SOURCE_DIR) + "/tests/models/" + GetParam()));
     for (int32_t i = 0; i < 90; ++i) ids_.push_back((i * 37 + i * i * 11) % checkpoint_->config().v);

@@ -8,6 +8,7 @@
 #include "eval/fidelity/row_distances.h"
 #include "eval/studies/compare.h"
 #include "kernels/cuda/device/values.h"
+#include "kernels/cuda/test_device.h"
 #include "quant/codebook.h"
 #include "quant/cuda/feedback.h"
 #include "quant/cuda/gptq.h"
@@ -24,11 +25,7 @@ namespace {
 class CudaQuant : public ::testing::Test {
  protected:
   void SetUp() override {
-    try {
-      cuda::open_device(0);
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
     stream_ = cuda::make_stream();
   }
   void TearDown() override {

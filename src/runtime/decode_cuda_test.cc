@@ -5,6 +5,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/test_device.h"
 #include "runtime/forward/forward.h"
 
 namespace fidelio {
@@ -45,11 +46,7 @@ class CudaDecodeTest : public ::testing::TestWithParam<Plan> {
  protected:
   static constexpr int kLayers = 3, kV = 300, kPages = 2;
   void SetUp() override {
-    try {
-      cuda::open_device(0);
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
     backend_ = std::make_unique<Cuda>(Cuda::Options{});
     Cuda& b = *backend_;
     const Plan& p = GetParam();

@@ -8,6 +8,7 @@
 #include "core/rng.h"
 #include "kernels/cpu/choice/choose.h"
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/test_device.h"
 #include "quant/quantize.h"
 #include "runtime/page_table.h"
 #include "runtime/runner.h"
@@ -33,11 +34,7 @@ class CudaRows : public ::testing::TestWithParam<Kind> {
   };
 
   void SetUp() override {
-    try {
-      cuda::open_device(0);
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
     const Checkpoint checkpoint = Checkpoint::open(FIDELIO_SOURCE_DIR "/models/quill-26m");
     RunnerOptions options;
     options.mode = GetParam().reading.activations;

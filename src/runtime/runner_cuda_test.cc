@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/test_device.h"
 #include "runtime/page_table.h"
 #include "runtime/runner.h"
 
@@ -14,11 +15,7 @@ namespace {
 class CudaRunnerTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    try {
-      cuda::open_device(0);
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
     checkpoint_ =
         std::make_unique<Checkpoint>(Checkpoint::open(std::string(FIDELIO_SOURCE_DIR) + "/models/" + GetParam()));
   }

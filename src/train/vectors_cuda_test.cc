@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "kernels/cuda/test_device.h"
 #include "train/cuda/gpu.h"
 #include "train/host/host.h"
 #include "train/matrix.h"
@@ -68,11 +69,8 @@ std::vector<std::vector<float>> values_of(D& device, const std::vector<LinearWei
 
 TEST(TrainVectorsCuda, TheGpuGivesWhatTheHostGives) {
   std::optional<Gpu> gpu;
-  try {
-    gpu.emplace(0);
-  } catch (const Error& e) {
-    GTEST_SKIP() << "no GPU: " << e.what();
-  }
+  if (const auto why = no_gpu()) GTEST_SKIP() << *why;
+  gpu.emplace(0);
   Host<float> host(2);
   // 2,200 x 1,500 weights have three codebooks, and the larger ones more codes than a GPU lists at once.
   const std::vector<std::tuple<const char*, int64_t, int64_t>> cases = {

@@ -7,6 +7,7 @@
 #include "core/rng.h"
 #include "kernels/cpu/choice/choose.h"
 #include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/test_device.h"
 
 namespace fidelio {
 namespace {
@@ -14,11 +15,8 @@ namespace {
 class CudaChoose : public ::testing::Test {
  protected:
   void SetUp() override {
-    try {
-      backend_ = std::make_unique<Cuda>(Cuda::Options{});
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
+    backend_ = std::make_unique<Cuda>(Cuda::Options{});
   }
   // Rows (rules, v) by both.
   void compare(const std::vector<float>& logits, int64_t v, const std::vector<ChoiceRule>& rules) {

@@ -11,6 +11,7 @@
 #include "formats/linear_weight.h"
 #include "kernels/cpu/routing.h"
 #include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/test_device.h"
 
 namespace fidelio {
 namespace {
@@ -20,11 +21,8 @@ const AttentionShape kShape{{{}}, {{std::vector<float>(32, 0.0f), 1.0f}}, 4, 2, 
 class CudaExperts : public ::testing::Test {
  protected:
   void SetUp() override {
-    try {
-      backend_ = std::make_unique<Cuda>(Cuda::Options{});
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
+    backend_ = std::make_unique<Cuda>(Cuda::Options{});
   }
   Cuda& b() { return *backend_; }
   void begin(int64_t n, RowKind kind, Activations mode = Activations::a16) {

@@ -10,6 +10,7 @@
 #include "core/rng.h"
 #include "formats/grid_curve.h"
 #include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/test_device.h"
 #include "kernels/ref/ref.h"
 
 namespace fidelio {
@@ -18,11 +19,8 @@ namespace {
 class CudaTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    try {
-      backend_ = std::make_unique<Cuda>(Cuda::Options{});
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
+    backend_ = std::make_unique<Cuda>(Cuda::Options{});
   }
   Cuda& b() { return *backend_; }
 

@@ -9,6 +9,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/test_device.h"
 
 namespace fidelio {
 namespace {
@@ -27,11 +28,8 @@ struct Next {
 class Together : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    try {
-      backend_ = std::make_unique<Cuda>(Cuda::Options{});
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
+    backend_ = std::make_unique<Cuda>(Cuda::Options{});
     shape_ = {{{c.window, 0}}, {{{}, 1.0f}}, c.h, c.hk, c.e, 1e-5f};
     for (int i = 0; i < c.e / 2; ++i)
       shape_.rotations[0].inverse_frequencies.push_back(static_cast<float>(std::pow(10000.0, -2.0 * i / c.e)));

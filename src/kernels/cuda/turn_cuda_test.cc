@@ -8,6 +8,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/test_device.h"
 #include "kernels/ref/ref.h"
 
 namespace fidelio {
@@ -15,11 +16,8 @@ namespace {
 
 TEST(Turn, AgreesWithTheReferenceAndRowsDoNotDependOnTheBatch) {
   std::unique_ptr<Cuda> b;
-  try {
-    b = std::make_unique<Cuda>(Cuda::Options{});
-  } catch (const Error& e) {
-    GTEST_SKIP() << "no GPU: " << e.what();
-  }
+  if (const auto why = no_gpu()) GTEST_SKIP() << *why;
+  b = std::make_unique<Cuda>(Cuda::Options{});
   const AttentionShape shape{{{}}, {{std::vector<float>(32, 0.0f), 1.0f}}, 4, 2, 64, 1e-5f};
   Rng rng(5);
   const auto normals = [&](int64_t n) {
@@ -74,11 +72,8 @@ TEST(Turn, AgreesWithTheReferenceAndRowsDoNotDependOnTheBatch) {
 // 2^-12 at most for FP16's rounding of it, and of the sums by what kernels_cuda_test.cc says.
 TEST(Gather, AgreesWithThePlainTwinAndRowsDoNotDependOnTheBatch) {
   std::unique_ptr<Cuda> b;
-  try {
-    b = std::make_unique<Cuda>(Cuda::Options{});
-  } catch (const Error& e) {
-    GTEST_SKIP() << "no GPU: " << e.what();
-  }
+  if (const auto why = no_gpu()) GTEST_SKIP() << *why;
+  b = std::make_unique<Cuda>(Cuda::Options{});
   const AttentionShape shape{{{}}, {{std::vector<float>(32, 0.0f), 1.0f}}, 4, 2, 64, 1e-5f};
   Rng rng(7);
   for (const int64_t kept : {32, 64, 128}) {

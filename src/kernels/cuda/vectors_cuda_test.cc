@@ -7,6 +7,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/test_device.h"
 
 namespace fidelio {
 namespace {
@@ -47,11 +48,8 @@ LinearWeight random_vectors(const char* format, int64_t out, int64_t in) {
 class VectorsCuda : public ::testing::Test {
  protected:
   void SetUp() override {
-    try {
-      backend_ = std::make_unique<Cuda>(Cuda::Options{});
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
+    backend_ = std::make_unique<Cuda>(Cuda::Options{});
   }
   std::vector<float> product(const Cuda::Linear& w, std::span<const float> x, int64_t rows, RowKind kind,
                              Activations mode) {

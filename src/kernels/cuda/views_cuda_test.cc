@@ -7,6 +7,7 @@
 
 #include "core/rng.h"
 #include "kernels/cuda/backend/cuda.h"
+#include "kernels/cuda/test_device.h"
 #include "kernels/ref/ref.h"
 
 namespace fidelio {
@@ -34,11 +35,8 @@ LinearWeight random_weight(const char* format, int64_t out, int64_t in, Rng& rng
 class CudaViews : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    try {
-      backend_ = std::make_unique<Cuda>(Cuda::Options{});
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
+    backend_ = std::make_unique<Cuda>(Cuda::Options{});
   }
   void begin(int64_t n, Reading reading, RowKind kind) {
     Batch batch;

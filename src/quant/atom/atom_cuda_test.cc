@@ -10,6 +10,7 @@
 #include "eval/studies/compare.h"
 #include "io/checkpoint_write.h"
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/test_device.h"
 #include "quant/quantize_model.h"
 #include "runtime/page_table.h"
 
@@ -30,11 +31,7 @@ RunnerOptions options_for(Activations mode) {
 class CudaAtom : public ::testing::Test {
  protected:
   void SetUp() override {
-    try {
-      cuda::open_device(0);
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
     folder_ = std::filesystem::temp_directory_path() / ("fidelio-atom-" + std::to_string(getpid()));
     std::filesystem::create_directory(folder_);
   }

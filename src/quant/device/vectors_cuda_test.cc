@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/rng.h"
+#include "kernels/cuda/test_device.h"
 #include "quant/device/vectors_cuda.h"
 #include "quant/device/workbench.h"
 #include "quant/device/workbench_test_inputs.h"
@@ -14,11 +15,7 @@ namespace {
 class CudaVectorCodes : public ::testing::Test {
  protected:
   void SetUp() override {
-    try {
-      cuda::open_device(0);
-    } catch (const Error& e) {
-      GTEST_SKIP() << "no GPU: " << e.what();
-    }
+    if (const auto why = no_gpu()) GTEST_SKIP() << *why;
   }
   ThreadPool pool_{4};
 };
