@@ -146,13 +146,16 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
     b.gated(input, input, Gate::silu, int64_t{1})
     } -> std::same_as<typename B::Acts>;  // silu or gelu(gate) * up, rows of them
   // A mixture of experts. experts: one matrix of each of a layer's experts, which must outlive it. route: chooses for the
-  // rows of x (n, d), by the router (E, d), whose logits (n, E) are left; follow: takes another's choice. `alone`: where all
-  // products of this choice are of experts that say so (Experts::alone), none of them needs the host, and a step may be
-  // recorded. routed: x in slots, n k at most of what reserve() was told; linear_routed: every slot by its expert; what was
+  // rows of x (n, d), by the router (E, d), whose logits (n, E) are left; follow: takes another's choice. Where a backend
+  // routes_alone() to the experts that the choice's products are of, routes() says nothing of it, no product needs the host,
+  // and a step may be recorded; to none it does not. routed: x in slots, n k at most of what reserve() was told;
+  // linear_routed: every slot by its expert; what was
   // gated of it has as many rows. add_routed: x (n, d) += the sum of each row's slots of y (n k, d) under their shares.
   { b.experts(std::span<const typename B::Linear* const>()) } -> std::same_as<typename B::Experts>;
-  b.route(input, linear, RoutingRule(), false, matrix);
-  { b.routes_alone(RoutingRule()) } -> std::same_as<bool>;  // in the step that has begun
+  b.route(input, linear, RoutingRule(), std::span<const typename B::Experts* const>(), matrix);
+  {
+    b.routes_alone(RoutingRule(), std::span<const typename B::Experts* const>())
+    } -> std::same_as<bool>;  // in the step that has begun
   b.follow(routes);
   { b.routes() } -> std::same_as<const Routes&>;
   { b.routed(input) } -> std::same_as<typename B::Acts>;

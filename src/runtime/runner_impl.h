@@ -155,7 +155,7 @@ class RunnerImpl : public Runner {
   }
 
   Routes routes(int index) override {
-    choose_experts(b_, model_, index, w_, false);
+    choose_experts(b_, model_, index, w_, {});
     return b_.routes();
   }
   void expert_input(int index, const Routes& routes, std::span<float> to) override {
@@ -253,8 +253,9 @@ class RunnerImpl : public Runner {
   }
   // Whether the host chooses experts, or groups rows by them, within the step that has begun.
   bool chooses_on_host() const {
-    return model_.config.experts > 0 &&
-           !(std::ranges::all_of(model_.layers, are_alone<B>) && b_.routes_alone(routing_rule(model_.config)));
+    return model_.config.experts > 0 && !std::ranges::all_of(model_.layers, [&](const Layer<B>& layer) {
+             return b_.routes_alone(routing_rule(model_.config), experts_of(layer));
+           });
   }
   std::span<const float> host_logits(int64_t count) {
     host_logits_.resize(static_cast<size_t>(count * model_.config.v));

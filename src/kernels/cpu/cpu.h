@@ -39,7 +39,6 @@ class Cpu {
   };
   struct Experts {
     std::vector<const Linear*> weights;
-    static constexpr bool alone = true;  // nothing is recorded
   };
   struct Order {  // Backend::gather()
     std::vector<int32_t> columns;
@@ -85,8 +84,9 @@ class Cpu {
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
   Experts experts(std::span<const Linear* const> weights) { return {{weights.begin(), weights.end()}}; }
-  void route(const Matrix& x, const Linear& router, const RoutingRule& rule, bool alone, Matrix& logits);
-  bool routes_alone(const RoutingRule&) const { return true; }
+  using Followers = std::span<const Experts* const>;  // experts that a choice's products are of
+  void route(const Matrix& x, const Linear& router, const RoutingRule& rule, Followers next, Matrix& logits);
+  bool routes_alone(const RoutingRule&, Followers) const { return true; }  // nothing is recorded
   void follow(const Routes& routes);
   const Routes& routes() const;
   Acts routed(const Matrix& x);

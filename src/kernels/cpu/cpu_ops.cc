@@ -178,7 +178,7 @@ Cpu::Acts Cpu::gated(const Matrix& gate, const Matrix& up, Gate how, int64_t row
   return out;
 }
 
-void Cpu::route(const Matrix& x, const Linear& router, const RoutingRule& rule, bool, Matrix& logits) {
+void Cpu::route(const Matrix& x, const Linear& router, const RoutingRule& rule, Followers, Matrix& logits) {
   const std::pair<const Linear*, Matrix*> product[] = {{&router, &logits}};
   const Acts acts = input(x);
   linear(acts, product);

@@ -89,7 +89,7 @@ TEST_F(CudaExperts, AreChosenAsTheHostChooses) {
         const Cuda::Linear router = dense(E, d);
         Cuda::Matrix logits = b().allocate(n, E);
         const RoutingRule rule{E, k, renormalised};
-        b().route(x, router, rule, false, logits);
+        b().route(x, router, rule, {}, logits);
         Routes expected;
         route(values_of(logits, n), rule, expected);
         const Routes& got = b().routes();
@@ -115,7 +115,7 @@ TEST_F(CudaExperts, EqualLogitsAndNoNumbersAreChosenAsTheHostChooses) {
     begin(1, RowKind::output);
     const Cuda::Matrix x = matrix({1, 0, 0, 0}, 4);
     Cuda::Matrix to = b().allocate(1, 4);
-    b().route(x, router, {4, 2, true}, false, to);
+    b().route(x, router, {4, 2, true}, {}, to);
     Routes expected;
     route(logits, {4, 2, true}, expected);
     ASSERT_EQ(b().routes().groups.size(), expected.groups.size()) << row;
@@ -158,7 +158,8 @@ TEST_F(CudaExperts, GiveARowTheSameBitsInEveryWay) {
       Cuda::Matrix logits = b().allocate(n, E), g = b().allocate(n * k, c.f), u = b().allocate(n * k, c.f),
                    y = b().allocate(n * k, c.d);
       const auto pass = [&](const Cuda::Matrix& x, bool alone) {
-        b().route(x, router, {E, k, true}, alone, logits);
+        const Cuda::Experts* const next[] = {&gate, &up, &down};
+        b().route(x, router, {E, k, true}, std::span(next).first(alone ? 3 : 0), logits);
         const auto in = b().routed(x);
         const RoutedProduct<Cuda::Experts, Cuda::Matrix> gate_up[] = {{&gate, &g}, {&up, &u}}, last[] = {{&down, &y}};
         b().linear_routed(in, gate_up);
@@ -216,12 +217,13 @@ TEST_F(CudaExperts, GiveAPromptsRowTheSameBitsInEveryWay) {
     b().reserve(n * k, d, 512);
     Cuda::Matrix logits = b().allocate(n, E), g = b().allocate(n * k, f), u = b().allocate(n * k, f),
                  y = b().allocate(n * k, d);
-    const auto all = [&](int64_t first, int64_t rows) {
+    const auto all = [&](int64_t first, int64_t rows, bool alone) {
       begin(rows, RowKind::prompt);
       const std::vector<float> own(values.begin() + first * d, values.begin() + (first + rows) * d);
       const Cuda::Matrix x = matrix(own, d);
       Cuda::Matrix sum = matrix(own, d);
-      b().route(x, router, {E, k, false}, true, logits);
+      const Cuda::Experts* const next[] = {&experts[0], &experts[1], &experts[2]};
+      b().route(x, router, {E, k, false}, std::span(next).first(alone ? 3 : 0), logits);
       const auto in = b().routed(x);
       const RoutedProduct<Cuda::Experts, Cuda::Matrix> gate_up[] = {{&experts[0], &g}, {&experts[1], &u}},
                                                        last[] = {{&experts[2], &y}};
@@ -230,17 +232,18 @@ TEST_F(CudaExperts, GiveAPromptsRowTheSameBitsInEveryWay) {
       b().add_routed(y, sum);
       return values_of(sum, rows);
     };
-    const std::vector<float> whole = all(0, n);
+    const std::vector<float> whole = all(0, n, false);
+    EXPECT_EQ(all(0, n, true), whole) << format << " dealt out on the device";
     std::vector<float> pieces;
     int64_t at = 0;
     for (const int64_t rows : {1, 130, 7, 162}) {
-      const std::vector<float> part = all(at, rows);
+      const std::vector<float> part = all(at, rows, true);
       pieces.insert(pieces.end(), part.begin(), part.end());
       at += rows;
     }
     EXPECT_EQ(pieces, whole) << format;
     for (Cuda::Experts& of : experts) of.many = false;
-    EXPECT_EQ(all(0, n), whole) << format << " by groups";
+    EXPECT_EQ(all(0, n, true), whole) << format << " by groups";
   }
 }
 
@@ -278,7 +281,8 @@ TEST_F(CudaExperts, OfAnyFormatAreSummedUnderTheirShares) {
     const Cuda::Linear router = dense(E, f);
     Cuda::Matrix logits = b().allocate(n, E), y = b().allocate(n * k, d),
                  sum = matrix(std::vector<float>(n * d, 1.0f), d);
-    b().route(x, router, {E, k, false}, down.alone, logits);
+    const Cuda::Experts* const next[] = {&down};
+    b().route(x, router, {E, k, false}, next, logits);
     const Routes routes = b().routes();
     const RoutedProduct<Cuda::Experts, Cuda::Matrix> product[] = {{&down, &y}};
     b().linear_routed(b().routed(x), product);

@@ -1,5 +1,7 @@
 // A layer's MLP where it is a mixture of experts (ModelConfig::experts): a part of runtime/forward/forward.h, as written once.
 #pragma once
+#include <array>
+
 #include "kernels/cpu/routing.h"
 #include "runtime/forward/workspace.h"
 
@@ -22,16 +24,17 @@ void collect_experts(B& b, Layer<B>& layer) {
 }
 inline RoutingRule routing_rule(const ModelConfig& c) { return {c.experts, c.experts_per_row, c.renormalised}; }
 template <Backend B>
-bool are_alone(const Layer<B>& layer) {
-  return layer.gates.alone && layer.ups.alone && layer.downs.alone;
+std::array<const typename B::Experts*, 3> experts_of(const Layer<B>& layer) {
+  return {&layer.gates, &layer.ups, &layer.downs};
 }
 
-// The stream normalised, in w.normed, and which experts its rows pass.
+// The stream normalised, in w.normed, and which experts its rows pass; `next`: those they meet, if nobody asks which.
 template <Backend B>
-void choose_experts(B& b, const Model<B>& model, int index, Workspace<B>& w, bool alone) {
+void choose_experts(B& b, const Model<B>& model, int index, Workspace<B>& w,
+                    std::span<const typename B::Experts* const> next) {
   const Layer<B>& layer = model.layers[static_cast<size_t>(index)];
   b.normalise(w.x, layer.mlp_norm, model.scalars.eps, w.normed);
-  b.route(w.normed, *layer.router, routing_rule(model.config), alone, w.routing);
+  b.route(w.normed, *layer.router, routing_rule(model.config), next, w.routing);
 }
 
 // Gate and up of the experts that were chosen, up to the input of their down.
@@ -56,7 +59,7 @@ void add_given(B& b, const Model<B>& model, int index, Workspace<B>& w, typename
 
 template <Backend B>
 void add_experts(B& b, const Model<B>& model, int index, Workspace<B>& w) {
-  choose_experts(b, model, index, w, are_alone(model.layers[static_cast<size_t>(index)]));
+  choose_experts(b, model, index, w, experts_of(model.layers[static_cast<size_t>(index)]));
   add_given(b, model, index, w, experts_half(b, model, index, w));
 }
 

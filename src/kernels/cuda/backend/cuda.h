@@ -111,8 +111,9 @@ class Cuda {
   Acts attend(const Matrix& q, const KvCache& cache, int layer);
   Acts gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows);
   Experts experts(std::span<const Linear* const> weights);
-  void route(const Matrix& x, const Linear& router, const RoutingRule& rule, bool alone, Matrix& logits);
-  bool routes_alone(const RoutingRule& rule) const;
+  using Followers = std::span<const Experts* const>;  // experts that a choice's products are of
+  void route(const Matrix& x, const Linear& router, const RoutingRule& rule, Followers next, Matrix& logits);
+  bool routes_alone(const RoutingRule& rule, Followers next) const;
   void follow(const Routes& routes);
   const Routes& routes() const;
   Acts routed(const Matrix& x);

@@ -1,8 +1,10 @@
-// Mixtures of experts. Output rows: the host knows nothing, every slot is multiplied alone by whatever expert was chosen for
-// it, or in a tile with others of that expert (lowbit_routed.h), and steps are recorded. Prompts: the choice comes to the
-// host, which groups slots by expert, and all groups are one launch (lowbit_many.h). More than 1,024 slots of output rows,
-// and what those kernels do not take: each group is a product like any other.
+// Mixtures of experts. The device chooses and deals slots out, and the host knows nothing of it. Output rows: every slot is
+// multiplied alone by whatever expert was chosen for it, or in a tile with others of that expert (lowbit_routed.h), and
+// steps are recorded. Prompts: in larger tiles, all in one launch (lowbit_many.h). Where the host asks who was chosen, for
+// more than 1,024 slots of output rows and for what those kernels do not take the choice comes to the host, which groups
+// slots by expert: a prompt's groups are one launch as before, others are products like any.
 #include <algorithm>
+#include <array>
 
 #include "kernels/cpu/routing.h"
 #include "kernels/cuda/backend/cuda_state.h"
@@ -36,12 +38,15 @@ Cuda::Experts Cuda::experts(std::span<const Linear* const> weights) {
   return all;
 }
 
-bool Cuda::routes_alone(const RoutingRule& rule) const {
+bool Cuda::routes_alone(const RoutingRule& rule, Followers next) const {
   const State& s = *state_;
-  return s.kind == RowKind::output && s.mode == Activations::a16 && s.rows * rule.per_row <= cuda::kMostTiled;
+  if (next.empty() || s.mode != Activations::a16) return false;
+  if (s.kind == RowKind::output)
+    return s.rows * rule.per_row <= cuda::kMostTiled && std::ranges::all_of(next, &Experts::alone);
+  return std::ranges::all_of(next, [&](const Experts* e) { return s.take_many(*e); });
 }
 
-void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule, bool alone, Matrix& logits) {
+void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule, Followers next, Matrix& logits) {
   State& s = *state_;
   cuda::Routing& r = s.routing;
   check(rule.experts <= cuda::kMostExperts && rule.per_row <= cuda::kMostPerRow,
@@ -59,8 +64,8 @@ void Cuda::route(const Matrix& x, const Linear& router, const RoutingRule& rule,
   }
   cuda::choose_experts(s.stream, logits.data(), s.rows, rule, experts, shares);
   r.per_row = rule.per_row;
-  r.alone = alone && routes_alone(rule);
-  if (r.alone && slots > rule.experts) return s.deal_out(experts, shares, slots, rule);
+  r.alone = routes_alone(rule, next);
+  if (r.alone && (s.kind == RowKind::prompt || slots > rule.experts)) return s.deal_out(experts, shares, slots, rule);
   if (r.alone) {  // most experts have a row at most
     r.at = {};
     r.at.shares = shares;
@@ -90,7 +95,9 @@ cuda::TiledSlots Cuda::State::room_for(int64_t slots, int64_t tiles) {
 }
 
 void Cuda::State::deal_out(const int32_t* experts, const float* shares, int64_t slots, const RoutingRule& rule) {
-  cuda::deal_slots(stream, experts, shares, slots, rule, room_for(slots, cuda::most_tiles(slots, rule.experts)));
+  const int tile = kind == RowKind::prompt ? cuda::kRoutedRows : cuda::kTiledRows;
+  cuda::deal_slots(stream, experts, shares, slots, rule, tile,
+                   room_for(slots, cuda::most_tiles(slots, rule.experts, tile)));
 }
 
 void Cuda::follow(const Routes& routes) {
@@ -130,7 +137,9 @@ void Cuda::State::send_routes() {
   const auto send = [&](void* to, const auto& values) {
     sending.send(stream, to, values.data(), values.size() * sizeof(values[0]));
   };
+  const std::array<int32_t, 1> count{static_cast<int32_t>(r.tiles.size())};
   send(at.tiles, r.tiles);
+  send(at.count, count);
   send(at.rows, r.host.rows);
   send(at.places, r.places);
   send(at.of_rows, r.host.slots);
@@ -155,10 +164,9 @@ void Cuda::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matr
   State& s = *state_;
   assert(s.is_alive(input) && products.size() <= 2);
   s.flush();
-  if (input.slots_per_input > 0) return s.multiply_alone(input, products);
-  const bool many = std::ranges::all_of(products, [&](const auto& product) {
-    return product.weights->many && !product.weights->weights[0]->is_viewed(s.high_bits);
-  });
+  if (input.slots_per_input > 0)
+    return input.kind == RowKind::prompt ? s.multiply_tiles(input, products) : s.multiply_alone(input, products);
+  const bool many = std::ranges::all_of(products, [&](const auto& product) { return s.take_many(*product.weights); });
   if (many && input.kind == RowKind::prompt && s.mode == Activations::a16) return s.multiply_tiles(input, products);
   s.write_values();
   for (const auto& [expert, first, slots] : s.routing.host.groups) {
@@ -221,16 +229,17 @@ void Cuda::State::multiply_tiles(const Acts& input, Routed products) {
   const int64_t padded = r.tile_count * cuda::kRoutedRows;
   grow(r.many, padded * column_blocks(input.columns) * cuda::kBlockColumns * 2);
   grow(r.many_factor, padded * 4);
-  const cuda::ManyRows rows{r.many.as<uint8_t>(), r.many_factor.as<float>(), r.at.places, padded};
+  cuda::ManyRows rows{r.many.as<uint8_t>(), r.many_factor.as<float>(), nullptr, r.at.places, padded};
   if (unwritten.x && unwritten.joins() && !unwritten.norm) {
     const Source gate = std::exchange(unwritten, {});
     cuda::swiglu_many(stream, gate.x, gate.with, input.rows, input.columns, rows);
   } else {
     write_values();
+    if (input.values != acts.as<float>()) rows.of = r.at.rows;  // the stream's own
     cuda::prepare_many(stream, input.values, input.rows, input.columns, rows);
   }
   launch_by_shape(products, [&](const cuda::RoutedOutputs& outputs) {
-    cuda::lowbit_many_routed(stream, rows, r.at.tiles, r.tile_count, outputs);
+    cuda::lowbit_many_routed(stream, rows, {r.at.tiles, r.at.count, r.tile_count}, outputs);
   });
 }
 

@@ -60,6 +60,7 @@ struct Cuda::State {
   void send_routes();
   void deal_out(const int32_t* experts, const float* shares, int64_t slots, const RoutingRule& rule);
   using Routed = std::span<const RoutedProduct<Experts, Matrix>>;
+  bool take_many(const Experts& e) const { return e.many && !e.weights[0]->is_viewed(high_bits); }
   template <typename Launch>  // (RoutedOutputs): products of one shape at a time
   void launch_by_shape(Routed products, const Launch& launch) const;
   void multiply_alone(const Acts& input, Routed products);

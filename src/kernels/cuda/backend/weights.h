@@ -30,12 +30,12 @@ struct Experts {
   DeviceBuffer table, view_table;  // linear/decode/lowbit_routed.h, of the weights and of their views
 };
 
-// Experts of a step's rows: chosen on the device, and where the host groups slots by them, sent there again.
+// Experts of a step's rows: chosen and dealt out on the device, or where the host groups slots by them, sent there again.
 struct Routing {
   bool alone = false;  // no host: `host` and its tiles are not of these slots
   int per_row = 0;
   Routes host;
-  // Tiles of kRoutedRows (linear/prefill/lowbit_many.h), of a prompt alone; where its rows lie in them.
+  // Its tiles of kRoutedRows (linear/prefill/lowbit_many.h), of prompts; where its rows lie in them.
   std::vector<RoutedTile> tiles;
   std::vector<int32_t> places;
   // Of the slots, in memory of `slots`: null but for the shares where each slot is multiplied alone.

@@ -24,6 +24,16 @@ __device__ __forceinline__ void settle(float (&c)[count]) {
 #define FIDELIO_8(c, i)                                                                                       \
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), "+f"(c[i + 6]), \
       "+f"(c[i + 7])
+__device__ __forceinline__ void multiply(float (&c)[32], const uint32_t (&a)[4], uint64_t b, bool fresh) {
+  asm volatile(
+      "{\n .reg .pred keep;\n setp.eq.b32 keep, %37, 0;\n"
+      " wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
+      "%24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, keep, 1, 1, 0;\n}"
+      : FIDELIO_8(c, 0), FIDELIO_8(c, 8), FIDELIO_8(c, 16), FIDELIO_8(c, 24)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{fresh}));
+}
 __device__ __forceinline__ void multiply(float (&c)[64], const uint32_t (&a)[4], uint64_t b, bool fresh) {
   asm volatile(
       "{\n .reg .pred keep;\n setp.eq.b32 keep, %69, 0;\n"

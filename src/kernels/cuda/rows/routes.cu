@@ -95,41 +95,47 @@ __global__ void __launch_bounds__(kThreads) add_parts(const float* y, int d, Row
   *to = sum;
 }
 
-// One thread block: a slot a thread. What stands before a slot is counted by looking at all: a few hundred of them.
-__global__ void __launch_bounds__(kMostTiled)
-    deal(const int32_t* experts, const float* shares, int slots, int all, int per_row, TiledSlots to) {
+// A thread block an expert. Every one counts all experts' slots, to know how many slots and tiles stand before its own,
+// and then goes through them in turn, a slot a thread.
+__global__ void __launch_bounds__(kThreads)
+    deal(const int32_t* experts, const float* shares, int slots, int per_row, int tile, TiledSlots to) {
   begin_kernel();
-  __shared__ int32_t of[kMostTiled];
-  __shared__ int2 before[kMostExperts];  // slots and tiles of an expert and of those before it
-  static_assert(kMostTiled == kMostExperts);
-  const int i = threadIdx.x;
-  of[i] = i < slots ? experts[i] : -1;
+  __shared__ int counts[kMostExperts];
+  __shared__ int warps[2][kWarps];
+  const int expert = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const auto tiles_of = [&](int rows) { return (rows + tile - 1) / tile; };
+  for (int e = threadIdx.x; e <= expert; e += kThreads) counts[e] = 0;
   __syncthreads();
-  int same = 0, earlier = 0, count = 0;
-  for (int j = 0; j < slots; ++j) {
-    earlier += j < i && of[j] == of[i];
-    same += of[j] == of[i];
-    count += of[j] == i;
-  }
-  const auto tiles_of = [](int rows) { return (rows + kTiledRows - 1) / kTiledRows; };
-  before[i] = i < all ? int2{count, tiles_of(count)} : int2{0, 0};
-  for (int apart = 1; apart < kMostExperts; apart *= 2) {
-    __syncthreads();
-    const int2 other = i >= apart ? before[i - apart] : int2{0, 0}, own = before[i];
-    __syncthreads();
-    before[i] = {own.x + other.x, own.y + other.y};
-  }
+  for (int i = threadIdx.x; i < slots; i += kThreads)
+    if (experts[i] <= expert) atomicAdd(&counts[experts[i]], 1);
   __syncthreads();
-  if (i == 0) *to.count = before[kMostExperts - 1].y;
-  if (i >= slots) return;
-  const int expert = of[i];
-  const int2 through = before[expert];
-  const int slot = through.x - same + earlier, tile = through.y - tiles_of(same) + earlier / kTiledRows;
-  to.rows[slot] = i / per_row;
-  to.shares[slot] = shares[i];
-  to.places[slot] = tile * kTiledRows + earlier % kTiledRows;
-  to.of_rows[i] = slot;
-  if (earlier % kTiledRows == 0) to.tiles[tile] = {expert, slot, min(kTiledRows, same - earlier)};
+  int slots_before = 0, tiles_before = 0;  // every warp for itself
+  for (int e = lane; e < expert; e += 32) slots_before += counts[e], tiles_before += tiles_of(counts[e]);
+  slots_before = __reduce_add_sync(~0u, slots_before), tiles_before = __reduce_add_sync(~0u, tiles_before);
+  const int own = counts[expert];
+  if (expert == static_cast<int>(gridDim.x) - 1 && threadIdx.x == 0) *to.count = tiles_before + tiles_of(own);
+  for (int t = threadIdx.x; t < tiles_of(own); t += kThreads)
+    to.tiles[tiles_before + t] = {expert, slots_before + t * tile, min(tile, own - t * tile)};
+  int done = 0;
+  for (int first = 0, turn = 0; done < own; first += kThreads, turn ^= 1) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    const bool mine = i < slots && experts[i] == expert;
+    const uint32_t mines = __ballot_sync(~0u, mine);
+    if (lane == 0) warps[turn][warp] = __popc(mines);
+    __syncthreads();
+    int earlier = done;
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp) earlier += warps[turn][w];
+      done += warps[turn][w];
+    }
+    if (!mine) continue;
+    earlier += __popc(mines & ((1u << lane) - 1));
+    const int slot = slots_before + earlier;
+    to.rows[slot] = i / per_row;
+    to.shares[slot] = shares[i];
+    to.places[slot] = (tiles_before + earlier / tile) * tile + earlier % tile;
+    to.of_rows[i] = slot;
+  }
 }
 
 // A warp a block of 128 columns of a row, which lies alone or in a tile.
@@ -190,9 +196,9 @@ void add_slots(Stream stream, const float* y, int64_t n, int64_t d, const RowSlo
 }
 
 void deal_slots(Stream stream, const int32_t* experts, const float* shares, int64_t slots, const RoutingRule& rule,
-                const TiledSlots& to) {
-  launch("dealing out slots", stream, dim3(1), kMostTiled, 0, deal, experts, shares, static_cast<int>(slots),
-         rule.experts, rule.per_row, to);
+                int tile, const TiledSlots& to) {
+  launch("dealing out slots", stream, dim3(static_cast<unsigned>(rule.experts)), kThreads, 0, deal, experts, shares,
+         static_cast<int>(slots), rule.per_row, tile, to);
 }
 
 void prepare_tiled(Stream stream, const float* x, const int32_t* rows, const int32_t* places, int64_t slots,

@@ -23,19 +23,20 @@ struct RowSlots {
   int per_row = 0;
 };
 void add_slots(Stream stream, const float* y, int64_t n, int64_t d, const RowSlots& of, float* x);
-// Slots (n k) of few experts, dealt out on the device: an expert's together, in tiles of kTiledRows, of which there are
-// most_tiles() at most. Shares of the slots; a slot's row of x; where it lies, tile times kTiledRows and row; a row's slots.
-constexpr int kMostTiled = 1024;
+// Slots (n k) dealt out on the device: an expert's together, in the order of their rows, in tiles of `tile`, of which there
+// are most_tiles() at most. Shares of the slots; a slot's row of x; its place, number of its tile times `tile` and row in
+// it; a row's slots.
+constexpr int kMostTiled = 1024;  // output rows: of more slots experts have enough for products of their own
 struct TiledSlots {
   RoutedTile* tiles = nullptr;
   int32_t *count = nullptr, *rows = nullptr, *places = nullptr, *of_rows = nullptr;
   float* shares = nullptr;
 };
-constexpr int64_t most_tiles(int64_t slots, int experts) {
-  return slots < experts ? slots : experts + slots / kTiledRows;
+constexpr int64_t most_tiles(int64_t slots, int experts, int tile) {
+  return slots < experts ? slots : experts + slots / tile;
 }
 void deal_slots(Stream stream, const int32_t* experts, const float* shares, int64_t slots, const RoutingRule& rule,
-                const TiledSlots& to);
+                int tile, const TiledSlots& to);
 // Rows for lowbit.h, input_bytes(1, column blocks) a tile: row `rows`[i] of x (., columns), null: row i, goes to places[i];
 // null: each into a tile of its own. And those of silu(gate) up.
 void prepare_tiled(Stream stream, const float* x, const int32_t* rows, const int32_t* places, int64_t slots,

@@ -54,7 +54,7 @@ __device__ __forceinline__ void round_row(const Values& values, int columns, con
 template <int kKept>
 __global__ void __launch_bounds__(kThreads) round_many(const float* x, int columns, ManyRows to) {
   begin_kernel();
-  const float* row = x + blockIdx.x * int64_t{columns};
+  const float* row = x + (to.of ? to.of[blockIdx.x] : static_cast<int>(blockIdx.x)) * int64_t{columns};
   round_row<kKept>([&](int column) { return load4(row, column, columns); }, columns, to);
 }
 
@@ -142,16 +142,16 @@ void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const
   launchers_of<Launching>(shape).rows(stream, p, shape.group);
 }
 
-void lowbit_many_routed(Stream stream, const ManyRows& x, const RoutedTile* tiles, int64_t tile_count,
-                        const RoutedOutputs& outputs) {
+void lowbit_many_routed(Stream stream, const ManyRows& x, const RoutedTiles& tiles, const RoutedOutputs& outputs) {
   RoutedManyArguments p = {};
   static_cast<RoutedTargets&>(p) = targets_of(outputs);
   p.column_blocks = static_cast<int>(outputs.shape.column_blocks());
   p.row_blocks = p.blocks_each * p.outputs;
   p.x = x.halves;
   p.row_factor = x.factor;
-  p.tiles = tiles;
-  p.tile_count = static_cast<int>(tile_count);
+  p.tiles = tiles.tiles;
+  p.tile_count = tiles.count;
+  p.most_tiles = static_cast<int>(tiles.most);
   launchers_of<Launching>(outputs.shape).routed(stream, p, outputs.shape.group);
 }
 

@@ -1,7 +1,7 @@
 // The kernel of lowbit_many.h: codes become FP16 in registers, on their way into the matrix units, and never touch
 // memory as such.
 //
-//      thread block      128 outputs x 256 (or 128) rows of activations, in a cluster of two with the same rows
+//      thread block      128 outputs x 256 (or 128; of experts 64) rows of activations, in a cluster of two with the same rows
 //        warpgroup 0     one thread asks for activations, half of each stage, which go to both thread blocks
 //        warpgroups 1, 2 64 outputs each
 //
@@ -26,7 +26,7 @@ namespace fidelio::cuda {
 template <typename Traits, int kTokens>
 struct ManyShape {
   static constexpr int kStageBytes = kTokens * 128;
-  static constexpr int kStages = kTokens == 256 ? 6 : 8;
+  static constexpr int kStages = kTokens == 256 ? 6 : kTokens == 128 ? 8 : 16;
   static constexpr int kBytes = kStages * (kStageBytes + 16) + 1024;  // 1024: to align
 };
 
@@ -86,7 +86,7 @@ __device__ __forceinline__ void multiply_many(const Arguments& p, ManyRing<ManyS
   const auto blocks_of = [&](int tile) {
     return many_blocks<Traits>(p, tile % tiles.pairs * 2 + rank, tile / tiles.pairs);
   };
-  next.load(blocks_of(blockIdx.x / 2).w, tile16, lane);
+  if (static_cast<int>(blockIdx.x) / 2 < tiles.count) next.load(blocks_of(blockIdx.x / 2).w, tile16, lane);
   for (int tile = blockIdx.x / 2; tile < tiles.count; tile += gridDim.x / 2) {
     const ManyBlocks mine = blocks_of(tile);
     const uint8_t* w = mine.w;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ Ar
 struct ManyGrid {
   int clusters, rounds;
   ManyGrid(const ManyArguments& p, int tokens) : ManyGrid((p.row_blocks + 1) / 2 * ((p.rows + tokens - 1) / tokens)) {}
-  ManyGrid(const RoutedManyArguments& p, int) : ManyGrid((p.row_blocks + 1) / 2 * p.tile_count) {}
+  ManyGrid(const RoutedManyArguments& p, int) : ManyGrid((p.row_blocks + 1) / 2 * p.most_tiles) {}
 
  private:
   explicit ManyGrid(int tiles) {

@@ -22,7 +22,8 @@ constexpr int64_t many_bytes(int64_t rows, int64_t columns) {
 struct ManyRows {
   uint8_t* halves = nullptr;  // many_bytes(rows, columns)
   float* factor = nullptr;    // (many_rows(rows))
-  // Where rows lie apart: the place of each among `padded`; null: in their order.
+  // Where rows lie apart: which of x each is (null: its own), and its place among `padded` (null: in their order).
+  const int32_t* of = nullptr;
   const int32_t* places = nullptr;
   int64_t padded = 0;
 };
@@ -40,10 +41,14 @@ bool takes_many(const LowbitWeight& w, float factor);
 void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const LowbitOutput> outputs, bool add);
 
 // The same for a mixture's slots (kernels/routes.h), grouped by expert, all groups in one launch. Tile i has the rows from
-// kRoutedRows * i on of x.padded = kRoutedRows * tile_count; an expert has as many tiles as its slots fill, the last with
-// rows for nobody. The tiles are on the device.
-constexpr int kRoutedRows = 128;
-void lowbit_many_routed(Stream stream, const ManyRows& x, const RoutedTile* tiles, int64_t tile_count,
-                        const RoutedOutputs& outputs);
+// kRoutedRows * i on of x.padded = kRoutedRows * tiles.most; an expert has as many tiles as its slots fill, the last with
+// rows for nobody. Few, for many experts have few slots: of 512 rows, 8 of 128 experts each, 32.
+constexpr int kRoutedRows = 64;
+struct RoutedTiles {
+  const RoutedTile* tiles = nullptr;  // on the device, as is how many there are
+  const int32_t* count = nullptr;
+  int64_t most = 0;
+};
+void lowbit_many_routed(Stream stream, const ManyRows& x, const RoutedTiles& tiles, const RoutedOutputs& outputs);
 
 }  // namespace fidelio::cuda

@@ -18,7 +18,8 @@ struct ManyArguments {
 // Of experts' slots: in place of targets and rows (lowbit_many.h).
 struct RoutedManyArguments : ManyArguments, RoutedTargets {
   const RoutedTile* tiles;
-  int tile_count;
+  const int32_t* tile_count;
+  int most_tiles;
 };
 
 template <CodeKind kind, int bits, bool byte_scale>

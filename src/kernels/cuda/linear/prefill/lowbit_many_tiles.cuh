@@ -16,7 +16,7 @@ struct ManyTiles {
   template <int kTokens>
   static __device__ __forceinline__ ManyTiles of(const RoutedManyArguments& p) {
     const int pairs = (p.row_blocks + 1) / 2;
-    return {pairs, pairs * p.tile_count};
+    return {pairs, pairs * *p.tile_count};
   }
 };
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ ManyRowsAt rows_of_tile(const RoutedManyArguments& p,
 }
 __device__ __forceinline__ int64_t padded_of(const ManyArguments& p) { return many_rows(p.rows); }
 __device__ __forceinline__ int64_t padded_of(const RoutedManyArguments& p) {
-  return int64_t{p.tile_count} * kRoutedRows;
+  return int64_t{p.most_tiles} * kRoutedRows;
 }
 
 // A thread block's row block of a tile: past the end the last one, for nobody.
