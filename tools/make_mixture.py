@@ -78,7 +78,7 @@ def main():
     train(model, torch.tensor(ids), options.steps)
     model.config.output_router_logits = False
     model.to(torch.bfloat16).save_pretrained(options.out)
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
         if os.path.exists(os.path.join(options.model, name)):
             shutil.copy(os.path.join(options.model, name), options.out)
 
