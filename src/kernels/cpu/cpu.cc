@@ -187,20 +187,19 @@ Cpu::State::InputForm Cpu::State::form_of(const Linear& weight, const Acts& inpu
 }
 
 cpu::Prepared Cpu::State::prepared(const Acts& input, const InputForm& as) {
-  const auto& [form, group, bits] = as;
   assert(input.version == version && "an Acts dies at the next call that returns one");
-  if (cached_version == version && cached.form == form && cached.group == group && cached.bits == bits) return cached;
-  const cpu::IntegerBits integers = input.fine > 0 ? cpu::IntegerBits(bits, input.columns - input.fine) : bits;
+  if (cached_version == version && InputForm{cached.form, cached.group, cached.bits} == as) return cached;
+  const cpu::IntegerBits integers = input.fine > 0 ? cpu::IntegerBits(as.bits, input.columns - input.fine) : as.bits;
   std::byte* scratch = prepare_scratch.data();
   const int64_t step = std::max<int64_t>(4, (input.rows + pool.threads() * 4 - 1) / (pool.threads() * 4));
-  const auto part = [&, form = as.form, group = as.group](int64_t first) {
-    return cpu::prepare(form, isa, input.values, input.rows, input.columns, group, integers, scratch, first,
+  const auto part = [&](int64_t first) {
+    return cpu::prepare(as.form, isa, input.values, input.rows, input.columns, as.group, integers, scratch, first,
                         std::min(first + step, input.rows));
   };
-  if (form != cpu::Form::f32 && input.rows > step)
+  if (as.form != cpu::Form::f32 && input.rows > step)
     pool.run((input.rows + step - 1) / step, [&](int64_t job, int) { part(job * step); });
   // The view of all rows; for few rows this is the whole preparation.
-  cached = cpu::prepare(form, isa, input.values, input.rows, input.columns, group, integers, scratch, 0,
+  cached = cpu::prepare(as.form, isa, input.values, input.rows, input.columns, as.group, integers, scratch, 0,
                         input.rows > step ? 0 : input.rows);
   cached_version = version;
   return cached;
@@ -289,7 +288,7 @@ void Cpu::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matri
   const std::vector<ExpertRows>& groups = s.routes.groups;
   const size_t all = groups.size() * products.size();
   struct Input {  // what a product wants its rows prepared as; neighbours that want the same share it
-    State::InputForm form;
+    State::InputForm as;
     int64_t first, rows;
     bool operator==(const Input&) const = default;
   };
@@ -307,8 +306,7 @@ void Cpu::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matri
       assert(w.in == input.columns && first + rows <= input.rows);
       const Input wanted{s.form_of(w, input), first, rows};
       if (count == 0 || inputs[count - 1] != wanted) {
-        const auto& [form, group, bits] = wanted.form;
-        const size_t own = (cpu::prepared_bytes(form, rows, input.columns, group) + 63) / 64 * 64;
+        const size_t own = (cpu::prepared_bytes(wanted.as.form, rows, input.columns, wanted.as.group) + 63) / 64 * 64;
         if (count > 0 && bytes + own > s.prepare_scratch.size()) break;
         inputs[count] = wanted;
         offsets[count++] = bytes;
