@@ -148,7 +148,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   // A mixture of experts. experts: one matrix of each of a layer's experts, which must outlive it. route: chooses for the
   // rows of x (n, d), by the router (E, d), whose logits (n, E) are left; follow: takes another's choice. Where a backend
   // routes_alone() to the experts that the choice's products are of, routes() says nothing of it, no product needs the host,
-  // and a step may be recorded; to none it does not. routed: x in slots, n k at most of what reserve() was told;
+  // and a step may be recorded; given none, routes() tells it. routed: x in slots, n k at most of what reserve() was told;
   // linear_routed: every slot by its expert; what was
   // gated of it has as many rows. add_routed: x (n, d) += the sum of each row's slots of y (n k, d) under their shares.
   { b.experts(std::span<const typename B::Linear* const>()) } -> std::same_as<typename B::Experts>;
