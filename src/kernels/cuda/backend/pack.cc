@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -184,49 +185,45 @@ void choose_places(std::span<int> centroids) {
     centroids[static_cast<size_t>(lane)] = meeting.place[lane][meeting.chosen[lane]];
 }
 
-// A vector's code at its place in the record of its group (vectors.h).
-void put_code(const VectorWeight& w, int place, const VectorChoice& choice, int64_t v, std::byte* record) {
-  const auto lane = static_cast<size_t>(v % kVectorLanes);
-  const int which = static_cast<int>(v % kVectorGroup / kVectorLanes);
-  const auto add = [&](auto bits, size_t line) {
-    auto* at = record + line + lane * sizeof bits;
-    decltype(bits) there;
-    std::memcpy(&there, at, sizeof there);
-    there = static_cast<decltype(bits)>(there | bits);
-    std::memcpy(at, &there, sizeof there);
-  };
-  if (w.high)
-    add(static_cast<uint64_t>(place) << (kVectorPlaceBits * which), 0);
-  else
-    add(static_cast<uint32_t>(place) << (8 * which), 0);
-  uint32_t signs = 0;
-  for (int j = 0; j < w.signs && w.signs > 1; ++j) {
-    const unsigned negated = choice.signs >> j & 1u;
-    signs |= negated << (w.signs == 8 ? 8 * (j % 4) + 2 * which + j / 4 : 8 * (j % 2) + 2 * which + j / 2);
-  }
-  if (w.signs == 8) add(signs, static_cast<size_t>(w.sign_at()));
-  if (w.signs == 4) add(static_cast<uint16_t>(signs), static_cast<size_t>(w.sign_at()));
+// The records of a unit (vectors.h), of which there are rows from `first` on.
+void pack_unit(const VectorWeight& w, const SignedVectors& m, int64_t first, std::byte* records) {
+  const int64_t rows = std::min<int64_t>(kVectorUnit, w.out - first), padded = int64_t{w.spans.by} * kVectorSpan;
+  std::vector<VectorChoice> choices(static_cast<size_t>(kVectorUnit * padded));
+  std::vector<int> places(choices.size());
+  const auto at = [&](int64_t row, int64_t v) { return static_cast<size_t>(row * padded + v); };
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t v = 0; v < w.vectors; ++v) {
+      const VectorChoice choice = choices[at(row, v)] = get_vector(m, first + row, v);
+      places[at(row, v)] = choice.index + (w.signs == 1 && choice.signs ? w.entries : 0);
+    }
+  for (int64_t row = 0; w.high && row < kVectorUnit; row += 4)  // half a warp reads a chunk of four rows at once
+    for (int64_t v = 0; v < padded; v += 4) {
+      std::array<int, Meeting::kLanes> meet;
+      for (int64_t i = 0; i < Meeting::kLanes; ++i) meet[static_cast<size_t>(i)] = places[at(row + i / 4, v + i % 4)];
+      choose_places(meet);
+      for (int64_t i = 0; i < Meeting::kLanes; ++i) places[at(row + i / 4, v + i % 4)] = meet[static_cast<size_t>(i)];
+    }
+  for (int64_t row = 0; row < kVectorUnit; ++row)
+    for (int64_t v = 0; v < padded; ++v) {
+      const VectorSlot slot(row, v);
+      std::byte* record = records + slot.span * w.record_bytes();
+      const auto place = static_cast<uint16_t>(places[at(row, v)] * (w.high ? 8 : 1));
+      if (w.high)
+        std::memcpy(record + slot.byte_at(2 * slot.code), &place, sizeof place);
+      else
+        record[slot.byte_at(slot.code)] = static_cast<std::byte>(place);
+      for (int j = 0; j < w.signs && w.signs > 1; ++j)
+        if (const int bit = slot.sign_bit(w.signs, j); choices[at(row, v)].signs >> j & 1)
+          record[w.sign_at() + slot.byte_at(bit / 8)] |= std::byte{1} << (bit % 8);
+    }
 }
 
-// The records of all rows, by all threads.
+// The records of all units, by all threads.
 std::vector<std::byte> vector_records(const VectorWeight& w, const SignedVectors& m) {
-  const int64_t rows = (w.out + kVectorUnit - 1) / kVectorUnit * kVectorUnit, bytes = w.record_bytes();
-  std::vector<std::byte> records(static_cast<size_t>(rows * w.groups * bytes));
+  const int64_t bytes = int64_t{w.spans.by} * w.record_bytes();
+  std::vector<std::byte> records(static_cast<size_t>(w.units.by * bytes));
   ThreadPool pool;
-  pool.run(w.out, [&](int64_t row, int) {
-    std::vector<VectorChoice> choices(static_cast<size_t>(w.vectors));
-    std::vector<int> places(choices.size());
-    for (int64_t v = 0; v < w.vectors; ++v) {
-      const auto at = static_cast<size_t>(v);
-      choices[at] = get_vector(m, row, v);
-      places[at] = choices[at].index + (w.signs == 1 && choices[at].signs ? w.entries : 0);
-    }
-    for (size_t v = 0; w.high && v < places.size(); v += Meeting::kLanes)
-      choose_places(std::span(places).subspan(v, std::min<size_t>(Meeting::kLanes, places.size() - v)));
-    for (int64_t v = 0; v < w.vectors; ++v)
-      put_code(w, places[static_cast<size_t>(v)], choices[static_cast<size_t>(v)], v,
-               records.data() + (row * w.groups + v / kVectorGroup) * bytes);
-  });
+  pool.run(w.units.by, [&](int64_t unit, int) { pack_unit(w, m, unit * kVectorUnit, records.data() + unit * bytes); });
   return records;
 }
 
@@ -244,7 +241,8 @@ void pack_vectors(Stream stream, const LinearWeight& weight, Linear& to) {
   w.units = Divisor(static_cast<uint32_t>((w.out + kVectorUnit - 1) / kVectorUnit));
   w.blocks = Divisor(static_cast<uint32_t>(s.blocks)), w.entries = static_cast<int>(s.entries);
   w.groups = (s.vectors + kVectorGroup - 1) / kVectorGroup;
-  w.signs = s.signs, w.log_warps = vector_log_warps(w);
+  w.spans = Divisor(static_cast<uint32_t>((s.vectors + kVectorSpan - 1) / kVectorSpan));
+  w.signs = s.signs;
   w.high = s.has_high;
   check(w.in <= most_vector_columns(),
         "{} of {} x {}: this GPU multiplies vector codes of at most {} columns; use another format or --device cpu",
@@ -261,14 +259,18 @@ void pack_vectors(Stream stream, const LinearWeight& weight, Linear& to) {
   const size_t codes = append<std::byte>(bytes, vector_records(w, m)),
                book = append<int8_t>(bytes, m.codebook.as<const int8_t>()), row = append<float>(bytes, rows),
                columns = append<f16>(bytes, column);
-  size_t begin = 0, place = 0, value = 0, scale = 0;
+  size_t begin = 0, value = 0, tag = 0;
   if (s.sparse > 0) {
     std::vector<int32_t> begins(1, 0);
     for (const uint16_t count : m.sparse_count.as<const uint16_t>()) begins.push_back(begins.back() + count);
     begin = append<int32_t>(bytes, begins);
-    place = append<uint16_t>(bytes, m.sparse_index.as<const uint16_t>());
     value = append<int8_t>(bytes, m.sparse_value.as<const int8_t>());
-    scale = append<f16>(bytes, m.sparse_scale.as<const f16>());
+    const auto places = m.sparse_index.as<const uint16_t>();
+    const auto scales = m.sparse_scale.as<const f16>();
+    std::vector<uint32_t> tags(places.size());
+    for (size_t i = 0; i < tags.size(); ++i) tags[i] = places[i] | uint32_t{scales[i].bits} << 16;
+    tag = append<uint32_t>(bytes, tags);
+    w.corrections = s.sparse;
   }
   bytes.resize((bytes.size() + 15) / 16 * 16);
   to.codes = DeviceBuffer(bytes.size());
@@ -282,9 +284,8 @@ void pack_vectors(Stream stream, const LinearWeight& weight, Linear& to) {
   w.bias = to.bias.as<float>();
   if (s.sparse > 0) {
     w.begin = reinterpret_cast<const int32_t*>(at + begin);
-    w.place = reinterpret_cast<const uint16_t*>(at + place);
     w.value = reinterpret_cast<const int8_t*>(at + value);
-    w.scale = reinterpret_cast<const uint16_t*>(at + scale);
+    w.tag = reinterpret_cast<const uint32_t*>(at + tag);
   }
   DeviceBuffer amax(sizeof(float));
   largest_value(stream, to.values, amax.as<float>());

@@ -5,51 +5,69 @@
 
 namespace fidelio::cuda {
 
-// In shared memory, of each row of x; a lane reads its 8 columns of two planes at once:
+// In shared memory, of kRows rows of x; column n = kPlanes m + p is plane p of row m, the highest first. Lane 4 n + t
+// reads its bytes of two chunks at once:
 //
-//     planes  [group][which][lane] {8 bytes high, 8 bytes low}
-//     third   [group][which][lane] {8 bytes lowest}, if there are three planes
-//     scale   [group]: what one of the whole numbers stands for
-template <int kPlanes>
-constexpr int vector_input_bytes(int groups) {  // of a row
-  return groups * (kVectorGroup * (kPlanes == 2 ? 16 : 24) + 16);
+//     planes  [pair of chunks][n][t] {8 bytes of the first one's vector t, 8 bytes of the second one's}
+//     scale   [m][group]: what one of the whole numbers stands for
+constexpr int vector_input_bytes(int columns, int rows, int groups) {
+  return groups * columns * kVectorGroup * 8 + (rows * groups * 4 + 15) / 16 * 16;
 }
-template <int kPlanes>
+template <int kRowsOf, int kPlanes>
 struct VectorInputs {
+  static constexpr int kRows = kRowsOf, kColumns = kRows * kPlanes;
   std::byte* base;
   int groups;
 
-  __device__ std::byte* row(int m) const { return base + m * vector_input_bytes<kPlanes>(groups); }
-  __device__ uint4* planes(int m) const { return reinterpret_cast<uint4*>(row(m)); }
-  __device__ uint2* third(int m) const { return reinterpret_cast<uint2*>(row(m) + groups * kVectorGroup * 16); }
-  __device__ float* scale(int m) const {
-    return reinterpret_cast<float*>(row(m) + groups * kVectorGroup * (kPlanes == 2 ? 16 : 24));
+  __device__ const uint4* pair(int i) const { return reinterpret_cast<const uint4*>(base) + i * kColumns * 4; }
+  __device__ uint2* plane(int v, int n) const {  // of vector v of a row
+    return reinterpret_cast<uint2*>(base) + ((v / 8 * kColumns + n) * 4 + v % 4) * 2 + v / 4 % 2;
   }
+  __device__ float* scale(int m) const {
+    return reinterpret_cast<float*>(base + groups * kColumns * kVectorGroup * 8) + m * groups;
+  }
+  __device__ std::byte* end() const { return base + vector_input_bytes(kColumns, kRows, groups); }
 };
 
 template <int kPlanes>
 constexpr float kLargestWhole = kPlanes == 2 ? 127 << 8 : 127 << 16;  // what rounding makes of it fits as well
 
-// v = 256 (the others) + its lowest byte, from -128 to 127.
-__device__ __forceinline__ int take_byte(int& v) {
-  const int byte = (v + 128 & 255) - 128;
-  v = (v - byte) >> 8;
-  return byte & 255;
+// Byte i of four whole numbers.
+template <int i>
+__device__ __forceinline__ uint32_t bytes_of(const int (&whole)[4]) {
+  constexpr uint32_t kTwo = (4 + i) << 4 | i;
+  const auto at = [&](int j) { return static_cast<uint32_t>(whole[j]); };
+  return ptx::permute(ptx::permute(at(0), at(1), kTwo), ptx::permute(at(2), at(3), kTwo), 0x5410);
+}
+
+// Four columns' bytes in every plane, the highest first. A whole number is its bytes from -128 to 127 times powers of
+// 256, so it is rounded to them from the lowest on.
+template <int kPlanes>
+__device__ __forceinline__ void split(const float (&x)[4], float factor, uint32_t (&bytes)[kPlanes]) {
+  int whole[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j)  // below 2^22 the float 1.5 2^23 + whole has it in its lowest bits
+    whole[j] = kPlanes == 2 ? __float_as_int(fmaf(x[j], factor, 0x1.8p23f)) : __float2int_rn(x[j] * factor);
+  bytes[kPlanes - 1] = bytes_of<0>(whole);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) whole[j] += 128;
+  bytes[kPlanes - 2] = bytes_of<1>(whole);
+  if constexpr (kPlanes == 3) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) whole[j] += 128 << 8;
+    bytes[0] = bytes_of<2>(whole);
+  }
 }
 
 // A vector's 8 columns: its part of the planes.
-template <int kPlanes>
-__device__ __forceinline__ void write_planes(const float (&x)[8], float factor, const VectorInputs<kPlanes>& to, int m,
-                                             int at) {
-  uint32_t bytes[3][2] = {};
+template <int kRows, int kPlanes>
+__device__ __forceinline__ void write_planes(const float (&x)[2][4], float factor,
+                                             const VectorInputs<kRows, kPlanes>& to, int m, int v) {
+  uint32_t bytes[2][kPlanes];
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    int whole = __float2int_rn(x[j] * factor);
+  for (int h = 0; h < 2; ++h) split<kPlanes>(x[h], factor, bytes[h]);
 #pragma unroll
-    for (int p = kPlanes - 1; p >= 0; --p) bytes[p][j / 4] |= static_cast<uint32_t>(take_byte(whole)) << (8 * (j % 4));
-  }
-  to.planes(m)[at] = {bytes[0][0], bytes[0][1], bytes[1][0], bytes[1][1]};
-  if constexpr (kPlanes == 3) to.third(m)[at] = {bytes[2][0], bytes[2][1]};
+  for (int p = 0; p < kPlanes; ++p) *to.plane(v, m * kPlanes + p) = {bytes[0][p], bytes[1][p]};
 }
 
 // A vector's 8 columns of what a row is made of, and their scales; zeros behind the last.
@@ -58,7 +76,7 @@ struct RowColumns {
   float4 x[2] = {}, with[2] = {};
 };
 
-// A row as a thread block makes it.
+// A row as a thread block makes it, 512 vectors at a time.
 struct MadeRow {
   const VectorWeight& w;
   const VectorInput& from;
@@ -94,9 +112,11 @@ struct MadeRow {
   __device__ void find_factor(const RowColumns& first, int end, float* squares) {
 #pragma unroll 1
     for (int v = threadIdx.x; v < end; v += blockDim.x) {
-      const bool is_first = v == static_cast<int>(threadIdx.x);
-      RowColumns c = is_first ? first : RowColumns();  // of columns behind the last nothing is loaded
-      if (!is_first) load_made(v, c);
+      RowColumns c;
+      if (v == static_cast<int>(threadIdx.x))
+        c = first;
+      else
+        load(from.x + int64_t{row} * in(), v, c.x);
       const float sum = squares_of_half(c.x[0], c.x[1]);
       if (v % 16 == 0) squares[v / 16] = sum;
     }
@@ -106,28 +126,45 @@ struct MadeRow {
   }
 };
 
-// Row m of the inputs, by a whole thread block; 128 threads have a group. `coming`: of the thread's first vector; kept:
-// where the row itself is to be, with zeros behind the last column, or null; largest: two floats a warp. Ends without a
-// barrier of the whole block.
-template <int kPlanes>
-__device__ void make_inputs(const MadeRow& row, RowColumns coming, const VectorInputs<kPlanes>& to, int m, float* kept,
-                            float* largest) {
+// The inputs, by a whole thread block; 128 threads have a group. What is read is asked for a round ahead; columns: the
+// thread's first of row 0. kept: where
+// the row itself is to be, with zeros behind the last column, or null; squares: find_factor()'s; largest: two floats a
+// warp. Ends without a barrier of the whole block.
+template <int kRows, int kPlanes>
+__device__ void make_inputs(MadeRow row, RowColumns columns, const VectorInputs<kRows, kPlanes>& to, float* kept,
+                            float* squares, float* largest) {
   const int quad = threadIdx.x / kVectorGroup, lane = threadIdx.x % 32, end = to.groups * kVectorGroup;
-  int parity = m % 2;  // a warp that is ahead writes beside what the others still read
+  const int step = blockDim.x, last = static_cast<int>(row.from.rows) - 1;
+  struct Place {
+    int m, v;
+  };
+  const auto after = [&](Place at) -> Place {
+    return at.v + step < end ? Place{at.m, at.v + step} : Place{at.m + 1, static_cast<int>(threadIdx.x)};
+  };
+  const auto load = [&](Place at) {
+    RowColumns c;
+    row.row = min(at.m, last);
+    if (at.m < kRows && at.v < end) row.load_fixed(at.v, c), row.load_made(at.v, c);
+    return c;
+  };
+  Place at = {0, static_cast<int>(threadIdx.x)};
+  if (row.from.kind == VectorInput::Kind::norm) row.find_factor(columns, end, squares);
+  int parity = 0;  // a warp that is ahead writes beside what the others still read
 #pragma unroll 1
-  for (int v = threadIdx.x; v < end; v += blockDim.x, parity ^= 1) {
-    const float4 x[2] = {row.value(coming, 0), row.value(coming, 1)};
-    const auto* halves = reinterpret_cast<const __half2*>(&coming.scale);
+  for (; at.m < kRows && at.v < end; parity ^= 1) {
+    const Place next = after(at);
+    const float4 x[2] = {row.value(columns, 0), row.value(columns, 1)};
+    const auto* halves = reinterpret_cast<const __half2*>(&columns.scale);
     const float2 s[4] = {__half22float2(halves[0]), __half22float2(halves[1]), __half22float2(halves[2]),
                          __half22float2(halves[3])};
-    const float scaled[8] = {x[0].x * s[0].x, x[0].y * s[0].y, x[0].z * s[1].x, x[0].w * s[1].y,
-                             x[1].x * s[2].x, x[1].y * s[2].y, x[1].z * s[3].x, x[1].w * s[3].y};
+    const float scaled[2][4] = {{x[0].x * s[0].x, x[0].y * s[0].y, x[0].z * s[1].x, x[0].w * s[1].y},
+                                {x[1].x * s[2].x, x[1].y * s[2].y, x[1].z * s[3].x, x[1].w * s[3].y}};
+    const int v = at.v;
     if (kept) reinterpret_cast<float4*>(kept)[2 * v] = x[0], reinterpret_cast<float4*>(kept)[2 * v + 1] = x[1];
-    coming = {};
-    if (v + blockDim.x < end) row.load_fixed(v + blockDim.x, coming), row.load_made(v + blockDim.x, coming);
+    columns = load(next);
     uint32_t most = 0;  // magnitudes order like their bits, and NaN is the largest
 #pragma unroll
-    for (int j = 0; j < 8; ++j) most = max(most, __float_as_uint(scaled[j]) & 0x7FFFFFFFu);
+    for (int j = 0; j < 8; ++j) most = max(most, __float_as_uint(scaled[j / 4][j % 4]) & 0x7FFFFFFFu);
     most = __reduce_max_sync(~0u, most);
     float* four = largest + parity * (blockDim.x / 32) + quad * 4;
     if (lane == 0) four[threadIdx.x / 32 % 4] = __uint_as_float(most);
@@ -141,10 +178,10 @@ __device__ void make_inputs(const MadeRow& row, RowColumns coming, const VectorI
     const float factor = usual ? __fdividef(kLargestWhole<kPlanes> * 0.25f, range * 0.25f) : 0.0f;
     // Of what is not finite the scale is NaN, by which every sum of the group is multiplied.
     if (v % kVectorGroup == 0)
-      to.scale(m)[v / kVectorGroup] = usual ? range * (1 / kLargestWhole<kPlanes>) : (range - range) * range;
-    write_planes<kPlanes>(scaled, factor, to, m, v);
+      to.scale(at.m)[v / kVectorGroup] = usual ? range * (1 / kLargestWhole<kPlanes>) : (range - range) * range;
+    write_planes(scaled, factor, to, at.m, v);
+    at = next;
   }
-  asm volatile("bar.sync %0, 128;" ::"r"(quad + 1) : "memory");
 }
 
 }  // namespace fidelio::cuda

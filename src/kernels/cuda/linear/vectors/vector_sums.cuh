@@ -1,4 +1,4 @@
-// Sums of a few rows of W in one group of vectors, and the codebooks that they read.
+// Sums of a unit of rows of W over one span, and the codebooks that they read.
 #pragma once
 #include "kernels/cuda/linear/vectors/vector_inputs.cuh"
 
@@ -7,18 +7,8 @@ namespace fidelio::cuda {
 constexpr int kVectorWarps = 16, kVectorThreads = 32 * kVectorWarps;  // of a thread block
 constexpr int book_bytes(bool high) { return kVectorPlaces * 8 * (high ? 2 : 1); }
 
-__device__ __forceinline__ int dot_unsigned(uint32_t levels, uint32_t x, int sum) {
-  asm("dp4a.u32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(levels), "r"(x));
-  return sum;
-}
-template <bool kBiased>
-__device__ __forceinline__ int dot(uint32_t levels, uint32_t x, int sum) {
-  if constexpr (kBiased) return dot_unsigned(levels, x, sum);
-  return __dp4a(static_cast<int>(levels), static_cast<int>(x), sum);
-}
-
-// Entries lie in shared memory as they are multiplied: with one sign also negated; with more, plus 128, where negating
-// u is 256 - u = ~u + 1 without a carry; where there are few, 16 times each, a copy for each pair of banks, else twice.
+// Entries lie in shared memory as they are multiplied, with one sign also negated; where there are few, 16 times each, a
+// copy for each pair of banks, else twice.
 template <int kSigns, bool kHigh>
 struct Book {
   static constexpr int kEach =
@@ -42,7 +32,7 @@ struct Book {
       const int i = first + j * kVectorThreads;
       if (i >= here) continue;
       const uint2 e = entry[j];
-      put(book, i, kSigns == 1 ? e : uint2{e.x ^ 0x80808080u, e.y ^ 0x80808080u});
+      put(book, i, e);
       if constexpr (kSigns == 1) put(book, i + here, {__vneg4(e.x), __vneg4(e.y)});
     }
   }
@@ -52,105 +42,102 @@ struct Book {
   }
 };
 
-// Half h of a vector as it is multiplied.
-template <int kSigns>
-__device__ __forceinline__ uint32_t with_signs(uint32_t levels, const VectorWords& words, int which, int h) {
-  if constexpr (kSigns == 1) return levels;
-  const uint32_t minus = negated<kSigns>(words.sign, which, h);
-  return (levels ^ minus * 255) + minus;
+// As ptx::mma of bytes, with signed ones in a.
+__device__ __forceinline__ void multiply_chunk(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Sums of kRows rows of W and kCount rows of x in one group.
-template <int kSigns, bool kHigh, int kRows, int kCount, int kPlanes>
-__device__ __forceinline__ void add_group(const VectorWords (&words)[kRows], const std::byte* book, uint32_t copy,
-                                          const VectorInputs<kPlanes>& inputs, int group, float (&sum)[kRows][kCount]) {
-  constexpr bool kBiased = kSigns != 1;
-  constexpr int kCopies = kHigh ? 0 : 4;  // of a centroid, as a power of two
-  const int lane = threadIdx.x % 32;
-  int whole[kRows][kCount][kPlanes] = {}, bias[kCount][kPlanes] = {};
-  uint2 entry[4][kRows];  // all asked for at once: a multiprocessor's warps are few
+// What a unit's rows g and g + 8 add up to over a span: lane 4 g + t has columns 2 t and 2 t + 1 of every eight (c[0] and
+// c[1] of row g, c[2] and c[3] of row g + 8). Entries are at most 127 and whole numbers of two planes at most 32,513 in
+// magnitude, so that of 512 columns the sum of both planes is an int as well.
+template <int kSigns, bool kHigh, typename Inputs>
+struct SpanSum {
+  static constexpr int kColumns = Inputs::kColumns, kEights = (kColumns + 7) / 8;
+  static constexpr int kPairs = kVectorSpan / 8;  // of chunks
+  int c[kEights][4] = {};
+
+  // What two chunks are multiplied from; asked for a pair ahead, as a multiprocessor's warps are few.
+  struct Read {
+    uint4 x[kEights] = {};
+    uint2 entry[4];
+    __device__ __forceinline__ void load(const SpanWords<kSigns, kHigh>& words, const std::byte* books, uint32_t book,
+                                         const Inputs& inputs, int span, int pair) {
+      const int n = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
-  for (int which = 0; which < 4; ++which)
+      for (int i = 0; i < 4; ++i)
+        entry[i] = *reinterpret_cast<const uint2*>(books + words.centroid_at(4 * pair + i, book));
 #pragma unroll
-    for (int r = 0; r < kRows; ++r)
-      entry[which][r] = *reinterpret_cast<const uint2*>(book + (centroid_at<kHigh, kCopies>(words[r], which) | copy));
-#pragma unroll
-  for (int which = 0; which < 4; ++which) {
-    const int at = (group * 4 + which) * kVectorLanes + lane;
-    uint32_t level[kRows][2];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      level[r][0] = with_signs<kSigns>(entry[which][r].x, words[r], which, 0);
-      level[r][1] = with_signs<kSigns>(entry[which][r].y, words[r], which, 1);
+      for (int i = 0; i < kEights; ++i)
+        if (n + 8 * i < kColumns) x[i] = inputs.pair(span * kPairs + pair)[(n + 8 * i) * 4 + t];
     }
+  };
+
+  __device__ __forceinline__ void add(const SpanWords<kSigns, kHigh>& words, const std::byte* books, uint32_t book,
+                                      const Inputs& x, int span) {
+    int less[kEights][4] = {};  // -1 for every entry that is turned: what turning made of it is one too low
+    Read read[2];
+    read[0].load(words, books, book, x, span, 0);
 #pragma unroll
-    for (int m = 0; m < kCount; ++m) {
-      const uint4 two = inputs.planes(m)[at];
-      uint32_t x[kPlanes][2] = {{two.x, two.y}, {two.z, two.w}};
-      if constexpr (kPlanes == 3) {
-        const uint2 third = inputs.third(m)[at];
-        x[2][0] = third.x, x[2][1] = third.y;
-      }
+    for (int pair = 0; pair < kPairs; ++pair) {
+      if (pair + 1 < kPairs) read[(pair + 1) % 2].load(words, books, book, x, span, pair + 1);
+      const Read& now = read[pair % 2];
 #pragma unroll
-      for (int p = 0; p < kPlanes; ++p)
+      for (int chunk = 0; chunk < 2; ++chunk) {
+        const uint2 &upper = now.entry[2 * chunk], &lower = now.entry[2 * chunk + 1];
+        uint32_t a[4] = {upper.x, lower.x, upper.y, lower.y}, turned[4] = {};
+        if constexpr (kSigns > 1) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          if constexpr (kBiased) bias[m][p] = dot_unsigned(0x80808080u, x[p][h], bias[m][p]);
-#pragma unroll
-          for (int r = 0; r < kRows; ++r) whole[r][m][p] = dot<kBiased>(level[r][h], x[p][h], whole[r][m][p]);
+          for (int i = 0; i < 4; ++i) turned[i] = words.negated(4 * pair + 2 * chunk + i % 2, i / 2), a[i] ^= turned[i];
         }
+#pragma unroll
+        for (int i = 0; i < kEights; ++i) {
+          const uint4& b = now.x[i];
+          const uint32_t low = chunk == 0 ? b.x : b.z, high = chunk == 0 ? b.y : b.w;
+          multiply_chunk(c[i], a, low, high);
+          if constexpr (kSigns > 1) multiply_chunk(less[i], turned, low, high);
+        }
+      }
     }
-  }
 #pragma unroll
-  for (int m = 0; m < kCount; ++m) {
-    const float scale = inputs.scale(m)[group];
+    for (int i = 0; i < kEights; ++i)
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      float total = static_cast<float>((whole[r][m][0] - bias[m][0]) * 256 + (whole[r][m][1] - bias[m][1]));
-      if constexpr (kPlanes == 3) total = fmaf(total, 256.0f, static_cast<float>(whole[r][m][2] - bias[m][2]));
-      sum[r][m] = fmaf(scale, total, sum[r][m]);
-    }
+      for (int j = 0; j < 4; ++j) c[i][j] -= less[i][j];
   }
-}
 
-// Sums over lanes of kCount values, a power of two: lane l's is that of value l / (32 / kCount). Each is added up as a
-// tree, halves of the warp first, however many there are.
-template <int kCount, int kBy = 16>
-__device__ __forceinline__ float sum_of_lanes(float (&v)[kCount], int lane) {
-  if constexpr (kBy == 0) {
-    return v[0];
-  } else if constexpr (kCount == 1) {
-    v[0] += __shfl_xor_sync(~0u, v[0], kBy);
-    return sum_of_lanes<1, kBy / 2>(v, lane);
-  } else {
-    const bool upper = (lane & kBy) != 0;
-    float kept[kCount / 2];
-#pragma unroll
-    for (int i = 0; i < kCount / 2; ++i)
-      kept[i] = (upper ? v[kCount / 2 + i] : v[i]) + __shfl_xor_sync(~0u, upper ? v[i] : v[kCount / 2 + i], kBy);
-    return sum_of_lanes<kCount / 2, kBy / 2>(kept, lane);
+  // Of row g + 8 h of W and row 4 i + t of x, in lane 4 g + t.
+  __device__ __forceinline__ float total(int i, int h) const {
+    const int(&pair)[4] = c[i];
+    const auto high = static_cast<float>(pair[2 * h] * 256 + pair[2 * h + 1]);
+    if constexpr (kColumns != 3) return high;
+    const int third = __shfl_down_sync(~0u, pair[2 * h], 1);
+    return fmaf(high, 256.0f, static_cast<float>(third));
   }
-}
-
-// A lane's correction.
-struct Correction {
-  uint2 levels = {0, 0};
-  uint16_t scale = 0;  // FP16
-  uint16_t place = 0;  // of a vector
 };
-__device__ __forceinline__ Correction correction(const VectorWeight& w, int i) {
-  return {__ldg(reinterpret_cast<const uint2*>(w.value) + i), __ldg(w.scale + i), __ldg(w.place + i)};
+
+// 4 or 8 bytes from global to shared memory without a register, part of the thread's next group of copies.
+template <int bytes>
+__device__ __forceinline__ void copy_few(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(ptx::shared_address(shared)), "l"(global), "n"(bytes)
+               : "memory");
 }
-// A sum with what it adds: 8 bytes times 8 columns of x. A signed byte b becomes the float 2^23 + 128 + b, less
+
+struct Correction {
+  uint2 levels;
+  uint32_t tag;
+  __device__ int place() const { return static_cast<int>(tag & 0xFFFF); }
+};
+// What it adds: its 8 bytes times 8 columns of x, times its scale. A signed byte b becomes the float 2^23 + 128 + b, less
 // 2^23 + 128.
-__device__ __forceinline__ float corrected(const Correction& c, float sum, float4 low, float4 high) {
+__device__ __forceinline__ float product_of(const Correction& c, float4 low, float4 high) {
   const uint32_t biased[2] = {c.levels.x ^ 0x80808080u, c.levels.y ^ 0x80808080u};
   const float inputs[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   float own = 0;
 #pragma unroll
   for (int j = 0; j < 8; ++j)
     own = fmaf(__uint_as_float(__byte_perm(biased[j / 4], 0x4B000000u, 0x7440 + j % 4)) - 8388736.0f, inputs[j], own);
-  return fmaf(own, __half2float(__ushort_as_half(c.scale)), sum);
+  return __fmul_rn(own, __half2float(__ushort_as_half(static_cast<uint16_t>(c.tag >> 16))));
 }
 
 }  // namespace fidelio::cuda

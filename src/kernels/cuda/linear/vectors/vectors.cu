@@ -1,17 +1,18 @@
-// A thread block has a multiprocessor and a run of sixteens of rows, of which it takes those that have two codebooks at
-// a time (a stage):
+// A thread block has a multiprocessor and a run of units (sixteen rows that have one codebook), of which it takes those
+// that have two codebooks at a time (a stage):
 //
-//     shared memory:  [codebook][codebook][inputs of up to 4 rows of x][the row][partial sums]
-//                     one codebook if two are too much; the row, where one has corrections, if it fits
-//     warps:          sets of one or two; a set takes four rows of W at a time. Of two, warp s has groups s, s + 2, ...
-//                     of those rows, and of rows 2 s (half the lanes) and 2 s + 1 the corrections and what comes out;
-//                     one has all four, eight lanes each
+//     shared memory:  [codebook][codebook][inputs of up to 8 rows of x][the row][sums of spans][corrections]
+//                     one codebook if two are too much; the row, where one has corrections, if it fits; so many of the
+//                     corrections as fit
+//     spans:          warp w has spans w, w + 16, ... of the stage's units, in the order in which they lie in memory
+//     corrections:    then four lanes have a row
+//     what comes out: then a thread has a row of W and one of x
 //
-// Within a stage sets wait for nobody. What is read next is asked for while what is there is multiplied: words a group
-// ahead, corrections four rows ahead; the first words and codebooks before the kernel ahead has ended. Until the first
-// product a thread block takes longer than for some rows of W (docs/lab/gpu.md), so all that it needs is asked for at
-// once, and it has no division.
+// Codes are asked for a span ahead. Until the first product a thread block takes longer than for some units, and a load
+// from memory longer than a row's corrections (docs/lab/gpu.md), so all else that it needs is asked for at once, what no
+// kernel writes before the kernel ahead has ended; and it has no division.
 #include <algorithm>
+#include <cassert>
 
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/linear/vectors/vector_sums.cuh"
@@ -19,9 +20,8 @@
 namespace fidelio::cuda {
 namespace {
 
-constexpr int kFew = 4;  // rows of W that a set takes at a time
 constexpr int kBooks = 2;
-constexpr int kMostRows = 4;  // rows of x that share one decoding
+constexpr int kMostRows = 8;  // of x that share one decoding
 
 struct Product {
   VectorWeight weight[kMaxTogether];
@@ -29,211 +29,193 @@ struct Product {
   int first_unit[kMaxTogether + 1];
   int count;
   int units_each, one_more;  // of a thread block; the first have one more
-  int log_warps;             // of a set: the weights'
   VectorInput input;
-  int books;   // in shared memory at a time
-  bool keeps;  // the row is in shared memory as well
+  int books;    // in shared memory at a time
+  int at_once;  // units whose sums have room
+  int fixes;    // corrections that have
+  bool keeps;   // the row is in shared memory as well
   bool add;
 };
 
 constexpr int row_bytes(int groups) { return groups * kVectorGroup * 8 * 4; }
-template <int kPlanes>
-int shared_bytes(bool high, int books, int groups, int rows, bool keeps = false) {
-  return books * book_bytes(high) + rows * (vector_input_bytes<kPlanes>(groups) + 2 * kVectorWarps * kFew * 4) +
-         (keeps ? row_bytes(groups) : 0) + 2 * kVectorWarps * 4;
-}
+constexpr int odd(int spans) { return spans | 1; }           // rows' sums so far apart meet no bank twice
+constexpr int fix_bytes(int rows) { return 12 + 4 * rows; }  // of a correction
+constexpr int unit_bytes(int rows, int spans) { return kVectorUnit * (rows * odd(spans) + 1) * 4; }
 
-// What a thread block does with its rows.
+// What a thread block does with its units.
 template <int kSigns, bool kHigh, int kCount, int kPlanes>
 struct Worker {
-  static constexpr int kAtOnce = kCount * kPlanes == 2 ? 4 : 2;  // rows of W whose sums a lane has registers for
+  using Inputs = VectorInputs<kCount, kPlanes>;
+  using Words = SpanWords<kSigns, kHigh>;
   const Product& p;
   std::byte* books;
-  VectorInputs<kPlanes> inputs;
-  float* kept;     // the row, or null
-  float* partial;  // [parity][set][row of its four][split][row of x]
+  Inputs inputs;
+  float* kept;  // the row, or null
   float* largest;
-  const int lane = threadIdx.x % 32, warps = 1 << p.log_warps;  // of a set
-  const int split = threadIdx.x / 32 & (warps - 1), set = threadIdx.x / 32 >> p.log_warps;
-  const int each = 8 << p.log_warps, share = lane & (each - 1);  // lanes that have a row of the four, its corrections
-  const int own = (lane + 32 * split) >> (3 + p.log_warps);      // and what comes out; which row, which of them this is
-  const int step = kVectorWarps * kFew >> p.log_warps;           // rows of all sets
+  float* sums;  // [row of the units at once][row of x][span]
+  // Corrections of those rows: so many as have room, what each adds to a row of x, and where each row's begin.
+  uint2* levels;
+  uint32_t* tags;
+  float* parts;  // [correction][row of x]
+  int* begin;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int spans = static_cast<int>(p.weight[0].spans.by);
 
   __device__ Worker(const Product& product, std::byte* shared)
       : p(product),
         books(shared),
         inputs{shared + product.books * book_bytes(kHigh), static_cast<int>(product.weight[0].groups)} {
-    std::byte* const behind = inputs.row(kCount);
+    std::byte* const behind = inputs.end();
     kept = kCount == 1 && product.keeps ? reinterpret_cast<float*>(behind) : nullptr;
-    partial = reinterpret_cast<float*>(behind + (kept ? row_bytes(inputs.groups) : 0));
-    largest = partial + 2 * kVectorWarps * kFew * kCount;
+    largest = reinterpret_cast<float*>(behind + (kept ? row_bytes(inputs.groups) : 0));
+    sums = largest + 2 * kVectorWarps;
+    levels = reinterpret_cast<uint2*>(sums + p.at_once * kVectorUnit * kCount * odd(spans));
+    tags = reinterpret_cast<uint32_t*>(levels + p.fixes);
+    parts = reinterpret_cast<float*>(tags + p.fixes);
+    begin = reinterpret_cast<int*>(parts + p.fixes * kCount);
+  }
+  static int shared_bytes(int books, int groups, int spans, int at_once, bool keeps) {
+    return books * book_bytes(kHigh) + vector_input_bytes(Inputs::kColumns, kCount, groups) +
+           (keeps ? row_bytes(groups) : 0) + 2 * kVectorWarps * 4 + at_once * unit_bytes(kCount, spans) + 4;
   }
 
-  // A warp goes through its rows, kAtOnce at a time, and through its groups of each.
-  struct Place {
-    int row, group;
+  // Of the rows of `here` units, where their corrections begin and how many have room.
+  struct Fixes {
+    int row = 0, rows = 0, first = 0, end = 0;
   };
-  __device__ void advance(Place& at) const {
-    at.group += warps;
-    if (at.group < inputs.groups) return;
-    at.group = split, at.row += kAtOnce;
-    if (at.row % kFew == 0) at.row += step - kFew;
+  __device__ __forceinline__ Fixes fixes_of(const VectorWeight& w, int unit, int here) const {
+    const int row = unit * kVectorUnit, rows = min(here * kVectorUnit, static_cast<int>(w.out) - row);
+    if (!w.begin) return {};
+    return {row, rows, __ldg(w.begin + row), __ldg(w.begin + row + rows)};
   }
-  // The words of a place, if there is one before row `end`; and then goes to the next. With signs beside the indices
-  // there are no registers to have them early (measured: 2% of a step lost, where one sign gains 8%).
-  __device__ void load(const VectorWeight& w, int end, Place& at, VectorWords (&words)[kAtOnce]) const {
-    constexpr int kRecord = kVectorLanes * ((kHigh ? 8 : 4) + (kSigns == 8 ? 4 : kSigns == 4 ? 2 : 0));
-    const bool there = at.row < end;
-    if (kSigns > 1 && !there) return;
-    const uint8_t* from =
-        w.codes + static_cast<uint64_t>(static_cast<uint32_t>(at.row * inputs.groups + at.group)) * kRecord;
-#pragma unroll
-    for (int r = 0; r < kAtOnce; ++r) {
-      const uint8_t* record = from + r * inputs.groups * kRecord;
-      if constexpr (kSigns == 1)
-        words[r] = places_if(there, record, lane);
-      else
-        words[r] = vector_words<kSigns, kHigh>(record, lane);
+  // Asks for them.
+  __device__ __forceinline__ void copy(const VectorWeight& w, const Fixes& fixes) const {
+    if (!w.begin) return;
+    for (int i = threadIdx.x; i <= fixes.rows; i += kVectorThreads) copy_few<4>(begin + i, w.begin + fixes.row + i);
+    for (int i = threadIdx.x; i < min(fixes.end - fixes.first, p.fixes); i += kVectorThreads) {
+      copy_few<8>(levels + i, reinterpret_cast<const uint2*>(w.value) + fixes.first + i);
+      copy_few<4>(tags + i, w.tag + fixes.first + i);
     }
-    advance(at);
+    ptx::commit_copies();
   }
-
-  // Inputs of all rows; `columns` are those of the first.
-  __device__ void make(MadeRow row, RowColumns columns) {
-    const int end = inputs.groups * kVectorGroup, column = threadIdx.x;
-    if (row.from.kind == VectorInput::Kind::norm) row.find_factor(columns, end, partial);
-#pragma unroll 1
-    for (int m = 0; m < kCount; ++m) {
-      if (m > 0) {
-        row.row = min(m, static_cast<int>(p.input.rows) - 1);
-        columns = {};
-        row.load_fixed(column, columns), row.load_made(column, columns);
-      }
-      make_inputs<kPlanes>(row, columns, inputs, m, kept, largest);
-    }
-  }
-
-  __device__ float fix_by(const VectorWeight& w, const Correction& fix, int m, float sum) const {
-    if (kept) {
-      const auto* four = reinterpret_cast<const float4*>(kept) + 2 * fix.place;
-      return corrected(fix, sum, four[0], four[1]);
-    }
-    const auto in = static_cast<int>(w.in);
-    const float* x = p.input.x + min(m, static_cast<int>(p.input.rows) - 1) * in;
-    return corrected(fix, sum, load4(x, fix.place * 8, in), load4(x, fix.place * 8 + 4, in));
+  // What comes to the sum of (row of W, row of x) i of the units at once.
+  struct Out {
+    float* y = nullptr;
+    float scale = 0, bias = 0, before = 0;
+  };
+  __device__ __forceinline__ Out out_of(const VectorWeight& w, int which, int unit, int here, int i) const {
+    const int row = unit * kVectorUnit + i / kCount, m = i % kCount;
+    if (i >= here * kVectorUnit * kCount || row >= w.out || m >= p.input.rows) return {};
+    float* y = p.y[which] + m * w.out + row;
+    return {y, __ldg(w.row + row), w.bias ? w.bias[row] : 0.0f, p.add ? *y : 0.0f};
   }
 
   // The units of a stage, from `unit` of weight `which` on, that have the books of `block` and the next one.
   __device__ void stage(int which, int unit, int count, int block, bool first, bool fresh) {
     const VectorWeight& w = p.weight[which];
-    const int end = (unit + count) * kVectorUnit, second = w.first_unit(block + 1) * kVectorUnit;
-    int row = unit * kVectorUnit + set * kFew;
-    Place place{split < inputs.groups ? row : end, split};  // what is asked for next
-    VectorWords words[kAtOnce] = {};
-    load(w, end, place, words);
-    Fixes fixes = fixes_of(w, row + own, end);
-    Book<kSigns, kHigh> book;
+    const int end = unit + count, second = w.first_unit(block + 1);
+    Words words;
+    words.load(warp < min(count, p.at_once) * spans, record(w, unit, warp), lane);
+    const Fixes fixes = fixes_of(w, unit, min(count, p.at_once));
+    Book<kSigns, kHigh> book, other;
     book.load(w, block);
-    MadeRow made{w, p.input, 0};
-    RowColumns columns;
+    if (second < end) other.load(w, block + 1);
+    const MadeRow made{w, p.input, 0};
+    RowColumns columns;  // the thread's first
     const auto column = static_cast<int>(threadIdx.x);
     if (fresh) made.load_fixed(column, columns);
     if (first) ptx::dependency_wait();
     if (fresh) made.load_made(column, columns);
-    if (!first) __syncthreads();  // everybody is done with books and inputs
+    if (!first) __syncthreads();  // everybody is done with books, inputs and corrections
+    copy(w, fixes);
     book.store(w, books);
-    if (second < end) book.load(w, block + 1), book.store(w, books + book_bytes(kHigh));
-    load(w, fixes);
-    if (fresh) make(made, columns);
-    __syncthreads();
-    const int rows_here = min(end, static_cast<int>(w.out));
-    float* y = share < p.input.rows ? p.y[which] + share * w.out : nullptr;
-    for (int parity = 0; row < end; row += step, parity ^= 1) {
-      Fixes coming = fixes_of(w, row + step + own, end);
-      float* const mine = partial + (parity * kVectorWarps + set * warps) * kFew * kCount;
-      const uint32_t copy = copy_of(row, second);
-      const int out = row + own;
-      const bool writes = y && out < rows_here;
-      const float before = writes && p.add ? y[out] : 0.0f, bias = writes && w.bias ? w.bias[out] : 0.0f,
-                  scale = writes ? __ldg(w.row + out) : 0.0f;
+    if (second < end) other.store(w, books + book_bytes(kHigh));
+    if (fresh) make_inputs(made, columns, inputs, kept, sums, largest);
+    for (; unit < end; unit += p.at_once) {
+      const int here = min(p.at_once, end - unit), after = min(p.at_once, end - unit - here);
+      const Out out = out_of(w, which, unit, here, threadIdx.x);
+      ptx::wait_for_copies<0>();
+      __syncthreads();
+      multiply_spans(w, unit, here, after, second, words);
+      multiply_fixes(w, unit, here);
+      __syncthreads();
+      finish(w, out, threadIdx.x);
+      for (int i = threadIdx.x + kVectorThreads; i < here * kVectorUnit * kCount; i += kVectorThreads)
+        finish(w, out_of(w, which, unit, here, i), i);
+      if (after > 0) {
+        __syncthreads();  // everybody is done with sums and corrections
+        copy(w, fixes_of(w, unit + here, after));
+      }
+    }
+  }
+  __device__ static const uint8_t* record(const VectorWeight& w, int unit, int span) {
+    constexpr int kRecord = 32 * 16 * (Words::kIndex + Words::kSign);
+    return w.codes + static_cast<uint64_t>(unit * w.spans.by + span) * kRecord;
+  }
+
+  // Sums of all spans of `here` units; `words`: the warp's first, and then that of the `after` units behind them.
+  __device__ __forceinline__ void multiply_spans(const VectorWeight& w, int unit, int here, int after, int second,
+                                                 Words& words) {
+    const int items = here * spans;
+    for (int i = warp; i < items; i += kVectorWarps) {
+      const int next = i + kVectorWarps < items ? i + kVectorWarps : items + warp;
+      Words coming;
+      coming.load(next < items + after * spans, record(w, unit, next), lane);
+      const auto of = static_cast<int>(w.spans.quotient(i)), span = i - of * spans;
+      const int is_second = unit + of < second ? 0 : 1;
+      const uint32_t from = kHigh ? is_second : is_second * book_bytes(kHigh) + lane % 16 * 8;
+      SpanSum<kSigns, kHigh, Inputs> sum;
+      sum.add(words, books, from, inputs, span);
 #pragma unroll
-      for (int part = 0; part < kFew; part += kAtOnce) {
-        float sum[kAtOnce][kCount] = {};
-        for (int g = split; g < inputs.groups; g += warps) {
-          VectorWords coming[kAtOnce] = {};
-          load(w, end, place, coming);
-          add_group<kSigns, kHigh, kAtOnce, kCount, kPlanes>(words, books, copy, inputs, g, sum);
+      for (int eight = 0; eight < sum.kEights; ++eight)
 #pragma unroll
-          for (int r = 0; r < kAtOnce; ++r) words[r] = coming[r];
+        for (int h = 0; h < 2; ++h) {
+          const int m = 4 * eight + lane % 4, row = of * kVectorUnit + lane / 4 + 8 * h;
+          const float total = sum.total(eight, h);
+          if (m < kCount) sums[(row * kCount + m) * odd(spans) + span] = inputs.scale(m)[span / 2] * total;
         }
-        join(sum, mine + part * warps * kCount);
-      }
-      const float fixed = fix(w, fixes);
-      fixes = coming;
-      load(w, fixes);
-      if (warps == 1)
-        __syncwarp();
-      else
-        asm volatile("bar.sync %0, %1;" ::"r"(set + 1), "r"(32 * warps) : "memory");
-      if (writes) {
-        float total = 0;
-        for (int i = 0; i < warps; ++i) total += mine[(own * warps + i) * kCount + share];
-        y[out] = fmaf(scale, total, fixed) + bias + before;
-      }
+      words = coming;
     }
   }
 
-  // What centroids' addresses of a row have in common.
-  __device__ uint32_t copy_of(int row, int second) const {
-    return static_cast<uint32_t>((row < second ? 0 : book_bytes(kHigh)) + (kHigh ? 0 : lane % 16 * 8));
-  }
-
-  // Corrections of a lane's row, of which it has one in `each`: two asked for ahead.
-  struct Fixes {
-    int begin = 0, end = 0;
-    Correction two[2];
-  };
-  __device__ Fixes fixes_of(const VectorWeight& w, int row, int end) const {
-    const bool there = w.begin && row < end && row < w.out;
-    return {there ? w.begin[row] : 0, there ? w.begin[row + 1] : 0};
-  }
-  __device__ void load(const VectorWeight& w, Fixes& fixes) const {
+  // What corrections of these units add to their rows.
+  __device__ __forceinline__ void multiply_fixes(const VectorWeight& w, int unit, int here) const {
+    if (!w.begin) return;
+    const int rows = min(here * kVectorUnit, static_cast<int>(w.out) - unit * kVectorUnit);
+    const int count = min(begin[rows] - begin[0], p.fixes);
+#pragma unroll 2
+    for (int i = threadIdx.x; i < count; i += kVectorThreads)
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      if (const int at = fixes.begin + share + i * each; at < fixes.end) fixes.two[i] = correction(w, at);
+      for (int m = 0; m < kCount; ++m) parts[i * kCount + m] = part_of(w, {levels[i], tags[i]}, m);
   }
-  // Their sum of x's row `share`.
-  __device__ __forceinline__ float fix(const VectorWeight& w, Fixes& fixes) const {
-    float fixed[kCount] = {};
-    for (int at = fixes.begin + share; at < fixes.end; at += 2 * each) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (at + i * each >= fixes.end) break;
-#pragma unroll
-        for (int m = 0; m < kCount; ++m) fixed[m] = fix_by(w, fixes.two[i], m, fixed[m]);
-      }
-      fixes.begin += 2 * each;
-      load(w, fixes);
-    }
+  // The corrections of a row, in their order.
+  __device__ __forceinline__ float fixed(const VectorWeight& w, int row, int m) const {
     if (!w.begin) return 0;
-    float mine = 0;
-#pragma unroll
-    for (int m = 0; m < kCount; ++m) {
-      for (int apart = each / 2; apart > 0; apart /= 2) fixed[m] += __shfl_xor_sync(~0u, fixed[m], apart);
-      if (m == share) mine = fixed[m];
+    const int first = begin[0], end = begin[row + 1] - first;
+    float sum = 0;
+    int i = begin[row] - first;
+#pragma unroll 4
+    for (; i < min(end, p.fixes); ++i) sum = __fadd_rn(sum, parts[i * kCount + m]);
+    for (; i < end; ++i) {
+      const auto* value = reinterpret_cast<const uint2*>(w.value) + first + i;
+      sum = __fadd_rn(sum, part_of(w, {__ldg(value), __ldg(w.tag + first + i)}, m));
     }
-    return mine;
+    return sum;
   }
-
-  // The sums of all lanes.
-  __device__ __forceinline__ void join(const float (&sum)[kAtOnce][kCount], float* parts) const {
-    float all[kAtOnce * kCount];
-#pragma unroll
-    for (int i = 0; i < kAtOnce * kCount; ++i) all[i] = sum[i / kCount][i % kCount];
-    const float total = sum_of_lanes(all, lane);
-    constexpr int kLanesEach = 32 / (kAtOnce * kCount);
-    const int value = lane / kLanesEach;
-    if (lane % kLanesEach == 0) parts[(value / kCount * warps + split) * kCount + value % kCount] = total;
+  __device__ __forceinline__ void finish(const VectorWeight& w, const Out& out, int i) const {
+    if (!out.y) return;
+    float total = 0;
+    for (int span = 0; span < spans; ++span) total += sums[i * odd(spans) + span];
+    *out.y = fmaf(out.scale, total, fixed(w, i / kCount, i % kCount)) + out.bias + out.before;
+  }
+  __device__ float part_of(const VectorWeight& w, const Correction& fix, int m) const {
+    if (kept) {
+      const auto* four = reinterpret_cast<const float4*>(kept) + 2 * fix.place();
+      return product_of(fix, four[0], four[1]);
+    }
+    const auto in = static_cast<int>(w.in);
+    const float* x = p.input.x + min(m, static_cast<int>(p.input.rows) - 1) * in;
+    return product_of(fix, load4(x, fix.place() * 8, in), load4(x, fix.place() * 8 + 4, in));
   }
 };
 
@@ -260,9 +242,26 @@ __global__ void __launch_bounds__(kVectorThreads) multiply(const __grid_constant
   }
 }
 
-__global__ void dequantise_rows(VectorWeight w, float inverse, __half* halves) {
-  const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, row = blockIdx.y;
-  if (c < w.in) halves[row * w.in + c] = __float2half_rn(vector_value(w, row, c) * inverse);
+// A thread block has a unit's span, whose record it reads as a whole.
+__global__ void dequantise_spans(VectorWeight w, float inverse, __half* halves) {
+  for (int i = threadIdx.x; i < kVectorUnit * kVectorSpan; i += blockDim.x) {
+    const int64_t row = blockIdx.y * kVectorUnit + i / kVectorSpan, v = blockIdx.x * kVectorSpan + i % kVectorSpan;
+    if (row >= w.out || v >= w.vectors) continue;
+    const VectorAt at = vector_at(w, row, v);
+    __half* to = halves + row * w.in + v * 8;
+    alignas(16) __half values[8];
+    const int count = min(8, static_cast<int>(w.in - v * 8));
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      if (j < count) values[j] = __float2half_rn(vector_value(w, row, v * 8 + j, at) * inverse);
+    if (w.in % 8 == 0) {
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        if (j < count) to[j] = values[j];
+    }
+  }
 }
 
 int most_shared() {
@@ -279,40 +278,72 @@ bool has_corrections(const Product& p) {
   return std::any_of(p.weight, p.weight + p.count, [](const VectorWeight& w) { return w.begin != nullptr; });
 }
 
+// Shared memory of a product: two codebooks where beside them the sums of all of a thread block's units have room, or of
+// four, and most of their corrections; or one. 0 if there is not enough.
 template <int kSigns, bool kHigh, int kCount, int kPlanes>
-void launch_product(Stream stream, Product p) {
+int arrange(Product& p) {
+  using Of = Worker<kSigns, kHigh, kCount, kPlanes>;
+  const auto groups = static_cast<int>(p.weight[0].groups), spans = static_cast<int>(p.weight[0].spans.by);
+  const int units = p.units_each + (p.one_more > 0 ? 1 : 0);
+  int64_t densest = 0;  // corrections of a unit
+  for (const VectorWeight& w : p.weight)
+    if (w.begin) densest = std::max(densest, w.corrections / w.units.by + 1);
+  for (p.books = kBooks; p.books > 0; --p.books) {
+    const int none = Of::shared_bytes(p.books, groups, spans, 0, p.keeps);
+    const int each = Of::shared_bytes(p.books, groups, spans, 1, p.keeps) - none;
+    p.at_once = std::min(units, (most_shared() - none) / each);
+    if (p.at_once < (p.books == 1 ? 1 : std::min(units, 4))) continue;
+    const int bytes = none + p.at_once * each, room = (most_shared() - bytes) / fix_bytes(kCount);
+    const auto most = static_cast<int>(densest * p.at_once * 5 / 4);  // units differ
+    if (p.books > 1 && room < most) continue;
+    p.fixes = std::min(room, most);
+    return bytes + p.fixes * fix_bytes(kCount);
+  }
+  return 0;
+}
+
+template <int kSigns, bool kHigh, int kCount, int kPlanes>
+bool launch_product(Stream stream, Product p) {
   const auto kernel = multiply<kSigns, kHigh, kCount, kPlanes>;
   static const cudaError_t allowed =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared());
   cuda_check(allowed, "asking for shared memory");
-  const auto groups = static_cast<int>(p.weight[0].groups);
-  p.keeps = kCount == 1 && has_corrections(p) && shared_bytes<kPlanes>(kHigh, 1, groups, 1, true) <= most_shared();
-  p.books = shared_bytes<kPlanes>(kHigh, kBooks, groups, kCount, p.keeps) <= most_shared() ? kBooks : 1;
-  const auto bytes = static_cast<size_t>(shared_bytes<kPlanes>(kHigh, p.books, groups, kCount, p.keeps));
   const int units = p.first_unit[p.count], grid = std::min(multiprocessors(), units);
   p.units_each = units / grid, p.one_more = units % grid;
-  launch("a product of vector codes", stream, dim3(static_cast<unsigned>(grid)), kVectorThreads, bytes, kernel, p);
+  p.keeps = kCount == 1 && has_corrections(p);
+  int bytes = arrange<kSigns, kHigh, kCount, kPlanes>(p);
+  if (bytes == 0 && p.keeps) p.keeps = false, bytes = arrange<kSigns, kHigh, kCount, kPlanes>(p);
+  if (bytes == 0) return false;
+  launch("a product of vector codes", stream, dim3(static_cast<unsigned>(grid)), kVectorThreads,
+         static_cast<size_t>(bytes), kernel, p);
+  return true;
 }
 
+// False where shared memory has no room for so many rows.
 template <int kCount, int kPlanes>
-void launch_format(Stream stream, const Product& p) {
+bool launch_format(Stream stream, const Product& p) {
   const VectorWeight& w = p.weight[0];
   if (w.signs == 1) return launch_product<1, true, kCount, kPlanes>(stream, p);
   if (w.signs == 4 && w.high) return launch_product<4, true, kCount, kPlanes>(stream, p);
   if (w.signs == 4) return launch_product<4, false, kCount, kPlanes>(stream, p);
   if (w.high) return launch_product<8, true, kCount, kPlanes>(stream, p);
-  launch_product<8, false, kCount, kPlanes>(stream, p);
+  return launch_product<8, false, kCount, kPlanes>(stream, p);
+}
+
+int spans_of(int groups) { return groups * kVectorGroup / kVectorSpan; }
+
+// With one codebook and the sums of one unit.
+int least_shared(bool high, int columns, int rows, int groups, bool keeps) {
+  return book_bytes(high) + vector_input_bytes(columns, rows, groups) + (keeps ? row_bytes(groups) : 0) +
+         2 * kVectorWarps * 4 + unit_bytes(rows, spans_of(groups)) + 4;
 }
 
 }  // namespace
 
-int vector_log_warps(const VectorWeight& w) {
-  return w.units.by >= 5u * static_cast<uint32_t>(multiprocessors()) ? 0 : 1;
-}
-
 int64_t most_vector_columns() {
-  const int room = most_shared() - shared_bytes<3>(true, 1, 0, 1);
-  return int64_t{room / vector_input_bytes<3>(1)} * kVectorGroup * 8;
+  int groups = 0;
+  while (least_shared(true, 3, 1, groups + 1, false) <= most_shared()) ++groups;
+  return int64_t{groups} * kVectorGroup * 8;
 }
 
 bool makes_vector_input(std::span<const VectorOutput> outputs, const VectorInput& input) {
@@ -320,7 +351,7 @@ bool makes_vector_input(std::span<const VectorOutput> outputs, const VectorInput
   bool corrections = false;
   for (const VectorOutput& o : outputs) corrections = corrections || o.weight->begin;
   return input.rows == 1 &&
-         (!corrections || shared_bytes<2>(w.high, 1, static_cast<int>(w.groups), 1, true) <= most_shared());
+         (!corrections || least_shared(w.high, 2, 1, static_cast<int>(w.groups), true) <= most_shared());
 }
 
 void vector_linear(Stream stream, std::span<const VectorOutput> outputs, const VectorInput& input, bool exact,
@@ -328,35 +359,28 @@ void vector_linear(Stream stream, std::span<const VectorOutput> outputs, const V
   Product p = {};
   p.count = static_cast<int>(outputs.size());
   p.add = add;
-  p.log_warps = outputs[0].weight->log_warps;
   p.input = input;
   const VectorWeight& w = *outputs[0].weight;
   for (size_t i = 0; i < outputs.size(); ++i) {
     p.weight[i] = *outputs[i].weight;
-    p.first_unit[i + 1] = p.first_unit[i] + static_cast<int>((p.weight[i].out + kVectorUnit - 1) / kVectorUnit);
+    p.first_unit[i + 1] = p.first_unit[i] + static_cast<int>(p.weight[i].units.by);
   }
-  for (int64_t m = 0; m < input.rows; m += p.input.rows) {
-    int64_t& rows = p.input.rows;
-    rows = exact ? 1 : std::min<int64_t>(kMostRows, input.rows - m);
-    while (rows > 1 && shared_bytes<2>(w.high, 1, static_cast<int>(w.groups), rows == 3 ? 4 : static_cast<int>(rows)) >
-                           most_shared())
-      --rows;
+  int64_t& rows = p.input.rows;
+  for (int64_t m = 0; m < input.rows; m += rows) {
     p.input.x = input.x + m * w.in;
     for (size_t i = 0; i < outputs.size(); ++i) p.y[i] = outputs[i].y + m * p.weight[i].out;
-    if (exact)
-      launch_format<1, 3>(stream, p);
-    else if (rows == 1)
-      launch_format<1, 2>(stream, p);
-    else if (rows == 2)
-      launch_format<2, 2>(stream, p);
-    else
-      launch_format<4, 2>(stream, p);
+    const int64_t left = exact ? 1 : std::min<int64_t>(kMostRows, input.rows - m);
+    if (rows = left; rows > 4 && launch_format<8, 2>(stream, p)) continue;
+    if (rows = std::min<int64_t>(4, left); rows > 1 && launch_format<4, 2>(stream, p)) continue;
+    rows = 1;
+    [[maybe_unused]] const bool fits = exact ? launch_format<1, 3>(stream, p) : launch_format<1, 2>(stream, p);
+    assert(fits && "most_vector_columns() is what the packer allows");
   }
 }
 
 void dequantise_vectors(Stream stream, const VectorWeight& w, float factor, uint16_t* halves) {
-  const dim3 grid(static_cast<unsigned>((w.in + 255) / 256), static_cast<unsigned>(w.out));
-  dequantise_rows<<<grid, 256, 0, stream>>>(w, 1 / factor, reinterpret_cast<__half*>(halves));
+  const dim3 grid(w.spans.by, w.units.by);
+  dequantise_spans<<<grid, 256, 0, stream>>>(w, 1 / factor, reinterpret_cast<__half*>(halves));
   cuda_check(cudaGetLastError(), "decoding vector codes");
 }
 

@@ -1,17 +1,20 @@
 // Products of vector codes (formats/vector_code.h) on a GPU: y = W x for rows of output, and values one by one for what
 // else reads them.
 //
-// Codes lie in groups of 128 vectors of a row. Lane l of a warp has vectors l, l + 32, l + 64 and l + 96 of a group
-// ("which" = 0 to 3), and a group is a record of lines, a word for each lane:
+// Codes lie as tensor cores multiply them (m16n8k32): a unit is sixteen rows that have one codebook, a span of it 64
+// vectors (512 columns), a chunk four of those. In a span's record lane 4 g + t has of each chunk the vector t of row g
+// and of row g + 8: 32 codes, code 2 c + h of chunk c and row g + 8 h.
 //
-//     index   32 bits: up to 256 centroids, vector `which` in bits 8 which ..; if there are more or one sign, which is
-//             part of the index (centroids, then the same negated), 64 bits: a place (below) in bits 13 which ..
-//     sign    8 signs, 32 bits: entry 4 h + j of a vector in bit 8 j + 2 which + h
-//             4 signs, 16 bits: pair 2 h + p in bit 8 p + 2 which + h
+//     index   up to 256 centroids: 8 bits, code i in byte i; if there are more or one sign, which is part of the index
+//             (centroids, then the same negated): 16 bits, eight times a place (below)
+//     sign    8 signs: half h of code i (entries 4 h to 4 h + 3) in word i / 4; entry 4 h + b in bit 8 b + 7 - k of it,
+//             k = 2 (i % 4) + h
+//             4 signs: in word i / 8; pair 2 h + p in bit 8 (p + 2 (i % 8 / 4)) + 7 - k
 //
-//     row 0: [index 32 x 4 or 8][sign 32 x 4 or 2] [next group] ...   row 1: ...   whole sixteens of rows
+//     unit 0: [span 0: index, 16 bytes a lane at a time; sign, so too] [span 1] ...   unit 1: ...
 //
-// so that an address is a shift and a mask, and four signs, shifted and masked, are the lowest bits of four bytes.
+// so that an address is one permutation of bytes, and four signs, shifted to the highest bits of four bytes and spread
+// over them, are what turns four entries (v ^ -1 is -v - 1).
 //
 // Sixteen lanes read shared memory at once, and where they meet on a pair of its 16 pairs of banks, one after the other.
 // Up to 256 centroids have a copy for each pair. More have two places, on pairs that have little to do with each other,
@@ -19,9 +22,9 @@
 // times.
 //
 // Activations times the column scales are rounded to whole numbers of 16 bits (24 where FP32 is asked for) under one
-// scale for every group of 128 vectors, and are multiplied as two (three) planes of bytes by the centroids' bytes
-// (dp4a); what a lane adds up of a group is an exact integer. The order of the rest is the weight's alone, so a row of
-// x gets the same bits in any batch.
+// scale for every group of 128 vectors, and are multiplied as two (three) planes of bytes by the centroids' bytes: a
+// plane of a row of x is a column of the tensor cores' product. A span's sum is an exact integer. The order of the rest
+// is the weight's alone, so a row of x gets the same bits in any batch.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -30,9 +33,9 @@
 
 namespace fidelio::cuda {
 
-constexpr int kVectorLanes = 32, kVectorGroup = 4 * kVectorLanes;
-constexpr int kVectorUnit = 16;  // rows that have one codebook
-constexpr int kVectorPlaces = 4096, kVectorPlaceBits = 13;
+constexpr int kVectorGroup = 128;  // vectors whose columns of x have one scale
+constexpr int kVectorUnit = 16, kVectorSpan = 64, kVectorCodes = kVectorUnit * kVectorSpan / 32;  // of a lane
+constexpr int kVectorPlaces = 4096;
 
 // The other place of the centroid at one below kVectorPlaces, and the centroid at any.
 constexpr int second_place(int centroid) { return kVectorPlaces + (centroid ^ ((centroid >> 4 ^ centroid >> 8) & 15)); }
@@ -54,31 +57,48 @@ struct Divisor {
 #endif
 };
 
+// Where vector v of a row is in its unit: the span, the lane and which of its codes; and where a sign's bit is.
+struct VectorSlot {
+  int64_t span = 0;
+  int lane = 0, code = 0;
+  constexpr VectorSlot(int64_t row, int64_t v)
+      : span(v / kVectorSpan),
+        lane(static_cast<int>(row % 8 * 4 + v % 4)),
+        code(static_cast<int>(v % kVectorSpan / 4 * 2 + row % kVectorUnit / 8)) {}
+  // Where byte `byte` of what the lane has in a section is, 16 bytes of each lane at a time.
+  constexpr int byte_at(int byte) const { return (byte / 16 * 32 + lane) * 16 + byte % 16; }
+  // The bit of sign j in what the lane has of signs.
+  constexpr int sign_bit(int signs, int j) const {
+    const int half = j / (signs / 2), at = j % (signs / 2);
+    const int k = 2 * (code % 4) + half, word = code * signs / 32;
+    return 32 * word + 8 * (signs == 8 ? at : at + 2 * (code % 8 / 4)) + 7 - k;
+  }
+};
+
 // Device addresses of a packed weight.
 struct VectorWeight {
   int64_t out = 0, in = 0, vectors = 0;  // ceil(in / 8) of a row
-  int64_t groups = 0;                    // ceil(vectors / 128)
+  int64_t groups = 0;                    // of 128 vectors
   int entries = 0;                       // of a codebook
   int signs = 0;                         // 1, 4 or 8
-  int log_warps = 0;                     // vector_log_warps()
   bool high = false;
-  const uint8_t* codes = nullptr;    // (out, groups, record_bytes()); null: no vector codes
+  const uint8_t* codes = nullptr;    // (units, spans, record_bytes()); null: no vector codes
   const int8_t* codebook = nullptr;  // (blocks, entries, 8), from -127 to 127
   const float* row = nullptr;        // (out), whole sixteens
   const uint16_t* column = nullptr;  // FP16 (8 vectors), zeros behind the last
   const float* bias = nullptr;       // (out), or null
   // Corrections: of row r those from begin[r] to begin[r + 1].
+  int64_t corrections = 0;
   const int32_t* begin = nullptr;  // (out + 1); null: none
-  const uint16_t* place = nullptr;
-  const int8_t* value = nullptr;    // (., 8)
-  const uint16_t* scale = nullptr;  // FP16
+  const int8_t* value = nullptr;   // (., 8)
+  const uint32_t* tag = nullptr;   // the vector's place in the low half, its scale in FP16 in the high one
 
   // Of sixteens of rows, of which there are units.by, codebook b of blocks.by has those from units.by b / blocks.by on.
   // The packer checks that these products, and the number of records, are below 2^31.
-  Divisor units, blocks;
+  Divisor units, blocks, spans;
   bool fits() const {
-    const uint64_t most = uint64_t{1} << 31, rows = static_cast<uint64_t>(out) + kVectorUnit;
-    return rows * static_cast<uint64_t>(groups) < most && (uint64_t{units.by} + 1) * (uint64_t{blocks.by} + 3) < most;
+    const uint64_t most = uint64_t{1} << 31, rows = (uint64_t{units.by} + 2) * kVectorUnit;
+    return rows * spans.by < most && (uint64_t{units.by} + 1) * (uint64_t{blocks.by} + 3) < most;
   }
 #ifdef __CUDACC__
   __device__ int first_unit(int block) const { return static_cast<int>(blocks.quotient(units.by * block)); }
@@ -86,20 +106,13 @@ struct VectorWeight {
     return static_cast<int>(units.quotient((unit + 1u) * blocks.by + units.by - 1)) - 1;
   }
 #endif
-  constexpr int sign_at() const { return kVectorLanes * (high ? 8 : 4); }  // in a record
-  constexpr int record_bytes() const { return sign_at() + kVectorLanes * (signs == 8 ? 4 : signs == 4 ? 2 : 0); }
-  bool goes_with(const VectorWeight& w) const {  // in one launch
-    return in == w.in && signs == w.signs && high == w.high && log_warps == w.log_warps;
-  }
+  constexpr int sign_at() const { return 32 * kVectorCodes * (high ? 2 : 1); }  // in a record
+  constexpr int record_bytes() const { return sign_at() + (signs == 1 ? 0 : 32 * kVectorCodes * signs / 8); }
+  bool goes_with(const VectorWeight& w) const { return in == w.in && signs == w.signs && high == w.high; }  // a launch
 };
 
 // Columns that a thread block's shared memory has room for, with one row of x of 24 bits.
 int64_t most_vector_columns();
-
-// How many warps take four rows together, as a power of two. A round of four rows costs its groups and about as much as
-// one more of them: where a thread block has many rows of a weight, single warps have fewer rounds; where it has few,
-// pairs have all warps at work. By the weight alone, as its sums shall not depend on what else is in a launch.
-int vector_log_warps(const VectorWeight& w);
 
 struct VectorOutput {
   const VectorWeight* weight = nullptr;
