@@ -322,6 +322,8 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
            {R"(\"domain\":\"text\",\"ear\":{)", '9', "of text, measured is 0.9"},
            {R"(\"confidence\":0.95,\"domain\":\"text\",\"ear\":{)", '9', "of the text promised of, measured"},
            {R"(\"next_document\":{\"ear\":{)", '9', "of a new document of text, measured is 0.9"},
+           {R"(\"top1\":{)", '9', "it claims top1 1.000000 ["},
+           {R"(\"perplexity_ratio\":{)", '9', "it claims a perplexity ratio 1.000000 ["},
            {R"(\"context\":128,\"documents)", '9', "it counts 9"}}) {
     std::string changed = file;
     size_t at = changed.find(of);

@@ -56,10 +56,10 @@ std::vector<PlainWords> in_plain_words(const nlohmann::json& certificate);
 // A measured number of a certificate; ends that the data give none of (one document) are null there and NaN here.
 Estimate read_estimate(const nlohmann::json& json);
 
-// EAR and KL of some text, as a certificate claims them.
+// What a certificate claims of some text; NaN: nothing.
 struct ClaimedFigure {
   std::string of;  // "all text", "docs", "a new document of docs"
-  Estimate ear, kl;
+  Estimate ear, kl, top1, perplexity_ratio;
 };
 // What a checkpoint's certificate claims, as far as measuring it again needs. Throws Error for a checkpoint without one
 // and for a damaged one.
