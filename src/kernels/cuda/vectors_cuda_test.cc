@@ -224,6 +224,68 @@ TEST_F(VectorsCuda, ARowThatTheProductMakesHasTheBitsOfOneInMemory) {
     }
 }
 
+// Products of one row in one launch, each of what those before it made, as a layer has them: the bits of launches of
+// their own. Ten times, as thread blocks meet in another order each time. Of 300 columns most have no part of a product;
+// of 6,000 gate's and up's have more of it than their sums have room for. Five products are two launches.
+TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
+  Cuda& b = *backend_;
+  uint64_t step = 0;
+  for (const auto& [formats, wide, inner] :
+       {std::tuple{std::array{"vq8k12s1+r2.2", "vq8k12s1+r2.2"}, int64_t{300}, int64_t{700}},
+        {{"vq8k20s8+r4.7", "vq8k20s8+r4.7"}, 2048, 5000},
+        {{"vq8k16s8", "vq8k16s8"}, 1024, 2600},
+        {{"vq8k12s1+r2.2", "vq8k12s1+r2.2"}, 1000, 30000},
+        {{"vq8k20s8+r4.7", "vq8k16s8"}, 512, 1000}}) {
+    SCOPED_TRACE(fmt::format("{} and {}, {} and {} columns", formats[0], formats[1], wide, inner));
+    const Cuda::Linear o = b.pack(random_vectors(formats[0], wide, wide)),
+                       gate = b.pack(random_vectors(formats[1], inner, wide)),
+                       up = b.pack(random_vectors(formats[1], inner, wide)),
+                       down = b.pack(random_vectors(formats[0], wide, inner)),
+                       q = b.pack(random_vectors(formats[0], wide, wide)),
+                       k = b.pack(random_vectors(formats[0], wide / 4, wide));
+    b.reserve(1, std::max(wide, inner), 64);
+    Batch batch;
+    const std::vector<int32_t> ids(1), pages = {0};
+    batch.append(ids, 0, pages, 1, RowKind::output);
+    Rng rng(9);
+    Cuda::Matrix stream = b.allocate(1, wide), heads = b.allocate(1, wide), weight = b.allocate(1, wide),
+                 of_gate = b.allocate(1, inner), of_up = b.allocate(1, inner), of_q = b.allocate(1, wide),
+                 of_k = b.allocate(1, wide / 4);
+    std::vector<float> values(static_cast<size_t>(wide)), at_first(values.size());
+    for (float& v : at_first) v = static_cast<float>(rng.normal());
+    for (Cuda::Matrix* m : {&heads, &weight}) {
+      for (float& v : values) v = static_cast<float>(rng.normal());
+      b.upload(values, *m);
+    }
+    const auto layer = [&](bool repeated) {
+      b.begin(batch, Activations::a16, kShape);
+      b.upload(at_first, stream);
+      const auto work = [&] {
+        using Output = std::pair<const Cuda::Linear*, Cuda::Matrix*>;
+        b.linear_add(b.input(heads), o, stream);
+        b.linear(b.norm(stream, weight, 1e-5f), std::array{Output{&gate, &of_gate}, Output{&up, &of_up}});
+        b.linear_add(b.gated(of_gate, of_up, Gate::silu, 1), down, stream);
+        b.linear(b.norm(stream, weight, 1e-5f), std::array{Output{&q, &of_q}, Output{&k, &of_k}});
+        b.linear_add(b.norm(of_q, weight, 1e-5f), o, stream);
+      };
+      if (repeated)
+        b.repeat(++step, work);
+      else
+        work();
+      std::vector<float> got;
+      for (Cuda::Matrix* m : {&stream, &of_q, &of_k}) {
+        values.resize(static_cast<size_t>(m->columns));
+        b.download(*m, 0, 1, values);
+        got.insert(got.end(), values.begin(), values.end());
+      }
+      return got;
+    };
+    const std::vector<float> alone = layer(false);
+    for (const float v : alone) ASSERT_TRUE(std::isfinite(v));
+    for (int i = 0; i < 10; ++i) ASSERT_EQ(layer(true), alone) << i;
+  }
+}
+
 // Two products and, where there is a correction, a sum: the values of decode_row(), bit for bit.
 TEST_F(VectorsCuda, EmbeddingGivesTheDecodedRows) {
   for (const char* format : {"vq8k12s1+r2.2", "vq8k16s4", "vq8k16s8+r5.0"}) {

@@ -141,8 +141,9 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   s.logit_count = static_cast<int64_t>(batch.logit_rows.size());
   const auto sequences = static_cast<int64_t>(batch.segments.size());
   s.fresh = {};
-  s.joining = false;
+  s.joining = s.chaining = false;
   s.waiting.reset();  // of a step that was given up
+  s.chain.clear();
   s.routing.alone = false;
   s.turned.assign(shape.rotations.size(), 0);
   s.next_count = 0;
@@ -188,15 +189,17 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
 void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
   State& s = *state_;
   if (s.kind != RowKind::output || s.rows > cuda::kRecordedRows || s.mode == Activations::f32) return work();
+  const bool chains = State::may_chain();
   const auto joined = [&] {
     s.joining = s.rows == 1 && s.mode == Activations::a16 && cuda::device_code().hopper;
+    s.chaining = s.joining && chains;
     work();
     s.flush();
-    s.joining = false;
+    s.joining = s.chaining = false;
   };
   constexpr size_t kMostGraphs = 256;
   const std::array<int, 3> units{s.units.count, s.units.rows, s.units.of_sequence};
-  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, units, s.mode, s.high_bits};
+  const State::Shape shape{what, s.rows, s.logit_count, s.cuts, units, s.mode, s.high_bits, chains};
   const auto found = s.graphs.find(shape);
   if (found == s.graphs.end()) {  // once without: whatever is done only once happens outside a graph
     joined();

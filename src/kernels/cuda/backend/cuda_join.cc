@@ -9,6 +9,10 @@ namespace fidelio {
 using cuda::LowbitJoin;
 
 void Cuda::State::flush() {
+  if (!chain.empty()) {
+    const std::vector<cuda::VectorProduct> products = std::exchange(chain, {});
+    return cuda::vector_chain(stream, products, chain_arrived.as<uint32_t>());
+  }
   if (!waiting) return;
   const Waiting w = *std::exchange(waiting, std::nullopt);
   cuda::lowbit_linear(stream, w.product, {w.upcoming, w.upcoming_count});
@@ -38,6 +42,8 @@ bool Cuda::State::join_waiting() {
 bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
   if (!joining || weights.size() > cuda::kMaxTogether) return false;
+  if (chaining && way_of(*weights[0].first, mode, RowKind::output) == Way::vectors)
+    return defer_vectors(input, weights, add);
   const cuda::LowbitShape& first = seen_as(input, *weights[0].first).lowbit.shape;
   for (const auto& [w, y] : weights)
     if (!is_integers(*w) || !goes_with(seen_as(input, *w).lowbit.shape, first)) return false;
@@ -58,6 +64,23 @@ bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
   next_one.upcoming_count = std::exchange(next_count, 0);
   std::copy_n(next, next_one.upcoming_count, next_one.upcoming);
   waiting = next_one;
+  return true;
+}
+
+bool Cuda::State::defer_vectors(const Acts& input, Outputs weights, bool add) {
+  const cuda::VectorWeight& first = weights[0].first->values.vectors;
+  std::vector<Product> products;
+  for (const auto& [w, y] : weights) {
+    if (way_of(*w, mode, RowKind::output) != Way::vectors || !w->values.vectors.goes_with(first)) return false;
+    products.emplace_back(w, y->data());
+  }
+  const cuda::VectorProduct product = vector_product(input, products, add);
+  if (product.input.kind == cuda::VectorInput::Kind::values) write_values();
+  if (waiting || chain.size() == cuda::kMostChained ||
+      (!chain.empty() && !chain[0].outputs[0].weight->is_read_as(first)))
+    flush();
+  grow(chain_arrived, sizeof(uint32_t));
+  chain.push_back(product);
   return true;
 }
 

@@ -89,11 +89,7 @@ void Cuda::State::multiply_together(const Acts& input, std::span<const Product> 
     for (const auto& [w, y] : products) multiply(input, *w, y, false);
     return;
   }
-  if (vectors) {
-    cuda::VectorOutput outputs[cuda::kMaxTogether];
-    for (size_t i = 0; i < products.size(); ++i) outputs[i] = {&products[i].first->values.vectors, products[i].second};
-    return multiply_vectors(input, {outputs, products.size()}, false);
-  }
+  if (vectors) return multiply_vectors(input, products, false);
   const Acts seen = seen_by(products[0].first->spec, input);
   cuda::LowbitOutput outputs[cuda::kMaxTogether];
   for (size_t i = 0; i < products.size(); ++i)
@@ -116,7 +112,7 @@ void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, b
     case Way::dense:
       return multiply_dense(input, w, y, add);
     case Way::vectors:
-      return multiply_vectors(input, std::array{cuda::VectorOutput{&w.values.vectors, y}}, add);
+      return multiply_vectors(input, std::array{Product{&w, y}}, add);
   }
 }
 
@@ -134,18 +130,24 @@ void Cuda::State::multiply_blocks(const Acts& input, std::span<const cuda::Lowbi
   cuda::lowbit_linear(stream, prepared(input), outputs, add, take_upcoming());
 }
 
-void Cuda::State::multiply_vectors(const Acts& input, std::span<const cuda::VectorOutput> outputs, bool add) {
-  assert(is_alive(input) && "an Acts dies at the next call that returns one");
+cuda::VectorProduct Cuda::State::vector_product(const Acts& input, std::span<const Product> products, bool add) const {
+  cuda::VectorProduct product;
+  for (const auto& [w, y] : products) product.outputs[product.count++] = {&w->values.vectors, y};
+  product.input = {input.values, input.rows};
+  product.add = add;
   using Kind = cuda::VectorInput::Kind;
-  const bool exact = mode == Activations::f32;
-  cuda::VectorInput from{input.values, input.rows};
-  if (unwritten.x && unwritten.joins() && !exact && cuda::makes_vector_input(outputs, from)) {
-    from.kind = unwritten.norm ? Kind::norm : Kind::gate;
-    from.x = unwritten.x, from.with = unwritten.with, from.eps = unwritten.eps;
-  } else {
-    write_values();
-  }
-  cuda::vector_linear(stream, outputs, from, exact, add);
+  if (!unwritten.x || !unwritten.joins() || mode == Activations::f32 || !cuda::makes_vector_input(product))
+    return product;
+  product.input.kind = unwritten.norm ? Kind::norm : Kind::gate;
+  product.input.x = unwritten.x, product.input.with = unwritten.with, product.input.eps = unwritten.eps;
+  return product;
+}
+
+void Cuda::State::multiply_vectors(const Acts& input, std::span<const Product> products, bool add) {
+  assert(is_alive(input) && "an Acts dies at the next call that returns one");
+  const cuda::VectorProduct product = vector_product(input, products, add);
+  if (product.input.kind == cuda::VectorInput::Kind::values) write_values();
+  cuda::vector_linear(stream, product, mode == Activations::f32);
 }
 
 void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add) {

@@ -1,6 +1,7 @@
 // What a Cuda holds between calls: the step under way, its scratch, recorded graphs. For cuda*.cc alone.
 #pragma once
 #include <array>
+#include <atomic>
 #include <cassert>
 #include <map>
 #include <optional>
@@ -27,8 +28,14 @@ struct ChoiceScratch {
 }  // namespace cuda
 
 struct Cuda::State {
-  explicit State(const Options& options) : info(cuda::open_device(options.device)), stream(cuda::make_stream()) {}
-  ~State() { cuda::destroy_stream(stream); }
+  explicit State(const Options& options) : info(cuda::open_device(options.device)), stream(cuda::make_stream()) {
+    ++open;
+  }
+  ~State() {
+    cuda::destroy_stream(stream);
+    --open;
+  }
+  static inline std::atomic<int> open = 0;
 
   cuda::DeviceInfo info;
   cuda::Stream stream;
@@ -101,6 +108,13 @@ struct Cuda::State {
   using Outputs = std::span<const std::pair<const cuda::Linear*, Matrix*>>;
   bool defer(const Acts& input, Outputs weights, bool add);
   bool join_waiting();
+  // Products of vector codes make their rows themselves, and wait until something else needs the stream, if this is the
+  // only one that can have such launches.
+  bool chaining = false;
+  static bool may_chain() { return open == 1 && cuda::may_chain_vectors(); }
+  std::vector<cuda::VectorProduct> chain;  // or `waiting`, not both
+  DeviceBuffer chain_arrived;
+  bool defer_vectors(const Acts& input, Outputs weights, bool add);
   void flush();  // launches what waits: before all else that touches the stream
   static bool goes_with(const cuda::LowbitShape& a, const cuda::LowbitShape& b) {  // in one launch
     return a.kind == b.kind && a.bits == b.bits && a.group == b.group && a.byte_scale == b.byte_scale && a.in == b.in &&
@@ -109,7 +123,7 @@ struct Cuda::State {
 
   // Steps seen, by what they are and by their shape. Addresses of everything but matrices and weights are in them too,
   // so they go when scratch grows.
-  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, std::array<int, 3>, Activations, int>;
+  using Shape = std::tuple<uint64_t, int64_t, int64_t, int, std::array<int, 3>, Activations, int, bool>;
   std::map<Shape, cuda::Graph> graphs;
   int64_t logit_count = 0;
 
@@ -188,7 +202,8 @@ struct Cuda::State {
   // What the next product is to ask for.
   std::span<const cuda::Upcoming> take_upcoming() { return {next, std::exchange(next_count, 0)}; }
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add);
-  void multiply_vectors(const Acts& input, std::span<const cuda::VectorOutput> outputs, bool add);
+  cuda::VectorProduct vector_product(const Acts& input, std::span<const Product> products, bool add) const;
+  void multiply_vectors(const Acts& input, std::span<const Product> products, bool add);
 
   void cut_units(const Batch& batch, const AttentionShape& shape, std::vector<int32_t>& table);
   cuda::AttentionArguments arguments(const KvCache& cache, int layer) const;

@@ -76,7 +76,8 @@ struct RowColumns {
   float4 x[2] = {}, with[2] = {};
 };
 
-// A row as a thread block makes it, 512 vectors at a time.
+// A row as a thread block makes it, 512 vectors at a time. kEights: rows are whole eights.
+template <bool kEights>
 struct MadeRow {
   const VectorWeight& w;
   const VectorInput& from;
@@ -85,7 +86,7 @@ struct MadeRow {
 
   __device__ int in() const { return static_cast<int>(w.in); }
   __device__ void load(const float* from, int v, float4 (&to)[2]) const {
-    if (w.in % 8 == 0) {
+    if constexpr (kEights) {
       const auto* four = reinterpret_cast<const float4*>(from) + 2 * v;
       if (v * 8 < in()) to[0] = four[0], to[1] = four[1];
     } else {
@@ -130,8 +131,8 @@ struct MadeRow {
 // thread's first of row 0. kept: where
 // the row itself is to be, with zeros behind the last column, or null; squares: find_factor()'s; largest: two floats a
 // warp. Ends without a barrier of the whole block.
-template <int kRows, int kPlanes>
-__device__ void make_inputs(MadeRow row, RowColumns columns, const VectorInputs<kRows, kPlanes>& to, float* kept,
+template <int kRows, int kPlanes, typename Row>
+__device__ void make_inputs(Row row, RowColumns columns, const VectorInputs<kRows, kPlanes>& to, float* kept,
                             float* squares, float* largest) {
   const int quad = threadIdx.x / kVectorGroup, lane = threadIdx.x % 32, end = to.groups * kVectorGroup;
   const int step = blockDim.x, last = static_cast<int>(row.from.rows) - 1;

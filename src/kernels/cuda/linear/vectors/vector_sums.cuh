@@ -7,38 +7,78 @@ namespace fidelio::cuda {
 constexpr int kVectorWarps = 16, kVectorThreads = 32 * kVectorWarps;  // of a thread block
 constexpr int book_bytes(bool high) { return kVectorPlaces * 8 * (high ? 2 : 1); }
 
+// 4 or 8 bytes from global to shared memory without a register, part of the thread's next group of copies.
+template <int bytes>
+__device__ __forceinline__ void copy_few(void* shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(ptx::shared_address(shared)), "l"(global), "n"(bytes)
+               : "memory");
+}
+
 // Entries lie in shared memory as they are multiplied, with one sign also negated; where there are few, 16 times each, a
 // copy for each pair of banks, else twice.
 template <int kSigns, bool kHigh>
 struct Book {
-  static constexpr int kEach =
-      kVectorPlaces / kVectorThreads;  // of a thread: entries thread, thread + kVectorThreads ..
-  uint2 entry[kEach];
-
-  __device__ static int count(const VectorWeight& w) { return w.entries * (kHigh ? 1 : 16); }
-  __device__ void load(const VectorWeight& w, int block) {
-    const auto* from = reinterpret_cast<const uint2*>(w.codebook) + int64_t{block} * w.entries;
-    const int first = threadIdx.x, here = count(w);
-#pragma unroll
-    for (int j = 0; j < kEach; ++j)
-      if (first + j * kVectorThreads < here)
-        entry[j] = __ldg(from + (kHigh ? first : first / 16) + j * kVectorThreads / (kHigh ? 1 : 16));
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  static constexpr bool kFetched = kHigh;  // by one thread, which needs no instruction of the others
+#else
+  static constexpr bool kFetched = false;
+#endif
+  __device__ static const uint2* entries(const VectorWeight& w, int block) {
+    return reinterpret_cast<const uint2*>(w.codebook) + int64_t{block} * w.entries;
   }
-  __device__ void store(const VectorWeight& w, std::byte* to) const {
-    auto* book = reinterpret_cast<uint2*>(to);
-    const int first = threadIdx.x, here = count(w);
+  // kFetched, one thread: what others did with its place is over. `arrived`: a barrier in shared memory.
+  __device__ static void fetch(const VectorWeight& w, int block, int count, std::byte* to, uint32_t arrived) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    ptx::expect(arrived, static_cast<uint32_t>(count * w.entries * 8));
+    for (int i = 0; i < count; ++i)
+      ptx::fetch(ptx::shared_address(to) + i * book_bytes(kHigh), entries(w, block + i),
+                 static_cast<uint32_t>(w.entries * 8), arrived);
+#endif
+  }
+  __device__ static void wait(uint32_t arrived, int parity) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    ptx::wait(arrived, parity);
+#endif
+  }
+  // Else of many centroids the thread's part, in its next group of copies.
+  __device__ static void copy(const VectorWeight& w, int block, std::byte* to) {
+    if constexpr (!kHigh) return;
+    const uint2* const from = entries(w, block);
+#pragma unroll 4
+    for (int i = threadIdx.x; i < w.entries / 2; i += kVectorThreads)
+      ptx::copy_async(ptx::shared_address(to) + 16 * i, from + 2 * i);
+  }
+  // What else is in the book: of many centroids what the thread has copied, or one has fetched, in other places; of few
+  // all of it. (Copies of few as copies of eight bytes that need no register took 4 us of a product of a chain.)
+  __device__ static void complete(const VectorWeight& w, int block, std::byte* book) {
+    auto* entry = reinterpret_cast<uint2*>(book);
+    if constexpr (!kHigh) {
+      constexpr int kEach = kVectorPlaces / kVectorThreads;
+      const uint2* const from = entries(w, block);
+      const int first = threadIdx.x, here = w.entries * 16;
+      uint2 own[kEach] = {};
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int i = first + j * kVectorThreads;
-      if (i >= here) continue;
-      const uint2 e = entry[j];
-      put(book, i, e);
-      if constexpr (kSigns == 1) put(book, i + here, {__vneg4(e.x), __vneg4(e.y)});
+      for (int j = 0; j < kEach; ++j)
+        if (first + j * kVectorThreads < here) own[j] = __ldg(from + first / 16 + j * kVectorThreads / 16);
+#pragma unroll
+      for (int j = 0; j < kEach; ++j)
+        if (first + j * kVectorThreads < here) entry[first + j * kVectorThreads] = own[j];
+      return;
     }
-  }
-  __device__ static void put(uint2* book, int i, uint2 e) {
-    book[i] = e;
-    if constexpr (kHigh) book[second_place(i)] = e;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < w.entries / 2; i += kVectorThreads) {
+      const uint4 two = reinterpret_cast<const uint4*>(book)[i];
+      const uint2 each[2] = {{two.x, two.y}, {two.z, two.w}};
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        entry[second_place(2 * i + j)] = each[j];
+        if constexpr (kSigns == 1) {
+          const int other = w.entries + 2 * i + j;
+          entry[other] = entry[second_place(other)] = {__vneg4(each[j].x), __vneg4(each[j].y)};
+        }
+      }
+    }
   }
 };
 
@@ -115,13 +155,6 @@ struct SpanSum {
     return fmaf(high, 256.0f, static_cast<float>(third));
   }
 };
-
-// 4 or 8 bytes from global to shared memory without a register, part of the thread's next group of copies.
-template <int bytes>
-__device__ __forceinline__ void copy_few(void* shared, const void* global) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(ptx::shared_address(shared)), "l"(global), "n"(bytes)
-               : "memory");
-}
 
 struct Correction {
   uint2 levels;

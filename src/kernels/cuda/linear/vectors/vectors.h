@@ -108,7 +108,8 @@ struct VectorWeight {
 #endif
   constexpr int sign_at() const { return 32 * kVectorCodes * (high ? 2 : 1); }  // in a record
   constexpr int record_bytes() const { return sign_at() + (signs == 1 ? 0 : 32 * kVectorCodes * signs / 8); }
-  bool goes_with(const VectorWeight& w) const { return in == w.in && signs == w.signs && high == w.high; }  // a launch
+  bool is_read_as(const VectorWeight& w) const { return signs == w.signs && high == w.high; }  // by one kernel
+  bool goes_with(const VectorWeight& w) const { return in == w.in && is_read_as(w); }          // of one input
 };
 
 // Columns that a thread block's shared memory has room for, with one row of x of 24 bits.
@@ -127,11 +128,25 @@ struct VectorInput {
   const float* with = nullptr;  // the norm's weight; up's outputs
   float eps = 0;
 };
-// Whether a product of these makes its row: where there are corrections, shared memory has to have room for it.
-bool makes_vector_input(std::span<const VectorOutput> outputs, const VectorInput& input);
-// y = or += W x + bias for each of the outputs, which go with one another.
-void vector_linear(Stream stream, std::span<const VectorOutput> outputs, const VectorInput& input, bool exact,
-                   bool add);
+// y = or += W x + bias of weights that go with one another.
+struct VectorProduct {
+  VectorOutput outputs[kMaxTogether];
+  int count = 0;
+  VectorInput input;
+  bool add = false;
+};
+// Whether it makes its row: where there are corrections, shared memory has to have room for it.
+bool makes_vector_input(const VectorProduct& product);
+void vector_linear(Stream stream, const VectorProduct& product, bool exact);
+
+// Products of one row in one launch, whose codes have one form (is_read_as()): each may read what those before it made,
+// if it makes its row. The next one's codes and codebooks come while a product ends. All thread blocks are on the device
+// at once, one a multiprocessor, and wait for each other: no other stream may have such a launch. (A cooperative launch
+// would see to that, but it begins when the kernel before has ended: 2.2 us, docs/lab/gpu.md.) `arrived`: a
+// GridBarrier's count in device memory, 0 at first.
+constexpr size_t kMostChained = 4;
+void vector_chain(Stream stream, std::span<const VectorProduct> products, uint32_t* arrived);
+bool may_chain_vectors();  // not where another process may have such launches beside this one's (MPS)
 // halves (out, in) = values / factor.
 void dequantise_vectors(Stream stream, const VectorWeight& w, float factor, uint16_t* halves);
 
