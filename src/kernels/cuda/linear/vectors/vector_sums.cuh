@@ -43,42 +43,41 @@ struct Book {
   }
   // Else of many centroids the thread's part, in its next group of copies.
   __device__ static void copy(const VectorWeight& w, int block, std::byte* to) {
-    if constexpr (!kHigh) return;
-    const uint2* const from = entries(w, block);
+    if constexpr (kHigh) {
+      const uint2* const from = entries(w, block);
 #pragma unroll 4
-    for (int i = threadIdx.x; i < w.entries / 2; i += kVectorThreads)
-      ptx::copy_async(ptx::shared_address(to) + 16 * i, from + 2 * i);
+      for (int i = threadIdx.x; i < w.entries / 2; i += kVectorThreads)
+        ptx::copy_async(ptx::shared_address(to) + 16 * i, from + 2 * i);
+    }
   }
   // What else is in the book: of many centroids what the thread has copied, or one has fetched, in other places; of few
   // all of it. (Copies of few as copies of eight bytes that need no register took 4 us of a product of a chain.)
   __device__ static void complete(const VectorWeight& w, int block, std::byte* book) {
     auto* entry = reinterpret_cast<uint2*>(book);
-    if constexpr (!kHigh) {
+    if constexpr (kHigh) {
+#pragma unroll 4
+      for (int i = threadIdx.x; i < w.entries / 2; i += kVectorThreads) {
+        const uint4 two = reinterpret_cast<const uint4*>(book)[i];
+        put(entry, w.entries, 2 * i, {two.x, two.y});
+        put(entry, w.entries, 2 * i + 1, {two.z, two.w});
+      }
+    } else {
       constexpr int kEach = kVectorPlaces / kVectorThreads;
-      const uint2* const from = entries(w, block);
-      const int first = threadIdx.x, here = w.entries * 16;
+      const uint2* const from = entries(w, block) + threadIdx.x / 16;
       uint2 own[kEach] = {};
 #pragma unroll
       for (int j = 0; j < kEach; ++j)
-        if (first + j * kVectorThreads < here) own[j] = __ldg(from + first / 16 + j * kVectorThreads / 16);
+        if (threadIdx.x + j * kVectorThreads < w.entries * 16) own[j] = __ldg(from + j * kVectorThreads / 16);
 #pragma unroll
       for (int j = 0; j < kEach; ++j)
-        if (first + j * kVectorThreads < here) entry[first + j * kVectorThreads] = own[j];
-      return;
+        if (threadIdx.x + j * kVectorThreads < w.entries * 16) entry[threadIdx.x + j * kVectorThreads] = own[j];
     }
-#pragma unroll 4
-    for (int i = threadIdx.x; i < w.entries / 2; i += kVectorThreads) {
-      const uint4 two = reinterpret_cast<const uint4*>(book)[i];
-      const uint2 each[2] = {{two.x, two.y}, {two.z, two.w}};
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        entry[second_place(2 * i + j)] = each[j];
-        if constexpr (kSigns == 1) {
-          const int other = w.entries + 2 * i + j;
-          entry[other] = entry[second_place(other)] = {__vneg4(each[j].x), __vneg4(each[j].y)};
-        }
-      }
-    }
+  }
+  // Centroid i, which is in its first place.
+  __device__ static void put(uint2* entry, int entries, int i, uint2 centroid) {
+    entry[second_place(i)] = centroid;
+    if constexpr (kSigns == 1)
+      entry[entries + i] = entry[second_place(entries + i)] = {__vneg4(centroid.x), __vneg4(centroid.y)};
   }
 };
 

@@ -23,6 +23,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "kernels/cuda/device/grid_barrier.cuh"
+#include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/linear/vectors/vector_worker.cuh"
 
 namespace fidelio::cuda {

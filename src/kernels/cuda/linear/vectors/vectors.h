@@ -128,8 +128,7 @@ struct VectorInput {
   const float* with = nullptr;  // the norm's weight; up's outputs
   float eps = 0;
 };
-// y = or += W x + bias of weights that go with one another.
-struct VectorProduct {
+struct VectorProduct {  // y = or += W x + bias of weights that go with one another
   VectorOutput outputs[kMaxTogether];
   int count = 0;
   VectorInput input;
@@ -140,13 +139,11 @@ bool makes_vector_input(const VectorProduct& product);
 void vector_linear(Stream stream, const VectorProduct& product, bool exact);
 
 // Products of one row in one launch, whose codes have one form (is_read_as()): each may read what those before it made,
-// if it makes its row. The next one's codes and codebooks come while a product ends. All thread blocks are on the device
-// at once, one a multiprocessor, and wait for each other: no other stream may have such a launch. (A cooperative launch
-// would see to that, but it begins when the kernel before has ended: 2.2 us, docs/lab/gpu.md.) `arrived`: a
-// GridBarrier's count in device memory, 0 at first.
+// if it makes its row. Thread blocks, one a multiprocessor, wait for each other: no other stream may have such a launch
+// (a cooperative one would see to that, and costs 2.2 us). `arrived`: a GridBarrier's count, 0 at first.
 constexpr size_t kMostChained = 4;
 void vector_chain(Stream stream, std::span<const VectorProduct> products, uint32_t* arrived);
-bool may_chain_vectors();  // not where another process may have such launches beside this one's (MPS)
+bool may_chain_vectors();  // not where other processes may have such launches at the same time (MPS)
 // halves (out, in) = values / factor.
 void dequantise_vectors(Stream stream, const VectorWeight& w, float factor, uint16_t* halves);
 
