@@ -226,7 +226,8 @@ TEST_F(VectorsCuda, ARowThatTheProductMakesHasTheBitsOfOneInMemory) {
 
 // Products of one row in one launch, each of what those before it made, as a layer has them: the bits of launches of
 // their own. Ten times, as thread blocks meet in another order each time. Of 300 columns most have no part of a product;
-// of 6,000 gate's and up's have more of it than their sums have room for. Five products are two launches.
+// a row of 30,000 has no room beside corrections. Columns that are no eights, other forms of codes and a fifth product
+// begin another launch.
 TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
   Cuda& b = *backend_;
   uint64_t step = 0;
@@ -235,6 +236,7 @@ TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
         {{"vq8k20s8+r4.7", "vq8k20s8+r4.7"}, 2048, 5000},
         {{"vq8k16s8", "vq8k16s8"}, 1024, 2600},
         {{"vq8k12s1+r2.2", "vq8k12s1+r2.2"}, 1000, 30000},
+        {{"vq8k12s1+r2.2", "vq8k12s1+r2.2"}, 512, 700},
         {{"vq8k20s8+r4.7", "vq8k16s8"}, 512, 1000}}) {
     SCOPED_TRACE(fmt::format("{} and {}, {} and {} columns", formats[0], formats[1], wide, inner));
     const Cuda::Linear o = b.pack(random_vectors(formats[0], wide, wide)),

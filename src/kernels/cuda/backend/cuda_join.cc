@@ -77,7 +77,7 @@ bool Cuda::State::defer_vectors(const Acts& input, Outputs weights, bool add) {
   const cuda::VectorProduct product = vector_product(input, products, add);
   if (product.input.kind == cuda::VectorInput::Kind::values) write_values();
   if (waiting || chain.size() == cuda::kMostChained ||
-      (!chain.empty() && !chain[0].outputs[0].weight->is_read_as(first)))
+      (!chain.empty() && chain[0].outputs[0].weight->form() != first.form()))
     flush();
   grow(chain_arrived, sizeof(uint32_t));
   chain.push_back(product);

@@ -199,8 +199,8 @@ bool launch_format(Stream stream, const VectorChain& chain) {
 // Of one row of x.
 template <int kPlanes>
 bool launch_row(Stream stream, const VectorChain& chain) {
-  return chain.product[0].weight[0].in % 8 == 0 ? launch_format<1, kPlanes, true>(stream, chain)
-                                                : launch_format<1, kPlanes, false>(stream, chain);
+  return chain.product[0].weight[0].has_eights() ? launch_format<1, kPlanes, true>(stream, chain)
+                                                 : launch_format<1, kPlanes, false>(stream, chain);
 }
 
 VectorArguments arguments_of(const VectorProduct& product) {
@@ -247,7 +247,7 @@ void vector_linear(Stream stream, const VectorProduct& product, bool exact) {
     p.input.x = product.input.x + m * p.weight[0].in;
     for (int i = 0; i < p.count; ++i) p.y[i] = product.outputs[i].y + m * p.weight[i].out;
     const bool alone =
-        exact || p.weight[0].in % 8 != 0;  // rows that are no eights are too rare to be multiplied together
+        exact || !p.weight[0].has_eights();  // rows that are no eights are too rare to be multiplied together
     const int64_t left = alone ? 1 : std::min<int64_t>(kMostRows, product.input.rows - m);
     if (rows = left; rows > 4 && launch_format<8, 2, true>(stream, chain)) continue;
     if (rows = std::min<int64_t>(4, left); rows > 1 && launch_format<4, 2, true>(stream, chain)) continue;

@@ -108,8 +108,9 @@ struct VectorWeight {
 #endif
   constexpr int sign_at() const { return 32 * kVectorCodes * (high ? 2 : 1); }  // in a record
   constexpr int record_bytes() const { return sign_at() + (signs == 1 ? 0 : 32 * kVectorCodes * signs / 8); }
-  bool is_read_as(const VectorWeight& w) const { return signs == w.signs && high == w.high; }  // by one kernel
-  bool goes_with(const VectorWeight& w) const { return in == w.in && is_read_as(w); }          // of one input
+  bool has_eights() const { return in % 8 == 0; }
+  int form() const { return (has_eights() ? 1 : -1) * (high ? 256 : 1) * signs; }  // a kernel has one
+  bool goes_with(const VectorWeight& w) const { return in == w.in && form() == w.form(); }
 };
 
 // Columns that a thread block's shared memory has room for, with one row of x of 24 bits.
@@ -119,8 +120,7 @@ struct VectorOutput {
   const VectorWeight* weight = nullptr;
   float* y = nullptr;  // (rows, out)
 };
-// What is multiplied: rows of values, or one row that the product makes itself, with the bits that it has in memory.
-struct VectorInput {
+struct VectorInput {  // rows of values, or one row that the product makes itself, with the bits that it has in memory
   enum class Kind : uint8_t { values, norm, gate };
   const float* x = nullptr;  // (rows, in); what is normalised; gate's outputs
   int64_t rows = 0;
@@ -138,7 +138,7 @@ struct VectorProduct {  // y = or += W x + bias of weights that go with one anot
 bool makes_vector_input(const VectorProduct& product);
 void vector_linear(Stream stream, const VectorProduct& product, bool exact);
 
-// Products of one row in one launch, whose codes have one form (is_read_as()): each may read what those before it made,
+// Products of one row in one launch, whose codes have one form (form()): each may read what those before it made,
 // if it makes its row. Thread blocks, one a multiprocessor, wait for each other: no other stream may have such a launch
 // (a cooperative one would see to that, and costs 2.2 us). `arrived`: a GridBarrier's count, 0 at first.
 constexpr size_t kMostChained = 4;
