@@ -16,10 +16,14 @@ namespace {
 const AttentionShape kShape{{{}}, {{std::vector<float>(32, 0.0f), 1.0f}}, 4, 2, 64, 1e-5f};
 
 // Random codes, codebooks, scales and corrections, with a bias. Rows have as many corrections as one another, or, if
-// they are crowded, the first ones all that they can.
-LinearWeight random_vectors(const char* format, int64_t out, int64_t in, bool crowded = false) {
+// they are crowded, the first ones all that they can. blocks: codebooks, if not as many as the format gives it.
+LinearWeight random_vectors(const char* format, int64_t out, int64_t in, bool crowded = false, int64_t blocks = 0) {
   LinearWeight w = allocate_weight(parse_format(format), out, in);
   auto& m = std::get<SignedVectors>(w.main);
+  if (blocks > 0) {
+    m.shape.blocks = blocks;
+    m.codebook = OwnedTensor::allocate(DType::i8, codebook_shape(m.shape));
+  }
   const VectorShape& s = m.shape;
   Rng rng(11);
   const auto scale = [&] { return to_f16(static_cast<float>(0.01 + 0.02 * rng.uniform())); };
@@ -113,13 +117,14 @@ TEST_F(VectorsCuda, ProductsAgreeWithDecodedWeightsAndRowsDoNotDependOnTheBatch)
                         {RowKind::output, Activations::f32, 127 << 16, 40 * 0x1p-24},
                         {RowKind::prompt, Activations::a16, 0, 3 * 0x1p-11}};
   for (const char* format : {"vq8k9s1", "vq8k12s1+r2.2", "vq8k12s4+r9.0", "vq8k16s4", "vq8k16s8", "vq8k20s8+r4.7"})
-    for (const auto& [out, in, crowded] : {std::tuple<int64_t, int64_t, bool>{37, 72, false},
-                                           {300, 1000, false},
-                                           {16, 61, false},
-                                           {1040, 2048, false},
-                                           {1040, 2048, true}}) {
+    for (const auto& [out, in, crowded, blocks] : {std::tuple<int64_t, int64_t, bool, int64_t>{37, 72, false, 0},
+                                                   {300, 1000, false, 0},
+                                                   {16, 61, false, 0},
+                                                   {9000, 72, false, 500},
+                                                   {1040, 2048, false, 0},
+                                                   {1040, 2048, true, 0}}) {
       SCOPED_TRACE(fmt::format("{} {} x {}{}", format, out, in, crowded ? ", crowded" : ""));
-      const LinearWeight weight = random_vectors(format, out, in, crowded);
+      const LinearWeight weight = random_vectors(format, out, in, crowded, blocks);
       const std::vector<float> decoded = decode(weight);
       const Cuda::Linear packed = backend_->pack(weight);
       Rng rng(3);
@@ -230,9 +235,12 @@ TEST_F(VectorsCuda, ARowThatTheProductMakesHasTheBitsOfOneInMemory) {
 // begin another launch.
 TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
   Cuda& b = *backend_;
+  constexpr int64_t kManyBooks = 18000;  // outputs of gate: a thread block goes through more than two codebooks
   uint64_t step = 0;
   for (const auto& [formats, wide, inner] :
        {std::tuple{std::array{"vq8k12s1+r2.2", "vq8k12s1+r2.2"}, int64_t{300}, int64_t{700}},
+        {{"vq8k12s1+r2.2", "vq8k12s1+r2.2"}, 64, kManyBooks},
+        {{"vq8k16s8", "vq8k16s8"}, 64, kManyBooks},
         {{"vq8k20s8+r4.7", "vq8k20s8+r4.7"}, 2048, 5000},
         {{"vq8k16s8", "vq8k16s8"}, 1024, 2600},
         {{"vq8k12s1+r2.2", "vq8k12s1+r2.2"}, 1000, 30000},
@@ -240,7 +248,7 @@ TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
         {{"vq8k20s8+r4.7", "vq8k16s8"}, 512, 1000}}) {
     SCOPED_TRACE(fmt::format("{} and {}, {} and {} columns", formats[0], formats[1], wide, inner));
     const Cuda::Linear o = b.pack(random_vectors(formats[0], wide, wide)),
-                       gate = b.pack(random_vectors(formats[1], inner, wide)),
+                       gate = b.pack(random_vectors(formats[1], inner, wide, false, inner == kManyBooks ? 500 : 0)),
                        up = b.pack(random_vectors(formats[1], inner, wide)),
                        down = b.pack(random_vectors(formats[0], wide, inner)),
                        q = b.pack(random_vectors(formats[0], wide, wide)),
