@@ -230,7 +230,7 @@ TEST_F(VectorsCuda, ARowThatTheProductMakesHasTheBitsOfOneInMemory) {
 }
 
 // Products of one row in one launch, each of what those before it made, as a layer has them: the bits of launches of
-// their own. Ten times, as thread blocks meet in another order each time. Of 300 columns most have no part of a product;
+// their own. Ten times, the first as it is and the others recorded, as thread blocks meet in another order each time. Of 300 columns most have no part of a product;
 // a row of 30,000 has no room beside corrections. Columns that are no eights, other forms of codes and a fifth product
 // begin another launch.
 TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
@@ -267,6 +267,7 @@ TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
       for (float& v : values) v = static_cast<float>(rng.normal());
       b.upload(values, *m);
     }
+    ++step;
     const auto layer = [&](bool repeated) {
       b.begin(batch, Activations::a16, kShape);
       b.upload(at_first, stream);
@@ -279,7 +280,7 @@ TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
         b.linear_add(b.norm(of_q, weight, 1e-5f), o, stream);
       };
       if (repeated)
-        b.repeat(++step, work);
+        b.repeat(step, work);
       else
         work();
       std::vector<float> got;

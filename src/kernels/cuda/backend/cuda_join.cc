@@ -75,7 +75,6 @@ bool Cuda::State::defer_vectors(const Acts& input, Outputs weights, bool add) {
     products.emplace_back(w, y->data());
   }
   const cuda::VectorProduct product = vector_product(input, products, add);
-  if (product.input.kind == cuda::VectorInput::Kind::values) write_values();
   if (waiting || chain.size() == cuda::kMostChained ||
       (!chain.empty() && chain[0].outputs[0].weight->form() != first.form()))
     flush();

@@ -130,14 +130,16 @@ void Cuda::State::multiply_blocks(const Acts& input, std::span<const cuda::Lowbi
   cuda::lowbit_linear(stream, prepared(input), outputs, add, take_upcoming());
 }
 
-cuda::VectorProduct Cuda::State::vector_product(const Acts& input, std::span<const Product> products, bool add) const {
+cuda::VectorProduct Cuda::State::vector_product(const Acts& input, std::span<const Product> products, bool add) {
   cuda::VectorProduct product;
   for (const auto& [w, y] : products) product.outputs[product.count++] = {&w->values.vectors, y};
   product.input = {input.values, input.rows};
   product.add = add;
   using Kind = cuda::VectorInput::Kind;
-  if (!unwritten.x || !unwritten.joins() || mode == Activations::f32 || !cuda::makes_vector_input(product))
+  if (!unwritten.x || !unwritten.joins() || mode == Activations::f32 || !cuda::makes_vector_input(product)) {
+    write_values();
     return product;
+  }
   product.input.kind = unwritten.norm ? Kind::norm : Kind::gate;
   product.input.x = unwritten.x, product.input.with = unwritten.with, product.input.eps = unwritten.eps;
   return product;
@@ -145,9 +147,7 @@ cuda::VectorProduct Cuda::State::vector_product(const Acts& input, std::span<con
 
 void Cuda::State::multiply_vectors(const Acts& input, std::span<const Product> products, bool add) {
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
-  const cuda::VectorProduct product = vector_product(input, products, add);
-  if (product.input.kind == cuda::VectorInput::Kind::values) write_values();
-  cuda::vector_linear(stream, product, mode == Activations::f32);
+  cuda::vector_linear(stream, vector_product(input, products, add), mode == Activations::f32);
 }
 
 void Cuda::State::multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add) {

@@ -202,7 +202,8 @@ struct Cuda::State {
   // What the next product is to ask for.
   std::span<const cuda::Upcoming> take_upcoming() { return {next, std::exchange(next_count, 0)}; }
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add);
-  cuda::VectorProduct vector_product(const Acts& input, std::span<const Product> products, bool add) const;
+  // Its input is in memory, or it makes it.
+  cuda::VectorProduct vector_product(const Acts& input, std::span<const Product> products, bool add);
   void multiply_vectors(const Acts& input, std::span<const Product> products, bool add);
 
   void cut_units(const Batch& batch, const AttentionShape& shape, std::vector<int32_t>& table);

@@ -33,14 +33,15 @@ struct VectorChain {
   uint32_t* arrived;  // a GridBarrier's, where there are several
 };
 
-// What a thread block does of a chain, a stage after the other: units of a product, all of one weight, that have the
-// books of `block` and the next one.
+// What a thread block does of a chain, a stage after the other: `count` units of one weight, from `unit` on, that have
+// the codebooks of `block` and the next one.
 struct VectorStages {
-  int product = -1;                               // chain.count behind the last stage
-  bool first = false;                             // of the product
-  int which = 0, unit = 0, count = 0, block = 0;  // of which weight
-  int end = 0;                                    // of the thread block's units
-  int parity = 1;                                 // of how many there were before
+  int product = -1;    // chain.count behind the last stage
+  bool first = false;  // of the product
+  int which = 0;       // of its weights
+  int unit = 0, count = 0, block = 0;
+  int end = 0;     // of the thread block's units
+  int parity = 1;  // of how many stages there were before
 
   __device__ void advance(const VectorChain& chain) {
     unit += count, parity ^= 1;

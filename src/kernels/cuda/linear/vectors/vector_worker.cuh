@@ -40,10 +40,6 @@ struct VectorWorker {
     parts = reinterpret_cast<float*>(tags + p.fixes);
     begin = reinterpret_cast<int*>(parts + p.fixes * kCount);
   }
-  static int shared_bytes(int books, int groups, int spans, int at_once, bool keeps) {
-    return kStageBytes + books * book_bytes(kHigh) + vector_input_bytes(Inputs::kColumns, kCount, groups) +
-           (keeps ? row_bytes(groups) : 0) + 2 * kVectorWarps * 4 + at_once * unit_bytes(kCount, spans) + 4;
-  }
 
   // Of the rows of `here` units, which corrections there are.
   struct Fixes {

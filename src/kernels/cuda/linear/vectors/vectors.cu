@@ -99,7 +99,7 @@ __global__ void dequantise_spans(VectorWeight w, float inverse, __half* halves) 
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       if (j < count) values[j] = __float2half_rn(vector_value(w, row, v * 8 + j, at) * inverse);
-    if (w.in % 8 == 0) {
+    if (w.has_eights()) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(values);
     } else {
 #pragma unroll
@@ -125,27 +125,37 @@ bool has_corrections(const VectorArguments& p) {
   return std::any_of(p.weight, p.weight + p.count, [](const VectorWeight& w) { return w.begin != nullptr; });
 }
 
-// Shared memory of a product: two codebooks where beside them the sums of all of a thread block's units have room, or of
-// four, and most of their corrections; or one. 0 if there is not enough.
-template <int kSigns, bool kHigh, int kCount, int kPlanes, bool kEights>
-int arrange(VectorArguments& p) {
-  using Of = VectorWorker<kSigns, kHigh, kCount, kPlanes, kEights>;
-  const auto groups = static_cast<int>(p.weight[0].groups), spans = static_cast<int>(p.weight[0].spans.by);
+// As VectorWorker lays it out, but for corrections' own.
+int shared_bytes(bool high, int columns, int rows, int groups, int books, int at_once, bool keeps) {
+  const int spans = groups * kVectorGroup / kVectorSpan;
+  return kStageBytes + books * book_bytes(high) + vector_input_bytes(columns, rows, groups) +
+         (keeps ? row_bytes(groups) : 0) + 2 * kVectorWarps * 4 + at_once * unit_bytes(rows, spans) + 4;
+}
+// With one codebook and the sums of one unit.
+int least_shared(bool high, int columns, int rows, int groups, bool keeps) {
+  return shared_bytes(high, columns, rows, groups, 1, 1, keeps);
+}
+
+// Shared memory of a product of so many rows of x in planes: two codebooks where beside them the sums of all of a thread
+// block's units have room, or of four, and most of their corrections; or one. 0 if there is not enough.
+int arrange(bool high, int rows, int planes, VectorArguments& p) {
+  const auto groups = static_cast<int>(p.weight[0].groups);
+  const auto bytes_of = [&](int at_once) {
+    return shared_bytes(high, rows * planes, rows, groups, p.books, at_once, p.keeps);
+  };
   int units = 0;
   for (int i = 0; i < p.count; ++i) units = std::max(units, p.units_each[i] + (p.one_more[i] > 0 ? 1 : 0));
   int64_t densest = 0;  // corrections of a unit
   for (const VectorWeight& w : p.weight)
     if (w.begin) densest = std::max(densest, w.corrections / w.units.by + 1);
   for (p.books = kBooks; p.books > 0; --p.books) {
-    const int none = Of::shared_bytes(p.books, groups, spans, 0, p.keeps);
-    const int each = Of::shared_bytes(p.books, groups, spans, 1, p.keeps) - none;
-    p.at_once = std::min(units, (most_shared() - none) / each);
+    p.at_once = std::min(units, (most_shared() - bytes_of(0)) / (bytes_of(1) - bytes_of(0)));
     if (p.at_once < (p.books == 1 ? 1 : std::min(units, 4))) continue;
-    const int bytes = none + p.at_once * each, room = (most_shared() - bytes) / fix_bytes(kCount);
+    const int bytes = bytes_of(p.at_once), room = (most_shared() - bytes) / fix_bytes(rows);
     const auto most = static_cast<int>(densest * p.at_once * 5 / 4);  // units differ
     if (p.books > 1 && room < most) continue;
     p.fixes = std::min(room, most);
-    return bytes + p.fixes * fix_bytes(kCount);
+    return bytes + p.fixes * fix_bytes(rows);
   }
   return 0;
 }
@@ -176,8 +186,8 @@ bool launch_chain(Stream stream, VectorChain chain) {
     deal(multiprocessors(), p);
     grid = std::max(grid, p.first_block[p.count]);
     p.keeps = kCount == 1 && has_corrections(p);
-    int here = arrange<kSigns, kHigh, kCount, kPlanes, kEights>(p);
-    if (here == 0 && p.keeps) p.keeps = false, here = arrange<kSigns, kHigh, kCount, kPlanes, kEights>(p);
+    int here = arrange(kHigh, kCount, kPlanes, p);
+    if (here == 0 && p.keeps) p.keeps = false, here = arrange(kHigh, kCount, kPlanes, p);
     if (here == 0) return false;
     bytes = std::max(bytes, here);
   }
@@ -215,14 +225,6 @@ VectorArguments arguments_of(const VectorProduct& product) {
   return p;
 }
 
-int spans_of(int groups) { return groups * kVectorGroup / kVectorSpan; }
-
-// With one codebook and the sums of one unit.
-int least_shared(bool high, int columns, int rows, int groups, bool keeps) {
-  return kStageBytes + book_bytes(high) + vector_input_bytes(columns, rows, groups) + (keeps ? row_bytes(groups) : 0) +
-         2 * kVectorWarps * 4 + unit_bytes(rows, spans_of(groups)) + 4;
-}
-
 }  // namespace
 
 int64_t most_vector_columns() {
@@ -233,10 +235,8 @@ int64_t most_vector_columns() {
 
 bool makes_vector_input(const VectorProduct& product) {
   const VectorWeight& w = *product.outputs[0].weight;
-  bool corrections = false;
-  for (int i = 0; i < product.count; ++i) corrections = corrections || product.outputs[i].weight->begin;
-  return product.input.rows == 1 &&
-         (!corrections || least_shared(w.high, 2, 1, static_cast<int>(w.groups), true) <= most_shared());
+  return product.input.rows == 1 && (!has_corrections(arguments_of(product)) ||
+                                     least_shared(w.high, 2, 1, static_cast<int>(w.groups), true) <= most_shared());
 }
 
 void vector_linear(Stream stream, const VectorProduct& product, bool exact) {
@@ -246,8 +246,8 @@ void vector_linear(Stream stream, const VectorProduct& product, bool exact) {
   for (int64_t m = 0; m < product.input.rows; m += rows) {
     p.input.x = product.input.x + m * p.weight[0].in;
     for (int i = 0; i < p.count; ++i) p.y[i] = product.outputs[i].y + m * p.weight[i].out;
-    const bool alone =
-        exact || !p.weight[0].has_eights();  // rows that are no eights are too rare to be multiplied together
+    // Rows that are no eights are too rare to be multiplied together.
+    const bool alone = exact || !p.weight[0].has_eights();
     const int64_t left = alone ? 1 : std::min<int64_t>(kMostRows, product.input.rows - m);
     if (rows = left; rows > 4 && launch_format<8, 2, true>(stream, chain)) continue;
     if (rows = std::min<int64_t>(4, left); rows > 1 && launch_format<4, 2, true>(stream, chain)) continue;

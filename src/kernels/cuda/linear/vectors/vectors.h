@@ -108,7 +108,7 @@ struct VectorWeight {
 #endif
   constexpr int sign_at() const { return 32 * kVectorCodes * (high ? 2 : 1); }  // in a record
   constexpr int record_bytes() const { return sign_at() + (signs == 1 ? 0 : 32 * kVectorCodes * signs / 8); }
-  bool has_eights() const { return in % 8 == 0; }
+  constexpr bool has_eights() const { return in % 8 == 0; }
   int form() const { return (has_eights() ? 1 : -1) * (high ? 256 : 1) * signs; }  // a kernel has one
   bool goes_with(const VectorWeight& w) const { return in == w.in && form() == w.form(); }
 };
@@ -138,7 +138,7 @@ struct VectorProduct {  // y = or += W x + bias of weights that go with one anot
 bool makes_vector_input(const VectorProduct& product);
 void vector_linear(Stream stream, const VectorProduct& product, bool exact);
 
-// Products of one row in one launch, whose codes have one form (form()): each may read what those before it made,
+// Products of one row in one launch, whose codes have one form(): each may read what those before it made,
 // if it makes its row. Thread blocks, one a multiprocessor, wait for each other: no other stream may have such a launch
 // (a cooperative one would see to that, and costs 2.2 us). `arrived`: a GridBarrier's count, 0 at first.
 constexpr size_t kMostChained = 4;
