@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -341,6 +342,48 @@ TEST_F(CudaTest, OtherBlocksAgreeWithTheReference) {
   EXPECT_EQ(values_of(my), normed);
 }
 
+// What makes activations rounds them as it prepares them: a product's bits are then those of the same activations given
+// from outside, at whatever width and group the weight asks for, and whichever weight asked before. Rows of +-1 are
+// normalised to +-weight exactly.
+TEST_F(CudaTest, NormsAndGatesPrepareWhatACoarseModeMultiplies) {
+  Rng rng(21);
+  const int64_t d = 1024, out = 200, most = 20;
+  b().reserve(most, d, 128);
+  std::vector<Cuda::Linear> weights;
+  for (const char* format : {"int4g64zs8", "int8g128z", "lut4g32", "int8g64zs8", "int6c", "bf16"})
+    weights.push_back(b().pack(random_weight(parse_format(format), out, d, rng)));
+  for (const Activations mode : {Activations::a16, Activations::a8, Activations::a4, Activations::aw})
+    for (const int n : {1, 3, 20}) {
+      SCOPED_TRACE(std::string(name_of(mode)) + ", rows " + std::to_string(n));
+      std::vector<float> signs(static_cast<size_t>(n * d));
+      for (float& v : signs) v = rng.below(2) ? 1.0f : -1.0f;
+      const Cuda::Matrix x = matrix(signs, d), with = matrix(normals(rng, d), d), gate = matrix(normals(rng, n * d), d),
+                         up = matrix(normals(rng, n * d, 3), d);
+      const auto products = [&](const std::function<Cuda::Acts()>& make) {
+        std::vector<std::vector<float>> all;
+        batch(n, 0, 1, kShape, mode);
+        const Cuda::Acts acts = make();
+        for (const Cuda::Linear& w : weights) {
+          Cuda::Matrix y = b().allocate(n, out);
+          b().linear(acts, std::array{std::pair<const Cuda::Linear*, Cuda::Matrix*>{&w, &y}});
+          all.push_back(values_of(y));
+        }
+        all.push_back(values_of(acts));
+        return all;
+      };
+      std::vector<float> weighted = signs;
+      const std::vector<float> scales = values_of(with);
+      for (size_t i = 0; i < weighted.size(); ++i) weighted[i] *= scales[i % static_cast<size_t>(d)];
+      const Cuda::Matrix normed = matrix(weighted, d);
+      EXPECT_EQ(products([&] { return b().norm(x, with, 0); }), products([&] { return b().input(normed); }));
+      for (const Gate how : {Gate::silu, Gate::gelu_tanh}) {
+        const auto made = products([&] { return b().gated(gate, up, how, n); });
+        const Cuda::Matrix same = matrix(made.back(), d);
+        EXPECT_EQ(made, products([&] { return b().input(same); }));
+      }
+    }
+}
+
 // The same FP32 operations on the host; x / scale and its sum with a magic number may be fused there, so an element
 // whose quotient lies next to a tie may go the other way: by one step, and few do.
 TEST_F(CudaTest, CoarseActivationsAreTheNearestIntegers) {
@@ -355,7 +398,7 @@ TEST_F(CudaTest, CoarseActivationsAreTheNearestIntegers) {
         x[static_cast<size_t>(columns)] = std::numeric_limits<float>::infinity();  // a group that means nothing
         const Cuda::Matrix from = matrix(x, columns), to = b().allocate(n, columns);
         const auto steps = static_cast<float>((1 << (bits - 1)) - 1);
-        cuda::round_to_integers(stream, from.data(), n, columns, 0, group, steps, to.data());
+        cuda::round_to_integers(stream, from.data(), n, columns, {static_cast<int>(group), steps}, to.data());
         cuda::from_device(stream, got.data(), to.data(), got.size() * sizeof(float));
         int64_t differ = 0;
         for (int64_t m = 0; m < n; ++m)

@@ -47,11 +47,11 @@ bool attention_prepares(KvKind kind, int h, int hk, int e) {
 }
 
 void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
-            const AttentionScratch& scratch, float* out, uint8_t* blocks) {
-  if (a.units.table && has_halves(a.kind, a.e)) return attend_together({stream, a, fresh, q, scratch, out, blocks});
+            const AttentionScratch& scratch, float* out, const PreparedRows& prepared) {
+  if (a.units.table && has_halves(a.kind, a.e)) return attend_together({stream, a, fresh, q, scratch, out, prepared});
   AttentionArguments rows = a;
   rows.units = {};
-  const AttentionCall call{stream, rows, fresh, q, scratch, out, blocks};
+  const AttentionCall call{stream, rows, fresh, q, scratch, out, prepared};
   switch (a.kind) {
     case KvKind::f32:
       return attend_multiplying<KvKind::f32>(call);

@@ -50,14 +50,14 @@ __device__ Part part_of(const AttentionArguments& a, int first) {
 
 // Columns i .. i + 3 of these queries, to memory, and prepared if they are whole blocks, of which a warp has one.
 __device__ inline void finish(const AttentionArguments& a, const Part& part, int i, const Joined& all, float* out,
-                              uint8_t* blocks) {
+                              const PreparedRows& prepared) {
   const float inverse = 1 / all.weight;
   const float4 v = {all.sum.x * inverse, all.sum.y * inverse, all.sum.z * inverse, all.sum.w * inverse};
   const int width = part.heads * a.e, here = part.rows == 1 ? 0 : i / width, row = part.row + here,
             column = part.head0 * a.e + i - here * width;
   *reinterpret_cast<float4*>(out + int64_t{row} * a.h * a.e + column) = v;
-  if (blocks)
-    prepare_block(v, row, a.n, column / kBlockColumns, (a.h * a.e + kBlockColumns - 1) / kBlockColumns, blocks);
+  if (prepared.blocks)
+    prepare_block(v, row, a.n, column / kBlockColumns, (a.h * a.e + kBlockColumns - 1) / kBlockColumns, prepared);
 }
 
 // The keys and values that a step appends, as far as a thread block's rows see them and it has their positions, into
@@ -135,7 +135,7 @@ __device__ void leave_share(Walk& walk, const Shares& shares, int turn, int shar
 template <class Walk, bool kClusters>
 __global__ void __launch_bounds__(kThreads, Walk::kResident)
     attend_cuts(AttentionArguments a, FreshHeads fresh, const float* q, int first, Layout layout, float* scratch,
-                uint32_t* arrived, float* out, uint8_t* blocks) {
+                uint32_t* arrived, float* out, PreparedRows prepared) {
   extern __shared__ __align__(16) float shared[];
   __shared__ __align__(8) uint64_t all_here;
   ptx::allow_dependents();
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, Walk::kResident)
     if (appends) ptx::dependency_wait();
   }
   if (!shares.joins(arrived)) return;
-  shares.for_joined([&](int i) { finish(a, part, i, shares.joined(turn, i), out, blocks); });
+  shares.for_joined([&](int i) { finish(a, part, i, shares.joined(turn, i), out, prepared); });
 }
 
 }  // namespace fidelio::cuda

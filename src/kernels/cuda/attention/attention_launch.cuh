@@ -14,7 +14,7 @@ struct AttentionCall {
   const float* q;
   const AttentionScratch& scratch;
   float* out;
-  uint8_t* blocks;
+  PreparedRows prepared;
 };
 
 // How a row's shares are dealt to thread blocks: to clusters of as many as are on the device at once, or the last ones
@@ -71,7 +71,7 @@ struct Launcher {
                          layout.bytes(ranks, kClusters ? joiners_of(ranks, Walk::kTogether) : 0),
                          kClusters ? static_cast<unsigned>(ranks) : 1},
              attend_cuts<Walk, kClusters>, call.a, call.fresh, call.q, first, layout, call.scratch.parts,
-             call.scratch.arrived, call.out, call.blocks);
+             call.scratch.arrived, call.out, call.prepared);
   }
   template <class Walk>
   bool launched_as_clusters(int ranks) const {

@@ -147,6 +147,7 @@ void Cuda::begin(const Batch& batch, Reading reading, const AttentionShape& shap
   s.routing.alone = false;
   s.turned.assign(shape.rotations.size(), 0);
   s.next_count = 0;
+  s.expected = {};
   int64_t longest = 0;
   for (const Segment& segment : batch.segments)
     longest = std::max<int64_t>(longest, int64_t{segment.position} + segment.rows);
@@ -191,7 +192,7 @@ void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
   if (s.kind != RowKind::output || s.rows > cuda::kRecordedRows || s.mode == Activations::f32) return work();
   const bool chains = State::may_chain();
   const auto joined = [&] {
-    s.joining = s.rows == 1 && s.mode == Activations::a16 && cuda::device_code().hopper;
+    s.joining = s.rows == 1 && cuda::device_code().hopper;
     s.chaining = s.joining && chains;
     work();
     s.flush();
@@ -216,6 +217,7 @@ void Cuda::upcoming(std::initializer_list<const Linear*> weights) {
   // of integers ask for much of their own while they wait.
   const bool integers = s.joining && weights.size() > 0 && s.is_integers(**weights.begin());
   s.next_count = 0;
+  if (weights.size() > 0) s.expected = s.rounding_for((*weights.begin())->spec, {});
   uint32_t room = uint32_t{integers ? 2u : 5u} << 20;
   for (const Linear* w : weights) {
     if (s.next_count == cuda::kMaxTogether || room == 0) break;
@@ -245,7 +247,7 @@ Cuda::Acts Cuda::norm(const Matrix& x, const Matrix& weight, float eps) {
   check(x.columns <= cuda::kWidestNorm, "the CUDA backend normalises at most {} columns, not {}", cuda::kWidestNorm,
         x.columns);
   const Acts y = s.fresh_acts(s.rows, x.columns);
-  s.make({x.data(), weight.data(), true, eps, y.rows, x.columns});
+  s.make({x.data(), weight.data(), true, eps, y.rows, x.columns, y.kind});
   return y;
 }
 
@@ -254,8 +256,7 @@ Cuda::Acts Cuda::norm_logit_rows(const Matrix& x, const Matrix& weight, float ep
   s.flush();
   Acts y = s.fresh_acts(count, x.columns, RowKind::output);
   y.whole = true;
-  cuda::rms_norm(s.stream, x.data(), s.logit_rows + first, weight.data(), eps, count, x.columns, s.acts.as<float>(),
-                 s.blocks_for(y.kind));
+  s.make({x.data(), weight.data(), true, eps, count, x.columns, y.kind, Gate::silu, s.logit_rows + first});
   return y;
 }
 
@@ -263,21 +264,21 @@ void Cuda::normalise(Matrix& x, const Matrix& weight, float eps) {
   State& s = *state_;
   s.flush();
   const Acts y = s.fresh_acts(s.rows, x.columns);
-  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, y.rows, x.columns, s.acts.as<float>(), nullptr);
+  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, y.rows, x.columns, s.acts.as<float>(), {});
   cuda::on_device(s.stream, x.data(), s.acts.data(), static_cast<size_t>(y.rows * x.columns) * sizeof(float));
 }
 
 void Cuda::normalise(const Matrix& x, const Matrix& weight, float eps, Matrix& y) {
   State& s = *state_;
   s.flush();
-  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, s.rows, x.columns, y.data(), nullptr);
+  cuda::rms_norm(s.stream, x.data(), nullptr, weight.data(), eps, s.rows, x.columns, y.data(), {});
 }
 
 void Cuda::add_normed(const Matrix& y, const Matrix& weight, float eps, Matrix& x) {
   State& s = *state_;
   s.flush();
   const Acts normed = s.fresh_acts(s.rows, y.columns);
-  cuda::rms_norm(s.stream, y.data(), nullptr, weight.data(), eps, normed.rows, y.columns, s.acts.as<float>(), nullptr);
+  cuda::rms_norm(s.stream, y.data(), nullptr, weight.data(), eps, normed.rows, y.columns, s.acts.as<float>(), {});
   cuda::add_values(s.stream, s.acts.as<float>(), normed.rows * y.columns, x.data());
 }
 
@@ -343,14 +344,14 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   const bool prepares =
       cuda::attention_prepares(State::kind_of(cache.format), shape.heads, shape.kv_heads, shape.head_dim);
   cuda::attend(s.stream, a, std::exchange(s.fresh, {}), q.data(), scratch, s.acts.as<float>(),
-               prepares ? s.blocks_for(y.kind) : nullptr);
+               prepares ? s.blocks_for(y.kind, s.expected) : cuda::PreparedRows{});
   return y;
 }
 
 Cuda::Acts Cuda::gated(const Matrix& gate, const Matrix& up, Gate how, int64_t rows) {
   State& s = *state_;
   Acts y = s.fresh_acts(rows, gate.columns);
-  const State::Source source{gate.data(), up.data(), false, 0, rows, gate.columns, how};
+  const State::Source source{gate.data(), up.data(), false, 0, rows, gate.columns, y.kind, how};
   if (!s.routing.alone) {
     s.make(source);
     return y;

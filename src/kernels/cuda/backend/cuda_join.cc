@@ -19,7 +19,7 @@ void Cuda::State::flush() {
 }
 
 // Launches what waits so that it makes the blocks of `unwritten`, if that is made of its outputs.
-bool Cuda::State::join_waiting() {
+bool Cuda::State::join_waiting(const cuda::Rounding& rounding) {
   if (!waiting || !unwritten.x || !unwritten.joins()) return false;
   cuda::LowbitProduct& product = waiting->product;
   const std::span<const cuda::LowbitOutput> outputs(product.outputs, static_cast<size_t>(product.count));
@@ -30,10 +30,11 @@ bool Cuda::State::join_waiting() {
   joined_in = 1 - joined_in;  // the other one may be what it reads
   grow(joined[joined_in], cuda::input_bytes(1, column_blocks(max_columns)));
   grow(squares, column_blocks(max_columns) * 4);
-  product.join = {kind, joined[joined_in].as<uint8_t>(), unwritten.norm ? unwritten.with : nullptr,
-                  squares.as<float>()};
+  product.join = {kind, joined[joined_in].as<uint8_t>(), unwritten.norm ? unwritten.with : nullptr, squares.as<float>(),
+                  rounding};
   joined_norm = {unwritten.norm ? squares.as<float>() : nullptr, unwritten.eps};
   joined_version = version;
+  joined_rounding = rounding;
   flush();
   if (!unwritten.norm) unwritten = {};  // gate and up are nowhere
   return true;
@@ -45,18 +46,21 @@ bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
   if (chaining && way_of(*weights[0].first, mode, RowKind::output) == Way::vectors)
     return defer_vectors(input, weights, add);
   const cuda::LowbitShape& first = seen_as(input, *weights[0].first).lowbit.shape;
+  const cuda::Rounding rounding = rounding_for(weights[0].first->spec, input);
   for (const auto& [w, y] : weights)
-    if (!is_integers(*w) || !goes_with(seen_as(input, *w).lowbit.shape, first)) return false;
+    if (!is_integers(*w) || !goes_with(seen_as(input, *w).lowbit.shape, first) ||
+        !(rounding_for(w->spec, input) == rounding))
+      return false;
 
   Waiting next_one;
   cuda::LowbitProduct& product = next_one.product;
-  const bool is_made = joined_version == input.version || join_waiting();
+  const bool is_made = (joined_version == input.version && joined_rounding == rounding) || join_waiting(rounding);
   flush();
   if (is_made) {
     product.x = {joined[joined_in].as<uint8_t>(), 1};
     product.norm = joined_norm;
   } else {
-    prepare_blocks(input);
+    prepare_blocks(input, rounding);
     product.x = prepared(input);
   }
   for (const auto& [w, y] : weights) product.outputs[product.count++] = {&seen_as(input, *w).lowbit, y->data()};

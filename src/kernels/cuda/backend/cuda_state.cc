@@ -14,27 +14,39 @@ void Cuda::State::grow(DeviceBuffer& buffer, int64_t bytes) {
   buffer = DeviceBuffer(static_cast<size_t>(bytes));
 }
 
-void Cuda::State::prepare_blocks(const Acts& input) {
+void Cuda::State::prepare_blocks(const Acts& input, const cuda::Rounding& rounding) {
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
-  write_values();
-  if (blocks_version == input.version) return;
-  cuda::prepare_input(stream, input.values, input.rows, input.columns, blocks.as<uint8_t>());
+  write_values(rounding);
+  if (blocks_version == input.version && blocks_rounding == rounding) return;
+  // Of a norm always integers without the row's factor, which its values have.
+  if (source_version == input.version && source.norm && source.kind == RowKind::output) return write(source, rounding);
+  cuda::prepare_input(stream, input.values, input.rows, input.columns, {blocks.as<uint8_t>(), rounding});
   blocks_version = input.version;
+  blocks_rounding = rounding;
 }
 
-void Cuda::State::write(const Source& of) {
+cuda::PreparedRows Cuda::State::blocks_for(RowKind of, const cuda::Rounding& rounding) {
+  if (mode == Activations::f32 || of != RowKind::output) return {};
+  blocks_version = version;
+  blocks_rounding = rounding;
+  return {blocks.as<uint8_t>(), rounding};
+}
+
+void Cuda::State::write(const Source& of, const cuda::Rounding& rounding) {
   flush();
+  const cuda::PreparedRows prepared = blocks_for(of.kind, rounding);
   if (of.norm)
-    cuda::rms_norm(stream, of.x, nullptr, of.with, of.eps, of.rows, of.columns, acts.as<float>(), blocks_for(kind));
+    cuda::rms_norm(stream, of.x, of.taken, of.with, of.eps, of.rows, of.columns, acts.as<float>(), prepared);
   else
-    cuda::gated(stream, of.gate == Gate::gelu_tanh, of.x, of.with, of.rows, of.columns, acts.as<float>(),
-                blocks_for(kind));
+    cuda::gated(stream, of.gate == Gate::gelu_tanh, of.x, of.with, of.rows, of.columns, acts.as<float>(), prepared);
 }
 
 void Cuda::State::make(const Source& of) {
-  if (!joining && (kind == RowKind::output || mode != Activations::a16 || !of.joins())) return write(of);
-  unwritten = source = of;
+  source = of;
   source_version = version;
+  const bool asked = of.kind == RowKind::output ? joining || is_coarse(mode) : mode == Activations::a16 && of.joins();
+  if (!asked) return write(of, {});
+  unwritten = of;
 }
 
 void Cuda::State::prepare_halves(const Acts& input) {
@@ -45,17 +57,25 @@ void Cuda::State::prepare_halves(const Acts& input) {
   halves_version = input.version;
 }
 
-Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
+cuda::Rounding Cuda::State::rounding_for(const FormatSpec& weight, const Acts& input) const {
   const bool codes = weight.kind == Kind::fp4 ||
                      ((weight.kind == Kind::integer || weight.kind == Kind::grid) && weight.group % 32 == 0);
-  if (!is_coarse(mode) || !codes) return input;
+  if (!is_coarse(mode) || !codes) return {};
+  cuda::Rounding how{static_cast<int>(activation_group(weight)),
+                     static_cast<float>((1 << (activation_bits(mode, weight) - 1)) - 1)};
+  if (input.fine > 0) how.fine_from = static_cast<int>(input.columns - input.fine);
+  return how;
+}
+
+Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
+  const cuda::Rounding how = rounding_for(weight, input);
+  if (how.group == 0) return input;
   assert(input.version == version && "an Acts dies at the next call that returns one");
-  const int bits = activation_bits(mode, weight);
-  const int64_t group = activation_group(weight);
-  const uint64_t wanted = uint64_t{1} << 63 | version << 16 | static_cast<uint64_t>(group << 4 | bits);
+  write_values();
+  const uint64_t wanted =
+      uint64_t{1} << 63 | version << 16 | static_cast<uint64_t>(how.group << 8) | static_cast<uint64_t>(how.steps);
   if (rounded_version != wanted)
-    cuda::round_to_integers(stream, input.values, input.rows, input.columns, input.fine, group,
-                            static_cast<float>((1 << (bits - 1)) - 1), rounded.as<float>());
+    cuda::round_to_integers(stream, input.values, input.rows, input.columns, how, rounded.as<float>());
   rounded_version = wanted;
   return {rounded.as<float>(), input.rows, input.columns, wanted, input.kind, input.whole, 0, 0};
 }
@@ -66,7 +86,7 @@ void Cuda::State::prepare_many(const Acts& input) {
   if (many_version == input.version) return;
   many_version = input.version;
   const Source& of = source_version == input.version ? source : Source();
-  if (!of.x)
+  if (!of.joins())
     cuda::prepare_many(stream, input.values, input.rows, input.columns, many_rows());
   else if (of.norm)
     cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, many_rows());
@@ -79,34 +99,38 @@ void Cuda::State::multiply_together(const Acts& input, std::span<const Product> 
   const Way way = way_of(*products[0].first, input);
   const cuda::LowbitShape& first_shape = seen_as(input, *products[0].first).lowbit.shape;
   const bool vectors = way == Way::vectors;
+  const cuda::Rounding rounding = rounding_for(products[0].first->spec, input);
   bool one_launch = products.size() > 1 && products.size() <= cuda::kMaxTogether &&
                     (vectors || way == Way::codes || way == Way::many);
   for (const auto& [w, y] : products)
-    one_launch = one_launch && way_of(*w, input) == way &&
-                 (vectors ? w->values.vectors.goes_with(products[0].first->values.vectors)
-                          : goes_with(seen_as(input, *w).lowbit.shape, first_shape));
+    one_launch =
+        one_launch && way_of(*w, input) == way &&
+        (vectors ? w->values.vectors.goes_with(products[0].first->values.vectors)
+                 : goes_with(seen_as(input, *w).lowbit.shape, first_shape) && rounding_for(w->spec, input) == rounding);
   if (!one_launch) {
     for (const auto& [w, y] : products) multiply(input, *w, y, false);
     return;
   }
   if (vectors) return multiply_vectors(input, products, false);
-  const Acts seen = seen_by(products[0].first->spec, input);
   cuda::LowbitOutput outputs[cuda::kMaxTogether];
   for (size_t i = 0; i < products.size(); ++i)
     outputs[i] = {&seen_as(input, *products[i].first).lowbit, products[i].second};
-  if (way == Way::many) return multiply_many(seen, {outputs, products.size()}, false);
-  multiply_blocks(seen, {outputs, products.size()}, false);
+  if (way == Way::many)
+    return multiply_many(seen_by(products[0].first->spec, input), {outputs, products.size()}, false);
+  multiply_blocks(input, {outputs, products.size()}, rounding, false);
 }
 
 void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, bool add) {
   flush();
-  const Acts input = seen_by(w.spec, given);
-  switch (way_of(w, input)) {
+  const Way way = way_of(w, given);
+  const Acts input = way == Way::codes ? given : seen_by(w.spec, given);
+  switch (way) {
     case Way::single:
       write_values();
       return exact.run(stream, gemm, seen_as(input, w), w.bias.as<float>(), input.values, input.rows, y, add);
     case Way::codes:
-      return multiply_codes(input, w, y, add);
+      return multiply_blocks(input, std::array{cuda::LowbitOutput{&seen_as(input, w).lowbit, y}},
+                             rounding_for(w.spec, input), add);
     case Way::many:
       return multiply_many(input, std::array{cuda::LowbitOutput{&w.values.lowbit, y}}, add);
     case Way::dense:
@@ -121,12 +145,9 @@ void Cuda::State::multiply_many(const Acts& input, std::span<const cuda::LowbitO
   cuda::lowbit_many(stream, many_rows(), input.rows, outputs, add);
 }
 
-void Cuda::State::multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add) {
-  multiply_blocks(input, std::array{cuda::LowbitOutput{&seen_as(input, w).lowbit, y}}, add);
-}
-
-void Cuda::State::multiply_blocks(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add) {
-  prepare_blocks(input);
+void Cuda::State::multiply_blocks(const Acts& input, std::span<const cuda::LowbitOutput> outputs,
+                                  const cuda::Rounding& rounding, bool add) {
+  prepare_blocks(input, rounding);
   cuda::lowbit_linear(stream, prepared(input), outputs, add, take_upcoming());
 }
 

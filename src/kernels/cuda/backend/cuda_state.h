@@ -60,6 +60,7 @@ struct Cuda::State {
   DeviceBuffer gathered_acts;  // what the newest acts were gathered to
   bool gathers = false;        // there is an Order
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
+  cuda::Rounding blocks_rounding, joined_rounding, expected;  // expected: of the product that comes next
 
   // Mixtures of experts (cuda_experts.cc).
   cuda::Routing routing;
@@ -79,9 +80,11 @@ struct Cuda::State {
     bool norm = false;
     float eps = 0;
     int64_t rows = 0, columns = 0;
+    RowKind kind = RowKind::output;
     Gate gate = Gate::silu;
+    const int32_t* taken = nullptr;  // rows of x, for a norm; null: all
     // Products can make it themselves: norms and SwiGLU, of one row or of many.
-    bool joins() const { return norm || gate == Gate::silu; }
+    bool joins() const { return x && !taken && (norm || gate == Gate::silu); }
   };
   Source unwritten;  // of the newest activations, if `acts` does not hold them
   Source source;     // of those of source_version, written or not
@@ -107,7 +110,7 @@ struct Cuda::State {
   // Whether a product can wait; it does then.
   using Outputs = std::span<const std::pair<const cuda::Linear*, Matrix*>>;
   bool defer(const Acts& input, Outputs weights, bool add);
-  bool join_waiting();
+  bool join_waiting(const cuda::Rounding& rounding);
   // Products of vector codes make their rows themselves, and wait until something else needs the stream, if this is the
   // only one that can have such launches.
   bool chaining = false;
@@ -143,23 +146,20 @@ struct Cuda::State {
   static int64_t chunk_bytes(int64_t columns) { return cuda::input_bytes(cuda::kMaxRows, column_blocks(columns)); }
   cuda::LowbitInput prepared(const Acts& input) { return {blocks.as<uint8_t>(), static_cast<int>(input.rows)}; }
   bool is_alive(const Acts& input) const { return input.version == version || input.version == rounded_version; }
-  void prepare_blocks(const Acts& input);
-  // Where an operation that makes activations should also prepare them: null if nobody is going to read them so.
-  uint8_t* blocks_for(RowKind of) {
-    if (mode != Activations::a16 || of != RowKind::output) return nullptr;
-    blocks_version = version;
-    return blocks.as<uint8_t>();
+  void prepare_blocks(const Acts& input, const cuda::Rounding& rounding);
+  // Where an operation that makes activations should also prepare them: nowhere if nobody is going to read them so.
+  cuda::PreparedRows blocks_for(RowKind of, const cuda::Rounding& rounding);
+  void write(const Source& of, const cuda::Rounding& rounding);
+  void write_values(const cuda::Rounding& rounding = {}) {
+    if (unwritten.x) write(std::exchange(unwritten, {}), rounding);
   }
-  void write(const Source& of);
-  void write_values() {
-    if (unwritten.x) write(std::exchange(unwritten, {}));
-  }
-  // Activations now, or, of one row that products wait for and of prompt rows, when a product asks: in the form that it
-  // reads.
+  // Activations now, or, of one row that products wait for, of prompt rows and in coarse modes, when a product asks: in
+  // the form that it reads.
   void make(const Source& of);
   void prepare_halves(const Acts& input);
-  // What a weight sees of its input: in a coarse mode codes see integers, which go on as the numbers they stand for (a
-  // rounding to FP16 changes them by 2^-12 at most). Rounded once for all weights of the same bits and group.
+  // What a weight sees of its input: in a coarse mode codes see integers (Rounding; FP16 changes them by 2^-12 at most).
+  // Blocks are rounded as they are prepared, for what reads no blocks the values are.
+  cuda::Rounding rounding_for(const FormatSpec& weight, const Acts& input) const;
   Acts seen_by(const FormatSpec& weight, const Acts& input);
 
   cuda::ManyRows many_rows() const { return {many.as<uint8_t>(), many_factor.as<float>()}; }
@@ -196,9 +196,9 @@ struct Cuda::State {
   void multiply_together(const Acts& input, std::span<const Product> products);
   void multiply(const Acts& given, const cuda::Linear& w, float* y, bool add);
   void multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add);
-  void multiply_codes(const Acts& input, const cuda::Linear& w, float* y, bool add);
   // Weights of one shape, as this input sees them.
-  void multiply_blocks(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add);
+  void multiply_blocks(const Acts& input, std::span<const cuda::LowbitOutput> outputs, const cuda::Rounding& rounding,
+                       bool add);
   // What the next product is to ask for.
   std::span<const cuda::Upcoming> take_upcoming() { return {next, std::exchange(next_count, 0)}; }
   void multiply_dense(const Acts& input, const cuda::Linear& w, float* y, bool add);

@@ -16,8 +16,8 @@ constexpr int kThreads = 256;
 // row takes. Integers stand for the row times the weight, under a power of two; the factor of the whole row goes with
 // that one, so that the product before can make them, block by block (lowbit_join.cuh).
 template <int kKept>
-__global__ void __launch_bounds__(kThreads)
-    norm_row(const float* x, const int32_t* rows, const float* weight, float eps, int d, float* y, uint8_t* blocks) {
+__global__ void __launch_bounds__(kThreads) norm_row(const float* x, const int32_t* rows, const float* weight,
+                                                     float eps, int d, float* y, PreparedRows prepared) {
   constexpr int kWarps = kThreads / 32;
   __shared__ float squares[kKept * kWarps];
   const int m = blockIdx.x, warp = threadIdx.x / 32, block = blockIdx.y * kWarps + warp,
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
   const float scale = norm_factor(sum_of_warp(share_of_squares(squares, column_blocks)), d, eps);
   if (block >= column_blocks) return;
   const float4 weighted = mine * w, made = weighted * scale;
-  if (blocks) prepare_block(made, weighted, scale, m, gridDim.x, block, column_blocks, blocks);
+  if (prepared.blocks) prepare_block(made, weighted, scale, m, gridDim.x, block, column_blocks, prepared);
   store4(y + m * int64_t{d}, column(block), d, made);
 }
 
@@ -60,7 +60,7 @@ struct GeluTanh {
 };
 template <class Function>
 __global__ void __launch_bounds__(kGateThreads)
-    gate_up(const float* gate, const float* up, int d, float* y, uint8_t* blocks) {
+    gate_up(const float* gate, const float* up, int d, float* y, PreparedRows prepared) {
   begin_kernel();
   const int m = blockIdx.x, column_blocks = (d + kBlockColumns - 1) / kBlockColumns,
             block = blockIdx.y * (kGateThreads / 32) + threadIdx.x / 32,
@@ -68,8 +68,16 @@ __global__ void __launch_bounds__(kGateThreads)
   if (block >= column_blocks) return;
   const float4 g = load4(gate + m * int64_t{d}, column, d), u = load4(up + m * int64_t{d}, column, d);
   const float4 v = Function()(g, u);
-  if (blocks) prepare_block(v, m, gridDim.x, block, column_blocks, blocks);
+  if (prepared.blocks) prepare_block(v, m, gridDim.x, block, column_blocks, prepared);
   store4(y + m * int64_t{d}, column, d, v);
+}
+
+// Thread block (m, j) rounds blocks 8 j .. 8 j + 7 of row m, one a warp.
+__global__ void __launch_bounds__(kThreads) round_row(const float* x, int d, Rounding how, float* y) {
+  begin_kernel();
+  const int column = blockIdx.y * kThreads * 4 + threadIdx.x * 4;
+  const int64_t row = blockIdx.x * int64_t{d};
+  store4(y + row, column, d, rounded(load4(x + row, column, d), column, how));
 }
 
 __global__ void __launch_bounds__(kThreads) scale_each(float factor, int64_t count, float* x) {
@@ -120,22 +128,28 @@ __global__ void finish_row(const float* factor, const float* bias, int64_t d, fl
 }  // namespace
 
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
-              float* y, uint8_t* blocks) {
+              float* y, const PreparedRows& prepared) {
   constexpr int64_t kAtOnce = kThreads / 32 * kBlockColumns;  // columns
   static_assert(kWidestNorm == 16 * kAtOnce);
   const auto with = [&](auto kernel) {
     launch("normalising", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((d + kAtOnce - 1) / kAtOnce)),
-           kThreads, 0, kernel, x, rows, weight, eps, static_cast<int>(d), y, blocks);
+           kThreads, 0, kernel, x, rows, weight, eps, static_cast<int>(d), y, prepared);
   };
   if (d <= kAtOnce) return with(norm_row<1>);
   if (d <= 4 * kAtOnce) return with(norm_row<4>);
   with(norm_row<16>);
 }
 void gated(Stream stream, bool gelu, const float* gate, const float* up, int64_t n, int64_t d, float* y,
-           uint8_t* blocks) {
+           const PreparedRows& prepared) {
   const int64_t warps = kGateThreads / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
   launch("gating", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((column_blocks + warps - 1) / warps)),
-         kGateThreads, 0, gelu ? gate_up<GeluTanh> : gate_up<Silu>, gate, up, static_cast<int>(d), y, blocks);
+         kGateThreads, 0, gelu ? gate_up<GeluTanh> : gate_up<Silu>, gate, up, static_cast<int>(d), y, prepared);
+}
+void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, const Rounding& how, float* y) {
+  constexpr int64_t kAtOnce = kThreads * 4;  // columns
+  launch("rounding activations", stream,
+         dim3(static_cast<unsigned>(n), static_cast<unsigned>((columns + kAtOnce - 1) / kAtOnce)), kThreads, 0,
+         round_row, x, static_cast<int>(columns), how, y);
 }
 void scale_values(Stream stream, float factor, int64_t count, float* x) {
   launch("scaling rows", stream, blocks_of(count), kThreads, 0, scale_each, factor, count, x);

@@ -36,19 +36,17 @@ void prepare_halves(Stream stream, const float* x, int64_t n, int64_t columns, u
 void divide_rows(Stream stream, const float* factor, int64_t n, int64_t d, float* y);
 void finish_rows(Stream stream, const float* factor, const float* bias, int64_t n, int64_t d, float* y);
 
-// y (n, columns) = x as integers of magnitude `steps` at most under one FP32 scale for each `group` columns of a row:
-// largest / steps, the nearest integer, ties to even. Groups of the last `fine` columns have 127 steps.
-void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, int64_t fine, int64_t group,
-                       float steps, float* y);
+// y (n, columns) = what a coarse mode makes of x.
+void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, const Rounding& how, float* y);
 
-// y = x / sqrt(mean(x^2) + eps) * weight; `rows` picks rows of x, null: all in order. With `blocks`, y is also prepared
-// for lowbit.h.
+// y = x / sqrt(mean(x^2) + eps) * weight; `rows` picks rows of x, null: all in order. Where `prepared`
+// has blocks, y is also prepared for lowbit.h.
 constexpr int64_t kWidestNorm = 16384;
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
-              float* y, uint8_t* blocks);
-// y = silu(gate) * up, or with `gelu` that of GELU by tanh; with `blocks` also prepared for lowbit.h.
+              float* y, const PreparedRows& prepared);
+// y = silu(gate) * up, or with `gelu` that of GELU by tanh; also prepared as rms_norm()'s.
 void gated(Stream stream, bool gelu, const float* gate, const float* up, int64_t n, int64_t d, float* y,
-           uint8_t* blocks);
+           const PreparedRows& prepared);
 // Rows of x (n, columns) turned in place by Hadamard matrices, blocks of core * part columns (cpu/kernel_set.h, TurnArgs).
 // A block is in shared memory, of which sm_80 and sm_90 have as much for a thread block.
 constexpr int64_t kWidestTurn = 40960;
@@ -130,12 +128,12 @@ int rows_together(int h, int hk, int e, int sequences, int rows, int64_t positio
 // The most rows that fit into as many tiles of eight queries as so many of a unit take.
 int rows_of_tiles(int h, int hk, int rows);
 // out (n, h, e). With fresh.k, rows are turned and appended here instead of by rope_append; that asks for
-// attention_appends() of the most rows that a sequence has, and for units where that is not one. With `blocks`, which
-// asks for attention_prepares(), out is also prepared for lowbit.h.
+// attention_appends() of the most rows that a sequence has, and for units where that is not one. Where `prepared`
+// has blocks, which asks for attention_prepares(), out is also prepared for lowbit.h.
 bool attention_appends(KvKind kind, int h, int hk, int e, int rows);
 bool attention_prepares(KvKind kind, int h, int hk, int e);
 void attend(Stream stream, const AttentionArguments& a, const FreshHeads& fresh, const float* q,
-            const AttentionScratch& scratch, float* out, uint8_t* blocks);
+            const AttentionScratch& scratch, float* out, const PreparedRows& prepared);
 // The same for many rows of a sequence, where attends_rows(): q, weights and values as FP16, by the matrix units. Its
 // bits are not attend()'s.
 bool attends_rows(const AttentionArguments& a);

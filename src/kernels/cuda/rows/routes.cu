@@ -145,8 +145,8 @@ __device__ __forceinline__ void prepare_one(int columns, const int32_t* places, 
             place = places ? places[blockIdx.x] : static_cast<int>(blockIdx.x) * kTiledRows;
   if (block >= column_blocks) return;
   static_assert(input_rows(1) == kTiledRows);
-  prepare_block(RowBlock(values(block * kBlockColumns + threadIdx.x % 32 * 4)), place % kTiledRows, kTiledRows, block,
-                column_blocks, blocks + place / kTiledRows * input_bytes(kTiledRows, column_blocks));
+  prepare_block(values(block * kBlockColumns + threadIdx.x % 32 * 4), place % kTiledRows, kTiledRows, block,
+                column_blocks, {blocks + place / kTiledRows * input_bytes(kTiledRows, column_blocks), {}});
 }
 __global__ void __launch_bounds__(kThreads)
     prepare_each(const float* x, const int32_t* rows, const int32_t* places, int columns, uint8_t* blocks) {

@@ -116,13 +116,13 @@ __global__ void pack_scales(PackArguments p, uint8_t* blocks) {
 }
 
 // ---- Activations: thread block (m, i) prepares blocks 8 i .. 8 i + 7 of row m, one a warp.
-__global__ void __launch_bounds__(256) prepare(const float* x, int columns, uint8_t* blocks) {
+__global__ void __launch_bounds__(256) prepare(const float* x, int columns, PreparedRows to) {
   begin_kernel();
   const int m = blockIdx.x, column_blocks = (columns + kBlockColumns - 1) / kBlockColumns,
             block = blockIdx.y * 8 + threadIdx.x / 32;
   if (block >= column_blocks) return;
   prepare_block(load4(x + m * int64_t{columns}, block * kBlockColumns + threadIdx.x % 32 * 4, columns), m, gridDim.x,
-                block, column_blocks, blocks);
+                block, column_blocks, to);
 }
 
 constexpr int kPlaneWidths[9][3] = {{}, {}, {2}, {2, 1}, {4}, {4, 1}, {4, 2}, {4, 2, 1}, {4, 4}};
@@ -138,11 +138,11 @@ void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight&
   cuda_check(cudaGetLastError(), "packing a weight");
 }
 
-void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks) {
+void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, const PreparedRows& to) {
   const int64_t column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;
   launch("preparing activations", stream,
          dim3(static_cast<unsigned>(rows), static_cast<unsigned>((column_blocks + 7) / 8)), 256, 0, prepare, x,
-         static_cast<int>(columns), blocks);
+         static_cast<int>(columns), to);
 }
 
 namespace {

@@ -102,7 +102,7 @@ LowbitInput prepared(Stream stream, const std::vector<float>& x, int rows, int64
   uint8_t* p = device<uint8_t>(bytes);
   cuda_check(cudaMemset(p, 0xff, bytes), "poisoning");
   float* dx = upload(x);
-  prepare_input(stream, dx, rows, columns, p);
+  prepare_input(stream, dx, rows, columns, {p, {}});
   cuda_check(cudaDeviceSynchronize(), "preparing");
   cudaFree(dx);
   in.blocks = p;

@@ -62,13 +62,17 @@ __device__ __forceinline__ void join_outputs(const LowbitArguments& p, uint8_t* 
   ptx::wait(barrier, 0);
   const float4 v = reinterpret_cast<const float4*>(received)[lane];
   const InputPlaces to{p.join.blocks + blockIdx.x * input_block_bytes(1) + rows_at(8), 8, 0, false};
+  const auto as_seen = [&](float4 row) {
+    const Rounding& how = p.join.rounding;
+    return how.group > 0 ? rounded(row, blockIdx.x * kBlockRows + lane * 4, how) : row;
+  };
   if (norm) {
-    prepare_integers(v * w, 1, to);
+    prepare_integers(as_seen(v * w), 1, to);
     const float squares = squares_of_block(v);
     if (lane == 0) p.join.squares[blockIdx.x] = squares;
   } else {
     const float4 up = reinterpret_cast<const float4*>(received)[32 + lane];
-    prepare_integers(gated(v, up), 1, to);
+    prepare_integers(as_seen(gated(v, up)), 1, to);
   }
 }
 #endif

@@ -20,17 +20,13 @@
 // balanced tree. It depends on the weight alone, so a row of a result is the same bit for bit in a batch of 1 and of
 // 64, whoever works on it.
 #pragma once
-#include <cstdint>
 #include <span>
 
-struct CUstream_st;
+#include "kernels/cuda/linear/layout/prepared.h"
 
 namespace fidelio::cuda {
 
-using Stream = CUstream_st*;
-
-constexpr int kBlockRows = 128, kBlockColumns = 128, kParts = 8;
-constexpr int kMaxRows = 32;  // of activations in a chunk; a launch takes one or two
+constexpr int kBlockRows = 128, kParts = 8;
 
 // half: no codes but FP16 values, row-major as they are (a lane's 16 bytes of a row are what it needs of a chunk).
 // high: the four high bits of integers of 5 to 8, which are their first plane; no weight's own kind but a way of reading
@@ -85,36 +81,6 @@ struct CanonicalWeight {
 };
 void pack_lowbit(Stream stream, const LowbitShape& shape, const CanonicalWeight& from, uint8_t* blocks);
 
-// Activations as the kernels read them; there is room for 8, 16 or 32 rows. A row's share of a block of 128 inputs is
-// kept twice over:
-//   halves   [row]{128 halves}, and at the end [row]{the power of two they are under, FP32}: for FP16 values
-//   rows     [row]{planes: [chunk / 2][high, low]{64 signed bytes}, record}: x = scale (256 high + low), for integers
-// A record: sums of x / scale over 32 (4), 64 (2) and 128 (1) inputs, int32; the scale, FP32, a power of two, after a
-// norm times the row's factor, which the integers are without; NaN where x is not finite. On Hopper, where there is
-// room for more than 8 rows, instead as lowbit_panel.cuh multiplies them:
-//   rows     [row / 8][high, low][chunk]{half h: [row % 8]{4 t: 4 signed bytes}}, records: [7 .. 0]{row: 4 bytes}
-// In planes lane t's 16 bytes are the columns 8 t .. 8 t + 7 of two chunks, each four in the order 0, 2, 1, 3
-// in which codes come out of a word (lowbit_codes.cuh). A scale belongs to a block and not to a row, so that whoever
-// makes 128 columns of a row can prepare them alone. 128 inputs that are integers of 16 bits under one power of two
-// lose at most 2^-15 / sqrt(3) of their largest on average, which at worst (one large among zeros) is what FP16 loses
-// and as a rule a quarter of it.
-struct LowbitInput {
-  const uint8_t* blocks = nullptr;  // of each chunk input_bytes(rows, column blocks)
-  int rows = 0;                     // all that were prepared together
-};
-constexpr int kInputHalves = 256, kInputPlanes = 256, kInputRecord = 32;  // bytes of a row
-constexpr int kInputRow = kInputPlanes + kInputRecord;
-constexpr int64_t input_rows(int64_t rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : kMaxRows; }  // there is room for
-// Where in a block with room for so many rows.
-constexpr int rows_at(int rows) { return rows * kInputHalves; }
-constexpr int half_scales_at(int rows) { return rows_at(rows) + rows * kInputRow; }
-constexpr int64_t input_block_bytes(int64_t rows) {
-  return half_scales_at(static_cast<int>(input_rows(rows))) + input_rows(rows) * 4;
-}
-constexpr int64_t input_bytes(int64_t rows, int64_t column_blocks) { return column_blocks * input_block_bytes(rows); }
-// x (rows, columns) FP32 -> blocks. More than kMaxRows rows become chunks of that many, one after the other.
-void prepare_input(Stream stream, const float* x, int64_t rows, int64_t columns, uint8_t* blocks);
-
 struct LowbitOutput {
   const LowbitWeight* weight = nullptr;
   float* y = nullptr;  // (rows, weight out)
@@ -137,6 +103,7 @@ struct LowbitJoin {
   uint8_t* blocks = nullptr;
   const float* norm = nullptr;  // (out)
   float* squares = nullptr;     // (out / 128)
+  Rounding rounding;
 };
 bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind);
 // A row whose blocks were made so: its factor is 1 / sqrt(mean square + eps).

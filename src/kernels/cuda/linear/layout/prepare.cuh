@@ -106,6 +106,19 @@ struct RowBlock {
   }
 };
 
+// What a coarse mode makes of columns `column` .. `column` + 3 of a row, of which a warp has 128. Magnitudes are compared
+// as bit patterns, so that NaN counts above everything and reaches the scale.
+__device__ inline float4 rounded(float4 v, int column, const Rounding& how) {
+  constexpr float kTiny = 1e-30f;  // below it a group counts as zero: steps / largest would overflow
+  uint32_t most = __float_as_uint(largest_of(v));
+  for (int apart = 1; apart < how.group / 4; apart *= 2) most = max(most, __shfl_xor_sync(~0u, most, apart));
+  const float largest = __uint_as_float(most), steps = column - column % how.group >= how.fine_from ? 127 : how.steps;
+  const bool zero = largest < kTiny;
+  const float inverse = zero ? 0.0f : __fdiv_rn(steps, largest), scale = zero ? 0.0f : __fdiv_rn(largest, steps);
+  const auto of = [&](float x) { return rintf(x * inverse) * scale; };
+  return {of(v.x), of(v.y), of(v.z), of(v.w)};
+}
+
 // A warp's work: a block as integers, which stand for it times `factor`.
 __device__ inline void prepare_integers(const RowBlock& block, float factor, const InputPlaces& to) {
   const int lane = threadIdx.x % 32;
@@ -133,8 +146,8 @@ __device__ inline void prepare_integers(const RowBlock& block, float factor, con
 
 // A warp's work: block `block` of row m, which is `row`, as integers `unscaled` times `factor`. Rows are in chunks of
 // kMaxRows.
-__device__ inline void prepare_block(const RowBlock& row, const RowBlock& unscaled, float factor, int m, int all_rows,
-                                     int block, int column_blocks, uint8_t* blocks) {
+__device__ inline void put_block(const RowBlock& row, const RowBlock& unscaled, float factor, int m, int all_rows,
+                                 int block, int column_blocks, uint8_t* blocks) {
   const int lane = threadIdx.x % 32, chunk = m / kMaxRows, local = m % kMaxRows,
             rows = static_cast<int>(input_rows(all_rows));
   uint8_t* at = blocks + chunk * input_bytes(kMaxRows, column_blocks) + block * input_block_bytes(rows);
@@ -152,9 +165,20 @@ __device__ inline void prepare_block(const RowBlock& row, const RowBlock& unscal
 #endif
   prepare_integers(unscaled, factor, {at + rows_at(rows), rows, local, panel});
 }
-__device__ inline void prepare_block(const RowBlock& row, int m, int all_rows, int block, int column_blocks,
-                                     uint8_t* blocks) {
-  prepare_block(row, row, 1, m, all_rows, block, column_blocks, blocks);
+__device__ inline void prepare_block(float4 row, float4 unscaled, float factor, int m, int all_rows, int block,
+                                     int column_blocks, const PreparedRows& to) {
+  if (to.rounding.group > 0) {
+    const int column = block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4;
+    row = rounded(row, column, to.rounding), unscaled = rounded(unscaled, column, to.rounding);
+  }
+  put_block(row, unscaled, factor, m, all_rows, block, column_blocks, to.blocks);
+}
+__device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks,
+                                     const PreparedRows& to) {
+  if (to.rounding.group > 0)
+    v = rounded(v, block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4, to.rounding);
+  const RowBlock row(v);
+  put_block(row, row, 1, m, all_rows, block, column_blocks, to.blocks);
 }
 
 // ---- Norms. A row's squares are summed block by block of 128, by a warp each, and then those sums.
