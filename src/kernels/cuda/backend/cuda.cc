@@ -192,8 +192,8 @@ void Cuda::repeat(uint64_t what, const std::function<void()>& work) {
   if (s.kind != RowKind::output || s.rows > cuda::kRecordedRows || s.mode == Activations::f32) return work();
   const bool chains = State::may_chain();
   const auto joined = [&] {
-    s.joining = s.rows == 1 && cuda::device_code().hopper;
-    s.chaining = s.joining && chains;
+    s.joining = s.rows <= cuda::kMostJoined && cuda::device_code().hopper;
+    s.chaining = s.joining && s.rows == 1 && chains;
     work();
     s.flush();
     s.joining = s.chaining = false;

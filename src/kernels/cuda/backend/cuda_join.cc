@@ -1,4 +1,4 @@
-// A decode step of one row: its products wait for what comes next, and make that one's row as well where they can
+// A decode step of few rows: its products wait for what comes next, and make that one's rows as well where they can
 // (LowbitJoin), so that no kernel stands between the two.
 #include <algorithm>
 
@@ -24,12 +24,13 @@ bool Cuda::State::join_waiting(const cuda::Rounding& rounding) {
   cuda::LowbitProduct& product = waiting->product;
   const std::span<const cuda::LowbitOutput> outputs(product.outputs, static_cast<size_t>(product.count));
   const auto kind = unwritten.norm ? LowbitJoin::Kind::norm : LowbitJoin::Kind::gate;
-  if (!cuda::joins(outputs, kind) || outputs[0].y != unwritten.x || outputs[0].weight->shape.out != unwritten.columns ||
+  if (!cuda::joins(outputs, kind, product.x.rows, rounding) || outputs[0].y != unwritten.x ||
+      product.x.rows != unwritten.rows || outputs[0].weight->shape.out != unwritten.columns ||
       (!unwritten.norm && outputs[1].y != unwritten.with))
     return false;
   joined_in = 1 - joined_in;  // the other one may be what it reads
-  grow(joined[joined_in], cuda::input_bytes(1, column_blocks(max_columns)));
-  grow(squares, column_blocks(max_columns) * 4);
+  grow(joined[joined_in], cuda::input_bytes(cuda::kMostJoined, column_blocks(max_columns)));
+  grow(squares, cuda::kMostJoined * column_blocks(max_columns) * 4);
   product.join = {kind, joined[joined_in].as<uint8_t>(), unwritten.norm ? unwritten.with : nullptr, squares.as<float>(),
                   rounding};
   joined_norm = {unwritten.norm ? squares.as<float>() : nullptr, unwritten.eps};
@@ -57,7 +58,7 @@ bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
   const bool is_made = (joined_version == input.version && joined_rounding == rounding) || join_waiting(rounding);
   flush();
   if (is_made) {
-    product.x = {joined[joined_in].as<uint8_t>(), 1};
+    product.x = {joined[joined_in].as<uint8_t>(), static_cast<int>(input.rows)};
     product.norm = joined_norm;
   } else {
     prepare_blocks(input, rounding);

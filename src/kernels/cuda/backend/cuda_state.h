@@ -94,7 +94,7 @@ struct Cuda::State {
   cuda::Upcoming next[cuda::kMaxTogether] = {};
   size_t next_count = 0;
 
-  // Inside repeat(), a step of one row on Hopper: norms and gates stay `unwritten` and the last product waits, until it
+  // Inside repeat(), a step of few rows on Hopper: norms and gates stay `unwritten` and the last product waits, until it
   // is clear whether it can make the next one's blocks as well (cuda_join.cc).
   struct Waiting {
     cuda::LowbitProduct product;
@@ -153,7 +153,7 @@ struct Cuda::State {
   void write_values(const cuda::Rounding& rounding = {}) {
     if (unwritten.x) write(std::exchange(unwritten, {}), rounding);
   }
-  // Activations now, or, of one row that products wait for, of prompt rows and in coarse modes, when a product asks: in
+  // Activations now, or, of rows that products wait for, of prompt rows and in coarse modes, when a product asks: in
   // the form that it reads.
   void make(const Source& of);
   void prepare_halves(const Acts& input);

@@ -1,6 +1,8 @@
 // Row operations: sums by a fixed tree.
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/linear/layout/prepare.cuh"
 #include "kernels/cuda/rows/ops.h"
@@ -15,9 +17,10 @@ constexpr int kThreads = 256;
 // eighths is cheaper than 32 warps on one multiprocessor or a second pass: in a decode step what counts is how long one
 // row takes. Integers stand for the row times the weight, under a power of two; the factor of the whole row goes with
 // that one, so that the product before can make them, block by block (lowbit_join.cuh).
-template <int kKept>
+template <int kKept, bool kRounds>
 __global__ void __launch_bounds__(kThreads) norm_row(const float* x, const int32_t* rows, const float* weight,
                                                      float eps, int d, float* y, PreparedRows prepared) {
+  if (!kRounds) prepared.rounding.group = 0;  // code that is not there need not be fetched
   constexpr int kWarps = kThreads / 32;
   __shared__ float squares[kKept * kWarps];
   const int m = blockIdx.x, warp = threadIdx.x / 32, block = blockIdx.y * kWarps + warp,
@@ -58,10 +61,11 @@ struct GeluTanh {
     return {one(g.x) * u.x, one(g.y) * u.y, one(g.z) * u.z, one(g.w) * u.w};
   }
 };
-template <class Function>
+template <class Function, bool kRounds>
 __global__ void __launch_bounds__(kGateThreads)
     gate_up(const float* gate, const float* up, int d, float* y, PreparedRows prepared) {
   begin_kernel();
+  if (!kRounds) prepared.rounding.group = 0;
   const int m = blockIdx.x, column_blocks = (d + kBlockColumns - 1) / kBlockColumns,
             block = blockIdx.y * (kGateThreads / 32) + threadIdx.x / 32,
             column = block * kBlockColumns + threadIdx.x % 32 * 4;
@@ -135,15 +139,23 @@ void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* w
     launch("normalising", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((d + kAtOnce - 1) / kAtOnce)),
            kThreads, 0, kernel, x, rows, weight, eps, static_cast<int>(d), y, prepared);
   };
-  if (d <= kAtOnce) return with(norm_row<1>);
-  if (d <= 4 * kAtOnce) return with(norm_row<4>);
-  with(norm_row<16>);
+  const auto kept = [&]<bool kRounds>(std::bool_constant<kRounds>) {
+    if (d <= kAtOnce) return with(norm_row<1, kRounds>);
+    if (d <= 4 * kAtOnce) return with(norm_row<4, kRounds>);
+    with(norm_row<16, kRounds>);
+  };
+  if (prepared.rounding.group > 0) return kept(std::true_type());
+  kept(std::false_type());
 }
 void gated(Stream stream, bool gelu, const float* gate, const float* up, int64_t n, int64_t d, float* y,
            const PreparedRows& prepared) {
   const int64_t warps = kGateThreads / 32, column_blocks = (d + kBlockColumns - 1) / kBlockColumns;
-  launch("gating", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((column_blocks + warps - 1) / warps)),
-         kGateThreads, 0, gelu ? gate_up<GeluTanh> : gate_up<Silu>, gate, up, static_cast<int>(d), y, prepared);
+  const auto with = [&](auto kernel) {
+    launch("gating", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((column_blocks + warps - 1) / warps)),
+           kGateThreads, 0, kernel, gate, up, static_cast<int>(d), y, prepared);
+  };
+  if (prepared.rounding.group > 0) return with(gelu ? gate_up<GeluTanh, true> : gate_up<Silu, true>);
+  with(gelu ? gate_up<GeluTanh, false> : gate_up<Silu, false>);
 }
 void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, const Rounding& how, float* y) {
   constexpr int64_t kAtOnce = kThreads * 4;  // columns

@@ -188,12 +188,13 @@ int rows_at_once(const LowbitShape& shape) {
 
 }  // namespace
 
-bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind) {
+bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind, int rows, const Rounding& rounding) {
   const bool gate = kind == LowbitJoin::Kind::gate;
+  if (rounding.group > 0) rows = std::max(rows, 2);  // kernels of one row do not round
   if (!is_hopper() || outputs.size() != (gate ? 2 : 1)) return false;
   for (const LowbitOutput& o : outputs)
-    if (o.weight->shape.kind == CodeKind::half || o.weight->shape.out % kBlockRows != 0 ||
-        o.weight->shape.out != outputs[0].weight->shape.out)
+    if (o.weight->shape.kind == CodeKind::half || !joins_rows(o.weight->shape.bits - o.weight->shape.below, rows) ||
+        o.weight->shape.out % kBlockRows != 0 || o.weight->shape.out != outputs[0].weight->shape.out)
       return false;
   return true;
 }

@@ -1,6 +1,8 @@
-// The end of a product of one row that also makes the next one's (LowbitJoin of lowbit.h). Thread blocks that have 128
+// The end of a product of few rows that also makes the next one's (LowbitJoin of lowbit.h). Thread blocks that have 128
 // outputs between them, or gate's and up's 128, are a cluster and give their outputs to the first of them, in shared
-// memory: one step, where a kernel of its own would wait for this one's end, ask L2 for the row, and be waited for.
+// memory, where a warp makes a row's: one step, where a kernel of its own would wait for this one's end, ask L2 for the
+// rows, and be waited for. What a kernel jumps over has to be fetched around, and some kernels of one row have no
+// register left, so rows of coarse modes are rounded in those of several alone.
 //
 // Rejected: a whole step as one cooperative kernel whose warps ask for weights without a stop (docs/lab/gpu.md).
 #pragma once
@@ -9,8 +11,13 @@
 
 namespace fidelio::cuda {
 
-// Shared memory of it: gate's and up's 128, and a barrier.
-constexpr int kJoinBytes = 2 * kBlockRows * 4 + 16;
+// Shared memory of it: gate's and up's 128 of each row, the norm's weights of 128, a barrier, and the factors of rows
+// that were made so.
+constexpr int received_bytes(int rows) { return rows * 2 * kBlockRows * 4; }
+constexpr int join_bytes(int rows) {
+  return rows <= kMostJoined ? received_bytes(rows) + kBlockRows * 4 + 16 + kParts * 4 : 0;
+}
+static_assert(kMostJoined <= kParts, "a warp a row");
 
 // How many thread blocks, a cluster, make what a join makes of 128 outputs: of a weight, or of gate and of up.
 constexpr int join_cluster(LowbitJoin::Kind kind, int tiles) {
@@ -27,52 +34,61 @@ __device__ __forceinline__ int first_tile(const LowbitArguments& p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 template <typename Shape>
 __device__ __forceinline__ uint32_t join_barrier(uint8_t* shared) {
-  return ptx::shared_address(shared + Shape::kReceived + 2 * kBlockRows * 4);
+  return ptx::shared_address(shared + Shape::kBarrier);
 }
-// Before the kernel waits for the one before it: the barrier, and the norm's weights of a lane's four outputs.
+// Before the kernel waits for the one before it: the barrier, and the norm's weights are asked for, with what the warp
+// asks for next.
 template <typename Shape>
-__device__ __forceinline__ float4 begin_join(const LowbitArguments& p, uint8_t* shared) {
-  float4 w{};
+__device__ __forceinline__ void begin_join(const LowbitArguments& p, uint8_t* shared) {
   if (threadIdx.x < 32 && blockIdx.z == 0) {
     if (threadIdx.x == 0) {
       ptx::start_barrier(join_barrier<Shape>(shared), 1);
       ptx::publish_barriers();
-      ptx::expect(join_barrier<Shape>(shared), gridDim.z * Shape::kOutputs * 4);
+      ptx::expect(join_barrier<Shape>(shared), gridDim.z * Shape::kOutputs * 4 * (Shape::kMostRows == 1 ? 1 : p.rows));
     }
-    if (p.join.norm) w = *reinterpret_cast<const float4*>(p.join.norm + blockIdx.x * kBlockRows + threadIdx.x * 4);
+    if (p.join.norm)
+      ptx::copy_async(ptx::shared_address(shared + Shape::kNormWeight) + threadIdx.x * 16,
+                      p.join.norm + blockIdx.x * kBlockRows + threadIdx.x * 4);
     __syncwarp();
   }
   ptx::cluster_arrive_relaxed();
-  return w;
 }
-// The end of a join: output `thread` of each thread block goes to the first one of the cluster, of which a warp makes a
-// block of the next product's row.
-template <typename Shape>
-__device__ __forceinline__ void join_outputs(const LowbitArguments& p, uint8_t* shared, float value, float4 w) {
-  const int lane = threadIdx.x % 32;
+// The end of a join: a thread's values, where it has outputs, go to the first thread block of the cluster, [row][output],
+// of which warp m makes a block of row m of the next product.
+template <typename Shape, int kCount>
+__device__ __forceinline__ void join_outputs(const LowbitArguments& p, uint8_t* shared, float* const (&outputs)[kCount],
+                                             const float (&values)[kCount]) {
+  constexpr int kThreads = kParts * 32, kOutputs = Shape::kOutputs;
+  constexpr bool kOne = Shape::kMostRows == 1;
+  const int lane = threadIdx.x % 32, m = kOne ? 0 : threadIdx.x / 32, width = static_cast<int>(gridDim.z) * kOutputs;
   uint8_t* const received = shared + Shape::kReceived;
   const uint32_t barrier = join_barrier<Shape>(shared);
   const bool norm = p.join.kind == LowbitJoin::Kind::norm;
-  if (threadIdx.x >= Shape::kOutputs) return;
-  static_assert(Shape::kOutputs == 32);  // a warp
-  ptx::cluster_wait();                   // the barrier is there
-  ptx::store_in_cluster(ptx::address_in(0, received) + (blockIdx.z * Shape::kOutputs + lane) * 4, value,
-                        ptx::address_in(0, barrier));
-  if (blockIdx.z > 0) return;
+  if (kOne && threadIdx.x >= kOutputs) return;
+  ptx::cluster_wait();  // the barrier is there
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (!kOne && !outputs[i]) continue;
+    const int sum = static_cast<int>(threadIdx.x) + i * kThreads,
+              at = sum / kOutputs * width + static_cast<int>(blockIdx.z) * kOutputs + sum % kOutputs;
+    ptx::store_in_cluster(ptx::address_in(0, received) + at * 4, values[i], ptx::address_in(0, barrier));
+  }
+  if (blockIdx.z > 0 || (!kOne && m >= p.rows)) return;
   ptx::wait(barrier, 0);
-  const float4 v = reinterpret_cast<const float4*>(received)[lane];
-  const InputPlaces to{p.join.blocks + blockIdx.x * input_block_bytes(1) + rows_at(8), 8, 0, false};
-  const auto as_seen = [&](float4 row) {
-    const Rounding& how = p.join.rounding;
-    return how.group > 0 ? rounded(row, blockIdx.x * kBlockRows + lane * 4, how) : row;
+  const float4* const row = reinterpret_cast<const float4*>(received) + m * width / 4;
+  const float4 v = row[lane];
+  constexpr int kRoom = static_cast<int>(input_rows(kMostJoined));
+  const InputPlaces to{p.join.blocks + blockIdx.x * input_block_bytes(kRoom) + rows_at(kRoom), kRoom, m, false};
+  const auto as_seen = [&](float4 made) {
+    if constexpr (kOne) return made;
+    return p.join.rounding.group > 0 ? rounded(made, blockIdx.x * kBlockRows + lane * 4, p.join.rounding) : made;
   };
   if (norm) {
-    prepare_integers(as_seen(v * w), 1, to);
+    prepare_integers(as_seen(v * reinterpret_cast<const float4*>(shared + Shape::kNormWeight)[lane]), 1, to);
     const float squares = squares_of_block(v);
-    if (lane == 0) p.join.squares[blockIdx.x] = squares;
+    if (lane == 0) p.join.squares[m * gridDim.x + blockIdx.x] = squares;
   } else {
-    const float4 up = reinterpret_cast<const float4*>(received)[32 + lane];
-    prepare_integers(as_seen(gated(v, up)), 1, to);
+    prepare_integers(as_seen(gated(v, row[32 + lane])), 1, to);
   }
 }
 #endif

@@ -31,8 +31,10 @@ struct StreamShape {
   static constexpr int kRings = kStages * (kWeights + kInput), kSums = kRowTiles * kTileRows * kOutputs * 4;
   static constexpr int kWarpBytes = kRings > kSums ? kRings : kSums;  // the sums come where the rings were
   static constexpr int kThreads = kParts * 32;
-  // Of a thread block that joins others' outputs: gate's and up's 128 come there, and a barrier.
-  static constexpr int kReceived = kParts * kWarpBytes, kShared = kReceived + (kRows == 1 ? kJoinBytes : 0);
+  // Of a thread block that joins others' outputs: those come there, and a barrier is; then factors of rows.
+  static constexpr int kMostRows = kRows, kReceived = kParts * kWarpBytes, kShared = kReceived + join_bytes(kRows),
+                       kNormWeight = kReceived + received_bytes(kRows), kBarrier = kNormWeight + kBlockRows * 4,
+                       kFactors = kBarrier + 16;
 };
 
 // The parts' sums, which lie where their rings were: a balanced tree.
@@ -44,7 +46,8 @@ __device__ __forceinline__ float joined(const uint8_t* shared, int i) {
 
 template <typename Traits, int kTiles, int kRows, int kStages, typename Arguments>
 __device__ __forceinline__ void stream_product(const Arguments& p) {
-  constexpr bool kRouted = !std::is_same_v<Arguments, LowbitArguments>;
+  constexpr bool kRouted = !std::is_same_v<Arguments, LowbitArguments>, kTakesJoined = kRows <= kMostJoined && !kRouted,
+                 kJoins = kTakesJoined && joins_rows(Traits::bits, kRows);
   extern __shared__ __align__(128) uint8_t shared[];
   using Shape = StreamShape<Traits, kTiles, kRows, kStages>;
   constexpr int kRowTiles = Shape::kRowTiles;
@@ -65,9 +68,9 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
   }
 
   const typename Traits::Table table(at.target->grid);
-  [[maybe_unused]] float4 norm_weight{};
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if (kRows == 1 && !kRouted && p.join.kind != LowbitJoin::Kind::none) norm_weight = begin_join<Shape>(p, shared);
+  if constexpr (kJoins)
+    if (p.join.kind != LowbitJoin::Kind::none) begin_join<Shape>(p, shared);
 #endif
 
   // What the activations are laid out for. The kernel for kMaxRows takes fewer too.
@@ -88,15 +91,29 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
   float total[kTiles][kRowTiles][2] = {};
   OwnOutputs<Shape::kOutputs, kRows> outputs(p, at);
   if constexpr (!kRouted) ptx::dependency_wait();
-  float factor = 1;  // of the row
-  const bool has_factor = kRows == 1 && !kRouted && p.norm.squares;
-  if (has_factor) factor = share_of_squares(p.norm.squares, p.column_blocks);
+  float factor[kRowTiles];  // of rows n * kTileRows + t
+#pragma unroll
+  for (int n = 0; n < kRowTiles; ++n) factor[n] = 1;
+  const bool has_factor = kTakesJoined && p.norm.squares;
+  if (has_factor) {  // each warp's of a row, for all
+    const int row = kRows == 1 ? 0 : min(part, p.rows - 1);
+    factor[0] = share_of_squares(p.norm.squares + row * p.column_blocks, p.column_blocks);
+  }
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
     if (stage < count) ask_input(stage);
     ptx::commit_copies();
   }
-  if (has_factor) factor = norm_factor(sum_of_warp(factor), p.columns, p.norm.eps);
+  if (has_factor) {
+    factor[0] = norm_factor(sum_of_warp(factor[0]), p.columns, p.norm.eps);
+    if constexpr (kRows > 1) {
+      float* const of_rows = reinterpret_cast<float*>(shared + Shape::kFactors);
+      if (lane == 0) of_rows[part] = factor[0];
+      __syncthreads();
+#pragma unroll
+      for (int n = 0; n < kRowTiles; ++n) factor[n] = of_rows[n * kTileRows + t];
+    }
+  }
   outputs.ask(p);
 #pragma unroll 1
   for (int block = 0; block < count; block += kStages) {
@@ -108,7 +125,7 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
       const auto load = [&](LaneIntegers<Traits::kGroupChunks>& x, int n) {
         const int from_first = stage * Shape::kInput + n * kTileRows * kInputRow;
         x.load(of_products + from_first, record + from_first);
-        if constexpr (kRows == 1) x.row.scale *= factor;
+        if constexpr (kTakesJoined) x.row.scale *= factor[n];
       };
       constexpr bool kFew = kRowTiles <= 2;  // they stay in registers for all tiles
       LaneIntegers<Traits::kGroupChunks> few[kFew ? kRowTiles : 1];
@@ -145,17 +162,18 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
       for (int up = 0; up < 2; ++up)
         sums[(n * kTileRows + t) * Shape::kOutputs + tile * 16 + g + 8 * up] =
             total[tile][n][up] * integer_unit<Traits>(p, up != 0);
+  if constexpr (kJoins) ptx::wait_for_copies<0>();  // a part may have had no blocks to wait for
   __syncthreads();
-  float value = 0;  // of the last
+  float values[outputs.kCount] = {};
 #pragma unroll
   for (int i = 0; i < outputs.kCount; ++i) {
     if (!outputs.y[i]) continue;
-    value = outputs.value(p, i, joined<Shape>(shared, outputs.sum_of(i)));
-    if (kRows > 1 || kRouted || p.join.kind != LowbitJoin::Kind::gate) *outputs.y[i] = value;
+    values[i] = outputs.value(p, i, joined<Shape>(shared, outputs.sum_of(i)));
+    if (!kJoins || p.join.kind != LowbitJoin::Kind::gate) *outputs.y[i] = values[i];
   }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if constexpr (kRows == 1 && !kRouted)
-    if (p.join.kind != LowbitJoin::Kind::none) join_outputs<Shape>(p, shared, value, norm_weight);
+  if constexpr (kJoins)
+    if (p.join.kind != LowbitJoin::Kind::none) join_outputs<Shape>(p, shared, outputs.y, values);
 #endif
 }
 

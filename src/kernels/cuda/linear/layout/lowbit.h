@@ -93,29 +93,32 @@ struct Upcoming {
   // Of a view: pieces of so many bytes are asked for, so many apart; 0: all of it.
   uint32_t piece = 0, stride = 0;
 };
-// What a product of one row makes of its result for the next one, which then need not wait for a kernel between the
-// two: blocks of integers as above (no halves). norm: of y times `norm`, without the row's factor, for which the
-// squares of each block of y are left in `squares`. gate: of silu(gate) up, and neither is stored; the outputs are gate
+// What a product of few rows makes of its result for the next one, which then need not wait for a kernel between the
+// two: blocks of integers (no halves). norm: of y times `norm`, without the rows' factors, for which the squares of each
+// block of y are left in `squares`. gate: of silu(gate) up, and neither is stored; the outputs are gate
 // and up. Where joins(): Hopper, integers, whole blocks of outputs.
+constexpr int kMostJoined = 4;  // rows
+// Whether weights of so many bits make the next rows; any takes them. Of 2 and 3 bits several rows took 4 to 7% longer.
+constexpr bool joins_rows(int bits, int64_t rows) { return rows == 1 || (rows <= kMostJoined && bits >= 4); }
 struct LowbitJoin {
   enum class Kind : uint8_t { none, norm, gate };
   Kind kind = Kind::none;
   uint8_t* blocks = nullptr;
   const float* norm = nullptr;  // (out)
-  float* squares = nullptr;     // (out / 128)
+  float* squares = nullptr;     // (rows, out / 128)
   Rounding rounding;
 };
-bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind);
-// A row whose blocks were made so: its factor is 1 / sqrt(mean square + eps).
+bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind, int rows, const Rounding& rounding);
+// Rows whose blocks were made so: a row's factor is 1 / sqrt(mean square + eps).
 struct LowbitNorm {
-  const float* squares = nullptr;  // of each block of 128 columns; null: there is no factor
+  const float* squares = nullptr;  // (rows, blocks of 128 columns); null: there are no factors
   float eps = 0;
 };
 
 constexpr int kMaxTogether = 3;
 struct LowbitProduct {
   LowbitInput x;
-  LowbitNorm norm;  // one row of integers on Hopper
+  LowbitNorm norm;  // kMostJoined rows of integers on Hopper
   LowbitOutput outputs[kMaxTogether];
   int count = 0;
   bool add = false;

@@ -167,7 +167,7 @@ __device__ inline void put_block(const RowBlock& row, const RowBlock& unscaled, 
 }
 __device__ inline void prepare_block(float4 row, float4 unscaled, float factor, int m, int all_rows, int block,
                                      int column_blocks, const PreparedRows& to) {
-  if (to.rounding.group > 0) {
+  if (to.rounding.group > 0) [[unlikely]] {
     const int column = block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4;
     row = rounded(row, column, to.rounding), unscaled = rounded(unscaled, column, to.rounding);
   }
@@ -175,7 +175,7 @@ __device__ inline void prepare_block(float4 row, float4 unscaled, float factor, 
 }
 __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks,
                                      const PreparedRows& to) {
-  if (to.rounding.group > 0)
+  if (to.rounding.group > 0) [[unlikely]]
     v = rounded(v, block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4, to.rounding);
   const RowBlock row(v);
   put_block(row, row, 1, m, all_rows, block, column_blocks, to.blocks);
