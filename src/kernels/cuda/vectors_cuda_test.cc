@@ -230,9 +230,9 @@ TEST_F(VectorsCuda, ARowThatTheProductMakesHasTheBitsOfOneInMemory) {
 }
 
 // Products of one row in one launch, each of what those before it made, as a layer has them: the bits of launches of
-// their own. Ten times, the first as it is and the others recorded, as thread blocks meet in another order each time. Of 300 columns most have no part of a product;
-// a row of 30,000 has no room beside corrections. Columns that are no eights, other forms of codes and a fifth product
-// begin another launch.
+// their own. Ten times, the first as it is and the others recorded, as thread blocks meet in another order each time. Of
+// 300 columns most have no part of a product; a row of 30,000 has no room beside corrections. Columns that are no eights,
+// other forms of codes and a fifth product begin another launch.
 TEST_F(VectorsCuda, ProductsOfALayerHaveTheBitsOfLaunchesOfTheirOwn) {
   Cuda& b = *backend_;
   constexpr int64_t kManyBooks = 18000;  // outputs of gate: a thread block goes through more than two codebooks

@@ -39,8 +39,8 @@ void finish_rows(Stream stream, const float* factor, const float* bias, int64_t 
 // y (n, columns) = what a coarse mode makes of x.
 void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, const Rounding& how, float* y);
 
-// y = x / sqrt(mean(x^2) + eps) * weight; `rows` picks rows of x, null: all in order. Where `prepared`
-// has blocks, y is also prepared for lowbit.h.
+// y = x / sqrt(mean(x^2) + eps) * weight; `rows` picks rows of x, null: all in order. Where `prepared` has
+// blocks, y is also prepared for lowbit.h.
 constexpr int64_t kWidestNorm = 16384;
 void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* weight, float eps, int64_t n, int64_t d,
               float* y, const PreparedRows& prepared);
