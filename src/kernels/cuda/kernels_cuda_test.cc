@@ -398,7 +398,8 @@ TEST_F(CudaTest, CoarseActivationsAreTheNearestIntegers) {
         x[static_cast<size_t>(columns)] = std::numeric_limits<float>::infinity();  // a group that means nothing
         const Cuda::Matrix from = matrix(x, columns), to = b().allocate(n, columns);
         const auto steps = static_cast<float>((1 << (bits - 1)) - 1);
-        cuda::round_to_integers(stream, from.data(), n, columns, {static_cast<int>(group), steps}, to.data());
+        cuda::round_to_integers(stream, from.data(), n, columns,
+                                cuda::rounding_of(static_cast<int>(group), (1 << (bits - 1)) - 1), to.data());
         cuda::from_device(stream, got.data(), to.data(), got.size() * sizeof(float));
         int64_t differ = 0;
         for (int64_t m = 0; m < n; ++m)

@@ -24,9 +24,8 @@ bool Cuda::State::join_waiting(const cuda::Rounding& rounding) {
   cuda::LowbitProduct& product = waiting->product;
   const std::span<const cuda::LowbitOutput> outputs(product.outputs, static_cast<size_t>(product.count));
   const auto kind = unwritten.norm ? LowbitJoin::Kind::norm : LowbitJoin::Kind::gate;
-  if (!cuda::joins(outputs, kind, product.x.rows, rounding) || outputs[0].y != unwritten.x ||
-      product.x.rows != unwritten.rows || outputs[0].weight->shape.out != unwritten.columns ||
-      (!unwritten.norm && outputs[1].y != unwritten.with))
+  if (!cuda::joins(outputs, kind, product.x.rows) || outputs[0].y != unwritten.x || product.x.rows != unwritten.rows ||
+      outputs[0].weight->shape.out != unwritten.columns || (!unwritten.norm && outputs[1].y != unwritten.with))
     return false;
   joined_in = 1 - joined_in;  // the other one may be what it reads
   grow(joined[joined_in], cuda::input_bytes(cuda::kMostJoined, column_blocks(max_columns)));

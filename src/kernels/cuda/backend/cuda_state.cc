@@ -61,19 +61,19 @@ cuda::Rounding Cuda::State::rounding_for(const FormatSpec& weight, const Acts& i
   const bool codes = weight.kind == Kind::fp4 ||
                      ((weight.kind == Kind::integer || weight.kind == Kind::grid) && weight.group % 32 == 0);
   if (!is_coarse(mode) || !codes) return {};
-  cuda::Rounding how{static_cast<int>(activation_group(weight)),
-                     static_cast<float>((1 << (activation_bits(mode, weight) - 1)) - 1)};
-  if (input.fine > 0) how.fine_from = static_cast<int>(input.columns - input.fine);
+  const int group = static_cast<int>(activation_group(weight));
+  cuda::Rounding how = cuda::rounding_of(group, (1 << (activation_bits(mode, weight) - 1)) - 1);
+  if (input.fine > 0) how.fine_from = (static_cast<int>(input.columns - input.fine) + group - 1) / group * group;
   return how;
 }
 
 Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
   const cuda::Rounding how = rounding_for(weight, input);
-  if (how.group == 0) return input;
+  if (how.lanes == 0) return input;
   assert(input.version == version && "an Acts dies at the next call that returns one");
   write_values();
-  const uint64_t wanted =
-      uint64_t{1} << 63 | version << 16 | static_cast<uint64_t>(how.group << 8) | static_cast<uint64_t>(how.steps);
+  const uint64_t wanted = uint64_t{1} << 63 | version << 16 | static_cast<uint64_t>(how.lanes) << 8 |
+                          static_cast<uint64_t>(activation_bits(mode, weight));
   if (rounded_version != wanted)
     cuda::round_to_integers(stream, input.values, input.rows, input.columns, how, rounded.as<float>());
   rounded_version = wanted;

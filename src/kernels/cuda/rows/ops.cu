@@ -20,7 +20,7 @@ constexpr int kThreads = 256;
 template <int kKept, bool kRounds>
 __global__ void __launch_bounds__(kThreads) norm_row(const float* x, const int32_t* rows, const float* weight,
                                                      float eps, int d, float* y, PreparedRows prepared) {
-  if (!kRounds) prepared.rounding.group = 0;  // code that is not there need not be fetched
+  if (!kRounds) prepared.rounding.lanes = 0;  // code that is not there need not be fetched
   constexpr int kWarps = kThreads / 32;
   __shared__ float squares[kKept * kWarps];
   const int m = blockIdx.x, warp = threadIdx.x / 32, block = blockIdx.y * kWarps + warp,
@@ -65,7 +65,7 @@ template <class Function, bool kRounds>
 __global__ void __launch_bounds__(kGateThreads)
     gate_up(const float* gate, const float* up, int d, float* y, PreparedRows prepared) {
   begin_kernel();
-  if (!kRounds) prepared.rounding.group = 0;
+  if (!kRounds) prepared.rounding.lanes = 0;
   const int m = blockIdx.x, column_blocks = (d + kBlockColumns - 1) / kBlockColumns,
             block = blockIdx.y * (kGateThreads / 32) + threadIdx.x / 32,
             column = block * kBlockColumns + threadIdx.x % 32 * 4;
@@ -144,7 +144,7 @@ void rms_norm(Stream stream, const float* x, const int32_t* rows, const float* w
     if (d <= 4 * kAtOnce) return with(norm_row<4, kRounds>);
     with(norm_row<16, kRounds>);
   };
-  if (prepared.rounding.group > 0) return kept(std::true_type());
+  if (prepared.rounding.lanes > 0) return kept(std::true_type());
   kept(std::false_type());
 }
 void gated(Stream stream, bool gelu, const float* gate, const float* up, int64_t n, int64_t d, float* y,
@@ -154,7 +154,7 @@ void gated(Stream stream, bool gelu, const float* gate, const float* up, int64_t
     launch("gating", stream, dim3(static_cast<unsigned>(n), static_cast<unsigned>((column_blocks + warps - 1) / warps)),
            kGateThreads, 0, kernel, gate, up, static_cast<int>(d), y, prepared);
   };
-  if (prepared.rounding.group > 0) return with(gelu ? gate_up<GeluTanh, true> : gate_up<Silu, true>);
+  if (prepared.rounding.lanes > 0) return with(gelu ? gate_up<GeluTanh, true> : gate_up<Silu, true>);
   with(gelu ? gate_up<GeluTanh, false> : gate_up<Silu, false>);
 }
 void round_to_integers(Stream stream, const float* x, int64_t n, int64_t columns, const Rounding& how, float* y) {

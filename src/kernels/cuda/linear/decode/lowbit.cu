@@ -188,9 +188,8 @@ int rows_at_once(const LowbitShape& shape) {
 
 }  // namespace
 
-bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind, int rows, const Rounding& rounding) {
+bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind, int rows) {
   const bool gate = kind == LowbitJoin::Kind::gate;
-  if (rounding.group > 0) rows = std::max(rows, 2);  // kernels of one row do not round
   if (!is_hopper() || outputs.size() != (gate ? 2 : 1)) return false;
   for (const LowbitOutput& o : outputs)
     if (o.weight->shape.kind == CodeKind::half || !joins_rows(o.weight->shape.bits - o.weight->shape.below, rows) ||

@@ -1,8 +1,8 @@
 // The end of a product of few rows that also makes the next one's (LowbitJoin of lowbit.h). Thread blocks that have 128
 // outputs between them, or gate's and up's 128, are a cluster and give their outputs to the first of them, in shared
 // memory, where a warp makes a row's: one step, where a kernel of its own would wait for this one's end, ask L2 for the
-// rows, and be waited for. What a kernel jumps over has to be fetched around, and some kernels of one row have no
-// register left, so rows of coarse modes are rounded in those of several alone.
+// rows, and be waited for. Kernels of one row that round what they make for a coarse mode are apart: code that is jumped
+// over costs a step of one row 1 to 2%.
 //
 // Rejected: a whole step as one cooperative kernel whose warps ask for weights without a stop (docs/lab/gpu.md).
 #pragma once
@@ -55,7 +55,7 @@ __device__ __forceinline__ void begin_join(const LowbitArguments& p, uint8_t* sh
 }
 // The end of a join: a thread's values, where it has outputs, go to the first thread block of the cluster, [row][output],
 // of which warp m makes a block of row m of the next product.
-template <typename Shape, int kCount>
+template <typename Shape, bool kRounds, int kCount>
 __device__ __forceinline__ void join_outputs(const LowbitArguments& p, uint8_t* shared, float* const (&outputs)[kCount],
                                              const float (&values)[kCount]) {
   constexpr int kThreads = kParts * 32, kOutputs = Shape::kOutputs;
@@ -79,17 +79,14 @@ __device__ __forceinline__ void join_outputs(const LowbitArguments& p, uint8_t* 
   const float4 v = row[lane];
   constexpr int kRoom = static_cast<int>(input_rows(kMostJoined));
   const InputPlaces to{p.join.blocks + blockIdx.x * input_block_bytes(kRoom) + rows_at(kRoom), kRoom, m, false};
-  const auto as_seen = [&](float4 made) {
-    if constexpr (kOne) return made;
-    return p.join.rounding.group > 0 ? rounded(made, blockIdx.x * kBlockRows + lane * 4, p.join.rounding) : made;
-  };
-  if (norm) {
-    prepare_integers(as_seen(v * reinterpret_cast<const float4*>(shared + Shape::kNormWeight)[lane]), 1, to);
-    const float squares = squares_of_block(v);
-    if (lane == 0) p.join.squares[m * gridDim.x + blockIdx.x] = squares;
-  } else {
-    prepare_integers(as_seen(gated(v, row[32 + lane])), 1, to);
-  }
+  float4 made =
+      norm ? v * reinterpret_cast<const float4*>(shared + Shape::kNormWeight)[lane] : gated(v, row[32 + lane]);
+  if constexpr (kRounds)
+    if (p.join.rounding.lanes > 0) made = rounded(made, blockIdx.x * kBlockRows + lane * 4, p.join.rounding);
+  prepare_integers(made, 1, to);
+  if (!norm) return;
+  const float squares = squares_of_block(v);
+  if (lane == 0) p.join.squares[m * gridDim.x + blockIdx.x] = squares;
 }
 #endif
 

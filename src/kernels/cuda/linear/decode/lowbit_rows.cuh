@@ -29,6 +29,14 @@ void launch_fitting(Stream stream, const Arguments& p, int row_blocks) {
   constexpr int kStages = fitting_stages<Traits, kTiles, kRows, kMostStages, kResident>();
   launch_stream<Traits, kTiles, kRows, kStages, kResident>(stream, p, row_blocks);
 }
+// Of one row that makes the next one.
+template <typename Traits, int kTiles, int kMostStages, int kResident>
+void launch_joining(Stream stream, const LowbitArguments& p, int row_blocks) {
+  constexpr int kStages = fitting_stages<Traits, kTiles, 1, kMostStages, kResident>();
+  if (p.join.rounding.lanes > 0)
+    return launch_stream<Traits, kTiles, 1, kStages, kResident, true>(stream, p, row_blocks);
+  launch_stream<Traits, kTiles, 1, kStages, kResident, false>(stream, p, row_blocks);
+}
 
 // Integers and grids, by the width, the rows and how many tiles there are: `few` leave a multiprocessor one thread block
 // of two tiles, `many` several one after the other. Measured on an H200 (docs/lab/gpu.md) for 2, 4, 5, 6 and 8 bits at
@@ -55,13 +63,13 @@ void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   // Stages that a short part has no blocks for, but without which more than two thread blocks come to some
   // multiprocessors and none to others.
   constexpr int kShort = Traits::bits == 2 ? 8 : Traits::bits == 3 ? 6 : 4;
-  if (p.rows == 1 && p.join.rounding.group == 0) {
+  if (p.rows == 1) {
     const bool joins = p.join.kind != LowbitJoin::Kind::none;
     if (few && (joins || p.column_blocks <= 4 * kParts))
-      return launch_fitting<Traits, 2, 1, kShort, 2>(stream, p, row_blocks);
+      return launch_joining<Traits, 2, kShort, 2>(stream, p, row_blocks);
     if (few) return launch_fitting<Traits, 2, 1, 8, 1>(stream, p, row_blocks);
-    if (many) return launch_fitting < Traits, 2, 1, 2, Traits::bits <= 4 ? 4 : 3 > (stream, p, row_blocks);
-    return launch_fitting < Traits, 2, 1, 4, Traits::bits == 2 ? 3 : 2 > (stream, p, row_blocks);
+    if (many) return launch_joining < Traits, 2, 2, Traits::bits <= 4 ? 4 : 3 > (stream, p, row_blocks);
+    return launch_joining < Traits, 2, 4, Traits::bits == 2 ? 3 : 2 > (stream, p, row_blocks);
   }
   if (p.rows <= 4) {
     // Clusters want room for two thread blocks here too, if both have two stages (a step of four rows on an H200: of 4

@@ -44,7 +44,7 @@ __device__ __forceinline__ float joined(const uint8_t* shared, int i) {
   return ((of(0) + of(1)) + (of(2) + of(3))) + ((of(4) + of(5)) + (of(6) + of(7)));
 }
 
-template <typename Traits, int kTiles, int kRows, int kStages, typename Arguments>
+template <typename Traits, int kTiles, int kRows, int kStages, bool kRounds, typename Arguments>
 __device__ __forceinline__ void stream_product(const Arguments& p) {
   constexpr bool kRouted = !std::is_same_v<Arguments, LowbitArguments>, kTakesJoined = kRows <= kMostJoined && !kRouted,
                  kJoins = kTakesJoined && joins_rows(Traits::bits, kRows);
@@ -173,23 +173,25 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
   }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if constexpr (kJoins)
-    if (p.join.kind != LowbitJoin::Kind::none) join_outputs<Shape>(p, shared, outputs.y, values);
+    if (p.join.kind != LowbitJoin::Kind::none) join_outputs<Shape, kRounds>(p, shared, outputs.y, values);
 #endif
 }
 
-template <typename Traits, int kTiles, int kRows, int kStages, int kResident, typename Arguments>
+// kRounds: a row that the product makes may be one of a coarse mode.
+template <typename Traits, int kTiles, int kRows, int kStages, int kResident, bool kRounds, typename Arguments>
 __global__ void __launch_bounds__(kParts * 32, kResident) stream_kernel(const __grid_constant__ Arguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // as is_hopper() says
   constexpr bool kUsed = kRows <= 8;
 #else
   constexpr bool kUsed = kRows == kMaxRows || (kResident == 1 && kStages == 2);  // what is launched there
 #endif
-  if constexpr (kUsed) stream_product<Traits, kTiles, kRows, kStages>(p);
+  if constexpr (kUsed) stream_product<Traits, kTiles, kRows, kStages, kRounds>(p);
 }
-template <typename Traits, int kTiles, int kRows, int kStages, int kResident, typename Arguments>
+template <typename Traits, int kTiles, int kRows, int kStages, int kResident, bool kRounds = (kRows > 1),
+          typename Arguments>
 void launch_stream(Stream stream, Arguments p, int row_blocks) {
   using Shape = StreamShape<Traits, kTiles, kRows, kStages>;
-  const auto kernel = stream_kernel<Traits, kTiles, kRows, kStages, kResident, Arguments>;
+  const auto kernel = stream_kernel<Traits, kTiles, kRows, kStages, kResident, kRounds, Arguments>;
   static const cudaError_t allowed = [&] {
     const cudaError_t first = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kShared);
     return first != cudaSuccess ? first

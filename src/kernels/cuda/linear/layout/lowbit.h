@@ -108,7 +108,7 @@ struct LowbitJoin {
   float* squares = nullptr;     // (rows, out / 128)
   Rounding rounding;
 };
-bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind, int rows, const Rounding& rounding);
+bool joins(std::span<const LowbitOutput> outputs, LowbitJoin::Kind kind, int rows);
 // Rows whose blocks were made so: a row's factor is 1 / sqrt(mean square + eps).
 struct LowbitNorm {
   const float* squares = nullptr;  // (rows, blocks of 128 columns); null: there are no factors

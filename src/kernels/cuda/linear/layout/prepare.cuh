@@ -79,6 +79,9 @@ __device__ inline float4 gated(float4 gate, float4 up) {
   return {silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z, silu(gate.w) * up.w};
 }
 
+__device__ inline float4 operator*(float4 a, float4 b) { return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}; }
+__device__ inline float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
+
 // Where a row's integers of a block go (lowbit.h).
 struct InputPlaces {
   uint8_t* rows;
@@ -106,16 +109,21 @@ struct RowBlock {
   }
 };
 
-// What a coarse mode makes of columns `column` .. `column` + 3 of a row, of which a warp has 128. Magnitudes are compared
-// as bit patterns, so that NaN counts above everything and reaches the scale.
+// What a coarse mode makes of columns `column` .. `column` + 3 of a row, of which a warp has 128: as few instructions as
+// will do, for in a decode step they are fetched anew by every kernel. Magnitudes are compared as bit patterns, so that
+// NaN counts above everything and reaches the scale.
 __device__ inline float4 rounded(float4 v, int column, const Rounding& how) {
-  constexpr float kTiny = 1e-30f;  // below it a group counts as zero: steps / largest would overflow
-  uint32_t most = __float_as_uint(largest_of(v));
-  for (int apart = 1; apart < how.group / 4; apart *= 2) most = max(most, __shfl_xor_sync(~0u, most, apart));
-  const float largest = __uint_as_float(most), steps = column - column % how.group >= how.fine_from ? 127 : how.steps;
+  constexpr float kTiny = 1e-30f;        // below it a group counts as zero: the inverse would overflow
+  constexpr float kToInteger = 0x3p22f;  // a sum with it has no bits below 1, which are rounded away, ties to even
+  const int lane = threadIdx.x % 32;
+  const uint32_t group = ~0u >> (32 - how.lanes) << (lane & -how.lanes);
+  const float largest = __uint_as_float(__reduce_max_sync(group, __float_as_uint(largest_of(v))));
   const bool zero = largest < kTiny;
-  const float inverse = zero ? 0.0f : __fdiv_rn(steps, largest), scale = zero ? 0.0f : __fdiv_rn(largest, steps);
-  const auto of = [&](float x) { return rintf(x * inverse) * scale; };
+  const float scale = zero ? 0.0f : largest * (column >= how.fine_from ? 1.0f / 127 : how.part);
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(scale));
+  if (zero) inverse = 0;
+  const auto of = [&](float x) { return (fmaf(x, inverse, kToInteger) - kToInteger) * scale; };
   return {of(v.x), of(v.y), of(v.z), of(v.w)};
 }
 
@@ -167,23 +175,21 @@ __device__ inline void put_block(const RowBlock& row, const RowBlock& unscaled, 
 }
 __device__ inline void prepare_block(float4 row, float4 unscaled, float factor, int m, int all_rows, int block,
                                      int column_blocks, const PreparedRows& to) {
-  if (to.rounding.group > 0) [[unlikely]] {
-    const int column = block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4;
-    row = rounded(row, column, to.rounding), unscaled = rounded(unscaled, column, to.rounding);
+  if (to.rounding.lanes > 0) [[unlikely]] {
+    unscaled = rounded(unscaled, block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4, to.rounding);
+    row = unscaled * factor;
   }
   put_block(row, unscaled, factor, m, all_rows, block, column_blocks, to.blocks);
 }
 __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks,
                                      const PreparedRows& to) {
-  if (to.rounding.group > 0) [[unlikely]]
+  if (to.rounding.lanes > 0) [[unlikely]]
     v = rounded(v, block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4, to.rounding);
   const RowBlock row(v);
   put_block(row, row, 1, m, all_rows, block, column_blocks, to.blocks);
 }
 
 // ---- Norms. A row's squares are summed block by block of 128, by a warp each, and then those sums.
-__device__ inline float4 operator*(float4 a, float4 b) { return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w}; }
-__device__ inline float4 operator*(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 __device__ __forceinline__ float sum_of_warp(float v) {
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) v += __shfl_xor_sync(~0u, v, apart);

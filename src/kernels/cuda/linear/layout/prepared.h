@@ -37,14 +37,16 @@ constexpr int64_t input_block_bytes(int64_t rows) {
   return half_scales_at(static_cast<int>(input_rows(rows))) + input_rows(rows) * 4;
 }
 constexpr int64_t input_bytes(int64_t rows, int64_t column_blocks) { return column_blocks * input_block_bytes(rows); }
-// In coarse modes weights see integers of few bits: of magnitude `steps` at most under one FP32 scale for each `group`
-// columns of a row, largest / steps, the nearest integer, ties to even. They are kept as the numbers they stand for.
+// In coarse modes weights see integers of few bits: of magnitude `steps` at most under one FP32 scale for each group of
+// 32, 64 or 128 columns of a row, largest / steps, the nearest integer, ties to even. They are kept as the numbers they
+// stand for.
 struct Rounding {
-  int group = 0;  // 32, 64 or 128; 0: none
-  float steps = 0;
-  int fine_from = 0x7fffffff;  // groups that begin here or later have 127 steps
+  int lanes = 0;               // that have a group, four columns each; 0: nothing is rounded
+  float part = 0;              // 1 / steps
+  int fine_from = 0x7fffffff;  // groups from this column on, which begins one, have 127 steps
   bool operator==(const Rounding&) const = default;
 };
+constexpr Rounding rounding_of(int group, int steps) { return {group / 4, 1 / static_cast<float>(steps)}; }
 struct PreparedRows {
   uint8_t* blocks = nullptr;  // null: they are not wanted
   Rounding rounding;
