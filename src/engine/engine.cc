@@ -100,7 +100,8 @@ Engine::Engine(Runner& runner, EngineOptions options)
   check(s.draft->config().v == vocabulary_, "the draft has {} tokens, the model {}", s.draft->config().v, vocabulary_);
   check(s.draft == &runner || s.draft->shares_cache_with(runner),
         "the draft has a cache of its own; it must write into the model's");
-  check(s.reading.high_bits == 0 || s.draft->bytes_read(s.reading) < s.draft->bytes_read(s.reading.activations),
+  const Reading whole(s.reading.activations, 0, s.reading.short_head);
+  check(s.reading.high_bits == 0 || s.draft->bytes_read(s.reading) < s.draft->bytes_read(whole),
         "no weight of the draft can be read as {} high bits: its codes are not integers, or cannot be cut",
         s.reading.high_bits);
 }

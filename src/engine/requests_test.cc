@@ -72,6 +72,7 @@ struct Way {
   Acceptance acceptance = Acceptance::coupled;
   bool reuse = true;
   bool unseen = false;  // requests whose drafts nobody has to see before they are verified
+  bool short_head = false;
   int64_t at_once = 0;
 };
 
@@ -91,6 +92,10 @@ struct World {
     options.cache_tokens = pages * kPageTokens;
     small = roomy->make_sibling(checkpoint, options);
     copy = small->make_draft(checkpoint);
+    std::vector<int32_t> tokens;
+    for (int32_t id = 1; id < vocabulary; id += 3) tokens.push_back(id);
+    const LinearId head{-1, checkpoint.config().tie_embeddings ? Role::embedding : Role::head};
+    for (Runner* runner : {small.get(), copy.get()}) runner->set_short_head(checkpoint.linear(head), tokens);
   }
   Checkpoint checkpoint;
   Tokenizer tokenizer;
@@ -108,6 +113,7 @@ EngineOptions options_of(const World& world, const Way& way) {
   SpeculationOptions& how = options.speculation;
   if (way.drafts == Drafts::view) how.draft = world.small.get(), how.reading = {Activations::a8, 4};
   if (way.drafts == Drafts::copy) how.draft = world.copy.get(), how.reading = Activations::a8;
+  how.reading.short_head = way.short_head;
   how.lookup = way.lookup;
   how.adapt = way.adapt;
   how.most = way.most;
@@ -370,12 +376,23 @@ const std::vector<Way> kWays = {
     {.name = "view, not waited for", .drafts = Drafts::view, .adapt = false, .most = 5, .unseen = true},
     {.name = "copy and lookup, not waited for", .drafts = Drafts::copy, .lookup = true, .adapt = false, .unseen = true},
     {.name = "copy, always 3", .drafts = Drafts::copy, .adapt = false, .most = 3, .reuse = false},
+    {.name = "copy with a third of the tokens", .drafts = Drafts::copy, .adapt = false, .short_head = true},
+    {.name = "view with a third of the tokens, not waited for",
+     .drafts = Drafts::view,
+     .adapt = false,
+     .unseen = true,
+     .short_head = true},
     {.name = "lookup", .lookup = true, .adapt = false, .most = 8},
     {.name = "view by rejection",
      .drafts = Drafts::view,
      .lookup = true,
      .adapt = false,
      .acceptance = Acceptance::rejection},
+    {.name = "copy with a third of the tokens by rejection",
+     .drafts = Drafts::copy,
+     .adapt = false,
+     .acceptance = Acceptance::rejection,
+     .short_head = true},
 };
 
 void ask_in_every_way(const std::string& model, int64_t pages, int64_t requests) {

@@ -37,6 +37,11 @@ class CudaSpeculation : public ::testing::Test {
     fill(*draft, format);
     return draft;
   }
+  std::vector<int32_t> every_other_token() const {
+    std::vector<int32_t> tokens;
+    for (int32_t id = 0; id < checkpoint_->config().v; id += 2) tokens.push_back(id);
+    return tokens;
+  }
   // Prompts of 1 to 80 tokens, half of them with the same 70 before; every third greedy, others sampled. Beside those
   // with penalties fixed numbers of drafts are made step by step, else without a wait.
   std::vector<GenerationRequest> requests(bool penalties) const {
@@ -124,8 +129,28 @@ TEST_F(CudaSpeculation, KeepsTheTextOfPlainDecodingWhateverDrafts) {
       SCOPED_TRACE(format);
       const std::unique_ptr<Runner> draft = copy(format);
       how.draft = draft.get();
+      how.reading.short_head = false;
+      ASSERT_NO_FATAL_FAILURE(expect_plain(how, plain, penalties));
+      draft->set_short_head(checkpoint_->linear({-1, Role::embedding}), every_other_token());
+      how.reading.short_head = true;
       ASSERT_NO_FATAL_FAILURE(expect_plain(how, plain, penalties));
     }
+  }
+}
+
+TEST_F(CudaSpeculation, AShortHeadHasTheLogitsOfItsTokensAlone) {
+  const std::vector<int32_t> tokens = every_other_token();
+  runner_->set_short_head(checkpoint_->linear({-1, Role::embedding}), tokens);
+  const std::vector<int32_t> ids = {5, 700, 31}, pages = {0};
+  Batch batch;
+  batch.append(ids, 0, pages, 3, RowKind::output);
+  const auto v = static_cast<size_t>(checkpoint_->config().v);
+  for (int round = 0; round < 3; ++round) {  // the second is recorded, the third replayed
+    const std::span<const float> whole = runner_->step(batch, Reading());
+    const std::vector<float> expected(whole.begin(), whole.end());
+    const std::span<const float> got = runner_->step(batch, Reading(Activations::a16, 0, true));
+    for (size_t i = 0; i < expected.size(); ++i)
+      ASSERT_EQ(got[i], i % v % 2 == 0 ? expected[i] : -INFINITY) << round << " " << i;
   }
 }
 

@@ -438,6 +438,33 @@ TEST(Stored, TensorsRoundTripThroughLoad) {
       }
 }
 
+TEST(TakenRows, AreThoseOfTheWholeInTheOrderAskedFor) {
+  for (const std::string& text : all_formats())
+    for (const bool with_bias : {false, true}) {
+      LinearWeight w = random_weight(parse_format(text), 16, 96, 7);
+      if (with_bias) {
+        w.bias = OwnedTensor::allocate(DType::f32, {16});
+        for (int i = 0; i < 16; ++i) w.bias.as<float>()[i] = static_cast<float>(i);
+      }
+      const std::array<int32_t, 4> rows = {15, 0, 7, 8};
+      if (w.spec.kind == Kind::vq) {
+        EXPECT_THROW(take_rows(w, rows), Error) << text;
+        continue;
+      }
+      const LinearWeight taken = take_rows(w, rows);
+      ASSERT_EQ(taken.out, 4) << text;
+      std::vector<float> expected(96), got(96);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        decode_row(w, rows[i], expected);
+        decode_row(taken, static_cast<int64_t>(i), got);
+        EXPECT_EQ(got, expected) << text << " " << rows[i];
+        if (with_bias) {
+          EXPECT_EQ(taken.bias.as<float>()[i], w.bias.as<float>()[rows[i]]);
+        }
+      }
+    }
+}
+
 TEST(Stored, AMissingTensorIsNamed) {
   try {
     load_weight(parse_format("int4g128z"), 2, 256, [](const std::string& suffix, DType dtype, const Shape& shape) {

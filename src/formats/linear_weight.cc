@@ -328,6 +328,30 @@ void check_codes(const LinearWeight& w, const std::string& name) {
     check_vectors(*vectors, name.empty() ? to_string(w.spec) : fmt::format("{} ({})", name, to_string(w.spec)));
 }
 
+LinearWeight take_rows(const LinearWeight& w, std::span<const int32_t> rows) {
+  check(!std::holds_alternative<SignedVectors>(w.main), "vector codes have no rows of their own that could be taken");
+  const std::vector<StoredTensor> whole = whole_tensors(w);
+  const auto take = [&](const Tensor& from, const Shape& shape) {
+    OwnedTensor to = OwnedTensor::allocate(from.dtype, shape);
+    const int64_t bytes = from.bytes() / w.out;
+    for (size_t i = 0; i < rows.size(); ++i)
+      std::copy_n(from.data + rows[i] * bytes, bytes, to.view.data + static_cast<int64_t>(i) * bytes);
+    return to;
+  };
+  return load_weight(w.spec, std::ssize(rows), w.in, [&](const std::string& suffix, DType, const Shape& shape) {
+    if (suffix == ".bias") return w.bias ? take(w.bias.view, shape) : OwnedTensor();
+    for (const StoredTensor& stored : whole)
+      if (stored.suffix == suffix && suffix == ".codebook") {  // of all rows
+        OwnedTensor to = OwnedTensor::allocate(stored.tensor.dtype, shape);
+        std::copy_n(stored.tensor.data, stored.tensor.bytes(), to.view.data);
+        return to;
+      } else if (stored.suffix == suffix) {
+        return take(stored.tensor, shape);
+      }
+    return OwnedTensor();
+  });
+}
+
 LinearWeight load_weight(
     const FormatSpec& spec, int64_t out, int64_t in,
     const std::function<OwnedTensor(const std::string& suffix, DType dtype, const Shape& shape)>& find,

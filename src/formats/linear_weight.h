@@ -86,6 +86,9 @@ LinearWeight high_planes(const LinearWeight& w, int bits);
 // The means of the 2^d neighbours that a code of the high `bits` bits stands for, to the nearest: (2^bits).
 void cut_codebook(std::span<const int8_t> whole, int bits, std::span<int8_t> cut);
 
+// Some rows of a weight, in this order, in its format. Vector codes, which rows share, are refused.
+LinearWeight take_rows(const LinearWeight& w, std::span<const int32_t> rows);
+
 LinearWeight make_dense(OwnedTensor w, OwnedTensor bias = {});
 // An all-zero weight of this format with every tensor allocated, for quantisers to fill.
 LinearWeight allocate_weight(const FormatSpec& spec, int64_t out, int64_t in);

@@ -110,7 +110,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
                            typename B::Matrix& matrix, const typename B::Matrix& input, typename B::Acts acts,
                            typename B::KvCache& cache, const Batch& batch, std::span<const float> host,
                            std::span<float> host_out, const AttentionShape& attention, const Hadamard& hadamard,
-                           const typename B::Order& order, const Routes& routes) {
+                           const typename B::Order& order, const typename B::TokenSet& tokens, const Routes& routes) {
   // Memory: matrices, packed weights, a cache of `pages` pages, scratch for up to `rows` rows of `columns` inputs.
   { b.allocate(int64_t{1}, int64_t{1}) } -> std::same_as<typename B::Matrix>;
   typename B::HostFloats;  // a vector of floats that downloads reach fast
@@ -168,6 +168,9 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   { b.gather(acts, order) } -> std::same_as<typename B::Acts>;
   {b.read(acts, host_out)};                              // the input of linears in FP32 (calibration)
   { b.input(input) } -> std::same_as<typename B::Acts>;  // the inverse: a matrix (n, K) as the input of linears
+  // Of rows of logits (., tokens) of some tokens those of all v: -infinity of the others.
+  { b.make_token_set(std::span<const int32_t>(), int64_t{1}) } -> std::same_as<typename B::TokenSet>;
+  b.spread(input, tokens, int64_t{1}, matrix);
   b.choose(input, std::span<const ChoiceRule>{}, std::span<Choice>{});  // from the first rows of logits (rows, v)
   { b.kernel_name(linear, Activations::a16) } -> std::convertible_to<std::string>;  // for reports and certificates
   { b.bytes_read(linear, Reading()) } -> std::same_as<int64_t>;  // of the packed weight, by a product of few rows

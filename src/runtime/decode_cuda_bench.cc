@@ -5,7 +5,7 @@
 // Prints milliseconds a step, bytes of weights and cache read, and the share of the copy bandwidth given as the
 // roofline; then what a step takes whose tokens are chosen on the device, greedily and by sampling, in turns.
 // speculate: a draft is a number of high bits, or the format of a copy of all weights that shares the cache, with
-// /FORMAT for its head if that is to be another.
+// /FORMAT for its head if that is to be another, and :N for a head of so many tokens.
 // Cycles of 1 to 8 drafts, each sequence as many, are timed whole, in turns with plain steps: with a wait after each
 // step, or one in all. What they give at an acceptance a of each draft follows: (1 - a^(g + 1)) / (1 - a) tokens a
 // sequence and cycle.
@@ -26,7 +26,7 @@ using namespace fidelio;
 
 namespace {
 
-constexpr int kD = 4096, kF = 14336, kH = 32, kHk = 8, kE = 128, kV = 128256, kL = 32;
+constexpr int kD = 4096, kF = 14336, kH = 32, kHk = 8, kE = 128, kV = 128256, kL = 32, kMostBatch = 64;
 constexpr double kCopyBandwidth = 4.25e12;  // measured on an H200 (docs/lab/gpu.md)
 
 LinearWeight random_weight(const FormatSpec& spec, int64_t out, int64_t in) {
@@ -62,7 +62,8 @@ struct Weights {
   int64_t bytes = 0;
 };
 
-Weights make_weights(Cuda& b, const std::string& format, const std::string& head) {
+// tokens > 0: also with a head of so many, evenly spread.
+Weights make_weights(Cuda& b, const std::string& format, const std::string& head, int tokens = 0) {
   const FormatSpec spec = parse_format(format);
   const auto shared = [&](const LinearWeight& w) { return std::make_shared<const Cuda::Linear>(b.pack(w)); };
   Weights made;
@@ -91,8 +92,14 @@ Weights make_weights(Cuda& b, const std::string& format, const std::string& head
     for (const auto* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) made.bytes += (*w)->bytes();
     model.layers.push_back(std::move(l));
   }
-  model.embedding = model.head = shared(random_weight(parse_format(head), kV, kD));
+  const LinearWeight whole_head = random_weight(parse_format(head), kV, kD);
+  model.embedding = model.head = shared(whole_head);
   made.bytes += model.head->bytes();
+  if (tokens > 0) {
+    std::vector<int32_t> ids(static_cast<size_t>(tokens));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * (kV / ids.size()));
+    model.short_head = {shared(take_rows(whole_head, ids)), b.make_token_set(ids, kV), b.allocate(kMostBatch, tokens)};
+  }
   model.final_norm = b.allocate(1, kD);
   b.upload(ones, model.final_norm);
   return made;
@@ -275,14 +282,14 @@ struct Speculating {
       std::iota(ids.begin(), ids.end(), i + position);
       rows.append(ids, position, own, count, RowKind::output);
     }
-    const Model<Cuda>& model = weights[which]->model;
+    auto& model = const_cast<Model<Cuda>&>(weights[which]->model);
+    model.reads_short_head = model.short_head.rows != nullptr;
     b.begin(rows, reading, model.attention);
     b.feed(from);
     b.repeat(recorded_as + which, [&] {
       b.embed(*model.embedding, w.x, 1);
-      for (int i = 0; i < kL; ++i) forward_layer(b, const_cast<Model<Cuda>&>(model), i, w, cache);
-      const std::pair<const Cuda::Linear*, Cuda::Matrix*> head[] = {{model.head.get(), &w.logits}};
-      b.linear(b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, rows.rows()), head);
+      for (int i = 0; i < kL; ++i) forward_layer(b, model, i, w, cache);
+      multiply_head(b, model, b.norm_logit_rows(w.x, model.final_norm, 1e-5f, 0, rows.rows()), w.logits);
     });
   }
   std::span<const ChoiceRule> own_rules() const { return std::span(rules).first(static_cast<size_t>(rows.rows())); }
@@ -358,9 +365,11 @@ int speculate(const std::string& format, const std::vector<int>& batches, const 
   const Weights model = make_weights(b, format, head);
   for (const std::string& draft : drafts) {
     const bool view = draft.size() == 1;
-    const size_t slash = draft.find('/');
-    const Weights copy =
-        view ? Weights() : make_weights(b, draft.substr(0, slash), draft.substr(slash == draft.npos ? 0 : slash + 1));
+    const size_t colon = draft.find(':'), slash = draft.find('/');
+    const int tokens = colon == draft.npos ? 0 : std::stoi(draft.substr(colon + 1));
+    const std::string body = draft.substr(0, std::min(slash, colon)),
+                      own_head = slash == draft.npos ? body : draft.substr(slash + 1, colon - slash - 1);
+    const Weights copy = view ? Weights() : make_weights(b, body, own_head, tokens);
     const Reading reading(Activations::a16, view ? draft[0] - '0' : 0);
     const size_t which = view ? 0 : 1;
     for (int context : contexts)

@@ -34,6 +34,7 @@ class FakeRunner final : public Runner {
   int64_t weight_bytes() const override { return 0; }
   int64_t bytes_read(Reading reading) const override { return reading.high_bits == 0 ? 100 : 10 * reading.high_bits; }
   bool kinds_agree() const override { return shape_.kinds_agree; }
+  void set_short_head(const LinearWeight&, std::span<const int32_t>) override {}
   std::unique_ptr<Runner> make_draft(const Checkpoint&) override { return nullptr; }
   std::unique_ptr<Runner> make_sibling(const Checkpoint&, const RunnerOptions&) const override { return nullptr; }
   bool shares_cache_with(const Runner& other) const override { return this == &other; }

@@ -47,6 +47,14 @@ struct Layer {
   const typename B::Order& order(InputId input) const { return orders[static_cast<size_t>(input)]; }
 };
 
+// The head's rows of some tokens, which a draft may read in its place.
+template <Backend B>
+struct ShortHead {
+  std::shared_ptr<const typename B::Linear> rows;  // (tokens, d); null: there is none
+  typename B::TokenSet tokens;
+  typename B::Matrix logits;  // (logit rows, tokens)
+};
+
 // What a linear's input is turned by (ModelConfig::rotated).
 template <Backend B>
 struct Turn {
@@ -67,6 +75,9 @@ struct Model {
   Turn<B> attended, gated;                         // of the inputs of o and down
   typename B::Matrix final_norm;                   // (1, d)
   std::shared_ptr<const typename B::Linear> head;  // (v, d); tied: the embedding's own
+  ShortHead<B> short_head;
+  bool reads_short_head = false;  // in the step that has begun
+  const typename B::Linear& head_of_step() const { return reads_short_head ? *short_head.rows : *head; }
 
   // The slot a linear lives in: the one enumeration behind load, pack, plan application and reports.
   std::shared_ptr<const typename B::Linear>& slot(LinearId id) {

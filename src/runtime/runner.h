@@ -91,6 +91,10 @@ class Runner {
   virtual void set_linear(LinearId id, PackedLinear weight) = 0;
   virtual PackedLinear linear(LinearId id) const = 0;
 
+  // What Reading::short_head reads from now on: of the head (the embedding, where both are one), `weight`, the rows of
+  // these tokens, each once.
+  virtual void set_short_head(const LinearWeight& weight, std::span<const int32_t> tokens) = 0;
+
   // Another set of weights of the same shapes that works in this runner's cache and scratch, one step after the other:
   // a draft in a format of its own. Throws Error if its shapes differ.
   virtual std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) = 0;

@@ -52,7 +52,8 @@ class RunnerImpl : public Runner {
         (id.expert < 0 ? bytes : of_experts) += b_.bytes_read(*const_cast<Model<B>&>(model_).slot(id), reading);
     const ModelConfig& c = model_.config;
     if (c.experts > 0) bytes += of_experts / c.experts * c.experts_per_row;  // of one row
-    return bytes + b_.bytes_read(*model_.head, reading.activations);
+    check_short_head(reading);
+    return bytes + b_.bytes_read(reading.short_head ? *model_.short_head.rows : *model_.head, reading.activations);
   }
   std::string kernel_of(LinearId id, Activations mode) const override {
     return b_.kernel_name(*const_cast<Model<B>&>(model_).slot(id), mode);
@@ -61,6 +62,8 @@ class RunnerImpl : public Runner {
   void begin(const Batch& batch, Reading reading) override {
     check_batch(batch, model_.config, options_, cache_pages());
     rows_ = batch.rows();
+    check_short_head(reading);
+    model_.reads_short_head = reading.short_head;
     for (; !stale_.empty(); stale_.pop_back()) collect_experts(b_, layer(stale_.back()));
     b_.begin(batch, reading, model_.attention);
   }
@@ -186,10 +189,20 @@ class RunnerImpl : public Runner {
     return std::make_shared<const typename B::Linear>(b_.pack(weight));
   }
   void set_linear(LinearId id, PackedLinear weight) override {
-    weights_version_ = ++memory_->versions;
+    forget_recorded();
     model_.slot(id) = std::static_pointer_cast<const typename B::Linear>(std::move(weight));
     if (id.expert >= 0 && (stale_.empty() || stale_.back() != id.layer)) stale_.push_back(id.layer);
     if (id.role == Role::embedding && model_.config.tie_embeddings) model_.head = model_.embedding;
+  }
+  void set_short_head(const LinearWeight& weight, std::span<const int32_t> tokens) override {
+    check(weight.out == model_.config.v, "a head of {} tokens, not {}", weight.out, model_.config.v);
+    check(!tokens.empty() && tokens.front() >= 0 && tokens.back() < weight.out &&
+              std::ranges::adjacent_find(tokens, std::greater_equal()) == tokens.end(),
+          "tokens of a short head: expected some from 0 to {}, ascending", weight.out - 1);
+    forget_recorded();
+    model_.short_head.rows = std::make_shared<const typename B::Linear>(b_.pack(fidelio::take_rows(weight, tokens)));
+    model_.short_head.tokens = b_.make_token_set(tokens, model_.config.v);
+    model_.short_head.logits = b_.allocate(options_.max_logit_rows, std::ssize(tokens));
   }
   PackedLinear linear(LinearId id) const override { return const_cast<Model<B>&>(model_).slot(id); }
 
@@ -217,16 +230,19 @@ class RunnerImpl : public Runner {
   }
 
   static constexpr bool kChoosesLater = requires(B b) { b.feed({}); };  // and then choose_later and collect
+  void forget_recorded() { weights_version_ = memory_->versions += 2; }
   Layer<B>& layer(int i) { return model_.layers[static_cast<size_t>(i)]; }
 
+  void check_short_head(Reading reading) const {
+    check(!reading.short_head || model_.short_head.rows, "a short head is to be read, and none was set");
+  }
   void check_logit_rows(int64_t count) const {
     check(count <= options_.max_logit_rows, "{} rows of logits asked for at once, the runner has room for {}", count,
           options_.max_logit_rows);
   }
   void multiply_head(int64_t first, int64_t count) {
-    const auto acts = b_.norm_logit_rows(w_.x, model_.final_norm, model_.scalars.eps, first, count);
-    const std::pair<const typename B::Linear*, typename B::Matrix*> head[] = {{model_.head.get(), &w_.logits}};
-    b_.linear(acts, head);
+    fidelio::multiply_head(b_, model_, b_.norm_logit_rows(w_.x, model_.final_norm, model_.scalars.eps, first, count),
+                           w_.logits);
   }
   static bool runs_in_parts(const Batch& batch) { return B::kOneKindAStep && has_both_kinds(batch); }
   // Output rows first, which sequences that decode are waiting for; then prompts. `take` sees part_ and its logits.
@@ -249,7 +265,7 @@ class RunnerImpl : public Runner {
       if (count > 0) multiply_head(0, count);
     };
     if (chooses_on_host()) return work();
-    b_.repeat(weights_version_, work);
+    b_.repeat(weights_version_ + (reading.short_head ? 1 : 0), work);
   }
   // Whether the host chooses experts, or groups rows by them, within the step that has begun.
   bool chooses_on_host() const {
@@ -292,7 +308,7 @@ class RunnerImpl : public Runner {
   Workspace<B>& w_;
   typename B::KvCache& cache_;
   int64_t rows_ = 0;
-  uint64_t weights_version_ = 0;  // of what b_.repeat may have recorded
+  uint64_t weights_version_ = 0;  // of what b_.repeat may have recorded; with a short head the next number
   typename B::HostFloats host_logits_;
   BatchPart part_;
   FedBatch fed_;

@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <limits>
+#include <numeric>
 
 #include "app/options/draft.h"
 #include "core/file.h"
@@ -19,16 +22,22 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kSideBySide = 16;  // answers written at once
 constexpr double kWorthIt = 1.02;    // less than that is noise of a few steps' times
+constexpr double kWorthLeavingOut = 1 / kWorthIt;
 
+struct Copy {
+  std::map<LinearId, FormatSpec> formats;
+  std::map<LinearId, LinearWeight> weights;
+  nlohmann::json tuned;  // null: it is not
+  std::unique_ptr<Runner> runner;
+  int64_t bytes = 0;
+};
 struct DraftKind {
   std::string name, draft;  // as asked for; as `--draft auto` will have it
   Runner* runner = nullptr;
   Reading reading;
-  std::map<LinearId, FormatSpec> formats;  // of a copy
-  std::map<LinearId, LinearWeight> weights;
-  nlohmann::json tuned;  // null: it is not
-  std::unique_ptr<Runner> copy;
-  int64_t bytes = 0;  // of a copy
+  std::shared_ptr<Copy> copy;        // null: a view
+  std::vector<int32_t> head_tokens;  // none: the whole head
+  int64_t bytes = 0;                 // of memory
   double share = 1;
   DraftQuality quality;
   double seconds = 0;  // of a step
@@ -72,11 +81,11 @@ FormatSpec outer_format(FormatSpec format) {
   return format;
 }
 
-void quantise_copy(const RunOptions& run, const Checkpoint& model, const Dataset& data, DraftKind& kind) {
-  const FormatSpec format = parse_format(kind.name);
+void quantise_copy(const RunOptions& run, const Checkpoint& model, const Dataset& data, const FormatSpec& format,
+                   Copy& copy) {
   ModelQuantizer how;
-  for (LinearId id : linears_of(model.config())) kind.formats[id] = id.layer >= 0 ? format : outer_format(format);
-  how.formats = one_format_each(kind.formats);
+  for (LinearId id : linears_of(model.config())) copy.formats[id] = id.layer >= 0 ? format : outer_format(format);
+  how.formats = one_format_each(copy.formats);
   RunnerOptions options = runner_options(run);
   options.mode = Activations::f32;
   options.kv = KvFormat::f32;
@@ -88,8 +97,8 @@ void quantise_copy(const RunOptions& run, const Checkpoint& model, const Dataset
   const auto runner = make_runner(run, model, options);
   ThreadPool pool(run.threads);
   quantize_model_gptq(*runner, model, data, how, pool,
-                      [&](QuantizedLinear q) { kind.weights[q.id] = std::move(q.weight); });
-  for (const auto& [id, weight] : kind.weights) kind.bytes += weight.stored_bytes();
+                      [&](QuantizedLinear q) { copy.weights[q.id] = std::move(q.weight); });
+  for (const auto& [id, weight] : copy.weights) copy.bytes += weight.stored_bytes();
 }
 
 // The runner and reading of a kind; false where it would be too large.
@@ -101,17 +110,55 @@ bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpo
     kind.runner = &model;
     kind.draft = kind.name;
   } else {
-    quantise_copy(run, checkpoint, data, kind);
+    Copy& copy = *(kind.copy = std::make_shared<Copy>());
+    quantise_copy(run, checkpoint, data, parse_format(kind.name), copy);
+    kind.bytes = copy.bytes;
     if (o.bytes > 0 && kind.bytes > o.bytes) return false;
-    if (tuner) kind.tuned = tuner->tune(kind.formats, kind.weights);
-    kind.copy = model.make_draft(checkpoint);
-    for (const auto& [id, weight] : kind.weights) kind.copy->set_linear(id, kind.copy->pack(weight));
-    kind.runner = kind.copy.get();
+    if (tuner) copy.tuned = tuner->tune(copy.formats, copy.weights);
+    copy.runner = model.make_draft(checkpoint);
+    for (const auto& [id, weight] : copy.weights) copy.runner->set_linear(id, copy.runner->pack(weight));
+    kind.runner = copy.runner.get();
     kind.reading = mode;
     kind.draft = "copy";
   }
   kind.share = static_cast<double>(kind.runner->bytes_read(kind.reading)) / static_cast<double>(model.bytes_read(mode));
   return true;
+}
+
+// The tokens that are most frequent in the data, and those that end an answer; where it has no more, the first of the
+// vocabulary, which merges of frequent text have made first. Ascending.
+std::vector<int32_t> frequent_tokens(const Dataset& data, const TextModel& model, int64_t wanted) {
+  const auto v = static_cast<size_t>(model.checkpoint.config().v);
+  const size_t count = std::min(v, wanted < 0 ? (v + 3) / 4 : static_cast<size_t>(wanted));
+  std::vector<int64_t> seen(v);
+  for (const auto& sequence : data.sequences)
+    for (int32_t id : sequence) ++seen[static_cast<size_t>(id)];
+  for (int32_t id : model.stop_ids) seen[static_cast<size_t>(id)] = std::numeric_limits<int64_t>::max();
+  std::vector<int32_t> ids(v);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::ranges::stable_sort(ids, std::greater(), [&](int32_t id) { return seen[static_cast<size_t>(id)]; });
+  ids.resize(count);
+  std::ranges::sort(ids);
+  return ids;
+}
+
+// The same kind with a head of these tokens; none where its format allows of none, or too little would be saved.
+std::optional<DraftKind> with_short_head(const Checkpoint& checkpoint, const DraftKind& whole,
+                                         const std::vector<int32_t>& tokens) {
+  const LinearId id = head_of(checkpoint.config());
+  const auto head = [&] { return whole.copy ? whole.copy->weights.at(id) : checkpoint.linear(id); };
+  const auto v = checkpoint.config().v;
+  if (tokens.empty() || std::ssize(tokens) == v || head().spec.kind == Kind::vq) return std::nullopt;
+  DraftKind kind = whole;
+  kind.head_tokens = tokens;
+  kind.reading.short_head = true;
+  kind.runner->set_short_head(head(), tokens);
+  kind.bytes += head().stored_bytes() * std::ssize(tokens) / v;
+  const auto read = [](const DraftKind& k) { return static_cast<double>(k.runner->bytes_read(k.reading)); };
+  const double less = read(kind) / read(whole);
+  kind.share *= less;
+  if (less > kWorthLeavingOut) return std::nullopt;
+  return kind;
 }
 
 // The kinds that were asked for, each of which the model must have; unasked the usual ones, those that it has.
@@ -134,8 +181,9 @@ nlohmann::json to_json(const DraftKind& k, const StepTimes& times) {
     return nlohmann::json{{"drafts", p.drafts}, {"speedup", p.speedup}};
   };
   return {{"kind", k.name},
+          {"head_tokens", k.head_tokens.size()},
           {"bytes", k.bytes},
-          {"tuned", k.tuned},
+          {"tuned", k.copy ? k.copy->tuned : nlohmann::json()},
           {"bytes_share", k.share},
           {"greedy_agreement", k.quality.greedy},
           {"ear", k.quality.ear},
@@ -191,7 +239,7 @@ void write_choice(const std::string& folder, const Checkpoint& model, const Draf
   const TemporaryFolder beside(draft_folder(folder));
   const std::string copy = beside.path() + "/copy";
   if (copied) {
-    write_checkpoint(copy, model, best->formats, [&](LinearId id) { return best->weights.at(id); },
+    write_checkpoint(copy, model, best->copy->formats, [&](LinearId id) { return best->copy->weights.at(id); },
                      {{"method", "draft"}, {"format", best->name}, {"of_weights_sha256", model.weights_sha256()}});
     report["copy_weights_sha256"] = Checkpoint::open(copy).weights_sha256();
   }
@@ -237,6 +285,7 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
                         [](const WrittenAnswer& a, const WrittenAnswer& b) { return a.ids.size() < b.ids.size(); });
   std::optional<CopyTuner> tuner;
   if (o.tuning.on) tuner.emplace(run, model, data, o.tuning, o.keep ? draft_folder(run.model) : std::string());
+  const std::vector<int32_t> tokens = frequent_tokens(data, model, o.head_tokens);
   std::vector<DraftKind> kinds;
   for (const std::string& name : tried) {
     DraftKind kind;
@@ -246,8 +295,14 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
       note(fmt::format("{}: {} are more than allowed", name, bytes_text(kind.bytes)));
       continue;
     }
-    kind.quality = measure_quality(*runner, reading, *kind.runner, kind.reading, measured, o.temperature);
-    kinds.push_back(std::move(kind));
+    const auto keep = [&](DraftKind&& made) {
+      if (o.bytes > 0 && made.bytes > o.bytes) return;
+      made.quality = measure_quality(*runner, reading, *made.runner, made.reading, measured, o.temperature);
+      kinds.push_back(std::move(made));
+    };
+    std::optional<DraftKind> shorter = with_short_head(model.checkpoint, kind, tokens);
+    keep(std::move(kind));
+    if (shorter) keep(std::move(*shorter));
   }
   nlohmann::json rows = nlohmann::json::array();
   const DraftKind* best = time_and_choose(*runner, reading, kinds, amid, o.most + 1, o.by_bytes, rows);
@@ -257,6 +312,7 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
                            {"temperature", o.temperature},
                            {"weights_sha256", model.checkpoint.weights_sha256()},
                            {"kinds", rows}};
+  if (best && !best->head_tokens.empty()) report["head_tokens"] = best->head_tokens;
   if (o.keep) write_choice(run.model, model.checkpoint, best, report);
   return report;
 }
@@ -272,12 +328,14 @@ std::string draft_table(const nlohmann::json& report) {
     const auto speed = [&](const char* how) {
       return fmt::format("{:.2f} ({})", k[how]["speedup"].get<double>(), k[how]["drafts"].get<int64_t>());
     };
-    text += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.2f} | {:.2f} / {:.2f} | {} | {} |\n",
-                        k["kind"].get<std::string>(), bytes_text(k["bytes"].get<int64_t>()), number("bytes_share"),
-                        number("greedy_agreement"), number("ear"), number("coupled_agreement"),
-                        1e3 * number("draft_seconds"), 1e3 * verify[0].get<double>(),
-                        1e3 * verify[std::min<size_t>(3, verify.size() - 1)].get<double>(), speed("greedy"),
-                        speed("sampled"));
+    const auto tokens = k["head_tokens"].get<int64_t>();
+    const std::string name =
+        k["kind"].get<std::string>() + (tokens > 0 ? fmt::format(", {} tokens", tokens) : std::string());
+    text += fmt::format(
+        "| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.2f} | {:.2f} / {:.2f} | {} | {} |\n", name,
+        bytes_text(k["bytes"].get<int64_t>()), number("bytes_share"), number("greedy_agreement"), number("ear"),
+        number("coupled_agreement"), 1e3 * number("draft_seconds"), 1e3 * verify[0].get<double>(),
+        1e3 * verify[std::min<size_t>(3, verify.size() - 1)].get<double>(), speed("greedy"), speed("sampled"));
   }
   return text + fmt::format("--draft auto: {}\n", report["draft"].get<std::string>());
 }

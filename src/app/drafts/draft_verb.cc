@@ -58,6 +58,11 @@ void add_draft_verb(CLI::App& app) {
                    "Calibration text of copies beside the answers; may be repeated");
   verb->add_option("--calibration-tokens", o->how.tokens, "Tokens of it")->check(above_zero());
   verb->add_option("--drafts", o->how.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 16));
+  verb->add_option(
+          "--head-tokens", o->how.head_tokens,
+          "Try each draft also with a head of so many tokens, the most frequent ones, which are then all that it "
+          "guesses (default: a quarter of the vocabulary; 0: never)")
+      ->check(zero_or_more());
   verb->add_option("--bytes", o->bytes, "Memory that a copy may take: 1200000, 1.2MB, 1.2MiB");
   verb->add_flag("--by-bytes", o->how.by_bytes,
                  "Choose by the bytes that drafts read, not by times on this machine: for a model that is to run on "

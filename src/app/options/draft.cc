@@ -81,6 +81,20 @@ std::string weights_of(const std::string& folder) {
                                                      : checkpoint.written_weights_sha256();
 }
 
+std::vector<int32_t> head_tokens_of(const nlohmann::json& tokens, const std::string& folder, const std::string& file) {
+  const int64_t v = Checkpoint::open(folder).config().v;
+  std::vector<int32_t> found;
+  bool whole = tokens.is_array() && !tokens.empty();
+  for (size_t i = 0; whole && i < tokens.size(); ++i) {
+    const int64_t token = tokens[i].is_number_integer() ? tokens[i].get<int64_t>() : -1;
+    whole = token < v && token > (found.empty() ? -1 : found.back());
+    found.push_back(static_cast<int32_t>(token));
+  }
+  check(whole, "{}: \"head_tokens\": expected tokens from 0 to {}, ascending: the file is damaged; choose a draft anew",
+        file, v - 1);
+  return found;
+}
+
 }  // namespace
 
 void add_draft(CLI::App& verb, DraftOptions& o) {
@@ -100,18 +114,23 @@ Draft open_draft(const DraftOptions& o, Runner& model, const RunOptions& run) {
   draft.how.adapt = !o.fixed;
   if (o.draft == "off") return draft;
   const bool automatic = o.draft == "auto";
-  const std::optional<std::string> chosen = automatic ? chosen_draft(run.model) : std::nullopt;
+  const std::optional<ChosenDraft> chosen = automatic ? chosen_draft(run.model) : std::nullopt;
   if (automatic && !chosen) {
     draft.how.lookup = true;
     const Reading view(parse_activations(run.activations), 4);
     if (can_read(model, view)) draft.how.draft = &model, draft.how.reading = view;
     return draft;
   }
-  for (const std::string& part : parts_of(chosen.value_or(o.draft))) {
+  for (const std::string& part : parts_of(chosen ? chosen->draft : o.draft)) {
     if (part == "lookup")
       draft.how.lookup = true;
     else
       add_part(chosen && part == "copy" ? draft_folder(run.model) : part, model, run, draft);
+  }
+  if (chosen && draft.how.draft != nullptr && !chosen->head_tokens.empty()) {
+    const Checkpoint weights = Checkpoint::open(draft.copy ? draft.folder : run.model);
+    draft.how.draft->set_short_head(weights.linear(head_of(weights.config())), chosen->head_tokens);
+    draft.how.reading.short_head = true;
   }
   return draft;
 }
@@ -119,7 +138,9 @@ Draft open_draft(const DraftOptions& o, Runner& model, const RunOptions& run) {
 std::string draft_folder(const std::string& model) { return model + "/draft"; }
 std::string draft_choice_file(const std::string& model) { return model + "/draft.json"; }
 
-std::optional<std::string> chosen_draft(const std::string& folder) {
+LinearId head_of(const ModelConfig& config) { return {-1, config.tie_embeddings ? Role::embedding : Role::head}; }
+
+std::optional<ChosenDraft> chosen_draft(const std::string& folder) {
   const std::string file = draft_choice_file(folder);
   if (!std::filesystem::exists(file)) return std::nullopt;
   const nlohmann::json choice = read_json_object(file);
@@ -145,7 +166,9 @@ std::optional<std::string> chosen_draft(const std::string& folder) {
     check(text("copy_weights_sha256") == weights_of(copy), "{}: {} holds other weights than were measured: {}", file,
           copy, remedy);
   }
-  return draft;
+  ChosenDraft chosen{draft, {}};
+  if (choice.contains("head_tokens")) chosen.head_tokens = head_tokens_of(choice["head_tokens"], folder, file);
+  return chosen;
 }
 
 }  // namespace fidelio::app

@@ -30,7 +30,13 @@ Draft open_draft(const DraftOptions& options, Runner& model, const RunOptions& r
 // Where `fidelio draft` keeps what it has chosen for the model in a folder:
 std::string draft_choice_file(const std::string& model);  // "draft", as --draft takes it, with "copy" for
 std::string draft_folder(const std::string& model);       // a copy in this folder
-// That "draft"; none where nothing was chosen. Throws Error where it was chosen for other weights.
-std::optional<std::string> chosen_draft(const std::string& folder);
+struct ChosenDraft {
+  std::string draft;                 // that "draft"
+  std::vector<int32_t> head_tokens;  // its reading has a short head of these; none: the whole one
+};
+// None where nothing was chosen. Throws Error where it was chosen for other weights.
+std::optional<ChosenDraft> chosen_draft(const std::string& folder);
+// Where a head's rows are: the embedding's, if they are the same.
+LinearId head_of(const ModelConfig& config);
 
 }  // namespace fidelio::app

@@ -41,6 +41,9 @@ nlohmann::json measure_draft(const std::string& verb, const RunOptions& run, con
   const Draft draft = open_draft(o.draft, *verifier, run);
   check(draft.how.draft != nullptr && !draft.how.lookup,
         "{} --draft {}: give one reading or folder; what lookup finds depends on the text", verb, o.draft.draft);
+  check(!draft.how.reading.short_head,
+        "{} --draft {}: it guesses some tokens alone; `fidelio draft` tells how often it is right", verb,
+        o.draft.draft);
   ThreadPool pool(run.threads);
   // Two runners side by side need a cache each.
   const auto alone = draft.folder.empty() ? make_runner(run, model.checkpoint, measuring)

@@ -45,6 +45,9 @@ class Cpu {
     int64_t kept = 0;
     bool empty() const { return columns.empty(); }
   };
+  struct TokenSet {  // Backend::spread()
+    std::vector<int32_t> tokens;
+  };
   struct KvCache {  // records (L, pages, hk) of 32 positions' keys, transposed, and values: drawn in kernel_set.h
     KvFormat format = KvFormat::f16;
     int64_t pages = 0;
@@ -97,6 +100,8 @@ class Cpu {
   Acts gather(Acts acts, const Order& order);
   void read(Acts acts, std::span<float> host);
   Acts input(const Matrix& matrix);
+  TokenSet make_token_set(std::span<const int32_t> tokens, int64_t v);
+  void spread(const Matrix& few, const TokenSet& tokens, int64_t rows, Matrix& logits);
   void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);
   std::string kernel_name(const Linear& weight, Activations mode) const;
   int64_t bytes_read(const Linear& weight, Reading reading) const;

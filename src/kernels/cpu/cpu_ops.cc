@@ -3,6 +3,7 @@
 #include <cassert>
 #include <cmath>
 #include <concepts>
+#include <limits>
 
 #include "kernels/cpu/cpu_state.h"
 #include "kernels/cpu/routing.h"
@@ -223,6 +224,17 @@ Cpu::Acts Cpu::turn(Acts acts, const Hadamard& how, const Matrix& signs) {
     s.kernels.turn(args, rows + row * acts.columns, scratch + thread * s.max_columns);
   });
   return acts;
+}
+
+Cpu::TokenSet Cpu::make_token_set(std::span<const int32_t> tokens, int64_t) { return {{tokens.begin(), tokens.end()}}; }
+
+void Cpu::spread(const Matrix& few, const TokenSet& tokens, int64_t rows, Matrix& logits) {
+  for_rows(state_->pool, rows, logits.columns, [&](int64_t row) {
+    const float* from = few.data() + row * few.columns;
+    float* to = logits.data() + row * logits.columns;
+    std::fill_n(to, logits.columns, -std::numeric_limits<float>::infinity());
+    for (int32_t token : tokens.tokens) to[token] = *from++;
+  });
 }
 
 Cpu::Order Cpu::make_order(std::span<const int32_t> columns, int64_t kept) {

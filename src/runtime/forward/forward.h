@@ -64,6 +64,16 @@ typename B::Acts mlp_half(B& b, Model<B>& model, int index, Workspace<B>& w) {
                  layer.order(InputId::down_in));
 }
 
+// Logits of what the final norm gives.
+template <Backend B>
+void multiply_head(B& b, Model<B>& model, typename B::Acts acts, typename B::Matrix& logits) {
+  ShortHead<B>& few = model.short_head;
+  const std::pair<const typename B::Linear*, typename B::Matrix*> head[] = {
+      {&model.head_of_step(), model.reads_short_head ? &few.logits : &logits}};
+  b.linear(acts, head);
+  if (model.reads_short_head) b.spread(few.logits, few.tokens, acts.rows, logits);
+}
+
 // The whole model's layer `index`.
 template <Backend B>
 void forward_layer(B& b, Model<B>& model, int index, Workspace<B>& w, typename B::KvCache& cache) {
@@ -77,7 +87,7 @@ void forward_layer(B& b, Model<B>& model, int index, Workspace<B>& w, typename B
     const Layer<B>& next = model.layers[static_cast<size_t>(index) + 1];
     b.upcoming({next.q.get(), next.k.get(), next.v.get()});
   } else {
-    b.upcoming({model.head.get()});
+    b.upcoming({&model.head_of_step()});
   }
   add_branch(b, model, gated, *layer.down, layer.post_mlp_norm, w);
 }

@@ -71,6 +71,9 @@ class Cuda {
     int64_t count = 0, kept = 0;
     bool empty() const { return count == 0; }
   };
+  struct TokenSet {             // Backend::spread()
+    cuda::DeviceBuffer places;  // int32 (v): a token's place in the set, or -1
+  };
   struct KvCache {  // per layer what ops.h says under Attention
     KvFormat format = KvFormat::f16;
     int64_t pages = 0;
@@ -124,6 +127,8 @@ class Cuda {
   Acts gather(Acts acts, const Order& order);
   Acts input(const Matrix& x);
   void read(Acts acts, std::span<float> host);
+  TokenSet make_token_set(std::span<const int32_t> tokens, int64_t v);
+  void spread(const Matrix& few, const TokenSet& tokens, int64_t rows, Matrix& logits);
   void choose(const Matrix& logits, std::span<const ChoiceRule> rules, std::span<Choice> choices);
   // Choices that stay on the device: of these rules at places [first, ...), to be fed to later steps, and to be collected
   // by one wait for all. After begin(): the token of row i is the choice at from[i], where that is >= 0.

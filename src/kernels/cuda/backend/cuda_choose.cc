@@ -33,6 +33,22 @@ Choice choice_of(const cuda::DeviceChoice& c) { return {c.id, c.logit, c.top, c.
 
 }  // namespace
 
+Cuda::TokenSet Cuda::make_token_set(std::span<const int32_t> tokens, int64_t v) {
+  std::vector<int32_t> places(static_cast<size_t>(v), -1);
+  for (size_t i = 0; i < tokens.size(); ++i) places[static_cast<size_t>(tokens[i])] = static_cast<int32_t>(i);
+  const size_t bytes = places.size() * sizeof(int32_t);
+  TokenSet set{cuda::DeviceBuffer(bytes)};
+  cuda::to_device(state_->stream, set.places.data(), places.data(), bytes);
+  cuda::wait_for(state_->stream);
+  return set;
+}
+
+void Cuda::spread(const Matrix& few, const TokenSet& tokens, int64_t rows, Matrix& logits) {
+  state_->flush();
+  cuda::spread_logits(state_->stream, few.data(), few.columns, tokens.places.as<int32_t>(), rows, logits.columns,
+                      logits.data());
+}
+
 void Cuda::State::send_and_choose(const Matrix& logits, std::span<const ChoiceRule> rules,
                                   cuda::DeviceChoice* choices) {
   flush();

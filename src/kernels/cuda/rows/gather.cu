@@ -1,4 +1,5 @@
-// Columns of activations in another order (Backend::gather): those that are kept in 8 bits last and twice.
+// Columns in other places: of activations (Backend::gather), those that are kept in 8 bits last and twice; of logits
+// (Backend::spread).
 #include "kernels/cuda/device/launch.cuh"
 #include "kernels/cuda/rows/ops.h"
 
@@ -28,8 +29,23 @@ __global__ void __launch_bounds__(kThreads) gather_groups(const float* x, int fr
   }
 }
 
+__global__ void __launch_bounds__(kThreads)
+    spread_row(const float* x, int64_t columns, const int32_t* places, int64_t v, float* y) {
+  begin_kernel();
+  const int64_t token = int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  if (token >= v) return;
+  const int32_t place = places[token];
+  y[blockIdx.x * v + token] = place < 0 ? -__builtin_inff() : x[blockIdx.x * columns + place];
+}
+
 }  // namespace
 
+void spread_logits(Stream stream, const float* x, int64_t columns, const int32_t* places, int64_t n, int64_t v,
+                   float* y) {
+  launch("spreading logits", stream,
+         dim3(static_cast<unsigned>(n), static_cast<unsigned>((v + kThreads - 1) / kThreads)), kThreads, 0, spread_row,
+         x, columns, places, v, y);
+}
 void gather_columns(Stream stream, const float* x, int64_t n, int64_t from_columns, const ColumnOrder& order,
                     float clip, float* y) {
   const int64_t groups = order.columns / order.kept;

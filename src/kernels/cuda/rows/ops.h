@@ -63,6 +63,9 @@ struct ColumnOrder {
 };
 void gather_columns(Stream stream, const float* x, int64_t n, int64_t from_columns, const ColumnOrder& order,
                     float clip, float* y);
+// y (n, v) = x (n, columns) of the tokens that have a place in it, -infinity of those with -1.
+void spread_logits(Stream stream, const float* x, int64_t columns, const int32_t* places, int64_t n, int64_t v,
+                   float* y);
 // Of `count` values: x *= factor, x += y.
 void scale_values(Stream stream, float factor, int64_t count, float* x);
 void add_values(Stream stream, const float* y, int64_t count, float* x);
