@@ -65,6 +65,7 @@ bool Cuda::State::defer(const Acts& input, Outputs weights, bool add) {
   }
   for (const auto& [w, y] : weights) product.outputs[product.count++] = {&seen_as(input, *w).lowbit, y->data()};
   product.add = add;
+  product.join.rounding = rounding;  // the kernels of a mode are one set, whose code a step fetches once
   next_one.upcoming_count = std::exchange(next_count, 0);
   std::copy_n(next, next_one.upcoming_count, next_one.upcoming);
   waiting = next_one;
