@@ -39,7 +39,6 @@ struct Engine::Output {
   std::vector<Constraint::State> states{};      // after each of its drafts
   int64_t drafts() const { return static_cast<int64_t>(sureness.size()); }
   bool sampled() const { return sequence->request.sampling.temperature > 0; }
-
   Constraint::State state() const { return states.empty() ? sequence->state : states.back(); }
   // False: the constraint forbids the draft, which is not made.
   bool append(int32_t id, double sure, double rate) {

@@ -14,6 +14,22 @@ struct DraftVerb {
   bool dry = false;
 };
 
+void add_draft_tuning(CLI::App& verb, DraftTuning& o) {
+  CLI::Option* tune = verb.add_flag(
+      "--tune", o.on,
+      "Tune copies towards the model, on answers, calibration text and samples that the model writes as they begin");
+  verb.add_option("--tune-steps", o.steps, "Steps of that (default: 300 on a CPU, 1000 on a GPU)")
+      ->check(zero_or_more())
+      ->needs(tune);
+  verb.add_option("--tune-windows", o.windows, "Windows a step (default: 8 on a CPU, 32 on a GPU)")
+      ->check(above_zero())
+      ->needs(tune);
+  verb.add_option("--tune-samples", o.samples,
+                  "Tokens that the model writes for it (default: 262144 on a CPU, 4194304 on a GPU)")
+      ->check(zero_or_more())
+      ->needs(tune);
+}
+
 }  // namespace
 
 void settle_draft_defaults(DraftChoiceOptions& o) {
@@ -67,19 +83,7 @@ void add_draft_verb(CLI::App& app) {
   verb->add_flag("--by-bytes", o->how.by_bytes,
                  "Choose by the bytes that drafts read, not by times on this machine: for a model that is to run on "
                  "another, whose memory is what a step waits for");
-  CLI::Option* tune = verb->add_flag(
-      "--tune", o->how.tuning.on,
-      "Tune copies towards the model, on answers, calibration text and samples that the model writes as they begin");
-  verb->add_option("--tune-steps", o->how.tuning.steps, "Steps of that (default: 300 on a CPU, 1000 on a GPU)")
-      ->check(zero_or_more())
-      ->needs(tune);
-  verb->add_option("--tune-windows", o->how.tuning.windows, "Windows a step (default: 8 on a CPU, 32 on a GPU)")
-      ->check(above_zero())
-      ->needs(tune);
-  verb->add_option("--tune-samples", o->how.tuning.samples,
-                   "Tokens that the model writes for it (default: 262144 on a CPU, 4194304 on a GPU)")
-      ->check(zero_or_more())
-      ->needs(tune);
+  add_draft_tuning(*verb, o->how.tuning);
   verb->add_flag("--dry-run", o->dry, "Only measure: write nothing into the model's folder");
   add_run_options(*verb, o->run);
   add_json(*verb, o->json);
