@@ -94,8 +94,8 @@ struct World {
     copy = small->make_draft(checkpoint);
     std::vector<int32_t> tokens;
     for (int32_t id = 1; id < vocabulary; id += 3) tokens.push_back(id);
-    const LinearId head{-1, checkpoint.config().tie_embeddings ? Role::embedding : Role::head};
-    for (Runner* runner : {small.get(), copy.get()}) runner->set_short_head(checkpoint.linear(head), tokens);
+    const LinearWeight head = checkpoint.linear(head_of(checkpoint.config()));
+    for (Runner* runner : {small.get(), copy.get()}) runner->set_short_head(head, tokens);
   }
   Checkpoint checkpoint;
   Tokenizer tokenizer;

@@ -331,24 +331,19 @@ void check_codes(const LinearWeight& w, const std::string& name) {
 LinearWeight take_rows(const LinearWeight& w, std::span<const int32_t> rows) {
   check(!std::holds_alternative<SignedVectors>(w.main), "vector codes have no rows of their own that could be taken");
   const std::vector<StoredTensor> whole = whole_tensors(w);
-  const auto take = [&](const Tensor& from, const Shape& shape) {
-    OwnedTensor to = OwnedTensor::allocate(from.dtype, shape);
-    const int64_t bytes = from.bytes() / w.out;
+  return load_weight(w.spec, std::ssize(rows), w.in, [&](const std::string& suffix, DType dtype, const Shape& shape) {
+    const auto stored = std::ranges::find(whole, suffix, &StoredTensor::suffix);
+    if (stored == whole.end()) return OwnedTensor();
+    const Tensor& from = stored->tensor;
+    OwnedTensor to = OwnedTensor::allocate(dtype, shape);
+    if (suffix == ".codebook") {  // of all rows
+      std::copy_n(from.data, from.bytes(), to.view.data);
+      return to;
+    }
+    const int64_t bytes = from.bytes() / w.out;  // of a row
     for (size_t i = 0; i < rows.size(); ++i)
       std::copy_n(from.data + rows[i] * bytes, bytes, to.view.data + static_cast<int64_t>(i) * bytes);
     return to;
-  };
-  return load_weight(w.spec, std::ssize(rows), w.in, [&](const std::string& suffix, DType, const Shape& shape) {
-    if (suffix == ".bias") return w.bias ? take(w.bias.view, shape) : OwnedTensor();
-    for (const StoredTensor& stored : whole)
-      if (stored.suffix == suffix && suffix == ".codebook") {  // of all rows
-        OwnedTensor to = OwnedTensor::allocate(stored.tensor.dtype, shape);
-        std::copy_n(stored.tensor.data, stored.tensor.bytes(), to.view.data);
-        return to;
-      } else if (stored.suffix == suffix) {
-        return take(stored.tensor, shape);
-      }
-    return OwnedTensor();
   });
 }
 

@@ -52,6 +52,8 @@ std::vector<LinearId> linears_of(const ModelConfig& c) {
   return ids;
 }
 
+LinearId head_of(const ModelConfig& config) { return {-1, config.tie_embeddings ? Role::embedding : Role::head}; }
+
 bool of_experts(const ModelConfig& c, const Stop& stop) {
   return c.experts > 0 && (stop.input == InputId::mlp_in || stop.input == InputId::down_in);
 }

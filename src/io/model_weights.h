@@ -14,6 +14,8 @@ namespace fidelio {
 // Every linear of a model in a fixed order: the embedding, q k v o gate up down of each layer (gate up down of each of
 // its experts), and the head unless tied. A router is not one of them: it is small, chooses, and stays as it is.
 std::vector<LinearId> linears_of(const ModelConfig& config);
+// The linear that gives logits: the embedding, where both are one.
+LinearId head_of(const ModelConfig& config);
 // Whether a stop's linears are the experts'.
 bool of_experts(const ModelConfig& config, const Stop& stop);
 // Those of a layer's stop: one for each of its roles, or for each expert and role, an expert's together.

@@ -60,7 +60,7 @@ FidelityMeter::FidelityMeter(Runner& runner, const std::vector<std::vector<int32
   }
   for (LinearId id : linears_of(runner.config())) original_[id] = runner.linear(id);
   committed_ = current_ = original_;
-  head_ = runner.linear(head_id());
+  head_ = runner.linear(head_of(runner.config()));
   int64_t positions = 0;
   for (const State& s : states_) positions += static_cast<int64_t>(s.packed.batch.logit_rows.size());
   const bool keep_logits = kept_logit_bytes(positions, runner.config().v) > 0;
@@ -149,21 +149,21 @@ void FidelityMeter::read_logits(const State& s, const Values& stream, int64_t fi
 const float* FidelityMeter::reference_logits(const State& s, int64_t first, int64_t count) {
   if (s.logits) return s.logits.get() + first * runner_.config().v;
   if (mode_ != Activations::f32) runner_.begin(s.packed.batch, Activations::f32);
-  runner_.set_linear(head_id(), head_);
+  runner_.set_linear(head_of(runner_.config()), head_);
   read_logits(s, s.reference, first, count, exact_.get());
   return exact_.get();
 }
 
 // Logits of the reference beside those of the stream in force, a few rows at a time.
 void FidelityMeter::compare(State& s, MeterResult& result, std::vector<int64_t>& positions) {
-  const PackedLinear head_now = runner_.linear(head_id());
+  const PackedLinear head_now = runner_.linear(head_of(runner_.config()));
   const Values& stream = s.fresh.back() ? s.fresh.back() : s.streams.back();
   const auto rows = static_cast<int64_t>(s.packed.batch.logit_rows.size());
   for (int64_t first = 0; first < rows; first += runner_.options().max_logit_rows) {
     const int64_t count = std::min(runner_.options().max_logit_rows, rows - first);
     const float* reference = reference_logits(s, first, count);
     if (mode_ != Activations::f32 && !s.logits) runner_.begin(s.packed.batch, mode_);
-    runner_.set_linear(head_id(), head_now);
+    runner_.set_linear(head_of(runner_.config()), head_now);
     read_logits(s, stream, first, count, changed_.get());
     std::vector<RowDistance> found(static_cast<size_t>(count));
     distances_->measure(reference, changed_.get(), runner_.config().v, found);

@@ -82,7 +82,6 @@ class FidelityMeter final : public Game {
     Values reference;             // reference stream after the last layer (rows, d)
     Values logits;                // and its logits (positions, v), if they are kept
   };
-  LinearId head_id() const { return {-1, runner_.config().tie_embeddings ? Role::embedding : Role::head}; }
   void first_pass(State& state, Activations mode);
   // Logits of rows [first, first + count) under the head and the activations in force, to there.
   void read_logits(const State& state, const Values& stream, int64_t first, int64_t count, float* to);

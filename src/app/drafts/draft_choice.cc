@@ -22,7 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kSideBySide = 16;  // answers written at once
 constexpr double kWorthIt = 1.02;    // less than that is noise of a few steps' times
-constexpr double kWorthLeavingOut = 1 / kWorthIt;
 
 struct Copy {
   std::map<LinearId, FormatSpec> formats;
@@ -101,6 +100,11 @@ void quantise_copy(const RunOptions& run, const Checkpoint& model, const Dataset
   for (const auto& [id, weight] : copy.weights) copy.bytes += weight.stored_bytes();
 }
 
+double share_of(const DraftKind& kind, const Runner& model) {
+  return static_cast<double>(kind.runner->bytes_read(kind.reading)) /
+         static_cast<double>(model.bytes_read(kind.reading.activations));
+}
+
 // The runner and reading of a kind; false where it would be too large.
 bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpoint& checkpoint, Runner& model,
                const Dataset& data, CopyTuner* tuner, DraftKind& kind) {
@@ -121,7 +125,7 @@ bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpo
     kind.reading = mode;
     kind.draft = "copy";
   }
-  kind.share = static_cast<double>(kind.runner->bytes_read(kind.reading)) / static_cast<double>(model.bytes_read(mode));
+  kind.share = share_of(kind, model);
   return true;
 }
 
@@ -143,22 +147,18 @@ std::vector<int32_t> frequent_tokens(const Dataset& data, const TextModel& model
 }
 
 // The same kind with a head of these tokens; none where its format allows of none, or too little would be saved.
-std::optional<DraftKind> with_short_head(const Checkpoint& checkpoint, const DraftKind& whole,
+std::optional<DraftKind> with_short_head(const Checkpoint& checkpoint, const Runner& model, const DraftKind& whole,
                                          const std::vector<int32_t>& tokens) {
   const LinearId id = head_of(checkpoint.config());
-  const auto head = [&] { return whole.copy ? whole.copy->weights.at(id) : checkpoint.linear(id); };
-  const auto v = checkpoint.config().v;
-  if (tokens.empty() || std::ssize(tokens) == v || head().spec.kind == Kind::vq) return std::nullopt;
+  const LinearWeight head = whole.copy ? whole.copy->weights.at(id) : checkpoint.linear(id);
+  if (tokens.empty() || std::ssize(tokens) == head.out || head.spec.kind == Kind::vq) return std::nullopt;
   DraftKind kind = whole;
   kind.head_tokens = tokens;
   kind.reading.short_head = true;
-  kind.runner->set_short_head(head(), tokens);
-  kind.bytes += head().stored_bytes() * std::ssize(tokens) / v;
-  const auto read = [](const DraftKind& k) { return static_cast<double>(k.runner->bytes_read(k.reading)); };
-  const double less = read(kind) / read(whole);
-  kind.share *= less;
-  if (less > kWorthLeavingOut) return std::nullopt;
-  return kind;
+  kind.runner->set_short_head(head, tokens);
+  kind.bytes += head.stored_bytes() * std::ssize(tokens) / head.out;
+  kind.share = share_of(kind, model);
+  return kWorthIt * kind.share > whole.share ? std::nullopt : std::optional(std::move(kind));
 }
 
 // The kinds that were asked for, each of which the model must have; unasked the usual ones, those that it has.
@@ -295,14 +295,16 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
       note(fmt::format("{}: {} are more than allowed", name, bytes_text(kind.bytes)));
       continue;
     }
-    const auto keep = [&](DraftKind&& made) {
-      if (o.bytes > 0 && made.bytes > o.bytes) return;
+    std::optional<DraftKind> shorter = with_short_head(model.checkpoint, *runner, kind, tokens);
+    const size_t before = kinds.size();
+    kinds.push_back(std::move(kind));
+    if (shorter && o.bytes > 0 && shorter->bytes > o.bytes)
+      note(fmt::format("{}: {} with a head of {} tokens are more than allowed", name, bytes_text(shorter->bytes),
+                       tokens.size()));
+    else if (shorter)
+      kinds.push_back(std::move(*shorter));
+    for (DraftKind& made : std::span(kinds).subspan(before))
       made.quality = measure_quality(*runner, reading, *made.runner, made.reading, measured, o.temperature);
-      kinds.push_back(std::move(made));
-    };
-    std::optional<DraftKind> shorter = with_short_head(model.checkpoint, kind, tokens);
-    keep(std::move(kind));
-    if (shorter) keep(std::move(*shorter));
   }
   nlohmann::json rows = nlohmann::json::array();
   const DraftKind* best = time_and_choose(*runner, reading, kinds, amid, o.most + 1, o.by_bytes, rows);

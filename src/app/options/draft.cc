@@ -81,8 +81,7 @@ std::string weights_of(const std::string& folder) {
                                                      : checkpoint.written_weights_sha256();
 }
 
-std::vector<int32_t> head_tokens_of(const nlohmann::json& tokens, const std::string& folder, const std::string& file) {
-  const int64_t v = Checkpoint::open(folder).config().v;
+std::vector<int32_t> head_tokens_of(const nlohmann::json& tokens, int64_t v, const std::string& file) {
   std::vector<int32_t> found;
   bool whole = tokens.is_array() && !tokens.empty();
   for (size_t i = 0; whole && i < tokens.size(); ++i) {
@@ -114,7 +113,7 @@ Draft open_draft(const DraftOptions& o, Runner& model, const RunOptions& run) {
   draft.how.adapt = !o.fixed;
   if (o.draft == "off") return draft;
   const bool automatic = o.draft == "auto";
-  const std::optional<ChosenDraft> chosen = automatic ? chosen_draft(run.model) : std::nullopt;
+  const std::optional<ChosenDraft> chosen = automatic ? chosen_draft(run.model, model.config().v) : std::nullopt;
   if (automatic && !chosen) {
     draft.how.lookup = true;
     const Reading view(parse_activations(run.activations), 4);
@@ -138,9 +137,7 @@ Draft open_draft(const DraftOptions& o, Runner& model, const RunOptions& run) {
 std::string draft_folder(const std::string& model) { return model + "/draft"; }
 std::string draft_choice_file(const std::string& model) { return model + "/draft.json"; }
 
-LinearId head_of(const ModelConfig& config) { return {-1, config.tie_embeddings ? Role::embedding : Role::head}; }
-
-std::optional<ChosenDraft> chosen_draft(const std::string& folder) {
+std::optional<ChosenDraft> chosen_draft(const std::string& folder, int64_t v) {
   const std::string file = draft_choice_file(folder);
   if (!std::filesystem::exists(file)) return std::nullopt;
   const nlohmann::json choice = read_json_object(file);
@@ -167,7 +164,7 @@ std::optional<ChosenDraft> chosen_draft(const std::string& folder) {
           copy, remedy);
   }
   ChosenDraft chosen{draft, {}};
-  if (choice.contains("head_tokens")) chosen.head_tokens = head_tokens_of(choice["head_tokens"], folder, file);
+  if (choice.contains("head_tokens")) chosen.head_tokens = head_tokens_of(choice["head_tokens"], v, file);
   return chosen;
 }
 

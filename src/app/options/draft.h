@@ -34,9 +34,7 @@ struct ChosenDraft {
   std::string draft;                 // that "draft"
   std::vector<int32_t> head_tokens;  // its reading has a short head of these; none: the whole one
 };
-// None where nothing was chosen. Throws Error where it was chosen for other weights.
-std::optional<ChosenDraft> chosen_draft(const std::string& folder);
-// Where a head's rows are: the embedding's, if they are the same.
-LinearId head_of(const ModelConfig& config);
+// For a model of v tokens; none where nothing was chosen. Throws Error where it was chosen for other weights.
+std::optional<ChosenDraft> chosen_draft(const std::string& folder, int64_t v);
 
 }  // namespace fidelio::app
