@@ -249,7 +249,7 @@ constexpr int kMostDrafts = 8;
 // Drafts and their verification as the engine does them: greedy, tokens chosen on the device with their probability.
 struct Speculating {
   Cuda& b;
-  const std::vector<const Weights*> weights;  // the model's, then drafts'
+  const std::vector<Weights*> weights;  // the model's, then drafts'
   Workspace<Cuda> w;
   Cuda::KvCache cache;
   int batch, context, pages;
@@ -258,7 +258,7 @@ struct Speculating {
   std::vector<ChoiceRule> rules;
   std::vector<Choice> choices;
 
-  Speculating(Cuda& b, std::vector<const Weights*> weights, int batch, int context)
+  Speculating(Cuda& b, std::vector<Weights*> weights, int batch, int context)
       : b(b),
         weights(std::move(weights)),
         w(make_workspace(b, batch * (kMostDrafts + 1), batch * (kMostDrafts + 1))),
@@ -282,7 +282,7 @@ struct Speculating {
       std::iota(ids.begin(), ids.end(), i + position);
       rows.append(ids, position, own, count, RowKind::output);
     }
-    auto& model = const_cast<Model<Cuda>&>(weights[which]->model);
+    Model<Cuda>& model = weights[which]->model;
     model.reads_short_head = model.short_head.rows != nullptr;
     b.begin(rows, reading, model.attention);
     b.feed(from);
@@ -362,14 +362,14 @@ void print_gains(double plain, const double (&cycle)[kMostDrafts + 1]) {
 int speculate(const std::string& format, const std::vector<int>& batches, const std::vector<int>& contexts,
               const std::string& head, const std::vector<std::string>& drafts) {
   Cuda b({});
-  const Weights model = make_weights(b, format, head);
+  Weights model = make_weights(b, format, head);
   for (const std::string& draft : drafts) {
     const bool view = draft.size() == 1;
     const size_t colon = draft.find(':'), slash = draft.find('/');
     const int tokens = colon == draft.npos ? 0 : std::stoi(draft.substr(colon + 1));
     const std::string body = draft.substr(0, std::min(slash, colon)),
                       own_head = slash == draft.npos ? body : draft.substr(slash + 1, colon - slash - 1);
-    const Weights copy = view ? Weights() : make_weights(b, body, own_head, tokens);
+    Weights copy = view ? Weights() : make_weights(b, body, own_head, tokens);
     const Reading reading(Activations::a16, view ? draft[0] - '0' : 0);
     const size_t which = view ? 0 : 1;
     for (int context : contexts)

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) norm_row(const float* x, const int32
   const float scale = norm_factor(sum_of_warp(share_of_squares(squares, column_blocks)), d, eps);
   if (block >= column_blocks) return;
   const float4 weighted = mine * w, made = weighted * scale;
-  if (prepared.blocks) prepare_block(made, weighted, scale, m, gridDim.x, block, column_blocks, prepared);
+  if (prepared.blocks) prepare_block(weighted, scale, m, gridDim.x, block, column_blocks, prepared);
   store4(y + m * int64_t{d}, column(block), d, made);
 }
 

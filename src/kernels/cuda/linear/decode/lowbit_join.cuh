@@ -81,8 +81,7 @@ __device__ __forceinline__ void join_outputs(const LowbitArguments& p, uint8_t* 
   const InputPlaces to{p.join.blocks + blockIdx.x * input_block_bytes(kRoom) + rows_at(kRoom), kRoom, m, false};
   float4 made =
       norm ? v * reinterpret_cast<const float4*>(shared + Shape::kNormWeight)[lane] : gated(v, row[32 + lane]);
-  if constexpr (kRounds)
-    if (p.join.rounding.lanes > 0) made = rounded(made, blockIdx.x * kBlockRows + lane * 4, p.join.rounding);
+  if constexpr (kRounds) made = as_seen(made, blockIdx.x, p.join.rounding);
   prepare_integers(made, 1, to);
   if (!norm) return;
   const float squares = squares_of_block(v);

@@ -24,18 +24,18 @@ constexpr int fitting_stages() {
                 kFitting = kRoomForRings / (kParts * One::kRings);
   return std::max(1, std::min(most, kFitting));
 }
-template <typename Traits, int kTiles, int kRows, int kMostStages, int kResident, typename Arguments>
+template <typename Traits, int kTiles, int kRows, int kMostStages, int kResident, bool kRounds = (kRows > 1),
+          typename Arguments>
 void launch_fitting(Stream stream, const Arguments& p, int row_blocks) {
   constexpr int kStages = fitting_stages<Traits, kTiles, kRows, kMostStages, kResident>();
-  launch_stream<Traits, kTiles, kRows, kStages, kResident>(stream, p, row_blocks);
+  launch_stream<Traits, kTiles, kRows, kStages, kResident, kRounds>(stream, p, row_blocks);
 }
-// Of one row that makes the next one.
+// Of one row that may make the next one.
 template <typename Traits, int kTiles, int kMostStages, int kResident>
 void launch_joining(Stream stream, const LowbitArguments& p, int row_blocks) {
-  constexpr int kStages = fitting_stages<Traits, kTiles, 1, kMostStages, kResident>();
   if (p.join.rounding.lanes > 0)
-    return launch_stream<Traits, kTiles, 1, kStages, kResident, true>(stream, p, row_blocks);
-  launch_stream<Traits, kTiles, 1, kStages, kResident, false>(stream, p, row_blocks);
+    return launch_fitting<Traits, kTiles, 1, kMostStages, kResident, true>(stream, p, row_blocks);
+  launch_fitting<Traits, kTiles, 1, kMostStages, kResident>(stream, p, row_blocks);
 }
 
 // Integers and grids, by the width, the rows and how many tiles there are: `few` leave a multiprocessor one thread block

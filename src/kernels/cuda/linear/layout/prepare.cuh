@@ -127,6 +127,11 @@ __device__ inline float4 rounded(float4 v, int column, const Rounding& how) {
   return {of(v.x), of(v.y), of(v.z), of(v.w)};
 }
 
+// A warp's block of a row as weights see it.
+__device__ inline float4 as_seen(float4 v, int block, const Rounding& how) {
+  return how.lanes > 0 ? rounded(v, block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4, how) : v;
+}
+
 // A warp's work: a block as integers, which stand for it times `factor`.
 __device__ inline void prepare_integers(const RowBlock& block, float factor, const InputPlaces& to) {
   const int lane = threadIdx.x % 32;
@@ -173,19 +178,15 @@ __device__ inline void put_block(const RowBlock& row, const RowBlock& unscaled, 
 #endif
   prepare_integers(unscaled, factor, {at + rows_at(rows), rows, local, panel});
 }
-__device__ inline void prepare_block(float4 row, float4 unscaled, float factor, int m, int all_rows, int block,
-                                     int column_blocks, const PreparedRows& to) {
-  if (to.rounding.lanes > 0) [[unlikely]] {
-    unscaled = rounded(unscaled, block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4, to.rounding);
-    row = unscaled * factor;
-  }
-  put_block(row, unscaled, factor, m, all_rows, block, column_blocks, to.blocks);
+// The same of what weights see; of a norm's row `factor` times `unscaled`, or of `v`.
+__device__ inline void prepare_block(float4 unscaled, float factor, int m, int all_rows, int block, int column_blocks,
+                                     const PreparedRows& to) {
+  unscaled = as_seen(unscaled, block, to.rounding);
+  put_block(unscaled * factor, unscaled, factor, m, all_rows, block, column_blocks, to.blocks);
 }
 __device__ inline void prepare_block(float4 v, int m, int all_rows, int block, int column_blocks,
                                      const PreparedRows& to) {
-  if (to.rounding.lanes > 0) [[unlikely]]
-    v = rounded(v, block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4, to.rounding);
-  const RowBlock row(v);
+  const RowBlock row(as_seen(v, block, to.rounding));
   put_block(row, row, 1, m, all_rows, block, column_blocks, to.blocks);
 }
 
