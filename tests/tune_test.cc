@@ -299,7 +299,7 @@ TEST_F(Tune, CompressTunesItsPlans) {
             options + " -o " + out + " --json - 2>/dev/null")
             .out);
   };
-  const std::string tuned = " --tune --tune-steps 30 --tune-windows 8 --tune-tokens 32768 --tune-samples 0";
+  const std::string tuned = " --tune --tune-steps 12 --tune-windows 4 --tune-tokens 16384 --tune-samples 0";
   const json plain = compress("--bits 5.2", "plain"), by_size = compress("--bits 5.2" + tuned, "by-size");
   const auto kl = [](const json& report) { return report.at("certificate").at("kl").at("value").get<double>(); };
   EXPECT_LT(kl(by_size), kl(plain));

@@ -28,7 +28,13 @@ template <typename Traits, int kTiles, int kRows, int kMostStages, int kResident
           typename Arguments>
 void launch_fitting(Stream stream, const Arguments& p, int row_blocks) {
   constexpr int kStages = fitting_stages<Traits, kTiles, kRows, kMostStages, kResident>();
+  static_assert(!before_hopper(kTiles, kRows, kStages, kResident));
   launch_stream<Traits, kTiles, kRows, kStages, kResident, kRounds>(stream, p, row_blocks);
+}
+template <typename Traits, int kTiles, int kRows, int kStages, typename Arguments>
+void launch_before_hopper(Stream stream, const Arguments& p, int row_blocks) {
+  static_assert(before_hopper(kTiles, kRows, kStages, 1));
+  launch_stream<Traits, kTiles, kRows, kStages, 1>(stream, p, row_blocks);
 }
 // Of one row that may make the next one.
 template <typename Traits, int kTiles, int kMostStages, int kResident>
@@ -52,9 +58,9 @@ void launch_integers(Stream stream, const LowbitArguments& p, int row_blocks) {
   const int tiles = row_blocks * 8, sms = multiprocessors();
   const bool few = tiles <= 2 * sms, many = tiles > 4 * sms;
   if (!is_hopper()) {  // in 96 KB of shared memory
-    if (p.room == 8 && p.rows == 1) return launch_stream<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
-    if (p.room == 8) return launch_stream<Traits, 1, 8, 2, 1>(stream, p, row_blocks);
-    return launch_stream<Traits, 1, kMaxRows, 1, 1>(stream, p, row_blocks);
+    if (p.room == 8 && p.rows == 1) return launch_before_hopper<Traits, 2, 1, 2>(stream, p, row_blocks);
+    if (p.room == 8) return launch_before_hopper<Traits, 1, 8, 2>(stream, p, row_blocks);
+    return launch_before_hopper<Traits, 1, kMaxRows, 1>(stream, p, row_blocks);
   }
   if constexpr (Traits::kGroups <= 2)
     if (p.rows > kMaxRows) return launch_panel<Traits, 2 * kMaxRows>(stream, p, row_blocks);
@@ -102,7 +108,7 @@ void launch_lowbit_rows(Stream stream, const LowbitArguments& p, int row_blocks)
 template <typename Traits>
 void launch_routed_tiles(Stream stream, const RoutedArguments& p, int row_blocks) {
   if constexpr (!Traits::kHalf) {
-    if (!is_hopper()) return launch_stream<Traits, 2, 1, 2, 1>(stream, p, row_blocks);
+    if (!is_hopper()) return launch_before_hopper<Traits, 2, 1, 2>(stream, p, row_blocks);
     launch_fitting<Traits, 2, 1, 2, Traits::bits <= 4 ? 4 : 3>(stream, p, row_blocks);
   }
 }
@@ -116,7 +122,7 @@ void launch_lowbit_routed(Stream stream, const RoutedArguments& p, int row_block
 template <typename Traits>
 void launch_tiles(Stream stream, const TiledArguments& p, int row_blocks) {
   if constexpr (!Traits::kHalf) {
-    if (!is_hopper()) return launch_stream<Traits, 1, 8, 2, 1>(stream, p, row_blocks);
+    if (!is_hopper()) return launch_before_hopper<Traits, 1, 8, 2>(stream, p, row_blocks);
     launch_fitting<Traits, 4, 8, 2, 1>(stream, p, row_blocks);
   }
 }

@@ -115,41 +115,41 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
     }
   }
   outputs.ask(p);
+  // One copy of the code for all stages: a copy each is kStages times the code, which a step reads anew from memory for
+  // each product, and twice the time to compile (docs/lab/gpu.md).
+  int stage = 0;
 #pragma unroll 1
-  for (int block = 0; block < count; block += kStages) {
+  for (int block = 0; block < count; ++block) {
+    ptx::wait_for_copies<kStages - 1>();
+    __syncwarp();
+    const auto load = [&](LaneIntegers<Traits::kGroupChunks>& x, int n) {
+      const int from_first = stage * Shape::kInput + n * kTileRows * kInputRow;
+      x.load(of_products + from_first, record + from_first);
+      if constexpr (kTakesJoined) x.row.scale *= factor[n];
+    };
+    constexpr bool kFew = kRowTiles <= 2;  // they stay in registers for all tiles
+    LaneIntegers<Traits::kGroupChunks> few[kFew ? kRowTiles : 1];
+    if constexpr (kFew)
 #pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) {
-      if (block + stage >= count) break;
-      ptx::wait_for_copies<kStages - 1>();
-      __syncwarp();
-      const auto load = [&](LaneIntegers<Traits::kGroupChunks>& x, int n) {
-        const int from_first = stage * Shape::kInput + n * kTileRows * kInputRow;
-        x.load(of_products + from_first, record + from_first);
-        if constexpr (kTakesJoined) x.row.scale *= factor[n];
-      };
-      constexpr bool kFew = kRowTiles <= 2;  // they stay in registers for all tiles
-      LaneIntegers<Traits::kGroupChunks> few[kFew ? kRowTiles : 1];
-      if constexpr (kFew)
+      for (int n = 0; n < kRowTiles; ++n) load(few[n], n);
 #pragma unroll
-        for (int n = 0; n < kRowTiles; ++n) load(few[n], n);
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        LaneBlock<Traits> w;
-        ring.load(stage, tile, w);
-        multiply_integers<Traits>(
-            w, table,
-            [&](int n) {
-              if constexpr (kFew) return few[n];
-              LaneIntegers<Traits::kGroupChunks> x;
-              load(x, n);
-              return x;
-            },
-            p.twice_middle, total[tile]);
-      }
-      __syncwarp();
-      if (block + stage + kStages < count) ring.ask(p, stage), ask_input(stage);
-      ptx::commit_copies();
+    for (int tile = 0; tile < kTiles; ++tile) {
+      LaneBlock<Traits> w;
+      ring.load(stage, tile, w);
+      multiply_integers<Traits>(
+          w, table,
+          [&](int n) {
+            if constexpr (kFew) return few[n];
+            LaneIntegers<Traits::kGroupChunks> x;
+            load(x, n);
+            return x;
+          },
+          p.twice_middle, total[tile]);
     }
+    __syncwarp();
+    if (block + kStages < count) ring.ask(p, stage), ask_input(stage);
+    ptx::commit_copies();
+    if (++stage == kStages) stage = 0;
   }
   ask_for_upcoming(p, part);
 
@@ -177,13 +177,18 @@ __device__ __forceinline__ void stream_product(const Arguments& p) {
 #endif
 }
 
+// Which kernels only devices before Hopper launch. The others only Hopper does, and neither is compiled for the other.
+constexpr bool before_hopper(int tiles, int rows, int stages, int resident) {
+  if (resident != 1) return false;
+  return rows == kMaxRows || (stages == 2 && ((tiles == 2 && rows == 1) || (tiles == 1 && rows == 8)));
+}
 // kRounds: a row that the product makes may be one of a coarse mode.
 template <typename Traits, int kTiles, int kRows, int kStages, int kResident, bool kRounds, typename Arguments>
 __global__ void __launch_bounds__(kParts * 32, kResident) stream_kernel(const __grid_constant__ Arguments p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // as is_hopper() says
-  constexpr bool kUsed = kRows <= 8;
+  constexpr bool kUsed = !before_hopper(kTiles, kRows, kStages, kResident);
 #else
-  constexpr bool kUsed = kRows == kMaxRows || (kResident == 1 && kStages == 2);  // what is launched there
+  constexpr bool kUsed = before_hopper(kTiles, kRows, kStages, kResident);
 #endif
   if constexpr (kUsed) stream_product<Traits, kTiles, kRows, kStages, kRounds>(p);
 }

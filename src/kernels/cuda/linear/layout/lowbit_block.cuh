@@ -72,16 +72,31 @@ struct LaneBlock {
   __device__ __forceinline__ void load(const uint8_t* block, int tile, int lane, From from = {}, int first = 0) {
     codes.template load<tiles>(block, tile, lane, from);
 #pragma unroll
-    for (int group = 0; group < Traits::kGroups; ++group) {
-      const uint8_t* record = block + (tiles * Traits::kTileCodes + scaled_tiles * group * Traits::kTileGroup);
-      const int pair = (first + tile) * 8 + lane / 4;
-      if constexpr (Traits::kScaleBytes == 2)
-        scale[group] = from(reinterpret_cast<const uint32_t*>(record) + pair);
-      else
-        scale[group] = from(reinterpret_cast<const uint16_t*>(record) + pair);
-      if constexpr (Traits::kCentred)
-        zero[group] = from(reinterpret_cast<const uint16_t*>(record + scaled_tiles * 16 * Traits::kScaleBytes) + pair);
-    }
+    for (int group = 0; group < Traits::kGroups; ++group)
+      load_group<scaled_tiles>(group, block + tiles * Traits::kTileCodes, group, first + tile, lane, from);
+  }
+  // The same of a block whose groups are told at run time: `group_chunks` chunks each, where Traits' are one.
+  template <typename From = Streamed>
+  __device__ __forceinline__ void load_chunks(const uint8_t* block, int tile, int lane, int group_chunks,
+                                              From from = {}) {
+    static_assert(Traits::kGroupChunks == 1);
+    constexpr int kTiles = kBlockRows / 16;
+    codes.template load<kTiles>(block, tile, lane, from);
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      load_group<kTiles>(c, block + kTiles * Traits::kTileCodes, c / group_chunks, tile, lane, from);
+  }
+  // Scales and zeros `to` from those of a group in a block's records.
+  template <int tiles, typename From>
+  __device__ __forceinline__ void load_group(int to, const uint8_t* records, int group, int tile, int lane, From from) {
+    const uint8_t* record = records + tiles * group * Traits::kTileGroup;
+    const int pair = tile * 8 + lane / 4;
+    if constexpr (Traits::kScaleBytes == 2)
+      scale[to] = from(reinterpret_cast<const uint32_t*>(record) + pair);
+    else
+      scale[to] = from(reinterpret_cast<const uint16_t*>(record) + pair);
+    if constexpr (Traits::kCentred)
+      zero[to] = from(reinterpret_cast<const uint16_t*>(record + tiles * 16 * Traits::kScaleBytes) + pair);
   }
   // Of chunk c, as products of integers take them.
   __device__ __forceinline__ void bytes(int c, const typename Traits::Table& table, uint32_t (&a)[4]) const {

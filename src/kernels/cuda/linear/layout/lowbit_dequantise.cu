@@ -1,12 +1,12 @@
 // Whole weights from codes to FP16, for products of many rows: a warp a tile of 16 outputs by 128 inputs, which it
 // reads as the product kernels do. The fragments' order means that a lane holds eight consecutive values of row g and
-// of row g + 8, so it writes 16 bytes at a time.
+// of row g + 8, so it writes 16 bytes at a time. One kernel for groups of all sizes: it is bound by what it writes.
 #include "kernels/cuda/linear/decode/lowbit_kernel.cuh"
 
 namespace fidelio::cuda {
 namespace {
 
-template <typename Traits>
+template <typename Traits>  // of one chunk a group
 __global__ void __launch_bounds__(256) dequantise_blocks(LowbitWeight w, float inverse, __half* halves) {
   const int tile = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const typename Traits::Table table(w.grid);
@@ -14,9 +14,11 @@ __global__ void __launch_bounds__(256) dequantise_blocks(LowbitWeight w, float i
   // Of a view the four high bits, which of all widths end at bit 8, and the middle of the rest.
   const uint32_t kept = w.shape.below > 0 ? 0x00f000f0u : ~0u;
   const float middle = w.shape.below > 0 ? 0.5f * static_cast<float>(w.shape.twice_middle()) : 0.0f;
+  const int group_chunks = static_cast<int>(w.shape.group / 32);
+  const int64_t block_bytes = w.shape.block_bytes();
   for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
     LaneBlock<Traits> lane_block;
-    lane_block.load(w.blocks + block * Traits::kBlockBytes, tile, lane);
+    lane_block.load_chunks(w.blocks + block * block_bytes, tile, lane, group_chunks);
     const int64_t row0 = block / w.shape.column_blocks() * kBlockRows + tile * 16 + g,
                   column0 = block % w.shape.column_blocks() * kBlockColumns + t * 8;
     float factor[2];
@@ -28,10 +30,9 @@ __global__ void __launch_bounds__(256) dequantise_blocks(LowbitWeight w, float i
     }
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      const int group = c / Traits::kGroupChunks;
-      const float2 scale = lane_block.scales(group);
+      const float2 scale = lane_block.scales(c);
       float2 zero{0, 0};
-      if constexpr (Traits::kCentred) zero = lane_block.zeros(group);
+      if constexpr (Traits::kCentred) zero = lane_block.zeros(c);
       uint32_t words[2][4];  // [row g, g + 8][pair]
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -64,12 +65,10 @@ __global__ void __launch_bounds__(256) dequantise_blocks(LowbitWeight w, float i
 
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_dequantise(Stream stream, const LowbitWeight& w, float inverse, __half* halves) {
-  with_group<kind, bits, byte_scale>(w.shape.group / 32, [&]<typename Traits>(std::type_identity<Traits>) {
-    const auto blocks =
-        static_cast<unsigned>(std::min<int64_t>(w.shape.row_blocks() * w.shape.column_blocks(), multiprocessors() * 8));
-    dequantise_blocks<Traits><<<blocks, 256, 0, stream>>>(w, inverse, halves);
-    cuda_check(cudaGetLastError(), "dequantising");
-  });
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>(w.shape.row_blocks() * w.shape.column_blocks(), multiprocessors() * 8));
+  dequantise_blocks<CodeTraits<kind, bits, byte_scale, 1>><<<blocks, 256, 0, stream>>>(w, inverse, halves);
+  cuda_check(cudaGetLastError(), "dequantising");
 }
 
 template <CodeKind kind, int bits, bool byte_scale>
