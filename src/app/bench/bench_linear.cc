@@ -23,6 +23,7 @@ struct LinearBench {
       "lut2g64", "lut3g64",    "lut4g64",    "lut5g64",    "lut6g64",    "fp4g16",     "fp4g16z",    "fp8"};
   std::vector<std::string> activations = {"a16", "a8"}, shapes = {"tinyllama-1.1b"};
   std::vector<int64_t> rows = {1, 4, 16, 512};
+  int view = 0;  // high bits of codes to read; 0: all
   int threads = 0;
   std::string isa, json;
   double seconds = 0.3, megabytes = 240;
@@ -77,6 +78,7 @@ std::vector<Cpu::Linear> copies_of(Cpu::Linear first, double megabytes) {
   while (copies.size() < count) {
     Cpu::Linear copy{.out = one.out, .in = one.in, .spec = one.spec, .packed = Buffer(one.packed.size()), .bias = {}};
     std::copy(std::begin(one.kernels), std::end(one.kernels), std::begin(copy.kernels));
+    std::copy(std::begin(one.views), std::end(one.views), std::begin(copy.views));
     std::memcpy(copy.packed.data(), one.packed.data(), one.packed.size());
     copies.push_back(std::move(copy));
   }
@@ -110,7 +112,7 @@ struct Row {
   }
 };
 
-Row time_row(Cpu& cpu, const std::vector<Cpu::Linear>& copies, const Matrix& matrix, Activations mode, int64_t rows,
+Row time_row(Cpu& cpu, const std::vector<Cpu::Linear>& copies, const Matrix& matrix, Reading reading, int64_t rows,
              double budget) {
   using Clock = std::chrono::steady_clock;
   const auto since = [](Clock::time_point start) {
@@ -121,12 +123,12 @@ Row time_row(Cpu& cpu, const std::vector<Cpu::Linear>& copies, const Matrix& mat
       pages(static_cast<size_t>((rows + kPageTokens - 1) / kPageTokens), 0);
   batch.append(ids, 0, pages, 0, RowKind::output);
   cpu.reserve(rows, matrix.in, rows);
-  cpu.begin(batch, mode, no_attention());
+  cpu.begin(batch, reading, no_attention());
   Cpu::Matrix x = cpu.allocate(rows, matrix.in), y = cpu.allocate(rows, matrix.out);
   Rng rng(2);
   for (int64_t i = 0; i < rows * matrix.in; ++i) x.data()[i] = static_cast<float>(rng.normal());
 
-  const auto bytes = static_cast<int64_t>(copies[0].packed.size());
+  const int64_t bytes = cpu.bytes_read(copies[0], reading);
   std::vector<double> times, reads, per_product;
   const auto begin = Clock::now();
   for (size_t pass = 0; pass < 10 || since(begin) < budget; ++pass) {
@@ -142,14 +144,32 @@ Row time_row(Cpu& cpu, const std::vector<Cpu::Linear>& copies, const Matrix& mat
   }
   const double product = first_decile(per_product);
   return {.format = to_string(copies[0].spec),
-          .activations = std::string(name_of(mode)),
-          .kernel = cpu.kernel_name(copies[0], mode),
+          .activations = std::string(name_of(reading.activations)),
+          .kernel = copies[0].kernel(reading).name,
           .matrix = matrix,
           .rows = rows,
           .seconds = first_decile(times),
           .read_seconds = first_decile(reads),
           .bytes = static_cast<double>(bytes),
           .int8_rate = product == 0 ? 0 : 1 / product};
+}
+
+nlohmann::json to_json(const Row& r, int view, double of_int8_rate) {
+  return {{"format", r.format},
+          {"activations", r.activations},
+          {"view", view},
+          {"kernel", r.kernel},
+          {"shape", r.matrix.name},
+          {"out", r.matrix.out},
+          {"in", r.matrix.in},
+          {"rows", r.rows},
+          {"microseconds", r.seconds * 1e6},
+          {"bytes", r.bytes},
+          {"gbs", r.bytes / r.seconds / 1e9},
+          {"of_bandwidth", r.read_seconds / r.seconds},
+          {"gweights_per_second", r.weights() / r.seconds / 1e9},
+          {"int8_gmacs", r.int8_rate / 1e9},
+          {"of_int8_rate", of_int8_rate}};
 }
 
 void bench_linear(const LinearBench& o) {
@@ -183,28 +203,18 @@ void bench_linear(const LinearBench& o) {
           copies_of(cpu.pack(random_weight(spec, matrix.out, matrix.in)), o.megabytes);
       for (const Activations mode : modes)
         for (const int64_t rows : o.rows) {
-          const Row r = time_row(cpu, copies, matrix, mode, rows, o.seconds);
-          const cpu::Form form = copies[0].kernel(mode).form;
+          const Reading reading(mode, o.view);
+          check(o.view == 0 || cpu.bytes_read(copies[0], reading) < cpu.bytes_read(copies[0], mode),
+                "--view {}: codes of {} cannot be cut to that; give fewer bits than it has", o.view, to_string(spec));
+          const Row r = time_row(cpu, copies, matrix, reading, rows, o.seconds);
+          const cpu::Form form = copies[0].kernel(reading).form;
           const double share = form == cpu::Form::i8x2 || form == cpu::Form::i16 ? r.of_int8_rate(2)
                                : form == cpu::Form::i8                           ? r.of_int8_rate(1)
                                                                                  : 0;
-          report["rows"].push_back({{"format", to_string(spec)},
-                                    {"activations", r.activations},
-                                    {"kernel", r.kernel},
-                                    {"shape", matrix.name},
-                                    {"out", matrix.out},
-                                    {"in", matrix.in},
-                                    {"rows", rows},
-                                    {"microseconds", r.seconds * 1e6},
-                                    {"bytes", r.bytes},
-                                    {"gbs", r.bytes / r.seconds / 1e9},
-                                    {"of_bandwidth", r.read_seconds / r.seconds},
-                                    {"gweights_per_second", r.weights() / r.seconds / 1e9},
-                                    {"int8_gmacs", r.int8_rate / 1e9},
-                                    {"of_int8_rate", share}});
+          report["rows"].push_back(to_json(r, o.view, share));
           if (quiet(o.json)) continue;
-          fmt::print("| {} | {} | {} {}x{} | {} | {:.1f} | {:.1f} | {:.0f} | {:.1f} | {} |\n", to_string(spec),
-                     r.kernel, matrix.name, matrix.out, matrix.in, rows, r.seconds * 1e6, r.bytes / r.seconds / 1e9,
+          fmt::print("| {} | {} | {} {}x{} | {} | {:.1f} | {:.1f} | {:.0f} | {:.1f} | {} |\n", r.format, r.kernel,
+                     matrix.name, matrix.out, matrix.in, rows, r.seconds * 1e6, r.bytes / r.seconds / 1e9,
                      100 * r.read_seconds / r.seconds, r.weights() / r.seconds / 1e9,
                      share == 0 ? "-" : fmt::format("{:.0f}", 100 * share));
           std::fflush(stdout);
@@ -227,6 +237,8 @@ void add_bench_linear(CLI::App& bench) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));
   verb->add_option("--shapes", o->shapes, "Models whose matrices to time, or OUTxIN")->delimiter(',');
+  verb->add_option("--view", o->view, "Read so many high bits of the codes, as drafts do (default: all)")
+      ->check(CLI::Range(2, 7));
   verb->add_option("--activations", o->activations, "Modes: f32, a16, a8")->delimiter(',');
   verb->add_option("--threads", o->threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));
   verb->add_option("--isa", o->isa, "Kernels to use instead of the best ones: portable, avx2, avx512, amx");

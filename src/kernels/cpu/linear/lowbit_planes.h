@@ -34,25 +34,28 @@ FIDELIO_INLINE void prefetch_lines(const uint8_t* p) {
   }
 }
 
-// A prefetch's target is the same plane some spans on or, near the end of a block, what is left of that in the next
-// block.
+// A prefetch's target is the same plane some spans on, in this block or beyond its end: at most a block away, unless a
+// view's, whose blocks are no neighbours, so that nothing else prefetches them (576 columns, a view of 4 of 8 bits on a
+// Zen 4: .94 of the time; 4 bits as such 1.03).
 template <int kCoding>
 struct Planes {
   const uint8_t* p[3];
-  int64_t turn;  // spans from here on have their target in the next block
+  int64_t turn;  // spans from here on have their target a block further
   int64_t near[3], far[3];
 
   Planes(const Layout& l, const uint8_t* block) {
-    constexpr int64_t kSpans = kAhead / (64 * bits_of(kCoding));
-    const int64_t ahead = kSpans < l.spans ? kSpans : l.spans;
-    turn = l.spans - ahead;
+    constexpr int32_t kSpans = kAhead / (64 * bits_of(kCoding));
+    const auto spans = static_cast<int32_t>(l.spans);
+    const int32_t ahead = is_view(kCoding) || kSpans < spans ? kSpans : spans, rest = ahead % spans;
+    const int64_t whole = ahead / spans * l.block_bytes;
+    turn = spans - rest;
     for (int i = 0; i < 3; ++i) {
       p[i] = block + l.plane_offset[i];
-      near[i] = ahead * 64 * plane_width<kCoding>(i);
-      far[i] = l.block_bytes - turn * 64 * plane_width<kCoding>(i);
+      near[i] = whole + rest * 64 * plane_width<kCoding>(i);
+      far[i] = whole + l.block_bytes - turn * 64 * plane_width<kCoding>(i);
     }
-    for (int64_t at = 0; at < l.plane_offset[0]; at += 64)
-      prefetch_line(block + l.block_bytes + at);  // scales and zeros
+    const uint8_t* const next = block + (ahead + spans - 1) / spans * l.block_bytes;
+    for (int64_t at = 0; at < l.plane_offset[0]; at += 64) prefetch_line(next + at);  // scales and zeros
   }
 
   FIDELIO_INLINE const uint8_t* at(int plane, int64_t span) const {
