@@ -10,8 +10,8 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # older than this nvcc, CMake 3.25
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 endif()
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
-# nvcc's -O is that of the host's code in a .cu file, which launches kernels: a third of such a file's time at -O3. Device code is
-# optimised fully whatever it says.
+# nvcc's -O is that of host code in .cu files, which launches kernels and no more: g++ takes a third less time for it than at -O3.
+# Device code is optimised fully whatever it says.
 set(CMAKE_CUDA_FLAGS_RELEASE "-O1 -DNDEBUG")
 
 set(cuda_flags --expt-relaxed-constexpr)

@@ -166,12 +166,7 @@ std::vector<std::string> kinds_to_try(const RunOptions& run, const DraftChoiceOp
   const Activations mode = parse_activations(run.activations);
   std::vector<std::string> kinds = o.kinds;
   // Grids are nearer at the same bytes, but on a GPU integers stream at memory's rate and grids do not.
-  if (o.kinds.empty()) {
-    if (on_gpu(run) && !o.by_bytes)
-      kinds = {"4", "int4g128z", "lut4g64"};
-    else
-      kinds = {"4", "lut4g64", "lut3g64"};
-  }
+  if (o.kinds.empty()) kinds = {"4", "lut4g64", on_gpu(run) && !o.by_bytes ? "int4g128z" : "lut3g64"};
   std::erase_if(kinds, [&](const std::string& kind) {
     if (!is_view(kind) || model.bytes_read({mode, kind[0] - '0'}) < model.bytes_read(mode)) return false;
     check(o.kinds.empty(),

@@ -15,7 +15,7 @@
 namespace fidelio::app {
 
 struct DraftChoiceOptions {
-  // None: 4, lut4g64 and lut3g64, on a GPU 4, int4g128z and lut4g64; a model without such codes cannot have 4.
+  // None: 4, lut4g64 and lut3g64, or int4g128z on a GPU that is timed; a model without such codes cannot have 4.
   std::vector<std::string> kinds;
   PromptOptions prompts;  // half of the answers are for calibration, half for measuring; every second one is greedy
   double temperature = 0.7;

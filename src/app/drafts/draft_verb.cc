@@ -59,7 +59,7 @@ void add_draft_verb(CLI::App& app) {
   verb->add_option(
           "--kinds", o->how.kinds,
           "Drafts to try: so many high bits of the codes, or a copy in this format (default: 4, if the model's codes "
-          "can be cut to that, lut4g64, lut3g64; on a GPU 4, int4g128z, lut4g64)")
+          "can be cut to that, lut4g64, lut3g64; on a GPU int4g128z in place of lut3g64, unless --by-bytes)")
       ->delimiter(',');
   verb->add_option("--prompts", o->how.prompts.file,
                    "A prompt a line: text, or of a .jsonl file JSON with \"prompt\" or \"question\" (default: the "

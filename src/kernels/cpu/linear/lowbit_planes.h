@@ -54,7 +54,7 @@ struct Planes {
       near[i] = whole + rest * 64 * plane_width<kCoding>(i);
       far[i] = whole + l.block_bytes - turn * 64 * plane_width<kCoding>(i);
     }
-    const uint8_t* const next = block + (ahead + spans - 1) / spans * l.block_bytes;
+    const uint8_t* const next = block + whole + (rest > 0 ? l.block_bytes : 0);
     for (int64_t at = 0; at < l.plane_offset[0]; at += 64) prefetch_line(next + at);  // scales and zeros
   }
 

@@ -76,15 +76,13 @@ struct LaneBlock {
       load_group<scaled_tiles>(group, block + tiles * Traits::kTileCodes, group, first + tile, lane, from);
   }
   // The same of a block whose groups are told at run time: `group_chunks` chunks each, where Traits' are one.
-  template <typename From = Streamed>
-  __device__ __forceinline__ void load_chunks(const uint8_t* block, int tile, int lane, int group_chunks,
-                                              From from = {}) {
+  __device__ __forceinline__ void load_chunks(const uint8_t* block, int tile, int lane, int group_chunks) {
     static_assert(Traits::kGroupChunks == 1);
     constexpr int kTiles = kBlockRows / 16;
-    codes.template load<kTiles>(block, tile, lane, from);
+    codes.template load<kTiles>(block, tile, lane, Streamed());
 #pragma unroll
     for (int c = 0; c < 4; ++c)
-      load_group<kTiles>(c, block + kTiles * Traits::kTileCodes, c / group_chunks, tile, lane, from);
+      load_group<kTiles>(c, block + kTiles * Traits::kTileCodes, c / group_chunks, tile, lane, Streamed());
   }
   // Scales and zeros `to` from those of a group in a block's records.
   template <int tiles, typename From>
