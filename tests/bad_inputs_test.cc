@@ -151,6 +151,7 @@ const std::vector<BadInput> kBadInputs = {
     {"PromptTooLong", "a prompt longer than the context", "", "fidelio generate model --prompt \"$(cat text.txt)\" --max-tokens 4", 1, {"512"}},
     {"PromptOfFileTooLong", "a prompt of a file longer than the context", "tr '\\n' ' ' < text.txt > prompts.txt", "fidelio bench speculate model --prompts prompts.txt", 1, {"prompts.txt: prompt 1", "512"}},
     {"NoChatTemplate", "a chat with a model that has no template", "", "fidelio generate model --chat --prompt Hi --max-tokens 4", 1, {"chat template"}},
+    {"BenchTooDeep", "the same behind other tokens", "", "fidelio bench model model --pp 8 --tg 8 --mixed 16 --depth 500", 1, {"--mixed 16", "--depth 500", "512"}},
     {"BenchTooLong", "a benchmark longer than the context", "", "fidelio bench model model --pp 4096 --tg 0", 1, {"--pp 4096", "512"}},
     {"NoTasks", "questions that are not there", "", "fidelio eval model --tasks nothing.jsonl", 1, {"nothing.jsonl"}},
     {"UnknownTask", "a task that is not in the file", "echo '{\"id\": \"a\", \"task\": \"sums\", \"question\": \"1 + 1?\", \"answer\": \"2\"}' > tasks.jsonl", "fidelio eval model --tasks tasks.jsonl --task recall", 1, {"--task recall", "tasks.jsonl", "sums"}},

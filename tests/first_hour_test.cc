@@ -480,8 +480,12 @@ TEST(FirstHour, HelpSaysWhatHoldsWhereNothingIsGiven) {
 TEST(FirstHour, BenchTakesLists) {
   const TestFolder folder;
   const json rows = report(folder, "fidelio bench model " + kModel + " " + kModel +
-                                       " --pp 8,16 --tg 0,4 --batch 1,2 --activations a16,a8 -r 1")["rows"];
-  EXPECT_EQ(rows.size(), 2u * 2 * (2 + 2));  // models, modes, two prompts and two batches of the one tg
+                                       " --pp 8,16 --tg 0,4 --mixed 0,8 --depth 0,32 --batch 1,2 --activations a16,a8 "
+                                       "-r 1")["rows"];
+  // models, modes, depths; two prompts, and two batches of the one tg and of the one chunk
+  EXPECT_EQ(rows.size(), 2u * 2 * 2 * (2 + 2 + 2));
+  const json last = rows.back();
+  EXPECT_EQ(last["test"], "mixed8 x2 @ d32");
 }
 
 TEST(FirstHour, ReportsAndPagesSayWhereTheyCameFrom) {

@@ -18,7 +18,7 @@ namespace {
 struct ModelBench {
   RunOptions run;
   std::vector<std::string> models;
-  std::vector<int64_t> pp = {512}, tg = {128}, batch = {1};
+  std::vector<int64_t> pp = {512}, tg = {128}, mixed = {0}, batch = {1}, depth = {0};
   std::vector<std::string> activations = {"a16"};
   int repetitions = 5;
   std::string json;
@@ -74,55 +74,108 @@ std::vector<std::pair<int64_t, int64_t>> pairs(const std::vector<int64_t>& first
   return all;
 }
 
-// llama-bench's definitions: pp = one prompt in batches of max_rows, logits of its last token; tg = single-token steps
-// of `sequences` sequences from an empty context.
-std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {
-  RunnerOptions options = runner_options(o.run);
-  const auto largest = [](const std::vector<int64_t>& all) { return *std::max_element(all.begin(), all.end()); };
-  const int64_t most = largest(o.batch), prompt_tokens = largest(o.pp), made_tokens = largest(o.tg);
-  const int64_t context = c.config().max_positions;
-  check(prompt_tokens <= context, "--pp {} is longer than the model's context of {}", prompt_tokens, context);
-  check(made_tokens <= context, "--tg {} is longer than the model's context of {}", made_tokens, context);
-  options.max_rows = std::max<int64_t>({std::min<int64_t>(prompt_tokens, 512), most, 1});
-  options.max_logit_rows = most;
-  options.cache_tokens = std::max(prompt_tokens, most * PageTable::pages_for(made_tokens) * kPageTokens);
-  const auto runner = make_runner(o.run, c, options);
-  Rng rng(1);
-  const auto token = [&] { return static_cast<int32_t>(rng.below(static_cast<uint64_t>(c.config().v))); };
-  const int64_t bytes = step_bytes(c);
-
-  std::vector<Timing> rows;
-  for (int64_t pp : o.pp) {
-    if (pp == 0) continue;
-    std::vector<int32_t> prompt(static_cast<size_t>(pp));
-    for (int32_t& id : prompt) id = token();
-    PageTable pages(runner->cache_pages());
-    pages.grow(0, pp);
-    rows.push_back(time_test(fmt::format("pp{}", pp), pp, bytes, o.repetitions, [&] {
-      for (int64_t begin = 0; begin < pp; begin += options.max_rows) {
-        const int64_t count = std::min(options.max_rows, pp - begin);
-        Batch batch;
-        batch.append(std::span(prompt).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)), begin,
-                     pages.pages(0), begin + count == pp ? 1 : 0, RowKind::prompt);
-        runner->step(batch, options.mode);
-      }
-    }));
+// llama-bench's definitions: pp = one prompt in batches of 512, logits of its last token; tg = single-token steps of
+// `sequences` sequences; @ d: from a context of d positions. A mixed step, a server's, feeds a chunk of one prompt beside
+// a token of each of the sequences.
+class ModelTimer {
+ public:
+  ModelTimer(const Checkpoint& c, const ModelBench& o) : bench_(o), options_(runner_options(o.run)) {
+    const auto largest = [](const std::vector<int64_t>& all) { return *std::max_element(all.begin(), all.end()); };
+    const int64_t most = largest(o.batch), chunk = largest(o.mixed), depth = largest(o.depth);
+    const auto pages = [&](int64_t tokens) { return PageTable::pages_for(depth + tokens) * kPageTokens; };
+    const auto fits = [&, context = c.config().max_positions](const char* option, int64_t tokens) {
+      check(depth <= context, "--depth {} is beyond the model's context of {}", depth, context);
+      check(tokens <= context - depth, "{} {} is longer than the model's context of {}{}", option, tokens, context,
+            depth == 0 ? "" : fmt::format(" has left behind --depth {}", depth));
+    };
+    fits("--pp", largest(o.pp)), fits("--tg", largest(o.tg)), fits("--mixed", chunk);
+    options_.max_rows = std::max(std::min(largest(o.pp), kPromptRows), most + chunk);
+    options_.max_logit_rows = most + 1;
+    options_.cache_tokens = std::max(
+        pages(largest(o.pp)), most * pages(std::max<int64_t>(largest(o.tg), 1)) + (chunk > 0 ? pages(chunk) : 0));
+    runner_ = make_runner(o.run, c, options_);
+    vocabulary_ = static_cast<uint64_t>(c.config().v);
+    prompt_.resize(static_cast<size_t>(std::max(largest(o.pp), chunk)));
+    for (int32_t& id : prompt_) id = token();
+    step_bytes_ = step_bytes(c);
   }
-  for (const auto& [tg, sequences] : pairs(o.tg, o.batch)) {
-    if (tg == 0) continue;
-    PageTable pages(runner->cache_pages());
-    for (int64_t s = 0; s < sequences; ++s) pages.grow(s, tg);
-    const std::string test = sequences == 1 ? fmt::format("tg{}", tg) : fmt::format("tg{} x{}", tg, sequences);
-    rows.push_back(time_test(test, tg * sequences, bytes * tg, o.repetitions, [&, tg = tg, sequences = sequences] {
-      for (int64_t position = 0; position < tg; ++position) {
+
+  Timing prompt(int64_t tokens, int64_t depth) {
+    PageTable pages(runner_->cache_pages());
+    pages.grow(0, depth + tokens);
+    return time_test(name("pp", tokens, 1, depth), tokens, step_bytes_, bench_.repetitions, [&] {
+      for (int64_t begin = 0; begin < tokens; begin += kPromptRows) {
+        const int64_t count = std::min(kPromptRows, tokens - begin);
         Batch batch;
-        for (int64_t s = 0; s < sequences; ++s) {
-          const int32_t id = token();
-          batch.append({&id, 1}, position, pages.pages(s), 1, RowKind::output);
-        }
-        runner->step(batch, options.mode);
+        batch.append(of_prompt(begin, count), depth + begin, pages.pages(0), begin + count == tokens ? 1 : 0,
+                     RowKind::prompt);
+        runner_->step(batch, options_.mode);
       }
-    }));
+    });
+  }
+
+  Timing decode(int64_t tokens, int64_t sequences, int64_t depth) {
+    PageTable pages(runner_->cache_pages());
+    for (int64_t s = 0; s < sequences; ++s) pages.grow(s, depth + tokens);
+    return time_test(name("tg", tokens, sequences, depth), tokens * sequences, step_bytes_ * tokens, bench_.repetitions,
+                     [&] {
+                       for (int64_t i = 0; i < tokens; ++i) {
+                         Batch batch;
+                         append_outputs(batch, pages, sequences, depth + i);
+                         runner_->step(batch, options_.mode);
+                       }
+                     });
+  }
+
+  Timing mixed(int64_t chunk, int64_t sequences, int64_t depth) {
+    PageTable pages(runner_->cache_pages());
+    for (int64_t s = 0; s < sequences; ++s) pages.grow(s, depth + 1);
+    pages.grow(sequences, depth + chunk);
+    return time_test(name("mixed", chunk, sequences, depth), chunk + sequences, step_bytes_, bench_.repetitions, [&] {
+      Batch batch;
+      append_outputs(batch, pages, sequences, depth);
+      batch.append(of_prompt(0, chunk), depth, pages.pages(sequences), 1, RowKind::prompt);
+      runner_->step(batch, options_.mode);
+    });
+  }
+
+ private:
+  static constexpr int64_t kPromptRows = 512;
+
+  int32_t token() { return static_cast<int32_t>(rng_.below(vocabulary_)); }
+  std::span<const int32_t> of_prompt(int64_t begin, int64_t count) const {
+    return std::span(prompt_).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+  }
+  void append_outputs(Batch& batch, const PageTable& pages, int64_t sequences, int64_t position) {
+    for (int64_t s = 0; s < sequences; ++s) {
+      const int32_t id = token();
+      batch.append({&id, 1}, position, pages.pages(s), 1, RowKind::output);
+    }
+  }
+  static std::string name(const char* test, int64_t tokens, int64_t sequences, int64_t depth) {
+    return fmt::format("{}{}{}{}", test, tokens, sequences == 1 ? "" : fmt::format(" x{}", sequences),
+                       depth == 0 ? "" : fmt::format(" @ d{}", depth));
+  }
+
+  const ModelBench& bench_;
+  RunnerOptions options_;
+  std::unique_ptr<Runner> runner_;
+  Rng rng_{1};
+  uint64_t vocabulary_;
+  std::vector<int32_t> prompt_;
+  int64_t step_bytes_;
+};
+
+std::vector<Timing> time_model(const Checkpoint& c, const ModelBench& o) {
+  ModelTimer timer(c, o);
+  std::vector<Timing> rows;
+  for (int64_t depth : o.depth) {
+    for (int64_t pp : o.pp)
+      if (pp > 0) rows.push_back(timer.prompt(pp, depth));
+    for (const auto& [tg, sequences] : pairs(o.tg, o.batch))
+      if (tg > 0) rows.push_back(timer.decode(tg, sequences, depth));
+    for (const auto& [chunk, sequences] : pairs(o.mixed, o.batch))
+      if (chunk > 0) rows.push_back(timer.mixed(chunk, sequences, depth));
   }
   return rows;
 }
@@ -191,6 +244,12 @@ void add_bench(CLI::App& app) {
   verb->add_option("MODEL", o->models, "Model folders")->required()->check(model_folder());
   verb->add_option("--pp", o->pp, "Lengths of prompts; 0 = skip")->delimiter(',')->check(zero_or_more());
   verb->add_option("--tg", o->tg, "Numbers of tokens decoded; 0 = skip")->delimiter(',')->check(zero_or_more());
+  verb->add_option("--mixed", o->mixed, "Tokens of a prompt that a step feeds beside one of each sequence; 0 = skip")
+      ->delimiter(',')
+      ->check(zero_or_more());
+  verb->add_option("--depth", o->depth, "Positions that sequences have behind them")
+      ->delimiter(',')
+      ->check(zero_or_more());
   verb->add_option("--batch", o->batch, "Numbers of sequences decoded at once")
       ->delimiter(',')
       ->check(from_to(1, kMostSideBySide));

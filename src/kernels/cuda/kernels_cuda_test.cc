@@ -352,16 +352,19 @@ TEST_F(CudaTest, NormsAndGatesPrepareWhatACoarseModeMultiplies) {
   std::vector<Cuda::Linear> weights;
   for (const char* format : {"int4g64zs8", "int8g128z", "lut4g32", "int8g64zs8", "int6c", "bf16"})
     weights.push_back(b().pack(random_weight(parse_format(format), out, d, rng)));
+  const std::pair<RowKind, int> kBatches[] = {
+      {RowKind::output, 1}, {RowKind::output, 3}, {RowKind::output, 20}, {RowKind::prompt, 5}, {RowKind::prompt, 20}};
   for (const Activations mode : {Activations::a16, Activations::a8, Activations::a4, Activations::aw})
-    for (const int n : {1, 3, 20}) {
-      SCOPED_TRACE(std::string(name_of(mode)) + ", rows " + std::to_string(n));
+    for (const auto& [kind, n] : kBatches) {
+      SCOPED_TRACE(std::string(name_of(mode)) + ", rows " + std::to_string(n) +
+                   (kind == RowKind::prompt ? " of a prompt" : ""));
       std::vector<float> signs(static_cast<size_t>(n * d));
       for (float& v : signs) v = rng.below(2) ? 1.0f : -1.0f;
       const Cuda::Matrix x = matrix(signs, d), with = matrix(normals(rng, d), d), gate = matrix(normals(rng, n * d), d),
                          up = matrix(normals(rng, n * d, 3), d);
       const auto products = [&](const std::function<Cuda::Acts()>& make) {
         std::vector<std::vector<float>> all;
-        batch(n, 0, 1, kShape, mode);
+        batch(n, 0, 1, kShape, mode, kind);
         const Cuda::Acts acts = make();
         for (const Cuda::Linear& w : weights) {
           Cuda::Matrix y = b().allocate(n, out);
@@ -381,6 +384,35 @@ TEST_F(CudaTest, NormsAndGatesPrepareWhatACoarseModeMultiplies) {
         const Cuda::Matrix same = matrix(made.back(), d);
         EXPECT_EQ(made, products([&] { return b().input(same); }));
       }
+    }
+}
+
+// Rows of a prompt that a coarse mode rounds have the bits that A16 has of rows rounded before.
+TEST_F(CudaTest, PromptsInACoarseModeAreProductsOfRoundedRows) {
+  Rng rng(22);
+  const int64_t n = 70, d = 1024, out = 200;
+  b().reserve(n, d, 128);
+  const Cuda::Matrix x = matrix(normals(rng, n * d), d), rounded = b().allocate(n, d);
+  const auto product = [&](const Cuda::Linear& w, const Cuda::Matrix& of, Activations mode) {
+    batch(static_cast<int>(n), 0, 5, kShape, mode, RowKind::prompt);
+    Cuda::Matrix y = b().allocate(n, out);
+    b().linear(b().input(of), std::array{std::pair<const Cuda::Linear*, Cuda::Matrix*>{&w, &y}});
+    return values_of(y);
+  };
+  for (const char* format : {"int4g64zs8", "int8g128z", "lut4g32", "int6c"})
+    for (const Activations mode : {Activations::a8, Activations::a4, Activations::aw}) {
+      SCOPED_TRACE(std::string(format) + " " + std::string(name_of(mode)));
+      const FormatSpec spec = parse_format(format);
+      const Cuda::Linear w = b().pack(random_weight(spec, out, d, rng));
+      const cuda::Stream stream = cuda::make_stream();
+      cuda::round_to_integers(
+          stream, x.data(), n, d,
+          cuda::rounding_of(static_cast<int>(activation_group(spec)), (1 << (activation_bits(mode, spec) - 1)) - 1),
+          rounded.data());
+      cuda::wait_for(stream);
+      cuda::destroy_stream(stream);
+      EXPECT_EQ(product(w, x, mode), product(w, rounded, Activations::a16));
+      EXPECT_NE(product(w, x, mode), product(w, x, Activations::a16));
     }
 }
 

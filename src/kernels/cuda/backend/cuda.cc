@@ -334,7 +334,7 @@ Cuda::Acts Cuda::attend(const Matrix& q, const KvCache& cache, int layer) {
   const AttentionShape& shape = cache.shape;
   const Acts y = s.fresh_acts(s.rows, int64_t{shape.heads} * shape.head_dim);
   const cuda::AttentionArguments a = s.arguments(cache, layer);
-  if (y.kind == RowKind::prompt && s.mode == Activations::a16 && cuda::attends_rows(a)) {
+  if (y.kind == RowKind::prompt && s.mode != Activations::f32 && cuda::attends_rows(a)) {
     cuda::attend_rows(s.stream, a, q.data(), s.acts.as<float>());
     return y;
   }

@@ -13,7 +13,7 @@
 //   FP32 weights, formats without a kernel here (logged), and all weights in f32: exact.h
 // Integers of 5 to 8 bits can be read as their four high ones (Reading::high_bits), which lie first in a block: output rows
 // at the bytes of 4 bits by a kernel of lowbit.h, prompt rows dequantised. What has 4 bits or fewer is read whole.
-// Prompt rows attend by tiles of rows (attend_rows of ops.h) where the cache is FP16 and the mode a16. Which kernels
+// Prompt rows attend by tiles of rows (attend_rows of ops.h) where the cache is FP16 and the mode not f32. Which kernels
 // these are is decided by the kind of a step's rows and by the weight, never by how many rows there are, and either
 // family gives a row the same bits in any batch: a prompt may be cut anywhere. A step has rows of one kind (kOneKindAStep);
 // the rows whose logits are wanted are output rows from the last norm on.

@@ -166,8 +166,11 @@ void Cuda::linear_routed(Acts input, std::span<const RoutedProduct<Experts, Matr
   s.flush();
   if (input.slots_per_input > 0)
     return input.kind == RowKind::prompt ? s.multiply_tiles(input, products) : s.multiply_alone(input, products);
-  const bool many = std::ranges::all_of(products, [&](const auto& product) { return s.take_many(*product.weights); });
-  if (many && input.kind == RowKind::prompt && s.mode == Activations::a16) return s.multiply_tiles(input, products);
+  const auto seen = [&](const auto& product) { return s.rounding_for(product.weights->weights[0]->spec, input); };
+  const bool many = std::ranges::all_of(products, [&](const auto& product) {  // of the same rows, prepared once
+    return s.take_many(*product.weights) && seen(product) == seen(products[0]);
+  });
+  if (many && input.kind == RowKind::prompt && s.mode != Activations::f32) return s.multiply_tiles(input, products);
   s.write_values();
   for (const auto& [expert, first, slots] : s.routing.host.groups) {
     Acts rows = input;
@@ -229,7 +232,12 @@ void Cuda::State::multiply_tiles(const Acts& input, Routed products) {
   const int64_t padded = r.tile_count * cuda::kRoutedRows;
   grow(r.many, padded * column_blocks(input.columns) * cuda::kBlockColumns * 2);
   grow(r.many_factor, padded * 4);
-  cuda::ManyRows rows{r.many.as<uint8_t>(), r.many_factor.as<float>(), nullptr, r.at.places, padded};
+  cuda::ManyRows rows{r.many.as<uint8_t>(),
+                      r.many_factor.as<float>(),
+                      nullptr,
+                      r.at.places,
+                      padded,
+                      rounding_for(products[0].weights->weights[0]->spec, input)};
   if (unwritten.x && unwritten.joins() && !unwritten.norm) {
     const Source gate = std::exchange(unwritten, {});
     cuda::swiglu_many(stream, gate.x, gate.with, input.rows, input.columns, rows);

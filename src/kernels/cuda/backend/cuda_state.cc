@@ -44,7 +44,7 @@ void Cuda::State::write(const Source& of, const cuda::Rounding& rounding) {
 void Cuda::State::make(const Source& of) {
   source = of;
   source_version = version;
-  const bool asked = of.kind == RowKind::output ? joining || is_coarse(mode) : mode == Activations::a16 && of.joins();
+  const bool asked = of.kind == RowKind::output ? joining || is_coarse(mode) : mode != Activations::f32 && of.joins();
   if (!asked) return write(of, {});
   unwritten = of;
 }
@@ -81,17 +81,20 @@ Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
 }
 
 // Straight from what they are made of, whoever else has them written: the bits are those of the form that is read.
-void Cuda::State::prepare_many(const Acts& input) {
+void Cuda::State::prepare_many(const Acts& input, const cuda::Rounding& rounding) {
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
-  if (many_version == input.version) return;
+  if (many_version == input.version && many_rounding == rounding) return;
   many_version = input.version;
+  many_rounding = rounding;
+  cuda::ManyRows to = many_rows();
+  to.rounding = rounding;
   const Source& of = source_version == input.version ? source : Source();
   if (!of.joins())
-    cuda::prepare_many(stream, input.values, input.rows, input.columns, many_rows());
+    cuda::prepare_many(stream, input.values, input.rows, input.columns, to);
   else if (of.norm)
-    cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, many_rows());
+    cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, to);
   else
-    cuda::swiglu_many(stream, of.x, of.with, of.rows, of.columns, many_rows());
+    cuda::swiglu_many(stream, of.x, of.with, of.rows, of.columns, to);
 }
 
 void Cuda::State::multiply_together(const Acts& input, std::span<const Product> products) {
@@ -115,15 +118,14 @@ void Cuda::State::multiply_together(const Acts& input, std::span<const Product> 
   cuda::LowbitOutput outputs[cuda::kMaxTogether];
   for (size_t i = 0; i < products.size(); ++i)
     outputs[i] = {&seen_as(input, *products[i].first).lowbit, products[i].second};
-  if (way == Way::many)
-    return multiply_many(seen_by(products[0].first->spec, input), {outputs, products.size()}, false);
+  if (way == Way::many) return multiply_many(input, {outputs, products.size()}, rounding, false);
   multiply_blocks(input, {outputs, products.size()}, rounding, false);
 }
 
 void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, bool add) {
   flush();
   const Way way = way_of(w, given);
-  const Acts input = way == Way::codes ? given : seen_by(w.spec, given);
+  const Acts input = way == Way::codes || way == Way::many ? given : seen_by(w.spec, given);
   switch (way) {
     case Way::single:
       write_values();
@@ -132,7 +134,8 @@ void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, b
       return multiply_blocks(input, std::array{cuda::LowbitOutput{&seen_as(input, w).lowbit, y}},
                              rounding_for(w.spec, input), add);
     case Way::many:
-      return multiply_many(input, std::array{cuda::LowbitOutput{&w.values.lowbit, y}}, add);
+      return multiply_many(input, std::array{cuda::LowbitOutput{&w.values.lowbit, y}}, rounding_for(w.spec, input),
+                           add);
     case Way::dense:
       return multiply_dense(input, w, y, add);
     case Way::vectors:
@@ -140,8 +143,9 @@ void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, b
   }
 }
 
-void Cuda::State::multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add) {
-  prepare_many(input);
+void Cuda::State::multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs,
+                                const cuda::Rounding& rounding, bool add) {
+  prepare_many(input, rounding);
   cuda::lowbit_many(stream, many_rows(), input.rows, outputs, add);
 }
 

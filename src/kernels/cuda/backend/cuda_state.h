@@ -60,7 +60,7 @@ struct Cuda::State {
   DeviceBuffer gathered_acts;  // what the newest acts were gathered to
   bool gathers = false;        // there is an Order
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
-  cuda::Rounding blocks_rounding, joined_rounding, expected;  // expected: of the product that comes next
+  cuda::Rounding blocks_rounding, many_rounding, joined_rounding, expected;  // expected: of the product that comes next
 
   // Mixtures of experts (cuda_experts.cc).
   cuda::Routing routing;
@@ -157,13 +157,12 @@ struct Cuda::State {
   // the form that it reads.
   void make(const Source& of);
   void prepare_halves(const Acts& input);
-  // What a weight sees of its input: in a coarse mode codes see integers (Rounding; FP16 changes them by 2^-12 at most).
-  // Blocks are rounded as they are prepared, for what reads no blocks the values are.
+  // In a coarse mode codes see integers (FP16 changes them by 2^-12 at most), made as rows are prepared, or before.
   cuda::Rounding rounding_for(const FormatSpec& weight, const Acts& input) const;
   Acts seen_by(const FormatSpec& weight, const Acts& input);
 
   cuda::ManyRows many_rows() const { return {many.as<uint8_t>(), many_factor.as<float>()}; }
-  void prepare_many(const Acts& input);
+  void prepare_many(const Acts& input, const cuda::Rounding& rounding);
 
   enum class Way : uint8_t { codes, many, dense, single, vectors };
   static Way way_of(const cuda::Linear& w, Activations mode, RowKind kind) {
@@ -195,8 +194,9 @@ struct Cuda::State {
   using Product = std::pair<const cuda::Linear*, float*>;
   void multiply_together(const Acts& input, std::span<const Product> products);
   void multiply(const Acts& given, const cuda::Linear& w, float* y, bool add);
-  void multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs, bool add);
   // Weights of one shape, as this input sees them.
+  void multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs, const cuda::Rounding& rounding,
+                     bool add);
   void multiply_blocks(const Acts& input, std::span<const cuda::LowbitOutput> outputs, const cuda::Rounding& rounding,
                        bool add);
   // What the next product is to ask for.

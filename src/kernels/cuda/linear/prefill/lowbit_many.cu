@@ -22,24 +22,25 @@ __device__ __forceinline__ void put_many(float4 v, float inverse, int m, int64_t
   *reinterpret_cast<uint2*>(to + (column / 64 * padded + m) * 128 + (piece ^ (m % 8)) * 16 + t / 2 * 8) = halves;
 }
 
-// Row blockIdx.x of values(column), which gives four; kKept times the thread block's 2048 columns are kept, more are
-// made twice.
+// Row blockIdx.x of values(column), which gives four, as weights see it; kKept times the thread block's 2048 columns are
+// kept, more are made twice.
 template <int kKept, typename Values>
 __device__ __forceinline__ void round_row(const Values& values, int columns, const ManyRows& to) {
   const int m = to.places ? to.places[blockIdx.x] : static_cast<int>(blockIdx.x), warp = threadIdx.x / 32,
             column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;  // a warp's work
   constexpr int kWarps = kThreads / 32;
   const auto column = [&](int block) { return block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4; };
+  const auto seen = [&](int block) { return as_seen(values(column(block)), block, to.rounding); };
   float4 kept[kKept];
   float amax = 0;
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
     const int block = i * kWarps + warp;
-    kept[i] = block < column_blocks ? values(column(block)) : float4{0, 0, 0, 0};
+    kept[i] = block < column_blocks ? seen(block) : float4{0, 0, 0, 0};
     amax = fmaxf(amax, largest_of(kept[i]));
   }
   for (int block = kKept * kWarps + warp; block < column_blocks; block += kWarps)
-    amax = fmaxf(amax, largest_of(values(column(block))));
+    amax = fmaxf(amax, largest_of(seen(block)));
   const float factor = row_factor_of(over_block(amax, Larger())), inverse = 1 / factor;
   if (threadIdx.x == 0) to.factor[m] = factor;
   const int64_t padded = to.places ? to.padded : many_rows(gridDim.x);
@@ -48,7 +49,7 @@ __device__ __forceinline__ void round_row(const Values& values, int columns, con
     if (const int block = i * kWarps + warp; block < column_blocks)
       put_many(kept[i], inverse, m, padded, column(block), to.halves);
   for (int block = kKept * kWarps + warp; block < column_blocks; block += kWarps)
-    put_many(values(column(block)), inverse, m, padded, column(block), to.halves);
+    put_many(seen(block), inverse, m, padded, column(block), to.halves);
 }
 
 template <int kKept>

@@ -26,6 +26,7 @@ struct ManyRows {
   const int32_t* of = nullptr;
   const int32_t* places = nullptr;
   int64_t padded = 0;
+  Rounding rounding = {};  // in coarse modes what weights see of rows is rounded to integers before (prepared.h)
 };
 
 // x (rows, columns) FP32, rounded; x / sqrt(mean(x^2) + eps) * weight, rounded; silu(gate) * up, rounded.
