@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
 #include <sstream>
 
 #include "models.h"
@@ -248,6 +249,31 @@ TEST(Draft, AFileMayDraftAndBeDraftedFor) {
   EXPECT_EQ(ids("q.gguf --draft q"), ids("q.gguf"));
 }
 
+// Every number of high bits is a reading of its own, nearer to the model with each bit, and a draft of the same answer.
+TEST(Draft, AnyNumberOfHighBitsIsAReadingAndADraft) {
+  const TestFolder folder;
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
+  run_well(folder, "fidelio quantize " + kModel + " --method rtn --format lut6g64 -o grid");
+  for (const auto& [model, most] : {std::pair{"q", 7}, std::pair{"grid", 5}}) {
+    const std::string generate = fmt::format("fidelio generate {} -p 'What is 12 + 30?' -n 24 --json -", model);
+    const auto plain = nlohmann::json::parse(run_well(folder, generate).out);
+    double before = std::numeric_limits<double>::infinity();
+    for (int bits = 2; bits <= most; ++bits) {
+      SCOPED_TRACE(fmt::format("{} high bits of {}", bits, model));
+      const auto report = nlohmann::json::parse(
+          run_well(folder, fmt::format("fidelio eval {} --reference {} --text {} --context 128 --windows 4 --view {} "
+                                       "--json -",
+                                       model, kModel, source_path("models/data/docs-heldout.txt"), bits))
+              .out);
+      const double kl = report["kl"]["value"];
+      EXPECT_LT(kl, before);
+      before = kl;
+      const auto drafted = nlohmann::json::parse(run_well(folder, fmt::format("{} --draft {}", generate, bits)).out);
+      EXPECT_EQ(drafted["ids"], plain["ids"]);
+    }
+  }
+}
+
 TEST(Draft, RefusesWhatDoesNotBelongTogether) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
@@ -260,13 +286,15 @@ TEST(Draft, RefusesWhatDoesNotBelongTogether) {
   };
   const std::string generate = "fidelio generate q -p a -n 4 --draft ";
   EXPECT_THAT(refused(generate + "nothing"), HasSubstr("expected off, auto, lookup"));
-  EXPECT_THAT(refused("fidelio generate four -p a -n 4 --draft 3"), HasSubstr("cut to 3 bits"));
+  EXPECT_THAT(refused("fidelio generate four -p a -n 4 --draft 5"), HasSubstr("cut to 5 bits"));
+  EXPECT_THAT(refused(generate + "4+3"), HasSubstr("give them one by one"));
+  EXPECT_THAT(refused("fidelio draft q --kinds 3,4"), HasSubstr("drafts of 3 and of 4 high bits"));
   EXPECT_THAT(refused(generate + "4 --drafts 0"), HasSubstr("--drafts"));
   EXPECT_THAT(refused(generate + "4 --drafts 65"), HasSubstr("--drafts"));
   EXPECT_THAT(refused(generate + tiny_model("llama2")), HasSubstr("tokenizer.json"));
   EXPECT_THAT(refused("fidelio draft q --kinds int99"), HasSubstr("is not a format"));
   EXPECT_THAT(refused("fidelio draft q --tune-steps 5"), HasSubstr("--tune"));
-  EXPECT_THAT(refused("fidelio draft four --kinds 3"), HasSubstr("cut to 3 bits"));
+  EXPECT_THAT(refused("fidelio draft four --kinds 7"), HasSubstr("cut to 7 bits"));
   // A choice for other weights, one that is damaged, a copy that is gone.
   const auto write = [&](const std::string& text) { write_file_atomically(folder / "q/draft.json", text); };
   write(R"({"draft": "4", "weights_sha256": "0"})");

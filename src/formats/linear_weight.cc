@@ -237,18 +237,38 @@ void cut_codebook(std::span<const int8_t> whole, int bits, std::span<int8_t> cut
   }
 }
 
+namespace {
+
+// In planes of their own, for a view that ends inside one.
+Codes high_codes(const Codes& whole, int bits) {
+  Codes high = Codes::allocate(bits, whole.rows, whole.columns);
+  std::vector<uint8_t> row(static_cast<size_t>(whole.columns));
+  for (int64_t r = 0; r < whole.rows; ++r) {
+    whole.get_row(r, row);
+    for (uint8_t& code : row) code = static_cast<uint8_t>(code >> (whole.bits - bits));
+    high.set_row(r, row);
+  }
+  return high;
+}
+
+}  // namespace
+
 LinearWeight high_planes(const LinearWeight& w, int bits) {
   check((w.spec.kind == Kind::integer || w.spec.kind == Kind::grid) && w.spec.below == 0,
         "only integers and grids have a view of their high planes, not {}", to_string(w.spec));
-  check(is_view_width(w.spec.bits, bits), "{} cannot be cut to its {} high bits: its planes are of {} bits",
-        to_string(w.spec), bits, fmt::join(plane_widths(w.spec.bits), ", "));
+  check(bits >= 2 && bits < w.spec.bits, "{} cannot be cut to its {} high bits: a view has 2 to {}", to_string(w.spec),
+        bits, w.spec.bits - 1);
   LinearWeight view = w;  // views and shared owners: no bytes are copied
   view.spec.bits = bits;
   view.spec.below = w.spec.bits - bits;
   auto* grid = std::get_if<VectorCode>(&view.main);
   Codes& codes = grid ? grid->codes : std::get<IntGroup>(view.main).codes;
-  codes.bits = bits;
-  codes.planes.resize(plane_widths(bits).size());
+  if (is_view_width(w.spec.bits, bits)) {
+    codes.bits = bits;
+    codes.planes.resize(plane_widths(bits).size());
+  } else {
+    codes = high_codes(codes, bits);
+  }
   if (grid) {
     OwnedTensor cut = OwnedTensor::allocate(DType::i8, {int64_t{1} << bits, 1});
     cut_codebook(grid->codebook.as<const int8_t>(), bits, cut.as<int8_t>());

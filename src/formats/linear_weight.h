@@ -79,9 +79,9 @@ struct LinearWeight {
 int get_zero(const IntGroup& w, int64_t row, int64_t g);
 void set_zero(IntGroup& w, int64_t row, int64_t g, int zero);
 
-// The narrower weight that the first planes of integers, or of a grid's codes, are by themselves: the same tensors, no
-// copy, decoded as above; a grid's entries are those of cut_codebook(). `bits`: is_view_width() of the weight's. It is a
-// way of reading a file, not a format of one, and cannot be stored.
+// The narrower weight that the 2 or more high bits of integers, or of a grid's codes, are by themselves, decoded as above;
+// a grid's entries are those of cut_codebook(). Where planes end there (is_view_width) it has the same tensors, else
+// copies of codes. It is a way of reading a file, not a format of one, and cannot be stored.
 LinearWeight high_planes(const LinearWeight& w, int bits);
 // The means of the 2^d neighbours that a code of the high `bits` bits stands for, to the nearest: (2^bits).
 void cut_codebook(std::span<const int8_t> whole, int bits, std::span<int8_t> cut);

@@ -114,7 +114,7 @@ concept Backend = requires(B b, const LinearWeight& weight, const typename B::Li
   // Memory: matrices, packed weights, a cache of `pages` pages, scratch for up to `rows` rows of `columns` inputs.
   { b.allocate(int64_t{1}, int64_t{1}) } -> std::same_as<typename B::Matrix>;
   typename B::HostFloats;  // a vector of floats that downloads reach fast
-  { b.pack(weight) } -> std::same_as<typename B::Linear>;
+  { b.pack(weight, 0) } -> std::same_as<typename B::Linear>;
   { b.allocate_cache(attention, int64_t{1}, KvFormat::f16) } -> std::same_as<typename B::KvCache>;
   b.reserve(int64_t{1}, int64_t{1}, int64_t{1});
   b.upload(host, matrix);                               // (rows, columns) from the host

@@ -31,11 +31,12 @@ enum class KvFormat : uint8_t { f32, f16, bf16, i8, i4x2 };
 std::string_view name_of(Activations mode);
 std::string_view name_of(KvFormat format);
 
-// How one step reads the weights. high_bits: of every integer weight of a layer at most so many high bits of its codes
-// are read, where its planes can be cut there, else the fewest they can be cut to. Read whole are weights that cannot be
-// cut at all, the head (what it loses is lost from the logits directly), and all weights where high_bits is 0. A draft
-// reads {a8, 4} where its verifier reads {a16}. short_head: of the head the rows of a draft's tokens alone are read
-// (Runner::set_short_head); others' logits are -infinity.
+// How one step reads the weights. high_bits: of every integer or grid of a layer at most so many high bits of its codes
+// are read, where its planes can be cut there, else the fewest they can be cut to; a runner may be asked to pack them so
+// that they can (RunnerOptions::high_bits). Read whole are weights that cannot be cut at all, the head (what it loses is
+// lost from the logits directly), and all weights where high_bits is 0. A draft reads {a8, 4} where its verifier reads
+// {a16}. short_head: of the head the rows of a draft's tokens alone are read (Runner::set_short_head); others' logits are
+// -infinity.
 struct Reading {
   constexpr Reading(Activations a = Activations::a16, int high = 0, bool short_head = false)
       : activations(a), high_bits(high), short_head(short_head) {}

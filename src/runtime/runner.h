@@ -39,6 +39,9 @@ struct RunnerOptions {
   int64_t context = 0;
   Activations mode =
       Activations::a16;  // what the caches and weights are prepared for; begin() may ask for less precise ones
+  // What readings will ask for (Reading): the CPU packs integers and grids of layers so that they can be cut there,
+  // which costs whole steps time where planes do not end there by themselves (3, 5 and 7); 0: where they do.
+  int high_bits = 0;
 };
 
 // A weight packed for some backend; cheap to copy.

@@ -185,9 +185,7 @@ class RunnerImpl : public Runner {
                         to.begin() + static_cast<std::ptrdiff_t>(i * d));
   }
 
-  PackedLinear pack(const LinearWeight& weight) override {
-    return std::make_shared<const typename B::Linear>(b_.pack(weight));
-  }
+  PackedLinear pack(const LinearWeight& weight) override { return pack(weight, 0); }
   void set_linear(LinearId id, PackedLinear weight) override {
     forget_recorded();
     model_.slot(id) = std::static_pointer_cast<const typename B::Linear>(std::move(weight));
@@ -279,6 +277,9 @@ class RunnerImpl : public Runner {
     return host_logits_;
   }
 
+  PackedLinear pack(const LinearWeight& weight, int high_bits) {
+    return std::make_shared<const typename B::Linear>(b_.pack(weight, high_bits));
+  }
   void load_linears(const Checkpoint& checkpoint) {
     // A matrix's pages of the file are resident while it is packed: the largest two go first, when memory is emptiest.
     std::vector<LinearId> order = linears_of(model_.config);
@@ -287,7 +288,7 @@ class RunnerImpl : public Runner {
     for (LinearId id : order) {
       const LinearWeight weight = checkpoint.linear(id);
       check_finite(weight, fmt::format("{}: {}", checkpoint.folder(), to_string(id)));
-      set_linear(id, pack(weight));
+      set_linear(id, pack(weight, id.layer >= 0 ? options_.high_bits : 0));
       checkpoint.drop(id);
     }
   }

@@ -85,8 +85,11 @@ class ModelTimer {
     const auto pages = [&](int64_t tokens) { return PageTable::pages_for(depth + tokens) * kPageTokens; };
     const auto fits = [&, context = c.config().max_positions](const char* option, int64_t tokens) {
       check(depth <= context, "--depth {} is beyond the model's context of {}", depth, context);
-      check(tokens <= context - depth, "{} {} is longer than the model's context of {}{}", option, tokens, context,
-            depth == 0 ? "" : fmt::format(" has left behind --depth {}", depth));
+      if (depth == 0)
+        check(tokens <= context, "{} {} is longer than the model's context of {}", option, tokens, context);
+      else
+        check(tokens <= context - depth, "{} {} does not fit behind --depth {} in the model's context of {}", option,
+              tokens, depth, context);
     };
     fits("--pp", largest(o.pp)), fits("--tg", largest(o.tg)), fits("--mixed", chunk);
     options_.max_rows = std::max(std::min(largest(o.pp), kPromptRows), most + chunk);

@@ -78,6 +78,7 @@ std::vector<Cpu::Linear> copies_of(Cpu::Linear first, double megabytes) {
   while (copies.size() < count) {
     Cpu::Linear copy{.out = one.out, .in = one.in, .spec = one.spec, .packed = Buffer(one.packed.size()), .bias = {}};
     std::copy(std::begin(one.kernels), std::end(one.kernels), std::begin(copy.kernels));
+    copy.cut = one.cut;
     std::copy(std::begin(one.views), std::end(one.views), std::begin(copy.views));
     std::memcpy(copy.packed.data(), one.packed.data(), one.packed.size());
     copies.push_back(std::move(copy));
@@ -202,7 +203,7 @@ void bench_linear(const LinearBench& o) {
   for (const Matrix& matrix : matrices)
     for (const FormatSpec& spec : specs) {
       const std::vector<Cpu::Linear> copies =
-          copies_of(cpu.pack(random_weight(spec, matrix.out, matrix.in)), o.megabytes);
+          copies_of(cpu.pack(random_weight(spec, matrix.out, matrix.in), o.view), o.megabytes);
       check(o.view == 0 || copies[0].view(Reading(Activations::a16, o.view)),
             "--view {}: codes of {} cannot be cut to that; give fewer bits than it has", o.view, to_string(spec));
       for (const Activations mode : modes)

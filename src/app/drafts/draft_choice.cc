@@ -72,8 +72,6 @@ std::vector<WrittenAnswer> keep_half(const std::vector<WrittenAnswer>& answers, 
   return kept;
 }
 
-bool is_view(const std::string& kind) { return kind.size() == 1 && kind[0] >= '1' && kind[0] <= '7'; }
-
 // Embedding and head of 3 bits and fewer lose much and save little.
 FormatSpec outer_format(FormatSpec format) {
   format.bits = std::max(format.bits, 4);
@@ -109,7 +107,7 @@ double share_of(const DraftKind& kind, const Runner& model) {
 bool make_kind(const RunOptions& run, const DraftChoiceOptions& o, const Checkpoint& checkpoint, Runner& model,
                const Dataset& data, CopyTuner* tuner, DraftKind& kind) {
   const Activations mode = parse_activations(run.activations);
-  if (is_view(kind.name)) {
+  if (is_high_bits(kind.name)) {
     kind.reading = {mode, kind.name[0] - '0'};
     kind.runner = &model;
     kind.draft = kind.name;
@@ -168,7 +166,7 @@ std::vector<std::string> kinds_to_try(const RunOptions& run, const DraftChoiceOp
   // Grids are nearer at the same bytes, but on a GPU integers stream at memory's rate and grids do not.
   if (o.kinds.empty()) kinds = {"4", "lut4g64", on_gpu(run) && !o.by_bytes ? "int4g128z" : "lut3g64"};
   std::erase_if(kinds, [&](const std::string& kind) {
-    if (!is_view(kind) || model.bytes_read({mode, kind[0] - '0'}) < model.bytes_read(mode)) return false;
+    if (!is_high_bits(kind) || model.bytes_read({mode, kind[0] - '0'}) < model.bytes_read(mode)) return false;
     check(o.kinds.empty(),
           "--kinds {}: no layer of {} has integers that can be cut to {} bits; give formats of a copy, as lut4g64",
           kind, run.model, kind);
@@ -258,7 +256,7 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   check_columns_once(model.checkpoint);
   if (o.keep) check_can_keep(run.model);
   for (const std::string& kind : o.kinds)
-    if (!is_view(kind)) parse_format(kind);
+    if (!is_high_bits(kind)) parse_format(kind);
   std::vector<GenerationRequest> requests = read_prompts(o.prompts, {}, model);
   constexpr size_t kFewest = 4;  // a greedy and a sampled answer for either half
   check(requests.size() >= kFewest, "{}: prompts to choose a draft by: expected {} or more, a line each, got {}",
@@ -273,6 +271,7 @@ nlohmann::json choose_draft(const RunOptions& run, const DraftChoiceOptions& o,
   options.cache_tokens = kSideBySide * (longest + o.prompts.max_tokens + 2 * kPageTokens);
   options.context = std::min<int64_t>(model.checkpoint.config().max_positions, longest + o.prompts.max_tokens);
   options.max_logit_rows = kSideBySide * kCycle;
+  options.high_bits = high_bits_of(o.kinds, run, model.checkpoint.config().v);
   const auto runner = make_runner(run, model.checkpoint, options);
   const Reading reading = options.mode;
   const std::vector<std::string> tried = kinds_to_try(run, o, *runner);

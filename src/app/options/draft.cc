@@ -41,22 +41,24 @@ void check_same_tokens(const std::string& draft, const std::string& model) {
         "--draft {}: its tokenizer.json is not that of {}: its tokens mean others", draft, model);
 }
 
-bool is_bits(const std::string& part) { return part.size() == 1 && part[0] >= '1' && part[0] <= '7'; }
+// A part without the activations behind its colon.
+std::string without_activations(const std::string& part, Activations& mode) {
+  const size_t colon = part.rfind(':');
+  const auto named = colon == std::string::npos ? std::nullopt : activations_named(part.substr(colon + 1));
+  if (!named) return part;
+  mode = *named;
+  return part.substr(0, colon);
+}
 
 // One part that is not lookup.
 void add_part(const std::string& part, Runner& model, const RunOptions& run, Draft& draft) {
   check(draft.how.draft == nullptr, "--draft {}: one reading or folder, and lookup beside it", draft.name);
-  const size_t colon = part.rfind(':');
-  std::string what = part;
   Activations mode = parse_activations(run.activations);
-  if (colon != std::string::npos) {
-    const auto named = activations_named(part.substr(colon + 1));
-    if (named) mode = *named, what = part.substr(0, colon);
-  }
+  const std::string what = without_activations(part, mode);
   if (const auto named = activations_named(what)) {
     draft.how.draft = &model;
     draft.how.reading = *named;
-  } else if (is_bits(what)) {
+  } else if (is_high_bits(what)) {
     draft.how.draft = &model;
     draft.how.reading = {mode, what[0] - '0'};
     check(can_read(model, draft.how.reading), "--draft {}: no layer of {} has integers that can be cut to {} bits",
@@ -106,6 +108,29 @@ void add_draft(CLI::App& verb, DraftOptions& o) {
   verb.add_flag("--fixed-drafts", o.fixed, "Always guess that many, instead of as many as pay")->needs(draft);
 }
 
+bool is_high_bits(const std::string& draft) { return draft.size() == 1 && draft[0] >= '1' && draft[0] <= '7'; }
+
+int high_bits_of(std::span<const std::string> drafts, const RunOptions& run, int64_t v) {
+  int bits = 0;
+  for (std::string draft : drafts) {
+    if (draft == "auto") {
+      const auto chosen = chosen_draft(run.model, v);
+      draft = chosen ? chosen->draft : "4";
+    }
+    for (const std::string& part : parts_of(draft)) {
+      Activations mode{};
+      const std::string what = without_activations(part, mode);
+      if (!is_high_bits(what)) continue;
+      check(bits == 0 || bits == what[0] - '0',
+            "drafts of {} and of {} high bits: weights are packed so that they can be cut in one place; give them one "
+            "by one",
+            bits, what);
+      bits = what[0] - '0';
+    }
+  }
+  return bits;
+}
+
 Draft open_draft(const DraftOptions& o, Runner& model, const RunOptions& run) {
   Draft draft;
   draft.name = o.draft;
@@ -150,7 +175,7 @@ std::optional<ChosenDraft> chosen_draft(const std::string& folder, int64_t v) {
   // The folder may be a stranger's: what it chooses is of its own, never another folder of this machine.
   const std::string draft = text("draft");
   for (const std::string& part : parts_of(draft))
-    check(part == "lookup" || part == "copy" || is_bits(part),
+    check(part == "lookup" || part == "copy" || is_high_bits(part),
           "{}: \"draft\" is \"{}\": expected lookup, copy or a number of bits from 1 to 7, joined by +: the file is "
           "damaged; choose a draft anew",
           file, draft);

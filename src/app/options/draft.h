@@ -12,6 +12,11 @@ struct DraftOptions {
 };
 void add_draft(CLI::App& verb, DraftOptions& options);  // --draft --drafts --fixed-drafts
 
+// What a model of v tokens is to be opened with (RunnerOptions::high_bits) for these drafts, as --draft takes them: the one
+// number of high bits that parts of them read, or 0. Throws Error where there are two.
+int high_bits_of(std::span<const std::string> drafts, const RunOptions& run, int64_t v);
+bool is_high_bits(const std::string& draft);
+
 // An opened draft: a copy lives as long as this does.
 struct Draft {
   std::string name;    // as asked for

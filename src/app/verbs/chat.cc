@@ -56,12 +56,18 @@ std::optional<std::string> read_line(bool terminal) {
   return line;
 }
 
+RunnerOptions options_for(const Chat& o, const TextModel& model) {
+  RunnerOptions options = runner_options(o.run);
+  options.high_bits = high_bits_of({&o.draft.draft, 1}, o.run, model.checkpoint.config().v);
+  return options;
+}
+
 class Conversation {
  public:
   Conversation(const Chat& o, const TextModel& model)
       : o_(o),
         model_(model),
-        options_(runner_options(o.run)),
+        options_(options_for(o, model)),
         runner_(make_runner(o.run, model.checkpoint, options_)),
         draft_(open_draft(o.draft, *runner_, o.run)),
         engine_(*runner_, engine_options(model, options_.mode, draft_)),

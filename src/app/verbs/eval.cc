@@ -124,7 +124,9 @@ void eval(Eval o) {
   const Activations mode = parse_activations(o.run.activations);
   if (o.draft.draft.draft != "off")
     return eval_draft(o.run, model, texts, o.windows, measuring(o, mode, longest), o.draft, o.json, o.page);
-  const auto candidate = make_runner(o.run, model.checkpoint, measuring(o, mode, longest));
+  RunnerOptions options = measuring(o, mode, longest);
+  options.high_bits = o.view;
+  const auto candidate = make_runner(o.run, model.checkpoint, options);
   const Reading reading = reading_of(o, *candidate, mode);
   ThreadPool pool(o.run.threads);
   set_words_on_interrupt("Nothing is kept of an evaluation on text; the same command begins anew.");

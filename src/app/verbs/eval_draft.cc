@@ -37,7 +37,9 @@ std::vector<GenerationRequest> continuations(const std::vector<EvalText>& texts,
 nlohmann::json measure_draft(const std::string& verb, const RunOptions& run, const TextModel& model,
                              const std::vector<EvalText>& texts, const WindowOptions& windows,
                              const RunnerOptions& measuring, const EvalDraft& o) {
-  const auto verifier = make_runner(run, model.checkpoint, measuring);
+  RunnerOptions options = measuring;
+  options.high_bits = high_bits_of({&o.draft.draft, 1}, run, model.checkpoint.config().v);
+  const auto verifier = make_runner(run, model.checkpoint, options);
   const Draft draft = open_draft(o.draft, *verifier, run);
   check(draft.how.draft != nullptr && !draft.how.lookup,
         "{} --draft {}: give one reading or folder; what lookup finds depends on the text", verb, o.draft.draft);

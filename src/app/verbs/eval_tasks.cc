@@ -124,8 +124,9 @@ void eval_tasks(const RunOptions& run, const EvalTasks& o, const DraftOptions& w
     others = read_answers(o.against);
   }
   const int64_t rows_each = with.draft == "off" ? 1 : 1 + with.most;
-  const auto runner =
-      make_runner(run, model.checkpoint, answering(runner_options(run), model, set, o.questions, rows_each));
+  RunnerOptions options = answering(runner_options(run), model, set, o.questions, rows_each);
+  options.high_bits = high_bits_of({&with.draft, 1}, run, model.checkpoint.config().v);
+  const auto runner = make_runner(run, model.checkpoint, options);
   Draft draft = open_draft(with, *runner, run);
   draft.how.adapt = false;
   std::vector<Answers> runs;

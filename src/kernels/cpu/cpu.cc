@@ -130,9 +130,8 @@ bool choose_kernels(const LinearWeight& weight, cpu::Isa isa, bool bf16_dot, cpu
 // The views that a packed weight of integers or of a grid offers to readings.
 void add_views(cpu::Isa isa, cpu::Linear& linear) {
   size_t count = 0;
-  for (int bits = 2; bits < linear.spec.bits; bits += 2) {
-    const bool cut = linear.spec.kind == Kind::integer || linear.spec.kind == Kind::grid;
-    if (!cut || !is_view_width(linear.spec.bits, bits)) continue;
+  for (int bits = 2; bits < linear.spec.bits; ++bits) {
+    if (!cpu::ends_at(linear, bits)) continue;
     cpu::Linear::View view{bits, cpu::unread_bytes(linear, bits), {}};
     for (const cpu::LinearKernel& row : cpu::view_kernels(isa))
       if (row.bits == bits && row.kind == linear.spec.kind && row.layout == linear.kernels[0]->layout &&
@@ -152,7 +151,7 @@ LinearWeight decoded_to_dense(const LinearWeight& weight) {
 
 }  // namespace
 
-Cpu::Linear Cpu::pack(const LinearWeight& weight) {
+Cpu::Linear Cpu::pack(const LinearWeight& weight, int high_bits) {
   Linear linear;
   if (!choose_kernels(weight, state_->isa, state_->bf16_dot, linear)) {
     spdlog::info("no {} kernel for {}: a {} x {} weight is decoded to f32", cpu::name_of(state_->isa),
@@ -162,8 +161,12 @@ Cpu::Linear Cpu::pack(const LinearWeight& weight) {
   linear.out = weight.out;
   linear.in = weight.in;
   linear.spec = weight.spec;
-  add_views(state_->isa, linear);
-  linear.packed = state_->weights.keep(linear.kernels[static_cast<size_t>(Activations::a16)]->pack(weight));
+  linear.packed = linear.kernels[static_cast<size_t>(Activations::a16)]->pack(weight);
+  if (weight.spec.kind == Kind::integer || weight.spec.kind == Kind::grid) {
+    cpu::end_at(state_->isa, high_bits, linear);
+    add_views(state_->isa, linear);
+  }
+  linear.packed = state_->weights.keep(std::move(linear.packed));
   if (weight.bias) {
     linear.bias =
         Buffer(static_cast<size_t>((weight.out + 63) / 64 * 64) * sizeof(float));  // blocks may read past the end

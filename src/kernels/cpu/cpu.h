@@ -60,7 +60,8 @@ class Cpu {
   using HostFloats = std::vector<float>;
 
   Matrix allocate(int64_t rows, int64_t columns);
-  Linear pack(const LinearWeight& weight);
+  // high_bits: what readings will ask for, where views should end; 0: nothing beyond what planes offer.
+  Linear pack(const LinearWeight& weight, int high_bits = 0);
   KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
   // Scratch for batches of up to `rows` rows and linears of up to `columns` inputs, positions below `context`. What
   // depends on the heads is allocated when both this and allocate_cache() were called, or by the first begin() of

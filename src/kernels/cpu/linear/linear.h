@@ -75,17 +75,21 @@ struct Linear {
   Buffer packed;
   Buffer bias;                          // f32 (out) or empty
   const LinearKernel* kernels[3] = {};  // f32, a16, a8
+  int cut = 0;  // a view of so many bits ends inside a plane, which is split for it (lowbit_split.h)
   // Where the codes can be cut, the fewest bits first; bits 0: there is no such cut.
   struct View {
     int bits = 0;
     int64_t unread = 0;  // bytes of `packed` that it leaves out
     const LinearKernel* kernels[3] = {};
   };
-  View views[2] = {};
+  View views[3] = {};
   // Null: read whole. The widest view of at most reading.high_bits, else the narrowest there is.
   const View* view(Reading reading) const {
     if (reading.high_bits == 0 || reading.high_bits >= spec.bits || views[0].bits == 0) return nullptr;
-    return views[1].bits != 0 && views[1].bits <= reading.high_bits ? &views[1] : &views[0];
+    const View* widest = &views[0];
+    for (const View& v : views)
+      if (v.bits != 0 && v.bits <= reading.high_bits) widest = &v;
+    return widest;
   }
   const LinearKernel& kernel(Reading reading) const {
     const View* v = view(reading);
@@ -99,8 +103,12 @@ struct Linear {
 std::span<const LinearKernel> dense_kernels(Isa isa);
 std::span<const LinearKernel> lowbit_kernels(Isa isa);
 // Rows that multiply by a view (formats' high_planes) of `bits` high bits, in the whole weight's Linear: they read the
-// same packed bytes, less of them. Accepts integers whose planes can be cut there.
+// same packed bytes, less of them. Accepts integers and grids; their planes must end there.
 std::span<const LinearKernel> view_kernels(Isa isa);
+bool ends_at(const Linear& w, int bits);
+// Of a weight that rows of lowbit_kernels() have packed and are chosen for: splits the plane in which a view of `bits`
+// bits ends, if it ends in one; of integers and grids whose rows are not too long to be put together again.
+void end_at(Isa isa, int bits, Linear& w);
 // Bytes of the packed form that a view of `bits` bits does not read.
 int64_t unread_bytes(const Linear& w, int bits);
 

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "formats/small_float.h"
 #include "kernels/cpu/linear/lowbit_linear.h"
+#include "kernels/cpu/linear/lowbit_split.h"
 
 namespace fidelio::cpu {
 namespace {
@@ -15,8 +18,10 @@ using lowbit::kBlock;
 using lowbit::kSpan;
 using lowbit::Layout;
 
-constexpr int kViewTable = 64;  // where the entries of a grid's view begin; no width can be cut in two places
-constexpr int kLayout = 100;    // every row of this file reads the one packing
+constexpr int view_table(int bits) { return 64 + (1 << bits); }  // where the entries of a grid's view begin
+constexpr int kLayout = 100;                                     // every row of this file reads the one packing
+// Of weights with a split plane, what is put together again at once, at most (a grid's tables are before it).
+constexpr int64_t kMergedBlocks = 2, kMergedBytes = int64_t{1} << 20;
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -56,14 +61,15 @@ Layout layout_of(const FormatSpec& spec, int64_t out, int64_t in) {
   return l;
 }
 
-// The same packed bytes read as their high `bits` bits.
-Layout as_view(Layout l, int bits) {
+// The same packed bytes read as their high `bits` bits, where planes end.
+Layout as_view(Layout l, int bits, const lowbit::PlaneList& planes) {
+  for (size_t i = 0; i < plane_widths(bits).size(); ++i) l.plane_offset[i] = planes.offset[i];
   if (lowbit::is_grid(l.coding)) {
     l.coding = coding_of({.kind = Kind::grid, .bits = bits});
     l.code_bits = bits;
-    l.table = kViewTable;
+    l.table = view_table(bits);
   } else {
-    l.coding = lowbit::kFirstView + (bits - 2) / 2;
+    l.coding = lowbit::kFirstView + bits - 2;
   }
   return l;
 }
@@ -152,11 +158,10 @@ void pack_tables(std::span<const int8_t> book, int bits, uint8_t* front) {
     for (size_t i = 0; i < entries.size(); ++i) to[i] = static_cast<uint8_t>(entries[i] + 128);
   };
   put(book, front);
-  for (const int view : {4, 2}) {
-    if (!is_view_width(bits, view)) continue;
+  for (int view = 2; view < bits; ++view) {
     std::vector<int8_t> cut(size_t{1} << view);
     cut_codebook(book, view, cut);
-    put(cut, front + kViewTable);
+    put(cut, front + view_table(view));
   }
 }
 
@@ -222,23 +227,23 @@ void decode_span(const Layout& l, const uint8_t* packed, const uint8_t* base, in
   }
 }
 
-// The row's values exactly as formats' decode_row gives them.
-void decode_layout_row(const Linear& w, const Layout& l, int64_t row, float* values) {
+// The row's values exactly as formats' decode_row gives them. planes: those of the layout's coding.
+void decode_layout_row(const Linear& w, const Layout& l, const lowbit::PlaneList& planes, int64_t row, float* values) {
   const auto* packed = w.packed.as<const uint8_t>();
   const uint8_t* base = packed + l.front + row / kBlock * l.block_bytes;
   const int r = static_cast<int>(row % kBlock);
-  const auto widths = plane_widths(lowbit::bits_of(l.coding));
-  std::array<std::array<Place, kSpan>, 3> places;
-  for (size_t p = 0; p < widths.size(); ++p)
-    for (int c = 0; c < kSpan; ++c) places[p][c] = place_of(widths[p], r, c);
+  std::array<std::array<Place, kSpan>, lowbit::PlaneList::kMost> places;
+  for (int p = 0; p < planes.count; ++p)
+    for (int c = 0; c < kSpan; ++c) places[p][c] = place_of(planes.width[p], r, c);
   for (int64_t s = 0; s < l.spans; ++s) {
     const int64_t columns = std::min<int64_t>(kSpan, l.in - s * kSpan);
     int codes[kSpan];
     for (int64_t c = 0; c < columns; ++c) {
       int code = 0;
-      for (size_t p = 0; p < widths.size(); ++p) {
-        const uint8_t byte = base[l.plane_offset[p] + s * 64 * widths[p] + places[p][c].byte];
-        code = code << widths[p] | ((byte >> places[p][c].shift) & ((1 << widths[p]) - 1));
+      for (int p = 0; p < planes.count; ++p) {
+        const int width = planes.width[p];
+        const uint8_t byte = base[planes.offset[p] + s * 64 * width + places[p][c].byte];
+        code = code << width | ((byte >> places[p][c].shift) & ((1 << width) - 1));
       }
       codes[c] = code;
     }
@@ -250,46 +255,87 @@ void decode_layout_row(const Linear& w, const Layout& l, int64_t row, float* val
 template <int kBits>
 Layout layout_of(const Linear& w) {
   const Layout whole = layout_of(w.spec, w.out, w.in);
-  return kBits == 0 ? whole : as_view(whole, kBits);
+  return kBits == 0 ? whole : as_view(whole, kBits, lowbit::planes_of(whole, w.cut));
 }
 
 template <int kBits>
 void decode_row(const Linear& w, int64_t row, float* values) {
-  decode_layout_row(w, layout_of<kBits>(w), row, values);
+  lowbit::PlaneList planes = lowbit::planes_of(layout_of<0>(w), w.cut);
+  if (kBits > 0) planes.count = static_cast<int>(plane_widths(kBits).size());
+  decode_layout_row(w, layout_of<kBits>(w), planes, row, values);
 }
 
 const lowbit::Kernels& kernels_of(Isa isa) {
   return isa >= Isa::avx512 ? lowbit::kAvx512 : isa == Isa::avx2 ? lowbit::kAvx2 : lowbit::kPortable;
 }
 
-template <Isa kIsa, Activations kMode, int kBits>
-void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, float* y, int64_t y_stride, bool add) {
+lowbit::Job job_of(const Linear& w, const Layout& layout, const Prepared& x) {
+  return {.layout = layout,
+          .packed = w.packed.as<const uint8_t>(),
+          .bias = w.bias.as<const float>(),
+          .rows = x.rows,
+          .planes = static_cast<const int8_t*>(x.plane0),
+          .scale = x.scale,
+          .sum = x.sum,
+          .values = x.values,
+          .first = 0,
+          .last = 0,
+          .y = nullptr,
+          .y_stride = 0,
+          .add = false};
+}
+
+template <Isa kIsa, Activations kMode>
+void run(const lowbit::Job& job, Form form) {
   const lowbit::Kernels& kernels = kernels_of(kIsa);
-  const lowbit::Job job{.layout = layout_of<kBits>(w),
-                        .packed = w.packed.as<const uint8_t>(),
-                        .bias = w.bias.as<const float>(),
-                        .rows = x.rows,
-                        .planes = static_cast<const int8_t*>(x.plane0),
-                        .scale = x.scale,
-                        .sum = x.sum,
-                        .values = x.values,
-                        .first = first,
-                        .last = last,
-                        .y = y,
-                        .y_stride = y_stride,
-                        .add = add};
-  const lowbit::IntegerProducts& integer = kIsa == Isa::amx      ? lowbit::kAmx
-                                           : x.form == Form::i16 ? lowbit::kAvx2Words
-                                                                 : kernels.integer;
+  const lowbit::IntegerProducts& integer = kIsa == Isa::amx    ? lowbit::kAmx
+                                           : form == Form::i16 ? lowbit::kAvx2Words
+                                                               : kernels.integer;
   const auto& row = kMode == Activations::f32 ? kernels.f32 : kMode == Activations::a16 ? integer.a16 : integer.a8;
   row[job.layout.coding](job);
+}
+
+template <Isa kIsa, Activations kMode, int kBits>
+void multiply(const Linear& w, const Prepared& x, int64_t first, int64_t last, float* y, int64_t y_stride, bool add) {
+  lowbit::Job job = job_of(w, layout_of<kBits>(w), x);
+  job.first = first, job.last = last, job.y = y, job.y_stride = y_stride, job.add = add;
+  run<kIsa, kMode>(job, x.form);
+}
+
+// A thread's own, made when it first needs them.
+uint8_t* merged_blocks() {
+  static thread_local Buffer blocks(128 + kMergedBytes);
+  return blocks.as<uint8_t>();
+}
+
+// The whole of a weight with a split plane: kernels see some blocks at a time, put together, as a weight of their own.
+template <Isa kIsa, Activations kMode>
+void multiply_split(const Linear& w, const Prepared& x, int64_t first, int64_t last, float* y, int64_t y_stride,
+                    bool add) {
+  uint8_t* const merged = merged_blocks();
+  const Layout whole = layout_of<0>(w);
+  lowbit::Job job = job_of(w, whole, x);
+  const uint8_t* const packed = std::exchange(job.packed, merged);
+  const float* const bias = job.bias;
+  job.y_stride = y_stride, job.add = add;
+  std::memcpy(merged, packed, static_cast<size_t>(whole.front));
+  for (int64_t block = first; block < last; block += kMergedBlocks) {
+    job.last = std::min(kMergedBlocks, last - block);
+    for (int64_t i = 0; i < job.last; ++i)
+      lowbit::merge_block(whole, w.cut, packed + whole.front + (block + i) * whole.block_bytes,
+                          merged + whole.front + i * whole.block_bytes);
+    job.layout.out = whole.out - block * kBlock;
+    job.bias = bias ? bias + block * kBlock : nullptr;
+    job.y = y + block * kBlock;
+    run<kIsa, kMode>(job, x.form);
+  }
 }
 
 template <int kBits>
 bool accepts(const FormatSpec& spec, int64_t, int64_t) {
   if (spec.below != 0) return false;  // a view apart from its weight: kernels read it in the weight's own packing
   if (spec.kind == Kind::fp4) return kBits == 0;
-  return spec.group % kSpan == 0 && (kBits == 0 || is_view_width(spec.bits, kBits));
+  return spec.group % kSpan == 0 && kBits < spec.bits;
 }
 
 constexpr const char* kNames[3][4] = {
@@ -330,16 +376,46 @@ std::span<const LinearKernel> rows_of() {
   return rows;
 }
 
+// Of views of 2 .. kMost bits.
+template <Isa kIsa, int kMost>
+void append_views(Kind kind, std::vector<LinearKernel>& rows) {
+  if constexpr (kMost > 2) append_views<kIsa, kMost - 1>(kind, rows);
+  rows.push_back(row_of<kIsa, Activations::f32, kMost>(kind));
+  rows.push_back(row_of<kIsa, Activations::a16, kMost>(kind));
+  rows.push_back(row_of<kIsa, Activations::a8, kMost>(kind));
+}
 template <Isa kIsa>
 std::span<const LinearKernel> views_of() {
-  constexpr Activations f32 = Activations::f32, a16 = Activations::a16, a8 = Activations::a8;
-  constexpr Kind kind = Kind::integer, grid = Kind::grid;
-  static const std::array<LinearKernel, 15> rows = {
-      row_of<kIsa, f32, 2>(grid), row_of<kIsa, a16, 2>(grid), row_of<kIsa, a8, 2>(grid),  row_of<kIsa, f32, 4>(grid),
-      row_of<kIsa, a16, 4>(grid), row_of<kIsa, a8, 4>(grid),  row_of<kIsa, f32, 2>(kind), row_of<kIsa, a16, 2>(kind),
-      row_of<kIsa, a8, 2>(kind),  row_of<kIsa, f32, 4>(kind), row_of<kIsa, a16, 4>(kind), row_of<kIsa, a8, 4>(kind),
-      row_of<kIsa, f32, 6>(kind), row_of<kIsa, a16, 6>(kind), row_of<kIsa, a8, 6>(kind)};
+  static const std::vector<LinearKernel> rows = [] {
+    std::vector<LinearKernel> all;
+    append_views<kIsa, 5>(Kind::grid, all);
+    append_views<kIsa, 7>(Kind::integer, all);
+    return all;
+  }();
   return rows;
+}
+
+template <Isa kIsa, Activations kMode>
+LinearKernel split_row_of(Kind kind) {
+  LinearKernel row = row_of<kIsa, kMode>(kind);
+  row.multiply = multiply_split<kIsa, kMode>;
+  return row;
+}
+template <Isa kIsa>
+std::span<const LinearKernel> splits_of() {
+  static const std::array<LinearKernel, 6> rows = {
+      split_row_of<kIsa, Activations::f32>(Kind::integer), split_row_of<kIsa, Activations::a16>(Kind::integer),
+      split_row_of<kIsa, Activations::a8>(Kind::integer),  split_row_of<kIsa, Activations::f32>(Kind::grid),
+      split_row_of<kIsa, Activations::a16>(Kind::grid),    split_row_of<kIsa, Activations::a8>(Kind::grid)};
+  return rows;
+}
+
+template <typename Of>
+std::span<const LinearKernel> of_isa(Isa isa, const Of& of) {
+  return isa == Isa::amx      ? of.template operator()<Isa::amx>()
+         : isa == Isa::avx512 ? of.template operator()<Isa::avx512>()
+         : isa == Isa::avx2   ? of.template operator()<Isa::avx2>()
+                              : of.template operator()<Isa::portable>();
 }
 
 // The three arrays of prepared integers, one after the other, each 64-byte aligned.
@@ -359,17 +435,25 @@ struct Parts {
 }  // namespace
 
 std::span<const LinearKernel> lowbit_kernels(Isa isa) {
-  return isa == Isa::amx      ? rows_of<Isa::amx>()
-         : isa == Isa::avx512 ? rows_of<Isa::avx512>()
-         : isa == Isa::avx2   ? rows_of<Isa::avx2>()
-                              : rows_of<Isa::portable>();
+  return of_isa(isa, []<Isa kIsa>() { return rows_of<kIsa>(); });
+}
+std::span<const LinearKernel> view_kernels(Isa isa) {
+  return of_isa(isa, []<Isa kIsa>() { return views_of<kIsa>(); });
 }
 
-std::span<const LinearKernel> view_kernels(Isa isa) {
-  return isa == Isa::amx      ? views_of<Isa::amx>()
-         : isa == Isa::avx512 ? views_of<Isa::avx512>()
-         : isa == Isa::avx2   ? views_of<Isa::avx2>()
-                              : views_of<Isa::portable>();
+bool ends_at(const Linear& w, int bits) {
+  return bits < w.spec.bits && lowbit::planes_of(layout_of<0>(w), w.cut).ends_at(bits);
+}
+
+void end_at(Isa isa, int bits, Linear& w) {
+  const Layout l = layout_of<0>(w);
+  if (!lowbit::ends_inside(w.spec.bits, bits) || kMergedBlocks * l.block_bytes > kMergedBytes) return;
+  w.cut = bits;
+  auto* const blocks = w.packed.as<uint8_t>() + l.front;
+  for (int64_t block = 0; block < l.blocks; ++block) lowbit::split_block(l, bits, blocks + block * l.block_bytes);
+  for (const LinearKernel*& kernel : w.kernels)
+    for (const LinearKernel& row : of_isa(isa, []<Isa kIsa>() { return splits_of<kIsa>(); }))
+      if (row.kind == w.spec.kind && row.mode == kernel->mode) kernel = &row;
 }
 
 int64_t unread_bytes(const Linear& w, int bits) {

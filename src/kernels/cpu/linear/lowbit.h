@@ -3,15 +3,16 @@
 //
 // Packed weight (stored bytes, one block after the other; blocks are 16 output rows, the last one padded with zeros):
 //
-//   grid only: 2^bits codebook entries, each + 128 as a byte, padded to 64 bytes, then its view's entries, likewise; FP4
-//           (64 bytes alone) is the grid 2 x E2M1
+//   grid only: 2^bits codebook entries, each + 128 as a byte, padded to 64 bytes, then those of its views of b bits from
+//           byte 2^b of 64 on; FP4 (64 bytes alone) is the grid 2 x E2M1
 //   block:  row scales   16 FP32           (8-bit scales only)
 //           scales       groups x 16       as stored: FP16, u8, i8 or E4M3
 //           zeros        groups x 16 b-bit strings of 2b bytes (asymmetric integers), row r at bits [r b, r b + b);
 //                        FP4 with offsets: groups x 16 E4M3
 //           padding to 64 bytes
 //           plane 0      all columns, then plane 1, then plane 2 (high bits first, formats/linear_weight.h):
-//                        a reader of the high planes alone reads one contiguous run of each block
+//                        a reader of the high planes alone reads one contiguous run of each block; for a view that
+//                        ends inside a plane, lowbit_split.h
 //
 // A plane is cut into spans of 32 columns = 8 quads of 4. One 64-byte vector holds 16 rows x 4 columns (byte 4 r + j is
 // row r, column j of the quad) in several bit fields, one quad each:
@@ -47,12 +48,12 @@ constexpr int kSpan = 32;      // columns of a span
 constexpr int kMaxRows = 128;  // rows of activations a pass over the weights serves; partial sums stay in L1
 constexpr float kSteps16 = 127 * 128 + 63;  // the largest integer of A16
 
-// Codes a kernel knows: integers of 2..8 bits, grids of 2..6, FP4, then views of the 2, 4 or 6 high bits of an integer.
-constexpr int kCodings = 16, kFp4 = 12, kFirstView = 13;
+// Codes a kernel knows: integers of 2..8 bits, grids of 2..6, FP4, then views of the 2..7 high bits of an integer.
+constexpr int kCodings = 19, kFp4 = 12, kFirstView = 13;
 constexpr bool is_view(int coding) { return coding >= kFirstView; }
 constexpr bool is_grid(int coding) { return coding >= 7 && !is_view(coding); }
 constexpr int bits_of(int coding) {  // as read
-  if (is_view(coding)) return 2 * (coding - kFirstView) + 2;
+  if (is_view(coding)) return coding - kFirstView + 2;
   return coding == kFp4 ? 4 : is_grid(coding) ? coding - 5 : coding + 2;
 }
 constexpr bool has_plane4(int bits) { return bits >= 4; }

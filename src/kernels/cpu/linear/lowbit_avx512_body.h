@@ -40,27 +40,27 @@ FIDELIO_INLINE void unpack_pair(const uint8_t* const* p, __m512i table, __m512i&
   if constexpr (kBits == 7) p1 = shift<-kPair>(load(p[2]));
   if constexpr (!is_grid(kCoding) && kBits == 2) {
     a = mask(shift<-2 * kHalf>(p2), 3), b = mask(shift<-2 * kHalf - 4>(p2), 3);
-  } else if constexpr (kCoding == 1) {
+  } else if constexpr (!is_grid(kCoding) && kBits == 3) {
     const __m512i n = select(0x66, shift < kHalf ? -1 : 1 > (p2), p1);
     a = mask(n, 7), b = mask(shift<-4>(n), 7);
   } else if constexpr (!is_grid(kCoding) && kBits == 4) {
     a = mask(p4, 15), b = mask(shift<-4>(p4), 15);
-  } else if constexpr (kCoding == 3) {
+  } else if constexpr (!is_grid(kCoding) && kBits == 5) {
     const __m512i low = mask(p1, 0x11);
     a = select(0x1e, shift<1>(p4), low), b = select(0x1e, shift<-3>(p4), shift<-4>(low));
   } else if constexpr (!is_grid(kCoding) && kBits == 6) {
     const __m512i low = mask(shift<-2 * kHalf>(p2), 0x33);
     a = select(0x3c, shift<2>(p4), low), b = select(0x3c, shift<-2>(p4), shift<-4>(low));
-  } else if constexpr (kCoding == 5) {
+  } else if constexpr (kBits == 7) {
     const __m512i low = mask(select(0x66, shift < kHalf ? -1 : 1 > (p2), p1), 0x77);
     a = select(0x78, shift<3>(p4), low), b = select(0x78, shift<-1>(p4), shift<-4>(low));
-  } else if constexpr (kCoding == 6) {
+  } else if constexpr (kBits == 8) {
     const __m512i low = load(p[1] + 64 * kPair);
     a = select(0xf0, shift<4>(p4), low), b = select(0xf0, p4, shift<-4>(low));
-  } else if constexpr (kCoding == 7) {
+  } else if constexpr (kBits == 2) {
     a = _mm512_permutexvar_epi8(shift<-2 * kHalf>(p2), table);
     b = _mm512_permutexvar_epi8(shift<-2 * kHalf - 4>(p2), table);
-  } else if constexpr (kCoding == 8) {
+  } else if constexpr (kBits == 3) {
     const __m512i n = select(0x66, shift < kHalf ? -1 : 1 > (p2), p1);
     a = _mm512_permutexvar_epi8(n, table), b = _mm512_permutexvar_epi8(shift<-4>(n), table);
   } else if constexpr (is_grid(kCoding) && kBits == 4) {

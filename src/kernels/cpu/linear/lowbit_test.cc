@@ -450,51 +450,94 @@ TEST(Lowbit, Fp4ConformsOnEveryIsaAtEveryRaggedSizeAndIsRowInvariant) {
       }
 }
 
-// Every way of cutting every integer format: the kernels of a view read the whole weight's packing and compute what the
-// view decodes to, in every mode, alone and in a batch.
+// What the kernel of a view computes, alone and in a batch, from the whole weight's packing is what the view decodes to.
+void expect_view(const LinearWeight& weight, const Linear& w, const LinearKernel& kernel, Isa isa) {
+  const LinearWeight view = high_planes(weight, kernel.bits);
+  const std::vector<float> values = decode(view);
+  SCOPED_TRACE(to_string(view.spec) + " " + kernel.name);
+  const auto out = static_cast<size_t>(w.out), in = static_cast<size_t>(w.in);
+  std::vector<float> row(in);
+  kernel.decode_row(w, w.out - 1, row.data());
+  ASSERT_TRUE(std::equal(row.begin(), row.end(), values.end() - w.in));
+  const int64_t rows = 9, blocks = (w.out + 15) / 16;
+  const std::vector<float> x = random_rows(rows, w.in, 3);
+  const Input input = prepare_for(w, kernel.mode, isa, x, rows);
+  std::vector<float> y(rows * out), one(out);
+  kernel.multiply(w, input.prepared, 0, blocks, y.data(), w.out, false);
+  const std::vector<float> last(x.end() - w.in, x.end());
+  kernel.multiply(w, prepare_for(w, kernel.mode, isa, last, 1).prepared, 0, blocks, one.data(), w.out, false);
+  ASSERT_TRUE(std::equal(one.begin(), one.end(), y.end() - w.out)) << "alone and in a batch";
+  for (int64_t m = 0; m < rows; ++m)
+    for (int64_t o = 0; o < w.out; ++o) {
+      // Against the decoded view times the activations as prepared: a product and a sum a column in FP32, or a group's
+      // exact integers with three roundings; and the decoded values' own two.
+      double sum = weight.bias.as<const float>()[o], magnitude = std::abs(sum);
+      for (int64_t c = 0; c < w.in; ++c) {
+        const Prepared& p = input.prepared;
+        const double input_value = kernel.mode == Activations::f32
+                                       ? double{x[m * w.in + c]}
+                                       : double{p.scale[c / p.group * rows + m]} * integer_of(p, m, c);
+        const double term = input_value * values[o * w.in + c];
+        sum += term, magnitude += std::abs(term);
+      }
+      ASSERT_LE(std::abs(y[m * w.out + o] - sum), gamma(static_cast<double>(w.in) + 8) * magnitude) << m << " " << o;
+    }
+}
+
+// Every way of cutting every format between its planes.
 TEST(Lowbit, ViewsReadTheHighPlanesOfTheWholeWeightsPacking) {
   int seen = 0;
   for (const Isa isa : supported_isas())
     for (const FormatSpec& spec : all_specs())
       for (const LinearKernel& kernel : view_kernels(isa)) {
         if (spec.kind != kernel.kind || !kernel.accepts(spec, 21, 352)) continue;
-        ++seen;
-        EXPECT_TRUE(is_view_width(spec.bits, kernel.bits));
         const LinearWeight weight = random_weight(spec, 21, 352, 5, true);
         const Linear w = pack(weight, isa);
-        const LinearWeight view = high_planes(weight, kernel.bits);
-        const std::vector<float> values = decode(view);
-        SCOPED_TRACE(to_string(view.spec) + " " + kernel.name);
-        std::vector<float> row(352);
-        kernel.decode_row(w, 20, row.data());
-        ASSERT_TRUE(std::equal(row.begin(), row.end(), values.begin() + 20 * 352));
-        const int64_t rows = 9;
-        const std::vector<float> x = random_rows(rows, w.in, 3);
-        const Input input = prepare_for(w, kernel.mode, isa, x, rows);
-        std::vector<float> y(rows * 21), one(21);
-        kernel.multiply(w, input.prepared, 0, 2, y.data(), 21, false);
-        const std::vector<float> last(x.end() - 352, x.end());
-        kernel.multiply(w, prepare_for(w, kernel.mode, isa, last, 1).prepared, 0, 2, one.data(), 21, false);
-        ASSERT_TRUE(std::equal(one.begin(), one.end(), y.end() - 21)) << "alone and in a batch";
-        for (int64_t m = 0; m < rows; ++m)
-          for (int64_t o = 0; o < 21; ++o) {
-            // Against the decoded view times the activations as prepared: a product and a sum a column in FP32, or a
-            // group's exact integers with three roundings; and the decoded values' own two.
-            double sum = weight.bias.as<const float>()[o], magnitude = std::abs(sum);
-            for (int64_t c = 0; c < w.in; ++c) {
-              const Prepared& p = input.prepared;
-              const double input_value = kernel.mode == Activations::f32
-                                             ? double{x[m * w.in + c]}
-                                             : double{p.scale[c / p.group * rows + m]} * integer_of(p, m, c);
-              const double term = input_value * values[o * w.in + c];
-              sum += term, magnitude += std::abs(term);
-            }
-            ASSERT_LE(std::abs(y[m * 21 + o] - sum), gamma(static_cast<double>(w.in) + 8) * magnitude) << m << " " << o;
-          }
+        ASSERT_EQ(ends_at(w, kernel.bits), is_view_width(spec.bits, kernel.bits));
+        if (!ends_at(w, kernel.bits)) continue;
+        ++seen;
+        expect_view(weight, w, kernel, isa);
       }
   // Integers of 3, 5, 6 and 8 bits can be cut in one place, 7 in two, grids of 3, 5 and 6 in one; 4 groups, 2 x 2
   // variants of integers, 3 modes.
   EXPECT_EQ(seen, static_cast<int>(supported_isas().size()) * (6 * 16 + 3 * 4) * 3);
+}
+
+// Every cut inside a plane, which is split for it: the views that end there now, and the whole weight's bits as before.
+TEST(Lowbit, PlanesAreSplitWhereAViewIsToEnd) {
+  int seen = 0;
+  for (const Isa isa : supported_isas())
+    for (const FormatSpec& spec : all_specs())
+      for (int bits = 2; bits < spec.bits; ++bits) {
+        if ((spec.kind != Kind::integer && spec.kind != Kind::grid) || is_view_width(spec.bits, bits)) continue;
+        SCOPED_TRACE(to_string(spec) + " split for " + std::to_string(bits));
+        const LinearWeight weight = random_weight(spec, 37, 352, 5, true);
+        const Linear before = pack(weight, isa);
+        Linear w = pack(weight, isa);
+        end_at(isa, bits, w);
+        ASSERT_TRUE(ends_at(w, bits));
+        ++seen;
+        for (const LinearKernel& kernel : view_kernels(isa))
+          if (spec.kind == kernel.kind && kernel.bits == bits) expect_view(weight, w, kernel, isa);
+        std::vector<float> was(352), is(352);
+        before.kernels[0]->decode_row(before, 36, was.data());
+        w.kernels[0]->decode_row(w, 36, is.data());
+        ASSERT_EQ(was, is);
+        for (const Activations mode : {Activations::f32, Activations::a16, Activations::a8})
+          for (const int64_t rows : {1, 19}) {
+            const std::vector<float> x = random_rows(rows, w.in, 3);
+            const Input input = prepare_for(w, mode, isa, x, rows);
+            std::vector<float> expected = random_rows(rows, w.out, 13), got = expected;
+            // An odd number of blocks, the last one with rows for nobody; and not from the first one on.
+            for (const int64_t first : {0, 1}) {
+              before.kernel(mode).multiply(before, input.prepared, first, 3, expected.data(), w.out, true);
+              w.kernel(mode).multiply(w, input.prepared, first, 3, got.data(), w.out, true);
+            }
+            ASSERT_EQ(expected, got) << name_of(mode) << " " << rows;
+          }
+      }
+  // Integers of 4 bits have two such cuts, 5 and 6 two and three, 7 three, 8 five; grids of 4, 5 and 6 two, two, three.
+  EXPECT_EQ(seen, static_cast<int>(supported_isas().size()) * (15 * 16 + 7 * 4));
 }
 
 // Whole weights and views, rows that fill tiles or do not, more than a pass takes, sums added, and rows of NaN.

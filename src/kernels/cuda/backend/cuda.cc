@@ -100,7 +100,7 @@ void Cuda::copy(const Matrix& from, Matrix& to, int64_t rows) {
   cuda::on_device(state_->stream, to.data(), from.data(), static_cast<size_t>(rows * from.columns) * sizeof(float));
 }
 
-Cuda::Linear Cuda::pack(const LinearWeight& weight) {
+Cuda::Linear Cuda::pack(const LinearWeight& weight, int) {
   State& s = *state_;
   Linear w = cuda::pack(s.stream, weight);
   if (State::way_of(w, Activations::a16, RowKind::prompt) == State::Way::dense && !w.values.half)

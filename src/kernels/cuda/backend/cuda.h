@@ -90,7 +90,7 @@ class Cuda {
   using HostFloats = std::vector<float, cuda::PinnedAllocator<float>>;
 
   Matrix allocate(int64_t rows, int64_t columns);
-  Linear pack(const LinearWeight& weight);
+  Linear pack(const LinearWeight& weight, int high_bits = 0);  // it has its one view whatever readings ask for
   KvCache allocate_cache(const AttentionShape& shape, int64_t pages, KvFormat format);
   void reserve(int64_t rows, int64_t columns, int64_t context);
 
