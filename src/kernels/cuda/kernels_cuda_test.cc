@@ -416,6 +416,44 @@ TEST_F(CudaTest, PromptsInACoarseModeAreProductsOfRoundedRows) {
     }
 }
 
+// Groups of 128: exact integers of a group under two scales, added in order; against the rows as they are rounded. Three
+// roundings a group and those of decoded values: 2^-23 times (groups + 4) of what is added up, at most.
+TEST_F(CudaTest, PromptsInACoarseModeAreMultipliedAsIntegers) {
+  Rng rng(23);
+  for (const auto& [n, d, out] : {std::array<int64_t, 3>{300, 1000, 200}, {70, 1024, 260}, {1, 128, 128}}) {
+    b().reserve(n, d, 128);
+    const Cuda::Matrix x = matrix(normals(rng, n * d), d), rounded = b().allocate(n, d);
+    for (const char* format : {"int4g128z", "int4g128", "int4c", "int8g128", "int8c", "int4g128s8"})
+      for (const Activations mode : {Activations::a8, Activations::a4}) {
+        SCOPED_TRACE(fmt::format("{} {} {} x {}, {} rows", format, name_of(mode), out, d, n));
+        const FormatSpec spec = parse_format(format);
+        const LinearWeight weight = random_weight(spec, out, d, rng);
+        const Cuda::Linear w = b().pack(weight);
+        const cuda::Stream stream = cuda::make_stream();
+        cuda::round_to_integers(stream, x.data(), n, d,
+                                cuda::rounding_of(128, (1 << (activation_bits(mode, spec) - 1)) - 1), rounded.data());
+        cuda::wait_for(stream);
+        cuda::destroy_stream(stream);
+        const std::vector<float> seen = values_of(rounded), values = decode(weight);
+        batch(static_cast<int>(n), 0, 5, kShape, mode, RowKind::prompt);
+        Cuda::Matrix y = b().allocate(n, out);
+        b().linear(b().input(x), std::array{std::pair<const Cuda::Linear*, Cuda::Matrix*>{&w, &y}});
+        const std::vector<float> got = values_of(y);
+        for (int64_t m = 0; m < n; m += 1 + n / 7)
+          for (int64_t o = 0; o < out; ++o) {
+            double sum = weight.bias ? weight.bias.as<const float>()[o] : 0, magnitude = std::abs(sum);
+            for (int64_t c = 0; c < d; ++c) {
+              const double term = double{seen[static_cast<size_t>(m * d + c)]} * values[static_cast<size_t>(o * d + c)];
+              sum += term, magnitude += std::abs(term);
+            }
+            ASSERT_NEAR(got[static_cast<size_t>(m * out + o)], sum,
+                        magnitude * 0x1p-23 * static_cast<double>(d / 128 + 5))
+                << m << " " << o;
+          }
+      }
+  }
+}
+
 // The same FP32 operations on the host; x / scale and its sum with a magic number may be fused there, so an element
 // whose quotient lies next to a tie may go the other way: by one step, and few do.
 TEST_F(CudaTest, CoarseActivationsAreTheNearestIntegers) {

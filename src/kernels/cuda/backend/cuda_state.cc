@@ -81,20 +81,18 @@ Cuda::Acts Cuda::State::seen_by(const FormatSpec& weight, const Acts& input) {
 }
 
 // Straight from what they are made of, whoever else has them written: the bits are those of the form that is read.
-void Cuda::State::prepare_many(const Acts& input, const cuda::Rounding& rounding) {
+void Cuda::State::prepare_many(const Acts& input, const cuda::Rounding& rounding, bool integers) {
   assert(is_alive(input) && "an Acts dies at the next call that returns one");
-  if (many_version == input.version && many_rounding == rounding) return;
+  if (many_version == input.version && many_rows.rounding == rounding && many_rows.integers == integers) return;
   many_version = input.version;
-  many_rounding = rounding;
-  cuda::ManyRows to = many_rows();
-  to.rounding = rounding;
+  many_rows = {many.as<uint8_t>(), many_factor.as<float>(), nullptr, nullptr, 0, rounding, integers};
   const Source& of = source_version == input.version ? source : Source();
   if (!of.joins())
-    cuda::prepare_many(stream, input.values, input.rows, input.columns, to);
+    cuda::prepare_many(stream, input.values, input.rows, input.columns, many_rows);
   else if (of.norm)
-    cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, to);
+    cuda::rms_norm_many(stream, of.x, of.with, of.eps, of.rows, of.columns, many_rows);
   else
-    cuda::swiglu_many(stream, of.x, of.with, of.rows, of.columns, to);
+    cuda::swiglu_many(stream, of.x, of.with, of.rows, of.columns, many_rows);
 }
 
 void Cuda::State::multiply_together(const Acts& input, std::span<const Product> products) {
@@ -145,8 +143,10 @@ void Cuda::State::multiply(const Acts& given, const cuda::Linear& w, float* y, b
 
 void Cuda::State::multiply_many(const Acts& input, std::span<const cuda::LowbitOutput> outputs,
                                 const cuda::Rounding& rounding, bool add) {
-  prepare_many(input, rounding);
-  cuda::lowbit_many(stream, many_rows(), input.rows, outputs, add);
+  prepare_many(input, rounding, std::ranges::all_of(outputs, [&](const cuda::LowbitOutput& o) {
+                 return cuda::takes_integers(*o.weight, rounding);
+               }));
+  cuda::lowbit_many(stream, many_rows, input.rows, outputs, add);
 }
 
 void Cuda::State::multiply_blocks(const Acts& input, std::span<const cuda::LowbitOutput> outputs,

@@ -59,8 +59,9 @@ struct Cuda::State {
   DeviceBuffer acts, rounded, blocks, halves, half_factor, many, many_factor, dequantised, attention, arrived, turns;
   DeviceBuffer gathered_acts;  // what the newest acts were gathered to
   bool gathers = false;        // there is an Order
+  cuda::ManyRows many_rows;    // what `many` holds, of many_version
   uint64_t version = 0, rounded_version = 0, blocks_version = 0, halves_version = 0, many_version = 0;
-  cuda::Rounding blocks_rounding, many_rounding, joined_rounding, expected;  // expected: of the product that comes next
+  cuda::Rounding blocks_rounding, joined_rounding, expected;  // expected: of the product that comes next
 
   // Mixtures of experts (cuda_experts.cc).
   cuda::Routing routing;
@@ -161,8 +162,7 @@ struct Cuda::State {
   cuda::Rounding rounding_for(const FormatSpec& weight, const Acts& input) const;
   Acts seen_by(const FormatSpec& weight, const Acts& input);
 
-  cuda::ManyRows many_rows() const { return {many.as<uint8_t>(), many_factor.as<float>()}; }
-  void prepare_many(const Acts& input, const cuda::Rounding& rounding);
+  void prepare_many(const Acts& input, const cuda::Rounding& rounding, bool integers);
 
   enum class Way : uint8_t { codes, many, dense, single, vectors };
   static Way way_of(const cuda::Linear& w, Activations mode, RowKind kind) {

@@ -87,8 +87,13 @@ void pack_codes(Stream stream, const LinearWeight& weight, Linear& to) {
   from.zero = zero.as<uint8_t>();
   to.codes = DeviceBuffer(static_cast<size_t>(shape.bytes()));
   pack_lowbit(stream, shape, from, to.codes.as<uint8_t>());
-  to.values.lowbit = {
-      shape, to.codes.as<uint8_t>(), to.row_factor.as<float>(), to.bias.as<float>(), to.grid.as<int8_t>(), 1.0f};
+  to.values.lowbit = {shape,
+                      to.codes.as<uint8_t>(),
+                      to.row_factor.as<float>(),
+                      to.bias.as<float>(),
+                      to.grid.as<int8_t>(),
+                      1.0f,
+                      weight.spec.kind == Kind::integer && weight.spec.symmetric};
   DeviceBuffer amax(sizeof(float));
   largest_value(stream, to.values, amax.as<float>());
   to.factor = factor_of(stream, amax);  // waits, so the canonical tensors may go

@@ -95,8 +95,28 @@ __device__ __forceinline__ void multiply(int (&c)[32], const uint32_t (&a)[4], u
       : FIDELIO_I8(c, 0), FIDELIO_I8(c, 8), FIDELIO_I8(c, 16), FIDELIO_I8(c, 24)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(int{fresh}));
 }
+// The same of signed bytes, b as rows of 128 bytes (swizzled_rows() + 2 x chunk).
+__device__ __forceinline__ void multiply(int (&c)[64], const uint32_t (&a)[4], uint64_t b, bool fresh) {
+  asm volatile(
+      "{\n .reg .pred keep;\n setp.eq.b32 keep, %69, 0;\n"
+      " wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
+      "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "
+      "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "{%64, %65, %66, %67}, %68, keep;\n}"
+      : FIDELIO_I8(c, 0), FIDELIO_I8(c, 8), FIDELIO_I8(c, 16), FIDELIO_I8(c, 24), FIDELIO_I8(c, 32), FIDELIO_I8(c, 40),
+        FIDELIO_I8(c, 48), FIDELIO_I8(c, 56)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int{fresh}));
+}
 #undef FIDELIO_I8
 #undef FIDELIO_8
+
+// What copies have brought.
+__device__ __forceinline__ float2 load_shared_pair(uint32_t from) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from));
+  return v;
+}
 
 // ---- Registers of a warpgroup's threads.
 template <int count>

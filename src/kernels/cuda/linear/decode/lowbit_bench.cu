@@ -74,6 +74,7 @@ struct Host {  // canonical tensors with random content
   LowbitWeight pack(Stream stream, bool with_bias) const {
     LowbitWeight w;
     w.shape = shape;
+    w.symmetric = symmetric;
     CanonicalWeight from;
     for (int i = 0; i < planes; ++i) from.planes[i] = upload(plane[i]);
     const bool bytes = shape.byte_scale || shape.kind == CodeKind::grid;
@@ -303,11 +304,25 @@ void prefill(Stream stream, const Rotating& w, const char* name, const std::vect
         const LowbitOutput o{&layer(i), y};
         lowbit_many(stream, many, M, {&o, 1}, false);
       });
+    ManyRows whole = many;  // A8's, where it has integers of its own
+    whole.halves = device<uint8_t>(many_bytes(M, K));
+    whole.rounding = rounding_of(128, 127);
+    whole.integers = takes_integers(w.layers[0], whole.rounding);
+    if (kernel && whole.integers) {
+      prepare_many(stream, x, M, K, whole);
+      parts.push_back([&](int i) {
+        const LowbitOutput o{&layer(i), y};
+        lowbit_many(stream, whole, M, {&o, 1}, false);
+      });
+    }
     const std::vector<double> us = graph_times(stream, 6, parts);
     printf("%lldx%lld %-10s M=%d us: cuBLAS BF16 %.1f", (long long)N, (long long)K, name, M, us[0]);
     if (kernel) printf(", codes %.1f (%.0f TFLOP/s, %.3f of cuBLAS)", us[4], 2e-6 * M * N * K / us[4], us[0] / us[4]);
+    if (us.size() > 5) printf(", A8 as integers %.1f (%.0f TOP/s)", us[5], 2e-6 * M * N * K / us[5]);
     printf(", round %.1f; dequantise %.1f + FP16 cuBLASLt %.1f\n", us[1], us[2], us[3]);
-    for (void* p : {(void*)x, (void*)y, (void*)factor, (void*)x16, (void*)many.halves, (void*)many.factor}) cudaFree(p);
+    for (void* p :
+         {(void*)x, (void*)y, (void*)factor, (void*)x16, (void*)many.halves, (void*)whole.halves, (void*)many.factor})
+      cudaFree(p);
   }
   cudaFree(halves);
 }

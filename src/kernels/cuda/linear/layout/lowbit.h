@@ -69,6 +69,7 @@ struct LowbitWeight {
   const float* bias = nullptr;        // (out), or null
   const int8_t* grid = nullptr;       // (2^bits) grids only; then a curve's a1, a3, a5 and 1664 + a0, FP16
   float factor = 1;                   // of all values
+  bool symmetric = false;             // integers: every zero is the middle of the codes
 };
 
 // Canonical tensors of a weight in device memory (formats/linear_weight.h), to be packed.

@@ -112,7 +112,11 @@ struct RowBlock {
 // What a coarse mode makes of columns `column` .. `column` + 3 of a row, of which a warp has 128: as few instructions as
 // will do, for in a decode step they are fetched anew by every kernel. Magnitudes are compared as bit patterns, so that
 // NaN counts above everything and reaches the scale.
-__device__ inline float4 rounded(float4 v, int column, const Rounding& how) {
+struct WholeNumbers {
+  float4 v;
+  float scale;
+};
+__device__ inline WholeNumbers whole_numbers(float4 v, int column, const Rounding& how) {
   constexpr float kTiny = 1e-30f;        // below it a group counts as zero: the inverse would overflow
   constexpr float kToInteger = 0x3p22f;  // a sum with it has no bits below 1, which are rounded away, ties to even
   const int lane = threadIdx.x % 32;
@@ -123,8 +127,12 @@ __device__ inline float4 rounded(float4 v, int column, const Rounding& how) {
   float inverse;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(scale));
   if (zero) inverse = 0;
-  const auto of = [&](float x) { return (fmaf(x, inverse, kToInteger) - kToInteger) * scale; };
-  return {of(v.x), of(v.y), of(v.z), of(v.w)};
+  const auto of = [&](float x) { return fmaf(x, inverse, kToInteger) - kToInteger; };
+  return {{of(v.x), of(v.y), of(v.z), of(v.w)}, scale};
+}
+__device__ inline float4 rounded(float4 v, int column, const Rounding& how) {
+  const WholeNumbers whole = whole_numbers(v, column, how);
+  return whole.v * whole.scale;
 }
 
 // A warp's block of a row as weights see it.

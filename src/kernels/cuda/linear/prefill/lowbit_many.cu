@@ -22,6 +22,20 @@ __device__ __forceinline__ void put_many(float4 v, float inverse, int m, int64_t
   *reinterpret_cast<uint2*>(to + (column / 64 * padded + m) * 128 + (piece ^ (m % 8)) * 16 + t / 2 * 8) = halves;
 }
 
+// The same as integers, a block of which is a group; its scale is put down by one lane.
+__device__ __forceinline__ void put_whole_numbers(const WholeNumbers& whole, int m, int64_t padded, int block,
+                                                  int column_blocks, uint8_t* to) {
+  const int lane = threadIdx.x % 32, piece = lane / 8 * 2 + lane % 2;
+  const auto bytes = [](float a, float b, float c, float d) {
+    return __byte_perm(__byte_perm(__float2int_rn(a), __float2int_rn(b), 0x0040),
+                       __byte_perm(__float2int_rn(c), __float2int_rn(d), 0x0040), 0x5410);
+  };
+  *reinterpret_cast<uint32_t*>(to + (block * padded + m) * kBlockColumns + (piece ^ (m % 8)) * 16 + lane % 8 / 2 * 4) =
+      bytes(whole.v.x, whole.v.z, whole.v.y, whole.v.w);
+  float* scales = reinterpret_cast<float*>(to + padded * column_blocks * kBlockColumns);
+  if (lane == 0) scales[block * padded + m] = whole.scale;
+}
+
 // Row blockIdx.x of values(column), which gives four, as weights see it; kKept times the thread block's 2048 columns are
 // kept, more are made twice.
 template <int kKept, typename Values>
@@ -30,6 +44,14 @@ __device__ __forceinline__ void round_row(const Values& values, int columns, con
             column_blocks = (columns + kBlockColumns - 1) / kBlockColumns;  // a warp's work
   constexpr int kWarps = kThreads / 32;
   const auto column = [&](int block) { return block * kBlockColumns + static_cast<int>(threadIdx.x) % 32 * 4; };
+  const int64_t padded = to.places ? to.padded : many_rows(gridDim.x);
+  if (to.integers) {
+    for (int block = warp; block < column_blocks; block += kWarps)
+      put_whole_numbers(whole_numbers(values(column(block)), column(block), to.rounding), m, padded, block,
+                        column_blocks, to.halves);
+    if (threadIdx.x == 0) to.factor[m] = 1;
+    return;
+  }
   const auto seen = [&](int block) { return as_seen(values(column(block)), block, to.rounding); };
   float4 kept[kKept];
   float amax = 0;
@@ -43,7 +65,6 @@ __device__ __forceinline__ void round_row(const Values& values, int columns, con
     amax = fmaxf(amax, largest_of(seen(block)));
   const float factor = row_factor_of(over_block(amax, Larger())), inverse = 1 / factor;
   if (threadIdx.x == 0) to.factor[m] = factor;
-  const int64_t padded = to.places ? to.padded : many_rows(gridDim.x);
 #pragma unroll
   for (int i = 0; i < kKept; ++i)
     if (const int block = i * kWarps + warp; block < column_blocks)
@@ -121,6 +142,11 @@ void swiglu_many(Stream stream, const float* gate, const float* up, int64_t rows
               to);
 }
 
+bool takes_integers(const LowbitWeight& w, const Rounding& rounding) {
+  return rounding.lanes == kBlockColumns / 4 && w.shape.group == kBlockColumns && w.shape.kind == CodeKind::integer &&
+         (w.shape.bits == 4 || (w.shape.bits == 8 && w.symmetric));
+}
+
 bool takes_many(const LowbitWeight& w, float factor) {
   if (!is_hopper() || !w.blocks || w.shape.kind == CodeKind::half) return false;
   return w.row_factor || factor <= 1;  // codes times scales of a byte are 255^2 at most
@@ -140,6 +166,7 @@ void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const
   p.add = add;
   p.x = x.halves;
   p.row_factor = x.factor;
+  if (x.integers) return launch_many_integers(stream, p, shape);
   launchers_of<Launching>(shape).rows(stream, p, shape.group);
 }
 

@@ -34,6 +34,7 @@ struct ManyShape {
 // The stages of activations and their barriers, by shared address; `stage` and `parity` move on together.
 template <int kStages>
 struct ManyRing {
+  static constexpr int kCount = kStages;
   uint32_t to, filled, emptied;
   int stage = 0, parity = 0;
   __device__ __forceinline__ void advance() {
@@ -122,18 +123,33 @@ __device__ __forceinline__ void multiply_many(const Arguments& p, ManyRing<ManyS
     held = -1;
     const int following = tile + static_cast<int>(gridDim.x) / 2;  // its first block arrives during the stores
     if (following < tiles.count) next.load(blocks_of(following).w, tile16, lane);
-    if (!mine.there) continue;
-    const ManyRowsAt rows = rows_of_tile<kTokens>(p, tile / tiles.pairs, *mine.target, mine.output);
-    const int first_output = mine.row_block * kBlockRows + tile16 * 16, output = first_output + lane / 4,
-              row = rows.first + lane % 4 * 2;
-    const bool whole = first_output + 16 <= mine.target->out && rows.first + kTokens <= rows.rows;
-    if (!whole)
-      store_part<kTokens>(rows, *mine.target, output, row, c);
-    else if (p.add)
-      store_whole<true, kTokens>(rows, *mine.target, output, row, c);
-    else
-      store_whole<false, kTokens>(rows, *mine.target, output, row, c);
+    if (mine.there) store_tile<kTokens>(p, mine, tile / tiles.pairs, tile16, c);
   }
+}
+
+// Barriers begin, one thread asks and two warpgroups multiply; `ask` and `multiply` of the thread block's rank.
+template <typename Ring, typename Ask, typename Multiply>
+__device__ __forceinline__ void run_many_roles(const Ring& ring, const Ask& ask, const Multiply& multiply) {
+  const int rank = blockIdx.x % 2, warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Ring::kCount; ++i)
+      ptx::start_barrier(ring.filled + i * 8, 1), ptx::start_barrier(ring.emptied + i * 8, 2 * 8);
+    ptx::publish_barriers();
+  }
+  __syncthreads();
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+  if (warpgroup == 0) {
+    ptx::give_registers<40>();
+    if (threadIdx.x == 0) ask(rank);
+    __syncwarp();
+  } else {
+    ptx::take_registers<232>();
+    multiply(rank);
+  }
+  // Nobody leaves while copies or arrivals for it are under way.
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
 }
 #endif
 
@@ -145,26 +161,9 @@ __global__ void __launch_bounds__(384, 1) many_kernel(const __grid_constant__ Ar
   uint8_t* shared = unaligned + (1024 - ptx::shared_address(unaligned) % 1024) % 1024;
   const uint32_t barriers = ptx::shared_address(shared) + Shape::kStages * Shape::kStageBytes;
   const ManyRing<Shape::kStages> ring{ptx::shared_address(shared), barriers, barriers + Shape::kStages * 8};
-  const int rank = blockIdx.x % 2, warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Shape::kStages; ++i)
-      ptx::start_barrier(ring.filled + i * 8, 1), ptx::start_barrier(ring.emptied + i * 8, 2 * 8);
-    ptx::publish_barriers();
-  }
-  __syncthreads();
-  ptx::cluster_arrive();
-  ptx::cluster_wait();
-  if (warpgroup == 0) {
-    ptx::give_registers<40>();
-    if (threadIdx.x == 0) ask_for_rows<Traits, kTokens>(p, ring, rank);
-    __syncwarp();
-  } else {
-    ptx::take_registers<232>();
-    multiply_many<Traits, kTokens>(p, ring, rank);
-  }
-  // Nobody leaves while copies or arrivals for it are under way.
-  ptx::cluster_arrive();
-  ptx::cluster_wait();
+  run_many_roles(
+      ring, [&](int rank) { ask_for_rows<Traits, kTokens>(p, ring, rank); },
+      [&](int rank) { multiply_many<Traits, kTokens>(p, ring, rank); });
 #endif
 }
 
@@ -182,15 +181,12 @@ struct ManyGrid {
   }
 };
 
-template <typename Traits, int kTokens, typename Arguments>
-void launch_many_tokens(Stream stream, const Arguments& p) {
-  const auto kernel = many_kernel<Traits, kTokens, Arguments>;
-  constexpr int kBytes = ManyShape<Traits, kTokens>::kBytes;
+// Of clusters of two thread blocks.
+template <int kBytes, typename Arguments>
+void launch_many_kernel(void (*kernel)(Arguments), int clusters, Stream stream, const Arguments& p) {
   static_assert(kBytes <= 227 * 1024);
-  static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  cuda_check(allowed, "allowing a product of many rows its shared memory");
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(2 * ManyGrid(p, kTokens).clusters));
+  config.gridDim = dim3(static_cast<unsigned>(2 * clusters));
   config.blockDim = dim3(384);
   config.dynamicSmemBytes = kBytes;
   config.stream = stream;
@@ -200,6 +196,19 @@ void launch_many_tokens(Stream stream, const Arguments& p) {
   config.attrs = &cluster;
   config.numAttrs = 1;
   cuda_check(cudaLaunchKernelEx(&config, kernel, p), "launching a product of many rows");
+}
+template <typename Kernel>
+cudaError_t allow_shared(Kernel kernel, int bytes) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+template <typename Traits, int kTokens, typename Arguments>
+void launch_many_tokens(Stream stream, const Arguments& p) {
+  const auto kernel = many_kernel<Traits, kTokens, Arguments>;
+  constexpr int kBytes = ManyShape<Traits, kTokens>::kBytes;
+  static const cudaError_t allowed = allow_shared(kernel, kBytes);
+  cuda_check(allowed, "allowing a product of many rows its shared memory");
+  launch_many_kernel<kBytes>(kernel, ManyGrid(p, kTokens).clusters, stream, p);
 }
 
 // 256 rows a tile, unless with 128 all are done sooner (a tile of half the rows takes .59 of the time on an H200); the

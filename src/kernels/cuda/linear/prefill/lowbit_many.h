@@ -7,7 +7,12 @@
 //   [64 columns][row, padded to kManyRows]{128 bytes}    16-byte piece i of row m at i ^ (m % 8); piece 4 c + 2 h + p
 //   holds the columns 32 c + 8 t + 4 h + 2 p + {0, 1} of t = 0..3: pair p of product (c, h) (lowbit_codes.cuh)
 //
-// so that what a thread block needs next, 64 columns of its rows, is one run of bytes.
+// so that what a thread block needs next, 64 columns of its rows, is one run of bytes. In coarse modes, for weights whose
+// groups are 128 columns as their rows' are then, they are integers (lowbit_many_integers.cuh), and their scales behind:
+//
+//   [128 columns][row, padded]{128 bytes}    16-byte piece i of row m at i ^ (m % 8); piece 2 c + h holds the columns 32 c
+//   + 8 t + 4 h + {0, 2, 1, 3} of t = 0..3
+//   [128 columns][row, padded]{scale, FP32}
 #pragma once
 #include "kernels/cuda/linear/decode/lowbit_routed.h"
 
@@ -27,6 +32,7 @@ struct ManyRows {
   const int32_t* places = nullptr;
   int64_t padded = 0;
   Rounding rounding = {};  // in coarse modes what weights see of rows is rounded to integers before (prepared.h)
+  bool integers = false;   // kept as such
 };
 
 // x (rows, columns) FP32, rounded; x / sqrt(mean(x^2) + eps) * weight, rounded; silu(gate) * up, rounded.
@@ -38,6 +44,8 @@ void swiglu_many(Stream stream, const float* gate, const float* up, int64_t rows
 // Whether this device has the kernel and the weight's values are in FP16's range: `factor` is what brings its largest
 // below 2^15.
 bool takes_many(const LowbitWeight& w, float factor);
+// Whether it multiplies rows so rounded as integers.
+bool takes_integers(const LowbitWeight& w, const Rounding& rounding);
 // y = W x, or y += W x. At most kMaxTogether weights of equal shape but for `out` go in one launch.
 void lowbit_many(Stream stream, const ManyRows& x, int64_t rows, std::span<const LowbitOutput> outputs, bool add);
 

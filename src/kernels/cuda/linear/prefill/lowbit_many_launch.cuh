@@ -22,6 +22,7 @@ struct RoutedManyArguments : ManyArguments, RoutedTargets {
   int most_tiles;
 };
 
+void launch_many_integers(Stream stream, const ManyArguments& p, const LowbitShape& shape);
 template <CodeKind kind, int bits, bool byte_scale>
 void launch_many(Stream stream, const ManyArguments& p, int group);
 template <CodeKind kind, int bits, bool byte_scale>

@@ -63,4 +63,21 @@ __device__ __forceinline__ ManyBlocks many_blocks(const ManyArguments& p, int ro
           target.blocks + int64_t{local} * p.column_blocks * Traits::kBlockBytes, which};
 }
 
+// The warp's 16 outputs of a tile, of all its rows.
+template <int kTokens, typename Arguments>
+__device__ __forceinline__ void store_tile(const Arguments& p, const ManyBlocks& mine, int tile_of_rows, int tile16,
+                                           const float (&c)[kTokens / 2]) {
+  const int lane = threadIdx.x % 32;
+  const ManyRowsAt rows = rows_of_tile<kTokens>(p, tile_of_rows, *mine.target, mine.output);
+  const int first_output = mine.row_block * kBlockRows + tile16 * 16, output = first_output + lane / 4,
+            row = rows.first + lane % 4 * 2;
+  const bool whole = first_output + 16 <= mine.target->out && rows.first + kTokens <= rows.rows;
+  if (!whole)
+    store_part<kTokens>(rows, *mine.target, output, row, c);
+  else if (p.add)
+    store_whole<true, kTokens>(rows, *mine.target, output, row, c);
+  else
+    store_whole<false, kTokens>(rows, *mine.target, output, row, c);
+}
+
 }  // namespace fidelio::cuda
