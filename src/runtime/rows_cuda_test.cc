@@ -160,6 +160,7 @@ const Kind kKinds[] = {
     {"mixed", {"int3g64zs8", "int8g64zs8", "int5g32z", "lut3g64", "int4g128", "lut5g64", "bf16", "lut6g64"}},
     {"int4_i8_cache", {"int4g128z"}, KvFormat::i8},
     {"int4_a8", {"int4g64zs8"}, KvFormat::f16, Activations::a8},
+    {"integers_a8", {"int4g128z", "int8g128"}, KvFormat::f16, Activations::a8},
     {"mixed_aw",
      {"int3g64zs8", "int8g64zs8", "int5g32z", "lut3g64", "int4g128", "lut5g64", "bf16", "lut6g64"},
      KvFormat::f16,

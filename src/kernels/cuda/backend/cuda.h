@@ -3,8 +3,8 @@
 //
 // Linears see activations of 16 bits (a16): integers under a power of two for 128 of a row where weights are codes,
 // else FP16, under a power of two where 128 of a row leave FP16's comfortable range; or FP32 (f32). In the coarse modes
-// codes see the integers that the CPU's kernels see, multiplied as the numbers they stand for; no faster than a16, so
-// that tables and certificates can be made here too. All sums are FP32.
+// codes see the integers that the CPU's kernels see, multiplied as the numbers they stand for, and by prompt rows as
+// integers where groups are 128 columns (lowbit_many_integers.cuh). All sums are FP32.
 //   low-bit weights   output rows: lowbit.h, kMaxRows rows at a time, so one row decoded alone, beside others and in a
 //                     verification agree bit for bit; prompt rows: lowbit_many.h on Hopper, else dequantised to FP16
 //                     once a call, then cuBLASLt
