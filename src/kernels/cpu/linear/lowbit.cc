@@ -322,7 +322,7 @@ void multiply_split(const Linear& w, const Prepared& x, int64_t first, int64_t l
   for (int64_t block = first; block < last; block += kMergedBlocks) {
     job.last = std::min(kMergedBlocks, last - block);
     for (int64_t i = 0; i < job.last; ++i)
-      lowbit::merge_block(whole, w.cut, packed + whole.front + (block + i) * whole.block_bytes,
+      lowbit::merge_block(whole, w.cut, kernels_of(kIsa).merge, packed + whole.front + (block + i) * whole.block_bytes,
                           merged + whole.front + i * whole.block_bytes);
     job.layout.out = whole.out - block * kBlock;
     job.bias = bias ? bias + block * kBlock : nullptr;

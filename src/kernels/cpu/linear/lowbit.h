@@ -118,6 +118,10 @@ struct PrepareJob {
   int32_t* sum;
 };
 
+// What a plane may be split into: 4 bits into 2|1|1 or 1|1|2, 2 into 1|1 (lowbit_split.h); and what puts it together.
+constexpr int kSplits = 3;
+using MergePlane = void (*)(const uint8_t* parts, int64_t spans, uint8_t* whole);
+
 struct IntegerProducts {
   void (*a16[kCodings])(const Job&);
   void (*a8[kCodings])(const Job&);
@@ -128,6 +132,7 @@ struct Kernels {
   void (*prepare16)(const PrepareJob&);
   void (*prepare8)(const PrepareJob&);
   void (*prepare_words)(const PrepareJob&);  // null: nothing there multiplies them
+  MergePlane merge[kSplits];
 };
 extern const Kernels kPortable, kAvx2, kAvx512;
 extern const IntegerProducts kAmx;        // the rest is kAvx512's

@@ -18,6 +18,7 @@
 
 #include "kernels/cpu/linear/lowbit_avx2.h"
 #include "kernels/cpu/linear/lowbit_half.h"
+#include "kernels/cpu/linear/lowbit_merge.h"
 #include "kernels/cpu/linear/lowbit_prepare.h"
 
 namespace fidelio::cpu::lowbit {
@@ -296,6 +297,7 @@ constexpr Kernels kernels() {
   });
   all.integer.a16[kFp4] = multiply_fp4<true>, all.integer.a8[kFp4] = multiply_fp4<false>;
   all.prepare16 = prepare16, all.prepare8 = prepare8, all.prepare_words = prepare_words;
+  all.merge[0] = merge_plane<2, 1, 1>, all.merge[1] = merge_plane<1, 1, 2>, all.merge[2] = merge_plane<1, 1, 0>;
   return all;
 }
 

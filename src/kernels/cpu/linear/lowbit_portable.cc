@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 #include "kernels/cpu/linear/lowbit_half.h"
+#include "kernels/cpu/linear/lowbit_merge.h"
 #include "kernels/cpu/linear/lowbit_prepare.h"
 
 namespace fidelio::cpu::lowbit {
@@ -228,6 +229,7 @@ constexpr Kernels kernels() {
     all.f32[kCoding] = multiply_f32<kCoding>;
   });
   all.prepare16 = prepare16, all.prepare8 = prepare8;
+  all.merge[0] = merge_plane<2, 1, 1>, all.merge[1] = merge_plane<1, 1, 2>, all.merge[2] = merge_plane<1, 1, 0>;
   return all;
 }
 

@@ -12,18 +12,19 @@ namespace {
 constexpr int64_t kVector = 64, kAhead = 8192;
 constexpr int kWords = 8, kPairs = 4;  // words of a vector; pairs of quads in a span
 
-using Parts = std::array<int, 3>;  // widths, 0: there is none
+// What a plane may be split into, in the order of Kernels::merge; 0: there is none.
+constexpr std::array<std::array<int, 3>, kSplits> kParts = {{{2, 1, 1}, {1, 1, 2}, {1, 1, 0}}};
 
-// The plane that `cut` lies in, and what it is split into.
+// The plane that `cut` lies in.
 struct SplitPlane {
   int64_t offset = 0, bytes = 0;
-  Parts parts = {};
+  size_t into = 0;  // of kParts
 };
 SplitPlane plane_at(const Layout& l, int cut) {
   int end = 0, p = 0;
   for (const int width : plane_widths(l.code_bits)) {
-    const Parts parts = width == 2 ? Parts{1, 1, 0} : cut == end + 1 ? Parts{1, 1, 2} : Parts{2, 1, 1};
-    if (cut > end && cut < end + width) return {l.plane_offset[p], l.spans * kVector * width, parts};
+    if (cut > end && cut < end + width)
+      return {l.plane_offset[p], l.spans * kVector * width, width == 2 ? size_t{2} : cut == end + 1 ? size_t{1} : 0};
     end += width, ++p;
   }
   return {};
@@ -56,25 +57,6 @@ struct Field<0> {
   static void put(uint64_t, uint8_t*, int, int) {}
   static constexpr uint64_t kMask = 0;
 };
-
-// `whole` is written as zeros before: every pair of it adds to the last one's.
-template <int kHigh, int kMiddle, int kLow>
-void merge_plane(const uint8_t* parts, int64_t spans, uint8_t* whole) {
-  constexpr int kWhole = kHigh + kMiddle + kLow;
-  const uint8_t *high = parts, *middle = high + spans * kVector * kHigh, *low = middle + spans * kVector * kMiddle;
-  for (int64_t s = 0; s < spans; ++s) {
-    const int64_t at = s * kVector;
-    __builtin_prefetch(high + at * kHigh + kAhead, 0, 2);
-    __builtin_prefetch(middle + at * kMiddle + kAhead, 0, 2);
-    __builtin_prefetch(low + at * kLow + kAhead, 0, 2);
-    for (int pair = 0; pair < kPairs; ++pair)
-      for (int w = 0; w < kWords; ++w)
-        Field<kWhole>::put(Field<kHigh>::get(high + at * kHigh, pair, w) << (kMiddle + kLow) |
-                               Field<kMiddle>::get(middle + at * kMiddle, pair, w) << kLow |
-                               Field<kLow>::get(low + at * kLow, pair, w),
-                           whole + at * kWhole, pair, w);
-  }
-}
 
 template <int kHigh, int kMiddle, int kLow>
 void split_plane(const uint8_t* whole, int64_t spans, uint8_t* parts) {
@@ -113,7 +95,7 @@ PlaneList planes_of(const Layout& whole, int cut) {
       append(width, at);
       continue;
     }
-    for (const int part : split.parts) {
+    for (const int part : kParts[split.into]) {
       if (part > 0) append(part, at);
       at += whole.spans * kVector * part;
     }
@@ -127,13 +109,11 @@ void split_block(const Layout& whole, int cut, uint8_t* block) {
   const SplitPlane split = plane_at(whole, cut);
   const std::vector<uint8_t> before(block + split.offset, block + split.offset + split.bytes);
   std::memset(block + split.offset, 0, static_cast<size_t>(split.bytes));
-  const auto plane = split.parts[2] == 0   ? split_plane<1, 1, 0>
-                     : split.parts[2] == 2 ? split_plane<1, 1, 2>
-                                           : split_plane<2, 1, 1>;
-  plane(before.data(), whole.spans, block + split.offset);
+  constexpr MergePlane kSplit[kSplits] = {split_plane<2, 1, 1>, split_plane<1, 1, 2>, split_plane<1, 1, 0>};
+  kSplit[split.into](before.data(), whole.spans, block + split.offset);
 }
 
-void merge_block(const Layout& whole, int cut, const uint8_t* block, uint8_t* to) {
+void merge_block(const Layout& whole, int cut, const MergePlane* merge, const uint8_t* block, uint8_t* to) {
   const SplitPlane split = plane_at(whole, cut);
   const auto copy = [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; at += kVector) {
@@ -142,11 +122,7 @@ void merge_block(const Layout& whole, int cut, const uint8_t* block, uint8_t* to
     }
   };
   copy(0, split.offset);
-  std::memset(to + split.offset, 0, static_cast<size_t>(split.bytes));
-  const auto plane = split.parts[2] == 0   ? merge_plane<1, 1, 0>
-                     : split.parts[2] == 2 ? merge_plane<1, 1, 2>
-                                           : merge_plane<2, 1, 1>;
-  plane(block + split.offset, whole.spans, to + split.offset);
+  merge[split.into](block + split.offset, whole.spans, to + split.offset);
   copy(split.offset + split.bytes, whole.block_bytes);
 }
 

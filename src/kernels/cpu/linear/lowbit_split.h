@@ -9,7 +9,7 @@
 //     split for 3 bits     2 2 2 2 1 1 1 1 1 1 1 1 | (the same)   a view of 3 bits reads 3/8 of the codes
 //
 // A view's planes are those of a weight of so many bits, and are read by its kernels. The whole weight is put together
-// again, two blocks at a time, before its kernels read it: that costs a whole step some tenths, is paid by nobody who
+// again, two blocks at a time, before its kernels read it: that costs a whole step a fifth to a third, is paid by nobody who
 // asked for no such view, and no product knows of it. Rejected: planes that end everywhere, which every step of every
 // model would have to put together, and products of whole weights for each of eight ways of splitting them.
 #pragma once
@@ -33,6 +33,6 @@ bool ends_inside(int bits, int cut);
 
 // In place, of a packed block; and a block as it was.
 void split_block(const Layout& whole, int cut, uint8_t* block);
-void merge_block(const Layout& whole, int cut, const uint8_t* block, uint8_t* to);
+void merge_block(const Layout& whole, int cut, const MergePlane* merge, const uint8_t* block, uint8_t* to);
 
 }  // namespace fidelio::cpu::lowbit
