@@ -161,27 +161,30 @@ struct Group {
   alignas(32) float partial[kMaxRows][kBlock];
 };
 
+// Shifted, where they are a view's and stand for more.
 template <int kCoding, int kPair>
-FIDELIO_INLINE void store_words(const uint8_t* const* at, const Table<kCoding>& table, uint8_t* to) {
+FIDELIO_INLINE void store_words(const uint8_t* const* at, const Table<kCoding>& table, __m128i shift, uint8_t* to) {
   __m256i a, b;
   unpack_pair<kCoding, kPair, false>(at, table, a, b);
   const __m256i even = _mm256_set1_epi16(0x00ff);
   const __m256i w[4] = {_mm256_and_si256(a, even), _mm256_srli_epi16(a, 8), _mm256_and_si256(b, even),
                         _mm256_srli_epi16(b, 8)};
-  for (int i = 0; i < 4; ++i) _mm256_store_si256(reinterpret_cast<__m256i*>(to + (4 * kPair + i) * kPairBytes), w[i]);
+  for (int i = 0; i < 4; ++i)
+    _mm256_store_si256(reinterpret_cast<__m256i*>(to + (4 * kPair + i) * kPairBytes), _mm256_sll_epi16(w[i], shift));
 }
 
 template <int kCoding>
-void unpack_group(const Block<kCoding>& block, const Table<kCoding>& table, int64_t first, int64_t last, uint8_t* to) {
+void unpack_group(const Block<kCoding>& block, const Table<kCoding>& table, __m128i shift, int64_t first, int64_t last,
+                  uint8_t* to) {
   for (int64_t s = first; s < last; ++s, to += kPairs * kPairBytes) {
     block.planes.prefetch(s);
     for (int half = 0; half < 2; ++half) {
       const uint8_t* const at[3] = {block.planes.at(0, s) + 32 * half, block.planes.at(1, s) + 32 * half,
                                     block.planes.at(2, s) + 32 * half};
-      store_words<kCoding, 0>(at, table, to + 32 * half);
-      store_words<kCoding, 1>(at, table, to + 32 * half);
-      store_words<kCoding, 2>(at, table, to + 32 * half);
-      store_words<kCoding, 3>(at, table, to + 32 * half);
+      store_words<kCoding, 0>(at, table, shift, to + 32 * half);
+      store_words<kCoding, 1>(at, table, shift, to + 32 * half);
+      store_words<kCoding, 2>(at, table, shift, to + 32 * half);
+      store_words<kCoding, 3>(at, table, shift, to + 32 * half);
     }
   }
 }
@@ -204,28 +207,62 @@ FIDELIO_INLINE void add_words(const uint8_t* words, const int8_t* x, int64_t str
     }
 }
 
+// What a group of many rows is of a whole weight or of a view alike, which so needs no instance of its own: words shifted
+// as they are unpacked, zeros and scales.
+struct Closing {
+  int below;  // bits that a view leaves out
+  __m128i shift;
+  __m256 factor;
+
+  Closing(const Layout& l, int bits) : below(is_grid(l.coding) ? 0 : l.code_bits - bits) {
+    shift = _mm_cvtsi32_si128(below > 0 ? below + 1 : 0);
+    factor = _mm256_set1_ps(below > 0 ? 0.5f : 1.0f);
+  }
+  FIDELIO_INLINE __m256i zero(__m256i whole) const {
+    return below > 0 ? _mm256_sub_epi32(_mm256_slli_epi32(whole, 1), _mm256_set1_epi32((1 << below) - 1)) : whole;
+  }
+};
+
 template <int kCoding, int kRows>
-void multiply_group(const Job& job, const Block<kCoding>& block, int64_t group, int64_t first, int64_t last, int64_t m0,
-                    const uint8_t* words, float (*partial)[kBlock]) {
+FIDELIO_INLINE void close_many(const Job& job, const Block<kCoding>& block, const Closing& closing, int64_t group,
+                               int64_t weight_group, int64_t m0, int half, const __m256i (&sums)[kRows],
+                               float (*partial)[kBlock]) {
+  const __m256 scale = _mm256_mul_ps(scales_of<kCoding>(job.layout, block.base, weight_group, half), closing.factor);
+  const __m256i zero = closing.zero(block.zeros.whole(weight_group, half));
+  FIDELIO_UNROLL for (int m = 0; m < kRows; ++m) {
+    const int64_t at = group * job.rows + m0 + m;
+    float* to = partial[m] + 8 * half;
+    const __m256i exact = _mm256_sub_epi32(sums[m], _mm256_mullo_epi32(zero, _mm256_set1_epi32(job.sum[at])));
+    const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(job.scale[at]));
+    _mm256_store_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(exact), factor, _mm256_load_ps(to)));
+  }
+}
+
+template <int kCoding, int kRows>
+void multiply_group(const Job& job, const Block<kCoding>& block, const Closing& closing, int64_t group, int64_t first,
+                    int64_t last, int64_t m0, const uint8_t* words, float (*partial)[kBlock]) {
   const int64_t weight_group = first / job.layout.group_spans;
   __m256i upper[kRows], lower[kRows];
   add_words(words, job.planes + (first * job.rows + m0) * kWordBytes, job.rows * kWordBytes, last - first, upper,
             lower);
-  close_group(job, block, group, weight_group, m0, 0, upper, partial);
-  close_group(job, block, group, weight_group, m0, 1, lower, partial);
+  close_many(job, block, closing, group, weight_group, m0, 0, upper, partial);
+  close_many(job, block, closing, group, weight_group, m0, 1, lower, partial);
 }
 
+// kCoding: of integers that a view's are unpacked like.
 template <int kCoding>
-void multiply_many(const Job& job, int64_t block, int64_t m0, int64_t rows, const Table<kCoding>& table) {
+void multiply_many(const Job& job, int64_t block, int64_t m0, int64_t rows) {
   const Layout& l = job.layout;
   const Block<kCoding> b(l, job.packed + l.front + block * l.block_bytes);
+  const Table<kCoding> table = load_table<kCoding, false>(job);
+  const Closing closing(l, bits_of(kCoding));
   Group group;
   std::memset(group.partial, 0, static_cast<size_t>(rows) * sizeof group.partial[0]);
   for (int64_t g = 0, s = 0; g < l.activation_groups; ++g) {
     const int64_t end = s + l.activation_group_spans < l.spans ? s + l.activation_group_spans : l.spans;
-    unpack_group(b, table, s, end, group.words);
+    unpack_group(b, table, closing.shift, s, end, group.words);
     const auto take = [&]<int kRows>(int64_t m) {
-      multiply_group<kCoding, kRows>(job, b, g, s, end, m0 + m, group.words, group.partial + m);
+      multiply_group<kCoding, kRows>(job, b, closing, g, s, end, m0 + m, group.words, group.partial + m);
     };
     int64_t m = 0;
     for (; m + 6 <= rows; m += 6) take.template operator()<6>(m);
@@ -257,7 +294,7 @@ void multiply(const Job& job) {
       const int64_t left = job.rows - m;
       rows = left > kMaxRows ? kMaxRows : left == 7 ? 4 : left;
       if (rows > 8 || rows == 6)
-        multiply_many<kCoding>(job, block, m, rows, table);
+        multiply_many<is_view(kCoding) ? kCoding - kFirstView : kCoding>(job, block, m, rows);
       else
         kFew[rows](job, block, m, table);
     }
