@@ -30,7 +30,9 @@ class RunnerImpl : public Runner {
   bool kinds_agree() const override { return !B::kOneKindAStep; }
   std::unique_ptr<Runner> make_draft(const Checkpoint& checkpoint) override {
     check_same_shapes(checkpoint.config(), model_.config);
-    return std::unique_ptr<Runner>(new RunnerImpl(memory_, checkpoint, options_, nullptr));
+    RunnerOptions options = options_;
+    options.high_bits = 0;  // it is read whole
+    return std::unique_ptr<Runner>(new RunnerImpl(memory_, checkpoint, options, nullptr));
   }
   std::unique_ptr<Runner> make_sibling(const Checkpoint&, const RunnerOptions&) const override {
     throw Error("a draft has no siblings; ask the runner that it drafts for");
