@@ -65,19 +65,24 @@ FIDELIO_INLINE void add_group(const Job& job, const Block<kCoding>& block, const
 }
 
 // partial += (s_w s_x) float(integer - zero sum)
-template <int kCoding, int kRows>
-FIDELIO_INLINE void close_group(const Job& job, const Block<kCoding>& block, int64_t group, int64_t weight_group,
-                                int64_t m0, int half, const __m256i (&sums)[kRows], float (*partial)[kBlock]) {
-  const __m256 scale = scales_of<kCoding>(job.layout, block.base, weight_group, half);
-  const __m256i zero = block.zeros(weight_group, half);
+template <int kRows>
+FIDELIO_INLINE void close_rows(const Job& job, int64_t group, int64_t m0, int half, __m256 scale, __m256i zero,
+                               const __m256i (&integers)[kRows], float (*partial)[kBlock]) {
   FIDELIO_UNROLL for (int m = 0; m < kRows; ++m) {
     const int64_t at = group * job.rows + m0 + m;
-    const __m256i exact = _mm256_sub_epi32(placed<kCoding>(job.layout, sums[m]),
-                                           _mm256_mullo_epi32(zero, _mm256_set1_epi32(job.sum[at])));
+    const __m256i exact = _mm256_sub_epi32(integers[m], _mm256_mullo_epi32(zero, _mm256_set1_epi32(job.sum[at])));
     const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(job.scale[at]));
     float* p = partial[m] + 8 * half;
     _mm256_store_ps(p, _mm256_fmadd_ps(_mm256_cvtepi32_ps(exact), factor, _mm256_load_ps(p)));
   }
+}
+template <int kCoding, int kRows>
+FIDELIO_INLINE void close_group(const Job& job, const Block<kCoding>& block, int64_t group, int64_t weight_group,
+                                int64_t m0, int half, const __m256i (&sums)[kRows], float (*partial)[kBlock]) {
+  __m256i integers[kRows];
+  FIDELIO_UNROLL for (int m = 0; m < kRows; ++m) integers[m] = placed<kCoding>(job.layout, sums[m]);
+  close_rows(job, group, m0, half, scales_of<kCoding>(job.layout, block.base, weight_group, half),
+             block.zeros(weight_group, half), integers, partial);
 }
 
 template <int kCoding, int kRows>
@@ -228,14 +233,7 @@ FIDELIO_INLINE void close_many(const Job& job, const Block<kCoding>& block, cons
                                int64_t weight_group, int64_t m0, int half, const __m256i (&sums)[kRows],
                                float (*partial)[kBlock]) {
   const __m256 scale = _mm256_mul_ps(scales_of<kCoding>(job.layout, block.base, weight_group, half), closing.factor);
-  const __m256i zero = closing.zero(block.zeros.whole(weight_group, half));
-  FIDELIO_UNROLL for (int m = 0; m < kRows; ++m) {
-    const int64_t at = group * job.rows + m0 + m;
-    float* to = partial[m] + 8 * half;
-    const __m256i exact = _mm256_sub_epi32(sums[m], _mm256_mullo_epi32(zero, _mm256_set1_epi32(job.sum[at])));
-    const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(job.scale[at]));
-    _mm256_store_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(exact), factor, _mm256_load_ps(to)));
-  }
+  close_rows(job, group, m0, half, scale, closing.zero(block.zeros.whole(weight_group, half)), sums, partial);
 }
 
 template <int kCoding, int kRows>
