@@ -76,7 +76,7 @@ asan() {
 fuzz() {
   local how=${1:-60} name corpus
   [[ $how = -* ]] || how=-max_total_time=$how
-  local names=(json tokenizer template chat safetensors gguf tasks http)
+  local names=(json tokenizer template chat safetensors gguf quantised tasks http)
   configure_and_build fuzz "${names[@]/#/fuzz_}"
   for name in "${names[@]}"; do
     echo "-- fuzz_$name $how"

@@ -3,14 +3,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 
+#include "io/checkpoint.h"
+#include "io/checkpoint_write.h"
+#include "io/safetensors.h"
 #include "models.h"
 
 namespace fidelio {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 class Quantize : public testing::Test {
  protected:
@@ -59,6 +65,53 @@ TEST_F(Quantize, TheModelWritesTheSameCalibrationTextAgain) {
   EXPECT_EQ(weights("mixed"), weights("again"));
   EXPECT_NE(weights("mixed"), weights("other"));
   EXPECT_NE(weights("mixed"), weights("alone"));
+}
+
+// quill-1m with every up matrix divided by a power of two and every down matrix multiplied by it: the same function, bit
+// for bit, whose scales FP16 does not hold.
+void write_scaled(const std::string& folder, int power) {
+  std::filesystem::create_directories(folder);
+  const Safetensors files = Safetensors::open(source_path("models/quill-1m"));
+  std::vector<TensorToWrite> tensors;
+  for (const std::string& name : files.names()) {
+    OwnedTensor t = files.get(name);
+    const double factor = name.find("up_proj") != std::string::npos     ? std::ldexp(1.0, -power)
+                          : name.find("down_proj") != std::string::npos ? std::ldexp(1.0, power)
+                                                                        : 1;
+    std::vector<float> values(static_cast<size_t>(t.view.elements()));
+    convert_to_float(t.view, values);
+    for (float& x : values) x = static_cast<float>(x * factor);
+    t = OwnedTensor::allocate(t.view.dtype, t.view.shape);
+    convert_from_float(values, t.view);
+    tensors.push_back(to_write(name, t));
+  }
+  write_safetensors(folder + "/model.safetensors", tensors);
+  copy_companions(source_path("models/quill-1m"), folder);
+  std::filesystem::copy_file(source_path("models/quill-1m/config.json"), folder + "/config.json");
+}
+
+TEST_F(Quantize, ScalesThatFp16DoesNotHoldAreRefusedWithAFormatThatHoldsThem) {
+  write_scaled(folder_ / "scaled", 24);
+  const auto refusal = [&](const std::string& options) {
+    const CommandResult result = run_command(folder_.path(), "fidelio quantize scaled " + options + " -o out");
+    EXPECT_EQ(result.code, 1) << options;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+    return result.err;
+  };
+  EXPECT_THAT(refusal("--method rtn --format int8g64"),
+              AllOf(HasSubstr("layers.0.up: "), HasSubstr("as small as"), HasSubstr("int8g64s8 holds them")));
+  EXPECT_THAT(refusal("--format int4c --calibration-tokens 8192"), HasSubstr("int4g128s8 holds them"));
+  EXPECT_THAT(refusal("--method rtn --format vq8k12s1"), HasSubstr("int2g64s8 holds them"));
+  EXPECT_THAT(refusal("--method rtn --format f16"), HasSubstr("bf16 does"));
+  // A power of two changes FP32 scales alone, so nothing is lost.
+  run("fidelio quantize scaled --method rtn --format int8g64s8 -o wide");
+  run("fidelio quantize models/quill-1m --method rtn --format int8g64s8 -o plain");
+  EXPECT_NEAR(kl("wide"), kl("plain"), 1e-3 * kl("plain"));
+  for (const char* to : {"gptq", "gguf"}) {
+    const CommandResult result = run_command(folder_.path(), std::string("fidelio export wide --to ") + to + " -o out");
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(result.err, AllOf(HasSubstr("layers.0.up (int8g64s8) cannot be exported"), HasSubstr("do not fit")));
+  }
 }
 
 }  // namespace

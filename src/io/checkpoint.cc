@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -53,6 +54,15 @@ FormatSpec dense_spec(DType dtype, const std::string& name) {
     default:
       throw Error("{} holds {}; weights must be F32, F16 or BF16", name, fidelio::name_of(dtype));
   }
+}
+
+// However often a run opens the model.
+void say_once(const std::string& folder, const std::vector<std::string>& notes) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard lock(mutex);
+  for (const std::string& note : notes)
+    if (const std::string line = folder + ": " + note; said.insert(line).second) spdlog::info("{}", line);
 }
 
 OwnedTensor as_f32(const OwnedTensor& t) {
@@ -143,7 +153,7 @@ Checkpoint Checkpoint::open(ModelSource source) {
         "its context ends at max_position_embeddings = {}: beyond that its \"dynamic\" rope changes with every token, "
         "which is not computed here",
         c.config_.max_positions));
-  for (const std::string& note : c.notes()) spdlog::info("{}: {}", folder, note);
+  say_once(folder, c.notes());
   return c;
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/foreign/json.h"
 #include "io/hf_keys.h"
+#include "io/unserved/unserved.h"
 
 namespace fidelio {
 namespace {
@@ -61,6 +62,20 @@ std::string supported_names() {
   return names;
 }
 
+[[noreturn]] void refuse_architecture(const Keys& keys, const std::string& name, const std::string& type) {
+  const std::string& shown = name.empty() ? type : name;
+  for (const Family& family : families()) {  // LlamaForSequenceClassification, LlamaModel
+    const std::string_view own = family.class_name.substr(0, family.class_name.find("For"));
+    check(name.empty() || type != family.model_type || !name.starts_with(own),
+          "{}: architecture {} is not supported: it is a {} that does not end in a head which writes text. Supported "
+          "is {}",
+          keys.where(), name, type, family.class_name);
+  }
+  std::string about = about_unserved_model(shown, supported_names());
+  if (about.starts_with(';')) about = about_unserved_model(type, supported_names());
+  throw Error("{}: architecture {} is not supported{}", keys.where(), shown, about);
+}
+
 // `architectures` (a class) and model_type (a family) say the same thing twice; either may be missing, not both.
 Architecture read_architecture(const Keys& keys) {
   std::string name;
@@ -78,15 +93,19 @@ Architecture read_architecture(const Keys& keys) {
           keys.where(), name, type);
     return family.architecture;
   }
-  throw Error("{}: architecture {} is not supported; supported are {}", keys.where(), name.empty() ? type : name,
-              supported_names());
+  refuse_architecture(keys, name, type);
 }
 
 // Refuses what somebody else quantised; of our own, what the weights expect of the forward.
 void read_quantised(const Keys& keys, ModelConfig& c) {
-  const Json* config = keys.find("quantization_config");
+  // MLX calls it "quantization", and says the same under the other key without a method.
+  const bool mlx = keys.find("quantization") != nullptr;
+  const char* key = keys.find("quantization_config") || !mlx ? "quantization_config" : "quantization";
+  const Json* config = keys.find(key);
   if (!config) return;
-  std::string method = "an unnamed method";
+  std::string method = mlx                                                     ? "mlx"
+                       : config->is_object() && config->contains("quant_algo") ? "modelopt"
+                                                                               : "an unnamed method";
   if (config->is_object() && config->contains("quant_method") && (*config)["quant_method"].is_string())
     method = (*config)["quant_method"].get<std::string>();
   if (method == "fidelio") {  // our own: io/checkpoint reads the weights
@@ -98,10 +117,8 @@ void read_quantised(const Keys& keys, ModelConfig& c) {
     c.kept_columns = Keys(*config, keys.where()).integer_or("kept_columns", 0, 0, 128);
     return;
   }
-  throw Error(
-      "{}: this checkpoint is quantised already, by {} (key \"quantization_config\"), which is not read here; read are "
-      "gptq, awq and compressed-tensors; give one of those or the original checkpoint",
-      keys.where(), method);
+  throw Error("{}: this checkpoint is quantised already, by {} (key \"{}\"), which is not read here{}", keys.where(),
+              method, key, about_unread_quantiser(method));
 }
 
 void read_dimensions(const Keys& keys, ModelConfig& c) {
@@ -347,6 +364,7 @@ ModelConfig read_config(const Keys& keys) {
   c.rms_eps = static_cast<float>(keys.number_or("rms_norm_eps", missing.eps, 0, 1));
   c.max_positions = keys.integer_or("max_position_embeddings", missing.positions, 1, kMaxInt);
   hf::read_ropes(keys, c);
+  hf::stretch_context(c);
   c.tie_embeddings = keys.boolean_or("tie_word_embeddings", missing.tied);
   read_biases(keys, c);
   read_layers(keys, c);

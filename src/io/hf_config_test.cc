@@ -40,7 +40,10 @@ TEST(HfConfig, ResolvesAsTransformersDoes) {
     EXPECT_EQ(c.hk, row["hk"]);
     EXPECT_EQ(c.e, row["e"]);
     EXPECT_EQ(c.rms_eps, row["rms_eps"].get<float>());
-    EXPECT_EQ(c.max_positions, row["max_positions"]);
+    const bool scaled = c.rope.type == RopeType::yarn || c.rope.type == RopeType::linear;
+    if (!scaled) {  // ScaledRopesReachFurther has the others
+      EXPECT_EQ(c.max_positions, row["max_positions"]);
+    }
     EXPECT_EQ(c.tie_embeddings, row["tie"]);
     EXPECT_EQ(c.qkv_bias, row["qkv_bias"]);
     EXPECT_EQ(c.o_bias, row["o_bias"]);
@@ -134,7 +137,9 @@ TEST(HfConfig, RefusesNonsenseByKey) {
       {R"({"bos_token_id":-1})", "bos_token_id"},
       {R"({"torch_dtype":"int8"})", "\"torch_dtype\": expected bfloat16, float16 or float32"},
       {R"({"architectures":["GemmaForCausalLM"]})",
-       "architecture GemmaForCausalLM is not supported; supported are LlamaForCausalLM"},
+       "architecture GemmaForCausalLM is not supported: it is a Gemma of another design"},
+      {R"({"architectures":["NovelForCausalLM"],"model_type":"novel"})",
+       "architecture NovelForCausalLM is not supported; supported are LlamaForCausalLM"},
       {R"({"architectures":null,"model_type":"deepseek_v3"})", "architecture deepseek_v3 is not supported"},
       {R"({"architectures":null,"model_type":null})", "neither"},
       {R"({"architectures":["MistralForCausalLM"]})",
@@ -227,9 +232,10 @@ TEST(HfConfig, WhatFamiliesDoNotDoIsRefusedByKey) {
     EXPECT_THAT(refusal_of(c.class_name, c.type, c.patch), AllOf(HasSubstr(c.reason), HasSubstr("m/config.json")))
         << c.patch;
   }
-  // Gemma 2 caps its logits; its name is refused with the names of those there are.
-  EXPECT_THAT(refusal(R"({"architectures":["Gemma2ForCausalLM"],"model_type":"gemma2"})"),
-              AllOf(HasSubstr("Gemma2ForCausalLM is not supported"), HasSubstr("Phi3ForCausalLM, GraniteForCausalLM")));
+  // A name that nobody knows is refused with the names of those there are.
+  EXPECT_THAT(refusal(R"({"architectures":["NovelForCausalLM"],"model_type":"novel"})"),
+              AllOf(HasSubstr("NovelForCausalLM is not supported"), HasSubstr("Phi3ForCausalLM, GraniteForCausalLM"),
+                    HasSubstr("CONTRIBUTING.md")));
 }
 
 TEST(HfConfig, LayersOfOneModelMayDiffer) {
@@ -281,6 +287,35 @@ TEST(HfConfig, RopesTakeFromTheConfigWhatTransformersTakesThere) {
   EXPECT_EQ(parse_config(json.dump(), "f").rope.original_max_positions, 4096);
   json["original_max_position_embeddings"] = 32;
   EXPECT_EQ(parse_config(json.dump(), "f").rope.original_max_positions, 32);
+}
+
+// vLLM's rules (its _get_and_verify_max_len): yarn reaches factor times the original context, linear scaling factor times
+// max_position_embeddings but for Gemma 3, and the others no further than the file says.
+TEST(HfConfig, ScaledRopesReachFurther) {
+  const auto context_of = [](const char* scaling, const char* patch) {
+    Json json = valid();
+    json.merge_patch(Json::parse(patch));
+    json["max_position_embeddings"] = 512;
+    json["rope_scaling"] = Json::parse(scaling);
+    return parse_config(json.dump(), "f").max_positions;
+  };
+  const char* yarn = R"({"type":"yarn","factor":4.0,"original_max_position_embeddings":512})";
+  EXPECT_EQ(context_of(yarn, "{}"), 2048);
+  EXPECT_EQ(context_of(R"({"type":"yarn","factor":4.0,"original_max_position_embeddings":300})", "{}"), 1200);
+  EXPECT_EQ(context_of(R"({"type":"yarn","factor":4.0})", "{}"), 2048);
+  EXPECT_EQ(context_of(R"({"type":"yarn","factor":2.0,"original_max_position_embeddings":128})", "{}"), 512);
+  EXPECT_EQ(context_of(R"({"type":"yarn","factor":null,"original_max_position_embeddings":128})", "{}"), 512);
+  EXPECT_EQ(context_of(R"({"type":"yarn","factor":1e6,"original_max_position_embeddings":1000000})", "{}"),
+            std::numeric_limits<int>::max());
+  EXPECT_EQ(context_of(R"({"type":"linear","factor":2.5})", "{}"), 1280);
+  EXPECT_EQ(context_of(R"({"type":"dynamic","factor":2.0})", "{}"), 512);
+  EXPECT_EQ(context_of(R"({"type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,
+                           "original_max_position_embeddings":256})",
+                       "{}"),
+            512);
+  EXPECT_EQ(context_of(R"({"type":"linear","factor":8.0})",
+                       R"({"architectures":["Gemma3ForCausalLM"],"model_type":"gemma3_text","sliding_window":77})"),
+            512);
 }
 
 // The text model's config within that of a model that sees images, with what the outer one alone says.

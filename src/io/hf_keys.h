@@ -70,5 +70,9 @@ class Keys {
 
 // Fills rope, local_rope, rotary and query_growth; architecture, e and max_positions are there already.
 void read_ropes(const Keys& keys, ModelConfig& c);
+// The context that the rope reaches, as vLLM reckons it: transformers' documentation tells people to switch yarn and
+// linear scaling on in config.json and to leave max_position_embeddings as it was. The context of llama3 and longrope is in
+// the file already, and Gemma 3's with its linear scaling too. Dynamic scaling is computed up to max_position_embeddings.
+void stretch_context(ModelConfig& c);
 
 }  // namespace fidelio::hf

@@ -146,6 +146,14 @@ void read_two_ropes(const Keys& keys, ModelConfig& c) {
 
 }  // namespace
 
+void stretch_context(ModelConfig& c) {
+  const Rope& rope = c.rope;
+  double context = c.max_positions;
+  if (rope.type == RopeType::yarn) context = std::max(context, rope.factor * rope.original_max_positions);
+  if (rope.type == RopeType::linear && c.architecture != Architecture::gemma3) context *= rope.factor;
+  c.max_positions = static_cast<int>(std::min<double>(context, kMaxInt));
+}
+
 void read_ropes(const Keys& keys, ModelConfig& c) {
   const char* key = scaling_key(keys);
   const Keys scaling = part(keys, key);

@@ -9,7 +9,10 @@
 #include "core/test_support.h"
 #include "formats/finite.h"
 #include "io/checkpoint.h"
+#include "io/export/gguf.h"
 #include "io/hf_config.h"
+#include "io/model_source.h"
+#include "io/safetensors.h"
 
 namespace fidelio {
 namespace {
@@ -104,6 +107,37 @@ TEST(Finite, TheFirstOfAnyKindIsFoundAnywhere) {
     h.as<f16>()[place].bits = 0xfbff, b.as<bf16>()[place].bits = 0x7f7f;
     for (const OwnedTensor* t : {&f, &h, &b}) EXPECT_EQ(first_not_finite(t->view), -1);
   }
+}
+
+// 100,000 tensors or keys that nobody needs cost what their bytes cost.
+TEST_F(HostileFolder, ManyTensorsTakeTimeByTheirNumber) {
+  constexpr int kMany = 100'000;
+  std::string header = "{";
+  for (int i = 0; i < kMany; ++i)
+    header +=
+        fmt::format("{}\"t{}\":{{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[{},{}]}}", i ? "," : "", i, i, i + 1);
+  header += "}";
+  const auto size = static_cast<uint64_t>(header.size());
+  const std::string whole = std::string(reinterpret_cast<const char*>(&size), 8) + header + std::string(kMany, '\0');
+  write_file_atomically(*this / "model/model.safetensors", whole);
+  EXPECT_EQ(message_of_hostile(2 * whole.size(),
+                               [&] { EXPECT_EQ(Safetensors::open(*this / "model").names().size(), size_t{kMany}); }),
+            "");
+}
+
+TEST_F(HostileFolder, ManyKeysOfGgufTakeTimeByTheirNumber) {
+  constexpr int kMany = 300'000;
+  exporting::GgufKeys keys;
+  keys.put_string("general.architecture", "llama");
+  for (int i = 0; i < kMany; ++i) keys.put_u32(fmt::format("llama.key{}", i), 1);
+  std::string whole = "GGUF";
+  exporting::append_u32(whole, 3);
+  exporting::append_u64(whole, 0);
+  exporting::append_u64(whole, keys.count());
+  whole += keys.bytes();
+  write_file_atomically(*this / "many.gguf", whole);
+  EXPECT_THAT(message_of_hostile(whole.size(), [&] { open_model_source(*this / "many.gguf"); }),
+              HasSubstr("many.gguf"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "io/left_out.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "arch/weight_names.h"
@@ -30,17 +31,26 @@ bool is_zero(const TensorFiles& files, const std::string& name) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
+// Whether a name is of one of the model's layers: "model.layers." and a number below L.
+bool is_inside(std::string_view name, std::string_view layers, int L) {
+  if (!name.starts_with(layers)) return false;
+  const char *begin = name.data() + layers.size(), *end = name.data() + name.size();
+  int layer = -1;
+  const auto [rest, error] = std::from_chars(begin, end, layer);
+  return error == std::errc() && rest != end && *rest == '.' && layer >= 0 && layer < L;
+}
+
 }  // namespace
 
 std::optional<std::string> left_out(const ModelConfig& config, const TensorFiles& files) {
   const std::set<std::string> read = names_of(config, files);
-  std::vector<std::string> layers;
-  for (int i = 0; i < config.L; ++i) layers.push_back(stored_name(files, fmt::format("model.layers.{}.", i)));
+  const std::string layers = stored_name(files, "model.layers.");
   std::vector<std::string> left;
   for (const std::string& name : files.names()) {
     const bool weight = name.ends_with(".weight"), bias = name.ends_with(".bias");
-    const bool inside = std::any_of(layers.begin(), layers.end(), [&](const auto& at) { return name.starts_with(at); });
-    if ((weight || bias) && inside && !read.contains(name) && !(bias && is_zero(files, name))) left.push_back(name);
+    if ((weight || bias) && is_inside(name, layers, config.L) && !read.contains(name) &&
+        !(bias && is_zero(files, name)))
+      left.push_back(name);
   }
   if (left.empty()) return std::nullopt;
   return fmt::format(

@@ -9,6 +9,7 @@
 #include "io/hf_config.h"
 #include "io/quantised/source.h"
 #include "io/safetensors.h"
+#include "io/unserved/unserved.h"
 
 namespace fidelio {
 namespace {
@@ -45,8 +46,10 @@ void check_is_model_folder(const std::string& path) {
   check(folder || !fs::exists(path, ignored),
         "{} is a file: expected a model's folder (such as {}, where it holds config.json) or a .gguf file", path,
         fs::path(path).has_parent_path() ? fs::path(path).parent_path().string() : ".");
-  check(!folder || !is_missing(path + "/config.json"),
-        "{} is no model's folder: it holds neither config.json nor a .gguf file", path);
+  if (!folder || !is_missing(path + "/config.json")) return;
+  const std::string about = about_folder(path);
+  throw Error("{} is no model's folder: it holds neither config.json nor a .gguf file{}", path,
+              about.empty() ? "" : "; " + about);
 }
 
 bool same_bytes(const Tensor& a, const Tensor& b) {

@@ -10,6 +10,7 @@
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/json.h"
 
+#include "io/unserved/unserved.h"
 #include "io/weights_hash.h"
 
 namespace fidelio {
@@ -160,8 +161,12 @@ std::map<std::string, std::string> read_index(const std::string& path) {
 
 std::vector<std::string> glob_safetensors(const std::string& folder) {
   std::vector<std::string> paths;
-  for (const auto& item : std::filesystem::directory_iterator(folder))
-    if (item.path().extension() == ".safetensors") paths.push_back(item.path().string());
+  for (const auto& item : std::filesystem::directory_iterator(folder)) {
+    // Beside a model, or in its place, may lie an adapter of it and a copy under the names of Mistral's own code.
+    const std::string name = item.path().filename().string();
+    const bool other = name.starts_with("adapter_model") || name.starts_with("consolidated");
+    if (item.path().extension() == ".safetensors" && !other) paths.push_back(item.path().string());
+  }
   std::sort(paths.begin(), paths.end());
   return paths;
 }
@@ -228,8 +233,11 @@ Safetensors Safetensors::open(const std::string& path) {
   } catch (const std::filesystem::filesystem_error& e) {
     throw Error("cannot open {}: {}", path, e.code().message());
   }
-  check(!contents->files.empty(),
-        "{}: no *.safetensors file in this folder (other weight files must be converted first)", path);
+  if (contents->files.empty()) {
+    const std::string about = about_folder(path);
+    throw Error("{}: no *.safetensors file of a model in this folder: {}", path,
+                about.empty() ? "its weights are missing; download it again" : about);
+  }
   return Safetensors(std::move(contents));
 }
 

@@ -1,9 +1,12 @@
-// A GGUF file: its keys in every type, the config and tokenizer that they make, and every block of its tensors.
+// A GGUF file: its keys in every type, the config and tokenizer that they make, every block of its tensors, and the model
+// that all of it is.
 #include <nlohmann/json.hpp>
 
 #include "fuzz.h"
 #include "io/gguf/config.h"
 #include "io/gguf/file.h"
+#include "io/gguf/sampling.h"
+#include "io/gguf/source.h"
 #include "io/gguf/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -22,12 +25,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     fuzzing::try_to([&] { gguf::config_of(*file); });
     fuzzing::try_to([&] { gguf::tokenizer_files(*file); });
+    fuzzing::try_to([&] { gguf::unread_sampling(*file); });
     for (const auto& [name, tensor] : file->tensors()) {
       std::vector<float> values(static_cast<size_t>(tensor.type->elements));
       for (int64_t r = 0; r < tensor.rows; ++r)
         for (int64_t block = 0; block < tensor.columns / tensor.type->elements; ++block)
           tensor.type->decode(tensor.row(r) + block * tensor.type->bytes, values.data());
     }
+  });
+  fuzzing::try_to([&] {
+    const ModelSource source = gguf::open_source(input.path());
+    for (const std::string& name : source.tensors->names()) fuzzing::try_to([&] { source.tensors->get(name); });
+    for (const auto& [id, linear] : source.linears) fuzzing::try_to([&, &read = linear.read] { decode(read()); });
   });
   return 0;
 }

@@ -240,6 +240,13 @@ KeptColumns kept_columns(const Quantize& o, const ModelConfig& config) {
   return {spec.group, {}};
 }
 
+// Columns that are kept have codes of 8 bits, and so smaller scales than the others.
+std::map<LinearId, FormatSpec> kept_formats(std::map<LinearId, FormatSpec> formats) {
+  for (auto& [id, spec] : formats)
+    if (!is_outer(id)) spec.bits = 8;
+  return formats;
+}
+
 void quantize(Quantize o) {
   check(o.method == "gptq" || o.method == "rtn", "--method {}: expected gptq or rtn", o.method);
   ModelQuantizer how;
@@ -272,6 +279,7 @@ void quantize(Quantize o) {
     linears.push_back(report_of(q));
     weights.emplace(q.id, std::move(q.weight));
   };
+  check_half_scales(source, o.atom ? kept_formats(formats) : formats, pool);
   stages->next();
   if (how.method == Method::rtn) {
     quantize_model_rtn(source, how, pool, done);

@@ -71,6 +71,21 @@ TEST(HostileJson, ObjectsInTheirOrderAreSearchedFromEndToEnd) {
   for (const char* wrong : {"}:::", "]}:{\"a\":1", ":"}) EXPECT_THAT(message(wrong), HasSubstr("not valid JSON"));
 }
 
+// Every object that ends costs the same, however many its parent has already: as in a header of safetensors.
+TEST(HostileJson, ManyMembersTakeTimeByTheirNumber) {
+  std::string text = "{\"t\":{}";
+  for (int i = 0; i < 200'000; ++i) text += fmt::format(",\"t{}\":{{\"shape\":[1],\"at\":{{}}}}", i);
+  text += "}";
+  EXPECT_EQ(message_of_hostile(2 * text.size(), [&] { parse_unique_json(text, "x"); }), "");
+  EXPECT_EQ(message_of_hostile(2 * text.size(), [&] { parse_json(text, "x"); }), "");
+  text.insert(text.size() - 1, ",\"t7\":0");
+  EXPECT_THAT(message_of_hostile(2 * text.size(), [&] { parse_unique_json(text, "x"); }),
+              HasSubstr("\"t7\" stands twice"));
+  for (const char* wrong : {"{", "{\"a\"", "{\"a\":}", "{}}", "{\"a\":1e999}", ""})
+    EXPECT_THAT(message_of_hostile(0, [&] { parse_unique_json(wrong, "x"); }), HasSubstr("x: not valid JSON")) << wrong;
+  EXPECT_THAT(message_of_hostile(0, [] { parse_unique_json("[{}]", "x"); }), HasSubstr("expected a JSON object"));
+}
+
 TEST(HostileJson, MessagesShowTheTextAndNothingElse) {
   const std::string shown = refusal("{\"a\": \"\x1b]0;owned\x07" + std::string(100'000, 'x'));
   EXPECT_THAT(shown, HasSubstr("x.json: not valid JSON"));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <unordered_set>
+#include <set>
 #include <vector>
 
 #include "core/error.h"
@@ -58,14 +58,54 @@ void check_text(std::string_view text, const std::string& what, Meter& meter, in
   }
 }
 
+// Reads a text without building anything and throws where an object has a key twice. The library's own parser with a
+// callback would look through the whole parent at every object's end, which takes time with the square of its members.
+class UniqueKeys : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit UniqueKeys(const std::string& what) : what_(what) {}
+  bool start_object(size_t) override {
+    keys_.emplace_back();
+    return true;
+  }
+  bool end_object() override {
+    keys_.pop_back();
+    return true;
+  }
+  bool key(std::string& name) override {
+    check(keys_.back().insert(name).second, "{}: the key \"{}\" stands twice", what_, foreign(name));
+    return true;
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(int64_t) override { return true; }
+  bool number_unsigned(uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(nlohmann::json::binary_t&) override { return true; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  // The parser that builds the values says what is wrong.
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  const std::string& what_;
+  std::vector<std::set<std::string>>
+      keys_;  // of the objects that are open; a tree, as names may be made to share a hash
+};
+
 template <typename Json>
-Json parse(std::string_view text, const std::string& what, Meter& meter, int nesting) {
-  check_text(text, what, meter, nesting, std::is_same_v<Json, nlohmann::ordered_json>);
+Json build(std::string_view text, const std::string& what) {
   try {
     return Json::parse(text);
   } catch (const typename Json::exception& e) {
     throw Error("{}: not valid JSON: {}", what, foreign(e.what()));
   }
+}
+
+template <typename Json>
+Json parse(std::string_view text, const std::string& what, Meter& meter, int nesting) {
+  check_text(text, what, meter, nesting, std::is_same_v<Json, nlohmann::ordered_json>);
+  return build<Json>(text, what);
 }
 
 }  // namespace
@@ -85,28 +125,15 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::stri
 }
 
 nlohmann::json parse_unique_json(std::string_view text, const std::string& what, int nesting) {
-  using Json = nlohmann::json;
-  // Every key is held once more while its object is read.
-  Meter meter(what, kMaxWork, (kMaxMemory + text.size()) / 2);
+  Meter meter(what, kMaxWork, kMaxMemory + text.size());
   check_text(text, what, meter, nesting);
-  std::vector<std::unordered_set<std::string>> keys;
-  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
-    using Event = Json::parse_event_t;
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key) {
-      const auto& key = value.get_ref<const std::string&>();
-      check(keys.back().insert(key).second, "{}: the key \"{}\" stands twice", what, foreign(key));
-    }
-    return true;
-  };
-  try {
-    Json json = Json::parse(text, watch);
-    check(json.is_object(), "{}: expected a JSON object, got a JSON {}", what, json.type_name());
-    return json;
-  } catch (const Json::exception& e) {
-    throw Error("{}: not valid JSON: {}", what, foreign(e.what()));
+  {
+    UniqueKeys watch(what);  // it holds fewer bytes than the values will, and is gone before they are built
+    nlohmann::json::sax_parse(text, &watch);
   }
+  nlohmann::json json = build<nlohmann::json>(text, what);
+  check(json.is_object(), "{}: expected a JSON object, got a JSON {}", what, json.type_name());
+  return json;
 }
 
 nlohmann::json read_json_object(const std::string& path) {

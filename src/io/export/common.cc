@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "arch/stops.h"
+#include "formats/half_scales.h"
 #include "io/hf_config.h"
 #include "io/weights_hash.h"
 
@@ -49,6 +50,29 @@ std::vector<std::vector<LinearId>> fused_units(const ModelConfig& config) {
       units.back().insert(units.back().end(), ids.begin(), ids.end());
     }
   return units;
+}
+
+void check_half_scales(const Checkpoint& source, std::string_view target) {
+  for (LinearId id : linears_of(source.config())) {
+    const FormatSpec spec = source.format(id);
+    if (spec.kind != Kind::integer || spec.scale != ScaleKind::u8) continue;
+    const LinearWeight w = source.linear(id);
+    HalfTally tally;
+    for (int64_t r = 0; r < w.out; ++r) {
+      for (int64_t g = 0; g < spec.groups(w.in); ++g) {
+        const float scale = group_scale(w, r, g);
+        tally.group(scale, double{scale} * scale, is_half_scale(scale));
+      }
+      tally.end_row();
+    }
+    if (tally.loss().is_harmful())
+      refuse(source, id, target,
+             fmt::format(
+                 "{} of its {} rows have scales as {} as {:.2g}, which become FP16 numbers there and do not fit; "
+                 "compressed-tensors keeps scales of FP32",
+                 tally.loss().lost, tally.loss().rows, tally.loss().overflows ? "large" : "small", tally.loss().worst));
+    source.drop(id);
+  }
 }
 
 void check_fused(const Checkpoint& source, std::string_view target) {

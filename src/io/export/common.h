@@ -23,6 +23,8 @@ void pack_fields(std::span<const uint8_t> values, int bits, std::span<uint32_t> 
 // The linears of one matmul of a serving engine, in every layer: q k v, o, gate up, down; or all experts' gate, up and down.
 std::vector<std::vector<LinearId>> fused_units(const ModelConfig& config);
 // Throws where two of one unit differ in format, naming both.
+// Scales of 8 bits and one of FP32 a row become FP16 there: refuses where those do not hold them.
+void check_half_scales(const Checkpoint& source, std::string_view target);
 void check_fused(const Checkpoint& source, std::string_view target);
 
 inline bool is_outer(LinearId id) { return id.role == Role::embedding || id.role == Role::head; }

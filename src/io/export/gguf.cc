@@ -41,6 +41,10 @@ void GgufKeys::put_u32(std::string_view key, uint32_t value) {
   begin(key, kU32);
   append_u32(bytes_, value);
 }
+void GgufKeys::put_i32(std::string_view key, int32_t value) {
+  begin(key, kI32);
+  append_u32(bytes_, std::bit_cast<uint32_t>(value));
+}
 void GgufKeys::put_f32(std::string_view key, float value) {
   begin(key, kF32);
   append_u32(bytes_, std::bit_cast<uint32_t>(value));
@@ -417,9 +421,11 @@ std::vector<std::string> export_gguf(const Checkpoint& source, const std::string
   check(!std::filesystem::exists(file), "{} exists already; choose another output file or remove it", file);
   check_gguf_model(source);
   check_fits_gguf(source, exact);
+  check_half_scales(source, kGgufTarget);
   const std::vector<GgufTensor> tensors = tensors_of(source, exact);
   GgufKeys keys;
   put_model(keys, source, file_type_of(tensors));
+  put_sampling(keys, source.texts());
   keys.put_u32("general.alignment", kAlignment);
   const std::vector<std::string> notes = rounding_notes(source, exact);
   put_statement(keys, source, notes, tensors);

@@ -19,6 +19,7 @@ namespace fidelio::exporting {
 class GgufKeys {
  public:
   void put_u32(std::string_view key, uint32_t value);
+  void put_i32(std::string_view key, int32_t value);
   void put_f32(std::string_view key, float value);
   void put_bool(std::string_view key, bool value);
   void put_string(std::string_view key, std::string_view value);
@@ -43,6 +44,8 @@ void append_string(std::string& bytes, std::string_view text);
 void check_gguf_model(const Checkpoint& source);
 // general.* and the keys of the architecture.
 void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type);
+// general.sampling.*, from generation_config.json.
+void put_sampling(GgufKeys& keys, const TextFiles& files);
 bool rows_in_pairs(const ModelConfig& config);  // of q and k (io/gguf/config.h)
 
 // tokenizer.ggml.* and tokenizer.chat_template from these files, for a vocabulary of `v` rows (ids without a

@@ -6,6 +6,8 @@
 #include "io/export/common.h"
 #include "io/export/gguf.h"
 #include "io/gguf/config.h"
+#include "io/gguf/sampling.h"
+#include "text/chat_template.h"
 
 namespace fidelio::exporting {
 namespace {
@@ -114,6 +116,23 @@ void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
   }
   if (c.rope.type == RopeType::yarn)
     keys.put_u32(key("rope.scaling.original_context_length"), number(c.rope.original_max_positions));
+}
+
+// What generation_config.json leaves open stays open. Its repetition penalty is of the whole context (-1), llama.cpp's own
+// of the last 64 tokens.
+void put_sampling(GgufKeys& keys, const TextFiles& files) {
+  const GenerationDefaults said = GenerationDefaults::load(files);
+  const auto key = [](std::string_view name) { return std::string(gguf::kSampling) + std::string(name); };
+  const auto put = [&](std::string_view name, const std::optional<double>& value) {
+    if (value) keys.put_f32(key(name), static_cast<float>(*value));
+  };
+  put("temp", said.do_sample == false ? std::optional<double>(0) : said.temperature);
+  put("penalty_repeat", said.repetition_penalty);
+  if (said.repetition_penalty) keys.put_i32(key("penalty_last_n"), -1);
+  if (said.do_sample == false) return;  // greedy, whatever else it says
+  if (said.top_k) keys.put_i32(key("top_k"), static_cast<int32_t>(std::clamp<int64_t>(*said.top_k, 0, INT32_MAX)));
+  put("top_p", said.top_p);
+  put("min_p", said.min_p);
 }
 
 }  // namespace fidelio::exporting

@@ -191,6 +191,7 @@ json gptq_json(const Checkpoint& source, bool planar) {
 
 std::vector<std::string> export_gptq(const Checkpoint& source, const std::string& folder, ServingProfile profile) {
   check_fits_gptq(source, profile);
+  check_half_scales(source, kGptqTarget);
   const std::vector<LinearId> ids = linears_of(source.config());
   const bool planar = std::any_of(ids.begin(), ids.end(), [&](LinearId id) {
     const FormatSpec spec = source.format(id);

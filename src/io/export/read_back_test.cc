@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/file.h"
+#include "core/foreign/units.h"
 #include "io/export/export_fixture.h"
 #include "io/export/gguf.h"
 #include "io/gguf/tokenizer.h"
@@ -141,8 +142,15 @@ TEST_F(ReadBackTest, GgufIsWhatTheFileSays) {
       ASSERT_EQ(values[i], file.element(entry, static_cast<int64_t>(i))) << to_string(id) << " " << i;
     EXPECT_EQ(to_string(read.format(id)), "f32");
   }
-  EXPECT_THAT(read.notes(),
-              testing::ElementsAre(HasSubstr("1 linears of type Q4_1"), HasSubstr("1 linears of type Q5_1")));
+  // The two linears have 64 x 64 weights: 4 bytes each in place of blocks of 20 and of 24 bytes for 32. The others stay.
+  int64_t stored = 0;
+  for (const auto& [name, entry] : file.tensors)
+    if (entry.type != 0) stored += entry.sizes[0] * entry.sizes[1] / 32 * file.block_bytes.at(entry.type);
+  const int64_t used = stored + 2 * 64 * 64 * 4 - 64 * 64 / 32 * (20 + 24);
+  EXPECT_THAT(read.notes(), testing::ElementsAre(fmt::format(
+                                "Q4_1, Q5_1 tensors are expanded to 32 bits: this model will use {} instead of {}. Use "
+                                "the original or a Q8_0 file to avoid that.",
+                                bytes_text(used), bytes_text(stored))));
 }
 
 // Scales that are powers of two make every minimum exact: then the codes are what they were.

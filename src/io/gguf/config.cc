@@ -8,6 +8,7 @@
 #include <set>
 
 #include "arch/model_config.h"
+#include "io/unserved/unserved.h"
 
 namespace fidelio::gguf {
 namespace {
@@ -51,8 +52,8 @@ const Family& family_of(const File& file) {
     if (family.name == *name && (family.model_type == "mixtral" || !mixtral)) return family;
     if (family.model_type != "mixtral") known += fmt::format("{}{}", known.empty() ? "" : ", ", family.name);
   }
-  throw Error("{}: key \"general.architecture\": {} is not supported; supported are {}", file.path(), shown(*name),
-              known);
+  throw Error("{}: key \"general.architecture\": {} is not supported{}", file.path(), shown(*name),
+              about_unserved_model(*name, known));
 }
 
 // The keys of one architecture; remembers which were asked for.
@@ -235,9 +236,6 @@ void put_experts(json& config, Keys& keys, const Family& family, int64_t layers)
   if (family.name == "qwen3moe") config["moe_intermediate_size"] = config["intermediate_size"];
 }
 
-// An FP32 number as its shortest decimal, which is what the model's authors wrote.
-json written(double value) { return json::parse(fmt::format("{}", static_cast<float>(value))); }
-
 void put_family(json& config, Keys& keys, const Family& family, int64_t layers, int64_t head_dim) {
   if (family.name == "granite" || family.name == "granitemoe") {
     config["embedding_multiplier"] = written(keys.number("embedding_scale").value_or(1));
@@ -285,6 +283,8 @@ const char* dtype_of(const File& file) {
 }
 
 }  // namespace
+
+json written(double value) { return json::parse(fmt::format("{}", static_cast<float>(value))); }
 
 bool rows_are_paired(std::string_view architecture) {
   const auto* const family = std::ranges::find(kFamilies, architecture, &Family::name);

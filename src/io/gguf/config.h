@@ -9,6 +9,8 @@
 namespace fidelio::gguf {
 
 nlohmann::json config_of(const File& file);
+// An FP32 number as its shortest decimal, which is what the model's authors wrote.
+nlohmann::json written(double value);
 
 // llama.cpp's "llama" (and what it derives from that) rotates dimensions (2i, 2i+1) of a head together, Hugging Face's
 // models (i, i + e/2): rows of q and k are stored in another order. True where that is so of a general.architecture.

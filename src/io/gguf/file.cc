@@ -47,6 +47,15 @@ size_t fixed_size(uint32_t type) {
   }
 }
 
+const BlockType* read_type(uint32_t number, const std::string& where) {
+  const BlockType* type = block_type(number);
+  const std::string_view name = name_of_unread_type(number);
+  check(type != nullptr,
+        "{}: type {}{} is not read here; give a file of Q8_0 or the original model. Those that are: {}", where, number,
+        name.empty() ? std::string() : fmt::format(" ({})", name), known_block_types());
+  return type;
+}
+
 }  // namespace
 
 std::string shown(std::string_view text) {
@@ -165,10 +174,7 @@ void File::read_tensors(Reader& reader, uint64_t count) {
       if (i == 1) m.rows_each = m.rows;
     }
     const auto type = reader.number<uint32_t>("a tensor's type");
-    m.type = block_type(type);
-    check(m.type != nullptr, "{}: type {}{} is not read here; those that are: {}", where, type,
-          name_of_unread_type(type).empty() ? std::string() : fmt::format(" ({})", name_of_unread_type(type)),
-          known_block_types());
+    m.type = read_type(type, where);
     check(m.columns % m.type->elements == 0, "{}: {} columns are no whole {} blocks of {}", where, m.columns,
           m.type->name, m.type->elements);
     int64_t bytes = 0;
@@ -235,6 +241,7 @@ std::optional<int64_t> File::integer_of(uint32_t type, const std::byte* data) {
 }
 
 std::optional<double> File::number_of(uint32_t type, const std::byte* data) {
+  if (const auto integer = integer_of(type, data)) return static_cast<double>(*integer);
   const double value = type == kF32   ? static_cast<double>(read_as<float>(data))
                        : type == kF64 ? read_as<double>(data)
                                       : std::nan("");

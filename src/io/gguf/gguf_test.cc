@@ -1,6 +1,7 @@
 // GGUF blocks against the gguf Python package (tools/make_gguf_goldens.py), and files that are damaged.
 #include <gmock/gmock.h>
 
+#include <bit>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -121,6 +122,64 @@ TEST_F(GgufFiles, EveryByteLevelStepHasTheFieldsThatOtherReadersWant) {
       EXPECT_TRUE(step.contains(field)) << step << " lacks " << field;
   }
   EXPECT_EQ(found, 2);
+}
+
+// What the model's makers recommend goes into the file and comes out of it.
+TEST_F(GgufFiles, RecommendedSamplingGoesBothWays) {
+  const auto exported = [&](const char* generation_config) {
+    for (const char* name : {"/ours", "/source/model.safetensors", "/model.gguf"})
+      std::filesystem::remove_all(root_ + name);
+    write("generation_config.json", generation_config);
+    export_gguf(make({}), path(), true);
+    return json::parse(tokenizer_files(*File::open(path())).at("generation_config.json"));
+  };
+  const json all = {{"do_sample", true}, {"temperature", 0.6}, {"top_k", 20},
+                    {"top_p", 0.95},     {"min_p", 0.05},      {"repetition_penalty", 1.1}};
+  json read = exported(all.dump().c_str());
+  EXPECT_THAT(Checkpoint::open(path()).notes(), testing::IsEmpty());
+  const json keys = Gguf(path()).keys;
+  EXPECT_EQ(keys["general.sampling.temp"], 0.6f);
+  EXPECT_EQ(keys["general.sampling.top_k"], 20);
+  EXPECT_EQ(keys["general.sampling.penalty_last_n"], -1);  // of the whole context, as transformers has it
+  read.erase("eos_token_id");
+  EXPECT_EQ(read, all);
+  EXPECT_EQ(exported(R"({"do_sample": false, "temperature": 0.6, "top_k": 20})")["do_sample"], false);
+  EXPECT_FALSE(Gguf(path()).keys.contains("general.sampling.top_k"));
+  EXPECT_EQ(exported(R"({"eos_token_id": 4})"), (json{{"eos_token_id", {4}}}));
+}
+
+// Keys of llama.cpp's own: an answer must not change without a word.
+TEST_F(GgufFiles, SamplingThatIsNotDoneHereIsNamed) {
+  const auto notes = [&](const std::string& keys, uint64_t count) {
+    const uint64_t all = Gguf(path()).keys.size() + count;
+    std::ofstream(path(), std::ios::binary) << whole_.substr(0, 16) + u64(all) + keys + whole_.substr(24);
+    const std::vector<std::string> said = Checkpoint::open(path()).notes();
+    std::ofstream(path(), std::ios::binary) << whole_;
+    return said;
+  };
+  const auto f32 = [](const std::string& name, float value) {
+    const std::string key = "general.sampling." + name;
+    return u64(key.size()) + key + u32(6) + u32(std::bit_cast<uint32_t>(value));
+  };
+  const auto i32 = [](const std::string& name, uint32_t value) {
+    const std::string key = "general.sampling." + name;
+    return u64(key.size()) + key + u32(5) + u32(value);
+  };
+  // Alignment of the data depends on the header's length, so that keys are added in multiples of 32 bytes.
+  const auto padded = [](std::string keys) {
+    const size_t empty = 8 + 1 + 4 + 8, rest = (keys.size() + empty) % 32;
+    return keys + u64(1) + "x" + u32(8) + u64((32 - rest) % 32) + std::string((32 - rest) % 32, ' ');
+  };
+  EXPECT_THAT(notes(padded(i32("top_k", 1)), 2), testing::IsEmpty());
+  EXPECT_THAT(notes(padded(i32("mirostat", 0) + f32("mirostat_tau", 5) + i32("penalty_last_n", 64)), 4),
+              testing::IsEmpty());
+  EXPECT_THAT(notes(padded(i32("mirostat", 2) + f32("mirostat_tau", 5)), 3),
+              testing::ElementsAre(
+                  AllOf(HasSubstr("not done here"), HasSubstr("mirostat\", \"general.sampling.mirostat_tau"))));
+  EXPECT_THAT(notes(padded(f32("xtc_probability", 0.5f)), 2), testing::ElementsAre(HasSubstr("xtc_probability")));
+  EXPECT_THAT(notes(padded(i32("penalty_last_n", 64) + f32("penalty_repeat", 1.1f)), 3),
+              testing::ElementsAre(HasSubstr("penalty_last_n")));
+  EXPECT_THAT(notes(padded(i32("novelty", 64)), 2), testing::ElementsAre(HasSubstr("novelty")));
 }
 
 // Cut anywhere or with any byte changed, a file is refused with an Error or read: it never ends the program.

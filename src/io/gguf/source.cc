@@ -1,13 +1,16 @@
 #include "io/gguf/source.h"
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/foreign/json.h"
+#include "core/foreign/units.h"
 #include "io/checkpoint.h"
 #include "io/gguf/config.h"
 #include "io/gguf/names.h"
+#include "io/gguf/sampling.h"
 #include "io/gguf/tokenizer.h"
 #include "io/hf_config.h"
 #include "io/weights_hash.h"
@@ -287,14 +290,24 @@ TextFiles texts_of(const File& file) {
   return {file.path(), std::move(texts)};
 }
 
-// One line for each type of block that had to be decoded.
-std::vector<std::string> notes_of(const std::map<std::string, int>& decoded) {
-  std::vector<std::string> notes;
-  for (const auto& [type, count] : decoded)
-    notes.push_back(
-        fmt::format("{} linears of type {} are decoded to F32, as no format here holds them exactly", count, type));
-  return notes;
-}
+// What it costs that no format here holds some types of block exactly.
+struct Expanded {
+  std::set<std::string_view> types;
+  int64_t stored = 0, used = 0;  // bytes of all linears: in the file, and as they are here
+
+  void add(const StoredMatrix& m, const FormatSpec& spec, int64_t rows) {
+    if (spec.kind == Kind::f32 && m.type->elements > 1) types.insert(m.type->name);
+    stored += rows * m.row_bytes();
+    used += stored_bytes(spec, rows, m.columns);
+  }
+  std::vector<std::string> notes() const {
+    if (types.empty()) return {};
+    return {fmt::format(
+        "{} tensors are expanded to 32 bits: this model will use {} instead of {}. Use the original or a Q8_0 file to "
+        "avoid that.",
+        fmt::join(types, ", "), bytes_text(used), bytes_text(stored))};
+  }
+};
 
 }  // namespace
 
@@ -304,11 +317,11 @@ ModelSource open_source(const std::string& path) {
   const ModelConfig config = load_config(source.texts);
   Finder finder(file, config);
   auto vectors = std::make_shared<Vectors>(file);
-  std::map<std::string, int> decoded;
+  Expanded expanded;
   for (LinearId id : linears_of(config)) {
     const Rows rows = finder.matrix(id);
     const FormatSpec spec = format_of(rows);
-    if (spec.kind == Kind::f32 && rows.matrix.type->elements > 1) ++decoded[std::string(rows.matrix.type->name)];
+    expanded.add(rows.matrix, spec, rows.count);
     source.linears[id] = {spec,
                           [rows, spec] { return spec.is_dense() ? read_dense(rows, spec) : read_integer(rows, spec); }};
     if (has_bias(config, id.role)) vectors->add(bias_name(id), finder.bias(id), 0);
@@ -323,7 +336,8 @@ ModelSource open_source(const std::string& path) {
     finder.use(name);  // the configuration has them
   finder.refuse_unused();
   source.tensors = vectors;
-  source.notes = notes_of(decoded);
+  source.notes = expanded.notes();
+  std::ranges::copy(unread_sampling(*file), std::back_inserter(source.notes));
   return source;
 }
 

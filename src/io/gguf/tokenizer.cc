@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "io/gguf/names.h"
+#include "io/gguf/sampling.h"
 #include "io/gguf/splitting.h"
 
 namespace fidelio::gguf {
@@ -204,14 +205,17 @@ json tokenizer_config(const File& file, const Vocabulary& v, bool bpe) {
 }
 
 // Ids that end an answer: eos, end of turn and end of message, and those that are known by their text. Many chat models
-// end a turn with another token than eos, and their files say no more of it than its text.
+// end a turn with another token than eos, and their files say no more of it than its text. And how to sample, where the file
+// says that.
 json generation_config(const File& file, const Vocabulary& v) {
   std::set<int64_t> stop;
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
     if (named_token(file, v, key)) stop.insert(*file.integer(key));
   for (size_t i = 0; i < v.tokens.size(); ++i)
     if (ends_an_answer(v.tokens[i])) stop.insert(static_cast<int64_t>(i));
-  return stop.empty() ? json::object() : json{{"eos_token_id", stop}};
+  json config = recommended_sampling(file);
+  if (!stop.empty()) config["eos_token_id"] = stop;
+  return config;
 }
 
 std::string text_of(const File& file, const json& value) {

@@ -52,22 +52,88 @@ struct Method {
   std::function<std::unique_ptr<PackedLinear>(const TensorFiles&, const Place&)> open;
 };
 
+// The weights' part of every group of compressed-tensors that quantises weights.
+std::vector<json> quantised_weights(const json& config) {
+  std::vector<json> all;
+  if (const auto groups = config.find("config_groups"); groups != config.end() && groups->is_object())
+    for (const auto& [name, group] : groups->items())
+      if (json weights = group.is_object() ? group.value("weights", json()) : json(); weights.is_object())
+        all.push_back(std::move(weights));
+  return all;
+}
+
 std::vector<int> widths_of(const json& config, const std::string& where) {
   std::set<int> widths;
-  if (const auto groups = config.find("config_groups"); groups != config.end() && groups->is_object())
-    for (const auto& [name, group] : groups->items()) {
-      const json weights = group.is_object() ? group.value("weights", json()) : json();
-      if (!weights.is_object()) continue;
-      const json bits = weights.value("num_bits", json());
-      check(
-          bits.is_number_integer() && bits >= 2 && bits <= 8 && text_of(weights, "type") == "int",
+  for (const json& weights : quantised_weights(config)) {
+    const json bits = weights.value("num_bits", json());
+    check(bits.is_number_integer() && bits >= 2 && bits <= 8 && text_of(weights, "type") == "int",
           "{}: quantization_config: the weights of one of its groups are not integers of 2 to 8 bits, which alone are "
-          "read here",
-          where);
-      widths.insert(bits.get<int>());
-    }
-  check(!widths.empty(), "{}: quantization_config has no config_groups with weights", where);
+          "read here, but {} of {} bits; give the original checkpoint, or one of integers (W4A16, W8A16)",
+          where, foreign(weights.value("type", json()).dump()), foreign(bits.dump()));
+    widths.insert(bits.get<int>());
+  }
   return {widths.begin(), widths.end()};
+}
+
+// Whether a configuration quantises no weight: what llm-compressor and ModelOpt write where the cache alone is quantised.
+bool keeps_weights(const json& config) {
+  const std::string name = text_of(config, "quant_method");
+  if (name == "compressed-tensors") return quantised_weights(config).empty();
+  return name == "modelopt" && config.contains("kv_cache_scheme") && text_of(config, "quant_algo").empty();
+}
+
+void check_not_sparse(const json& config, const std::string& where) {
+  const json sparsity = config.value("sparsity_config", json());
+  const std::string format = sparsity.is_object() ? text_of(sparsity, "format") : "";
+  check(format.empty() || format == "dense",
+        "{}: quantization_config: its weights are stored without their zeros (sparsity_config: {}), which is not read "
+        "here; expected \"dense\"",
+        where, foreign(format));
+}
+
+// The keys by which earlier writers of AWQ and GPTQ said what they are and how they group, in today's words.
+void use_todays_keys(json& config) {
+  const bool awq = config.contains("w_bit") || config.contains("q_group_size");
+  if (awq && !config.contains("group_size")) config["group_size"] = config.value("q_group_size", json());
+  if (config.value("is_marlin_format", json()) == true) config["checkpoint_format"] = "marlin";
+  if (config.contains("quant_method")) return;
+  if (awq) config["quant_method"] = "awq";
+  if (config.contains("desc_act") || config.contains("checkpoint_format")) config["quant_method"] = "gptq";
+}
+
+// GPTQ's first writers and AutoAWQ's said how a folder is quantised in a file of its own.
+struct Stated {
+  json config;
+  std::string file;
+};
+std::optional<Stated> stated_beside(const TextFiles& texts) {
+  for (const char* file : {"quantize_config.json", "quant_config.json"}) {
+    const auto text = texts.read(file);
+    if (!text) continue;
+    json config = parse_json(*text, texts.path(file));
+    if (!config.is_object()) continue;
+    use_todays_keys(config);
+    return Stated{std::move(config), file};
+  }
+  return std::nullopt;
+}
+
+// ModelOpt says it in a file of its own too, in other words.
+void take_modelopts_file(json& config, TextFiles& texts) {
+  constexpr const char* kFile = "hf_quant_config.json";
+  const auto text = config.is_object() && !config.contains("quantization_config") ? texts.read(kFile) : std::nullopt;
+  if (!text) return;
+  const json said = parse_json(*text, texts.path(kFile));
+  const json quantisation = said.is_object() ? said.value("quantization", json()) : json();
+  if (!quantisation.is_object()) return;
+  config["quantization_config"] = {{"quant_method", "modelopt"},
+                                   {"quant_algo", quantisation.value("quant_algo", json())},
+                                   {"kv_cache_scheme", quantisation.value("kv_cache_quant_algo", json())}};
+  texts.put("config.json", config.dump(2));
+}
+
+bool has_codes(const TensorFiles& files) {
+  return std::ranges::any_of(files.names(), [](const std::string& name) { return name.ends_with(".qweight"); });
 }
 
 // Every "group_size" of a configuration: the one of all, those of compressed-tensors' config_groups, those of GPTQ's
@@ -149,6 +215,10 @@ void rename_older_key(json& config, TextFiles& texts) {
   texts.put("config.json", config.dump(2));
 }
 
+bool quantises_cache(const json& config) {
+  return config.contains("kv_cache_scheme") && !config["kv_cache_scheme"].is_null();
+}
+
 // One line for each reason why codes were decoded.
 std::vector<std::string> notes_of(const json& config, const std::map<std::string, int>& decoded) {
   std::vector<std::string> notes;
@@ -156,30 +226,31 @@ std::vector<std::string> notes_of(const json& config, const std::map<std::string
     notes.push_back(fmt::format("{} linears are decoded to F32: {}", count, why));
   if (quantises_activations(config))
     notes.push_back("its activations are meant to be quantised too; here they are as --activations says");
+  if (quantises_cache(config))
+    notes.push_back(
+        "its keys and values are meant to be quantised too, by scales of its own, which are not read; here they are as "
+        "--kv says");
   return notes;
 }
 
-}  // namespace
+// A folder as it is, but for how it may be quantised.
+ModelSource open_plain(ModelSource source, const json& quantisation) {
+  load_config(source.texts);  // what is wrong with it is said before anything about the weights
+  source.tensors = std::make_shared<const Safetensors>(Safetensors::open(source.texts.name()));
+  if (quantisation.is_null())
+    check(
+        !has_codes(*source.tensors),
+        "{}: it holds codes of GPTQ or AWQ (tensors named .qweight), and nothing says how they are laid out: expected "
+        "\"quantization_config\" in config.json, or quantize_config.json or quant_config.json beside it",
+        source.texts.name());
+  else if (quantisation.is_object())
+    source.notes = notes_of(quantisation, {});
+  return source;
+}
 
-ModelSource open_source(const std::string& folder) {
-  ModelSource source{folder, nullptr, {}, "", {}};
-  json config = parse_json(source.texts.require("config.json"), source.texts.path("config.json"));
-  rename_older_key(config, source.texts);
-  const json quantisation = config.is_object() ? config.value("quantization_config", json()) : json();
-  const std::string method = quantisation.is_object() ? text_of(quantisation, "quant_method") : "";
-  const bool read_here = method == "gptq" || method == "awq" || method == "compressed-tensors";
-  if (!read_here) {
-    load_config(source.texts);  // what is wrong with it is said before anything about the weights
-    source.tensors = std::make_shared<const Safetensors>(Safetensors::open(folder));
-    return source;
-  }
-  const std::string where = source.texts.path("config.json");
-  const Method how = method_of(quantisation, where);
-  config.erase("quantization_config");
-  source.texts.put("config.json", config.dump(2));
-  source.quantised_by = method;
+// The linears that the method quantised, in our formats.
+void read_linears(ModelSource& source, const Method& how, const json& quantisation, const std::string& where) {
   const ModelConfig model = load_config(source.texts);
-  source.tensors = std::make_shared<const Safetensors>(Safetensors::open(folder));
   std::map<std::string, int> decoded;
   for (LinearId id : linears_of(model)) {
     const Place place = place_of(model, id, *source.tensors, how.suffixes);
@@ -190,8 +261,45 @@ ModelSource open_source(const std::string& folder) {
     if (!why.empty()) ++decoded[why];
     source.linears[id] = {format, [packed, format] { return read(*packed, format); }};
   }
-  check(!source.linears.empty(), "{}: \"quantization_config\" says {}, but no linear has tensors of it", where, method);
+  check(!source.linears.empty(), "{}: \"quantization_config\" says {}, but no linear has tensors of it", where,
+        how.name);
   source.notes = notes_of(quantisation, decoded);
+}
+
+}  // namespace
+
+ModelSource open_source(const std::string& folder) {
+  ModelSource source{folder, nullptr, {}, "", {}};
+  json config = parse_json(source.texts.require("config.json"), source.texts.path("config.json"));
+  rename_older_key(config, source.texts);
+  take_modelopts_file(config, source.texts);
+  json quantisation = config.is_object() ? config.value("quantization_config", json()) : json();
+  std::string where = source.texts.path("config.json");
+  if (quantisation.is_object()) use_todays_keys(quantisation);
+  if (quantisation.is_null() && config.is_object())
+    if (const auto stated = stated_beside(source.texts)) {
+      load_config(source.texts);
+      if (has_codes(Safetensors::open(folder))) {
+        quantisation = config["quantization_config"] = stated->config;
+        source.texts.put("config.json", config.dump(2));
+        where = source.texts.path(stated->file);
+      }
+    }
+  const std::string method = quantisation.is_object() ? lower_case(text_of(quantisation, "quant_method")) : "";
+  const bool keeps = quantisation.is_object() && keeps_weights(quantisation);
+  const bool read_here = method == "gptq" || method == "awq" || method == "compressed-tensors";
+  if (keeps || read_here) {
+    check_not_sparse(quantisation, where);
+    config.erase("quantization_config");
+    source.texts.put("config.json", config.dump(2));
+  }
+  if (keeps || !read_here) return open_plain(std::move(source), quantisation);
+  quantisation["quant_method"] = method;
+  const Method how = method_of(quantisation, where);
+  source.quantised_by = method;
+  load_config(source.texts);
+  source.tensors = std::make_shared<const Safetensors>(Safetensors::open(folder));
+  read_linears(source, how, quantisation, where);
   return source;
 }
 
