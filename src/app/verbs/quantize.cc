@@ -257,8 +257,8 @@ void quantize(Quantize o) {
   KeptColumns kept = kept_columns(o, source.config());
   if (o.atom) how.kept = &kept;
 
-  nlohmann::json provenance = {
-      {"source_sha256", source.sha256()}, {"method", o.method}, {"format", o.format}, {"embedding", o.embedding}};
+  nlohmann::json provenance = about_source(source);
+  provenance.update({{"method", o.method}, {"format", o.format}, {"embedding", o.embedding}});
   if (o.rotate) provenance.update({{"rotation", "hadamard"}, {"seed", o.seed}});
   if (o.atom) provenance["kept_columns"] = kept.count;
   if (o.view_bits > 0) provenance.update({{"view_bits", o.view_bits}, {"view_weight", o.view_weight}});
