@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "core/progress.h"
 #include "core/thread_pool.h"
+#include "runtime/texts/bundled.h"
 
 namespace fidelio::app {
 namespace {
@@ -205,14 +206,13 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
 
 // Where the text of a certificate lies: where it says, or, if that is of another machine, with what comes with fidelio.
 std::vector<std::string> find_text(const Certify& o, const Claim& claim) {
-  namespace fs = std::filesystem;
   std::vector<std::string> found;
   for (const std::string& source : claim.sources) {
-    if (fs::exists(parse_text_source(source).path)) {
+    if (text_exists(parse_text_source(source).path)) {
       found.push_back(source);
       continue;
     }
-    const std::string name = fs::path(source).filename().string();
+    const std::string name = std::filesystem::path(source).filename().string();
     const size_t colon = std::min(name.rfind(':'), name.size());
     try {
       found.push_back(bundled_text(name.substr(0, colon)) + name.substr(colon));

@@ -8,6 +8,7 @@
 #include "quant/quantize_model.h"
 #include "quant/rotation.h"
 #include "runtime/dataset.h"
+#include "runtime/texts/bundled.h"
 #include "train/block.h"
 #include "train/salience.h"
 
