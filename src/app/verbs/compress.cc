@@ -5,6 +5,7 @@
 
 #include "app/about.h"
 #include "app/drafts/draft_verb.h"
+#include "app/options/card.h"
 #include "app/options/common.h"
 #include "app/options/questions.h"
 #include "app/options/task_target.h"
@@ -170,6 +171,8 @@ void compress(const CompressOptions& o) {
     throw;
   }
   if (!ranks->first()) return;
+  if (!o.dry_run)
+    for (const std::string& out : job.outputs()) add_card(out, model.checkpoint.texts());
   if (o.draft && !o.dry_run) choose_drafts(o, report);
   write_json(o.json, report);
   if (o.dry_run || quiet(o.json)) return;

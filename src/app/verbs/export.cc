@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <map>
 
+#include "app/options/card.h"
 #include "app/options/common.h"
 #include "app/options/suggest.h"
 #include "core/foreign/foreign_text.h"
@@ -86,6 +87,16 @@ std::vector<std::string> gathered(const std::vector<std::string>& notes) {
   return lines;
 }
 
+// An export holds what the checkpoint holds, so its card says the same, but for its size and how it is run.
+void add_export_card(const Export& o, const Checkpoint& source, const std::vector<std::string>& notes) {
+  CardFacts facts = facts_of_run(source, source.texts());
+  facts.name = folder_name(o.out);
+  facts.bytes = bytes_of(o.out, ".safetensors");
+  facts.target = o.target;
+  facts.notes = gathered(notes);
+  write_card(o.out, facts);
+}
+
 void run_export(const Export& o) {
   check(o.target == "compressed-tensors" || o.target == "gptq" || o.target == "gguf",
         "--to {}: expected compressed-tensors, gptq or gguf{}", o.target, instead_of(o.target));
@@ -102,6 +113,7 @@ void run_export(const Export& o) {
     stages.next();
     notes = write_export(o, source);
   }
+  if (o.target != "gguf") add_export_card(o, source, notes);
   const int64_t bytes = bytes_of(o.out);
   const std::string warning = size_warning(o, source);
   nlohmann::json warnings = nlohmann::json::array();

@@ -1,3 +1,4 @@
+#include "app/options/card.h"
 #include "app/options/common.h"
 #include "app/options/texts.h"
 #include "compress/preflight.h"
@@ -122,7 +123,8 @@ Dataset calibration_data(const Quantize& o, const Checkpoint& source, int64_t co
 bool is_outer(LinearId id) { return id.role == Role::embedding || id.role == Role::head; }
 
 // Embedding and head see every token, and in small models are a fifth of the file: eight bits cost them next to nothing.
-constexpr const char* kEmbeddingFormat = "int8g64zs8";
+// This is Q8_0 of a GGUF file bit for bit, so an export to llama.cpp holds it as it is; vLLM and transformers hold them in BF16.
+constexpr const char* kEmbeddingFormat = "int8g32";
 
 std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quantize& o) {
   std::map<LinearId, FormatSpec> formats;
@@ -285,6 +287,7 @@ void quantize(Quantize o) {
   stages.reset();  // what follows is printed
 
   const Checkpoint made = Checkpoint::open(o.out);
+  write_card(o.out, facts_of_run(made, source.texts()));
   const nlohmann::json report = {
       {"output", o.out},
       {"file_bytes", made.file_bytes()},
