@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything a person does here: ./do deps | build | demo | test | bench | fmt | lint | asan | fuzz | cuda
+# Everything a person does here: ./do deps | build | package | demo | test | bench | fmt | lint | asan | fuzz | cuda
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -9,8 +9,8 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time
 # Debian packages of the build, the tests and the tools.
 packages=(g++ cmake ninja-build ccache pkg-config git
   nlohmann-json3-dev libfmt-dev libspdlog-dev libcli11-dev libopenblas-dev libonig-dev libutf8proc-dev
-  libedit-dev libssl-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev libboost-dev
-  clang clang-format libclang-rt-14-dev)
+  libedit-dev libssl-dev zlib1g-dev libopenmpi-dev openmpi-bin libgtest-dev libgmock-dev libboost-dev
+  clang clang-format libclang-rt-14-dev dpkg-dev)
 
 deps() {
   local missing=() p
@@ -34,6 +34,14 @@ configure_and_build() {  # preset targets...
 }
 
 build() { configure_and_build cpu fidelio; }
+
+# build/package/fidelio_VERSION_amd64.deb for `apt install ./FILE` on Debian 12, and the same files as a .tar.gz.
+package() {
+  build
+  (cd build && cpack -G 'DEB;TGZ' -B package >package.log 2>&1) || { cat build/package.log; return 1; }
+  rm -rf build/package/_CPack_Packages
+  ls -l build/package/fidelio*
+}
 
 demo() {
   deps
@@ -110,7 +118,7 @@ lint() {
 cuda() { configure_and_build cuda "$@"; }  # targets, e.g. cuda_test; nothing: everything
 
 case "${1:-}" in
-  deps | build | demo | bench | fmt | lint | asan | fuzz | cuda) "$@" ;;
+  deps | build | package | demo | bench | fmt | lint | asan | fuzz | cuda) "$@" ;;
   test) shift; tests "$@" ;;
-  *) echo "usage: ./do deps|build|demo|test|bench|fmt|lint|asan|fuzz|cuda"; exit 2 ;;
+  *) echo "usage: ./do deps|build|package|demo|test|bench|fmt|lint|asan|fuzz|cuda"; exit 2 ;;
 esac

@@ -38,7 +38,8 @@ CommandResult run(const TestFolder& folder, const std::string& command) {
 
 std::string bytes_of(const std::string& folder) {
   std::string all;
-  for (const std::string& name : entries(folder)) all += name + "\n" + read_text_file(folder + "/" + name) + "\n";
+  for (const std::string& name : entries(folder))  // The card names the command, which is another one.
+    if (name != "README.md") all += name + "\n" + read_text_file(folder + "/" + name) + "\n";
   return all;
 }
 
@@ -453,6 +454,12 @@ TEST(Compress, ACertificateOfOneWindowAndOfATextThatMoved) {
   const std::string model = "'" + source_path("models/quill-1m") + "'";
   run(folder, "fidelio compress " + kFew + "--bits 9 --certificate-windows 1 -o one");
   EXPECT_THAT(run(folder, "fidelio certify one --reference " + model).out, HasSubstr("The certificate holds"));
+  // The card came with the model; certify writes it anew, and over nothing.
+  EXPECT_THAT(read_text_file(folder / "one/README.md"), HasSubstr("**Not tested**"));
+  const std::string card = "fidelio certify one --reference " + model + " --card card.md";
+  run(folder, card);
+  EXPECT_THAT(read_text_file(folder / "card.md"), HasSubstr("**Not tested**"));
+  EXPECT_THAT(run_command(folder.path(), card).err, HasSubstr("--card card.md: there is such a file"));
   std::filesystem::rename(folder / "short.txt", folder / "moved.txt");
   const CommandResult refused = run_command(folder.path(), "fidelio certify one --reference " + model);
   EXPECT_THAT(refused.err, HasSubstr("the text short.txt, which is not there: say by --text where it lies now"));

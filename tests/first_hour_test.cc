@@ -110,8 +110,8 @@ TEST(FirstHour, QuantizeNeedsNoMoreThanAFormat) {
   const TestFolder folder;
   const CommandResult plain = run(
       folder, "fidelio quantize " + kModel + " --format int4g64zs8 --calibration-tokens 2048 -o all --json all.json");
-  EXPECT_THAT(plain.out, HasSubstr("int8g64zs8 (--embedding FORMAT for another, --keep-embedding to leave them)"));
-  EXPECT_EQ(json::parse(read_text_file(folder / "all.json"))["embedding"], "int8g64zs8");
+  EXPECT_THAT(plain.out, HasSubstr("int8g32 (--embedding FORMAT for another, --keep-embedding to leave them)"));
+  EXPECT_EQ(json::parse(read_text_file(folder / "all.json"))["embedding"], "int8g32");
   const CommandResult kept =
       run(folder, "fidelio quantize " + kModel + " --format int4g64zs8 --method rtn --keep-embedding -o linears");
   EXPECT_THAT(kept.out, HasSubstr("left as they are"));
@@ -121,7 +121,7 @@ TEST(FirstHour, QuantizeNeedsNoMoreThanAFormat) {
       if (tensor["name"] == "embedding") return tensor["format"].get<std::string>();
     return std::string();
   };
-  EXPECT_EQ(format("all"), "int8g64zs8");
+  EXPECT_EQ(format("all"), "int8g32");
   EXPECT_EQ(format("linears"), "bf16");
   EXPECT_THAT(run_command(folder.path(),
                           "fidelio quantize " + kModel + " --format int4g64 --keep-embedding --embedding int8g64 -o x")
@@ -527,7 +527,8 @@ TEST(FirstHour, TheInstallationIsComplete) {
   EXPECT_EQ(complete("fidelio comp", 1), "compress compare\n");
   EXPECT_EQ(complete("fidelio bench s", 2), "sampling speculate serve\n");
   EXPECT_THAT(complete("fidelio quantize --keep", 2), HasSubstr("--keep-embedding"));
-  // Installed, it finds its texts.
+  EXPECT_THAT(read_text_file(folder / "usr/share/doc/fidelio/texts.md"), HasSubstr("PostgreSQL licence"));
+  // Installed, it has its texts.
   run(folder, "'" + program + "' quantize " + kModel + " --format int4g64zs8 --calibration-tokens 1024 -o out");
 }
 

@@ -9,6 +9,7 @@ Tolerances, where u = 2^-24 is FP32's rounding:
 * compressed-tensors and gptq (unpacked here, independently of the packer) give the very weights that fidelio computes with, so
   what differs is the order of FP32 additions in two programs. Its size is not guessed: it is measured, as what the dense source
   model differs by between the same two programs; five times that is allowed.
+* a folder of our own codes is refused by transformers with a sentence that names `fidelio export`.
 * whatever was exported, fidelio reads it again: the same logits to the last bit where nothing was rounded; what rounding costs
   elsewhere is printed.
 * gguf of a model in FP32, the same way: it checks names, row order, rotation and metadata. llama.cpp computes matmuls of coded
@@ -134,12 +135,26 @@ MIXED_ANY = {"q": "int3g64z", "k": "int3g64z", "v": "int3g64z", "o": "int7c", "g
 MIXED_GGUF = {"q": "int3g64z", "k": "int3g64z", "v": "int3g64z", "o": "int5g128", "gate": "int4g128z", "up": "int5g64z", "down": "int6g128zs8"}
 
 
+def check_refused(folder):
+    """transformers does not open a folder of our codes: it says what reads it. Its tokenizer and config are opened."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    AutoConfig.from_pretrained(folder)
+    assert AutoTokenizer.from_pretrained(folder)("a text").input_ids
+    try:
+        AutoModelForCausalLM.from_pretrained(folder)
+    except ValueError as error:
+        print(f"transformers refuses {folder.name}: {error}")
+        return "only fidelio reads" in str(error) and "fidelio export" in str(error)
+    print(f"transformers OPENED {folder.name}, which it cannot read")
+    return False
+
+
 def check_transformers(args):
     ids = args.work / "ids.json"
     ours = fidelio_logits(args, args.model, ids)
     noise = abs(transformers_logits(args.model, ids) - ours).max()
     print(f"dense source, max |transformers - fidelio| = {noise:.3e}, logits up to {abs(ours).max():.1f}", flush=True)
-    ok = True
+    ok = check_refused(quantized(args, "int4g128z"))
     from transformers import CompressedTensorsConfig
     cases = [("int4g128z", quantized(args, "int4g128z"), "vllm", {"quantization_config": CompressedTensorsConfig(dequantize=True)}),
              ("mixed symmetric", mixed_checkpoint(args, "symmetric", MIXED_SYMMETRIC), "vllm", {}),

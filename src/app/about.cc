@@ -11,7 +11,7 @@
 namespace fidelio::app {
 namespace {
 
-std::string command;
+std::string command, published;
 
 // In quotes where a shell would read it otherwise.
 std::string quoted(const std::string& word) {
@@ -20,6 +20,15 @@ std::string quoted(const std::string& word) {
   std::string out = "'";
   for (char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
   return out + "'";
+}
+
+// The way to a file or folder is that of one machine: of a path that begins at its root, or at somebody's home, the last part.
+std::string without_way(const std::string& word) {
+  const size_t begin = word.starts_with("-") ? word.find('=') + 1 : 0;  // --text=/home/me/a.txt
+  if (begin >= word.size() || (word[begin] != '/' && word[begin] != '~')) return word;
+  const size_t end = word.find_last_not_of('/');
+  const size_t last = end == std::string::npos ? end : word.rfind('/', end);
+  return last == std::string::npos ? word : word.substr(0, begin) + word.substr(last + 1);
 }
 
 }  // namespace
@@ -37,11 +46,16 @@ std::string version_text() {
 }
 
 void remember_command(int argc, char** argv) {
-  command = "fidelio";
-  for (int i = 1; i < argc; ++i) command += " " + quoted(argv[i]);
+  command = published = "fidelio";
+  for (int i = 1; i < argc; ++i) {
+    command += " " + quoted(argv[i]);
+    published += " " + quoted(without_way(argv[i]));
+  }
 }
 
 std::string command_text() { return command; }
+
+std::string published_command() { return published; }
 
 std::string made_by() {
   const std::time_t now = std::time(nullptr);

@@ -145,22 +145,21 @@ std::string beside_uniform(const Measured& measured, const Plan& plan, const Tar
 nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const Found& found, const Built& built,
                              const nlohmann::json& certificate) {
   const SensitivityTable& table = measured.table;
-  nlohmann::json about = {
-      {"source_sha256", desk.source.sha256()},
-      {"method", "compress"},
-      {"calibration_sha256", desk.calibration.sha256},
-      {"calibration_tokens", desk.calibration.tokens},
-      {"calibration_samples", desk.job.samples},
-      {"sensitivity", table.method},
-      {"sensitivity_entries", {{"measured", entries(table).first}, {"derived", entries(table).second}}},
-      {"sensitivity_tokens", desk.search.tokens},
-      {"sensitivity_activations", table.activations},
-      {"allocated_by", desk.job.allocate_by == Cost::kl ? "kl" : "ear"},
-      {"search", std::string(name_of(desk.job.search))},
-      {"for", std::string(name_of(desk.job.consumer))},
-      {"seed", desk.job.seed},
-      {"plan", to_json(table, found.plan)},
-      {"certificate", certificate}};
+  nlohmann::json about = about_source(desk.source);
+  about.update({{"method", "compress"},
+                {"calibration_sha256", desk.calibration.sha256},
+                {"calibration_tokens", desk.calibration.tokens},
+                {"calibration_samples", desk.job.samples},
+                {"sensitivity", table.method},
+                {"sensitivity_entries", {{"measured", entries(table).first}, {"derived", entries(table).second}}},
+                {"sensitivity_tokens", desk.search.tokens},
+                {"sensitivity_activations", table.activations},
+                {"allocated_by", desk.job.allocate_by == Cost::kl ? "kl" : "ear"},
+                {"search", std::string(name_of(desk.job.search))},
+                {"for", std::string(name_of(desk.job.consumer))},
+                {"seed", desk.job.seed},
+                {"plan", to_json(table, found.plan)},
+                {"certificate", certificate}});
   if (!built.tuned.is_null()) about["tuned"] = built.tuned;
   if (!found.rate.is_null()) about["rate"] = found.rate;
   return about;

@@ -102,6 +102,12 @@ ConsumerRules rules_of(Consumer consumer) {
           formats({"int3g64zs8", "int4g64zs8", "int5g64zs8", "int6g64zs8"})};
 }
 
+std::string_view price_of_export() {
+  return "The smallest model is made, in formats that only fidelio reads. One that exports to llama.cpp takes some 13% "
+         "more bytes (--for llama.cpp); for vLLM (--for vllm) embedding and head stay in 16 bits. --for fidelio hides "
+         "this line";
+}
+
 std::vector<FormatSpec> default_formats(Consumer consumer, bool on_gpu, bool by_rate) {
   const ConsumerRules rules = rules_of(consumer);
   std::vector<FormatSpec> all = rules.formats;

@@ -50,6 +50,8 @@ struct ConsumerRules {
   bool holds(const FormatSpec& f, Consumer consumer) const;
 };
 ConsumerRules rules_of(Consumer consumer);
+// Said where nobody chose: what a plan costs more that other programs take, at the same fidelity, and how to ask for one.
+std::string_view price_of_export();
 // What a plan may choose from where nothing else is said.
 std::vector<FormatSpec> default_formats(Consumer consumer, bool on_gpu, bool by_rate);
 

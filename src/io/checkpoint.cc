@@ -74,6 +74,16 @@ OwnedTensor as_f32(const OwnedTensor& t) {
 // Files beyond this are split into shards, as everybody does.
 constexpr int64_t kShardBytes = 5'000'000'000;
 
+// transformers does not know our quant_method, ignores it with a warning and would fill the weights with random numbers.
+// This key of config.json names the file that it reads weights from. A value that is no file of weights is an error, whose
+// message ends with the value, so the value is a sentence for the person who reads it. vLLM refuses the quant_method by itself.
+constexpr const char* kTransformersWeights = "transformers_weights";
+constexpr const char* kOnlyFidelio =
+    "none here, because only fidelio reads this folder's codes. Write the model for other programs with `fidelio "
+    "export "
+    "FOLDER --to compressed-tensors -o OUT` (transformers, vLLM) or `fidelio export FOLDER --to gguf -o OUT.gguf` "
+    "(llama.cpp)";
+
 }  // namespace
 
 namespace {
@@ -329,6 +339,19 @@ class SharedTensors {
 
 }  // namespace
 
+json about_source(const Checkpoint& source) {
+  const fs::path path = fs::absolute(fs::path(source.folder()) / "").lexically_normal().parent_path();
+  std::string name = path.filename().string();
+  // In the cache of the Hub a folder is models--OWNER--NAME/snapshots/REVISION.
+  constexpr std::string_view kHub = "models--";
+  const std::string hub = path.parent_path().parent_path().filename().string();
+  if (path.parent_path().filename() == "snapshots" && hub.starts_with(kHub)) {
+    name = hub.substr(kHub.size());
+    if (const size_t owner = name.find("--"); owner != std::string::npos) name.replace(owner, 2, "/");
+  }
+  return {{"source", name}, {"source_sha256", source.sha256()}, {"source_file_bytes", source.file_bytes()}};
+}
+
 void check_columns_once(const Checkpoint& c) {
   check(c.config().kept_columns == 0,
         "{} was made by quantize --atom: its weights have columns in an order of their own, and {} of them twice; give "
@@ -404,6 +427,8 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
   config["quantization_config"] = {{"quant_method", "fidelio"}, {"version", FIDELIO_VERSION}};
   if (c.rotated) config["quantization_config"]["rotation"] = "hadamard";
   if (c.kept_columns > 0) config["quantization_config"]["kept_columns"] = c.kept_columns;
+  config.erase(kTransformersWeights);
+  if (!format_names.empty() || c.rotated) config[kTransformersWeights] = kOnlyFidelio;
   write_file_atomically(temporary.path() + "/config.json", config.dump(2) + "\n");
   copy_companions(source.texts(), temporary.path());
   temporary.commit();

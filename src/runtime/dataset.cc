@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/foreign/lines.h"
 #include "core/hash.h"
 #include "runtime/page_table.h"
+#include "runtime/texts/bundled.h"
 
 namespace fidelio {
 namespace {
@@ -88,7 +88,7 @@ Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tok
   Dataset data;
   Sha256 hash;
   for (const std::string& path : files) {
-    const std::string text = read_text_file(path);
+    const std::string text = read_text(path);
     hash.update(text);
     auto sequences = path.ends_with(".jsonl") ? jsonl_sequences(path, text, tokenizer, chat, options.context)
                                               : text_windows(text, tokenizer, options.context);

@@ -3,6 +3,7 @@
 #include "app/options/texts.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
+#include "runtime/texts/bundled.h"
 
 namespace fidelio::app {
 namespace {

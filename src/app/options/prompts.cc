@@ -1,14 +1,14 @@
 #include "app/options/prompts.h"
 
-#include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/foreign/lines.h"
+#include "runtime/texts/bundled.h"
 
 namespace fidelio::app {
 
 std::vector<std::string> read_prompt_lines(const std::string& path) {
   std::vector<std::string> prompts;
-  for_each_line(read_text_file(path), [&](std::string_view line, int64_t number) {
+  for_each_line(read_text(path), [&](std::string_view line, int64_t number) {
     if (!path.ends_with(".jsonl")) return prompts.emplace_back(line), void();
     const auto object = parse_json(line, fmt::format("{}:{}", path, number));
     const char* key = object.is_object() && object.contains("prompt") ? "prompt" : "question";

@@ -8,9 +8,9 @@
 
 #include "compress/certificate.h"
 #include "core/error.h"
-#include "core/file.h"
 #include "core/hash.h"
 #include "io/model_source.h"
+#include "runtime/texts/bundled.h"
 #include "runtime/texts/corpus.h"
 
 namespace fidelio::app {
@@ -26,20 +26,10 @@ constexpr std::array<std::string_view, 2> kQuills = {
 std::vector<EvalText> read_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer) {
   std::vector<EvalText> texts;
   for (const std::string& path : files) {
-    const std::string text = read_text_file(path);
+    const std::string text = read_text(path);
     texts.push_back({path, sha256_hex(text), tokenizer.encode(text, false)});
   }
   return texts;
-}
-
-std::string bundled_text(const std::string& name) {
-  namespace fs = std::filesystem;
-  const fs::path above = fs::read_symlink("/proc/self/exe").parent_path().parent_path();
-  const fs::path places[] = {above / "models" / "data" / name, above / "share" / "fidelio" / "data" / name};
-  for (const fs::path& place : places)
-    if (fs::exists(place)) return place.lexically_normal().string();
-  throw Error("{} comes with fidelio but is in neither {} nor {}; give a text of your own", name,
-              places[0].lexically_normal().string(), places[1].lexically_normal().string());
 }
 
 BundledTexts bundled_texts(const std::string& model) {
@@ -54,7 +44,7 @@ CLI::Validator text_source() {
   return CLI::Validator(
       [](std::string& argument) {
         const std::string path = parse_text_source(argument).path;
-        return std::filesystem::exists(path) ? std::string() : fmt::format("{} is not there", path);
+        return text_exists(path) ? std::string() : fmt::format("{} is not there", path);
       },
       "TEXT");
 }

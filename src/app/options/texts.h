@@ -13,10 +13,6 @@ namespace fidelio::app {
 // Files of text, tokenised whole without special tokens, as in the protocols of eval/fidelity/perplexity.h.
 std::vector<EvalText> read_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer);
 
-// A text that comes with the program: in models/data of the source, or where it was installed
-// (PREFIX/share/fidelio/data). Throws Error naming both places if it is in neither.
-std::string bundled_text(const std::string& name);
-
 // The texts that suit a model: for the two quills, which know only documentation and exercises, the documentation that
 // they were not trained on; for every other model documentation, prose, code and chat (models/data/README.md). A model
 // is a quill if its tokenizer is. `model`: its folder or file.

@@ -5,21 +5,24 @@
 #include <set>
 
 #include "app/about.h"
+#include "app/options/card.h"
 #include "app/options/common.h"
 #include "app/options/texts.h"
 #include "app/verbs/eval_draft.h"
 #include "compress/certificate.h"
 #include "compress/page.h"
 #include "core/file.h"
+#include "core/foreign/foreign_text.h"
 #include "core/progress.h"
 #include "core/thread_pool.h"
+#include "runtime/texts/bundled.h"
 
 namespace fidelio::app {
 namespace {
 
 struct Certify {
   RunOptions run;
-  std::string reference, json, page;
+  std::string reference, json, page, card;
   std::vector<std::string> texts;
   DraftOptions draft;
 };
@@ -133,6 +136,15 @@ void write_page(const Certify& o, const std::string& verdict, const nlohmann::js
     write_file_atomically(o.page, certify_page(folder_name(o.run.model), verdict, certificate, documents, made_by()));
 }
 
+// The model's card with this certificate in it.
+void write_card_of(const Certify& o, const TextModel& model, const nlohmann::json& certificate) {
+  if (o.card.empty()) return;
+  CardFacts facts = facts_of_run(model.checkpoint, model.checkpoint.texts());
+  facts.provenance["certificate"] = certificate;
+  if (const std::string by = lower_case(model.checkpoint.quantised_by()); !by.empty()) facts.target = by;
+  write_file_atomically(o.card, model_card(facts));
+}
+
 // A second certificate, on documents of the user's own, as many as the stored one may have.
 void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint& reference, const Claim& claim,
                       Corpus corpus) {
@@ -155,6 +167,7 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
                       {"lower", lower ? "own" : "claimed"},
                       {"documents", documents}});
   write_page(o, compared(claim, own), own, documents);
+  write_card_of(o, model, own);
   if (!quiet(o.json)) {
     const std::string stored_name = names_text(claim.sources), own_name = names_text(o.texts);
     const size_t wide = std::max(stored_name.size(), own_name.size()) + 13;
@@ -190,6 +203,7 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   const std::string verdict = fmt::format("The certificate {}.", holds ? "holds" : "does not hold");
   write_json(o.json, {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}, {"documents", documents}});
   write_page(o, verdict, measured, documents);
+  write_card_of(o, model, measured);
   if (!quiet(o.json)) {
     fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\n{}\n", claim.ear.value, claim.kl.value,
                ear, measured["kl"]["value"].get<double>(), verdict);
@@ -205,14 +219,13 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
 
 // Where the text of a certificate lies: where it says, or, if that is of another machine, with what comes with fidelio.
 std::vector<std::string> find_text(const Certify& o, const Claim& claim) {
-  namespace fs = std::filesystem;
   std::vector<std::string> found;
   for (const std::string& source : claim.sources) {
-    if (fs::exists(parse_text_source(source).path)) {
+    if (text_exists(parse_text_source(source).path)) {
       found.push_back(source);
       continue;
     }
-    const std::string name = fs::path(source).filename().string();
+    const std::string name = std::filesystem::path(source).filename().string();
     const size_t colon = std::min(name.rfind(':'), name.size());
     try {
       found.push_back(bundled_text(name.substr(0, colon)) + name.substr(colon));
@@ -235,7 +248,9 @@ bool are_the_certificates(const Corpus& corpus, const Claim& claim) {
 }
 
 void certify(const Certify& o) {
-  check_can_write({o.json, o.page});
+  check_can_write({o.json, o.page, o.card});
+  check(o.card.empty() || !std::filesystem::exists(o.card),
+        "--card {}: there is such a file, and it may be somebody's own; choose another name or remove it", o.card);
   const TextModel model = open_model(o.run.model);
   const Claim claim = read_claim(model.checkpoint);
   const Checkpoint reference = Checkpoint::open(o.reference);
@@ -270,6 +285,8 @@ void add_certify(CLI::App& app) {
   add_device(*verb, o->run);
   add_json(*verb, o->json);
   add_report(*verb, o->page);
+  verb->add_option("--card", o->card,
+                   "Write the model's card with what is measured to this Markdown file, which must not exist");
   verb->callback([o] { certify(*o); });
 }
 

@@ -5,6 +5,7 @@
 
 #include "app/about.h"
 #include "app/drafts/draft_verb.h"
+#include "app/options/card.h"
 #include "app/options/common.h"
 #include "app/options/questions.h"
 #include "app/options/task_target.h"
@@ -24,8 +25,8 @@ struct CompressOptions {
   RunOptions run;
   Questions questions;
   Job job;
-  std::string json, bytes, grouping = "fused", consumer = "fidelio", method = "single", allocate_by = "kl",
-                           search = "ilp", promise = "domain";
+  std::string json, bytes, grouping = "fused", consumer = "", method = "single", allocate_by = "kl", search = "ilp",
+                           promise = "domain";
   std::vector<std::string> formats, rules;
   bool dry_run = false, draft = false;
   int seeds = 3;  // of answers
@@ -38,7 +39,7 @@ Job job_of(const CompressOptions& o) {
         "--tasks and --accuracy-drop go together: how much accuracy may be lost");
   job.model = o.run.model;
   job.grouping = parse_option<Grouping>("--grouping", o.grouping);
-  job.consumer = parse_option<Consumer>("--for", o.consumer);
+  if (!o.consumer.empty()) job.consumer = parse_option<Consumer>("--for", o.consumer);
   job.method = parse_option<SensitivityMethod>("--method", o.method);
   job.allocate_by = parse_option<Cost>("--allocate-by", o.allocate_by);
   job.search = parse_option<SearchKind>("--search", o.search);
@@ -162,6 +163,8 @@ void compress(const CompressOptions& o) {
         "the end. --fresh begins anew; to give up, remove that folder.",
         job.out));
   const std::unique_ptr<Ranks> ranks = launched_ranks();
+  const bool chosen = !o.consumer.empty() || !o.formats.empty() || !job.plan_file.empty() || !job.from_table.empty();
+  if (ranks->first() && !chosen) world.note(std::string(price_of_export()));
   nlohmann::json report;
   try {
     report = o.dry_run ? foresee(job, world, *ranks) : fidelio::compress(job, world, *ranks);
@@ -170,6 +173,8 @@ void compress(const CompressOptions& o) {
     throw;
   }
   if (!ranks->first()) return;
+  if (!o.dry_run)
+    for (const std::string& out : job.outputs()) add_card(out, model.checkpoint.texts());
   if (o.draft && !o.dry_run) choose_drafts(o, report);
   write_json(o.json, report);
   if (o.dry_run || quiet(o.json)) return;
@@ -214,8 +219,9 @@ void add_formats(CLI::App& verb, CompressOptions* o) {
   verb.add_option("--grouping", o->grouping,
                   "fused: q k v and gate up share a format, as vLLM needs; single: every linear alone");
   verb.add_option("--for", o->consumer,
-                  "Program that the plan must suit: vllm, gptq or llama.cpp. The formats are then those that its "
-                  "kernels take as they are from `fidelio export`, and fused linears share one where it fuses");
+                  "Program that the plan must suit: fidelio (the default: the smallest model, which no other program "
+                  "reads), vllm, gptq or llama.cpp. The formats are then those that its kernels take as they are from "
+                  "`fidelio export`, and fused linears share one where it fuses");
   verb.add_flag("--keep-embedding", o->job.keep_embedding, "Leave embedding and head as they are");
 }
 

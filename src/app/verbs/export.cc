@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <map>
 
+#include "app/options/card.h"
 #include "app/options/common.h"
 #include "app/options/suggest.h"
 #include "core/foreign/foreign_text.h"
@@ -22,13 +23,34 @@ std::vector<std::string> write_export(const Export& o, const Checkpoint& source)
   return o.target == "gptq" ? export_gptq(source, o.out, profile) : export_compressed_tensors(source, o.out, profile);
 }
 
-int64_t bytes_of(const std::string& path) {
+// Of a file, or of all files that stand in a folder itself, as far as their names end so.
+int64_t bytes_of(const std::string& path, std::string_view ending = "") {
   namespace fs = std::filesystem;
   if (!fs::is_directory(path)) return static_cast<int64_t>(fs::file_size(path));
   int64_t bytes = 0;
-  for (const auto& item : fs::recursive_directory_iterator(path))
-    if (item.is_regular_file()) bytes += static_cast<int64_t>(item.file_size());
+  for (const auto& item : fs::directory_iterator(path))
+    if (item.is_regular_file() && item.path().string().ends_with(ending))
+      bytes += static_cast<int64_t>(item.file_size());
   return bytes;
+}
+
+// An export that is larger than the model it was made of, or than what that was made of, says so and says why; "" if it is
+// not larger. The same weights may have headers and a vocabulary of other sizes, so a hundredth more counts as equal.
+std::string size_warning(const Export& o, const Checkpoint& source) {
+  const int64_t made = bytes_of(o.out), model = bytes_of(o.model);
+  const auto larger = [&](int64_t than) {
+    return than > 0 && static_cast<double>(made) > 1.01 * static_cast<double>(than);
+  };
+  const nlohmann::json about = nlohmann::json::parse(source.provenance());
+  int64_t original = 0;  // Not known of models that an earlier fidelio or somebody else made.
+  if (about.is_object() && about.contains("source_file_bytes") && about["source_file_bytes"].is_number_integer())
+    original = about["source_file_bytes"].get<int64_t>();
+  std::vector<std::string> than;
+  if (larger(model)) than.push_back(fmt::format("{} ({})", o.model, bytes_text(model)));
+  if (larger(original)) than.push_back(fmt::format("the model it was made of ({})", bytes_text(original)));
+  if (than.empty()) return "";
+  return fmt::format("{} ({}) is larger than {}. {}", o.out, bytes_text(made), fmt::join(than, " and than "),
+                     why_larger(source, o.target));
 }
 
 // Who reads an export is a natural answer to "to what", too.
@@ -65,6 +87,16 @@ std::vector<std::string> gathered(const std::vector<std::string>& notes) {
   return lines;
 }
 
+// An export holds what the checkpoint holds, so its card says the same, but for its size and how it is run.
+void add_export_card(const Export& o, const Checkpoint& source, const std::vector<std::string>& notes) {
+  CardFacts facts = facts_of_run(source, source.texts());
+  facts.name = folder_name(o.out);
+  facts.bytes = bytes_of(o.out, ".safetensors");
+  facts.target = o.target;
+  facts.notes = gathered(notes);
+  write_card(o.out, facts);
+}
+
 void run_export(const Export& o) {
   check(o.target == "compressed-tensors" || o.target == "gptq" || o.target == "gguf",
         "--to {}: expected compressed-tensors, gptq or gguf{}", o.target, instead_of(o.target));
@@ -74,14 +106,21 @@ void run_export(const Export& o) {
   check_output_name(o.out);
   check_can_write({o.json});
   set_words_on_interrupt(fmt::format("Nothing is kept: {} appears when it is complete.", o.out));
+  const Checkpoint source = Checkpoint::open(o.model);
   std::vector<std::string> notes;
   {
     Stages stages("export", {{"writing", 1, 0}});
     stages.next();
-    notes = write_export(o, Checkpoint::open(o.model));
+    notes = write_export(o, source);
   }
+  if (o.target != "gguf") add_export_card(o, source, notes);
   const int64_t bytes = bytes_of(o.out);
-  write_json(o.json, {{"output", o.out}, {"target", o.target}, {"bytes", bytes}, {"notes", notes}});
+  const std::string warning = size_warning(o, source);
+  nlohmann::json warnings = nlohmann::json::array();
+  if (!warning.empty()) warnings.push_back(warning);
+  write_json(o.json,
+             {{"output", o.out}, {"target", o.target}, {"bytes", bytes}, {"notes", notes}, {"warnings", warnings}});
+  if (!warning.empty()) fmt::print(stderr, "warning: {}\n", visible(warning));
   if (quiet(o.json)) return;
   for (const std::string& line : gathered(notes)) fmt::print("{}\n", line);
   fmt::print("{}: {}\n", o.out, bytes_text(bytes));
@@ -95,7 +134,9 @@ void add_export(CLI::App& app) {
   verb->footer(
       "Examples:\n  fidelio export quill-int4 --to compressed-tensors --profile vllm -o quill-ct\n  fidelio export "
       "quill-int4 --to gguf -o quill.gguf");
-  verb->add_option("MODEL", o->model, "Model folder made by fidelio")->required()->check(model_folder());
+  verb->add_option("MODEL", o->model, "Model folder made by fidelio, or any that it opens")
+      ->required()
+      ->check(model_folder());
   verb->add_option("--to", o->target, "compressed-tensors, gptq or gguf")->required();
   verb->add_option("--profile", o->profile, "vllm: refuse what vLLM's kernels do not load");
   verb->add_flag("--exact", o->exact, "gguf: zero points as Q8_0, which rounds nothing, at 8.5 bits a weight");

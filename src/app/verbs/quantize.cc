@@ -1,3 +1,4 @@
+#include "app/options/card.h"
 #include "app/options/common.h"
 #include "app/options/texts.h"
 #include "compress/preflight.h"
@@ -8,6 +9,7 @@
 #include "quant/quantize_model.h"
 #include "quant/rotation.h"
 #include "runtime/dataset.h"
+#include "runtime/texts/bundled.h"
 #include "train/block.h"
 #include "train/salience.h"
 
@@ -121,7 +123,8 @@ Dataset calibration_data(const Quantize& o, const Checkpoint& source, int64_t co
 bool is_outer(LinearId id) { return id.role == Role::embedding || id.role == Role::head; }
 
 // Embedding and head see every token, and in small models are a fifth of the file: eight bits cost them next to nothing.
-constexpr const char* kEmbeddingFormat = "int8g64zs8";
+// This is Q8_0 of a GGUF file bit for bit, so an export to llama.cpp holds it as it is; vLLM and transformers hold them in BF16.
+constexpr const char* kEmbeddingFormat = "int8g32";
 
 std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quantize& o) {
   std::map<LinearId, FormatSpec> formats;
@@ -264,8 +267,8 @@ void quantize(Quantize o) {
   KeptColumns kept = kept_columns(o, source.config());
   if (o.atom) how.kept = &kept;
 
-  nlohmann::json provenance = {
-      {"source_sha256", source.sha256()}, {"method", o.method}, {"format", o.format}, {"embedding", o.embedding}};
+  nlohmann::json provenance = about_source(source);
+  provenance.update({{"method", o.method}, {"format", o.format}, {"embedding", o.embedding}});
   if (o.rotate) provenance.update({{"rotation", "hadamard"}, {"seed", o.seed}});
   if (o.atom) provenance["kept_columns"] = kept.count;
   if (o.view_bits > 0) provenance.update({{"view_bits", o.view_bits}, {"view_weight", o.view_weight}});
@@ -292,6 +295,7 @@ void quantize(Quantize o) {
   stages.reset();  // what follows is printed
 
   const Checkpoint made = Checkpoint::open(o.out);
+  write_card(o.out, facts_of_run(made, source.texts()));
   const nlohmann::json report = {
       {"output", o.out},
       {"file_bytes", made.file_bytes()},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "app/options/card.h"
 #include "app/options/common.h"
 #include "compress/tune/run_tuner.h"
 #include "compress/tune/tune_data.h"
@@ -229,6 +230,7 @@ void tune(Tune o, const Ranks& ranks) {
   stages.reset();
   if (!ranks.first()) return;
   write_tuned(o.out, model, rounds.last, provenance_of(o, model, source, data, rounds.reports));
+  add_card(o.out, source.texts());
   // They are needed until what they would lead to is there.
   for (const std::string& path : rounds.left) remove_at_once(path);
   write_json(o.json, report_of(o, rounds.reports));

@@ -7,6 +7,7 @@
 
 #include "arch/stops.h"
 #include "formats/half_scales.h"
+#include "io/export/export.h"
 #include "io/hf_config.h"
 #include "io/weights_hash.h"
 
@@ -86,8 +87,8 @@ void check_fused(const Checkpoint& source, std::string_view target) {
 }
 
 void refuse(const Checkpoint& source, LinearId id, std::string_view target, const std::string& reason) {
-  throw Error("{}: {} ({}) cannot be exported to {}: {}", source.folder(), to_string(id), to_string(source.format(id)),
-              target, reason);
+  throw Error("{}: {} ({}) cannot be exported to {}: {}. `{}` chooses formats that all fit", source.folder(),
+              to_string(id), to_string(source.format(id)), target, reason, line_that_fits(source, target));
 }
 
 void check_integer_or_dense(const Checkpoint& source, LinearId id, std::string_view target) {
@@ -159,7 +160,8 @@ void append_small_tensors(const Checkpoint& source, std::vector<TensorToWrite>& 
 nlohmann::json config_json(const Checkpoint& source) {
   nlohmann::json config = text_config(source.texts());
   config.erase("quantization_config");
-  config.erase("fidelio");  // of an export that is exported again
+  config.erase("fidelio");               // An export that is exported again has this.
+  config.erase("transformers_weights");  // It says that transformers does not read a fidelio folder, or names a file.
   return config;
 }
 

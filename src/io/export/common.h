@@ -28,7 +28,7 @@ void check_half_scales(const Checkpoint& source, std::string_view target);
 void check_fused(const Checkpoint& source, std::string_view target);
 
 inline bool is_outer(LinearId id) { return id.role == Role::embedding || id.role == Role::head; }
-// Throws "MODEL: layers.3.q (int3g128z) cannot be exported to TARGET: REASON".
+// Throws "MODEL: layers.3.q (int3g128z) cannot be exported to TARGET: REASON", with line_that_fits() (export.h) behind it.
 [[noreturn]] void refuse(const Checkpoint& source, LinearId id, std::string_view target, const std::string& reason);
 // Refuses grids, fp4 and fp8.
 void check_integer_or_dense(const Checkpoint& source, LinearId id, std::string_view target);

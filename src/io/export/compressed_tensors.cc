@@ -180,10 +180,10 @@ std::vector<std::string> export_compressed_tensors(const Checkpoint& source, con
   }
   check(any, "{}: no linear of a layer is quantised; there is nothing to export to {}", source.folder(),
         kCompressedTarget);
-  if (zeros && profile == ServingProfile::any)
+  if (zeros)
     notes.push_back(
-        "zero points are packed as vLLM reads them; transformers 5.24 with compressed-tensors 0.20 does not open them: "
-        "for it quantise without z, as int4g128");
+        "it is asymmetric: vLLM reads it, transformers does not yet. Zero points are packed as vLLM reads them, and "
+        "transformers 5.24 with compressed-tensors 0.20 fails on their shape; for it quantise without z, as int4g128");
   if (formats_of_experts(source).size() > 1)
     notes.push_back(
         "layers have experts of different formats: vLLM reads each layer's, but transformers 5.24 reads all by one of "

@@ -34,6 +34,13 @@ enum class ServingProfile : uint8_t { any, vllm };
 // its family, its inputs or its tokenizer. So it is known before a plan is made for the target.
 void check_exports_to(const Checkpoint& source, std::string_view target);
 
+// The command that makes a model whose export to the target is not refused: of the same original, with the same target of
+// fidelity where the model's provenance names one.
+std::string line_that_fits(const Checkpoint& source, std::string_view target);
+
+// What makes an export larger than the model it is made of, and what to do about it, as whole sentences.
+std::string why_larger(const Checkpoint& source, std::string_view target);
+
 // Each returns a line for everything that was rounded or decoded. `folder` and `file` must not exist.
 
 // "pack-quantized": codes and zero points as dense strings of b-bit fields, least significant bit first, in int32

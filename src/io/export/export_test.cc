@@ -350,6 +350,65 @@ TEST_F(ExportTest, GgufRefusesWhatDoesNotFit) {
   EXPECT_THAT(message({}, window), HasSubstr("sliding window"));
 }
 
+// transformers would open a folder of our codes with random weights; this key makes it stop with a sentence. Who reads only
+// its config or tokenizer is not in its way. Exports are for it, and have no such key.
+TEST_F(ExportTest, AFolderOfCodesTellsTransformersToExport) {
+  const auto config_of = [](const std::string& folder) { return json::parse(read_text_file(folder + "/config.json")); };
+  const Checkpoint ours = make({{"layers.0.o", "int4g32"}});
+  json config = config_of(ours.folder());
+  const auto said = config.at("transformers_weights").get<std::string>();
+  EXPECT_THAT(said, AllOf(HasSubstr("only fidelio reads"), HasSubstr("fidelio export")));
+  EXPECT_FALSE(said.ends_with(".safetensors") || said.ends_with(".json"));  // It would be taken for a file.
+  EXPECT_EQ(config.at("model_type"), "llama");
+  export_compressed_tensors(ours, out(), ServingProfile::any);
+  export_gptq(ours, root_ + "/gptq", ServingProfile::any);
+  EXPECT_FALSE(config_of(out()).contains("transformers_weights"));
+  EXPECT_FALSE(config_of(root_ + "/gptq").contains("transformers_weights"));
+  // Folders that an older fidelio wrote have no such key and are the same model.
+  const std::vector<float> values = decode(ours.linear({0, Role::o}));
+  config.erase("transformers_weights");
+  write_file_atomically(ours.folder() + "/config.json", config.dump());
+  EXPECT_EQ(decode(Checkpoint::open(ours.folder()).linear({0, Role::o})), values);
+}
+
+// A folder of dense weights under the family's own names is what transformers reads.
+TEST_F(ExportTest, AFolderOfDenseWeightsMayBeOpened) {
+  const Checkpoint ours = make({});
+  EXPECT_FALSE(json::parse(read_text_file(ours.folder() + "/config.json")).contains("transformers_weights"));
+}
+
+// Who exports a model that fidelio did not make is told that it holds weights as fidelio does, and to quantise it first.
+TEST_F(ExportTest, AModelOfSomebodyElseIsToBeQuantisedFirst) {
+  make({});
+  const Checkpoint source = Checkpoint::open(root_ + "/source");
+  EXPECT_THAT(why_larger(source, "gguf"), AllOf(HasSubstr("was not made by fidelio"), HasSubstr("--format int4g32")));
+  EXPECT_THAT(why_larger(source, "gptq"), HasSubstr("--format int4g128"));
+}
+
+// The refusal ends with the line to type: of the same model, with the same target, for who reads such files.
+TEST_F(ExportTest, ARefusalNamesTheCommandThatFits) {
+  const auto message = [&](const json& provenance, const char* target) {
+    std::filesystem::remove_all(root_ + "/ours");
+    std::filesystem::remove_all(root_ + "/again");
+    std::filesystem::remove(root_ + "/source/model.safetensors");
+    const Checkpoint made = make({{"layers.1.o", "lut4g32"}});
+    write_checkpoint(root_ + "/again", made, {}, nullptr, provenance);
+    const Checkpoint ours = Checkpoint::open(root_ + "/again");
+    return refusal([&] {
+      if (std::string_view(target) == "gguf") export_gguf(ours, out(), false);
+      if (std::string_view(target) == "gptq") export_gptq(ours, out(), ServingProfile::any);
+      if (std::string_view(target) == "compressed-tensors") export_compressed_tensors(ours, out(), ServingProfile::any);
+    });
+  };
+  const json certified = {{"source", "tiny-1m"}, {"certificate", {{"target", {{"ear", 0.95}}}}}};
+  EXPECT_THAT(message(certified, "gguf"), HasSubstr("`fidelio compress tiny-1m --ear 0.95 --for llama.cpp -o NEW`"));
+  EXPECT_THAT(message(certified, "gptq"), HasSubstr("`fidelio compress tiny-1m --ear 0.95 --for gptq -o NEW`"));
+  EXPECT_THAT(message(certified, "compressed-tensors"),
+              HasSubstr("`fidelio compress tiny-1m --ear 0.95 --for vllm -o NEW`"));
+  EXPECT_THAT(message(json{{"source", "x; rm -r ~"}, {"certificate", "none"}}, "gguf"),
+              HasSubstr("`fidelio compress ORIGINAL --ear 0.98 --for llama.cpp -o NEW`"));
+}
+
 TEST_F(ExportTest, AnOutputThatExistsIsLeftAlone) {
   const Checkpoint ours = make({{"layers.0.o", "int4g32"}});
   std::ofstream(out()) << "mine";

@@ -189,8 +189,13 @@ std::string misfit(const Checkpoint& source, LinearId id) {
   return "";
 }
 
-// Embedding and head are dense where no block type holds them, as in the other exports; layers' linears are refused.
+}  // namespace
+
+namespace exporting {
 bool is_decoded(const Checkpoint& source, LinearId id) { return is_outer(id) && !misfit(source, id).empty(); }
+}  // namespace exporting
+
+namespace {
 
 Type decoded_type(const Checkpoint& source, bool exact) {
   return exact ? kTypeF32 : half_type(source.config()) == DType::f16 ? kTypeF16 : kTypeBf16;

@@ -40,6 +40,8 @@ void append_u32(std::string& bytes, uint32_t value);
 void append_u64(std::string& bytes, uint64_t value);
 void append_string(std::string& bytes, std::string_view text);
 
+// An embedding and a head whose codes no block type holds become dense, as in the other exports; a layer's linear is refused.
+bool is_decoded(const Checkpoint& source, LinearId id);
 // Throws where llama.cpp does not compute the model: for its family, windows, biases, rope or router.
 void check_gguf_model(const Checkpoint& source);
 // general.* and the keys of the architecture.

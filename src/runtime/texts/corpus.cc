@@ -6,10 +6,10 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/foreign/lines.h"
 #include "core/hash.h"
+#include "runtime/texts/bundled.h"
 
 namespace fidelio {
 namespace {
@@ -61,7 +61,7 @@ class Reader {
 
  private:
   void read_file(const std::string& path, const std::string& domain, const std::string& name) {
-    const std::string text = read_text_file(path);
+    const std::string text = read_text(path);
     if (text.find('\0') != std::string::npos) {  // not text: a picture beside it in a folder
       ++no_text_;
       return;
@@ -150,11 +150,11 @@ class Reader {
 }  // namespace
 
 TextSource parse_text_source(const std::string& argument) {
-  if (fs::exists(argument)) return {argument, ""};
+  if (text_exists(argument)) return {argument, ""};
   const size_t colon = argument.rfind(':');
   if (colon == std::string::npos) return {argument, ""};  // reading it says that it is not there
   const TextSource source{argument.substr(0, colon), argument.substr(colon + 1)};
-  if (!fs::exists(source.path)) return {argument, ""};
+  if (!text_exists(source.path)) return {argument, ""};
   check(is_domain(source.domain), "{}: a domain is a name of letters, digits, - _ and ., not \"{}\"", argument,
         source.domain);
   return source;

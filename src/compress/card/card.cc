@@ -1,0 +1,206 @@
+#include "compress/card/card.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "compress/card/card_head.h"
+#include "compress/certificate.h"
+#include "core/file.h"
+#include "core/foreign/foreign_text.h"
+#include "core/foreign/units.h"
+
+namespace fidelio {
+namespace {
+
+using Head = std::map<std::string, std::vector<std::string>>;
+
+std::string text_or_none(const nlohmann::json& object, const char* key) {
+  return object.is_object() && object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
+}
+
+std::string first_of(const Head& head, const std::string& key) {
+  const auto found = head.find(key);
+  return found == head.end() || found->second.empty() ? "" : found->second.front();
+}
+
+// The original: what a card of ours names (an export has the checkpoint's), else its name on the Hub, else its folder's.
+std::string base_model(const CardFacts& facts, const Head& head) {
+  if (first_of(head, "library_name") == "fidelio" && !first_of(head, "base_model").empty())
+    return first_of(head, "base_model");
+  std::string name = text_or_none(facts.provenance, "source");
+  if (name.find('/') == std::string::npos && !facts.hub_name.empty()) return facts.hub_name;
+  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
+  return name;
+}
+
+const char* library_of(const CardFacts& facts) {
+  if (facts.target == "fidelio") return "fidelio";
+  return facts.target == "gguf" ? "gguf" : "transformers";
+}
+
+std::string yaml_head(const CardFacts& facts, const Head& head) {
+  std::string text = "---\n";
+  if (const std::string base = base_model(facts, head); !base.empty()) {
+    if (base.find('/') == std::string::npos)
+      text += "# The original's name on the Hub, OWNER/NAME, belongs here before this is published.\n";
+    text += fmt::format("base_model: {}\nbase_model_relation: quantized\n", yaml_text(base));
+  }
+  for (const char* key : {"license", "license_name", "license_link"})
+    if (const std::string value = first_of(head, key); !value.empty())
+      text += fmt::format("{}: {}\n", key, yaml_text(value));
+  if (const auto language = head.find("language"); language != head.end() && !language->second.empty()) {
+    text += "language:\n";
+    for (const std::string& one : language->second) text += fmt::format("- {}\n", yaml_text(one));
+  }
+  const std::string pipeline = first_of(head, "pipeline_tag");
+  text += fmt::format("library_name: {}\npipeline_tag: {}\ntags:\n- fidelio\n- quantized\n", library_of(facts),
+                      pipeline.empty() ? "text-generation" : yaml_text(pipeline));
+  if (facts.target != "fidelio") text += fmt::format("- {}\n", facts.target);
+  return text + "---\n\n";
+}
+
+std::string sizes(const CardFacts& facts, const std::string& base) {
+  const auto parameters = static_cast<double>(facts.parameters);
+  std::string text = fmt::format("# {}\n\n", markdown_text(facts.name));
+  text += base.empty() ? "A model" : fmt::format("{}", markdown_text(base));
+  text += fmt::format(", compressed by fidelio to {} ({:.3f} bits a parameter, {:.4g} million parameters)",
+                      bytes_text(facts.bytes), 8 * static_cast<double>(facts.bytes) / parameters, parameters / 1e6);
+  const auto original =
+      facts.provenance.is_object() ? facts.provenance.find("source_file_bytes") : facts.provenance.end();
+  if (facts.provenance.is_object() && original != facts.provenance.end() && original->is_number_integer())
+    text += fmt::format("; the original has {}", bytes_text(original->get<int64_t>()));
+  return text + ".\n\n";
+}
+
+std::string with_interval(const nlohmann::json& json, double times, int digits) {
+  const Estimate e = read_estimate(json);
+  if (std::isnan(e.ci95.low) || std::isnan(e.ci95.high)) return fmt::format("{:.{}f}", times * e.value, digits);
+  return fmt::format("{:.{}f} [{:.{}f}, {:.{}f}]", times * e.value, digits, times * e.ci95.low, digits,
+                     times * e.ci95.high, digits);
+}
+
+std::string row_of(const std::string& name, const nlohmann::json& measured, int64_t tokens) {
+  return fmt::format("| {} | {} | {} | {} | {} |\n", markdown_text(name), tokens,
+                     with_interval(measured.at("ear"), 1, 5), with_interval(measured.at("kl"), 1, 6),
+                     with_interval(measured.at("top1"), 100, 2));
+}
+
+std::string fidelity(const CardFacts& facts, const nlohmann::json& certificate) {
+  std::string text =
+      "## How near it is to the original\n\nMeasured on text that nothing about this model was made, tried or chosen "
+      "with, "
+      "token by token beside the original. Intervals are of 95% certainty, from one document to the next.\n\n"
+      "| text | tokens | overlap of next-token probabilities (EAR) | KL divergence, nats a token | same first choice, "
+      "% |\n"
+      "|---|---|---|---|---|\n";
+  for (const nlohmann::json& d : certificate.at("domains"))
+    text += row_of(d.at("domain").get<std::string>(), d, d.at("tokens").get<int64_t>());
+  if (certificate.at("domains").size() > 1)
+    text += row_of("all of it", certificate, certificate.at("tokens").get<int64_t>());
+  text += "\n";
+  for (const PlainWords& words : in_plain_words(certificate))
+    text += fmt::format("**{}**: {}\n\n", words.about, markdown_text(words.sentence));
+  if (facts.target != "fidelio")
+    text +=
+        "These figures were measured by fidelio with the weights that this export was made of. Other programs compute "
+        "with kernels of their own.\n\n";
+  return text;
+}
+
+std::string unmeasured(const CardFacts& facts) {
+  return fmt::format(
+      "## How near it is to the original\n\nThis has not been measured. `fidelio eval {} --reference ORIGINAL --text "
+      "FILE` "
+      "measures it on a text of yours.\n\n",
+      facts.target == "fidelio" ? "FOLDER" : "MODEL");
+}
+
+std::string contents(const CardFacts& facts) {
+  int64_t all = 0;
+  for (const auto& [format, weights] : facts.formats) all += weights;
+  const char* what = facts.target == "fidelio" ? "What it holds" : "What the exported model held";
+  std::string text = fmt::format("## {}\n\n", what) + "| format | share of the weights, % |\n|---|---|\n";
+  for (const auto& [format, weights] : facts.formats)
+    text += fmt::format("| {} | {:.1f} |\n", format, 100 * static_cast<double>(weights) / static_cast<double>(all));
+  text += "\n";
+  for (const std::string& note : facts.notes) text += fmt::format("- {}\n", markdown_text(note));
+  return text + (facts.notes.empty() ? "" : "\n");
+}
+
+std::string running(const CardFacts& facts) {
+  const std::string name = visible(facts.name);
+  std::string text = "## How to run it\n\n";
+  const auto block = [](const std::string& lines) { return "```\n" + lines + "\n```\n\n"; };
+  if (facts.target == "fidelio") {
+    text += block(
+        fmt::format("fidelio chat {}\nfidelio serve {}      # an OpenAI-compatible server on port 8000", name, name));
+    text +=
+        "Other programs do not read this folder. `fidelio export` writes the model for them, where its formats are "
+        "ones "
+        "that they hold:\n\n";
+    return text +
+           block(fmt::format("fidelio export {} --to compressed-tensors --profile vllm -o OUT   # vLLM, transformers\n"
+                             "fidelio export {} --to gguf -o OUT.gguf                           # llama.cpp, Ollama",
+                             name, name));
+  }
+  if (facts.target == "gguf") return text + block(fmt::format("llama-cli -m {}", name));
+  text += block(fmt::format("vllm serve {}", name));
+  if (facts.target == "gptq") return text + "GPTQModel reads it too.\n\n";
+  if (facts.asymmetric)
+    return text + "It is asymmetric (it has zero points): vLLM reads it, transformers does not yet.\n\n";
+  return text +
+         block(
+             "from transformers import AutoModelForCausalLM, AutoTokenizer  # with compressed-tensors installed\n"
+             "model = AutoModelForCausalLM.from_pretrained(\"" +
+             name + "\")");
+}
+
+std::string making(const CardFacts& facts) {
+  if (facts.command.empty()) return "";
+  return fmt::format("## How it was made\n\nBy {}:\n\n```\n{}\n```\n", visible(facts.version), visible(facts.command));
+}
+
+}  // namespace
+
+CardFacts card_facts(const Checkpoint& checkpoint, const TextFiles& source) {
+  CardFacts facts;
+  facts.name = std::filesystem::path(std::filesystem::path(checkpoint.folder()) / "").parent_path().filename().string();
+  facts.provenance = nlohmann::json::parse(checkpoint.provenance());
+  facts.source_card = source.read("README.md").value_or("");
+  const nlohmann::json config = nlohmann::json::parse(source.require("config.json"), nullptr, false);
+  // transformers writes here what it was told: a path of somebody's machine, or the name on the Hub.
+  const std::string told = text_or_none(config, "_name_or_path");
+  const bool hub =
+      std::ranges::count(told, '/') == 1 && told.front() != '/' && told.front() != '.' && told.back() != '/';
+  if (hub) facts.hub_name = told;
+  facts.bytes = checkpoint.file_bytes();
+  facts.parameters = checkpoint.parameters();
+  for (LinearId id : linears_of(checkpoint.config())) {
+    const FormatSpec format = checkpoint.format(id);
+    facts.formats[to_string(format)] += shape_of(checkpoint.config(), id).elements();
+    facts.asymmetric |= id.layer >= 0 && format.kind == Kind::integer && !format.symmetric;
+  }
+  return facts;
+}
+
+std::string model_card(const CardFacts& facts) {
+  const Head head = read_card_head(facts.source_card);
+  std::string text = yaml_head(facts, head) + sizes(facts, base_model(facts, head));
+  nlohmann::json certificate;
+  if (facts.provenance.is_object()) certificate = facts.provenance.value("certificate", nlohmann::json());
+  try {
+    text += certificate.is_object() ? fidelity(facts, certificate) : unmeasured(facts);
+  } catch (const nlohmann::json::exception&) {
+    text += unmeasured(facts);  // An earlier fidelio's certificate, or a damaged one: what it says is not repeated.
+  }
+  return text + contents(facts) + running(facts) + making(facts);
+}
+
+bool write_card(const std::string& folder, const CardFacts& facts) {
+  const std::string file = folder + "/README.md";
+  if (std::filesystem::exists(std::filesystem::symlink_status(file))) return false;
+  write_file_atomically(file, model_card(facts));
+  return true;
+}
+
+}  // namespace fidelio

@@ -1,0 +1,142 @@
+// Model cards: what they take over from the source's card, what they say, and that a stranger's words stay words.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "compress/card/card.h"
+#include "compress/card/card_head.h"
+
+namespace fidelio {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+TEST(Card, AHeadIsReadAsFarAsItIsPlain) {
+  const auto head = read_card_head(
+      "---\r\nlicense: apache-2.0  # permissive\nlanguage:\n- en\n  - \"zh\"\n# a comment\ntags: [chat, 'a, b', null]\n"
+      "license_name: \"My: licence\"\nmodel-index:\n- name: x\n  results: 5\nwidget: {text: hi}\nempty:\n---\nlicense: "
+      "mit\n");
+  EXPECT_THAT(head.at("license"), ElementsAre("apache-2.0"));
+  EXPECT_THAT(head.at("language"), ElementsAre("en", "zh"));
+  EXPECT_THAT(head.at("license_name"), ElementsAre("My: licence"));
+  EXPECT_EQ(head.at("tags").front(), "chat");
+  EXPECT_THAT(head.at("model-index"), IsEmpty());
+  EXPECT_THAT(head.at("widget"), IsEmpty());
+  EXPECT_THAT(read_card_head("# No head\nlicense: mit\n"), IsEmpty());
+  EXPECT_THAT(read_card_head("---\nlicense: mit\n"), IsEmpty()) << "it has no end";
+  EXPECT_THAT(read_card_head(""), IsEmpty());
+}
+
+TEST(Card, ForeignTextIsNotObeyed) {
+  EXPECT_EQ(yaml_text("a\"b\n- c: \x1b[2J"), R"("a\"b\\x0a- c: \\x1b[2J")");
+  EXPECT_EQ(markdown_text("<b>[x](y)|`*_"), R"(\<b\>\[x\](y)\|\`\*\_)");
+}
+
+json estimate(double value, double low, double high) { return {{"value", value}, {"ci95", {low, high}}}; }
+
+// As compress/certificate.cc writes it, of two domains.
+json certificate() {
+  const auto domain = [](const char* name, double ear) {
+    return json{{"domain", name},
+                {"documents", 40},
+                {"windows", 50},
+                {"tokens", 25000},
+                {"ear", estimate(ear, ear - 0.001, ear + 0.001)},
+                {"kl", estimate(0.0123456, 0.011, 0.014)},
+                {"top1", estimate(0.976, 0.974, 0.978)},
+                {"next_document", {{"ear", estimate(ear, 0.9, 1)}, {"kl", estimate(0.01, 0.001, 0.1)}}}};
+  };
+  return {{"target", {{"ear", 0.98}}},
+          {"promise", "domain"},
+          {"promised", {{"domain", "docs"}, {"confidence", 0.95}, {"ear", estimate(0.9812, 0.9802, 0.9822)}}},
+          {"ear", estimate(0.9836, 0.983, 0.984)},
+          {"kl", estimate(0.011, 0.01, 0.012)},
+          {"top1", estimate(0.977, 0.976, 0.978)},
+          {"domains", {domain("docs", 0.9812), domain("code", 0.986)}},
+          {"tokens", 50000},
+          {"passages", false},
+          {"context", 512},
+          {"draft", nullptr},
+          {"looks", 1}};
+}
+
+CardFacts facts() {
+  CardFacts f;
+  f.name = "tiny-98";
+  f.provenance = {{"source", "someone/tiny"}, {"source_file_bytes", 2'000'000}, {"certificate", certificate()}};
+  f.source_card = "---\nlicense: mit\nlanguage: [en, de]\npipeline_tag: text-generation\n---\n# Tiny\n";
+  f.bytes = 750'000;
+  f.parameters = 1'000'000;
+  f.formats = {{"int4g32", 900}, {"int8g32", 100}};
+  f.command = "fidelio compress tiny --ear 0.98 -o tiny-98";
+  f.version = "fidelio 1";
+  return f;
+}
+
+TEST(Card, SaysWhatTheModelIs) {
+  const std::string card = model_card(facts());
+  const auto head = read_card_head(card);
+  EXPECT_THAT(head.at("base_model"), ElementsAre("someone/tiny"));
+  EXPECT_THAT(head.at("base_model_relation"), ElementsAre("quantized"));
+  EXPECT_THAT(head.at("license"), ElementsAre("mit"));
+  EXPECT_THAT(head.at("language"), ElementsAre("en", "de"));
+  EXPECT_THAT(head.at("library_name"), ElementsAre("fidelio"));
+  EXPECT_THAT(head.at("pipeline_tag"), ElementsAre("text-generation"));
+  EXPECT_THAT(
+      card,
+      AllOf(HasSubstr("6.000 bits a parameter"), HasSubstr("the original has 2.0 MB"),
+            HasSubstr("| docs | 25000 | 0.98120 [0.98020, 0.98220] | 0.012346 [0.011000, 0.014000] | 97.60 "
+                      "[97.40, 97.80] |"),
+            HasSubstr("| all of it | 50000 | 0.98360"), HasSubstr("**Promised**: "), HasSubstr("| int4g32 | 90.0 |"),
+            HasSubstr("fidelio compress tiny --ear 0.98 -o tiny-98"), HasSubstr("fidelio export tiny-98 --to gguf")));
+}
+
+// What is not known is not claimed: no licence, no figures, and a folder's name is marked as not being the Hub's.
+TEST(Card, ClaimsNothingThatIsNotKnown) {
+  CardFacts f = facts();
+  f.provenance = {{"source", "tiny.gguf"}};
+  f.source_card = "";
+  const std::string card = model_card(f);
+  const auto head = read_card_head(card);
+  EXPECT_THAT(head.at("base_model"), ElementsAre("tiny"));
+  EXPECT_FALSE(head.contains("license"));
+  EXPECT_THAT(card, AllOf(HasSubstr("# The original's name on the Hub"), HasSubstr("This has not been measured"),
+                          Not(HasSubstr("EAR)"))));
+  f.provenance["certificate"] = {{"ear", "damaged"}};
+  EXPECT_THAT(model_card(f), HasSubstr("This has not been measured"));
+  f.provenance = json::array();
+  EXPECT_FALSE(read_card_head(model_card(f)).contains("base_model"));
+}
+
+// The checkpoint's own card says what an export was made of; how it is run is the export's.
+TEST(Card, AnExportIsRunByOthers) {
+  CardFacts f = facts();
+  f.source_card = model_card(facts());
+  f.name = "tiny-ct";
+  f.target = "compressed-tensors";
+  f.provenance["source"] = "other";
+  const auto head = read_card_head(model_card(f));
+  EXPECT_THAT(head.at("base_model"), ElementsAre("someone/tiny"));
+  EXPECT_THAT(head.at("license"), ElementsAre("mit"));
+  EXPECT_THAT(head.at("library_name"), ElementsAre("transformers"));
+  EXPECT_THAT(model_card(f), AllOf(HasSubstr("vllm serve tiny-ct"), HasSubstr("AutoModelForCausalLM"),
+                                   Not(HasSubstr("fidelio serve"))));
+  f.asymmetric = true;
+  EXPECT_THAT(model_card(f), AllOf(HasSubstr("transformers does not yet"), Not(HasSubstr("AutoModelForCausalLM"))));
+}
+
+TEST(Card, AStrangersNameIsText) {
+  CardFacts f = facts();
+  f.name = "x`\n# <script>";
+  f.provenance["source"] = "a/b\"\nlicense: stolen";
+  const std::string card = model_card(f);
+  EXPECT_THAT(card,
+              AllOf(Not(HasSubstr("\nlicense: stolen")), Not(HasSubstr("<script>\n\n")), Not(HasSubstr("\n# <"))));
+}
+
+}  // namespace
+}  // namespace fidelio
