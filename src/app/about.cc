@@ -22,6 +22,15 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
+// A path without its folders, which are nobody's business and mean nothing elsewhere: "--text=/home/me/a.txt" is
+// "--text=a.txt".
+std::string without_folders(std::string word) {
+  while (word.size() > 1 && word.ends_with('/')) word.pop_back();
+  const size_t value = word.starts_with("-") ? word.find('=') : std::string::npos;
+  const size_t begin = value == std::string::npos ? 0 : value + 1, slash = word.rfind('/');
+  return slash == std::string::npos || slash < begin ? word : word.substr(0, begin) + word.substr(slash + 1);
+}
+
 }  // namespace
 
 std::string version_text() {
@@ -38,7 +47,7 @@ std::string version_text() {
 
 void remember_command(int argc, char** argv) {
   command = "fidelio";
-  for (int i = 1; i < argc; ++i) command += " " + quoted(argv[i]);
+  for (int i = 1; i < argc; ++i) command += " " + quoted(without_folders(argv[i]));
 }
 
 std::string command_text() { return command; }
