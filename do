@@ -50,15 +50,15 @@ demo() {
   out=$(mktemp -d)
   trap "rm -rf '$out'" EXIT  # expanded now: the variable is gone when the trap runs
   local fidelio=build/fidelio heldout=models/data/docs-heldout.txt
-  echo; echo "== 1. The smallest quill-1m that keeps 98 of 100 tokens (searched, built, certified on text the search has not seen)"
+  echo; echo "== 1. The smallest quill-1m whose next-token probabilities overlap the original's by 98% (searched, built, certified on text the search has not seen)"
   $fidelio compress models/quill-1m --ear 0.98 -o "$out/quill-1m-98" 2>"$out/log" || { cat "$out/log"; return 1; }
   echo; echo "== 2. The certificate, measured again from the file"
   $fidelio certify "$out/quill-1m-98" --reference models/quill-1m
   echo; echo "== 3. quill-26m in 4 bits (GPTQ, group 128, asymmetric; embedding and head in 8)"
   $fidelio quantize models/quill-26m --format int4g128z --calibration-tokens 32768 -o "$out/quill-26m-int4" 2>"$out/log" ||
     { cat "$out/log"; return 1; }
-  $fidelio inspect models/quill-26m | sed -n 1p
-  $fidelio inspect "$out/quill-26m-int4" | sed -n 1p
+  $fidelio inspect models/quill-26m | sed -n 1,4p
+  $fidelio inspect "$out/quill-26m-int4"
   echo; echo "== 4. Its fidelity on held-out text, against the original with FP32 activations"
   $fidelio eval "$out/quill-26m-int4" --reference models/quill-26m --text $heldout --context 512 --windows 40 2>"$out/log" ||
     { cat "$out/log"; return 1; }

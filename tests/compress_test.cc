@@ -60,7 +60,7 @@ TEST(Compress, RanksGiveTheSameBytes) {
     EXPECT_EQ(read_text_file(folder / "one.json"), read_text_file(folder / "many.json")) << command;
     EXPECT_EQ(bytes_of(folder / "one"), bytes_of(folder / "many")) << command;
     // Only the first rank speaks.
-    EXPECT_EQ(result.out.find("uniform int4g64zs8"), result.out.rfind("uniform int4g64zs8"));
+    EXPECT_EQ(result.out.find("every weight in int4g64zs8"), result.out.rfind("every weight in int4g64zs8"));
     EXPECT_FALSE(std::filesystem::exists(folder / "many.journal"));
     std::filesystem::remove_all(folder / "many");
     std::filesystem::remove_all(folder / "one");
@@ -129,7 +129,7 @@ TEST(Compress, ADocumentThatRepeatsIsInOneSet) {
   const CommandResult made =
       run(folder, "fidelio compress " + kFew.substr(0, kFew.find("--text")) +
                       "--formats int4g64zs8,int8g64zs8 --text lines.jsonl --bits 6 -o out --json out.json");
-  EXPECT_THAT(made.out + made.err, HasSubstr("30 documents of --text repeat others of it"));
+  EXPECT_THAT(made.out + made.err, HasSubstr("30 documents of --text repeat others, and are left out"));
   const json certificate = json::parse(read_text_file(folder / "out.json"))["certificate"];
   EXPECT_EQ(certificate["documents"], 10);
   EXPECT_LT(certificate["ear"]["ci95"][0], certificate["ear"]["ci95"][1]);
@@ -547,7 +547,7 @@ TEST(Compress, RulesDecideSingleLinears) {
   EXPECT_NE(groups["layers.1.qkv"], "int5g64zs8");  // not offered where no rule speaks
   for (const auto& [options, message] :
        std::map<std::string, std::string>{{"--rule layers.0.q", "expected PATTERN=FORMAT"},
-                                          {"--rule layers.9.q=int8g64zs8", "matches no linear"},
+                                          {"--rule layers.9.q=int8g64zs8", "matches no weight matrix"},
                                           {"--ignore layers.0.q", "shares a format with"}}) {
     const CommandResult result =
         run_command(folder.path(), "fidelio compress " + kFew + "--bits 8 " + options + " -o no");
@@ -561,8 +561,8 @@ TEST(Compress, TheSourcesOwnFormatIsAlwaysOffered) {
   const Desk folder;
   const CommandResult result =
       run(folder, "fidelio compress " + kShort + "--formats int4g64zs8 --ear 0.98 -o out --table table.json");
-  EXPECT_THAT(result.out, HasSubstr("no format everywhere reaches it: int4g64zs8"));
-  EXPECT_THAT(result.out, HasSubstr("of short.txt that the search has not seen"));
+  EXPECT_THAT(result.out, HasSubstr("No format everywhere reaches the target: int4g64zs8"));
+  EXPECT_THAT(result.out, HasSubstr("of short.txt, which the search has not seen"));
   const json table = json::parse(read_text_file(folder / "table.json"));
   for (const json& group : table["groups"]) {
     EXPECT_EQ(group["options"].back()["format"], "bf16");

@@ -74,6 +74,8 @@ TEST(FirstHour, SlipsOfThePenAreUnderstood) {
       {"fidelio draft --kinds 4 " + kModel + " --dry-run", "MODEL is required; --kinds took all 2 words behind it"},
       {"fidelio bench", "bench needs one of model, linear"},
       {"fidelio bench modle", "There is no bench modle; did you mean model?"},
+      {"fidelio help compres", "There is no verb \"compres\"; did you mean compress?"},
+      {"fidelio help bench modle", "`fidelio help bench` lists what there is"},
       {"fidelio inspect Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"}};
   for (const auto& [command, words] : cases) {
     const CommandResult result = run_command(folder.path(), command);
@@ -103,6 +105,27 @@ TEST(FirstHour, FormatsOfOtherProgramsAreExplained) {
         run_command(folder.path(), "fidelio quantize " + kModel + " --method rtn --format " + format + " -o out");
     EXPECT_EQ(result.code, 1) << format;
     EXPECT_THAT(result.err, HasSubstr(words)) << format;
+  }
+}
+
+// The first look at an unknown model costs seconds, and the words at its end say how to get the better one.
+TEST(FirstHour, QuantizeRoundsUnlessItIsAskedToCalibrate) {
+  const TestFolder folder;
+  const std::string quantize = "fidelio quantize " + kModel + " --format int4g64zs8 ";
+  const auto method = [&](const std::string& model) {
+    return report(folder, "fidelio inspect " + model)["provenance"]["method"].get<std::string>();
+  };
+  const CommandResult rounded = run(folder, quantize + "-o rounded");
+  EXPECT_EQ(method("rounded"), "rtn");
+  EXPECT_THAT(rounded.out, HasSubstr("Weights are rounded to nearest"));
+  EXPECT_THAT(rounded.out, HasSubstr("--method gptq"));
+  for (const std::string option : {"--method gptq --calibration-tokens 1024", "--calibration-tokens 1024"}) {
+    const CommandResult calibrated = run(folder, quantize + option + " -o calibrated");
+    EXPECT_EQ(method("calibrated"), "gptq") << option;
+    EXPECT_THAT(calibrated.out, HasSubstr("Calibrating on 1024 tokens takes about "));
+    EXPECT_THAT(calibrated.out, Not(HasSubstr("rounded to nearest")));
+    EXPECT_FALSE(std::filesystem::exists(folder / "calibrated.journal"));
+    std::filesystem::remove_all(folder / "calibrated");
   }
 }
 
@@ -181,8 +204,58 @@ TEST(FirstHour, AnEmptyAnswerPointsToTheChatTemplate) {
     return run(folder, "fidelio generate " + kTalker + " --temperature 0 -n 4 " + options).err;
   };
   EXPECT_THAT(err("-p 'What is 12 + 30?'"), HasSubstr("It has a chat template: --chat asks in it"));
+  EXPECT_THAT(err("-p 'What is 12 + 30?'"), Not(HasSubstr("[")));  // no clock, no level: a plain line
   EXPECT_EQ(err("-p 'What is 12 + 30?' --chat"), "");
   EXPECT_EQ(err("-p 'The package'"), "");
+}
+
+// The answers of a chat, from what it prints into a pipe: a line each.
+std::string answers_to(const TestFolder& folder, const std::string& typed, const std::string& options = "") {
+  write_file_atomically(folder / "typed", typed);
+  return run(folder, "fidelio chat " + kTalker + " -n 12 " + options + " < typed").out;
+}
+
+// What a person pastes or writes over several lines is one message: the model answers once.
+TEST(FirstHour, AMessageMayHaveSeveralLines) {
+  const TestFolder folder;
+  const auto lines = [&](const std::string& typed) {
+    const std::string out = answers_to(folder, typed, "--temperature 0");
+    return std::count(out.begin(), out.end(), '\n');
+  };
+  const auto one = lines("What is 3 + 4?\n");
+  EXPECT_EQ(lines("\"\"\"\nWhat is 3 + 4?\n\"\"\"\n"), one);
+  // All ways to write two lines are the same message, and another one than either line.
+  const std::string quoted = answers_to(folder, "\"\"\"What is\n3 + 4?\"\"\"\n", "--temperature 0"),
+                    continued = answers_to(folder, "What is\\\n3 + 4?\n", "--temperature 0"),
+                    apart = answers_to(folder, "What is\n3 + 4?\n", "--temperature 0");
+  EXPECT_EQ(quoted, continued);
+  EXPECT_NE(quoted, apart);
+}
+
+// As `serve` has it: what the model recommends, unless options or --no-recommended say otherwise.
+TEST(FirstHour, AChatSamplesAsTheModelRecommends) {
+  const TestFolder folder;
+  const json recommended = json::parse(read_text_file(source_path("models/quill-26m/generation_config.json")));
+  const auto shown = [&](const std::string& options) { return answers_to(folder, "/set\n", options); };
+  const auto number = [](const json& value) { return fmt::format("{:g}", value.get<double>()); };
+  EXPECT_THAT(shown(""), HasSubstr("temperature " + number(recommended["temperature"]) + ","));
+  EXPECT_THAT(shown(""), HasSubstr("top-p " + number(recommended["top_p"]) + ","));
+  EXPECT_THAT(shown("--temperature 0.125"), HasSubstr("temperature 0.125,"));
+  EXPECT_THAT(shown("--temperature 0.125"), HasSubstr("top-p " + number(recommended["top_p"]) + ","));
+  EXPECT_THAT(shown("--no-recommended"), HasSubstr("temperature 0,"));
+  const std::string set = answers_to(folder, "/set top-k 7\n/set top-p 3\n/set nothing 1\n/set\n");
+  EXPECT_THAT(set, HasSubstr("top_p"));  // the refusal
+  EXPECT_THAT(set, HasSubstr("/set nothing: expected temperature"));
+  EXPECT_THAT(set.substr(set.rfind("temperature ")), HasSubstr("top-k 7,"));
+}
+
+TEST(FirstHour, AnAnswerCanBeGivenAgain) {
+  const TestFolder folder;
+  EXPECT_THAT(answers_to(folder, "/regen\n"), HasSubstr("There is no answer to give again."));
+  const std::string greedy = answers_to(folder, "What is 3 + 4?\n/regen\n", "--temperature 0");
+  const std::string once = answers_to(folder, "What is 3 + 4?\n", "--temperature 0");
+  EXPECT_THAT(greedy, HasSubstr("The answer will be the same"));
+  EXPECT_TRUE(greedy.starts_with(once) && greedy.ends_with(once)) << greedy;
 }
 
 TEST(FirstHour, AChatHasCommands) {
@@ -290,6 +363,42 @@ TEST(FirstHour, ControlCStopsAnAnswerAndTheChatGoesOn) {
   EXPECT_EQ(chat.exit_code(), 0);
 }
 
+// Once at the prompt, as a moment after an answer has ended, is no reason to lose the conversation.
+TEST(FirstHour, ControlCAtThePromptEndsTheChatTheSecondTime) {
+  const TestFolder folder;
+  ::setenv("XDG_STATE_HOME", folder.path().c_str(), 1);
+  Terminal chat({"fidelio", "chat", source_path("models/quill-26m"), "-n", "4"});
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  chat.type("half a line\003");
+  ASSERT_TRUE(chat.wait_for("Ctrl-C once more ends the chat")) << chat.seen();
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  chat.type("Hello.\n");
+  ASSERT_TRUE(chat.wait_for("tokens/s")) << chat.seen();
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  chat.type("\003");
+  ASSERT_TRUE(chat.wait_for("Ctrl-C once more ends the chat")) << chat.seen();
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  chat.type("\003");
+  EXPECT_EQ(chat.exit_code(), 0);
+  // What was sent is there for the next chat.
+  EXPECT_THAT(read_text_file(folder / "fidelio/chat-history"), HasSubstr("Hello."));
+}
+
+// Terminals put marks around what is pasted.
+TEST(FirstHour, APastedTextIsOneMessage) {
+  const TestFolder folder;
+  ::setenv("XDG_STATE_HOME", folder.path().c_str(), 1);
+  Terminal chat({"fidelio", "chat", source_path("models/quill-26m"), "-n", "4"});
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  chat.type("\033[200~What is\r3 + 4?\r\033[201~");
+  chat.type("\n");
+  ASSERT_TRUE(chat.wait_for("tokens/s")) << chat.seen();
+  ASSERT_TRUE(chat.wait_for("> ")) << chat.seen();
+  chat.type("/exit\n");
+  EXPECT_EQ(chat.exit_code(), 0);
+  EXPECT_EQ(chat.seen().find("tokens/s"), std::string::npos) << "a second answer";
+}
+
 // A long message is read in parts, between which it may be stopped: before a first token there is none.
 TEST(FirstHour, ControlCStopsTheReadingOfALongMessage) {
   Terminal chat({"fidelio", "chat", source_path("models/quill-26m"), "--threads", "1", "--isa", "portable"});
@@ -329,27 +438,47 @@ TEST(FirstHour, AChatSaysWhatItsTemplateRefusesAndGoesOn) {
   EXPECT_EQ(run_command(folder.path(), "echo Hello. | fidelio chat model --system 'Be brief.'").code, 1);
 }
 
-TEST(FirstHour, AnInterruptSaysWhatIsKept) {
+// What was quantised waits for the same command, which ends with the bytes of a run that nobody disturbed.
+TEST(FirstHour, AnInterruptSaysWhatIsKeptAndTheSameCommandGoesOn) {
   const TestFolder folder;
-  Terminal quantize(
-      {"fidelio", "quantize", source_path("models/quill-26m"), "--format", "int4g64zs8", "-o", folder / "out"});
+  const std::vector<std::string> words = {"fidelio",  "quantize",   source_path("models/quill-26m"),
+                                          "--format", "int4g64zs8", "--calibration-tokens",
+                                          "2048",     "-o",         folder / "out"};
+  Terminal quantize(words);
   ASSERT_TRUE(quantize.wait_for("[1/2] quantising")) << quantize.seen();  // the bar
+  const auto parts = [&] {
+    int64_t count = 0;
+    std::error_code none;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "out.journal", none))
+      count += entry.path().extension() == ".safetensors";
+    return count;
+  };
+  for (int i = 0; i < 600 && parts() < 2; ++i) ::usleep(100000);
+  ASSERT_GE(parts(), 2);
   quantize.type("\003");
-  EXPECT_TRUE(quantize.wait_for("Nothing is kept")) << quantize.seen();
+  EXPECT_TRUE(quantize.wait_for("the same command goes on there")) << quantize.seen();
   EXPECT_EQ(quantize.exit_code(), 128 + SIGINT);
-  EXPECT_TRUE(entries(folder.path()).empty());
+  EXPECT_EQ(entries(folder.path()), std::vector<std::string>{"out.journal"});
+  const std::string command = "fidelio quantize " + kTalker + " --format int4g64zs8 --calibration-tokens 2048 -o ";
+  EXPECT_THAT(run_command(folder.path(), command + "out --seed 1").err,
+              HasSubstr("belongs to another job: seed was 0"));
+  EXPECT_THAT(run(folder, command + "out").out, HasSubstr("finished parts, which are used"));
+  run(folder, command + "whole");
+  EXPECT_EQ(entries(folder.path()), (std::vector<std::string>{"out", "whole"}));
+  for (const std::string& name : entries(folder / "whole"))
+    EXPECT_EQ(read_text_file(folder / "out" + "/" + name), read_text_file(folder / "whole" + "/" + name)) << name;
 }
 
 // Whoever ends the program, not the keyboard alone: nothing is left, and the exit status names the signal.
 TEST(FirstHour, EverySignalThatCanBeHeardLeavesNothing) {
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const TestFolder folder;
-    Terminal quantize(
-        {"fidelio", "quantize", source_path("models/quill-26m"), "--format", "int4g64zs8", "-o", folder / "out"});
+    Terminal quantize({"fidelio", "quantize", source_path("models/quill-26m"), "--format", "int4g64zs8",
+                       "--calibration-tokens", "65536", "-o", folder / "out"});
     ASSERT_TRUE(quantize.wait_for("[1/2] quantising")) << quantize.seen();
     quantize.send(signal);
     EXPECT_EQ(quantize.exit_code(), 128 + signal);
-    EXPECT_TRUE(entries(folder.path()).empty()) << signal;
+    for (const std::string& name : entries(folder.path())) EXPECT_EQ(name, "out.journal") << signal;
   }
 }
 
@@ -449,6 +578,50 @@ TEST(FirstHour, ACertificateCanBeMeasuredOnOwnText) {
   EXPECT_THAT(run_command(folder.path(), certify + " --text tiny.txt").err, HasSubstr("too little to certify with"));
 }
 
+// Who types help, or nothing, gets help; a screen of it, and all of it for the asking.
+TEST(FirstHour, HelpIsAScreenAndMoreForTheAsking) {
+  const TestFolder folder;
+  const CommandResult bare = run_command(folder.path(), "fidelio");
+  EXPECT_EQ(bare.code, 2);
+  const std::string all = run(folder, "fidelio --help").out;
+  EXPECT_EQ(bare.out, all);
+  EXPECT_EQ(run(folder, "fidelio help").out, all);
+  const auto lines = [](const std::string& text) { return std::count(text.begin(), text.end(), '\n'); };
+  for (const std::string verb : {"compress", "quantize", "tune", "serve", "chat", "eval", "draft"}) {
+    const std::string some = run(folder, "fidelio help " + verb).out,
+                      whole = run(folder, "fidelio " + verb + " --help-all").out;
+    EXPECT_EQ(some, run(folder, "fidelio " + verb + " --help").out);
+    EXPECT_LE(lines(some), 60) << some;
+    EXPECT_GT(lines(whole), lines(some)) << verb;
+    EXPECT_THAT(some, HasSubstr("more options: fidelio " + verb + " --help-all"));
+    EXPECT_LT(some.find("What you need first:"), some.find("Machine:")) << some;
+  }
+  const std::string compress = run(folder, "fidelio compress --help-all").out;
+  for (const char* group : {"Target:", "Text:", "Search:", "Tuning:", "Machine:", "Output:"})
+    EXPECT_THAT(compress, HasSubstr(std::string("\n") + group + "\n"));
+  EXPECT_THAT(run(folder, "fidelio help bench model").out, HasSubstr("--repetitions"));
+  EXPECT_THAT(run(folder, "fidelio help compress").out, HasSubstr("The model to compress"));
+}
+
+// What a model is fits on a screen; every matrix is there for the asking.
+TEST(FirstHour, InspectIsAScreen) {
+  const TestFolder folder;
+  run(folder, "fidelio quantize " + kModel + " --format int4g64zs8 -o made");
+  const json about = report(folder, "fidelio inspect made");
+  const std::string some = run(folder, "fidelio inspect made").out, all = run(folder, "fidelio inspect made --all").out;
+  EXPECT_LE(std::count(some.begin(), some.end(), '\n'), 15) << some;
+  std::map<std::string, int> matrices;
+  for (const json& tensor : about["tensors"]) ++matrices[tensor["format"].get<std::string>()];
+  for (const auto& [format, count] : matrices)
+    EXPECT_THAT(some, testing::ContainsRegex(fmt::format("{} +{} ", format, count)));
+  EXPECT_THAT(some, Not(HasSubstr("layers.0.q")));
+  EXPECT_THAT(all, HasSubstr("layers.0.q"));
+  // The file's bits count all of it, the memory's the matrices as they are held.
+  int64_t held = 0;
+  for (const json& tensor : about["tensors"]) held += tensor["bytes"].get<int64_t>();
+  EXPECT_EQ(about["matrix_bytes"], held);
+}
+
 // Verbs as --help lists them, under headings and before its examples.
 std::vector<std::string> verbs_of_help(const std::string& help) {
   std::istringstream lines(help.substr(0, help.find("Examples:")));
@@ -464,9 +637,9 @@ TEST(FirstHour, HelpSaysWhatHoldsWhereNothingIsGiven) {
   EXPECT_THAT(run(folder, "fidelio serve --help").out, HasSubstr("0 = a free one (default: 8000)"));
   EXPECT_THAT(run(folder, "fidelio bench model --help").out, HasSubstr("Lengths of prompts; 0 = skip (default: 512)"));
   // One that is not asked for has no number, and none is said twice.
-  EXPECT_THAT(run(folder, "fidelio compress --help").out, HasSubstr("so many bits a parameter, of the whole file\n"));
+  EXPECT_THAT(run(folder, "fidelio compress --help").out, HasSubstr("this many bits a parameter of the whole file\n"));
   for (const std::string& verb : verbs_of_help(run(folder, "fidelio --help").out)) {
-    std::istringstream lines(run(folder, "fidelio " + verb + " --help").out);
+    std::istringstream lines(run(folder, "fidelio " + verb + " --help-all").out);
     for (std::string line; std::getline(lines, line);) {
       const size_t said = line.find("default");
       if (said != std::string::npos) {
@@ -498,6 +671,9 @@ TEST(FirstHour, ReportsAndPagesSayWhereTheyCameFrom) {
   const std::string page = read_text_file(folder / "noise.html");
   for (const char* part : {"fit: ", "noise²", "stroke-dasharray", "--levels 0.005,0.01,0.3", "commit", " UTC;"})
     EXPECT_THAT(page, HasSubstr(part));
+  // It can be published: the command is there, and where the files lie is not.
+  EXPECT_THAT(page, HasSubstr("fidelio noise quill-1m --text text.txt"));
+  EXPECT_THAT(page, Not(HasSubstr(source_path("models"))));
   const json report = json::parse(read_text_file(folder / "noise.json"));
   EXPECT_EQ(report["schema"], 1);
   EXPECT_TRUE(report.contains("fidelio"));

@@ -17,6 +17,7 @@ namespace fidelio {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int64_t kContext = 16;
 
@@ -90,7 +91,7 @@ TEST(Corpus, FilesFoldersLinesAndFormFeedsAreDocuments) {
   EXPECT_EQ(folder.read({"plain.txt"}).documents.size(), 1u);
   const Corpus parts = folder.read({"parts.txt"});
   ASSERT_EQ(parts.documents.size(), 2u);
-  EXPECT_EQ(parts.documents[1].name, "parts.txt part 2");
+  EXPECT_EQ(parts.documents[1].name, "parts.txt, part 2");
   EXPECT_EQ(parts.too_short, 1);
   folder.write("short.txt", words(3, 10));
   try {
@@ -236,6 +237,44 @@ TEST(Sets, APromiseIsJudgedByTheWorstDomain) {
   double missed = 0;
   for (int look = 1; look <= kMostLooks; ++look) missed += (1 - confidence_of_look(look)) / 2;
   EXPECT_LT(missed, 0.05);
+}
+
+// What a certificate says in words, of these figures.
+std::string words_of(double asked, double found, bool met, bool kept) {
+  const auto estimate = [](double value) {
+    return nlohmann::json{{"value", value}, {"ci95", {value - 0.001, value + 0.001}}};
+  };
+  const nlohmann::json c = {
+      {"target", {{"ear", asked}}},
+      {"promise", "domain"},
+      {"met", met},
+      {"promised", {{"domain", "docs"}, {"confidence", 0.95}, {"ear", estimate(found)}, {"kl", estimate(0.01)}}},
+      {"top1", estimate(0.976)},
+      {"domains",
+       {{{"domain", "docs"}, {"documents", 40}, {"tokens", 5000}, {"next_document", {{"ear", estimate(found)}}}}}},
+      {"passages", false},
+      {"context", 512},
+      {"looks", 1},
+      {"draft", nullptr}};
+  std::string text;
+  for (const PlainWords& w : in_plain_words(c, kept)) text += w.about + ": " + w.sentence + "\n";
+  return text;
+}
+
+// A page about a promise that is not kept cannot be quoted as one.
+TEST(Sets, WhatIsNotKeptIsNoPromise) {
+  const std::string kept = words_of(0.98, 0.9825, true, true);
+  EXPECT_THAT(kept, HasSubstr("Promised: the next-token probabilities of this model and of the original overlap by at "
+                              "least 98.00% on average"));
+  EXPECT_THAT(kept, HasSubstr("measured: 98.25% overlap (EAR). With greedy decoding the two pick the same token 97.60% "
+                              "of the time."));
+  const std::string failed = words_of(0.98, 0.979, false, false);
+  EXPECT_THAT(failed, HasSubstr("Claimed: at least 98.00% overlap; on this text 97.90% (lower end 97.80%): NOT kept."));
+  EXPECT_THAT(failed, Not(HasSubstr("Promised")));
+  // The target is met, and the file's figures are others than those of these weights.
+  const std::string other = words_of(0.98, 0.9825, true, false);
+  EXPECT_THAT(other, HasSubstr("which is not what the certificate says: NOT kept."));
+  EXPECT_THAT(other, Not(HasSubstr("Promised")));
 }
 
 }  // namespace

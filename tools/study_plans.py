@@ -101,7 +101,7 @@ def donor(key, name, options, formats, base=None):
         if not os.path.exists(path):
             if base:
                 lend(base, name, options, formats, False)
-            run_until(name, options, formats, "Pareto front" if key[1] else "uniform ", args.donor_threads)
+            run_until(name, options, formats, "Pareto front" if key[1] else "every weight in ", args.donor_threads)
             os.rename(folder(name) + ".journal", path)
         made.set()
     made.wait()

@@ -11,7 +11,7 @@
 namespace fidelio::app {
 namespace {
 
-std::string command, published;
+std::string command;
 
 // In quotes where a shell would read it otherwise.
 std::string quoted(const std::string& word) {
@@ -22,13 +22,13 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
-// The way to a file or folder is that of one machine: of a path that begins at its root, or at somebody's home, the last part.
-std::string without_way(const std::string& word) {
-  const size_t begin = word.starts_with("-") ? word.find('=') + 1 : 0;  // --text=/home/me/a.txt
-  if (begin >= word.size() || (word[begin] != '/' && word[begin] != '~')) return word;
-  const size_t end = word.find_last_not_of('/');
-  const size_t last = end == std::string::npos ? end : word.rfind('/', end);
-  return last == std::string::npos ? word : word.substr(0, begin) + word.substr(last + 1);
+// A path without its folders, which are nobody's business and mean nothing elsewhere: "--text=/home/me/a.txt" is
+// "--text=a.txt".
+std::string without_folders(std::string word) {
+  while (word.size() > 1 && word.ends_with('/')) word.pop_back();
+  const size_t value = word.starts_with("-") ? word.find('=') : std::string::npos;
+  const size_t begin = value == std::string::npos ? 0 : value + 1, slash = word.rfind('/');
+  return slash == std::string::npos || slash < begin ? word : word.substr(0, begin) + word.substr(slash + 1);
 }
 
 }  // namespace
@@ -46,16 +46,11 @@ std::string version_text() {
 }
 
 void remember_command(int argc, char** argv) {
-  command = published = "fidelio";
-  for (int i = 1; i < argc; ++i) {
-    command += " " + quoted(argv[i]);
-    published += " " + quoted(without_way(argv[i]));
-  }
+  command = "fidelio";
+  for (int i = 1; i < argc; ++i) command += " " + quoted(without_folders(argv[i]));
 }
 
 std::string command_text() { return command; }
-
-std::string published_command() { return published; }
 
 std::string made_by() {
   const std::time_t now = std::time(nullptr);

@@ -2,7 +2,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -11,14 +11,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <new>
+#include <set>
 #include <system_error>
 #include <thread>
 
 #include "app/about.h"
 #include "app/drafts/draft_verb.h"
 #include "app/options/common.h"
+#include "app/help.h"
 #include "app/options/interrupt.h"
+#include "app/chat/line_editor.h"
 #include "app/options/suggest.h"
 #include "app/verbs/serve.h"
 #include "app/verbs/tune.h"
@@ -56,6 +60,7 @@ void end_cleanly_on_signals() {
       while (::read(signal_pipe[0], &number, 1) != 1) {
       }
     } while (fidelio::app::signal_was_caught(number));
+    fidelio::app::leave_terminal_as_it_was();
     const std::string words = fidelio::words_on_interrupt();
     if (!words.empty()) fmt::print(stderr, "\n{}\n", words);
     fidelio::remove_unfinished_files();
@@ -75,6 +80,23 @@ void end_cleanly_on_signals() {
 }
 
 using namespace fidelio::app;
+
+// What rooms log is a line for the user, on standard error, since standard output belongs to results. A line that was
+// printed already, as of a model that is opened twice, is not printed again; an error is.
+class PlainLines final : public spdlog::sinks::base_sink<std::mutex> {
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    const std::string text = fmt::format("{}{}\n", message.level >= spdlog::level::warn ? "Warning: " : "",
+                                         std::string_view(message.payload.data(), message.payload.size()));
+    if (printed_.insert(text).second || message.level >= spdlog::level::err)
+      fidelio::print_beside_progress(text, stderr);
+  }
+  void flush_() override {}
+  std::set<std::string> printed_;
+};
+
+void log_plainly() {
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("fidelio", std::make_shared<PlainLines>()));
+}
 
 // Verbs that may take long say how far they are.
 void add_progress(CLI::App& app) {
@@ -161,12 +183,13 @@ void add_verbs(CLI::App& app) {
       add(app);
       app.get_subcommands([](const CLI::App*) { return true; }).back()->group(verbs.about);
     }
-  app.get_formatter()->label("SUBCOMMAND", "VERB");
   app.footer(
       "Examples:\n"
-      "  fidelio compress MODEL --ear 0.98 -o OUT  the smallest that says the same for 98 of 100 tokens, certified\n"
-      "  fidelio chat OUT                          talk to it\n"
-      "  fidelio VERB --help                       the options of a verb, with examples");
+      "  fidelio compress MODEL --ear 0.98 -o OUT  makes the smallest model whose next-token probabilities overlap\n"
+      "                                            the original's by 98% on average, and certifies that\n"
+      "  fidelio chat OUT                          lets you talk to it\n"
+      "  fidelio help VERB                         shows the options that matter most, with examples\n"
+      "  fidelio VERB --help-all                   shows every option");
 }
 
 std::vector<std::string> verbs_of(const CLI::App& app) {
@@ -236,16 +259,31 @@ std::string about_missing(const CLI::App& app, const std::string& message) {
   return message;
 }
 
+// `fidelio help compress`, and `fidelio` alone, which has done nothing and so is no success.
+int show_help(const CLI::App& app, const std::vector<std::string>& words) {
+  const std::string text = help_of(app, words);
+  if (text.empty() && words.size() > 1)
+    return refuse(fmt::format("There is no verb \"{}\"; `fidelio help {}` lists what there is", fmt::join(words, " "),
+                              words.front()));
+  if (text.empty()) return refuse(about_unknown_verb(app, words.front()));
+  fmt::print("{}", text);
+  return 0;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"fidelio makes open-weight language models smaller and faster and proves how little they changed.",
                "fidelio"};
+  begin_help(app);
   app.set_version_flag("--version", version_text(), "What this program is: version, commit, kernels");
-  app.require_subcommand(0, 1);  // none is refused below, by name
+  app.require_subcommand(0, 1);  // a verb that is missing is refused below, with the list of verbs
   add_verbs(app);
   add_progress(app);
   check_whole_numbers(app);
   say_defaults(app);
+  arrange_help(app);
   remember_command(argc, argv);
+  if (argc == 1) return show_help(app, {}), 2;
+  if (argv[1] == std::string("help")) return show_help(app, {argv + 2, argv + argc});
   const std::vector<std::string> verbs = verbs_of(app);
   if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())
     return refuse(about_unknown_verb(app, argv[1]));
@@ -254,7 +292,7 @@ int run(int argc, char** argv) {
       return refuse(wrong);
   try {
     app.parse(argc, argv);  // runs the verb
-    if (app.get_subcommands().empty()) throw CLI::RequiredError("A verb");
+    if (app.get_subcommands().empty()) return show_help(app, {}), 2;
   } catch (const CLI::ExtrasError&) {
     return refuse(about_unknown_option(app, app.remaining(true)));
   } catch (const CLI::RequiredError& error) {
@@ -271,7 +309,7 @@ int main(int argc, char** argv) {
   try {
     hold_standard_streams();
     end_cleanly_on_signals();
-    spdlog::set_default_logger(spdlog::stderr_logger_mt("fidelio"));  // standard output belongs to results
+    log_plainly();
     const int code = run(argc, argv);
     flush_output();
     return code;

@@ -62,13 +62,14 @@ double widening(const TextSet& set) {
 std::string few_documents_text(const TextSet& set) {
   const auto documents = static_cast<int64_t>(set.documents.size());
   if (documents >= kEnoughDocuments && set.windows >= kEnoughWindows && !set.passages()) return "";
-  std::string text =
-      fmt::format("{} windows of {} {}", set.windows, documents, set.passages() ? "passages" : "documents");
-  if (documents < kEnoughDocuments || set.windows < kEnoughWindows)
-    text += fmt::format(", where {} of {} documents are wanted: intervals are about {:.1f} times as wide",
-                        kEnoughWindows, kEnoughDocuments, widening(set));
-  if (set.passages()) text += "; passages of few documents say what holds in those documents, less of others";
-  return text;
+  const std::string other = "may not hold for other documents";
+  if (documents >= kEnoughDocuments && set.windows >= kEnoughWindows)
+    return "these are passages of few documents: intervals " + other;
+  return fmt::format(
+      "only {} {} with {} windows of text ({} and {} or more are recommended): intervals are about {:.1f} times "
+      "wider{}",
+      documents, set.passages() ? "passages" : "documents", set.windows, kEnoughDocuments, kEnoughWindows,
+      widening(set), set.passages() ? ", and " + other : "");
 }
 
 namespace {
@@ -129,7 +130,7 @@ namespace {
 std::string of_100(const nlohmann::json& share) {
   return share.is_null() ? "?" : fmt::format("{:.2f}", 100 * share.get<double>());
 }
-// The lower end of an interval, which is not rounded up.
+// Of the lower end of an interval, which is not rounded up.
 std::string least_of_100(const nlohmann::json& estimate) {
   const nlohmann::json& low = estimate.at("ci95")[0];
   return low.is_null() ? "?" : fmt::format("{:.2f}", std::floor(1e4 * low.get<double>() + 1e-6) / 100);
@@ -141,32 +142,57 @@ std::string listed(const std::vector<std::string>& parts) {
   return text;
 }
 
-// Of several domains the worst has a name; where there is one, it need not be told from others.
-std::string promised_words(const nlohmann::json& c) {
-  const nlohmann::json &promised = c.at("promised"), &target = c.at("target");
-  const auto promise = c.at("promise").get<std::string>(), worst = promised.at("domain").get<std::string>();
-  const bool several = c.at("domains").size() > 1;
-  const std::string where = promise == "all"        ? "over all the text named here together"
-                            : promise == "document" ? "in a new document of any kind named here"
-                            : several               ? "in every kind of text named here"
-                                                    : "in text of the kind named here";
-  const std::string of_worst = promise == "all" || !several ? "" : fmt::format(" in {}, where it is lowest", worst);
-  const std::string what =
-      "given the same text before it, this model and the original agree on the next token (a word or a piece of one)";
-  const std::string meaning =
-      " (tables call it EAR: how often two draws agree that are as alike as both models' probabilities allow)";
-  const std::string measured = of_100(promised.at("ear").at("value"));
-  if (target.contains("ear"))
-    return fmt::format("{} at least {} times of 100 {}; measured: {}{}{}.", what, of_100(target.at("ear")), where,
-                       measured, of_worst, meaning);
-  return fmt::format("no figure, but what was found: {} {} times of 100 {}{}{}.", what, measured, where, of_worst,
-                     meaning);
+// Where the overlap is promised or was measured.
+std::string where_words(const nlohmann::json& c) {
+  const auto promise = c.at("promise").get<std::string>();
+  return promise == "all"             ? "over all the text named here together"
+         : promise == "document"      ? "in a new document of any kind named here"
+         : c.at("domains").size() > 1 ? "in every kind of text named here"
+                                      : "in text of the kind named here";
+}
+
+// The figure itself, and of several domains the one in which it is lowest; what a reader at temperature 0 sees beside it.
+std::string measured_words(const nlohmann::json& c) {
+  const nlohmann::json& promised = c.at("promised");
+  const bool named = c.at("promise") != "all" && c.at("domains").size() > 1;
+  return fmt::format("{}% overlap (EAR){}. With greedy decoding the two pick the same token {}% of the time",
+                     of_100(promised.at("ear").at("value")),
+                     named ? fmt::format(" in {}, where it is lowest", promised.at("domain").get<std::string>()) : "",
+                     of_100(c.at("top1").at("value")));
+}
+
+// What was promised and what was measured, or that the promise is not kept.
+PlainWords promised_words(const nlohmann::json& c, bool kept) {
+  const nlohmann::json &target = c.at("target"), &promised = c.at("promised");
+  const bool of_ear = target.contains("ear"), of_kl = target.contains("kl");
+  if (!kept) {
+    const std::string claimed = of_ear  ? fmt::format("at least {}% overlap", of_100(target.at("ear")))
+                                : of_kl ? fmt::format("KL of at most {:g} nats a token", target.at("kl").get<double>())
+                                        : std::string("the figures that the file holds");
+    const std::string found = of_ear || !of_kl
+                                  ? fmt::format("{}% (lower end {}%)", of_100(promised.at("ear").at("value")),
+                                                least_of_100(promised.at("ear")))
+                                  : fmt::format("KL {:.6f}", promised.at("kl").at("value").get<double>());
+    return {"Claimed", fmt::format("{}; on this text {}{}: NOT kept.", claimed, found,
+                                   c.at("met").get<bool>() ? ", which is not what the certificate says" : "")};
+  }
+  if (of_ear)
+    return {"Promised",
+            fmt::format("the next-token probabilities of this model and of the original overlap by at least "
+                        "{}% on average, {}; measured: {}.",
+                        of_100(target.at("ear")), where_words(c), measured_words(c))};
+  if (of_kl)
+    return {"Promised",
+            fmt::format("KL of at most {:g} nats a token, {}; measured: KL {:.6f}, {}.", target.at("kl").get<double>(),
+                        where_words(c), promised.at("kl").at("value").get<double>(), measured_words(c))};
+  return {"Measured",
+          fmt::format("no overlap was asked for; what was found {}: {}.", where_words(c), measured_words(c))};
 }
 
 std::string accuracy_words(const nlohmann::json& t) {
   return fmt::format(
-      "at least {} of 100 right answers are kept; measured: {}, on {} questions that nothing was chosen by, and with "
-      "{:g}% certainty not below {}.",
+      "at least {}% of the right answers are kept; measured: {}%, on {} questions that nothing was chosen by, and with "
+      "{:g}% certainty not below {}%.",
       of_100(1 - t.at("accuracy_drop").get<double>()), of_100(t.at("recovery").at("value")),
       t.at("questions").at("check").get<int64_t>(), 100 * (1 - (1 - t.at("confidence").get<double>()) / 2),
       least_of_100(t.at("recovery")));
@@ -176,27 +202,27 @@ std::string sure_words(const nlohmann::json& c) {
   const nlohmann::json& promised = c.at("promised");
   const std::string least = least_of_100(promised.at("ear"));
   const int looks = c.at("looks").get<int>();
-  std::string means = fmt::format("one more document of any of these kinds gives no less than {} times of 100", least);
+  std::string means = fmt::format("one more document of any of these kinds overlaps by no less than {}%", least);
   if (c.at("promise") != "document") {
     std::vector<std::string> next;
     for (const nlohmann::json& d : c.at("domains"))
       next.push_back(
-          fmt::format("{} in {}", least_of_100(d.at("next_document").at("ear")), d.at("domain").get<std::string>()));
+          fmt::format("{}% in {}", least_of_100(d.at("next_document").at("ear")), d.at("domain").get<std::string>()));
     means = fmt::format(
-        "more text of this sort gives no less than {} times of 100 on average, and one new document "
-        "alone no less than {}",
+        "more text of this sort overlaps by no less than {}% on average, and one new document alone by no less than {}",
         least, listed(next));
   }
   return fmt::format(
       "with {:g}% certainty, judged by how much these {} differ from each other, {}{}.",
       100 * (1 - (1 - promised.at("confidence").get<double>()) / 2),
       c.at("passages").get<bool>() ? "passages" : "documents", means,
-      looks == 1 ? "" : fmt::format("; it took {} looks at this text, each with twice the caution of the last", looks));
+      looks == 1 ? ""
+                 : fmt::format("; this was test {} on this text, and each took twice the caution of the last", looks));
 }
 
 }  // namespace
 
-std::vector<PlainWords> in_plain_words(const nlohmann::json& c) {
+std::vector<PlainWords> in_plain_words(const nlohmann::json& c, bool kept) {
   const bool passages = c.at("passages").get<bool>();
   const auto context = c.at("context").get<int64_t>();
   std::vector<std::string> kinds;
@@ -206,24 +232,25 @@ std::vector<PlainWords> in_plain_words(const nlohmann::json& c) {
                                 d.at("tokens").get<int64_t>()));
   std::vector<PlainWords> words;
   if (c.contains("tasks")) words.push_back({"Promised of answers", accuracy_words(c.at("tasks"))});
-  words.push_back({"Promised", promised_words(c)});
-  words.push_back({"On what text", fmt::format("{}, read in pieces of up to {} tokens, which nothing about this model "
-                                               "was made, tried or chosen with.",
-                                               listed(kinds), context)});
+  words.push_back(promised_words(c, kept));
+  words.push_back(
+      {"On what text", fmt::format("{}, read in pieces of up to {} tokens. This model was not made, tried or "
+                                   "chosen with any of it.",
+                                   listed(kinds), context)});
   words.push_back({"How sure", sure_words(c)});
   if (const nlohmann::json& draft = c.at("draft"); !draft.is_null())
     words.push_back(
         {"With a draft",
-         fmt::format("with the draft \"{}\" every token is the one the model would have chosen alone, since it "
-                     "computes the same of a row whatever rows are beside it; of {} guesses it took {} times of 100.",
+         fmt::format("the draft \"{}\" changes no token that the model chooses; of {} tokens that it guessed the model "
+                     "took {}%.",
                      draft.at("draft").get<std::string>(), draft.at("judged").get<int64_t>(),
                      of_100(draft.at("acceptance")))});
   words.push_back(
       {"Not tested",
        fmt::format("{}other kinds of text and other languages; pieces longer than {} tokens; other "
-                   "programs, processors' kernels and number formats than those that measured; and "
-                   "whether answers are right: the original's mistakes are kept.",
-                   passages ? "other documents than the few that these passages are from; " : "", context)});
+                   "programs, processors and number formats than those that measured; and whether answers are right: "
+                   "the original's mistakes are kept.",
+                   passages ? "other documents than the few that these passages come from; " : "", context)});
   return words;
 }
 
@@ -341,7 +368,7 @@ Claim read_claim(const Checkpoint& checkpoint) {
   check(claim.context >= 2 && claim.context <= most,
         "{}: the certificate speaks of windows of {} tokens, expected 2 to {}: the file is damaged",
         checkpoint.folder(), claim.context, most);
-  check(claim.looks >= 1 && claim.looks <= kMostLooks, "{}: the certificate counts {} looks: the file is damaged",
+  check(claim.looks >= 1 && claim.looks <= kMostLooks, "{}: the certificate counts {} tests: the file is damaged",
         checkpoint.folder(), claim.looks);
   return claim;
 }

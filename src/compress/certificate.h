@@ -47,11 +47,12 @@ nlohmann::json make_certificate(const Target& target, const Certified& certified
                                 const std::string& reference_sha256, const std::vector<std::string>& sources);
 
 // A certificate for somebody who has never heard of EAR, a sentence each: what was promised, on what text, how sure,
-// what was not tested.
+// what was not tested. `kept`: whether what was measured bears the promise out; if it does not, the words say so in place
+// of the promise, so that nobody can quote it.
 struct PlainWords {
-  std::string about, sentence;  // "How sure", and what ends with a full stop and begins with a small letter
+  std::string about, sentence;  // "How sure", and what ends with a full stop
 };
-std::vector<PlainWords> in_plain_words(const nlohmann::json& certificate);
+std::vector<PlainWords> in_plain_words(const nlohmann::json& certificate, bool kept);
 
 // A measured number of a certificate; ends that the data give none of (one document) are null there and NaN here.
 Estimate read_estimate(const nlohmann::json& json);

@@ -52,27 +52,18 @@ nlohmann::json foresee_memory(const Desk& desk) {
   return memory;
 }
 
-// Candidates wait on disk, where the output goes. What an interrupted run left there is counted as free.
-int64_t check_disk(const Desk& desk) {
-  namespace fs = std::filesystem;
-  const fs::path out = fs::absolute(desk.job.out), journal = desk.job.out + ".journal";
-  check(fs::is_directory(out.parent_path()), "{}: there is no folder {}", desk.job.out, out.parent_path().string());
-  auto free = static_cast<int64_t>(fs::space(out.parent_path()).available);
-  if (fs::is_directory(journal))
-    for (const auto& entry : fs::directory_iterator(journal))
-      if (entry.is_regular_file()) free += static_cast<int64_t>(entry.file_size());
+// Candidates wait on disk, where the output goes.
+int64_t check_room_on_disk(const Desk& desk) {
   const int64_t need = disk_need(desk.size());
-  check(need <= free,
-        "this needs {} beside {} while it runs, for the candidates of every format, and {} are free there. Offer fewer "
-        "--formats, or another place for the output",
-        bytes_text(need), desk.job.out, bytes_text(free));
+  check_disk(desk.job.out, need, "the candidates of every format",
+             "Offer fewer --formats, or another place for the output");
   return need;
 }
 
 void check_room(const Desk& desk) {
   check_memory(host_needs(desk), available_memory() / desk.ranks.on_this_host(), "memory");
   if (desk.job.on_gpu) check_memory(gpu_needs(desk), cuda_memory(desk.job.serving.gpu).free, "the GPU's memory");
-  if (desk.ranks.first()) check_disk(desk);
+  if (desk.ranks.first()) check_room_on_disk(desk);
 }
 
 nlohmann::json report_of(const Desk& desk, const std::string& out) {
@@ -112,20 +103,29 @@ std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
   desk.note(fmt::format("{} is there already", out));
   nlohmann::json report = report_of(desk, out);
   report["certificate"] = claim.json;
-  report["beside"] = "made by an earlier run";
+  report["beside"] = "An earlier run made it.";
   return report;
 }
 
-// What the plan was chosen instead of: the narrowest format everywhere that has the fidelity asked for, or the best
-// within the size. Uniform plans are judged on the text of the sensitivities.
-std::string beside_uniform(const Measured& measured, const Plan& plan, const Target& target) {
-  const double bits = bits_per_parameter(measured.table, plan);
+// What the plan was chosen instead of: the smallest model in one format that has the fidelity asked for, or the best
+// within the size. Both are judged in one measure, the bits of the whole file, and on one text, that of the sensitivities,
+// on which the plan's EAR is the table's prediction.
+std::string beside_uniform(const Measured& measured, const Plan& plan, const Target& target, int64_t file_bytes,
+                           int64_t parameters) {
   if (measured.uniform.empty())
-    return fmt::format("from a {} made before; this: {:.3f} bits", measured.table.method == "given" ? "plan" : "table",
-                       bits);
+    return fmt::format("The plan comes from a {} made before, which says nothing of one format everywhere.",
+                       measured.table.method == "given" ? "plan" : "table");
+  int64_t grouped = 0;
+  for (const Group& g : measured.table.groups) grouped += g.parameters;
+  // All but the groups is alike in both files.
+  const double rest = static_cast<double>(file_bytes - plan.bytes + measured.table.fixed_bytes);
+  const auto bits_of = [&](const UniformPoint& u) {
+    return (u.bits * static_cast<double>(grouped) + 8 * rest) / static_cast<double>(parameters);
+  };
+  const double bits = 8.0 * static_cast<double>(file_bytes) / static_cast<double>(parameters);
   const bool by_size = !target.ear && !target.kl;
   const auto serves = [&](const UniformPoint& u) {
-    if (by_size) return u.bits <= bits;
+    if (by_size) return bits_of(u) <= bits;
     return (!target.ear || u.ear >= *target.ear) && (!target.kl || u.kl <= *target.kl);
   };
   const UniformPoint *best = nullptr, *finest = nullptr;
@@ -133,13 +133,22 @@ std::string beside_uniform(const Measured& measured, const Plan& plan, const Tar
     if (!finest || u.kl < finest->kl) finest = &u;
     if (serves(u) && (!best || (by_size ? u.kl < best->kl : u.bits < best->bits))) best = &u;
   }
-  if (best)
-    return fmt::format("{} everywhere: {:.3f} bits, EAR {:.5f} on the search text; this: {:.3f} bits", best->format,
-                       best->bits, best->ear, bits);
-  if (by_size) return fmt::format("no format everywhere is as small; this: {:.3f} bits", bits);
-  return fmt::format(
-      "no format everywhere reaches it: {} ({:.3f} bits) has EAR {:.5f} on the search text; this: {:.3f} bits",
-      finest->format, finest->bits, finest->ear, bits);
+  if (!best && by_size) return "No model in one format everywhere is as small.";
+  const UniformPoint& u = best ? *best : *finest;
+  const std::string this_one =
+      fmt::format("this one takes {:.3f}{}", bits,
+                  measured.table.ear_constant > 0
+                      ? fmt::format(" for EAR {:.5f} (predicted)", predicted_ear(measured.table, plan, 1))
+                      : "");
+  if (!best)
+    return fmt::format(
+        "No format everywhere reaches the target: {} takes {:.3f} bits/parameter for EAR {:.5f} on the search text; "
+        "{}.",
+        u.format, bits_of(u), u.ear, this_one);
+  const double smaller = 100 * (1 - bits / bits_of(u));
+  return fmt::format("{} everywhere would take {:.3f} bits/parameter for EAR {:.5f} on the search text; {}{}.",
+                     u.format, bits_of(u), u.ear, this_one,
+                     smaller > 0 ? fmt::format(", {:.1f}% smaller", smaller) : std::string());
 }
 
 nlohmann::json provenance_of(const Desk& desk, const Measured& measured, const Found& found, const Built& built,
@@ -183,7 +192,7 @@ nlohmann::json finish(Desk& desk, const Measured& measured, const Found& found, 
   report["plan"] = to_json(measured.table, found.plan);
   report["certificate"] = certificate;
   if (!found.rate.is_null()) report["rate"] = found.rate;
-  report["beside"] = beside_uniform(measured, found.plan, found.target);
+  report["beside"] = beside_uniform(measured, found.plan, found.target, bytes, report["parameters"]);
   return report;
 }
 
@@ -198,7 +207,8 @@ void write_page(const Desk& desk, const Measured& measured, const std::vector<Pl
     desk.source.drop(id);
   }
   write_file_atomically(
-      file, compress_page({desk.job.model, measured, front, found, gamma, group, std::string(name_of(desk.job.search)),
+      file, compress_page({std::filesystem::path(desk.job.model + "/").parent_path().filename().string(), measured,
+                           front, found, gamma, group, std::string(name_of(desk.job.search)),
                            desk.job.allocate_by == Cost::kl ? "kl" : "ear", report, laps, desk.world.made_by}));
 }
 
@@ -244,8 +254,8 @@ Journal open_journal(Desk& desk, std::optional<JournalLock>& lock) {
     }
     journal.emplace(folder, desk.candidates_job());
     if (journal->resumed())
-      desk.note(fmt::format("{}: {} stops and {} measurements are there already", folder, journal->finished().first,
-                            journal->finished().second));
+      desk.note(fmt::format("{}: an earlier run left {} finished parts and {} measurements, which are used", folder,
+                            journal->finished().first, journal->finished().second));
   }
   desk.ranks.gather({});
   return journal ? *journal : Journal(folder, desk.candidates_job());
@@ -280,7 +290,7 @@ nlohmann::json foresee(const Job& job, const World& world, const Ranks& ranks) {
   Desk desk(job, world, ranks);
   desk.check_budget();
   nlohmann::json report = foresee_memory(desk);
-  report["disk_bytes"] = check_disk(desk);
+  report["disk_bytes"] = check_room_on_disk(desk);
   desk.note(fmt::format("{:<52} {:>10}", "disk, beside the output while it runs", bytes_text(report["disk_bytes"])));
   desk.load_reference();
   const TimeNeed time = time_need(desk.size(), *desk.reference, desk.calibration, desk.pool);
@@ -337,7 +347,7 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   Builder builder(desk, measured.table, candidates, journal);
   Pace pace(desk, measured.table, journal);
   Search search(desk, measured.table, evolution, builder, pace);
-  desk.note(fmt::format("{} plans {}, {:.3f} to {:.3f} bits", search.front().size(),
+  desk.note(fmt::format("{} plans {}, {:.3f} to {:.3f} bits a weight", search.front().size(),
                         job.search == SearchKind::evolve ? "on evolution's way" : "on the Pareto front",
                         bits_per_parameter(measured.table, search.front().front()),
                         bits_per_parameter(measured.table, search.front().back())));

@@ -32,7 +32,7 @@ Desk::Desk(const Job& asked, const World& outside, const Ranks& all)
     const double share = parameters / static_cast<double>(source.parameters());
     return std::clamp(static_cast<int64_t>(share * static_cast<double>(most)), least, most);
   };
-  tokens_ = job.tokens > 0 ? job.tokens : scaled(job.on_gpu ? 1e8 : 3e7, 32768, 131072);
+  tokens_ = job.tokens > 0 ? job.tokens : calibration_tokens_for(source.parameters(), job.on_gpu);
   search_tokens_ = job.search_tokens > 0 ? job.search_tokens : scaled(1e8, 2048, 4096);
   read_texts();
 }
@@ -219,10 +219,10 @@ void Desk::warn_of_codes() const {
   for (LinearId id : linears_of(source.config()))
     if (const FormatSpec f = source.format(id); !f.is_dense()) codes.insert(to_string(f));
   if (!codes.empty())
-    note(
-        fmt::format("warning: {} is quantised already ({}). What it has lost is lost and in no certificate; start from "
-                    "the original weights where they can be had",
-                    job.model, fmt::join(codes, ", ")));
+    note(fmt::format(
+        "Warning: {} is quantised already ({}). The certificate will compare with it as it is; start from the "
+        "original weights if you can get them",
+        job.model, fmt::join(codes, ", ")));
 }
 
 // The four sets (compress/inputs/sets.h), printed as they are. Sensitivities measured on what the quantisers have seen would be
@@ -232,7 +232,7 @@ void Desk::read_texts() {
   Corpus fresh = read_corpus(job.texts, world.tokenizer, world.chat, job.context);
   for (const auto& [corpus, option] : {std::pair{&seen, "--calibration"}, std::pair{&fresh, "--text"}})
     if (const int64_t repeated = remove_repeated(*corpus); repeated > 0)
-      note(fmt::format("{} documents of {} repeat others of it, and are left out", repeated, option));
+      note(fmt::format("{} documents of {} repeat others, and are left out", repeated, option));
   const int64_t shared = remove_shared(fresh, seen);
   if (shared > 0) note(fmt::format("{} documents of --text are in --calibration too, and left out of it", shared));
   if (const int64_t talks = seen.without_template + fresh.without_template; talks > 0)
@@ -256,15 +256,15 @@ void Desk::read_texts() {
     if (tokens < fewest) fewest = tokens, of_experts = id.expert >= 0;
   }
   note(
-      fmt::format("calibration {} sequences, {} tokens ({:.1f} for each column of {}), SHA-256 {}; search {} "
+      fmt::format("calibration: {} sequences, {} tokens ({:.1f} for each column of {}), SHA-256 {}; search: {} "
                   "sequences, {} tokens, SHA-256 {}",
                   calibration.sequences.size(), calibration.tokens, fewest,
                   of_experts ? "an expert's widest input, on average" : "the widest input",
                   sequences_sha256(calibration).substr(0, 12), search.sequences.size(), search.tokens,
                   sequences_sha256(search).substr(0, 12)));
-  note(fmt::format("adjustment {}", describe(adjustment)));
-  note(fmt::format("certificate {}", describe(certificate)));
-  if (const std::string few = few_documents_text(certificate); !few.empty()) note("  " + few);
+  note(fmt::format("plans are tried on {}", describe(adjustment)));
+  note(fmt::format("the certificate is taken on {}", describe(certificate)));
+  if (const std::string few = few_documents_text(certificate); !few.empty()) note("Note: " + few);
 }
 
 void Desk::read_calibration(const std::vector<Document>& units) {

@@ -80,9 +80,9 @@ std::string domains(const nlohmann::json& c) {
 }
 
 // What was promised, on what text, how sure, what was not tested: before any table.
-std::string plain_words(const nlohmann::json& c) {
+std::string plain_words(const nlohmann::json& c, bool kept) {
   std::string html = "<dl class=\"words\">\n";
-  for (const PlainWords& w : in_plain_words(c))
+  for (const PlainWords& w : in_plain_words(c, kept))
     html += "<dt>" + escape_html(w.about) + "</dt><dd>" + escape_html(w.sentence) + "</dd>\n";
   return html + "</dl>\n";
 }
@@ -107,7 +107,7 @@ std::string certificate(const CompressStory& s) {
                                                   : ": the best fidelity within a size") +
                      "." + "</p>\n";
   html +=
-      plain_words(c) + "<div class=\"cards\">" +
+      plain_words(c, true) + "<div class=\"cards\">" +
       card(number_text(promised["ear"]["value"].get<double>(), 5),
            fmt::format(
                "EAR on unseen text, {}: {} to {}", promised["domain"].get<std::string>(),
@@ -130,7 +130,7 @@ std::string certificate(const CompressStory& s) {
       {"same first choice", interval(c["top1"], 5)},
       {"perplexity ratio", interval(c["perplexity_ratio"], 5)},
       {"tokens", fmt::format("{}", c["tokens"].get<int64_t>())},
-      {"looks at the unseen text", fmt::format("{}", c["looks"].get<int>())},
+      {"certificate tests on the unseen text", fmt::format("{}", c["looks"].get<int>())},
       {"kernels", listed_names(c["kernels"])},
       {"activations and cache, served", c["activations"].get<std::string>() + ", " + c["kv"].get<std::string>()},
       {"activations of sensitivities", s.measured.table.activations},
@@ -341,11 +341,12 @@ std::string flips(const CompressStory& s) {
 std::string gamma(const CompressStory& s) {
   Table table{
       "Symmetric grids against asymmetric ones",
-      fmt::format("gamma of the source's linears at {} bits in groups of {}: rounding on a grid around zero has "
-                  "gamma² times the variance of rounding on the group's own range (SLQ, Lemma 3.2). Predicted: "
-                  "from the ranges; measured: from the errors.",
-                  kGammaBits, s.gamma_group == 0 ? std::string("a row") : std::to_string(s.gamma_group)),
-      {"linear", "gamma", "gamma² predicted", "ratio measured", "measured / predicted", "worst group"},
+      fmt::format(
+          "gamma of the source's weight matrices at {} bits in groups of {}: rounding on a grid around zero has "
+          "gamma² times the variance of rounding on the group's own range (SLQ, Lemma 3.2). Predicted: "
+          "from the ranges; measured: from the errors.",
+          kGammaBits, s.gamma_group == 0 ? std::string("a row") : std::to_string(s.gamma_group)),
+      {"matrix", "gamma", "gamma² predicted", "ratio measured", "measured / predicted", "worst group"},
       {}};
   for (const GammaRow& row : s.gamma)
     table.rows.push_back({row.linear, number_text(row.law.gamma(), 4), number_text(row.law.predicted, 4),
@@ -400,14 +401,14 @@ std::string by_document(const nlohmann::json& documents) {
 
 }  // namespace
 
-std::string certificate_html(const nlohmann::json& certificate) {
-  return plain_words(certificate) + domains(certificate);
+std::string certificate_html(const nlohmann::json& certificate, bool kept) {
+  return plain_words(certificate, kept) + domains(certificate);
 }
 
 std::string certify_page(const std::string& model, const std::string& verdict, const nlohmann::json& certificate,
-                         const nlohmann::json& documents, const std::string& made_by) {
+                         bool kept, const nlohmann::json& documents, const std::string& made_by) {
   const std::string lead = "<p class=\"lead\">" + escape_html(model) + ": " + escape_html(verdict) + "</p>\n" +
-                           certificate_html(certificate);
+                           certificate_html(certificate, kept);
   return html_page("Certificate of " + model, lead + by_document(documents), made_by);
 }
 

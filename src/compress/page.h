@@ -32,10 +32,10 @@ struct CompressStory {
 };
 std::string compress_page(const CompressStory& story);  // self-contained HTML
 
-// A certificate (compress/certificate.h) in plain words, and by kind of text.
-std::string certificate_html(const nlohmann::json& certificate);
+// A certificate (compress/certificate.h, which says what `kept` is) in plain words, and by kind of text.
+std::string certificate_html(const nlohmann::json& certificate, bool kept);
 // The page about one that was measured again, or on other text. `documents`: an array of to_json(DocumentFidelity).
 std::string certify_page(const std::string& model, const std::string& verdict, const nlohmann::json& certificate,
-                         const nlohmann::json& documents, const std::string& made_by);
+                         bool kept, const nlohmann::json& documents, const std::string& made_by);
 
 }  // namespace fidelio

@@ -60,277 +60,6 @@ int64_t vocabulary_bytes(const CompressSize& size) {
   return most;
 }
 
-// Forward passes over the search text, in units of a whole one: a change in layer l runs the L - l layers from there.
-double sensitivity_passes(const CompressSize& size) {
-  const ModelConfig& config = size.source.config();
-  const auto formats = static_cast<double>(size.formats.size());
-  double once = 0;  // every group changed once
-  for (const LinearGroup& g : size.groups) {
-    int first = g.linears.front().role == Role::head ? config.L : std::max(g.linears.front().layer, 0);
-    once += static_cast<double>(config.L - first) / config.L;
-  }
-  if (size.method == "none") return 0;
-  if (size.method == "single") return once;
-  if (size.method == "every") return once * formats;
-  if (size.method == "linear") return once * EstimateOptions{}.noise_levels;
-  return size.permutations * (once * (formats - 1) + (size.method == "shapley" ? formats - 1 : 1));
-}
-double sensitivity_measurements(const CompressSize& size) {
-  const auto formats = static_cast<double>(size.formats.size()), groups = static_cast<double>(size.groups.size());
-  if (size.method == "none") return 0;
-  if (size.method == "single") return groups;
-  if (size.method == "every") return groups * formats;
-  if (size.method == "linear") return groups * EstimateOptions{}.noise_levels;
-  return size.permutations * (groups * (formats - 1) + (size.method == "shapley" ? formats - 1 : 1));
-}
-
-// Of the whole search text: a generation's children by selection stage, and a curation after every so many stalls.
-double evolution_passes(const CompressSize& size) {
-  const EvolveOptions o;
-  double each = static_cast<double>(o.offspring) / o.stall_limit, children = o.offspring;
-  for (const auto& [survivors, share] : o.stages) {
-    each += children * share;
-    children = survivors;
-  }
-  return size.generations * each;
-}
-
-// The first rows and columns of a weight, dense in FP32.
-LinearWeight corner(const LinearWeight& w, int64_t rows, int64_t columns) {
-  OwnedTensor values = OwnedTensor::allocate(DType::f32, {rows, columns});
-  std::vector<float> row(static_cast<size_t>(w.in));
-  for (int64_t r = 0; r < rows; ++r) {
-    decode_row(w, r, row);
-    std::copy_n(row.begin(), columns, values.as<float>().begin() + r * columns);
-  }
-  return make_dense(std::move(values));
-}
-
-// Seconds of quantising per element of (out, in), as a + b in: rounding and range searches go by elements, error
-// feedback and descent by elements times columns.
-struct QuantiseRate {
-  Seconds a, b;
-  Seconds of(double out, double in) const { return out * in * (a + in * b); }
-};
-
-class Clock {
- public:
-  Clock(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool)
-      : size_(size), config_(size.source.config()), reference_(reference), pool_(pool) {
-    packed_ = pack_batches(sample.sequences, size.rows, reference.cache_pages()).front();
-    for (int64_t i = 0; i < std::min(packed_.batch.rows(), size.logit_rows); ++i)
-      packed_.batch.logit_rows.push_back(static_cast<int32_t>(i));
-    dense_ = rates(Activations::f32);
-    std::map<LinearId, PackedLinear> original;
-    for (const LinearGroup& g : size.groups)
-      for (LinearId id : g.linears)
-        if (id.layer <= 0) {
-          original[id] = reference.linear(id);
-          reference.set_linear(id, coded(id));
-        }
-    codes_ = rates(size.measured);
-    served_ = rates(size.served);
-    for (const auto& [id, weight] : original) reference.set_linear(id, weight);
-    compare_ = comparing();
-  }
-
-  TimeNeed need() {
-    TimeNeed t;
-    t.candidates = candidates();
-    const auto tokens = static_cast<double>(size_.search_tokens), formats = static_cast<double>(size_.formats.size());
-    // The reference's streams; every format everywhere; then a group at a time, which is codes in one linear of seven
-    // and in every layer of what permutations walk through.
-    const bool kept = kept_logit_bytes(size_.search_tokens, config_.v) > 0;
-    const bool walks = size_.method == "shapley" || size_.method == "unified";
-    const Seconds reference_logits = kept ? Seconds{} : dense_.head;
-    const Seconds pass = walks ? codes_.layers : dense_.layers, head = (walks ? codes_.head : dense_.head) + compare_;
-    Seconds one = formats * (codes_.layers + codes_.head + compare_ + reference_logits);
-    one += sensitivity_passes(size_) * pass;
-    one += sensitivity_measurements(size_) * (head + reference_logits);
-    t.sensitivities = tokens * (dense_.layers + (kept ? dense_.head : Seconds{}) + one / size_.ranks);
-    const Seconds token = dense_.layers + dense_.head + served_.layers + served_.head + compare_;
-    const Seconds look = static_cast<double>(size_.certificate_tokens) * token;
-    const Seconds trial = building_ + static_cast<double>(size_.trial_tokens) * token;
-    const Seconds evolution = tokens * evolution_passes(size_) * (codes_.layers + codes_.head + compare_);
-    // A size is built and looked at once; a target's last trial is built already when it is looked at.
-    const auto search = [&](int trials) { return (trials == 0 ? building_ : trials * trial) + look + evolution; };
-    t.search = search(std::min(kTypicalTrials, size_.max_trials));
-    t.search_at_most = search(size_.max_trials);
-    return t;
-  }
-
- private:
-  // Seconds a token.
-  struct Rates {
-    Seconds layers, head;
-  };
-  Rates rates(Activations mode) {
-    const auto rows = static_cast<double>(packed_.batch.rows()),
-               logit_rows = static_cast<double>(packed_.batch.logit_rows.size());
-    std::vector<float> stream(static_cast<size_t>(packed_.batch.rows() * config_.d));
-    Rates r;
-    for (int round = 0; round < 2; ++round) {  // the first touches its memory
-      reference_.begin(packed_.batch, mode);
-      reference_.embed();
-      const auto layer = [&] {
-        reference_.layers(0, 1);
-        reference_.read_stream(stream);  // a GPU is done only now
-      };
-      r.layers = config_.L * seconds_of(layer) / rows;
-      r.head = seconds_of([&] { reference_.logits(0, static_cast<int64_t>(logit_rows)); }) / logit_rows;
-    }
-    return r;
-  }
-
-  Seconds comparing() {
-    const auto rows = static_cast<int64_t>(packed_.batch.logit_rows.size());
-    const int64_t v = config_.v;
-    reference_.begin(packed_.batch, Activations::f32);
-    reference_.embed();
-    const auto p = reference_.allocate(rows * v), q = reference_.allocate(rows * v);
-    reference_.read_logits(0, rows, {p.get(), static_cast<size_t>(rows * v)});
-    reference_.layers(0, 1);
-    reference_.read_logits(0, rows, {q.get(), static_cast<size_t>(rows * v)});
-    const auto distances = make_row_distances(reference_.gpu(), pool_);
-    std::vector<RowDistance> found(static_cast<size_t>(rows));
-    const auto measure = [&] { distances->measure(p.get(), q.get(), v, found); };
-    if (reference_.gpu()) measure();  // loads its kernel
-    return seconds_of(measure) / static_cast<double>(rows);
-  }
-
-  // A linear in the format in the middle of those offered, rounded without care.
-  PackedLinear coded(LinearId id) {
-    const LinearWeight weight = size_.source.linear(id);
-    return reference_.pack(quantize_rtn(size_.formats[size_.formats.size() / 2], decode(weight), weight.out, weight.in,
-                                        {.range_search = false, .importance = {}, .codebooks = size_.codebooks},
-                                        pool_));
-  }
-
-  // Every rank takes the texts through the layers; the quantising is shared out. Building a plan takes them through the
-  // layers twice, dense and as codes, takes three times as long over its Hessians (the products of two inputs have no
-  // mirror image), and quantises to one format.
-  Seconds candidates() {
-    const auto tokens = static_cast<double>(size_.calibration_tokens);
-    Seconds seconds;
-    building_ = tokens * (dense_.layers + codes_.layers);
-    // Two linears as fit: the inputs of the first layer, the first columns of them; a GPU, which is slow at small ones,
-    // sees them whole.
-    const auto at_most = [&](int64_t in, int64_t most) { return reference_.gpu() ? in : std::min(in, most); };
-    const QuantiseSample narrow = quantise({0, Role::q}, InputId::attn_in, at_most(config_.d, 768));
-    const LinearId down = linears_of(config_, 0, kStops[3]).front();
-    const QuantiseSample wide = quantise(down, InputId::down_in, at_most(config_.f, 2048));
-    Seconds slope = (wide.quantise - narrow.quantise) / (wide.in - narrow.in);
-    slope = {std::max(0.0, slope.wall), std::max(0.0, slope.cpu)};
-    Seconds flat = narrow.quantise - narrow.in * slope;
-    flat = {std::max(0.0, flat.wall), std::max(0.0, flat.cpu)};
-    for (LinearId id : linears_of(config_)) {
-      if (std::none_of(size_.groups.begin(), size_.groups.end(), [&](const LinearGroup& g) {
-            return std::find(g.linears.begin(), g.linears.end(), id) != g.linears.end();
-          }))
-        continue;
-      const Shape shape = shape_of(config_, id);
-      const auto out = static_cast<double>(shape[0]), in = static_cast<double>(shape[1]);
-      const bool head = id.role == Role::head || config_.tie_embeddings;
-      if (id.layer < 0 && !head) {
-        seconds += embedding(id);
-        continue;
-      }
-      const Seconds quantising = QuantiseRate{flat, slope}.of(out, in);
-      seconds += quantising;
-      if (id.layer < 0) {  // its inputs come from a pass of their own, over fewer tokens (quant/vocabulary.h)
-        seconds += std::min(tokens, 32 * in) * (dense_.layers + in * in * narrow.sum) + in * in * in * narrow.factor;
-        continue;
-      }
-      building_ += quantising / static_cast<double>(size_.formats.size());
-      // Sharers of an input share its Hessian.
-      if (id.role == Role::k || id.role == Role::v || id.role == Role::up) continue;
-      const QuantiseSample& near = in < wide.in ? narrow : wide;
-      const double share = share_of_rows(config_, id);
-      const Seconds sum = share * tokens * in * in * near.sum, factor = in * in * in * near.factor;
-      seconds += sum + factor;
-      building_ += 3 * sum + factor;
-    }
-    return tokens * dense_.layers + seconds / size_.ranks;
-  }
-
-  struct QuantiseSample {
-    double in = 0;
-    Seconds quantise;  // per element, all formats
-    Seconds sum;       // per token and column squared
-    Seconds factor;    // per column cubed
-  };
-  QuantiseSample quantise(LinearId id, InputId input, int64_t in) {
-    QuantiseSample s{static_cast<double>(in), {}, {}, {}};
-    reference_.begin(packed_.batch, Activations::f32);
-    reference_.embed();
-    const int64_t columns = shape_of(config_, id)[1];
-    std::vector<float> x = input_of(id, input), part;
-    const int64_t rows = static_cast<int64_t>(x.size()) / columns;
-    for (int64_t r = 0; r < rows; ++r) part.insert(part.end(), x.begin() + r * columns, x.begin() + r * columns + in);
-    const GptqOptions options{.codebooks = size_.codebooks};
-    const LinearWeight weight = size_.source.linear(id);
-    const int64_t out = reference_.gpu() ? weight.out : std::min<int64_t>(weight.out, 512);
-    const LinearWeight sample = corner(weight, out, in);
-    const auto elements = static_cast<double>(out * in);
-    // A GPU loads its kernels and makes its libraries' handles as they are first asked for: a second or two, which a
-    // whole run pays once and a sample must not multiply.
-    for (int round = reference_.gpu() ? 0 : 1; round < 2; ++round) {
-      const std::unique_ptr<Workbench> bench = make_workbench(reference_, pool_);
-      bench->begin(in);
-      s.sum = seconds_of([&] { bench->add(part); }) / static_cast<double>(rows * in * in);
-      s.factor = seconds_of([&] { bench->factorize(options.damping, options.act_order); }) / std::pow(s.in, 3);
-      bench->load(sample);
-      s.quantise = {};
-      for (const FormatSpec& f : size_.formats)
-        s.quantise += seconds_of([&] {
-                        const GptqResult made = bench->quantize(f, options);
-                        reference_.pack(made.weight);
-                        relative_error(made.weight, sample, pool_);
-                      }) /
-                      elements;
-    }
-    return s;
-  }
-
-  // Rows that a linear of the first layer sees, of an expert those of all.
-  std::vector<float> input_of(LinearId id, InputId input) {
-    const int64_t columns = shape_of(config_, id)[1];
-    if (id.expert < 0) {
-      std::vector<float> x(static_cast<size_t>(packed_.batch.rows() * columns));
-      reference_.linear_input(0, input, x);
-      return x;
-    }
-    const Routes routes = reference_.routes(0);
-    std::vector<float> x(static_cast<size_t>(routes.count() * columns));
-    return reference_.expert_input(0, routes, x), x;
-  }
-
-  Seconds embedding(LinearId id) {
-    const LinearWeight weight = size_.source.linear(id);
-    const int64_t out = std::min<int64_t>(weight.out, 1024);
-    const LinearWeight sample = corner(weight, out, weight.in);
-    const std::vector<float> w = decode(sample);
-    Seconds seconds;
-    for (const FormatSpec& f : size_.formats)
-      seconds += seconds_of([&] {
-        const LinearWeight made =
-            quantize_rtn(f, w, out, weight.in, {.importance = {}, .codebooks = size_.codebooks}, pool_);
-        reference_.pack(made);
-        relative_error(made, sample, pool_);
-      });
-    return static_cast<double>(weight.out) / static_cast<double>(out) * seconds;
-  }
-
-  const CompressSize& size_;
-  const ModelConfig& config_;
-  Runner& reference_;
-  ThreadPool& pool_;
-  PackedBatch packed_;
-  Rates dense_, codes_, served_;  // the source's weights at FP32; codes as sensitivities and as trials run them
-  Seconds compare_;               // a token
-  Seconds building_;              // a plan; known once candidates() was asked
-};
-
 std::optional<int64_t> number_in(const std::string& path) {
   std::ifstream file(path);
   int64_t value = 0;
@@ -466,6 +195,24 @@ int64_t disk_need(const CompressSize& size) {
   return candidates.stored + 2 * candidates.plan + 64'000'000;
 }
 
+void check_disk(const std::string& out, int64_t need, std::string_view why, std::string_view remedy) {
+  namespace fs = std::filesystem;
+  const fs::path parent = fs::absolute(out).parent_path(), journal = out + ".journal";
+  check(fs::is_directory(parent), "{}: there is no folder {}", out, parent.string());
+  auto free = static_cast<int64_t>(fs::space(parent).available);
+  if (fs::is_directory(journal))
+    for (const auto& entry : fs::directory_iterator(journal))
+      if (entry.is_regular_file()) free += static_cast<int64_t>(entry.file_size());
+  check(need <= free, "this needs {} beside {} while it runs, for {}, and {} are free there. {}", bytes_text(need), out,
+        why, bytes_text(free), remedy);
+}
+
+int64_t calibration_tokens_for(int64_t parameters, bool on_gpu) {
+  constexpr int64_t kLeast = 32768, kMost = 131072;
+  const double share = (on_gpu ? 1e8 : 3e7) / static_cast<double>(parameters);
+  return std::clamp(static_cast<int64_t>(share * static_cast<double>(kMost)), kLeast, kMost);
+}
+
 int64_t total(const std::vector<MemoryNeed>& needs) {
   int64_t bytes = 0;
   for (const MemoryNeed& need : needs) bytes += need.bytes;
@@ -491,10 +238,6 @@ void check_memory(const std::vector<MemoryNeed>& needs, int64_t available, std::
         "this needs {} of {} and {} are available; the most is {} ({}). Offer fewer --formats, or fewer "
         "--calibration-tokens, --search-tokens",
         bytes_text(total(needs)), whose, bytes_text(available), bytes_text(most.bytes), most.what);
-}
-
-TimeNeed time_need(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool) {
-  return Clock(size, reference, sample, pool).need();
 }
 
 }  // namespace fidelio

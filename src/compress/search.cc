@@ -72,9 +72,10 @@ Measurement Search::trial(const Plan& plan, const std::string& what) {
   const Judged judged = judge(documents, desk_.job.promise);
   const Measurement& m = judged.measured;
   const double predicted = predicted_ear(table_, plan, ratio_);
-  desk_.note(fmt::format("{} {:.3f} bits: EAR {:.5f} [{:.5f}, {:.5f}] ({}), KL {:.6f}, predicted EAR {:.5f}", what,
-                         bits_per_parameter(table_, plan), m.ear.value, m.ear.ci95.low, m.ear.ci95.high, judged.worst,
-                         m.kl.value, predicted));
+  desk_.note(
+      fmt::format("{} {:.3f} bits a weight: EAR {:.5f} [{:.5f}, {:.5f}] ({}), KL {:.6f}; EAR {:.5f} was predicted",
+                  what, bits_per_parameter(table_, plan), m.ear.value, m.ear.ci95.low, m.ear.ci95.high, judged.worst,
+                  m.kl.value, predicted));
   found_.trials.push_back({bits_per_parameter(table_, plan), m.kl.value, m.ear, predicted});
   return foreseen(documents, desk_.job.promise, confidence_of_look(found_.looks + 1), desk_.certificate.counts());
 }
@@ -86,9 +87,8 @@ Measurement Search::look() {
   const double confidence = confidence_of_look(found_.looks);
   const Judged judged = judge(documents_of(found_.certified, desk_.certificate), desk_.job.promise, confidence);
   const Measurement& m = judged.measured;
-  desk_.note(fmt::format("look {} at the certificate's documents: EAR {:.5f} [{:.5f}, {:.5f}] at {:g}% ({}), KL {:.6f}",
-                         found_.looks, m.ear.value, m.ear.ci95.low, m.ear.ci95.high, 100 * confidence, judged.worst,
-                         m.kl.value));
+  desk_.note(fmt::format("certificate test {}: EAR {:.5f} [{:.5f}, {:.5f}] at {:g}% ({}), KL {:.6f}", found_.looks,
+                         m.ear.value, m.ear.ci95.low, m.ear.ci95.high, 100 * confidence, judged.worst, m.kl.value));
   return m;
 }
 
@@ -108,7 +108,7 @@ Plan Search::choose() {
     if (meets(m, found_.target)) return plan;
     check(found_.looks < kMostLooks && plan.bytes < front_.back().bytes,
           "the plan that met the target where plans are tried does not on the certificate's documents (EAR {:.5f}, "
-          "lower bound {:.5f}), after {} looks. Give more documents (--text), so that both sets know more, or ask less",
+          "lower bound {:.5f}), after {} tests. Give more documents (--text), so that both sets know more, or ask less",
           m.ear.value, m.ear.ci95.low, found_.looks);
     if (aim.ear) *aim.ear += std::max(*found_.target.ear - m.ear.ci95.low, 0.05 * (1 - *found_.target.ear));
     if (aim.kl) *aim.kl *= std::min(*found_.target.kl / m.kl.ci95.high, 0.95);
@@ -165,7 +165,7 @@ Plan Search::found_by_evolution(const Target& aim) {
 // The one plan there is, looked at once.
 Plan Search::given() {
   builder_.build(front_.front());
-  desk_.note(fmt::format("the plan: {:.3f} bits", bits_per_parameter(table_, front_.front())));
+  desk_.note(fmt::format("the plan: {:.3f} bits a weight", bits_per_parameter(table_, front_.front())));
   look();
   return front_.front();
 }
@@ -186,7 +186,7 @@ Plan Search::within_budget() {
   for (;;) {
     const Plan plan = largest_within_budget();
     builder_.build(plan);
-    desk_.note(fmt::format("the plan: {:.3f} bits", bits_per_parameter(table_, plan)));
+    desk_.note(fmt::format("the plan: {:.3f} bits a weight", bits_per_parameter(table_, plan)));
     if (pace_.keeps(plan)) {
       look();
       return plan;

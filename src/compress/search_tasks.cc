@@ -35,8 +35,8 @@ Measurement Search::trial_on(OwnText& text, const Plan& plan, const std::string&
   const Estimate lost = cluster_mean(loss, tokens);
   const Measurement m{{1 - lost.value, {1 - lost.ci95.high, 1 - lost.ci95.low}}, cluster_mean(kl, tokens), 0};
   const double bits = bits_per_parameter(table_, plan);
-  desk_.note(fmt::format("{} {:.3f} bits: on the questions' own text KL {:.6f} [{:.6f}, {:.6f}], EAR {:.5f}", what,
-                         bits, m.kl.value, m.kl.ci95.low, m.kl.ci95.high, m.ear.value));
+  desk_.note(fmt::format("{} {:.3f} bits a weight: on the questions' own text KL {:.6f} [{:.6f}, {:.6f}], EAR {:.5f}",
+                         what, bits, m.kl.value, m.kl.ci95.low, m.kl.ci95.high, m.ear.value));
   found_.trials.push_back({bits, m.kl.value, m.ear, std::nan("")});
   return m;
 }

@@ -71,7 +71,7 @@ FormatSpec measured_format(const Desk& desk, const Measured& measured, const std
 void note_uniform(Desk& desk, const CandidateSet& candidates, const std::vector<MeterResult>& uniform,
                   Measured& measured) {
   for (size_t f = 0; f < desk.job.formats.size(); ++f) {
-    desk.note(fmt::format("uniform {:<12} KL {:.6f}  EAR {:.5f}  (search text)", to_string(desk.job.formats[f]),
+    desk.note(fmt::format("every weight in {:<12} KL {:.6f}  EAR {:.5f}  (search text)", to_string(desk.job.formats[f]),
                           uniform[f].kl, 1 - uniform[f].loss));
     int64_t bytes = shared_bytes(desk.job.formats[f]), parameters = 0;
     for (const CandidateGroup& g : candidates.groups()) {

@@ -26,6 +26,9 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
+// Of a long run the first percents are told apart.
+std::string percent(double fraction) { return fmt::format("{:.{}f}%", 100 * fraction, fraction < 0.0995 ? 1 : 0); }
+
 std::string quoted(const std::string& text) {  // names are ours: letters, digits, spaces
   std::string out = "\"";
   for (char c : text)
@@ -95,11 +98,11 @@ class Board {
     done_ = total_ = 0;
   }
 
-  void print(std::string_view text) {
+  void print(std::string_view text, std::FILE* stream) {
     const std::lock_guard lock(mutex_);
     clear();
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    std::fwrite(text.data(), 1, text.size(), stream);
+    std::fflush(stream);
     if (worked_) show();
   }
 
@@ -150,7 +153,7 @@ class Board {
     const Outlook o = whole();
     winsize size = {};
     const int columns = ::ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-    const std::string left = where(), right = fmt::format("{:3.0f}%  {}", 100 * o.fraction, times(o));
+    const std::string left = where(), right = fmt::format("{:>4}  {}", percent(o.fraction), times(o));
     const int room = std::clamp(columns - static_cast<int>(left.size() + right.size()) - 5, 0, 30);
     std::string bar;
     if (room >= 5)
@@ -171,7 +174,7 @@ class Board {
   }
   std::string plain() const {
     const Outlook o = whole();
-    return fmt::format("-- {} {:.0f}%, {}", where(), 100 * o.fraction, times(o));
+    return fmt::format("-- {} {}, {}", where(), percent(o.fraction), times(o));
   }
   std::string json(bool last) const {
     const Outlook o = whole();
@@ -247,11 +250,11 @@ Progress::~Progress() {
 
 void Progress::advance(int64_t done) { board->advance(done); }
 
-void print_beside_progress(std::string_view text) {
+void print_beside_progress(std::string_view text, std::FILE* stream) {
   const std::lock_guard lock(board_mutex);
-  if (board) return board->print(text);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  if (board) return board->print(text, stream);
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
 }
 
 void set_words_on_interrupt(std::string text) {

@@ -11,6 +11,7 @@
 // Work without Stages is one stage of its own. A thread redraws, so that time goes on where work reports seldom.
 #pragma once
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,8 +56,8 @@ class Progress {
   int exceptions_;
 };
 
-// Prints to standard output without leaving pieces of a bar between the lines.
-void print_beside_progress(std::string_view text);
+// Prints to standard output, or to standard error, without leaving pieces of a bar between the lines.
+void print_beside_progress(std::string_view text, std::FILE* stream = stdout);
 
 // What is kept of the work in progress and how to go on with it, for whoever interrupts it: words for the command line
 // to say when a signal ends the program. "" while there is nothing to say. Any thread may ask.

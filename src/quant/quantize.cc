@@ -143,6 +143,7 @@ GptqResult quantize_gptq(const FormatSpec& spec, std::span<const float> w, int64
       emit(strip, levels, result.weight);
     else
       kept[job] = std::move(strip);
+    if (options.on_work) options.on_work(quantising_work(std::min(int64_t{kLanes}, out - job * kLanes), in));
   });
   for (size_t i = 0; i < losses.size(); ++i) {
     report.energy += energies[i];

@@ -3,6 +3,7 @@
 // Any format, any shape (ragged last groups included), w in FP32 row-major (out, in). Results are the same bits for any
 // number of threads.
 #pragma once
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -52,7 +53,12 @@ struct GptqOptions {
   // (out, out), the second moment of the KL's gradient by the linear's outputs: descent goes on with it (descent/curvature.h).
   // Empty: outputs count alike. Not for vector codes, nor with a view.
   std::span<const float> output_moment = {};
+  // Told of the work done on a matrix as its rows are finished, in quantising_work(): by any thread, for progress.
+  std::function<void(int64_t)> on_work = {};
 };
+// About the multiply-adds of quantising so many rows of `in` columns to one format: feedback and descent meet a row's
+// Hessian some eight times.
+constexpr int64_t quantising_work(int64_t rows, int64_t in) { return 8 * rows * in * in; }
 inline constexpr int kCurvaturePasses = 3;
 struct GptqReport {
   double energy = 0;         // tr(W H W^T): the loss of an all-zero weight

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "core/progress.h"
 #include "formats/half_scales.h"
@@ -62,13 +63,16 @@ class Passage {
 
   // Runs up to this input, of `columns`, in every batch and adds it to the Hessian, if one is wanted; advance() finds
   // the inputs of o and down kept. `source`: the same texts through the source's weights, for feedback.
-  void observe(int layer, InputId which, int64_t columns, Workbench* bench, Passage* source) {
+  // `on_rows` is told of the rows of every batch that has passed.
+  void observe(int layer, InputId which, int64_t columns, Workbench* bench, Passage* source,
+               const std::function<void(int64_t)>& on_rows) {
     if (which != InputId::o_in && which != InputId::down_in && !bench) return;
     for (size_t i = 0; i < batches_.size(); ++i) {
       collect(i, layer, which, columns);
       if (source) source->collect(i, layer, which, columns);
       if (bench && source) bench->add(input(i), source->input(i));
       if (bench && !source) bench->add(input(i));
+      on_rows(rows(i));
     }
   }
 
@@ -246,33 +250,46 @@ int quantize_experts(Runner& runner, const Checkpoint& source, int layer, const 
 // The head, and an embedding that is one too: against the final hidden states of the source's own weights, which the
 // runner holds now.
 void quantize_vocabulary(Runner& runner, const Checkpoint& source, Role role, const Dataset& calibration,
-                         const ModelQuantizer& how, ThreadPool& pool,
-                         const std::function<void(QuantizedLinear)>& done) {
+                         const ModelQuantizer& how, ThreadPool& pool, const std::function<void(QuantizedLinear)>& done,
+                         const std::function<void(int64_t)>& on_rows) {
   const std::unique_ptr<Workbench> bench = make_workbench(runner, pool);
-  observe_vocabulary(runner, source, calibration, *bench);
+  observe_vocabulary(runner, source, calibration, *bench, on_rows);
   bench->factorize(how.options.damping, how.options.act_order);
   quantize_linear(runner, source, {-1, role}, *bench, how, done);
 }
 
-// What progress counts in, about multiply-adds: GPTQ and descent meet a row's Hessian some eight times a format, and a
-// pass runs every token through the weight. An embedding is as much work as some layers are, and 3 wide inputs more than
-// 30 narrow ones.
+// What progress counts in, about multiply-adds (quantising_work()): a pass runs every token through the weights, and adds
+// it to the sums over pairs of columns. An embedding is as much work as some layers are, and 3 wide inputs more than 30
+// narrow ones.
 class Work {
  public:
   Work(const ModelConfig& config, const ModelQuantizer& how, int64_t tokens)
-      : config_(config), how_(how), tokens_(tokens * (how.original ? 2 : 1)) {}
+      : config_(config), how_(how), all_(tokens), tokens_(tokens * (how.original ? 2 : 1)) {}
 
   int64_t quantising(LinearId id) const {  // in one format
     const int64_t out = shape_of(config_, id)[0], in = shape_of(config_, id)[1];
-    return id.layer < 0 && id.role == Role::embedding && !config_.tie_embeddings ? 64 * out * in : 8 * out * in * in;
+    return id.layer < 0 && id.role == Role::embedding && !config_.tie_embeddings ? 64 * out * in
+                                                                                 : quantising_work(out, in);
   }
   int64_t passing(int layer, const Stop& stop) const {
     int64_t weights = 0;
     for (Role role : stop.roles) weights += shape_of(config_, {layer, role})[0] * shape_of(config_, {layer, role})[1];
-    return tokens_ * weights * (of_experts(config_, stop) ? config_.experts_per_row : 1);
+    const int64_t columns = shape_of(config_, {layer, stop.roles.front()})[1];
+    return tokens_ * (weights + columns * columns) * (of_experts(config_, stop) ? config_.experts_per_row : 1);
+  }
+  // Of a token that passes all layers before the head or the tied embedding is quantised, and of all of those.
+  int64_t vocabulary_token() const {
+    int64_t work = 0;
+    for (int layer = 0; layer < config_.L; ++layer)
+      for (const Stop& stop : kStops) work += passing(layer, stop) / std::max<int64_t>(1, tokens_);
+    return work;
+  }
+  int64_t vocabulary() const {
+    const bool met = how_.formats.contains({-1, config_.tie_embeddings ? Role::embedding : Role::head});
+    return met ? vocabulary_tokens(config_, all_) * vocabulary_token() : 0;
   }
   int64_t total() const {
-    int64_t all = 0;
+    int64_t all = vocabulary();
     for (const auto& [id, formats] : how_.formats) all += quantising(id) * static_cast<int64_t>(formats.size());
     for (int layer = 0; layer < config_.L; ++layer)
       for (const Stop& stop : kStops) all += passing(layer, stop);
@@ -282,7 +299,7 @@ class Work {
  private:
   const ModelConfig& config_;
   const ModelQuantizer& how_;
-  int64_t tokens_;
+  int64_t all_, tokens_;  // of the text; those that pass a layer, twice with feedback
 };
 
 // With the codebooks that its formats share; those it has not are made here, and all live in `made` then.
@@ -339,10 +356,12 @@ void quantize_model_rtn(const Checkpoint& source, const ModelQuantizer& asked, T
   SharedCodebooks made;
   check_columns_once(source);
   const ModelQuantizer how = with_codebooks(source, asked, pool, made);
-  Progress progress("quantise (rtn)", static_cast<int64_t>(how.formats.size()));
+  int64_t elements = 0;
+  for (const auto& [id, formats] : how.formats) elements += shape_of(source.config(), id).elements();
+  Progress progress("quantise (rtn)", std::max<int64_t>(1, elements));
   for (LinearId id : linears_of(source.config())) {
     quantize_rtn_linear(source, id, how, pool, done, nullptr);
-    if (how.formats.contains(id)) progress.advance();
+    if (how.formats.contains(id)) progress.advance(shape_of(source.config(), id).elements());
   }
 }
 
@@ -370,15 +389,23 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
   check(!asked.original || asked.sequential,
         "feedback of earlier layers' errors needs the layers quantised one after another");
   SharedCodebooks codebooks;
-  const ModelQuantizer how = with_codebooks(source, without_source_formats(source, asked, done), pool, codebooks);
+  ModelQuantizer how = with_codebooks(source, without_source_formats(source, asked, done), pool, codebooks);
   const ModelConfig& config = source.config();
   const Work work(config, how, calibration.tokens);
   Progress progress("quantise (gptq)", std::max<int64_t>(1, work.total() / how.parts));
+  std::atomic<int64_t> told = 0;  // of the matrix in progress
+  how.options.on_work = [&](int64_t done_now) {
+    told += done_now;
+    progress.advance(done_now);
+  };
+  const auto finished = [&](LinearId id) {
+    progress.advance(std::max<int64_t>(0, work.quantising(id) - told.exchange(0)));
+  };
   const auto kept = [&](const std::string& stop) {
     if (!how.store || !how.store->contains(stop)) return false;
     for (QuantizedLinear& linear : how.store->load(stop)) {
       if (how.sequential) runner.set_linear(linear.id, runner.pack(linear.weight));
-      progress.advance(work.quantising(linear.id));
+      finished(linear.id);
       done(std::move(linear));
     }
     return true;
@@ -388,7 +415,7 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     std::vector<QuantizedLinear> made;
     quantise([&](QuantizedLinear linear) {
       if (how.store) made.push_back(linear);
-      progress.advance(work.quantising(linear.id));
+      finished(linear.id);
       done(std::move(linear));
     });
     if (how.store) how.store->save(stop, std::move(made));
@@ -414,7 +441,8 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
       if (role == Role::embedding && !config.tie_embeddings)
         quantize_rtn_linear(source, {-1, role}, how, pool, emit, &runner);
       else
-        quantize_vocabulary(runner, source, role, calibration, how, pool, emit);
+        quantize_vocabulary(runner, source, role, calibration, how, pool, emit,
+                            [&](int64_t rows) { progress.advance(rows * work.vocabulary_token() / config.L); });
     });
   }
   // Nothing is run for stops that are kept, except what brings the streams to the ones that are not.
@@ -434,9 +462,14 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
     const int64_t columns = shape_of(config, {layer, stop.roles.front()})[1];
     const bool experts = of_experts(config, stop);
     const bool done_already = !to_do(number) || kept(name);
+    int64_t passed = 0;  // of this stop's work
+    const auto on_rows = [&](int64_t rows) {
+      const int64_t part = work.passing(layer, stop) / std::max<int64_t>(1, calibration.tokens) * rows;
+      if (ours(number)) passed += part, progress.advance(part);
+    };
     if (experts && missing > 0) passage->observe_experts(layer, stop.input, exact);
     if (done_already) {
-      if (missing > 0 && !experts) passage->observe(layer, stop.input, columns, nullptr, exact);
+      if (missing > 0 && !experts) passage->observe(layer, stop.input, columns, nullptr, exact, on_rows);
     } else if (experts) {
       make(name, [&](const auto& emit) {
         unseen += quantize_experts(runner, source, layer, stop, *bench, how, pool, *passage, exact, emit);
@@ -444,14 +477,14 @@ void quantize_model_gptq(Runner& runner, const Checkpoint& source, const Dataset
       --missing;
     } else {
       bench->begin(columns);
-      passage->observe(layer, stop.input, columns, bench.get(), exact);
+      passage->observe(layer, stop.input, columns, bench.get(), exact, on_rows);
       make(name, [&](const auto& emit) { quantize_stop(runner, source, layer, stop, *bench, how, pool, emit); });
       --missing;
     }
     for (Passage* p : {passage ? &*passage : nullptr, exact}) {
       if (missing > 0 && p && stop.adds()) p->advance(layer, stop.roles.front());
     }
-    if (ours(number)) progress.advance(work.passing(layer, stop));
+    if (ours(number)) progress.advance(std::max<int64_t>(0, work.passing(layer, stop) - passed));
   }
   if (unseen > 0)
     spdlog::warn("{} of {} experts are passed by no row of the calibration text: rounded to nearest; give more text",

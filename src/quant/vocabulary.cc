@@ -28,11 +28,15 @@ struct Softmax {
   }
 };
 
-std::vector<float> final_stream(Runner& runner, const Batch& batch) {
+// `on_rows` is told of the rows after every layer.
+std::vector<float> final_stream(Runner& runner, const Batch& batch, const std::function<void(int64_t)>& on_rows) {
   std::vector<float> x(static_cast<size_t>(batch.rows() * runner.config().d));
   runner.begin(batch, Activations::f32);
   runner.embed();
-  runner.layers(0, runner.config().L);
+  for (int layer = 0; layer < runner.config().L; ++layer) {
+    runner.layers(layer, layer + 1);
+    on_rows(batch.rows());
+  }
   runner.read_stream(x);
   return x;
 }
@@ -61,7 +65,8 @@ double mean_square(const LinearWeight& w) {
 }  // namespace
 
 VocabularyRoles measure_roles(Runner& runner, const Checkpoint& source,
-                              const std::vector<std::vector<int32_t>>& sequences) {
+                              const std::vector<std::vector<int32_t>>& sequences,
+                              const std::function<void(int64_t)>& on_rows) {
   const LinearId embedding{-1, Role::embedding}, head{-1, Role::head};
   const PackedLinear exact = runner.linear(embedding);
   const LinearWeight weight = source.linear(embedding);
@@ -75,9 +80,9 @@ VocabularyRoles measure_roles(Runner& runner, const Checkpoint& source,
     for (int64_t i = 0; i < rows; ++i) packed.batch.logit_rows.push_back(static_cast<int32_t>(i));
     runner.set_linear(embedding, noisy);  // the head too, as they are tied: it is put right
     runner.set_linear(head, exact);
-    const std::vector<float> changed = final_stream(runner, packed.batch);
+    const std::vector<float> changed = final_stream(runner, packed.batch, on_rows);
     runner.set_linear(embedding, exact);
-    const std::vector<float> original = final_stream(runner, packed.batch);
+    const std::vector<float> original = final_stream(runner, packed.batch, on_rows);
     std::vector<float> logits(static_cast<size_t>(most * v)), moved(logits.size());
     for (int64_t first = 0; first < rows; first += most) {
       const int64_t count = std::min(most, rows - first);
@@ -106,7 +111,13 @@ VocabularyRoles measure_roles(Runner& runner, const Checkpoint& source,
   return {std::max(spread / n, 1e-6), error > 0 ? 2 * kl / n / error : 0};
 }
 
-void observe_vocabulary(Runner& runner, const Checkpoint& source, const Dataset& calibration, Workbench& bench) {
+int64_t vocabulary_tokens(const ModelConfig& config, int64_t calibration_tokens) {
+  const int64_t roles = config.tie_embeddings ? 2 * kRoleTokens : 0;  // with noise and without
+  return std::min(calibration_tokens, kTokensAColumn * config.d) + std::min(2 * calibration_tokens, roles);
+}
+
+void observe_vocabulary(Runner& runner, const Checkpoint& source, const Dataset& calibration, Workbench& bench,
+                        const std::function<void(int64_t)>& on_rows) {
   const ModelConfig& config = source.config();
   const auto part = [&](int64_t tokens) {
     return calibration.tokens <= tokens ? calibration.sequences : spread_evenly(calibration.sequences, tokens);
@@ -122,13 +133,13 @@ void observe_vocabulary(Runner& runner, const Checkpoint& source, const Dataset&
   int64_t tokens = 0;
   for (const PackedBatch& packed : pack_batches(part(std::max(kTokensAColumn * config.d, longest)),
                                                 runner.options().max_rows, runner.cache_pages())) {
-    std::vector<float> x = final_stream(runner, packed.batch);
+    std::vector<float> x = final_stream(runner, packed.batch, on_rows);
     normalise(x, norm, scalars.eps);
     bench.add(x);
     tokens += packed.batch.rows();
   }
   if (!config.tie_embeddings) return;
-  const VocabularyRoles roles = measure_roles(runner, source, part(std::max(kRoleTokens, longest)));
+  const VocabularyRoles roles = measure_roles(runner, source, part(std::max(kRoleTokens, longest)), on_rows);
   // tokens g / s times the identity, as d rows more.
   std::vector<float> identity(static_cast<size_t>(config.d * config.d), 0.0f);
   for (int64_t i = 0; i < config.d; ++i)

@@ -16,6 +16,8 @@
 // single columns are 30 times as large as the median, so that rounding to the nearest at 8 bits puts most of its error
 // where it costs most (docs/results.md).
 #pragma once
+#include <functional>
+
 #include "io/checkpoint.h"
 #include "quant/device/workbench.h"
 #include "runtime/dataset.h"
@@ -27,12 +29,16 @@ struct VocabularyRoles {
   double spread = 1;  // s: mean over tokens of 1 - sum_k p_k^2
   double lookup = 0;  // g: twice the KL per squared error of a looked-up row
 };
-// On `sequences` of a tied model, whose weights the runner holds and is left with.
+// On `sequences` of a tied model, whose weights the runner holds and is left with. `on_rows`: as below.
 VocabularyRoles measure_roles(Runner& runner, const Checkpoint& source,
-                              const std::vector<std::vector<int32_t>>& sequences);
+                              const std::vector<std::vector<int32_t>>& sequences,
+                              const std::function<void(int64_t)>& on_rows);
 
 // bench.begin() and H of the head, or of the tied embedding, up to the factor s, over as much of the calibration text
-// as d columns need. The runner holds the source's weights and is left with them.
-void observe_vocabulary(Runner& runner, const Checkpoint& source, const Dataset& calibration, Workbench& bench);
+// as d columns need. The runner holds the source's weights and is left with them. `on_rows` is told of the rows of a
+// batch after every layer: some vocabulary_tokens() for each in all.
+void observe_vocabulary(Runner& runner, const Checkpoint& source, const Dataset& calibration, Workbench& bench,
+                        const std::function<void(int64_t)>& on_rows);
+int64_t vocabulary_tokens(const ModelConfig& config, int64_t calibration_tokens);
 
 }  // namespace fidelio

@@ -257,7 +257,7 @@ void add_bench(CLI::App& app) {
       ->delimiter(',')
       ->check(from_to(1, kMostSideBySide));
   verb->add_option("-r,--repetitions", o->repetitions, "Repetitions")->check(above_zero());
-  verb->add_option("--activations", o->activations, "What linears see: a16, a8, f32")->delimiter(',');
+  verb->add_option("--activations", o->activations, "Precision of activations: a16, a8, f32")->delimiter(',');
   add_device(*verb, o->run);
   verb->add_option("--kv", o->run.kv, "Key and value cache: f32, f16, bf16, i8, i4x2 (default f16)");
   add_json(*verb, o->json);

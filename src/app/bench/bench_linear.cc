@@ -240,7 +240,7 @@ void add_bench_linear(CLI::App& bench) {
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 16));
   verb->add_option("--shapes", o->shapes, "Models whose matrices to time, or OUTxIN")->delimiter(',');
-  verb->add_option("--view", o->view, "Read so many high bits of the codes, as drafts do (default: all)")
+  verb->add_option("--view", o->view, "Read only this many high bits of the codes, as drafts do (default: all)")
       ->check(CLI::Range(2, 7));
   verb->add_option("--activations", o->activations, "Modes: f32, a16, a8")->delimiter(',');
   verb->add_option("--threads", o->threads, "Worker threads; 0 = all there are")->check(CLI::Range(0, 1024));

@@ -275,10 +275,11 @@ void add_bench_serve(CLI::App& bench) {
       "  fidelio bench serve http://127.0.0.1:8000 --rate 2,4,8 --requests 200");
   verb->add_option("TARGET", o->target, "http://HOST:PORT of a server, or a model to serve for the measurement")
       ->required();
-  verb->add_option("--clients", o->clients, "Closed loop: so many clients, each asks again when it is answered")
+  verb->add_option("--clients", o->clients,
+                   "Closed loop: this many clients, each of which asks again when it is answered")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
-  verb->add_option("--rate", o->rates, "Poisson: so many requests a second, whoever still waits")
+  verb->add_option("--rate", o->rates, "Poisson: this many requests a second, whoever still waits")
       ->delimiter(',')
       ->check(above_zero());
   verb->add_option("--requests", o->requests, "Requests at each load")->check(CLI::Range(1, 1'000'000));

@@ -49,18 +49,18 @@ nlohmann::json choose_and_say(const RunOptions& run, const DraftChoiceOptions& o
 void add_draft_verb(CLI::App& app) {
   auto o = std::make_shared<DraftVerb>();
   o->how.prompts.limit = 48;
-  CLI::App* verb =
-      app.add_subcommand("draft", "Choose what drafts for a model, by measuring, and keep it in its folder");
+  CLI::App* verb = app.add_subcommand(
+      "draft", "Set up speculative decoding: try several drafts and keep the fastest in the model's folder");
   verb->footer(
       "Examples:\n  fidelio draft quill-99\n"
       "  fidelio draft quill-99 --kinds 4,lut3g64 --prompts models/data/tasks.jsonl --threads 2\n"
       "  fidelio draft quill-99 --tune --device cuda --by-bytes\n"
       "  fidelio generate quill-99 --chat --draft auto -p \"What is 348 + 5127?\"");
   add_model(*verb, o->run);
-  verb->add_option(
-          "--kinds", o->how.kinds,
-          "Drafts to try: so many high bits of the codes, or a copy in this format (default: 4, if the model's codes "
-          "can be cut to that, lut4g64, lut3g64; on a GPU int4g128z in place of lut3g64, unless --by-bytes)")
+  verb->add_option("--kinds", o->how.kinds,
+                   "Drafts to try: a number of high bits of the codes, or the format of a copy (default: 4, if the "
+                   "model's codes "
+                   "can be cut to that, lut4g64, lut3g64; on a GPU int4g128z in place of lut3g64, unless --by-bytes)")
       ->delimiter(',');
   verb->add_option("--prompts", o->how.prompts.file,
                    "A prompt a line: text, or of a .jsonl file JSON with \"prompt\" or \"question\" (default: the "
@@ -77,7 +77,7 @@ void add_draft_verb(CLI::App& app) {
   verb->add_option("--drafts", o->how.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 16));
   verb->add_option(
           "--head-tokens", o->how.head_tokens,
-          "Try each draft also with a head of so many tokens, the most frequent ones, which are then all that it "
+          "Try each draft also with a head of this many tokens, the most frequent ones, which are then all that it "
           "guesses (default: a quarter of the vocabulary; 0: never)")
       ->check(zero_or_more());
   verb->add_option("--bytes", o->bytes, "Memory that a copy may take: 1200000, 1.2MB, 1.2MiB");

@@ -6,7 +6,7 @@ namespace fidelio::app {
 
 CardFacts facts_of_run(const Checkpoint& made, const TextFiles& source) {
   CardFacts facts = card_facts(made, source);
-  facts.command = published_command();
+  facts.command = command_text();
   facts.version = version_text();
   return facts;
 }

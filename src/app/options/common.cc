@@ -39,8 +39,8 @@ void add_run_options(CLI::App& verb, RunOptions& o) {
   add_device(verb, o);
   verb.add_option(
       "--activations", o.activations,
-      "What linears see: f32 (exact), a16 (the default, what serves), a8; for studies of codes a6, a4, and aw, "
-      "as many bits as the weight's codes");
+      "Precision of activations: f32 (exact), a16 (the default, what serves), a8; for studies a6, a4, and aw, as many "
+      "bits as the weight's codes");
   verb.add_option("--kv", o.kv,
                   "Key and value cache: f32, f16, bf16, i8, i4x2 (default f16; f32 with --activations f32)");
 }

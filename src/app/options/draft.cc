@@ -101,9 +101,9 @@ std::vector<int32_t> head_tokens_of(const nlohmann::json& tokens, int64_t v, con
 void add_draft(CLI::App& verb, DraftOptions& o) {
   CLI::Option* draft = verb.add_option(
       "--draft", o.draft,
-      "What guesses tokens that the model then verifies, without changing the answer: off (the default), "
-      "auto, lookup, so many high bits of the model's codes (4, 4:a8), or the same model in a smaller format, "
-      "a folder or a .gguf file; joined by +");
+      "Speculative decoding, which changes no answer: off (the default), auto (what `fidelio draft` chose), lookup "
+      "(n-grams of the text), 4 (only the top 4 bits of the weights; 4:a8 with 8-bit activations), or the folder or "
+      ".gguf file of a smaller copy of the model; joined by +");
   verb.add_option("--drafts", o.most, "Tokens guessed at once, at most")->check(CLI::Range(1, 64))->needs(draft);
   verb.add_flag("--fixed-drafts", o.fixed, "Always guess that many, instead of as many as pay")->needs(draft);
 }

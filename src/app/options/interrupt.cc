@@ -19,6 +19,7 @@ InterruptCatcher::InterruptCatcher() {
 }
 InterruptCatcher::~InterruptCatcher() { catching = false; }
 bool InterruptCatcher::asked() const { return caught; }
+void InterruptCatcher::forget() { caught = false; }
 
 StopCatcher::StopCatcher(std::function<void()> stop) {
   const std::lock_guard lock(stop_mutex);

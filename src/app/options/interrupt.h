@@ -12,6 +12,7 @@ class InterruptCatcher {
   InterruptCatcher(const InterruptCatcher&) = delete;
   InterruptCatcher& operator=(const InterruptCatcher&) = delete;
   bool asked() const;
+  void forget();  // what was noted so far
 };
 
 // While one is alive, the first SIGINT or SIGTERM calls `stop`, on the thread that waits for signals; a second one ends

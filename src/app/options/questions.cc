@@ -55,7 +55,7 @@ CLI::Option* add_questions(CLI::App& verb, Questions& q) {
   tasks->group("Questions");
   const auto before = verb.get_options();
   verb.add_option("--task", q.tasks, "Only this task of the file; may be repeated");
-  verb.add_option("--limit", q.limit, "Only the first so many questions of each task")->check(above_zero());
+  verb.add_option("--limit", q.limit, "Only this many questions of each task, the first ones")->check(above_zero());
   CLI::Option* from = verb.add_option("--shots-from", q.shots_from,
                                       "File whose first questions are shown, answered, before those of their task");
   verb.add_option("--shots", q.shots, "So many of them")->check(above_zero())->needs(from);

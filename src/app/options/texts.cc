@@ -50,20 +50,19 @@ CLI::Validator text_source() {
 }
 
 void print_domains(const nlohmann::json& certificate) {
-  const nlohmann::json& domains = certificate.at("domains");
   const auto number = [](const nlohmann::json& e) { return e.is_null() ? std::nan("") : e.get<double>(); };
-  for (const nlohmann::json& d : domains) {
+  for (const nlohmann::json& d : certificate.at("domains")) {
     const nlohmann::json &ear = d.at("ear"), &next = d.at("next_document").at("ear");
-    fmt::print("  {:<10} EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f}; a new document [{:.5f}, {:.5f}]; {} {}, {} windows\n",
-               d.at("domain").get<std::string>(), number(ear["value"]), number(ear["ci95"][0]), number(ear["ci95"][1]),
-               number(d.at("kl")["value"]), number(next["ci95"][0]), number(next["ci95"][1]),
-               d.at("documents").get<int64_t>(), certificate.at("passages").get<bool>() ? "passages" : "documents",
-               d.at("windows").get<int64_t>());
+    fmt::print(
+        "  {:<10} EAR {:.5f} [{:.5f}, {:.5f}], KL {:.6f}; one new document: {:.5f} to {:.5f}; {} {}, {} windows\n",
+        d.at("domain").get<std::string>(), number(ear["value"]), number(ear["ci95"][0]), number(ear["ci95"][1]),
+        number(d.at("kl")["value"]), number(next["ci95"][0]), number(next["ci95"][1]), d.at("documents").get<int64_t>(),
+        certificate.at("passages").get<bool>() ? "passages" : "documents", d.at("windows").get<int64_t>());
   }
 }
 
-void print_plain_words(const nlohmann::json& certificate) {
-  for (const PlainWords& w : in_plain_words(certificate)) fmt::print("  {}: {}\n", w.about, w.sentence);
+void print_plain_words(const nlohmann::json& certificate, bool kept) {
+  for (const PlainWords& w : in_plain_words(certificate, kept)) fmt::print("  {}: {}\n", w.about, w.sentence);
 }
 
 }  // namespace fidelio::app

@@ -24,9 +24,9 @@ BundledTexts bundled_texts(const std::string& model);
 // Checks an argument that parse_text_source takes.
 CLI::Validator text_source();
 
-// A line for each domain of a certificate, where there are several.
+// A line for each domain of a certificate.
 void print_domains(const nlohmann::json& certificate);
-// And what it says to somebody who does not know its figures, a line each (compress/certificate.h).
-void print_plain_words(const nlohmann::json& certificate);
+// What it says to somebody who does not know its figures, a line each (compress/certificate.h, which says what `kept` is).
+void print_plain_words(const nlohmann::json& certificate, bool kept);
 
 }  // namespace fidelio::app

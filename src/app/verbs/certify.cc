@@ -130,10 +130,11 @@ nlohmann::json documents_json(const FidelityReport& report, const TextSet& set) 
   return all;
 }
 
-void write_page(const Certify& o, const std::string& verdict, const nlohmann::json& certificate,
+void write_page(const Certify& o, const std::string& verdict, const nlohmann::json& certificate, bool kept,
                 const nlohmann::json& documents) {
   if (!o.page.empty())
-    write_file_atomically(o.page, certify_page(folder_name(o.run.model), verdict, certificate, documents, made_by()));
+    write_file_atomically(o.page,
+                          certify_page(folder_name(o.run.model), verdict, certificate, kept, documents, made_by()));
 }
 
 // The model's card with this certificate in it.
@@ -166,7 +167,7 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
                       {"met", met},
                       {"lower", lower ? "own" : "claimed"},
                       {"documents", documents}});
-  write_page(o, compared(claim, own), own, documents);
+  write_page(o, compared(claim, own), own, met, documents);
   write_card_of(o, model, own);
   if (!quiet(o.json)) {
     const std::string stored_name = names_text(claim.sources), own_name = names_text(o.texts);
@@ -174,9 +175,9 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
     fmt::print("{:<{}} {}\n{:<{}} {}\n", "stored (" + stored_name + ")", wide, promised_text(claim.json),
                "your text (" + own_name + ")", wide, promised_text(own));
     print_domains(own);
-    print_plain_words(own);
+    print_plain_words(own, met);
     fmt::print("{}\n", compared(claim, own));
-    if (repeated > 0) fmt::print("Your text: {} documents repeat others of it, and are left out.\n", repeated);
+    if (repeated > 0) fmt::print("Your text: {} documents repeat others, and are left out.\n", repeated);
     if (const std::string few = few_documents_text(set); !few.empty()) fmt::print("Your text: {}.\n", few);
   }
   check(met, "{}: the certificate's target is not met on {}", o.run.model, names_text(o.texts));
@@ -202,13 +203,13 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   const nlohmann::json documents = documents_json(report, set);
   const std::string verdict = fmt::format("The certificate {}.", holds ? "holds" : "does not hold");
   write_json(o.json, {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}, {"documents", documents}});
-  write_page(o, verdict, measured, documents);
+  write_page(o, verdict, measured, holds, documents);
   write_card_of(o, model, measured);
   if (!quiet(o.json)) {
     fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\n{}\n", claim.ear.value, claim.kl.value,
                ear, measured["kl"]["value"].get<double>(), verdict);
     fmt::print("\n");
-    print_plain_words(measured);
+    print_plain_words(measured, holds);
   }
   check(met, "{}: what is certified is not met", o.run.model);
   check(holds,
@@ -269,17 +270,16 @@ void certify(const Certify& o) {
 
 void add_certify(CLI::App& app) {
   auto o = std::make_shared<Certify>();
-  CLI::App* verb = app.add_subcommand("certify", "Measure a checkpoint's certificate again, or on text of your own");
+  CLI::App* verb = app.add_subcommand("certify", "Measure a model's certificate again, or on text of your own");
   verb->footer(
       "Examples:\n  fidelio certify quill-99 --reference models/quill-26m\n"
       "  fidelio certify quill-99 --reference models/quill-26m --text my.txt");
   add_model(*verb, o->run);
   verb->add_option("--reference", o->reference, "The original model")->required()->check(model_folder());
-  verb->add_option(
-          "--text", o->texts,
-          "Measure on this text instead, DIR, FILE or JSONL, each with :domain or without: a second certificate beside "
-          "the stored one. The certificate's own text, if it has moved, is known by its documents' SHA-256. May be "
-          "repeated")
+  verb->add_option("--text", o->texts,
+                   "Measure on a text of your own instead: DIR, FILE or JSONL, each with :domain or without; may be "
+                   "repeated. If "
+                   "the certificate's text has moved, give its new place; it is recognised by its SHA-256")
       ->check(text_source());
   add_draft(*verb, o->draft);
   add_device(*verb, o->run);

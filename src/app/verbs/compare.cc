@@ -66,7 +66,7 @@ void compare(const Compare& o) {
   how.stop_ids = a.stop_ids;
   how.name_a = folder_name(o.run.model);
   how.name_b = folder_name(o.other);
-  if (how.name_a == how.name_b) how.name_a = o.run.model, how.name_b = o.other;
+  if (how.name_a == how.name_b) how.name_a += " (first)", how.name_b += " (second)";
   std::unique_ptr<Progress> progress;
   int64_t before = 0;
   const DivergenceReport report =
@@ -104,7 +104,7 @@ void add_compare(CLI::App& app) {
   verb->add_option("--prompts", o->prompts,
                    "Prompts, one a line; of a .jsonl file the \"prompt\" or \"question\" of each line")
       ->required();
-  verb->add_option("--limit", o->questions.limit, "Only so many prompts, spread evenly over the file")
+  verb->add_option("--limit", o->questions.limit, "Only this many prompts, spread evenly over the file")
       ->check(above_zero());
   verb->add_option("--max-tokens", o->questions.max_tokens, "Longest answer in tokens")->check(above_zero());
   verb->add_flag("--plain", o->questions.plain, "Give the bare prompt instead of A's chat template");

@@ -15,6 +15,7 @@
 #include "core/foreign/units.h"
 #include "core/progress.h"
 #include "io/export/export.h"
+#include "runtime/texts/corpus.h"
 #include "train/block.h"
 
 namespace fidelio::app {
@@ -84,20 +85,22 @@ void say(const Job& job, const nlohmann::json& report) {
   const Estimate ear = read_estimate(promised["ear"]);
   std::vector<std::string> texts;
   for (const auto& text : certificate["texts"])
-    texts.push_back(std::filesystem::path(text["name"].get<std::string>()).filename().string());
+    texts.push_back(folder_name(parse_text_source(text["name"].get<std::string>()).path));
   const auto out = report["output"].get<std::string>();
   const auto promise = certificate["promise"].get<std::string>(), worst = promised["domain"].get<std::string>();
-  const std::string of = promise == "document" ? "of a new document of " + worst
-                         : promise == "all"    ? "over all text"
-                                               : "of " + worst + ", the worst domain,";
-  fmt::print(
-      "{}: {} -> {}, {:.3f} bits/parameter; certified EAR {} {:.5f} [{:.5f}, {:.5f}] on {} tokens of {} {} of {} that "
-      "the search has not seen, look {}\n",
-      out, bytes_text(report["source_file_bytes"]), bytes_text(report["file_bytes"]),
-      report["bits_per_parameter"].get<double>(), of, ear.value, ear.ci95.low, ear.ci95.high,
-      certificate["tokens"].get<int64_t>(), certificate["documents"].get<int64_t>(),
-      certificate["passages"].get<bool>() ? "passages" : "documents", fmt::join(texts, ", "),
-      certificate["looks"].get<int>());
+  const std::string of = promise == "document"               ? " (a new document of " + worst + ")"
+                         : promise == "all"                  ? ""
+                         : certificate["domains"].size() > 1 ? " (" + worst + ", the lowest kind)"
+                                                             : "";
+  fmt::print("{}: {} -> {}, {:.3f} bits/parameter of the whole file\n", out, bytes_text(report["source_file_bytes"]),
+             bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>());
+  fmt::print("Certified: EAR {:.5f} [{:.5f}, {:.5f}]{} on {} tokens of {} {} of {}, which the search has not seen{}\n",
+             ear.value, ear.ci95.low, ear.ci95.high, of, certificate["tokens"].get<int64_t>(),
+             certificate["documents"].get<int64_t>(), certificate["passages"].get<bool>() ? "passages" : "documents",
+             fmt::join(texts, ", "),
+             certificate["looks"].get<int>() > 1
+                 ? fmt::format("; certificate test {} passed", certificate["looks"].get<int>())
+                 : "");
   print_domains(certificate);
   fmt::print("  {}\n", report["beside"].get<std::string>());
   if (report.contains("rate")) {
@@ -106,7 +109,7 @@ void say(const Job& job, const nlohmann::json& report) {
                rate["measured"].get<double>(), rate["context"].get<int64_t>(), rate["asked"].get<double>(),
                rate["foreseen"].get<double>(), rate["machine"].get<std::string>());
   }
-  print_plain_words(certificate);
+  print_plain_words(certificate, true);
   if (job.consumer != Consumer::fidelio)
     fmt::print("  {} takes it as it is: fidelio export {} --to {}{} -o ...\n", name_of(job.consumer), out,
                rules_of(job.consumer).target, rules_of(job.consumer).export_options);
@@ -194,8 +197,8 @@ void add_answers(CLI::App& verb, CompressOptions* o) {
                   "Size of the plan at which the loss of accuracy is counted")
       ->check(above_zero());
   verb.add_option("--seeds", o->seeds,
-                  "Answer so many times, sampling as the model's generation_config.json recommends, if it does; 0: "
-                  "once, greedily")
+                  "How often each question is answered, sampled as the model's generation_config.json recommends, if "
+                  "it does; 0: once, greedily")
       ->check(CLI::Range(0, 1000));
   group_with_tasks(verb, before, tasks);
 }
@@ -208,20 +211,20 @@ void add_formats(CLI::App& verb, CompressOptions* o) {
           "with --tokens-per-second integers of 3-6)")
       ->delimiter(',');
   verb.add_option("--rule", o->rules,
-                  "Format of single linears: PATTERN=FORMAT, as 'layers.0.*=int8g64zs8' or 'embedding=int8g64zs8'; may "
-                  "be repeated, the last that matches holds");
+                  "Format of single weight matrices: PATTERN=FORMAT, as 'layers.0.*=int8g64zs8' or "
+                  "'embedding=int8g64zs8'; may be repeated, the last that matches holds");
   verb.add_option("--ignore", o->job.ignored,
-                  "Leave linears as they are: a pattern, as 'layers.*.down'; may be repeated");
+                  "Leave weight matrices as they are: a pattern, as 'layers.*.down'; may be repeated");
   verb.add_option("--plan", o->job.plan_file,
                   "Build and certify this plan (the `plan` of what --json writes), instead of searching");
   verb.add_option("--from-table", o->job.from_table,
                   "Search with this sensitivity table, written by --table, instead of measuring one");
   verb.add_option("--grouping", o->grouping,
-                  "fused: q k v and gate up share a format, as vLLM needs; single: every linear alone");
+                  "fused: q k v and gate up share a format, as vLLM needs; single: every weight matrix alone");
   verb.add_option("--for", o->consumer,
                   "Program that the plan must suit: fidelio (the default: the smallest model, which no other program "
                   "reads), vllm, gptq or llama.cpp. The formats are then those that its kernels take as they are from "
-                  "`fidelio export`, and fused linears share one where it fuses");
+                  "`fidelio export`, and matrices that it fuses share one");
   verb.add_flag("--keep-embedding", o->job.keep_embedding, "Leave embedding and head as they are");
 }
 
@@ -263,7 +266,7 @@ void add_texts(CLI::App& verb, CompressOptions* o) {
   verb.add_option("--promise", o->promise,
                   "What --ear and --kl are promised of. domain: every domain's mean; document: a new document of every "
                   "domain; all: the mean over all text");
-  verb.add_option("--certificate-windows", o->job.certificate_windows, "At most so many windows are certified on")
+  verb.add_option("--certificate-windows", o->job.certificate_windows, "The most windows of text that are certified on")
       ->check(above_zero());
   verb.add_option("--calibration-tokens", o->job.tokens,
                   "Tokens the quantisers see (default: 131072; fewer above 100 million parameters, on CPUs 30 "
@@ -304,30 +307,32 @@ void add_tuning(CLI::App& verb, CompressOptions* o) {
 void add_compress(CLI::App& app) {
   auto o = std::make_shared<CompressOptions>();
   CLI::App* verb = app.add_subcommand(
-      "compress", "Find the smallest model that has a fidelity, and certify it on text the search has not seen");
+      "compress", "Make the smallest model that stays as close to the original as you ask, and certify that");
   verb->footer(
       "Examples:\n  fidelio compress models/quill-26m --ear 0.99 -o quill-99\n"
       "  fidelio compress models/quill-26m --tasks models/data/tasks.jsonl --limit 100 --accuracy-drop 0.02 -o "
       "quill-tasks\n  mpirun -np 8 fidelio compress MODEL --ear 0.99 --method unified -o OUT");
   add_model(*verb, o->run);
   verb->add_option("--ear", o->job.ear,
-                   "Expected acceptance rate to reach: the lower confidence bound on unseen text. Several, as "
-                   "0.99,0.98,0.95, make OUTPUT-99, OUTPUT-98, OUTPUT-95 from one search")
+                   "How much of the next-token probabilities must stay the same, from 0 to 1: 0.98 is an overlap with "
+                   "the original of 98% on average, as the lower confidence bound on unseen text. Several targets, as "
+                   "0.99,0.98, make one model each from one search: OUTPUT-99, OUTPUT-98")
       ->delimiter(',')
       ->check(above_zero())
       ->check(from_to(0, 1));
-  verb->add_option("--kl", o->job.kl, "KL in nats a token to stay below: the upper confidence bound")
+  verb->add_option("--kl", o->job.kl,
+                   "KL divergence in nats a token to stay below, as the upper confidence bound on unseen text")
       ->check(above_zero());
   add_answers(*verb, o.get());
   verb->add_option("--bits", o->job.bits,
-                   "Instead of a target: the best fidelity within so many bits a parameter, of the whole file")
+                   "Instead of a target: the best fidelity within this many bits a parameter of the whole file")
       ->check(above_zero());
   verb->add_option("--bytes", o->bytes,
-                   "Instead of a target: the best fidelity within so many bytes, of the whole file: 1200000, 1.2MB, "
-                   "1.2MiB");
-  verb->add_option("--tokens-per-second", o->job.tokens_per_second,
-                   "Decode at so many tokens a second or more here, one sequence at a time, as timed on this machine: "
-                   "alone, the best fidelity within that time; or beside --ear, --kl, --bits or --bytes")
+                   "Instead of a target: the best fidelity within a file of this size: 1200000, 1.2MB, 1.2MiB");
+  verb->add_option(
+          "--tokens-per-second", o->job.tokens_per_second,
+          "Decode at least this many tokens a second, one sequence at a time, as timed on this machine: alone, "
+          "the best fidelity within that time; or beside --ear, --kl, --bits or --bytes")
       ->check(above_zero());
   verb->add_option("-o,--output", o->job.out, "Folder to write; it appears complete or not at all")->required();
   add_formats(*verb, o.get());

@@ -62,7 +62,8 @@ std::string few_windows_text(size_t windows) {
   int covered = 0;
   for (const auto& [count, share] : kCovered)
     if (windows >= count) covered = share;
-  return fmt::format("; of so few windows intervals are too narrow, and cover in about {} cases of 100", covered);
+  return fmt::format("; these are few windows: intervals are too narrow, and hold the true value in about {}% of cases",
+                     covered);
 }
 
 Figures figures_of(const PerplexityReport& r) {
@@ -85,8 +86,10 @@ Figures figures_of(const FidelityReport& r) {
 // `report`: of a comparison with a reference; null without one.
 void write_page(const Eval& o, const Figures& figures, const FidelityReport* report = nullptr) {
   if (o.page.empty()) return;
+  std::vector<std::string> texts;
+  for (const std::string& text : o.texts) texts.push_back(folder_name(text));
   const Table table{
-      "On " + fmt::format("{}", fmt::join(o.texts, ", ")), figures.note, {"figure", "value [95%]"}, figures.rows};
+      fmt::format("On {}", fmt::join(texts, ", ")), figures.note, {"figure", "value [95%]"}, figures.rows};
   const std::string against = o.reference.empty() ? "" : " beside " + folder_name(o.reference);
   std::string body = to_html(table);
   if (report) {
@@ -181,9 +184,9 @@ void add_eval(CLI::App& app) {
   CLI::Option* reference =
       verb->add_option("--reference", o->reference, "Model folder to compare with")->check(model_folder());
   verb->add_option("--reference-activations", o->reference_activations,
-                   "What the reference's linears see: f32 (exact, the default), a16, a8")
+                   "Precision of the reference's activations: f32 (exact, the default), a16, a8")
       ->needs(reference);
-  verb->add_option("--view", o->view, "Read only so many high bits of the integer codes of layers, as a draft would")
+  verb->add_option("--view", o->view, "Read only this many high bits of the layers' integer codes, as a draft would")
       ->check(CLI::Range(1, 7));
   CLI::Option* draft =
       verb->add_option("--draft", o->draft.draft.draft,
@@ -198,7 +201,8 @@ void add_eval(CLI::App& app) {
       ->check(CLI::Range(2, 1 << 24));
   verb->add_option("--stride", o->windows.stride, "Distance of windows (default: the context, i.e. side by side)")
       ->check(above_zero());
-  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text")->check(above_zero());
+  verb->add_option("--windows", o->windows.windows, "Only this many windows of each text, the first ones")
+      ->check(above_zero());
   CLI::Option* tasks = add_eval_tasks(*verb, o->tasks);
   for (const char* of_texts : {"--text", "--reference", "--reference-activations", "--view", "--draft-temperature",
                                "--context", "--stride", "--windows"})

@@ -98,7 +98,7 @@ CLI::Option* add_eval_tasks(CLI::App& verb, EvalTasks& o) {
   CLI::Option* tasks = add_questions(verb, o.questions);
   const auto before = verb.get_options();
   add_sampling(verb, o.sampling);
-  verb.add_option("--seeds", o.seeds, "Sample so many times, with seeds --seed, --seed + 1, ...")
+  verb.add_option("--seeds", o.seeds, "How often each question is answered, with seeds --seed, --seed + 1, ...")
       ->check(CLI::Range(1, 1000));
   verb.add_option(
       "--cache", o.cache,
@@ -132,7 +132,7 @@ void eval_tasks(const RunOptions& run, const EvalTasks& o, const DraftOptions& w
   std::vector<Answers> runs;
   for (const SamplingOptions& s : samplings)
     runs.push_back(answer_questions(*runner, model, set, o.questions, s, cache_of(o.cache, s), {}, draft.how));
-  const Table accuracies = accuracy_table(run.model, runs, set.method);
+  const Table accuracies = accuracy_table(folder_name(run.model), runs, set.method);
   if (!quiet(json_path)) {
     fmt::print("{}", to_text(accuracies));
     for (const Answers& a : runs) print(a, set);

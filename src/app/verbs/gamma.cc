@@ -98,11 +98,11 @@ GridStudy study_of(Gamma o, const Checkpoint& checkpoint) {
 
 Table law_table(const Gamma& o, const std::vector<Linear>& linears) {
   Table table{
-      "The law, linear by linear",
+      "The law, matrix by matrix",
       fmt::format("At {} bits in groups of {}. A grid around zero has gamma^2 times the rounding variance of one "
                   "on the group's own range. Predicted: from the ranges; measured: from the errors.",
                   o.bits, o.group == 0 ? std::string("a row") : fmt::format("{}", o.group)),
-      {"linear", "gamma", "gamma^2 predicted", "variance measured", "ratio", "worst group"},
+      {"matrix", "gamma", "gamma^2 predicted", "variance measured", "ratio", "worst group"},
       {}};
   for (const auto& [name, law] : linears)
     table.rows.push_back({name, number_text(law.gamma(), 4), number_text(law.predicted, 4),
@@ -121,11 +121,11 @@ std::string page(const Gamma& o, const std::vector<Linear>& linears, const std::
     const std::vector<Table> numbers = tables(*study);
     body +=
         "<p>" +
-        escape_html(fmt::format("{} against {}, the linears of all layers, on {} tokens of {} in {} windows. A flip "
-                                "is a position where the most likely next token becomes another; entropy says how "
-                                "unsure the original is there.",
-                                s.name, a.name, s.layers.back().positions(), fmt::join(o.texts, ", "),
-                                s.layers.back().windows.size())) +
+        escape_html(fmt::format(
+            "{} against {}, the weight matrices of all layers, on {} tokens of {} in {} windows. A flip "
+            "is a position where the most likely next token becomes another; entropy says how "
+            "unsure the original is there.",
+            s.name, a.name, s.layers.back().positions(), fmt::join(o.texts, ", "), s.layers.back().windows.size())) +
         "</p>\n" + svg_chart(flips_chart(whole)) + svg_chart(ratio_chart(*study)) + to_html(numbers[0]) +
         svg_chart(layers_chart(*study)) + to_html(numbers[1]);
   }
@@ -161,9 +161,10 @@ void gamma(const Gamma& o) {
 void add_gamma(CLI::App& app) {
   auto o = std::make_shared<Gamma>();
   o->run.activations = "f32";
-  CLI::App* verb = app.add_subcommand("gamma",
-                                      "What symmetric grids would cost each linear: predicted and measured ratio of "
-                                      "rounding variances; on a text, flips and EAR layer by layer");
+  CLI::App* verb =
+      app.add_subcommand("gamma",
+                         "What symmetric grids would cost each weight matrix: predicted and measured ratio of "
+                         "rounding variances; on a text, flips and EAR layer by layer");
   verb->footer(
       "Examples:\n  fidelio gamma models/quill-26m --bits 4 --group 128\n"
       "  fidelio gamma models/quill-26m --text models/data/docs-heldout.txt --report gamma.html");
@@ -184,7 +185,7 @@ void add_gamma(CLI::App& app) {
                    "Window length in tokens (default: 512, or the model's context if that is shorter)")
       ->check(CLI::Range(2, 1 << 24))
       ->needs(text);
-  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text; 0 = all")
+  verb->add_option("--windows", o->windows.windows, "Only this many windows of each text, the first ones; 0 = all")
       ->check(zero_or_more())
       ->needs(text);
   add_device(*verb, o->run);

@@ -1,6 +1,10 @@
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "app/options/common.h"
+#include "compress/certificate.h"
+#include "core/foreign/foreign_text.h"
 #include "core/foreign/units.h"
 
 namespace fidelio::app {
@@ -9,12 +13,14 @@ namespace {
 nlohmann::json inspect(const Checkpoint& c) {
   nlohmann::json tensors = nlohmann::json::array();
   nlohmann::json codebooks = nlohmann::json::object();
-  int64_t linear_bytes = 0, linear_parameters = 0;
+  int64_t linear_bytes = 0, linear_parameters = 0, matrix_bytes = 0, matrix_parameters = 0;
   for (LinearId id : linears_of(c.config())) {
     const FormatSpec spec = c.format(id);
     const Shape shape = shape_of(c.config(), id);
     const int64_t bytes = stored_bytes(spec, shape[0], shape[1]);
     const bool inner = id.role != Role::embedding && id.role != Role::head;
+    matrix_bytes += bytes;
+    matrix_parameters += elements_of(c.config(), id);
     if (inner) {
       linear_bytes += bytes;
       linear_parameters += elements_of(c.config(), id);
@@ -22,12 +28,14 @@ nlohmann::json inspect(const Checkpoint& c) {
     if (spec.shared && !codebooks.contains(shared_name(spec))) {
       codebooks[shared_name(spec)] = shared_bytes(spec);
       linear_bytes += shared_bytes(spec);
+      matrix_bytes += shared_bytes(spec);
     }
     tensors.push_back(
         {{"name", to_string(id)},
          {"format", to_string(spec)},
          {"shape", {shape[0], shape[1]}},
          {"bytes", bytes},
+         {"parameters", elements_of(c.config(), id)},
          {"bits_per_parameter", 8.0 * static_cast<double>(bytes) / static_cast<double>(elements_of(c.config(), id))},
          {"paper_bits", paper_bits(spec)}});
   }
@@ -37,6 +45,8 @@ nlohmann::json inspect(const Checkpoint& c) {
       {"parameters", c.parameters()},
       {"file_bytes", c.file_bytes()},
       {"bits_per_parameter", 8.0 * static_cast<double>(c.file_bytes()) / static_cast<double>(c.parameters())},
+      {"matrix_bytes", matrix_bytes},
+      {"matrix_parameters", matrix_parameters},
       {"linear_bits_per_parameter", 8.0 * static_cast<double>(linear_bytes) / static_cast<double>(linear_parameters)},
       {"config",
        {{"layers", m.L},
@@ -80,35 +90,119 @@ nlohmann::json with_experts_together(const nlohmann::json& tensors) {
   return lines;
 }
 
+// 630167424 -> "630,167,424".
+std::string grouped(int64_t number) {
+  std::string text = std::to_string(number);
+  for (auto at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
+  return text;
+}
+
+// What the model is, and its size in the file and as it is held in memory, which differ where codes had to be decoded.
+void print_summary(const nlohmann::json& report, const std::string& name) {
+  const nlohmann::json& m = report["config"];
+  const auto number = [&](const char* key) { return m[key].get<int64_t>(); };
+  const auto bits = [](int64_t bytes, int64_t parameters) {
+    return 8.0 * static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(1, parameters));
+  };
+  fmt::print("{}: {}, {} parameters\n", foreign(name), report["architecture"].get<std::string>(),
+             grouped(report["parameters"]));
+  fmt::print("  {} layers of width {}, {} heads, {} of keys and values{}; {} tokens{}; context {}\n", number("layers"),
+             number("d"), number("heads"), number("kv_heads"),
+             number("experts") > 0
+                 ? fmt::format(", {} of {} experts a token", number("experts_per_row"), number("experts"))
+                 : "",
+             number("vocabulary"), m["tied_embeddings"].get<bool>() ? ", embedding and head are one matrix" : "",
+             number("context"));
+  const int64_t file = report["file_bytes"], held = report["matrix_bytes"];
+  fmt::print("  file    {:>10}  {:6.3f} bits a parameter\n", bytes_text(file), bits(file, report["parameters"]));
+  fmt::print("  memory  {:>10}  {:6.3f} bits a weight, for the weight matrices as they are held\n", bytes_text(held),
+             bits(held, report["matrix_parameters"]));
+  if (const auto by = report["quantised_by"].get<std::string>(); !by.empty())
+    fmt::print("  quantised already, by {}\n", foreign(by));
+}
+
+// A line for each format: how many matrices have it, and what share of the weights they are. The largest share first.
+void print_formats(const nlohmann::json& report) {
+  struct Share {
+    std::string format;
+    int64_t matrices = 0, parameters = 0, bytes = 0;
+  };
+  std::vector<Share> shares;
+  for (const nlohmann::json& tensor : report["tensors"]) {
+    const auto format = tensor["format"].get<std::string>();
+    auto share = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.format == format; });
+    if (share == shares.end()) share = shares.insert(shares.end(), Share{format});
+    ++share->matrices;
+    share->parameters += tensor["parameters"].get<int64_t>();
+    share->bytes += tensor["bytes"].get<int64_t>();
+  }
+  std::stable_sort(shares.begin(), shares.end(),
+                   [](const Share& a, const Share& b) { return a.parameters > b.parameters; });
+  const auto all = static_cast<double>(std::max<int64_t>(1, report["matrix_parameters"].get<int64_t>()));
+  fmt::print("{:<14} {:>8} {:>7} {:>10} {:>12}\n", "format", "matrices", "share", "memory", "bits/weight");
+  for (const Share& s : shares)
+    fmt::print("{:<14} {:>8} {:>6.1f}% {:>10} {:>12.3f}\n", s.format, s.matrices,
+               100 * static_cast<double>(s.parameters) / all, bytes_text(s.bytes),
+               8.0 * static_cast<double>(s.bytes) / static_cast<double>(std::max<int64_t>(1, s.parameters)));
+  for (const auto& [name, bytes] : report["codebooks"].items())
+    fmt::print("{:<14} {:>8} {:>7} {:>10}\n", name, "shared", "", bytes_text(bytes));
+}
+
+void print_matrices(const nlohmann::json& report) {
+  for (const auto& t : with_experts_together(report["tensors"]))
+    fmt::print("  {:<18} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits{}\n", t["name"].get<std::string>(),
+               t["format"].get<std::string>(), t["shape"][0].get<int64_t>(), t["shape"][1].get<int64_t>(),
+               bytes_text(t["bytes"]), t["bits_per_parameter"].get<double>(),
+               t.contains("experts") ? fmt::format("  in {} experts", t["experts"].get<int>()) : std::string());
+}
+
+// What a certificate claims, in a few lines. Whether it holds is for `certify` to measure.
+void print_certificate(const Checkpoint& checkpoint, const nlohmann::json& report) {
+  if (!report["provenance"].is_object() || !report["provenance"].contains("certificate")) return;
+  try {
+    const Claim claim = read_claim(checkpoint);
+    const auto percent = [](double share) { return fmt::format("{:.2f}%", 100 * share); };
+    const double top1 = claim.figures.front().top1.value;
+    const std::string asked = claim.target.ear  ? "at least " + percent(*claim.target.ear)
+                              : claim.target.kl ? fmt::format("KL of at most {:g}", *claim.target.kl)
+                                                : std::string("no target");
+    fmt::print("certificate: {} overlap (EAR) claimed, {} to {} with confidence ({}); asked for: {}\n",
+               percent(claim.promised_ear.value), percent(claim.promised_ear.ci95.low),
+               percent(claim.promised_ear.ci95.high), foreign(claim.worst), asked);
+    if (std::isfinite(top1))
+      fmt::print("  with greedy decoding the same token as the original {} of the time\n", percent(top1));
+    fmt::print("  on {} tokens of {} documents; measure it again: fidelio certify {} --reference ORIGINAL\n",
+               claim.tokens, claim.documents, foreign(checkpoint.folder()));
+  } catch (const Error& error) {
+    fmt::print("certificate: it cannot be read: {}\n", foreign(error.what(), Lines::escaped, 300));
+  }
+}
+
 }  // namespace
 
 void add_inspect(CLI::App& app) {
   struct Options {
     std::string model, json;
+    bool all = false;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* verb =
-      app.add_subcommand("inspect", "Show what a model folder holds: shapes, formats, true bits per parameter");
+  CLI::App* verb = app.add_subcommand("inspect", "Show what a model is: size in file and memory, formats, certificate");
   verb->footer("Example:\n  fidelio inspect models/quill-26m");
   verb->add_option("MODEL", o->model, "Model folder or .gguf file")->required()->check(model_folder());
+  verb->add_flag("--all", o->all, "List every weight matrix with its format and shape");
   add_json(*verb, o->json);
   verb->callback([o] {
-    const nlohmann::json report = inspect(Checkpoint::open(o->model));
+    const Checkpoint checkpoint = Checkpoint::open(o->model);
+    const nlohmann::json report = inspect(checkpoint);
     write_json(o->json, report);
     if (quiet(o->json)) return;
-    fmt::print("{}  {} parameters  {}  {:.3f} bits/parameter (whole file), {:.3f} (linears)\n",
-               report["architecture"].get<std::string>(), report["parameters"].get<int64_t>(),
-               bytes_text(report["file_bytes"]), report["bits_per_parameter"].get<double>(),
-               report["linear_bits_per_parameter"].get<double>());
-    if (const auto by = report["quantised_by"].get<std::string>(); !by.empty())
-      fmt::print("quantised already, by {}\n", by);
-    for (const auto& t : with_experts_together(report["tensors"]))
-      fmt::print("  {:<18} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits{}\n", t["name"].get<std::string>(),
-                 t["format"].get<std::string>(), t["shape"][0].get<int64_t>(), t["shape"][1].get<int64_t>(),
-                 bytes_text(t["bytes"]), t["bits_per_parameter"].get<double>(),
-                 t.contains("experts") ? fmt::format("  in {} experts", t["experts"].get<int>()) : std::string());
-    for (const auto& [name, bytes] : report["codebooks"].items())
-      fmt::print("  {:<51} {:>10}\n", name, bytes_text(bytes));
+    print_summary(report, folder_name(o->model));
+    print_formats(report);
+    print_certificate(checkpoint, report);
+    if (o->all)
+      print_matrices(report);
+    else
+      fmt::print("--all lists every matrix, --json - has everything there is to say.\n");
   });
 }
 

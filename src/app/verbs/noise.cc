@@ -217,7 +217,7 @@ Chart noise_chart(const NoiseReport& r) {
 }
 
 std::string page(const NoiseReport& r) {
-  std::string body = "<p class=\"lead\">Uniform noise in every linear of the layers of " +
+  std::string body = "<p class=\"lead\">Uniform noise in every weight matrix of the layers of " +
                      escape_html(folder_name(r.model)) + ".</p>\n<ul>";
   for (const std::string& line : findings(r)) body += "<li>" + escape_html(line) + "</li>";
   body += "</ul>\n";
@@ -258,7 +258,7 @@ void add_noise(CLI::App& app) {
   verb->add_option("--context", o->windows.context,
                    "Window length in tokens (default: 512, or the model's context if that is shorter)")
       ->check(CLI::Range(2, 1 << 24));
-  verb->add_option("--windows", o->windows.windows, "Only the first so many windows of each text; 0 = all")
+  verb->add_option("--windows", o->windows.windows, "Only this many windows of each text, the first ones; 0 = all")
       ->check(zero_or_more());
   verb->add_option("--seed", o->seed, "Of the noise");
   verb->add_option("--linear-below", o->linear_below, "KL up to which lines are fitted")->check(above_zero());
@@ -270,7 +270,7 @@ void add_noise(CLI::App& app) {
   verb->add_option("--csv", o->csv, "Write the table as CSV");
   add_device(*verb, o->run);
   verb->add_option("--activations", o->run.activations,
-                   "What linears see: f32 (the default: rounding would hide small noise), a16, a8");
+                   "Precision of activations: f32 (the default: rounding would hide small noise), a16, a8");
   add_json(*verb, o->json);
   verb->callback([o] { noise(*o); });
 }

@@ -210,7 +210,8 @@ void add_recovery(CLI::App& app) {
       ->check(model_folder());
   verb->add_option("MODEL", o->models, "Model folders to compare with it")->required()->check(model_folder());
   add_questions(*verb, o->questions)->required();
-  verb->add_option("--seeds", o->seeds, "Sample so many times as the reference's generation_config.json recommends")
+  verb->add_option("--seeds", o->seeds,
+                   "How often each question is answered, sampled as the reference's generation_config.json recommends")
       ->check(CLI::Range(1, 1000));
   verb->add_option("--seed", o->seed, "The first seed; the others follow it");
   verb->add_flag("--greedy", o->greedy, "Answer greedily, once")->excludes("--seeds");

@@ -212,7 +212,7 @@ void add_synth(CLI::App& app) {
   verb->add_option("SHAPE", o->shape, "Name of the shape")->required();
   verb->add_option("-o,--output", o->out, "Folder to write")->required();
   verb->add_option("--format", o->format,
-                   "Format of every linear: bf16 (default), or random codes, e.g. int4g64zs8, lut4g64");
+                   "Format of every weight matrix: bf16 (default), or random codes, e.g. int4g64zs8, lut4g64");
   add_json(*verb, o->json);
   verb->callback([o] {
     check_can_write({o->json});

@@ -264,9 +264,10 @@ void add_rates(CLI::App& verb, train::TuneOptions& how) {
 void add_schedule(CLI::App& verb, Tune& o) {
   verb.add_option("--steps", o.how.steps, "Steps of the whole model (default: 300 on a CPU, 1000 on a GPU)")
       ->check(zero_or_more());
-  verb.add_option("--rounds", o.rounds,
-                  "Times that it is tuned: so many steps each, from where the round before came to rest, codes moving "
-                  ".6 times as far as in it")
+  verb.add_option(
+          "--rounds", o.rounds,
+          "How often it is tuned: each round takes all the steps, begins where the one before came to rest, and "
+          "moves codes 0.6 times as far")
       ->check(CLI::Range(1, 16));
   verb.add_option("--settle-steps", o.settle_steps,
                   "Steps at the end in which codes stay as they are and all else moves on")
@@ -290,7 +291,7 @@ void add_schedule(CLI::App& verb, Tune& o) {
       ->check(from_to(0.5, 0.9999));
   verb.add_option("--start", o.how.start, "How far from the middle of its cell a code may start, towards the source")
       ->check(from_to(0, 0.49));
-  verb.add_option("--clip", o.how.clip, "Gradients longer than so many times their mean length are shortened to that")
+  verb.add_option("--clip", o.how.clip, "Gradients longer than this many times their mean length are shortened to that")
       ->check(above_zero());
   verb.add_option("--state", o.how.state,
                   "File that a run which was ended goes on from (default: the output's name, "

@@ -99,7 +99,7 @@ void apply_rules(const Desk& desk, SensitivityTable& table) {
   const auto used = [&](const std::string& option, const std::string& pattern) {
     check(std::any_of(table.groups.begin(), table.groups.end(),
                       [&](const Group& g) { return speaks_of(option, pattern, g); }),
-          "{} {} matches no linear; they are called layers.0.q, or embedding", option, pattern);
+          "{} {} matches no weight matrix; they are called layers.0.q, or embedding", option, pattern);
   };
   for (const std::string& pattern : job.ignored) used("--ignore", pattern);
   for (const FormatRule& rule : job.rules) used("--rule", rule.pattern);

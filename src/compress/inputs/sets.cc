@@ -224,9 +224,22 @@ TextSet set_of_places(const Corpus& corpus, int64_t context, const std::vector<s
   return set.finish();
 }
 
+namespace {
+
+// "docs-heldout.txt, part 7": passages of a document by their order in it, among those of the set.
+std::string name_in(const TextSet& set, const Document& passage) {
+  if (!passage.passage) return passage.name;
+  const auto before = std::count_if(set.documents.begin(), set.documents.end(), [&](const Document& d) {
+    return d.sha256 == passage.sha256 && d.begin < passage.begin;
+  });
+  return fmt::format("{}, part {}", passage.name, before + 1);
+}
+
+}  // namespace
+
 std::vector<DocumentFidelity> documents_of(const FidelityReport& report, const TextSet& set) {
   std::vector<DocumentFidelity> all;
-  for (const Document& d : set.documents) all.push_back({d.domain, d.name});
+  for (const Document& d : set.documents) all.push_back({d.domain, name_in(set, d)});
   for (const WindowFidelity& w : report.windows) {
     DocumentFidelity& d = all[static_cast<size_t>(w.text)];
     ++d.windows;

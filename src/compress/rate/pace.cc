@@ -31,7 +31,7 @@ double kl_for(const SensitivityTable& table, const Target& target, double rho) {
 
 void check_pace(const Desk& desk, const FormatTimes& times) {
   const double asked = desk.job.tokens_per_second;
-  desk.note(fmt::format("a token after {} others: {} a second with every group in its fastest format ({})",
+  desk.note(fmt::format("{1} tokens a second with every group in its fastest format, after {0} other tokens ({2})",
                         times.decode.context, rate_text(times.decode.seconds), times.decode.machine));
   check(
       times.decode.seconds <= kMargin / asked,
@@ -47,7 +47,7 @@ std::vector<Plan> Pace::front(const Target& target) const {
   if (front.plans.empty()) refuse(target, 1);
   if (front.gap > 0)
     desk_.note(
-        fmt::format("plans of so short a time: within {:.2g}% of the least distance there can be", 100 * front.gap));
+        fmt::format("plans that are fast enough: within {:.2g}% of the least distance there can be", 100 * front.gap));
   return std::move(front.plans);
 }
 

@@ -23,7 +23,9 @@ th,td{padding:.35rem .8rem .35rem 0;border-bottom:1px solid var(--line);text-ali
 dl.words{display:grid;grid-template-columns:max-content 1fr;gap:.5rem 1.2rem;margin:1.2rem 0}dl.words dt{font-weight:600}dl.words dd{margin:0}@media(max-width:600px){dl.words{grid-template-columns:1fr;gap:.1rem}dl.words dd{margin-bottom:.6rem}}
 footer{margin-top:3rem;padding-top:.8rem;border-top:1px solid var(--line);overflow-wrap:anywhere}
 .target{stroke:var(--soft);stroke-dasharray:3 4;fill:none}svg text.label{fill:var(--ink);font-size:.92em}
-svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}@media(max-width:600px){svg{font-size:22px}table{font-size:.82rem}tbody th{white-space:normal}}
+svg{width:100%;height:auto;font:12px system-ui,sans-serif}svg text{fill:var(--soft)}@media(max-width:600px){svg{font-size:22px}table{font-size:.82rem;white-space:normal}td,tbody th{overflow-wrap:anywhere}
+table.wide,table.wide tbody,table.wide tr,table.wide th{display:block;width:100%}table.wide thead{display:none}table.wide tr{padding:.4rem 0;border-bottom:1px solid var(--line)}table.wide th,table.wide td{position:static;border:0;padding:.12rem 0}
+table.wide td{display:flex;justify-content:space-between;gap:1rem}table.wide td::before{content:attr(data-column);color:var(--soft);text-align:left;overflow-wrap:normal}table.wide td:empty{display:none}}
 .legend span{white-space:nowrap;margin-right:.9rem}
 .tokens{background:var(--panel);border-radius:.5rem;padding:1rem;white-space:pre-wrap;overflow-wrap:anywhere;font:14px/1.9 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .tokens .prompt{color:var(--soft)}

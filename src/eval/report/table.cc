@@ -59,15 +59,21 @@ std::string to_csv(const Table& table) {
 }
 
 std::string to_html(const Table& table) {
+  // On a narrow screen every row of a wide table becomes a block, where cells say what column they are of.
+  const bool wide = table.columns.size() > 2;
   std::string html = "<figure class=\"table\">";
   if (!table.title.empty()) html += "<figcaption>" + escape_html(table.title) + "</figcaption>";
-  html += "<div class=\"scroll\"><table><thead><tr>";
+  html += fmt::format("<div class=\"scroll\"><table{}><thead><tr>", wide ? " class=\"wide\"" : "");
   for (const std::string& c : table.columns) html += "<th scope=\"col\">" + escape_html(c) + "</th>";
   html += "</tr></thead><tbody>";
   for (const auto& row : table.rows) {
     html += "<tr>";
-    for (size_t i = 0; i < row.size(); ++i)
-      html += (i == 0 ? "<th scope=\"row\">" : "<td>") + escape_html(row[i]) + (i == 0 ? "</th>" : "</td>");
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string cell = wide && i < table.columns.size()
+                                   ? fmt::format("<td data-column=\"{}\">", escape_html(table.columns[i]))
+                                   : "<td>";
+      html += (i == 0 ? "<th scope=\"row\">" : cell) + escape_html(row[i]) + (i == 0 ? "</th>" : "</td>");
+    }
     html += "</tr>";
   }
   html += "</tbody></table></div>";

@@ -16,7 +16,7 @@ struct Table {
 
 std::string to_text(const Table& table);  // columns aligned, numbers to the right
 std::string to_csv(const Table& table);   // RFC 4180
-std::string to_html(const Table& table);  // a <figure>; wide ones scroll inside it
+std::string to_html(const Table& table);  // a <figure>; on narrow screens rows of wide ones become blocks
 
 // "0.962 [0.941, 0.978]"; "–" where there is no value, no brackets where there is no interval.
 std::string interval_text(const Estimate& estimate, int digits = 3);

@@ -127,11 +127,12 @@ std::vector<Table> tables(const GridStudy& study) {
   flips.columns.push_back("ratio");
   for (size_t bin = 0; bin < kEntropyEdges.size(); ++bin)
     flips.rows[bin].push_back(interval_text(study.flips_ratio(bin), 2));
-  Table layers{"Layer after layer",
-               "The linears of so many layers, from the first, on the grid; the others as they were. 95% bootstrap "
-               "intervals by window.",
-               {"layers", s.name + ": EAR", a.name + ": EAR", s.name + ": KL", a.name + ": KL", "ratio of KL"},
-               {}};
+  Table layers{
+      "Layer after layer",
+      "The weight matrices of this many layers, from the first, on the grid; the others as they were. 95% bootstrap "
+      "intervals by window.",
+      {"layers", s.name + ": EAR", a.name + ": EAR", s.name + ": KL", a.name + ": KL", "ratio of KL"},
+      {}};
   for (size_t l = 0; l < s.layers.size(); ++l)
     layers.rows.push_back({fmt::format("{}", l + 1), interval_text(s.layers[l].ear(), 5),
                            interval_text(a.layers[l].ear(), 5), interval_text(s.layers[l].kl(), 6),

@@ -76,7 +76,7 @@ class Reader {
       begin = end + 1;
       ++number;
       if (part.find_first_not_of(" \t\r\n") == std::string_view::npos) continue;
-      add(part, domain.empty() ? "text" : domain, several ? fmt::format("{} part {}", name, number) : name, false);
+      add(part, domain.empty() ? "text" : domain, several ? fmt::format("{}, part {}", name, number) : name, false);
     }
   }
 
@@ -86,7 +86,7 @@ class Reader {
       const std::string where = fmt::format("{} line {}", path, number);
       const json record = parse_ordered_json(line, where);
       try {
-        read_record(record, domain, fmt::format("{} line {}", name, number));
+        read_record(record, domain, fmt::format("{}, line {}", name, number));
       } catch (const Error& e) {
         throw Error("{}: {}", where, e.what());
       }

@@ -1,12 +1,12 @@
+#include "app/quantize/quantize.h"
+
 #include "app/options/card.h"
-#include "app/options/common.h"
 #include "app/options/texts.h"
 #include "compress/preflight.h"
 #include "compress/self_samples.h"
 #include "core/foreign/units.h"
 #include "core/progress.h"
 #include "quant/atom/atom.h"
-#include "quant/quantize_model.h"
 #include "quant/rotation.h"
 #include "runtime/dataset.h"
 #include "runtime/texts/bundled.h"
@@ -15,27 +15,6 @@
 
 namespace fidelio::app {
 namespace {
-
-// What GPTQ may do beyond feeding errors back with scales from each group's own range; docs/results.md says what each
-// is worth. The first five are done by default.
-const std::vector<std::string> kSteps = {"act-order", "range-search",  "descent",  "refit",
-                                         "feedback",  "source-inputs", "curvature"};
-const std::vector<std::string> kDefaultSteps(kSteps.begin(), kSteps.begin() + 5);
-
-struct Quantize {
-  RunOptions run;
-  std::string format, method = "gptq", embedding, out, json;
-  std::vector<std::string> calibration;
-  std::vector<std::string> steps = kDefaultSteps;
-  int64_t tokens = 131072, samples = 0, context = 0;  // 0: window_length()
-  uint64_t seed = 0;
-  bool keep_embedding = false, rotate = false, atom = false;
-  std::vector<std::string> paper;  // parts of SCVQ as written; empty: vector codes by feedback and descent
-  float alpha = 0.25f;
-  int64_t gradient_tokens = 32768;
-  int view_bits = 0;
-  float view_weight = 0;
-};
 
 bool has(const Quantize& o, std::string_view step) {
   return std::find(o.steps.begin(), o.steps.end(), step) != o.steps.end();
@@ -122,10 +101,6 @@ Dataset calibration_data(const Quantize& o, const Checkpoint& source, int64_t co
 
 bool is_outer(LinearId id) { return id.role == Role::embedding || id.role == Role::head; }
 
-// Embedding and head see every token, and in small models are a fifth of the file: eight bits cost them next to nothing.
-// This is Q8_0 of a GGUF file bit for bit, so an export to llama.cpp holds it as it is; vLLM and transformers hold them in BF16.
-constexpr const char* kEmbeddingFormat = "int8g32";
-
 std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quantize& o) {
   std::map<LinearId, FormatSpec> formats;
   for (LinearId id : linears_of(config)) {
@@ -135,7 +110,8 @@ std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quan
   return formats;
 }
 
-// What is asked for in part: calibration text and the embedding's format.
+// What is asked for in part: the method, calibration text and the embedding's format. Who says nothing of calibration wants
+// a model in seconds; that it is the rougher one is said at the end (docs/design.md).
 void settle_defaults(Quantize& o) {
   check(!o.keep_embedding || o.embedding.empty(),
         "--keep-embedding leaves the embedding as it is: leave out --embedding {}", o.embedding);
@@ -180,7 +156,8 @@ void set_view(const Quantize& o, ModelQuantizer& how) {
 
 // Calibration text through a runner in FP32; with feedback through a second one beside it, which keeps the source's own.
 void quantise_on_text(const Quantize& o, const Checkpoint& source, ModelQuantizer& how, ThreadPool& pool,
-                      Stages& stages, nlohmann::json& provenance, const std::function<void(QuantizedLinear)>& done) {
+                      Stages& stages, std::optional<Kept>& kept, nlohmann::json& provenance,
+                      const std::function<void(QuantizedLinear)>& done) {
   const int64_t context = window_length("--calibration-context", o.context, source.config());
   const Dataset data = calibration_data(o, source, context);
   if (o.samples > 0) stages.next();
@@ -195,6 +172,9 @@ void quantise_on_text(const Quantize& o, const Checkpoint& source, ModelQuantize
   options.cache_tokens = 2 * options.max_rows;  // ragged sequences leave their last pages partly empty
   options.context = context;
   const auto runner = make_runner(o.run, source, options);
+  kept.emplace(o, source, data, *runner);
+  how.store = kept->store();
+  foretell(o, source, data, *runner, pool);
   std::unique_ptr<Runner> original;
   if (has(o, "feedback")) original = make_runner(o.run, source, options);
   how.original = original.get();
@@ -221,8 +201,13 @@ void say(const Quantize& o, const Checkpoint& source, const Checkpoint& made, do
     if (row.contains("damping") && (row["damping"].get<double>() > damping || row["dead_columns"].get<int64_t>() > 0))
       fmt::print("{}: damping raised to {:.3g} of the mean diagonal, {} dead columns\n", row["name"].get<std::string>(),
                  row["damping"].get<double>(), row["dead_columns"].get<int64_t>());
-  fmt::print("{}: {} -> {}, {:.3f} bits/parameter\n", o.out, bytes_text(source.file_bytes()),
+  fmt::print("{}: {} -> {}, {:.3f} bits/parameter of the whole file\n", o.out, bytes_text(source.file_bytes()),
              bytes_text(made.file_bytes()), report["bits_per_parameter"].get<double>());
+  if (o.method == "rtn" && !parse_format(o.format).is_dense())
+    fmt::print(
+        "Weights are rounded to nearest, without calibration. --method gptq stays closer to the original; it says "
+        "first "
+        "how long it takes.\n");
 }
 
 void check_paper(const Quantize& o) {
@@ -250,8 +235,21 @@ std::map<LinearId, FormatSpec> kept_formats(std::map<LinearId, FormatSpec> forma
   return formats;
 }
 
+nlohmann::json origin_of(const Quantize& o, const Checkpoint& source, const KeptColumns& columns) {
+  nlohmann::json about = about_source(source);
+  about.update({{"method", o.method}, {"format", o.format}, {"embedding", o.embedding}});
+  if (o.rotate) about.update({{"rotation", "hadamard"}, {"seed", o.seed}});
+  if (o.atom) about["kept_columns"] = columns.count;
+  if (o.view_bits > 0) about.update({{"view_bits", o.view_bits}, {"view_weight", o.view_weight}});
+  return about;
+}
+
+}  // namespace
+
 void quantize(Quantize o) {
+  if (o.method.empty()) o.method = o.calibrated ? "gptq" : "rtn";
   check(o.method == "gptq" || o.method == "rtn", "--method {}: expected gptq or rtn", o.method);
+  o.out = without_slash(o.out);
   ModelQuantizer how;
   how.method = o.method == "gptq" ? Method::gptq : Method::rtn;
   if (o.view_bits > 0) set_view(o, how);
@@ -264,14 +262,12 @@ void quantize(Quantize o) {
       o.rotate ? Checkpoint::open(open_rotated(o.run.model, o.seed)) : Checkpoint::open(o.run.model);
   const std::map<LinearId, FormatSpec> formats = formats_for(source.config(), o);
   how.formats = one_format_each(formats);
-  KeptColumns kept = kept_columns(o, source.config());
-  if (o.atom) how.kept = &kept;
+  if (o.tokens == 0) o.tokens = calibration_tokens_for(source.parameters(), on_gpu(o.run));
+  KeptColumns columns = kept_columns(o, source.config());
+  if (o.atom) how.kept = &columns;
+  check_room(o, source, formats);
 
-  nlohmann::json provenance = about_source(source);
-  provenance.update({{"method", o.method}, {"format", o.format}, {"embedding", o.embedding}});
-  if (o.rotate) provenance.update({{"rotation", "hadamard"}, {"seed", o.seed}});
-  if (o.atom) provenance["kept_columns"] = kept.count;
-  if (o.view_bits > 0) provenance.update({{"view_bits", o.view_bits}, {"view_weight", o.view_weight}});
+  nlohmann::json provenance = origin_of(o, source, columns);
   nlohmann::json linears = nlohmann::json::array();
   std::map<LinearId, LinearWeight> weights;
   ThreadPool pool(o.run.threads);
@@ -283,15 +279,17 @@ void quantize(Quantize o) {
     weights.emplace(q.id, std::move(q.weight));
   };
   check_half_scales(source, o.atom ? kept_formats(formats) : formats, pool);
+  std::optional<Kept> kept;
   stages->next();
   if (how.method == Method::rtn) {
     quantize_model_rtn(source, how, pool, done);
   } else {
-    quantise_on_text(o, source, how, pool, *stages, provenance, done);
+    quantise_on_text(o, source, how, pool, *stages, kept, provenance, done);
   }
   stages->next();
   write_checkpoint(
-      o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance, {}, kept);
+      o.out, source, formats, [&](LinearId id) { return weights.at(id); }, provenance, {}, columns);
+  if (kept) kept->remove();
   stages.reset();  // what follows is printed
 
   const Checkpoint made = Checkpoint::open(o.out);
@@ -307,78 +305,6 @@ void quantize(Quantize o) {
   write_json(o.json, report);
   if (quiet(o.json)) return;
   say(o, source, made, how.options.damping, report);
-}
-
-// What makes a model's activations ones that few bits hold.
-void add_activation_flags(CLI::App& verb, const std::shared_ptr<Quantize>& o) {
-  verb.add_flag("--rotate", o->rotate,
-                "Turn activations by Hadamard matrices and weights against them, as QuaRot does: the same function "
-                "without outliers, for activations of 4 bits (--activations a4, --draft a4)");
-  verb.add_flag("--atom", o->atom,
-                "Keep the group of columns with most energy of every input in 8 bits, and put the others in order of "
-                "theirs, as Atom does: for the same (int4g128, int4g64 or int4g32)")
-      ->excludes("--rotate");
-}
-
-}  // namespace
-
-void add_quantize(CLI::App& app) {
-  auto o = std::make_shared<Quantize>();
-  CLI::App* verb = app.add_subcommand("quantize", "Quantise every linear of a model to one format");
-  verb->footer(
-      "Examples:\n  fidelio quantize models/quill-26m --format int4g64zs8 -o quill-int4\n"
-      "  fidelio quantize models/quill-26m --format int4g128 --keep-embedding --calibration my.txt -o quill-int4\n"
-      "  fidelio quantize models/quill-1m --format int8g64 --method rtn --embedding int8g64 -o quill-int8\n"
-      "  fidelio quantize models/quill-26m --format int4g128 --embedding bf16 --rotate -o quill-quarot\n"
-      "  fidelio quantize models/quill-26m --format int4g128 --embedding bf16 --atom -o quill-atom");
-  add_model(*verb, o->run);
-  verb->add_option("--format", o->format, "Format of the linears, e.g. int4g128z, int5g64zs8, lut4g64")->required();
-  verb->add_option("--embedding", o->embedding,
-                   fmt::format("Format of the embedding and the head (default: {})", kEmbeddingFormat));
-  verb->add_flag("--keep-embedding", o->keep_embedding, "Leave embedding and head as they are, as some engines need");
-  add_activation_flags(*verb, o);
-  verb->add_option("--method", o->method, "gptq (calibrated) or rtn (round to nearest)");
-  verb->add_option("--calibration", o->calibration,
-                   "Calibration text; .jsonl holds a text or conversation a line; may be repeated (default: the "
-                   "documentation text that comes with fidelio)");
-  verb->add_option("--calibration-tokens", o->tokens, "Tokens of calibration data used")->check(above_zero());
-  verb->add_option("--calibration-samples", o->samples,
-                   "How many of the calibration tokens the model writes itself, at temperature 1, each sequence begun "
-                   "with a few tokens of the text")
-      ->check(zero_or_more());
-  verb->add_option("--seed", o->seed, "Of those samples, and of --rotate");
-  verb->add_option(
-          "--steps", o->steps,
-          "What is done beside GPTQ's error feedback. act-order: columns by weight in the Hessian; "
-          "range-search: scales that clip; descent: codes chosen again, one at a time; refit: scales from the "
-          "codes; feedback: make up for what earlier layers lost; source-inputs (not with feedback): calibrate on what "
-          "the source's layers give, not the quantised ones; curvature: codes once more, by what the KL's gradients "
-          "say "
-          "of outputs. Default: the first five; none: plain GPTQ")
-      ->delimiter(',');
-  verb->add_option("--paper", o->paper,
-                   "Vector codes as SCVQ has them, without feedback and descent: which vectors have corrections "
-                   "(outliers, salient, residuals) and whether k-means weights them by salience (weights)")
-      ->delimiter(',');
-  verb->add_option("--alpha", o->alpha, "Of --paper: the power of salience in the choice of residuals")
-      ->check(from_to(0, 4))
-      ->needs("--paper");
-  verb->add_option("--gradient-tokens", o->gradient_tokens,
-                   "Of --paper and --steps curvature: tokens whose gradients are used")
-      ->check(above_zero());
-  verb->add_option("--calibration-context", o->context,
-                   "Length of a calibration sequence (default: 512, or the model's context if that is shorter)")
-      ->check(CLI::Range(16, 1 << 20));
-  CLI::Option* view = verb->add_option(
-      "--view-bits", o->view_bits, "Choose codes so that their so many high bits alone are a good weight too: a draft");
-  verb->add_option("--view-weight", o->view_weight, "How much the loss of that view counts beside the whole weight's")
-      ->check(from_to(0, 1000))
-      ->needs(view);
-  view->needs(verb->get_option("--view-weight"));
-  add_device(*verb, o->run);
-  verb->add_option("-o,--output", o->out, "Folder to write; it appears complete or not at all")->required();
-  add_json(*verb, o->json);
-  verb->callback([o] { quantize(*o); });
 }
 
 }  // namespace fidelio::app

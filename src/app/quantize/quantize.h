@@ -1,0 +1,57 @@
+// app: what `quantize` was asked for, shared by its command line, what comes before the work, and the work.
+#pragma once
+#include "app/options/common.h"
+#include "quant/quantize_model.h"
+#include "sensitivity/journal.h"
+
+namespace fidelio::app {
+
+// What GPTQ may do beyond feeding errors back with scales from each group's own range; docs/formats.md says what each
+// does, docs/results.md what it is worth. The first five are done by default.
+inline const std::vector<std::string> kSteps = {"act-order", "range-search",  "descent",  "refit",
+                                                "feedback",  "source-inputs", "curvature"};
+inline const std::vector<std::string> kDefaultSteps(kSteps.begin(), kSteps.begin() + 5);
+
+// Embedding and head see every token, and in small models are a fifth of the file: eight bits cost them next to nothing.
+// This is Q8_0 of a GGUF file bit for bit, so an export to llama.cpp holds it as it is; vLLM and transformers hold them in BF16.
+inline constexpr const char* kEmbeddingFormat = "int8g32";
+
+struct Quantize {
+  RunOptions run;
+  std::string format, method, embedding, out, json;  // no method: settle_defaults()
+  std::vector<std::string> calibration;
+  std::vector<std::string> steps = kDefaultSteps;
+  int64_t tokens = 0, samples = 0, context = 0;  // 0: calibration_tokens_for(), window_length()
+  bool calibrated = false;                       // an option was given that is about calibration
+  bool fresh = false;
+  uint64_t seed = 0;
+  bool keep_embedding = false, rotate = false, atom = false;
+  std::vector<std::string> paper;  // parts of SCVQ as written; empty: vector codes by feedback and descent
+  float alpha = 0.25f;
+  int64_t gradient_tokens = 32768;
+  int view_bits = 0;
+  float view_weight = 0;
+};
+
+void quantize(Quantize options);
+
+// What comes before the work (start.cc). Throws Error where the disk lacks room for the output and for the journal beside it.
+void check_room(const Quantize& options, const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats);
+// Prints how long calibrating will take, from a few seconds' measurements.
+void foretell(const Quantize& options, const Checkpoint& source, const Dataset& data, Runner& runner, ThreadPool& pool);
+
+// What is finished is kept in OUT.journal, as `compress` keeps it, so that the same command goes on there after an
+// interrupt. What --atom finds of a model's columns is in no journal: there the work begins anew.
+class Kept {
+ public:
+  Kept(const Quantize& options, const Checkpoint& source, const Dataset& data, const Runner& runner);
+  StopStore* store() { return journal_ ? &*journal_ : nullptr; }
+  void remove();  // after the output is whole
+
+ private:
+  std::string folder_;
+  std::optional<JournalLock> lock_;
+  std::optional<Journal> journal_;
+};
+
+}  // namespace fidelio::app
