@@ -30,7 +30,8 @@ using nlohmann::json;
 
 // Everything beside the weights that a reader of the folder needs; copied from checkpoint to checkpoint.
 // So are the files of chat templates.
-constexpr std::array<const char*, 8> kCompanions = {"tokenizer.json",
+constexpr std::array<const char*, 9> kCompanions = {"tokenizer.json",
+                                                    "tekken.json",
                                                     "tokenizer_config.json",
                                                     "special_tokens_map.json",
                                                     "generation_config.json",

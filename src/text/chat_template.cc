@@ -8,6 +8,8 @@
 #include "core/file.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/json.h"
+#include "text/jinja/lexer.h"
+#include "text/tokenizer/config.h"
 
 namespace fidelio {
 namespace {
@@ -17,8 +19,11 @@ using jinja::Value;
 
 // Where transformers keeps templates: the one named "default", and a folder of those with other names.
 constexpr const char* kTemplateFile = "chat_template.jinja";
+constexpr const char* kProcessorTemplate = "chat_template.json";
 constexpr const char* kMoreTemplates = "additional_chat_templates";
 constexpr const char* kTemplateEnding = ".jinja";
+// The first of these that has one is asked; the last belongs to a processor of images.
+constexpr const char* kFilesWithTemplates[] = {"tokenizer_config.json", kProcessorTemplate};
 constexpr int kMaxJsonDepth = 90;  // below what a template value may have, so that templates can wrap what they get
 
 // The object in a JSON file, or an empty one where there is no file.
@@ -61,28 +66,22 @@ Value to_value(const Json& json, int depth = 0) {
   }
 }
 
-// A special token is written as a string or as an added-token object with its "content".
-std::optional<std::string> token_text(const Json& config, const char* name, const std::string& path) {
-  auto it = config.find(name);
-  if (it == config.end() || it->is_null()) return std::nullopt;
-  if (it->is_object() && it->contains("content")) it = it->find("content");
-  check(it->is_string(), "{}: {}: expected a string or an object with \"content\", found {}", path, name,
-        it->type_name());
-  return it->get<std::string>();
-}
-
-// By name, of tokenizer_config.json's chat_template.
-std::map<std::string, std::string> templates_of(const Json& config, const std::string& path) {
-  const auto it = config.find("chat_template");
-  if (it == config.end() || it->is_null()) return {};
+// By name, of a file's chat_template: a text, a list of {name, template}, or an object of texts by name.
+std::map<std::string, std::string> templates_of(const TextFiles& files, const char* file) {
+  const Json object = read_object(files, file);
+  const std::string path = files.path(file);
+  const auto it = object.find("chat_template");
+  if (it == object.end() || it->is_null()) return {};
   if (it->is_string()) return {{"default", it->get<std::string>()}};
-  check(it->is_array(), "{}: chat_template: expected a string or a list, found {}", path, it->type_name());
+  check(it->is_structured(), "{}: chat_template: expected a string or a list, found {}", path, it->type_name());
   std::map<std::string, std::string> templates;
-  for (const Json& entry : *it) {
+  for (const auto& [key, entry] : it->items()) {
+    const bool by_name = it->is_object() && entry.is_string();
     const bool named = entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
                        entry.contains("template") && entry["template"].is_string();
-    check(named, "{}: chat_template: an entry is not {{name, template}}", path);
-    templates[entry["name"].get<std::string>()] = entry["template"].get<std::string>();
+    check(by_name || named, "{}: chat_template: an entry is not {{name, template}}", path);
+    templates[by_name ? key : entry["name"].get<std::string>()] =
+        by_name ? entry.get<std::string>() : entry["template"].get<std::string>();
   }
   check(templates.contains("default"), "{}: chat_template: none of its {} templates is named \"default\"", path,
         it->size());
@@ -105,15 +104,18 @@ ChatTemplate::ChatTemplate(std::string_view source, std::vector<std::pair<std::s
 
 std::vector<std::string> chat_template_files(const TextFiles& files) {
   std::vector<std::string> names = files.list(kMoreTemplates, kTemplateEnding);
-  if (files.read(kTemplateFile)) names.insert(names.begin(), kTemplateFile);
+  for (const char* file : {kProcessorTemplate, kTemplateFile})
+    if (files.exists(file)) names.insert(names.begin(), file);
   return names;
 }
 
 std::map<std::string, std::string> chat_templates(const TextFiles& files) {
-  const Json config = read_object(files, "tokenizer_config.json");
   std::map<std::string, std::string> templates;
-  if (!files.read(kTemplateFile)) templates = templates_of(config, files.path("tokenizer_config.json"));
+  if (!files.exists(kTemplateFile))
+    for (const char* file : kFilesWithTemplates)
+      if (templates.empty()) templates = templates_of(files, file);
   for (const std::string& file : chat_template_files(files)) {
+    if (file == kProcessorTemplate) continue;
     const std::string name = std::filesystem::path(file).stem();
     templates[file == kTemplateFile ? "default" : name] = files.require(file);
   }
@@ -123,21 +125,33 @@ std::map<std::string, std::string> chat_templates(const TextFiles& files) {
   return templates;
 }
 
+std::string chat_template_places(const TextFiles& files) {
+  return std::string("tokenizer_config.json, ") + kTemplateFile + " or " + kProcessorTemplate +
+         (files.exists("tekken.json")
+              ? "; a tekken.json has none, as Mistral's own program writes conversations by itself: put "
+                "the model's chat_template.jinja beside it"
+              : "");
+}
+
 std::optional<ChatTemplate> ChatTemplate::load(const TextFiles& files) {
-  const std::string path = files.path("tokenizer_config.json");
-  Json config = read_object(files, "tokenizer_config.json");
   const std::map<std::string, std::string> sources = chat_templates(files);
   if (sources.empty()) return std::nullopt;
-  std::vector<std::pair<std::string, std::string>> tokens;
-  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"})
-    if (auto text = token_text(config, name, path)) tokens.emplace_back(name, *text);
+  const std::map<std::string, std::string> tokens = special_tokens(files);
   try {
-    ChatTemplate loaded(sources.at("default"), std::move(tokens));
+    ChatTemplate loaded(sources.at("default"), {tokens.begin(), tokens.end()});
     if (const auto tools = sources.find("tool_use"); tools != sources.end()) loaded.set_with_tools(tools->second);
     return loaded;
   } catch (const Error& error) {
     throw Error("{}: {}", files.name(), error.what());
   }
+}
+
+std::string ChatTemplate::literal_text() const {
+  std::string text;
+  for (const std::string& source : {source_, with_tools_source_})
+    for (const jinja::Token& token : jinja::tokenize(source))
+      if (token.kind == jinja::Token::Kind::text || token.kind == jinja::Token::Kind::string) text += token.text + '\0';
+  return text;
 }
 
 std::string ChatTemplate::render(std::span<const ChatMessage> messages, const ChatOptions& options) const {
@@ -183,9 +197,9 @@ std::vector<int32_t> stop_token_ids(const TextFiles& files,
       ids.insert(id.get<int32_t>());
     }
   }
-  const std::string path = files.path("tokenizer_config.json");
-  if (auto text = token_text(read_object(files, "tokenizer_config.json"), "eos_token", path))
-    if (auto id = id_of(*text)) ids.insert(*id);
+  const std::map<std::string, std::string> tokens = special_tokens(files);
+  if (const auto eos = tokens.find("eos_token"); eos != tokens.end())
+    if (auto id = id_of(eos->second)) ids.insert(*id);
   return {ids.begin(), ids.end()};
 }
 

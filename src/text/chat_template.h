@@ -1,9 +1,10 @@
 // io: the chat template of a checkpoint, the ids that end its answers, and the sampling its authors recommend.
 //
 // Sources, as transformers reads them: `chat_template.jinja`, else `chat_template` in tokenizer_config.json (a string, or a
-// list of {name, template}), and `additional_chat_templates/NAME.jinja`. Of several "tool_use", if there is one, is used
-// where tools are given and "default", which is chat_template.jinja's name, else. Rendered text already holds the BOS token where the template writes one: tokenise it without adding special
-// tokens again.
+// list of {name, template}), else in a processor's chat_template.json, and `additional_chat_templates/NAME.jinja`.
+// Of several "tool_use", if there is one, is used where tools are given and "default", which is chat_template.jinja's name,
+// else. Rendered text already holds the BOS token where the template writes one: tokenise it without adding special tokens
+// again.
 #pragma once
 #include <cstdint>
 #include <ctime>
@@ -50,15 +51,16 @@ class ChatTemplate {
   std::string render_json(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& extra) const;
 
   // What messages are rendered with where tools are given. Throws Error as the constructor does.
-  void set_with_tools(std::string_view source) { with_tools_.emplace(source); }
+  void set_with_tools(std::string_view source) { with_tools_.emplace(source), with_tools_source_ = source; }
   const std::string& source() const { return source_; }  // of the template without tools
+  std::string literal_text() const;                      // all that the templates write themselves, apart by U+0000
   bool shows_tools() const {
     return with_tools_ || source_.find("tools") != std::string::npos;
   }                                                           // it has a word for them
   void set_clock(Clock clock) { clock_ = std::move(clock); }  // default: local time
 
  private:
-  std::string source_;
+  std::string source_, with_tools_source_;
   jinja::Template template_;
   std::optional<jinja::Template> with_tools_;
   jinja::Variables variables_;
@@ -67,11 +69,14 @@ class ChatTemplate {
 
 // All templates by name; empty where there is none, else "default" is among them.
 std::map<std::string, std::string> chat_templates(const TextFiles& files);
-// The files of their own that they stand in: "additional_chat_templates/tool_use.jinja".
+// The files of their own that they stand in: "chat_template.json", "additional_chat_templates/tool_use.jinja".
 std::vector<std::string> chat_template_files(const TextFiles& files);
 
+// Where a template was looked for, for whoever says that there is none.
+std::string chat_template_places(const TextFiles& files);
+
 // The ids after which generation stops: every eos_token_id (a number or a list) of generation_config.json and
-// config.json, and the eos_token of tokenizer_config.json as `id_of` resolves it. A union, because files that name one
+// config.json, and the eos_token of the tokenizer's files as `id_of` resolves it. A union, because files that name one
 // of several are common and a model that ignores the others never stops. Sorted, without duplicates.
 std::vector<int32_t> stop_token_ids(const TextFiles& files,
                                     const std::function<std::optional<int32_t>(std::string_view)>& id_of);

@@ -62,6 +62,23 @@ TEST_F(ChatFolder, SourcesInOrder) {
   EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "file <s>");
 }
 
+TEST_F(ChatFolder, AProcessorsTemplateIsReadWhereThereIsNoOther) {
+  write("chat_template.json", R"({"chat_template": "{{ bos_token }}p"})");
+  write("special_tokens_map.json", R"({"bos_token": "<s>"})");
+  EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "<s>p");
+  EXPECT_THAT(chat_template_files(folder_), ElementsAre("chat_template.json"));
+  write("tokenizer_config.json", R"({"chat_template": "t"})");
+  EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "t");
+  write("chat_template.jinja", "j");
+  EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "j");
+  std::filesystem::remove(folder_ + "/chat_template.jinja");
+  std::filesystem::remove(folder_ + "/tokenizer_config.json");
+  write("chat_template.json", R"({"chat_template": {"default": "d", "tool_use": "u"}})");
+  EXPECT_EQ(ChatTemplate::load(folder_)->render(hello_), "d");
+  write("chat_template.json", R"({"chat_template": 4})");
+  EXPECT_THAT(load_failure(), HasSubstr("chat_template.json: chat_template: expected a string or a list"));
+}
+
 TEST_F(ChatFolder, ToolsHaveATemplateOfTheirOwn) {
   write("tokenizer_config.json",
         R"({"chat_template": [{"name": "default", "template": "d"},

@@ -9,9 +9,13 @@ namespace fidelio {
 
 std::optional<std::string> TextFiles::read(const std::string& file) const {
   if (const auto found = texts_.find(file); found != texts_.end()) return found->second;
-  std::error_code ignored;
-  if (!on_disk_ || !std::filesystem::exists(path(file), ignored)) return std::nullopt;
+  if (!exists(file)) return std::nullopt;
   return read_text_file(path(file));
+}
+
+bool TextFiles::exists(const std::string& file) const {
+  std::error_code ignored;
+  return texts_.contains(file) || (on_disk_ && std::filesystem::exists(path(file), ignored));
 }
 
 std::vector<std::string> TextFiles::list(const std::string& folder, std::string_view ending) const {

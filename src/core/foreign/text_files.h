@@ -23,6 +23,7 @@ class TextFiles {
   std::optional<std::string> read(const std::string& file) const;
   // Names, in order, of the files in a folder within it that end in `ending`: "folder/a.jinja". None where it is not there.
   std::vector<std::string> list(const std::string& folder, std::string_view ending) const;
+  bool exists(const std::string& file) const;
   std::string require(const std::string& file) const;  // throws Error where there is none
   void put(const std::string& file, std::string text) { texts_[file] = std::move(text); }  // in place of what is there
 

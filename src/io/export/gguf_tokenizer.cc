@@ -3,11 +3,11 @@
 #include <unordered_map>
 
 #include "core/error.h"
-#include "core/foreign/json.h"
 #include "io/export/gguf.h"
 #include "io/gguf/names.h"
 #include "io/gguf/splitting.h"
 #include "text/chat_template.h"
+#include "text/tokenizer/config.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace fidelio::exporting {
@@ -17,10 +17,13 @@ using nlohmann::json;
 
 enum TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-json read_json(const TextFiles& files, const std::string& name) {
-  json value = parse_json(files.require(name), files.path(name));
-  check(value.is_object(), "{}: not a JSON object", files.path(name));
-  return value;
+json read_tokenizer(const TextFiles& files, const std::string& file) {
+  const std::string text = tokenizer_json(files);
+  try {
+    return tokenization::complete_tokenizer(text, tokenization::tokenizer_config(files), files);
+  } catch (const Error& e) {
+    throw Error("{}: {}", file, e.what());
+  }
 }
 
 // A component and, of a Sequence, its parts.
@@ -140,15 +143,27 @@ void put_other_ends(GgufKeys& keys, const TextFiles& files, const Vocabulary& vo
   }
 }
 
+// llama.cpp puts one token before a text and one behind it, or none.
+void check_ends_of_texts(const std::string& file, const Tokenizer& tokenizer, int32_t eos) {
+  const auto before = tokenizer.leading_ids(), behind = tokenizer.trailing_ids();
+  check(before.size() <= 1 && (behind.empty() || behind == std::vector{eos}),
+        "{}: its post_processor puts {} tokens before a text and {} behind it; llama.cpp puts one there at most, and "
+        "behind it eos alone",
+        file, before.size(), behind.size());
+}
+
+// The token that is put before texts is bos, whatever the files call it.
 void put_special(GgufKeys& keys, const TextFiles& files, const Vocabulary& vocabulary, int config_eos) {
   const Tokenizer tokenizer = Tokenizer::load(files);
-  const int32_t bos = tokenizer.bos_id().value_or(-1), eos = tokenizer.eos_id().value_or(config_eos);
-  const std::vector<int32_t> ids = tokenizer.encode("a");
+  const std::vector<int32_t> before = tokenizer.leading_ids(), behind = tokenizer.trailing_ids();
+  const int32_t bos = before.empty() ? tokenizer.bos_id().value_or(-1) : before.front();
+  const int32_t eos = tokenizer.eos_id().value_or(config_eos >= 0 || behind.empty() ? config_eos : behind.back());
+  check_ends_of_texts(files.path("tokenizer.json"), tokenizer, eos);
   if (bos >= 0) keys.put_u32("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(bos));
   if (eos >= 0) keys.put_u32("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(eos));
   put_other_ends(keys, files, vocabulary, tokenizer, eos);
-  keys.put_bool("tokenizer.ggml.add_bos_token", bos >= 0 && !ids.empty() && ids.front() == bos);
-  keys.put_bool("tokenizer.ggml.add_eos_token", eos >= 0 && !ids.empty() && ids.back() == eos);
+  keys.put_bool("tokenizer.ggml.add_bos_token", !before.empty());
+  keys.put_bool("tokenizer.ggml.add_eos_token", !behind.empty());
 }
 
 void put_chat_template(GgufKeys& keys, const TextFiles& files) {
@@ -166,7 +181,7 @@ void put_chat_template(GgufKeys& keys, const TextFiles& files) {
 
 void put_tokenizer(GgufKeys& keys, const TextFiles& files, int v, int eos_id) {
   const std::string file = files.path("tokenizer.json");
-  const json tokenizer = read_json(files, "tokenizer.json");
+  const json tokenizer = read_tokenizer(files, file);
   const json model = tokenizer.value("model", json::object());
   check(model.is_object() && model.contains("vocab") && model["vocab"].is_object(),
         "{}: has no model with a vocabulary", file);

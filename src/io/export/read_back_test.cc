@@ -9,6 +9,7 @@
 #include "io/export/gguf.h"
 #include "io/gguf/tokenizer.h"
 #include "text/chat_template.h"
+#include "text/tokenizer/config.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace fidelio {
@@ -542,6 +543,44 @@ TEST(GgufTokenizer, SplitsAsTheOneItWasMadeFrom) {
       ASSERT_EQ(read.decode(ids), original.decode(ids)) << text;
     }
   }
+}
+
+// The tokens that a post_processor puts around a text are written whatever other files call them, and read again.
+TEST(GgufTokenizer, PutsTheSameTokensAroundATextAsTheOneItWasMadeFrom) {
+  const std::string path = FIDELIO_BINARY_DIR "/io_test_around.gguf";
+  json file = json::parse(read_text_file(FIDELIO_SOURCE_DIR "/src/text/testdata/tokenizer_llama2.json"));
+  const auto named = [&](const char* text) {
+    for (const json& token : file["added_tokens"])
+      if (token["content"] == text) return tokenization::NamedToken({text, token["id"].get<int64_t>()});
+    return tokenization::NamedToken();
+  };
+  const auto bos = named("<s>"), eos = named("</s>");
+  ASSERT_TRUE(bos && eos);
+  const auto read_back = [&](const std::string& config) {
+    const TextFiles texts("original", {{"tokenizer.json", file.dump()}, {"tokenizer_config.json", config}});
+    exporting::GgufKeys keys;
+    exporting::put_tokenizer(keys, texts, Tokenizer::load(texts).vocab_size(), -1);
+    std::string bytes = "GGUF";
+    exporting::append_u32(bytes, 3);
+    exporting::append_u64(bytes, 0);
+    exporting::append_u64(bytes, keys.count());
+    write_file_atomically(path, bytes + keys.bytes());
+    const Tokenizer read = Tokenizer::load(TextFiles("read", gguf::tokenizer_files(*gguf::File::open(path))));
+    std::filesystem::remove(path);
+    return std::pair(read.leading_ids(), read.trailing_ids());
+  };
+  const auto one = [](const tokenization::NamedToken& token) {
+    return token ? std::vector{static_cast<int32_t>(token->second)} : std::vector<int32_t>();
+  };
+  const std::string neither = R"({"add_bos_token": false})", both = R"({"bos_token": "<s>", "eos_token": "</s>"})";
+  for (const std::string& config : {neither, both})
+    for (const auto& before : {tokenization::NamedToken(), bos})
+      for (const auto& behind : {tokenization::NamedToken(), eos}) {
+        file["post_processor"] = tokenization::template_processing(before, behind);
+        EXPECT_EQ(read_back(config), std::pair(one(before), one(behind))) << config << file["post_processor"];
+      }
+  file["post_processor"] = tokenization::template_processing(bos, bos);
+  EXPECT_THROW(read_back(both), Error);  // llama.cpp has eos alone behind a text
 }
 
 // llama.cpp knows most ends of answers by their text, so that files name none but eos.

@@ -9,6 +9,7 @@
 #include "io/gguf/names.h"
 #include "io/gguf/sampling.h"
 #include "io/gguf/splitting.h"
+#include "text/tokenizer/config.h"
 
 namespace fidelio::gguf {
 namespace {
@@ -81,6 +82,29 @@ const Splitting& splitting_of(const File& file) {
               known);
 }
 
+tokenization::NamedToken named_token(const File& file, const Vocabulary& v, const char* key) {
+  const auto id = file.integer(key);
+  if (!id) return std::nullopt;
+  check(*id >= 0 && *id < static_cast<int64_t>(v.tokens.size()), "{}: key \"{}\": {} is none of the {} tokens",
+        file.path(), key, *id, v.tokens.size());
+  return std::pair(std::string(v.tokens[static_cast<size_t>(*id)]), *id);
+}
+
+// Whether the file's beginning and end of a text are put there.
+bool adds_bos(const File& file, bool bpe) {
+  return file.boolean("tokenizer.ggml.add_bos_token").value_or(bpe ? splitting_of(file).adds_bos : true);
+}
+bool adds_eos(const File& file) { return file.boolean("tokenizer.ggml.add_eos_token").value_or(false); }
+
+json post_processor(const File& file, const Vocabulary& v, bool bpe) {
+  const auto bos = named_token(file, v, "tokenizer.ggml.bos_token_id");
+  const auto eos = named_token(file, v, "tokenizer.ggml.eos_token_id");
+  check(!adds_eos(file) || eos, "{}: the key \"tokenizer.ggml.eos_token_id\" is missing beside add_eos_token",
+        file.path());
+  return tokenization::template_processing(adds_bos(file, bpe) ? bos : std::nullopt,
+                                           adds_eos(file) ? eos : std::nullopt);
+}
+
 json byte_level(const File& file, const Vocabulary& v) {
   const Splitting& splitting = splitting_of(file);
   json steps = json::array();
@@ -107,7 +131,7 @@ json byte_level(const File& file, const Vocabulary& v) {
           {"added_tokens", added_tokens(v)},
           {"normalizer", splitting.nfc ? json{{"type", "NFC"}} : json()},
           {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}}},
-          {"post_processor", nullptr},
+          {"post_processor", post_processor(file, v, true)},
           // All fields are written: Hugging Face's reader refuses a step that lacks one.
           {"decoder", {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
           {"model",
@@ -172,7 +196,7 @@ json sentencepiece(const File& file, const Vocabulary& v) {
           {"added_tokens", added_tokens(v)},
           {"normalizer", {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}}},
           {"pre_tokenizer", nullptr},
-          {"post_processor", nullptr},
+          {"post_processor", post_processor(file, v, false)},
           {"decoder", {{"type", "Sequence"}, {"decoders", std::move(decoders)}}},
           {"model",
            {{"type", "BPE"},
@@ -183,24 +207,15 @@ json sentencepiece(const File& file, const Vocabulary& v) {
             {"merges", merges_from_scores(file, v)}}}};
 }
 
-std::optional<std::string> named_token(const File& file, const Vocabulary& v, const char* key) {
-  const auto id = file.integer(key);
-  if (!id) return std::nullopt;
-  check(*id >= 0 && *id < static_cast<int64_t>(v.tokens.size()), "{}: key \"{}\": {} is none of the {} tokens",
-        file.path(), key, *id, v.tokens.size());
-  return std::string(v.tokens[static_cast<size_t>(*id)]);
-}
-
 json tokenizer_config(const File& file, const Vocabulary& v, bool bpe) {
   json config = json::object();
   for (const auto& [key, name] :
        {std::pair("tokenizer.ggml.bos_token_id", "bos_token"), std::pair("tokenizer.ggml.eos_token_id", "eos_token"),
         std::pair("tokenizer.ggml.unknown_token_id", "unk_token"),
         std::pair("tokenizer.ggml.padding_token_id", "pad_token")})
-    if (auto text = named_token(file, v, key)) config[name] = *text;
-  config["add_bos_token"] =
-      file.boolean("tokenizer.ggml.add_bos_token").value_or(bpe ? splitting_of(file).adds_bos : true);
-  config["add_eos_token"] = file.boolean("tokenizer.ggml.add_eos_token").value_or(false);
+    if (auto token = named_token(file, v, key)) config[name] = token->first;
+  config["add_bos_token"] = adds_bos(file, bpe);
+  config["add_eos_token"] = adds_eos(file);
   return config;
 }
 

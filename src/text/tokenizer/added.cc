@@ -109,7 +109,7 @@ void AddedTokens::Matcher::find(std::string_view text, std::vector<Match>& match
 
 // Follows Hugging Face in the corners too: a match that fails single_word is skipped as a whole, lstrip does not reach
 // back over the previous token, and a token that rstrip ran over is still found.
-void AddedTokens::cut(const Matcher& matcher, TextPiece& piece, std::vector<TextPiece>& result) const {
+void AddedTokens::cut(const Matcher& matcher, bool special, TextPiece& piece, std::vector<TextPiece>& result) const {
   const std::string_view text = piece.text;
   size_t covered = 0;
   // A token's text is not kept: nobody reads it, and white space that several tokens reach over would be copied for each.
@@ -117,15 +117,16 @@ void AddedTokens::cut(const Matcher& matcher, TextPiece& piece, std::vector<Text
     if (begin >= end) return;
     result.push_back(id >= 0 ? TextPiece{"", id} : part_of(piece, begin, end));
   };
-  std::vector<Match> matches;
+  std::vector<Matcher::Match> matches;
   matcher.find(text, matches);
   size_t at = 0;         // no token is looked for before this
   size_t white_end = 0;  // the white space behind an earlier token ends here; looked at once
   for (auto found = matches.rbegin(); found != matches.rend(); ++found) {
     if (found->begin < at) continue;
-    Match match = *found;
+    Matcher::Match match = *found;
     at = match.end;
     const AddedToken& token = by_id_.at(match.id);
+    if (token.special && !special) continue;
     size_t length = 0;
     if (token.single_word && ((match.begin > 0 && is_word_character(code_point_before(text, match.begin, &length))) ||
                               (match.end < text.size() && is_word_character(code_point_at(text, match.end, &length)))))
@@ -149,14 +150,14 @@ void AddedTokens::cut(const Matcher& matcher, TextPiece& piece, std::vector<Text
   result.push_back(std::move(piece));
 }
 
-void AddedTokens::extract(std::vector<TextPiece>& pieces, bool normalized) const {
+void AddedTokens::extract(std::vector<TextPiece>& pieces, bool normalized, bool special) const {
   const Matcher& matcher = matchers_[normalized];
   std::vector<TextPiece> result;
   for (TextPiece& piece : pieces) {
     if (piece.id >= 0)
       result.push_back(std::move(piece));
     else
-      cut(matcher, piece, result);
+      cut(matcher, special, piece, result);
   }
   pieces = std::move(result);
 }

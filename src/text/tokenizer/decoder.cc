@@ -1,5 +1,7 @@
 #include "text/tokenizer/decoder.h"
 
+#include <algorithm>
+
 #include "text/tokenizer/json.h"
 #include "text/tokenizer/text.h"
 
@@ -60,6 +62,17 @@ int fallback_byte(const std::string& token) {
     value = value * 16 + digit;
   }
   return value;
+}
+
+// The bytes at the end of a valid run that begin a character and do not end it.
+std::string unfinished_end(const std::string& run) {
+  for (size_t at = 0; at < run.size();) {
+    const Utf8Step step = utf8_step(run, at);
+    if (step.kind == Utf8Step::kUnfinished) return run.substr(at);
+    if (step.kind != Utf8Step::kCharacter) return "";
+    at += step.length;
+  }
+  return "";
 }
 
 std::string replace_all(const DecoderStep& step, const std::string& token, Meter& meter) {
@@ -150,10 +163,7 @@ void DecoderRun::push(const std::string& token, std::string& out) {
 void DecoderRun::finish(std::string& out) { flush(0, out); }
 
 void DecoderRun::feed(size_t stage, const std::string& text, std::string& out) {
-  if (stage == states_.size()) {
-    out += text;
-    return;
-  }
+  if (stage == states_.size()) return give(text, out);
   State& state = states_[stage];
   const DecoderStep& step = (*steps_)[stage];
   if (state.waits) {
@@ -172,6 +182,44 @@ void DecoderRun::feed(size_t stage, const std::string& text, std::string& out) {
       break;
   }
   feed(stage + 1, whole_token(stage, text), out);
+}
+
+void DecoderRun::give(const std::string& text, std::string& out) {
+  size_t at = 0;
+  for (size_t length; dropped_ > 0 && at < text.size(); at += length, --dropped_) code_point_at(text, at, &length);
+  out.append(text, at);
+}
+
+// A stage that waits tells its characters again with those behind them: as many are dropped there.
+void DecoderRun::settle(std::string& out) {
+  bool waits = false;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    State& state = states_[i];
+    waits = waits || state.waits;
+    if ((*steps_)[i].kind != DecoderStep::kByteFallback || state.waits) continue;
+    std::string tail = unfinished_end(state.held);
+    state.held.resize(state.held.size() - tail.size());
+    end_byte_run(i, out);
+    state.held = std::move(tail);
+  }
+  if (!waits) return;
+  DecoderRun rest(steps_);
+  rest.states_ = states_;
+  rest.meter_ = meter_;
+  std::string text;
+  rest.finish(text);
+  size_t characters = 0;
+  for (size_t at = 0, length; at < text.size(); at += length, ++characters) code_point_at(text, at, &length);
+  give(text, out);
+  dropped_ = characters;
+}
+
+void DecoderRun::begin_inside() {
+  for (State& state : states_) state.started = true;
+}
+
+bool DecoderRun::pending() const {
+  return std::any_of(states_.begin(), states_.end(), [](const State& state) { return !state.held.empty(); });
 }
 
 // A stage without memory beyond "was this the first token".

@@ -44,6 +44,12 @@ class DecoderRun {
   // Both append the text that became final to `out`; what is appended is always whole UTF-8 characters.
   void push(const std::string& token, std::string& out);
   void finish(std::string& out);
+  // Appends what the tokens so far still have to say, as if no more came, and goes on behind it. Only a character that
+  // they leave unfinished stays held back, for the tokens that may complete it.
+  void settle(std::string& out);
+  // What comes stands inside a text, whatever its beginning was.
+  void begin_inside();
+  bool pending() const;  // something is held back
 
  private:
   struct State;
@@ -54,8 +60,10 @@ class DecoderRun {
   void end_byte_run(size_t stage, std::string& out);
   void feed_strip(size_t stage, const std::string& text, std::string& out);
   std::string whole_token(size_t stage, const std::string& text);
+  void give(const std::string& text, std::string& out);
   std::shared_ptr<const std::vector<DecoderStep>> steps_;
   std::vector<State> states_;
+  size_t dropped_ = 0;  // characters that are still to come and were settled already
   Meter meter_{"the tokenizer's decoder", kMaxWork, kMaxMemory / 4};  // of the patterns; every token adds to it
 };
 

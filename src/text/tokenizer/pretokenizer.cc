@@ -51,14 +51,6 @@ const ByteLevelAlphabet& byte_level_alphabet() {
   return alphabet;
 }
 
-std::string spell_bytes(std::string_view text) {
-  const auto& spelling = byte_level_alphabet().spelling;
-  std::string out;
-  out.reserve(text.size() + text.size() / 4);
-  for (char c : text) out += spelling[static_cast<unsigned char>(c)];
-  return out;
-}
-
 std::string replace_spaces(std::string_view text, const std::string& replacement) {
   std::string out;
   out.reserve(text.size());
@@ -67,6 +59,14 @@ std::string replace_spaces(std::string_view text, const std::string& replacement
 }
 
 }  // namespace
+
+std::string byte_level_spelling(std::string_view bytes) {
+  const auto& spelling = byte_level_alphabet().spelling;
+  std::string out;
+  out.reserve(bytes.size() + bytes.size() / 4);
+  for (char c : bytes) out += spelling[static_cast<unsigned char>(c)];
+  return out;
+}
 
 int byte_level_byte(char32_t c) {
   const auto& bytes = byte_level_alphabet().bytes;
@@ -168,7 +168,7 @@ void PreTokenizer::apply(std::vector<TextPiece>& pieces, Meter& meter) const {
         meter.memory(1);
       } else {
         const size_t before = piece.text.size();
-        change_characters(piece, spell_bytes);
+        change_characters(piece, byte_level_spelling);
         meter.memory(piece.text.size() - before);
       }
     }

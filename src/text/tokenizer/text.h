@@ -116,6 +116,7 @@ class PreTokenizer {
 // The byte that a character stands for in GPT-2's spelling of bytes, where each is a printable character below U+0144; -1:
 // not such a character.
 int byte_level_byte(char32_t c);
+std::string byte_level_spelling(std::string_view bytes);
 
 // {"String": s} or {"Regex": r}.
 TextPattern pattern_of(const nlohmann::json& config, const std::string& where);

@@ -1,13 +1,11 @@
 #include "text/tokenizer/tokenizer.h"
 
 #include <algorithm>
-#include <charconv>
-#include <unordered_set>
 
-#include "core/foreign/foreign_text.h"
 #include "core/foreign/json.h"
 #include "text/tokenizer/added.h"
 #include "text/tokenizer/bpe.h"
+#include "text/tokenizer/config.h"
 #include "text/tokenizer/decoder.h"
 #include "text/tokenizer/json.h"
 #include "text/tokenizer/text.h"
@@ -21,6 +19,13 @@ struct TemplatePart {
   bool is_text;
   std::vector<int32_t> ids;
 };
+
+std::vector<TextPiece> whole_text(std::string_view text) {
+  std::vector<TextPiece> pieces;
+  pieces.push_back({replace_ill_formed_utf8(text), -1, true});
+  if (TextPiece& all = pieces.front(); !all.text.empty()) code_point_at(all.text, 0, &all.first);
+  return pieces;
+}
 
 const char* const kPost = "tokenizer.json: post_processor";
 
@@ -53,57 +58,6 @@ void read_post_processor(const Json& config, int depth, std::vector<TemplatePart
   }
 }
 
-// An id that is the name of a member. It is a stranger's text, which might as well be brackets in brackets.
-uint32_t index_named(const std::string& name, const std::string& where) {
-  uint32_t id = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
-  check(error == std::errc() && end == name.data() + name.size() && id < static_cast<uint32_t>(kTokenIdLimit),
-        "{}: \"{}\" is no id of a token; expected 0 to {}", where, foreign(name), kTokenIdLimit - 1);
-  return id;
-}
-
-// Adds to tokenizer.json's added tokens those that tokenizer_config.json alone has, as transformers does: what it describes
-// under "added_tokens_decoder", and the special tokens it names that are ordinary ones in the vocabulary. Not its
-// pad_token: nothing is padded here, and where that is a token of the language it would vanish from answers.
-void complete_added_tokens(Json& file, const Json& config) {
-  const std::string where = "tokenizer_config.json";
-  const auto model = file.find("model");
-  const bool listed = model != file.end() && model->is_object() && model->contains("vocab");
-  const Json none = Json::object(), &vocabulary = listed && (*model)["vocab"].is_object() ? (*model)["vocab"] : none;
-  Json& tokens = file["added_tokens"];
-  if (tokens.is_null()) tokens = Json::array();
-  if (!tokens.is_array()) return;  // refused where it is read
-  std::unordered_set<std::string> known;
-  for (const Json& token : tokens)
-    if (token.is_object() && token.contains("content") && token["content"].is_string()) known.insert(token["content"]);
-  const auto add = [&](Json token, const std::string& text, const Json& id) {
-    if (!known.insert(text).second) return;
-    token["content"] = text;
-    token["id"] = vocabulary.value(text, id);
-    tokens.push_back(std::move(token));
-  };
-  const auto add_named = [&](const Json& token, const std::string& at) {
-    const std::string& text = token.is_object() ? string_field(token, "content", at) : string_of(token, at);
-    if (!vocabulary.contains(text)) return;  // it has no row in the model's embedding
-    Json special = token.is_object() ? token : Json::object();
-    special["special"] = true;
-    add(std::move(special), text, nullptr);
-  };
-  if (const Json* described = find_field(config, "added_tokens_decoder", where)) {
-    const std::string at = where + ": added_tokens_decoder";
-    expect_type(described->is_object(), *described, at, "an object of id: token");
-    for (const auto& [name, token] : described->items()) {
-      const uint32_t id = index_named(name, at);
-      add(token, string_field(token, "content", at + "." + name), id);
-    }
-  }
-  for (const char* key : {"bos_token", "eos_token", "unk_token"})
-    if (const Json* token = find_field(config, key, where)) add_named(*token, where + ": " + key);
-  for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
-    if (const Json* more = find_field(config, key, where); more && more->is_structured())
-      for (const Json& token : *more) add_named(token, where + ": " + key);
-}
-
 }  // namespace
 }  // namespace tokenization
 
@@ -128,7 +82,6 @@ struct Tokenizer::Parts {
       for (int32_t id : part.ids) check(text_of(id) != nullptr, "{}: no token has the id {}", kPost, id);
   }
 
-  void read_config(const Json& config);
   std::optional<int32_t> configured_token(const Json& config, const char* key) const;
 
   // The text of a token as the decoder gets it; null: no such token.
@@ -150,31 +103,17 @@ struct Tokenizer::Parts {
   std::unordered_map<std::string, int32_t> added_ids, special_contents;
   int32_t vocab_size = 0;
   std::optional<int32_t> bos, eos;
+  bool split_special = false;  // special tokens in a text are text
+  std::optional<std::vector<std::string>> chat_control_tokens;
 };
 
-// A token is named by its text or, in older files, by an added token's whole description.
 std::optional<int32_t> Tokenizer::Parts::configured_token(const Json& config, const char* key) const {
   const std::string where = "tokenizer_config.json";
   const Json* value = find_field(config, key, where);
   if (!value) return std::nullopt;
-  const std::string& text =
-      value->is_object() ? string_field(*value, "content", where + ": " + key) : string_of(*value, where + ": " + key);
+  const std::string& text = text_of_token(*value, where + ": " + key);
   auto own = added_ids.find(text);
   return own != added_ids.end() ? std::optional(own->second) : model.id_of(text);
-}
-
-void Tokenizer::Parts::read_config(const Json& config) {
-  const std::string where = "tokenizer_config.json";
-  bos = configured_token(config, "bos_token");
-  eos = configured_token(config, "eos_token");
-  if (!find_field(config, "add_bos_token", where) && !find_field(config, "add_eos_token", where)) return;
-  const bool add_bos = bool_field(config, "add_bos_token", false, where);
-  const bool add_eos = bool_field(config, "add_eos_token", false, where);
-  check(!add_eos || eos, "{}: add_eos_token is true but its eos_token is not in tokenizer.json", where);
-  post_template.clear();
-  if (add_bos && bos) post_template.push_back({false, {*bos}});
-  post_template.push_back({true, {}});
-  if (add_eos) post_template.push_back({false, {*eos}});
 }
 
 Tokenizer Tokenizer::from_json(std::string_view tokenizer_json) {
@@ -184,15 +123,19 @@ Tokenizer Tokenizer::from_json(std::string_view tokenizer_json) {
 }
 
 Tokenizer Tokenizer::load(const TextFiles& files) {
-  const std::string text = files.require("tokenizer.json");
+  const std::string text = tokenizer_json(files);
   try {
-    Json file = parse_json(text, "tokenizer.json");
-    expect_type(file.is_object(), file, "tokenizer.json", "an object");
-    const auto beside = files.read("tokenizer_config.json");
-    const Json config = beside ? parse_json(*beside, "tokenizer_config.json") : Json::object();
-    complete_added_tokens(file, config);
-    auto parts = std::make_shared<Parts>(file);
-    parts->read_config(config);
+    const Json config = tokenizer_config(files);
+    auto parts = std::make_shared<Parts>(complete_tokenizer(text, config, files));
+    parts->bos = parts->configured_token(config, "bos_token");
+    parts->eos = parts->configured_token(config, "eos_token");
+    parts->split_special = bool_field(config, "split_special_tokens", false, "tokenizer_config.json");
+    if (const Json* listed = find_field(config, "chat_control_tokens", "tokenizer_config.json")) {
+      const std::string where = "tokenizer_config.json: chat_control_tokens";
+      expect_type(listed->is_array(), *listed, where, "an array of texts");
+      parts->chat_control_tokens.emplace();
+      for (const Json& token : *listed) parts->chat_control_tokens->push_back(string_of(token, where));
+    }
     return Tokenizer(std::move(parts));
   } catch (const Error& e) {
     throw Error("{}: {}", files.name(), e.what());
@@ -203,13 +146,12 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) 
   // A tokenizer may split, replace and repeat as it likes, but not without end: beside the limits of every file, a few
   // steps and 64 bytes for each byte of the text.
   Meter meter("the tokenizer", kMaxWork + 4 * text.size(), kMaxMemory / 2 + 64 * text.size());
-  std::vector<TextPiece> pieces;
-  pieces.push_back({replace_ill_formed_utf8(text), -1, true});
-  if (TextPiece& all = pieces.front(); !all.text.empty()) code_point_at(all.text, 0, &all.first);
-  parts_->added.extract(pieces, false);
+  std::vector<TextPiece> pieces = whole_text(text);
+  const bool special = !parts_->split_special;
+  parts_->added.extract(pieces, false, special);
   for (TextPiece& piece : pieces)
     if (piece.id < 0) parts_->normalizer.apply(piece, meter);
-  parts_->added.extract(pieces, true);
+  parts_->added.extract(pieces, true, special);
   parts_->pre_tokenizer.apply(pieces, meter);
   std::vector<int32_t> ids;
   BpeModel::Workspace workspace;
@@ -229,11 +171,31 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) 
   return result;
 }
 
+std::vector<int32_t> Tokenizer::encode_as_text(std::string_view text) const {
+  Meter meter("the tokenizer", kMaxWork + 4 * text.size(), kMaxMemory / 2 + 64 * text.size());
+  std::vector<TextPiece> pieces = whole_text(text);
+  parts_->normalizer.apply(pieces.front(), meter);
+  parts_->pre_tokenizer.apply(pieces, meter);
+  std::vector<int32_t> ids;
+  BpeModel::Workspace workspace;
+  for (const TextPiece& piece : pieces) parts_->model.encode(piece.text, workspace, ids);
+  return ids;
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   DecoderRun run(parts_->decoder);
   std::string text;
   for (int32_t id : ids)
     if (const std::string* token = parts_->text_to_decode(id, skip_special)) run.push(*token, text);
+  run.finish(text);
+  return text;
+}
+
+std::string Tokenizer::decode_inside(int32_t id) const {
+  DecoderRun run(parts_->decoder);
+  run.begin_inside();
+  std::string text;
+  if (const std::string* token = parts_->text_to_decode(id, false)) run.push(*token, text);
   run.finish(text);
   return text;
 }
@@ -261,14 +223,46 @@ bool Tokenizer::is_special(int32_t id) const {
 std::optional<int32_t> Tokenizer::bos_id() const { return parts_->bos; }
 std::optional<int32_t> Tokenizer::eos_id() const { return parts_->eos; }
 
+std::vector<std::pair<int32_t, std::string>> Tokenizer::added_tokens() const {
+  std::vector<std::pair<int32_t, std::string>> tokens;
+  for (const auto& [id, token] : parts_->added.by_id()) tokens.emplace_back(id, token.content);
+  std::sort(tokens.begin(), tokens.end());
+  return tokens;
+}
+const std::optional<std::vector<std::string>>& Tokenizer::chat_control_tokens() const {
+  return parts_->chat_control_tokens;
+}
+
+std::vector<int32_t> Tokenizer::leading_ids() const {
+  std::vector<int32_t> ids;
+  for (const TemplatePart& part : parts_->post_template) {
+    if (part.is_text) break;
+    ids.insert(ids.end(), part.ids.begin(), part.ids.end());
+  }
+  return ids;
+}
+
+std::vector<int32_t> Tokenizer::trailing_ids() const {
+  std::vector<int32_t> ids;
+  for (const TemplatePart& part : parts_->post_template) {
+    if (part.is_text) ids.clear();
+    ids.insert(ids.end(), part.ids.begin(), part.ids.end());
+  }
+  return ids;
+}
+
 struct StreamingDetokenizer::State {
   std::shared_ptr<const Tokenizer::Parts> parts;
   bool skip_special;
   DecoderRun run;
 };
 
-StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, bool skip_special)
-    : state_(new State{tokenizer.parts_, skip_special, DecoderRun(tokenizer.parts_->decoder)}) {}
+StreamingDetokenizer::StreamingDetokenizer(const Tokenizer& tokenizer, bool skip_special,
+                                           std::span<const int32_t> before)
+    : state_(new State{tokenizer.parts_, skip_special, DecoderRun(tokenizer.parts_->decoder)}) {
+  for (const int32_t id : before) push(id);
+  settle();
+}
 StreamingDetokenizer::~StreamingDetokenizer() = default;
 StreamingDetokenizer::StreamingDetokenizer(StreamingDetokenizer&&) noexcept = default;
 StreamingDetokenizer& StreamingDetokenizer::operator=(StreamingDetokenizer&&) noexcept = default;
@@ -286,5 +280,13 @@ std::string StreamingDetokenizer::finish() {
   state_->run = DecoderRun(state_->parts->decoder);
   return text;
 }
+
+std::string StreamingDetokenizer::settle() {
+  std::string text;
+  state_->run.settle(text);
+  return text;
+}
+
+bool StreamingDetokenizer::pending() const { return state_->run.pending(); }
 
 }  // namespace fidelio

@@ -1,0 +1,114 @@
+#include "text/conversation.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/foreign/json.h"
+
+namespace fidelio {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const Json* member(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+// [{"type": "text", "text": ...}, ...] as one text.
+std::string joined_parts(const Json& parts, const std::string& field) {
+  std::string text;
+  for (const Json& part : parts) {
+    const bool is_text = part.is_object() && part.contains("text") && part["text"].is_string() &&
+                         (!part.contains("type") || part["type"] == "text");
+    if (!is_text) throw FieldError(field, "a string or parts of type text: no others are read");
+    text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+void read_wire_calls(Json& calls, const std::string& field) {
+  if (!calls.is_array()) throw FieldError(field, "an array");
+  for (Json& call : calls) {
+    if (!call.is_object()) throw FieldError(field, "an array of objects");
+    if (!call.contains("function") || !call["function"].is_object()) continue;
+    Json& function = call["function"];
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    const std::string text = function["arguments"].get<std::string>();
+    try {
+      function["arguments"] = text.empty() ? Json::object() : parse_ordered_json(text, "arguments");
+    } catch (const Error& e) {
+      throw FieldError(field, std::string("arguments of a call as a JSON text; ") + e.what());
+    }
+  }
+}
+
+// Clients give an answer back with all its fields, null where they say nothing; templates ask which are there, and add
+// texts to each other.
+void drop_nulls(Json& message) {
+  for (auto field = message.begin(); field != message.end();)
+    field = field->is_null() ? message.erase(field) : std::next(field);
+}
+
+void read_wire_message(Json& message, const std::string& place, bool knows_developer) {
+  if (!message.is_object()) throw FieldError(place, "an object");
+  const Json* role = member(message, "role");
+  if (role == nullptr || !role->is_string()) throw FieldError(place + ".role", "a string");
+  if (*role == "developer" && !knows_developer) message["role"] = "system";
+  const bool calls = member(message, "tool_calls") != nullptr;
+  if (!calls && !message.contains("content")) throw FieldError(place + ".content", "a string, or parts of type text");
+  drop_nulls(message);
+  Json& content = message["content"];
+  if (content.is_null()) {
+    content = "";
+  } else if (content.is_array()) {
+    content = joined_parts(content, place + ".content");
+  } else if (!content.is_string()) {
+    throw FieldError(place + ".content", "a string, parts of type text, or null");
+  }
+  if (calls) read_wire_calls(message["tool_calls"], place + ".tool_calls");
+}
+
+}  // namespace
+
+Json wire_messages(const Json& list, const ChatTemplate& chat) {
+  if (!list.is_array() || list.empty()) throw FieldError("messages", "an array of messages");
+  const bool knows_developer = chat.source().find("developer") != std::string::npos;
+  Json messages = list;
+  for (size_t i = 0; i < messages.size(); ++i)
+    read_wire_message(messages[i], fmt::format("messages[{}]", i), knows_developer);
+  return messages;
+}
+
+void check_wire_tools(const Json& tools) {
+  if (!tools.is_array()) throw FieldError("tools", "an array");
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const std::string place = fmt::format("tools[{}]", i);
+    const Json& tool = tools[i];
+    if (!tool.is_object()) throw FieldError(place, "an object");
+    if (const Json* type = member(tool, "type"); type != nullptr && *type != "function")
+      throw FieldError(place + ".type", "function: there are no tools of other types here");
+    const Json* function = member(tool, "function");
+    if (function == nullptr || !function->is_object()) throw FieldError(place + ".function", "an object with a name");
+    const Json *name = member(*function, "name"), *parameters = member(*function, "parameters");
+    if (name == nullptr || !name->is_string() || *name == "") throw FieldError(place + ".function.name", "a name");
+    if (parameters != nullptr && !parameters->is_object())
+      throw FieldError(place + ".function.parameters", "a JSON schema: an object");
+  }
+}
+
+std::string render_wire_record(const ChatTemplate& chat, const Json& record) {
+  const Json messages = wire_messages(record.at("messages"), chat);
+  Json extra = Json::object();
+  if (const Json* more = member(record, "chat_template_kwargs")) {
+    if (!more->is_object()) throw FieldError("chat_template_kwargs", "an object");
+    extra = *more;
+  }
+  if (const Json* tools = member(record, "tools")) {
+    const Json list = tools->is_string() ? parse_ordered_json(tools->get<std::string>(), "tools") : *tools;
+    check_wire_tools(list);
+    if (!list.empty()) extra["tools"] = list;
+  }
+  return chat.render_json(messages, extra);
+}
+
+}  // namespace fidelio
