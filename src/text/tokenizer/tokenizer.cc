@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <unordered_set>
 
 #include "core/foreign/foreign_text.h"
@@ -200,6 +201,11 @@ Tokenizer Tokenizer::load(const TextFiles& files) {
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+  return *encode_at_most(std::numeric_limits<size_t>::max(), text, add_special);
+}
+
+std::optional<std::vector<int32_t>> Tokenizer::encode_at_most(size_t most, std::string_view text,
+                                                              bool add_special) const {
   // A tokenizer may split, replace and repeat as it likes, but not without end: beside the limits of every file, a few
   // steps and 64 bytes for each byte of the text.
   Meter meter("the tokenizer", kMaxWork + 4 * text.size(), kMaxMemory / 2 + 64 * text.size());
@@ -216,17 +222,17 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) 
   for (const TextPiece& piece : pieces) {
     if (piece.id >= 0)
       ids.push_back(piece.id);
-    else
-      parts_->model.encode(piece.text, workspace, ids);
+    else if (!parts_->model.encode(piece.text, workspace, ids, most))
+      return std::nullopt;
   }
-  if (parts_->post_template.empty()) return ids;
+  if (parts_->post_template.empty()) return ids.size() <= most ? std::optional(std::move(ids)) : std::nullopt;
   std::vector<int32_t> result;
   for (const TemplatePart& part : parts_->post_template) {
     const std::vector<int32_t>& source = part.is_text ? ids : part.ids;
     meter.memory(4 * source.size());
     if (part.is_text || add_special) result.insert(result.end(), source.begin(), source.end());
   }
-  return result;
+  return result.size() <= most ? std::optional(std::move(result)) : std::nullopt;
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

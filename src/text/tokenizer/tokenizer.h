@@ -32,6 +32,9 @@ class Tokenizer {
   // the text are recognised, special ones too; `add_special`: the post-processor adds its own (beginning of text, ...).
   // Throws Error if the file's regular expression gives up on the text or its unk_token is needed and does not exist.
   std::vector<int32_t> encode(std::string_view text, bool add_special = true) const;
+  // The same; nothing where there are more than `most` ids, which is found out early: a text far beyond it costs what it
+  // takes to read it, and not what it takes to encode it.
+  std::optional<std::vector<int32_t>> encode_at_most(size_t most, std::string_view text, bool add_special = true) const;
 
   // Ids without a token are passed over. `skip_special`: special tokens are left out. Always valid UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
