@@ -96,6 +96,8 @@ void BpeModel::read_vocabulary(const Json& vocabulary) {
     check(texts_[id] == nullptr, "{}.vocab: the tokens '{}' and '{}' have the same id {}", kModel,
           texts_[id] ? *texts_[id] : "", token, id);
     texts_[id] = &ids_.emplace(token, id).first->first;
+    const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
+    longest_ = std::max(longest_, static_cast<size_t>(std::count_if(token.begin(), token.end(), begins)));
   }
 }
 
@@ -193,21 +195,24 @@ void BpeModel::to_symbols(std::string_view word, std::vector<int32_t>& symbols) 
   if (waiting >= 0) symbols.push_back(waiting);
 }
 
-void BpeModel::encode(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const {
-  if (word.empty()) return;
+bool BpeModel::encode(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids, size_t most) const {
+  if (word.empty()) return true;
   if (ignore_merges_) {
     if (auto id = id_of(word)) {
       ids.push_back(*id);
-      return;
+      return ids.size() <= most;
     }
   }
   to_symbols(word, workspace.symbols);
   const std::vector<int32_t>& symbols = workspace.symbols;
-  for (size_t begin = 0, end; begin < symbols.size(); begin = end) {
+  const size_t least = (symbols.size() + longest_ - 1) / longest_;
+  if (ids.size() > most || least > most - ids.size()) return false;
+  for (size_t begin = 0, end; begin < symbols.size() && ids.size() <= most; begin = end) {
     end = begin + 1;
     while (end < symbols.size() && (!cut_at_joints_ || joints_.find(symbols[end - 1], symbols[end]))) ++end;
     encode_segment(symbols.data() + begin, end - begin, workspace, ids);
   }
+  return ids.size() <= most;
 }
 
 void BpeModel::encode_segment(const int32_t* symbols, size_t count, Workspace& workspace,

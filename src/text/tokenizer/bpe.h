@@ -62,8 +62,9 @@ class BpeModel {
       const nlohmann::json& model);  // throws Error naming the field that is missing, wrong or unsupported
 
   // Appends the ids of `word` (valid UTF-8). A character without token, byte tokens or unk_token is dropped, as Hugging
-  // Face does. Throws Error if the unk_token is needed and not in the vocabulary. O(n log n).
-  void encode(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids) const;
+  // Face does. Throws Error if the unk_token is needed and not in the vocabulary. O(n log n). False where there come to be
+  // more than `most` ids: what was appended then is no encoding, and what the word would have cost was not all paid.
+  bool encode(std::string_view word, Workspace& workspace, std::vector<int32_t>& ids, size_t most) const;
 
   std::optional<int32_t> id_of(std::string_view token) const;
   int32_t id_bound() const { return static_cast<int32_t>(texts_.size()); }  // largest id + 1
@@ -91,6 +92,7 @@ class BpeModel {
   bool cut_at_joints_ = true;
   std::string unk_token_;
   std::optional<int32_t> unk_id_;
+  size_t longest_ = 1;  // characters of a token: of so many symbols at most one id comes
   bool has_unk_ = false, fuse_unk_ = false, ignore_merges_ = false;
 };
 

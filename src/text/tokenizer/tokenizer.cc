@@ -1,6 +1,7 @@
 #include "text/tokenizer/tokenizer.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/foreign/json.h"
 #include "text/tokenizer/added.h"
@@ -143,6 +144,11 @@ Tokenizer Tokenizer::load(const TextFiles& files) {
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+  return *encode_at_most(std::numeric_limits<size_t>::max(), text, add_special);
+}
+
+std::optional<std::vector<int32_t>> Tokenizer::encode_at_most(size_t most, std::string_view text,
+                                                              bool add_special) const {
   // A tokenizer may split, replace and repeat as it likes, but not without end: beside the limits of every file, a few
   // steps and 64 bytes for each byte of the text.
   Meter meter("the tokenizer", kMaxWork + 4 * text.size(), kMaxMemory / 2 + 64 * text.size());
@@ -158,17 +164,17 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) 
   for (const TextPiece& piece : pieces) {
     if (piece.id >= 0)
       ids.push_back(piece.id);
-    else
-      parts_->model.encode(piece.text, workspace, ids);
+    else if (!parts_->model.encode(piece.text, workspace, ids, most))
+      return std::nullopt;
   }
-  if (parts_->post_template.empty()) return ids;
+  if (parts_->post_template.empty()) return ids.size() <= most ? std::optional(std::move(ids)) : std::nullopt;
   std::vector<int32_t> result;
   for (const TemplatePart& part : parts_->post_template) {
     const std::vector<int32_t>& source = part.is_text ? ids : part.ids;
     meter.memory(4 * source.size());
     if (part.is_text || add_special) result.insert(result.end(), source.begin(), source.end());
   }
-  return result;
+  return result.size() <= most ? std::optional(std::move(result)) : std::nullopt;
 }
 
 std::vector<int32_t> Tokenizer::encode_as_text(std::string_view text) const {

@@ -33,6 +33,9 @@ class Tokenizer {
   // the text are recognised, special ones too; `add_special`: the post-processor adds its own (beginning of text, ...).
   // Throws Error if the file's regular expression gives up on the text or its unk_token is needed and does not exist.
   std::vector<int32_t> encode(std::string_view text, bool add_special = true) const;
+  // The same; nothing where there are more than `most` ids, which is found out early: a text far beyond it costs what it
+  // takes to read it, and not what it takes to encode it.
+  std::optional<std::vector<int32_t>> encode_at_most(size_t most, std::string_view text, bool add_special = true) const;
 
   // The same for a text in which no added token is looked for and to which none is added.
   std::vector<int32_t> encode_as_text(std::string_view text) const;

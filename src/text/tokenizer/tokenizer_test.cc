@@ -436,5 +436,17 @@ TEST(Tokenizer, MutatedFilesNeverCrash) {
   EXPECT_GT(refused, 200);
 }
 
+// A text of too many ids is found out, and one that has just so many is the same as without a limit.
+TEST(Tokenizer, EncodesAtMostSoManyIds) {
+  for (const Tokenizer& tokenizer : {tokenizer_of(small_tokenizer()), Tokenizer::load(kSource + "/models/quill-1m")})
+    for (const std::string& text : {std::string("abc ab new cd"), std::string(1000, ' '), std::string(3000, 'a')}) {
+      const Ids ids = tokenizer.encode(text);
+      for (const size_t more : {size_t{0}, size_t{1}, size_t{1} << 40})
+        EXPECT_EQ(tokenizer.encode_at_most(ids.size() + more, text), ids);
+      for (const size_t most : {ids.size() - 1, ids.size() / 2, size_t{0}})
+        EXPECT_EQ(tokenizer.encode_at_most(most, text), std::nullopt);
+    }
+}
+
 }  // namespace
 }  // namespace fidelio
