@@ -138,10 +138,12 @@ void write_page(const Certify& o, const std::string& verdict, const nlohmann::js
 }
 
 // The model's card with this certificate in it.
-void write_card_of(const Certify& o, const TextModel& model, const nlohmann::json& certificate) {
+void write_card_of(const Certify& o, const TextModel& model, const nlohmann::json& certificate,
+                   bool kept) {
   if (o.card.empty()) return;
   CardFacts facts = facts_of_run(model.checkpoint, model.checkpoint.texts());
   facts.provenance["certificate"] = certificate;
+  facts.kept = kept;
   if (const std::string by = lower_case(model.checkpoint.quantised_by()); !by.empty()) facts.target = by;
   write_file_atomically(o.card, model_card(facts));
 }
@@ -168,7 +170,7 @@ void certify_own_text(const Certify& o, const TextModel& model, const Checkpoint
                       {"lower", lower ? "own" : "claimed"},
                       {"documents", documents}});
   write_page(o, compared(claim, own), own, met, documents);
-  write_card_of(o, model, own);
+  write_card_of(o, model, own, met);
   if (!quiet(o.json)) {
     const std::string stored_name = names_text(claim.sources), own_name = names_text(o.texts);
     const size_t wide = std::max(stored_name.size(), own_name.size()) + 13;
@@ -204,7 +206,7 @@ void certify_again(const Certify& o, const TextModel& model, const Checkpoint& r
   const std::string verdict = fmt::format("The certificate {}.", holds ? "holds" : "does not hold");
   write_json(o.json, {{"claimed", claim.json}, {"measured", measured}, {"holds", holds}, {"documents", documents}});
   write_page(o, verdict, measured, holds, documents);
-  write_card_of(o, model, measured);
+  write_card_of(o, model, measured, holds);
   if (!quiet(o.json)) {
     fmt::print("claimed  EAR {:.6f}, KL {:.8f}\nmeasured EAR {:.6f}, KL {:.8f}\n{}\n", claim.ear.value, claim.kl.value,
                ear, measured["kl"]["value"].get<double>(), verdict);

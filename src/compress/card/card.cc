@@ -98,7 +98,7 @@ std::string fidelity(const CardFacts& facts, const nlohmann::json& certificate) 
   if (certificate.at("domains").size() > 1)
     text += row_of("all of it", certificate, certificate.at("tokens").get<int64_t>());
   text += "\n";
-  for (const PlainWords& words : in_plain_words(certificate))
+  for (const PlainWords& words : in_plain_words(certificate, facts.kept))
     text += fmt::format("**{}**: {}\n\n", words.about, markdown_text(words.sentence));
   if (facts.target != "fidelio")
     text +=

@@ -13,6 +13,7 @@ namespace fidelio {
 struct CardFacts {
   std::string name;              // of the folder or file that the card is about, without the way there
   nlohmann::json provenance;     // of the checkpoint (docs/formats.md); what of it is damaged is left out
+  bool kept = true;              // the certificate in it was found to hold, or was not measured again
   std::string source_card = "";  // README.md of the model it was made of, if that has one
   std::string hub_name = "";     // of that model, where its config.json says OWNER/NAME
   int64_t bytes = 0, parameters = 0;

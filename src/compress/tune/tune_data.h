@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ranks/ranks.h"
+#include "runtime/dataset.h"
 #include "runtime/runner.h"
 #include "runtime/texts/corpus.h"
 #include "text/chat_template.h"
