@@ -32,7 +32,7 @@ TEST(Card, AHeadIsReadAsFarAsItIsPlain) {
 }
 
 TEST(Card, ForeignTextIsNotObeyed) {
-  EXPECT_EQ(yaml_text("a\"b\n- c: \x1b[2J"), R"("a\"b\\x0a- c: \\x1b[2J")");
+  EXPECT_EQ(yaml_text("a\"b\n- c: \x1b[2J"), R"("a\"b\\n- c: \\x1b[2J")");
   EXPECT_EQ(markdown_text("<b>[x](y)|`*_"), R"(\<b\>\[x\](y)\|\`\*\_)");
 }
 

@@ -37,7 +37,10 @@ int64_t bytes_of(const std::string& path, std::string_view ending = "") {
 // An export that is larger than the model it was made of, or than what that was made of, says so and says why; "" if it is
 // not larger. The same weights may have headers and a vocabulary of other sizes, so a hundredth more counts as equal.
 std::string size_warning(const Export& o, const Checkpoint& source) {
-  const int64_t made = bytes_of(o.out), model = bytes_of(o.model);
+  // Weights and vocabulary; a folder may hold other things, such as the same weights in another form.
+  const bool folder = o.target != "gguf", from_folder = std::filesystem::is_directory(o.model);
+  const int64_t made = folder ? bytes_of(o.out, ".safetensors") + bytes_of(o.out, ".json") : bytes_of(o.out);
+  const int64_t model = source.file_bytes() + (from_folder ? bytes_of(o.model, ".json") : 0);
   const auto larger = [&](int64_t than) {
     return than > 0 && static_cast<double>(made) > 1.01 * static_cast<double>(than);
   };
@@ -49,6 +52,9 @@ std::string size_warning(const Export& o, const Checkpoint& source) {
   if (larger(model)) than.push_back(fmt::format("{} ({})", o.model, bytes_text(model)));
   if (larger(original)) than.push_back(fmt::format("the model it was made of ({})", bytes_text(original)));
   if (than.empty()) return "";
+  if (!larger(model))
+    return fmt::format("{} ({}) is larger than {}, as {} ({}) is. A model of fewer bits a weight would be smaller",
+                       o.out, bytes_text(made), than.front(), o.model, bytes_text(model));
   return fmt::format("{} ({}) is larger than {}. {}", o.out, bytes_text(made), fmt::join(than, " and than "),
                      why_larger(source, o.target));
 }
