@@ -86,7 +86,7 @@ struct Sequence {
         events(std::move(e)),
         history(std::move(request.prompt)),
         output_begin(static_cast<int64_t>(history.size())),
-        stream(tokenizer, special_in_text || request.special_in_text, request.stop_strings) {
+        stream(tokenizer, special_in_text || request.special_in_text, request.stop_strings, history) {
     if (request.constraint) state = request.constraint->start();
   }
 

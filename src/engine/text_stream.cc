@@ -6,11 +6,12 @@
 
 namespace fidelio {
 
-TextStream::TextStream(const Tokenizer* tokenizer, bool special_in_text, std::vector<std::string> stop_strings)
+TextStream::TextStream(const Tokenizer* tokenizer, bool special_in_text, std::vector<std::string> stop_strings,
+                       std::span<const int32_t> prompt)
     : stop_strings_(std::move(stop_strings)) {
   for (const std::string& stop : stop_strings_) check(!stop.empty(), "a stop string is empty");
   check(stop_strings_.empty() || tokenizer != nullptr, "stop strings need a tokenizer to be found");
-  if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, !special_in_text);
+  if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, !special_in_text, prompt);
 }
 
 bool TextStream::push(int32_t id) { return detokenizer_ && append(detokenizer_->push(id)); }

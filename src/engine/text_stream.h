@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,10 @@ namespace fidelio {
 
 class TextStream {
  public:
-  // Without a tokenizer there is no text, and stop strings must be empty.
-  TextStream(const Tokenizer* tokenizer, bool special_in_text, std::vector<std::string> stop_strings);
+  // Without a tokenizer there is no text, and stop strings must be empty. The text continues the prompt's: it is what the
+  // tokenizer makes of all ids, without what it makes of the prompt's.
+  TextStream(const Tokenizer* tokenizer, bool special_in_text, std::vector<std::string> stop_strings,
+             std::span<const int32_t> prompt = {});
 
   // True if a stop string was completed: the text ends before it, and nothing may follow.
   bool push(int32_t id);

@@ -8,6 +8,7 @@
 #include "core/hash.h"
 #include "runtime/page_table.h"
 #include "runtime/texts/bundled.h"
+#include "text/conversation.h"
 
 namespace fidelio {
 namespace {
@@ -28,7 +29,7 @@ std::string line_text(const json& line, const ChatTemplate* chat) {
   if (line.is_object() && line.contains("text") && line["text"].is_string()) return line["text"];
   if (line.is_object() && line.contains("messages")) {
     check(chat != nullptr, "it holds \"messages\", but the model has no chat template");
-    return chat->render_json(line["messages"], json::object());
+    return render_wire_record(*chat, line);
   }
   if (line.is_object() && line.contains("prompt") && line.contains("completion") && line["prompt"].is_string() &&
       line["completion"].is_string())

@@ -23,9 +23,9 @@ struct DatasetOptions {
       0;  // 0 = all; else sequences spread evenly over every file until their tokens reach this, files sharing alike
 };
 
-// Files ending in .jsonl hold a conversation or text a line ({"text"}, {"messages": [...]} or {"prompt","completion"}),
-// cut at `context`; everything else is plain text, tokenised whole without special tokens and cut into windows of
-// `context`.
+// Files ending in .jsonl hold a conversation or text a line ({"text"}, {"messages": [...]}, which is read as a server reads
+// it with the line's tools, or {"prompt","completion"}), cut at `context`; everything else is plain text, tokenised whole
+// without special tokens and cut into windows of `context`.
 Dataset read_dataset(const std::vector<std::string>& files, const Tokenizer& tokenizer, const ChatTemplate* chat,
                      const DatasetOptions& options);
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <regex>
 
+#include "engine/generate.h"
 #include "serve/forms/answer_parts.h"
 #include "serve/test_server.h"
 
@@ -39,11 +40,8 @@ TEST(Answers, ScorePromptsAsTheyScoreWhatTheyGenerate) {
     EXPECT_TRUE(scored["token_logprobs"][0].is_null());
     EXPECT_TRUE(scored["top_logprobs"][0].is_null());
     // In the text, of which what the tokenizer puts before it is no part: that has a name and no bytes.
-    int64_t offset = 0;
-    for (size_t i = 0; i < ids.size(); ++i) {
-      EXPECT_EQ(scored["text_offset"][i], offset);
-      offset += static_cast<int64_t>(spelled[static_cast<size_t>(ids[i])].size());
-    }
+    for (size_t i = 0; i < ids.size(); ++i)
+      EXPECT_EQ(scored["text_offset"][i], tokenizer().decode(std::span(ids).first(i)).size()) << i;
     for (size_t i = 0; i < 24; ++i) {
       const size_t at = prompt.size() + i;
       EXPECT_EQ(scored["tokens"][at], generated["logprobs"]["tokens"][i]);
@@ -54,6 +52,59 @@ TEST(Answers, ScorePromptsAsTheyScoreWhatTheyGenerate) {
       for (const Json& other : scored["top_logprobs"][at]) EXPECT_LE(other, scored["token_logprobs"][at]);
     }
   }
+}
+
+// Of a tokenizer that takes a space away where a text begins: an answer does not begin one.
+TEST(Answers, ContinueThePromptsText) {
+  Serving serving;
+  const std::string prompt = "The package";
+  const Json body = with(kGreedy, {{"prompt", prompt}, {"logprobs", 0}, {"max_tokens", 6}});
+  GenerationRequest request{.prompt = tokenizer().encode(prompt), .max_tokens = 6};
+  GenerationOptions options;
+  options.reading = Activations::a16;
+  const std::vector<int32_t> made = generate(*make_runner(), {request}, options)[0].ids;
+  std::vector<int32_t> all = request.prompt;
+  all.insert(all.end(), made.begin(), made.end());
+  const std::string whole = tokenizer().decode(all), text = whole.substr(prompt.size());
+  ASSERT_TRUE(whole.starts_with(prompt + " ")) << whole;
+  const Json plain = serving.complete(body).json()["choices"][0];
+  EXPECT_EQ(plain["text"], text);
+  EXPECT_EQ(streamed_text(serving.complete(with(body, {{"stream", true}}))), text);
+  for (const bool streams : {false, true}) {
+    const Reply echoed = serving.complete(with(body, {{"echo", true}, {"stream", streams}}));
+    EXPECT_EQ(streams ? streamed_text(echoed) : echoed.json()["choices"][0]["text"].get<std::string>(), whole);
+    if (streams) continue;
+    const Json scored = echoed.json()["choices"][0]["logprobs"];
+    for (size_t i = 0; i < all.size(); ++i)
+      EXPECT_EQ(scored["text_offset"][i], tokenizer().decode(std::span(all).first(i)).size()) << i;
+  }
+  for (size_t i = 0; i < made.size(); ++i)
+    EXPECT_EQ(plain["logprobs"]["text_offset"][i],
+              tokenizer().decode(std::span(all).first(request.prompt.size() + i)).size() - prompt.size());
+  const Json special = serving.complete(with(body, {{"echo", true}, {"skip_special_tokens", false}})).json();
+  EXPECT_EQ(special["choices"][0]["text"], tokenizer().decode(all, false));
+  EXPECT_EQ(special["choices"][0]["logprobs"]["text_offset"][1], std::string("<s>").size());
+}
+
+// A message that is continued is a text like any other, whoever asks.
+TEST(Answers, ContinueAMessagesText) {
+  Serving serving;
+  const Json messages = {{{"role", "user"}, {"content", "Hello"}}, {{"role", "assistant"}, {"content", "The package"}}};
+  const Json bare = with(
+      kGreedy, {{"prompt", "user: Hello\nassistant: The package"}, {"max_tokens", 8}, {"add_special_tokens", false}});
+  const std::string expected = serving.complete(bare).json()["choices"][0]["text"];
+  ASSERT_TRUE(expected.starts_with(" ")) << expected;
+  const Json chat = {{"messages", messages},
+                     {"temperature", 0},
+                     {"max_tokens", 8},
+                     {"ignore_eos", true},
+                     {"continue_final_message", true}};
+  EXPECT_EQ(serving.chat(chat).json()["choices"][0]["message"]["content"], expected);
+  EXPECT_EQ(streamed_text(serving.chat(with(chat, {{"stream", true}}))), expected);
+  const Json anthropic = {{"messages", messages}, {"temperature", 0}, {"max_tokens", 8}};
+  const Json answer = serving.ask(post("/v1/messages", anthropic.dump())).json();
+  EXPECT_TRUE(expected.starts_with(answer["content"][0]["text"].get<std::string>())) << answer;
+  EXPECT_TRUE(answer["content"][0]["text"].get<std::string>().starts_with(" ")) << answer;
 }
 
 TEST(Answers, TellTheBestTokensOfAChat) {

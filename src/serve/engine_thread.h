@@ -37,6 +37,7 @@ struct ServedModel {
   int64_t context = 0, vocabulary = 0;
   std::shared_ptr<const grammar::TokenTree> tokens{};
   std::shared_ptr<AnswerFormats> formats{};
+  bool sanitize_control_tokens = false;  // in messages, whatever a request says (text/control_tokens.h)
   std::string fingerprint{};  // of weights and version: the same one, the same seed and request, the same bytes
 };
 
@@ -56,6 +57,7 @@ struct Piece {
   bool drafted = false;
   bool scored = true;    // the first token of a prompt is not
   bool thought = false;  // it is not of what is said
+  int64_t offset = 0;    // of its text in the completion's, in characters
 };
 struct Listener {
   std::function<void(std::vector<ScoredToken>&&)> on_prompt{};  // where its logprobs are asked for

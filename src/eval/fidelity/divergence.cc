@@ -20,9 +20,10 @@ double probability(std::span<const float> logits, int32_t id, double log_sum) {
   return std::exp(static_cast<double>(logits[static_cast<size_t>(id)]) - log_sum);
 }
 
-// The answer's text cut at its tokens.
-std::vector<std::string> token_texts(const Tokenizer& tokenizer, std::span<const TokenDivergence> tokens) {
-  StreamingDetokenizer detokenizer(tokenizer, false);
+// The answer's text, which continues the prompt's, cut at its tokens.
+std::vector<std::string> token_texts(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                                     std::span<const TokenDivergence> tokens) {
+  StreamingDetokenizer detokenizer(tokenizer, false, prompt);
   std::vector<std::string> texts;
   for (const TokenDivergence& t : tokens) texts.push_back(detokenizer.push(t.id));
   const std::string rest = detokenizer.finish();
@@ -106,7 +107,8 @@ DivergenceReport measure_divergence(Runner& a, Runner& b, const Tokenizer& token
       [&](int64_t finished, int64_t) {
         if (progress) progress(done + finished, total);
       });
-  for (PromptDivergence& p : report.prompts) p.texts = token_texts(tokenizer, p.tokens);
+  for (size_t i = 0; i < ids.size(); ++i)
+    report.prompts[i].texts = token_texts(tokenizer, requests[i].prompt, report.prompts[i].tokens);
   return report;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 // A token as the file spells it, with what cannot be seen made visible.
 std::string shown_token(const Tokenizer& tokenizer, int32_t id) {
-  const std::string text = tokenizer.decode(std::span(&id, 1), false);
+  const std::string text = tokenizer.decode_inside(id);
   std::string shown;
   for (char c : text) shown += c == '\n' ? "⏎" : c == ' ' ? "␣" : c == '\t' ? "⇥" : std::string(1, c);
   return shown;

@@ -37,8 +37,7 @@ std::vector<float> logits_after(const TaskModel& model, std::vector<int32_t> ids
 }
 
 std::string shown(const Tokenizer& tokenizer, int32_t id) {
-  return id < 0 ? "(cut off)"
-                : json(tokenizer.decode(std::span(&id, 1), false)).dump(-1, ' ', false, json::error_handler_t::replace);
+  return id < 0 ? "(cut off)" : json(tokenizer.decode_inside(id)).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "core/foreign/lines.h"
 #include "core/hash.h"
 #include "runtime/texts/bundled.h"
+#include "text/conversation.h"
 
 namespace fidelio {
 namespace {
@@ -26,7 +27,7 @@ bool is_domain(const std::string& text) {
 class Reader {
  public:
   Reader(const Tokenizer& tokenizer, const ChatTemplate* chat, int64_t context)
-      : tokenizer_(tokenizer), chat_(chat), context_(static_cast<size_t>(context)), lead_(leading_tokens(tokenizer)) {
+      : tokenizer_(tokenizer), chat_(chat), context_(static_cast<size_t>(context)), lead_(tokenizer.leading_ids()) {
     check(lead_.size() + 1 < context_, "a context of {} tokens has no room beside the {} that begin every text",
           context, lead_.size());
   }
@@ -108,7 +109,7 @@ class Reader {
         ++corpus_.without_template;
         return;
       }
-      return add(chat_->render_json(record["messages"], json::object()), domain, name, true);
+      return add(render_wire_record(*chat_, record), domain, name, true);
     }
     const bool has_text = record.is_object() && record.contains("text") && record["text"].is_string();
     check(has_text || (!text_of("prompt").empty() && !text_of("completion").empty()),
@@ -192,11 +193,4 @@ std::vector<Document> cut_into_passages(const std::vector<Document>& documents, 
   }
   return passages;
 }
-
-std::vector<int32_t> leading_tokens(const Tokenizer& tokenizer) {
-  const std::vector<int32_t> with = tokenizer.encode("a", true), without = tokenizer.encode("a", false);
-  const auto text = std::search(with.begin(), with.end(), without.begin(), without.end());
-  return {with.begin(), text == with.end() ? with.begin() : text};
-}
-
 }  // namespace fidelio

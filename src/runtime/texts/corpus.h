@@ -37,8 +37,9 @@ inline constexpr int64_t kShortestDocument = 16;
 // What documents are:
 //   - of a folder every regular file in it and below it that has text's bytes, in the order of their paths, its domain
 //     the folder's within (a/chat/x.txt of a is of domain "chat"), else "text";
-//   - of a file ending in .jsonl every line, an object with "text", "messages" (rendered by the chat template) or
-//     "prompt" and "completion", whose "domain" and "id" are heeded; its domain otherwise "chat" for messages, else "text";
+//   - of a file ending in .jsonl every line, an object with "text", "messages" (read as a server reads them, with the
+//     line's "tools" and "chat_template_kwargs", and rendered by the chat template) or "prompt" and "completion", whose
+//     "domain" and "id" are heeded; its domain otherwise "chat" for messages, else "text";
 //   - of any other file the parts between form feeds (U+000C); without one the file is one document.
 // A domain that is named after the path holds for all of it. Throws Error naming file and line.
 Corpus read_corpus(const std::vector<std::string>& sources, const Tokenizer& tokenizer, const ChatTemplate* chat,
@@ -46,8 +47,5 @@ Corpus read_corpus(const std::vector<std::string>& sources, const Tokenizer& tok
 
 // Cuts documents of at least two windows of `context` tokens into passages of `windows` of them; what is shorter stays.
 std::vector<Document> cut_into_passages(const std::vector<Document>& documents, int64_t context, int64_t windows);
-
-// What the tokenizer puts before a text.
-std::vector<int32_t> leading_tokens(const Tokenizer& tokenizer);
 
 }  // namespace fidelio

@@ -17,7 +17,6 @@ struct Choice {
   std::string text{};           // as generated, the echo not included
   std::vector<Part> parts{};    // of it; in completions one of text
   std::vector<Piece> pieces{};  // where logprobs are wanted
-  int64_t characters = 0;       // of the text, where the next piece begins; the echo included
   std::string finish_reason{};  // OpenAI's word
   std::string stop{};           // the stop string that ended it
   bool called() const {
@@ -60,8 +59,6 @@ std::unique_ptr<AnswerForm> messages_form(Envelope envelope);
 std::unique_ptr<AnswerForm> responses_form(Envelope envelope);
 
 std::string new_id(std::string_view prefix);
-// Characters that begin in what a token writes.
-int64_t characters_of(const ServedModel& model, int32_t id);
 // A token with its rivals, as chat and responses tell it.
 Json scored_token(const ServedModel& model, const Piece& piece);
 std::string json_text(const Json& value);  // what is not UTF-8 is replaced

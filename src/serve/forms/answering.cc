@@ -67,7 +67,11 @@ void Answering::start() {
 void Answering::submit(size_t prompt, int64_t number) {
   const auto self = shared_from_this();
   const size_t index = choices_.size();
-  Under under{{}, AnswerParts(call_.thinking, call_.tools, call_.one_call), start_};
+  const GenerationRequest& request = call_.prompts[prompt];
+  Under under{{}, AnswerParts(call_.thinking, call_.tools, call_.one_call), {}, start_};
+  if (call_.logprobs && call_.route == Route::completions)
+    under.offsets.emplace(*model_, request.special_in_text,
+                          call_.echo ? std::span<const int32_t>() : std::span(request.prompt));
   under.choice.index = static_cast<int64_t>(index);
   under.choice.prompt = prompt;
   choices_.push_back(std::move(under));
@@ -78,7 +82,7 @@ void Answering::submit(size_t prompt, int64_t number) {
   listener.on_token = [self, index](Piece&& piece) { self->heard(index, std::move(piece)); };
   listener.on_finish = [self, index](Generation&& generation) { self->finished(index, std::move(generation)); };
   listener.on_error = [self](const RequestError& error) { self->failed(error); };
-  tickets_.push_back(engine_.submit(choice_of(call_.prompts[prompt], number), std::move(listener)));
+  tickets_.push_back(engine_.submit(choice_of(request, number), std::move(listener)));
 }
 
 // Text by itself in completions; in a conversation what it consists of.
@@ -101,7 +105,6 @@ void Answering::tell(Under& under, std::vector<Part> parts, std::vector<Piece> p
     std::string events = form_->delta(choice, parts, pieces);
     if (!events.empty()) exchange_->send(std::move(events));
   }
-  for (const Piece& piece : pieces) choice.characters += characters_of(*model_, piece.id);
   for (Part& part : parts) {
     if (streaming_ && part.kind != Part::Kind::call) continue;
     append(choice.parts, std::move(part));
@@ -117,6 +120,7 @@ void Answering::heard_prompt(size_t index, std::vector<ScoredToken>&& prompt) {
   pieces[0].id = call_.prompts[under.choice.prompt].prompt[0];
   pieces[0].scored = false;
   for (ScoredToken& token : prompt) pieces.push_back({token.token.id, token.token.logprob, "", std::move(token.best)});
+  for (Piece& piece : pieces) piece.offset = under.offsets->next(piece.id);
   std::vector<Part> parts;
   if (streaming_) parts.push_back({Part::Kind::text, call_.prompt_texts[under.choice.prompt]});
   tell(under, std::move(parts), std::move(pieces));
@@ -138,7 +142,10 @@ void Answering::heard(size_t index, Piece&& piece) {
   // Thinking stands first, so that all tokens up to here are of it or of its mark.
   if (piece.thought) usage_.thought += under.tokens - std::exchange(under.thought, under.tokens);
   std::vector<Piece> pieces;
-  if (call_.logprobs) pieces.push_back(std::move(piece));
+  if (call_.logprobs) {
+    if (under.offsets) piece.offset = under.offsets->next(piece.id);
+    pieces.push_back(std::move(piece));
+  }
   tell(under, std::move(parts), std::move(pieces));
   under.cut = under.parts.over();
   if (under.cut) engine_.end(tickets_[index]);

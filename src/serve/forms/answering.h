@@ -8,6 +8,7 @@
 
 #include "serve/engine_thread.h"
 #include "serve/forms/answer_form.h"
+#include "serve/forms/text_offsets.h"
 #include "serve/http/http.h"
 #include "serve/metrics.h"
 
@@ -24,8 +25,9 @@ class Answering : public std::enable_shared_from_this<Answering> {
   struct Under {  // a choice under way
     Choice choice;
     AnswerParts parts;
-    Clock::time_point newest;  // token; start_ where there is none
-    double logprob = 0;        // sum over its tokens
+    std::optional<TextOffsets> offsets;  // where they are told
+    Clock::time_point newest;            // token; start_ where there is none
+    double logprob = 0;                  // sum over its tokens
     int64_t tokens = 0, thought = 0;
     bool cut = false;  // it has all its parts, whatever the engine may still say
   };

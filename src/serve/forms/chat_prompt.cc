@@ -1,94 +1,35 @@
 #include "serve/forms/chat_prompt.h"
 
-#include "core/foreign/json.h"
 #include "serve/forms/openai_request.h"
+#include "text/control_tokens.h"
+#include "text/conversation.h"
 
 namespace fidelio::serve {
 namespace {
 
-// [{"type": "text", "text": ...}, ...] as one text.
-std::string text_of(const Fields& message, const Json& parts) {
-  std::string text;
-  for (const Json& part : parts) {
-    const bool is_text = part.is_object() && part.contains("text") && part["text"].is_string() &&
-                         (!part.contains("type") || part["type"] == "text");
-    if (!is_text) message.refuse("content", "a string or parts of type text: this server reads no others");
-    text += part["text"].get<std::string>();
-  }
-  return text;
-}
-
-void read_tool_calls(const Fields& fields, Json& calls) {
-  if (!calls.is_array()) fields.refuse("tool_calls", "an array");
-  for (Json& call : calls) {
-    if (!call.is_object()) fields.refuse("tool_calls", "an array of objects");
-    if (!call.contains("function") || !call["function"].is_object()) continue;
-    Json& function = call["function"];
-    if (function.contains("arguments") && function["arguments"].is_string()) {
-      const std::string text = function["arguments"].get<std::string>();
-      try {
-        function["arguments"] = text.empty() ? Json::object() : parse_ordered_json(text, "arguments");
-      } catch (const Error& e) {
-        fields.refuse("tool_calls", std::string("arguments of a call as a JSON text; ") + e.what());
-      }
-    }
+// What the room of texts says of a field, as a client is told it.
+template <typename Read>
+auto refusing(Read&& read) {
+  try {
+    return read();
+  } catch (const FieldError& e) {
+    throw RequestError(400, e.what(), e.field());
   }
 }
 
-// Clients give an answer back with all its fields, null where they say nothing; templates ask which are there, and add
-// texts to each other.
-void drop_nulls(Json& message) {
-  for (auto field = message.begin(); field != message.end();)
-    field = field->is_null() ? message.erase(field) : std::next(field);
-}
-
-// `developer` is what OpenAI calls the system's message since 2024; few templates know the word.
-void read_role(Json& message, const Fields& fields, bool knows_developer) {
-  const auto role = fields.text("role");
-  if (!role) fields.refuse("role", "a string");
-  if (*role == "developer" && !knows_developer) message["role"] = "system";
-}
-
-Json read_messages(const Fields& fields, bool knows_developer) {
+Json read_messages(const Fields& fields, const ChatTemplate& chat) {
   const Json* list = fields.find("messages");
   if (list == nullptr || !list->is_array() || list->empty() || list->size() > kMaxMessages)
     fields.refuse("messages", fmt::format("an array of 1 to {} messages", kMaxMessages));
-  Json messages = *list;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    Json& message = messages[i];
-    const Fields one(message, fmt::format("messages[{}]", i));
-    read_role(message, one, knows_developer);
-    const bool calls = one.find("tool_calls") != nullptr;
-    if (!calls && !message.contains("content")) one.refuse("content", "a string, or parts of type text");
-    drop_nulls(message);
-    Json& content = message["content"];
-    if (content.is_null()) {
-      content = "";
-    } else if (content.is_array()) {
-      content = text_of(one, content);
-    } else if (!content.is_string()) {
-      one.refuse("content", "a string, parts of type text, or null");
-    }
-    if (calls) read_tool_calls(one, message["tool_calls"]);
-  }
-  return messages;
+  return refusing([&] { return wire_messages(*list, chat); });
 }
 
-// What is no function cannot be called here, and a template would show it as if it could.
-void check_tools(const Fields& fields, const Json& tools) {
-  if (!tools.is_array()) fields.refuse("tools", "an array");
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const std::string place = fmt::format("tools[{}]", i);
-    const Fields tool(tools[i], place);
-    if (tool.text("type").value_or("function") != "function")
-      tool.refuse("type", "function: this server has no tools of its own");
-    const Json* function = tool.find("function");
-    if (function == nullptr) tool.refuse("function", "an object with a name");
-    const Fields inside(*function, place + ".function");
-    if (inside.text("name").value_or("").empty()) inside.refuse("name", "a name");
-    const Json* parameters = inside.find("parameters");
-    if (parameters != nullptr && !parameters->is_object()) inside.refuse("parameters", "a JSON schema: an object");
-  }
+// Whether control tokens in messages are text: for all, or where a request asks for it.
+bool as_text(const Fields& fields, const ServedModel& model) {
+  const bool asked = fields.boolean("sanitize_control_tokens", model.sanitize_control_tokens);
+  if (!asked && model.sanitize_control_tokens)
+    fields.refuse("sanitize_control_tokens", "true: this server takes control tokens in messages for text");
+  return asked;
 }
 
 // A template closes the last message; what stands behind its text is taken away again.
@@ -114,7 +55,7 @@ std::string cut_after_last(std::string prompt, const Fields& fields, const Json&
 ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
   if (!model.chat)
     throw RequestError(400, fmt::format("{} has no chat template; /v1/completions continues bare text", model.name));
-  const Json messages = read_messages(fields, model.chat->source().find("developer") != std::string::npos);
+  Json messages = read_messages(fields, *model.chat);
   const bool continues = fields.boolean("continue_final_message", false);
   Json extra = Json::object();
   if (const Json* more = fields.find("chat_template_kwargs")) {
@@ -124,7 +65,7 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
   extra["add_generation_prompt"] = fields.boolean("add_generation_prompt", true) && !continues;
   const Json* choice = fields.find("tool_choice");
   if (const Json* tools = fields.find("tools"); tools != nullptr && !(choice != nullptr && *choice == "none")) {
-    check_tools(fields, *tools);
+    refusing([&] { check_wire_tools(*tools); });
     if (!tools->empty()) extra["tools"] = *tools;
     // A model that is shown no tools calls none: an answer would look as if it had not wanted to.
     if (!tools->empty() && !model.chat->shows_tools() && (choice == nullptr || *choice == "auto"))
@@ -132,10 +73,16 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
                                          "call is imposed on the answer all the same",
                                          model.name));
   }
+  std::optional<ControlTokens> control;
+  if (as_text(fields, model)) {
+    control.emplace(model.tokenizer, *model.chat);
+    messages = control->marked(messages);
+    extra = control->marked(extra);
+  }
   std::string prompt = model.chat->render_json(messages, extra);
   if (continues) prompt = cut_after_last(std::move(prompt), fields, messages);
   const size_t end = prompt.find_last_not_of(" \t\r\n");
-  return {model.tokenizer.encode(prompt, false),
+  return {control ? control->encode(prompt) : model.tokenizer.encode(prompt, false),
           end != std::string::npos && std::string_view(prompt).substr(0, end + 1).ends_with("<think>"),
           extra.contains("tools")};
 }

@@ -14,9 +14,8 @@ struct ChatPrompt {
   bool tools = false;     // it shows tools
 };
 
-// Reads messages, tools, add_generation_prompt, continue_final_message and chat_template_kwargs. Content in parts is
-// joined where all are text, and arguments of tool calls become objects, as templates expect them. Throws RequestError
-// where the checkpoint has no template.
+// Reads messages and tools (text/conversation.h), add_generation_prompt, continue_final_message, chat_template_kwargs and
+// sanitize_control_tokens (text/control_tokens.h). Throws RequestError where the checkpoint has no template.
 ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model);
 
 // Asks of the template that the answer does not think, where a chat body says nothing of that itself.

@@ -123,7 +123,7 @@ Json chat_body_of_messages(const Json& body) {
   const Fields fields(body);
   Json chat = Json::object();
   for (const char* same : {"model", "stream", "temperature", "top_p", "top_k", "seed", "max_tokens", "min_p",
-                           "chat_template_kwargs", "response_format"})
+                           "chat_template_kwargs", "sanitize_control_tokens", "response_format"})
     if (const Json* value = fields.find(same)) chat[same] = *value;
   read_configs(fields, chat);
   if (!fields.integer("max_tokens", 1, INT32_MAX)) fields.refuse("max_tokens", "an integer of at least 1");

@@ -280,6 +280,14 @@ void impose_format(const Fields& fields, const ServedModel& model, Call& call, G
   if (common.constraint) call.thinking = false;  // its first character is one of the form
 }
 
+// The prompt's text, which an answer's continues: a character that the prompt leaves unfinished stands in the answer's.
+std::string text_before(const Tokenizer& tokenizer, std::span<const int32_t> prompt, bool special_in_text) {
+  StreamingDetokenizer detokenizer(tokenizer, !special_in_text);
+  std::string text;
+  for (const int32_t id : prompt) text += detokenizer.push(id);
+  return text + detokenizer.settle();
+}
+
 }  // namespace
 
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names) {
@@ -318,7 +326,7 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
     fields.refuse("n", fmt::format("at most {} choices in all", kMaxChoices));
   for (auto& prompt : prompts) {
     check_length(prompt, model);
-    if (call.echo) call.prompt_texts.push_back(model.tokenizer.decode(prompt));
+    if (call.echo) call.prompt_texts.push_back(text_before(model.tokenizer, prompt, common.special_in_text));
     call.prompts.push_back(common);
     call.prompts.back().prompt = std::move(prompt);
   }

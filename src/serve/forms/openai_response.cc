@@ -13,12 +13,6 @@ std::string new_id(std::string_view prefix) {
   return fmt::format("{}{:08x}{:08x}{:08x}", prefix, device(), device(), device());
 }
 
-int64_t characters_of(const ServedModel& model, int32_t id) {
-  const std::string& bytes = model.tokens->bytes(id);
-  return std::count_if(bytes.begin(), bytes.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
-}
-
 namespace {
 
 std::string event_of(const Json& value) { return "data: " + json_text(value) + "\n\n"; }
@@ -77,7 +71,7 @@ class OpenAiForm : public AnswerForm {
     for (const Choice& c : choices) {
       Json choice = {{"index", c.index}};
       add_message(choice, c);
-      choice["logprobs"] = logprobs(c.pieces, 0);
+      choice["logprobs"] = logprobs(c.pieces);
       choice["finish_reason"] = reason(c);
       choice["stop_reason"] = null_or(c.stop);
       list.push_back(std::move(choice));
@@ -108,7 +102,7 @@ class OpenAiForm : public AnswerForm {
   virtual const char* object(bool chunk) const = 0;
   virtual void add_message(Json& choice, const Choice& c) const = 0;
   virtual Json bare(int64_t index) const = 0;  // a choice of a chunk that says nothing
-  virtual Json logprobs(const std::vector<Piece>& pieces, int64_t characters) const = 0;
+  virtual Json logprobs(const std::vector<Piece>& pieces) const = 0;
   static std::string reason(const Choice& c) {
     return c.finish_reason == "stop" && c.called() ? "tool_calls" : c.finish_reason;
   }
@@ -136,7 +130,7 @@ class CompletionForm final : public OpenAiForm {
   std::string delta(const Choice& c, const std::vector<Part>& parts, const std::vector<Piece>& pieces) override {
     Json choice = bare(c.index);
     choice["text"] = parts.empty() ? "" : parts[0].text;
-    choice["logprobs"] = logprobs(pieces, c.characters);
+    choice["logprobs"] = logprobs(pieces);
     return chunk(std::move(choice));
   }
 
@@ -149,7 +143,7 @@ class CompletionForm final : public OpenAiForm {
     return {{"index", index}, {"text", ""}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
   }
   // Parallel arrays. The first token of a prompt has no probability.
-  Json logprobs(const std::vector<Piece>& pieces, int64_t characters) const override {
+  Json logprobs(const std::vector<Piece>& pieces) const override {
     if (pieces.empty()) return nullptr;
     Json tokens = Json::array(), logprobs = Json::array(), best = Json::array(), offsets = Json::array();
     for (const Piece& piece : pieces) {
@@ -159,8 +153,7 @@ class CompletionForm final : public OpenAiForm {
       for (const TokenScore& score : piece.best) row[name_of(*e_.served, score.id)] = score.logprob;
       row[name_of(*e_.served, piece.id)] = piece.logprob;
       best.push_back(piece.scored ? row : Json(nullptr));
-      offsets.push_back(characters);
-      characters += characters_of(*e_.served, piece.id);
+      offsets.push_back(piece.offset);
     }
     return {{"text_offset", offsets}, {"token_logprobs", logprobs}, {"tokens", tokens}, {"top_logprobs", best}};
   }
@@ -186,7 +179,7 @@ class ChatForm final : public OpenAiForm {
       } else if (i < parts.size()) {
         choice["delta"][parts[i].kind == Part::Kind::thought ? "reasoning_content" : "content"] = parts[i].text;
       }
-      if (i == 0) choice["logprobs"] = logprobs(pieces, 0);
+      if (i == 0) choice["logprobs"] = logprobs(pieces);
       events += chunk(std::move(choice));
     }
     return events;
@@ -215,7 +208,7 @@ class ChatForm final : public OpenAiForm {
   Json bare(int64_t index) const override {
     return {{"index", index}, {"delta", Json::object()}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
   }
-  Json logprobs(const std::vector<Piece>& pieces, int64_t) const override {
+  Json logprobs(const std::vector<Piece>& pieces) const override {
     if (pieces.empty()) return nullptr;
     Json content = Json::array();
     for (const Piece& piece : pieces) content.push_back(scored_token(*e_.served, piece));

@@ -34,7 +34,7 @@ const std::vector<Example> kExamples = {
       "tools": [{"type": "function", "function": {"name": "f", "description": "d", "strict": true,
         "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}}],
       "tool_choice": {"type": "function", "function": {"name": "f"}}, "parallel_tool_calls": false, "logprobs": true, "top_logprobs": 2,
-      "max_completion_tokens": 4, "chat_template_kwargs": {"a": 1}, "add_generation_prompt": true,
+      "max_completion_tokens": 4, "chat_template_kwargs": {"a": 1}, "sanitize_control_tokens": true, "add_generation_prompt": true,
       "continue_final_message": false})"},
     {Route::chat, R"({"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema",
       "json_schema": {"name": "n", "strict": true, "schema": {"$defs": {"d": {"type": "string", "pattern": "a"}, "e": {"type": "string", "maxLength": 5}},
@@ -140,6 +140,30 @@ TEST(Requests, WithAnythingAnywhereAreTakenOrRefused) {
 Call chat(const std::string& fields) { return read_call(Route::chat, "{" + fields + "}", model(), {"quill"}); }
 std::string prompt_of(const std::string& messages) {
   return model().tokenizer.decode(chat("\"messages\": " + messages).prompts[0].prompt);
+}
+
+TEST(Requests, ControlTokensOfMessagesAreTextWhereThatIsAsked) {
+  const std::string messages = R"("messages": [{"role": "user", "content": "a</s>b"}])";
+  const auto ends = [](const Call& call) {
+    return std::count(call.prompts[0].prompt.begin(), call.prompts[0].prompt.end(), 2);
+  };
+  const std::string asked = messages + R"(, "sanitize_control_tokens": true)";
+  EXPECT_EQ(ends(chat(messages)), 1);
+  EXPECT_EQ(ends(chat(asked)), 0);
+  EXPECT_THAT(model().tokenizer.decode(chat(asked).prompts[0].prompt, false), HasSubstr("user: a</s>b\n"));
+  ServedModel strict = model();
+  strict.sanitize_control_tokens = true;
+  const auto read = [&](Route route, const std::string& body) {
+    return read_call(route, "{" + body + "}", strict, {"quill"});
+  };
+  EXPECT_EQ(ends(read(Route::chat, messages)), 0);
+  EXPECT_EQ(ends(read(Route::messages, messages + R"(, "max_tokens": 1)")), 0);
+  EXPECT_EQ(ends(read(Route::responses, R"("input": "a</s>b")")), 0);
+  EXPECT_THROW(read(Route::chat, messages + R"(, "sanitize_control_tokens": false)"), RequestError);
+  EXPECT_EQ(ends(read_call(Route::messages, "{" + asked + R"(, "max_tokens": 1})", model(), {"quill"})), 0);
+  EXPECT_EQ(
+      ends(read_call(Route::responses, R"({"input": "a</s>b", "sanitize_control_tokens": true})", model(), {"quill"})),
+      0);
 }
 
 TEST(Requests, SayTheSameInManyWays) {

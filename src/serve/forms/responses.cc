@@ -190,7 +190,8 @@ Json chat_body_of_responses(const Json& body) {
                            "min_tokens",
                            "top_logprobs",
                            "parallel_tool_calls",
-                           "chat_template_kwargs"})
+                           "chat_template_kwargs",
+                           "sanitize_control_tokens"})
     if (const Json* value = fields.find(same)) chat[same] = *value;
   if (const auto most = fields.integer("max_output_tokens", 1, INT32_MAX)) chat["max_completion_tokens"] = *most;
   chat["messages"] = messages_of_input(fields);

@@ -1,0 +1,66 @@
+// Conversations among texts are read as a server reads them; what else documents are stands in tests/sets_test.cc.
+#include "runtime/texts/corpus.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/hash.h"
+#include "runtime/dataset.h"
+
+namespace fidelio {
+namespace {
+
+using ::testing::HasSubstr;
+using Record = nlohmann::ordered_json;
+
+class CorpusTest : public ::testing::Test {
+ protected:
+  Corpus read(const std::string& chat_template, const Record& record) const {
+    const std::string path = ::testing::TempDir() + "/corpus_test.jsonl";
+    write_file_atomically(path, record.dump() + "\n");
+    const ChatTemplate chat(chat_template);
+    Corpus corpus = read_corpus({path}, tokenizer_, &chat, 512);
+    std::filesystem::remove(path);
+    return corpus;
+  }
+  const Tokenizer tokenizer_ = Tokenizer::load(FIDELIO_SOURCE_DIR "/models/quill-26m");
+};
+
+TEST_F(CorpusTest, ConversationsInTheWireFormAreRenderedAsAServerDoes) {
+  const std::string twenty = "one two three four five six seven eight nine ten one two three four five six seven eight";
+  const Record call = {{"type", "function"}, {"function", {{"name", "f"}, {"arguments", R"({"a": 1})"}}}};
+  const Record record = {{"messages",
+                          {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", twenty}}}}},
+                           {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {call}}}}},
+                         {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}}};
+  const std::string chat =
+      "{% for t in tools %}{{ t.function.name }}|{% endfor %}{% for m in messages %}{{ m.role + ': ' + m.content }}"
+      "{% for c in m.tool_calls %}{{ c.function.arguments.a + 1 }}{% endfor %}|{% endfor %}";
+  const Corpus corpus = read(chat, record);
+  ASSERT_EQ(corpus.documents.size(), 1u);
+  EXPECT_EQ(corpus.documents[0].sha256, sha256_hex("f|user: " + twenty + "|assistant: 2|"));
+  EXPECT_EQ(corpus.documents[0].domain, "chat");
+  const ChatTemplate rendered(chat);
+  const std::string path = ::testing::TempDir() + "/corpus_test_calibration.jsonl";
+  write_file_atomically(path, record.dump() + "\n");
+  EXPECT_EQ(read_dataset({path}, tokenizer_, &rendered, {512, 0}).sequences[0], corpus.documents[0].ids);
+  std::filesystem::remove(path);
+}
+
+TEST_F(CorpusTest, ConversationsThatAreWrongAreNamed) {
+  try {
+    read("{{ messages }}", {{"messages", {{{"role", "user"}, {"content", {{{"type", "image_url"}}}}}}}});
+    FAIL() << "an image was read as text";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(),
+                HasSubstr("corpus_test.jsonl line 1: messages[0].content: expected a string or parts of type text"));
+  }
+}
+
+}  // namespace
+}  // namespace fidelio
