@@ -37,7 +37,9 @@ struct ServedModel {
   int64_t context = 0, vocabulary = 0;
   std::shared_ptr<const grammar::TokenTree> tokens{};
   std::shared_ptr<AnswerFormats> formats{};
-  std::string fingerprint{};  // of weights and version: the same one, the same seed and request, the same bytes
+  std::string fingerprint{};       // of weights and version: the same one, the same seed and request, the same bytes
+  std::string family{}, digest{};  // "llama", and the hash of the weights
+  int64_t parameters = 0, bytes = 0;
 };
 
 struct Loaded {

@@ -16,8 +16,8 @@ struct ChatPrompt {
 
 // Reads messages, tools, add_generation_prompt, continue_final_message and chat_template_kwargs. Content in parts is
 // joined where all are text, and arguments of tool calls become objects, as templates expect them. Throws RequestError
-// where the checkpoint has no template.
-ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model);
+// where the checkpoint has no template; `bounded`: and where the prompt leaves no room for an answer.
+ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool bounded = false);
 
 // Asks of the template that the answer does not think, where a chat body says nothing of that itself.
 void leave_thinking_out(Json& chat);
