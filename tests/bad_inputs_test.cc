@@ -65,6 +65,7 @@ const std::vector<BadInput> kBadInputs = {
     {"BatchBeyondReason", "more sequences side by side than numbers of bytes fit 64 bits", "", "fidelio bench model model --batch 9223372036854775807", 2, {"--batch", "1048576"}},
     {"AnswersBeyondReason", "the same of answers", "", "fidelio bench speculate model --prompts text.txt --batch 9223372036854775807", 2, {"--batch", "1048576"}},
     {"CacheBeyondReason", "a cache of more tokens than that", "", "fidelio serve model --cache-tokens 9223372036854775807", 2, {"--cache-tokens", "1099511627776"}},
+    {"EmptySocket", "a socket without a name", "", "fidelio serve model --socket ''", 2, {"--socket", "found nothing"}},
     {"TextAndTasks", "perplexity and accuracy at once", "", "fidelio eval model --text text.txt --tasks tasks.jsonl", 2, {"--text", "--tasks"}},
     // Values of options.
     {"NeitherTextNorFile", "nothing to tokenise", "", "fidelio tokenize model", 1, {"--text", "--file"}},
@@ -162,6 +163,11 @@ const std::vector<BadInput> kBadInputs = {
     {"TasksWithoutTemplate", "questions to a model without chat template", "echo '{\"id\": \"a\", \"task\": \"sums\", \"question\": \"1 + 1?\", \"answer\": \"2\"}' > tasks.jsonl", "fidelio eval model --tasks tasks.jsonl", 1, {"chat template", "--plain"}},
     {"QuestionTooLong", "a question longer than the context", "printf '{\"id\": \"a7\", \"task\": \"sums\", \"question\": \"%s\", \"answer\": \"2\"}\\n' \"$(seq -s' ' 400)\" > tasks.jsonl", "fidelio eval model --tasks tasks.jsonl --plain", 1, {"tasks.jsonl", "a7", "512"}},
     {"BadPrompt", "a line without a prompt", "echo '{\"text\": 1}' > prompts.jsonl", "fidelio compare model model --prompts prompts.jsonl --plain", 1, {"prompts.jsonl:1", "prompt"}},
+    {"EmptyKey", "a key that is empty, of a variable that is not set", "", "fidelio serve model --api-key \"$UNSET\"", 1, {"--api-key", "leave it out"}},
+    {"EmptyKeyInFile", "the same of a file", ": > key", "fidelio serve model --api-key-file key", 1, {"--api-key-file key", "leave it out"}},
+    {"EmptyKeyInEnvironment", "the same in the environment", "", "export FIDELIO_API_KEY=; fidelio serve model", 1, {"FIDELIO_API_KEY", "leave it out"}},
+    {"KeyOfTwoWords", "a key that no header holds", "", "fidelio serve model --api-key 'two words'", 1, {"--api-key", "blanks"}},
+    {"SocketMode", "a mode that is none", "", "fidelio serve model --socket here --socket-mode rw", 1, {"--socket-mode rw", "660"}},
     {"CompareOtherVocabulary", "a comparison with a model of another vocabulary", "", "fidelio compare model large --prompts text.txt --plain", 1, {"large", "8192", "2048"}},
     // Outputs.
     {"OutputExists", "an output folder that exists", "mkdir out", "fidelio quantize model --method rtn --format int4g32 -o out", 1, {"out", "exists"}},

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""OpenAI's and Anthropic's own clients (PyPI: openai, anthropic; 3.57.0 and 2.14.0 were used), unmodified, against a running `fidelio serve`.
+"""OpenAI's, Anthropic's and Ollama's own clients (PyPI: openai, anthropic, ollama; 3.57.0, 2.14.0 and 0.6.3 were used), unmodified, against a
+running `fidelio serve`.
 
     fidelio serve models/quill-26m --port 8000 &
-    python3 -m venv venv && venv/bin/pip install openai anthropic && venv/bin/python tools/check_serve.py http://127.0.0.1:8000
+    python3 -m venv venv && venv/bin/pip install openai anthropic ollama && venv/bin/python tools/check_serve.py http://127.0.0.1:8000
 
 Exits 1 at the first thing that is not as it should be."""
 import asyncio
@@ -10,6 +11,7 @@ import json
 import sys
 
 import anthropic
+import ollama
 import openai
 import pydantic
 
@@ -136,6 +138,39 @@ def check_anthropic(url, model):
     print(f"anthropic {anthropic.__version__}: the client and {model} understand each other")
 
 
+def check_ollama(url, model, chat_of_openai):
+    client = ollama.Client(host=url, timeout=120)
+    listed = client.list().models
+    assert [m.model for m in listed] == [model + ":latest"] and listed[0].size > 0 and listed[0].details.family, listed
+    name = listed[0].model
+    shown = client.show(name)
+    assert "completion" in shown.capabilities and shown.modelinfo["general.architecture"] == listed[0].details.family, shown
+    assert client.ps().models[0].model == name
+    messages = [{"role": "user", "content": "What is 3 + 4?"}]
+    asked = dict(model=name, messages=messages, options={"temperature": 0, "num_predict": 24, "num_ctx": 65536}, keep_alive="5m")
+    whole = client.chat(**asked)
+    assert whole.done and whole.done_reason in ("stop", "length") and whole.eval_count > 0 and whole.prompt_eval_count > 0, whole
+    assert 0 < whole.prompt_eval_duration < whole.total_duration and whole.created_at, whole
+    assert whole.message.content == chat_of_openai(messages), whole
+    pieces = list(client.chat(**asked, stream=True))
+    assert "".join(p.message.content or "" for p in pieces) == whole.message.content and pieces[-1].done and not pieces[0].done
+    assert pieces[-1].eval_count == whole.eval_count and pieces[-1].done_reason == whole.done_reason
+    raw = client.generate(model=name, prompt="The package", raw=True, options={"temperature": 0, "num_predict": 8})
+    assert raw.response == "".join(p.response for p in client.generate(model=name, prompt="The package", raw=True, stream=True, options={"temperature": 0, "num_predict": 8}))
+    person = json.loads(client.chat(**{**asked, "options": {"temperature": 0, "num_predict": 100}}, format=SCHEMA).message.content)
+    assert set(person) == {"name", "age"}, person
+    json.loads(client.generate(model=name, prompt="An object", format="json", options={"temperature": 0, "num_predict": 400}).response)
+    assert client.generate(model=name).done_reason == "load"
+    for wrong, word in ((lambda: client.embed(name, "a"), "embeddings"), (lambda: client.pull("llama3"), "no others"), (lambda: client.chat("no such", messages), "no such"),
+                        (lambda: client.generate(name, "a", images=[b"x"]), "images"), (lambda: client.chat(name, messages, options={"mirostat": 2}), "mirostat")):
+        try:
+            wrong()
+            raise AssertionError(f"{word} was taken")
+        except ollama.ResponseError as error:
+            assert word in error.error, error.error
+    print(f"ollama: the client and {model} understand each other")
+
+
 def main(url):
     client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=120)
     model = client.models.list().data[0].id
@@ -180,6 +215,7 @@ def main(url):
     check_forms(client, model)
     check_responses(client, model)
     check_anthropic(url, model)
+    check_ollama(url, model, lambda messages: client.chat.completions.create(**{**chat, "messages": messages}).choices[0].message.content)
     print(f"openai {openai.__version__}: the client and {model} understand each other ({answer.choices[0].message.content!r})")
 
 

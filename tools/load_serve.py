@@ -68,10 +68,10 @@ class Connection:
 
 def request(path, body, extra=b""):
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return b"POST " + path.encode() + b" HTTP/1.1\r\nHost: x\r\n" + extra + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    return b"POST " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\n" + extra + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
-GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Load:
@@ -104,7 +104,7 @@ class Load:
             connection.send(request("/v1/completions", {**self.body(random), "stream": True}))
             self.expect(kind, connection.answer(pause=0.05)[0], (200, 503))
         elif kind == "large":
-            connection.send(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n" + b" " * 100000)
+            connection.send(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n" + b" " * 100000)
             self.expect(kind, connection.answer()[0], (413,))
             return False
         elif kind == "json":

@@ -303,14 +303,15 @@ TEST(Answers, InTheFormThatWasAskedFor) {
 TEST(Answers, ToTheExamplesOfTheDocumentation) {
   Serving serving;
   std::ifstream page(FIDELIO_SOURCE_DIR "/docs/serving.md");
-  const std::string curl = "curl http://127.0.0.1:8000", data = " -d '";
+  const std::string curl = "curl http://127.0.0.1:8000", data = " --json '";
   int64_t examples = 0;
   for (std::string line; std::getline(page, line);) {
     if (!line.starts_with(curl)) continue;
     const size_t body = line.find(data);
     ASSERT_NE(body, std::string::npos) << line;
     const std::string path = line.substr(curl.size(), body - curl.size());
-    const Reply reply = serving.ask(post(path, line.substr(body + data.size(), line.rfind('\'') - body - data.size())));
+    const Reply reply = serving.ask(post(path, line.substr(body + data.size(), line.rfind('\'') - body - data.size()),
+                                         "Content-Type: application/json\r\n"));
     EXPECT_EQ(reply.status, 200) << line << reply.body;
     ++examples;
   }

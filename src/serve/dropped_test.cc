@@ -11,13 +11,13 @@
 namespace fidelio::serve {
 namespace {
 
-struct Asked {
+struct Sent {
   std::string path;
   Json body;
 };
 
 // The request that a number stands for, so that it can be asked again alone. Some cannot be answered.
-Asked asked(uint64_t number) {
+Sent asked(uint64_t number) {
   Rng rng(31, number);
   const std::string words = "Number " + std::to_string(rng.below(40)) + std::string(rng.below(60), '.');
   Json body = {{"max_tokens", 1 + rng.below(number % 32 < 12 ? 90 : 20)},
@@ -82,7 +82,7 @@ class Leaving {
   };
 
   void begin(uint64_t number) {
-    const Asked request = asked(number);
+    const Sent request = asked(number);
     const std::string bytes = post(request.path, request.body.dump());
     Open open{number, std::make_unique<Client>(serving_.port())};
     if (rng_.below(40) == 0) open.whole = false;
@@ -93,7 +93,7 @@ class Leaving {
 
   void end(Open& open) {
     const bool drops = !open.whole || rng_.below(4) == 0;
-    const Asked request = asked(open.number);
+    const Sent request = asked(open.number);
     if (drops) {
       ++dropped_;
       if (open.whole && rng_.below(3) > 0) open.client->more();  // at the first bytes, which may be all

@@ -183,8 +183,10 @@ TEST(Serve, RefusesInOpenAisForm) {
                                    {"a", "structured_outputs"}})
     refused({{"structured_outputs", form}}, word);
   refused({{"structured_outputs", {{"regex", "a"}}}, {"regex", "b"}}, "regex");
-  for (const char* word : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema"})
-    refused({{word, "a"}}, word);
+  for (const char* word : {"guided_grammar", "grammar"}) refused({{word, "a"}}, word);
+  refused({{"guided_json", "{"}}, "structured_outputs.json");
+  refused({{"guided_regex", "("}}, "structured_outputs.regex");
+  refused({{"guided_regex", "a"}, {"guided_choice", {"b"}}}, "guided_choice");
   refused({{"repeat_penalty", 1.1}}, "repetition_penalty");
   refused({{"bad_words", {"a"}}}, "logit_bias");
   refused({{"use_beam_search", true}}, "use_beam_search");
@@ -264,7 +266,7 @@ TEST(Serve, FindsItsModelByANameWithASlash) {
 TEST(Serve, LetsPagesOfListedOriginsAsk) {
   const std::string page = "Origin: https://chat.example\r\n", other = "Origin: https://evil.example\r\n";
   const auto preflight = [](const std::string& headers) {
-    return "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAccess-Control-Request-Method: POST\r\n"
+    return "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAccess-Control-Request-Method: POST\r\n"
            "Access-Control-Request-Headers: authorization,content-type\r\n" +
            headers + "\r\n";
   };
@@ -272,22 +274,24 @@ TEST(Serve, LetsPagesOfListedOriginsAsk) {
   options.api_key = "secret";
   {
     Serving serving(options);
-    EXPECT_THAT(serving.ask(get("/health", page)).head, Not(HasSubstr("Access-Control")));
-    EXPECT_EQ(serving.ask(preflight(page)).status, 405);
+    const Reply refused = serving.ask(get("/health", page));
+    EXPECT_EQ(refused.status, 403);
+    EXPECT_THAT(refused.head, Not(HasSubstr("Access-Control")));
+    EXPECT_EQ(serving.ask(preflight(page)).status, 403);
   }
-  options.http.origins = {"https://chat.example"};
+  options.http.access.origins = {"https://chat.example"};
   {
     Serving serving(options);
     const Reply allowed = serving.ask(preflight(page));
     EXPECT_EQ(allowed.status, 200);
     EXPECT_THAT(allowed.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example\r\nVary: Origin\r\n"));
     EXPECT_THAT(allowed.head, HasSubstr("Access-Control-Allow-Headers: authorization,content-type\r\n"));
-    EXPECT_EQ(serving.ask(preflight(other)).status, 405);
+    EXPECT_EQ(serving.ask(preflight(other)).status, 403);
     EXPECT_THAT(serving.ask(get("/v1/models", page)).head, HasSubstr("Access-Control-Allow-Origin"));  // and 401
     EXPECT_THAT(serving.ask(get("/health", other)).head, Not(HasSubstr("Access-Control")));
     EXPECT_THAT(serving.ask(get("/health")).head, Not(HasSubstr("Access-Control")));
   }
-  options.http.origins = {"*"};
+  options.http.access.origins = {"*"};
   Serving serving(options);
   EXPECT_THAT(serving.ask(get("/health", other)).head, HasSubstr("Access-Control-Allow-Origin: *\r\n"));
 }
@@ -367,7 +371,7 @@ class Awaited {
  public:
   explicit Awaited(std::chrono::milliseconds silence)
       : server_(limits(silence), [this](HttpRequest request, auto exchange) {
-          if (request.path == "/stream") exchange->begin_events("(here)");
+          if (request.path == "/stream") exchange->begin_stream(kEvents, "(here)");
           exchanges_.push_back(std::move(exchange));
         }) {
     port_ = server_.listen("127.0.0.1", 0);

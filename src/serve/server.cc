@@ -2,6 +2,8 @@
 
 #include <openssl/crypto.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <ctime>
 
@@ -10,47 +12,64 @@
 #include "serve/forms/answering.h"
 #include "serve/forms/chat_prompt.h"
 #include "serve/forms/messages.h"
+#include "serve/ollama/ollama_models.h"
 #include "serve/page/embedded.h"
+#include "serve/page_policy.h"
 
 namespace fidelio::serve {
 
-Worker::Worker()
-    : thread_([this] {
-        for (;;) {
-          std::function<void()> work;
-          {
-            std::unique_lock lock(mutex_);
-            wake_.wait(lock, [&] { return ending_ || !work_.empty(); });
-            if (ending_) return;
-            work = std::move(work_.front());
-            work_.pop_front();
-          }
-          work();
-        }
-      }) {}
+namespace {
 
-Worker::~Worker() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  wake_.notify_one();
-  thread_.join();
+// Whoever asks must know the key where there is one, so that it does not matter what he calls the server.
+HttpLimits limits_of(const ServerOptions& options) {
+  HttpLimits limits = options.http;
+  limits.access.names = options.api_key.empty();
+  return limits;
 }
 
-void Worker::add(std::function<void()> work) {
-  {
-    const std::lock_guard lock(mutex_);
-    work_.push_back(std::move(work));
-  }
-  wake_.notify_one();
+// Other servers have routes that a server of one model that writes text has not; `instead` says what to do.
+struct Elsewhere {
+  std::string_view path, instead;
+};
+constexpr std::string_view kEmbeddings =
+    "this server writes text and makes no embeddings: serve an embedding model by a server for them (llama-server "
+    "--embeddings, text-embeddings-inference, vLLM) and give its address to the client as that of the embeddings";
+constexpr std::string_view kOneModel =
+    "this server has the model it was started with and no others: start another `fidelio serve` for another model";
+constexpr std::string_view kTextAlone = "this server reads and writes text alone";
+constexpr Elsewhere kElsewhere[] = {
+    {"/v1/embeddings", kEmbeddings},
+    {"/embeddings", kEmbeddings},
+    {"/embedding", kEmbeddings},
+    {"/api/embed", kEmbeddings},
+    {"/api/embeddings", kEmbeddings},
+    {"/v1/rerank", kEmbeddings},
+    {"/rerank", kEmbeddings},
+    {"/v1/score", kEmbeddings},
+    {"/score", kEmbeddings},
+    {"/api/pull", kOneModel},
+    {"/api/push", kOneModel},
+    {"/api/create", kOneModel},
+    {"/api/copy", kOneModel},
+    {"/api/delete", kOneModel},
+    {"/v1/images/generations", kTextAlone},
+    {"/v1/audio/transcriptions", kTextAlone},
+    {"/v1/audio/speech", kTextAlone},
+    {"/v1/moderations", kTextAlone},
+};
+
+void refuse_elsewhere(const std::string& path) {
+  for (const Elsewhere& one : kElsewhere)
+    if (path == one.path) throw RequestError(404, fmt::format("there is no {}: {}", path, one.instead), "", "not_done");
 }
+
+}  // namespace
 
 Server::Server(ServerOptions options, std::function<Loaded()> load)
     : options_(std::move(options)),
       load_(std::move(load)),
       started_(static_cast<int64_t>(std::time(nullptr))),
-      http_(options_.http,
+      http_(limits_of(options_),
             [this](HttpRequest request, std::shared_ptr<Exchange> exchange) { handle(std::move(request), exchange); }) {
 }
 
@@ -65,6 +84,8 @@ void Server::run() {
                                              if (model_ == nullptr) return http_.stop();
                                              names_ = options_.names;
                                              names_.push_back(model_->name);
+                                             for (size_t i = 0, n = names_.size(); i < n; ++i)
+                                               names_.push_back(names_[i] + kOllamaTag);
                                              if (ready_) ready_(*model_);
                                            });
   http_.run();
@@ -84,6 +105,12 @@ const std::vector<Server::RouteTo>& Server::routes() {
       {"POST", "/v1/responses", false, &Server::responses},
       {"POST", "/v1/messages", false, &Server::messages},
       {"POST", "/v1/messages/count_tokens", false, &Server::count_tokens},
+      {"POST", "/api/chat", false, &Server::ollama_chat},
+      {"POST", "/api/generate", false, &Server::ollama_generate},
+      {"GET", "/api/tags", false, &Server::ollama_tags_route},
+      {"GET", "/api/ps", false, &Server::ollama_running_route},
+      {"POST", "/api/show", false, &Server::ollama_show_route},
+      {"GET", "/api/version", true, &Server::ollama_version_route},
       {"GET", "/", true, &Server::page},
       {"GET", "/openapi.json", true, &Server::openapi},
       {"GET", "/tokenizer_info", false, &Server::tokenizer_info},
@@ -121,6 +148,7 @@ void Server::dispatch(HttpRequest&& request, const std::shared_ptr<Exchange>& ex
     throw RequestError(
         404, fmt::format("there is no {}: responses are told to who asks for them, and not stored", request.path));
   }
+  refuse_elsewhere(request.path);
   if (allowed.empty()) throw RequestError(404, fmt::format("there is no {}", request.path));
   HttpResponse response = error_response(
       request.path, RequestError(405, fmt::format("{} takes {}, not {}", request.path, allowed, request.method)));
@@ -155,14 +183,11 @@ void Server::health(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
   exchange->respond({200, R"({"status":"ok"})"});
 }
 
-// Everything the page needs is in it; the policy says so to the browser.
 void Server::page(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
   HttpResponse response{200, std::string(page_html), "text/html; charset=utf-8"};
-  response.headers = {{"Content-Security-Policy",
-                       "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
-                       "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
-                      {"X-Content-Type-Options", "nosniff"},
-                      {"Cache-Control", "no-cache"}};
+  static const std::string policy = page_policy(page_html);
+  response.headers = {
+      {"Content-Security-Policy", policy}, {"X-Content-Type-Options", "nosniff"}, {"Cache-Control", "no-cache"}};
   exchange->respond(std::move(response));
 }
 
@@ -198,9 +223,7 @@ void Server::model_by_name(const HttpRequest& request, const std::shared_ptr<Exc
   check_ready();
   // Clients spell the slash of "owner/model" as %2F.
   const std::string name = percent_decoded(std::string_view(request.path).substr(std::strlen("/v1/models/")));
-  if (std::find(names_.begin(), names_.end(), name) == names_.end())
-    throw RequestError(404, fmt::format("there is no model \"{}\"; /v1/models lists what is served", name), "model",
-                       "model_not_found");
+  check_model(name, names_);
   exchange->respond({200, card_of(*model_, started_).dump(-1, ' ', false, Json::error_handler_t::replace)});
 }
 
@@ -211,7 +234,7 @@ void Server::metrics(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
 
 // {"prompt": text} or {"messages": [...]} to {"tokens", "count", "max_model_len"}, as vLLM has it.
 void Server::tokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
-  read(request, exchange, [this, exchange, body = std::move(request.body), model = model_] {
+  read(std::move(request), exchange, [this, exchange, model = model_](const std::string& body) {
     const Json object = parse_ordered_json(body, "the body");
     const Fields fields(object);
     std::vector<int32_t> ids;
@@ -228,7 +251,7 @@ void Server::tokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& ex
 
 // {"tokens": [ids]} to {"prompt": text}.
 void Server::detokenize(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
-  read(request, exchange, [this, exchange, body = std::move(request.body), model = model_] {
+  read(std::move(request), exchange, [this, exchange, model = model_](const std::string& body) {
     const Json object = parse_ordered_json(body, "the body");
     const Fields fields(object);
     const Json* list = fields.find("tokens");
@@ -268,14 +291,46 @@ void Server::responses(HttpRequest&& request, const std::shared_ptr<Exchange>& e
 }
 
 void Server::count_tokens(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
-  const auto count = [this, exchange, body = std::move(request.body), model = model_] {
+  read(std::move(request), exchange, [this, exchange, model = model_](const std::string& body) {
     Json object = parse_ordered_json(body, "the body");
     if (object.is_object()) object["max_tokens"] = 1;
     const Json chat = chat_body_of_messages(object);
     const Json answer = {{"input_tokens", chat_prompt(Fields(chat), *model).ids.size()}};
     http_.post([exchange, text = answer.dump()] { exchange->respond({200, text}); });
-  };
-  read(request, exchange, count);
+  });
+}
+
+void Server::ollama_chat(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  call(Route::ollama_chat, std::move(request), exchange);
+}
+
+void Server::ollama_generate(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  call(Route::ollama_generate, std::move(request), exchange);
+}
+
+void Server::ollama_tags_route(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
+  check_ready();
+  exchange->respond({200, json_text(ollama_tags(*model_, started_))});
+}
+
+void Server::ollama_running_route(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
+  check_ready();
+  exchange->respond({200, json_text(ollama_running(*model_, started_))});
+}
+
+void Server::ollama_show_route(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
+  read(std::move(request), exchange, [this, exchange, model = model_](const std::string& body) {
+    const Json object = parse_ordered_json(body, "the body");
+    const Fields fields(object);
+    const auto name = fields.text("model") ? fields.text("model") : fields.text("name");
+    if (!name) fields.refuse("model", "the name of a model");
+    check_model(*name, names_);
+    http_.post([exchange, text = json_text(ollama_show(*model, started_))] { exchange->respond({200, text}); });
+  });
+}
+
+void Server::ollama_version_route(HttpRequest&&, const std::shared_ptr<Exchange>& exchange) {
+  exchange->respond({200, ollama_version().dump()});
 }
 
 void Server::completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
@@ -286,11 +341,16 @@ void Server::chat_completions(HttpRequest&& request, const std::shared_ptr<Excha
   call(Route::chat, std::move(request), exchange);
 }
 
-void Server::read(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange, std::function<void()> work) {
+void Server::read(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange,
+                  std::function<void(const std::string&)> work) {
   check_ready();
-  reader_.add([this, exchange, path = request.path, work = std::move(work)] {
+  const auto gone = std::make_shared<std::atomic<bool>>(false);
+  exchange->on_gone([gone] { *gone = true; });
+  const auto asked = std::make_shared<const HttpRequest>(std::move(request));
+  reader_.add(asked->body.size(), [this, exchange, gone, asked, path = asked->path, work = std::move(work)] {
+    if (*gone) return;
     try {
-      work();
+      work(asked->body);
     } catch (const std::exception& e) {
       http_.post([exchange, response = error_response(path, e)] { exchange->respond(response); });
     }
@@ -298,10 +358,11 @@ void Server::read(const HttpRequest& request, const std::shared_ptr<Exchange>& e
 }
 
 void Server::call(Route route, HttpRequest&& request, const std::shared_ptr<Exchange>& exchange) {
-  auto body = std::make_shared<const std::string>(std::move(request.body));
-  read(request, exchange, [this, route, exchange, body, model = model_] {
-    auto read = std::make_shared<Call>(read_call(route, *body, *model, names_));
+  read(std::move(request), exchange, [this, route, exchange, model = model_](const std::string& body) {
+    auto read = std::make_shared<Call>(read_call(route, body, *model, names_));
     http_.post([this, exchange, model, read] {
+      if (read->prompts.empty())
+        return exchange->respond({200, json_text(ollama_loaded(read->model, read->route == Route::ollama_chat))});
       std::make_shared<Answering>(std::move(*read), model, *engine_, metrics_, exchange)->start();
     });
   });

@@ -1,23 +1,19 @@
-// serve: the server: routes, and the three threads it consists of.
+// serve: the server: routes, and the threads it consists of.
 //
 //   event loop   HTTP, one Answering for each call
-//   reader       bodies to requests: JSON, chat template, tokenizer, so that a long prompt delays nobody's tokens
+//   readers      bodies to requests: JSON, chat template, tokenizer, so that a long prompt delays nobody's tokens
 //   engine       EngineThread
 #pragma once
-#include <condition_variable>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "serve/engine_thread.h"
 #include "serve/forms/openai_request.h"
 #include "serve/http/http.h"
 #include "serve/metrics.h"
+#include "serve/reader.h"
 
 namespace fidelio::serve {
 
@@ -26,21 +22,6 @@ struct ServerOptions {
   int64_t max_requests = 256;        // under way or waiting for the engine
   std::string api_key{};             // "" = everybody is served
   std::vector<std::string> names{};  // further ones that requests may call the model by
-};
-
-// A thread that does one piece of work after the other.
-class Worker {
- public:
-  Worker();
-  ~Worker();  // what has not begun is dropped
-  void add(std::function<void()> work);
-
- private:
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> work_;
-  bool ending_ = false;
-  std::thread thread_;
 };
 
 class Server {
@@ -81,11 +62,18 @@ class Server {
   void chat_completions(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void messages(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void responses(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void ollama_chat(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void ollama_generate(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void ollama_tags_route(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
+  void ollama_running_route(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
+  void ollama_show_route(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
+  void ollama_version_route(HttpRequest&&, const std::shared_ptr<Exchange>& exchange);
   void count_tokens(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void tokenizer_info(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
   void call(Route route, HttpRequest&& request, const std::shared_ptr<Exchange>& exchange);
-  // Work of the reader, whose exception becomes the answer, in the form of the request's path.
-  void read(const HttpRequest& request, const std::shared_ptr<Exchange>& exchange, std::function<void()> work);
+  // Gives the request's body to a reader for this work, whose exception becomes the answer in the form of the path.
+  void read(HttpRequest&& request, const std::shared_ptr<Exchange>& exchange,
+            std::function<void(const std::string&)> work);
 
   ServerOptions options_;
   std::function<Loaded()> load_;
@@ -96,7 +84,7 @@ class Server {
   int64_t started_;
   Metrics metrics_;
   HttpServer http_;
-  Worker reader_;
+  Reader reader_;
   std::unique_ptr<EngineThread> engine_;  // first to go: it posts to the loop
 };
 

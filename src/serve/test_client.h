@@ -104,10 +104,11 @@ class Client {
 };
 
 inline std::string get(const std::string& path, const std::string& header = "") {
-  return "GET " + path + " HTTP/1.1\r\nHost: x\r\n" + header + "\r\n";
+  return "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + header + "\r\n";
 }
 inline std::string post(const std::string& path, const std::string& body, const std::string& header = "") {
-  return fmt::format("POST {} HTTP/1.1\r\nHost: x\r\n{}Content-Length: {}\r\n\r\n{}", path, header, body.size(), body);
+  return fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\n{}Content-Length: {}\r\n\r\n{}", path, header, body.size(),
+                     body);
 }
 
 inline std::string streamed_text(const Reply& reply, int64_t index = 0) {

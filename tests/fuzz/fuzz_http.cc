@@ -53,7 +53,7 @@ HttpServer& echo() {
       [](HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
         if (request.path == "/later") return;
         if (request.path != "/stream") return exchange->respond({200, request.body});
-        exchange->begin_events(kComment);
+        exchange->begin_stream(kEvents, kComment);
         exchange->send(request.body);
         exchange->end();
       });
@@ -71,13 +71,14 @@ void check_answer(const std::string& answer) {
   if (answer.empty()) return;  // the client left before it asked
   if (!answer.starts_with("HTTP/1.1 ")) __builtin_trap();
   const std::string status = answer.substr(9, 3);
-  for (const char* known : {"200", "100", "400", "413", "431"})
+  for (const char* known : {"200", "100", "400", "403", "413", "415", "431"})
     if (status == known) return;
   __builtin_trap();
 }
 
-// Which one a first byte of 1 to 3 is for, and one place on where it is large.
-constexpr Route kRoutes[] = {Route::completions, Route::chat, Route::messages, Route::responses};
+// A first byte says which one by its rest modulo 8, of 1 to 3, and it is up to three places on where the byte is larger.
+constexpr Route kRoutes[] = {Route::completions, Route::chat,        Route::messages,
+                             Route::responses,   Route::ollama_chat, Route::ollama_generate};
 
 // An answer in pieces is the answer in one.
 void take_apart(std::string_view text, bool thinking, size_t piece) {
@@ -139,7 +140,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 1:
     case 2:
     case 3:
-      fuzzing::try_to([&] { read_call(kRoutes[data[0] % 8 - 1 + data[0] / 128], text, model(), {"model"}); });
+      fuzzing::try_to([&] { read_call(kRoutes[data[0] % 8 - 1 + data[0] / 64], text, model(), {"model"}); });
       break;
     case 4:
       take_apart(text, data[0] / 8 % 2 != 0, 1 + data[0] / 16);

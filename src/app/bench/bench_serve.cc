@@ -289,7 +289,7 @@ void add_bench_serve(CLI::App& bench) {
   verb->add_option("--ttft-goal", o->ttft_goal, "Seconds to the first token of a good answer")->check(above_zero());
   verb->add_option("--gap-goal", o->gap_goal, "Mean seconds between its tokens")->check(above_zero());
   verb->add_option("--seed", o->seed, "Of prompts and of when requests come");
-  verb->add_option("--api-key", o->key, "Sent with each request");
+  verb->add_option("--api-key", o->key, "Sent with each request")->envname("FIDELIO_API_KEY");
   verb->add_option("--model", o->model, "The model's name; what /v1/models says unless given");
   verb->add_option("--max-sequences", o->served.max_sequences, "Answers computed side by side, of a MODEL")
       ->check(CLI::Range(1, 128));

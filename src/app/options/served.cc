@@ -40,7 +40,11 @@ serve::Loaded load_served(const ServedOptions& o) {
   loaded.draft = draft;
   model->vocabulary = config.v;
   model->context = std::min<int64_t>(config.max_positions, options.cache_tokens);
-  model->fingerprint = fmt::format("fp_{}_{}", opened.checkpoint.weights_sha256().substr(0, 16), FIDELIO_VERSION);
+  model->digest = opened.checkpoint.weights_sha256();
+  model->fingerprint = fmt::format("fp_{}_{}", model->digest.substr(0, 16), FIDELIO_VERSION);
+  model->family = family_of(config.architecture).model_type;
+  model->parameters = opened.checkpoint.parameters();
+  model->bytes = opened.checkpoint.file_bytes();
   EngineOptions how;
   how.reading = options.mode;
   how.max_sequences = o.max_sequences;

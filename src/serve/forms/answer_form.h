@@ -28,7 +28,8 @@ struct Choice {
 
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0, reused = 0, drafted = 0, accepted = 0;
-  int64_t thought = 0;  // of the completion's
+  int64_t thought = 0;                    // of the completion's
+  double seconds = 0, first_seconds = 0;  // it took, and until its first token
 };
 
 // What all answers to one call have in common.
@@ -49,6 +50,7 @@ class AnswerForm {
   virtual std::string delta(const Choice& choice, const std::vector<Part>& parts, const std::vector<Piece>& pieces) = 0;
   virtual std::string finish(const Choice& choice, const Usage& usage) = 0;
   virtual std::string end(const Usage& usage) = 0;
+  virtual std::string type() const { return kEvents; }   // of the stream
   virtual std::string ping() const { return kComment; }  // says nothing but that more may come
   virtual std::string error(const RequestError& error) = 0;
 };
@@ -57,6 +59,7 @@ std::unique_ptr<AnswerForm> completion_form(Envelope envelope);
 std::unique_ptr<AnswerForm> chat_form(Envelope envelope);
 std::unique_ptr<AnswerForm> messages_form(Envelope envelope);
 std::unique_ptr<AnswerForm> responses_form(Envelope envelope);
+std::unique_ptr<AnswerForm> ollama_form(Envelope envelope, bool chat);
 
 std::string new_id(std::string_view prefix);
 // A token with its rivals, as chat and responses tell it.

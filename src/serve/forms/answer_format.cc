@@ -5,7 +5,7 @@
 
 namespace fidelio::serve {
 
-std::shared_ptr<Constraint> AnswerFormats::get(const std::string& key, const std::function<grammar::Grammar()>& make) {
+std::shared_ptr<Constraint> AnswerFormats::find(const std::string& key) {
   const std::lock_guard lock(mutex_);
   for (auto at = kept_.begin(); at != kept_.end(); ++at) {
     if (at->first != key) continue;
@@ -16,7 +16,13 @@ std::shared_ptr<Constraint> AnswerFormats::get(const std::string& key, const std
     kept_.splice(kept_.begin(), kept_, at);
     return kept_.front().second;
   }
-  auto made = std::make_shared<grammar::TokenConstraint>(make(), tokens_);
+  return nullptr;
+}
+
+std::shared_ptr<Constraint> AnswerFormats::get(const std::string& key, const std::function<grammar::Grammar()>& make) {
+  if (auto kept = find(key)) return kept;
+  auto made = std::make_shared<grammar::TokenConstraint>(make(), tokens_);  // it takes long: nobody waits for it
+  const std::lock_guard lock(mutex_);
   kept_.emplace_front(key, made);
   const auto bytes = [&] {
     size_t all = 0;

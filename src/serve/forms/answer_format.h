@@ -20,6 +20,8 @@ class AnswerFormats {
   std::shared_ptr<Constraint> get(const std::string& key, const std::function<grammar::Grammar()>& make);
 
  private:
+  std::shared_ptr<Constraint> find(const std::string& key);
+
   static constexpr size_t kMost = 32, kMostBytes = 256 << 20;  // of those that are kept, beside what requests hold
   std::shared_ptr<const grammar::TokenTree> tokens_;
   std::mutex mutex_;

@@ -21,10 +21,19 @@ std::unique_ptr<AnswerForm> form_of(const Call& call, std::shared_ptr<const Serv
     case Route::messages:
       envelope.id = new_id("msg_");
       return messages_form(std::move(envelope));
+    case Route::ollama_chat:
+    case Route::ollama_generate:
+    case Route::ollama_raw:
+      return ollama_form(std::move(envelope), call.route == Route::ollama_chat);
     default:
       envelope.id = new_id("cmpl-");
       return completion_form(std::move(envelope));
   }
+}
+
+// Errors are told in the form of whoever asks at this path.
+std::string_view route_path(Route route) {
+  return route == Route::messages ? "/v1/messages" : is_ollama(route) ? "/api/" : "";
 }
 
 double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
@@ -48,6 +57,7 @@ void Answering::start() {
   exchange_->on_gone([weak = weak_from_this()] {
     if (const auto answering = weak.lock()) answering->cancel();
   });
+  if (over_) return;  // the client left while its request was read
   try {
     for (size_t prompt = 0; prompt < call_.prompts.size(); ++prompt)
       for (int64_t i = 0; i < call_.best_of; ++i) submit(prompt, i);
@@ -57,7 +67,7 @@ void Answering::start() {
   open_ = choices_.size();
   if (!call_.stream) return;
   streaming_ = true;
-  exchange_->begin_events(form_->ping());
+  exchange_->begin_stream(form_->type(), form_->ping());
   for (Under& under : choices_) {
     exchange_->send(form_->opening(under.choice, usage_));
     if (call_.echo && !call_.logprobs) tell(under, {{Part::Kind::text, call_.prompt_texts[under.choice.prompt]}}, {});
@@ -88,7 +98,7 @@ void Answering::submit(size_t prompt, int64_t number) {
 // Text by itself in completions; in a conversation what it consists of.
 std::vector<Part> Answering::parts_of(Under& under, const std::string& text, bool last) const {
   std::vector<Part> parts;
-  if (call_.route == Route::completions) {
+  if (is_bare(call_.route)) {
     append(parts, {Part::Kind::text, text});
     return parts;
   }
@@ -132,6 +142,7 @@ void Answering::heard(size_t index, Piece&& piece) {
   const auto now = Clock::now();
   const double seconds = seconds_between(under.newest, now);
   under.newest == start_ ? metrics_.first_token(seconds) : metrics_.next_token(seconds);
+  if (usage_.first_seconds == 0) usage_.first_seconds = seconds;
   under.newest = now;
   under.choice.text += piece.text;
   under.logprob += static_cast<double>(piece.logprob);
@@ -167,6 +178,7 @@ void Answering::finished(size_t index, Generation&& generation) {
   metrics_.finished(choice.finish_reason, seconds_between(start_, Clock::now()),
                     static_cast<int64_t>(request.prompt.size()), tokens);
   usage_.completion_tokens += tokens;
+  usage_.seconds = seconds_between(start_, Clock::now());
   // As the prompt is counted: once for all choices, of which the first is the one that may have had to compute it.
   if (static_cast<int64_t>(index) % call_.best_of == 0) usage_.reused += generation.reused;
   usage_.drafted += generation.drafted;
@@ -217,8 +229,7 @@ void Answering::complete() {
 void Answering::failed(const RequestError& error) {
   if (over_) return;
   cancel();
-  if (!streaming_)
-    return exchange_->respond(error_response(call_.route == Route::messages ? "/v1/messages" : "", error));
+  if (!streaming_) return exchange_->respond(error_response(route_path(call_.route), error));
   exchange_->send(form_->error(error));
   exchange_->end();
 }

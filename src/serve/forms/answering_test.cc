@@ -12,7 +12,7 @@ namespace {
 class Answered final : public Exchange {
  public:
   void respond(HttpResponse response) override { reply.body = response.body, over = true; }
-  void begin_events(std::string text) override { ping = std::move(text); }
+  void begin_stream(const std::string&, std::string text) override { ping = std::move(text); }
   void send(std::string bytes) override { reply.body += bytes; }
   void end() override { over = true; }
   void on_gone(std::function<void()>) override {}

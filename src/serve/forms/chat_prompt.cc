@@ -52,7 +52,7 @@ std::string cut_after_last(std::string prompt, const Fields& fields, const Json&
 
 }  // namespace
 
-ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
+ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool bounded) {
   if (!model.chat)
     throw RequestError(400, fmt::format("{} has no chat template; /v1/completions continues bare text", model.name));
   Json messages = read_messages(fields, *model.chat);
@@ -82,7 +82,9 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
   std::string prompt = model.chat->render_json(messages, extra);
   if (continues) prompt = cut_after_last(std::move(prompt), fields, messages);
   const size_t end = prompt.find_last_not_of(" \t\r\n");
-  return {control ? control->encode(prompt) : model.tokenizer.encode(prompt, false),
+  return {control   ? control->encode(prompt)
+          : bounded ? encode_prompt(model, prompt, false)
+                    : model.tokenizer.encode(prompt, false),
           end != std::string::npos && std::string_view(prompt).substr(0, end + 1).ends_with("<think>"),
           extra.contains("tools")};
 }

@@ -10,6 +10,7 @@
 #include "serve/forms/chat_prompt.h"
 #include "serve/forms/messages.h"
 #include "serve/forms/responses.h"
+#include "serve/ollama/ollama_request.h"
 
 namespace fidelio::serve {
 namespace {
@@ -104,7 +105,7 @@ std::vector<std::vector<int32_t>> read_prompts(const Fields& fields, const Serve
   const Json* prompt = fields.find("prompt");
   if (prompt == nullptr) fields.refuse("prompt", expected);
   const bool special = fields.boolean("add_special_tokens", true);
-  const auto encode = [&](const Json& text) { return model.tokenizer.encode(text.get<std::string>(), special); };
+  const auto encode = [&](const Json& text) { return encode_prompt(model, text.get<std::string>(), special); };
   if (prompt->is_string()) return {encode(*prompt)};
   if (!prompt->is_array() || prompt->empty()) fields.refuse("prompt", expected);
   if (prompt->front().is_number()) return {ids_of(fields, *prompt, model)};
@@ -118,21 +119,17 @@ std::vector<std::vector<int32_t>> read_prompts(const Fields& fields, const Serve
   return prompts;
 }
 
-void check_length(const std::vector<int32_t>& prompt, const ServedModel& model) {
-  if (prompt.empty()) throw RequestError(400, "the prompt is empty: there is nothing to continue", "prompt");
-  if (static_cast<int64_t>(prompt.size()) < model.context) return;
+[[noreturn]] void refuse_length(const std::string& tokens, const ServedModel& model) {
   throw RequestError(400,
                      fmt::format("the prompt has {} tokens, this model's maximum context length is {} and one must be "
                                  "left for the answer",
-                                 prompt.size(), model.context),
+                                 tokens, model.context),
                      "prompt", "context_length_exceeded");
 }
 
-void check_model(const Fields& fields, const std::vector<std::string>& names) {
-  const auto asked = fields.text("model");
-  if (!asked || std::find(names.begin(), names.end(), *asked) != names.end()) return;
-  throw RequestError(404, fmt::format("there is no model \"{}\"; /v1/models lists what is served", *asked), "model",
-                     "model_not_found");
+void check_length(const std::vector<int32_t>& prompt, const ServedModel& model) {
+  if (prompt.empty()) throw RequestError(400, "the prompt is empty: there is nothing to continue", "prompt");
+  if (std::ssize(prompt) >= model.context) refuse_length(fmt::to_string(prompt.size()), model);
 }
 
 // 0 tokens are an answer where a prompt is asked about; -1, which many clients send, is as good as nothing said of chat.
@@ -190,8 +187,36 @@ void read_choices(const Fields& fields, Call& call) {
   if (call.best_of > call.n && call.stream) fields.refuse("best_of", "n where the answer is streamed");
 }
 
-// Fields that would change the answer and are not done, OpenAI's own and other servers', unless they say what happens
-// without them (null, false, nothing or a number).
+// vLLM's guided_* (its words until 2025) and llama.cpp's json_schema are structured outputs by older names.
+void take_older_words(Json& body) {
+  constexpr std::pair<const char*, const char*> kWords[] = {
+      {"guided_json", "json"}, {"guided_regex", "regex"}, {"guided_choice", "choice"}, {"json_schema", "json"}};
+  for (const auto& [word, now] : kWords) {
+    const Fields fields(body);
+    const Json* said = fields.find(word);
+    if (said == nullptr || *said == Json(false) || *said == "") continue;
+    if (fields.find("structured_outputs") != nullptr) fields.refuse(word, "none beside another form of the answer");
+    Json form = {{now, *said}};
+    body.erase(word);
+    body["structured_outputs"] = std::move(form);
+  }
+}
+
+}  // namespace
+
+std::vector<int32_t> encode_prompt(const ServedModel& model, std::string_view text, bool add_special) {
+  const int64_t most = std::max<int64_t>(0, model.context - 1);
+  auto ids = model.tokenizer.encode_at_most(static_cast<size_t>(most), text, add_special);
+  if (!ids) refuse_length(fmt::format("more than {}", most), model);
+  return std::move(*ids);
+}
+
+void check_model(const std::string& asked, const std::vector<std::string>& names) {
+  if (std::find(names.begin(), names.end(), asked) != names.end()) return;
+  throw RequestError(404, fmt::format("there is no model \"{}\"; /v1/models lists what is served", asked), "model",
+                     "model_not_found");
+}
+
 void refuse_what_is_not_done(const Fields& fields) {
   struct Undone {
     const char* name;
@@ -203,12 +228,8 @@ void refuse_what_is_not_done(const Fields& fields) {
                               *kForm = "grammars are not read: give a schema or a regex";
   static constexpr Undone kUndone[] = {{"suffix", kAny, kNone},
                                        {"functions", kAny, "give them as tools"},
-                                       {"guided_json", kAny, "give structured_outputs.json or response_format"},
-                                       {"guided_regex", kAny, "give structured_outputs.regex"},
-                                       {"guided_choice", kAny, "give structured_outputs.choice"},
                                        {"guided_grammar", kAny, kForm},
                                        {"grammar", kAny, kForm},
-                                       {"json_schema", kAny, "give response_format"},
                                        {"repeat_penalty", 1, "give repetition_penalty"},
                                        {"n_predict", -1, "give max_tokens"},
                                        {"prompt_logprobs", kAny, "give echo and logprobs to /v1/completions"},
@@ -245,6 +266,8 @@ void refuse_what_is_not_done(const Fields& fields) {
   if (modalities != nullptr && *modalities != Json::array({"text"})) fields.refuse("modalities", "text alone");
 }
 
+namespace {
+
 // Every route but completions comes to ask in the words of chat.
 void say_in_words_of_chat(Route route, Json& body) {
   if (route == Route::messages) body = chat_body_of_messages(body);
@@ -255,7 +278,7 @@ void say_in_words_of_chat(Route route, Json& body) {
 
 void read_chat(const Fields& fields, const ServedModel& model, Call& call, GenerationRequest& common,
                std::vector<std::vector<int32_t>>& prompts) {
-  ChatPrompt chat = chat_prompt(fields, model);
+  ChatPrompt chat = chat_prompt(fields, model, true);
   prompts.push_back(std::move(chat.ids));
   call.thinking = chat.thinking;
   call.tools = chat.tools;
@@ -268,12 +291,17 @@ void read_chat(const Fields& fields, const ServedModel& model, Call& call, Gener
 
 // A form, where one is asked for, in place of what the model would say of itself.
 void impose_format(const Fields& fields, const ServedModel& model, Call& call, GenerationRequest& common) {
-  const bool response = call.route == Route::responses;
-  auto format =
-      read_format(fields, *model.formats, response ? "text.format.schema" : "response_format.json_schema.schema");
+  const bool response = call.route == Route::responses, ollama = is_ollama(call.route);
+  auto format = read_format(fields, *model.formats,
+                            response ? "text.format.schema"
+                            : ollama ? "format"
+                                     : "response_format.json_schema.schema");
   if (format) {
     if (common.constraint)
-      fields.refuse(response ? "text.format" : "response_format", "text where tool_choice asks for a call");
+      fields.refuse(response ? "text.format"
+                    : ollama ? "format"
+                             : "response_format",
+                    "text where tool_choice asks for a call");
     common.constraint = std::move(format);
     call.tools = false;
   }
@@ -293,13 +321,22 @@ std::string text_before(const Tokenizer& tokenizer, std::span<const int32_t> pro
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names) {
   Json object = parse_ordered_json(body, "the body");
   const Json asked = route == Route::responses ? object : Json();  // what the answer repeats of it
-  if (route != Route::messages) refuse_what_is_not_done(Fields(object));
-  say_in_words_of_chat(route, object);
+  OllamaRequest ollama;
+  if (is_ollama(route)) {
+    ollama = read_ollama(route, object, model.chat.has_value());
+    object = std::exchange(ollama.body, {});
+    route = ollama.route;
+  } else {
+    take_older_words(object);
+    if (route != Route::messages) refuse_what_is_not_done(Fields(object));
+    say_in_words_of_chat(route, object);
+  }
   const Fields fields(object);
-  check_model(fields, names);
+  if (const auto asked = fields.text("model")) check_model(*asked, names);
   Call call;
   call.route = route;
-  call.model = model.name;
+  call.model = is_ollama(route) ? fields.text("model").value_or(model.name) : model.name;
+  if (ollama.empty) return call;
   call.stream = fields.boolean("stream", false);
   if (const Json* options = fields.find("stream_options"))
     call.include_usage = Fields(*options, "stream_options").boolean("include_usage", false);
@@ -315,7 +352,7 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
   validate(common.sampling);
   if (route == Route::responses) call.repeated = repeated_in_response(asked, common.sampling);
   std::vector<std::vector<int32_t>> prompts;
-  if (route == Route::completions) {
+  if (is_bare(route)) {
     prompts = read_prompts(fields, model);
   } else {
     read_chat(fields, model, call, common, prompts);
@@ -329,6 +366,7 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
     if (call.echo) call.prompt_texts.push_back(text_before(model.tokenizer, prompt, common.special_in_text));
     call.prompts.push_back(common);
     call.prompts.back().prompt = std::move(prompt);
+    bound_context(ollama.context, call.prompts.back());
   }
   return call;
 }

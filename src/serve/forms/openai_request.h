@@ -10,7 +10,10 @@
 
 namespace fidelio::serve {
 
-enum class Route : uint8_t { completions, chat, messages, responses };
+enum class Route : uint8_t { completions, chat, messages, responses, ollama_chat, ollama_generate, ollama_raw };
+inline bool is_ollama(Route route) { return route >= Route::ollama_chat; }
+// These routes continue a text as it is: there is no conversation, whose answer would have parts.
+inline bool is_bare(Route route) { return route == Route::completions || route == Route::ollama_raw; }
 
 struct Call {
   Route route = Route::completions;
@@ -20,9 +23,11 @@ struct Call {
   Json repeated{};  // of the body, in a response
   // How the answer is taken apart (serve/forms/answer_parts.h).
   bool thinking = false, tools = false, one_call = false;
-  int64_t n = 1, best_of = 1;              // choices told and computed, of each prompt
-  std::vector<GenerationRequest> prompts;  // of each the first choice; choice_of makes the others
-  std::vector<std::string> prompt_texts;   // where they are echoed
+  int64_t n = 1, best_of = 1;  // choices told and computed, of each prompt
+  // They are each prompt's first choice; choice_of makes the others. There are none where an Ollama client asks for
+  // nothing but that the model is loaded.
+  std::vector<GenerationRequest> prompts;
+  std::vector<std::string> prompt_texts;  // where they are echoed
   int64_t prompt_tokens() const {
     int64_t sum = 0;
     for (const GenerationRequest& request : prompts) sum += static_cast<int64_t>(request.prompt.size());
@@ -34,6 +39,17 @@ struct Call {
 inline constexpr int64_t kMaxChoices = 128;  // prompts times n
 inline constexpr size_t kMaxStops = 16, kMaxStopBytes = 256, kMaxBiases = 1024, kMaxMessages = 4096;
 inline constexpr int64_t kMaxAlternatives = 20;
+
+// Returns a prompt's ids, which leave room for an answer: what is beyond the context is refused before it is encoded
+// whole.
+std::vector<int32_t> encode_prompt(const ServedModel& model, std::string_view text, bool add_special);
+
+// Throws RequestError where the model is called by none of these names.
+void check_model(const std::string& asked, const std::vector<std::string>& names);
+
+// Refuses fields that would change the answer and are not done, OpenAI's own and other servers', unless they say what
+// happens without them (null, false, nothing or a number).
+void refuse_what_is_not_done(const Fields& fields);
 
 // Throws RequestError, or Error from JSON, tokenizer and chat template, for what cannot be answered.
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names);

@@ -183,7 +183,7 @@ TEST(Responses, AreNotStored) {
     EXPECT_EQ(reply.status, 404);
     EXPECT_THAT(reply.json()["error"]["message"].get<std::string>(), HasSubstr("not stored"));
   }
-  EXPECT_EQ(serving.ask("DELETE /v1/responses/resp_1 HTTP/1.1\r\nHost: x\r\n\r\n").status, 404);
+  EXPECT_EQ(serving.ask("DELETE /v1/responses/resp_1 HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 404);
   EXPECT_EQ(serving.ask(post("/v1/responses/resp_1/cancel", "")).status, 404);
   EXPECT_EQ(serving.ask(get("/v1/responses")).status, 405);
 }

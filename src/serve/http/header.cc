@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <boost/beast/http/status.hpp>
 #include <string_view>
 
@@ -11,15 +10,6 @@
 namespace fidelio::serve {
 
 namespace http = boost::beast::http;
-
-std::string cors_of(const std::vector<std::string>& origins, const std::string& origin) {
-  if (origin.empty()) return "";
-  const auto listed = [&](std::string_view name) {
-    return std::find(origins.begin(), origins.end(), name) != origins.end();
-  };
-  if (listed("*")) return "Access-Control-Allow-Origin: *\r\n";
-  return listed(origin) ? "Access-Control-Allow-Origin: " + origin + "\r\nVary: Origin\r\n" : "";
-}
 
 std::string path_of(const std::string& target) {
   const std::string path = target.substr(0, target.find('?'));

@@ -33,7 +33,7 @@ class Echo {
   HttpServer server_{limits(), [this](HttpRequest request, const std::shared_ptr<Exchange>& exchange) {
                        if (request.path == "/later") return exchange->on_gone([this] { ++gone_; });
                        if (request.path != "/stream") return exchange->respond({200, request.body});
-                       exchange->begin_events(kComment);
+                       exchange->begin_stream(kEvents, kComment);
                        for (const char c : request.body) exchange->send(std::string(1, c));
                        exchange->end();
                      }};

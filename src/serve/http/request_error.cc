@@ -34,12 +34,19 @@ std::string messages_error_body(int status, std::string_view message) {
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+std::string ollama_error_body(std::string_view message) {
+  const nlohmann::json body = {{"error", foreign(message, Lines::kept, 2000)}};
+  return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 HttpResponse error_response(std::string_view path, const std::exception& error) {
   const auto* request = dynamic_cast<const RequestError*>(&error);
   HttpResponse response;
   response.status = request != nullptr ? request->status() : dynamic_cast<const Error*>(&error) != nullptr ? 400 : 500;
   if (path.starts_with("/v1/messages"))
     response.body = messages_error_body(response.status, error.what());
+  else if (path.starts_with("/api/"))
+    response.body = ollama_error_body(error.what());
   else if (request != nullptr)
     response.body = error_body(response.status, request->what(), request->param(), request->code());
   else

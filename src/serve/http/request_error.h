@@ -29,7 +29,11 @@ std::string error_body(int status, std::string_view message, const std::string& 
 // {"type": "error", "error": {"type", "message"}}
 std::string messages_error_body(int status, std::string_view message);
 
-// In the form of whoever asks at this path: Anthropic's for /v1/messages and what is below, else OpenAI's.
+// This is Ollama's form: {"error": message}.
+std::string ollama_error_body(std::string_view message);
+
+// The error is told in the form of whoever asks at this path: Anthropic's for /v1/messages and what is below, Ollama's for
+// what is below /api/, else OpenAI's.
 HttpResponse error_response(std::string_view path, const std::exception& error);
 
 }  // namespace fidelio::serve
