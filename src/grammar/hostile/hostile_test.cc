@@ -117,6 +117,17 @@ TEST(HostileForm, ChoicesThatDoubleEnd) {
   message("{\"contains\":{\"minimum\":1},\"maxContains\":3,\"maxItems\":5000}");
   message("{\"$id\":\"http://a.example/" + repeated("x", 10'000) + "/\",\"$defs\":{" +
           list(8'000, "\"d", "\":{\"$id\":\"y\"}") + "}}");
+  // A machine for every pattern, which has a state of thousands of places for every byte of a name.
+  std::string names = "{\"type\":\"object\",\"properties\":{";
+  std::mt19937 random(2);
+  for (int i = 0; i < 200; ++i) {
+    names += i > 0 ? ",\"" : "\"";
+    for (int at = 0; at < 2'000; ++at) names += "ab"[random() % 2];
+    names += "\":{\"type\":\"null\"}";
+  }
+  EXPECT_NE(
+      message(names + "},\"patternProperties\":{" + list(6, "\"^[ab]*a[ab]{4000}", "\":{\"type\":\"null\"}") + "}}"),
+      "");
   message(
       R"({"$defs":{"t":{"type":"object","required":["x","y"],"properties":{"x":{"$ref":"#/$defs/o"},"y":{"$ref":"#/$defs/o"}}},
     "o":{"oneOf":[{"$ref":"#/$defs/t"},{"type":"object","properties":{"x":{"$ref":"#/$defs/o"}}},

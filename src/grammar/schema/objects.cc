@@ -25,7 +25,7 @@ class SchemaCompiler::Layout {
     least_ = counts_least ? least : 0;
     top_ = counts_most ? most : std::max<int64_t>(least_, 1);
     counted_ = counts_most || counts_least;
-    if ((size_ + 2) * (top_ + 1) > kMostCounted)
+    if (counted_ && (size_ + 2) * (top_ + 1) > kMostCounted)
       refuse(c_.where_, "minProperties or maxProperties of so many properties cannot be imposed on an answer");
     states_.resize(static_cast<size_t>((size_ + 2) * (top_ + 1)), -1);
   }

@@ -2,10 +2,16 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "core/error.h"
 #include "grammar/regex.h"
 #include "grammar/schema/expansion.h"
 
 namespace fidelio::grammar {
+namespace {
+
+constexpr size_t kStateAStep = 32;  // bytes of a machine's state
+
+}  // namespace
 
 bool Expansion::matches(const std::string& pattern, const std::string& text, bool whole) {
   auto& machine = patterns_[{pattern, whole}];
@@ -19,11 +25,14 @@ bool Expansion::matches(const std::string& pattern, const std::string& text, boo
   }
   meter_.work(1 + text.size());
   Automaton::State state = machine->start();
-  for (const char c : text) {
-    state = machine->step(state, static_cast<uint8_t>(c));
-    if (state == Automaton::kDead) return false;
+  for (size_t at = 0; at < text.size() && state != Automaton::kDead; ++at) {
+    const size_t bytes = machine->bytes();
+    state = machine->step(state, static_cast<uint8_t>(text[at]));
+    meter_.memory(machine->bytes() - bytes);
+    meter_.work((machine->bytes() - bytes) / kStateAStep);
   }
-  return machine->accepts(state);
+  check(!machine->worn(), "a pattern can be met in too many ways to say whether a name or constant of the schema does");
+  return state != Automaton::kDead && machine->accepts(state);
 }
 
 // What was applied `from` here is known to `to` above it.
