@@ -1,6 +1,6 @@
 #include "grammar/grammar.h"
 
-#include <set>
+#include <utility>
 
 #include "core/error.h"
 
@@ -89,50 +89,55 @@ Fragment Grammar::call(RuleId rule) {
   return f;
 }
 
-// Rules called before a byte is read. What is called reads a byte at least (rules are JSON values), so nothing behind a
-// call has to be looked at. Rules may call each other in a chain of as many as there are, so the way there is a list.
-void Grammar::check_recursion() const {
-  enum class Mark : uint8_t { none, open, done };
-  struct Open {
-    RuleId rule;
-    std::vector<RuleId> calls;  // those not looked at yet
+// What is begun can then be ended: edges that lead to no end of their rule are taken out.
+bool Grammar::prune() {
+  constexpr RuleId kNone = -1;
+  struct Before {
+    NodeId node;
+    RuleId through;
   };
-  std::vector<Mark> marks(rules_.size(), Mark::none);
-  std::vector<Open> way;
-  const auto enter = [&](RuleId rule) {
-    marks[static_cast<size_t>(rule)] = Mark::open;
-    way.push_back({rule, first_calls(rule)});
+  std::vector<std::vector<Before>> before(nodes_.size());
+  std::vector<std::vector<NodeId>> waiting(rules_.size());  // for the rule that they call
+  std::vector<std::vector<RuleId>> first_of(nodes_.size());
+  std::vector<char> ends(nodes_.size()), rule_ends(rules_.size());
+  std::vector<NodeId> left;
+  const auto mark = [&](NodeId node) {
+    if (std::exchange(ends[static_cast<size_t>(node)], 1) == 0) left.push_back(node);
   };
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const auto id = static_cast<NodeId>(i);
+    for (const ByteEdge& edge : nodes_[i].bytes) before[static_cast<size_t>(edge.to)].push_back({id, kNone});
+    for (const NodeId to : nodes_[i].free) before[static_cast<size_t>(to)].push_back({id, kNone});
+    for (const CallEdge& edge : nodes_[i].calls) before[static_cast<size_t>(edge.to)].push_back({id, edge.rule});
+  }
   for (size_t i = 0; i < rules_.size(); ++i) {
-    if (marks[i] == Mark::none) enter(static_cast<RuleId>(i));
-    while (!way.empty()) {
-      Open& last = way.back();
-      if (last.calls.empty()) {
-        marks[static_cast<size_t>(last.rule)] = Mark::done;
-        way.pop_back();
-        continue;
-      }
-      const RuleId next = last.calls.back();
-      last.calls.pop_back();
-      const Mark mark = marks[static_cast<size_t>(next)];
-      check(mark != Mark::open, "a schema refers to itself without anything in between");
-      if (mark == Mark::none) enter(next);
+    first_of[static_cast<size_t>(rules_[i].first)].push_back(static_cast<RuleId>(i));
+    mark(rules_[i].last);
+  }
+  while (!left.empty()) {
+    const auto node = static_cast<size_t>(left.back());
+    left.pop_back();
+    for (const RuleId rule : first_of[node]) {
+      rule_ends[static_cast<size_t>(rule)] = 1;
+      for (const NodeId caller : waiting[static_cast<size_t>(rule)]) mark(caller);
+    }
+    for (const Before& one : before[node]) {
+      const auto rule = static_cast<size_t>(one.through);
+      if (one.through == kNone || rule_ends[rule] != 0)
+        mark(one.node);
+      else
+        waiting[rule].push_back(one.node);
     }
   }
-}
-
-std::vector<RuleId> Grammar::first_calls(RuleId rule) const {
-  std::vector<RuleId> calls;
-  std::vector<NodeId> left = {rules_[static_cast<size_t>(rule)].first};
-  std::set<NodeId> seen(left.begin(), left.end());
-  while (!left.empty()) {
-    const Node& n = node(left.back());
-    left.pop_back();
-    for (const CallEdge& edge : n.calls) calls.push_back(edge.rule);
-    for (NodeId to : n.free)
-      if (seen.insert(to).second) left.push_back(to);
+  const auto leads = [&](NodeId to) { return ends[static_cast<size_t>(to)] != 0; };
+  for (Node& node : nodes_) {
+    std::erase_if(node.bytes, [&](const ByteEdge& edge) { return !leads(edge.to); });
+    std::erase_if(node.free, [&](NodeId to) { return !leads(to); });
+    std::erase_if(node.calls, [&](const CallEdge& edge) {
+      return !leads(edge.to) || rule_ends[static_cast<size_t>(edge.rule)] == 0;
+    });
   }
-  return calls;
+  return rule_ends[0] != 0;
 }
 
 }  // namespace fidelio::grammar

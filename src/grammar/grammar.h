@@ -3,7 +3,7 @@
 //   rule    a nondeterministic automaton from `first` to `last`; edges read a byte of a range, nothing, or a whole rule
 //   calls   nest: what follows a call is kept on a stack (grammar/automaton.h), so JSON inside JSON is one rule
 //
-// A rule that could call itself before it has read a byte would never end; check_recursion refuses it.
+// No rule may call itself before it has read a byte: it would never end.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -61,7 +61,7 @@ class Grammar {
     nodes_[static_cast<size_t>(from)].bytes.push_back({low, high, to});
   }
 
-  void check_recursion() const;  // throws Error
+  bool prune();  // leaves out what cannot be ended; false: nothing can
 
   const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(id)]; }
   const Fragment& rule(RuleId id) const { return rules_[static_cast<size_t>(id)]; }
@@ -71,7 +71,6 @@ class Grammar {
 
  private:
   NodeId add_node();
-  std::vector<RuleId> first_calls(RuleId rule) const;  // those it may call before it reads a byte
   void join(NodeId from, NodeId to) { nodes_[static_cast<size_t>(from)].free.push_back(to); }
 
   std::vector<Node> nodes_;

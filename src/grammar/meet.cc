@@ -4,8 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "core/error.h"
-
 namespace fidelio::grammar {
 namespace {
 
@@ -90,11 +88,11 @@ class Pairs {
   Pairs(Grammar& grammar, Fragment a, Fragment b, Meet kind)
       : grammar_(grammar), meter_(grammar.meter()), a_(a), kind_(kind), sets_(grammar, b) {}
 
-  Fragment fragment() {
+  std::optional<Fragment> fragment() {
     pair_of(a_.first, 0);
     for (int32_t p = 0; p < static_cast<int32_t>(pairs_.size()); ++p) look(p);
     const std::vector<char> reaches = those_that_end();
-    check(reaches[0] != 0, "no text at all fits all that is asked of it");
+    if (reaches[0] == 0) return std::nullopt;
     std::vector<NodeId> node(pairs_.size(), -1);
     for (size_t p = 0; p < pairs_.size(); ++p)
       if (reaches[p] != 0) node[p] = grammar_.empty().first;
@@ -171,6 +169,8 @@ class Pairs {
 
 }  // namespace
 
-Fragment meet(Grammar& grammar, Fragment a, Fragment b, Meet kind) { return Pairs(grammar, a, b, kind).fragment(); }
+std::optional<Fragment> meet(Grammar& grammar, Fragment a, Fragment b, Meet kind) {
+  return Pairs(grammar, a, b, kind).fragment();
+}
 
 }  // namespace fidelio::grammar

@@ -47,20 +47,24 @@ struct Rests {
 
 }  // namespace
 
-Fragment multiples(Grammar& g, double unit) {
-  const Decimal decimal = decimal_of(unit);
-  const int places = std::max(0, static_cast<int>(decimal.digits.size()) - decimal.before);
-  check(places <= kPlaces, "multipleOf {} has digits behind the fifteenth place", unit);
-  int64_t divisor = 0;
-  for (int i = 0; i < decimal.before + places && divisor <= kMostRests; ++i)
-    divisor =
-        divisor * 10 + (i < static_cast<int>(decimal.digits.size()) ? decimal.digits[static_cast<size_t>(i)] - '0' : 0);
-  check(divisor <= kMostRests && divisor * (places + 2) <= 2 * kMostRests,
-        "multipleOf {} cannot be imposed on an answer: its digits without the point are more than {}, or make more "
-        "than {} "
-        "states with their places",
-        unit, kMostRests, 2 * kMostRests);
-  return g.sequence(g.optional(g.literal("-")), Rests{g, divisor, places}.fragment());
+std::optional<Fragment> multiples(Grammar& g, const Decimal& unit, bool integer) {
+  std::optional<int64_t> divisor = scaled(unit, unit.places());
+  auto places = static_cast<int>(std::min<int64_t>(unit.places(), kMostRests));
+  check(divisor.has_value(), "multipleOf has more than 18 digits: it cannot be imposed on an answer");
+  if (integer) {
+    for (int64_t common; places > 0; --places) {  // numerator and denominator lose what they have in common
+      common = *divisor % 10 == 0 ? 10 : *divisor % 5 == 0 ? 5 : *divisor % 2 == 0 ? 2 : 1;
+      *divisor /= common;
+    }
+    if (*divisor == 1) return std::nullopt;
+  }
+  check(places <= kPlaces, "multipleOf has digits behind the fifteenth place");
+  check(
+      *divisor <= kMostRests && *divisor * (places + 2) <= 2 * kMostRests,
+      "multipleOf cannot be imposed on an answer: its digits without the point are more than {}, or make more than {} "
+      "states with their places",
+      kMostRests, 2 * kMostRests);
+  return g.sequence(g.optional(g.literal("-")), Rests{g, *divisor, places}.fragment());
 }
 
 }  // namespace fidelio::grammar

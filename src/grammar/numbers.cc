@@ -1,9 +1,6 @@
 #include "grammar/numbers.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
 #include <string>
 
 #include "core/error.h"
@@ -11,7 +8,7 @@
 namespace fidelio::grammar {
 namespace {
 
-constexpr int64_t kLargest = 999'999'999'999'999;
+constexpr int64_t kMostPlaces = 40, kMostDigits = 400;  // of a bound that is met to its last digit, and that is read
 
 Fragment digits(Grammar& g, int64_t low, int64_t high) {
   return g.repeat([&] { return g.byte('0', '9'); }, low, high);
@@ -40,22 +37,40 @@ Fragment same_length(Grammar& g, const std::string& low, const std::string& high
   return g.choice(all);
 }
 
+// Whole numbers are texts of digits here, without zeros before them.
+bool is_less(const std::string& a, const std::string& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; }
+
+std::string one_more(std::string whole) {
+  for (size_t at = whole.size(); at-- > 0; whole[at] = '0')
+    if (whole[at] != '9') {
+      ++whole[at];
+      return whole;
+    }
+  return "1" + whole;
+}
+std::string one_less(std::string whole) {  // of one above 0
+  for (size_t at = whole.size(); at-- > 0; whole[at] = '9')
+    if (whole[at] != '0') {
+      --whole[at];
+      break;
+    }
+  return whole.size() > 1 && whole[0] == '0' ? whole.substr(1) : whole;
+}
+
 // Whole numbers from low to high, 0 <= low <= high.
-Fragment range(Grammar& g, int64_t low, int64_t high) {
+Fragment range(Grammar& g, std::string low, const std::string& high) {
   std::vector<Fragment> all;
-  for (int64_t first = 0, next = 10; low <= high; first = next, next *= 10) {
-    if (low >= next) continue;
-    const int64_t last = std::min(high, next - 1);
-    all.push_back(same_length(g, std::to_string(std::max(low, first)), std::to_string(last), 0));
-    low = last + 1;
+  while (!is_less(high, low)) {
+    const std::string nines(low.size(), '9'), last = is_less(nines, high) ? nines : high;
+    all.push_back(same_length(g, low, last, 0));
+    low = one_more(last);
   }
   return g.choice(all);
 }
 
-// A bound that is not negative, as it is written: 12.0625 is {12, "0625"}, without zeros at the end.
-struct Bound {
-  int64_t whole;
-  std::string fraction;
+// A bound that is not negative, as it is written: 12.0625 is {"12", "0625"}, without zeros at the end.
+struct Written {
+  std::string whole, fraction;
   bool excluded;
   char digit(int at) const { return at < static_cast<int>(fraction.size()) ? fraction[static_cast<size_t>(at)] : '0'; }
   bool only_zeros(int from) const { return from >= static_cast<int>(fraction.size()); }
@@ -63,35 +78,63 @@ struct Bound {
   bool is_passed(int at) const { return only_zeros(at) && !excluded; }
 };
 
-struct Whole {
-  int64_t low, high;
-};
-// The whole numbers within bounds.
-Whole whole_of(const Bounds& b) {
-  const double limit = static_cast<double>(kLargest);
-  double low = std::ceil(b.low.value_or(-limit)), high = std::floor(b.high.value_or(limit));
-  if (b.low && b.low_excluded && low == *b.low) ++low;
-  if (b.high && b.high_excluded && high == *b.high) --high;
-  return {static_cast<int64_t>(std::clamp(low, -limit, limit + 1)),
-          static_cast<int64_t>(std::clamp(high, -limit - 1, limit))};
+// The most digits before the point of numbers within bounds: those of a bound that has more than most, and one more where
+// the numbers go on beyond it.
+int64_t width_of(const Bounds& b) {
+  int64_t width = kPlaces;
+  for (const auto& bound : {b.low, b.high})
+    if (bound && bound->value.before <= kMostPlaces) width = std::max(width, bound->value.before);
+  for (const auto& nearer : {b.low && !b.low->value.negative ? b.low : std::nullopt,
+                             b.high && b.high->value.negative ? b.high : std::nullopt}) {
+    if (!nearer) continue;
+    check(nearer->value.before <= kMostDigits, "a bound has more than {} digits: it cannot be imposed", kMostDigits);
+    const auto& farther = nearer->value.negative ? b.low : b.high;
+    if (nearer->value.before >= width && (!farther || farther->value.before > width)) width = nearer->value.before + 1;
+  }
+  return width;
 }
 
 enum class Round : uint8_t { up, down };
-// The number nearest to x, on one side of it, of those that are written here; x itself where it is one.
-Bound rounded(double x, bool excluded, Round to) {
-  const Decimal exact = decimal_of(x);
-  if (exact.before > kPlaces) return {kLargest + (to == Round::up ? 1 : 0), std::string(kPlaces, '9'), false};
-  std::string all = exact.digits;  // of a whole of 15 digits and a fraction of as many
-  all.insert(0, static_cast<size_t>(std::min(kPlaces - exact.before, 2 * kPlaces + 1)), '0');
-  const bool cut = all.find_first_not_of('0', 2 * kPlaces) != std::string::npos;
-  all.resize(2 * kPlaces, '0');
-  for (size_t at = all.size(); cut && to == Round::up && at-- > 0;) {
-    if (all[at]++ != '9') break;
-    all[at] = '0';
-  }
-  std::string fraction = all.substr(kPlaces);
+// The number nearest to the size of x, on one side of it, of those that are written here; x itself where it is one.
+Written rounded(const Bound& bound, Round to, int64_t width) {
+  const Decimal& x = bound.value;
+  const auto whole = static_cast<size_t>(width);
+  if (x.before > width) return {std::string(whole, '9'), std::string(kPlaces, '9'), false};
+  std::string all = x.digits;  // of a whole of `width` digits and a fraction
+  all.insert(0, static_cast<size_t>(std::min<int64_t>(width - x.before, width + kPlaces + 1)), '0');
+  const size_t size = whole + kPlaces;
+  const bool cut = all.size() > size && all.find_first_not_of('0', size) != std::string::npos;
+  all.resize(size, '0');
+  if (cut && to == Round::up) all = one_more(all);
+  const size_t wider = all.size() - size;  // by a digit that was carried
+  std::string fraction = all.substr(whole + wider), before = all.substr(0, whole + wider);
   fraction.erase(fraction.find_last_not_of('0') + 1);
-  return {std::stoll(all.substr(0, kPlaces)), fraction, excluded && !cut};
+  before.erase(0, std::min(before.find_first_not_of('0'), before.size() - 1));
+  return {before, fraction, bound.excluded && !cut};
+}
+
+// A whole number and its sign, in the order of numbers.
+struct Signed {
+  bool negative;
+  std::string size;
+};
+bool is_less(const Signed& a, const Signed& b) {
+  if (a.negative != b.negative) return a.negative;
+  return a.negative ? is_less(b.size, a.size) : is_less(a.size, b.size);
+}
+// The whole number next to a bound, on the side that it leaves.
+Signed next_whole(const Bound& bound, Round to) {
+  const Decimal& x = bound.value;
+  Signed n{x.negative, whole_digits(x)};
+  const bool away = x.negative == (to == Round::down);  // from 0
+  if (x.whole() ? bound.excluded : away) {
+    if (away || n.size == "0")
+      n = {to == Round::down, one_more(n.size)};
+    else
+      n.size = one_less(n.size);
+  }
+  if (n.size == "0") n.negative = false;
+  return n;
 }
 
 // Tails of a fraction: the digits behind the point from the one at `at` on, of numbers that are no less than `low` and no
@@ -99,7 +142,7 @@ Bound rounded(double x, bool excluded, Round to) {
 // where there is none.
 struct Tails {
   Grammar& g;
-  const Bound *low, *high;
+  const Written *low, *high;
 
   std::optional<Fragment> from(int at, bool at_low, bool at_high) {
     if (!at_low && !at_high) return digits(g, at == 0 ? 1 : 0, kPlaces - at);
@@ -139,30 +182,55 @@ struct Tails {
 };
 
 // Not negative, from low to high, with or without a fraction.
-void add_decimals(Grammar& g, const Bound& low, const Bound& high, std::vector<Fragment>& all, const char* sign) {
-  const auto add = [&](Fragment whole, const Bound* at_low, const Bound* at_high) {
+void add_decimals(Grammar& g, const Written& low, const Written& high, std::vector<Fragment>& all, const char* sign) {
+  const auto add = [&](Fragment whole, const Written* at_low, const Written* at_high) {
     if (const auto rest = Tails{g, at_low, at_high}.after_whole())
       all.push_back(g.sequence(g.literal(sign), g.sequence(whole, *rest)));
   };
-  if (low.whole > high.whole || (low.whole == high.whole && low.fraction > high.fraction)) return;
-  if (low.whole == high.whole) return add(g.literal(std::to_string(low.whole)), &low, &high);
-  add(g.literal(std::to_string(low.whole)), &low, nullptr);
-  if (low.whole + 1 < high.whole) add(range(g, low.whole + 1, high.whole - 1), nullptr, nullptr);
-  add(g.literal(std::to_string(high.whole)), nullptr, &high);
+  if (is_less(high.whole, low.whole) || (low.whole == high.whole && low.fraction > high.fraction)) return;
+  if (low.whole == high.whole) return add(g.literal(low.whole), &low, &high);
+  add(g.literal(low.whole), &low, nullptr);
+  const std::string first = one_more(low.whole);
+  if (is_less(first, high.whole)) add(range(g, first, one_less(high.whole)), nullptr, nullptr);
+  add(g.literal(high.whole), nullptr, &high);
 }
 
 }  // namespace
 
-Decimal decimal_of(double x) {
-  if (x == 0) return {"", 0};
-  std::array<char, 40> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), x, std::chars_format::scientific).ptr;
-  const std::string written(text.data(), end);  // "d.ddde-dd" or "de+dd"
-  const size_t e = written.find('e');
-  Decimal decimal{written.substr(0, 1), std::stoi(written.substr(e + 1)) + 1};
-  if (e > 2) decimal.digits += written.substr(2, e - 2);
-  decimal.digits.erase(decimal.digits.find_last_not_of('0') + 1);
-  return decimal;
+void Bounds::raise(const Bound& to) {
+  const int order = low ? compared(to.value, low->value) : 1;
+  if (order > 0 || (order == 0 && to.excluded)) low = to;
+}
+void Bounds::lower(const Bound& to) {
+  const int order = high ? compared(to.value, high->value) : -1;
+  if (order < 0 || (order == 0 && to.excluded)) high = to;
+}
+
+bool Bounds::hold(const Decimal& d) const {
+  const int above = low ? compared(d, low->value) : 1, below = high ? compared(d, high->value) : -1;
+  return (above > 0 || (above == 0 && !low->excluded)) && (below < 0 || (below == 0 && !high->excluded));
+}
+
+bool Bounds::empty(bool integer) const {
+  if (!low || !high) return false;
+  if (integer && std::max(low->value.before, high->value.before) <= kMostDigits)
+    return is_less(next_whole(*high, Round::down), next_whole(*low, Round::up));
+  const int order = compared(low->value, high->value);
+  return order > 0 || (order == 0 && (low->excluded || high->excluded));
+}
+
+std::vector<Bounds> Bounds::without(std::vector<Decimal> unwanted) const {
+  std::sort(unwanted.begin(), unwanted.end(), [](const Decimal& a, const Decimal& b) { return compared(a, b) < 0; });
+  std::vector<Bounds> all;
+  Bounds rest = *this;
+  for (const Decimal& one : unwanted) {
+    if (!rest.hold(one)) continue;
+    Bounds below = rest;
+    below.lower({one, true}), rest.raise({one, true});
+    all.push_back(std::move(below));
+  }
+  all.push_back(std::move(rest));
+  return all;
 }
 
 Fragment any_integer(Grammar& g) {
@@ -179,24 +247,33 @@ Fragment any_number(Grammar& g) {
 }
 
 Fragment bounded_integer(Grammar& g, const Bounds& bounds) {
-  const Whole w = whole_of(bounds);
-  check(w.low <= w.high, "no integer is within the bounds");
+  check(!bounds.empty(true), "no integer is within the bounds");
+  const int64_t width = width_of(bounds);
+  const std::string largest(static_cast<size_t>(width), '9');
+  const auto within = [&](const std::optional<Bound>& bound, Round to) {
+    if (!bound || bound->value.before > width) return Signed{to == Round::up, largest};
+    return next_whole(*bound, to);
+  };
+  const Signed low = within(bounds.low, Round::up), high = within(bounds.high, Round::down);
   std::vector<Fragment> all;
-  if (w.high >= 0) all.push_back(range(g, std::max<int64_t>(w.low, 0), w.high));
-  if (w.low < 0) all.push_back(g.sequence(g.literal("-"), range(g, std::max<int64_t>(1, -w.high), -w.low)));
+  if (!high.negative) all.push_back(range(g, low.negative ? "0" : low.size, high.size));
+  if (low.negative) all.push_back(g.sequence(g.literal("-"), range(g, high.negative ? high.size : "1", low.size)));
   return g.choice(all);
 }
 
 Fragment bounded_number(Grammar& g, const Bounds& b) {
+  check(!b.empty(false), "no number is within the bounds");
+  const int64_t width = width_of(b);
   std::vector<Fragment> all;
-  const Bound zero{0, "", false}, above_zero{0, "", true}, largest{kLargest, std::string(kPlaces, '9'), false};
-  if (!b.high || *b.high >= 0)
-    add_decimals(g, b.low && *b.low >= 0 ? rounded(*b.low, b.low_excluded, Round::up) : zero,
-                 b.high ? rounded(*b.high, b.high_excluded, Round::down) : largest, all, "");
+  const Written zero{"0", "", false}, above_zero{"0", "", true},
+      largest{std::string(static_cast<size_t>(width), '9'), std::string(kPlaces, '9'), false};
+  if (!b.high || !b.high->value.negative)
+    add_decimals(g, b.low && !b.low->value.negative ? rounded(*b.low, Round::up, width) : zero,
+                 b.high ? rounded(*b.high, Round::down, width) : largest, all, "");
   // Below zero by their sizes; "-0" is left to "0".
-  if (!b.low || *b.low < 0)
-    add_decimals(g, b.high && *b.high < 0 ? rounded(-*b.high, b.high_excluded, Round::up) : above_zero,
-                 b.low ? rounded(-*b.low, b.low_excluded, Round::down) : largest, all, "-");
+  if (!b.low || b.low->value.negative)
+    add_decimals(g, b.high && b.high->value.negative ? rounded(*b.high, Round::up, width) : above_zero,
+                 b.low ? rounded(*b.low, Round::down, width) : largest, all, "-");
   check(!all.empty(), "no number is within the bounds");
   return g.choice(all);
 }

@@ -302,7 +302,9 @@ Fragment add_regex(Grammar& g, std::string_view pattern, Match match, Writing wr
   for (const Reader::Ahead& one : e.ahead) {
     Fragment begins = build(g, one.tree, writing);
     if (!one.to_end) begins = g.sequence(begins, any_text(g, writing));
-    all = meet(g, all, begins, one.kind);
+    const auto both = meet(g, all, begins, one.kind);
+    check(both.has_value(), "no text at all fits all that is asked of it");
+    all = *both;
   }
   return all;
 }

@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 #include "grammar/json_schema.h"
-#include "grammar/schema_document.h"
+#include "grammar/schema/document.h"
 #include "grammar/test_reading.h"
 
 namespace fidelio::grammar {

@@ -143,17 +143,6 @@ std::shared_ptr<Constraint> read_min_tokens(const Fields& fields, const Generati
   return std::make_shared<NoStopBefore>(least, vocabulary, request.stop_ids);
 }
 
-// References are from the root of the parameters, which stand at `root` of the schema of all calls.
-void move_references(Json& schema, const std::string& root) {
-  if (schema.is_object() && schema.contains("$ref") && schema["$ref"].is_string()) {
-    const std::string to = schema["$ref"].get<std::string>();
-    if (to.starts_with('#')) schema["$ref"] = root + to.substr(1);
-  }
-  if (!schema.is_structured()) return;
-  for (const auto& item : schema.items())
-    if (item.key() != "const" && item.key() != "enum") move_references(item.value(), root);
-}
-
 std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, AnswerFormats& formats) {
   const Json* choice = fields.find("tool_choice");
   if (choice == nullptr || *choice == "auto" || *choice == "none") return nullptr;
@@ -175,7 +164,8 @@ std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, AnswerFormats
     if (!own || (!name.empty() && *own != name)) continue;
     const Json* parameters = function.find("parameters");
     Json arguments = parameters && !parameters->empty() ? *parameters : Json{{"type", "object"}};
-    move_references(arguments, fmt::format("#/anyOf/{}/properties/arguments", calls.size()));
+    // References are from the root of the parameters, which are a document of their own.
+    if (arguments.is_object() && !arguments.contains("$id")) arguments["$id"] = fmt::format("tool:{}", calls.size());
     calls.push_back({{"type", "object"},
                      {"properties", {{"name", {{"const", *own}}}, {"arguments", arguments}}},
                      {"required", {"name", "arguments"}}});

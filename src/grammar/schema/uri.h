@@ -1,0 +1,10 @@
+// grammar: references between schemas as URIs (RFC 3986, section 5.2).
+#pragma once
+#include <string>
+
+namespace fidelio::grammar {
+
+// What `reference` names where `base` is the document's own URI.
+std::string resolved_uri(const std::string& base, const std::string& reference);
+
+}  // namespace fidelio::grammar
