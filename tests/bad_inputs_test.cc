@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <regex>
 #include <sstream>
 
 #include "models.h"
@@ -194,9 +193,15 @@ std::string table_text(const std::string& text) {
   while (std::getline(lines, line)) {
     if (line.starts_with("-- ")) continue;
     if (!row.empty()) row += "<br>";
-    row += std::regex_replace(line, std::regex(R"(\|)"), R"(\|)");
+    for (const char c : line) row += c == '|' ? "\\|" : std::string(1, c);
   }
-  return std::regex_replace(row, std::regex(R"(\.[0-9]+\.tmp)"), ".PID.tmp");
+  const std::string ending = ".fidelio.tmp";
+  for (size_t at = 0; (at = row.find(ending, at)) != std::string::npos; at += ending.size()) {
+    const size_t id = row.find_last_not_of("0123456789", at - 1) + 1;
+    row.replace(id, at - id, "PID");
+    at = row.find(ending, id);
+  }
+  return row;
 }
 
 struct BadInputs : testing::TestWithParam<BadInput> {};

@@ -97,7 +97,7 @@ TEST(Compress, PlansForOtherProgramsAreExportedAndCertified) {
 // A plan whose export would be refused, whatever its formats, is not begun.
 TEST(Compress, APlanThatCannotBeExportedIsNotBegun) {
   const Desk folder;
-  std::filesystem::copy(source_path("models/quill-1m"), folder / "windows");
+  copy_model(source_path("models/quill-1m"), folder / "windows");
   json config = json::parse(read_text_file(folder / "windows/config.json"));
   config.update({{"architectures", {"MistralForCausalLM"}}, {"model_type", "mistral"}, {"sliding_window", 64}});
   write_file_atomically(folder / "windows/config.json", config.dump());
@@ -344,7 +344,7 @@ TEST(Compress, DamageToACertifiedCheckpointIsNamed) {
 // searched as ever.
 TEST(Compress, LayersThatDoNothingAreNoObstacle) {
   const Desk folder;
-  run(folder, "cp -r '" + source_path("models/quill-1m") + "' grown; chmod -R u+w grown");
+  copy_model(source_path("models/quill-1m"), folder / "grown");
   std::string file = read_text_file(folder / "grown/model.safetensors");
   uint64_t length = 0;
   std::memcpy(&length, file.data(), 8);

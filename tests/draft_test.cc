@@ -176,7 +176,7 @@ TEST(Draft, MayGuessFrequentTokensAlone) {
 // Of the usual kinds those are tried that the model can have; one that was asked for is refused, before any work.
 TEST(Draft, AModelWithoutCodesIsOfferedCopies) {
   const TestFolder folder;
-  run_well(folder, "cp -r " + kModel + " q");
+  copy_model(source_path("models/quill-1m"), folder / "q");
   const std::string choose =
       "fidelio draft q --plain --limit 12 --max-tokens 32 --calibration-tokens 1024 --head-tokens 0";
   const auto kinds = nlohmann::json::parse(run_well(folder, choose + " --dry-run --json -").out)["kinds"];

@@ -72,7 +72,7 @@ class GgufExperts : public testing::TestWithParam<std::string> {
   // The folder as llama.cpp computes it: without a window.
   void open(const std::string& name) {
     source_ = folder_ / "source";
-    std::filesystem::copy(tiny_model(name), source_);
+    copy_model(tiny_model(name), source_);
     json config = json::parse(read_text_file(source_ + "/config.json"));
     config.erase("sliding_window");
     std::ofstream(source_ + "/config.json") << config.dump();

@@ -23,6 +23,19 @@ TestFolder::~TestFolder() {
   fs::remove_all(path_, ignored);
 }
 
+void copy_model(const std::string& from, const std::string& to) {
+  fs::create_directories(to);
+  for (const auto& entry : fs::directory_iterator(from)) {
+    const fs::path copy = to / entry.path().filename();
+    if (entry.is_directory()) {
+      copy_model(entry.path(), copy);
+      continue;
+    }
+    fs::copy_file(entry.path(), copy);
+    fs::permissions(copy, fs::perms::owner_write, fs::perm_options::add);
+  }
+}
+
 std::vector<std::string> entries(const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& entry : fs::recursive_directory_iterator(folder))

@@ -106,6 +106,9 @@ class TestFolder {
   std::string path_;
 };
 
+// Copies a model's folder, to be changed: what links point at, and writable, whoever owns the original.
+void copy_model(const std::string& from, const std::string& to);
+
 // The names of everything in a folder and below, sorted.
 std::vector<std::string> entries(const std::string& folder);
 

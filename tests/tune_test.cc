@@ -369,8 +369,9 @@ TEST_F(Tune, SamplesAreKept) {
   run(same("many"));
 }
 
-// A flipped bit of a state, in a weight, a moment or the best model so far, is none of what was computed.
-TEST_F(Tune, ADamagedStateIsRefused) {
+// A flipped bit of a state, in a weight, a moment or the best model so far, is none of what was computed: a file that was
+// named is refused, one of a name of ours is put aside.
+TEST_F(Tune, ADamagedStateIsNotGoneOnFrom) {
   quantize("int3g64zs8", "start");
   const std::string command = tuning("start", "--steps 400 --save-seconds 0 --evaluate-every 2", "out"),
                     killed = "'" FIDELIO_PROGRAM "'" + command.substr(7);  // not "fidelio", a function of the shell
@@ -384,10 +385,31 @@ TEST_F(Tune, ADamagedStateIsRefused) {
     std::string changed = whole;
     changed[at] = static_cast<char>(changed[at] ^ 1);
     write_file_atomically(path, changed);
-    const CommandResult result = run_command(folder_.path(), command.substr(0, command.find(" --json")) + " 2>&1");
+    const std::string named = command.substr(0, command.find(" --json")) + " --state out.tuning 2>&1";
+    const CommandResult result = run_command(folder_.path(), named);
     EXPECT_EQ(result.code, 1) << at;
     EXPECT_THAT(result.out, testing::HasSubstr("out.tuning is damaged")) << at;
   }
+  const std::string damaged = read_text_file(path);
+  write_file_atomically(folder_ / "few.tuning", damaged);
+  const std::string few = tuning("start", "--steps 2", "few");
+  const CommandResult anew = run_command(folder_.path(), few.substr(0, few.find(" --json")) + " 2>&1");
+  EXPECT_EQ(anew.code, 0) << anew.out;
+  EXPECT_THAT(anew.out,
+              testing::HasSubstr("few.tuning is damaged (its SHA-256 differs): it is now few.tuning.damaged"));
+  EXPECT_EQ(read_text_file(folder_ / "few.tuning.damaged"), damaged);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "few.tuning"));
+  write_file_atomically(folder_ / "few2.tuning", "dear to somebody");
+  EXPECT_EQ(run_command(folder_.path(), tuning("start", "--steps 2", "few2")).code, 1);
+  EXPECT_EQ(read_text_file(folder_ / "few2.tuning"), "dear to somebody");
+  // A round that was damaged since.
+  run(tuning("start", "--steps 2 --rounds 2", "whole"));
+  std::filesystem::copy(folder_ / "few", folder_ / "rounds.round-1");
+  write_file_atomically(folder_ / "rounds.round-1/model.safetensors", damaged);
+  run(tuning("start", "--steps 2 --rounds 2", "rounds"));
+  EXPECT_EQ(read_text_file(folder_ / "rounds/model.safetensors"), read_text_file(folder_ / "whole/model.safetensors"));
+  EXPECT_EQ(read_text_file(folder_ / "rounds.round-1.damaged/model.safetensors"), damaged);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "rounds.round-1"));
 }
 
 // A state of another job is refused, with what differs.

@@ -66,7 +66,7 @@ def faults(folder, peace, killed):
                 found.append("out is partial")
         elif name == "out.journal":
             found += [f"journal: {inner}" for inner in os.listdir(path) if inner.endswith(".tmp") and not killed]
-        elif not (killed and re.fullmatch(r"out(\.journal\.removed)?\.\d+\.tmp", name)):
+        elif not (killed and re.fullmatch(r"out(\.journal\.removed)?\.\d+\.fidelio\.tmp", name)):
             found.append(name)
     return found
 

@@ -28,7 +28,9 @@
 #include "app/verbs/tune.h"
 #include "core/file.h"
 #include "core/foreign/foreign_text.h"
+#include "core/own_files.h"
 #include "core/progress.h"
+#include "core/standard_error.h"
 
 namespace {
 
@@ -42,16 +44,17 @@ void pass_on(int signal) {
 }
 
 // A standard stream that was closed from the start is open to nothing: else the first file or pipe that is opened would
-// have its number, and what is printed would go there.
+// have its number, and what is printed would go there. It cannot be written either, so that results which go nowhere are
+// an error, as they are on a full disk.
 void hold_standard_streams() {
   for (int stream : {0, 1, 2})
-    if (::fcntl(stream, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != stream) ::_exit(1);
+    if (::fcntl(stream, F_GETFD) < 0 && ::open("/dev/null", O_RDONLY) != stream) ::_exit(1);
 }
 
 // SIGINT, SIGTERM and SIGHUP: files being written are removed and the process ends with 128 + signal. A handler may do
-// next to nothing, so it wakes a thread that may call anything. (Blocking the signals and waiting for them there does not do: OpenBLAS starts
-// threads before main(), and those would still take the signal and die of it.) A signal ignored from the start, as by
-// nohup, stays ignored.
+// next to nothing, so it wakes a thread that may call anything. (Blocking the signals and waiting for them there does not
+// do: a library may start threads of its own before main(), and those would still take the signal and die of it.) A signal
+// ignored from the start, as by nohup, stays ignored.
 void end_cleanly_on_signals() {
   fidelio::check(::pipe2(signal_pipe, O_CLOEXEC) == 0, "cannot make a pipe");
   std::thread([] {
@@ -62,7 +65,7 @@ void end_cleanly_on_signals() {
     } while (fidelio::app::signal_was_caught(number));
     fidelio::app::leave_terminal_as_it_was();
     const std::string words = fidelio::words_on_interrupt();
-    if (!words.empty()) fmt::print(stderr, "\n{}\n", words);
+    if (!words.empty()) fidelio::print_error("\n" + words + "\n");
     fidelio::remove_unfinished_files();
     ::_exit(128 + number);
   }).detach();
@@ -200,7 +203,7 @@ std::vector<std::string> verbs_of(const CLI::App& app) {
 }
 
 int refuse(const std::string& message) {
-  fmt::print(stderr, "{}\nRun with --help for more information.\n", message);
+  fidelio::print_error(message + "\nRun with --help for more information.\n");
   return 2;
 }
 
@@ -303,6 +306,18 @@ int run(int argc, char** argv) {
   return 0;
 }
 
+// Results that were printed and could not be written are an error of every verb. What was made stays made, and is named,
+// so that nobody makes it again. A reader that has gone (`| head`) has seen enough: it is told nothing else.
+int about_lost_output(bool nobody_reads) {
+  const std::vector<std::string> made = fidelio::finished_outputs();
+  std::string there;
+  if (!made.empty()) there = "; made all the same, and whole: " + made.front();
+  if (made.size() > 1) there += fmt::format(" and {} more", made.size() - 1);
+  if (!nobody_reads || !made.empty())
+    fidelio::print_error(fmt::format("fidelio: cannot write to standard output{}\n", there));
+  return nobody_reads ? 128 + SIGPIPE : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -314,15 +329,17 @@ int main(int argc, char** argv) {
     flush_output();
     return code;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "fidelio: out of memory\n");
+    fidelio::print_error("fidelio: out of memory\n");
   } catch (const std::filesystem::filesystem_error& error) {
-    fmt::print(stderr, "fidelio: cannot use {}: {}\n",
-               fidelio::foreign(error.path1().string(), fidelio::Lines::escaped, 120), error.code().message());
+    fidelio::print_error(fmt::format("fidelio: cannot use {}: {}\n",
+                                     fidelio::foreign(error.path1().string(), fidelio::Lines::escaped, 120),
+                                     error.code().message()));
   } catch (const std::system_error& error) {
-    if (error.code() == std::errc::broken_pipe) return 128 + SIGPIPE;  // `| head` has seen enough: nothing to say
-    fmt::print(stderr, "fidelio: {}\n", error.what());
+    const bool nobody_reads = error.code() == std::errc::broken_pipe;
+    if (nobody_reads || std::ferror(stdout) != 0) return about_lost_output(nobody_reads);
+    fidelio::print_error(fmt::format("fidelio: {}\n", error.what()));
   } catch (const std::exception& error) {
-    fmt::print(stderr, "fidelio: {}\n", fidelio::foreign(error.what(), fidelio::Lines::kept, 3000));
+    fidelio::print_error(fmt::format("fidelio: {}\n", fidelio::foreign(error.what(), fidelio::Lines::kept, 3000)));
   }
   return 1;
 }

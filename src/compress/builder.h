@@ -15,7 +15,7 @@ struct Built {
 class Builder {
  public:
   Builder(Desk& desk, const SensitivityTable& table, const CandidateSet& candidates, Journal& journal)
-      : desk_(desk), table_(table), candidates_(candidates), journal_(journal), tuner_(desk) {}
+      : desk_(desk), table_(table), candidates_(candidates), journal_(journal), tuner_(desk, journal) {}
   // Candidates were made for the source's own activations, so that any of them fits any other; a plan is quantised once
   // more, layer by layer, every linear against what the ones before it give and towards what the source makes of its own
   // (quant/feedback.h). Embedding and head are the candidates. Where the job asks for it, all of them are then tuned. The journal keeps its stops. The weights are left in force

@@ -246,19 +246,29 @@ class Stopwatch {
 Journal open_journal(Desk& desk, std::optional<JournalLock>& lock) {
   const std::string folder = desk.job.out + ".journal";
   std::optional<Journal> journal;
+  const auto note = [&desk](const std::string& text) { desk.note(text); };
   if (desk.ranks.first()) {
     lock.emplace(folder);
     if (desk.job.fresh) {
       Journal::remove(folder);
       lock.emplace(folder);
     }
-    journal.emplace(folder, desk.candidates_job());
+    journal.emplace(folder, desk.candidates_job(), note);
     if (journal->resumed())
       desk.note(fmt::format("{}: an earlier run left {} finished parts and {} measurements, which are used", folder,
                             journal->finished().first, journal->finished().second));
   }
   desk.ranks.gather({});
-  return journal ? *journal : Journal(folder, desk.candidates_job());
+  return journal ? *journal : Journal(folder, desk.candidates_job(), note);
+}
+
+// What others have put into its folder keeps that there.
+void end_journal(const Desk& desk) {
+  const std::string folder = desk.job.out + ".journal";
+  const std::vector<std::string> foreign = Journal::remove(folder);
+  if (!foreign.empty())
+    desk.note(fmt::format("{} stays: it holds {}{}, which fidelio did not write", folder, foreign.front(),
+                          foreign.size() > 1 ? fmt::format(" and {} more", foreign.size() - 1) : ""));
 }
 
 // The times of the table that is given, if it has them of this machine; else measured, before all that takes longer.
@@ -366,7 +376,7 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
     if (!job.page_file.empty()) write_page(desk, measured, search.front(), found, report, watch.laps, job.page(i));
     reports.push_back(std::move(report));
   }
-  Journal::remove(job.out + ".journal");
+  end_journal(desk);
   if (reports.size() == 1) return reports.front();
   return {{"targets", reports}};
 }

@@ -14,6 +14,7 @@
 #include "core/hash.h"
 #include "core/rng.h"
 #include "core/tensor.h"
+#include "core/test_support.h"
 #include "core/thread_pool.h"
 
 namespace fidelio {
@@ -116,9 +117,8 @@ TEST(ThreadPool, EveryJobOnceAndExceptionsArrive) {
 }
 
 TEST(File, AtomicWriteLeavesNothingWithoutCommit) {
-  const std::string folder = FIDELIO_BINARY_DIR "/core_test_files";
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
+  const ScratchFolder scratch;
+  const std::string& folder = scratch.path();
   {
     AtomicFile file(folder + "/a");
     file.write("half");
@@ -132,9 +132,8 @@ TEST(File, AtomicWriteLeavesNothingWithoutCommit) {
 
 // Of a superuser, whom no permissions keep from it, a rename would take away /dev/null.
 TEST(File, AtomicWriteLeavesDevicesAndPipesAlone) {
-  const std::string folder = FIDELIO_BINARY_DIR "/core_test_device";
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
+  const ScratchFolder scratch;
+  const std::string& folder = scratch.path();
   ASSERT_EQ(::mkfifo((folder + "/pipe").c_str(), 0600), 0);
   std::filesystem::create_symlink("/dev/null", folder + "/device");
   std::filesystem::create_symlink("/proc/self/fd/1", folder + "/stream");
@@ -147,13 +146,12 @@ TEST(File, AtomicWriteLeavesDevicesAndPipesAlone) {
     }
     EXPECT_FALSE(std::filesystem::is_regular_file(std::filesystem::symlink_status(folder + "/" + name))) << name;
   }
-  std::filesystem::remove_all(folder);
 }
 
 // Two processes with one output: the second is told what is in its way, whatever failed before.
 TEST(File, TemporaryFolderNamesWhatStandsInItsWay) {
-  const std::string folder = testing::TempDir() + "fidelio_in_the_way";
-  std::filesystem::remove_all(folder);
+  const ScratchFolder scratch;
+  const std::string folder = scratch.path() + "/out";
   TemporaryFolder temporary(folder);
   std::filesystem::create_directories(folder + "/of another");
   errno = ENOENT;
@@ -163,7 +161,6 @@ TEST(File, TemporaryFolderNamesWhatStandsInItsWay) {
   } catch (const Error& e) {
     EXPECT_EQ(e.what(), "cannot write " + folder + ": Directory not empty");
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Hash, KnownAnswer) {

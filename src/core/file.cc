@@ -7,12 +7,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <vector>
+#include <set>
+
+#include "core/own_files.h"
 
 namespace fidelio {
 namespace {
@@ -31,6 +34,12 @@ std::map<std::string, int>& unfinished() {
   return *names;
 }
 
+// What was renamed to its own name.
+std::set<std::string>& finished() {
+  static auto* names = new std::set<std::string>;
+  return *names;
+}
+
 // The caller holds the mutex.
 void forget(const std::string& path) {
   const auto found = unfinished().find(path);
@@ -44,12 +53,48 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// The process in TARGET.PID.tmp, or 0.
+// No other program ends its names so.
+constexpr std::string_view kTemporary = ".fidelio.tmp";
+std::string temporary_name(const std::string& target) { return fmt::format("{}.{}{}", target, ::getpid(), kTemporary); }
+
+// The process in TARGET.PID.fidelio.tmp, or 0.
 pid_t writer_in(const std::string& name, const std::string& target) {
-  if (!name.starts_with(target + ".") || !name.ends_with(".tmp") || name.size() < target.size() + 6) return 0;
-  const std::string pid = name.substr(target.size() + 1, name.size() - target.size() - 5);
+  if (!name.starts_with(target + ".") || !name.ends_with(kTemporary)) return 0;
+  const size_t others = target.size() + 1 + kTemporary.size();
+  if (name.size() <= others) return 0;
+  const std::string pid = name.substr(target.size() + 1, name.size() - others);
   if (pid.empty() || pid.size() > 9 || pid.find_first_not_of("0123456789") != std::string::npos) return 0;
   return static_cast<pid_t>(std::stol(pid));
+}
+
+// The target of TARGET.PID.fidelio.tmp, also where that is TARGET.removed; any other name as it is.
+std::string without_temporary(const std::string& name) {
+  if (!name.ends_with(kTemporary)) return name;
+  const size_t dot = name.rfind('.', name.size() - kTemporary.size() - 1);
+  if (dot == std::string::npos || writer_in(name, name.substr(0, dot)) == 0) return name;
+  const std::string target = name.substr(0, dot);
+  return target.ends_with(".removed") ? target.substr(0, target.size() - 8) : target;
+}
+
+std::vector<fs::path> inside(const fs::path& folder, std::error_code& failure) {
+  std::vector<fs::path> all;
+  for (fs::directory_iterator item(folder, failure), end; !failure && item != end; item.increment(failure))
+    all.push_back(item->path());
+  return all;
+}
+
+// A file, or a folder with all it holds. Takes one file descriptor at a time, however deep the folder is, so that the one
+// which was given back last is enough; std::filesystem's takes one a level. Links are removed, not followed.
+std::error_code remove_tree(const fs::path& path) {
+  std::error_code failure, ignored;
+  if (fs::symlink_status(path, ignored).type() == fs::file_type::directory)
+    for (const fs::path& item : inside(path, failure)) {
+      const std::error_code within = remove_tree(item);
+      if (within) failure = within;
+    }
+  std::error_code own;
+  fs::remove(path, own);
+  return failure ? failure : own;
 }
 
 // Removes what processes that are gone left of `target`. Gone: no process has the id, and nobody holds the lock (the
@@ -58,14 +103,14 @@ void remove_leftovers(const std::string& target) {
   std::error_code ignored;
   const std::string name = fs::path(target).filename().string();
   std::vector<fs::path> found;
-  for (fs::directory_iterator item(folder_of(target), ignored), end; !ignored && item != end; item.increment(ignored))
-    if (writer_in(item->path().filename().string(), name) > 0) found.push_back(item->path());
+  for (const fs::path& path : inside(folder_of(target), ignored))
+    if (writer_in(path.filename().string(), name) > 0) found.push_back(path);
   for (const fs::path& path : found) {
     const pid_t writer = writer_in(path.filename().string(), name);
     if (::kill(writer, 0) == 0 || errno != ESRCH) continue;
     const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) continue;
-    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) fs::remove_all(path, ignored);
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) remove_tree(path);
     ::close(fd);
   }
 }
@@ -86,8 +131,15 @@ void check_replaceable(const std::string& path) {
 
 void remove_unfinished_files() noexcept {
   unfinished_mutex().lock();  // for good
-  std::error_code ignored;
-  for (const auto& [path, lock] : unfinished()) fs::remove_all(path, ignored);
+  try {
+    for (const auto& [path, lock] : unfinished()) {
+      if (lock >= 0) ::close(lock);  // there may be no other descriptor to look into the folder with
+      // The thread that writes may make a file or a folder within while this one looks and removes.
+      std::error_code ignored;
+      for (int tries = 0; tries < 1000 && fs::exists(fs::symlink_status(path, ignored)); ++tries) remove_tree(path);
+    }
+  } catch (const std::exception&) {  // no memory for a name: what is left goes with the next writer
+  }
 }
 
 std::string read_text_file(const std::string& path) {
@@ -142,7 +194,7 @@ void MappedFile::drop(const void* begin, size_t bytes) const {
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   check_replaceable(path_);
-  temporary_ = fmt::format("{}.{}.tmp", path_, ::getpid());
+  temporary_ = temporary_name(path_);
   remove_leftovers(path_);
   std::lock_guard lock(unfinished_mutex());
   ::unlink(temporary_.c_str());  // of an earlier process with our id; never followed, never written into
@@ -176,6 +228,7 @@ void AtomicFile::commit() {
     const int renamed = ::rename(temporary_.c_str(), path_.c_str());
     check(renamed == 0, "cannot write {}: {}", path_, std::strerror(errno));
     forget(temporary_);
+    finished().insert(path_);
     fd_ = -1;
   }
   const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -187,24 +240,26 @@ void AtomicFile::commit() {
 
 TemporaryFolder::TemporaryFolder(std::string target) : target_(std::move(target)) {
   while (target_.size() > 1 && target_.back() == '/') target_.pop_back();
-  path_ = fmt::format("{}.{}.tmp", target_, ::getpid());
+  path_ = temporary_name(target_);
   remove_leftovers(target_);
   std::lock_guard lock(unfinished_mutex());
+  remove_tree(path_);
   std::error_code failure;
-  fs::remove_all(path_, failure);
   fs::create_directory(path_, failure);  // not its parents: they would be left behind
   check(!failure, "cannot create folder {}: {}", target_, failure.message());
   const int fd = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (fd >= 0) ::flock(fd, LOCK_EX | LOCK_NB);
+  const int reason = errno;
+  if (fd < 0) fs::remove(path_, failure);  // it could neither be locked nor, later, looked into
+  check(fd >= 0, "cannot create folder {}: {}", target_, std::strerror(reason));
+  ::flock(fd, LOCK_EX | LOCK_NB);
   unfinished()[path_] = fd;
 }
 
 TemporaryFolder::~TemporaryFolder() {
   if (committed_) return;
   std::lock_guard lock(unfinished_mutex());
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-  forget(path_);
+  forget(path_);  // first: its descriptor may be the only one with which the folder can be looked into
+  remove_tree(path_);
 }
 
 void TemporaryFolder::commit() {
@@ -213,25 +268,85 @@ void TemporaryFolder::commit() {
   check(renamed == 0, "cannot write {}: {}", target_, std::strerror(errno));
   committed_ = true;
   forget(path_);
+  finished().insert(target_);
 }
 
-void remove_at_once(const std::string& path) {
-  const std::string removed = path + ".removed";
-  remove_leftovers(removed);
+std::vector<std::string> finished_outputs() {
+  std::lock_guard lock(unfinished_mutex());
+  std::vector<std::string> folders, files;
+  std::error_code ignored;
+  for (const std::string& name : finished()) {
+    if (!fs::exists(name, ignored)) continue;
+    (fs::is_directory(name, ignored) ? folders : files).push_back(name);
+  }
+  folders.insert(folders.end(), files.begin(), files.end());
+  return folders;
+}
+
+namespace {
+
+void list_within(const fs::path& folder, const std::string& prefix, std::vector<std::string>& names) {
   std::error_code failure;
-  if (!fs::exists(fs::symlink_status(path, failure))) return;
-  const std::string temporary = fmt::format("{}.{}.tmp", removed, ::getpid());
+  for (const fs::path& path : inside(folder, failure)) {
+    const std::string name = prefix + path.filename().string();
+    std::error_code ignored;
+    if (fs::symlink_status(path, ignored).type() == fs::file_type::directory) list_within(path, name + "/", names);
+    names.push_back(name);  // a folder behind what it holds
+  }
+  check(!failure, "cannot look into {}: {}", folder.string(), failure.message());
+}
+
+// Names within a folder, each without what makes it temporary at any level.
+bool is_ours(const std::string& name, const OwnNames& ours) {
+  std::string plain;
+  for (const fs::path& part : fs::path(name)) plain += (plain.empty() ? "" : "/") + without_temporary(part.string());
+  return ours(plain);
+}
+
+// A folder that is all ours.
+void remove_whole(const std::string& folder) {
+  const std::string temporary = temporary_name(folder + ".removed");
   {
     std::lock_guard lock(unfinished_mutex());
-    fs::remove_all(temporary, failure);
-    const int renamed = ::rename(path.c_str(), temporary.c_str());
-    check(renamed == 0, "cannot remove {}: {}", path, std::strerror(errno));
+    remove_tree(temporary);
+    const int renamed = ::rename(folder.c_str(), temporary.c_str());
+    check(renamed == 0, "cannot remove {}: {}", folder, std::strerror(errno));
     unfinished()[temporary] = -1;
   }
-  fs::remove_all(temporary, failure);
+  const std::error_code failure = remove_tree(temporary);
   std::lock_guard lock(unfinished_mutex());
   forget(temporary);
   check(!failure, "cannot remove {}: {}", temporary, failure.message());
+}
+
+}  // namespace
+
+std::vector<std::string> foreign_in(const std::string& folder, const OwnNames& ours) {
+  std::vector<std::string> names;
+  if (fs::is_directory(folder)) list_within(folder, "", names);
+  std::erase_if(names, [&](const std::string& name) { return is_ours(name, ours); });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> remove_ours(const std::string& folder, const OwnNames& ours) {
+  remove_leftovers(folder + ".removed");
+  if (!fs::is_directory(folder)) return {};
+  const std::vector<std::string> foreign = foreign_in(folder, ours);
+  if (foreign.empty() && !fs::is_symlink(folder)) {
+    remove_whole(folder);
+    return {};
+  }
+  std::vector<std::string> names;
+  list_within(folder, "", names);
+  for (const std::string& name : names) {
+    std::error_code failure;
+    const std::string path = folder + "/" + name;
+    if (!is_ours(name, ours)) continue;
+    fs::remove(path, failure);
+    check(!failure || failure == std::errc::directory_not_empty, "cannot remove {}: {}", path, failure.message());
+  }
+  return foreign;
 }
 
 }  // namespace fidelio

@@ -13,6 +13,8 @@
 #include <mutex>
 #include <thread>
 
+#include "core/standard_error.h"
+
 namespace fidelio {
 namespace {
 
@@ -158,20 +160,15 @@ class Board {
     std::string bar;
     if (room >= 5)
       for (int i = 0; i < room; ++i) bar += i < static_cast<int>(o.fraction * room + 0.5) ? "█" : "░";
-    fmt::print(stderr, "\r\033[K{}  {}  {}", left, bar, right);
-    std::fflush(stderr);
+    print_error(fmt::format("\r\033[K{}  {}  {}", left, bar, right));
     shown_ = true;
   }
   void clear() {
     if (!shown_) return;
-    fmt::print(stderr, "\r\033[K");
-    std::fflush(stderr);
+    print_error("\r\033[K");
     shown_ = false;
   }
-  void line(const std::string& text) {
-    fmt::print(stderr, "{}\n", text);
-    std::fflush(stderr);
-  }
+  void line(const std::string& text) { print_error(text + "\n"); }
   std::string plain() const {
     const Outlook o = whole();
     return fmt::format("-- {} {}, {}", where(), percent(o.fraction), times(o));
@@ -255,6 +252,12 @@ void print_beside_progress(std::string_view text, std::FILE* stream) {
   if (board) return board->print(text, stream);
   std::fwrite(text.data(), 1, text.size(), stream);
   std::fflush(stream);
+}
+
+// One write, so that what several processes print does not mix within a line.
+void print_error(std::string_view text) noexcept {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
 }
 
 void set_words_on_interrupt(std::string text) {

@@ -16,6 +16,7 @@
 #include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/hash.h"
+#include "io/checkpoint_files.h"
 #include "io/checkpoint_write.h"
 #include "io/hf_config.h"
 #include "io/left_out.h"
@@ -470,9 +471,37 @@ void copy_companions(const TextFiles& from, const std::string& to) {
     if (fs::exists(path)) check_own_file(from.name(), path);  // what a GGUF file says is no file of its own
     const auto text = from.read(name);
     if (!text) continue;
-    fs::create_directories(fs::path(to + "/" + name).parent_path());
+    // Of the folders in it alone: one that a signal has removed meanwhile must not come again.
+    if (const fs::path inner = fs::path(name).parent_path(); !inner.empty()) fs::create_directory(to / inner);
     write_file_atomically(to + "/" + name, *text);
   }
+}
+
+namespace {
+
+// As chat_template_files() names them, with their folder.
+bool is_template_file(const std::string& name) {
+  const std::string folder = "additional_chat_templates";
+  return name == "chat_template.jinja" || name == folder ||
+         (name.starts_with(folder + "/") && name.ends_with(".jinja") && name.find('/', folder.size() + 1) == name.npos);
+}
+
+// As write_sharded_safetensors() names them.
+bool is_weights_file(const std::string& name) {
+  if (name == "model.safetensors" || name == "model.safetensors.index.json") return true;
+  const std::string form = "model-00001-of-00002.safetensors";
+  if (name.size() != form.size()) return false;
+  for (size_t i = 0; i < form.size(); ++i)
+    if (form[i] >= '0' && form[i] <= '9' ? name[i] < '0' || name[i] > '9' : name[i] != form[i]) return false;
+  return true;
+}
+
+}  // namespace
+
+bool is_checkpoint_file(const std::string& name) {
+  const auto is = [&](const char* companion) { return name == companion; };
+  if (name == "config.json" || std::any_of(kCompanions.begin(), kCompanions.end(), is)) return true;
+  return is_template_file(name) || is_weights_file(name);
 }
 
 }  // namespace fidelio

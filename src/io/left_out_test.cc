@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/file.h"
+#include "core/test_support.h"
 #include "io/checkpoint.h"
 
 namespace fidelio {
@@ -20,8 +21,8 @@ using testing::IsEmpty;
 TEST(LeftOut, BiasesThatAConfigDoesNotNameAreNamed) {
   const std::string model = FIDELIO_SOURCE_DIR "/tests/models/linear_rope";
   EXPECT_THAT(Checkpoint::open(model).notes(), IsEmpty());
-  const std::string folder = testing::TempDir() + "left_out";
-  std::filesystem::remove_all(folder);
+  const ScratchFolder scratch;
+  const std::string folder = scratch.path() + "/model";
   std::filesystem::copy(model, folder);
   nlohmann::json config = nlohmann::json::parse(read_text_file(model + "/config.json"));
   config.erase("attention_bias");
@@ -41,7 +42,6 @@ TEST(LeftOut, BiasesThatAConfigDoesNotNameAreNamed) {
     tensors.push_back(to_write(name, zeros));
   write_safetensors(folder + "/model.safetensors", tensors);
   EXPECT_THAT(Checkpoint::open(folder).notes(), IsEmpty());
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/rng.h"
+#include "core/test_support.h"
 
 namespace fidelio {
 namespace {
@@ -15,12 +16,6 @@ using testing::HasSubstr;
 
 class SafetensorsTest : public testing::Test {
  protected:
-  SafetensorsTest() : folder_(FIDELIO_BINARY_DIR "/io_test_safetensors") {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  ~SafetensorsTest() override { std::filesystem::remove_all(folder_); }
-
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   std::string put(const std::string& name, const std::string& bytes) const {
     std::filesystem::remove(path(name));  // truncating a file instead makes some file systems flush it: slow
@@ -48,7 +43,8 @@ class SafetensorsTest : public testing::Test {
     EXPECT_THAT(message(path), HasSubstr(reason));
     EXPECT_THAT(message(path), HasSubstr(folder_));
   }
-  std::string folder_;
+  const ScratchFolder scratch_;
+  const std::string folder_ = scratch_.path();
 };
 
 TensorToWrite floats(const std::string& name, std::initializer_list<float> values) {

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/standard_error.h"
 
 namespace fidelio {
 namespace {
@@ -75,7 +76,7 @@ class MpiRanks final : public Ranks {
   }
 
   void give_up(const std::string& why) const override {
-    fmt::print(stderr, "fidelio: rank {} of {}: {}\n", rank_, size_, why);
+    print_error(fmt::format("fidelio: rank {} of {}: {}\n", rank_, size_, why));
     std::fflush(stderr);
     MPI_Abort(MPI_COMM_WORLD, 1);
   }

@@ -5,13 +5,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 
 #include "core/file.h"
+#include "core/foreign/foreign_text.h"
+#include "core/foreign/json.h"
 #include "core/hash.h"
+#include "core/own_files.h"
+#include "io/checkpoint_files.h"
 #include "io/safetensors.h"
 
 namespace fidelio {
@@ -20,15 +28,105 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// A folder without job.json is a journal only if it was killed before it wrote that.
+// How a job.json begins, which nobody else's does.
+constexpr std::string_view kJobBegins = R"({"fidelio_journal":)";
+
+// The names of what runs write into a journal, read from the left.
+class Name {
+ public:
+  explicit Name(std::string_view text) : rest_(text) {}
+  bool ends() const { return rest_.empty(); }
+  bool is(std::string_view all) const { return rest_ == all; }
+  bool takes(std::string_view part) {
+    if (!rest_.starts_with(part)) return false;
+    rest_.remove_prefix(part.size());
+    return true;
+  }
+  bool takes_hex(size_t digits) {
+    if (rest_.substr(0, digits).find_first_not_of("0123456789abcdef") != rest_.npos || rest_.size() < digits)
+      return false;
+    rest_.remove_prefix(digits);
+    return true;
+  }
+  bool takes_digits() {
+    const size_t digits = std::min(rest_.find_first_not_of("0123456789"), rest_.size());
+    rest_.remove_prefix(digits);
+    return digits > 0;
+  }
+  bool takes_word() {
+    const size_t letters = std::min(rest_.find_first_not_of("abcdefghijklmnopqrstuvwxyz_"), rest_.size());
+    rest_.remove_prefix(letters);
+    return letters > 0;
+  }
+  std::string_view rest() const { return rest_; }
+
+ private:
+  std::string_view rest_;
+};
+
+bool is_stop(Name name) {
+  if (name.takes("plan-") && !(name.takes_hex(16) && name.takes("."))) return false;
+  if (name.takes("layers.")) {
+    if (!name.takes_digits() || !name.takes(".") || !name.takes_word()) return false;
+  } else if (!name.takes("embedding") && !name.takes("head")) {
+    return false;
+  }
+  return name.is(".safetensors");
+}
+bool is_measurement(Name name) {
+  if (!name.takes("measure-")) return false;
+  const Name whole = name;
+  if (!(name.takes_hex(12) && name.takes("-"))) name = whole;  // of no stage
+  return name.takes_digits() && name.is(".json");
+}
+bool is_times(Name name) {
+  if (!name.takes("times")) return false;
+  return name.is(".json") || (name.takes("-") && name.takes_hex(12) && name.is(".json"));
+}
+bool is_answers(Name name) {
+  return name.takes("answers-") && (name.takes("calibration-") || name.takes("check-")) && name.takes_hex(12) &&
+         name.is(".jsonl");
+}
+// Of a plan that is tuned: before and after, each with its seal, and the tuner's state.
+bool is_tuning(Name name) {
+  if (!name.takes("plan-") && !name.takes("tuned-")) return false;
+  if (!name.takes_hex(16) || !name.takes("-") || !name.takes_hex(8)) return false;
+  return name.ends() || name.is(".json") || name.is(".tuning") ||
+         (name.takes("/") && is_checkpoint_file(std::string(name.rest())));
+}
+bool is_own(const std::string& name) {
+  const Name n(name);
+  return n.is("job.json") || n.is("samples.safetensors") || is_stop(n) || is_measurement(n) || is_times(n) ||
+         is_answers(n) || is_tuning(n);
+}
+
+// Whether job.json is ours, whole or not: it begins as ours do, as far as it goes, or stands beside other work of ours.
+bool is_own_job(const std::string& folder) {
+  const std::string text = read_text_file(folder + "/job.json");
+  const size_t known = std::min(text.size(), kJobBegins.size());
+  if (std::string_view(text).substr(0, known) == kJobBegins.substr(0, known)) return true;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name != "job.json" && is_own(name)) return true;
+  }
+  return false;
+}
+
+// A folder without job.json is a journal only if all that it holds is ours: a run was killed before it wrote that, or while
+// it removed the journal.
 void check_is_journal(const std::string& folder) {
-  if (!fs::exists(folder) || fs::exists(folder + "/job.json")) return;
+  if (!fs::exists(folder)) return;
   check(fs::is_directory(folder), "{} is in the way of the journal: it is a file", folder);
-  for (const auto& entry : fs::directory_iterator(folder))
-    check(
-        entry.path().filename().string().starts_with("job.json."),
+  if (fs::exists(folder + "/job.json")) {
+    check(is_own_job(folder),
+          "{} is in the way of the journal: its job.json is not a journal's; move it or choose another output folder",
+          folder);
+    return;
+  }
+  const std::vector<std::string> foreign = foreign_in(folder, is_own);
+  check(foreign.empty(),
         "{} is in the way of the journal: it holds {}, which no journal does; move it or choose another output folder",
-        folder, entry.path().filename().string());
+        folder, foreign.empty() ? "" : foreign.front());
 }
 
 // Files of a journal are complete or absent, so that one which cannot be read was damaged later.
@@ -37,20 +135,8 @@ auto reading(const std::string& path, F&& read) {
   try {
     return read();
   } catch (const std::exception& e) {
-    throw Error("{} is damaged ({}): remove it, and it is made again", path, e.what());
+    throw Error("{} is damaged ({}): the same command again makes it anew", path, e.what());
   }
-}
-
-// A JSON file with the SHA-256 of what it holds: a digit that was damaged would be a number like any other.
-void write_sealed(const std::string& path, const nlohmann::json& value) {
-  write_file_atomically(path, nlohmann::json{{"sha256", sha256_hex(value.dump())}, {"value", value}}.dump() + "\n");
-}
-nlohmann::json read_sealed(const std::string& path) {
-  return reading(path, [&] {
-    const nlohmann::json file = nlohmann::json::parse(read_text_file(path));
-    check(file.at("sha256") == sha256_hex(file.at("value").dump()), "what it holds is not what was written");
-    return file.at("value");
-  });
 }
 
 // SHA-256 of all tensors of a weight.
@@ -88,12 +174,12 @@ QuantizedLinear undescribed(const nlohmann::json& entry) {
   return q;
 }
 
-// One stop's file. Weights are views into it.
+// One stop's file. Weights are views into it. `seal`: of what it says of its linears.
 class StopFile {
  public:
-  explicit StopFile(const std::string& path)
+  StopFile(const std::string& path, const std::function<std::string(const std::string&)>& seal)
       : file_(Safetensors::open(path)), entries_(nlohmann::json::parse(file_.metadata().at("linears"))) {
-    check(file_.metadata().at("linears_sha256") == sha256_hex(entries_.dump()),
+    check(file_.metadata().at("linears_sha256") == seal(entries_.dump()),
           "what it says of its linears is not what was written");
   }
   size_t size() const { return entries_.size(); }
@@ -116,21 +202,42 @@ class StopFile {
 
 }  // namespace
 
-Journal::Journal(std::string folder, const std::map<std::string, std::string>& job) : folder_(std::move(folder)) {
-  const std::string path = folder_ + "/job.json";
-  if (!fs::exists(path)) {
-    check_is_journal(folder_);
-    std::error_code error;
-    fs::create_directory(folder_, error);
-    check(!error, "cannot make the folder {}: {}", folder_, error.message());
-    write_file_atomically(path, nlohmann::json(job).dump(1) + "\n");
+struct Journal::Seen {
+  std::mutex mutex;
+  std::set<std::string> whole, damaged;  // paths
+};
+
+Journal::Journal(std::string folder, const std::map<std::string, std::string>& job,
+                 std::function<void(const std::string&)> note)
+    : folder_(std::move(folder)), note_(std::move(note)), seen_(std::make_shared<Seen>()) {
+  const nlohmann::json about = job;
+  job_ = sha256_hex(about.dump());
+  check_is_journal(folder_);
+  if (begun(job)) {
+    resumed_ = true;
     return;
   }
+  std::error_code error;
+  fs::create_directory(folder_, error);
+  check(!error, "cannot make the folder {}: {}", folder_, error.message());
+  // Keys are written in their order, so that the file begins with this one.
+  const nlohmann::json file = {{"fidelio_journal", about}, {"sha256", sha256_hex(about.dump())}};
+  write_file_atomically(path_of("job.json"), file.dump() + "\n");
+}
+
+// Whether the journal is this job's. A damaged job.json says nothing of that; the entries, which are sealed with their job,
+// say it themselves.
+bool Journal::begun(const std::map<std::string, std::string>& job) {
+  const std::string path = path_of("job.json");
+  if (!fs::exists(path)) return false;
   std::map<std::string, std::string> begun;
   try {
-    begun = nlohmann::json::parse(read_text_file(path)).get<std::map<std::string, std::string>>();
-  } catch (const nlohmann::json::exception&) {
-    throw Error("{} is not a journal's job.json; remove the folder, or give --fresh", path);
+    const nlohmann::json file = parse_json(read_text_file(path), path);
+    begun = file.at("fidelio_journal").get<std::map<std::string, std::string>>();
+    check(file.at("sha256") == sha256_hex(file.at("fidelio_journal").dump()), "what it holds is not what was written");
+  } catch (const std::exception& e) {
+    say_damaged(path, e.what());
+    return false;
   }
   std::string differences;
   for (const auto& [name, value] : job) {
@@ -142,19 +249,48 @@ Journal::Journal(std::string folder, const std::map<std::string, std::string>& j
   check(differences.empty() && begun.size() == job.size(),
         "{} belongs to another job: {}. Give --fresh to begin anew, or another output folder", folder_,
         differences.empty() ? "it names more settings" : differences);
-  resumed_ = true;
+  return true;
 }
 
-std::string Journal::stop_path(const std::string& stop) const {
-  return fmt::format("{}/{}.safetensors", folder_, stop);
+void Journal::note(const std::string& text) const {
+  if (note_) note_(text);
 }
-std::string Journal::measurement_path(int64_t number) const {
-  return fmt::format("{}/measure-{}{:06}.json", folder_, stage_, number);
+
+// Once of a file: it may be asked for again before it is made anew.
+void Journal::say_damaged(const std::string& path, const std::string& why) const {
+  {
+    const std::lock_guard lock(seen_->mutex);
+    if (!seen_->damaged.insert(path).second) return;
+  }
+  note(fmt::format("{} is damaged ({}): it is made anew", path, foreign(why)));
 }
+
+std::string Journal::seal(const std::string& name, const std::string& text) const {
+  return sha256_hex(fmt::format("{}\n{}\n{}", job_, name, text));
+}
+
+std::string Journal::stop_path(const std::string& stop) const { return path_of(stop + ".safetensors"); }
+std::string Journal::measurement_name(int64_t number) const { return fmt::format("measure-{}{:06}", stage_, number); }
 
 void Journal::begin_stage(const std::string& what) { stage_ = sha256_hex(what).substr(0, 12) + "-"; }
 
-bool Journal::contains(const std::string& stop) const { return fs::exists(stop_path(stop)); }
+bool Journal::contains(const std::string& stop) const {
+  const std::string path = stop_path(stop);
+  {
+    const std::lock_guard lock(seen_->mutex);
+    if (seen_->whole.contains(path)) return true;
+  }
+  if (!fs::exists(path)) return false;
+  try {
+    load(stop);
+  } catch (const std::exception& e) {
+    say_damaged(path, e.what());
+    return false;
+  }
+  const std::lock_guard lock(seen_->mutex);
+  seen_->whole.insert(path);
+  return true;
+}
 
 void Journal::save(const std::string& stop, std::vector<QuantizedLinear> linears) {
   std::vector<TensorToWrite> tensors;
@@ -165,12 +301,20 @@ void Journal::save(const std::string& stop, std::vector<QuantizedLinear> linears
     list.push_back(described(q));
   }
   const std::string about = list.dump();
-  write_safetensors(stop_path(stop), tensors, {{"linears", about}, {"linears_sha256", sha256_hex(about)}});
+  write_safetensors(stop_path(stop), tensors, {{"linears", about}, {"linears_sha256", seal(stop, about)}});
+  const std::lock_guard lock(seen_->mutex);
+  seen_->whole.insert(stop_path(stop));
+}
+
+template <typename F>
+auto Journal::reading_stop(const std::string& stop, F&& read) const {
+  const std::string path = stop_path(stop);
+  return reading(path,
+                 [&] { return read(StopFile(path, [&](const std::string& about) { return seal(stop, about); })); });
 }
 
 std::vector<QuantizedLinear> Journal::load(const std::string& stop) const {
-  return reading(stop_path(stop), [&] {
-    const StopFile file(stop_path(stop));
+  return reading_stop(stop, [&](const StopFile& file) {
     std::vector<QuantizedLinear> linears;
     for (size_t i = 0; i < file.size(); ++i) {
       linears.push_back(file.described(i));
@@ -181,8 +325,7 @@ std::vector<QuantizedLinear> Journal::load(const std::string& stop) const {
 }
 
 std::vector<QuantizedLinear> Journal::list(const std::string& stop) const {
-  return reading(stop_path(stop), [&] {
-    const StopFile file(stop_path(stop));
+  return reading_stop(stop, [&](const StopFile& file) {
     std::vector<QuantizedLinear> linears;
     for (size_t i = 0; i < file.size(); ++i) linears.push_back(file.described(i));
     return linears;
@@ -190,54 +333,112 @@ std::vector<QuantizedLinear> Journal::list(const std::string& stop) const {
 }
 
 LinearWeight Journal::load(const std::string& stop, LinearId id, const FormatSpec& format) const {
-  return reading(stop_path(stop), [&] {
-    const StopFile file(stop_path(stop));
+  return reading_stop(stop, [&](const StopFile& file) {
     for (size_t i = 0; i < file.size(); ++i)
       if (const QuantizedLinear q = file.described(i); q.id == id && q.weight.spec == format) return file.weight(i);
     throw Error("it has no {} in {}", to_string(id), to_string(format));
   });
 }
 
+// A JSON file with the SHA-256 of what it holds: a digit that was damaged would be a number like any other.
+void Journal::write_sealed(const std::string& name, const nlohmann::json& value) {
+  const nlohmann::json file = {{"sha256", seal(name, value.dump())}, {"value", value}};
+  write_file_atomically(path_of(name + ".json"), file.dump() + "\n");
+}
+
+template <typename Read>
+auto Journal::read_sealed(const std::string& name, Read&& read) const
+    -> std::optional<decltype(read(std::declval<const nlohmann::json&>()))> {
+  const std::string path = path_of(name + ".json");
+  if (!fs::exists(path)) return std::nullopt;
+  try {
+    const nlohmann::json file = parse_json(read_text_file(path), path);
+    check(file.at("sha256") == seal(name, file.at("value").dump()), "what it holds is not what was written");
+    return read(file.at("value"));
+  } catch (const std::exception& e) {
+    say_damaged(path, e.what());
+    return std::nullopt;
+  }
+}
+
 std::optional<MeterResult> Journal::measurement(int64_t number) const {
-  if (!fs::exists(measurement_path(number))) return std::nullopt;
-  const nlohmann::json value = read_sealed(measurement_path(number));
-  return MeterResult{value.at("kl"), value.at("loss"), value.at("sequence_kl"), value.at("sequence_loss")};
+  return read_sealed(measurement_name(number), [](const nlohmann::json& value) {
+    return MeterResult{value.at("kl"), value.at("loss"), value.at("sequence_kl"), value.at("sequence_loss")};
+  });
 }
 
 void Journal::save(int64_t number, const MeterResult& r) {
   // JSON numbers are written with as many digits as bring back the same double.
-  write_sealed(measurement_path(number),
+  write_sealed(measurement_name(number),
                {{"kl", r.kl}, {"loss", r.loss}, {"sequence_kl", r.sequence_kl}, {"sequence_loss", r.sequence_loss}});
 }
 
 std::optional<std::string> Journal::kept(const std::string& name) const {
-  const std::string path = folder_ + "/" + name + ".json";
-  if (!fs::exists(path)) return std::nullopt;
-  return read_sealed(path).dump();
+  return read_sealed(name, [](const nlohmann::json& value) { return value.dump(); });
 }
 
 void Journal::keep(const std::string& name, const std::string& text) {
-  write_sealed(folder_ + "/" + name + ".json", nlohmann::json::parse(text));
+  write_sealed(name, nlohmann::json::parse(text));
+}
+
+namespace {
+
+// The SHA-256 of each file in a folder, by its name there.
+nlohmann::json hashes_in(const std::string& folder) {
+  nlohmann::json hashes = nlohmann::json::object();
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file())
+      hashes[entry.path().lexically_relative(folder).string()] = sha256_file(entry.path().string());
+  return hashes;
+}
+
+}  // namespace
+
+void Journal::seal_folder(const std::string& name) { write_sealed(name, hashes_in(path_of(name))); }
+
+// Whatever somebody else put beside the files is nothing to us.
+bool Journal::has_folder(const std::string& name) const {
+  if (!fs::is_directory(path_of(name))) return false;
+  const auto hashes =
+      read_sealed(name, [](const nlohmann::json& value) { return value.get<std::map<std::string, std::string>>(); });
+  try {
+    check(hashes.has_value(), "nothing says what was written");
+    for (const auto& [file, hash] : *hashes)
+      check(sha256_file(path_of(name) + "/" + file) == hash, "{} is not what was written", file);
+    return true;
+  } catch (const std::exception& e) {
+    say_damaged(path_of(name), e.what());
+    return false;
+  }
+}
+
+void Journal::remove_folder(const std::string& name) const {
+  const std::vector<std::string> foreign = remove_ours(path_of(name), is_checkpoint_file);
+  check(foreign.empty(), "{} holds {}, which is not fidelio's: move it", path_of(name),
+        foreign.empty() ? "" : foreign.front());
+  std::error_code ignored;
+  fs::remove(path_of(name + ".json"), ignored);
 }
 
 std::pair<int64_t, int64_t> Journal::finished() const {
   std::pair<int64_t, int64_t> n{0, 0};
   for (const auto& entry : fs::directory_iterator(folder_)) {
-    n.first += entry.path().extension() == ".safetensors";
-    n.second += entry.path().extension() == ".json" && entry.path().filename() != "job.json";
+    const std::string name = entry.path().filename().string();
+    n.first += is_stop(Name(name));
+    n.second += is_measurement(Name(name));
   }
   return n;
 }
 
-void Journal::remove(const std::string& folder) {
+std::vector<std::string> Journal::remove(const std::string& folder) {
   check_is_journal(folder);
-  remove_at_once(folder);
+  return remove_ours(folder, is_own);
 }
 
 JournalLock::JournalLock(const std::string& folder) {
   check_is_journal(folder);
   // A run that was killed while it removed its journal left that under another name.
-  if (!fs::exists(folder)) remove_at_once(folder);
+  if (!fs::exists(folder)) remove_ours(folder, is_own);
   for (struct stat held{}, named{}; fd_ < 0 || held.st_ino != named.st_ino;) {
     if (fd_ >= 0) ::close(fd_);  // the run before removed it in that moment
     std::error_code error;

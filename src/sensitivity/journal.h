@@ -5,16 +5,23 @@
 //               layers.3.qkv.safetensors   all candidates of one stop
 //               measure-3f9c21d07a44-000017.json   one measurement, by its stage and its number there
 //
-// Every file is complete or absent (core/file.h: written beside, fsynced, renamed) and has a SHA-256 of what it holds, so
-// whatever is found is used or, where it was damaged since, refused.
+// Every file is complete or absent (core/file.h: written beside, fsynced, renamed) and has a SHA-256 of what it holds, with
+// the job and the file's own name: what was damaged since, or is another job's or another entry's, is noticed, said in a
+// line, and made anew.
 // The job is what quantised candidates depend on. What is measured with them depends on a stage besides (which formats
 // are measured how; a search's target is none of that, unless the stage says so) and on the measurements before it in
-// the stage: another target finds what it shares with the one before. Ranks under mpirun share the folder if they share the file system: all numbers differ, and whoever needs what
-// another has finished finds it there. Of processes that nobody launched together one at a time has it (JournalLock).
+// the stage: another target finds what it shares with the one before. Ranks under mpirun share the folder if they share
+// the file system: all numbers differ, and whoever needs what another has finished finds it there. Of processes that
+// nobody launched together one at a time has it (JournalLock). Files of anybody else in the folder stay there.
 #pragma once
+#include <functional>
 #include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "sensitivity/candidate_store.h"
 #include "sensitivity/meter.h"
@@ -24,11 +31,13 @@ namespace fidelio {
 class Journal final : public CandidateStore {
  public:
   // Begins a journal in `folder`, or goes on with the one there. Throws Error naming what differs if that one belongs
-  // to another job. `job`: whatever determines the result, as (name, value).
-  Journal(std::string folder, const std::map<std::string, std::string>& job);
+  // to another job. `job`: whatever determines the result, as (name, value). `note` is told of damaged files.
+  Journal(std::string folder, const std::map<std::string, std::string>& job,
+          std::function<void(const std::string&)> note = {});
 
-  // A file that is damaged is named in an Error, never taken for the work it was.
+  // Whether the stop is there and whole: it is read once to see. Any thread may ask.
   bool contains(const std::string& stop) const override;
+  // Throws Error naming a file that is damaged, which contains() would have found.
   std::vector<QuantizedLinear> load(const std::string& stop) const override;
   std::vector<QuantizedLinear> list(const std::string& stop) const override;
   LinearWeight load(const std::string& stop, LinearId id, const FormatSpec& format) const override;
@@ -41,18 +50,37 @@ class Journal final : public CandidateStore {
   // What was measured once and must not differ where a run goes on, such as times: a text by its name, in any stage.
   std::optional<std::string> kept(const std::string& name) const;
   void keep(const std::string& name, const std::string& text);
+  // The same of a folder that others write into the journal: sealed once it is complete, whole while it holds the same.
+  void seal_folder(const std::string& name);
+  bool has_folder(const std::string& name) const;
+  void remove_folder(const std::string& name) const;  // Error where something foreign is in it
+  void note(const std::string& text) const;
 
   bool resumed() const { return resumed_; }
   // Stops and measurements there now.
   std::pair<int64_t, int64_t> finished() const;
-  // Removes a journal, if there is one. Throws Error rather than remove a folder that is something else.
-  static void remove(const std::string& folder);
+  // Removes what runs write into a journal, if there is one, and its folder, unless something else is in it: the names of
+  // that. Throws Error where the folder is no journal.
+  static std::vector<std::string> remove(const std::string& folder);
 
  private:
+  struct Seen;
+  std::string path_of(const std::string& name) const { return folder_ + "/" + name; }
+  std::string seal(const std::string& name, const std::string& text) const;
+  bool begun(const std::map<std::string, std::string>& job);
+  void say_damaged(const std::string& path, const std::string& why) const;
   std::string stop_path(const std::string& stop) const;
-  std::string measurement_path(int64_t number) const;
-  std::string folder_, stage_;
+  std::string measurement_name(int64_t number) const;
+  template <typename F>
+  auto reading_stop(const std::string& stop, F&& read) const;
+  void write_sealed(const std::string& name, const nlohmann::json& value);
+  template <typename Read>
+  auto read_sealed(const std::string& name, Read&& read) const
+      -> std::optional<decltype(read(std::declval<const nlohmann::json&>()))>;
+  std::string folder_, stage_, job_;  // job_: its hash
   bool resumed_ = false;
+  std::function<void(const std::string&)> note_;
+  std::shared_ptr<Seen> seen_;  // what was found whole, or damaged
 };
 
 // Held by the run that makes an output, for as long as it lives: a second one would take a journal's folder from under it.

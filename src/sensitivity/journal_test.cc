@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "sensitivity/candidates.h"
 #include "sensitivity/journal.h"
@@ -152,42 +153,102 @@ TEST(Journal, CandidatesNeedNotBeHeld) {
   EXPECT_EQ(measured(0), measured(CandidateSet::kHeldBytes));
 }
 
-// Flipped, cut or emptied: never taken for the work it was.
-TEST(Journal, DamagedFilesAreNamed) {
+// Flipped, cut, emptied, somebody else's or another entry's: never taken for the work it was, said in one line, made anew.
+TEST(Journal, DamagedEntriesAreMadeAnew) {
+  Tiny tiny("llama2");
+  const Folder folder;
+  const std::string whole_folder = folder / "whole", damaged_folder = folder / "j";
+  const MeterResult measured{1, 2, {1}, {2}};
+  std::map<std::string, std::string> whole;
+  {
+    Journal journal(whole_folder, kJob);
+    whole = candidates(tiny, journal);
+    for (const int64_t number : {3, 4}) journal.save(number, measured);
+    journal.keep("times", "{\"seconds\": 0.25}");
+  }
+  Journal other(folder / "other", {{"model", "another"}});
+  candidates(tiny, other);
+  other.save(3, measured);
+  other.save(4, measured);
+  other.keep("times", "{\"seconds\": 0.25}");
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(whole_folder)) names.push_back(entry.path().filename().string());
+  const int stops = 4 * tiny.checkpoint.config().L + (tiny.checkpoint.config().tie_embeddings ? 1 : 2);
+  EXPECT_EQ(std::ssize(names), stops + 4);
+  for (const std::string& name : names) {
+    const std::string path = damaged_folder + "/" + name, bytes = read_text_file(whole_folder + "/" + name);
+    std::string flipped = bytes;
+    flipped[flipped.size() - 3] = static_cast<char>(flipped[flipped.size() - 3] ^ 1);
+    const std::vector<std::string> damages = {flipped,
+                                              bytes.substr(0, bytes.size() / 2),
+                                              "",
+                                              "dear to somebody",
+                                              std::string("\x08\0\0\0\0\0\0\0{}      ", 16),
+                                              read_text_file(folder / "other" + "/" + name)};
+    for (size_t i = 0; i < damages.size(); ++i) {
+      if (name == "job.json" && i + 1 == damages.size()) continue;  // a whole one is another job's: refused
+      SCOPED_TRACE(name + " " + std::to_string(i));
+      fs::remove_all(damaged_folder);
+      fs::copy(whole_folder, damaged_folder);
+      write_file_atomically(path, damages[i]);
+      std::vector<std::string> notes;
+      Journal journal(damaged_folder, kJob, [&](const std::string& note) { notes.push_back(note); });
+      EXPECT_EQ(candidates(tiny, journal), whole);
+      for (const int64_t number : {3, 4})
+        if (!journal.measurement(number)) journal.save(number, measured);
+      if (!journal.kept("times")) journal.keep("times", "{\"seconds\": 0.25}");
+      ASSERT_EQ(notes.size(), 1u);
+      EXPECT_THAT(notes[0], AllOf(HasSubstr(path + " is damaged ("), HasSubstr("made anew")));
+      EXPECT_EQ(journal.measurement(3)->loss, measured.loss);
+      EXPECT_EQ(journal.kept("times"), "{\"seconds\":0.25}");
+      std::vector<std::string> more;
+      Journal again(damaged_folder, kJob, [&](const std::string& note) { more.push_back(note); });
+      KilledAfter nothing(again, 0);
+      EXPECT_EQ(candidates(tiny, nothing), whole);
+      EXPECT_EQ(more, std::vector<std::string>());
+      EXPECT_TRUE(again.measurement(3) && again.measurement(4));
+    }
+  }
+}
+
+// What is damaged between two looks of one run is named, never taken for the work it was.
+TEST(Journal, WhatIsDamagedUnderARunIsNamed) {
   Tiny tiny("llama2");
   const Folder folder;
   Journal journal(folder / "j", kJob);
   candidates(tiny, journal);
-  journal.save(3, MeterResult{1, 2, {1}, {2}});
-  const std::string stop = folder / "j/layers.0.o.safetensors", measurement = folder / "j/measure-000003.json";
-  const std::string whole = read_text_file(stop), number = read_text_file(measurement);
-  std::string flipped = whole;
-  flipped.back() = static_cast<char>(flipped.back() ^ 1);
-  for (const std::string& bytes : {flipped, whole.substr(0, whole.size() - 1), std::string()}) {
-    write_file_atomically(stop, bytes);
-    EXPECT_THAT(error_of([&] { journal.load("layers.0.o"); }), AllOf(HasSubstr(stop), HasSubstr("remove it")));
-  }
+  const std::string stop = folder / "j/layers.0.o.safetensors", whole = read_text_file(stop);
+  write_file_atomically(stop, whole.substr(0, whole.size() - 1));
+  EXPECT_THAT(error_of([&] { journal.load("layers.0.o"); }), AllOf(HasSubstr(stop), HasSubstr("same command again")));
   // What a candidate has lost decides which of them are measured.
   const size_t lost = whole.find("relative_error") + 20;
   std::string other = whole;
   other[lost] = other[lost] == '5' ? '6' : '5';
   write_file_atomically(stop, other);
-  EXPECT_THAT(error_of([&] { journal.list("layers.0.o"); }), AllOf(HasSubstr(stop), HasSubstr("remove it")));
-  write_file_atomically(stop, whole);
-  EXPECT_FALSE(journal.load("layers.0.o").empty());
-  std::string digit = number;
-  digit[number.find("\"kl\":") + 5] = '7';
-  for (const std::string& bytes : {number.substr(0, 9), std::string("5"), std::string("{\"kl\": \"x\"}"), digit}) {
-    write_file_atomically(measurement, bytes);
-    EXPECT_THAT(error_of([&] { journal.measurement(3); }), AllOf(HasSubstr(measurement), HasSubstr("remove it")));
-  }
-  journal.keep("times", "{\"seconds\": 0.25}");
-  EXPECT_EQ(journal.kept("times"), "{\"seconds\":0.25}");
-  const std::string times = folder / "j/times.json";
-  std::string slower = read_text_file(times);
-  slower[slower.find("0.25") + 2] = '7';
-  write_file_atomically(times, slower);
-  EXPECT_THAT(error_of([&] { journal.kept("times"); }), AllOf(HasSubstr(times), HasSubstr("remove it")));
+  EXPECT_THAT(error_of([&] { journal.list("layers.0.o"); }), HasSubstr(stop));
+}
+
+// A folder of a tuned plan: whole while it holds what was sealed, whatever stands beside that.
+TEST(Journal, FoldersAreSealedToo) {
+  const Folder folder;
+  std::vector<std::string> notes;
+  Journal journal(folder / "j", kJob, [&](const std::string& note) { notes.push_back(note); });
+  const std::string name = "tuned-0123456789abcdef-01234567", path = folder / "j/tuned-0123456789abcdef-01234567";
+  fs::create_directories(path);
+  write_file_atomically(path + "/config.json", "{}");
+  EXPECT_FALSE(journal.has_folder(name));  // killed before it was sealed
+  journal.seal_folder(name);
+  EXPECT_TRUE(journal.has_folder(name));
+  write_file_atomically(path + "/mine.txt", "dear to somebody");
+  EXPECT_TRUE(journal.has_folder(name));
+  EXPECT_EQ(notes.size(), 1u);
+  EXPECT_THAT(error_of([&] { journal.remove_folder(name); }), HasSubstr("mine.txt"));
+  EXPECT_EQ(read_text_file(path + "/mine.txt"), "dear to somebody");
+  EXPECT_FALSE(fs::exists(path + "/config.json"));
+  fs::remove(path + "/mine.txt");
+  EXPECT_FALSE(journal.has_folder(name));
+  journal.remove_folder(name);
+  EXPECT_FALSE(fs::exists(path));
 }
 
 // A second run of one output is told so before it has worked for nothing, and takes nothing from the first.
@@ -206,15 +267,69 @@ TEST(Journal, OneRunAtATimeHasIt) {
 // Killed while it is removed, a journal is whole or gone, and what is left of it goes with the next.
 TEST(Journal, IsRemovedAtOnce) {
   const Folder folder;
-  const std::string path = folder / "j", left = path + ".removed.999999999.tmp";
+  const std::string path = folder / "j", left = path + ".removed.999999999.fidelio.tmp";
   fs::create_directory(left);
   std::ofstream(left + "/measure-000001.json") << "{}";
   { const JournalLock lock(path); }
   EXPECT_FALSE(fs::exists(left));
-  const Journal journal(path, kJob);
-  fs::create_directory(path + "/sub");
-  Journal::remove(path);
+  Journal journal(path, kJob);
+  journal.begin_stage("int4");
+  journal.save(0, MeterResult{1, 2, {1}, {2}});
+  // Of a run that was killed within, and of a plan that it tuned.
+  std::ofstream(path + "/layers.0.qkv.safetensors.999999999.fidelio.tmp") << "half";
+  const std::string plan = path + "/tuned-0123456789abcdef-01234567";
+  for (const std::string& name : {plan, plan + ".removed.999999999.fidelio.tmp"}) {
+    fs::create_directories(name);
+    std::ofstream(name + "/model-00001-of-00002.safetensors") << "weights";
+  }
+  EXPECT_THAT(Journal::remove(path), testing::IsEmpty());
   EXPECT_TRUE(fs::is_empty(folder / "."));
+}
+
+// Whatever somebody has put into the folder of a journal is still there when the journal is not.
+TEST(Journal, WhatOthersPutThereStays) {
+  const Folder folder;
+  const std::string path = folder / "j", plan = path + "/plan-0123456789abcdef-01234567";
+  Journal journal(path, kJob);
+  journal.save(0, MeterResult{1, 2, {1}, {2}});
+  fs::create_directories(path + "/sub");
+  fs::create_directories(plan);
+  std::ofstream(plan + "/config.json") << "{}";
+  const std::vector<std::string> foreign = {"layers.0.qkv.safetensors.bak",
+                                            "measure-x.json",
+                                            "notes.json",
+                                            "notes.txt.123.tmp",
+                                            "plan-0123456789abcdef-01234567/mine.safetensors",
+                                            "sub",
+                                            "sub/job.json"};
+  for (const std::string& name : foreign)
+    if (name != "sub") std::ofstream(path + "/" + name) << "dear to somebody";
+  fs::create_symlink("/nowhere", path + "/link");
+  EXPECT_EQ(Journal::remove(path), (std::vector<std::string>{foreign[0], "link", foreign[1], foreign[2], foreign[3],
+                                                             foreign[4], foreign[5], foreign[6]}));
+  for (const std::string& name : foreign)
+    if (name != "sub") {
+      EXPECT_EQ(read_text_file(path + "/" + name), "dear to somebody") << name;
+    }
+  EXPECT_TRUE(fs::is_symlink(path + "/link"));
+  for (const std::string name : {"/job.json", "/measure-000000.json", "/plan-0123456789abcdef-01234567/config.json"})
+    EXPECT_FALSE(fs::exists(path + name)) << name;
+  EXPECT_THAT(error_of([&] { JournalLock{path}; }), HasSubstr("no journal does"));  // nor is it taken for one
+}
+
+// A job.json of somebody else is no journal's, and --fresh does not remove it.
+TEST(Journal, AnothersJobIsLeftAlone) {
+  const Folder folder;
+  for (const std::string text : {"{\"job\": \"painter\"}", "{\"model\": \"a\", \"options\": \"b\"}", "x"}) {
+    fs::remove_all(folder / "j");
+    fs::create_directory(folder / "j");
+    std::ofstream(folder / "j/job.json") << text;
+    for (const auto& use :
+         std::vector<std::function<void()>>{[&] { Journal(folder / "j", kJob); }, [&] { JournalLock{folder / "j"}; },
+                                            [&] { Journal::remove(folder / "j"); }})
+      EXPECT_THAT(error_of(use), HasSubstr("its job.json is not a journal's"));
+    EXPECT_EQ(read_text_file(folder / "j/job.json"), text);
+  }
 }
 
 // Measurements belong to their stage: a number means nothing in another, and is found again in its own.

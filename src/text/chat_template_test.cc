@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/test_support.h"
 
 namespace fidelio {
 namespace {
@@ -17,13 +18,6 @@ using ::testing::HasSubstr;
 
 class ChatFolder : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = ::testing::TempDir() + "chat_" + info->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
   void write(const std::string& name, const std::string& text) { std::ofstream(folder_ + "/" + name) << text; }
   std::string load_failure() {
     try {
@@ -37,7 +31,8 @@ class ChatFolder : public ::testing::Test {
     return token == "<end>" ? std::optional<int32_t>(5) : std::nullopt;
   }
 
-  std::string folder_;
+  const ScratchFolder scratch_;
+  const std::string folder_ = scratch_.path();
   const std::vector<ChatMessage> hello_ = {{"user", "hi"}};
 };
 

@@ -1,5 +1,6 @@
 #include "train/state.h"
 
+#include <filesystem>
 #include <set>
 
 #include "core/foreign/json.h"
@@ -69,6 +70,17 @@ void write_state(const std::string& path, std::vector<TensorToWrite> tensors, co
   WeightsHash hash;
   for (const TensorToWrite& t : tensors) hash.add(t);
   write_safetensors(path, tensors, {{"tuner", tuner}, {"sha256", seal(tuner, hash.hex())}});
+}
+
+std::string damage_of_state(const std::string& path) {
+  if (!std::filesystem::exists(path)) return "";
+  try {
+    const Safetensors file = Safetensors::open(path);
+    const std::string tuner = file.metadata().at("tuner");
+    return file.metadata().at("sha256") == seal(tuner, file.weights_sha256()) ? "" : "its SHA-256 differs";
+  } catch (const std::exception& e) {
+    return e.what();
+  }
 }
 
 Safetensors open_state(const std::string& path) {

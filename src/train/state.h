@@ -41,6 +41,8 @@ void add_weights(const TunedWeights& weights, std::vector<TensorToWrite>& tensor
 TunedWeights load_weights(const Safetensors& file, const Checkpoint& model, int layers);
 
 void write_state(const std::string& path, std::vector<TensorToWrite> tensors, const nlohmann::json& about);
+// "" where the file is not there or is whole; else why it cannot be what was written.
+std::string damage_of_state(const std::string& path);
 // Both throw Error naming the file if it is damaged, the second if it belongs to another job.
 Safetensors open_state(const std::string& path);
 nlohmann::json read_state(const Safetensors& file, const std::string& path, const nlohmann::json& job);

@@ -10,8 +10,10 @@
 #include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/foreign/units.h"
+#include "core/own_files.h"
 #include "engine/generate.h"
 #include "eval/report/table.h"
+#include "io/checkpoint_files.h"
 #include "quant/quantize_model.h"
 #include "runtime/dataset.h"
 #include "runtime/page_table.h"
@@ -225,12 +227,30 @@ bool is_our_copy(const std::string& copy) {
   }
 }
 
-// What would stop write_choice() is said before the work.
+// Whether a file is a choice that we wrote, and, with `copy`, one that names a copy.
+bool is_our_choice(const std::string& file, bool copy = false) {
+  try {
+    const nlohmann::json choice = read_json_object(file);
+    return choice.contains("draft") && choice.contains("weights_sha256") &&
+           (!copy || choice.contains("copy_weights_sha256"));
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// What would stop write_choice() is said before the work. It removes a choice and a copy of ours, and nothing else.
 void check_can_keep(const std::string& folder) {
+  const std::string choice = draft_choice_file(folder), copy = draft_folder(folder);
   check(fs::is_directory(folder), "{} is a file: a draft is kept in a model's folder", folder);
-  check(!fs::exists(draft_folder(folder)) || fs::exists(draft_choice_file(folder)) || is_our_copy(draft_folder(folder)),
-        "{} is there and is no draft of ours: move it", draft_folder(folder));
-  check_can_write({draft_choice_file(folder)});
+  check(!fs::exists(choice) || is_our_choice(choice), "{} is there and is no choice of ours: move or remove it",
+        choice);
+  const bool there = fs::exists(fs::symlink_status(copy));
+  check(!there || (!fs::is_symlink(copy) && (is_our_copy(copy) || is_our_choice(choice, true))),
+        "{} is there and is no draft of ours: move it", copy);
+  const std::vector<std::string> foreign = foreign_in(copy, is_checkpoint_file);
+  check(foreign.empty(), "{} holds {}, which is no part of a draft: move it", copy,
+        foreign.empty() ? "" : foreign.front());
+  check_can_write({choice});
 }
 
 // Both appear complete: the folder first, then the line that names it. The choice before stays until the copy is there.
@@ -244,7 +264,9 @@ void write_choice(const std::string& folder, const Checkpoint& model, const Draf
     report["copy_weights_sha256"] = Checkpoint::open(copy).weights_sha256();
   }
   fs::remove(draft_choice_file(folder));
-  remove_at_once(draft_folder(folder));
+  const std::vector<std::string> foreign = remove_ours(draft_folder(folder), is_checkpoint_file);
+  check(foreign.empty(), "{} holds {}, which is no part of a draft: move it", draft_folder(folder),
+        foreign.empty() ? "" : foreign.front());
   if (copied) fs::rename(copy, draft_folder(folder));
   write_file_atomically(draft_choice_file(folder), report.dump(1) + "\n");
 }

@@ -8,6 +8,7 @@
 #include "compress/tune/tune_data.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/standard_error.h"
 #include "io/checkpoint_write.h"
 
 namespace fidelio::app {
@@ -49,6 +50,7 @@ nlohmann::json CopyTuner::tune(const std::map<LinearId, FormatSpec>& formats,
   if (!state_.empty())  // a run that asks for something else finds nothing there
     how.state =
         state_ + "-" + sha256_hex(train::job_of(copy, model_.checkpoint, data(), how).dump()).substr(0, 8) + ".tuning";
+  put_aside_damaged_state(how.state, [](const std::string& text) { print_error(text + "\n"); });
   train::TuneResult result = run_tuner(copy, model_.checkpoint, data(), how, on_gpu(run_), runner_options(run_));
   for (auto& [id, weight] : weights) weight = std::move(result.weights.linears.at(id));
   if (!how.state.empty()) std::filesystem::remove(how.state);

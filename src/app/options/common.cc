@@ -184,9 +184,8 @@ void flush_output() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
   // What failed first may have been an earlier write, whose errno is gone; a pipe still says that nobody reads it.
   pollfd output = {STDOUT_FILENO, POLLOUT, 0};
-  if (::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0)
-    throw std::system_error(EPIPE, std::generic_category());
-  throw Error("cannot write to standard output");
+  const bool nobody_reads = ::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+  throw std::system_error(nobody_reads ? EPIPE : EIO, std::generic_category());
 }
 
 std::string folder_name(const std::string& folder) {

@@ -2,7 +2,11 @@
 
 #include <cmath>
 
+#include <filesystem>
+
 #include "core/hash.h"
+#include "core/standard_error.h"
+#include "eval/tasks/task_cache.h"
 
 namespace fidelio::app {
 namespace {
@@ -52,6 +56,10 @@ std::vector<std::vector<ItemResult>> TaskTarget::answers(const Half& half, const
         fmt::format("{} {} {} {} {} {} {} {} {}", half.asked.sha256, fmt::join(q.tasks, ","), q.limit, q.max_tokens,
                     fmt::join(q.stops, ","), q.plain, text_of(s), s.seed, change);
     const std::string file = fmt::format("{}/answers-{}-{}.jsonl", folder_, half.name, sha256_hex(asked).substr(0, 12));
+    if (std::filesystem::exists(file) && !TaskCache::is_one(file)) {  // its name is ours
+      print_error(fmt::format("{} is damaged: it is made anew\n", file));
+      std::filesystem::remove(file);
+    }
     runs.push_back(answer_questions(*runner_, model_, half.asked, questions_, s, file, change).results);
   }
   return runs;

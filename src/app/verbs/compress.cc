@@ -70,7 +70,7 @@ Job job_of(const CompressOptions& o) {
 // Of several outputs some may be there already, if a journal says that a run was interrupted.
 void check_outputs(const Job& job, const std::string& json) {
   check_output_name(job.out);  // of which several outputs are made
-  const bool begun = job.ear.size() > 1 && std::filesystem::exists(job.out + ".journal");
+  const bool begun = job.ear.size() > 1 && std::filesystem::exists(job.out + ".journal/job.json");
   const std::vector<std::string> outputs = job.outputs();
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!begun || !std::filesystem::exists(outputs[i])) check_new_folder(outputs[i]);

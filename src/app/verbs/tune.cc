@@ -10,7 +10,9 @@
 #include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/foreign/units.h"
+#include "core/own_files.h"
 #include "core/progress.h"
+#include "io/checkpoint_files.h"
 #include "io/checkpoint_write.h"
 #include "train/tune/tuner.h"
 
@@ -26,6 +28,7 @@ struct Tune {
   train::TuneOptions how;
   int64_t rounds = 1, settle_steps = 0;
   bool keep_outer = false, keep_dense = false;
+  bool own_state = false;  // its name is not the user's
 };
 
 train::Loss parse_loss(const std::string& name) {
@@ -154,8 +157,25 @@ struct Rounds {
   std::optional<Checkpoint> before;  // what the last round began with; what it left alone of that lies there
   train::TuneResult last;
   std::vector<nlohmann::json> reports;
-  std::vector<std::string> left;  // files and folders to remove once the output is there
+  std::vector<std::string> states, folders;  // to remove once the output is there
 };
+
+// Whether what an earlier run left is whole, which the first rank sees while the others wait. A folder with anything else in
+// it may be somebody's, and is refused below.
+void put_aside_damaged(const Tune& o, const std::string& state, const std::string& folder, const Ranks& ranks,
+                       const Say& say) {
+  if (ranks.first() && o.own_state) put_aside_damaged_state(state, say);
+  if (ranks.first() && std::filesystem::exists(folder) && foreign_in(folder, is_checkpoint_file).empty()) {
+    std::string damage;
+    try {
+      open_whole(folder);
+    } catch (const Error& error) {
+      damage = error.what();
+    }
+    if (!damage.empty()) put_aside(folder, damage, say);
+  }
+  ranks.gather({});
+}
 
 Rounds tune_in_rounds(const Tune& o, const std::vector<train::TuneOptions>& all, const Checkpoint& model,
                       const Checkpoint& source, const train::TuneData& data, const Ranks& ranks, Stages& stages,
@@ -167,15 +187,16 @@ Rounds tune_in_rounds(const Tune& o, const std::vector<train::TuneOptions>& all,
     const std::string folder = fmt::format("{}.round-{}", o.out, i + 1);
     const nlohmann::json job = train::job_of(from, source, data, all[i]);
     const bool last = i + 1 == all.size();
+    put_aside_damaged(o, all[i].state, last ? "" : folder, ranks, say);
     if (last || !std::filesystem::exists(folder)) {
       rounds.last = run_tuner(from, source, data, all[i], on_gpu(o.run), runner_options(o.run), ranks, say);
       if (!last && ranks.first())
         write_tuned(folder, from, rounds.last, {{"job", job}, {"report", report_of(rounds.last.report)}});
       ranks.gather({});  // all find it
     }
-    rounds.left.push_back(all[i].state);
+    rounds.states.push_back(all[i].state);
     if (last) break;
-    rounds.left.push_back(folder);
+    rounds.folders.push_back(folder);
     rounds.before = open_whole(folder);
     const nlohmann::json about = parse_json(rounds.before->provenance(), folder);
     check(about.value("job", nlohmann::json()) == job, "{} belongs to another run; remove it to begin again", folder);
@@ -191,7 +212,8 @@ void tune(Tune o, const Ranks& ranks) {
   if (!ranks.first()) set_progress_mode(ProgressMode::none);
   check_new_folder(o.out);
   o.out = without_slash(o.out);
-  if (o.how.state.empty()) o.how.state = o.out + ".tuning";
+  o.own_state = o.how.state.empty();
+  if (o.own_state) o.how.state = o.out + ".tuning";
   check_can_write({o.json, o.how.state, o.text.samples_file});
   o.how.loss = parse_loss(o.loss);
   o.how.outer = !o.keep_outer, o.how.dense = !o.keep_dense;
@@ -232,7 +254,10 @@ void tune(Tune o, const Ranks& ranks) {
   write_tuned(o.out, model, rounds.last, provenance_of(o, model, source, data, rounds.reports));
   add_card(o.out, source.texts());
   // They are needed until what they would lead to is there.
-  for (const std::string& path : rounds.left) remove_at_once(path);
+  for (const std::string& state : rounds.states) std::filesystem::remove(state);
+  for (const std::string& folder : rounds.folders)
+    for (const std::string& foreign : remove_ours(folder, is_checkpoint_file))
+      say(fmt::format("{} stays: it holds {}, which fidelio did not write", folder, foreign));
   write_json(o.json, report_of(o, rounds.reports));
   if (!quiet(o.json)) print(rounds.reports);
 }

@@ -3,8 +3,8 @@
 #include <filesystem>
 
 #include "compress/tune/run_tuner.h"
-#include "core/file.h"
 #include "core/hash.h"
+#include "train/state.h"
 
 namespace fidelio {
 
@@ -15,6 +15,7 @@ const train::TuneData& PlanTuner::data() {
   text.samples = job.tune_samples >= 0 ? job.tune_samples : train::default_samples(job.on_gpu);
   text.tokens = job.tune_tokens, text.held = std::min(text.held, (text.tokens + text.samples) / 8);
   text.samples_file = job.out + ".journal/samples.safetensors";
+  text.about_damaged = [&](const std::string& note) { journal_.note(note); };
   const World& w = desk_.world;
   data_ = tune_data_of(desk_.calibration_documents, text, {w.source, w.tokenizer, w.chat, w.make_runner}, job.serving,
                        job.on_gpu, job.context, job.seed);
@@ -31,16 +32,23 @@ PlanTuner::Tuned PlanTuner::tune(const std::string& name, const std::map<LinearI
   // A run that asks for other steps or text finds nothing here.
   const std::string key =
       name + "-" + sha256_hex(fmt::format("{} {} {} {}", how.steps, how.windows, how.seed, data().sha256)).substr(0, 8);
-  const std::string before = job.out + ".journal/plan-" + key, after = job.out + ".journal/tuned-" + key;
-  how.state = after + ".tuning";
+  const std::string before = "plan-" + key, after = "tuned-" + key, journal = job.out + ".journal/";
+  how.state = journal + after + ".tuning";
+  // A folder that was damaged since it was written goes, and is written anew.
   const auto write = [&](const std::string& folder, const std::map<LinearId, LinearWeight>& all,
                          const nlohmann::json& about) {
+    journal_.remove_folder(folder);
     write_checkpoint(
-        folder, desk_.source, formats, [&](LinearId id) { return all.at(id); }, about);
+        journal + folder, desk_.source, formats, [&](LinearId id) { return all.at(id); }, about);
+    journal_.seal_folder(folder);
   };
-  if (!std::filesystem::exists(after)) {
-    if (!std::filesystem::exists(before)) write(before, weights, nlohmann::json::object());
-    const Checkpoint model = open_whole(before);
+  if (!journal_.has_folder(after)) {
+    if (!journal_.has_folder(before)) write(before, weights, nlohmann::json::object());
+    const Checkpoint model = open_whole(journal + before);
+    if (const std::string damage = train::damage_of_state(how.state); !damage.empty()) {
+      journal_.note(fmt::format("{} is damaged ({}): it is made anew", how.state, damage));
+      std::filesystem::remove(how.state);
+    }
     const train::TuneResult result = run_tuner(model, desk_.source, data(), how, job.on_gpu, job.serving);
     const train::TuneReport& r = result.report;
     write(after, result.weights.linears,
@@ -51,9 +59,9 @@ PlanTuner::Tuned PlanTuner::tune(const std::string& name, const std::map<LinearI
            {"kl_after", r.kl_after},
            {"codes_moved", r.moved}});
     std::filesystem::remove(how.state);
-    remove_at_once(before);
+    journal_.remove_folder(before);
   }
-  const Checkpoint& made = read_.emplace_back(open_whole(after));
+  const Checkpoint& made = read_.emplace_back(open_whole(journal + after));
   Tuned tuned;
   for (const auto& [id, weight] : weights) tuned.weights.emplace(id, made.linear(id));
   tuned.about = nlohmann::json::parse(made.provenance());

@@ -10,7 +10,7 @@ namespace fidelio {
 
 class PlanTuner {
  public:
-  explicit PlanTuner(Desk& desk) : desk_(desk) {}
+  PlanTuner(Desk& desk, Journal& journal) : desk_(desk), journal_(journal) {}
 
   struct Tuned {
     std::map<LinearId, LinearWeight> weights;  // those that were given
@@ -25,6 +25,7 @@ class PlanTuner {
  private:
   const train::TuneData& data();
   Desk& desk_;
+  Journal& journal_;
   std::optional<train::TuneData> data_;
   std::vector<Checkpoint> read_;  // what weights of this are views into
 };

@@ -1,6 +1,12 @@
 #include "compress/tune/run_tuner.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+
+#include "core/file.h"
 #include "core/progress.h"
+#include "train/state.h"
 
 namespace fidelio {
 
@@ -26,6 +32,24 @@ Checkpoint open_whole(const std::string& folder) {
   } catch (const std::exception& e) {
     throw Error("{} is damaged ({}): remove it, and it is made again", folder, e.what());
   }
+}
+
+void put_aside(const std::string& path, const std::string& why, const std::function<void(const std::string&)>& say) {
+  const std::string aside = path + ".damaged";
+  check(!std::filesystem::exists(aside), "{} is damaged ({}), and {} is there already: remove both to begin again",
+        path, why, aside);
+  std::filesystem::rename(path, aside);
+  say(fmt::format("{} is damaged ({}): it is now {}, and is made anew", path, why, aside));
+}
+
+void put_aside_damaged_state(const std::string& state, const std::function<void(const std::string&)>& say) {
+  const std::string damage = train::damage_of_state(state);
+  if (damage.empty()) return;
+  // A file that never was a state is somebody's, and is refused where it is read.
+  const auto file = MappedFile::open(state);
+  const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
+                              std::min<size_t>(file->bytes().size(), 64));
+  if (text.empty() || text.find("\"__metadata__\"") != text.npos) put_aside(state, damage, say);
 }
 
 }  // namespace fidelio

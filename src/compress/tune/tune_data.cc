@@ -69,7 +69,13 @@ Windows samples_of(const TuneText& text, const TuneSource& from, const RunnerOpt
   const nlohmann::json job = {{"source", source.weights_sha256()}, {"text", read.sha256}, {"tokens", text.tokens},
                               {"samples", text.samples},           {"context", context},  {"seed", seed}};
   // What one rank finds and another does not, all write anew.
-  const auto kept = read_samples(text.samples_file, job, source.config().v);
+  std::optional<Windows> kept;
+  try {
+    kept = read_samples(text.samples_file, job, source.config().v);
+  } catch (const Error& error) {
+    if (!text.about_damaged) throw;
+    text.about_damaged(fmt::format("{}: it is made anew", error.what()));
+  }
   const auto found = ranks.gather({kept ? 1.0 : 0.0});
   if (std::all_of(found.begin(), found.end(), [](const auto& of_rank) { return of_rank[0] != 0; })) return *kept;
   const Windows written = sample_sequences(from.make_runner, serving, read.sequences, text.samples, context, seed,

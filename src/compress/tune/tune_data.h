@@ -18,6 +18,8 @@ namespace fidelio {
 struct TuneText {
   int64_t tokens = 524288, samples = -1, held = 8192;  // samples: train::default_samples
   std::string samples_file;                            // "": they are not kept
+  // Given where the file's name is ours: one that holds something else is then said so, and written anew.
+  std::function<void(const std::string&)> about_damaged{};
 };
 
 // Who writes the samples, and how text becomes its tokens.

@@ -1,6 +1,7 @@
 // What strangers' files may do to core: JSON, files that are none, text that a terminal obeys, and writers that die.
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include "core/file.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/json.h"
+#include "core/own_files.h"
 #include "core/test_support.h"
 
 namespace fidelio {
@@ -180,8 +182,9 @@ TEST_F(HostileFile, LeftoversOfTheDeadGoWithTheNextWriter) {
   });
   ASSERT_EQ(names().size(), 2u);
   // What only looks like a leftover stays: another target's, a living process's, one without a number.
-  const std::vector<std::string> kept = {"out.json." + std::to_string(::getppid()) + ".tmp", "out.json.x.tmp",
-                                         "out.json2.999999999.tmp"};
+  const std::vector<std::string> kept = {"out.json." + std::to_string(::getppid()) + ".fidelio.tmp",
+                                         "out.json.x.fidelio.tmp", "out.json2.999999999.fidelio.tmp",
+                                         "out.json.999999999.tmp"};
   for (const std::string& name : kept) write_file_atomically((folder_ / name).string(), "");
   write_file_atomically(file, "whole");
   TemporaryFolder(folder).commit();
@@ -189,6 +192,81 @@ TEST_F(HostileFile, LeftoversOfTheDeadGoWithTheNextWriter) {
   expected.insert(expected.end(), {"out", "out.json"});
   std::sort(expected.begin(), expected.end());
   EXPECT_EQ(names(), expected);
+}
+
+// With no descriptor to spare but the one that the folder itself holds, which would not do for folders one inside the other.
+TEST_F(HostileFile, NothingIsLeftWhereDescriptorsAreFew) {
+  const std::string target = (folder_ / "out").string();
+  for (const int spare : {0, 1, 2, 3}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const rlimit few = {64, 64};
+      ::setrlimit(RLIMIT_NOFILE, &few);
+      bool written = true, refused = false;
+      try {
+        TemporaryFolder out(target);
+        std::filesystem::create_directories(out.path() + "/a/b/c");
+        write_file_atomically(out.path() + "/a/b/c/file", "text");
+        std::vector<int> taken;
+        for (int fd; (fd = ::dup(2)) >= 0;) taken.push_back(fd);
+        for (int i = 0; i < spare; ++i) ::close(taken[static_cast<size_t>(i)]);
+        write_file_atomically(out.path() + "/more", "text");
+      } catch (const Error&) {
+        written = false;
+      }
+      while (::dup(2) >= 0) {
+      }
+      try {
+        TemporaryFolder again(target);
+      } catch (const Error&) {
+        refused = true;
+      }
+      ::_exit(written == (spare > 0) && refused ? 0 : 9);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(WEXITSTATUS(status), 0) << spare;
+    EXPECT_THAT(names(), testing::IsEmpty()) << spare;
+  }
+}
+
+TEST_F(HostileFile, OnlyWhatIsOursIsRemoved) {
+  const OwnNames ours = [](const std::string& name) { return name == "a" || name == "b" || name == "b/c"; };
+  const std::string folder = (folder_ / "out").string();
+  const auto put = [&](const std::string& name) {
+    std::filesystem::create_directories(std::filesystem::path(folder + "/" + name).parent_path());
+    write_file_atomically(folder + "/" + name, name);
+  };
+  EXPECT_THAT(remove_ours(folder, ours), testing::IsEmpty());  // not there
+  for (const std::string name : {"a", "b/c", "b/c.999999999.fidelio.tmp"}) put(name);
+  EXPECT_THAT(foreign_in(folder, ours), testing::IsEmpty());
+  EXPECT_THAT(remove_ours(folder, ours), testing::IsEmpty());
+  EXPECT_THAT(names(), testing::IsEmpty());
+  for (const std::string name : {"a", "b/c", "b/d", "e/a", "c.999999999.fidelio.tmp"}) put(name);
+  const std::vector<std::string> foreign = {"b/d", "c.999999999.fidelio.tmp", "e", "e/a"};
+  EXPECT_EQ(remove_ours(folder, ours), foreign);
+  EXPECT_EQ(foreign_in(folder, ours), foreign);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/a") || std::filesystem::exists(folder + "/b/c"));
+  // Through a link, the folder that it names; the link is somebody's.
+  const std::string real = (folder_ / "real").string();
+  std::filesystem::rename(folder, real);
+  write_file_atomically(real + "/a", "a");
+  std::filesystem::create_directory_symlink(real, folder);
+  EXPECT_EQ(remove_ours(folder, ours), foreign);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder));
+  EXPECT_FALSE(std::filesystem::exists(real + "/a"));
+}
+
+TEST_F(HostileFile, FinishedOutputsAreThoseThatAreThere) {
+  const std::string folder = (folder_ / "out").string(), file = (folder_ / "a.json").string();
+  write_file_atomically(file, "");
+  write_file_atomically((folder_ / "gone").string(), "");
+  std::filesystem::remove(folder_ / "gone");
+  TemporaryFolder(folder).commit();
+  std::vector<std::string> here;
+  for (const std::string& name : finished_outputs())
+    if (name.starts_with(folder_.string())) here.push_back(name);
+  EXPECT_EQ(here, (std::vector<std::string>{folder, file}));
 }
 
 TEST_F(HostileFile, NothingIsBegunOrFinishedAfterTheEnd) {

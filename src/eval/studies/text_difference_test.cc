@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/test_support.h"
 #include "runtime/fake_runner.h"
 
 namespace fidelio {
@@ -119,9 +120,8 @@ TEST_F(TextDifferences, Refusals) {
 }
 
 TEST(AnswerFiles, TextsByIdAndBadLines) {
-  const std::string folder = FIDELIO_BINARY_DIR "/text_difference_test";
-  std::filesystem::create_directories(folder);
-  const std::string path = folder + "/answers.jsonl";
+  const ScratchFolder folder;
+  const std::string path = folder.path() + "/answers.jsonl";
   const auto refusal = [&](const std::string& text) -> std::string {
     write_file_atomically(path, text);
     try {

@@ -4,48 +4,89 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/foreign/json.h"
+#include "core/hash.h"
+#include "core/standard_error.h"
 
 namespace fidelio {
 
 using nlohmann::json;
 
+namespace {
+
+constexpr std::string_view kBeginning = R"({"settings":)";
+
+std::string sealed(json line) {
+  line["sha256"] = sha256_hex(line.dump());
+  return line.dump() + "\n";
+}
+
+// The line as it was written, without its seal; null where it is something else now.
+json unsealed(std::string_view text, const std::string& path) {
+  try {
+    json line = parse_json(text, path);
+    const std::string seal = line.at("sha256");
+    line.erase("sha256");
+    return sha256_hex(line.dump()) == seal ? line : json();
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+// Without what a crash left of the last.
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1))
+    lines.push_back(text.substr(0, end));
+  return lines;
+}
+
+}  // namespace
+
+bool TaskCache::is_one(const std::string& path) {
+  const std::string text = read_text_file(path);
+  const auto lines = lines_of(text);
+  return text.empty() || (!lines.empty() && unsealed(lines.front(), path).contains("settings"));
+}
+
 TaskCache::TaskCache(const std::string& path, const json& settings) : path_(path) {
   std::string text;
-  if (std::filesystem::exists(path)) {
-    text = read_text_file(path);
-    // Before anything is cut off: what does not begin as these files do is somebody else's.
-    const std::string_view beginning = R"({"settings":)";
-    const size_t known = std::min(text.size(), beginning.size());
-    check(std::string_view(text).substr(0, known) == beginning.substr(0, known),
-          "{} is not a file of task results: name another", path);
-    text.resize(text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1);
-    std::filesystem::resize_file(path, text.size());
-  }
-  bool first = true;
-  for (size_t begin = 0; begin < text.size(); first = false) {
-    const size_t end = text.find('\n', begin);
-    const json line = parse_json(std::string_view(text).substr(begin, end - begin), path);
-    begin = end + 1;
-    check(line.is_object() && (first ? line.contains("settings") : line.contains("key")),
-          "{} is not a file of task results: name another", path);
-    if (first)
+  if (std::filesystem::exists(path)) text = read_text_file(path);
+  // Before anything is left out: what does not begin as these files do is somebody else's.
+  const size_t known = std::min(text.size(), kBeginning.size());
+  check(std::string_view(text).substr(0, known) == kBeginning.substr(0, known),
+        "{} is not a file of task results: name another", path);
+  const std::vector<std::string_view> lines = lines_of(text);
+  std::string whole;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const json line = unsealed(lines[i], path);
+    if (i == 0) {
+      check(line.contains("settings"),
+            "{} is damaged, or of an earlier fidelio: its first line; name another or remove it", path);
       check(line["settings"] == settings,
             "{} holds results of other settings ({} there, {} here): name another file or remove it", path,
             line["settings"].dump(), settings.dump());
-    else
+    } else if (line.contains("key")) {
       known_.emplace(line["key"].get<std::string>(), parse_item_result(line));
+    } else {
+      continue;
+    }
+    whole += std::string(lines[i]) + "\n";
   }
+  if (const auto kept = static_cast<size_t>(std::count(whole.begin(), whole.end(), '\n')); kept < lines.size())
+    print_error(fmt::format("{} of {} results in {} are damaged: these questions are asked again\n",
+                            lines.size() - kept, lines.size() - 1, path));
+  if (whole.empty()) whole = sealed(json{{"settings", settings}});
+  if (whole != text) write_file_atomically(path, whole);
   file_.reset(std::fopen(path.c_str(), "a"));
   check(file_ != nullptr, "{} cannot be written: {}", path, std::strerror(errno));
-  if (first) {
-    append(json{{"settings", settings}}.dump() + "\n");
-  }
 }
 
 const ItemResult* TaskCache::find(const std::string& key) const {
@@ -56,7 +97,7 @@ const ItemResult* TaskCache::find(const std::string& key) const {
 void TaskCache::add(const std::string& key, const ItemResult& result) {
   json line = to_json(result);
   line["key"] = key;
-  append(line.dump() + "\n");
+  append(sealed(std::move(line)));
 }
 
 void TaskCache::append(const std::string& text) {

@@ -1,5 +1,6 @@
 // The results of a run as a JSONL file that grows: a first line with the settings, then one result a line, written out
-// as it comes. What a crash leaves of a last line is cut off when the file is opened again.
+// as it comes, each with a SHA-256 of what it holds. What a crash leaves of a last line, and lines that were damaged, are
+// left out when the file is opened again: those questions are asked anew.
 #pragma once
 #include <cstdio>
 #include <memory>
@@ -15,6 +16,8 @@ class TaskCache {
   // `settings` is everything a result depends on. Throws Error if the file exists with other settings, is no such file,
   // or cannot be written.
   TaskCache(const std::string& path, const nlohmann::json& settings);
+  // Whether a file begins as these do, with settings that are what was written.
+  static bool is_one(const std::string& path);
 
   const ItemResult* find(const std::string& key) const;
   void add(const std::string& key, const ItemResult& result);

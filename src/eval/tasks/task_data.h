@@ -21,7 +21,7 @@ enum class Match : uint8_t {
   exact,         // the text, stripped
   after_marker,  // the number after the last `pattern`, e.g. "####"
   last_number,   // the last number in the text
-  regex,         // the first group (or all) of the last match of `pattern` (ECMAScript)
+  regex,         // the first group (or all) of the last match of `pattern` (Python's)
   boxed,         // the contents of the last \boxed{...}, compared after removing what does not change a formula
 };
 

@@ -19,11 +19,6 @@ using testing::HasSubstr;
 
 class TaskFiles : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = FIDELIO_BINARY_DIR "/task_data_test";
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
   TaskSet read(const std::string& text) {
     write_file_atomically(folder_ + "/tasks.jsonl", text);
     return read_tasks(folder_ + "/tasks.jsonl");
@@ -36,7 +31,8 @@ class TaskFiles : public testing::Test {
     }
     return "accepted";
   }
-  std::string folder_;
+  const ScratchFolder scratch_;
+  const std::string folder_ = scratch_.path();
 };
 
 TEST_F(TaskFiles, BundledQuestions) {
@@ -240,7 +236,24 @@ TEST(TaskScore, Extraction) {
   EXPECT_THROW(extract_answer("x", Match::regex, "("), Error);
 }
 
-// A model that writes digits until it is stopped took the stack of std::regex, which read numbers before.
+// What a model writes until it is stopped is read in bounded time and memory, whatever it is, and so is what is no text.
+TEST(TaskScore, PatternsAreBoundedInTheAnswer) {
+  const std::string pattern = "(true|false|(?:answer|solution|option|ending)[1-5])";
+  for (const std::string& filler :
+       {std::string("a"), std::string("answer"), std::string("option6 "), std::string("\n")})
+    EXPECT_EQ(extract_answer(repeated(filler, 200'000) + "answer3" + repeated(filler, 100'000), Match::regex, pattern),
+              "answer3");
+  EXPECT_EQ(extract_answer(repeated("x", 500'000), Match::regex, "(\\w+)"), std::string(500'000, 'x'));
+  EXPECT_EQ(extract_answer("answer1 \xf0\x9f", Match::regex, pattern), "answer1");
+  EXPECT_EQ(extract_answer("one\ntwo\n", Match::regex, "^(\\w+)"), "one");  // of the text, not of a line
+  EXPECT_EQ(extract_answer("one\ntwo\n", Match::regex, "(\\w+)$"), "two");
+  EXPECT_EQ(extract_answer("B C", Match::regex, "(A)|[BC]"), "");  // of a group that took no part
+  EXPECT_EQ(extract_answer("ab", Match::regex, "x*"), "");
+  EXPECT_THAT(message_of_hostile(0, [] { extract_answer(repeated("a", 60'000), Match::regex, "[^b]*b"); }),
+              HasSubstr("[^b]*b"));
+}
+
+// Of any length.
 TEST(TaskScore, NumbersMayBeOfAnyLength) {
   const std::string digits(1'000'000, '7');
   EXPECT_EQ(extract_answer(digits, Match::last_number, ""), digits);

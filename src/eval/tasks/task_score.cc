@@ -1,11 +1,14 @@
 #include "eval/tasks/task_score.h"
 
 #include <algorithm>
-#include <regex>
 #include <string_view>
 #include <vector>
 
 #include "core/error.h"
+#include "core/foreign/foreign_text.h"
+#include "core/foreign/limits.h"
+#include "text/tokenizer/pattern.h"
+#include "text/tokenizer/unicode.h"
 
 namespace fidelio {
 namespace {
@@ -27,8 +30,7 @@ std::string plain_number(std::string text) {
   return text;
 }
 
-// The number that begins here, as -$1,234.50, or nothing. By hand, as std::regex calls itself once a character and a model
-// may write digits until it is stopped.
+// The number that begins here, as -$1,234.50, or nothing. A model may write digits until it is stopped.
 std::string_view number_at(std::string_view text, size_t at) {
   const auto digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
   size_t end = at;
@@ -51,11 +53,10 @@ std::vector<std::string_view> numbers_in(std::string_view text) {
   return all;
 }
 
-std::string last_match(const std::string& text, const std::regex& pattern) {
-  std::string found;
-  for (std::sregex_iterator i(text.begin(), text.end(), pattern), end; i != end; ++i)
-    found = i->size() > 1 ? (*i)[1].str() : i->str();
-  return found;
+std::string last_match(const std::string& text, const std::string& pattern) {
+  Meter meter(fmt::format("the regular expression '{}' on an answer of {} bytes", foreign(pattern), text.size()));
+  const std::string valid = tokenization::replace_ill_formed_utf8(text);  // a model may stop within a character
+  return std::string(tokenization::TextPattern::python(pattern).last(valid, meter).value_or(""));
 }
 
 // The contents of the last \boxed{...}, braces balanced.
@@ -130,11 +131,7 @@ std::string extract_answer(std::string_view answer_text, Match match, const std:
       return numbers.empty() ? "" : normalised(std::string(numbers.front()), match);
     }
     default:
-      try {
-        return without_spaces_around(last_match(text, std::regex(pattern)));
-      } catch (const std::regex_error& e) {
-        throw Error("\"{}\" is no regular expression: {}", pattern, e.what());
-      }
+      return without_spaces_around(last_match(text, pattern));
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/test_support.h"
 #include "runtime/fake_runner.h"
 
 namespace fidelio {
@@ -178,9 +179,6 @@ TEST(Tasks, CountsThinking) {
 class CachedTasks : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = FIDELIO_BINARY_DIR "/tasks_test";
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
     options_.max_tokens = 6;
     options_.cache = folder_ + "/results.jsonl";
     options_.model_identity = "fake";
@@ -189,7 +187,8 @@ class CachedTasks : public testing::Test {
     return run_tasks({&runner, &task_tokenizer(), chat_prompt(task_tokenizer(), chat())}, questions(questions_count),
                      options_);
   }
-  std::string folder_;
+  const ScratchFolder scratch_;
+  const std::string folder_ = scratch_.path();
   TaskOptions options_;
 };
 

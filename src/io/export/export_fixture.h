@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/rng.h"
+#include "core/test_support.h"
 #include "io/export/export.h"
 #include "io/hf_config.h"
 
@@ -53,11 +54,7 @@ inline json llama_config() {
 
 class ExportTest : public testing::Test {
  protected:
-  ExportTest() : root_(FIDELIO_BINARY_DIR "/io_test_export") {
-    std::filesystem::remove_all(root_);
-    std::filesystem::create_directories(root_ + "/source");
-  }
-  ~ExportTest() override { std::filesystem::remove_all(root_); }
+  ExportTest() { std::filesystem::create_directories(root_ + "/source"); }
 
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(root_ + "/source/" + name, std::ios::binary) << text;
@@ -133,7 +130,8 @@ class ExportTest : public testing::Test {
     return "accepted";
   }
 
-  std::string root_;
+  const ScratchFolder scratch_;
+  const std::string root_ = scratch_.path();
   Rng rng_{7, 0};
 };
 

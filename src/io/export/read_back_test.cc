@@ -511,8 +511,8 @@ void complete_merges(json& model) {
 
 // A tokenizer that went into a GGUF's keys and came out of them splits text as before.
 TEST(GgufTokenizer, SplitsAsTheOneItWasMadeFrom) {
-  const std::string data = FIDELIO_SOURCE_DIR "/src/text/testdata/tokenizer_",
-                    folder = FIDELIO_BINARY_DIR "/io_test_tok";
+  const ScratchFolder scratch;
+  const std::string data = FIDELIO_SOURCE_DIR "/src/text/testdata/tokenizer_", folder = scratch.path() + "/model";
   for (const std::string name : {"llama2", "llama3", "qwen"}) {
     SCOPED_TRACE(name);
     json file = json::parse(read_text_file(data + name + ".json"));
@@ -594,14 +594,14 @@ TEST(GgufTokenizer, KnowsEndsOfAnswersByTheirText) {
   const TextFiles texts("original", {{"tokenizer.json", tokenizer.dump()}});
   exporting::GgufKeys keys;
   exporting::put_tokenizer(keys, texts, Tokenizer::load(texts).vocab_size(), *expected.begin());
-  const std::string path = FIDELIO_BINARY_DIR "/io_test_ends.gguf";
+  const ScratchFolder scratch;
+  const std::string path = scratch.path() + "/ends.gguf";
   std::string bytes = "GGUF";
   exporting::append_u32(bytes, 3);
   exporting::append_u64(bytes, 0);
   exporting::append_u64(bytes, keys.count());
   write_file_atomically(path, bytes + keys.bytes());
   const json read = json::parse(gguf::tokenizer_files(*gguf::File::open(path)).at("generation_config.json"));
-  std::filesystem::remove(path);
   EXPECT_EQ(read["eos_token_id"], json(expected));
 }
 

@@ -30,7 +30,8 @@ void read_logit_bias(const Fields& fields, int64_t vocabulary, std::map<int32_t,
   if (value->size() > kMaxBiases) fields.refuse("logit_bias", fmt::format("at most {} tokens", kMaxBiases));
   for (const auto& [key, amount] : value->items()) {
     const bool digits = !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
-    if (!digits || std::stoll(key) >= vocabulary)
+    const bool twice = key.size() > 1 && key[0] == '0';  // 7 and 07 would be one token
+    if (!digits || twice || std::stoll(key) >= vocabulary)
       fields.refuse("logit_bias", fmt::format("token ids from 0 to {}", vocabulary - 1));
     if (!amount.is_number() || !(std::abs(amount.get<double>()) <= 100))
       fields.refuse("logit_bias", "numbers from -100 to 100");

@@ -56,7 +56,7 @@ struct FreeRegion {
 }  // namespace
 
 struct TextPattern::Compiled {
-  explicit Compiled(const std::string& expression) : source(expression) {
+  Compiled(const std::string& expression, OnigSyntaxType* syntax) : source(expression) {
     // Compiling touches Oniguruma's global tables; searching does not.
     static std::mutex mutex;
     std::lock_guard lock(mutex);
@@ -73,9 +73,8 @@ struct TextPattern::Compiled {
           "open length, so that one match could take time quadratic in the text; no published tokenizer does",
           foreign(source));
     OnigErrorInfo info;
-    // ONIG_SYNTAX_DEFAULT and no options, as Hugging Face compiles them.
     int code = onig_new(&program, bytes(source.data()), bytes(source.data() + source.size()), ONIG_OPTION_NONE,
-                        ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
+                        ONIG_ENCODING_UTF8, syntax, &info);
     check(code == ONIG_NORMAL, "the regular expression '{}' does not compile: {}", foreign(source),
           reason(code, &info));
   }
@@ -96,7 +95,14 @@ TextPattern TextPattern::literal(std::string text) {
 
 TextPattern TextPattern::regex(const std::string& expression) {
   TextPattern pattern;
-  pattern.regex_ = std::make_shared<const Compiled>(expression);
+  // No options, as Hugging Face compiles them.
+  pattern.regex_ = std::make_shared<const Compiled>(expression, ONIG_SYNTAX_DEFAULT);
+  return pattern;
+}
+
+TextPattern TextPattern::python(const std::string& expression) {
+  TextPattern pattern;
+  pattern.regex_ = std::make_shared<const Compiled>(expression, ONIG_SYNTAX_PYTHON);
   return pattern;
 }
 
@@ -153,6 +159,14 @@ class TextPattern::Search {
       }
       if (at >= text_.size()) return false;
     }
+  }
+
+  // Of what next() found: the first group, empty where it took no part, or all of it where there are none.
+  std::string_view group() const {
+    const int which = region_->num_regs > 1 ? 1 : 0;
+    if (region_->beg[which] < 0) return {};
+    const auto begin = static_cast<size_t>(region_->beg[which]);
+    return text_.substr(begin, static_cast<size_t>(region_->end[which]) - begin);
   }
 
  private:
@@ -228,6 +242,20 @@ void TextPattern::find_regex(std::string_view text, std::vector<TextSpan>& spans
     from = match_end;
   }
   if (covered != text.size()) spans.push_back({covered, text.size(), false});
+}
+
+std::optional<std::string_view> TextPattern::last(std::string_view text, Meter& meter) const {
+  Search search(*regex_, text, meter);
+  std::optional<std::string_view> found;
+  size_t begin = 0, end = 0;
+  for (size_t from = 0; from <= text.size() && search.next(from, &begin, &end);) {
+    found = search.group();
+    from = end;
+    if (begin != end) continue;
+    ++from;  // nothing was matched: look again one character further
+    while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) ++from;
+  }
+  return found;
 }
 
 void TextPattern::find(std::string_view text, std::vector<TextSpan>& spans, Meter& meter) const {

@@ -1,6 +1,8 @@
-// A text pattern of a tokenizer file, literal or Oniguruma regular expression, and the cuts made with it.
+// A text pattern of a tokenizer file, literal or Oniguruma regular expression, and the cuts made with it. Other regular
+// expressions over text that somebody else wrote have the same bounds.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,12 +22,17 @@ class TextPattern {
  public:
   static TextPattern literal(std::string text);             // throws Error if empty
   static TextPattern regex(const std::string& expression);  // throws Error with Oniguruma's reason
+  // The same as Python reads it: ^ and $ are the ends of the text, not of its lines.
+  static TextPattern python(const std::string& expression);
 
   // Writes spans that cover `text` (valid UTF-8) without gap or overlap, matches being non-overlapping from the left. A
   // regular expression may match nothing (an empty span) anywhere but right after another match. An expression can be
   // made to look at much of the text at every place of it, so whatever one match takes beyond a few dozen steps is paid
   // to `meter`; throws Error when that is empty or one match needs more than any published expression does.
   void find(std::string_view text, std::vector<TextSpan>& spans, Meter& meter) const;
+  // The first group of a regular expression's last match, or all of that where there are no groups; nothing without a
+  // match. Text and bounds as above.
+  std::optional<std::string_view> last(std::string_view text, Meter& meter) const;
 
  private:
   struct Compiled;

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/hash.h"
+#include "core/test_support.h"
 #include "text/tokenizer/unicode.h"
 
 namespace fidelio {
@@ -292,8 +293,8 @@ TEST(Tokenizer, LongWordsTakeNoQuadraticTime) {
 }
 
 TEST(Tokenizer, ReadsTheConfigBesideIt) {
-  const auto folder = std::filesystem::path(::testing::TempDir()) / "tokenizer_test_config";
-  std::filesystem::create_directories(folder);
+  const ScratchFolder scratch;
+  const std::filesystem::path folder = scratch.path();
   auto load = [&](const std::string& config) {
     std::ofstream(folder / "tokenizer.json") << small_tokenizer().dump();
     std::ofstream(folder / "tokenizer_config.json") << config;
@@ -324,7 +325,6 @@ TEST(Tokenizer, ReadsTheConfigBesideIt) {
   EXPECT_THROW(load(R"({"added_tokens_decoder": [7]})"), Error);
   EXPECT_THROW(load(R"({"eos_token": 7})"), Error);
   EXPECT_THROW(load("{"), Error);
-  std::filesystem::remove_all(folder);
   try {
     Tokenizer::load(folder.string());
     FAIL() << "loaded a folder that does not exist";

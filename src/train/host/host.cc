@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/tensor.h"
+#include "train/host/blas.h"
 #include "train/host/host_math.h"
 
 namespace fidelio::train {
@@ -16,7 +17,7 @@ constexpr int64_t kColumns = 64;      // of a job that sums over rows
 
 template <typename T>
 Host<T>::Host(int threads) : pool_(std::make_unique<ThreadPool>(threads)) {
-  use_single_threaded_blas();
+  load_blas(pool_->threads());
 }
 
 template <typename T>
