@@ -182,7 +182,7 @@ const std::vector<BadInput> kBadInputs = {
     {"StandardOutputFull", "standard output on a full disk", "", "fidelio inspect model --json - > /dev/full", 1, {"standard output"}},
     {"ParentMissing", "an output folder in one that is not there", "", "fidelio quantize model --method rtn --format int4g32 -o new/out", 1, {"new/out"}},
     {"FileTooLarge", "a file larger than allowed (`ulimit -f 600`)", "", "fidelio quantize model --method rtn --format int8g32 -o out", 1, {"out", "File too large"}, "ulimit -f 600;"},
-    {"DiskFull", "a full disk (a tmpfs of 600 kB)", "mkdir full", "fidelio quantize model --method rtn --format int8g32 -o full/out", 1, {"full/out", "are free thereeft"}, "mount -t tmpfs -o size=600k none full &&"},
+    {"DiskFull", "a full disk (a tmpfs of 600 kB)", "mkdir full", "fidelio quantize model --method rtn --format int8g32 -o full/out", 1, {"full/out", "are free there"}, "mount -t tmpfs -o size=600k none full &&"},
 };
 // clang-format on
 

@@ -33,7 +33,11 @@ TEST(Draft, MeasuresEveryKindAndKeepsTheFastestForAuto) {
   const TestFolder folder;
   run_well(folder, "fidelio quantize " + kModel + " --method rtn --format int8g64zs8 -o q");
   const auto before = entries(folder / "q");
-  run_well(folder, kChoose + " --dry-run");
+  // A table without marks of Markdown, and a sentence about what to do.
+  const std::string told = run_well(folder, kChoose + " --dry-run").out;
+  EXPECT_THAT(told, testing::AllOf(HasSubstr("4 high bits"), HasSubstr("copy in lut3g64"), HasSubstr("--draft auto"),
+                                   testing::Not(HasSubstr("|"))));
+  EXPECT_THAT(told, testing::AnyOf(HasSubstr("The fastest is "), HasSubstr("No draft of these pays here.")));
   EXPECT_EQ(entries(folder / "q"), before);
   const auto report = nlohmann::json::parse(run_well(folder, kChoose + " --json -").out);
   ASSERT_EQ(report["kinds"].size(), 2u);

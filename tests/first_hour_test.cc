@@ -122,7 +122,7 @@ TEST(FirstHour, QuantizeRoundsUnlessItIsAskedToCalibrate) {
   for (const std::string option : {"--method gptq --calibration-tokens 1024", "--calibration-tokens 1024"}) {
     const CommandResult calibrated = run(folder, quantize + option + " -o calibrated");
     EXPECT_EQ(method("calibrated"), "gptq") << option;
-    EXPECT_THAT(calibrated.out, HasSubstr("Calibrating on 1024 tokens takes about "));
+    EXPECT_THAT(calibrated.out, testing::ContainsRegex("Calibrating on [0-9]+ tokens takes about [0-9]+ (s|min) here"));
     EXPECT_THAT(calibrated.out, Not(HasSubstr("rounded to nearest")));
     EXPECT_FALSE(std::filesystem::exists(folder / "calibrated.journal"));
     std::filesystem::remove_all(folder / "calibrated");
@@ -469,13 +469,13 @@ TEST_F(AtATerminal, AnInterruptSaysWhatIsKeptAndTheSameCommandGoesOn) {
   quantize.type("\003");
   EXPECT_TRUE(quantize.wait_for("the same command goes on there")) << quantize.seen();
   EXPECT_EQ(quantize.exit_code(), 128 + SIGINT);
-  EXPECT_EQ(entries(folder.path()), std::vector<std::string>{"out.journal"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
   const std::string command = "fidelio quantize " + kTalker + " --format int4g64zs8 --calibration-tokens 2048 -o ";
   EXPECT_THAT(run_command(folder.path(), command + "out --seed 1").err,
               HasSubstr("belongs to another job: seed was 0"));
   EXPECT_THAT(run(folder, command + "out").out, HasSubstr("finished parts, which are used"));
   run(folder, command + "whole");
-  EXPECT_EQ(entries(folder.path()), (std::vector<std::string>{"out", "whole"}));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.journal"));
   for (const std::string& name : entries(folder / "whole"))
     EXPECT_EQ(read_text_file(folder / "out" + "/" + name), read_text_file(folder / "whole" + "/" + name)) << name;
 }
@@ -489,7 +489,7 @@ TEST_F(AtATerminal, EverySignalThatCanBeHeardLeavesNothing) {
     ASSERT_TRUE(quantize.wait_for("[1/2] quantising")) << quantize.seen();
     quantize.send(signal);
     EXPECT_EQ(quantize.exit_code(), 128 + signal);
-    for (const std::string& name : entries(folder.path())) EXPECT_EQ(name, "out.journal") << signal;
+    for (const std::string& name : entries(folder.path())) EXPECT_TRUE(name.starts_with("out.journal")) << name;
   }
 }
 
@@ -599,6 +599,7 @@ TEST(FirstHour, HelpIsAScreenAndMoreForTheAsking) {
   const TestFolder folder;
   const CommandResult bare = run_command(folder.path(), "fidelio");
   EXPECT_EQ(bare.code, 2);
+  EXPECT_THAT(bare.err, HasSubstr("A verb is required"));
   const std::string all = run(folder, "fidelio --help").out;
   EXPECT_EQ(bare.out, all);
   EXPECT_EQ(run(folder, "fidelio help").out, all);

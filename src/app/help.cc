@@ -218,6 +218,9 @@ void begin_help(CLI::App& app) {
   app.formatter(std::make_shared<HelpText>());
   app.set_help_flag("-h,--help", "What matters most");
   app.set_help_all_flag("--help-all", "Every option");
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string(error.what()) + "\nRun with --help for more information.\n";
+  });
 }
 
 void arrange_help(CLI::App& app) {

@@ -18,11 +18,11 @@
 #include <thread>
 
 #include "app/about.h"
-#include "app/drafts/draft_verb.h"
-#include "app/options/common.h"
-#include "app/help.h"
-#include "app/options/interrupt.h"
 #include "app/chat/line_editor.h"
+#include "app/drafts/draft_verb.h"
+#include "app/help.h"
+#include "app/options/common.h"
+#include "app/options/interrupt.h"
 #include "app/options/suggest.h"
 #include "app/verbs/serve.h"
 #include "app/verbs/tune.h"
@@ -285,7 +285,7 @@ int run(int argc, char** argv) {
   say_defaults(app);
   arrange_help(app);
   remember_command(argc, argv);
-  if (argc == 1) return show_help(app, {}), 2;
+  if (argc == 1) return show_help(app, {}), refuse("A verb is required");
   if (argv[1] == std::string("help")) return show_help(app, {argv + 2, argv + argc});
   const std::vector<std::string> verbs = verbs_of(app);
   if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())
@@ -295,7 +295,7 @@ int run(int argc, char** argv) {
       return refuse(wrong);
   try {
     app.parse(argc, argv);  // runs the verb
-    if (app.get_subcommands().empty()) return show_help(app, {}), 2;
+    if (app.get_subcommands().empty()) return show_help(app, {}), refuse("A verb is required");
   } catch (const CLI::ExtrasError&) {
     return refuse(about_unknown_option(app, app.remaining(true)));
   } catch (const CLI::RequiredError& error) {

@@ -65,7 +65,7 @@ std::string domains(const nlohmann::json& c) {
   Table table{"By kind of text",
               "Means over tokens, intervals by document; of a new document what it may have, 95%. The floor is the "
               "source itself through the kernels that serve: no plan can do better.",
-              {"text", "documents", "windows", "EAR", "KL", "EAR of a new document"},
+              {"kind", "documents", "windows", "EAR", "KL", "EAR of a new document"},
               {}};
   const auto row = [&](const std::string& name, const nlohmann::json& d) {
     const bool counted = d.contains("documents"), next = d.contains("next_document");
@@ -161,11 +161,7 @@ ChartTarget target_of(const CompressStory& s) {
 }
 
 std::string plans(const CompressStory& s) {
-  Chart chart{"Size against distance",
-              "KL predicted, nats a token (uniform: measured on the search text)",
-              "bits a parameter",
-              true,
-              {}};
+  Chart chart{"Size against distance", "KL, nats a token", "bits a weight", true, {}};
   ChartSeries front{"Pareto front", {}, true}, uniform{"one format everywhere", {}, false}, chosen{"chosen", {}, false};
   const size_t step = std::max<size_t>(1, s.front.size() / 40);  // a curve needs no more points
   for (size_t i = 0; i < s.front.size(); i += step)
@@ -175,10 +171,13 @@ std::string plans(const CompressStory& s) {
     chosen.points.push_back({s.found.plan.kl, bits_per_parameter(s.measured.table, s.found.plan)});
   chart.series = {front, uniform, chosen};
   chart.x_target = target_of(s);
-  Table table{"One format everywhere",
-              fmt::format("On the search text, with {} activations.", s.measured.table.activations),
-              {"format", "bits", "KL", "EAR"},
-              {}};
+  Table table{
+      "One format everywhere",
+      fmt::format("Measured on the search text, with {} activations; in the chart the KL of plans is predicted. "
+                  "Bits are of the weight matrices alone, without the rest of the file.",
+                  s.measured.table.activations),
+      {"format", "bits a weight", "KL", "EAR"},
+      {}};
   for (const UniformPoint& u : s.measured.uniform)
     table.rows.push_back({u.format, number_text(u.bits, 3), number_text(u.kl, 6), number_text(u.ear, 5)});
   std::string html = svg_chart(chart) + to_html(table);
@@ -186,7 +185,7 @@ std::string plans(const CompressStory& s) {
   const bool of_tasks = s.report.at("certificate").contains("tasks");
   Table trials{"Plans measured on the way",
                of_tasks ? "On the calibration questions with the source's answers." : "",
-               {"bits", "KL", "EAR [95%]", "EAR predicted"},
+               {"bits a weight", "KL", "EAR [95%]", "EAR predicted"},
                {}};
   for (const TrialPoint& t : s.found.trials)
     trials.rows.push_back(
@@ -389,7 +388,7 @@ std::string sizes(const CompressStory& s) {
 
 // The documents, those that were kept least faithfully first.
 std::string by_document(const nlohmann::json& documents) {
-  Table table{"By document", "The lowest EAR first.", {"document", "text", "windows", "EAR", "KL"}, {}};
+  Table table{"By document", "The lowest EAR first.", {"document", "kind", "windows", "EAR", "KL"}, {}};
   std::vector<nlohmann::json> sorted(documents.begin(), documents.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a["ear"].template get<double>() < b["ear"]; });

@@ -45,6 +45,9 @@ void foretell(const Quantize& options, const Checkpoint& source, const Dataset& 
 class Kept {
  public:
   Kept(const Quantize& options, const Checkpoint& source, const Dataset& data, const Runner& runner);
+  ~Kept();  // what has nothing in it is not left behind an error
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
   StopStore* store() { return journal_ ? &*journal_ : nullptr; }
   void remove();  // after the output is whole
 

@@ -17,7 +17,7 @@ std::string duration_text(double seconds) {
 // All that the weights of an output depend on, so that what an interrupted run has finished is taken for the same job
 // alone.
 std::map<std::string, std::string> quantize_job(const Quantize& o, const Checkpoint& source, const Dataset& data,
-                                          const Runner& runner) {
+                                                const Runner& runner) {
   return {{"program", FIDELIO_VERSION},
           {"verb", "quantize"},
           {"model", source.sha256()},
@@ -82,6 +82,14 @@ Kept::Kept(const Quantize& o, const Checkpoint& source, const Dataset& data, con
 
 void Kept::remove() {
   if (journal_) Journal::remove(folder_);
+  journal_.reset();
+}
+
+Kept::~Kept() {
+  try {
+    if (journal_ && journal_->finished() == std::pair<int64_t, int64_t>{0, 0}) Journal::remove(folder_);
+  } catch (const std::exception&) {  // the error that ended the run is the one to be told
+  }
 }
 
 }  // namespace fidelio::app

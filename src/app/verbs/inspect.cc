@@ -166,9 +166,9 @@ void print_certificate(const Checkpoint& checkpoint, const nlohmann::json& repor
     const std::string asked = claim.target.ear  ? "at least " + percent(*claim.target.ear)
                               : claim.target.kl ? fmt::format("KL of at most {:g}", *claim.target.kl)
                                                 : std::string("no target");
-    fmt::print("certificate: {} overlap (EAR) claimed, {} to {} with confidence ({}); asked for: {}\n",
-               percent(claim.promised_ear.value), percent(claim.promised_ear.ci95.low),
-               percent(claim.promised_ear.ci95.high), foreign(claim.worst), asked);
+    fmt::print("certificate: {} overlap (EAR) in {}, {} to {} with {:g}% confidence; asked for: {}\n",
+               percent(claim.promised_ear.value), foreign(claim.worst), percent(claim.promised_ear.ci95.low),
+               percent(claim.promised_ear.ci95.high), 100 * confidence_of_look(claim.looks), asked);
     if (std::isfinite(top1))
       fmt::print("  with greedy decoding the same token as the original {} of the time\n", percent(top1));
     fmt::print("  on {} tokens of {} documents; measure it again: fidelio certify {} --reference ORIGINAL\n",
