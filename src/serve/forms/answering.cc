@@ -40,6 +40,7 @@ Answering::Answering(Call call, std::shared_ptr<const ServedModel> model, Engine
       engine_(engine),
       metrics_(metrics),
       exchange_(std::move(exchange)),
+      tools_(std::make_shared<const Tools>(call_.known_tools)),
       form_(form_of(call_, model_)) {
   usage_.prompt_tokens = call_.prompt_tokens();
 }
@@ -67,7 +68,7 @@ void Answering::start() {
 void Answering::submit(size_t prompt, int64_t number) {
   const auto self = shared_from_this();
   const size_t index = choices_.size();
-  Under under{{}, AnswerParts(call_.thinking, call_.tools, call_.one_call), start_};
+  Under under{{}, AnswerParts({call_.thinking, call_.tools ? tools_ : nullptr, call_.one_call}), start_};
   under.choice.index = static_cast<int64_t>(index);
   under.choice.prompt = prompt;
   choices_.push_back(std::move(under));

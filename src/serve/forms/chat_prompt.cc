@@ -1,6 +1,7 @@
 #include "serve/forms/chat_prompt.h"
 
-#include "core/foreign/json.h"
+#include "core/foreign/json_text.h"
+#include "serve/forms/answer_format.h"
 #include "serve/forms/openai_request.h"
 
 namespace fidelio::serve {
@@ -23,15 +24,10 @@ void read_tool_calls(const Fields& fields, Json& calls) {
   for (Json& call : calls) {
     if (!call.is_object()) fields.refuse("tool_calls", "an array of objects");
     if (!call.contains("function") || !call["function"].is_object()) continue;
-    Json& function = call["function"];
-    if (function.contains("arguments") && function["arguments"].is_string()) {
-      const std::string text = function["arguments"].get<std::string>();
-      try {
-        function["arguments"] = text.empty() ? Json::object() : parse_ordered_json(text, "arguments");
-      } catch (const Error& e) {
-        fields.refuse("tool_calls", std::string("arguments of a call as a JSON text; ") + e.what());
-      }
-    }
+    const Json& function = call["function"];
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    const std::string text = function["arguments"].get<std::string>();
+    if (!text.empty() && !is_json(text)) fields.refuse("tool_calls", "arguments of a call as a JSON text");
   }
 }
 
@@ -91,6 +87,11 @@ void check_tools(const Fields& fields, const Json& tools) {
   }
 }
 
+// As the services of DeepSeek, Mistral and Kimi ask for a message to be continued.
+bool is_begun(const Json& last) {
+  return last["role"] == "assistant" && (last.value("prefix", Json()) == true || last.value("partial", Json()) == true);
+}
+
 // A template closes the last message; what stands behind its text is taken away again.
 std::string cut_after_last(std::string prompt, const Fields& fields, const Json& messages) {
   const Json& last = messages.back();
@@ -109,13 +110,46 @@ std::string cut_after_last(std::string prompt, const Fields& fields, const Json&
   return prompt;
 }
 
+// What the model is known to think between, of the marks of all families.
+std::vector<ThinkingMarks> known_marks(const ServedModel& model) {
+  std::vector<ThinkingMarks> known;
+  for (const ThinkingMarks& marks : thinking_marks())
+    if (model.chat->source().find(marks.begin) != std::string::npos || model.tokenizer.id_of(marks.begin) ||
+        (model.formats && model.formats->spells(marks.begin)))
+      known.push_back(marks);
+  return known;
+}
+
+// `text` is all that stands in the prompt of the answer's own turn, or the whole prompt.
+void read_thinking(const ServedModel& model, std::string_view text, ChatPrompt& prompt) {
+  const std::vector<ThinkingMarks> known = known_marks(model);
+  const std::span<const ThinkingMarks> common = thinking_marks().first(1);
+  prompt.thinking.marks = known;
+  if (known.empty() || known.front().begin != common.front().begin)
+    prompt.thinking.marks.insert(prompt.thinking.marks.begin(), common.front());
+  prompt.thinking.opened = opened_by(text, thinking_marks());
+  if (prompt.thinking.opened)
+    prompt.imposed = prompt.thinking;
+  else if (!closed_by(text, thinking_marks()))
+    prompt.imposed.marks = known;
+}
+
+// A message that is to be continued may have begun a thought and not ended it.
+std::optional<ThinkingMarks> thought_in(const std::string& text) {
+  for (const ThinkingMarks& marks : thinking_marks()) {
+    const size_t begin = text.rfind(marks.begin), end = text.rfind(marks.end);
+    if (begin != std::string::npos && (end == std::string::npos || end < begin)) return marks;
+  }
+  return {};
+}
+
 }  // namespace
 
 ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
   if (!model.chat)
     throw RequestError(400, fmt::format("{} has no chat template; /v1/completions continues bare text", model.name));
   const Json messages = read_messages(fields, model.chat->source().find("developer") != std::string::npos);
-  const bool continues = fields.boolean("continue_final_message", false);
+  const bool continues = fields.boolean("continue_final_message", false) || is_begun(messages.back());
   Json extra = Json::object();
   if (const Json* more = fields.find("chat_template_kwargs")) {
     if (!more->is_object()) fields.refuse("chat_template_kwargs", "an object");
@@ -132,18 +166,24 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model) {
                                          "call is imposed on the answer all the same",
                                          model.name));
   }
-  std::string prompt = model.chat->render_json(messages, extra);
+  std::string prompt = model.chat->render_wire(messages, extra);
   if (continues) prompt = cut_after_last(std::move(prompt), fields, messages);
-  const size_t end = prompt.find_last_not_of(" \t\r\n");
-  return {model.tokenizer.encode(prompt, false),
-          end != std::string::npos && std::string_view(prompt).substr(0, end + 1).ends_with("<think>"),
-          extra.contains("tools")};
+  ChatPrompt all{.ids = model.tokenizer.encode(prompt, false)};
+  all.tools = extra.contains("tools");
+  read_thinking(model, prompt, all);
+  if (!continues) return all;
+  // What is continued has begun to answer, unless it thinks.
+  all.thinking = {.opened = thought_in(messages.back()["content"].get<std::string>())};
+  all.imposed = all.thinking;
+  return all;
 }
 
-void leave_thinking_out(Json& chat) {
+void tell_template(Json& chat, const char* name, const Json& value) {
   Json& extra = chat["chat_template_kwargs"];
   if (extra.is_null()) extra = Json::object();
-  if (extra.is_object() && !extra.contains("enable_thinking")) extra["enable_thinking"] = false;
+  if (extra.is_object() && !extra.contains(name)) extra[name] = value;
 }
+
+void leave_thinking_out(Json& chat) { tell_template(chat, "enable_thinking", false); }
 
 }  // namespace fidelio::serve

@@ -10,15 +10,20 @@ namespace fidelio::serve {
 
 struct ChatPrompt {
   std::vector<int32_t> ids;
-  bool thinking = false;  // it ends inside an opened <think>
-  bool tools = false;     // it shows tools
+  Thinking thinking{};  // how the answer may begin
+  // The same where the answer's form is imposed: there it may think if the prompt has begun a thought, or if the model is
+  // known to think, by its template or its tokens.
+  Thinking imposed{};
+  bool tools = false;  // it shows tools
 };
 
 // Reads messages, tools, add_generation_prompt, continue_final_message and chat_template_kwargs. Content in parts is
-// joined where all are text, and arguments of tool calls become objects, as templates expect them. Throws RequestError
+// joined where all are text, and arguments of tool calls become objects where the template expects them. Throws RequestError
 // where the checkpoint has no template.
 ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model);
 
+// Gives the template a variable, unless the chat body gives it one of that name itself.
+void tell_template(Json& chat, const char* name, const Json& value);
 // Asks of the template that the answer does not think, where a chat body says nothing of that itself.
 void leave_thinking_out(Json& chat);
 

@@ -7,6 +7,7 @@
 #include "engine/sequence.h"
 #include "serve/engine_thread.h"
 #include "serve/http/fields.h"
+#include "serve/parts/call_forms.h"
 
 namespace fidelio::serve {
 
@@ -18,8 +19,10 @@ struct Call {
   bool stream = false, include_usage = false, echo = false;
   bool logprobs = false;
   Json repeated{};  // of the body, in a response
-  // How the answer is taken apart (serve/forms/answer_parts.h).
-  bool thinking = false, tools = false, one_call = false;
+  // How the answer is taken apart (serve/parts/answer_parts.h); `tools`: calls are looked for, of these.
+  Thinking thinking{};
+  bool tools = false, one_call = false;
+  Tools known_tools{};
   int64_t n = 1, best_of = 1;              // choices told and computed, of each prompt
   std::vector<GenerationRequest> prompts;  // of each the first choice; choice_of makes the others
   std::vector<std::string> prompt_texts;   // where they are echoed
