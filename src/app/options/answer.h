@@ -38,7 +38,7 @@ std::string for_output(const std::string& piece);
 // The conversation in the model's chat template. Throws Error naming the files looked for where it has none.
 std::string chat_text(const TextModel& model, const std::vector<ChatMessage>& messages);
 
-// Text for a terminal, with what stands between <think> and </think> dimmed. Pieces may cut the tags anywhere.
+// Text for a terminal, with what stands between a family's marks of thinking dimmed. Pieces may cut the marks anywhere.
 class ThinkingDimmer {
  public:
   explicit ThinkingDimmer(bool thinking) : thinking_(thinking) {}  // thinking: the prompt opened the block already
