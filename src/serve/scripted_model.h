@@ -28,102 +28,73 @@ inline std::string spelling_of(int byte) {
   return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
+// Byte-level BPE without merges: bytes come first, then special tokens and pieces, each by its text in `ids`.
+inline nlohmann::json scripted_tokenizer(const Script& script, std::map<std::string, int>& ids) {
+  using nlohmann::json;
+  json tokenizer = json::parse(R"({"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+    "model": {"type": "BPE", "fuse_unk": false, "byte_fallback": false, "vocab": {}, "merges": []}})");
+  tokenizer["decoder"] = tokenizer["pre_tokenizer"];
+  for (int byte = 0; byte < 256; ++byte) tokenizer["model"]["vocab"][spelling_of(byte)] = byte;
+  std::vector<std::string> specials = {"<|end|>", "<|start|>", "<|go|>"}, texts = specials;
+  specials.insert(specials.end(), script.specials.begin(), script.specials.end());
+  texts.insert(texts.end(), script.pieces.begin(), script.pieces.end());
+  texts.insert(texts.end(), specials.begin(), specials.end());
+  for (const std::string& text : texts) {
+    if (!ids.emplace(text, 256 + static_cast<int>(ids.size())).second) continue;
+    const bool special = std::find(specials.begin(), specials.end(), text) != specials.end();
+    json token = {{"id", ids[text]}, {"content", text}, {"special", special}};
+    for (const char* flag : {"normalized", "lstrip", "rstrip", "single_word"}) token[flag] = false;
+    tokenizer["added_tokens"].push_back(std::move(token));
+  }
+  return tokenizer;
+}
+
+inline nlohmann::json scripted_config(int64_t v, int64_t d, int end) {
+  nlohmann::json config = nlohmann::json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    "num_hidden_layers": 1, "intermediate_size": 64, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+    "max_position_embeddings": 2048, "tie_word_embeddings": false, "torch_dtype": "float32"})");
+  config["vocab_size"] = v, config["hidden_size"] = d, config["eos_token_id"] = end;
+  config["num_attention_heads"] = d / 64, config["num_key_value_heads"] = d / 64;
+  return config;
+}
+
 inline void write_scripted(const std::string& folder, const Script& script) {
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
-  nlohmann::json vocabulary = nlohmann::json::object(), added = nlohmann::json::array();
   std::map<std::string, int> ids;
-  for (int byte = 0; byte < 256; ++byte) vocabulary[spelling_of(byte)] = byte;
-  const auto add = [&](const std::string& text, bool special) {
-    if (ids.contains(text)) return;
-    const int id = 256 + static_cast<int>(ids.size());
-    ids[text] = id;
-    added.push_back({{"id", id},
-                     {"content", text},
-                     {"special", special},
-                     {"normalized", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"single_word", false}});
-  };
-  for (const char* text : {"<|end|>", "<|start|>", "<|go|>"}) add(text, true);
-  const auto is_special = [&](const std::string& text) {
-    return std::find(script.specials.begin(), script.specials.end(), text) != script.specials.end();
-  };
-  for (const std::string& piece : script.pieces) add(piece, is_special(piece));
-  for (const std::string& text : script.specials) add(text, true);
-  nlohmann::json byte_level = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
-  const nlohmann::json tokenizer = {{"version", "1.0"},
-                                    {"truncation", nullptr},
-                                    {"padding", nullptr},
-                                    {"added_tokens", added},
-                                    {"normalizer", nullptr},
-                                    {"pre_tokenizer", byte_level},
-                                    {"post_processor", nullptr},
-                                    {"decoder", byte_level},
-                                    {"model",
-                                     {{"type", "BPE"},
-                                      {"dropout", nullptr},
-                                      {"unk_token", nullptr},
-                                      {"continuing_subword_prefix", nullptr},
-                                      {"end_of_word_suffix", nullptr},
-                                      {"fuse_unk", false},
-                                      {"byte_fallback", false},
-                                      {"vocab", vocabulary},
-                                      {"merges", nlohmann::json::array()}}}};
-  std::ofstream(folder + "/tokenizer.json") << tokenizer.dump();
+  std::ofstream(folder + "/tokenizer.json") << scripted_tokenizer(script, ids).dump();
   const auto v = 256 + static_cast<int64_t>(ids.size()), d = (v + 63) / 64 * 64;
-  const nlohmann::json config = {{"architectures", {"LlamaForCausalLM"}},
-                                 {"model_type", "llama"},
-                                 {"vocab_size", v},
-                                 {"hidden_size", d},
-                                 {"num_hidden_layers", 1},
-                                 {"num_attention_heads", d / 64},
-                                 {"num_key_value_heads", d / 64},
-                                 {"intermediate_size", 64},
-                                 {"hidden_act", "silu"},
-                                 {"rms_norm_eps", 1e-5},
-                                 {"rope_theta", 1e4},
-                                 {"max_position_embeddings", 2048},
-                                 {"tie_word_embeddings", false},
-                                 {"torch_dtype", "float32"},
-                                 {"eos_token_id", ids["<|end|>"]}};
-  std::ofstream(folder + "/config.json") << config.dump();
-  std::ofstream(folder + "/generation_config.json") << R"({"do_sample": false})";
+  std::ofstream(folder + "/config.json") << scripted_config(v, d, ids["<|end|>"]).dump();
+  std::map<int, int> next;
+  int before = ids["<|go|>"];
+  for (const std::string& piece : script.pieces) next[before] = ids[piece], before = ids[piece];
+  // What stands behind <|go|> is no part of the script: its last token leads to the first piece.
+  if (const std::string& end = script.prompt_end; !end.empty())
+    next[ids.contains(end) ? ids[end] : static_cast<unsigned char>(end.back())] = ids[script.pieces[0]];
 
   std::vector<TensorToWrite> tensors;
-  const auto tensor = [&](const std::string& name, Shape shape, std::vector<float> values) {
+  const auto tensor = [&](const std::string& name, const Shape& shape, std::vector<float> values) {
     const auto kept = std::make_shared<std::vector<float>>(std::move(values));
     tensors.push_back(
         {name, DType::f32, shape, [kept](const ByteSink& sink) { sink(std::as_bytes(std::span(*kept))); }});
   };
-  std::vector<float> embedding(static_cast<size_t>(v * d)), head(static_cast<size_t>(v * d));
-  std::map<int, int> next;
-  int before = ids["<|go|>"];
-  for (const std::string& piece : script.pieces) next[before] = ids[piece], before = ids[piece];
+  const auto filled = [](int64_t n, float x = 0) { return std::vector<float>(static_cast<size_t>(n), x); };
+  std::vector<float> embedding = filled(v * d), head = filled(v * d);
   for (int i = 0; i < v; ++i) {
     embedding[static_cast<size_t>(i * d + i)] = 1;
     head[static_cast<size_t>((next.contains(i) ? next[i] : ids["<|end|>"]) * d + i)] = 3;
   }
-  // What stands behind <|go|> is no part of the script: its last byte leads to the first piece.
-  if (!script.prompt_end.empty() && !script.pieces.empty()) {
-    const auto last = static_cast<unsigned char>(script.prompt_end.back());
-    const int from = ids.contains(script.prompt_end) ? ids[script.prompt_end] : last;
-    head[static_cast<size_t>(ids["<|end|>"] * d + from)] = 0;
-    head[static_cast<size_t>(ids[script.pieces[0]] * d + from)] = 3;
-  }
-  const auto zeros = [](int64_t n) { return std::vector<float>(static_cast<size_t>(n)); };
-  const auto ones = std::vector<float>(static_cast<size_t>(d), 1.f);
   const std::string layer = "model.layers.0.";
   tensor("model.embed_tokens.weight", {v, d}, embedding);
   tensor("lm_head.weight", {v, d}, head);
-  tensor("model.norm.weight", {d}, ones);
-  for (const char* name : {"input_layernorm", "post_attention_layernorm"}) tensor(layer + name + ".weight", {d}, ones);
+  tensor("model.norm.weight", {d}, filled(d, 1));
+  for (const char* name : {"input_layernorm", "post_attention_layernorm"})
+    tensor(layer + name + ".weight", {d}, filled(d, 1));
   for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"})
-    tensor(layer + "self_attn." + name + ".weight", {d, d}, zeros(d * d));
-  for (const char* name : {"gate_proj", "up_proj"}) tensor(layer + "mlp." + name + ".weight", {64, d}, zeros(64 * d));
-  tensor(layer + "mlp.down_proj.weight", {d, 64}, zeros(64 * d));
+    tensor(layer + "self_attn." + name + ".weight", {d, d}, filled(d * d));
+  for (const char* name : {"gate_proj", "up_proj"}) tensor(layer + "mlp." + name + ".weight", {64, d}, filled(64 * d));
+  tensor(layer + "mlp.down_proj.weight", {d, 64}, filled(64 * d));
   write_safetensors(folder + "/model.safetensors", tensors);
 }
 
