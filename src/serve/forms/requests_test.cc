@@ -360,7 +360,7 @@ TEST(Requests, RefuseToolsThatCannotBeCalled) {
   const std::string body = R"("messages": [{"role": "user", "content": "u"}], "tools": [)",
                     good = R"({"type": "function", "function": {"name": "f"}})";
   chat(body + good + R"(, {"function": {"name": "g", "parameters": {}}}])");
-  for (const auto& [tool, word] : {std::pair{"5", "tools[1] is not an object"},
+  for (const auto& [tool, word] : {std::pair{"5", "tools[1]: expected an object"},
                                    {R"({"type": "web_search"})", "tools[1].type"},
                                    {R"({"type": "custom", "custom": {"name": "x"}})", "tools[1].type"},
                                    {R"({"type": "function"})", "tools[1].function"},

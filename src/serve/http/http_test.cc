@@ -39,14 +39,14 @@ class Echo {
                      }};
 };
 
-std::string post(const std::string& path, const std::string& body) {
+std::string post_bytes(const std::string& path, const std::string& body) {
   return "POST " + path + " HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
 TEST(Http, AnswersPipelinedRequestsWhateverPiecesTheyComeIn) {
   const std::string chunked =
       "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
-  const std::string all = post("/", "one") + post("/stream", "two") + chunked + "GET /last HTTP/1.0\r\n\r\n";
+  const std::string all = post_bytes("/", "one") + post_bytes("/stream", "two") + chunked + "GET /last HTTP/1.0\r\n\r\n";
   Echo echo;
   const std::string whole = echo.ask(all);
   EXPECT_THAT(whole, HasSubstr("\r\n\r\none"));
@@ -59,22 +59,22 @@ TEST(Http, AnswersPipelinedRequestsWhateverPiecesTheyComeIn) {
 
 TEST(Http, RefusesWhatIsBeyondALimitAndClosesThen) {
   Echo echo;
-  const std::string after = post("/", "unheard");
+  const std::string after = post_bytes("/", "unheard");
   for (const size_t piece : {size_t{1}, size_t{100}, SIZE_MAX}) {
     const auto answer = [&](const std::string& says) { return echo.ask(says + after, piece); };
     EXPECT_THAT(answer("GET / HTTP/1.1\r\nX: " + std::string(2000, 'x') + "\r\n\r\n"), StartsWith("HTTP/1.1 431"));
-    EXPECT_THAT(answer(post("/", std::string(2049, 'x'))), StartsWith("HTTP/1.1 413"));
+    EXPECT_THAT(answer(post_bytes("/", std::string(2049, 'x'))), StartsWith("HTTP/1.1 413"));
     EXPECT_THAT(answer("What is this?\r\n\r\n"), StartsWith("HTTP/1.1 400"));
     EXPECT_EQ(answer("no request\n\n").find("unheard"), std::string::npos);
   }
-  EXPECT_THAT(echo.ask(post("/", std::string(2048, 'x'))), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(echo.ask(post_bytes("/", std::string(2048, 'x'))), StartsWith("HTTP/1.1 200"));
 }
 
 // Read as a body that is not there, what follows would be a request that a proxy before us has not seen.
 TEST(Http, RefusesBodiesCodedInAWayThatItDoesNotRead) {
   Echo echo;
   const auto answer = [&](const std::string& headers) {
-    return echo.ask("POST / HTTP/1.1\r\n" + headers + "\r\n2\r\n{}\r\n0\r\n\r\n" + post("/", "smuggled"));
+    return echo.ask("POST / HTTP/1.1\r\n" + headers + "\r\n2\r\n{}\r\n0\r\n\r\n" + post_bytes("/", "smuggled"));
   };
   const std::string coding = "Transfer-Encoding: ";
   for (const std::string& headers : {coding + "gzip\r\n", coding + "xchunked\r\n", coding + "chunked, chunked\r\n",
@@ -92,29 +92,29 @@ TEST(Http, PassesOverOneEmptyLineBeforeARequest) {
   Echo echo;
   for (const size_t piece : {size_t{1}, SIZE_MAX}) {
     const std::string answers =
-        echo.ask(post("/", "one") + "\r\n" + post("/", "two") + "\r\n" + post("/", "three"), piece);
+        echo.ask(post_bytes("/", "one") + "\r\n" + post_bytes("/", "two") + "\r\n" + post_bytes("/", "three"), piece);
     for (const char* body : {"one", "two", "three"}) EXPECT_THAT(answers, HasSubstr(std::string("\r\n\r\n") + body));
-    EXPECT_THAT(echo.ask("\r\n\r\n" + post("/", "one"), piece), StartsWith("HTTP/1.1 400"));
+    EXPECT_THAT(echo.ask("\r\n\r\n" + post_bytes("/", "one"), piece), StartsWith("HTTP/1.1 400"));
   }
 }
 
 TEST(Http, TakesAnAddressForAPath) {
   Echo echo;
-  EXPECT_THAT(echo.ask(post("http://x:80/stream?a", "ab")), HasSubstr("1\r\na\r\n1\r\nb\r\n"));
-  EXPECT_THAT(echo.ask(post("HTTPS://x", "ab")), HasSubstr("\r\n\r\nab"));
+  EXPECT_THAT(echo.ask(post_bytes("http://x:80/stream?a", "ab")), HasSubstr("1\r\na\r\n1\r\nb\r\n"));
+  EXPECT_THAT(echo.ask(post_bytes("HTTPS://x", "ab")), HasSubstr("\r\n\r\nab"));
 }
 
 TEST(Http, ToldAtMessagesAreInAnthropicsForm) {
   const std::string large(2049, 'x'), messages = R"({"error":{"message":"the body is larger than 2048 bytes",)"
                                                  R"("type":"request_too_large"},"type":"error"})";
   Echo echo;
-  EXPECT_THAT(echo.ask(post("/v1/messages", large)), ::testing::EndsWith(messages));
-  EXPECT_THAT(echo.ask(post("/v1/completions", large)), HasSubstr(R"("param":null,"type":"invalid_request_error"}})"));
+  EXPECT_THAT(echo.ask(post_bytes("/v1/messages", large)), ::testing::EndsWith(messages));
+  EXPECT_THAT(echo.ask(post_bytes("/v1/completions", large)), HasSubstr(R"("param":null,"type":"invalid_request_error"}})"));
 }
 
 TEST(Http, AClientThatLeavesIsToldOf) {
   Echo echo;
-  EXPECT_EQ(echo.ask(post("/later", "x")), "");
+  EXPECT_EQ(echo.ask(post_bytes("/later", "x")), "");
   EXPECT_EQ(echo.gone(), 1);
   EXPECT_EQ(echo.ask(""), "");
   EXPECT_EQ(echo.ask("POST / HTTP/1.1\r\nContent-Len"), "");

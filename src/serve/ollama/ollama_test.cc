@@ -108,7 +108,9 @@ TEST(Ollama, HonoursOptionsAndForms) {
 TEST(Ollama, RefusesByNameWhatItCannotDo) {
   Serving serving;
   const auto refused = [&](const std::string& path, const Json& more, const std::string& word, int status = 400) {
-    const Reply reply = serving.ask(post(path, with(kHello, more).dump()));
+    Json body = with(kHello, more);
+    if (path == "/api/generate") body.erase("messages");
+    const Reply reply = serving.ask(post(path, body.dump()));
     EXPECT_EQ(reply.status, status) << reply.body;
     EXPECT_THAT(reply.json()["error"].get<std::string>(), HasSubstr(word));
   };
@@ -118,6 +120,8 @@ TEST(Ollama, RefusesByNameWhatItCannotDo) {
   refused("/api/generate", {{"prompt", "a"}, {"suffix", "b"}}, "suffix");
   refused("/api/generate", {{"prompt", "a"}, {"template", "{{ .Prompt }}"}}, "template");
   refused("/api/generate", {{"prompt", "a"}, {"context", {1, 2}}}, "context");
+  refused("/api/generate", {{"prompt", "a"}, {"stop", "b"}}, "stop: expected none: give it in options");
+  refused("/api/chat", {{"options", {{"max_tokens", 3}}}}, "options.max_tokens: expected none");
   refused("/api/generate", {{"prompt", "a"}, {"raw", true}, {"system", "b"}}, "system");
   refused("/api/chat", {{"model", "llama3"}}, "llama3", 404);
   refused("/api/show", {{"model", "llama3"}}, "llama3", 404);
