@@ -1,7 +1,9 @@
 #include <map>
 
 #include "app/options/common.h"
+#include "core/foreign/foreign_text.h"
 #include "core/foreign/units.h"
+#include "text/tokenizer/config.h"
 
 namespace fidelio::app {
 namespace {
@@ -50,6 +52,7 @@ nlohmann::json inspect(const Checkpoint& c) {
         {"experts", m.experts},
         {"experts_per_row", m.experts_per_row},
         {"tied_embeddings", m.tie_embeddings}}},
+      {"tokenizer_trouble", tokenizer_trouble(c.texts())},
       {"quantised_by", c.quantised_by()},
       {"notes", c.notes()},
       {"provenance", nlohmann::json::parse(c.provenance())},
@@ -102,6 +105,8 @@ void add_inspect(CLI::App& app) {
                report["linear_bits_per_parameter"].get<double>());
     if (const auto by = report["quantised_by"].get<std::string>(); !by.empty())
       fmt::print("quantised already, by {}\n", by);
+    if (const auto trouble = report["tokenizer_trouble"].get<std::string>(); !trouble.empty())
+      fmt::print("no text can be made or read: {}\n", foreign(trouble, Lines::kept, 3000));
     for (const auto& t : with_experts_together(report["tensors"]))
       fmt::print("  {:<18} {:<12} {:>6} x {:<6} {:>10} {:>8.3f} bits{}\n", t["name"].get<std::string>(),
                  t["format"].get<std::string>(), t["shape"][0].get<int64_t>(), t["shape"][1].get<int64_t>(),
