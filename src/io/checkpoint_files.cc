@@ -68,7 +68,7 @@ namespace {
 // As chat_template_files() names them, with their folder.
 bool is_template_file(const std::string& name) {
   const std::string folder = "additional_chat_templates";
-  return name == "chat_template.jinja" || name == folder ||
+  return name == "chat_template.jinja" || name == "chat_template.json" || name == folder ||
          (name.starts_with(folder + "/") && name.ends_with(".jinja") && name.find('/', folder.size() + 1) == name.npos);
 }
 
