@@ -19,7 +19,9 @@ struct GenerationRequest {
   std::vector<int32_t> stop_ids{};
   std::vector<std::string> stop_strings{};  // need EngineOptions::tokenizer
   SamplingOptions sampling{};
-  bool special_in_text = false;  // besides EngineOptions
+  bool special_in_text = false;      // besides EngineOptions
+  std::vector<int32_t> shown_ids{};  // special tokens that are text in any case: marks of thinking and of calls
+  Thinking thinking{};               // how the answer may begin: stop strings are those of what follows
   bool logprobs = false;
   int64_t alternatives = 0;      // with logprobs: the best tokens of each row too, so many
   bool prompt_logprobs = false;  // those of the prompt's tokens from the second on; its rows are output rows then
@@ -86,7 +88,9 @@ struct Sequence {
         events(std::move(e)),
         history(std::move(request.prompt)),
         output_begin(static_cast<int64_t>(history.size())),
-        stream(tokenizer, special_in_text || request.special_in_text, request.stop_strings, history) {
+        stream(tokenizer,
+               {special_in_text || request.special_in_text, request.shown_ids, request.stop_strings, request.thinking},
+               history) {
     if (request.constraint) state = request.constraint->start();
   }
 

@@ -6,44 +6,143 @@
 
 namespace fidelio {
 
-TextStream::TextStream(const Tokenizer* tokenizer, bool special_in_text, std::vector<std::string> stop_strings,
-                       std::span<const int32_t> prompt)
-    : stop_strings_(std::move(stop_strings)) {
-  for (const std::string& stop : stop_strings_) check(!stop.empty(), "a stop string is empty");
-  check(stop_strings_.empty() || tokenizer != nullptr, "stop strings need a tokenizer to be found");
-  if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, !special_in_text, prompt);
+TextStream::TextStream(const Tokenizer* tokenizer, TextRules rules, std::span<const int32_t> prompt)
+    : rules_(std::move(rules)) {
+  for (const std::string& stop : rules_.stops) check(!stop.empty(), "a stop string is empty");
+  check(rules_.stops.empty() || tokenizer != nullptr, "stop strings need a tokenizer to be found");
+  if (tokenizer == nullptr) return;
+  tokenizer_ = *tokenizer;
+  std::vector<int32_t> before;  // the prompt as it would be shown
+  std::copy_if(prompt.begin(), prompt.end(), std::back_inserter(before), [&](int32_t id) { return !hides(id); });
+  detokenizer_.emplace(*tokenizer, false, before);
+  for (size_t i = 0; i < rules_.stops.size(); ++i) {
+    const auto ids = tokenizer->encode(rules_.stops[i], false);
+    if (std::any_of(ids.begin(), ids.end(), [&](int32_t id) { return hides(id); })) special_stops_.push_back(i);
+  }
+  if (rules_.thinking.opened)
+    stage_ = Stage::thought;
+  else if (!rules_.thinking.marks.empty())
+    stage_ = Stage::undecided;
 }
 
-bool TextStream::push(int32_t id) { return detokenizer_ && append(detokenizer_->push(id)); }
+bool TextStream::hides(int32_t id) const {
+  return !rules_.special && tokenizer_->is_special(id) &&
+         std::find(rules_.shown.begin(), rules_.shown.end(), id) == rules_.shown.end();
+}
+
+bool TextStream::push(int32_t id) {
+  if (!detokenizer_) return false;
+  return hides(id) ? hide(id) : append(detokenizer_->push(id), false);
+}
 
 bool TextStream::finish() {
-  const bool cut = detokenizer_ && !over_ && append(detokenizer_->finish());
+  const bool cut = detokenizer_ && !over_ && append(detokenizer_->finish(), true);
   over_ = true;
   return cut;
 }
 
-// A stop string may begin in the text already there, but not more than its own length before the piece.
-bool TextStream::append(const std::string& piece) {
-  const size_t before = text_.size();
+bool TextStream::append(const std::string& piece, bool last) {
   text_ += piece;
+  if (!special_stops_.empty()) full_ += piece;
+  find_answer(last);
   size_t cut = std::string::npos;
-  for (size_t i = 0; i < stop_strings_.size(); ++i) {
-    const std::string& stop = stop_strings_[i];
-    const size_t found = text_.find(stop, before - std::min(before, stop.size() - 1));
-    if (found < cut) cut = found, stop_string_ = static_cast<int64_t>(i);
-  }
+  look(cut);
+  look_for_special(cut);
+  return end_at(cut);
+}
+
+bool TextStream::hide(int32_t id) {
+  if (special_stops_.empty()) return false;
+  const size_t begin = full_.size();
+  full_ += tokenizer_->token_text(id);
+  hidden_.push_back({begin, full_.size()});
+  size_t cut = std::string::npos;
+  look_for_special(cut);
+  return end_at(cut);
+}
+
+bool TextStream::end_at(size_t cut) {
   if (cut == std::string::npos) return false;
   text_.resize(cut);
   return over_ = true;
 }
 
+// Goes on through the stages as far as the text has come.
+void TextStream::find_answer(bool last) {
+  if (stage_ == Stage::undecided) {
+    const Opening opening = opening_of(text_, rules_.thinking.marks, last);
+    if (opening.undecided) return;
+    stage_ = opening.marks ? Stage::thought : Stage::answer;
+    rules_.thinking.opened = opening.marks;
+    looked_ = opening.end;
+  }
+  if (stage_ == Stage::thought) {
+    const std::string_view mark = rules_.thinking.opened->end;
+    const size_t found = text_.find(mark, looked_);
+    if (found == std::string::npos) {
+      looked_ = std::max(looked_, text_.size() - begun(text_, mark));
+      return;
+    }
+    stage_ = Stage::blanks;
+    looked_ = found + mark.size();
+  }
+  if (stage_ == Stage::blanks) {
+    const size_t first = text_.find_first_not_of(" \t\r\n", looked_);
+    answer_ = looked_ = std::min(first, text_.size());
+    if (first != std::string::npos) stage_ = Stage::answer;
+  }
+}
+
+// The first stop string in what is said, as it is shown. One may begin in the text already there, but not more than its
+// own length before what is new.
+void TextStream::look(size_t& cut) {
+  if (stage_ != Stage::answer) return;
+  for (size_t i = 0; i < rules_.stops.size(); ++i) {
+    const std::string& stop = rules_.stops[i];
+    const size_t from = std::max(answer_, looked_ - std::min(looked_, stop.size() - 1));
+    const size_t found = text_.find(stop, from);
+    if (found < cut) cut = found, stop_string_ = static_cast<int64_t>(i);
+  }
+  looked_ = text_.size();
+}
+
+// The same among the hidden tokens, which are there as a whole or not at all.
+void TextStream::look_for_special(size_t& cut) {
+  if (stage_ == Stage::thought) return;
+  for (const size_t i : special_stops_) {
+    const std::string& stop = rules_.stops[i];
+    const size_t from = full_looked_ - std::min(full_looked_, stop.size() - 1);
+    for (size_t at = full_.find(stop, from); at != std::string::npos; at = full_.find(stop, at + 1)) {
+      const size_t end = at + stop.size(), begin = without_hidden(at);
+      const bool whole = std::none_of(hidden_.begin(), hidden_.end(), [&](const Hidden& h) {
+        return (h.begin < at && at < h.end) || (h.begin < end && end < h.end);
+      });
+      if (!whole || begin < answer_ || begin >= cut) continue;
+      cut = begin, stop_string_ = static_cast<int64_t>(i);
+      break;
+    }
+  }
+  full_looked_ = full_.size();
+}
+
+// A place of the text that shows hidden tokens, in the text that does not.
+size_t TextStream::without_hidden(size_t at) const {
+  size_t hidden = 0;
+  for (const Hidden& h : hidden_)
+    if (h.begin < at) hidden += std::min(h.end, at) - h.begin;
+  return at - hidden;
+}
+
 size_t TextStream::settled() const {
-  if (over_) return text_.size();
+  if (over_ || rules_.stops.empty()) return text_.size();
+  if (stage_ == Stage::undecided) return 0;
+  if (stage_ == Stage::thought) return text_.size();
   size_t held = 0;  // the longest end of the text that a stop string begins with
-  for (const std::string& stop : stop_strings_)
-    for (size_t n = std::min(stop.size() - 1, text_.size()); n > held; --n)
-      if (text_.compare(text_.size() - n, n, stop, 0, n) == 0) held = n;
-  return text_.size() - held;
+  for (const std::string& stop : rules_.stops) held = std::max(held, begun(text_, stop));
+  size_t settled = text_.size() - held;
+  for (const size_t i : special_stops_)
+    settled = std::min(settled, without_hidden(full_.size() - begun(full_, rules_.stops[i])));
+  return std::min(text_.size(), std::max(settled, answer_));
 }
 
 }  // namespace fidelio

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "grammar/automaton.h"
 
 namespace fidelio::grammar {
 
@@ -89,6 +90,32 @@ Fragment Grammar::call(RuleId rule) {
   return f;
 }
 
+// Of each node it is known how much of the mark stands at the end of what was read. (Knuth, Morris, Pratt.)
+Fragment Grammar::up_to(std::string_view mark) {
+  std::vector<NodeId> at;
+  for (size_t i = 0; i <= mark.size(); ++i) at.push_back(add_node());
+  for (size_t i = 0; i < mark.size(); ++i) {
+    const auto next = [&](int byte) {
+      const std::string read = std::string(mark.substr(0, i)) + static_cast<char>(byte);
+      return read == mark.substr(0, i + 1) ? i + 1 : begun(read, mark);
+    };
+    for (int low = 0, high = 0; low < 256; low = high + 1) {
+      for (high = low; high < 255 && next(high + 1) == next(low);) ++high;
+      read(at[i], static_cast<uint8_t>(low), static_cast<uint8_t>(high), at[next(low)]);
+    }
+  }
+  return {at.front(), at.back()};
+}
+
+void Grammar::put_before(Fragment prefix) {
+  const RuleId was = add_rule();
+  define(was, rules_[0]);
+  for (Node& node : nodes_)
+    for (CallEdge& edge : node.calls)
+      if (edge.rule == 0) edge.rule = was;
+  define(0, sequence(prefix, call(was)));
+}
+
 // What is begun can then be ended: edges that lead to no end of their rule are taken out.
 bool Grammar::prune() {
   constexpr RuleId kNone = -1;
@@ -138,6 +165,30 @@ bool Grammar::prune() {
     });
   }
   return rule_ends[0] != 0;
+}
+
+Grammar after_thought(Grammar grammar, const Thinking& thinking) {
+  if (!thinking.possible()) return grammar;
+  Automaton{grammar};  // refuses what would only fail behind the thought
+  constexpr int64_t kMostBlanks = 8;
+  const auto blanks = [&] {
+    const auto blank = [&] {
+      return grammar.choice({grammar.byte('\t', '\n'), grammar.literal("\r"), grammar.literal(" ")});
+    };
+    return grammar.repeat(blank, 0, kMostBlanks);
+  };
+  if (thinking.opened) {
+    grammar.put_before(grammar.sequence(grammar.up_to(thinking.opened->end), blanks()));
+    return grammar;
+  }
+  std::vector<Fragment> ways = {grammar.empty()};  // it need not think
+  for (const ThinkingMarks& marks : thinking.marks) {
+    // At once: a blank in front, which any model may write, would leave it nothing but to think.
+    const Fragment opens = grammar.literal(marks.begin);
+    ways.push_back(grammar.sequence(grammar.sequence(opens, grammar.up_to(marks.end)), blanks()));
+  }
+  grammar.put_before(grammar.choice(ways));
+  return grammar;
 }
 
 }  // namespace fidelio::grammar

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/foreign/limits.h"
+#include "text/thinking.h"
 
 namespace fidelio::grammar {
 
@@ -61,6 +62,10 @@ class Grammar {
     nodes_[static_cast<size_t>(from)].bytes.push_back({low, high, to});
   }
 
+  Fragment up_to(std::string_view mark);  // any text that ends with its first `mark`
+  // From now on the answer is `prefix` and then what it was before; rules that call it still call what it was.
+  void put_before(Fragment prefix);
+
   bool prune();  // leaves out what cannot be ended; false: nothing can
 
   const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(id)]; }
@@ -77,5 +82,9 @@ class Grammar {
   std::vector<Fragment> rules_;
   Meter meter_{"the form asked for"};
 };
+
+// The answer as the grammar has it behind a thought, which is free: the one that the prompt has opened, or one that the
+// answer may open (text/thinking.h). Throws Error where no text at all fits the grammar.
+Grammar after_thought(Grammar grammar, const Thinking& thinking);
 
 }  // namespace fidelio::grammar

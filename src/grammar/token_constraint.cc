@@ -38,10 +38,11 @@ TokenTree::TokenTree(std::vector<std::string> tokens) : tokens_(std::move(tokens
   close_to(0);
 }
 
-TokenConstraint::TokenConstraint(Grammar grammar, std::shared_ptr<const TokenTree> tree)
+TokenConstraint::TokenConstraint(Grammar grammar, std::shared_ptr<const TokenTree> tree, Spelled spelled)
     : grammar_bytes_(grammar.size() * kNode),
       automaton_(std::move(grammar)),
       tree_(std::move(tree)),
+      spelled_(std::move(spelled)),
       path_(tree_->longest() + 1) {
   tell();
 }
@@ -71,6 +72,8 @@ TokenConstraint::Mask TokenConstraint::make_mask(State state) {
     }
     ++i;
   }
+  for (const auto& [id, bytes] : spelled_)
+    if (after(state, bytes) != kForbidden) mask[static_cast<size_t>(id) / 64] |= uint64_t{1} << (id % 64);
   ++masks_made_;
   tell();
   return mask;
@@ -83,13 +86,22 @@ std::span<const uint64_t> TokenConstraint::allowed(State state) {
   return masks_.emplace(state, make_mask(state)).first->second;
 }
 
-Constraint::State TokenConstraint::next(State state, int32_t id) {
-  if (id < 0 || static_cast<size_t>(id) >= tree_->size() || tree_->bytes(id).empty()) return kForbidden;
-  for (const char byte : tree_->bytes(id)) {
+std::string_view TokenConstraint::bytes_of(int32_t id) const {
+  if (id < 0 || static_cast<size_t>(id) >= tree_->size()) return {};
+  for (const auto& [own, bytes] : spelled_)
+    if (own == id) return bytes;
+  return tree_->bytes(id);
+}
+
+Constraint::State TokenConstraint::after(State state, std::string_view bytes) {
+  if (bytes.empty()) return kForbidden;
+  for (const char byte : bytes) {
     state = automaton_.step(state, static_cast<uint8_t>(byte));
     if (state == Automaton::kDead) return kForbidden;
   }
   return state;
 }
+
+Constraint::State TokenConstraint::next(State state, int32_t id) { return after(state, bytes_of(id)); }
 
 }  // namespace fidelio::grammar

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/constraint.h"
@@ -36,9 +38,12 @@ class TokenTree {
   size_t longest_ = 0;
 };
 
+using Spelled = std::vector<std::pair<int32_t, std::string>>;
+
 class TokenConstraint final : public Constraint {
  public:
-  TokenConstraint(Grammar grammar, std::shared_ptr<const TokenTree> tree);
+  // `spelled`: tokens that write nothing by themselves and count as these texts here, such as marks of thinking.
+  TokenConstraint(Grammar grammar, std::shared_ptr<const TokenTree> tree, Spelled spelled = {});
 
   State start() override { return automaton_.start(); }
   std::span<const uint64_t> allowed(State state) override;
@@ -56,11 +61,14 @@ class TokenConstraint final : public Constraint {
   using Mask = std::vector<uint64_t>;
   static constexpr size_t kMostMasks = 1024;
   Mask make_mask(State state);
+  State after(State state, std::string_view bytes);
+  std::string_view bytes_of(int32_t id) const;
   void tell();  // other threads what has been taken
 
   size_t grammar_bytes_;
   Automaton automaton_;
   std::shared_ptr<const TokenTree> tree_;
+  Spelled spelled_;
   std::unordered_map<State, Mask> masks_;
   std::vector<State> path_;
   int64_t masks_made_ = 0;

@@ -7,7 +7,7 @@
 #include <regex>
 
 #include "engine/generate.h"
-#include "serve/forms/answer_parts.h"
+#include "serve/parts/answer_parts.h"
 #include "serve/test_server.h"
 
 namespace fidelio::serve {
@@ -193,7 +193,9 @@ TEST(Answers, InAnthropicsForm) {
 
 // --- parts -----------------------------------------------------------------------------------------------------------
 std::string spelled(const std::string& text, bool thinking, size_t piece, bool one_call = false) {
-  AnswerParts parts(thinking, true, one_call);
+  PartsRules rules{{{thinking_marks().begin(), thinking_marks().end()}}, std::make_shared<const Tools>(), one_call};
+  if (thinking) rules.thinking.opened = thinking_marks().front();
+  AnswerParts parts(rules);
   std::vector<Part> all;
   for (size_t at = 0; at < text.size(); at += piece)
     for (Part& part : parts.push(text.substr(at, piece))) append(all, std::move(part));
@@ -287,7 +289,10 @@ TEST(Answers, InTheFormThatWasAskedFor) {
     }
     const Json call =
         serving
-            .chat({{"messages", {{{"role", "user"}, {"content", "Hello"}}}},
+            .chat({{"messages",
+                    {{{"role", "user"}, {"content", "Hello"}},
+                     // What is continued does not think first, as quill may.
+                     {{"role", "assistant"}, {"content", "Here is"}, {"prefix", true}}}},
                    {"temperature", 0},
                    {"tools", {{{"type", "function"}, {"function", {{"name", "find"}, {"parameters", kSchema}}}}}},
                    {"tool_choice", "required"}})

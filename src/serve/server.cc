@@ -294,7 +294,7 @@ void Server::count_tokens(HttpRequest&& request, const std::shared_ptr<Exchange>
   read(std::move(request), exchange, [this, exchange, model = model_](const std::string& body) {
     Json object = parse_ordered_json(body, "the body");
     if (object.is_object()) object["max_tokens"] = 1;
-    const Json chat = chat_body_of_messages(object);
+    const Json chat = chat_body_of_messages(object, body);
     const Json answer = {{"input_tokens", chat_prompt(Fields(chat), *model).ids.size()}};
     http_.post([exchange, text = answer.dump()] { exchange->respond({200, text}); });
   });

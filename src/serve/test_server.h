@@ -62,7 +62,8 @@ inline Loaded load(const Made& made = {}) {
 class Serving {
  public:
   explicit Serving(ServerOptions options = {}, const Made& made = {})
-      : server_(std::move(options), [made] { return load(made); }) {
+      : Serving(std::move(options), [made] { return load(made); }) {}
+  Serving(ServerOptions options, std::function<Loaded()> loads) : server_(std::move(options), std::move(loads)) {
     port_ = server_.http().listen("127.0.0.1", 0);
     thread_ = std::thread([this] { server_.run(); });
     for (int i = 0; i < 600 && ask(get("/health")).status != 200; ++i)

@@ -1,5 +1,8 @@
 #include "text/chat_template.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -8,7 +11,9 @@
 #include "core/file.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/json.h"
+#include "core/foreign/json_text.h"
 #include "text/jinja/lexer.h"
+#include "text/jinja/value.h"
 #include "text/tokenizer/config.h"
 
 namespace fidelio {
@@ -64,6 +69,70 @@ Value to_value(const Json& json, int depth = 0) {
     default:
       return Value::none();
   }
+}
+
+// A JSON text as a value whose numbers keep their digits, and whose texts and keys are given as `text` makes them.
+template <typename Text>
+Value value_of_text(std::string_view json, const Text& text, int depth = 0) {
+  check(depth <= kMaxJsonDepth, "arguments of a call: JSON nested more than {} deep", kMaxJsonDepth);
+  if (json.starts_with('{')) {
+    std::vector<std::pair<Value, Value>> entries;
+    for (const JsonMember& member : json_members(json))
+      entries.emplace_back(text(member.key), value_of_text(member.value, text, depth + 1));
+    return Value::dict(std::move(entries));
+  }
+  if (json.starts_with('[')) {
+    std::vector<Value> items;
+    for (const std::string_view item : json_elements(json)) items.push_back(value_of_text(item, text, depth + 1));
+    return Value::list(std::move(items));
+  }
+  if (json.starts_with('"')) return text(text_of_json(json));
+  if (json == "null") return Value::none();
+  if (json == "true" || json == "false") return Value::boolean(json == "true");
+  int64_t whole = 0;
+  const auto [end, error] = std::from_chars(json.data(), json.data() + json.size(), whole);
+  const bool fits = error == std::errc() && end == json.data() + json.size();
+  if (fits && std::to_string(whole) == json) return Value::integer(whole);
+  const std::string spelled(json);
+  return Value::number(std::strtod(spelled.c_str(), nullptr), spelled);
+}
+
+// An object whose members are made values by `each`.
+template <typename Each>
+Value dict_of(const Json& object, const Each& each) {
+  std::vector<std::pair<Value, Value>> entries;
+  for (const auto& [key, value] : object.items()) entries.emplace_back(Value::text(key), each(key, value));
+  return Value::dict(std::move(entries));
+}
+
+// Messages in OpenAI's wire form, the texts of arguments as `arguments` makes them.
+template <typename Arguments>
+Value wire_value(const Json& messages, const Arguments& arguments) {
+  const auto in_function = [&](const std::string& key, const Json& value) {
+    return key == "arguments" && value.is_string() ? arguments(value.template get<std::string>()) : to_value(value);
+  };
+  const auto in_call = [&](const std::string& key, const Json& value) {
+    return key == "function" && value.is_object() ? dict_of(value, in_function) : to_value(value);
+  };
+  const auto in_message = [&](const std::string& key, const Json& value) {
+    if (key != "tool_calls" || !value.is_array()) return to_value(value);
+    std::vector<Value> calls;
+    for (const Json& call : value) calls.push_back(call.is_object() ? dict_of(call, in_call) : to_value(call));
+    return Value::list(std::move(calls));
+  };
+  std::vector<Value> all;
+  for (const Json& message : messages)
+    all.push_back(message.is_object() ? dict_of(message, in_message) : to_value(message));
+  return Value::list(std::move(all));
+}
+
+// True where the prompt shows an object of arguments as Python prints it, which no message says itself.
+bool shows_python(const std::string& prompt, const Json& messages, const std::string& python) {
+  if (prompt.find(python) == std::string::npos) return false;
+  return std::none_of(messages.begin(), messages.end(), [&](const Json& message) {
+    return message.is_object() && message.contains("content") && message["content"].is_string() &&
+           message["content"].get_ref<const std::string&>().find(python) != std::string::npos;
+  });
 }
 
 // By name, of a file's chat_template: a text, a list of {name, template}, or an object of texts by name.
@@ -168,10 +237,48 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, const Ch
 
 std::string ChatTemplate::render_json(const Json& messages, const Json& extra) const {
   check(messages.is_array(), "chat messages: expected a JSON array, found {}", messages.type_name());
+  return render_values(to_value(messages), extra);
+}
+
+std::string ChatTemplate::render_wire(const Json& messages, const Json& extra, const TextMark& mark) const {
+  check(messages.is_array(), "chat messages: expected a JSON array, found {}", messages.type_name());
+  const auto marked = [&](const std::string& text) { return Value::text(mark ? mark(text) : text); };
+  bool any = false;
+  std::string python;  // how Python prints the first arguments that there are
+  jinja::Meter meter(kMaxWork);
+  const Value objects = wire_value(messages, [&](const std::string& text) {
+    check(text.empty() || is_json(text), "arguments of a call: expected a JSON text");
+    any = true;
+    const std::string json = text.empty() ? "{}" : compact_json(text);
+    Value value = value_of_text(json, marked);
+    if (python.empty() && json.size() > 2 && json != "null") python = jinja::repr(value, meter);
+    return value;
+  });
+  const auto with_texts = [&] { return render_values(wire_value(messages, marked), extra); };
+  std::string prompt;
+  try {
+    prompt = render_values(objects, extra);
+  } catch (const Error&) {
+    if (!any) throw;
+    try {
+      return with_texts();
+    } catch (const Error&) {  // the objects were not what is wrong
+    }
+    throw;
+  }
+  if (python.empty() || !shows_python(prompt, messages, python)) return prompt;
+  try {
+    return with_texts();
+  } catch (const Error&) {
+    return prompt;
+  }
+}
+
+std::string ChatTemplate::render_values(Value messages, const Json& extra) const {
   check(extra.is_object(), "chat template variables: expected a JSON object, found {}", extra.type_name());
   // transformers always passes these, so templates may test them with `is none` or plain truth.
   jinja::Variables variables = variables_;
-  variables.emplace_back("messages", to_value(messages));
+  variables.emplace_back("messages", std::move(messages));
   for (const char* name : {"tools", "documents"})
     if (!extra.contains(name)) variables.emplace_back(name, Value::none());
   if (!extra.contains("add_generation_prompt")) variables.emplace_back("add_generation_prompt", Value::boolean(false));

@@ -33,6 +33,9 @@ struct ChatOptions {
   std::string tools_json;               // a JSON array of tools, or empty
 };
 
+// A text of a user's as a template is given it (text/control_tokens.h).
+using TextMark = std::function<std::string(const std::string&)>;
+
 class ChatTemplate {
  public:
   using Clock = std::function<std::tm()>;
@@ -49,6 +52,11 @@ class ChatTemplate {
   // ordered_json, because templates print the keys of tools in the order they came in. Throws Error when the template
   // refuses the messages or exceeds jinja::Limits.
   std::string render_json(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& extra) const;
+  // The same of a conversation in OpenAI's wire form, where the arguments of calls are JSON texts. Most templates want them
+  // as objects, in which numbers keep their digits. One that cannot read objects, or prints one as Python would, gets the
+  // texts. `mark`, where there is one, is done to the texts inside of arguments; whoever calls does it to all others.
+  std::string render_wire(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& extra,
+                          const TextMark& mark = {}) const;
 
   // What messages are rendered with where tools are given. Throws Error as the constructor does.
   void set_with_tools(std::string_view source) { with_tools_.emplace(source), with_tools_source_ = source; }
@@ -60,6 +68,8 @@ class ChatTemplate {
   void set_clock(Clock clock) { clock_ = std::move(clock); }  // default: local time
 
  private:
+  std::string render_values(jinja::Value messages, const nlohmann::ordered_json& extra) const;
+
   std::string source_, with_tools_source_;
   jinja::Template template_;
   std::optional<jinja::Template> with_tools_;

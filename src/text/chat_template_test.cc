@@ -166,5 +166,45 @@ TEST_F(ChatFolder, GenerationDefaults) {
   EXPECT_THROW(GenerationDefaults::load(folder_), Error);
 }
 
+// --- arguments of calls in the wire form --------------------------------------------------------------------------------
+std::string rendered_call(const std::string& source, const std::string& arguments) {
+  const nlohmann::ordered_json call = {{"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
+  const nlohmann::ordered_json messages = {{{"role", "user"}, {"content", "u"}},
+                                           {{"role", "assistant"}, {"content", ""}, {"tool_calls", {call}}}};
+  const std::string each =
+      "{% for m in messages %}{% for c in m.tool_calls or [] %}" + source + "{% endfor %}{% endfor %}";
+  return ChatTemplate(each).render_wire(messages, nlohmann::ordered_json::object());
+}
+
+TEST(ChatTemplate, GivesArgumentsAsTheTemplateWantsThem) {
+  const std::string text = R"({"command": "ls"})";
+  EXPECT_EQ(rendered_call("{{ c.function.arguments.command }}", text), "ls");
+  EXPECT_EQ(rendered_call("{{ c.function | tojson }}", text), R"({"name": "f", "arguments": {"command": "ls"}})");
+  EXPECT_EQ(rendered_call("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}", text),
+            "command=ls");
+  // DeepSeek's add them to a text, others print them or join them: that wants the client's text.
+  EXPECT_EQ(rendered_call("{{ '```json\n' + c['function']['arguments'] + '\n```' }}", text),
+            "```json\n" + text + "\n```");
+  EXPECT_EQ(rendered_call("{{ '' + c.function.arguments }}", "{}"), "{}");
+  EXPECT_EQ(rendered_call("{{ c.function.arguments }}", text), text);
+  EXPECT_EQ(rendered_call("{{ 'a' ~ c.function.arguments }}", text), "a" + text);
+  EXPECT_EQ(rendered_call("{{ c.function.arguments | trim }}", text), text);
+  // A template that takes either is given what it was written for first.
+  const char* either =
+      "{% if c.function.arguments is string %}text{% else %}{{ c.function.arguments | tojson }}{% endif %}";
+  EXPECT_EQ(rendered_call(either, text), text);
+  EXPECT_EQ(rendered_call("{{ c.function.arguments | tojson }}", ""), "{}");
+  EXPECT_THROW(rendered_call("{{ raise_exception('no') }}", text), Error);
+}
+
+TEST(ChatTemplate, KeepsTheDigitsOfArguments) {
+  const std::string text =
+      R"({"a": 1.0, "b": 1e400, "c": 12345678901234567890, "d": -0.0, "e": [0.10, 1E-2], "f": -7})";
+  EXPECT_EQ(rendered_call("{{ c.function.arguments | tojson }}", text), text);
+  EXPECT_EQ(rendered_call("{{ c.function.arguments.c }} {{ c.function.arguments.e[0] }}", text),
+            "12345678901234567890 0.10");
+  EXPECT_EQ(rendered_call("{{ c.function.arguments.f + 1 }} {{ c.function.arguments.a + 1 }}", text), "-6 2.0");
+}
+
 }  // namespace
 }  // namespace fidelio

@@ -72,6 +72,22 @@ Json ControlTokens::marked(const Json& value) const {
   return result;
 }
 
+Json ControlTokens::marked_messages(const Json& messages) const {
+  Json result = marked(messages);
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const Json& message = messages[i];
+    if (!message.is_object() || !message.contains("tool_calls") || !message["tool_calls"].is_array()) continue;
+    const Json& calls = message["tool_calls"];
+    for (size_t c = 0; c < calls.size(); ++c) {
+      if (!calls[c].is_object() || !calls[c].contains("function")) continue;
+      const Json& function = calls[c]["function"];
+      if (function.is_object() && function.contains("arguments") && function["arguments"].is_string())
+        result[i]["tool_calls"][c]["function"]["arguments"] = function["arguments"];
+    }
+  }
+  return result;
+}
+
 // Behind a newline, which is taken away again: at the beginning of a text some tokenizers add a space.
 std::vector<int32_t> ControlTokens::encode_piece(std::string_view piece, bool as_text) const {
   const auto encode = [&](const std::string& text) {

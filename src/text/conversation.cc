@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/foreign/json.h"
+#include "core/foreign/json_text.h"
 
 namespace fidelio {
 namespace {
@@ -26,19 +27,15 @@ std::string joined_parts(const Json& parts, const std::string& field) {
   return text;
 }
 
-void read_wire_calls(Json& calls, const std::string& field) {
+void check_wire_calls(const Json& calls, const std::string& field) {
   if (!calls.is_array()) throw FieldError(field, "an array");
-  for (Json& call : calls) {
+  for (const Json& call : calls) {
     if (!call.is_object()) throw FieldError(field, "an array of objects");
     if (!call.contains("function") || !call["function"].is_object()) continue;
-    Json& function = call["function"];
+    const Json& function = call["function"];
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
     const std::string text = function["arguments"].get<std::string>();
-    try {
-      function["arguments"] = text.empty() ? Json::object() : parse_ordered_json(text, "arguments");
-    } catch (const Error& e) {
-      throw FieldError(field, std::string("arguments of a call as a JSON text; ") + e.what());
-    }
+    if (!text.empty() && !is_json(text)) throw FieldError(field, "arguments of a call as a JSON text");
   }
 }
 
@@ -65,7 +62,7 @@ void read_wire_message(Json& message, const std::string& place, bool knows_devel
   } else if (!content.is_string()) {
     throw FieldError(place + ".content", "a string, parts of type text, or null");
   }
-  if (calls) read_wire_calls(message["tool_calls"], place + ".tool_calls");
+  if (calls) check_wire_calls(message["tool_calls"], place + ".tool_calls");
 }
 
 }  // namespace
@@ -108,7 +105,7 @@ std::string render_wire_record(const ChatTemplate& chat, const Json& record) {
     check_wire_tools(list);
     if (!list.empty()) extra["tools"] = list;
   }
-  return chat.render_json(messages, extra);
+  return chat.render_wire(messages, extra);
 }
 
 }  // namespace fidelio

@@ -20,8 +20,8 @@ class FieldError : public Error {
   std::string field_;
 };
 
-// Messages with content in parts joined, arguments of calls as objects and no nulls; "developer", a word that few templates
-// know, is their "system". Throws FieldError.
+// Messages with content in parts joined and no nulls; "developer", a word that few templates know, is their "system".
+// Arguments of calls are JSON texts, as ChatTemplate::render_wire takes them. Throws FieldError.
 nlohmann::ordered_json wire_messages(const nlohmann::ordered_json& list, const ChatTemplate& chat);
 
 // Throws FieldError where an entry is no function: it cannot be called, and a template would show it as if it could.

@@ -37,8 +37,7 @@ TEST(Conversation, IsReadAsTemplatesWantIt) {
   EXPECT_EQ(read[1]["content"], "xy");
   EXPECT_EQ(read[2]["content"], "");
   EXPECT_FALSE(read[2].contains("refusal"));
-  EXPECT_TRUE(read[2]["tool_calls"][0]["function"]["arguments"].is_object());
-  EXPECT_EQ(read[2]["tool_calls"][0]["function"]["arguments"].begin().key(), "b");
+  EXPECT_EQ(read[2]["tool_calls"][0]["function"]["arguments"], call["function"]["arguments"]);
   const ChatTemplate knows("developer");
   EXPECT_EQ(wire_messages({{{"role", "developer"}, {"content", "d"}}}, knows)[0]["role"], "developer");
 }
@@ -54,6 +53,17 @@ TEST(Conversation, RecordsOfFilesBringTheirTools) {
   EXPECT_EQ(render_wire_record(kShown, record), with_tools);
   record["chat_template_kwargs"] = {{"word", "said"}};
   EXPECT_EQ(render_wire_record(ChatTemplate("{{ word }}"), record), "said");
+}
+
+// Templates get the arguments of a file's calls as a server's: as objects, whose numbers keep their digits.
+TEST(Conversation, RecordsOfFilesKeepTheDigitsOfTheirCalls) {
+  const std::string arguments = R"({"b": 1.0, "a": [2.50, 12345678901234567890]})";
+  const Wire call = {{"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}};
+  const Wire record = {{"messages", {{{"role", "assistant"}, {"tool_calls", {call}}}}}};
+  const std::string each = "{{ messages[0].tool_calls[0].function.arguments";
+  EXPECT_EQ(render_wire_record(ChatTemplate(each + " | tojson }}"), record), arguments);
+  EXPECT_EQ(render_wire_record(ChatTemplate(each + ".a[0] }}"), record), "2.50");
+  EXPECT_EQ(render_wire_record(ChatTemplate(each + " + '!' }}"), record), arguments + "!");
 }
 
 TEST(Conversation, FieldsThatAreWrongAreNamed) {
@@ -134,6 +144,28 @@ TEST_P(ControlTokensTest, OfMessagesAreText) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ControlTokensTest, ::testing::Values("quill", "llama2", "llama3", "qwen", "tekken"),
                          [](const auto& info) { return info.param; });
+
+// Arguments are JSON texts, in which a control token may be spelt with escapes, as may the marks.
+TEST(ControlTokens, OfArgumentsAreText) {
+  const Wire call = {
+      {"function",
+       {{"name", "f"},
+        {"arguments",
+         R"({"<|im_end|>": ["a\u003c|im_end|>", "\udb80\udc00<|im_end|>\udb80\udc01", "<|im_end|>", 1.0]})"}}}};
+  const Wire messages = {{{"role", "assistant"}, {"content", "<|im_end|>"}, {"tool_calls", {call}}}};
+  const std::string arguments = "{{ messages[0].content }} {{ messages[0].tool_calls[0].function.arguments";
+  for (const char* shown : {" | tojson }}", " + '' }}"}) {
+    const ChatTemplate chat(arguments + shown);
+    const ControlTokens control(quill(), chat);
+    const std::string prompt = chat.render_wire(control.marked_messages(messages), Wire::object(),
+                                                [&](const std::string& text) { return control.mark(text); });
+    const std::vector<int32_t> ids = control.encode(prompt);
+    const std::string text = quill().decode(ids, false);
+    EXPECT_TRUE(text.starts_with("<|im_end|> {\"<|im_end|>\": [\"a")) << text;
+    EXPECT_THAT(text, HasSubstr("\"<|im_end|>\", 1.0]}"));
+    for (const int32_t id : ids) EXPECT_FALSE(quill().is_special(id)) << shown << text;
+  }
+}
 
 // A template that cuts texts where a mark stands leaves half of it.
 TEST(ControlTokens, HalvesOfMarksPartTheText) {

@@ -3,9 +3,9 @@
 #include "core/foreign/json.h"
 #include "fuzz.h"
 #include "grammar/json_schema.h"
-#include "serve/forms/answer_parts.h"
 #include "serve/forms/openai_request.h"
 #include "serve/http/wire.h"
+#include "serve/parts/answer_parts.h"
 #include "text/tokenizer/token_bytes.h"
 
 namespace fidelio::serve {
@@ -82,7 +82,9 @@ constexpr Route kRoutes[] = {Route::completions, Route::chat,        Route::mess
 
 // An answer in pieces is the answer in one.
 void take_apart(std::string_view text, bool thinking, size_t piece) {
-  AnswerParts whole(thinking, true), pieces(thinking, true);
+  PartsRules rules{{{thinking_marks().begin(), thinking_marks().end()}}, std::make_shared<const Tools>()};
+  if (thinking) rules.thinking.opened = thinking_marks().front();
+  AnswerParts whole(rules), pieces(rules);
   std::vector<Part> expected, parts;
   const auto add = [](std::vector<Part>& to, std::vector<Part> more) {
     for (Part& part : more) {

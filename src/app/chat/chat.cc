@@ -248,8 +248,8 @@ class Conversation {
                  alone ? "it is left out" : "a new one begins with this message");
       return alone ? void() : say(line);
     }
-    const size_t last = prompt.find_last_not_of(" \n");
-    ThinkingDimmer dimmer(last != std::string::npos && prompt.substr(0, last + 1).ends_with("<think>"));
+    for (const auto& [id, mark] : special_marks(model_.tokenizer)) request.shown_ids.push_back(id);
+    ThinkingDimmer dimmer(opened_by(prompt, thinking_marks()).has_value());
     if (catcher_) catcher_->forget();
     const Answer a = answer(
         engine_, std::move(request),

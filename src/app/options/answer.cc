@@ -7,18 +7,12 @@
 
 #include "core/foreign/foreign_text.h"
 #include "text/control_tokens.h"
+#include "text/thinking.h"
 
 namespace fidelio::app {
 namespace {
 
-constexpr std::string_view kOpen = "<think>", kClose = "</think>", kDim = "\033[2m", kPlain = "\033[0m";
-
-// Bytes at the end of `text` that may be the beginning of `tag`.
-size_t may_begin(std::string_view text, std::string_view tag) {
-  for (size_t n = std::min(text.size(), tag.size() - 1); n > 0; --n)
-    if (text.ends_with(tag.substr(0, n))) return n;
-  return 0;
-}
+constexpr std::string_view kDim = "\033[2m", kPlain = "\033[0m";
 
 }  // namespace
 
@@ -89,16 +83,19 @@ std::string ThinkingDimmer::push(const std::string& piece) {
   if (thinking_ && !begun_) out += kDim;
   begun_ = true;
   held_ += piece;
+  const auto mark_of = [this](const ThinkingMarks& marks) { return thinking_ ? marks.end : marks.begin; };
   for (;;) {
-    const std::string_view tag = thinking_ ? kClose : kOpen;
-    const size_t at = held_.find(tag);
+    size_t at = std::string::npos, size = 0;
+    for (const ThinkingMarks& marks : thinking_tags())
+      if (const size_t found = held_.find(mark_of(marks)); found < at) at = found, size = mark_of(marks).size();
     if (at == std::string::npos) break;
     out += held_.substr(0, at);
     out += thinking_ ? kPlain : kDim;
-    held_.erase(0, at + tag.size());
+    held_.erase(0, at + size);
     thinking_ = !thinking_;
   }
-  const size_t keep = may_begin(held_, thinking_ ? kClose : kOpen);
+  size_t keep = 0;
+  for (const ThinkingMarks& marks : thinking_tags()) keep = std::max(keep, begun(held_, mark_of(marks)));
   out += held_.substr(0, held_.size() - keep);
   held_.erase(0, held_.size() - keep);
   return out;

@@ -45,7 +45,7 @@ RenderedChat rendered_chat(const TextModel& model, const std::vector<ChatMessage
 // The flag for it.
 CLI::Option* add_sanitize(CLI::App& verb, bool& sanitize);
 
-// Text for a terminal, with what stands between <think> and </think> dimmed. Pieces may cut the tags anywhere.
+// Text for a terminal, with what stands between a family's marks of thinking dimmed. Pieces may cut the marks anywhere.
 class ThinkingDimmer {
  public:
   explicit ThinkingDimmer(bool thinking) : thinking_(thinking) {}  // thinking: the prompt opened the block already

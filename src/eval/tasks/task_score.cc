@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/limits.h"
+#include "text/thinking.h"
 #include "text/tokenizer/pattern.h"
 #include "text/tokenizer/unicode.h"
 
@@ -106,11 +107,18 @@ std::string normalised(const std::string& answer, Match match) {
 
 }  // namespace
 
+// The answer stands behind the last thought's end, whichever family's marks it has.
 std::string answer_part(std::string_view text) {
-  constexpr std::string_view kOpen = "<think>", kClose = "</think>";
-  const size_t close = text.rfind(kClose), open = text.rfind(kOpen);
-  if (close == std::string_view::npos && open != std::string_view::npos) return "";
-  return without_spaces_around(close == std::string_view::npos ? text : text.substr(close + kClose.size()));
+  size_t begin = 0;
+  bool closed = false, opened = false;
+  for (const ThinkingMarks& marks : thinking_tags()) {
+    opened = opened || text.find(marks.begin) != std::string_view::npos;
+    const size_t close = text.rfind(marks.end);
+    if (close == std::string_view::npos) continue;
+    closed = true;
+    begin = std::max(begin, close + marks.end.size());
+  }
+  return opened && !closed ? "" : without_spaces_around(text.substr(begin));
 }
 
 std::string extract_answer(std::string_view answer_text, Match match, const std::string& pattern) {

@@ -12,6 +12,7 @@
 #include "eval/fidelity/fidelity.h"
 #include "eval/tasks/task_cache.h"
 #include "eval/tasks/task_score.h"
+#include "text/thinking.h"
 
 namespace fidelio {
 namespace {
@@ -99,7 +100,9 @@ struct Run {
 };
 
 void run_generation(const TaskModel& model, Run& run) {
-  const std::optional<int32_t> open = model.tokenizer->id_of("<think>"), close = model.tokenizer->id_of("</think>");
+  std::optional<int32_t> open, close;  // the first family's marks that are tokens
+  for (const ThinkingMarks& marks : thinking_tags())
+    if (!open || !close) open = model.tokenizer->id_of(marks.begin), close = model.tokenizer->id_of(marks.end);
   std::vector<GenerationRequest> requests;
   std::vector<int64_t> prompt_tokens;
   for (size_t i : run.missing) {

@@ -2,11 +2,12 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "serve/forms/answer_parts.h"
 #include "serve/forms/openai_request.h"
 #include "serve/http/http.h"
+#include "serve/parts/answer_parts.h"
 
 namespace fidelio::serve {
 
@@ -65,5 +66,7 @@ std::string new_id(std::string_view prefix);
 // A token with its rivals, as chat and responses tell it.
 Json scored_token(const ServedModel& model, const Piece& piece);
 std::string json_text(const Json& value);  // what is not UTF-8 is replaced
+// A JSON text as a value that json_text writes as it is: no number of it passes through a double.
+Json json_as_written(std::string_view text);
 
 }  // namespace fidelio::serve

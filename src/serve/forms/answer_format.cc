@@ -5,6 +5,27 @@
 
 namespace fidelio::serve {
 
+namespace {
+
+// What stands before a form is part of its name.
+std::string name_of_form(const std::string& key, const BeforeForm& before) {
+  std::string name = before.thinking.opened ? fmt::format("opened {}, ", before.thinking.opened->end) : "";
+  if (name.empty())
+    for (const ThinkingMarks& marks : before.thinking.marks) name += fmt::format("{}, ", marks.begin);
+  return name + key;
+}
+
+}  // namespace
+
+AnswerFormats::AnswerFormats(std::shared_ptr<const grammar::TokenTree> tokens) : tokens_(std::move(tokens)) {
+  for (const ThinkingMarks& marks : thinking_marks())
+    for (size_t id = 0; id < tokens_->size(); ++id)
+      if (tokens_->bytes(static_cast<int32_t>(id)).find(marks.begin) != std::string::npos) {
+        spelled_.insert(marks.begin);
+        break;
+      }
+}
+
 std::shared_ptr<Constraint> AnswerFormats::find(const std::string& key) {
   const std::lock_guard lock(mutex_);
   for (auto at = kept_.begin(); at != kept_.end(); ++at) {
@@ -19,9 +40,13 @@ std::shared_ptr<Constraint> AnswerFormats::find(const std::string& key) {
   return nullptr;
 }
 
-std::shared_ptr<Constraint> AnswerFormats::get(const std::string& key, const std::function<grammar::Grammar()>& make) {
+std::shared_ptr<Constraint> AnswerFormats::get(const std::string& form, const std::function<grammar::Grammar()>& make,
+                                               const BeforeForm& before) {
+  const std::string key = name_of_form(form, before);
   if (auto kept = find(key)) return kept;
-  auto made = std::make_shared<grammar::TokenConstraint>(make(), tokens_);  // it takes long: nobody waits for it
+  // It takes long: nobody waits for it.
+  auto made = std::make_shared<grammar::TokenConstraint>(grammar::after_thought(make(), before.thinking), tokens_,
+                                                         before.marks);
   const std::lock_guard lock(mutex_);
   kept_.emplace_front(key, made);
   const auto bytes = [&] {
@@ -36,7 +61,7 @@ std::shared_ptr<Constraint> AnswerFormats::get(const std::string& key, const std
 namespace {
 
 // A form that cannot be made is refused by the field that asks for it.
-std::shared_ptr<Constraint> get_for(const std::string& field, AnswerFormats& formats, const std::string& key,
+std::shared_ptr<Constraint> get_for(const std::string& field, const Forms& formats, const std::string& key,
                                     const std::function<grammar::Grammar()>& make) {
   try {
     return formats.get(key, make);
@@ -45,7 +70,7 @@ std::shared_ptr<Constraint> get_for(const std::string& field, AnswerFormats& for
   }
 }
 
-std::shared_ptr<Constraint> of_schema(const Json& schema, const std::string& field, AnswerFormats& formats) {
+std::shared_ptr<Constraint> of_schema(const Json& schema, const std::string& field, const Forms& formats) {
   return get_for(field, formats, "schema " + schema.dump(), [&] { return grammar::schema_grammar(schema); });
 }
 
@@ -68,7 +93,7 @@ class NoStopBefore : public Constraint {
   std::vector<uint64_t> allowed_;
 };
 
-std::shared_ptr<Constraint> of_pattern(const std::string& pattern, const std::string& field, AnswerFormats& formats) {
+std::shared_ptr<Constraint> of_pattern(const std::string& pattern, const std::string& field, const Forms& formats) {
   return get_for(field, formats, "regex " + pattern, [&] { return grammar::regex_grammar(pattern); });
 }
 
@@ -81,7 +106,7 @@ Json schema_in(const std::string& text, const std::string& field) {
 }
 
 // {"json": a schema or its text} or {"regex"} or {"choice": some texts} or {"json_object": true}, as vLLM's clients say it.
-std::shared_ptr<Constraint> of_structured_outputs(const Fields& fields, AnswerFormats& formats) {
+std::shared_ptr<Constraint> of_structured_outputs(const Fields& fields, const Forms& formats) {
   const Json& all = *fields.find("structured_outputs");
   const Fields inside(all, "structured_outputs");
   const std::string known = "one of json, regex, choice and json_object";
@@ -110,7 +135,7 @@ std::shared_ptr<Constraint> of_structured_outputs(const Fields& fields, AnswerFo
 
 }  // namespace
 
-std::shared_ptr<Constraint> read_format(const Fields& fields, AnswerFormats& formats, const std::string& place) {
+std::shared_ptr<Constraint> read_format(const Fields& fields, const Forms& formats, const std::string& place) {
   const auto pattern = fields.text("regex");
   const Json* format = fields.find("response_format");
   const std::string type = format ? Fields(*format, "response_format").text("type").value_or("") : "text";
@@ -143,7 +168,7 @@ std::shared_ptr<Constraint> read_min_tokens(const Fields& fields, const Generati
   return std::make_shared<NoStopBefore>(least, vocabulary, request.stop_ids);
 }
 
-std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, AnswerFormats& formats) {
+std::shared_ptr<Constraint> read_tool_choice(const Fields& fields, const Forms& formats) {
   const Json* choice = fields.find("tool_choice");
   if (choice == nullptr || *choice == "auto" || *choice == "none") return nullptr;
   const std::string expected =

@@ -49,6 +49,7 @@ Answering::Answering(Call call, std::shared_ptr<const ServedModel> model, Engine
       engine_(engine),
       metrics_(metrics),
       exchange_(std::move(exchange)),
+      tools_(std::make_shared<const Tools>(call_.known_tools)),
       form_(form_of(call_, model_)) {
   usage_.prompt_tokens = call_.prompt_tokens();
 }
@@ -78,7 +79,7 @@ void Answering::submit(size_t prompt, int64_t number) {
   const auto self = shared_from_this();
   const size_t index = choices_.size();
   const GenerationRequest& request = call_.prompts[prompt];
-  Under under{{}, AnswerParts(call_.thinking, call_.tools, call_.one_call), {}, start_};
+  Under under{{}, AnswerParts({call_.thinking, call_.tools ? tools_ : nullptr, call_.one_call}), {}, start_};
   if (call_.logprobs && call_.route == Route::completions)
     under.offsets.emplace(*model_, request.special_in_text,
                           call_.echo ? std::span<const int32_t>() : std::span(request.prompt));

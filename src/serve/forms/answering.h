@@ -47,6 +47,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
   EngineThread& engine_;
   Metrics& metrics_;
   std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<const Tools> tools_;
   std::unique_ptr<AnswerForm> form_;
   std::vector<Under> choices_;
   std::vector<int64_t> tickets_;

@@ -1,5 +1,6 @@
 #include "serve/forms/chat_prompt.h"
 
+#include "serve/forms/answer_format.h"
 #include "serve/forms/openai_request.h"
 #include "text/control_tokens.h"
 #include "text/conversation.h"
@@ -32,6 +33,11 @@ bool as_text(const Fields& fields, const ServedModel& model) {
   return asked;
 }
 
+// As the services of DeepSeek, Mistral and Kimi ask for a message to be continued.
+bool is_begun(const Json& last) {
+  return last["role"] == "assistant" && (last.value("prefix", Json()) == true || last.value("partial", Json()) == true);
+}
+
 // A template closes the last message; what stands behind its text is taken away again.
 std::string cut_after_last(std::string prompt, const Fields& fields, const Json& messages) {
   const Json& last = messages.back();
@@ -50,13 +56,46 @@ std::string cut_after_last(std::string prompt, const Fields& fields, const Json&
   return prompt;
 }
 
+// What the model is known to think between, of the marks of all families.
+std::vector<ThinkingMarks> known_marks(const ServedModel& model) {
+  std::vector<ThinkingMarks> known;
+  for (const ThinkingMarks& marks : thinking_marks())
+    if (model.chat->source().find(marks.begin) != std::string::npos || model.tokenizer.id_of(marks.begin) ||
+        (model.formats && model.formats->spells(marks.begin)))
+      known.push_back(marks);
+  return known;
+}
+
+// `text` is all that stands in the prompt of the answer's own turn, or the whole prompt.
+void read_thinking(const ServedModel& model, std::string_view text, ChatPrompt& prompt) {
+  const std::vector<ThinkingMarks> known = known_marks(model);
+  const std::span<const ThinkingMarks> common = thinking_marks().first(1);
+  prompt.thinking.marks = known;
+  if (known.empty() || known.front().begin != common.front().begin)
+    prompt.thinking.marks.insert(prompt.thinking.marks.begin(), common.front());
+  prompt.thinking.opened = opened_by(text, thinking_marks());
+  if (prompt.thinking.opened)
+    prompt.imposed = prompt.thinking;
+  else if (!closed_by(text, thinking_marks()))
+    prompt.imposed.marks = known;
+}
+
+// A message that is to be continued may have begun a thought and not ended it.
+std::optional<ThinkingMarks> thought_in(const std::string& text) {
+  for (const ThinkingMarks& marks : thinking_marks()) {
+    const size_t begin = text.rfind(marks.begin), end = text.rfind(marks.end);
+    if (begin != std::string::npos && (end == std::string::npos || end < begin)) return marks;
+  }
+  return {};
+}
+
 }  // namespace
 
 ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool bounded) {
   if (!model.chat)
     throw RequestError(400, fmt::format("{} has no chat template; /v1/completions continues bare text", model.name));
   Json messages = read_messages(fields, *model.chat);
-  const bool continues = fields.boolean("continue_final_message", false);
+  const bool continues = fields.boolean("continue_final_message", false) || is_begun(messages.back());
   Json extra = Json::object();
   if (const Json* more = fields.find("chat_template_kwargs")) {
     if (!more->is_object()) fields.refuse("chat_template_kwargs", "an object");
@@ -74,25 +113,33 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool boun
                                          model.name));
   }
   std::optional<ControlTokens> control;
+  TextMark mark;
   if (as_text(fields, model)) {
     control.emplace(model.tokenizer, *model.chat);
-    messages = control->marked(messages);
+    messages = control->marked_messages(messages);
     extra = control->marked(extra);
+    mark = [&control](const std::string& text) { return control->mark(text); };
   }
-  std::string prompt = model.chat->render_json(messages, extra);
+  std::string prompt = model.chat->render_wire(messages, extra, mark);
   if (continues) prompt = cut_after_last(std::move(prompt), fields, messages);
-  const size_t end = prompt.find_last_not_of(" \t\r\n");
-  return {control   ? control->encode(prompt)
-          : bounded ? encode_prompt(model, prompt, false)
-                    : model.tokenizer.encode(prompt, false),
-          end != std::string::npos && std::string_view(prompt).substr(0, end + 1).ends_with("<think>"),
-          extra.contains("tools")};
+  ChatPrompt all{.ids = control   ? control->encode(prompt)
+                        : bounded ? encode_prompt(model, prompt, false)
+                                  : model.tokenizer.encode(prompt, false)};
+  all.tools = extra.contains("tools");
+  read_thinking(model, prompt, all);
+  if (!continues) return all;
+  // What is continued has begun to answer, unless it thinks.
+  all.thinking = {.opened = thought_in(messages.back()["content"].get<std::string>())};
+  all.imposed = all.thinking;
+  return all;
 }
 
-void leave_thinking_out(Json& chat) {
+void tell_template(Json& chat, const char* name, const Json& value) {
   Json& extra = chat["chat_template_kwargs"];
   if (extra.is_null()) extra = Json::object();
-  if (extra.is_object() && !extra.contains("enable_thinking")) extra["enable_thinking"] = false;
+  if (extra.is_object() && !extra.contains(name)) extra[name] = value;
 }
+
+void leave_thinking_out(Json& chat) { tell_template(chat, "enable_thinking", false); }
 
 }  // namespace fidelio::serve

@@ -10,8 +10,11 @@ namespace fidelio::serve {
 
 struct ChatPrompt {
   std::vector<int32_t> ids;
-  bool thinking = false;  // it ends inside an opened <think>
-  bool tools = false;     // it shows tools
+  Thinking thinking{};  // how the answer may begin
+  // The same where the answer's form is imposed: there it may think if the prompt has begun a thought, or if the model is
+  // known to think, by its template or its tokens.
+  Thinking imposed{};
+  bool tools = false;  // it shows tools
 };
 
 // Reads messages and tools (text/conversation.h), add_generation_prompt, continue_final_message, chat_template_kwargs and
@@ -19,6 +22,8 @@ struct ChatPrompt {
 // where the prompt leaves no room for an answer.
 ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool bounded = false);
 
+// Gives the template a variable, unless the chat body gives it one of that name itself.
+void tell_template(Json& chat, const char* name, const Json& value);
 // Asks of the template that the answer does not think, where a chat body says nothing of that itself.
 void leave_thinking_out(Json& chat);
 

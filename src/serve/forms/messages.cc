@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/foreign/json_text.h"
 #include "serve/forms/chat_prompt.h"
 #include "serve/forms/openai_request.h"
 
@@ -29,7 +30,7 @@ std::string text_of(const Fields& where, const char* name, const Json& content) 
 }
 
 // One message may hold results of tools, which are messages of their own, before what the user says.
-void add_message(Json& messages, const Json& message, size_t number) {
+void add_message(Json& messages, const Json& message, size_t number, std::string_view written) {
   const Fields fields(message, fmt::format("messages[{}]", number));
   const std::string role = fields.text("role").value_or("");
   if (role != "user" && role != "assistant" && role != "system") fields.refuse("role", "user, assistant or system");
@@ -40,26 +41,30 @@ void add_message(Json& messages, const Json& message, size_t number) {
     return;
   }
   if (!content->is_array()) fields.refuse("content", "a string or an array of blocks");
-  std::string text;
+  std::string text, thought;
   bool results = false;
   Json calls = Json::array();
-  for (const Json& block : *content) {
+  const std::vector<std::string_view> blocks = json_elements(json_member(written, "content"));
+  for (size_t i = 0; i < content->size(); ++i) {
+    const Json& block = (*content)[i];
     const Fields one(block, fmt::format("messages[{}].content", number));
     const std::string type = one.text("type").value_or("");
     if (type == "text" && one.text("text")) {
       text += *one.text("text");
     } else if (type == "tool_use" && one.text("name")) {
-      const Json* input = one.find("input");
+      const std::string input(one.find("input") != nullptr ? json_member(blocks.at(i), "input") : "{}");
       calls.push_back({{"id", one.text("id").value_or("")},
                        {"type", "function"},
-                       {"function", {{"name", *one.text("name")}, {"arguments", input ? *input : Json::object()}}}});
+                       {"function", {{"name", *one.text("name")}, {"arguments", input}}}});
     } else if (type == "tool_result") {
       results = true;
       const Json* result = one.find("content");
       messages.push_back({{"role", "tool"},
                           {"tool_call_id", one.text("tool_use_id").value_or("")},
                           {"content", result ? text_of(one, "content", *result) : ""}});
-    } else if (type != "thinking" && type != "redacted_thinking") {
+    } else if (type == "thinking" && one.text("thinking")) {
+      thought += *one.text("thinking");
+    } else if (type != "redacted_thinking") {
       fields.refuse("content", "blocks of type text, tool_use, tool_result or thinking: this server reads no others");
     }
   }
@@ -68,6 +73,7 @@ void add_message(Json& messages, const Json& message, size_t number) {
     return;
   }
   Json all = {{"role", role}, {"content", text}};
+  if (!thought.empty()) all["reasoning_content"] = thought;
   if (!calls.empty()) all["tool_calls"] = std::move(calls);
   messages.push_back(std::move(all));
 }
@@ -104,14 +110,17 @@ Json tool_choice_of(const Fields& fields, const Json& choice) {
 // "output_config": {"format": {"type": "json_schema", "schema"}}, and "thinking": {"type": "disabled"}, for which templates
 // of families that can leave it have a word.
 void read_configs(const Fields& fields, Json& chat) {
+  const auto read_format = [&](const Json& format, const char* place) {
+    const Fields one(format, place);
+    const Json* schema = one.find("schema");
+    if (one.text("type") != "json_schema" || schema == nullptr) one.refuse("schema", "a schema, with type json_schema");
+    if (chat.contains("response_format")) fields.refuse(place, "none beside another form of the answer");
+    chat["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
+  };
   if (const Json* config = fields.find("output_config"))
-    if (const Json* format = Fields(*config, "output_config").find("format")) {
-      const Fields one(*format, "output_config.format");
-      const Json* schema = one.find("schema");
-      if (one.text("type") != "json_schema" || schema == nullptr)
-        one.refuse("schema", "a schema, with type json_schema");
-      chat["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
-    }
+    if (const Json* format = Fields(*config, "output_config").find("format"))
+      read_format(*format, "output_config.format");
+  if (const Json* format = fields.find("output_format")) read_format(*format, "output_format");  // the older name
   const Json* thinking = fields.find("thinking");
   if (thinking == nullptr || Fields(*thinking, "thinking").text("type") != "disabled") return;
   leave_thinking_out(chat);
@@ -119,11 +128,30 @@ void read_configs(const Fields& fields, Json& chat) {
 
 }  // namespace
 
-Json chat_body_of_messages(const Json& body) {
+Json chat_body_of_messages(const Json& body, std::string_view text) {
   const Fields fields(body);
   Json chat = Json::object();
-  for (const char* same : {"model", "stream", "temperature", "top_p", "top_k", "seed", "max_tokens", "min_p",
-                           "chat_template_kwargs", "sanitize_control_tokens", "response_format"})
+  for (const char* same : {"model",
+                           "stream",
+                           "temperature",
+                           "top_p",
+                           "top_k",
+                           "seed",
+                           "max_tokens",
+                           "min_p",
+                           "ignore_eos",
+                           "presence_penalty",
+                           "repetition_penalty",
+                           "frequency_penalty",
+                           "stop_token_ids",
+                           "logit_bias",
+                           "skip_special_tokens",
+                           "regex",
+                           "min_tokens",
+                           "response_format",
+                           "structured_outputs",
+                           "chat_template_kwargs",
+                           "sanitize_control_tokens"})
     if (const Json* value = fields.find(same)) chat[same] = *value;
   read_configs(fields, chat);
   if (!fields.integer("max_tokens", 1, INT32_MAX)) fields.refuse("max_tokens", "an integer of at least 1");
@@ -134,7 +162,9 @@ Json chat_body_of_messages(const Json& body) {
   const Json* list = list_of(fields, "messages");
   if (list == nullptr || list->empty() || list->size() > kMaxMessages)
     fields.refuse("messages", fmt::format("an array of 1 to {} messages", kMaxMessages));
-  for (size_t i = 0; i < list->size(); ++i) add_message(messages, (*list)[i], i);
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  const std::vector<std::string_view> written = json_elements(json_member(text, "messages"));
+  for (size_t i = 0; i < list->size(); ++i) add_message(messages, (*list)[i], i, written.at(i));
   // An answer that is begun with nothing is not begun.
   if (messages.size() > 1 && messages.back()["role"] == "assistant" && messages.back()["content"] == "" &&
       !messages.back().contains("tool_calls"))

@@ -1,5 +1,5 @@
 // Anthropic's form of answers: https://docs.anthropic.com/en/api/messages and .../messages-streaming.
-#include "core/foreign/json.h"
+#include "core/foreign/json_text.h"
 #include "serve/forms/answer_form.h"
 #include "serve/forms/messages.h"
 
@@ -10,19 +10,15 @@ std::string message_event(const Json& value) {
   return "event: " + value["type"].get<std::string>() + "\ndata: " + json_text(value) + "\n\n";
 }
 
-Json arguments_of(const Part& call) {
-  try {
-    Json value = parse_ordered_json(call.text, "arguments");
-    if (value.is_object()) return value;
-  } catch (const Error&) {
-  }
-  return Json::object();
+// Clients take an object, whatever the model wrote.
+std::string arguments_of(const Part& call) {
+  return call.text.starts_with('{') && is_json(call.text) ? call.text : "{}";
 }
 
 Json block_of(const Part& part) {
   if (part.kind == Part::Kind::thought) return {{"type", "thinking"}, {"thinking", part.text}, {"signature", ""}};
   if (part.kind == Part::Kind::text) return {{"type", "text"}, {"text", part.text}};
-  return {{"type", "tool_use"}, {"id", part.id}, {"name", part.name}, {"input", arguments_of(part)}};
+  return {{"type", "tool_use"}, {"id", part.id}, {"name", part.name}, {"input", json_as_written(arguments_of(part))}};
 }
 
 Json stop_reason(const Choice& c) {
@@ -63,7 +59,7 @@ class MessagesForm final : public AnswerForm {
       }
       Json more;
       if (call)
-        more = {{"type", "input_json_delta"}, {"partial_json", arguments_of(part).dump()}};
+        more = {{"type", "input_json_delta"}, {"partial_json", arguments_of(part)}};
       else if (part.kind == Part::Kind::thought)
         more = {{"type", "thinking_delta"}, {"thinking", part.text}};
       else

@@ -8,6 +8,7 @@
 #include "core/foreign/json.h"
 #include "core/rng.h"
 #include "serve/forms/chat_prompt.h"
+#include "serve/forms/known_fields.h"
 #include "serve/forms/messages.h"
 #include "serve/forms/responses.h"
 #include "serve/ollama/ollama_request.h"
@@ -218,95 +219,83 @@ void check_model(const std::string& asked, const std::vector<std::string>& names
                      "model_not_found");
 }
 
-void refuse_what_is_not_done(const Fields& fields) {
-  struct Undone {
-    const char* name;
-    double neutral;
-    const char* instead;
-  };
-  constexpr double kAny = std::numeric_limits<double>::quiet_NaN();
-  static constexpr const char *kNone = "it is not done here",
-                              *kForm = "grammars are not read: give a schema or a regex";
-  static constexpr Undone kUndone[] = {{"suffix", kAny, kNone},
-                                       {"functions", kAny, "give them as tools"},
-                                       {"guided_grammar", kAny, kForm},
-                                       {"grammar", kAny, kForm},
-                                       {"repeat_penalty", 1, "give repetition_penalty"},
-                                       {"n_predict", -1, "give max_tokens"},
-                                       {"prompt_logprobs", kAny, "give echo and logprobs to /v1/completions"},
-                                       {"chat_template", kAny, "the checkpoint's is used"},
-                                       {"truncate_prompt_tokens", -1, kNone},
-                                       {"allowed_token_ids", kAny, kNone},
-                                       {"bad_words", kAny, "give logit_bias"},
-                                       {"include_stop_str_in_output", kAny, kNone},
-                                       {"no_stop_trim", kAny, kNone},
-                                       {"stop_regex", kAny, "give stop"},
-                                       {"ebnf", kAny, kForm},
-                                       {"documents", kAny, "give chat_template_kwargs.documents"},
-                                       {"lora", kAny, kNone},
-                                       {"lora_path", kAny, kNone},
-                                       {"use_beam_search", 0, kNone},
-                                       {"length_penalty", 1, kNone},
-                                       {"typical_p", 1, kNone},
-                                       {"tfs_z", 1, kNone},
-                                       {"top_a", 0, kNone},
-                                       {"top_n_sigma", -1, kNone},
-                                       {"mirostat", 0, kNone},
-                                       {"dry_multiplier", 0, kNone},
-                                       {"xtc_probability", 0, kNone},
-                                       {"dynatemp_range", 0, kNone},
-                                       {"web_search_options", kAny, kNone},
-                                       {"audio", kAny, kNone}};
-  for (const Undone& undone : kUndone) {
-    const Json* said = fields.find(undone.name);
-    if (said == nullptr || *said == Json(false) || *said == "" || (said->is_structured() && said->empty())) continue;
-    if (said->is_number() && said->get<double>() == undone.neutral) continue;
-    fields.refuse(undone.name, fmt::format("none: {}", undone.instead));
-  }
-  const Json* modalities = fields.find("modalities");
-  if (modalities != nullptr && *modalities != Json::array({"text"})) fields.refuse("modalities", "text alone");
-}
-
 namespace {
 
+// Whether to think is said in three ways: OpenAI's reasoning_effort, which a template may read, thinking, as the services of
+// DeepSeek, GLM and Kimi have it, and enable_thinking, as Qwen's has.
+void read_thinking_wish(Json& body) {
+  const Fields fields(body);
+  const std::string effort = fields.text("reasoning_effort").value_or("");
+  const Json* thinking = fields.find("thinking");
+  const bool off = thinking != nullptr && Fields(*thinking, "thinking").text("type") == "disabled";
+  const Json* enabled = fields.find("enable_thinking");
+  const bool wish = fields.boolean("enable_thinking", true);
+  if (effort == "none" || off || !wish)
+    leave_thinking_out(body);
+  else if (enabled != nullptr)
+    tell_template(body, "enable_thinking", true);
+  if (!effort.empty()) tell_template(body, "reasoning_effort", effort);
+}
+
 // Every route but completions comes to ask in the words of chat.
-void say_in_words_of_chat(Route route, Json& body) {
-  if (route == Route::messages) body = chat_body_of_messages(body);
+void say_in_words_of_chat(Route route, Json& body, std::string_view text) {
+  if (route == Route::messages) body = chat_body_of_messages(body, text);
   if (route == Route::responses) body = chat_body_of_responses(body);
-  if (route == Route::chat && body.value("reasoning_effort", Json()) == "none") leave_thinking_out(body);
+  if (route == Route::chat) read_thinking_wish(body);
   if (route != Route::completions) take_allowed_tools(body);
 }
 
-void read_chat(const Fields& fields, const ServedModel& model, Call& call, GenerationRequest& common,
-               std::vector<std::vector<int32_t>>& prompts) {
+Tools tools_in(const Fields& fields) {
+  Tools tools;
+  const Json* list = fields.find("tools");
+  if (list == nullptr || !list->is_array()) return tools;
+  for (const Json& tool : *list) {
+    const Json* function = tool.is_object() ? Fields(tool).find("function") : nullptr;
+    if (function == nullptr || !function->is_object()) continue;
+    const Fields inside(*function);
+    const Json *name = inside.find("name"), *parameters = inside.find("parameters");
+    if (name != nullptr && name->is_string())
+      tools.push_back({name->get<std::string>(), parameters != nullptr ? *parameters : Json::object()});
+  }
+  return tools;
+}
+
+// What may stand before the answer's form is returned.
+BeforeForm read_chat(const Fields& fields, const ServedModel& model, Call& call, GenerationRequest& common,
+                     std::vector<std::vector<int32_t>>& prompts) {
   ChatPrompt chat = chat_prompt(fields, model, true);
   prompts.push_back(std::move(chat.ids));
   call.thinking = chat.thinking;
   call.tools = chat.tools;
+  call.known_tools = tools_in(fields);
   call.one_call = !fields.boolean("parallel_tool_calls", true);
-  // Marks of calls and of thinking are special tokens in some families.
-  const auto think = model.tokenizer.id_of("<think>");
-  common.special_in_text = common.special_in_text || chat.tools || (think && model.tokenizer.is_special(*think));
-  common.constraint = read_tool_choice(fields, *model.formats);
+  common.thinking = chat.thinking;
+  // Marks of thinking and of calls are special tokens in some families.
+  BeforeForm before{chat.imposed, special_marks(model.tokenizer)};
+  for (const auto& [id, mark] : before.marks) common.shown_ids.push_back(id);
+  if (call.tools)
+    for (const std::string_view mark : call_marks())
+      if (const auto id = model.tokenizer.id_of(mark); id && model.tokenizer.is_special(*id))
+        common.shown_ids.push_back(*id);
+  return before;
 }
 
 // A form, where one is asked for, in place of what the model would say of itself.
-void impose_format(const Fields& fields, const ServedModel& model, Call& call, GenerationRequest& common) {
+void impose_format(const Fields& fields, const Forms& forms, Call& call, GenerationRequest& common) {
   const bool response = call.route == Route::responses, ollama = is_ollama(call.route);
-  auto format = read_format(fields, *model.formats,
+  if (!is_bare(call.route)) common.constraint = read_tool_choice(fields, forms);
+  auto format = read_format(fields, forms,
                             response ? "text.format.schema"
                             : ollama ? "format"
                                      : "response_format.json_schema.schema");
-  if (format) {
-    if (common.constraint)
-      fields.refuse(response ? "text.format"
-                    : ollama ? "format"
-                             : "response_format",
-                    "text where tool_choice asks for a call");
-    common.constraint = std::move(format);
-    call.tools = false;
-  }
-  if (common.constraint) call.thinking = false;  // its first character is one of the form
+  if (!format) return;
+  if (common.constraint)
+    fields.refuse(response ? "text.format"
+                  : ollama ? "format"
+                           : "response_format",
+                  "text where tool_choice asks for a call");
+  common.constraint = std::move(format);
+  call.tools = false;
 }
 
 // The prompt's text, which an answer's continues: a character that the prompt leaves unfinished stands in the answer's.
@@ -324,13 +313,13 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
   const Json asked = route == Route::responses ? object : Json();  // what the answer repeats of it
   OllamaRequest ollama;
   if (is_ollama(route)) {
-    ollama = read_ollama(route, object, model.chat.has_value());
+    ollama = read_ollama(route, object, body, model.chat.has_value());
     object = std::exchange(ollama.body, {});
     route = ollama.route;
   } else {
     take_older_words(object);
-    if (route != Route::messages) refuse_what_is_not_done(Fields(object));
-    say_in_words_of_chat(route, object);
+    refuse_what_is_not_done(Fields(object), bit_of(route));
+    say_in_words_of_chat(route, object, body);
   }
   const Fields fields(object);
   if (const auto asked = fields.text("model")) check_model(*asked, names);
@@ -353,12 +342,12 @@ Call read_call(Route route, std::string_view body, const ServedModel& model, con
   validate(common.sampling);
   if (route == Route::responses) call.repeated = repeated_in_response(asked, common.sampling);
   std::vector<std::vector<int32_t>> prompts;
-  if (is_bare(route)) {
+  BeforeForm before;
+  if (is_bare(route))
     prompts = read_prompts(fields, model);
-  } else {
-    read_chat(fields, model, call, common, prompts);
-  }
-  impose_format(fields, model, call, common);
+  else
+    before = read_chat(fields, model, call, common, prompts);
+  impose_format(fields, {*model.formats, std::move(before)}, call, common);
   if (auto least = read_min_tokens(fields, common, model.vocabulary)) common.constraint = std::move(least);
   if (static_cast<int64_t>(prompts.size()) * call.best_of > kMaxChoices)
     fields.refuse("n", fmt::format("at most {} choices in all", kMaxChoices));

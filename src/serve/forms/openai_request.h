@@ -7,6 +7,7 @@
 #include "engine/sequence.h"
 #include "serve/engine_thread.h"
 #include "serve/http/fields.h"
+#include "serve/parts/call_forms.h"
 
 namespace fidelio::serve {
 
@@ -21,8 +22,10 @@ struct Call {
   bool stream = false, include_usage = false, echo = false;
   bool logprobs = false;
   Json repeated{};  // of the body, in a response
-  // How the answer is taken apart (serve/forms/answer_parts.h).
-  bool thinking = false, tools = false, one_call = false;
+  // How the answer is taken apart (serve/parts/answer_parts.h); `tools`: calls are looked for, of these.
+  Thinking thinking{};
+  bool tools = false, one_call = false;
+  Tools known_tools{};
   int64_t n = 1, best_of = 1;  // choices told and computed, of each prompt
   // They are each prompt's first choice; choice_of makes the others. There are none where an Ollama client asks for
   // nothing but that the model is loaded.
@@ -46,10 +49,6 @@ std::vector<int32_t> encode_prompt(const ServedModel& model, std::string_view te
 
 // Throws RequestError where the model is called by none of these names.
 void check_model(const std::string& asked, const std::vector<std::string>& names);
-
-// Refuses fields that would change the answer and are not done, OpenAI's own and other servers', unless they say what
-// happens without them (null, false, nothing or a number).
-void refuse_what_is_not_done(const Fields& fields);
 
 // Throws RequestError, or Error from JSON, tokenizer and chat template, for what cannot be answered.
 Call read_call(Route route, std::string_view body, const ServedModel& model, const std::vector<std::string>& names);

@@ -6,7 +6,42 @@
 
 namespace fidelio::serve {
 
-std::string json_text(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+namespace {
+
+void write_json(const Json& value, std::string& out) {
+  const auto dumped = [](const Json& one) { return one.dump(-1, ' ', false, Json::error_handler_t::replace); };
+  if (value.is_binary()) {
+    const Json::binary_t& text = value.get_binary();
+    out.append(text.begin(), text.end());
+  } else if (value.is_object()) {
+    out += '{';
+    for (auto member = value.begin(); member != value.end(); ++member) {
+      if (member != value.begin()) out += ',';
+      out += dumped(member.key()) + ':';
+      write_json(*member, out);
+    }
+    out += '}';
+  } else if (value.is_array()) {
+    out += '[';
+    for (size_t i = 0; i < value.size(); ++i) {
+      if (i > 0) out += ',';
+      write_json(value[i], out);
+    }
+    out += ']';
+  } else {
+    out += dumped(value);
+  }
+}
+
+}  // namespace
+
+std::string json_text(const Json& value) {
+  std::string out;
+  write_json(value, out);
+  return out;
+}
+
+Json json_as_written(std::string_view text) { return Json::binary({text.begin(), text.end()}); }
 
 std::string new_id(std::string_view prefix) {
   thread_local std::random_device device;

@@ -1,8 +1,9 @@
 #include "serve/forms/responses.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "core/foreign/json.h"
+#include "core/foreign/json_text.h"
 #include "serve/forms/chat_prompt.h"
 #include "serve/forms/openai_request.h"
 
@@ -40,11 +41,7 @@ std::string text_of_parts(const Fields& item, const std::string& place, const ch
 void add_function_call(Json& messages, const Fields& item) {
   const std::string name = item.text("name").value_or(""), arguments = item.text("arguments").value_or("");
   if (name.empty()) item.refuse("name", "a name");
-  try {
-    if (!arguments.empty()) parse_ordered_json(arguments, "arguments");
-  } catch (const Error& e) {
-    item.refuse("arguments", std::string("a JSON text; ") + e.what());
-  }
+  if (!arguments.empty() && !is_json(arguments)) item.refuse("arguments", "a JSON text");
   if (messages.empty() || messages.back()["role"] != "assistant")
     messages.push_back({{"role", "assistant"}, {"content", ""}});
   messages.back()["tool_calls"].push_back({{"id", item.text("call_id").value_or("")},
@@ -52,11 +49,28 @@ void add_function_call(Json& messages, const Fields& item) {
                                            {"function", {{"name", name}, {"arguments", arguments}}}});
 }
 
-void add_item(Json& messages, const Json& item, size_t number) {
+// What was thought, of an item of type reasoning: some templates show it again while tools are called.
+std::string thought_of(const Fields& item) {
+  std::string text;
+  const Json* content = item.find("content");
+  if (content == nullptr || !content->is_array()) return text;
+  for (const Json& part : *content) {
+    if (!part.is_object()) item.refuse("content", "an array of parts");
+    text += Fields(part).text("text").value_or("");
+  }
+  return text;
+}
+
+// A thought belongs to what the assistant says or calls after it.
+void add_item(Json& messages, const Json& item, size_t number, std::string& thought) {
   const std::string place = fmt::format("input[{}]", number);
   const Fields fields(item, place);
   const std::string type = fields.text("type").value_or("message");
-  if (type == "reasoning") return;  // templates do not show again what was thought
+  if (type == "reasoning") {
+    thought = thought_of(fields);
+    return;
+  }
+  const std::string before = std::exchange(thought, {});
   if (type == "message") {
     const std::string role = fields.text("role").value_or("");
     if (role != "user" && role != "assistant" && role != "system" && role != "developer")
@@ -73,17 +87,19 @@ void add_item(Json& messages, const Json& item, size_t number) {
         "type",
         fmt::format("message, function_call, function_call_output or reasoning: this server reads no {}", type));
   }
+  if (!before.empty() && messages.back()["role"] == "assistant") messages.back()["reasoning_content"] = before;
 }
 
 Json messages_of_input(const Fields& fields) {
   Json messages = Json::array();
+  std::string thought;
   if (const auto instructions = fields.text("instructions"))
     messages.push_back({{"role", "system"}, {"content", *instructions}});
   const size_t before = messages.size();
   const Json* input = fields.find("input");
   if (input != nullptr && input->is_string()) messages.push_back({{"role", "user"}, {"content", *input}});
   if (input != nullptr && input->is_array() && input->size() <= kMaxMessages)
-    for (size_t i = 0; i < input->size(); ++i) add_item(messages, (*input)[i], i);
+    for (size_t i = 0; i < input->size(); ++i) add_item(messages, (*input)[i], i, thought);
   if (messages.size() == before)
     fields.refuse("input", fmt::format("a string, or an array of 1 to {} items with a message", kMaxMessages - 1));
   return messages;

@@ -1,7 +1,7 @@
 // This is Ollama's form of answers: one JSON object, or lines of one each, of which the last says "done" and counts.
 #include <ctime>
 
-#include "core/foreign/json.h"
+#include "core/foreign/json_text.h"
 #include "serve/forms/answer_form.h"
 #include "serve/ollama/ollama_models.h"
 
@@ -10,13 +10,9 @@ namespace {
 
 int64_t nanoseconds(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
-// Arguments are an object here; what the model wrote and is none is told as the text that it is.
+// Arguments are an object here, as the model wrote it; what it wrote and is none is told as the text that it is.
 Json ollama_call(const Part& part, size_t index) {
-  Json arguments = part.text;
-  try {
-    arguments = parse_ordered_json(part.text, "arguments");
-  } catch (const Error&) {
-  }
+  const Json arguments = is_json(part.text) ? json_as_written(part.text) : Json(part.text);
   return {{"id", part.id}, {"function", {{"index", index}, {"name", part.name}, {"arguments", arguments}}}};
 }
 

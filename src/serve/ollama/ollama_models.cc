@@ -1,5 +1,6 @@
 #include "serve/ollama/ollama_models.h"
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 
@@ -68,7 +69,10 @@ Json ollama_show(const ServedModel& model, int64_t since) {
   const std::string source = model.chat ? model.chat->source() : "";
   Json abilities = Json::array({"completion"});
   if (model.chat && model.chat->shows_tools()) abilities.push_back("tools");
-  if (source.find("think") != std::string::npos) abilities.push_back("thinking");
+  const auto knows = [&](std::string_view word) { return source.find(word) != std::string::npos; };
+  const auto marks = thinking_marks();
+  if (knows("think") || std::any_of(marks.begin(), marks.end(), [&](const ThinkingMarks& m) { return knows(m.begin); }))
+    abilities.push_back("thinking");
   std::string parameters;
   const auto say = [&](const char* name, const auto& value) {
     if (value) parameters += fmt::format("{:<30} {}\n", name, *value);

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <deque>
 
+#include "core/foreign/json_text.h"
+#include "serve/forms/known_fields.h"
+
 namespace fidelio::serve {
 namespace {
 
@@ -39,8 +42,8 @@ void read_options(const Fields& fields, Json& chat, int64_t& context) {
   context = options.integer("num_ctx", 1, INT32_MAX).value_or(0);
   read_penalty(options, chat);
   Json others = *value;
-  others.erase("repeat_penalty");
-  refuse_what_is_not_done(Fields(others, "options"));
+  for (const char* read : {"repeat_penalty", "repeat_last_n"}) others.erase(read);
+  refuse_what_is_not_done(Fields(others, "options"), kOfOllamaOptions);
 }
 
 void read_form(const Fields& fields, Json& chat) {
@@ -54,17 +57,19 @@ void read_form(const Fields& fields, Json& chat) {
     fields.refuse("format", "\"json\" or a JSON schema");
 }
 
-// A level of effort is a wish to think.
+// A level of effort is a wish to think, and a variable that some templates read.
 void read_think(const Fields& fields, Json& chat) {
   const Json* think = fields.find("think");
   if (think == nullptr) return;
   const bool level = *think == "low" || *think == "medium" || *think == "high";
   if (!think->is_boolean() && !level) fields.refuse("think", "true, false, low, medium or high");
   chat["chat_template_kwargs"] = {{"enable_thinking", *think != Json(false)}};
+  if (level) chat["chat_template_kwargs"]["reasoning_effort"] = *think;
 }
 
-// Ollama's calls have no ids, which some templates ask for: results come in the order of the calls.
-void read_message(const Fields& fields, Json& message, std::deque<std::string>& open_calls) {
+// Ollama's calls have no ids, which some templates ask for: results come in the order of the calls. Arguments are objects
+// there, and JSON texts in OpenAI's form.
+void read_message(const Fields& fields, Json& message, std::string_view written, std::deque<std::string>& open_calls) {
   refuse_images(fields);
   message.erase("images");
   if (!message.contains("content") || message["content"].is_null()) message["content"] = "";
@@ -84,22 +89,29 @@ void read_message(const Fields& fields, Json& message, std::deque<std::string>& 
     return;
   }
   open_calls.clear();
-  for (Json& call : message["tool_calls"]) {
+  const std::vector<std::string_view> texts = json_elements(json_member(written, "tool_calls"));
+  for (size_t i = 0; i < texts.size(); ++i) {
+    Json& call = message["tool_calls"][i];
     if (!call.is_object()) fields.refuse("tool_calls", "an array of objects");
     call["type"] = "function";
     if (!call.contains("id")) call["id"] = fmt::format("call{:05}", open_calls.size());
+    if (call.contains("function") && call["function"].is_object() && call["function"].contains("arguments") &&
+        call["function"]["arguments"].is_structured())
+      call["function"]["arguments"] = std::string(json_member(json_member(texts[i], "function"), "arguments"));
     open_calls.push_back(call["id"].is_string() ? call["id"].get<std::string>() : "");
   }
 }
 
-Json read_messages_of_ollama(const Fields& fields) {
+Json read_messages_of_ollama(const Fields& fields, std::string_view text) {
   const Json* list = fields.find("messages");
   if (list == nullptr) return Json::array();
   if (!list->is_array()) fields.refuse("messages", "an array of messages");
   Json messages = *list;
   std::deque<std::string> open_calls;
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  const std::vector<std::string_view> written = json_elements(json_member(text, "messages"));
   for (size_t i = 0; i < messages.size(); ++i)
-    read_message(Fields((*list)[i], fmt::format("messages[{}]", i)), messages[i], open_calls);
+    read_message(Fields((*list)[i], fmt::format("messages[{}]", i)), messages[i], written.at(i), open_calls);
   return messages;
 }
 
@@ -114,6 +126,8 @@ void read_generate(const Fields& fields, bool template_there, OllamaRequest& rea
   read.empty = prompt.empty();
   if (fields.boolean("raw", false) || !template_there) {
     if (!system.empty()) fields.refuse("system", "none where the prompt is raw or the model has no chat template");
+    if (fields.boolean("sanitize_control_tokens", false))
+      fields.refuse("sanitize_control_tokens", "false where the prompt is continued as it is");
     read.route = Route::ollama_raw;
     read.body["prompt"] = prompt;
     return;
@@ -126,12 +140,12 @@ void read_generate(const Fields& fields, bool template_there, OllamaRequest& rea
 
 }  // namespace
 
-OllamaRequest read_ollama(Route route, const Json& body, bool template_there) {
+OllamaRequest read_ollama(Route route, const Json& body, std::string_view text, bool template_there) {
   const Fields fields(body);
-  refuse_what_is_not_done(fields);
+  refuse_what_is_not_done(fields, bit_of(route));
   OllamaRequest read;
   read.route = route;
-  for (const char* same : {"model", "logprobs", "top_logprobs"})
+  for (const char* same : {"model", "logprobs", "top_logprobs", "sanitize_control_tokens"})
     if (const Json* value = fields.find(same)) read.body[same] = *value;
   read.body["stream"] = fields.boolean("stream", true);
   read_options(fields, read.body, read.context);
@@ -140,7 +154,7 @@ OllamaRequest read_ollama(Route route, const Json& body, bool template_there) {
   if (route == Route::ollama_generate) {
     read_generate(fields, template_there, read);
   } else {
-    read.body["messages"] = read_messages_of_ollama(fields);
+    read.body["messages"] = read_messages_of_ollama(fields, text);
     read.empty = read.body["messages"].empty();
     if (const Json* tools = fields.find("tools")) read.body["tools"] = *tools;
   }

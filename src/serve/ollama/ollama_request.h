@@ -1,6 +1,7 @@
 // serve: Ollama's API (https://docs.ollama.com/api), said in OpenAI's words.
 #pragma once
 #include <cstdint>
+#include <string_view>
 
 #include "serve/forms/openai_request.h"
 
@@ -14,8 +15,9 @@ struct OllamaRequest {
 };
 
 // Reads what /api/chat or /api/generate asks for. `template_there`: the model has a chat template; without one a prompt
-// is continued as it is. Throws RequestError naming the field that cannot be done.
-OllamaRequest read_ollama(Route route, const Json& body, bool template_there);
+// is continued as it is. `text` is what the body was read from: arguments of calls keep the digits of their numbers. Throws
+// RequestError naming the field that cannot be done.
+OllamaRequest read_ollama(Route route, const Json& body, std::string_view text, bool template_there);
 
 // Makes the answer end where options.num_ctx says that prompt and answer together do.
 void bound_context(int64_t context, GenerationRequest& request);

@@ -161,11 +161,12 @@ TEST(Ollama, SaysToolsThoughtsAndResultsInWordsOfChat) {
                        {{"role", "tool"}, {"content", "1"}, {"tool_name", "find"}},
                        {{"role", "tool"}, {"content", "2"}}}},
                      {"think", false}};
-  const OllamaRequest read = read_ollama(Route::ollama_chat, body, true);
+  const OllamaRequest read = read_ollama(Route::ollama_chat, body, body.dump(), true);
   const Json& messages = read.body["messages"];
   EXPECT_EQ(messages[1]["reasoning_content"], "hm");
   for (const size_t i : {0, 1}) EXPECT_EQ(messages[1]["tool_calls"][i]["id"], messages[2 + i]["tool_call_id"]);
   EXPECT_NE(messages[2]["tool_call_id"], messages[3]["tool_call_id"]);
+  EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["arguments"], R"({"a":1})");
   EXPECT_EQ(messages[2]["name"], "find");
   EXPECT_FALSE(messages[0].contains("images"));
   EXPECT_EQ(read.body["chat_template_kwargs"]["enable_thinking"], false);

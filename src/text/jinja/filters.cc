@@ -123,7 +123,7 @@ Value absolute(Interpreter& in, const Value& v, Arguments a) {
   Bound b("abs", {}, 0, std::move(a));
   auto number = as_number(v);
   check(number.has_value(), "abs needs a number, not {}", type_name(v));
-  if (v.is<double>()) return Value::number(std::abs(*number));
+  if (v.is<Float>()) return Value::number(std::abs(*number));
   return binary(*number < 0 ? Op::subtract : Op::add, Value::integer(0), v, in.meter());
 }
 

@@ -320,7 +320,7 @@ Value Interpreter::condition(const Node& node, const ScopePtr& scope) {
 Value Interpreter::arithmetic(const Node& node, const ScopePtr& scope) {
   Value left = evaluate(*node.kids[0], scope);
   if (left.is_undefined()) refuse_undefined(left);
-  if (node.op == Op::negate && left.is<double>()) return Value::number(-std::get<double>(left.data()));
+  if (node.op == Op::negate && left.is<Float>()) return Value::number(-std::get<Float>(left.data()).value);
   if (node.op == Op::negate) return binary(Op::subtract, Value::integer(0), left, meter_);
   if (node.op == Op::plus) return binary(Op::add, Value::integer(0), left, meter_);
   Value right = evaluate(*node.kids[1], scope);

@@ -37,11 +37,17 @@ struct Undefined {
   std::shared_ptr<const std::string> what;
 };
 
+// A number as JSON spells it, where that is known: it is printed with the digits that it came with.
+struct Float {
+  double value = 0;
+  std::shared_ptr<const std::string> spelled{};
+};
+
 // One template value. Text, sequences and dicts are immutable and shared, so copying a Value is cheap; only a
 // Namespace changes. Text is UTF-8; indices and lengths count code points, as in Python.
 class Value {
  public:
-  using Data = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const std::string>,
+  using Data = std::variant<Undefined, None, bool, int64_t, Float, std::shared_ptr<const std::string>,
                             std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
                             std::shared_ptr<const Callable>, std::shared_ptr<const Loop>>;
 
@@ -51,7 +57,10 @@ class Value {
   static Value none() { return Value(Data(None{})); }
   static Value boolean(bool x) { return Value(Data(x)); }
   static Value integer(int64_t x) { return Value(Data(x)); }
-  static Value number(double x) { return Value(Data(x)); }
+  static Value number(double x) { return Value(Data(Float{x})); }
+  static Value number(double x, std::string spelled) {
+    return Value(Data(Float{x, std::make_shared<const std::string>(std::move(spelled))}));
+  }
   static Value text(std::string x) { return Value(Data(std::make_shared<const std::string>(std::move(x)))); }
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);

@@ -61,7 +61,7 @@ constexpr Entry kTests[] = {
     {"string", 0, [](Interpreter&, const Value& v, const Value&) { return v.as_text() != nullptr; }},
     {"number", 0, [](Interpreter&, const Value& v, const Value&) { return as_number(v).has_value(); }},
     {"integer", 0, [](Interpreter&, const Value& v, const Value&) { return v.is<int64_t>(); }},
-    {"float", 0, [](Interpreter&, const Value& v, const Value&) { return v.is<double>(); }},
+    {"float", 0, [](Interpreter&, const Value& v, const Value&) { return v.is<Float>(); }},
     {"boolean", 0, [](Interpreter&, const Value& v, const Value&) { return v.is<bool>(); }},
     {"true", 0, [](Interpreter&, const Value& v, const Value&) { return is_bool(v, true); }},
     {"false", 0, [](Interpreter&, const Value& v, const Value&) { return is_bool(v, false); }},

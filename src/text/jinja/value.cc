@@ -118,7 +118,7 @@ std::optional<int64_t> as_integer(const Value& v) {
 }
 
 std::optional<double> as_number(const Value& v) {
-  if (auto d = std::get_if<double>(&v.data())) return *d;
+  if (auto d = std::get_if<Float>(&v.data())) return d->value;
   if (auto i = as_integer(v)) return static_cast<double>(*i);
   return std::nullopt;
 }
@@ -288,8 +288,8 @@ void write_repr(std::string& out, const Value& v, Meter& meter, int depth) {
     out += *b ? "True" : "False";
   } else if (auto i = std::get_if<int64_t>(&v.data())) {
     out += std::to_string(*i);
-  } else if (auto d = std::get_if<double>(&v.data())) {
-    out += repr(*d);
+  } else if (auto d = std::get_if<Float>(&v.data())) {
+    out += d->spelled ? *d->spelled : repr(d->value);
   } else if (const std::string* s = v.as_text()) {
     meter.spend_letters(s->size());
     out += repr(std::string_view(*s));
@@ -329,8 +329,8 @@ class JsonWriter {
       out += *b ? "true" : "false";
     } else if (auto i = std::get_if<int64_t>(&v.data())) {
       out += std::to_string(*i);
-    } else if (auto d = std::get_if<double>(&v.data())) {
-      out += number(*d);
+    } else if (auto d = std::get_if<Float>(&v.data())) {
+      out += d->spelled ? *d->spelled : number(d->value);
     } else if (const std::string* s = v.as_text()) {
       meter_.spend_letters(s->size());
       meter_.spend_bytes(s->size());

@@ -1,0 +1,165 @@
+#include "serve/parts/answer_parts.h"
+
+#include <algorithm>
+
+#include "serve/parts/reading.h"
+
+namespace fidelio::serve {
+namespace {
+
+constexpr size_t kNews = 256;  // bytes of a call after which it is looked at again, whatever they are
+
+void strip_front(std::string& text) { text.erase(0, std::min(text.find_first_not_of(kSpace), text.size())); }
+
+// The first mark of a call in a text: its place, and which it is; npos: none. `held`: the text's end may begin one.
+struct MarkFound {
+  size_t at = std::string::npos, form = 0, held = 0;
+};
+MarkFound first_mark(std::string_view text) {
+  MarkFound found;
+  const auto forms = call_forms();
+  for (size_t i = 0; i < forms.size(); ++i) {
+    const size_t at = text.find(forms[i].mark);
+    if (at < found.at) found.at = at, found.form = i;
+    found.held = std::max(found.held, begun(text, forms[i].mark));
+  }
+  return found;
+}
+
+}  // namespace
+
+void append(std::vector<Part>& parts, Part part) {
+  if (part.kind != Part::Kind::call && part.text.empty()) return;
+  if (part.kind != Part::Kind::call && !parts.empty() && parts.back().kind == part.kind)
+    parts.back().text += part.text;
+  else
+    parts.push_back(std::move(part));
+}
+
+AnswerParts::AnswerParts(PartsRules rules)
+    : rules_(std::move(rules)), state_(rules_.thinking.opened ? State::thought : State::start) {}
+
+std::vector<Part> AnswerParts::push(const std::string& text) {
+  held_ += text;
+  std::vector<Part> parts;
+  while (advance(parts, false)) {
+  }
+  return parts;
+}
+
+std::vector<Part> AnswerParts::finish() {
+  std::vector<Part> parts;
+  while (advance(parts, true)) {
+  }
+  return parts;
+}
+
+// True if there may be more to do with what is held.
+bool AnswerParts::advance(std::vector<Part>& parts, bool last) {
+  switch (state_) {
+    case State::start:
+    case State::after_thought:
+      return begin(last);
+    case State::thought:
+      return think(parts, last);
+    case State::text:
+      return say(parts, last);
+    case State::call:
+    case State::unmarked:
+      return read_call(parts, last);
+    default:
+      held_.clear();
+      return false;
+  }
+}
+
+// What stands first says what the answer is.
+bool AnswerParts::begin(bool last) {
+  if (state_ == State::start) {
+    const Opening opening = opening_of(held_, rules_.thinking.marks, last);
+    if (opening.undecided) return false;
+    if (opening.marks) {
+      rules_.thinking.opened = opening.marks;
+      held_.erase(0, opening.end);
+      state_ = State::thought;
+      return true;
+    }
+  } else {
+    strip_front(held_);
+  }
+  const std::string text = trimmed(held_);
+  if (text.empty() && !last && (rules_.tools || state_ == State::after_thought)) return false;
+  state_ = rules_.tools && !text.empty() && may_begin_unmarked_calls(text) ? State::unmarked : State::text;
+  looked_ = 0;
+  return true;
+}
+
+bool AnswerParts::think(std::vector<Part>& parts, bool last) {
+  const std::string_view mark = rules_.thinking.opened->end;
+  const size_t end = held_.find(mark);
+  const bool found = end != std::string::npos;
+  const size_t count = found ? end : last ? held_.size() : held_.size() - begun(held_, mark);
+  serve::append(parts, {Part::Kind::thought, held_.substr(0, count)});
+  held_.erase(0, found ? end + mark.size() : count);
+  if (found) state_ = State::after_thought;
+  return found;
+}
+
+bool AnswerParts::say(std::vector<Part>& parts, bool last) {
+  if (called_) strip_front(held_);  // between calls; once something is said, blanks are of that
+  const MarkFound mark = rules_.tools ? first_mark(held_) : MarkFound{};
+  const bool found = mark.at != std::string::npos;
+  size_t count = found ? mark.at : held_.size();
+  if (!found && !last && rules_.tools) {
+    count -= mark.held;
+    // Blanks before a call are not said.
+    while (count > 0 && kSpace.find(held_[count - 1]) != std::string_view::npos) --count;
+  }
+  std::string text = held_.substr(0, count);
+  if (found) {  // the blanks before it stay with it, should it be no call
+    text.erase(text.find_last_not_of(kSpace) + 1);
+    count = text.size();
+  }
+  if (!text.empty()) called_ = false;
+  serve::append(parts, {Part::Kind::text, std::move(text)});
+  held_.erase(0, count);
+  if (!found) return false;
+  state_ = State::call;
+  form_ = mark.form;
+  looked_ = 0;
+  return true;
+}
+
+// A call ends with a bracket or a mark, so that most of what comes needs no look.
+bool AnswerParts::has_news(bool last) {
+  const bool news = last || looked_ == 0 || held_.size() >= looked_ + kNews ||
+                    held_.find_first_of(")]}>`\n", looked_) != std::string::npos;
+  if (news) looked_ = held_.size();
+  return news;
+}
+
+bool AnswerParts::read_call(std::vector<Part>& parts, bool last) {
+  if (!has_news(last)) return false;
+  const bool marked = state_ == State::call;
+  const CallForm& form = call_forms()[form_];
+  const size_t begin = marked ? held_.find(form.mark) : 0;
+  const std::string_view text = std::string_view(held_).substr(begin);
+  CallRead read = marked ? form.read(text, last, *rules_.tools) : unmarked_calls(text, last, *rules_.tools);
+  if (read.kind == CallRead::Kind::more) return false;
+  state_ = State::text;
+  if (read.kind == CallRead::Kind::none) {
+    if (!marked) return true;
+    called_ = false;
+    serve::append(parts, {Part::Kind::text, held_.substr(0, begin + form.mark.size())});
+    held_.erase(0, begin + form.mark.size());
+    return true;
+  }
+  if (rules_.one_call) read.calls.resize(1);
+  for (Part& call : read.calls) parts.push_back(std::move(call));
+  held_.erase(0, begin + read.size);
+  called_ = true;
+  if (rules_.one_call) state_ = State::over;
+  return true;
+}
+
+}  // namespace fidelio::serve

@@ -1,0 +1,378 @@
+// Forms of calls that are no JSON: their arguments become JSON here.
+#include <algorithm>
+#include <set>
+
+#include "core/error.h"
+#include "core/foreign/limits.h"
+#include "serve/parts/reading.h"
+
+namespace fidelio::serve {
+namespace {
+
+// --- values whose type the tool's schema says ------------------------------------------------------------------------
+// JSON's name of what a text is, if it is a JSON value.
+std::string kind_of(std::string_view json) {
+  switch (json[0]) {
+    case '{':
+      return "object";
+    case '[':
+      return "array";
+    case '"':
+      return "string";
+    case 't':
+    case 'f':
+      return "boolean";
+    case 'n':
+      return "null";
+    default:
+      return json.find_first_of(".eE") == std::string_view::npos ? "integer" : "number";
+  }
+}
+
+// The types that a schema names, here and in what it combines or refers to.
+void add_types(const Json& schema, const Json& root, int depth, std::set<std::string>& types) {
+  if (!schema.is_object() || depth > kMaxNesting) return;
+  const auto add = [&](const Json& type) {
+    if (type.is_string()) types.insert(type.get<std::string>());
+  };
+  const auto add_kind = [&](const Json& value) { types.insert(kind_of(value.dump())); };
+  for (const auto& [key, value] : schema.items()) {
+    if (key == "type" && value.is_array())
+      for (const Json& type : value) add(type);
+    else if (key == "type")
+      add(value);
+    else if (key == "const")
+      add_kind(value);
+    else if (key == "enum" && value.is_array())
+      for (const Json& one : value) add_kind(one);
+    else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array())
+      for (const Json& one : value) add_types(one, root, depth + 1, types);
+    else if (key == "$ref" && value.is_string() && value.get_ref<const std::string&>().starts_with("#/"))
+      try {
+        add_types(root.at(Json::json_pointer(value.get<std::string>().substr(1))), root, depth + 1, types);
+      } catch (const Json::exception&) {  // it refers to nothing
+      }
+  }
+}
+
+// Python's words for JSON's.
+std::string in_json(const std::string& text) {
+  return text == "True" ? "true" : text == "False" ? "false" : text == "None" ? "null" : text;
+}
+
+// What stands between the marks of an argument. It is text, unless the tool's schema has other types for it.
+std::string typed_value(std::string_view text, const Tool* tool, std::string_view key) {
+  std::set<std::string> types;
+  if (tool != nullptr && tool->parameters.is_object()) {
+    const auto properties = tool->parameters.find("properties");
+    if (properties != tool->parameters.end() && properties->is_object())
+      if (const auto own = properties->find(std::string(key)); own != properties->end())
+        add_types(*own, tool->parameters, 0, types);
+  }
+  const bool may_be_text = types.empty() || types.contains("string");
+  types.erase("string");
+  const std::string value = in_json(trimmed(text));
+  if (types.empty() || !is_json(value)) return json_of_text(text);
+  const std::string kind = kind_of(value);
+  const bool named = types.contains(kind) || (kind == "integer" && types.contains("number"));
+  return named || !may_be_text ? compact_json(value) : json_of_text(text);
+}
+
+// Collects an object's members.
+class Members {
+ public:
+  void add(std::string_view key, const std::string& value) {
+    text_ += (text_.empty() ? "{" : ",") + json_of_text(key) + ":" + value;
+  }
+  std::string text() const { return text_.empty() ? "{}" : text_ + "}"; }
+
+ private:
+  std::string text_;
+};
+
+// One line break at either end belongs to the marks.
+std::string_view without_breaks(std::string_view text) {
+  if (text.starts_with('\n')) text.remove_prefix(1);
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  return text;
+}
+
+// Reads up to the `close` behind which the form goes on as `goes_on` says: any other is one that the value quotes.
+template <typename GoesOn>
+bool quoted_value(Reading& r, std::string_view close, const GoesOn& goes_on, std::string_view& value) {
+  const size_t begin = r.at();
+  for (size_t at = begin;; ++at) {
+    if (!r.find(close, at, at)) return false;
+    r.go_to(at + close.size());
+    r.blanks();
+    const size_t next = r.at();
+    if (goes_on(r)) {
+      value = without_breaks(r.between(begin, at));
+      r.go_to(next);
+      return true;
+    }
+    if (r.unsure()) return false;
+  }
+}
+
+}  // namespace
+
+CallRead function_calls(Reading& r, const Tools& tools, std::string_view close) {
+  constexpr std::string_view open = "<parameter=", end = "</function>";
+  const auto goes_on = [&](Reading& at) {
+    if (at.is(open)) return true;
+    if (!at.take(end)) return false;
+    at.blanks();
+    return close.empty() || at.is(close) || (at.last() && at.ended());
+  };
+  std::string_view name, key, value;
+  r.take("<function=");
+  if (!r.until(">", name) || name.find('\n') != std::string_view::npos) return r.missing();
+  const Tool* tool = tool_of(tools, trimmed(name));
+  Members members;
+  r.blanks();
+  if (r.next() == '{') {  // Llama 3.1's form of it
+    if (!r.json(value)) return r.missing();
+    r.blanks();
+    if (!r.take(end)) return r.missing();
+    return closed_calls(r, {call_named(name, compact_json(value))}, close.empty() ? "</tool_call>" : close);
+  }
+  while (!r.take(end)) {
+    if (!r.take(open) || !r.until(">", key) || !quoted_value(r, "</parameter>", goes_on, value)) return r.missing();
+    members.add(trimmed(key), typed_value(value, tool, trimmed(key)));
+    r.blanks();
+  }
+  // Some forget the mark before the function and write the one behind it.
+  return closed_calls(r, {call_named(name, members.text())}, close.empty() ? "</tool_call>" : close);
+}
+
+CallRead keyed_calls(Reading& r, const Tools& tools) {
+  constexpr std::string_view close = "</tool_call>";
+  const size_t begin = r.at();
+  size_t end = 0;
+  if (!r.find("<", begin, end)) return r.missing();
+  const std::string name = trimmed(r.between(begin, end));
+  const Tool* tool = tool_of(tools, name);
+  if (tool == nullptr) return {};
+  r.go_to(end);
+  const auto goes_on = [&](Reading& at) { return at.is("<arg_key>") || at.is(close); };
+  Members members;
+  while (!r.take(close)) {
+    std::string_view key, value;
+    if (!r.take("<arg_key>") || !r.until("</arg_key>", key)) return r.missing();
+    r.blanks();
+    if (!r.take("<arg_value>") || !quoted_value(r, "</arg_value>", goes_on, value)) return r.missing();
+    members.add(trimmed(key), typed_value(value, tool, trimmed(key)));
+    r.blanks();
+  }
+  return {CallRead::Kind::calls, {call_named(name, members.text())}, r.at()};
+}
+
+namespace {
+
+// --- Python's values -------------------------------------------------------------------------------------------------
+// The code point of so many hexadecimal digits, as UTF-8.
+bool escaped_code(Reading& r, int digits, std::string& text) {
+  std::string code = "\"\\u";
+  for (int i = digits; i < 4; ++i) code += '0';
+  for (int i = 0; i < digits; ++i) {
+    if (std::isxdigit(static_cast<unsigned char>(r.next())) == 0) return false;
+    code += r.next();
+    r.go_to(r.at() + 1);
+  }
+  text += text_of_json(code + '"');
+  return true;
+}
+
+bool python_escape(Reading& r, std::string& text) {
+  constexpr std::string_view names = "ntr0\\'\"", meant("\n\t\r\0\\'\"", 7);
+  const char c = r.next();
+  r.go_to(r.at() + 1);
+  if (c == 'x') return escaped_code(r, 2, text);
+  if (c == 'u') return escaped_code(r, 4, text);
+  if (const size_t at = names.find(c); at != std::string_view::npos)
+    text += meant[at];
+  else
+    (text += '\\') += c;  // as Python has it: no escape
+  return true;
+}
+
+bool python_string(Reading& r, std::string& json) {
+  std::string quote(1, r.next());
+  if (const std::string three(3, quote[0]); r.is(three)) quote = three;
+  r.take(quote);
+  std::string text;
+  while (!r.ended()) {
+    if (r.take(quote)) {
+      json += json_of_text(text);
+      return true;
+    }
+    const char c = r.next();
+    r.go_to(r.at() + 1);
+    if (c != '\\')
+      text += c;
+    else if (r.ended() || !python_escape(r, text))
+      return false;
+  }
+  return false;
+}
+
+bool python_value(Reading& r, std::string& json, int depth);
+
+// [..], (..) and {..: ..}, which is read from behind its first bracket.
+bool python_items(Reading& r, char close, bool keys, std::string& json, int depth) {
+  json += keys ? '{' : '[';
+  for (bool first = true;; first = false) {
+    r.blanks();
+    if (r.take(std::string(1, close))) break;
+    if (!first) json += ',';
+    if (keys) {
+      if (r.next() != '"' && r.next() != '\'') return false;
+      if (!python_string(r, json)) return false;
+      r.blanks();
+      if (!r.take(":")) return false;
+      json += ':';
+      r.blanks();
+    }
+    if (!python_value(r, json, depth + 1)) return false;
+    r.blanks();
+    if (!r.take(",") && !r.is(std::string(1, close))) return false;
+  }
+  json += keys ? '}' : ']';
+  return true;
+}
+
+bool python_value(Reading& r, std::string& json, int depth) {
+  if (depth > kMaxNesting) return false;
+  const char c = r.next();
+  if (c == '"' || c == '\'') return python_string(r, json);
+  if (r.take("[")) return python_items(r, ']', false, json, depth);
+  if (r.take("(")) return python_items(r, ')', false, json, depth);
+  if (r.take("{")) return python_items(r, '}', true, json, depth);
+  std::string word;
+  if (!r.word(word, "+-.")) return false;
+  word = in_json(word);
+  if (!is_json(word)) return false;
+  json += word;
+  return true;
+}
+
+// name(key=value, ...), perhaps inside print(); a name ends in .call where Llama's own tools are meant.
+bool python_call(Reading& r, Part& call) {
+  std::string name, key;
+  if (!r.word(name, "_.") || !r.take("(")) return false;
+  r.blanks();
+  if (name == "print") {
+    if (!python_call(r, call)) return false;
+    r.blanks();
+    return r.take(")");
+  }
+  if (name.ends_with(".call")) name.resize(name.size() - 5);
+  Members members;
+  while (!r.take(")")) {
+    std::string value;
+    if (!r.word(key, "_")) return false;
+    r.blanks();
+    if (!r.take("=")) return false;
+    r.blanks();
+    if (!python_value(r, value, 0)) return false;
+    members.add(key, value);
+    r.blanks();
+    if (!r.take(",") && !r.is(")")) return false;
+    r.blanks();
+  }
+  call = call_named(name, members.text());
+  return true;
+}
+
+}  // namespace
+
+CallRead python_calls(Reading& r, const Tools& tools, std::string_view close, bool bare) {
+  std::vector<Part> calls;
+  r.blanks();
+  const bool listed = r.take("[");
+  const auto over = [&] { return listed ? r.take("]") : r.ended() ? close.empty() || r.last() : r.is(close); };
+  for (;;) {
+    r.blanks();
+    if (!calls.empty()) {
+      if (over()) break;
+      if (r.unsure()) return r.missing();
+    }
+    Part call;
+    if (!python_call(r, call)) return r.missing();
+    if (bare && !tools.empty() && tool_of(tools, call.name) == nullptr) return {};
+    calls.push_back(std::move(call));
+    r.blanks();
+    if (!r.take(",")) r.take(";");
+  }
+  if (!bare) return closed_calls(r, std::move(calls), close);
+  r.blanks();
+  if (!r.ended() || !r.last()) return r.missing();
+  return {CallRead::Kind::calls, std::move(calls), r.at()};
+}
+
+namespace {
+
+// --- FunctionGemma's values ------------------------------------------------------------------------------------------
+constexpr std::string_view kEscape = "<escape>";
+
+bool escaped_value(Reading& r, std::string& json, int depth);
+
+bool escaped_members(Reading& r, std::string& json, int depth) {
+  Members members;
+  r.blanks();
+  while (!r.take("}")) {
+    std::string_view key;
+    std::string value;
+    if (r.unsure()) return false;
+    if (r.take(kEscape) ? !r.until(kEscape, key) || !r.take(":") : !r.until(":", key)) return false;
+    if (!escaped_value(r, value, depth + 1)) return false;
+    members.add(trimmed(key), value);
+    r.blanks();
+    if (!r.take(",") && !r.is("}")) return false;
+    r.blanks();
+  }
+  json += members.text();
+  return true;
+}
+
+bool escaped_value(Reading& r, std::string& json, int depth) {
+  if (depth > kMaxNesting) return false;
+  r.blanks();
+  std::string_view text;
+  if (r.take(kEscape)) {
+    if (!r.until(kEscape, text)) return false;
+    json += json_of_text(text);
+    return true;
+  }
+  if (r.unsure()) return false;
+  if (r.take("{")) return escaped_members(r, json, depth);
+  if (r.take("[")) {
+    json += '[';
+    for (bool first = true; r.blanks(), !r.take("]"); first = false) {
+      if (!first) json += ',';
+      if (!escaped_value(r, json, depth + 1)) return false;
+      r.blanks();
+      if (!r.take(",") && !r.is("]")) return false;
+    }
+    json += ']';
+    return true;
+  }
+  const size_t begin = r.at();
+  while (!r.ended() && std::string_view(",}]").find(r.next()) == std::string_view::npos) r.go_to(r.at() + 1);
+  if (r.ended()) return false;
+  const std::string word = in_json(trimmed(r.between(begin, r.at())));
+  json += is_json(word) ? word : json_of_text(word);
+  return true;
+}
+
+}  // namespace
+
+CallRead escaped_calls(Reading& r) {
+  std::string name, arguments;
+  r.blanks();
+  if (!r.take("call:") || !r.word(name) || !r.take("{") || !escaped_members(r, arguments, 0)) return r.missing();
+  return closed_calls(r, {call_named(name, arguments)}, "<end_function_call>");
+}
+
+}  // namespace fidelio::serve

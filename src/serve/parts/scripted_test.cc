@@ -1,0 +1,360 @@
+// Answers of every family's form, written token by token by a scripted model and told by each route, streamed and whole:
+// docs/serving.md has the table of forms, of which each row is tried here.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/file.h"
+#include "serve/scripted_model.h"
+
+namespace fidelio::serve {
+namespace {
+
+using ::testing::HasSubstr;
+using Pieces = std::vector<std::string>;
+
+const Json kTools =
+    Json::parse(R"([{"type": "function", "function": {"name": "save_note", "description": "Keeps a note",
+  "parameters": {"type": "object", "properties": {"text": {"type": "string"}, "copies": {"type": "integer"},
+    "urgent": {"type": "boolean"}, "tags": {"type": "array", "items": {"type": "string"}}, "weight": {"type": ["number", "null"]}},
+    "required": ["text"]}}}])");
+
+Json asked(const Json& more = Json::object()) {
+  return with({{"messages", {{{"role", "user"}, {"content", "hello"}}}}, {"max_tokens", 60}, {"temperature", 0}}, more);
+}
+
+// What an answer says, whatever route told it: thought, text and calls, spelled alike.
+struct Told {
+  std::string thought, text, calls, reason;
+  bool operator==(const Told&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Told& t) {
+  return out << "(" << t.thought << ") \"" << t.text << "\" " << t.calls << " " << t.reason;
+}
+std::string call_text(const std::string& name, const std::string& arguments) { return name + arguments + ";"; }
+
+Told of_chat(const Json& answer) {
+  const Json& choice = answer.at("choices")[0];
+  const Json& message = choice["message"];
+  Told told{message.value("reasoning_content", ""), message["content"].is_null() ? "" : message["content"], "",
+            choice["finish_reason"]};
+  for (const Json& call : message.value("tool_calls", Json::array()))
+    told.calls += call_text(call["function"]["name"], call["function"]["arguments"]);
+  return told;
+}
+Told of_stream(const Reply& reply) {
+  Told told;
+  for (const Json& event : reply.events())
+    for (const Json& choice : event["choices"]) {
+      const Json& delta = choice["delta"];
+      told.thought += delta.value("reasoning_content", "");
+      told.text += delta.value("content", "");
+      for (const Json& call : delta.value("tool_calls", Json::array()))
+        told.calls += call_text(call["function"]["name"], call["function"]["arguments"]);
+      if (choice["finish_reason"].is_string()) told.reason = choice["finish_reason"];
+    }
+  return told;
+}
+Told of_response(const Json& answer) {
+  Told told;
+  for (const Json& item : answer.at("output")) {
+    if (item["type"] == "reasoning") told.thought += item["content"][0]["text"].get<std::string>();
+    if (item["type"] == "message") told.text += item["content"][0]["text"].get<std::string>();
+    if (item["type"] == "function_call") told.calls += call_text(item["name"], item["arguments"]);
+  }
+  told.reason = !told.calls.empty() ? "tool_calls" : answer["status"] == "completed" ? "stop" : "length";
+  return told;
+}
+// The bytes of an input are those of the body: a number that became a double might differ.
+Told of_message(const std::string& body) {
+  std::string readable = body;  // by a reader that has doubles alone
+  if (const size_t huge = readable.find("1e400"); huge != std::string::npos) readable.erase(huge + 1, 4);
+  const Json answer = Json::parse(readable);
+  Told told;
+  size_t at = 0;
+  for (const Json& block : answer.at("content")) {
+    if (block["type"] == "thinking") told.thought += block["thinking"].get<std::string>();
+    if (block["type"] == "text") told.text += block["text"].get<std::string>();
+    if (block["type"] != "tool_use") continue;
+    at = body.find("\"input\":", at) + 8;
+    told.calls += call_text(block["name"], body.substr(at, body.find("}}", at) + 1 - at));
+  }
+  const std::string reason = answer["stop_reason"];
+  told.reason = reason == "tool_use" ? "tool_calls" : reason == "max_tokens" ? "length" : "stop";
+  return told;
+}
+
+Json in_words_of_responses(const Json& chat) {
+  Json body = {{"input", "hello"}, {"temperature", 0}, {"max_output_tokens", chat["max_tokens"]}};
+  if (chat.contains("stop")) body["stop"] = chat["stop"];
+  if (chat.contains("tools")) {
+    body["tools"] = Json::array();
+    for (const Json& tool : chat["tools"]) body["tools"].push_back(with({{"type", "function"}}, tool["function"]));
+  }
+  if (chat.contains("tool_choice")) body["tool_choice"] = chat["tool_choice"];
+  if (chat.contains("response_format"))
+    body["text"] = {
+        {"format", {{"type", "json_schema"}, {"schema", chat["response_format"]["json_schema"]["schema"]}}}};
+  return body;
+}
+Json in_words_of_messages(const Json& chat) {
+  Json body = {{"messages", chat["messages"]}, {"temperature", 0}, {"max_tokens", chat["max_tokens"]}};
+  if (chat.contains("stop")) body["stop_sequences"] = chat["stop"];
+  if (chat.contains("tools")) {
+    body["tools"] = Json::array();
+    for (const Json& tool : chat["tools"])
+      body["tools"].push_back({{"name", tool["function"]["name"]}, {"input_schema", tool["function"]["parameters"]}});
+  }
+  if (chat.contains("tool_choice")) body["tool_choice"] = {{"type", "any"}};
+  if (chat.contains("response_format"))
+    body["output_config"] = {
+        {"format", {{"type", "json_schema"}, {"schema", chat["response_format"]["json_schema"]["schema"]}}}};
+  return body;
+}
+
+// Every route tells `expected`, whole and streamed.
+void expect_told(const Script& script, const Json& body, const Told& expected) {
+  const auto serving = serve_script(script);
+  const std::string all = testing::PrintToString(script.pieces);
+  const Reply whole = serving->chat(body);
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  EXPECT_EQ(of_chat(whole.json()), expected) << all;
+  EXPECT_EQ(of_stream(serving->chat(with(body, {{"stream", true}}))), expected) << all;
+  const Json response = in_words_of_responses(body);
+  EXPECT_EQ(of_response(serving->ask(post("/v1/responses", response.dump())).json()), expected) << all;
+  const auto events = serving->ask(post("/v1/responses", with(response, {{"stream", true}}).dump())).events();
+  EXPECT_EQ(of_response(events.back()["response"]), expected) << all;
+  const Json message = in_words_of_messages(body);
+  EXPECT_EQ(of_message(serving->ask(post("/v1/messages", message.dump())).body), expected) << all;
+}
+
+struct FormRow {
+  Pieces pieces, specials;
+  std::string calls, text = "";
+};
+// Each of a family's form, as its models write it; arguments as they must come.
+const std::vector<FormRow> kForms = {
+    // Hermes, Qwen 2.5 and 3, SmolLM3, Granite 4; the first quotes its own mark.
+    {{"<tool_call>", "\n{\"name\": \"save_note\", \"arguments\": {\"text\": \"close with ", "</tool_call>",
+      " here\"}}\n", "</tool_call>\n"},
+     {},
+     "save_note{\"text\":\"close with </tool_call> here\"};"},
+    {{"I note it.\n", "<tool_call>", "\n{\"name\": \"save_note\", ", "\"arguments\": {\"text\": \"a\"}}",
+      "\n</tool_call>", "\n", "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>\n"},
+     {"<tool_call>"},
+     "save_note{\"text\":\"a\"};g{};",
+     "I note it."},
+    // Qwen3-Coder: types are the schema's, and what a value quotes ends nothing.
+    {{"<tool_call>\n", "<function=save_note>\n", "<parameter=text>\n", "buy milk\n", "</parameter>\n", "</function>\n",
+      "</tool_call>"},
+     {},
+     "save_note{\"text\":\"buy milk\"};"},
+    {{"<tool_call>\n<function=save_note>\n<parameter=text>\n", "a </parameter> b\n</parameter>\n</function> c",
+      "\n</parameter>",
+      "\n<parameter=copies>\n3\n</parameter>\n<parameter=urgent>\nTrue\n</parameter>\n<parameter=tags>\n[\"x\", ",
+      "\"y\"]\n</parameter>\n<parameter=weight>\n1.50\n</parameter>\n</function>", "\n</tool_call>\n"},
+     {},
+     "save_note{\"text\":\"a </parameter> b\\n</parameter>\\n</function> "
+     "c\",\"copies\":3,\"urgent\":true,\"tags\":[\"x\",\"y\"],\"weight\":1.50};"},
+    {{"<function=save_note>\n<parameter=text>\n", "12", "\n</parameter>\n</function>", "\n</tool_call>"},
+     {},
+     "save_note{\"text\":\"12\"};"},
+    // Llama 3.1's form of a function, JSON by itself, behind its tag, and 3.2's lists.
+    {{"<function=save_note>", "{\"text\": \"</function>\"}", "</function>"},
+     {},
+     "save_note{\"text\":\"</function>\"};"},
+    {{"{\"name\": \"save_note\", ", "\"parameters\": {\"text\": \"a\"}}"}, {}, "save_note{\"text\":\"a\"};"},
+    {{"<|python_tag|>", "{\"name\": \"save_note\", \"parameters\": {\"text\": \"a\"}}; ",
+      "{\"name\": \"save_note\", \"parameters\": {\"copies\": 2}}"},
+     {"<|python_tag|>"},
+     "save_note{\"text\":\"a\"};save_note{\"copies\":2};"},
+    {{"<|python_tag|>", "save_note.call(", "text=\"a)\")"}, {"<|python_tag|>"}, "save_note{\"text\":\"a)\"};"},
+    {{"[save_note(text='it\\'s', ", "tags=['x', \"y\"], urgent=True), ", "save_note(weight=None, copies=-3)]"},
+     {},
+     "save_note{\"text\":\"it's\",\"tags\":[\"x\",\"y\"],\"urgent\":true};save_note{\"weight\":null,\"copies\":-3};"},
+    // Mistral, the old form and those of 2025.
+    {{"[TOOL_CALLS]", "[{\"name\": \"save_note\", \"arguments\": {\"text\": \"[TOOL_CALLS]\"}}",
+      ", {\"name\": \"g\", \"arguments\": {}}]"},
+     {"[TOOL_CALLS]"},
+     "save_note{\"text\":\"[TOOL_CALLS]\"};g{};"},
+    {{"[TOOL_CALLS]", "save_note", "[ARGS]", "{\"text\": \"[ARGS] {\"}"},
+     {"[TOOL_CALLS]", "[ARGS]"},
+     "save_note{\"text\":\"[ARGS] {\"};"},
+    {{"[TOOL_CALLS]", "save_note", "[CALL_ID]", "abcdefghi", "[ARGS]", "{\"text\": \"a\"}"},
+     {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"},
+     "save_note{\"text\":\"a\"};"},
+    // DeepSeek R1 and V3.1.
+    {{"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "function", "<｜tool▁sep｜>",
+      "save_note\n```json\n{\"text\": \"```\"}\n```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"},
+     {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
+      "<｜tool▁calls▁end｜>"},
+     "save_note{\"text\":\"```\"};"},
+    {{"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "save_note", "<｜tool▁sep｜>", "{\"text\": \"a\"}",
+      "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"},
+     {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
+      "<｜tool▁calls▁end｜>"},
+     "save_note{\"text\":\"a\"};"},
+    // Granite 3, Phi-4-mini in both of its forms, Nemotron, Hunyuan.
+    {{"<|tool_call|>", "[{\"name\": \"save_note\", \"arguments\": {\"text\": \"a\"}}]"},
+     {"<|tool_call|>"},
+     "save_note{\"text\":\"a\"};"},
+    {{"<|tool_call|>", "[{\"name\": \"save_note\", \"arguments\": {\"text\": \"a\"}}]", "<|/tool_call|>"},
+     {"<|tool_call|>", "<|/tool_call|>"},
+     "save_note{\"text\":\"a\"};"},
+    {{"functools", "[{\"name\": \"save_note\", \"arguments\": {\"text\": \"a\"}}]"}, {}, "save_note{\"text\":\"a\"};"},
+    {{"<TOOLCALL>", "[{\"name\": \"save_note\", \"arguments\": {\"text\": \"a\"}}]", "</TOOLCALL>"},
+     {},
+     "save_note{\"text\":\"a\"};"},
+    {{"<tool_calls>", "[{\"name\": \"save_note\", \"arguments\": {\"text\": \"a\"}}]", "</tool_calls>"},
+     {},
+     "save_note{\"text\":\"a\"};"},
+    // Gemma 3 as its makers prompt it; FunctionGemma has a test of its own.
+    {{"```tool_code\n", "print(save_note(text=\"a\", copies=2))\n", "```"},
+     {},
+     "save_note{\"text\":\"a\",\"copies\":2};"},
+    {{"```json\n", "{\"name\": \"save_note\", \"parameters\": {\"text\": \"a\"}}\n", "```"},
+     {},
+     "save_note{\"text\":\"a\"};"},
+    // OLMo 3, GLM, Seed-OSS.
+    {{"<function_calls>\n", "save_note(text=\"a\")\nsave_note(copies=1)\n", "</function_calls>"},
+     {},
+     "save_note{\"text\":\"a\"};save_note{\"copies\":1};"},
+    {{"<tool_call>save_note\n", "<arg_key>text</arg_key>\n<arg_value>", "a </arg_value> b",
+      "</arg_value>\n<arg_key>copies</arg_key>\n", "<arg_value>2</arg_value>\n", "</tool_call>"},
+     {},
+     "save_note{\"text\":\"a </arg_value> b\",\"copies\":2};"},
+    {{"<seed:tool_call>\n<function=save_note>\n<parameter=text>", "a</parameter>\n</function>\n", "</seed:tool_call>"},
+     {},
+     "save_note{\"text\":\"a\"};"},
+};
+
+TEST(ScriptedAnswers, CallToolsInEveryFamilysForm) {
+  for (const FormRow& row : kForms)
+    expect_told({row.pieces, row.specials}, asked({{"tools", kTools}}), {"", row.text, row.calls, "tool_calls"});
+}
+
+TEST(ScriptedAnswers, CallToolsInFunctionGemmasForm) {
+  expect_told({{"<start_function_call>", "call:save_note{text:", "<escape>", "a, {b}",
+                "<escape>,copies:2,tags:[<escape>x", "<escape>]}", "<end_function_call>"},
+               {"<start_function_call>", "<end_function_call>", "<escape>"}},
+              asked({{"tools", kTools}}),
+              {"", "", "save_note{\"text\":\"a, {b}\",\"copies\":2,\"tags\":[\"x\"]};", "tool_calls"});
+}
+
+TEST(ScriptedAnswers, ThatCallNoToolStayText) {
+  for (const Pieces& pieces :
+       {Pieces{"{\"name\": \"Alice\", ", "\"age\": 3}"}, Pieces{"[1, 2", ", 3]"}, Pieces{"[citation](needed)", " here"},
+        Pieces{"<tool_call>", "no call</tool_call>", " end"}, Pieces{"<function=", "no name"},
+        Pieces{"```json\n", "{\"a\": 1}\n", "```"}, Pieces{"Use ```tool_code", " like f(x)"},
+        Pieces{"[save_note(text=\"a\")]", " is how"},
+        Pieces{"<tool_call>", "{\"name\": \"save_note\", \"arguments\": {\"text\": \"a\"}", "</tool_call>"}}) {
+    std::string text;
+    for (const std::string& piece : pieces) text += piece;
+    expect_told({pieces}, asked({{"tools", kTools}}), {"", text, "", "stop"});
+  }
+}
+
+TEST(ScriptedAnswers, KeepTheDigitsOfNumbers) {
+  const std::string arguments =
+      "{\"a\":1.0,\"b\":1e400,\"c\":12345678901234567890,\"d\":-0.0,\"e\":[0.10,1E-2],\"f\":\"x\\u00e9\"}";
+  expect_told({{"<tool_call>", "{\"name\": \"f\", \"arguments\": ", arguments, "}</tool_call>"}},
+              asked({{"tools", kTools}}), {"", "", "f" + arguments + ";", "tool_calls"});
+}
+
+TEST(ScriptedAnswers, HaveMarksThatAreDocumented) {
+  std::string page = read_text_file(FIDELIO_SOURCE_DIR "/docs/serving.md");
+  for (size_t at = 0; (at = page.find("\\|", at)) != std::string::npos; ++at) page.erase(at, 1);  // in a table's cell
+  for (const ThinkingMarks& marks : thinking_marks()) {
+    EXPECT_THAT(page, HasSubstr(std::string(marks.begin.substr(0, marks.begin.find(' ')))));
+    EXPECT_THAT(page, HasSubstr(std::string(marks.end.substr(0, marks.end.find(' ')))));
+  }
+  for (const CallForm& form : call_forms())
+    EXPECT_THAT(page, HasSubstr(std::string(form.mark.substr(form.mark.find_first_not_of('`')))));
+}
+
+// --- thinking --------------------------------------------------------------------------------------------------------
+TEST(ScriptedAnswers, ThinkBetweenEveryFamilysMarks) {
+  for (const ThinkingMarks& marks : thinking_marks())
+    for (const bool special : {false, true}) {
+      const std::string begin(marks.begin), end(marks.end);
+      const Script script{{begin, "I should be short.", end, "\n\n", "Paris"}, special ? Pieces{begin, end} : Pieces{}};
+      expect_told(script, asked(), {"I should be short.", "Paris", "", "stop"});
+      // Where the prompt has opened the thought its mark does not come.
+      const Script opened{{"Short", end, "Paris"}, special ? Pieces{begin, end} : Pieces{}, begin};
+      expect_told(opened, asked(), {"Short", "Paris", "", "stop"});
+    }
+  expect_told(
+      {{"<think>\n", "I call it <tool_call>", "\n</think>\n\n", "<tool_call>", "{\"name\": \"g\"}", "</tool_call>"}},
+      asked({{"tools", kTools}}), {"\nI call it <tool_call>\n", "", "g{};", "tool_calls"});
+}
+
+TEST(ScriptedAnswers, StopInWhatTheySayAlone) {
+  const Script thinks{{"<think>\n", "First,\n\nlook.", "\n</think>\n\n", "Paris", " is\n\n", "nice to look at"}};
+  const auto stopped = [&](const Json& stop, const std::string& text) {
+    expect_told(thinks, asked({{"stop", stop}}), {"\nFirst,\n\nlook.\n", text, "", "stop"});
+  };
+  stopped({"look"}, "Paris is\n\nnice to ");
+  stopped({"\n\n"}, "Paris is");
+  stopped({"First", " is"}, "Paris");
+  stopped({"nowhere"}, "Paris is\n\nnice to look at");
+  expect_told({{"First, look.", "\n</think>\n\n", "Paris, look"}, {}, "<think>\n"}, asked({{"stop", {"look"}}}),
+              {"First, look.\n", "Paris, ", "", "stop"});
+  // Without a thought all of the text is said.
+  expect_told({{"\n<th", "is> way"}}, asked({{"stop", {"<th"}}}), {"", "\n", "", "stop"});
+}
+
+TEST(ScriptedAnswers, StopAtSpecialTokens) {
+  const Script script{{"Hello", "\n", "<|start|>", "user", " says"}, {"<|start|>"}};
+  const auto stopped = [&](const Json& stop, const std::string& text) {
+    expect_told(script, asked({{"stop", stop}}), {"", text, "", "stop"});
+  };
+  stopped({"<|start|>"}, "Hello\n");
+  stopped({"\n<|start|>user"}, "Hello");
+  stopped({"<|start|>nobody"}, "Hello\nuser says");
+  stopped({"start"}, "Hello\nuser says");  // it is not in the text
+  stopped({"\nuser"}, "Hello");
+  // In a thought nothing stops.
+  expect_told({{"[THINK]", "Hm ", "<|start|>", "so", "[/THINK]", "Paris", "<|stop|>", "xyz"},
+               {"[THINK]", "[/THINK]", "<|start|>", "<|stop|>"}},
+              asked({{"stop", {"<|start|>", "<|stop|>"}}}), {"Hm so", "Paris", "", "stop"});
+}
+
+// --- forms -----------------------------------------------------------------------------------------------------------
+const Json kOneNumber = Json::parse(R"({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object",
+  "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false}}})");
+
+TEST(ScriptedAnswers, HaveTheirFormBehindTheThought) {
+  const Json body = asked({{"response_format", kOneNumber}});
+  const Told expected{"\nLet me think. ", "{\"a\": 1}", "", "stop"};
+  expect_told({{"<think>\n", "Let me think. ", "</think>\n\n", "{\"a\": ", "1}"}}, body, expected);
+  expect_told({{"Let me think. ", "</think>\n\n", "{\"a\": ", "1}"}, {}, "<think>\n"}, body,
+              {"Let me think. ", "{\"a\": 1}", "", "stop"});
+  expect_told({{"[THINK]", "Let me think. ", "[/THINK]", "{\"a\": ", "1}"}, {"[THINK]", "[/THINK]"}}, body,
+              {"Let me think. ", "{\"a\": 1}", "", "stop"});
+  // The answer's end is not the thought's, and a thought is closed before one may end.
+  expect_told({{"<think>", "{\"a\": 2}", "</think>", "{\"a\": ", "1}"}}, body,
+              {"{\"a\": 2}", "{\"a\": 1}", "", "stop"});
+  // No thought, and one that the prompt has closed.
+  expect_told({{"{\"a\": ", "1}", "<think>"}}, body, {"", "{\"a\": 1}", "", "stop"});
+  expect_told({{"{\"a\": ", "1}", "<think>"}, {}, "<think>\n\n</think>\n\n"}, body, {"", "{\"a\": 1}", "", "stop"});
+  // Stops are those of the answer.
+  expect_told({{"<think>\n", "Let me think: ", "</think>\n\n", "{\"a\": ", "1}"}}, with(body, {{"stop", {":"}}}),
+              {"\nLet me think: ", "{\"a\"", "", "stop"});
+}
+
+TEST(ScriptedAnswers, CallTheToolThatIsAskedForBehindTheThought) {
+  expect_told(
+      {{"<think>\n", "A note. ", "</think>\n\n", "{\"name\": \"save_note\", \"arguments\": {\"text\": \"", "a\"}}"}},
+      asked({{"tools", kTools}, {"tool_choice", "required"}}),
+      {"\nA note. ", "", "save_note{\"text\":\"a\"};", "tool_calls"});
+  const auto serving = serve_script(
+      {{"[THINK]", "A note. ", "[/THINK]", "{\"name\": \"save_note\", \"arguments\": {\"text\": \"", "a\"}}"},
+       {"[THINK]", "[/THINK]"}});
+  const Json named = {{"type", "function"}, {"function", {{"name", "save_note"}}}};
+  const Json body = asked({{"tools", kTools}, {"tool_choice", named}});
+  const Told expected{"A note. ", "", "save_note{\"text\":\"a\"};", "tool_calls"};
+  EXPECT_EQ(of_chat(serving->chat(body).json()), expected);
+  EXPECT_EQ(of_stream(serving->chat(with(body, {{"stream", true}}))), expected);
+}
+
+}  // namespace
+}  // namespace fidelio::serve
