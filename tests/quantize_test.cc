@@ -10,6 +10,7 @@
 #include "io/checkpoint_write.h"
 #include "io/safetensors.h"
 #include "models.h"
+#include "quant/quantize_model.h"
 
 namespace fidelio {
 namespace {
@@ -112,6 +113,20 @@ TEST_F(Quantize, ScalesThatFp16DoesNotHoldAreRefusedWithAFormatThatHoldsThem) {
     EXPECT_EQ(result.code, 1);
     EXPECT_THAT(result.err, AllOf(HasSubstr("layers.0.up (int8g64s8) cannot be exported"), HasSubstr("do not fit")));
   }
+}
+
+// What compress tells of the formats it is offered: of each that does not hold every linear, once.
+TEST_F(Quantize, OfferedFormatsWithTooNarrowScalesAreNamedOnce) {
+  write_scaled(folder_ / "scaled", 20);
+  const Checkpoint source = Checkpoint::open(folder_ / "scaled");
+  const std::vector<FormatSpec> formats = {parse_format("int8g64"), parse_format("int4g64zs8"),
+                                           parse_format("int4g128")};
+  ThreadPool pool(2);
+  EXPECT_THAT(
+      beyond_half_scales(source, linears_of(source.config()), formats, pool),
+      testing::ElementsAre(AllOf(HasSubstr("layers.0.up"), HasSubstr("int8g64s8"), HasSubstr("3 more linears")),
+                           AllOf(HasSubstr("layers.0.up"), HasSubstr("int4g128s8"), HasSubstr("3 more linears"))));
+  EXPECT_TRUE(beyond_half_scales(source, {{0, Role::q}, {3, Role::down}}, formats, pool).empty());
 }
 
 }  // namespace

@@ -132,13 +132,13 @@ def judged(count, bad, judge, name, group, text):
 
 
 def ask(args, schema, seed):
-    body = {"messages": [{"role": "user", "content": "Answer in JSON."}], "max_tokens": args.max_tokens, "temperature": 1, "seed": seed,
+    body = {"prompt": "An answer in JSON: ", "max_tokens": args.max_tokens, "temperature": 1, "seed": seed,
             "response_format": {"type": "json_schema", "json_schema": {"name": "suite", "schema": schema}}}
-    request = urllib.request.Request(args.server.rstrip("/") + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(args.server.rstrip("/") + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request) as reply:
             choice = json.load(reply)["choices"][0]
-            return choice["message"]["content"] if choice["finish_reason"] == "stop" else None
+            return choice["text"] if choice["finish_reason"] == "stop" else None
     except urllib.error.HTTPError as e:
         if e.code != 400:
             raise

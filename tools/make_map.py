@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/pictures/map.svg, the rooms of README.md, from the include rule that lint checks (tools/lint.py):
+"""Draws docs/pictures/map.svg, the rooms of docs/design.md, from the include rule that lint checks (tools/lint.py):
 
     python3 tools/make_map.py
 

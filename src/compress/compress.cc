@@ -330,6 +330,7 @@ nlohmann::json compress(const Job& job, const World& world, const Ranks& ranks) 
   Desk desk(job, world, ranks);
   desk.check_budget();
   desk.warn_of_codes();
+  desk.warn_of_scales();
   check_room(desk);
   desk.load_reference();
   if (ranks.first()) desk.check_floor();

@@ -9,6 +9,7 @@
 
 #include "compress/self_samples.h"
 #include "core/hash.h"
+#include "quant/quantize_model.h"
 #include "quant/vectors/shared_codebooks.h"
 #include "sensitivity/candidates.h"
 
@@ -223,6 +224,14 @@ void Desk::warn_of_codes() const {
         "Warning: {} is quantised already ({}). The certificate will compare with it as it is; start from the "
         "original weights if you can get them",
         job.model, fmt::join(codes, ", ")));
+}
+
+// Such candidates are made and measured like others, with what they lose, so that no plan is led astray.
+void Desk::warn_of_scales() {
+  if (!ranks.first()) return;
+  std::vector<LinearId> linears;
+  for (const LinearGroup& g : groups) linears.insert(linears.end(), g.linears.begin(), g.linears.end());
+  for (const std::string& line : beyond_half_scales(source, linears, job.formats, pool)) note("warning: " + line);
 }
 
 // The four sets (compress/inputs/sets.h), printed as they are. Sensitivities measured on what the quantisers have seen would be

@@ -57,6 +57,7 @@ class Desk {
   // What that found: {ear, kl, top1, windows, tokens} of the source itself through the kernels that serve. Null before.
   nlohmann::json floor;
   void warn_of_codes() const;  // of a source that is quantised already
+  void warn_of_scales();       // of formats whose scales do not hold the weights
 
  private:
   void read_texts();

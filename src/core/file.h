@@ -1,5 +1,5 @@
 // Reading (regular files only: a pipe or device is refused, not waited for), mapping and atomic writing: a file is the
-// old one or complete, as bytes go to TARGET.PID.tmp, locked (flock), are fsynced, and only then renamed over it.
+// old one or complete, as bytes go to TARGET.PID.fidelio.tmp, locked (flock), are fsynced, and only then renamed over it.
 #pragma once
 #include <memory>
 #include <span>
@@ -63,10 +63,6 @@ class TemporaryFolder {
   std::string target_, path_;
   bool committed_ = false;
 };
-
-// Removes a file or a folder with all it holds, if it is there: by a rename first, so that nobody finds half of it under
-// its name. It is PATH.removed.PID.tmp meanwhile.
-void remove_at_once(const std::string& path);
 
 // Removes what is being written; no thread can begin or finish a file after it, so the process must end. What one leaves
 // that was killed outright goes when the same target is next written or removed: its process is gone and its lock free.

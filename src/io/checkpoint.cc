@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
@@ -16,34 +15,16 @@
 #include "core/file.h"
 #include "core/foreign/json.h"
 #include "core/hash.h"
-#include "io/checkpoint_files.h"
 #include "io/checkpoint_write.h"
 #include "io/hf_config.h"
 #include "io/left_out.h"
 #include "io/weights_hash.h"
-#include "text/chat_template.h"
 
 namespace fidelio {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-// Everything beside the weights that a reader of the folder needs; copied from checkpoint to checkpoint.
-// So are the files of chat templates.
-constexpr std::array<const char*, 9> kCompanions = {"tokenizer.json",
-                                                    "tekken.json",
-                                                    "tokenizer_config.json",
-                                                    "special_tokens_map.json",
-                                                    "generation_config.json",
-                                                    "added_tokens.json",
-                                                    "tokenizer.model",
-                                                    "vocab.json",
-                                                    "merges.txt"};
-
-}  // namespace
-
-namespace {
 
 FormatSpec dense_spec(DType dtype, const std::string& name) {
   switch (dtype) {
@@ -440,68 +421,6 @@ void write_checkpoint(const std::string& folder, const Checkpoint& source,
                       const std::map<LinearId, FormatSpec>& formats,
                       const std::function<LinearWeight(LinearId)>& weight, const nlohmann::json& provenance) {
   write_checkpoint(folder, source, formats, weight, provenance, {});
-}
-
-namespace {
-
-// The folder that a model's own links may point into: the model's, or in a Hugging Face cache, where snapshots are links
-// to blobs, the one of all its revisions.
-fs::path home_of(const fs::path& folder) {
-  const fs::path model = folder.parent_path().parent_path();
-  const bool cached =
-      folder.parent_path().filename() == "snapshots" && model.filename().string().starts_with("models--");
-  return cached ? model : folder;
-}
-
-// A downloaded folder may hold links to private files of whoever downloads it; their copies would be published.
-void check_own_file(const std::string& folder, const std::string& path) {
-  const fs::path home = home_of(fs::canonical(folder)), real = fs::canonical(path);
-  const fs::path inside = real.lexically_relative(home);
-  check(!inside.empty() && *inside.begin() != "..",
-        "{} is a link to a file outside of {}: put the file itself there if it belongs to the model", path, folder);
-}
-
-}  // namespace
-
-void copy_companions(const TextFiles& from, const std::string& to) {
-  std::vector<std::string> names = chat_template_files(from);
-  names.insert(names.end(), kCompanions.begin(), kCompanions.end());
-  for (const std::string& name : names) {
-    const std::string path = from.path(name);
-    if (fs::exists(path)) check_own_file(from.name(), path);  // what a GGUF file says is no file of its own
-    const auto text = from.read(name);
-    if (!text) continue;
-    // Of the folders in it alone: one that a signal has removed meanwhile must not come again.
-    if (const fs::path inner = fs::path(name).parent_path(); !inner.empty()) fs::create_directory(to / inner);
-    write_file_atomically(to + "/" + name, *text);
-  }
-}
-
-namespace {
-
-// As chat_template_files() names them, with their folder.
-bool is_template_file(const std::string& name) {
-  const std::string folder = "additional_chat_templates";
-  return name == "chat_template.jinja" || name == folder ||
-         (name.starts_with(folder + "/") && name.ends_with(".jinja") && name.find('/', folder.size() + 1) == name.npos);
-}
-
-// As write_sharded_safetensors() names them.
-bool is_weights_file(const std::string& name) {
-  if (name == "model.safetensors" || name == "model.safetensors.index.json") return true;
-  const std::string form = "model-00001-of-00002.safetensors";
-  if (name.size() != form.size()) return false;
-  for (size_t i = 0; i < form.size(); ++i)
-    if (form[i] >= '0' && form[i] <= '9' ? name[i] < '0' || name[i] > '9' : name[i] != form[i]) return false;
-  return true;
-}
-
-}  // namespace
-
-bool is_checkpoint_file(const std::string& name) {
-  const auto is = [&](const char* companion) { return name == companion; };
-  if (name == "config.json" || std::any_of(kCompanions.begin(), kCompanions.end(), is)) return true;
-  return is_template_file(name) || is_weights_file(name);
 }
 
 }  // namespace fidelio

@@ -6,7 +6,6 @@
 #include <atomic>
 
 #include "core/progress.h"
-#include "formats/half_scales.h"
 #include "quant/atom/atom.h"
 #include "quant/device/workbench.h"
 #include "quant/vectors/shared_codebooks.h"
@@ -316,34 +315,7 @@ ModelQuantizer with_codebooks(const Checkpoint& source, ModelQuantizer how, Thre
   return how;
 }
 
-// Rows are summed in their order: the same for any number of threads.
-HalfLoss half_loss_of(const LinearWeight& w, const FormatSpec& spec, ThreadPool& pool) {
-  std::vector<HalfLoss> rows(static_cast<size_t>(w.out));
-  pool.run_ranges(w.out, [&](int64_t first, int64_t last, int) {
-    std::vector<float> values(static_cast<size_t>(w.in));
-    for (int64_t row = first; row < last; ++row) {
-      decode_row(w, row, values);
-      rows[static_cast<size_t>(row)] = half_loss(spec, values);
-    }
-  });
-  HalfLoss all;
-  for (const HalfLoss& one : rows) all.add(one);
-  return all;
-}
-
 }  // namespace
-
-void check_half_scales(const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats, ThreadPool& pool) {
-  for (const auto& [id, spec] : formats) {
-    if (!has_half_scales(spec) || spec == source.format(id)) continue;
-    const HalfLoss loss = half_loss_of(source.linear(id), spec, pool);
-    source.drop(id);
-    if (loss.lost == 0) continue;
-    const std::string about = about_half_loss(to_string(id), spec, loss);
-    check(!loss.is_harmful(), "{}", about);
-    spdlog::warn("{}", about);
-  }
-}
 
 std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<LinearId, FormatSpec>& formats) {
   std::map<LinearId, std::vector<FormatSpec>> each;

@@ -60,6 +60,9 @@ struct ModelQuantizer {
 // Whether FP16 scales of formats that somebody named hold the weights (formats/half_scales.h): throws Error that names the
 // linear and a format that holds it, and warns where only a few rows would be lost.
 void check_half_scales(const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats, ThreadPool& pool);
+// The same of formats that a search offers: a line for each that does not hold some of the linears.
+std::vector<std::string> beyond_half_scales(const Checkpoint& source, const std::vector<LinearId>& linears,
+                                            std::span<const FormatSpec> formats, ThreadPool& pool);
 std::map<LinearId, std::vector<FormatSpec>> one_format_each(const std::map<LinearId, FormatSpec>& formats);
 
 // RTN: no calibration data, any order. `done` receives every quantised linear.

@@ -38,8 +38,8 @@ struct ServedModel {
   std::shared_ptr<const grammar::TokenTree> tokens{};
   std::shared_ptr<AnswerFormats> formats{};
   bool sanitize_control_tokens = false;  // in messages, whatever a request says (text/control_tokens.h)
-  std::string fingerprint{};             // of weights and version: the same one, the same seed and request, the same bytes
-  std::string family{}, digest{};        // "llama", and the hash of the weights
+  std::string fingerprint{};       // of weights and version: the same one, the same seed and request, the same bytes
+  std::string family{}, digest{};  // "llama", and the hash of the weights
   int64_t parameters = 0, bytes = 0;
 };
 

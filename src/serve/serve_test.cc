@@ -166,9 +166,8 @@ TEST(Serve, RefusesInOpenAisForm) {
   refused({{"n", 2}, {"best_of", 1}}, "best_of");
   refused({{"best_of", 2}, {"stream", true}}, "best_of");
   refused({{"response_format", {{"type", "xml"}}}}, "response_format");
-  refused(
-      {{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", {{"uniqueItems", true}}}}}}}},
-      "uniqueItems");
+  refused({{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", {{"uniqueItems", true}}}}}}}},
+          "uniqueItems");
   refused({{"regex", "a(?=b)"}}, "look-ahead");
   for (const auto& [form, word] : {std::pair<Json, std::string>{Json::object(), "one of json"},
                                    {{{"grammar", "root ::= \"a\""}}, "one of json"},

@@ -17,15 +17,15 @@ namespace {
 using namespace fidelio;
 using nlohmann::json;
 
-// In memory; one for each process.
+// In memory, one for each process, and gone at its end.
+struct Folder {
+  Folder() { check(::mkdtemp(path.data()) != nullptr, "no folder for a model"); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path = std::filesystem::exists("/dev/shm") ? "/dev/shm/fuzz-XXXXXX" : "/tmp/fuzz-XXXXXX";
+};
 const std::string& folder() {
-  static const std::string path = [] {
-    std::string name = std::filesystem::exists("/dev/shm") ? "/dev/shm/fuzz-XXXXXX" : "/tmp/fuzz-XXXXXX";
-    check(::mkdtemp(name.data()) != nullptr, "no folder for a model");
-    std::atexit([] { std::filesystem::remove_all(folder()); });
-    return name;
-  }();
-  return path;
+  static const Folder one;
+  return one.path;
 }
 
 void put(const std::string& name, std::string_view bytes) {

@@ -21,7 +21,7 @@ struct Chat {
   DraftOptions draft;
   int64_t max_tokens = 1024;
   std::string system;
-  bool no_history = false;
+  bool no_history = false, sanitize = false;
 };
 
 constexpr const char* kHelp =
@@ -233,8 +233,9 @@ class Conversation {
   void say(const std::string& line) {
     messages_.push_back({"user", line});
     GenerationRequest request;
-    const std::string prompt = chat_text(model_, messages_);
-    request.prompt = model_.tokenizer.encode(prompt, false);
+    RenderedChat chat = rendered_chat(model_, messages_, o_.sanitize);
+    const std::string prompt = std::move(chat.text);
+    request.prompt = std::move(chat.ids);
     request.max_tokens = max_tokens_;
     request.stop_ids = model_.stop_ids;
     request.sampling = sampling_;
@@ -285,10 +286,8 @@ class Conversation {
 void chat(const Chat& o) {
   const bool terminal = ::isatty(0) != 0;
   const TextModel model = open_model(o.run.model);
-  check(
-      model.chat.has_value(),
-      "{} has no chat template (tokenizer_config.json or chat_template.jinja); `fidelio generate` continues bare text",
-      o.run.model);
+  check(model.chat.has_value(), "{} has no chat template ({}); `fidelio generate` continues bare text", o.run.model,
+        chat_template_places(model.checkpoint.texts()));
   Messages input(o.no_history ? "" : state_file("chat-history"));
   Conversation conversation(o, model, input.catcher());
   if (terminal)
@@ -308,6 +307,7 @@ void add_chat(CLI::App& app) {
   add_model(*verb, o->run);
   verb->add_option("-n,--max-tokens", o->max_tokens, "Longest answer in tokens")->check(above_zero());
   verb->add_option("--system", o->system, "A system message");
+  add_sanitize(*verb, o->sanitize);
   add_sampling(*verb, o->sampling, true);
   verb->add_flag("--no-history", o->no_history, "Keep no list of typed lines for the next chat");
   add_draft(*verb, o->draft);

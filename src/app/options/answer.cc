@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "core/foreign/foreign_text.h"
+#include "text/control_tokens.h"
 #include "text/thinking.h"
 
 namespace fidelio::app {
@@ -58,11 +59,23 @@ std::string for_output(const std::string& piece) {
   return terminal ? visible(piece, Lines::kept) : piece;
 }
 
-std::string chat_text(const TextModel& model, const std::vector<ChatMessage>& messages) {
-  check(model.chat.has_value(),
-        "{} has no chat template (tokenizer_config.json or chat_template.jinja); leave out --chat",
-        model.checkpoint.folder());
-  return model.chat->render(messages);
+RenderedChat rendered_chat(const TextModel& model, const std::vector<ChatMessage>& messages, bool sanitize) {
+  check(model.chat.has_value(), "{} has no chat template ({}); leave out --chat", model.checkpoint.folder(),
+        chat_template_places(model.checkpoint.texts()));
+  if (!sanitize) {
+    const std::string text = model.chat->render(messages);
+    return {text, model.tokenizer.encode(text, false)};
+  }
+  const ControlTokens control(model.tokenizer, *model.chat);
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
+  const std::string text = model.chat->render_json(control.marked(list), {{"add_generation_prompt", true}});
+  return {text, control.encode(text)};
+}
+
+CLI::Option* add_sanitize(CLI::App& verb, bool& sanitize) {
+  return verb.add_flag("--sanitize-control-tokens", sanitize,
+                       "Control tokens that stand in messages, as <|im_end|>, are text and end nothing");
 }
 
 std::string ThinkingDimmer::push(const std::string& piece) {

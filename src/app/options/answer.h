@@ -35,8 +35,15 @@ Answer answer(Engine& engine, GenerationRequest request, const std::function<voi
 // a file or pipe gets them as they are.
 std::string for_output(const std::string& piece);
 
-// The conversation in the model's chat template. Throws Error naming the files looked for where it has none.
-std::string chat_text(const TextModel& model, const std::vector<ChatMessage>& messages);
+// The conversation in the model's chat template. `sanitize`: control tokens in messages are text, which makes the ids but
+// leaves marks in the text (text/control_tokens.h). Throws Error naming the files looked for where there is no template.
+struct RenderedChat {
+  std::string text;
+  std::vector<int32_t> ids;
+};
+RenderedChat rendered_chat(const TextModel& model, const std::vector<ChatMessage>& messages, bool sanitize);
+// The flag for it.
+CLI::Option* add_sanitize(CLI::App& verb, bool& sanitize);
 
 // Text for a terminal, with what stands between a family's marks of thinking dimmed. Pieces may cut the marks anywhere.
 class ThinkingDimmer {

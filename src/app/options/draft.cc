@@ -5,6 +5,7 @@
 
 #include "core/foreign/json.h"
 #include "io/model_source.h"
+#include "text/tokenizer/config.h"
 #include "text/tokenizer/token_bytes.h"
 
 namespace fidelio::app {
@@ -34,7 +35,7 @@ bool can_read(const Runner& runner, Reading reading) {
 // vocabulary up.
 void check_same_tokens(const std::string& draft, const std::string& model) {
   const TextFiles a = open_text_files(draft), b = open_text_files(model);
-  if (a.require("tokenizer.json") == b.require("tokenizer.json")) return;
+  if (tokenizer_json(a) == tokenizer_json(b)) return;
   const std::vector<std::string> ours = bytes_of_tokens(Tokenizer::load(a)),
                                  theirs = bytes_of_tokens(Tokenizer::load(b));
   check(std::equal(ours.begin(), ours.begin() + std::min(std::ssize(ours), std::ssize(theirs)), theirs.begin()),

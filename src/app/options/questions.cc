@@ -41,10 +41,8 @@ int64_t longest(const TextModel& model, const TaskSet& set, const Questions& o) 
 
 PromptBuilder prompts_of(const TextModel& model, bool plain) {
   if (plain) return plain_prompt(model.tokenizer);
-  check(model.chat.has_value(),
-        "{} has no chat template (tokenizer_config.json or chat_template.jinja) to ask in; --plain asks with the bare "
-        "question",
-        model.checkpoint.folder());
+  check(model.chat.has_value(), "{} has no chat template ({}) to ask in; --plain asks with the bare question",
+        model.checkpoint.folder(), chat_template_places(model.checkpoint.texts()));
   return chat_prompt(model.tokenizer, *model.chat);
 }
 

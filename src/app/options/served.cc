@@ -38,6 +38,7 @@ serve::Loaded load_served(const ServedOptions& o) {
   loaded.runner = make_runner(o.run, opened.checkpoint, options);
   const auto draft = std::make_shared<Draft>(open_draft(o.draft, *loaded.runner, o.run));
   loaded.draft = draft;
+  model->sanitize_control_tokens = o.sanitize_control_tokens;
   model->vocabulary = config.v;
   model->context = std::min<int64_t>(config.max_positions, options.cache_tokens);
   model->digest = opened.checkpoint.weights_sha256();

@@ -12,6 +12,7 @@ struct ServedOptions {
   RunOptions run;
   DraftOptions draft;
   std::string name;  // "": the folder's
+  bool sanitize_control_tokens = false;
   int64_t max_sequences = 64;
   int64_t cache_tokens = 0;  // 0: 16384 on a CPU, 2048 a sequence on a GPU that has room
 };

@@ -138,8 +138,7 @@ void write_page(const Certify& o, const std::string& verdict, const nlohmann::js
 }
 
 // The model's card with this certificate in it.
-void write_card_of(const Certify& o, const TextModel& model, const nlohmann::json& certificate,
-                   bool kept) {
+void write_card_of(const Certify& o, const TextModel& model, const nlohmann::json& certificate, bool kept) {
   if (o.card.empty()) return;
   CardFacts facts = facts_of_run(model.checkpoint, model.checkpoint.texts());
   facts.provenance["certificate"] = certificate;

@@ -21,7 +21,7 @@ struct Generate {
   int64_t max_tokens = 256;
   std::string prompt, json;
   std::vector<std::string> stops;
-  bool chat = false;
+  bool chat = false, sanitize = false;
 };
 
 // The prompt of the command line; without one, or with "-", all of standard input.
@@ -39,8 +39,7 @@ void generate_once(Generate o, bool given) {
   const TextModel model = open_model(o.run.model);
   RunnerOptions options = runner_options(o.run);
   GenerationRequest request;
-  request.prompt =
-      o.chat ? model.tokenizer.encode(chat_text(model, {{"user", text}}), false) : model.tokenizer.encode(text);
+  request.prompt = o.chat ? rendered_chat(model, {{"user", text}}, o.sanitize).ids : model.tokenizer.encode(text);
   check(!request.prompt.empty(), "the prompt is empty");
   request.max_tokens = o.max_tokens;
   request.stop_ids = model.stop_ids;
@@ -89,7 +88,8 @@ void add_generate(CLI::App& app) {
       "  fidelio generate models/quill-26m --chat --stop . < question.txt");
   add_model(*verb, o->run);
   CLI::Option* prompt = verb->add_option("-p,--prompt", o->prompt, "The prompt; without it, or with -, standard input");
-  verb->add_flag("--chat", o->chat, "As a user's message in the model's chat template");
+  CLI::Option* chat = verb->add_flag("--chat", o->chat, "As a user's message in the model's chat template");
+  add_sanitize(*verb, o->sanitize)->needs(chat);
   verb->add_option("-n,--max-tokens", o->max_tokens, "Longest answer in tokens")->check(above_zero());
   verb->add_option("--stop", o->stops, "The answer also ends before this text; may be repeated")
       ->allow_extra_args(false);

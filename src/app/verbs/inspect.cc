@@ -6,6 +6,7 @@
 #include "compress/certificate.h"
 #include "core/foreign/foreign_text.h"
 #include "core/foreign/units.h"
+#include "text/tokenizer/config.h"
 
 namespace fidelio::app {
 namespace {
@@ -60,6 +61,7 @@ nlohmann::json inspect(const Checkpoint& c) {
         {"experts", m.experts},
         {"experts_per_row", m.experts_per_row},
         {"tied_embeddings", m.tie_embeddings}}},
+      {"tokenizer_trouble", tokenizer_trouble(c.texts())},
       {"quantised_by", c.quantised_by()},
       {"notes", c.notes()},
       {"provenance", nlohmann::json::parse(c.provenance())},
@@ -119,6 +121,8 @@ void print_summary(const nlohmann::json& report, const std::string& name) {
              bits(held, report["matrix_parameters"]));
   if (const auto by = report["quantised_by"].get<std::string>(); !by.empty())
     fmt::print("  quantised already, by {}\n", foreign(by));
+  if (const auto trouble = report["tokenizer_trouble"].get<std::string>(); !trouble.empty())
+    fmt::print("  no text can be made or read: {}\n", foreign(trouble, Lines::kept, 3000));
 }
 
 // A line for each format: how many matrices have it, and what share of the weights they are. The largest share first.

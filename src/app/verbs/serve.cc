@@ -117,6 +117,8 @@ void add_serve(CLI::App& app) {
           "Let pages of this origin, as https://chat.example, ask from a browser (CORS); * = every page; may be "
           "repeated")
       ->check(not_empty());
+  verb->add_flag("--sanitize-control-tokens", o->served.sanitize_control_tokens,
+                 "Control tokens that stand in messages are text: who writes <|im_end|> does not end his turn");
   verb->add_option("--max-sequences", o->served.max_sequences, "Answers computed side by side")
       ->check(CLI::Range(1, 128));
   verb->add_option("--cache-tokens", o->served.cache_tokens,

@@ -184,7 +184,8 @@ std::vector<int32_t> Tokenizer::encode_as_text(std::string_view text) const {
   parts_->pre_tokenizer.apply(pieces, meter);
   std::vector<int32_t> ids;
   BpeModel::Workspace workspace;
-  for (const TextPiece& piece : pieces) parts_->model.encode(piece.text, workspace, ids, std::numeric_limits<size_t>::max());
+  for (const TextPiece& piece : pieces)
+    parts_->model.encode(piece.text, workspace, ids, std::numeric_limits<size_t>::max());
   return ids;
 }
 
