@@ -158,7 +158,7 @@ TEST(Ollama, TellsOfItsModel) {
 
 // Calls and their results get the ids that templates ask for, in their order.
 TEST(Ollama, SaysToolsThoughtsAndResultsInWordsOfChat) {
-  const Json call = {{"function", {{"name", "find"}, {"arguments", {{"a", 1}}}}}};
+  const Json call = {{"function", {{"name", "find"}, {"arguments", {{"a", 1}, {"b", 1.0}}}}}};
   const Json body = {{"messages",
                       {{{"role", "user"}, {"content", "x"}, {"images", Json::array()}},
                        {{"role", "assistant"}, {"content", ""}, {"thinking", "hm"}, {"tool_calls", {call, call}}},
@@ -170,7 +170,7 @@ TEST(Ollama, SaysToolsThoughtsAndResultsInWordsOfChat) {
   EXPECT_EQ(messages[1]["reasoning_content"], "hm");
   for (const size_t i : {0, 1}) EXPECT_EQ(messages[1]["tool_calls"][i]["id"], messages[2 + i]["tool_call_id"]);
   EXPECT_NE(messages[2]["tool_call_id"], messages[3]["tool_call_id"]);
-  EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["arguments"], R"({"a":1})");
+  EXPECT_EQ(messages[1]["tool_calls"][0]["function"]["arguments"], R"({"a":1,"b":1.0})");
   EXPECT_EQ(messages[2]["name"], "find");
   EXPECT_FALSE(messages[0].contains("images"));
   EXPECT_EQ(read.body["chat_template_kwargs"]["enable_thinking"], false);
