@@ -46,7 +46,8 @@ std::string post_bytes(const std::string& path, const std::string& body) {
 TEST(Http, AnswersPipelinedRequestsWhateverPiecesTheyComeIn) {
   const std::string chunked =
       "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
-  const std::string all = post_bytes("/", "one") + post_bytes("/stream", "two") + chunked + "GET /last HTTP/1.0\r\n\r\n";
+  const std::string all =
+      post_bytes("/", "one") + post_bytes("/stream", "two") + chunked + "GET /last HTTP/1.0\r\n\r\n";
   Echo echo;
   const std::string whole = echo.ask(all);
   EXPECT_THAT(whole, HasSubstr("\r\n\r\none"));
@@ -109,7 +110,8 @@ TEST(Http, ToldAtMessagesAreInAnthropicsForm) {
                                                  R"("type":"request_too_large"},"type":"error"})";
   Echo echo;
   EXPECT_THAT(echo.ask(post_bytes("/v1/messages", large)), ::testing::EndsWith(messages));
-  EXPECT_THAT(echo.ask(post_bytes("/v1/completions", large)), HasSubstr(R"("param":null,"type":"invalid_request_error"}})"));
+  EXPECT_THAT(echo.ask(post_bytes("/v1/completions", large)),
+              HasSubstr(R"("param":null,"type":"invalid_request_error"}})"));
 }
 
 TEST(Http, AClientThatLeavesIsToldOf) {
