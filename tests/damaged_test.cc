@@ -321,8 +321,10 @@ void spoil_config(Rng& rng, Parts& parts) {
     config.erase(it);
   else
     *it = one_of(rng, others);
-  if (rng.below(10) == 0) config["quantization_config"]["rotation"] = "hadamard";
-  if (rng.below(10) == 0) config["quantization_config"]["kept_columns"] = one_of<json>(rng, {8, 32, 64, 128});
+  json& codes = config["quantization_config"];  // which may be no object any more
+  if (rng.below(10) == 0 && (codes.is_object() || codes.is_null())) codes["rotation"] = "hadamard";
+  if (rng.below(10) == 0 && (codes.is_object() || codes.is_null()))
+    codes["kept_columns"] = one_of<json>(rng, {8, 32, 64, 128});
   parts.config = config.dump();
 }
 

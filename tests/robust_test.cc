@@ -121,7 +121,8 @@ TEST(Robust, MessagesThatCannotBeWrittenEndNothing) {
   }
   // Neither do those about work that goes well.
   EXPECT_EQ(run_command(folder.path(), "fidelio" + compress("--progress json 2>/dev/full")).code, 0);
-  EXPECT_EQ(contents(folder / "out"), undisturbed());
+  const auto without_card = [](auto files) { return files.erase("README.md"), files; };  // it names the command
+  EXPECT_EQ(without_card(contents(folder / "out")), without_card(undisturbed()));
 }
 
 // Results that went nowhere are an error, on a full disk, in a closed stream and where nobody reads. What was made is whole

@@ -277,7 +277,8 @@ std::vector<std::string> finished_outputs() {
   std::error_code ignored;
   for (const std::string& name : finished()) {
     if (!fs::exists(name, ignored)) continue;
-    (fs::is_directory(name, ignored) ? folders : files).push_back(name);
+    const bool told = finished().contains(fs::path(name).parent_path().string());  // as a part of its folder
+    if (!told) (fs::is_directory(name, ignored) ? folders : files).push_back(name);
   }
   folders.insert(folders.end(), files.begin(), files.end());
   return folders;
