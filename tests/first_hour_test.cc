@@ -477,8 +477,9 @@ TEST_F(AtATerminal, AnInterruptSaysWhatIsKeptAndTheSameCommandGoesOn) {
   run(folder, command + "whole");
   EXPECT_FALSE(std::filesystem::exists(folder / "out.journal"));
   for (const std::string& name : entries(folder / "whole"))
-    if (name != "README.md")  // which names its folder
+    if (name != "README.md") {  // which names its folder
       EXPECT_EQ(read_text_file(folder / "out" + "/" + name), read_text_file(folder / "whole" + "/" + name)) << name;
+    }
 }
 
 // Whoever ends the program, not the keyboard alone: nothing is left, and the exit status names the signal.
@@ -544,8 +545,9 @@ TEST(FirstHour, ClosedStreamsAreNobodyElses) {
           .code,
       1);
   for (const std::string& name : entries(folder / "open"))
-    if (name != "README.md")  // which names its folder
+    if (name != "README.md") {  // which names its folder
       EXPECT_EQ(read_text_file(folder / "open" + "/" + name), read_text_file(folder / "closed" + "/" + name)) << name;
+    }
   // More than a pipe of signals would bear.
   EXPECT_EQ(run_command(folder.path(), "fidelio inspect " + kModel + " <&- >&-").code, 1);
 }
