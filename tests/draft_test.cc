@@ -215,7 +215,7 @@ TEST(Draft, RefusesBeforeTheWork) {
   for (int i = 0; i < 600; ++i) lines += "word ";
   EXPECT_THAT(prompts("lines.txt", lines + "\nfour\nfive\n"), HasSubstr("lines.txt: prompt 3 has"));
   std::filesystem::create_directories(folder / "q/draft.json");
-  EXPECT_THAT(refused(""), HasSubstr("cannot write q/draft.json: it is a folder"));
+  EXPECT_THAT(refused(""), HasSubstr("q/draft.json is there and is no choice of ours"));
   std::filesystem::remove(folder / "q/draft.json");
   std::filesystem::create_directories(folder / "q/draft");
   EXPECT_THAT(refused(""), HasSubstr("is no draft of ours"));

@@ -105,10 +105,11 @@ TEST(Evaluation, IntervalsOfFewWindowsSayWhatTheyAreWorth) {
       "fidelio eval '" + kModels + "quill-1m' --text '" + kModels + "data/docs-heldout.txt' --context 32 --windows ";
   const std::string reference = " --reference '" + kModels + "quill-1m'";
   for (const std::string& with : {std::string(), reference}) {
-    EXPECT_NE(run_command(folder.path(), eval + "2" + with).out.find("too narrow, and cover in about 51"),
+    EXPECT_NE(run_command(folder.path(), eval + "2" + with).out.find("too narrow, and hold the true value in about 51"),
               std::string::npos);
-    EXPECT_NE(run_command(folder.path(), eval + "12" + with).out.find("too narrow, and cover in about 88"),
-              std::string::npos);
+    EXPECT_NE(
+        run_command(folder.path(), eval + "12" + with).out.find("too narrow, and hold the true value in about 88"),
+        std::string::npos);
     for (const char* none : {"1", "20"})
       EXPECT_EQ(run_command(folder.path(), eval + none + with).out.find("too narrow"), std::string::npos);
   }

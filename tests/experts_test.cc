@@ -191,7 +191,7 @@ TEST(Experts, AreCompressedCertifiedAndDrafted) {
   const auto report = nlohmann::json::parse(read_text_file(folder / "c.json"));
   EXPECT_GE(report["certificate"]["domains"][0]["ear"]["value"], 0.97);
   EXPECT_LT(report["bits_per_parameter"], 8);
-  const CommandResult inspected = run("fidelio inspect out");
+  const CommandResult inspected = run("fidelio inspect out --all");
   EXPECT_THAT(inspected.out, HasSubstr("in 4 experts"));
   const std::string generate = "fidelio generate out -p 'The name of the file' --max-tokens 40 ";
   const std::string plain = run(generate + "--draft off").out;

@@ -117,7 +117,7 @@ TEST_F(Quantize, ScalesThatFp16DoesNotHoldAreRefusedWithAFormatThatHoldsThem) {
 
 // What compress tells of the formats it is offered: of each that does not hold every linear, once.
 TEST_F(Quantize, OfferedFormatsWithTooNarrowScalesAreNamedOnce) {
-  write_scaled(folder_ / "scaled", 20);
+  write_scaled(folder_ / "scaled", 18);
   const Checkpoint source = Checkpoint::open(folder_ / "scaled");
   const std::vector<FormatSpec> formats = {parse_format("int8g64"), parse_format("int4g64zs8"),
                                            parse_format("int4g128")};
