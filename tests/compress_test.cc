@@ -441,6 +441,7 @@ TEST(Compress, AnOutputOfAnotherPromiseIsNotTaken) {
   run(folder, two);
   std::filesystem::remove_all(folder / "out-90");
   std::filesystem::create_directory(folder / "out.journal");
+  write_file_atomically(folder / "out.journal/job.json", R"({"fidelio_journal":)");  // cut short by a kill
   const CommandResult refused = run_command(folder.path(), two + " --promise all");
   EXPECT_EQ(refused.code, 1);
   EXPECT_THAT(refused.err, HasSubstr("out-95 is there and was made for something else"));

@@ -207,7 +207,7 @@ TEST(Sets, FewDocumentsAreCutIntoPassages) {
   for (const Document& d : two.first) EXPECT_LT(d.begin, two.second.front().begin);
   const TextSet set = text_set(two.second, kContext, 1000);
   EXPECT_TRUE(set.passages());
-  EXPECT_THAT(few_documents_text(set), HasSubstr("passages of few documents"));
+  EXPECT_THAT(few_documents_text(set), HasSubstr("20 passages with 40 windows"));
   EXPECT_GT(widening(set), 1);
   EXPECT_EQ(set_of_places(corpus, kContext, place_names(set)).sha256, set.sha256);
   EXPECT_THAT([&] { units_of(folder.read({"short.txt"}), kContext, "short.txt"); },

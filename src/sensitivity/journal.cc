@@ -83,6 +83,8 @@ bool is_times(Name name) {
   if (!name.takes("times")) return false;
   return name.is(".json") || (name.takes("-") && name.takes_hex(12) && name.is(".json"));
 }
+// What a plan took to decode, under a number of its own (compress/rate/pace.cc).
+bool is_rate(Name name) { return name.takes("rate-") && name.takes_hex(12) && name.is(".json"); }
 bool is_answers(Name name) {
   return name.takes("answers-") && (name.takes("calibration-") || name.takes("check-")) && name.takes_hex(12) &&
          name.is(".jsonl");
@@ -97,7 +99,7 @@ bool is_tuning(Name name) {
 bool is_own(const std::string& name) {
   const Name n(name);
   return n.is("job.json") || n.is("samples.safetensors") || is_stop(n) || is_measurement(n) || is_times(n) ||
-         is_answers(n) || is_tuning(n);
+         is_rate(n) || is_answers(n) || is_tuning(n);
 }
 
 // Whether job.json is ours, whole or not: it begins as ours do, as far as it goes, or stands beside other work of ours.
