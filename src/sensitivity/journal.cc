@@ -380,6 +380,7 @@ std::optional<std::string> Journal::kept(const std::string& name) const {
 }
 
 void Journal::keep(const std::string& name, const std::string& text) {
+  check(is_own(name + ".json"), "{} is no name of a journal's: it would be taken for a stranger's file", name);
   write_sealed(name, nlohmann::json::parse(text));
 }
 

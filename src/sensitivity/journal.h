@@ -48,6 +48,7 @@ class Journal final : public CandidateStore {
   std::optional<MeterResult> measurement(int64_t number) const;
   void save(int64_t number, const MeterResult& result);
   // What was measured once and must not differ where a run goes on, such as times: a text by its name, in any stage.
+  // Throws Error where the name is none that a journal is known to hold, as nobody would remove it.
   std::optional<std::string> kept(const std::string& name) const;
   void keep(const std::string& name, const std::string& text);
   // The same of a folder that others write into the journal: sealed once it is complete, whole while it holds the same.

@@ -317,6 +317,19 @@ TEST(Journal, WhatOthersPutThereStays) {
   EXPECT_THAT(error_of([&] { JournalLock{path}; }), HasSubstr("no journal does"));  // nor is it taken for one
 }
 
+// A file under any other name would be a stranger's: it would stay behind, and no later run would take the folder.
+TEST(Journal, KeepsUnderNamesOfItsOwnAlone) {
+  const Folder folder;
+  const std::string path = folder / "j";
+  Journal journal(path, kJob);
+  for (const std::string name : {"times", "times-0123456789ab", "rate-0123456789ab"}) {
+    journal.keep(name, "{\"seconds\": 0.5}");
+    EXPECT_EQ(journal.kept(name), "{\"seconds\":0.5}") << name;
+  }
+  EXPECT_THAT(error_of([&] { journal.keep("notes", "{}"); }), HasSubstr("no name of a journal's"));
+  EXPECT_THAT(Journal::remove(path), testing::IsEmpty());
+}
+
 // A job.json of somebody else is no journal's, and --fresh does not remove it.
 TEST(Journal, AnothersJobIsLeftAlone) {
   const Folder folder;
