@@ -55,7 +55,7 @@ const std::map<std::string, std::map<std::string, std::string>> kElsewhere = {
     {"gamma", {{"windows", "Text"}}},
     {"compress", {{"draft", "Output"}}}};
 
-// Of verbs with many options: those that --help shows, the first of them in a group before all others.
+// Lists the options that --help shows of verbs with many; the first of them stand in a group before all others.
 struct ShownOptions {
   Names first, then;
 };
@@ -73,7 +73,7 @@ const std::map<std::string, ShownOptions> kShownOptions = {
     {"serve", {{"port", "api-key"}, {"host", "name", "max-sequences", "draft", "device", "threads"}}},
     {"eval", {{"text", "reference"}, {"tasks", "context", "device", "threads", "report"}}}};
 
-// What a verb's MODEL is to it.
+// Says for each verb which model its argument MODEL is.
 const std::map<std::string, std::string> kModelWords = {
     {"compress", "The model to compress"},
     {"certify", "The compressed model whose certificate is measured"},
@@ -105,7 +105,8 @@ std::string option_name(const CLI::Option& option) {
   return option.get_lnames().empty() ? option.get_name() : option.get_lnames().front();
 }
 
-// Of CLI11's "FLOAT:POSITIVE", "INT:INT in [0 - 9]" and "TEXT:{a,b}" what a reader needs: "NUMBER", "N in [0 - 9]", "{a,b}".
+// Shortens CLI11's "FLOAT:POSITIVE", "INT:INT in [0 - 9]" and "TEXT:{a,b}" to what a reader needs: "NUMBER",
+// "N in [0 - 9]", "{a,b}".
 std::string kind_of_value(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const std::string base = type.substr(0, type.find_first_of(": "));

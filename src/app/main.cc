@@ -84,8 +84,8 @@ void end_cleanly_on_signals() {
 
 using namespace fidelio::app;
 
-// What rooms log is a line for the user, on standard error, since standard output belongs to results. A line that was
-// printed already, as of a model that is opened twice, is not printed again; an error is.
+// Prints what rooms log as lines for the user, on standard error, since standard output belongs to results. A line that
+// was printed already, as of a model that is opened twice, is not printed again; an error is.
 class PlainLines final : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     const std::string text = fmt::format("{}{}\n", message.level >= spdlog::level::warn ? "Warning: " : "",

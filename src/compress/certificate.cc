@@ -130,7 +130,7 @@ namespace {
 std::string of_100(const nlohmann::json& share) {
   return share.is_null() ? "?" : fmt::format("{:.2f}", 100 * share.get<double>());
 }
-// Of the lower end of an interval, which is not rounded up.
+// Writes the lower end of an interval in percent; it is never rounded up.
 std::string least_of_100(const nlohmann::json& estimate) {
   const nlohmann::json& low = estimate.at("ci95")[0];
   return low.is_null() ? "?" : fmt::format("{:.2f}", std::floor(1e4 * low.get<double>() + 1e-6) / 100);
@@ -142,7 +142,7 @@ std::string listed(const std::vector<std::string>& parts) {
   return text;
 }
 
-// Where the overlap is promised or was measured.
+// Says in which text the overlap is promised or was measured.
 std::string where_words(const nlohmann::json& c) {
   const auto promise = c.at("promise").get<std::string>();
   return promise == "all"             ? "over all the text named here together"
@@ -161,7 +161,7 @@ std::string measured_words(const nlohmann::json& c) {
                      of_100(c.at("top1").at("value")));
 }
 
-// What was promised and what was measured, or that the promise is not kept.
+// Says what was promised and what was measured, or that the promise is not kept.
 PlainWords promised_words(const nlohmann::json& c, bool kept) {
   const nlohmann::json &target = c.at("target"), &promised = c.at("promised");
   const bool of_ear = target.contains("ear"), of_kl = target.contains("kl");

@@ -107,9 +107,9 @@ std::optional<nlohmann::json> finished(const Desk& desk, size_t target) {
   return report;
 }
 
-// What the plan was chosen instead of: the smallest model in one format that has the fidelity asked for, or the best
-// within the size. Both are judged in one measure, the bits of the whole file, and on one text, that of the sensitivities,
-// on which the plan's EAR is the table's prediction.
+// Compares the plan with one format everywhere: with the smallest such model that has the fidelity asked for, or the
+// best within the size. Both are judged in one measure, the bits of the whole file, and on one text, that of the
+// sensitivities, on which the plan's EAR is the table's prediction.
 std::string beside_uniform(const Measured& measured, const Plan& plan, const Target& target, int64_t file_bytes,
                            int64_t parameters) {
   if (measured.uniform.empty())
@@ -262,7 +262,7 @@ Journal open_journal(Desk& desk, std::optional<JournalLock>& lock) {
   return journal ? *journal : Journal(folder, desk.candidates_job(), note);
 }
 
-// What others have put into its folder keeps that there.
+// Removes the journal. Its folder stays if others have put something into it.
 void end_journal(const Desk& desk) {
   const std::string folder = desk.job.out + ".journal";
   const std::vector<std::string> foreign = Journal::remove(folder);

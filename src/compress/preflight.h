@@ -65,8 +65,9 @@ struct TimeNeed {
 // From one batch of `sample` through a layer and the head of the reference, dense and as codes, and from pieces of two
 // linears and of the embedding in every format. The reference is left as it was.
 TimeNeed time_need(const CompressSize& size, Runner& reference, const Dataset& sample, ThreadPool& pool);
-// Of one format for all of a model, calibrated on `data`, each linear against what the ones before it give. The runner
-// holds the source and is left with it. Not for vector codes, whose samples would take long themselves.
+// Estimates how long it takes to quantise all of a model in one format, calibrated on `data`, each linear against what
+// the ones before it give. The runner holds the source and is left with it. Not for vector codes, whose samples would
+// take long themselves.
 Seconds quantising_time(const Checkpoint& source, const FormatSpec& format, bool with_embedding, const Dataset& data,
                         Runner& runner, ThreadPool& pool);
 

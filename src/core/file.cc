@@ -34,7 +34,7 @@ std::map<std::string, int>& unfinished() {
   return *names;
 }
 
-// What was renamed to its own name.
+// Holds the outputs that are complete: each was renamed from its temporary name to its own.
 std::set<std::string>& finished() {
   static auto* names = new std::set<std::string>;
   return *names;

@@ -6,10 +6,11 @@
 
 namespace fidelio {
 
-// Whether the program writes a file or a folder of this name into a folder; names are relative to it: "a", "a/b".
+// An OwnNames tells whether the program writes a file or a folder of this name into a folder; names are relative to it:
+// "a", "a/b".
 using OwnNames = std::function<bool(const std::string& name)>;
-// What a folder holds, at any depth, that is not ours, sorted: nothing where the folder is not there. Temporary names of
-// what is ours are ours, too.
+// Returns what a folder holds, at any depth, that is not ours, sorted: nothing where the folder is not there. Temporary
+// names of what is ours are ours, too.
 std::vector<std::string> foreign_in(const std::string& folder, const OwnNames& ours);
 // Removes what is ours in a folder, and the folder itself where nothing else is left in it: then by a rename first, so that
 // nobody finds half of it under its name (it is FOLDER.removed.PID.fidelio.tmp meanwhile). Returns foreign_in() of what

@@ -28,7 +28,7 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
-// Of a long run the first percents are told apart.
+// One decimal is shown below 10%, so that the first percents of a long run are told apart.
 std::string percent(double fraction) { return fmt::format("{:.{}f}%", 100 * fraction, fraction < 0.0995 ? 1 : 0); }
 
 std::string quoted(const std::string& text) {  // names are ours: letters, digits, spaces

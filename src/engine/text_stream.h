@@ -18,7 +18,7 @@
 
 namespace fidelio {
 
-// What is text, and where it ends.
+// These rules say what is text, and where it ends.
 struct TextRules {
   bool special = false;              // special tokens are part of the text
   std::vector<int32_t> shown{};      // special tokens that are so in any case
@@ -63,7 +63,7 @@ class TextStream {
   Stage stage_ = Stage::answer;
   size_t answer_ = 0;  // where the answer begins in the text; before `answer` and `blanks`: the thought
   size_t looked_ = 0;  // for the end of the thought, or for stop strings, up to here
-  // With stop strings that spell special tokens: those, and the text with its hidden tokens.
+  // These are used where stop strings spell special tokens: those strings, and the text with its hidden tokens.
   std::vector<size_t> special_stops_;
   std::string full_;
   size_t full_looked_ = 0;

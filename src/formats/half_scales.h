@@ -1,6 +1,7 @@
-// What FP16 scales can hold. Weights may be small or large and the function the same, as where one matrix is divided by
-// 2^20 and the next multiplied by it; a scale of FP16 then becomes 0, infinite or one of a few subnormal numbers, and the
-// row's codes mean something else. Formats with FP32 scales (8-bit scales, grids, fp4, fp8) hold every weight.
+// This header tells which weights FP16 scales can hold. Weights may be small or large and the function the same, as
+// where one matrix is divided by 2^20 and the next multiplied by it; a scale of FP16 then becomes 0, infinite or one of
+// a few subnormal numbers, and the row's codes mean something else. Formats with FP32 scales (8-bit scales, grids, fp4,
+// fp8) hold every weight.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,7 +16,7 @@ bool has_half_scales(const FormatSpec& spec);
 // The nearest format whose scales have the range of FP32: int4g64zs8 for int4g64z.
 FormatSpec with_wide_scales(const FormatSpec& spec);
 
-// What is lost of a matrix, row by row, as the next layer may multiply any row by what makes up for it.
+// Counts what is lost of a matrix, row by row, as the next layer may multiply any row by what makes up for it.
 struct HalfLoss {
   int64_t rows = 0, lost = 0;          // that are not zero; of them, where more than 1% of the energy has wrong scales
   double energy = 0, lost_energy = 0;  // sums of squares
@@ -27,7 +28,7 @@ struct HalfLoss {
   void add(const HalfLoss& other);
 };
 
-// Whether FP16 holds a scale: below 2^-21 it may round by more than a sixteenth.
+// Returns whether FP16 holds a scale: below 2^-21 it may round by more than a sixteenth.
 bool is_half_scale(float wanted);
 
 class HalfTally {
@@ -41,7 +42,7 @@ class HalfTally {
   double row_energy_ = 0, row_lost_ = 0;
 };
 
-// Of one row of a matrix that is stored in this format; of formats without FP16 scales nothing is lost.
+// Returns the loss of one row of a matrix that is stored in this format; formats without FP16 scales lose nothing.
 HalfLoss half_loss(const FormatSpec& spec, std::span<const float> row);
 
 // "layers.0.up: its weights want scales of 1.2e-09, ...", with what to give in place of `format`; for an Error or a warning.

@@ -90,7 +90,7 @@ Fragment Grammar::call(RuleId rule) {
   return f;
 }
 
-// Of each node it is known how much of the mark stands at the end of what was read. (Knuth, Morris, Pratt.)
+// Each node stands for how much of the mark is at the end of what was read. (Knuth, Morris, Pratt.)
 Fragment Grammar::up_to(std::string_view mark) {
   std::vector<NodeId> at;
   for (size_t i = 0; i <= mark.size(); ++i) at.push_back(add_node());
@@ -116,7 +116,7 @@ void Grammar::put_before(Fragment prefix) {
   define(0, sequence(prefix, call(was)));
 }
 
-// What is begun can then be ended: edges that lead to no end of their rule are taken out.
+// Takes out edges that lead to no end of their rule, so that whatever is begun can also be ended.
 bool Grammar::prune() {
   constexpr RuleId kNone = -1;
   struct Before {

@@ -63,7 +63,7 @@ class Grammar {
   }
 
   Fragment up_to(std::string_view mark);  // any text that ends with its first `mark`
-  // From now on the answer is `prefix` and then what it was before; rules that call it still call what it was.
+  // Puts `prefix` before the whole answer. Rules that call the answer still call it as it was, without `prefix`.
   void put_before(Fragment prefix);
 
   bool prune();  // leaves out what cannot be ended; false: nothing can

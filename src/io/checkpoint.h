@@ -70,8 +70,8 @@ class Checkpoint {
   std::string provenance_ = "{}", written_weights_sha256_;
 };
 
-// What a checkpoint's provenance says of the model it is made of: "source", the name of its folder or file without the way
-// there, "source_sha256" and "source_file_bytes".
+// Gives what a checkpoint's provenance says of the model it is made of: "source", the name of its folder or file
+// without the way there, "source_sha256" and "source_file_bytes".
 nlohmann::json about_source(const Checkpoint& source);
 
 // Throws Error for a model of quantize --atom, whose weights have columns in an order of their own and some of them twice:

@@ -56,7 +56,7 @@ void copy_companions(const TextFiles& from, const std::string& to) {
       check_own_file(from.name(), path);  // what a GGUF file says is no file of its own
     const auto text = from.read(name);
     if (!text) continue;
-    // Of the folders in it alone: one that a signal has removed meanwhile must not come again.
+    // Only folders inside `to` are made: where a signal has removed `to` itself meanwhile, it must not come again.
     if (const std::filesystem::path inner = std::filesystem::path(name).parent_path(); !inner.empty())
       std::filesystem::create_directory(to / inner);
     write_file_atomically(to + "/" + name, *text);
@@ -65,14 +65,14 @@ void copy_companions(const TextFiles& from, const std::string& to) {
 
 namespace {
 
-// As chat_template_files() names them, with their folder.
+// Returns true for the names that chat_template_files() gives, and for their folder.
 bool is_template_file(const std::string& name) {
   const std::string folder = "additional_chat_templates";
   return name == "chat_template.jinja" || name == "chat_template.json" || name == folder ||
          (name.starts_with(folder + "/") && name.ends_with(".jinja") && name.find('/', folder.size() + 1) == name.npos);
 }
 
-// As write_sharded_safetensors() names them.
+// Returns true for the names that write_sharded_safetensors() gives to its files.
 bool is_weights_file(const std::string& name) {
   if (name == "model.safetensors" || name == "model.safetensors.index.json") return true;
   const std::string form = "model-00001-of-00002.safetensors";

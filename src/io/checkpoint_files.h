@@ -4,7 +4,8 @@
 
 namespace fidelio {
 
-// Whether write_checkpoint() writes a file of this name into its folder: what to remove of such a folder, and nothing else.
+// Returns true if write_checkpoint() writes a file of this name into its folder. Such files, and nothing else, are to
+// be removed from such a folder.
 bool is_checkpoint_file(const std::string& name);
 
 }  // namespace fidelio

@@ -31,7 +31,7 @@ bool is_zero(const TensorFiles& files, const std::string& name) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-// Whether a name is of one of the model's layers: "model.layers." and a number below L.
+// Returns true if a name is of one of the model's layers: "model.layers." and a number below L.
 bool is_inside(std::string_view name, std::string_view layers, int L) {
   if (!name.starts_with(layers)) return false;
   const char *begin = name.data() + layers.size(), *end = name.data() + name.size();

@@ -9,7 +9,7 @@
 namespace fidelio {
 namespace {
 
-// What each format loses. Rows are summed in their order: the same for any number of threads.
+// Measures what each format loses. Rows are summed in their order: the same for any number of threads.
 std::vector<HalfLoss> half_losses(const LinearWeight& w, std::span<const FormatSpec> formats, ThreadPool& pool) {
   constexpr int64_t kRows = 4096;  // whose losses are kept at a time
   const size_t n = formats.size();

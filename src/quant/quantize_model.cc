@@ -257,9 +257,9 @@ void quantize_vocabulary(Runner& runner, const Checkpoint& source, Role role, co
   quantize_linear(runner, source, {-1, role}, *bench, how, done);
 }
 
-// What progress counts in, about multiply-adds (quantising_work()): a pass runs every token through the weights, and adds
-// it to the sums over pairs of columns. An embedding is as much work as some layers are, and 3 wide inputs more than 30
-// narrow ones.
+// Estimates the work that progress counts, in about multiply-adds (quantising_work()). A pass runs every token through
+// the weights, and adds it to the sums over pairs of columns. An embedding is as much work as some layers are, and 3
+// wide inputs more than 30 narrow ones.
 class Work {
  public:
   Work(const ModelConfig& config, const ModelQuantizer& how, int64_t tokens)
@@ -276,7 +276,8 @@ class Work {
     const int64_t columns = shape_of(config_, {layer, stop.roles.front()})[1];
     return tokens_ * (weights + columns * columns) * (of_experts(config_, stop) ? config_.experts_per_row : 1);
   }
-  // Of a token that passes all layers before the head or the tied embedding is quantised, and of all of those.
+  // Before the head or the tied embedding is quantised, tokens pass all layers. The first function gives the work of
+  // one such token, the second that of all of them.
   int64_t vocabulary_token() const {
     int64_t work = 0;
     for (int layer = 0; layer < config_.L; ++layer)

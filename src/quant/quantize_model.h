@@ -57,8 +57,8 @@ struct ModelQuantizer {
   // the others made is found in the store.
   int part = 0, parts = 1;
 };
-// Whether FP16 scales of formats that somebody named hold the weights (formats/half_scales.h): throws Error that names the
-// linear and a format that holds it, and warns where only a few rows would be lost.
+// Checks that FP16 scales of formats that somebody named hold the weights (formats/half_scales.h). Throws Error that
+// names the linear and a format that holds it, and warns where only a few rows would be lost.
 void check_half_scales(const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats, ThreadPool& pool);
 // The same of formats that a search offers: a line for each that does not hold some of the linears.
 std::vector<std::string> beyond_half_scales(const Checkpoint& source, const std::vector<LinearId>& linears,

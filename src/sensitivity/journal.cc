@@ -83,13 +83,13 @@ bool is_times(Name name) {
   if (!name.takes("times")) return false;
   return name.is(".json") || (name.takes("-") && name.takes_hex(12) && name.is(".json"));
 }
-// What a plan took to decode, under a number of its own (compress/rate/pace.cc).
+// These files hold what a plan took to decode, each under a number of its own (compress/rate/pace.cc).
 bool is_rate(Name name) { return name.takes("rate-") && name.takes_hex(12) && name.is(".json"); }
 bool is_answers(Name name) {
   return name.takes("answers-") && (name.takes("calibration-") || name.takes("check-")) && name.takes_hex(12) &&
          name.is(".jsonl");
 }
-// Of a plan that is tuned: before and after, each with its seal, and the tuner's state.
+// A plan that is tuned has these files: the plan before and after, each with its seal, and the tuner's state.
 bool is_tuning(Name name) {
   if (!name.takes("plan-") && !name.takes("tuned-")) return false;
   if (!name.takes_hex(16) || !name.takes("-") || !name.takes_hex(8)) return false;
@@ -102,7 +102,8 @@ bool is_own(const std::string& name) {
          is_rate(n) || is_answers(n) || is_tuning(n);
 }
 
-// Whether job.json is ours, whole or not: it begins as ours do, as far as it goes, or stands beside other work of ours.
+// Returns true if job.json is ours, whole or not: it begins as ours do, as far as it goes, or stands beside other work
+// of ours.
 bool is_own_job(const std::string& folder) {
   const std::string text = read_text_file(folder + "/job.json");
   const size_t known = std::min(text.size(), kJobBegins.size());
@@ -227,8 +228,8 @@ Journal::Journal(std::string folder, const std::map<std::string, std::string>& j
   write_file_atomically(path_of("job.json"), file.dump() + "\n");
 }
 
-// Whether the journal is this job's. A damaged job.json says nothing of that; the entries, which are sealed with their job,
-// say it themselves.
+// Returns true if the journal is this job's. A damaged job.json says nothing of that; the entries, which are sealed
+// with their job, say it themselves.
 bool Journal::begun(const std::map<std::string, std::string>& job) {
   const std::string path = path_of("job.json");
   if (!fs::exists(path)) return false;

@@ -35,7 +35,7 @@ class Journal final : public CandidateStore {
   Journal(std::string folder, const std::map<std::string, std::string>& job,
           std::function<void(const std::string&)> note = {});
 
-  // Whether the stop is there and whole: it is read once to see. Any thread may ask.
+  // Returns whether the stop is there and whole, for which it is read once. Any thread may ask.
   bool contains(const std::string& stop) const override;
   // Throws Error naming a file that is damaged, which contains() would have found.
   std::vector<QuantizedLinear> load(const std::string& stop) const override;

@@ -211,7 +211,7 @@ TEST(Journal, DamagedEntriesAreMadeAnew) {
   }
 }
 
-// What is damaged between two looks of one run is named, never taken for the work it was.
+// A file that is damaged between two looks of one run is named, never taken for the work it was.
 TEST(Journal, WhatIsDamagedUnderARunIsNamed) {
   Tiny tiny("llama2");
   const Folder folder;
@@ -275,7 +275,7 @@ TEST(Journal, IsRemovedAtOnce) {
   Journal journal(path, kJob);
   journal.begin_stage("int4");
   journal.save(0, MeterResult{1, 2, {1}, {2}});
-  // Of a run that was killed within, and of a plan that it tuned.
+  // These files are left by a run that was killed while writing, and by a plan that it tuned.
   std::ofstream(path + "/layers.0.qkv.safetensors.999999999.fidelio.tmp") << "half";
   const std::string plan = path + "/tuned-0123456789abcdef-01234567";
   for (const std::string& name : {plan, plan + ".removed.999999999.fidelio.tmp"}) {

@@ -54,7 +54,7 @@ TEST(Answers, ScorePromptsAsTheyScoreWhatTheyGenerate) {
   }
 }
 
-// Of a tokenizer that takes a space away where a text begins: an answer does not begin one.
+// The tokenizer here takes a space away where a text begins; an answer does not begin a text.
 TEST(Answers, ContinueThePromptsText) {
   Serving serving;
   const std::string prompt = "The package";
@@ -291,7 +291,7 @@ TEST(Answers, InTheFormThatWasAskedFor) {
         serving
             .chat({{"messages",
                     {{{"role", "user"}, {"content", "Hello"}},
-                     // What is continued does not think first, as quill may.
+                     // An answer that is continued does not think first, as quill otherwise may.
                      {{"role", "assistant"}, {"content", "Here is"}, {"prefix", true}}}},
                    {"temperature", 0},
                    {"tools", {{{"type", "function"}, {"function", {{"name", "find"}, {"parameters", kSchema}}}}}},

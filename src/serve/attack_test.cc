@@ -1,4 +1,5 @@
-// What an attack on the server found: pages of strangers, connections that say nothing, bodies that take long to read.
+// These tests check what an attack on the server found: pages of strangers, connections that say nothing, bodies that
+// take long to read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// What a stranger may put into logit_bias: numbers that are none, ids that are none, and very many of them.
+// This checks what a stranger may put into logit_bias: numbers that are none, ids that are none, and very many of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

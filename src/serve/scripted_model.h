@@ -69,7 +69,7 @@ inline void write_scripted(const std::string& folder, const Script& script) {
   std::map<int, int> next;
   int before = ids["<|go|>"];
   for (const std::string& piece : script.pieces) next[before] = ids[piece], before = ids[piece];
-  // What stands behind <|go|> is no part of the script: its last token leads to the first piece.
+  // The prompt's text behind <|go|> is no part of the script: its last token leads to the first piece.
   if (const std::string& end = script.prompt_end; !end.empty())
     next[ids.contains(end) ? ids[end] : static_cast<unsigned char>(end.back())] = ids[script.pieces[0]];
 

@@ -135,7 +135,8 @@ bool shows_python(const std::string& prompt, const Json& messages, const std::st
   });
 }
 
-// By name, of a file's chat_template: a text, a list of {name, template}, or an object of texts by name.
+// Returns a file's templates by name. Its chat_template is a text, a list of {name, template}, or an object of texts by
+// name.
 std::map<std::string, std::string> templates_of(const TextFiles& files, const char* file) {
   const Json object = read_object(files, file);
   const std::string path = files.path(file);

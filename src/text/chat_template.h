@@ -82,7 +82,7 @@ std::map<std::string, std::string> chat_templates(const TextFiles& files);
 // The files of their own that they stand in: "chat_template.json", "additional_chat_templates/tool_use.jinja".
 std::vector<std::string> chat_template_files(const TextFiles& files);
 
-// Where a template was looked for, for whoever says that there is none.
+// Says where a template was looked for, for messages that there is none.
 std::string chat_template_places(const TextFiles& files);
 
 // The ids after which generation stops: every eos_token_id (a number or a list) of generation_config.json and

@@ -88,7 +88,8 @@ Json ControlTokens::marked_messages(const Json& messages) const {
   return result;
 }
 
-// Behind a newline, which is taken away again: at the beginning of a text some tokenizers add a space.
+// Encodes the piece behind a newline, and takes the newline away again: some tokenizers add a space at the beginning of
+// a text.
 std::vector<int32_t> ControlTokens::encode_piece(std::string_view piece, bool as_text) const {
   const auto encode = [&](const std::string& text) {
     return as_text ? tokenizer_.encode_as_text(text) : tokenizer_.encode(text, false);

@@ -28,8 +28,8 @@ class ControlTokens {
   // The same of messages in OpenAI's wire form. The arguments of calls are JSON texts, in which a control token may be
   // spelt with escapes: these are left as they are, for render_wire to mark what they say.
   nlohmann::ordered_json marked_messages(const nlohmann::ordered_json& messages) const;
-  // Of a rendered text: what is between marks as text, everything else as always. A mark whose other half a template has
-  // cut off parts the text all the same. Throws Error where a tokenizer makes a control token of plain text.
+  // Encodes a rendered text: what is between marks as text, everything else as always. A mark whose other half a
+  // template has cut off parts the text all the same. Throws Error if a tokenizer makes a control token of plain text.
   std::vector<int32_t> encode(std::string_view rendered) const;
 
  private:

@@ -34,7 +34,7 @@ std::optional<ThinkingMarks> opened_by(std::string_view prompt, std::span<const 
 // True where the prompt's end closes a thought: what follows is the answer, and does not think again.
 bool closed_by(std::string_view prompt, std::span<const ThinkingMarks> marks);
 
-// What the beginning of an answer says about its thought.
+// An Opening is what the beginning of an answer says about its thought.
 struct Opening {
   bool undecided = false;                // more of the text must come before it can be said
   std::optional<ThinkingMarks> marks{};  // those between which it thinks

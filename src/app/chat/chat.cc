@@ -53,7 +53,7 @@ class Messages {
       warned = true;
     }
   }
-  // What Ctrl-C is noted by; nothing where the input is no terminal.
+  // Notes Ctrl-C for the chat. It is null where the input is no terminal.
   InterruptCatcher* catcher() { return catcher_ ? &*catcher_ : nullptr; }
 
  private:

@@ -159,7 +159,7 @@ struct LineEditor::State {
     if (!written || ::rename(beside.c_str(), file.c_str()) != 0) ::unlink(beside.c_str());
   }
 
-  // What lies between the terminal's marks goes into the line as it is.
+  // Pasted text, which lies between the terminal's marks, goes into the line as it is.
   unsigned char paste() {
     std::string text;
     while (!text.ends_with(kPasteEnds) && wait_for_input(*catcher)) {

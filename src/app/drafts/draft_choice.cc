@@ -227,7 +227,7 @@ bool is_our_copy(const std::string& copy) {
   }
 }
 
-// Whether a file is a choice that we wrote, and, with `copy`, one that names a copy.
+// Returns whether a file is a choice that we wrote, and, with `copy`, one that names a copy.
 bool is_our_choice(const std::string& file, bool copy = false) {
   try {
     const nlohmann::json choice = read_json_object(file);
@@ -238,7 +238,7 @@ bool is_our_choice(const std::string& file, bool copy = false) {
   }
 }
 
-// What would stop write_choice() is said before the work. It removes a choice and a copy of ours, and nothing else.
+// Reports before the work what would stop write_choice(), which removes a choice and a copy of ours and no more.
 void check_can_keep(const std::string& folder) {
   const std::string choice = draft_choice_file(folder), copy = draft_folder(folder);
   check(fs::is_directory(folder), "{} is a file: a draft is kept in a model's folder", folder);

@@ -5,7 +5,7 @@
 namespace fidelio::app {
 namespace {
 
-// What a generation_config.json may recommend.
+// A generation_config.json may recommend values for these options.
 const std::set<std::string> kRecommended = {"temperature", "top-k", "top-p", "min-p", "repetition-penalty"};
 
 }  // namespace

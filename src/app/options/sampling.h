@@ -15,8 +15,8 @@ struct Sampling {
 // --temperature ... --seed, and --recommended, or, where that is what holds anyway (`by_default`), --no-recommended.
 void add_sampling(CLI::App& verb, Sampling& sampling, bool by_default = false);
 
-// What the command line says; where --recommended holds, what that leaves open is as the model's generation_config.json
-// has it, and as `serve` has it where that says nothing.
+// Returns the options that the command line gives. Where --recommended holds, what that leaves open is as the model's
+// generation_config.json has it, and as `serve` has it where that says nothing.
 SamplingOptions sampling_of(const Sampling& sampling, const std::string& model);
 
 }  // namespace fidelio::app

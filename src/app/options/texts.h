@@ -26,7 +26,8 @@ CLI::Validator text_source();
 
 // A line for each domain of a certificate.
 void print_domains(const nlohmann::json& certificate);
-// What it says to somebody who does not know its figures, a line each (compress/certificate.h, which says what `kept` is).
+// Prints what the certificate says to somebody who does not know its figures, a line each (compress/certificate.h,
+// which says what `kept` is).
 void print_plain_words(const nlohmann::json& certificate, bool kept);
 
 }  // namespace fidelio::app

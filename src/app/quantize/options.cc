@@ -4,7 +4,7 @@
 namespace fidelio::app {
 namespace {
 
-// What makes a model's activations ones that few bits hold.
+// Adds the options that make a model's activations ones that few bits hold.
 void add_activation_flags(CLI::App& verb, const std::shared_ptr<Quantize>& o) {
   verb.add_flag("--rotate", o->rotate,
                 "Turn activations by Hadamard matrices and weights against them, as QuaRot does: the same function "

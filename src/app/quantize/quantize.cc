@@ -110,8 +110,8 @@ std::map<LinearId, FormatSpec> formats_for(const ModelConfig& config, const Quan
   return formats;
 }
 
-// What is asked for in part: the method, calibration text and the embedding's format. Who says nothing of calibration wants
-// a model in seconds; that it is the rougher one is said at the end (docs/design.md).
+// Completes what is asked for in part: the method, calibration text and the embedding's format. A user who says nothing
+// of calibration wants a model in seconds; that it is the rougher one is said at the end (docs/design.md).
 void settle_defaults(Quantize& o) {
   check(!o.keep_embedding || o.embedding.empty(),
         "--keep-embedding leaves the embedding as it is: leave out --embedding {}", o.embedding);

@@ -6,8 +6,8 @@
 
 namespace fidelio::app {
 
-// What GPTQ may do beyond feeding errors back with scales from each group's own range; docs/formats.md says what each
-// does, docs/results.md what it is worth. The first five are done by default.
+// These are the steps that GPTQ can add to its plain form, which feeds errors back and takes scales from each group's
+// own range. docs/formats.md says what each does, docs/results.md what it is worth. The first five are done by default.
 inline const std::vector<std::string> kSteps = {"act-order", "range-search",  "descent",  "refit",
                                                 "feedback",  "source-inputs", "curvature"};
 inline const std::vector<std::string> kDefaultSteps(kSteps.begin(), kSteps.begin() + 5);
@@ -35,13 +35,14 @@ struct Quantize {
 
 void quantize(Quantize options);
 
-// What comes before the work (start.cc). Throws Error where the disk lacks room for the output and for the journal beside it.
+// The functions from here on prepare the work, and are in start.cc.
+// Throws Error where the disk lacks room for the output and for the journal beside it.
 void check_room(const Quantize& options, const Checkpoint& source, const std::map<LinearId, FormatSpec>& formats);
 // Prints how long calibrating will take, from a few seconds' measurements.
 void foretell(const Quantize& options, const Checkpoint& source, const Dataset& data, Runner& runner, ThreadPool& pool);
 
-// What is finished is kept in OUT.journal, as `compress` keeps it, so that the same command goes on there after an
-// interrupt. What --atom finds of a model's columns is in no journal: there the work begins anew.
+// Keeps finished parts in OUT.journal, as `compress` does, so that the same command goes on there after an interrupt.
+// What --atom finds of a model's columns is in no journal: there the work begins anew.
 class Kept {
  public:
   Kept(const Quantize& options, const Checkpoint& source, const Dataset& data, const Runner& runner);

@@ -52,7 +52,7 @@ void check_room(const Quantize& o, const Checkpoint& source, const std::map<Line
              "Choose another place for the output");
 }
 
-// What vector codes take is not known so soon.
+// Says nothing for vector codes: the time that they take is not known so soon.
 void foretell(const Quantize& o, const Checkpoint& source, const Dataset& data, Runner& runner, ThreadPool& pool) {
   const FormatSpec format = parse_format(o.format);
   if (quiet(o.json) || format.kind == Kind::vq || format.is_dense()) return;

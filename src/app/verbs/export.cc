@@ -23,7 +23,7 @@ std::vector<std::string> write_export(const Export& o, const Checkpoint& source)
   return o.target == "gptq" ? export_gptq(source, o.out, profile) : export_compressed_tensors(source, o.out, profile);
 }
 
-// Of a file, or of all files that stand in a folder itself, as far as their names end so.
+// Counts the bytes of a file, or of all files directly in a folder whose names have this ending.
 int64_t bytes_of(const std::string& path, std::string_view ending = "") {
   namespace fs = std::filesystem;
   if (!fs::is_directory(path)) return static_cast<int64_t>(fs::file_size(path));

@@ -99,7 +99,7 @@ std::string grouped(int64_t number) {
   return text;
 }
 
-// What the model is, and its size in the file and as it is held in memory, which differ where codes had to be decoded.
+// Prints what the model is, and its size in the file and in memory. The two differ where codes had to be decoded.
 void print_summary(const nlohmann::json& report, const std::string& name) {
   const nlohmann::json& m = report["config"];
   const auto number = [&](const char* key) { return m[key].get<int64_t>(); };
@@ -160,7 +160,7 @@ void print_matrices(const nlohmann::json& report) {
                t.contains("experts") ? fmt::format("  in {} experts", t["experts"].get<int>()) : std::string());
 }
 
-// What a certificate claims, in a few lines. Whether it holds is for `certify` to measure.
+// Prints what a certificate claims, in a few lines. It is for `certify` to measure whether the claim holds.
 void print_certificate(const Checkpoint& checkpoint, const nlohmann::json& report) {
   if (!report["provenance"].is_object() || !report["provenance"].contains("certificate")) return;
   try {

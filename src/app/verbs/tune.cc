@@ -160,8 +160,8 @@ struct Rounds {
   std::vector<std::string> states, folders;  // to remove once the output is there
 };
 
-// Whether what an earlier run left is whole, which the first rank sees while the others wait. A folder with anything else in
-// it may be somebody's, and is refused below.
+// Puts aside what an earlier run left if it is damaged, which the first rank sees while the others wait. A folder with
+// anything else in it may be somebody's, and is refused below.
 void put_aside_damaged(const Tune& o, const std::string& state, const std::string& folder, const Ranks& ranks,
                        const Say& say) {
   if (ranks.first() && o.own_state) put_aside_damaged_state(state, say);

@@ -36,7 +36,8 @@ double sensitivity_measurements(const CompressSize& size) {
   return size.permutations * (groups * (formats - 1) + (size.method == "shapley" ? formats - 1 : 1));
 }
 
-// Of the whole search text: a generation's children by selection stage, and a curation after every so many stalls.
+// Estimates how often the evolution reads the whole search text: for a generation's children by selection stage, and
+// for a curation after every so many stalls.
 double evolution_passes(const CompressSize& size) {
   const EvolveOptions o;
   double each = static_cast<double>(o.offspring) / o.stall_limit, children = o.offspring;

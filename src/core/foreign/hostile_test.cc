@@ -194,7 +194,8 @@ TEST_F(HostileFile, LeftoversOfTheDeadGoWithTheNextWriter) {
   EXPECT_EQ(names(), expected);
 }
 
-// With no descriptor to spare but the one that the folder itself holds, which would not do for folders one inside the other.
+// Cleaning up must work with no spare file descriptor but the one that the folder itself holds. That one would not do
+// for folders one inside the other.
 TEST_F(HostileFile, NothingIsLeftWhereDescriptorsAreFew) {
   const std::string target = (folder_ / "out").string();
   for (const int spare : {0, 1, 2, 3}) {

@@ -9,8 +9,8 @@
 
 namespace fidelio {
 
-// Where a value that begins somewhere ends. Strings may hold control characters, which models write as they are; else
-// JSON is taken strictly, and nested at most kMaxNesting deep.
+// This tells where a value ends that begins at `begin`. Strings may hold control characters, which models write as they
+// are; else JSON is taken strictly, and nested at most kMaxNesting deep.
 struct JsonEnd {
   enum class Kind : uint8_t { whole, unfinished, broken } kind;
   size_t at = 0;  // one past the value, if it is whole
@@ -19,7 +19,7 @@ JsonEnd end_of_json(std::string_view text, size_t begin);
 // The text, blanks aside, is one value.
 bool is_json(std::string_view text);
 
-// Of a value that is whole: objects have members in their order, arrays have elements.
+// These take a whole value apart: an object into its members, in their order, and an array into its elements.
 struct JsonMember {
   std::string key;
   std::string_view value;

@@ -16,7 +16,7 @@ class TaskCache {
   // `settings` is everything a result depends on. Throws Error if the file exists with other settings, is no such file,
   // or cannot be written.
   TaskCache(const std::string& path, const nlohmann::json& settings);
-  // Whether a file begins as these do, with settings that are what was written.
+  // Returns true if a file begins as these do, with settings that are what was written.
   static bool is_one(const std::string& path);
 
   const ItemResult* find(const std::string& key) const;

@@ -236,7 +236,7 @@ TEST(TaskScore, Extraction) {
   EXPECT_THROW(extract_answer("x", Match::regex, "("), Error);
 }
 
-// What a model writes until it is stopped is read in bounded time and memory, whatever it is, and so is what is no text.
+// Any answer that a model writes until it is stopped is read in bounded time and memory, even if it is no text.
 TEST(TaskScore, PatternsAreBoundedInTheAnswer) {
   const std::string pattern = "(true|false|(?:answer|solution|option|ending)[1-5])";
   for (const std::string& filler :
@@ -253,7 +253,7 @@ TEST(TaskScore, PatternsAreBoundedInTheAnswer) {
               HasSubstr("[^b]*b"));
 }
 
-// Of any length.
+// Numbers in an answer are read whole, however long they are.
 TEST(TaskScore, NumbersMayBeOfAnyLength) {
   const std::string digits(1'000'000, '7');
   EXPECT_EQ(extract_answer(digits, Match::last_number, ""), digits);

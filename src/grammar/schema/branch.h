@@ -47,7 +47,7 @@ struct StringForm {
   std::vector<std::string> formats{}, unwanted{};
   bool plain() const { return least == 0 && most < 0 && patterns.empty() && formats.empty() && unwanted.empty(); }
 };
-// So many items meet the term.
+// At least `least` and at most `most` of the items meet the term.
 struct Contains {
   Term term;
   int64_t least, most;

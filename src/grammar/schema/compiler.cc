@@ -167,7 +167,7 @@ std::optional<Fragment> SchemaCompiler::string(const StringForm& form) {
   return row({text("\""), *inside, text("\"")});
 }
 
-// What is asked by several keywords is met by all of them.
+// A string must meet all keywords at once if several ask something of it.
 std::optional<Fragment> SchemaCompiler::inside_of(const StringForm& form) {
   Grammar& g = grammar_;
   const bool counted = form.least > 0 || form.most >= 0;

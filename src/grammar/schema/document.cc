@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kSchemaMemory = 300, kSchemaWork = 4;
 
-// Where other schemas stand in a schema: at a keyword, in a list of it, or at the names of an object of it.
+// Tells where other schemas stand in a schema: at a keyword, in a list of it, or at the names of an object of it.
 enum class Stands : uint8_t { nowhere, here, listed, named };
 Stands stands_at(const std::string& keyword) {
   static const std::map<std::string, Stands> all = {{"additionalProperties", Stands::here},

@@ -37,7 +37,7 @@ struct Schema {
   const Json* find(const char* keyword) const;  // null: it has none
 };
 
-// What stands at a keyword that asks something of answers; others describe, or are nobody's, and are passed over.
+// Returns true for a keyword that asks something of answers; others describe, or are nobody's, and are passed over.
 bool asks(const std::string& keyword);
 
 class SchemaDocument {

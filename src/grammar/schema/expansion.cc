@@ -240,8 +240,8 @@ void Expansion::apply_constants(Open& open, const Schema& schema, const std::str
   open.branch.typed = true;
 }
 
-// What evaluates properties or items for a keyword above is known of the cases that are taken to be met alone, so all sets of
-// them are.
+// A keyword above may need to know which properties or items are evaluated. That is known only of the cases that a way
+// takes to be met, so there is a way for every set of cases, unless there are many.
 void Expansion::apply_any(Open& open, int self, const std::vector<const Schema*>& cases) {
   constexpr size_t kMostTogether = 5;
   Terms all;
@@ -262,7 +262,7 @@ void Expansion::apply_any(Open& open, int self, const std::vector<const Schema*>
   choose(open, std::move(ways), kEvery);
 }
 
-// Of each case of a oneOf: others that a value may meet together with it. While that is looked into, all may.
+// Lists for each case of a oneOf the others that a value may meet together with it. While that is looked into, all may.
 const std::vector<std::vector<size_t>>& Expansion::together(const Schema& schema,
                                                             const std::vector<const Schema*>& cases) {
   auto& kept = together_[&schema];

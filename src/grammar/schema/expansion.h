@@ -23,7 +23,8 @@ class Expansion {
   // The last reason for which a branch was left out.
   const std::string& reason() const { return reason_; }
 
-  // What is asked of the property `name`, or (null) of one that nobody names and that matches the patterns of which it is said.
+  // Returns what is asked of the property `name`, or, where that is null, of one that nobody names and that matches the
+  // patterns of which `matching` says it.
   using Matcher = std::function<bool(const std::string&)>;
   Terms of_property(const Branch& branch, const std::string* name, const Matcher& matching);
   Terms of_property(const Branch& branch, const std::string& name);
@@ -83,7 +84,7 @@ class Expansion {
   bool finish_constants(Branch& branch);
   bool is_watched(const Branch& branch, int self) const;
 
-  // What ways do.
+  // These functions are what the ways of a choice do to an open branch.
   void kill(Open& open, std::string reason);
   void no_object(Open& open, const std::string& name);
   void restrict_to(Open& open, unsigned kinds);

@@ -1,4 +1,4 @@
-// Whether a value meets schemas, and whether anything does.
+// This file decides whether a value meets schemas, and whether anything does.
 #include <algorithm>
 
 #include "core/error.h"
@@ -142,8 +142,8 @@ bool Expansion::finish_constants(Branch& branch) {
   return kinds != 0;
 }
 
-// What is plain of a schema: the kinds of its values, all of them where they are listed, and those of properties that an object of it
-// must have.
+// A signature holds what is plain of a schema: the kinds of its values, the values themselves where they are listed,
+// and the listed values of properties that an object of it must have.
 struct Expansion::Signature {
   unsigned kinds = kEvery;
   std::optional<std::set<std::string>> constants{};

@@ -34,7 +34,7 @@ void Expansion::apply_typed(Open& open, const Schema& schema, const std::string&
     open.branch.suggested |= kNumber;
 }
 
-// What is asked of single properties and items is read where they are asked for.
+// Applies a keyword about objects. Demands on single properties and items are read where these are asked for.
 bool Expansion::apply_object(Open& open, const Schema& schema, const std::string& key, const Json& value) {
   ObjectForm& object = open.branch.object;
   if (key == "properties" || key == "patternProperties") {

@@ -45,7 +45,7 @@ class SchemaCompiler::Layout {
     for (const int64_t at : {size_, size_ + 1})
       for (int64_t count = 0; count <= top_; ++count) {
         if (state(at, count) < 0) continue;
-        // Of other names it is not known whether they differ: all of them count as one more at least.
+        // Other names may all be the same one: together they count as one more at least.
         if (all_.others && (at > size_ || count + 1 >= least_))
           add(at, count, size_ + 1, [&] { return g_.call(*all_.others); });
         if (at > size_ || count >= least_) g_.link(state(at, count), count == 0 ? bare.first : back.first);

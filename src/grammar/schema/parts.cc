@@ -1,4 +1,4 @@
-// What a branch asks of the properties and items of a value.
+// This file works out what a branch asks of the properties and items of a value.
 #include <algorithm>
 #include <unordered_set>
 
@@ -35,7 +35,7 @@ bool Expansion::matches(const std::string& pattern, const std::string& text, boo
   return state != Automaton::kDead && machine->accepts(state);
 }
 
-// What was applied `from` here is known to `to` above it.
+// Returns true if what the schema applied at `from` evaluates also counts as evaluated for its ancestor `to`.
 bool Expansion::feeds(const Branch& branch, size_t from, int to) const {
   for (auto at = static_cast<int>(from); at != to; at = branch.applied[static_cast<size_t>(at)].parent) {
     meter_.work(1);
@@ -46,7 +46,7 @@ bool Expansion::feeds(const Branch& branch, size_t from, int to) const {
 
 namespace {
 
-// Whether a schema's own `properties` or `patternProperties` speak of a property.
+// Returns true if the schema's own `properties` or `patternProperties` speak of a property.
 template <typename Matches>
 bool speaks_of(SchemaDocument& document, const Schema& schema, const std::string* name, const Matches& matches) {
   if (name != nullptr && document.property(schema, *name) != nullptr) return true;

@@ -224,7 +224,7 @@ TEST(Schema, CasesExcludeEachOther) {
                {"1"}, {"null"});
 }
 
-// What an optional property cannot hold is not begun.
+// An optional property is not begun if no value can fit it.
 TEST(Schema, BeginsNothingThatCannotBeEnded) {
   const SchemaJson schema = in_json(R"({"type": "object", "allOf": [{"properties": {"aa": {"pattern": "^x"}}},
     {"properties": {"aa": {"type": "string", "maxLength": 0}, "ab": {"type": "null"}}}]})");

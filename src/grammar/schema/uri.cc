@@ -11,7 +11,7 @@ size_t scheme_of(const std::string& uri) {
   return end == std::string::npos || end == 0 || uri[end] != ':' ? 0 : end + 1;
 }
 
-// Where the path begins, behind a scheme and an authority.
+// Returns where the path begins, behind a scheme and an authority.
 size_t path_of(const std::string& uri) {
   const size_t at = scheme_of(uri);
   return uri.compare(at, 2, "//") == 0 ? std::min(uri.find_first_of("/?#", at + 2), uri.size()) : at;

@@ -4,7 +4,7 @@
 
 namespace fidelio::grammar {
 
-// What `reference` names where `base` is the document's own URI.
+// Returns the URI that `reference` names where `base` is the document's own URI.
 std::string resolved_uri(const std::string& base, const std::string& reference);
 
 }  // namespace fidelio::grammar

@@ -38,7 +38,7 @@ void check_exports_to(const Checkpoint& source, std::string_view target);
 // fidelity where the model's provenance names one.
 std::string line_that_fits(const Checkpoint& source, std::string_view target);
 
-// What makes an export larger than the model it is made of, and what to do about it, as whole sentences.
+// Explains in whole sentences why an export is larger than the model it is made of, and what to do about it.
 std::string why_larger(const Checkpoint& source, std::string_view target);
 
 // Each returns a line for everything that was rounded or decoded. `folder` and `file` must not exist.

@@ -212,7 +212,7 @@ struct Gguf {
     const size_t data = (at + 31) / 32 * 32;
     for (auto& [name, entry] : tensors) entry.begin += data;
   }
-  // Of the types that an export has; BF16 by 32 values, too.
+  // These are the bytes of a block of 32 values, for each type that an export has; BF16 is counted by 32 values, too.
   const std::map<uint32_t, size_t> block_bytes = {{2, 18}, {3, 20}, {6, 22}, {7, 24}, {8, 34}, {30, 64}};
   float half(size_t offset) const { return to_float(f16{static_cast<uint16_t>(byte(offset) | byte(offset + 1) << 8)}); }
   int byte(size_t offset) const { return static_cast<uint8_t>(bytes.at(offset)); }

@@ -377,7 +377,8 @@ TEST_F(ExportTest, AFolderOfDenseWeightsMayBeOpened) {
   EXPECT_FALSE(json::parse(read_text_file(ours.folder() + "/config.json")).contains("transformers_weights"));
 }
 
-// Who exports a model that fidelio did not make is told that it holds weights as fidelio does, and to quantise it first.
+// A user who exports a model that fidelio did not make is told that an export holds weights as fidelio does, and to
+// quantise the model first.
 TEST_F(ExportTest, AModelOfSomebodyElseIsToBeQuantisedFirst) {
   make({});
   const Checkpoint source = Checkpoint::open(root_ + "/source");

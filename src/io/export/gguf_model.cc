@@ -118,8 +118,8 @@ void put_model(GgufKeys& keys, const Checkpoint& source, uint32_t file_type) {
     keys.put_u32(key("rope.scaling.original_context_length"), number(c.rope.original_max_positions));
 }
 
-// What generation_config.json leaves open stays open. Its repetition penalty is of the whole context (-1), llama.cpp's own
-// of the last 64 tokens.
+// Writes the sampling that generation_config.json names and leaves the rest open. Its repetition penalty is of the
+// whole context (-1), llama.cpp's own of the last 64 tokens.
 void put_sampling(GgufKeys& keys, const TextFiles& files) {
   const GenerationDefaults said = GenerationDefaults::load(files);
   const auto key = [](std::string_view name) { return std::string(gguf::kSampling) + std::string(name); };

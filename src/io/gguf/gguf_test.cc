@@ -124,7 +124,7 @@ TEST_F(GgufFiles, EveryByteLevelStepHasTheFieldsThatOtherReadersWant) {
   EXPECT_EQ(found, 2);
 }
 
-// What the model's makers recommend goes into the file and comes out of it.
+// The sampling that the model's makers recommend goes into the file and comes out of it.
 TEST_F(GgufFiles, RecommendedSamplingGoesBothWays) {
   const auto exported = [&](const char* generation_config) {
     for (const char* name : {"/ours", "/source/model.safetensors", "/model.gguf"})

@@ -290,7 +290,7 @@ TextFiles texts_of(const File& file) {
   return {file.path(), std::move(texts)};
 }
 
-// What it costs that no format here holds some types of block exactly.
+// Adds up what it costs that no format here holds some types of block exactly.
 struct Expanded {
   std::set<std::string_view> types;
   int64_t stored = 0, used = 0;  // bytes of all linears: in the file, and as they are here

@@ -90,7 +90,7 @@ tokenization::NamedToken named_token(const File& file, const Vocabulary& v, cons
   return std::pair(std::string(v.tokens[static_cast<size_t>(*id)]), *id);
 }
 
-// Whether the file's beginning and end of a text are put there.
+// These two return whether the file's tokens for the beginning and the end of a text are put around it.
 bool adds_bos(const File& file, bool bpe) {
   return file.boolean("tokenizer.ggml.add_bos_token").value_or(bpe ? splitting_of(file).adds_bos : true);
 }

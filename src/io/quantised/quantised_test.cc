@@ -1,4 +1,4 @@
-// Where a folder says how it is quantised, and folders in which no weight is.
+// Tests where a folder says how it is quantised, and folders in which no weight is quantised.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -33,7 +33,7 @@ class QuantisedFolder : public ExportTest {
   }
 };
 
-// What llm-compressor and ModelOpt write of a model whose keys and values alone are to be quantised.
+// A model whose keys and values alone are to be quantised is plain, as llm-compressor and ModelOpt describe it.
 TEST_F(QuantisedFolder, OfTheCacheAloneIsPlain) {
   make({});
   const Checkpoint plain = Checkpoint::open(root_ + "/source");

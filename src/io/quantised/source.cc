@@ -75,7 +75,8 @@ std::vector<int> widths_of(const json& config, const std::string& where) {
   return {widths.begin(), widths.end()};
 }
 
-// Whether a configuration quantises no weight: what llm-compressor and ModelOpt write where the cache alone is quantised.
+// Says whether a configuration quantises no weight. llm-compressor and ModelOpt write such a one where the cache alone
+// is quantised.
 bool keeps_weights(const json& config) {
   const std::string name = text_of(config, "quant_method");
   if (name == "compressed-tensors") return quantised_weights(config).empty();

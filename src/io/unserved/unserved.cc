@@ -148,7 +148,7 @@ const Unserved* find_row(std::span<const Unserved> rows, std::string_view name) 
 
 constexpr std::string_view kAdd = "CONTRIBUTING.md (\"A model family\") says how to add one";
 
-// What other programs' files hold, and how it becomes safetensors. The first that is there is told.
+// The table tells what other programs' files hold, and how it becomes safetensors. The first that is there is told.
 struct OtherFiles {
   std::string_view begins, ends;  // of a file's name
   std::string_view what, remedy;

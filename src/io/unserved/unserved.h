@@ -13,7 +13,7 @@ std::string about_unserved_model(std::string_view name, std::string_view support
 // The same behind "quantised by METHOD, which is not read here".
 std::string about_unread_quantiser(std::string_view method);
 
-// What a folder without a model that is read here holds in its place, and what to do with that; "" if nothing is known.
+// Says what a folder holds in place of a model that is read here, and what to do with that; "" if nothing is known.
 std::string about_folder(const std::string& folder);
 
 }  // namespace fidelio

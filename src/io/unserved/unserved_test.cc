@@ -1,4 +1,4 @@
-// What people are told whose model cannot be served here.
+// These tests check what people are told whose model cannot be served here.
 #include "io/unserved/unserved.h"
 
 #include <gmock/gmock.h>

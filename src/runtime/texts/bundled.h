@@ -12,7 +12,7 @@ std::string bundled_text(std::string_view name);
 // The text behind a path: of a bundled text, else of the file. Throws Error where there is none.
 std::string read_text(const std::string& path);
 
-// Whether there is a bundled text, a file or a folder of that name.
+// Returns true if there is a bundled text, a file or a folder of that name.
 bool text_exists(const std::string& path);
 
 }  // namespace fidelio

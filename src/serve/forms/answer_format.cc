@@ -7,7 +7,7 @@ namespace fidelio::serve {
 
 namespace {
 
-// What stands before a form is part of its name.
+// Names a form; the name includes what stands before the form.
 std::string name_of_form(const std::string& key, const BeforeForm& before) {
   std::string name = before.thinking.opened ? fmt::format("opened {}, ", before.thinking.opened->end) : "";
   if (name.empty())

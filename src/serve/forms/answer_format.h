@@ -15,7 +15,7 @@
 
 namespace fidelio::serve {
 
-// What an answer may begin with before its form does, and special tokens that are marks of it.
+// This says what an answer may begin with before its form does, and which special tokens are marks of it.
 struct BeforeForm {
   Thinking thinking{};
   grammar::Spelled marks{};
@@ -40,7 +40,7 @@ class AnswerFormats {
   std::list<std::pair<std::string, std::shared_ptr<grammar::TokenConstraint>>> kept_;  // the newest first
 };
 
-// What forms are made with.
+// This holds what forms are made with.
 struct Forms {
   AnswerFormats& all;
   BeforeForm before{};

@@ -8,7 +8,7 @@
 namespace fidelio::serve {
 namespace {
 
-// What the room of texts says of a field, as a client is told it.
+// Turns a field error of the text layer into the refusal that a client is told.
 template <typename Read>
 auto refusing(Read&& read) {
   try {
@@ -25,7 +25,7 @@ Json read_messages(const Fields& fields, const ChatTemplate& chat) {
   return refusing([&] { return wire_messages(*list, chat); });
 }
 
-// Whether control tokens in messages are text: for all, or where a request asks for it.
+// Returns whether control tokens in messages are taken for text: for all, or because a request asks for it.
 bool as_text(const Fields& fields, const ServedModel& model) {
   const bool asked = fields.boolean("sanitize_control_tokens", model.sanitize_control_tokens);
   if (!asked && model.sanitize_control_tokens)
@@ -33,7 +33,7 @@ bool as_text(const Fields& fields, const ServedModel& model) {
   return asked;
 }
 
-// As the services of DeepSeek, Mistral and Kimi ask for a message to be continued.
+// A last message is to be continued if it is marked the way that the services of DeepSeek, Mistral and Kimi have it.
 bool is_begun(const Json& last) {
   return last["role"] == "assistant" && (last.value("prefix", Json()) == true || last.value("partial", Json()) == true);
 }
@@ -56,7 +56,7 @@ std::string cut_after_last(std::string prompt, const Fields& fields, const Json&
   return prompt;
 }
 
-// What the model is known to think between, of the marks of all families.
+// Picks, from the thinking marks of all families, those that this model is known to think between.
 std::vector<ThinkingMarks> known_marks(const ServedModel& model) {
   std::vector<ThinkingMarks> known;
   for (const ThinkingMarks& marks : thinking_marks())
@@ -128,7 +128,7 @@ ChatPrompt chat_prompt(const Fields& fields, const ServedModel& model, bool boun
   all.tools = extra.contains("tools");
   read_thinking(model, prompt, all);
   if (!continues) return all;
-  // What is continued has begun to answer, unless it thinks.
+  // A message that is continued has begun to answer, unless it still thinks.
   all.thinking = {.opened = thought_in(messages.back()["content"].get<std::string>())};
   all.imposed = all.thinking;
   return all;

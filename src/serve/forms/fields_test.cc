@@ -44,7 +44,7 @@ std::string wish_in(const Call& c) {
   return all;
 }
 
-// Of fields that some route does, a value that is not what happens anyway.
+// Gives, for a field that some route supports, a value that asks for something that would not happen anyway.
 Json sample_of(const std::string& name, uint8_t route) {
   static const Json schema = {{"type", "json_schema"}, {"schema", {{"type", "object"}}}};
   static const Json samples = {{"temperature", 0.5},
@@ -155,7 +155,7 @@ TEST(Requests, HaveNoFieldThatIsDroppedSilently) {
         EXPECT_THAT(e.what(), HasSubstr(field.name)) << place;
         ++refused;
       }
-      // Where it is not done, what says nothing is taken.
+      // A route that does not support the field still takes a value that asks for nothing.
       if (does) continue;
       const Json neutral = *field.neutral == '\0' ? Json() : Json::parse(field.neutral);
       EXPECT_NO_THROW(read_call(route, body_with(field.name, neutral), other, {"quill"})) << place;

@@ -11,7 +11,7 @@ constexpr std::string_view kNone = "it is not done here", kForm = "grammars are 
                            kElsewhere = "this route has no such field";
 
 constexpr KnownField kKnownFields[] = {
-    // What is done, and where.
+    // These fields are served, each on the routes that its line names.
     {"temperature", kEach | kLo, "", ""},
     {"top_p", kEach | kLo, "", ""},
     {"top_k", kEach | kLo, "", ""},
@@ -69,7 +69,7 @@ constexpr KnownField kKnownFields[] = {
     {"num_predict", kLo, "-1", "give max_tokens"},
     {"previous_response_id", kR, "", "nothing is stored here"},
     {"conversation", kR, "", "nothing is stored here"},
-    // What other routes, services and programs have.
+    // These fields belong to other routes, services and programs.
     {"suffix", 0, "", kNone},
     {"functions", 0, "", "give them as tools"},
     {"function_call", 0, "\"none\"", "give tools and tool_choice"},

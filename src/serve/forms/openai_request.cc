@@ -221,8 +221,8 @@ void check_model(const std::string& asked, const std::vector<std::string>& names
 
 namespace {
 
-// Whether to think is said in three ways: OpenAI's reasoning_effort, which a template may read, thinking, as the services of
-// DeepSeek, GLM and Kimi have it, and enable_thinking, as Qwen's has.
+// A request can say in three ways whether to think: by OpenAI's reasoning_effort, which a template may read, by
+// thinking, as the services of DeepSeek, GLM and Kimi have it, and by enable_thinking, as Qwen's has.
 void read_thinking_wish(Json& body) {
   const Fields fields(body);
   const std::string effort = fields.text("reasoning_effort").value_or("");
@@ -260,7 +260,7 @@ Tools tools_in(const Fields& fields) {
   return tools;
 }
 
-// What may stand before the answer's form is returned.
+// Reads a chat's prompt and options. It returns what may stand in front of the form that an answer must take.
 BeforeForm read_chat(const Fields& fields, const ServedModel& model, Call& call, GenerationRequest& common,
                      std::vector<std::vector<int32_t>>& prompts) {
   ChatPrompt chat = chat_prompt(fields, model, true);

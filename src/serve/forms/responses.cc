@@ -49,7 +49,7 @@ void add_function_call(Json& messages, const Fields& item) {
                                            {"function", {{"name", name}, {"arguments", arguments}}}});
 }
 
-// What was thought, of an item of type reasoning: some templates show it again while tools are called.
+// Returns the thought in an item of type reasoning: some templates show it again while tools are called.
 std::string thought_of(const Fields& item) {
   std::string text;
   const Json* content = item.find("content");

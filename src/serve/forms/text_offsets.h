@@ -9,9 +9,10 @@ namespace fidelio::serve {
 
 class TextOffsets {
  public:
-  // Of a text that continues what these tokens say; without them, of a text of its own. A model outlives its offsets.
+  // The offsets are of a text that continues what the tokens `before` say; without them, of a text of its own. A model
+  // outlives its offsets.
   TextOffsets(const ServedModel& model, bool special_in_text, std::span<const int32_t> before);
-  // Where this token's text begins; of one that only ends a character, behind that character.
+  // Returns where this token's text begins; for one that only ends a character, the place behind that character.
   int64_t next(int32_t id);
 
  private:

@@ -30,7 +30,7 @@ bool is_private_name(std::string_view name) {
   return false;
 }
 
-// Behind a proxy that changes Host the browser's own word stays. Our scheme is not known: the proxy may speak TLS.
+// The browser's own word counts too, as a proxy may change Host. Our scheme is not known: the proxy may speak TLS.
 bool is_own_page(const Asked& asked) {
   const size_t scheme = asked.origin.find("://");
   return asked.site == "same-origin" ||

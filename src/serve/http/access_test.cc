@@ -1,4 +1,4 @@
-// Who may ask: names and pages of strangers, bodies that do not say that they are JSON.
+// These tests check who may ask: names and pages of strangers, bodies that do not say that they are JSON.
 #include "serve/http/access.h"
 
 #include <gmock/gmock.h>
@@ -58,7 +58,7 @@ TEST(Access, RefusesWhatAForeignPageSends) {
   EXPECT_EQ(status({.origin = "https://other.example"}), 403);
   access.origins = {"*"};
   EXPECT_EQ(status({.origin = "null"}), 0);
-  // With a key it does not matter what the server is called.
+  // It does not matter what the server is called where it has a key.
   EXPECT_EQ(status({.host = "evil.example"}), 403);
   access.names = false;
   EXPECT_EQ(status({.host = "evil.example"}), 0);

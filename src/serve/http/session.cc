@@ -84,7 +84,7 @@ class SessionExchange final : public Exchange {
     return true;
   }
 
-  // Of a stream that was silent for too long.
+  // Sends a sign of life in a stream that was silent for too long.
   void ping() { send(begun_ ? ping_ : ""); }
 
   // The connection was lost.
@@ -222,7 +222,7 @@ void Session::answer_preflight(const std::string& headers) {
   exchange_->respond(std::move(response));
 }
 
-// What the client did is told to it, unless it is gone or was silent.
+// Tells the client what it did wrong, unless it is gone or was silent.
 void Session::failed_to_read(Code error) {
   if (error == http::error::body_limit) {  // it may be known by the header, which is complete then
     cors_ = cors_of(loop_.limits.access.origins, view_of(parser_->get()[http::field::origin]));

@@ -149,7 +149,7 @@ TEST(Ollama, TellsOfItsModel) {
   const Json shown = serving.ask(post("/api/show", R"({"model":"quill"})")).json();
   EXPECT_EQ(shown["template"], kTemplate);
   EXPECT_EQ(shown["capabilities"], Json({"completion", "tools"}));
-  // As the curl lines of Ollama's pages ask.
+  // The curl lines of Ollama's pages ask with this content type.
   const std::string form = "Content-Type: application/x-www-form-urlencoded\r\n";
   const Json loaded = serving.ask(post("/api/generate", R"({"model":"quill"})", form)).json();
   EXPECT_EQ(loaded["done_reason"], "load");

@@ -73,7 +73,7 @@ bool AnswerParts::advance(std::vector<Part>& parts, bool last) {
   }
 }
 
-// What stands first says what the answer is.
+// Decides what the answer is by what stands first.
 bool AnswerParts::begin(bool last) {
   if (state_ == State::start) {
     const Opening opening = opening_of(held_, rules_.thinking.marks, last);

@@ -21,7 +21,7 @@ Part call_of(std::string_view object) {
   return call_named(text_of_json(name), arguments.starts_with('"') ? text_of_json(arguments) : compact_json(arguments));
 }
 
-// Of a JSON value: of none if it is no call, nor a list of calls.
+// Reads the calls in a JSON value; there are none if it is neither a call nor a list of calls.
 std::vector<Part> calls_in(std::string_view value) {
   std::vector<Part> calls;
   try {

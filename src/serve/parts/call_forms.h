@@ -21,7 +21,7 @@ struct Part {
   std::string name{}, id{};  // of a call
 };
 
-// What the request says of a tool. Some forms write every argument as bare text, which the schema gives its type.
+// Holds what the request says of a tool. Some forms write every argument as bare text, which the schema gives its type.
 struct Tool {
   std::string name;
   Json parameters = Json::object();

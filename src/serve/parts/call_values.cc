@@ -60,7 +60,7 @@ std::string in_json(const std::string& text) {
   return text == "True" ? "true" : text == "False" ? "false" : text == "None" ? "null" : text;
 }
 
-// What stands between the marks of an argument. It is text, unless the tool's schema has other types for it.
+// Makes JSON of what stands between an argument's marks. It is text, unless the tool's schema has other types for it.
 std::string typed_value(std::string_view text, const Tool* tool, std::string_view key) {
   std::set<std::string> types;
   if (tool != nullptr && tool->parameters.is_object()) {

@@ -11,8 +11,8 @@ namespace fidelio::serve {
 
 constexpr std::string_view kSpace = " \t\r\n";
 
-// What is asked of the text is there, or is not, or may still come. Functions return false for both of the latter;
-// missing() tells them apart, and is what the reader of a call then says.
+// Reads a text that may not be complete yet: what is asked of it is there, or is not, or may still come. Functions
+// return false for both of the latter; missing() tells them apart, and is what the reader of a call then says.
 class Reading {
  public:
   Reading(std::string_view text, bool last) : text_(text), last_(last) {}
@@ -33,7 +33,7 @@ class Reading {
     if (there) go_to(at_ + mark.size());
     return there;
   }
-  // What stands before the next `mark`, which is passed over.
+  // Reads what stands before the next `mark`, and passes over the mark.
   bool until(std::string_view mark, std::string_view& what) {
     const size_t end = text_.find(mark, at_);
     unsure_ = end == std::string_view::npos;

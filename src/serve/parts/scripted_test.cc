@@ -25,7 +25,7 @@ Json asked(const Json& more = Json::object()) {
   return with({{"messages", {{{"role", "user"}, {"content", "hello"}}}}, {"max_tokens", 60}, {"temperature", 0}}, more);
 }
 
-// What an answer says, whatever route told it: thought, text and calls, spelled alike.
+// A Told holds what an answer says, whatever route told it: thought, text and calls, spelled alike.
 struct Told {
   std::string thought, text, calls, reason;
   bool operator==(const Told&) const = default;
@@ -315,7 +315,7 @@ TEST(ScriptedAnswers, ThinkBetweenEveryFamilysMarks) {
       const std::string begin(marks.begin), end(marks.end);
       const Script script{{begin, "I should be short.", end, "\n\n", "Paris"}, special ? Pieces{begin, end} : Pieces{}};
       expect_told(script, asked(), {"I should be short.", "Paris", "", "stop"});
-      // Where the prompt has opened the thought its mark does not come.
+      // The model does not write the mark that opens a thought if the prompt has opened the thought.
       const Script opened{{"Short", end, "Paris"}, special ? Pieces{begin, end} : Pieces{}, begin};
       expect_told(opened, asked(), {"Short", "Paris", "", "stop"});
     }

@@ -43,7 +43,7 @@ Json read_config_file(const TextFiles& files, const char* name) {
   return object;
 }
 
-// As transformers does it: what the map says of a token replaces what the config says, lists are joined.
+// Merges as transformers does: what the map says of a token replaces what the config says, lists are joined.
 void merge_special_tokens_map(const TextFiles& files, Json& config) {
   const Json map = read_config_file(files, kMapFile);
   for (const auto& [key, value] : map.items()) {

@@ -1,6 +1,7 @@
-// What the files beside a tokenizer.json say of it, as transformers 5.24 reads them: tokenizer_config.json, and where that
-// describes no added tokens itself (added_tokens_decoder) special_tokens_map.json and added_tokens.json. What a file does not
-// say the class that it names does. What changes ids or text and is not read is refused by name.
+// This header reads what the files beside a tokenizer.json say of it, as transformers 5.24 reads them:
+// tokenizer_config.json, and where that describes no added tokens itself (added_tokens_decoder) special_tokens_map.json
+// and added_tokens.json. What a file does not say the class that it names does. What changes ids or text and is not
+// read is refused by name.
 //
 // Where there is a tokenizer.json its post_processor alone decides what is put before and behind a text: transformers does not
 // read add_bos_token and add_eos_token then. Nor do add_prefix_space and legacy matter, which are for tokenizers made of
@@ -17,8 +18,8 @@
 
 namespace fidelio {
 
-// By name: bos_token, eos_token, unk_token, sep_token, pad_token, cls_token, mask_token, and what else is named so
-// (image_token). They are what a chat template sees. Throws Error naming the file.
+// Returns the special tokens by name: bos_token, eos_token, unk_token, sep_token, pad_token, cls_token, mask_token, and
+// what else is named so (image_token). They are what a chat template sees. Throws Error naming the file.
 std::map<std::string, std::string> special_tokens(const TextFiles& files);
 
 // tokenizer.json, or what it would be where the folder has Mistral's tekken.json instead. Throws Error that names the

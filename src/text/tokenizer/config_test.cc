@@ -1,5 +1,5 @@
-// What stands beside a tokenizer.json, and what stands in its place. What is expected is what transformers 5.24 makes of the
-// same files.
+// Tests the files that stand beside a tokenizer.json, and those that stand in its place. The results expected are what
+// transformers 5.24 makes of the same files.
 #include "text/tokenizer/config.h"
 
 #include <gmock/gmock.h>

@@ -47,7 +47,7 @@ class DecoderRun {
   // Appends what the tokens so far still have to say, as if no more came, and goes on behind it. Only a character that
   // they leave unfinished stays held back, for the tokens that may complete it.
   void settle(std::string& out);
-  // What comes stands inside a text, whatever its beginning was.
+  // Treats the tokens that come as standing inside a text, whatever its beginning was.
   void begin_inside();
   bool pending() const;  // something is held back
 

@@ -161,7 +161,7 @@ class TextPattern::Search {
     }
   }
 
-  // Of what next() found: the first group, empty where it took no part, or all of it where there are none.
+  // Returns the first group of what next() found, empty where it took no part, or all of it if there are no groups.
   std::string_view group() const {
     const int which = region_->num_regs > 1 ? 1 : 0;
     if (region_->beg[which] < 0) return {};

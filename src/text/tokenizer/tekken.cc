@@ -61,7 +61,7 @@ int32_t count_of(const Json& config, const char* key, int32_t otherwise) {
   return value ? index_of(*value, kTokenIdLimit, where + "." + key) : otherwise;
 }
 
-// By rank, filled up to as many as the config says there are.
+// Returns the control tokens by rank, filled up to as many as the config says there are.
 std::vector<std::string> control_tokens(const Json& file, const Json& config) {
   std::vector<std::string> controls;
   if (const Json* listed = find_field(file, "special_tokens", kTekkenFile)) {

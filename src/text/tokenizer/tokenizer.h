@@ -42,7 +42,7 @@ class Tokenizer {
 
   // Ids without a token are passed over. `skip_special`: special tokens are left out. Always valid UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special = true) const;
-  // What one token writes inside a text: with the space that a decoder takes away where a text begins.
+  // Returns what one token writes inside a text: with the space that a decoder takes away where a text begins.
   std::string decode_inside(int32_t id) const;
 
   int32_t vocab_size() const;                                  // largest id + 1; a few ids below it may have no token
@@ -54,7 +54,7 @@ class Tokenizer {
   const std::optional<std::vector<std::string>>& chat_control_tokens() const;
   std::optional<int32_t> bos_id() const;  // of the files' bos_token; nullopt after from_json
   std::optional<int32_t> eos_id() const;
-  // What the post-processor puts before and behind a text.
+  // The post-processor puts these ids before and behind a text.
   std::vector<int32_t> leading_ids() const;
   std::vector<int32_t> trailing_ids() const;
 
@@ -81,7 +81,8 @@ class StreamingDetokenizer {
 
   std::string push(int32_t id);
   std::string finish();  // the rest; then the object starts afresh, with nothing before
-  // What the ids so far still have to say, but for a character that they leave unfinished. What comes continues it.
+  // Returns the text that the ids so far still hold back, but for a character that they leave unfinished: later ids
+  // continue it.
   std::string settle();
   bool pending() const;  // something is held back
 

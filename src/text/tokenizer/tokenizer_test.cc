@@ -304,7 +304,7 @@ TEST(Tokenizer, ReadsTheConfigBesideIt) {
   EXPECT_EQ(plain.bos_id(), 9);
   EXPECT_EQ(plain.eos_id(), 10);
   EXPECT_EQ(plain.encode("ab"), (Ids{9, 5}));  // the file's post-processor
-  // That alone decides, as in transformers 5 wherever there is a tokenizer.json.
+  // The post-processor alone decides, as in transformers 5 wherever there is a tokenizer.json.
   EXPECT_EQ(load(R"({"bos_token": "<s>", "add_bos_token": false})").encode("ab"), (Ids{9, 5}));
   EXPECT_EQ(load(R"({"eos_token": "new", "add_eos_token": true})").encode("ab"), (Ids{9, 5}));
   EXPECT_EQ(load(R"({"bos_token": null, "add_bos_token": true})").encode("ab"), (Ids{9, 5}));
